@@ -100,7 +100,8 @@ pub(crate) struct Local {
     /// Time that a command, and the recovery of a lost connection, may take in milliseconds
     #[arg(long, value_name = "MS", default_value_t = 10_000, value_parser = clap::value_parser!(u64).range(1..))]
     pub(crate) timeout: u64,
-    /// Type of service of the packets, in both directions [default: the device's]
+    /// Type of service of the packets, in both directions: four times the DSCP. `soft` sets the ECN
+    /// bits itself, to ECT(0) [default: the device's]
     #[arg(long, value_name = "0..255")]
     pub(crate) tos: Option<u8>,
     /// Wait 4.096 us times two to the power of this for an acknowledgement [default: the

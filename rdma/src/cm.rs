@@ -104,7 +104,7 @@ pub const REJECT_CONSUMER_DEFINED: u16 = 28;
 /// peer has it.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct ConnOptions {
-    /// Type of service of its packets.
+    /// Type of service of its packets. A software provider has the DSCP of it, and ECT(0).
     pub type_of_service: Option<u8>,
     /// Local ACK timeout exponent: 4.096 us times two to the power of it.
     pub ack_timeout_exponent: Option<u8>,

@@ -174,6 +174,12 @@ crate::counters! {
         sequence_naks_sent,
         /// NAKs received for a gap in the sequence.
         sequence_naks_received,
+        /// Packets received that a congested queue had marked (ECN).
+        np_ecn_marked_packets,
+        /// Congestion notification packets sent.
+        np_cnp_sent,
+        /// Congestion notification packets received, after which less is sent.
+        rp_cnp_handled,
         /// Send requests that were handed over.
         doorbells,
     }

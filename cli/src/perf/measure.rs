@@ -38,6 +38,9 @@ pub(crate) struct WireTotals {
     packets_sent: u64,
     packets_received: u64,
     packets_retransmitted: u64,
+    np_ecn_marked_packets: u64,
+    np_cnp_sent: u64,
+    rp_cnp_handled: u64,
 }
 
 impl WireTotals {
@@ -49,6 +52,9 @@ impl WireTotals {
             wire.packets_sent += stats.packets_sent;
             wire.packets_received += stats.packets_received;
             wire.packets_retransmitted += stats.packets_retransmitted;
+            wire.np_ecn_marked_packets += stats.np_ecn_marked_packets;
+            wire.np_cnp_sent += stats.np_cnp_sent;
+            wire.rp_cnp_handled += stats.rp_cnp_handled;
         }
         wire
     }
@@ -59,6 +65,9 @@ impl WireTotals {
             packets_sent: self.packets_sent - before.packets_sent,
             packets_received: self.packets_received - before.packets_received,
             packets_retransmitted: self.packets_retransmitted - before.packets_retransmitted,
+            np_ecn_marked_packets: self.np_ecn_marked_packets - before.np_ecn_marked_packets,
+            np_cnp_sent: self.np_cnp_sent - before.np_cnp_sent,
+            rp_cnp_handled: self.rp_cnp_handled - before.rp_cnp_handled,
         }
     }
 
@@ -67,6 +76,9 @@ impl WireTotals {
         self.packets_sent += other.packets_sent;
         self.packets_received += other.packets_received;
         self.packets_retransmitted += other.packets_retransmitted;
+        self.np_ecn_marked_packets += other.np_ecn_marked_packets;
+        self.np_cnp_sent += other.np_cnp_sent;
+        self.rp_cnp_handled += other.rp_cnp_handled;
     }
 
     fn to_json(self) -> Value {
@@ -75,6 +87,9 @@ impl WireTotals {
             "packets_sent": self.packets_sent,
             "packets_received": self.packets_received,
             "packets_retransmitted": self.packets_retransmitted,
+            "np_ecn_marked_packets": self.np_ecn_marked_packets,
+            "np_cnp_sent": self.np_cnp_sent,
+            "rp_cnp_handled": self.rp_cnp_handled,
         })
     }
 }

@@ -100,6 +100,12 @@ pub struct ProviderStats {
     pub sequence_naks_sent: u64,
     /// NAKs received for a gap in the sequence.
     pub sequence_naks_received: u64,
+    /// Packets received that a congested queue had marked (ECN).
+    pub np_ecn_marked_packets: u64,
+    /// Congestion notification packets sent.
+    pub np_cnp_sent: u64,
+    /// Congestion notification packets received, after which less is sent.
+    pub rp_cnp_handled: u64,
     /// Send requests that were handed over.
     pub doorbells: u64,
 }
@@ -123,6 +129,9 @@ impl ProviderStats {
             ack_timeouts,
             sequence_naks_sent,
             sequence_naks_received,
+            np_ecn_marked_packets,
+            np_cnp_sent,
+            rp_cnp_handled,
             doorbells,
         } = stats;
         Self {
@@ -141,6 +150,9 @@ impl ProviderStats {
             ack_timeouts,
             sequence_naks_sent,
             sequence_naks_received,
+            np_ecn_marked_packets,
+            np_cnp_sent,
+            rp_cnp_handled,
             doorbells,
         }
     }

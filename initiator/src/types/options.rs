@@ -121,8 +121,8 @@ impl ControllerOptions {
         self.silence_timeout.or_else(|| (keep_alive > Duration::ZERO).then(follows))
     }
 
-    /// Type of service of the packets; those of the target have the same. Default: what the
-    /// provider takes.
+    /// Type of service of the packets; those of the target have the same. `soft` sets the lower two
+    /// bits, ECN, itself. Default: what the provider takes.
     #[must_use]
     pub fn type_of_service(mut self, type_of_service: u8) -> Self {
         self.type_of_service = Some(type_of_service);

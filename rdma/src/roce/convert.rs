@@ -145,6 +145,9 @@ pub(super) fn add_counters(stats: &mut GroupStats, counters: &rc::QueuePairCount
         rnr_naks_sent,
         rnr_naks_received,
         spurious_timeouts: _,
+        ecn_marked_packets,
+        notifications_sent,
+        notifications_handled,
     } = *counters;
     stats.packets_sent += packets_sent;
     stats.packets_received += packets_received;
@@ -157,4 +160,7 @@ pub(super) fn add_counters(stats: &mut GroupStats, counters: &rc::QueuePairCount
     stats.sequence_naks_received += sequence_naks_received;
     stats.rnr_naks_sent += rnr_naks_sent;
     stats.rnr_naks_received += rnr_naks_received;
+    stats.np_ecn_marked_packets += ecn_marked_packets;
+    stats.np_cnp_sent += notifications_sent;
+    stats.rp_cnp_handled += notifications_handled;
 }

@@ -10,7 +10,7 @@ use roce_proto::rc::{
     self, ConnectionParams, QueuePair, QueuePairState, ReadBudget, SGE_MAX, SendWindow,
     SharedLimits, Transmit,
 };
-use roce_proto::wire::{Identification, Packet};
+use roce_proto::wire::{Ecn, Identification, Packet};
 
 use super::NewQp;
 use super::convert;
@@ -293,6 +293,9 @@ impl GroupEngine {
         let window = &mut path.window;
         let overflowed = self.overflow.lately;
         let mut limits = SharedLimits { window, reads: &mut self.reads, overflowed };
+        if datagram.ecn == Ecn::Ce {
+            entry.queue_pair.handle_congestion(now, packet, &mut limits);
+        }
         let memory = &mut memory.in_domain(entry.domain);
         entry.queue_pair.handle_packet(now, packet, memory, &mut limits);
         self.unblock = true;

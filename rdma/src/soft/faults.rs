@@ -44,6 +44,8 @@ pub struct Faults {
     pub delay_ppm: u32,
     /// How long they are held back.
     pub delay: Duration,
+    /// ECN-capable packets that come as from a congested queue.
+    pub mark_ppm: u32,
     /// Where the dice begin.
     pub seed: u64,
 }
@@ -79,6 +81,7 @@ impl Faults {
             "corrupt-sent" => self.sent_corruption_ppm = per_million(value)?,
             "busy" => self.busy_ppm = per_million(value)?,
             "duplicate" => self.duplication_ppm = per_million(value)?,
+            "mark" => self.mark_ppm = per_million(value)?,
             "seed" => self.seed = value.parse().ok()?,
             "delay" => {
                 let (rate, delay) = value.split_once(':').unwrap_or((value, ""));
@@ -98,12 +101,14 @@ impl fmt::Display for Faults {
         let percent = |ppm: u32| f64::from(ppm) / 10_000.0;
         write!(
             f,
-            "loss={}%,corrupt={}%,corrupt-sent={}%,busy={}%,duplicate={}%,delay={}%:{}us,seed={}",
+            "loss={}%,corrupt={}%,corrupt-sent={}%,busy={}%,duplicate={}%,mark={}%,delay={}%:{}us,\
+             seed={}",
             percent(self.loss_ppm),
             percent(self.corruption_ppm),
             percent(self.sent_corruption_ppm),
             percent(self.busy_ppm),
             percent(self.duplication_ppm),
+            percent(self.mark_ppm),
             percent(self.delay_ppm),
             self.delay.as_micros(),
             self.seed
@@ -158,9 +163,13 @@ impl Filter {
     pub(super) fn pass(
         &mut self,
         now: Time,
-        datagram: Datagram<'_>,
+        mut datagram: Datagram<'_>,
         handle: &mut impl FnMut(Datagram<'_>),
     ) {
+        let capable = matches!(datagram.ecn, Ecn::Ect0 | Ecn::Ect1);
+        if capable && self.random.chance(self.faults.mark_ppm) {
+            datagram.ecn = Ecn::Ce;
+        }
         if self.random.chance(self.faults.loss_ppm) {
             return;
         }
@@ -233,7 +242,8 @@ mod tests {
     #[test]
     fn text_round_trips() {
         let faults: Faults =
-            "loss=1%, delay=2.5%:5ms,corrupt=0.1%,corrupt-sent=2%,busy=3%,duplicate=100%,seed=7"
+            "loss=1%, delay=2.5%:5ms,corrupt=0.1%,corrupt-sent=2%,busy=3%,duplicate=100%,mark=4%,\
+             seed=7"
                 .parse()
                 .unwrap();
         let expected = Faults {
@@ -242,6 +252,7 @@ mod tests {
             sent_corruption_ppm: 20_000,
             busy_ppm: 30_000,
             duplication_ppm: 1_000_000,
+            mark_ppm: 40_000,
             delay_ppm: 25_000,
             delay: Duration::from_millis(5),
             seed: 7,
@@ -292,6 +303,24 @@ mod tests {
         let held = u32::try_from(filter.held.len()).unwrap();
         filter.release(Time::ZERO + faults.delay, &mut count);
         (whole, damaged, held, u32::try_from(filter.held.len()).unwrap())
+    }
+
+    #[test]
+    fn only_capable_packets_are_marked() {
+        let address: SocketAddr = "127.0.0.1:4791".parse().unwrap();
+        let mut filter = Filter::new(Faults { mark_ppm: 1_000_000, ..Faults::default() }, 3);
+        for (sent, came) in [
+            (Ecn::NotEct, Ecn::NotEct),
+            (Ecn::Ect0, Ecn::Ce),
+            (Ecn::Ect1, Ecn::Ce),
+            (Ecn::Ce, Ecn::Ce),
+        ] {
+            let datagram = Datagram::new(address, address, IpId::UNKNOWN, &[0; 100]);
+            let datagram = Datagram { ecn: sent, ..datagram };
+            let mut seen = None;
+            filter.pass(Time::ZERO, datagram, &mut |datagram| seen = Some(datagram.ecn));
+            assert_eq!(seen, Some(came));
+        }
     }
 
     #[test]

@@ -593,6 +593,48 @@ fn a_full_send_buffer_keeps_packets_in_order() {
     assert_eq!((stats.send_drops, stats.sequence_naks_received), (0, 0));
 }
 
+/// Packets of connections are ECN-capable, so that the network may mark them, and marks slow the
+/// sender down; nothing is lost.
+#[test]
+fn marked_packets_bring_notifications() {
+    for op_is_read in [false, true] {
+        let bench = SoftBench::new();
+        let hosts = [0, 1].map(|seed| {
+            let mut options = bench.options(1);
+            let mark_ppm = if (seed == 0) == op_is_read { 1_000_000 } else { 0 };
+            options.faults = Some(Faults { mark_ppm, seed, ..Faults::default() });
+            Host::new(SoftDevice::open(&options).expect("open"))
+        });
+        let mut world = World { hosts: hosts.into(), bench };
+        let (left, _right) = world.connect();
+        let mut source = world.buffer(usize::from(op_is_read), 1 << 20);
+        source.fill(1);
+        let sink = world.buffer(usize::from(!op_is_read), 1 << 20);
+        let start = world.now();
+        for _ in 0..10 {
+            if op_is_read {
+                let op = Op::RdmaRead { remote_addr: source.addr(), rkey: source.rkey() };
+                world.post(left, 1, op, &[sink.sge(0, 1 << 20)]);
+            } else {
+                let op = Op::RdmaWrite { remote_addr: sink.addr(), rkey: sink.rkey() };
+                world.post(left, 1, op, &[source.sge(0, 1 << 20)]);
+            }
+            world.expect(0, 1, WcStatus::SUCCESS);
+        }
+        assert!(sink.all() == source.all());
+        let intervals = (world.now() - start).as_micros() as u64 / 50;
+        let [sender, receiver] = if op_is_read { [1, 0] } else { [0, 1] };
+        world.until("the last notification", |world| {
+            let handled = world.hosts[sender].group.stats().rp_cnp_handled;
+            (handled == world.hosts[receiver].group.stats().np_cnp_sent).then_some(())
+        });
+        let [sender, receiver] = [sender, receiver].map(|host| world.hosts[host].group.stats());
+        assert!(receiver.np_ecn_marked_packets > 1_000, "{receiver:?}");
+        assert!((1..=intervals + 2).contains(&receiver.np_cnp_sent), "{intervals}: {receiver:?}");
+        assert_eq!((sender.np_ecn_marked_packets, sender.np_cnp_sent), (0, 0));
+    }
+}
+
 #[test]
 fn every_path_mtu_works() {
     for mtu in [256, 512, 1024, 2048, 4096] {

@@ -27,6 +27,12 @@ pub struct QueuePairCounters {
     pub rnr_naks_sent: u64,
     /// Times that the peer said receiver-not-ready.
     pub rnr_naks_received: u64,
+    /// Packets that came with Congestion Experienced.
+    pub ecn_marked_packets: u64,
+    /// Congestion notifications sent.
+    pub notifications_sent: u64,
+    /// Congestion notifications that came, and were heeded.
+    pub notifications_handled: u64,
 }
 
 impl core::ops::AddAssign for QueuePairCounters {
@@ -45,6 +51,9 @@ impl core::ops::AddAssign for QueuePairCounters {
             sequence_naks_received,
             rnr_naks_sent,
             rnr_naks_received,
+            ecn_marked_packets,
+            notifications_sent,
+            notifications_handled,
         } = other;
         self.packets_sent += packets_sent;
         self.packets_received += packets_received;
@@ -58,5 +67,8 @@ impl core::ops::AddAssign for QueuePairCounters {
         self.sequence_naks_received += sequence_naks_received;
         self.rnr_naks_sent += rnr_naks_sent;
         self.rnr_naks_received += rnr_naks_received;
+        self.ecn_marked_packets += ecn_marked_packets;
+        self.notifications_sent += notifications_sent;
+        self.notifications_handled += notifications_handled;
     }
 }

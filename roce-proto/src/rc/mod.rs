@@ -32,6 +32,7 @@ pub mod congestion;
 mod counters;
 mod datagram_cost;
 mod memory;
+mod notification;
 mod outstanding_reads;
 mod psn_set;
 mod queue_pair;

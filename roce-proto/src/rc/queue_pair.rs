@@ -2,6 +2,7 @@
 
 use crate::rc::completer::Answers;
 use crate::rc::completions::Completions;
+use crate::rc::notification::NotificationPoint;
 use crate::rc::requester::{Requester, SendFailure};
 use crate::rc::responder::{RequestContext, Responder};
 use crate::rc::selective_ack::SelectiveAck;
@@ -28,6 +29,7 @@ pub struct QueuePair {
     responder: Responder,
     completions: Completions,
     counters: QueuePairCounters,
+    notification: NotificationPoint,
     turn: u32,
 }
 
@@ -58,6 +60,7 @@ impl QueuePair {
             responder: Responder::new(&room),
             completions: Completions::new(&room),
             counters: QueuePairCounters::default(),
+            notification: NotificationPoint::default(),
             turn: 0,
         }
     }
@@ -143,6 +146,28 @@ impl QueuePair {
         self.completions.grow(&self.config);
     }
 
+    /// Takes note that a packet, which [`QueuePair::handle_packet`] gets next, came with Congestion
+    /// Experienced: a queue on the way from the peer was congested.
+    pub fn handle_congestion(
+        &mut self,
+        now: Time,
+        packet: &Packet<'_>,
+        limits: &mut SharedLimits<'_>,
+    ) {
+        if self.state != QueuePairState::ReadyToSend || !in_default_partition(&packet.bth) {
+            return;
+        }
+        match kind(&packet.message) {
+            PacketKind::Answer if packet.message.is_read_response() => {
+                limits.window.response_marked(now);
+            }
+            PacketKind::Request | PacketKind::Answer => {}
+            PacketKind::Notification | PacketKind::Neither => return,
+        }
+        self.counters.ecn_marked_packets += 1;
+        self.notification.marked(now);
+    }
+
     /// Handles a packet whose invariant CRC is right and whose destination is this queue pair. The
     /// caller has made sure that it came from the connection's peer.
     pub fn handle_packet(
@@ -162,6 +187,10 @@ impl QueuePair {
             }
             (QueuePairState::ReadyToSend, PacketKind::Answer) => {
                 self.handle_answer(now, packet, memory, limits);
+            }
+            (QueuePairState::ReadyToSend, PacketKind::Notification) => {
+                self.counters.notifications_handled += 1;
+                limits.window.congested(now);
             }
             (QueuePairState::Error, PacketKind::Request) => {
                 self.counters.packets_dropped += 1;
@@ -184,6 +213,11 @@ impl QueuePair {
         let sent = match self.state {
             QueuePairState::Init => false,
             QueuePairState::Error => self.transmit_answer(memory, limits, out),
+            QueuePairState::ReadyToSend if self.notification.take(now) => {
+                self.counters.notifications_sent += 1;
+                self.requester.emit_notification(out);
+                true
+            }
             QueuePairState::ReadyToSend if responder_first => {
                 self.transmit_answer(memory, limits, out)
                     || self.transmit_request(now, memory, limits, out)
@@ -209,7 +243,9 @@ impl QueuePair {
     pub fn wants_transmit(&self) -> bool {
         match self.state {
             QueuePairState::Init => false,
-            QueuePairState::ReadyToSend => self.responder.wants() || self.requester.wants(),
+            QueuePairState::ReadyToSend => {
+                self.notification.is_due() || self.responder.wants() || self.requester.wants()
+            }
             QueuePairState::Error => self.responder.wants(),
         }
     }
@@ -274,6 +310,10 @@ impl QueuePair {
         memory: &mut impl Memory,
         limits: &mut SharedLimits<'_>,
     ) {
+        if packet.bth.becn && !self.requester.reports_overflow() {
+            // Of a peer that is not ours.
+            limits.window.congested(now);
+        }
         let cause = self.requester.cause_of_loss(packet.bth.becn);
         let mut with = Answers {
             now,
@@ -372,6 +412,8 @@ enum PacketKind {
     Request,
     /// A response or acknowledgement, for the completer.
     Answer,
+    /// A congestion notification, for the window.
+    Notification,
     /// Not of a reliable connection, and dropped.
     Neither,
 }
@@ -389,6 +431,7 @@ const fn kind(message: &Message) -> PacketKind {
         Message::Other(opcode) if opcode.0 == ATOMICS[0].0 || opcode.0 == ATOMICS[1].0 => {
             PacketKind::Request
         }
+        Message::CongestionNotification => PacketKind::Notification,
         Message::Other(_) | Message::UdSendOnly(_) => PacketKind::Neither,
         _ => PacketKind::Request,
     }

@@ -149,6 +149,12 @@ impl Requester {
         self.request_repair = connection.selective_recovery.then(|| Box::new(RequestRepair::new()));
     }
 
+    /// Whether BECN in an answer says that the peer's receive buffer overflowed, and not that the
+    /// network is congested.
+    pub(super) const fn reports_overflow(&self) -> bool {
+        self.reports_overflow
+    }
+
     /// What the peer lost packets to that an answer with this BECN shows to be missing.
     pub(super) const fn cause_of_loss(&self, becn: bool) -> LossCause {
         if becn || !self.reports_overflow { LossCause::ReceiveBuffer } else { LossCause::Network }
@@ -431,6 +437,11 @@ impl Requester {
         self.expect_responses(now, limits);
         self.sent(now, packets, true, limits, out);
         true
+    }
+
+    /// Fills `out` with a congestion notification.
+    pub(super) fn emit_notification(&self, out: &mut Transmit) {
+        out.start(Bth::notification(self.peer), &Message::CongestionNotification, 0);
     }
 
     /// Fills `out` with the request for `packets` response packets from `psn` on.

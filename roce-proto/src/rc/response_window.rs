@@ -1,17 +1,19 @@
 //! How many RDMA READ responses may be on their way from one endpoint.
 
 use crate::Time;
-use crate::rc::congestion::{Cubic, Pacer, RoundTrip};
+use crate::rc::congestion::{Cubic, MarkedShare, Pacer, RoundTrip};
 use crate::rc::read_budget::{Awaited, ChargePeriod, response_cost};
 
 /// The window of READ responses from one endpoint. The [`ReadBudget`](super::ReadBudget) keeps
 /// responses from overrunning our receive buffer; this keeps those of one peer from overrunning the
-/// network, which shows in responses that have to be asked for again. It doubles until then.
+/// network, which shows in responses that have to be asked for again, or that come with Congestion
+/// Experienced. It doubles until then.
 ///
 /// Its charges are those of the budget as well, and end with the same periods.
 #[derive(Clone, Debug)]
 pub(super) struct ResponseWindow {
     control: Cubic,
+    marks: MarkedShare,
     last_cut: Option<Time>,
     pacer: Pacer,
     awaited: Awaited,
@@ -23,6 +25,7 @@ impl ResponseWindow {
     pub(super) const fn new() -> Self {
         Self {
             control: Cubic::slow_start(),
+            marks: MarkedShare::new(),
             last_cut: None,
             pacer: Pacer::new(),
             awaited: Awaited::new(),
@@ -88,9 +91,23 @@ impl ResponseWindow {
         round_trip: &RoundTrip,
     ) {
         self.release(1, payload_bytes, period);
+        self.marks.count(1);
         if self.limited {
             self.control.on_ack(now, response_cost(1, payload_bytes), round_trip);
             self.limited = self.awaited.bytes() >= self.control.window() / 2;
+        }
+    }
+
+    /// A response came with Congestion Experienced.
+    pub(super) fn marked(&mut self, now: Time, round_trip: &RoundTrip) {
+        let round = round_trip.of_marks();
+        let share = self.marks.mark(now, 1, round);
+        if let Some(share) = share
+            && self.last_cut.is_none_or(|cut| now - cut >= round)
+        {
+            self.last_cut = Some(now);
+            let used = self.awaited.bytes().min(self.control.window());
+            self.control.on_mark(now, used, share);
         }
     }
 

@@ -35,6 +35,8 @@ pub struct SendWindow {
     in_flight: u64,
     /// The part of it for which no acknowledgement was requested yet.
     unsolicited: u64,
+    /// The most of it since the window was last reduced for congestion.
+    most_in_flight: u64,
     /// A packet had to wait since half of the window was last free.
     limited: bool,
     round_trip: RoundTrip,
@@ -57,6 +59,7 @@ impl SendWindow {
         Self {
             control: TwoLimits::new(),
             in_flight: 0,
+            most_in_flight: 0,
             unsolicited: 0,
             limited: false,
             round_trip: RoundTrip::new(),
@@ -123,6 +126,7 @@ impl SendWindow {
     pub(super) fn charge(&mut self, cost: u64) {
         self.in_flight += cost;
         self.pacer.take(cost);
+        self.most_in_flight = self.most_in_flight.max(self.in_flight);
     }
 
     pub(super) fn release(&mut self, cost: u64) {
@@ -149,6 +153,13 @@ impl SendWindow {
     /// pause in which the timers of all queue pairs expire, one after the other, counts once.
     pub(super) fn lost(&mut self, now: Time, silence: Duration, cause: LossCause) {
         self.control.on_loss(now, self.left_at(now, silence), cause);
+    }
+
+    /// The receiver says that packets met congestion.
+    pub(super) fn congested(&mut self, now: Time) {
+        if self.control.on_cnp(now, self.most_in_flight, &self.round_trip) {
+            self.most_in_flight = self.in_flight;
+        }
     }
 
     /// Nothing was heard for `silence`, in which packets were sent again more than once.
@@ -179,6 +190,11 @@ impl SendWindow {
     /// A READ response came that was charged in `period`.
     pub(super) fn response_came(&mut self, now: Time, payload_bytes: u32, period: ChargePeriod) {
         self.responses.came(now, payload_bytes, period, &self.round_trip);
+    }
+
+    /// A READ response came with Congestion Experienced.
+    pub(super) fn response_marked(&mut self, now: Time) {
+        self.responses.marked(now, &self.round_trip);
     }
 
     /// READ responses are missing, as later ones or `silence` show.

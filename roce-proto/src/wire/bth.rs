@@ -49,6 +49,11 @@ impl Bth {
         }
     }
 
+    /// The header of a congestion notification for `dest_qpn`.
+    pub const fn notification(dest_qpn: Qpn) -> Self {
+        Self { migrated: false, becn: true, ..Self::new(dest_qpn, Psn::new(0)) }
+    }
+
     /// The opcode, the header and the transport version in `bytes`.
     pub(super) fn parse(bytes: &[u8; Self::BYTES]) -> (Opcode, Self, u8) {
         let [opcode, flags, pkey_hi, pkey_lo, ecn, qpn2, qpn1, qpn0, ack, psn2, psn1, psn0] =

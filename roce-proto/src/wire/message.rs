@@ -3,6 +3,9 @@
 use crate::Psn;
 use crate::wire::{Aeth, Deth, Opcode, Reth};
 
+/// The reserved bytes of a congestion notification packet: sent as zero, and not looked at.
+const NOTIFICATION_BYTES: usize = 16;
+
 /// The operation of a packet together with exactly the extended headers that its opcode calls for,
 /// so that a header that should be there is.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -40,6 +43,8 @@ pub enum Message {
     SelectiveAcknowledge(Aeth, Psn),
     /// An unreliable datagram of one packet.
     UdSendOnly(Deth),
+    /// A congestion notification packet, with the 16 reserved bytes that it has for a payload.
+    CongestionNotification,
     /// Any other opcode. The bytes after the base transport header count as payload.
     Other(Opcode),
 }
@@ -81,6 +86,7 @@ impl Message {
             Self::Acknowledge(_) => Opcode::ACKNOWLEDGE,
             Self::SelectiveAcknowledge(..) => Opcode::SELECTIVE_ACKNOWLEDGE,
             Self::UdSendOnly(_) => Opcode::UD_SEND_ONLY,
+            Self::CongestionNotification => Opcode::CONGESTION_NOTIFICATION,
             Self::Other(opcode) => *opcode,
         }
     }
@@ -95,6 +101,17 @@ impl Message {
             | Self::SelectiveAcknowledge(aeth, _) => Some(aeth),
             _ => None,
         }
+    }
+
+    /// Whether it is a packet of an RDMA READ response.
+    pub const fn is_read_response(&self) -> bool {
+        matches!(
+            self,
+            Self::ReadResponseFirst(_)
+                | Self::ReadResponseMiddle
+                | Self::ReadResponseLast(_)
+                | Self::ReadResponseOnly(_)
+        )
     }
 
     /// Whether it is of a message that another packet began.
@@ -186,6 +203,10 @@ impl Message {
                 let (deth, rest) = bytes.split_first_chunk()?;
                 (Self::UdSendOnly(Deth::parse(deth)), rest)
             }
+            Opcode::CONGESTION_NOTIFICATION => {
+                let (_, rest) = bytes.split_first_chunk::<NOTIFICATION_BYTES>()?;
+                (Self::CongestionNotification, rest)
+            }
             other => (Self::Other(other), bytes),
         })
     }
@@ -214,6 +235,7 @@ impl Message {
                 put(&latest.value().to_be_bytes());
             }
             Self::UdSendOnly(deth) => put(&deth.encode()),
+            Self::CongestionNotification => put(&[0; NOTIFICATION_BYTES]),
             Self::SendFirst
             | Self::SendMiddle
             | Self::WriteMiddle

@@ -70,6 +70,8 @@ opcodes! {
     SELECTIVE_ACKNOWLEDGE = 0xD1, "Feedrail Selective Acknowledge";
     /// An unreliable datagram: how connection-management messages travel.
     UD_SEND_ONLY = 0x64, "UD SEND Only";
+    /// A congestion notification packet (annex A17).
+    CONGESTION_NOTIFICATION = 0x81, "CNP";
 }
 
 impl Opcode {

@@ -37,6 +37,9 @@ pub enum PacketError {
     /// Payload and pad together are not a multiple of four bytes.
     #[error("payload and pad are not a multiple of four bytes")]
     Unaligned,
+    /// A congestion notification without BECN, or with more than its reserved bytes.
+    #[error("congestion notification without BECN or with a payload")]
+    Notification,
 }
 
 impl<'a> Packet<'a> {
@@ -58,6 +61,9 @@ impl<'a> Packet<'a> {
         }
         let length =
             padded.len().checked_sub(usize::from(bth.pad_bytes)).ok_or(PacketError::TooShort)?;
+        if matches!(message, Message::CongestionNotification) && (!bth.becn || !padded.is_empty()) {
+            return Err(PacketError::Notification);
+        }
         let icrc = u32::from_le_bytes(*icrc);
         Ok(Self { bth, message, payload: &padded[..length], icrc })
     }

@@ -149,7 +149,55 @@ fn icrc_by_the_book(
     crc32fast::hash(&covered).to_le_bytes()
 }
 
+/// The UDP payload of the congestion notification that an adapter's vendor gives as an example: from
+/// 22.22.22.8, port 56238, to queue pair 0xD2 of 22.22.22.7, with the identification 0x98C6.
+const NOTIFICATION: [u8; 32] = [
+    0x81, 0x00, 0xFF, 0xFF, 0x40, 0x00, 0x00, 0xD2, 0x00, 0x00, 0x00, 0x00, // BTH
+    0x00, 0x00, 0x00, 0x00, 0x00, 0x00, 0x00, 0x00, // reserved
+    0x00, 0x00, 0x00, 0x00, 0x00, 0x00, 0x00, 0x00, //
+    0xDA, 0xFC, 0x1B, 0xEF, // ICRC
+];
+
+#[test]
+fn our_notifications_are_those_of_adapters() {
+    let adapter = |last, port| SocketAddr::new(Ipv4Addr::new(22, 22, 22, last).into(), port);
+    let flow = flow((adapter(8, 56_238), adapter(7, UDP_PORT)));
+    let id = Identification { id: 0x98C6, dont_fragment: true };
+    let bth = Bth::notification(Qpn::new(0xD2));
+    let ours = build(bth, &Message::CongestionNotification, &[], &flow, id);
+    assert_eq!(ours, NOTIFICATION);
+    assert_eq!(verify(&flow, Identification::ZERO, &NOTIFICATION), Ok(id));
+    let packet = Packet::parse(&NOTIFICATION).unwrap();
+    assert_eq!((packet.bth, packet.message), (bth, Message::CongestionNotification));
+    assert!(packet.payload.is_empty());
+}
+
+#[test]
+fn malformed_notifications_have_their_error() {
+    let mut without_becn = NOTIFICATION;
+    without_becn[4] = 0;
+    assert_eq!(Packet::parse(&without_becn), Err(PacketError::Notification));
+    let mut padded = NOTIFICATION;
+    padded[1] = 0x10;
+    assert_eq!(Packet::parse(&padded), Err(PacketError::TooShort));
+    let longer = [&NOTIFICATION[..], &[0; 4]].concat();
+    assert_eq!(Packet::parse(&longer), Err(PacketError::Notification));
+    for length in 0..NOTIFICATION.len() {
+        assert_eq!(Packet::parse(&NOTIFICATION[..length]), Err(PacketError::TooShort));
+    }
+}
+
 proptest! {
+    /// Reserved bytes are not looked at.
+    #[test]
+    fn a_notification_has_a_length_and_becn(bth in bth(), bytes in proptest::collection::vec(any::<u8>(), 0..40)) {
+        let headers = Headers::new(&bth, &Message::CongestionNotification);
+        let datagram = [&headers.as_slice()[..Bth::BYTES], &bytes, &[0; 4]].concat();
+        let parsed = Packet::parse(&datagram);
+        prop_assert_eq!(parsed.is_ok(), bth.becn && bytes.len() == 16);
+        prop_assert!(parsed.is_err() || parsed.is_ok_and(|packet| packet.bth == bth));
+    }
+
     #[test]
     fn a_packet_is_what_was_built(
         bth in bth(),

@@ -167,6 +167,9 @@ mod tests {
             ack_timeouts: 213,
             sequence_naks_sent: 214,
             sequence_naks_received: 215,
+            np_ecn_marked_packets: 217,
+            np_cnp_sent: 218,
+            rp_cnp_handled: 219,
             doorbells: 216,
         };
         let engine = EngineStats {
@@ -233,6 +236,7 @@ mod tests {
             r#""packets_retransmitted":208,"packets_dropped":209,"icrc_failures":210,"#,
             r#""ack_timeouts":213,"rnr_naks_sent":212,"rnr_naks_received":211,"#,
             r#""sequence_naks_sent":214,"sequence_naks_received":215,"#,
+            r#""np_ecn_marked_packets":217,"np_cnp_sent":218,"rp_cnp_handled":219,"#,
             r#""doorbells":216},"#,
             r#""pool":{"bytes":6,"used_bytes":7,"waits":8},"#,
             r#""peer_errors":[{"peer":"10.0.0.1","commands_failed":9,"#,

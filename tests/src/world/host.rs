@@ -83,6 +83,9 @@ fn group_stats(stats: ProviderStats) -> GroupStats {
         ack_timeouts: stats.ack_timeouts,
         sequence_naks_sent: stats.sequence_naks_sent,
         sequence_naks_received: stats.sequence_naks_received,
+        np_ecn_marked_packets: stats.np_ecn_marked_packets,
+        np_cnp_sent: stats.np_cnp_sent,
+        rp_cnp_handled: stats.rp_cnp_handled,
         doorbells: stats.doorbells,
     }
 }

@@ -22,6 +22,7 @@ pub(super) fn judge(path: &PathMeasure) -> Vec<DoctorFinding> {
     findings.extend(loss(path));
     findings.extend(reordering(path));
     findings.extend(type_of_service(path));
+    findings.extend(congestion(path));
     findings.extend(transfer(path));
     findings.push(not_told(path));
     findings
@@ -236,20 +237,34 @@ fn type_of_service(path: &PathMeasure) -> Vec<DoctorFinding> {
             )),
         ));
     }
-    let marked: u16 =
-        echoes.answered_tos.iter().filter(|(tos, _)| *tos & ECN_MASK == CE).map(|(_, n)| n).sum();
-    if marked > 0 {
-        let what = format!(
-            "{marked} of {} echoes came back marked (CE): a queue on the path is long",
-            echoes.answered
-        );
-        findings.push(DoctorFinding::info(
-            FindingId::PathCongested,
-            path.target.ip().to_string(),
-            what,
-        ));
-    }
     findings
+}
+
+/// Marks of congested queues, on echoes and on what was transferred.
+fn congestion(path: &PathMeasure) -> Option<DoctorFinding> {
+    let mut parts = Vec::new();
+    if let Ok(echoes) = &path.echoes {
+        let marks = echoes.answered_tos.iter().filter(|(tos, _)| *tos & ECN_MASK == CE);
+        let marked: u16 = marks.map(|(_, count)| count).sum();
+        if marked > 0 {
+            parts.push(format!("{marked} of {} echoes came back marked (CE)", echoes.answered));
+        }
+    }
+    if let Some(Ok(TransferMeasure { wire, .. })) = &path.transfer {
+        if wire.marked > 0 {
+            parts.push(format!("{} of {} packets came marked", wire.marked, wire.received));
+        }
+        if wire.notifications > 0 {
+            parts.push(format!(
+                "the target sent {} congestion notifications for marked ones (rp_cnp_handled)",
+                wire.notifications
+            ));
+        }
+    }
+    (!parts.is_empty()).then(|| {
+        let what = format!("{}: a queue on the path is long", parts.join("; "));
+        DoctorFinding::info(FindingId::PathCongested, path.target.ip().to_string(), what)
+    })
 }
 
 fn transfer(path: &PathMeasure) -> Option<DoctorFinding> {

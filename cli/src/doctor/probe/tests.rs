@@ -27,7 +27,13 @@ fn transfer() -> TransferMeasure {
         latency: latency(150),
         from_target: throughput(900_000_000),
         to_target: Ok(throughput(700_000_000)),
-        wire: WireCounts { sent: 200_000, received: 400_000, repeated: 3, gaps: 5, damaged: 0 },
+        wire: WireCounts {
+            sent: 200_000,
+            received: 400_000,
+            repeated: 3,
+            gaps: 5,
+            ..WireCounts::default()
+        },
     }
 }
 
@@ -67,9 +73,10 @@ fn paths_get_their_reports() {
         change(&mut echoes);
         PathMeasure { echoes: Ok(echoes), ..healthy() }
     };
-    let wire =
-        WireCounts { sent: 200_000, received: 400_000, repeated: 210, gaps: 380, damaged: 4 };
+    let wire = WireCounts { repeated: 210, gaps: 380, damaged: 4, ..transfer().wire };
     let lossy = TransferMeasure { wire, ..transfer() };
+    let wire = WireCounts { marked: 12_000, notifications: 310, ..transfer().wire };
+    let marked = TransferMeasure { wire, ..transfer() };
     let no_compare =
         TransferMeasure { to_target: Err("Invalid Command Opcode".to_owned()), ..transfer() };
     let short = vec![(1024, Passage::Passes), (2048, Passage::Silent), (4096, Passage::Silent)];
@@ -90,6 +97,7 @@ fn paths_get_their_reports() {
         ("path-dscp", with(&|echoes| echoes.answered_tos = [(ECT_0, 100)].into())),
         ("path-ecn", with(&|echoes| echoes.answered_tos = [(104, 100)].into())),
         ("path-congested", with(&|echoes| echoes.answered_tos = [(106, 90), (107, 10)].into())),
+        ("path-marked", PathMeasure { transfer: Some(Ok(marked)), ..healthy() }),
         ("path-closed", silent(100, Knock::Refused, Knock::Refused)),
         ("path-filtered", silent(100, Knock::Silent, Knock::Refused)),
         ("path-no-udp", silent(100, Knock::Silent, Knock::Silent)),

@@ -60,6 +60,11 @@ pub(super) struct WireCounts {
     pub(super) gaps: u64,
     /// Packets whose invariant CRC was wrong.
     pub(super) damaged: u64,
+    /// Packets from the target that a congested queue had marked (`np_ecn_marked_packets`).
+    pub(super) marked: u64,
+    /// Congestion notifications of the target, which packets to it had brought
+    /// (`rp_cnp_handled`).
+    pub(super) notifications: u64,
 }
 
 impl WireCounts {
@@ -71,6 +76,8 @@ impl WireCounts {
             counts.repeated += stats.packets_retransmitted;
             counts.gaps += stats.sequence_naks_sent;
             counts.damaged += stats.icrc_failures;
+            counts.marked += stats.np_ecn_marked_packets;
+            counts.notifications += stats.rp_cnp_handled;
         }
         counts
     }

@@ -3,7 +3,7 @@
 
 use core::time::Duration;
 
-use super::{FULL_PACKET, LARGEST_WINDOW, Pace, RoundTrip};
+use super::{FULL_PACKET, LARGEST_WINDOW, MarkedShare, Pace, RoundTrip};
 use crate::Time;
 
 /// RFC 9438, 4.9: no less than two packets.
@@ -79,14 +79,21 @@ impl Cubic {
 
     /// The network lost packets while the window in use was `used`.
     pub(crate) fn on_loss(&mut self, now: Time, used: u64) {
-        *self = Self::Reduced(CubicGrowth::after_loss(now, used));
+        // RFC 9438, 4.6: seven tenths are kept.
+        *self = Self::Reduced(CubicGrowth::after_reduction(now, used, used / 10 * 7));
+    }
+
+    /// The network marked this share of the packets while the window in use was `used`: half of it
+    /// is given up (RFC 8257, 3.4).
+    pub(crate) fn on_mark(&mut self, now: Time, used: u64, share: u64) {
+        let kept = used - used * share / (2 * MarkedShare::WHOLE);
+        *self = Self::Reduced(CubicGrowth::after_reduction(now, used, kept));
     }
 }
 
 impl CubicGrowth {
-    /// RFC 9438, 4.6: seven tenths are kept.
-    fn after_loss(now: Time, used: u64) -> Self {
-        let limit = (used / 10 * 7).max(SMALLEST);
+    fn after_reduction(now: Time, used: u64, kept: u64) -> Self {
+        let limit = kept.max(SMALLEST);
         // K is the cube root of (W_max - W) / C seconds, in packets and with C = 0.4.
         let cubed =
             u128::from(used.saturating_sub(limit)) * 2_500_000_000 / u128::from(FULL_PACKET);

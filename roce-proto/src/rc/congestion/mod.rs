@@ -7,12 +7,14 @@
 
 mod cubic;
 mod halving;
+mod marks;
 mod pacer;
 mod round_trip;
 mod two_limits;
 
 pub(super) use cubic::Cubic;
 use halving::Halving;
+pub(super) use marks::MarkedShare;
 pub use pacer::Pace;
 pub(super) use pacer::Pacer;
 pub use round_trip::RoundTrip;
@@ -52,6 +54,11 @@ pub trait CongestionControl {
     /// A packet was lost that left at `left` at the earliest. Losses of packets that left before
     /// the window was last reduced are part of the same event.
     fn on_loss(&mut self, now: Time, left: Time, cause: LossCause);
+
+    /// The receiver says that packets met congestion on the way, while at most `used` bytes were in
+    /// flight: with a congestion notification, or BECN. Reduces the window once for each round
+    /// trip; returns whether it did now.
+    fn on_cnp(&mut self, now: Time, used: u64, round_trip: &RoundTrip) -> bool;
 
     /// Nothing was heard of packets that left at `left`, several times in a row.
     fn on_timeout(&mut self, now: Time, left: Time);

@@ -14,6 +14,12 @@ const RETRANSMIT_FLOOR: Duration = Duration::from_millis(5);
 /// The least time after which an answer is late: no timer of ours is finer.
 const LATE_FLOOR: Duration = Duration::from_micros(100);
 
+/// Before a sample, a window is reduced for marks no more often than this.
+const MARKS_UNKNOWN: Duration = Duration::from_millis(1);
+
+/// Nor is it later: a queue pair sends no more notifications.
+const MARKS_FLOOR: Duration = Duration::from_micros(50);
+
 /// The shortest round trip is the least of this long, and of up to twice as long.
 const LEAST_PERIOD: Duration = Duration::from_secs(10);
 
@@ -66,6 +72,12 @@ impl RoundTrip {
     /// The smoothed round-trip time, once there is a sample.
     pub fn smoothed(&self) -> Option<Duration> {
         self.estimate.map(|estimate| estimate.smoothed)
+    }
+
+    /// The time in which a window is reduced for marks at most once: a round trip, or two
+    /// notifications of one queue pair.
+    pub(crate) fn of_marks(&self) -> Duration {
+        self.smoothed().unwrap_or(MARKS_UNKNOWN).max(MARKS_FLOOR)
     }
 
     /// The shortest round-trip time of the last 10 to 20 s, once there is a sample.

@@ -1,6 +1,6 @@
 //! One window for the receiver's buffer and one for the network: the smaller of them holds.
 
-use super::{CongestionControl, Cubic, Halving, LossCause, Pace, RoundTrip};
+use super::{CongestionControl, Cubic, Halving, LossCause, MarkedShare, Pace, RoundTrip};
 use crate::Time;
 
 /// What a packet was lost to decides which of the two windows is reduced.
@@ -12,12 +12,18 @@ use crate::Time;
 pub(crate) struct TwoLimits {
     receiver: Halving,
     network: Cubic,
+    marks: MarkedShare,
     last_cut: Option<Time>,
 }
 
 impl TwoLimits {
     pub(crate) const fn new() -> Self {
-        Self { receiver: Halving::new(), network: Cubic::Unlimited, last_cut: None }
+        Self {
+            receiver: Halving::new(),
+            network: Cubic::Unlimited,
+            marks: MarkedShare::new(),
+            last_cut: None,
+        }
     }
 
     /// Whether packets that left at `left` tell of something new. The window is reduced then.
@@ -56,6 +62,17 @@ impl CongestionControl for TwoLimits {
             LossCause::ReceiveBuffer => self.receiver.on_loss(now),
             LossCause::Network => self.network.on_loss(now, self.window()),
         }
+    }
+
+    fn on_cnp(&mut self, now: Time, used: u64, round_trip: &RoundTrip) -> bool {
+        let round = round_trip.of_marks();
+        let Some(share) = self.marks.mark(now, 1, round) else { return false };
+        if self.last_cut.is_some_and(|cut| now - cut < round) {
+            return false;
+        }
+        self.last_cut = Some(now);
+        self.network.on_mark(now, used.min(self.window()), share);
+        true
     }
 
     fn on_timeout(&mut self, now: Time, left: Time) {

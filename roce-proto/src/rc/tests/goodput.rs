@@ -13,6 +13,17 @@ const LARGE_BUFFER: u64 = 16 << 20;
 /// How long an end takes for a packet of 4,096 bytes: 1.6 GB/s, as over loopback.
 const SERVICE: Duration = Duration::from_nanos(2500);
 
+/// What the queues before the slowest link did in the second half of a run, both directions
+/// together.
+#[derive(Clone, Copy, Debug)]
+struct QueueMeasured {
+    dropped: u64,
+    marked: u64,
+    /// Bytes that a packet of the data found waiting, on average.
+    mean: f64,
+    notifications: u64,
+}
+
 /// What a run measured.
 #[derive(Clone, Debug)]
 struct Measured {
@@ -20,6 +31,7 @@ struct Measured {
     rates: Vec<f64>,
     /// Packets that were sent again, by packets sent.
     repeats: f64,
+    queue: QueueMeasured,
 }
 
 impl Measured {
@@ -66,12 +78,21 @@ fn measure(options: &Options, op: SendOp, length: usize, depth: u64, time: Durat
     };
     run(&mut pair);
     let (start, before) = (pair.now, counters(&pair));
+    pair.queues = pair.queues.map(LinkQueue::restarted);
     let done = run(&mut pair);
     let (seconds, after) = ((pair.now - start).as_secs_f64(), counters(&pair));
     let again = after.packets_retransmitted - before.packets_retransmitted;
     Measured {
         rates: done.iter().map(|done| (done * length as u64) as f64 / seconds).collect(),
         repeats: again as f64 / (after.packets_sent - before.packets_sent) as f64,
+        queue: QueueMeasured {
+            dropped: pair.queues.iter().map(|queue| queue.dropped).sum(),
+            marked: pair.queues.iter().map(|queue| queue.marked).sum(),
+            mean: (pair.queues.iter())
+                .map(|queue| queue.found as f64 / queue.packets.max(1) as f64)
+                .fold(0.0, f64::max),
+            notifications: after.notifications_sent - before.notifications_sent,
+        },
     }
 }
 
@@ -258,6 +279,71 @@ fn table() {
             for round_trip_us in [50, 200, 1_000, 10_000] {
                 for selective_recovery in [false, true] {
                     kept(op, length, round_trip_us, selective_recovery);
+                }
+            }
+        }
+    }
+}
+
+/// Each flow is a process of its own.
+fn through_queue(link: (u64, u64), flows: usize, mark_above: u64) -> Options {
+    let (bytes_per_second, round_trip_us) = link;
+    let mut options =
+        Options { queue_pairs: flows, own_windows: true, ..options(round_trip_us, 0) };
+    options.network.service = Duration::from_nanos(500);
+    options.network.bottleneck = Some(Bottleneck { bytes_per_second, queue: 150_000, mark_above });
+    options
+}
+
+/// What goes through a queue, by what its link takes. Prints it.
+fn share_of_link(op: SendOp, link: (u64, u64), flows: usize, mark_above: u64) -> (f64, Measured) {
+    // Windows become equal within hundreds of round trips.
+    let time = Duration::from_millis(200) + Duration::from_micros(link.1) * 800;
+    let measured = measure(&through_queue(link, flows, mark_above), op, 128 << 10, 32, time);
+    let share = measured.total() / link.0 as f64;
+    let QueueMeasured { dropped, marked, mean, notifications } = measured.queue;
+    std::println!(
+        "{op:?} {:4} MB/s RTT {:5} us, {flows:2} flows, marks above {mark_above}: {share:.3}, \
+         Jain {:.2}, {:.2} % again, {dropped} dropped, {marked} marked, {notifications} CNPs, \
+         {mean:.0} bytes wait",
+        link.0 / 1_000_000,
+        link.1,
+        measured.fairness(),
+        measured.repeats * 100.0,
+    );
+    (share, measured)
+}
+
+/// 1 and 10 Gbit/s.
+const LINKS: [(u64, u64); 4] =
+    [(125_000_000, 20), (125_000_000, 100), (125_000_000, 1_000), (1_250_000_000, 100)];
+
+/// A queue of 150,000 bytes, which marks above 60,000, drops nothing in the steady state. Without
+/// marks it drops, and up to 16 % of the packets are sent again.
+#[test]
+fn a_queue_that_marks_drops_nothing() {
+    for op in [write_to(0), read_from(0)] {
+        for link in LINKS {
+            for flows in [1, 4] {
+                let (share, measured) = share_of_link(op, link, flows, 60_000);
+                assert_eq!(measured.queue.dropped, 0, "{op:?} {link:?} {flows} flows");
+                assert!(share > 0.9, "{op:?} {link:?} {flows} flows: {share}");
+                assert!(measured.queue.marked > 0 && measured.queue.notifications > 0);
+                assert!(measured.fairness() > 0.6, "{measured:?}");
+            }
+        }
+    }
+}
+
+/// The table of decision 070.
+#[test]
+#[ignore = "takes a minute"]
+fn table_of_marks() {
+    for op in [write_to(0), read_from(0)] {
+        for link in LINKS.into_iter().chain([(125_000_000, 20_000), (1_250_000_000, 1_000)]) {
+            for flows in [1, 2, 8, 16] {
+                for mark_above in [u64::MAX, 30_000, 60_000] {
+                    share_of_link(op, link, flows, mark_above);
                 }
             }
         }

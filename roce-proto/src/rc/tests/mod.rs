@@ -1,5 +1,6 @@
 //! Tests of the queue pair.
 
+mod congestion;
 mod errors;
 mod faults;
 mod fuzz;

@@ -14,11 +14,14 @@ use crate::rc::{
     SendOp, SendOptions, SendRequest, SendWindow, SharedLimits, Transmit, WorkCompletion,
     datagram_cost,
 };
-use crate::wire::{Message, Opcode, Packet, RnrTimer, Syndrome};
+use crate::wire::{Ecn, Message, Opcode, Packet, RnrTimer, Syndrome};
 use crate::{PathMtu, Psn, Qpn, Time};
 
 /// The key of all memory of an end.
 pub(super) const KEY: u32 = 0x1234;
+
+/// Ethernet, IPv4 and UDP.
+const NETWORK_HEADERS: usize = 14 + 20 + 8;
 
 pub(super) const SIGNALED: SendOptions =
     SendOptions { fence: false, signaled: true, solicited: false };
@@ -63,6 +66,55 @@ pub(super) struct Network {
     pub(super) reports_overflow: bool,
     /// How long an end takes for one packet.
     pub(super) service: Duration,
+    /// The slowest link of each direction.
+    pub(super) bottleneck: Option<Bottleneck>,
+}
+
+/// A link with a queue before it.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Bottleneck {
+    pub(super) bytes_per_second: u64,
+    /// A packet that finds more bytes waiting than this is dropped.
+    pub(super) queue: u64,
+    /// A packet that finds more bytes waiting than this is marked.
+    pub(super) mark_above: u64,
+}
+
+/// A queue before a link of one direction.
+#[derive(Clone, Copy, Debug, Default)]
+pub(super) struct LinkQueue {
+    /// When it will be empty.
+    empty_at: Time,
+    pub(super) dropped: u64,
+    pub(super) marked: u64,
+    /// The sum of the bytes that each packet found waiting, and how many packets there were.
+    pub(super) found: u64,
+    pub(super) packets: u64,
+}
+
+impl LinkQueue {
+    /// The same queue, of which nothing was measured yet.
+    pub(super) fn restarted(self) -> Self {
+        Self { empty_at: self.empty_at, ..Self::default() }
+    }
+
+    /// A packet arrives at the queue: when it has left the link, and how it is marked then.
+    fn pass(&mut self, now: Time, link: &Bottleneck, bytes: u64) -> Option<(Time, Ecn)> {
+        const NANOS: u64 = 1_000_000_000;
+        let waiting = (self.empty_at - now).as_nanos() as u64 * (link.bytes_per_second / 1_000)
+            / (NANOS / 1_000);
+        self.packets += 1;
+        self.found += waiting;
+        if waiting + bytes > link.queue {
+            self.dropped += 1;
+            return None;
+        }
+        let takes = Duration::from_nanos(bytes * NANOS / link.bytes_per_second);
+        self.empty_at = self.empty_at.max(now) + takes;
+        let marks = waiting > link.mark_above;
+        self.marked += u64::from(marks);
+        Some((self.empty_at, if marks { Ecn::Ce } else { Ecn::Ect0 }))
+    }
 }
 
 impl Default for Options {
@@ -97,6 +149,7 @@ impl Default for Options {
                 buffer: u64::MAX,
                 reports_overflow: true,
                 service: Duration::ZERO,
+                bottleneck: None,
             },
         }
     }
@@ -128,6 +181,8 @@ pub(super) struct Pair {
     pub(super) responses: Vec<(Psn, u32)>,
     /// Packets that found no room.
     pub(super) overruns: u64,
+    /// The queues before the slowest link, by sender.
+    pub(super) queues: [LinkQueue; 2],
 }
 
 /// One end: its queue pairs and the limits that they share.
@@ -139,7 +194,7 @@ pub(super) struct End {
     pub(super) completions: Vec<(usize, WorkCompletion)>,
     /// While set, nothing is done here: the process does not run.
     pub(super) asleep_until: Time,
-    socket: VecDeque<Vec<u8>>,
+    socket: VecDeque<(Vec<u8>, Ecn)>,
     socket_used: u64,
     overflowed_at: Option<Time>,
     serve_at: Time,
@@ -153,6 +208,7 @@ struct Flight {
     number: u64,
     to: usize,
     datagram: Vec<u8>,
+    ecn: Ecn,
 }
 
 /// Random numbers that follow from a seed.
@@ -213,6 +269,7 @@ impl Pair {
             becn_acknowledgements: 0,
             responses: Vec::new(),
             overruns: 0,
+            queues: [LinkQueue::default(); 2],
         }
     }
 
@@ -267,7 +324,7 @@ impl Pair {
     pub(super) fn turn(&mut self) -> Option<Time> {
         while self.flying.peek().is_some_and(|Reverse(flight)| flight.at <= self.now) {
             if let Some(Reverse(flight)) = self.flying.pop() {
-                self.arrive(flight.to, flight.datagram);
+                self.arrive(flight.to, flight.datagram, flight.ecn);
             }
         }
         for end in 0..2 {
@@ -309,24 +366,35 @@ impl Pair {
         if lost || self.rng.chance_ppm(self.network.loss_ppm) {
             return;
         }
+        let (leaves, ecn) = match self.network.bottleneck {
+            None => (self.now, Ecn::Ect0),
+            Some(link) => {
+                let bytes = (datagram.len() + NETWORK_HEADERS) as u64;
+                match self.queues[from].pass(self.now, &link, bytes) {
+                    Some(passed) => passed,
+                    None => return,
+                }
+            }
+        };
         let copies = 1 + usize::from(self.rng.chance_ppm(self.network.duplication_ppm));
         for _ in 0..copies {
             let jitter = match self.network.jitter.as_nanos() as u64 {
                 0 => 0,
                 jitter => self.rng.below(jitter),
             };
-            let at = self.now + self.network.latency + Duration::from_nanos(jitter);
+            let at = leaves + self.network.latency + Duration::from_nanos(jitter);
             let behind = match self.network.overtakers {
                 0 => 0,
                 overtakers => self.rng.below(overtakers + 1),
             };
             let (number, to) = (self.flights + behind, 1 - from);
             self.flights += 1;
-            self.flying.push(Reverse(Flight { at, number, to, datagram: datagram.clone() }));
+            let datagram = datagram.clone();
+            self.flying.push(Reverse(Flight { at, number, to, datagram, ecn }));
         }
     }
 
-    fn arrive(&mut self, to: usize, datagram: Vec<u8>) {
+    fn arrive(&mut self, to: usize, datagram: Vec<u8>, ecn: Ecn) {
         let end = &mut self.ends[to];
         let cost = datagram_cost(datagram.len());
         if end.socket_used.saturating_add(cost) > self.network.buffer {
@@ -338,7 +406,7 @@ impl Pair {
             end.serve_at = end.serve_at.max(self.now + self.network.service);
         }
         end.socket_used += cost;
-        end.socket.push_back(datagram);
+        end.socket.push_back((datagram, ecn));
     }
 
     /// Forgets which packets left so far.
@@ -421,10 +489,10 @@ impl End {
 
     fn receive(&mut self, now: Time, service: Duration) {
         while !self.socket.is_empty() && self.serve_at <= now {
-            if let Some(datagram) = self.socket.pop_front() {
+            if let Some((datagram, ecn)) = self.socket.pop_front() {
                 self.socket_used -= datagram_cost(datagram.len());
                 self.serve_at = if service.is_zero() { now } else { self.serve_at + service };
-                self.deliver(now, &datagram);
+                self.deliver_marked(now, &datagram, ecn);
             }
         }
         self.reads.forget(now);
@@ -440,6 +508,10 @@ impl End {
     }
 
     pub(super) fn deliver(&mut self, now: Time, datagram: &[u8]) {
+        self.deliver_marked(now, datagram, Ecn::Ect0);
+    }
+
+    pub(super) fn deliver_marked(&mut self, now: Time, datagram: &[u8], ecn: Ecn) {
         let packet = Packet::parse(datagram).expect("arrived packets parse");
         let to = packet.bth.dest_qpn;
         if let Some(index) = self.qps.iter().position(|qp| qp.qpn() == to) {
@@ -447,6 +519,9 @@ impl End {
             let window = &mut self.windows[index % windows];
             let mut limits = SharedLimits { window, reads: &mut self.reads, overflowed };
             let qp = &mut self.qps[index];
+            if ecn == Ecn::Ce {
+                qp.handle_congestion(now, &packet, &mut limits);
+            }
             qp.handle_packet(now, &packet, &mut self.memory, &mut limits);
         }
     }
