@@ -2,6 +2,7 @@
 
 use std::collections::BTreeSet;
 use std::net::{IpAddr, Ipv6Addr, SocketAddr};
+use std::os::fd::AsRawFd;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::thread;
@@ -530,22 +531,22 @@ fn foreign_packet(from: SocketAddr, to: SocketAddr, mad: &cm::Mad) -> Vec<u8> {
     [headers.as_slice(), mad, &icrc.finish()].concat()
 }
 
-/// Some adapters send management datagrams from a port below 0xC000, and all listen at 4791.
-#[test]
-fn foreign_peers_are_answered_at_the_roce_port() {
-    let mut world = World::new(SoftBench::new());
-    let to = world.listen(1);
+/// Asks for a connection to a listener, as a foreign adapter does whose packets have this traffic
+/// class.
+fn ask_as_foreigner(
+    world: &World<SoftBench>,
+    sender: &std::net::UdpSocket,
+    to: SocketAddr,
+    traffic_class: u8,
+) {
     let endpoint = SocketAddr::new(to.ip(), 4791);
-    let ip = address();
-    let listener = std::net::UdpSocket::bind(SocketAddr::new(ip, 4791)).expect("bind");
-    listener.set_nonblocking(true).expect("nonblocking");
-    let sender = std::net::UdpSocket::bind(SocketAddr::new(ip, 36_049)).expect("bind");
+    let from = sender.local_addr().expect("bound");
     let mut foreign = cm::Manager::new(cm::ManagerConfig::new(1, 2));
     let connect = cm::ConnectParams {
         peer: endpoint,
-        source: SocketAddr::new(ip, 40_000),
+        source: SocketAddr::new(from.ip(), 40_000),
         service_id: cm::ServiceId::tcp(to.port()),
-        traffic_class: 0,
+        traffic_class,
         qpn: Qpn::new(77),
         starting_psn: Psn::new(0),
         responder_resources: 1,
@@ -559,8 +560,70 @@ fn foreign_peers_are_answered_at_the_roce_port() {
     };
     foreign.connect(world.now(), &connect).expect("connect");
     let request = foreign.poll_transmit().expect("a request");
-    let from = sender.local_addr().expect("bound");
     sender.send_to(&foreign_packet(from, endpoint, &request.mad), endpoint).expect("send");
+}
+
+/// The opcode of the next packet that came, and the type of service of its IP header.
+fn receive_with_tos(socket: &std::net::UdpSocket) -> Option<(u8, u8)> {
+    let (mut bytes, mut control) = ([0_u8; 2048], [0_u64; 8]);
+    let mut piece = libc::iovec { iov_base: bytes.as_mut_ptr().cast(), iov_len: bytes.len() };
+    // SAFETY: all zeros is a header without anything.
+    let mut header: libc::msghdr = unsafe { std::mem::zeroed() };
+    (header.msg_iov, header.msg_iovlen) = (&raw mut piece, 1);
+    header.msg_control = control.as_mut_ptr().cast();
+    header.msg_controllen = std::mem::size_of_val(&control);
+    // SAFETY: the header points at locals that outlive the call, with their true lengths.
+    let length = unsafe { libc::recvmsg(socket.as_raw_fd(), &raw mut header, libc::MSG_DONTWAIT) };
+    assert_ne!(length, 0, "a packet is not empty");
+    if length < 0 {
+        return None;
+    }
+    // SAFETY: the kernel filled the control buffer, whose only message has a byte of data.
+    let (kind, tos) = unsafe {
+        let message = libc::CMSG_FIRSTHDR(&raw const header);
+        assert!(!message.is_null(), "IP_RECVTOS");
+        (((*message).cmsg_level, (*message).cmsg_type), *libc::CMSG_DATA(message))
+    };
+    assert_eq!(kind, (libc::IPPROTO_IP, libc::IP_TOS));
+    Some((bytes[0], tos))
+}
+
+/// The DSCP is what was asked for. Packets of connections are ECN-capable, management datagrams are
+/// not.
+#[test]
+fn packets_have_the_type_of_service_asked_for() {
+    const MANAGEMENT: u8 = 0x64;
+    const SEND_ONLY: u8 = 0x04;
+    for (asked, dscp) in [(0, 0), (104, 104), (106, 104)] {
+        let mut world = World::new(SoftBench::new());
+        let to = world.listen(1);
+        let peer = std::net::UdpSocket::bind(SocketAddr::new(address(), 4791)).expect("bind");
+        socket2::SockRef::from(&peer).set_recv_tos_v4(true).expect("IP_RECVTOS");
+        ask_as_foreigner(&world, &peer, to, asked);
+        let (conn, _) = world.requested(1);
+        let right = world.accept(1, conn, &QP, &params());
+        world.post(right, 1, Op::Send, &[]);
+        let mut seen = BTreeSet::new();
+        world.until("both packets", |_| {
+            seen.extend(receive_with_tos(&peer));
+            (seen.len() == 2).then_some(())
+        });
+        let expected = [(MANAGEMENT, dscp), (SEND_ONLY, dscp | 0b10)];
+        assert_eq!(seen, expected.into(), "{asked} was asked for");
+    }
+}
+
+/// Some adapters send management datagrams from a port below 0xC000, and all listen at 4791.
+#[test]
+fn foreign_peers_are_answered_at_the_roce_port() {
+    let mut world = World::new(SoftBench::new());
+    let to = world.listen(1);
+    let endpoint = SocketAddr::new(to.ip(), 4791);
+    let ip = address();
+    let listener = std::net::UdpSocket::bind(SocketAddr::new(ip, 4791)).expect("bind");
+    listener.set_nonblocking(true).expect("nonblocking");
+    let sender = std::net::UdpSocket::bind(SocketAddr::new(ip, 36_049)).expect("bind");
+    ask_as_foreigner(&world, &sender, to, 0);
     let (conn, _) = world.requested(1);
     let now = world.now();
     world.hosts[1].cm.reject(now, conn, b"no").expect("reject");
