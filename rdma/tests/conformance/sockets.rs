@@ -618,7 +618,6 @@ fn packets_have_the_type_of_service_asked_for() {
 fn foreign_peers_are_answered_at_the_roce_port() {
     let mut world = World::new(SoftBench::new());
     let to = world.listen(1);
-    let endpoint = SocketAddr::new(to.ip(), 4791);
     let ip = address();
     let listener = std::net::UdpSocket::bind(SocketAddr::new(ip, 4791)).expect("bind");
     listener.set_nonblocking(true).expect("nonblocking");
