@@ -24,7 +24,7 @@ pub(super) fn packet(qpn: Qpn, latest: Psn, input: &mut Input<'_>) -> Vec<u8> {
         _ => u32::from(length) % 1100,
     };
     bth.pad_bytes = pad_bytes(payload);
-    let message = message(kind, length, argument);
+    let message = message(kind, psn, length, argument);
     let mut datagram = Headers::new(&bth, &message).as_slice().to_vec();
     datagram.resize(datagram.len() + payload as usize, kind);
     datagram.extend_from_slice(&[0; 3][..usize::from(bth.pad_bytes)]);
@@ -32,7 +32,7 @@ pub(super) fn packet(qpn: Qpn, latest: Psn, input: &mut Input<'_>) -> Vec<u8> {
     datagram
 }
 
-fn message(kind: u8, length: u16, argument: u16) -> Message {
+fn message(kind: u8, psn: Psn, length: u16, argument: u16) -> Message {
     let reth = Reth {
         addr: BASE + SHARED.start as u64 + u64::from(argument & 0x1FFF),
         rkey: SHARED_KEY + u32::from(argument >> 15),
@@ -53,7 +53,7 @@ fn message(kind: u8, length: u16, argument: u16) -> Message {
         1 => Tail::Immediate(7),
         _ => Tail::Invalidate(100 + u32::from(high & 3)),
     };
-    match kind % 16 {
+    match kind % 17 {
         0 => Message::SendFirst,
         1 => Message::SendMiddle,
         2 => Message::SendLast(tail),
@@ -68,6 +68,7 @@ fn message(kind: u8, length: u16, argument: u16) -> Message {
         11 => Message::ReadResponseLast(aeth),
         12 => Message::ReadResponseOnly(aeth),
         13 | 14 => Message::Acknowledge(aeth),
+        15 => Message::SelectiveAcknowledge(aeth, psn.plus(u32::from(length) % 80)),
         _ => Message::Other(Opcode(low)),
     }
 }

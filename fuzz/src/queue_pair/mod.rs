@@ -86,7 +86,7 @@ struct QueuePairEnd {
 impl QueuePairWorld {
     fn new(input: &mut Input<'_>) -> Self {
         let [mtu, retries, psn_a, psn_b] = input.array();
-        let mtu = PathMtu::ALL[usize::from(mtu) % 3];
+        let (mtu, selective_recovery) = (PathMtu::ALL[usize::from(mtu) % 3], mtu < 0x80);
         // Most sequences begin shortly before the numbers wrap.
         let psns = [psn_a, psn_b].map(|psn| Psn::new(0xFF_FFFF).minus(u32::from(psn) % 32));
         let end = |index: usize| {
@@ -110,7 +110,7 @@ impl QueuePairWorld {
                 initiator_depth: retries >> 6,
                 responder_resources: 3,
                 reports_overflow: true,
-                selective_recovery: true,
+                selective_recovery,
             });
             QueuePairEnd {
                 qp,
