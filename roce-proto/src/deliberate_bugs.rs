@@ -9,6 +9,8 @@ use core::sync::atomic::{AtomicU8, Ordering};
 pub enum Bug {
     /// Packets after a gap are executed as if none was missing.
     IgnorePsnGap = 1,
+    /// Windows are not reduced when packets are lost.
+    IgnoreLosses,
 }
 
 /// The present [`Bug`] as a number, zero for none.

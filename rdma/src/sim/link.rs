@@ -2,11 +2,39 @@
 
 use core::time::Duration;
 
+use roce_proto::wire::Ecn;
 use splitmix64::SplitMix64;
 
 use super::cross_traffic::{CrossSource, CrossTraffic, CrossTrafficStats};
 use super::packet_queue::PacketQueue;
 use crate::Time;
+
+/// Which packets a queue marks, by what waits when they come: none up to `from_bytes`, all above
+/// `to_bytes`, and in between the more likely the more waits. The same twice is what DCTCP asks for
+/// (RFC 8257, 3.1).
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Marking {
+    /// No packet is marked while no more waits: `K_min`.
+    pub from_bytes: u64,
+    /// Every packet is marked while more waits: `K_max`.
+    pub to_bytes: u64,
+    /// Packets that are marked just below that, in a million: `P_max`.
+    pub most_ppm: u32,
+}
+
+impl Marking {
+    fn marks(&self, backlog: u64, random: &mut SplitMix64) -> bool {
+        if backlog <= self.from_bytes {
+            return false;
+        }
+        if backlog > self.to_bytes {
+            return true;
+        }
+        let part = u64::from(self.most_ppm) * (backlog - self.from_bytes)
+            / (self.to_bytes - self.from_bytes);
+        random.chance(u32::try_from(part).unwrap_or(u32::MAX))
+    }
+}
 
 /// Behaviour of one direction of a bottleneck; may change while it runs.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -15,6 +43,8 @@ pub struct LinkConfig {
     pub bytes_per_second: u64,
     /// Bytes that may wait; packets that do not fit are dropped.
     pub queue_bytes: u64,
+    /// Marks instead of drops, for packets of those who react to marks; none without.
+    pub marking: Option<Marking>,
     /// From the end of the queue to the receiver, beyond the latency of the network.
     pub delay: Duration,
     /// A source that shares the queue.
@@ -32,6 +62,8 @@ pub struct LinkStats {
     pub passed_bytes: u64,
     /// Our packets that found the queue full.
     pub dropped: u64,
+    /// Our packets that were marked.
+    pub marked: u64,
     /// The most bytes that waited when one of our packets came.
     pub longest_queue: u64,
     /// The traffic of others.
@@ -42,6 +74,7 @@ pub(super) struct Link {
     config: LinkConfig,
     queue: PacketQueue,
     others: CrossTraffic,
+    random: SplitMix64,
     stats: LinkStats,
 }
 
@@ -51,6 +84,7 @@ impl Link {
             config,
             queue: PacketQueue::new(),
             others: CrossTraffic::new(random.next_u64()),
+            random: SplitMix64::new(random.next_u64()),
             stats: LinkStats::default(),
         };
         link.others.catch_up(now, &mut link.queue);
@@ -66,17 +100,23 @@ impl Link {
         self.others.set(config.source, config.flow_round_trip);
     }
 
-    /// When a packet of ours that comes now reaches the end of the link; `None` if it is dropped.
-    pub(super) fn carry(&mut self, now: Time, bytes: u64) -> Option<Time> {
+    /// When a packet of ours that comes now reaches the end of the link, and with which ECN field;
+    /// `None` if it is dropped.
+    pub(super) fn carry(&mut self, now: Time, bytes: u64, ecn: Ecn) -> Option<(Time, Ecn)> {
         self.others.catch_up(now, &mut self.queue);
-        self.stats.longest_queue = self.stats.longest_queue.max(self.queue.backlog(now));
+        let backlog = self.queue.backlog(now);
+        self.stats.longest_queue = self.stats.longest_queue.max(backlog);
         let Some(left) = self.queue.enter(now, bytes) else {
             self.stats.dropped += 1;
             return None;
         };
         self.stats.passed += 1;
         self.stats.passed_bytes += bytes;
-        Some(left + self.config.delay)
+        let heeds = matches!(ecn, Ecn::Ect0 | Ecn::Ect1);
+        let marking = self.config.marking.filter(|_| heeds);
+        let marks = marking.is_some_and(|marking| marking.marks(backlog, &mut self.random));
+        self.stats.marked += u64::from(marks);
+        Some((left + self.config.delay, if marks { Ecn::Ce } else { ecn }))
     }
 
     /// The counts until now.
@@ -94,6 +134,7 @@ mod tests {
     const CONFIG: LinkConfig = LinkConfig {
         bytes_per_second: 1_000_000,
         queue_bytes: 3_000,
+        marking: None,
         delay: Duration::from_millis(5),
         source: None,
         flow_round_trip: None,
@@ -106,10 +147,13 @@ mod tests {
     #[test]
     fn packets_pass_one_after_the_other() {
         let mut link = Link::new(CONFIG, at(0), &mut SplitMix64::new(1));
-        let passed: Vec<_> = (0..5).map(|_| link.carry(at(10), 1_000)).collect();
-        assert_eq!(passed, [Some(at(16)), Some(at(17)), Some(at(18)), None, None]);
+        let passed: Vec<_> = (0..5).map(|_| link.carry(at(10), 1_000, Ecn::Ect0)).collect();
+        let not_marked = |time| Some((time, Ecn::Ect0));
+        let expected = [not_marked(at(16)), not_marked(at(17)), not_marked(at(18)), None, None];
+        assert_eq!(passed, expected);
         link.set(LinkConfig { delay: Duration::ZERO, queue_bytes: 4_000, ..CONFIG }, at(11));
-        assert_eq!(link.carry(at(11), 1_000), Some(at(14)), "behind those that wait");
+        let passed = link.carry(at(11), 1_000, Ecn::Ect0);
+        assert_eq!(passed, not_marked(at(14)), "behind those that wait");
         let stats = link.stats(at(20));
         assert_eq!((stats.passed, stats.passed_bytes, stats.dropped), (4, 4_000, 2));
         assert_eq!(stats.longest_queue, 3_000);
@@ -121,11 +165,37 @@ mod tests {
             CrossSource { bytes_per_second: 2_000_000, on: at(1) - at(0), off: Duration::ZERO };
         let config = LinkConfig { source: Some(source), ..CONFIG };
         let mut link = Link::new(config, at(0), &mut SplitMix64::new(1));
-        let passed = (0..10_000).filter(|&ms| link.carry(at(ms), 1_500).is_some()).count();
+        let passed =
+            (0..10_000).filter(|&ms| link.carry(at(ms), 1_500, Ecn::NotEct).is_some()).count();
         let stats = link.stats(at(10_000));
         assert!((1_000..9_000).contains(&passed), "{stats:?}");
         let bytes = stats.passed_bytes + stats.others.source_bytes;
         assert!(bytes.abs_diff(10_000_000) < 10_000, "the link is busy: {stats:?}");
         assert!(stats.dropped > 0 && stats.others.dropped > 0, "{stats:?}");
+    }
+
+    /// Of packets that find more waiting, more are marked; of those that heed no marks none is.
+    #[test]
+    fn a_long_queue_marks() {
+        let marking = Marking { from_bytes: 10_000, to_bytes: 90_000, most_ppm: 500_000 };
+        let config = LinkConfig { queue_bytes: 100_000, marking: Some(marking), ..CONFIG };
+        let marked = |ecn, at_bytes: u64| {
+            let mut link = Link::new(config, at(0), &mut SplitMix64::new(1));
+            let mut marked = 0;
+            for round in 0..1_000 {
+                let now = at(round * 1_000);
+                while link.queue.backlog(now) < at_bytes {
+                    assert_ne!(link.carry(now, 1_000, Ecn::NotEct).map(|(_, ecn)| ecn), None);
+                }
+                let passed = link.carry(now, 1_000, ecn).expect("there is room");
+                marked += usize::from(passed.1 == Ecn::Ce);
+            }
+            assert_eq!(link.stats(at(0)).marked, marked as u64);
+            marked
+        };
+        assert_eq!(marked(Ecn::Ect0, 10_000), 0);
+        assert!((200..300).contains(&marked(Ecn::Ect0, 50_000)), "half of a half");
+        assert_eq!(marked(Ecn::Ect1, 91_000), 1_000);
+        assert_eq!(marked(Ecn::NotEct, 91_000), 0);
     }
 }

@@ -16,6 +16,6 @@ pub use bottleneck::BottleneckStats;
 pub use config::SimConfig;
 pub use cross_traffic::{CrossSource, CrossTrafficStats};
 pub use device::{Sim, SimDevice};
-pub use link::{LinkConfig, LinkStats};
+pub use link::{LinkConfig, LinkStats, Marking};
 pub use network::{SimNetwork, SimNetworkStats};
 pub use wire::SimWire;

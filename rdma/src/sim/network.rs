@@ -45,6 +45,8 @@ pub struct SimNetworkStats {
     pub overflowed: u64,
     /// Packets that found the queue of the bottleneck full.
     pub queue_drops: u64,
+    /// Packets that the queue of the bottleneck marked (ECN).
+    pub marked: u64,
     /// Packets for an address that no device has.
     pub unreachable: u64,
     /// A checksum over the fate of all packets: equal for equal runs.
@@ -302,11 +304,15 @@ impl Network {
     }
 
     /// Has a packet enter the queue of the bottleneck.
-    fn pass(&mut self, now: Time, passage: Passage, packet: SimDatagram) {
+    fn pass(&mut self, now: Time, passage: Passage, mut packet: SimDatagram) {
         let Some(bottleneck) = &mut self.bottleneck else { return self.travel(now, packet) };
         let bytes = packet.bytes.len() as u64 + LINK_OVERHEAD;
-        match bottleneck.link(passage).carry(now, bytes) {
-            Some(passed) => self.travel(passed, packet),
+        match bottleneck.link(passage).carry(now, bytes, packet.ecn) {
+            Some((passed, ecn)) => {
+                self.stats.marked += u64::from(ecn == Ecn::Ce && packet.ecn != Ecn::Ce);
+                packet.ecn = ecn;
+                self.travel(passed, packet);
+            }
             None => {
                 self.stats.queue_drops += 1;
                 self.note(4);

@@ -190,7 +190,7 @@ impl Requester {
     fn pass_response(&mut self, now: Time, limits: &mut SharedLimits<'_>) {
         if let Some(read) = self.reads.front().copied() {
             limits.reads.release(1, read.packet_bytes, read.period);
-            limits.window.response_came(now, read.packet_bytes, read.period);
+            limits.window.response_came(now, read.packet_bytes, read.window_period);
             if read.end == self.unacknowledged.next() {
                 self.reads.pop();
             }

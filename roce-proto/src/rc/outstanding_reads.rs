@@ -22,6 +22,8 @@ pub(super) struct OutstandingRead {
     pub(super) packet_bytes: u32,
     /// Period of the budget in which it was charged.
     pub(super) period: ChargePeriod,
+    /// Period of the endpoint's window in which it was charged.
+    pub(super) window_period: ChargePeriod,
 }
 
 impl OutstandingReads {

@@ -18,8 +18,8 @@ use crate::rc::retransmit_timer::READ_AGAIN_AFTER;
 pub struct ReadBudget {
     limit: u64,
     awaited: Awaited,
-    /// When the period began.
-    began: Time,
+    /// When READs that wait for something else than this budget are to be tried again.
+    retry_at: Option<Time>,
     /// There is room again, and `forget` has not returned so yet.
     forgot: bool,
 }
@@ -28,10 +28,12 @@ pub struct ReadBudget {
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(super) struct ChargePeriod(u64);
 
-/// Bytes that were asked for and have not come.
+/// Bytes that were asked for and have not come. They count for two periods at the most.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Awaited {
     period: ChargePeriod,
+    /// When the period began.
+    began: Time,
     /// Those of this period.
     recent: u64,
     /// Those of the period before.
@@ -40,25 +42,38 @@ pub(super) struct Awaited {
 
 impl Awaited {
     pub(super) const fn new() -> Self {
-        Self { period: ChargePeriod(0), recent: 0, older: 0 }
+        Self { period: ChargePeriod(0), began: Time::ZERO, recent: 0, older: 0 }
     }
 
     pub(super) const fn bytes(&self) -> u64 {
         self.recent + self.older
     }
 
-    /// It is period `to` now: what was asked for before the one before it is not awaited any more.
-    pub(super) const fn age(&mut self, to: ChargePeriod) {
-        (self.recent, self.older) = match to.0 - self.period.0 {
-            0 => return,
-            1 => (0, self.recent),
-            _ => (0, 0),
-        };
-        self.period = to;
+    /// When the period began.
+    pub(super) const fn began(&self) -> Time {
+        self.began
     }
 
-    pub(super) const fn charge(&mut self, bytes: u64) {
+    /// Begins a period if one of this length is over: what was asked for before the last one is not
+    /// awaited any more. Returns whether that was anything.
+    pub(super) fn age(&mut self, now: Time, length: Duration) -> bool {
+        let elapsed = now - self.began;
+        if elapsed < length {
+            return false;
+        }
+        let before = self.bytes();
+        // Of the period just over something may still come, unless another one has passed since.
+        let (periods, older) = if elapsed < 2 * length { (1, self.recent) } else { (2, 0) };
+        (self.recent, self.older) = (0, older);
+        self.period = ChargePeriod(self.period.0 + periods);
+        self.began = now;
+        self.bytes() < before
+    }
+
+    /// Counts bytes that are asked for now, in the period that is returned.
+    pub(super) const fn charge(&mut self, bytes: u64) -> ChargePeriod {
         self.recent += bytes;
+        self.period
     }
 
     /// Bytes that were charged in `period` came, or are not awaited any more.
@@ -74,7 +89,7 @@ impl Awaited {
 }
 
 /// Before that nothing is asked for again.
-const PERIOD: Duration = READ_AGAIN_AFTER;
+pub(super) const PERIOD: Duration = READ_AGAIN_AFTER;
 
 impl ReadBudget {
     /// A budget for a socket whose receive buffer is `receive_buffer_bytes` as
@@ -90,7 +105,7 @@ impl ReadBudget {
     }
 
     const fn with_limit(limit: u64) -> Self {
-        Self { limit, awaited: Awaited::new(), began: Time::ZERO, forgot: false }
+        Self { limit, awaited: Awaited::new(), retry_at: None, forgot: false }
     }
 
     /// Outstanding bytes, as the kernel charges them.
@@ -101,29 +116,29 @@ impl ReadBudget {
     /// When [`ReadBudget::forget`] has something to tell at the earliest, if ever.
     pub fn forgets_at(&self) -> Option<Time> {
         match self.forgot {
-            true => Some(self.began),
-            false => (self.used() > 0).then(|| self.began + PERIOD),
+            true => Some(self.awaited.began()),
+            false => {
+                let forgets = (self.used() > 0).then(|| self.awaited.began() + PERIOD);
+                forgets.into_iter().chain(self.retry_at).min()
+            }
         }
     }
 
-    /// Stops counting bytes that were asked for too long ago; returns whether there were any since
-    /// the last call, so that waiting queue pairs can send their READs.
+    /// Stops counting bytes that were asked for too long ago; returns whether waiting queue pairs
+    /// may be able to send their READs since the last call.
     pub fn forget(&mut self, now: Time) -> bool {
         self.age(now);
-        mem::take(&mut self.forgot)
+        let retry = self.retry_at.take_if(|at| *at <= now).is_some();
+        mem::take(&mut self.forgot) || retry
+    }
+
+    /// Has waiting READs tried again at `at`, if there is no reason to do so earlier.
+    pub(super) fn retry_at(&mut self, at: Time) {
+        self.retry_at = Some(self.retry_at.map_or(at, |earlier| earlier.min(at)));
     }
 
     fn age(&mut self, now: Time) {
-        let elapsed = now - self.began;
-        if elapsed < PERIOD {
-            return;
-        }
-        // Of the period just over something may still come, unless another one has passed since.
-        let periods = if elapsed < 2 * PERIOD { 1 } else { 2 };
-        let before = self.used();
-        self.awaited.age(ChargePeriod(self.awaited.period.0 + periods));
-        self.forgot |= self.used() < before;
-        self.began = now;
+        self.forgot |= self.awaited.age(now, PERIOD);
     }
 
     /// How many response packets with `payload_bytes` each may be asked for, at most `wanted`. When
@@ -137,19 +152,12 @@ impl ReadBudget {
 
     /// Counts packets that are asked for now.
     pub(super) fn charge(&mut self, packets: u32, payload_bytes: u32) -> ChargePeriod {
-        self.awaited.charge(response_cost(packets, payload_bytes));
-        self.awaited.period
+        self.awaited.charge(response_cost(packets, payload_bytes))
     }
 
     /// Packets that were charged in `period` came, or are waited for no longer.
     pub(super) fn release(&mut self, packets: u32, payload_bytes: u32, period: ChargePeriod) {
         self.awaited.release(response_cost(packets, payload_bytes), period);
-    }
-
-    /// The present period, in which the next charge will be.
-    pub(super) fn period(&mut self, now: Time) -> ChargePeriod {
-        self.age(now);
-        self.awaited.period
     }
 }
 

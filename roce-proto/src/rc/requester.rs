@@ -468,8 +468,11 @@ impl Requester {
         let within_reach = Early::REACH.saturating_sub(self.next.since(self.unacknowledged));
         let wanted_now = wanted.min(within_reach);
         let admitted = limits.reads.admits(now, wanted_now, packet_bytes);
-        let period = limits.reads.period(now);
-        let admitted = limits.window.responses().admits(period, admitted, packet_bytes);
+        let responses = limits.window.admits_responses(now, admitted, packet_bytes);
+        if responses < admitted {
+            limits.reads.retry_at(limits.window.forgets_responses_at());
+        }
+        let admitted = responses;
         if admitted < wanted.min(READ_PACKETS_MIN) && !self.reads.is_empty() || admitted == 0 {
             return 0;
         }
@@ -481,9 +484,9 @@ impl Requester {
             }
         };
         let period = limits.reads.charge(packets, packet_bytes);
-        limits.window.responses().charge(packets, packet_bytes);
+        let window_period = limits.window.charge_responses(packets, packet_bytes);
         let (first, end) = (self.next, self.next.plus(packets));
-        self.reads.push(OutstandingRead { first, end, packet_bytes, period });
+        self.reads.push(OutstandingRead { first, end, packet_bytes, period, window_period });
         packets
     }
 
@@ -700,7 +703,7 @@ impl Requester {
             };
             let packets = read.end.since(first);
             limits.reads.release(packets, read.packet_bytes, read.period);
-            limits.window.responses().release(packets, read.packet_bytes, read.period);
+            limits.window.release_responses(packets, read.packet_bytes, read.window_period);
         }
         self.reads.clear();
         self.retransmit_timer.suspend();

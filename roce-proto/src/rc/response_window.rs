@@ -1,15 +1,18 @@
 //! How many RDMA READ responses may be on their way from one endpoint.
 
+use core::time::Duration;
+
 use crate::Time;
 use crate::rc::congestion::{Cubic, MarkedShare, Pacer, RoundTrip};
-use crate::rc::read_budget::{Awaited, ChargePeriod, response_cost};
+use crate::rc::read_budget::{Awaited, ChargePeriod, PERIOD, response_cost};
 
 /// The window of READ responses from one endpoint. The [`ReadBudget`](super::ReadBudget) keeps
 /// responses from overrunning our receive buffer; this keeps those of one peer from overrunning the
 /// network, which shows in responses that have to be asked for again, or that come with Congestion
 /// Experienced. It doubles until then.
 ///
-/// Its charges are those of the budget as well, and end with the same periods.
+/// It forgets what does not come later than the budget does where the round trip is long: a network
+/// is not less full because it takes long.
 #[derive(Clone, Debug)]
 pub(super) struct ResponseWindow {
     control: Cubic,
@@ -33,10 +36,16 @@ impl ResponseWindow {
         }
     }
 
-    /// How many response packets with `payload_bytes` each may be asked for in `period`, at most
-    /// `wanted`. When nothing is awaited it is at least one.
-    pub(super) fn admits(&mut self, period: ChargePeriod, wanted: u32, payload_bytes: u32) -> u32 {
-        self.awaited.age(period);
+    /// How many response packets with `payload_bytes` each may be asked for, at most `wanted`. When
+    /// nothing is awaited it is at least one.
+    pub(super) fn admits(
+        &mut self,
+        now: Time,
+        wanted: u32,
+        payload_bytes: u32,
+        round_trip: &RoundTrip,
+    ) -> u32 {
+        self.awaited.age(now, period(round_trip));
         let used = self.awaited.bytes();
         let room = self.control.window().saturating_sub(used);
         let fitting = u32::try_from(room / response_cost(1, payload_bytes)).unwrap_or(u32::MAX);
@@ -70,11 +79,16 @@ impl ResponseWindow {
         Ok(u32::try_from(fitting).unwrap_or(u32::MAX).clamp(1, packets))
     }
 
+    /// When it forgets something, if it awaits anything.
+    pub(super) fn forgets_at(&self, round_trip: &RoundTrip) -> Time {
+        self.awaited.began() + period(round_trip)
+    }
+
     /// Counts packets that are asked for now.
-    pub(super) const fn charge(&mut self, packets: u32, payload_bytes: u32) {
+    pub(super) const fn charge(&mut self, packets: u32, payload_bytes: u32) -> ChargePeriod {
         let cost = response_cost(packets, payload_bytes);
-        self.awaited.charge(cost);
         self.pacer.take(cost);
+        self.awaited.charge(cost)
     }
 
     /// Packets that were charged in `period` are waited for no longer.
@@ -121,55 +135,67 @@ impl ResponseWindow {
     }
 }
 
+/// The last of the responses that fill the path and its queue comes two round trips after it was
+/// asked for.
+fn period(round_trip: &RoundTrip) -> Duration {
+    round_trip.smoothed().map_or(PERIOD, |smoothed| PERIOD.max(smoothed * 2))
+}
+
 #[cfg(test)]
 mod tests {
-    use core::time::Duration;
-
     use super::*;
-    use crate::rc::ReadBudget;
 
     const PAYLOAD: u32 = 4096;
 
+    fn round_trip(time: Duration) -> RoundTrip {
+        let mut round_trip = RoundTrip::new();
+        round_trip.sample(Time::ZERO, time);
+        round_trip
+    }
+
+    /// Asks for up to 60 packets.
+    fn ask(window: &mut ResponseWindow, now: Time, path: &RoundTrip) -> (u32, ChargePeriod) {
+        let packets = window.admits(now, 60, PAYLOAD, path);
+        (packets, window.charge(packets, PAYLOAD))
+    }
+
     #[test]
     fn it_shrinks_and_grows_again() {
-        let (mut budget, mut window) = (ReadBudget::unlimited(), ResponseWindow::new());
+        let (mut window, path) = (ResponseWindow::new(), round_trip(Duration::from_millis(1)));
         let mut now = Time::from_nanos(1_000_000_000);
-        let mut ask = |window: &mut ResponseWindow, now| {
-            let period = budget.period(now);
-            let packets = window.admits(period, 60, PAYLOAD);
-            window.charge(packets, PAYLOAD);
-            (packets, period)
-        };
-        let (packets, period) = ask(&mut window, now);
+        let (packets, period) = ask(&mut window, now, &path);
         assert_eq!(packets, 60);
         window.lost(now, now);
-        assert_eq!(ask(&mut window, now).0, 0, "more than the window is awaited");
-        let mut round_trip = RoundTrip::new();
-        round_trip.sample(now, Duration::from_millis(1));
+        assert_eq!(ask(&mut window, now, &path).0, 0, "more than the window is awaited");
         for _ in 0..60 {
-            window.came(now, PAYLOAD, period, &round_trip);
+            window.came(now, PAYLOAD, period, &path);
         }
-        let (after_loss, mut period) = ask(&mut window, now);
+        let (after_loss, mut period) = ask(&mut window, now, &path);
         assert_eq!(after_loss, 42);
         let mut awaited = after_loss;
         for _ in 0..100 {
             now = now + Duration::from_millis(1);
             for _ in 0..awaited {
-                window.came(now, PAYLOAD, period, &round_trip);
+                window.came(now, PAYLOAD, period, &path);
             }
-            (awaited, period) = ask(&mut window, now);
+            (awaited, period) = ask(&mut window, now, &path);
         }
         assert!((54..=60).contains(&awaited), "{awaited} packets");
     }
 
-    /// A peer that withholds its responses is asked again when the budget has forgotten them.
+    /// A peer that withholds its responses is asked again, on a long path later than on a short one.
     #[test]
     fn missing_responses_are_forgotten() {
-        let (mut budget, mut window) = (ReadBudget::unlimited(), ResponseWindow::new());
-        window.charge(10, PAYLOAD);
-        window.lost(Time::ZERO, Time::ZERO);
-        assert_eq!(window.admits(budget.period(Time::ZERO), 10, PAYLOAD), 0);
-        let later = Time::from_nanos(30_000_000);
-        assert_eq!(window.admits(budget.period(later), 10, PAYLOAD), 7);
+        for (round_trip_ms, still_awaited_ms, forgotten_ms) in [(1, 9, 30), (50, 99, 250)] {
+            let path = round_trip(Duration::from_millis(round_trip_ms));
+            let mut window = ResponseWindow::new();
+            let start = Time::from_nanos(1_000_000_000);
+            let after = |milliseconds| start + Duration::from_millis(milliseconds);
+            assert_eq!(ask(&mut window, start, &path).0, 60);
+            window.lost(start, start);
+            assert_eq!(ask(&mut window, after(still_awaited_ms), &path).0, 0);
+            assert!(window.forgets_at(&path) <= after(forgotten_ms));
+            assert_eq!(ask(&mut window, after(forgotten_ms), &path).0, 42);
+        }
     }
 }

@@ -9,6 +9,7 @@
 use core::time::Duration;
 
 use crate::Time;
+use crate::deliberate_bugs::{self, Bug};
 use crate::rc::congestion::{
     CongestionControl, FULL_PACKET, LossCause, Pacer, RoundTrip, TwoLimits,
 };
@@ -152,7 +153,9 @@ impl SendWindow {
     /// were on their way when the window was last reduced say nothing about the window since, so a
     /// pause in which the timers of all queue pairs expire, one after the other, counts once.
     pub(super) fn lost(&mut self, now: Time, silence: Duration, cause: LossCause) {
-        self.control.on_loss(now, self.left_at(now, silence), cause);
+        if !deliberate_bugs::has(Bug::IgnoreLosses) {
+            self.control.on_loss(now, self.left_at(now, silence), cause);
+        }
     }
 
     /// The receiver says that packets met congestion.
@@ -164,12 +167,38 @@ impl SendWindow {
 
     /// Nothing was heard for `silence`, in which packets were sent again more than once.
     pub(super) fn timed_out(&mut self, now: Time, silence: Duration) {
-        self.control.on_timeout(now, self.left_at(now, silence));
+        if !deliberate_bugs::has(Bug::IgnoreLosses) {
+            self.control.on_timeout(now, self.left_at(now, silence));
+        }
     }
 
-    /// The window of READ responses from there.
-    pub(super) const fn responses(&mut self) -> &mut ResponseWindow {
-        &mut self.responses
+    /// How many READ response packets with `payload_bytes` each may be asked for, at most `wanted`.
+    pub(super) fn admits_responses(&mut self, now: Time, wanted: u32, payload_bytes: u32) -> u32 {
+        self.responses.admits(now, wanted, payload_bytes, &self.round_trip)
+    }
+
+    /// When READ responses that do not come are forgotten, which makes room for others.
+    pub(super) fn forgets_responses_at(&self) -> Time {
+        self.responses.forgets_at(&self.round_trip)
+    }
+
+    /// Counts READ response packets that are asked for now.
+    pub(super) const fn charge_responses(
+        &mut self,
+        packets: u32,
+        payload_bytes: u32,
+    ) -> ChargePeriod {
+        self.responses.charge(packets, payload_bytes)
+    }
+
+    /// READ response packets that were charged in `period` are waited for no longer.
+    pub(super) fn release_responses(
+        &mut self,
+        packets: u32,
+        payload_bytes: u32,
+        period: ChargePeriod,
+    ) {
+        self.responses.release(packets, payload_bytes, period);
     }
 
     /// How many of these READ response packets may be asked for now, or when some may be.
@@ -199,8 +228,9 @@ impl SendWindow {
 
     /// READ responses are missing, as later ones or `silence` show.
     pub(super) fn responses_lost(&mut self, now: Time, silence: Duration) {
-        let left = self.left_at(now, silence);
-        self.responses.lost(now, left);
+        if !deliberate_bugs::has(Bug::IgnoreLosses) {
+            self.responses.lost(now, self.left_at(now, silence));
+        }
     }
 
     /// When a packet that is missed at `now`, after `silence`, left at the earliest.

@@ -11,7 +11,9 @@ mod history;
 mod host;
 mod hostile_machine;
 mod line;
+mod link_trial;
 mod medium;
+mod narrowing;
 mod random;
 mod resetter;
 mod seeds;
@@ -40,6 +42,9 @@ pub use self::bulk_flow::{BulkDirection, BulkFlow};
 pub use self::disk::Disk;
 pub use self::engine::{DiskConfig, DiskStats};
 pub use self::host::HostNode;
+pub use self::link_trial::{
+    ENDLESS_QUEUE, GIGABIT, LinkFigures, LinkTrial, SHORT_QUEUE, expect_few_repeats, plain_link,
+};
 pub use self::random::Random;
 pub use self::seeds::{only_seed, with_seeds};
 pub use self::storm::{Outcome, storm};

@@ -3,10 +3,11 @@
 use std::time::Duration;
 
 use feedrail_initiator::{ControllerOptions, Grant};
-use rdma::sim::SimConfig;
+use rdma::sim::{BottleneckStats, SimConfig};
 use rdma::{GroupStats, Time};
 
 use super::history::History;
+use super::narrowing::Narrowing;
 use super::traffic::{Histories, Traffic, TrafficOptions};
 use super::{
     Disk, DiskConfig, HostId, MachineNode, Random, TargetId, TargetOptions, Totals, Trace, World,
@@ -69,6 +70,7 @@ struct Storm {
     disks: DiskConfig,
     /// Troubles to come, each after this many requests.
     due: Vec<u32>,
+    narrowing: Narrowing,
     /// Troubles that end at a time.
     ends: Vec<(Time, End)>,
     totals: Totals,
@@ -109,6 +111,7 @@ impl Storm {
         for &target in &targets {
             world.target(target).set_disk_config(disks);
         }
+        let narrowing = Narrowing::new(seed, total);
         let random = random.clone();
         let (ends, totals) = (Vec::new(), Totals::default());
         Self {
@@ -122,6 +125,7 @@ impl Storm {
             base_network,
             disks,
             due,
+            narrowing,
             ends,
             totals,
             verbose,
@@ -136,6 +140,7 @@ impl Storm {
                 storm.due.pop();
                 storm.make_trouble();
             }
+            storm.narrow(finished);
             storm.traffic.iter().all(Traffic::is_over)
         });
     }
@@ -161,6 +166,9 @@ impl Storm {
         for &target in &self.targets {
             self.world.target(target).set_disk_config(calm);
             self.world.target(target).hang_reads(0);
+        }
+        if let Some(stats) = self.world.network().remove_bottleneck() {
+            count_bottleneck(&mut self.totals, &stats);
         }
         self.run("all are connected", |storm| storm.traffic.iter().all(Traffic::is_up));
     }
@@ -358,6 +366,16 @@ impl Storm {
         }
     }
 
+    /// Puts a bottleneck between hosts and targets, or changes it, where that is due.
+    fn narrow(&mut self, finished: u32) {
+        while let Some([to_targets, to_hosts]) = self.narrowing.next(finished) {
+            self.note("fault: bottlenecks, put there or changed", || {
+                format!("to targets: {to_targets:?}, to hosts: {to_hosts:?}")
+            });
+            self.world.set_bottleneck(to_targets, to_hosts);
+        }
+    }
+
     fn take_power(&mut self, target: usize) {
         self.note("fault: power losses", || format!("target {target} loses its power"));
         self.world.target(self.targets[target]).lose_power();
@@ -446,6 +464,8 @@ impl Storm {
         let network = self.world.network().stats();
         let totals = &mut self.totals;
         totals.add("fault: packets lost, full buffers included", network.lost + network.overflowed);
+        totals.add("fault: packets dropped at a bottleneck", network.queue_drops);
+        totals.add("fault: packets marked at a bottleneck", network.marked);
         totals.add("fault: packets duplicated", network.duplicated);
         totals.add("fault: packets reordered", network.reordered);
         totals.add("fault: packets corrupted", network.corrupted);
@@ -475,6 +495,14 @@ fn count_network(totals: &mut Totals, stats: &GroupStats) {
     totals.add("recovery: corrupt packets dropped", stats.icrc_failures);
     totals.add("recovery: receiver-not-ready NAKs", stats.rnr_naks_sent);
     totals.add("recovery: sent again after receiver-not-ready", stats.rnr_naks_received);
+}
+
+fn count_bottleneck(totals: &mut Totals, stats: &BottleneckStats) {
+    for link in [stats.inward, stats.outward] {
+        totals.add("work: packets through a bottleneck", link.passed);
+        totals.add("fault: bytes of a constant source there", link.others.source_bytes);
+        totals.add("fault: bytes of a flow like TCP's there", link.others.flow_bytes);
+    }
 }
 
 /// A network that is never quite well.
