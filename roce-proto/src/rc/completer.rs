@@ -28,6 +28,10 @@ pub(super) struct Answers<'a, 'b> {
 /// reordering.
 const LATER_RESPONSES: u32 = 4;
 
+/// When no response comes, the last ones are asked for again after so many times as long as an
+/// answer takes.
+pub(super) const NOTHING_CAME: u32 = 4;
+
 impl Requester {
     /// An acknowledgement, positive or negative, for packet `psn`.
     pub(super) fn handle_acknowledge(
@@ -114,18 +118,38 @@ impl Requester {
     /// lost.
     fn plan_repair(&mut self, with: &mut Answers<'_, '_>) {
         let first = self.unacknowledged;
-        let (Some(latest), Some(read)) = (self.latest, self.reads.containing(first)) else {
+        let Some(end) = self.reads.containing(first).map(|read| read.end) else { return };
+        let late = with.limits.window.late_after();
+        let Some(latest) = self.latest.filter(|latest| first.is_before(*latest)) else {
+            self.repair_reads_at = Some(with.now + late * NOTHING_CAME);
             return;
         };
-        let lost = first.is_before(latest) && latest.since(first) >= LATER_RESPONSES;
-        if lost {
-            let missing = self.early.missing().min(read.end.since(first));
-            let due = self.read_repair.is_due();
-            let late = with.limits.window.late_after();
-            self.read_repair.found_missing(first, first.plus(missing), with.now, late);
-            if !due && self.read_repair.is_due() {
-                with.limits.window.responses_lost(with.now, Duration::ZERO);
-            }
+        if latest.since(first) >= LATER_RESPONSES {
+            self.ask_again(with.now, first, end, with.limits);
+        }
+        self.repair_reads_at.get_or_insert(with.now + late);
+    }
+
+    /// Too few responses came behind a missing one to show that it is lost, or none, and now it is
+    /// late. In that case the peer may be slow as well, and the window stays.
+    pub(super) fn repair_late_reads(&mut self, now: Time, limits: &mut SharedLimits<'_>) {
+        let late = self.repair_reads_at.take_if(|at| *at <= now).is_some();
+        let first = self.unacknowledged;
+        let Some(read) = self.reads.containing(first).filter(|_| late) else { return };
+        if self.latest.is_some_and(|latest| first.is_before(latest)) {
+            self.ask_again(now, first, read.end, limits);
+        } else {
+            self.read_repair.found_missing(first, read.end, now);
+        }
+    }
+
+    /// Responses are lost, from `first` to at most `end`.
+    fn ask_again(&mut self, now: Time, first: Psn, end: Psn, limits: &mut SharedLimits<'_>) {
+        let missing = self.early.missing().min(end.since(first));
+        let due = self.read_repair.is_due();
+        self.read_repair.found_missing(first, first.plus(missing), now);
+        if !due && self.read_repair.is_due() {
+            limits.window.responses_lost(now, Duration::ZERO);
         }
     }
 
@@ -186,6 +210,7 @@ impl Requester {
                 self.judge(probe, with);
             }
             self.read_repair.passed(self.unacknowledged);
+            self.repair_reads_at = None;
             self.latest = self.latest.filter(|latest| self.unacknowledged.is_before(*latest));
             self.retire(with.completions);
             let more = self.unacknowledged != self.high;
@@ -261,6 +286,9 @@ impl Requester {
         with.counters.packets_received += 1;
         with.counters.sequence_naks_received += 1;
         self.confirm(ack.expected, with);
+        if let Some(repair) = &mut self.request_repair {
+            repair.told(ack.latest);
+        }
         self.note_arrived(&ack, with);
         if self.recovery != Recovery::Idle {
             return Ok(());

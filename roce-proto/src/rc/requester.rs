@@ -9,6 +9,7 @@
 use alloc::boxed::Box;
 use core::time::Duration;
 
+use crate::rc::completer::NOTHING_CAME;
 use crate::rc::completions::Completions;
 use crate::rc::congestion::LossCause;
 use crate::rc::datagram_cost::HEADERS_BYTES;
@@ -83,6 +84,8 @@ pub(super) struct Requester {
     /// It is no state of the recovery: responses that were sent before the requester went back may
     /// still come, and show what is missing among them.
     pub(super) read_repair: ReadRepair,
+    /// When the oldest response is late that is missing before another.
+    pub(super) repair_reads_at: Option<Time>,
     /// If the peer agreed to recover selectively.
     pub(super) request_repair: Option<Box<RequestRepair>>,
     pub(super) mtu: u32,
@@ -125,6 +128,7 @@ impl Requester {
             reported_gap: None,
             latest: None,
             read_repair: ReadRepair::Idle,
+            repair_reads_at: None,
             request_repair: None,
             mtu: 256,
             peer: Qpn::new(0),
@@ -191,7 +195,8 @@ impl Requester {
         if self.recovery.is_waiting() {
             return Ok(false);
         }
-        if let Some((first, end)) = self.read_repair.take(now) {
+        if let Some((first, end)) = self.read_repair.take(now, limits.window.late_after()) {
+            self.repair_reads_at = self.read_repair.again_at();
             self.emit_repair(now, first, end, limits, out);
             return Ok(true);
         }
@@ -395,6 +400,7 @@ impl Requester {
             },
         };
         self.start_read(&entry, self.next, packets, out);
+        self.repair_reads_at.get_or_insert(now + limits.window.late_after() * NOTHING_CAME);
         self.sent(now, packets, true, limits, out);
         true
     }
@@ -584,6 +590,7 @@ impl Requester {
     ) -> Result<(), SendFailure> {
         self.recovery.time_passed(now);
         self.repair_late_requests(now, limits);
+        self.repair_late_reads(now, limits);
         if self.retransmit_timer.deadline().is_none_or(|deadline| deadline > now) {
             return Ok(());
         }
@@ -604,6 +611,7 @@ impl Requester {
             }
             self.go_back(Cause::Silence, limits);
             self.read_repair.reset();
+            self.repair_reads_at = None;
             if self.retransmit_timer.repeated()
                 && let Some(repair) = &mut self.request_repair
             {
@@ -615,8 +623,8 @@ impl Requester {
 
     pub(super) fn deadline(&self) -> Option<Time> {
         let repair = self.request_repair.as_ref().and_then(|repair| repair.deadline());
-        let waits_until = self.recovery.waits_until();
-        waits_until.into_iter().chain(self.retransmit_timer.deadline()).chain(repair).min()
+        let repair = repair.into_iter().chain(self.repair_reads_at);
+        repair.chain(self.recovery.waits_until()).chain(self.retransmit_timer.deadline()).min()
     }
 
     /// Gives back what it holds of the shared limits; nothing is sent or expected any more.
@@ -638,6 +646,7 @@ impl Requester {
         self.retransmit_timer.suspend();
         self.recovery.abandoned();
         self.read_repair.reset();
+        self.repair_reads_at = None;
         if let Some(repair) = &mut self.request_repair {
             repair.forget();
         }
