@@ -28,7 +28,8 @@ pub enum Op {
         /// Key of the peer's window.
         rkey: u32,
     },
-    /// Write local memory to the peer's.
+    /// Write local memory to the peer's. Of writes that overlap, the later one must be posted when
+    /// the earlier one has completed: until then their order is not defined.
     RdmaWrite {
         /// Address in the peer's region.
         remote_addr: u64,

@@ -16,15 +16,17 @@ pub(super) fn packet(qpn: Qpn, latest: Psn, input: &mut Input<'_>) -> Vec<u8> {
     let (length, argument) = (input.u16(), input.u16());
     let mut bth = Bth::new(qpn, psn);
     bth.ack_request = shape & 16 != 0;
+    let message = message(kind, psn, length, argument);
     let payload = match shape >> 5 {
         0 => 0,
+        // A bitmap of one word.
+        _ if matches!(message, Message::SelectiveAcknowledge(..)) => 8,
         1 => 256,
         2 => 512,
         3 => 1024,
         _ => u32::from(length) % 1100,
     };
     bth.pad_bytes = pad_bytes(payload);
-    let message = message(kind, psn, length, argument);
     let mut datagram = Headers::new(&bth, &message).as_slice().to_vec();
     datagram.resize(datagram.len() + payload as usize, kind);
     datagram.extend_from_slice(&[0; 3][..usize::from(bth.pad_bytes)]);

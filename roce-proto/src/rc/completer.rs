@@ -248,6 +248,9 @@ impl Requester {
         with.counters.packets_received += 1;
         with.counters.sequence_naks_received += 1;
         self.confirm(ack.expected, with);
+        if let Some(repair) = &mut self.request_repair {
+            repair.told(ack.latest);
+        }
         self.note_arrived(&ack, with);
         if self.recovery != Recovery::Idle {
             return Ok(());
@@ -295,6 +298,9 @@ impl Requester {
             }
         }
         let sample = sample.map(|(_, sent)| with.now - sent);
+        if sample.is_some() {
+            self.retransmit_timer.measured();
+        }
         self.charged -= released;
         with.limits.window.acknowledged(with.now, released, sample);
     }

@@ -82,6 +82,11 @@ impl ReadRepair {
         }
     }
 
+    /// Whether a response came before one that is missing.
+    pub(super) const fn has_gap(&self) -> bool {
+        self.latest.is_some()
+    }
+
     /// Responses are expected within some round trips, where packets are lost; `None` where none
     /// are, or no packets.
     pub(super) fn expect(&mut self, now: Time, round_trip: Option<Duration>) {

@@ -25,7 +25,7 @@ pub(super) struct RequestRepair {
     /// The first packet that was sent for the first time in this round.
     round: Psn,
     round_began: Time,
-    /// The latest packet that the peer has seen, while it misses one before it.
+    /// The latest packet that the peer has seen, until it is confirmed.
     latest: Option<Psn>,
     /// When to send again what is missing then, if no answer comes before.
     deadline: Option<Time>,
@@ -90,6 +90,13 @@ impl RequestRepair {
         self.again.insert(psn);
     }
 
+    /// The peer tells which packets came up to `latest`.
+    pub(super) fn told(&mut self, latest: Psn) {
+        if self.latest.is_none_or(|known| known.is_before(latest)) {
+            self.latest = Some(latest);
+        }
+    }
+
     /// The peer has seen `latest`, and misses a packet before it; `high` is the next that will be
     /// sent for the first time. An answer is late after `late`.
     pub(super) fn seen(&mut self, now: Time, latest: Psn, high: Psn, late: Duration) {
@@ -99,7 +106,6 @@ impl RequestRepair {
             self.again.clear();
             (self.round, self.round_began) = (high, now);
         }
-        self.latest = Some(latest);
         self.deadline = Some(now + late * 2);
     }
 
@@ -130,13 +136,17 @@ impl RequestRepair {
     /// says of `to` that it is missing, whatever it said before; it is sent again here if it is
     /// before `next`.
     pub(super) fn confirmed(&mut self, from: Psn, to: Psn, next: Psn) {
+        // The sets have nothing after it.
+        if self.latest.is_none() {
+            return;
+        }
         for set in [&mut self.arrived, &mut self.due, &mut self.again, &mut self.again_before] {
             set.remove_range(from, to);
         }
         if self.arrived.remove(to) && to.is_before(next) {
             self.due.insert(to);
         }
-        self.latest = self.latest.filter(|latest| to.is_before(*latest));
+        self.latest = self.latest.filter(|latest| !latest.is_before(to));
         self.deadline = self.deadline.filter(|_| self.latest.is_some());
     }
 

@@ -182,8 +182,9 @@ impl Requester {
 
     /// Responses are expected from now on.
     pub(super) fn expect_responses(&mut self, now: Time, limits: &SharedLimits<'_>) {
-        let expected = !self.reads.is_empty();
-        let round_trip = expected.then(|| limits.window.lossy_round_trip()).flatten();
+        let lossy = limits.window.lost_responses() || self.read_repair.has_gap();
+        let expected = lossy && !self.reads.is_empty();
+        let round_trip = expected.then(|| limits.window.round_trip()).flatten();
         self.read_repair.expect(now, round_trip);
     }
 

@@ -211,9 +211,9 @@ impl SendWindow {
         self.responses.paced(now, packets, payload_bytes, &self.round_trip)
     }
 
-    /// The smoothed round-trip time, where READ responses were lost.
-    pub(super) fn lossy_round_trip(&self) -> Option<Duration> {
-        self.round_trip().filter(|_| self.responses.has_lost())
+    /// Whether READ responses from there were ever lost.
+    pub(super) const fn lost_responses(&self) -> bool {
+        self.responses.has_lost()
     }
 
     /// A READ response came that was charged in `period`.

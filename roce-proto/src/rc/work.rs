@@ -23,7 +23,8 @@ pub enum SendOp {
         /// Key of the peer's window.
         rkey: u32,
     },
-    /// Write local memory to the peer's.
+    /// Write local memory to the peer's. Those that overlap and are not complete may be placed in
+    /// any order, between peers that recover selectively.
     RdmaWrite {
         /// Address in the peer's region.
         remote_addr: u64,

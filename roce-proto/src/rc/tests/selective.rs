@@ -56,11 +56,23 @@ impl Receiver {
         Self(pair)
     }
 
-    /// Hands over a packet; returns the positive, negative and selective acknowledgements.
+    /// Hands over a packet that asks for an acknowledgement; returns the positive, negative and
+    /// selective ones.
     fn take(&mut self, ahead: u32, message: Message, payload: &[u8]) -> Vec<Answer> {
-        let datagram = datagram(&options(), 1, ahead, &message, payload);
+        self.answers(&datagram(&options(), 1, ahead, &message, payload))
+    }
+
+    /// The same with a packet that does not ask.
+    fn take_silently(&mut self, ahead: u32, message: Message, payload: &[u8]) -> Vec<Answer> {
+        const ACK_REQUEST: usize = 8;
+        let mut datagram = datagram(&options(), 1, ahead, &message, payload);
+        datagram[ACK_REQUEST] &= 0x7F;
+        self.answers(&datagram)
+    }
+
+    fn answers(&mut self, datagram: &[u8]) -> Vec<Answer> {
         let now = self.0.now;
-        self.0.ends[1].deliver(now, &datagram);
+        self.0.ends[1].deliver(now, datagram);
         self.0.turn();
         let since = |psn: Psn| psn.since(Psn::new(START));
         let acknowledgements = core::mem::take(&mut self.0.acknowledgements);
@@ -112,6 +124,23 @@ fn writes_are_placed_before_their_turn() {
     assert_eq!(receiver.0.ends[1].memory.placements, 4);
     assert_eq!(receiver.take(1, write(100, 4), &[8; 4]), [Answer::Ack(3)]);
     assert_eq!(receiver.byte(100), 1, "a copy that comes late is not placed");
+}
+
+#[test]
+fn not_every_packet_behind_a_gap_is_answered() {
+    let mut receiver = Receiver::new();
+    let mut answered = vec![];
+    for ahead in (1..10).chain([12, 13]) {
+        if !receiver.take_silently(ahead, write(0, 4), &[1; 4]).is_empty() {
+            answered.push(ahead);
+        }
+    }
+    assert_eq!(answered, [1, 5, 9, 12], "the first behind each gap, and each fourth");
+    // What fills a gap is answered, as long as there is another.
+    assert_eq!(receiver.take_silently(0, write(0, 4), &[1; 4]), [selective(10, 13, 0b110)]);
+    assert_eq!(receiver.take_silently(10, write(0, 4), &[1; 4]), [selective(11, 13, 0b11)]);
+    assert_eq!(receiver.take_silently(11, write(0, 4), &[1; 4]), []);
+    assert_eq!(receiver.take(14, write(0, 4), &[1; 4]), [Answer::Ack(14)]);
 }
 
 #[test]
@@ -297,6 +326,40 @@ fn reordering_costs_nothing() {
         pair.run();
         assert_eq!(pair.completions(0).len(), 32);
         assert_eq!(pair.ends[0].qps[0].counters().packets_retransmitted, 0, "seed {seed}");
+    }
+}
+
+/// How long 64 KiB take when these packets of end `from` are lost once or more often, and the same
+/// operation was done before.
+fn time_with_losses(op: SendOp, losses: &[((usize, u32), u32)]) -> Duration {
+    let mut pair = Pair::new(&options());
+    pair.send(0, 1, op, &[sge(0, 64 << 10)]);
+    pair.run();
+    let start = pair.now;
+    pair.losses = losses
+        .iter()
+        .map(|((from, psn), times)| ((*from, Psn::new(START).plus(128 + psn).value()), *times))
+        .collect();
+    pair.send(0, 2, op, &[sge(0, 64 << 10)]);
+    pair.run();
+    assert_eq!(pair.completions(0).len(), 2);
+    pair.now - start
+}
+
+/// Of 128 packets all after the first ones are in flight together: what tells that one is lost is
+/// that others came, be it one only.
+#[test]
+fn a_loss_that_others_show_costs_no_timeout() {
+    let write = write_to(0);
+    for losses in [vec![((0, 100), 1)], vec![((0, 126), 1)], vec![((0, 60), 2)], vec![((0, 60), 3)]]
+    {
+        let time = time_with_losses(write, &losses);
+        assert!(time < Duration::from_millis(3), "{losses:?}: {time:?}");
+    }
+    let read = read_from(0);
+    for losses in [vec![((1, 100), 1)], vec![((1, 126), 1)]] {
+        let time = time_with_losses(read, &losses);
+        assert!(time < Duration::from_millis(3), "{losses:?}: {time:?}");
     }
 }
 
