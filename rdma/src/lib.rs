@@ -26,6 +26,7 @@ pub mod roce;
 mod select;
 pub mod sim;
 pub mod soft;
+mod software;
 pub mod sysfs;
 pub mod verbs;
 mod work;

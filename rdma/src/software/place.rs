@@ -8,7 +8,7 @@ use core::{ptr, slice};
 /// # Safety
 /// `payload.len()` bytes at `addr` are mapped and writable, nothing of this process reaches them
 /// through a reference, and both stay so until this returns.
-pub(super) unsafe fn copy_in(addr: u64, payload: &[u8]) {
+pub(crate) unsafe fn copy_in(addr: u64, payload: &[u8]) {
     let target = ptr::with_exposed_provenance_mut::<u8>(address(addr));
     // SAFETY: the caller vouches for the target; a received payload lies in a buffer of the
     // provider's own that is never registered, so the two do not overlap.
@@ -19,7 +19,7 @@ pub(super) unsafe fn copy_in(addr: u64, payload: &[u8]) {
 ///
 /// # Safety
 /// `length` bytes at `addr` are mapped and readable for as long as the slice is used.
-pub(super) unsafe fn bytes<'a>(addr: u64, length: usize) -> &'a [u8] {
+pub(crate) unsafe fn bytes<'a>(addr: u64, length: usize) -> &'a [u8] {
     if length == 0 {
         return &[];
     }
