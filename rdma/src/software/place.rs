@@ -15,6 +15,29 @@ pub(crate) unsafe fn copy_in(addr: u64, payload: &[u8]) {
     unsafe { ptr::copy_nonoverlapping(payload.as_ptr(), target, payload.len()) }
 }
 
+/// Copies `length` bytes from `source` to `addr`.
+///
+/// # Safety
+/// As for [`copy_in`]; `source` is readable for as many bytes. Another process may change them
+/// meanwhile: then what arrives is any mixture.
+pub(crate) unsafe fn copy_from(addr: u64, source: *const u8, length: usize) {
+    let target = ptr::with_exposed_provenance_mut::<u8>(address(addr));
+    // SAFETY: the caller vouches for both; shared memory is never registered, so they do not
+    // overlap.
+    unsafe { ptr::copy_nonoverlapping(source, target, length) }
+}
+
+/// Copies `length` bytes from `addr` to `target`.
+///
+/// # Safety
+/// As many bytes at `addr` are mapped and readable, and `target` is writable for them, until this
+/// returns. A peer that is allowed to write at `addr` may change them meanwhile.
+pub(crate) unsafe fn copy_to(addr: u64, target: *mut u8, length: usize) {
+    let source = ptr::with_exposed_provenance::<u8>(address(addr));
+    // SAFETY: as in `copy_from`.
+    unsafe { ptr::copy_nonoverlapping(source, target, length) }
+}
+
 /// The bytes at `addr`.
 ///
 /// # Safety
