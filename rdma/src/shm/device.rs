@@ -103,6 +103,11 @@ impl ShmDevice {
         Ok(Self { shared: Arc::new(shared), domain })
     }
 
+    #[cfg(test)]
+    pub(super) fn shared_for_tests(&self) -> Arc<ShmDeviceShared> {
+        Arc::clone(&self.shared)
+    }
+
     /// The protection domain that this handle stands for.
     pub(super) fn domain(&self) -> DomainId {
         self.domain

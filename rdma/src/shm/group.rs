@@ -55,8 +55,9 @@ pub struct ShmGroup {
     look_again: Time,
     /// More may be to do at once.
     busy: bool,
-    /// Peers were asked to ring.
-    asleep: bool,
+    /// What peers were asked to ring for, until a wake-up is acknowledged. Whatever the group does
+    /// meanwhile, its caller may sleep afterwards.
+    asleep: Option<WakeFor>,
 }
 
 impl ShmGroup {
@@ -82,7 +83,7 @@ impl ShmGroup {
             now: Time::ZERO,
             look_again: Time::ZERO,
             busy: true,
-            asleep: false,
+            asleep: None,
         })
     }
 
@@ -92,7 +93,7 @@ impl ShmGroup {
         slots: &[u32],
         mut action: impl FnMut(&mut ShmQueuePair, &mut QpTurn<'_>) -> bool,
     ) -> bool {
-        let Self { shared, index, qps, completions, stats, now, .. } = self;
+        let Self { shared, index, qps, completions, stats, now, asleep, .. } = self;
         let view = shared.regions.view(usize::from(*index) - 1);
         let mut busy = false;
         for &slot in slots {
@@ -106,6 +107,9 @@ impl ShmGroup {
                 news: PeerNews::default(),
             };
             busy |= action(qp, &mut turn);
+            if let Some(what) = *asleep {
+                busy |= qp.stay_asleep(what);
+            }
         }
         busy
     }
@@ -160,8 +164,8 @@ impl ShmGroup {
 
     /// Lets peers save the ringing while this group looks by itself.
     fn wake_up(&mut self) {
-        if std::mem::take(&mut self.asleep) {
-            self.slots.iter().for_each(|&slot| self.qps.get(slot).wake_up());
+        if self.asleep.take().is_some() {
+            self.slots.iter().for_each(|&slot| self.qps.get_mut(slot).wake_up());
         }
     }
 
@@ -185,7 +189,7 @@ impl ShmGroup {
 
     fn check_time(&mut self) {
         let slots = std::mem::take(&mut self.slots);
-        self.each_turn(&slots, |qp, turn| {
+        self.busy |= self.each_turn(&slots, |qp, turn| {
             qp.check_time(turn);
             false
         });
@@ -248,7 +252,7 @@ impl Group<Shm> for ShmGroup {
     fn flush(&mut self, now: Time) {
         self.now = self.now.max(now);
         let pushed = std::mem::take(&mut self.pushed);
-        self.each_turn(&pushed, |qp, turn| {
+        self.busy |= self.each_turn(&pushed, |qp, turn| {
             qp.hand_over(turn);
             false
         });
@@ -258,7 +262,6 @@ impl Group<Shm> for ShmGroup {
 
     fn poll(&mut self, now: Time, out: &mut [Wc]) -> usize {
         self.now = self.now.max(now);
-        self.wake_up();
         self.read_mail();
         let look = self.now >= self.look_again;
         if look {
@@ -292,8 +295,8 @@ impl Group<Shm> for ShmGroup {
     }
 
     fn arm(&mut self, what: WakeFor) -> bool {
-        self.asleep = true;
-        self.slots.iter().for_each(|&slot| self.qps.get(slot).fall_asleep(what));
+        self.asleep = Some(what);
+        self.slots.iter().for_each(|&slot| self.qps.get_mut(slot).fall_asleep(what));
         publish_sleep();
         self.slots.iter().any(|&slot| self.qps.get(slot).has_news())
     }
@@ -302,7 +305,9 @@ impl Group<Shm> for ShmGroup {
         Some(self.sleep.as_fd())
     }
 
+    /// Not before that do peers stop ringing: who has armed a group may poll it and sleep then.
     fn acknowledge_wake(&mut self) {
+        self.wake_up();
         self.answer_bells();
     }
 

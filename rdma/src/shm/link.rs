@@ -52,6 +52,8 @@ pub(super) struct ShmLink {
     bell: OwnedFd,
     /// The peer's process or connection is gone.
     hung_up: bool,
+    /// What the peer was last asked to ring for. It may have rung since.
+    asked: u64,
 }
 
 /// What the active end passes to the passive one.
@@ -67,7 +69,7 @@ impl ShmLink {
         let flags = NewSocketFlags::CLOEXEC | NewSocketFlags::NONBLOCK;
         let (ours, bell) =
             rustix::net::socketpair(AddressFamily::UNIX, SocketType::STREAM, flags, None)?;
-        let link = Self { mapping, end: ShmEnd::Active, bell: ours, hung_up: false };
+        let link = Self { mapping, end: ShmEnd::Active, bell: ours, hung_up: false, asked: AWAKE };
         Ok((link, LinkOffer { memory, bell }))
     }
 
@@ -84,7 +86,7 @@ impl ShmLink {
             return Err(io::Error::new(io::ErrorKind::InvalidData, "the peer's bell is no socket"));
         }
         let mapping = SharedMapping::open(memory.as_fd())?;
-        Ok(Self { mapping, end: ShmEnd::Passive, bell, hung_up: false })
+        Ok(Self { mapping, end: ShmEnd::Passive, bell, hung_up: false, asked: AWAKE })
     }
 
     /// A ring that we write.
@@ -107,6 +109,12 @@ impl ShmLink {
         self.tell(PeerNews { records: true, read: true });
     }
 
+    /// Writes what a peer of ours would not.
+    #[cfg(test)]
+    pub(super) fn close_for_tests(&self, value: u64) {
+        self.mapping.closed(self.end).store(value, Ordering::Release);
+    }
+
     /// Whether the peer has left. Everything that it published before is seen after this.
     pub(super) fn peer_closing(&self) -> Option<ShmClosing> {
         match self.mapping.closed(self.end.other()).load(Ordering::Acquire) {
@@ -118,16 +126,19 @@ impl ShmLink {
     }
 
     /// Asks the peer to ring. Look for news afterwards, before sleeping.
-    pub(super) fn fall_asleep(&self, what: WakeFor) {
-        let flag = match what {
-            WakeFor::Arrivals => WAKE_FOR_RECORDS,
-            WakeFor::Everything => WAKE_FOR_ALL,
-        };
-        self.mapping.asleep(self.end).store(flag, Ordering::Relaxed);
+    pub(super) fn fall_asleep(&mut self, what: WakeFor) {
+        self.asked = flag_of(what);
+        self.mapping.asleep(self.end).store(self.asked, Ordering::Relaxed);
+    }
+
+    /// Whether the peer was asked to ring for this, and not told since that it need not.
+    pub(super) fn is_asleep(&self, what: WakeFor) -> bool {
+        self.asked >= flag_of(what)
     }
 
     /// Lets the peer save the ringing.
-    pub(super) fn wake_up(&self) {
+    pub(super) fn wake_up(&mut self) {
+        self.asked = AWAKE;
         self.mapping.asleep(self.end).store(AWAKE, Ordering::Relaxed);
     }
 
@@ -167,6 +178,13 @@ impl ShmLink {
     /// Whether the peer's process or connection is gone.
     pub(super) fn hung_up(&self) -> bool {
         self.hung_up
+    }
+}
+
+fn flag_of(what: WakeFor) -> u64 {
+    match what {
+        WakeFor::Arrivals => WAKE_FOR_RECORDS,
+        WakeFor::Everything => WAKE_FOR_ALL,
     }
 }
 
@@ -219,7 +237,7 @@ mod tests {
     #[test]
     fn an_end_that_closes_rings_the_peer() {
         for how in [ShmClosing::Ended, ShmClosing::Failed] {
-            let (left, right) = pair();
+            let (left, mut right) = pair();
             right.fall_asleep(WakeFor::Arrivals);
             left.close(how);
             assert_eq!(right.peer_closing(), Some(how));

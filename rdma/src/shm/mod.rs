@@ -26,6 +26,9 @@ mod socket;
 mod turn;
 mod work_limits;
 
+#[cfg(test)]
+mod tests;
+
 pub use cm::ShmCm;
 pub use device::{Shm, ShmDevice, ShmOptions};
 pub use group::{ShmGroup, ShmGroupHandle, ShmNewQp};

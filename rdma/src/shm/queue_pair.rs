@@ -216,15 +216,32 @@ impl ShmQueuePair {
     }
 
     /// Asks the peer to ring. See [`ShmQueuePair::has_news`].
-    pub(super) fn fall_asleep(&self, what: WakeFor) {
+    pub(super) fn fall_asleep(&mut self, what: WakeFor) {
         if matches!(self.stage, QpStage::Connected(_)) {
-            let blocked = self.requester.is_blocked() || self.responder.is_blocked();
-            self.link.fall_asleep(if blocked { WakeFor::Everything } else { what });
+            self.link.fall_asleep(self.wanted(what));
         }
     }
 
+    /// Asks the peer to ring for what has become worth it since the group fell asleep, if that is
+    /// anything; returns whether there may be something to do.
+    pub(super) fn stay_asleep(&mut self, what: WakeFor) -> bool {
+        let asks =
+            matches!(self.stage, QpStage::Connected(_)) && !self.link.is_asleep(self.wanted(what));
+        if asks {
+            self.fall_asleep(what);
+            publish_sleep();
+        }
+        asks && self.has_news()
+    }
+
+    /// What the peer has to ring for. One that waits for room goes on when the peer has read.
+    fn wanted(&self, what: WakeFor) -> WakeFor {
+        let blocked = self.requester.is_blocked() || self.responder.is_blocked();
+        if blocked { WakeFor::Everything } else { what }
+    }
+
     /// Lets the peer save the ringing.
-    pub(super) fn wake_up(&self) {
+    pub(super) fn wake_up(&mut self) {
         self.link.wake_up();
     }
 

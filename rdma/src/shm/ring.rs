@@ -89,7 +89,7 @@ impl SharedRing<'_> {
         unsafe { self.word(position).cast::<u8>().add(HEADER_BYTES) }
     }
 
-    fn write_header(&self, position: u64, words: [u64; 4]) {
+    pub(super) fn write_header(&self, position: u64, words: [u64; 4]) {
         for (place, word) in self.header(position).iter().zip(words) {
             place.store(word, Ordering::Relaxed);
         }
