@@ -23,7 +23,7 @@ use crate::{
 };
 
 const QP: QpConfig =
-    QpConfig { send_wr: 16, recv_wr: 16, send_sge: 2, recv_sge: 2, inline_bytes: 64 };
+    QpConfig { send_wr: 128, recv_wr: 16, send_sge: 2, recv_sge: 2, inline_bytes: 64 };
 const DEPTH: u8 = 4;
 
 /// A group with memory, and the peers' ends of its links.
@@ -115,6 +115,14 @@ impl Victim {
             all.extend_from_slice(&wcs[..count]);
         }
         all
+    }
+
+    /// Whether a sleep on the group ends at once.
+    fn is_readable(&self) -> bool {
+        use rustix::event::{PollFd, PollFlags, Timespec, poll};
+        let at_once = Timespec { tv_sec: 0, tv_nsec: 0 };
+        let fd = self.group.fd().unwrap();
+        poll(&mut [PollFd::from_borrowed_fd(fd, PollFlags::IN)], Some(&at_once)).unwrap() == 1
     }
 
     fn assert_untouched(&self) {
@@ -302,50 +310,62 @@ fn a_peer_that_stops_is_given_up() {
 /// Whoever arms a group may poll it once more before sleeping.
 #[test]
 fn a_poll_after_arming_keeps_the_wake_up() {
-    use rustix::event::{PollFd, PollFlags, Timespec, poll};
-    let is_readable = |victim: &Victim| {
-        let at_once = Timespec { tv_sec: 0, tv_nsec: 0 };
-        let fd = victim.group.fd().unwrap();
-        poll(&mut [PollFd::from_borrowed_fd(fd, PollFlags::IN)], Some(&at_once)).unwrap() == 1
-    };
     for what in [WakeFor::Arrivals, WakeFor::Everything] {
         let mut victim = Victim::new();
         let (qp, peer) = victim.connect();
         victim.recv(qp, 1);
         victim.poll();
         assert!(!victim.group.arm(what));
-        assert!(victim.poll().is_empty() && !is_readable(&victim));
+        assert!(victim.poll().is_empty() && !victim.is_readable());
         let message = RequestRecord::Send { part: part(8, true, true), invalidate: None };
         request(&peer, message, 8);
         peer.tell(PeerNews { records: true, read: false });
-        assert!(is_readable(&victim), "{what:?}");
+        assert!(victim.is_readable(), "{what:?}");
         victim.group.acknowledge_wake();
-        assert!(!is_readable(&victim));
+        assert!(!victim.is_readable());
         assert_eq!(victim.poll().len(), 1);
     }
 }
 
-/// A queue pair may be connected, or run out of room, after its group was armed.
+/// A queue pair may be connected after its group was armed.
 #[test]
-fn what_happens_after_arming_rings_as_well() {
+fn a_connection_after_arming_wakes() {
     let mut victim = Victim::new();
     victim.poll();
     assert!(!victim.group.arm(WakeFor::Arrivals));
-    let (qp, mut peer) = victim.connect();
+    let (qp, peer) = victim.connect();
     victim.recv(qp, 1);
     victim.poll();
+    assert!(!victim.is_readable());
     request(&peer, RequestRecord::Send { part: part(8, true, true), invalidate: None }, 8);
     peer.tell(PeerNews { records: true, read: false });
-    victim.group.acknowledge_wake();
+    assert!(victim.is_readable());
+}
+
+/// A queue pair may run out of room after its group was armed for arrivals only.
+#[test]
+fn room_after_arming_wakes() {
+    let mut victim = Victim::new();
+    let (qp, peer) = victim.connect();
     victim.poll();
     assert!(!victim.group.arm(WakeFor::Arrivals));
-    peer.tell(PeerNews { records: false, read: true });
-    assert!(peer.incoming(RingUse::Requests).head.load(Relaxed) == 0);
-    for wr_id in 0..16 {
-        victim.send(qp, wr_id, Op::RdmaWrite { remote_addr: 0, rkey: 0 });
+    let sges = [victim.sge(4096)];
+    let op = Op::RdmaWrite { remote_addr: 0, rkey: 0 };
+    let write = SendWr { wr_id: 1, op, flags: SendFlags::NONE, sges: &sges };
+    for _ in 0..100 {
+        // SAFETY: the memory lives as long as the group.
+        unsafe { victim.group.push_send(qp, &write) }.unwrap();
     }
-    peer.silence();
-    assert!(!peer.hung_up());
+    victim.group.flush(victim.now);
+    victim.poll();
+    let ring = peer.incoming(RingUse::Requests);
+    ring.tail.store(ring.head.load(Relaxed), Relaxed);
+    peer.tell(PeerNews { records: false, read: true });
+    assert!(victim.is_readable());
+    let written = ring.head.load(Relaxed);
+    victim.group.acknowledge_wake();
+    victim.poll();
+    assert!(ring.head.load(Relaxed) > written, "it goes on");
 }
 
 /// What came before a group is armed rings no more.
