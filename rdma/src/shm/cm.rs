@@ -425,11 +425,8 @@ impl ShmCm {
                 let peer = connection.peer;
                 tracing::debug!(%error, %peer, "cannot connect to shared memory");
                 let failure = match error.kind() {
-                    io::ErrorKind::ConnectionRefused => ConnectFailure::Refused,
-                    io::ErrorKind::PermissionDenied => {
-                        tracing::warn!(%peer, "shared memory is not to be had: {error}");
-                        ConnectFailure::Refused
-                    }
+                    io::ErrorKind::ConnectionRefused => ConnectFailure::NotShared,
+                    io::ErrorKind::PermissionDenied => ConnectFailure::Untrusted,
                     _ => ConnectFailure::Unreachable,
                 };
                 self.end(conn);

@@ -12,7 +12,8 @@ use rustix::event::epoll::{self, CreateFlags, EventData, EventFlags};
 
 use super::device::{ShmDeviceShared, ShmGroupMessage};
 use super::link::{PeerNews, ShmClosing};
-use super::queue_pair::{ShmQueuePair, publish_sleep};
+use super::queue_pair::ShmQueuePair;
+use super::sleep_word::publish_sleep;
 use super::turn::QpTurn;
 use crate::software::qp_table::QpTable;
 use crate::{

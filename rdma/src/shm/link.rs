@@ -1,6 +1,6 @@
 //! One end of a connection: the shared memory, and the socket by which the ends wake each other.
 
-use core::sync::atomic::{Ordering, fence};
+use core::sync::atomic::Ordering;
 use std::io;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 
@@ -11,14 +11,8 @@ use rustix::net::{
 
 use super::mapping::{RingUse, SharedMapping, ShmEnd};
 use super::ring::SharedRing;
+use super::sleep_word::SleepWord;
 use crate::WakeFor;
-
-/// The end is awake, and looks by itself.
-const AWAKE: u64 = 0;
-/// Wake it for new records.
-const WAKE_FOR_RECORDS: u64 = 1;
-/// Wake it for new records, and when its own were read.
-const WAKE_FOR_ALL: u64 = 2;
 
 const OPEN: u64 = 0;
 const ENDED: u64 = 1;
@@ -53,7 +47,7 @@ pub(super) struct ShmLink {
     /// The peer's process or connection is gone.
     hung_up: bool,
     /// What the peer was last asked to ring for. It may have rung since.
-    asked: u64,
+    asked: Option<WakeFor>,
 }
 
 /// What the active end passes to the passive one.
@@ -69,7 +63,7 @@ impl ShmLink {
         let flags = NewSocketFlags::CLOEXEC | NewSocketFlags::NONBLOCK;
         let (ours, bell) =
             rustix::net::socketpair(AddressFamily::UNIX, SocketType::STREAM, flags, None)?;
-        let link = Self { mapping, end: ShmEnd::Active, bell: ours, hung_up: false, asked: AWAKE };
+        let link = Self { mapping, end: ShmEnd::Active, bell: ours, hung_up: false, asked: None };
         Ok((link, LinkOffer { memory, bell }))
     }
 
@@ -86,7 +80,7 @@ impl ShmLink {
             return Err(io::Error::new(io::ErrorKind::InvalidData, "the peer's bell is no socket"));
         }
         let mapping = SharedMapping::open(memory.as_fd())?;
-        Ok(Self { mapping, end: ShmEnd::Passive, bell, hung_up: false, asked: AWAKE })
+        Ok(Self { mapping, end: ShmEnd::Passive, bell, hung_up: false, asked: None })
     }
 
     /// A ring that we write.
@@ -127,33 +121,24 @@ impl ShmLink {
 
     /// Asks the peer to ring. Look for news afterwards, before sleeping.
     pub(super) fn fall_asleep(&mut self, what: WakeFor) {
-        self.asked = flag_of(what);
-        self.mapping.asleep(self.end).store(self.asked, Ordering::Relaxed);
+        self.asked = Some(what);
+        SleepWord(self.mapping.asleep(self.end)).fall_asleep(what);
     }
 
     /// Whether the peer was asked to ring for this, and not told since that it need not.
     pub(super) fn is_asleep(&self, what: WakeFor) -> bool {
-        self.asked >= flag_of(what)
+        self.asked == Some(WakeFor::Everything) || self.asked == Some(what)
     }
 
     /// Lets the peer save the ringing.
     pub(super) fn wake_up(&mut self) {
-        self.asked = AWAKE;
-        self.mapping.asleep(self.end).store(AWAKE, Ordering::Relaxed);
+        self.asked = None;
+        SleepWord(self.mapping.asleep(self.end)).wake_up();
     }
 
     /// Wakes the peer, if it sleeps and wants to know.
     pub(super) fn tell(&self, news: PeerNews) {
-        // Pairs with the fence between falling asleep and looking for news: either the peer sees
-        // what was published, or we see that it sleeps.
-        fence(Ordering::SeqCst);
-        let flag = self.mapping.asleep(self.end.other());
-        let wanted = match flag.load(Ordering::Relaxed) {
-            AWAKE => false,
-            WAKE_FOR_RECORDS => news.records,
-            _ => news.records || news.read,
-        };
-        if wanted && flag.swap(AWAKE, Ordering::Relaxed) != AWAKE {
+        if SleepWord(self.mapping.asleep(self.end.other())).must_ring(news) {
             // A full socket wakes as well, and one that the peer has closed tells us so by itself.
             let flags = SocketFlags::DONTWAIT | SocketFlags::NOSIGNAL;
             let _ = rustix::net::send(&self.bell, &[1], flags);
@@ -178,13 +163,6 @@ impl ShmLink {
     /// Whether the peer's process or connection is gone.
     pub(super) fn hung_up(&self) -> bool {
         self.hung_up
-    }
-}
-
-fn flag_of(what: WakeFor) -> u64 {
-    match what {
-        WakeFor::Arrivals => WAKE_FOR_RECORDS,
-        WakeFor::Everything => WAKE_FOR_ALL,
     }
 }
 

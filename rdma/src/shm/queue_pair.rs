@@ -1,13 +1,13 @@
 //! Queue pairs: a requester and a responder on one link.
 #![expect(unsafe_code, reason = "inline requests name memory by address")]
 
-use core::sync::atomic::{Ordering, fence};
 use std::os::fd::BorrowedFd;
 
 use super::agreement::LinkAgreement;
 use super::link::{PeerNews, ShmClosing, ShmLink};
 use super::requester::RingRequester;
 use super::responder::RingResponder;
+use super::sleep_word::publish_sleep;
 use super::turn::{QpFailure, QpTurn};
 use super::work_limits::WorkLimits;
 use crate::software::numbers::QpNumber;
@@ -253,10 +253,4 @@ impl ShmQueuePair {
                 || self.requester.has_news(&self.link)
                 || (self.responder.has_news(&self.link)))
     }
-}
-
-/// Goes between falling asleep and looking for news.
-pub(super) fn publish_sleep() {
-    // Pairs with the fence in `ShmLink::tell`.
-    fence(Ordering::SeqCst);
 }

@@ -66,7 +66,7 @@ pub fn no_listener_at_the_port<B: Bench>(bench: B) {
     let expected = match event {
         CmEvent::Rejected { reason, .. } => reason == INVALID_SERVICE_ID,
         CmEvent::ConnectFailed { failure, .. } => {
-            !world.bench.differences().tells_ports_apart && failure == ConnectFailure::Refused
+            !world.bench.differences().tells_ports_apart && failure == ConnectFailure::NotShared
         }
         _ => false,
     };

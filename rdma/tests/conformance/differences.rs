@@ -36,6 +36,7 @@ pub const ENGINE: Differences = Differences {
 /// Shared memory. A listener is a name of address and port, and the kernel closes what a process
 /// had open.
 pub const SHARED_MEMORY: Differences = Differences {
+    an_unreachable_peer_fails_waiting_connections: &[ConnectFailure::NotShared],
     tells_ports_apart: false,
     disconnects_on_exit: true,
     checks_writes_at_once: true,
