@@ -163,6 +163,8 @@ pub(crate) enum ProviderArg {
     Verbs,
     /// RoCE v2 in userspace over UDP
     Soft,
+    /// Shared memory, with a target on this machine that runs as the same user or as root
+    Shm,
 }
 
 impl ProviderArg {
@@ -172,6 +174,7 @@ impl ProviderArg {
             Self::Auto => "auto",
             Self::Verbs => "verbs",
             Self::Soft => "soft",
+            Self::Shm => "shm",
         }
     }
 }

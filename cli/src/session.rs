@@ -121,6 +121,7 @@ fn builder(identity: HostIdArgs, provider: ProviderArg) -> HostBuilder {
         ProviderArg::Auto => RdmaProvider::Auto,
         ProviderArg::Verbs => RdmaProvider::Verbs,
         ProviderArg::Soft => RdmaProvider::Soft,
+        ProviderArg::Shm => RdmaProvider::Shm,
     };
     Host::builder().host_nqn(identity.nqn).host_id(identity.id).provider(provider)
 }

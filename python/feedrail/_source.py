@@ -29,7 +29,7 @@ if TYPE_CHECKING:
     from feedrail._typing import Progress, Readable
     from feedrail.index import Index
 
-Provider = Literal["auto", "verbs", "soft"]
+Provider = Literal["auto", "verbs", "soft", "shm"]
 
 
 @dataclass(frozen=True)
@@ -425,8 +425,9 @@ def open(
         source: `nvmf://host[:4420]/<nqn>` for all namespaces of a subsystem in the order of their
             numbers, `nvmf://host[:4420]/<nqn>/<name or nsid>` for one, or the path of a
             `manifest.json`, or a `Manifest`.
-        provider: `"verbs"` for RDMA devices, `"soft"` for RoCE v2 over UDP sockets, `"auto"` for
-            verbs where a device serves the address and soft elsewhere.
+        provider: `"verbs"` for RDMA devices, `"soft"` for RoCE v2 over UDP sockets, `"shm"` for
+            shared memory with a target on this machine, `"auto"` for verbs where a device serves the
+            address and soft elsewhere.
         local_address: The IP address to connect from; that of the route if `None`.
         io_queues: I/O queues of a connection, each with `queue_entries` entries.
         io_timeout: Seconds that a range may be without progress.

@@ -51,7 +51,7 @@ class NvmfFileSystem(AsyncFileSystem):  # type: ignore[misc]
     def __init__(
         self,
         *,
-        provider: Literal["auto", "verbs", "soft"] = "auto",
+        provider: Literal["auto", "verbs", "soft", "shm"] = "auto",
         local_address: str | None = None,
         io_queues: int = 1,
         queue_entries: int = 128,

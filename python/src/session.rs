@@ -285,8 +285,9 @@ fn provider_named(name: &str) -> PyResult<RdmaProvider> {
         "auto" => Ok(RdmaProvider::Auto),
         "verbs" => Ok(RdmaProvider::Verbs),
         "soft" => Ok(RdmaProvider::Soft),
+        "shm" => Ok(RdmaProvider::Shm),
         _ => Err(PyValueError::new_err(format!(
-            "provider {name:?}: it is one of 'auto', 'verbs' and 'soft'"
+            "provider {name:?}: it is one of 'auto', 'verbs', 'soft' and 'shm'"
         ))),
     }
 }

@@ -242,6 +242,12 @@ pub enum ConnectFailure {
     /// An ICMP error refused the packets: no RoCE v2 endpoint is open at the address.
     #[error("nothing answers RoCE at the address")]
     Refused,
+    /// No process of this machine listens at the address in shared memory.
+    #[error("nothing shares memory at the address")]
+    NotShared,
+    /// The process that listens at the address in shared memory is another user's.
+    #[error("another user's process has the address in shared memory")]
+    Untrusted,
     /// No answer within the retries.
     #[error("no answer")]
     Unreachable,

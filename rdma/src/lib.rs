@@ -6,7 +6,8 @@
 //! pairs) and one [`ConnectionManager`] per device.
 //!
 //! [`soft`] is RoCE v2 in userspace over UDP; [`sim`] is the same engine on a simulated network,
-//! for tests. [`roce`] is what the two share. [`verbs`] is RDMA devices through libibverbs.
+//! for tests. [`roce`] is what the two share. [`shm`] is memory that peers on one machine share.
+//! [`verbs`] is RDMA devices through libibverbs.
 //! [`select`] says which provider serves an address, and why.
 //!
 //! Nothing here waits or reads a clock. `poll` does all that is ready at `now`; `deadline` says
@@ -24,8 +25,10 @@ mod memory;
 mod provider;
 pub mod roce;
 mod select;
+pub mod shm;
 pub mod sim;
 pub mod soft;
+mod software;
 pub mod sysfs;
 pub mod verbs;
 mod work;
@@ -46,4 +49,5 @@ pub use memory::{
 pub use provider::Provider;
 pub use roce_proto::Time;
 pub use select::{Choice, ProviderKind, SelectError, Selection, select};
+pub use shm::Shm;
 pub use work::{Bind, Op, RecvWr, SendFlags, SendWr, Sge, Wc, WcOpcode, WcStatus};

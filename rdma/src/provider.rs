@@ -5,7 +5,7 @@ use crate::{ConnectionManager, Device, Group, MemoryRegion, MemoryWindow};
 /// A way to do RDMA: a set of types that belong together. How a device is opened differs between
 /// providers and is not part of the interface.
 pub trait Provider: Sized + 'static {
-    /// Its name as users type it: `verbs`, `soft`, `sim`.
+    /// Its name as users type it: `verbs`, `soft`, `shm`, `sim`.
     const NAME: &'static str;
     /// A device as seen through one local address.
     type Device: Device<Self>;

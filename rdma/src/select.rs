@@ -19,11 +19,13 @@ pub enum ProviderKind {
     Verbs,
     /// RoCE v2 in userspace over UDP.
     Soft,
+    /// Shared memory, with peers on this machine only.
+    Shm,
 }
 
 impl ProviderKind {
     /// Every kind; a kind is parsed from its [`ProviderKind::name`].
-    pub const ALL: [Self; 3] = [Self::Auto, Self::Verbs, Self::Soft];
+    pub const ALL: [Self; 4] = [Self::Auto, Self::Verbs, Self::Soft, Self::Shm];
 
     /// As users type it.
     pub const fn name(self) -> &'static str {
@@ -31,6 +33,7 @@ impl ProviderKind {
             Self::Auto => "auto",
             Self::Verbs => "verbs",
             Self::Soft => "soft",
+            Self::Shm => "shm",
         }
     }
 }
@@ -54,7 +57,7 @@ impl FromStr for ProviderKind {
 
 /// A provider's name that is none.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
-#[error("{0:?} is not a provider: use auto, verbs or soft")]
+#[error("{0:?} is not a provider: use auto, verbs, soft or shm")]
 pub struct UnknownProvider(String);
 
 /// The provider that serves an address.
@@ -64,6 +67,8 @@ pub enum Choice {
     Verbs,
     /// Userspace RoCE v2 through [`crate::soft`].
     Soft,
+    /// Shared memory through [`crate::shm`].
+    Shm,
 }
 
 impl Choice {
@@ -72,6 +77,7 @@ impl Choice {
         match self {
             Self::Verbs => ProviderKind::Verbs.name(),
             Self::Soft => ProviderKind::Soft.name(),
+            Self::Shm => ProviderKind::Shm.name(),
         }
     }
 }
@@ -121,8 +127,13 @@ pub enum SelectError {
 /// # Errors
 /// The provider that was asked for can not serve it.
 pub fn select(kind: ProviderKind, address: IpAddr) -> Result<Selection, SelectError> {
-    if kind == ProviderKind::Soft {
-        return Ok(Selection::soft("as asked for".to_owned()));
+    let as_asked_for = "as asked for".to_owned();
+    match kind {
+        ProviderKind::Soft => return Ok(Selection::soft(as_asked_for)),
+        ProviderKind::Shm => {
+            return Ok(Selection { choice: Choice::Shm, reason: as_asked_for, down: None });
+        }
+        ProviderKind::Auto | ProviderKind::Verbs => {}
     }
     let question = Question { kind, address, interface: interface::name_of(address) };
     question.answer(sysfs::devices(Path::new(sysfs::CLASS)), || verbs::device_for(address))
@@ -314,7 +325,7 @@ mod tests {
             assert_eq!(kind.to_string().parse(), Ok(kind));
         }
         let error = "rdma".parse::<ProviderKind>().unwrap_err();
-        assert_eq!(error.to_string(), "\"rdma\" is not a provider: use auto, verbs or soft");
+        assert_eq!(error.to_string(), "\"rdma\" is not a provider: use auto, verbs, soft or shm");
     }
 
     #[test]

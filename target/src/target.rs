@@ -6,6 +6,7 @@ use std::net::{IpAddr, SocketAddr, UdpSocket};
 use std::sync::Arc;
 use std::time::Duration;
 
+use rdma::shm::{Shm, ShmDevice, ShmOptions};
 use rdma::soft::{EndpointError, PortChoice, Soft, SoftDevice, SoftOptions};
 use rdma::verbs::{Verbs, VerbsDevice, VerbsError, VerbsOptions};
 use rdma::{Choice, ProviderKind, Selection};
@@ -77,6 +78,9 @@ pub enum StartError {
         /// The cause for which it can not listen there.
         error: EndpointError,
     },
+    /// The shared-memory provider can not serve an address.
+    #[error("no shared memory with peers: {0}")]
+    Shm(io::Error),
     /// The verbs provider can not serve an address.
     #[error(transparent)]
     Verbs(#[from] VerbsError),
@@ -231,8 +235,14 @@ fn add_device(
             })?;
             assembly.add::<Soft>(device)?
         }
+        Choice::Shm => assembly.add::<Shm>(open_shm(config, address)?)?,
     };
     Ok((selection, refused))
+}
+
+fn open_shm(config: &Config, address: IpAddr) -> Result<ShmDevice, StartError> {
+    let options = ShmOptions { groups: config.cores.count(), ..ShmOptions::new(address) };
+    ShmDevice::open(&options).map_err(StartError::Shm)
 }
 
 fn open_verbs(config: &Config, address: IpAddr) -> Result<VerbsDevice, VerbsError> {
@@ -255,9 +265,14 @@ pub(crate) enum Reachable {
 /// It can not be served.
 pub(crate) fn try_address(config: &Config, address: IpAddr) -> Result<Reachable, StartError> {
     let selection = rdma::select(kind(config.provider), address)?;
-    if selection.choice == Choice::Verbs {
-        open_verbs(config, address)?;
-        return Ok(Reachable::Free);
+    match selection.choice {
+        Choice::Verbs => {
+            open_verbs(config, address)?;
+            return Ok(Reachable::Free);
+        }
+        // Listeners have names there, and no more than that can be taken.
+        Choice::Shm => return Ok(Reachable::Free),
+        Choice::Soft => {}
     }
     // A socket that shared the port, as those of a target do, would get packets that are for them.
     match UdpSocket::bind((address, rdma::soft::ROCE_PORT)) {
@@ -275,6 +290,7 @@ fn kind(choice: ProviderChoice) -> ProviderKind {
         ProviderChoice::Auto => ProviderKind::Auto,
         ProviderChoice::Verbs => ProviderKind::Verbs,
         ProviderChoice::Soft => ProviderKind::Soft,
+        ProviderChoice::Shm => ProviderKind::Shm,
     }
 }
 

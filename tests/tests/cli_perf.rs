@@ -57,6 +57,23 @@ fn counts_add_up() {
 }
 
 #[test]
+fn shared_memory_carries_reads_and_writes() {
+    let (_folder, daemon, content) = serve(&["--writable", "--provider", "shm"]);
+    let shm = ["--provider", "shm"];
+    let read = || feedrail(["read"]).args(daemon.options()).args(shm).run().success();
+    assert!(read() == content);
+    for (pattern, block) in [("randread", "4k"), ("randread", "1m"), ("randrw", "700")] {
+        let options = ["--rw", pattern, "--bs", block, "--iodepth", "32", "--number-ios", "200"];
+        let report = perf(&daemon, &[&options[..], &shm[..], &["--allow-writes"]].concat());
+        assert_eq!(report["provider"], "shm: as asked for");
+        let ios = |kind: &str| report["results"][kind]["total_ios"].as_u64().unwrap();
+        assert_eq!(ios("read") + ios("write"), 200, "{pattern} {block}");
+    }
+    let changed = read();
+    assert!(changed.len() == content.len() && changed != content, "nothing was written");
+}
+
+#[test]
 fn every_pattern_and_unaligned_blocks() {
     let (_folder, daemon, _) = serve(&["--writable"]);
     for (pattern, block) in [

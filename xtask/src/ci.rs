@@ -82,7 +82,7 @@ pub(crate) fn loom() -> Result<()> {
 /// property tests look for cases that failed before, in a file. Interpreted code takes hundreds of
 /// times as long, so there are fewer cases.
 pub(crate) fn miri() -> Result<()> {
-    let arguments = "run nightly cargo miri test --package feedrail-rdma --lib --target-dir out/miri roce::regions";
+    let arguments = "run nightly cargo miri test --package feedrail-rdma --lib --target-dir out/miri software::regions";
     crate::run(
         "rustup",
         &arguments.split(' ').collect::<Vec<_>>(),

@@ -21,7 +21,7 @@ pub(crate) enum Trust {
 
 /// Where DCQCN is on: the reaction to packets that a switch has marked.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Ecn {
+pub(crate) enum CongestionNotification {
     /// For each priority, of the side that receives (sends CNPs) and of the one that sends.
     PerPriority { notification: [bool; PRIORITIES], reaction: [bool; PRIORITIES] },
     /// For the whole device.
@@ -45,7 +45,7 @@ pub(crate) struct PriorityTable {
     mapped: BTreeMap<u8, u8>,
     pub(crate) pfc: Option<[bool; PRIORITIES]>,
     pub(crate) pause: Option<GlobalPause>,
-    pub(crate) ecn: Ecn,
+    pub(crate) ecn: CongestionNotification,
 }
 
 impl PriorityTable {
@@ -146,7 +146,12 @@ fn parse_pause(text: &str) -> Option<GlobalPause> {
     Some(GlobalPause { receive: value("RX")?, transmit: value("TX")? })
 }
 
-fn read_ecn(tree: &SystemTree, driver: &Driver, device: &str, interface: &str) -> Ecn {
+fn read_ecn(
+    tree: &SystemTree,
+    driver: &Driver,
+    device: &str,
+    interface: &str,
+) -> CongestionNotification {
     match driver {
         Driver::Mlx5 => {
             let side = |name: &str| {
@@ -158,19 +163,21 @@ fn read_ecn(tree: &SystemTree, driver: &Driver, device: &str, interface: &str) -
                 all?.try_into().ok()
             };
             match (side("roce_np"), side("roce_rp")) {
-                (Some(notification), Some(reaction)) => Ecn::PerPriority { notification, reaction },
-                _ => Ecn::Unknown,
+                (Some(notification), Some(reaction)) => {
+                    CongestionNotification::PerPriority { notification, reaction }
+                }
+                _ => CongestionNotification::Unknown,
             }
         }
         Driver::Bnxt => {
             let path = format!("sys/kernel/config/bnxt_re/{device}/ports/1/cc/ecn_enable");
             match tree.text(&path).as_deref() {
-                Some("0" | "0x0") => Ecn::Whole(false),
-                Some(_) => Ecn::Whole(true),
-                None => Ecn::Unknown,
+                Some("0" | "0x0") => CongestionNotification::Whole(false),
+                Some(_) => CongestionNotification::Whole(true),
+                None => CongestionNotification::Unknown,
             }
         }
-        _ => Ecn::Unknown,
+        _ => CongestionNotification::Unknown,
     }
 }
 
@@ -184,7 +191,7 @@ mod tests {
             mapped: BTreeMap::new(),
             pfc: None,
             pause: None,
-            ecn: Ecn::Unknown,
+            ecn: CongestionNotification::Unknown,
         }
     }
 

@@ -2,7 +2,7 @@
 
 use super::device::{Driver, RdmaDevice, RdmaPort};
 use super::finding::{Advice, DoctorFinding, FindingId};
-use super::priority::{Ecn, PriorityTable, Trust};
+use super::priority::{CongestionNotification, PriorityTable, Trust};
 
 /// The DSCP and priority that NICs are usually configured for: AF31.
 const USUAL_DSCP: u8 = 26;
@@ -205,7 +205,7 @@ impl Traffic<'_> {
                 .to_owned()
         };
         match self.table.ecn {
-            Ecn::PerPriority { notification, reaction } => {
+            CongestionNotification::PerPriority { notification, reaction } => {
                 let off: Vec<&str> = [("roce_np", notification), ("roce_rp", reaction)]
                     .into_iter()
                     .filter(|(_, on)| !on[number])
@@ -224,8 +224,8 @@ impl Traffic<'_> {
                     Advice::Mend(off.iter().map(command).collect()),
                 ))
             }
-            Ecn::Whole(true) => None,
-            Ecn::Whole(false) => {
+            CongestionNotification::Whole(true) => None,
+            CongestionNotification::Whole(false) => {
                 let folder = format!("/sys/kernel/config/bnxt_re/{device}/ports/1/cc");
                 let set = |file: &str, value| format!("echo -n {value} > {folder}/{file}");
                 Some(self.finding(
@@ -240,7 +240,7 @@ impl Traffic<'_> {
                     ]),
                 ))
             }
-            Ecn::Unknown => Some(DoctorFinding {
+            CongestionNotification::Unknown => Some(DoctorFinding {
                 advice: match self.device.driver {
                     Driver::Bnxt => Advice::Look(vec![
                         format!("mkdir -p /sys/kernel/config/bnxt_re/{device}"),

@@ -2,6 +2,7 @@
 
 use std::net::IpAddr;
 
+use rdma::shm::{Shm, ShmDevice, ShmOptions};
 use rdma::soft::{PortChoice, Soft, SoftDevice, SoftOptions};
 use rdma::verbs::{Verbs, VerbsDevice, VerbsOptions};
 use rdma::{Choice, select};
@@ -32,6 +33,7 @@ pub(crate) fn open(
     let engine = match selection.choice {
         Choice::Verbs => open_verbs(source, host, options)?,
         Choice::Soft => open_soft(source, host)?,
+        Choice::Shm => open_shm(source, host)?,
     };
     Ok(OpenedDevice { engine, reason: selection.to_string() })
 }
@@ -52,6 +54,11 @@ fn open_soft(source: IpAddr, host: HostIdentity) -> Result<Box<dyn ErasedEngine>
     let device =
         SoftDevice::open(&SoftOptions::new(source, port)).map_err(|error| refused(&error))?;
     Ok(Box::new(HostEngine::<Soft>::new(device, host)?))
+}
+
+fn open_shm(source: IpAddr, host: HostIdentity) -> Result<Box<dyn ErasedEngine>, Error> {
+    let device = ShmDevice::open(&ShmOptions::new(source)).map_err(|error| refused(&error))?;
+    Ok(Box::new(HostEngine::<Shm>::new(device, host)?))
 }
 
 fn refused(error: &dyn std::error::Error) -> Error {

@@ -332,6 +332,17 @@ pub enum UnreachableCause {
          right"
     )]
     Refused,
+    /// No process of this machine listens at the address in shared memory.
+    #[error(
+        "nothing shares memory at the address; start a target there, on this machine, with \
+         `--provider shm`"
+    )]
+    NotShared,
+    /// The process that listens at the address in shared memory is another user's.
+    #[error(
+        "another user's process has the address in shared memory; run target and host as one user"
+    )]
+    Untrusted,
     /// No answer within the retries.
     #[error(
         "no answer; look whether the address is right, a target runs there, and UDP port 4791 is open \
@@ -352,6 +363,8 @@ impl UnreachableCause {
             rdma::ConnectFailure::Address => Self::Address,
             rdma::ConnectFailure::Route => Self::Route,
             rdma::ConnectFailure::Refused => Self::Refused,
+            rdma::ConnectFailure::NotShared => Self::NotShared,
+            rdma::ConnectFailure::Untrusted => Self::Untrusted,
             rdma::ConnectFailure::GivenUp => Self::GivenUp,
             rdma::ConnectFailure::Stale => Self::Stale,
             // `Unreachable`, and what later versions of `rdma` may tell apart from it.

@@ -11,6 +11,8 @@ pub enum RdmaProvider {
     Verbs,
     /// RoCE v2 in userspace over UDP.
     Soft,
+    /// Shared memory, with targets on this machine only.
+    Shm,
 }
 
 impl RdmaProvider {
@@ -19,6 +21,7 @@ impl RdmaProvider {
             Self::Auto => rdma::ProviderKind::Auto,
             Self::Verbs => rdma::ProviderKind::Verbs,
             Self::Soft => rdma::ProviderKind::Soft,
+            Self::Shm => rdma::ProviderKind::Shm,
         }
     }
 }

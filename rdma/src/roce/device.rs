@@ -14,7 +14,7 @@ use super::engine::ConnectionRoute;
 use super::mailbox::Mailbox;
 use super::numbers::{Numbers, owner_of};
 use super::random::{Entropy, Random};
-use super::regions::{self, DomainId, Regions, SoftwareRegion, Window};
+use super::regions::{DomainId, Regions, SoftwareRegion, Window, table_full};
 use super::wire::{Datagram, IpId};
 use super::{Fabric, RoceCm, RoceGroup};
 use crate::{Access, Caps, Device, DeviceEvent, DeviceStats, GroupConfig, Mem};
@@ -198,24 +198,8 @@ impl<F: Fabric> Device<F> for RoceDevice<F> {
     }
 
     unsafe fn register(&self, memory: Mem<'_>, access: Access) -> io::Result<SoftwareRegion> {
-        let Mem::Host { addr, length } = memory else {
-            return Err(io::Error::new(
-                io::ErrorKind::Unsupported,
-                "a software device registers host memory only, no dma-buf",
-            ));
-        };
-        if access.contains(Access::REMOTE_WRITE) && !access.contains(Access::LOCAL_WRITE) {
-            return Err(io::Error::new(
-                io::ErrorKind::InvalidInput,
-                "memory that the peer may write must be writable for us as well",
-            ));
-        }
-        let addr = addr.expose_provenance() as u64;
-        // SAFETY: the caller keeps the memory mapped until the region is dropped, which retires the
-        // key.
-        let key = unsafe { self.shared.regions.register(self.domain, addr, length as u64, access) };
-        let key = key.ok_or_else(table_full)?;
-        Ok(SoftwareRegion::new(self.shared.regions.clone(), key))
+        // SAFETY: as the caller promises.
+        unsafe { SoftwareRegion::register(&self.shared.regions, self.domain, memory, access) }
     }
 
     fn window(&self) -> io::Result<Window> {
@@ -259,11 +243,4 @@ impl<F: Fabric> Device<F> for RoceDevice<F> {
             queue_pairs: self.shared.numbers.count(),
         }
     }
-}
-
-fn table_full() -> io::Error {
-    io::Error::other(format!(
-        "the device has its {} memory regions and windows in use",
-        regions::MAX_ENTRIES
-    ))
 }

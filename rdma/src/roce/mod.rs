@@ -11,19 +11,13 @@ mod fabric;
 mod group;
 mod gsi;
 pub(crate) mod icrc;
-mod mailbox;
 mod memory;
-mod numbers;
 mod paths;
-mod place;
-mod qp_table;
-pub(crate) mod random;
-mod regions;
-mod section;
 mod sleep;
-mod sync;
 mod timers;
 pub(crate) mod wire;
+
+use crate::software::{mailbox, numbers, place, qp_table, random, regions};
 
 pub use cm::RoceCm;
 pub use device::RoceDevice;

@@ -11,10 +11,10 @@ use crate::Time;
 
 /// The way of packets through a bottleneck.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
-pub(super) enum Passage {
+pub(super) enum LinkDirection {
     /// To the devices behind it.
     Inward,
-    /// From them.
+    /// From the devices behind it.
     Outward,
 }
 
@@ -27,13 +27,13 @@ pub struct BottleneckStats {
     pub outward: LinkStats,
 }
 
-pub(super) struct Bottleneck {
+pub(super) struct SimBottleneck {
     behind: BTreeSet<IpAddr>,
     inward: Link,
     outward: Link,
 }
 
-impl Bottleneck {
+impl SimBottleneck {
     pub(super) fn new(
         behind: BTreeSet<IpAddr>,
         [inward, outward]: [LinkConfig; 2],
@@ -57,18 +57,18 @@ impl Bottleneck {
     }
 
     /// Whether packets between two addresses pass it, and in which direction.
-    pub(super) fn passage(&self, from: IpAddr, to: IpAddr) -> Option<Passage> {
+    pub(super) fn passage(&self, from: IpAddr, to: IpAddr) -> Option<LinkDirection> {
         match (self.behind.contains(&from), self.behind.contains(&to)) {
-            (false, true) => Some(Passage::Inward),
-            (true, false) => Some(Passage::Outward),
+            (false, true) => Some(LinkDirection::Inward),
+            (true, false) => Some(LinkDirection::Outward),
             _ => None,
         }
     }
 
-    pub(super) const fn link(&mut self, passage: Passage) -> &mut Link {
+    pub(super) const fn link(&mut self, passage: LinkDirection) -> &mut Link {
         match passage {
-            Passage::Inward => &mut self.inward,
-            Passage::Outward => &mut self.outward,
+            LinkDirection::Inward => &mut self.inward,
+            LinkDirection::Outward => &mut self.outward,
         }
     }
 

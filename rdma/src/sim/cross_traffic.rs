@@ -124,7 +124,7 @@ struct SourceState {
     config: CrossSource,
     /// When its next packet leaves.
     next: Time,
-    /// When it pauses.
+    /// When it begins to pause.
     ends: Time,
 }
 
@@ -239,7 +239,7 @@ mod tests {
     use super::*;
 
     const MILLISECOND: Duration = Duration::from_millis(1);
-    /// 1 Gbit/s.
+    /// 1 Gbit/s, in bytes per second.
     const RATE: u64 = 125_000_000;
 
     /// What others do in a second, seen each millisecond.

@@ -9,7 +9,7 @@ use roce_proto::Qpn;
 use roce_proto::wire::Ecn;
 use splitmix64::SplitMix64;
 
-use super::bottleneck::{Bottleneck, BottleneckStats, Passage};
+use super::bottleneck::{BottleneckStats, LinkDirection, SimBottleneck};
 use super::{LinkConfig, SimConfig};
 use crate::roce::owner_of;
 use crate::{DeviceEvent, Time};
@@ -61,7 +61,7 @@ pub(super) struct Network {
     in_flight: BinaryHeap<Reverse<DatagramInFlight>>,
     nodes: BTreeMap<IpAddr, Node>,
     cuts: BTreeSet<(IpAddr, IpAddr)>,
-    bottleneck: Option<Bottleneck>,
+    bottleneck: Option<SimBottleneck>,
     stats: SimNetworkStats,
 }
 
@@ -113,7 +113,7 @@ struct DatagramInFlight {
 /// Where a packet arrives next.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 enum Hop {
-    Bottleneck(Passage),
+    Bottleneck(LinkDirection),
     Device,
 }
 
@@ -177,13 +177,13 @@ impl SimNetwork {
             Some(bottleneck) => bottleneck.set(behind, [inward, outward], now),
             none => {
                 let random = &mut network.random;
-                *none = Some(Bottleneck::new(behind, [inward, outward], now, random));
+                *none = Some(SimBottleneck::new(behind, [inward, outward], now, random));
             }
         }
     }
 
-    /// Takes the bottleneck away; returns its counts, if there was one. Packets that wait in a queue
-    /// still arrive.
+    /// Takes the bottleneck away; returns its counts, if there was one. Packets that wait in a
+    /// queue still arrive.
     pub fn remove_bottleneck(&self) -> Option<BottleneckStats> {
         let network = &mut *self.lock();
         let now = network.now;
@@ -304,7 +304,7 @@ impl Network {
     }
 
     /// Has a packet enter the queue of the bottleneck.
-    fn pass(&mut self, now: Time, passage: Passage, mut packet: SimDatagram) {
+    fn pass(&mut self, now: Time, passage: LinkDirection, mut packet: SimDatagram) {
         let Some(bottleneck) = &mut self.bottleneck else { return self.travel(now, packet) };
         let bytes = packet.bytes.len() as u64 + LINK_OVERHEAD;
         match bottleneck.link(passage).carry(now, bytes, packet.ecn) {

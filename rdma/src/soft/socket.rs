@@ -12,7 +12,7 @@ use socket2::{Domain, Protocol, Socket, Type};
 use super::options::{EndpointError, PortChoice, SoftOptions};
 use super::{owner, route};
 use crate::roce::ROCE_PORT;
-use crate::roce::random::Random;
+use crate::software::random::Random;
 
 const SOL_UDP: i32 = 17;
 const UDP_SEGMENT: i32 = 103;

@@ -4,6 +4,7 @@ use std::net::{IpAddr, Ipv4Addr};
 use std::sync::atomic::{AtomicU32, Ordering};
 use std::time::{Duration, Instant};
 
+use rdma::shm::{Shm, ShmDevice, ShmOptions};
 use rdma::sim::{Sim, SimConfig, SimDevice, SimNetwork};
 use rdma::soft::{PortChoice, Soft, SoftDevice, SoftOptions};
 use rdma::verbs::{Verbs, VerbsDevice, VerbsOptions};
@@ -70,6 +71,46 @@ impl Bench for SoftBench {
 
     fn nobody(&mut self) -> IpAddr {
         address()
+    }
+}
+
+/// Shared memory, and the real clock.
+pub struct ShmBench {
+    start: Instant,
+}
+
+impl ShmBench {
+    #[expect(clippy::disallowed_methods, reason = "this is the driver")]
+    pub fn new() -> Self {
+        Self { start: Instant::now() }
+    }
+}
+
+impl Bench for ShmBench {
+    type Provider = Shm;
+
+    fn device(&mut self, groups: usize) -> ShmDevice {
+        ShmDevice::open(&ShmOptions { groups, ..ShmOptions::new(address()) })
+            .expect("open a device for shared memory")
+    }
+
+    fn now(&self) -> Time {
+        #[expect(clippy::disallowed_methods, reason = "this is the driver")]
+        let elapsed = Instant::now() - self.start;
+        Time::ZERO + elapsed
+    }
+
+    fn wait(&mut self, hosts: &[&Host<Shm>], deadline: Option<Time>) {
+        let now = self.now();
+        wait_for_any(hosts, deadline.map(|deadline| deadline - now));
+    }
+
+    fn nobody(&mut self) -> IpAddr {
+        address()
+    }
+
+    fn differences(&self) -> &'static Differences {
+        &differences::SHARED_MEMORY
     }
 }
 

@@ -6,6 +6,8 @@ use rdma::ConnectFailure;
 pub struct Differences {
     /// How a connection fails to come about at an address without a host.
     pub an_unreachable_peer_fails_waiting_connections: &'static [ConnectFailure],
+    /// Whether a peer without a listener at the port is told from an address without a peer.
+    pub tells_ports_apart: bool,
     /// Whether the group sees packets, and counts those that say receiver-not-ready.
     pub counts_packets: bool,
     /// Whether a host that goes away says goodbye to its peers all the same: the kernel does it for
@@ -23,11 +25,22 @@ pub struct Differences {
 /// A provider that sees its packets.
 pub const ENGINE: Differences = Differences {
     an_unreachable_peer_fails_waiting_connections: &[ConnectFailure::Refused],
+    tells_ports_apart: true,
     counts_packets: true,
     disconnects_on_exit: false,
     checks_writes_at_once: false,
     uses_newest_receive: true,
     faults: &[],
+};
+
+/// Shared memory. A listener is a name of address and port, and the kernel closes what a process
+/// had open.
+pub const SHARED_MEMORY: Differences = Differences {
+    an_unreachable_peer_fails_waiting_connections: &[ConnectFailure::NotShared],
+    tells_ports_apart: false,
+    disconnects_on_exit: true,
+    checks_writes_at_once: true,
+    ..ENGINE
 };
 
 /// Verbs on a device that does all as it should.
@@ -36,6 +49,7 @@ pub const VERBS: Differences = Differences {
         ConnectFailure::Address,
         ConnectFailure::Unreachable,
     ],
+    tells_ports_apart: true,
     counts_packets: false,
     disconnects_on_exit: true,
     checks_writes_at_once: true,

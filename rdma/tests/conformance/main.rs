@@ -42,6 +42,7 @@ macro_rules! some_or_return {
 macro_rules! every_provider {
     ($($cases:tt)*) => {
         conformance!(soft, crate::benches::SoftBench::new(); $($cases)*);
+        conformance!(shm, crate::benches::ShmBench::new(); $($cases)*);
         conformance!(sim, crate::benches::SimBench::quiet(); $($cases)*);
         conformance!(verbs, some_or_return!(crate::benches::VerbsBench::new()); $($cases)*);
     };

@@ -29,7 +29,7 @@ pub struct QueuePairCounters {
     pub rnr_naks_received: u64,
     /// Packets that came with Congestion Experienced.
     pub ecn_marked_packets: u64,
-    /// Congestion notifications sent.
+    /// Congestion notifications that were sent.
     pub notifications_sent: u64,
     /// Congestion notifications that came, and were heeded.
     pub notifications_handled: u64,

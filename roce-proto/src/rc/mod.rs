@@ -17,8 +17,8 @@
 //! which packets are sent again, and when, while the specification's timeout and retry count decide
 //! when the peer is given up (`retransmit_timer.rs`); after a loss one packet leaves alone before
 //! the others (`requester.rs`); responses to READs are taken out of order, and only the missing
-//! part is asked for again (`completer.rs`); between peers that agreed to it, RDMA WRITEs are placed
-//! out of order, and only the missing packets are sent again (`received_ahead.rs`,
+//! part is asked for again (`completer.rs`); between peers that agreed to it, RDMA WRITEs are
+//! placed out of order, and only the missing packets are sent again (`received_ahead.rs`,
 //! `request_repair.rs`); a refusal is repeated to a peer that did not receive
 //! it, though the queue pair is in ERROR (`responder.rs`).
 //!

@@ -114,8 +114,8 @@ impl Early {
         (first < to).then(|| (first, self.next(first, to, true)))
     }
 
-    /// The first packet of those `from..to` after the oldest that has come, or that has not; `to` if
-    /// there is none.
+    /// The first packet of those `from..to` after the oldest that has come, or that has not; `to`
+    /// if there is none.
     fn next(&self, from: u32, to: u32, has_come: bool) -> u32 {
         let mut at = from;
         while at < to {

@@ -69,7 +69,7 @@ impl ReadRepair {
         }
     }
 
-    /// A response came.
+    /// A response came, be it a second time.
     pub(super) fn came(&mut self, psn: Psn) {
         if self.latest.is_none_or(|latest| latest.is_before(psn)) {
             self.latest = Some(psn);

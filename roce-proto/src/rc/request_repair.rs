@@ -16,9 +16,9 @@ pub(super) struct RequestRepair {
     arrived: PsnSet,
     /// They are missing, and to be sent again. They are not charged to the window.
     due: PsnSet,
-    /// Sent again in this round. Packets that were sent again before it are late, or were lost, when
-    /// it is over: then packets that were sent for the first time in it have come, or there was time
-    /// for it.
+    /// Sent again in this round. Packets that were sent again before it are late, or were lost,
+    /// when it is over: then packets that were sent for the first time in it have come, or there
+    /// was time for it.
     again: PsnSet,
     /// Sent again in the round before.
     again_before: PsnSet,

@@ -183,7 +183,7 @@ mod tests {
         assert!((54..=60).contains(&awaited), "{awaited} packets");
     }
 
-    /// A peer that withholds its responses is asked again, on a long path later than on a short one.
+    /// A peer that withholds its responses is asked again, later on a long path.
     #[test]
     fn missing_responses_are_forgotten() {
         for (round_trip_ms, still_awaited_ms, forgotten_ms) in [(1, 9, 30), (50, 99, 250)] {

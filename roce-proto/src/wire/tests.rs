@@ -149,8 +149,8 @@ fn icrc_by_the_book(
     crc32fast::hash(&covered).to_le_bytes()
 }
 
-/// The UDP payload of the congestion notification that an adapter's vendor gives as an example: from
-/// 22.22.22.8, port 56238, to queue pair 0xD2 of 22.22.22.7, with the identification 0x98C6.
+/// The UDP payload of the congestion notification that an adapter's vendor gives as an example:
+/// from 22.22.22.8, port 56238, to queue pair 0xD2 of 22.22.22.7, with the identification 0x98C6.
 const NOTIFICATION: [u8; 32] = [
     0x81, 0x00, 0xFF, 0xFF, 0x40, 0x00, 0x00, 0xD2, 0x00, 0x00, 0x00, 0x00, // BTH
     0x00, 0x00, 0x00, 0x00, 0x00, 0x00, 0x00, 0x00, // reserved

@@ -63,6 +63,8 @@ pub enum ProviderChoice {
     Verbs,
     /// RoCE v2 in userspace over UDP.
     Soft,
+    /// Shared memory, with hosts on this machine that run as the same user or as root.
+    Shm,
 }
 
 impl fmt::Display for ProviderChoice {
@@ -71,6 +73,7 @@ impl fmt::Display for ProviderChoice {
             Self::Auto => "auto",
             Self::Verbs => "verbs",
             Self::Soft => "soft",
+            Self::Shm => "shm",
         })
     }
 }

@@ -81,6 +81,7 @@ impl PathProbe<'_> {
             ProviderArg::Auto => ProviderKind::Auto,
             ProviderArg::Verbs => ProviderKind::Verbs,
             ProviderArg::Soft => ProviderKind::Soft,
+            ProviderArg::Shm => ProviderKind::Shm,
         };
         let provider = select(kind, source).map_or_else(|e| e.to_string(), |s| s.to_string());
         let addresses = tree.addresses()?;

@@ -34,9 +34,9 @@ impl Halving {
     }
 
     /// Packets that cost `bytes` were acknowledged while this window had held packets up.
-    /// `doubles` holds on long paths, where the window may double each round trip as long as nothing
-    /// was lost (RFC 5681, 3.1). On short ones it soon has grown by packets, and many senders that
-    /// double at once overrun one buffer.
+    /// `doubles` holds on long paths, where the window may double each round trip as long as
+    /// nothing was lost (RFC 5681, 3.1). On short ones it soon has grown by packets, and many
+    /// senders that double at once overrun one buffer.
     pub(super) fn on_ack(&mut self, now: Time, bytes: u64, doubles: bool) {
         if self.limit < self.ceiling {
             let step =

@@ -25,7 +25,7 @@ struct MarkedRounds {
 }
 
 impl MarkedShare {
-    /// All of it.
+    /// The share when all of it meets congestion.
     pub(crate) const WHOLE: u64 = 1 << 20;
     /// RFC 8257, 4.2: the latest round trip counts a sixteenth.
     const GAIN: u64 = 16;

@@ -12,7 +12,7 @@ const SHORTEST_ROUND_TRIP: Duration = Duration::from_micros(200);
 /// Halved, a sender over a path of 10 ms is woken twice as often.
 const BURST: Duration = Duration::from_micros(500);
 
-/// A token bucket.
+/// A token bucket, from which packets take as many tokens as they cost.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Pacer {
     tokens: u64,

@@ -47,7 +47,7 @@ fn a_queue_pair_notifies_at_most_every_50_us() {
             assert!(far, "{op:?} at {round_trip_us} us: {times:?}");
             let sent = pair.ends[receiver].qps[0].counters();
             assert_eq!(sent.notifications_sent, times.len() as u64);
-            // Notifications the other way, for marked acknowledgements and requests, are marked too.
+            // Notifications the other way, for marked ACKs and requests, are marked too.
             let marked = pair.queues[1 - receiver].marked;
             let notifications = left[1 - receiver].len() as u64;
             assert!((marked - notifications..=marked).contains(&sent.ecn_marked_packets));

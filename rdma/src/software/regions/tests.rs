@@ -24,7 +24,7 @@ fn register(regions: &Arc<Regions>, memory: &mut [u8], access: Access) -> Softwa
     let addr = memory.as_mut_ptr().expose_provenance() as u64;
     // SAFETY: the tests drop the region before the memory.
     let key = unsafe { regions.register(DOMAIN, addr, memory.len() as u64, access) };
-    SoftwareRegion::new(regions.clone(), key.expect("room in the table"))
+    SoftwareRegion { regions: regions.clone(), key: key.expect("room in the table") }
 }
 
 fn address(memory: &[u8]) -> u64 {

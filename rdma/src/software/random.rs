@@ -8,7 +8,8 @@ use chacha20::rand_core::{Rng, SeedableRng};
 use splitmix64::SplitMix64;
 
 /// Where the random numbers of a device come from. A network names its kind
-/// ([`super::Fabric::Entropy`]), so that a device that strangers reach cannot be given a seed.
+/// ([`crate::roce::Fabric::Entropy`]), so that a device that strangers reach cannot be given a
+/// seed.
 pub trait Entropy {
     /// A stream that tells nothing about any other.
     ///

@@ -4,8 +4,8 @@ use loom::sync::Arc;
 use loom::sync::atomic::{AtomicBool, Ordering};
 use loom::thread;
 
-use crate::roce::section::Sections;
-use crate::roce::sync::{AtomicU32, Ordering as KeyOrdering};
+use crate::software::section::Sections;
+use crate::software::sync::{AtomicU32, Ordering as KeyOrdering};
 
 /// A key, a section around its use, and memory that says whether it is still there.
 #[test]

@@ -10,6 +10,7 @@
 #![expect(unsafe_code, reason = "hands out access to registered memory")]
 
 use std::collections::VecDeque;
+use std::io;
 use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
 
 use super::place;
@@ -17,7 +18,7 @@ use super::random::Random;
 use super::section::{Section, Sections};
 use super::sync::{AtomicU32, AtomicU64, Ordering};
 use crate::deliberate_bugs::{self, Bug};
-use crate::{Access, Bind, RegionHandle, WindowHandle};
+use crate::{Access, Bind, Mem, RegionHandle, WindowHandle};
 
 const GENERATION_BITS: u32 = 14;
 const CHUNK: usize = 1024;
@@ -324,6 +325,74 @@ impl<'a> DomainView<'a> {
         Ok(unsafe { place::bytes(addr, length as usize) })
     }
 
+    /// Copies memory that other processes share to where the local key allows it.
+    ///
+    /// # Safety
+    /// `source` is readable for `length` bytes and belongs to no region.
+    pub(crate) unsafe fn copy_to_local(
+        &self,
+        lkey: u32,
+        addr: u64,
+        source: *const u8,
+        length: u32,
+    ) -> Result<(), Denied> {
+        self.check_local(lkey, addr, length.into(), Access::LOCAL_WRITE)?;
+        // SAFETY: the region is registered for writing and stays so while the section is open.
+        unsafe { place::copy_from(addr, source, length as usize) };
+        Ok(())
+    }
+
+    /// Copies memory that other processes share to where the remote key allows it.
+    ///
+    /// # Safety
+    /// `source` is as for [`DomainView::copy_to_local`].
+    pub(crate) unsafe fn copy_to_remote(
+        &self,
+        (rkey, qpn): (u32, u32),
+        addr: u64,
+        source: *const u8,
+        length: u32,
+    ) -> Result<(), Denied> {
+        self.check_remote(rkey, addr, length.into(), Access::REMOTE_WRITE, qpn)?;
+        // SAFETY: as in `copy_to_local`; a window's region was found registered as well.
+        unsafe { place::copy_from(addr, source, length as usize) };
+        Ok(())
+    }
+
+    /// Copies what a local key opens to memory that other processes share.
+    ///
+    /// # Safety
+    /// `target` is writable for `length` bytes and belongs to no region.
+    pub(crate) unsafe fn copy_from_local(
+        &self,
+        lkey: u32,
+        addr: u64,
+        target: *mut u8,
+        length: u32,
+    ) -> Result<(), Denied> {
+        self.check_local(lkey, addr, length.into(), Access::NONE)?;
+        // SAFETY: as in `copy_to_local`.
+        unsafe { place::copy_to(addr, target, length as usize) };
+        Ok(())
+    }
+
+    /// Copies what a remote key opens to memory that other processes share.
+    ///
+    /// # Safety
+    /// `target` is as for [`DomainView::copy_from_local`].
+    pub(crate) unsafe fn copy_from_remote(
+        &self,
+        (rkey, qpn): (u32, u32),
+        addr: u64,
+        target: *mut u8,
+        length: u32,
+    ) -> Result<(), Denied> {
+        self.check_remote(rkey, addr, length.into(), Access::REMOTE_READ, qpn)?;
+        // SAFETY: as in `copy_to_remote`.
+        unsafe { place::copy_to(addr, target, length as usize) };
+        Ok(())
+    }
+
     /// Opens a window to the peer of our queue pair `qpn`.
     pub(crate) fn bind(&self, qpn: u32, bind: &Bind) -> Result<(), Denied> {
         let RegionHandle(region) = bind.region;
@@ -434,10 +503,40 @@ pub struct SoftwareRegion {
 }
 
 impl SoftwareRegion {
-    /// Takes over the registration `key`.
-    pub(crate) fn new(regions: Arc<Regions>, key: u32) -> Self {
-        Self { regions, key }
+    /// Registers memory of a protection domain with `regions`.
+    ///
+    /// # Safety
+    /// The memory is as [`crate::Device::register`] asks for.
+    pub(crate) unsafe fn register(
+        regions: &Arc<Regions>,
+        domain: DomainId,
+        memory: Mem<'_>,
+        access: Access,
+    ) -> io::Result<Self> {
+        let Mem::Host { addr, length } = memory else {
+            return Err(io::Error::new(
+                io::ErrorKind::Unsupported,
+                "a software device registers host memory only, no dma-buf",
+            ));
+        };
+        if access.contains(Access::REMOTE_WRITE) && !access.contains(Access::LOCAL_WRITE) {
+            return Err(io::Error::new(
+                io::ErrorKind::InvalidInput,
+                "memory that the peer may write must be writable for us as well",
+            ));
+        }
+        let addr = addr.expose_provenance() as u64;
+        // SAFETY: the caller keeps the memory mapped until the region is dropped, which retires the
+        // key.
+        let key = unsafe { regions.register(domain, addr, length as u64, access) };
+        let key = key.ok_or_else(table_full)?;
+        Ok(Self { regions: Arc::clone(regions), key })
     }
+}
+
+/// The error of a device whose table has no room.
+pub(crate) fn table_full() -> io::Error {
+    io::Error::other(format!("the device has its {MAX_ENTRIES} memory regions and windows in use"))
 }
 
 impl crate::MemoryRegion for SoftwareRegion {

@@ -1,0 +1,37 @@
+//! What the ends of a connection have agreed on.
+
+use core::time::Duration;
+
+use crate::ConnParams;
+
+/// The most RDMA READs that one end has in flight.
+pub(super) const MAX_DEPTH: u8 = 16;
+/// The acknowledge time-out without an option that sets it, as an exponent: 0.54 s. As for `soft`,
+/// it decides how long a silent peer is believed in.
+pub(super) const ACK_TIMEOUT_EXPONENT: u8 = 17;
+const MAX_EXPONENT: u8 = 31;
+
+/// The parameters of a connected queue pair.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct LinkAgreement {
+    /// RDMA READs that we may have in flight.
+    pub(super) initiator_depth: u8,
+    /// RDMA READs that the peer may have in flight.
+    pub(super) responder_resources: u8,
+    /// Retries of a request that finds no receive; 7 for no limit.
+    pub(super) rnr_retry_count: u8,
+    /// How long a peer may do nothing about the requests that it has.
+    pub(super) patience: Duration,
+}
+
+impl LinkAgreement {
+    pub(super) fn new(params: &ConnParams, ack_timeout_exponent: u8) -> Self {
+        let timeout = Duration::from_nanos(4096 << ack_timeout_exponent.min(MAX_EXPONENT));
+        Self {
+            initiator_depth: params.initiator_depth.min(MAX_DEPTH),
+            responder_resources: params.responder_resources.min(MAX_DEPTH),
+            rnr_retry_count: params.rnr_retry_count,
+            patience: timeout * (u32::from(params.retry_count) + 1),
+        }
+    }
+}

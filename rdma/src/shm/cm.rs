@@ -1,0 +1,717 @@
+//! The connection manager of a shared-memory device.
+
+use core::time::Duration;
+use std::collections::{BTreeMap, VecDeque};
+use std::io;
+use std::net::SocketAddr;
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::sync::Arc;
+use std::sync::atomic::Ordering;
+
+use rustix::event::Timespec;
+use rustix::event::epoll::{self, CreateFlags, EventData, EventFlags};
+
+use super::agreement::{ACK_TIMEOUT_EXPONENT, LinkAgreement, MAX_DEPTH};
+use super::device::{ShmDevice, ShmDeviceShared, ShmGroupMessage};
+use super::group::{ShmGroupHandle, ShmNewQp};
+use super::link::{LinkOffer, ShmLink};
+use super::message::{CmMessageKind, ShmCmMessage};
+use super::queue_pair::ShmQueuePair;
+use super::socket::{self, Incoming};
+use super::work_limits::WorkLimits;
+use crate::software::random::{Entropy, Random, SystemEntropy};
+use crate::{
+    CmError, CmEvent, ConnId, ConnOptions, ConnParams, ConnectFailure, ConnectionManager,
+    PrivateData, QpConfig, REJECT_CONSUMER_DEFINED, Shm, Time,
+};
+
+/// How long a peer may take to answer a request or an accept: as long as that of `soft`.
+const ANSWER_PATIENCE: Duration = Duration::from_secs(20);
+/// How long a peer may take from its connection to its request, which it sends at once.
+const REQUEST_PATIENCE: Duration = Duration::from_secs(5);
+/// How long a peer may take to answer that the connection ends.
+const GOODBYE_PATIENCE: Duration = Duration::from_secs(2);
+/// How soon a listener is asked again that has too many connections to accept.
+const ASK_AGAIN_AFTER: Duration = Duration::from_millis(1);
+/// How often the sockets are looked at, at most. It costs a system call.
+const LOOK_INTERVAL: Duration = Duration::from_micros(50);
+/// The most private data of a request and a reject, as on other providers.
+const REQUEST_PRIVATE_BYTES: usize = 56;
+const REJECT_PRIVATE_BYTES: usize = 148;
+/// Ports from which a listener's free one is taken, and which stand for the active side.
+const FREE_PORTS: core::ops::Range<u16> = 0x8000..0xFFFF;
+/// Connections that have not sent their request; more have to wait in the listener's queue.
+const MAX_SILENT: usize = 256;
+const EVENTS: usize = 64;
+
+/// The connection manager of a shared-memory device.
+pub struct ShmCm {
+    shared: Arc<ShmDeviceShared>,
+    sockets: BTreeMap<ConnId, ShmEndpoint>,
+    events: VecDeque<CmEvent>,
+    next_id: u64,
+    random: Random,
+    sleep: OwnedFd,
+    now: Time,
+    look_again: Time,
+    /// Connections that have not sent their request.
+    silent: usize,
+}
+
+/// A listener or a connection.
+enum ShmEndpoint {
+    Listener {
+        socket: OwnedFd,
+        local: SocketAddr,
+        options: ConnOptions,
+    },
+    /// A peer that has not sent its request.
+    Silent {
+        socket: OwnedFd,
+        listener: ConnId,
+        deadline: Time,
+    },
+    Connection(Box<ShmConnection>),
+}
+
+struct ShmConnection {
+    local: SocketAddr,
+    peer: SocketAddr,
+    options: ConnOptions,
+    qp: Option<QpName>,
+    socket: Option<OwnedFd>,
+    /// What we ask for or what was agreed, as we see it.
+    params: ConnParams,
+    ack_timeout_exponent: u8,
+    stage: ConnStage,
+    deadline: Option<Time>,
+}
+
+enum ConnStage {
+    /// Active: without queue pair, or not asked to connect.
+    Resolved(Option<LinkOffer>),
+    /// Active: the listener had no room; asks again until this time.
+    Knocking {
+        offer: LinkOffer,
+        until: Time,
+    },
+    /// Active: waits for the answer.
+    Asked,
+    /// Passive: waits for the caller.
+    Requested(Option<ShmLink>),
+    /// Passive: waits until the peer is ready.
+    Accepted,
+    Established,
+    /// We have said that it ends.
+    Ending,
+    Over,
+}
+
+/// The queue pair of a connection, which its group has.
+#[derive(Clone, Copy)]
+struct QpName {
+    group: u8,
+    number: (u32, u64),
+}
+
+impl ShmCm {
+    pub(super) fn new(shared: Arc<ShmDeviceShared>) -> io::Result<Self> {
+        Ok(Self {
+            shared,
+            sockets: BTreeMap::new(),
+            events: VecDeque::new(),
+            next_id: 0,
+            random: SystemEntropy.stream()?,
+            sleep: epoll::create(CreateFlags::CLOEXEC)?,
+            now: Time::ZERO,
+            look_again: Time::ZERO,
+            silent: 0,
+        })
+    }
+
+    fn next_id(&mut self) -> ConnId {
+        self.next_id += 1;
+        ConnId(self.next_id)
+    }
+
+    fn random_port(&mut self) -> u16 {
+        let count = u64::from(FREE_PORTS.end - FREE_PORTS.start);
+        FREE_PORTS.start + u16::try_from(self.random.below(count)).expect("fewer than 65,536")
+    }
+
+    /// Wakes for a socket from now on.
+    fn watch(&self, id: ConnId, socket: &OwnedFd) -> io::Result<()> {
+        Ok(epoll::add(&self.sleep, socket, EventData::new_u64(id.0), EventFlags::IN)?)
+    }
+
+    fn connection(&mut self, conn: ConnId) -> Result<&mut ShmConnection, CmError> {
+        match self.sockets.get_mut(&conn) {
+            Some(ShmEndpoint::Connection(connection)) => Ok(connection),
+            Some(ShmEndpoint::Listener { .. }) => Err(CmError::WrongState),
+            Some(ShmEndpoint::Silent { .. }) | None => Err(CmError::UnknownConnection),
+        }
+    }
+
+    /// Takes up what has come, and does what is due.
+    fn progress(&mut self, now: Time) {
+        if now >= self.look_again {
+            self.look_again = now + LOOK_INTERVAL;
+            let mut events =
+                [epoll::Event { flags: EventFlags::empty(), data: EventData::new_u64(0) }; EVENTS];
+            let at_once = Timespec { tv_sec: 0, tv_nsec: 0 };
+            let count = epoll::wait(&self.sleep, &mut events, Some(&at_once)).unwrap_or(0);
+            for event in &events[..count] {
+                self.look_at(now, ConnId(event.data.u64()));
+            }
+        }
+        if self.deadline().is_some_and(|deadline| deadline <= now) {
+            let due = |endpoint: &ShmEndpoint| endpoint.deadline().is_some_and(|time| time <= now);
+            let ids: Vec<_> =
+                self.sockets.iter().filter(|(_, e)| due(e)).map(|(&id, _)| id).collect();
+            ids.into_iter().for_each(|id| self.expire(now, id));
+        }
+    }
+
+    /// Takes up what has come at a socket.
+    fn look_at(&mut self, now: Time, id: ConnId) {
+        match self.sockets.get(&id) {
+            Some(ShmEndpoint::Listener { .. }) => self.accept_peers(now, id),
+            Some(ShmEndpoint::Silent { .. }) => self.hear_request(id),
+            Some(ShmEndpoint::Connection(_)) => self.hear(now, id),
+            None => {}
+        }
+    }
+
+    fn accept_peers(&mut self, now: Time, id: ConnId) {
+        while self.silent < MAX_SILENT {
+            let Some(ShmEndpoint::Listener { socket: listener, .. }) = self.sockets.get(&id) else {
+                return;
+            };
+            let socket = match socket::accept(listener.as_fd()) {
+                Ok(Some(socket)) => socket,
+                Ok(None) => continue,
+                Err(error) => {
+                    if error.kind() != io::ErrorKind::WouldBlock {
+                        tracing::warn!(%error, "cannot accept a connection to shared memory");
+                    }
+                    return;
+                }
+            };
+            let conn = self.next_id();
+            if let Err(error) = self.watch(conn, &socket) {
+                tracing::warn!(%error, "cannot wait for a connection to shared memory");
+                continue;
+            }
+            self.silent += 1;
+            let deadline = now + REQUEST_PATIENCE;
+            self.sockets.insert(conn, ShmEndpoint::Silent { socket, listener: id, deadline });
+            self.hear_request(conn);
+        }
+    }
+
+    /// Makes a connection of a peer whose request has come.
+    fn hear_request(&mut self, conn: ConnId) {
+        let Some(ShmEndpoint::Silent { socket, .. }) = self.sockets.get(&conn) else { return };
+        let request = match socket::receive_request(socket.as_fd()) {
+            Incoming::Nothing => return,
+            Incoming::Message((message, offer)) if message.kind == CmMessageKind::Request => {
+                ShmLink::accept(offer).map(|link| (message, link))
+            }
+            _ => Err(io::Error::new(io::ErrorKind::InvalidData, "it sent no request")),
+        };
+        let Some(ShmEndpoint::Silent { socket, listener, .. }) = self.sockets.remove(&conn) else {
+            return;
+        };
+        self.silent -= 1;
+        match request {
+            Ok((message, link)) => self.request(conn, listener, socket, &message, link),
+            Err(error) => tracing::warn!(%error, "a connection to shared memory was refused"),
+        }
+    }
+
+    fn request(
+        &mut self,
+        conn: ConnId,
+        listener: ConnId,
+        socket: OwnedFd,
+        message: &ShmCmMessage,
+        link: ShmLink,
+    ) {
+        let Some(&ShmEndpoint::Listener { local, options, .. }) = self.sockets.get(&listener)
+        else {
+            return;
+        };
+        // All on this machine have its addresses, so what the peer would say of its own is worth
+        // nothing.
+        let peer = SocketAddr::new(local.ip(), message.number);
+        let params = turned_round(&message.params);
+        let connection = ShmConnection {
+            local,
+            peer,
+            options,
+            qp: None,
+            socket: Some(socket),
+            params,
+            ack_timeout_exponent: message.ack_timeout_exponent,
+            stage: ConnStage::Requested(Some(link)),
+            deadline: None,
+        };
+        self.sockets.insert(conn, ShmEndpoint::Connection(Box::new(connection)));
+        self.events.push_back(CmEvent::ConnectRequest { listener, conn, params, peer });
+    }
+
+    /// Takes up the messages of a connection.
+    fn hear(&mut self, now: Time, conn: ConnId) {
+        loop {
+            let Ok(connection) = self.connection(conn) else { return };
+            let Some(socket) = &connection.socket else { return };
+            match socket::receive(socket.as_fd()) {
+                Incoming::Nothing => return,
+                Incoming::Message(message) => self.handle(now, conn, &message),
+                Incoming::End => {
+                    self.connection(conn).ok().and_then(|connection| connection.socket.take());
+                    return self.lose(conn);
+                }
+            }
+        }
+    }
+
+    fn handle(&mut self, now: Time, conn: ConnId, message: &ShmCmMessage) {
+        let Ok(connection) = self.connection(conn) else { return };
+        match (message.kind, &connection.stage) {
+            (CmMessageKind::Accept, ConnStage::Asked) => self.accepted(conn, message),
+            (CmMessageKind::Reject, ConnStage::Asked) => {
+                self.end(conn);
+                let private_data = message.params.private_data;
+                let reason = message.number;
+                self.events.push_back(CmEvent::Rejected { conn, reason, private_data });
+            }
+            (CmMessageKind::Ready, ConnStage::Accepted) => {
+                (connection.stage, connection.deadline) = (ConnStage::Established, None);
+                let params = ConnParams { private_data: PrivateData::EMPTY, ..connection.params };
+                self.events.push_back(CmEvent::Established { conn, params });
+            }
+            (CmMessageKind::Disconnect, ConnStage::Accepted | ConnStage::Established) => {
+                connection.send(CmMessageKind::Disconnected);
+                self.lose(conn);
+            }
+            // Both ends said so at once, or the peer answers.
+            (CmMessageKind::Disconnect | CmMessageKind::Disconnected, ConnStage::Ending) => {
+                self.lose(conn);
+            }
+            (_, ConnStage::Over) => {}
+            (kind, _) => {
+                tracing::warn!(?kind, "a peer in shared memory broke the protocol");
+                connection.socket = None;
+                self.lose(conn);
+            }
+        }
+        let _ = now;
+    }
+
+    /// The active side's queue pair is connected before the peer hears that it is.
+    fn accepted(&mut self, conn: ConnId, message: &ShmCmMessage) {
+        let Ok(connection) = self.connection(conn) else { return };
+        let granted = turned_round(&message.params);
+        let asked = &connection.params;
+        connection.params = ConnParams {
+            responder_resources: granted.responder_resources.min(asked.responder_resources),
+            initiator_depth: granted.initiator_depth.min(asked.initiator_depth),
+            retry_count: asked.retry_count,
+            rnr_retry_count: granted.rnr_retry_count,
+            private_data: granted.private_data,
+        };
+        (connection.stage, connection.deadline) = (ConnStage::Established, None);
+        let params = connection.params;
+        self.connect_qp(conn);
+        if let Ok(connection) = self.connection(conn) {
+            connection.send(CmMessageKind::Ready);
+        }
+        self.events.push_back(CmEvent::Established { conn, params });
+    }
+
+    fn connect_qp(&mut self, conn: ConnId) {
+        let Ok(connection) = self.connection(conn) else { return };
+        let Some(QpName { group, number }) = connection.qp else { return };
+        let agreement = LinkAgreement::new(&connection.params, connection.ack_timeout_exponent);
+        if let Some(mailbox) = self.shared.mailbox(group) {
+            mailbox.send(ShmGroupMessage::Connect { number, agreement });
+        }
+    }
+
+    /// Moves the queue pair of a connection, if it has one, to ERROR.
+    fn fail_qp(&mut self, conn: ConnId) {
+        let Ok(connection) = self.connection(conn) else { return };
+        let Some(QpName { group, number }) = connection.qp else { return };
+        if let Some(mailbox) = self.shared.mailbox(group) {
+            mailbox.send(ShmGroupMessage::Fail { number });
+        }
+    }
+
+    /// Nothing more happens to a connection.
+    fn end(&mut self, conn: ConnId) {
+        self.fail_qp(conn);
+        if let Ok(connection) = self.connection(conn) {
+            (connection.stage, connection.deadline) = (ConnStage::Over, None);
+        }
+    }
+
+    /// The peer has ended a connection, or is gone.
+    fn lose(&mut self, conn: ConnId) {
+        let Ok(connection) = self.connection(conn) else { return };
+        let event = match connection.stage {
+            ConnStage::Over | ConnStage::Resolved(_) | ConnStage::Knocking { .. } => return,
+            ConnStage::Asked | ConnStage::Requested(_) | ConnStage::Accepted => {
+                CmEvent::ConnectFailed { conn, failure: ConnectFailure::GivenUp }
+            }
+            ConnStage::Established | ConnStage::Ending => {
+                CmEvent::Disconnected { conn, confirmed: true }
+            }
+        };
+        self.end(conn);
+        self.events.push_back(event);
+    }
+
+    /// Does what an endpoint's time asks for.
+    fn expire(&mut self, now: Time, id: ConnId) {
+        if matches!(self.sockets.get(&id), Some(ShmEndpoint::Silent { .. })) {
+            self.sockets.remove(&id);
+            self.silent -= 1;
+            return;
+        }
+        let Ok(connection) = self.connection(id) else { return };
+        let event = match connection.stage {
+            ConnStage::Knocking { until, .. } if now < until => return self.knock(now, id),
+            ConnStage::Ending => CmEvent::Disconnected { conn: id, confirmed: false },
+            ConnStage::Accepted => {
+                CmEvent::ConnectFailed { conn: id, failure: ConnectFailure::GivenUp }
+            }
+            _ => CmEvent::ConnectFailed { conn: id, failure: ConnectFailure::Unreachable },
+        };
+        self.end(id);
+        self.events.push_back(event);
+    }
+
+    /// Connects to a listener and sends the request, or sees to it that this is tried again.
+    fn knock(&mut self, now: Time, conn: ConnId) {
+        let Ok(connection) = self.connection(conn) else { return };
+        let ConnStage::Knocking { offer, .. } = &connection.stage else { return };
+        let message = ShmCmMessage {
+            kind: CmMessageKind::Request,
+            params: connection.params,
+            ack_timeout_exponent: connection.ack_timeout_exponent,
+            number: connection.local.port(),
+        };
+        let asked = socket::connect(connection.peer)
+            .and_then(|socket| {
+                socket::send_request(socket.as_fd(), &message, offer)?;
+                Ok(socket)
+            })
+            .and_then(|socket| {
+                self.watch(conn, &socket)?;
+                Ok(socket)
+            });
+        let Ok(connection) = self.connection(conn) else { return };
+        match asked {
+            Ok(socket) => {
+                connection.socket = Some(socket);
+                connection.stage = ConnStage::Asked;
+                connection.deadline = Some(now + ANSWER_PATIENCE);
+            }
+            Err(error) if error.kind() == io::ErrorKind::WouldBlock => {
+                connection.deadline = Some(now + ASK_AGAIN_AFTER);
+            }
+            Err(error) => {
+                let peer = connection.peer;
+                tracing::debug!(%error, %peer, "cannot connect to shared memory");
+                let failure = match error.kind() {
+                    io::ErrorKind::ConnectionRefused => ConnectFailure::NotShared,
+                    io::ErrorKind::PermissionDenied => ConnectFailure::Untrusted,
+                    _ => ConnectFailure::Unreachable,
+                };
+                self.end(conn);
+                self.events.push_back(CmEvent::ConnectFailed { conn, failure });
+            }
+        }
+    }
+}
+
+impl ShmEndpoint {
+    fn deadline(&self) -> Option<Time> {
+        match self {
+            Self::Listener { .. } => None,
+            Self::Silent { deadline, .. } => Some(*deadline),
+            Self::Connection(connection) => connection.deadline,
+        }
+    }
+}
+
+impl ShmConnection {
+    /// Says something to the peer. One that does not read is as good as gone, and its time runs.
+    fn send(&self, kind: CmMessageKind) {
+        let message = ShmCmMessage::plain(kind);
+        if let Some(socket) = &self.socket
+            && let Err(error) = socket::send(socket.as_fd(), &message)
+        {
+            tracing::debug!(%error, ?kind, "a peer in shared memory takes no message");
+        }
+    }
+}
+
+impl ConnectionManager<Shm> for ShmCm {
+    fn listen(&mut self, addr: SocketAddr, options: &ConnOptions) -> Result<ConnId, CmError> {
+        let ip = self.shared.address;
+        if addr.ip() != ip {
+            return Err(CmError::Io(io::Error::new(
+                io::ErrorKind::AddrNotAvailable,
+                format!("this device serves {ip}, not {}", addr.ip()),
+            )));
+        }
+        let (local, socket) = match addr.port() {
+            0 => self.listen_anywhere()?,
+            port => {
+                let local = SocketAddr::new(ip, port);
+                (local, socket::listen(local)?)
+            }
+        };
+        let id = self.next_id();
+        self.watch(id, &socket)?;
+        self.sockets.insert(id, ShmEndpoint::Listener { socket, local, options: *options });
+        Ok(id)
+    }
+
+    fn resolve(
+        &mut self,
+        _now: Time,
+        to: SocketAddr,
+        _timeout: Duration,
+        options: &ConnOptions,
+    ) -> Result<ConnId, CmError> {
+        if to.ip().is_unspecified() || to.ip().is_multicast() {
+            return Err(CmError::Io(io::Error::new(
+                io::ErrorKind::InvalidInput,
+                format!("{} is no address of a peer", to.ip()),
+            )));
+        }
+        let local = SocketAddr::new(self.shared.address, self.random_port());
+        let exponent = options.ack_timeout_exponent.unwrap_or(ACK_TIMEOUT_EXPONENT);
+        let connection = ShmConnection {
+            local,
+            peer: to,
+            options: *options,
+            qp: None,
+            socket: None,
+            params: ConnParams::default(),
+            ack_timeout_exponent: exponent,
+            stage: ConnStage::Resolved(None),
+            deadline: None,
+        };
+        let conn = self.next_id();
+        self.sockets.insert(conn, ShmEndpoint::Connection(Box::new(connection)));
+        self.events.push_back(CmEvent::Resolved { conn });
+        Ok(conn)
+    }
+
+    fn create_qp(
+        &mut self,
+        conn: ConnId,
+        group: &ShmGroupHandle,
+        domain: &ShmDevice,
+        config: &QpConfig,
+    ) -> Result<ShmNewQp, CmError> {
+        let numbers = Arc::clone(&self.shared.numbers);
+        let connection = self.connection(conn)?;
+        if connection.qp.is_some() {
+            return Err(CmError::WrongState);
+        }
+        let number = numbers.take(group.index).ok_or_else(|| {
+            CmError::Io(io::Error::other("the group has all the queue pairs that it can"))
+        })?;
+        let link = match &mut connection.stage {
+            ConnStage::Resolved(place) => {
+                let (link, offer) = ShmLink::create()?;
+                *place = Some(offer);
+                link
+            }
+            ConnStage::Requested(link) => link.take().ok_or(CmError::WrongState)?,
+            ConnStage::Over => return Err(CmError::UnknownConnection),
+            _ => return Err(CmError::WrongState),
+        };
+        let name = (number.get().value(), number.serial());
+        connection.qp = Some(QpName { group: group.index, number: name });
+        let limits = WorkLimits::granted(config);
+        Ok(ShmNewQp(Box::new(ShmQueuePair::new(number, limits, domain.domain(), link))))
+    }
+
+    fn connect(&mut self, now: Time, conn: ConnId, params: &ConnParams) -> Result<(), CmError> {
+        self.now = self.now.max(now);
+        let connection = self.connection(conn)?;
+        if params.private_data.as_slice().len() > REQUEST_PRIVATE_BYTES {
+            return Err(CmError::PrivateDataTooLong);
+        }
+        let ConnStage::Resolved(offer) = &mut connection.stage else {
+            return Err(CmError::WrongState);
+        };
+        let offer = offer.take().ok_or(CmError::WrongState)?;
+        connection.params = *params;
+        connection.stage = ConnStage::Knocking { offer, until: now + ANSWER_PATIENCE };
+        self.knock(now, conn);
+        Ok(())
+    }
+
+    fn accept(&mut self, now: Time, conn: ConnId, params: &ConnParams) -> Result<(), CmError> {
+        self.now = self.now.max(now);
+        let connection = self.connection(conn)?;
+        match connection.stage {
+            ConnStage::Requested(None) => {}
+            ConnStage::Over => return Err(CmError::UnknownConnection),
+            _ => return Err(CmError::WrongState),
+        }
+        let asked = connection.params;
+        let granted = ConnParams {
+            responder_resources: params.responder_resources.min(asked.responder_resources),
+            initiator_depth: params.initiator_depth.min(asked.initiator_depth),
+            retry_count: asked.retry_count,
+            rnr_retry_count: asked.rnr_retry_count,
+            private_data: PrivateData::EMPTY,
+        };
+        connection.params = granted;
+        if let Some(exponent) = connection.options.ack_timeout_exponent {
+            connection.ack_timeout_exponent = exponent;
+        }
+        connection.stage = ConnStage::Accepted;
+        connection.deadline = Some(now + ANSWER_PATIENCE);
+        let answer = ConnParams {
+            rnr_retry_count: params.rnr_retry_count,
+            private_data: params.private_data,
+            ..granted
+        };
+        // The group learns of it before the peer does, so before the first record.
+        self.connect_qp(conn);
+        let connection = self.connection(conn)?;
+        let message = ShmCmMessage { params: answer, ..ShmCmMessage::plain(CmMessageKind::Accept) };
+        let sent = connection.socket.as_ref().map(|socket| socket::send(socket.as_fd(), &message));
+        if !matches!(sent, Some(Ok(()))) {
+            connection.socket = None;
+            self.lose(conn);
+        }
+        Ok(())
+    }
+
+    fn reject(&mut self, _now: Time, conn: ConnId, private: &[u8]) -> Result<(), CmError> {
+        let connection = self.connection(conn)?;
+        if !matches!(connection.stage, ConnStage::Requested(_)) {
+            return Err(CmError::WrongState);
+        }
+        let private_data = PrivateData::new(private)
+            .filter(|_| private.len() <= REJECT_PRIVATE_BYTES)
+            .ok_or(CmError::PrivateDataTooLong)?;
+        let message = ShmCmMessage {
+            params: ConnParams { private_data, ..ConnParams::default() },
+            number: REJECT_CONSUMER_DEFINED,
+            ..ShmCmMessage::plain(CmMessageKind::Reject)
+        };
+        if let Some(socket) = &connection.socket
+            && let Err(error) = socket::send(socket.as_fd(), &message)
+        {
+            tracing::debug!(%error, "a peer in shared memory takes no reject");
+        }
+        self.close(conn);
+        Ok(())
+    }
+
+    fn disconnect(&mut self, now: Time, conn: ConnId) {
+        self.now = self.now.max(now);
+        self.fail_qp(conn);
+        let Ok(connection) = self.connection(conn) else { return };
+        match connection.stage {
+            ConnStage::Accepted | ConnStage::Established => {
+                connection.send(CmMessageKind::Disconnect);
+                connection.stage = ConnStage::Ending;
+                connection.deadline = Some(now + GOODBYE_PATIENCE);
+            }
+            ConnStage::Ending | ConnStage::Over => {}
+            // The peer learns it from the end of the socket.
+            _ => {
+                connection.socket = None;
+                self.end(conn);
+                self.events.push_back(CmEvent::Disconnected { conn, confirmed: false });
+            }
+        }
+    }
+
+    fn close(&mut self, conn: ConnId) {
+        self.fail_qp(conn);
+        self.sockets.remove(&conn);
+        self.events.retain(|event| conn_of(event) != Some(conn));
+    }
+
+    fn poll(&mut self, now: Time) -> Option<CmEvent> {
+        self.now = self.now.max(now);
+        if self.events.is_empty() {
+            self.progress(now);
+        }
+        self.events.pop_front()
+    }
+
+    fn deadline(&self) -> Option<Time> {
+        if !self.events.is_empty() {
+            return Some(self.now);
+        }
+        self.sockets.values().filter_map(ShmEndpoint::deadline).min()
+    }
+
+    fn fd(&self) -> Option<BorrowedFd<'_>> {
+        Some(self.sleep.as_fd())
+    }
+
+    fn local_addr(&self, conn: ConnId) -> Option<SocketAddr> {
+        match self.sockets.get(&conn)? {
+            ShmEndpoint::Listener { local, .. } => Some(*local),
+            ShmEndpoint::Connection(connection) => Some(connection.local),
+            ShmEndpoint::Silent { .. } => None,
+        }
+    }
+}
+
+impl ShmCm {
+    /// Listens on a port that is free.
+    fn listen_anywhere(&mut self) -> Result<(SocketAddr, OwnedFd), CmError> {
+        for _ in 0..1024 {
+            let local = SocketAddr::new(self.shared.address, self.random_port());
+            match socket::listen(local) {
+                Ok(socket) => return Ok((local, socket)),
+                Err(error) if error.kind() == io::ErrorKind::AddrInUse => {}
+                Err(error) => return Err(error.into()),
+            }
+        }
+        Err(CmError::Io(io::Error::new(io::ErrorKind::AddrInUse, "no free port")))
+    }
+}
+
+impl Drop for ShmCm {
+    fn drop(&mut self) {
+        self.shared.cm_in_use.store(false, Ordering::Release);
+    }
+}
+
+/// What the peer says, as we see it, and no more than any queue pair does.
+fn turned_round(params: &ConnParams) -> ConnParams {
+    ConnParams {
+        responder_resources: params.initiator_depth.min(MAX_DEPTH),
+        initiator_depth: params.responder_resources.min(MAX_DEPTH),
+        ..*params
+    }
+}
+
+fn conn_of(event: &CmEvent) -> Option<ConnId> {
+    match *event {
+        CmEvent::ConnectRequest { conn, .. }
+        | CmEvent::Resolved { conn }
+        | CmEvent::Established { conn, .. }
+        | CmEvent::Rejected { conn, .. }
+        | CmEvent::ConnectFailed { conn, .. }
+        | CmEvent::Disconnected { conn, .. }
+        | CmEvent::DeviceRemoved { conn } => Some(conn),
+    }
+}

@@ -1,0 +1,340 @@
+//! Groups of a shared-memory device.
+#![expect(unsafe_code, reason = "work requests name memory by address")]
+
+use core::time::Duration;
+use std::collections::VecDeque;
+use std::io;
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::sync::Arc;
+
+use rustix::event::Timespec;
+use rustix::event::epoll::{self, CreateFlags, EventData, EventFlags};
+
+use super::device::{ShmDeviceShared, ShmGroupMessage};
+use super::link::{PeerNews, ShmClosing};
+use super::queue_pair::ShmQueuePair;
+use super::sleep_word::publish_sleep;
+use super::turn::QpTurn;
+use crate::software::qp_table::QpTable;
+use crate::{
+    Group, GroupConfig, GroupStats, PushError, QpConfig, QpKey, RecvWr, SendWr, Shm, Time, WakeFor,
+    Wc,
+};
+
+/// Turns that each queue pair has in one `poll`; then the caller has its turn. Doubled, a busy
+/// group gives its caller a turn half as often.
+const ROUNDS: usize = 8;
+/// How often a group that does not sleep looks after peers that are gone and requests that take too
+/// long. It costs a system call.
+const LOOK_INTERVAL: Duration = Duration::from_millis(1);
+/// What stands for the mailbox among the slots of queue pairs.
+const MAILBOX: u64 = u64::MAX;
+const EVENTS: usize = 64;
+
+/// Names a group of a shared-memory device.
+#[derive(Clone, Debug)]
+pub struct ShmGroupHandle {
+    pub(super) index: u8,
+}
+
+/// A queue pair that no group has adopted yet.
+pub struct ShmNewQp(pub(super) Box<ShmQueuePair>);
+
+/// A group of a shared-memory device.
+pub struct ShmGroup {
+    shared: Arc<ShmDeviceShared>,
+    index: u8,
+    qps: QpTable<Box<ShmQueuePair>>,
+    /// The slots in use.
+    slots: Vec<u32>,
+    /// Those with requests that were not handed over.
+    pushed: Vec<u32>,
+    completions: VecDeque<Wc>,
+    stats: GroupStats,
+    sleep: OwnedFd,
+    now: Time,
+    look_again: Time,
+    /// More may be to do at once.
+    busy: bool,
+    /// What peers were asked to ring for, until a wake-up is acknowledged. Whatever the group does
+    /// meanwhile, its caller may sleep afterwards.
+    asleep: Option<WakeFor>,
+}
+
+impl ShmGroup {
+    pub(super) fn new(
+        shared: Arc<ShmDeviceShared>,
+        index: u8,
+        config: &GroupConfig,
+    ) -> io::Result<Self> {
+        let sleep = epoll::create(CreateFlags::CLOEXEC)?;
+        if let Some(mailbox) = shared.mailbox(index).and_then(|mailbox| mailbox.fd()) {
+            epoll::add(&sleep, mailbox, EventData::new_u64(MAILBOX), EventFlags::IN)?;
+        }
+        let queue_pairs = config.queue_pairs as usize;
+        Ok(Self {
+            shared,
+            index,
+            qps: QpTable::new(queue_pairs),
+            slots: Vec::with_capacity(queue_pairs),
+            pushed: Vec::with_capacity(queue_pairs),
+            completions: VecDeque::with_capacity(config.completions as usize),
+            stats: GroupStats::default(),
+            sleep,
+            now: Time::ZERO,
+            look_again: Time::ZERO,
+            busy: true,
+            asleep: None,
+        })
+    }
+
+    /// Gives each of some queue pairs a turn; returns whether any did something.
+    fn each_turn(
+        &mut self,
+        slots: &[u32],
+        mut action: impl FnMut(&mut ShmQueuePair, &mut QpTurn<'_>) -> bool,
+    ) -> bool {
+        let Self { shared, index, qps, completions, stats, now, asleep, .. } = self;
+        let view = shared.regions.view(usize::from(*index) - 1);
+        let mut busy = false;
+        for &slot in slots {
+            let qp = qps.get_mut(slot);
+            let mut turn = QpTurn {
+                now: *now,
+                memory: view.in_domain(qp.domain()),
+                qpn: qp.qpn(),
+                completions,
+                stats,
+                news: PeerNews::default(),
+            };
+            busy |= action(qp, &mut turn);
+            if let Some(what) = *asleep {
+                busy |= qp.stay_asleep(what);
+            }
+        }
+        busy
+    }
+
+    /// Gives one queue pair a turn.
+    fn turn<T>(
+        &mut self,
+        slot: u32,
+        action: impl FnOnce(&mut ShmQueuePair, &mut QpTurn<'_>) -> T,
+    ) -> T {
+        let Self { shared, index, qps, completions, stats, now, .. } = self;
+        let view = shared.regions.view(usize::from(*index) - 1);
+        let qp = qps.get_mut(slot);
+        let memory = view.in_domain(qp.domain());
+        let (now, qpn, news) = (*now, qp.qpn(), PeerNews::default());
+        action(qp, &mut QpTurn { now, memory, qpn, completions, stats, news })
+    }
+
+    /// Gives all queue pairs a turn; returns whether any did something.
+    fn progress(&mut self) -> bool {
+        let slots = std::mem::take(&mut self.slots);
+        let busy = self.each_turn(&slots, |qp, turn| qp.progress(turn));
+        self.slots = slots;
+        self.pushed.clear();
+        busy
+    }
+
+    fn read_mail(&mut self) {
+        let shared = Arc::clone(&self.shared);
+        let Some(mailbox) = shared.mailbox(self.index) else { return };
+        mailbox.quiet();
+        while let Some(message) = mailbox.receive() {
+            match message {
+                ShmGroupMessage::Connect { number, agreement } => {
+                    if let Some(slot) = self.find(number) {
+                        self.qps.get_mut(slot).connect(agreement);
+                    }
+                }
+                ShmGroupMessage::Fail { number } => {
+                    if let Some(slot) = self.find(number) {
+                        self.turn(slot, |qp, turn| qp.fail(turn, ShmClosing::Ended));
+                    }
+                }
+            }
+        }
+    }
+
+    fn find(&self, (qpn, serial): (u32, u64)) -> Option<u32> {
+        let slot = self.qps.find(qpn)?;
+        (self.qps.get(slot).serial() == serial).then_some(slot)
+    }
+
+    /// Lets peers save the ringing while this group looks by itself.
+    fn wake_up(&mut self) {
+        if self.asleep.take().is_some() {
+            self.slots.iter().for_each(|&slot| self.qps.get_mut(slot).wake_up());
+        }
+    }
+
+    /// Takes up what was rung, and which peers are gone.
+    fn answer_bells(&mut self) {
+        let mut events =
+            [epoll::Event { flags: EventFlags::empty(), data: EventData::new_u64(0) }; EVENTS];
+        let at_once = Timespec { tv_sec: 0, tv_nsec: 0 };
+        let Ok(count) = epoll::wait(&self.sleep, &mut events, Some(&at_once)) else { return };
+        for event in &events[..count] {
+            let Ok(qpn) = u32::try_from(event.data.u64()) else { continue };
+            let Some(slot) = self.qps.find(qpn) else { continue };
+            let qp = self.qps.get_mut(slot);
+            if qp.silence_bell() {
+                // It would stay readable.
+                let _ = epoll::delete(&self.sleep, qp.bell());
+                self.busy = true;
+            }
+        }
+    }
+
+    fn check_time(&mut self) {
+        let slots = std::mem::take(&mut self.slots);
+        self.busy |= self.each_turn(&slots, |qp, turn| {
+            qp.check_time(turn);
+            false
+        });
+        self.slots = slots;
+    }
+}
+
+impl Group<Shm> for ShmGroup {
+    fn handle(&self) -> ShmGroupHandle {
+        ShmGroupHandle { index: self.index }
+    }
+
+    fn adopt(&mut self, ShmNewQp(qp): ShmNewQp) -> QpKey {
+        let qpn = qp.qpn();
+        if let Err(error) =
+            epoll::add(&self.sleep, qp.bell(), EventData::new_u64(qpn.into()), EventFlags::IN)
+        {
+            // It works while the group is busy, and fails by its time-outs otherwise.
+            tracing::error!(%error, "cannot wait for a peer in shared memory");
+        }
+        let slot = self.qps.insert(qpn, qp);
+        self.slots.push(slot);
+        self.qps.key(slot)
+    }
+
+    fn qpn(&self, qp: QpKey) -> u32 {
+        self.qps.get(self.qps.slot(qp)).qpn()
+    }
+
+    fn granted(&self, qp: QpKey) -> QpConfig {
+        self.qps.get(self.qps.slot(qp)).granted()
+    }
+
+    unsafe fn push_send(&mut self, qp: QpKey, wr: &SendWr<'_>) -> Result<(), PushError> {
+        let slot = self.qps.slot(qp);
+        let qp = self.qps.get_mut(slot);
+        // SAFETY: as the caller promises.
+        unsafe { qp.push_send(wr) }?;
+        let failed = qp.has_failed();
+        self.stats.doorbells += 1;
+        if failed {
+            self.turn(slot, |qp, turn| qp.flush(turn));
+        } else if self.pushed.last() != Some(&slot) {
+            self.pushed.push(slot);
+        }
+        Ok(())
+    }
+
+    unsafe fn push_recv(&mut self, qp: QpKey, wr: &RecvWr<'_>) -> Result<(), PushError> {
+        let slot = self.qps.slot(qp);
+        let qp = self.qps.get_mut(slot);
+        qp.push_recv(wr)?;
+        self.busy |= qp.is_starved();
+        if qp.has_failed() {
+            self.turn(slot, |qp, turn| qp.flush(turn));
+        }
+        Ok(())
+    }
+
+    fn flush(&mut self, now: Time) {
+        self.now = self.now.max(now);
+        let pushed = std::mem::take(&mut self.pushed);
+        self.busy |= self.each_turn(&pushed, |qp, turn| {
+            qp.hand_over(turn);
+            false
+        });
+        self.pushed = pushed;
+        self.pushed.clear();
+    }
+
+    fn poll(&mut self, now: Time, out: &mut [Wc]) -> usize {
+        self.now = self.now.max(now);
+        self.read_mail();
+        let look = self.now >= self.look_again;
+        if look {
+            self.look_again = self.now + LOOK_INTERVAL;
+            self.answer_bells();
+        }
+        for _ in 0..ROUNDS {
+            self.busy = self.progress();
+            if !self.busy || !self.completions.is_empty() {
+                break;
+            }
+        }
+        if look {
+            self.check_time();
+        }
+        let count = out.len().min(self.completions.len());
+        for (place, wc) in out.iter_mut().zip(self.completions.drain(..count)) {
+            *place = wc;
+        }
+        count
+    }
+
+    fn deadline(&self) -> Option<Time> {
+        let has_mail = self.shared.mailbox(self.index).is_some_and(|mailbox| !mailbox.is_empty());
+        if self.busy || has_mail || !self.completions.is_empty() || !self.pushed.is_empty() {
+            return Some(self.now);
+        }
+        // Not before the next look, which is what the time is checked with.
+        let times = self.slots.iter().filter_map(|&slot| self.qps.get(slot).deadline());
+        times.min().map(|time| time.max(self.look_again))
+    }
+
+    fn arm(&mut self, what: WakeFor) -> bool {
+        self.asleep = Some(what);
+        self.slots.iter().for_each(|&slot| self.qps.get_mut(slot).fall_asleep(what));
+        publish_sleep();
+        self.slots.iter().any(|&slot| self.qps.get(slot).has_news())
+    }
+
+    fn fd(&self) -> Option<BorrowedFd<'_>> {
+        Some(self.sleep.as_fd())
+    }
+
+    /// Not before that do peers stop ringing: who has armed a group may poll it and sleep then.
+    fn acknowledge_wake(&mut self) {
+        self.wake_up();
+        self.answer_bells();
+    }
+
+    fn fail(&mut self, qp: QpKey) {
+        let slot = self.qps.slot(qp);
+        self.turn(slot, |qp, turn| qp.fail(turn, ShmClosing::Failed));
+    }
+
+    fn release(&mut self, qp: QpKey) {
+        let slot = self.qps.slot(qp);
+        let qp = self.qps.remove(slot);
+        qp.leave();
+        let _ = epoll::delete(&self.sleep, qp.bell());
+        for list in [&mut self.slots, &mut self.pushed] {
+            list.retain(|&other| other != slot);
+        }
+        self.completions.retain(|wc| wc.qpn != qp.qpn());
+    }
+
+    fn stats(&self) -> GroupStats {
+        self.stats
+    }
+}
+
+impl Drop for ShmGroup {
+    fn drop(&mut self) {
+        self.shared.give_group_back(self.index);
+    }
+}

@@ -1,0 +1,232 @@
+//! The memory that the two ends of a connection share: a sealed memfd with a page of words and four
+//! rings.
+//!
+//! The peer may write anywhere in it at any time. So its words are reached as atomics only and
+//! bounded before use, and its rings by copying, never through references.
+#![expect(unsafe_code, reason = "maps memory and reaches it by address")]
+
+use core::ptr::NonNull;
+use core::sync::atomic::AtomicU64;
+use std::io;
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+
+use rustix::fs::{MemfdFlags, SealFlags};
+use rustix::mm::{MapFlags, ProtFlags};
+
+use super::ring::SharedRing;
+
+/// Bytes of one ring. Both ends copy through it at once, so it should stay in their caches, and it
+/// exists four times per connection; half of it delays large messages, which wait for room more
+/// often.
+pub(super) const RING_BYTES: usize = 256 << 10;
+const PAGE_BYTES: usize = 4096;
+/// Bytes of the whole memory.
+const MAPPING_BYTES: usize = PAGE_BYTES + 4 * RING_BYTES;
+/// Words that one end writes are this far from those of the other.
+const END_BYTES: usize = 1024;
+/// Words that are written at different times are this far apart: two cache lines, since processors
+/// fetch them in pairs.
+const GROUP_BYTES: usize = 128;
+
+/// What the memory must be sealed against: after that no access to it can fail.
+const SEALS: SealFlags = SealFlags::SHRINK.union(SealFlags::GROW).union(SealFlags::SEAL);
+/// The file system of memfds with pages of ordinary size, `TMPFS_MAGIC`. A page of a huge-page file
+/// may be missing when it is touched, which ends the process.
+const TMPFS: i64 = 0x0102_1994;
+
+/// One of the two ends of a connection.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum ShmEnd {
+    /// The one that asked for the connection, and made the memory.
+    Active,
+    /// The one that accepted it.
+    Passive,
+}
+
+impl ShmEnd {
+    pub(super) fn other(self) -> Self {
+        match self {
+            Self::Active => Self::Passive,
+            Self::Passive => Self::Active,
+        }
+    }
+}
+
+/// One of the two rings that an end writes.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum RingUse {
+    /// SEND, RDMA WRITE and RDMA READ requests.
+    Requests,
+    /// The data of RDMA READs, and refusals. A ring of its own, because requests may have to wait
+    /// for a receive and what answers earlier ones may not.
+    Answers,
+}
+
+/// A memfd that both ends have mapped.
+pub(super) struct SharedMapping {
+    /// The first word of the page of words.
+    base: NonNull<AtomicU64>,
+}
+
+// SAFETY: the mapping belongs to this value, and its words are atomics.
+unsafe impl Send for SharedMapping {}
+
+impl SharedMapping {
+    /// Makes memory, and the descriptor to pass to the peer.
+    pub(super) fn create() -> io::Result<(Self, OwnedFd)> {
+        let flags = MemfdFlags::CLOEXEC | MemfdFlags::ALLOW_SEALING;
+        let memory = rustix::fs::memfd_create("feedrail-shm", flags)?;
+        rustix::fs::ftruncate(&memory, MAPPING_BYTES as u64)?;
+        rustix::fs::fcntl_add_seals(&memory, SEALS)?;
+        Ok((Self::map(memory.as_fd())?, memory))
+    }
+
+    /// Maps memory that a peer made, once it is sure that no access to it can fail.
+    ///
+    /// # Errors
+    /// [`io::ErrorKind::InvalidData`] if the peer could take it away under us, else the error of
+    /// the system call.
+    pub(super) fn open(memory: BorrowedFd<'_>) -> io::Result<Self> {
+        let refuse = |what| io::Error::new(io::ErrorKind::InvalidData, what);
+        // First, since it asks no file system anything.
+        let seals = rustix::fs::fcntl_get_seals(memory)
+            .map_err(|_| refuse("the peer's memory is no memfd"))?;
+        if !seals.contains(SEALS) {
+            return Err(refuse("the peer's memory is not sealed"));
+        }
+        if rustix::fs::fstatfs(memory)?.f_type != TMPFS {
+            return Err(refuse("the peer's memory has huge pages, which may be missing when used"));
+        }
+        if rustix::fs::fstat(memory)?.st_size != MAPPING_BYTES as i64 {
+            return Err(refuse("the peer's memory has another size than ours would have"));
+        }
+        Self::map(memory)
+    }
+
+    fn map(memory: BorrowedFd<'_>) -> io::Result<Self> {
+        let protection = ProtFlags::READ | ProtFlags::WRITE;
+        // SAFETY: a new mapping, at an address of the kernel's choice.
+        let base = unsafe {
+            rustix::mm::mmap(
+                core::ptr::null_mut(),
+                MAPPING_BYTES,
+                protection,
+                MapFlags::SHARED,
+                memory,
+                0,
+            )
+        }?;
+        let base = NonNull::new(base.cast()).expect("a mapping is not at address zero");
+        Ok(Self { base })
+    }
+
+    /// A ring of the end that writes it.
+    pub(super) fn ring(&self, writer: ShmEnd, which: RingUse) -> SharedRing<'_> {
+        let slot = which as usize;
+        SharedRing {
+            head: self.word(writer, 0, slot),
+            tail: self.word(writer.other(), 1, slot),
+            data: self.at(PAGE_BYTES + (2 * writer as usize + slot) * RING_BYTES),
+        }
+    }
+
+    /// Whether an end sleeps, as [`super::link`] writes it.
+    pub(super) fn asleep(&self, end: ShmEnd) -> &AtomicU64 {
+        self.word(end, 2, 0)
+    }
+
+    /// Whether an end has ended the connection, as [`super::link`] writes it.
+    pub(super) fn closed(&self, end: ShmEnd) -> &AtomicU64 {
+        self.word(end, 0, 2)
+    }
+
+    fn word(&self, writer: ShmEnd, group: usize, index: usize) -> &AtomicU64 {
+        let offset = writer as usize * END_BYTES + group * GROUP_BYTES;
+        // SAFETY: within the first page; shared memory is valid for atomics of whatever value for
+        // as long as it is mapped, which the borrow of `self` ensures.
+        unsafe { &*self.at(offset + index * size_of::<u64>()) }
+    }
+
+    /// The word that begins `offset` bytes after the first.
+    fn at(&self, offset: usize) -> *mut AtomicU64 {
+        debug_assert!(offset < MAPPING_BYTES && offset.is_multiple_of(size_of::<u64>()));
+        // SAFETY: within the mapping.
+        unsafe { self.base.add(offset / size_of::<u64>()) }.as_ptr()
+    }
+}
+
+impl Drop for SharedMapping {
+    fn drop(&mut self) {
+        // SAFETY: mapped in `map`, and nothing borrows it any more.
+        let unmapped = unsafe { rustix::mm::munmap(self.base.as_ptr().cast(), MAPPING_BYTES) };
+        debug_assert!(unmapped.is_ok());
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn memfd(flags: MemfdFlags, bytes: usize, seals: SealFlags) -> OwnedFd {
+        let memory = rustix::fs::memfd_create("hostile", flags | MemfdFlags::CLOEXEC).unwrap();
+        rustix::fs::ftruncate(&memory, bytes as u64).unwrap();
+        rustix::fs::fcntl_add_seals(&memory, seals).unwrap();
+        memory
+    }
+
+    fn refusal(memory: &OwnedFd) -> io::ErrorKind {
+        SharedMapping::open(memory.as_fd()).err().expect("refused").kind()
+    }
+
+    #[test]
+    fn what_the_peer_could_take_away_is_not_mapped() {
+        let sealing = MemfdFlags::ALLOW_SEALING;
+        for missing in [SealFlags::SHRINK, SealFlags::GROW] {
+            let memory = memfd(sealing, MAPPING_BYTES, SEALS - missing);
+            assert_eq!(refusal(&memory), io::ErrorKind::InvalidData, "{missing:?}");
+        }
+        for bytes in [0, MAPPING_BYTES - 1, MAPPING_BYTES + 1, 1 << 40] {
+            let memory = memfd(sealing, bytes, SEALS);
+            assert_eq!(refusal(&memory), io::ErrorKind::InvalidData, "{bytes}");
+        }
+        let (pipe, _writer) = std::io::pipe().unwrap();
+        assert_eq!(refusal(&pipe.into()), io::ErrorKind::InvalidData);
+        let file = tempfile::tempfile().unwrap();
+        file.set_len(MAPPING_BYTES as u64).unwrap();
+        assert_eq!(refusal(&file.into()), io::ErrorKind::InvalidData);
+    }
+
+    #[test]
+    fn memory_that_cannot_be_written_is_an_error() {
+        let seals = SEALS | SealFlags::WRITE;
+        let memory = memfd(MemfdFlags::ALLOW_SEALING, MAPPING_BYTES, seals);
+        assert!(SharedMapping::open(memory.as_fd()).is_err());
+    }
+
+    #[test]
+    fn both_ends_see_the_same_words() {
+        use core::sync::atomic::Ordering::Relaxed;
+        let (ours, memory) = SharedMapping::create().unwrap();
+        let theirs = SharedMapping::open(memory.as_fd()).unwrap();
+        let mut value = 0;
+        for end in [ShmEnd::Active, ShmEnd::Passive] {
+            for which in [RingUse::Requests, RingUse::Answers] {
+                value += 1;
+                ours.ring(end, which).head.store(value, Relaxed);
+                ours.ring(end, which).tail.store(value + 100, Relaxed);
+            }
+            ours.asleep(end).store(value + 200, Relaxed);
+            ours.closed(end).store(value + 300, Relaxed);
+        }
+        let mut value = 0;
+        for end in [ShmEnd::Active, ShmEnd::Passive] {
+            for which in [RingUse::Requests, RingUse::Answers] {
+                value += 1;
+                assert_eq!(theirs.ring(end, which).head.load(Relaxed), value);
+                assert_eq!(theirs.ring(end, which).tail.load(Relaxed), value + 100);
+            }
+            assert_eq!(theirs.asleep(end).load(Relaxed), value + 200);
+            assert_eq!(theirs.closed(end).load(Relaxed), value + 300);
+        }
+    }
+}

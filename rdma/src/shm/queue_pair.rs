@@ -1,0 +1,256 @@
+//! Queue pairs: a requester and a responder on one link.
+#![expect(unsafe_code, reason = "inline requests name memory by address")]
+
+use std::os::fd::BorrowedFd;
+
+use super::agreement::LinkAgreement;
+use super::link::{PeerNews, ShmClosing, ShmLink};
+use super::requester::RingRequester;
+use super::responder::RingResponder;
+use super::sleep_word::publish_sleep;
+use super::turn::{QpFailure, QpTurn};
+use super::work_limits::WorkLimits;
+use crate::software::numbers::QpNumber;
+use crate::software::place;
+use crate::software::regions::DomainId;
+use crate::{PushError, QpConfig, RecvWr, SendWr, Time, WakeFor, WcStatus};
+
+/// A queue pair and its end of a link.
+pub(super) struct ShmQueuePair {
+    number: QpNumber,
+    limits: WorkLimits,
+    domain: DomainId,
+    link: ShmLink,
+    stage: QpStage,
+    requester: RingRequester,
+    responder: RingResponder,
+}
+
+enum QpStage {
+    /// Requests wait for the connection.
+    Waiting,
+    Connected(LinkAgreement),
+    /// Requests are flushed when they are pushed.
+    Error,
+}
+
+impl ShmQueuePair {
+    pub(super) fn new(
+        number: QpNumber,
+        limits: WorkLimits,
+        domain: DomainId,
+        link: ShmLink,
+    ) -> Self {
+        Self {
+            number,
+            limits,
+            domain,
+            link,
+            stage: QpStage::Waiting,
+            requester: RingRequester::new(limits),
+            responder: RingResponder::new(limits),
+        }
+    }
+
+    pub(super) fn qpn(&self) -> u32 {
+        self.number.get().value()
+    }
+
+    pub(super) fn serial(&self) -> u64 {
+        self.number.serial()
+    }
+
+    pub(super) fn granted(&self) -> QpConfig {
+        self.limits.config()
+    }
+
+    pub(super) fn domain(&self) -> DomainId {
+        self.domain
+    }
+
+    /// What to sleep on.
+    pub(super) fn bell(&self) -> BorrowedFd<'_> {
+        self.link.bell()
+    }
+
+    /// Takes up what was rung; returns whether the peer is gone.
+    pub(super) fn silence_bell(&mut self) -> bool {
+        self.link.silence();
+        self.link.hung_up()
+    }
+
+    /// Carries out requests from now on, unless it failed before.
+    pub(super) fn connect(&mut self, agreement: LinkAgreement) {
+        if matches!(self.stage, QpStage::Waiting) {
+            self.stage = QpStage::Connected(agreement);
+        }
+    }
+
+    /// Queues a send request.
+    ///
+    /// # Safety
+    /// The memory that the request names is as [`crate::Group::push_send`] asks for.
+    pub(super) unsafe fn push_send(&mut self, wr: &SendWr<'_>) -> Result<(), PushError> {
+        let captured = wr.sges.iter().map(|sge| {
+            // SAFETY: the caller keeps the memory of a request readable until it completes, and it
+            // is read before this returns. Used for inline requests only.
+            unsafe { place::bytes(sge.addr, sge.length as usize) }
+        });
+        self.requester.push(wr, captured)
+    }
+
+    /// Queues a receive for the peer's messages.
+    pub(super) fn push_recv(&mut self, wr: &RecvWr<'_>) -> Result<(), PushError> {
+        self.responder.push(wr)
+    }
+
+    /// Whether a message waits for a receive.
+    pub(super) fn is_starved(&self) -> bool {
+        self.responder.is_starved()
+    }
+
+    /// Whether it is in ERROR, so that what is pushed is to be flushed.
+    pub(super) fn has_failed(&self) -> bool {
+        matches!(self.stage, QpStage::Error)
+    }
+
+    /// Completes all requests as flushed.
+    pub(super) fn flush(&mut self, turn: &mut QpTurn<'_>) {
+        self.requester.flush(turn, WcStatus::FLUSHED);
+        self.responder.flush(turn);
+    }
+
+    /// Hands over what was pushed.
+    pub(super) fn hand_over(&mut self, turn: &mut QpTurn<'_>) {
+        let QpStage::Connected(agreement) = self.stage else { return };
+        let result = self
+            .requester
+            .retire(turn, &self.link)
+            .and_then(|_| self.requester.transmit(turn, &self.link, &agreement));
+        self.end_turn(turn, result);
+    }
+
+    /// Does all that there is to do; returns whether there was anything.
+    pub(super) fn progress(&mut self, turn: &mut QpTurn<'_>) -> bool {
+        let QpStage::Connected(agreement) = self.stage else { return false };
+        // Before the rings are read: what a peer wrote before it left is seen.
+        let closing = self.link.peer_closing();
+        let result = self.work(turn, &agreement);
+        let result = match (result, closing) {
+            (Ok(_), Some(ShmClosing::Failed)) if self.requester.has_outstanding() => {
+                Err(QpFailure(WcStatus::RETRY_EXCEEDED))
+            }
+            (Ok(_), Some(_)) => Err(QpFailure(WcStatus::FLUSHED)),
+            (result, _) => result,
+        };
+        self.end_turn(turn, result)
+    }
+
+    fn work(
+        &mut self,
+        turn: &mut QpTurn<'_>,
+        agreement: &LinkAgreement,
+    ) -> Result<bool, QpFailure> {
+        let Self { link, requester, responder, .. } = self;
+        let mut busy = requester.take_answers(turn, link, agreement)?;
+        busy |= requester.retire(turn, link)?;
+        busy |= responder.take_requests(turn, link, agreement)?;
+        busy |= responder.give_answers(turn, link)?;
+        busy |= requester.transmit(turn, link, agreement)?;
+        busy |= requester.retire(turn, link)?;
+        Ok(busy)
+    }
+
+    /// Tells the peer what is new, and fails with what failed.
+    fn end_turn(&mut self, turn: &mut QpTurn<'_>, result: Result<bool, QpFailure>) -> bool {
+        let PeerNews { records, read } = turn.news;
+        if records || read {
+            self.link.tell(turn.news);
+        }
+        turn.news = PeerNews::default();
+        match result {
+            Ok(busy) => busy,
+            Err(QpFailure(status)) => {
+                self.fail_with(turn, status, ShmClosing::Failed);
+                true
+            }
+        }
+    }
+
+    /// Fails if the patience with the peer has ended.
+    pub(super) fn check_time(&mut self, turn: &mut QpTurn<'_>) {
+        let QpStage::Connected(agreement) = self.stage else { return };
+        if let Err(QpFailure(status)) = self.requester.check_time(turn, &agreement) {
+            self.fail_with(turn, status, ShmClosing::Failed);
+        }
+    }
+
+    /// When [`ShmQueuePair::check_time`] has something to do.
+    pub(super) fn deadline(&self) -> Option<Time> {
+        match &self.stage {
+            QpStage::Connected(agreement) => self.requester.deadline(agreement),
+            QpStage::Waiting | QpStage::Error => None,
+        }
+    }
+
+    /// Moves to ERROR, and flushes all requests.
+    pub(super) fn fail(&mut self, turn: &mut QpTurn<'_>, how: ShmClosing) {
+        self.fail_with(turn, WcStatus::FLUSHED, how);
+    }
+
+    fn fail_with(&mut self, turn: &mut QpTurn<'_>, status: WcStatus, how: ShmClosing) {
+        if matches!(self.stage, QpStage::Error) {
+            return;
+        }
+        self.stage = QpStage::Error;
+        self.link.close(how);
+        self.requester.flush(turn, status);
+        self.responder.flush(turn);
+    }
+
+    /// Says goodbye to the peer, if that has not been done.
+    pub(super) fn leave(&self) {
+        if !matches!(self.stage, QpStage::Error) {
+            self.link.close(ShmClosing::Ended);
+        }
+    }
+
+    /// Asks the peer to ring. See [`ShmQueuePair::has_news`].
+    pub(super) fn fall_asleep(&mut self, what: WakeFor) {
+        if matches!(self.stage, QpStage::Connected(_)) {
+            self.link.fall_asleep(self.wanted(what));
+        }
+    }
+
+    /// Asks the peer to ring for what has become worth it since the group fell asleep, if that is
+    /// anything; returns whether there may be something to do.
+    pub(super) fn stay_asleep(&mut self, what: WakeFor) -> bool {
+        let asks =
+            matches!(self.stage, QpStage::Connected(_)) && !self.link.is_asleep(self.wanted(what));
+        if asks {
+            self.fall_asleep(what);
+            publish_sleep();
+        }
+        asks && self.has_news()
+    }
+
+    /// What the peer has to ring for. One that waits for room goes on when the peer has read.
+    fn wanted(&self, what: WakeFor) -> WakeFor {
+        let blocked = self.requester.is_blocked() || self.responder.is_blocked();
+        if blocked { WakeFor::Everything } else { what }
+    }
+
+    /// Lets the peer save the ringing.
+    pub(super) fn wake_up(&mut self) {
+        self.link.wake_up();
+    }
+
+    /// Whether there may be something to do. After all queue pairs have fallen asleep, and
+    /// [`publish_sleep`], it says whether anything came that no ringing tells of.
+    pub(super) fn has_news(&self) -> bool {
+        matches!(self.stage, QpStage::Connected(_))
+            && (self.link.peer_closing().is_some()
+                || self.requester.has_news(&self.link)
+                || (self.responder.has_news(&self.link)))
+    }
+}

@@ -1,0 +1,229 @@
+//! The Unix sockets by which peers on one machine find and trust each other.
+//!
+//! A listener's name is abstract, so it is gone with its process, and means something in one
+//! network namespace only, as the address that it is made of.
+#![expect(unsafe_code, reason = "asks the system for credentials")]
+
+use std::io::{self, IoSlice, IoSliceMut};
+use std::mem::MaybeUninit;
+use std::net::SocketAddr;
+use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
+
+use rustix::cmsg_space;
+use rustix::io::Errno;
+use rustix::net::{
+    AddressFamily, RecvAncillaryBuffer, RecvAncillaryMessage, RecvFlags, SendAncillaryBuffer,
+    SendAncillaryMessage, SendFlags as MessageFlags, SocketAddrUnix, SocketFlags, SocketType,
+};
+
+use super::link::LinkOffer;
+use super::message::{MAX_MESSAGE_BYTES, ShmCmMessage};
+
+/// Connections that wait to be accepted; more ask again.
+const BACKLOG: i32 = 1024;
+const FLAGS: SocketFlags = SocketFlags::CLOEXEC.union(SocketFlags::NONBLOCK);
+
+/// What one attempt to receive gave.
+#[derive(Debug)]
+pub(super) enum Incoming<M> {
+    Message(M),
+    /// Nothing has come yet.
+    Nothing,
+    /// The peer has closed, or sent what is no message.
+    End,
+}
+
+/// A socket that listens for connections to an address.
+///
+/// # Errors
+/// [`io::ErrorKind::AddrInUse`] when there is one, else the error of the system call.
+pub(super) fn listen(address: SocketAddr) -> io::Result<OwnedFd> {
+    let socket = new_socket()?;
+    rustix::net::bind(&socket, &name_of(address)?)?;
+    rustix::net::listen(&socket, BACKLOG)?;
+    Ok(socket)
+}
+
+/// A connection that a listener has; `None` if it has none that is to be trusted.
+pub(super) fn accept(listener: BorrowedFd<'_>) -> io::Result<Option<OwnedFd>> {
+    match rustix::net::accept_with(listener, FLAGS) {
+        Ok(socket) => match is_trusted(socket.as_fd()) {
+            Ok(()) => Ok(Some(socket)),
+            Err(reason) => {
+                tracing::warn!("a connection to shared memory was refused: {reason}");
+                Ok(None)
+            }
+        },
+        Err(Errno::AGAIN | Errno::CONNABORTED | Errno::INTR) => {
+            Err(io::ErrorKind::WouldBlock.into())
+        }
+        Err(error) => Err(error.into()),
+    }
+}
+
+/// A connection to the listener of an address.
+///
+/// # Errors
+/// [`io::ErrorKind::WouldBlock`] when it has too many to accept at present,
+/// [`io::ErrorKind::ConnectionRefused`] when there is none,
+/// [`io::ErrorKind::PermissionDenied`] when it belongs to somebody else.
+pub(super) fn connect(address: SocketAddr) -> io::Result<OwnedFd> {
+    let socket = new_socket()?;
+    rustix::net::connect(&socket, &name_of(address)?)?;
+    is_trusted(socket.as_fd())?;
+    Ok(socket)
+}
+
+/// Sends a message. Only a peer that reads nothing can have it fail.
+pub(super) fn send(socket: BorrowedFd<'_>, message: &ShmCmMessage) -> io::Result<()> {
+    let (bytes, count) = message.encode();
+    let flags = MessageFlags::DONTWAIT | MessageFlags::NOSIGNAL;
+    rustix::net::send(socket, &bytes[..count], flags)?;
+    Ok(())
+}
+
+/// Sends a request and what it offers.
+pub(super) fn send_request(
+    socket: BorrowedFd<'_>,
+    message: &ShmCmMessage,
+    offer: &LinkOffer,
+) -> io::Result<()> {
+    let (bytes, count) = message.encode();
+    let descriptors = [offer.memory.as_fd(), offer.bell.as_fd()];
+    let mut room = [MaybeUninit::uninit(); cmsg_space!(ScmRights(2))];
+    let mut control = SendAncillaryBuffer::new(&mut room);
+    assert!(control.push(SendAncillaryMessage::ScmRights(&descriptors)), "room for two");
+    let flags = MessageFlags::DONTWAIT | MessageFlags::NOSIGNAL;
+    rustix::net::sendmsg(socket, &[IoSlice::new(&bytes[..count])], &mut control, flags)?;
+    Ok(())
+}
+
+/// Receives a message. Descriptors that come with it are closed by the kernel.
+pub(super) fn receive(socket: BorrowedFd<'_>) -> Incoming<ShmCmMessage> {
+    // One byte more than any message has, so that a longer one is none.
+    let mut bytes = [0u8; MAX_MESSAGE_BYTES + 1];
+    match rustix::net::recv(socket, &mut bytes, RecvFlags::DONTWAIT) {
+        Ok((count, _)) => match ShmCmMessage::parse(&bytes[..count.min(bytes.len())]) {
+            Some(message) => Incoming::Message(message),
+            None => Incoming::End,
+        },
+        Err(Errno::AGAIN | Errno::INTR) => Incoming::Nothing,
+        Err(_) => Incoming::End,
+    }
+}
+
+/// Receives a request and what it offers.
+pub(super) fn receive_request(socket: BorrowedFd<'_>) -> Incoming<(ShmCmMessage, LinkOffer)> {
+    let mut bytes = [0u8; MAX_MESSAGE_BYTES + 1];
+    let mut room = [MaybeUninit::uninit(); cmsg_space!(ScmRights(2))];
+    let mut control = RecvAncillaryBuffer::new(&mut room);
+    let flags = RecvFlags::DONTWAIT | RecvFlags::CMSG_CLOEXEC;
+    let received =
+        rustix::net::recvmsg(socket, &mut [IoSliceMut::new(&mut bytes)], &mut control, flags);
+    let count = match received {
+        Ok(message) => message.bytes,
+        Err(Errno::AGAIN | Errno::INTR) => return Incoming::Nothing,
+        Err(_) => return Incoming::End,
+    };
+    let mut descriptors = Vec::new();
+    for message in control.drain() {
+        if let RecvAncillaryMessage::ScmRights(passed) = message {
+            descriptors.extend(passed);
+        }
+    }
+    let mut descriptors = descriptors.into_iter();
+    let (memory, bell, others) = (descriptors.next(), descriptors.next(), descriptors.next());
+    match (ShmCmMessage::parse(&bytes[..count.min(bytes.len())]), memory, bell, others) {
+        (Some(message), Some(memory), Some(bell), None) => {
+            Incoming::Message((message, LinkOffer { memory, bell }))
+        }
+        _ => Incoming::End,
+    }
+}
+
+/// Whether the process at the other end, which listened or connected, may share memory with us: it
+/// runs as our user or as root.
+fn is_trusted(socket: BorrowedFd<'_>) -> io::Result<()> {
+    let theirs = credentials(socket)?;
+    let ours = rustix::process::geteuid().as_raw();
+    if theirs.uid == ours || theirs.uid == 0 {
+        return Ok(());
+    }
+    let libc::ucred { pid, uid, .. } = theirs;
+    Err(io::Error::new(
+        io::ErrorKind::PermissionDenied,
+        format!("process {pid} runs as user {uid}, not as user {ours} or root"),
+    ))
+}
+
+/// The process at the other end when it listened or connected. Its number is zero if it is in
+/// another process namespace, which rules out the type that rustix has for it.
+fn credentials(socket: BorrowedFd<'_>) -> io::Result<libc::ucred> {
+    let mut credentials = libc::ucred { pid: 0, uid: u32::MAX, gid: u32::MAX };
+    let mut length = libc::socklen_t::try_from(size_of::<libc::ucred>()).expect("a small type");
+    // SAFETY: the place is as long as the length says, and any value in it is valid.
+    let result = unsafe {
+        libc::getsockopt(
+            socket.as_raw_fd(),
+            libc::SOL_SOCKET,
+            libc::SO_PEERCRED,
+            (&raw mut credentials).cast(),
+            &raw mut length,
+        )
+    };
+    if result == 0 { Ok(credentials) } else { Err(io::Error::last_os_error()) }
+}
+
+fn new_socket() -> io::Result<OwnedFd> {
+    let socket = rustix::net::socket_with(AddressFamily::UNIX, SocketType::SEQPACKET, FLAGS, None)?;
+    Ok(socket)
+}
+
+/// The name under which a listener is found.
+fn name_of(address: SocketAddr) -> io::Result<SocketAddrUnix> {
+    let name = format!("feedrail-shm/{address}");
+    Ok(SocketAddrUnix::new_abstract_name(name.as_bytes())?)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::shm::message::CmMessageKind;
+
+    fn pair() -> (OwnedFd, OwnedFd) {
+        rustix::net::socketpair(AddressFamily::UNIX, SocketType::SEQPACKET, FLAGS, None).unwrap()
+    }
+
+    fn request() -> ShmCmMessage {
+        ShmCmMessage::plain(CmMessageKind::Request)
+    }
+
+    #[test]
+    fn a_request_needs_two_descriptors() {
+        let (ours, theirs) = pair();
+        assert!(matches!(receive_request(ours.as_fd()), Incoming::Nothing));
+        let (_link, offer) = crate::shm::link::ShmLink::create().unwrap();
+        send_request(theirs.as_fd(), &request(), &offer).unwrap();
+        assert!(matches!(receive_request(ours.as_fd()), Incoming::Message(_)));
+        send(theirs.as_fd(), &request()).unwrap();
+        assert!(matches!(receive_request(ours.as_fd()), Incoming::End));
+    }
+
+    #[test]
+    fn what_is_too_long_is_no_message() {
+        let (ours, theirs) = pair();
+        let (mut bytes, _) = request().encode();
+        let long = [&mut bytes[..], &mut [0; 100]].concat();
+        rustix::net::send(&theirs, &long, MessageFlags::empty()).unwrap();
+        assert!(matches!(receive(ours.as_fd()), Incoming::End));
+    }
+
+    #[test]
+    fn a_peer_that_is_gone_is_an_end() {
+        let (ours, theirs) = pair();
+        assert!(matches!(receive(ours.as_fd()), Incoming::Nothing));
+        drop(theirs);
+        assert!(matches!(receive(ours.as_fd()), Incoming::End));
+        assert!(matches!(receive_request(ours.as_fd()), Incoming::End));
+    }
+}

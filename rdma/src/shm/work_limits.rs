@@ -1,0 +1,43 @@
+//! The sizes that a queue pair is granted.
+
+use crate::QpConfig;
+
+const MAX_WR: u32 = 16 * 1024;
+const MAX_SGE: u32 = 16;
+/// As much as `soft` captures, which is the smallest path MTU there.
+const MAX_INLINE_BYTES: u32 = 256;
+
+/// The sizes of a queue pair, none of the first four of which is zero.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct WorkLimits {
+    pub(super) send_wr: usize,
+    pub(super) recv_wr: usize,
+    pub(super) send_sge: usize,
+    pub(super) recv_sge: usize,
+    pub(super) inline_bytes: usize,
+}
+
+impl WorkLimits {
+    /// What is granted to one who asks for `config`.
+    pub(super) fn granted(config: &QpConfig) -> Self {
+        Self {
+            send_wr: config.send_wr.clamp(1, MAX_WR) as usize,
+            recv_wr: config.recv_wr.clamp(1, MAX_WR) as usize,
+            send_sge: config.send_sge.clamp(1, MAX_SGE) as usize,
+            recv_sge: config.recv_sge.clamp(1, MAX_SGE) as usize,
+            inline_bytes: config.inline_bytes.min(MAX_INLINE_BYTES) as usize,
+        }
+    }
+
+    /// The same, as callers see it.
+    pub(super) fn config(self) -> QpConfig {
+        let number = |size| u32::try_from(size).expect("limited when it was granted");
+        QpConfig {
+            send_wr: number(self.send_wr),
+            recv_wr: number(self.recv_wr),
+            send_sge: number(self.send_sge),
+            recv_sge: number(self.recv_sge),
+            inline_bytes: number(self.inline_bytes),
+        }
+    }
+}
