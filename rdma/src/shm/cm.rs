@@ -40,8 +40,10 @@ const REQUEST_PRIVATE_BYTES: usize = 56;
 const REJECT_PRIVATE_BYTES: usize = 148;
 /// Ports from which a listener's free one is taken, and which stand for the active side.
 const FREE_PORTS: core::ops::Range<u16> = 0x8000..0xFFFF;
-/// Connections that have not sent their request; more have to wait in the listener's queue.
+/// Connections that have not sent their request; the oldest makes way for another one.
 const MAX_SILENT: usize = 256;
+/// Connections that are accepted at once; a listener with more of them wakes again.
+const MAX_ACCEPTED: usize = 64;
 const EVENTS: usize = 64;
 
 /// The connection manager of a shared-memory device.
@@ -177,13 +179,13 @@ impl ShmCm {
         match self.sockets.get(&id) {
             Some(ShmEndpoint::Listener { .. }) => self.accept_peers(now, id),
             Some(ShmEndpoint::Silent { .. }) => self.hear_request(id),
-            Some(ShmEndpoint::Connection(_)) => self.hear(now, id),
+            Some(ShmEndpoint::Connection(_)) => self.hear(id),
             None => {}
         }
     }
 
     fn accept_peers(&mut self, now: Time, id: ConnId) {
-        while self.silent < MAX_SILENT {
+        for _ in 0..MAX_ACCEPTED {
             let Some(ShmEndpoint::Listener { socket: listener, .. }) = self.sockets.get(&id) else {
                 return;
             };
@@ -197,6 +199,9 @@ impl ShmCm {
                     return;
                 }
             };
+            if self.silent >= MAX_SILENT {
+                self.drop_oldest_silent();
+            }
             let conn = self.next_id();
             if let Err(error) = self.watch(conn, &socket) {
                 tracing::warn!(%error, "cannot wait for a connection to shared memory");
@@ -206,6 +211,15 @@ impl ShmCm {
             let deadline = now + REQUEST_PATIENCE;
             self.sockets.insert(conn, ShmEndpoint::Silent { socket, listener: id, deadline });
             self.hear_request(conn);
+        }
+    }
+
+    fn drop_oldest_silent(&mut self) {
+        let silent = |endpoint: &ShmEndpoint| matches!(endpoint, ShmEndpoint::Silent { .. });
+        let oldest = self.sockets.iter().find(|(_, endpoint)| silent(endpoint));
+        if let Some((&id, _)) = oldest {
+            self.sockets.remove(&id);
+            self.silent -= 1;
         }
     }
 
@@ -261,13 +275,13 @@ impl ShmCm {
     }
 
     /// Takes up the messages of a connection.
-    fn hear(&mut self, now: Time, conn: ConnId) {
+    fn hear(&mut self, conn: ConnId) {
         loop {
             let Ok(connection) = self.connection(conn) else { return };
             let Some(socket) = &connection.socket else { return };
             match socket::receive(socket.as_fd()) {
                 Incoming::Nothing => return,
-                Incoming::Message(message) => self.handle(now, conn, &message),
+                Incoming::Message(message) => self.handle(conn, &message),
                 Incoming::End => {
                     self.connection(conn).ok().and_then(|connection| connection.socket.take());
                     return self.lose(conn);
@@ -276,7 +290,7 @@ impl ShmCm {
         }
     }
 
-    fn handle(&mut self, now: Time, conn: ConnId, message: &ShmCmMessage) {
+    fn handle(&mut self, conn: ConnId, message: &ShmCmMessage) {
         let Ok(connection) = self.connection(conn) else { return };
         match (message.kind, &connection.stage) {
             (CmMessageKind::Accept, ConnStage::Asked) => self.accepted(conn, message),
@@ -306,7 +320,6 @@ impl ShmCm {
                 self.lose(conn);
             }
         }
-        let _ = now;
     }
 
     /// The active side's queue pair is connected before the peer hears that it is.

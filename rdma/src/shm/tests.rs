@@ -4,6 +4,7 @@
 
 use core::sync::atomic::Ordering::Relaxed;
 use core::time::Duration;
+use std::os::fd::{AsFd, OwnedFd};
 
 use proptest::prelude::*;
 
@@ -14,12 +15,13 @@ use super::mapping::{RING_BYTES, RingUse};
 use super::queue_pair::ShmQueuePair;
 use super::record::{AnswerRecord, MessagePart, Refusal, RequestRecord};
 use super::ring::RingWriter;
+use super::socket::{self, Incoming};
 use super::work_limits::WorkLimits;
 use super::*;
 use crate::software::regions::SoftwareRegion;
 use crate::{
-    Access, ConnParams, Device, Group, GroupConfig, Mem, MemoryRegion, Op, QpConfig, QpKey, RecvWr,
-    SendFlags, SendWr, Sge, Time, WakeFor, Wc, WcStatus,
+    Access, ConnOptions, ConnParams, ConnectionManager, Device, Group, GroupConfig, Mem,
+    MemoryRegion, Op, QpConfig, QpKey, RecvWr, SendFlags, SendWr, Sge, Time, WakeFor, Wc, WcStatus,
 };
 
 const QP: QpConfig =
@@ -395,6 +397,29 @@ fn what_a_peer_wrote_before_its_end_arrives() {
     let wcs = victim.poll();
     let statuses: Vec<_> = wcs.iter().map(|wc| wc.status).collect();
     assert_eq!(statuses, [WcStatus::SUCCESS, WcStatus::FLUSHED]);
+}
+
+/// Whoever connects and says nothing makes way for others, and none of them has to wait.
+#[test]
+fn silent_peers_make_way() {
+    let victim = Victim::new();
+    let mut cm = victim.device.connection_manager().unwrap();
+    let listener = cm.listen(([127, 0, 0, 1], 0).into(), &ConnOptions::default()).unwrap();
+    let address = cm.local_addr(listener).unwrap();
+    let mut now = Time::ZERO;
+    let mut silent = Vec::new();
+    for _ in 0..10 {
+        silent.extend((0..100).map(|_| socket::connect(address).unwrap()));
+        // Fewer are accepted at once, and the sockets are looked at now and then.
+        for _ in 0..4 {
+            now = now + Duration::from_millis(1);
+            assert!(cm.poll(now).is_none());
+        }
+    }
+    let closed = |peer: &OwnedFd| matches!(socket::receive(peer.as_fd()), Incoming::End);
+    assert_eq!(silent.iter().filter(|peer| closed(peer)).count(), 1000 - 256);
+    assert!(!closed(silent.last().unwrap()));
+    assert!(silent[..1000 - 256].iter().all(closed), "the oldest ones made way");
 }
 
 /// One step of a peer that does whatever comes to its mind.
