@@ -48,10 +48,10 @@ fn goodput_is_kept(direction: BulkDirection, rows: [(u64, f64, [f64; 3]); 4]) {
 #[test]
 fn reads_keep_their_goodput_when_packets_are_lost() {
     let rows = [
-        (20, 0.95, [0.9, 0.8, 0.3]),
-        (200, 0.95, [0.85, 0.35, 0.08]),
-        (2_000, 0.93, [0.85, 0.35, 0.08]),
-        (20_000, 0.9, [0.2, 0.02, 0.01]),
+        (20, 0.95, [0.95, 0.9, 0.6]),
+        (200, 0.95, [0.9, 0.45, 0.12]),
+        (2_000, 0.93, [0.9, 0.4, 0.12]),
+        (20_000, 0.9, [0.2, 0.03, 0.008]),
     ];
     goodput_is_kept(Read, rows);
 }
@@ -59,10 +59,10 @@ fn reads_keep_their_goodput_when_packets_are_lost() {
 #[test]
 fn writes_keep_their_goodput_when_packets_are_lost() {
     let rows = [
-        (20, 0.95, [0.9, 0.8, 0.25]),
-        (200, 0.95, [0.85, 0.35, 0.04]),
-        (2_000, 0.93, [0.85, 0.35, 0.06]),
-        (20_000, 0.6, [0.2, 0.03, 0.01]),
+        (20, 0.95, [0.95, 0.9, 0.5]),
+        (200, 0.95, [0.9, 0.4, 0.04]),
+        (2_000, 0.93, [0.85, 0.35, 0.04]),
+        (20_000, 0.6, [0.25, 0.03, 0.005]),
     ];
     goodput_is_kept(Write, rows);
 }
@@ -89,7 +89,7 @@ fn hosts_share_fairly(direction: BulkDirection, rows: [(usize, f64, f64); 5]) {
     for (hosts, least, most_repeats) in rows {
         let LinkFigures { goodput, fairness, repeats, .. } = share(direction, hosts, 1_000);
         assert!(goodput >= least * 1e6, "{direction:?}, {hosts} hosts: {goodput} bytes/s");
-        assert!(fairness >= 0.8, "{direction:?}, {hosts} hosts: Jain's index {fairness:.2}");
+        assert!(fairness >= 0.9, "{direction:?}, {hosts} hosts: Jain's index {fairness:.2}");
         assert!(repeats <= most_repeats, "{direction:?}, {hosts} hosts: {repeats:.3} again");
     }
 }
@@ -97,14 +97,14 @@ fn hosts_share_fairly(direction: BulkDirection, rows: [(usize, f64, f64); 5]) {
 #[test]
 fn reads_share_a_short_queue() {
     let rows =
-        [(1, 95.0, 0.08), (2, 95.0, 0.10), (4, 90.0, 0.15), (8, 85.0, 0.22), (16, 75.0, 0.35)];
+        [(1, 108.0, 0.01), (2, 108.0, 0.02), (4, 108.0, 0.02), (8, 108.0, 0.04), (16, 105.0, 0.07)];
     hosts_share_fairly(Read, rows);
 }
 
 #[test]
 fn writes_share_a_short_queue() {
     let rows =
-        [(1, 90.0, 0.02), (2, 90.0, 0.02), (4, 95.0, 0.04), (8, 95.0, 0.08), (16, 60.0, 0.2)];
+        [(1, 108.0, 0.01), (2, 108.0, 0.02), (4, 108.0, 0.02), (8, 105.0, 0.05), (16, 85.0, 0.1)];
     hosts_share_fairly(Write, rows);
 }
 
@@ -133,24 +133,24 @@ fn a_flow_like_tcps_gets_its_part() {
         for round_trip_us in [200, 1_000, 10_000] {
             let share = beside_a_flow(direction, round_trip_us);
             assert!(
-                (0.12..=0.75).contains(&share),
+                (0.25..=0.75).contains(&share),
                 "{direction:?}, {round_trip_us} us: {share:.2}"
             );
         }
     }
 }
 
-/// Not all is well here: the responses to a READ come in a burst, of which the queue holds an
-/// eighth of what the path does.
+/// READs are asked for so that the queue, which holds an eighth of what the path does, drops few of
+/// their responses.
 #[test]
 fn writes_share_a_long_path() {
     let LinkFigures { goodput, fairness, drops, .. } = share(Write, 2, 10_000);
-    assert!(goodput >= 30e6, "{goodput} bytes/s");
-    assert!(fairness >= 0.8, "Jain's index {fairness:.2}");
-    assert!(drops <= 0.4, "{drops:.3} dropped");
+    assert!(goodput >= 70e6, "{goodput} bytes/s");
+    assert!(fairness >= 0.9, "Jain's index {fairness:.2}");
+    assert!(drops <= 0.02, "{drops:.3} dropped");
 }
 
-/// A queue that marks at 30 KB sees packets that it may mark.
+/// A queue that marks from 30 KB on drops nothing.
 #[test]
 fn a_queue_marks_our_packets() {
     for direction in [Read, Write] {
@@ -166,7 +166,8 @@ fn a_queue_marks_our_packets() {
             repeats * 100.0
         );
         assert!(marks > 0.0, "{direction:?}");
-        assert!(goodput > 0.7 * GIGABIT as f64, "{direction:?}: {goodput} bytes/s");
+        assert!(goodput > 0.88 * GIGABIT as f64, "{direction:?}: {goodput} bytes/s");
+        assert!(drops < 0.001, "{direction:?}: {drops:.4} dropped");
     }
 }
 
