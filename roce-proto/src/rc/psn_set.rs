@@ -84,15 +84,6 @@ impl PsnSet {
         low | self.words[(word + 1) % WORDS] << 1 << (u64::BITS - 1 - shift)
     }
 
-    /// The first of the numbers `first..end`, at most [`PsnSet::REACH`], that is not in it.
-    pub(super) fn first_missing(&self, first: Psn, end: Psn) -> Option<Psn> {
-        masks(first, end).find_map(|(from, mask)| {
-            let bits = !self.words[place(from).0] & mask;
-            let start = from.value() / u64::BITS * u64::BITS;
-            (bits != 0).then(|| Psn::new(start + bits.trailing_zeros()))
-        })
-    }
-
     /// The first of the numbers `first..end`, at most [`PsnSet::REACH`], that is in it.
     pub(super) fn first_within(&self, first: Psn, end: Psn) -> Option<Psn> {
         if self.is_empty() {
@@ -163,8 +154,6 @@ mod tests {
                 prop_assert_eq!(set.count(from, to), within.clone().count() as u32);
                 let found = set.first_within(from, to).map(|psn| psn.since(base));
                 prop_assert_eq!(found, within.clone().next().copied());
-                let missing = set.first_missing(from, to).map(|psn| psn.since(base));
-                prop_assert_eq!(missing, (first..end).find(|at| !model.contains(at)));
                 let first = first.min(PsnSet::REACH - u64::BITS);
                 let word = (0..u64::BITS).map(|at| u64::from(model.contains(&(first + at))) << at);
                 prop_assert_eq!(set.word_from(base.plus(first)), word.sum::<u64>());
