@@ -75,7 +75,7 @@ fn ranges_survive_crashes_of_the_target() {
         let namespace = world.open(host, target, 1);
         let mut workloads = [work(&world, host, namespace, seed)];
         for _ in 0..3 {
-            workloads[0].extend(80);
+            workloads[0].extend(320);
             run_for(&mut world, &mut workloads, Duration::from_micros(random.within(1..3_000)));
             assert!(workloads[0].in_flight() > 0, "something is to be interrupted");
             let silently = random.percent(50);
