@@ -6,9 +6,11 @@ use rdma::sim::{CrossSource, LinkConfig, Marking};
 
 use super::Random;
 
-/// Of a hundred seeds, how many have a bottleneck. It is none until it is known why the requests of
-/// seed 538 do not end within the limit at 30.
-const SEEDS_PERCENT: u64 = 0;
+/// Of a hundred seeds, how many have a bottleneck.
+const SEEDS_PERCENT: u64 = 30;
+/// Seeds from this one on have none until it is known why the requests of seed 538 do not end
+/// within the limit.
+const SEEDS: u64 = 500;
 /// The most changes of a storm, the first of which puts it there.
 const CHANGES: u64 = 5;
 
@@ -25,7 +27,7 @@ impl Narrowing {
     pub(super) fn new(seed: u64, requests: u32) -> Self {
         let mut random = Random::new(!seed);
         let mut due = Vec::new();
-        if random.percent(SEEDS_PERCENT) {
+        if random.percent(SEEDS_PERCENT) && seed < SEEDS {
             let changes = random.within(1..CHANGES + 1);
             due.extend((1..changes).map(|_| random.within(0..requests.into()) as u32));
             due.push(0);
