@@ -27,6 +27,8 @@ const REBOOT: Duration = Duration::from_millis(2_500);
 /// The longest that a core stalls, in ms: shorter than the time that a target allows beyond Keep
 /// Alive.
 const STALL_MS: u64 = 500;
+/// To connect takes about 20 round trips, and a bottleneck makes one 120 ms long.
+const CONNECT_TIMEOUT: Duration = Duration::from_secs(5);
 /// Bytes of a pool in which reads that hang leave room for all hosts.
 const ROOM_TO_HANG: u64 = 1 << 20;
 /// Far more than a run takes.
@@ -567,7 +569,7 @@ fn add_host(world: &mut World, random: &mut Random) -> HostId {
         .io_queues(random.pick(&[1, 2, 3]))
         .queue_entries(random.pick(&[4, 16, 64]))
         .keep_alive_ms(1_000)
-        .connect_timeout(Duration::from_secs(1))
+        .connect_timeout(CONNECT_TIMEOUT)
         .reconnect_delay(Duration::from_millis(200))
         .loss_timeout(Duration::from_secs(random.pick(&[2, 60])))
         .io_timeout(Duration::from_millis(random.pick(&[300, 2_000, 30_000])))
