@@ -5,7 +5,7 @@ use core::time::Duration;
 use crate::rc::completions::Completions;
 use crate::rc::congestion::LossCause;
 use crate::rc::datagram_cost::HEADERS_BYTES;
-use crate::rc::outstanding_reads::Early;
+use crate::rc::psn_set::PsnSet;
 use crate::rc::recovery::{Cause, Probe, Recovery};
 use crate::rc::request_repair;
 use crate::rc::requester::{Requester, SendFailure};
@@ -75,7 +75,7 @@ impl Requester {
         self.confirm(psn, with);
         self.read_repair.came(psn);
         let ahead = psn.since(self.unacknowledged);
-        if ahead >= Early::REACH || !self.early.mark(ahead) {
+        if ahead >= PsnSet::REACH || !self.early.insert(psn) {
             with.counters.packets_dropped += 1;
             return Ok(());
         }
@@ -158,7 +158,7 @@ impl Requester {
             match self.reads.first_missing(self.unacknowledged) {
                 Some(psn) if psn.is_before(self.confirmed) => {
                     self.pass_to(psn);
-                    if !self.early.has_oldest() {
+                    if !self.early.contains(self.unacknowledged) {
                         break;
                     }
                     self.pass_response(with.now, with.limits);
@@ -182,7 +182,7 @@ impl Requester {
     }
 
     fn pass_to(&mut self, psn: Psn) {
-        self.early.pass(psn.since(self.unacknowledged));
+        self.early.remove_range(self.unacknowledged, psn);
         self.unacknowledged = psn;
     }
 

@@ -37,19 +37,21 @@ impl PsnSet {
     /// Adds a number; false if it was there.
     pub(super) const fn insert(&mut self, psn: Psn) -> bool {
         let (word, bit) = place(psn);
-        let new = self.words[word] & bit == 0;
-        self.words[word] |= bit;
-        self.length += new as u32;
-        new
+        // Bits are counted, not the truth of a comparison: rustc 1.95 loses that if it is also a
+        // condition (its pass SimplifyComparisonIntegral).
+        let new = bit & !self.words[word];
+        self.words[word] |= new;
+        self.length += new.count_ones();
+        new != 0
     }
 
     /// Removes a number; false if it was not there.
     pub(super) const fn remove(&mut self, psn: Psn) -> bool {
         let (word, bit) = place(psn);
-        let old = self.words[word] & bit != 0;
-        self.words[word] &= !bit;
-        self.length -= old as u32;
-        old
+        let old = bit & self.words[word];
+        self.words[word] &= !old;
+        self.length -= old.count_ones();
+        old != 0
     }
 
     /// Removes the numbers `first..end`, which the window passes.
@@ -82,6 +84,15 @@ impl PsnSet {
         let low = self.words[word] >> shift;
         // A shift by all 64 bits would not be defined.
         low | self.words[(word + 1) % WORDS] << 1 << (u64::BITS - 1 - shift)
+    }
+
+    /// The first of the numbers `first..end`, at most [`PsnSet::REACH`], that is not in it.
+    pub(super) fn first_missing(&self, first: Psn, end: Psn) -> Option<Psn> {
+        masks(first, end).find_map(|(from, mask)| {
+            let bits = !self.words[place(from).0] & mask;
+            let start = from.value() / u64::BITS * u64::BITS;
+            (bits != 0).then(|| Psn::new(start + bits.trailing_zeros()))
+        })
     }
 
     /// The first of the numbers `first..end`, at most [`PsnSet::REACH`], that is in it.
@@ -126,6 +137,16 @@ mod tests {
 
     use super::*;
 
+    /// In a release build of rustc 1.95 the length stayed as it was.
+    #[test]
+    fn changes_that_are_conditions_count() {
+        let mut set = PsnSet::new();
+        assert!(set.insert(Psn::new(7)));
+        assert!(!set.is_empty());
+        assert!(set.remove(Psn::new(7)));
+        assert!(set.is_empty());
+    }
+
     proptest! {
         #[test]
         fn it_is_a_set(
@@ -154,6 +175,8 @@ mod tests {
                 prop_assert_eq!(set.count(from, to), within.clone().count() as u32);
                 let found = set.first_within(from, to).map(|psn| psn.since(base));
                 prop_assert_eq!(found, within.clone().next().copied());
+                let missing = set.first_missing(from, to).map(|psn| psn.since(base));
+                prop_assert_eq!(missing, (first..end).find(|at| !model.contains(at)));
                 let first = first.min(PsnSet::REACH - u64::BITS);
                 let word = (0..u64::BITS).map(|at| u64::from(model.contains(&(first + at))) << at);
                 prop_assert_eq!(set.word_from(base.plus(first)), word.sum::<u64>());

@@ -2,7 +2,8 @@
 
 use core::time::Duration;
 
-use crate::rc::outstanding_reads::{Early, OutstandingRead, OutstandingReads};
+use crate::rc::outstanding_reads::{OutstandingRead, OutstandingReads};
+use crate::rc::psn_set::PsnSet;
 use crate::{Psn, Time};
 
 /// A response is asked for again when one has come that was asked for this much later: less is
@@ -143,20 +144,22 @@ impl ReadRepair {
         &self,
         oldest: Psn,
         reads: &OutstandingReads,
-        early: &Early,
+        early: &PsnSet,
     ) -> Option<(Psn, Psn)> {
         let latest = self.latest.filter(|latest| oldest.is_before(*latest))?.since(oldest);
         let since_oldest = |psn: Psn| if psn.is_before(oldest) { 0 } else { psn.since(oldest) };
         let missing = |first, end| {
-            let (first, end) = early.missing_within(first, end)?;
-            Some((oldest.plus(first), oldest.plus(end)))
+            let end = oldest.plus(end);
+            let first = early.first_missing(oldest.plus(first), end)?;
+            Some((first, early.first_within(first, end).unwrap_or(end)))
         };
         let answered = |repair: &&Repair| since_oldest(repair.high) + self.later <= latest;
         let lost_again = (self.repairs[..self.repair_count].iter().take_while(answered))
             .find_map(|repair| missing(since_oldest(repair.first), since_oldest(repair.end)));
         let lost = |read: &OutstandingRead| {
             let first = since_oldest(read.first).max(self.asked.map_or(0, since_oldest));
-            missing(first, since_oldest(read.end).min(latest))
+            let end = since_oldest(read.end).min(latest);
+            if first < end { missing(first, end) } else { None }
         };
         lost_again.or_else(|| {
             let (first, end) = reads.iter().find_map(lost)?;
@@ -219,7 +222,7 @@ mod tests {
     struct Reader {
         repair: ReadRepair,
         reads: OutstandingReads,
-        early: Early,
+        early: PsnSet,
         oldest: u32,
     }
 
@@ -230,16 +233,15 @@ mod tests {
                 let (first, end) = (Psn::new(read * 8), Psn::new(read * 8 + 8));
                 outstanding.push(OutstandingRead { first, end, ..OutstandingRead::default() });
             }
-            let (repair, early) = (ReadRepair::new(), Early::default());
+            let (repair, early) = (ReadRepair::new(), PsnSet::new());
             Self { repair, reads: outstanding, early, oldest: 0 }
         }
 
         fn come(&mut self, responses: impl IntoIterator<Item = u32>) {
             for psn in responses {
                 self.repair.came(Psn::new(psn));
-                let _ = self.early.mark(psn - self.oldest);
-                while self.early.has_oldest() {
-                    self.early.pass(1);
+                self.early.insert(Psn::new(psn));
+                while self.early.remove(Psn::new(self.oldest)) {
                     self.oldest += 1;
                 }
                 self.repair.passed(Psn::new(self.oldest));

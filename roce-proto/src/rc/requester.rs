@@ -12,7 +12,7 @@ use core::time::Duration;
 use crate::rc::completions::Completions;
 use crate::rc::congestion::LossCause;
 use crate::rc::datagram_cost::HEADERS_BYTES;
-use crate::rc::outstanding_reads::{Early, OutstandingRead, OutstandingReads};
+use crate::rc::outstanding_reads::{OutstandingRead, OutstandingReads};
 use crate::rc::psn_set::PsnSet;
 use crate::rc::read_repair::ReadRepair;
 use crate::rc::recovery::{Cause, Probe, Recovery};
@@ -46,8 +46,9 @@ const ASK_EVERY: Duration = Duration::from_millis(2);
 pub(super) struct Requester {
     pub(super) queue: SendQueue,
     pub(super) reads: OutstandingReads,
-    /// Responses that came before one that is missing.
-    pub(super) early: Early,
+    /// Responses that came before one that is missing, and were placed. No more is asked for than
+    /// it has room for: the rest would be dropped if the oldest is lost.
+    pub(super) early: PsnSet,
     pub(super) retransmit_timer: RetransmitTimer,
     pub(super) unacknowledged: Psn,
     pub(super) confirmed: Psn,
@@ -107,7 +108,7 @@ impl Requester {
         Self {
             queue: SendQueue::new(granted, room),
             reads: OutstandingReads::new(),
-            early: Early::default(),
+            early: PsnSet::new(),
             retransmit_timer: RetransmitTimer::new(),
             unacknowledged: Psn::new(0),
             confirmed: Psn::new(0),
@@ -466,7 +467,7 @@ impl Requester {
     ) -> u32 {
         let wanted = entry.packets - index;
         let packet_bytes = entry.length.min(self.mtu);
-        let within_reach = Early::REACH.saturating_sub(self.next.since(self.unacknowledged));
+        let within_reach = PsnSet::REACH.saturating_sub(self.next.since(self.unacknowledged));
         let wanted_now = wanted.min(within_reach);
         let admitted = limits.reads.admits(now, wanted_now, packet_bytes);
         let responses = limits.window.admits_responses(now, admitted, packet_bytes);
