@@ -16,9 +16,14 @@ pub(super) fn packet(qpn: Qpn, latest: Psn, input: &mut Input<'_>) -> Vec<u8> {
     let (length, argument) = (input.u16(), input.u16());
     let mut bth = Bth::new(qpn, psn);
     bth.ack_request = shape & 16 != 0;
+    bth.becn = kind >= 0xF0;
     let message = message(kind, psn, length, argument);
+    if matches!(message, Message::CongestionNotification) {
+        bth = Bth::notification(qpn);
+    }
     let payload = match shape >> 5 {
         0 => 0,
+        _ if matches!(message, Message::CongestionNotification) => 0,
         // A bitmap of one word.
         _ if matches!(message, Message::SelectiveAcknowledge(..)) => 8,
         1 => 256,
@@ -71,6 +76,7 @@ fn message(kind: u8, psn: Psn, length: u16, argument: u16) -> Message {
         12 => Message::ReadResponseOnly(aeth),
         13 | 14 => Message::Acknowledge(aeth),
         15 => Message::SelectiveAcknowledge(aeth, psn.plus(u32::from(length) % 80)),
-        _ => Message::Other(Opcode(low)),
+        _ if high & 1 == 0 => Message::Other(Opcode(low)),
+        _ => Message::CongestionNotification,
     }
 }

@@ -136,7 +136,7 @@ impl QueuePairWorld {
             2 => {
                 self.transmit(end, 1 + input.choice(8));
             }
-            3 => self.deliver(end, usize::from(input.u8())),
+            3 => self.deliver(end, usize::from(input.u8()), input.u8() & 1 == 1),
             4 => self.deliver_all(end),
             5 => drop(self.take(end, input)),
             6 => {
@@ -279,26 +279,26 @@ impl QueuePairWorld {
         self.ends[end].flying.push_front(packet);
     }
 
-    fn deliver(&mut self, end: usize, index: usize) {
+    /// Delivers a packet, which a queue on its way `marked`.
+    fn deliver(&mut self, end: usize, index: usize, marked: bool) {
         let now = self.now;
         let QueuePairEnd { qp, memory, window, reads, flying, .. } = &mut self.ends[end];
         let Some(index) = index.checked_rem(flying.len()) else { return };
         let Some(datagram) = flying.remove(index) else { return };
         let Ok(packet) = Packet::parse(&datagram) else { return };
         if packet.bth.dest_qpn == qp.qpn() {
-            qp.handle_packet(
-                now,
-                &packet,
-                memory,
-                &mut SharedLimits { window, reads, overflowed: false },
-            );
+            let limits = &mut SharedLimits { window, reads, overflowed: false };
+            if marked {
+                qp.handle_congestion(now, &packet, limits);
+            }
+            qp.handle_packet(now, &packet, memory, limits);
         }
         self.reap(end);
     }
 
     fn deliver_all(&mut self, end: usize) {
         for _ in 0..self.ends[end].flying.len() {
-            self.deliver(end, 0);
+            self.deliver(end, 0, false);
         }
     }
 

@@ -7,7 +7,9 @@ use std::vec::Vec;
 use super::memory::{ALL, BASE, LOCAL, REMOTE_READ, REMOTE_WRITE};
 use super::pair::*;
 use crate::rc::{QueuePairState, READS_MAX, SendOp, WorkStatus};
-use crate::wire::{Aeth, Bth, Headers, Message, NakCode, Opcode, Reth, RnrTimer, Syndrome, Tail};
+use crate::wire::{
+    Aeth, Bth, Ecn, Headers, Message, NakCode, Opcode, Reth, RnrTimer, Syndrome, Tail,
+};
 use crate::{PathMtu, Psn};
 
 const MEMORY: usize = 100_000;
@@ -24,11 +26,18 @@ fn packet(rng: &mut Rng, near: &[u32]) -> Vec<u8> {
     };
     let mut bth = Bth::new(qpn(0), Psn::new(psn));
     bth.ack_request = rng.chance(500);
+    bth.becn = rng.chance(50);
     if rng.chance(20) {
         bth.pkey = rng.next() as u16;
     }
-    let message = message(rng, psn);
+    let message = if rng.chance(30) {
+        bth = Bth::notification(qpn(0));
+        Message::CongestionNotification
+    } else {
+        message(rng, psn)
+    };
     let length = match rng.below(6) {
+        _ if matches!(message, Message::CongestionNotification) => 0,
         _ if matches!(message, Message::SelectiveAcknowledge(..)) => 8 * rng.below(4) as usize,
         0 => 0,
         1 => rng.below(300) as usize,
@@ -102,6 +111,7 @@ fn parses(datagram: &[u8]) -> bool {
 #[test]
 fn a_hostile_peer() {
     let (mut placements, mut survivors, mut successes) = (0, 0, 0);
+    let (mut marked, mut notified) = (0, 0);
     for seed in 0..4000 {
         let mut options = Options { seed, mtu: PathMtu::Bytes256, ..Options::default() };
         options.memory_bytes = MEMORY;
@@ -139,7 +149,8 @@ fn a_hostile_peer() {
             let datagram = packet(&mut rng, &near);
             if parses(&datagram) {
                 let now = pair.now;
-                pair.ends[1].deliver(now, &datagram);
+                let ecn = if rng.chance(100) { Ecn::Ce } else { Ecn::Ect0 };
+                pair.ends[1].deliver_marked(now, &datagram, ecn);
             }
             let sent = pair.log.len();
             pair.run_for(Duration::from_micros(50));
@@ -153,6 +164,10 @@ fn a_hostile_peer() {
         placements += end.memory.placements;
         successes +=
             end.completions.iter().filter(|(_, c)| c.status == WorkStatus::Success).count();
+        let counters = end.qps[0].counters();
+        marked += counters.ecn_marked_packets;
+        notified += counters.notifications_handled;
+        assert!(counters.notifications_sent <= counters.ecn_marked_packets, "seed {seed}");
         assert!(end.completions.len() <= 80);
         assert_eq!(end.in_flight(), 0, "seed {seed}");
         assert_eq!(end.reads.used(), 0, "seed {seed}");
@@ -163,6 +178,7 @@ fn a_hostile_peer() {
     }
     // Otherwise the packets were not near enough to the expected ones.
     assert!(placements > 1000 && survivors > 10 && successes > 1000);
+    assert!(marked > 1000 && notified > 1000, "{marked} marked, {notified} notifications");
 }
 
 #[test]
