@@ -16,10 +16,10 @@ use super::convert;
 use super::device::{CmMessage, DeviceShared, GroupMessage};
 use super::engine::ConnectionRoute;
 use super::gsi::{Gsi, NotForUs};
-use super::numbers::owner_of;
 use super::random::Random;
+use super::senders::{SenderUse, Source};
 use super::sleep::Sleep;
-use super::wire::{ROCE_PORT, Wire};
+use super::wire::{ROCE_PORT, SenderIndex, Wire};
 use super::{Fabric, GroupHandle, NewQp, RoceDevice};
 use crate::{
     CmError, CmEvent, ConnId, ConnOptions, ConnParams, ConnectFailure, ConnectionManager,
@@ -48,6 +48,7 @@ pub struct RoceCm<F: Fabric> {
     by_manager: BTreeMap<cm::ConnectionId, ConnId>,
     by_listener: BTreeMap<cm::ListenerId, ConnId>,
     by_qpn: BTreeMap<u32, ConnId>,
+    senders: SenderUse,
     ports: BTreeSet<u16>,
     events: VecDeque<CmEvent>,
     next_id: u64,
@@ -76,6 +77,7 @@ enum ConnectionEntry {
     Passive {
         id: cm::ConnectionId,
         local: SocketAddr,
+        peer: IpAddr,
         /// Those of the listener.
         options: ConnOptions,
         qp: Option<Qp>,
@@ -88,6 +90,7 @@ struct Qp {
     qpn: Qpn,
     serial: u64,
     starting_psn: Psn,
+    source: Source,
 }
 
 impl<F: Fabric> RoceCm<F> {
@@ -102,8 +105,8 @@ impl<F: Fabric> RoceCm<F> {
         config.path_mtu =
             PathMtu::largest_within(shared.caps.max_path_mtu as usize).unwrap_or(PathMtu::Bytes256);
         let ports = shared.random()?;
-        let [receiver, sender] = wire.fds();
-        let sleep = Sleep::new(receiver, sender, shared.cm.fd())?;
+        let sender = wire.sender(SenderIndex::FIRST);
+        let sleep = Sleep::new(wire.receiver(), sender, shared.cm.fd())?;
         Ok(Self {
             shared,
             manager: Manager::new(config),
@@ -112,6 +115,7 @@ impl<F: Fabric> RoceCm<F> {
             by_manager: BTreeMap::new(),
             by_listener: BTreeMap::new(),
             by_qpn: BTreeMap::new(),
+            senders: SenderUse::default(),
             ports: BTreeSet::new(),
             events: VecDeque::new(),
             next_id: 0,
@@ -297,7 +301,13 @@ impl<F: Fabric> RoceCm<F> {
         let peer = request.addresses.as_ref().map_or(request.peer, |header| {
             SocketAddr::new(request.peer.ip(), header.source.port())
         });
-        let conn = self.add(ConnectionEntry::Passive { id, local: addr, options, qp: None });
+        let conn = self.add(ConnectionEntry::Passive {
+            id,
+            local: addr,
+            peer: request.peer.ip(),
+            options,
+            qp: None,
+        });
         self.by_manager.insert(id, conn);
         self.events.push_back(CmEvent::ConnectRequest {
             listener: listener_id,
@@ -333,6 +343,7 @@ impl<F: Fabric> RoceCm<F> {
                 number: (qp.qpn.value(), qp.serial),
                 route: ConnectionRoute {
                     peer: agreement.peer,
+                    sender: qp.source.sender,
                     udp_source: agreement.peer_udp_source,
                     traffic_class: Ecn::Ect0.within(agreement.traffic_class),
                 },
@@ -340,11 +351,6 @@ impl<F: Fabric> RoceCm<F> {
                 connection: Box::new(convert::connection(agreement)),
             });
         }
-    }
-
-    /// The port that the packets of a queue pair come from: that of its group.
-    fn udp_source(&self, qp: Qp) -> Option<u16> {
-        self.shared.fabric.source_port(owner_of(qp.qpn).into())
     }
 
     /// Moves the queue pair of a connection, if it has one, to ERROR.
@@ -433,8 +439,9 @@ impl<F: Fabric> ConnectionManager<F> for RoceCm<F> {
         domain: &RoceDevice<F>,
         config: &QpConfig,
     ) -> Result<NewQp, CmError> {
-        let place = match self.conns.get_mut(&conn) {
-            Some(ConnectionEntry::Active { qp, .. } | ConnectionEntry::Passive { qp, .. }) => qp,
+        let (place, peer) = match self.conns.get_mut(&conn) {
+            Some(ConnectionEntry::Active { qp, to, .. }) => (qp, to.ip()),
+            Some(ConnectionEntry::Passive { qp, peer, .. }) => (qp, *peer),
             Some(ConnectionEntry::Listener { .. }) => return Err(CmError::WrongState),
             None => return Err(CmError::UnknownConnection),
         };
@@ -445,7 +452,9 @@ impl<F: Fabric> ConnectionManager<F> for RoceCm<F> {
             CmError::Io(io::Error::other("the group has all the queue pairs that it can"))
         })?;
         let starting_psn = Psn::new(self.shared.numbers.random_psn());
-        *place = Some(Qp { qpn: number.get(), serial: number.serial(), starting_psn });
+        let ports = self.shared.fabric.source_ports(group.index.into(), peer);
+        let source = self.senders.choose(group.index, peer, ports);
+        *place = Some(Qp { qpn: number.get(), serial: number.serial(), starting_psn, source });
         self.by_qpn.insert(number.get().value(), conn);
         let queue_pair = Box::new(QueuePair::new(number.get(), &convert::to_config(config)));
         let granted = convert::from_config(&queue_pair.granted());
@@ -476,7 +485,7 @@ impl<F: Fabric> ConnectionManager<F> for RoceCm<F> {
                 options.ack_timeout_exponent.unwrap_or(ACK_TIMEOUT_EXPONENT),
             ),
             path_mtu: PathMtu::largest_within(path_mtu as usize).unwrap_or(PathMtu::Bytes256),
-            udp_source: self.udp_source(qp),
+            udp_source: qp.source.port,
             private_data: params.private_data.as_slice(),
         };
         let connection = self.manager.connect(now, &request).map_err(cm_error)?;
@@ -500,7 +509,7 @@ impl<F: Fabric> ConnectionManager<F> for RoceCm<F> {
             responder_resources: params.responder_resources,
             initiator_depth: params.initiator_depth,
             rnr_retry_count: params.rnr_retry_count,
-            udp_source: self.udp_source(qp),
+            udp_source: qp.source.port,
             private_data: params.private_data.as_slice(),
         };
         let mut agreement = self.manager.accept(now, id, &accept).map_err(cm_error)?;
@@ -543,6 +552,7 @@ impl<F: Fabric> ConnectionManager<F> for RoceCm<F> {
         }
         if let Some(qp) = closed.qp() {
             self.by_qpn.remove(&qp.qpn.value());
+            self.senders.leave(&qp.source);
         }
         if !matches!(closed, ConnectionEntry::Passive { .. }) {
             self.ports.remove(&closed.local_addr().port());

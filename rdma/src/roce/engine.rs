@@ -21,7 +21,7 @@ use super::paths::{PathKey, Paths};
 use super::qp_table::QpTable;
 use super::regions::{DomainId, DomainView, RegionsView};
 use super::timers::Timers;
-use super::wire::{Datagram, IpId, Outgoing, Wire};
+use super::wire::{Datagram, IpId, Outgoing, SenderIndex, Wire};
 use crate::deliberate_bugs::{self, Bug};
 use crate::{GroupStats, QpConfig, Time, Wc};
 
@@ -89,6 +89,8 @@ struct Peer {
 pub(super) struct ConnectionRoute {
     /// The endpoint to which packets are sent.
     pub(super) peer: SocketAddr,
+    /// The sender of the group's wire that all our packets leave from.
+    pub(super) sender: SenderIndex,
     /// The peer's packets come from this port alone. Those of foreign peers come from any.
     pub(super) udp_source: Option<u16>,
     /// The traffic class of our packets.
@@ -570,6 +572,7 @@ fn send_packet<W: Wire>(
     }
     let packet = Outgoing {
         to: &peer.route.peer,
+        sender: peer.route.sender,
         destination_qpn: peer.qpn.value(),
         headers: transmit.headers(),
         pieces: &slices[..pieces.len()],
@@ -593,7 +596,12 @@ mod tests {
     fn peer(paths: &mut Paths) -> Peer {
         let endpoint: SocketAddr = "192.0.2.1:4791".parse().unwrap();
         Peer {
-            route: ConnectionRoute { peer: endpoint, udp_source: None, traffic_class: 0 },
+            route: ConnectionRoute {
+                peer: endpoint,
+                sender: SenderIndex::FIRST,
+                udp_source: None,
+                traffic_class: 0,
+            },
             path: paths.join(endpoint),
             qpn: Qpn::new(7),
             announce: false,
@@ -699,8 +707,12 @@ mod tests {
             None
         }
 
-        fn fds(&self) -> [Option<BorrowedFd<'_>>; 2] {
-            [None, None]
+        fn receiver(&self) -> Option<BorrowedFd<'_>> {
+            None
+        }
+
+        fn sender(&self, _: SenderIndex) -> Option<BorrowedFd<'_>> {
+            None
         }
 
         fn counters(&self) -> WireCounters {
@@ -717,6 +729,7 @@ mod tests {
                 let to = "192.0.2.1:4791".parse().unwrap();
                 let packet = Outgoing {
                     to: &to,
+                    sender: SenderIndex::FIRST,
                     destination_qpn: 7,
                     traffic_class: 0,
                     headers: &[0; 12],

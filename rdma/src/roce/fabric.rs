@@ -23,8 +23,9 @@ pub trait Fabric: Send + Sync + Sized + 'static {
     /// Our address and RoCE port.
     fn endpoint(&self) -> SocketAddr;
 
-    /// The UDP port that all packets of the wire with this index come from.
-    fn source_port(&self, index: usize) -> Option<u16>;
+    /// The UDP source ports of the senders of the wire with this index over which connections to
+    /// `peer` are to be spread, from the first sender on.
+    fn source_ports(&self, index: usize, peer: IpAddr) -> &[u16];
 
     /// The largest path MTU to `peer`, in bytes of payload.
     ///

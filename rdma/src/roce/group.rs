@@ -14,7 +14,7 @@ use super::mailbox::Mailbox;
 use super::place;
 use super::regions::RegionsView;
 use super::sleep::Sleep;
-use super::wire::{Arrived, Datagram, Wire, WireCounters};
+use super::wire::{Arrived, Datagram, SenderSet, Wire, WireCounters};
 use super::{Fabric, GroupHandle, NewQp};
 use crate::{
     Group, GroupConfig, GroupStats, PushError, QpConfig, QpKey, RecvWr, SendFlags, SendWr, Sge,
@@ -38,8 +38,8 @@ pub struct RoceGroup<F: Fabric> {
     /// Acknowledgements wait for the caller, which has completions to work on and flushes the
     /// requests that follow from them; they are not put off twice.
     held: bool,
-    /// The sleep ends when the system takes packets again.
-    awaits_room: bool,
+    /// The sleep ends when the system takes packets of one of these again.
+    awaiting_room: SenderSet,
 }
 
 impl<F: Fabric> RoceGroup<F> {
@@ -51,7 +51,7 @@ impl<F: Fabric> RoceGroup<F> {
     ) -> io::Result<Self> {
         let engine =
             GroupEngine::new(config.queue_pairs as usize, shared.fabric.receive_buffer_bytes());
-        let sleep = Sleep::new(wire.fds()[0], None, shared.groups[index - 1].fd())?;
+        let sleep = Sleep::new(wire.receiver(), None, shared.groups[index - 1].fd())?;
         let index = u8::try_from(index).expect("at most 255 groups");
         let now = Time::ZERO;
         Ok(Self {
@@ -63,7 +63,7 @@ impl<F: Fabric> RoceGroup<F> {
             now,
             busy: true,
             held: false,
-            awaits_room: false,
+            awaiting_room: SenderSet::default(),
         })
     }
 
@@ -113,16 +113,15 @@ impl<F: Fabric> RoceGroup<F> {
     /// Has the sleep end, or end no more, when the system takes packets again.
     fn watch_for_room(&mut self) {
         let Some(wire) = &self.wire else { return };
-        let awaits_room = wire.awaits_room();
-        if awaits_room == self.awaits_room {
-            return;
-        }
-        self.awaits_room = awaits_room;
-        if let Some(sleep) = &self.sleep
-            && let Err(error) = sleep.watch_for_room(wire.fds(), awaits_room)
-        {
-            // The wire's deadline remains.
-            tracing::debug!(%error, "waiting for room to send");
+        let wanted = wire.awaiting_room();
+        let changed = wanted.difference(std::mem::replace(&mut self.awaiting_room, wanted));
+        let Some(sleep) = &self.sleep else { return };
+        for sender in changed.iter() {
+            let fds = [wire.receiver(), wire.sender(sender)];
+            if let Err(error) = sleep.watch_for_room(fds, wanted.contains(sender)) {
+                // The wire's deadline remains.
+                tracing::debug!(%error, "waiting for room to send");
+            }
         }
     }
 }

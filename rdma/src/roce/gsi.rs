@@ -10,7 +10,7 @@ use roce_proto::{PathMtu, Psn, Qpn};
 
 use super::device::DeviceCounters;
 use super::icrc;
-use super::wire::{Datagram, Outgoing, Wire, endpoint_of};
+use super::wire::{Datagram, Outgoing, SenderIndex, Wire, endpoint_of};
 use crate::Time;
 
 /// Our queue pair 1.
@@ -67,6 +67,7 @@ impl Gsi {
         let headers = Headers::new(&bth, &Message::UdSendOnly(deth));
         let packet = Outgoing {
             to: &mad.peer,
+            sender: SenderIndex::FIRST,
             destination_qpn: Qpn::GSI.value(),
             headers: headers.as_slice(),
             pieces: &[&mad.mad],
@@ -107,6 +108,7 @@ mod tests {
             let from = SocketAddr::new([192, 0, 2, 1].into(), port);
             let packet = Outgoing {
                 to: &to,
+                sender: SenderIndex::FIRST,
                 destination_qpn: Qpn::GSI.value(),
                 headers: headers.as_slice(),
                 pieces: &[&mad],

@@ -13,6 +13,7 @@ mod gsi;
 pub(crate) mod icrc;
 mod memory;
 mod paths;
+mod senders;
 mod sleep;
 mod timers;
 pub(crate) mod wire;
@@ -26,4 +27,6 @@ pub use group::RoceGroup;
 pub(crate) use numbers::{MAX_GROUPS, owner_of};
 pub use random::{Entropy, SeededEntropy, SystemEntropy};
 pub use regions::{SoftwareRegion, Window};
-pub use wire::{Arrived, Datagram, Outgoing, ROCE_PORT, Wire, WireCounters};
+pub use wire::{
+    Arrived, Datagram, MAX_SENDERS, Outgoing, ROCE_PORT, SenderIndex, SenderSet, Wire, WireCounters,
+};

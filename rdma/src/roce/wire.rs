@@ -37,9 +37,10 @@ pub trait Wire: Send + 'static {
         false
     }
 
-    /// [`Wire::flush`] is worth another try as soon as the descriptor that sends is writable.
-    fn awaits_room(&self) -> bool {
-        false
+    /// The senders for which [`Wire::flush`] is worth another try as soon as their descriptor is
+    /// writable.
+    fn awaiting_room(&self) -> SenderSet {
+        SenderSet::default()
     }
 
     /// When [`Wire::receive`] and [`Wire::flush`] must run again though nothing arrives: something
@@ -54,9 +55,12 @@ pub trait Wire: Send + 'static {
     /// Looks whether word of such a peer came, where neither receiving nor sending would tell.
     fn check_sender(&mut self) {}
 
-    /// A descriptor that is readable when there is something to receive, and one that may have an
-    /// error to tell; none where a simulator drives.
-    fn fds(&self) -> [Option<BorrowedFd<'_>>; 2];
+    /// A descriptor that is readable when there is something to receive; none where a simulator
+    /// drives.
+    fn receiver(&self) -> Option<BorrowedFd<'_>>;
+
+    /// The descriptor of a sender, which may have an error to tell; none where the receiver sends.
+    fn sender(&self, sender: SenderIndex) -> Option<BorrowedFd<'_>>;
 
     /// How many packets found the receive buffer full, as far as is known; the count wraps.
     fn overflows(&self) -> u32 {
@@ -66,6 +70,79 @@ pub trait Wire: Send + 'static {
     /// Its counts so far.
     fn counters(&self) -> WireCounters;
 }
+
+/// The most senders that a wire may have.
+pub const MAX_SENDERS: usize = 8;
+
+/// One of the ways in which packets leave a wire; each has a UDP source port of its own.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct SenderIndex(u8);
+
+impl SenderIndex {
+    /// The one that every wire has.
+    pub const FIRST: Self = Self(0);
+
+    /// All that a wire may have, in order.
+    pub fn all() -> impl Iterator<Item = Self> {
+        (0..MAX_SENDERS as u8).map(Self)
+    }
+
+    /// Its place among the senders of a wire.
+    pub fn get(self) -> usize {
+        self.0.into()
+    }
+}
+
+/// Some of the senders of a wire.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct SenderSet(u8);
+
+impl SenderSet {
+    /// Whether none is in it.
+    pub fn is_empty(self) -> bool {
+        self.0 == 0
+    }
+
+    /// Whether this one is in it.
+    pub fn contains(self, sender: SenderIndex) -> bool {
+        self.0 & (1 << sender.0) != 0
+    }
+
+    /// Adds a sender, if it is not there.
+    pub fn insert(&mut self, sender: SenderIndex) {
+        self.0 |= 1 << sender.0;
+    }
+
+    /// Takes a sender out, if it is there.
+    pub fn remove(&mut self, sender: SenderIndex) {
+        self.0 &= !(1 << sender.0);
+    }
+
+    /// Those that are in one of the two sets.
+    #[must_use]
+    pub fn or(self, other: Self) -> Self {
+        Self(self.0 | other.0)
+    }
+
+    /// Those that are in one of the two sets alone.
+    #[must_use]
+    pub fn difference(self, other: Self) -> Self {
+        Self(self.0 ^ other.0)
+    }
+
+    /// Its members, in order.
+    pub fn iter(self) -> impl Iterator<Item = SenderIndex> {
+        let mut rest = self.0;
+        std::iter::from_fn(move || {
+            let next = SenderIndex(u8::try_from(rest.trailing_zeros()).ok()?);
+            let last = rest.checked_sub(1)?;
+            rest &= last;
+            Some(next)
+        })
+    }
+}
+
+const _: () = assert!(MAX_SENDERS <= u8::BITS as usize, "a set has a bit for each");
 
 /// The result of a call of [`Wire::receive`].
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -119,7 +196,10 @@ impl IpId {
 pub struct Outgoing<'a> {
     /// The endpoint of the peer.
     pub to: &'a SocketAddr,
-    /// The queue pair there. Packets to one leave in the order in which they were queued.
+    /// The sender that it leaves from: the same for all packets of a connection.
+    pub sender: SenderIndex,
+    /// The queue pair there. Packets of one sender to one leave in the order in which they were
+    /// queued.
     pub destination_qpn: u32,
     /// BTH and extension headers.
     pub headers: &'a [u8],
@@ -191,5 +271,21 @@ mod tests {
         let sender = Sender::FeedrailAtSource;
         assert_eq!(answer("10.0.0.1:36049", sender), "10.0.0.1:36049");
         assert_eq!(answer("10.0.0.1:0", sender), "10.0.0.1:4791");
+    }
+
+    #[test]
+    fn a_set_has_what_was_added() {
+        let mut set = SenderSet::default();
+        assert!(set.is_empty() && set.iter().next().is_none());
+        SenderIndex::all().for_each(|sender| set.insert(sender));
+        assert!(set.iter().eq(SenderIndex::all()));
+        let kept = |sender: &SenderIndex| sender.get().is_multiple_of(3);
+        SenderIndex::all().filter(|sender| !kept(sender)).for_each(|sender| set.remove(sender));
+        assert!(set.iter().eq(SenderIndex::all().filter(kept)));
+        assert!(SenderIndex::all().all(|sender| set.contains(sender) == kept(&sender)));
+        let mut first = SenderSet::default();
+        first.insert(SenderIndex::FIRST);
+        assert_eq!(set.or(first), set);
+        assert!(!set.difference(first).contains(SenderIndex::FIRST));
     }
 }

@@ -50,8 +50,8 @@ impl Fabric for Sim {
         SocketAddr::new(self.ip, ROCE_PORT)
     }
 
-    fn source_port(&self, _index: usize) -> Option<u16> {
-        Some(ROCE_PORT)
+    fn source_ports(&self, _index: usize, _peer: IpAddr) -> &[u16] {
+        &[ROCE_PORT]
     }
 
     fn path_mtu(&self, _peer: IpAddr) -> io::Result<u32> {

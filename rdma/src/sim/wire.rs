@@ -10,7 +10,9 @@ use super::SimNetwork;
 use super::network::SimDatagram;
 use crate::Time;
 use crate::roce::icrc;
-use crate::roce::wire::{Arrived, Datagram, IpId, Outgoing, ROCE_PORT, Wire, WireCounters};
+use crate::roce::wire::{
+    Arrived, Datagram, IpId, Outgoing, ROCE_PORT, SenderIndex, Wire, WireCounters,
+};
 
 /// Packets handed over at once.
 const BATCH: usize = 64;
@@ -73,8 +75,12 @@ impl Wire for SimWire {
         self.network.lock().next_unreachable(self.ip, self.index)
     }
 
-    fn fds(&self) -> [Option<BorrowedFd<'_>>; 2] {
-        [None, None]
+    fn receiver(&self) -> Option<BorrowedFd<'_>> {
+        None
+    }
+
+    fn sender(&self, _: SenderIndex) -> Option<BorrowedFd<'_>> {
+        None
     }
 
     fn overflows(&self) -> u32 {

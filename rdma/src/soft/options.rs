@@ -26,6 +26,13 @@ pub struct SoftOptions {
     /// Whether the kernel steers each packet to the socket of its group. Otherwise, and where it
     /// cannot, groups hand each other what is not theirs, which costs a copy.
     pub steering: bool,
+    /// The UDP source ports of each group, 1 to 8, where the endpoint has port 4791. The
+    /// connections between a group and a peer are spread over them, so that adapters and routers
+    /// see several flows. `None` takes 4, and fewer beyond 2 groups, whose ports differ already.
+    pub source_ports: Option<usize>,
+    /// Whether to spread connections to this machine's own addresses as well. No adapter gains by
+    /// that, and it costs system calls.
+    pub spread_locally: bool,
     /// Faults to make on purpose in packets that arrive, for experiments; `None` takes what the
     /// environment variable `FEEDRAIL_SOFT_FAULTS` says, which is nothing when it is not set.
     pub faults: Option<Faults>,
@@ -42,6 +49,8 @@ impl SoftOptions {
             max_path_mtu: None,
             trains: true,
             steering: true,
+            source_ports: None,
+            spread_locally: false,
             faults: None,
         }
     }
@@ -80,6 +89,9 @@ pub enum EndpointError {
     /// More groups than queue pair numbers can tell apart.
     #[error("{0} groups: a device has 1 to 255")]
     Groups(usize),
+    /// More source ports than a group can have.
+    #[error("{0} source ports: a group has 1 to 8")]
+    SourcePorts(usize),
     /// The environment asks for faults that make no sense.
     #[error("{FAULTS_VARIABLE}: {0}")]
     Faults(#[from] UnknownFault),

@@ -11,7 +11,7 @@ use socket2::{Domain, Protocol, Socket, Type};
 
 use super::options::{EndpointError, PortChoice, SoftOptions};
 use super::{owner, route};
-use crate::roce::ROCE_PORT;
+use crate::roce::{MAX_SENDERS, ROCE_PORT};
 use crate::software::random::Random;
 
 const SOL_UDP: i32 = 17;
@@ -30,42 +30,61 @@ const SEND_BUFFER_BYTES: usize = 4 << 20;
 const ENDPOINT_PORTS: std::ops::Range<u16> = 1024..0xC000;
 /// Source ports that only spread flows.
 const FLOW_PORTS: std::ops::RangeInclusive<u16> = 0xC000..=0xFFFF;
+/// The source ports of a group. Doubled, a flush to a peer with as many connections takes up to
+/// twice as many system calls.
+const SOURCE_PORTS: usize = 4;
+/// The source ports of all groups of an endpoint beyond which groups get fewer. Doubled, more
+/// adapters spread them over all their queues, and groups take up to twice as many system calls.
+const SOURCE_PORTS_OF_ALL: usize = 8;
 /// Tries until a random port is free.
 const PORT_TRIES: usize = 64;
 
 /// The sockets of one wire.
 pub(super) struct Sockets {
     pub(super) receiver: UdpSocket,
-    /// Apart from the receiver where the endpoint has the RoCE port, so that source ports spread
-    /// flows.
-    pub(super) sender: Option<UdpSocket>,
+    /// There is at least one.
+    pub(super) senders: Vec<SenderSocket>,
     /// Whether the kernel cuts trains.
     pub(super) gso: bool,
+}
+
+/// What packets leave from.
+pub(super) struct SenderSocket {
+    /// Apart from the receiver where the endpoint has the RoCE port, so that source ports spread
+    /// flows. Elsewhere the receiver sends.
+    pub(super) socket: Option<UdpSocket>,
+    /// The address of its packets.
+    pub(super) source: SocketAddr,
     /// The type of service or traffic class of packets for which a message names no other.
     pub(super) traffic_class: u8,
 }
 
 impl Sockets {
-    pub(super) fn sender(&self) -> &UdpSocket {
-        self.sender.as_ref().unwrap_or(&self.receiver)
-    }
-
     /// Chooses the class of packets for which a message names none, so that few have to. Where the
     /// system refuses it, all messages name theirs.
     fn set_traffic_class(&mut self, class: u8) {
-        let (level, name) = match self.receiver.local_addr() {
-            Ok(SocketAddr::V6(_)) => (libc::IPPROTO_IPV6, libc::IPV6_TCLASS),
-            _ => (libc::IPPROTO_IP, libc::IP_TOS),
-        };
-        if set_flag(self.sender(), level, name, class.into()).is_ok() {
-            self.traffic_class = class;
+        for sender in &mut self.senders {
+            let (level, name) = match sender.source {
+                SocketAddr::V6(_) => (libc::IPPROTO_IPV6, libc::IPV6_TCLASS),
+                SocketAddr::V4(_) => (libc::IPPROTO_IP, libc::IP_TOS),
+            };
+            let socket = sender.socket.as_ref().unwrap_or(&self.receiver);
+            if set_flag(socket, level, name, class.into()).is_ok() {
+                sender.traffic_class = class;
+            }
         }
     }
+}
 
-    /// The address that packets are sent from, where the receiver is bound to `endpoint`.
-    pub(super) fn source(&self, endpoint: SocketAddr) -> SocketAddr {
-        let bound = self.sender.as_ref().and_then(|socket| socket.local_addr().ok());
-        bound.unwrap_or(endpoint)
+impl SenderSocket {
+    fn receiver(endpoint: SocketAddr) -> Self {
+        Self { socket: None, source: endpoint, traffic_class: 0 }
+    }
+
+    fn with_flow_port(ip: IpAddr, random: &mut Random) -> Result<Self, EndpointError> {
+        let socket = bind_one_of(ip, *FLOW_PORTS.start(), *FLOW_PORTS.end(), random)?;
+        let source = socket.local_addr().map_err(system("cannot read a socket's address"))?;
+        Ok(Self { socket: Some(socket), source, traffic_class: 0 })
     }
 }
 
@@ -101,7 +120,9 @@ pub(super) fn open(options: &SoftOptions, random: &mut Random) -> Result<Endpoin
     let mut sockets = Vec::new();
     for (index, receiver) in receivers.into_iter().enumerate() {
         receive_buffer_bytes = receive_buffer_bytes.min(grow_receive_buffer(&receiver, options));
-        let mut sockets_of_wire = wire_sockets(receiver, address, options.trains, random)?;
+        let count = if index == 0 { 1 } else { source_ports(options) };
+        let senders = senders(address, count, random)?;
+        let mut sockets_of_wire = wire_sockets(receiver, senders, options.trains);
         // Management datagrams do not react to marks, connections do.
         if index > 0 {
             sockets_of_wire.set_traffic_class(Ecn::Ect0.within(0));
@@ -116,26 +137,47 @@ fn check(options: &SoftOptions) -> Result<(), EndpointError> {
         return Err(EndpointError::Wildcard(options.address));
     }
     let groups_fit = (1..=crate::roce::MAX_GROUPS).contains(&options.groups);
-    groups_fit.then_some(()).ok_or(EndpointError::Groups(options.groups))
+    groups_fit.then_some(()).ok_or(EndpointError::Groups(options.groups))?;
+    match options.source_ports {
+        Some(count) if !(1..=MAX_SENDERS).contains(&count) => {
+            Err(EndpointError::SourcePorts(count))
+        }
+        _ => Ok(()),
+    }
 }
 
-fn wire_sockets(
-    receiver: UdpSocket,
+/// The source ports of each group.
+fn source_ports(options: &SoftOptions) -> usize {
+    let enough = (SOURCE_PORTS_OF_ALL / options.groups).clamp(1, SOURCE_PORTS);
+    options.source_ports.unwrap_or(enough)
+}
+
+/// The senders of a wire of the endpoint at `address`: as many as asked for where each has a port
+/// of its own.
+fn senders(
     address: SocketAddr,
-    trains: bool,
+    count: usize,
     random: &mut Random,
-) -> Result<Sockets, EndpointError> {
+) -> Result<Vec<SenderSocket>, EndpointError> {
+    match address.port() {
+        ROCE_PORT => {
+            (0..count).map(|_| SenderSocket::with_flow_port(address.ip(), random)).collect()
+        }
+        _ => Ok(vec![SenderSocket::receiver(address)]),
+    }
+}
+
+fn wire_sockets(receiver: UdpSocket, senders: Vec<SenderSocket>, trains: bool) -> Sockets {
     // Without it a full receive buffer passes for a loss in the network.
     let _ = set_flag(&receiver, libc::SOL_SOCKET, libc::SO_RXQ_OVFL, 1);
     // Kernels that cannot join trains hand over one packet at a time.
     let _ = set_flag(&receiver, SOL_UDP, UDP_GRO, i32::from(trains));
-    let sender = match address.port() {
-        ROCE_PORT => Some(bind_flow_port(address.ip(), random)?),
-        _ => None,
+    let cuts = |sender: &SenderSocket| {
+        let socket = sender.socket.as_ref().unwrap_or(&receiver);
+        set_flag(socket, SOL_UDP, UDP_SEGMENT, 0).is_ok()
     };
-    let gso =
-        trains && set_flag(sender.as_ref().unwrap_or(&receiver), SOL_UDP, UDP_SEGMENT, 0).is_ok();
-    Ok(Sockets { receiver, sender, gso, traffic_class: 0 })
+    let gso = trains && senders.iter().all(cuts);
+    Sockets { receiver, senders, gso }
 }
 
 fn bind_first(options: &SoftOptions, random: &mut Random) -> Result<UdpSocket, EndpointError> {
@@ -155,10 +197,6 @@ fn bind_first(options: &SoftOptions, random: &mut Random) -> Result<UdpSocket, E
 
 fn bind_endpoint_port(ip: IpAddr, random: &mut Random) -> Result<UdpSocket, EndpointError> {
     bind_one_of(ip, ENDPOINT_PORTS.start, ENDPOINT_PORTS.end - 1, random)
-}
-
-fn bind_flow_port(ip: IpAddr, random: &mut Random) -> Result<UdpSocket, EndpointError> {
-    bind_one_of(ip, *FLOW_PORTS.start(), *FLOW_PORTS.end(), random)
 }
 
 fn bind_one_of(

@@ -342,6 +342,7 @@ mod tests {
     use proptest::prelude::*;
 
     use super::*;
+    use crate::roce::wire::SenderIndex;
 
     const DATA: usize = 4096;
     const RESPONSE: usize = 16;
@@ -377,6 +378,7 @@ mod tests {
             let payload = [0; DATA];
             with(&Outgoing {
                 to: &(Ipv4Addr::LOCALHOST, self.peer).into(),
+                sender: SenderIndex::FIRST,
                 destination_qpn: self.qpn,
                 headers: &[0; 12],
                 pieces: &[&payload[..self.payload]],

@@ -504,6 +504,7 @@ const _: () = assert!(mem::size_of::<usize>() == 8, "addresses on the wire have 
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::roce::wire::SenderIndex;
     use crate::soft::raw::SocketName;
 
     /// Takes one message at a time, or fails as it is told.
@@ -556,6 +557,7 @@ mod tests {
         fn push(&mut self, payload: &[u8], traffic_class: u8) {
             let packet = Outgoing {
                 to: &self.receiver.local_addr().unwrap(),
+                sender: SenderIndex::FIRST,
                 destination_qpn: 0x101,
                 headers: &[0; 12],
                 pieces: &[payload],

@@ -12,6 +12,7 @@ mod domains;
 mod errors;
 mod faults;
 mod sockets;
+mod source_ports;
 mod transfers;
 mod windows;
 mod world;

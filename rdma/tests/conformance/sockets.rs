@@ -519,7 +519,7 @@ fn another_port_of_the_peer_is_a_stranger() {
 }
 
 /// A management datagram as a foreign adapter sends it.
-fn foreign_packet(from: SocketAddr, to: SocketAddr, mad: &cm::Mad) -> Vec<u8> {
+pub fn foreign_packet(from: SocketAddr, to: SocketAddr, mad: &cm::Mad) -> Vec<u8> {
     let deth = wire::Deth { qkey: cm::GSI_Q_KEY, source_qpn: Qpn::GSI };
     let bth = wire::Bth::new(Qpn::GSI, Psn::new(0));
     let headers = wire::Headers::new(&bth, &wire::Message::UdSendOnly(deth));
