@@ -8,7 +8,7 @@ use nvme_proto::{HostId, HostNqn, Nqn, Nsid};
 use crate::size::ByteSize;
 use crate::{
     bench_loader, demo, devices, discover, doctor, id_ctrl, id_ns, index, list, manifest, perf,
-    read, write,
+    read, target, write,
 };
 
 const EXAMPLES: &str = "\
@@ -55,9 +55,10 @@ pub(crate) enum CliCommand {
     BenchLoader(bench_loader::BenchLoader),
     Index(index::IndexArgs),
     Manifest(manifest::ManifestArgs),
+    Target(target::TargetArgs),
     Demo(demo::Demo),
     #[command(hide = true, disable_help_flag = true)]
-    Target(demo::TargetProcess),
+    TargetProcess(demo::TargetProcess),
 }
 
 /// The address of a target, and the options of this host.

@@ -32,6 +32,7 @@ mod session;
 mod shards;
 mod size;
 mod stream;
+mod target;
 mod training_data;
 mod transfer;
 mod write;
@@ -51,7 +52,7 @@ fn main() -> ExitCode {
     let cli = Cli::parse();
     // The daemon has its own logging and its own errors.
     let command = match cli.command {
-        CliCommand::Target(target) => return target.run(),
+        CliCommand::TargetProcess(target) => return target.run(),
         command => command,
     };
     if let Err(error) = start_logging(cli.verbose) {
@@ -79,7 +80,10 @@ fn run(command: CliCommand, verbose: u8) -> Result<()> {
         CliCommand::Index(index) => index.run(),
         CliCommand::Manifest(manifest) => manifest.run(),
         CliCommand::Demo(demo) => demo.run(verbose),
-        CliCommand::Doctor(_) | CliCommand::Target(_) => unreachable!("handled by the caller"),
+        CliCommand::Target(target) => target.run(),
+        CliCommand::Doctor(_) | CliCommand::TargetProcess(_) => {
+            unreachable!("handled by the caller")
+        }
     }
 }
 

@@ -27,8 +27,7 @@
 //! backends know bytes and offsets alone. `driver` has the threads around both.
 //!
 //! Not here: authentication, reservations, ANA and multipath policy, namespace management, metadata
-//! and protection information, zoned namespaces, other transports than RDMA, changes of the exports
-//! while it runs.
+//! and protection information, zoned namespaces, other transports than RDMA.
 
 pub mod backend;
 pub mod config;
@@ -41,6 +40,7 @@ mod doorbell;
 mod driver;
 mod inventory;
 mod limits;
+mod management;
 mod metrics;
 mod poll_group;
 mod storage;
@@ -64,6 +64,7 @@ pub mod error {
     pub use crate::inventory::persist::nsid::NsidFileError;
     pub use crate::inventory::persist::protection::ProtectionError;
     pub use crate::inventory::shard_directory::DirectoryError;
+    pub use crate::management::SocketError;
     pub use crate::storage::UringError;
 }
 

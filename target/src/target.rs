@@ -20,12 +20,14 @@ use crate::inventory::Registry;
 use crate::inventory::export::{ExportError, OpenPurpose};
 use crate::inventory::port::Port;
 use crate::limits::{NAMESPACES_REPORTED, PEERS_REPORTED};
+use crate::management::{Management, SocketError};
 use crate::metrics::snapshot::{IoStats, Stats, SystemCallStats};
 use crate::poll_group::PollGroupStats;
 
 /// A target with its threads. Dropping it ends every connection at once.
 pub struct Target {
-    // First: it looks at files that are released when the rest is gone.
+    // First: they look at files that are released when the rest is gone.
+    _management: Option<Management>,
     _watch: FileWatch,
     runtime: Runtime,
     associations: Arc<Associations>,
@@ -95,6 +97,9 @@ pub enum StartError {
         /// The error of the system call.
         error: io::Error,
     },
+    /// There is no management socket.
+    #[error(transparent)]
+    Management(#[from] SocketError),
     /// Memory or descriptors are not to be had.
     #[error("cannot make the buffer pool, whose size limits.pool_bytes says: {0}")]
     Pool(io::Error),
@@ -118,7 +123,18 @@ impl Target {
         };
         let runtime = Runtime::start(assembly, &RuntimeOptions { polling: config.polling, pins })?;
         let watch = FileWatch::start(Arc::clone(&associations)).map_err(RuntimeError::Thread)?;
-        Ok(Self { _watch: watch, runtime, associations, listening, not_listening })
+        let management = config.management.as_deref();
+        let management = management
+            .map(|path| Management::start(path, Arc::clone(&associations)))
+            .transpose()?;
+        Ok(Self {
+            _management: management,
+            _watch: watch,
+            runtime,
+            associations,
+            listening,
+            not_listening,
+        })
     }
 
     /// Where it listens, in the order of the configuration.

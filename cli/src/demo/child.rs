@@ -155,7 +155,7 @@ fn spawn(file: &Path, address: SocketAddr, provider: ProviderArg, verbose: u8) -
     let program = std::env::current_exe().context("cannot find this program to start it again")?;
     let mut command = Command::new(program);
     command
-        .args(["target", "--parent", &std::process::id().to_string(), "--"])
+        .args(["target-process", "--parent", &std::process::id().to_string(), "--"])
         .args(["--listen", &address.to_string(), "--provider", provider.name()])
         .arg(file)
         // Ctrl-C is for the demo alone, which then ends its target in order.

@@ -80,6 +80,11 @@ impl FileBackend {
         &self.file
     }
 
+    /// The number under which rings register the file.
+    pub(super) fn id(&self) -> FileId {
+        self.id
+    }
+
     /// The errors of the medium that are known.
     pub fn health(&self) -> &Arc<Health> {
         &self.health

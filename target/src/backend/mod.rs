@@ -96,6 +96,9 @@ pub enum BackendError {
     /// The medium can not do this.
     #[error("not supported by the medium: {0}")]
     Unsupported(Errno),
+    /// The medium is not exported any more.
+    #[error("the namespace was removed")]
+    Removed,
     /// A cancellation was asked for before the operation was done.
     #[error("cancelled")]
     Cancelled,

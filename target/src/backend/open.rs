@@ -13,6 +13,7 @@ use std::sync::Arc;
 
 use rustix::fs::{AtFlags, StatxFlags};
 
+use super::FileId;
 use super::{
     Backend, Content, FileBackend, Health, MemoryBackend, NullBackend, OpenedFile, block, claim,
     write_unit,
@@ -53,6 +54,8 @@ pub(crate) struct OpenedBackend {
     pub health: Arc<Health>,
     /// The identity of its bytes.
     pub content: Content,
+    /// The file that rings register, where there is one.
+    pub file: Option<FileId>,
     /// The regular file, to look at now and then.
     pub source: Option<Arc<OpenedFile>>,
 }
@@ -234,6 +237,7 @@ fn synthetic(
         write_unit_bytes: None,
         health,
         content,
+        file: None,
         source: None,
     })
 }
@@ -285,6 +289,7 @@ fn open(
     });
     Ok(OpenedBackend {
         source,
+        file: Some(backend.id()),
         health: Arc::clone(backend.health()),
         backend: Arc::new(backend),
         exact_bytes,

@@ -42,6 +42,8 @@ pub struct Config {
     pub polling: Duration,
     /// Folder of the NSIDs of directories and of write protections.
     pub state_dir: PathBuf,
+    /// The socket through which the exports can be changed while the target runs.
+    pub management: Option<PathBuf>,
     /// The machine's identity, from which names and ids follow that are not configured.
     pub machine: Machine,
     /// Bounds of memory, queues and controllers.
@@ -50,6 +52,13 @@ pub struct Config {
     pub ports: Vec<PortConfig>,
     /// The subsystems to export. At least one.
     pub subsystems: Vec<SubsystemConfig>,
+}
+
+impl Config {
+    /// Whether the exports can be changed while the target runs.
+    pub(crate) fn is_managed(&self) -> bool {
+        self.management.is_some()
+    }
 }
 
 /// Which RDMA provider to use.

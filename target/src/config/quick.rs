@@ -69,6 +69,7 @@ impl Config {
             send_with_invalidate: true,
             cores: quick.cores.clone(),
             polling: Duration::from_micros(POLLING_US.into()),
+            management: None,
             state_dir,
             machine,
             limits,

@@ -64,6 +64,7 @@ struct File {
     cores: Option<Cores>,
     polling_us: Option<Spanned<u32>>,
     state_dir: Option<PathBuf>,
+    management: Option<PathBuf>,
     #[serde(default)]
     limits: LimitsTable,
     #[serde(default)]
@@ -186,6 +187,7 @@ impl Reader<'_> {
             provider: file.provider,
             send_with_invalidate: file.send_with_invalidate.unwrap_or(true),
             polling: Duration::from_micros(polling_us.into()),
+            management: file.management.map(|path| self.document.resolve(&path)),
             state_dir,
             machine: self.machine,
             limits: self.limits(file.limits, cores.count())?,

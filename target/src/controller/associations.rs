@@ -6,7 +6,7 @@ use std::net::IpAddr;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
-use nvme_proto::{Cntlid, HostId};
+use nvme_proto::{Cntlid, HostId, Nqn, Nsid};
 use rdma::Time;
 
 use super::command::IoKind;
@@ -15,12 +15,13 @@ use super::kind::ControllerKind;
 use super::state::{Controller, NewController};
 use crate::backend::{BackendError, FileChange};
 use crate::inventory::Registry;
+use crate::inventory::change::{ChangeError, Closed, NamespaceChange, NewNamespace};
 use crate::inventory::namespace::{Namespace, NamespaceIndex};
 use crate::inventory::subsystem::Subsystem;
 use crate::limits::connection_quota::{Admissions, ConnectionPermit, Full};
 use crate::limits::displacing_set::{DisplacingLimits, DisplacingSet};
 use crate::limits::log_rate::LogRateLimit;
-use crate::limits::{CntlidRange, MAX_ASSOCIATIONS};
+use crate::limits::{ADOPTION_PATIENCE, CLOSE_PATIENCE, CntlidRange, MAX_ASSOCIATIONS};
 use crate::metrics::peer_errors::PeerErrorTable;
 
 /// The associations of a target with its hosts, and its state about hosts: their errors, their
@@ -94,6 +95,38 @@ impl Associations {
         controllers
     }
 
+    /// Adds a namespace while hosts work, and tells those that are connected. Commands for it are
+    /// taken when this returns.
+    pub(crate) fn add_namespace(
+        &self,
+        nqn: &Nqn,
+        new: NewNamespace,
+    ) -> Result<Arc<Namespace>, ChangeError> {
+        let added = self.registry.add_namespace(nqn, new)?;
+        self.announce(&added);
+        Ok(added.namespace)
+    }
+
+    /// Removes a namespace while hosts work, tells those that are connected, and closes it.
+    /// Commands that have begun end as they would have; no other one begins.
+    pub(crate) fn remove_namespace(&self, nqn: &Nqn, nsid: Nsid) -> Result<Closed, ChangeError> {
+        self.registry.close_idle();
+        let removed = self.registry.remove_namespace(nqn, nsid)?;
+        self.announce(&removed);
+        Ok(self.registry.close(removed, CLOSE_PATIENCE))
+    }
+
+    /// Tells the hosts of a subsystem that a namespace came or went, when all cores know it.
+    fn announce(&self, change: &NamespaceChange) {
+        // A core that is stuck does not keep hosts from hearing of it.
+        self.registry.publication().wait_adopted(change.generation, ADOPTION_PATIENCE);
+        for controller in self.controllers() {
+            if controller.subsystem().is_some_and(|of| Arc::ptr_eq(of, &change.subsystem)) {
+                controller.namespace_changed(change.namespace.nsid);
+            }
+        }
+    }
+
     /// Counts an error of a namespace's medium and logs it. `what` names the operation and its
     /// range.
     pub(crate) fn storage_failed(
@@ -104,7 +137,11 @@ impl Associations {
         what: &dyn fmt::Display,
         error: BackendError,
     ) {
-        let namespace = self.registry.namespace(namespace);
+        let Some(namespace) = self.registry.namespace(namespace) else {
+            tracing::error!("{what} failed on a namespace that was removed: {error}");
+            return;
+        };
+        let namespace = &*namespace;
         match kind {
             IoKind::Read { .. } | IoKind::ReadZeros | IoKind::Compare { .. } => {
                 namespace.storage_errors.count_read();

@@ -7,7 +7,7 @@
 //! data to the host last, and makes the response with
 //! [`Queue::completion`](super::Queue::completion).
 
-use nvme_proto::{AdminCommand, DataDirection, DataTransfer, FabricsCommand, Status};
+use nvme_proto::{AdminCommand, DataDirection, DataTransfer, FabricsCommand, Nsid, Status};
 
 use super::stage::Epoch;
 use crate::inventory::namespace::NamespaceIndex;
@@ -71,6 +71,12 @@ pub(super) enum ControlCommand {
 pub struct IoWork {
     /// The namespace, as `Registry::namespace` knows it.
     pub namespace: NamespaceIndex,
+    /// Its id in the subsystem.
+    pub nsid: Nsid,
+    /// Bytes of its logical blocks, as a power of two.
+    pub lba_shift: u8,
+    /// Its size in logical blocks.
+    pub size_blocks: u64,
     /// The operation on the namespace.
     pub kind: IoKind,
     /// First byte in the namespace. 0 for Flush and Deallocate.

@@ -10,6 +10,7 @@ use super::command::{
 use super::queue::{Queue, QueueState};
 use super::{admin, error_log, fabrics, io};
 use crate::backend::BackendError;
+use crate::inventory::exports::Exports;
 
 impl Queue {
     /// Looks at a command before any of its data moved, and decides all that the entry alone
@@ -18,17 +19,37 @@ impl Queue {
     /// # Errors
     /// How to complete the command at once.
     pub fn parse(&mut self, now: Time, sqe: &Sqe) -> Result<ParsedCommand, CommandOutcome> {
+        let exports = self.associations.registry().exports();
+        self.parse_in(&exports, now, sqe)
+    }
+
+    /// As [`Queue::parse`], with the exports that the core of the connection uses in this turn.
+    ///
+    /// # Errors
+    /// How to complete the command at once.
+    pub(crate) fn parse_in(
+        &mut self,
+        exports: &Exports,
+        now: Time,
+        sqe: &Sqe,
+    ) -> Result<ParsedCommand, CommandOutcome> {
         self.link.saw_command(now);
-        self.parse_in_state(sqe).map_err(|outcome| match outcome.status.is_success() {
+        self.parse_in_state(exports, sqe).map_err(|outcome| match outcome.status.is_success() {
             true => outcome,
             false => self.refused(now, sqe, outcome),
         })
     }
 
-    fn parse_in_state(&self, sqe: &Sqe) -> Result<ParsedCommand, CommandOutcome> {
+    fn parse_in_state(
+        &self,
+        exports: &Exports,
+        sqe: &Sqe,
+    ) -> Result<ParsedCommand, CommandOutcome> {
         match (&self.state, Parsed::parse(self.qid, sqe)) {
             (QueueState::Connecting { .. }, parsed) => fabrics::parse_connecting(self, sqe, parsed),
-            (QueueState::Live(live), Ok(Parsed::Nvm(command))) => io::parse(live, &command),
+            (QueueState::Live(live), Ok(Parsed::Nvm(command))) => {
+                io::parse(live, exports, &command)
+            }
             (QueueState::Live(_), Ok(Parsed::Fabrics(command))) => {
                 Ok(fabrics::parse_live(self.qid, command)?)
             }
@@ -81,8 +102,7 @@ impl Queue {
             Err(BackendError::Cancelled) => self.io_failed(cid, work, Status::ABORT_REQUESTED),
             Err(error) => {
                 let status = io::status_of(error, work.kind);
-                let entry =
-                    error_log::of_io(self.associations.registry(), self.qid, cid, work, status);
+                let entry = error_log::of_io(self.qid, cid, work, status);
                 // It is not the host that failed.
                 self.log_failure(entry, status.into())
             }
@@ -92,7 +112,7 @@ impl Queue {
     /// How an I/O command ends that failed for a reason that is not the medium's: the host's
     /// memory, an abort, Compare Failure.
     pub(crate) fn io_failed(&mut self, cid: Cid, work: &IoWork, status: Status) -> CommandOutcome {
-        let entry = error_log::of_io(self.associations.registry(), self.qid, cid, work, status);
+        let entry = error_log::of_io(self.qid, cid, work, status);
         self.failed(entry, status.into())
     }
 
@@ -102,13 +122,13 @@ impl Queue {
     /// # Errors
     /// A range is outside the namespace; then none of them is to be deallocated.
     pub fn check_ranges(&self, work: &IoWork, data: &[u8]) -> Result<(), Status> {
-        io::check_ranges(self.associations.registry(), work, data)
+        io::check_ranges(work, data)
     }
 
     /// Where the first range begins that is not `passed` yet, and its length, both in bytes; then
     /// it is passed. Of ranges that were checked. Empty ones are passed by.
     pub fn next_range(&self, work: &IoWork, data: &[u8], passed: &mut usize) -> Option<(u64, u64)> {
-        io::next_range(self.associations.registry(), work, data, passed)
+        io::next_range(work, data, passed)
     }
 
     /// Counts and logs a command that was refused.

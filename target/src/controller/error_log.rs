@@ -7,7 +7,6 @@ use nvme_proto::log::{ErrorLogEntry, TransportType};
 use nvme_proto::{Cid, FromZeros, Qid, Sqe, Status, U16, U32, U64};
 
 use super::command::IoWork;
-use crate::inventory::Registry;
 use crate::limits::ERROR_LOG_ENTRIES;
 use crate::metrics::error_counts::ErrorCounts;
 
@@ -62,17 +61,10 @@ pub(super) fn of_command(qid: Qid, cid: Cid, status: Status) -> ErrorLogEntry {
 }
 
 /// An I/O command that failed later.
-pub(super) fn of_io(
-    registry: &Registry,
-    qid: Qid,
-    cid: Cid,
-    work: &IoWork,
-    status: Status,
-) -> ErrorLogEntry {
-    let namespace = registry.namespace(work.namespace);
+pub(super) fn of_io(qid: Qid, cid: Cid, work: &IoWork, status: Status) -> ErrorLogEntry {
     let mut entry = of_command(qid, cid, status);
-    entry.nsid = U32::new(namespace.nsid.0);
-    entry.lba = U64::new(work.offset_bytes >> namespace.lba_shift);
+    entry.nsid = U32::new(work.nsid.0);
+    entry.lba = U64::new(work.offset_bytes >> work.lba_shift);
     entry
 }
 

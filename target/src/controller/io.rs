@@ -9,13 +9,17 @@ use super::queue::Live;
 use super::support::Support;
 use crate::backend::BackendError;
 use crate::deliberate_bugs::{self, Bug};
-use crate::inventory::Registry;
+use crate::inventory::exports::Exports;
 use crate::inventory::namespace::Namespace;
 use crate::metrics::io_counters::IoCounters;
 
 /// Checks a command and gives it its bytes. `Err` completes it at once, also where there is nothing
 /// to do.
-pub(super) fn parse(live: &Live, command: &NvmCommand) -> Result<ParsedCommand, CommandOutcome> {
+pub(super) fn parse(
+    live: &Live,
+    exports: &Exports,
+    command: &NvmCommand,
+) -> Result<ParsedCommand, CommandOutcome> {
     let controller = &live.controller;
     if !controller.is_ready_in(live.epoch) {
         return Err(Status::COMMAND_SEQUENCE_ERROR.with_dnr().into());
@@ -23,8 +27,9 @@ pub(super) fn parse(live: &Live, command: &NvmCommand) -> Result<ParsedCommand, 
     if !controller.io_opcodes.contains(command.opcode()) {
         return Err(Status::INVALID_OPCODE.with_dnr().into());
     }
+    let subsystem = controller.subsystem();
     let namespace =
-        controller.subsystem().and_then(|subsystem| subsystem.namespace(command.nsid()));
+        subsystem.and_then(|subsystem| exports.list(subsystem.place).get(command.nsid()));
     let namespace = namespace.ok_or(Status::INVALID_NAMESPACE_OR_FORMAT.with_dnr())?;
     let (kind, range) = kind_and_range(controller.support, namespace, command)?;
     let protected = namespace.write_protected() && !deliberate_bugs::has(Bug::IgnoreWriteProtect);
@@ -37,7 +42,15 @@ pub(super) fn parse(live: &Live, command: &NvmCommand) -> Result<ParsedCommand, 
     };
     let transfer =
         transfer(command.transfer(namespace.lba_bytes()), controller.limits.max_transfer_bytes)?;
-    let work = IoWork { namespace: namespace.index, kind, offset_bytes, length_bytes };
+    let work = IoWork {
+        namespace: namespace.index,
+        nsid: namespace.nsid,
+        lba_shift: namespace.lba_shift,
+        size_blocks: namespace.size_blocks,
+        kind,
+        offset_bytes,
+        length_bytes,
+    };
     Ok(ParsedCommand { transfer, work: CommandWork::Io(work) })
 }
 
@@ -75,11 +88,10 @@ fn bytes_of(namespace: &Namespace, range: LbaRange) -> Result<(u64, u64), Status
 }
 
 /// Success if every range lies in the namespace; see [`super::Queue::check_ranges`].
-pub(super) fn check_ranges(registry: &Registry, work: &IoWork, data: &[u8]) -> Result<(), Status> {
-    let size_blocks = registry.namespace(work.namespace).size_blocks;
+pub(super) fn check_ranges(work: &IoWork, data: &[u8]) -> Result<(), Status> {
     let inside = |range: &DsmRange| {
         let end = range.slba.get().checked_add(range.length_blocks.get().into());
-        end.is_some_and(|end| end <= size_blocks)
+        end.is_some_and(|end| end <= work.size_blocks)
     };
     match ranges(data)?.iter().all(inside) {
         true => Ok(()),
@@ -88,13 +100,8 @@ pub(super) fn check_ranges(registry: &Registry, work: &IoWork, data: &[u8]) -> R
 }
 
 /// The next range to deallocate, in bytes; see [`super::Queue::next_range`].
-pub(super) fn next_range(
-    registry: &Registry,
-    work: &IoWork,
-    data: &[u8],
-    passed: &mut usize,
-) -> Option<(u64, u64)> {
-    let shift = registry.namespace(work.namespace).lba_shift;
+pub(super) fn next_range(work: &IoWork, data: &[u8], passed: &mut usize) -> Option<(u64, u64)> {
+    let shift = work.lba_shift;
     let rest = ranges(data).ok()?.get(*passed..)?;
     let found = rest.iter().position(|range| range.length_blocks.get() > 0)?;
     *passed += found + 1;
@@ -120,6 +127,7 @@ pub(super) fn status_of(error: BackendError, kind: IoKind) -> Status {
         }
         BackendError::ReadOnly(_) => Status::NAMESPACE_IS_WRITE_PROTECTED.with_dnr(),
         BackendError::Unsupported(_) => Status::INVALID_OPCODE.with_dnr(),
+        BackendError::Removed => Status::INVALID_NAMESPACE_OR_FORMAT.with_dnr(),
         BackendError::Cancelled => Status::ABORT_REQUESTED,
         BackendError::Gone(_) => Status::INTERNAL_ERROR.with_dnr(),
         BackendError::System(_) => Status::INTERNAL_ERROR,

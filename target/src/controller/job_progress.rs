@@ -47,7 +47,7 @@ impl Controller {
     /// Begins a shutdown whose I/O queues take no more commands: flushes the medium of all that can
     /// be written when the commands are over that they have. False if there is nothing to do.
     pub(super) fn begin_shutdown(&self, shared: &mut SharedState) -> bool {
-        let all = self.subsystem().map_or(&[][..], |subsystem| subsystem.namespaces());
+        let all = self.subsystem().map(|subsystem| subsystem.namespaces()).unwrap_or_default();
         let writable: Vec<_> = all.iter().filter(|namespace| namespace.writable).cloned().collect();
         let Some(admin) = shared.members.admin().filter(|_| !writable.is_empty()).cloned() else {
             return false;
@@ -191,7 +191,7 @@ impl Controller {
             let associations = self.associations.upgrade();
             if associations.is_some_and(|associations| associations.log_rate().admit(now)) {
                 tracing::error!(
-                    cntlid = %self.cntlid, host = %self.host.nqn, namespace = flush.namespace.0, %error,
+                    cntlid = %self.cntlid, host = %self.host.nqn, namespace = %flush.namespace, %error,
                     "a flush failed that the host asked for with a shutdown or a write protection: \
                      what was written last may be lost"
                 );

@@ -212,7 +212,10 @@ impl Support {
         match kind {
             ControllerKind::Discovery => Self::Discovery,
             ControllerKind::Nvm(subsystem) => {
-                let writable = subsystem.namespaces().iter().any(|namespace| namespace.writable);
+                let namespaces = subsystem.namespaces();
+                // One that can be written may be added later.
+                let writable =
+                    subsystem.managed || namespaces.iter().any(|namespace| namespace.writable);
                 Self::Io { writable, deallocate: subsystem.deallocate }
             }
         }

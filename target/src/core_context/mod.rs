@@ -12,9 +12,11 @@ use rdma::Time;
 
 use self::buffers::CoreBuffers;
 pub use self::request_key::RequestKey;
-use crate::backend::Operation;
+use crate::backend::{BackendError, Operation};
 use crate::controller::Associations;
+use crate::doorbell::Doorbell;
 use crate::inventory::Registry;
+use crate::inventory::exports::CoreExports;
 use crate::inventory::namespace::NamespaceIndex;
 use crate::metrics::io_counters::Tally;
 use crate::storage::{Storage, Submitted, Tag};
@@ -27,6 +29,8 @@ pub(crate) struct CoreContext {
     pub(crate) rung: bool,
     /// The inventory that the target exports.
     pub registry: Arc<Registry>,
+    /// Its namespaces, as this core uses them in this turn.
+    pub(crate) exports: CoreExports,
     /// The live controllers of the target.
     pub associations: Arc<Associations>,
     /// The I/O counters of this core.
@@ -43,13 +47,16 @@ impl CoreContext {
         associations: Arc<Associations>,
         storage: Storage,
         buffers: CoreBuffers,
+        bell: &Arc<Doorbell>,
     ) -> Self {
         let registry = Arc::clone(associations.registry());
+        let exports = registry.publication().join(Arc::clone(bell));
         let tally = registry.open_tally();
         Self {
             now: Time::ZERO,
             rung: false,
             registry,
+            exports,
             associations,
             tally,
             storage,
@@ -86,7 +93,35 @@ impl CoreContext {
         namespace: NamespaceIndex,
         operation: Operation,
     ) -> Submitted {
-        let backend = self.registry.namespace(namespace).backend();
-        self.storage.submit(self.now, Tag(whose.to_bits()), backend, operation)
+        let Some(namespace) = self.exports.namespace(namespace) else {
+            return Submitted::Over(Err(BackendError::Removed));
+        };
+        self.storage.submit(self.now, Tag(whose.to_bits()), namespace.backend(), operation)
+    }
+
+    /// Flushes a namespace's medium, also of one that was removed: that was flushed before it was
+    /// closed.
+    pub(crate) fn flush(&mut self, whose: RequestKey, namespace: NamespaceIndex) -> Submitted {
+        let backend = match self.exports.namespace(namespace) {
+            Some(namespace) => Some(Arc::clone(namespace.backend())),
+            None => self.exports.retired_backend(namespace),
+        };
+        let Some(backend) = backend else { return Submitted::Over(Ok(())) };
+        self.storage.submit(self.now, Tag(whose.to_bits()), &backend, Operation::flush())
+    }
+
+    /// Takes the latest exports, and says when the namespaces that are not among them any more are
+    /// idle on this core. Cheap while nothing changes.
+    pub(crate) fn follow_exports(&mut self) {
+        if !self.exports.follow() {
+            return;
+        }
+        let mut idle = true;
+        for retiring in self.exports.retiring() {
+            idle &= self.storage.retire(retiring);
+        }
+        if idle {
+            self.exports.settle();
+        }
     }
 }

@@ -54,6 +54,10 @@ pub(super) struct DaemonArguments {
     #[arg(long, value_name = "ID", env = "FEEDRAIL_MACHINE_ID", value_parser = parse_machine)]
     machine_id: Option<Machine>,
 
+    /// Socket for changes while the target runs (JSON-RPC 2.0); overrides the configuration
+    #[arg(long, value_name = "PATH")]
+    management: Option<PathBuf>,
+
     /// Never take back a host's memory key with the response, although the RDMA device says it can;
     /// the host does it then
     #[arg(long)]
@@ -91,6 +95,9 @@ impl DaemonArguments {
         };
         if let Some(provider) = self.provider {
             config.provider = provider;
+        }
+        if let Some(path) = &self.management {
+            config.management = Some(path.clone());
         }
         config.send_with_invalidate &= !self.no_send_with_invalidate;
         Ok(config)

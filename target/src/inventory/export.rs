@@ -10,13 +10,14 @@ use crate::backend::{self, Backend, FileKey, IoMode, OpenError, OpenMode, Opened
 use crate::config::{
     Config, DirectoryConfig, DiskFaults, Medium, NamespaceConfig, Origin, SubsystemConfig,
 };
-use crate::inventory::Registry;
+use crate::inventory::exports::{ExportedList, Exports, Publication};
 use crate::inventory::namespace::{Namespace, NamespaceIndex};
 use crate::inventory::persist::nsid::{NsidFile, NsidFileError};
 use crate::inventory::persist::protection::{Keeper, ProtectionError, ProtectionFile};
 use crate::inventory::port::Port;
 use crate::inventory::shard_directory::{self, DirectoryError, Shard};
 use crate::inventory::subsystem::Subsystem;
+use crate::inventory::{Registry, RegistryParts};
 use crate::limits::MAX_NAMESPACES;
 
 /// The cause for which a configuration can not be exported: one line with the place and the remedy.
@@ -119,20 +120,21 @@ impl Registry {
     ) -> Result<Arc<Self>, ExportError> {
         let mut namespaces = Vec::new();
         let mut files = Files::default();
-        let mut subsystems = Vec::with_capacity(config.subsystems.len());
+        let mut lists = Vec::with_capacity(config.subsystems.len());
         let mut protections = Vec::with_capacity(config.subsystems.len());
         for subsystem in &config.subsystems {
             let first = namespaces.len();
             let listed = all_namespaces(config, subsystem, purpose)?;
             open_all(&listed, decorate, &mut files, &mut namespaces, Err)?;
             protections.push(protect(config, subsystem, &namespaces[first..])?);
-            subsystems.push(Arc::new(Subsystem::new(subsystem, namespaces[first..].to_vec())));
+            lists.push(ExportedList::new(namespaces[first..].to_vec()));
             let namespaces = namespaces.len() - first;
             tracing::info!(nqn = %subsystem.nqn, namespaces, "subsystem");
         }
-        let keeps = purpose == OpenPurpose::Serve && namespaces.iter().any(|one| one.writable);
+        let writable = config.is_managed() || namespaces.iter().any(|one| one.writable);
+        let keeps = purpose == OpenPurpose::Serve && writable;
         let keeper = if keeps { Some(Keeper::start(protections)?) } else { None };
-        Ok(Self::of(config, subsystems, namespaces, keeper))
+        Ok(Self::of(config, lists, keeper))
     }
 
     /// As [`Registry::open`] to see whether it works, but returns every error.
@@ -143,7 +145,7 @@ impl Registry {
         let mut errors = Vec::new();
         let mut files = Files::default();
         let mut namespaces = Vec::new();
-        let mut subsystems = Vec::with_capacity(config.subsystems.len());
+        let mut lists = Vec::with_capacity(config.subsystems.len());
         for subsystem in &config.subsystems {
             let first = namespaces.len();
             let opened = all_namespaces(config, subsystem, OpenPurpose::Check).and_then(|listed| {
@@ -155,23 +157,25 @@ impl Registry {
             errors.extend(opened.err());
             let protected = protect(config, subsystem, &namespaces[first..]);
             errors.extend(protected.err().map(ExportError::from));
-            subsystems.push(Arc::new(Subsystem::new(subsystem, namespaces[first..].to_vec())));
+            lists.push(ExportedList::new(namespaces[first..].to_vec()));
         }
         match errors.is_empty() {
-            true => Ok(Self::of(config, subsystems, namespaces, None)),
+            true => Ok(Self::of(config, lists, None)),
             false => Err(errors),
         }
     }
 
-    fn of(
-        config: &Config,
-        subsystems: Vec<Arc<Subsystem>>,
-        namespaces: Vec<Arc<Namespace>>,
-        keeper: Option<Keeper>,
-    ) -> Arc<Self> {
+    fn of(config: &Config, lists: Vec<ExportedList>, keeper: Option<Keeper>) -> Arc<Self> {
+        let publication = Publication::new();
+        let subsystem = |(place, subsystem): (usize, &SubsystemConfig)| {
+            Arc::new(Subsystem::new(subsystem, place, config.is_managed(), &publication))
+        };
+        let subsystems: Vec<_> = config.subsystems.iter().enumerate().map(subsystem).collect();
         let port = |port| Arc::new(Port::new(port, &subsystems));
         let ports = config.ports.iter().map(port).collect();
-        Self::new(config.limits.clone(), ports, subsystems, namespaces, keeper)
+        let (limits, state_dir) = (config.limits.clone(), config.state_dir.clone());
+        let parts = RegistryParts { limits, ports, subsystems, publication, state_dir, keeper };
+        Self::new(parts, lists)
     }
 }
 
@@ -197,7 +201,8 @@ fn open_all(
             Ok(opened) => {
                 buffered.note(&namespace.name, &opened.access);
                 tearable.note(namespace, &opened);
-                namespaces.push(make(namespaces.len(), namespace, opened, decorate)?);
+                let index = first_index(namespaces.len())?;
+                namespaces.push(make(index, namespace, opened, decorate));
             }
             Err(error) if *found && !is_shortage(&error) => left_out.note(namespace, error),
             Err(error) => refuse(cannot_open(namespace, error))?,
@@ -228,9 +233,31 @@ fn is_shortage(error: &OpenError) -> bool {
 
 /// The files and devices of all namespaces that were opened until now.
 #[derive(Default)]
-struct Files(BTreeMap<FileKey, NamespaceConfig>);
+pub(super) struct Files(BTreeMap<FileKey, FileUse>);
+
+/// The namespace that has a file.
+struct FileUse {
+    name: String,
+    origin: Origin,
+    writable: bool,
+}
 
 impl Files {
+    /// Those of all namespaces that are exported.
+    pub(super) fn of(exports: &Exports) -> Self {
+        let file = |namespace: &Arc<Namespace>| {
+            let (name, writable) = (namespace.name.clone(), namespace.writable);
+            let origin = Origin(format!("namespace {}", namespace.nsid));
+            Some((namespace.file_key?, FileUse { name, origin, writable }))
+        };
+        Self(exports.namespaces().filter_map(file).collect())
+    }
+
+    /// As [`Files::add`], but adds nothing.
+    pub(super) fn check(mut self, namespace: &NamespaceConfig) -> Result<(), ExportError> {
+        self.add(namespace)
+    }
+
     /// Adds that of a namespace, unless another has it and one of them can be written: whatever
     /// their paths are.
     fn add(&mut self, namespace: &NamespaceConfig) -> Result<(), ExportError> {
@@ -244,7 +271,8 @@ impl Files {
             }),
             Some(_) => Ok(()),
             None => {
-                self.0.insert(key, namespace.clone());
+                let (name, origin) = (namespace.name.clone(), namespace.origin.clone());
+                self.0.insert(key, FileUse { name, origin, writable: namespace.writable });
                 Ok(())
             }
         }
@@ -258,7 +286,7 @@ fn protect(
     namespaces: &[Arc<Namespace>],
 ) -> Result<ProtectionFile, ProtectionError> {
     // Only writable namespaces can be protected by hosts: other targets need no state.
-    if !namespaces.iter().any(|namespace| namespace.writable) {
+    if !config.is_managed() && !namespaces.iter().any(|namespace| namespace.writable) {
         return Ok(ProtectionFile::nothing(&config.state_dir, &subsystem.nqn));
     }
     let file = ProtectionFile::open(&config.state_dir, &subsystem.nqn)?;
@@ -359,16 +387,43 @@ fn distinct(candidates: &[Candidate]) -> Result<(), ExportError> {
     Ok(())
 }
 
+/// The index of a namespace of the configuration.
+fn first_index(number: usize) -> Result<NamespaceIndex, ExportError> {
+    match u32::try_from(number) {
+        Ok(slot) if number < MAX_NAMESPACES => Ok(NamespaceIndex { slot, serial: slot }),
+        _ => Err(ExportError::TooMany),
+    }
+}
+
+/// Opens a namespace that is added later.
+pub(super) fn open_one(
+    slot: usize,
+    serial: u32,
+    config: &NamespaceConfig,
+    bdev: String,
+    opened: Option<OpenedBackend>,
+) -> Result<Arc<Namespace>, ExportError> {
+    let slot = u32::try_from(slot).map_err(|_| ExportError::TooMany)?;
+    let opened = match opened {
+        Some(opened) => opened,
+        None => open_medium(config).map_err(|error| cannot_open(config, error))?,
+    };
+    let mut buffered = Buffered::default();
+    let mut tearable = Tearable::default();
+    buffered.note(&config.name, &opened.access);
+    tearable.note(config, &opened);
+    buffered.log_all();
+    tearable.log_all();
+    let index = NamespaceIndex { slot, serial };
+    Ok(Arc::new(Namespace::new(index, config, opened).of_bdev(bdev)))
+}
+
 fn make(
-    index: usize,
+    index: NamespaceIndex,
     config: &NamespaceConfig,
     mut opened: OpenedBackend,
     decorate: Decorate<'_>,
-) -> Result<Arc<Namespace>, ExportError> {
-    if index >= MAX_NAMESPACES {
-        return Err(ExportError::TooMany);
-    }
-    let index = NamespaceIndex(u32::try_from(index).map_err(|_| ExportError::TooMany)?);
+) -> Arc<Namespace> {
     tracing::debug!(
         nsid = %config.nsid, name = config.name, bytes = opened.exact_bytes,
         lba_bytes = 1_u32 << opened.lba_shift, writable = config.writable, access = %opened.access,
@@ -379,7 +434,7 @@ fn make(
         opened.backend = with_faults(&config.faults, opened.backend);
     }
     opened.backend = decorate(config, opened.backend);
-    Ok(Arc::new(Namespace::new(index, config, opened)))
+    Arc::new(Namespace::new(index, config, opened))
 }
 
 /// A backend with the faults that a configuration asks for.
@@ -518,9 +573,9 @@ mod tests {
         Registry::open(&config, OpenPurpose::Serve)
     }
 
-    fn names(registry: &Registry) -> Vec<(u32, &str, u64)> {
-        let namespaces = registry.subsystems()[0].namespaces().iter();
-        namespaces.map(|n| (n.nsid.0, n.name.as_str(), n.size_blocks)).collect()
+    fn names(registry: &Registry) -> Vec<(u32, String, u64)> {
+        let namespaces = registry.subsystems()[0].namespaces();
+        namespaces.iter().map(|n| (n.nsid.0, n.name.clone(), n.size_blocks)).collect()
     }
 
     const DIRECTORY: &str = "[[subsystem.directory]]\npath = \"d\"";
@@ -535,13 +590,13 @@ mod tests {
         file("b", 1);
         file("c", 513);
         let registry = subsystem(dir.path(), DIRECTORY).expect("exported");
-        assert_eq!(names(&registry), [(1, "b", 1), (2, "c", 2)]);
+        assert_eq!(names(&registry), [(1, "b".into(), 1), (2, "c".into(), 2)]);
         let uuid = registry.namespaces()[1].uuid;
 
         std::fs::remove_file(dir.path().join("d/b")).expect("removed");
         file("a", 512);
         let registry = subsystem(dir.path(), DIRECTORY).expect("exported");
-        assert_eq!(names(&registry), [(2, "c", 2), (3, "a", 1)]);
+        assert_eq!(names(&registry), [(2, "c".into(), 2), (3, "a".into(), 1)]);
         assert_eq!(registry.subsystems()[0].namespace(Nsid(2)).expect("there").uuid, uuid);
         assert!(registry.subsystems()[0].namespace(Nsid(1)).is_none());
     }
@@ -593,7 +648,7 @@ mod tests {
 
         std::fs::write(dir.path().join("d/whole"), vec![1; 512]).expect("written");
         let registry = subsystem(dir.path(), &writable).expect("exported");
-        assert_eq!(names(&registry), [(2, "whole", 1)], "ragged keeps its NSID");
+        assert_eq!(names(&registry), [(2, "whole".into(), 1)], "ragged keeps its NSID");
     }
 
     #[test]
@@ -615,7 +670,7 @@ mod tests {
         std::fs::write(dir.path().join("d/a"), "a").expect("written");
         let listed = "[[subsystem.namespace]]\nkind = \"null\"\nsize_bytes = 512\n";
         let registry = subsystem(dir.path(), &format!("{listed}{DIRECTORY}")).expect("exported");
-        assert_eq!(names(&registry), [(1, "null-1", 1), (2, "a", 1)]);
+        assert_eq!(names(&registry), [(1, "null-1".into(), 1), (2, "a".into(), 1)]);
 
         let named = "dataset_id = \"6f1c1b0e-6f7b-4c0f-9a3e-0d6a3d8d3b12\"\n[[subsystem.namespace]]\n\
                      kind = \"null\"\nsize_bytes = 512\nname = \"a\"\n";

@@ -1,7 +1,9 @@
 //! The inventory: exported subsystems, their namespaces, and the ports.
 
 pub(crate) mod allowed_host;
+pub(crate) mod change;
 pub(crate) mod export;
+pub(crate) mod exports;
 pub(crate) mod namespace;
 pub(crate) mod persist;
 pub(crate) mod port;
@@ -9,8 +11,13 @@ pub(crate) mod shard_directory;
 pub(crate) mod subsystem;
 
 use std::cmp::Reverse;
+use std::path::PathBuf;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
+use nvme_proto::Nqn;
+
+use crate::inventory::change::NamespaceChange;
+use crate::inventory::exports::{ExportedList, Exports, Publication};
 use crate::inventory::namespace::{Namespace, NamespaceIndex};
 use crate::inventory::persist::protection::{Keeper, ProtectionError};
 use crate::inventory::port::Port;
@@ -19,33 +26,53 @@ use crate::limits::Limits;
 use crate::metrics::io_counters::{Tally, TallyIndex};
 use crate::metrics::snapshot::{IoStats, StorageErrors};
 
-/// The inventory of a target. It does not change while the target runs, except for its counters and
-/// the namespaces that hosts write protect.
+/// The inventory of a target. Its ports and subsystems do not change while it runs; their
+/// namespaces do, in generations.
 #[derive(Debug)]
 pub struct Registry {
     limits: Limits,
     ports: Vec<Arc<Port>>,
     subsystems: Vec<Arc<Subsystem>>,
-    /// Every namespace of every subsystem, by [`NamespaceIndex`].
-    namespaces: Vec<Arc<Namespace>>,
+    publication: Arc<Publication>,
+    /// The serial number of the next namespace; locked while one is added or removed.
+    next_serial: Mutex<u32>,
+    /// Namespaces that were removed and are not idle yet.
+    leaving: Mutex<Vec<NamespaceChange>>,
+    state_dir: PathBuf,
     /// Keeps the write protections of hosts; none where no namespace is writable.
     keeper: Option<Keeper>,
     /// One of each core.
     tallies: Mutex<Vec<Arc<Tally>>>,
 }
 
+/// The parts of a [`Registry`].
+struct RegistryParts {
+    limits: Limits,
+    ports: Vec<Arc<Port>>,
+    subsystems: Vec<Arc<Subsystem>>,
+    publication: Arc<Publication>,
+    state_dir: PathBuf,
+    keeper: Option<Keeper>,
+}
+
 impl Registry {
-    /// The registry of these parts. The namespaces' indices count up from 0.
-    pub(crate) fn new(
-        limits: Limits,
-        ports: Vec<Arc<Port>>,
-        subsystems: Vec<Arc<Subsystem>>,
-        namespaces: Vec<Arc<Namespace>>,
-        keeper: Option<Keeper>,
-    ) -> Arc<Self> {
-        let in_order = |(at, namespace): (usize, &Arc<Namespace>)| namespace.index.0 as usize == at;
-        assert!(namespaces.iter().enumerate().all(in_order), "namespaces are numbered in order");
-        Arc::new(Self { limits, ports, subsystems, namespaces, keeper, tallies: Mutex::default() })
+    /// The registry of these parts, which exports `lists`: the namespaces of each subsystem. Their
+    /// serial numbers count up from 0.
+    fn new(parts: RegistryParts, lists: Vec<ExportedList>) -> Arc<Self> {
+        let opened: usize = lists.iter().map(|list| list.len()).sum();
+        parts.publication.publish(Exports::first(lists));
+        Arc::new(Self {
+            limits: parts.limits,
+            ports: parts.ports,
+            subsystems: parts.subsystems,
+            publication: parts.publication,
+            // There are at most as many as NSIDs.
+            next_serial: Mutex::new(u32::try_from(opened).unwrap_or(u32::MAX)),
+            leaving: Mutex::default(),
+            state_dir: parts.state_dir,
+            keeper: parts.keeper,
+            tallies: Mutex::default(),
+        })
     }
 
     /// The limits of the configuration.
@@ -63,14 +90,29 @@ impl Registry {
         &self.subsystems
     }
 
-    /// All namespaces; a [`NamespaceIndex`] is an index into it.
-    pub(crate) fn namespaces(&self) -> &[Arc<Namespace>] {
-        &self.namespaces
+    /// The subsystem of a name.
+    pub(crate) fn subsystem(&self, nqn: &Nqn) -> Option<&Arc<Subsystem>> {
+        self.subsystems.iter().find(|subsystem| subsystem.nqn == *nqn)
     }
 
-    /// One namespace, by an index that came from here.
-    pub(crate) fn namespace(&self, index: NamespaceIndex) -> &Arc<Namespace> {
-        &self.namespaces[index.0 as usize]
+    /// Where cores find the latest exports.
+    pub(crate) fn publication(&self) -> &Arc<Publication> {
+        &self.publication
+    }
+
+    /// The latest exports. For the control path: it takes a lock.
+    pub(crate) fn exports(&self) -> Arc<Exports> {
+        self.publication.exports()
+    }
+
+    /// All namespaces of the latest exports.
+    pub(crate) fn namespaces(&self) -> Vec<Arc<Namespace>> {
+        self.exports().namespaces().cloned().collect()
+    }
+
+    /// A namespace, unless it was removed.
+    pub(crate) fn namespace(&self, index: NamespaceIndex) -> Option<Arc<Namespace>> {
+        self.exports().namespace(index).cloned()
     }
 
     /// The subsystem that has a namespace.
@@ -87,7 +129,8 @@ impl Registry {
         let failed = |namespace: &&Arc<Namespace>| {
             namespace.storage_errors.total() > 0 || namespace.health().is_degraded()
         };
-        let mut failed: Vec<_> = self.namespaces.iter().filter(failed).collect();
+        let exports = self.exports();
+        let mut failed: Vec<_> = exports.namespaces().filter(failed).collect();
         let total = |namespace: &&Arc<Namespace>| Reverse(namespace.storage_errors.total());
         failed.sort_by_key(total);
         failed.truncate(most);

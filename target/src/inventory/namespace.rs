@@ -8,12 +8,23 @@ use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use nvme_proto::Nsid;
 use uuid::Uuid;
 
-use crate::backend::{Backend, FileChange, Health, OpenedBackend, OpenedFile};
+use crate::backend::{Backend, FileChange, FileId, FileKey, Health, OpenedBackend, OpenedFile};
 use crate::config::NamespaceConfig;
 
-/// Names a namespace in this process: an index for per-core tables.
+/// Names a namespace in this process. No other one ever has the same.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
-pub struct NamespaceIndex(pub u32);
+pub struct NamespaceIndex {
+    /// Its place in tables, which others had before and will have after it.
+    pub(crate) slot: u32,
+    /// How many namespaces were opened before it.
+    pub(crate) serial: u32,
+}
+
+impl fmt::Display for NamespaceIndex {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{}", self.serial)
+    }
+}
 
 /// A namespace: its identity, its format, and the backend behind it.
 pub(crate) struct Namespace {
@@ -21,6 +32,8 @@ pub(crate) struct Namespace {
     pub index: NamespaceIndex,
     /// Its id in the subsystem.
     pub nsid: Nsid,
+    /// The name of its medium in the management interface, if it was added there.
+    pub bdev: Option<String>,
     /// Name in messages, as in [`crate::config::NamespaceConfig`].
     pub name: String,
     /// The file or device behind it, if there is one.
@@ -43,6 +56,10 @@ pub(crate) struct Namespace {
     protected: AtomicBool,
     generation: AtomicU64,
     backend: Arc<dyn Backend>,
+    /// The file of its backend, which rings register.
+    pub(crate) file: Option<FileId>,
+    /// What is behind its path, where it has one.
+    pub(crate) file_key: Option<FileKey>,
     health: Arc<Health>,
     source: Option<Arc<OpenedFile>>,
     content_id: Option<String>,
@@ -90,6 +107,7 @@ impl Namespace {
         Self {
             index,
             nsid: config.nsid,
+            bdev: None,
             name: config.name.clone(),
             path: config.medium.path().map(Path::to_owned),
             uuid: config.uuid,
@@ -102,11 +120,19 @@ impl Namespace {
             protected: AtomicBool::new(false),
             generation: AtomicU64::new(opened.content.generation(config.content_id.as_deref())),
             backend: opened.backend,
+            file: opened.file,
+            file_key: config.medium.path().and_then(FileKey::of_path),
             health: opened.health,
             source: opened.source,
             content_id: config.content_id.clone(),
             storage_errors: ErrorCounters::default(),
         }
+    }
+
+    /// The same, made of a medium that the management interface names.
+    pub(crate) fn of_bdev(mut self, name: String) -> Self {
+        self.bdev = Some(name);
+        self
     }
 
     /// Whether a write is refused now.

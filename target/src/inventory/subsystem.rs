@@ -4,12 +4,14 @@ use std::sync::Arc;
 
 use nvme_proto::{AsciiField, Nqn, Nsid};
 
-use crate::config::{HostPolicy, SubsystemConfig};
+use crate::config::{HostPolicy, SubsystemConfig, SubsystemIdentity};
 use crate::inventory::allowed_host::NamedHost;
+use crate::inventory::exports::{ExportedList, Publication};
 use crate::inventory::namespace::Namespace;
+use crate::limits::NSID_LAST;
 use crate::metrics::error_counts::ErrorCounts;
 
-/// A subsystem. Its namespaces do not change while it lives.
+/// A subsystem. Its namespaces are those of the latest generation of exports.
 #[derive(Debug)]
 pub(crate) struct Subsystem {
     /// NVMe Qualified Name of the subsystem.
@@ -20,25 +22,37 @@ pub(crate) struct Subsystem {
     pub model: AsciiField<40>,
     /// Whether hosts may give space back.
     pub(crate) deallocate: bool,
+    /// The identity that the UUIDs of its namespaces are derived from.
+    pub(crate) identity: SubsystemIdentity,
     hosts: HostPolicy,
-    /// Sorted by NSID, each NSID once.
-    namespaces: Vec<Arc<Namespace>>,
+    /// Its place among the subsystems of the target.
+    pub(crate) place: usize,
+    /// Whether namespaces can be added while it lives.
+    pub(crate) managed: bool,
+    publication: Arc<Publication>,
     /// Commands of its controllers that failed.
     pub(crate) errors: Arc<ErrorCounts>,
 }
 
 impl Subsystem {
-    /// A subsystem of these namespaces, in any order, whose NSIDs differ.
-    pub(crate) fn new(config: &SubsystemConfig, mut namespaces: Vec<Arc<Namespace>>) -> Self {
-        namespaces.sort_by_key(|namespace| namespace.nsid);
+    /// The subsystem at a place, whose namespaces are published there.
+    pub(crate) fn new(
+        config: &SubsystemConfig,
+        place: usize,
+        managed: bool,
+        publication: &Arc<Publication>,
+    ) -> Self {
         Self {
             nqn: config.nqn,
             // The configuration was checked to fit.
             serial: AsciiField::new(&config.serial).unwrap_or_default(),
             model: AsciiField::new(&config.model).unwrap_or_default(),
             deallocate: config.deallocate,
+            identity: config.identity,
             hosts: config.hosts.clone(),
-            namespaces,
+            place,
+            managed,
+            publication: Arc::clone(publication),
             errors: Arc::default(),
         }
     }
@@ -48,24 +62,24 @@ impl Subsystem {
         self.hosts.allows(host)
     }
 
-    /// All namespaces, by NSID.
-    pub(crate) fn namespaces(&self) -> &[Arc<Namespace>] {
-        &self.namespaces
+    /// The hosts that may connect.
+    pub(crate) fn hosts(&self) -> &HostPolicy {
+        &self.hosts
+    }
+
+    /// All namespaces, by NSID. For the control path, as are the next ones: they take a lock.
+    pub(crate) fn namespaces(&self) -> Arc<ExportedList> {
+        Arc::clone(self.publication.exports().list(self.place))
     }
 
     /// The namespace with an id.
-    pub(crate) fn namespace(&self, nsid: Nsid) -> Option<&Arc<Namespace>> {
-        // Ids without gaps, the usual case, are found at once.
-        let guess = self.namespaces.get((nsid.0 as usize).wrapping_sub(1));
-        if let Some(namespace) = guess.filter(|namespace| namespace.nsid == nsid) {
-            return Some(namespace);
-        }
-        let found = self.namespaces.binary_search_by_key(&nsid, |namespace| namespace.nsid);
-        found.ok().map(|at| &self.namespaces[at])
+    pub(crate) fn namespace(&self, nsid: Nsid) -> Option<Arc<Namespace>> {
+        self.namespaces().get(nsid).cloned()
     }
 
-    /// The highest NSID, or 0.
-    pub(crate) fn highest_nsid(&self) -> u32 {
-        self.namespaces.last().map_or(0, |namespace| namespace.nsid.0)
+    /// The highest NSID that a namespace of it may have while a host is connected, or 0.
+    pub(crate) fn most_nsid(&self) -> u32 {
+        let highest = self.namespaces().highest_nsid();
+        if self.managed { highest.max(NSID_LAST) } else { highest }
     }
 }

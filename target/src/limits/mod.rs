@@ -113,6 +113,12 @@ pub(crate) const UNCONNECTED_RECEIVES: u32 = 2;
 /// The most that operations which storage does not end may delay the end of the target. Doubled, a
 /// stop beside a hung disk takes 10 s; not measured.
 pub const STORAGE_GRACE: Duration = Duration::from_secs(5);
+/// The most that a core may take to begin the turn in which it follows a change of the exports,
+/// before hosts are told all the same. Doubled, that takes 10 s; not measured.
+pub(crate) const ADOPTION_PATIENCE: Duration = Duration::from_secs(5);
+/// The most that the removal of a namespace waits for operations under way; then it goes on without
+/// its caller. Doubled, a caller waits 20 s for a hung disk; not measured.
+pub(crate) const CLOSE_PATIENCE: Duration = Duration::from_secs(10);
 /// How long a host may leave a controller disabled (NVMe-oF: the association may then be ended).
 /// Doubled, an idle association keeps its place for 4 minutes; not measured.
 pub(crate) const ENABLE_TIMEOUT: Duration = Duration::from_secs(120);

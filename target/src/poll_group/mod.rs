@@ -69,7 +69,8 @@ impl PollGroupBuilder {
     /// The group, with its engine.
     pub(crate) fn build(self, engine: Box<dyn Engine>) -> PollGroup {
         let buffers = CoreBuffers::new(self.pool, self.guest_pool);
-        let core = CoreContext::new(self.associations, Storage::new(engine), buffers);
+        let storage = Storage::new(engine);
+        let core = CoreContext::new(self.associations, storage, buffers, &self.bell);
         let (transports, bell, orders) = (self.transports, self.bell, self.orders);
         PollGroup {
             transports,
@@ -93,6 +94,7 @@ impl PollGroup {
     pub(crate) fn turn(&mut self, now: Time) -> Turn {
         self.core.now = now;
         self.core.rung = self.bell.answer();
+        self.core.follow_exports();
         self.apply_stop();
         self.gave_up |= self.over_at.is_some_and(|at| at <= now);
         let mut progress = self.core.rung;

@@ -3,7 +3,7 @@
 use std::os::fd::RawFd;
 use std::time::Duration;
 
-use crate::backend::{FileRef, SystemCall};
+use crate::backend::{FileId, FileRef, SystemCall};
 
 /// Names a system call under way; never reused by one engine's user.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -56,6 +56,9 @@ pub trait Engine {
 
     /// Whether this descriptor was found readable by a sleep or later; each time is reported once.
     fn was_readable(&mut self, watched: RawFd) -> bool;
+
+    /// A file is to be closed: no call on it is under way, and only `fdatasync` may still come.
+    fn forget(&mut self, _file: FileId) {}
 
     /// Counters since the engine was made.
     fn stats(&self) -> EngineStats;

@@ -14,6 +14,7 @@ mod tests;
 use std::cmp::Reverse;
 use std::collections::{BinaryHeap, VecDeque};
 use std::os::fd::RawFd;
+use std::ptr;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -27,6 +28,7 @@ pub use self::uring::{BufferRegistration, Uring, UringError};
 
 use crate::backend::{Backend, BackendError, Operation, OperationKind, Step, SystemCall};
 use crate::deliberate_bugs::{self, Bug};
+use crate::inventory::exports::Retiring;
 
 /// The user's name for an operation.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -177,6 +179,18 @@ impl Storage {
     /// The oldest report that was not taken yet.
     pub(crate) fn next_report(&mut self) -> Option<StorageReport> {
         self.reports.pop_front()
+    }
+
+    /// Whether no operation is under way on the medium of a namespace that was removed. Then its
+    /// file is not registered any more.
+    pub(crate) fn retire(&mut self, namespace: &Retiring) -> bool {
+        let backend = namespace.backend.as_ptr();
+        let uses = |running: &Running| ptr::addr_eq(Arc::as_ptr(&running.backend), backend);
+        if self.running.iter().any(|(_, running)| uses(running)) {
+            return false;
+        }
+        namespace.file.inspect(|file| self.engine.forget(*file));
+        true
     }
 
     /// Drops every operation, after waiting for the kernel to be done with their memory. For the

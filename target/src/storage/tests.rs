@@ -111,3 +111,37 @@ fn dropping_storage_waits_for_its_operations() {
     assert!(std::fs::read(file.path()).unwrap().iter().all(|&byte| byte == 0x5A));
     pool.release(buffer);
 }
+
+#[test]
+fn a_file_that_retires_is_closed() {
+    let mut pool = pool();
+    let Some(engine) = uring(&pool) else { return };
+    let file = tempfile::NamedTempFile::new_in(env!("CARGO_MANIFEST_DIR")).unwrap();
+    file.as_file().set_len(4096).unwrap();
+    let mode = OpenMode { writable: true, lba_shift: None };
+    let mut storage = Storage::new(Box::new(engine));
+    storage.reserve(1);
+    let buffer = pool.allocate(4096).unwrap();
+    for round in 0..3 {
+        // One user at a time: the ring must not keep it open.
+        let opened = open_file(file.path(), mode).unwrap();
+        let retiring = Retiring::of(&opened.backend, opened.file);
+        // SAFETY: the buffer outlives the storage.
+        let span = unsafe { pool.span(&buffer, 0, 4096) };
+        let _ = storage.submit(Time::ZERO, Tag(round), &opened.backend, Operation::read(0, span));
+        assert!(!storage.retire(&retiring), "the read is under way");
+        while storage.next_report().is_none() {
+            storage.sleep(&[], None);
+            storage.turn(Time::ZERO);
+        }
+        assert!(storage.retire(&retiring));
+        // A flush comes last, and must not keep it open.
+        let _ = storage.submit(Time::ZERO, Tag(round), &opened.backend, Operation::flush());
+        while storage.next_report().is_none() {
+            storage.sleep(&[], None);
+            storage.turn(Time::ZERO);
+        }
+    }
+    drop(storage);
+    pool.release(buffer);
+}

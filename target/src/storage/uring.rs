@@ -47,6 +47,10 @@ pub struct Uring {
     backlog: VecDeque<squeue::Entry>,
     in_flight: usize,
     files: BTreeMap<FileId, u32>,
+    /// Slots of files that were registered before.
+    free_slots: Vec<u32>,
+    /// The first slot that no file had.
+    next_slot: u32,
     file_slots: u32,
     fixed: Option<FixedRange>,
     watched: Vec<WatchedDescriptor>,
@@ -133,6 +137,8 @@ impl Uring {
             backlog: VecDeque::new(),
             in_flight: 0,
             files: BTreeMap::new(),
+            free_slots: Vec::new(),
+            next_slot: 0,
             file_slots,
             fixed: None,
             watched: Vec::new(),
@@ -179,12 +185,19 @@ impl Uring {
         if let Some(&slot) = self.files.get(&file.id) {
             return Some(Fixed(slot));
         }
-        let slot = self.files.len() as u32;
-        if slot >= self.file_slots {
+        let slot = match self.free_slots.pop() {
+            Some(slot) => slot,
+            None if self.next_slot < self.file_slots => {
+                self.next_slot += 1;
+                self.next_slot - 1
+            }
+            None => return None,
+        };
+        self.stats.registers += 1;
+        if self.ring.submitter().register_files_update(slot, &[file.fd]).is_err() {
+            self.free_slots.push(slot);
             return None;
         }
-        self.stats.registers += 1;
-        self.ring.submitter().register_files_update(slot, &[file.fd]).ok()?;
         self.files.insert(file.id, slot);
         Some(Fixed(slot))
     }
@@ -198,7 +211,8 @@ impl Uring {
             }
             SystemCall::Sync { file } => {
                 let flags = FsyncFlags::DATASYNC;
-                match self.file_slot(file) {
+                // It registers no file: one that is to be closed is synced last.
+                match self.files.get(&file.id).copied().map(Fixed) {
                     Some(slot) => opcode::Fsync::new(slot).flags(flags).build(),
                     None => opcode::Fsync::new(Fd(file.fd)).flags(flags).build(),
                 }
@@ -370,6 +384,15 @@ impl Engine for Uring {
     fn was_readable(&mut self, watched: RawFd) -> bool {
         let watch = self.watched.iter_mut().find(|watch| watch.fd == watched);
         watch.is_some_and(|watch| mem::take(&mut watch.readable))
+    }
+
+    fn forget(&mut self, file: FileId) {
+        let Some(slot) = self.files.remove(&file) else { return };
+        self.stats.registers += 1;
+        match self.ring.submitter().register_files_update(slot, &[-1]) {
+            Ok(_) => self.free_slots.push(slot),
+            Err(error) => tracing::warn!(%error, "a removed file stays open in an io_uring"),
+        }
     }
 
     fn stats(&self) -> EngineStats {

@@ -305,6 +305,7 @@ impl TargetNode {
             send_with_invalidate: true,
             cores: Cores::Count(self.options.cores),
             polling: Duration::ZERO,
+            management: None,
             state_dir: PathBuf::new(),
             machine,
             limits: self.options.limits.clone(),

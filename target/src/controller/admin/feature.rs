@@ -1,5 +1,7 @@
 //! Features (Base, 5.1.25): the values that a host may set in its controller.
 
+use std::sync::Arc;
+
 use nvme_proto::feature::{
     AsyncEventConfig, ErrorRecovery, Feature, FeatureCapabilities, FeatureId, GetFeatures,
     QueueCounts, Select, SetFeatures, WriteProtection,
@@ -8,6 +10,7 @@ use nvme_proto::{Cid, IntoBytes, Nsid, Status};
 
 use crate::controller::state::Controller;
 use crate::controller::support::FeatureEntry;
+use crate::inventory::namespace::Namespace;
 use crate::inventory::subsystem::Subsystem;
 
 /// The feature, if the controller has it, and the command names a namespace only where it may.
@@ -120,10 +123,10 @@ fn protect(
             if first {
                 controller.notify_namespace_changed(nsid);
             }
-            controller.begin_protection(cid, namespace, first)
+            controller.begin_protection(cid, &namespace, first)
         }
         false => {
-            let later = controller.begin_lifting(cid, namespace);
+            let later = controller.begin_lifting(cid, &namespace);
             if !later && namespace.protect(false) {
                 controller.notify_namespace_changed(nsid);
             }
@@ -133,10 +136,7 @@ fn protect(
     Ok((!later).then_some(0))
 }
 
-fn namespace(
-    subsystem: Option<&std::sync::Arc<Subsystem>>,
-    nsid: Nsid,
-) -> Result<&std::sync::Arc<crate::inventory::namespace::Namespace>, Status> {
+fn namespace(subsystem: Option<&Arc<Subsystem>>, nsid: Nsid) -> Result<Arc<Namespace>, Status> {
     let found = subsystem.and_then(|subsystem| subsystem.namespace(nsid));
     found.ok_or(Status::INVALID_NAMESPACE_OR_FORMAT.with_dnr())
 }

@@ -49,16 +49,16 @@ pub(super) fn write(
         Describe::ControllerOfCommandSet => controller_of_command_set(data),
         Describe::Namespace => in_range(subsystem()?, identify.nsid)?
             .into_iter()
-            .for_each(|found| namespace(support, found, data)),
+            .for_each(|found| namespace(support, &found, data)),
         Describe::NamespaceOfCommandSet => in_range(subsystem()?, identify.nsid)?
             .into_iter()
             .for_each(|_| namespace_of_command_set(data)),
         Describe::IndependentNamespace => in_range(subsystem()?, identify.nsid)?
             .into_iter()
-            .for_each(|found| independent_namespace(found, data)),
+            .for_each(|found| independent_namespace(&found, data)),
         Describe::NamespaceDescriptors => {
             let found = subsystem()?.namespace(identify.nsid).ok_or(INVALID_NAMESPACE)?;
-            namespace_descriptors(found, data);
+            namespace_descriptors(&found, data);
         }
         Describe::NamespacesAbove => put(data, &namespaces_above(subsystem()?, identify.nsid)?),
     }
@@ -69,9 +69,9 @@ const INVALID_FIELD: Status = Status::INVALID_FIELD.with_dnr();
 const INVALID_NAMESPACE: Status = Status::INVALID_NAMESPACE_OR_FORMAT.with_dnr();
 
 /// The namespace with an NSID; nothing if a namespace may have it, and none has.
-fn in_range(subsystem: &Subsystem, nsid: Nsid) -> Result<Option<&Arc<Namespace>>, Status> {
+fn in_range(subsystem: &Subsystem, nsid: Nsid) -> Result<Option<Arc<Namespace>>, Status> {
     let found = subsystem.namespace(nsid);
-    match found.is_some() || (1..=subsystem.highest_nsid()).contains(&nsid.0) {
+    match found.is_some() || (1..=subsystem.most_nsid()).contains(&nsid.0) {
         true => Ok(found),
         false => Err(INVALID_NAMESPACE),
     }
@@ -85,7 +85,8 @@ fn namespaces_above(subsystem: &Subsystem, nsid: Nsid) -> Result<NamespaceList, 
     if nsid >= Nsid::MAX {
         return Err(INVALID_NAMESPACE);
     }
-    let nsids = subsystem.namespaces().iter().map(|namespace| namespace.nsid);
+    let namespaces = subsystem.namespaces();
+    let nsids = namespaces.iter().map(|namespace| namespace.nsid);
     Ok(NamespaceList::new(nsids.filter(|active| *active > nsid)))
 }
 
@@ -156,7 +157,7 @@ fn nvm_controller(controller: &Controller, subsystem: &Subsystem) -> IdentifyCon
     id.cntrltype = ControllerType::IO;
     id.acl_z = ABORTS as u8 - 1;
     id.frmw = FRMW;
-    id.nn = U32::new(subsystem.highest_nsid());
+    id.nn = U32::new(subsystem.most_nsid());
     id.mnan = id.nn;
     id
 }

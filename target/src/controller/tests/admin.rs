@@ -719,3 +719,49 @@ fn a_discovery_controller_supports_only_discovery() {
     assert!(set(&mut line, 0, notices).status().is_success());
     assert!(line.control(AdminCommand::AsyncEventRequest.to_sqe(), &mut []).is_none());
 }
+
+#[test]
+fn hosts_hear_of_namespaces_that_come_and_go() {
+    let managed = CONFIG.replacen("[[port]]", "management = \"/socket\"\n[[port]]", 1);
+    let associations = associations_of(&managed);
+    let (mut line, cntlid) = ready(&associations, Time::ZERO);
+    let mut io = io_queue(&associations, 1, cntlid, Time::ZERO);
+    let id: IdentifyController = identified(&mut line, Cns::CONTROLLER, 0);
+    assert_eq!((id.nn.get(), id.vwc.present()), (65_536, true), "what may come is announced");
+    let wants = Feature::AsyncEventConfig(AsyncEventConfig::new().with_namespace_attribute(true));
+    assert!(set(&mut line, 0, wants).status().is_success());
+    let whole = GetLogPage::new(LogId::CHANGED_NAMESPACES, 4096);
+    let nqn = Nqn::new(SUBSYSTEM).expect("valid");
+    let read = NvmCommand::Read(Io::new(Nsid(7), 0, 1)).to_sqe();
+    for _ in 0..2 {
+        let status = io.refused(read);
+        assert!(status.is(Status::INVALID_NAMESPACE_OR_FORMAT) && status.do_not_retry());
+        assert!(line.control(AdminCommand::AsyncEventRequest.to_sqe(), &mut []).is_none());
+        let new = crate::inventory::change::NewNamespace {
+            nsid: Some(Nsid(7)),
+            name: "new".into(),
+            uuid: None,
+            nguid: [0; 16],
+            medium: crate::config::Medium::Null { size_bytes: 4096 },
+            writable: true,
+            lba_shift: None,
+            bdev: "new".into(),
+            opened: None,
+        };
+        associations.add_namespace(&nqn, new).expect("a free id");
+        assert_eq!(line.events().len(), 1);
+        assert_eq!(read_changed(&mut line, whole), Ok(vec![Nsid(7)]));
+        let (_, work) = io.io(read).expect("it is there");
+        let id: IdentifyNamespace = identified(&mut line, Cns::NAMESPACE, 7);
+        assert_eq!(id.nsze.get(), 8);
+        assert!(line.control(AdminCommand::AsyncEventRequest.to_sqe(), &mut []).is_none());
+        associations.remove_namespace(&nqn, Nsid(7)).expect("it is there");
+        assert_eq!(line.events().len(), 1);
+        assert_eq!(read_changed(&mut line, whole), Ok(vec![Nsid(7)]));
+        let id: IdentifyNamespace = identified(&mut line, Cns::NAMESPACE, 7);
+        assert_eq!(id.nsze.get(), 0, "an inactive namespace is zeros");
+        // A command that was on its way.
+        let outcome = io.queue.finish_io(Cid(1), &work, Err(BackendError::Removed));
+        assert!(outcome.status.is(Status::INVALID_NAMESPACE_OR_FORMAT));
+    }
+}

@@ -170,7 +170,8 @@ proptest! {
     fn accepted_ranges_are_inside(nsid in 1_u32..4, slba in prop_oneof![0_u64..3000, any::<u64>()], blocks in 1_u32..=65_536) {
         let (mut line, _admin) = line();
         if let Ok((transfer, work)) = line.io(read(nsid, slba, blocks)) {
-            let namespace = Arc::clone(line.queue.associations.registry().namespace(work.namespace));
+            let namespace = line.queue.associations.registry().namespace(work.namespace);
+            let namespace = namespace.expect("it is exported");
             let size = namespace.size_blocks << namespace.lba_shift;
             prop_assert!(work.offset_bytes + work.length_bytes <= size);
             prop_assert_eq!(transfer.map(|(_, length)| u64::from(length)), Some(work.length_bytes));

@@ -57,7 +57,7 @@ impl<P: Provider> Connection<P> {
         if in_flight {
             return self.refuse(context, slot, Status::COMMAND_ID_CONFLICT.with_dnr());
         }
-        match self.queue().parse(context.core.now, &sqe) {
+        match self.queue().parse_in(&context.core.exports, context.core.now, &sqe) {
             Ok(command) => self.place(context, slot, &sqe, command, in_capsule),
             Err(outcome) => self.respond(context, slot, outcome),
         }

@@ -273,7 +273,7 @@ impl<P: Provider> Connection<P> {
     /// Flushes a namespace for the controller.
     pub(super) fn flush(&mut self, context: &mut TurnContext<'_, P>, flush: FlushJob) {
         let whose = self.request_key(context, SlotId(FLUSH_SLOT | flush.number()));
-        match context.core.submit(whose, flush.namespace, Operation::flush()) {
+        match context.core.flush(whose, flush.namespace) {
             Submitted::Over(result) => {
                 flush_failed(context.core, flush.namespace, result);
                 self.queue().flushed(context.core.now, flush, result);
@@ -383,7 +383,7 @@ impl<P: Provider> Connection<P> {
         work: &IoWork,
         error: BackendError,
     ) {
-        if error == BackendError::Cancelled {
+        if matches!(error, BackendError::Cancelled | BackendError::Removed) {
             return;
         }
         let attempt = Attempt { work, range: self.slots.get(slot).ranges_passed };

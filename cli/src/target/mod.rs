@@ -1,0 +1,231 @@
+//! `feedrail target`: shows and changes what a running target exports.
+
+mod client;
+
+use std::path::PathBuf;
+
+use anyhow::{Context as _, Result};
+use clap::{Args, Subcommand};
+use nvme_proto::Nqn;
+use serde_json::{Map, Value, json};
+use uuid::Uuid;
+
+use self::client::RpcClient;
+use crate::args::{Format, Output};
+use crate::output;
+use crate::size::human;
+
+const EXAMPLES: &str = "\
+Examples:
+  feedrail target show --socket /run/feedrail/target.sock
+  feedrail target add-ns nqn.2026-01.org.example:shards /data/shard-07.tar --read-only \\
+      --socket /run/feedrail/target.sock
+  feedrail target remove-ns nqn.2026-01.org.example:shards 8 --socket /run/feedrail/target.sock";
+
+/// Shows and changes what a running target of this machine exports
+///
+/// The target has to listen on a management socket (`feedrail-target --management PATH`), which
+/// only its own user and root may use. Changes last until the target ends; hosts keep their
+/// connections.
+#[derive(Args, Debug)]
+#[command(after_help = EXAMPLES)]
+pub(crate) struct TargetArgs {
+    #[command(subcommand)]
+    command: TargetCommand,
+}
+
+#[derive(Debug, Subcommand)]
+enum TargetCommand {
+    Show(Show),
+    AddNs(AddNamespace),
+    RemoveNs(RemoveNamespace),
+}
+
+/// The way to the target.
+#[derive(Args, Debug)]
+struct SocketArgs {
+    /// Management socket of the target
+    #[arg(long, value_name = "PATH")]
+    socket: PathBuf,
+}
+
+/// Shows the subsystems of a target and their namespaces
+#[derive(Args, Debug)]
+struct Show {
+    #[command(flatten)]
+    socket: SocketArgs,
+    #[command(flatten)]
+    output: Output,
+}
+
+/// Adds a namespace, and prints its id
+///
+/// Hosts that are connected are told, and can use it at once.
+#[derive(Args, Debug)]
+struct AddNamespace {
+    /// Name of the subsystem
+    subnqn: Nqn,
+    /// File or block device of the namespace
+    #[arg(required_unless_present = "bdev", conflicts_with = "bdev")]
+    path: Option<PathBuf>,
+    /// A medium that was named through the management socket (bdev_malloc_create, say) instead
+    #[arg(long, value_name = "NAME")]
+    bdev: Option<String>,
+    /// Id of the namespace; the lowest one that is free where it is left out
+    #[arg(long)]
+    nsid: Option<u32>,
+    /// UUID of the namespace; follows from the path where it is left out
+    #[arg(long)]
+    uuid: Option<Uuid>,
+    /// Hosts may not write
+    #[arg(long, conflicts_with = "bdev")]
+    read_only: bool,
+    /// Bytes of a logical block: 512, 1024, 2048 or 4096
+    #[arg(long, value_name = "BYTES", conflicts_with = "bdev")]
+    block_size: Option<u32>,
+    #[command(flatten)]
+    socket: SocketArgs,
+}
+
+/// Removes a namespace from a subsystem
+///
+/// Commands of hosts that have begun end as they would have, and what was written is on the medium
+/// when this succeeds.
+#[derive(Args, Debug)]
+struct RemoveNamespace {
+    /// Name of the subsystem
+    subnqn: Nqn,
+    /// Id of the namespace
+    nsid: u32,
+    #[command(flatten)]
+    socket: SocketArgs,
+}
+
+impl TargetArgs {
+    pub(crate) fn run(&self) -> Result<()> {
+        match &self.command {
+            TargetCommand::Show(show) => show.run(),
+            TargetCommand::AddNs(add) => add.run(),
+            TargetCommand::RemoveNs(remove) => remove.run(),
+        }
+    }
+}
+
+impl Show {
+    fn run(&self) -> Result<()> {
+        let mut target = RpcClient::connect(&self.socket.socket)?;
+        let subsystems = target.call("nvmf_get_subsystems", json!({}))?;
+        output::print(&match self.output.output_format {
+            Format::Json => output::json(&json!({ "subsystems": subsystems })),
+            Format::Normal => table(&subsystems),
+        })
+    }
+}
+
+fn table(subsystems: &Value) -> String {
+    let heading = ["Subsystem", "NSID", "Size", "Block", "Access", "Name", "UUID"];
+    let rows: Vec<_> = items(subsystems).flat_map(rows).collect();
+    output::table(&heading, &rows)
+}
+
+fn items(list: &Value) -> impl Iterator<Item = &Value> {
+    list.as_array().into_iter().flatten()
+}
+
+/// The namespaces of a subsystem; one line without, if it has none.
+fn rows(subsystem: &Value) -> Vec<Vec<String>> {
+    let text = |value: &Value| output::printable(value.as_str().unwrap_or_default());
+    let row = |namespace: &Value| {
+        vec![
+            text(&subsystem["nqn"]),
+            namespace["nsid"].to_string(),
+            human(namespace["size_bytes"].as_u64().unwrap_or_default()),
+            namespace["block_size"].to_string(),
+            if namespace["read_only"] == true { "ro" } else { "rw" }.to_owned(),
+            text(&namespace["name"]),
+            text(&namespace["uuid"]),
+        ]
+    };
+    match subsystem["namespaces"].as_array() {
+        Some(namespaces) if !namespaces.is_empty() => namespaces.iter().map(row).collect(),
+        _ => vec![vec![text(&subsystem["nqn"]), "none".to_owned()]],
+    }
+}
+
+impl AddNamespace {
+    fn run(&self) -> Result<()> {
+        let mut target = RpcClient::connect(&self.socket.socket)?;
+        let (bdev, is_new) = match (&self.bdev, &self.path) {
+            (Some(name), _) => (name.clone(), false),
+            (None, path) => self.name_file(&mut target, path.clone().unwrap_or_default())?,
+        };
+        let added = target.call("nvmf_subsystem_add_ns", self.params(&bdev));
+        if added.is_err() && is_new {
+            // The error is the namespace's.
+            let _ = target.call("bdev_uring_delete", json!({ "name": bdev }));
+        }
+        output::print(&format!("{}\n", added?))
+    }
+
+    /// Gives a file its own path as its name, if it has none yet. The target may work in another
+    /// folder.
+    fn name_file(&self, target: &mut RpcClient, path: PathBuf) -> Result<(String, bool)> {
+        let path = std::path::absolute(&path).with_context(|| path.display().to_string())?;
+        let name = path.display().to_string();
+        if let Ok(known) = target.call("bdev_get_bdevs", json!({ "name": name }))
+            && known[0]["claimed"] == true
+        {
+            anyhow::bail!("{name} is a namespace already");
+        } else {
+            // One that is not used, perhaps with other properties.
+            let _ = target.call("bdev_uring_delete", json!({ "name": name }));
+        }
+        let mut params = json!({ "name": name, "filename": path, "readonly": self.read_only });
+        if let Some(bytes) = self.block_size {
+            params["block_size"] = bytes.into();
+        }
+        target.call("bdev_uring_create", params)?;
+        Ok((name, true))
+    }
+
+    fn params(&self, bdev: &str) -> Value {
+        let mut namespace = Map::new();
+        namespace.insert("bdev_name".into(), bdev.into());
+        if let Some(nsid) = self.nsid {
+            namespace.insert("nsid".into(), nsid.into());
+        }
+        if let Some(uuid) = self.uuid {
+            namespace.insert("uuid".into(), uuid.to_string().into());
+        }
+        json!({ "nqn": self.subnqn.as_str(), "namespace": namespace })
+    }
+}
+
+impl RemoveNamespace {
+    fn run(&self) -> Result<()> {
+        let mut target = RpcClient::connect(&self.socket.socket)?;
+        let params = json!({ "nqn": self.subnqn.as_str(), "nsid": self.nsid });
+        target.call("nvmf_subsystem_remove_ns", params).map(drop)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_subsystem_without_namespaces_is_shown() {
+        let subsystems = json!([
+            { "nqn": "nqn.a", "namespaces": [] },
+            { "nqn": "nqn.b", "namespaces": [{
+                "nsid": 3, "size_bytes": 4096, "block_size": 512, "read_only": true, "name": "x\u{1b}",
+                "uuid": "u",
+            }] },
+        ]);
+        let shown = table(&subsystems);
+        let lines: Vec<_> = shown.lines().collect();
+        assert_eq!(lines.len(), 3, "{shown}");
+        assert!(lines[1].starts_with("nqn.a") && lines[1].ends_with("none"), "{shown}");
+        assert!(lines[2].contains("ro") && !lines[2].contains('\u{1b}'), "{shown}");
+    }
+}

@@ -1,0 +1,245 @@
+//! Changes of what is exported, while hosts work.
+
+use std::sync::{Arc, PoisonError};
+use std::time::Duration;
+
+use nvme_proto::{Nqn, Nsid};
+use rdma::Time;
+use uuid::Uuid;
+
+use crate::backend::{Backend, BackendError, OpenedBackend, Operation};
+use crate::config::{DiskFaults, Medium, NamespaceConfig, Origin};
+use crate::inventory::Registry;
+use crate::inventory::export::{self, ExportError, Files};
+use crate::inventory::exports::ExportsNumber;
+use crate::inventory::namespace::Namespace;
+use crate::inventory::persist::protection::{ProtectionError, ProtectionFile};
+use crate::inventory::subsystem::Subsystem;
+use crate::limits::{MAX_NAMESPACES, NSID_LAST};
+use crate::storage::{Inline, Storage, StorageReport, Submitted, Tag};
+
+/// The cause for which the exports stay as they are: one line with the remedy.
+#[derive(Debug, thiserror::Error)]
+pub(crate) enum ChangeError {
+    /// The subsystem is not one of the configuration.
+    #[error("there is no subsystem {0}")]
+    NoSubsystem(String),
+    /// No namespace has the id.
+    #[error("subsystem {nqn} has no namespace {nsid}")]
+    NoNamespace {
+        /// The subsystem that was named.
+        nqn: String,
+        /// The id that no namespace has.
+        nsid: Nsid,
+    },
+    /// Another namespace has the id.
+    #[error("subsystem {nqn} has a namespace {nsid} already")]
+    Taken {
+        /// The subsystem that was named.
+        nqn: String,
+        /// The id of both.
+        nsid: Nsid,
+    },
+    /// The id can not be one of a namespace.
+    #[error("a namespace id is a number from 1 to {NSID_LAST}")]
+    OutOfRange,
+    /// Another namespace of the subsystem has the identity.
+    #[error("{name} has the UUID {uuid} of another namespace; give it a UUID of its own")]
+    SameIdentity {
+        /// The name of the namespace that was to be added.
+        name: String,
+        /// The UUID of both.
+        uuid: Uuid,
+    },
+    /// The medium can not be exported.
+    #[error(transparent)]
+    Export(#[from] ExportError),
+    /// The write protections of earlier runs can not be read.
+    #[error(transparent)]
+    Protection(#[from] ProtectionError),
+}
+
+impl ChangeError {
+    pub(crate) fn no_subsystem(nqn: &Nqn) -> Self {
+        Self::NoSubsystem(nqn.to_string())
+    }
+}
+
+/// A namespace to add.
+#[derive(Clone, Debug)]
+pub(crate) struct NewNamespace {
+    /// Its id; the lowest one that is free where it is left out.
+    pub nsid: Option<Nsid>,
+    pub name: String,
+    /// Derived from the medium where it is left out.
+    pub uuid: Option<Uuid>,
+    pub nguid: [u8; 16],
+    pub medium: Medium,
+    pub writable: bool,
+    pub lba_shift: Option<u8>,
+    /// The name of its medium in the management interface.
+    pub bdev: String,
+    /// The medium, if it is open.
+    pub opened: Option<OpenedBackend>,
+}
+
+/// A change that was published.
+#[derive(Debug)]
+pub(crate) struct NamespaceChange {
+    pub(crate) generation: ExportsNumber,
+    pub(crate) subsystem: Arc<Subsystem>,
+    pub(crate) namespace: Arc<Namespace>,
+}
+
+/// How a removed namespace ended.
+#[derive(Debug, PartialEq, Eq)]
+pub(crate) enum Closed {
+    /// Its writes are on the medium, and the target has closed it.
+    Flushed(Result<(), BackendError>),
+    /// Storage still works on operations. It is closed when they are over.
+    Busy,
+}
+
+impl Registry {
+    /// Adds a namespace to a subsystem. Cores export it when they reach its generation.
+    pub(crate) fn add_namespace(
+        &self,
+        nqn: &Nqn,
+        new: NewNamespace,
+    ) -> Result<NamespaceChange, ChangeError> {
+        let subsystem = self.subsystem(nqn).ok_or_else(|| ChangeError::no_subsystem(nqn))?;
+        let mut next_serial = self.next_serial.lock().unwrap_or_else(PoisonError::into_inner);
+        let exports = self.publication().exports();
+        let list = exports.list(subsystem.place);
+        let nsid = match new.nsid {
+            Some(nsid) => nsid,
+            None => (1..=NSID_LAST)
+                .map(Nsid)
+                .find(|nsid| list.get(*nsid).is_none())
+                .unwrap_or(Nsid::MAX),
+        };
+        if !(1..=NSID_LAST).contains(&nsid.0) {
+            return Err(ChangeError::OutOfRange);
+        }
+        if list.get(nsid).is_some() {
+            return Err(ChangeError::Taken { nqn: nqn.to_string(), nsid });
+        }
+        let uuid = new.medium.namespace_uuid(&subsystem.identity, &new.name);
+        let config = NamespaceConfig {
+            nsid,
+            uuid: new.uuid.unwrap_or(uuid),
+            name: new.name,
+            nguid: new.nguid,
+            medium: new.medium,
+            faults: DiskFaults::NONE,
+            writable: new.writable,
+            content_id: None,
+            lba_shift: new.lba_shift,
+            origin: Origin(format!("{nqn}, namespace {nsid}")),
+        };
+        if list.iter().any(|other| other.uuid == config.uuid) {
+            return Err(ChangeError::SameIdentity { name: config.name, uuid: config.uuid });
+        }
+        Files::of(&exports).check(&config)?;
+        let slot = exports.free_slot();
+        if slot >= MAX_NAMESPACES {
+            return Err(ExportError::TooMany.into());
+        }
+        let namespace = export::open_one(slot, *next_serial, &config, new.bdev, new.opened)?;
+        if config.writable && ProtectionFile::open(&self.state_dir, nqn)?.contains(config.uuid) {
+            namespace.protect(true);
+        }
+        *next_serial = next_serial.wrapping_add(1);
+        let next = exports.with(self.publication().settled(), subsystem.place, &namespace);
+        let generation = next.generation();
+        self.publication().publish(next);
+        tracing::info!(%nqn, %nsid, name = namespace.name, path = ?namespace.path, "namespace added");
+        Ok(NamespaceChange { generation, subsystem: Arc::clone(subsystem), namespace })
+    }
+
+    /// Removes a namespace from a subsystem. Cores refuse commands for it when they reach the
+    /// change's generation; [`Registry::close`] closes it.
+    pub(crate) fn remove_namespace(
+        &self,
+        nqn: &Nqn,
+        nsid: Nsid,
+    ) -> Result<NamespaceChange, ChangeError> {
+        let subsystem = self.subsystem(nqn).ok_or_else(|| ChangeError::no_subsystem(nqn))?;
+        let _one_at_a_time = self.next_serial.lock().unwrap_or_else(PoisonError::into_inner);
+        let exports = self.publication().exports();
+        let found = exports.list(subsystem.place).get(nsid);
+        let namespace =
+            found.ok_or_else(|| ChangeError::NoNamespace { nqn: nqn.to_string(), nsid })?;
+        let next = exports.without(self.publication().settled(), subsystem.place, namespace);
+        let generation = next.generation();
+        let namespace = Arc::clone(namespace);
+        self.publication().publish(next);
+        tracing::info!(%nqn, %nsid, name = namespace.name, path = ?namespace.path, "namespace removed");
+        Ok(NamespaceChange { generation, subsystem: Arc::clone(subsystem), namespace })
+    }
+
+    /// Waits until a removed namespace is idle on all cores, flushes it, and closes it. Where that
+    /// takes longer than `patience` it is left to a later call of [`Registry::close_idle`].
+    pub(crate) fn close(&self, removed: NamespaceChange, patience: Duration) -> Closed {
+        if self.publication().wait_settled(removed.generation, patience) {
+            return Closed::Flushed(flush(removed));
+        }
+        self.leaving.lock().unwrap_or_else(PoisonError::into_inner).push(removed);
+        Closed::Busy
+    }
+
+    /// Whether a namespace of this medium is exported, or is not closed yet.
+    pub(crate) fn uses_bdev(&self, name: &str) -> bool {
+        let uses = |namespace: &Namespace| namespace.bdev.as_deref() == Some(name);
+        let leaving = self.leaving.lock().unwrap_or_else(PoisonError::into_inner);
+        leaving.iter().any(|one| uses(&one.namespace))
+            || self.exports().namespaces().any(|namespace| uses(namespace))
+    }
+
+    /// Closes removed namespaces that were busy, and are idle now.
+    pub(crate) fn close_idle(&self) {
+        let mut leaving = self.leaving.lock().unwrap_or_else(PoisonError::into_inner);
+        let settled = |one: &mut NamespaceChange| self.publication().is_settled(one.generation);
+        let idle: Vec<_> = leaving.extract_if(.., settled).collect();
+        drop(leaving);
+        for removed in idle {
+            // It has been logged.
+            let _ = flush(removed);
+        }
+    }
+}
+
+/// Puts on the medium what hosts wrote to a namespace that is idle, since none of them can flush it
+/// any more, and closes it.
+fn flush(removed: NamespaceChange) -> Result<(), BackendError> {
+    let NamespaceChange { namespace, subsystem, .. } = removed;
+    if !namespace.writable {
+        return Ok(());
+    }
+    let flushed = flush_backend(namespace.backend());
+    if let Err(error) = &flushed {
+        let (nqn, nsid, name) = (&subsystem.nqn, namespace.nsid, &namespace.name);
+        tracing::error!(
+            %nqn, %nsid, name, path = ?namespace.path, %error,
+            "a removed namespace could not be flushed: what was written last may be lost"
+        );
+    }
+    flushed
+}
+
+fn flush_backend(backend: &Arc<dyn Backend>) -> Result<(), BackendError> {
+    let mut storage = Storage::new(Box::new(Inline::new()));
+    storage.reserve(1);
+    let mut now = Time::ZERO;
+    if let Submitted::Over(result) = storage.submit(now, Tag(0), backend, Operation::flush()) {
+        return result;
+    }
+    loop {
+        storage.turn(now);
+        if let Some(StorageReport::Done { result, .. }) = storage.next_report() {
+            return result;
+        }
+        // Decorators may hold it back, by a clock that nothing else goes by.
+        now = storage.deadline().unwrap_or(now).max(now);
+    }
+}

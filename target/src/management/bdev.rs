@@ -1,0 +1,207 @@
+//! Named media that namespaces can be made of, in the words of SPDK.
+
+use std::collections::BTreeMap;
+use std::path::PathBuf;
+
+use nvme_proto::Nsid;
+use serde::Deserialize;
+use uuid::Uuid;
+
+use super::rpc::RpcError;
+use crate::backend::{self, OpenMode, OpenedBackend};
+use crate::config::Medium;
+use crate::derived_ids::{self, NAME_BYTES};
+use crate::inventory::change::NewNamespace;
+
+/// The most of them. Doubled, clients may make the target hold twice as much; not measured.
+const MAX_BDEVS: usize = 65_536;
+
+/// The media by name.
+#[derive(Debug, Default)]
+pub(super) struct Bdevs(BTreeMap<String, Bdev>);
+
+/// A medium. A file is opened when a namespace is made of it.
+#[derive(Clone, Debug)]
+pub(super) struct Bdev {
+    pub(super) medium: Medium,
+    pub(super) writable: bool,
+    lba_shift: Option<u8>,
+    uuid: Option<Uuid>,
+    /// The kind, in the words of SPDK.
+    pub(super) product: &'static str,
+    /// Memory, which keeps its bytes while no namespace is made of it.
+    memory: Option<OpenedBackend>,
+}
+
+/// Parameters of `bdev_aio_create` and `bdev_uring_create`.
+#[derive(Deserialize)]
+#[serde(deny_unknown_fields)]
+pub(super) struct FileParams {
+    name: String,
+    filename: PathBuf,
+    block_size: Option<u32>,
+    #[serde(default)]
+    readonly: bool,
+    uuid: Option<Uuid>,
+}
+
+/// Parameters of the method `bdev_null_create`.
+#[derive(Deserialize)]
+#[serde(deny_unknown_fields)]
+pub(super) struct NullParams {
+    name: String,
+    num_blocks: u64,
+    block_size: u32,
+    uuid: Option<Uuid>,
+}
+
+/// Parameters of the method `bdev_malloc_create`.
+#[derive(Deserialize)]
+#[serde(deny_unknown_fields)]
+pub(super) struct MallocParams {
+    name: Option<String>,
+    num_blocks: u64,
+    block_size: u32,
+    uuid: Option<Uuid>,
+}
+
+impl Bdevs {
+    /// Names a file or block device, which has to be there. The result is the name.
+    pub(super) fn create_file(
+        &mut self,
+        params: FileParams,
+        product: &'static str,
+    ) -> Result<String, RpcError> {
+        let path = params.filename;
+        if !path.is_absolute() {
+            let message = format!("filename: {} is not an absolute path", path.display());
+            return Err(RpcError::invalid_params(message));
+        }
+        let metadata = std::fs::metadata(&path).map_err(|error| {
+            RpcError::invalid_params(format_args!("filename: {}: {error}", path.display()))
+        })?;
+        let medium = match std::os::unix::fs::FileTypeExt::is_block_device(&metadata.file_type()) {
+            true => Medium::Block { path },
+            false => Medium::File { path },
+        };
+        let lba_shift = params.block_size.filter(|bytes| *bytes > 0).map(lba_shift).transpose()?;
+        let (writable, uuid) = (!params.readonly, params.uuid);
+        let bdev = Bdev { medium, writable, lba_shift, uuid, product, memory: None };
+        self.add(params.name, bdev)
+    }
+
+    /// Names a medium that reads zeros and discards writes. The result is the name.
+    pub(super) fn create_null(&mut self, params: NullParams) -> Result<String, RpcError> {
+        let lba_shift = lba_shift(params.block_size)?;
+        let size_bytes = size_bytes(params.num_blocks, lba_shift)?;
+        let (medium, uuid) = (Medium::Null { size_bytes }, params.uuid);
+        let lba_shift = Some(lba_shift);
+        let product = "Null disk";
+        let bdev = Bdev { medium, writable: true, lba_shift, uuid, product, memory: None };
+        self.add(params.name, bdev)
+    }
+
+    /// Names memory, of zeros at first. The result is the name.
+    pub(super) fn create_malloc(&mut self, params: MallocParams) -> Result<String, RpcError> {
+        let lba_shift = lba_shift(params.block_size)?;
+        let size_bytes = size_bytes(params.num_blocks, lba_shift)?;
+        let lba_shift = Some(lba_shift);
+        let name = params.name.unwrap_or_else(|| self.free_name("Malloc"));
+        self.check_name(&name)?;
+        let mode = OpenMode { writable: true, lba_shift };
+        let memory = Some(backend::open_memory(size_bytes, mode).map_err(RpcError::internal)?);
+        let (medium, uuid) = (Medium::Memory { size_bytes }, params.uuid);
+        let product = "Malloc disk";
+        self.add(name, Bdev { medium, writable: true, lba_shift, uuid, product, memory })
+    }
+
+    fn free_name(&self, prefix: &str) -> String {
+        // One of the first that many is free.
+        let mut names = (0..=self.0.len()).map(|number| format!("{prefix}{number}"));
+        names.find(|name| !self.0.contains_key(name)).unwrap_or_default()
+    }
+
+    fn check_name(&self, name: &str) -> Result<(), RpcError> {
+        if name.is_empty() || name.len() > NAME_BYTES {
+            let message = format!("name: must be 1 to {NAME_BYTES} bytes long");
+            return Err(RpcError::invalid_params(message));
+        }
+        if self.0.contains_key(name) {
+            let message = format!("name: there is a bdev {name} already");
+            return Err(RpcError::invalid_params(message));
+        }
+        match self.0.len() < MAX_BDEVS {
+            true => Ok(()),
+            false => Err(RpcError::internal(format_args!("more than {MAX_BDEVS} bdevs"))),
+        }
+    }
+
+    fn add(&mut self, name: String, bdev: Bdev) -> Result<String, RpcError> {
+        self.check_name(&name)?;
+        self.0.insert(name.clone(), bdev);
+        Ok(name)
+    }
+
+    /// A medium by its name.
+    pub(super) fn get(&self, name: &str) -> Result<&Bdev, RpcError> {
+        let missing = || RpcError::invalid_params(format_args!("there is no bdev {name}"));
+        self.0.get(name).ok_or_else(missing)
+    }
+
+    /// All of them, by name.
+    pub(super) fn iter(&self) -> impl Iterator<Item = (&String, &Bdev)> {
+        self.0.iter()
+    }
+
+    /// Forgets a name, of the same kind.
+    pub(super) fn delete(&mut self, name: &str, product: &str) -> Result<(), RpcError> {
+        if self.get(name)?.product != product {
+            return Err(RpcError::invalid_params(format_args!("{name} is not a {product}")));
+        }
+        self.0.remove(name);
+        Ok(())
+    }
+}
+
+impl Bdev {
+    /// A namespace of this medium.
+    pub(super) fn namespace(
+        &self,
+        bdev: &str,
+        nsid: Option<Nsid>,
+        uuid: Option<Uuid>,
+        nguid: [u8; 16],
+    ) -> NewNamespace {
+        let name = self.medium.path().map_or_else(|| bdev.to_owned(), derived_ids::file_name);
+        NewNamespace {
+            nsid,
+            name,
+            uuid: uuid.or(self.uuid),
+            nguid,
+            medium: self.medium.clone(),
+            writable: self.writable,
+            lba_shift: self.lba_shift,
+            bdev: bdev.to_owned(),
+            opened: self.memory.clone(),
+        }
+    }
+}
+
+fn lba_shift(block_size: u32) -> Result<u8, RpcError> {
+    match block_size {
+        512 | 1024 | 2048 | 4096 => Ok(block_size.trailing_zeros() as u8),
+        _ => {
+            let message = format!("block_size: {block_size} is not 512, 1024, 2048 or 4096");
+            Err(RpcError::invalid_params(message))
+        }
+    }
+}
+
+fn size_bytes(num_blocks: u64, lba_shift: u8) -> Result<u64, RpcError> {
+    let bytes = num_blocks.checked_mul(1 << lba_shift).filter(|bytes| *bytes > 0);
+    // Offsets of files end there.
+    let bytes = bytes.filter(|bytes| i64::try_from(*bytes).is_ok());
+    bytes.ok_or_else(|| {
+        RpcError::invalid_params(format_args!("num_blocks: {num_blocks} is none or too many"))
+    })
+}

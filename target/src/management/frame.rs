@@ -1,0 +1,159 @@
+//! Frames: the JSON objects of a stream, which nothing separates.
+
+use std::ops::Range;
+
+/// The longest request. Doubled, a client may make the target hold twice as much; not measured.
+pub(super) const MAX_FRAME_BYTES: usize = 256 << 10;
+
+/// Finds the end of each object (or array) of a stream by its brackets. It looks at each byte once,
+/// however the stream is cut into reads.
+#[derive(Debug, Default)]
+pub(super) struct FrameSplitter {
+    buffer: Vec<u8>,
+    /// Bytes of the buffer that were looked at.
+    seen: usize,
+    /// Where in the buffer the frame begins that is not complete.
+    start: usize,
+    /// Brackets that are open.
+    depth: usize,
+    text: Text,
+}
+
+/// Whether a byte stands in a string.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+enum Text {
+    #[default]
+    Outside,
+    Inside,
+    /// Inside, after a backslash.
+    Escaped,
+}
+
+/// The stream can not be split any further.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
+pub(super) enum FrameError {
+    /// Something else than an object follows.
+    #[error("Parse error: a JSON object is expected")]
+    NotAnObject,
+    /// A frame has no end.
+    #[error("Parse error: a request has more than {MAX_FRAME_BYTES} bytes")]
+    TooLong,
+}
+
+impl FrameSplitter {
+    /// Takes the next bytes of the stream. All frames are to be taken out before.
+    pub(super) fn push(&mut self, bytes: &[u8]) {
+        self.buffer.drain(..self.start);
+        self.seen -= self.start;
+        self.start = 0;
+        self.buffer.extend_from_slice(bytes);
+    }
+
+    /// The next frame, if it is complete. After an error nothing else can be found.
+    pub(super) fn next(&mut self) -> Result<Option<&[u8]>, FrameError> {
+        let found = self.find()?;
+        Ok(found.map(|range| &self.buffer[range]))
+    }
+
+    fn find(&mut self) -> Result<Option<Range<usize>>, FrameError> {
+        while let Some(&byte) = self.buffer.get(self.seen) {
+            if self.depth == 0 {
+                match byte {
+                    b' ' | b'\t' | b'\r' | b'\n' => {
+                        self.seen += 1;
+                        self.start = self.seen;
+                        continue;
+                    }
+                    b'{' | b'[' => {}
+                    _ => return Err(FrameError::NotAnObject),
+                }
+            }
+            if self.seen - self.start >= MAX_FRAME_BYTES {
+                return Err(FrameError::TooLong);
+            }
+            self.seen += 1;
+            self.look_at(byte);
+            if self.depth == 0 {
+                let range = self.start..self.seen;
+                self.start = self.seen;
+                return Ok(Some(range));
+            }
+        }
+        Ok(None)
+    }
+
+    fn look_at(&mut self, byte: u8) {
+        match (self.text, byte) {
+            (Text::Escaped, _) => self.text = Text::Inside,
+            (Text::Inside, b'\\') => self.text = Text::Escaped,
+            (Text::Inside, b'"') => self.text = Text::Outside,
+            (Text::Inside, _) => {}
+            (Text::Outside, b'"') => self.text = Text::Inside,
+            (Text::Outside, b'{' | b'[') => self.depth += 1,
+            (Text::Outside, b'}' | b']') => self.depth -= 1,
+            (Text::Outside, _) => {}
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use proptest::prelude::*;
+
+    use super::*;
+
+    /// The frames of a stream that comes in these pieces, and how it ended.
+    fn split(pieces: &[&[u8]]) -> (Vec<Vec<u8>>, Option<FrameError>) {
+        let mut splitter = FrameSplitter::default();
+        let mut frames = Vec::new();
+        for piece in pieces {
+            splitter.push(piece);
+            loop {
+                match splitter.next() {
+                    Ok(Some(frame)) => frames.push(frame.to_vec()),
+                    Ok(None) => break,
+                    Err(error) => return (frames, Some(error)),
+                }
+            }
+        }
+        (frames, None)
+    }
+
+    #[test]
+    fn brackets_in_strings_end_no_frame() {
+        let text = br#" {"a":"}\"]","b":[{}]}[1]{"c":"\\"} "#;
+        let (frames, error) = split(&[text]);
+        let expected: [&[u8]; 3] = [br#"{"a":"}\"]","b":[{}]}"#, b"[1]", br#"{"c":"\\"}"#];
+        assert_eq!((frames, error), (expected.map(<[u8]>::to_vec).to_vec(), None));
+    }
+
+    #[test]
+    fn what_is_no_object_ends_the_stream() {
+        for text in ["12", "\"a\"", "}", "nul", "\0", "{}x"] {
+            assert_eq!(split(&[text.as_bytes()]).1, Some(FrameError::NotAnObject), "{text}");
+        }
+    }
+
+    #[test]
+    fn an_endless_frame_is_refused() {
+        let mut text = vec![b'['; MAX_FRAME_BYTES];
+        assert_eq!(split(&[&text]), (Vec::new(), None));
+        text.push(b'[');
+        assert_eq!(split(&[&text]).1, Some(FrameError::TooLong));
+    }
+
+    proptest! {
+        #[test]
+        fn any_split_gives_the_same_frames(
+            text in "[ {}\\[\\]\"\\\\a1,:\n]{0,64}",
+            cuts in prop::collection::vec(0_usize..64, 0..8),
+        ) {
+            let bytes = text.as_bytes();
+            let mut cuts: Vec<_> = cuts.into_iter().map(|at| at.min(bytes.len())).collect();
+            cuts.extend([0, bytes.len()]);
+            cuts.sort_unstable();
+            let pieces: Vec<&[u8]> = cuts.windows(2).map(|ends| &bytes[ends[0]..ends[1]]).collect();
+            prop_assert_eq!(split(&pieces), split(&[bytes]));
+        }
+    }
+}

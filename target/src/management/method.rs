@@ -1,0 +1,276 @@
+//! The methods of the management socket, under SPDK's names where they do the same.
+
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+
+use nvme_proto::{Nqn, Nsid};
+use serde::Deserialize;
+use serde::de::DeserializeOwned;
+use serde_json::{Map, Value, json};
+use uuid::Uuid;
+
+use super::bdev::{Bdev, Bdevs, FileParams};
+use super::rpc::RpcError;
+use crate::config::HostPolicy;
+use crate::controller::Associations;
+use crate::inventory::change::{ChangeError, Closed};
+use crate::inventory::export::ExportError;
+use crate::inventory::namespace::Namespace;
+use crate::inventory::port::Port;
+use crate::inventory::subsystem::Subsystem;
+use crate::limits::NSID_LAST;
+
+/// What the methods work on.
+#[derive(Debug)]
+pub(super) struct Methods {
+    associations: Arc<Associations>,
+    bdevs: Mutex<Bdevs>,
+}
+
+type Params = Map<String, Value>;
+type Method = fn(&Methods, Params) -> Result<Value, RpcError>;
+
+const AIO: &str = "AIO disk";
+const URING: &str = "URING bdev";
+const NULL: &str = "Null disk";
+const MALLOC: &str = "Malloc disk";
+
+const METHODS: [(&str, Method); 13] = [
+    ("bdev_aio_create", |of, params| of.create_file(params, AIO)),
+    ("bdev_aio_delete", |of, params| of.delete_bdev(params, AIO)),
+    ("bdev_get_bdevs", Methods::get_bdevs),
+    ("bdev_malloc_create", |of, params| Ok(of.bdevs().create_malloc(read(params)?)?.into())),
+    ("bdev_malloc_delete", |of, params| of.delete_bdev(params, MALLOC)),
+    ("bdev_null_create", |of, params| Ok(of.bdevs().create_null(read(params)?)?.into())),
+    ("bdev_null_delete", |of, params| of.delete_bdev(params, NULL)),
+    ("bdev_uring_create", |of, params| of.create_file(params, URING)),
+    ("bdev_uring_delete", |of, params| of.delete_bdev(params, URING)),
+    ("nvmf_get_subsystems", Methods::get_subsystems),
+    ("nvmf_subsystem_add_ns", Methods::add_namespace),
+    ("nvmf_subsystem_remove_ns", Methods::remove_namespace),
+    ("rpc_get_methods", |_, params| get_methods(params)),
+];
+
+#[derive(Deserialize)]
+#[serde(deny_unknown_fields)]
+struct BdevName {
+    name: String,
+}
+
+#[derive(Deserialize)]
+#[serde(deny_unknown_fields)]
+struct BdevFilter {
+    name: Option<String>,
+}
+
+#[derive(Deserialize)]
+#[serde(deny_unknown_fields)]
+struct SubsystemFilter {
+    nqn: Option<String>,
+}
+
+/// SPDK's filters of `rpc_get_methods`. All methods are current, and none has another name.
+#[derive(Deserialize)]
+#[serde(deny_unknown_fields)]
+struct MethodFilter {
+    #[serde(rename = "current", default)]
+    _current: bool,
+    #[serde(rename = "include_aliases", default)]
+    _include_aliases: bool,
+}
+
+#[derive(Deserialize)]
+#[serde(deny_unknown_fields)]
+struct AddParams {
+    nqn: String,
+    namespace: NamespaceParams,
+}
+
+#[derive(Deserialize)]
+#[serde(deny_unknown_fields)]
+struct NamespaceParams {
+    bdev_name: String,
+    nsid: Option<u32>,
+    uuid: Option<Uuid>,
+    nguid: Option<Uuid>,
+}
+
+#[derive(Deserialize)]
+#[serde(deny_unknown_fields)]
+struct RemoveParams {
+    nqn: String,
+    nsid: u32,
+}
+
+impl Methods {
+    pub(super) fn new(associations: Arc<Associations>) -> Self {
+        Self { associations, bdevs: Mutex::default() }
+    }
+
+    /// Runs a method. May wait for storage.
+    pub(super) fn call(&self, method: &str, params: Params) -> Result<Value, RpcError> {
+        let found = METHODS.iter().find(|(name, _)| *name == method);
+        let (_, method) = found.ok_or_else(RpcError::no_method)?;
+        method(self, params)
+    }
+
+    fn create_file(&self, params: Params, product: &'static str) -> Result<Value, RpcError> {
+        let params: FileParams = read(params)?;
+        Ok(self.bdevs().create_file(params, product)?.into())
+    }
+
+    fn delete_bdev(&self, params: Params, product: &str) -> Result<Value, RpcError> {
+        let BdevName { name } = read(params)?;
+        let mut bdevs = self.bdevs();
+        bdevs.get(&name)?;
+        if self.associations.registry().uses_bdev(&name) {
+            let message = format!("{name} is the bdev of a namespace; remove that before");
+            return Err(RpcError::invalid_params(message));
+        }
+        bdevs.delete(&name, product)?;
+        Ok(true.into())
+    }
+
+    fn get_bdevs(&self, params: Params) -> Result<Value, RpcError> {
+        let BdevFilter { name } = read(params)?;
+        let bdevs = self.bdevs();
+        if let Some(name) = &name {
+            bdevs.get(name)?;
+        }
+        let wanted = |(other, _): &(&String, &Bdev)| name.as_ref().is_none_or(|one| one == *other);
+        let registry = self.associations.registry();
+        let describe = |(name, bdev): (&String, &Bdev)| {
+            json!({
+                "name": name,
+                "product_name": bdev.product,
+                "claimed": registry.uses_bdev(name),
+                "filename": bdev.medium.path().map(|path| path.display().to_string()),
+                "readonly": !bdev.writable,
+            })
+        };
+        Ok(bdevs.iter().filter(wanted).map(describe).collect())
+    }
+
+    fn get_subsystems(&self, params: Params) -> Result<Value, RpcError> {
+        let SubsystemFilter { nqn } = read(params)?;
+        let nqn = nqn.as_deref().map(parse_nqn).transpose()?;
+        let registry = self.associations.registry();
+        if let Some(nqn) = nqn.filter(|nqn| registry.subsystem(nqn).is_none()) {
+            return Err(RpcError::invalid_params(ChangeError::no_subsystem(&nqn)));
+        }
+        let wanted = |of: &&Arc<Subsystem>| nqn.is_none_or(|nqn| of.nqn == nqn);
+        let describe = |of| self.describe(of);
+        Ok(registry.subsystems().iter().filter(wanted).map(describe).collect())
+    }
+
+    fn describe(&self, subsystem: &Arc<Subsystem>) -> Value {
+        let registry = self.associations.registry();
+        let serves = |port: &&Arc<Port>| port.subsystem(&subsystem.nqn).is_some();
+        let address = |port: &Arc<Port>| {
+            let address = port.address();
+            json!({
+                "trtype": "RDMA",
+                "adrfam": if address.is_ipv4() { "IPv4" } else { "IPv6" },
+                "traddr": address.ip().to_string(),
+                "trsvcid": address.port().to_string(),
+            })
+        };
+        let host = |nqn: &Nqn| json!({ "nqn": nqn.as_str() });
+        let (any_host, hosts): (bool, Value) = match subsystem.hosts() {
+            HostPolicy::Any => (true, json!([])),
+            HostPolicy::Listed(listed) => (false, listed.iter().map(host).collect()),
+        };
+        let limits = registry.limits();
+        json!({
+            "nqn": subsystem.nqn.as_str(),
+            "subtype": "NVMe",
+            "listen_addresses": registry.ports().iter().filter(serves).map(address).collect::<Value>(),
+            "allow_any_host": any_host,
+            "hosts": hosts,
+            "serial_number": subsystem.serial.to_string(),
+            "model_number": subsystem.model.to_string(),
+            "max_namespaces": NSID_LAST,
+            "min_cntlid": limits.cntlids.first,
+            "max_cntlid": limits.cntlids.last,
+            "namespaces": subsystem.namespaces().iter().map(describe_namespace).collect::<Value>(),
+        })
+    }
+
+    fn add_namespace(&self, params: Params) -> Result<Value, RpcError> {
+        let AddParams { nqn, namespace } = read(params)?;
+        let nqn = parse_nqn(&nqn)?;
+        let name = &namespace.bdev_name;
+        // Held until it is added: nobody deletes the medium, or makes another namespace of it.
+        let bdevs = self.bdevs();
+        let bdev = bdevs.get(name)?;
+        if self.associations.registry().uses_bdev(name) {
+            let message = format!("{name} is the bdev of a namespace already");
+            return Err(RpcError::invalid_params(message));
+        }
+        let nguid = namespace.nguid.map(Uuid::into_bytes).unwrap_or_default();
+        // SPDK lets 0 choose, too.
+        let nsid = namespace.nsid.filter(|nsid| *nsid != 0).map(Nsid);
+        let new = bdev.namespace(name, nsid, namespace.uuid, nguid);
+        let added = self.associations.add_namespace(&nqn, new).map_err(refusal)?;
+        Ok(added.nsid.0.into())
+    }
+
+    fn remove_namespace(&self, params: Params) -> Result<Value, RpcError> {
+        let RemoveParams { nqn, nsid } = read(params)?;
+        let closed = self.associations.remove_namespace(&parse_nqn(&nqn)?, Nsid(nsid));
+        match closed.map_err(refusal)? {
+            Closed::Flushed(Ok(())) => Ok(true.into()),
+            Closed::Flushed(Err(error)) => Err(RpcError::internal(format_args!(
+                "the namespace is removed, but what was written last may be lost: {error}"
+            ))),
+            Closed::Busy => Err(RpcError::internal(
+                "the namespace is removed, but storage still works on it; it is closed when that ends",
+            )),
+        }
+    }
+
+    fn bdevs(&self) -> MutexGuard<'_, Bdevs> {
+        self.bdevs.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+/// Parameters of a method; unknown ones are errors.
+fn read<T: DeserializeOwned>(params: Params) -> Result<T, RpcError> {
+    let read = serde_json::from_value(Value::Object(params));
+    read.map_err(|error| RpcError::invalid_params(format_args!("Invalid params: {error}")))
+}
+
+fn parse_nqn(text: &str) -> Result<Nqn, RpcError> {
+    Nqn::new(text).map_err(|error| RpcError::invalid_params(format_args!("nqn: {error}")))
+}
+
+/// Names that are not there are the client's mistake, media that do not open are not.
+fn refusal(error: ChangeError) -> RpcError {
+    match error {
+        ChangeError::Export(ExportError::Open { .. } | ExportError::TooMany)
+        | ChangeError::Protection(_) => RpcError::internal(error),
+        _ => RpcError::invalid_params(error),
+    }
+}
+
+fn describe_namespace(namespace: &Arc<Namespace>) -> Value {
+    let name = namespace.bdev.as_ref().unwrap_or(&namespace.name);
+    let mut described = json!({
+        "nsid": namespace.nsid.0,
+        "bdev_name": name,
+        "name": namespace.name,
+        "uuid": namespace.uuid.to_string(),
+        "size_bytes": namespace.exact_bytes,
+        "block_size": namespace.lba_bytes(),
+        "read_only": namespace.write_protected(),
+    });
+    if namespace.nguid != [0; 16] {
+        let nguid = Uuid::from_bytes(namespace.nguid).simple().to_string().to_uppercase();
+        described["nguid"] = nguid.into();
+    }
+    described
+}
+
+fn get_methods(params: Params) -> Result<Value, RpcError> {
+    let _: MethodFilter = read(params)?;
+    Ok(METHODS.iter().map(|(name, _)| Value::from(*name)).collect())
+}

@@ -1,0 +1,276 @@
+//! The management socket: JSON-RPC 2.0 over a Unix stream socket, by which an operator changes what
+//! is exported while hosts work.
+//!
+//! One thread accepts clients, and each client has a thread, so that one which never reads or sends
+//! half a request holds up itself alone. No core of the target takes part.
+
+mod bdev;
+mod frame;
+mod method;
+mod rpc;
+mod socket;
+
+use std::io::{self, Read as _, Write as _};
+use std::os::unix::net::UnixStream;
+use std::path::Path;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::thread::JoinHandle;
+use std::time::Duration;
+
+use rustix::event::{PollFd, PollFlags};
+use serde_json::Value;
+
+use self::frame::FrameSplitter;
+use self::method::Methods;
+use self::rpc::{BadCall, RpcCall, RpcError};
+use self::socket::Socket;
+pub use self::socket::SocketError;
+use crate::controller::Associations;
+
+/// Clients at once; the one that has been silent for longest makes room for another. Doubled, they
+/// may take twice the threads and memory; not measured.
+const MAX_CLIENTS: usize = 32;
+/// How long a client may leave a response unread before its connection ends. Doubled, its thread is
+/// taken for 20 s; not measured.
+const WRITE_TIMEOUT: Duration = Duration::from_secs(10);
+/// Bytes of one read. Doubled, each client takes twice that memory; not measured.
+const READ_BYTES: usize = 16 << 10;
+
+/// The socket and its threads. Dropping this ends them.
+#[derive(Debug)]
+pub(crate) struct Management {
+    /// Dropped to end the thread that accepts.
+    stop: Option<UnixStream>,
+    thread: Option<JoinHandle<()>>,
+    clients: Arc<Clients>,
+}
+
+/// The clients that are connected.
+#[derive(Debug, Default)]
+struct Clients(Mutex<ClientList>);
+
+#[derive(Debug, Default)]
+struct ClientList {
+    /// The one that has been silent for longest first.
+    live: Vec<Client>,
+    next: u64,
+}
+
+#[derive(Debug)]
+struct Client {
+    number: u64,
+    /// To end its connection from another thread.
+    stream: UnixStream,
+    /// A method runs for it.
+    busy: bool,
+}
+
+impl Management {
+    /// Listens on a socket.
+    ///
+    /// # Errors
+    /// It can not be made, another target has it, or there is no thread to be had.
+    pub(crate) fn start(path: &Path, associations: Arc<Associations>) -> Result<Self, SocketError> {
+        let socket = Socket::listen(path)?;
+        let failed = |error| SocketError::Listen { path: path.to_owned(), error };
+        let (stop, stopped) = UnixStream::pair().map_err(failed)?;
+        let clients = Arc::new(Clients::default());
+        let server = Server {
+            socket,
+            stopped,
+            clients: Arc::clone(&clients),
+            methods: Arc::new(Methods::new(associations)),
+        };
+        let builder = std::thread::Builder::new().name("feedrail-manage".into());
+        let thread = builder.spawn(move || server.run()).map_err(failed)?;
+        tracing::info!(path = %path.display(), "management socket");
+        Ok(Self { stop: Some(stop), thread: Some(thread), clients })
+    }
+}
+
+impl Drop for Management {
+    fn drop(&mut self) {
+        drop(self.stop.take());
+        self.clients.end();
+        if self.thread.take().is_some_and(|thread| thread.join().is_err()) {
+            tracing::error!("the management thread panicked");
+        }
+        // One that came meanwhile.
+        self.clients.end();
+    }
+}
+
+struct Server {
+    socket: Socket,
+    /// Readable when the target ends.
+    stopped: UnixStream,
+    clients: Arc<Clients>,
+    methods: Arc<Methods>,
+}
+
+impl Server {
+    fn run(self) {
+        loop {
+            let mut fds = [
+                PollFd::new(&self.stopped, PollFlags::IN),
+                PollFd::new(&self.socket, PollFlags::IN),
+            ];
+            // An interrupted wait is a short one.
+            let _ = rustix::event::poll(&mut fds, None);
+            if !fds[0].revents().is_empty() {
+                return;
+            }
+            match self.socket.accept() {
+                Ok(Some(stream)) => self.take(stream),
+                Ok(None) => {}
+                Err(error) => {
+                    tracing::warn!(%error, "the management socket takes no client");
+                    // Descriptors are short perhaps; not at once again.
+                    let pause = rustix::event::Timespec { tv_sec: 1, tv_nsec: 0 };
+                    let _ = rustix::event::poll(&mut fds[..1], Some(&pause));
+                }
+            }
+        }
+    }
+
+    /// Gives a client a thread.
+    fn take(&self, stream: UnixStream) {
+        let started = self.clients.add(&stream).and_then(|number| {
+            let conversation = Conversation {
+                number,
+                stream,
+                clients: Arc::clone(&self.clients),
+                methods: Arc::clone(&self.methods),
+            };
+            let builder = std::thread::Builder::new().name("feedrail-rpc".into());
+            builder.spawn(move || conversation.run()).map(drop).inspect_err(|_| {
+                self.clients.remove(number);
+            })
+        });
+        if let Err(error) = started {
+            tracing::warn!(%error, "a client of the management socket is refused");
+        }
+    }
+}
+
+impl Clients {
+    /// Adds a client, and ends another one where there are too many.
+    fn add(&self, stream: &UnixStream) -> io::Result<u64> {
+        let mut list = self.list();
+        if list.live.len() >= MAX_CLIENTS {
+            let Some(at) = list.live.iter().position(|client| !client.busy) else {
+                let error = RpcError::refused("all places are taken by clients whose methods run");
+                let response = rpc::response(&Value::Null, Err(error));
+                let _ = stream.set_nonblocking(true).and_then(|()| (&*stream).write_all(&response));
+                return Err(io::Error::other("too many clients"));
+            };
+            end(&list.live.remove(at).stream);
+        }
+        let number = list.next;
+        list.next += 1;
+        list.live.push(Client { number, stream: stream.try_clone()?, busy: false });
+        Ok(number)
+    }
+
+    /// A client has sent a request, or has been answered.
+    fn mark(&self, number: u64, busy: bool) {
+        let mut list = self.list();
+        let Some(at) = list.live.iter().position(|client| client.number == number) else { return };
+        let client = list.live.remove(at);
+        list.live.push(Client { busy, ..client });
+    }
+
+    fn remove(&self, number: u64) {
+        self.list().live.retain(|client| client.number != number);
+    }
+
+    /// Ends the connections of all clients.
+    fn end(&self) {
+        self.list().live.iter().for_each(|client| end(&client.stream));
+    }
+
+    fn list(&self) -> MutexGuard<'_, ClientList> {
+        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+fn end(stream: &UnixStream) {
+    // A client that has left is as good.
+    let _ = stream.shutdown(std::net::Shutdown::Both);
+}
+
+/// What is said with one client.
+struct Conversation {
+    number: u64,
+    stream: UnixStream,
+    clients: Arc<Clients>,
+    methods: Arc<Methods>,
+}
+
+impl Conversation {
+    fn run(mut self) {
+        // The client is gone, or too slow.
+        let _ = self.talk();
+        end(&self.stream);
+        self.clients.remove(self.number);
+    }
+
+    fn talk(&mut self) -> io::Result<()> {
+        self.stream.set_nonblocking(false)?;
+        self.stream.set_write_timeout(Some(WRITE_TIMEOUT))?;
+        let mut frames = FrameSplitter::default();
+        let mut bytes = vec![0; READ_BYTES];
+        loop {
+            let count = match self.stream.read(&mut bytes) {
+                Ok(0) => return Ok(()),
+                Ok(count) => count,
+                Err(error) if error.kind() == io::ErrorKind::Interrupted => continue,
+                Err(error) => return Err(error),
+            };
+            frames.push(&bytes[..count]);
+            loop {
+                match frames.next() {
+                    Ok(None) => break,
+                    Ok(Some(frame)) => {
+                        self.clients.mark(self.number, true);
+                        let reply = answer(&self.methods, frame);
+                        self.clients.mark(self.number, false);
+                        self.stream.write_all(&reply.response)?;
+                        if reply.is_last {
+                            return Ok(());
+                        }
+                    }
+                    Err(error) => {
+                        let error = RpcError::parse(error);
+                        return self.stream.write_all(&rpc::response(&Value::Null, Err(error)));
+                    }
+                }
+            }
+        }
+    }
+}
+
+/// What a request is answered with.
+struct RpcReply {
+    /// Nothing where no response is wanted.
+    response: Vec<u8>,
+    /// The client does not speak JSON: it is not listened to any more.
+    is_last: bool,
+}
+
+fn answer(methods: &Methods, frame: &[u8]) -> RpcReply {
+    match RpcCall::parse(frame) {
+        Ok(RpcCall { method, params, id }) => {
+            let result = methods.call(&method, params);
+            let response = id.map(|id| rpc::response(&id, result)).unwrap_or_default();
+            RpcReply { response, is_last: false }
+        }
+        Err(BadCall { id, error }) => {
+            let is_last = error.is_parse_error();
+            RpcReply { response: rpc::response(&id, Err(error)), is_last }
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,108 @@
+//! The listening socket, which only the target's user and root may use.
+
+use std::io;
+use std::os::fd::{AsFd, BorrowedFd};
+use std::os::unix::fs::{FileTypeExt as _, MetadataExt as _, PermissionsExt as _};
+use std::os::unix::net::{UnixListener, UnixStream};
+use std::path::{Path, PathBuf};
+
+/// The cause for which there is no management socket: one line with the remedy.
+#[derive(Debug, thiserror::Error)]
+pub enum SocketError {
+    /// A process listens there.
+    #[error("management: {}: another process listens there; give each target a socket of its own", .0.display())]
+    InUse(PathBuf),
+    /// Something else has the name.
+    #[error("management: {}: is there and is no socket; give another path", .0.display())]
+    NoSocket(PathBuf),
+    /// A system call failed.
+    #[error("management: cannot listen on {}: {error}", path.display())]
+    Listen {
+        /// The path of the socket.
+        path: PathBuf,
+        /// The error of the system call.
+        error: io::Error,
+    },
+}
+
+/// The socket. Its file is removed when this is dropped.
+#[derive(Debug)]
+pub(super) struct Socket {
+    listener: UnixListener,
+    path: PathBuf,
+    inode: u64,
+}
+
+impl Socket {
+    pub(super) fn listen(path: &Path) -> Result<Self, SocketError> {
+        match std::fs::symlink_metadata(path) {
+            Ok(metadata) if !metadata.file_type().is_socket() => {
+                return Err(SocketError::NoSocket(path.to_owned()));
+            }
+            Ok(_) if UnixStream::connect(path).is_ok() => {
+                return Err(SocketError::InUse(path.to_owned()));
+            }
+            // One that a target left behind is replaced.
+            Ok(_) | Err(_) => {}
+        }
+        Self::bind(path).map_err(|error| SocketError::Listen { path: path.to_owned(), error })
+    }
+
+    /// It gets its name when its permissions are right, so that nobody else connects before.
+    fn bind(path: &Path) -> io::Result<Self> {
+        let mut name = path.as_os_str().to_owned();
+        name.push(format!(".{}", std::process::id()));
+        let first = PathBuf::from(name);
+        // Of a process of that number which has ended.
+        let _ = std::fs::remove_file(&first);
+        let listener = UnixListener::bind(&first)?;
+        let named = Self::name(&listener, &first, path);
+        named.inspect_err(|_| {
+            let _ = std::fs::remove_file(&first);
+        })?;
+        let inode = std::fs::symlink_metadata(path)?.ino();
+        Ok(Self { listener, path: path.to_owned(), inode })
+    }
+
+    fn name(listener: &UnixListener, first: &Path, path: &Path) -> io::Result<()> {
+        listener.set_nonblocking(true)?;
+        std::fs::set_permissions(first, std::fs::Permissions::from_mode(0o600))?;
+        std::fs::rename(first, path)
+    }
+
+    /// The next client that waits, if it is the target's user or root.
+    pub(super) fn accept(&self) -> io::Result<Option<UnixStream>> {
+        let stream = match self.listener.accept() {
+            Ok((stream, _)) => stream,
+            Err(error) if is_passing(&error) => return Ok(None),
+            Err(error) => return Err(error),
+        };
+        let peer = rustix::net::sockopt::socket_peercred(&stream)?;
+        if peer.uid.is_root() || peer.uid == rustix::process::geteuid() {
+            return Ok(Some(stream));
+        }
+        tracing::warn!(uid = peer.uid.as_raw(), "a client of another user is refused");
+        Ok(None)
+    }
+}
+
+/// The client has left, or there is none.
+fn is_passing(error: &io::Error) -> bool {
+    use io::ErrorKind::{ConnectionAborted, Interrupted, WouldBlock};
+    matches!(error.kind(), WouldBlock | Interrupted | ConnectionAborted)
+}
+
+impl AsFd for Socket {
+    fn as_fd(&self) -> BorrowedFd<'_> {
+        self.listener.as_fd()
+    }
+}
+
+impl Drop for Socket {
+    fn drop(&mut self) {
+        let is_ours = |metadata: std::fs::Metadata| metadata.ino() == self.inode;
+        if std::fs::symlink_metadata(&self.path).is_ok_and(is_ours) {
+            let _ = std::fs::remove_file(&self.path);
+        }
+    }
+}
