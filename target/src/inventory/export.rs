@@ -6,9 +6,11 @@ use std::sync::Arc;
 use nvme_proto::Nsid;
 
 use crate::backend::decorator::{Delay, Fault, FaultPlan, Tear};
-use crate::backend::{self, Backend, FileKey, IoMode, OpenError, OpenMode, OpenedBackend};
+use crate::backend::{
+    self, Backend, CachePolicy, CacheRoom, FileKey, IoMode, OpenError, OpenMode, OpenedBackend,
+};
 use crate::config::{
-    Config, DirectoryConfig, DiskFaults, Medium, NamespaceConfig, Origin, SubsystemConfig,
+    Config, DirectIo, DirectoryConfig, DiskFaults, Medium, NamespaceConfig, Origin, SubsystemConfig,
 };
 use crate::inventory::Registry;
 use crate::inventory::namespace::{Namespace, NamespaceIndex};
@@ -118,7 +120,7 @@ impl Registry {
         decorate: Decorate<'_>,
     ) -> Result<Arc<Self>, ExportError> {
         let mut namespaces = Vec::new();
-        let mut files = Files::default();
+        let mut files = Files::new();
         let mut subsystems = Vec::with_capacity(config.subsystems.len());
         let mut protections = Vec::with_capacity(config.subsystems.len());
         for subsystem in &config.subsystems {
@@ -132,7 +134,7 @@ impl Registry {
         }
         let keeps = purpose == OpenPurpose::Serve && namespaces.iter().any(|one| one.writable);
         let keeper = if keeps { Some(Keeper::start(protections)?) } else { None };
-        Ok(Self::of(config, subsystems, namespaces, keeper))
+        Ok(Self::of(config, subsystems, namespaces, files.room, keeper))
     }
 
     /// As [`Registry::open`] to see whether it works, but returns every error.
@@ -141,7 +143,7 @@ impl Registry {
     /// All that cannot be exported.
     pub fn check(config: &Config) -> Result<Arc<Self>, Vec<ExportError>> {
         let mut errors = Vec::new();
-        let mut files = Files::default();
+        let mut files = Files::new();
         let mut namespaces = Vec::new();
         let mut subsystems = Vec::with_capacity(config.subsystems.len());
         for subsystem in &config.subsystems {
@@ -158,7 +160,7 @@ impl Registry {
             subsystems.push(Arc::new(Subsystem::new(subsystem, namespaces[first..].to_vec())));
         }
         match errors.is_empty() {
-            true => Ok(Self::of(config, subsystems, namespaces, None)),
+            true => Ok(Self::of(config, subsystems, namespaces, files.room, None)),
             false => Err(errors),
         }
     }
@@ -167,11 +169,12 @@ impl Registry {
         config: &Config,
         subsystems: Vec<Arc<Subsystem>>,
         namespaces: Vec<Arc<Namespace>>,
+        cache_room: Arc<CacheRoom>,
         keeper: Option<Keeper>,
     ) -> Arc<Self> {
         let port = |port| Arc::new(Port::new(port, &subsystems));
         let ports = config.ports.iter().map(port).collect();
-        Self::new(config.limits.clone(), ports, subsystems, namespaces, keeper)
+        Self::new(config.limits.clone(), ports, subsystems, namespaces, cache_room, keeper)
     }
 }
 
@@ -193,7 +196,7 @@ fn open_all(
             refuse(error)?;
             continue;
         }
-        match open_medium(namespace) {
+        match open_medium(namespace, &files.room) {
             Ok(opened) => {
                 buffered.note(&namespace.name, &opened.access);
                 tearable.note(namespace, &opened);
@@ -227,15 +230,22 @@ fn is_shortage(error: &OpenError) -> bool {
 }
 
 /// The files and devices of all namespaces that were opened until now.
-#[derive(Default)]
-struct Files(BTreeMap<FileKey, NamespaceConfig>);
+struct Files {
+    opened: BTreeMap<FileKey, NamespaceConfig>,
+    /// Their room in the page cache.
+    room: Arc<CacheRoom>,
+}
 
 impl Files {
+    fn new() -> Self {
+        Self { opened: BTreeMap::new(), room: Arc::new(CacheRoom::of_this_machine()) }
+    }
+
     /// Adds that of a namespace, unless another has it and one of them can be written: whatever
     /// their paths are.
     fn add(&mut self, namespace: &NamespaceConfig) -> Result<(), ExportError> {
         let Some(key) = namespace.medium.path().and_then(FileKey::of_path) else { return Ok(()) };
-        match self.0.get(&key) {
+        match self.opened.get(&key) {
             Some(other) if other.writable || namespace.writable => Err(ExportError::SameFile {
                 origin: namespace.origin.clone(),
                 name: namespace.name.clone(),
@@ -244,7 +254,7 @@ impl Files {
             }),
             Some(_) => Ok(()),
             None => {
-                self.0.insert(key, namespace.clone());
+                self.opened.insert(key, namespace.clone());
                 Ok(())
             }
         }
@@ -340,6 +350,7 @@ fn of_shard(
         writable: directory.writable,
         content_id: directory.content_id.as_ref().map(|id| format!("{id}/{}", shard.relative)),
         lba_shift: directory.lba_shift,
+        direct_io: directory.direct_io,
         origin: directory.origin.clone(),
         name: shard.relative,
     }
@@ -397,8 +408,16 @@ fn with_faults(faults: &DiskFaults, mut backend: Arc<dyn Backend>) -> Arc<dyn Ba
     backend
 }
 
-fn open_medium(config: &NamespaceConfig) -> Result<OpenedBackend, OpenError> {
-    let mode = OpenMode { writable: config.writable, lba_shift: config.lba_shift };
+fn open_medium(
+    config: &NamespaceConfig,
+    room: &Arc<CacheRoom>,
+) -> Result<OpenedBackend, OpenError> {
+    let cache = match config.direct_io {
+        DirectIo::Auto => CachePolicy::WhileRoom(room),
+        DirectIo::Always => CachePolicy::Bypass,
+        DirectIo::Never => CachePolicy::Use,
+    };
+    let mode = OpenMode { writable: config.writable, lba_shift: config.lba_shift, cache };
     match &config.medium {
         Medium::File { path } => backend::open_file(path, mode),
         Medium::Block { path } => backend::open_block(path, mode),
@@ -551,7 +570,7 @@ mod tests {
         let mut tearable = Tearable::default();
         let mut note = |name: &str, lba_bytes: u32, unit, writable| {
             let lba_shift = Some(lba_bytes.trailing_zeros() as u8);
-            let mode = OpenMode { writable, lba_shift };
+            let mode = OpenMode { writable, lba_shift, ..OpenMode::default() };
             let mut opened = backend::open_memory(8192, mode).expect("there is memory");
             opened.write_unit_bytes = unit;
             let namespace = NamespaceConfig {
@@ -564,6 +583,7 @@ mod tests {
                 writable,
                 content_id: None,
                 lba_shift,
+                direct_io: DirectIo::default(),
                 origin: Origin("a test".into()),
             };
             tearable.note(&namespace, &opened);

@@ -11,6 +11,7 @@ pub(crate) mod subsystem;
 use std::cmp::Reverse;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
+use crate::backend::CacheRoom;
 use crate::inventory::namespace::{Namespace, NamespaceIndex};
 use crate::inventory::persist::protection::{Keeper, ProtectionError};
 use crate::inventory::port::Port;
@@ -28,6 +29,8 @@ pub struct Registry {
     subsystems: Vec<Arc<Subsystem>>,
     /// Every namespace of every subsystem, by [`NamespaceIndex`].
     namespaces: Vec<Arc<Namespace>>,
+    /// The room of their files in the page cache.
+    cache_room: Arc<CacheRoom>,
     /// Keeps the write protections of hosts; none where no namespace is writable.
     keeper: Option<Keeper>,
     /// One of each core.
@@ -41,11 +44,13 @@ impl Registry {
         ports: Vec<Arc<Port>>,
         subsystems: Vec<Arc<Subsystem>>,
         namespaces: Vec<Arc<Namespace>>,
+        cache_room: Arc<CacheRoom>,
         keeper: Option<Keeper>,
     ) -> Arc<Self> {
         let in_order = |(at, namespace): (usize, &Arc<Namespace>)| namespace.index.0 as usize == at;
         assert!(namespaces.iter().enumerate().all(in_order), "namespaces are numbered in order");
-        Arc::new(Self { limits, ports, subsystems, namespaces, keeper, tallies: Mutex::default() })
+        let tallies = Mutex::default();
+        Arc::new(Self { limits, ports, subsystems, namespaces, cache_room, keeper, tallies })
     }
 
     /// The limits of the configuration.
@@ -66,6 +71,11 @@ impl Registry {
     /// All namespaces; a [`NamespaceIndex`] is an index into it.
     pub(crate) fn namespaces(&self) -> &[Arc<Namespace>] {
         &self.namespaces
+    }
+
+    /// The room of the files of its namespaces in the page cache.
+    pub(crate) fn cache_room(&self) -> &CacheRoom {
+        &self.cache_room
     }
 
     /// One namespace, by an index that came from here.

@@ -9,6 +9,7 @@ use super::*;
 use crate::backend::{OpenMode, open_file};
 use crate::core_context::pool::{Pool, PoolMemory};
 
+mod cached;
 mod gates;
 
 fn uring(pool: &Pool) -> Option<Uring> {
@@ -97,7 +98,7 @@ fn dropping_storage_waits_for_its_operations() {
     let mut pool = pool_for_ring;
     let file = tempfile::NamedTempFile::new_in(env!("CARGO_MANIFEST_DIR")).unwrap();
     file.as_file().set_len(1 << 20).unwrap();
-    let mode = OpenMode { writable: true, lba_shift: None };
+    let mode = OpenMode { writable: true, ..OpenMode::default() };
     let opened = open_file(file.path(), mode).unwrap();
     let mut storage = Storage::new(Box::new(engine));
     let mut buffer = pool.allocate(1 << 20).unwrap();
