@@ -108,6 +108,7 @@ fn a_range_allocates_nothing() {
         listen: vec![at.address],
         files: vec![file.path().to_owned()],
         writable: false,
+        direct_io: Default::default(),
         nqn: Some(at.nqn),
         machine: None,
         provider: ProviderChoice::Auto,

@@ -48,6 +48,7 @@ impl Served {
             listen: vec![at.address],
             files: vec![path.clone()],
             writable,
+            direct_io: Default::default(),
             nqn: Some(at.nqn),
             machine: None,
             provider: ProviderChoice::Auto,

@@ -44,6 +44,7 @@ impl Served {
             listen: vec![at.address],
             files: vec![file.path().to_owned()],
             writable: false,
+            direct_io: Default::default(),
             nqn: Some(at.nqn),
             machine: None,
             provider: ProviderChoice::Auto,

@@ -155,6 +155,10 @@ impl Target {
         let io = IoStats {
             direct: sum.engine.direct,
             bounced: sum.engine.buffered,
+            cached: sum.engine.cached,
+            cached_read_bytes: sum.engine.cached_read_bytes,
+            buffered_read_bytes: sum.engine.buffered_read_bytes,
+            direct_read_bytes: sum.engine.direct_read_bytes,
             ..self.associations.registry().io_stats()
         };
         Stats {

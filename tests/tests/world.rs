@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 use feedrail_initiator::{ControllerOptions, Grant, Nsid};
-use feedrail_tests::world::{Disk, TargetOptions, Workload, WorkloadOptions, World};
+use feedrail_tests::world::{Disk, DiskConfig, TargetOptions, Workload, WorkloadOptions, World};
 use rdma::sim::SimConfig;
 
 #[test]
@@ -27,6 +27,40 @@ fn writes_read_back_and_nothing_leaks() {
     world.run_workloads(&mut workloads, Duration::from_secs(10));
     assert_eq!(workloads[0].reads + workloads[0].writes, 100);
     assert_eq!(world.network_stats().packets_retransmitted, 0, "nothing is lost");
+    drop(workloads);
+    world.expect_clean(Duration::from_secs(10));
+}
+
+/// Of some reads the page cache has all, of some the beginning, of some nothing.
+#[test]
+fn reads_are_right_whatever_the_page_cache_has() {
+    let mut world = World::new(3, SimConfig::default());
+    let disk = Disk::simulated("disk", vec![0; 1 << 20]).range_locks(true).cached_reads(true);
+    let target = world.add_target(vec![disk], TargetOptions::default());
+    let half_cached = DiskConfig {
+        latency: Duration::from_micros(50),
+        jitter: Duration::from_micros(500),
+        cached_ppm: 500_000,
+        ..DiskConfig::default()
+    };
+    world.target(target).set_disk_config(half_cached);
+    let host = world.add_host(ControllerOptions::default());
+    let namespace = world.open(host, target, 1);
+    let options = WorkloadOptions {
+        area: 0..1 << 20,
+        ranges: 1000,
+        depth: 8,
+        longest: 100_000,
+        write_percent: 50,
+        grant: Grant::Persistent,
+        may_fail: false,
+        seed: 1,
+    };
+    let mut workloads = [Workload::new(world.host(host), namespace, options)];
+    world.run_workloads(&mut workloads, Duration::from_secs(10));
+    let stats = world.target(target).disk_stats();
+    let reads = workloads[0].reads as u64;
+    assert!(stats.cached > 100 && reads > 100, "{stats:?}");
     drop(workloads);
     world.expect_clean(Duration::from_secs(10));
 }

@@ -9,10 +9,12 @@ use libc::{FALLOC_FL_KEEP_SIZE, FALLOC_FL_PUNCH_HOLE, FALLOC_FL_ZERO_RANGE};
 use rdma::Time;
 use rustix::fs::{AtFlags, FileType, StatxFlags};
 
+use super::cache_room::CacheShare;
 use super::range_lock::{RangeAccess, RangeLock, RangeLocks};
 use super::{Backend, BackendError, Health, Step, claim};
 use crate::backend::{
-    DeviceId, FileId, FileRef, MemoryPart, Operation, OperationKind, OperationStage, SystemCall,
+    CachedRead, DeviceId, FileId, FileRef, MemoryPart, Operation, OperationKind, OperationStage,
+    ReadPath, SystemCall,
 };
 use crate::deliberate_bugs::{self, Bug};
 
@@ -20,6 +22,10 @@ use crate::deliberate_bugs::{self, Bug};
 /// seldom causes more than one. Doubled, a file that never gets anywhere costs a command twice as
 /// long; not measured.
 const MOST_INTERRUPTIONS: u32 = 1000;
+
+/// The most that one try reads from the page cache; other work of the core may come before the
+/// next. Doubled, that waits for a copy of up to 512 KiB; not measured.
+const CACHED_BYTES: u32 = 256 << 10;
 
 /// An open file of fixed length.
 #[derive(Debug)]
@@ -38,6 +44,8 @@ pub struct FileBackend {
     /// When its length was last looked at, in nanoseconds.
     looked_at: AtomicU64,
     health: Arc<Health>,
+    /// Set if reads are tried in the page cache first.
+    cached: Option<CachedReads>,
     /// Of a file whose blocks could be read while they are half written.
     locks: Option<Arc<RangeLocks>>,
     /// Set when the file system refused to make zeros with `fallocate`.
@@ -45,22 +53,39 @@ pub struct FileBackend {
     cannot_punch: AtomicBool,
 }
 
+/// How a file is read from the page cache.
+#[derive(Debug)]
+struct CachedReads {
+    /// The same file opened without direct I/O, if the backend's own is opened for it.
+    twin: Option<Twin>,
+    /// Set when the file system refused to read only what the cache has.
+    cannot_try: AtomicBool,
+}
+
+/// A second opening of a file, for reads through the page cache as long as there is memory.
+#[derive(Debug)]
+struct Twin {
+    file: OwnedFd,
+    id: FileId,
+    room: CacheShare,
+}
+
 impl FileBackend {
     /// A backend on a file of `exact_bytes`. `direct_alignment` is the alignment of offsets that
     /// direct I/O needs, if it is used.
     pub fn new(file: OwnedFd, exact_bytes: u64, direct_alignment: Option<u32>) -> Self {
-        static NEXT_ID: AtomicU64 = AtomicU64::new(0);
         let (device, grows) = device_of(&file);
         Self {
             device,
             file: Arc::new(file),
-            id: FileId(NEXT_ID.fetch_add(1, Ordering::Relaxed)),
+            id: next_id(),
             exact_bytes,
             offset_alignment: direct_alignment.unwrap_or(1),
             direct: direct_alignment.is_some(),
             grows,
             looked_at: AtomicU64::new(u64::MAX),
             health: Arc::new(Health::new(exact_bytes)),
+            cached: None,
             locks: None,
             cannot_zero: AtomicBool::new(false),
             cannot_punch: AtomicBool::new(false),
@@ -75,14 +100,32 @@ impl FileBackend {
         self
     }
 
+    /// The same, but reads are tried in the page cache first. For a file that is not opened for
+    /// direct I/O, and for media of tests.
+    #[must_use]
+    pub fn with_cached_reads(mut self) -> Self {
+        self.cached = Some(CachedReads { twin: None, cannot_try: AtomicBool::new(false) });
+        self
+    }
+
+    /// The same, but reads go through the page cache by way of `file`, the same file opened without
+    /// direct I/O, while there is room.
+    #[must_use]
+    pub(super) fn with_twin(mut self, file: OwnedFd, room: CacheShare) -> Self {
+        let twin = Some(Twin { file, id: next_id(), room });
+        self.cached = Some(CachedReads { twin, cannot_try: AtomicBool::new(false) });
+        self
+    }
+
     /// The file's descriptor, which stays open as long as an `Arc` of it exists.
     pub(super) fn descriptor(&self) -> &Arc<OwnedFd> {
         &self.file
     }
 
-    /// The number under which rings register the file.
-    pub(super) fn id(&self) -> FileId {
-        self.id
+    /// The numbers under which rings register the file.
+    pub(super) fn ids(&self) -> Vec<FileId> {
+        let twin = self.cached.as_ref().and_then(|cached| cached.twin.as_ref());
+        twin.map(|twin| twin.id).into_iter().chain([self.id]).collect()
     }
 
     /// The errors of the medium that are known.
@@ -93,6 +136,30 @@ impl FileBackend {
     fn file(&self) -> FileRef {
         let (id, device, direct) = (self.id, self.device, self.direct);
         FileRef { fd: self.file.as_raw_fd(), id, device, direct }
+    }
+
+    /// The way of a read that begins.
+    fn choose_path(&self) -> ReadPath {
+        let Some(cached) = &self.cached else { return ReadPath::Own };
+        if cached.twin.as_ref().is_some_and(|twin| !twin.room.is_open()) {
+            return ReadPath::Own;
+        }
+        match cached.cannot_try.load(Ordering::Relaxed) {
+            true => ReadPath::Buffered,
+            false => ReadPath::Cached,
+        }
+    }
+
+    /// The file that a read takes its bytes from.
+    fn file_of(&self, path: ReadPath) -> FileRef {
+        let twin = self.cached.as_ref().and_then(|cached| cached.twin.as_ref());
+        match (path, twin) {
+            (ReadPath::Cached | ReadPath::Buffered, Some(twin)) => {
+                let (fd, id, device) = (twin.file.as_raw_fd(), twin.id, self.device);
+                FileRef { fd, id, device, direct: false }
+            }
+            _ => self.file(),
+        }
     }
 
     /// How many of a read's bytes the file has.
@@ -161,7 +228,12 @@ impl FileBackend {
             return Step::Done(Err(error));
         }
         match operation.kind() {
-            OperationKind::Read => self.read_on(operation),
+            OperationKind::Read => {
+                if operation.path == ReadPath::Unchosen {
+                    operation.path = self.choose_path();
+                }
+                self.read_on(operation)
+            }
             OperationKind::Write { durable } => self.write_on(operation, durable),
             OperationKind::Flush if deliberate_bugs::has(Bug::DropFlush) => Step::Done(Ok(())),
             OperationKind::Flush => self.sync(operation),
@@ -177,14 +249,37 @@ impl FileBackend {
             operation.bytes()[present as usize..].fill(0);
             return Step::Done(Ok(()));
         }
-        let (offset, part) = (operation.offset() + operation.done, rest(operation));
-        Step::Call(SystemCall::Read { file: self.file(), offset, part })
+        let (file, offset) = (self.file_of(operation.path), operation.offset() + operation.done);
+        if operation.path == ReadPath::Cached {
+            let part = next_part(operation, CACHED_BYTES);
+            return Step::ReadCached(CachedRead { file, offset, part });
+        }
+        Step::Call(SystemCall::Read { file, offset, part: rest(operation) })
+    }
+
+    /// What the page cache lacks, and what is wrong with the file, the medium is asked for.
+    fn cached_read_returned(&self, operation: &mut Operation, result: i32) -> Step {
+        let asked = next_part(operation, CACHED_BYTES).length();
+        let bytes = u32::try_from(result).unwrap_or(0);
+        operation.done += u64::from(bytes);
+        if bytes < asked {
+            operation.path = ReadPath::Buffered;
+        }
+        let refused = matches!(result.wrapping_neg(), libc::EOPNOTSUPP | libc::ENOSYS);
+        if let Some(cached) = self.cached.as_ref().filter(|_| refused) {
+            cached.cannot_try.store(true, Ordering::Relaxed);
+        }
+        self.read_on(operation)
     }
 
     fn read_returned(&self, operation: &mut Operation, bytes: u64) -> Step {
         operation.done += bytes;
         let complete = operation.done >= self.present(operation);
-        let at_end = bytes == 0 || !operation.done.is_multiple_of(self.offset_alignment.into());
+        let alignment = match self.file_of(operation.path).direct {
+            true => self.offset_alignment,
+            false => 1,
+        };
+        let at_end = bytes == 0 || !operation.done.is_multiple_of(alignment.into());
         if !complete && at_end {
             self.health.found_bytes(operation.offset() + operation.done);
             return Step::Done(Err(BackendError::Shrunk));
@@ -348,6 +443,9 @@ impl Backend for FileBackend {
         if operation.lock.as_ref().is_some_and(RangeLock::is_waiting) {
             return self.start(now, operation);
         }
+        if operation.path == ReadPath::Cached {
+            return self.cached_read_returned(operation, result);
+        }
         let Ok(bytes) = u64::try_from(result) else {
             return self.failed(now, operation, result.wrapping_neg());
         };
@@ -393,6 +491,17 @@ fn device_of(file: &OwnedFd) -> (DeviceId, bool) {
 
 /// The part of the operation's span that is not done.
 fn rest(operation: &Operation) -> MemoryPart {
+    next_part(operation, u32::MAX)
+}
+
+/// At most `length` bytes of it.
+fn next_part(operation: &Operation, length: u32) -> MemoryPart {
     let span = operation.span().expect("reads and writes have memory");
-    span.part(operation.done as u32, u32::MAX)
+    span.part(operation.done as u32, length)
+}
+
+/// A number that no open file had before.
+fn next_id() -> FileId {
+    static NEXT_ID: AtomicU64 = AtomicU64::new(0);
+    FileId(NEXT_ID.fetch_add(1, Ordering::Relaxed))
 }

@@ -5,6 +5,7 @@
 //! in the simulator.
 
 mod block;
+mod cache_room;
 mod claim;
 mod content;
 pub(crate) mod decorator;
@@ -27,6 +28,7 @@ use std::{fmt, io};
 
 use rdma::Time;
 
+pub(crate) use self::cache_room::CacheRoom;
 pub(crate) use self::claim::FileKey;
 pub(crate) use self::content::Content;
 pub(crate) use self::file::FileBackend;
@@ -34,12 +36,12 @@ pub(crate) use self::health::Health;
 pub(crate) use self::memory::MemoryBackend;
 pub(crate) use self::null::NullBackend;
 pub(crate) use self::open::MEMORY_ALIGNMENT;
-pub(crate) use self::open::{IoMode, OpenError, OpenMode, OpenedBackend, open_block, open_file};
-pub(crate) use self::open::{open_memory, open_null};
-pub(crate) use self::operation::{DelayHold, OperationStage};
+pub(crate) use self::open::{CachePolicy, IoMode, OpenError, OpenMode, OpenedBackend};
+pub(crate) use self::open::{open_block, open_file, open_memory, open_null};
+pub(crate) use self::operation::{DelayHold, OperationStage, ReadPath};
 pub use self::operation::{MemoryPart, Operation, OperationKind, Span};
 pub(crate) use self::source::{FileChange, OpenedFile};
-pub use self::system_call::{DeviceId, FileId, FileRef, SystemCall};
+pub use self::system_call::{CachedRead, DeviceId, FileId, FileRef, SystemCall};
 
 /// Turns operations into steps. Shared by all cores.
 pub trait Backend: fmt::Debug + Send + Sync {
@@ -70,6 +72,8 @@ pub enum Step {
     Done(Result<(), BackendError>),
     /// A system call; its result resumes the operation.
     Call(SystemCall),
+    /// A read of what the page cache has now, without waiting; its result resumes the operation.
+    ReadCached(CachedRead),
     /// To be resumed at a time.
     WaitUntil(Time),
 }

@@ -15,8 +15,8 @@ use rustix::fs::{AtFlags, StatxFlags};
 
 use super::FileId;
 use super::{
-    Backend, Content, FileBackend, Health, MemoryBackend, NullBackend, OpenedFile, block, claim,
-    write_unit,
+    Backend, CacheRoom, Content, FileBackend, Health, MemoryBackend, NullBackend, OpenedFile,
+    block, cache_room, claim, write_unit,
 };
 
 /// Logical blocks have 512 bytes unless something needs more.
@@ -30,11 +30,26 @@ pub(crate) const MEMORY_ALIGNMENT: u32 = 4096;
 
 /// How to open it.
 #[derive(Clone, Copy, Debug, Default)]
-pub(crate) struct OpenMode {
+pub(crate) struct OpenMode<'a> {
     /// For writing as well.
     pub writable: bool,
     /// Bytes per logical block as a power of two; `None` chooses.
     pub lba_shift: Option<u8>,
+    /// The use of the page cache.
+    pub cache: CachePolicy<'a>,
+}
+
+/// The use of the page cache for files and block devices.
+#[derive(Clone, Copy, Debug, Default)]
+pub(crate) enum CachePolicy<'a> {
+    /// None where direct I/O is to be had.
+    #[default]
+    Bypass,
+    /// For files that are only read and have room there. Others are treated like
+    /// [`CachePolicy::Bypass`].
+    WhileRoom(&'a Arc<CacheRoom>),
+    /// All I/O goes through it.
+    Use,
 }
 
 /// An open medium and the properties that its namespace announces.
@@ -54,8 +69,8 @@ pub(crate) struct OpenedBackend {
     pub health: Arc<Health>,
     /// The identity of its bytes.
     pub content: Content,
-    /// The file that rings register, where there is one.
-    pub file: Option<FileId>,
+    /// The files that rings register.
+    pub files: Vec<FileId>,
     /// The regular file, to look at now and then.
     pub source: Option<Arc<OpenedFile>>,
 }
@@ -65,6 +80,10 @@ pub(crate) struct OpenedBackend {
 pub(crate) enum IoMode {
     /// Past the page cache.
     Direct,
+    /// Reads go through the page cache while there is memory for them, writes past it.
+    CachedReads,
+    /// Through the page cache, as configured.
+    Cached,
     /// Through the page cache, for the reason given.
     Buffered(String),
     /// There is no medium.
@@ -75,6 +94,8 @@ impl fmt::Display for IoMode {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
             Self::Direct => f.write_str("direct"),
+            Self::CachedReads => f.write_str("reads through the page cache"),
+            Self::Cached => f.write_str("page cache"),
             Self::Buffered(reason) => write!(f, "buffered ({reason})"),
             Self::Synthetic => f.write_str("synthetic"),
         }
@@ -184,7 +205,7 @@ fn hint(error: &io::Error) -> &'static str {
 ///
 /// # Errors
 /// The path is no regular file, is in use, is empty, or its length or blocks do not fit `mode`.
-pub(crate) fn open_file(path: &Path, mode: OpenMode) -> Result<OpenedBackend, OpenError> {
+pub(crate) fn open_file(path: &Path, mode: OpenMode<'_>) -> Result<OpenedBackend, OpenError> {
     open(path, mode, "regular file", |metadata| metadata.file_type().is_file())
 }
 
@@ -192,7 +213,7 @@ pub(crate) fn open_file(path: &Path, mode: OpenMode) -> Result<OpenedBackend, Op
 ///
 /// # Errors
 /// The path is no block device, is in use, is empty, or its blocks do not fit `mode`.
-pub(crate) fn open_block(path: &Path, mode: OpenMode) -> Result<OpenedBackend, OpenError> {
+pub(crate) fn open_block(path: &Path, mode: OpenMode<'_>) -> Result<OpenedBackend, OpenError> {
     open(path, mode, "block device", |metadata| metadata.file_type().is_block_device())
 }
 
@@ -200,7 +221,7 @@ pub(crate) fn open_block(path: &Path, mode: OpenMode) -> Result<OpenedBackend, O
 ///
 /// # Errors
 /// The size is not a whole number of blocks.
-pub(crate) fn open_null(size_bytes: u64, mode: OpenMode) -> Result<OpenedBackend, OpenError> {
+pub(crate) fn open_null(size_bytes: u64, mode: OpenMode<'_>) -> Result<OpenedBackend, OpenError> {
     synthetic(size_bytes, mode, Content::zeros(), || Ok(Arc::new(NullBackend)))
 }
 
@@ -208,7 +229,7 @@ pub(crate) fn open_null(size_bytes: u64, mode: OpenMode) -> Result<OpenedBackend
 ///
 /// # Errors
 /// The size is not a whole number of blocks, or more than there is memory for.
-pub(crate) fn open_memory(size_bytes: u64, mode: OpenMode) -> Result<OpenedBackend, OpenError> {
+pub(crate) fn open_memory(size_bytes: u64, mode: OpenMode<'_>) -> Result<OpenedBackend, OpenError> {
     synthetic(size_bytes, mode, Content::new_memory(), || {
         let backend = MemoryBackend::new(size_bytes);
         Ok(Arc::new(backend.map_err(|error| OpenError::NoMemory { bytes: size_bytes, error })?))
@@ -217,7 +238,7 @@ pub(crate) fn open_memory(size_bytes: u64, mode: OpenMode) -> Result<OpenedBacke
 
 fn synthetic(
     size_bytes: u64,
-    mode: OpenMode,
+    mode: OpenMode<'_>,
     content: Content,
     backend: impl FnOnce() -> Result<Arc<dyn Backend>, OpenError>,
 ) -> Result<OpenedBackend, OpenError> {
@@ -237,14 +258,14 @@ fn synthetic(
         write_unit_bytes: None,
         health,
         content,
-        file: None,
+        files: Vec::new(),
         source: None,
     })
 }
 
 fn open(
     path: &Path,
-    mode: OpenMode,
+    mode: OpenMode<'_>,
     wanted: &'static str,
     is_wanted: impl Fn(&Metadata) -> bool,
 ) -> Result<OpenedBackend, OpenError> {
@@ -267,7 +288,11 @@ fn open(
     if exact_bytes == 0 {
         return Err(OpenError::Empty { path: path.to_owned() });
     }
-    let (file, choice) = choose_access(path, mode, file);
+    let (direct, choice) = choose_access(path, mode, &file);
+    let (file, buffered) = match direct {
+        Some(direct) => (direct, Some(file)),
+        None => (file, None),
+    };
     let file = claim_alone(path, mode, block, file, &choice)?;
     if block && choice.alignment > 1 << choice.lba_shift {
         return Err(OpenError::SmallBlocks {
@@ -279,6 +304,8 @@ fn open(
     let content = Content::of_file(&file, mode.writable).map_err(io)?;
     let write_unit_bytes = write_unit::of_file(&file, Path::new(SYSFS));
     let backend = FileBackend::new(OwnedFd::from(file), exact_bytes, choice.direct_alignment());
+    let (backend, access) =
+        with_cache(backend, exact_bytes, mode, block, buffered, choice.access.clone());
     let backend = match mode.writable && !choice.writes_blocks_as_one(write_unit_bytes) {
         true => backend.with_range_locks(),
         false => backend,
@@ -289,22 +316,54 @@ fn open(
     });
     Ok(OpenedBackend {
         source,
-        file: Some(backend.id()),
+        files: backend.ids(),
         health: Arc::clone(backend.health()),
         backend: Arc::new(backend),
         exact_bytes,
         lba_shift: choice.lba_shift,
-        access: choice.access,
+        access,
         write_unit_bytes,
         content,
     })
+}
+
+/// Has reads tried in the page cache where the policy allows. `buffered` is the file without direct
+/// I/O where the backend has it with direct I/O.
+fn with_cache(
+    backend: FileBackend,
+    bytes: u64,
+    mode: OpenMode<'_>,
+    block: bool,
+    buffered: Option<File>,
+    access: IoMode,
+) -> (FileBackend, IoMode) {
+    match (mode.cache, buffered) {
+        (CachePolicy::Bypass, _) => (backend, access),
+        (CachePolicy::Use | CachePolicy::WhileRoom(_), None) => {
+            (backend.with_cached_reads(), access)
+        }
+        // The two ways to a medium that is written would have to be kept coherent, and a device
+        // has a page cache of its own beside those of its files.
+        (CachePolicy::WhileRoom(room), Some(file))
+            if !mode.writable && !block && cache_room::is_local(&file) =>
+        {
+            match room.give(bytes) {
+                Some(share) => {
+                    let backend = backend.with_twin(OwnedFd::from(file), share);
+                    (backend, IoMode::CachedReads)
+                }
+                None => (backend, access),
+            }
+        }
+        (CachePolicy::Use | CachePolicy::WhileRoom(_), Some(_)) => (backend, access),
+    }
 }
 
 /// Makes sure that no other process writes to the medium, and if it is to be written that no other
 /// process uses it.
 fn claim_alone(
     path: &Path,
-    mode: OpenMode,
+    mode: OpenMode<'_>,
     block: bool,
     file: File,
     choice: &IoModeChoice,
@@ -324,11 +383,16 @@ fn claim_alone(
     })
 }
 
-fn open_with(path: &Path, mode: OpenMode, flags: i32) -> io::Result<File> {
+fn open_with(path: &Path, mode: OpenMode<'_>, flags: i32) -> io::Result<File> {
     OpenOptions::new().read(true).write(mode.writable).custom_flags(flags).open(path)
 }
 
-fn check_writable(path: &Path, mode: OpenMode, bytes: u64, lba_shift: u8) -> Result<(), OpenError> {
+fn check_writable(
+    path: &Path,
+    mode: OpenMode<'_>,
+    bytes: u64,
+    lba_shift: u8,
+) -> Result<(), OpenError> {
     let lba_bytes = 1u64 << lba_shift;
     if !mode.writable || bytes.is_multiple_of(lba_bytes) {
         return Ok(());
@@ -357,14 +421,24 @@ impl IoModeChoice {
     }
 }
 
-/// Takes direct I/O where the file allows it for the block size, and the page cache elsewhere.
-fn choose_access(path: &Path, mode: OpenMode, buffered: File) -> (File, IoModeChoice) {
-    let (direct, alignment) = match open_direct(path, mode, &buffered) {
+/// The file opened for direct I/O where it allows that for the block size and the policy takes it.
+/// The block size is the same whatever the policy is.
+fn choose_access(path: &Path, mode: OpenMode<'_>, buffered: &File) -> (Option<File>, IoModeChoice) {
+    let (direct, choice) = probe_access(path, mode, buffered);
+    match mode.cache {
+        CachePolicy::Use => (None, IoModeChoice { access: IoMode::Cached, ..choice }),
+        CachePolicy::Bypass | CachePolicy::WhileRoom(_) => (direct, choice),
+    }
+}
+
+/// Direct I/O where the file allows it for the block size.
+fn probe_access(path: &Path, mode: OpenMode<'_>, buffered: &File) -> (Option<File>, IoModeChoice) {
+    let (direct, alignment) = match open_direct(path, mode, buffered) {
         Ok(found) => found,
         Err(reason) => {
             let lba_shift = mode.lba_shift.unwrap_or(DEFAULT_LBA_SHIFT);
             let choice = IoModeChoice { access: IoMode::Buffered(reason), lba_shift, alignment: 1 };
-            return (buffered, choice);
+            return (None, choice);
         }
     };
     let needed = alignment.trailing_zeros() as u8;
@@ -374,13 +448,13 @@ fn choose_access(path: &Path, mode: OpenMode, buffered: File) -> (File, IoModeCh
             "direct I/O needs blocks of {alignment} bytes and the namespace has {}",
             1 << lba_shift
         );
-        return (buffered, IoModeChoice { access: IoMode::Buffered(reason), lba_shift, alignment });
+        return (None, IoModeChoice { access: IoMode::Buffered(reason), lba_shift, alignment });
     }
-    (direct, IoModeChoice { access: IoMode::Direct, lba_shift, alignment })
+    (Some(direct), IoModeChoice { access: IoMode::Direct, lba_shift, alignment })
 }
 
 /// The file opened for direct I/O, and the alignment of offsets; or why not.
-fn open_direct(path: &Path, mode: OpenMode, file: &File) -> Result<(File, u32), String> {
+fn open_direct(path: &Path, mode: OpenMode<'_>, file: &File) -> Result<(File, u32), String> {
     let stated = stated_alignment(file);
     if stated == Some((0, 0)) {
         return Err("the file system has no direct I/O for it".into());

@@ -18,6 +18,8 @@ pub struct Operation {
     pub(crate) interruptions: u32,
     /// The step under way, for operations that take several system calls.
     pub(crate) stage: OperationStage,
+    /// The file that a read takes its bytes from, where the medium has two.
+    pub(crate) path: ReadPath,
     /// Whether a delay still has to pass.
     pub(crate) hold: DelayHold,
     /// The lock that keeps other operations off its range, where the medium has none.
@@ -61,6 +63,20 @@ pub(crate) enum OperationStage {
     Zeros,
     /// The change is being made durable.
     Sync,
+}
+
+/// The way of a read's bytes.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(crate) enum ReadPath {
+    /// The read has not begun.
+    #[default]
+    Unchosen,
+    /// From the page cache, as far as it has them.
+    Cached,
+    /// Through the page cache, from the medium where it lacks them.
+    Buffered,
+    /// The way of writes.
+    Own,
 }
 
 /// Whether a delay decorator still holds an operation.
@@ -147,6 +163,7 @@ impl Operation {
 
     fn bare(kind: OperationKind, offset: u64, length: u64) -> Self {
         let (stage, hold) = (OperationStage::default(), DelayHold::default());
+        let path = ReadPath::default();
         Self {
             kind,
             offset,
@@ -155,6 +172,7 @@ impl Operation {
             done: 0,
             interruptions: 0,
             stage,
+            path,
             hold,
             lock: None,
             torn: false,

@@ -46,6 +46,18 @@ pub enum SystemCall {
     },
 }
 
+/// A read of what the page cache has at this moment: `preadv2` with `RWF_NOWAIT`. It carries an
+/// address like a [`SystemCall`].
+#[derive(Clone, Copy, Debug)]
+pub struct CachedRead {
+    /// The file that is read, not opened for direct I/O.
+    pub file: FileRef,
+    /// From this byte on.
+    pub offset: u64,
+    /// The memory that is filled.
+    pub part: MemoryPart,
+}
+
 /// An open file, and a number that no other file of the process ever had: descriptors are reused,
 /// this is not, so a ring may register the file under it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

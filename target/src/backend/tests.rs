@@ -17,6 +17,8 @@ use crate::backend::Span;
 use crate::core_context::pool::{Buffer, Pool, PoolMemory};
 use crate::storage::{Engine, Inline, Storage, StorageReport, Submitted, Tag, Uring};
 
+mod cached;
+
 const BLOCK: usize = 1 << 20;
 
 /// Storage with a pool that runs one operation at a time.
@@ -120,8 +122,9 @@ fn file_with(bytes: &[u8]) -> NamedTempFile {
     file
 }
 
-const WRITABLE: OpenMode = OpenMode { writable: true, lba_shift: None };
-const READ_ONLY: OpenMode = OpenMode { writable: false, lba_shift: None };
+const WRITABLE: OpenMode<'_> =
+    OpenMode { writable: true, lba_shift: None, cache: CachePolicy::Bypass };
+const READ_ONLY: OpenMode<'_> = OpenMode { writable: false, ..WRITABLE };
 
 #[test]
 fn a_file_reads_back_with_a_zero_tail() {
@@ -352,13 +355,20 @@ fn a_block_of_a_file_is_never_half_written() {
     const READS: u32 = 10_000;
     const BYTES: usize = 64 << 10;
     let (_file, backend) = buffered(&[0; BYTES]);
-    for engine in 0..Rig::each().len() {
+    let tried_first = file_with(&[0; BYTES]);
+    let mode = OpenMode { cache: CachePolicy::Use, ..WRITABLE };
+    let tried_first = open_file(tried_first.path(), mode).unwrap().backend;
+    let engines = 0..Rig::each().len();
+    for (backend, engine) in [backend, tried_first]
+        .iter()
+        .flat_map(|backend| engines.clone().map(move |at| (backend, at)))
+    {
         let over = AtomicBool::new(false);
         let torn = std::thread::scope(|scope| {
             scope.spawn(|| {
                 let mut rig = Rig::each().swap_remove(engine);
                 for fill in (0..=u8::MAX).cycle() {
-                    rig.write(&backend, 0, &[fill; BYTES], false).unwrap();
+                    rig.write(backend, 0, &[fill; BYTES], false).unwrap();
                     if over.load(Ordering::Relaxed) {
                         break;
                     }
@@ -367,7 +377,7 @@ fn a_block_of_a_file_is_never_half_written() {
             let mut rig = Rig::each().swap_remove(engine);
             let mut torn = 0;
             for _ in 0..READS {
-                let bytes = rig.read(&backend, 0, BYTES).unwrap();
+                let bytes = rig.read(backend, 0, BYTES).unwrap();
                 let is_torn = |block: &&[u8]| block.iter().any(|byte| *byte != block[0]);
                 torn += bytes.chunks(4096).filter(is_torn).count();
             }
@@ -586,7 +596,7 @@ fn unfit_media_are_refused_with_a_reason() {
     assert!(text(&folder.path().join("none"), READ_ONLY).contains("No such file"));
 
     let odd = file_with(&pattern(1000));
-    let message = text(odd.path(), OpenMode { writable: true, lba_shift: Some(9) });
+    let message = text(odd.path(), OpenMode { lba_shift: Some(9), ..WRITABLE });
     assert!(message.contains("`truncate -s 1024 "), "{message}");
     let empty = file_with(&[]);
     assert!(text(empty.path(), READ_ONLY).contains("is empty"));

@@ -87,6 +87,20 @@ impl fmt::Display for ProviderChoice {
     }
 }
 
+/// The use of direct I/O for files and block devices.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, serde::Deserialize, clap::ValueEnum)]
+#[serde(rename_all = "lowercase")]
+pub enum DirectIo {
+    /// As `always`, but files that are only read and fit the memory are read through the page
+    /// cache.
+    #[default]
+    Auto,
+    /// All I/O bypasses the page cache, where the file system can do that.
+    Always,
+    /// All I/O goes through the page cache.
+    Never,
+}
+
 /// On which cores the poll groups run.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Cores {
@@ -173,6 +187,8 @@ pub struct NamespaceConfig {
     /// Bytes per logical block as a power of two (9..=12); `None` takes 9, or more where direct I/O
     /// needs it.
     pub lba_shift: Option<u8>,
+    /// The use of direct I/O; without meaning where there is no file or device.
+    pub direct_io: DirectIo,
     /// Where this stands in the configuration.
     pub origin: Origin,
 }
@@ -180,7 +196,7 @@ pub struct NamespaceConfig {
 /// The medium behind a namespace.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Medium {
-    /// A regular file, opened with `O_DIRECT` where its file system can.
+    /// A regular file, opened as [`DirectIo`] says.
     File {
         /// Path of the file; a relative one starts at the folder of the configuration.
         path: PathBuf,
@@ -262,6 +278,8 @@ pub struct DirectoryConfig {
     pub content_id: Option<String>,
     /// Log2 of the block size, as in [`NamespaceConfig`].
     pub lba_shift: Option<u8>,
+    /// The use of direct I/O.
+    pub direct_io: DirectIo,
     /// Where this stands in the configuration.
     pub origin: Origin,
 }

@@ -8,7 +8,7 @@ use std::time::Duration;
 use nvme_proto::{Nqn, Nsid};
 
 use super::{
-    Config, ConfigError, Cores, DiskFaults, HostPolicy, Medium, NamespaceConfig, Origin,
+    Config, ConfigError, Cores, DirectIo, DiskFaults, HostPolicy, Medium, NamespaceConfig, Origin,
     PortConfig, ProviderChoice, SubsystemConfig,
 };
 use crate::derived_ids::{self, Machine, SubsystemIdentity};
@@ -29,6 +29,8 @@ pub struct Quick {
     pub files: Vec<PathBuf>,
     /// Whether hosts may write.
     pub writable: bool,
+    /// The use of direct I/O.
+    pub direct_io: DirectIo,
     /// The subsystem's name; one of this machine and these addresses when left out.
     pub nqn: Option<Nqn>,
     /// Which provider to use.
@@ -100,6 +102,7 @@ impl Quick {
                 writable: self.writable,
                 content_id: None,
                 lba_shift: None,
+                direct_io: self.direct_io,
                 origin: Origin(format!("argument {}", path.display())),
                 name,
             });

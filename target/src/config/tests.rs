@@ -86,6 +86,28 @@ fn content_can_be_named() {
 }
 
 #[test]
+fn direct_io_is_chosen_for_each_namespace() {
+    let config = parse(GOOD).expect("valid");
+    let [a, b] = &config.subsystems[..] else { panic!("two subsystems") };
+    let chosen = [a.namespaces[0].direct_io, b.directories[0].direct_io];
+    assert_eq!(chosen, [DirectIo::Auto; 2]);
+    for (text, expected) in
+        [("auto", DirectIo::Auto), ("always", DirectIo::Always), ("never", DirectIo::Never)]
+    {
+        let key = format!("direct_io = \"{text}\"");
+        let in_both = GOOD
+            .replace("path = \"a/shard.tar\"", &format!("path = \"a/shard.tar\"\n{key}"))
+            .replace("suffix = \".tar\"", &format!("suffix = \".tar\"\n{key}"));
+        let config = parse(&in_both).expect("valid");
+        let [a, b] = &config.subsystems[..] else { panic!("two subsystems") };
+        assert_eq!([a.namespaces[0].direct_io, b.directories[0].direct_io], [expected; 2]);
+    }
+    let in_memory = GOOD.replace("kind = \"memory\"", "kind = \"memory\"\ndirect_io = \"never\"");
+    let error = parse(&in_memory).expect_err("there is no file").to_string();
+    assert!(error.contains("direct_io: memory and null namespaces do no I/O"), "{error}");
+}
+
+#[test]
 fn everything_arrives() {
     let config = parse(GOOD).expect("valid");
     assert_eq!(config.provider, ProviderChoice::Soft);
@@ -149,6 +171,7 @@ fn quick_targets_of_two_machines_differ() {
             listen: vec![SocketAddr::from(([127, 0, 0, 1], port))],
             files: vec!["a.bin".into()],
             writable: false,
+            direct_io: DirectIo::default(),
             nqn: None,
             provider: ProviderChoice::Auto,
             cores: Cores::Count(1),
@@ -391,6 +414,7 @@ fn the_default_pool_suffices_for_all_cores() {
         listen,
         files,
         writable: false,
+        direct_io: DirectIo::default(),
         nqn: None,
         provider: ProviderChoice::Auto,
         cores,
@@ -427,6 +451,7 @@ fn quick(files: &[&str]) -> Result<Config, ConfigError> {
         listen: vec!["127.0.0.1:4420".parse().expect("an address")],
         files: files.iter().map(PathBuf::from).collect(),
         writable: false,
+        direct_io: DirectIo::default(),
         nqn: None,
         machine: Some(Machine::with_id(Uuid::from_u128(1))),
         provider: ProviderChoice::Auto,
@@ -442,6 +467,7 @@ fn an_address_given_twice_is_one_port() {
         listen: listen.map(|address| address.parse().expect("an address")).into(),
         files: vec!["a.bin".into()],
         writable: false,
+        direct_io: DirectIo::default(),
         nqn: None,
         provider: ProviderChoice::Auto,
         cores: Cores::Count(1),

@@ -13,8 +13,8 @@ use uuid::Uuid;
 use super::document::Document;
 use super::units::{ByteCount, show_bytes};
 use super::{
-    Config, ConfigError, Cores, DirectoryConfig, DiskFaults, HostPolicy, Medium, NamespaceConfig,
-    PortConfig, ProviderChoice, SubsystemConfig,
+    Config, ConfigError, Cores, DirectIo, DirectoryConfig, DiskFaults, HostPolicy, Medium,
+    NamespaceConfig, PortConfig, ProviderChoice, SubsystemConfig,
 };
 use crate::backend::BackendError;
 use crate::derived_ids::{self, Machine, SubsystemIdentity};
@@ -127,6 +127,7 @@ struct NamespaceTable {
     uuid: Option<Spanned<Uuid>>,
     nguid: Option<Spanned<String>>,
     lba_bytes: Option<Spanned<u32>>,
+    direct_io: Option<Spanned<DirectIo>>,
     faults: Option<FaultsTable>,
 }
 
@@ -168,6 +169,8 @@ struct DirectoryTable {
     read_only: Option<bool>,
     content_id: Option<Spanned<String>>,
     lba_bytes: Option<Spanned<u32>>,
+    #[serde(default)]
+    direct_io: DirectIo,
 }
 
 /// Turns tables into the configuration, with the document at hand for errors.
@@ -540,6 +543,10 @@ impl Reader<'_> {
         let medium = self.medium(at, &table, lba_shift)?;
         let name = self.name(nsid, &table, &medium)?;
         let synthetic = matches!(table.kind, BackingKind::Null | BackingKind::Memory);
+        if let Some(direct_io) = table.direct_io.as_ref().filter(|_| synthetic) {
+            let message = "memory and null namespaces do no I/O; remove direct_io";
+            return Err(self.document.error(direct_io.span().start, message));
+        }
         Ok(NamespaceConfig {
             nsid: Nsid(nsid),
             uuid: match &table.uuid {
@@ -552,6 +559,7 @@ impl Reader<'_> {
             writable: !table.read_only.unwrap_or(!synthetic),
             content_id: self.content_id(table.content_id.as_ref())?,
             lba_shift,
+            direct_io: table.direct_io.map(Spanned::into_inner).unwrap_or_default(),
             origin: self.document.origin(at),
             name,
         })
@@ -703,6 +711,7 @@ impl Reader<'_> {
                 writable: !table.read_only.unwrap_or(true),
                 content_id: self.content_id(table.content_id.as_ref())?,
                 lba_shift: self.lba_shift(table.lba_bytes.as_ref())?,
+                direct_io: table.direct_io,
                 origin,
             })
         };

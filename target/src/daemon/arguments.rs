@@ -9,7 +9,8 @@ use nvme_proto::Nqn;
 
 use super::log_filter::LogFilter;
 use crate::config::{
-    Config, ConfigError, Cores, ProviderChoice, Quick, parse_address, parse_machine, parse_nqn,
+    Config, ConfigError, Cores, DirectIo, ProviderChoice, Quick, parse_address, parse_machine,
+    parse_nqn,
 };
 use crate::derived_ids::Machine;
 
@@ -26,7 +27,7 @@ use crate::derived_ids::Machine;
 #[command(name = "feedrail-target", version, after_help = EXAMPLES)]
 pub(super) struct DaemonArguments {
     /// Configuration file in TOML, instead of the quick form
-    #[arg(short, long, value_name = "PATH", conflicts_with_all = ["files", "listen", "writable", "nqn", "cores"])]
+    #[arg(short, long, value_name = "PATH", conflicts_with_all = ["files", "listen", "writable", "direct_io", "nqn", "cores"])]
     config: Option<PathBuf>,
 
     /// Quick form: address to listen on, IP or IP:PORT (default port 4420); may be given several
@@ -37,6 +38,10 @@ pub(super) struct DaemonArguments {
     /// Quick form: let hosts write; a file's size must then be a multiple of its block size
     #[arg(short, long)]
     writable: bool,
+
+    /// Quick form: whether I/O on files bypasses the page cache
+    #[arg(long, value_name = "WHEN", value_enum, default_value_t)]
+    direct_io: DirectIo,
 
     /// Quick form: the subsystem's name; follows from the machine and the addresses when left out
     #[arg(long, value_name = "NQN", value_parser = parse_nqn)]
@@ -108,6 +113,7 @@ impl DaemonArguments {
             listen: self.listen.clone(),
             files: self.files.clone(),
             writable: self.writable,
+            direct_io: self.direct_io,
             nqn: self.nqn,
             machine: self.machine_id,
             provider: self.provider.unwrap_or_default(),
@@ -138,6 +144,22 @@ mod tests {
             let arguments = DaemonArguments::try_parse_from(words).expect("valid");
             let config = arguments.config().expect("valid");
             assert_eq!(config.send_with_invalidate, expected, "{options:?}");
+        }
+    }
+
+    #[test]
+    fn direct_io_is_chosen_for_each_file() {
+        for (options, expected) in [
+            (&[][..], DirectIo::Auto),
+            (&["--direct-io", "always"], DirectIo::Always),
+            (&["--direct-io", "never"], DirectIo::Never),
+        ] {
+            let words = ["t", "--listen", "127.0.0.1", "a.bin", "b.bin"].iter().chain(options);
+            let arguments = DaemonArguments::try_parse_from(words).expect("valid");
+            let config = arguments.config().expect("valid");
+            let chosen =
+                config.subsystems[0].namespaces.iter().map(|namespace| namespace.direct_io);
+            assert_eq!(chosen.collect::<Vec<_>>(), [expected; 2], "{options:?}");
         }
     }
 

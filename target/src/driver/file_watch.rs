@@ -68,8 +68,9 @@ impl Round {
         Self { associations, next: 0, log_rate: LogRateLimit::about("files that changed") }
     }
 
-    /// Looks at the next files.
+    /// Looks at the next files, and at the memory that they may be kept in.
     fn look(&mut self, now: rdma::Time) {
+        self.associations.registry().cache_room().look();
         let namespaces = self.associations.registry().namespaces();
         for _ in 0..FILES_AT_ONCE.min(namespaces.len()) {
             let namespace = &namespaces[self.next % namespaces.len()];

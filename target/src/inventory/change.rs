@@ -8,7 +8,7 @@ use rdma::Time;
 use uuid::Uuid;
 
 use crate::backend::{Backend, BackendError, OpenedBackend, Operation};
-use crate::config::{DiskFaults, Medium, NamespaceConfig, Origin};
+use crate::config::{DirectIo, DiskFaults, Medium, NamespaceConfig, Origin};
 use crate::inventory::Registry;
 use crate::inventory::export::{self, ExportError, Files};
 use crate::inventory::exports::ExportsNumber;
@@ -135,17 +135,19 @@ impl Registry {
             writable: new.writable,
             content_id: None,
             lba_shift: new.lba_shift,
+            direct_io: DirectIo::default(),
             origin: Origin(format!("{nqn}, namespace {nsid}")),
         };
         if list.iter().any(|other| other.uuid == config.uuid) {
             return Err(ChangeError::SameIdentity { name: config.name, uuid: config.uuid });
         }
-        Files::of(&exports).check(&config)?;
+        let mut files = Files::of(&exports, self.cache_room());
+        files.check(&config)?;
         let slot = exports.free_slot();
         if slot >= MAX_NAMESPACES {
             return Err(ExportError::TooMany.into());
         }
-        let namespace = export::open_one(slot, *next_serial, &config, new.bdev, new.opened)?;
+        let namespace = export::open_one(slot, *next_serial, &config, new.bdev, new.opened, &files)?;
         if config.writable && ProtectionFile::open(&self.state_dir, nqn)?.contains(config.uuid) {
             namespace.protect(true);
         }

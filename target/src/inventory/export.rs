@@ -6,9 +6,11 @@ use std::sync::Arc;
 use nvme_proto::Nsid;
 
 use crate::backend::decorator::{Delay, Fault, FaultPlan, Tear};
-use crate::backend::{self, Backend, FileKey, IoMode, OpenError, OpenMode, OpenedBackend};
+use crate::backend::{
+    self, Backend, CachePolicy, CacheRoom, FileKey, IoMode, OpenError, OpenMode, OpenedBackend,
+};
 use crate::config::{
-    Config, DirectoryConfig, DiskFaults, Medium, NamespaceConfig, Origin, SubsystemConfig,
+    Config, DirectIo, DirectoryConfig, DiskFaults, Medium, NamespaceConfig, Origin, SubsystemConfig,
 };
 use crate::inventory::exports::{ExportedList, Exports, Publication};
 use crate::inventory::namespace::{Namespace, NamespaceIndex};
@@ -119,7 +121,7 @@ impl Registry {
         decorate: Decorate<'_>,
     ) -> Result<Arc<Self>, ExportError> {
         let mut namespaces = Vec::new();
-        let mut files = Files::default();
+        let mut files = Files::new();
         let mut lists = Vec::with_capacity(config.subsystems.len());
         let mut protections = Vec::with_capacity(config.subsystems.len());
         for subsystem in &config.subsystems {
@@ -134,7 +136,7 @@ impl Registry {
         let writable = config.is_managed() || namespaces.iter().any(|one| one.writable);
         let keeps = purpose == OpenPurpose::Serve && writable;
         let keeper = if keeps { Some(Keeper::start(protections)?) } else { None };
-        Ok(Self::of(config, lists, keeper))
+        Ok(Self::of(config, lists, files.room, keeper))
     }
 
     /// As [`Registry::open`] to see whether it works, but returns every error.
@@ -143,7 +145,7 @@ impl Registry {
     /// All that cannot be exported.
     pub fn check(config: &Config) -> Result<Arc<Self>, Vec<ExportError>> {
         let mut errors = Vec::new();
-        let mut files = Files::default();
+        let mut files = Files::new();
         let mut namespaces = Vec::new();
         let mut lists = Vec::with_capacity(config.subsystems.len());
         for subsystem in &config.subsystems {
@@ -160,12 +162,17 @@ impl Registry {
             lists.push(ExportedList::new(namespaces[first..].to_vec()));
         }
         match errors.is_empty() {
-            true => Ok(Self::of(config, lists, None)),
+            true => Ok(Self::of(config, lists, files.room, None)),
             false => Err(errors),
         }
     }
 
-    fn of(config: &Config, lists: Vec<ExportedList>, keeper: Option<Keeper>) -> Arc<Self> {
+    fn of(
+        config: &Config,
+        lists: Vec<ExportedList>,
+        cache_room: Arc<CacheRoom>,
+        keeper: Option<Keeper>,
+    ) -> Arc<Self> {
         let publication = Publication::new();
         let subsystem = |(place, subsystem): (usize, &SubsystemConfig)| {
             Arc::new(Subsystem::new(subsystem, place, config.is_managed(), &publication))
@@ -174,7 +181,15 @@ impl Registry {
         let port = |port| Arc::new(Port::new(port, &subsystems));
         let ports = config.ports.iter().map(port).collect();
         let (limits, state_dir) = (config.limits.clone(), config.state_dir.clone());
-        let parts = RegistryParts { limits, ports, subsystems, publication, state_dir, keeper };
+        let parts = RegistryParts {
+            limits,
+            ports,
+            subsystems,
+            publication,
+            state_dir,
+            cache_room,
+            keeper,
+        };
         Self::new(parts, lists)
     }
 }
@@ -197,7 +212,7 @@ fn open_all(
             refuse(error)?;
             continue;
         }
-        match open_medium(namespace) {
+        match open_medium(namespace, &files.room) {
             Ok(opened) => {
                 buffered.note(&namespace.name, &opened.access);
                 tearable.note(namespace, &opened);
@@ -232,8 +247,11 @@ fn is_shortage(error: &OpenError) -> bool {
 }
 
 /// The files and devices of all namespaces that were opened until now.
-#[derive(Default)]
-pub(super) struct Files(BTreeMap<FileKey, FileUse>);
+pub(super) struct Files {
+    opened: BTreeMap<FileKey, FileUse>,
+    /// Their room in the page cache.
+    room: Arc<CacheRoom>,
+}
 
 /// The namespace that has a file.
 struct FileUse {
@@ -243,18 +261,24 @@ struct FileUse {
 }
 
 impl Files {
+    /// Those of a target that has not opened any.
+    fn new() -> Self {
+        Self { opened: BTreeMap::new(), room: Arc::new(CacheRoom::of_this_machine()) }
+    }
+
     /// Those of all namespaces that are exported.
-    pub(super) fn of(exports: &Exports) -> Self {
+    pub(super) fn of(exports: &Exports, room: &Arc<CacheRoom>) -> Self {
         let file = |namespace: &Arc<Namespace>| {
             let (name, writable) = (namespace.name.clone(), namespace.writable);
             let origin = Origin(format!("namespace {}", namespace.nsid));
             Some((namespace.file_key?, FileUse { name, origin, writable }))
         };
-        Self(exports.namespaces().filter_map(file).collect())
+        let opened = exports.namespaces().filter_map(file).collect();
+        Self { opened, room: Arc::clone(room) }
     }
 
     /// As [`Files::add`], but adds nothing.
-    pub(super) fn check(mut self, namespace: &NamespaceConfig) -> Result<(), ExportError> {
+    pub(super) fn check(&mut self, namespace: &NamespaceConfig) -> Result<(), ExportError> {
         self.add(namespace)
     }
 
@@ -262,7 +286,7 @@ impl Files {
     /// their paths are.
     fn add(&mut self, namespace: &NamespaceConfig) -> Result<(), ExportError> {
         let Some(key) = namespace.medium.path().and_then(FileKey::of_path) else { return Ok(()) };
-        match self.0.get(&key) {
+        match self.opened.get(&key) {
             Some(other) if other.writable || namespace.writable => Err(ExportError::SameFile {
                 origin: namespace.origin.clone(),
                 name: namespace.name.clone(),
@@ -272,7 +296,7 @@ impl Files {
             Some(_) => Ok(()),
             None => {
                 let (name, origin) = (namespace.name.clone(), namespace.origin.clone());
-                self.0.insert(key, FileUse { name, origin, writable: namespace.writable });
+                self.opened.insert(key, FileUse { name, origin, writable: namespace.writable });
                 Ok(())
             }
         }
@@ -368,6 +392,7 @@ fn of_shard(
         writable: directory.writable,
         content_id: directory.content_id.as_ref().map(|id| format!("{id}/{}", shard.relative)),
         lba_shift: directory.lba_shift,
+        direct_io: directory.direct_io,
         origin: directory.origin.clone(),
         name: shard.relative,
     }
@@ -402,11 +427,12 @@ pub(super) fn open_one(
     config: &NamespaceConfig,
     bdev: String,
     opened: Option<OpenedBackend>,
+    files: &Files,
 ) -> Result<Arc<Namespace>, ExportError> {
     let slot = u32::try_from(slot).map_err(|_| ExportError::TooMany)?;
     let opened = match opened {
         Some(opened) => opened,
-        None => open_medium(config).map_err(|error| cannot_open(config, error))?,
+        None => open_medium(config, &files.room).map_err(|error| cannot_open(config, error))?,
     };
     let mut buffered = Buffered::default();
     let mut tearable = Tearable::default();
@@ -452,8 +478,16 @@ fn with_faults(faults: &DiskFaults, mut backend: Arc<dyn Backend>) -> Arc<dyn Ba
     backend
 }
 
-fn open_medium(config: &NamespaceConfig) -> Result<OpenedBackend, OpenError> {
-    let mode = OpenMode { writable: config.writable, lba_shift: config.lba_shift };
+fn open_medium(
+    config: &NamespaceConfig,
+    room: &Arc<CacheRoom>,
+) -> Result<OpenedBackend, OpenError> {
+    let cache = match config.direct_io {
+        DirectIo::Auto => CachePolicy::WhileRoom(room),
+        DirectIo::Always => CachePolicy::Bypass,
+        DirectIo::Never => CachePolicy::Use,
+    };
+    let mode = OpenMode { writable: config.writable, lba_shift: config.lba_shift, cache };
     match &config.medium {
         Medium::File { path } => backend::open_file(path, mode),
         Medium::Block { path } => backend::open_block(path, mode),
@@ -606,7 +640,7 @@ mod tests {
         let mut tearable = Tearable::default();
         let mut note = |name: &str, lba_bytes: u32, unit, writable| {
             let lba_shift = Some(lba_bytes.trailing_zeros() as u8);
-            let mode = OpenMode { writable, lba_shift };
+            let mode = OpenMode { writable, lba_shift, ..OpenMode::default() };
             let mut opened = backend::open_memory(8192, mode).expect("there is memory");
             opened.write_unit_bytes = unit;
             let namespace = NamespaceConfig {
@@ -619,6 +653,7 @@ mod tests {
                 writable,
                 content_id: None,
                 lba_shift,
+                direct_io: DirectIo::default(),
                 origin: Origin("a test".into()),
             };
             tearable.note(&namespace, &opened);

@@ -47,15 +47,15 @@ pub(crate) struct Retiring {
     /// The first generation without it.
     since: ExportsNumber,
     pub(crate) backend: Weak<dyn Backend>,
-    pub(crate) file: Option<FileId>,
+    pub(crate) files: Vec<FileId>,
 }
 
 impl Retiring {
     /// As if the namespace of a medium were removed.
     #[cfg(test)]
-    pub(crate) fn of(backend: &Arc<dyn Backend>, file: Option<FileId>) -> Self {
+    pub(crate) fn of(backend: &Arc<dyn Backend>, files: Vec<FileId>) -> Self {
         let index = NamespaceIndex { slot: 0, serial: 0 };
-        Self { index, since: ExportsNumber(1), backend: Arc::downgrade(backend), file }
+        Self { index, since: ExportsNumber(1), backend: Arc::downgrade(backend), files }
     }
 }
 
@@ -156,7 +156,7 @@ impl Exports {
             index: namespace.index,
             since: next.generation,
             backend: Arc::downgrade(namespace.backend()),
-            file: namespace.file,
+            files: namespace.files.clone(),
         });
         next
     }

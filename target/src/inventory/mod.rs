@@ -16,6 +16,7 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use nvme_proto::Nqn;
 
+use crate::backend::CacheRoom;
 use crate::inventory::change::NamespaceChange;
 use crate::inventory::exports::{ExportedList, Exports, Publication};
 use crate::inventory::namespace::{Namespace, NamespaceIndex};
@@ -39,6 +40,8 @@ pub struct Registry {
     /// Namespaces that were removed and are not idle yet.
     leaving: Mutex<Vec<NamespaceChange>>,
     state_dir: PathBuf,
+    /// The room of the files of its namespaces in the page cache.
+    cache_room: Arc<CacheRoom>,
     /// Keeps the write protections of hosts; none where no namespace is writable.
     keeper: Option<Keeper>,
     /// One of each core.
@@ -52,6 +55,7 @@ struct RegistryParts {
     subsystems: Vec<Arc<Subsystem>>,
     publication: Arc<Publication>,
     state_dir: PathBuf,
+    cache_room: Arc<CacheRoom>,
     keeper: Option<Keeper>,
 }
 
@@ -70,6 +74,7 @@ impl Registry {
             next_serial: Mutex::new(u32::try_from(opened).unwrap_or(u32::MAX)),
             leaving: Mutex::default(),
             state_dir: parts.state_dir,
+            cache_room: parts.cache_room,
             keeper: parts.keeper,
             tallies: Mutex::default(),
         })
@@ -113,6 +118,11 @@ impl Registry {
     /// A namespace, unless it was removed.
     pub(crate) fn namespace(&self, index: NamespaceIndex) -> Option<Arc<Namespace>> {
         self.exports().namespace(index).cloned()
+    }
+
+    /// The room of the files of its namespaces in the page cache.
+    pub(crate) fn cache_room(&self) -> &Arc<CacheRoom> {
+        &self.cache_room
     }
 
     /// The subsystem that has a namespace.

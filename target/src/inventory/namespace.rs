@@ -56,8 +56,8 @@ pub(crate) struct Namespace {
     protected: AtomicBool,
     generation: AtomicU64,
     backend: Arc<dyn Backend>,
-    /// The file of its backend, which rings register.
-    pub(crate) file: Option<FileId>,
+    /// The files of its backend, which rings register.
+    pub(crate) files: Vec<FileId>,
     /// What is behind its path, where it has one.
     pub(crate) file_key: Option<FileKey>,
     health: Arc<Health>,
@@ -120,7 +120,7 @@ impl Namespace {
             protected: AtomicBool::new(false),
             generation: AtomicU64::new(opened.content.generation(config.content_id.as_deref())),
             backend: opened.backend,
-            file: opened.file,
+            files: opened.files,
             file_key: config.medium.path().and_then(FileKey::of_path),
             health: opened.health,
             source: opened.source,

@@ -144,6 +144,7 @@ mod tests {
             writable: false,
             content_id: None,
             lba_shift: None,
+            direct_io: crate::config::DirectIo::default(),
             origin: Origin("test".into()),
         }
     }

@@ -108,7 +108,7 @@ impl Bdevs {
         let lba_shift = Some(lba_shift);
         let name = params.name.unwrap_or_else(|| self.free_name("Malloc"));
         self.check_name(&name)?;
-        let mode = OpenMode { writable: true, lba_shift };
+        let mode = OpenMode { writable: true, lba_shift, ..OpenMode::default() };
         let memory = Some(backend::open_memory(size_bytes, mode).map_err(RpcError::internal)?);
         let (medium, uuid) = (Medium::Memory { size_bytes }, params.uuid);
         let product = "Malloc disk";

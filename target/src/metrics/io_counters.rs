@@ -112,7 +112,15 @@ shared_counters! {
         failed,
         /// Reads and writes of files that bypassed the page cache.
         direct,
-        /// Reads and writes of files that went through the page cache.
+        /// Reads and writes of files that io_uring made through the page cache.
         bounced,
+        /// Reads of files that the page cache answered at once, in part or whole.
+        cached,
+        /// Bytes of files that the page cache answered at once.
+        cached_read_bytes,
+        /// Bytes of files that io_uring read through the page cache.
+        buffered_read_bytes,
+        /// Bytes of files that io_uring read past the page cache.
+        direct_read_bytes,
     }
 }

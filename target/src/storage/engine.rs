@@ -3,7 +3,7 @@
 use std::os::fd::RawFd;
 use std::time::Duration;
 
-use crate::backend::{FileId, FileRef, SystemCall};
+use crate::backend::{CachedRead, FileId, FileRef, SystemCall};
 
 /// Names a system call under way; never reused by one engine's user.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -36,6 +36,16 @@ pub trait Engine {
     /// returned.
     #[expect(unsafe_code, reason = "declares a method that takes memory by address")]
     unsafe fn start(&mut self, call: CallId, what: SystemCall);
+
+    /// Reads what the page cache has now, without waiting for a medium, and returns how many bytes
+    /// that was, or a negated `errno`. An engine without a page cache has nothing there.
+    ///
+    /// # Safety
+    /// The memory of the part is lent to it until it returns.
+    #[expect(unsafe_code, reason = "declares a method that takes memory by address")]
+    unsafe fn read_cached(&mut self, _read: CachedRead) -> i32 {
+        -libc::EAGAIN
+    }
 
     /// Tries to keep a call from happening. It ends in any case; if that can not be hastened
     /// [`EngineEvent::NotCancelled`] comes first.
@@ -89,15 +99,28 @@ rdma::counters! {
         direct,
         /// Reads and writes through the page cache.
         buffered,
+        /// Reads that the page cache answered in part or whole, without io_uring.
+        cached,
+        /// Bytes that those moved.
+        cached_read_bytes,
+        /// Bytes of the reads through the page cache that io_uring was asked for.
+        buffered_read_bytes,
+        /// Bytes of the reads past the page cache that io_uring was asked for.
+        direct_read_bytes,
     }
 }
 
 impl EngineStats {
     pub(super) fn count(&mut self, what: &SystemCall) {
         match what {
-            SystemCall::Read { file, .. } => {
+            SystemCall::Read { file, part, .. } => {
                 self.reads += 1;
                 self.count_path(*file);
+                let bytes = match file.direct {
+                    true => &mut self.direct_read_bytes,
+                    false => &mut self.buffered_read_bytes,
+                };
+                *bytes += u64::from(part.length());
             }
             SystemCall::Write { file, .. } => {
                 self.writes += 1;
@@ -106,6 +129,14 @@ impl EngineStats {
             SystemCall::Sync { .. } => self.syncs += 1,
             SystemCall::Fallocate { .. } => self.fallocates += 1,
         }
+    }
+
+    /// Counts a read of the page cache by its result.
+    pub(super) fn count_cached(&mut self, result: i32) {
+        self.plain += 1;
+        let bytes = u64::try_from(result).unwrap_or(0);
+        self.cached += u64::from(bytes > 0);
+        self.cached_read_bytes += bytes;
     }
 
     fn count_path(&mut self, file: FileRef) {

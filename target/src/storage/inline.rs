@@ -10,7 +10,7 @@ use std::time::Duration;
 use rustix::event::{PollFd, PollFlags, Timespec};
 
 use super::engine::{CallId, Engine, EngineEvent, EngineStats};
-use crate::backend::{FileRef, SystemCall};
+use crate::backend::{CachedRead, FileRef, SystemCall};
 
 /// An engine that runs each call when it is started.
 #[derive(Debug, Default)]
@@ -34,6 +34,13 @@ impl Engine for Inline {
         // SAFETY: the part is lent until the end of the call is reported.
         let result = unsafe { run(what) };
         self.events.push_back(EngineEvent::Ended { call, result });
+    }
+
+    unsafe fn read_cached(&mut self, read: CachedRead) -> i32 {
+        // SAFETY: the caller's promise.
+        let result = unsafe { read_cached(read) };
+        self.stats.count_cached(result);
+        result
     }
 
     fn cancel(&mut self, call: CallId) {
@@ -80,6 +87,15 @@ fn borrow<'a>(fd: RawFd) -> BorrowedFd<'a> {
 }
 
 /// # Safety
+/// The read's part is lent to it.
+pub(super) unsafe fn read_cached(read: CachedRead) -> i32 {
+    let CachedRead { file, offset, part } = read;
+    let slice = libc::iovec { iov_base: part.address().cast(), iov_len: part.length() as usize };
+    // SAFETY: the caller's promise.
+    result_of(unsafe { libc::preadv2(file.fd, &slice, 1, offset as libc::off_t, libc::RWF_NOWAIT) })
+}
+
+/// # Safety
 /// The call's part is lent to it.
 unsafe fn run(what: SystemCall) -> i32 {
     let result = match what {
@@ -103,6 +119,11 @@ unsafe fn run(what: SystemCall) -> i32 {
             unsafe { libc::fallocate(file.fd, mode, offset, length) as isize }
         }
     };
+    result_of(result)
+}
+
+/// A result, or a negated `errno`.
+fn result_of(result: isize) -> i32 {
     match result {
         -1 => -io::Error::last_os_error().raw_os_error().unwrap_or(libc::EIO),
         result => result as i32,

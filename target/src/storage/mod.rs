@@ -4,6 +4,7 @@
 //! this module keeps the two together, and the timers of operations that a decorator holds back.
 
 pub(crate) mod batching;
+mod cached_tries;
 mod engine;
 mod inline;
 mod uring;
@@ -22,6 +23,7 @@ use rdma::Time;
 use slab::Slab;
 
 use self::batching::gate::{GateDecision, Gates, Released, Visit};
+use self::cached_tries::{CachedTries, WaitingTry};
 pub use self::engine::{CallId, Engine, EngineEvent, EngineStats};
 pub use self::inline::Inline;
 pub use self::uring::{BufferRegistration, Uring, UringError};
@@ -84,6 +86,7 @@ pub(crate) struct Storage {
     /// Operations begun until now. The low bits distinguish those that use one slot after another.
     begun: u64,
     timers: BinaryHeap<Reverse<(Time, u32, u32)>>,
+    tries: CachedTries,
     reports: VecDeque<StorageReport>,
 }
 
@@ -92,7 +95,7 @@ struct Running {
     tag: Tag,
     backend: Arc<dyn Backend>,
     operation: Operation,
-    /// A system call is at work or held back, else a timer runs.
+    /// A system call is at work or held back, else a timer runs or a try waits for its turn.
     in_call: bool,
     /// The stay of that call at its device, if a gate counts it.
     visit: Option<Visit>,
@@ -103,7 +106,8 @@ impl Storage {
     pub(crate) fn new(engine: Box<dyn Engine>) -> Self {
         let (timers, reports) = (BinaryHeap::new(), VecDeque::new());
         let (gates, running) = (Gates::default(), Slab::new());
-        Self { engine, gates, running, begun: 0, timers, reports }
+        let tries = CachedTries::new();
+        Self { engine, gates, running, begun: 0, timers, tries, reports }
     }
 
     /// Space for this many operations at once, in all.
@@ -111,6 +115,7 @@ impl Storage {
         let more = |length: usize| operations.saturating_sub(length);
         self.running.reserve(more(self.running.len()));
         self.timers.reserve(more(self.timers.len()));
+        self.tries.reserve(operations);
         // Each operation may leave an answer to a cancellation and its end.
         self.reports.reserve((2 * operations).saturating_sub(self.reports.len()));
         self.engine.reserve(operations);
@@ -127,6 +132,8 @@ impl Storage {
     ) -> Submitted {
         let kind = operation.kind();
         let step = backend.start(now, &mut operation);
+        let engine = &mut *self.engine;
+        let step = self.tries.advance_new(engine, now, &**backend, &mut operation, step);
         self.begun += 1;
         let serial = self.begun as u32;
         if let Step::Done(result) = step {
@@ -166,7 +173,9 @@ impl Storage {
 
     /// Hands over submitted calls and fetches ended ones; true if anything happened.
     pub(crate) fn turn(&mut self, now: Time) -> bool {
+        self.tries.begin_turn();
         let mut progress = self.turn_engine(now);
+        progress |= self.run_waiting_tries(now);
         progress |= self.run_timers(now);
         self.gates.settle(now);
         if self.hand_over_released() {
@@ -182,14 +191,14 @@ impl Storage {
     }
 
     /// Whether no operation is under way on the medium of a namespace that was removed. Then its
-    /// file is not registered any more.
+    /// files are not registered any more.
     pub(crate) fn retire(&mut self, namespace: &Retiring) -> bool {
         let backend = namespace.backend.as_ptr();
         let uses = |running: &Running| ptr::addr_eq(Arc::as_ptr(&running.backend), backend);
         if self.running.iter().any(|(_, running)| uses(running)) {
             return false;
         }
-        namespace.file.inspect(|file| self.engine.forget(*file));
+        namespace.files.iter().for_each(|file| self.engine.forget(*file));
         true
     }
 
@@ -201,13 +210,14 @@ impl Storage {
         self.gates.clear();
         self.running.clear();
         self.timers.clear();
+        self.tries.clear();
         self.reports.clear();
     }
 
     /// When [`Storage::turn`] must run again though nothing completes.
     pub(crate) fn deadline(&self) -> Option<Time> {
         let timer = self.timers.peek().map(|Reverse((at, ..))| *at);
-        timer.into_iter().chain(self.gates.deadline()).min()
+        timer.into_iter().chain(self.tries.deadline()).chain(self.gates.deadline()).min()
     }
 
     /// Operations that were begun, and those that are over, together; a growth since the last call
@@ -295,6 +305,23 @@ impl Storage {
         }
     }
 
+    /// Makes the tries that had to wait for this turn, as far as its bytes go.
+    fn run_waiting_tries(&mut self, now: Time) -> bool {
+        let mut progress = false;
+        while let Some(WaitingTry { index, serial, read, .. }) = self.tries.next() {
+            progress = true;
+            let running = self.running.get_mut(index as usize);
+            let Some(running) = running.filter(|running| running.serial == serial) else {
+                continue;
+            };
+            let Running { backend, operation, .. } = running;
+            let step = Step::ReadCached(read);
+            let step = self.tries.advance(&mut *self.engine, now, &**backend, operation, step);
+            self.take(now, index, step);
+        }
+        progress
+    }
+
     fn run_timers(&mut self, now: Time) -> bool {
         let mut progress = false;
         for _ in 0..TIMERS_AT_ONCE {
@@ -326,6 +353,10 @@ impl Storage {
                     }
                     GateDecision::Held => {}
                 }
+            }
+            Step::ReadCached(read) => {
+                let serial = key.serial;
+                self.tries.wait(WaitingTry { index, serial, read, since: now });
             }
             Step::WaitUntil(at) => self.timers.push(Reverse((at, index, key.serial))),
         }

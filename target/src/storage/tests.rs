@@ -9,6 +9,7 @@ use super::*;
 use crate::backend::{OpenMode, open_file};
 use crate::core_context::pool::{Pool, PoolMemory};
 
+mod cached;
 mod gates;
 
 fn uring(pool: &Pool) -> Option<Uring> {
@@ -97,7 +98,7 @@ fn dropping_storage_waits_for_its_operations() {
     let mut pool = pool_for_ring;
     let file = tempfile::NamedTempFile::new_in(env!("CARGO_MANIFEST_DIR")).unwrap();
     file.as_file().set_len(1 << 20).unwrap();
-    let mode = OpenMode { writable: true, lba_shift: None };
+    let mode = OpenMode { writable: true, ..OpenMode::default() };
     let opened = open_file(file.path(), mode).unwrap();
     let mut storage = Storage::new(Box::new(engine));
     let mut buffer = pool.allocate(1 << 20).unwrap();
@@ -118,14 +119,14 @@ fn a_file_that_retires_is_closed() {
     let Some(engine) = uring(&pool) else { return };
     let file = tempfile::NamedTempFile::new_in(env!("CARGO_MANIFEST_DIR")).unwrap();
     file.as_file().set_len(4096).unwrap();
-    let mode = OpenMode { writable: true, lba_shift: None };
+    let mode = OpenMode { writable: true, ..OpenMode::default() };
     let mut storage = Storage::new(Box::new(engine));
     storage.reserve(1);
     let buffer = pool.allocate(4096).unwrap();
     for round in 0..3 {
         // One user at a time: the ring must not keep it open.
         let opened = open_file(file.path(), mode).unwrap();
-        let retiring = Retiring::of(&opened.backend, opened.file);
+        let retiring = Retiring::of(&opened.backend, opened.files);
         // SAFETY: the buffer outlives the storage.
         let span = unsafe { pool.span(&buffer, 0, 4096) };
         let _ = storage.submit(Time::ZERO, Tag(round), &opened.backend, Operation::read(0, span));

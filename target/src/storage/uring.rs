@@ -11,8 +11,9 @@ use io_uring::types::{Fd, Fixed, FsyncFlags, SubmitArgs, Timespec};
 use io_uring::{IoUring, opcode, squeue};
 
 use super::engine::{CallId, Engine, EngineEvent, EngineStats};
+use super::inline;
 use crate::backend::MemoryPart;
-use crate::backend::{FileId, FileRef, SystemCall};
+use crate::backend::{CachedRead, FileId, FileRef, SystemCall};
 
 /// Entries of a ring's queues. The kernel keeps the completions that do not fit.
 #[derive(Clone, Copy, PartialEq, Eq)]
@@ -343,6 +344,13 @@ impl Engine for Uring {
         self.stats.count(&what);
         let entry = self.entry(what).user_data(call.0);
         self.push(entry);
+    }
+
+    unsafe fn read_cached(&mut self, read: CachedRead) -> i32 {
+        // SAFETY: the caller's promise.
+        let result = unsafe { inline::read_cached(read) };
+        self.stats.count_cached(result);
+        result
     }
 
     fn cancel(&mut self, call: CallId) {

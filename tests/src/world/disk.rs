@@ -10,7 +10,9 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use feedrail_target::backend::Backend;
-use feedrail_target::config::{DiskFaults, Medium as MediumConfig, NamespaceConfig, Origin};
+use feedrail_target::config::{
+    DirectIo, DiskFaults, Medium as MediumConfig, NamespaceConfig, Origin,
+};
 use feedrail_target::testing::Delay;
 use feedrail_target::testing::{FileBackend, MemoryBackend};
 use nvme_proto::{Nqn, Nsid};
@@ -30,6 +32,8 @@ pub struct Disk {
     delay: Duration,
     /// Operations lock the pages of their range, as those of files in the page cache do.
     range_locks: bool,
+    /// Reads are tried in a page cache first.
+    cached_reads: bool,
     contents: Contents,
 }
 
@@ -54,6 +58,7 @@ impl Disk {
             lba_shift: None,
             delay: Duration::ZERO,
             range_locks: false,
+            cached_reads: false,
             contents: Contents::Memory(Arc::new(memory)),
         }
     }
@@ -101,6 +106,13 @@ impl Disk {
         self
     }
 
+    /// The same, but reads of a simulated disk are tried in its page cache first.
+    #[must_use]
+    pub fn cached_reads(mut self, cached_reads: bool) -> Self {
+        self.cached_reads = cached_reads;
+        self
+    }
+
     pub(super) fn is_simulated(&self) -> bool {
         matches!(self.contents, Contents::Simulated(_))
     }
@@ -117,6 +129,8 @@ impl Disk {
             // Its content outlives its target.
             content_id: Some(self.name.clone()),
             lba_shift: self.lba_shift,
+            // What is in the page cache of this machine does not follow from the seed.
+            direct_io: DirectIo::Always,
             origin: Origin(format!("disk {}", self.name)),
         }
     }
@@ -126,10 +140,16 @@ impl Disk {
         let backend = match &self.contents {
             Contents::Own => opened,
             Contents::Memory(memory) => Arc::clone(memory) as Arc<dyn Backend>,
-            Contents::Simulated(medium) if self.range_locks => {
-                Arc::new(file_backend(medium, bay).with_range_locks())
+            Contents::Simulated(medium) => {
+                let mut backend = file_backend(medium, bay);
+                if self.range_locks {
+                    backend = backend.with_range_locks();
+                }
+                if self.cached_reads {
+                    backend = backend.with_cached_reads();
+                }
+                Arc::new(backend)
             }
-            Contents::Simulated(medium) => Arc::new(file_backend(medium, bay)),
         };
         if self.delay.is_zero() { backend } else { Arc::new(Delay::new(backend, self.delay)) }
     }

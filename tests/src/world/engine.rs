@@ -8,7 +8,7 @@ use std::os::fd::RawFd;
 use std::rc::Rc;
 use std::time::Duration;
 
-use feedrail_target::backend::{FileRef, MemoryPart, SystemCall};
+use feedrail_target::backend::{CachedRead, FileRef, MemoryPart, SystemCall};
 use feedrail_target::stepped::{CallId, Engine, EngineEvent, EngineStats};
 use rdma::Time;
 
@@ -39,6 +39,9 @@ pub struct DiskConfig {
     pub no_space_ppm: u32,
     /// Reads and writes that do only part of their bytes.
     pub short_ppm: u32,
+    /// Reads of which the page cache of a disk has some, from the beginning on; of others it has
+    /// nothing.
+    pub cached_ppm: u32,
 }
 
 /// Counters of simulated disks.
@@ -56,6 +59,8 @@ pub struct DiskStats {
     pub no_space: u64,
     /// Calls that did part of their bytes.
     pub short: u64,
+    /// Reads of which a page cache had some.
+    pub cached: u64,
     /// Calls that were cancelled.
     pub cancelled: u64,
     /// Calls that the end of their process interrupted.
@@ -221,6 +226,22 @@ impl Inner {
         self.calls.insert(key, Call { engine, id, what, fault, began });
     }
 
+    /// Reads what the page cache has of a disk.
+    fn read_cached(&mut self, read: CachedRead) -> i32 {
+        let CachedRead { file, offset, part } = read;
+        if !self.random.ppm(self.config.cached_ppm) {
+            return -libc::EAGAIN;
+        }
+        self.stats.cached += 1;
+        let sectors = u64::from(part.length()) / SECTOR_BYTES as u64;
+        let length = self.random.within(1..sectors + 1) as usize * SECTOR_BYTES;
+        let medium = self.files[&file.fd].borrow();
+        let from = &medium.bytes()[offset as usize..][..length];
+        // SAFETY: the part is lent to the call, and is at least as long.
+        unsafe { part.address().copy_from_nonoverlapping(from.as_ptr(), length) };
+        length as i32
+    }
+
     fn fault(&mut self, what: &SystemCall) -> Option<Fault> {
         let DiskConfig { error_ppm, no_space_ppm, short_ppm, .. } = self.config;
         let takes_space = matches!(what, SystemCall::Write { .. } | SystemCall::Fallocate { .. });
@@ -356,6 +377,10 @@ impl Engine for DiskEngine {
     unsafe fn start(&mut self, call: CallId, what: SystemCall) {
         self.stats.plain += 1;
         self.bay.inner.borrow_mut().start(self.number, call, what);
+    }
+
+    unsafe fn read_cached(&mut self, read: CachedRead) -> i32 {
+        self.bay.inner.borrow_mut().read_cached(read)
     }
 
     fn cancel(&mut self, call: CallId) {

@@ -456,6 +456,7 @@ impl Storm {
             totals.add("fault: stalled system calls", disk.stalls);
             totals.add("fault: reads that never ended", disk.hung);
             totals.add("fault: system calls interrupted by a crash", disk.interrupted);
+            totals.add("work: reads of which a page cache had some", disk.cached);
             totals.add("fault: sectors lost with the power", disk.sectors_lost);
             totals.add("recovery: system calls cancelled", disk.cancelled);
             totals.add("work: system calls", disk.calls);
@@ -533,6 +534,7 @@ fn disks(random: &mut Random) -> DiskConfig {
         error_ppm: random.pick(&[0, 2_000]),
         no_space_ppm: random.pick(&[0, 2_000]),
         short_ppm: random.pick(&[0, 50_000]),
+        cached_ppm: 500_000,
     }
 }
 
@@ -555,8 +557,12 @@ fn add_target(
     let shift = random.pick(&[9, 12]);
     // As random as a draw, and seeds of before keep their runs but for this.
     let range_locks = first[0].is_multiple_of(2);
+    let cached_reads = first[1].is_multiple_of(2);
     let disks = vec![
-        Disk::simulated("writable", first.clone()).lba_shift(shift).range_locks(range_locks),
+        Disk::simulated("writable", first.clone())
+            .lba_shift(shift)
+            .range_locks(range_locks)
+            .cached_reads(cached_reads),
         Disk::simulated("protected", second.clone()).read_only(),
         Disk::simulated("reset", vec![0; super::resetter::BLOCK]).lba_shift(12),
     ];

@@ -1,0 +1,212 @@
+//! The part of the machine's memory that files may fill as page cache: whether a file that is only
+//! read is worth reading through the cache.
+//!
+//! Files that do not fit would evict each other from the cache before they are read again, so that
+//! each read costs a copy and brings nothing. Files are given room in the order in which they are
+//! opened, until half of the memory that is to be had is used up: some of a large set are hot then,
+//! and the rest, which is read past the cache, does not evict them.
+
+use std::fs;
+use std::os::fd::AsFd;
+use std::path::Path;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+
+/// Room is given as long as this many times as much memory is to be had. Doubled, a set of files
+/// that takes a third of the memory is read from the disk each time; not measured.
+const MARGIN: u64 = 2;
+
+/// File systems of this machine's own disks or memory, by the numbers of `statfs`. In others, as
+/// NFS, the page cache may be older than the file.
+const LOCAL_FILE_SYSTEMS: [u64; 8] = [
+    0xEF53,      // ext2, ext3, ext4
+    0x5846_5342, // XFS
+    0x9123_683E, // Btrfs
+    0xF2F5_2010, // F2FS
+    0x2FC1_2FC1, // ZFS
+    0xCA45_1A4E, // bcachefs
+    0x794C_7630, // overlayfs
+    0x0102_1994, // tmpfs
+];
+
+/// The room of a target's files in the page cache. All cores look at it.
+#[derive(Debug)]
+pub(crate) struct CacheRoom {
+    /// The most that is given, in bytes.
+    limit_bytes: u64,
+    given_bytes: AtomicU64,
+    /// Whether the memory is still there.
+    open: AtomicBool,
+}
+
+impl CacheRoom {
+    /// Room in the memory that is to be had now.
+    pub(crate) fn of_this_machine() -> Self {
+        Self::of(available_bytes())
+    }
+
+    /// Room in memory of which this much is to be had; none if that is not known.
+    pub(super) fn of(available_bytes: Option<u64>) -> Self {
+        let limit_bytes = available_bytes.unwrap_or(0) / MARGIN;
+        Self { limit_bytes, given_bytes: AtomicU64::new(0), open: AtomicBool::new(true) }
+    }
+
+    /// Gives room to a file, if there is as much.
+    pub(super) fn give(self: &Arc<Self>, bytes: u64) -> Option<CacheShare> {
+        let more = |given: u64| given.checked_add(bytes).filter(|sum| *sum <= self.limit_bytes);
+        let order = Ordering::Relaxed;
+        self.given_bytes.fetch_update(order, order, more).ok()?;
+        Some(CacheShare { room: Arc::clone(self), bytes })
+    }
+
+    /// Whether files that have room are read through the cache now.
+    fn is_open(&self) -> bool {
+        self.open.load(Ordering::Relaxed)
+    }
+
+    /// Looks at the memory again: without memory for what was given, files are read past the cache
+    /// until there is twice as much. Reads files of the kernel, so only the control path does.
+    pub(crate) fn look(&self) {
+        if let Some(available) = available_bytes().filter(|_| self.given() > 0) {
+            self.found(available);
+        }
+    }
+
+    /// So much memory is to be had now, the cache of these files included.
+    pub(super) fn found(&self, available_bytes: u64) {
+        let needed = if self.is_open() { self.given() } else { self.given() * MARGIN };
+        let open = available_bytes >= needed;
+        if self.open.swap(open, Ordering::Relaxed) != open {
+            let (given, available) = (self.given() >> 20, available_bytes >> 20);
+            tracing::info!(
+                files_mib = given,
+                available_mib = available,
+                "memory for files that are kept in it: reads go {} the page cache",
+                if open { "through" } else { "past" }
+            );
+        }
+    }
+
+    fn given(&self) -> u64 {
+        self.given_bytes.load(Ordering::Relaxed)
+    }
+}
+
+/// The room of an open file, which others may have when this is dropped.
+#[derive(Debug)]
+pub(super) struct CacheShare {
+    room: Arc<CacheRoom>,
+    bytes: u64,
+}
+
+impl CacheShare {
+    /// As [`CacheRoom::is_open`].
+    pub(super) fn is_open(&self) -> bool {
+        self.room.is_open()
+    }
+}
+
+impl Drop for CacheShare {
+    fn drop(&mut self) {
+        self.room.given_bytes.fetch_sub(self.bytes, Ordering::Relaxed);
+    }
+}
+
+/// Whether the page cache of a file is as new as the file.
+pub(super) fn is_local(file: impl AsFd) -> bool {
+    // The type is signed on some machines, and has 32 bits that matter.
+    let number = |status: rustix::fs::StatFs| u64::from(status.f_type as u32);
+    rustix::fs::fstatfs(file).is_ok_and(|status| LOCAL_FILE_SYSTEMS.contains(&number(status)))
+}
+
+/// Memory that is to be had, page cache included that can be given up: of the machine, and of the
+/// control groups of this process.
+fn available_bytes() -> Option<u64> {
+    let of_machine = of_meminfo(&fs::read_to_string("/proc/meminfo").ok()?)?;
+    let groups = fs::read_to_string("/proc/self/cgroup").unwrap_or_default();
+    let of_groups = of_groups(&groups, Path::new("/sys/fs/cgroup"));
+    Some(of_groups.map_or(of_machine, |bytes| bytes.min(of_machine)))
+}
+
+/// By the text of `/proc/meminfo`.
+fn of_meminfo(text: &str) -> Option<u64> {
+    let line = text.lines().find_map(|line| line.strip_prefix("MemAvailable:"))?;
+    line.trim().strip_suffix("kB")?.trim().parse::<u64>().ok()?.checked_mul(1024)
+}
+
+/// The least of the control groups (version 2) that a process is in, by its list; `None` without a
+/// limit.
+fn of_groups(list: &str, root: &Path) -> Option<u64> {
+    let path = list.lines().find_map(|line| line.strip_prefix("0::/"))?;
+    let folder = root.join(path);
+    let groups = folder.ancestors().take_while(|folder| folder.starts_with(root));
+    groups.filter_map(of_group).min()
+}
+
+/// What a group may still take, and its page cache.
+fn of_group(folder: &Path) -> Option<u64> {
+    let number = |name| fs::read_to_string(folder.join(name)).ok()?.trim().parse::<u64>().ok();
+    let limit = ["memory.max", "memory.high"].into_iter().filter_map(number).min()?;
+    let used = number("memory.current")?;
+    let stat = fs::read_to_string(folder.join("memory.stat")).ok()?;
+    let cached = stat.lines().find_map(|line| line.strip_prefix("file ")?.parse::<u64>().ok())?;
+    Some(limit.saturating_sub(used.saturating_sub(cached)))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_first_files_that_fit_have_room() {
+        let room = Arc::new(CacheRoom::of(Some(2000)));
+        let first = room.give(600).expect("there is room");
+        assert!(room.give(500).is_none(), "together they are more than half");
+        let second = room.give(400);
+        assert!(second.is_some() && room.give(1).is_none());
+        assert!(room.give(u64::MAX).is_none());
+        drop(first);
+        assert!(room.give(600).is_some(), "a file was closed");
+        assert!(Arc::new(CacheRoom::of(None)).give(1).is_none(), "the memory is not known");
+    }
+
+    #[test]
+    fn memory_that_others_took_closes_the_room() {
+        let room = Arc::new(CacheRoom::of(Some(2000)));
+        let _share = room.give(1000).expect("there is room");
+        for (available, open) in
+            [(1000, true), (999, false), (1999, false), (2000, true), (1500, true)]
+        {
+            room.found(available);
+            assert_eq!(room.is_open(), open, "{available}");
+        }
+    }
+
+    #[test]
+    fn memory_is_that_of_the_tightest_group() {
+        assert_eq!(of_meminfo("MemTotal: 9 kB\nMemAvailable:     12 kB\n"), Some(12 << 10));
+        assert_eq!(of_meminfo("MemTotal: 9 kB\n"), None);
+        let root = tempfile::tempdir().expect("a folder");
+        let group = |path: &str, limit: &str, used: u64, cached: u64| {
+            let folder = root.path().join(path);
+            fs::create_dir_all(&folder).expect("made");
+            let stat = format!("anon 1\nfile {cached}\nfile_mapped 3\n");
+            for (name, text) in [
+                ("memory.max", limit),
+                ("memory.current", &used.to_string()),
+                ("memory.stat", &stat),
+            ] {
+                fs::write(folder.join(name), text).expect("written");
+            }
+        };
+        group("a", "1000\n", 700, 200);
+        group("a/b", "max\n", 700, 200);
+        assert_eq!(of_groups("0::/a/b\n", root.path()), Some(500));
+        fs::write(root.path().join("a/memory.high"), "900\n").expect("written");
+        assert_eq!(of_groups("0::/a/b\n", root.path()), Some(400));
+        group("a/b", "600\n", 700, 200);
+        assert_eq!(of_groups("1:cpu:/x\n0::/a/b\n", root.path()), Some(100));
+        assert_eq!(of_groups("0::/\n", root.path()), None);
+        assert_eq!(of_groups("4:memory:/x\n", root.path()), None);
+    }
+}

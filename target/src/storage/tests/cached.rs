@@ -1,0 +1,90 @@
+//! Reads of the page cache, which one core has many of.
+
+use super::*;
+use crate::backend::CachePolicy;
+
+const READ_BYTES: u32 = 64 << 10;
+const READS: u64 = 64;
+
+struct Hot {
+    storage: Storage,
+    pool: Pool,
+    backend: Arc<dyn Backend>,
+    _file: tempfile::NamedTempFile,
+}
+
+impl Hot {
+    /// A file in the page cache, which was just written there.
+    fn new() -> Self {
+        let file = tempfile::NamedTempFile::new_in(env!("CARGO_MANIFEST_DIR")).unwrap();
+        std::fs::write(file.path(), vec![7; READ_BYTES as usize]).unwrap();
+        let mode = OpenMode { cache: CachePolicy::Use, ..OpenMode::default() };
+        let backend = open_file(file.path(), mode).unwrap().backend;
+        let mut storage = Storage::new(Box::new(Inline::new()));
+        storage.reserve(READS as usize);
+        Self { storage, pool: pool(), backend, _file: file }
+    }
+
+    /// Begins a read; true if it is over.
+    fn read(&mut self, tag: u64) -> Submitted {
+        let buffer = self.pool.allocate(READ_BYTES).expect("there is enough");
+        // SAFETY: the buffer is never given back, and the pool outlives the storage.
+        let span = unsafe { self.pool.span(&buffer, 0, READ_BYTES) };
+        self.storage.submit(Time::ZERO, Tag(tag), &self.backend, Operation::read(0, span))
+    }
+
+    fn ended(&mut self) -> Vec<(u64, bool)> {
+        let reports = std::iter::from_fn(|| self.storage.next_report());
+        let ended = |report| match report {
+            StorageReport::Done { tag, result } => (tag.0, result.is_ok()),
+            StorageReport::NotCancelled { .. } => panic!("{report:?}"),
+        };
+        reports.map(ended).collect()
+    }
+}
+
+#[test]
+fn a_turn_copies_a_bounded_number_of_bytes() {
+    let mut hot = Hot::new();
+    let mut over = 0;
+    for tag in 0..READS {
+        let submitted = hot.read(tag);
+        let at_once = submitted == Submitted::Over(Ok(()));
+        assert!(at_once || matches!(submitted, Submitted::UnderWay(_)), "{submitted:?}");
+        assert!(!at_once || over == tag, "{tag} overtakes those that wait");
+        over += u64::from(at_once);
+    }
+    assert!((1..READS).contains(&over), "{over}");
+    let mut next = over;
+    while next < READS {
+        assert_eq!(hot.storage.deadline(), Some(Time::ZERO), "there is work");
+        assert!(hot.storage.turn(Time::ZERO));
+        let ended = hot.ended();
+        assert!((1..=over + 1).contains(&(ended.len() as u64)), "{ended:?}");
+        for end in ended {
+            assert_eq!(end, (next, true));
+            next += 1;
+        }
+    }
+    assert!(!hot.storage.turn(Time::ZERO));
+    assert_eq!((hot.storage.deadline(), hot.storage.in_flight()), (None, 0));
+    let stats = hot.storage.stats();
+    assert_eq!((stats.cached, stats.reads), (READS, 0));
+    assert_eq!(stats.cached_read_bytes, READS * u64::from(READ_BYTES));
+}
+
+#[test]
+fn a_read_that_waits_for_its_turn_can_be_cancelled() {
+    let mut hot = Hot::new();
+    let waiting = (0..READS).find_map(|tag| match hot.read(tag) {
+        Submitted::UnderWay(key) => Some((tag, key)),
+        Submitted::Over(_) => None,
+    });
+    let (tag, key) = waiting.expect("one has to wait");
+    hot.storage.cancel(key);
+    assert_eq!(hot.ended(), [(tag, false)]);
+    // Its place is another's.
+    assert!(matches!(hot.read(READS), Submitted::UnderWay(_)));
+    assert!(hot.storage.turn(Time::ZERO));
+    assert_eq!(hot.ended(), [(READS, true)]);
+}
