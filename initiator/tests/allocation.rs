@@ -110,7 +110,7 @@ fn a_range_allocates_nothing() {
         writable: false,
         nqn: Some(at.nqn),
         machine: None,
-        provider: ProviderChoice::Auto,
+        provider: ProviderChoice::Soft,
         cores: Cores::Count(1),
     });
     let _target = Target::start(&config.unwrap()).unwrap();

@@ -46,7 +46,7 @@ impl Served {
             writable: false,
             nqn: Some(at.nqn),
             machine: None,
-            provider: ProviderChoice::Auto,
+            provider: ProviderChoice::Soft,
             cores: Cores::Count(1),
         });
         let target = Target::start(&config.unwrap()).unwrap();

@@ -13,6 +13,7 @@ use rdma::verbs::VerbsOptions;
 use crate::driver::SharedEngines;
 use crate::driver::provider::{self, OpenedDevice};
 use crate::engine::HostIdentity;
+use crate::engine::same_machine::LocalTarget;
 use crate::types::error::Error;
 use crate::types::options::ControllerOptions;
 use crate::types::provider::RdmaProvider;
@@ -33,7 +34,9 @@ pub(crate) struct Inner {
 #[derive(Default)]
 pub(crate) struct OpenDevices {
     by_source: BTreeMap<IpAddr, usize>,
-    pub(crate) reasons: Vec<String>,
+    /// Each target on this machine has a device of its own where its provider is chosen anew for
+    /// each connection.
+    by_target: BTreeMap<SocketAddr, usize>,
 }
 
 impl Inner {
@@ -62,15 +65,28 @@ impl Inner {
             None => rdma::soft::local_address_for(to.ip())?,
         };
         let mut devices = self.devices.lock().unwrap_or_else(PoisonError::into_inner);
-        if let Some(&engine) = devices.by_source.get(&source) {
+        let is_local = self.provider == RdmaProvider::Auto && rdma::auto_shares_memory(to.ip());
+        let known = match is_local {
+            true => devices.by_target.get(&to),
+            false => devices.by_source.get(&source),
+        };
+        if let Some(&engine) = known {
             return Ok(engine);
         }
-        let OpenedDevice { engine, reason } =
-            provider::open(self.provider, source, self.identity, self.verbs)?;
+        let opened = match is_local {
+            true => {
+                let target = LocalTarget { address: to, source, verbs: self.verbs };
+                provider::open_local(target, self.identity)?
+            }
+            false => provider::open(self.provider, source, self.identity, self.verbs)?,
+        };
+        let OpenedDevice { engine, reason } = opened;
         tracing::info!(%source, %reason, "opened an RDMA device");
-        let engine = self.shared.add(engine)?;
-        devices.by_source.insert(source, engine);
-        devices.reasons.push(reason);
+        let engine = self.shared.add(engine, reason)?;
+        match is_local {
+            true => devices.by_target.insert(to, engine),
+            false => devices.by_source.insert(source, engine),
+        };
         Ok(engine)
     }
 }
