@@ -13,7 +13,7 @@ use rdma::verbs::VerbsOptions;
 use crate::driver::SharedEngines;
 use crate::driver::provider::{self, OpenedDevice};
 use crate::engine::HostIdentity;
-use crate::engine::same_machine::LocalTarget;
+use crate::engine::same_machine::NearTarget;
 use crate::types::error::Error;
 use crate::types::options::ControllerOptions;
 use crate::types::provider::RdmaProvider;
@@ -75,7 +75,7 @@ impl Inner {
         }
         let opened = match is_local {
             true => {
-                let target = LocalTarget { address: to, source, verbs: self.verbs };
+                let target = NearTarget { address: to, source, verbs: self.verbs };
                 provider::open_local(target, self.identity)?
             }
             false => provider::open(self.provider, source, self.identity, self.verbs)?,

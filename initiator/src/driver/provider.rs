@@ -8,7 +8,7 @@ use rdma::soft::{PortChoice, Soft, SoftDevice, SoftOptions};
 use rdma::verbs::{Verbs, VerbsDevice, VerbsOptions};
 use rdma::{Choice, Provider, ProviderKind, Selection, select};
 
-use crate::engine::same_machine::{AnyDevice, LocalPath, LocalTarget, PathChoice};
+use crate::engine::same_machine::{AnyDevice, LocalPath, NearTarget, PathChoice};
 use crate::engine::{ErasedEngine, HostEngine, HostIdentity};
 use crate::types::error::{Error, ErrorKind};
 use crate::types::provider::RdmaProvider;
@@ -32,7 +32,7 @@ pub(crate) fn open(
 }
 
 /// Opens a device for a target on this machine.
-pub(crate) fn open_local(target: LocalTarget, host: HostIdentity) -> Result<OpenedDevice, Error> {
+pub(crate) fn open_local(target: NearTarget, host: HostIdentity) -> Result<OpenedDevice, Error> {
     let (device, reason) = open_path(&target, target.path())?;
     let engine = core_of(device, host, Some(PathChoice::new(target)))?;
     Ok(OpenedDevice { engine, reason })
@@ -40,7 +40,7 @@ pub(crate) fn open_local(target: LocalTarget, host: HostIdentity) -> Result<Open
 
 /// Opens the device for one of the ways to a target on this machine. Says which it is and why.
 pub(crate) fn open_path(
-    target: &LocalTarget,
+    target: &NearTarget,
     path: LocalPath,
 ) -> Result<(AnyDevice, String), Error> {
     match path {

@@ -27,7 +27,7 @@ const FAREWELL_LOOK: Duration = Duration::from_millis(5);
 
 /// Where a target on this machine is, and from where it is reached.
 #[derive(Clone, Copy, Debug)]
-pub(crate) struct LocalTarget {
+pub(crate) struct NearTarget {
     pub(crate) address: SocketAddr,
     pub(crate) source: IpAddr,
     pub(crate) verbs: VerbsOptions,
@@ -40,7 +40,7 @@ pub(crate) enum LocalPath {
     Network,
 }
 
-impl LocalTarget {
+impl NearTarget {
     /// The way to it now.
     pub(crate) fn path(&self) -> LocalPath {
         match shm::probe(self.address) {
@@ -59,7 +59,7 @@ pub(crate) enum AnyDevice {
 
 /// How a core chooses its provider.
 pub(crate) struct PathChoice {
-    target: LocalTarget,
+    target: NearTarget,
     state: PathState,
     /// The next attempt does not share memory, since the last one failed.
     avoids_shm: bool,
@@ -80,7 +80,7 @@ enum PathState {
 }
 
 impl PathChoice {
-    pub(crate) fn new(target: LocalTarget) -> Self {
+    pub(crate) fn new(target: NearTarget) -> Self {
         let state = PathState::Open;
         Self { target, state, avoids_shm: false, has_no_network: false, farewell: None }
     }
@@ -88,7 +88,7 @@ impl PathChoice {
 
 /// A change of the provider that a core asks for.
 pub(crate) struct PathChange {
-    pub(crate) target: LocalTarget,
+    pub(crate) target: NearTarget,
     pub(crate) to: LocalPath,
 }
 
@@ -150,8 +150,8 @@ impl<P: Provider> HostEngine<P> {
         })
     }
 
-    /// The change of the provider that attempts to connect wait for. Without one they go on, at once
-    /// or when the ends of connections have been waited for.
+    /// The change of the provider that attempts to connect wait for. Without one they go on, at
+    /// once or when the ends of connections have been waited for.
     pub(crate) fn path_change(&mut self, now: Time) -> Option<PathChange> {
         let is_connected = self.is_any_connected(None);
         let choice = self.path.as_mut().filter(|choice| choice.state == PathState::Asked)?;
