@@ -5,7 +5,7 @@ use std::collections::BTreeMap;
 use std::fmt;
 use std::mem;
 use std::net::{IpAddr, SocketAddr};
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::thread::{self, JoinHandle};
 
 use rdma::verbs::VerbsOptions;
@@ -35,7 +35,7 @@ pub(crate) struct Inner {
 pub(crate) struct OpenDevices {
     by_source: BTreeMap<IpAddr, usize>,
     /// Each target on this machine has a device of its own where its provider is chosen anew for
-    /// each connection.
+    /// each connection. One that is left is used for the next target.
     by_target: BTreeMap<SocketAddr, usize>,
 }
 
@@ -54,40 +54,64 @@ impl Inner {
         self.shared.lock().is_ok_and(|state| state.engines.iter().all(|engine| engine.has_fds()))
     }
 
-    /// The core that reaches an address, opened if need be.
-    pub(crate) fn engine_for(&self, to: SocketAddr) -> Result<usize, Error> {
+    /// The core that reaches an address, opened if need be. It is for that address until the lock
+    /// is released; then for as long as it has a controller.
+    pub(crate) fn engine_for(
+        &self,
+        to: SocketAddr,
+    ) -> Result<(usize, MutexGuard<'_, OpenDevices>), Error> {
         drop(self.shared.lock()?);
+        let mut devices = self.devices.lock().unwrap_or_else(PoisonError::into_inner);
         if self.fixed_device {
-            return Ok(0);
+            return Ok((0, devices));
         }
         let source = match self.source {
             Some(source) => source,
             None => rdma::soft::local_address_for(to.ip())?,
         };
-        let mut devices = self.devices.lock().unwrap_or_else(PoisonError::into_inner);
-        let is_local = self.provider == RdmaProvider::Auto && rdma::auto_shares_memory(to.ip());
-        let known = match is_local {
-            true => devices.by_target.get(&to),
-            false => devices.by_source.get(&source),
+        let is_near = self.provider == RdmaProvider::Auto && rdma::auto_shares_memory(to.ip());
+        let engine = match is_near {
+            true => self.engine_for_near(
+                &mut devices,
+                NearTarget { address: to, source, verbs: self.verbs },
+            )?,
+            false => match devices.by_source.get(&source) {
+                Some(&engine) => engine,
+                None => {
+                    let opened = provider::open(self.provider, source, self.identity, self.verbs)?;
+                    let engine = self.add(source, opened)?;
+                    devices.by_source.insert(source, engine);
+                    engine
+                }
+            },
         };
-        if let Some(&engine) = known {
+        Ok((engine, devices))
+    }
+
+    fn engine_for_near(
+        &self,
+        devices: &mut OpenDevices,
+        target: NearTarget,
+    ) -> Result<usize, Error> {
+        if let Some(&engine) = devices.by_target.get(&target.address) {
             return Ok(engine);
         }
-        let opened = match is_local {
-            true => {
-                let target = NearTarget { address: to, source, verbs: self.verbs };
-                provider::open_local(target, self.identity)?
+        let cores = devices.by_target.values().copied();
+        let engine = match self.shared.retarget(cores, target) {
+            Some(engine) => {
+                devices.by_target.retain(|_, other| *other != engine);
+                engine
             }
-            false => provider::open(self.provider, source, self.identity, self.verbs)?,
+            None => self.add(target.source, provider::open_local(target, self.identity)?)?,
         };
+        devices.by_target.insert(target.address, engine);
+        Ok(engine)
+    }
+
+    fn add(&self, source: IpAddr, opened: OpenedDevice) -> Result<usize, Error> {
         let OpenedDevice { engine, reason } = opened;
         tracing::info!(%source, %reason, "opened an RDMA device");
-        let engine = self.shared.add(engine, reason)?;
-        match is_local {
-            true => devices.by_target.insert(to, engine),
-            false => devices.by_source.insert(source, engine),
-        };
-        Ok(engine)
+        Ok(self.shared.add(engine, reason)?)
     }
 }
 

@@ -31,6 +31,7 @@ use crate::driver::wake_flag::WakeFlag;
 use crate::engine::plan_run::PlanRun;
 use crate::engine::plan_state::PlanState;
 use crate::engine::results::{Errands, Outbox, PlanKey, RangeFailover, RingKey};
+use crate::engine::same_machine::NearTarget;
 use crate::engine::shard_routes::{ShardPlace, TargetLoad};
 use crate::engine::{ErasedEngine, NextTurn, earliest};
 use crate::memory::plan_region::ClaimedMemory;
@@ -169,6 +170,16 @@ impl SharedEngines {
         state.engines.push(engine);
         state.reasons.push(reason);
         Ok(state.engines.len() - 1)
+    }
+
+    /// The number of one of these cores that serves another target from now on, if one is left.
+    pub(crate) fn retarget(
+        &self,
+        mut cores: impl Iterator<Item = usize>,
+        target: NearTarget,
+    ) -> Option<usize> {
+        let mut state = self.state();
+        cores.find(|&core| state.engines.get_mut(core).is_some_and(|it| it.retarget(target)))
     }
 
     fn watch_engine(&self, engine: &dyn ErasedEngine) -> io::Result<()> {

@@ -49,7 +49,7 @@ use crate::engine::ready_list::ReadyList;
 use crate::engine::reconnect_delay::Retries;
 use crate::engine::reply::Promise;
 use crate::engine::results::{Outbox, PlanKey, RingKey};
-use crate::engine::same_machine::{AnyDevice, PathChange, PathChoice};
+use crate::engine::same_machine::{AnyDevice, NearTarget, PathChange, PathChoice};
 use crate::engine::shard_routes::TargetLoad;
 use crate::memory::bounce::BouncePool;
 use crate::memory::region::{CurrentScope, ErasedScope, RegistrationScope};
@@ -105,6 +105,8 @@ pub(crate) trait ErasedEngine: Send {
     ) -> Result<Connecting, Error>;
     /// Shuts a controller down from the next turn on, and forgets it.
     fn close(&mut self, controller: usize);
+    /// Has a core without controllers serve another target on this machine; false if it cannot.
+    fn retarget(&mut self, target: NearTarget) -> bool;
     /// The change of the provider that an attempt to connect waits for, if it asked for one.
     fn path_change(&mut self, now: Time) -> Option<PathChange>;
     /// That change cannot be made: the attempt goes on without it.
@@ -558,6 +560,10 @@ impl<P: Provider> ErasedEngine for HostEngine<P> {
         });
         self.agenda.mark_ready(controller);
         Ok(Connecting { controller, scope: current_scope })
+    }
+
+    fn retarget(&mut self, target: NearTarget) -> bool {
+        self.retarget(target)
     }
 
     fn path_change(&mut self, now: Time) -> Option<PathChange> {

@@ -106,6 +106,19 @@ impl<P: Provider> HostEngine<P> {
         true
     }
 
+    /// Has a core that is left serve another target from the same address.
+    pub(crate) fn retarget(&mut self, target: NearTarget) -> bool {
+        let is_left = self.controllers.is_empty();
+        let choice = self.path.as_mut().filter(|choice| choice.target.source == target.source);
+        match choice.filter(|_| is_left) {
+            Some(choice) => {
+                *choice = PathChoice::new(target);
+                true
+            }
+            None => false,
+        }
+    }
+
     /// Has the next attempt to connect ask for its provider.
     pub(crate) fn reopen_path(&mut self) {
         if let Some(choice) = &mut self.path {
