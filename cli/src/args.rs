@@ -158,7 +158,8 @@ pub(crate) enum TransportArg {
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
 pub(crate) enum ProviderArg {
-    /// verbs where a usable device routes to the address, else soft
+    /// shm where the target is on this machine and does so too, else verbs where a usable device
+    /// routes to the address, else soft
     Auto,
     /// libibverbs: RDMA NICs and the kernel's rdma_rxe
     Verbs,

@@ -83,7 +83,7 @@ fn every_reader_gets_the_same_bytes() {
     assert_eq!((&report["randseed"], &report["shards"]), (&5.into(), &2.into()));
     // 511 samples of 2,050 bytes fit into each.
     assert_eq!(report["units"], 2 * 511);
-    assert!(report["provider"].as_str().unwrap().starts_with("soft"), "{report}");
+    assert!(report["provider"].as_str().unwrap().starts_with("shm"), "{report}");
     let readers = [("feedrail", 2), ("pread", 3), ("mmap", 2), ("io_uring", 3), ("no reads", 1)];
     for (reader, ways) in readers {
         let results = report["results"].as_array().unwrap();

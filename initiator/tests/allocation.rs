@@ -111,7 +111,7 @@ fn a_range_allocates_nothing() {
         direct_io: Default::default(),
         nqn: Some(at.nqn),
         machine: None,
-        provider: ProviderChoice::Auto,
+        provider: ProviderChoice::Soft,
         cores: Cores::Count(1),
     });
     let _target = Target::start(&config.unwrap()).unwrap();

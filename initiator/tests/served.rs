@@ -5,8 +5,8 @@ use std::net::{IpAddr, SocketAddr};
 use std::time::Duration;
 
 use feedrail_initiator::{
-    ControllerOptions, ErrorKind, Grant, Host, Namespace, Nqn, Nsid, ReadRange, RegionSlice,
-    SubsystemAddress as Subsystem, WriteRange,
+    ControllerOptions, ErrorKind, Grant, Host, Namespace, Nqn, Nsid, RdmaProvider, ReadRange,
+    RegionSlice, SubsystemAddress as Subsystem, WriteRange,
 };
 use feedrail_target::Target;
 use feedrail_target::config::{Cores, ProviderChoice};
@@ -334,7 +334,7 @@ fn threads_and_futures_share_a_host() {
 #[test]
 fn a_read_is_acknowledged_without_the_callers_help() {
     let served = Served::start(1 << 16, false);
-    let host = Host::new().unwrap();
+    let host = Host::builder().provider(RdmaProvider::Soft).build().unwrap();
     let namespace = served.open(&host);
     let packets = || host.provider_stats().iter().map(|stats| stats.packets_sent).sum::<u64>();
     // On a busy machine the driver's thread may be late for some reads; an acknowledgement that

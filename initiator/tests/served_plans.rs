@@ -47,7 +47,7 @@ impl Served {
             direct_io: Default::default(),
             nqn: Some(at.nqn),
             machine: None,
-            provider: ProviderChoice::Auto,
+            provider: ProviderChoice::Soft,
             cores: Cores::Count(1),
         });
         let target = Target::start(&config.unwrap()).unwrap();

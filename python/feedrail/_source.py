@@ -426,8 +426,8 @@ def open(
             numbers, `nvmf://host[:4420]/<nqn>/<name or nsid>` for one, or the path of a
             `manifest.json`, or a `Manifest`.
         provider: `"verbs"` for RDMA devices, `"soft"` for RoCE v2 over UDP sockets, `"shm"` for
-            shared memory with a target on this machine, `"auto"` for verbs where a device serves the
-            address and soft elsewhere.
+            shared memory with a target on this machine, `"auto"` for shared memory where the
+            target does that too, else verbs where a device serves the address and soft elsewhere.
         local_address: The IP address to connect from; that of the route if `None`.
         io_queues: I/O queues of a connection, each with `queue_entries` entries.
         io_timeout: Seconds that a range may be without progress.

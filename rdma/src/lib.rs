@@ -48,6 +48,6 @@ pub use memory::{
 };
 pub use provider::Provider;
 pub use roce_proto::Time;
-pub use select::{Choice, ProviderKind, SelectError, Selection, select};
+pub use select::{Choice, ProviderKind, SelectError, Selection, auto_shares_memory, select};
 pub use shm::Shm;
 pub use work::{Bind, Op, RecvWr, SendFlags, SendWr, Sge, Wc, WcOpcode, WcStatus};

@@ -6,13 +6,15 @@ use std::net::IpAddr;
 use std::path::Path;
 
 use crate::interface;
+use crate::soft;
 use crate::sysfs::{self, SysfsDevice, SysfsPort};
 use crate::verbs::{self, ServingPort, VerbsError};
 
 /// The provider that a user asks for.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum ProviderKind {
-    /// Verbs where a device serves the address, else soft.
+    /// Shared memory where [`auto_shares_memory`] allows it and the peer does it, else verbs where
+    /// a device serves the address, else soft.
     #[default]
     Auto,
     /// RDMA devices through libibverbs.
@@ -122,7 +124,14 @@ pub enum SelectError {
     NotLocal(IpAddr),
 }
 
-/// Chooses the provider for a local address.
+/// Whether `auto` shares memory with peers at an address, where they do: it is one of this machine,
+/// and the process has no faults of the soft provider to try.
+pub fn auto_shares_memory(address: IpAddr) -> bool {
+    let faults = std::env::var_os(soft::FAULTS_VARIABLE);
+    faults.is_none_or(|text| text.is_empty()) && interface::name_of(address).is_some()
+}
+
+/// Chooses the provider for a local address, which is never shared memory unless that is asked for.
 ///
 /// # Errors
 /// The provider that was asked for can not serve it.

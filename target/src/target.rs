@@ -46,6 +46,8 @@ pub struct Listening {
     pub provider: &'static str,
     /// The reason for that provider, for the log.
     pub reason: String,
+    /// Whether hosts on this machine may connect by shared memory instead.
+    pub shared_memory: bool,
 }
 
 /// Where a target was to listen and can not, though it does elsewhere.
@@ -217,12 +219,18 @@ fn listen(
     if let Some(error) = first_error.filter(|_| served.is_empty()) {
         return Err(error);
     }
+    // After all of them, so that it takes no other address the place.
+    let shared = match config.provider {
+        ProviderChoice::Auto => share_memory(assembly, config, served.keys().copied()),
+        ProviderChoice::Verbs | ProviderChoice::Soft | ProviderChoice::Shm => BTreeSet::new(),
+    };
     let (lost, kept): (Vec<_>, Vec<_>) = (assembly.associations.registry().ports().iter())
         .partition(|port| failed.contains_key(&port.id));
     let listening = |port: &Arc<Port>| {
         let Selection { choice, reason, .. } = served[&port.configured_address().ip()].clone();
-        let address = port.address();
-        Listening { port: Arc::clone(port), address, provider: choice.name(), reason }
+        let (address, provider) = (port.address(), choice.name());
+        let shared_memory = choice == Choice::Shm || shared.contains(&port.id);
+        Listening { port: Arc::clone(port), address, provider, reason, shared_memory }
     };
     let not_listening = |port: &Arc<Port>| {
         let address = port.configured_address();
@@ -258,6 +266,32 @@ fn add_device(
         Choice::Shm => assembly.add::<Shm>(open_shm(config, address)?)?,
     };
     Ok((selection, refused))
+}
+
+/// Listens in shared memory too, for hosts on this machine, as far as that is possible. Returns the
+/// ids of the ports where it does.
+fn share_memory(
+    assembly: &mut Assembly,
+    config: &Config,
+    addresses: impl Iterator<Item = IpAddr>,
+) -> BTreeSet<u16> {
+    let mut shared = BTreeSet::new();
+    for address in addresses.filter(|&address| rdma::auto_shares_memory(address)) {
+        let refused = open_shm(config, address)
+            .and_then(|device| Ok(assembly.add_beside::<Shm>(device)?))
+            .inspect_err(|error| {
+                tracing::warn!(%address, "hosts on this machine use the network: {error}");
+            });
+        let Ok(refused) = refused else { continue };
+        for error in &refused {
+            tracing::warn!(%address, "hosts on this machine use the network: {error}");
+        }
+        let ports = assembly.associations.registry().ports().iter();
+        let ports = ports.filter(|port| port.configured_address().ip() == address);
+        let is_refused = |id| refused.iter().any(|error| error.port_id == id);
+        shared.extend(ports.filter(|p| p.is_bound() && !is_refused(p.id)).map(|port| port.id));
+    }
+    shared
 }
 
 fn open_shm(config: &Config, address: IpAddr) -> Result<ShmDevice, StartError> {

@@ -39,6 +39,8 @@ fn counts_add_up() {
         "2",
         "--number-ios",
         "500",
+        "--provider",
+        "soft",
     ];
     let report = perf(&daemon, &options);
     let read = &report["results"]["read"];
@@ -125,7 +127,7 @@ fn connections_share_the_depth() {
     let (_folder, daemon, _) = serve(&[]);
     let before = daemon.stats()["connections_accepted"].as_u64().unwrap();
     let options = ["--number-ios", "100", "--iodepth", "8", "--connections", "4"];
-    let report = perf(&daemon, &options);
+    let report = perf(&daemon, &[&options[..], &["--provider", "soft"]].concat());
     assert_eq!(report["results"]["read"]["total_ios"], 100);
     assert!(report["results"]["wire"]["packets_sent"].as_u64().unwrap() >= 100, "{report}");
     let accepted = daemon.stats()["connections_accepted"].as_u64().unwrap() - before;

@@ -3,7 +3,7 @@
 use std::fs;
 use std::thread;
 
-use feedrail_initiator::ReadRange;
+use feedrail_initiator::{RdmaProvider, ReadRange};
 use feedrail_tests::process::{
     Bytes, Daemon, DaemonOptions, Vitals, empty_slice, eventually, host,
 };
@@ -48,7 +48,7 @@ impl Scene {
     fn visit(&self, first: usize, count: usize) {
         let mut connected = Vec::with_capacity(count);
         for number in 0..count {
-            let host = host().io_queues(IO_QUEUES).build().unwrap();
+            let host = host().provider(RdmaProvider::Soft).io_queues(IO_QUEUES).build().unwrap();
             let controller = self.daemon.connect(&host);
             assert_eq!(controller.limits().unwrap().io_queues, IO_QUEUES);
             let namespace = controller.namespace(Nsid(1)).wait().unwrap();

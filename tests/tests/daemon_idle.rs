@@ -3,6 +3,7 @@
 use std::fs;
 use std::time::Duration;
 
+use feedrail_initiator::RdmaProvider;
 use feedrail_tests::process::{Bytes, Daemon, host, pause};
 
 const KEEP_ALIVE_MS: u32 = 2_000;
@@ -10,12 +11,21 @@ const INTERVALS: u32 = 4;
 
 #[test]
 fn an_idle_host_stays_connected_at_little_cost() {
+    stay_idle(RdmaProvider::Soft);
+}
+
+#[test]
+fn an_idle_host_in_shared_memory_does_too() {
+    stay_idle(RdmaProvider::Shm);
+}
+
+fn stay_idle(provider: RdmaProvider) {
     let folder = tempfile::tempdir().unwrap();
     let path = folder.path().join("shard.bin");
     let content = Bytes::new(2).take(100_000);
     fs::write(&path, &content).unwrap();
     let daemon = Daemon::serving([path]);
-    let host = host().keep_alive_ms(KEEP_ALIVE_MS).build().unwrap();
+    let host = host().provider(provider).keep_alive_ms(KEEP_ALIVE_MS).build().unwrap();
     let namespace = daemon.open(&host);
     let before = daemon.vitals();
 

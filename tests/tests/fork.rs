@@ -6,7 +6,8 @@ use std::io::Write;
 use std::panic::{self, AssertUnwindSafe};
 
 use feedrail_initiator::{
-    Entry, ErrorKind, Grant, Host, Namespace, Outcome, PlanError, ReadRange, Region, Shards, Submit,
+    Entry, ErrorKind, Grant, Host, Namespace, Outcome, PlanError, RdmaProvider, ReadRange, Region,
+    Shards, Submit,
 };
 use feedrail_tests::process::{Bytes, Daemon, empty_slice, host as test_host};
 use nvme_proto::Nsid;
@@ -174,10 +175,19 @@ fn children_open_hosts_of_their_own() {
 
 #[test]
 fn a_child_drops_inherited_objects_without_packets() {
+    drop_inherited_objects(RdmaProvider::Soft);
+}
+
+#[test]
+fn a_child_drops_inherited_objects_without_messages_in_shared_memory() {
+    drop_inherited_objects(RdmaProvider::Shm);
+}
+
+fn drop_inherited_objects(provider: RdmaProvider) {
     let scene = Scene::new();
-    let host = test_host().build().unwrap();
+    let host = test_host().provider(provider).build().unwrap();
     let namespace = scene.daemon.open(&host);
-    let polled = test_host().polled().build().unwrap();
+    let polled = test_host().provider(provider).polled().build().unwrap();
     let other = scene.daemon.open(&polled);
     let mut inherited = Some((namespace.clone(), host.clone(), other.clone(), polled.clone()));
     for _ in 0..20 {

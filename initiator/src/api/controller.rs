@@ -64,11 +64,11 @@ impl Controller {
     ) -> Result<impl Future<Output = Result<Self, Error>> + Send + use<>, Error> {
         let target = Arc::new(target);
         let about = |error: Error| error.of_target(&target);
-        let engine = host.engine_for(target.address).map_err(about)?;
+        let (engine, devices) = host.engine_for(target.address).map_err(about)?;
         let (opened, reply) = promise(host.shared.process());
         let mut state = host.shared.lock()?;
         let connecting = state.engines[engine].connect(Arc::clone(&target), options, opened);
-        drop(state);
+        drop((state, devices));
         let Connecting { controller: key, scope } = connecting.map_err(about)?;
         let host = Arc::clone(host);
         let handle = Arc::new(ControllerHandle { host, engine, key, scope, target });

@@ -12,7 +12,7 @@ use crate::engine::namespace_identity::NamespaceIdentity;
 use crate::engine::reply::{Promise, Reply, promise};
 use crate::engine::shard_routes::TargetLoad;
 use crate::memory::bounce::CHUNK_BYTES;
-use crate::memory::region::ErasedScope;
+use crate::memory::region::CurrentScope;
 use crate::types::error::{Error, ErrorKind, SubsystemAddress};
 
 /// The state that the handles of a controller share.
@@ -20,7 +20,7 @@ pub(crate) struct ControllerHandle {
     pub(crate) host: Arc<Inner>,
     pub(crate) engine: usize,
     pub(crate) key: usize,
-    pub(crate) scope: Arc<dyn ErasedScope>,
+    pub(crate) scope: Arc<CurrentScope>,
     pub(crate) target: Arc<SubsystemAddress>,
 }
 

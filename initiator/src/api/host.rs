@@ -4,7 +4,7 @@ use std::fmt;
 use std::net::{IpAddr, SocketAddr};
 use std::os::fd::BorrowedFd;
 use std::str::FromStr;
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
 use nvme_proto::{HostId, HostNqn};
@@ -245,11 +245,8 @@ impl Host {
 
     /// Which providers it uses, and why: one line for each device.
     pub fn providers(&self) -> Vec<String> {
-        if self.inner.shared.is_forked() {
-            return Vec::new();
-        }
-        let devices = self.inner.devices.lock().unwrap_or_else(PoisonError::into_inner);
-        devices.reasons.clone()
+        let Ok(state) = self.inner.shared.lock() else { return Vec::new() };
+        state.reasons.iter().filter(|reason| !reason.is_empty()).cloned().collect()
     }
 }
 
@@ -394,7 +391,7 @@ impl HostBuilder {
         self.polled = true;
         let mut host = self.build_polled()?;
         let engine = HostEngine::<P>::new(device, host.inner.identity)?;
-        host.inner.shared.add(Box::new(engine))?;
+        host.inner.shared.add(Box::new(engine), String::new())?;
         let inner = Arc::get_mut(&mut host.inner).expect("nobody else has it yet");
         inner.fixed_device = true;
         if threaded && inner.can_wait() {

@@ -5,7 +5,7 @@ use std::collections::BTreeMap;
 use std::fmt;
 use std::mem;
 use std::net::{IpAddr, SocketAddr};
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::thread::{self, JoinHandle};
 
 use rdma::verbs::VerbsOptions;
@@ -13,6 +13,7 @@ use rdma::verbs::VerbsOptions;
 use crate::driver::SharedEngines;
 use crate::driver::provider::{self, OpenedDevice};
 use crate::engine::HostIdentity;
+use crate::engine::same_machine::NearTarget;
 use crate::types::error::Error;
 use crate::types::options::ControllerOptions;
 use crate::types::provider::RdmaProvider;
@@ -33,7 +34,9 @@ pub(crate) struct Inner {
 #[derive(Default)]
 pub(crate) struct OpenDevices {
     by_source: BTreeMap<IpAddr, usize>,
-    pub(crate) reasons: Vec<String>,
+    /// Each target on this machine has a device of its own where its provider is chosen anew for
+    /// each connection. One that is left is used for the next target.
+    by_target: BTreeMap<SocketAddr, usize>,
 }
 
 impl Inner {
@@ -51,27 +54,64 @@ impl Inner {
         self.shared.lock().is_ok_and(|state| state.engines.iter().all(|engine| engine.has_fds()))
     }
 
-    /// The core that reaches an address, opened if need be.
-    pub(crate) fn engine_for(&self, to: SocketAddr) -> Result<usize, Error> {
+    /// The core that reaches an address, opened if need be. It is for that address until the lock
+    /// is released; then for as long as it has a controller.
+    pub(crate) fn engine_for(
+        &self,
+        to: SocketAddr,
+    ) -> Result<(usize, MutexGuard<'_, OpenDevices>), Error> {
         drop(self.shared.lock()?);
+        let mut devices = self.devices.lock().unwrap_or_else(PoisonError::into_inner);
         if self.fixed_device {
-            return Ok(0);
+            return Ok((0, devices));
         }
         let source = match self.source {
             Some(source) => source,
             None => rdma::soft::local_address_for(to.ip())?,
         };
-        let mut devices = self.devices.lock().unwrap_or_else(PoisonError::into_inner);
-        if let Some(&engine) = devices.by_source.get(&source) {
+        let is_near = self.provider == RdmaProvider::Auto && rdma::auto_shares_memory(to.ip());
+        let engine = match is_near {
+            true => self.engine_for_near(
+                &mut devices,
+                NearTarget { address: to, source, verbs: self.verbs },
+            )?,
+            false => match devices.by_source.get(&source) {
+                Some(&engine) => engine,
+                None => {
+                    let opened = provider::open(self.provider, source, self.identity, self.verbs)?;
+                    let engine = self.add(source, opened)?;
+                    devices.by_source.insert(source, engine);
+                    engine
+                }
+            },
+        };
+        Ok((engine, devices))
+    }
+
+    fn engine_for_near(
+        &self,
+        devices: &mut OpenDevices,
+        target: NearTarget,
+    ) -> Result<usize, Error> {
+        if let Some(&engine) = devices.by_target.get(&target.address) {
             return Ok(engine);
         }
-        let OpenedDevice { engine, reason } =
-            provider::open(self.provider, source, self.identity, self.verbs)?;
-        tracing::info!(%source, %reason, "opened an RDMA device");
-        let engine = self.shared.add(engine)?;
-        devices.by_source.insert(source, engine);
-        devices.reasons.push(reason);
+        let cores = devices.by_target.values().copied();
+        let engine = match self.shared.retarget(cores, target) {
+            Some(engine) => {
+                devices.by_target.retain(|_, other| *other != engine);
+                engine
+            }
+            None => self.add(target.source, provider::open_local(target, self.identity)?)?,
+        };
+        devices.by_target.insert(target.address, engine);
         Ok(engine)
+    }
+
+    fn add(&self, source: IpAddr, opened: OpenedDevice) -> Result<usize, Error> {
+        let OpenedDevice { engine, reason } = opened;
+        tracing::info!(%source, %reason, "opened an RDMA device");
+        Ok(self.shared.add(engine, reason)?)
     }
 }
 

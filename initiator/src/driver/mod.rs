@@ -31,6 +31,7 @@ use crate::driver::wake_flag::WakeFlag;
 use crate::engine::plan_run::PlanRun;
 use crate::engine::plan_state::PlanState;
 use crate::engine::results::{Errands, Outbox, PlanKey, RangeFailover, RingKey};
+use crate::engine::same_machine::NearTarget;
 use crate::engine::shard_routes::{ShardPlace, TargetLoad};
 use crate::engine::{ErasedEngine, NextTurn, earliest};
 use crate::memory::plan_region::ClaimedMemory;
@@ -83,6 +84,8 @@ pub(crate) struct SharedEngines {
 /// The state that the lock protects.
 pub(crate) struct DriverState {
     pub(crate) engines: Vec<Box<dyn ErasedEngine>>,
+    /// Which provider each core has, and why, for a person; none for a device of the caller's.
+    pub(crate) reasons: Vec<String>,
     pub(crate) outbox: Outbox,
     /// Callers that drive or wait to.
     callers: usize,
@@ -114,6 +117,7 @@ impl SharedEngines {
             process: Process::current(),
             state: Mutex::new(DriverState {
                 engines: Vec::new(),
+                reasons: Vec::new(),
                 outbox: Outbox::default(),
                 callers: 0,
                 visits: 0,
@@ -159,14 +163,63 @@ impl SharedEngines {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Adds a core, and watches its descriptors.
-    pub(crate) fn add(&self, engine: Box<dyn ErasedEngine>) -> io::Result<usize> {
-        for fd in engine.fds() {
-            self.watch(fd, 0)?;
-        }
+    /// Adds a core, and watches its descriptors. `reason` says which provider it has, and why.
+    pub(crate) fn add(&self, engine: Box<dyn ErasedEngine>, reason: String) -> io::Result<usize> {
+        self.watch_engine(&*engine)?;
         let mut state = self.state();
         state.engines.push(engine);
+        state.reasons.push(reason);
         Ok(state.engines.len() - 1)
+    }
+
+    /// The number of one of these cores that serves another target from now on, if one is left.
+    pub(crate) fn retarget(
+        &self,
+        mut cores: impl Iterator<Item = usize>,
+        target: NearTarget,
+    ) -> Option<usize> {
+        let mut state = self.state();
+        cores.find(|&core| state.engines.get_mut(core).is_some_and(|it| it.retarget(target)))
+    }
+
+    fn watch_engine(&self, engine: &dyn ErasedEngine) -> io::Result<()> {
+        engine.fds().into_iter().try_for_each(|fd| self.watch(fd, 0))
+    }
+
+    /// Chooses the providers of attempts to connect that wait for it.
+    fn choose_paths(&self, state: &mut DriverState, now: Time) {
+        let DriverState { engines, reasons, .. } = state;
+        for (engine, reason) in engines.iter_mut().zip(reasons) {
+            let Some(change) = engine.path_change(now) else { continue };
+            let new = provider::open_path(&change.target, change.to).and_then(|(device, why)| {
+                let new = engine.moved_to(device)?;
+                Ok((new, why))
+            });
+            match new {
+                Ok((new, why)) => {
+                    tracing::info!(target = %change.target.address, reason = %why, "changed the RDMA provider");
+                    *reason = why;
+                    self.replace(engine, new);
+                }
+                Err(error) => {
+                    tracing::warn!(%error, "cannot change the RDMA provider");
+                    engine.keep_path();
+                }
+            }
+        }
+    }
+
+    /// Puts a core in the place of another one.
+    fn replace(&self, old: &mut Box<dyn ErasedEngine>, new: Box<dyn ErasedEngine>) {
+        for fd in old.fds() {
+            // A child of this process may have it open, so that its end would change nothing.
+            let _ = epoll::delete(&self.epoll, fd);
+        }
+        if let Err(error) = self.watch_engine(&*new) {
+            // Its timers still turn it.
+            tracing::warn!(%error, "cannot wait for a device");
+        }
+        *old = new;
     }
 
     fn watch(&self, fd: BorrowedFd<'_>, name: u64) -> io::Result<()> {
@@ -183,7 +236,11 @@ impl SharedEngines {
     pub(crate) fn turn(&self, now: Time) -> NextTurn {
         let (turn, errands) = {
             let Ok(mut state) = self.lock() else { return NextTurn::SleepUntil(None) };
-            let turn = state.turn(now);
+            let mut turn = state.turn(now);
+            if state.outbox.take_path_question() {
+                self.choose_paths(&mut state, now);
+                (turn, state.due) = (NextTurn::Busy, Some(now));
+            }
             (turn, state.take_errands())
         };
         if let Some(errands) = errands {

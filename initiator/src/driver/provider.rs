@@ -1,12 +1,14 @@
 //! Which RDMA provider serves an address.
 
+use std::io;
 use std::net::IpAddr;
 
 use rdma::shm::{Shm, ShmDevice, ShmOptions};
 use rdma::soft::{PortChoice, Soft, SoftDevice, SoftOptions};
 use rdma::verbs::{Verbs, VerbsDevice, VerbsOptions};
-use rdma::{Choice, select};
+use rdma::{Choice, Provider, ProviderKind, Selection, select};
 
+use crate::engine::same_machine::{AnyDevice, LocalPath, NearTarget, PathChoice};
 use crate::engine::{ErasedEngine, HostEngine, HostIdentity};
 use crate::types::error::{Error, ErrorKind};
 use crate::types::provider::RdmaProvider;
@@ -25,40 +27,87 @@ pub(crate) fn open(
     host: HostIdentity,
     options: VerbsOptions,
 ) -> Result<OpenedDevice, Error> {
-    let selection = select(provider.kind(), source).map_err(|error| refused(&error))?;
+    let (device, reason) = open_selected(provider.kind(), source, options)?;
+    Ok(OpenedDevice { engine: core_of(device, host, None)?, reason })
+}
+
+/// Opens a device for a target on this machine.
+pub(crate) fn open_local(target: NearTarget, host: HostIdentity) -> Result<OpenedDevice, Error> {
+    let (device, reason) = open_path(&target, target.path())?;
+    let engine = core_of(device, host, Some(PathChoice::new(target)))?;
+    Ok(OpenedDevice { engine, reason })
+}
+
+/// Opens the device for one of the ways to a target on this machine. Says which it is and why.
+pub(crate) fn open_path(
+    target: &NearTarget,
+    path: LocalPath,
+) -> Result<(AnyDevice, String), Error> {
+    match path {
+        LocalPath::Network => open_selected(ProviderKind::Auto, target.source, target.verbs),
+        LocalPath::SharedMemory => {
+            let reason = "the target is on this machine and shares memory".to_owned();
+            let selection = Selection { choice: Choice::Shm, reason, down: None };
+            Ok((open_device(&selection, target.source, target.verbs)?, selection.to_string()))
+        }
+    }
+}
+
+fn open_selected(
+    kind: ProviderKind,
+    source: IpAddr,
+    options: VerbsOptions,
+) -> Result<(AnyDevice, String), Error> {
+    let selection = select(kind, source).map_err(|error| refused(&error))?;
+    Ok((open_device(&selection, source, options)?, selection.to_string()))
+}
+
+fn open_device(
+    selection: &Selection,
+    source: IpAddr,
+    options: VerbsOptions,
+) -> Result<AnyDevice, Error> {
     // Opened again with the next attempt to connect, so nothing is lost by not opening it now.
     if let Some(down) = &selection.down {
         return Err(ErrorKind::Device(down.clone()).into());
     }
-    let engine = match selection.choice {
-        Choice::Verbs => open_verbs(source, host, options)?,
-        Choice::Soft => open_soft(source, host)?,
-        Choice::Shm => open_shm(source, host)?,
-    };
-    Ok(OpenedDevice { engine, reason: selection.to_string() })
+    Ok(match selection.choice {
+        Choice::Verbs => {
+            let device = VerbsDevice::open(source, options).map_err(|error| refused(&error))?;
+            AnyDevice::Verbs(device)
+        }
+        Choice::Soft => {
+            // A target on this machine needs the well-known port, and ours answers at any; foreign
+            // targets answer at the well-known port only.
+            let port = if source.is_loopback() { PortChoice::Ephemeral } else { PortChoice::Any };
+            let options = SoftOptions::new(source, port);
+            AnyDevice::Soft(SoftDevice::open(&options).map_err(|error| refused(&error))?)
+        }
+        Choice::Shm => {
+            let device = ShmDevice::open(&ShmOptions::new(source));
+            AnyDevice::Shm(device.map_err(|error| refused(&error))?)
+        }
+    })
 }
 
-fn open_verbs(
-    source: IpAddr,
+fn core_of(
+    device: AnyDevice,
     host: HostIdentity,
-    options: VerbsOptions,
+    choice: Option<PathChoice>,
 ) -> Result<Box<dyn ErasedEngine>, Error> {
-    let device = VerbsDevice::open(source, options).map_err(|error| refused(&error))?;
-    Ok(Box::new(HostEngine::<Verbs>::new(device, host)?))
+    Ok(match device {
+        AnyDevice::Verbs(device) => new_core::<Verbs>(device, host, choice)?,
+        AnyDevice::Soft(device) => new_core::<Soft>(device, host, choice)?,
+        AnyDevice::Shm(device) => new_core::<Shm>(device, host, choice)?,
+    })
 }
 
-fn open_soft(source: IpAddr, host: HostIdentity) -> Result<Box<dyn ErasedEngine>, Error> {
-    // A target on this machine needs the well-known port, and ours answers at any; foreign targets
-    // answer at the well-known port only.
-    let port = if source.is_loopback() { PortChoice::Ephemeral } else { PortChoice::Any };
-    let device =
-        SoftDevice::open(&SoftOptions::new(source, port)).map_err(|error| refused(&error))?;
-    Ok(Box::new(HostEngine::<Soft>::new(device, host)?))
-}
-
-fn open_shm(source: IpAddr, host: HostIdentity) -> Result<Box<dyn ErasedEngine>, Error> {
-    let device = ShmDevice::open(&ShmOptions::new(source)).map_err(|error| refused(&error))?;
-    Ok(Box::new(HostEngine::<Shm>::new(device, host)?))
+fn new_core<P: Provider>(
+    device: P::Device,
+    host: HostIdentity,
+    choice: Option<PathChoice>,
+) -> io::Result<Box<dyn ErasedEngine>> {
+    Ok(Box::new(HostEngine::<P>::new(device, host)?.for_target(choice)))
 }
 
 fn refused(error: &dyn std::error::Error) -> Error {

@@ -35,12 +35,19 @@ impl<P: Provider> HostEngine<P> {
             ControllerPhase::Live(since) => Some(now - since),
             _ => None,
         };
+        let was_attempt = matches!(controller.phase, ControllerPhase::Opening(_));
         self.disconnect(now, key, outbox);
+        let falls_back = self.falls_back(key, was_attempt, &cause);
         let controller = &mut self.controllers[key];
         if controller.closing {
             return self.forget(key, outbox);
         }
         if matches!(controller.phase, ControllerPhase::Dead(_)) {
+            return;
+        }
+        if falls_back {
+            tracing::info!(%cause, "no shared memory; the network is tried");
+            controller.phase = ControllerPhase::Resting(now);
             return;
         }
         if controller.opened.is_some() {
@@ -68,6 +75,13 @@ impl<P: Provider> HostEngine<P> {
             Some(lost) => self.fail_waiting(key, &lost, outbox),
             None => self.start_clocks(now, key),
         }
+    }
+
+    /// Ends an attempt to connect over the network, for one that shares memory.
+    pub(crate) fn leave_for_shared_memory(&mut self, now: Time, key: usize, outbox: &mut Outbox) {
+        self.disconnect(now, key, outbox);
+        self.reopen_path();
+        self.controllers[key].phase = ControllerPhase::Resting(now);
     }
 
     /// Takes the queues of an association down, and takes back what was in flight on them.

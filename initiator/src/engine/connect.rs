@@ -43,6 +43,9 @@ const READY_POLL: Duration = Duration::from_millis(20);
 impl<P: Provider> HostEngine<P> {
     /// Starts an attempt to connect.
     pub(crate) fn open(&mut self, now: Time, key: usize, outbox: &mut Outbox) {
+        if self.waits_for_path(outbox) {
+            return;
+        }
         let controller = &mut self.controllers[key];
         let chunk = controller.bounce.claim().expect("no association, so no chunk is in use");
         controller.phase = ControllerPhase::Opening(Opening {
@@ -160,6 +163,9 @@ impl<P: Provider> HostEngine<P> {
         let Some(queue) = queue.filter(|&queue| self.queues[queue as usize].conn() == conn) else {
             return;
         };
+        if self.queues[queue as usize].qid().is_admin() && self.should_share_memory(key) {
+            return self.leave_for_shared_memory(now, key, outbox);
+        }
         match ConnectAccept::parse(params.private_data.as_slice()) {
             None => {
                 let what = "the acceptance of the connection has no valid private data";
@@ -465,7 +471,8 @@ impl<P: Provider> HostEngine<P> {
         if let Some(opened) = controller.opened.take() {
             opened.keep(Ok(controller.limits), outbox);
         }
-        tracing::info!(target = %controller.target, cntlid = %controller.limits.cntlid, "connected");
+        let cntlid = controller.limits.cntlid;
+        tracing::info!(target = %controller.target, %cntlid, provider = P::NAME, "connected");
         self.begin_checks(now, key, outbox);
     }
 }

@@ -18,7 +18,7 @@ use crate::engine::reconnect_delay::Retries;
 use crate::engine::reply::Promise;
 use crate::engine::shard_routes::TargetLoad;
 use crate::memory::bounce::{BounceChunk, BouncePool};
-use crate::memory::region::RegistrationScope;
+use crate::memory::region::{CurrentScope, RegistrationScope};
 use crate::types::error::{Error, ErrorKind, SubsystemAddress, UnreachableCause};
 use crate::types::options::{Class, ControllerOptions};
 
@@ -74,6 +74,8 @@ pub(crate) struct ControllerState<P: Provider> {
     /// Of the queue pairs of all its associations, and of the memory that they may reach. Regions
     /// that outlive the controller learn from it that they need not be kept registered.
     pub(crate) scope: Arc<RegistrationScope<P>>,
+    /// Where its handles find that scope.
+    pub(crate) current_scope: Arc<CurrentScope>,
     pub(crate) keep_alive: KeepAlive,
     /// Whether ranges are read from it that have a choice.
     pub(crate) breaker: CircuitBreaker,
@@ -357,6 +359,81 @@ const HASTE: Duration = Duration::from_millis(50);
 impl<P: Provider> ControllerState<P> {
     /// Chunks of bounce memory: resident only as far as they are used.
     pub(crate) const CHUNKS: u16 = 128;
+
+    /// The same controller in a core of another provider, which has no connection yet.
+    pub(crate) fn moved<Q: Provider>(
+        self,
+        scope: Arc<RegistrationScope<Q>>,
+        bounce: BouncePool<Q>,
+    ) -> ControllerState<Q> {
+        let Self {
+            target,
+            options,
+            phase,
+            epoch,
+            queues,
+            next_queue,
+            limits,
+            announces_changes,
+            cc,
+            bounce: _,
+            scope: _,
+            current_scope,
+            keep_alive,
+            breaker,
+            retries,
+            outage,
+            opened,
+            namespaces,
+            checks,
+            ready,
+            runs,
+            turns,
+            in_flight,
+            background,
+            modified,
+            blocked,
+            delayed,
+            raw,
+            unchecked,
+            raw_expiry,
+            closing,
+        } = self;
+        current_scope.set(Arc::clone(&scope) as _);
+        ControllerState {
+            target,
+            options,
+            phase,
+            epoch,
+            queues,
+            next_queue,
+            limits,
+            announces_changes,
+            cc,
+            bounce,
+            scope,
+            current_scope,
+            keep_alive,
+            breaker,
+            retries,
+            outage,
+            opened,
+            namespaces,
+            checks,
+            ready,
+            runs,
+            turns,
+            in_flight,
+            background,
+            modified,
+            blocked,
+            delayed,
+            raw,
+            unchecked,
+            raw_expiry,
+            closing,
+        }
+    }
 
     pub(crate) fn is_live(&self) -> bool {
         matches!(self.phase, ControllerPhase::Live(_))

@@ -101,6 +101,13 @@ impl<P: Provider> HostEngine<P> {
     }
 }
 
+impl Fence {
+    /// The connection manager of its connections is gone: none of their ends will be confirmed.
+    pub(crate) fn forget_connections(&mut self) {
+        self.unconfirmed = vec![ConnId(u64::MAX)];
+    }
+}
+
 /// How long a target may believe in a connection on which it hears nothing. It looks once per
 /// timeout whether it heard anything, so it may be two timeouts after the last command that it
 /// sees; Linux rounds them up to seconds.

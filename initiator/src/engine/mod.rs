@@ -21,6 +21,7 @@ pub(crate) mod reconnect_delay;
 pub(crate) mod rejection;
 pub(crate) mod reply;
 pub(crate) mod results;
+pub(crate) mod same_machine;
 pub(crate) mod shard_routes;
 
 use std::io;
@@ -48,9 +49,10 @@ use crate::engine::ready_list::ReadyList;
 use crate::engine::reconnect_delay::Retries;
 use crate::engine::reply::Promise;
 use crate::engine::results::{Outbox, PlanKey, RingKey};
+use crate::engine::same_machine::{AnyDevice, NearTarget, PathChange, PathChoice};
 use crate::engine::shard_routes::TargetLoad;
 use crate::memory::bounce::BouncePool;
-use crate::memory::region::{ErasedScope, RegistrationScope};
+use crate::memory::region::{CurrentScope, ErasedScope, RegistrationScope};
 use crate::types::counters::HostCounters;
 use crate::types::error::{Error, ErrorKind, SubsystemAddress, UnreachableCause};
 use crate::types::options::ControllerOptions;
@@ -103,6 +105,14 @@ pub(crate) trait ErasedEngine: Send {
     ) -> Result<Connecting, Error>;
     /// Shuts a controller down from the next turn on, and forgets it.
     fn close(&mut self, controller: usize);
+    /// Has a core without controllers serve another target on this machine; false if it cannot.
+    fn retarget(&mut self, target: NearTarget) -> bool;
+    /// The change of the provider that an attempt to connect waits for, if it asked for one.
+    fn path_change(&mut self, now: Time) -> Option<PathChange>;
+    /// That change cannot be made: the attempt goes on without it.
+    fn keep_path(&mut self);
+    /// That change: the same core over another device. Of this one nothing is left.
+    fn moved_to(&mut self, device: AnyDevice) -> Result<Box<dyn ErasedEngine>, Error>;
     /// Whether nothing is connected or about to be.
     fn is_quiet(&self) -> bool;
     /// Queues a command for the next turn.
@@ -167,7 +177,7 @@ pub(crate) struct Connecting {
     /// As the core numbers them.
     pub(crate) controller: usize,
     /// Where memory is registered that its targets may reach.
-    pub(crate) scope: Arc<dyn ErasedScope>,
+    pub(crate) scope: Arc<CurrentScope>,
 }
 
 /// A device with its connections.
@@ -195,6 +205,8 @@ pub(crate) struct HostEngine<P: Provider> {
     /// When connection events are looked for next, unless something hints at one earlier.
     look_at_connections: Time,
     wcs: Vec<Wc>,
+    /// Where it is for a target on this machine: how its provider is chosen.
+    pub(crate) path: Option<PathChoice>,
     pub(crate) device: P::Device,
 }
 
@@ -241,8 +253,15 @@ impl<P: Provider> HostEngine<P> {
             next_expiry: None,
             look_at_connections: Time::ZERO,
             wcs: vec![Wc::default(); Self::BATCH],
+            path: None,
             device,
         })
+    }
+
+    /// The core of a target on this machine, which may change its provider between connections.
+    pub(crate) fn for_target(mut self, choice: Option<PathChoice>) -> Self {
+        self.path = choice;
+        self
     }
 
     /// Starts the clock for what came in since the last turn.
@@ -499,7 +518,11 @@ impl<P: Provider> ErasedEngine for HostEngine<P> {
         options: ControllerOptions,
         opened: Promise<ControllerLimits>,
     ) -> Result<Connecting, Error> {
+        if self.conns.is_empty() {
+            self.reopen_path();
+        }
         let scope = Arc::new(RegistrationScope::new(&self.device)?);
+        let current_scope = Arc::new(CurrentScope::new(Arc::clone(&scope) as _));
         let bounce = BouncePool::new(scope.device(), ControllerState::<P>::CHUNKS)?;
         let retries = Retries::new(&self.host.id, self.controllers.vacant_key());
         let controller = self.controllers.insert(ControllerState {
@@ -513,7 +536,8 @@ impl<P: Provider> ErasedEngine for HostEngine<P> {
             announces_changes: false,
             cc: Default::default(),
             bounce,
-            scope: Arc::clone(&scope),
+            scope,
+            current_scope: Arc::clone(&current_scope),
             keep_alive: KeepAlive::default(),
             breaker: Default::default(),
             retries,
@@ -535,7 +559,23 @@ impl<P: Provider> ErasedEngine for HostEngine<P> {
             closing: false,
         });
         self.agenda.mark_ready(controller);
-        Ok(Connecting { controller, scope })
+        Ok(Connecting { controller, scope: current_scope })
+    }
+
+    fn retarget(&mut self, target: NearTarget) -> bool {
+        self.retarget(target)
+    }
+
+    fn path_change(&mut self, now: Time) -> Option<PathChange> {
+        self.path_change(now)
+    }
+
+    fn keep_path(&mut self) {
+        self.keep_path();
+    }
+
+    fn moved_to(&mut self, device: AnyDevice) -> Result<Box<dyn ErasedEngine>, Error> {
+        self.moved_to(device)
     }
 
     fn close(&mut self, controller: usize) {

@@ -13,6 +13,7 @@ use crate::engine::range::Advance;
 use crate::engine::range_op::{NEVER, RangeDirection, RangeOp, Submission};
 use crate::engine::results::{Outbox, PlanKey, RangeCompletion, RangeService, ResultSink, RingKey};
 use crate::engine::{HostEngine, earliest};
+use crate::memory::region::{ErasedScope, Keys};
 use crate::types::error::{Error, ErrorKind};
 use crate::types::options::{BatchOptions, Class};
 
@@ -281,7 +282,17 @@ impl<P: Provider> HostEngine<P> {
             let target = &self.controllers[key].target;
             let admitted = self.controllers[key].namespace(route.namespace);
             let result = admitted.map(drop).map_err(|error| error.of_target(target));
-            let Some(slice) = outbox.destination(run.plan, entry.dst, entry.length) else { break };
+            let Some(mut slice) = outbox.destination(run.plan, entry.dst, entry.length) else {
+                break;
+            };
+            let keys = run.state.keys(route);
+            let scope = &self.controllers[key].scope;
+            let keys = match keys.scope == scope.id() {
+                true => Ok(keys),
+                // The provider has changed since the plan was submitted.
+                false => slice.keys(&**scope).map_err(|error| Error::from(error).of_target(target)),
+            };
+            let result = result.and(keys.as_ref().map(drop).map_err(Error::clone));
             if result.is_err() || entry.length == 0 {
                 let counters = &mut self.counters;
                 counters.ranges += u64::from(result.is_ok());
@@ -290,7 +301,7 @@ impl<P: Provider> HostEngine<P> {
                 outbox.complete(ResultSink::Plan(run.plan), completion, RangeService::default());
                 continue;
             }
-            let keys = run.state.keys(route);
+            let keys = keys.unwrap_or(Keys::NONE);
             let submission = Submission {
                 controller: key,
                 namespace: route.namespace,

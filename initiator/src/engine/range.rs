@@ -20,7 +20,7 @@ use crate::engine::range_op::{
 };
 use crate::engine::results::{Outbox, PlanKey, RangeCompletion, ResultSink, RingKey};
 use crate::engine::{HostEngine, earliest};
-use crate::memory::region::{Grant, Keys};
+use crate::memory::region::{ErasedScope, Grant, Keys};
 use crate::types::error::{Error, ErrorKind};
 use crate::types::options::Class;
 use crate::types::plan::Outcome;
@@ -55,7 +55,7 @@ impl<P: Provider> HostEngine<P> {
     pub(crate) fn submit_range(&mut self, mut submission: Submission, outbox: &mut Outbox) {
         // Told of only where nothing else is wrong.
         let keys = mem::replace(&mut submission.keys, Ok(Keys::NONE));
-        match self.admit(&submission, keys) {
+        match self.admit(&mut submission, keys) {
             Err(error) => {
                 self.counters.ranges_failed += 1;
                 let Submission { ring, token, slice, .. } = submission;
@@ -95,14 +95,11 @@ impl<P: Provider> HostEngine<P> {
     }
 
     /// Whether the range can be tried at all.
-    fn admit(&self, submission: &Submission, keys: io::Result<Keys>) -> Result<Keys, Error> {
-        let length = submission.slice.len() as u64;
+    fn admit(&self, submission: &mut Submission, keys: io::Result<Keys>) -> Result<Keys, Error> {
+        let (offset, length) = (submission.offset, submission.slice.len() as u64);
         let controller = self.controllers.get(submission.controller).ok_or(ErrorKind::Closed)?;
         let about = |error: Error, nsid| {
-            error
-                .of_target(&controller.target)
-                .of_namespace(nsid)
-                .of_range(submission.offset, length)
+            error.of_target(&controller.target).of_namespace(nsid).of_range(offset, length)
         };
         let attached = controller.namespace(submission.namespace)?;
         if let Some(error) = controller.refusal() {
@@ -116,6 +113,11 @@ impl<P: Provider> HostEngine<P> {
             let error = ErrorKind::Unsupported("the RDMA device has no memory windows");
             return Err(about(error.into(), attached.nsid));
         }
+        let keys = keys.and_then(|keys| match keys.scope == controller.scope.id() {
+            true => Ok(keys),
+            // The provider has changed since they were asked for.
+            false => submission.slice.keys(&*controller.scope),
+        });
         keys.map_err(|error| about(error.into(), attached.nsid))
     }
 

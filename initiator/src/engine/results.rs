@@ -80,6 +80,8 @@ pub(crate) struct Outbox {
     failovers: Vec<RangeFailover>,
     /// A controller was connected or lost: ranges that wait for one may be read from another.
     moved: bool,
+    /// An attempt to connect waits until its provider is chosen.
+    asks_for_path: bool,
 }
 
 /// A range of a plan that failed at one replica of its shard.
@@ -218,6 +220,16 @@ impl Outbox {
     /// Whether that has happened since it was asked last.
     pub(crate) fn take_move(&mut self) -> bool {
         std::mem::take(&mut self.moved)
+    }
+
+    /// An attempt to connect waits until its provider is chosen.
+    pub(crate) fn ask_for_path(&mut self) {
+        self.asks_for_path = true;
+    }
+
+    /// Whether one has begun to wait since it was asked last.
+    pub(crate) fn take_path_question(&mut self) -> bool {
+        std::mem::take(&mut self.asks_for_path)
     }
 
     pub(crate) fn has_failovers(&self) -> bool {

@@ -59,7 +59,7 @@ pub struct RegionSlice {
     grant: Grant,
     /// The keys it was used with last. A command that finds its keys here need not look at
     /// the region, nor take its lock.
-    known: Option<(ScopeId, Keys)>,
+    known: Option<Keys>,
 }
 
 impl RegionSlice {
@@ -304,10 +304,10 @@ impl RegionSlice {
     /// long.
     pub(crate) fn keys(&mut self, scope: &dyn ErasedScope) -> io::Result<Keys> {
         match self.known {
-            Some((known, keys)) if known == scope.id() => Ok(keys),
+            Some(keys) if keys.scope == scope.id() => Ok(keys),
             _ => {
                 let keys = scope.keys(&self.region)?;
-                self.known = Some((scope.id(), keys));
+                self.known = Some(keys);
                 Ok(keys)
             }
         }
@@ -411,23 +411,62 @@ impl<P: Provider> ErasedScope for RegistrationScope<P> {
     fn keys(&self, region: &HostMemory) -> io::Result<Keys> {
         // Before any lock is taken, which a thread of the parent's may have held when this process
         // was forked.
-        self.process
-            .check()
-            .map_err(|Forked| io::Error::other("the device is the parent process's"))?;
+        self.process.check().map_err(|Forked| parents_device())?;
         region.keys(self)
     }
+}
+
+/// The scope of a controller as its handles see it: another one once its provider has changed.
+pub(crate) struct CurrentScope {
+    /// Of `scope`, without its lock.
+    id: AtomicU64,
+    scope: Mutex<Arc<dyn ErasedScope>>,
+    process: Process,
+}
+
+impl CurrentScope {
+    pub(crate) fn new(scope: Arc<dyn ErasedScope>) -> Self {
+        let id = AtomicU64::new(scope.id().0);
+        Self { id, scope: Mutex::new(scope), process: Process::current() }
+    }
+
+    /// From now on it is another one.
+    pub(crate) fn set(&self, scope: Arc<dyn ErasedScope>) {
+        let mut current = self.scope.lock().unwrap_or_else(PoisonError::into_inner);
+        self.id.store(scope.id().0, Ordering::Relaxed);
+        *current = scope;
+    }
+}
+
+impl ErasedScope for CurrentScope {
+    /// What was registered in one that is not current any more is registered anew by the core.
+    fn id(&self) -> ScopeId {
+        ScopeId(self.id.load(Ordering::Relaxed))
+    }
+
+    fn keys(&self, region: &HostMemory) -> io::Result<Keys> {
+        // Before the lock, which a thread of the parent's may have held.
+        self.process.check().map_err(|Forked| parents_device())?;
+        let scope = Arc::clone(&self.scope.lock().unwrap_or_else(PoisonError::into_inner));
+        scope.keys(region)
+    }
+}
+
+fn parents_device() -> io::Error {
+    io::Error::other("the device is the parent process's")
 }
 
 /// The keys of a region in one domain.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Keys {
+    pub(crate) scope: ScopeId,
     pub(crate) lkey: u32,
     pub(crate) rkey: u32,
 }
 
 impl Keys {
     /// The keys of no region: both are zero.
-    pub(crate) const NONE: Self = Self { lkey: 0, rkey: 0 };
+    pub(crate) const NONE: Self = Self { scope: ScopeId(u64::MAX), lkey: 0, rkey: 0 };
 }
 
 /// Memory and its registrations. The owner is dropped only after all devices have forgotten the
@@ -451,8 +490,8 @@ impl HostMemory {
             return Ok(found.keys);
         }
         let region = self.register::<P>(&scope.device)?;
-        let keys = Keys { lkey: region.lkey(), rkey: region.rkey() };
         let (scope, alive) = (scope.id, Arc::downgrade(&scope.alive));
+        let keys = Keys { scope, lkey: region.lkey(), rkey: region.rkey() };
         let (process, region) = (Process::current(), Box::new(TypedRegion::<P>(region)));
         registrations.all.push(Registration { scope, alive, keys, process, region });
         Ok(keys)
@@ -671,8 +710,8 @@ mod tests {
     fn memory_that_stays_registered_is_not_freed() {
         let (released, alive) = (Arc::new(AtomicUsize::new(0)), Arc::new(()));
         let refusing = |slice: &RegionSlice| {
-            let keys = Keys { lkey: 1, rkey: 1 };
             let (scope, alive) = (ScopeId(u64::MAX), Arc::downgrade(&alive));
+            let keys = Keys { scope, lkey: 1, rkey: 1 };
             let (process, region) = (Process::current(), Box::new(Refuses));
             let refusal = Registration { scope, alive, keys, process, region };
             slice.region.registrations.write().unwrap().all.push(refusal);

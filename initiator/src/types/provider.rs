@@ -4,7 +4,8 @@
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum RdmaProvider {
-    /// Verbs where a device serves the address, else soft.
+    /// Shared memory where the target is on this machine and shares it with us, else verbs where a
+    /// device serves the address, else soft. Chosen for each connection anew.
     #[default]
     Auto,
     /// RDMA devices through libibverbs.

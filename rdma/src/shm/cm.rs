@@ -231,6 +231,8 @@ impl ShmCm {
             Incoming::Message((message, offer)) if message.kind == CmMessageKind::Request => {
                 ShmLink::accept(offer).map(|link| (message, link))
             }
+            // It only wanted to know whether somebody listens.
+            Incoming::End => Err(io::ErrorKind::UnexpectedEof.into()),
             _ => Err(io::Error::new(io::ErrorKind::InvalidData, "it sent no request")),
         };
         let Some(ShmEndpoint::Silent { socket, listener, .. }) = self.sockets.remove(&conn) else {
@@ -239,6 +241,7 @@ impl ShmCm {
         self.silent -= 1;
         match request {
             Ok((message, link)) => self.request(conn, listener, socket, &message, link),
+            Err(error) if error.kind() == io::ErrorKind::UnexpectedEof => {}
             Err(error) => tracing::warn!(%error, "a connection to shared memory was refused"),
         }
     }
@@ -282,7 +285,7 @@ impl ShmCm {
             match socket::receive(socket.as_fd()) {
                 Incoming::Nothing => return,
                 Incoming::Message(message) => self.handle(conn, &message),
-                Incoming::End => {
+                Incoming::End | Incoming::Nonsense => {
                     self.connection(conn).ok().and_then(|connection| connection.socket.take());
                     return self.lose(conn);
                 }

@@ -30,6 +30,18 @@ mod work_limits;
 #[cfg(test)]
 mod tests;
 
+use std::io;
+use std::net::SocketAddr;
+
 pub use cm::ShmCm;
 pub use device::{Shm, ShmDevice, ShmOptions};
 pub use group::{ShmGroup, ShmGroupHandle, ShmNewQp};
+
+/// Looks whether a process of our user or of root listens at an address, without waiting.
+///
+/// # Errors
+/// [`io::ErrorKind::ConnectionRefused`] when none does, [`io::ErrorKind::PermissionDenied`] when
+/// the listener is somebody else's, else the error of the system call.
+pub fn probe(address: SocketAddr) -> io::Result<()> {
+    socket::probe(address)
+}

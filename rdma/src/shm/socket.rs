@@ -29,8 +29,10 @@ pub(super) enum Incoming<M> {
     Message(M),
     /// Nothing has come yet.
     Nothing,
-    /// The peer has closed, or sent what is no message.
+    /// The peer has closed.
     End,
+    /// The peer sent what is no message.
+    Nonsense,
 }
 
 /// A socket that listens for connections to an address.
@@ -74,6 +76,18 @@ pub(super) fn connect(address: SocketAddr) -> io::Result<OwnedFd> {
     Ok(socket)
 }
 
+/// Whether a listener has the address that may share memory with us. It hears a connection that
+/// ends at once.
+///
+/// # Errors
+/// As [`connect`], except that a listener with too many connections is one.
+pub(super) fn probe(address: SocketAddr) -> io::Result<()> {
+    match connect(address) {
+        Err(error) if error.kind() == io::ErrorKind::WouldBlock => Ok(()),
+        result => result.map(drop),
+    }
+}
+
 /// Sends a message. Only a peer that reads nothing can have it fail.
 pub(super) fn send(socket: BorrowedFd<'_>, message: &ShmCmMessage) -> io::Result<()> {
     let (bytes, count) = message.encode();
@@ -103,9 +117,10 @@ pub(super) fn receive(socket: BorrowedFd<'_>) -> Incoming<ShmCmMessage> {
     // One byte more than any message has, so that a longer one is none.
     let mut bytes = [0u8; MAX_MESSAGE_BYTES + 1];
     match rustix::net::recv(socket, &mut bytes, RecvFlags::DONTWAIT) {
+        Ok((0, _)) => Incoming::End,
         Ok((count, _)) => match ShmCmMessage::parse(&bytes[..count.min(bytes.len())]) {
             Some(message) => Incoming::Message(message),
-            None => Incoming::End,
+            None => Incoming::Nonsense,
         },
         Err(Errno::AGAIN | Errno::INTR) => Incoming::Nothing,
         Err(_) => Incoming::End,
@@ -137,7 +152,8 @@ pub(super) fn receive_request(socket: BorrowedFd<'_>) -> Incoming<(ShmCmMessage,
         (Some(message), Some(memory), Some(bell), None) => {
             Incoming::Message((message, LinkOffer { memory, bell }))
         }
-        _ => Incoming::End,
+        (None, None, None, None) if count == 0 => Incoming::End,
+        _ => Incoming::Nonsense,
     }
 }
 
@@ -206,7 +222,7 @@ mod tests {
         send_request(theirs.as_fd(), &request(), &offer).unwrap();
         assert!(matches!(receive_request(ours.as_fd()), Incoming::Message(_)));
         send(theirs.as_fd(), &request()).unwrap();
-        assert!(matches!(receive_request(ours.as_fd()), Incoming::End));
+        assert!(matches!(receive_request(ours.as_fd()), Incoming::Nonsense));
     }
 
     #[test]
@@ -215,7 +231,19 @@ mod tests {
         let (mut bytes, _) = request().encode();
         let long = [&mut bytes[..], &mut [0; 100]].concat();
         rustix::net::send(&theirs, &long, MessageFlags::empty()).unwrap();
-        assert!(matches!(receive(ours.as_fd()), Incoming::End));
+        assert!(matches!(receive(ours.as_fd()), Incoming::Nonsense));
+    }
+
+    #[test]
+    fn a_listener_is_found_by_its_address() {
+        let address: SocketAddr = "127.0.0.94:4420".parse().unwrap();
+        assert_eq!(probe(address).unwrap_err().kind(), io::ErrorKind::ConnectionRefused);
+        let listener = listen(address).unwrap();
+        probe(address).unwrap();
+        let heard = accept(listener.as_fd()).unwrap().unwrap();
+        assert!(matches!(receive_request(heard.as_fd()), Incoming::End));
+        drop(listener);
+        assert!(probe(address).is_err());
     }
 
     #[test]

@@ -65,7 +65,7 @@ impl Config {
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, serde::Deserialize, clap::ValueEnum)]
 #[serde(rename_all = "lowercase")]
 pub enum ProviderChoice {
-    /// Verbs where a usable device routes to the address, else soft.
+    /// Verbs where a usable device routes to the address, else soft; and shared memory beside it.
     #[default]
     Auto,
     /// libibverbs: RDMA NICs and `rdma_rxe`.

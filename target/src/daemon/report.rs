@@ -39,7 +39,7 @@ impl StdoutReport {
             let port = &listening.port;
             tracing::info!(
                 address = %listening.address, provider = listening.provider, reason = listening.reason,
-                "listening"
+                shared_memory = listening.shared_memory, "listening"
             );
             for subsystem in port.subsystems() {
                 self.say(&json!({
@@ -47,6 +47,7 @@ impl StdoutReport {
                     "address": listening.address.to_string(),
                     "provider": listening.provider,
                     "reason": listening.reason,
+                    "shared_memory": listening.shared_memory,
                     "nqn": subsystem.nqn.as_str(),
                     "namespaces": subsystem.namespaces().len(),
                     "port_id": port.id,

@@ -10,6 +10,7 @@ use crate::controller::Associations;
 use crate::core_context::pool::{PoolMemory, PoolPlan};
 use crate::doorbell::Doorbell;
 use crate::inventory::Registry;
+use crate::inventory::port::Port;
 use crate::poll_group::{PollGroup, PollGroupBuilder, StopRequest};
 use crate::transport::rdma::{DeviceParts, RdmaReception, RdmaTransport};
 use crate::transport::{Reception, Transport};
@@ -93,6 +94,33 @@ impl Assembly {
         P::Group: Send,
         P::Cm: Send,
     {
+        self.add_for::<P>(device, |_| true)
+    }
+
+    /// Adds a device beside the one that serves its address, and listens on the ports where that
+    /// one does. Otherwise as [`Assembly::add`].
+    ///
+    /// # Errors
+    /// The same as those of [`Assembly::add`].
+    pub(crate) fn add_beside<P>(&mut self, device: P::Device) -> Result<Vec<ListenError>, AddError>
+    where
+        P: Provider,
+        P::Group: Send,
+        P::Cm: Send,
+    {
+        self.add_for::<P>(device, Port::is_bound)
+    }
+
+    fn add_for<P>(
+        &mut self,
+        device: P::Device,
+        is_wanted: fn(&Port) -> bool,
+    ) -> Result<Vec<ListenError>, AddError>
+    where
+        P: Provider,
+        P::Group: Send,
+        P::Cm: Send,
+    {
         let index = self.receptions.len();
         if index >= PollGroup::MAX_TRANSPORTS {
             return Err(AddError::TooMany);
@@ -112,7 +140,7 @@ impl Assembly {
         let associations = Arc::clone(&self.associations);
         let reception = RdmaReception::new(parts, ports, associations).map_err(refused)?;
         let mut reception: Box<dyn Reception> = Box::new(reception);
-        let failed = self.listen(&mut *reception)?;
+        let failed = self.listen(&mut *reception, is_wanted)?;
         self.receptions.push(reception);
         for (seed, transport) in self.seeds.iter_mut().zip(transports) {
             seed.transports.push(transport);
@@ -120,13 +148,18 @@ impl Assembly {
         Ok(failed)
     }
 
-    /// Listens on the ports with the address of a device; an error only if all of them fail.
-    fn listen(&self, reception: &mut dyn Reception) -> Result<Vec<ListenError>, ListenError> {
+    /// Listens on the wanted ports with the address of a device; an error only if all of them fail.
+    fn listen(
+        &self,
+        reception: &mut dyn Reception,
+        is_wanted: fn(&Port) -> bool,
+    ) -> Result<Vec<ListenError>, ListenError> {
         let ip = reception.local_ip();
         let mut failed = Vec::new();
         let mut listening = false;
         let ports = self.associations.registry().ports().iter();
-        for port in ports.filter(|port| port.configured_address().ip() == ip) {
+        let ports = ports.filter(|port| port.configured_address().ip() == ip && is_wanted(port));
+        for port in ports {
             match reception.listen(Arc::clone(port)) {
                 Ok(_) => listening = true,
                 Err(error) => {

@@ -147,7 +147,8 @@ impl Registry {
         if slot >= MAX_NAMESPACES {
             return Err(ExportError::TooMany.into());
         }
-        let namespace = export::open_one(slot, *next_serial, &config, new.bdev, new.opened, &files)?;
+        let namespace =
+            export::open_one(slot, *next_serial, &config, new.bdev, new.opened, &files)?;
         if config.writable && ProtectionFile::open(&self.state_dir, nqn)?.contains(config.uuid) {
             namespace.protect(true);
         }

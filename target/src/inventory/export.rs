@@ -181,15 +181,8 @@ impl Registry {
         let port = |port| Arc::new(Port::new(port, &subsystems));
         let ports = config.ports.iter().map(port).collect();
         let (limits, state_dir) = (config.limits.clone(), config.state_dir.clone());
-        let parts = RegistryParts {
-            limits,
-            ports,
-            subsystems,
-            publication,
-            state_dir,
-            cache_room,
-            keeper,
-        };
+        let parts =
+            RegistryParts { limits, ports, subsystems, publication, state_dir, cache_room, keeper };
         Self::new(parts, lists)
     }
 }

@@ -44,6 +44,11 @@ impl Port {
         let _ = self.bound.set(address);
     }
 
+    /// Whether it is listened on.
+    pub(crate) fn is_bound(&self) -> bool {
+        self.bound.get().is_some()
+    }
+
     /// The address that hosts connect to.
     pub fn address(&self) -> SocketAddr {
         *self.bound.get().unwrap_or(&self.configured)

@@ -5,7 +5,7 @@ use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::thread::{self, JoinHandle};
 use std::time::Duration;
 
-use feedrail_initiator::{Host, Namespace, ReadRange, WriteRange};
+use feedrail_initiator::{Host, Namespace, RdmaProvider, ReadRange, WriteRange};
 
 use crate::process::{Bytes, Daemon, empty_slice, host, slice_of};
 
@@ -48,7 +48,9 @@ impl Bystander {
     /// # Panics
     /// If there is no device for it.
     pub fn host() -> Host {
-        let host = host().io_queues(IO_QUEUES).loss_timeout(PATIENCE).io_timeout(PATIENCE);
+        // It is to share the device with the others.
+        let host = host().provider(RdmaProvider::Soft).io_queues(IO_QUEUES);
+        let host = host.loss_timeout(PATIENCE).io_timeout(PATIENCE);
         host.build().expect("a host can be made")
     }
 

@@ -88,6 +88,8 @@ fn hot_files_are_read_from_the_page_cache() {
                 CachePolicy::Use | CachePolicy::WhileRoom(_) => (BLOCK as u64, 0),
             };
             assert_eq!((cached, from_medium), expected, "{cache:?} {}", opened.access);
+            let files = if opened.access == IoMode::CachedReads { 2 } else { 1 };
+            assert_eq!(opened.files.len(), files, "those that leave the rings with it");
         }
     }
 }

@@ -406,7 +406,8 @@ impl<P: Provider> Reception for RdmaReception<P> {
     }
 
     fn listen(&mut self, port: Arc<Port>) -> Result<SocketAddr, CmError> {
-        let wanted = port.configured_address();
+        // Where another device listens already, its address.
+        let wanted = port.address();
         let listener = self.cm.listen(wanted, &ConnOptions::default())?;
         let address = self.cm.local_addr(listener).unwrap_or(wanted);
         port.set_address(address);
