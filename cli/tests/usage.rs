@@ -22,6 +22,7 @@ fn help_shows_every_command_and_examples() {
         "bench-loader",
         "index",
         "manifest",
+        "target",
         "demo",
     ] {
         assert!(text.contains(command), "{command}: {text}");
@@ -30,7 +31,7 @@ fn help_shows_every_command_and_examples() {
         assert!(help.contains(&format!("Examples:\n  feedrail {command}")), "{command}: {help}");
     }
     assert!(text.contains("Examples:"));
-    assert!(!text.contains("  target "), "the daemon in disguise is nobody's command");
+    assert!(!text.contains("target-process"), "the daemon of demos is nobody's command");
 }
 
 #[test]
@@ -41,6 +42,7 @@ fn long_help_explains_each_command() {
         ("perf", "Options are fio's"),
         ("bench-loader", "computing is a sleep"),
         ("list", "Length and name are exact"),
+        ("target", "which only its own user and root may use"),
         ("doctor", "4 the worst finding is an error"),
         ("index", "Shards are numbered in the order of the arguments"),
         ("manifest", "Shards of one name are replicas of one shard"),

@@ -114,7 +114,8 @@ impl<F: Fabric> RoceGroup<F> {
     fn watch_for_room(&mut self) {
         let Some(wire) = &self.wire else { return };
         let wanted = wire.awaiting_room();
-        let changed = wanted.difference(std::mem::replace(&mut self.awaiting_room, wanted));
+        let changed =
+            wanted.symmetric_difference(std::mem::replace(&mut self.awaiting_room, wanted));
         let Some(sleep) = &self.sleep else { return };
         for sender in changed.iter() {
             let fds = [wire.receiver(), wire.sender(sender)];

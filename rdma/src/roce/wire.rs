@@ -126,7 +126,7 @@ impl SenderSet {
 
     /// Those that are in one of the two sets alone.
     #[must_use]
-    pub fn difference(self, other: Self) -> Self {
+    pub fn symmetric_difference(self, other: Self) -> Self {
         Self(self.0 ^ other.0)
     }
 
@@ -286,6 +286,6 @@ mod tests {
         let mut first = SenderSet::default();
         first.insert(SenderIndex::FIRST);
         assert_eq!(set.or(first), set);
-        assert!(!set.difference(first).contains(SenderIndex::FIRST));
+        assert!(!set.symmetric_difference(first).contains(SenderIndex::FIRST));
     }
 }

@@ -100,7 +100,7 @@ pub(super) struct CacheShare {
 }
 
 impl CacheShare {
-    /// As [`CacheRoom::is_open`].
+    /// Whether the memory of all files that have room is still there.
     pub(super) fn is_open(&self) -> bool {
         self.room.is_open()
     }
