@@ -8,6 +8,15 @@ pub(crate) enum MediumKind {
     Null,
     Memory,
     File,
+    /// A file that is only read and fits the memory.
+    HotFile,
+}
+
+/// The provider between target and host.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum BenchProvider {
+    Soft,
+    Shm,
 }
 
 /// The commands of a host.
@@ -32,6 +41,7 @@ pub(crate) enum BenchSide {
 }
 
 impl MediumKind {
+    /// Those that have every load.
     pub(crate) const ALL: [Self; 3] = [Self::Null, Self::Memory, Self::File];
 
     pub(crate) fn name(self) -> &'static str {
@@ -39,6 +49,7 @@ impl MediumKind {
             Self::Null => "null",
             Self::Memory => "memory",
             Self::File => "file",
+            Self::HotFile => "hot-file",
         }
     }
 
@@ -48,6 +59,24 @@ impl MediumKind {
             Self::Null => 1,
             Self::Memory => 2,
             Self::File => 3,
+            Self::HotFile => 4,
+        }
+    }
+}
+
+impl BenchProvider {
+    pub(crate) fn name(self) -> &'static str {
+        match self {
+            Self::Soft => "soft",
+            Self::Shm => "shm",
+        }
+    }
+
+    /// The section of its figures.
+    pub(crate) fn section(self) -> &'static str {
+        match self {
+            Self::Soft => "us",
+            Self::Shm => "shm",
         }
     }
 }
@@ -73,6 +102,9 @@ impl Load {
     pub(crate) const fn new(pattern: &'static str, block_bytes: u32, depth: u32) -> Self {
         Self { pattern, block_bytes, depth, connections: 1, queues: 1, threads: 1, beside: None }
     }
+
+    /// That of a file in memory.
+    pub(crate) const HOT: Self = Self::new("randread", 4 << 10, 32);
 
     /// Those of every backend.
     pub(crate) const ALL: [Self; 9] = [

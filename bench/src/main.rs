@@ -20,24 +20,22 @@ mod network;
 mod process;
 mod readme;
 mod results;
+mod ring;
 mod served;
 mod table;
 mod udp;
 mod verdict;
 
-use std::fs::File;
-use std::io::Write;
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 use std::time::Duration;
 
-use anyhow::{Context, Result, ensure};
+use anyhow::{Result, ensure};
 use clap::{Parser, ValueEnum};
-use feedrail_tests::process::Bytes;
 
 use crate::figures::Figures;
 use crate::fio::BufferPages;
-use crate::load::{Load, MediumKind};
+use crate::load::{BenchProvider, Load, MediumKind};
 use crate::machine::MachineInfo;
 use crate::results::{KeptResults, Results};
 use crate::served::Served;
@@ -89,6 +87,8 @@ enum BenchSection {
     Ceilings,
     /// Target and initiator over soft
     Us,
+    /// Target and initiator in shared memory
+    Shm,
     /// What a data loader asks for: a cold file, small reads beside large ones, plans given up
     Loader,
     /// Target logic alone, idle CPU, memory, time to start
@@ -105,6 +105,7 @@ impl BenchSection {
         match self {
             Self::Ceilings => "ceilings",
             Self::Us => "us",
+            Self::Shm => "shm",
             Self::Loader => "loader",
             Self::Cost => "cost",
             Self::Lab => "lab",
@@ -177,7 +178,7 @@ impl Options {
             results.figures.keep_section(section.name(), &earlier.figures);
         }
         if !self.wants_loads() {
-            for section in [BenchSection::Ceilings, BenchSection::Us] {
+            for section in [BenchSection::Ceilings, BenchSection::Us, BenchSection::Shm] {
                 results.figures.keep_section(section.name(), &earlier.figures);
             }
             results.machine = earlier.machine;
@@ -197,7 +198,8 @@ impl Options {
 
     /// Whether loads are measured: the ceilings or ours.
     fn wants_loads(&self) -> bool {
-        self.wants(BenchSection::Ceilings) || self.wants(BenchSection::Us)
+        let sections = [BenchSection::Ceilings, BenchSection::Us, BenchSection::Shm];
+        sections.into_iter().any(|section| self.wants(section))
     }
 
     fn runs(&self) -> u32 {
@@ -233,11 +235,11 @@ impl Options {
             // Beside our own loads on the same file, so that both see the disk in the same mood.
             let served = self
                 .wants(BenchSection::Us)
-                .then(|| Served::start(folder.path(), &file))
+                .then(|| Served::start(folder.path(), &file, BenchProvider::Soft))
                 .transpose()?;
             if self.wants(BenchSection::Loader) {
                 progress("loader", "plans, and batches from a cold file");
-                let target = Served::start(folder.path(), &file)?;
+                let target = Served::start(folder.path(), &file, BenchProvider::Soft)?;
                 loader::measure(&target, &file, 15 * self.seconds(), figures)?;
             }
             for load in Load::ALL {
@@ -253,8 +255,14 @@ impl Options {
                     progress("us", &load.name());
                     served.measure(MediumKind::Null, &load, self.seconds(), figures)?;
                 }
+                progress("us", "a file in memory");
+                served.measure_hot(self.seconds(), figures)?;
             }
             drop(served);
+            if self.wants(BenchSection::Shm) {
+                let served = Served::start(folder.path(), &file, BenchProvider::Shm)?;
+                self.measure_shm(&served, figures)?;
+            }
             if self.wants(BenchSection::Cost) {
                 progress("cost", "target logic alone");
                 logic::measure(figures)?;
@@ -300,6 +308,31 @@ impl Options {
         Ok(())
     }
 
+    /// The rings of a load are measured right before it.
+    fn measure_shm(&self, served: &Served, figures: &mut Figures) -> Result<()> {
+        let time = Duration::from_secs(self.seconds().into());
+        for load in Load::ALL {
+            if load.pattern == "randread" {
+                progress("shm", &format!("rings, {}", load.name()));
+                let rate =
+                    ring::command_rate(load.block_bytes as usize, load.depth.into(), time / 4);
+                let name = format!("shm/ring/{}", load.name());
+                figures.add(format!("{name}/iops"), rate);
+                figures.add(format!("{name}/bytes_per_second"), rate * f64::from(load.block_bytes));
+            }
+            for backend in MediumKind::ALL {
+                progress("shm", &format!("{}, {}", backend.name(), load.name()));
+                served.measure(backend, &load, self.seconds(), figures)?;
+            }
+        }
+        for load in Load::CONNECTIONS {
+            progress("shm", &load.name());
+            served.measure(MediumKind::Null, &load, self.seconds(), figures)?;
+        }
+        progress("shm", "a file in memory");
+        served.measure_hot(self.seconds(), figures)
+    }
+
     /// The file that is exported, with bytes that are really there: reading holes costs nothing.
     fn prepare_file(&self) -> Result<PathBuf> {
         const BYTES: u64 = 1 << 30;
@@ -311,12 +344,7 @@ impl Options {
         if let Some(folder) = path.parent() {
             std::fs::create_dir_all(folder)?;
         }
-        let mut file = File::create(&path).with_context(|| path.display().to_string())?;
-        const BLOCK_BYTES: usize = 1 << 20;
-        for seed in 0..BYTES / BLOCK_BYTES as u64 {
-            file.write_all(&Bytes::new(seed).take(BLOCK_BYTES))?;
-        }
-        file.sync_all()?;
+        served::write_file(&path, BYTES)?;
         Ok(path.canonicalize()?)
     }
 }

@@ -1,38 +1,49 @@
-//! Us: a daemon on one core, `feedrail perf` on the other, over the soft provider.
+//! Us: a daemon on one core, `feedrail perf` on the other, over the soft provider or in shared
+//! memory.
 
+use std::fs::File;
+use std::io::Write;
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
 use anyhow::{Context, Result, anyhow, ensure};
 use feedrail_initiator::SubsystemAddress;
 use feedrail_tests::process::{
-    Daemon, DaemonOptions, binary, loopback_address, write_configuration,
+    Bytes, Daemon, DaemonOptions, binary, loopback_address, write_configuration,
 };
 use serde_json::Value;
 
 use crate::cores::{HOST_CORE, TARGET_CORE, pinned};
 use crate::figures::Figures;
-use crate::load::{Load, MediumKind};
+use crate::load::{BenchProvider, Load, MediumKind};
 use crate::neighbour::Neighbour;
 use crate::process::cpu_seconds;
 
 /// More than the deepest load, so that the queue is no limit.
 const QUEUE_ENTRIES: u16 = 512;
+/// As much as the namespace in memory has.
+const HOT_FILE_BYTES: u64 = 256 << 20;
 
 /// A target with a namespace of each backend.
 pub(crate) struct Served {
     daemon: Daemon,
+    provider: BenchProvider,
 }
 
 impl Served {
-    /// Starts it; the file must be there. Its configuration is kept in `folder`.
-    pub(crate) fn start(folder: &Path, file: &Path) -> Result<Self> {
+    /// Starts it; the file must be there. Its configuration is kept in `folder`, and so is a second
+    /// file that fits the memory.
+    pub(crate) fn start(folder: &Path, file: &Path, provider: BenchProvider) -> Result<Self> {
         let bytes = file.metadata().context("the file to serve")?.len();
-        let options = options(folder, &configuration(file, bytes));
+        let hot = folder.join("hot.bin");
+        if !hot.exists() {
+            write_file(&hot, HOT_FILE_BYTES)?;
+        }
+        let options = options(folder, &configuration(file, bytes, &hot, provider));
         let daemon = options.try_start();
         let daemon =
             daemon.map_err(|ended| anyhow!("the target did not start: {}", ended.stderr))?;
-        Ok(Self { daemon })
+        Ok(Self { daemon, provider })
     }
 
     /// Where its subsystem is.
@@ -59,9 +70,16 @@ impl Served {
         drop(neighbour);
         let cpu = cpu_seconds(self.daemon.id()) - cpu;
         let grown = Growth { before: counted, after: self.daemon.stats() };
-        let name = format!("{}/{}", backend.name(), load.name());
+        let name = format!("{}/{}/{}", self.provider.section(), backend.name(), load.name());
         LoadOutcome { report: &report, grown: &grown, target_cpu_seconds: cpu }
             .add_to(&name, figures)
+    }
+
+    /// As [`Served::measure`], of the file that fits the memory, once all of it was read.
+    pub(crate) fn measure_hot(&self, seconds: u32, figures: &mut Figures) -> Result<()> {
+        let load = Load::new("read", 1 << 20, 8);
+        self.perf(MediumKind::HotFile, &load, 1)?;
+        self.measure(MediumKind::HotFile, &Load::HOT, seconds, figures)
     }
 
     fn perf(&self, backend: MediumKind, load: &Load, seconds: u32) -> Result<Value> {
@@ -73,7 +91,7 @@ impl Served {
             "json",
             "--allow-writes",
         ]);
-        command.args(self.daemon.options()).args(["--provider", "soft"]);
+        command.args(self.daemon.options()).args(["--provider", self.provider.name()]);
         let option = |name: &str, value: u32| [format!("--{name}"), value.to_string()];
         command.args(["--rw", load.pattern]).args(option("bs", load.block_bytes));
         command.args(option("iodepth", load.depth)).args(option("runtime", seconds));
@@ -90,16 +108,26 @@ impl Served {
     }
 }
 
+/// Makes a file with bytes that are really there: reading holes costs nothing.
+pub(crate) fn write_file(path: &Path, bytes: u64) -> Result<()> {
+    const BLOCK_BYTES: usize = 1 << 20;
+    let mut file = File::create(path).with_context(|| path.display().to_string())?;
+    for seed in 0..bytes / BLOCK_BYTES as u64 {
+        file.write_all(&Bytes::new(seed).take(BLOCK_BYTES))?;
+    }
+    Ok(file.sync_all()?)
+}
+
 /// How to start a pinned daemon with a configuration.
 fn options(folder: &Path, configuration: &str) -> DaemonOptions {
     let path: PathBuf = write_configuration(folder, configuration);
     DaemonOptions::default().wrapped_by(pinned(TARGET_CORE)).arg("--config").arg(path)
 }
 
-fn configuration(file: &Path, bytes: u64) -> String {
+fn configuration(file: &Path, bytes: u64, hot: &Path, provider: BenchProvider) -> String {
     format!(
         r#"
-        provider = "soft"
+        provider = "{provider}"
         cores = [{TARGET_CORE}]
 
         [limits]
@@ -126,12 +154,19 @@ fn configuration(file: &Path, bytes: u64) -> String {
         nsid = {own}
         path = "{file}"
         read_only = false
+
+        [[subsystem.namespace]]
+        nsid = {in_memory}
+        path = "{hot}"
         "#,
+        provider = provider.name(),
         address = loopback_address(),
         null = MediumKind::Null.nsid(),
         memory = MediumKind::Memory.nsid(),
         own = MediumKind::File.nsid(),
+        in_memory = MediumKind::HotFile.nsid(),
         file = file.display(),
+        hot = hot.display(),
     )
 }
 
@@ -165,31 +200,30 @@ impl LoadOutcome<'_> {
     fn add_to(&self, name: &str, figures: &mut Figures) -> Result<()> {
         let (ios, bytes) = (self.sum("total_ios")?, self.sum("io_bytes")?);
         ensure!(ios > 0.0, "{name}: not one I/O was done");
-        figures.add(format!("us/{name}/iops"), self.sum("iops")?);
-        figures.add(format!("us/{name}/bytes_per_second"), self.sum("bytes_per_second")?);
+        figures.add(format!("{name}/iops"), self.sum("iops")?);
+        figures.add(format!("{name}/bytes_per_second"), self.sum("bytes_per_second")?);
         for (percentile, short) in [("50.0", "p50_us"), ("99.0", "p99_us"), ("99.9", "p999_us")] {
-            figures.add(format!("us/{name}/{short}"), self.latency_us(percentile)?);
+            figures.add(format!("{name}/{short}"), self.latency_us(percentile)?);
         }
         let host_cpu = self.number("/cpu_seconds")?;
         for (side, seconds) in [("target", self.target_cpu_seconds), ("host", host_cpu)] {
-            figures
-                .add(format!("us/{name}/{side}_cpu_seconds_per_million_ios"), seconds / ios * 1e6);
-            figures.add(format!("us/{name}/{side}_cpu_seconds_per_gb"), seconds / bytes * 1e9);
+            figures.add(format!("{name}/{side}_cpu_seconds_per_million_ios"), seconds / ios * 1e6);
+            figures.add(format!("{name}/{side}_cpu_seconds_per_gb"), seconds / bytes * 1e9);
         }
         let calls = self.grown.of_all("/system_calls");
-        figures.add(format!("us/{name}/target_system_calls_per_io"), calls / ios);
+        figures.add(format!("{name}/target_system_calls_per_io"), calls / ios);
         let calls = self.number("/results/wire/system_calls")?;
-        figures.add(format!("us/{name}/host_system_calls_per_io"), calls / ios);
+        figures.add(format!("{name}/host_system_calls_per_io"), calls / ios);
         let packets =
             self.grown.of("/network/packets_sent") + self.number("/results/wire/packets_sent")?;
-        figures.add(format!("us/{name}/packets_per_io"), packets / ios);
+        figures.add(format!("{name}/packets_per_io"), packets / ios);
         let again = self.grown.of("/network/packets_retransmitted")
             + self.number("/results/wire/packets_retransmitted")?;
-        figures.add(format!("us/{name}/packets_sent_again_per_million"), again / packets * 1e6);
+        figures.add(format!("{name}/packets_sent_again_per_million"), again / packets * 1e6);
         // Copies besides the one that the soft provider makes in place of a network card.
         let copied =
             self.number("/results/bounced_bytes")? / bytes + self.grown.of("/io/bounced") / ios;
-        figures.add(format!("us/{name}/copies_per_byte"), copied);
+        figures.add(format!("{name}/copies_per_byte"), copied);
         Ok(())
     }
 

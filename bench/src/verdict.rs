@@ -3,7 +3,7 @@
 use serde::Serialize;
 
 use crate::figures::{Figures, Spread, quotients};
-use crate::load::{Load, MediumKind};
+use crate::load::{BenchProvider, Load, MediumKind};
 use crate::network;
 use crate::udp::DATAGRAM_OVERHEAD_BYTES;
 
@@ -107,6 +107,8 @@ pub(crate) fn lines(figures: &Figures) -> Vec<Requirement> {
         &figures.ratios(&all, &one),
     );
     lines.push(connections.with(Absolute::Iops, figures.spread(&all)));
+    lines.extend(in_shared_memory(figures));
+    lines.extend(of_files_in_memory(figures));
     lines.extend(LAB_WORKLOADS.map(|workload| {
         let name = format!("lab/kernel-host-to-us-by-nvmet/{workload}");
         let what = format!("kernel host to us on verbs, by kernel host to nvmet-rdma: {workload}");
@@ -146,9 +148,66 @@ fn beside_plain_udp(figures: &Figures) -> Vec<Requirement> {
     ]
 }
 
+/// Beside rings of the same commands and copies that no side sleeps at.
+fn in_shared_memory(figures: &Figures) -> Vec<Requirement> {
+    let null =
+        |load: &Load, unit: &str| of_provider(BenchProvider::Shm, MediumKind::Null, load, unit);
+    let least = |load: &Load, unit: &str, most: f64, part: f64| {
+        let ring = figures.values(&format!("shm/ring/{}/{unit}", load.name()));
+        let needed: Vec<f64> = ring.iter().map(|rate| most.min(part * rate)).collect();
+        quotients(figures.values(&null(load, unit)), &needed)
+    };
+    let [small, single, large] = [(4, 32), (4, 1), (128, 32)]
+        .map(|(kibibytes, depth)| Load::new("randread", kibibytes << 10, depth));
+    let [one, .., all] = Load::CONNECTIONS.map(|load| null(&load, "iops"));
+    vec![
+        Requirement::new(
+            "shared memory, null, 4 KiB random read, depth 32: IOPS, by 1 M or 0.35 of a ring's",
+            Bound::AtLeast(1.0),
+            &least(&small, "iops", 1e6, 0.35),
+        )
+        .with(Absolute::Iops, figures.spread(&null(&small, "iops"))),
+        Requirement::new(
+            "shared memory, null, 4 KiB random read, depth 1: us",
+            Bound::AtMost(3.0),
+            figures.values(&null(&single, "p50_us")),
+        )
+        .with(Absolute::Microseconds, figures.spread(&null(&single, "p50_us"))),
+        Requirement::new(
+            "shared memory, null, 128 KiB random read, depth 32: bytes/s, by 8 GB/s or half of a ring's",
+            Bound::AtLeast(1.0),
+            &least(&large, "bytes_per_second", 8e9, 0.5),
+        )
+        .with(Absolute::BytesPerSecond, figures.spread(&null(&large, "bytes_per_second"))),
+        Requirement::new(
+            "shared memory, 256 connections: 4 KiB IOPS, by those of one with the same total depth",
+            Bound::AtLeast(0.75),
+            &figures.ratios(&all, &one),
+        )
+        .with(Absolute::Iops, figures.spread(&all)),
+    ]
+}
+
+/// Beside the namespace in memory, over the same provider.
+fn of_files_in_memory(figures: &Figures) -> [Requirement; 2] {
+    [BenchProvider::Soft, BenchProvider::Shm].map(|provider| {
+        let iops = |medium| of_provider(provider, medium, &Load::HOT, "iops");
+        let (file, memory) = (iops(MediumKind::HotFile), iops(MediumKind::Memory));
+        let what = format!(
+            "file in memory over {}, {}: IOPS, by those of the namespace in memory",
+            provider.name(),
+            Load::HOT.words()
+        );
+        Requirement::new(what, Bound::AtLeast(0.8), &figures.ratios(&file, &memory))
+            .with(Absolute::Iops, figures.spread(&file))
+    })
+}
+
 fn beside_the_disk(figures: &Figures) -> Vec<Requirement> {
     type Unit = fn(f64) -> Absolute;
-    let loads: [(Load, f64, &str, Unit); 2] = [
+    let loads: [(Load, f64, &str, Unit); 4] = [
+        (Load::new("randread", 4 << 10, 1), 0.9, "iops", Absolute::Iops),
+        (Load::new("randread", 4 << 10, 32), 0.8, "iops", Absolute::Iops),
         (Load::new("randread", 128 << 10, 32), 0.9, "bytes_per_second", Absolute::BytesPerSecond),
         (Load::new("randread", 4 << 10, 128), 0.8, "iops", Absolute::Iops),
     ];
@@ -223,9 +282,13 @@ fn of_loaders(figures: &Figures) -> Vec<Requirement> {
     ]
 }
 
-/// The name of a figure of ours.
+/// The name of a figure of ours over soft.
 pub(crate) fn figure(backend: MediumKind, load: &Load, unit: &str) -> String {
-    format!("us/{}/{}/{unit}", backend.name(), load.name())
+    of_provider(BenchProvider::Soft, backend, load, unit)
+}
+
+fn of_provider(provider: BenchProvider, backend: MediumKind, load: &Load, unit: &str) -> String {
+    format!("{}/{}/{}/{unit}", provider.section(), backend.name(), load.name())
 }
 
 #[cfg(test)]
