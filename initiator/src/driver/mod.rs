@@ -436,6 +436,13 @@ impl SharedEngines {
             }
             now = system_now();
             let turn = self.turn(now);
+            if turn == NextTurn::Busy {
+                looks_until = now + POLLING;
+                if sleeper && !looks_on {
+                    // It does not sleep, so that peers need not wake it.
+                    self.acknowledge();
+                }
+            }
             let over = deadline.is_some_and(|deadline| deadline <= now);
             let notified = parker.notice.take();
             if let NextTurn::SleepUntil(due) = turn

@@ -56,6 +56,8 @@ pub struct ShmCm {
     sleep: OwnedFd,
     now: Time,
     look_again: Time,
+    /// No endpoint has a deadline before this one.
+    soonest: Option<Time>,
     /// Connections that have not sent their request.
     silent: usize,
 }
@@ -127,6 +129,7 @@ impl ShmCm {
             sleep: epoll::create(CreateFlags::CLOEXEC)?,
             now: Time::ZERO,
             look_again: Time::ZERO,
+            soonest: None,
             silent: 0,
         })
     }
@@ -166,12 +169,18 @@ impl ShmCm {
                 self.look_at(now, ConnId(event.data.u64()));
             }
         }
-        if self.deadline().is_some_and(|deadline| deadline <= now) {
+        if self.soonest.is_some_and(|deadline| deadline <= now) {
             let due = |endpoint: &ShmEndpoint| endpoint.deadline().is_some_and(|time| time <= now);
             let ids: Vec<_> =
                 self.sockets.iter().filter(|(_, e)| due(e)).map(|(&id, _)| id).collect();
             ids.into_iter().for_each(|id| self.expire(now, id));
+            self.soonest = self.sockets.values().filter_map(ShmEndpoint::deadline).min();
         }
+    }
+
+    /// An endpoint has something to do at this time, unless it is over by then.
+    fn note_deadline(&mut self, time: Time) {
+        self.soonest = Some(self.soonest.map_or(time, |soonest| soonest.min(time)));
     }
 
     /// Takes up what has come at a socket.
@@ -209,6 +218,7 @@ impl ShmCm {
             }
             self.silent += 1;
             let deadline = now + REQUEST_PATIENCE;
+            self.note_deadline(deadline);
             self.sockets.insert(conn, ShmEndpoint::Silent { socket, listener: id, deadline });
             self.hear_request(conn);
         }
@@ -433,9 +443,11 @@ impl ShmCm {
                 connection.socket = Some(socket);
                 connection.stage = ConnStage::Asked;
                 connection.deadline = Some(now + ANSWER_PATIENCE);
+                self.note_deadline(now + ANSWER_PATIENCE);
             }
             Err(error) if error.kind() == io::ErrorKind::WouldBlock => {
                 connection.deadline = Some(now + ASK_AGAIN_AFTER);
+                self.note_deadline(now + ASK_AGAIN_AFTER);
             }
             Err(error) => {
                 let peer = connection.peer;
@@ -602,6 +614,7 @@ impl ConnectionManager<Shm> for ShmCm {
             private_data: params.private_data,
             ..granted
         };
+        self.note_deadline(now + ANSWER_PATIENCE);
         // The group learns of it before the peer does, so before the first record.
         self.connect_qp(conn);
         let connection = self.connection(conn)?;
@@ -645,6 +658,7 @@ impl ConnectionManager<Shm> for ShmCm {
                 connection.send(CmMessageKind::Disconnect);
                 connection.stage = ConnStage::Ending;
                 connection.deadline = Some(now + GOODBYE_PATIENCE);
+                self.note_deadline(now + GOODBYE_PATIENCE);
             }
             ConnStage::Ending | ConnStage::Over => {}
             // The peer learns it from the end of the socket.
@@ -674,7 +688,7 @@ impl ConnectionManager<Shm> for ShmCm {
         if !self.events.is_empty() {
             return Some(self.now);
         }
-        self.sockets.values().filter_map(ShmEndpoint::deadline).min()
+        self.soonest
     }
 
     fn fd(&self) -> Option<BorrowedFd<'_>> {

@@ -1,6 +1,8 @@
 //! Groups of a shared-memory device.
 #![expect(unsafe_code, reason = "work requests name memory by address")]
 
+use core::ptr::NonNull;
+use core::sync::atomic::{AtomicU64, Ordering};
 use core::time::Duration;
 use std::collections::VecDeque;
 use std::io;
@@ -45,9 +47,12 @@ pub struct ShmGroup {
     shared: Arc<ShmDeviceShared>,
     index: u8,
     qps: QpTable<Box<ShmQueuePair>>,
-    /// The slots in use.
-    slots: Vec<u32>,
-    /// Those with requests that were not handed over.
+    links: Vec<WatchedLink>,
+    /// The slots of those that have their turn next, whatever their peers do.
+    due: Vec<u32>,
+    /// The slots of those that have theirs now. Empty in between.
+    current: Vec<u32>,
+    /// The slots of those with requests that were not handed over.
     pushed: Vec<u32>,
     completions: VecDeque<Wc>,
     stats: GroupStats,
@@ -59,6 +64,30 @@ pub struct ShmGroup {
     /// What peers were asked to ring for, until a wake-up is acknowledged. Whatever the group does
     /// meanwhile, its caller may sleep afterwards.
     asleep: Option<WakeFor>,
+}
+
+/// What a group looks at of a queue pair whose peer may have published something.
+struct WatchedLink {
+    slot: u32,
+    seen: u64,
+    /// In the memory of its link, which is mapped as long as the queue pair is in the table.
+    news: NonNull<AtomicU64>,
+}
+
+// SAFETY: the word may be read from any thread.
+unsafe impl Send for WatchedLink {}
+
+impl WatchedLink {
+    fn new(slot: u32, qp: &ShmQueuePair) -> Self {
+        Self { slot, seen: 0, news: NonNull::from(qp.peer_news()) }
+    }
+
+    /// Whether the peer has published anything since the last call.
+    fn has_news(&mut self) -> bool {
+        // SAFETY: the queue pair is in the table as long as this is in the list.
+        let news = unsafe { self.news.as_ref() }.load(Ordering::Acquire);
+        core::mem::replace(&mut self.seen, news) != news
+    }
 }
 
 impl ShmGroup {
@@ -76,7 +105,10 @@ impl ShmGroup {
             shared,
             index,
             qps: QpTable::new(queue_pairs),
-            slots: Vec::with_capacity(queue_pairs),
+            links: Vec::with_capacity(queue_pairs),
+            // One may be there for what it pushed, for news and for another turn.
+            due: Vec::with_capacity(3 * queue_pairs),
+            current: Vec::with_capacity(3 * queue_pairs),
             pushed: Vec::with_capacity(queue_pairs),
             completions: VecDeque::with_capacity(config.completions as usize),
             stats: GroupStats::default(),
@@ -88,16 +120,17 @@ impl ShmGroup {
         })
     }
 
-    /// Gives each of some queue pairs a turn; returns whether any did something.
+    /// Gives each of some queue pairs a turn. Those that did something have the next one as well;
+    /// returns whether there are any.
     fn each_turn(
         &mut self,
-        slots: &[u32],
+        slots: impl Iterator<Item = u32>,
         mut action: impl FnMut(&mut ShmQueuePair, &mut QpTurn<'_>) -> bool,
     ) -> bool {
-        let Self { shared, index, qps, completions, stats, now, asleep, .. } = self;
+        let Self { shared, index, qps, due, completions, stats, now, asleep, .. } = self;
         let view = shared.regions.view(usize::from(*index) - 1);
         let mut busy = false;
-        for &slot in slots {
+        for slot in slots {
             let qp = qps.get_mut(slot);
             let mut turn = QpTurn {
                 now: *now,
@@ -107,12 +140,23 @@ impl ShmGroup {
                 stats,
                 news: PeerNews::default(),
             };
-            busy |= action(qp, &mut turn);
+            let mut again = action(qp, &mut turn);
             if let Some(what) = *asleep {
-                busy |= qp.stay_asleep(what);
+                again |= qp.stay_asleep(what);
             }
+            if again && !qp.set_due(true) {
+                due.push(slot);
+            }
+            busy |= again;
         }
         busy
+    }
+
+    /// Has a queue pair have its turn next.
+    fn mark_due(&mut self, slot: u32) {
+        if !self.qps.get_mut(slot).set_due(true) {
+            self.due.push(slot);
+        }
     }
 
     /// Gives one queue pair a turn.
@@ -129,12 +173,23 @@ impl ShmGroup {
         action(qp, &mut QpTurn { now, memory, qpn, completions, stats, news })
     }
 
-    /// Gives all queue pairs a turn; returns whether any did something.
+    /// Gives those queue pairs a turn that may have something to do; returns whether any did
+    /// something.
     fn progress(&mut self) -> bool {
-        let slots = std::mem::take(&mut self.slots);
-        let busy = self.each_turn(&slots, |qp, turn| qp.progress(turn));
-        self.slots = slots;
-        self.pushed.clear();
+        let mut slots = std::mem::take(&mut self.current);
+        std::mem::swap(&mut slots, &mut self.due);
+        slots.iter().for_each(|&slot| {
+            self.qps.get_mut(slot).set_due(false);
+        });
+        for link in &mut self.links {
+            if link.has_news() {
+                slots.push(link.slot);
+            }
+        }
+        slots.append(&mut self.pushed);
+        let busy = self.each_turn(slots.iter().copied(), |qp, turn| qp.progress(turn));
+        slots.clear();
+        self.current = slots;
         busy
     }
 
@@ -147,6 +202,7 @@ impl ShmGroup {
                 ShmGroupMessage::Connect { number, agreement } => {
                     if let Some(slot) = self.find(number) {
                         self.qps.get_mut(slot).connect(agreement);
+                        self.mark_due(slot);
                     }
                 }
                 ShmGroupMessage::Fail { number } => {
@@ -166,7 +222,7 @@ impl ShmGroup {
     /// Lets peers save the ringing while this group looks by itself.
     fn wake_up(&mut self) {
         if self.asleep.take().is_some() {
-            self.slots.iter().for_each(|&slot| self.qps.get_mut(slot).wake_up());
+            self.links.iter().for_each(|link| self.qps.get_mut(link.slot).wake_up());
         }
     }
 
@@ -183,18 +239,19 @@ impl ShmGroup {
             if qp.silence_bell() {
                 // It would stay readable.
                 let _ = epoll::delete(&self.sleep, qp.bell());
+                self.mark_due(slot);
                 self.busy = true;
             }
         }
     }
 
     fn check_time(&mut self) {
-        let slots = std::mem::take(&mut self.slots);
-        self.busy |= self.each_turn(&slots, |qp, turn| {
+        let links = std::mem::take(&mut self.links);
+        self.busy |= self.each_turn(links.iter().map(|link| link.slot), |qp, turn| {
             qp.check_time(turn);
             false
         });
-        self.slots = slots;
+        self.links = links;
     }
 }
 
@@ -212,7 +269,8 @@ impl Group<Shm> for ShmGroup {
             tracing::error!(%error, "cannot wait for a peer in shared memory");
         }
         let slot = self.qps.insert(qpn, qp);
-        self.slots.push(slot);
+        self.links.push(WatchedLink::new(slot, self.qps.get(slot)));
+        self.mark_due(slot);
         self.qps.key(slot)
     }
 
@@ -243,8 +301,12 @@ impl Group<Shm> for ShmGroup {
         let slot = self.qps.slot(qp);
         let qp = self.qps.get_mut(slot);
         qp.push_recv(wr)?;
-        self.busy |= qp.is_starved();
-        if qp.has_failed() {
+        let (starved, failed) = (qp.is_starved(), qp.has_failed());
+        if starved {
+            self.mark_due(slot);
+            self.busy = true;
+        }
+        if failed {
             self.turn(slot, |qp, turn| qp.flush(turn));
         }
         Ok(())
@@ -253,7 +315,7 @@ impl Group<Shm> for ShmGroup {
     fn flush(&mut self, now: Time) {
         self.now = self.now.max(now);
         let pushed = std::mem::take(&mut self.pushed);
-        self.busy |= self.each_turn(&pushed, |qp, turn| {
+        self.busy |= self.each_turn(pushed.iter().copied(), |qp, turn| {
             qp.hand_over(turn);
             false
         });
@@ -291,15 +353,23 @@ impl Group<Shm> for ShmGroup {
             return Some(self.now);
         }
         // Not before the next look, which is what the time is checked with.
-        let times = self.slots.iter().filter_map(|&slot| self.qps.get(slot).deadline());
+        let times = self.links.iter().filter_map(|link| self.qps.get(link.slot).deadline());
         times.min().map(|time| time.max(self.look_again))
     }
 
     fn arm(&mut self, what: WakeFor) -> bool {
         self.asleep = Some(what);
-        self.slots.iter().for_each(|&slot| self.qps.get_mut(slot).fall_asleep(what));
+        self.links.iter().for_each(|link| self.qps.get_mut(link.slot).fall_asleep(what));
         publish_sleep();
-        self.slots.iter().any(|&slot| self.qps.get(slot).has_news())
+        let mut unsure = false;
+        for index in 0..self.links.len() {
+            let slot = self.links[index].slot;
+            if self.qps.get(slot).has_news() {
+                self.mark_due(slot);
+                unsure = true;
+            }
+        }
+        unsure
     }
 
     fn fd(&self) -> Option<BorrowedFd<'_>> {
@@ -322,7 +392,8 @@ impl Group<Shm> for ShmGroup {
         let qp = self.qps.remove(slot);
         qp.leave();
         let _ = epoll::delete(&self.sleep, qp.bell());
-        for list in [&mut self.slots, &mut self.pushed] {
+        self.links.retain(|link| link.slot != slot);
+        for list in [&mut self.due, &mut self.pushed] {
             list.retain(|&other| other != slot);
         }
         self.completions.retain(|wc| wc.qpn != qp.qpn());

@@ -1,6 +1,6 @@
 //! One end of a connection: the shared memory, and the socket by which the ends wake each other.
 
-use core::sync::atomic::Ordering;
+use core::sync::atomic::{AtomicU64, Ordering};
 use std::io;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 
@@ -100,6 +100,7 @@ impl ShmLink {
             ShmClosing::Failed => FAILED,
         };
         self.mapping.closed(self.end).store(how, Ordering::Release);
+        self.mapping.news(self.end).count();
         self.tell(PeerNews { records: true, read: true });
     }
 
@@ -107,6 +108,18 @@ impl ShmLink {
     #[cfg(test)]
     pub(super) fn close_for_tests(&self, value: u64) {
         self.mapping.closed(self.end).store(value, Ordering::Release);
+        self.mapping.news(self.end).count();
+    }
+
+    /// The word that changes whenever the peer has published anything.
+    pub(super) fn peer_news(&self) -> &AtomicU64 {
+        self.mapping.news(self.end.other()).word()
+    }
+
+    /// Has the peer look, as publishing does.
+    #[cfg(test)]
+    pub(super) fn count_news_for_tests(&self) {
+        self.mapping.news(self.end).count();
     }
 
     /// Whether the peer has left. Everything that it published before is seen after this.

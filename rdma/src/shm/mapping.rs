@@ -13,6 +13,7 @@ use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use rustix::fs::{MemfdFlags, SealFlags};
 use rustix::mm::{MapFlags, ProtFlags};
 
+use super::news_count::NewsCount;
 use super::ring::SharedRing;
 
 /// Bytes of one ring. Both ends copy through it at once, so it should stay in their caches, and it
@@ -126,6 +127,8 @@ impl SharedMapping {
         SharedRing {
             head: self.word(writer, 0, slot),
             tail: self.word(writer.other(), 1, slot),
+            news_of_writer: self.news(writer),
+            news_of_reader: self.news(writer.other()),
             data: self.at(PAGE_BYTES + (2 * writer as usize + slot) * RING_BYTES),
         }
     }
@@ -138,6 +141,11 @@ impl SharedMapping {
     /// Whether an end has ended the connection, as [`super::link`] writes it.
     pub(super) fn closed(&self, end: ShmEnd) -> &AtomicU64 {
         self.word(end, 0, 2)
+    }
+
+    /// Counts what an end has published: positions in rings, and its end.
+    pub(super) fn news(&self, end: ShmEnd) -> NewsCount<'_> {
+        NewsCount(self.word(end, 0, 3))
     }
 
     fn word(&self, writer: ShmEnd, group: usize, index: usize) -> &AtomicU64 {

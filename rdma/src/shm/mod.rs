@@ -15,6 +15,7 @@ mod group;
 mod link;
 mod mapping;
 mod message;
+mod news_count;
 mod queue_pair;
 mod receive_queue;
 mod record;

@@ -1,6 +1,7 @@
 //! Queue pairs: a requester and a responder on one link.
 #![expect(unsafe_code, reason = "inline requests name memory by address")]
 
+use core::sync::atomic::AtomicU64;
 use std::os::fd::BorrowedFd;
 
 use super::agreement::LinkAgreement;
@@ -24,6 +25,8 @@ pub(super) struct ShmQueuePair {
     stage: QpStage,
     requester: RingRequester,
     responder: RingResponder,
+    /// Its group has it among those that have their turn next.
+    due: bool,
 }
 
 enum QpStage {
@@ -49,7 +52,18 @@ impl ShmQueuePair {
             stage: QpStage::Waiting,
             requester: RingRequester::new(limits),
             responder: RingResponder::new(limits),
+            due: false,
         }
+    }
+
+    /// Says whether it has its turn next, and returns whether it had before.
+    pub(super) fn set_due(&mut self, due: bool) -> bool {
+        core::mem::replace(&mut self.due, due)
+    }
+
+    /// The word that changes whenever the peer has published anything.
+    pub(super) fn peer_news(&self) -> &AtomicU64 {
+        self.link.peer_news()
     }
 
     pub(super) fn qpn(&self) -> u32 {
@@ -126,7 +140,9 @@ impl ShmQueuePair {
         let result = self
             .requester
             .retire(turn, &self.link)
-            .and_then(|_| self.requester.transmit(turn, &self.link, &agreement));
+            .and_then(|_| self.requester.transmit(turn, &self.link, &agreement))
+            // What needs no peer is done already.
+            .and_then(|_| self.requester.retire(turn, &self.link));
         self.end_turn(turn, result);
     }
 

@@ -8,6 +8,7 @@
 use core::sync::atomic::{AtomicU64, Ordering};
 
 use super::mapping::RING_BYTES;
+use super::news_count::NewsCount;
 
 const RING: u64 = RING_BYTES as u64;
 /// Bytes of the words before each payload.
@@ -17,6 +18,12 @@ const ALIGNMENT: u64 = 64;
 /// The longest payload of one record: with its header an eighth of the ring, so that the ends work
 /// on different parts of a large message at once.
 pub(super) const MAX_PAYLOAD: u32 = (RING_BYTES / 8 - HEADER_BYTES) as u32;
+/// Small records of a ring that is empty go to its beginning once this much of it was used, so that
+/// of many connections with few requests each only that much is in use. Half of it leaves less room
+/// for what follows, since the bytes up to the end count as taken until the reader has passed them.
+const RESTART_BYTES: u64 = RING / 8;
+/// Records up to this payload are small.
+const RESTART_PAYLOAD: u32 = 8 << 10;
 /// The kind of a record that has no content. The kind is in the first word, above the length.
 const PAD: u64 = 0;
 
@@ -26,6 +33,8 @@ pub(super) struct SharedRing<'a> {
     pub(super) head: &'a AtomicU64,
     /// How far the reader is.
     pub(super) tail: &'a AtomicU64,
+    pub(super) news_of_writer: NewsCount<'a>,
+    pub(super) news_of_reader: NewsCount<'a>,
     /// `RING_BYTES` bytes, aligned to a cache line.
     pub(super) data: *mut AtomicU64,
 }
@@ -144,8 +153,11 @@ impl RingWriter {
     pub(super) fn space(&mut self, ring: &SharedRing<'_>, length: u32) -> Option<RecordSpace> {
         debug_assert!(length <= MAX_PAYLOAD);
         let size = size_of_record(length);
-        let before_end = RING - self.written % RING;
-        let pad = if size > before_end { before_end } else { 0 };
+        let used = self.written % RING;
+        let before_end = RING - used;
+        let restarts =
+            self.written == self.read && used >= RESTART_BYTES && length <= RESTART_PAYLOAD;
+        let pad = if size > before_end || restarts { before_end } else { 0 };
         if self.written + pad + size - self.read > RING {
             return None;
         }
@@ -169,6 +181,7 @@ impl RingWriter {
         if news {
             self.published = self.written;
             ring.head.store(self.written, Ordering::Release);
+            ring.news_of_writer.count();
         }
         news
     }
@@ -228,6 +241,7 @@ impl RingReader {
         if news {
             self.published = self.read;
             ring.tail.store(self.read, Ordering::Release);
+            ring.news_of_reader.count();
         }
         news
     }

@@ -249,6 +249,7 @@ fn a_hostile_peer_loses_its_connection_only() {
             victim.recv(qp, 1);
         }
         attack(&victim, &hostile);
+        hostile.count_news_for_tests();
         let wcs = victim.poll();
         let qpn = victim.group.qpn(attacked);
         assert!(wcs.iter().all(|wc| wc.qpn == qpn && wc.wr_id == 1), "{what}: {wcs:?}");
@@ -344,6 +345,21 @@ fn a_connection_after_arming_wakes() {
     assert!(victim.is_readable());
 }
 
+/// What a peer changes without counting it is found before the group sleeps.
+#[test]
+fn a_peer_that_does_not_count_is_heard_before_a_sleep() {
+    let mut victim = Victim::new();
+    let (qp, peer) = victim.connect();
+    assert!(victim.poll().is_empty());
+    victim.recv(qp, 1);
+    let ring = peer.outgoing(RingUse::Requests);
+    ring.head.store(RING_BYTES as u64 + 64, Relaxed);
+    assert!(victim.poll().is_empty());
+    assert!(victim.group.arm(WakeFor::Arrivals));
+    assert_eq!(victim.poll().len(), 1, "the receive is flushed");
+    assert!(peer.peer_closing().is_some());
+}
+
 /// A queue pair may run out of room after its group was armed for arrivals only.
 #[test]
 fn room_after_arming_wakes() {
@@ -362,6 +378,7 @@ fn room_after_arming_wakes() {
     victim.poll();
     let ring = peer.incoming(RingUse::Requests);
     ring.tail.store(ring.head.load(Relaxed), Relaxed);
+    peer.count_news_for_tests();
     peer.tell(PeerNews { records: false, read: true });
     assert!(victim.is_readable());
     let written = ring.head.load(Relaxed);

@@ -122,13 +122,13 @@ impl PollGroup {
             true => WakeFor::Everything,
             false => WakeFor::Arrivals,
         };
-        let storage = self.core.storage();
-        self.transports.iter_mut().fold(false, |unsure, transport| {
-            if transport.watched().is_some_and(|fd| storage.was_readable(fd)) {
-                transport.woken();
-            }
-            transport.arm(what) | unsure
-        })
+        let arm = |unsure, transport: &mut Box<dyn Transport>| transport.arm(what) | unsure;
+        let unsure = self.transports.iter_mut().fold(false, arm);
+        if unsure {
+            // It does not sleep, so that peers need not wake it.
+            self.transports.iter_mut().for_each(|transport| transport.woken());
+        }
+        unsure
     }
 
     /// Sleeps until there is something to do, or `timeout` passes. For drivers with a thread.
@@ -143,7 +143,13 @@ impl PollGroup {
             watched[count] = fd;
             count += 1;
         }
-        self.core.storage().sleep(&watched[..count], timeout);
+        let storage = self.core.storage();
+        storage.sleep(&watched[..count], timeout);
+        for transport in &mut self.transports {
+            if transport.watched().is_some_and(|fd| storage.was_readable(fd)) {
+                transport.woken();
+            }
+        }
     }
 
     /// The most transports, that is devices, of one group.

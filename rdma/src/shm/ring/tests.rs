@@ -10,6 +10,7 @@ use super::*;
 struct OwnRing {
     head: AtomicU64,
     tail: AtomicU64,
+    news: [AtomicU64; 2],
     data: *mut AtomicU64,
 }
 
@@ -23,11 +24,18 @@ impl OwnRing {
         // SAFETY: the layout is not empty.
         let data = unsafe { std::alloc::alloc_zeroed(LAYOUT) };
         let data = data.cast();
-        Self { head: AtomicU64::new(0), tail: AtomicU64::new(0), data }
+        Self { head: AtomicU64::new(0), tail: AtomicU64::new(0), news: Default::default(), data }
     }
 
     fn shared(&self) -> SharedRing<'_> {
-        SharedRing { head: &self.head, tail: &self.tail, data: self.data }
+        let [writer, reader] = &self.news;
+        SharedRing {
+            head: &self.head,
+            tail: &self.tail,
+            news_of_writer: NewsCount(writer),
+            news_of_reader: NewsCount(reader),
+            data: self.data,
+        }
     }
 }
 
@@ -176,4 +184,32 @@ fn a_full_ring_takes_no_more_until_it_was_read() {
     writer.refresh(&ring).unwrap();
     assert!(write(&mut writer, &ring, 1, MAX_PAYLOAD));
     assert!(!write(&mut writer, &ring, 1, 0));
+}
+
+#[test]
+fn few_small_records_use_a_small_part() {
+    let own = OwnRing::new();
+    let ring = own.shared();
+    let (mut writer, mut reader) = (RingWriter::default(), RingReader::default());
+    let mut ends = Vec::new();
+    for tag in 0..200 {
+        writer.refresh(&ring).unwrap();
+        for length in [4096, 16] {
+            assert!(write(&mut writer, &ring, tag, length));
+        }
+        writer.publish(&ring);
+        ends.push(writer.written().wrapping_sub(1) % RING);
+        reader.refresh(&ring).unwrap();
+        for length in [4096, 16] {
+            assert_eq!(read(&mut reader, &ring), Some((tag, vec![tag; length])));
+        }
+        reader.publish(&ring);
+    }
+    let most = ends.iter().max().expect("records were written");
+    assert!(*most < RESTART_BYTES + 2 * 4096, "{most}");
+    // One that is not small stays where it is.
+    writer.refresh(&ring).unwrap();
+    let at = writer.written() % RING;
+    assert!(write(&mut writer, &ring, 0, RESTART_PAYLOAD + 1));
+    assert!(writer.written() % RING > at);
 }
