@@ -21,7 +21,7 @@ const CLOCK_STEPS: u64 = 1024;
 /// As long as an NVMe command.
 #[repr(align(64))]
 #[derive(Default)]
-struct CommandSlot {
+struct RingCommand {
     words: [AtomicU64; 7],
     sequence: AtomicU64,
 }
@@ -35,7 +35,7 @@ struct CompletionSlot {
 }
 
 struct Rings {
-    commands: Vec<CommandSlot>,
+    commands: Vec<RingCommand>,
     completions: Vec<CompletionSlot>,
     /// The host's, one for each command in flight.
     buffers: Vec<UnsafeCell<Box<[u8]>>>,
@@ -51,7 +51,7 @@ pub(crate) fn command_rate(block_bytes: usize, depth: u64, runtime: Duration) ->
     assert!(depth <= SLOTS, "each command in flight has a slot");
     let buffer = || UnsafeCell::new(vec![1_u8; block_bytes].into_boxed_slice());
     let rings = Rings {
-        commands: (0..SLOTS).map(|_| CommandSlot::default()).collect(),
+        commands: (0..SLOTS).map(|_| RingCommand::default()).collect(),
         completions: (0..SLOTS).map(|_| CompletionSlot::default()).collect(),
         buffers: (0..depth).map(|_| buffer()).collect(),
         stop: AtomicBool::new(false),
@@ -127,7 +127,7 @@ mod tests {
         for depth in [1, 32, SLOTS] {
             assert!(command_rate(4096, depth, Duration::from_millis(1)) > 0.0);
         }
-        assert_eq!(size_of::<CommandSlot>(), 64);
+        assert_eq!(size_of::<RingCommand>(), 64);
         assert_eq!(size_of::<CompletionSlot>(), 16);
     }
 }

@@ -18,9 +18,12 @@ use crate::driver::file_watch::FileWatch;
 use crate::driver::threads::{Runtime, RuntimeError, RuntimeOptions};
 use crate::inventory::Registry;
 use crate::inventory::export::{ExportError, OpenPurpose};
+use crate::inventory::namespace::Namespace;
 use crate::inventory::port::Port;
+use crate::inventory::subsystem::Subsystem;
 use crate::limits::{NAMESPACES_REPORTED, PEERS_REPORTED};
 use crate::management::{Management, SocketError};
+use crate::metrics::open_metrics::{NamespaceSnapshot, SubsystemSnapshot, TargetSnapshot};
 use crate::metrics::snapshot::{IoStats, Stats, SystemCallStats};
 use crate::poll_group::PollGroupStats;
 
@@ -177,6 +180,28 @@ impl Target {
             storage_errors: self.associations.registry().storage_errors(NAMESPACES_REPORTED),
             peer_errors: self.associations.peer_errors().worst(PEERS_REPORTED),
         }
+    }
+
+    /// The counters of all threads, and those of each subsystem and namespace, in the text format
+    /// of OpenMetrics 1.0.
+    pub fn metrics(&self) -> String {
+        let registry = self.associations.registry();
+        let of_namespace = |namespace: &Arc<Namespace>| NamespaceSnapshot {
+            nsid: namespace.nsid.0,
+            name: namespace.name.clone(),
+            size_bytes: namespace.exact_bytes,
+            read_errors: namespace.storage_errors.reads(),
+            write_errors: namespace.storage_errors.writes(),
+            write_back_failed: namespace.health().write_back_failed(),
+            shrank: namespace.health().shrank(),
+        };
+        let of_subsystem = |subsystem: &Arc<Subsystem>| SubsystemSnapshot {
+            nqn: subsystem.nqn.to_string(),
+            io: registry.io_stats_of(subsystem),
+            namespaces: subsystem.namespaces().iter().map(of_namespace).collect(),
+        };
+        let subsystems = registry.subsystems().iter().map(of_subsystem).collect();
+        TargetSnapshot { stats: self.stats(), subsystems }.to_text()
     }
 
     /// Takes no more connections or commands, lets commands under way end for at most `patience`,

@@ -9,7 +9,9 @@ use std::time::Duration;
 
 use feedrail_target::config::Config;
 use feedrail_target::{PeerErrors, Stats, StorageErrors};
-use feedrail_tests::process::{Daemon, DaemonOptions, Program, binary, loopback_address};
+use feedrail_tests::process::{
+    Daemon, DaemonOptions, OpenMetricsPage, Program, binary, free_address, loopback_address,
+};
 use serde_json::Value;
 
 /// Stands for `cargo`, of which the commands that build are done already: the programs are those
@@ -207,6 +209,27 @@ fn every_counter_is_explained_and_no_other() {
     names(&line, "", &mut counters);
     assert!(counters.remove("event"));
     assert_eq!(first_cells("Counters"), counters);
+}
+
+#[test]
+fn every_family_of_metrics_is_explained_and_no_other() {
+    let folder = tempfile::tempdir().unwrap();
+    let file = folder.path().join("file.bin");
+    fs::write(&file, "bytes").unwrap();
+    let address = free_address();
+    let daemon = DaemonOptions::files([&file]).arg("--metrics").arg(address.to_string()).start();
+    let page = OpenMetricsPage::scrape(address);
+    drop::<Daemon>(daemon);
+    // Those of the counters above have their names.
+    let named = first_cells("Counters");
+    let is_named = |family: &String| {
+        [("feedrail_io_", "io."), ("feedrail_network_", "network.")].iter().any(|(prefix, of)| {
+            family.strip_prefix(prefix).is_some_and(|rest| named.contains(&format!("{of}{rest}")))
+        })
+    };
+    let families: BTreeSet<_> =
+        page.families.into_keys().filter(|family| !is_named(family)).collect();
+    assert_eq!(first_cells("Metrics for Prometheus"), families);
 }
 
 /// Every field of a line is named in the row of its event.

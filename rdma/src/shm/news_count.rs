@@ -15,7 +15,7 @@ impl<'a> NewsCount<'a> {
         self.0.store(self.0.load(Ordering::Relaxed).wrapping_add(1), Ordering::Release);
     }
 
-    /// The word itself.
+    /// What the other end reads.
     pub(super) fn word(self) -> &'a AtomicU64 {
         self.0
     }

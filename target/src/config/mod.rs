@@ -44,6 +44,8 @@ pub struct Config {
     pub state_dir: PathBuf,
     /// The socket through which the exports can be changed while the target runs.
     pub management: Option<PathBuf>,
+    /// Where the counters can be read over HTTP.
+    pub metrics: Option<SocketAddr>,
     /// The machine's identity, from which names and ids follow that are not configured.
     pub machine: Machine,
     /// Bounds of memory, queues and controllers.

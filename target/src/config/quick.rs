@@ -72,6 +72,7 @@ impl Config {
             cores: quick.cores.clone(),
             polling: Duration::from_micros(POLLING_US.into()),
             management: None,
+            metrics: None,
             state_dir,
             machine,
             limits,

@@ -65,6 +65,7 @@ struct File {
     polling_us: Option<Spanned<u32>>,
     state_dir: Option<PathBuf>,
     management: Option<PathBuf>,
+    metrics: Option<SocketAddr>,
     #[serde(default)]
     limits: LimitsTable,
     #[serde(default)]
@@ -191,6 +192,7 @@ impl Reader<'_> {
             send_with_invalidate: file.send_with_invalidate.unwrap_or(true),
             polling: Duration::from_micros(polling_us.into()),
             management: file.management.map(|path| self.document.resolve(&path)),
+            metrics: file.metrics,
             state_dir,
             machine: self.machine,
             limits: self.limits(file.limits, cores.count())?,

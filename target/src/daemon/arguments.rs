@@ -63,6 +63,11 @@ pub(super) struct DaemonArguments {
     #[arg(long, value_name = "PATH")]
     management: Option<PathBuf>,
 
+    /// Address (IP:PORT) for the counters as an HTTP page for Prometheus, /metrics; overrides the
+    /// configuration
+    #[arg(long, value_name = "ADDRESS")]
+    metrics: Option<SocketAddr>,
+
     /// Never take back a host's memory key with the response, although the RDMA device says it can;
     /// the host does it then
     #[arg(long)]
@@ -104,6 +109,7 @@ impl DaemonArguments {
         if let Some(path) = &self.management {
             config.management = Some(path.clone());
         }
+        config.metrics = self.metrics.or(config.metrics);
         config.send_with_invalidate &= !self.no_send_with_invalidate;
         Ok(config)
     }

@@ -8,6 +8,7 @@ mod arguments;
 mod check;
 mod lines;
 mod log_filter;
+mod metrics_server;
 mod notify;
 mod report;
 
@@ -27,6 +28,7 @@ use signal_hook::iterator::Signals;
 use self::arguments::DaemonArguments;
 use self::lines::LineWriter;
 pub use self::log_filter::{LogFilter, LogFilterError, colours_are_wanted};
+use self::metrics_server::MetricsServer;
 use self::report::StdoutReport;
 use crate::config::Config;
 use crate::target::Target;
@@ -125,13 +127,39 @@ fn serve(
     let mut signals = Signals::new([SIGTERM, SIGINT, SIGUSR1, SIGHUP])
         .map_err(|error| format!("cannot take signals: {error}"))?;
     keep_machine(config);
+    let metrics = config.metrics.map(MetricsServer::listen).transpose()?;
     let target = Target::start(config).map_err(|error| error.to_string())?;
     report.listening(&target);
     notify::ready();
     let impatient = exit_on_second_signal()?;
+    let (server, stop) = metrics.unzip();
+    std::thread::scope(|scope| {
+        if let Some(server) = &server {
+            if let Ok(address) = server.address() {
+                tracing::info!(%address, "metrics");
+            }
+            let thread = std::thread::Builder::new().name("feedrail-metrics".into());
+            let serve = || server.run(|| target.metrics());
+            thread
+                .spawn_scoped(scope, serve)
+                .map_err(|error| format!("cannot start a thread for metrics: {error}"))?;
+        }
+        obey_signals(&mut signals, &target, report);
+        drop(stop);
+        Ok::<_, String>(())
+    })?;
+    impatient.store(true, Ordering::Relaxed);
+    notify::stopping();
+    report.stats(&target);
+    target.drain(arguments.drain_timeout());
+    Ok(())
+}
+
+/// Works until a signal ends it.
+fn obey_signals(signals: &mut Signals, target: &Target, report: &StdoutReport) {
     for signal in signals.forever() {
         match signal {
-            SIGUSR1 => report.stats(&target),
+            SIGUSR1 => report.stats(target),
             // A terminal that closes sends it; other daemons read their configuration again on it.
             SIGHUP => tracing::warn!(
                 "SIGHUP is ignored: the configuration is read at the start only; restart the target to change it"
@@ -142,11 +170,6 @@ fn serve(
             }
         }
     }
-    impatient.store(true, Ordering::Relaxed);
-    notify::stopping();
-    report.stats(&target);
-    target.drain(arguments.drain_timeout());
-    Ok(())
 }
 
 /// A machine without an id gets one for good, so that names and ids are the same at the next start.

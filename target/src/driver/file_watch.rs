@@ -3,8 +3,9 @@
 
 use std::io;
 use std::sync::Arc;
-use std::sync::mpsc::{self, Receiver, RecvTimeoutError, Sender};
 use std::time::Duration;
+
+use crossbeam::channel::{self, Receiver, RecvTimeoutError, Sender};
 
 use crate::controller::Associations;
 use crate::driver::clock::Clock;
@@ -34,8 +35,8 @@ impl FileWatch {
     /// # Errors
     /// There is no thread to be had.
     pub(crate) fn start(associations: Arc<Associations>) -> io::Result<Self> {
-        let (stop, stopped) = mpsc::channel::<()>();
-        let (ended, over) = mpsc::channel::<()>();
+        let (stop, stopped) = channel::bounded::<()>(0);
+        let (ended, over) = channel::bounded::<()>(0);
         let run = move || {
             let _ended = ended;
             let (mut round, clock) = (Round::new(associations), Clock::new());

@@ -3,5 +3,6 @@
 
 pub(crate) mod error_counts;
 pub(crate) mod io_counters;
+pub(crate) mod open_metrics;
 pub(crate) mod peer_errors;
 pub(crate) mod snapshot;

@@ -1,6 +1,6 @@
 //! Addresses for one test alone.
 
-use std::net::{IpAddr, Ipv4Addr, UdpSocket};
+use std::net::{IpAddr, Ipv4Addr, SocketAddr, TcpListener, UdpSocket};
 
 /// UDP port of RoCE v2.
 const ROCE_PORT: u16 = 4791;
@@ -23,6 +23,15 @@ pub fn loopback_address() -> IpAddr {
 /// Whether UDP port 4791 of an address can be bound.
 pub fn roce_port_is_free(address: IpAddr) -> bool {
     UdpSocket::bind((address, ROCE_PORT)).is_ok()
+}
+
+/// A TCP address that nobody listens on.
+///
+/// # Panics
+/// If the system has no port to give.
+pub fn free_address() -> SocketAddr {
+    let listener = TcpListener::bind((loopback_address(), 0)).expect("a free port");
+    listener.local_addr().expect("it is bound")
 }
 
 fn random_bytes() -> [u8; 3] {

@@ -306,6 +306,7 @@ impl TargetNode {
             cores: Cores::Count(self.options.cores),
             polling: Duration::ZERO,
             management: None,
+            metrics: None,
             state_dir: PathBuf::new(),
             machine,
             limits: self.options.limits.clone(),

@@ -1,0 +1,335 @@
+//! The counters for Prometheus: an HTTP/1.1 server with one page, on a thread of its own.
+//!
+//! A client has one request and one response, a bounded time for both, and a place among few. None
+//! of them makes another one wait, and no core of the target takes part but for its counters.
+
+use std::io::{self, ErrorKind, Read as _, Write as _};
+use std::net::{SocketAddr, TcpListener, TcpStream};
+use std::os::unix::net::UnixStream;
+use std::time::Duration;
+
+use rdma::Time;
+use rustix::event::{PollFd, PollFlags, Timespec, poll};
+
+use crate::driver::clock::Clock;
+use crate::metrics::open_metrics::MEDIA_TYPE;
+
+/// Clients at once; the oldest one makes room for another. Doubled, they take twice the memory.
+const MAX_CLIENTS: usize = 16;
+/// The longest request. Doubled, each client takes twice that memory.
+const MAX_REQUEST_BYTES: usize = 8 << 10;
+/// The time of a client, for its request and its response. Doubled, a silent one keeps its place
+/// for 10 s.
+const CLIENT_TIME: Duration = Duration::from_secs(5);
+/// A text serves all clients for so long: counting costs the cores a little. Doubled, the counters
+/// are 200 ms old at most.
+const TEXT_AGE: Duration = Duration::from_millis(100);
+
+/// The listening socket.
+pub(super) struct MetricsServer {
+    listener: TcpListener,
+    /// Readable when the target ends.
+    stopped: UnixStream,
+}
+
+/// Ends the server when it is dropped.
+pub(super) struct MetricsStop(#[expect(dead_code, reason = "it is dropped")] UnixStream);
+
+struct MetricsClient {
+    stream: TcpStream,
+    until: Time,
+    phase: ClientPhase,
+}
+
+enum ClientPhase {
+    Asking(Vec<u8>),
+    Reading { response: Vec<u8>, sent: usize },
+}
+
+/// What becomes of a client.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum ClientFate {
+    Stays,
+    Leaves,
+}
+
+impl MetricsServer {
+    /// Listens at an address.
+    ///
+    /// # Errors
+    /// The address is not to be had: one line with the remedy.
+    pub(super) fn listen(address: SocketAddr) -> Result<(Self, MetricsStop), String> {
+        let failed = |error: io::Error| {
+            format!(
+                "metrics: cannot listen on {address}: {error}; give another address with --metrics"
+            )
+        };
+        let listener = TcpListener::bind(address).map_err(failed)?;
+        listener.set_nonblocking(true).map_err(failed)?;
+        let (stop, stopped) = UnixStream::pair().map_err(failed)?;
+        Ok((Self { listener, stopped }, MetricsStop(stop)))
+    }
+
+    /// Where it listens.
+    pub(super) fn address(&self) -> io::Result<SocketAddr> {
+        self.listener.local_addr()
+    }
+
+    /// Serves until the target ends. `text` makes the page.
+    pub(super) fn run(&self, text: impl Fn() -> String) {
+        let mut clients: Vec<MetricsClient> = Vec::new();
+        let mut page = MetricsPage { text, made: None };
+        let clock = Clock::new();
+        let mut accepts_from = clock.now();
+        loop {
+            let now = clock.now();
+            clients.retain(|client| client.until > now);
+            let accepts = accepts_from <= now;
+            if !self.wait(&clients, accepts.then_some(&self.listener), now, accepts_from) {
+                return;
+            }
+            let now = clock.now();
+            if accepts && let Err(error) = self.accept_all(&mut clients, now) {
+                tracing::warn!(%error, "the metrics page takes no client");
+                // Descriptors are short perhaps; not at once again.
+                accepts_from = now + Duration::from_secs(1);
+            }
+            clients.retain_mut(|client| client.go_on(&mut page, now) == ClientFate::Stays);
+        }
+    }
+
+    /// Waits for anything to do; false when the target ends.
+    fn wait(
+        &self,
+        clients: &[MetricsClient],
+        listener: Option<&TcpListener>,
+        now: Time,
+        accepts_from: Time,
+    ) -> bool {
+        let mut fds = vec![PollFd::new(&self.stopped, PollFlags::IN)];
+        fds.extend(listener.map(|listener| PollFd::new(listener, PollFlags::IN)));
+        fds.extend(clients.iter().map(|client| PollFd::new(&client.stream, client.wants())));
+        let pause = listener.is_none().then_some(accepts_from);
+        let until = clients.iter().map(|client| client.until).chain(pause).min();
+        let timeout = until.map(|until| {
+            let left = until.saturating_since(now) + Duration::from_millis(1);
+            Timespec { tv_sec: left.as_secs() as i64, tv_nsec: left.subsec_nanos().into() }
+        });
+        // An interrupted wait is a short one.
+        let _ = poll(&mut fds, timeout.as_ref());
+        fds[0].revents().is_empty()
+    }
+
+    fn accept_all(&self, clients: &mut Vec<MetricsClient>, now: Time) -> io::Result<()> {
+        loop {
+            let stream = match self.listener.accept() {
+                Ok((stream, _)) => stream,
+                Err(error) if error.kind() == ErrorKind::WouldBlock => return Ok(()),
+                Err(error)
+                    if matches!(
+                        error.kind(),
+                        ErrorKind::Interrupted | ErrorKind::ConnectionAborted
+                    ) =>
+                {
+                    continue;
+                }
+                Err(error) => return Err(error),
+            };
+            stream.set_nonblocking(true)?;
+            if clients.len() >= MAX_CLIENTS {
+                clients.remove(0);
+            }
+            let until = now + CLIENT_TIME;
+            clients.push(MetricsClient { stream, until, phase: ClientPhase::Asking(Vec::new()) });
+        }
+    }
+}
+
+/// The page, made anew when it is old.
+struct MetricsPage<F> {
+    text: F,
+    made: Option<(Time, String)>,
+}
+
+impl<F: Fn() -> String> MetricsPage<F> {
+    fn get(&mut self, now: Time) -> &str {
+        let is_fresh = self.made.as_ref().is_some_and(|(at, _)| now < *at + TEXT_AGE);
+        if !is_fresh {
+            self.made = None;
+        }
+        let Self { text, made } = self;
+        &made.get_or_insert_with(|| (now, text())).1
+    }
+}
+
+impl MetricsClient {
+    fn wants(&self) -> PollFlags {
+        match self.phase {
+            ClientPhase::Asking(_) => PollFlags::IN,
+            ClientPhase::Reading { .. } => PollFlags::OUT,
+        }
+    }
+
+    /// Reads and writes as much as it can without waiting.
+    fn go_on<F: Fn() -> String>(&mut self, page: &mut MetricsPage<F>, now: Time) -> ClientFate {
+        if let ClientPhase::Asking(request) = &mut self.phase {
+            let Some(response) = ask(&mut self.stream, request, page, now) else {
+                return ClientFate::Stays;
+            };
+            if response.is_empty() {
+                return ClientFate::Leaves;
+            }
+            self.phase = ClientPhase::Reading { response, sent: 0 };
+        }
+        let ClientPhase::Reading { response, sent } = &mut self.phase else {
+            return ClientFate::Stays;
+        };
+        while *sent < response.len() {
+            match self.stream.write(&response[*sent..]) {
+                Ok(count) => *sent += count,
+                Err(error) if error.kind() == ErrorKind::WouldBlock => return ClientFate::Stays,
+                Err(error) if error.kind() == ErrorKind::Interrupted => {}
+                Err(_) => return ClientFate::Leaves,
+            }
+        }
+        ClientFate::Leaves
+    }
+}
+
+/// Reads on; the response, once there is a request, which is empty for a client that has left.
+fn ask<F: Fn() -> String>(
+    stream: &mut TcpStream,
+    request: &mut Vec<u8>,
+    page: &mut MetricsPage<F>,
+    now: Time,
+) -> Option<Vec<u8>> {
+    let mut bytes = [0; 1024];
+    loop {
+        match stream.read(&mut bytes) {
+            Ok(0) => return Some(Vec::new()),
+            Ok(count) => request.extend_from_slice(&bytes[..count]),
+            Err(error) if error.kind() == ErrorKind::WouldBlock => return None,
+            Err(error) if error.kind() == ErrorKind::Interrupted => continue,
+            Err(_) => return Some(Vec::new()),
+        }
+        if let Some(end) = request.windows(4).position(|part| part == b"\r\n\r\n") {
+            return Some(respond(&request[..end], page, now));
+        }
+        if request.len() > MAX_REQUEST_BYTES {
+            return Some(refusal("431 Request Header Fields Too Large", ""));
+        }
+    }
+}
+
+/// The response to a request's head. What follows the head is not read.
+fn respond<F: Fn() -> String>(head: &[u8], page: &mut MetricsPage<F>, now: Time) -> Vec<u8> {
+    let line = head.split(|byte| *byte == b'\r').next().unwrap_or_default();
+    let words: Vec<&[u8]> = line.split(|byte| *byte == b' ').collect();
+    let &[method, target, version] = &words[..] else { return refusal("400 Bad Request", "") };
+    if !version.starts_with(b"HTTP/1.") || method.is_empty() {
+        return refusal("400 Bad Request", "");
+    }
+    let path = target.split(|byte| *byte == b'?').next().unwrap_or_default();
+    match (method, path) {
+        (b"GET" | b"HEAD", b"/metrics") => {
+            let text = page.get(now);
+            let length = text.len();
+            let head = format!(
+                "HTTP/1.1 200 OK\r\nContent-Type: {MEDIA_TYPE}\r\nContent-Length: {length}\r\n\
+                 Connection: close\r\n\r\n"
+            );
+            let body = if method == b"GET" { text } else { "" };
+            [head.as_bytes(), body.as_bytes()].concat()
+        }
+        (b"GET" | b"HEAD", _) => refusal("404 Not Found", ""),
+        _ => refusal("405 Method Not Allowed", "Allow: GET, HEAD\r\n"),
+    }
+}
+
+fn refusal(status: &str, header: &str) -> Vec<u8> {
+    format!("HTTP/1.1 {status}\r\n{header}Content-Length: 0\r\nConnection: close\r\n\r\n")
+        .into_bytes()
+}
+
+#[cfg(test)]
+mod tests {
+    use std::cell::Cell;
+    use std::thread;
+
+    use super::*;
+
+    /// What clients do while a server runs.
+    fn serving(test: impl FnOnce(SocketAddr)) {
+        let (server, stop) =
+            MetricsServer::listen("127.0.0.1:0".parse().expect("valid")).expect("free");
+        let address = server.address().expect("bound");
+        thread::scope(|scope| {
+            scope.spawn(|| server.run(|| "text # EOF\n".to_owned()));
+            test(address);
+            drop(stop);
+        });
+    }
+
+    fn response(address: SocketAddr, request: &[u8]) -> String {
+        let mut stream = TcpStream::connect(address).expect("connected");
+        stream.write_all(request).expect("sent");
+        let mut text = String::new();
+        stream.read_to_string(&mut text).expect("answered");
+        text
+    }
+
+    #[test]
+    fn requests_have_the_responses_of_http() {
+        serving(|address| {
+            let page = response(address, b"GET /metrics HTTP/1.1\r\nHost: a\r\n\r\n");
+            assert!(
+                page.starts_with("HTTP/1.1 200 OK\r\nContent-Type: application/openmetrics-text;")
+            );
+            assert!(page.ends_with("Content-Length: 11\r\nConnection: close\r\n\r\ntext # EOF\n"));
+            let head = response(address, b"HEAD /metrics?a=b HTTP/1.0\r\n\r\n");
+            assert!(
+                head.starts_with("HTTP/1.1 200 OK\r\n") && head.ends_with("\r\n\r\n"),
+                "{head}"
+            );
+            for (request, status) in [
+                ("GET / HTTP/1.1\r\n\r\n", "404"),
+                ("POST /metrics HTTP/1.1\r\n\r\n", "405"),
+                ("GET /metrics\r\n\r\n", "400"),
+                ("GET /metrics SPDY\r\n\r\n", "400"),
+                ("\r\n\r\n", "400"),
+            ] {
+                let answer = response(address, request.as_bytes());
+                assert_eq!(answer.split(' ').nth(1), Some(status), "{request:?}: {answer}");
+            }
+        });
+    }
+
+    #[test]
+    fn clients_that_send_nothing_or_too_much_hold_up_nobody() {
+        serving(|address| {
+            let silent: Vec<_> = (0..3 * MAX_CLIENTS)
+                .map(|_| TcpStream::connect(address).expect("connected"))
+                .collect();
+            let mut endless = TcpStream::connect(address).expect("connected");
+            // The server may have closed it before all of it is sent.
+            let _ = endless.write_all(&vec![b'a'; 2 * MAX_REQUEST_BYTES]);
+            let page = response(address, b"GET /metrics HTTP/1.1\r\n\r\n");
+            assert!(page.contains("200 OK"), "{page}");
+            drop(silent);
+        });
+    }
+
+    #[test]
+    fn clients_at_once_have_the_same_text() {
+        let made = Cell::new(0);
+        let text = || {
+            made.set(made.get() + 1);
+            made.get().to_string()
+        };
+        let mut page = MetricsPage { text, made: None };
+        let start = Time::from_nanos(1);
+        for (after, text) in [(Duration::ZERO, "1"), (TEXT_AGE / 2, "1"), (TEXT_AGE, "2")] {
+            assert_eq!(page.get(start + after), text);
+        }
+    }
+}
