@@ -22,6 +22,7 @@ mod requester;
 mod responder;
 mod ring;
 mod send_queue;
+mod shared_word;
 mod sleep_word;
 mod socket;
 mod turn;
