@@ -364,11 +364,13 @@ impl ShmCm {
         }
     }
 
-    /// Nothing more happens to a connection.
+    /// Nothing more happens to a connection. Its socket is closed, or the peer could send messages
+    /// that nobody needs as fast as they are read.
     fn end(&mut self, conn: ConnId) {
         self.fail_qp(conn);
         if let Ok(connection) = self.connection(conn) {
             (connection.stage, connection.deadline) = (ConnStage::Over, None);
+            connection.socket = None;
         }
     }
 
