@@ -17,6 +17,7 @@ use super::queue_pair::ShmQueuePair;
 use super::record::{AnswerRecord, MessagePart, Refusal, RequestRecord};
 use super::ring::RingWriter;
 use super::socket::{self, Incoming};
+use super::trust::PeerTrust;
 use super::work_limits::WorkLimits;
 use super::*;
 use crate::software::regions::SoftwareRegion;
@@ -410,7 +411,7 @@ fn silent_peers_make_way() {
     let mut now = Time::ZERO;
     let mut silent = Vec::new();
     for _ in 0..10 {
-        silent.extend((0..100).map(|_| socket::connect(address).unwrap()));
+        silent.extend((0..100).map(|_| socket::connect(address, PeerTrust::default()).unwrap()));
         // Fewer are accepted at once, and the sockets are looked at now and then.
         for _ in 0..4 {
             now = now + Duration::from_millis(1);
@@ -429,7 +430,7 @@ fn nobody_listens_to_a_connection_that_is_over() {
     let mut victim = Victim::new();
     let mut cm = victim.device.connection_manager().unwrap();
     let listener = cm.listen(([127, 0, 0, 1], 0).into(), &ConnOptions::default()).unwrap();
-    let peer = socket::connect(cm.local_addr(listener).unwrap()).unwrap();
+    let peer = socket::connect(cm.local_addr(listener).unwrap(), PeerTrust::default()).unwrap();
     let (_link, offer) = ShmLink::create().unwrap();
     let request = ShmCmMessage::plain(CmMessageKind::Request);
     socket::send_request(peer.as_fd(), &request, &offer).unwrap();
