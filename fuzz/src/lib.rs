@@ -20,6 +20,7 @@ pub mod pages;
 pub mod queue_pair;
 pub mod random;
 pub mod run;
+pub mod shared_memory;
 
 /// One thing to fuzz.
 #[derive(Clone, Copy, Debug)]
@@ -38,7 +39,7 @@ pub struct FuzzTarget {
 }
 
 /// Every fuzz target, in the order of `all`.
-pub const TARGETS: [FuzzTarget; 13] = [
+pub const TARGETS: [FuzzTarget; 14] = [
     target("packet", packet::run, 4, 4200, 50_000),
     target("mad", mad::run, 4, 256, 50_000),
     target("capsule", capsule::run, 4, 4300, 50_000),
@@ -47,6 +48,7 @@ pub const TARGETS: [FuzzTarget; 13] = [
     target("connection", connection::run, 8, 3200, 5_000),
     target("hostile_host", hostile_host::run, 16, 640, 2_000),
     target("hostile_target", hostile_target::run, 16, 640, 2_000),
+    target("shared_memory", shared_memory::run, 16, 960, 5_000),
     target("shard", dataset::shard::run, 8, 20_000, 20_000),
     target("index", dataset::index::run, 4, 1_000, 20_000),
     target("manifest", dataset::manifest::run, 1, 4_000, 20_000),

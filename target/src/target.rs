@@ -320,7 +320,11 @@ fn share_memory(
 }
 
 fn open_shm(config: &Config, address: IpAddr) -> Result<ShmDevice, StartError> {
-    let options = ShmOptions { groups: config.cores.count(), ..ShmOptions::new(address) };
+    let options = ShmOptions {
+        groups: config.cores.count(),
+        sharing_group: config.shared_memory_group,
+        ..ShmOptions::new(address)
+    };
     ShmDevice::open(&options).map_err(StartError::Shm)
 }
 

@@ -168,6 +168,33 @@ fn hostile_target() -> Seeds {
     seeds
 }
 
+/// Peers in shared memory: requests of either side that go well, and one attack of each kind.
+const SHARED_MEMORY_SCRIPTS: [Script<'_>; 12] = [
+    ("message", &[APPROACH, SLOT, PEER_SENDS, REST, &[11]]),
+    ("accesses", &[APPROACH, PEER_WRITES, PEER_READS, REST, &[11, 0, 1]]),
+    ("requests", &[APPROACH, WE_SEND, WE_WRITE, WE_READ, DUTIFUL, REST]),
+    ("active", &[&[1, 0, 4], WE_SEND, WE_READ, DUTIFUL, REST, SLOT, PEER_SENDS, REST]),
+    ("large", &[APPROACH, &[5, 0, 16, 2, 0, 16, 1], DUTIFUL, REST, DUTIFUL, REST, DUTIFUL, REST]),
+    ("window", &[APPROACH, &[5, 0, 5, 2], REST, &[6, 0, 3, 0, 32, 0, 0, 0, 4], REST]),
+    ("starved", &[APPROACH, PEER_SENDS, REST, SLOT, REST, &[17, 0, 12]]),
+    ("sleep", &[APPROACH, SLOT, &[15], PEER_SENDS, &[12], &[15, 0, 1], &[12, 0, 3], &[15]]),
+    ("forged", &[APPROACH, SLOT, PEER_SENDS, &[9, 0, 0, 1, 0, 0, 0, 0, 1], REST, &[10, 0, 4]]),
+    ("closed", &[APPROACH, &[6, 0, 4, 8, 64, 0, 0, 0, 3], REST, &[6, 0, 3, 8, 9, 0, 0, 0, 1]]),
+    ("refused", &[&[0, 0, 1, 4], &[0, 0, 8, 4], &[0, 0, 13, 4], &[1, 0, 1], REST]),
+    ("leaves", &[APPROACH, WE_SEND, &[14, 0, 1], REST, APPROACH, &[13, 1, 4, 7], REST, &[17]]),
+];
+
+const APPROACH: &[u8] = &[0, 0, 0, 4, 0, 0, 0, 0, 4];
+const SLOT: &[u8] = &[4, 0, 0, 0, 64];
+const REST: &[u8] = &[2];
+const PEER_SENDS: &[u8] = &[6, 0, 1, 0, 8];
+const PEER_WRITES: &[u8] = &[6, 0, 3, 8, 32];
+const PEER_READS: &[u8] = &[6, 0, 4, 8, 32];
+const WE_SEND: &[u8] = &[5, 0, 0, 2, 100];
+const WE_WRITE: &[u8] = &[5, 0, 2, 2, 100];
+const WE_READ: &[u8] = &[5, 0, 3, 2, 100];
+const DUTIFUL: &[u8] = &[8, 0, 7];
+
 /// Scripts whose operations have `BYTES` bytes.
 fn scripts<const BYTES: usize>(scripts: &[Script<'_>]) -> Seeds {
     let record = |operation: &&[u8]| {
@@ -209,6 +236,7 @@ fn of(target: &str) -> Result<Seeds> {
         "connection" => scripts::<8>(&CONNECTION_SCRIPTS),
         "hostile_host" => hostile_host(),
         "hostile_target" => hostile_target(),
+        "shared_memory" => scripts::<16>(&SHARED_MEMORY_SCRIPTS),
         "shard" => dataset::shards()?,
         "index" => dataset::indexes()?,
         "manifest" => dataset::manifests()?,

@@ -198,7 +198,7 @@ impl ShmCm {
             let Some(ShmEndpoint::Listener { socket: listener, .. }) = self.sockets.get(&id) else {
                 return;
             };
-            let socket = match socket::accept(listener.as_fd()) {
+            let socket = match socket::accept(listener.as_fd(), self.shared.trust) {
                 Ok(Some(socket)) => socket,
                 Ok(None) => continue,
                 Err(error) => {
@@ -374,11 +374,13 @@ impl ShmCm {
         }
     }
 
-    /// Nothing more happens to a connection.
+    /// Nothing more happens to a connection. Its socket is closed, or the peer could send messages
+    /// that nobody needs as fast as they are read.
     fn end(&mut self, conn: ConnId) {
         self.fail_qp(conn);
         if let Ok(connection) = self.connection(conn) {
             (connection.stage, connection.deadline) = (ConnStage::Over, None);
+            connection.socket = None;
         }
     }
 
@@ -420,6 +422,7 @@ impl ShmCm {
 
     /// Connects to a listener and sends the request, or sees to it that this is tried again.
     fn knock(&mut self, now: Time, conn: ConnId) {
+        let trust = self.shared.trust;
         let Ok(connection) = self.connection(conn) else { return };
         let ConnStage::Knocking { offer, .. } = &connection.stage else { return };
         let message = ShmCmMessage {
@@ -428,7 +431,7 @@ impl ShmCm {
             ack_timeout_exponent: connection.ack_timeout_exponent,
             number: connection.local.port(),
         };
-        let asked = socket::connect(connection.peer)
+        let asked = socket::connect(connection.peer, trust)
             .and_then(|socket| {
                 socket::send_request(socket.as_fd(), &message, offer)?;
                 Ok(socket)

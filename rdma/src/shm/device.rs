@@ -9,6 +9,7 @@ use std::sync::{Arc, Mutex, PoisonError};
 use super::agreement::{LinkAgreement, MAX_DEPTH};
 use super::cm::ShmCm;
 use super::group::{ShmGroup, ShmGroupHandle, ShmNewQp};
+use super::trust::{PeerTrust, SharingGroup};
 use crate::software::mailbox::Mailbox;
 use crate::software::numbers::{MAX_GROUPS, Numbers};
 use crate::software::random::{Entropy, SystemEntropy};
@@ -31,11 +32,14 @@ pub struct ShmOptions {
     pub address: IpAddr,
     /// The most groups that will be made.
     pub groups: usize,
+    /// Users who may share memory with us beside our own and root.
+    pub sharing_group: Option<SharingGroup>,
 }
 
 /// The state that the handles of a device share.
 pub(super) struct ShmDeviceShared {
     pub(super) address: IpAddr,
+    pub(super) trust: PeerTrust,
     pub(super) regions: Arc<Regions>,
     pub(super) numbers: Arc<Numbers>,
     /// By group index, less one.
@@ -67,7 +71,7 @@ pub(super) enum ShmGroupMessage {
 impl ShmOptions {
     /// The options of a device at `address` with one group.
     pub const fn new(address: IpAddr) -> Self {
-        Self { address, groups: 1 }
+        Self { address, groups: 1, sharing_group: None }
     }
 }
 
@@ -77,7 +81,7 @@ impl ShmDevice {
     /// # Errors
     /// The address is the wildcard, there are too many groups, or the error of the system call.
     pub fn open(options: &ShmOptions) -> io::Result<Self> {
-        let ShmOptions { address, groups } = *options;
+        let ShmOptions { address, groups, sharing_group } = *options;
         let invalid = |text| Err(io::Error::new(io::ErrorKind::InvalidInput, text));
         if address.is_unspecified() {
             return invalid(format!("{address} is not one address: name the one to serve"));
@@ -93,6 +97,7 @@ impl ShmDevice {
         caps.trains = false;
         let shared = ShmDeviceShared {
             address,
+            trust: PeerTrust { group: sharing_group },
             regions: Arc::new(Regions::new(groups, SystemEntropy.stream()?)),
             numbers: Arc::new(Numbers::new(SystemEntropy.stream()?)),
             groups: places?,

@@ -23,8 +23,10 @@ mod requester;
 mod responder;
 mod ring;
 mod send_queue;
+mod shared_word;
 mod sleep_word;
 mod socket;
+mod trust;
 mod turn;
 mod work_limits;
 
@@ -37,6 +39,7 @@ use std::net::SocketAddr;
 pub use cm::ShmCm;
 pub use device::{Shm, ShmDevice, ShmOptions};
 pub use group::{ShmGroup, ShmGroupHandle, ShmNewQp};
+pub use trust::{SharingGroup, SharingGroupError};
 
 /// Looks whether a process of our user or of root listens at an address, without waiting.
 ///

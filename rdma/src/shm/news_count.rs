@@ -4,19 +4,20 @@
 
 use core::sync::atomic::{AtomicU64, Ordering};
 
-/// The word, which one end writes.
-#[derive(Clone, Copy)]
-pub(super) struct NewsCount<'a>(pub(super) &'a AtomicU64);
+use super::shared_word::SharedWord;
 
-impl<'a> NewsCount<'a> {
+/// The word, which one end writes.
+pub(super) struct NewsCount<'a, W = AtomicU64>(pub(super) &'a W);
+
+impl<'a, W: SharedWord> NewsCount<'a, W> {
     /// Says that something was published. Who reads the new count sees what that was.
-    pub(super) fn count(self) {
+    pub(super) fn count(&self) {
         // There is no other writer, unless the peer misleads itself.
         self.0.store(self.0.load(Ordering::Relaxed).wrapping_add(1), Ordering::Release);
     }
 
     /// What the other end reads.
-    pub(super) fn word(self) -> &'a AtomicU64 {
+    pub(super) fn word(&self) -> &'a W {
         self.0
     }
 }

@@ -9,6 +9,7 @@ use core::sync::atomic::{AtomicU64, Ordering};
 
 use super::mapping::RING_BYTES;
 use super::news_count::NewsCount;
+use super::shared_word::SharedWord;
 
 const RING: u64 = RING_BYTES as u64;
 /// Bytes of the words before each payload.
@@ -28,15 +29,15 @@ const RESTART_PAYLOAD: u32 = 8 << 10;
 const PAD: u64 = 0;
 
 /// The memory of a ring.
-pub(super) struct SharedRing<'a> {
+pub(super) struct SharedRing<'a, W = AtomicU64> {
     /// How far the writer is.
-    pub(super) head: &'a AtomicU64,
+    pub(super) head: &'a W,
     /// How far the reader is.
-    pub(super) tail: &'a AtomicU64,
-    pub(super) news_of_writer: NewsCount<'a>,
-    pub(super) news_of_reader: NewsCount<'a>,
+    pub(super) tail: &'a W,
+    pub(super) news_of_writer: NewsCount<'a, W>,
+    pub(super) news_of_reader: NewsCount<'a, W>,
     /// `RING_BYTES` bytes, aligned to a cache line.
-    pub(super) data: *mut AtomicU64,
+    pub(super) data: *mut W,
 }
 
 /// The peer wrote something that no peer of ours would.
@@ -75,9 +76,9 @@ pub(super) struct RingRecord {
     size: u64,
 }
 
-impl SharedRing<'_> {
+impl<W: SharedWord> SharedRing<'_, W> {
     /// The word at a position where a record may begin.
-    fn word(&self, position: u64) -> *mut AtomicU64 {
+    fn word(&self, position: u64) -> *mut W {
         debug_assert!(position.is_multiple_of(ALIGNMENT));
         let offset = usize::try_from(position % RING).expect("a ring is small");
         // SAFETY: within the ring.
@@ -85,11 +86,11 @@ impl SharedRing<'_> {
     }
 
     /// The words of the header at a position.
-    fn header(&self, position: u64) -> &[AtomicU64; 4] {
+    fn header(&self, position: u64) -> &[W; 4] {
         // SAFETY: where a record may begin there is room for a header before the end of the ring.
         // Shared memory is valid for atomics of whatever value while it is mapped, as long as
         // `self` is.
-        unsafe { &*self.word(position).cast::<[AtomicU64; 4]>() }
+        unsafe { &*self.word(position).cast::<[W; 4]>() }
     }
 
     /// The payload of the record at a position.
@@ -136,7 +137,10 @@ impl RingWriter {
     }
 
     /// Asks how far the reader is; returns whether it is further than before.
-    pub(super) fn refresh(&mut self, ring: &SharedRing<'_>) -> Result<bool, RingBroken> {
+    pub(super) fn refresh(
+        &mut self,
+        ring: &SharedRing<'_, impl SharedWord>,
+    ) -> Result<bool, RingBroken> {
         let read = ring.tail.load(Ordering::Acquire);
         if read < self.read || read > self.published {
             return Err(RingBroken);
@@ -145,12 +149,16 @@ impl RingWriter {
     }
 
     /// Whether the reader is further than it was when asked, or than it can be.
-    pub(super) fn has_news(&self, ring: &SharedRing<'_>) -> bool {
+    pub(super) fn has_news(&self, ring: &SharedRing<'_, impl SharedWord>) -> bool {
         ring.tail.load(Ordering::Relaxed) != self.read
     }
 
     /// Room for a record with `length` bytes of payload; `None` until the reader has read more.
-    pub(super) fn space(&mut self, ring: &SharedRing<'_>, length: u32) -> Option<RecordSpace> {
+    pub(super) fn space(
+        &mut self,
+        ring: &SharedRing<'_, impl SharedWord>,
+        length: u32,
+    ) -> Option<RecordSpace> {
         debug_assert!(length <= MAX_PAYLOAD);
         let size = size_of_record(length);
         let used = self.written % RING;
@@ -170,13 +178,18 @@ impl RingWriter {
     }
 
     /// Makes a record of a space whose payload was written.
-    pub(super) fn commit(&mut self, ring: &SharedRing<'_>, space: &RecordSpace, words: [u64; 4]) {
+    pub(super) fn commit(
+        &mut self,
+        ring: &SharedRing<'_, impl SharedWord>,
+        space: &RecordSpace,
+        words: [u64; 4],
+    ) {
         ring.write_header(self.written, words);
         self.written += size_of_record(space.length);
     }
 
     /// Shows the reader all records; returns whether there are new ones.
-    pub(super) fn publish(&mut self, ring: &SharedRing<'_>) -> bool {
+    pub(super) fn publish(&mut self, ring: &SharedRing<'_, impl SharedWord>) -> bool {
         let news = self.published != self.written;
         if news {
             self.published = self.written;
@@ -189,7 +202,10 @@ impl RingWriter {
 
 impl RingReader {
     /// Asks how far the writer is.
-    pub(super) fn refresh(&mut self, ring: &SharedRing<'_>) -> Result<(), RingBroken> {
+    pub(super) fn refresh(
+        &mut self,
+        ring: &SharedRing<'_, impl SharedWord>,
+    ) -> Result<(), RingBroken> {
         let written = ring.head.load(Ordering::Acquire);
         let sane = written >= self.written
             && written - self.read <= RING
@@ -199,7 +215,7 @@ impl RingReader {
     }
 
     /// Whether the writer is further than it was when asked, or than it can be.
-    pub(super) fn has_news(&self, ring: &SharedRing<'_>) -> bool {
+    pub(super) fn has_news(&self, ring: &SharedRing<'_, impl SharedWord>) -> bool {
         ring.head.load(Ordering::Relaxed) != self.written
     }
 
@@ -209,7 +225,10 @@ impl RingReader {
     }
 
     /// The next record, which stays the next until [`RingReader::finish`].
-    pub(super) fn next(&mut self, ring: &SharedRing<'_>) -> Result<Option<RingRecord>, RingBroken> {
+    pub(super) fn next(
+        &mut self,
+        ring: &SharedRing<'_, impl SharedWord>,
+    ) -> Result<Option<RingRecord>, RingBroken> {
         while self.read < self.written {
             let mut words = [0; 4];
             for (word, place) in words.iter_mut().zip(ring.header(self.read)) {
@@ -236,7 +255,7 @@ impl RingReader {
 
     /// Gives the writer the room of all records that are finished; returns whether there are new
     /// ones.
-    pub(super) fn publish(&mut self, ring: &SharedRing<'_>) -> bool {
+    pub(super) fn publish(&mut self, ring: &SharedRing<'_, impl SharedWord>) -> bool {
         let news = self.published != self.read;
         if news {
             self.published = self.read;
@@ -256,5 +275,7 @@ fn size_of_record(length: u32) -> u64 {
     (HEADER_BYTES as u64 + u64::from(length)).next_multiple_of(ALIGNMENT)
 }
 
+#[cfg(all(test, loom))]
+mod loom_tests;
 #[cfg(test)]
 mod tests;

@@ -3,6 +3,7 @@
 use core::sync::atomic::{AtomicU64, Ordering};
 
 use super::link::PeerNews;
+use super::shared_word::SharedWord;
 use crate::WakeFor;
 use crate::software::sync::fence;
 
@@ -13,28 +14,23 @@ const FOR_RECORDS: u64 = 1;
 /// Ring for new records, and when those of the sleeper were read.
 const FOR_ALL: u64 = 2;
 
-/// The word that one end writes to be rung, and the other takes back when it rings.
+/// The word that one end writes to be rung, and the other takes back when it rings. The orderings
+/// are for fences to make.
 pub(super) struct SleepWord<'a, W = AtomicU64>(pub(super) &'a W);
-
-/// A word in shared memory. All orderings are for fences to make.
-pub(super) trait SharedWord {
-    fn read(&self) -> u64;
-    fn write(&self, value: u64);
-    fn exchange(&self, value: u64) -> u64;
-}
 
 impl<W: SharedWord> SleepWord<'_, W> {
     /// Asks to be rung. [`publish_sleep`] goes before the last look for news.
     pub(super) fn fall_asleep(&self, what: WakeFor) {
-        self.0.write(match what {
+        let wanted = match what {
             WakeFor::Arrivals => FOR_RECORDS,
             WakeFor::Everything => FOR_ALL,
-        });
+        };
+        self.0.store(wanted, Ordering::Relaxed);
     }
 
     /// Lets the peer save the ringing.
     pub(super) fn wake_up(&self) {
-        self.0.write(AWAKE);
+        self.0.store(AWAKE, Ordering::Relaxed);
     }
 
     /// Whether the sleeper is to be rung for what was published, which is asked of one only.
@@ -42,32 +38,18 @@ impl<W: SharedWord> SleepWord<'_, W> {
         // Pairs with `publish_sleep`: either this sees that the other end sleeps, or the other end
         // sees what was published.
         fence(Ordering::SeqCst);
-        let wanted = match self.0.read() {
+        let wanted = match self.0.load(Ordering::Relaxed) {
             AWAKE => false,
             FOR_RECORDS => news.records,
             _ => news.records || news.read,
         };
-        wanted && self.0.exchange(AWAKE) != AWAKE
+        wanted && self.0.swap(AWAKE, Ordering::Relaxed) != AWAKE
     }
 }
 
 /// Goes between falling asleep and the last look for news.
 pub(super) fn publish_sleep() {
     fence(Ordering::SeqCst);
-}
-
-impl SharedWord for AtomicU64 {
-    fn read(&self) -> u64 {
-        self.load(Ordering::Relaxed)
-    }
-
-    fn write(&self, value: u64) {
-        self.store(value, Ordering::Relaxed);
-    }
-
-    fn exchange(&self, value: u64) -> u64 {
-        self.swap(value, Ordering::Relaxed)
-    }
 }
 
 #[cfg(all(test, loom))]

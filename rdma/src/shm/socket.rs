@@ -2,12 +2,11 @@
 //!
 //! A listener's name is abstract, so it is gone with its process, and means something in one
 //! network namespace only, as the address that it is made of.
-#![expect(unsafe_code, reason = "asks the system for credentials")]
 
 use std::io::{self, IoSlice, IoSliceMut};
 use std::mem::MaybeUninit;
 use std::net::SocketAddr;
-use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 
 use rustix::cmsg_space;
 use rustix::io::Errno;
@@ -18,6 +17,7 @@ use rustix::net::{
 
 use super::link::LinkOffer;
 use super::message::{MAX_MESSAGE_BYTES, ShmCmMessage};
+use super::trust::PeerTrust;
 
 /// Connections that wait to be accepted; more ask again.
 const BACKLOG: i32 = 1024;
@@ -47,9 +47,9 @@ pub(super) fn listen(address: SocketAddr) -> io::Result<OwnedFd> {
 }
 
 /// A connection that a listener has; `None` if it has none that is to be trusted.
-pub(super) fn accept(listener: BorrowedFd<'_>) -> io::Result<Option<OwnedFd>> {
+pub(super) fn accept(listener: BorrowedFd<'_>, trust: PeerTrust) -> io::Result<Option<OwnedFd>> {
     match rustix::net::accept_with(listener, FLAGS) {
-        Ok(socket) => match is_trusted(socket.as_fd()) {
+        Ok(socket) => match trust.check(socket.as_fd()) {
             Ok(()) => Ok(Some(socket)),
             Err(reason) => {
                 tracing::warn!("a connection to shared memory was refused: {reason}");
@@ -69,10 +69,10 @@ pub(super) fn accept(listener: BorrowedFd<'_>) -> io::Result<Option<OwnedFd>> {
 /// [`io::ErrorKind::WouldBlock`] when it has too many to accept at present,
 /// [`io::ErrorKind::ConnectionRefused`] when there is none,
 /// [`io::ErrorKind::PermissionDenied`] when it belongs to somebody else.
-pub(super) fn connect(address: SocketAddr) -> io::Result<OwnedFd> {
+pub(super) fn connect(address: SocketAddr, trust: PeerTrust) -> io::Result<OwnedFd> {
     let socket = new_socket()?;
     rustix::net::connect(&socket, &name_of(address)?)?;
-    is_trusted(socket.as_fd())?;
+    trust.check(socket.as_fd())?;
     Ok(socket)
 }
 
@@ -82,7 +82,7 @@ pub(super) fn connect(address: SocketAddr) -> io::Result<OwnedFd> {
 /// # Errors
 /// As [`connect`], except that a listener with too many connections is one.
 pub(super) fn probe(address: SocketAddr) -> io::Result<()> {
-    match connect(address) {
+    match connect(address, PeerTrust::default()) {
         Err(error) if error.kind() == io::ErrorKind::WouldBlock => Ok(()),
         result => result.map(drop),
     }
@@ -157,39 +157,6 @@ pub(super) fn receive_request(socket: BorrowedFd<'_>) -> Incoming<(ShmCmMessage,
     }
 }
 
-/// Whether the process at the other end, which listened or connected, may share memory with us: it
-/// runs as our user or as root.
-fn is_trusted(socket: BorrowedFd<'_>) -> io::Result<()> {
-    let theirs = credentials(socket)?;
-    let ours = rustix::process::geteuid().as_raw();
-    if theirs.uid == ours || theirs.uid == 0 {
-        return Ok(());
-    }
-    let libc::ucred { pid, uid, .. } = theirs;
-    Err(io::Error::new(
-        io::ErrorKind::PermissionDenied,
-        format!("process {pid} runs as user {uid}, not as user {ours} or root"),
-    ))
-}
-
-/// The process at the other end when it listened or connected. Its number is zero if it is in
-/// another process namespace, which rules out the type that rustix has for it.
-fn credentials(socket: BorrowedFd<'_>) -> io::Result<libc::ucred> {
-    let mut credentials = libc::ucred { pid: 0, uid: u32::MAX, gid: u32::MAX };
-    let mut length = libc::socklen_t::try_from(size_of::<libc::ucred>()).expect("a small type");
-    // SAFETY: the place is as long as the length says, and any value in it is valid.
-    let result = unsafe {
-        libc::getsockopt(
-            socket.as_raw_fd(),
-            libc::SOL_SOCKET,
-            libc::SO_PEERCRED,
-            (&raw mut credentials).cast(),
-            &raw mut length,
-        )
-    };
-    if result == 0 { Ok(credentials) } else { Err(io::Error::last_os_error()) }
-}
-
 fn new_socket() -> io::Result<OwnedFd> {
     let socket = rustix::net::socket_with(AddressFamily::UNIX, SocketType::SEQPACKET, FLAGS, None)?;
     Ok(socket)
@@ -240,7 +207,7 @@ mod tests {
         assert_eq!(probe(address).unwrap_err().kind(), io::ErrorKind::ConnectionRefused);
         let listener = listen(address).unwrap();
         probe(address).unwrap();
-        let heard = accept(listener.as_fd()).unwrap().unwrap();
+        let heard = accept(listener.as_fd(), PeerTrust::default()).unwrap().unwrap();
         assert!(matches!(receive_request(heard.as_fd()), Incoming::End));
         drop(listener);
         assert!(probe(address).is_err());

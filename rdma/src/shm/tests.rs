@@ -12,15 +12,17 @@ use super::agreement::LinkAgreement;
 use super::device::ShmGroupMessage;
 use super::link::{PeerNews, ShmLink};
 use super::mapping::{RING_BYTES, RingUse};
+use super::message::{CmMessageKind, ShmCmMessage};
 use super::queue_pair::ShmQueuePair;
 use super::record::{AnswerRecord, MessagePart, Refusal, RequestRecord};
 use super::ring::RingWriter;
 use super::socket::{self, Incoming};
+use super::trust::PeerTrust;
 use super::work_limits::WorkLimits;
 use super::*;
 use crate::software::regions::SoftwareRegion;
 use crate::{
-    Access, ConnOptions, ConnParams, ConnectionManager, Device, Group, GroupConfig, Mem,
+    Access, CmEvent, ConnOptions, ConnParams, ConnectionManager, Device, Group, GroupConfig, Mem,
     MemoryRegion, Op, QpConfig, QpKey, RecvWr, SendFlags, SendWr, Sge, Time, WakeFor, Wc, WcStatus,
 };
 
@@ -426,7 +428,7 @@ fn silent_peers_make_way() {
     let mut now = Time::ZERO;
     let mut silent = Vec::new();
     for _ in 0..10 {
-        silent.extend((0..100).map(|_| socket::connect(address).unwrap()));
+        silent.extend((0..100).map(|_| socket::connect(address, PeerTrust::default()).unwrap()));
         // Fewer are accepted at once, and the sockets are looked at now and then.
         for _ in 0..4 {
             now = now + Duration::from_millis(1);
@@ -437,6 +439,35 @@ fn silent_peers_make_way() {
     assert_eq!(silent.iter().filter(|peer| closed(peer)).count(), 1000 - 256);
     assert!(!closed(silent.last().unwrap()));
     assert!(silent[..1000 - 256].iter().all(closed), "the oldest ones made way");
+}
+
+/// A peer could have us read messages without end of a connection that is over.
+#[test]
+fn nobody_listens_to_a_connection_that_is_over() {
+    let mut victim = Victim::new();
+    let mut cm = victim.device.connection_manager().unwrap();
+    let listener = cm.listen(([127, 0, 0, 1], 0).into(), &ConnOptions::default()).unwrap();
+    let peer = socket::connect(cm.local_addr(listener).unwrap(), PeerTrust::default()).unwrap();
+    let (_link, offer) = ShmLink::create().unwrap();
+    let request = ShmCmMessage::plain(CmMessageKind::Request);
+    socket::send_request(peer.as_fd(), &request, &offer).unwrap();
+    let later = |ms| Time::ZERO + Duration::from_millis(ms);
+    let Some(CmEvent::ConnectRequest { conn, .. }) = cm.poll(later(1)) else { panic!("asked") };
+    let group = victim.group.handle();
+    let qp = cm.create_qp(conn, &group, &victim.device, &QP).unwrap();
+    victim.group.adopt(qp);
+    cm.accept(later(1), conn, &ConnParams::default()).unwrap();
+    let disconnect = ShmCmMessage::plain(CmMessageKind::Disconnect);
+    socket::send(peer.as_fd(), &disconnect).unwrap();
+    assert!(matches!(cm.poll(later(2)), Some(CmEvent::ConnectFailed { .. })));
+    let heard = || match socket::receive(peer.as_fd()) {
+        Incoming::Message(message) => Some(message.kind),
+        _ => None,
+    };
+    assert_eq!(heard(), Some(CmMessageKind::Accept));
+    assert_eq!(heard(), Some(CmMessageKind::Disconnected));
+    assert!(matches!(socket::receive(peer.as_fd()), Incoming::End));
+    assert!(socket::send(peer.as_fd(), &disconnect).is_err());
 }
 
 /// One step of a peer that does whatever comes to its mind.

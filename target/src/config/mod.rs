@@ -19,6 +19,7 @@ use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 use nvme_proto::{Nqn, Nsid};
+use rdma::shm::SharingGroup;
 use uuid::Uuid;
 
 pub use self::error::ConfigError;
@@ -36,6 +37,8 @@ pub struct Config {
     pub provider: ProviderChoice,
     /// Whether responses may take back the host's key to its memory, on RDMA devices that can.
     pub send_with_invalidate: bool,
+    /// Users who may share memory with the target beside its own and root.
+    pub shared_memory_group: Option<SharingGroup>,
     /// On which cores the poll groups run.
     pub cores: Cores,
     /// For how long a poll group that waits for work polls at the most before it sleeps.
@@ -74,7 +77,8 @@ pub enum ProviderChoice {
     Verbs,
     /// RoCE v2 in userspace over UDP.
     Soft,
-    /// Shared memory, with hosts on this machine that run as the same user or as root.
+    /// Shared memory, with hosts on this machine that run as the same user, as root, or in
+    /// [`Config::shared_memory_group`].
     Shm,
 }
 

@@ -69,6 +69,7 @@ impl Config {
         Ok(Self {
             provider: quick.provider,
             send_with_invalidate: true,
+            shared_memory_group: None,
             cores: quick.cores.clone(),
             polling: Duration::from_micros(POLLING_US.into()),
             management: None,

@@ -70,6 +70,14 @@ fn parse(text: &str) -> Result<Config, ConfigError> {
 }
 
 #[test]
+fn a_group_may_share_memory() {
+    assert_eq!(parse(GOOD).expect("valid").shared_memory_group, None);
+    let group = GOOD.replace("cores", "shared_memory_group = \"root\"\ncores");
+    let group = parse(&group).expect("valid").shared_memory_group;
+    assert_eq!(group.map(|group| group.id()), Some(0));
+}
+
+#[test]
 fn send_with_invalidate_can_be_switched_off() {
     assert!(parse(GOOD).expect("valid").send_with_invalidate);
     let off = GOOD.replace("cores", "send_with_invalidate = false\ncores");
@@ -194,6 +202,11 @@ const WRONG: &[(&str, &str, &str)] = &[
         "provider = \"soft\"",
         "provider = \"fast\"",
         "/etc/feedrail.toml:2:12: provider: unknown variant `fast`",
+    ),
+    (
+        "provider = \"soft\"",
+        "shared_memory_group = \"no-such-group\"",
+        "/etc/feedrail.toml:2:23: shared_memory_group: there is no group \"no-such-group\" on this",
     ),
     ("fail_every = 100", "fail_every = 0", "faults.fail_every: is 0; must be 1 to"),
     ("\"no_space\"", "\"bang\"", "unknown variant `bang`"),

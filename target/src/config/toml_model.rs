@@ -6,6 +6,7 @@ use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 use nvme_proto::{Nqn, Nsid};
+use rdma::shm::SharingGroup;
 use serde::Deserialize;
 use toml::Spanned;
 use uuid::Uuid;
@@ -61,6 +62,7 @@ struct File {
     #[serde(default)]
     provider: ProviderChoice,
     send_with_invalidate: Option<bool>,
+    shared_memory_group: Option<Spanned<String>>,
     cores: Option<Cores>,
     polling_us: Option<Spanned<u32>>,
     state_dir: Option<PathBuf>,
@@ -190,6 +192,10 @@ impl Reader<'_> {
         Ok(Config {
             provider: file.provider,
             send_with_invalidate: file.send_with_invalidate.unwrap_or(true),
+            shared_memory_group: file
+                .shared_memory_group
+                .map(|name| self.sharing_group(&name))
+                .transpose()?,
             polling: Duration::from_micros(polling_us.into()),
             management: file.management.map(|path| self.document.resolve(&path)),
             metrics: file.metrics,
@@ -287,6 +293,11 @@ impl Reader<'_> {
                 Err(self.document.error(value.span().start, message))
             }
         }
+    }
+
+    fn sharing_group(&self, name: &Spanned<String>) -> Result<SharingGroup, ConfigError> {
+        SharingGroup::named(name.get_ref())
+            .map_err(|error| self.document.error(name.span().start, error.to_string()))
     }
 
     fn in_range<T: Copy + PartialOrd + std::fmt::Display>(

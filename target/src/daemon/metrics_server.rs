@@ -25,7 +25,7 @@ const CLIENT_TIME: Duration = Duration::from_secs(5);
 /// are 200 ms old at most.
 const TEXT_AGE: Duration = Duration::from_millis(100);
 
-/// The listening socket.
+/// The socket that clients connect to, before it is served.
 pub(super) struct MetricsServer {
     listener: TcpListener,
     /// Readable when the target ends.
@@ -70,7 +70,7 @@ impl MetricsServer {
         Ok((Self { listener, stopped }, MetricsStop(stop)))
     }
 
-    /// Where it listens.
+    /// The address, with the port that the system chose.
     pub(super) fn address(&self) -> io::Result<SocketAddr> {
         self.listener.local_addr()
     }

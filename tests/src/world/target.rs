@@ -303,6 +303,7 @@ impl TargetNode {
         Config {
             provider: ProviderChoice::Soft,
             send_with_invalidate: true,
+            shared_memory_group: None,
             cores: Cores::Count(self.options.cores),
             polling: Duration::ZERO,
             management: None,

@@ -6,20 +6,6 @@ use loom::thread;
 
 use super::*;
 
-impl SharedWord for ModelWord {
-    fn read(&self) -> u64 {
-        self.load(Ordering::Relaxed)
-    }
-
-    fn write(&self, value: u64) {
-        self.store(value, Ordering::Relaxed);
-    }
-
-    fn exchange(&self, value: u64) -> u64 {
-        self.swap(value, Ordering::Relaxed)
-    }
-}
-
 /// The words of a link that one end writes to, and its bell.
 #[derive(Default)]
 struct ModelLink {
