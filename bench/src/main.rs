@@ -22,6 +22,7 @@ mod readme;
 mod results;
 mod ring;
 mod served;
+mod spdk;
 mod table;
 mod udp;
 mod verdict;
@@ -39,6 +40,7 @@ use crate::load::{BenchProvider, Load, MediumKind};
 use crate::machine::MachineInfo;
 use crate::results::{KeptResults, Results};
 use crate::served::Served;
+use crate::spdk::{SpdkBuild, SpdkTarget};
 
 /// The time that a target polls by default before it sleeps, when I/O comes as fast as here, and
 /// that a host polls.
@@ -77,6 +79,9 @@ struct Options {
     /// As the section `network`
     #[arg(long)]
     network: bool,
+    /// The folder of a build of SPDK, whose NVMe/TCP is measured beside each load of the section `shm`
+    #[arg(long, value_name = "DIR")]
+    spdk: Option<PathBuf>,
     /// The sections to measure [default: all but lab and network]
     sections: Vec<BenchSection>,
 }
@@ -136,10 +141,15 @@ impl Options {
             return readme::write(readme, tables, &KeptResults::read(&self.output)?);
         }
         cores::check()?;
+        let spdk = self.spdk.as_deref().map(SpdkBuild::find).transpose()?;
+        ensure!(
+            spdk.is_none() || self.wants(BenchSection::Shm),
+            "--spdk is measured beside the section shm: name that, too"
+        );
         let machine = MachineInfo::describe();
         let earlier = self.earlier(&machine)?;
         let mut figures = Figures::default();
-        self.measure(&mut figures)?;
+        self.measure(spdk.as_ref(), &mut figures)?;
         let mut results = Results { machine, seconds: self.seconds(), figures };
         if let Some(earlier) = earlier {
             self.keep(&mut results, earlier);
@@ -181,6 +191,7 @@ impl Options {
             for section in [BenchSection::Ceilings, BenchSection::Us, BenchSection::Shm] {
                 results.figures.keep_section(section.name(), &earlier.figures);
             }
+            results.figures.keep_section(spdk::SECTION, &earlier.figures);
             results.machine = earlier.machine;
             results.seconds = earlier.seconds;
         }
@@ -210,7 +221,7 @@ impl Options {
         if self.quick { 1 } else { self.seconds }
     }
 
-    fn measure(&self, figures: &mut Figures) -> Result<()> {
+    fn measure(&self, spdk: Option<&SpdkBuild>, figures: &mut Figures) -> Result<()> {
         if self.wants(BenchSection::Lab) {
             lab::collect(&self.lab_logs, figures)?;
         }
@@ -261,7 +272,8 @@ impl Options {
             drop(served);
             if self.wants(BenchSection::Shm) {
                 let served = Served::start(folder.path(), &file, BenchProvider::Shm)?;
-                self.measure_shm(&served, figures)?;
+                let spdk = spdk.map(|build| SpdkTarget::start(build, folder.path(), &file));
+                self.measure_shm(&served, spdk.transpose()?.as_ref(), figures)?;
             }
             if self.wants(BenchSection::Cost) {
                 progress("cost", "target logic alone");
@@ -308,8 +320,13 @@ impl Options {
         Ok(())
     }
 
-    /// The rings of a load are measured right before it.
-    fn measure_shm(&self, served: &Served, figures: &mut Figures) -> Result<()> {
+    /// The rings of a load and SPDK are measured right before it.
+    fn measure_shm(
+        &self,
+        served: &Served,
+        spdk: Option<&SpdkTarget>,
+        figures: &mut Figures,
+    ) -> Result<()> {
         let time = Duration::from_secs(self.seconds().into());
         for load in Load::ALL {
             if load.pattern == "randread" {
@@ -321,6 +338,10 @@ impl Options {
                 figures.add(format!("{name}/bytes_per_second"), rate * f64::from(load.block_bytes));
             }
             for backend in MediumKind::ALL {
+                if let Some(spdk) = spdk.filter(|_| spdk::LOADS.contains(&load)) {
+                    progress("spdk", &format!("{}, {}", backend.name(), load.name()));
+                    spdk.measure(backend, &load, self.seconds(), figures)?;
+                }
                 progress("shm", &format!("{}, {}", backend.name(), load.name()));
                 served.measure(backend, &load, self.seconds(), figures)?;
             }

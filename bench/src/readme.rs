@@ -6,8 +6,9 @@ use std::path::Path;
 use anyhow::{Context, Result};
 
 use crate::figures::{Figures, Spread, quotients};
-use crate::load::{Load, MediumKind};
+use crate::load::{BenchProvider, Load, MediumKind};
 use crate::results::{KeptResults, Results};
+use crate::spdk;
 use crate::table::{TextTable, cell, number, of_verdict};
 use crate::verdict::{self, GOODPUT};
 
@@ -70,13 +71,40 @@ fn page(kept: &KeptResults) -> String {
          Target and host are on one core each, over `soft` on loopback. *By plain UDP*: the bytes per second, by the best goodput \
          without loss of two threads that do nothing but send and receive trains of datagrams (GSO, GRO). *By fio*: those of our file \
          backend, by fio with io_uring, registered huge-page buffers and direct I/O on the same file.\n\n{}\n\
-         On the null namespace, several at a time, or one that computes on a core of theirs:\n\n{}{}",
+         On the null namespace, several at a time, or one that computes on a core of theirs:\n\n{}{}{}",
         circumstances(&kept.latest),
         of_verdict(&verdict::lines(figures)).to_markdown(),
         comparison(figures).to_markdown(),
         company(figures).to_markdown(),
+        beside_spdk(figures),
         kept.others.iter().map(elsewhere).collect::<String>(),
     )
+}
+
+/// Both of our providers beside SPDK's NVMe/TCP; nothing where that was not measured.
+fn beside_spdk(figures: &Figures) -> String {
+    let mut table = TextTable::new(["workload", "SPDK, IOPS", "soft, by SPDK", "shm, by SPDK"]);
+    let mut is_empty = true;
+    for medium in MediumKind::ALL {
+        for load in spdk::LOADS {
+            let theirs = spdk::figure(medium, &load, "iops");
+            let Some(spread) = figures.spread(&theirs) else { continue };
+            is_empty = false;
+            let [soft, shm] = [BenchProvider::Soft, BenchProvider::Shm].map(|provider| {
+                let ours = verdict::of_provider(provider, medium, &load, "iops");
+                cell(Spread::of(&figures.ratios(&ours, &theirs)), number)
+            });
+            let workload = format!("{}, {}", medium.name(), load.words());
+            table.push([workload, format!("{:.0}k", spread.median / 1e3), soft, shm]);
+        }
+    }
+    match is_empty {
+        true => String::new(),
+        false => format!(
+            "\nBeside SPDK over NVMe/TCP on loopback, on the same two cores and the same file:\n\n{}",
+            table.to_markdown()
+        ),
+    }
 }
 
 /// The requirements on another machine, with the machine named: its ratios refer to other ceilings.

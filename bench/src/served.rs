@@ -21,8 +21,8 @@ use crate::process::cpu_seconds;
 
 /// More than the deepest load, so that the queue is no limit.
 const QUEUE_ENTRIES: u16 = 512;
-/// As much as the namespace in memory has.
-const HOT_FILE_BYTES: u64 = 256 << 20;
+/// Of the namespace in memory, and of the file that fits the memory.
+pub(crate) const MEMORY_BYTES: u64 = 256 << 20;
 
 /// A target with a namespace of each backend.
 pub(crate) struct Served {
@@ -37,7 +37,7 @@ impl Served {
         let bytes = file.metadata().context("the file to serve")?.len();
         let hot = folder.join("hot.bin");
         if !hot.exists() {
-            write_file(&hot, HOT_FILE_BYTES)?;
+            write_file(&hot, MEMORY_BYTES)?;
         }
         let options = options(folder, &configuration(file, bytes, &hot, provider));
         let daemon = options.try_start();
@@ -148,7 +148,7 @@ fn configuration(file: &Path, bytes: u64, hot: &Path, provider: BenchProvider) -
         [[subsystem.namespace]]
         nsid = {memory}
         kind = "memory"
-        size_bytes = "256MiB"
+        size_bytes = {MEMORY_BYTES}
 
         [[subsystem.namespace]]
         nsid = {own}

@@ -5,6 +5,7 @@ use serde::Serialize;
 use crate::figures::{Figures, Spread, quotients};
 use crate::load::{BenchProvider, Load, MediumKind};
 use crate::network;
+use crate::spdk;
 use crate::udp::DATAGRAM_OVERHEAD_BYTES;
 
 /// A requirement and its measured figure.
@@ -109,6 +110,7 @@ pub(crate) fn lines(figures: &Figures) -> Vec<Requirement> {
     lines.push(connections.with(Absolute::Iops, figures.spread(&all)));
     lines.extend(in_shared_memory(figures));
     lines.extend(of_files_in_memory(figures));
+    lines.extend(beside_spdk(figures));
     lines.extend(LAB_WORKLOADS.map(|workload| {
         let name = format!("lab/kernel-host-to-us-by-nvmet/{workload}");
         let what = format!("kernel host to us on verbs, by kernel host to nvmet-rdma: {workload}");
@@ -203,6 +205,33 @@ fn of_files_in_memory(figures: &Figures) -> [Requirement; 2] {
     })
 }
 
+/// Beside SPDK's NVMe/TCP; nothing where that was not measured. Some have an absolute figure.
+fn beside_spdk(figures: &Figures) -> Vec<Requirement> {
+    let small = Load::new("randread", 4 << 10, 32);
+    let large = Load::new("randread", 128 << 10, 32);
+    let of = |medium: MediumKind, load: Load| {
+        let spdk = spdk::figure(medium, &load, "iops");
+        let theirs = figures.spread(&spdk)?;
+        let ours = of_provider(BenchProvider::Shm, medium, &load, "iops");
+        let what = format!(
+            "shared memory, {}, {}: IOPS, by SPDK's over NVMe/TCP ({:.0}k)",
+            medium.name(),
+            load.words(),
+            theirs.median / 1e3
+        );
+        let line = Requirement::new(what, Bound::AtLeast(1.0), &figures.ratios(&ours, &spdk));
+        let is_for_readme = load == small || load == large && medium == MediumKind::Memory;
+        Some(match is_for_readme {
+            true => line.with(Absolute::Iops, figures.spread(&ours)),
+            false => line,
+        })
+    };
+    MediumKind::ALL
+        .into_iter()
+        .flat_map(|medium| spdk::LOADS.into_iter().filter_map(move |load| of(medium, load)))
+        .collect()
+}
+
 fn beside_the_disk(figures: &Figures) -> Vec<Requirement> {
     type Unit = fn(f64) -> Absolute;
     let loads: [(Load, f64, &str, Unit); 4] = [
@@ -282,12 +311,18 @@ fn of_loaders(figures: &Figures) -> Vec<Requirement> {
     ]
 }
 
-/// The name of a figure of ours over soft.
+/// That of a figure of ours over soft.
 pub(crate) fn figure(backend: MediumKind, load: &Load, unit: &str) -> String {
     of_provider(BenchProvider::Soft, backend, load, unit)
 }
 
-fn of_provider(provider: BenchProvider, backend: MediumKind, load: &Load, unit: &str) -> String {
+/// The name of a figure of ours.
+pub(crate) fn of_provider(
+    provider: BenchProvider,
+    backend: MediumKind,
+    load: &Load,
+    unit: &str,
+) -> String {
     format!("{}/{}/{}/{unit}", provider.section(), backend.name(), load.name())
 }
 
