@@ -79,7 +79,8 @@ struct Options {
     /// As the section `network`
     #[arg(long)]
     network: bool,
-    /// The folder of a build of SPDK, whose NVMe/TCP is measured beside each load of the section `shm`
+    /// The folder of a build of SPDK, whose NVMe/TCP is measured beside each load of the section
+    /// `shm`
     #[arg(long, value_name = "DIR")]
     spdk: Option<PathBuf>,
     /// The sections to measure [default: all but lab and network]

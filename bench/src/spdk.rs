@@ -69,7 +69,8 @@ impl SpdkBuild {
 }
 
 impl SpdkTarget {
-    /// Starts it on the file that we serve, too; its configuration and its log are kept in `folder`.
+    /// Starts it on the file that we serve, too; its configuration and its log are kept in
+    /// `folder`.
     pub(crate) fn start(build: &SpdkBuild, folder: &Path, file: &Path) -> Result<Self> {
         let address = free_address();
         let bytes = file.metadata().context("the file to serve")?.len();
