@@ -162,6 +162,7 @@ impl Target {
             bounced: sum.engine.buffered,
             cached: sum.engine.cached,
             cached_read_bytes: sum.engine.cached_read_bytes,
+            mapped_read_bytes: sum.engine.mapped_read_bytes,
             buffered_read_bytes: sum.engine.buffered_read_bytes,
             direct_read_bytes: sum.engine.direct_read_bytes,
             ..self.associations.registry().io_stats()

@@ -2,10 +2,12 @@
 
 use std::fs::{self, File};
 use std::path::Path;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::thread;
 
 use feedrail_initiator::Namespace;
 use feedrail_tests::process::{
-    Bytes, Daemon, DaemonOptions, empty_slice, host, slice_of, write_configuration,
+    Bytes, Daemon, DaemonOptions, empty_slice, eventually, host, slice_of, write_configuration,
 };
 use rustix::fs::Advice;
 use serde_json::Value;
@@ -158,6 +160,99 @@ fn a_file_that_was_cut_fails_in_each_mode() {
     });
     let [first, others @ ..] = &failures;
     assert!(others.iter().all(|other| other == first), "{failures:?}");
+}
+
+/// Starts a daemon on a hot file, and has it read until it is in locked memory; nothing where that
+/// can not be.
+fn with_locked_file(path: &Path) -> Option<(Daemon, Namespace)> {
+    let daemon = start(path, "auto", &["--log", "debug"]);
+    if auto_is_as_always(&daemon) || !cfg!(target_arch = "x86_64") || !may_lock() {
+        eprintln!("left out: files are not kept in memory here");
+        return None;
+    }
+    let host = host().build().unwrap();
+    let namespace = daemon.open(&host);
+    let size = namespace.size_bytes() as usize;
+    eventually("it is read from locked memory", || {
+        let before = mapped_bytes(&daemon);
+        read(&namespace, 0, size);
+        mapped_bytes(&daemon) >= before + size as u64 / 2
+    });
+    Some((daemon, namespace))
+}
+
+fn mapped_bytes(daemon: &Daemon) -> u64 {
+    daemon.stats()["io"]["mapped_read_bytes"].as_u64().unwrap()
+}
+
+fn may_lock() -> bool {
+    let limit = rustix::process::getrlimit(rustix::process::Resource::Memlock);
+    rustix::process::geteuid().is_root() || limit.current.is_none()
+}
+
+#[test]
+fn locked_files_are_read_without_system_calls() {
+    let (folder, bytes) = (folder(), Bytes::new(6).take(5 << 20));
+    let file = file_in(folder.path(), "shard.bin", &bytes);
+    let Some((daemon, namespace)) = with_locked_file(&folder.path().join("shard.bin")) else {
+        return;
+    };
+    let before = daemon.stats();
+    let mut random = Bytes::new(7);
+    for _ in 0..200 {
+        let length = 1 + random.below(300_000) as usize;
+        let offset = random.below((bytes.len() - length) as u64);
+        assert!(read(&namespace, offset, length) == bytes[offset as usize..][..length]);
+    }
+    let after = daemon.stats();
+    assert_eq!(after["system_calls"]["file"], before["system_calls"]["file"]);
+    // The kernel does not take locked pages away.
+    rustix::fs::fadvise(&file, 0, None, Advice::DontNeed).unwrap();
+    assert!(read(&namespace, 0, bytes.len()) == bytes);
+    assert_eq!(daemon.stats()["io"]["buffered_read_bytes"], before["io"]["buffered_read_bytes"]);
+}
+
+/// The pages of a mapping that are gone raise a signal in whoever touches them.
+#[test]
+fn a_locked_file_that_is_cut_fails_its_reads_only() {
+    let (folder, bytes) = (folder(), Bytes::new(8).take(6 << 20));
+    file_in(folder.path(), "shard.bin", &bytes);
+    file_in(folder.path(), "other.bin", &bytes);
+    let path = folder.path().join("shard.bin");
+    let Some((daemon, namespace)) = with_locked_file(&path) else { return };
+    let over = AtomicBool::new(false);
+    thread::scope(|scope| {
+        let readers: Vec<_> = (0..3)
+            .map(|seed| {
+                let (namespace, bytes, over) = (&namespace, &bytes, &over);
+                scope.spawn(move || {
+                    let (mut random, mut failed) = (Bytes::new(seed), 0_u64);
+                    while !over.load(Ordering::Relaxed) {
+                        let length = 1 + random.below(200_000) as usize;
+                        let offset = random.below((bytes.len() - length) as u64);
+                        match namespace.read_to_vec(offset, length).wait() {
+                            Ok(read) => assert!(read == bytes[offset as usize..][..length]),
+                            Err(_) => failed += 1,
+                        }
+                    }
+                    failed
+                })
+            })
+            .collect();
+        let file = File::options().write(true).open(&path).unwrap();
+        file.set_len(1_000_000).unwrap();
+        eventually("reads of what was cut fail", || {
+            namespace.read_to_vec(4 << 20, 4096).wait().is_err()
+        });
+        // There are zeros now where the file had bytes: nobody is to see them.
+        file.set_len(bytes.len() as u64).unwrap();
+        assert!(namespace.read_to_vec(4 << 20, 4096).wait().is_err());
+        over.store(true, Ordering::Relaxed);
+        let failed: u64 = readers.into_iter().map(|reader| reader.join().unwrap()).sum();
+        assert!(failed > 0, "reads were under way");
+    });
+    let (status, _) = daemon.terminate();
+    assert!(status.success(), "{status}");
 }
 
 #[test]

@@ -35,6 +35,8 @@ pub(crate) struct CacheRoom {
     /// The most that is given, in bytes.
     limit_bytes: u64,
     given_bytes: AtomicU64,
+    /// What of the files is locked in memory.
+    locked_bytes: AtomicU64,
     /// Whether the memory is still there.
     open: AtomicBool,
 }
@@ -42,13 +44,14 @@ pub(crate) struct CacheRoom {
 impl CacheRoom {
     /// Room in the memory that is to be had now.
     pub(crate) fn of_this_machine() -> Self {
-        Self::of(available_bytes())
+        Self::of(available_bytes(0))
     }
 
     /// Room in memory of which this much is to be had; none if that is not known.
     pub(super) fn of(available_bytes: Option<u64>) -> Self {
         let limit_bytes = available_bytes.unwrap_or(0) / MARGIN;
-        Self { limit_bytes, given_bytes: AtomicU64::new(0), open: AtomicBool::new(true) }
+        let [given_bytes, locked_bytes] = [0; 2].map(AtomicU64::new);
+        Self { limit_bytes, given_bytes, locked_bytes, open: AtomicBool::new(true) }
     }
 
     /// Gives room to a file, if there is as much.
@@ -60,14 +63,14 @@ impl CacheRoom {
     }
 
     /// Whether files that have room are read through the cache now.
-    fn is_open(&self) -> bool {
+    pub(super) fn is_open(&self) -> bool {
         self.open.load(Ordering::Relaxed)
     }
 
     /// Looks at the memory again: without memory for what was given, files are read past the cache
     /// until there is twice as much. Reads files of the kernel, so only the control path does.
     pub(crate) fn look(&self) {
-        if let Some(available) = available_bytes().filter(|_| self.given() > 0) {
+        if let Some(available) = available_bytes(self.locked_bytes()).filter(|_| self.given() > 0) {
             self.found(available);
         }
     }
@@ -87,6 +90,21 @@ impl CacheRoom {
         }
     }
 
+    /// More of the files is locked in memory.
+    pub(super) fn locked(&self, bytes: u64) {
+        self.locked_bytes.fetch_add(bytes, Ordering::Relaxed);
+    }
+
+    /// Less of them is.
+    pub(super) fn unlocked(&self, bytes: u64) {
+        self.locked_bytes.fetch_sub(bytes, Ordering::Relaxed);
+    }
+
+    /// Bytes of the files that are locked in memory.
+    pub(super) fn locked_bytes(&self) -> u64 {
+        self.locked_bytes.load(Ordering::Relaxed)
+    }
+
     fn given(&self) -> u64 {
         self.given_bytes.load(Ordering::Relaxed)
     }
@@ -100,6 +118,11 @@ pub(super) struct CacheShare {
 }
 
 impl CacheShare {
+    /// The room that it is part of.
+    pub(super) fn room(&self) -> &Arc<CacheRoom> {
+        &self.room
+    }
+
     /// Whether the memory of all files that have room is still there.
     pub(super) fn is_open(&self) -> bool {
         self.room.is_open()
@@ -120,9 +143,9 @@ pub(super) fn is_local(file: impl AsFd) -> bool {
 }
 
 /// Memory that is to be had, page cache included that can be given up: of the machine, and of the
-/// control groups of this process.
-fn available_bytes() -> Option<u64> {
-    let of_machine = of_meminfo(&fs::read_to_string("/proc/meminfo").ok()?)?;
+/// control groups of this process. The machine counts what is locked as taken.
+fn available_bytes(locked_bytes: u64) -> Option<u64> {
+    let of_machine = of_meminfo(&fs::read_to_string("/proc/meminfo").ok()?)? + locked_bytes;
     let groups = fs::read_to_string("/proc/self/cgroup").unwrap_or_default();
     let of_groups = of_groups(&groups, Path::new("/sys/fs/cgroup"));
     Some(of_groups.map_or(of_machine, |bytes| bytes.min(of_machine)))

@@ -13,8 +13,8 @@ use super::cache_room::CacheShare;
 use super::range_lock::{RangeAccess, RangeLock, RangeLocks};
 use super::{Backend, BackendError, Health, Step, claim};
 use crate::backend::{
-    CachedRead, DeviceId, FileId, FileRef, MemoryPart, Operation, OperationKind, OperationStage,
-    ReadPath, SystemCall,
+    CachedRead, DeviceId, FileId, FileRef, MappedFile, MemoryPart, Operation, OperationKind,
+    OperationStage, ReadPath, SystemCall,
 };
 use crate::deliberate_bugs::{self, Bug};
 
@@ -65,9 +65,11 @@ struct CachedReads {
 /// A second opening of a file, for reads through the page cache as long as there is memory.
 #[derive(Debug)]
 struct Twin {
-    file: OwnedFd,
+    file: Arc<OwnedFd>,
     id: FileId,
     room: CacheShare,
+    /// The same bytes in memory, where they may be kept there.
+    mapped: Option<Arc<MappedFile>>,
 }
 
 impl FileBackend {
@@ -112,7 +114,9 @@ impl FileBackend {
     /// direct I/O, while there is room.
     #[must_use]
     pub(super) fn with_twin(mut self, file: OwnedFd, room: CacheShare) -> Self {
-        let twin = Some(Twin { file, id: next_id(), room });
+        let file = Arc::new(file);
+        let mapped = MappedFile::new(&file, self.exact_bytes, room.room()).map(Arc::new);
+        let twin = Some(Twin { file, id: next_id(), room, mapped });
         self.cached = Some(CachedReads { twin, cannot_try: AtomicBool::new(false) });
         self
     }
@@ -126,6 +130,11 @@ impl FileBackend {
     pub(super) fn ids(&self) -> Vec<FileId> {
         let twin = self.cached.as_ref().and_then(|cached| cached.twin.as_ref());
         twin.map(|twin| twin.id).into_iter().chain([self.id]).collect()
+    }
+
+    /// The file in memory, to be tended now and then.
+    pub(super) fn mapped(&self) -> Option<&Arc<MappedFile>> {
+        self.cached.as_ref()?.twin.as_ref()?.mapped.as_ref()
     }
 
     /// The errors of the medium that are known.
@@ -204,6 +213,13 @@ impl FileBackend {
         }
     }
 
+    /// A read ended at a byte because the file does, there or before.
+    fn found_end(&self, at: u64) {
+        let flags = AtFlags::EMPTY_PATH | AtFlags::STATX_DONT_SYNC;
+        let status = rustix::fs::statx(&*self.file, "", flags, StatxFlags::SIZE);
+        self.health.found_bytes(status.map_or(at, |status| status.stx_size.min(at)));
+    }
+
     /// Locks an operation's range, or returns how long to wait before the next attempt.
     fn lock_range(&self, operation: &mut Operation) -> Result<(), Duration> {
         let Some(locks) = &self.locks else { return Ok(()) };
@@ -252,7 +268,8 @@ impl FileBackend {
         let (file, offset) = (self.file_of(operation.path), operation.offset() + operation.done);
         if operation.path == ReadPath::Cached {
             let part = next_part(operation, CACHED_BYTES);
-            return Step::ReadCached(CachedRead { file, offset, part });
+            let mapped = self.mapped().and_then(|mapped| mapped.place(offset, part.length()));
+            return Step::ReadCached(CachedRead { file, offset, part, mapped });
         }
         Step::Call(SystemCall::Read { file, offset, part: rest(operation) })
     }
@@ -261,6 +278,15 @@ impl FileBackend {
     fn cached_read_returned(&self, operation: &mut Operation, result: i32) -> Step {
         let asked = next_part(operation, CACHED_BYTES).length();
         let bytes = u32::try_from(result).unwrap_or(0);
+        if let Some(mapped) = self.mapped() {
+            let offset = operation.offset() + operation.done;
+            if bytes == asked {
+                mapped.was_cached(offset, asked);
+            } else if mapped.place(offset, asked).is_some() {
+                // It is locked, and a page is gone.
+                mapped.give_up();
+            }
+        }
         operation.done += u64::from(bytes);
         if bytes < asked {
             operation.path = ReadPath::Buffered;
@@ -281,7 +307,7 @@ impl FileBackend {
         };
         let at_end = bytes == 0 || !operation.done.is_multiple_of(alignment.into());
         if !complete && at_end {
-            self.health.found_bytes(operation.offset() + operation.done);
+            self.found_end(operation.offset() + operation.done);
             return Step::Done(Err(BackendError::Shrunk));
         }
         self.read_on(operation)

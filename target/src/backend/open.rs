@@ -15,8 +15,8 @@ use rustix::fs::{AtFlags, StatxFlags};
 
 use super::FileId;
 use super::{
-    Backend, CacheRoom, Content, FileBackend, Health, MemoryBackend, NullBackend, OpenedFile,
-    block, cache_room, claim, write_unit,
+    Backend, CacheRoom, Content, FileBackend, Health, MappedFile, MemoryBackend, NullBackend,
+    OpenedFile, block, cache_room, claim, write_unit,
 };
 
 /// Logical blocks have 512 bytes unless something needs more.
@@ -71,6 +71,8 @@ pub(crate) struct OpenedBackend {
     pub content: Content,
     /// The files that rings register.
     pub files: Vec<FileId>,
+    /// The file in memory, to be tended now and then.
+    pub mapped: Option<Arc<MappedFile>>,
     /// The regular file, to look at now and then.
     pub source: Option<Arc<OpenedFile>>,
 }
@@ -259,6 +261,7 @@ fn synthetic(
         health,
         content,
         files: Vec::new(),
+        mapped: None,
         source: None,
     })
 }
@@ -317,6 +320,7 @@ fn open(
     Ok(OpenedBackend {
         source,
         files: backend.ids(),
+        mapped: backend.mapped().cloned(),
         health: Arc::clone(backend.health()),
         backend: Arc::new(backend),
         exact_bytes,

@@ -2,6 +2,7 @@
 
 use std::os::fd::RawFd;
 
+use super::MappedPlace;
 use super::operation::MemoryPart;
 
 /// A system call on a file. It carries addresses: the [`super::Operation`] that it belongs to keeps
@@ -46,8 +47,8 @@ pub enum SystemCall {
     },
 }
 
-/// A read of what the page cache has at this moment: `preadv2` with `RWF_NOWAIT`. It carries an
-/// address like a [`SystemCall`].
+/// A read of what the page cache has at this moment: a copy of what is mapped, else `preadv2` with
+/// `RWF_NOWAIT`. It carries addresses like a [`SystemCall`].
 #[derive(Clone, Copy, Debug)]
 pub struct CachedRead {
     /// The file that is read, not opened for direct I/O.
@@ -56,6 +57,8 @@ pub struct CachedRead {
     pub offset: u64,
     /// The memory that is filled.
     pub part: MemoryPart,
+    /// Where the bytes are in memory, if they are mapped and locked there.
+    pub mapped: Option<MappedPlace>,
 }
 
 /// An open file, and a number that no other file of the process ever had: descriptors are reused,

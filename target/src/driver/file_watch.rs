@@ -73,6 +73,8 @@ impl Round {
     fn look(&mut self, now: rdma::Time) {
         self.associations.registry().cache_room().look();
         let namespaces = self.associations.registry().namespaces();
+        // All of them: who wants to change a file waits for this.
+        namespaces.iter().for_each(|namespace| namespace.keep_in_memory());
         for _ in 0..FILES_AT_ONCE.min(namespaces.len()) {
             let namespace = &namespaces[self.next % namespaces.len()];
             self.associations.look_at_file(namespace, &mut || self.log_rate.admit(now));

@@ -8,7 +8,9 @@ use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use nvme_proto::Nsid;
 use uuid::Uuid;
 
-use crate::backend::{Backend, FileChange, FileId, FileKey, Health, OpenedBackend, OpenedFile};
+use crate::backend::{
+    Backend, FileChange, FileId, FileKey, Health, MappedFile, OpenedBackend, OpenedFile,
+};
 use crate::config::NamespaceConfig;
 
 /// Names a namespace in this process. No other one ever has the same.
@@ -61,6 +63,7 @@ pub(crate) struct Namespace {
     /// What is behind its path, where it has one.
     pub(crate) file_key: Option<FileKey>,
     health: Arc<Health>,
+    mapped: Option<Arc<MappedFile>>,
     source: Option<Arc<OpenedFile>>,
     content_id: Option<String>,
     pub(crate) storage_errors: ErrorCounters,
@@ -123,6 +126,7 @@ impl Namespace {
             files: opened.files,
             file_key: config.medium.path().and_then(FileKey::of_path),
             health: opened.health,
+            mapped: opened.mapped,
             source: opened.source,
             content_id: config.content_id.clone(),
             storage_errors: ErrorCounters::default(),
@@ -160,6 +164,13 @@ impl Namespace {
             self.generation.store(generation, Ordering::Release);
         }
         Some(change)
+    }
+
+    /// Keeps in memory what hosts read from it. May wait for the medium.
+    pub(crate) fn keep_in_memory(&self) {
+        if let Some(mapped) = &self.mapped {
+            mapped.tend();
+        }
     }
 
     /// Bytes per logical block.

@@ -118,6 +118,8 @@ shared_counters! {
         cached,
         /// Bytes of files that the page cache answered at once.
         cached_read_bytes,
+        /// Bytes of those that were copied from a mapping, without a system call.
+        mapped_read_bytes,
         /// Bytes of files that io_uring read through the page cache.
         buffered_read_bytes,
         /// Bytes of files that io_uring read past the page cache.

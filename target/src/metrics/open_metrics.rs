@@ -14,11 +14,12 @@ use super::snapshot::{PoolStats, Stats, SystemCallStats};
 pub(crate) const MEDIA_TYPE: &str = "application/openmetrics-text; version=1.0.0; charset=utf-8";
 
 /// What storage engines count of I/O: of all subsystems together.
-const OF_ENGINES: [&str; 6] = [
+const OF_ENGINES: [&str; 7] = [
     "direct",
     "bounced",
     "cached",
     "cached_read_bytes",
+    "mapped_read_bytes",
     "buffered_read_bytes",
     "direct_read_bytes",
 ];

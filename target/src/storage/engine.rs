@@ -103,6 +103,8 @@ rdma::counters! {
         cached,
         /// Bytes that those moved.
         cached_read_bytes,
+        /// Bytes of those that were copied from a mapping, without a system call.
+        mapped_read_bytes,
         /// Bytes of the reads through the page cache that io_uring was asked for.
         buffered_read_bytes,
         /// Bytes of the reads past the page cache that io_uring was asked for.
@@ -132,9 +134,12 @@ impl EngineStats {
     }
 
     /// Counts a read of the page cache by its result.
-    pub(super) fn count_cached(&mut self, result: i32) {
-        self.plain += 1;
+    pub(super) fn count_cached(&mut self, read: &CachedRead, result: i32) {
         let bytes = u64::try_from(result).unwrap_or(0);
+        match read.mapped {
+            Some(_) => self.mapped_read_bytes += bytes,
+            None => self.plain += 1,
+        }
         self.cached += u64::from(bytes > 0);
         self.cached_read_bytes += bytes;
     }

@@ -39,7 +39,7 @@ impl Engine for Inline {
     unsafe fn read_cached(&mut self, read: CachedRead) -> i32 {
         // SAFETY: the caller's promise.
         let result = unsafe { read_cached(read) };
-        self.stats.count_cached(result);
+        self.stats.count_cached(&read, result);
         result
     }
 
@@ -89,7 +89,11 @@ fn borrow<'a>(fd: RawFd) -> BorrowedFd<'a> {
 /// # Safety
 /// The read's part is lent to it.
 pub(super) unsafe fn read_cached(read: CachedRead) -> i32 {
-    let CachedRead { file, offset, part } = read;
+    let CachedRead { file, offset, part, mapped } = read;
+    if let Some(place) = mapped {
+        // SAFETY: the caller's promise; the operation keeps its backend, which has the mapping.
+        return unsafe { place.copy_to(part.address()) } as i32;
+    }
     let slice = libc::iovec { iov_base: part.address().cast(), iov_len: part.length() as usize };
     // SAFETY: the caller's promise.
     result_of(unsafe { libc::preadv2(file.fd, &slice, 1, offset as libc::off_t, libc::RWF_NOWAIT) })

@@ -349,7 +349,7 @@ impl Engine for Uring {
     unsafe fn read_cached(&mut self, read: CachedRead) -> i32 {
         // SAFETY: the caller's promise.
         let result = unsafe { inline::read_cached(read) };
-        self.stats.count_cached(result);
+        self.stats.count_cached(&read, result);
         result
     }
 

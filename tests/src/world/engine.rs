@@ -228,7 +228,7 @@ impl Inner {
 
     /// Reads what the page cache has of a disk.
     fn read_cached(&mut self, read: CachedRead) -> i32 {
-        let CachedRead { file, offset, part } = read;
+        let CachedRead { file, offset, part, .. } = read;
         if !self.random.ppm(self.config.cached_ppm) {
             return -libc::EAGAIN;
         }

@@ -1,0 +1,379 @@
+//! A file that is kept in memory, so that its bytes are read without a system call.
+//!
+//! Parts that hosts find in the page cache are locked there by a thread of the control path.
+//! Only those are read through the mapping: a page that is not there would stop a core until the
+//! medium has brought it. While anything is locked the file is leased ([`FileLease`]): whoever
+//! opens it for writing, or cuts it, waits until nothing is read through the mapping any more.
+//! Of a file that was cut, the mapping would show zeros in the page in which it ends.
+#![expect(unsafe_code, reason = "maps a file, and locks its pages")]
+
+use std::num::NonZero;
+use std::ops::Range;
+use std::os::fd::OwnedFd;
+use std::ptr::NonNull;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, AtomicU8, Ordering, fence};
+use std::{fmt, io};
+
+use rustix::mm::{MapFlags, ProtFlags};
+use rustix::process::Resource;
+use rustix::thread::CapabilitySet;
+
+use super::cache_room::CacheRoom;
+use super::file_lease::FileLease;
+use super::resident_copy;
+
+/// Bytes that are locked at a time. Doubled, the thread that does it takes twice as long for each,
+/// and hosts that read little of a file have more of it locked; not measured.
+const WINDOW_BYTES: u64 = 2 << 20;
+
+/// What is known of a window.
+const NOT_READ: u8 = 0;
+/// It was in the page cache when it was read.
+const WANTED: u8 = 1;
+const LOCKED: u8 = 2;
+
+/// A mapping of a whole file.
+pub(crate) struct MappedFile {
+    base: NonNull<u8>,
+    bytes: NonZero<usize>,
+    windows: Box<[AtomicU8]>,
+    /// Set with a window that is wanted.
+    wanted: AtomicBool,
+    /// Set when a page was gone, or could not be locked.
+    given_up: AtomicBool,
+    lease: FileLease,
+    room: Arc<CacheRoom>,
+}
+
+/// Bytes of a mapped file that were locked in memory.
+#[derive(Clone, Copy, Debug)]
+pub struct MappedPlace {
+    file: *const MappedFile,
+    offset: u64,
+    length: u32,
+}
+
+// SAFETY: the mapping is only read, by address, with a copy that any thread may make at any time.
+unsafe impl Send for MappedFile {}
+// SAFETY: as above.
+unsafe impl Sync for MappedFile {}
+
+impl MappedFile {
+    /// Maps the first `bytes` of a file, which have room in `room`; nothing where a process may not
+    /// lock as much as it likes, since what it may lock is needed for other memory, too.
+    pub(super) fn new(file: &Arc<OwnedFd>, bytes: u64, room: &Arc<CacheRoom>) -> Option<Self> {
+        if !may_lock() {
+            return None;
+        }
+        Self::map(file, bytes, room)
+            .inspect_err(|error| tracing::debug!(%error, "a file is not mapped"))
+            .ok()
+    }
+
+    fn map(file: &Arc<OwnedFd>, bytes: u64, room: &Arc<CacheRoom>) -> io::Result<Self> {
+        resident_copy::prepare()?;
+        let windows = (0..bytes.div_ceil(WINDOW_BYTES)).map(|_| AtomicU8::new(NOT_READ)).collect();
+        let too_long = || io::Error::from_raw_os_error(libc::EFBIG);
+        let bytes = usize::try_from(bytes).ok().and_then(NonZero::new).ok_or_else(too_long)?;
+        // SAFETY: a new mapping, at an address of the kernel's choice.
+        let base = unsafe {
+            let (protection, flags) = (ProtFlags::READ, MapFlags::SHARED);
+            rustix::mm::mmap(std::ptr::null_mut(), bytes.get(), protection, flags, file, 0)
+        }?;
+        let base = NonNull::new(base.cast()).expect("a mapping is not at address zero");
+        let [wanted, given_up] = [(); 2].map(|()| AtomicBool::new(false));
+        let (lease, room) = (FileLease::new(Arc::clone(file)), Arc::clone(room));
+        Ok(Self { base, bytes, windows, wanted, given_up, lease, room })
+    }
+
+    /// Where bytes of the file are in memory, if all of them are locked there.
+    pub(super) fn place(&self, offset: u64, length: u32) -> Option<MappedPlace> {
+        self.is_locked(offset, length).then_some(MappedPlace { file: self, offset, length })
+    }
+
+    fn is_locked(&self, offset: u64, length: u32) -> bool {
+        let is_locked = |window: &AtomicU8| window.load(Ordering::Acquire) == LOCKED;
+        let windows = self.windows_of(offset, length);
+        !self.given_up.load(Ordering::Relaxed)
+            && windows.is_some_and(|windows| windows.iter().all(is_locked))
+    }
+
+    /// Bytes of the file were in the page cache.
+    pub(super) fn was_cached(&self, offset: u64, length: u32) {
+        for window in self.windows_of(offset, length).into_iter().flatten() {
+            if window.load(Ordering::Relaxed) == NOT_READ {
+                // Whatever the other thread made of it meanwhile.
+                let (order, failed) = (Ordering::Relaxed, Ordering::Relaxed);
+                let _ = window.compare_exchange(NOT_READ, WANTED, order, failed);
+                self.wanted.store(true, Ordering::Release);
+            }
+        }
+    }
+
+    /// It is not used any more.
+    pub(super) fn give_up(&self) {
+        self.given_up.store(true, Ordering::Relaxed);
+    }
+
+    /// Locks what is wanted, or unlocks everything where there is no memory for it any more or
+    /// somebody wants to change the file. It may wait for the medium: for the control path.
+    pub(crate) fn tend(&self) {
+        let given_up = self.given_up.load(Ordering::Relaxed);
+        if given_up || !self.room.is_open() || self.lease.is_breaking() {
+            self.unlock();
+        } else if self.wanted.load(Ordering::Relaxed) {
+            self.lock_wanted();
+        }
+    }
+
+    fn lock_wanted(&self) {
+        match self.lease.take() {
+            Ok(true) => {}
+            // Somebody has it open for writing; perhaps not for ever.
+            Ok(false) => return,
+            Err(error) => {
+                tracing::debug!(%error, "a file cannot be leased: it is read with system calls");
+                return self.give_up();
+            }
+        }
+        // What is wanted from now on is for the next time.
+        self.wanted.swap(false, Ordering::Acquire);
+        for (index, window) in self.windows.iter().enumerate() {
+            if window.load(Ordering::Relaxed) != WANTED {
+                continue;
+            }
+            let range = self.range(index);
+            // SAFETY: within the mapping.
+            if let Err(error) = unsafe { rustix::mm::mlock(self.at(range.start), range.len()) } {
+                tracing::info!(%error, "a file cannot be locked in memory: it is read with system calls");
+                self.give_up();
+                return self.unlock();
+            }
+            self.room.locked(range.len() as u64);
+            window.store(LOCKED, Ordering::Release);
+        }
+    }
+
+    /// Ends all use of the mapping, and lets others change the file.
+    fn unlock(&self) {
+        for (index, window) in self.windows.iter().enumerate() {
+            if window.swap(NOT_READ, Ordering::Relaxed) == LOCKED {
+                let range = self.range(index);
+                // SAFETY: within the mapping. Who reads there still may have to wait for a page.
+                let _ = unsafe { rustix::mm::munlock(self.at(range.start), range.len()) };
+                self.room.unlocked(range.len() as u64);
+            }
+        }
+        // The other side of the fence of `MappedPlace::copy_to`.
+        fence(Ordering::SeqCst);
+        self.lease.release();
+    }
+
+    /// The windows that a range touches; none if it is not within the file.
+    fn windows_of(&self, offset: u64, length: u32) -> Option<&[AtomicU8]> {
+        let end = offset.checked_add(length.into())?;
+        if end > self.bytes.get() as u64 {
+            return None;
+        }
+        self.windows.get((offset / WINDOW_BYTES) as usize..end.div_ceil(WINDOW_BYTES) as usize)
+    }
+
+    /// The bytes of a window.
+    fn range(&self, index: usize) -> Range<usize> {
+        let start = index * WINDOW_BYTES as usize;
+        start..(start + WINDOW_BYTES as usize).min(self.bytes.get())
+    }
+
+    fn at(&self, offset: usize) -> *mut std::ffi::c_void {
+        self.base.as_ptr().wrapping_add(offset).cast()
+    }
+}
+
+impl MappedPlace {
+    /// Copies the bytes, and returns how many those are: fewer than the place has, if the file is
+    /// not locked any more.
+    ///
+    /// # Safety
+    /// The mapped file is still there. As many bytes from `to` on as the place has may be written,
+    /// and nothing else reads or writes them meanwhile.
+    pub(crate) unsafe fn copy_to(self, to: *mut u8) -> usize {
+        let Self { file, offset, length } = self;
+        // SAFETY: the caller's promise.
+        let file = unsafe { &*file };
+        let from = file.base.as_ptr().cast_const().wrapping_add(offset as usize);
+        // SAFETY: the range is within the mapping, as its windows are, and a mapping is made after
+        // `prepare` was successful.
+        let copied = unsafe { resident_copy::copy(from, to, length as usize) };
+        // Who is let in by the end of the lease may change what was read after it.
+        fence(Ordering::Acquire);
+        if file.is_locked(offset, length) { copied } else { 0 }
+    }
+}
+
+impl Drop for MappedFile {
+    fn drop(&mut self) {
+        self.unlock();
+        // SAFETY: mapped in `map`; operations that read there keep the backend, which has this.
+        let _ = unsafe { rustix::mm::munmap(self.at(0), self.bytes.get()) };
+    }
+}
+
+impl fmt::Debug for MappedFile {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("MappedFile").field("bytes", &self.bytes).finish_non_exhaustive()
+    }
+}
+
+/// Whether this process may lock as much memory as it likes.
+fn may_lock() -> bool {
+    let is_capable = rustix::thread::capabilities(None)
+        .is_ok_and(|sets| sets.effective.contains(CapabilitySet::IPC_LOCK));
+    is_capable || rustix::process::getrlimit(Resource::Memlock).current.is_none()
+}
+
+#[cfg(test)]
+mod tests {
+    use std::fs::File;
+    use std::io::Write as _;
+    use std::os::unix::process::ExitStatusExt as _;
+    use std::path::Path;
+    use std::process::Command;
+
+    use tempfile::{NamedTempFile, TempPath};
+
+    use super::*;
+
+    const BYTES: usize = 3 * WINDOW_BYTES as usize + 777;
+
+    /// A file that nobody has open, and its bytes.
+    fn file() -> (TempPath, Vec<u8>) {
+        let bytes: Vec<u8> = (0..BYTES).map(|at| (at / 3 + at / 4096) as u8).collect();
+        let mut file = NamedTempFile::new().expect("a file");
+        file.write_all(&bytes).expect("written");
+        (file.into_temp_path(), bytes)
+    }
+
+    fn mapped(path: &Path) -> Option<MappedFile> {
+        let room = Arc::new(CacheRoom::of(Some(1 << 40)));
+        let file = Arc::new(File::open(path).expect("opened").into());
+        let mapped = MappedFile::new(&file, BYTES as u64, &room);
+        if mapped.is_none() {
+            eprintln!("left out: memory cannot be locked here");
+        }
+        mapped
+    }
+
+    fn mapped_and_locked(path: &Path) -> Option<MappedFile> {
+        let mapped = mapped(path)?;
+        mapped.was_cached(0, BYTES as u32);
+        mapped.tend();
+        assert!(mapped.is_locked(0, BYTES as u32), "leases and locks are to be had");
+        Some(mapped)
+    }
+
+    /// Opens the file for writing, as soon as that is let happen, and has it end there.
+    fn cut(path: &Path, bytes: u64) -> File {
+        let file = File::options().write(true).open(path).expect("opened");
+        file.set_len(bytes).expect("cut");
+        file
+    }
+
+    fn copied_from(place: MappedPlace) -> Vec<u8> {
+        let mut bytes = vec![0; place.length as usize];
+        // SAFETY: the mapping is there in all tests, and nothing else uses the vector.
+        let count = unsafe { place.copy_to(bytes.as_mut_ptr()) };
+        bytes.truncate(count);
+        bytes
+    }
+
+    /// Copies as a read does; nothing if the bytes are not locked.
+    fn copied(mapped: &MappedFile, offset: usize, length: usize) -> Option<Vec<u8>> {
+        mapped.place(offset as u64, length as u32).map(copied_from)
+    }
+
+    #[test]
+    fn what_was_wanted_is_read_from_the_mapping() {
+        let (path, bytes) = file();
+        let Some(mapped) = mapped(&path) else { return };
+        let _share = mapped.room.give(BYTES as u64).expect("there is room");
+        let window = WINDOW_BYTES as usize;
+        let ranges = [(0, BYTES), (1, 4097), (window - 1, 2), (BYTES - 777, 777)];
+        for (offset, length) in ranges {
+            assert_eq!(copied(&mapped, offset, length), None);
+        }
+        mapped.was_cached(0, WINDOW_BYTES as u32);
+        mapped.tend();
+        assert!(copied(&mapped, 0, 4096).is_some());
+        assert_eq!(copied(&mapped, window - 1, 2), None, "half of it is locked");
+        mapped.was_cached(0, BYTES as u32);
+        mapped.tend();
+        for (offset, length) in ranges {
+            let copied = copied(&mapped, offset, length);
+            assert!(copied.as_deref() == Some(&bytes[offset..][..length]));
+        }
+        assert!(mapped.place(BYTES as u64 - 1, 2).is_none());
+        assert!(mapped.place(u64::MAX, 2).is_none());
+        assert_eq!(mapped.room.locked_bytes(), BYTES as u64);
+        mapped.room.found(0);
+        mapped.tend();
+        assert_eq!((copied(&mapped, 0, 1), mapped.room.locked_bytes()), (None, 0));
+    }
+
+    #[test]
+    fn a_page_that_is_gone_ends_the_copy() {
+        let (path, bytes) = file();
+        let Some(mapped) = mapped_and_locked(&path) else { return };
+        // As if it had been taken by force.
+        mapped.lease.release();
+        let _file = cut(&path, 8192);
+        assert_eq!(copied(&mapped, 8192, 4096), Some(Vec::new()));
+        assert!(copied(&mapped, 4000, 10_000).as_deref() == Some(&bytes[4000..8192]));
+        mapped.give_up();
+        assert_eq!(copied(&mapped, 0, 1), None);
+    }
+
+    #[test]
+    fn a_file_is_not_cut_while_it_is_read() {
+        let (path, bytes) = file();
+        let Some(mapped) = mapped_and_locked(&path) else { return };
+        let place = mapped.place(8192, 4096).expect("it is locked");
+        let writer = std::thread::scope(|scope| {
+            let writer = scope.spawn(|| cut(&path, 9000));
+            while !mapped.lease.is_breaking() {
+                std::thread::yield_now();
+            }
+            assert!(copied_from(place) == bytes[8192..12_288]);
+            mapped.tend();
+            writer.join().expect("it was let in")
+        });
+        assert!(copied_from(place).is_empty(), "a copy that was begun before and ends after");
+        mapped.was_cached(0, 4096);
+        mapped.tend();
+        assert_eq!(copied(&mapped, 0, 4096), None, "it is open for writing");
+        writer.set_len(BYTES as u64).expect("made longer");
+        drop(writer);
+        mapped.tend();
+        assert!(copied(&mapped, 0, 4096).is_some(), "and now it is not");
+    }
+
+    /// What raised the signal elsewhere ends the process, as it does without us.
+    #[test]
+    fn other_bus_errors_are_not_ours() {
+        const CHILD: &str = "FEEDRAIL_TEST_BUS_ERROR";
+        const NAME: &str = "backend::mapped_file::tests::other_bus_errors_are_not_ours";
+        let (path, _) = file();
+        let Some(mapped) = mapped(&path) else { return };
+        if std::env::var_os(CHILD).is_some() {
+            let _file = cut(&path, 0);
+            // SAFETY: the address is mapped, and its page is gone: that is the test.
+            let byte = unsafe { mapped.base.as_ptr().read_volatile() };
+            panic!("a page that is gone has {byte}");
+        }
+        let program = std::env::current_exe().expect("this one");
+        let mut command = Command::new(program);
+        let output = command.args(["--exact", NAME]).env(CHILD, "1").output().expect("it runs");
+        let signal = output.status.signal();
+        assert!([Some(libc::SIGBUS), Some(libc::SIGABRT)].contains(&signal), "{output:?}");
+    }
+}
