@@ -1,4 +1,5 @@
 //! Anonymous memory as a medium.
+#![expect(unsafe_code, reason = "copies with one instruction")]
 
 use std::collections::TryReserveError;
 use std::sync::OnceLock;
@@ -169,6 +170,24 @@ impl Chunk {
     }
 }
 
+/// A third faster than word by word for 4 KiB.
+#[cfg(target_arch = "x86_64")]
+fn load(words: &[AtomicU64], bytes: &mut [u8]) {
+    let length = bytes.len().min(size_of_val(words));
+    // SAFETY: both are at least as long. The words may be written meanwhile, which is no concern of
+    // an instruction: the page lock has the caller read again.
+    unsafe {
+        core::arch::asm!(
+            "rep movsb",
+            inout("rcx") length => _,
+            inout("rdi") bytes.as_mut_ptr() => _,
+            inout("rsi") words.as_ptr() => _,
+            options(nostack, preserves_flags),
+        );
+    }
+}
+
+#[cfg(not(target_arch = "x86_64"))]
 fn load(words: &[AtomicU64], bytes: &mut [u8]) {
     for (word, bytes) in words.iter().zip(bytes.chunks_exact_mut(WORD_BYTES as usize)) {
         bytes.copy_from_slice(&word.load(Ordering::Relaxed).to_ne_bytes());
