@@ -16,6 +16,7 @@ use crate::controller::Associations;
 use crate::driver::assembly::{AddError, Assembly, ListenError};
 use crate::driver::file_watch::FileWatch;
 use crate::driver::threads::{Runtime, RuntimeError, RuntimeOptions};
+use crate::driver::turn_mark::TurnWatch;
 use crate::inventory::Registry;
 use crate::inventory::export::{ExportError, OpenPurpose};
 use crate::inventory::namespace::Namespace;
@@ -183,6 +184,11 @@ impl Target {
         }
     }
 
+    /// A watch of the threads that serve hosts.
+    pub(crate) fn turn_watch(&self) -> TurnWatch {
+        self.runtime.turn_watch()
+    }
+
     /// The counters of all threads, and those of each subsystem and namespace, in the text format
     /// of OpenMetrics 1.0.
     pub fn metrics(&self) -> String {
@@ -195,6 +201,7 @@ impl Target {
             write_errors: namespace.storage_errors.writes(),
             write_back_failed: namespace.health().write_back_failed(),
             shrank: namespace.health().shrank(),
+            io: namespace.io.stats(),
         };
         let of_subsystem = |subsystem: &Arc<Subsystem>| SubsystemSnapshot {
             nqn: subsystem.nqn.to_string(),

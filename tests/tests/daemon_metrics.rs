@@ -69,6 +69,15 @@ fn counters_are_what_hosts_did() {
     assert_eq!(after.get(&of_subsystem("read_bytes")), read);
     assert_eq!(after.get("feedrail_io_read_bytes_total"), read);
     assert_eq!(after.get(&of_subsystem("written_bytes")), 512.0);
+    let of_namespace = |name: &str| {
+        format!("feedrail_namespace_{name}{{nqn=\"{nqn}\",nsid=\"1\",name=\"shard \\\"1\\\"\"}}")
+    };
+    assert_eq!(after.get(&of_namespace("read_bytes_total")), read);
+    assert_eq!(after.get(&of_namespace("flushes_total")), 1.0);
+    let count = after.get(&of_namespace("reads_total"));
+    assert_eq!(after.get(&of_namespace("read_seconds_count")), count);
+    let endless = of_namespace("read_seconds_bucket").replace('}', ",le=\"+Inf\"}");
+    assert_eq!(after.get(&endless), count);
     assert_eq!(after.get("feedrail_associations"), 1.0);
     assert_eq!(after.get("feedrail_connections_accepted_total"), after.get("feedrail_connections"));
     let names: BTreeSet<_> = before.families.keys().collect();

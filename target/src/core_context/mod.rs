@@ -13,12 +13,13 @@ use rdma::Time;
 use self::buffers::CoreBuffers;
 pub use self::request_key::RequestKey;
 use crate::backend::{BackendError, Operation};
-use crate::controller::Associations;
+use crate::controller::{Associations, IoWork};
 use crate::doorbell::Doorbell;
 use crate::inventory::Registry;
 use crate::inventory::exports::CoreExports;
 use crate::inventory::namespace::NamespaceIndex;
 use crate::metrics::io_counters::Tally;
+use crate::metrics::namespace_io::CoreNamespaceIo;
 use crate::storage::{Storage, Submitted, Tag};
 
 /// The resources of one core: buffers, storage engine, and the time of its turn.
@@ -35,6 +36,7 @@ pub(crate) struct CoreContext {
     pub associations: Arc<Associations>,
     /// The I/O counters of this core.
     pub tally: Arc<Tally>,
+    namespace_io: CoreNamespaceIo,
     // Before the buffers: it waits for operations that use them.
     storage: Storage,
     buffers: CoreBuffers,
@@ -59,6 +61,7 @@ impl CoreContext {
             exports,
             associations,
             tally,
+            namespace_io: CoreNamespaceIo::default(),
             storage,
             buffers,
             requests: 0,
@@ -84,6 +87,14 @@ impl CoreContext {
     /// The requests of a connection are gone.
     pub(crate) fn unreserve(&mut self, requests: usize) {
         self.requests -= requests;
+    }
+
+    /// Counts an I/O command that is over.
+    pub(crate) fn count_io(&mut self, work: &IoWork, arrived: Time, succeeded: bool) {
+        let latency = self.now - arrived;
+        let Self { namespace_io, exports, .. } = self;
+        let list = || exports.namespace(work.namespace).map(|namespace| &namespace.io);
+        namespace_io.count(work, latency, succeeded, list);
     }
 
     /// Starts an operation on a namespace's medium.

@@ -11,6 +11,7 @@ mod log_filter;
 mod metrics_server;
 mod notify;
 mod report;
+mod watchdog;
 
 use std::backtrace::{Backtrace, BacktraceStatus};
 use std::ffi::OsString;
@@ -20,7 +21,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
-use clap::Parser as _;
+use clap::{CommandFactory as _, Parser as _};
 use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
 use signal_hook::consts::{SIGHUP, SIGINT, SIGTERM, SIGUSR1};
 use signal_hook::iterator::Signals;
@@ -36,6 +37,11 @@ use crate::target::Target;
 /// How long a slow reader of standard output and standard error may delay the process's end.
 /// Doubled, `systemctl stop` may take 1 s longer; not measured.
 const READER_TIMEOUT: Duration = Duration::from_secs(1);
+
+/// The command line of the daemon, for man pages and completions.
+pub fn command() -> clap::Command {
+    DaemonArguments::command()
+}
 
 /// Runs the daemon with the arguments of a process, its name first, until a signal ends it.
 pub fn main_with_args(args: impl IntoIterator<Item = OsString>) -> ExitCode {
@@ -143,6 +149,14 @@ fn serve(
             thread
                 .spawn_scoped(scope, serve)
                 .map_err(|error| format!("cannot start a thread for metrics: {error}"))?;
+        }
+        let (_fed, over) = crossbeam::channel::bounded::<()>(0);
+        if let Some(interval) = watchdog::interval() {
+            let watch = target.turn_watch();
+            let thread = std::thread::Builder::new().name("feedrail-dog".into());
+            thread
+                .spawn_scoped(scope, move || watchdog::run(watch, interval, &over))
+                .map_err(|error| format!("cannot start a thread for the watchdog: {error}"))?;
         }
         obey_signals(&mut signals, &target, report);
         drop(stop);

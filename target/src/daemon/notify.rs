@@ -15,6 +15,11 @@ pub(super) fn stopping() {
     send("STOPPING=1");
 }
 
+/// Tells systemd that all threads go on (`WATCHDOG=1`).
+pub(super) fn watchdog() {
+    send("WATCHDOG=1");
+}
+
 fn send(state: &str) {
     let Some(name) = std::env::var_os("NOTIFY_SOCKET") else { return };
     let address = match name.as_bytes().strip_prefix(b"@") {

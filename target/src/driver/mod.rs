@@ -6,3 +6,4 @@ pub(crate) mod file_watch;
 pub(crate) mod idle_polling;
 pub(crate) mod stepped;
 pub(crate) mod threads;
+pub(crate) mod turn_mark;

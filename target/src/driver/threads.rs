@@ -15,6 +15,7 @@ use crate::doorbell::Doorbell;
 use crate::driver::assembly::Assembly;
 use crate::driver::clock::Clock;
 use crate::driver::idle_polling::IdlePolling;
+use crate::driver::turn_mark::{TurnMark, TurnWatch};
 use crate::limits::STORAGE_GRACE;
 use crate::poll_group::{PollGroup, PollGroupBuilder, PollGroupStats, StopRequest, Turn};
 use crate::storage::{BufferRegistration, Uring, UringError};
@@ -70,6 +71,7 @@ struct Worker<S> {
     thread: Option<JoinHandle<()>>,
     bell: Arc<Doorbell>,
     mailbox: Arc<StatsMailbox<S>>,
+    mark: Arc<TurnMark>,
 }
 
 impl Runtime {
@@ -119,6 +121,12 @@ impl Runtime {
     /// Counters of the receptions, summed up.
     pub(crate) fn reception_stats(&self) -> ReceptionStats {
         self.reception.stats()
+    }
+
+    /// A watch of all threads.
+    pub(crate) fn turn_watch(&self) -> TurnWatch {
+        let groups = self.groups.iter().map(|group| &group.mark);
+        TurnWatch::new(groups.chain([&self.reception.mark]).map(Arc::clone))
     }
 
     /// Ends all connections and threads: connections with commands under way get `patience` to
@@ -271,8 +279,8 @@ fn start_group(
     ready: mpsc::Sender<Result<BufferRegistration, RuntimeError>>,
 ) -> io::Result<Worker<PollGroupStats>> {
     let bell = Arc::clone(&seed.bell);
-    let mailbox = Arc::new(StatsMailbox::default());
-    let of_thread = Arc::clone(&mailbox);
+    let (mailbox, mark) = (Arc::new(StatsMailbox::default()), Arc::new(TurnMark::default()));
+    let (of_thread, mark_of_thread) = (Arc::clone(&mailbox), Arc::clone(&mark));
     let run = move || {
         let mut end = OnEnd(&*of_thread, PollGroupStats::default());
         let made = pin.map_or(Ok(()), pin_to);
@@ -287,10 +295,11 @@ fn start_group(
         let group = seed.build(Box::new(engine));
         let _ = ready.send(Ok(buffers));
         drop(ready);
-        run_group(group, clock, polling, &mut end);
+        run_group(group, clock, polling, &mut end, &mark_of_thread);
+        mark_of_thread.sleep();
     };
     let thread = std::thread::Builder::new().name(format!("feedrail-{index}")).spawn(run)?;
-    Ok(Worker { thread: Some(thread), bell, mailbox })
+    Ok(Worker { thread: Some(thread), bell, mailbox, mark })
 }
 
 fn run_group(
@@ -298,10 +307,12 @@ fn run_group(
     clock: Clock,
     polling: Duration,
     end: &mut OnEnd<'_, PollGroupStats>,
+    mark: &TurnMark,
 ) {
     let mailbox = end.0;
     let mut idle = IdlePolling::new(clock.now(), polling);
     while !group.is_over() {
+        mark.begin_turn();
         let now = clock.now();
         let turn = group.turn(now);
         if mailbox.is_asked() {
@@ -318,11 +329,14 @@ fn run_group(
             }
             // A group that had to ask for its wake-ups takes one more turn first.
             Turn::SleepUntil(at) if !group.arm() && !group.is_over() => {
+                mark.sleep();
                 group.sleep(at.map(|at| at - now));
             }
             Turn::SleepUntil(_) => {}
         }
     }
+    // Its end may wait for storage.
+    mark.sleep();
     end.1 = group.stats();
     if let Err(operations) = group.end() {
         tracing::error!(
@@ -360,19 +374,20 @@ fn start_receptions(
     orders: &Arc<StopRequest>,
 ) -> io::Result<Worker<ReceptionStats>> {
     let bell = Doorbell::new()?;
-    let mailbox = Arc::new(StatsMailbox::default());
+    let (mailbox, mark) = (Arc::new(StatsMailbox::default()), Arc::new(TurnMark::default()));
     let thread_state = ReceptionThread {
         serves: !receptions.is_empty(),
         receptions,
         clock,
         bell: Arc::clone(&bell),
         mailbox: Arc::clone(&mailbox),
+        mark: Arc::clone(&mark),
         orders: Arc::clone(orders),
         leave_at: None,
     };
     let builder = std::thread::Builder::new().name("feedrail-cm".into());
     let thread = builder.spawn(move || thread_state.run())?;
-    Ok(Worker { thread: Some(thread), bell, mailbox })
+    Ok(Worker { thread: Some(thread), bell, mailbox, mark })
 }
 
 struct ReceptionThread {
@@ -380,6 +395,7 @@ struct ReceptionThread {
     clock: Clock,
     bell: Arc<Doorbell>,
     mailbox: Arc<StatsMailbox<ReceptionStats>>,
+    mark: Arc<TurnMark>,
     orders: Arc<StopRequest>,
     /// Some device has not failed.
     serves: bool,
@@ -392,6 +408,7 @@ impl ReceptionThread {
         let mailbox = Arc::clone(&self.mailbox);
         let mut end = OnEnd(&*mailbox, ReceptionStats::default());
         loop {
+            self.mark.begin_turn();
             let now = self.clock.now();
             let mut busy = self.bell.answer();
             for reception in &mut self.receptions {
@@ -408,6 +425,7 @@ impl ReceptionThread {
                 self.rest(now);
             }
         }
+        self.mark.sleep();
         end.1 = self.stats();
     }
 
@@ -443,6 +461,7 @@ impl ReceptionThread {
             .map(|fd| PollFd::from_borrowed_fd(borrow(fd), PollFlags::IN))
             .collect();
         let timeout = timeout.and_then(|timeout| Timespec::try_from(timeout).ok());
+        self.mark.sleep();
         // An interrupted sleep is a short one.
         let _ = rustix::event::poll(&mut fds, timeout.as_ref());
     }
@@ -480,7 +499,8 @@ mod tests {
             let _end = OnEnd(&*of_thread, PollGroupStats::default());
             run(&of_thread);
         });
-        Worker { thread: Some(thread), bell: Doorbell::new().expect("a descriptor"), mailbox }
+        let bell = Doorbell::new().expect("a descriptor");
+        Worker { thread: Some(thread), bell, mailbox, mark: Arc::default() }
     }
 
     #[test]

@@ -12,6 +12,7 @@ use crate::backend::{
     Backend, FileChange, FileId, FileKey, Health, MappedFile, OpenedBackend, OpenedFile,
 };
 use crate::config::NamespaceConfig;
+use crate::metrics::namespace_io::NamespaceIoList;
 
 /// Names a namespace in this process. No other one ever has the same.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
@@ -67,6 +68,7 @@ pub(crate) struct Namespace {
     source: Option<Arc<OpenedFile>>,
     content_id: Option<String>,
     pub(crate) storage_errors: ErrorCounters,
+    pub(crate) io: NamespaceIoList,
 }
 
 /// How often a namespace's medium failed. Any core counts.
@@ -130,6 +132,7 @@ impl Namespace {
             source: opened.source,
             content_id: config.content_id.clone(),
             storage_errors: ErrorCounters::default(),
+            io: NamespaceIoList::default(),
         }
     }
 

@@ -53,7 +53,7 @@ impl Counter {
         self.0.store(self.0.load(Ordering::Relaxed).wrapping_add(by), Ordering::Relaxed);
     }
 
-    fn get(&self) -> u64 {
+    pub(crate) fn get(&self) -> u64 {
         self.0.load(Ordering::Relaxed)
     }
 }
@@ -86,6 +86,8 @@ macro_rules! shared_counters {
         }
     };
 }
+
+pub(crate) use shared_counters;
 
 shared_counters! {
     /// I/O commands. Engines count direct and bounced transfers.

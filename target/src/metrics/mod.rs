@@ -3,6 +3,8 @@
 
 pub(crate) mod error_counts;
 pub(crate) mod io_counters;
+pub(crate) mod latency;
+pub(crate) mod namespace_io;
 pub(crate) mod open_metrics;
 pub(crate) mod peer_errors;
 pub(crate) mod snapshot;

@@ -8,6 +8,8 @@ use std::fmt::Write as _;
 use rdma::{CounterInfo, CounterSet};
 
 use super::io_counters::IoStats;
+use super::latency::LatencyStats;
+use super::namespace_io::{NamespaceIoStats, NamespaceStats};
 use super::snapshot::{PoolStats, Stats, SystemCallStats};
 
 /// The media type of the text.
@@ -46,12 +48,15 @@ pub(crate) struct NamespaceSnapshot {
     pub(crate) write_errors: u64,
     pub(crate) write_back_failed: bool,
     pub(crate) shrank: bool,
+    /// Nothing where there was no I/O yet.
+    pub(crate) io: Option<NamespaceIoStats>,
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum MetricKind {
     Counter,
     Gauge,
+    Histogram,
     Info,
 }
 
@@ -161,6 +166,44 @@ impl Exposition {
         each(self, &|exposition, labels, namespace| {
             exposition.sample(name, &labels, u8::from(namespace.shrank));
         });
+        for (at, counter) in NamespaceStats::COUNTERS.iter().enumerate() {
+            let name = format!("feedrail_namespace_{}", counter.name);
+            self.family(MetricKind::Counter, &name, counter.help);
+            each(self, &|exposition, labels, namespace| {
+                let values = namespace.io.as_ref().map(|io| io.counters);
+                if let Some((_, value)) = values.and_then(|values| values.values().nth(at)) {
+                    exposition.sample(&format!("{name}_total"), &labels, value);
+                }
+            });
+        }
+        type OfStats = fn(&NamespaceIoStats) -> &LatencyStats;
+        let latencies: [(&str, OfStats); 2] =
+            [("Read", |io| &io.reads), ("Write", |io| &io.writes)];
+        for (command, of) in latencies {
+            let name = format!("feedrail_namespace_{}_seconds", command.to_lowercase());
+            let help = format!("Time from the arrival of a {command} command to its response.");
+            self.family(MetricKind::Histogram, &name, &help);
+            each(self, &|exposition, labels, namespace| {
+                if let Some(io) = &namespace.io {
+                    exposition.histogram(&name, labels, of(io));
+                }
+            });
+        }
+    }
+
+    /// The samples of a histogram.
+    fn histogram(&mut self, name: &str, [nqn, nsid, of]: [Label<'_>; 3], stats: &LatencyStats) {
+        let bucket = format!("{name}_bucket");
+        for (micros, below) in stats.cumulative() {
+            let bound = format!("{}.{:06}", micros / 1_000_000, micros % 1_000_000);
+            self.sample(&bucket, &[nqn, nsid, of, ("le", &bound)], below);
+        }
+        let labels = [nqn, nsid, of];
+        self.sample(&bucket, &[nqn, nsid, of, ("le", "+Inf")], stats.count());
+        self.sample(&format!("{name}_count"), &labels, stats.count());
+        let sum = stats.sum();
+        let seconds = format_args!("{}.{:09}", sum.as_secs(), sum.subsec_nanos());
+        self.sample(&format!("{name}_sum"), &labels, seconds);
     }
 
     /// Of the peers with the most errors.
@@ -208,6 +251,7 @@ impl Exposition {
         let kind = match kind {
             MetricKind::Counter => "counter",
             MetricKind::Gauge => "gauge",
+            MetricKind::Histogram => "histogram",
             MetricKind::Info => "info",
         };
         let units = ["bytes", "seconds"];
@@ -248,6 +292,7 @@ mod tests {
             write_errors: 0,
             write_back_failed: true,
             shrank: false,
+            io: Some(NamespaceIoStats::default()),
         };
         TargetSnapshot {
             stats: Stats { uptime_ms: 61_007, ..Stats::default() },

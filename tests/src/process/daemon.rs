@@ -166,7 +166,9 @@ impl DaemonOptions {
             command.stderr(writer);
             reader
         });
-        command.env_remove("NOTIFY_SOCKET");
+        for variable in ["NOTIFY_SOCKET", "WATCHDOG_USEC", "WATCHDOG_PID"] {
+            command.env_remove(variable);
+        }
         command.envs(self.environment.iter().map(|(name, value)| (name, value)));
         if self.without_io_uring {
             refuse_io_uring(&mut command);

@@ -53,7 +53,7 @@ impl<P: Provider> Connection<P> {
             self.give_up_event_request(context, sqe.cid())?;
         }
         let in_flight = self.slots.find(sqe.cid()).is_some();
-        let slot = self.slots.begin(sqe.cid(), receive);
+        let slot = self.slots.begin(sqe.cid(), receive, context.core.now);
         if in_flight {
             return self.refuse(context, slot, Status::COMMAND_ID_CONFLICT.with_dnr());
         }

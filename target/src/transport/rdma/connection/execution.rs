@@ -16,7 +16,9 @@ use crate::controller::{
 use crate::core_context::CoreContext;
 use crate::inventory::namespace::NamespaceIndex;
 use crate::storage::Submitted;
-use crate::transport::rdma::connection::request::{Commit, HostData, RequestState, SlotId};
+use crate::transport::rdma::connection::request::{
+    Commit, HostData, Request, RequestState, SlotId,
+};
 
 /// Reports a flush for the controller that failed.
 fn flush_failed(core: &CoreContext, namespace: NamespaceIndex, result: Result<(), BackendError>) {
@@ -371,7 +373,8 @@ impl<P: Provider> Connection<P> {
         if let Err(error) = result {
             self.storage_failed(context.core, slot, work, error);
         }
-        let cid = self.slots.get(slot).cid;
+        let Request { cid, arrived, .. } = *self.slots.get(slot);
+        context.core.count_io(work, arrived, result.is_ok());
         let outcome = self.queue().finish_io(cid, work, result);
         self.respond(context, slot, outcome)
     }
@@ -418,7 +421,8 @@ impl<P: Provider> Connection<P> {
         work: &IoWork,
         status: Status,
     ) -> Result<(), Ended> {
-        let cid = self.slots.get(slot).cid;
+        let Request { cid, arrived, .. } = *self.slots.get(slot);
+        context.core.count_io(work, arrived, false);
         let outcome = self.queue().io_failed(cid, work, status);
         self.respond(context, slot, outcome)
     }

@@ -2,6 +2,7 @@
 
 use std::mem;
 
+use ::rdma::Time;
 use nvme_proto::Cid;
 
 use crate::controller::{
@@ -76,6 +77,8 @@ pub(crate) enum Commit {
 pub(crate) struct Request {
     pub(crate) state: RequestState,
     pub(crate) cid: Cid,
+    /// The time of the turn in which it began.
+    pub(crate) arrived: Time,
     /// The receive that its capsule came in; held until the response, so a connection never has
     /// more commands than receives.
     pub(crate) receive: Receive,
@@ -111,6 +114,7 @@ impl Request {
         Self {
             state: RequestState::Free,
             cid: Cid(0),
+            arrived: Time::ZERO,
             receive: Receive(0),
             owed: false,
             work: None,
@@ -131,11 +135,12 @@ impl Request {
 
     /// A command has arrived. Fields of the slot's last one are overwritten where they could be
     /// taken for this one's.
-    fn begin(&mut self, cid: Cid, receive: Receive) {
+    fn begin(&mut self, cid: Cid, receive: Receive, now: Time) {
         debug_assert_eq!(self.state, RequestState::Free);
         debug_assert!(self.buffer.is_none() && self.operation.is_none() && self.abort.is_none());
         self.state = RequestState::Arrived;
         self.cid = cid;
+        self.arrived = now;
         self.receive = receive;
         self.owed = true;
         self.work = None;
@@ -294,10 +299,10 @@ impl Slots {
     }
 
     /// Begins a request in a free slot; there must be one.
-    pub(crate) fn begin(&mut self, cid: Cid, receive: Receive) -> SlotId {
+    pub(crate) fn begin(&mut self, cid: Cid, receive: Receive, now: Time) -> SlotId {
         let slot = self.free.pop().expect("the caller saw room");
         self.unanswered.add(slot, cid);
-        self.requests[slot.0 as usize].begin(cid, receive);
+        self.requests[slot.0 as usize].begin(cid, receive, now);
         slot
     }
 
@@ -364,12 +369,12 @@ mod tests {
     #[test]
     fn an_id_is_found_until_its_response_is_posted() {
         let mut slots = Slots::new(2, 2);
-        let slot = slots.begin(Cid(0xFFFF), Receive(0));
+        let slot = slots.begin(Cid(0xFFFF), Receive(0), Time::ZERO);
         assert_eq!(slots.find(Cid(0xFFFF)), Some(slot));
         assert_eq!(slots.find(Cid(0)), None);
         slots.answer(slot);
         assert_eq!(slots.find(Cid(0xFFFF)), None);
-        let other = slots.begin(Cid(0xFFFF), Receive(1));
+        let other = slots.begin(Cid(0xFFFF), Receive(1), Time::ZERO);
         assert!(!slots.has_room());
         assert_eq!(slots.find(Cid(0xFFFF)), Some(other));
         let _ = slots.end(slot);
@@ -408,7 +413,7 @@ mod tests {
     #[cfg(debug_assertions)]
     fn a_command_can_not_be_forgotten() {
         let mut slots = Slots::new(1, 1);
-        let slot = slots.begin(Cid(1), Receive(0));
+        let slot = slots.begin(Cid(1), Receive(0), Time::ZERO);
         let _ = slots.end(slot);
     }
 
@@ -417,7 +422,7 @@ mod tests {
     #[cfg(debug_assertions)]
     fn a_command_can_not_be_completed_twice() {
         let mut slots = Slots::new(1, 1);
-        let slot = slots.begin(Cid(1), Receive(0));
+        let slot = slots.begin(Cid(1), Receive(0), Time::ZERO);
         slots.answer(slot);
         slots.get(slot).state = RequestState::Executing;
         slots.answer(slot);
@@ -441,7 +446,7 @@ mod tests {
                 let unanswered = live.iter().any(|(_, other, answered)| *other == cid && !answered);
                 match what {
                     0 if live.len() < count && !unanswered => {
-                        let slot = slots.begin(Cid(cid), Receive(0));
+                        let slot = slots.begin(Cid(cid), Receive(0), Time::ZERO);
                         prop_assert!(live.iter().all(|(other, ..)| *other != slot), "used twice");
                         live.push((slot, cid, false));
                     }
