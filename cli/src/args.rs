@@ -7,8 +7,8 @@ use nvme_proto::{HostId, HostNqn, Nqn, Nsid};
 
 use crate::size::ByteSize;
 use crate::{
-    bench_loader, demo, devices, discover, doctor, id_ctrl, id_ns, index, list, manifest, perf,
-    read, target, write,
+    bench_loader, completions, demo, devices, discover, doctor, id_ctrl, id_ns, index, list, man,
+    manifest, perf, read, target, write,
 };
 
 const EXAMPLES: &str = "\
@@ -57,6 +57,8 @@ pub(crate) enum CliCommand {
     Manifest(manifest::ManifestArgs),
     Target(target::TargetArgs),
     Demo(demo::Demo),
+    Completions(completions::CompletionsArgs),
+    Man(man::ManArgs),
     #[command(hide = true, disable_help_flag = true)]
     TargetProcess(demo::TargetProcess),
 }

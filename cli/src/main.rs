@@ -8,6 +8,7 @@ mod args;
 mod bench_loader;
 mod clock;
 mod closed_stdout;
+mod completions;
 mod demo;
 mod devices;
 mod discover;
@@ -21,6 +22,7 @@ mod interrupt;
 mod lanes;
 mod latency;
 mod list;
+mod man;
 mod manifest;
 mod output;
 mod partial_file;
@@ -77,6 +79,8 @@ fn run(command: CliCommand, verbose: u8) -> Result<()> {
         CliCommand::Write(write) => write.run(),
         CliCommand::Perf(perf) => perf.run(),
         CliCommand::BenchLoader(bench_loader) => bench_loader.run(),
+        CliCommand::Completions(completions) => completions.run(),
+        CliCommand::Man(man) => man.run(),
         CliCommand::Index(index) => index.run(),
         CliCommand::Manifest(manifest) => manifest.run(),
         CliCommand::Demo(demo) => demo.run(verbose),

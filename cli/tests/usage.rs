@@ -24,6 +24,8 @@ fn help_shows_every_command_and_examples() {
         "manifest",
         "target",
         "demo",
+        "completions",
+        "man",
     ] {
         assert!(text.contains(command), "{command}: {text}");
         let help = String::from_utf8(feedrail([command, "--help"]).run().success()).unwrap();
@@ -116,6 +118,8 @@ fn wrong_options_are_refused_before_anything_happens() {
         &["index", "train.bin", "--output", "index.npy", "--block-size", "0"],
         &["index", "nvmf://127.0.0.1", "--output", "index.npy"],
         &["manifest", "train.bin", "--output", "manifest.json"],
+        &["completions", "tcsh"],
+        &["man"],
         &["teleport"],
     ] {
         let outcome = feedrail(options).run();

@@ -1,0 +1,52 @@
+//! `feedrail completions`: what a shell needs to complete command lines.
+
+use anyhow::Result;
+use clap::{Args, Command, CommandFactory as _, ValueEnum};
+use clap_complete::Shell;
+
+use crate::args::Cli;
+use crate::output;
+
+const EXAMPLES: &str = "\
+Examples:
+  feedrail completions bash > ~/.local/share/bash-completion/completions/feedrail
+  feedrail completions bash feedrail-target > ~/.local/share/bash-completion/completions/feedrail-target
+  feedrail completions zsh > ~/.zfunc/_feedrail";
+
+/// Prints what a shell needs to complete command lines
+#[derive(Args, Debug)]
+#[command(after_help = EXAMPLES)]
+pub(crate) struct CompletionsArgs {
+    /// The shell that reads it
+    #[arg(value_enum)]
+    shell: Shell,
+    /// The program whose command lines are completed
+    #[arg(value_enum, default_value_t = ProgramArg::Feedrail)]
+    program: ProgramArg,
+}
+
+/// The programs of the project.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
+enum ProgramArg {
+    Feedrail,
+    FeedrailTarget,
+}
+
+impl ProgramArg {
+    fn command(self) -> Command {
+        match self {
+            Self::Feedrail => Cli::command(),
+            Self::FeedrailTarget => feedrail_target::daemon::command(),
+        }
+    }
+}
+
+impl CompletionsArgs {
+    pub(crate) fn run(self) -> Result<()> {
+        let mut command = self.program.command();
+        let name = command.get_name().to_owned();
+        let mut text = Vec::new();
+        clap_complete::generate(self.shell, &mut command, name, &mut text);
+        output::print(&String::from_utf8_lossy(&text))
+    }
+}
