@@ -91,10 +91,10 @@ impl CoreContext {
 
     /// Counts an I/O command that is over.
     pub(crate) fn count_io(&mut self, work: &IoWork, arrived: Time, succeeded: bool) {
-        let latency = self.now - arrived;
+        let latency_nanos = self.now.as_nanos().saturating_sub(arrived.as_nanos());
         let Self { namespace_io, exports, .. } = self;
         let list = || exports.namespace(work.namespace).map(|namespace| &namespace.io);
-        namespace_io.count(work, latency, succeeded, list);
+        namespace_io.count(work, latency_nanos, succeeded, list);
     }
 
     /// Starts an operation on a namespace's medium.

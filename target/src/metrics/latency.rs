@@ -38,8 +38,8 @@ impl Default for LatencyStats {
 
 impl LatencyCounters {
     /// Counts the latency of one command.
-    pub(crate) fn count(&self, latency: Duration) {
-        let nanos = u64::try_from(latency.as_nanos()).unwrap_or(u64::MAX);
+    #[inline]
+    pub(crate) fn count(&self, nanos: u64) {
         self.buckets[bucket_of(nanos)].add(1);
         self.sum_nanos.add(nanos);
     }
@@ -120,7 +120,7 @@ mod tests {
     fn counts_are_cumulative() {
         let counters = LatencyCounters::default();
         for micros in [1, 3, 3, 1 << 30] {
-            counters.count(Duration::from_micros(micros));
+            counters.count(micros * 1000);
         }
         let mut stats = counters.snapshot();
         stats += stats;

@@ -1,7 +1,6 @@
 //! What hosts do with each namespace, counted by each core for itself.
 
 use std::sync::{Arc, Mutex, PoisonError};
-use std::time::Duration;
 
 use super::io_counters::{Counter, shared_counters};
 use super::latency::{LatencyCounters, LatencyStats};
@@ -60,7 +59,7 @@ pub(crate) struct CoreNamespaceIo(Vec<Option<(NamespaceIndex, Arc<NamespaceIo>)>
 
 impl NamespaceIo {
     /// Counts a command that took this long.
-    fn count(&self, work: &IoWork, latency: Duration, succeeded: bool) {
+    fn count(&self, work: &IoWork, latency_nanos: u64, succeeded: bool) {
         let counters = &self.counters;
         if !succeeded {
             return counters.failed.add(1);
@@ -69,12 +68,12 @@ impl NamespaceIo {
             IoKind::Read { .. } | IoKind::ReadZeros => {
                 counters.reads.add(1);
                 counters.read_bytes.add(work.length_bytes);
-                self.reads.count(latency);
+                self.reads.count(latency_nanos);
             }
             IoKind::Write { .. } => {
                 counters.writes.add(1);
                 counters.written_bytes.add(work.length_bytes);
-                self.writes.count(latency);
+                self.writes.count(latency_nanos);
             }
             IoKind::Flush => counters.flushes.add(1),
             IoKind::WriteZeroes { .. } => counters.write_zeroes.add(1),
@@ -110,26 +109,28 @@ impl CoreNamespaceIo {
     pub(crate) fn count<'a>(
         &mut self,
         work: &IoWork,
-        latency: Duration,
+        latency_nanos: u64,
         succeeded: bool,
         list: impl FnOnce() -> Option<&'a NamespaceIoList>,
     ) {
         let slot = work.namespace.slot as usize;
         let known = self.0.get(slot).and_then(Option::as_ref);
         if let Some((_, io)) = known.filter(|(index, _)| *index == work.namespace) {
-            return io.count(work, latency, succeeded);
+            return io.count(work, latency_nanos, succeeded);
         }
         let Some(list) = list() else { return };
         if self.0.len() <= slot {
             self.0.resize_with(slot + 1, || None);
         }
         let (_, io) = self.0[slot].insert((work.namespace, list.open()));
-        io.count(work, latency, succeeded);
+        io.count(work, latency_nanos, succeeded);
     }
 }
 
 #[cfg(test)]
 mod tests {
+    use std::time::Duration;
+
     use nvme_proto::Nsid;
 
     use super::*;
@@ -150,7 +151,7 @@ mod tests {
     fn cores_count_for_themselves_and_are_summed() {
         let list = NamespaceIoList::default();
         assert!(list.stats().is_none());
-        let time = Duration::from_micros(10);
+        let time = 10_000;
         for _ in 0..2 {
             let mut core = CoreNamespaceIo::default();
             core.count(&work(3, 7, IoKind::ReadZeros), time, true, || Some(&list));
@@ -168,16 +169,16 @@ mod tests {
             ..NamespaceStats::default()
         };
         assert_eq!(stats.counters, expected);
-        assert_eq!((stats.reads.count(), stats.writes.sum()), (2, 2 * time));
+        assert_eq!((stats.reads.count(), stats.writes.sum()), (2, Duration::from_micros(20)));
     }
 
     #[test]
     fn a_slot_that_is_used_again_has_new_counters() {
         let [first, second] = [(); 2].map(|()| NamespaceIoList::default());
         let mut core = CoreNamespaceIo::default();
-        core.count(&work(0, 0, IoKind::Flush), Duration::ZERO, true, || Some(&first));
-        core.count(&work(0, 1, IoKind::Flush), Duration::ZERO, true, || Some(&second));
-        core.count(&work(0, 2, IoKind::Flush), Duration::ZERO, true, || None);
+        core.count(&work(0, 0, IoKind::Flush), 0, true, || Some(&first));
+        core.count(&work(0, 1, IoKind::Flush), 0, true, || Some(&second));
+        core.count(&work(0, 2, IoKind::Flush), 0, true, || None);
         for list in [first, second] {
             assert_eq!(list.stats().map(|stats| stats.counters.flushes), Some(1));
         }
