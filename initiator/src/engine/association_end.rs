@@ -64,12 +64,15 @@ impl<P: Provider> HostEngine<P> {
             outbox.note_move();
         }
         let outage = controller.outage.get_or_insert_with(|| Outage::begin(now, cause.clone()));
-        outage.cause = cause;
+        outage.cause = cause.clone();
         if live_for.is_some_and(|time| time >= controller.options.reconnect_delay) {
             controller.retries.reset();
         }
         let pause = controller.retries.next_pause(controller.options.reconnect_delay);
         controller.phase = ControllerPhase::Resting(now + pause);
+        if controller.refusal().is_none() && refuses_until_changed(&cause) {
+            return self.lose(key, cause, outbox);
+        }
         match controller.refusal().cloned() {
             // What had this attempt to wait for.
             Some(lost) => self.fail_waiting(key, &lost, outbox),
@@ -209,8 +212,8 @@ impl<P: Provider> HostEngine<P> {
         }
     }
 
-    /// The target has been away for too long: all that waits for it fails, and what comes fails at
-    /// once, until it is back.
+    /// The target has been away for too long, or refuses this host: all that waits for it fails,
+    /// and what comes fails at once, until it is back.
     fn lose(&mut self, key: usize, error: Error, outbox: &mut Outbox) {
         let controller = &mut self.controllers[key];
         tracing::warn!(%error, "target lost; connecting to it goes on");
@@ -426,4 +429,10 @@ pub(crate) fn reason(status: WcStatus) -> &'static str {
         WcStatus::FATAL => "the RDMA device failed",
         _ => "a work request failed",
     }
+}
+
+/// Whether the target answers the same until someone changes what it allows: what waits is told at
+/// once instead of after the loss timeout (NVMe base specification, "Do Not Retry").
+fn refuses_until_changed(cause: &Error) -> bool {
+    matches!(cause.kind(), ErrorKind::ConnectRefused { status, .. } if status.do_not_retry())
 }
