@@ -20,7 +20,9 @@ Examples:
   feedrail target show --socket /run/feedrail/target.sock
   feedrail target add-ns nqn.2026-01.org.example:shards /data/shard-07.tar --read-only \\
       --socket /run/feedrail/target.sock
-  feedrail target remove-ns nqn.2026-01.org.example:shards 8 --socket /run/feedrail/target.sock";
+  feedrail target remove-ns nqn.2026-01.org.example:shards 8 --socket /run/feedrail/target.sock
+  feedrail target add-host nqn.2026-01.org.example:shards $(cat /etc/nvme/hostnqn) \
+      --socket /run/feedrail/target.sock";
 
 /// Shows and changes what a running target of this machine exports
 ///
@@ -39,6 +41,9 @@ enum TargetCommand {
     Show(Show),
     AddNs(AddNamespace),
     RemoveNs(RemoveNamespace),
+    AddHost(AddHost),
+    RemoveHost(RemoveHost),
+    AllowAnyHost(AllowAnyHost),
 }
 
 /// The way to the target.
@@ -101,12 +106,73 @@ struct RemoveNamespace {
     socket: SocketArgs,
 }
 
+/// A host of a subsystem.
+#[derive(Args, Debug)]
+struct HostArgs {
+    /// Name of the subsystem
+    subnqn: Nqn,
+    /// Name of the host, as it says it: /etc/nvme/hostnqn
+    hostnqn: Nqn,
+    #[command(flatten)]
+    socket: SocketArgs,
+}
+
+/// Lets a host use a subsystem
+#[derive(Args, Debug)]
+struct AddHost {
+    #[command(flatten)]
+    host: HostArgs,
+}
+
+/// Lets a host use a subsystem no more
+///
+/// Its connections end, unless any host may use the subsystem. What it has written stays.
+#[derive(Args, Debug)]
+struct RemoveHost {
+    #[command(flatten)]
+    host: HostArgs,
+}
+
+/// Lets any host use a subsystem, or only those that were added
+///
+/// Connections of hosts that may not use it any more end.
+#[derive(Args, Debug)]
+struct AllowAnyHost {
+    /// Name of the subsystem
+    subnqn: Nqn,
+    /// Only hosts that were added may use it
+    #[arg(long)]
+    disable: bool,
+    #[command(flatten)]
+    socket: SocketArgs,
+}
+
+impl HostArgs {
+    fn change(&self, method: &str) -> Result<()> {
+        let params = json!({ "nqn": self.subnqn.as_str(), "host": self.hostnqn.as_str() });
+        RpcClient::connect(&self.socket.socket)?.call(method, params)?;
+        Ok(())
+    }
+}
+
+impl AllowAnyHost {
+    fn run(&self) -> Result<()> {
+        let params = json!({ "nqn": self.subnqn.as_str(), "allow_any_host": !self.disable });
+        let mut target = RpcClient::connect(&self.socket.socket)?;
+        target.call("nvmf_subsystem_allow_any_host", params)?;
+        Ok(())
+    }
+}
+
 impl TargetArgs {
     pub(crate) fn run(&self) -> Result<()> {
         match &self.command {
             TargetCommand::Show(show) => show.run(),
             TargetCommand::AddNs(add) => add.run(),
             TargetCommand::RemoveNs(remove) => remove.run(),
+            TargetCommand::AddHost(add) => add.host.change("nvmf_subsystem_add_host"),
+            TargetCommand::RemoveHost(remove) => remove.host.change("nvmf_subsystem_remove_host"),
+            TargetCommand::AllowAnyHost(allow) => allow.run(),
         }
     }
 }

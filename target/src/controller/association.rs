@@ -119,6 +119,11 @@ impl Controller {
         self.shared().members.io_queues().next().is_some()
     }
 
+    /// How many I/O queues are connected, those that are leaving included.
+    pub(crate) fn io_queues(&self) -> usize {
+        self.shared().members.io_queues().count()
+    }
+
     /// Whether commands may still change the medium that the host may have given up, because it
     /// knows that the connections have ended on which it sent them.
     pub(crate) fn has_unfinished_writes(&self) -> bool {

@@ -15,6 +15,7 @@ use super::kind::ControllerKind;
 use super::state::{Controller, NewController};
 use crate::backend::{BackendError, FileChange};
 use crate::inventory::Registry;
+use crate::inventory::allowed_host::HostsChange;
 use crate::inventory::change::{ChangeError, Closed, NamespaceChange, NewNamespace};
 use crate::inventory::namespace::{Namespace, NamespaceIndex};
 use crate::inventory::subsystem::Subsystem;
@@ -116,6 +117,21 @@ impl Associations {
         Ok(self.registry.close(removed, CLOSE_PATIENCE))
     }
 
+    /// Changes which hosts may use a subsystem, and ends the associations of those that may not any
+    /// more.
+    pub(crate) fn change_hosts(&self, nqn: &Nqn, change: HostsChange) -> Result<(), ChangeError> {
+        let subsystem = self.registry.subsystem(nqn);
+        let subsystem = subsystem.ok_or_else(|| ChangeError::no_subsystem(nqn))?;
+        subsystem.change_hosts(change)?;
+        for controller in self.controllers() {
+            let uses = controller.subsystem().is_some_and(|of| Arc::ptr_eq(of, subsystem));
+            if uses && !subsystem.allows(&controller.host) {
+                controller.end(CloseReason::HostRemoved);
+            }
+        }
+        Ok(())
+    }
+
     /// Tells the hosts of a subsystem that a namespace came or went, when all cores know it.
     fn announce(&self, change: &NamespaceChange) {
         // A core that is stuck does not keep hosts from hearing of it.
@@ -205,12 +221,19 @@ impl Associations {
         self.keep_alive_losses.fetch_add(1, Ordering::Relaxed);
     }
 
-    /// Makes a controller; `None` when there are too many or the target is stopping. An id is not
+    /// Makes a controller; `None` when there are too many, the target is stopping, or the host may
+    /// not use the subsystem any more. An id is not
     /// used again while its controller lives, and as late as possible after. A discovery controller
     /// may end an older one.
     pub(crate) fn associate(self: &Arc<Self>, new: NewController) -> Option<Arc<Controller>> {
         let mut live = self.live();
         if self.is_stopping() {
+            return None;
+        }
+        // With the lock: who changes the hosts after this finds the controller.
+        if let ControllerKind::Nvm(subsystem) = &new.kind
+            && !subsystem.allows(&new.host)
+        {
             return None;
         }
         let (is_discovery, address) =

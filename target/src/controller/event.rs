@@ -64,6 +64,9 @@ pub enum CloseReason {
     /// The host reset the controller, which ends its I/O queues.
     #[error("controller reset")]
     Reset,
+    /// The hosts that may use the subsystem were changed.
+    #[error("the host may not use the subsystem any more")]
+    HostRemoved,
     /// The target is stopping.
     #[error("the target is stopping")]
     Stopping,

@@ -1,26 +1,128 @@
 //! Hosts: the names that they send, and whether those may connect.
 
-use nvme_proto::{HostId, HostNqn};
+use nvme_proto::{HostId, HostNqn, Nqn};
 
 use crate::config::HostPolicy;
+use crate::limits::MAX_ALLOWED_HOSTS;
 
 /// A host as its Connect command names it. All queues of one association must name the same.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct NamedHost {
+pub(crate) struct NamedHost {
     /// Its name, or one made of its identifier if it said none.
-    pub nqn: HostNqn,
+    pub(crate) nqn: HostNqn,
     /// Whether it said its name. If not it may connect where any host may.
-    pub named: bool,
+    pub(crate) named: bool,
     /// Host Identifier of its Connect command, 16 bytes.
-    pub id: HostId,
+    pub(crate) id: HostId,
 }
 
-impl HostPolicy {
+/// The hosts that may connect to a subsystem.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) struct AllowedHosts {
+    /// Those that are not listed may, too.
+    pub(crate) any: bool,
+    pub(crate) listed: Vec<Nqn>,
+}
+
+/// A change of the hosts that may connect.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum HostsChange {
+    /// A host may connect by its name.
+    Add(Nqn),
+    /// It may not any more.
+    Remove(Nqn),
+    /// Whether hosts may that are not listed.
+    AllowAny(bool),
+}
+
+/// Why the hosts stay as they are.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+pub(crate) enum HostsError {
+    #[error("host {0} is allowed already")]
+    Listed(String),
+    #[error("host {0} is not among those that are allowed by name")]
+    NotListed(String),
+    #[error("more than {MAX_ALLOWED_HOSTS} hosts")]
+    TooMany,
+}
+
+impl AllowedHosts {
     /// Whether a host may connect.
-    pub fn allows(&self, host: &NamedHost) -> bool {
-        match self {
-            Self::Any => true,
-            Self::Listed(list) => host.named && list.contains(&host.nqn.0),
+    pub(crate) fn allows(&self, host: &NamedHost) -> bool {
+        self.any || (host.named && self.listed.contains(&host.nqn.0))
+    }
+
+    /// Adds or removes a host, or changes whether any host may connect.
+    ///
+    /// # Errors
+    /// It would change nothing, or there are too many hosts.
+    pub(crate) fn change(&mut self, change: HostsChange) -> Result<(), HostsError> {
+        match change {
+            HostsChange::Add(host) if self.listed.contains(&host) => {
+                Err(HostsError::Listed(host.to_string()))
+            }
+            HostsChange::Add(_) if self.listed.len() >= MAX_ALLOWED_HOSTS => {
+                Err(HostsError::TooMany)
+            }
+            HostsChange::Add(host) => {
+                self.listed.push(host);
+                Ok(())
+            }
+            HostsChange::Remove(host) => {
+                let found = self.listed.iter().position(|listed| *listed == host);
+                self.listed.remove(found.ok_or_else(|| HostsError::NotListed(host.to_string()))?);
+                Ok(())
+            }
+            HostsChange::AllowAny(any) => {
+                self.any = any;
+                Ok(())
+            }
         }
+    }
+}
+
+impl From<&HostPolicy> for AllowedHosts {
+    fn from(policy: &HostPolicy) -> Self {
+        match policy {
+            HostPolicy::Any => Self { any: true, listed: Vec::new() },
+            HostPolicy::Listed(listed) => Self { any: false, listed: listed.clone() },
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn nqn(text: &str) -> Nqn {
+        Nqn::new(text).expect("valid")
+    }
+
+    #[test]
+    fn changes_are_made_or_refused() {
+        let [one, other] = ["nqn.2026-01.a:one", "nqn.2026-01.a:other"].map(nqn);
+        let mut hosts = AllowedHosts::from(&HostPolicy::Listed(vec![one]));
+        let host = |nqn| NamedHost { nqn: HostNqn(nqn), named: true, id: HostId([7; 16]) };
+        assert!(hosts.allows(&host(one)) && !hosts.allows(&host(other)));
+        assert_eq!(hosts.change(HostsChange::Add(one)), Err(HostsError::Listed(one.to_string())));
+        assert_eq!(
+            hosts.change(HostsChange::Remove(other)),
+            Err(HostsError::NotListed(other.to_string()))
+        );
+        assert_eq!(hosts.change(HostsChange::Add(other)), Ok(()));
+        assert_eq!(hosts.change(HostsChange::Remove(one)), Ok(()));
+        assert!(!hosts.allows(&host(one)) && hosts.allows(&host(other)));
+        assert!(!hosts.allows(&NamedHost { named: false, ..host(other) }));
+        assert_eq!(hosts.change(HostsChange::AllowAny(true)), Ok(()));
+        assert!(hosts.allows(&host(one)));
+    }
+
+    #[test]
+    fn their_number_is_bounded() {
+        let mut hosts = AllowedHosts::from(&HostPolicy::Any);
+        hosts.listed =
+            (0..MAX_ALLOWED_HOSTS).map(|at| nqn(&format!("nqn.2026-01.a:{at}"))).collect();
+        let another = HostsChange::Add(nqn("nqn.2026-01.a:another"));
+        assert_eq!(hosts.change(another), Err(HostsError::TooMany));
     }
 }

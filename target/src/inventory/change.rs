@@ -10,6 +10,7 @@ use uuid::Uuid;
 use crate::backend::{Backend, BackendError, OpenedBackend, Operation};
 use crate::config::{DirectIo, DiskFaults, Medium, NamespaceConfig, Origin};
 use crate::inventory::Registry;
+use crate::inventory::allowed_host::HostsError;
 use crate::inventory::export::{self, ExportError, Files};
 use crate::inventory::exports::ExportsNumber;
 use crate::inventory::namespace::Namespace;
@@ -51,6 +52,9 @@ pub(crate) enum ChangeError {
         /// The UUID of both.
         uuid: Uuid,
     },
+    /// The hosts of a subsystem stay as they are.
+    #[error(transparent)]
+    Hosts(#[from] HostsError),
     /// The medium can not be exported.
     #[error(transparent)]
     Export(#[from] ExportError),

@@ -1,11 +1,11 @@
 //! A subsystem: the namespaces that hosts see under one name.
 
-use std::sync::Arc;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use nvme_proto::{AsciiField, Nqn, Nsid};
 
-use crate::config::{HostPolicy, SubsystemConfig, SubsystemIdentity};
-use crate::inventory::allowed_host::NamedHost;
+use crate::config::{SubsystemConfig, SubsystemIdentity};
+use crate::inventory::allowed_host::{AllowedHosts, HostsChange, HostsError, NamedHost};
 use crate::inventory::exports::{ExportedList, Publication};
 use crate::inventory::namespace::Namespace;
 use crate::limits::NSID_LAST;
@@ -24,7 +24,8 @@ pub(crate) struct Subsystem {
     pub(crate) deallocate: bool,
     /// The identity that the UUIDs of its namespaces are derived from.
     pub(crate) identity: SubsystemIdentity,
-    hosts: HostPolicy,
+    /// For the control path only.
+    hosts: Mutex<AllowedHosts>,
     /// Its place among the subsystems of the target.
     pub(crate) place: usize,
     /// Whether namespaces can be added while it lives.
@@ -49,7 +50,7 @@ impl Subsystem {
             model: AsciiField::new(&config.model).unwrap_or_default(),
             deallocate: config.deallocate,
             identity: config.identity,
-            hosts: config.hosts.clone(),
+            hosts: Mutex::new((&config.hosts).into()),
             place,
             managed,
             publication: Arc::clone(publication),
@@ -59,12 +60,24 @@ impl Subsystem {
 
     /// Whether a host may connect.
     pub(crate) fn allows(&self, host: &NamedHost) -> bool {
-        self.hosts.allows(host)
+        self.lock_hosts().allows(host)
     }
 
-    /// The hosts that may connect.
-    pub(crate) fn hosts(&self) -> &HostPolicy {
-        &self.hosts
+    /// The hosts that may connect now.
+    pub(crate) fn hosts(&self) -> AllowedHosts {
+        self.lock_hosts().clone()
+    }
+
+    /// Changes which hosts may connect. Those that are connected stay.
+    ///
+    /// # Errors
+    /// The change is none, or there are too many hosts.
+    pub(crate) fn change_hosts(&self, change: HostsChange) -> Result<(), HostsError> {
+        self.lock_hosts().change(change)
+    }
+
+    fn lock_hosts(&self) -> MutexGuard<'_, AllowedHosts> {
+        self.hosts.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     /// All namespaces, by NSID. For the control path, as are the next ones: they take a lock.

@@ -43,6 +43,9 @@ pub(crate) const NSID_LAST: u32 = 65_536;
 /// Namespaces in one process. Each is an open file; the limit of descriptors is usually reached
 /// first. Not measured.
 pub(crate) const MAX_NAMESPACES: usize = 65_536;
+/// Hosts that a subsystem may allow by name while it runs. Doubled, a client of the management
+/// socket may make the target hold twice as much; not measured.
+pub(crate) const MAX_ALLOWED_HOSTS: usize = 4096;
 /// The largest buffer pool of the process. The pools of all cores number their parts of 4 KiB with
 /// 32 bits.
 pub(crate) const MAX_POOL_BYTES: u64 = 1 << 40;

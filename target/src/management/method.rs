@@ -10,8 +10,8 @@ use uuid::Uuid;
 
 use super::bdev::{Bdev, Bdevs, FileParams};
 use super::rpc::RpcError;
-use crate::config::HostPolicy;
-use crate::controller::Associations;
+use crate::controller::{Associations, Controller};
+use crate::inventory::allowed_host::{AllowedHosts, HostsChange};
 use crate::inventory::change::{ChangeError, Closed};
 use crate::inventory::export::ExportError;
 use crate::inventory::namespace::Namespace;
@@ -34,7 +34,7 @@ const URING: &str = "URING bdev";
 const NULL: &str = "Null disk";
 const MALLOC: &str = "Malloc disk";
 
-const METHODS: [(&str, Method); 13] = [
+const METHODS: [(&str, Method); 17] = [
     ("bdev_aio_create", |of, params| of.create_file(params, AIO)),
     ("bdev_aio_delete", |of, params| of.delete_bdev(params, AIO)),
     ("bdev_get_bdevs", Methods::get_bdevs),
@@ -45,7 +45,11 @@ const METHODS: [(&str, Method); 13] = [
     ("bdev_uring_create", |of, params| of.create_file(params, URING)),
     ("bdev_uring_delete", |of, params| of.delete_bdev(params, URING)),
     ("nvmf_get_subsystems", Methods::get_subsystems),
+    ("nvmf_subsystem_add_host", |of, params| of.change_host(params, HostsChange::Add)),
     ("nvmf_subsystem_add_ns", Methods::add_namespace),
+    ("nvmf_subsystem_allow_any_host", Methods::allow_any_host),
+    ("nvmf_subsystem_get_controllers", Methods::get_controllers),
+    ("nvmf_subsystem_remove_host", |of, params| of.change_host(params, HostsChange::Remove)),
     ("nvmf_subsystem_remove_ns", Methods::remove_namespace),
     ("rpc_get_methods", |_, params| get_methods(params)),
 ];
@@ -92,6 +96,26 @@ struct NamespaceParams {
     nsid: Option<u32>,
     uuid: Option<Uuid>,
     nguid: Option<Uuid>,
+}
+
+#[derive(Deserialize)]
+#[serde(deny_unknown_fields)]
+struct SubsystemName {
+    nqn: String,
+}
+
+#[derive(Deserialize)]
+#[serde(deny_unknown_fields)]
+struct HostParams {
+    nqn: String,
+    host: String,
+}
+
+#[derive(Deserialize)]
+#[serde(deny_unknown_fields)]
+struct AnyHostParams {
+    nqn: String,
+    allow_any_host: bool,
 }
 
 #[derive(Deserialize)]
@@ -175,17 +199,14 @@ impl Methods {
             })
         };
         let host = |nqn: &Nqn| json!({ "nqn": nqn.as_str() });
-        let (any_host, hosts): (bool, Value) = match subsystem.hosts() {
-            HostPolicy::Any => (true, json!([])),
-            HostPolicy::Listed(listed) => (false, listed.iter().map(host).collect()),
-        };
+        let AllowedHosts { any, listed } = subsystem.hosts();
         let limits = registry.limits();
         json!({
             "nqn": subsystem.nqn.as_str(),
             "subtype": "NVMe",
             "listen_addresses": registry.ports().iter().filter(serves).map(address).collect::<Value>(),
-            "allow_any_host": any_host,
-            "hosts": hosts,
+            "allow_any_host": any,
+            "hosts": listed.iter().map(host).collect::<Value>(),
             "serial_number": subsystem.serial.to_string(),
             "model_number": subsystem.model.to_string(),
             "max_namespaces": NSID_LAST,
@@ -193,6 +214,45 @@ impl Methods {
             "max_cntlid": limits.cntlids.last,
             "namespaces": subsystem.namespaces().iter().map(describe_namespace).collect::<Value>(),
         })
+    }
+
+    fn change_host(
+        &self,
+        params: Params,
+        change: fn(Nqn) -> HostsChange,
+    ) -> Result<Value, RpcError> {
+        let HostParams { nqn, host } = read(params)?;
+        let host = Nqn::new(&host)
+            .map_err(|error| RpcError::invalid_params(format_args!("host: {error}")))?;
+        self.associations.change_hosts(&parse_nqn(&nqn)?, change(host)).map_err(refusal)?;
+        Ok(true.into())
+    }
+
+    fn allow_any_host(&self, params: Params) -> Result<Value, RpcError> {
+        let AnyHostParams { nqn, allow_any_host } = read(params)?;
+        let change = HostsChange::AllowAny(allow_any_host);
+        self.associations.change_hosts(&parse_nqn(&nqn)?, change).map_err(refusal)?;
+        Ok(true.into())
+    }
+
+    fn get_controllers(&self, params: Params) -> Result<Value, RpcError> {
+        let SubsystemName { nqn } = read(params)?;
+        let nqn = parse_nqn(&nqn)?;
+        let subsystem = self.associations.registry().subsystem(&nqn);
+        let no_subsystem = || RpcError::invalid_params(ChangeError::no_subsystem(&nqn));
+        let subsystem = subsystem.ok_or_else(no_subsystem)?;
+        let mut controllers = self.associations.controllers();
+        controllers.retain(|one| one.subsystem().is_some_and(|of| Arc::ptr_eq(of, subsystem)));
+        let describe = |controller: &Arc<Controller>| {
+            json!({
+                "cntlid": controller.cntlid.0,
+                "hostnqn": controller.host.nqn.to_string(),
+                "hostid": controller.host.id.to_string(),
+                "peer": controller.peer.to_string(),
+                "num_io_qpairs": controller.io_queues(),
+            })
+        };
+        Ok(controllers.iter().map(describe).collect())
     }
 
     fn add_namespace(&self, params: Params) -> Result<Value, RpcError> {
