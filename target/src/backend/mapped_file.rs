@@ -25,9 +25,9 @@ use super::resident_copy;
 
 /// Bytes that are locked at a time. Doubled, the thread that does it takes twice as long for each,
 /// and hosts that read little of a file have more of it locked; not measured.
-const WINDOW_BYTES: u64 = 2 << 20;
+const EXTENT_BYTES: u64 = 2 << 20;
 
-/// What is known of a window.
+/// What is known of an extent.
 const NOT_READ: u8 = 0;
 /// It was in the page cache when it was read.
 const WANTED: u8 = 1;
@@ -37,8 +37,8 @@ const LOCKED: u8 = 2;
 pub(crate) struct MappedFile {
     base: NonNull<u8>,
     bytes: NonZero<usize>,
-    windows: Box<[AtomicU8]>,
-    /// Set with a window that is wanted.
+    extents: Box<[AtomicU8]>,
+    /// Set with an extent that is wanted.
     wanted: AtomicBool,
     /// Set when a page was gone, or could not be locked.
     given_up: AtomicBool,
@@ -73,7 +73,7 @@ impl MappedFile {
 
     fn map(file: &Arc<OwnedFd>, bytes: u64, room: &Arc<CacheRoom>) -> io::Result<Self> {
         resident_copy::prepare()?;
-        let windows = (0..bytes.div_ceil(WINDOW_BYTES)).map(|_| AtomicU8::new(NOT_READ)).collect();
+        let extents = (0..bytes.div_ceil(EXTENT_BYTES)).map(|_| AtomicU8::new(NOT_READ)).collect();
         let too_long = || io::Error::from_raw_os_error(libc::EFBIG);
         let bytes = usize::try_from(bytes).ok().and_then(NonZero::new).ok_or_else(too_long)?;
         // SAFETY: a new mapping, at an address of the kernel's choice.
@@ -84,7 +84,7 @@ impl MappedFile {
         let base = NonNull::new(base.cast()).expect("a mapping is not at address zero");
         let [wanted, given_up] = [(); 2].map(|()| AtomicBool::new(false));
         let (lease, room) = (FileLease::new(Arc::clone(file)), Arc::clone(room));
-        Ok(Self { base, bytes, windows, wanted, given_up, lease, room })
+        Ok(Self { base, bytes, extents, wanted, given_up, lease, room })
     }
 
     /// Where bytes of the file are in memory, if all of them are locked there.
@@ -93,19 +93,19 @@ impl MappedFile {
     }
 
     fn is_locked(&self, offset: u64, length: u32) -> bool {
-        let is_locked = |window: &AtomicU8| window.load(Ordering::Acquire) == LOCKED;
-        let windows = self.windows_of(offset, length);
+        let is_locked = |extent: &AtomicU8| extent.load(Ordering::Acquire) == LOCKED;
+        let extents = self.extents_of(offset, length);
         !self.given_up.load(Ordering::Relaxed)
-            && windows.is_some_and(|windows| windows.iter().all(is_locked))
+            && extents.is_some_and(|extents| extents.iter().all(is_locked))
     }
 
     /// Bytes of the file were in the page cache.
     pub(super) fn was_cached(&self, offset: u64, length: u32) {
-        for window in self.windows_of(offset, length).into_iter().flatten() {
-            if window.load(Ordering::Relaxed) == NOT_READ {
+        for extent in self.extents_of(offset, length).into_iter().flatten() {
+            if extent.load(Ordering::Relaxed) == NOT_READ {
                 // Whatever the other thread made of it meanwhile.
                 let (order, failed) = (Ordering::Relaxed, Ordering::Relaxed);
-                let _ = window.compare_exchange(NOT_READ, WANTED, order, failed);
+                let _ = extent.compare_exchange(NOT_READ, WANTED, order, failed);
                 self.wanted.store(true, Ordering::Release);
             }
         }
@@ -139,8 +139,8 @@ impl MappedFile {
         }
         // What is wanted from now on is for the next time.
         self.wanted.swap(false, Ordering::Acquire);
-        for (index, window) in self.windows.iter().enumerate() {
-            if window.load(Ordering::Relaxed) != WANTED {
+        for (index, extent) in self.extents.iter().enumerate() {
+            if extent.load(Ordering::Relaxed) != WANTED {
                 continue;
             }
             let range = self.range(index);
@@ -151,14 +151,14 @@ impl MappedFile {
                 return self.unlock();
             }
             self.room.locked(range.len() as u64);
-            window.store(LOCKED, Ordering::Release);
+            extent.store(LOCKED, Ordering::Release);
         }
     }
 
     /// Ends all use of the mapping, and lets others change the file.
     fn unlock(&self) {
-        for (index, window) in self.windows.iter().enumerate() {
-            if window.swap(NOT_READ, Ordering::Relaxed) == LOCKED {
+        for (index, extent) in self.extents.iter().enumerate() {
+            if extent.swap(NOT_READ, Ordering::Relaxed) == LOCKED {
                 let range = self.range(index);
                 // SAFETY: within the mapping. Who reads there still may have to wait for a page.
                 let _ = unsafe { rustix::mm::munlock(self.at(range.start), range.len()) };
@@ -170,19 +170,19 @@ impl MappedFile {
         self.lease.release();
     }
 
-    /// The windows that a range touches; none if it is not within the file.
-    fn windows_of(&self, offset: u64, length: u32) -> Option<&[AtomicU8]> {
+    /// The extents that a range touches; none if it is not within the file.
+    fn extents_of(&self, offset: u64, length: u32) -> Option<&[AtomicU8]> {
         let end = offset.checked_add(length.into())?;
         if end > self.bytes.get() as u64 {
             return None;
         }
-        self.windows.get((offset / WINDOW_BYTES) as usize..end.div_ceil(WINDOW_BYTES) as usize)
+        self.extents.get((offset / EXTENT_BYTES) as usize..end.div_ceil(EXTENT_BYTES) as usize)
     }
 
-    /// The bytes of a window.
+    /// The bytes of an extent.
     fn range(&self, index: usize) -> Range<usize> {
-        let start = index * WINDOW_BYTES as usize;
-        start..(start + WINDOW_BYTES as usize).min(self.bytes.get())
+        let start = index * EXTENT_BYTES as usize;
+        start..(start + EXTENT_BYTES as usize).min(self.bytes.get())
     }
 
     fn at(&self, offset: usize) -> *mut std::ffi::c_void {
@@ -202,7 +202,7 @@ impl MappedPlace {
         // SAFETY: the caller's promise.
         let file = unsafe { &*file };
         let from = file.base.as_ptr().cast_const().wrapping_add(offset as usize);
-        // SAFETY: the range is within the mapping, as its windows are, and a mapping is made after
+        // SAFETY: the range is within the mapping, as its extents are, and a mapping is made after
         // `prepare` was successful.
         let copied = unsafe { resident_copy::copy(from, to, length as usize) };
         // Who is let in by the end of the lease may change what was read after it.
@@ -244,7 +244,7 @@ mod tests {
 
     use super::*;
 
-    const BYTES: usize = 3 * WINDOW_BYTES as usize + 777;
+    const BYTES: usize = 3 * EXTENT_BYTES as usize + 777;
 
     /// A file that nobody has open, and its bytes.
     fn file() -> (TempPath, Vec<u8>) {
@@ -297,15 +297,15 @@ mod tests {
         let (path, bytes) = file();
         let Some(mapped) = mapped(&path) else { return };
         let _share = mapped.room.give(BYTES as u64).expect("there is room");
-        let window = WINDOW_BYTES as usize;
-        let ranges = [(0, BYTES), (1, 4097), (window - 1, 2), (BYTES - 777, 777)];
+        let extent = EXTENT_BYTES as usize;
+        let ranges = [(0, BYTES), (1, 4097), (extent - 1, 2), (BYTES - 777, 777)];
         for (offset, length) in ranges {
             assert_eq!(copied(&mapped, offset, length), None);
         }
-        mapped.was_cached(0, WINDOW_BYTES as u32);
+        mapped.was_cached(0, EXTENT_BYTES as u32);
         mapped.tend();
         assert!(copied(&mapped, 0, 4096).is_some());
-        assert_eq!(copied(&mapped, window - 1, 2), None, "half of it is locked");
+        assert_eq!(copied(&mapped, extent - 1, 2), None, "half of it is locked");
         mapped.was_cached(0, BYTES as u32);
         mapped.tend();
         for (offset, length) in ranges {
