@@ -3,6 +3,7 @@
 
 mod bench;
 mod ci;
+mod deb;
 mod lab;
 mod picture;
 mod shape;
@@ -41,6 +42,8 @@ enum Chore {
     Picture,
     /// The Linux kernel's own NVMe over RDMA, host and target, against ours, in QEMU.
     Lab(lab::Options),
+    /// Debian packages of the target and the command line, in out/packages.
+    Deb(deb::Options),
     /// Targets, hosts, disks and networks in simulated worlds, one for each seed, in which
     /// everything goes wrong.
     #[command(disable_help_flag = true)]
@@ -70,6 +73,7 @@ fn main() -> ExitCode {
         Chore::Shape(tree) => shape::main(tree),
         Chore::Picture => picture::main(),
         Chore::Lab(options) => lab::main(options),
+        Chore::Deb(options) => deb::main(options),
         Chore::Sim(options) => sim::main(options),
         Chore::Soak { kills } => soak(*kills),
         Chore::Hostile => hostile(),

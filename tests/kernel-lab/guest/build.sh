@@ -12,16 +12,7 @@ folder=$(cd "$folder" && pwd)
 work=$(mktemp -d "$folder/build.XXXXXX")
 trap 'rm -rf "$work"' EXIT
 
-# Where this machine gets its own packages, with how it gets there (proxies, for example). On another distribution than
-# Debian, mmdebstrap knows a mirror.
-mirrors=()
-. /etc/os-release
-if [ "$ID" = debian ]; then
-    mapfile -t mirrors < <(apt-get indextargets --format '$(RELEASE) $(REPO_URI)' 'Identifier: Packages' |
-        sed -n "s/^$VERSION_CODENAME //p" | sort -u | head -1)
-fi
-apt-config dump | grep -E '^Acquire::(http|https|ftp|Check-)' >"$work/apt.conf" || true
-echo 'Acquire::Retries "3";' >>"$work/apt.conf"
+. "$here/mirrors.sh"
 
 # The kernel is unpacked, not installed: its maintainer scripts would make an initial RAM disk that nobody needs.
 mmdebstrap --quiet --variant=minbase --include="$packages" --aptopt="$work/apt.conf" \

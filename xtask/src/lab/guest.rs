@@ -25,6 +25,7 @@ const ATTEMPTS: usize = 3;
 /// A kernel and its initial RAM disk.
 pub(crate) struct Guest {
     folder: PathBuf,
+    initrd: PathBuf,
 }
 
 impl Guest {
@@ -37,15 +38,20 @@ impl Guest {
             eprintln!("building the guest from Debian {suite}; this takes a minute, once");
             build(&recipe.join("build.sh"), suite, &folder)?;
         }
-        Ok(Self { folder })
+        Ok(Self { initrd: folder.join("initrd.zst"), folder })
+    }
+
+    /// The same kernel with another system.
+    pub(crate) fn with_initrd(&self, initrd: PathBuf) -> Self {
+        Self { folder: self.folder.clone(), initrd }
     }
 
     pub(crate) fn kernel(&self) -> PathBuf {
         self.folder.join("vmlinuz")
     }
 
-    pub(crate) fn initrd(&self) -> PathBuf {
-        self.folder.join("initrd.zst")
+    pub(crate) fn initrd(&self) -> &Path {
+        &self.initrd
     }
 
     pub(crate) fn kernel_version(&self) -> String {
@@ -83,7 +89,7 @@ fn is_there(tool: &str) -> bool {
 
 fn digest(recipe: &Path) -> Result<u64> {
     let mut hasher = DefaultHasher::new();
-    for name in ["build.sh", "init.sh"] {
+    for name in ["build.sh", "init.sh", "mirrors.sh"] {
         let path = recipe.join(name);
         fs::read(&path).with_context(|| path.display().to_string())?.hash(&mut hasher);
     }

@@ -1,8 +1,8 @@
 //! The kernel lab: the Linux kernel's own peers, in QEMU.
 
 mod conformance;
-mod guest;
-mod qemu;
+pub(crate) mod guest;
+pub(crate) mod qemu;
 mod report;
 mod scenario;
 mod watch;

@@ -13,6 +13,8 @@ use super::watch::GuestWatch;
 
 /// The longest that a trial boot under KVM may take, in seconds.
 const TRIAL_SECONDS: &str = "20";
+/// The longest that a guest without a job folder may run, in seconds.
+const BOOT_SECONDS: &str = "300";
 const QEMU: &str = "qemu-system-x86_64";
 
 /// How QEMU executes the guest.
@@ -72,6 +74,16 @@ impl Accelerator {
         let status = self.job_command(guest, job)?.status().context("cannot start QEMU")?;
         ensure!(status.success(), "QEMU failed: {status}");
         Ok(())
+    }
+
+    /// Boots a guest whose system has systemd, and returns what it printed when it has powered off,
+    /// or is ended after [`BOOT_SECONDS`].
+    pub(crate) fn boot(self, guest: &Guest) -> Result<String> {
+        let mut command = Command::new("timeout");
+        command.args(["--foreground", BOOT_SECONDS, QEMU]);
+        self.arguments(&mut command, guest, "rdinit=/lib/systemd/systemd panic=-1");
+        let output = command.stdin(Stdio::null()).output().context("cannot start QEMU")?;
+        Ok(String::from_utf8_lossy(&output.stdout).into_owned())
     }
 
     fn job_command(self, guest: &Guest, job: &Path) -> Result<Command> {

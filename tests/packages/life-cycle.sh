@@ -1,0 +1,97 @@
+#!/bin/bash
+# Installs, starts, upgrades, removes and purges the packages under systemd. Each step that passed is a line.
+set -euo pipefail
+cd /opt/packages
+
+passed() {
+    echo "life cycle: $*"
+}
+
+failed() {
+    systemctl status --no-pager feedrail-target || true
+    journalctl --no-pager -u feedrail-target || true
+    echo "life cycle: failed at line $1"
+}
+trap 'failed $LINENO' ERR
+
+# Commands that are to fail.
+refuses() {
+    if "$@" >/dev/null 2>&1; then
+        echo "life cycle: succeeded, though it was to fail: $*"
+        return 1
+    fi
+}
+
+pid() {
+    systemctl show --property=MainPID --value feedrail-target
+}
+
+dpkg --install first/*.deb
+refuses systemctl is-active --quiet feedrail-target
+systemctl is-enabled --quiet feedrail-target
+getent passwd feedrail >/dev/null
+feedrail --version
+man -w feedrail-perf >/dev/null
+man -w 8 feedrail-target >/dev/null
+test -s /usr/share/bash-completion/completions/feedrail
+passed "installed $(dpkg-query --show --showformat='${Package} ${Version}, ' feedrail feedrail-target)no configuration, not started"
+
+mkdir -p /etc/feedrail /srv/data
+head --bytes 1048576 /dev/urandom >/srv/data/file
+cat >/etc/feedrail/target.toml <<'TOML'
+provider = "soft"
+[[port]]
+address = "127.0.0.1:4420"
+[[subsystem]]
+nqn = "nqn.2026-01.io.feedrail:life-cycle"
+allow_any_host = true
+[[subsystem.namespace]]
+path = "/srv/data/file"
+[[subsystem.namespace]]
+kind = "memory"
+size_bytes = "1MiB"
+read_only = false
+TOML
+systemctl start feedrail-target
+systemctl is-active --quiet feedrail-target
+passed "started as $(ps -o user= -p "$(pid)")"
+
+reads() {
+    feedrail read -a 127.0.0.1 --provider soft -n nqn.2026-01.io.feedrail:life-cycle --namespace-id 1 --file /tmp/copy
+    cmp /tmp/copy /srv/data/file
+    rm /tmp/copy
+}
+reads
+passed "a host read what was exported"
+feedrail target show --socket /run/feedrail/target.sock
+passed "the management socket answers"
+refuses su nobody -s /bin/sh -c 'feedrail target show --socket /run/feedrail/target.sock'
+passed "the management socket refuses other users"
+passed "systemd-analyze: $(systemd-analyze security --no-pager feedrail-target | tail --lines 1)"
+
+before=$(pid)
+dpkg --install next/*.deb
+systemctl is-active --quiet feedrail-target
+test "$(pid)" != "$before"
+reads
+passed "upgraded to $(dpkg-query --show --showformat='${Version}' feedrail-target), which runs and is read"
+
+dpkg --remove feedrail-target
+refuses systemctl is-active --quiet feedrail-target
+test -e /etc/feedrail/target.toml
+test -d /var/lib/feedrail
+passed "removed: the configuration and the state are still there"
+dpkg --install next/feedrail-target*.deb
+systemctl is-active --quiet feedrail-target
+reads
+passed "installed again, with its configuration: it runs and is read"
+
+dpkg --purge feedrail-target feedrail
+refuses systemctl is-active --quiet feedrail-target
+for path in /etc/feedrail /var/lib/feedrail /run/feedrail /usr/bin/feedrail /usr/bin/feedrail-target; do
+    refuses test -e "$path"
+done
+refuses systemctl cat feedrail-target
+test -s /srv/data/file
+passed "purged: only the user and the exported files are left"
+passed "passed"
