@@ -4,6 +4,7 @@ use std::fs;
 use std::io::Write as _;
 use std::os::unix::net::UnixStream;
 use std::path::{Path, PathBuf};
+use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::thread;
 
@@ -118,6 +119,7 @@ fn a_namespace_comes_and_goes_under_verified_reads() {
     let reads = AtomicU64::new(0);
     thread::scope(|scope| {
         let (over, reads, first, held) = (&over, &reads, &first, &managed.first);
+        let _over_at_the_end = SetWhenDropped(over);
         for seed in 0..2 {
             scope.spawn(move || {
                 let mut random = Bytes::new(100 + seed);
@@ -132,16 +134,19 @@ fn a_namespace_comes_and_goes_under_verified_reads() {
             let nsid = add(&mut client, "second");
             assert_eq!((nsid, active(&controller)), (Nsid(2), vec![1, 2]));
             let added = controller.namespace(nsid).wait().unwrap();
+            let added_reads = Arc::new(AtomicU64::new(0));
             let readers: Vec<_> = (0..4)
                 .map(|seed| {
                     let (added, second) = (added.clone(), &second);
+                    let added_reads = Arc::clone(&added_reads);
                     scope.spawn(move || {
                         let mut random = Bytes::new(1_000 * round + seed);
-                        let mut ended = 0;
                         loop {
                             match read_some(&added, second, &mut random) {
-                                Ok(()) => ended += 1,
-                                Err(error) if is_removed(&error) => return ended,
+                                Ok(()) => {
+                                    added_reads.fetch_add(1, Ordering::Relaxed);
+                                }
+                                Err(error) if is_removed(&error) => return,
                                 Err(error) => panic!("{error}"),
                             }
                         }
@@ -149,17 +154,27 @@ fn a_namespace_comes_and_goes_under_verified_reads() {
                 })
                 .collect();
             let before = reads.load(Ordering::Relaxed);
-            eventually("both are read", || reads.load(Ordering::Relaxed) > before + 50);
+            eventually("both are read", || {
+                reads.load(Ordering::Relaxed) > before + 50
+                    && added_reads.load(Ordering::Relaxed) > 50
+            });
             assert!(managed.has_open("second"));
             assert_eq!(remove(&mut client, nsid), Ok(json!(true)));
             assert_eq!(active(&controller), [1]);
-            let ended: u64 = readers.into_iter().map(|reader| reader.join().unwrap()).sum();
-            assert!(ended > 0, "the namespace was read");
+            readers.into_iter().for_each(|reader| reader.join().unwrap());
             eventually("the file is closed", || !managed.has_open("second"));
         }
-        over.store(true, Ordering::Relaxed);
     });
     assert_eq!(host.counters().connections_lost, 0);
+}
+
+/// Ends the threads of a scope, also where an assertion fails.
+struct SetWhenDropped<'a>(&'a AtomicBool);
+
+impl Drop for SetWhenDropped<'_> {
+    fn drop(&mut self) {
+        self.0.store(true, Ordering::Relaxed);
+    }
 }
 
 /// What was acknowledged is in the file when the namespace is gone, though it was never flushed.
