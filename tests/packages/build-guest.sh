@@ -1,7 +1,7 @@
 #!/usr/bin/env bash
-# build-guest.sh FIRST NEXT INITRD: a Debian system in memory with systemd, which runs life-cycle.sh on the packages in two folders.
+# build-guest.sh SUITE FIRST NEXT INITRD: a Debian system in memory with systemd, which runs life-cycle.sh on the packages in two folders.
 set -euo pipefail
-first=$1 next=$2 initrd=$3
+suite=$1 first=$2 next=$3 initrd=$4
 here=$(dirname "$0")
 work=$(mktemp -d)
 trap 'rm -rf "$work"' EXIT
@@ -21,7 +21,7 @@ mmdebstrap --quiet --variant=apt --include=systemd-sysv,dbus,procps,diffutils,ma
     --customize-hook='chroot "$1" systemctl enable --quiet life-cycle.service' \
     --customize-hook='chroot "$1" systemctl mask --quiet apt-daily.timer apt-daily-upgrade.timer getty@tty1.service' \
     --customize-hook='rm -rf "$1"/var/cache/apt/* "$1"/var/lib/apt/lists/*' \
-    bookworm "$work/root.tar" "${mirrors[@]}"
+    "$suite" "$work/root.tar" "${mirrors[@]}"
 mkdir "$work/root"
 tar --extract --file "$work/root.tar" --directory "$work/root" --exclude './dev/*'
 (cd "$work/root" && find . -print0 | cpio --null --create --format=newc --owner=0:0 --quiet) | zstd --quiet --force -T0 -3 -o "$initrd"

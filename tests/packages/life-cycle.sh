@@ -1,6 +1,7 @@
 #!/bin/bash
 # Installs, starts, upgrades, removes and purges the packages under systemd. Each step that passed is a line.
-set -euo pipefail
+# The trap holds in functions, too.
+set -Eeuo pipefail
 cd /opt/packages
 
 passed() {

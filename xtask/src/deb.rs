@@ -7,7 +7,7 @@ use std::process::Command;
 use anyhow::{Context, Result, ensure};
 use clap::Args;
 
-use crate::lab::guest::Guest;
+use crate::lab::guest::{self, Guest};
 use crate::lab::qemu::Accelerator;
 use crate::{root, run};
 
@@ -15,7 +15,7 @@ use crate::{root, run};
 const CRATES: [&str; 2] = ["feedrail-target", "feedrail-cli"];
 /// The shells for which completions are packaged, each with the name of a program's file.
 const SHELLS: [(&str, &str, &str); 3] = [("bash", "", ""), ("zsh", "_", ""), ("fish", "", ".fish")];
-/// What the guest prints when all steps have passed.
+/// The guest prints this line when all steps have passed.
 const PASSED: &str = "life cycle: passed";
 /// The Debian suite of the guest, whose C library is the one that packages are built with.
 const SUITE: &str = "bookworm";
@@ -81,12 +81,13 @@ fn live(first: &Path, next: &Path) -> Result<()> {
     let initrd = root().join("out/lab/packages.initrd");
     let script = root().join("tests/packages/build-guest.sh");
     let paths = [&script, first, next, &initrd].map(|path| path.display().to_string());
-    run("bash", &paths.each_ref().map(String::as_str), &[])?;
+    let [script, first, next, output] = paths.each_ref().map(String::as_str);
+    guest::run_fetching(&[script, SUITE, first, next, output])?;
     let guest = kernel.with_initrd(initrd);
     let console = Accelerator::choose(&kernel).boot(&guest)?;
-    let steps: Vec<_> =
-        console.lines().filter_map(|line| line.split_once("life cycle: ")).collect();
-    steps.iter().for_each(|(_, step)| println!("{step}"));
+    for (_, step) in console.lines().filter_map(|line| line.split_once("life cycle: ")) {
+        println!("{step}");
+    }
     let log = root().join("out/lab/packages.log");
     fs::write(&log, &console)?;
     ensure!(console.contains(PASSED), "a step failed: see {}", log.display());

@@ -36,7 +36,9 @@ impl Guest {
         let folder = root().join("out/lab").join(format!("{suite}-{:016x}", digest(&recipe)?));
         if !folder.join("version").exists() {
             eprintln!("building the guest from Debian {suite}; this takes a minute, once");
-            build(&recipe.join("build.sh"), suite, &folder)?;
+            let [script, folder] =
+                [&recipe.join("build.sh"), &folder].map(|path| path.display().to_string());
+            run_fetching(&[&script, suite, &folder])?;
         }
         Ok(Self { initrd: folder.join("initrd.zst"), folder })
     }
@@ -60,17 +62,16 @@ impl Guest {
     }
 }
 
-/// A mirror may be out of order for a moment: only the last failure counts.
-fn build(script: &Path, suite: &str, folder: &Path) -> Result<()> {
-    let (script, folder) = (script.display().to_string(), folder.display().to_string());
-    let attempt = || run("bash", &[&script, suite, &folder], &[]);
+/// Runs a script that fetches packages. A mirror may be out of order for a moment: only the last
+/// failure counts.
+pub(crate) fn run_fetching(script: &[&str]) -> Result<()> {
     for _ in 1..ATTEMPTS {
-        match attempt() {
+        match run("bash", script, &[]) {
             Ok(()) => return Ok(()),
             Err(error) => eprintln!("{error:#}; trying again"),
         }
     }
-    attempt()
+    run("bash", script, &[])
 }
 
 fn require_tools() -> Result<()> {
