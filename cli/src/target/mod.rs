@@ -1,6 +1,7 @@
 //! `feedrail target`: shows and changes what a running target exports.
 
 mod client;
+mod top;
 
 use std::path::PathBuf;
 
@@ -11,6 +12,7 @@ use serde_json::{Map, Value, json};
 use uuid::Uuid;
 
 use self::client::RpcClient;
+use self::top::Top;
 use crate::args::{Format, Output};
 use crate::output;
 use crate::size::human;
@@ -18,6 +20,7 @@ use crate::size::human;
 const EXAMPLES: &str = "\
 Examples:
   feedrail target show --socket /run/feedrail/target.sock
+  feedrail target top --socket /run/feedrail/target.sock
   feedrail target add-ns nqn.2026-01.org.example:shards /data/shard-07.tar --read-only \\
       --socket /run/feedrail/target.sock
   feedrail target remove-ns nqn.2026-01.org.example:shards 8 --socket /run/feedrail/target.sock
@@ -39,6 +42,7 @@ pub(crate) struct TargetArgs {
 #[derive(Debug, Subcommand)]
 enum TargetCommand {
     Show(Show),
+    Top(Top),
     AddNs(AddNamespace),
     RemoveNs(RemoveNamespace),
     AddHost(AddHost),
@@ -168,6 +172,7 @@ impl TargetArgs {
     pub(crate) fn run(&self) -> Result<()> {
         match &self.command {
             TargetCommand::Show(show) => show.run(),
+            TargetCommand::Top(top) => top.run(),
             TargetCommand::AddNs(add) => add.run(),
             TargetCommand::RemoveNs(remove) => remove.run(),
             TargetCommand::AddHost(add) => add.host.change("nvmf_subsystem_add_host"),

@@ -9,8 +9,10 @@ use serde_json::{Map, Value, json};
 use uuid::Uuid;
 
 use super::bdev::{Bdev, Bdevs, FileParams};
+use super::iostat::describe_io;
 use super::rpc::RpcError;
 use crate::controller::{Associations, Controller};
+use crate::driver::clock::Clock;
 use crate::inventory::allowed_host::{AllowedHosts, HostsChange};
 use crate::inventory::change::{ChangeError, Closed};
 use crate::inventory::export::ExportError;
@@ -24,7 +26,12 @@ use crate::limits::NSID_LAST;
 pub(super) struct Methods {
     associations: Arc<Associations>,
     bdevs: Mutex<Bdevs>,
+    /// What the ticks of `bdev_get_iostat` are counted by.
+    clock: Clock,
 }
+
+/// Ticks of `bdev_get_iostat` are nanoseconds.
+const NANOS_PER_SECOND: u64 = 1_000_000_000;
 
 type Params = Map<String, Value>;
 type Method = fn(&Methods, Params) -> Result<Value, RpcError>;
@@ -34,10 +41,11 @@ const URING: &str = "URING bdev";
 const NULL: &str = "Null disk";
 const MALLOC: &str = "Malloc disk";
 
-const METHODS: [(&str, Method); 17] = [
+const METHODS: [(&str, Method); 18] = [
     ("bdev_aio_create", |of, params| of.create_file(params, AIO)),
     ("bdev_aio_delete", |of, params| of.delete_bdev(params, AIO)),
     ("bdev_get_bdevs", Methods::get_bdevs),
+    ("bdev_get_iostat", Methods::get_iostat),
     ("bdev_malloc_create", |of, params| Ok(of.bdevs().create_malloc(read(params)?)?.into())),
     ("bdev_malloc_delete", |of, params| of.delete_bdev(params, MALLOC)),
     ("bdev_null_create", |of, params| Ok(of.bdevs().create_null(read(params)?)?.into())),
@@ -127,7 +135,7 @@ struct RemoveParams {
 
 impl Methods {
     pub(super) fn new(associations: Arc<Associations>) -> Self {
-        Self { associations, bdevs: Mutex::default() }
+        Self { associations, bdevs: Mutex::default(), clock: Clock::new() }
     }
 
     /// Runs a method. May wait for storage.
@@ -172,6 +180,24 @@ impl Methods {
             })
         };
         Ok(bdevs.iter().filter(wanted).map(describe).collect())
+    }
+
+    /// The I/O of each namespace since it was added, under the name of its bdev.
+    fn get_iostat(&self, params: Params) -> Result<Value, RpcError> {
+        let BdevFilter { name } = read(params)?;
+        let mut described = Vec::new();
+        for subsystem in self.associations.registry().subsystems() {
+            for namespace in subsystem.namespaces().iter() {
+                if name.as_deref().is_none_or(|name| name == bdev_name(namespace)) {
+                    described.push(describe_io(&subsystem.nqn, namespace));
+                }
+            }
+        }
+        if let (Some(name), true) = (&name, described.is_empty()) {
+            self.bdevs().get(name)?;
+        }
+        let ticks = self.clock.now().as_nanos();
+        Ok(json!({ "tick_rate": NANOS_PER_SECOND, "ticks": ticks, "bdevs": described }))
     }
 
     fn get_subsystems(&self, params: Params) -> Result<Value, RpcError> {
@@ -312,8 +338,13 @@ fn refusal(error: ChangeError) -> RpcError {
     }
 }
 
+/// The name of a namespace's medium: its own, if it was given none.
+pub(super) fn bdev_name(namespace: &Namespace) -> &str {
+    namespace.bdev.as_ref().unwrap_or(&namespace.name)
+}
+
 fn describe_namespace(namespace: &Arc<Namespace>) -> Value {
-    let name = namespace.bdev.as_ref().unwrap_or(&namespace.name);
+    let name = bdev_name(namespace);
     let mut described = json!({
         "nsid": namespace.nsid.0,
         "bdev_name": name,

@@ -6,6 +6,7 @@
 
 mod bdev;
 mod frame;
+mod iostat;
 mod method;
 mod rpc;
 mod socket;
