@@ -43,6 +43,7 @@ mod limits;
 mod management;
 mod metrics;
 mod poll_group;
+mod reloader;
 mod storage;
 mod sync;
 mod target;

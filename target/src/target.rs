@@ -27,6 +27,7 @@ use crate::management::{Management, SocketError};
 use crate::metrics::open_metrics::{NamespaceSnapshot, SubsystemSnapshot, TargetSnapshot};
 use crate::metrics::snapshot::{IoStats, Stats, SystemCallStats};
 use crate::poll_group::PollGroupStats;
+use crate::reloader::{ConfigReader, Reloader};
 
 /// A target with its threads. Dropping it ends every connection at once.
 pub struct Target {
@@ -35,6 +36,7 @@ pub struct Target {
     _watch: FileWatch,
     runtime: Runtime,
     associations: Arc<Associations>,
+    reloader: Option<Arc<Reloader>>,
     listening: Vec<Listening>,
     not_listening: Vec<NotListening>,
 }
@@ -118,6 +120,17 @@ impl Target {
     /// # Errors
     /// See [`StartError`]. Nothing keeps running then.
     pub fn start(config: &Config) -> Result<Self, StartError> {
+        Self::start_with(config, None)
+    }
+
+    /// As [`Target::start`], with a way to read the configuration again.
+    ///
+    /// # Errors
+    /// See [`StartError`]. Nothing keeps running then.
+    pub(crate) fn start_with(
+        config: &Config,
+        reader: Option<ConfigReader>,
+    ) -> Result<Self, StartError> {
         let registry = Registry::open(config, OpenPurpose::Serve)?;
         let cores = config.cores.count();
         let mut assembly = Assembly::new(registry, cores).map_err(StartError::Pool)?;
@@ -129,18 +142,28 @@ impl Target {
         };
         let runtime = Runtime::start(assembly, &RuntimeOptions { polling: config.polling, pins })?;
         let watch = FileWatch::start(Arc::clone(&associations)).map_err(RuntimeError::Thread)?;
+        let reloader = |reader| Reloader::new(Arc::clone(&associations), config.clone(), reader);
+        // Hosts expect no changes of a target that is not managed.
+        let reader = reader.filter(|_| config.is_managed());
+        let reloader = reader.map(reloader).map(Arc::new);
         let management = config.management.as_deref();
         let management = management
-            .map(|path| Management::start(path, Arc::clone(&associations)))
+            .map(|path| Management::start(path, Arc::clone(&associations), reloader.clone()))
             .transpose()?;
         Ok(Self {
             _management: management,
             _watch: watch,
             runtime,
             associations,
+            reloader,
             listening,
             not_listening,
         })
+    }
+
+    /// What reads the configuration again, where that is possible.
+    pub(crate) fn reloader(&self) -> Option<&Arc<Reloader>> {
+        self.reloader.as_ref()
     }
 
     /// Where it listens, in the order of the configuration.
@@ -195,7 +218,7 @@ impl Target {
         let registry = self.associations.registry();
         let of_namespace = |namespace: &Arc<Namespace>| NamespaceSnapshot {
             nsid: namespace.nsid.0,
-            name: namespace.name.clone(),
+            name: namespace.name().to_owned(),
             size_bytes: namespace.exact_bytes,
             read_errors: namespace.storage_errors.reads(),
             write_errors: namespace.storage_errors.writes(),

@@ -68,6 +68,22 @@ feedrail target show --socket /run/feedrail/target.sock
 passed "the management socket answers"
 refuses su nobody -s /bin/sh -c 'feedrail target show --socket /run/feedrail/target.sock'
 passed "the management socket refuses other users"
+head --bytes 2097152 /dev/urandom >/srv/data/other
+cat >>/etc/feedrail/target.toml <<'TOML'
+[[subsystem.namespace]]
+path = "/srv/data/other"
+TOML
+running=$(pid)
+systemctl reload feedrail-target
+for _ in $(seq 100); do
+    feedrail target show --socket /run/feedrail/target.sock | grep --quiet other && break
+    sleep 0.1
+done
+feedrail target show --socket /run/feedrail/target.sock | grep other
+test "$(pid)" = "$running"
+feedrail target reload --socket /run/feedrail/target.sock | grep --line-regexp "nothing to change"
+reads
+passed "reloaded: one more namespace, by the same process"
 passed "systemd-analyze: $(systemd-analyze security --no-pager feedrail-target | tail --lines 1)"
 
 before=$(pid)

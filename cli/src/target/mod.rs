@@ -1,6 +1,7 @@
 //! `feedrail target`: shows and changes what a running target exports.
 
 mod client;
+mod reload;
 mod top;
 
 use std::path::PathBuf;
@@ -12,6 +13,7 @@ use serde_json::{Map, Value, json};
 use uuid::Uuid;
 
 use self::client::RpcClient;
+use self::reload::Reload;
 use self::top::Top;
 use crate::args::{Format, Output};
 use crate::output;
@@ -24,8 +26,9 @@ Examples:
   feedrail target add-ns nqn.2026-01.org.example:shards /data/shard-07.tar --read-only \\
       --socket /run/feedrail/target.sock
   feedrail target remove-ns nqn.2026-01.org.example:shards 8 --socket /run/feedrail/target.sock
-  feedrail target add-host nqn.2026-01.org.example:shards $(cat /etc/nvme/hostnqn) \
-      --socket /run/feedrail/target.sock";
+  feedrail target add-host nqn.2026-01.org.example:shards $(cat /etc/nvme/hostnqn) \\
+      --socket /run/feedrail/target.sock
+  feedrail target reload --dry-run --socket /run/feedrail/target.sock";
 
 /// Shows and changes what a running target of this machine exports
 ///
@@ -48,6 +51,7 @@ enum TargetCommand {
     AddHost(AddHost),
     RemoveHost(RemoveHost),
     AllowAnyHost(AllowAnyHost),
+    Reload(Reload),
 }
 
 /// The way to the target.
@@ -178,6 +182,7 @@ impl TargetArgs {
             TargetCommand::AddHost(add) => add.host.change("nvmf_subsystem_add_host"),
             TargetCommand::RemoveHost(remove) => remove.host.change("nvmf_subsystem_remove_host"),
             TargetCommand::AllowAnyHost(allow) => allow.run(),
+            TargetCommand::Reload(reload) => reload.run(),
         }
     }
 }

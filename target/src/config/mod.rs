@@ -64,6 +64,61 @@ impl Config {
     pub(crate) fn is_managed(&self) -> bool {
         self.management.is_some()
     }
+
+    /// The keys that are others in a new configuration, of those that are read at the start only.
+    pub(crate) fn differences_at_start(&self, new: &Self) -> Vec<String> {
+        let Self {
+            provider,
+            send_with_invalidate,
+            shared_memory_group,
+            cores,
+            polling,
+            state_dir,
+            management,
+            metrics,
+            machine,
+            limits,
+            ports,
+            subsystems,
+        } = self;
+        let keys = [
+            ("provider", *provider == new.provider),
+            ("send_with_invalidate", *send_with_invalidate == new.send_with_invalidate),
+            ("shared_memory_group", *shared_memory_group == new.shared_memory_group),
+            ("cores", *cores == new.cores),
+            ("polling_us", *polling == new.polling),
+            ("state_dir", *state_dir == new.state_dir),
+            ("management", *management == new.management),
+            ("metrics", *metrics == new.metrics),
+            ("the id of this machine", *machine == new.machine),
+            ("limits", *limits == new.limits),
+            ("port", ports.iter().map(PortConfig::key).eq(new.ports.iter().map(PortConfig::key))),
+        ];
+        let changed = keys.iter().filter(|(_, same)| !same).map(|(key, _)| (*key).to_owned());
+        changed.chain(subsystem_differences(subsystems, &new.subsystems)).collect()
+    }
+}
+
+fn subsystem_differences(old: &[SubsystemConfig], new: &[SubsystemConfig]) -> Vec<String> {
+    let find = |nqn: Nqn, of: &[SubsystemConfig]| of.iter().position(|other| other.nqn == nqn);
+    let gone = old.iter().filter(|one| find(one.nqn, new).is_none());
+    let mut differences: Vec<_> =
+        gone.map(|one| format!("subsystem {} is gone", one.nqn)).collect();
+    for one in new {
+        let Some(before) = find(one.nqn, old).map(|at| &old[at]) else {
+            differences.push(format!("subsystem {} is new", one.nqn));
+            continue;
+        };
+        let keys = [
+            ("serial", before.serial == one.serial),
+            ("model", before.model == one.model),
+            ("deallocate", before.deallocate == one.deallocate),
+            ("dataset_id", before.identity == one.identity),
+        ];
+        let changed = keys.iter().filter(|(_, same)| !same);
+        differences.extend(changed.map(|(key, _)| format!("{key} of subsystem {}", one.nqn)));
+    }
+    differences
 }
 
 /// Which RDMA provider to use.
@@ -139,6 +194,13 @@ pub struct PortConfig {
     pub origin: Origin,
 }
 
+impl PortConfig {
+    /// All but its place in the file.
+    fn key(&self) -> (u16, SocketAddr, Option<&[Nqn]>) {
+        (self.id, self.address, self.subsystems.as_deref())
+    }
+}
+
 /// The configuration of a subsystem: its identity, the hosts that may use it, its namespaces.
 #[derive(Clone, Debug)]
 pub struct SubsystemConfig {
@@ -172,7 +234,7 @@ pub enum HostPolicy {
 }
 
 /// The configuration of one namespace.
-#[derive(Clone, Debug)]
+#[derive(Clone, Debug, PartialEq, Eq)]
 pub struct NamespaceConfig {
     /// Its id in the subsystem.
     pub nsid: Nsid,
@@ -197,6 +259,13 @@ pub struct NamespaceConfig {
     pub direct_io: DirectIo,
     /// Where this stands in the configuration.
     pub origin: Origin,
+}
+
+impl NamespaceConfig {
+    /// Whether another one differs at most in its place in the file.
+    pub(crate) fn describes_same(&self, other: &Self) -> bool {
+        *self == Self { origin: self.origin.clone(), ..other.clone() }
+    }
 }
 
 /// The medium behind a namespace.

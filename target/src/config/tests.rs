@@ -173,6 +173,31 @@ fn controller_ids_can_be_divided_among_targets() {
 }
 
 #[test]
+fn keys_that_are_read_at_the_start_are_told() {
+    let good = parse(GOOD).expect("valid");
+    let differences = |from: &str, to: &str| {
+        assert!(GOOD.contains(from), "{from}");
+        good.differences_at_start(&parse(&GOOD.replacen(from, to, 1)).expect("valid"))
+    };
+    assert_eq!(good.differences_at_start(&good), [""; 0]);
+    assert_eq!(differences("provider = \"soft\"", "provider = \"shm\""), ["provider"]);
+    assert_eq!(differences("provider", "\n# moved\nprovider"), [""; 0]);
+    assert_eq!(differences("allow_any_host = true", "allowed_hosts = []"), [""; 0]);
+    let named = "nqn = \"nqn.2026-01.io.feedrail:a\"";
+    assert_eq!(
+        differences(named, &format!("{named}\nmodel = \"Other\"")),
+        ["model of subsystem nqn.2026-01.io.feedrail:a"]
+    );
+    assert_eq!(
+        differences(named, "nqn = \"nqn.2026-01.io.feedrail:c\""),
+        [
+            "subsystem nqn.2026-01.io.feedrail:a is gone",
+            "subsystem nqn.2026-01.io.feedrail:c is new"
+        ]
+    );
+}
+
+#[test]
 fn quick_targets_of_two_machines_differ() {
     let quick = |machine, port| {
         let quick = Quick {

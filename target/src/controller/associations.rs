@@ -5,6 +5,7 @@ use std::fmt;
 use std::net::IpAddr;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::time::Duration;
 
 use nvme_proto::{Cntlid, HostId, Nqn, Nsid};
 use rdma::Time;
@@ -14,16 +15,20 @@ use super::event::CloseReason;
 use super::kind::ControllerKind;
 use super::state::{Controller, NewController};
 use crate::backend::{BackendError, FileChange};
+use crate::config::Config;
 use crate::inventory::Registry;
 use crate::inventory::allowed_host::HostsChange;
 use crate::inventory::change::{ChangeError, Closed, NamespaceChange, NewNamespace};
+use crate::inventory::export::OpenPurpose;
 use crate::inventory::namespace::{Namespace, NamespaceIndex};
+use crate::inventory::reload::{ReloadError, Reloaded};
 use crate::inventory::subsystem::Subsystem;
 use crate::limits::connection_quota::{Admissions, ConnectionPermit, Full};
 use crate::limits::displacing_set::{DisplacingLimits, DisplacingSet};
 use crate::limits::log_rate::LogRateLimit;
 use crate::limits::{ADOPTION_PATIENCE, CLOSE_PATIENCE, CntlidRange, MAX_ASSOCIATIONS};
 use crate::metrics::peer_errors::PeerErrorTable;
+use crate::reloader::ReloadReport;
 
 /// The associations of a target with its hosts, and its state about hosts: their errors, their
 /// places, and the rate of messages about them.
@@ -104,7 +109,7 @@ impl Associations {
         new: NewNamespace,
     ) -> Result<Arc<Namespace>, ChangeError> {
         let added = self.registry.add_namespace(nqn, new)?;
-        self.announce(&added);
+        self.announce(&[&added]);
         Ok(added.namespace)
     }
 
@@ -113,7 +118,7 @@ impl Associations {
     pub(crate) fn remove_namespace(&self, nqn: &Nqn, nsid: Nsid) -> Result<Closed, ChangeError> {
         self.registry.close_idle();
         let removed = self.registry.remove_namespace(nqn, nsid)?;
-        self.announce(&removed);
+        self.announce(&[&removed]);
         Ok(self.registry.close(removed, CLOSE_PATIENCE))
     }
 
@@ -123,21 +128,65 @@ impl Associations {
         let subsystem = self.registry.subsystem(nqn);
         let subsystem = subsystem.ok_or_else(|| ChangeError::no_subsystem(nqn))?;
         subsystem.change_hosts(change)?;
-        for controller in self.controllers() {
-            let uses = controller.subsystem().is_some_and(|of| Arc::ptr_eq(of, subsystem));
-            if uses && !subsystem.allows(&controller.host) {
-                controller.end(CloseReason::HostRemoved);
-            }
-        }
+        self.end_removed_hosts();
         Ok(())
     }
 
-    /// Tells the hosts of a subsystem that a namespace came or went, when all cores know it.
-    fn announce(&self, change: &NamespaceChange) {
-        // A core that is stuck does not keep hosts from hearing of it.
-        self.registry.publication().wait_adopted(change.generation, ADOPTION_PATIENCE);
+    /// Ends the associations of hosts that may not use their subsystem any more.
+    fn end_removed_hosts(&self) {
         for controller in self.controllers() {
-            if controller.subsystem().is_some_and(|of| Arc::ptr_eq(of, &change.subsystem)) {
+            let subsystem = controller.subsystem();
+            if subsystem.is_some_and(|subsystem| !subsystem.allows(&controller.host)) {
+                controller.end(CloseReason::HostRemoved);
+            }
+        }
+    }
+
+    /// Exports what a configuration says while hosts work, and tells those that are connected. With
+    /// [`OpenPurpose::Check`] nothing changes.
+    ///
+    /// # Errors
+    /// See [`ReloadError`]. Nothing changes then.
+    pub(crate) fn reload(
+        &self,
+        config: &Config,
+        purpose: OpenPurpose,
+    ) -> Result<ReloadReport, ReloadError> {
+        self.registry.close_idle();
+        let Reloaded { changes, removed, added } = self.registry.reload(config, purpose)?;
+        if purpose == OpenPurpose::Serve {
+            self.announce(&added.iter().chain(&removed).collect::<Vec<_>>());
+            self.end_removed_hosts();
+        }
+        let mut warnings = Vec::new();
+        let mut patience = CLOSE_PATIENCE;
+        for one in removed {
+            let name = format!("namespace {} ({})", one.namespace.nsid, one.namespace.name());
+            match self.registry.close(one, patience) {
+                Closed::Flushed(Ok(())) => {}
+                Closed::Flushed(Err(error)) => {
+                    warnings.push(format!("{name}: what was written last may be lost: {error}"));
+                }
+                Closed::Busy => {
+                    // The others have had that time, too.
+                    patience = Duration::ZERO;
+                    warnings.push(format!(
+                        "{name}: storage still works on it; it is closed when that ends"
+                    ));
+                }
+            }
+        }
+        Ok(ReloadReport { changes, warnings })
+    }
+
+    /// Tells hosts that namespaces of their subsystems came or went, when all cores know it.
+    fn announce(&self, changes: &[&NamespaceChange]) {
+        let Some(generation) = changes.iter().map(|change| change.generation).max() else { return };
+        // A core that is stuck does not keep hosts from hearing of it.
+        self.registry.publication().wait_adopted(generation, ADOPTION_PATIENCE);
+        for controller in self.controllers() {
+            let Some(subsystem) = controller.subsystem() else { continue };
+            for change in changes.iter().filter(|one| Arc::ptr_eq(&one.subsystem, subsystem)) {
                 controller.namespace_changed(change.namespace.nsid);
             }
         }
@@ -172,7 +221,7 @@ impl Associations {
             let nqn =
                 self.registry.subsystem_of(namespace).map(|subsystem| subsystem.nqn.to_string());
             tracing::error!(
-                nqn, nsid = %namespace.nsid, name = namespace.name, path = ?namespace.path,
+                nqn, nsid = %namespace.nsid, name = namespace.name(), path = ?namespace.path(),
                 "{what} failed: {error}"
             );
         }
@@ -186,7 +235,7 @@ impl Associations {
         if change.is_none() || (change == Some(FileChange::Replaced) && !log()) {
             return;
         }
-        let (nsid, name, path) = (namespace.nsid, &namespace.name, &namespace.path);
+        let (nsid, name, path) = (namespace.nsid, namespace.name(), namespace.path());
         if change == Some(FileChange::Replaced) {
             tracing::warn!(
                 %nsid, name, ?path,

@@ -23,7 +23,7 @@ use crate::derived_ids::Machine;
 /// "not_listening" for each address that cannot be served (an error only if there is no other),
 /// "stats" on SIGUSR1 and at the end. SIGTERM and SIGINT let commands under way end, then exit with
 /// 0.
-#[derive(Debug, Parser)]
+#[derive(Clone, Debug, Parser)]
 #[command(name = "feedrail-target", version, after_help = EXAMPLES)]
 pub(super) struct DaemonArguments {
     /// Configuration file in TOML, instead of the quick form
@@ -112,6 +112,11 @@ impl DaemonArguments {
         config.metrics = self.metrics.or(config.metrics);
         config.send_with_invalidate &= !self.no_send_with_invalidate;
         Ok(config)
+    }
+
+    /// Whether they name a configuration file.
+    pub(super) fn has_file(&self) -> bool {
+        self.config.is_some()
     }
 
     fn quick(&self) -> Quick {

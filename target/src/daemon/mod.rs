@@ -10,6 +10,7 @@ mod lines;
 mod log_filter;
 mod metrics_server;
 mod notify;
+mod reload_signal;
 mod report;
 mod watchdog;
 
@@ -30,8 +31,10 @@ use self::arguments::DaemonArguments;
 use self::lines::LineWriter;
 pub use self::log_filter::{LogFilter, LogFilterError, colours_are_wanted};
 use self::metrics_server::MetricsServer;
+use self::reload_signal::ReloadSignal;
 use self::report::StdoutReport;
 use crate::config::Config;
+use crate::reloader::ConfigReader;
 use crate::target::Target;
 
 /// How long a slow reader of standard output and standard error may delay the process's end.
@@ -134,9 +137,12 @@ fn serve(
         .map_err(|error| format!("cannot take signals: {error}"))?;
     keep_machine(config);
     let metrics = config.metrics.map(MetricsServer::listen).transpose()?;
-    let target = Target::start(config).map_err(|error| error.to_string())?;
+    let target = Target::start_with(config, config_reader(arguments));
+    let target = target.map_err(|error| error.to_string())?;
     report.listening(&target);
     notify::ready();
+    let reload = ReloadSignal::start(target.reloader())
+        .map_err(|error| format!("cannot start a thread for reloads: {error}"))?;
     let impatient = exit_on_second_signal()?;
     let (server, stop) = metrics.unzip();
     std::thread::scope(|scope| {
@@ -158,7 +164,7 @@ fn serve(
                 .spawn_scoped(scope, move || watchdog::run(watch, interval, &over))
                 .map_err(|error| format!("cannot start a thread for the watchdog: {error}"))?;
         }
-        obey_signals(&mut signals, &target, report);
+        obey_signals(&mut signals, &target, report, &reload);
         drop(stop);
         Ok::<_, String>(())
     })?;
@@ -169,15 +175,23 @@ fn serve(
     Ok(())
 }
 
+/// Reads the configuration file of a command line again.
+fn config_reader(arguments: &DaemonArguments) -> Option<ConfigReader> {
+    let arguments = arguments.clone();
+    arguments.has_file().then(|| Box::new(move || arguments.config()) as ConfigReader)
+}
+
 /// Works until a signal ends it.
-fn obey_signals(signals: &mut Signals, target: &Target, report: &StdoutReport) {
+fn obey_signals(
+    signals: &mut Signals,
+    target: &Target,
+    report: &StdoutReport,
+    reload: &ReloadSignal,
+) {
     for signal in signals.forever() {
         match signal {
             SIGUSR1 => report.stats(target),
-            // A terminal that closes sends it; other daemons read their configuration again on it.
-            SIGHUP => tracing::warn!(
-                "SIGHUP is ignored: the configuration is read at the start only; restart the target to change it"
-            ),
+            SIGHUP => reload.raise(),
             _ => {
                 tracing::info!(signal, "stopping");
                 break;

@@ -5,9 +5,19 @@ use std::os::linux::net::SocketAddrExt as _;
 use std::os::unix::ffi::OsStrExt as _;
 use std::os::unix::net::{SocketAddr, UnixDatagram};
 
+use rustix::time::{ClockId, clock_gettime};
+
 /// Tells systemd that the target listens (`READY=1`).
 pub(super) fn ready() {
     send("READY=1");
+}
+
+/// Tells systemd that the configuration is read again (`RELOADING=1`), which [`ready`] ends.
+pub(super) fn reloading() {
+    let now = clock_gettime(ClockId::Monotonic);
+    // Neither is negative on this clock.
+    let micros = now.tv_sec as u64 * 1_000_000 + now.tv_nsec as u64 / 1000;
+    send(&format!("RELOADING=1\nMONOTONIC_USEC={micros}"));
 }
 
 /// Tells systemd that the target is about to end (`STOPPING=1`).

@@ -81,6 +81,17 @@ impl AllowedHosts {
     }
 }
 
+impl AllowedHosts {
+    /// The changes that make others of them.
+    pub(crate) fn changes_to(&self, other: &Self) -> Vec<HostsChange> {
+        let any = (self.any != other.any).then_some(HostsChange::AllowAny(other.any));
+        let added = other.listed.iter().filter(|host| !self.listed.contains(host));
+        let removed = self.listed.iter().filter(|host| !other.listed.contains(host));
+        let added = added.copied().map(HostsChange::Add);
+        any.into_iter().chain(added).chain(removed.copied().map(HostsChange::Remove)).collect()
+    }
+}
+
 impl From<&HostPolicy> for AllowedHosts {
     fn from(policy: &HostPolicy) -> Self {
         match policy {
@@ -115,6 +126,19 @@ mod tests {
         assert!(!hosts.allows(&NamedHost { named: false, ..host(other) }));
         assert_eq!(hosts.change(HostsChange::AllowAny(true)), Ok(()));
         assert!(hosts.allows(&host(one)));
+    }
+
+    #[test]
+    fn changes_lead_from_some_hosts_to_others() {
+        let [one, two, three] = ["nqn.2026-01.a:1", "nqn.2026-01.a:2", "nqn.2026-01.a:3"].map(nqn);
+        let some = AllowedHosts { any: false, listed: vec![one, two] };
+        let others = AllowedHosts { any: true, listed: vec![three, two] };
+        let changes = some.changes_to(&others);
+        let expected =
+            [HostsChange::AllowAny(true), HostsChange::Add(three), HostsChange::Remove(one)];
+        assert_eq!(changes, expected);
+        let reordered = AllowedHosts { any: false, listed: vec![two, one] };
+        assert_eq!(some.changes_to(&reordered), []);
     }
 
     #[test]

@@ -12,7 +12,7 @@ use crate::config::{DirectIo, DiskFaults, Medium, NamespaceConfig, Origin};
 use crate::inventory::Registry;
 use crate::inventory::allowed_host::HostsError;
 use crate::inventory::export::{self, ExportError, Files};
-use crate::inventory::exports::ExportsNumber;
+use crate::inventory::exports::{ExportsNumber, PlacedNamespace};
 use crate::inventory::namespace::Namespace;
 use crate::inventory::persist::protection::{ProtectionError, ProtectionFile};
 use crate::inventory::subsystem::Subsystem;
@@ -142,25 +142,24 @@ impl Registry {
             direct_io: DirectIo::default(),
             origin: Origin(format!("{nqn}, namespace {nsid}")),
         };
-        if list.iter().any(|other| other.uuid == config.uuid) {
+        if list.iter().any(|other| other.uuid() == config.uuid) {
             return Err(ChangeError::SameIdentity { name: config.name, uuid: config.uuid });
         }
-        let mut files = Files::of(&exports, self.cache_room());
-        files.check(&config)?;
-        let slot = exports.free_slot();
-        if slot >= MAX_NAMESPACES {
-            return Err(ExportError::TooMany.into());
-        }
-        let namespace =
-            export::open_one(slot, *next_serial, &config, new.bdev, new.opened, &files)?;
+        let mut files = Files::of(exports.namespaces(), self.cache_room());
+        files.add(&config)?;
+        let slot = exports.free_slots(&[]).next().unwrap_or(MAX_NAMESPACES);
+        let index = export::index(slot, *next_serial)?;
+        let namespace = export::open_one(index, &config, new.bdev, new.opened, &files)?;
         if config.writable && ProtectionFile::open(&self.state_dir, nqn)?.contains(config.uuid) {
             namespace.protect(true);
         }
         *next_serial = next_serial.wrapping_add(1);
-        let next = exports.with(self.publication().settled(), subsystem.place, &namespace);
+        let added =
+            PlacedNamespace { subsystem: subsystem.place, namespace: Arc::clone(&namespace) };
+        let next = exports.changed(self.publication().settled(), &[], &[added]);
         let generation = next.generation();
         self.publication().publish(next);
-        tracing::info!(%nqn, %nsid, name = namespace.name, path = ?namespace.path, "namespace added");
+        tracing::info!(%nqn, %nsid, name = namespace.name(), path = ?namespace.path(), "namespace added");
         Ok(NamespaceChange { generation, subsystem: Arc::clone(subsystem), namespace })
     }
 
@@ -177,11 +176,13 @@ impl Registry {
         let found = exports.list(subsystem.place).get(nsid);
         let namespace =
             found.ok_or_else(|| ChangeError::NoNamespace { nqn: nqn.to_string(), nsid })?;
-        let next = exports.without(self.publication().settled(), subsystem.place, namespace);
-        let generation = next.generation();
         let namespace = Arc::clone(namespace);
+        let removed =
+            PlacedNamespace { subsystem: subsystem.place, namespace: Arc::clone(&namespace) };
+        let next = exports.changed(self.publication().settled(), &[removed], &[]);
+        let generation = next.generation();
         self.publication().publish(next);
-        tracing::info!(%nqn, %nsid, name = namespace.name, path = ?namespace.path, "namespace removed");
+        tracing::info!(%nqn, %nsid, name = namespace.name(), path = ?namespace.path(), "namespace removed");
         Ok(NamespaceChange { generation, subsystem: Arc::clone(subsystem), namespace })
     }
 
@@ -225,9 +226,9 @@ fn flush(removed: NamespaceChange) -> Result<(), BackendError> {
     }
     let flushed = flush_backend(namespace.backend());
     if let Err(error) = &flushed {
-        let (nqn, nsid, name) = (&subsystem.nqn, namespace.nsid, &namespace.name);
+        let (nqn, nsid, name) = (&subsystem.nqn, namespace.nsid, namespace.name());
         tracing::error!(
-            %nqn, %nsid, name, path = ?namespace.path, %error,
+            %nqn, %nsid, name, path = ?namespace.path(), %error,
             "a removed namespace could not be flushed: what was written last may be lost"
         );
     }

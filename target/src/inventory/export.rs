@@ -12,7 +12,7 @@ use crate::backend::{
 use crate::config::{
     Config, DirectIo, DirectoryConfig, DiskFaults, Medium, NamespaceConfig, Origin, SubsystemConfig,
 };
-use crate::inventory::exports::{ExportedList, Exports, Publication};
+use crate::inventory::exports::{ExportedList, Publication};
 use crate::inventory::namespace::{Namespace, NamespaceIndex};
 use crate::inventory::persist::nsid::{NsidFile, NsidFileError};
 use crate::inventory::persist::protection::{Keeper, ProtectionError, ProtectionFile};
@@ -126,8 +126,9 @@ impl Registry {
         let mut protections = Vec::with_capacity(config.subsystems.len());
         for subsystem in &config.subsystems {
             let first = namespaces.len();
-            let listed = all_namespaces(config, subsystem, purpose)?;
-            open_all(&listed, decorate, &mut files, &mut namespaces, Err)?;
+            let mut listed = ListedNamespaces::of(config, subsystem)?;
+            listed.keep(purpose)?;
+            open_all(&listed.candidates, decorate, &mut files, &mut namespaces, Err)?;
             protections.push(protect(config, subsystem, &namespaces[first..])?);
             lists.push(ExportedList::new(namespaces[first..].to_vec()));
             let namespaces = namespaces.len() - first;
@@ -150,11 +151,14 @@ impl Registry {
         let mut lists = Vec::with_capacity(config.subsystems.len());
         for subsystem in &config.subsystems {
             let first = namespaces.len();
-            let opened = all_namespaces(config, subsystem, OpenPurpose::Check).and_then(|listed| {
-                open_all(&listed, &|_, backend| backend, &mut files, &mut namespaces, |error| {
+            let opened = ListedNamespaces::of(config, subsystem).and_then(|mut listed| {
+                listed.keep(OpenPurpose::Check)?;
+                let refuse = |error| {
                     errors.push(error);
                     Ok(())
-                })
+                };
+                let candidates = &listed.candidates;
+                open_all(candidates, &|_, backend| backend, &mut files, &mut namespaces, refuse)
             });
             errors.extend(opened.err());
             let protected = protect(config, subsystem, &namespaces[first..]);
@@ -209,7 +213,8 @@ fn open_all(
             Ok(opened) => {
                 buffered.note(&namespace.name, &opened.access);
                 tearable.note(namespace, &opened);
-                let index = first_index(namespaces.len())?;
+                let slot = namespaces.len();
+                let index = index(slot, u32::try_from(slot).unwrap_or(u32::MAX))?;
                 namespaces.push(make(index, namespace, opened, decorate));
             }
             Err(error) if *found && !is_shortage(&error) => left_out.note(namespace, error),
@@ -223,10 +228,30 @@ fn open_all(
 }
 
 /// A namespace to open.
-struct Candidate {
-    namespace: NamespaceConfig,
+#[derive(Clone)]
+pub(super) struct Candidate {
+    pub(super) namespace: NamespaceConfig,
     /// In a directory; else the configuration names it, and it must be there.
     found: bool,
+}
+
+impl Candidate {
+    /// Opens a namespace that is added later. Nothing where it was found in a directory and can not
+    /// be opened.
+    pub(super) fn open(
+        &self,
+        index: NamespaceIndex,
+        room: &Arc<CacheRoom>,
+    ) -> Result<Option<Arc<Namespace>>, ExportError> {
+        match open_medium(&self.namespace, room) {
+            Ok(opened) => Ok(Some(make(index, &self.namespace, opened, &|_, backend| backend))),
+            Err(error) if self.found && !is_shortage(&error) => {
+                tracing::warn!(nsid = %self.namespace.nsid, "left out: {error}");
+                Ok(None)
+            }
+            Err(error) => Err(cannot_open(&self.namespace, error)),
+        }
+    }
 }
 
 fn cannot_open(namespace: &NamespaceConfig, error: OpenError) -> ExportError {
@@ -259,25 +284,23 @@ impl Files {
         Self { opened: BTreeMap::new(), room: Arc::new(CacheRoom::of_this_machine()) }
     }
 
-    /// Those of all namespaces that are exported.
-    pub(super) fn of(exports: &Exports, room: &Arc<CacheRoom>) -> Self {
+    /// Those of namespaces that are exported.
+    pub(super) fn of<'a>(
+        namespaces: impl Iterator<Item = &'a Arc<Namespace>>,
+        room: &Arc<CacheRoom>,
+    ) -> Self {
         let file = |namespace: &Arc<Namespace>| {
-            let (name, writable) = (namespace.name.clone(), namespace.writable);
-            let origin = Origin(format!("namespace {}", namespace.nsid));
-            Some((namespace.file_key?, FileUse { name, origin, writable }))
+            let NamespaceConfig { name, origin, writable, .. } = &namespace.config;
+            let (name, origin) = (name.clone(), origin.clone());
+            Some((namespace.file_key?, FileUse { name, origin, writable: *writable }))
         };
-        let opened = exports.namespaces().filter_map(file).collect();
+        let opened = namespaces.filter_map(file).collect();
         Self { opened, room: Arc::clone(room) }
-    }
-
-    /// As [`Files::add`], but adds nothing.
-    pub(super) fn check(&mut self, namespace: &NamespaceConfig) -> Result<(), ExportError> {
-        self.add(namespace)
     }
 
     /// Adds that of a namespace, unless another has it and one of them can be written: whatever
     /// their paths are.
-    fn add(&mut self, namespace: &NamespaceConfig) -> Result<(), ExportError> {
+    pub(super) fn add(&mut self, namespace: &NamespaceConfig) -> Result<(), ExportError> {
         let Some(key) = namespace.medium.path().and_then(FileKey::of_path) else { return Ok(()) };
         match self.opened.get(&key) {
             Some(other) if other.writable || namespace.writable => Err(ExportError::SameFile {
@@ -307,46 +330,54 @@ fn protect(
         return Ok(ProtectionFile::nothing(&config.state_dir, &subsystem.nqn));
     }
     let file = ProtectionFile::open(&config.state_dir, &subsystem.nqn)?;
-    let protected = |namespace: &&Arc<Namespace>| file.contains(namespace.uuid);
+    let protected = |namespace: &&Arc<Namespace>| file.contains(namespace.uuid());
     for namespace in namespaces.iter().filter(protected) {
         namespace.protect(true);
     }
     Ok(file)
 }
 
-/// Listed namespaces and those of directories.
-fn all_namespaces(
-    config: &Config,
-    subsystem: &SubsystemConfig,
-    purpose: OpenPurpose,
-) -> Result<Vec<Candidate>, ExportError> {
-    let listed = subsystem.namespaces.iter();
-    let mut namespaces: Vec<_> =
-        listed.map(|n| Candidate { namespace: n.clone(), found: false }).collect();
-    if subsystem.directories.is_empty() {
-        return Ok(namespaces);
+/// The namespaces that a configuration lists for a subsystem, and those of its directories.
+pub(super) struct ListedNamespaces {
+    pub(super) candidates: Vec<Candidate>,
+    /// The NSIDs of the files of its directories.
+    nsids: Option<NsidFile>,
+}
+
+impl ListedNamespaces {
+    pub(super) fn of(config: &Config, subsystem: &SubsystemConfig) -> Result<Self, ExportError> {
+        let listed = subsystem.namespaces.iter();
+        let mut candidates: Vec<_> =
+            listed.map(|n| Candidate { namespace: n.clone(), found: false }).collect();
+        if subsystem.directories.is_empty() {
+            return Ok(Self { candidates, nsids: None });
+        }
+        let shards = all_shards(&subsystem.directories)?;
+        let names: Vec<&str> = shards.iter().map(|(_, shard)| shard.relative.as_str()).collect();
+        let reserved: BTreeSet<u32> = subsystem.namespaces.iter().map(|n| n.nsid.0).collect();
+        let mut nsids = NsidFile::open(&config.state_dir, &subsystem.nqn)?;
+        if nsids.is_new() {
+            tracing::warn!(
+                nqn = %subsystem.nqn, file = %nsids.path().display(),
+                "no NSIDs of earlier runs: files get theirs in the order of their names. If hosts have used this \
+                 subsystem before, stop the target and restore the file, or let those hosts connect anew"
+            );
+        }
+        let ids = nsids.assign(&names, &reserved)?;
+        candidates.extend(shards.into_iter().zip(ids).map(|((directory, shard), nsid)| {
+            Candidate { namespace: of_shard(subsystem, directory, shard, nsid), found: true }
+        }));
+        Ok(Self { candidates, nsids: Some(nsids) })
     }
-    let shards = all_shards(&subsystem.directories)?;
-    let names: Vec<&str> = shards.iter().map(|(_, shard)| shard.relative.as_str()).collect();
-    let reserved: BTreeSet<u32> = subsystem.namespaces.iter().map(|n| n.nsid.0).collect();
-    let mut nsids = NsidFile::open(&config.state_dir, &subsystem.nqn)?;
-    if nsids.is_new() {
-        tracing::warn!(
-            nqn = %subsystem.nqn, file = %nsids.path().display(),
-            "no NSIDs of earlier runs: files get theirs in the order of their names. If hosts have used this \
-             subsystem before, stop the target and restore the file, or let those hosts connect anew"
-        );
+
+    /// Keeps the NSIDs of its directories' files for later runs, or says whether that would work.
+    pub(super) fn keep(&mut self, purpose: OpenPurpose) -> Result<(), NsidFileError> {
+        let Some(nsids) = &mut self.nsids else { return Ok(()) };
+        match purpose {
+            OpenPurpose::Serve => nsids.save(),
+            OpenPurpose::Check => nsids.check_save(),
+        }
     }
-    let ids = nsids.assign(&names, &reserved)?;
-    match purpose {
-        OpenPurpose::Serve => nsids.save()?,
-        OpenPurpose::Check => nsids.check_save()?,
-    }
-    namespaces.extend(shards.into_iter().zip(ids).map(|((directory, shard), nsid)| Candidate {
-        namespace: of_shard(subsystem, directory, shard, nsid),
-        found: true,
-    }));
-    Ok(namespaces)
 }
 
 /// The files of all directories of a subsystem, which differ in their relative paths.
@@ -391,7 +422,7 @@ fn of_shard(
     }
 }
 
-fn distinct(candidates: &[Candidate]) -> Result<(), ExportError> {
+pub(super) fn distinct(candidates: &[Candidate]) -> Result<(), ExportError> {
     let mut seen = BTreeMap::new();
     for Candidate { namespace, .. } in candidates {
         if let Some(other) = seen.insert(namespace.uuid, namespace) {
@@ -405,24 +436,22 @@ fn distinct(candidates: &[Candidate]) -> Result<(), ExportError> {
     Ok(())
 }
 
-/// The index of a namespace of the configuration.
-fn first_index(number: usize) -> Result<NamespaceIndex, ExportError> {
-    match u32::try_from(number) {
-        Ok(slot) if number < MAX_NAMESPACES => Ok(NamespaceIndex { slot, serial: slot }),
+/// The index of a namespace in a slot.
+pub(super) fn index(slot: usize, serial: u32) -> Result<NamespaceIndex, ExportError> {
+    match u32::try_from(slot) {
+        Ok(number) if slot < MAX_NAMESPACES => Ok(NamespaceIndex { slot: number, serial }),
         _ => Err(ExportError::TooMany),
     }
 }
 
 /// Opens a namespace that is added later.
 pub(super) fn open_one(
-    slot: usize,
-    serial: u32,
+    index: NamespaceIndex,
     config: &NamespaceConfig,
     bdev: String,
     opened: Option<OpenedBackend>,
     files: &Files,
 ) -> Result<Arc<Namespace>, ExportError> {
-    let slot = u32::try_from(slot).map_err(|_| ExportError::TooMany)?;
     let opened = match opened {
         Some(opened) => opened,
         None => open_medium(config, &files.room).map_err(|error| cannot_open(config, error))?,
@@ -433,7 +462,6 @@ pub(super) fn open_one(
     tearable.note(config, &opened);
     buffered.log_all();
     tearable.log_all();
-    let index = NamespaceIndex { slot, serial };
     Ok(Arc::new(Namespace::new(index, config, opened).of_bdev(bdev)))
 }
 
@@ -602,7 +630,7 @@ mod tests {
 
     fn names(registry: &Registry) -> Vec<(u32, String, u64)> {
         let namespaces = registry.subsystems()[0].namespaces();
-        namespaces.iter().map(|n| (n.nsid.0, n.name.clone(), n.size_blocks)).collect()
+        namespaces.iter().map(|n| (n.nsid.0, n.name().to_owned(), n.size_blocks)).collect()
     }
 
     const DIRECTORY: &str = "[[subsystem.directory]]\npath = \"d\"";
@@ -618,13 +646,13 @@ mod tests {
         file("c", 513);
         let registry = subsystem(dir.path(), DIRECTORY).expect("exported");
         assert_eq!(names(&registry), [(1, "b".into(), 1), (2, "c".into(), 2)]);
-        let uuid = registry.namespaces()[1].uuid;
+        let uuid = registry.namespaces()[1].uuid();
 
         std::fs::remove_file(dir.path().join("d/b")).expect("removed");
         file("a", 512);
         let registry = subsystem(dir.path(), DIRECTORY).expect("exported");
         assert_eq!(names(&registry), [(2, "c".into(), 2), (3, "a".into(), 1)]);
-        assert_eq!(registry.subsystems()[0].namespace(Nsid(2)).expect("there").uuid, uuid);
+        assert_eq!(registry.subsystems()[0].namespace(Nsid(2)).expect("there").uuid(), uuid);
         assert!(registry.subsystems()[0].namespace(Nsid(1)).is_none());
     }
 
@@ -754,7 +782,7 @@ mod tests {
             let dataset = "dataset_id = \"6f1c1b0e-6f7b-4c0f-9a3e-0d6a3d8d3b12\"\n";
             let registry =
                 subsystem(dir.path(), &format!("{dataset}{DIRECTORY}")).expect("exported");
-            registry.namespaces()[0].uuid
+            registry.namespaces()[0].uuid()
         };
         assert_eq!(uuids(), uuids());
     }

@@ -3,6 +3,7 @@
 //! A core looks at one number each turn. Where that has changed it takes the next snapshot, and
 //! later says that namespaces which are not in it any more are idle on this core.
 
+use std::collections::BTreeSet;
 use std::fmt;
 use std::ops::Deref;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -57,6 +58,17 @@ impl Retiring {
         let index = NamespaceIndex { slot: 0, serial: 0 };
         Self { index, since: ExportsNumber(1), backend: Arc::downgrade(backend), files }
     }
+}
+
+/// A namespace, with the place of its subsystem among those of the target.
+#[derive(Clone, Debug)]
+pub(crate) struct PlacedNamespace {
+    pub(crate) subsystem: usize,
+    pub(crate) namespace: Arc<Namespace>,
+}
+
+fn of_place(list: &[PlacedNamespace], place: usize) -> impl Iterator<Item = &Arc<Namespace>> {
+    list.iter().filter(move |one| one.subsystem == place).map(|one| &one.namespace)
 }
 
 /// The namespaces of a subsystem, sorted by NSID, each NSID once.
@@ -114,50 +126,37 @@ impl Exports {
         self.slots[slot] = Some(Arc::clone(namespace));
     }
 
-    /// The generation after this one, with the same namespaces. All that `settled` does not have is
-    /// idle.
-    fn successor(&self, settled: ExportsNumber) -> Self {
+    /// The generation after this one. All that `settled` does not have is idle.
+    pub(crate) fn changed(
+        &self,
+        settled: ExportsNumber,
+        removed: &[PlacedNamespace],
+        added: &[PlacedNamespace],
+    ) -> Self {
         let is_awaited = |one: &&Retiring| one.since > settled;
-        Self {
+        let mut next = Self {
             generation: self.generation.next(),
             slots: self.slots.clone(),
             lists: self.lists.clone(),
             retiring: self.retiring.iter().filter(is_awaited).cloned().collect(),
+        };
+        for PlacedNamespace { namespace, .. } in removed {
+            next.slots[namespace.index.slot as usize] = None;
+            next.retiring.push(Retiring {
+                index: namespace.index,
+                since: next.generation,
+                backend: Arc::downgrade(namespace.backend()),
+                files: namespace.files.clone(),
+            });
         }
-    }
-
-    /// The generation after this one, with one more namespace.
-    pub(crate) fn with(
-        &self,
-        settled: ExportsNumber,
-        subsystem: usize,
-        namespace: &Arc<Namespace>,
-    ) -> Self {
-        let mut next = self.successor(settled);
-        next.occupy(namespace);
-        let mut list = self.lists[subsystem].to_vec();
-        list.push(Arc::clone(namespace));
-        next.lists[subsystem] = Arc::new(ExportedList::new(list));
-        next
-    }
-
-    /// The generation after this one, without a namespace.
-    pub(crate) fn without(
-        &self,
-        settled: ExportsNumber,
-        subsystem: usize,
-        namespace: &Arc<Namespace>,
-    ) -> Self {
-        let mut next = self.successor(settled);
-        next.slots[namespace.index.slot as usize] = None;
-        let rest = self.lists[subsystem].iter().filter(|other| other.index != namespace.index);
-        next.lists[subsystem] = Arc::new(ExportedList::new(rest.cloned().collect()));
-        next.retiring.push(Retiring {
-            index: namespace.index,
-            since: next.generation,
-            backend: Arc::downgrade(namespace.backend()),
-            files: namespace.files.clone(),
-        });
+        added.iter().for_each(|one| next.occupy(&one.namespace));
+        let places: BTreeSet<_> = removed.iter().chain(added).map(|one| one.subsystem).collect();
+        for place in places {
+            let gone: BTreeSet<_> = of_place(removed, place).map(|one| one.index).collect();
+            let stay = self.lists[place].iter().filter(|one| !gone.contains(&one.index));
+            let list = stay.chain(of_place(added, place)).cloned().collect();
+            next.lists[place] = Arc::new(ExportedList::new(list));
+        }
         next
     }
 
@@ -165,9 +164,15 @@ impl Exports {
         self.generation
     }
 
-    /// The lowest slot that no namespace has.
-    pub(crate) fn free_slot(&self) -> usize {
-        self.slots.iter().position(Option::is_none).unwrap_or(self.slots.len())
+    /// The slots that no namespace has when `removed` are gone, the lowest first.
+    pub(crate) fn free_slots<'a>(
+        &'a self,
+        removed: &[PlacedNamespace],
+    ) -> impl Iterator<Item = usize> + use<'a> {
+        let freed: BTreeSet<_> =
+            removed.iter().map(|one| one.namespace.index.slot as usize).collect();
+        let is_free = |slot: &usize| self.slots.get(*slot).is_none_or(Option::is_none);
+        (0..).filter(move |slot| is_free(slot) || freed.contains(slot))
     }
 
     /// A namespace, unless it was removed.

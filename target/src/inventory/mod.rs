@@ -7,6 +7,7 @@ pub(crate) mod exports;
 pub(crate) mod namespace;
 pub(crate) mod persist;
 pub(crate) mod port;
+pub(crate) mod reload;
 pub(crate) mod shard_directory;
 pub(crate) mod subsystem;
 
@@ -35,7 +36,7 @@ pub struct Registry {
     ports: Vec<Arc<Port>>,
     subsystems: Vec<Arc<Subsystem>>,
     publication: Arc<Publication>,
-    /// The serial number of the next namespace; locked while one is added or removed.
+    /// The serial number of the next namespace; locked while the exports change.
     next_serial: Mutex<u32>,
     /// Namespaces that were removed and are not idle yet.
     leaving: Mutex<Vec<NamespaceChange>>,
@@ -147,7 +148,7 @@ impl Registry {
         let report = |namespace: &Arc<Namespace>| StorageErrors {
             nqn: self.subsystem_of(namespace).map_or_else(String::new, |of| of.nqn.to_string()),
             nsid: namespace.nsid.0,
-            name: namespace.name.clone(),
+            name: namespace.name().to_owned(),
             read_errors: namespace.storage_errors.reads(),
             write_errors: namespace.storage_errors.writes(),
             write_back_failed: namespace.health().write_back_failed(),
@@ -174,7 +175,7 @@ impl Registry {
     ) -> bool {
         let index = self.subsystems.iter().position(|other| Arc::ptr_eq(other, subsystem));
         let (Some(keeper), Some(index)) = (&self.keeper, index) else { return false };
-        keeper.keep(index, namespace.uuid, protected, done);
+        keeper.keep(index, namespace.uuid(), protected, done);
         true
     }
 

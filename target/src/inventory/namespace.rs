@@ -1,7 +1,7 @@
 //! A namespace: the identity and geometry that hosts see, and the backend behind it.
 
 use std::fmt;
-use std::path::{Path, PathBuf};
+use std::path::Path;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 
@@ -37,14 +37,8 @@ pub(crate) struct Namespace {
     pub nsid: Nsid,
     /// The name of its medium in the management interface, if it was added there.
     pub bdev: Option<String>,
-    /// Name in messages, as in [`crate::config::NamespaceConfig`].
-    pub name: String,
-    /// The file or device behind it, if there is one.
-    pub path: Option<PathBuf>,
-    /// UUID that Identify reports.
-    pub uuid: Uuid,
-    /// Its NGUID; zeros when it has none.
-    pub nguid: [u8; 16],
+    /// What it was made of.
+    pub(crate) config: NamespaceConfig,
     /// Bytes per logical block, as a power of two.
     pub lba_shift: u8,
     /// Its size in logical blocks: the exact size rounded up.
@@ -66,7 +60,6 @@ pub(crate) struct Namespace {
     health: Arc<Health>,
     mapped: Option<Arc<MappedFile>>,
     source: Option<Arc<OpenedFile>>,
-    content_id: Option<String>,
     pub(crate) storage_errors: ErrorCounters,
     pub(crate) io: NamespaceIoList,
 }
@@ -113,10 +106,7 @@ impl Namespace {
             index,
             nsid: config.nsid,
             bdev: None,
-            name: config.name.clone(),
-            path: config.medium.path().map(Path::to_owned),
-            uuid: config.uuid,
-            nguid: config.nguid,
+            config: config.clone(),
             lba_shift: opened.lba_shift,
             size_blocks: opened.exact_bytes.div_ceil(1 << opened.lba_shift),
             exact_bytes: opened.exact_bytes,
@@ -130,7 +120,6 @@ impl Namespace {
             health: opened.health,
             mapped: opened.mapped,
             source: opened.source,
-            content_id: config.content_id.clone(),
             storage_errors: ErrorCounters::default(),
             io: NamespaceIoList::default(),
         }
@@ -140,6 +129,21 @@ impl Namespace {
     pub(crate) fn of_bdev(mut self, name: String) -> Self {
         self.bdev = Some(name);
         self
+    }
+
+    /// Its name in messages.
+    pub(crate) fn name(&self) -> &str {
+        &self.config.name
+    }
+
+    /// The file or device behind it, if there is one.
+    pub(crate) fn path(&self) -> Option<&Path> {
+        self.config.medium.path()
+    }
+
+    /// The UUID that Identify reports.
+    pub(crate) fn uuid(&self) -> Uuid {
+        self.config.uuid
     }
 
     /// Whether a write is refused now.
@@ -163,7 +167,7 @@ impl Namespace {
     pub(crate) fn look_at_file(&self) -> Option<FileChange> {
         let change = self.source.as_ref()?.look()?;
         if let FileChange::Content(content) = &change {
-            let generation = content.generation_after_change(self.content_id.as_deref());
+            let generation = content.generation_after_change(self.config.content_id.as_deref());
             self.generation.store(generation, Ordering::Release);
         }
         Some(change)
@@ -194,6 +198,6 @@ impl Namespace {
 
 impl fmt::Debug for Namespace {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "Namespace({} \"{}\", {} bytes)", self.nsid, self.name, self.exact_bytes)
+        write!(f, "Namespace({} \"{}\", {} bytes)", self.nsid, self.config.name, self.exact_bytes)
     }
 }

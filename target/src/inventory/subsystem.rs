@@ -76,6 +76,11 @@ impl Subsystem {
         self.lock_hosts().change(change)
     }
 
+    /// Replaces the hosts that may connect. Those that are connected stay.
+    pub(crate) fn set_hosts(&self, hosts: AllowedHosts) {
+        *self.lock_hosts() = hosts;
+    }
+
     fn lock_hosts(&self) -> MutexGuard<'_, AllowedHosts> {
         self.hosts.lock().unwrap_or_else(PoisonError::into_inner)
     }

@@ -10,21 +10,24 @@ use uuid::Uuid;
 
 use super::bdev::{Bdev, Bdevs, FileParams};
 use super::iostat::describe_io;
+use super::reload::describe_reload;
 use super::rpc::RpcError;
 use crate::controller::{Associations, Controller};
 use crate::driver::clock::Clock;
 use crate::inventory::allowed_host::{AllowedHosts, HostsChange};
 use crate::inventory::change::{ChangeError, Closed};
-use crate::inventory::export::ExportError;
+use crate::inventory::export::{ExportError, OpenPurpose};
 use crate::inventory::namespace::Namespace;
 use crate::inventory::port::Port;
 use crate::inventory::subsystem::Subsystem;
 use crate::limits::NSID_LAST;
+use crate::reloader::Reloader;
 
 /// What the methods work on.
 #[derive(Debug)]
 pub(super) struct Methods {
     associations: Arc<Associations>,
+    reloader: Option<Arc<Reloader>>,
     bdevs: Mutex<Bdevs>,
     /// What the ticks of `bdev_get_iostat` are counted by.
     clock: Clock,
@@ -41,7 +44,7 @@ const URING: &str = "URING bdev";
 const NULL: &str = "Null disk";
 const MALLOC: &str = "Malloc disk";
 
-const METHODS: [(&str, Method); 18] = [
+const METHODS: [(&str, Method); 19] = [
     ("bdev_aio_create", |of, params| of.create_file(params, AIO)),
     ("bdev_aio_delete", |of, params| of.delete_bdev(params, AIO)),
     ("bdev_get_bdevs", Methods::get_bdevs),
@@ -52,6 +55,7 @@ const METHODS: [(&str, Method); 18] = [
     ("bdev_null_delete", |of, params| of.delete_bdev(params, NULL)),
     ("bdev_uring_create", |of, params| of.create_file(params, URING)),
     ("bdev_uring_delete", |of, params| of.delete_bdev(params, URING)),
+    ("feedrail_reload_config", Methods::reload_config),
     ("nvmf_get_subsystems", Methods::get_subsystems),
     ("nvmf_subsystem_add_host", |of, params| of.change_host(params, HostsChange::Add)),
     ("nvmf_subsystem_add_ns", Methods::add_namespace),
@@ -128,14 +132,21 @@ struct AnyHostParams {
 
 #[derive(Deserialize)]
 #[serde(deny_unknown_fields)]
+struct ReloadParams {
+    #[serde(default)]
+    dry_run: bool,
+}
+
+#[derive(Deserialize)]
+#[serde(deny_unknown_fields)]
 struct RemoveParams {
     nqn: String,
     nsid: u32,
 }
 
 impl Methods {
-    pub(super) fn new(associations: Arc<Associations>) -> Self {
-        Self { associations, bdevs: Mutex::default(), clock: Clock::new() }
+    pub(super) fn new(associations: Arc<Associations>, reloader: Option<Arc<Reloader>>) -> Self {
+        Self { associations, reloader, bdevs: Mutex::default(), clock: Clock::new() }
     }
 
     /// Runs a method. May wait for storage.
@@ -314,6 +325,18 @@ impl Methods {
         }
     }
 
+    /// Exports what the configuration says now, or only tells what that would change.
+    fn reload_config(&self, params: Params) -> Result<Value, RpcError> {
+        let ReloadParams { dry_run } = read(params)?;
+        let Some(reloader) = &self.reloader else {
+            let message = "the target was started without a configuration file (--config)";
+            return Err(RpcError::internal(message));
+        };
+        let purpose = if dry_run { OpenPurpose::Check } else { OpenPurpose::Serve };
+        let report = reloader.reload(purpose).map_err(RpcError::internal)?;
+        Ok(describe_reload(&report, dry_run))
+    }
+
     fn bdevs(&self) -> MutexGuard<'_, Bdevs> {
         self.bdevs.lock().unwrap_or_else(PoisonError::into_inner)
     }
@@ -340,7 +363,7 @@ fn refusal(error: ChangeError) -> RpcError {
 
 /// The name of a namespace's medium: its own, if it was given none.
 pub(super) fn bdev_name(namespace: &Namespace) -> &str {
-    namespace.bdev.as_ref().unwrap_or(&namespace.name)
+    namespace.bdev.as_deref().unwrap_or(namespace.name())
 }
 
 fn describe_namespace(namespace: &Arc<Namespace>) -> Value {
@@ -348,14 +371,14 @@ fn describe_namespace(namespace: &Arc<Namespace>) -> Value {
     let mut described = json!({
         "nsid": namespace.nsid.0,
         "bdev_name": name,
-        "name": namespace.name,
-        "uuid": namespace.uuid.to_string(),
+        "name": namespace.name(),
+        "uuid": namespace.uuid().to_string(),
         "size_bytes": namespace.exact_bytes,
         "block_size": namespace.lba_bytes(),
         "read_only": namespace.write_protected(),
     });
-    if namespace.nguid != [0; 16] {
-        let nguid = Uuid::from_bytes(namespace.nguid).simple().to_string().to_uppercase();
+    if namespace.config.nguid != [0; 16] {
+        let nguid = Uuid::from_bytes(namespace.config.nguid).simple().to_string().to_uppercase();
         described["nguid"] = nguid.into();
     }
     described

@@ -8,6 +8,7 @@ mod bdev;
 mod frame;
 mod iostat;
 mod method;
+mod reload;
 mod rpc;
 mod socket;
 
@@ -27,6 +28,7 @@ use self::rpc::{BadCall, RpcCall, RpcError};
 use self::socket::Socket;
 pub use self::socket::SocketError;
 use crate::controller::Associations;
+use crate::reloader::Reloader;
 
 /// Clients at once; the one that has been silent for longest makes room for another. Doubled, they
 /// may take twice the threads and memory; not measured.
@@ -71,7 +73,11 @@ impl Management {
     ///
     /// # Errors
     /// It can not be made, another target has it, or there is no thread to be had.
-    pub(crate) fn start(path: &Path, associations: Arc<Associations>) -> Result<Self, SocketError> {
+    pub(crate) fn start(
+        path: &Path,
+        associations: Arc<Associations>,
+        reloader: Option<Arc<Reloader>>,
+    ) -> Result<Self, SocketError> {
         let socket = Socket::listen(path)?;
         let failed = |error| SocketError::Listen { path: path.to_owned(), error };
         let (stop, stopped) = UnixStream::pair().map_err(failed)?;
@@ -80,7 +86,7 @@ impl Management {
             socket,
             stopped,
             clients: Arc::clone(&clients),
-            methods: Arc::new(Methods::new(associations)),
+            methods: Arc::new(Methods::new(associations, reloader)),
         };
         let builder = std::thread::Builder::new().name("feedrail-manage".into());
         let thread = builder.spawn(move || server.run()).map_err(failed)?;

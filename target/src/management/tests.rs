@@ -30,7 +30,7 @@ impl Running {
         let registry = Registry::open(&config, OpenPurpose::Serve).expect("opened");
         let associations = Associations::new(registry);
         let path = config.management.expect("it is configured");
-        let management = Management::start(&path, associations).expect("it listens");
+        let management = Management::start(&path, associations, None).expect("it listens");
         Self { folder, management }
     }
 
@@ -163,7 +163,8 @@ fn only_the_user_may_connect() {
     let running = Running::start();
     let mode = std::fs::metadata(running.path()).expect("it is there").permissions().mode();
     assert_eq!(mode & 0o777, 0o600);
-    let again = Management::start(&running.path(), Arc::clone(&associations())).expect_err("taken");
+    let again =
+        Management::start(&running.path(), Arc::clone(&associations()), None).expect_err("taken");
     assert!(matches!(again, SocketError::InUse(_)), "{again}");
     let path = running.path();
     drop(running.management);
@@ -182,10 +183,10 @@ fn a_socket_that_was_left_behind_is_replaced() {
     let folder = tempfile::tempdir().expect("a folder");
     let path = folder.path().join("socket");
     drop(std::os::unix::net::UnixListener::bind(&path).expect("bound"));
-    let management = Management::start(&path, associations()).expect("it was left behind");
+    let management = Management::start(&path, associations(), None).expect("it was left behind");
     drop(management);
     std::fs::write(&path, "").expect("written");
-    let error = Management::start(&path, associations()).expect_err("a file");
+    let error = Management::start(&path, associations(), None).expect_err("a file");
     assert!(matches!(error, SocketError::NoSocket(_)), "{error}");
 }
 

@@ -171,7 +171,7 @@ fn namespace(support: Support, namespace: &Namespace, data: &mut [u8]) {
     id.dlfeat =
         Dlfeat::new().with_read_behavior(1).with_write_zeroes_deallocates(support.deallocates());
     id.nvmcap = U128::new(u128::from(namespace.size_blocks) << namespace.lba_shift);
-    id.nguid = namespace.nguid;
+    id.nguid = namespace.config.nguid;
     id.nsattr = attributes(namespace);
     id.lbaf[0] = LbaFormat::new(namespace.lba_bytes()).unwrap_or_default();
     if let Some(allocated_bytes) = namespace.backend().allocated_bytes() {
@@ -185,7 +185,7 @@ fn namespace(support: Support, namespace: &Namespace, data: &mut [u8]) {
         (id.npwg_z, id.npwa_z) = (preferred_z, preferred_z);
         (id.npdg_z, id.npda_z) = (preferred_z, preferred_z);
     }
-    let info = FileInfo::new(namespace.exact_bytes, &namespace.name);
+    let info = FileInfo::new(namespace.exact_bytes, namespace.name());
     id.set_file_info(&info.with_generation(namespace.generation()));
     put(data, &id);
 }
@@ -212,10 +212,10 @@ fn attributes(namespace: &Namespace) -> Nsattr {
 }
 
 fn namespace_descriptors(namespace: &Namespace, data: &mut [u8]) {
-    let uuid = IdDescriptor::Uuid(namespace.uuid.into_bytes());
-    let nguid = IdDescriptor::Nguid(namespace.nguid);
+    let uuid = IdDescriptor::Uuid(namespace.uuid().into_bytes());
+    let nguid = IdDescriptor::Nguid(namespace.config.nguid);
     let csi = IdDescriptor::Csi(Csi::NVM);
-    match namespace.nguid {
+    match namespace.config.nguid {
         [0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0] => write_descriptors(data, &[uuid, csi]),
         _ => write_descriptors(data, &[uuid, nguid, csi]),
     }

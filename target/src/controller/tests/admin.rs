@@ -98,7 +98,7 @@ fn namespaces_are_listed_and_described() {
 
     let data = identify(&mut line, Identify::namespace(Cns::NAMESPACE_DESCRIPTORS, Nsid(1)))
         .expect("there");
-    let uuid = associations.registry().namespaces()[0].uuid.into_bytes();
+    let uuid = associations.registry().namespaces()[0].uuid().into_bytes();
     let descriptors: Vec<_> = Descriptors::new(&data).collect();
     assert_eq!(descriptors, [IdDescriptor::Uuid(uuid), IdDescriptor::Csi(Csi::NVM)]);
 }

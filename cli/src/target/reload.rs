@@ -1,0 +1,100 @@
+//! `feedrail target reload`: the target reads its configuration again.
+
+use anyhow::Result;
+use clap::Args;
+use serde_json::{Value, json};
+
+use super::{RpcClient, SocketArgs, items};
+use crate::args::{Format, Output};
+use crate::output;
+use crate::size::human;
+
+const EXAMPLES: &str = "\
+Examples:
+  feedrail target reload --dry-run --socket /run/feedrail/target.sock
+  feedrail target reload --socket /run/feedrail/target.sock";
+
+/// Has a target read its configuration file again, and tells what that changes
+///
+/// Namespaces, the files of directories, and allowed hosts become what the file says: what was
+/// changed at run time and is not in the file is undone. All of it changes, or nothing. Hosts keep
+/// their connections. Other keys are read at the start only; a file that changes them is refused.
+#[derive(Args, Debug)]
+#[command(after_help = EXAMPLES)]
+pub(super) struct Reload {
+    /// Only tell what would change
+    #[arg(short, long)]
+    dry_run: bool,
+    #[command(flatten)]
+    socket: SocketArgs,
+    #[command(flatten)]
+    output: Output,
+}
+
+impl Reload {
+    pub(super) fn run(&self) -> Result<()> {
+        let mut target = RpcClient::connect(&self.socket.socket)?;
+        let report = target.call("feedrail_reload_config", json!({ "dry_run": self.dry_run }))?;
+        for warning in items(&report["warnings"]) {
+            let warning = output::printable(warning.as_str().unwrap_or_default());
+            output::note(format_args!("feedrail: warning: {warning}"));
+        }
+        output::print(&match self.output.output_format {
+            Format::Json => output::json(&report),
+            Format::Normal => table(&report),
+        })
+    }
+}
+
+fn table(report: &Value) -> String {
+    let rows: Vec<_> = items(&report["changes"]).map(row).collect();
+    match rows.is_empty() {
+        true => "nothing to change\n".to_owned(),
+        false => output::table(&["Change", "Subsystem", "NSID", "Name", "Detail"], &rows),
+    }
+}
+
+fn row(change: &Value) -> Vec<String> {
+    let text = |key: &str| output::printable(change[key].as_str().unwrap_or_default());
+    let size = || human(change["size_bytes"].as_u64().unwrap_or_default());
+    let (nsid, name, detail) = match change["change"].as_str() {
+        Some("add_ns") => (change["nsid"].to_string(), text("name"), size()),
+        Some("remove_ns") => (change["nsid"].to_string(), text("name"), String::new()),
+        Some("replace_ns") => {
+            (change["nsid"].to_string(), text("name"), format!("{}; {}", text("reason"), size()))
+        }
+        Some("allow_any_host") => {
+            let detail = if change["allow_any_host"] == true { "yes" } else { "no" };
+            (String::new(), String::new(), detail.to_owned())
+        }
+        _ => (String::new(), text("host"), String::new()),
+    };
+    let kind = text("change").replace('_', "-");
+    vec![kind, text("nqn"), nsid, name, detail]
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn each_change_has_a_line() {
+        let report = json!({ "changes": [
+            { "change": "add_ns", "nqn": "nqn.a", "nsid": 3, "name": "c", "size_bytes": 2048 },
+            { "change": "remove_ns", "nqn": "nqn.a", "nsid": 4, "name": "d" },
+            { "change": "replace_ns", "nqn": "nqn.a", "nsid": 5, "name": "e", "size_bytes": 512,
+              "reason": "why" },
+            { "change": "add_host", "nqn": "nqn.a", "host": "nqn.h\u{7}" },
+            { "change": "allow_any_host", "nqn": "nqn.a", "allow_any_host": false },
+        ] });
+        let shown = table(&report);
+        let lines: Vec<Vec<&str>> =
+            shown.lines().map(|line| line.split_whitespace().collect()).collect();
+        assert_eq!(lines[1], ["add-ns", "nqn.a", "3", "c", "2.00", "KiB"]);
+        assert_eq!(lines[2], ["remove-ns", "nqn.a", "4", "d"]);
+        assert_eq!(lines[3], ["replace-ns", "nqn.a", "5", "e", "why;", "512", "B"]);
+        assert_eq!(lines[4], ["add-host", "nqn.a", "nqn.h\\u{7}"]);
+        assert_eq!(lines[5], ["allow-any-host", "nqn.a", "no"]);
+        assert_eq!(table(&json!({ "changes": [] })), "nothing to change\n");
+    }
+}

@@ -1,0 +1,58 @@
+//! Reads the configuration again while the target runs.
+
+use std::fmt;
+use std::sync::Arc;
+
+use crate::config::{Config, ConfigError};
+use crate::controller::Associations;
+use crate::inventory::export::OpenPurpose;
+use crate::inventory::reload::{ExportChange, ReloadError};
+
+/// Reads a configuration from where the first one came.
+pub(crate) type ConfigReader = Box<dyn Fn() -> Result<Config, ConfigError> + Send + Sync>;
+
+/// Makes the exports follow the configuration when an operator asks for it.
+pub(crate) struct Reloader {
+    associations: Arc<Associations>,
+    /// As it was at the start.
+    started: Config,
+    read: ConfigReader,
+}
+
+/// What came of a reload.
+#[derive(Debug)]
+pub(crate) struct ReloadReport {
+    pub(crate) changes: Vec<ExportChange>,
+    /// What did not end well with namespaces that are gone, each in one line.
+    pub(crate) warnings: Vec<String>,
+}
+
+impl Reloader {
+    pub(crate) fn new(
+        associations: Arc<Associations>,
+        started: Config,
+        read: ConfigReader,
+    ) -> Self {
+        Self { associations, started, read }
+    }
+
+    /// Reads the configuration, and exports what it says. With [`OpenPurpose::Check`] nothing
+    /// changes, and the changes are those that would be made.
+    ///
+    /// # Errors
+    /// See [`ReloadError`]. Nothing changes then.
+    pub(crate) fn reload(&self, purpose: OpenPurpose) -> Result<ReloadReport, ReloadError> {
+        let config = (self.read)()?;
+        let differences = self.started.differences_at_start(&config);
+        if !differences.is_empty() {
+            return Err(ReloadError::AtStart(differences));
+        }
+        self.associations.reload(&config, purpose)
+    }
+}
+
+impl fmt::Debug for Reloader {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("Reloader")
+    }
+}
