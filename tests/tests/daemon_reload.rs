@@ -191,8 +191,12 @@ fn what_is_refused_changes_nothing() {
         (format!("{any}{one}{written}lba_bytes = 4096\n{other}"), "hosts may write it"),
         (format!("{any}{one}{}", file(9, "written")), "hosts may write it"),
         (
-            format!("{any}{one}[[subsystem]]\nnqn = \"{NQN}2\"\n{any}{other}"),
-            "subsystem nqn.2026-01.io.feedrail:reloaded2 is new",
+            format!("{any}{one}[[subsystem]]\nnqn = \"{NQN}2\"\n{any}{}", file(1, "missing")),
+            "No such file",
+        ),
+        (
+            format!("{any}{one}[[subsystem]]\nnqn = \"{NQN}2\"\n{any}{written}"),
+            "hosts may write it",
         ),
     ];
     for (subsystem, expected) in cases {
@@ -301,6 +305,54 @@ fn what_was_changed_at_run_time_stays_only_if_the_file_says_it() {
     assert_eq!(report["changes"].as_array().unwrap().len(), 2, "{report}");
     assert_eq!(run(&["reload"]), "nothing to change\n");
     assert_eq!(names(&target.exported()), [(1, "first"), (2, "second")]);
+}
+
+#[test]
+fn subsystems_and_their_addresses_follow_the_file() {
+    let folder = folder();
+    for (name, seed) in [("first", 1), ("second", 2)] {
+        write(folder.path(), name, seed);
+    }
+    let any = "allow_any_host = true\n";
+    let subsystem = |number: u32, rest: &str| {
+        format!("[[subsystem]]\nnqn = \"{NQN}{number}\"\n{any}{rest}{}", file(1, "second"))
+    };
+    let start = format!("{any}{}", file(1, "first"));
+    let target = Reloadable::start(folder, &format!("{start}{}", subsystem(2, "")));
+    let host = host().build().unwrap();
+    let first = target.daemon.connect(&host);
+    let address = target.daemon.address();
+    let at = |number: u32| {
+        let nqn = format!("{NQN}{number}").parse().unwrap();
+        feedrail_initiator::SubsystemAddress { nqn, ..target.daemon.target() }
+    };
+    let second = host.connect(at(2)).wait().unwrap();
+    read_all(&open(&second, 1), 4096);
+    target.write_configuration(&format!("{start}{}", subsystem(3, "serial = \"S3\"\n")));
+    let expected = json!([
+        { "change": "remove_subsystem", "nqn": format!("{NQN}2") },
+        { "change": "add_subsystem", "nqn": format!("{NQN}3") },
+        { "change": "add_listener", "nqn": format!("{NQN}3"), "address": address.to_string() },
+        { "change": "add_ns", "nqn": format!("{NQN}3"), "nsid": 1, "name": "second",
+          "size_bytes": SIZE_BYTES },
+    ]);
+    assert_eq!(target.reload(true), Ok(expected.clone()));
+    assert_eq!(target.reload(false), Ok(expected));
+    assert_eq!(target.reload(false), Ok(json!([])));
+    assert!(host.connect(at(2)).wait().is_err());
+    let third = host.connect(at(3)).wait().unwrap();
+    read_all(&open(&third, 1), SIZE_BYTES);
+    read_all(&open(&first, 1), SIZE_BYTES);
+    target.write_configuration(&format!("{start}{}", subsystem(3, "serial = \"S4\"\n")));
+    assert!(target.refusal().contains("serial of subsystem"));
+    // The one port serves only one of them.
+    let head = target.head.replace(":4420\"\n", &format!(":4420\"\nsubsystems = [\"{NQN}\"]\n"));
+    let rest = subsystem(3, "serial = \"S3\"\n");
+    write_configuration(target.folder.path(), &format!("{head}{start}{rest}"));
+    let changes = target.reload(false).unwrap();
+    assert_eq!(changes[0]["change"], json!("remove_listener"), "{changes}");
+    assert!(host.connect(at(3)).wait().is_err());
+    read_all(&open(&first, 1), 4096);
 }
 
 #[test]

@@ -2,6 +2,7 @@
 
 mod client;
 mod reload;
+mod subsystem;
 mod top;
 
 use std::path::PathBuf;
@@ -14,6 +15,7 @@ use uuid::Uuid;
 
 use self::client::RpcClient;
 use self::reload::Reload;
+use self::subsystem::{AddListener, AddSubsystem, RemoveListener, RemoveSubsystem};
 use self::top::Top;
 use crate::args::{Format, Output};
 use crate::output;
@@ -51,6 +53,10 @@ enum TargetCommand {
     AddHost(AddHost),
     RemoveHost(RemoveHost),
     AllowAnyHost(AllowAnyHost),
+    AddSubsystem(AddSubsystem),
+    RemoveSubsystem(RemoveSubsystem),
+    AddListener(AddListener),
+    RemoveListener(RemoveListener),
     Reload(Reload),
 }
 
@@ -182,6 +188,10 @@ impl TargetArgs {
             TargetCommand::AddHost(add) => add.host.change("nvmf_subsystem_add_host"),
             TargetCommand::RemoveHost(remove) => remove.host.change("nvmf_subsystem_remove_host"),
             TargetCommand::AllowAnyHost(allow) => allow.run(),
+            TargetCommand::AddSubsystem(add) => add.run(),
+            TargetCommand::RemoveSubsystem(remove) => remove.run(),
+            TargetCommand::AddListener(add) => add.run(),
+            TargetCommand::RemoveListener(remove) => remove.run(),
             TargetCommand::Reload(reload) => reload.run(),
         }
     }

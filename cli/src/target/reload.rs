@@ -16,9 +16,10 @@ Examples:
 
 /// Has a target read its configuration file again, and tells what that changes
 ///
-/// Namespaces, the files of directories, and allowed hosts become what the file says: what was
-/// changed at run time and is not in the file is undone. All of it changes, or nothing. Hosts keep
-/// their connections. Other keys are read at the start only; a file that changes them is refused.
+/// Subsystems, their addresses, namespaces, files of directories and allowed hosts become what the
+/// file says: what was changed at run time and is not in the file is undone. All of it changes, or
+/// nothing. Hosts keep their connections. Other keys are read at the start only; a file that
+/// changes them is refused.
 #[derive(Args, Debug)]
 #[command(after_help = EXAMPLES)]
 pub(super) struct Reload {
@@ -67,6 +68,7 @@ fn row(change: &Value) -> Vec<String> {
             let detail = if change["allow_any_host"] == true { "yes" } else { "no" };
             (String::new(), String::new(), detail.to_owned())
         }
+        Some("add_listener" | "remove_listener") => (String::new(), String::new(), text("address")),
         _ => (String::new(), text("host"), String::new()),
     };
     let kind = text("change").replace('_', "-");
@@ -86,6 +88,8 @@ mod tests {
               "reason": "why" },
             { "change": "add_host", "nqn": "nqn.a", "host": "nqn.h\u{7}" },
             { "change": "allow_any_host", "nqn": "nqn.a", "allow_any_host": false },
+            { "change": "add_subsystem", "nqn": "nqn.b" },
+            { "change": "add_listener", "nqn": "nqn.b", "address": "192.0.2.1:7" },
         ] });
         let shown = table(&report);
         let lines: Vec<Vec<&str>> =
@@ -95,6 +99,8 @@ mod tests {
         assert_eq!(lines[3], ["replace-ns", "nqn.a", "5", "e", "why;", "512", "B"]);
         assert_eq!(lines[4], ["add-host", "nqn.a", "nqn.h\\u{7}"]);
         assert_eq!(lines[5], ["allow-any-host", "nqn.a", "no"]);
+        assert_eq!(lines[6], ["add-subsystem", "nqn.b"]);
+        assert_eq!(lines[7], ["add-listener", "nqn.b", "192.0.2.1:7"]);
         assert_eq!(table(&json!({ "changes": [] })), "nothing to change\n");
     }
 }

@@ -66,7 +66,7 @@ impl Config {
     }
 
     /// The keys that are others in a new configuration, of those that are read at the start only.
-    pub(crate) fn differences_at_start(&self, new: &Self) -> Vec<String> {
+    pub(crate) fn differences_at_start(&self, new: &Self) -> Vec<&'static str> {
         let Self {
             provider,
             send_with_invalidate,
@@ -79,7 +79,8 @@ impl Config {
             machine,
             limits,
             ports,
-            subsystems,
+            // They can change while it runs.
+            subsystems: _,
         } = self;
         let keys = [
             ("provider", *provider == new.provider),
@@ -92,33 +93,13 @@ impl Config {
             ("metrics", *metrics == new.metrics),
             ("the id of this machine", *machine == new.machine),
             ("limits", *limits == new.limits),
-            ("port", ports.iter().map(PortConfig::key).eq(new.ports.iter().map(PortConfig::key))),
+            (
+                "port.id or port.address",
+                ports.iter().map(PortConfig::key).eq(new.ports.iter().map(PortConfig::key)),
+            ),
         ];
-        let changed = keys.iter().filter(|(_, same)| !same).map(|(key, _)| (*key).to_owned());
-        changed.chain(subsystem_differences(subsystems, &new.subsystems)).collect()
+        keys.iter().filter(|(_, same)| !same).map(|(key, _)| *key).collect()
     }
-}
-
-fn subsystem_differences(old: &[SubsystemConfig], new: &[SubsystemConfig]) -> Vec<String> {
-    let find = |nqn: Nqn, of: &[SubsystemConfig]| of.iter().position(|other| other.nqn == nqn);
-    let gone = old.iter().filter(|one| find(one.nqn, new).is_none());
-    let mut differences: Vec<_> =
-        gone.map(|one| format!("subsystem {} is gone", one.nqn)).collect();
-    for one in new {
-        let Some(before) = find(one.nqn, old).map(|at| &old[at]) else {
-            differences.push(format!("subsystem {} is new", one.nqn));
-            continue;
-        };
-        let keys = [
-            ("serial", before.serial == one.serial),
-            ("model", before.model == one.model),
-            ("deallocate", before.deallocate == one.deallocate),
-            ("dataset_id", before.identity == one.identity),
-        ];
-        let changed = keys.iter().filter(|(_, same)| !same);
-        differences.extend(changed.map(|(key, _)| format!("{key} of subsystem {}", one.nqn)));
-    }
-    differences
 }
 
 /// Which RDMA provider to use.
@@ -195,9 +176,14 @@ pub struct PortConfig {
 }
 
 impl PortConfig {
-    /// All but its place in the file.
-    fn key(&self) -> (u16, SocketAddr, Option<&[Nqn]>) {
-        (self.id, self.address, self.subsystems.as_deref())
+    /// Whether a subsystem is served there.
+    pub(crate) fn serves(&self, nqn: &Nqn) -> bool {
+        self.subsystems.as_ref().is_none_or(|list| list.contains(nqn))
+    }
+
+    /// What can not change while the target runs.
+    fn key(&self) -> (u16, SocketAddr) {
+        (self.id, self.address)
     }
 }
 

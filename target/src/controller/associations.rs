@@ -2,7 +2,7 @@
 
 use std::collections::BTreeMap;
 use std::fmt;
-use std::net::IpAddr;
+use std::net::{IpAddr, SocketAddr};
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
@@ -97,7 +97,7 @@ impl Associations {
     fn controllers_of(&self, namespace: &Namespace) -> Vec<Arc<Controller>> {
         let Some(subsystem) = self.registry.subsystem_of(namespace) else { return Vec::new() };
         let mut controllers = self.controllers();
-        controllers.retain(|one| one.subsystem().is_some_and(|of| Arc::ptr_eq(of, subsystem)));
+        controllers.retain(|one| one.subsystem().is_some_and(|of| Arc::ptr_eq(of, &subsystem)));
         controllers
     }
 
@@ -128,18 +128,73 @@ impl Associations {
         let subsystem = self.registry.subsystem(nqn);
         let subsystem = subsystem.ok_or_else(|| ChangeError::no_subsystem(nqn))?;
         subsystem.change_hosts(change)?;
-        self.end_removed_hosts();
+        self.end_refused();
+        self.announce_discovery();
         Ok(())
     }
 
-    /// Ends the associations of hosts that may not use their subsystem any more.
-    fn end_removed_hosts(&self) {
-        for controller in self.controllers() {
-            let subsystem = controller.subsystem();
-            if subsystem.is_some_and(|subsystem| !subsystem.allows(&controller.host)) {
-                controller.end(CloseReason::HostRemoved);
-            }
+    /// Removes a subsystem with its namespaces, and ends its associations. The result has a line
+    /// for each namespace that did not end well.
+    pub(crate) fn remove_subsystem(&self, nqn: &Nqn) -> Result<Vec<String>, ChangeError> {
+        self.registry.close_idle();
+        let namespaces = self.registry.remove_subsystem(nqn)?;
+        self.end_refused();
+        self.announce_discovery();
+        Ok(self.close(namespaces))
+    }
+
+    /// Serves a subsystem at another address of the target.
+    pub(crate) fn add_listener(&self, nqn: &Nqn, address: SocketAddr) -> Result<(), ChangeError> {
+        let subsystem = self.registry.subsystem(nqn);
+        let subsystem = subsystem.ok_or_else(|| ChangeError::no_subsystem(nqn))?;
+        if !self.registry.port_at(address)?.add(&subsystem) {
+            return Err(ChangeError::ServedThere { nqn: nqn.to_string(), address });
         }
+        tracing::info!(%nqn, %address, "listener added");
+        self.announce_discovery();
+        Ok(())
+    }
+
+    /// Does not serve a subsystem at an address any more, and ends the associations there.
+    pub(crate) fn remove_listener(
+        &self,
+        nqn: &Nqn,
+        address: SocketAddr,
+    ) -> Result<(), ChangeError> {
+        let subsystem = self.registry.subsystem(nqn);
+        let subsystem = subsystem.ok_or_else(|| ChangeError::no_subsystem(nqn))?;
+        let port = self.registry.port_at(address)?;
+        if !port.remove(&subsystem) {
+            return Err(ChangeError::NotServedThere { nqn: nqn.to_string(), address });
+        }
+        tracing::info!(%nqn, %address, "listener removed");
+        self.end_refused();
+        self.announce_discovery();
+        Ok(())
+    }
+
+    /// Ends the associations that could not be made any more.
+    fn end_refused(&self) {
+        self.end_where(CloseReason::HostRemoved, |controller| {
+            controller.subsystem().is_some_and(|subsystem| !subsystem.allows(&controller.host))
+        });
+        // A subsystem that is gone is served nowhere.
+        self.end_where(CloseReason::ListenerRemoved, |controller| {
+            controller.subsystem().is_some_and(|subsystem| !controller.port.serves(subsystem))
+        });
+    }
+
+    fn end_where(&self, reason: CloseReason, is_meant: impl Fn(&Controller) -> bool) {
+        for controller in self.controllers().iter().filter(|controller| is_meant(controller)) {
+            controller.end(reason);
+        }
+    }
+
+    /// Tells hosts that ask where subsystems are that there may be others.
+    fn announce_discovery(&self) {
+        let controllers = self.controllers();
+        let discovery = controllers.iter().filter(|controller| controller.is_discovery());
+        discovery.for_each(|controller| controller.discovery_log_changed());
     }
 
     /// Exports what a configuration says while hosts work, and tells those that are connected. With
@@ -156,8 +211,14 @@ impl Associations {
         let Reloaded { changes, removed, added } = self.registry.reload(config, purpose)?;
         if purpose == OpenPurpose::Serve {
             self.announce(&added.iter().chain(&removed).collect::<Vec<_>>());
-            self.end_removed_hosts();
+            self.end_refused();
+            self.announce_discovery();
         }
+        Ok(ReloadReport { changes, warnings: self.close(removed) })
+    }
+
+    /// Closes namespaces that were removed. The result has a line for each that did not end well.
+    fn close(&self, removed: Vec<NamespaceChange>) -> Vec<String> {
         let mut warnings = Vec::new();
         let mut patience = CLOSE_PATIENCE;
         for one in removed {
@@ -176,7 +237,7 @@ impl Associations {
                 }
             }
         }
-        Ok(ReloadReport { changes, warnings })
+        warnings
     }
 
     /// Tells hosts that namespaces of their subsystems came or went, when all cores know it.
@@ -279,9 +340,10 @@ impl Associations {
         if self.is_stopping() {
             return None;
         }
-        // With the lock: who changes the hosts after this finds the controller.
+        // With the lock: who changes hosts, listeners and subsystems after this finds the
+        // controller.
         if let ControllerKind::Nvm(subsystem) = &new.kind
-            && !subsystem.allows(&new.host)
+            && !(subsystem.allows(&new.host) && new.port.serves(subsystem))
         {
             return None;
         }

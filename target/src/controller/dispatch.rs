@@ -96,7 +96,7 @@ impl Queue {
     ) -> CommandOutcome {
         match result {
             Ok(()) => {
-                io::count(self.tally.of(self.account), work);
+                io::count(&self.counters, work);
                 CommandOutcome::SUCCESS
             }
             Err(BackendError::Cancelled) => self.io_failed(cid, work, Status::ABORT_REQUESTED),
@@ -149,7 +149,7 @@ impl Queue {
     }
 
     fn log_failure(&self, entry: ErrorLogEntry, outcome: CommandOutcome) -> CommandOutcome {
-        self.tally.of(self.account).failed.add(1);
+        self.counters.failed.add(1);
         let Some(controller) = self.controller() else { return outcome };
         controller.log_error(entry);
         CommandOutcome { status: outcome.status.with_more(), ..outcome }

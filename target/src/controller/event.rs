@@ -67,6 +67,9 @@ pub enum CloseReason {
     /// The hosts that may use the subsystem were changed.
     #[error("the host may not use the subsystem any more")]
     HostRemoved,
+    /// The subsystem was removed, or is not served at the address of the connection any more.
+    #[error("the subsystem is not served at this address any more")]
+    ListenerRemoved,
     /// The target is stopping.
     #[error("the target is stopping")]
     Stopping,

@@ -260,11 +260,11 @@ fn make_association(
         if !subsystem.allows(&host) {
             return Err(Status::CONNECT_INVALID_HOST.with_dnr().into());
         }
-        if queue.associations.has_unfinished(host.id, subsystem) {
+        if queue.associations.has_unfinished(host.id, &subsystem) {
             return Err(Status::CONNECT_CONTROLLER_BUSY.into());
         }
         let place = admit(queue, now, &host)?;
-        (ControllerKind::Nvm(Arc::clone(subsystem)), Some(place))
+        (ControllerKind::Nvm(subsystem), Some(place))
     };
     let new = NewController {
         kind,

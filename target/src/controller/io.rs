@@ -29,7 +29,7 @@ pub(super) fn parse(
     }
     let subsystem = controller.subsystem();
     let namespace =
-        subsystem.and_then(|subsystem| exports.list(subsystem.place).get(command.nsid()));
+        subsystem.and_then(|subsystem| exports.list(subsystem.index).get(command.nsid()));
     let namespace = namespace.ok_or(Status::INVALID_NAMESPACE_OR_FORMAT.with_dnr())?;
     let (kind, range) = kind_and_range(controller.support, namespace, command)?;
     let protected = namespace.write_protected() && !deliberate_bugs::has(Bug::IgnoreWriteProtect);

@@ -44,6 +44,14 @@ impl Controller {
         shared.notify(AsyncEvent::NAMESPACE_ATTRIBUTE_CHANGED);
     }
 
+    /// The discovery log may list other subsystems than before.
+    pub(crate) fn discovery_log_changed(&self) {
+        let mut shared = self.shared();
+        if self.is_ready() && shared.features.async_events.discovery_log() {
+            shared.notify(AsyncEvent::DISCOVERY_LOG_CHANGED);
+        }
+    }
+
     /// Tells every controller of the subsystem but this one, whose host knows.
     pub(super) fn notify_namespace_changed(&self, nsid: Nsid) {
         let associations = self.associations.upgrade();

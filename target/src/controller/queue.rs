@@ -18,7 +18,7 @@ use crate::backend::BackendError;
 use crate::inventory::port::Port;
 use crate::limits::connection_quota::ConnectionPermit;
 use crate::limits::{CONNECT_TIMEOUT, ENABLE_TIMEOUT};
-use crate::metrics::io_counters::{Tally, TallyIndex};
+use crate::metrics::io_counters::{CoreIoCounters, Tally};
 
 /// A connection that the transport accepted.
 #[derive(Debug)]
@@ -48,8 +48,9 @@ pub struct Queue {
     pub(super) qid: Qid,
     pub(super) peer: SocketAddr,
     pub(super) link: Arc<QueueLink>,
-    pub(super) tally: Arc<Tally>,
-    pub(super) account: TallyIndex,
+    tally: Arc<Tally>,
+    /// Of its subsystem, once connected.
+    pub(super) counters: CoreIoCounters,
     /// Commands that failed, which its peer is not charged with yet.
     pub(super) failed: u64,
     pub(super) state: QueueState,
@@ -107,8 +108,8 @@ impl Queue {
                 accepted.now,
                 accepted.lost,
             )),
+            counters: Arc::clone(&tally.unconnected),
             tally,
-            account: TallyIndex::NONE,
             failed: 0,
             state: QueueState::Connecting { since: accepted.now },
             entries: accepted.entries,
@@ -241,7 +242,7 @@ impl Queue {
         flow: bool,
     ) {
         if let Some(subsystem) = controller.subsystem() {
-            self.account = self.associations.registry().account_of(subsystem);
+            self.counters = self.tally.open(subsystem.index);
         }
         self.entries = entries;
         if !flow {

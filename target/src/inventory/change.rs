@@ -1,5 +1,6 @@
 //! Changes of what is exported, while hosts work.
 
+use std::net::SocketAddr;
 use std::sync::{Arc, PoisonError};
 use std::time::Duration;
 
@@ -12,19 +13,51 @@ use crate::config::{DirectIo, DiskFaults, Medium, NamespaceConfig, Origin};
 use crate::inventory::Registry;
 use crate::inventory::allowed_host::HostsError;
 use crate::inventory::export::{self, ExportError, Files};
-use crate::inventory::exports::{ExportsNumber, PlacedNamespace};
+use crate::inventory::exports::{ExportsNumber, OwnedNamespace};
 use crate::inventory::namespace::Namespace;
 use crate::inventory::persist::protection::{ProtectionError, ProtectionFile};
 use crate::inventory::subsystem::Subsystem;
-use crate::limits::{MAX_NAMESPACES, NSID_LAST};
+use crate::limits::{MAX_NAMESPACES, MAX_SUBSYSTEMS};
 use crate::storage::{Inline, Storage, StorageReport, Submitted, Tag};
 
 /// The cause for which the exports stay as they are: one line with the remedy.
 #[derive(Debug, thiserror::Error)]
 pub(crate) enum ChangeError {
-    /// The subsystem is not one of the configuration.
+    /// No subsystem has the name.
     #[error("there is no subsystem {0}")]
     NoSubsystem(String),
+    /// Another subsystem has the name.
+    #[error("there is a subsystem {0} already")]
+    SubsystemTaken(String),
+    /// It is the name of the discovery service.
+    #[error("this is the name of the discovery service, which is always there; choose another")]
+    DiscoveryName,
+    /// A serial number or model number that does not fit Identify.
+    #[error("a serial number has 1 to 20 printable ASCII characters, a model number 1 to 40")]
+    NotAscii,
+    #[error("more than {MAX_SUBSYSTEMS} subsystems")]
+    TooManySubsystems,
+    /// The target does not listen there.
+    #[error(
+        "the target does not listen at {0}; write it into the configuration as a [[port]], and restart the target"
+    )]
+    NoPort(SocketAddr),
+    /// It would change nothing.
+    #[error("subsystem {nqn} is served at {address} already")]
+    ServedThere {
+        /// The subsystem that was named.
+        nqn: String,
+        /// The address of both.
+        address: SocketAddr,
+    },
+    /// It would change nothing.
+    #[error("subsystem {nqn} is not served at {address}")]
+    NotServedThere {
+        /// The subsystem that was named.
+        nqn: String,
+        /// Where it is not served.
+        address: SocketAddr,
+    },
     /// No namespace has the id.
     #[error("subsystem {nqn} has no namespace {nsid}")]
     NoNamespace {
@@ -42,8 +75,8 @@ pub(crate) enum ChangeError {
         nsid: Nsid,
     },
     /// The id can not be one of a namespace.
-    #[error("a namespace id is a number from 1 to {NSID_LAST}")]
-    OutOfRange,
+    #[error("a namespace id is a number from 1 to {0}")]
+    OutOfRange(u32),
     /// Another namespace of the subsystem has the identity.
     #[error("{name} has the UUID {uuid} of another namespace; give it a UUID of its own")]
     SameIdentity {
@@ -112,18 +145,18 @@ impl Registry {
         new: NewNamespace,
     ) -> Result<NamespaceChange, ChangeError> {
         let subsystem = self.subsystem(nqn).ok_or_else(|| ChangeError::no_subsystem(nqn))?;
-        let mut next_serial = self.next_serial.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut serials = self.serials();
         let exports = self.publication().exports();
-        let list = exports.list(subsystem.place);
+        let list = exports.list(subsystem.index);
         let nsid = match new.nsid {
             Some(nsid) => nsid,
-            None => (1..=NSID_LAST)
+            None => (1..=subsystem.nsid_last)
                 .map(Nsid)
                 .find(|nsid| list.get(*nsid).is_none())
                 .unwrap_or(Nsid::MAX),
         };
-        if !(1..=NSID_LAST).contains(&nsid.0) {
-            return Err(ChangeError::OutOfRange);
+        if !(1..=subsystem.nsid_last).contains(&nsid.0) {
+            return Err(ChangeError::OutOfRange(subsystem.nsid_last));
         }
         if list.get(nsid).is_some() {
             return Err(ChangeError::Taken { nqn: nqn.to_string(), nsid });
@@ -148,19 +181,19 @@ impl Registry {
         let mut files = Files::of(exports.namespaces(), self.cache_room());
         files.add(&config)?;
         let slot = exports.free_slots(&[]).next().unwrap_or(MAX_NAMESPACES);
-        let index = export::index(slot, *next_serial)?;
+        let index = export::index(slot, serials.namespace)?;
         let namespace = export::open_one(index, &config, new.bdev, new.opened, &files)?;
         if config.writable && ProtectionFile::open(&self.state_dir, nqn)?.contains(config.uuid) {
             namespace.protect(true);
         }
-        *next_serial = next_serial.wrapping_add(1);
+        serials.namespace = serials.namespace.wrapping_add(1);
         let added =
-            PlacedNamespace { subsystem: subsystem.place, namespace: Arc::clone(&namespace) };
+            OwnedNamespace { subsystem: Arc::clone(&subsystem), namespace: Arc::clone(&namespace) };
         let next = exports.changed(self.publication().settled(), &[], &[added]);
         let generation = next.generation();
         self.publication().publish(next);
         tracing::info!(%nqn, %nsid, name = namespace.name(), path = ?namespace.path(), "namespace added");
-        Ok(NamespaceChange { generation, subsystem: Arc::clone(subsystem), namespace })
+        Ok(NamespaceChange { generation, subsystem, namespace })
     }
 
     /// Removes a namespace from a subsystem. Cores refuse commands for it when they reach the
@@ -171,19 +204,19 @@ impl Registry {
         nsid: Nsid,
     ) -> Result<NamespaceChange, ChangeError> {
         let subsystem = self.subsystem(nqn).ok_or_else(|| ChangeError::no_subsystem(nqn))?;
-        let _one_at_a_time = self.next_serial.lock().unwrap_or_else(PoisonError::into_inner);
+        let _one_at_a_time = self.serials();
         let exports = self.publication().exports();
-        let found = exports.list(subsystem.place).get(nsid);
+        let found = exports.list(subsystem.index).get(nsid);
         let namespace =
             found.ok_or_else(|| ChangeError::NoNamespace { nqn: nqn.to_string(), nsid })?;
         let namespace = Arc::clone(namespace);
         let removed =
-            PlacedNamespace { subsystem: subsystem.place, namespace: Arc::clone(&namespace) };
+            OwnedNamespace { subsystem: Arc::clone(&subsystem), namespace: Arc::clone(&namespace) };
         let next = exports.changed(self.publication().settled(), &[removed], &[]);
         let generation = next.generation();
         self.publication().publish(next);
         tracing::info!(%nqn, %nsid, name = namespace.name(), path = ?namespace.path(), "namespace removed");
-        Ok(NamespaceChange { generation, subsystem: Arc::clone(subsystem), namespace })
+        Ok(NamespaceChange { generation, subsystem, namespace })
     }
 
     /// Waits until a removed namespace is idle on all cores, flushes it, and closes it. Where that

@@ -18,7 +18,7 @@ use crate::inventory::persist::nsid::{NsidFile, NsidFileError};
 use crate::inventory::persist::protection::{Keeper, ProtectionError, ProtectionFile};
 use crate::inventory::port::Port;
 use crate::inventory::shard_directory::{self, DirectoryError, Shard};
-use crate::inventory::subsystem::Subsystem;
+use crate::inventory::subsystem::{Subsystem, SubsystemIndex};
 use crate::inventory::{Registry, RegistryParts};
 use crate::limits::MAX_NAMESPACES;
 
@@ -136,7 +136,8 @@ impl Registry {
         }
         let writable = config.is_managed() || namespaces.iter().any(|one| one.writable);
         let keeps = purpose == OpenPurpose::Serve && writable;
-        let keeper = if keeps { Some(Keeper::start(protections)?) } else { None };
+        let keeper =
+            if keeps { Some(Keeper::start(&config.state_dir, protections)?) } else { None };
         Ok(Self::of(config, lists, files.room, keeper))
     }
 
@@ -178,15 +179,23 @@ impl Registry {
         keeper: Option<Keeper>,
     ) -> Arc<Self> {
         let publication = Publication::new();
-        let subsystem = |(place, subsystem): (usize, &SubsystemConfig)| {
-            Arc::new(Subsystem::new(subsystem, place, config.is_managed(), &publication))
+        let subsystem = |(serial, subsystem): (u32, &SubsystemConfig)| {
+            let index = SubsystemIndex { slot: serial, serial };
+            Arc::new(Subsystem::new(subsystem, index, config.is_managed(), &publication))
         };
-        let subsystems: Vec<_> = config.subsystems.iter().enumerate().map(subsystem).collect();
+        let subsystems: Vec<_> = (0..).zip(&config.subsystems).map(subsystem).collect();
         let port = |port| Arc::new(Port::new(port, &subsystems));
         let ports = config.ports.iter().map(port).collect();
-        let (limits, state_dir) = (config.limits.clone(), config.state_dir.clone());
-        let parts =
-            RegistryParts { limits, ports, subsystems, publication, state_dir, cache_room, keeper };
+        let parts = RegistryParts {
+            limits: config.limits.clone(),
+            machine: config.machine,
+            ports,
+            subsystems,
+            publication,
+            state_dir: config.state_dir.clone(),
+            cache_room,
+            keeper,
+        };
         Self::new(parts, lists)
     }
 }

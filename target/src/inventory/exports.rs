@@ -15,6 +15,7 @@ use nvme_proto::Nsid;
 use crate::backend::{Backend, FileId};
 use crate::doorbell::Doorbell;
 use crate::inventory::namespace::{Namespace, NamespaceIndex};
+use crate::inventory::subsystem::{Subsystem, SubsystemIndex};
 
 /// The number of a snapshot; later ones are greater.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord)]
@@ -35,8 +36,10 @@ pub(crate) struct Exports {
     generation: ExportsNumber,
     /// By the slot of their index.
     slots: Vec<Option<Arc<Namespace>>>,
-    /// By the place of the subsystem.
-    lists: Vec<Arc<ExportedList>>,
+    /// By the slot of the subsystem's index.
+    lists: Vec<SubsystemExports>,
+    /// That of a subsystem which is gone.
+    none: Arc<ExportedList>,
     /// Namespaces of earlier generations that a core may still use.
     retiring: Vec<Retiring>,
 }
@@ -60,15 +63,25 @@ impl Retiring {
     }
 }
 
-/// A namespace, with the place of its subsystem among those of the target.
+/// What the subsystem with an index exports.
 #[derive(Clone, Debug)]
-pub(crate) struct PlacedNamespace {
-    pub(crate) subsystem: usize,
+struct SubsystemExports {
+    index: SubsystemIndex,
+    namespaces: Arc<ExportedList>,
+}
+
+/// A namespace and its subsystem.
+#[derive(Clone, Debug)]
+pub(crate) struct OwnedNamespace {
+    pub(crate) subsystem: Arc<Subsystem>,
     pub(crate) namespace: Arc<Namespace>,
 }
 
-fn of_place(list: &[PlacedNamespace], place: usize) -> impl Iterator<Item = &Arc<Namespace>> {
-    list.iter().filter(move |one| one.subsystem == place).map(|one| &one.namespace)
+fn of_subsystem(
+    list: &[OwnedNamespace],
+    index: SubsystemIndex,
+) -> impl Iterator<Item = &Arc<Namespace>> {
+    list.iter().filter(move |one| one.subsystem.index == index).map(|one| &one.namespace)
 }
 
 /// The namespaces of a subsystem, sorted by NSID, each NSID once.
@@ -111,9 +124,10 @@ impl Exports {
     /// The first generation: `lists` has the namespaces of each subsystem.
     pub(crate) fn first(lists: Vec<ExportedList>) -> Self {
         let mut exports = Self { generation: ExportsNumber(1), ..Self::default() };
-        for list in lists {
+        for (serial, list) in (0..).zip(lists) {
             list.iter().for_each(|namespace| exports.occupy(namespace));
-            exports.lists.push(Arc::new(list));
+            let index = SubsystemIndex { slot: serial, serial };
+            exports.lists.push(SubsystemExports { index, namespaces: Arc::new(list) });
         }
         exports
     }
@@ -130,17 +144,18 @@ impl Exports {
     pub(crate) fn changed(
         &self,
         settled: ExportsNumber,
-        removed: &[PlacedNamespace],
-        added: &[PlacedNamespace],
+        removed: &[OwnedNamespace],
+        added: &[OwnedNamespace],
     ) -> Self {
         let is_awaited = |one: &&Retiring| one.since > settled;
         let mut next = Self {
             generation: self.generation.next(),
             slots: self.slots.clone(),
             lists: self.lists.clone(),
+            none: Arc::clone(&self.none),
             retiring: self.retiring.iter().filter(is_awaited).cloned().collect(),
         };
-        for PlacedNamespace { namespace, .. } in removed {
+        for OwnedNamespace { namespace, .. } in removed {
             next.slots[namespace.index.slot as usize] = None;
             next.retiring.push(Retiring {
                 index: namespace.index,
@@ -150,14 +165,23 @@ impl Exports {
             });
         }
         added.iter().for_each(|one| next.occupy(&one.namespace));
-        let places: BTreeSet<_> = removed.iter().chain(added).map(|one| one.subsystem).collect();
-        for place in places {
-            let gone: BTreeSet<_> = of_place(removed, place).map(|one| one.index).collect();
-            let stay = self.lists[place].iter().filter(|one| !gone.contains(&one.index));
-            let list = stay.chain(of_place(added, place)).cloned().collect();
-            next.lists[place] = Arc::new(ExportedList::new(list));
+        let changed = removed.iter().chain(added).map(|one| one.subsystem.index);
+        for index in changed.collect::<BTreeSet<_>>() {
+            let gone: BTreeSet<_> = of_subsystem(removed, index).map(|one| one.index).collect();
+            let stay = self.list(index).iter().filter(|one| !gone.contains(&one.index));
+            let list = stay.chain(of_subsystem(added, index)).cloned().collect();
+            next.set_list(index, Arc::new(ExportedList::new(list)));
         }
         next
+    }
+
+    fn set_list(&mut self, index: SubsystemIndex, namespaces: Arc<ExportedList>) {
+        let slot = index.slot as usize;
+        while self.lists.len() <= slot {
+            // No subsystem has it yet.
+            self.lists.push(SubsystemExports { index, namespaces: Arc::clone(&self.none) });
+        }
+        self.lists[slot] = SubsystemExports { index, namespaces };
     }
 
     pub(crate) fn generation(&self) -> ExportsNumber {
@@ -167,7 +191,7 @@ impl Exports {
     /// The slots that no namespace has when `removed` are gone, the lowest first.
     pub(crate) fn free_slots<'a>(
         &'a self,
-        removed: &[PlacedNamespace],
+        removed: &[OwnedNamespace],
     ) -> impl Iterator<Item = usize> + use<'a> {
         let freed: BTreeSet<_> =
             removed.iter().map(|one| one.namespace.index.slot as usize).collect();
@@ -181,9 +205,11 @@ impl Exports {
         (found.index == index).then_some(found)
     }
 
-    /// The namespaces of the subsystem at a place.
-    pub(crate) fn list(&self, subsystem: usize) -> &Arc<ExportedList> {
-        &self.lists[subsystem]
+    /// The namespaces of a subsystem; none where it is gone.
+    pub(crate) fn list(&self, subsystem: SubsystemIndex) -> &Arc<ExportedList> {
+        let found = self.lists.get(subsystem.slot as usize);
+        let found = found.filter(|list| list.index == subsystem);
+        found.map_or(&self.none, |list| &list.namespaces)
     }
 
     /// The namespaces of all subsystems.
@@ -376,6 +402,8 @@ mod tests {
 
     const NQN: &str = "nqn.2026-01.io.feedrail:t";
 
+    const FIRST: SubsystemIndex = SubsystemIndex { slot: 0, serial: 0 };
+
     fn registry(dir: &std::path::Path) -> Arc<Registry> {
         let text = format!(
             "state_dir = \"state\"\nmanagement = \"socket\"\n[[port]]\naddress = \"127.0.0.1\"\n\
@@ -410,14 +438,14 @@ mod tests {
         let registry = registry(dir.path());
         let mut core = registry.publication().join(Doorbell::new().expect("a descriptor"));
         assert!(!core.follow());
-        let first = Arc::clone(core.list(0));
+        let first = Arc::clone(core.list(FIRST));
         let removed = registry.remove_namespace(&nqn(), Nsid(1)).expect("it is there");
         let index = removed.namespace.index;
-        assert!(core.namespace(index).is_some() && core.list(0).get(Nsid(1)).is_some());
+        assert!(core.namespace(index).is_some() && core.list(FIRST).get(Nsid(1)).is_some());
         assert!(!registry.publication().wait_adopted(removed.generation, Duration::ZERO));
         assert!(core.follow());
         assert!(registry.publication().wait_adopted(removed.generation, Duration::ZERO));
-        assert!(core.namespace(index).is_none() && core.list(0).get(Nsid(1)).is_none());
+        assert!(core.namespace(index).is_none() && core.list(FIRST).get(Nsid(1)).is_none());
         assert!(core.retired_backend(index).is_some());
         assert!(first.get(Nsid(1)).is_some(), "a snapshot does not change");
         assert!(core.follow(), "it is not settled");

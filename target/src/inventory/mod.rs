@@ -10,6 +10,7 @@ pub(crate) mod port;
 pub(crate) mod reload;
 pub(crate) mod shard_directory;
 pub(crate) mod subsystem;
+pub(crate) mod subsystem_change;
 
 use std::cmp::Reverse;
 use std::path::PathBuf;
@@ -18,6 +19,7 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use nvme_proto::Nqn;
 
 use crate::backend::CacheRoom;
+use crate::config::Machine;
 use crate::inventory::change::NamespaceChange;
 use crate::inventory::exports::{ExportedList, Exports, Publication};
 use crate::inventory::namespace::{Namespace, NamespaceIndex};
@@ -25,19 +27,21 @@ use crate::inventory::persist::protection::{Keeper, ProtectionError};
 use crate::inventory::port::Port;
 use crate::inventory::subsystem::Subsystem;
 use crate::limits::Limits;
-use crate::metrics::io_counters::{Tally, TallyIndex};
+use crate::metrics::io_counters::Tally;
 use crate::metrics::snapshot::{IoStats, StorageErrors};
 
-/// The inventory of a target. Its ports and subsystems do not change while it runs; their
-/// namespaces do, in generations.
+/// The inventory of a target. Its ports do not change while it runs; its subsystems do, and their
+/// namespaces in generations.
 #[derive(Debug)]
 pub struct Registry {
     limits: Limits,
+    /// What ids of new subsystems follow from.
+    machine: Machine,
     ports: Vec<Arc<Port>>,
-    subsystems: Vec<Arc<Subsystem>>,
+    subsystems: Mutex<Vec<Arc<Subsystem>>>,
     publication: Arc<Publication>,
-    /// The serial number of the next namespace; locked while the exports change.
-    next_serial: Mutex<u32>,
+    /// Locked while the exports change.
+    serials: Mutex<NextSerials>,
     /// Namespaces that were removed and are not idle yet.
     leaving: Mutex<Vec<NamespaceChange>>,
     state_dir: PathBuf,
@@ -49,9 +53,17 @@ pub struct Registry {
     tallies: Mutex<Vec<Arc<Tally>>>,
 }
 
+/// The serial numbers of what is added next.
+#[derive(Clone, Copy, Debug)]
+struct NextSerials {
+    namespace: u32,
+    subsystem: u32,
+}
+
 /// The parts of a [`Registry`].
 struct RegistryParts {
     limits: Limits,
+    machine: Machine,
     ports: Vec<Arc<Port>>,
     subsystems: Vec<Arc<Subsystem>>,
     publication: Arc<Publication>,
@@ -66,13 +78,17 @@ impl Registry {
     fn new(parts: RegistryParts, lists: Vec<ExportedList>) -> Arc<Self> {
         let opened: usize = lists.iter().map(|list| list.len()).sum();
         parts.publication.publish(Exports::first(lists));
+        // There are at most as many as NSIDs, and fewer subsystems.
+        let serial = |count| u32::try_from(count).unwrap_or(u32::MAX);
+        let serials =
+            NextSerials { namespace: serial(opened), subsystem: serial(parts.subsystems.len()) };
         Arc::new(Self {
             limits: parts.limits,
+            machine: parts.machine,
             ports: parts.ports,
-            subsystems: parts.subsystems,
+            subsystems: Mutex::new(parts.subsystems),
             publication: parts.publication,
-            // There are at most as many as NSIDs.
-            next_serial: Mutex::new(u32::try_from(opened).unwrap_or(u32::MAX)),
+            serials: Mutex::new(serials),
             leaving: Mutex::default(),
             state_dir: parts.state_dir,
             cache_room: parts.cache_room,
@@ -91,14 +107,23 @@ impl Registry {
         &self.ports
     }
 
-    /// The subsystems, in the order of the configuration.
-    pub(crate) fn subsystems(&self) -> &[Arc<Subsystem>] {
-        &self.subsystems
+    /// The subsystems, in the order in which they came. For the control path, as are the next ones:
+    /// they take a lock.
+    pub(crate) fn subsystems(&self) -> Vec<Arc<Subsystem>> {
+        self.lock_subsystems().clone()
     }
 
     /// The subsystem of a name.
-    pub(crate) fn subsystem(&self, nqn: &Nqn) -> Option<&Arc<Subsystem>> {
-        self.subsystems.iter().find(|subsystem| subsystem.nqn == *nqn)
+    pub(crate) fn subsystem(&self, nqn: &Nqn) -> Option<Arc<Subsystem>> {
+        self.lock_subsystems().iter().find(|subsystem| subsystem.nqn == *nqn).cloned()
+    }
+
+    fn lock_subsystems(&self) -> MutexGuard<'_, Vec<Arc<Subsystem>>> {
+        self.subsystems.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    fn serials(&self) -> MutexGuard<'_, NextSerials> {
+        self.serials.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     /// Where cores find the latest exports.
@@ -127,12 +152,12 @@ impl Registry {
     }
 
     /// The subsystem that has a namespace.
-    pub(crate) fn subsystem_of(&self, namespace: &Namespace) -> Option<&Arc<Subsystem>> {
+    pub(crate) fn subsystem_of(&self, namespace: &Namespace) -> Option<Arc<Subsystem>> {
         let has = |subsystem: &&Arc<Subsystem>| {
             let found = subsystem.namespace(namespace.nsid);
             found.is_some_and(|found| found.index == namespace.index)
         };
-        self.subsystems.iter().find(has)
+        self.lock_subsystems().iter().find(has).cloned()
     }
 
     /// The namespaces whose media failed, worst first, at most `most`.
@@ -159,7 +184,7 @@ impl Registry {
 
     /// Opens the I/O counters of one core.
     pub fn open_tally(&self) -> Arc<Tally> {
-        let tally = Arc::new(Tally::new(self.subsystems.len()));
+        let tally = Arc::<Tally>::default();
         self.tallies().push(Arc::clone(&tally));
         tally
     }
@@ -168,21 +193,14 @@ impl Registry {
     /// thread. False where nothing is kept.
     pub(crate) fn keep_protection(
         &self,
-        subsystem: &Arc<Subsystem>,
+        subsystem: &Subsystem,
         namespace: &Namespace,
         protected: bool,
         done: impl FnOnce(Result<(), ProtectionError>) + Send + 'static,
     ) -> bool {
-        let index = self.subsystems.iter().position(|other| Arc::ptr_eq(other, subsystem));
-        let (Some(keeper), Some(index)) = (&self.keeper, index) else { return false };
-        keeper.keep(index, namespace.uuid(), protected, done);
+        let Some(keeper) = &self.keeper else { return false };
+        keeper.keep(subsystem.nqn, namespace.uuid(), protected, done);
         true
-    }
-
-    /// Where the commands of a subsystem are counted.
-    pub(crate) fn account_of(&self, subsystem: &Arc<Subsystem>) -> TallyIndex {
-        let place = self.subsystems.iter().position(|other| Arc::ptr_eq(other, subsystem));
-        place.map_or(TallyIndex::NONE, TallyIndex::of_subsystem)
     }
 
     /// I/O commands since the start.
@@ -193,10 +211,9 @@ impl Registry {
     }
 
     /// I/O commands of one subsystem since the start.
-    pub(crate) fn io_stats_of(&self, subsystem: &Arc<Subsystem>) -> IoStats {
-        let account = self.account_of(subsystem);
+    pub(crate) fn io_stats_of(&self, subsystem: &Subsystem) -> IoStats {
         let mut sum = IoStats::default();
-        self.tallies().iter().for_each(|tally| sum += tally.of(account).snapshot());
+        self.tallies().iter().for_each(|tally| sum += tally.of(subsystem.index));
         sum
     }
 

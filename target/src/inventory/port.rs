@@ -1,7 +1,7 @@
 //! A port: an address that the target listens on.
 
 use std::net::SocketAddr;
-use std::sync::{Arc, OnceLock};
+use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
 
 use nvme_proto::Nqn;
 
@@ -16,21 +16,19 @@ pub struct Port {
     pub id: u16,
     configured: SocketAddr,
     bound: OnceLock<SocketAddr>,
-    subsystems: Vec<Arc<Subsystem>>,
+    /// For the control path only.
+    subsystems: Mutex<Vec<Arc<Subsystem>>>,
 }
 
 impl Port {
     /// A port that serves those of `subsystems` that the configuration names.
     pub(crate) fn new(config: &PortConfig, subsystems: &[Arc<Subsystem>]) -> Self {
-        let served = |subsystem: &&Arc<Subsystem>| match &config.subsystems {
-            None => true,
-            Some(list) => list.contains(&subsystem.nqn),
-        };
+        let served = |subsystem: &&Arc<Subsystem>| config.serves(&subsystem.nqn);
         Self {
             id: config.id,
             configured: config.address,
             bound: OnceLock::new(),
-            subsystems: subsystems.iter().filter(served).cloned().collect(),
+            subsystems: Mutex::new(subsystems.iter().filter(served).cloned().collect()),
         }
     }
 
@@ -55,17 +53,49 @@ impl Port {
     }
 
     /// All subsystems that it serves.
-    pub(crate) fn subsystems(&self) -> &[Arc<Subsystem>] {
-        &self.subsystems
+    pub(crate) fn subsystems(&self) -> Vec<Arc<Subsystem>> {
+        self.lock().clone()
     }
 
     /// The subsystem of that name, if this port serves it.
-    pub(crate) fn subsystem(&self, nqn: &Nqn) -> Option<&Arc<Subsystem>> {
-        self.subsystems.iter().find(|subsystem| subsystem.nqn == *nqn)
+    pub(crate) fn subsystem(&self, nqn: &Nqn) -> Option<Arc<Subsystem>> {
+        self.lock().iter().find(|subsystem| subsystem.nqn == *nqn).cloned()
+    }
+
+    /// Whether it serves a subsystem.
+    pub(crate) fn serves(&self, subsystem: &Arc<Subsystem>) -> bool {
+        self.lock().iter().any(|other| Arc::ptr_eq(other, subsystem))
+    }
+
+    /// Serves a subsystem from now on; false if it did already.
+    pub(crate) fn add(&self, subsystem: &Arc<Subsystem>) -> bool {
+        let mut subsystems = self.lock();
+        let is_new = !subsystems.iter().any(|other| Arc::ptr_eq(other, subsystem));
+        if is_new {
+            subsystems.push(Arc::clone(subsystem));
+        }
+        is_new
+    }
+
+    /// Does not serve a subsystem any more; false if it did not. Those who are connected stay.
+    pub(crate) fn remove(&self, subsystem: &Arc<Subsystem>) -> bool {
+        let mut subsystems = self.lock();
+        let before = subsystems.len();
+        subsystems.retain(|other| !Arc::ptr_eq(other, subsystem));
+        subsystems.len() != before
+    }
+
+    /// Serves only those of its subsystems that are to stay. Those who are connected stay.
+    pub(crate) fn retain(&self, stays: impl Fn(&Arc<Subsystem>) -> bool) {
+        self.lock().retain(stays);
     }
 
     /// The subsystems that a host may connect to here.
-    pub(crate) fn visible_to(&self, host: NamedHost) -> impl Iterator<Item = &Arc<Subsystem>> {
-        self.subsystems.iter().filter(move |subsystem| subsystem.allows(&host))
+    pub(crate) fn visible_to(&self, host: &NamedHost) -> Vec<Arc<Subsystem>> {
+        self.lock().iter().filter(|subsystem| subsystem.allows(host)).cloned().collect()
+    }
+
+    fn lock(&self) -> MutexGuard<'_, Vec<Arc<Subsystem>>> {
+        self.subsystems.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }

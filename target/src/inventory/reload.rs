@@ -1,23 +1,28 @@
 //! How the exports follow a new configuration: all of it in one generation, or nothing.
 
+use std::collections::btree_map::Entry;
 use std::collections::{BTreeMap, BTreeSet};
 use std::fs;
-use std::sync::{Arc, PoisonError};
+use std::net::SocketAddr;
+use std::sync::Arc;
 
 use nvme_proto::{Nqn, Nsid};
 
 use crate::backend::FileKey;
-use crate::config::{Config, ConfigError, NamespaceConfig};
-use crate::inventory::Registry;
+use crate::config::{Config, ConfigError, NamespaceConfig, PortConfig};
 use crate::inventory::allowed_host::{AllowedHosts, HostsChange};
 use crate::inventory::change::NamespaceChange;
 use crate::inventory::export::{
     Candidate, ExportError, Files, ListedNamespaces, OpenPurpose, distinct, index,
 };
-use crate::inventory::exports::PlacedNamespace;
+use crate::inventory::exports::OwnedNamespace;
 use crate::inventory::namespace::Namespace;
 use crate::inventory::persist::protection::ProtectionFile;
-use crate::inventory::subsystem::Subsystem;
+use crate::inventory::port::Port;
+use crate::inventory::subsystem::{Subsystem, SubsystemIndex};
+use crate::inventory::subsystem_change::free_index;
+use crate::inventory::{NextSerials, Registry};
+use crate::limits::MAX_SUBSYSTEMS;
 
 /// The cause for which the exports stay as they are: one line with the remedy.
 #[derive(Debug, thiserror::Error)]
@@ -27,7 +32,21 @@ pub(crate) enum ReloadError {
     Config(#[from] ConfigError),
     /// It differs in what can not change while the target runs.
     #[error("nothing is changed, since these are read at the start only: {}; restart the target", .0.join(", "))]
-    AtStart(Vec<String>),
+    AtStart(Vec<&'static str>),
+    /// It differs in what can not change while a subsystem is there.
+    #[error(
+        "nothing is changed, since {key} of subsystem {nqn} is another; take the subsystem out of the configuration, \
+         reload, and put it in again"
+    )]
+    OfSubsystem {
+        /// The subsystem that has another value.
+        nqn: String,
+        /// The key of the configuration.
+        key: &'static str,
+    },
+    /// There would be more subsystems than a target can have.
+    #[error("nothing is changed: more than {MAX_SUBSYSTEMS} subsystems")]
+    TooManySubsystems,
     /// Something can not be exported.
     #[error("nothing is changed: {0}")]
     Export(#[from] ExportError),
@@ -69,10 +88,27 @@ pub(crate) struct ExportChange {
 
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) enum ExportChangeKind {
-    Added { nsid: Nsid, name: String, size_bytes: u64 },
-    Removed { nsid: Nsid, name: String },
-    Replaced { nsid: Nsid, name: String, size_bytes: u64, why: Replacement },
+    Added {
+        nsid: Nsid,
+        name: String,
+        size_bytes: u64,
+    },
+    Removed {
+        nsid: Nsid,
+        name: String,
+    },
+    Replaced {
+        nsid: Nsid,
+        name: String,
+        size_bytes: u64,
+        why: Replacement,
+    },
     Host(HostsChange),
+    SubsystemAdded,
+    /// With all namespaces that it had.
+    SubsystemRemoved,
+    ListenerAdded(SocketAddr),
+    ListenerRemoved(SocketAddr),
 }
 
 /// What a configuration changes, or would change.
@@ -88,19 +124,35 @@ pub(crate) struct Reloaded {
 /// What is to change, with all that is needed for it at hand.
 struct ReloadPlan {
     changes: Vec<ExportChange>,
-    removed: Vec<PlacedNamespace>,
-    added: Vec<PlacedNamespace>,
-    /// All hosts of each subsystem.
-    hosts: Vec<(Arc<Subsystem>, AllowedHosts)>,
+    removed: Vec<OwnedNamespace>,
+    added: Vec<OwnedNamespace>,
+    subsystems: SubsystemPlan,
     /// With NSIDs that are to be kept.
     listed: Vec<ListedNamespaces>,
-    next_serial: u32,
+    serials: NextSerials,
+}
+
+/// What becomes of the subsystems.
+struct SubsystemPlan {
+    /// Those of the configuration, in its order.
+    wanted: Vec<WantedSubsystem>,
+    /// Those that it does not have.
+    gone: Vec<Arc<Subsystem>>,
+    /// What each port is to serve.
+    ports: Vec<(Arc<Port>, Vec<Arc<Subsystem>>)>,
+}
+
+/// A subsystem of the configuration.
+struct WantedSubsystem {
+    subsystem: Arc<Subsystem>,
+    is_new: bool,
+    hosts: AllowedHosts,
 }
 
 /// The namespaces that a configuration changes.
 #[derive(Default)]
 struct Difference {
-    removed: Vec<PlacedNamespace>,
+    removed: Vec<OwnedNamespace>,
     wanted: Vec<WantedNamespace>,
 }
 
@@ -113,13 +165,12 @@ struct WantedNamespace {
 
 /// A namespace that has been opened.
 struct ReadyNamespace {
-    placed: PlacedNamespace,
+    owned: OwnedNamespace,
     replaces: Option<Replacement>,
 }
 
 impl Registry {
-    /// Exports what a configuration says, whose subsystems are those of the target. With
-    /// [`OpenPurpose::Check`] nothing changes.
+    /// Exports what a configuration says. With [`OpenPurpose::Check`] nothing changes.
     ///
     /// # Errors
     /// See [`ReloadError`]. Nothing changes then.
@@ -128,34 +179,33 @@ impl Registry {
         config: &Config,
         purpose: OpenPurpose,
     ) -> Result<Reloaded, ReloadError> {
-        let mut next_serial = self.next_serial.lock().unwrap_or_else(PoisonError::into_inner);
-        let plan = self.plan(config, *next_serial)?;
+        let mut serials = self.serials();
+        let plan = self.plan(config, *serials)?;
         match purpose {
             OpenPurpose::Check => Ok(Reloaded { changes: plan.changes, ..Reloaded::default() }),
-            OpenPurpose::Serve => self.apply(plan, &mut next_serial),
+            OpenPurpose::Serve => self.apply(plan, &mut serials),
         }
     }
 
     /// Opens all that is to be exported and is not yet.
-    fn plan(&self, config: &Config, mut next_serial: u32) -> Result<ReloadPlan, ReloadError> {
+    fn plan(&self, config: &Config, mut serials: NextSerials) -> Result<ReloadPlan, ReloadError> {
         let exports = self.publication().exports();
+        let subsystems = self.plan_subsystems(config, &mut serials)?;
         let mut difference = Difference::default();
-        let mut hosts = Vec::new();
         let mut listed = Vec::new();
-        for subsystem_config in &config.subsystems {
-            let Some(subsystem) = self.subsystem(&subsystem_config.nqn) else {
-                let new = format!("subsystem {} is new", subsystem_config.nqn);
-                return Err(ReloadError::AtStart(vec![new]));
-            };
+        for (wanted, subsystem_config) in subsystems.wanted.iter().zip(&config.subsystems) {
             let mut namespaces = ListedNamespaces::of(config, subsystem_config)?;
             namespaces.keep(OpenPurpose::Check).map_err(ExportError::from)?;
             distinct(&namespaces.candidates)?;
-            difference.add(subsystem, exports.list(subsystem.place), &namespaces.candidates);
+            let subsystem = &wanted.subsystem;
+            difference.add(subsystem, exports.list(subsystem.index), &namespaces.candidates);
             listed.push(namespaces);
-            hosts.push((Arc::clone(subsystem), AllowedHosts::from(&subsystem_config.hosts)));
+        }
+        for subsystem in &subsystems.gone {
+            difference.add(subsystem, exports.list(subsystem.index), &[]);
         }
         let Difference { removed, wanted } = difference;
-        self.refuse_written(&removed, &wanted)?;
+        refuse_written(&removed, &wanted)?;
         let gone: BTreeSet<_> = removed.iter().map(|one| one.namespace.index).collect();
         let stay = exports.namespaces().filter(|one| !gone.contains(&one.index));
         let mut files = Files::of(stay, self.cache_room());
@@ -163,117 +213,202 @@ impl Registry {
         let mut ready = Vec::with_capacity(wanted.len());
         for WantedNamespace { subsystem, candidate, replaces } in wanted {
             files.add(&candidate.namespace)?;
-            let index = index(slots.next().unwrap_or(usize::MAX), next_serial)?;
+            let index = index(slots.next().unwrap_or(usize::MAX), serials.namespace)?;
             let Some(namespace) = candidate.open(index, self.cache_room())? else { continue };
-            next_serial = next_serial.wrapping_add(1);
-            let placed = PlacedNamespace { subsystem: subsystem.place, namespace };
-            ready.push(ReadyNamespace { placed, replaces });
+            serials.namespace = serials.namespace.wrapping_add(1);
+            let owned = OwnedNamespace { subsystem, namespace };
+            ready.push(ReadyNamespace { owned, replaces });
         }
         self.protect_as_before(&ready)?;
-        let mut changes = self.namespace_changes(&removed, &ready);
-        for (subsystem, wanted) in &hosts {
-            let of_subsystem =
-                |change| ExportChange { nqn: subsystem.nqn, kind: ExportChangeKind::Host(change) };
-            changes.extend(subsystem.hosts().changes_to(wanted).into_iter().map(of_subsystem));
+        let mut changes = subsystems.changes();
+        let stays = |one: &&OwnedNamespace| {
+            !subsystems.gone.iter().any(|gone| Arc::ptr_eq(gone, &one.subsystem))
+        };
+        changes.extend(namespace_changes(removed.iter().filter(stays), &ready));
+        let added = ready.into_iter().map(|one| one.owned).collect();
+        Ok(ReloadPlan { changes, removed, added, subsystems, listed, serials })
+    }
+
+    fn plan_subsystems(
+        &self,
+        config: &Config,
+        serials: &mut NextSerials,
+    ) -> Result<SubsystemPlan, ReloadError> {
+        let mut all = self.subsystems();
+        let mut gone = all.clone();
+        let mut wanted = Vec::with_capacity(config.subsystems.len());
+        for subsystem_config in &config.subsystems {
+            let hosts = AllowedHosts::from(&subsystem_config.hosts);
+            let found = gone.iter().position(|other| other.nqn == subsystem_config.nqn);
+            let subsystem = match found.map(|at| gone.remove(at)) {
+                Some(subsystem) => {
+                    if let Some(key) = subsystem.difference(subsystem_config) {
+                        let nqn = subsystem.nqn.to_string();
+                        return Err(ReloadError::OfSubsystem { nqn, key });
+                    }
+                    subsystem
+                }
+                None => {
+                    let index = free_index(&all, serials);
+                    let new = Subsystem::new(subsystem_config, index, true, self.publication());
+                    all.push(Arc::new(new));
+                    Arc::clone(&all[all.len() - 1])
+                }
+            };
+            wanted.push(WantedSubsystem { subsystem, is_new: found.is_none(), hosts });
         }
-        let added = ready.into_iter().map(|one| one.placed).collect();
-        Ok(ReloadPlan { changes, removed, added, hosts, listed, next_serial })
+        if wanted.len() > MAX_SUBSYSTEMS.max(self.lock_subsystems().len()) {
+            return Err(ReloadError::TooManySubsystems);
+        }
+        let of_port = |(port, config): (&Arc<Port>, &PortConfig)| {
+            let serves = |one: &&WantedSubsystem| config.serves(&one.subsystem.nqn);
+            let served = wanted.iter().filter(serves).map(|one| Arc::clone(&one.subsystem));
+            (Arc::clone(port), served.collect())
+        };
+        // The reloader found the same ports in both.
+        let ports = self.ports().iter().zip(&config.ports).map(of_port).collect();
+        Ok(SubsystemPlan { wanted, gone, ports })
     }
 
     /// Publishes what was opened. The caller keeps others from changing the exports since.
-    fn apply(&self, plan: ReloadPlan, next_serial: &mut u32) -> Result<Reloaded, ReloadError> {
-        let ReloadPlan { changes, removed, added, hosts, mut listed, .. } = plan;
+    fn apply(&self, plan: ReloadPlan, serials: &mut NextSerials) -> Result<Reloaded, ReloadError> {
+        let ReloadPlan { changes, removed, added, subsystems, mut listed, serials: next } = plan;
         for namespaces in &mut listed {
             namespaces.keep(OpenPurpose::Serve).map_err(ExportError::from)?;
         }
-        *next_serial = plan.next_serial;
-        for (subsystem, wanted) in hosts {
-            subsystem.set_hosts(wanted);
+        *serials = next;
+        let SubsystemPlan { wanted, gone, ports } = subsystems;
+        for one in &wanted {
+            one.subsystem.set_hosts(one.hosts.clone());
         }
-        if removed.is_empty() && added.is_empty() {
-            return Ok(Reloaded { changes, ..Reloaded::default() });
+        // Whoever connects from now on finds all of it, or nothing of what is gone.
+        for (port, served) in &ports {
+            port.retain(|subsystem| served.iter().any(|one| Arc::ptr_eq(one, subsystem)));
         }
+        *self.lock_subsystems() = wanted.iter().map(|one| Arc::clone(&one.subsystem)).collect();
         let settled = self.publication().settled();
-        let next = self.publication().exports().changed(settled, &removed, &added);
-        let generation = next.generation();
-        self.publication().publish(next);
-        let change = |PlacedNamespace { subsystem, namespace }| NamespaceChange {
-            generation,
-            subsystem: Arc::clone(&self.subsystems()[subsystem]),
-            namespace,
-        };
-        let removed = removed.into_iter().map(change).collect();
-        let added = added.into_iter().map(change).collect();
-        Ok(Reloaded { changes, removed, added })
-    }
-
-    /// An error if a file would have to be opened again while hosts may write it.
-    fn refuse_written(
-        &self,
-        removed: &[PlacedNamespace],
-        wanted: &[WantedNamespace],
-    ) -> Result<(), ReloadError> {
-        let key = |one: &'_ PlacedNamespace| Some((one.namespace.file_key?, one.clone()));
-        let held: BTreeMap<FileKey, PlacedNamespace> = removed.iter().filter_map(key).collect();
-        for NamespaceConfig { name, origin, medium, writable, .. } in
-            wanted.iter().map(|one| &one.candidate.namespace)
-        {
-            let found = medium.path().and_then(FileKey::of_path).and_then(|key| held.get(&key));
-            let Some(PlacedNamespace { subsystem, namespace }) = found else { continue };
-            if *writable || namespace.writable {
-                return Err(ReloadError::Written {
-                    name: name.clone(),
-                    origin: origin.to_string(),
-                    nqn: self.subsystems()[*subsystem].nqn.to_string(),
-                    nsid: namespace.nsid,
-                });
+        let generation = match removed.is_empty() && added.is_empty() {
+            true => None,
+            false => {
+                let next = self.publication().exports().changed(settled, &removed, &added);
+                let generation = next.generation();
+                self.publication().publish(next);
+                Some(generation)
             }
+        };
+        for (port, served) in &ports {
+            served.iter().for_each(|subsystem| _ = port.add(subsystem));
         }
-        Ok(())
+        for subsystem in &gone {
+            self.tallies().iter().for_each(|tally| tally.close(subsystem.index));
+        }
+        let change = |OwnedNamespace { subsystem, namespace }| {
+            let generation = generation?;
+            Some(NamespaceChange { generation, subsystem, namespace })
+        };
+        let removed = removed.into_iter().filter_map(change).collect();
+        let added = added.into_iter().filter_map(change).collect();
+        Ok(Reloaded { changes, removed, added })
     }
 
     /// Applies the write protections of earlier runs.
     fn protect_as_before(&self, added: &[ReadyNamespace]) -> Result<(), ExportError> {
-        let mut files: BTreeMap<usize, ProtectionFile> = BTreeMap::new();
-        for PlacedNamespace { subsystem, namespace } in added.iter().map(|one| &one.placed) {
+        let mut files: BTreeMap<SubsystemIndex, ProtectionFile> = BTreeMap::new();
+        for OwnedNamespace { subsystem, namespace } in added.iter().map(|one| &one.owned) {
             if !namespace.writable {
                 continue;
             }
-            if !files.contains_key(subsystem) {
-                let nqn = &self.subsystems()[*subsystem].nqn;
-                files.insert(*subsystem, ProtectionFile::open(&self.state_dir, nqn)?);
-            }
-            if files[subsystem].contains(namespace.uuid()) {
+            let file = match files.entry(subsystem.index) {
+                Entry::Occupied(entry) => entry.into_mut(),
+                Entry::Vacant(entry) => {
+                    entry.insert(ProtectionFile::open(&self.state_dir, &subsystem.nqn)?)
+                }
+            };
+            if file.contains(namespace.uuid()) {
                 namespace.protect(true);
             }
         }
         Ok(())
     }
+}
 
-    fn namespace_changes(
-        &self,
-        removed: &[PlacedNamespace],
-        added: &[ReadyNamespace],
-    ) -> Vec<ExportChange> {
-        let place = |one: &PlacedNamespace| (one.subsystem, one.namespace.nsid);
-        let taken: BTreeSet<_> = added.iter().map(|one| place(&one.placed)).collect();
-        let nqn = |one: &PlacedNamespace| self.subsystems()[one.subsystem].nqn;
-        let removal = |one: &PlacedNamespace| {
-            let (nsid, name) = (one.namespace.nsid, one.namespace.name().to_owned());
-            ExportChange { nqn: nqn(one), kind: ExportChangeKind::Removed { nsid, name } }
+/// An error if a file would have to be opened again while hosts may write it.
+fn refuse_written(
+    removed: &[OwnedNamespace],
+    wanted: &[WantedNamespace],
+) -> Result<(), ReloadError> {
+    let key = |one: &'_ OwnedNamespace| Some((one.namespace.file_key?, one.clone()));
+    let held: BTreeMap<FileKey, OwnedNamespace> = removed.iter().filter_map(key).collect();
+    for NamespaceConfig { name, origin, medium, writable, .. } in
+        wanted.iter().map(|one| &one.candidate.namespace)
+    {
+        let found = medium.path().and_then(FileKey::of_path).and_then(|key| held.get(&key));
+        let Some(OwnedNamespace { subsystem, namespace }) = found else { continue };
+        if *writable || namespace.writable {
+            return Err(ReloadError::Written {
+                name: name.clone(),
+                origin: origin.to_string(),
+                nqn: subsystem.nqn.to_string(),
+                nsid: namespace.nsid,
+            });
+        }
+    }
+    Ok(())
+}
+
+fn namespace_changes<'a>(
+    removed: impl Iterator<Item = &'a OwnedNamespace>,
+    added: &[ReadyNamespace],
+) -> Vec<ExportChange> {
+    let place = |one: &OwnedNamespace| (one.subsystem.index, one.namespace.nsid);
+    let taken: BTreeSet<_> = added.iter().map(|one| place(&one.owned)).collect();
+    let removal = |one: &OwnedNamespace| {
+        let (nsid, name) = (one.namespace.nsid, one.namespace.name().to_owned());
+        ExportChange { nqn: one.subsystem.nqn, kind: ExportChangeKind::Removed { nsid, name } }
+    };
+    let addition = |ReadyNamespace { owned, replaces }: &ReadyNamespace| {
+        let namespace = &owned.namespace;
+        let (nsid, name) = (namespace.nsid, namespace.name().to_owned());
+        let size_bytes = namespace.exact_bytes;
+        let kind = match *replaces {
+            Some(why) => ExportChangeKind::Replaced { nsid, name, size_bytes, why },
+            None => ExportChangeKind::Added { nsid, name, size_bytes },
         };
-        let addition = |ReadyNamespace { placed, replaces }: &ReadyNamespace| {
-            let namespace = &placed.namespace;
-            let (nsid, name) = (namespace.nsid, namespace.name().to_owned());
-            let size_bytes = namespace.exact_bytes;
-            let kind = match *replaces {
-                Some(why) => ExportChangeKind::Replaced { nsid, name, size_bytes, why },
-                None => ExportChangeKind::Added { nsid, name, size_bytes },
-            };
-            ExportChange { nqn: nqn(placed), kind }
-        };
-        let only_removed = removed.iter().filter(|one| !taken.contains(&place(one)));
-        only_removed.map(removal).chain(added.iter().map(addition)).collect()
+        ExportChange { nqn: owned.subsystem.nqn, kind }
+    };
+    let only_removed = removed.filter(|one| !taken.contains(&place(one)));
+    only_removed.map(removal).chain(added.iter().map(addition)).collect()
+}
+
+impl SubsystemPlan {
+    /// What changes, of subsystems, their addresses and their hosts.
+    fn changes(&self) -> Vec<ExportChange> {
+        let gone = self.gone.iter();
+        let mut changes: Vec<_> = gone
+            .map(|one| ExportChange { nqn: one.nqn, kind: ExportChangeKind::SubsystemRemoved })
+            .collect();
+        for WantedSubsystem { subsystem, is_new, hosts } in &self.wanted {
+            let change = |kind| ExportChange { nqn: subsystem.nqn, kind };
+            if *is_new {
+                changes.push(change(ExportChangeKind::SubsystemAdded));
+            } else {
+                let hosts = subsystem.hosts().changes_to(hosts);
+                changes.extend(hosts.into_iter().map(ExportChangeKind::Host).map(change));
+            }
+            for (port, served) in &self.ports {
+                let wanted = served.iter().any(|one| Arc::ptr_eq(one, subsystem));
+                match (port.serves(subsystem), wanted) {
+                    (false, true) => {
+                        changes.push(change(ExportChangeKind::ListenerAdded(port.address())));
+                    }
+                    (true, false) => {
+                        changes.push(change(ExportChangeKind::ListenerRemoved(port.address())));
+                    }
+                    (true, true) | (false, false) => {}
+                }
+            }
+        }
+        changes
     }
 }
 
@@ -300,11 +435,11 @@ impl Difference {
                 replaces: replaces.flatten(),
             });
         }
-        let placed = |namespace: &Arc<Namespace>| PlacedNamespace {
-            subsystem: subsystem.place,
+        let owned = |namespace: &Arc<Namespace>| OwnedNamespace {
+            subsystem: Arc::clone(subsystem),
             namespace: Arc::clone(namespace),
         };
-        self.removed.extend(old.into_values().map(placed));
+        self.removed.extend(old.into_values().map(owned));
     }
 }
 

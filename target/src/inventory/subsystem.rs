@@ -11,6 +11,15 @@ use crate::inventory::namespace::Namespace;
 use crate::limits::NSID_LAST;
 use crate::metrics::error_counts::ErrorCounts;
 
+/// Names a subsystem in this process. No other one ever has the same.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub(crate) struct SubsystemIndex {
+    /// Its place in tables, which others had before and will have after it.
+    pub(crate) slot: u32,
+    /// How many subsystems there were before it.
+    pub(crate) serial: u32,
+}
+
 /// A subsystem. Its namespaces are those of the latest generation of exports.
 #[derive(Debug)]
 pub(crate) struct Subsystem {
@@ -26,20 +35,22 @@ pub(crate) struct Subsystem {
     pub(crate) identity: SubsystemIdentity,
     /// For the control path only.
     hosts: Mutex<AllowedHosts>,
-    /// Its place among the subsystems of the target.
-    pub(crate) place: usize,
+    /// Its index in this process.
+    pub(crate) index: SubsystemIndex,
     /// Whether namespaces can be added while it lives.
     pub(crate) managed: bool,
+    /// The highest NSID that a namespace may have.
+    pub(crate) nsid_last: u32,
     publication: Arc<Publication>,
     /// Commands of its controllers that failed.
     pub(crate) errors: Arc<ErrorCounts>,
 }
 
 impl Subsystem {
-    /// The subsystem at a place, whose namespaces are published there.
+    /// A subsystem whose namespaces are published under its index.
     pub(crate) fn new(
         config: &SubsystemConfig,
-        place: usize,
+        index: SubsystemIndex,
         managed: bool,
         publication: &Arc<Publication>,
     ) -> Self {
@@ -51,11 +62,23 @@ impl Subsystem {
             deallocate: config.deallocate,
             identity: config.identity,
             hosts: Mutex::new((&config.hosts).into()),
-            place,
+            index,
             managed,
+            nsid_last: NSID_LAST,
             publication: Arc::clone(publication),
             errors: Arc::default(),
         }
+    }
+
+    /// The key that a configuration has another value of, among those that can not change.
+    pub(crate) fn difference(&self, config: &SubsystemConfig) -> Option<&'static str> {
+        let keys = [
+            ("serial", self.serial == AsciiField::new(&config.serial).unwrap_or_default()),
+            ("model", self.model == AsciiField::new(&config.model).unwrap_or_default()),
+            ("deallocate", self.deallocate == config.deallocate),
+            ("dataset_id", self.identity == config.identity),
+        ];
+        keys.iter().find(|(_, same)| !same).map(|(key, _)| *key)
     }
 
     /// Whether a host may connect.
@@ -87,7 +110,7 @@ impl Subsystem {
 
     /// All namespaces, by NSID. For the control path, as are the next ones: they take a lock.
     pub(crate) fn namespaces(&self) -> Arc<ExportedList> {
-        Arc::clone(self.publication.exports().list(self.place))
+        Arc::clone(self.publication.exports().list(self.index))
     }
 
     /// The namespace with an id.
@@ -98,6 +121,6 @@ impl Subsystem {
     /// The highest NSID that a namespace of it may have while a host is connected, or 0.
     pub(crate) fn most_nsid(&self) -> u32 {
         let highest = self.namespaces().highest_nsid();
-        if self.managed { highest.max(NSID_LAST) } else { highest }
+        if self.managed { highest.max(self.nsid_last) } else { highest }
     }
 }

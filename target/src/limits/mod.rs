@@ -43,6 +43,9 @@ pub(crate) const NSID_LAST: u32 = 65_536;
 /// Namespaces in one process. Each is an open file; the limit of descriptors is usually reached
 /// first. Not measured.
 pub(crate) const MAX_NAMESPACES: usize = 65_536;
+/// Subsystems to which more can be added while the target runs. Doubled, a client of the management
+/// socket may make the target hold twice as many; not measured.
+pub(crate) const MAX_SUBSYSTEMS: usize = 4096;
 /// Hosts that a subsystem may allow by name while it runs. Doubled, a client of the management
 /// socket may make the target hold twice as much; not measured.
 pub(crate) const MAX_ALLOWED_HOSTS: usize = 4096;

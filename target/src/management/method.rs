@@ -12,15 +12,16 @@ use super::bdev::{Bdev, Bdevs, FileParams};
 use super::iostat::describe_io;
 use super::reload::describe_reload;
 use super::rpc::RpcError;
+use super::subsystem::{CreateParams, ListenerParams, describe_address};
 use crate::controller::{Associations, Controller};
 use crate::driver::clock::Clock;
+use crate::inventory::Registry;
 use crate::inventory::allowed_host::{AllowedHosts, HostsChange};
 use crate::inventory::change::{ChangeError, Closed};
 use crate::inventory::export::{ExportError, OpenPurpose};
 use crate::inventory::namespace::Namespace;
 use crate::inventory::port::Port;
 use crate::inventory::subsystem::Subsystem;
-use crate::limits::NSID_LAST;
 use crate::reloader::Reloader;
 
 /// What the methods work on.
@@ -44,7 +45,7 @@ const URING: &str = "URING bdev";
 const NULL: &str = "Null disk";
 const MALLOC: &str = "Malloc disk";
 
-const METHODS: [(&str, Method); 19] = [
+const METHODS: [(&str, Method); 24] = [
     ("bdev_aio_create", |of, params| of.create_file(params, AIO)),
     ("bdev_aio_delete", |of, params| of.delete_bdev(params, AIO)),
     ("bdev_get_bdevs", Methods::get_bdevs),
@@ -56,12 +57,17 @@ const METHODS: [(&str, Method); 19] = [
     ("bdev_uring_create", |of, params| of.create_file(params, URING)),
     ("bdev_uring_delete", |of, params| of.delete_bdev(params, URING)),
     ("feedrail_reload_config", Methods::reload_config),
+    ("nvmf_create_subsystem", Methods::create_subsystem),
+    ("nvmf_delete_subsystem", Methods::delete_subsystem),
     ("nvmf_get_subsystems", Methods::get_subsystems),
     ("nvmf_subsystem_add_host", |of, params| of.change_host(params, HostsChange::Add)),
+    ("nvmf_subsystem_add_listener", Methods::add_listener),
     ("nvmf_subsystem_add_ns", Methods::add_namespace),
     ("nvmf_subsystem_allow_any_host", Methods::allow_any_host),
     ("nvmf_subsystem_get_controllers", Methods::get_controllers),
+    ("nvmf_subsystem_get_listeners", Methods::get_listeners),
     ("nvmf_subsystem_remove_host", |of, params| of.change_host(params, HostsChange::Remove)),
+    ("nvmf_subsystem_remove_listener", Methods::remove_listener),
     ("nvmf_subsystem_remove_ns", Methods::remove_namespace),
     ("rpc_get_methods", |_, params| get_methods(params)),
 ];
@@ -225,32 +231,67 @@ impl Methods {
 
     fn describe(&self, subsystem: &Arc<Subsystem>) -> Value {
         let registry = self.associations.registry();
-        let serves = |port: &&Arc<Port>| port.subsystem(&subsystem.nqn).is_some();
-        let address = |port: &Arc<Port>| {
-            let address = port.address();
-            json!({
-                "trtype": "RDMA",
-                "adrfam": if address.is_ipv4() { "IPv4" } else { "IPv6" },
-                "traddr": address.ip().to_string(),
-                "trsvcid": address.port().to_string(),
-            })
-        };
+        let addresses = ports_of(registry, subsystem).map(|port| describe_address(port));
         let host = |nqn: &Nqn| json!({ "nqn": nqn.as_str() });
         let AllowedHosts { any, listed } = subsystem.hosts();
         let limits = registry.limits();
         json!({
             "nqn": subsystem.nqn.as_str(),
             "subtype": "NVMe",
-            "listen_addresses": registry.ports().iter().filter(serves).map(address).collect::<Value>(),
+            "listen_addresses": addresses.collect::<Value>(),
             "allow_any_host": any,
             "hosts": listed.iter().map(host).collect::<Value>(),
             "serial_number": subsystem.serial.to_string(),
             "model_number": subsystem.model.to_string(),
-            "max_namespaces": NSID_LAST,
+            "max_namespaces": subsystem.nsid_last,
             "min_cntlid": limits.cntlids.first,
             "max_cntlid": limits.cntlids.last,
             "namespaces": subsystem.namespaces().iter().map(describe_namespace).collect::<Value>(),
         })
+    }
+
+    fn create_subsystem(&self, params: Params) -> Result<Value, RpcError> {
+        let params: CreateParams = read(params)?;
+        let registry = self.associations.registry();
+        let new = params.subsystem(registry.limits().cntlids)?;
+        registry.add_subsystem(&new).map_err(refusal)?;
+        Ok(true.into())
+    }
+
+    fn delete_subsystem(&self, params: Params) -> Result<Value, RpcError> {
+        let SubsystemName { nqn } = read(params)?;
+        let warnings = self.associations.remove_subsystem(&parse_nqn(&nqn)?).map_err(refusal)?;
+        match warnings.is_empty() {
+            true => Ok(true.into()),
+            false => {
+                let warnings = warnings.join(", ");
+                Err(RpcError::internal(format_args!("the subsystem is removed, but {warnings}")))
+            }
+        }
+    }
+
+    fn add_listener(&self, params: Params) -> Result<Value, RpcError> {
+        let params: ListenerParams = read(params)?;
+        let (nqn, address) = (parse_nqn(&params.nqn)?, params.address()?);
+        self.associations.add_listener(&nqn, address).map_err(refusal)?;
+        Ok(true.into())
+    }
+
+    fn remove_listener(&self, params: Params) -> Result<Value, RpcError> {
+        let params: ListenerParams = read(params)?;
+        let (nqn, address) = (parse_nqn(&params.nqn)?, params.address()?);
+        self.associations.remove_listener(&nqn, address).map_err(refusal)?;
+        Ok(true.into())
+    }
+
+    fn get_listeners(&self, params: Params) -> Result<Value, RpcError> {
+        let SubsystemName { nqn } = read(params)?;
+        let nqn = parse_nqn(&nqn)?;
+        let registry = self.associations.registry();
+        let no_subsystem = || RpcError::invalid_params(ChangeError::no_subsystem(&nqn));
+        let subsystem = registry.subsystem(&nqn).ok_or_else(no_subsystem)?;
+        let listener = |port: &Arc<Port>| json!({ "address": describe_address(port) });
+        Ok(ports_of(registry, &subsystem).map(listener).collect())
     }
 
     fn change_host(
@@ -279,7 +320,7 @@ impl Methods {
         let no_subsystem = || RpcError::invalid_params(ChangeError::no_subsystem(&nqn));
         let subsystem = subsystem.ok_or_else(no_subsystem)?;
         let mut controllers = self.associations.controllers();
-        controllers.retain(|one| one.subsystem().is_some_and(|of| Arc::ptr_eq(of, subsystem)));
+        controllers.retain(|one| one.subsystem().is_some_and(|of| Arc::ptr_eq(of, &subsystem)));
         let describe = |controller: &Arc<Controller>| {
             json!({
                 "cntlid": controller.cntlid.0,
@@ -359,6 +400,14 @@ fn refusal(error: ChangeError) -> RpcError {
         | ChangeError::Protection(_) => RpcError::internal(error),
         _ => RpcError::invalid_params(error),
     }
+}
+
+/// The ports that serve a subsystem.
+fn ports_of<'a>(
+    registry: &'a Registry,
+    subsystem: &Arc<Subsystem>,
+) -> impl Iterator<Item = &'a Arc<Port>> {
+    registry.ports().iter().filter(move |port| port.serves(subsystem))
 }
 
 /// The name of a namespace's medium: its own, if it was given none.

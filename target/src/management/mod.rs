@@ -11,6 +11,7 @@ mod method;
 mod reload;
 mod rpc;
 mod socket;
+mod subsystem;
 
 use std::io::{self, Read as _, Write as _};
 use std::os::unix::net::UnixStream;

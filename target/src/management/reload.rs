@@ -32,6 +32,14 @@ fn describe_change(change: &ExportChange) -> Value {
         ExportChangeKind::Host(HostsChange::Remove(host)) => {
             json!({ "change": "remove_host", "host": host.as_str() })
         }
+        ExportChangeKind::SubsystemAdded => json!({ "change": "add_subsystem" }),
+        ExportChangeKind::SubsystemRemoved => json!({ "change": "remove_subsystem" }),
+        ExportChangeKind::ListenerAdded(address) => {
+            json!({ "change": "add_listener", "address": address.to_string() })
+        }
+        ExportChangeKind::ListenerRemoved(address) => {
+            json!({ "change": "remove_listener", "address": address.to_string() })
+        }
         ExportChangeKind::Host(HostsChange::AllowAny(any)) => {
             json!({ "change": "allow_any_host", "allow_any_host": any })
         }

@@ -1,45 +1,63 @@
 //! The I/O counters of each core.
 
+use std::collections::BTreeMap;
 use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use crossbeam::utils::CachePadded;
 use serde::Serialize;
 
-/// The I/O commands of one core, by subsystem. Only that core writes; others read whenever they
-/// like.
-#[derive(Debug)]
-pub struct Tally(Box<[CachePadded<IoCounters>]>);
+use crate::inventory::subsystem::SubsystemIndex;
 
-/// Whose commands are counted: those of a subsystem, by its place in the registry, or those of
-/// none.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) struct TallyIndex(usize);
+/// Counters of one core, for the commands of one subsystem or of none. Only that core writes.
+pub(crate) type CoreIoCounters = Arc<CachePadded<IoCounters>>;
 
-impl TallyIndex {
-    /// The discovery subsystem, and queues that are not connected.
-    pub(crate) const NONE: Self = Self(0);
+/// The I/O commands of one core, by subsystem.
+#[derive(Debug, Default)]
+pub struct Tally {
+    /// Those of the discovery subsystem, and of queues that are not connected.
+    pub(crate) unconnected: CoreIoCounters,
+    subsystems: Mutex<SubsystemTallies>,
+}
 
-    /// A subsystem, by its place in the registry.
-    pub(crate) fn of_subsystem(place: usize) -> Self {
-        Self(place + 1)
-    }
+#[derive(Debug, Default)]
+struct SubsystemTallies {
+    open: BTreeMap<SubsystemIndex, CoreIoCounters>,
+    /// Those of subsystems that are gone.
+    closed: IoStats,
 }
 
 impl Tally {
-    /// Counters for `subsystems` subsystems.
-    pub(crate) fn new(subsystems: usize) -> Self {
-        Self((0..=subsystems).map(|_| CachePadded::default()).collect())
+    /// The counters of a subsystem, for a connection on this core.
+    pub(crate) fn open(&self, subsystem: SubsystemIndex) -> CoreIoCounters {
+        Arc::clone(self.subsystems().open.entry(subsystem).or_default())
     }
 
-    pub(crate) fn of(&self, account: TallyIndex) -> &IoCounters {
-        &self.0[account.0]
+    /// What was counted for a subsystem.
+    pub(crate) fn of(&self, subsystem: SubsystemIndex) -> IoStats {
+        let subsystems = self.subsystems();
+        subsystems.open.get(&subsystem).map(|counters| counters.snapshot()).unwrap_or_default()
+    }
+
+    /// A subsystem is gone: from now on its commands are in the sum only.
+    pub(crate) fn close(&self, subsystem: SubsystemIndex) {
+        let mut subsystems = self.subsystems();
+        if let Some(counters) = subsystems.open.remove(&subsystem) {
+            subsystems.closed += counters.snapshot();
+        }
     }
 
     /// The sum over all subsystems.
     pub(crate) fn all(&self) -> IoStats {
-        let mut sum = IoStats::default();
-        self.0.iter().for_each(|counters| sum += counters.snapshot());
+        let subsystems = self.subsystems();
+        let mut sum = subsystems.closed;
+        sum += self.unconnected.snapshot();
+        subsystems.open.values().for_each(|counters| sum += counters.snapshot());
         sum
+    }
+
+    fn subsystems(&self) -> MutexGuard<'_, SubsystemTallies> {
+        self.subsystems.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 
@@ -126,5 +144,23 @@ shared_counters! {
         buffered_read_bytes,
         /// Bytes of files that io_uring read past the page cache.
         direct_read_bytes,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_subsystem_that_is_gone_stays_in_the_sum() {
+        let tally = Tally::default();
+        let [one, other] = [0, 1].map(|serial| SubsystemIndex { slot: 0, serial });
+        tally.open(one).reads.add(2);
+        tally.open(one).reads.add(3);
+        tally.open(other).reads.add(7);
+        tally.unconnected.failed.add(1);
+        assert_eq!((tally.of(one).reads, tally.of(other).reads, tally.all().reads), (5, 7, 12));
+        tally.close(one);
+        assert_eq!((tally.of(one).reads, tally.all().reads, tally.all().failed), (0, 12, 1));
     }
 }

@@ -16,8 +16,9 @@ use crate::limits::ADMIN_QUEUE_ENTRIES;
 
 /// The whole page, for the host and the port of this controller.
 pub(super) fn page(controller: &Controller) -> Vec<u8> {
-    let visible = controller.port.visible_to(controller.host);
-    let entries: Vec<_> = visible.map(|subsystem| entry(&controller.port, subsystem)).collect();
+    let visible = controller.port.visible_to(&controller.host);
+    let entries: Vec<_> =
+        visible.iter().map(|subsystem| entry(&controller.port, subsystem)).collect();
     let header = DiscoveryHeader::new(generation(&entries), entries.len() as u64);
     [header.as_bytes(), entries.as_bytes()].concat()
 }

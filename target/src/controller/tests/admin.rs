@@ -20,6 +20,8 @@ use nvme_proto::{
 
 use super::*;
 use crate::backend::BackendError;
+use crate::inventory::allowed_host::HostsChange;
+use crate::inventory::subsystem_change::NewSubsystem;
 
 fn identify(line: &mut Line, identify: Identify) -> Result<[u8; 4096], Status> {
     let mut data = [0xEE; 4096];
@@ -576,7 +578,9 @@ fn smart_counts_what_hosts_did_and_survives_them() {
         let (_, work) = io.io(read.to_sqe()).expect("legal");
         assert_eq!(io.queue.finish_io(Cid(1), &work, Ok(())), CommandOutcome::SUCCESS);
     }
-    let [first, second] = &associations.registry().subsystems() else { panic!("there are two") };
+    let [first, second] = &associations.registry().subsystems()[..] else {
+        panic!("there are two")
+    };
     assert_eq!(
         (
             associations.registry().io_stats_of(first).reads,
@@ -718,6 +722,47 @@ fn a_discovery_controller_supports_only_discovery() {
     let notices = Feature::AsyncEventConfig(AsyncEventConfig::new().with_discovery_log(true));
     assert!(set(&mut line, 0, notices).status().is_success());
     assert!(line.control(AdminCommand::AsyncEventRequest.to_sqe(), &mut []).is_none());
+}
+
+#[test]
+fn hosts_hear_of_subsystems_that_come_and_go() {
+    let managed = CONFIG.replacen("[[port]]", "management = \"/socket\"\n[[port]]", 1);
+    let associations = associations_of(&managed);
+    let address = "127.0.0.1:4421".parse().expect("an address");
+    associations.registry().ports()[0].set_address(address);
+    let mut line = discovery(&associations, "stranger");
+    let wants = Feature::AsyncEventConfig(AsyncEventConfig::new().with_discovery_log(true));
+    assert!(set(&mut line, 0, wants).status().is_success());
+    let new = NewSubsystem {
+        nqn: Nqn::new("nqn.2026-01.io.feedrail:new").expect("valid"),
+        serial: None,
+        model: None,
+        allow_any_host: true,
+        nsid_last: None,
+    };
+    // Of the header: the generation counter and the number of records.
+    let header = |line: &mut Line| {
+        let page = log(line, GetLogPage::new(LogId::DISCOVERY, 1024)).expect("offered");
+        let header = DiscoveryHeader::ref_from_bytes(&page).expect("its size");
+        (header.genctr.get(), header.numrec.get())
+    };
+    let before = header(&mut line);
+    associations.registry().add_subsystem(&new).expect("a new name");
+    assert_eq!(header(&mut line), before, "it is served nowhere");
+    let changes: [&dyn Fn(); 4] = [
+        &|| associations.add_listener(&new.nqn, address).expect("it was not served"),
+        &|| associations.change_hosts(&new.nqn, HostsChange::AllowAny(false)).expect("a change"),
+        &|| associations.change_hosts(&new.nqn, HostsChange::AllowAny(true)).expect("a change"),
+        &|| assert!(associations.remove_subsystem(&new.nqn).expect("it is there").is_empty()),
+    ];
+    for (change, is_listed) in changes.iter().zip([true, false, true, false]) {
+        assert!(line.control(AdminCommand::AsyncEventRequest.to_sqe(), &mut []).is_none());
+        change();
+        assert_eq!(line.events().len(), 1);
+        let (generation, records) = header(&mut line);
+        assert_eq!(records, before.1 + u64::from(is_listed));
+        assert_eq!(generation != before.0, is_listed);
+    }
 }
 
 #[test]

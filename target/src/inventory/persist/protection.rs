@@ -4,7 +4,8 @@
 //! One small JSON file for each subsystem, replaced atomically. A thread writes them: a disk may
 //! take its time.
 
-use std::collections::BTreeSet;
+use std::collections::btree_map::Entry;
+use std::collections::{BTreeMap, BTreeSet};
 use std::io;
 use std::path::{Path, PathBuf};
 use std::sync::mpsc;
@@ -108,20 +109,31 @@ impl KeptState for KeptProtection {
 pub(crate) struct Keeper(mpsc::Sender<ProtectionChange>);
 
 struct ProtectionChange {
-    /// The index of its subsystem.
-    subsystem: usize,
+    subsystem: Nqn,
     namespace: Uuid,
     protected: bool,
     done: Box<dyn FnOnce(Result<(), ProtectionError>) + Send>,
 }
 
 impl Keeper {
-    /// For the files of all subsystems, in order.
-    pub(crate) fn start(mut files: Vec<ProtectionFile>) -> Result<Self, ProtectionError> {
+    /// With the files of the first subsystems; those of later ones are in the same folder.
+    pub(crate) fn start(
+        state_dir: &Path,
+        files: Vec<ProtectionFile>,
+    ) -> Result<Self, ProtectionError> {
         let (sender, changes) = mpsc::channel::<ProtectionChange>();
+        let state_dir = state_dir.to_owned();
+        let mut known: BTreeMap<String, ProtectionFile> =
+            files.into_iter().map(|file| (file.content.nqn.clone(), file)).collect();
         let run = move || {
             for ProtectionChange { subsystem, namespace, protected, done } in changes {
-                done(files[subsystem].set(namespace, protected));
+                let file = match known.entry(subsystem.to_string()) {
+                    Entry::Occupied(entry) => Ok(entry.into_mut()),
+                    Entry::Vacant(entry) => {
+                        ProtectionFile::open(&state_dir, &subsystem).map(|file| entry.insert(file))
+                    }
+                };
+                done(file.and_then(|file| file.set(namespace, protected)));
             }
         };
         let builder = std::thread::Builder::new().name("feedrail-state".into());
@@ -132,7 +144,7 @@ impl Keeper {
     /// Writes a change, and then calls `done` on another thread.
     pub(crate) fn keep(
         &self,
-        subsystem: usize,
+        subsystem: Nqn,
         namespace: Uuid,
         protected: bool,
         done: impl FnOnce(Result<(), ProtectionError>) + Send + 'static,

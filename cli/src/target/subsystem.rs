@@ -1,0 +1,165 @@
+//! `feedrail target add-subsystem` and its like: subsystems, and the addresses that they are served
+//! at.
+
+use std::net::{IpAddr, SocketAddr};
+
+use anyhow::Result;
+use clap::Args;
+use nvme_proto::Nqn;
+use serde_json::{Map, Value, json};
+
+use super::{RpcClient, SocketArgs};
+
+/// The port number of an address without one (NVMe-oF, RDMA Transport).
+const DEFAULT_PORT: u16 = 4420;
+
+/// Adds a subsystem without namespaces
+///
+/// Hosts find it at the addresses of --listen, and those that are added later.
+#[derive(Args, Debug)]
+pub(super) struct AddSubsystem {
+    /// Name of the subsystem
+    subnqn: Nqn,
+    /// Address to serve it at, IP or IP:PORT (default port 4420), of those that the target listens
+    /// on; may be given several times
+    #[arg(long, value_name = "ADDRESS", value_parser = parse_address)]
+    listen: Vec<SocketAddr>,
+    /// Any host may use it
+    #[arg(long)]
+    allow_any_host: bool,
+    /// Serial number, up to 20 characters; follows from the machine and the name when left out
+    #[arg(long)]
+    serial: Option<String>,
+    /// Model number, up to 40 characters
+    #[arg(long)]
+    model: Option<String>,
+    #[command(flatten)]
+    socket: SocketArgs,
+}
+
+/// Removes a subsystem with all its namespaces
+///
+/// The connections of its hosts end. What was written is on the media when this succeeds.
+#[derive(Args, Debug)]
+pub(super) struct RemoveSubsystem {
+    /// Name of the subsystem
+    subnqn: Nqn,
+    #[command(flatten)]
+    socket: SocketArgs,
+}
+
+/// A subsystem and an address.
+#[derive(Args, Debug)]
+struct ListenerArgs {
+    /// Name of the subsystem
+    subnqn: Nqn,
+    /// Address that the target listens on, IP or IP:PORT (default port 4420)
+    #[arg(value_parser = parse_address)]
+    address: SocketAddr,
+    #[command(flatten)]
+    socket: SocketArgs,
+}
+
+/// Serves a subsystem at another address that the target listens on
+#[derive(Args, Debug)]
+pub(super) struct AddListener {
+    #[command(flatten)]
+    listener: ListenerArgs,
+}
+
+/// Serves a subsystem no more at an address
+///
+/// The connections that hosts have made to it there end.
+#[derive(Args, Debug)]
+pub(super) struct RemoveListener {
+    #[command(flatten)]
+    listener: ListenerArgs,
+}
+
+impl AddSubsystem {
+    pub(super) fn run(&self) -> Result<()> {
+        let mut target = RpcClient::connect(&self.socket.socket)?;
+        let nqn = self.subnqn.as_str();
+        let mut params = Map::new();
+        params.insert("nqn".into(), nqn.into());
+        params.insert("allow_any_host".into(), self.allow_any_host.into());
+        for (key, value) in [("serial_number", &self.serial), ("model_number", &self.model)] {
+            if let Some(value) = value {
+                params.insert(key.into(), value.as_str().into());
+            }
+        }
+        target.call("nvmf_create_subsystem", Value::Object(params))?;
+        for address in &self.listen {
+            let params = listener(nqn, *address);
+            if let Err(error) = target.call("nvmf_subsystem_add_listener", params) {
+                // All of it or nothing. The error is the address's.
+                let _ = target.call("nvmf_delete_subsystem", json!({ "nqn": nqn }));
+                return Err(error);
+            }
+        }
+        Ok(())
+    }
+}
+
+impl RemoveSubsystem {
+    pub(super) fn run(&self) -> Result<()> {
+        let mut target = RpcClient::connect(&self.socket.socket)?;
+        target.call("nvmf_delete_subsystem", json!({ "nqn": self.subnqn.as_str() })).map(drop)
+    }
+}
+
+impl AddListener {
+    pub(super) fn run(&self) -> Result<()> {
+        self.listener.change("nvmf_subsystem_add_listener")
+    }
+}
+
+impl RemoveListener {
+    pub(super) fn run(&self) -> Result<()> {
+        self.listener.change("nvmf_subsystem_remove_listener")
+    }
+}
+
+impl ListenerArgs {
+    fn change(&self, method: &str) -> Result<()> {
+        let params = listener(self.subnqn.as_str(), self.address);
+        RpcClient::connect(&self.socket.socket)?.call(method, params).map(drop)
+    }
+}
+
+fn listener(nqn: &str, address: SocketAddr) -> Value {
+    json!({
+        "nqn": nqn,
+        "listen_address": {
+            "trtype": "RDMA",
+            "adrfam": if address.is_ipv4() { "IPv4" } else { "IPv6" },
+            "traddr": address.ip().to_string(),
+            "trsvcid": address.port().to_string(),
+        },
+    })
+}
+
+fn parse_address(text: &str) -> Result<SocketAddr, String> {
+    let with_default = |ip: IpAddr| SocketAddr::new(ip, DEFAULT_PORT);
+    text.parse()
+        .or_else(|_| text.trim_matches(['[', ']']).parse().map(with_default))
+        .map_err(|_| "expected an IP address, or IP:PORT".to_owned())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn addresses_have_a_port() {
+        for (text, expected) in [
+            ("192.0.2.1", "192.0.2.1:4420"),
+            ("192.0.2.1:7", "192.0.2.1:7"),
+            ("2001:db8::1", "[2001:db8::1]:4420"),
+            ("[2001:db8::1]:7", "[2001:db8::1]:7"),
+        ] {
+            assert_eq!(parse_address(text).map(|address| address.to_string()), Ok(expected.into()));
+        }
+        assert!(parse_address("host").is_err());
+    }
+}

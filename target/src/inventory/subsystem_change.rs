@@ -1,0 +1,127 @@
+//! Subsystems that come and go, and the addresses that they are served at, while hosts work.
+
+use std::collections::BTreeSet;
+use std::net::SocketAddr;
+use std::sync::Arc;
+
+use nvme_proto::{AsciiField, Nqn};
+
+use crate::config::{HostPolicy, Origin, SubsystemConfig, SubsystemIdentity};
+use crate::derived_ids;
+use crate::inventory::change::{ChangeError, NamespaceChange};
+use crate::inventory::exports::OwnedNamespace;
+use crate::inventory::port::Port;
+use crate::inventory::subsystem::{Subsystem, SubsystemIndex};
+use crate::inventory::{NextSerials, Registry};
+use crate::limits::{MAX_SUBSYSTEMS, NSID_LAST};
+
+/// A subsystem to add.
+#[derive(Clone, Debug)]
+pub(crate) struct NewSubsystem {
+    pub(crate) nqn: Nqn,
+    /// Up to 20 characters; follows from this machine and the name where it is left out.
+    pub(crate) serial: Option<String>,
+    /// Up to 40 characters.
+    pub(crate) model: Option<String>,
+    pub(crate) allow_any_host: bool,
+    /// The highest NSID of a namespace; that of a target where it is left out.
+    pub(crate) nsid_last: Option<u32>,
+}
+
+/// The index of a subsystem that joins others.
+pub(super) fn free_index(others: &[Arc<Subsystem>], serials: &mut NextSerials) -> SubsystemIndex {
+    let taken: BTreeSet<_> = others.iter().map(|other| other.index.slot).collect();
+    let slot = (0..).find(|slot| !taken.contains(slot)).unwrap_or_default();
+    let serial = serials.subsystem;
+    serials.subsystem = serial.wrapping_add(1);
+    SubsystemIndex { slot, serial }
+}
+
+impl Registry {
+    /// Adds a subsystem without namespaces, which is served nowhere yet.
+    pub(crate) fn add_subsystem(&self, new: &NewSubsystem) -> Result<Arc<Subsystem>, ChangeError> {
+        if new.nqn.is_discovery() {
+            return Err(ChangeError::DiscoveryName);
+        }
+        let identity = SubsystemIdentity::new(&self.machine, new.nqn, None);
+        let serial = new.serial.clone().unwrap_or_else(|| identity.serial());
+        let model = new.model.clone().unwrap_or_else(|| derived_ids::MODEL.to_owned());
+        let is_blank = |text: &String| text.trim().is_empty();
+        let fits =
+            AsciiField::<20>::new(&serial).is_some() && AsciiField::<40>::new(&model).is_some();
+        if !fits || is_blank(&serial) || is_blank(&model) {
+            return Err(ChangeError::NotAscii);
+        }
+        let nsid_last = new.nsid_last.unwrap_or(NSID_LAST);
+        if !(1..=NSID_LAST).contains(&nsid_last) {
+            return Err(ChangeError::OutOfRange(NSID_LAST));
+        }
+        let hosts = match new.allow_any_host {
+            true => HostPolicy::Any,
+            false => HostPolicy::Listed(Vec::new()),
+        };
+        let config = SubsystemConfig {
+            nqn: new.nqn,
+            serial,
+            model,
+            hosts,
+            deallocate: true,
+            identity,
+            namespaces: Vec::new(),
+            directories: Vec::new(),
+            origin: Origin(format!("subsystem {}", new.nqn)),
+        };
+        let mut serials = self.serials();
+        let mut subsystems = self.lock_subsystems();
+        if subsystems.iter().any(|other| other.nqn == new.nqn) {
+            return Err(ChangeError::SubsystemTaken(new.nqn.to_string()));
+        }
+        if subsystems.len() >= MAX_SUBSYSTEMS {
+            return Err(ChangeError::TooManySubsystems);
+        }
+        let index = free_index(&subsystems, &mut serials);
+        let mut subsystem = Subsystem::new(&config, index, true, self.publication());
+        subsystem.nsid_last = nsid_last;
+        let subsystem = Arc::new(subsystem);
+        subsystems.push(Arc::clone(&subsystem));
+        tracing::info!(nqn = %new.nqn, "subsystem added");
+        Ok(subsystem)
+    }
+
+    /// Removes a subsystem with its namespaces. No host can connect to it any more; its controllers
+    /// are the caller's, who closes the namespaces, too.
+    pub(crate) fn remove_subsystem(&self, nqn: &Nqn) -> Result<Vec<NamespaceChange>, ChangeError> {
+        let _one_at_a_time = self.serials();
+        let mut subsystems = self.lock_subsystems();
+        let found = subsystems.iter().position(|other| other.nqn == *nqn);
+        let subsystem = subsystems.remove(found.ok_or_else(|| ChangeError::no_subsystem(nqn))?);
+        drop(subsystems);
+        for port in self.ports() {
+            port.remove(&subsystem);
+        }
+        let exports = self.publication().exports();
+        let owned = |namespace: &Arc<_>| OwnedNamespace {
+            subsystem: Arc::clone(&subsystem),
+            namespace: Arc::clone(namespace),
+        };
+        let removed: Vec<_> = exports.list(subsystem.index).iter().map(owned).collect();
+        let next = exports.changed(self.publication().settled(), &removed, &[]);
+        let generation = next.generation();
+        self.publication().publish(next);
+        let change = |OwnedNamespace { subsystem, namespace }| NamespaceChange {
+            generation,
+            subsystem,
+            namespace,
+        };
+        let namespaces: Vec<_> = removed.into_iter().map(change).collect();
+        self.tallies().iter().for_each(|tally| tally.close(subsystem.index));
+        tracing::info!(%nqn, namespaces = namespaces.len(), "subsystem removed");
+        Ok(namespaces)
+    }
+
+    /// The port that hosts connect to at an address.
+    pub(crate) fn port_at(&self, address: SocketAddr) -> Result<&Arc<Port>, ChangeError> {
+        let found = self.ports().iter().find(|port| port.is_bound() && port.address() == address);
+        found.ok_or(ChangeError::NoPort(address))
+    }
+}

@@ -1,0 +1,108 @@
+//! Parameters of the methods that change subsystems and their listeners.
+
+use std::net::{IpAddr, SocketAddr};
+
+use serde::Deserialize;
+use serde_json::{Value, json};
+
+use super::rpc::RpcError;
+use crate::config::parse_nqn;
+use crate::inventory::port::Port;
+use crate::inventory::subsystem_change::NewSubsystem;
+use crate::limits::CntlidRange;
+
+/// Parameters of the method `nvmf_create_subsystem`.
+#[derive(Deserialize)]
+#[serde(deny_unknown_fields)]
+pub(super) struct CreateParams {
+    nqn: String,
+    serial_number: Option<String>,
+    model_number: Option<String>,
+    #[serde(default)]
+    allow_any_host: bool,
+    max_namespaces: Option<u32>,
+    min_cntlid: Option<u16>,
+    max_cntlid: Option<u16>,
+    #[serde(default)]
+    ana_reporting: bool,
+}
+
+/// Parameters of the methods about listeners.
+#[derive(Deserialize)]
+#[serde(deny_unknown_fields)]
+pub(super) struct ListenerParams {
+    pub(super) nqn: String,
+    listen_address: ListenAddress,
+}
+
+#[derive(Deserialize)]
+#[serde(deny_unknown_fields)]
+struct ListenAddress {
+    trtype: String,
+    adrfam: Option<String>,
+    traddr: IpAddr,
+    trsvcid: Option<String>,
+}
+
+impl CreateParams {
+    /// The subsystem, in a target whose controllers get these ids.
+    pub(super) fn subsystem(self, cntlids: CntlidRange) -> Result<NewSubsystem, RpcError> {
+        if self.ana_reporting {
+            return Err(RpcError::invalid_params("ana_reporting: the target has no ANA"));
+        }
+        let first = self.min_cntlid.unwrap_or(cntlids.first);
+        let last = self.max_cntlid.unwrap_or(cntlids.last);
+        if (first, last) != (cntlids.first, cntlids.last) {
+            return Err(RpcError::invalid_params(format_args!(
+                "min_cntlid and max_cntlid: controller ids of this target are {} to {}, which limits.cntlid_min and \
+                 limits.cntlid_max of its configuration say",
+                cntlids.first, cntlids.last
+            )));
+        }
+        Ok(NewSubsystem {
+            nqn: parse_nqn(&self.nqn)
+                .map_err(|error| RpcError::invalid_params(format_args!("nqn: {error}")))?,
+            serial: self.serial_number,
+            model: self.model_number,
+            allow_any_host: self.allow_any_host,
+            // SPDK takes 0 for its default, too.
+            nsid_last: self.max_namespaces.filter(|most| *most != 0),
+        })
+    }
+}
+
+impl ListenerParams {
+    /// The address, which is one of RDMA.
+    pub(super) fn address(&self) -> Result<SocketAddr, RpcError> {
+        let ListenAddress { trtype, adrfam, traddr, trsvcid } = &self.listen_address;
+        let invalid = |key: &str, text: &str, expected: &str| {
+            let message = format!("listen_address.{key}: {text:?} is not {expected}");
+            RpcError::invalid_params(message)
+        };
+        if !trtype.eq_ignore_ascii_case("rdma") {
+            return Err(invalid("trtype", trtype, "RDMA"));
+        }
+        let family = family(*traddr);
+        if let Some(other) = adrfam.as_ref().filter(|other| !other.eq_ignore_ascii_case(family)) {
+            return Err(invalid("adrfam", other, family));
+        }
+        let port = trsvcid.as_deref().unwrap_or("4420");
+        let number = port.parse().map_err(|_| invalid("trsvcid", port, "a port number"))?;
+        Ok(SocketAddr::new(*traddr, number))
+    }
+}
+
+fn family(address: IpAddr) -> &'static str {
+    if address.is_ipv4() { "IPv4" } else { "IPv6" }
+}
+
+/// Where hosts connect to a port.
+pub(super) fn describe_address(port: &Port) -> Value {
+    let address = port.address();
+    json!({
+        "trtype": "RDMA",
+        "adrfam": family(address.ip()),
+        "traddr": address.ip().to_string(),
+        "trsvcid": address.port().to_string(),
+    })
+}
