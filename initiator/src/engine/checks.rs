@@ -14,7 +14,7 @@ use nvme_proto::{AdminCommand, Cqe, Nsid, Sqe, Status, view};
 use rdma::{Provider, Time};
 
 use crate::engine::HostEngine;
-use crate::engine::controller::{ControllerState, Task};
+use crate::engine::controller::{ControllerState, RangeCommand, Task};
 use crate::engine::namespace_identity::{NamespaceIdentity, lacks_descriptors};
 use crate::engine::queue::Data;
 use crate::engine::results::Outbox;
@@ -125,16 +125,48 @@ impl<P: Provider> HostEngine<P> {
                 self.send_check(now, key, sqe, CheckTask::ChangedList { chunk }, outbox);
                 continue;
             }
-            let Some(namespace) = controller.checks.due.pop_front() else { return };
-            let Some(attached) = controller.namespaces.get_mut(namespace) else { continue };
-            if !matches!(attached.check, Check::Due) {
-                continue;
-            }
+            let Some(namespace) = self.next_to_check(key) else { return };
+            let controller = &mut self.controllers[key];
+            let attached = &mut controller.namespaces[namespace];
             attached.check = Check::Namespace { stale: false };
             let sqe = Identify::namespace(Cns::NAMESPACE, attached.nsid).to_sqe();
             let Some(chunk) = controller.bounce.claim() else { return };
             self.send_check(now, key, sqe, CheckTask::Identify { namespace, chunk }, outbox);
         }
+    }
+
+    /// Takes the next namespace to check from the list. Those with writes in flight have to wait: a
+    /// target may take commands for the successor of a namespace once that was identified, and a
+    /// write that is delayed until then would change another namespace than was meant.
+    fn next_to_check(&mut self, key: usize) -> Option<usize> {
+        for _ in 0..self.controllers[key].checks.due.len() {
+            let controller = &mut self.controllers[key];
+            let namespace = controller.checks.due.pop_front()?;
+            let attached = controller.namespaces.get(namespace);
+            if !attached.is_some_and(|attached| matches!(attached.check, Check::Due)) {
+                continue;
+            }
+            if !self.has_writes_on(key, namespace) {
+                return Some(namespace);
+            }
+            self.controllers[key].checks.due.push_back(namespace);
+        }
+        None
+    }
+
+    /// Whether writes to a namespace are in flight, or will be whatever it is.
+    fn has_writes_on(&self, key: usize, namespace: usize) -> bool {
+        let controller = &self.controllers[key];
+        let is_of = |command: &RangeCommand| {
+            self.ops.get(command.op).is_some_and(|op| op.is_on(key, namespace))
+        };
+        let queues = controller.queues.iter().map(|&queue| &self.queues[queue as usize]);
+        let mut in_flight = queues.flat_map(|queue| queue.awaiting().map(|(_, task)| task));
+        controller.modified.iter().any(is_of)
+            || in_flight.any(|task| match task {
+                Task::Piece(command) => is_of(command) && self.may_change_something(task),
+                _ => false,
+            })
     }
 
     fn has_check_room(&self, key: usize) -> bool {

@@ -48,7 +48,7 @@ impl<P: Provider> HostEngine<P> {
         self.fences.push(Fence { target: Arc::clone(&controller.target), unconfirmed, until });
     }
 
-    fn may_change_something(&self, task: &Task) -> bool {
+    pub(crate) fn may_change_something(&self, task: &Task) -> bool {
         match task {
             Task::Piece(piece) => {
                 piece.stage == BlockStage::Transfer && self.ops[piece.op].is_write()

@@ -399,7 +399,11 @@ impl<P: Provider> HostEngine<P> {
         }
         let op_key = piece.op;
         let length_bytes = piece.step.length_bytes;
-        if status.is_success() {
+        let namespace = self.ops[op_key].namespace;
+        if status.is_success() && !self.controllers[key].namespaces[namespace].check.is_passed() {
+            // It may have been done to another namespace than was meant.
+            self.ops[op_key].trouble.get_or_insert(RangeFailure::Again(now));
+        } else if status.is_success() {
             self.deliver(key, &piece);
             let io_timeout = self.controllers[key].options.io_timeout;
             self.ops[op_key].progress(now, length_bytes, io_timeout);

@@ -41,17 +41,18 @@ impl Queue {
     }
 
     fn parse_in_state(
-        &self,
+        &mut self,
         exports: &Exports,
         sqe: &Sqe,
     ) -> Result<ParsedCommand, CommandOutcome> {
-        match (&self.state, Parsed::parse(self.qid, sqe)) {
+        let qid = self.qid;
+        match (&mut self.state, Parsed::parse(qid, sqe)) {
             (QueueState::Connecting { .. }, parsed) => fabrics::parse_connecting(self, sqe, parsed),
             (QueueState::Live(live), Ok(Parsed::Nvm(command))) => {
                 io::parse(live, exports, &command)
             }
             (QueueState::Live(_), Ok(Parsed::Fabrics(command))) => {
-                Ok(fabrics::parse_live(self.qid, command)?)
+                Ok(fabrics::parse_live(qid, command)?)
             }
             (QueueState::Live(live), Ok(Parsed::Admin(command))) => {
                 Ok(admin::parse(&live.controller, command)?)

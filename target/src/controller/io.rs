@@ -16,7 +16,7 @@ use crate::metrics::io_counters::IoCounters;
 /// Checks a command and gives it its bytes. `Err` completes it at once, also where there is nothing
 /// to do.
 pub(super) fn parse(
-    live: &Live,
+    live: &mut Live,
     exports: &Exports,
     command: &NvmCommand,
 ) -> Result<ParsedCommand, CommandOutcome> {
@@ -31,6 +31,10 @@ pub(super) fn parse(
     let namespace =
         subsystem.and_then(|subsystem| exports.list(subsystem.index).get(command.nsid()));
     let namespace = namespace.ok_or(Status::INVALID_NAMESPACE_OR_FORMAT.with_dnr())?;
+    if namespace.takes_over && !live.knows(namespace) {
+        return Err(Status::INVALID_NAMESPACE_OR_FORMAT.with_dnr().into());
+    }
+    let controller = &live.controller;
     let (kind, range) = kind_and_range(controller.support, namespace, command)?;
     let protected = namespace.write_protected() && !deliberate_bugs::has(Bug::IgnoreWriteProtect);
     if kind.changes_medium() && protected {

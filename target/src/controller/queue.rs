@@ -15,9 +15,10 @@ use super::link::{Lost, Mail, QueueLink};
 use super::stage::Epoch;
 use super::state::Controller;
 use crate::backend::BackendError;
+use crate::inventory::namespace::{Namespace, NamespaceIndex};
 use crate::inventory::port::Port;
 use crate::limits::connection_quota::ConnectionPermit;
-use crate::limits::{CONNECT_TIMEOUT, ENABLE_TIMEOUT};
+use crate::limits::{CONNECT_TIMEOUT, ENABLE_TIMEOUT, KNOWN_SUCCESSORS};
 use crate::metrics::io_counters::{CoreIoCounters, Tally};
 
 /// A connection that the transport accepted.
@@ -81,9 +82,29 @@ pub(super) struct Live {
     pub(super) disabled_since: Option<Time>,
     /// In which epoch it joined. Of an I/O queue.
     pub(super) epoch: Epoch,
+    /// Namespaces that took over an NSID and that the host knows.
+    known: Vec<NamespaceIndex>,
     /// This queue ended the association, whose owner may take its time with that. It is one loss,
     /// and no timer counts then.
     ended_association: bool,
+}
+
+impl Live {
+    /// Whether the host means this namespace, whose NSID another one had before. A lock is taken
+    /// for the first command only.
+    pub(super) fn knows(&mut self, namespace: &Namespace) -> bool {
+        if self.known.contains(&namespace.index) {
+            return true;
+        }
+        let knows = self.controller.knows(namespace);
+        if knows {
+            if self.known.len() >= KNOWN_SUCCESSORS {
+                self.known.clear();
+            }
+            self.known.push(namespace.index);
+        }
+        knows
+    }
 }
 
 /// Submission queue head for flow control.
@@ -252,6 +273,7 @@ impl Queue {
             controller,
             _place: place.map(Box::new),
             epoch,
+            known: Vec::new(),
             interval_start: now,
             disabled_since: Some(now),
             ended_association: false,

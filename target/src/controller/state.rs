@@ -1,5 +1,6 @@
 //! A controller: the state that the queues of one association share.
 
+use std::collections::BTreeSet;
 use std::net::SocketAddr;
 use std::sync::atomic::{AtomicU32, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
@@ -20,6 +21,7 @@ use super::members::Members;
 use super::stage::{Epoch, Stage};
 use super::support::{Opcodes, Support};
 use crate::inventory::allowed_host::NamedHost;
+use crate::inventory::namespace::{Namespace, NamespaceIndex};
 use crate::inventory::port::Port;
 use crate::inventory::subsystem::Subsystem;
 use crate::limits::{
@@ -48,6 +50,8 @@ pub struct Controller {
     pub(super) support: Support,
     pub(super) io_opcodes: Opcodes,
     pub(super) stage: Stage,
+    /// The serial number of the first namespace that was added later than the controller.
+    later_serial: u32,
     pub(super) keep_alive_ms: AtomicU32,
     shared: Mutex<SharedState>,
 }
@@ -61,6 +65,8 @@ pub(super) struct SharedState {
     pub(super) jobs: Jobs,
     pub(super) async_events: AsyncEvents,
     pub(super) errors: ErrorLog,
+    /// Namespaces that took over the NSIDs of others, and that the host has identified since.
+    identified: BTreeSet<NamespaceIndex>,
     pub(super) features: Features,
 }
 
@@ -96,6 +102,7 @@ impl Controller {
             announced: associations.log_rate().allows_all(new.now, LIFE_MESSAGES),
             limits,
             stage: Stage::new(),
+            later_serial: associations.registry().exports().next_serial(),
             keep_alive_ms: AtomicU32::new(new.keep_alive_ms),
             shared: Mutex::new(SharedState {
                 cc: Cc::new(),
@@ -104,9 +111,32 @@ impl Controller {
                 jobs: Jobs::default(),
                 async_events: AsyncEvents::default(),
                 errors: ErrorLog::new(errors),
+                identified: BTreeSet::new(),
                 features: Features::new(io_queues),
             }),
         }
+    }
+
+    /// Whether a host that sends the NSID of a namespace can mean this one: it is not the successor
+    /// of another one that the host may still know under this NSID.
+    pub(super) fn knows(&self, namespace: &Namespace) -> bool {
+        // Later ones have greater numbers, which begin anew after 2^32.
+        let is_later = namespace.index.serial.wrapping_sub(self.later_serial) < u32::MAX / 2;
+        !(namespace.takes_over && is_later) || self.shared().identified.contains(&namespace.index)
+    }
+
+    /// The host has been told what namespace has an NSID.
+    pub(super) fn note_identified(&self, namespace: &Namespace) {
+        if self.knows(namespace) {
+            return;
+        }
+        let exports = self.associations.upgrade().map(|of| of.registry().exports());
+        let is_there = |index: &NamespaceIndex| {
+            exports.as_ref().is_some_and(|exports| exports.namespace(*index).is_some())
+        };
+        let mut shared = self.shared();
+        shared.identified.retain(is_there);
+        shared.identified.insert(namespace.index);
     }
 
     /// The subsystem, unless it is the discovery service.

@@ -183,6 +183,7 @@ impl Registry {
         let slot = exports.free_slots(&[]).next().unwrap_or(MAX_NAMESPACES);
         let index = export::index(slot, serials.namespace)?;
         let namespace = export::open_one(index, &config, new.bdev, new.opened, &files)?;
+        let namespace = Arc::new(namespace.taking_over(subsystem.had_namespace(nsid)));
         if config.writable && ProtectionFile::open(&self.state_dir, nqn)?.contains(config.uuid) {
             namespace.protect(true);
         }
@@ -213,6 +214,7 @@ impl Registry {
         let removed =
             OwnedNamespace { subsystem: Arc::clone(&subsystem), namespace: Arc::clone(&namespace) };
         let next = exports.changed(self.publication().settled(), &[removed], &[]);
+        subsystem.note_removed(nsid);
         let generation = next.generation();
         self.publication().publish(next);
         tracing::info!(%nqn, %nsid, name = namespace.name(), path = ?namespace.path(), "namespace removed");

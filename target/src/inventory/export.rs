@@ -224,7 +224,7 @@ fn open_all(
                 tearable.note(namespace, &opened);
                 let slot = namespaces.len();
                 let index = index(slot, u32::try_from(slot).unwrap_or(u32::MAX))?;
-                namespaces.push(make(index, namespace, opened, decorate));
+                namespaces.push(Arc::new(make(index, namespace, opened, decorate)));
             }
             Err(error) if *found && !is_shortage(&error) => left_out.note(namespace, error),
             Err(error) => refuse(cannot_open(namespace, error))?,
@@ -250,10 +250,14 @@ impl Candidate {
     pub(super) fn open(
         &self,
         index: NamespaceIndex,
+        takes_over: bool,
         room: &Arc<CacheRoom>,
     ) -> Result<Option<Arc<Namespace>>, ExportError> {
         match open_medium(&self.namespace, room) {
-            Ok(opened) => Ok(Some(make(index, &self.namespace, opened, &|_, backend| backend))),
+            Ok(opened) => {
+                let namespace = make(index, &self.namespace, opened, &|_, backend| backend);
+                Ok(Some(Arc::new(namespace.taking_over(takes_over))))
+            }
             Err(error) if self.found && !is_shortage(&error) => {
                 tracing::warn!(nsid = %self.namespace.nsid, "left out: {error}");
                 Ok(None)
@@ -460,7 +464,7 @@ pub(super) fn open_one(
     bdev: String,
     opened: Option<OpenedBackend>,
     files: &Files,
-) -> Result<Arc<Namespace>, ExportError> {
+) -> Result<Namespace, ExportError> {
     let opened = match opened {
         Some(opened) => opened,
         None => open_medium(config, &files.room).map_err(|error| cannot_open(config, error))?,
@@ -471,7 +475,7 @@ pub(super) fn open_one(
     tearable.note(config, &opened);
     buffered.log_all();
     tearable.log_all();
-    Ok(Arc::new(Namespace::new(index, config, opened).of_bdev(bdev)))
+    Ok(Namespace::new(index, config, opened).of_bdev(bdev))
 }
 
 fn make(
@@ -479,7 +483,7 @@ fn make(
     config: &NamespaceConfig,
     mut opened: OpenedBackend,
     decorate: Decorate<'_>,
-) -> Arc<Namespace> {
+) -> Namespace {
     tracing::debug!(
         nsid = %config.nsid, name = config.name, bytes = opened.exact_bytes,
         lba_bytes = 1_u32 << opened.lba_shift, writable = config.writable, access = %opened.access,
@@ -490,7 +494,7 @@ fn make(
         opened.backend = with_faults(&config.faults, opened.backend);
     }
     opened.backend = decorate(config, opened.backend);
-    Arc::new(Namespace::new(index, config, opened))
+    Namespace::new(index, config, opened)
 }
 
 /// A backend with the faults that a configuration asks for.

@@ -34,6 +34,8 @@ impl ExportsNumber {
 #[derive(Debug, Default)]
 pub(crate) struct Exports {
     generation: ExportsNumber,
+    /// The serial number of the first namespace that is not in this generation or an earlier one.
+    next_serial: u32,
     /// By the slot of their index.
     slots: Vec<Option<Arc<Namespace>>>,
     /// By the slot of the subsystem's index.
@@ -133,7 +135,10 @@ impl Exports {
     }
 
     fn occupy(&mut self, namespace: &Arc<Namespace>) {
-        let slot = namespace.index.slot as usize;
+        let NamespaceIndex { slot, serial } = namespace.index;
+        let slot = slot as usize;
+        // They are added in this order.
+        self.next_serial = serial.wrapping_add(1);
         if self.slots.len() <= slot {
             self.slots.resize(slot + 1, None);
         }
@@ -150,6 +155,7 @@ impl Exports {
         let is_awaited = |one: &&Retiring| one.since > settled;
         let mut next = Self {
             generation: self.generation.next(),
+            next_serial: self.next_serial,
             slots: self.slots.clone(),
             lists: self.lists.clone(),
             none: Arc::clone(&self.none),
@@ -186,6 +192,11 @@ impl Exports {
 
     pub(crate) fn generation(&self) -> ExportsNumber {
         self.generation
+    }
+
+    /// The serial number of the first namespace that is not in this generation or an earlier one.
+    pub(crate) fn next_serial(&self) -> u32 {
+        self.next_serial
     }
 
     /// The slots that no namespace has when `removed` are gone, the lowest first.

@@ -45,6 +45,8 @@ pub(crate) struct Namespace {
     pub size_blocks: u64,
     /// The exact size in bytes; the rest of the last block reads as zeros.
     pub exact_bytes: u64,
+    /// Whether another namespace had its NSID before, which hosts may still mean.
+    pub(crate) takes_over: bool,
     /// Whether the configuration lets hosts write.
     pub writable: bool,
     /// Whether all that is read are zeros.
@@ -110,6 +112,7 @@ impl Namespace {
             lba_shift: opened.lba_shift,
             size_blocks: opened.exact_bytes.div_ceil(1 << opened.lba_shift),
             exact_bytes: opened.exact_bytes,
+            takes_over: false,
             writable: config.writable,
             reads_zeros: opened.backend.reads_zeros(),
             protected: AtomicBool::new(false),
@@ -123,6 +126,12 @@ impl Namespace {
             storage_errors: ErrorCounters::default(),
             io: NamespaceIoList::default(),
         }
+    }
+
+    /// The same, whose NSID another one had before.
+    pub(crate) fn taking_over(mut self, takes_over: bool) -> Self {
+        self.takes_over = takes_over;
+        self
     }
 
     /// The same, made of a medium that the management interface names.

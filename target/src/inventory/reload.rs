@@ -214,7 +214,10 @@ impl Registry {
         for WantedNamespace { subsystem, candidate, replaces } in wanted {
             files.add(&candidate.namespace)?;
             let index = index(slots.next().unwrap_or(usize::MAX), serials.namespace)?;
-            let Some(namespace) = candidate.open(index, self.cache_room())? else { continue };
+            let takes_over =
+                replaces.is_some() || subsystem.had_namespace(candidate.namespace.nsid);
+            let opened = candidate.open(index, takes_over, self.cache_room())?;
+            let Some(namespace) = opened else { continue };
             serials.namespace = serials.namespace.wrapping_add(1);
             let owned = OwnedNamespace { subsystem, namespace };
             ready.push(ReadyNamespace { owned, replaces });
@@ -286,6 +289,9 @@ impl Registry {
             port.retain(|subsystem| served.iter().any(|one| Arc::ptr_eq(one, subsystem)));
         }
         *self.lock_subsystems() = wanted.iter().map(|one| Arc::clone(&one.subsystem)).collect();
+        for OwnedNamespace { subsystem, namespace } in &removed {
+            subsystem.note_removed(namespace.nsid);
+        }
         let settled = self.publication().settled();
         let generation = match removed.is_empty() && added.is_empty() {
             true => None,

@@ -1,5 +1,6 @@
 //! A subsystem: the namespaces that hosts see under one name.
 
+use std::collections::BTreeSet;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use nvme_proto::{AsciiField, Nqn, Nsid};
@@ -35,6 +36,8 @@ pub(crate) struct Subsystem {
     pub(crate) identity: SubsystemIdentity,
     /// For the control path only.
     hosts: Mutex<AllowedHosts>,
+    /// The NSIDs of namespaces that were removed.
+    used_nsids: Mutex<BTreeSet<Nsid>>,
     /// Its index in this process.
     pub(crate) index: SubsystemIndex,
     /// Whether namespaces can be added while it lives.
@@ -62,6 +65,7 @@ impl Subsystem {
             deallocate: config.deallocate,
             identity: config.identity,
             hosts: Mutex::new((&config.hosts).into()),
+            used_nsids: Mutex::default(),
             index,
             managed,
             nsid_last: NSID_LAST,
@@ -106,6 +110,20 @@ impl Subsystem {
 
     fn lock_hosts(&self) -> MutexGuard<'_, AllowedHosts> {
         self.hosts.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Whether a namespace that was removed had an id.
+    pub(crate) fn had_namespace(&self, nsid: Nsid) -> bool {
+        self.lock_used().contains(&nsid)
+    }
+
+    /// A namespace with this id was removed.
+    pub(crate) fn note_removed(&self, nsid: Nsid) {
+        self.lock_used().insert(nsid);
+    }
+
+    fn lock_used(&self) -> MutexGuard<'_, BTreeSet<Nsid>> {
+        self.used_nsids.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     /// All namespaces, by NSID. For the control path, as are the next ones: they take a lock.

@@ -43,6 +43,10 @@ pub(crate) const NSID_LAST: u32 = 65_536;
 /// Namespaces in one process. Each is an open file; the limit of descriptors is usually reached
 /// first. Not measured.
 pub(crate) const MAX_NAMESPACES: usize = 65_536;
+/// Namespaces with an NSID that others had before, of which a queue remembers that its host knows
+/// them; for more of them it asks its controller again. Doubled, a command for one of them may
+/// compare twice as many numbers; not measured.
+pub(crate) const KNOWN_SUCCESSORS: usize = 16;
 /// Subsystems to which more can be added while the target runs. Doubled, a client of the management
 /// socket may make the target hold twice as many; not measured.
 pub(crate) const MAX_SUBSYSTEMS: usize = 4096;

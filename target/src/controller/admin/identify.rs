@@ -47,9 +47,12 @@ pub(super) fn write(
     match entry.describe {
         Describe::Controller => self::controller(controller, data),
         Describe::ControllerOfCommandSet => controller_of_command_set(data),
-        Describe::Namespace => in_range(subsystem()?, identify.nsid)?
-            .into_iter()
-            .for_each(|found| namespace(support, &found, data)),
+        Describe::Namespace => {
+            in_range(subsystem()?, identify.nsid)?.into_iter().for_each(|found| {
+                namespace(support, &found, data);
+                controller.note_identified(&found);
+            })
+        }
         Describe::NamespaceOfCommandSet => in_range(subsystem()?, identify.nsid)?
             .into_iter()
             .for_each(|_| namespace_of_command_set(data)),
@@ -59,6 +62,7 @@ pub(super) fn write(
         Describe::NamespaceDescriptors => {
             let found = subsystem()?.namespace(identify.nsid).ok_or(INVALID_NAMESPACE)?;
             namespace_descriptors(&found, data);
+            controller.note_identified(&found);
         }
         Describe::NamespacesAbove => put(data, &namespaces_above(subsystem()?, identify.nsid)?),
     }
