@@ -1,6 +1,7 @@
 //! `feedrail target`: shows and changes what a running target exports.
 
 mod client;
+mod config;
 mod reload;
 mod subsystem;
 mod top;
@@ -14,6 +15,7 @@ use serde_json::{Map, Value, json};
 use uuid::Uuid;
 
 use self::client::RpcClient;
+use self::config::{LoadConfig, SaveConfig};
 use self::reload::Reload;
 use self::subsystem::{AddListener, AddSubsystem, RemoveListener, RemoveSubsystem};
 use self::top::Top;
@@ -58,6 +60,8 @@ enum TargetCommand {
     AddListener(AddListener),
     RemoveListener(RemoveListener),
     Reload(Reload),
+    SaveConfig(SaveConfig),
+    LoadConfig(LoadConfig),
 }
 
 /// The way to the target.
@@ -193,6 +197,8 @@ impl TargetArgs {
             TargetCommand::AddListener(add) => add.run(),
             TargetCommand::RemoveListener(remove) => remove.run(),
             TargetCommand::Reload(reload) => reload.run(),
+            TargetCommand::SaveConfig(save) => save.run(),
+            TargetCommand::LoadConfig(load) => load.run(),
         }
     }
 }

@@ -190,6 +190,19 @@ fn keys_that_are_read_at_the_start_are_told() {
 }
 
 #[test]
+fn what_is_managed_may_be_empty_at_the_start() {
+    let ports = "[[port]]\naddress = \"192.0.2.1\"\n";
+    let empty = "[[subsystem]]\nnqn = \"nqn.2026-01.io.feedrail:a\"\nallow_any_host = true\n";
+    for subsystems in ["", empty] {
+        let refusal = parse(&format!("{ports}{subsystems}")).expect_err("nothing is exported");
+        assert!(refusal.to_string().contains("management = "), "{refusal}");
+        let managed = format!("management = \"socket\"\n{ports}{subsystems}");
+        let config = parse(&managed).expect("namespaces may come");
+        assert_eq!(config.subsystems.len(), usize::from(!subsystems.is_empty()));
+    }
+}
+
+#[test]
 fn quick_targets_of_two_machines_differ() {
     let quick = |machine, port| {
         let quick = Quick {

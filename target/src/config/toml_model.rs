@@ -52,7 +52,8 @@ impl Config {
             Some(machine) => machine,
             None => Machine::this(&state_dir)?,
         };
-        Reader { document, machine }.config(file, state_dir)
+        let managed = file.management.is_some();
+        Reader { document, machine, managed }.config(file, state_dir)
     }
 }
 
@@ -180,6 +181,8 @@ struct DirectoryTable {
 struct Reader<'a> {
     document: Document<'a>,
     machine: Machine,
+    /// Exports can be added at run time.
+    managed: bool,
 }
 
 impl Reader<'_> {
@@ -393,8 +396,9 @@ impl Reader<'_> {
         &self,
         tables: Vec<Spanned<SubsystemTable>>,
     ) -> Result<Vec<SubsystemConfig>, ConfigError> {
-        if tables.is_empty() {
-            let message = "nothing to export; add [[subsystem]] with nqn = \"nqn....\"";
+        if tables.is_empty() && !self.managed {
+            let message = "nothing to export; add [[subsystem]] with nqn = \"nqn....\", or management = \"PATH\" \
+                           to add subsystems at run time";
             return Err(self.document.error(0, message));
         }
         let mut seen = BTreeSet::new();
@@ -415,9 +419,9 @@ impl Reader<'_> {
         let at = table.span().start;
         let table = table.into_inner();
         let nqn = self.subsystem_nqn(&table.nqn)?;
-        if table.namespace.is_empty() && table.directory.is_empty() {
-            let message =
-                "has no namespace; add [[subsystem.namespace]] or [[subsystem.directory]]";
+        if table.namespace.is_empty() && table.directory.is_empty() && !self.managed {
+            let message = "has no namespace; add [[subsystem.namespace]] or [[subsystem.directory]], or \
+                           management = \"PATH\" to add namespaces at run time";
             return Err(self.document.error(at, message));
         }
         let identity = SubsystemIdentity::new(&self.machine, nqn, table.dataset_id);

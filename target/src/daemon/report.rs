@@ -41,15 +41,19 @@ impl StdoutReport {
                 address = %listening.address, provider = listening.provider, reason = listening.reason,
                 shared_memory = listening.shared_memory, "listening"
             );
-            for subsystem in port.subsystems() {
+            let served: Vec<_> = port.subsystems().into_iter().map(Some).collect();
+            // It may be that subsystems come at run time only.
+            let none = [None];
+            for subsystem in if served.is_empty() { &none[..] } else { &served[..] } {
+                let subsystem = subsystem.as_ref();
                 self.say(&json!({
                     "event": "listening",
                     "address": listening.address.to_string(),
                     "provider": listening.provider,
                     "reason": listening.reason,
                     "shared_memory": listening.shared_memory,
-                    "nqn": subsystem.nqn.as_str(),
-                    "namespaces": subsystem.namespaces().len(),
+                    "nqn": subsystem.map(|subsystem| subsystem.nqn.to_string()),
+                    "namespaces": subsystem.map_or(0, |subsystem| subsystem.namespaces().len()),
                     "port_id": port.id,
                 }));
             }

@@ -12,6 +12,7 @@ use crate::backend::{self, OpenMode, OpenedBackend};
 use crate::config::Medium;
 use crate::derived_ids::{self, NAME_BYTES};
 use crate::inventory::change::NewNamespace;
+use crate::inventory::namespace::Namespace;
 
 /// The most of them. Doubled, clients may make the target hold twice as much; not measured.
 const MAX_BDEVS: usize = 65_536;
@@ -25,12 +26,42 @@ pub(super) struct Bdevs(BTreeMap<String, Bdev>);
 pub(super) struct Bdev {
     pub(super) medium: Medium,
     pub(super) writable: bool,
-    lba_shift: Option<u8>,
-    uuid: Option<Uuid>,
-    /// The kind, in the words of SPDK.
-    pub(super) product: &'static str,
+    pub(super) lba_shift: Option<u8>,
+    pub(super) uuid: Option<Uuid>,
+    pub(super) kind: BdevKind,
     /// Memory, which keeps its bytes while no namespace is made of it.
     memory: Option<OpenedBackend>,
+}
+
+/// The kinds of media that SPDK has names for.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum BdevKind {
+    Aio,
+    Uring,
+    Null,
+    Malloc,
+}
+
+impl BdevKind {
+    /// Its name in the list of media.
+    pub(super) fn product_name(self) -> &'static str {
+        match self {
+            Self::Aio => "AIO disk",
+            Self::Uring => "URING bdev",
+            Self::Null => "Null disk",
+            Self::Malloc => "Malloc disk",
+        }
+    }
+
+    /// The method that makes one.
+    pub(super) fn create_method(self) -> &'static str {
+        match self {
+            Self::Aio => "bdev_aio_create",
+            Self::Uring => "bdev_uring_create",
+            Self::Null => "bdev_null_create",
+            Self::Malloc => "bdev_malloc_create",
+        }
+    }
 }
 
 /// Parameters of `bdev_aio_create` and `bdev_uring_create`.
@@ -70,7 +101,7 @@ impl Bdevs {
     pub(super) fn create_file(
         &mut self,
         params: FileParams,
-        product: &'static str,
+        kind: BdevKind,
     ) -> Result<String, RpcError> {
         let path = params.filename;
         if !path.is_absolute() {
@@ -86,7 +117,7 @@ impl Bdevs {
         };
         let lba_shift = params.block_size.filter(|bytes| *bytes > 0).map(lba_shift).transpose()?;
         let (writable, uuid) = (!params.readonly, params.uuid);
-        let bdev = Bdev { medium, writable, lba_shift, uuid, product, memory: None };
+        let bdev = Bdev { medium, writable, lba_shift, uuid, kind, memory: None };
         self.add(params.name, bdev)
     }
 
@@ -96,8 +127,8 @@ impl Bdevs {
         let size_bytes = size_bytes(params.num_blocks, lba_shift)?;
         let (medium, uuid) = (Medium::Null { size_bytes }, params.uuid);
         let lba_shift = Some(lba_shift);
-        let product = "Null disk";
-        let bdev = Bdev { medium, writable: true, lba_shift, uuid, product, memory: None };
+        let kind = BdevKind::Null;
+        let bdev = Bdev { medium, writable: true, lba_shift, uuid, kind, memory: None };
         self.add(params.name, bdev)
     }
 
@@ -111,8 +142,8 @@ impl Bdevs {
         let mode = OpenMode { writable: true, lba_shift, ..OpenMode::default() };
         let memory = Some(backend::open_memory(size_bytes, mode).map_err(RpcError::internal)?);
         let (medium, uuid) = (Medium::Memory { size_bytes }, params.uuid);
-        let product = "Malloc disk";
-        self.add(name, Bdev { medium, writable: true, lba_shift, uuid, product, memory })
+        let kind = BdevKind::Malloc;
+        self.add(name, Bdev { medium, writable: true, lba_shift, uuid, kind, memory })
     }
 
     fn free_name(&self, prefix: &str) -> String {
@@ -154,8 +185,9 @@ impl Bdevs {
     }
 
     /// Forgets a name, of the same kind.
-    pub(super) fn delete(&mut self, name: &str, product: &str) -> Result<(), RpcError> {
-        if self.get(name)?.product != product {
+    pub(super) fn delete(&mut self, name: &str, kind: BdevKind) -> Result<(), RpcError> {
+        if self.get(name)?.kind != kind {
+            let product = kind.product_name();
             return Err(RpcError::invalid_params(format_args!("{name} is not a {product}")));
         }
         self.0.remove(name);
@@ -164,6 +196,18 @@ impl Bdevs {
 }
 
 impl Bdev {
+    /// The medium of a namespace of the configuration file, which has no name here.
+    pub(super) fn of_namespace(namespace: &Namespace) -> Self {
+        let medium = namespace.config.medium.clone();
+        let kind = match medium {
+            Medium::File { .. } | Medium::Block { .. } => BdevKind::Uring,
+            Medium::Null { .. } => BdevKind::Null,
+            Medium::Memory { .. } => BdevKind::Malloc,
+        };
+        let (writable, lba_shift) = (namespace.writable, Some(namespace.lba_shift));
+        Self { medium, writable, lba_shift, uuid: None, kind, memory: None }
+    }
+
     /// A namespace of this medium.
     pub(super) fn namespace(
         &self,

@@ -8,7 +8,8 @@ use serde::de::DeserializeOwned;
 use serde_json::{Map, Value, json};
 use uuid::Uuid;
 
-use super::bdev::{Bdev, Bdevs, FileParams};
+use super::bdev::{Bdev, BdevKind, Bdevs, FileParams};
+use super::config;
 use super::iostat::describe_io;
 use super::reload::describe_reload;
 use super::rpc::RpcError;
@@ -40,23 +41,20 @@ const NANOS_PER_SECOND: u64 = 1_000_000_000;
 type Params = Map<String, Value>;
 type Method = fn(&Methods, Params) -> Result<Value, RpcError>;
 
-const AIO: &str = "AIO disk";
-const URING: &str = "URING bdev";
-const NULL: &str = "Null disk";
-const MALLOC: &str = "Malloc disk";
-
-const METHODS: [(&str, Method); 24] = [
-    ("bdev_aio_create", |of, params| of.create_file(params, AIO)),
-    ("bdev_aio_delete", |of, params| of.delete_bdev(params, AIO)),
+const METHODS: [(&str, Method); 26] = [
+    ("bdev_aio_create", |of, params| of.create_file(params, BdevKind::Aio)),
+    ("bdev_aio_delete", |of, params| of.delete_bdev(params, BdevKind::Aio)),
     ("bdev_get_bdevs", Methods::get_bdevs),
     ("bdev_get_iostat", Methods::get_iostat),
     ("bdev_malloc_create", |of, params| Ok(of.bdevs().create_malloc(read(params)?)?.into())),
-    ("bdev_malloc_delete", |of, params| of.delete_bdev(params, MALLOC)),
+    ("bdev_malloc_delete", |of, params| of.delete_bdev(params, BdevKind::Malloc)),
     ("bdev_null_create", |of, params| Ok(of.bdevs().create_null(read(params)?)?.into())),
-    ("bdev_null_delete", |of, params| of.delete_bdev(params, NULL)),
-    ("bdev_uring_create", |of, params| of.create_file(params, URING)),
-    ("bdev_uring_delete", |of, params| of.delete_bdev(params, URING)),
+    ("bdev_null_delete", |of, params| of.delete_bdev(params, BdevKind::Null)),
+    ("bdev_uring_create", |of, params| of.create_file(params, BdevKind::Uring)),
+    ("bdev_uring_delete", |of, params| of.delete_bdev(params, BdevKind::Uring)),
     ("feedrail_reload_config", Methods::reload_config),
+    ("framework_get_config", Methods::get_config),
+    ("framework_get_subsystems", |_, params| get_parts(params)),
     ("nvmf_create_subsystem", Methods::create_subsystem),
     ("nvmf_delete_subsystem", Methods::delete_subsystem),
     ("nvmf_get_subsystems", Methods::get_subsystems),
@@ -71,6 +69,10 @@ const METHODS: [(&str, Method); 24] = [
     ("nvmf_subsystem_remove_ns", Methods::remove_namespace),
     ("rpc_get_methods", |_, params| get_methods(params)),
 ];
+
+#[derive(Deserialize)]
+#[serde(deny_unknown_fields)]
+struct NoParams {}
 
 #[derive(Deserialize)]
 #[serde(deny_unknown_fields)]
@@ -162,12 +164,12 @@ impl Methods {
         method(self, params)
     }
 
-    fn create_file(&self, params: Params, product: &'static str) -> Result<Value, RpcError> {
+    fn create_file(&self, params: Params, kind: BdevKind) -> Result<Value, RpcError> {
         let params: FileParams = read(params)?;
-        Ok(self.bdevs().create_file(params, product)?.into())
+        Ok(self.bdevs().create_file(params, kind)?.into())
     }
 
-    fn delete_bdev(&self, params: Params, product: &str) -> Result<Value, RpcError> {
+    fn delete_bdev(&self, params: Params, kind: BdevKind) -> Result<Value, RpcError> {
         let BdevName { name } = read(params)?;
         let mut bdevs = self.bdevs();
         bdevs.get(&name)?;
@@ -175,7 +177,7 @@ impl Methods {
             let message = format!("{name} is the bdev of a namespace; remove that before");
             return Err(RpcError::invalid_params(message));
         }
-        bdevs.delete(&name, product)?;
+        bdevs.delete(&name, kind)?;
         Ok(true.into())
     }
 
@@ -190,7 +192,7 @@ impl Methods {
         let describe = |(name, bdev): (&String, &Bdev)| {
             json!({
                 "name": name,
-                "product_name": bdev.product,
+                "product_name": bdev.kind.product_name(),
                 "claimed": registry.uses_bdev(name),
                 "filename": bdev.medium.path().map(|path| path.display().to_string()),
                 "readonly": !bdev.writable,
@@ -248,6 +250,17 @@ impl Methods {
             "max_cntlid": limits.cntlids.last,
             "namespaces": subsystem.namespaces().iter().map(describe_namespace).collect::<Value>(),
         })
+    }
+
+    /// The calls that make another target export the same.
+    fn get_config(&self, params: Params) -> Result<Value, RpcError> {
+        let BdevName { name } = read(params)?;
+        let registry = self.associations.registry();
+        match name.as_str() {
+            "bdev" => Ok(config::bdev_calls(&self.bdevs(), registry).into()),
+            "nvmf" => Ok(config::nvmf_calls(registry).into()),
+            _ => Err(RpcError::invalid_params(format_args!("name: {name} is not bdev or nvmf"))),
+        }
     }
 
     fn create_subsystem(&self, params: Params) -> Result<Value, RpcError> {
@@ -431,6 +444,11 @@ fn describe_namespace(namespace: &Arc<Namespace>) -> Value {
         described["nguid"] = nguid.into();
     }
     described
+}
+
+fn get_parts(params: Params) -> Result<Value, RpcError> {
+    let NoParams {} = read(params)?;
+    Ok(config::parts())
 }
 
 fn get_methods(params: Params) -> Result<Value, RpcError> {

@@ -5,6 +5,7 @@
 //! half a request holds up itself alone. No core of the target takes part.
 
 mod bdev;
+mod config;
 mod frame;
 mod iostat;
 mod method;

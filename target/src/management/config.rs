@@ -1,0 +1,109 @@
+//! `framework_get_config`: the calls that make a target without subsystems export the same.
+
+use std::sync::Arc;
+
+use serde_json::{Value, json};
+use uuid::Uuid;
+
+use super::bdev::{Bdev, Bdevs};
+use super::subsystem::describe_address;
+use crate::config::Medium;
+use crate::inventory::Registry;
+use crate::inventory::namespace::Namespace;
+use crate::inventory::subsystem::Subsystem;
+
+/// The parts of a configuration, in the order in which they have to be loaded.
+pub(super) fn parts() -> Value {
+    json!([
+        { "subsystem": "bdev", "depends_on": [] },
+        { "subsystem": "nvmf", "depends_on": ["bdev"] },
+    ])
+}
+
+/// The calls that name the media: those that were named, and those of the configuration file.
+pub(super) fn bdev_calls(bdevs: &Bdevs, registry: &Registry) -> Vec<Value> {
+    let named = bdevs.iter().map(|(name, bdev)| bdev_call(name, bdev));
+    let mut calls: Vec<_> = named.collect();
+    for subsystem in registry.subsystems() {
+        for namespace in subsystem.namespaces().iter().filter(|one| one.bdev.is_none()) {
+            let name = medium_name(&subsystem, namespace);
+            calls.push(bdev_call(&name, &Bdev::of_namespace(namespace)));
+        }
+    }
+    calls
+}
+
+fn bdev_call(name: &str, bdev: &Bdev) -> Value {
+    let mut params = json!({ "name": name });
+    if let Some(uuid) = bdev.uuid {
+        params["uuid"] = uuid.to_string().into();
+    }
+    let block_bytes = bdev.lba_shift.map(|shift| 1_u64 << shift);
+    match &bdev.medium {
+        Medium::File { path } | Medium::Block { path } => {
+            params["filename"] = path.display().to_string().into();
+            params["readonly"] = (!bdev.writable).into();
+            if let Some(bytes) = block_bytes {
+                params["block_size"] = bytes.into();
+            }
+        }
+        Medium::Null { size_bytes } | Medium::Memory { size_bytes } => {
+            let bytes = block_bytes.unwrap_or(512);
+            params["block_size"] = bytes.into();
+            params["num_blocks"] = (size_bytes / bytes).into();
+        }
+    }
+    json!({ "method": bdev.kind.create_method(), "params": params })
+}
+
+/// The calls that make the subsystems of named media.
+pub(super) fn nvmf_calls(registry: &Registry) -> Vec<Value> {
+    registry
+        .subsystems()
+        .iter()
+        .flat_map(|subsystem| subsystem_calls(registry, subsystem))
+        .collect()
+}
+
+fn subsystem_calls(registry: &Registry, subsystem: &Arc<Subsystem>) -> Vec<Value> {
+    let nqn = subsystem.nqn.as_str();
+    let hosts = subsystem.hosts();
+    let mut calls = vec![json!({
+        "method": "nvmf_create_subsystem",
+        "params": {
+            "nqn": nqn,
+            "serial_number": subsystem.serial.text().unwrap_or_default(),
+            "model_number": subsystem.model.text().unwrap_or_default(),
+            "allow_any_host": hosts.any,
+            "max_namespaces": subsystem.nsid_last,
+        },
+    })];
+    calls.extend(hosts.listed.iter().map(|host| {
+        let params = json!({ "nqn": nqn, "host": host.as_str() });
+        json!({ "method": "nvmf_subsystem_add_host", "params": params })
+    }));
+    calls.extend(subsystem.namespaces().iter().map(|namespace| {
+        let mut described = json!({
+            "bdev_name": medium_name(subsystem, namespace),
+            "nsid": namespace.nsid.0,
+            "uuid": namespace.uuid().to_string(),
+        });
+        if namespace.config.nguid != [0; 16] {
+            let nguid = Uuid::from_bytes(namespace.config.nguid);
+            described["nguid"] = nguid.to_string().into();
+        }
+        let params = json!({ "nqn": nqn, "namespace": described });
+        json!({ "method": "nvmf_subsystem_add_ns", "params": params })
+    }));
+    calls.extend(registry.ports().iter().filter(|port| port.serves(subsystem)).map(|port| {
+        let params = json!({ "nqn": nqn, "listen_address": describe_address(port) });
+        json!({ "method": "nvmf_subsystem_add_listener", "params": params })
+    }));
+    calls
+}
+
+/// The name of a namespace's medium; one of its place where the configuration file has it.
+fn medium_name(subsystem: &Subsystem, namespace: &Namespace) -> String {
+    let of_place = || format!("{}/{}", subsystem.nqn, namespace.nsid);
+    namespace.bdev.clone().unwrap_or_else(of_place)
+}

@@ -1,0 +1,249 @@
+//! What SPDK's users do: an empty target is filled through JSON-RPC, what it exports is saved, and
+//! another one loads it.
+
+use std::fs;
+use std::path::PathBuf;
+
+use feedrail_tests::process::{
+    Bytes, Daemon, DaemonOptions, ManagementClient, feedrail, host, loopback_address,
+    write_configuration,
+};
+use nvme_proto::Nsid;
+use serde_json::{Value, json};
+use tempfile::TempDir;
+
+const SIZE_BYTES: usize = 1 << 20;
+const NQN: &str = "nqn.2026-01.io.feedrail:saved";
+const OTHER: &str = "nqn.2026-01.io.feedrail:other";
+
+struct Folder(TempDir);
+
+impl Folder {
+    fn path(&self, name: &str) -> PathBuf {
+        self.0.path().join(name)
+    }
+
+    /// A target without subsystems.
+    fn start(&self, address: std::net::IpAddr) -> Daemon {
+        let configuration = format!(
+            "state_dir = \"state\"\nprovider = \"soft\"\nmanagement = \"socket\"\n\
+             [[port]]\naddress = \"{address}:4420\"\n[[port]]\naddress = \"{address}:4421\"\n"
+        );
+        let configuration = write_configuration(self.0.path(), &configuration);
+        DaemonOptions::default().arg("--config").arg(configuration).start()
+    }
+
+    fn client(&self) -> ManagementClient {
+        ManagementClient::connect(&self.path("socket"))
+    }
+
+    fn exported(&self) -> Value {
+        self.client().call("nvmf_get_subsystems", &json!({})).unwrap()
+    }
+
+    fn save(&self) -> Vec<u8> {
+        let socket = self.path("socket").display().to_string();
+        feedrail(["target", "save-config", "--socket", &socket]).run().success()
+    }
+}
+
+/// The calls of `rpc.py`, with the parameters that it sends.
+fn calls(folder: &Folder, address: std::net::IpAddr) -> Vec<(&'static str, Value, Value)> {
+    let listener = |nqn: &str, port: &str| {
+        json!({ "nqn": nqn, "listen_address": {
+            "trtype": "rdma", "adrfam": "ipv4", "traddr": address.to_string(), "trsvcid": port,
+        } })
+    };
+    let uuid = "6f1c1b0e-6f7b-4c0f-9a3e-0d6a3d8d3b11";
+    let nguid = "00112233-4455-6677-8899-aabbccddeeff";
+    let done = || json!(true);
+    vec![
+        (
+            "framework_get_subsystems",
+            json!({}),
+            json!([
+                { "subsystem": "bdev", "depends_on": [] },
+                { "subsystem": "nvmf", "depends_on": ["bdev"] },
+            ]),
+        ),
+        (
+            "nvmf_create_subsystem",
+            json!({
+                "nqn": NQN, "serial_number": "SPDK00000000000001", "model_number": "A \"model\"",
+                "allow_any_host": false, "max_namespaces": 32, "min_cntlid": 1, "max_cntlid": 65519,
+                "ana_reporting": false,
+            }),
+            done(),
+        ),
+        ("nvmf_create_subsystem", json!({ "nqn": OTHER, "allow_any_host": true }), done()),
+        (
+            "bdev_aio_create",
+            json!({
+                "name": "aio0", "filename": folder.path("written"), "block_size": 512, "readonly": false,
+            }),
+            json!("aio0"),
+        ),
+        (
+            "bdev_uring_create",
+            json!({
+                "name": "uring0", "filename": folder.path("read"), "block_size": 4096, "readonly": true,
+                "uuid": uuid,
+            }),
+            json!("uring0"),
+        ),
+        (
+            "bdev_null_create",
+            json!({ "name": "null0", "num_blocks": 2048, "block_size": 4096 }),
+            json!("null0"),
+        ),
+        ("bdev_malloc_create", json!({ "num_blocks": 256, "block_size": 512 }), json!("Malloc0")),
+        (
+            "bdev_malloc_create",
+            json!({ "name": "unused", "num_blocks": 8, "block_size": 512 }),
+            json!("unused"),
+        ),
+        (
+            "nvmf_subsystem_add_ns",
+            json!({ "nqn": NQN, "namespace": { "bdev_name": "aio0" } }),
+            json!(1),
+        ),
+        (
+            "nvmf_subsystem_add_ns",
+            json!({ "nqn": NQN, "namespace": {
+            "bdev_name": "uring0", "nsid": 7, "nguid": nguid,
+        } }),
+            json!(7),
+        ),
+        (
+            "nvmf_subsystem_add_ns",
+            json!({ "nqn": NQN, "namespace": { "bdev_name": "null0" } }),
+            json!(2),
+        ),
+        (
+            "nvmf_subsystem_add_ns",
+            json!({ "nqn": OTHER, "namespace": { "bdev_name": "Malloc0" } }),
+            json!(1),
+        ),
+        (
+            "nvmf_subsystem_add_host",
+            json!({ "nqn": NQN, "host": "nqn.2026-01.io.feedrail:host:a" }),
+            done(),
+        ),
+        (
+            "nvmf_subsystem_add_host",
+            json!({ "nqn": NQN, "host": "nqn.2026-01.io.feedrail:host:b" }),
+            done(),
+        ),
+        ("nvmf_subsystem_add_listener", listener(NQN, "4420"), done()),
+        ("nvmf_subsystem_add_listener", listener(NQN, "4421"), done()),
+        ("nvmf_subsystem_add_listener", listener(OTHER, "4421"), done()),
+    ]
+}
+
+#[test]
+fn what_is_saved_is_loaded_by_another_target() {
+    let folder = Folder(tempfile::tempdir_in(env!("CARGO_TARGET_TMPDIR")).unwrap());
+    let bytes = Bytes::new(1).take(SIZE_BYTES);
+    for name in ["written", "read"] {
+        fs::write(folder.path(name), &bytes).unwrap();
+    }
+    let address = loopback_address();
+    let first = folder.start(address);
+    assert_eq!(folder.exported(), json!([]));
+    let mut client = folder.client();
+    for (method, params, expected) in calls(&folder, address) {
+        assert_eq!(client.call(method, &params), Ok(expected), "{method} {params}");
+    }
+    let exported = folder.exported();
+    assert_eq!(exported[0]["namespaces"][2]["nguid"], "00112233445566778899AABBCCDDEEFF");
+    let saved = folder.save();
+    let stats = client.call("bdev_get_iostat", &json!({})).unwrap();
+    assert_eq!(stats["bdevs"].as_array().unwrap().len(), 4);
+    assert!(first.terminate().0.success());
+
+    let second = folder.start(address);
+    assert_eq!(folder.exported(), json!([]));
+    fs::write(folder.path("saved.json"), &saved).unwrap();
+    let socket = folder.path("socket").display().to_string();
+    let file = folder.path("saved.json").display().to_string();
+    let load = || feedrail(["target", "load-config", &file, "--socket", &socket]).run();
+    load().success();
+    assert_eq!(folder.exported(), exported);
+    assert_eq!(folder.save(), saved);
+    let error = load().failure();
+    assert!(error.contains("bdev_malloc_create") && error.contains("already"), "{error}");
+    let nqn = OTHER.parse().unwrap();
+    let target = feedrail_initiator::SubsystemAddress {
+        nqn,
+        address: std::net::SocketAddr::new(address, 4421),
+    };
+    let host = host().build().unwrap();
+    let controller = host.connect(target).wait().unwrap();
+    let memory = controller.namespace(Nsid(1)).wait().unwrap();
+    assert!(memory.read_to_vec(0, 4096).wait().unwrap() == [0; 4096], "memory is not saved");
+    assert!(second.terminate().0.success());
+}
+
+/// Namespaces of the configuration file have no bdev until they are loaded.
+#[test]
+fn a_configuration_file_is_saved_too() {
+    let folder = Folder(tempfile::tempdir_in(env!("CARGO_TARGET_TMPDIR")).unwrap());
+    fs::write(folder.path("read"), Bytes::new(1).take(SIZE_BYTES + 7)).unwrap();
+    let address = loopback_address();
+    let configuration = format!(
+        "state_dir = \"state\"\nprovider = \"soft\"\nmanagement = \"socket\"\n\
+         [[port]]\naddress = \"{address}:4420\"\n[[port]]\naddress = \"{address}:4421\"\n\
+         [[subsystem]]\nnqn = \"{NQN}\"\nallow_any_host = true\n\
+         [[subsystem.namespace]]\npath = \"read\"\n\
+         [[subsystem.namespace]]\nkind = \"null\"\nsize_bytes = \"1MiB\"\nlba_bytes = 4096\n\
+         [[subsystem.namespace]]\nkind = \"memory\"\nsize_bytes = \"1MiB\"\n\
+         [[subsystem]]\nnqn = \"{OTHER}\"\nallow_any_host = true\n"
+    );
+    let configuration = write_configuration(folder.0.path(), &configuration);
+    let first = DaemonOptions::default().arg("--config").arg(configuration).start();
+    let exported = folder.exported();
+    let saved: Value = serde_json::from_slice(&folder.save()).unwrap();
+    assert!(first.terminate().0.success());
+    let second = folder.start(address);
+    let mut client = folder.client();
+    for part in saved["subsystems"].as_array().unwrap() {
+        for call in part["config"].as_array().unwrap() {
+            client.call(call["method"].as_str().unwrap(), &call["params"]).unwrap();
+        }
+    }
+    let without_names = |mut subsystems: Value| {
+        for subsystem in subsystems.as_array_mut().unwrap() {
+            for namespace in subsystem["namespaces"].as_array_mut().unwrap() {
+                let namespace = namespace.as_object_mut().unwrap();
+                namespace.remove("bdev_name");
+                namespace.remove("name");
+            }
+        }
+        subsystems
+    };
+    assert_eq!(without_names(folder.exported()), without_names(exported));
+    assert!(second.terminate().0.success());
+}
+
+#[test]
+fn what_is_no_saved_configuration_is_refused() {
+    let folder = Folder(tempfile::tempdir_in(env!("CARGO_TARGET_TMPDIR")).unwrap());
+    let _daemon = folder.start(loopback_address());
+    let socket = folder.path("socket").display().to_string();
+    let load = |text: &str| {
+        let program = feedrail(["target", "load-config", "-", "--socket", &socket]);
+        program.input(text).run().failure()
+    };
+    for (text, expected) in [
+        ("", "EOF"),
+        ("[]", "no list \"subsystems\""),
+        ("{\"subsystems\":[{\"config\":[{\"method\":\"bdev_nvme_attach\"}]}]}", "bdev_nvme_attach"),
+        ("{\"subsystems\":[{\"config\":[{}]}]}", "Method not found"),
+    ] {
+        let error = load(text);
+        assert!(error.contains(expected), "{text}: {error}");
+    }
+    let wrong = folder.client().call("framework_get_config", &json!({ "name": "sock" }));
+    assert_eq!(wrong.unwrap_err()["code"], json!(-32602));
+    assert_eq!(folder.exported(), json!([]));
+}
