@@ -47,10 +47,10 @@ impl Folder {
     }
 }
 
-/// The calls of `rpc.py`, with the parameters that it sends.
+/// The calls of SPDK's `rpc.py`, with the parameters that it sends.
 fn calls(folder: &Folder, address: std::net::IpAddr) -> Vec<(&'static str, Value, Value)> {
     let listener = |nqn: &str, port: &str| {
-        json!({ "nqn": nqn, "listen_address": {
+        json!({ "nqn": nqn, "secure_channel": false, "listen_address": {
             "trtype": "rdma", "adrfam": "ipv4", "traddr": address.to_string(), "trsvcid": port,
         } })
     };
@@ -58,6 +58,14 @@ fn calls(folder: &Folder, address: std::net::IpAddr) -> Vec<(&'static str, Value
     let nguid = "00112233-4455-6677-8899-aabbccddeeff";
     let done = || json!(true);
     vec![
+        (
+            "nvmf_create_transport",
+            json!({
+                "no_srq": false, "c2h_success": true, "trtype": "rdma", "zcopy": false,
+                "dif_insert_or_strip": false, "no_wr_batching": false, "disable_mappable_bar0": false,
+            }),
+            done(),
+        ),
         (
             "framework_get_subsystems",
             json!({}),
@@ -71,7 +79,7 @@ fn calls(folder: &Folder, address: std::net::IpAddr) -> Vec<(&'static str, Value
             json!({
                 "nqn": NQN, "serial_number": "SPDK00000000000001", "model_number": "A \"model\"",
                 "allow_any_host": false, "max_namespaces": 32, "min_cntlid": 1, "max_cntlid": 65519,
-                "ana_reporting": false,
+                "ana_reporting": false, "passthrough": false, "enable_nssr": false,
             }),
             done(),
         ),
@@ -79,7 +87,7 @@ fn calls(folder: &Folder, address: std::net::IpAddr) -> Vec<(&'static str, Value
         (
             "bdev_aio_create",
             json!({
-                "name": "aio0", "filename": folder.path("written"), "block_size": 512, "readonly": false,
+                "name": "aio0", "filename": folder.path("written"), "block_size": 512, "readonly": false, "fallocate": false, "nowait": false,
             }),
             json!("aio0"),
         ),
@@ -93,10 +101,14 @@ fn calls(folder: &Folder, address: std::net::IpAddr) -> Vec<(&'static str, Value
         ),
         (
             "bdev_null_create",
-            json!({ "name": "null0", "num_blocks": 2048, "block_size": 4096 }),
+            json!({ "name": "null0", "num_blocks": 2048, "block_size": 4096, "dif_is_head_of_md": false }),
             json!("null0"),
         ),
-        ("bdev_malloc_create", json!({ "num_blocks": 256, "block_size": 512 }), json!("Malloc0")),
+        (
+            "bdev_malloc_create",
+            json!({ "num_blocks": 256, "block_size": 512, "md_interleave": false, "dif_is_head_of_md": false }),
+            json!("Malloc0"),
+        ),
         (
             "bdev_malloc_create",
             json!({ "name": "unused", "num_blocks": 8, "block_size": 512 }),
@@ -104,7 +116,7 @@ fn calls(folder: &Folder, address: std::net::IpAddr) -> Vec<(&'static str, Value
         ),
         (
             "nvmf_subsystem_add_ns",
-            json!({ "nqn": NQN, "namespace": { "bdev_name": "aio0" } }),
+            json!({ "nqn": NQN, "namespace": { "bdev_name": "aio0", "no_auto_visible": false, "hide_metadata": false } }),
             json!(1),
         ),
         (
@@ -157,7 +169,7 @@ fn what_is_saved_is_loaded_by_another_target() {
     let exported = folder.exported();
     assert_eq!(exported[0]["namespaces"][2]["nguid"], "00112233445566778899AABBCCDDEEFF");
     let saved = folder.save();
-    let stats = client.call("bdev_get_iostat", &json!({})).unwrap();
+    let stats = client.call("bdev_get_iostat", &json!({ "per_channel": false })).unwrap();
     assert_eq!(stats["bdevs"].as_array().unwrap().len(), 4);
     assert!(first.terminate().0.success());
 

@@ -1,5 +1,6 @@
 //! The methods of the management socket, under SPDK's names where they do the same.
 
+use std::collections::BTreeSet;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use nvme_proto::{Nqn, Nsid};
@@ -13,7 +14,8 @@ use super::config;
 use super::iostat::describe_io;
 use super::reload::describe_reload;
 use super::rpc::RpcError;
-use super::subsystem::{CreateParams, ListenerParams, describe_address};
+use super::spdk_switches::take_switches;
+use super::subsystem::{CreateParams, ListenerParams, TransportParams, describe_address};
 use crate::controller::{Associations, Controller};
 use crate::driver::clock::Clock;
 use crate::inventory::Registry;
@@ -38,10 +40,10 @@ pub(super) struct Methods {
 /// Ticks of `bdev_get_iostat` are nanoseconds.
 const NANOS_PER_SECOND: u64 = 1_000_000_000;
 
-type Params = Map<String, Value>;
+pub(super) type Params = Map<String, Value>;
 type Method = fn(&Methods, Params) -> Result<Value, RpcError>;
 
-const METHODS: [(&str, Method); 26] = [
+const METHODS: [(&str, Method); 27] = [
     ("bdev_aio_create", |of, params| of.create_file(params, BdevKind::Aio)),
     ("bdev_aio_delete", |of, params| of.delete_bdev(params, BdevKind::Aio)),
     ("bdev_get_bdevs", Methods::get_bdevs),
@@ -56,6 +58,7 @@ const METHODS: [(&str, Method); 26] = [
     ("framework_get_config", Methods::get_config),
     ("framework_get_subsystems", |_, params| get_parts(params)),
     ("nvmf_create_subsystem", Methods::create_subsystem),
+    ("nvmf_create_transport", |_, params| create_transport(params)),
     ("nvmf_delete_subsystem", Methods::delete_subsystem),
     ("nvmf_get_subsystems", Methods::get_subsystems),
     ("nvmf_subsystem_add_host", |of, params| of.change_host(params, HostsChange::Add)),
@@ -78,6 +81,14 @@ struct NoParams {}
 #[serde(deny_unknown_fields)]
 struct BdevName {
     name: String,
+}
+
+/// The media whose I/O is asked for: all of them if none is named.
+#[derive(Deserialize)]
+#[serde(deny_unknown_fields)]
+struct IostatFilter {
+    name: Option<String>,
+    names: Option<Vec<String>>,
 }
 
 #[derive(Deserialize)]
@@ -158,9 +169,10 @@ impl Methods {
     }
 
     /// Runs a method. May wait for storage.
-    pub(super) fn call(&self, method: &str, params: Params) -> Result<Value, RpcError> {
+    pub(super) fn call(&self, method: &str, mut params: Params) -> Result<Value, RpcError> {
         let found = METHODS.iter().find(|(name, _)| *name == method);
-        let (_, method) = found.ok_or_else(RpcError::no_method)?;
+        let (name, method) = found.ok_or_else(RpcError::no_method)?;
+        take_switches(name, &mut params)?;
         method(self, params)
     }
 
@@ -203,16 +215,21 @@ impl Methods {
 
     /// The I/O of each namespace since it was added, under the name of its bdev.
     fn get_iostat(&self, params: Params) -> Result<Value, RpcError> {
-        let BdevFilter { name } = read(params)?;
+        let IostatFilter { name, names } = read(params)?;
+        let wanted: Vec<String> = names.into_iter().flatten().chain(name).collect();
         let mut described = Vec::new();
+        let mut found = BTreeSet::new();
         for subsystem in self.associations.registry().subsystems() {
             for namespace in subsystem.namespaces().iter() {
-                if name.as_deref().is_none_or(|name| name == bdev_name(namespace)) {
+                let name = bdev_name(namespace);
+                if wanted.is_empty() || wanted.iter().any(|wanted| wanted == name) {
+                    found.insert(name.to_owned());
                     described.push(describe_io(&subsystem.nqn, namespace));
                 }
             }
         }
-        if let (Some(name), true) = (&name, described.is_empty()) {
+        // One that no namespace is made of has no I/O.
+        for name in wanted.iter().filter(|name| !found.contains(*name)) {
             self.bdevs().get(name)?;
         }
         let ticks = self.clock.now().as_nanos();
@@ -444,6 +461,12 @@ fn describe_namespace(namespace: &Arc<Namespace>) -> Value {
         described["nguid"] = nguid.into();
     }
     described
+}
+
+fn create_transport(params: Params) -> Result<Value, RpcError> {
+    let params: TransportParams = read(params)?;
+    params.check()?;
+    Ok(true.into())
 }
 
 fn get_parts(params: Params) -> Result<Value, RpcError> {

@@ -12,6 +12,7 @@ mod method;
 mod reload;
 mod rpc;
 mod socket;
+mod spdk_switches;
 mod subsystem;
 
 use std::io::{self, Read as _, Write as _};

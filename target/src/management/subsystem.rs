@@ -23,8 +23,13 @@ pub(super) struct CreateParams {
     max_namespaces: Option<u32>,
     min_cntlid: Option<u16>,
     max_cntlid: Option<u16>,
-    #[serde(default)]
-    ana_reporting: bool,
+}
+
+/// Parameters of the method `nvmf_create_transport`, with which SPDK's users begin. What RDMA needs
+/// is in the configuration.
+#[derive(Deserialize)]
+pub(super) struct TransportParams {
+    trtype: String,
 }
 
 /// Parameters of the methods about listeners.
@@ -47,9 +52,6 @@ struct ListenAddress {
 impl CreateParams {
     /// The subsystem, in a target whose controllers get these ids.
     pub(super) fn subsystem(self, cntlids: CntlidRange) -> Result<NewSubsystem, RpcError> {
-        if self.ana_reporting {
-            return Err(RpcError::invalid_params("ana_reporting: the target has no ANA"));
-        }
         let first = self.min_cntlid.unwrap_or(cntlids.first);
         let last = self.max_cntlid.unwrap_or(cntlids.last);
         if (first, last) != (cntlids.first, cntlids.last) {
@@ -68,6 +70,19 @@ impl CreateParams {
             // SPDK takes 0 for its default, too.
             nsid_last: self.max_namespaces.filter(|most| *most != 0),
         })
+    }
+}
+
+impl TransportParams {
+    /// An error unless it is the one transport, which is always there.
+    pub(super) fn check(&self) -> Result<(), RpcError> {
+        match self.trtype.eq_ignore_ascii_case("rdma") {
+            true => Ok(()),
+            false => {
+                let message = format!("trtype: {:?} is not RDMA", self.trtype);
+                Err(RpcError::invalid_params(message))
+            }
+        }
     }
 }
 
