@@ -32,8 +32,12 @@ impl RpcClient {
             json!({ "jsonrpc": "2.0", "id": self.calls, "method": method, "params": params });
         self.stream.write_all(request.to_string().as_bytes()).context("the target hung up")?;
         let mut responses = serde_json::Deserializer::from_reader(&self.stream).into_iter();
-        let response: Option<Value> = responses.next().transpose().context("not JSON")?;
-        let mut response = response.ok_or_else(|| anyhow!("the target hung up"))?;
+        let mut response: Value = match responses.next() {
+            Some(Ok(response)) => response,
+            Some(Err(error)) if error.is_io() || error.is_eof() => bail!("the target hung up"),
+            Some(Err(error)) => return Err(error).context("the target sent no JSON"),
+            None => bail!("the target hung up"),
+        };
         if response["id"] != json!(self.calls) && response["error"].is_null() {
             bail!("the target answered another request");
         }

@@ -3,6 +3,7 @@
 mod client;
 mod config;
 mod reload;
+mod resize;
 mod subsystem;
 mod top;
 
@@ -17,6 +18,7 @@ use uuid::Uuid;
 use self::client::RpcClient;
 use self::config::{LoadConfig, SaveConfig};
 use self::reload::Reload;
+use self::resize::Resize;
 use self::subsystem::{AddListener, AddSubsystem, RemoveListener, RemoveSubsystem};
 use self::top::Top;
 use crate::args::{Format, Output};
@@ -52,6 +54,7 @@ enum TargetCommand {
     Top(Top),
     AddNs(AddNamespace),
     RemoveNs(RemoveNamespace),
+    Resize(Resize),
     AddHost(AddHost),
     RemoveHost(RemoveHost),
     AllowAnyHost(AllowAnyHost),
@@ -189,6 +192,7 @@ impl TargetArgs {
             TargetCommand::Top(top) => top.run(),
             TargetCommand::AddNs(add) => add.run(),
             TargetCommand::RemoveNs(remove) => remove.run(),
+            TargetCommand::Resize(resize) => resize.run(),
             TargetCommand::AddHost(add) => add.host.change("nvmf_subsystem_add_host"),
             TargetCommand::RemoveHost(remove) => remove.host.change("nvmf_subsystem_remove_host"),
             TargetCommand::AllowAnyHost(allow) => allow.run(),

@@ -27,6 +27,9 @@ const MOST_INTERRUPTIONS: u32 = 1000;
 /// next. Doubled, that waits for a copy of up to 512 KiB; not measured.
 const CACHED_BYTES: u32 = 256 << 10;
 
+/// The largest logical block.
+const MOST_BLOCK_BYTES: u64 = 4096;
+
 /// An open file of fixed length.
 #[derive(Debug)]
 pub struct FileBackend {
@@ -36,6 +39,10 @@ pub struct FileBackend {
     /// The length that the file had when it was opened, in bytes. The part of the last block beyond
     /// it reads as zeros.
     exact_bytes: u64,
+    /// Nothing is done behind this byte: the end of the last block.
+    end_bytes: u64,
+    /// Keeps other processes from the file.
+    claim: Arc<Claim>,
     /// Offsets of direct I/O are multiples of it; 1 when the page cache is used.
     offset_alignment: u32,
     direct: bool,
@@ -51,6 +58,17 @@ pub struct FileBackend {
     /// Set when the file system refused to make zeros with `fallocate`.
     cannot_zero: AtomicBool,
     cannot_punch: AtomicBool,
+}
+
+/// The lock of a file, as long as one of its backends needs it.
+#[derive(Debug)]
+struct Claim(Arc<OwnedFd>);
+
+impl Drop for Claim {
+    /// A ring that is being torn down may keep the file open for a while.
+    fn drop(&mut self) {
+        claim::release(&*self.0);
+    }
 }
 
 /// How a file is read from the page cache.
@@ -77,11 +95,14 @@ impl FileBackend {
     /// direct I/O needs, if it is used.
     pub fn new(file: OwnedFd, exact_bytes: u64, direct_alignment: Option<u32>) -> Self {
         let (device, grows) = device_of(&file);
+        let file = Arc::new(file);
         Self {
             device,
-            file: Arc::new(file),
+            claim: Arc::new(Claim(Arc::clone(&file))),
+            file,
             id: next_id(),
             exact_bytes,
+            end_bytes: exact_bytes.next_multiple_of(MOST_BLOCK_BYTES),
             offset_alignment: direct_alignment.unwrap_or(1),
             direct: direct_alignment.is_some(),
             grows,
@@ -92,6 +113,39 @@ impl FileBackend {
             cannot_zero: AtomicBool::new(false),
             cannot_punch: AtomicBool::new(false),
         }
+    }
+
+    /// The same open file, which has another length from now on. For a file without a twin; its
+    /// range locks are those of this one.
+    pub(super) fn resized(&self, exact_bytes: u64) -> Self {
+        let cannot = |flag: &AtomicBool| AtomicBool::new(flag.load(Ordering::Relaxed));
+        Self {
+            file: Arc::clone(&self.file),
+            id: next_id(),
+            device: self.device,
+            exact_bytes,
+            end_bytes: exact_bytes.next_multiple_of(MOST_BLOCK_BYTES),
+            claim: Arc::clone(&self.claim),
+            offset_alignment: self.offset_alignment,
+            direct: self.direct,
+            grows: self.grows,
+            looked_at: AtomicU64::new(u64::MAX),
+            health: Arc::new(self.health.resized(exact_bytes)),
+            cached: self
+                .cached
+                .as_ref()
+                .map(|cached| CachedReads { twin: None, cannot_try: cannot(&cached.cannot_try) }),
+            locks: self.locks.clone(),
+            cannot_zero: cannot(&self.cannot_zero),
+            cannot_punch: cannot(&self.cannot_punch),
+        }
+    }
+
+    /// The same, with logical blocks of this size.
+    #[must_use]
+    pub(super) fn with_blocks(mut self, lba_shift: u8) -> Self {
+        self.end_bytes = self.exact_bytes.next_multiple_of(1 << lba_shift);
+        self
     }
 
     /// The same, but operations lock their range. For a writable file in the page cache, and for
@@ -192,7 +246,9 @@ impl FileBackend {
     /// a hole, even if the file is made long again.
     fn allow_range(&self, operation: &Operation) -> Result<(), BackendError> {
         let end = operation.offset() + operation.length();
-        match end.min(self.exact_bytes) <= self.health.present_bytes() {
+        // A command may have been checked when the file was longer.
+        let is_inside = end <= self.end_bytes;
+        match is_inside && end.min(self.exact_bytes) <= self.health.present_bytes() {
             true => Ok(()),
             false => Err(BackendError::Shrunk),
         }
@@ -447,13 +503,6 @@ impl FileBackend {
             OperationStage::Zeros => self.write_zeros_on(operation),
             OperationStage::Sync => Step::Call(SystemCall::Sync { file: self.file() }),
         }
-    }
-}
-
-impl Drop for FileBackend {
-    /// A ring that is being torn down may keep the file open for a while.
-    fn drop(&mut self) {
-        claim::release(&*self.file);
     }
 }
 

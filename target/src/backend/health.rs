@@ -1,11 +1,13 @@
 //! The errors of an open medium, kept until it is opened again.
 
+use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 
 /// The lasting faults of an open medium. All cores and the control path share it.
 #[derive(Debug)]
 pub struct Health {
-    write_back_failed: AtomicBool,
+    /// The same for all lengths that the medium has had.
+    write_back_failed: Arc<AtomicBool>,
     /// The length that the medium was opened with, in bytes.
     exact_bytes: u64,
     /// Bytes of the original length that still exist: fewer once the file was found shorter.
@@ -17,11 +19,17 @@ impl Health {
     /// The health of a medium of `exact_bytes` bytes without known errors.
     pub fn new(exact_bytes: u64) -> Self {
         Self {
-            write_back_failed: AtomicBool::new(false),
+            write_back_failed: Arc::default(),
             exact_bytes,
             present_bytes: AtomicU64::new(exact_bytes),
             announced: AtomicBool::new(false),
         }
+    }
+
+    /// The health of the same medium, which is to have another length from now on.
+    pub(super) fn resized(&self, exact_bytes: u64) -> Self {
+        let write_back_failed = Arc::clone(&self.write_back_failed);
+        Self { write_back_failed, ..Self::new(exact_bytes) }
     }
 
     /// Acknowledged writes did not reach the medium. The kernel reports that once per open file and

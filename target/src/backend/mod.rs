@@ -42,7 +42,7 @@ pub(crate) use self::memory::MemoryBackend;
 pub(crate) use self::null::NullBackend;
 pub(crate) use self::open::MEMORY_ALIGNMENT;
 pub(crate) use self::open::{CachePolicy, IoMode, OpenError, OpenMode, OpenedBackend};
-pub(crate) use self::open::{open_block, open_file, open_memory, open_null};
+pub(crate) use self::open::{measure_again, open_block, open_file, open_memory, open_null};
 pub(crate) use self::operation::{DelayHold, OperationStage, ReadPath};
 pub use self::operation::{MemoryPart, Operation, OperationKind, Span};
 pub(crate) use self::source::{FileChange, OpenedFile};

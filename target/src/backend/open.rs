@@ -75,6 +75,8 @@ pub(crate) struct OpenedBackend {
     pub mapped: Option<Arc<MappedFile>>,
     /// The regular file, to look at now and then.
     pub source: Option<Arc<OpenedFile>>,
+    /// The file or device, whose length may change.
+    pub file: Option<Arc<FileBackend>>,
 }
 
 /// How bytes travel between the buffers and the medium.
@@ -263,6 +265,7 @@ fn synthetic(
         files: Vec::new(),
         mapped: None,
         source: None,
+        file: None,
     })
 }
 
@@ -313,22 +316,69 @@ fn open(
         true => backend.with_range_locks(),
         false => backend,
     };
+    let measured = Measured { exact_bytes, lba_shift: choice.lba_shift, content };
+    let opened = opened(backend, path, mode, block, measured);
+    Ok(OpenedBackend { access, write_unit_bytes, ..opened })
+}
+
+/// What was found out about an open file.
+struct Measured {
+    exact_bytes: u64,
+    lba_shift: u8,
+    content: Content,
+}
+
+fn opened(
+    backend: FileBackend,
+    path: &Path,
+    mode: OpenMode<'_>,
+    block: bool,
+    measured: Measured,
+) -> OpenedBackend {
+    let Measured { exact_bytes, lba_shift, content } = measured;
+    let backend = Arc::new(backend.with_blocks(lba_shift));
     let source = (!block).then(|| {
         let (file, health) = (Arc::clone(backend.descriptor()), Arc::clone(backend.health()));
         Arc::new(OpenedFile::new(file, path.to_owned(), mode.writable, health))
     });
-    Ok(OpenedBackend {
+    OpenedBackend {
         source,
         files: backend.ids(),
         mapped: backend.mapped().cloned(),
         health: Arc::clone(backend.health()),
-        backend: Arc::new(backend),
+        backend: Arc::clone(&backend) as Arc<dyn Backend>,
         exact_bytes,
-        lba_shift: choice.lba_shift,
-        access,
-        write_unit_bytes,
+        lba_shift,
+        access: IoMode::Synthetic,
+        write_unit_bytes: None,
         content,
-    })
+        file: Some(backend),
+    }
+}
+
+/// The same file or device, which is written, with the length that it has now.
+///
+/// # Errors
+/// It can not be looked at, is empty, or its length does not fit the blocks.
+pub(crate) fn measure_again(
+    file: &FileBackend,
+    path: &Path,
+    lba_shift: u8,
+) -> Result<OpenedBackend, OpenError> {
+    let io = |error| OpenError::Io { path: path.to_owned(), error };
+    let descriptor = File::from(file.descriptor().try_clone().map_err(io)?);
+    let metadata = descriptor.metadata().map_err(io)?;
+    let block = metadata.file_type().is_block_device();
+    let exact_bytes =
+        if block { block::size_bytes(&descriptor).map_err(io)? } else { metadata.len() };
+    if exact_bytes == 0 {
+        return Err(OpenError::Empty { path: path.to_owned() });
+    }
+    let mode = OpenMode { writable: true, lba_shift: Some(lba_shift), cache: CachePolicy::Bypass };
+    check_writable(path, mode, exact_bytes, lba_shift)?;
+    let content = Content::of_file(&descriptor, true).map_err(io)?;
+    let measured = Measured { exact_bytes, lba_shift, content };
+    Ok(opened(file.resized(exact_bytes), path, mode, block, measured))
 }
 
 /// Has reads tried in the page cache where the policy allows. `buffered` is the file without direct

@@ -671,6 +671,7 @@ fn endless_interruptions_end_in_an_error() {
 #[test]
 fn interruptions_between_which_something_is_done_are_borne() {
     let file = file_with(&[0; 4096]);
+    file.as_file().set_len(1 << 30).unwrap();
     let backend = open_file(file.path(), WRITABLE).unwrap().backend;
     let mut zeroes = Operation::write_zeroes(0, 1 << 30, false, false);
     // The file system makes no zeros: they are written, a page at a time.

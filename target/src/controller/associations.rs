@@ -18,7 +18,9 @@ use crate::backend::{BackendError, FileChange};
 use crate::config::Config;
 use crate::inventory::Registry;
 use crate::inventory::allowed_host::HostsChange;
-use crate::inventory::change::{ChangeError, Closed, NamespaceChange, NewNamespace};
+use crate::inventory::change::{
+    ChangeError, Closed, NamespaceChange, NamespaceResize, NewNamespace,
+};
 use crate::inventory::export::OpenPurpose;
 use crate::inventory::namespace::{Namespace, NamespaceIndex};
 use crate::inventory::reload::{ReloadError, Reloaded};
@@ -122,6 +124,23 @@ impl Associations {
         Ok(self.registry.close(removed, CLOSE_PATIENCE))
     }
 
+    /// Gives a namespace the size of its medium, or this size, while hosts work, and tells those
+    /// that are connected.
+    pub(crate) fn resize_namespace(
+        &self,
+        nqn: &Nqn,
+        nsid: Nsid,
+        size_bytes: Option<u64>,
+    ) -> Result<(), ChangeError> {
+        self.registry.close_idle();
+        let resized = self.registry.resize_namespace(nqn, nsid, size_bytes)?;
+        let Some(NamespaceResize { old, new }) = resized else { return Ok(()) };
+        self.announce(&[&new]);
+        // What was written is the new one's, too, which hosts can flush.
+        let _ = self.registry.close(old, CLOSE_PATIENCE);
+        Ok(())
+    }
+
     /// Changes which hosts may use a subsystem, and ends the associations of those that may not any
     /// more.
     pub(crate) fn change_hosts(&self, nqn: &Nqn, change: HostsChange) -> Result<(), ChangeError> {
@@ -145,12 +164,7 @@ impl Associations {
 
     /// Serves a subsystem at another address of the target.
     pub(crate) fn add_listener(&self, nqn: &Nqn, address: SocketAddr) -> Result<(), ChangeError> {
-        let subsystem = self.registry.subsystem(nqn);
-        let subsystem = subsystem.ok_or_else(|| ChangeError::no_subsystem(nqn))?;
-        if !self.registry.port_at(address)?.add(&subsystem) {
-            return Err(ChangeError::ServedThere { nqn: nqn.to_string(), address });
-        }
-        tracing::info!(%nqn, %address, "listener added");
+        self.registry.add_listener(nqn, address)?;
         self.announce_discovery();
         Ok(())
     }
@@ -161,13 +175,7 @@ impl Associations {
         nqn: &Nqn,
         address: SocketAddr,
     ) -> Result<(), ChangeError> {
-        let subsystem = self.registry.subsystem(nqn);
-        let subsystem = subsystem.ok_or_else(|| ChangeError::no_subsystem(nqn))?;
-        let port = self.registry.port_at(address)?;
-        if !port.remove(&subsystem) {
-            return Err(ChangeError::NotServedThere { nqn: nqn.to_string(), address });
-        }
-        tracing::info!(%nqn, %address, "listener removed");
+        self.registry.remove_listener(nqn, address)?;
         self.end_refused();
         self.announce_discovery();
         Ok(())
@@ -209,7 +217,7 @@ impl Associations {
     ) -> Result<ReloadReport, ReloadError> {
         self.registry.close_idle();
         let Reloaded { changes, removed, added } = self.registry.reload(config, purpose)?;
-        if purpose == OpenPurpose::Serve {
+        if purpose == OpenPurpose::Serve && !changes.is_empty() {
             self.announce(&added.iter().chain(&removed).collect::<Vec<_>>());
             self.end_refused();
             self.announce_discovery();

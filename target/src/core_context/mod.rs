@@ -93,7 +93,7 @@ impl CoreContext {
     pub(crate) fn count_io(&mut self, work: &IoWork, arrived: Time, succeeded: bool) {
         let latency_nanos = self.now.as_nanos().saturating_sub(arrived.as_nanos());
         let Self { namespace_io, exports, .. } = self;
-        let list = || exports.namespace(work.namespace).map(|namespace| &namespace.io);
+        let list = || exports.namespace(work.namespace).map(|namespace| &*namespace.io);
         namespace_io.count(work, latency_nanos, succeeded, list);
     }
 

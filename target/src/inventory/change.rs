@@ -8,7 +8,9 @@ use nvme_proto::{Nqn, Nsid};
 use rdma::Time;
 use uuid::Uuid;
 
-use crate::backend::{Backend, BackendError, OpenedBackend, Operation};
+use crate::backend::{
+    Backend, BackendError, FileKey, OpenMode, OpenedBackend, Operation, measure_again, open_null,
+};
 use crate::config::{DirectIo, DiskFaults, Medium, NamespaceConfig, Origin};
 use crate::inventory::Registry;
 use crate::inventory::allowed_host::HostsError;
@@ -85,6 +87,16 @@ pub(crate) enum ChangeError {
         /// The UUID of both.
         uuid: Uuid,
     },
+    /// The size of the namespace can not change, or not in this way.
+    #[error("namespace {nsid} of {nqn} stays as it is: {reason}")]
+    NotResizable {
+        /// The subsystem that was named.
+        nqn: String,
+        /// The namespace that was named.
+        nsid: Nsid,
+        /// What is in the way.
+        reason: &'static str,
+    },
     /// The hosts of a subsystem stay as they are.
     #[error(transparent)]
     Hosts(#[from] HostsError),
@@ -126,6 +138,13 @@ pub(crate) struct NamespaceChange {
     pub(crate) generation: ExportsNumber,
     pub(crate) subsystem: Arc<Subsystem>,
     pub(crate) namespace: Arc<Namespace>,
+}
+
+/// A namespace has another size.
+#[derive(Debug)]
+pub(crate) struct NamespaceResize {
+    pub(crate) old: NamespaceChange,
+    pub(crate) new: NamespaceChange,
 }
 
 /// How a removed namespace ended.
@@ -219,6 +238,75 @@ impl Registry {
         self.publication().publish(next);
         tracing::info!(%nqn, %nsid, name = namespace.name(), path = ?namespace.path(), "namespace removed");
         Ok(NamespaceChange { generation, subsystem, namespace })
+    }
+
+    /// Gives a namespace the size that its file or device has now, or this size if it reads zeros.
+    /// Commands that have begun end on the old size. None where the size is the same.
+    pub(crate) fn resize_namespace(
+        &self,
+        nqn: &Nqn,
+        nsid: Nsid,
+        size_bytes: Option<u64>,
+    ) -> Result<Option<NamespaceResize>, ChangeError> {
+        let subsystem = self.subsystem(nqn).ok_or_else(|| ChangeError::no_subsystem(nqn))?;
+        let _one_at_a_time = self.serials();
+        let exports = self.publication().exports();
+        let found = exports.list(subsystem.index).get(nsid).cloned();
+        let old = found.ok_or_else(|| ChangeError::NoNamespace { nqn: nqn.to_string(), nsid })?;
+        let refuse = |reason| ChangeError::NotResizable { nqn: nqn.to_string(), nsid, reason };
+        let mut config = old.config.clone();
+        if config.faults != DiskFaults::NONE {
+            return Err(refuse("it misbehaves on purpose"));
+        }
+        let opened = match (&mut config.medium, size_bytes) {
+            (Medium::Memory { .. }, _) => return Err(refuse("its memory has a fixed size")),
+            (Medium::Null { .. }, None) => return Err(refuse("say which size it is to have")),
+            (Medium::Null { size_bytes }, Some(wanted)) => {
+                *size_bytes = wanted;
+                let mode = OpenMode { lba_shift: Some(old.lba_shift), ..OpenMode::default() };
+                open_null(wanted, mode).map_err(|error| export::cannot_open(&config, error))?
+            }
+            (Medium::File { .. } | Medium::Block { .. }, Some(_)) => {
+                return Err(refuse("its size is that of its file or device; change that before"));
+            }
+            (Medium::File { path } | Medium::Block { path }, None) => {
+                if old.health().write_back_failed() {
+                    return Err(refuse("what was written to it was lost"));
+                }
+                if FileKey::of_path(path) != old.file_key {
+                    return Err(refuse("another file has its path; reload or add that"));
+                }
+                let opened = match (old.writable, old.file()) {
+                    (true, Some(file)) => measure_again(file, path, old.lba_shift),
+                    _ => export::open_medium(&old.config, self.cache_room()),
+                };
+                opened.map_err(|error| export::cannot_open(&config, error))?
+            }
+        };
+        if opened.exact_bytes == old.exact_bytes {
+            return Ok(None);
+        }
+        if opened.lba_shift != old.lba_shift {
+            return Err(refuse("its blocks would have another size"));
+        }
+        let new = Arc::new(old.resized(&config, opened));
+        let owned = |namespace: &Arc<Namespace>| OwnedNamespace {
+            subsystem: Arc::clone(&subsystem),
+            namespace: Arc::clone(namespace),
+        };
+        let next = exports.changed(self.publication().settled(), &[owned(&old)], &[owned(&new)]);
+        let generation = next.generation();
+        self.publication().publish(next);
+        tracing::info!(
+            %nqn, %nsid, name = old.name(), from = old.exact_bytes, to = new.exact_bytes,
+            "namespace resized"
+        );
+        let change = |namespace| NamespaceChange {
+            generation,
+            subsystem: Arc::clone(&subsystem),
+            namespace,
+        };
+        Ok(Some(NamespaceResize { old: change(old), new: change(new) }))
     }
 
     /// Waits until a removed namespace is idle on all cores, flushes it, and closes it. Where that

@@ -267,7 +267,7 @@ impl Candidate {
     }
 }
 
-fn cannot_open(namespace: &NamespaceConfig, error: OpenError) -> ExportError {
+pub(super) fn cannot_open(namespace: &NamespaceConfig, error: OpenError) -> ExportError {
     ExportError::Open { origin: namespace.origin.clone(), error }
 }
 
@@ -512,7 +512,7 @@ fn with_faults(faults: &DiskFaults, mut backend: Arc<dyn Backend>) -> Arc<dyn Ba
     backend
 }
 
-fn open_medium(
+pub(super) fn open_medium(
     config: &NamespaceConfig,
     room: &Arc<CacheRoom>,
 ) -> Result<OpenedBackend, OpenError> {

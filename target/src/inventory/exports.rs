@@ -137,8 +137,15 @@ impl Exports {
     fn occupy(&mut self, namespace: &Arc<Namespace>) {
         let NamespaceIndex { slot, serial } = namespace.index;
         let slot = slot as usize;
-        // They are added in this order.
-        self.next_serial = serial.wrapping_add(1);
+        let is_known = self
+            .slots
+            .get(slot)
+            .and_then(Option::as_ref)
+            .is_some_and(|old| old.index == namespace.index);
+        if !is_known {
+            // They are added in this order.
+            self.next_serial = serial.wrapping_add(1);
+        }
         if self.slots.len() <= slot {
             self.slots.resize(slot + 1, None);
         }
@@ -161,8 +168,12 @@ impl Exports {
             none: Arc::clone(&self.none),
             retiring: self.retiring.iter().filter(is_awaited).cloned().collect(),
         };
+        let stays: BTreeSet<_> = added.iter().map(|one| one.namespace.index).collect();
         for OwnedNamespace { namespace, .. } in removed {
-            next.slots[namespace.index.slot as usize] = None;
+            // One that has another size keeps its index.
+            if !stays.contains(&namespace.index) {
+                next.slots[namespace.index.slot as usize] = None;
+            }
             next.retiring.push(Retiring {
                 index: namespace.index,
                 since: next.generation,
@@ -235,7 +246,9 @@ impl Exports {
 
     /// The backend of a namespace that was removed, while it is open.
     pub(crate) fn retired_backend(&self, index: NamespaceIndex) -> Option<Arc<dyn Backend>> {
-        self.retiring.iter().find(|one| one.index == index)?.backend.upgrade()
+        let of_index = self.retiring.iter().filter(|one| one.index == index);
+        // Several where it had several sizes; all are the same medium.
+        of_index.filter_map(|one| one.backend.upgrade()).next()
     }
 }
 

@@ -9,7 +9,8 @@ use nvme_proto::Nsid;
 use uuid::Uuid;
 
 use crate::backend::{
-    Backend, FileChange, FileId, FileKey, Health, MappedFile, OpenedBackend, OpenedFile,
+    Backend, FileBackend, FileChange, FileId, FileKey, Health, MappedFile, OpenedBackend,
+    OpenedFile,
 };
 use crate::config::NamespaceConfig;
 use crate::metrics::namespace_io::NamespaceIoList;
@@ -52,7 +53,7 @@ pub(crate) struct Namespace {
     /// Whether all that is read are zeros.
     pub(crate) reads_zeros: bool,
     /// Whether a host set write protection (Namespace Write Protection Config).
-    protected: AtomicBool,
+    protected: Arc<AtomicBool>,
     generation: AtomicU64,
     backend: Arc<dyn Backend>,
     /// The files of its backend, which rings register.
@@ -62,8 +63,10 @@ pub(crate) struct Namespace {
     health: Arc<Health>,
     mapped: Option<Arc<MappedFile>>,
     source: Option<Arc<OpenedFile>>,
-    pub(crate) storage_errors: ErrorCounters,
-    pub(crate) io: NamespaceIoList,
+    /// The file or device, whose length may change.
+    file: Option<Arc<FileBackend>>,
+    pub(crate) storage_errors: Arc<ErrorCounters>,
+    pub(crate) io: Arc<NamespaceIoList>,
 }
 
 /// How often a namespace's medium failed. Any core counts.
@@ -115,7 +118,7 @@ impl Namespace {
             takes_over: false,
             writable: config.writable,
             reads_zeros: opened.backend.reads_zeros(),
-            protected: AtomicBool::new(false),
+            protected: Arc::default(),
             generation: AtomicU64::new(opened.content.generation(config.content_id.as_deref())),
             backend: opened.backend,
             files: opened.files,
@@ -123,8 +126,9 @@ impl Namespace {
             health: opened.health,
             mapped: opened.mapped,
             source: opened.source,
-            storage_errors: ErrorCounters::default(),
-            io: NamespaceIoList::default(),
+            file: opened.file,
+            storage_errors: Arc::default(),
+            io: Arc::default(),
         }
     }
 
@@ -132,6 +136,23 @@ impl Namespace {
     pub(crate) fn taking_over(mut self, takes_over: bool) -> Self {
         self.takes_over = takes_over;
         self
+    }
+
+    /// This one with another size: the same namespace, whose commands find it by the same index.
+    pub(crate) fn resized(&self, config: &NamespaceConfig, opened: OpenedBackend) -> Self {
+        Self {
+            bdev: self.bdev.clone(),
+            takes_over: self.takes_over,
+            protected: Arc::clone(&self.protected),
+            storage_errors: Arc::clone(&self.storage_errors),
+            io: Arc::clone(&self.io),
+            ..Self::new(self.index, config, opened)
+        }
+    }
+
+    /// Its file or device.
+    pub(crate) fn file(&self) -> Option<&Arc<FileBackend>> {
+        self.file.as_ref()
     }
 
     /// The same, made of a medium that the management interface names.

@@ -119,8 +119,34 @@ impl Registry {
         Ok(namespaces)
     }
 
+    /// Serves a subsystem at another address of the target.
+    pub(crate) fn add_listener(&self, nqn: &Nqn, address: SocketAddr) -> Result<(), ChangeError> {
+        let _one_at_a_time = self.serials();
+        let subsystem = self.subsystem(nqn).ok_or_else(|| ChangeError::no_subsystem(nqn))?;
+        if !self.port_at(address)?.add(&subsystem) {
+            return Err(ChangeError::ServedThere { nqn: nqn.to_string(), address });
+        }
+        tracing::info!(%nqn, %address, "listener added");
+        Ok(())
+    }
+
+    /// Does not serve a subsystem at an address any more. Those who are connected there stay.
+    pub(crate) fn remove_listener(
+        &self,
+        nqn: &Nqn,
+        address: SocketAddr,
+    ) -> Result<(), ChangeError> {
+        let _one_at_a_time = self.serials();
+        let subsystem = self.subsystem(nqn).ok_or_else(|| ChangeError::no_subsystem(nqn))?;
+        if !self.port_at(address)?.remove(&subsystem) {
+            return Err(ChangeError::NotServedThere { nqn: nqn.to_string(), address });
+        }
+        tracing::info!(%nqn, %address, "listener removed");
+        Ok(())
+    }
+
     /// The port that hosts connect to at an address.
-    pub(crate) fn port_at(&self, address: SocketAddr) -> Result<&Arc<Port>, ChangeError> {
+    fn port_at(&self, address: SocketAddr) -> Result<&Arc<Port>, ChangeError> {
         let found = self.ports().iter().find(|port| port.is_bound() && port.address() == address);
         found.ok_or(ChangeError::NoPort(address))
     }

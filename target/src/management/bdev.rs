@@ -179,6 +179,23 @@ impl Bdevs {
         self.0.get(name).ok_or_else(missing)
     }
 
+    /// A medium of a kind, by its name.
+    pub(super) fn get_of(&self, name: &str, kind: BdevKind) -> Result<&Bdev, RpcError> {
+        let bdev = self.get(name)?;
+        if bdev.kind != kind {
+            let product = kind.product_name();
+            return Err(RpcError::invalid_params(format_args!("{name} is not a {product}")));
+        }
+        Ok(bdev)
+    }
+
+    /// Gives a medium that reads zeros another size.
+    pub(super) fn set_null_size(&mut self, name: &str, bytes: u64) {
+        if let Some(Bdev { medium: Medium::Null { size_bytes }, .. }) = self.0.get_mut(name) {
+            *size_bytes = bytes;
+        }
+    }
+
     /// All of them, by name.
     pub(super) fn iter(&self) -> impl Iterator<Item = (&String, &Bdev)> {
         self.0.iter()
@@ -186,10 +203,7 @@ impl Bdevs {
 
     /// Forgets a name, of the same kind.
     pub(super) fn delete(&mut self, name: &str, kind: BdevKind) -> Result<(), RpcError> {
-        if self.get(name)?.kind != kind {
-            let product = kind.product_name();
-            return Err(RpcError::invalid_params(format_args!("{name} is not a {product}")));
-        }
+        self.get_of(name, kind)?;
         self.0.remove(name);
         Ok(())
     }

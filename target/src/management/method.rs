@@ -43,18 +43,22 @@ const NANOS_PER_SECOND: u64 = 1_000_000_000;
 pub(super) type Params = Map<String, Value>;
 type Method = fn(&Methods, Params) -> Result<Value, RpcError>;
 
-const METHODS: [(&str, Method); 27] = [
+const METHODS: [(&str, Method); 31] = [
     ("bdev_aio_create", |of, params| of.create_file(params, BdevKind::Aio)),
     ("bdev_aio_delete", |of, params| of.delete_bdev(params, BdevKind::Aio)),
+    ("bdev_aio_rescan", |of, params| of.rescan_bdev(params, BdevKind::Aio)),
     ("bdev_get_bdevs", Methods::get_bdevs),
     ("bdev_get_iostat", Methods::get_iostat),
     ("bdev_malloc_create", |of, params| Ok(of.bdevs().create_malloc(read(params)?)?.into())),
     ("bdev_malloc_delete", |of, params| of.delete_bdev(params, BdevKind::Malloc)),
     ("bdev_null_create", |of, params| Ok(of.bdevs().create_null(read(params)?)?.into())),
     ("bdev_null_delete", |of, params| of.delete_bdev(params, BdevKind::Null)),
+    ("bdev_null_resize", Methods::resize_null),
     ("bdev_uring_create", |of, params| of.create_file(params, BdevKind::Uring)),
     ("bdev_uring_delete", |of, params| of.delete_bdev(params, BdevKind::Uring)),
     ("feedrail_reload_config", Methods::reload_config),
+    ("bdev_uring_rescan", |of, params| of.rescan_bdev(params, BdevKind::Uring)),
+    ("feedrail_resize_ns", Methods::resize_namespace),
     ("framework_get_config", Methods::get_config),
     ("framework_get_subsystems", |_, params| get_parts(params)),
     ("nvmf_create_subsystem", Methods::create_subsystem),
@@ -158,6 +162,22 @@ struct ReloadParams {
 
 #[derive(Deserialize)]
 #[serde(deny_unknown_fields)]
+struct NullSize {
+    name: String,
+    /// In MiB, as in SPDK.
+    new_size: u64,
+}
+
+#[derive(Deserialize)]
+#[serde(deny_unknown_fields)]
+struct ResizeParams {
+    nqn: String,
+    nsid: u32,
+    size_bytes: Option<u64>,
+}
+
+#[derive(Deserialize)]
+#[serde(deny_unknown_fields)]
 struct RemoveParams {
     nqn: String,
     nsid: u32,
@@ -191,6 +211,54 @@ impl Methods {
         }
         bdevs.delete(&name, kind)?;
         Ok(true.into())
+    }
+
+    /// Gives the namespace of a file or device the size that this has now.
+    fn rescan_bdev(&self, params: Params, kind: BdevKind) -> Result<Value, RpcError> {
+        let BdevName { name } = read(params)?;
+        let bdevs = self.bdevs();
+        bdevs.get_of(&name, kind)?;
+        self.resize_bdev(&name, None)?;
+        Ok(true.into())
+    }
+
+    fn resize_null(&self, params: Params) -> Result<Value, RpcError> {
+        let NullSize { name, new_size } = read(params)?;
+        let size_bytes = new_size.checked_mul(1 << 20).filter(|bytes| *bytes > 0);
+        let wrong = || RpcError::invalid_params("new_size: is none, or more than fits");
+        let size_bytes = size_bytes.ok_or_else(wrong)?;
+        let mut bdevs = self.bdevs();
+        bdevs.get_of(&name, BdevKind::Null)?;
+        self.resize_bdev(&name, Some(size_bytes))?;
+        bdevs.set_null_size(&name, size_bytes);
+        Ok(true.into())
+    }
+
+    /// A medium that no namespace is made of is measured when one is.
+    fn resize_bdev(&self, name: &str, size_bytes: Option<u64>) -> Result<(), RpcError> {
+        for subsystem in self.associations.registry().subsystems() {
+            for namespace in subsystem.namespaces().iter() {
+                if namespace.bdev.as_deref() == Some(name) {
+                    let resized = self.associations.resize_namespace(
+                        &subsystem.nqn,
+                        namespace.nsid,
+                        size_bytes,
+                    );
+                    resized.map_err(refusal)?;
+                }
+            }
+        }
+        Ok(())
+    }
+
+    /// The result is the size in bytes, which may be the one that it had.
+    fn resize_namespace(&self, params: Params) -> Result<Value, RpcError> {
+        let ResizeParams { nqn, nsid, size_bytes } = read(params)?;
+        let (nqn, nsid) = (parse_nqn(&nqn)?, Nsid(nsid));
+        self.associations.resize_namespace(&nqn, nsid, size_bytes).map_err(refusal)?;
+        let subsystem = self.associations.registry().subsystem(&nqn);
+        let namespace = subsystem.and_then(|subsystem| subsystem.namespace(nsid));
+        Ok(namespace.map(|namespace| namespace.exact_bytes).into())
     }
 
     fn get_bdevs(&self, params: Params) -> Result<Value, RpcError> {
