@@ -350,7 +350,7 @@ def test_checksums_are_verified_when_asked(data: DataSet) -> None:
         until(lambda: source.stats().targets_away == ())
         with pytest.warns(feedrail.ReplicaWarning, match=rf"{NAMES[2]} .*target b.*CRC-32C") as told:
             source.verify()
-        assert len(told) == 1
+        assert len(told) == 1, [str(one.message) for one in told]
         assert states(source, 2)["b"] == "out"
         data.check(source)
         source.verify(NAMES[1])
