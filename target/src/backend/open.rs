@@ -290,10 +290,7 @@ fn open(
     let metadata = file.metadata().map_err(io)?;
     check(&metadata)?;
     let block = metadata.file_type().is_block_device();
-    let exact_bytes = if block { block::size_bytes(&file).map_err(io)? } else { metadata.len() };
-    if exact_bytes == 0 {
-        return Err(OpenError::Empty { path: path.to_owned() });
-    }
+    let exact_bytes = length(&file, path, &metadata)?;
     let (direct, choice) = choose_access(path, mode, &file);
     let (file, buffered) = match direct {
         Some(direct) => (direct, Some(file)),
@@ -319,6 +316,19 @@ fn open(
     let measured = Measured { exact_bytes, lba_shift: choice.lba_shift, content };
     let opened = opened(backend, path, mode, block, measured);
     Ok(OpenedBackend { access, write_unit_bytes, ..opened })
+}
+
+/// The length of a file or device in bytes.
+fn length(file: &File, path: &Path, metadata: &Metadata) -> Result<u64, OpenError> {
+    let bytes = match metadata.file_type().is_block_device() {
+        true => block::size_bytes(file)
+            .map_err(|error| OpenError::Io { path: path.to_owned(), error })?,
+        false => metadata.len(),
+    };
+    match bytes {
+        0 => Err(OpenError::Empty { path: path.to_owned() }),
+        bytes => Ok(bytes),
+    }
 }
 
 /// What was found out about an open file.
@@ -369,11 +379,7 @@ pub(crate) fn measure_again(
     let descriptor = File::from(file.descriptor().try_clone().map_err(io)?);
     let metadata = descriptor.metadata().map_err(io)?;
     let block = metadata.file_type().is_block_device();
-    let exact_bytes =
-        if block { block::size_bytes(&descriptor).map_err(io)? } else { metadata.len() };
-    if exact_bytes == 0 {
-        return Err(OpenError::Empty { path: path.to_owned() });
-    }
+    let exact_bytes = length(&descriptor, path, &metadata)?;
     let mode = OpenMode { writable: true, lba_shift: Some(lba_shift), cache: CachePolicy::Bypass };
     check_writable(path, mode, exact_bytes, lba_shift)?;
     let content = Content::of_file(&descriptor, true).map_err(io)?;

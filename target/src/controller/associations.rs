@@ -144,8 +144,7 @@ impl Associations {
     /// Changes which hosts may use a subsystem, and ends the associations of those that may not any
     /// more.
     pub(crate) fn change_hosts(&self, nqn: &Nqn, change: HostsChange) -> Result<(), ChangeError> {
-        let subsystem = self.registry.subsystem(nqn);
-        let subsystem = subsystem.ok_or_else(|| ChangeError::no_subsystem(nqn))?;
+        let subsystem = self.registry.find_subsystem(nqn)?;
         subsystem.change_hosts(change)?;
         self.end_refused();
         self.announce_discovery();

@@ -1,6 +1,7 @@
 //! Changes of what is exported, while hosts work.
 
 use std::net::SocketAddr;
+use std::slice;
 use std::sync::{Arc, PoisonError};
 use std::time::Duration;
 
@@ -163,7 +164,7 @@ impl Registry {
         nqn: &Nqn,
         new: NewNamespace,
     ) -> Result<NamespaceChange, ChangeError> {
-        let subsystem = self.subsystem(nqn).ok_or_else(|| ChangeError::no_subsystem(nqn))?;
+        let subsystem = self.find_subsystem(nqn)?;
         let mut serials = self.serials();
         let exports = self.publication().exports();
         let list = exports.list(subsystem.index);
@@ -207,13 +208,24 @@ impl Registry {
             namespace.protect(true);
         }
         serials.namespace = serials.namespace.wrapping_add(1);
-        let added =
-            OwnedNamespace { subsystem: Arc::clone(&subsystem), namespace: Arc::clone(&namespace) };
-        let next = exports.changed(self.publication().settled(), &[], &[added]);
-        let generation = next.generation();
-        self.publication().publish(next);
+        let added = OwnedNamespace::new(&subsystem, &namespace);
+        let generation = self.publish_change(&[], slice::from_ref(&added));
         tracing::info!(%nqn, %nsid, name = namespace.name(), path = ?namespace.path(), "namespace added");
-        Ok(NamespaceChange { generation, subsystem, namespace })
+        Ok(added.changed_in(generation))
+    }
+
+    /// Publishes the latest exports without some namespaces, and with others. The caller keeps
+    /// others from changing the exports since it has looked at them.
+    pub(super) fn publish_change(
+        &self,
+        removed: &[OwnedNamespace],
+        added: &[OwnedNamespace],
+    ) -> ExportsNumber {
+        let publication = self.publication();
+        let next = publication.exports().changed(publication.settled(), removed, added);
+        let generation = next.generation();
+        publication.publish(next);
+        generation
     }
 
     /// Removes a namespace from a subsystem. Cores refuse commands for it when they reach the
@@ -223,21 +235,18 @@ impl Registry {
         nqn: &Nqn,
         nsid: Nsid,
     ) -> Result<NamespaceChange, ChangeError> {
-        let subsystem = self.subsystem(nqn).ok_or_else(|| ChangeError::no_subsystem(nqn))?;
+        let subsystem = self.find_subsystem(nqn)?;
         let _one_at_a_time = self.serials();
         let exports = self.publication().exports();
         let found = exports.list(subsystem.index).get(nsid);
         let namespace =
             found.ok_or_else(|| ChangeError::NoNamespace { nqn: nqn.to_string(), nsid })?;
         let namespace = Arc::clone(namespace);
-        let removed =
-            OwnedNamespace { subsystem: Arc::clone(&subsystem), namespace: Arc::clone(&namespace) };
-        let next = exports.changed(self.publication().settled(), &[removed], &[]);
+        let removed = OwnedNamespace::new(&subsystem, &namespace);
         subsystem.note_removed(nsid);
-        let generation = next.generation();
-        self.publication().publish(next);
+        let generation = self.publish_change(slice::from_ref(&removed), &[]);
         tracing::info!(%nqn, %nsid, name = namespace.name(), path = ?namespace.path(), "namespace removed");
-        Ok(NamespaceChange { generation, subsystem, namespace })
+        Ok(removed.changed_in(generation))
     }
 
     /// Gives a namespace the size that its file or device has now, or this size if it reads zeros.
@@ -248,7 +257,7 @@ impl Registry {
         nsid: Nsid,
         size_bytes: Option<u64>,
     ) -> Result<Option<NamespaceResize>, ChangeError> {
-        let subsystem = self.subsystem(nqn).ok_or_else(|| ChangeError::no_subsystem(nqn))?;
+        let subsystem = self.find_subsystem(nqn)?;
         let _one_at_a_time = self.serials();
         let exports = self.publication().exports();
         let found = exports.list(subsystem.index).get(nsid).cloned();
@@ -290,23 +299,14 @@ impl Registry {
             return Err(refuse("its blocks would have another size"));
         }
         let new = Arc::new(old.resized(&config, opened));
-        let owned = |namespace: &Arc<Namespace>| OwnedNamespace {
-            subsystem: Arc::clone(&subsystem),
-            namespace: Arc::clone(namespace),
-        };
-        let next = exports.changed(self.publication().settled(), &[owned(&old)], &[owned(&new)]);
-        let generation = next.generation();
-        self.publication().publish(next);
+        let [before, after] = [&old, &new].map(|one| OwnedNamespace::new(&subsystem, one));
+        let generation = self.publish_change(slice::from_ref(&before), slice::from_ref(&after));
         tracing::info!(
             %nqn, %nsid, name = old.name(), from = old.exact_bytes, to = new.exact_bytes,
             "namespace resized"
         );
-        let change = |namespace| NamespaceChange {
-            generation,
-            subsystem: Arc::clone(&subsystem),
-            namespace,
-        };
-        Ok(Some(NamespaceResize { old: change(old), new: change(new) }))
+        let [old, new] = [before, after].map(|one| one.changed_in(generation));
+        Ok(Some(NamespaceResize { old, new }))
     }
 
     /// Waits until a removed namespace is idle on all cores, flushes it, and closes it. Where that

@@ -14,6 +14,7 @@ use nvme_proto::Nsid;
 
 use crate::backend::{Backend, FileId};
 use crate::doorbell::Doorbell;
+use crate::inventory::change::NamespaceChange;
 use crate::inventory::namespace::{Namespace, NamespaceIndex};
 use crate::inventory::subsystem::{Subsystem, SubsystemIndex};
 
@@ -79,6 +80,18 @@ pub(crate) struct OwnedNamespace {
     pub(crate) namespace: Arc<Namespace>,
 }
 
+impl OwnedNamespace {
+    pub(crate) fn new(subsystem: &Arc<Subsystem>, namespace: &Arc<Namespace>) -> Self {
+        Self { subsystem: Arc::clone(subsystem), namespace: Arc::clone(namespace) }
+    }
+
+    /// The change that added or removed it.
+    pub(crate) fn changed_in(self, generation: ExportsNumber) -> NamespaceChange {
+        let Self { subsystem, namespace } = self;
+        NamespaceChange { generation, subsystem, namespace }
+    }
+}
+
 fn of_subsystem(
     list: &[OwnedNamespace],
     index: SubsystemIndex,
@@ -137,12 +150,7 @@ impl Exports {
     fn occupy(&mut self, namespace: &Arc<Namespace>) {
         let NamespaceIndex { slot, serial } = namespace.index;
         let slot = slot as usize;
-        let is_known = self
-            .slots
-            .get(slot)
-            .and_then(Option::as_ref)
-            .is_some_and(|old| old.index == namespace.index);
-        if !is_known {
+        if self.namespace(namespace.index).is_none() {
             // They are added in this order.
             self.next_serial = serial.wrapping_add(1);
         }

@@ -20,7 +20,7 @@ use nvme_proto::Nqn;
 
 use crate::backend::CacheRoom;
 use crate::config::Machine;
-use crate::inventory::change::NamespaceChange;
+use crate::inventory::change::{ChangeError, NamespaceChange};
 use crate::inventory::exports::{ExportedList, Exports, Publication};
 use crate::inventory::namespace::{Namespace, NamespaceIndex};
 use crate::inventory::persist::protection::{Keeper, ProtectionError};
@@ -116,6 +116,11 @@ impl Registry {
     /// The subsystem of a name.
     pub(crate) fn subsystem(&self, nqn: &Nqn) -> Option<Arc<Subsystem>> {
         self.lock_subsystems().iter().find(|subsystem| subsystem.nqn == *nqn).cloned()
+    }
+
+    /// The same, or the error that there is none.
+    pub(crate) fn find_subsystem(&self, nqn: &Nqn) -> Result<Arc<Subsystem>, ChangeError> {
+        self.subsystem(nqn).ok_or_else(|| ChangeError::no_subsystem(nqn))
     }
 
     fn lock_subsystems(&self) -> MutexGuard<'_, Vec<Arc<Subsystem>>> {

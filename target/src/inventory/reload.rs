@@ -292,26 +292,15 @@ impl Registry {
         for OwnedNamespace { subsystem, namespace } in &removed {
             subsystem.note_removed(namespace.nsid);
         }
-        let settled = self.publication().settled();
-        let generation = match removed.is_empty() && added.is_empty() {
-            true => None,
-            false => {
-                let next = self.publication().exports().changed(settled, &removed, &added);
-                let generation = next.generation();
-                self.publication().publish(next);
-                Some(generation)
-            }
-        };
+        let changes_namespaces = !(removed.is_empty() && added.is_empty());
+        let generation = changes_namespaces.then(|| self.publish_change(&removed, &added));
         for (port, served) in &ports {
             served.iter().for_each(|subsystem| _ = port.add(subsystem));
         }
         for subsystem in &gone {
             self.tallies().iter().for_each(|tally| tally.close(subsystem.index));
         }
-        let change = |OwnedNamespace { subsystem, namespace }| {
-            let generation = generation?;
-            Some(NamespaceChange { generation, subsystem, namespace })
-        };
+        let change = |one: OwnedNamespace| Some(one.changed_in(generation?));
         let removed = removed.into_iter().filter_map(change).collect();
         let added = added.into_iter().filter_map(change).collect();
         Ok(Reloaded { changes, removed, added })
@@ -441,10 +430,7 @@ impl Difference {
                 replaces: replaces.flatten(),
             });
         }
-        let owned = |namespace: &Arc<Namespace>| OwnedNamespace {
-            subsystem: Arc::clone(subsystem),
-            namespace: Arc::clone(namespace),
-        };
+        let owned = |namespace| OwnedNamespace::new(subsystem, namespace);
         self.removed.extend(old.into_values().map(owned));
     }
 }

@@ -100,20 +100,11 @@ impl Registry {
             port.remove(&subsystem);
         }
         let exports = self.publication().exports();
-        let owned = |namespace: &Arc<_>| OwnedNamespace {
-            subsystem: Arc::clone(&subsystem),
-            namespace: Arc::clone(namespace),
-        };
+        let owned = |namespace| OwnedNamespace::new(&subsystem, namespace);
         let removed: Vec<_> = exports.list(subsystem.index).iter().map(owned).collect();
-        let next = exports.changed(self.publication().settled(), &removed, &[]);
-        let generation = next.generation();
-        self.publication().publish(next);
-        let change = |OwnedNamespace { subsystem, namespace }| NamespaceChange {
-            generation,
-            subsystem,
-            namespace,
-        };
-        let namespaces: Vec<_> = removed.into_iter().map(change).collect();
+        let generation = self.publish_change(&removed, &[]);
+        let namespaces: Vec<_> =
+            removed.into_iter().map(|one| one.changed_in(generation)).collect();
         self.tallies().iter().for_each(|tally| tally.close(subsystem.index));
         tracing::info!(%nqn, namespaces = namespaces.len(), "subsystem removed");
         Ok(namespaces)
@@ -122,7 +113,7 @@ impl Registry {
     /// Serves a subsystem at another address of the target.
     pub(crate) fn add_listener(&self, nqn: &Nqn, address: SocketAddr) -> Result<(), ChangeError> {
         let _one_at_a_time = self.serials();
-        let subsystem = self.subsystem(nqn).ok_or_else(|| ChangeError::no_subsystem(nqn))?;
+        let subsystem = self.find_subsystem(nqn)?;
         if !self.port_at(address)?.add(&subsystem) {
             return Err(ChangeError::ServedThere { nqn: nqn.to_string(), address });
         }
@@ -137,7 +128,7 @@ impl Registry {
         address: SocketAddr,
     ) -> Result<(), ChangeError> {
         let _one_at_a_time = self.serials();
-        let subsystem = self.subsystem(nqn).ok_or_else(|| ChangeError::no_subsystem(nqn))?;
+        let subsystem = self.find_subsystem(nqn)?;
         if !self.port_at(address)?.remove(&subsystem) {
             return Err(ChangeError::NotServedThere { nqn: nqn.to_string(), address });
         }

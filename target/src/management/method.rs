@@ -384,10 +384,8 @@ impl Methods {
 
     fn get_listeners(&self, params: Params) -> Result<Value, RpcError> {
         let SubsystemName { nqn } = read(params)?;
-        let nqn = parse_nqn(&nqn)?;
         let registry = self.associations.registry();
-        let no_subsystem = || RpcError::invalid_params(ChangeError::no_subsystem(&nqn));
-        let subsystem = registry.subsystem(&nqn).ok_or_else(no_subsystem)?;
+        let subsystem = registry.find_subsystem(&parse_nqn(&nqn)?).map_err(refusal)?;
         let listener = |port: &Arc<Port>| json!({ "address": describe_address(port) });
         Ok(ports_of(registry, &subsystem).map(listener).collect())
     }
@@ -413,10 +411,8 @@ impl Methods {
 
     fn get_controllers(&self, params: Params) -> Result<Value, RpcError> {
         let SubsystemName { nqn } = read(params)?;
-        let nqn = parse_nqn(&nqn)?;
-        let subsystem = self.associations.registry().subsystem(&nqn);
-        let no_subsystem = || RpcError::invalid_params(ChangeError::no_subsystem(&nqn));
-        let subsystem = subsystem.ok_or_else(no_subsystem)?;
+        let registry = self.associations.registry();
+        let subsystem = registry.find_subsystem(&parse_nqn(&nqn)?).map_err(refusal)?;
         let mut controllers = self.associations.controllers();
         controllers.retain(|one| one.subsystem().is_some_and(|of| Arc::ptr_eq(of, &subsystem)));
         let describe = |controller: &Arc<Controller>| {
