@@ -307,4 +307,5 @@ def test_interrupts_at_any_moment(serve: Serve, shard_file: Path) -> None:
         select.select([], [], [], random.uniform(0, 0.03))
         child.send_signal(signal.SIGINT)
     killer.cancel()
+    child.stdout.close()
     assert child.wait(LONG) == 0
