@@ -30,6 +30,8 @@ impl AsyncEvent {
         .with_event_type(EventType::SMART)
         .with_information(0)
         .with_log_page(LogId::SMART);
+    /// The state of an ANA group changed.
+    pub const ANA_CHANGED: Self = Self::notice(Notice::ANA_CHANGE, LogId::ANA);
     /// The discovery log changed.
     pub const DISCOVERY_LOG_CHANGED: Self =
         Self::notice(Notice::DISCOVERY_LOG_CHANGED, LogId::DISCOVERY);

@@ -16,8 +16,7 @@
 //! on receipt.
 //!
 //! Not here: PRPs, fused operations, metadata and protection information, reservations, namespace
-//! management, ANA (but for its log page), authentication, and the parts of the specifications that
-//! only PCIe uses.
+//! management, authentication, and the parts of the specifications that only PCIe uses.
 #![no_std]
 #![forbid(unsafe_code)]
 

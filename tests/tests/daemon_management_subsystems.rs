@@ -15,6 +15,7 @@ use tempfile::TempDir;
 const SIZE_BYTES: usize = 1 << 20;
 const FIRST: &str = "nqn.2026-01.io.feedrail:first";
 const NEW: &str = "nqn.2026-01.io.feedrail:new";
+const SET_ANA: &str = "nvmf_subsystem_listener_set_ana_state";
 
 struct Managed {
     folder: TempDir,
@@ -166,6 +167,15 @@ fn wrong_parameters_change_nothing() {
         params["listen_address"][key] = value.into();
         params
     };
+    let state = |mut params: Value, state: &str| {
+        params["ana_state"] = state.into();
+        params
+    };
+    let group = |group: u32| {
+        let mut params = state(managed.listener(FIRST, 4420), "optimized");
+        params["anagrpid"] = group.into();
+        params
+    };
     let cases = [
         ("nvmf_create_subsystem", json!({})),
         ("nvmf_create_subsystem", json!({ "nqn": "x" })),
@@ -175,7 +185,6 @@ fn wrong_parameters_change_nothing() {
         ("nvmf_create_subsystem", create(json!({ "model_number": "\u{7}" }))),
         ("nvmf_create_subsystem", create(json!({ "max_namespaces": 65_537 }))),
         ("nvmf_create_subsystem", create(json!({ "min_cntlid": 2 }))),
-        ("nvmf_create_subsystem", create(json!({ "ana_reporting": true }))),
         ("nvmf_create_subsystem", create(json!({ "max_discard_size_kib": 4 }))),
         ("nvmf_delete_subsystem", json!({ "nqn": NEW })),
         ("nvmf_subsystem_get_listeners", json!({ "nqn": NEW })),
@@ -185,6 +194,12 @@ fn wrong_parameters_change_nothing() {
         ("nvmf_subsystem_add_listener", listen("adrfam", "IPv6")),
         ("nvmf_subsystem_add_listener", listen("traddr", "localhost")),
         ("nvmf_subsystem_add_listener", listen("trsvcid", "rdma")),
+        (SET_ANA, managed.listener(FIRST, 4420)),
+        (SET_ANA, state(managed.listener(FIRST, 4420), "best")),
+        (SET_ANA, state(managed.listener(NEW, 4420), "optimized")),
+        (SET_ANA, state(managed.listener(FIRST, 4422), "optimized")),
+        (SET_ANA, group(0)),
+        (SET_ANA, group(17)),
     ];
     let before = managed.call("nvmf_get_subsystems", &json!({})).unwrap();
     for (method, params) in cases {
@@ -264,4 +279,52 @@ fn many_rounds_leave_nothing_behind() {
     assert!(grown < 16 << 20, "{grown} bytes more");
     assert!(first.read_to_vec(0, SIZE_BYTES).wait().unwrap() == managed.bytes);
     assert_eq!(host.counters().connections_lost, 0);
+}
+
+/// A host reads on while its path is inaccessible for a moment.
+#[test]
+fn a_path_becomes_inaccessible_and_comes_back() {
+    let managed = Managed::start();
+    let host = host().build().unwrap();
+    let namespace = managed.daemon.open(&host);
+    let socket = managed.socket().display().to_string();
+    let address = managed.address(4420).to_string();
+    let ana = |words: &[&str]| {
+        let command = [&["target", "ana", FIRST], words, &["--socket", &socket]].concat();
+        String::from_utf8(feedrail(command).run().success()).unwrap()
+    };
+    for (word, name) in [
+        ("inaccessible", "inaccessible"),
+        ("change", "change"),
+        ("persistent-loss", "persistent_loss"),
+        ("non-optimized", "non_optimized"),
+    ] {
+        ana(&[&address, "optimized"]);
+        assert_eq!(namespace.read_to_vec(0, SIZE_BYTES).wait().unwrap(), managed.bytes);
+        ana(&[&address, word]);
+        let table = ana(&[]);
+        assert!(table.contains(name) && table.contains("optimized"), "{table}");
+        let listeners: Value = serde_json::from_str(&ana(&["-o", "json"])).unwrap();
+        let states = &listeners["listeners"][0]["ana_states"];
+        assert_eq!(states[0], json!({ "ana_group": 1, "ana_state": name }));
+        match word {
+            "non-optimized" => {
+                assert!(namespace.read_to_vec(0, 4096).wait().unwrap() == managed.bytes[..4096]);
+            }
+            "persistent-loss" => {
+                let error = namespace.read_to_vec(0, 4096).wait().unwrap_err();
+                let ErrorKind::Status(status) = error.kind() else { panic!("{error:?}") };
+                assert!(status.is(Status::ANA_PERSISTENT_LOSS), "{status}");
+            }
+            _ => {
+                let read = namespace.read_to_vec(4096, 4096);
+                ana(&[&address, "optimized"]);
+                assert!(read.wait().unwrap() == managed.bytes[4096..8192]);
+            }
+        }
+    }
+    ana(&[&address, "optimized"]);
+    ana(&[&address, "inaccessible", "--group", "2"]);
+    assert!(ana(&[]).contains("1,3,4"), "{}", ana(&[]));
+    assert!(namespace.read_to_vec(0, 4096).wait().unwrap() == managed.bytes[..4096]);
 }

@@ -54,6 +54,15 @@ fn calls(folder: &Folder, address: std::net::IpAddr) -> Vec<(&'static str, Value
             "trtype": "rdma", "adrfam": "ipv4", "traddr": address.to_string(), "trsvcid": port,
         } })
     };
+    let ana = |state: &str, group: Option<u32>| {
+        let mut params = listener(NQN, "4421");
+        params.as_object_mut().unwrap().remove("secure_channel");
+        params["ana_state"] = state.into();
+        if let Some(group) = group {
+            params["anagrpid"] = group.into();
+        }
+        params
+    };
     let uuid = "6f1c1b0e-6f7b-4c0f-9a3e-0d6a3d8d3b11";
     let nguid = "00112233-4455-6677-8899-aabbccddeeff";
     let done = || json!(true);
@@ -79,7 +88,7 @@ fn calls(folder: &Folder, address: std::net::IpAddr) -> Vec<(&'static str, Value
             json!({
                 "nqn": NQN, "serial_number": "SPDK00000000000001", "model_number": "A \"model\"",
                 "allow_any_host": false, "max_namespaces": 32, "min_cntlid": 1, "max_cntlid": 65519,
-                "ana_reporting": false, "passthrough": false, "enable_nssr": false,
+                "ana_reporting": true, "passthrough": false, "enable_nssr": false,
             }),
             done(),
         ),
@@ -122,7 +131,7 @@ fn calls(folder: &Folder, address: std::net::IpAddr) -> Vec<(&'static str, Value
         (
             "nvmf_subsystem_add_ns",
             json!({ "nqn": NQN, "namespace": {
-            "bdev_name": "uring0", "nsid": 7, "nguid": nguid,
+            "bdev_name": "uring0", "nsid": 7, "nguid": nguid, "anagrpid": 2,
         } }),
             json!(7),
         ),
@@ -149,6 +158,8 @@ fn calls(folder: &Folder, address: std::net::IpAddr) -> Vec<(&'static str, Value
         ("nvmf_subsystem_add_listener", listener(NQN, "4420"), done()),
         ("nvmf_subsystem_add_listener", listener(NQN, "4421"), done()),
         ("nvmf_subsystem_add_listener", listener(OTHER, "4421"), done()),
+        ("nvmf_subsystem_listener_set_ana_state", ana("non_optimized", None), done()),
+        ("nvmf_subsystem_listener_set_ana_state", ana("inaccessible", Some(2)), done()),
     ]
 }
 
@@ -169,6 +180,12 @@ fn what_is_saved_is_loaded_by_another_target() {
     let exported = folder.exported();
     assert_eq!(exported[0]["namespaces"][2]["nguid"], "00112233445566778899AABBCCDDEEFF");
     let saved = folder.save();
+    let listeners = client.call("nvmf_subsystem_get_listeners", &json!({ "nqn": NQN })).unwrap();
+    let states = ["optimized", "non_optimized", "inaccessible", "non_optimized"];
+    for (at, group, expected) in [(0, 1, 0), (1, 0, 1), (1, 1, 2), (1, 2, 3)] {
+        assert_eq!(listeners[at]["ana_states"][group]["ana_state"], states[expected]);
+    }
+    assert_eq!(exported[0]["namespaces"][2]["anagrpid"], 2);
     let stats = client.call("bdev_get_iostat", &json!({ "per_channel": false })).unwrap();
     assert_eq!(stats["bdevs"].as_array().unwrap().len(), 4);
     assert!(first.terminate().0.success());
@@ -182,6 +199,8 @@ fn what_is_saved_is_loaded_by_another_target() {
     load().success();
     assert_eq!(folder.exported(), exported);
     assert_eq!(folder.save(), saved);
+    let loaded = folder.client().call("nvmf_subsystem_get_listeners", &json!({ "nqn": NQN }));
+    assert_eq!(loaded, Ok(listeners));
     let error = load().failure();
     assert!(error.contains("bdev_malloc_create") && error.contains("already"), "{error}");
     let nqn = OTHER.parse().unwrap();

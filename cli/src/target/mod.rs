@@ -1,5 +1,6 @@
 //! `feedrail target`: shows and changes what a running target exports.
 
+mod ana;
 mod client;
 mod config;
 mod reload;
@@ -15,6 +16,7 @@ use nvme_proto::Nqn;
 use serde_json::{Map, Value, json};
 use uuid::Uuid;
 
+use self::ana::Ana;
 use self::client::RpcClient;
 use self::config::{LoadConfig, SaveConfig};
 use self::reload::Reload;
@@ -62,6 +64,7 @@ enum TargetCommand {
     RemoveSubsystem(RemoveSubsystem),
     AddListener(AddListener),
     RemoveListener(RemoveListener),
+    Ana(Ana),
     Reload(Reload),
     SaveConfig(SaveConfig),
     LoadConfig(LoadConfig),
@@ -109,6 +112,10 @@ struct AddNamespace {
     /// Bytes of a logical block: 512, 1024, 2048 or 4096
     #[arg(long, value_name = "BYTES", conflicts_with = "bdev")]
     block_size: Option<u32>,
+    /// ANA group of the namespace, 1 to 16: those of a group change their state at an address
+    /// together
+    #[arg(long, value_name = "GROUP")]
+    ana_group: Option<u32>,
     #[command(flatten)]
     socket: SocketArgs,
 }
@@ -200,6 +207,7 @@ impl TargetArgs {
             TargetCommand::RemoveSubsystem(remove) => remove.run(),
             TargetCommand::AddListener(add) => add.run(),
             TargetCommand::RemoveListener(remove) => remove.run(),
+            TargetCommand::Ana(ana) => ana.run(),
             TargetCommand::Reload(reload) => reload.run(),
             TargetCommand::SaveConfig(save) => save.run(),
             TargetCommand::LoadConfig(load) => load.run(),
@@ -289,6 +297,9 @@ impl AddNamespace {
         namespace.insert("bdev_name".into(), bdev.into());
         if let Some(nsid) = self.nsid {
             namespace.insert("nsid".into(), nsid.into());
+        }
+        if let Some(group) = self.ana_group {
+            namespace.insert("anagrpid".into(), group.into());
         }
         if let Some(uuid) = self.uuid {
             namespace.insert("uuid".into(), uuid.to_string().into());

@@ -127,7 +127,7 @@ impl ListenerArgs {
     }
 }
 
-fn listener(nqn: &str, address: SocketAddr) -> Value {
+pub(super) fn listener(nqn: &str, address: SocketAddr) -> Value {
     json!({
         "nqn": nqn,
         "listen_address": {
@@ -139,7 +139,7 @@ fn listener(nqn: &str, address: SocketAddr) -> Value {
     })
 }
 
-fn parse_address(text: &str) -> Result<SocketAddr, String> {
+pub(super) fn parse_address(text: &str) -> Result<SocketAddr, String> {
     let with_default = |ip: IpAddr| SocketAddr::new(ip, DEFAULT_PORT);
     text.parse()
         .or_else(|_| text.trim_matches(['[', ']']).parse().map(with_default))

@@ -21,6 +21,13 @@ pub struct AnaHeader {
 
 const _: () = assert!(size_of::<AnaHeader>() == 16);
 
+impl AnaHeader {
+    /// The head of a page with so many groups.
+    pub fn new(chgcnt: u64, nanagrpd: u16) -> Self {
+        Self { chgcnt: U64::new(chgcnt), nanagrpd: U16::new(nanagrpd), reserved_10: Reserved::ZERO }
+    }
+}
+
 /// An ANA group descriptor; its namespace identifiers follow it.
 #[derive(
     Clone, Copy, Debug, PartialEq, Eq, FromBytes, IntoBytes, Immutable, KnownLayout, Unaligned,
@@ -31,7 +38,7 @@ pub struct AnaGroup {
     pub agid: U32,
     /// Number of namespace identifiers.
     pub nnsid: U32,
-    /// Change count of the group.
+    /// Change count of the group; 0 where the controller does not count.
     pub chgcnt: U64,
     /// Access state that all namespaces of the group share.
     pub state: AnaGroupState,
@@ -39,6 +46,19 @@ pub struct AnaGroup {
 }
 
 const _: () = assert!(size_of::<AnaGroup>() == 32);
+
+impl AnaGroup {
+    /// A group that so many namespace identifiers follow, without a change count of its own.
+    pub fn new(agid: u32, nnsid: u32, state: AnaState) -> Self {
+        Self {
+            agid: U32::new(agid),
+            nnsid: U32::new(nnsid),
+            chgcnt: U64::ZERO,
+            state: AnaGroupState::new().with_state(state),
+            reserved_17: Reserved::ZERO,
+        }
+    }
+}
 
 /// The byte of a descriptor with its state.
 #[bitfield(u8)]
@@ -102,18 +122,8 @@ mod tests {
     use super::*;
 
     fn page(groups: u16, nsids: u32) -> Vec<u8> {
-        let header = AnaHeader {
-            chgcnt: U64::new(3),
-            nanagrpd: U16::new(groups),
-            reserved_10: Reserved::ZERO,
-        };
-        let group = AnaGroup {
-            agid: U32::new(7),
-            nnsid: U32::new(nsids),
-            chgcnt: U64::new(2),
-            state: AnaGroupState::new().with_state(AnaState::INACCESSIBLE),
-            reserved_17: Reserved::ZERO,
-        };
+        let header = AnaHeader::new(3, groups);
+        let group = AnaGroup::new(7, nsids, AnaState::INACCESSIBLE);
         let mut page = header.as_bytes().to_vec();
         page.extend_from_slice(group.as_bytes());
         page.extend_from_slice(&[5, 0, 0, 0, 9, 0, 0, 0]);

@@ -7,6 +7,7 @@ use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
+use nvme_proto::log::AnaState;
 use nvme_proto::{Cntlid, HostId, Nqn, Nsid};
 use rdma::Time;
 
@@ -18,6 +19,7 @@ use crate::backend::{BackendError, FileChange};
 use crate::config::Config;
 use crate::inventory::Registry;
 use crate::inventory::allowed_host::HostsChange;
+use crate::inventory::ana::{AnaGroupId, AnaStates};
 use crate::inventory::change::{
     ChangeError, Closed, NamespaceChange, NamespaceResize, NewNamespace,
 };
@@ -180,15 +182,51 @@ impl Associations {
         Ok(())
     }
 
+    /// Changes how the namespaces of groups can be reached at an address, and tells those that are
+    /// connected there. All groups are meant where none is named.
+    pub(crate) fn set_ana_state(
+        &self,
+        nqn: &Nqn,
+        address: SocketAddr,
+        group: Option<AnaGroupId>,
+        state: AnaState,
+    ) -> Result<(), ChangeError> {
+        let ana = self.registry.ana(nqn, address)?;
+        let is_meant = |one: &AnaGroupId| group.is_none_or(|group| group == *one);
+        if ana.set(AnaGroupId::all().filter(is_meant), state) {
+            let group = group.map(AnaGroupId::get);
+            tracing::info!(%nqn, %address, group, %state, "ANA state changed");
+            self.announce_ana(&ana);
+        }
+        Ok(())
+    }
+
+    /// A second has passed: transitions end that have lasted for as long as hosts were told.
+    pub(crate) fn end_ana_transitions(&self) {
+        for port in self.registry.ports() {
+            for ana in port.ana_of_all().iter().filter(|ana| ana.second_passed()) {
+                tracing::warn!(
+                    address = %port.address(),
+                    "namespaces that were in the ANA state change for too long are inaccessible"
+                );
+                self.announce_ana(ana);
+            }
+        }
+    }
+
+    fn announce_ana(&self, ana: &Arc<AnaStates>) {
+        let controllers = self.controllers();
+        let concerned = controllers.iter().filter(|one| Arc::ptr_eq(&one.ana, ana));
+        concerned.for_each(|controller| controller.ana_changed());
+    }
+
     /// Ends the associations that could not be made any more.
     fn end_refused(&self) {
         self.end_where(CloseReason::HostRemoved, |controller| {
             controller.subsystem().is_some_and(|subsystem| !subsystem.allows(&controller.host))
         });
         // A subsystem that is gone is served nowhere.
-        self.end_where(CloseReason::ListenerRemoved, |controller| {
-            controller.subsystem().is_some_and(|subsystem| !controller.port.serves(subsystem))
-        });
+        self.end_where(CloseReason::ListenerRemoved, |controller| !controller.is_served());
     }
 
     fn end_where(&self, reason: CloseReason, is_meant: impl Fn(&Controller) -> bool) {
@@ -350,7 +388,7 @@ impl Associations {
         // With the lock: who changes hosts, listeners and subsystems after this finds the
         // controller.
         if let ControllerKind::Nvm(subsystem) = &new.kind
-            && !(subsystem.allows(&new.host) && new.port.serves(subsystem))
+            && !(subsystem.allows(&new.host) && new.is_served(subsystem))
         {
             return None;
         }

@@ -21,6 +21,7 @@ use super::queue::{Queue, QueueState};
 use super::stage::Epoch;
 use super::state::{Controller, NewController};
 use crate::inventory::allowed_host::NamedHost;
+use crate::inventory::port::ServedSubsystem;
 use crate::limits::Limits;
 use crate::limits::connection_quota::ConnectionPermit;
 
@@ -253,10 +254,11 @@ fn make_association(
         return Err(invalid(ConnectParameter::CNTLID));
     }
     let nqn = data.subsystem().map_err(invalid)?;
-    let (kind, place) = if nqn.is_discovery() {
-        (ControllerKind::Discovery, None)
+    let (kind, ana, place) = if nqn.is_discovery() {
+        (ControllerKind::Discovery, Arc::default(), None)
     } else {
-        let subsystem = queue.port.subsystem(&nqn).ok_or(invalid(ConnectParameter::SUBNQN))?;
+        let found = queue.port.find(&nqn).ok_or(invalid(ConnectParameter::SUBNQN))?;
+        let ServedSubsystem { subsystem, ana } = found;
         if !subsystem.allows(&host) {
             return Err(Status::CONNECT_INVALID_HOST.with_dnr().into());
         }
@@ -264,12 +266,13 @@ fn make_association(
             return Err(Status::CONNECT_CONTROLLER_BUSY.into());
         }
         let place = admit(queue, now, &host)?;
-        (ControllerKind::Nvm(subsystem), Some(place))
+        (ControllerKind::Nvm(subsystem), ana, Some(place))
     };
     let new = NewController {
         kind,
         host,
         port: Arc::clone(&queue.port),
+        ana,
         peer: queue.peer,
         keep_alive_ms: connect.keep_alive_timeout_ms,
         now,

@@ -35,6 +35,7 @@ pub(super) fn parse(
         return Err(Status::INVALID_NAMESPACE_OR_FORMAT.with_dnr().into());
     }
     let controller = &live.controller;
+    controller.ana.access(namespace.ana_group)?;
     let (kind, range) = kind_and_range(controller.support, namespace, command)?;
     let protected = namespace.write_protected() && !deliberate_bugs::has(Bug::IgnoreWriteProtect);
     if kind.changes_medium() && protected {

@@ -5,7 +5,7 @@
 //! one lock. Nothing here waits, reads a clock or does I/O.
 //!
 //! Not offered: authentication, static controllers, PRPs, fused operations, metadata, reservations,
-//! ANA, namespace management, NVM subsystem reset.
+//! namespace management, NVM subsystem reset.
 
 mod admin;
 mod association;

@@ -44,6 +44,14 @@ impl Controller {
         shared.notify(AsyncEvent::NAMESPACE_ATTRIBUTE_CHANGED);
     }
 
+    /// Namespaces can be reached in another way than before.
+    pub(crate) fn ana_changed(&self) {
+        let mut shared = self.shared();
+        if self.is_ready() && shared.features.async_events.ana_change() {
+            shared.notify(AsyncEvent::ANA_CHANGED);
+        }
+    }
+
     /// The discovery log may list other subsystems than before.
     pub(crate) fn discovery_log_changed(&self) {
         let mut shared = self.shared();

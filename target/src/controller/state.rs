@@ -21,6 +21,7 @@ use super::members::Members;
 use super::stage::{Epoch, Stage};
 use super::support::{Opcodes, Support};
 use crate::inventory::allowed_host::NamedHost;
+use crate::inventory::ana::AnaStates;
 use crate::inventory::namespace::{Namespace, NamespaceIndex};
 use crate::inventory::port::Port;
 use crate::inventory::subsystem::Subsystem;
@@ -39,6 +40,8 @@ pub struct Controller {
     pub(crate) host: NamedHost,
     /// The port that it came to.
     pub(crate) port: Arc<Port>,
+    /// How the namespaces can be reached there.
+    pub(crate) ana: Arc<AnaStates>,
     /// The host's address and UDP port.
     pub peer: SocketAddr,
     /// Time of its Connect command.
@@ -94,6 +97,7 @@ impl Controller {
             kind: new.kind,
             host: new.host,
             port: new.port,
+            ana: new.ana,
             peer: new.peer,
             connected_at: new.now,
             support,
@@ -147,6 +151,13 @@ impl Controller {
         }
     }
 
+    /// Whether its subsystem is still served where the host connected.
+    pub(crate) fn is_served(&self) -> bool {
+        let served = self.subsystem().map(|subsystem| self.port.ana(subsystem));
+        // One that was served there anew has other states.
+        served.is_none_or(|ana| ana.is_some_and(|ana| Arc::ptr_eq(&ana, &self.ana)))
+    }
+
     pub(crate) fn is_discovery(&self) -> bool {
         matches!(self.kind, ControllerKind::Discovery)
     }
@@ -193,9 +204,18 @@ pub(crate) struct NewController {
     pub(crate) kind: ControllerKind,
     pub(crate) host: NamedHost,
     pub(crate) port: Arc<Port>,
+    pub(crate) ana: Arc<AnaStates>,
     pub(crate) peer: SocketAddr,
     pub(crate) keep_alive_ms: u32,
     pub(crate) now: Time,
+}
+
+impl NewController {
+    /// Whether the subsystem is still served where the host connects.
+    pub(super) fn is_served(&self, subsystem: &Arc<Subsystem>) -> bool {
+        // One that was served there anew has other states.
+        self.port.ana(subsystem).is_some_and(|ana| Arc::ptr_eq(&ana, &self.ana))
+    }
 }
 
 /// To the granularity that controllers report (KAS).

@@ -100,6 +100,7 @@ pub(super) enum PageContent {
     Smart,
     FirmwareSlots,
     ChangedNamespaces,
+    Ana,
     Effects,
     FeatureEffects,
     NvmeMiEffects,
@@ -173,7 +174,7 @@ const IDENTIFY: [CnsEntry; 8] = [
     cns(Cns::INDEPENDENT_NAMESPACE, Offer::Io, Describe::IndependentNamespace),
 ];
 
-const PAGES: [PageEntry; 9] = [
+const PAGES: [PageEntry; 10] = [
     page(LogId::SUPPORTED_PAGES, Offer::Always, Lpa::new(), PageContent::SupportedPages),
     page(LogId::ERROR, Offer::Always, Lpa::new(), PageContent::Errors),
     page(LogId::SMART, Offer::Io, Lpa::new(), PageContent::Smart),
@@ -188,6 +189,7 @@ const PAGES: [PageEntry; 9] = [
         PageContent::FeatureEffects,
     ),
     page(LogId::NVME_MI_EFFECTS, Offer::Io, Lpa::new(), PageContent::NvmeMiEffects),
+    page(LogId::ANA, Offer::Io, Lpa::new(), PageContent::Ana),
     page(LogId::DISCOVERY, Offer::Discovery, Lpa::new(), PageContent::Discovery),
 ];
 
@@ -328,7 +330,9 @@ impl Support {
     pub(super) const fn notices(self) -> AsyncEventConfig {
         match self {
             Self::Discovery => AsyncEventConfig::new().with_discovery_log(true),
-            Self::Io { .. } => AsyncEventConfig::new().with_namespace_attribute(true),
+            Self::Io { .. } => {
+                AsyncEventConfig::new().with_namespace_attribute(true).with_ana_change(true)
+            }
         }
     }
 

@@ -15,6 +15,7 @@ use crate::backend::{
 use crate::config::{DirectIo, DiskFaults, Medium, NamespaceConfig, Origin};
 use crate::inventory::Registry;
 use crate::inventory::allowed_host::HostsError;
+use crate::inventory::ana::AnaGroupId;
 use crate::inventory::export::{self, ExportError, Files};
 use crate::inventory::exports::{ExportsNumber, OwnedNamespace};
 use crate::inventory::namespace::Namespace;
@@ -127,6 +128,8 @@ pub(crate) struct NewNamespace {
     pub medium: Medium,
     pub writable: bool,
     pub lba_shift: Option<u8>,
+    /// Its group of asymmetric namespace access.
+    pub ana_group: AnaGroupId,
     /// The name of its medium in the management interface.
     pub bdev: String,
     /// The medium, if it is open.
@@ -203,6 +206,7 @@ impl Registry {
         let slot = exports.free_slots(&[]).next().unwrap_or(MAX_NAMESPACES);
         let index = export::index(slot, serials.namespace)?;
         let namespace = export::open_one(index, &config, new.bdev, new.opened, &files)?;
+        let namespace = namespace.in_group(new.ana_group);
         let namespace = Arc::new(namespace.taking_over(subsystem.had_namespace(nsid)));
         if config.writable && ProtectionFile::open(&self.state_dir, nqn)?.contains(config.uuid) {
             namespace.protect(true);

@@ -26,6 +26,11 @@ impl ExportsNumber {
     /// That of a core which has ended, and uses nothing any more.
     const ENDED: Self = Self(u64::MAX);
 
+    /// A number that is greater for later ones.
+    pub(crate) fn get(self) -> u64 {
+        self.0
+    }
+
     fn next(self) -> Self {
         Self(self.0 + 1)
     }
@@ -456,6 +461,7 @@ mod tests {
             name: "file".into(),
             uuid: None,
             nguid: [0; 16],
+            ana_group: crate::inventory::ana::AnaGroupId::DEFAULT,
             medium: crate::config::Medium::File { path: path.to_owned() },
             writable: true,
             lba_shift: None,

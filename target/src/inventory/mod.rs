@@ -1,6 +1,7 @@
 //! The inventory: exported subsystems, their namespaces, and the ports.
 
 pub(crate) mod allowed_host;
+pub(crate) mod ana;
 pub(crate) mod change;
 pub(crate) mod export;
 pub(crate) mod exports;

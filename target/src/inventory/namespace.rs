@@ -13,6 +13,7 @@ use crate::backend::{
     OpenedFile,
 };
 use crate::config::NamespaceConfig;
+use crate::inventory::ana::AnaGroupId;
 use crate::metrics::namespace_io::NamespaceIoList;
 
 /// Names a namespace in this process. No other one ever has the same.
@@ -46,6 +47,8 @@ pub(crate) struct Namespace {
     pub size_blocks: u64,
     /// The exact size in bytes; the rest of the last block reads as zeros.
     pub exact_bytes: u64,
+    /// Its group of asymmetric namespace access.
+    pub(crate) ana_group: AnaGroupId,
     /// Whether another namespace had its NSID before, which hosts may still mean.
     pub(crate) takes_over: bool,
     /// Whether the configuration lets hosts write.
@@ -115,6 +118,7 @@ impl Namespace {
             lba_shift: opened.lba_shift,
             size_blocks: opened.exact_bytes.div_ceil(1 << opened.lba_shift),
             exact_bytes: opened.exact_bytes,
+            ana_group: AnaGroupId::DEFAULT,
             takes_over: false,
             writable: config.writable,
             reads_zeros: opened.backend.reads_zeros(),
@@ -142,12 +146,19 @@ impl Namespace {
     pub(crate) fn resized(&self, config: &NamespaceConfig, opened: OpenedBackend) -> Self {
         Self {
             bdev: self.bdev.clone(),
+            ana_group: self.ana_group,
             takes_over: self.takes_over,
             protected: Arc::clone(&self.protected),
             storage_errors: Arc::clone(&self.storage_errors),
             io: Arc::clone(&self.io),
             ..Self::new(self.index, config, opened)
         }
+    }
+
+    /// The same in a group of asymmetric namespace access.
+    pub(crate) fn in_group(mut self, ana_group: AnaGroupId) -> Self {
+        self.ana_group = ana_group;
+        self
     }
 
     /// Its file or device.

@@ -7,6 +7,7 @@ use nvme_proto::Nqn;
 
 use crate::config::PortConfig;
 use crate::inventory::allowed_host::NamedHost;
+use crate::inventory::ana::AnaStates;
 use crate::inventory::subsystem::Subsystem;
 
 /// An address to listen on, and the subsystems that it offers.
@@ -17,7 +18,22 @@ pub struct Port {
     configured: SocketAddr,
     bound: OnceLock<SocketAddr>,
     /// For the control path only.
-    subsystems: Mutex<Vec<Arc<Subsystem>>>,
+    served: Mutex<Vec<ServedSubsystem>>,
+}
+
+/// A subsystem at a port.
+#[derive(Clone, Debug)]
+pub(crate) struct ServedSubsystem {
+    pub(crate) subsystem: Arc<Subsystem>,
+    /// How its namespaces can be reached there.
+    pub(crate) ana: Arc<AnaStates>,
+}
+
+impl ServedSubsystem {
+    /// A subsystem all of whose namespaces can be reached well.
+    fn new(subsystem: &Arc<Subsystem>) -> Self {
+        Self { subsystem: Arc::clone(subsystem), ana: Arc::default() }
+    }
 }
 
 impl Port {
@@ -28,7 +44,9 @@ impl Port {
             id: config.id,
             configured: config.address,
             bound: OnceLock::new(),
-            subsystems: Mutex::new(subsystems.iter().filter(served).cloned().collect()),
+            served: Mutex::new(
+                subsystems.iter().filter(served).map(ServedSubsystem::new).collect(),
+            ),
         }
     }
 
@@ -54,48 +72,60 @@ impl Port {
 
     /// All subsystems that it serves.
     pub(crate) fn subsystems(&self) -> Vec<Arc<Subsystem>> {
-        self.lock().clone()
+        self.lock().iter().map(|served| Arc::clone(&served.subsystem)).collect()
     }
 
     /// The subsystem of that name, if this port serves it.
-    pub(crate) fn subsystem(&self, nqn: &Nqn) -> Option<Arc<Subsystem>> {
-        self.lock().iter().find(|subsystem| subsystem.nqn == *nqn).cloned()
+    pub(crate) fn find(&self, nqn: &Nqn) -> Option<ServedSubsystem> {
+        self.lock().iter().find(|served| served.subsystem.nqn == *nqn).cloned()
     }
 
     /// Whether it serves a subsystem.
     pub(crate) fn serves(&self, subsystem: &Arc<Subsystem>) -> bool {
-        self.lock().iter().any(|other| Arc::ptr_eq(other, subsystem))
+        self.ana(subsystem).is_some()
+    }
+
+    /// How the namespaces of a subsystem can be reached here; `None` where it is not served.
+    pub(crate) fn ana(&self, subsystem: &Arc<Subsystem>) -> Option<Arc<AnaStates>> {
+        let served = self.lock();
+        let found = served.iter().find(|one| Arc::ptr_eq(&one.subsystem, subsystem));
+        found.map(|one| Arc::clone(&one.ana))
+    }
+
+    /// The states of all subsystems that it serves.
+    pub(crate) fn ana_of_all(&self) -> Vec<Arc<AnaStates>> {
+        self.lock().iter().map(|served| Arc::clone(&served.ana)).collect()
     }
 
     /// Serves a subsystem from now on; false if it did already.
     pub(crate) fn add(&self, subsystem: &Arc<Subsystem>) -> bool {
-        let mut subsystems = self.lock();
-        let is_new = !subsystems.iter().any(|other| Arc::ptr_eq(other, subsystem));
+        let mut served = self.lock();
+        let is_new = !served.iter().any(|one| Arc::ptr_eq(&one.subsystem, subsystem));
         if is_new {
-            subsystems.push(Arc::clone(subsystem));
+            served.push(ServedSubsystem::new(subsystem));
         }
         is_new
     }
 
     /// Does not serve a subsystem any more; false if it did not. Those who are connected stay.
     pub(crate) fn remove(&self, subsystem: &Arc<Subsystem>) -> bool {
-        let mut subsystems = self.lock();
-        let before = subsystems.len();
-        subsystems.retain(|other| !Arc::ptr_eq(other, subsystem));
-        subsystems.len() != before
+        let mut served = self.lock();
+        let before = served.len();
+        served.retain(|one| !Arc::ptr_eq(&one.subsystem, subsystem));
+        served.len() != before
     }
 
     /// Serves only those of its subsystems that are to stay. Those who are connected stay.
     pub(crate) fn retain(&self, stays: impl Fn(&Arc<Subsystem>) -> bool) {
-        self.lock().retain(stays);
+        self.lock().retain(|served| stays(&served.subsystem));
     }
 
     /// The subsystems that a host may connect to here.
     pub(crate) fn visible_to(&self, host: &NamedHost) -> Vec<Arc<Subsystem>> {
-        self.lock().iter().filter(|subsystem| subsystem.allows(host)).cloned().collect()
+        self.subsystems().into_iter().filter(|subsystem| subsystem.allows(host)).collect()
     }
 
-    fn lock(&self) -> MutexGuard<'_, Vec<Arc<Subsystem>>> {
-        self.subsystems.lock().unwrap_or_else(PoisonError::into_inner)
+    fn lock(&self) -> MutexGuard<'_, Vec<ServedSubsystem>> {
+        self.served.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }

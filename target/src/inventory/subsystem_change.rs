@@ -8,6 +8,7 @@ use nvme_proto::{AsciiField, Nqn};
 
 use crate::config::{HostPolicy, Origin, SubsystemConfig, SubsystemIdentity};
 use crate::derived_ids;
+use crate::inventory::ana::AnaStates;
 use crate::inventory::change::{ChangeError, NamespaceChange};
 use crate::inventory::exports::OwnedNamespace;
 use crate::inventory::port::Port;
@@ -134,6 +135,16 @@ impl Registry {
         }
         tracing::info!(%nqn, %address, "listener removed");
         Ok(())
+    }
+
+    /// How the namespaces of a subsystem can be reached at an address.
+    pub(crate) fn ana(
+        &self,
+        nqn: &Nqn,
+        address: SocketAddr,
+    ) -> Result<Arc<AnaStates>, ChangeError> {
+        let found = self.port_at(address)?.ana(&self.find_subsystem(nqn)?);
+        found.ok_or_else(|| ChangeError::NotServedThere { nqn: nqn.to_string(), address })
     }
 
     /// The port that hosts connect to at an address.

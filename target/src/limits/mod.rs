@@ -38,6 +38,12 @@ pub(crate) const ERROR_LOG_ENTRIES: usize = 64;
 /// Namespace ids that a changed-namespace list names before it only says "many" (NVMe Base, log
 /// page 04h).
 pub(crate) const CHANGED_NAMESPACES: usize = 1024;
+/// Groups of namespaces with a state of their own at each port (ANAGRPMAX). Doubled, the states of
+/// a port do not fit into one word any more; not measured.
+pub(crate) const ANA_GROUPS: u32 = 16;
+/// The most that a group is in the ANA state Change (ANATT), in whole seconds. Doubled, a host
+/// waits twice as long before it gives a path up; not measured.
+pub(crate) const ANA_TRANSITION: Duration = Duration::from_secs(10);
 /// The highest NSID that a configuration may give.
 pub(crate) const NSID_LAST: u32 = 65_536;
 /// Namespaces in one process. Each is an open file; the limit of descriptors is usually reached

@@ -11,6 +11,7 @@ use super::rpc::RpcError;
 use crate::backend::{self, OpenMode, OpenedBackend};
 use crate::config::Medium;
 use crate::derived_ids::{self, NAME_BYTES};
+use crate::inventory::ana::AnaGroupId;
 use crate::inventory::change::NewNamespace;
 use crate::inventory::namespace::Namespace;
 
@@ -236,6 +237,7 @@ impl Bdev {
             name,
             uuid: uuid.or(self.uuid),
             nguid,
+            ana_group: AnaGroupId::DEFAULT,
             medium: self.medium.clone(),
             writable: self.writable,
             lba_shift: self.lba_shift,

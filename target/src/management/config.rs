@@ -2,13 +2,16 @@
 
 use std::sync::Arc;
 
+use nvme_proto::log::AnaState;
 use serde_json::{Value, json};
 use uuid::Uuid;
 
+use super::ana::state_name;
 use super::bdev::{Bdev, Bdevs};
 use super::subsystem::describe_address;
 use crate::config::Medium;
 use crate::inventory::Registry;
+use crate::inventory::ana::AnaGroupId;
 use crate::inventory::namespace::Namespace;
 use crate::inventory::subsystem::Subsystem;
 
@@ -88,6 +91,9 @@ fn subsystem_calls(registry: &Registry, subsystem: &Arc<Subsystem>) -> Vec<Value
             "nsid": namespace.nsid.0,
             "uuid": namespace.uuid().to_string(),
         });
+        if namespace.ana_group != AnaGroupId::DEFAULT {
+            described["anagrpid"] = namespace.ana_group.get().into();
+        }
         if namespace.config.nguid != [0; 16] {
             let nguid = Uuid::from_bytes(namespace.config.nguid);
             described["nguid"] = nguid.to_string().into();
@@ -95,10 +101,19 @@ fn subsystem_calls(registry: &Registry, subsystem: &Arc<Subsystem>) -> Vec<Value
         let params = json!({ "nqn": nqn, "namespace": described });
         json!({ "method": "nvmf_subsystem_add_ns", "params": params })
     }));
-    calls.extend(registry.ports().iter().filter(|port| port.serves(subsystem)).map(|port| {
+    for port in registry.ports() {
+        let Some(ana) = port.ana(subsystem) else { continue };
         let params = json!({ "nqn": nqn, "listen_address": describe_address(port) });
-        json!({ "method": "nvmf_subsystem_add_listener", "params": params })
-    }));
+        calls.push(json!({ "method": "nvmf_subsystem_add_listener", "params": params }));
+        let differs = |group: &AnaGroupId| ana.state(*group) != AnaState::OPTIMIZED;
+        calls.extend(AnaGroupId::all().filter(differs).map(|group| {
+            let state = state_name(&ana, group);
+            let mut params = params.clone();
+            params["ana_state"] = state.into();
+            params["anagrpid"] = group.get().into();
+            json!({ "method": "nvmf_subsystem_listener_set_ana_state", "params": params })
+        }));
+    }
     calls
 }
 

@@ -9,6 +9,7 @@ use serde::de::DeserializeOwned;
 use serde_json::{Map, Value, json};
 use uuid::Uuid;
 
+use super::ana::{self, AnaParams, describe_states};
 use super::bdev::{Bdev, BdevKind, Bdevs, FileParams};
 use super::config;
 use super::iostat::describe_io;
@@ -20,7 +21,8 @@ use crate::controller::{Associations, Controller};
 use crate::driver::clock::Clock;
 use crate::inventory::Registry;
 use crate::inventory::allowed_host::{AllowedHosts, HostsChange};
-use crate::inventory::change::{ChangeError, Closed};
+use crate::inventory::ana::AnaGroupId;
+use crate::inventory::change::{ChangeError, Closed, NewNamespace};
 use crate::inventory::export::{ExportError, OpenPurpose};
 use crate::inventory::namespace::Namespace;
 use crate::inventory::port::Port;
@@ -43,7 +45,7 @@ const NANOS_PER_SECOND: u64 = 1_000_000_000;
 pub(super) type Params = Map<String, Value>;
 type Method = fn(&Methods, Params) -> Result<Value, RpcError>;
 
-const METHODS: [(&str, Method); 31] = [
+const METHODS: [(&str, Method); 32] = [
     ("bdev_aio_create", |of, params| of.create_file(params, BdevKind::Aio)),
     ("bdev_aio_delete", |of, params| of.delete_bdev(params, BdevKind::Aio)),
     ("bdev_aio_rescan", |of, params| of.rescan_bdev(params, BdevKind::Aio)),
@@ -56,8 +58,8 @@ const METHODS: [(&str, Method); 31] = [
     ("bdev_null_resize", Methods::resize_null),
     ("bdev_uring_create", |of, params| of.create_file(params, BdevKind::Uring)),
     ("bdev_uring_delete", |of, params| of.delete_bdev(params, BdevKind::Uring)),
-    ("feedrail_reload_config", Methods::reload_config),
     ("bdev_uring_rescan", |of, params| of.rescan_bdev(params, BdevKind::Uring)),
+    ("feedrail_reload_config", Methods::reload_config),
     ("feedrail_resize_ns", Methods::resize_namespace),
     ("framework_get_config", Methods::get_config),
     ("framework_get_subsystems", |_, params| get_parts(params)),
@@ -71,6 +73,7 @@ const METHODS: [(&str, Method); 31] = [
     ("nvmf_subsystem_allow_any_host", Methods::allow_any_host),
     ("nvmf_subsystem_get_controllers", Methods::get_controllers),
     ("nvmf_subsystem_get_listeners", Methods::get_listeners),
+    ("nvmf_subsystem_listener_set_ana_state", Methods::set_ana_state),
     ("nvmf_subsystem_remove_host", |of, params| of.change_host(params, HostsChange::Remove)),
     ("nvmf_subsystem_remove_listener", Methods::remove_listener),
     ("nvmf_subsystem_remove_ns", Methods::remove_namespace),
@@ -131,6 +134,7 @@ struct NamespaceParams {
     nsid: Option<u32>,
     uuid: Option<Uuid>,
     nguid: Option<Uuid>,
+    anagrpid: Option<u32>,
 }
 
 #[derive(Deserialize)]
@@ -370,14 +374,14 @@ impl Methods {
 
     fn add_listener(&self, params: Params) -> Result<Value, RpcError> {
         let params: ListenerParams = read(params)?;
-        let (nqn, address) = (parse_nqn(&params.nqn)?, params.address()?);
+        let (nqn, address) = (parse_nqn(&params.nqn)?, params.listen_address.get()?);
         self.associations.add_listener(&nqn, address).map_err(refusal)?;
         Ok(true.into())
     }
 
     fn remove_listener(&self, params: Params) -> Result<Value, RpcError> {
         let params: ListenerParams = read(params)?;
-        let (nqn, address) = (parse_nqn(&params.nqn)?, params.address()?);
+        let (nqn, address) = (parse_nqn(&params.nqn)?, params.listen_address.get()?);
         self.associations.remove_listener(&nqn, address).map_err(refusal)?;
         Ok(true.into())
     }
@@ -386,8 +390,26 @@ impl Methods {
         let SubsystemName { nqn } = read(params)?;
         let registry = self.associations.registry();
         let subsystem = registry.find_subsystem(&parse_nqn(&nqn)?).map_err(refusal)?;
-        let listener = |port: &Arc<Port>| json!({ "address": describe_address(port) });
-        Ok(ports_of(registry, &subsystem).map(listener).collect())
+        let listener = |port: &Arc<Port>| {
+            let ana = port.ana(&subsystem)?;
+            let states = describe_states(&ana);
+            Some(json!({ "address": describe_address(port), "ana_states": states }))
+        };
+        Ok(registry.ports().iter().filter_map(listener).collect())
+    }
+
+    fn set_ana_state(&self, params: Params) -> Result<Value, RpcError> {
+        let AnaParams { nqn, listen_address, ana_state, anagrpid } = read(params)?;
+        let (nqn, address) = (parse_nqn(&nqn)?, listen_address.get()?);
+        let group = anagrpid.map(ana::group).transpose()?;
+        let state = ana_state.into();
+        self.associations.set_ana_state(&nqn, address, group, state).map_err(refusal)?;
+        Ok(true.into())
+    }
+
+    /// To be called once in each second.
+    pub(super) fn second_passed(&self) {
+        self.associations.end_ana_transitions();
     }
 
     fn change_host(
@@ -441,7 +463,12 @@ impl Methods {
         let nguid = namespace.nguid.map(Uuid::into_bytes).unwrap_or_default();
         // SPDK lets 0 choose, too.
         let nsid = namespace.nsid.filter(|nsid| *nsid != 0).map(Nsid);
-        let new = bdev.namespace(name, nsid, namespace.uuid, nguid);
+        // SPDK lets 0 be the group with the number of the NSID.
+        let ana_group = namespace.anagrpid.filter(|id| *id != 0).map(ana::group).transpose()?;
+        let new = NewNamespace {
+            ana_group: ana_group.unwrap_or(AnaGroupId::DEFAULT),
+            ..bdev.namespace(name, nsid, namespace.uuid, nguid)
+        };
         let added = self.associations.add_namespace(&nqn, new).map_err(refusal)?;
         Ok(added.nsid.0.into())
     }
@@ -519,6 +546,7 @@ fn describe_namespace(namespace: &Arc<Namespace>) -> Value {
         "size_bytes": namespace.exact_bytes,
         "block_size": namespace.lba_bytes(),
         "read_only": namespace.write_protected(),
+        "anagrpid": namespace.ana_group.get(),
     });
     if namespace.config.nguid != [0; 16] {
         let nguid = Uuid::from_bytes(namespace.config.nguid).simple().to_string().to_uppercase();

@@ -4,6 +4,7 @@
 //! One thread accepts clients, and each client has a thread, so that one which never reads or sends
 //! half a request holds up itself alone. No core of the target takes part.
 
+mod ana;
 mod bdev;
 mod config;
 mod frame;
@@ -31,6 +32,7 @@ use self::rpc::{BadCall, RpcCall, RpcError};
 use self::socket::Socket;
 pub use self::socket::SocketError;
 use crate::controller::Associations;
+use crate::driver::clock::Clock;
 use crate::reloader::Reloader;
 
 /// Clients at once; the one that has been silent for longest makes room for another. Doubled, they
@@ -39,6 +41,7 @@ const MAX_CLIENTS: usize = 32;
 /// How long a client may leave a response unread before its connection ends. Doubled, its thread is
 /// taken for 20 s; not measured.
 const WRITE_TIMEOUT: Duration = Duration::from_secs(10);
+const SECOND: Duration = Duration::from_secs(1);
 /// Bytes of one read. Doubled, each client takes twice that memory; not measured.
 const READ_BYTES: usize = 16 << 10;
 
@@ -120,13 +123,20 @@ struct Server {
 
 impl Server {
     fn run(self) {
+        let clock = Clock::new();
+        let mut next_second = clock.now() + SECOND;
         loop {
             let mut fds = [
                 PollFd::new(&self.stopped, PollFlags::IN),
                 PollFd::new(&self.socket, PollFlags::IN),
             ];
+            let second = rustix::event::Timespec { tv_sec: 1, tv_nsec: 0 };
             // An interrupted wait is a short one.
-            let _ = rustix::event::poll(&mut fds, None);
+            let _ = rustix::event::poll(&mut fds, Some(&second));
+            if clock.now() >= next_second {
+                next_second = clock.now() + SECOND;
+                self.methods.second_passed();
+            }
             if !fds[0].revents().is_empty() {
                 return;
             }

@@ -13,7 +13,7 @@ const SWITCHES: [(&str, &[&str]); 8] = [
     ("bdev_malloc_create", &["md_interleave", "dif_is_head_of_md"]),
     ("bdev_null_create", &["dif_is_head_of_md"]),
     ("framework_get_config", &["with_batches"]),
-    ("nvmf_create_subsystem", &["ana_reporting", "passthrough", "enable_nssr"]),
+    ("nvmf_create_subsystem", &["passthrough", "enable_nssr"]),
     ("nvmf_subsystem_add_listener", &["secure_channel"]),
     ("nvmf_subsystem_add_ns", &["no_auto_visible", "hide_metadata"]),
 ];

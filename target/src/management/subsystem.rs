@@ -21,6 +21,9 @@ pub(super) struct CreateParams {
     #[serde(default)]
     allow_any_host: bool,
     max_namespaces: Option<u32>,
+    /// Accepted for SPDK's sake: the states are reported in any case.
+    #[serde(rename = "ana_reporting", default)]
+    _ana_reporting: bool,
     min_cntlid: Option<u16>,
     max_cntlid: Option<u16>,
 }
@@ -37,12 +40,13 @@ pub(super) struct TransportParams {
 #[serde(deny_unknown_fields)]
 pub(super) struct ListenerParams {
     pub(super) nqn: String,
-    listen_address: ListenAddress,
+    pub(super) listen_address: ListenAddress,
 }
 
+/// An address that a target listens on.
 #[derive(Deserialize)]
 #[serde(deny_unknown_fields)]
-struct ListenAddress {
+pub(super) struct ListenAddress {
     trtype: String,
     adrfam: Option<String>,
     traddr: IpAddr,
@@ -86,10 +90,10 @@ impl TransportParams {
     }
 }
 
-impl ListenerParams {
+impl ListenAddress {
     /// The address, which is one of RDMA.
-    pub(super) fn address(&self) -> Result<SocketAddr, RpcError> {
-        let ListenAddress { trtype, adrfam, traddr, trsvcid } = &self.listen_address;
+    pub(super) fn get(&self) -> Result<SocketAddr, RpcError> {
+        let Self { trtype, adrfam, traddr, trsvcid } = self;
         let invalid = |key: &str, text: &str, expected: &str| {
             let message = format!("listen_address.{key}: {text:?} is not {expected}");
             RpcError::invalid_params(message)

@@ -114,7 +114,7 @@ fn wrong_parameters_change_nothing() {
         ),
         (
             "nvmf_subsystem_add_ns",
-            json!({ "nqn": NQN, "namespace": { "bdev_name": "null", "anagrpid": 1 } }),
+            json!({ "nqn": NQN, "namespace": { "bdev_name": "null", "anagrpid": 17 } }),
             -32602,
         ),
         (

@@ -111,6 +111,7 @@ fn protect(
         }
     };
     let namespace = namespace(controller.subsystem(), nsid)?;
+    controller.ana.access(namespace.ana_group)?;
     if !namespace.writable && !protected {
         return Err(Status::FEATURE_NOT_CHANGEABLE.with_dnr());
     }

@@ -19,10 +19,15 @@ use crate::controller::support::{Describe, Support};
 use crate::derived_ids;
 use crate::inventory::namespace::Namespace;
 use crate::inventory::subsystem::Subsystem;
-use crate::limits::{ABORTS, ASYNC_EVENT_REQUESTS, ERROR_LOG_ENTRIES, KEEP_ALIVE_GRANULARITY};
+use crate::limits::{
+    ABORTS, ANA_GROUPS, ANA_TRANSITION, ASYNC_EVENT_REQUESTS, ERROR_LOG_ENTRIES,
+    KEEP_ALIVE_GRANULARITY,
+};
 
 /// 128-bit host identifiers, and traffic based keep alive.
 const CTRATT: u32 = 1 << 0 | 1 << 6;
+/// All five states, and namespaces that keep their group.
+const ANACAP: u8 = 1 << 6 | 0x1F;
 /// One slot of firmware, read-only.
 const FRMW: u8 = 1 << 1 | 1;
 /// Entries of submission (64 bytes) and completion queues (16 bytes), required and maximum.
@@ -157,12 +162,16 @@ fn nvm_controller(controller: &Controller, subsystem: &Subsystem) -> IdentifyCon
     id.sn = subsystem.serial;
     id.mn = subsystem.model;
     id.rab = 6;
-    id.cmic = Cmic::new().with_multiple_ports(true).with_multiple_controllers(true);
+    id.cmic = Cmic::new().with_multiple_ports(true).with_multiple_controllers(true).with_ana(true);
     id.cntrltype = ControllerType::IO;
     id.acl_z = ABORTS as u8 - 1;
     id.frmw = FRMW;
     id.nn = U32::new(subsystem.most_nsid());
     id.mnan = id.nn;
+    id.anatt = ANA_TRANSITION.as_secs() as u8;
+    id.anacap = ANACAP;
+    id.anagrpmax = U32::new(ANA_GROUPS);
+    id.nanagrpid = id.anagrpmax;
     id
 }
 
@@ -170,6 +179,7 @@ fn namespace(support: Support, namespace: &Namespace, data: &mut [u8]) {
     let mut id = IdentifyNamespace::new_zeroed();
     id.nsze = U64::new(namespace.size_blocks);
     id.ncap = id.nsze;
+    id.anagrpid = U32::new(namespace.ana_group.get());
     id.nuse = id.nsze;
     id.nmic = shared();
     id.dlfeat =
@@ -201,6 +211,7 @@ fn namespace_of_command_set(data: &mut [u8]) {
 
 fn independent_namespace(namespace: &Namespace, data: &mut [u8]) {
     let mut id = IdentifyNamespaceIndependent::new_zeroed();
+    id.anagrpid = U32::new(namespace.ana_group.get());
     id.nmic = shared();
     id.nsattr = attributes(namespace);
     id.nstat = Nstat::new().with_nrdy(true);

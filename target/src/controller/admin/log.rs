@@ -7,13 +7,16 @@ use nvme_proto::log::{
 };
 use nvme_proto::{AsciiField, FromZeros, IntoBytes, Status, U128};
 
-use super::discovery_log;
+use super::{ana_log, discovery_log};
 use crate::controller::associations::Associations;
 use crate::controller::state::{Controller, SharedState};
 use crate::controller::support::PageContent;
 use crate::derived_ids;
 use crate::inventory::subsystem::Subsystem;
 use crate::limits::ERROR_LOG_ENTRIES;
+
+/// In the log specific parameter of the ANA page: its groups without their namespaces (RGO).
+const RETURN_GROUPS_ONLY: u8 = 1;
 
 /// Fills `data`, which is zeros, with the part of the page that the command wants. Beyond the end
 /// of the page it stays zeros; an offset beyond the end is an error.
@@ -38,6 +41,7 @@ pub(super) fn write(
         PageContent::Smart => smart(controller),
         PageContent::FirmwareSlots => firmware_slots(),
         PageContent::ChangedNamespaces => changed_namespaces(&shared),
+        PageContent::Ana => ana_log::page(controller, get.lsp & RETURN_GROUPS_ONLY != 0),
         PageContent::Effects => effects(controller),
         PageContent::FeatureEffects => feature_effects(controller),
         PageContent::NvmeMiEffects => nvme_mi_effects(),

@@ -1,5 +1,6 @@
 //! Admin commands: which are legal, and which component carries them out.
 
+mod ana_log;
 mod discovery_log;
 mod feature;
 mod identify;

@@ -10,10 +10,10 @@ use nvme_proto::identify::{
     IdentifyNamespace, IdentifyNamespaceIndependent, NamespaceList,
 };
 use nvme_proto::log::{
-    ChangedNamespaces, DiscoveryEntry, DiscoveryHeader, EffectsLog, ErrorLogEntry, GetLogPage,
-    LogId, LogOffset, SmartLog, TransportType,
+    AnaGroups, AnaState, ChangedNamespaces, DiscoveryEntry, DiscoveryHeader, EffectsLog,
+    ErrorLogEntry, GetLogPage, LogId, LogOffset, SmartLog, TransportType,
 };
-use nvme_proto::nvm::Io;
+use nvme_proto::nvm::{Flush, Io};
 use nvme_proto::{
     AdminCommand, AdminOpcode, Cid, Csi, FromBytes, Nsid, NvmCommand, NvmOpcode, Qid, Status,
 };
@@ -63,7 +63,7 @@ fn the_controller_is_one_that_linux_accepts() {
     assert_eq!(id.max_transfer_bytes(0), Some(65_536));
     assert!(id.sgls.keyed() && id.sgls.offset() && id.sgls.supported() == 1);
     assert!(id.sgls.longer_than_data(), "Linux sends such for Dataset Management");
-    assert!(id.cmic.multiple_controllers() && !id.cmic.ana());
+    assert!(id.cmic.multiple_controllers() && id.cmic.ana());
     assert_eq!((id.sqes, id.cqes, id.nn.get()), (0x66, 0x44, 3));
     assert!(id.mnan.get() <= id.nn.get());
     assert_eq!(id.subnqn.parse().expect("a name").as_str(), SUBSYSTEM);
@@ -212,7 +212,7 @@ fn features_are_got_and_set() {
     let save = SetFeatures { nsid: Nsid::NONE, save: true, feature: arbitration };
     let status = line.without_data(save.to_sqe()).status();
     assert!(status.is(Status::FEATURE_IDENTIFIER_NOT_SAVEABLE));
-    let unknown = Feature::AsyncEventConfig(AsyncEventConfig::new().with_ana_change(true));
+    let unknown = Feature::AsyncEventConfig(AsyncEventConfig::new().with_firmware_activation(true));
     assert!(set(&mut line, 0, unknown).status().is(Status::INVALID_FIELD));
 }
 
@@ -660,7 +660,7 @@ fn log_pages_are_read_in_parts() {
     assert!(log(&mut line, far).expect_err("beyond").is(Status::INVALID_FIELD));
     let index = GetLogPage { offset: LogOffset::Index(0), ..GetLogPage::new(LogId::EFFECTS, 64) };
     assert!(log(&mut line, index).expect_err("no index").is(Status::INVALID_FIELD));
-    for lid in [LogId::ANA, LogId::DISCOVERY, LogId(0xC0)] {
+    for lid in [LogId::TELEMETRY_HOST, LogId::DISCOVERY, LogId(0xC0)] {
         let status = log(&mut line, GetLogPage::new(lid, 64)).expect_err("not offered");
         assert!(status.is(Status::INVALID_LOG_PAGE), "{lid}");
     }
@@ -765,6 +765,78 @@ fn hosts_hear_of_subsystems_that_come_and_go() {
     }
 }
 
+/// The groups of the ANA page: number, state, namespaces.
+fn ana_groups(line: &mut Line, get: GetLogPage) -> Vec<(u32, AnaState, Vec<u32>)> {
+    let page = log(line, get).expect("offered");
+    AnaGroups::new(&page)
+        .map(|(group, nsids)| {
+            let nsids = nsids.iter().map(|nsid| nsid.get()).collect();
+            (group.agid.get(), group.state.state(), nsids)
+        })
+        .collect()
+}
+
+#[test]
+fn hosts_hear_how_namespaces_can_be_reached() {
+    let associations = associations_of(CONFIG);
+    let (mut line, cntlid) = ready(&associations, Time::ZERO);
+    let mut io = io_queue(&associations, 1, cntlid, Time::ZERO);
+    let id: IdentifyController = identified(&mut line, Cns::CONTROLLER, 0);
+    assert_eq!((id.anatt, id.anacap & 0x1F, id.nanagrpid.get()), (10, 0x1F, 16));
+    let one: IdentifyNamespace = identified(&mut line, Cns::NAMESPACE, 1);
+    assert_eq!(one.anagrpid.get(), 1);
+    let page = GetLogPage::new(LogId::ANA, 4096);
+    let before = ana_groups(&mut line, page);
+    assert_eq!(before.len(), 1);
+    let nsids = before[0].2.clone();
+    assert_eq!(before, [(1, AnaState::OPTIMIZED, nsids.clone())]);
+    assert!(nsids.contains(&1) && nsids.is_sorted());
+    let groups_only = GetLogPage { lsp: 1, ..page };
+    assert_eq!(ana_groups(&mut line, groups_only), [(1, AnaState::OPTIMIZED, vec![])]);
+
+    let wants = Feature::AsyncEventConfig(AsyncEventConfig::new().with_ana_change(true));
+    assert!(set(&mut line, 0, wants).status().is_success());
+    let nqn = Nqn::new(SUBSYSTEM).expect("valid");
+    let port = Arc::clone(&associations.registry().ports()[0]);
+    port.set_address(port.configured_address());
+    let read = NvmCommand::Read(Io::new(Nsid(1), 0, 1)).to_sqe();
+    let flush = NvmCommand::Flush(Flush { nsid: Nsid(1) }).to_sqe();
+    for (state, status) in [
+        (AnaState::NON_OPTIMIZED, None),
+        (AnaState::INACCESSIBLE, Some(Status::ANA_INACCESSIBLE)),
+        (AnaState::CHANGE, Some(Status::ANA_TRANSITION)),
+        (AnaState::PERSISTENT_LOSS, Some(Status::ANA_PERSISTENT_LOSS)),
+        (AnaState::OPTIMIZED, None),
+    ] {
+        assert!(line.control(AdminCommand::AsyncEventRequest.to_sqe(), &mut []).is_none());
+        for _ in 0..2 {
+            associations.set_ana_state(&nqn, port.address(), None, state).expect("it is served");
+        }
+        assert_eq!(line.events().len(), 1, "told once");
+        assert_eq!(ana_groups(&mut line, page), [(1, state, nsids.clone())]);
+        match status {
+            None => assert!(io.io(read).is_ok(), "{state}"),
+            Some(status) => {
+                for command in [read, flush] {
+                    let refused = io.refused(command);
+                    assert!(refused.is(status) && !refused.do_not_retry(), "{state}: {refused}");
+                }
+                let protect = Feature::NamespaceWriteProtection(WriteProtection::Protected);
+                assert!(set(&mut line, 1, protect).status().is(status));
+            }
+        }
+    }
+    // A transition that lasts for too long.
+    assert!(line.control(AdminCommand::AsyncEventRequest.to_sqe(), &mut []).is_none());
+    associations.set_ana_state(&nqn, port.address(), None, AnaState::CHANGE).expect("it is served");
+    assert_eq!(line.events().len(), 1);
+    ana_groups(&mut line, page);
+    assert!(line.control(AdminCommand::AsyncEventRequest.to_sqe(), &mut []).is_none());
+    (0..10).for_each(|_| associations.end_ana_transitions());
+    assert_eq!(line.events().len(), 1);
+    assert!(io.refused(read).is(Status::ANA_INACCESSIBLE));
+}
+
 #[test]
 fn hosts_hear_of_namespaces_that_come_and_go() {
     let managed = CONFIG.replacen("[[port]]", "management = \"/socket\"\n[[port]]", 1);
@@ -783,6 +855,7 @@ fn hosts_hear_of_namespaces_that_come_and_go() {
         assert!(status.is(Status::INVALID_NAMESPACE_OR_FORMAT) && status.do_not_retry());
         assert!(line.control(AdminCommand::AsyncEventRequest.to_sqe(), &mut []).is_none());
         let new = crate::inventory::change::NewNamespace {
+            ana_group: crate::inventory::ana::AnaGroupId::DEFAULT,
             nsid: Some(Nsid(7)),
             name: "new".into(),
             uuid: None,

@@ -1,0 +1,34 @@
+//! The log page of asymmetric namespace access: the groups, their states, and their namespaces.
+
+use std::collections::BTreeMap;
+
+use nvme_proto::log::{AnaGroup, AnaHeader};
+use nvme_proto::{IntoBytes, Nsid};
+
+use crate::controller::state::Controller;
+
+/// The page for a controller: what its host reaches through its port. `groups_only` leaves the
+/// namespaces out (RGO).
+pub(super) fn page(controller: &Controller, groups_only: bool) -> Vec<u8> {
+    let associations = controller.associations.upgrade();
+    let (Some(subsystem), Some(associations)) = (controller.subsystem(), associations) else {
+        return Vec::new();
+    };
+    let exports = associations.registry().exports();
+    let mut groups: BTreeMap<_, Vec<Nsid>> = BTreeMap::new();
+    for namespace in exports.list(subsystem.index).iter() {
+        groups.entry(namespace.ana_group).or_default().push(namespace.nsid);
+    }
+    // Both only grow, and the page stays the same while both do.
+    let changes = controller.ana.changes() + exports.generation().get();
+    let header = AnaHeader::new(changes, groups.len() as u16);
+    let mut page = header.as_bytes().to_vec();
+    for (group, nsids) in groups {
+        let listed = if groups_only { &[] } else { nsids.as_slice() };
+        let state = controller.ana.state(group);
+        let head = AnaGroup::new(group.get(), listed.len() as u32, state);
+        page.extend_from_slice(head.as_bytes());
+        page.extend(listed.iter().flat_map(|nsid| nsid.0.to_le_bytes()));
+    }
+    page
+}

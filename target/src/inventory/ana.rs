@@ -1,0 +1,201 @@
+//! Asymmetric namespace access (ANA): how namespaces can be reached through a port (Base, 8.1.1).
+
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Mutex, MutexGuard, PoisonError};
+
+use nvme_proto::Status;
+use nvme_proto::log::AnaState;
+
+use crate::limits::{ANA_GROUPS, ANA_TRANSITION};
+
+/// A group of namespaces that have one state at each port: 1 to `ANA_GROUPS`.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub(crate) struct AnaGroupId(u32);
+
+impl AnaGroupId {
+    /// That of namespaces which nobody gave another one.
+    pub(crate) const DEFAULT: Self = Self(1);
+
+    /// `None` where there is no such group.
+    pub(crate) fn new(id: u32) -> Option<Self> {
+        (1..=ANA_GROUPS).contains(&id).then_some(Self(id))
+    }
+
+    /// All groups, in their order.
+    pub(crate) fn all() -> impl Iterator<Item = Self> {
+        (1..=ANA_GROUPS).map(Self)
+    }
+
+    /// The number that hosts see, AGID.
+    pub(crate) fn get(self) -> u32 {
+        self.0
+    }
+
+    /// Its place in a list of all.
+    fn place(self) -> usize {
+        self.0 as usize - 1
+    }
+
+    /// The place of its state in [`AnaStates`].
+    fn shift(self) -> u32 {
+        STATE_BITS * (self.0 - 1)
+    }
+}
+
+/// Bits of a state (Base, ANA group descriptor).
+const STATE_BITS: u32 = 4;
+const STATE_MASK: u64 = (1 << STATE_BITS) - 1;
+const _: () = assert!(ANA_GROUPS * STATE_BITS == u64::BITS);
+
+/// The states of a subsystem's groups at a port. Cores look at them with every command.
+#[derive(Debug)]
+pub(crate) struct AnaStates {
+    /// That of the first group in the lowest bits.
+    states: AtomicU64,
+    transitions: Mutex<Transitions>,
+}
+
+#[derive(Debug, Default)]
+struct Transitions {
+    /// How often a state has changed.
+    changes: u64,
+    /// How long each group has been in the state Change.
+    seconds: [u8; ANA_GROUPS as usize],
+}
+
+impl Default for AnaStates {
+    /// All groups are optimized.
+    fn default() -> Self {
+        let optimized = |states, group: AnaGroupId| with(states, group, AnaState::OPTIMIZED);
+        let states = AnaGroupId::all().fold(0, optimized);
+        Self { states: AtomicU64::new(states), transitions: Mutex::default() }
+    }
+}
+
+fn with(states: u64, group: AnaGroupId, state: AnaState) -> u64 {
+    states & !(STATE_MASK << group.shift()) | (u64::from(state.0) & STATE_MASK) << group.shift()
+}
+
+impl AnaStates {
+    /// The state of a group.
+    pub(crate) fn state(&self, group: AnaGroupId) -> AnaState {
+        let states = self.states.load(Ordering::Acquire);
+        AnaState((states >> group.shift() & STATE_MASK) as u8)
+    }
+
+    /// Whether commands for a namespace of the group are processed.
+    ///
+    /// # Errors
+    /// They are not. The host may repeat the command on another path, or here later.
+    pub(crate) fn access(&self, group: AnaGroupId) -> Result<(), Status> {
+        match self.state(group) {
+            AnaState::OPTIMIZED | AnaState::NON_OPTIMIZED => Ok(()),
+            AnaState::PERSISTENT_LOSS => Err(Status::ANA_PERSISTENT_LOSS),
+            AnaState::CHANGE => Err(Status::ANA_TRANSITION),
+            _ => Err(Status::ANA_INACCESSIBLE),
+        }
+    }
+
+    /// Gives groups a state; false if all of them had it.
+    pub(crate) fn set(&self, groups: impl Iterator<Item = AnaGroupId>, state: AnaState) -> bool {
+        self.set_locked(&mut self.lock(), groups, state)
+    }
+
+    fn set_locked(
+        &self,
+        transitions: &mut Transitions,
+        groups: impl Iterator<Item = AnaGroupId>,
+        state: AnaState,
+    ) -> bool {
+        let old = self.states.load(Ordering::Acquire);
+        let mut new = old;
+        for group in groups {
+            if self.state(group) != state {
+                transitions.seconds[group.place()] = 0;
+            }
+            new = with(new, group, state);
+        }
+        self.states.store(new, Ordering::Release);
+        transitions.changes += u64::from(new != old);
+        new != old
+    }
+
+    /// How often a state has changed.
+    pub(crate) fn changes(&self) -> u64 {
+        self.lock().changes
+    }
+
+    /// A second has passed: a group that would be in the state Change for longer than hosts were
+    /// told (ANATT) is inaccessible now. Returns whether there was one.
+    pub(crate) fn second_passed(&self) -> bool {
+        let mut transitions = self.lock();
+        let mut late = Vec::new();
+        for group in AnaGroupId::all() {
+            let seconds = &mut transitions.seconds[group.place()];
+            if self.state(group) == AnaState::CHANGE {
+                *seconds += 1;
+                // The first one was not whole.
+                if u64::from(*seconds) >= ANA_TRANSITION.as_secs() {
+                    late.push(group);
+                }
+            }
+        }
+        self.set_locked(&mut transitions, late.into_iter(), AnaState::INACCESSIBLE)
+    }
+
+    fn lock(&self) -> MutexGuard<'_, Transitions> {
+        self.transitions.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn group(id: u32) -> AnaGroupId {
+        AnaGroupId::new(id).expect("a group")
+    }
+
+    #[test]
+    fn groups_are_numbered_from_one() {
+        assert_eq!(AnaGroupId::new(0), None);
+        assert_eq!(AnaGroupId::new(ANA_GROUPS + 1), None);
+        assert_eq!(AnaGroupId::all().last(), AnaGroupId::new(ANA_GROUPS));
+    }
+
+    #[test]
+    fn each_group_has_its_state() {
+        let states = AnaStates::default();
+        for (id, state, access) in [
+            (1, AnaState::NON_OPTIMIZED, Ok(())),
+            (2, AnaState::INACCESSIBLE, Err(Status::ANA_INACCESSIBLE)),
+            (3, AnaState::PERSISTENT_LOSS, Err(Status::ANA_PERSISTENT_LOSS)),
+            (ANA_GROUPS, AnaState::CHANGE, Err(Status::ANA_TRANSITION)),
+        ] {
+            assert_eq!(states.access(group(id)), Ok(()));
+            assert!(states.set([group(id)].into_iter(), state));
+            assert!(!states.set([group(id)].into_iter(), state), "it has it");
+            assert_eq!((states.state(group(id)), states.access(group(id))), (state, access));
+        }
+        assert_eq!(states.state(group(4)), AnaState::OPTIMIZED);
+        assert_eq!(states.changes(), 4);
+        assert!(states.set(AnaGroupId::all(), AnaState::OPTIMIZED));
+        assert!(AnaGroupId::all().all(|group| states.state(group) == AnaState::OPTIMIZED));
+    }
+
+    #[test]
+    fn a_transition_ends_in_time() {
+        let states = AnaStates::default();
+        states.set([group(2)].into_iter(), AnaState::CHANGE);
+        for _ in 1..ANA_TRANSITION.as_secs() {
+            assert!(!states.second_passed());
+        }
+        states.set([group(3)].into_iter(), AnaState::CHANGE);
+        assert!(states.second_passed());
+        let now = [1, 2, 3].map(|id| states.state(group(id)));
+        assert_eq!(now, [AnaState::OPTIMIZED, AnaState::INACCESSIBLE, AnaState::CHANGE]);
+        // Each transition has the whole time.
+        states.set([group(2)].into_iter(), AnaState::CHANGE);
+        assert!(!states.second_passed());
+    }
+}
