@@ -92,6 +92,8 @@ struct Model {
     files: BTreeMap<(usize, u64), u64>,
     /// Subsystems that were added, and whether they are served and whether any host may use them.
     subsystems: BTreeMap<usize, (bool, bool)>,
+    /// Of the namespaces that no host sees by itself, whether one was named.
+    masked: BTreeMap<(usize, u64), bool>,
 }
 
 /// The operator, who knows what each change is to do.
@@ -100,6 +102,8 @@ struct Operator<'a> {
     client: ManagementClient,
     random: Bytes,
     model: Model,
+    /// The host that masked namespaces are shown to.
+    guest: String,
 }
 
 impl Operator<'_> {
@@ -114,12 +118,14 @@ impl Operator<'_> {
     }
 
     fn change(&mut self) {
-        match self.random.below(12) {
+        match self.random.below(16) {
             0..=4 => self.add(),
             5 | 6 => self.remove(),
             7 => self.toggle_subsystem(),
             8 => self.toggle_listener(),
             9 => self.toggle_hosts(),
+            10 | 11 => self.toggle_visibility(),
+            12 | 13 => self.set_ana_state(),
             _ => self.reload(),
         }
         self.check();
@@ -142,7 +148,11 @@ impl Operator<'_> {
         let create = json!({ "name": name, "filename": path, "readonly": true });
         // It may be there already.
         self.call("bdev_uring_create", &create);
-        let namespace = json!({ "bdev_name": name, "nsid": nsid });
+        let masked = self.random.below(3) == 0;
+        let group = 1 + self.random.below(2);
+        let namespace = json!({
+            "bdev_name": name, "nsid": nsid, "anagrpid": group, "no_auto_visible": masked,
+        });
         let params = json!({ "nqn": SUBSYSTEMS[subsystem], "namespace": namespace });
         let in_use = self.model.files.iter().any(|(_, other)| *other == file);
         let taken = self.model.files.contains_key(&(subsystem, nsid));
@@ -152,7 +162,49 @@ impl Operator<'_> {
         assert!(done || !there || taken || in_use, "{params}");
         if done {
             self.model.files.insert((subsystem, nsid), file);
+            if masked {
+                self.model.masked.insert((subsystem, nsid), false);
+            }
         }
+    }
+
+    fn toggle_visibility(&mut self) {
+        let masked = self.model.masked.len() as u64;
+        let chosen = self.random.below(masked + 1) as usize;
+        let chosen = self.model.masked.iter().nth(chosen).map(|(place, shown)| (*place, *shown));
+        // One that all hosts see, or that is not there.
+        let ((subsystem, nsid), shown) = chosen.unwrap_or(((0, 1), false));
+        let params = json!({ "nqn": SUBSYSTEMS[subsystem], "nsid": nsid, "host": self.guest });
+        let method = if shown { "nvmf_ns_remove_host" } else { "nvmf_ns_add_host" };
+        assert_eq!(self.call(method, &params), chosen.is_some(), "{params}");
+        if chosen.is_some() {
+            self.model.masked.insert((subsystem, nsid), !shown);
+        }
+    }
+
+    /// Group 1 can always be reached, as the namespaces that are always there have to be.
+    fn set_ana_state(&mut self) {
+        let subsystem = self.random.below(SUBSYSTEMS.len() as u64) as usize;
+        let (state, group) = match self.random.below(5) {
+            0 => ("optimized", 1),
+            1 => ("non_optimized", 1),
+            2 => ("persistent_loss", 2),
+            3 => ("non_optimized", 2),
+            _ => ("optimized", 2),
+        };
+        let mut params = self.listener(subsystem);
+        params["ana_state"] = state.into();
+        params["anagrpid"] = group.into();
+        let served = self.model.subsystems.get(&subsystem).is_some_and(|(served, _)| *served);
+        let done = self.call("nvmf_subsystem_listener_set_ana_state", &params);
+        assert_eq!(done, subsystem == 0 || served, "{params}");
+    }
+
+    fn listener(&self, subsystem: usize) -> Value {
+        let address = self.target.daemon.address();
+        json!({ "nqn": SUBSYSTEMS[subsystem], "listen_address": {
+            "trtype": "RDMA", "traddr": address.ip().to_string(), "trsvcid": address.port().to_string(),
+        } })
     }
 
     fn remove(&mut self) {
@@ -161,6 +213,7 @@ impl Operator<'_> {
         let params = json!({ "nqn": SUBSYSTEMS[subsystem], "nsid": nsid });
         let done = self.call("nvmf_subsystem_remove_ns", &params);
         assert_eq!(done, self.model.files.remove(&(subsystem, nsid)).is_some(), "{params}");
+        self.model.masked.remove(&(subsystem, nsid));
     }
 
     fn any_added(&mut self) -> usize {
@@ -173,6 +226,7 @@ impl Operator<'_> {
         if self.model.subsystems.remove(&subsystem).is_some() {
             assert!(self.call("nvmf_delete_subsystem", &json!({ "nqn": nqn })));
             self.model.files.retain(|(of, _), _| *of != subsystem);
+            self.model.masked.retain(|(of, _), _| *of != subsystem);
         } else {
             let params = json!({ "nqn": nqn, "allow_any_host": true });
             assert!(self.call("nvmf_create_subsystem", &params));
@@ -182,10 +236,7 @@ impl Operator<'_> {
 
     fn toggle_listener(&mut self) {
         let subsystem = self.any_added();
-        let address = self.target.daemon.address();
-        let params = json!({ "nqn": SUBSYSTEMS[subsystem], "listen_address": {
-            "trtype": "RDMA", "traddr": address.ip().to_string(), "trsvcid": address.port().to_string(),
-        } });
+        let params = self.listener(subsystem);
         let served = self.model.subsystems.get(&subsystem).map(|(served, _)| *served);
         let method = match served {
             Some(true) => "nvmf_subsystem_remove_listener",
@@ -235,7 +286,13 @@ impl Operator<'_> {
             for namespace in subsystem["namespaces"].as_array().unwrap() {
                 let name = namespace["name"].as_str().unwrap();
                 let file: u64 = name.strip_prefix("file-").unwrap().parse().unwrap();
-                found.insert((place, namespace["nsid"].as_u64().unwrap()), file);
+                let place = (place, namespace["nsid"].as_u64().unwrap());
+                found.insert(place, file);
+                let shown = self.model.masked.get(&place).map(|shown| match shown {
+                    true => json!([{ "nqn": self.guest }]),
+                    false => json!([]),
+                });
+                assert_eq!(namespace.get("hosts"), shown.as_ref(), "{place:?}");
             }
         }
         found.retain(|(_, nsid), _| *nsid >= NSIDS.start);
@@ -247,7 +304,9 @@ impl Operator<'_> {
 /// How a command or a Connect may end because of a change.
 fn is_change(error: &Error) -> bool {
     match error.kind() {
-        ErrorKind::Status(status) => status.is(Status::INVALID_NAMESPACE_OR_FORMAT),
+        ErrorKind::Status(status) => {
+            status.is(Status::INVALID_NAMESPACE_OR_FORMAT) || status.is(Status::ANA_PERSISTENT_LOSS)
+        }
         ErrorKind::ConnectRefused { status, .. } => {
             status.is(Status::CONNECT_INVALID_PARAMETERS)
                 || status.is(Status::CONNECT_INVALID_HOST)
@@ -360,6 +419,7 @@ fn random_changes_disturb_nobody() {
         .map_or(CHANGES, |text| text.parse().expect("a number of changes"));
     let target = Churned::start();
     let hosts: Vec<Host> = (0..5).map(|_| host().build().unwrap()).collect();
+    let guest = hosts[2].nqn().to_string();
     let (over, reads) = (AtomicBool::new(false), AtomicU64::new(0));
     let threads = Threads { target: &target, over: &over, reads: &reads };
     let threads = &threads;
@@ -373,7 +433,8 @@ fn random_changes_disturb_nobody() {
         }
         let client = ManagementClient::connect(&target.folder.path().join("socket"));
         let random = Bytes::new(5);
-        let mut operator = Operator { target: &target, client, random, model: Model::default() };
+        let mut operator =
+            Operator { target: &target, client, random, model: Model::default(), guest };
         operator.check();
         (0..changes / 10).for_each(|_| operator.change());
         let before = target.daemon.vitals();

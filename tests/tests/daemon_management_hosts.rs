@@ -2,7 +2,7 @@
 
 use std::path::Path;
 
-use feedrail_initiator::{ErrorKind, Host, SubsystemAddress};
+use feedrail_initiator::{Controller, ErrorKind, Host, SubsystemAddress};
 use feedrail_tests::process::{
     Bytes, Daemon, DaemonOptions, ManagementClient, eventually, feedrail, host, write_configuration,
 };
@@ -123,6 +123,51 @@ fn hosts_come_and_go_while_others_work() {
     eventually("only the listed one is left", || managed.connected() == [LISTED]);
     assert!(is_refused(&other, &target));
     assert!(of_listed.read_to_vec(0, 4096).wait().unwrap() == managed.bytes[..4096]);
+}
+
+/// A namespace is there for the hosts that were named, and for no others.
+#[test]
+fn a_namespace_is_shown_to_some_hosts() {
+    let managed = Managed::start();
+    let mut client = managed.client();
+    let name = |host: &str| json!({ "nqn": NQN, "host": host });
+    assert_eq!(client.call("nvmf_subsystem_add_host", &name(OTHER)), Ok(json!(true)));
+    let [listed, other] = [LISTED, OTHER].map(|name| {
+        let host = host_named(name);
+        let controller = host.connect(managed.target()).wait().unwrap();
+        (host, controller)
+    });
+    let second = managed.folder.path().join("second");
+    let bytes = Bytes::new(2).take(SIZE_BYTES);
+    std::fs::write(&second, &bytes).unwrap();
+    let run = |words: &[&str]| {
+        let socket = managed.socket();
+        feedrail([&["target"], words, &["--socket", socket.to_str().unwrap()]].concat()).run()
+    };
+    run(&["add-ns", NQN, second.to_str().unwrap(), "--no-auto-visible"]).success();
+    let sees = |one: &(Host, Controller)| one.1.namespace(Nsid(2)).wait().is_ok();
+    let seen = |one: &(Host, Controller)| one.1.namespaces().wait().unwrap().len();
+    assert!(!sees(&listed) && !sees(&other));
+    assert_eq!((seen(&listed), seen(&other)), (1, 1));
+    for _ in 0..3 {
+        run(&["add-host", NQN, OTHER, "--nsid", "2"]).success();
+        assert!(!sees(&listed) && sees(&other));
+        assert_eq!((seen(&listed), seen(&other)), (1, 2));
+        assert_eq!(subsystem(&mut client)["namespaces"][1]["hosts"], json!([{ "nqn": OTHER }]));
+        let namespace = other.1.namespace(Nsid(2)).wait().unwrap();
+        assert!(namespace.read_to_vec(0, SIZE_BYTES).wait().unwrap() == bytes);
+        let error = run(&["add-host", NQN, OTHER, "--nsid", "2"]).failure();
+        assert!(error.contains("is allowed already"), "{error}");
+        run(&["remove-host", NQN, OTHER, "--nsid", "2"]).success();
+        assert!(!sees(&other));
+        let error = namespace.read_to_vec(0, 4096).wait().unwrap_err();
+        assert!(!matches!(error.kind(), ErrorKind::TimedOut { .. }), "{error}");
+    }
+    let error = run(&["add-host", NQN, OTHER, "--nsid", "1"]).failure();
+    assert!(error.contains("--no-auto-visible"), "{error}");
+    let error = run(&["add-host", NQN, OTHER, "--nsid", "7"]).failure();
+    assert!(error.contains("no namespace 7"), "{error}");
+    assert_eq!(listed.0.counters().connections_lost + other.0.counters().connections_lost, 0);
 }
 
 #[test]

@@ -137,7 +137,7 @@ fn calls(folder: &Folder, address: std::net::IpAddr) -> Vec<(&'static str, Value
         ),
         (
             "nvmf_subsystem_add_ns",
-            json!({ "nqn": NQN, "namespace": { "bdev_name": "null0" } }),
+            json!({ "nqn": NQN, "namespace": { "bdev_name": "null0", "no_auto_visible": true } }),
             json!(2),
         ),
         (
@@ -153,6 +153,11 @@ fn calls(folder: &Folder, address: std::net::IpAddr) -> Vec<(&'static str, Value
         (
             "nvmf_subsystem_add_host",
             json!({ "nqn": NQN, "host": "nqn.2026-01.io.feedrail:host:b" }),
+            done(),
+        ),
+        (
+            "nvmf_ns_add_host",
+            json!({ "nqn": NQN, "nsid": 2, "host": "nqn.2026-01.io.feedrail:host:b" }),
             done(),
         ),
         ("nvmf_subsystem_add_listener", listener(NQN, "4420"), done()),

@@ -116,6 +116,9 @@ struct AddNamespace {
     /// together
     #[arg(long, value_name = "GROUP")]
     ana_group: Option<u32>,
+    /// No host sees it before it is named: see add-host --nsid
+    #[arg(long)]
+    no_auto_visible: bool,
     #[command(flatten)]
     socket: SocketArgs,
 }
@@ -141,20 +144,25 @@ struct HostArgs {
     subnqn: Nqn,
     /// Name of the host, as it says it: /etc/nvme/hostnqn
     hostnqn: Nqn,
+    /// Whether it sees this namespace, which was added with --no-auto-visible, instead of whether
+    /// it may use the subsystem
+    #[arg(long)]
+    nsid: Option<u32>,
     #[command(flatten)]
     socket: SocketArgs,
 }
 
-/// Lets a host use a subsystem
+/// Lets a host use a subsystem, or see a namespace of it
 #[derive(Args, Debug)]
 struct AddHost {
     #[command(flatten)]
     host: HostArgs,
 }
 
-/// Lets a host use a subsystem no more
+/// Lets a host use a subsystem no more, or hides a namespace of it
 ///
-/// Its connections end, unless any host may use the subsystem. What it has written stays.
+/// Without --nsid, its connections end, unless any host may use the subsystem. What it has written
+/// stays.
 #[derive(Args, Debug)]
 struct RemoveHost {
     #[command(flatten)]
@@ -176,10 +184,14 @@ struct AllowAnyHost {
 }
 
 impl HostArgs {
-    fn change(&self, method: &str) -> Result<()> {
-        let params = json!({ "nqn": self.subnqn.as_str(), "host": self.hostnqn.as_str() });
-        RpcClient::connect(&self.socket.socket)?.call(method, params)?;
-        Ok(())
+    fn change(&self, of_subsystem: &str, of_namespace: &str) -> Result<()> {
+        let mut params = json!({ "nqn": self.subnqn.as_str(), "host": self.hostnqn.as_str() });
+        let mut method = of_subsystem;
+        if let Some(nsid) = self.nsid {
+            params["nsid"] = nsid.into();
+            method = of_namespace;
+        }
+        RpcClient::connect(&self.socket.socket)?.call(method, params).map(drop)
     }
 }
 
@@ -200,8 +212,12 @@ impl TargetArgs {
             TargetCommand::AddNs(add) => add.run(),
             TargetCommand::RemoveNs(remove) => remove.run(),
             TargetCommand::Resize(resize) => resize.run(),
-            TargetCommand::AddHost(add) => add.host.change("nvmf_subsystem_add_host"),
-            TargetCommand::RemoveHost(remove) => remove.host.change("nvmf_subsystem_remove_host"),
+            TargetCommand::AddHost(add) => {
+                add.host.change("nvmf_subsystem_add_host", "nvmf_ns_add_host")
+            }
+            TargetCommand::RemoveHost(remove) => {
+                remove.host.change("nvmf_subsystem_remove_host", "nvmf_ns_remove_host")
+            }
             TargetCommand::AllowAnyHost(allow) => allow.run(),
             TargetCommand::AddSubsystem(add) => add.run(),
             TargetCommand::RemoveSubsystem(remove) => remove.run(),
@@ -300,6 +316,9 @@ impl AddNamespace {
         }
         if let Some(group) = self.ana_group {
             namespace.insert("anagrpid".into(), group.into());
+        }
+        if self.no_auto_visible {
+            namespace.insert("no_auto_visible".into(), true.into());
         }
         if let Some(uuid) = self.uuid {
             namespace.insert("uuid".into(), uuid.to_string().into());

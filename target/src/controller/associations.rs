@@ -21,7 +21,7 @@ use crate::inventory::Registry;
 use crate::inventory::allowed_host::HostsChange;
 use crate::inventory::ana::{AnaGroupId, AnaStates};
 use crate::inventory::change::{
-    ChangeError, Closed, NamespaceChange, NamespaceResize, NewNamespace,
+    ChangeError, Closed, NamespaceChange, NamespaceResize, NewNamespace, VisibilityChange,
 };
 use crate::inventory::export::OpenPurpose;
 use crate::inventory::namespace::{Namespace, NamespaceIndex};
@@ -182,6 +182,26 @@ impl Associations {
         Ok(())
     }
 
+    /// Shows a namespace to a host, or hides it, and tells the host.
+    pub(crate) fn change_visibility(
+        &self,
+        nqn: &Nqn,
+        nsid: Nsid,
+        change: VisibilityChange,
+    ) -> Result<(), ChangeError> {
+        let changed = self.registry.change_visibility(nqn, nsid, change)?;
+        self.registry.publication().wait_adopted(changed.generation, ADOPTION_PATIENCE);
+        let (VisibilityChange::Show(host) | VisibilityChange::Hide(host)) = change;
+        for controller in self.controllers() {
+            let subsystem = controller.subsystem();
+            let same = subsystem.is_some_and(|of| Arc::ptr_eq(of, &changed.subsystem));
+            if same && controller.host.nqn.0 == host {
+                controller.namespace_changed(nsid);
+            }
+        }
+        Ok(())
+    }
+
     /// Changes how the namespaces of groups can be reached at an address, and tells those that are
     /// connected there. All groups are meant where none is named.
     pub(crate) fn set_ana_state(
@@ -293,7 +313,9 @@ impl Associations {
         for controller in self.controllers() {
             let Some(subsystem) = controller.subsystem() else { continue };
             for change in changes.iter().filter(|one| Arc::ptr_eq(&one.subsystem, subsystem)) {
-                controller.namespace_changed(change.namespace.nsid);
+                if change.namespace.is_visible_to(&controller.host) {
+                    controller.namespace_changed(change.namespace.nsid);
+                }
             }
         }
     }

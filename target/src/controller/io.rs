@@ -30,6 +30,7 @@ pub(super) fn parse(
     let subsystem = controller.subsystem();
     let namespace =
         subsystem.and_then(|subsystem| exports.list(subsystem.index).get(command.nsid()));
+    let namespace = namespace.filter(|namespace| namespace.is_visible_to(&controller.host));
     let namespace = namespace.ok_or(Status::INVALID_NAMESPACE_OR_FORMAT.with_dnr())?;
     if namespace.takes_over && !live.knows(namespace) {
         return Err(Status::INVALID_NAMESPACE_OR_FORMAT.with_dnr().into());

@@ -68,7 +68,8 @@ impl Controller {
         };
         for other in associations.controllers() {
             let same = other.subsystem().is_some_and(|of| Arc::ptr_eq(of, subsystem));
-            if same && other.cntlid != self.cntlid {
+            let sees = || other.namespace(nsid).is_some();
+            if same && other.cntlid != self.cntlid && sees() {
                 other.namespace_changed(nsid);
             }
         }

@@ -6,9 +6,9 @@ use std::sync::atomic::{AtomicU32, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
 use std::time::Duration;
 
-use nvme_proto::Cntlid;
 use nvme_proto::log::ErrorLogEntry;
 use nvme_proto::registers::{Cc, Csts};
+use nvme_proto::{Cntlid, Nsid};
 use rdma::Time;
 
 use super::associations::Associations;
@@ -156,6 +156,12 @@ impl Controller {
         let served = self.subsystem().map(|subsystem| self.port.ana(subsystem));
         // One that was served there anew has other states.
         served.is_none_or(|ana| ana.is_some_and(|ana| Arc::ptr_eq(&ana, &self.ana)))
+    }
+
+    /// The namespace with an id, if the host sees it.
+    pub(super) fn namespace(&self, nsid: Nsid) -> Option<Arc<Namespace>> {
+        let found = self.subsystem()?.namespace(nsid);
+        found.filter(|namespace| namespace.is_visible_to(&self.host))
     }
 
     pub(crate) fn is_discovery(&self) -> bool {

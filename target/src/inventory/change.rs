@@ -1,5 +1,6 @@
 //! Changes of what is exported, while hosts work.
 
+use std::collections::BTreeSet;
 use std::net::SocketAddr;
 use std::slice;
 use std::sync::{Arc, PoisonError};
@@ -21,7 +22,7 @@ use crate::inventory::exports::{ExportsNumber, OwnedNamespace};
 use crate::inventory::namespace::Namespace;
 use crate::inventory::persist::protection::{ProtectionError, ProtectionFile};
 use crate::inventory::subsystem::Subsystem;
-use crate::limits::{MAX_NAMESPACES, MAX_SUBSYSTEMS};
+use crate::limits::{MAX_ALLOWED_HOSTS, MAX_NAMESPACES, MAX_SUBSYSTEMS};
 use crate::storage::{Inline, Storage, StorageReport, Submitted, Tag};
 
 /// The cause for which the exports stay as they are: one line with the remedy.
@@ -89,6 +90,16 @@ pub(crate) enum ChangeError {
         /// The UUID of both.
         uuid: Uuid,
     },
+    /// All hosts see the namespace.
+    #[error(
+        "all hosts see namespace {nsid} of {nqn}; remove it, and add it with no_auto_visible (--no-auto-visible)"
+    )]
+    NotMasked {
+        /// The subsystem that was named.
+        nqn: String,
+        /// The namespace that was named.
+        nsid: Nsid,
+    },
     /// The size of the namespace can not change, or not in this way.
     #[error("namespace {nsid} of {nqn} stays as it is: {reason}")]
     NotResizable {
@@ -130,10 +141,21 @@ pub(crate) struct NewNamespace {
     pub lba_shift: Option<u8>,
     /// Its group of asymmetric namespace access.
     pub ana_group: AnaGroupId,
+    /// Whether a host sees it only when it is named.
+    pub masked: bool,
     /// The name of its medium in the management interface.
     pub bdev: String,
     /// The medium, if it is open.
     pub opened: Option<OpenedBackend>,
+}
+
+/// A change of the hosts that see a namespace.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum VisibilityChange {
+    /// A host sees it from now on.
+    Show(Nqn),
+    /// It sees it no more.
+    Hide(Nqn),
 }
 
 /// A change that was published.
@@ -206,7 +228,8 @@ impl Registry {
         let slot = exports.free_slots(&[]).next().unwrap_or(MAX_NAMESPACES);
         let index = export::index(slot, serials.namespace)?;
         let namespace = export::open_one(index, &config, new.bdev, new.opened, &files)?;
-        let namespace = namespace.in_group(new.ana_group);
+        let hosts = new.masked.then(BTreeSet::new);
+        let namespace = namespace.in_group(new.ana_group).visible_to(hosts);
         let namespace = Arc::new(namespace.taking_over(subsystem.had_namespace(nsid)));
         if config.writable && ProtectionFile::open(&self.state_dir, nqn)?.contains(config.uuid) {
             namespace.protect(true);
@@ -311,6 +334,45 @@ impl Registry {
         );
         let [old, new] = [before, after].map(|one| one.changed_in(generation));
         Ok(Some(NamespaceResize { old, new }))
+    }
+
+    /// Shows a namespace to a host, or hides it. Commands of the host that have begun end as they
+    /// would have.
+    pub(crate) fn change_visibility(
+        &self,
+        nqn: &Nqn,
+        nsid: Nsid,
+        change: VisibilityChange,
+    ) -> Result<NamespaceChange, ChangeError> {
+        let subsystem = self.find_subsystem(nqn)?;
+        let _one_at_a_time = self.serials();
+        let publication = self.publication();
+        let exports = publication.exports();
+        let found = exports.list(subsystem.index).get(nsid);
+        let old = found.ok_or_else(|| ChangeError::NoNamespace { nqn: nqn.to_string(), nsid })?;
+        let mut hosts = old
+            .hosts
+            .clone()
+            .ok_or_else(|| ChangeError::NotMasked { nqn: nqn.to_string(), nsid })?;
+        match change {
+            VisibilityChange::Show(_) if hosts.len() >= MAX_ALLOWED_HOSTS => {
+                return Err(HostsError::TooMany.into());
+            }
+            VisibilityChange::Show(host) if !hosts.insert(host) => {
+                return Err(HostsError::Listed(host.to_string()).into());
+            }
+            VisibilityChange::Hide(host) if !hosts.remove(&host) => {
+                return Err(HostsError::NotListed(host.to_string()).into());
+            }
+            VisibilityChange::Show(_) | VisibilityChange::Hide(_) => {}
+        }
+        let new = Arc::new(Namespace::clone(old).visible_to(Some(hosts)));
+        let one = OwnedNamespace::new(&subsystem, &new);
+        let next = exports.redescribed(publication.settled(), &one);
+        let generation = next.generation();
+        publication.publish(next);
+        tracing::info!(%nqn, %nsid, name = old.name(), ?change, "namespace visibility changed");
+        Ok(one.changed_in(generation))
     }
 
     /// Waits until a removed namespace is idle on all cores, flushes it, and closes it. Where that

@@ -205,6 +205,19 @@ impl Exports {
         next
     }
 
+    /// The generation after this one, with another description of a namespace. Its medium stays in
+    /// use, so nothing retires.
+    pub(crate) fn redescribed(&self, settled: ExportsNumber, one: &OwnedNamespace) -> Self {
+        let mut next = self.changed(settled, &[], &[]);
+        let (index, new) = (one.subsystem.index, &one.namespace);
+        next.occupy(new);
+        let describe =
+            |old: &Arc<Namespace>| Arc::clone(if old.index == new.index { new } else { old });
+        let list = self.list(index).iter().map(describe).collect();
+        next.set_list(index, Arc::new(ExportedList::new(list)));
+        next
+    }
+
     fn set_list(&mut self, index: SubsystemIndex, namespaces: Arc<ExportedList>) {
         let slot = index.slot as usize;
         while self.lists.len() <= slot {
@@ -462,6 +475,7 @@ mod tests {
             uuid: None,
             nguid: [0; 16],
             ana_group: crate::inventory::ana::AnaGroupId::DEFAULT,
+            masked: false,
             medium: crate::config::Medium::File { path: path.to_owned() },
             writable: true,
             lba_shift: None,

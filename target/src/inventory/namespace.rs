@@ -1,11 +1,12 @@
 //! A namespace: the identity and geometry that hosts see, and the backend behind it.
 
+use std::collections::BTreeSet;
 use std::fmt;
 use std::path::Path;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 
-use nvme_proto::Nsid;
+use nvme_proto::{Nqn, Nsid};
 use uuid::Uuid;
 
 use crate::backend::{
@@ -13,6 +14,7 @@ use crate::backend::{
     OpenedFile,
 };
 use crate::config::NamespaceConfig;
+use crate::inventory::allowed_host::NamedHost;
 use crate::inventory::ana::AnaGroupId;
 use crate::metrics::namespace_io::NamespaceIoList;
 
@@ -32,6 +34,7 @@ impl fmt::Display for NamespaceIndex {
 }
 
 /// A namespace: its identity, its format, and the backend behind it.
+#[derive(Clone)]
 pub(crate) struct Namespace {
     /// Its index in this process.
     pub index: NamespaceIndex,
@@ -49,6 +52,8 @@ pub(crate) struct Namespace {
     pub exact_bytes: u64,
     /// Its group of asymmetric namespace access.
     pub(crate) ana_group: AnaGroupId,
+    /// The hosts that see it; all of them where there is no list.
+    pub(crate) hosts: Option<BTreeSet<Nqn>>,
     /// Whether another namespace had its NSID before, which hosts may still mean.
     pub(crate) takes_over: bool,
     /// Whether the configuration lets hosts write.
@@ -57,7 +62,7 @@ pub(crate) struct Namespace {
     pub(crate) reads_zeros: bool,
     /// Whether a host set write protection (Namespace Write Protection Config).
     protected: Arc<AtomicBool>,
-    generation: AtomicU64,
+    generation: Arc<AtomicU64>,
     backend: Arc<dyn Backend>,
     /// The files of its backend, which rings register.
     pub(crate) files: Vec<FileId>,
@@ -119,11 +124,14 @@ impl Namespace {
             size_blocks: opened.exact_bytes.div_ceil(1 << opened.lba_shift),
             exact_bytes: opened.exact_bytes,
             ana_group: AnaGroupId::DEFAULT,
+            hosts: None,
             takes_over: false,
             writable: config.writable,
             reads_zeros: opened.backend.reads_zeros(),
             protected: Arc::default(),
-            generation: AtomicU64::new(opened.content.generation(config.content_id.as_deref())),
+            generation: Arc::new(AtomicU64::new(
+                opened.content.generation(config.content_id.as_deref()),
+            )),
             backend: opened.backend,
             files: opened.files,
             file_key: config.medium.path().and_then(FileKey::of_path),
@@ -147,6 +155,7 @@ impl Namespace {
         Self {
             bdev: self.bdev.clone(),
             ana_group: self.ana_group,
+            hosts: self.hosts.clone(),
             takes_over: self.takes_over,
             protected: Arc::clone(&self.protected),
             storage_errors: Arc::clone(&self.storage_errors),
@@ -159,6 +168,18 @@ impl Namespace {
     pub(crate) fn in_group(mut self, ana_group: AnaGroupId) -> Self {
         self.ana_group = ana_group;
         self
+    }
+
+    /// The same, which these hosts see.
+    pub(crate) fn visible_to(mut self, hosts: Option<BTreeSet<Nqn>>) -> Self {
+        self.hosts = hosts;
+        self
+    }
+
+    /// Whether a host that may use the subsystem sees it.
+    pub(crate) fn is_visible_to(&self, host: &NamedHost) -> bool {
+        let listed = |hosts: &BTreeSet<Nqn>| host.named && hosts.contains(&host.nqn.0);
+        self.hosts.as_ref().is_none_or(listed)
     }
 
     /// Its file or device.

@@ -238,6 +238,7 @@ impl Bdev {
             uuid: uuid.or(self.uuid),
             nguid,
             ana_group: AnaGroupId::DEFAULT,
+            masked: false,
             medium: self.medium.clone(),
             writable: self.writable,
             lba_shift: self.lba_shift,

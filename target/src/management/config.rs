@@ -85,7 +85,7 @@ fn subsystem_calls(registry: &Registry, subsystem: &Arc<Subsystem>) -> Vec<Value
         let params = json!({ "nqn": nqn, "host": host.as_str() });
         json!({ "method": "nvmf_subsystem_add_host", "params": params })
     }));
-    calls.extend(subsystem.namespaces().iter().map(|namespace| {
+    for namespace in subsystem.namespaces().iter() {
         let mut described = json!({
             "bdev_name": medium_name(subsystem, namespace),
             "nsid": namespace.nsid.0,
@@ -98,9 +98,16 @@ fn subsystem_calls(registry: &Registry, subsystem: &Arc<Subsystem>) -> Vec<Value
             let nguid = Uuid::from_bytes(namespace.config.nguid);
             described["nguid"] = nguid.to_string().into();
         }
+        if namespace.hosts.is_some() {
+            described["no_auto_visible"] = true.into();
+        }
         let params = json!({ "nqn": nqn, "namespace": described });
-        json!({ "method": "nvmf_subsystem_add_ns", "params": params })
-    }));
+        calls.push(json!({ "method": "nvmf_subsystem_add_ns", "params": params }));
+        calls.extend(namespace.hosts.iter().flatten().map(|host| {
+            let params = json!({ "nqn": nqn, "nsid": namespace.nsid.0, "host": host.as_str() });
+            json!({ "method": "nvmf_ns_add_host", "params": params })
+        }));
+    }
     for port in registry.ports() {
         let Some(ana) = port.ana(subsystem) else { continue };
         let params = json!({ "nqn": nqn, "listen_address": describe_address(port) });

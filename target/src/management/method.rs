@@ -22,7 +22,7 @@ use crate::driver::clock::Clock;
 use crate::inventory::Registry;
 use crate::inventory::allowed_host::{AllowedHosts, HostsChange};
 use crate::inventory::ana::AnaGroupId;
-use crate::inventory::change::{ChangeError, Closed, NewNamespace};
+use crate::inventory::change::{ChangeError, Closed, NewNamespace, VisibilityChange};
 use crate::inventory::export::{ExportError, OpenPurpose};
 use crate::inventory::namespace::Namespace;
 use crate::inventory::port::Port;
@@ -45,7 +45,7 @@ const NANOS_PER_SECOND: u64 = 1_000_000_000;
 pub(super) type Params = Map<String, Value>;
 type Method = fn(&Methods, Params) -> Result<Value, RpcError>;
 
-const METHODS: [(&str, Method); 32] = [
+const METHODS: [(&str, Method); 34] = [
     ("bdev_aio_create", |of, params| of.create_file(params, BdevKind::Aio)),
     ("bdev_aio_delete", |of, params| of.delete_bdev(params, BdevKind::Aio)),
     ("bdev_aio_rescan", |of, params| of.rescan_bdev(params, BdevKind::Aio)),
@@ -67,6 +67,8 @@ const METHODS: [(&str, Method); 32] = [
     ("nvmf_create_transport", |_, params| create_transport(params)),
     ("nvmf_delete_subsystem", Methods::delete_subsystem),
     ("nvmf_get_subsystems", Methods::get_subsystems),
+    ("nvmf_ns_add_host", |of, params| of.change_visibility(params, VisibilityChange::Show)),
+    ("nvmf_ns_remove_host", |of, params| of.change_visibility(params, VisibilityChange::Hide)),
     ("nvmf_subsystem_add_host", |of, params| of.change_host(params, HostsChange::Add)),
     ("nvmf_subsystem_add_listener", Methods::add_listener),
     ("nvmf_subsystem_add_ns", Methods::add_namespace),
@@ -135,6 +137,8 @@ struct NamespaceParams {
     uuid: Option<Uuid>,
     nguid: Option<Uuid>,
     anagrpid: Option<u32>,
+    #[serde(default)]
+    no_auto_visible: bool,
 }
 
 #[derive(Deserialize)]
@@ -147,6 +151,14 @@ struct SubsystemName {
 #[serde(deny_unknown_fields)]
 struct HostParams {
     nqn: String,
+    host: String,
+}
+
+#[derive(Deserialize)]
+#[serde(deny_unknown_fields)]
+struct NamespaceHostParams {
+    nqn: String,
+    nsid: u32,
     host: String,
 }
 
@@ -418,9 +430,19 @@ impl Methods {
         change: fn(Nqn) -> HostsChange,
     ) -> Result<Value, RpcError> {
         let HostParams { nqn, host } = read(params)?;
-        let host = Nqn::new(&host)
-            .map_err(|error| RpcError::invalid_params(format_args!("host: {error}")))?;
-        self.associations.change_hosts(&parse_nqn(&nqn)?, change(host)).map_err(refusal)?;
+        let change = change(parse_host(&host)?);
+        self.associations.change_hosts(&parse_nqn(&nqn)?, change).map_err(refusal)?;
+        Ok(true.into())
+    }
+
+    fn change_visibility(
+        &self,
+        params: Params,
+        change: fn(Nqn) -> VisibilityChange,
+    ) -> Result<Value, RpcError> {
+        let NamespaceHostParams { nqn, nsid, host } = read(params)?;
+        let (nqn, change) = (parse_nqn(&nqn)?, change(parse_host(&host)?));
+        self.associations.change_visibility(&nqn, Nsid(nsid), change).map_err(refusal)?;
         Ok(true.into())
     }
 
@@ -467,6 +489,7 @@ impl Methods {
         let ana_group = namespace.anagrpid.filter(|id| *id != 0).map(ana::group).transpose()?;
         let new = NewNamespace {
             ana_group: ana_group.unwrap_or(AnaGroupId::DEFAULT),
+            masked: namespace.no_auto_visible,
             ..bdev.namespace(name, nsid, namespace.uuid, nguid)
         };
         let added = self.associations.add_namespace(&nqn, new).map_err(refusal)?;
@@ -514,6 +537,10 @@ fn parse_nqn(text: &str) -> Result<Nqn, RpcError> {
     Nqn::new(text).map_err(|error| RpcError::invalid_params(format_args!("nqn: {error}")))
 }
 
+fn parse_host(text: &str) -> Result<Nqn, RpcError> {
+    Nqn::new(text).map_err(|error| RpcError::invalid_params(format_args!("host: {error}")))
+}
+
 /// Names that are not there are the client's mistake, media that do not open are not.
 fn refusal(error: ChangeError) -> RpcError {
     match error {
@@ -548,6 +575,10 @@ fn describe_namespace(namespace: &Arc<Namespace>) -> Value {
         "read_only": namespace.write_protected(),
         "anagrpid": namespace.ana_group.get(),
     });
+    if let Some(hosts) = &namespace.hosts {
+        let host = |nqn: &Nqn| json!({ "nqn": nqn.as_str() });
+        described["hosts"] = hosts.iter().map(host).collect();
+    }
     if namespace.config.nguid != [0; 16] {
         let nguid = Uuid::from_bytes(namespace.config.nguid).simple().to_string().to_uppercase();
         described["nguid"] = nguid.into();

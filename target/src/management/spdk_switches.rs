@@ -15,7 +15,7 @@ const SWITCHES: [(&str, &[&str]); 8] = [
     ("framework_get_config", &["with_batches"]),
     ("nvmf_create_subsystem", &["passthrough", "enable_nssr"]),
     ("nvmf_subsystem_add_listener", &["secure_channel"]),
-    ("nvmf_subsystem_add_ns", &["no_auto_visible", "hide_metadata"]),
+    ("nvmf_subsystem_add_ns", &["hide_metadata"]),
 ];
 
 /// Takes those out that are off.

@@ -23,6 +23,19 @@ manage remove-ns "$NQN" 2
 manage add-ns "$NQN" /disk/b.img --nsid 2
 eventually second_holds /disk/b.img
 
+# A namespace that only hosts see which were named.
+cp /disk/c.img /disk/d.img
+manage add-ns "$NQN" /disk/d.img --nsid 3 --no-auto-visible
+listed() { nvme list-ns "${DEVICE%n*}" -o json | jq -c '[.nsid_list[].nsid]'; }
+[ "$(listed)" = "[1,2]" ] || fail "hidden: $(listed)"
+manage add-host "$NQN" "$(cat /etc/nvme/hostnqn)" --nsid 3
+eventually block_device 3
+[ "$(listed)" = "[1,2,3]" ] || fail "shown: $(listed)"
+dd if="$(block_device 3)" bs=1M iflag=direct status=none | cmp - /disk/d.img || fail "what was shown"
+manage remove-host "$NQN" "$(cat /etc/nvme/hostnqn)" --nsid 3
+eventually eval '! grep -qx 3 /sys/block/nvme*n*/nsid'
+[ "$(listed)" = "[1,2]" ] || fail "hidden again: $(listed)"
+
 truncate -s 128M /disk/a.img
 manage resize "$NQN" 1
 eventually has_size "$DEVICE" $((128 << 20))

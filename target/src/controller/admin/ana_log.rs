@@ -16,7 +16,8 @@ pub(super) fn page(controller: &Controller, groups_only: bool) -> Vec<u8> {
     };
     let exports = associations.registry().exports();
     let mut groups: BTreeMap<_, Vec<Nsid>> = BTreeMap::new();
-    for namespace in exports.list(subsystem.index).iter() {
+    let namespaces = exports.list(subsystem.index).iter();
+    for namespace in namespaces.filter(|namespace| namespace.is_visible_to(&controller.host)) {
         groups.entry(namespace.ana_group).or_default().push(namespace.nsid);
     }
     // Both only grow, and the page stays the same while both do.

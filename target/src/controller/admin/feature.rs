@@ -11,7 +11,6 @@ use nvme_proto::{Cid, IntoBytes, Nsid, Status};
 use crate::controller::state::Controller;
 use crate::controller::support::FeatureEntry;
 use crate::inventory::namespace::Namespace;
-use crate::inventory::subsystem::Subsystem;
 
 /// The feature, if the controller has it, and the command names a namespace only where it may.
 fn find(
@@ -64,7 +63,7 @@ const ERROR_RECOVERY: ErrorRecovery = ErrorRecovery::new();
 
 fn recover(controller: &Controller, nsid: Nsid, wanted: ErrorRecovery) -> Result<(), Status> {
     if nsid != Nsid::ALL {
-        namespace(controller.subsystem(), nsid)?;
+        namespace(controller, nsid)?;
     }
     if wanted.deallocated_error() {
         return Err(Status::INVALID_FIELD.with_dnr());
@@ -110,7 +109,7 @@ fn protect(
             return Err(Status::INVALID_FIELD.with_dnr());
         }
     };
-    let namespace = namespace(controller.subsystem(), nsid)?;
+    let namespace = namespace(controller, nsid)?;
     controller.ana.access(namespace.ana_group)?;
     if !namespace.writable && !protected {
         return Err(Status::FEATURE_NOT_CHANGEABLE.with_dnr());
@@ -137,9 +136,8 @@ fn protect(
     Ok((!later).then_some(0))
 }
 
-fn namespace(subsystem: Option<&Arc<Subsystem>>, nsid: Nsid) -> Result<Arc<Namespace>, Status> {
-    let found = subsystem.and_then(|subsystem| subsystem.namespace(nsid));
-    found.ok_or(Status::INVALID_NAMESPACE_OR_FORMAT.with_dnr())
+fn namespace(controller: &Controller, nsid: Nsid) -> Result<Arc<Namespace>, Status> {
+    controller.namespace(nsid).ok_or(Status::INVALID_NAMESPACE_OR_FORMAT.with_dnr())
 }
 
 /// A feature's value: dword 0 of the response, or in the data.
@@ -158,7 +156,7 @@ pub(super) fn get(
     let feature = match get.fid {
         FeatureId::ARBITRATION => Feature::Arbitration(shared.features.arbitration),
         FeatureId::ERROR_RECOVERY => {
-            namespace(controller.subsystem(), get.nsid)?;
+            namespace(controller, get.nsid)?;
             Feature::ErrorRecovery(ERROR_RECOVERY)
         }
         FeatureId::VOLATILE_WRITE_CACHE => Feature::VolatileWriteCache { enabled: true },
@@ -178,7 +176,7 @@ pub(super) fn get(
             Feature::HostIdentifier { extended: true }
         }
         FeatureId::NAMESPACE_WRITE_PROTECTION => {
-            let namespace = namespace(controller.subsystem(), get.nsid)?;
+            let namespace = namespace(controller, get.nsid)?;
             Feature::NamespaceWriteProtection(match namespace.write_protected() {
                 true => WriteProtection::Protected,
                 false => WriteProtection::None,

@@ -53,23 +53,26 @@ pub(super) fn write(
         Describe::Controller => self::controller(controller, data),
         Describe::ControllerOfCommandSet => controller_of_command_set(data),
         Describe::Namespace => {
-            in_range(subsystem()?, identify.nsid)?.into_iter().for_each(|found| {
+            in_range(controller, subsystem()?, identify.nsid)?.into_iter().for_each(|found| {
                 namespace(support, &found, data);
                 controller.note_identified(&found);
             })
         }
-        Describe::NamespaceOfCommandSet => in_range(subsystem()?, identify.nsid)?
+        Describe::NamespaceOfCommandSet => in_range(controller, subsystem()?, identify.nsid)?
             .into_iter()
             .for_each(|_| namespace_of_command_set(data)),
-        Describe::IndependentNamespace => in_range(subsystem()?, identify.nsid)?
+        Describe::IndependentNamespace => in_range(controller, subsystem()?, identify.nsid)?
             .into_iter()
             .for_each(|found| independent_namespace(&found, data)),
         Describe::NamespaceDescriptors => {
-            let found = subsystem()?.namespace(identify.nsid).ok_or(INVALID_NAMESPACE)?;
+            subsystem()?;
+            let found = controller.namespace(identify.nsid).ok_or(INVALID_NAMESPACE)?;
             namespace_descriptors(&found, data);
             controller.note_identified(&found);
         }
-        Describe::NamespacesAbove => put(data, &namespaces_above(subsystem()?, identify.nsid)?),
+        Describe::NamespacesAbove => {
+            put(data, &namespaces_above(controller, subsystem()?, identify.nsid)?);
+        }
     }
     Ok(())
 }
@@ -77,9 +80,13 @@ pub(super) fn write(
 const INVALID_FIELD: Status = Status::INVALID_FIELD.with_dnr();
 const INVALID_NAMESPACE: Status = Status::INVALID_NAMESPACE_OR_FORMAT.with_dnr();
 
-/// The namespace with an NSID; nothing if a namespace may have it, and none has.
-fn in_range(subsystem: &Subsystem, nsid: Nsid) -> Result<Option<Arc<Namespace>>, Status> {
-    let found = subsystem.namespace(nsid);
+/// The namespace with an NSID; nothing if a namespace may have it, and none has that the host sees.
+fn in_range(
+    controller: &Controller,
+    subsystem: &Subsystem,
+    nsid: Nsid,
+) -> Result<Option<Arc<Namespace>>, Status> {
+    let found = controller.namespace(nsid);
     match found.is_some() || (1..=subsystem.most_nsid()).contains(&nsid.0) {
         true => Ok(found),
         false => Err(INVALID_NAMESPACE),
@@ -90,12 +97,17 @@ fn put<T: IntoBytes + zerocopy::Immutable>(data: &mut [u8], value: &T) {
     data.iter_mut().zip(value.as_bytes()).for_each(|(to, from)| *to = *from);
 }
 
-fn namespaces_above(subsystem: &Subsystem, nsid: Nsid) -> Result<NamespaceList, Status> {
+fn namespaces_above(
+    controller: &Controller,
+    subsystem: &Subsystem,
+    nsid: Nsid,
+) -> Result<NamespaceList, Status> {
     if nsid >= Nsid::MAX {
         return Err(INVALID_NAMESPACE);
     }
     let namespaces = subsystem.namespaces();
-    let nsids = namespaces.iter().map(|namespace| namespace.nsid);
+    let seen = namespaces.iter().filter(|namespace| namespace.is_visible_to(&controller.host));
+    let nsids = seen.map(|namespace| namespace.nsid);
     Ok(NamespaceList::new(nsids.filter(|active| *active > nsid)))
 }
 

@@ -21,6 +21,8 @@ use nvme_proto::{
 use super::*;
 use crate::backend::BackendError;
 use crate::inventory::allowed_host::HostsChange;
+use crate::inventory::ana::AnaGroupId;
+use crate::inventory::change::{NewNamespace, VisibilityChange};
 use crate::inventory::subsystem_change::NewSubsystem;
 
 fn identify(line: &mut Line, identify: Identify) -> Result<[u8; 4096], Status> {
@@ -837,6 +839,75 @@ fn hosts_hear_how_namespaces_can_be_reached() {
     assert!(io.refused(read).is(Status::ANA_INACCESSIBLE));
 }
 
+fn null_namespace(nsid: Nsid, masked: bool) -> NewNamespace {
+    NewNamespace {
+        ana_group: AnaGroupId::DEFAULT,
+        masked,
+        nsid: Some(nsid),
+        name: "new".into(),
+        uuid: None,
+        nguid: [0; 16],
+        medium: crate::config::Medium::Null { size_bytes: 4096 },
+        writable: true,
+        lba_shift: None,
+        bdev: "new".into(),
+        opened: None,
+    }
+}
+
+#[test]
+fn a_host_that_does_not_see_a_namespace_gets_nothing_of_it() {
+    let managed = CONFIG.replacen("[[port]]", "management = \"/socket\"\n[[port]]", 1);
+    let associations = associations_of(&managed);
+    let (mut line, cntlid) = ready(&associations, Time::ZERO);
+    let mut io = io_queue(&associations, 1, cntlid, Time::ZERO);
+    let nqn = Nqn::new(SUBSYSTEM).expect("valid");
+    let wants = Feature::AsyncEventConfig(AsyncEventConfig::new().with_namespace_attribute(true));
+    assert!(set(&mut line, 0, wants).status().is_success());
+    let host = associations.controllers()[0].host.nqn.0;
+    let (show, hide) = (VisibilityChange::Show(host), VisibilityChange::Hide(host));
+    assert!(line.control(AdminCommand::AsyncEventRequest.to_sqe(), &mut []).is_none());
+    associations.add_namespace(&nqn, null_namespace(Nsid(7), true)).expect("a free id");
+    associations
+        .change_visibility(&nqn, Nsid(7), VisibilityChange::Show(Nqn::DISCOVERY))
+        .expect("another host");
+    assert_eq!(line.events().len(), 0, "this host hears nothing of it");
+    let read = NvmCommand::Read(Io::new(Nsid(7), 0, 1)).to_sqe();
+    let page = GetLogPage::new(LogId::ANA, 4096);
+    for _ in 0..2 {
+        let status = io.refused(read);
+        assert!(status.is(Status::INVALID_NAMESPACE_OR_FORMAT) && status.do_not_retry());
+        let protect = Feature::NamespaceWriteProtection(WriteProtection::Protected);
+        assert!(set(&mut line, 7, protect).status().is(Status::INVALID_NAMESPACE_OR_FORMAT));
+        let id: IdentifyNamespace = identified(&mut line, Cns::NAMESPACE, 7);
+        assert_eq!((id.nsze.get(), id.anagrpid.get()), (0, 0));
+        let list: NamespaceList = identified(&mut line, Cns::ACTIVE_NAMESPACES, 0);
+        assert!(list.iter().all(|nsid| nsid != Nsid(7)));
+        assert!(!ana_groups(&mut line, page)[0].2.contains(&7));
+
+        associations.change_visibility(&nqn, Nsid(7), show).expect("it was hidden");
+        assert!(associations.change_visibility(&nqn, Nsid(7), show).is_err());
+        assert_eq!(line.events().len(), 1);
+        let whole = GetLogPage::new(LogId::CHANGED_NAMESPACES, 4096);
+        assert_eq!(read_changed(&mut line, whole), Ok(vec![Nsid(7)]));
+        assert!(line.control(AdminCommand::AsyncEventRequest.to_sqe(), &mut []).is_none());
+        let list: NamespaceList = identified(&mut line, Cns::ACTIVE_NAMESPACES, 0);
+        assert!(list.iter().any(|nsid| nsid == Nsid(7)));
+        assert!(ana_groups(&mut line, page)[0].2.contains(&7));
+        let (_, work) = io.io(read).expect("it is there");
+
+        associations.change_visibility(&nqn, Nsid(7), hide).expect("it was shown");
+        assert!(associations.change_visibility(&nqn, Nsid(7), hide).is_err());
+        assert_eq!(line.events().len(), 1);
+        assert_eq!(read_changed(&mut line, whole), Ok(vec![Nsid(7)]));
+        assert!(line.control(AdminCommand::AsyncEventRequest.to_sqe(), &mut []).is_none());
+        // What was on its way ends as it would have.
+        assert!(io.queue.finish_io(Cid(1), &work, Ok(())).status.is_success());
+    }
+    assert!(associations.change_visibility(&nqn, Nsid(1), show).is_err(), "all hosts see it");
+    assert!(associations.change_visibility(&nqn, Nsid(8), show).is_err(), "it is not there");
+}
+
 #[test]
 fn hosts_hear_of_namespaces_that_come_and_go() {
     let managed = CONFIG.replacen("[[port]]", "management = \"/socket\"\n[[port]]", 1);
@@ -854,18 +925,7 @@ fn hosts_hear_of_namespaces_that_come_and_go() {
         let status = io.refused(read);
         assert!(status.is(Status::INVALID_NAMESPACE_OR_FORMAT) && status.do_not_retry());
         assert!(line.control(AdminCommand::AsyncEventRequest.to_sqe(), &mut []).is_none());
-        let new = crate::inventory::change::NewNamespace {
-            ana_group: crate::inventory::ana::AnaGroupId::DEFAULT,
-            nsid: Some(Nsid(7)),
-            name: "new".into(),
-            uuid: None,
-            nguid: [0; 16],
-            medium: crate::config::Medium::Null { size_bytes: 4096 },
-            writable: true,
-            lba_shift: None,
-            bdev: "new".into(),
-            opened: None,
-        };
+        let new = null_namespace(Nsid(7), false);
         associations.add_namespace(&nqn, new).expect("a free id");
         assert_eq!(line.events().len(), 1);
         assert_eq!(read_changed(&mut line, whole), Ok(vec![Nsid(7)]));
