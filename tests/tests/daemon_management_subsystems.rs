@@ -323,6 +323,17 @@ fn a_path_becomes_inaccessible_and_comes_back() {
             }
         }
     }
+    let queues = managed.call("nvmf_subsystem_get_qpairs", &json!({ "nqn": FIRST })).unwrap();
+    let queues = queues.as_array().unwrap();
+    let qids: Vec<_> = queues.iter().map(|queue| queue["qid"].as_u64().unwrap()).collect();
+    assert!(qids.len() > 1 && qids.iter().copied().eq(0..qids.len() as u64), "{qids:?}");
+    assert_eq!(queues[0]["listen_address"]["trsvcid"], "4420");
+    let stats = managed.call("nvmf_get_stats", &json!({})).unwrap();
+    assert_eq!(stats["current_admin_qpairs"], 1);
+    assert_eq!(stats["current_io_qpairs"], qids.len() - 1);
+    let groups = stats["poll_groups"].as_array().unwrap();
+    let read: u64 = groups.iter().map(|group| group["bytes_read"].as_u64().unwrap()).sum();
+    assert!(groups.len() >= 2 && read >= 4 * SIZE_BYTES as u64, "{stats}");
     ana(&[&address, "optimized"]);
     ana(&[&address, "inaccessible", "--group", "2"]);
     assert!(ana(&[]).contains("1,3,4"), "{}", ana(&[]));

@@ -193,6 +193,9 @@ fn what_is_saved_is_loaded_by_another_target() {
     assert_eq!(exported[0]["namespaces"][2]["anagrpid"], 2);
     let stats = client.call("bdev_get_iostat", &json!({ "per_channel": false })).unwrap();
     assert_eq!(stats["bdevs"].as_array().unwrap().len(), 4);
+    let stats = client.call("nvmf_get_stats", &json!({})).unwrap();
+    assert_eq!(stats["current_admin_qpairs"], 0);
+    assert_eq!(client.call("nvmf_subsystem_get_qpairs", &json!({ "nqn": NQN })), Ok(json!([])));
     assert!(first.terminate().0.success());
 
     let second = folder.start(address);

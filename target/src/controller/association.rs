@@ -124,6 +124,18 @@ impl Controller {
         self.shared().members.io_queues().count()
     }
 
+    /// The ids of the queues that are connected.
+    pub(crate) fn qids(&self) -> Vec<Qid> {
+        let shared = self.shared();
+        let members = &shared.members;
+        members
+            .admin()
+            .map(|admin| admin.qid)
+            .into_iter()
+            .chain(members.io.keys().copied())
+            .collect()
+    }
+
     /// Whether commands may still change the medium that the host may have given up, because it
     /// knows that the connections have ended on which it sent them.
     pub(crate) fn has_unfinished_writes(&self) -> bool {

@@ -216,6 +216,11 @@ impl Registry {
         sum
     }
 
+    /// I/O commands of each core since the start.
+    pub(crate) fn io_stats_by_core(&self) -> Vec<IoStats> {
+        self.tallies().iter().map(|tally| tally.all()).collect()
+    }
+
     /// I/O commands of one subsystem since the start.
     pub(crate) fn io_stats_of(&self, subsystem: &Subsystem) -> IoStats {
         let mut sum = IoStats::default();

@@ -16,6 +16,7 @@ use super::iostat::describe_io;
 use super::reload::describe_reload;
 use super::rpc::RpcError;
 use super::spdk_switches::take_switches;
+use super::stats::{describe_queues, describe_stats};
 use super::subsystem::{CreateParams, ListenerParams, TransportParams, describe_address};
 use crate::controller::{Associations, Controller};
 use crate::driver::clock::Clock;
@@ -45,7 +46,7 @@ const NANOS_PER_SECOND: u64 = 1_000_000_000;
 pub(super) type Params = Map<String, Value>;
 type Method = fn(&Methods, Params) -> Result<Value, RpcError>;
 
-const METHODS: [(&str, Method); 34] = [
+const METHODS: [(&str, Method); 36] = [
     ("bdev_aio_create", |of, params| of.create_file(params, BdevKind::Aio)),
     ("bdev_aio_delete", |of, params| of.delete_bdev(params, BdevKind::Aio)),
     ("bdev_aio_rescan", |of, params| of.rescan_bdev(params, BdevKind::Aio)),
@@ -66,6 +67,7 @@ const METHODS: [(&str, Method); 34] = [
     ("nvmf_create_subsystem", Methods::create_subsystem),
     ("nvmf_create_transport", |_, params| create_transport(params)),
     ("nvmf_delete_subsystem", Methods::delete_subsystem),
+    ("nvmf_get_stats", Methods::get_stats),
     ("nvmf_get_subsystems", Methods::get_subsystems),
     ("nvmf_ns_add_host", |of, params| of.change_visibility(params, VisibilityChange::Show)),
     ("nvmf_ns_remove_host", |of, params| of.change_visibility(params, VisibilityChange::Hide)),
@@ -75,6 +77,7 @@ const METHODS: [(&str, Method); 34] = [
     ("nvmf_subsystem_allow_any_host", Methods::allow_any_host),
     ("nvmf_subsystem_get_controllers", Methods::get_controllers),
     ("nvmf_subsystem_get_listeners", Methods::get_listeners),
+    ("nvmf_subsystem_get_qpairs", Methods::get_queues),
     ("nvmf_subsystem_listener_set_ana_state", Methods::set_ana_state),
     ("nvmf_subsystem_remove_host", |of, params| of.change_host(params, HostsChange::Remove)),
     ("nvmf_subsystem_remove_listener", Methods::remove_listener),
@@ -453,12 +456,31 @@ impl Methods {
         Ok(true.into())
     }
 
-    fn get_controllers(&self, params: Params) -> Result<Value, RpcError> {
+    /// The controllers of the subsystem that a client names.
+    fn controllers_of(&self, params: Params) -> Result<Vec<Arc<Controller>>, RpcError> {
         let SubsystemName { nqn } = read(params)?;
         let registry = self.associations.registry();
         let subsystem = registry.find_subsystem(&parse_nqn(&nqn)?).map_err(refusal)?;
         let mut controllers = self.associations.controllers();
         controllers.retain(|one| one.subsystem().is_some_and(|of| Arc::ptr_eq(of, &subsystem)));
+        Ok(controllers)
+    }
+
+    fn get_queues(&self, params: Params) -> Result<Value, RpcError> {
+        let controllers = self.controllers_of(params)?;
+        Ok(controllers.iter().flat_map(|controller| describe_queues(controller)).collect())
+    }
+
+    fn get_stats(&self, params: Params) -> Result<Value, RpcError> {
+        let NoParams {} = read(params)?;
+        let cores = self.associations.registry().io_stats_by_core();
+        let mut stats = describe_stats(&cores, &self.associations.controllers());
+        stats["tick_rate"] = NANOS_PER_SECOND.into();
+        Ok(stats)
+    }
+
+    fn get_controllers(&self, params: Params) -> Result<Value, RpcError> {
+        let controllers = self.controllers_of(params)?;
         let describe = |controller: &Arc<Controller>| {
             json!({
                 "cntlid": controller.cntlid.0,

@@ -14,6 +14,7 @@ mod reload;
 mod rpc;
 mod socket;
 mod spdk_switches;
+mod stats;
 mod subsystem;
 
 use std::io::{self, Read as _, Write as _};
