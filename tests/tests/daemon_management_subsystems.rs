@@ -339,3 +339,38 @@ fn a_path_becomes_inaccessible_and_comes_back() {
     assert!(ana(&[]).contains("1,3,4"), "{}", ana(&[]));
     assert!(namespace.read_to_vec(0, 4096).wait().unwrap() == managed.bytes[..4096]);
 }
+
+#[test]
+fn hosts_are_referred_to_other_discovery_services() {
+    let managed = Managed::start();
+    let socket = managed.socket().display().to_string();
+    let address = managed.daemon.address();
+    let discover = || {
+        let (ip, port) = (address.ip().to_string(), address.port().to_string());
+        let command = ["discover", "-a", &ip, "-s", &port, "--provider", "soft", "-o", "json"]
+            .map(str::to_owned);
+        let found: Value = serde_json::from_slice(&feedrail(command).run().success()).unwrap();
+        (found["genctr"].clone(), found["records"].as_array().unwrap().clone())
+    };
+    let change =
+        |word: &str| feedrail(["target", word, "192.0.2.7:8009", "--socket", &socket]).run();
+    let (before, records) = discover();
+    assert_eq!(records.len(), 1);
+    change("add-referral").success();
+    let error = change("add-referral").failure();
+    assert!(error.contains("already"), "{error}");
+    let (with, records) = discover();
+    assert_eq!(records.len(), 2);
+    assert_eq!(records[1]["traddr"], "192.0.2.7");
+    assert_eq!(records[1]["subnqn"], "nqn.2014-08.org.nvmexpress.discovery");
+    assert!(with != before, "the log has changed");
+    let referrals = managed.call("nvmf_discovery_get_referrals", &json!({})).unwrap();
+    assert_eq!(referrals[0]["address"]["trsvcid"], "8009");
+    let other = json!({ "address": referrals[0]["address"], "subnqn": FIRST });
+    assert_eq!(managed.call("nvmf_discovery_add_referral", &other), Err(-32602));
+    let list = feedrail(["list", "-a", &address.ip().to_string(), "--provider", "soft"]).run();
+    assert!(String::from_utf8(list.success()).unwrap().contains("shard"), "referrals are no disks");
+    change("remove-referral").success();
+    assert!(change("remove-referral").failure().contains("not referred"));
+    assert_eq!(discover(), (before, records[..1].to_vec()));
+}

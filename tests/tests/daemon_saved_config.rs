@@ -163,6 +163,13 @@ fn calls(folder: &Folder, address: std::net::IpAddr) -> Vec<(&'static str, Value
         ("nvmf_subsystem_add_listener", listener(NQN, "4420"), done()),
         ("nvmf_subsystem_add_listener", listener(NQN, "4421"), done()),
         ("nvmf_subsystem_add_listener", listener(OTHER, "4421"), done()),
+        (
+            "nvmf_discovery_add_referral",
+            json!({ "secure_channel": false, "address": {
+                "trtype": "rdma", "adrfam": "ipv4", "traddr": "192.0.2.7", "trsvcid": "8009",
+            } }),
+            done(),
+        ),
         ("nvmf_subsystem_listener_set_ana_state", ana("non_optimized", None), done()),
         ("nvmf_subsystem_listener_set_ana_state", ana("inaccessible", Some(2)), done()),
     ]

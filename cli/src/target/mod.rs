@@ -21,7 +21,9 @@ use self::client::RpcClient;
 use self::config::{LoadConfig, SaveConfig};
 use self::reload::Reload;
 use self::resize::Resize;
-use self::subsystem::{AddListener, AddSubsystem, RemoveListener, RemoveSubsystem};
+use self::subsystem::{
+    AddListener, AddReferral, AddSubsystem, RemoveListener, RemoveReferral, RemoveSubsystem,
+};
 use self::top::Top;
 use crate::args::{Format, Output};
 use crate::output;
@@ -64,6 +66,8 @@ enum TargetCommand {
     RemoveSubsystem(RemoveSubsystem),
     AddListener(AddListener),
     RemoveListener(RemoveListener),
+    AddReferral(AddReferral),
+    RemoveReferral(RemoveReferral),
     Ana(Ana),
     Reload(Reload),
     SaveConfig(SaveConfig),
@@ -223,6 +227,8 @@ impl TargetArgs {
             TargetCommand::RemoveSubsystem(remove) => remove.run(),
             TargetCommand::AddListener(add) => add.run(),
             TargetCommand::RemoveListener(remove) => remove.run(),
+            TargetCommand::AddReferral(add) => add.run(),
+            TargetCommand::RemoveReferral(remove) => remove.run(),
             TargetCommand::Ana(ana) => ana.run(),
             TargetCommand::Reload(reload) => reload.run(),
             TargetCommand::SaveConfig(save) => save.run(),

@@ -76,6 +76,51 @@ pub(super) struct RemoveListener {
     listener: ListenerArgs,
 }
 
+/// Tells hosts to ask another discovery service, too
+///
+/// `nvme connect-all` and `nvme discover` follow it.
+#[derive(Args, Debug)]
+pub(super) struct AddReferral {
+    #[command(flatten)]
+    referral: ReferralArgs,
+}
+
+/// Tells hosts no more to ask another discovery service
+#[derive(Args, Debug)]
+pub(super) struct RemoveReferral {
+    #[command(flatten)]
+    referral: ReferralArgs,
+}
+
+/// The discovery service of another target.
+#[derive(Args, Debug)]
+struct ReferralArgs {
+    /// Address of the discovery service, IP or IP:PORT (default port 4420)
+    #[arg(value_parser = parse_address)]
+    address: SocketAddr,
+    #[command(flatten)]
+    socket: SocketArgs,
+}
+
+impl AddReferral {
+    pub(super) fn run(&self) -> Result<()> {
+        self.referral.change("nvmf_discovery_add_referral")
+    }
+}
+
+impl RemoveReferral {
+    pub(super) fn run(&self) -> Result<()> {
+        self.referral.change("nvmf_discovery_remove_referral")
+    }
+}
+
+impl ReferralArgs {
+    fn change(&self, method: &str) -> Result<()> {
+        let params = json!({ "address": transport_address(self.address) });
+        RpcClient::connect(&self.socket.socket)?.call(method, params).map(drop)
+    }
+}
+
 impl AddSubsystem {
     pub(super) fn run(&self) -> Result<()> {
         let mut target = RpcClient::connect(&self.socket.socket)?;
@@ -128,14 +173,15 @@ impl ListenerArgs {
 }
 
 pub(super) fn listener(nqn: &str, address: SocketAddr) -> Value {
+    json!({ "nqn": nqn, "listen_address": transport_address(address) })
+}
+
+fn transport_address(address: SocketAddr) -> Value {
     json!({
-        "nqn": nqn,
-        "listen_address": {
-            "trtype": "RDMA",
-            "adrfam": if address.is_ipv4() { "IPv4" } else { "IPv6" },
-            "traddr": address.ip().to_string(),
-            "trsvcid": address.port().to_string(),
-        },
+        "trtype": "RDMA",
+        "adrfam": if address.is_ipv4() { "IPv4" } else { "IPv6" },
+        "traddr": address.ip().to_string(),
+        "trsvcid": address.port().to_string(),
     })
 }
 

@@ -163,6 +163,22 @@ impl Associations {
         Ok(self.close(namespaces))
     }
 
+    /// Tells hosts of the discovery service of another.
+    pub(crate) fn add_referral(&self, address: SocketAddr) -> Result<(), ChangeError> {
+        self.registry.referrals().add(address)?;
+        tracing::info!(%address, "referral added");
+        self.announce_discovery();
+        Ok(())
+    }
+
+    /// Tells hosts no more of the discovery service of another.
+    pub(crate) fn remove_referral(&self, address: SocketAddr) -> Result<(), ChangeError> {
+        self.registry.referrals().remove(address)?;
+        tracing::info!(%address, "referral removed");
+        self.announce_discovery();
+        Ok(())
+    }
+
     /// Serves a subsystem at another address of the target.
     pub(crate) fn add_listener(&self, nqn: &Nqn, address: SocketAddr) -> Result<(), ChangeError> {
         self.registry.add_listener(nqn, address)?;

@@ -22,7 +22,7 @@ use crate::inventory::exports::{ExportsNumber, OwnedNamespace};
 use crate::inventory::namespace::Namespace;
 use crate::inventory::persist::protection::{ProtectionError, ProtectionFile};
 use crate::inventory::subsystem::Subsystem;
-use crate::limits::{MAX_ALLOWED_HOSTS, MAX_NAMESPACES, MAX_SUBSYSTEMS};
+use crate::limits::{MAX_ALLOWED_HOSTS, MAX_NAMESPACES, MAX_REFERRALS, MAX_SUBSYSTEMS};
 use crate::storage::{Inline, Storage, StorageReport, Submitted, Tag};
 
 /// The cause for which the exports stay as they are: one line with the remedy.
@@ -42,6 +42,14 @@ pub(crate) enum ChangeError {
     NotAscii,
     #[error("more than {MAX_SUBSYSTEMS} subsystems")]
     TooManySubsystems,
+    /// It would change nothing.
+    #[error("hosts are referred to {0} already")]
+    ReferralTaken(SocketAddr),
+    /// It would change nothing.
+    #[error("hosts are not referred to {0}")]
+    NoReferral(SocketAddr),
+    #[error("more than {MAX_REFERRALS} referrals")]
+    TooManyReferrals,
     /// The target does not listen there.
     #[error(
         "the target does not listen at {0}; write it into the configuration as a [[port]], and restart the target"

@@ -8,6 +8,7 @@ pub(crate) mod exports;
 pub(crate) mod namespace;
 pub(crate) mod persist;
 pub(crate) mod port;
+pub(crate) mod referral;
 pub(crate) mod reload;
 pub(crate) mod shard_directory;
 pub(crate) mod subsystem;
@@ -26,6 +27,7 @@ use crate::inventory::exports::{ExportedList, Exports, Publication};
 use crate::inventory::namespace::{Namespace, NamespaceIndex};
 use crate::inventory::persist::protection::{Keeper, ProtectionError};
 use crate::inventory::port::Port;
+use crate::inventory::referral::Referrals;
 use crate::inventory::subsystem::Subsystem;
 use crate::limits::Limits;
 use crate::metrics::io_counters::Tally;
@@ -40,6 +42,7 @@ pub struct Registry {
     machine: Machine,
     ports: Vec<Arc<Port>>,
     subsystems: Mutex<Vec<Arc<Subsystem>>>,
+    referrals: Referrals,
     publication: Arc<Publication>,
     /// Locked while the exports change.
     serials: Mutex<NextSerials>,
@@ -88,6 +91,7 @@ impl Registry {
             machine: parts.machine,
             ports: parts.ports,
             subsystems: Mutex::new(parts.subsystems),
+            referrals: Referrals::default(),
             publication: parts.publication,
             serials: Mutex::new(serials),
             leaving: Mutex::default(),
@@ -101,6 +105,11 @@ impl Registry {
     /// The limits of the configuration.
     pub fn limits(&self) -> &Limits {
         &self.limits
+    }
+
+    /// The discovery services of others that hosts are told of.
+    pub(crate) fn referrals(&self) -> &Referrals {
+        &self.referrals
     }
 
     /// The ports, in the order of the configuration.

@@ -56,6 +56,9 @@ pub(crate) const KNOWN_SUCCESSORS: usize = 16;
 /// Subsystems to which more can be added while the target runs. Doubled, a client of the management
 /// socket may make the target hold twice as many; not measured.
 pub(crate) const MAX_SUBSYSTEMS: usize = 4096;
+/// Discovery services of others that hosts are told of. Doubled, a discovery log takes up to 64 KiB
+/// more; not measured.
+pub(crate) const MAX_REFERRALS: usize = 64;
 /// Hosts that a subsystem may allow by name while it runs. Doubled, a client of the management
 /// socket may make the target hold twice as much; not measured.
 pub(crate) const MAX_ALLOWED_HOSTS: usize = 4096;

@@ -8,7 +8,7 @@ use uuid::Uuid;
 
 use super::ana::state_name;
 use super::bdev::{Bdev, Bdevs};
-use super::subsystem::describe_address;
+use super::subsystem::{describe_address, describe_socket_address};
 use crate::config::Medium;
 use crate::inventory::Registry;
 use crate::inventory::ana::AnaGroupId;
@@ -61,11 +61,14 @@ fn bdev_call(name: &str, bdev: &Bdev) -> Value {
 
 /// The calls that make the subsystems of named media.
 pub(super) fn nvmf_calls(registry: &Registry) -> Vec<Value> {
-    registry
-        .subsystems()
-        .iter()
-        .flat_map(|subsystem| subsystem_calls(registry, subsystem))
-        .collect()
+    let referral = |address| {
+        let params = json!({ "address": describe_socket_address(address) });
+        json!({ "method": "nvmf_discovery_add_referral", "params": params })
+    };
+    let referrals = registry.referrals().addresses().into_iter().map(referral);
+    let subsystems = registry.subsystems();
+    let subsystems = subsystems.iter().flat_map(|subsystem| subsystem_calls(registry, subsystem));
+    referrals.chain(subsystems).collect()
 }
 
 fn subsystem_calls(registry: &Registry, subsystem: &Arc<Subsystem>) -> Vec<Value> {

@@ -1,6 +1,7 @@
 //! The methods of the management socket, under SPDK's names where they do the same.
 
 use std::collections::BTreeSet;
+use std::net::SocketAddr;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use nvme_proto::{Nqn, Nsid};
@@ -17,7 +18,10 @@ use super::reload::describe_reload;
 use super::rpc::RpcError;
 use super::spdk_switches::take_switches;
 use super::stats::{describe_queues, describe_stats};
-use super::subsystem::{CreateParams, ListenerParams, TransportParams, describe_address};
+use super::subsystem::{
+    CreateParams, ListenerParams, ReferralParams, TransportParams, describe_address,
+    describe_socket_address,
+};
 use crate::controller::{Associations, Controller};
 use crate::driver::clock::Clock;
 use crate::inventory::Registry;
@@ -46,7 +50,7 @@ const NANOS_PER_SECOND: u64 = 1_000_000_000;
 pub(super) type Params = Map<String, Value>;
 type Method = fn(&Methods, Params) -> Result<Value, RpcError>;
 
-const METHODS: [(&str, Method); 36] = [
+const METHODS: [(&str, Method); 39] = [
     ("bdev_aio_create", |of, params| of.create_file(params, BdevKind::Aio)),
     ("bdev_aio_delete", |of, params| of.delete_bdev(params, BdevKind::Aio)),
     ("bdev_aio_rescan", |of, params| of.rescan_bdev(params, BdevKind::Aio)),
@@ -67,6 +71,9 @@ const METHODS: [(&str, Method); 36] = [
     ("nvmf_create_subsystem", Methods::create_subsystem),
     ("nvmf_create_transport", |_, params| create_transport(params)),
     ("nvmf_delete_subsystem", Methods::delete_subsystem),
+    ("nvmf_discovery_add_referral", Methods::add_referral),
+    ("nvmf_discovery_get_referrals", Methods::get_referrals),
+    ("nvmf_discovery_remove_referral", Methods::remove_referral),
     ("nvmf_get_stats", Methods::get_stats),
     ("nvmf_get_subsystems", Methods::get_subsystems),
     ("nvmf_ns_add_host", |of, params| of.change_visibility(params, VisibilityChange::Show)),
@@ -399,6 +406,28 @@ impl Methods {
         let (nqn, address) = (parse_nqn(&params.nqn)?, params.listen_address.get()?);
         self.associations.remove_listener(&nqn, address).map_err(refusal)?;
         Ok(true.into())
+    }
+
+    fn add_referral(&self, params: Params) -> Result<Value, RpcError> {
+        let params: ReferralParams = read(params)?;
+        self.associations.add_referral(params.service()?).map_err(refusal)?;
+        Ok(true.into())
+    }
+
+    fn remove_referral(&self, params: Params) -> Result<Value, RpcError> {
+        let params: ReferralParams = read(params)?;
+        self.associations.remove_referral(params.service()?).map_err(refusal)?;
+        Ok(true.into())
+    }
+
+    fn get_referrals(&self, params: Params) -> Result<Value, RpcError> {
+        let NoParams {} = read(params)?;
+        let addresses = self.associations.registry().referrals().addresses();
+        let describe = |address: SocketAddr| {
+            let address = describe_socket_address(address);
+            json!({ "address": address, "subnqn": Nqn::DISCOVERY.as_str() })
+        };
+        Ok(addresses.into_iter().map(describe).collect())
     }
 
     fn get_listeners(&self, params: Params) -> Result<Value, RpcError> {

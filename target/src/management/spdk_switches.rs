@@ -7,13 +7,14 @@ use super::method::Params;
 use super::rpc::RpcError;
 
 /// The switches of each method; those of `nvmf_subsystem_add_ns` are in its `namespace`.
-const SWITCHES: [(&str, &[&str]); 8] = [
+const SWITCHES: [(&str, &[&str]); 9] = [
     ("bdev_aio_create", &["fallocate", "nowait"]),
     ("bdev_get_iostat", &["per_channel"]),
     ("bdev_malloc_create", &["md_interleave", "dif_is_head_of_md"]),
     ("bdev_null_create", &["dif_is_head_of_md"]),
     ("framework_get_config", &["with_batches"]),
     ("nvmf_create_subsystem", &["passthrough", "enable_nssr"]),
+    ("nvmf_discovery_add_referral", &["secure_channel", "allow_any_host"]),
     ("nvmf_subsystem_add_listener", &["secure_channel"]),
     ("nvmf_subsystem_add_ns", &["hide_metadata"]),
 ];

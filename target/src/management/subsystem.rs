@@ -43,6 +43,15 @@ pub(super) struct ListenerParams {
     pub(super) listen_address: ListenAddress,
 }
 
+/// Parameters of the methods that change referrals.
+#[derive(Deserialize)]
+#[serde(deny_unknown_fields)]
+pub(super) struct ReferralParams {
+    pub(super) address: ListenAddress,
+    /// That of discovery services; no other one is taken.
+    pub(super) subnqn: Option<String>,
+}
+
 /// An address that a target listens on.
 #[derive(Deserialize)]
 #[serde(deny_unknown_fields)]
@@ -90,6 +99,19 @@ impl TransportParams {
     }
 }
 
+impl ReferralParams {
+    /// The address of the discovery service.
+    pub(super) fn service(&self) -> Result<SocketAddr, RpcError> {
+        match self.subnqn.as_deref() {
+            None | Some("" | "nqn.2014-08.org.nvmexpress.discovery") => self.address.get(),
+            Some(other) => {
+                let message = format!("subnqn: {other} is not the name of discovery services");
+                Err(RpcError::invalid_params(message))
+            }
+        }
+    }
+}
+
 impl ListenAddress {
     /// The address, which is one of RDMA.
     pub(super) fn get(&self) -> Result<SocketAddr, RpcError> {
@@ -117,7 +139,11 @@ fn family(address: IpAddr) -> &'static str {
 
 /// Where hosts connect to a port.
 pub(super) fn describe_address(port: &Port) -> Value {
-    let address = port.address();
+    describe_socket_address(port.address())
+}
+
+/// An address of RDMA.
+pub(super) fn describe_socket_address(address: SocketAddr) -> Value {
     json!({
         "trtype": "RDMA",
         "adrfam": family(address.ip()),
