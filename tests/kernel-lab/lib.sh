@@ -141,7 +141,9 @@ block_device() {
         device=/dev/$(basename "$path")
         [ -b "$device" ] && [ "$(cat "$path/nsid")" = "$1" ] && echo "$device" && return
     done
-    fail "no block device has NSID $1"
+    # Not fail: that would end a scenario that waits for the device.
+    echo "no block device has NSID $1" >&2
+    return 1
 }
 
 clean_up() {
