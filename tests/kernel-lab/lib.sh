@@ -82,6 +82,39 @@ target_run() {
         fail "the target did not take $provider: $(cat "$log/target.out")"
 }
 
+# second_address: gives a second target of ours $SECOND and $SECOND_PORT to listen at.
+second_address() {
+    if [ "$provider" = soft ]; then
+        # Each address has one owner of UDP port 4791.
+        in_soft ip addr add 10.1.0.3/24 dev veth1 2>/dev/null
+        SECOND=10.1.0.3 SECOND_PORT=4420
+    else
+        SECOND=$ADDRESS SECOND_PORT=4421
+    fi
+}
+
+second_address_down() {
+    [ "$provider" != soft ] || in_soft ip addr del 10.1.0.3/24 dev veth1
+}
+
+# dataset_config FOLDER FILE LISTEN CNTLID-MIN CNTLID-MAX: the configuration of a target of one data set, in the folder.
+dataset_config() {
+    cat >"$1/target.toml" <<TOML
+[limits]
+cntlid_min = $4
+cntlid_max = $5
+[[port]]
+address = "$3"
+[[subsystem]]
+nqn = "nqn.2026-01.org.example:dataset"
+dataset_id = "2f1d6a52-6a0c-4d0e-8e53-6d7a2c9b1f40"
+allow_any_host = true
+[[subsystem.namespace]]
+path = "$2"
+read_only = true
+TOML
+}
+
 target_stop() {
     kill -TERM "$TARGET"
     wait "$TARGET" || fail "the target ended with $?: $(tail -5 "$log/target.err")"

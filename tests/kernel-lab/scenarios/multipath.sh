@@ -65,36 +65,13 @@ nvme disconnect -n "$NQN" || fail "disconnect"
 eventually target_is_free
 target_stop
 
-if [ "$provider" = soft ]; then
-    # Each address has one owner of UDP port 4791.
-    in_soft ip addr add 10.1.0.3/24 dev veth1 2>/dev/null
-    SECOND=10.1.0.3 SECOND_PORT=4420
-else
-    SECOND=$ADDRESS SECOND_PORT=4421
-fi
+second_address
 mkdir -p /tmp/one /tmp/two
 # Blocks that fio knows again.
 fio --name=fill --filename=/disk/b.img --rw=write --bs=16k --size=8M --ioengine=psync --verify=crc32c --do_verify=0 \
     >"$log/fill.out" 2>&1 || fail "fio: $(tail -3 "$log/fill.out")"
-# dataset FOLDER LISTEN CNTLID-MIN CNTLID-MAX
-dataset() {
-    cat >"/tmp/$1/target.toml" <<TOML
-[limits]
-cntlid_min = $3
-cntlid_max = $4
-[[port]]
-address = "$2"
-[[subsystem]]
-nqn = "nqn.2026-01.org.example:dataset"
-dataset_id = "2f1d6a52-6a0c-4d0e-8e53-6d7a2c9b1f40"
-allow_any_host = true
-[[subsystem.namespace]]
-path = "/disk/b.img"
-read_only = true
-TOML
-}
-dataset one "$ADDRESS:4420" 1 100
-dataset two "$SECOND:$SECOND_PORT" 101 200
+dataset_config /tmp/one /disk/b.img "$ADDRESS:4420" 1 100
+dataset_config /tmp/two /disk/b.img "$SECOND:$SECOND_PORT" 101 200
 log=/tmp/two target_run --config /tmp/two/target.toml --machine-id 22222222222222222222222222222222
 two=$TARGET
 target_run --config /tmp/one/target.toml --machine-id 11111111111111111111111111111111
@@ -108,5 +85,4 @@ fio_end
 live "$SECOND" "$SECOND_PORT" || fail "the other path is gone, too"
 nvme disconnect -n "$NQN" || fail "disconnect"
 TARGET=$two log=/tmp/two target_stop
-[ "$provider" = soft ] && in_soft ip addr del 10.1.0.3/24 dev veth1
-true
+second_address_down

@@ -1,32 +1,9 @@
 # Two targets: one dataset is one namespace with two paths; data of their own are two subsystems that share no name or id.
 # set: full
-if [ "$provider" = soft ]; then
-    # Each address has one owner of UDP port 4791.
-    in_soft ip addr add 10.1.0.3/24 dev veth1 2>/dev/null
-    SECOND=10.1.0.3 SECOND_PORT=4420
-else
-    SECOND=$ADDRESS SECOND_PORT=4421
-fi
+second_address
 mkdir -p /tmp/one /tmp/two
 head -c 4M /dev/urandom >/tmp/one/shard.img
 cp /tmp/one/shard.img /tmp/two/shard.img
-
-# dataset FOLDER LISTEN CNTLID-MIN CNTLID-MAX
-dataset() {
-    cat >"/tmp/$1/target.toml" <<TOML
-[limits]
-cntlid_min = $3
-cntlid_max = $4
-[[port]]
-address = "$2"
-[[subsystem]]
-nqn = "nqn.2026-01.org.example:dataset"
-dataset_id = "2f1d6a52-6a0c-4d0e-8e53-6d7a2c9b1f40"
-allow_any_host = true
-[[subsystem.namespace]]
-path = "shard.img"
-TOML
-}
 
 # stop PID: as target_stop.
 stop() {
@@ -36,8 +13,8 @@ stop() {
 
 same_as() { dd if="$2" bs=1M count=4 iflag=direct status=none | cmp - "$1" || fail "$2 differs from $1"; }
 
-dataset one "$ADDRESS:4420" 1 100
-dataset two "$SECOND:$SECOND_PORT" 101 200
+dataset_config /tmp/one shard.img "$ADDRESS:4420" 1 100
+dataset_config /tmp/two shard.img "$SECOND:$SECOND_PORT" 101 200
 target_run --config /tmp/one/target.toml --machine-id 11111111111111111111111111111111
 one=$TARGET
 log=/tmp/two target_run --config /tmp/two/target.toml --machine-id 22222222222222222222222222222222
@@ -85,5 +62,4 @@ nvme disconnect -n "$first_nqn" || fail "disconnect"
 nvme disconnect -n "$second_nqn" || fail "disconnect from the second target"
 stop "$one"
 stop "$two"
-[ "$provider" = soft ] && in_soft ip addr del 10.1.0.3/24 dev veth1
-true
+second_address_down
