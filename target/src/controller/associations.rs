@@ -97,12 +97,17 @@ impl Associations {
         &self.registry
     }
 
-    /// The live controllers of the subsystem that has a namespace.
-    fn controllers_of(&self, namespace: &Namespace) -> Vec<Arc<Controller>> {
-        let Some(subsystem) = self.registry.subsystem_of(namespace) else { return Vec::new() };
+    /// The live controllers of a subsystem.
+    pub(crate) fn controllers_of(&self, subsystem: &Arc<Subsystem>) -> Vec<Arc<Controller>> {
         let mut controllers = self.controllers();
-        controllers.retain(|one| one.subsystem().is_some_and(|of| Arc::ptr_eq(of, &subsystem)));
+        controllers.retain(|one| one.subsystem().is_some_and(|of| Arc::ptr_eq(of, subsystem)));
         controllers
+    }
+
+    /// The live controllers of the subsystem that has a namespace.
+    fn controllers_with(&self, namespace: &Namespace) -> Vec<Arc<Controller>> {
+        let subsystem = self.registry.subsystem_of(namespace);
+        subsystem.map(|subsystem| self.controllers_of(&subsystem)).unwrap_or_default()
     }
 
     /// Adds a namespace while hosts work, and tells those that are connected. Commands for it are
@@ -208,13 +213,9 @@ impl Associations {
         let changed = self.registry.change_visibility(nqn, nsid, change)?;
         self.registry.publication().wait_adopted(changed.generation, ADOPTION_PATIENCE);
         let (VisibilityChange::Show(host) | VisibilityChange::Hide(host)) = change;
-        for controller in self.controllers() {
-            let subsystem = controller.subsystem();
-            let same = subsystem.is_some_and(|of| Arc::ptr_eq(of, &changed.subsystem));
-            if same && controller.host.nqn.0 == host {
-                controller.namespace_changed(nsid);
-            }
-        }
+        let mut concerned = self.controllers_of(&changed.subsystem);
+        concerned.retain(|controller| controller.host.nqn.0 == host);
+        concerned.iter().for_each(|controller| controller.namespace_changed(nsid));
         Ok(())
     }
 
@@ -391,7 +392,7 @@ impl Associations {
         if log() {
             tracing::warn!(%nsid, name, ?path, "the file was changed while it is served");
         }
-        let controllers = self.controllers_of(namespace);
+        let controllers = self.controllers_with(namespace);
         controllers.iter().for_each(|controller| controller.namespace_changed(nsid));
     }
 
@@ -399,7 +400,7 @@ impl Associations {
     /// that it is.
     pub(crate) fn announce_health(&self, namespace: &Namespace) {
         if namespace.health().announce() {
-            let controllers = self.controllers_of(namespace);
+            let controllers = self.controllers_with(namespace);
             controllers.iter().for_each(|controller| controller.reliability_degraded());
         }
     }
@@ -426,7 +427,7 @@ impl Associations {
         // With the lock: who changes hosts, listeners and subsystems after this finds the
         // controller.
         if let ControllerKind::Nvm(subsystem) = &new.kind
-            && !(subsystem.allows(&new.host) && new.is_served(subsystem))
+            && !(subsystem.allows(&new.host) && new.port.still_serves(subsystem, &new.ana))
         {
             return None;
         }

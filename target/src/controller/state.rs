@@ -153,9 +153,7 @@ impl Controller {
 
     /// Whether its subsystem is still served where the host connected.
     pub(crate) fn is_served(&self) -> bool {
-        let served = self.subsystem().map(|subsystem| self.port.ana(subsystem));
-        // One that was served there anew has other states.
-        served.is_none_or(|ana| ana.is_some_and(|ana| Arc::ptr_eq(&ana, &self.ana)))
+        self.subsystem().is_none_or(|subsystem| self.port.still_serves(subsystem, &self.ana))
     }
 
     /// The namespace with an id, if the host sees it.
@@ -214,14 +212,6 @@ pub(crate) struct NewController {
     pub(crate) peer: SocketAddr,
     pub(crate) keep_alive_ms: u32,
     pub(crate) now: Time,
-}
-
-impl NewController {
-    /// Whether the subsystem is still served where the host connects.
-    pub(super) fn is_served(&self, subsystem: &Arc<Subsystem>) -> bool {
-        // One that was served there anew has other states.
-        self.port.ana(subsystem).is_some_and(|ana| Arc::ptr_eq(&ana, &self.ana))
-    }
 }
 
 /// To the granularity that controllers report (KAS).

@@ -257,10 +257,7 @@ impl Registry {
         added: &[OwnedNamespace],
     ) -> ExportsNumber {
         let publication = self.publication();
-        let next = publication.exports().changed(publication.settled(), removed, added);
-        let generation = next.generation();
-        publication.publish(next);
-        generation
+        publication.publish(publication.exports().changed(publication.settled(), removed, added))
     }
 
     /// Removes a namespace from a subsystem. Cores refuse commands for it when they reach the
@@ -376,9 +373,7 @@ impl Registry {
         }
         let new = Arc::new(Namespace::clone(old).visible_to(Some(hosts)));
         let one = OwnedNamespace::new(&subsystem, &new);
-        let next = exports.redescribed(publication.settled(), &one);
-        let generation = next.generation();
-        publication.publish(next);
+        let generation = publication.publish(exports.redescribed(publication.settled(), &one));
         tracing::info!(%nqn, %nsid, name = old.name(), ?change, "namespace visibility changed");
         Ok(one.changed_in(generation))
     }

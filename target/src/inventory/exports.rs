@@ -325,7 +325,7 @@ impl Publication {
 
     /// Makes a generation the latest one. The caller keeps others from publishing between its look
     /// at [`Publication::exports`] and this.
-    pub(crate) fn publish(&self, exports: Exports) {
+    pub(crate) fn publish(&self, exports: Exports) -> ExportsNumber {
         let generation = exports.generation;
         let mut published = self.published();
         let old = std::mem::replace(&mut published.exports, Arc::new(exports));
@@ -333,6 +333,7 @@ impl Publication {
         published.cores.iter().for_each(|core| core.bell.ring());
         drop(published);
         drop(old);
+        generation
     }
 
     /// Adds a core, which is woken by `bell`.

@@ -92,6 +92,12 @@ impl Port {
         found.map(|one| Arc::clone(&one.ana))
     }
 
+    /// Whether it serves a subsystem, and has since these states were its own: one that was removed
+    /// and added again has others.
+    pub(crate) fn still_serves(&self, subsystem: &Arc<Subsystem>, ana: &Arc<AnaStates>) -> bool {
+        self.ana(subsystem).is_some_and(|now| Arc::ptr_eq(&now, ana))
+    }
+
     /// The states of all subsystems that it serves.
     pub(crate) fn ana_of_all(&self) -> Vec<Arc<AnaStates>> {
         self.lock().iter().map(|served| Arc::clone(&served.ana)).collect()

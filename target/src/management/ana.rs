@@ -15,35 +15,27 @@ use crate::limits::ANA_GROUPS;
 pub(super) struct AnaParams {
     pub(super) nqn: String,
     pub(super) listen_address: ListenAddress,
-    pub(super) ana_state: StateName,
+    pub(super) ana_state: String,
     /// All groups where it is left out.
     pub(super) anagrpid: Option<u32>,
 }
 
-/// A state as SPDK writes it; it has no word for the last two.
-#[derive(Clone, Copy, Debug, Deserialize, PartialEq, Eq)]
-#[serde(rename_all = "snake_case")]
-pub(super) enum StateName {
-    Optimized,
-    NonOptimized,
-    Inaccessible,
-    PersistentLoss,
-    Change,
-}
-
-const NAMES: [(StateName, AnaState, &str); 5] = [
-    (StateName::Optimized, AnaState::OPTIMIZED, "optimized"),
-    (StateName::NonOptimized, AnaState::NON_OPTIMIZED, "non_optimized"),
-    (StateName::Inaccessible, AnaState::INACCESSIBLE, "inaccessible"),
-    (StateName::PersistentLoss, AnaState::PERSISTENT_LOSS, "persistent_loss"),
-    (StateName::Change, AnaState::CHANGE, "change"),
+/// The states as SPDK writes them; it has no word for the last two.
+const NAMES: [(AnaState, &str); 5] = [
+    (AnaState::OPTIMIZED, "optimized"),
+    (AnaState::NON_OPTIMIZED, "non_optimized"),
+    (AnaState::INACCESSIBLE, "inaccessible"),
+    (AnaState::PERSISTENT_LOSS, "persistent_loss"),
+    (AnaState::CHANGE, "change"),
 ];
 
-impl From<StateName> for AnaState {
-    fn from(name: StateName) -> Self {
-        let found = NAMES.iter().find(|(other, ..)| *other == name);
-        found.map_or(Self::INACCESSIBLE, |(_, state, _)| *state)
-    }
+/// The state with a name.
+pub(super) fn state(name: &str) -> Result<AnaState, RpcError> {
+    let found = NAMES.iter().find(|(_, other)| *other == name);
+    found.map(|(state, _)| *state).ok_or_else(|| {
+        let names = NAMES.map(|(_, name)| name).join(", ");
+        RpcError::invalid_params(format_args!("ana_state: {name:?} is not one of {names}"))
+    })
 }
 
 /// The group with a number.
@@ -58,7 +50,7 @@ pub(super) fn group(id: u32) -> Result<AnaGroupId, RpcError> {
 /// The name of a group's state.
 pub(super) fn state_name(states: &AnaStates, group: AnaGroupId) -> &'static str {
     let state = states.state(group);
-    NAMES.iter().find(|(_, other, _)| *other == state).map_or("inaccessible", |(.., name)| *name)
+    NAMES.iter().find(|(other, _)| *other == state).map_or("inaccessible", |(_, name)| *name)
 }
 
 /// The states of all groups at a listener.
@@ -73,9 +65,9 @@ mod tests {
 
     #[test]
     fn names_are_read_as_they_are_written() {
-        for (expected, state, name) in NAMES {
-            let read: StateName = serde_json::from_value(name.into()).expect("a name");
-            assert_eq!((read, AnaState::from(read)), (expected, state));
+        for (expected, name) in NAMES {
+            assert_eq!(state(name), Ok(expected));
         }
+        assert!(state("best").expect_err("no state").message.contains("persistent_loss"));
     }
 }

@@ -446,7 +446,7 @@ impl Methods {
         let AnaParams { nqn, listen_address, ana_state, anagrpid } = read(params)?;
         let (nqn, address) = (parse_nqn(&nqn)?, listen_address.get()?);
         let group = anagrpid.map(ana::group).transpose()?;
-        let state = ana_state.into();
+        let state = ana::state(&ana_state)?;
         self.associations.set_ana_state(&nqn, address, group, state).map_err(refusal)?;
         Ok(true.into())
     }
@@ -490,9 +490,7 @@ impl Methods {
         let SubsystemName { nqn } = read(params)?;
         let registry = self.associations.registry();
         let subsystem = registry.find_subsystem(&parse_nqn(&nqn)?).map_err(refusal)?;
-        let mut controllers = self.associations.controllers();
-        controllers.retain(|one| one.subsystem().is_some_and(|of| Arc::ptr_eq(of, &subsystem)));
-        Ok(controllers)
+        Ok(self.associations.controllers_of(&subsystem))
     }
 
     fn get_queues(&self, params: Params) -> Result<Value, RpcError> {

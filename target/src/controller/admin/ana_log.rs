@@ -20,7 +20,7 @@ pub(super) fn page(controller: &Controller, groups_only: bool) -> Vec<u8> {
     for namespace in namespaces.filter(|namespace| namespace.is_visible_to(&controller.host)) {
         groups.entry(namespace.ana_group).or_default().push(namespace.nsid);
     }
-    // Both only grow, and the page stays the same while both do.
+    // Neither ever shrinks, and the page only changes when one of them grows.
     let changes = controller.ana.changes() + exports.generation().get();
     let header = AnaHeader::new(changes, groups.len() as u16);
     let mut page = header.as_bytes().to_vec();
