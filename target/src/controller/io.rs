@@ -22,7 +22,7 @@ pub(super) fn parse(
 ) -> Result<ParsedCommand, CommandOutcome> {
     let controller = &live.controller;
     if !controller.is_ready_in(live.epoch) {
-        return Err(Status::COMMAND_SEQUENCE_ERROR.with_dnr().into());
+        return Err(controller.refusal().into());
     }
     if !controller.io_opcodes.contains(command.opcode()) {
         return Err(Status::INVALID_OPCODE.with_dnr().into());

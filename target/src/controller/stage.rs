@@ -2,6 +2,8 @@
 
 use std::sync::atomic::{AtomicU64, Ordering};
 
+use nvme_proto::Status;
+
 /// CC and CSTS as far as the data path depends on them.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[repr(u8)]
@@ -48,6 +50,15 @@ impl Stage {
     /// Whether commands of this epoch are legal.
     pub(super) fn is_ready_in(&self, epoch: Epoch) -> bool {
         self.0.load(Ordering::Acquire) == word(RegisterPhase::Ready, epoch)
+    }
+
+    /// The status of a command that is not legal now. The host cannot know that the target is
+    /// ending the association: it may issue the command again, over the next one.
+    pub(super) fn refusal(&self) -> Status {
+        match self.0.load(Ordering::Acquire) as u8 == RegisterPhase::Ended as u8 {
+            true => Status::ABORTED_SQ_DELETION,
+            false => Status::COMMAND_SEQUENCE_ERROR.with_dnr(),
+        }
     }
 
     /// Under the controller's lock, which the caller has. Nothing follows the end.

@@ -8,7 +8,7 @@ use std::time::Duration;
 
 use nvme_proto::log::ErrorLogEntry;
 use nvme_proto::registers::{Cc, Csts};
-use nvme_proto::{Cntlid, Nsid};
+use nvme_proto::{Cntlid, Nsid, Status};
 use rdma::Time;
 
 use super::associations::Associations;
@@ -189,6 +189,11 @@ impl Controller {
     /// Whether commands of this epoch are legal.
     pub(super) fn is_ready_in(&self, epoch: Epoch) -> bool {
         self.stage.is_ready_in(epoch)
+    }
+
+    /// The status of a command that is not legal now.
+    pub(super) fn refusal(&self) -> Status {
+        self.stage.refusal()
     }
 
     /// Whether commands other than fabrics commands are legal.

@@ -19,7 +19,7 @@ pub(super) fn parse(
     controller: &Controller,
     command: AdminCommand,
 ) -> Result<ParsedCommand, Status> {
-    let epoch = controller.ready_epoch().ok_or(Status::COMMAND_SEQUENCE_ERROR.with_dnr())?;
+    let epoch = controller.ready_epoch().ok_or_else(|| controller.refusal())?;
     if !controller.support.has_admin(command.opcode()) {
         return Err(Status::INVALID_OPCODE.with_dnr());
     }

@@ -79,7 +79,7 @@ fn connect_waits_for_queues_not_yet_notified() {
     };
     assert!(connect().is(Status::CONNECT_CONTROLLER_BUSY));
     // Its core has not looked for events yet.
-    assert!(old.refused(write()).is(Status::COMMAND_SEQUENCE_ERROR));
+    assert!(old.refused(write()).is(Status::ABORTED_SQ_DELETION));
     let hold = old.close_with_a_write();
     assert!(connect().is(Status::CONNECT_CONTROLLER_BUSY));
     drop(hold);

@@ -95,7 +95,7 @@ fn only_silent_hosts_are_dropped() {
     line.now = seconds(70);
     assert!(line.queue.end_if_abandoned(line.now));
     assert_eq!(associations.keep_alive_losses(), 1);
-    assert!(io.refused(flush()).is(Status::COMMAND_SEQUENCE_ERROR));
+    assert!(io.refused(flush()).is(Status::ABORTED_SQ_DELETION));
     line.close();
     io.close();
     assert!(associations.controllers().is_empty());
@@ -401,7 +401,8 @@ fn an_ended_association_cannot_be_enabled() {
     associations.controller(cntlid).expect("live").end(CloseReason::Stopping);
     let _ = line.set_cc(Cc::new());
     let _ = line.set_cc(enabled());
-    assert!(io.refused(flush()).is(Status::COMMAND_SEQUENCE_ERROR));
+    let status = io.refused(flush());
+    assert!(status.is(Status::ABORTED_SQ_DELETION) && !status.do_not_retry(), "{status}");
 }
 
 #[test]
