@@ -355,14 +355,22 @@ fn hosts_are_referred_to_other_discovery_services() {
     let change =
         |word: &str| feedrail(["target", word, "192.0.2.7:8009", "--socket", &socket]).run();
     let (before, records) = discover();
-    assert_eq!(records.len(), 1);
+    // The subsystem, and the discovery service itself, at both ports.
+    let of = |records: &[Value], key: &str| -> Vec<String> {
+        records.iter().map(|record| record[key].as_str().unwrap().to_owned()).collect()
+    };
+    let kinds = ["nvme subsystem", "current discovery subsystem"];
+    assert_eq!(of(&records, "subtype"), [kinds[0], kinds[0], kinds[1], kinds[1]]);
+    assert_eq!(of(&records, "trsvcid"), ["4420", "4421", "4420", "4421"]);
+    let flags = "explicit discovery connections, duplicate discovery information";
+    assert_eq!(of(&records, "eflags"), ["none", "none", flags, flags]);
     change("add-referral").success();
     let error = change("add-referral").failure();
     assert!(error.contains("already"), "{error}");
     let (with, records) = discover();
-    assert_eq!(records.len(), 2);
-    assert_eq!(records[1]["traddr"], "192.0.2.7");
-    assert_eq!(records[1]["subnqn"], "nqn.2014-08.org.nvmexpress.discovery");
+    assert_eq!(records.len(), 5);
+    assert_eq!(records[4]["traddr"], "192.0.2.7");
+    assert_eq!(records[4]["subnqn"], "nqn.2014-08.org.nvmexpress.discovery");
     assert!(with != before, "the log has changed");
     let referrals = managed.call("nvmf_discovery_get_referrals", &json!({})).unwrap();
     assert_eq!(referrals[0]["address"]["trsvcid"], "8009");
@@ -372,5 +380,5 @@ fn hosts_are_referred_to_other_discovery_services() {
     assert!(String::from_utf8(list.success()).unwrap().contains("shard"), "referrals are no disks");
     change("remove-referral").success();
     assert!(change("remove-referral").failure().contains("not referred"));
-    assert_eq!(discover(), (before, records[..1].to_vec()));
+    assert_eq!(discover(), (before, records[..4].to_vec()));
 }

@@ -13,7 +13,7 @@ json() {
     jq -e "$filter" <<<"$output" >/dev/null || fail "$*: not $filter in $output"
 }
 
-json ".records | length == 1 and .[0].trtype == \"rdma\" and .[0].adrfam == \"ipv4\" and .[0].subtype == \"nvme subsystem\" and
+json ".records | length == 2 and .[1].subtype == \"current discovery subsystem\" and .[0].trtype == \"rdma\" and .[0].adrfam == \"ipv4\" and .[0].subtype == \"nvme subsystem\" and
     .[0].traddr == \"$ADDRESS\" and .[0].trsvcid == \"4420\" and .[0].subnqn == \"$NQN\" and .[0].rdma_cms == \"rdma-cm\"" \
     nvme discover -t rdma -a "$ADDRESS" -s 4420
 # The controller of the discovery service is gone again.

@@ -2,12 +2,14 @@
 //! nothing there.
 
 use core::time::Duration;
+use std::collections::BTreeSet;
 use std::net::SocketAddr;
 
 use anyhow::Result;
 use feedrail_initiator::{
-    Error, ErrorKind, Grant, Host, Namespace, RangeOutcome, ReadRange, RegionSlice,
+    DiscoveryLog, Error, ErrorKind, Grant, Host, Namespace, RangeOutcome, ReadRange, RegionSlice,
 };
+use nvme_proto::log::SubsystemType;
 use nvme_proto::{Nqn, Nsid, Status};
 
 use crate::args::Local;
@@ -102,7 +104,7 @@ pub(super) fn discover(local: &Local, address: SocketAddr) -> RoceAnswer {
         Err(error) => return RoceAnswer::Untried(format!("{error:#}")),
     };
     match host.discover(address).wait() {
-        Ok(log) => RoceAnswer::Discovered { subsystems: log.entries.len() },
+        Ok(log) => RoceAnswer::Discovered { subsystems: subsystems(&log) },
         Err(error) => match error.kind() {
             kind if is_refusal(kind) => RoceAnswer::Refused(error.to_string()),
             ErrorKind::Device(_) | ErrorKind::Invalid(_) | ErrorKind::Io(_) => {
@@ -111,6 +113,12 @@ pub(super) fn discover(local: &Local, address: SocketAddr) -> RoceAnswer {
             _ => RoceAnswer::Silent(error.to_string()),
         },
     }
+}
+
+/// How many NVM subsystems a discovery log names; each may have several addresses.
+fn subsystems(log: &DiscoveryLog) -> usize {
+    let nvm = log.entries.iter().filter(|entry| entry.subtype == SubsystemType::NVM);
+    nvm.filter_map(|entry| entry.subnqn.parse().ok()).collect::<BTreeSet<Nqn>>().len()
 }
 
 /// Whether somebody must have answered for an error to be this one.

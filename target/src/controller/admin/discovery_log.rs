@@ -1,12 +1,13 @@
-//! The discovery log: the subsystems that a host may connect to at the port that it asked, and the
-//! discovery services of others (Base, 5.1.12.3.1).
+//! The discovery log: the subsystems that a host may connect to at the port that it asked, their
+//! other ports, and the discovery services of other targets (Base, 5.1.12.3.1).
 
 use std::hash::{DefaultHasher, Hasher as _};
 use std::net::SocketAddr;
+use std::sync::Arc;
 
 use nvme_proto::log::{
-    AddressFamily, DiscoveryEntry, DiscoveryHeader, RdmaTsas, SubsystemType, TransportRequirements,
-    TransportType,
+    AddressFamily, DiscoveryEntry, DiscoveryHeader, EntryFlags, RdmaTsas, SubsystemType,
+    TransportRequirements, TransportType,
 };
 use nvme_proto::{AsciiField, IntoBytes, Nqn, NqnField, U16};
 
@@ -15,16 +16,41 @@ use crate::inventory::port::Port;
 use crate::inventory::subsystem::Subsystem;
 use crate::limits::ADMIN_QUEUE_ENTRIES;
 
-/// The whole page, for the host and the port of this controller.
+/// The whole page, for the host and the port of this controller: the subsystems that the host may
+/// connect to here with all of their ports, the discovery service at those ports, and referrals.
 pub(super) fn page(controller: &Controller) -> Vec<u8> {
-    let visible = controller.port.visible_to(&controller.host);
-    let mut entries: Vec<_> =
-        visible.iter().map(|subsystem| entry(&controller.port, subsystem)).collect();
     let associations = controller.associations.upgrade();
-    let referrals = associations.map(|of| of.registry().referrals().addresses());
+    let registry = associations.as_ref().map(|associations| associations.registry());
+    let own = &controller.port;
+    let here = own.visible_to(&controller.host);
+    let mut entries: Vec<_> = here.iter().map(|subsystem| entry(own, subsystem)).collect();
+    let mut services = vec![service(own, true)];
+    let ports = registry.into_iter().flat_map(|registry| registry.ports());
+    for port in ports.filter(|port| is_beside(own, port)) {
+        let there = port.visible_to(&controller.host);
+        let shared: Vec<_> = there.iter().filter(|one| has(&here, one)).collect();
+        if !shared.is_empty() {
+            let is_same = shared.len() == here.len() && shared.len() == there.len();
+            services.push(service(port, is_same));
+        }
+        entries.extend(shared.into_iter().map(|subsystem| entry(port, subsystem)));
+    }
+    entries.extend(services);
+    let referrals = registry.map(|registry| registry.referrals().addresses());
     entries.extend(referrals.unwrap_or_default().into_iter().map(referral));
     let header = DiscoveryHeader::new(generation(&entries), entries.len() as u64);
     [header.as_bytes(), entries.as_bytes()].concat()
+}
+
+/// Whether a host that reached one port may be told of another. It cannot reach a loopback address
+/// of this machine, unless it is on this machine.
+fn is_beside(own: &Arc<Port>, other: &Arc<Port>) -> bool {
+    let is_loopback = |port: &Port| port.address().ip().is_loopback();
+    !Arc::ptr_eq(own, other) && other.is_bound() && (is_loopback(own) || !is_loopback(other))
+}
+
+fn has(subsystems: &[Arc<Subsystem>], one: &Arc<Subsystem>) -> bool {
+    subsystems.iter().any(|subsystem| Arc::ptr_eq(subsystem, one))
 }
 
 /// The generation counter follows from the entries, so that it differs when they do, also after the
@@ -42,6 +68,17 @@ fn entry(port: &Port, subsystem: &Subsystem) -> DiscoveryEntry {
     entry.treq = TransportRequirements::new().with_sq_flow_control_disable(true);
     entry.portid = U16::new(port.id);
     entry.subnqn = NqnField::from(subsystem.nqn);
+    entry
+}
+
+/// The discovery service at a port; `is_same` if this host is told the same there as here.
+fn service(port: &Port, is_same: bool) -> DiscoveryEntry {
+    let mut entry = at_address(port.address());
+    entry.subtype = SubsystemType::CURRENT_DISCOVERY;
+    entry.portid = U16::new(port.id);
+    entry.eflags =
+        EntryFlags::new().with_duplicate_information(is_same).with_persistent_connection(true);
+    entry.subnqn = NqnField::from(Nqn::DISCOVERY);
     entry
 }
 

@@ -10,22 +10,20 @@ use nvme_proto::identify::{
     IdentifyNamespace, IdentifyNamespaceIndependent, NamespaceList,
 };
 use nvme_proto::log::{
-    AnaGroups, AnaState, ChangedNamespaces, DiscoveryEntry, DiscoveryHeader, EffectsLog,
-    ErrorLogEntry, GetLogPage, LogId, LogOffset, SmartLog, TransportType,
+    AnaGroups, AnaState, ChangedNamespaces, EffectsLog, ErrorLogEntry, GetLogPage, LogId,
+    LogOffset, SmartLog, TransportType,
 };
 use nvme_proto::nvm::{Flush, Io};
 use nvme_proto::{
-    AdminCommand, AdminOpcode, Cid, Csi, FromBytes, Nsid, NvmCommand, NvmOpcode, Qid, Status,
+    AdminCommand, AdminOpcode, Cid, Csi, FromBytes, Nsid, NvmCommand, NvmOpcode, Status,
 };
 
 use super::*;
 use crate::backend::BackendError;
-use crate::inventory::allowed_host::HostsChange;
 use crate::inventory::ana::AnaGroupId;
 use crate::inventory::change::{NewNamespace, VisibilityChange};
-use crate::inventory::subsystem_change::NewSubsystem;
 
-fn identify(line: &mut Line, identify: Identify) -> Result<[u8; 4096], Status> {
+pub(super) fn identify(line: &mut Line, identify: Identify) -> Result<[u8; 4096], Status> {
     let mut data = [0xEE; 4096];
     let cqe = line.control(identify.to_sqe(), &mut data).expect("it does not park");
     cqe.status().ok().map(|()| data)
@@ -42,12 +40,12 @@ pub(super) fn log(line: &mut Line, get: GetLogPage) -> Result<Vec<u8>, Status> {
     cqe.status().ok().map(|()| data)
 }
 
-fn set(line: &mut Line, nsid: u32, feature: Feature) -> Cqe {
+pub(super) fn set(line: &mut Line, nsid: u32, feature: Feature) -> Cqe {
     let set = SetFeatures { nsid: Nsid(nsid), save: false, feature };
     line.without_data(set.to_sqe())
 }
 
-fn get(line: &mut Line, fid: FeatureId) -> Cqe {
+pub(super) fn get(line: &mut Line, fid: FeatureId) -> Cqe {
     line.without_data(GetFeatures::current(fid).to_sqe())
 }
 
@@ -668,103 +666,6 @@ fn log_pages_are_read_in_parts() {
     }
     let too_long = GetLogPage::new(LogId::EFFECTS, 65_540).to_sqe();
     assert!(line.refused(too_long).is(Status::INVALID_FIELD));
-}
-
-pub(super) fn discovery(associations: &Arc<Associations>, host_name: &str) -> Line {
-    let mut line = Line::new(associations, 0, Time::ZERO);
-    let data = ConnectData::new(HOST_ID, Cntlid::DYNAMIC, Nqn::DISCOVERY, host(host_name));
-    assert!(line.connect(&connect_command(0), &data).status().is_success());
-    assert!(line.set_cc(enabled()).is_success());
-    line
-}
-
-#[test]
-fn discovery_lists_the_subsystems_a_host_may_use() {
-    let associations = associations();
-    associations.registry().ports()[0].set_address("127.0.0.1:4421".parse().expect("an address"));
-    let mut generations = Vec::new();
-    for (name, expected) in [("stranger", 1), ("friend", 2), ("stranger", 1)] {
-        let mut line = discovery(&associations, name);
-        let id: IdentifyController = identified(&mut line, Cns::CONTROLLER, 0);
-        assert_eq!(id.cntrltype, ControllerType::DISCOVERY);
-        assert!(id.lpa.extended_data() && id.kas.get() > 0);
-        // As nvme-cli does: 20 bytes of the header first, then the entries in parts.
-        let head = log(&mut line, GetLogPage::new(LogId::DISCOVERY, 20)).expect("offered");
-        assert_eq!(u64::from_le_bytes(head[8..16].try_into().expect("eight")), expected);
-        let page = log(&mut line, GetLogPage::new(LogId::DISCOVERY, 1024 * (1 + expected)))
-            .expect("offered");
-        let (header, entries) = page.split_at(1024);
-        let header = DiscoveryHeader::ref_from_bytes(header).expect("its size");
-        assert_eq!(header.numrec.get(), expected);
-        assert_eq!(header.genctr.get().to_le_bytes(), head[..8]);
-        generations.push(header.genctr.get());
-        let entries = <[DiscoveryEntry]>::ref_from_bytes(entries).expect("their size");
-        let entry = &entries[0];
-        assert_eq!(entry.subnqn.parse().expect("a name").as_str(), SUBSYSTEM);
-        assert_eq!((entry.traddr.text(), entry.trsvcid.text()), (Some("127.0.0.1"), Some("4421")));
-        assert_eq!((entry.trtype.0, entry.adrfam.0, entry.subtype.0), (1, 1, 2));
-        assert_eq!((entry.tsas.qptype.0, entry.tsas.prtype.0, entry.tsas.cms.0), (1, 1, 1));
-        assert_eq!((entry.portid.get(), entry.cntlid()), (1, Cntlid::DYNAMIC));
-        assert!(entry.treq.sq_flow_control_disable());
-    }
-    assert_eq!(generations[0], generations[2], "nothing changed");
-    assert_ne!(generations[0], generations[1], "other entries");
-}
-
-#[test]
-fn a_discovery_controller_supports_only_discovery() {
-    let associations = associations();
-    let mut line = discovery(&associations, "a");
-    let abort = nvme_proto::admin::Abort { sqid: Qid(0), cid: Cid(1) };
-    assert!(line.refused(AdminCommand::Abort(abort).to_sqe()).is(Status::INVALID_OPCODE));
-    let namespaces = Identify::new(Cns::ACTIVE_NAMESPACES);
-    assert!(identify(&mut line, namespaces).expect_err("none here").is(Status::INVALID_FIELD));
-    assert!(get(&mut line, FeatureId::NUMBER_OF_QUEUES).status().is(Status::INVALID_FIELD));
-    assert!(line.without_data(AdminCommand::KeepAlive.to_sqe()).status().is_success());
-    let notices = Feature::AsyncEventConfig(AsyncEventConfig::new().with_discovery_log(true));
-    assert!(set(&mut line, 0, notices).status().is_success());
-    assert!(line.control(AdminCommand::AsyncEventRequest.to_sqe(), &mut []).is_none());
-}
-
-#[test]
-fn hosts_hear_of_subsystems_that_come_and_go() {
-    let managed = CONFIG.replacen("[[port]]", "management = \"/socket\"\n[[port]]", 1);
-    let associations = associations_of(&managed);
-    let address = "127.0.0.1:4421".parse().expect("an address");
-    associations.registry().ports()[0].set_address(address);
-    let mut line = discovery(&associations, "stranger");
-    let wants = Feature::AsyncEventConfig(AsyncEventConfig::new().with_discovery_log(true));
-    assert!(set(&mut line, 0, wants).status().is_success());
-    let new = NewSubsystem {
-        nqn: Nqn::new("nqn.2026-01.io.feedrail:new").expect("valid"),
-        serial: None,
-        model: None,
-        allow_any_host: true,
-        nsid_last: None,
-    };
-    // Of the header: the generation counter and the number of records.
-    let header = |line: &mut Line| {
-        let page = log(line, GetLogPage::new(LogId::DISCOVERY, 1024)).expect("offered");
-        let header = DiscoveryHeader::ref_from_bytes(&page).expect("its size");
-        (header.genctr.get(), header.numrec.get())
-    };
-    let before = header(&mut line);
-    associations.registry().add_subsystem(&new).expect("a new name");
-    assert_eq!(header(&mut line), before, "it is served nowhere");
-    let changes: [&dyn Fn(); 4] = [
-        &|| associations.add_listener(&new.nqn, address).expect("it was not served"),
-        &|| associations.change_hosts(&new.nqn, HostsChange::AllowAny(false)).expect("a change"),
-        &|| associations.change_hosts(&new.nqn, HostsChange::AllowAny(true)).expect("a change"),
-        &|| assert!(associations.remove_subsystem(&new.nqn).expect("it is there").is_empty()),
-    ];
-    for (change, is_listed) in changes.iter().zip([true, false, true, false]) {
-        assert!(line.control(AdminCommand::AsyncEventRequest.to_sqe(), &mut []).is_none());
-        change();
-        assert_eq!(line.events().len(), 1);
-        let (generation, records) = header(&mut line);
-        assert_eq!(records, before.1 + u64::from(is_listed));
-        assert_eq!(generation != before.0, is_listed);
-    }
 }
 
 /// The groups of the ANA page: number, state, namespaces.

@@ -2,6 +2,7 @@
 
 mod admin;
 mod connect;
+mod discovery;
 mod hostile;
 mod io;
 mod life;
@@ -81,9 +82,13 @@ struct Line {
 
 impl Line {
     fn new(associations: &Arc<Associations>, qid: u16, now: Time) -> Self {
+        Self::at_port(associations, 0, qid, now)
+    }
+
+    fn at_port(associations: &Arc<Associations>, port: usize, qid: u16, now: Time) -> Self {
         let lost = Arc::new(Lost::default());
         let accepted = Accepted {
-            port: Arc::clone(&associations.registry().ports()[0]),
+            port: Arc::clone(&associations.registry().ports()[port]),
             qid: Qid(qid),
             entries: 32,
             peer: "127.0.0.9:50000".parse().expect("an address"),

@@ -10,7 +10,8 @@ use nvme_proto::log::{
 use nvme_proto::nvm::WriteZeroes;
 use nvme_proto::{AdminOpcode, Csi, FromBytes, LbaRange, Nsid, NvmCommand, NvmOpcode, U16};
 
-use super::admin::{discovery, identified, log};
+use super::admin::{identified, log};
+use super::discovery::discovery;
 use super::*;
 use crate::controller::IoKind;
 
