@@ -6,13 +6,14 @@ use core::time::Duration;
 use anyhow::{Context as _, Result};
 use feedrail_initiator::{
     Controller, ControllerOptions, DiscoveryLog, Host, HostBuilder, Namespace, NamespaceInfo,
-    RdmaProvider, SubsystemAddress,
+    RdmaProvider, SubsystemAddress, SubsystemPaths,
 };
 use nvme_proto::identify::{IdentifyController, IdentifyNamespace};
 use nvme_proto::{FromBytes, Nqn, Nsid};
 
 use crate::args::{FabricArgs, Local, ProviderArg, SubsystemArgs};
 use crate::identity::HostIdArgs;
+use crate::output;
 
 /// How long the demo's own target, on this machine, may be silent.
 const NEARBY: Duration = Duration::from_secs(10);
@@ -22,6 +23,8 @@ pub(crate) struct Session {
     controller: Controller,
     /// Connections besides, each with a controller of its own.
     others: Vec<Controller>,
+    /// All of these connections, if they are to several ports of the subsystem.
+    paths: Option<SubsystemPaths>,
     host: Host,
 }
 
@@ -48,7 +51,25 @@ impl Session {
 
     fn over(host: Host, target: SubsystemAddress) -> Result<Self> {
         let controller = host.connect(target).wait()?;
-        Ok(Self { controller, others: Vec::new(), host })
+        Ok(Self { controller, others: Vec::new(), paths: None, host })
+    }
+
+    /// Connects to all ports that the discovery service at the address names.
+    pub(crate) fn open_paths(subsystem: &SubsystemArgs) -> Result<Self> {
+        let host = host(&subsystem.fabric.local)?;
+        let targets = host.find_paths(subsystem.fabric.address(), subsystem.nqn).wait()?;
+        let paths = host.connect_paths(targets).wait()?;
+        for error in paths.unreachable() {
+            output::note(format_args!("feedrail: without a path: {error}"));
+        }
+        let mut controllers = paths.controllers().iter().cloned();
+        let controller = controllers.next().context("no path was connected")?;
+        Ok(Self { controller, others: controllers.collect(), paths: Some(paths), host })
+    }
+
+    /// Whether it reaches several ports.
+    pub(crate) fn has_paths(&self) -> bool {
+        self.paths.is_some()
     }
 
     /// Connects until there are this many connections.
@@ -62,6 +83,9 @@ impl Session {
 
     /// A namespace, once through each connection.
     pub(crate) fn namespaces(&self, nsid: Nsid) -> Result<Vec<Namespace>> {
+        if let Some(paths) = &self.paths {
+            return Ok(paths.namespace(nsid).wait()?);
+        }
         let controllers = core::iter::once(&self.controller).chain(&self.others);
         controllers.map(|controller| Ok(controller.namespace(nsid).wait()?)).collect()
     }

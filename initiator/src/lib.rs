@@ -45,6 +45,12 @@
 //! [`ErrorKind::Changed`], never other bytes. Memory is handed back only when the target can no
 //! longer write to it: the command has ended, or all queue pairs of the connection have.
 //!
+//! # Several paths
+//! [`Host::find_paths`] asks a discovery service for the ports of a subsystem,
+//! [`Host::connect_paths`] connects to all of them, and plans read over the paths that serve, as
+//! Asymmetric Namespace Access has it. Batches, rings and writes use the one path of their
+//! [`Namespace`].
+//!
 //! # Forks
 //! A host belongs to the process that opened it. In a process forked from it, such as a data
 //! loader's worker, each call to what was inherited ends at once with [`ErrorKind::Forked`], and
@@ -55,8 +61,8 @@
 //! memory does not exist in the child at all.
 //!
 //! # Not here
-//! Multipath, authentication, metadata and protection information, reservations, and other
-//! transports than RDMA.
+//! Writes over several paths, authentication, metadata and protection information, reservations,
+//! and other transports than RDMA.
 
 mod api;
 mod driver;
@@ -73,6 +79,7 @@ pub use api::namespace_handle::NamespaceInfo;
 pub use api::pending::Pending;
 pub use api::ring::{Ring, RingFull};
 pub use api::shards::{ChangedReplica, Shards, UnlikeReplica};
+pub use api::subsystem_paths::SubsystemPaths;
 pub use api::ticket::Ticket;
 pub use engine::controller::ControllerLimits;
 pub use engine::results::RangeCompletion;

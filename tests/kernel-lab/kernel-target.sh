@@ -81,7 +81,7 @@ is_connected() { dmesg | grep -q "creating nvm controller"; }
 kernel_target_down() {
     rm -f "$NVMET"/ports/*/subsystems/* "$NVMET"/subsystems/*/allowed_hosts/*
     local folder
-    for folder in "$NVMET"/ports/* "$NVMET"/subsystems/*/namespaces/* "$NVMET"/subsystems/* "$NVMET"/hosts/*; do
+    for folder in "$NVMET"/ports/*/referrals/* "$NVMET"/ports/* "$NVMET"/subsystems/*/namespaces/* "$NVMET"/subsystems/* "$NVMET"/hosts/*; do
         [ -d "$folder" ] && rmdir "$folder"
     done
     losetup -D

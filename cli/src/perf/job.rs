@@ -6,6 +6,7 @@ use std::os::unix::fs::FileExt;
 use std::time::Instant;
 
 use anyhow::{Context, Result, ensure};
+use feedrail_initiator::{ReplicaPolicy, Shards};
 use nvme_proto::Nsid;
 
 use super::measure::{Measure, WireTotals};
@@ -24,6 +25,8 @@ pub(crate) struct JobLimits {
     pub(crate) longest_bytes: usize,
     /// Whether there are writes among them.
     pub(crate) writes: bool,
+    /// Which of several paths a read takes.
+    pub(crate) path_policy: ReplicaPolicy,
     /// After this time no more I/Os are begun.
     pub(crate) runtime: Option<Duration>,
     /// After this many I/Os no more are begun.
@@ -45,7 +48,7 @@ pub(crate) type IoIterator = Box<dyn Iterator<Item = PerfIo> + Send>;
 
 /// The I/Os in flight.
 enum Flights {
-    /// Several reads over one connection, as plans.
+    /// Several reads over one connection, or over all paths, as plans.
     Plans(ReadPlans),
     /// I/Os one by one, in a ring. Plans only read. One of a single read costs more than a place in
     /// a ring (4 KiB from memory, depth 1: 5 % of the IOPS), and one whose few reads each go over
@@ -76,11 +79,16 @@ impl PerfJob {
     ) -> Result<Self> {
         let namespaces = session.namespaces(nsid)?;
         let workload = workload(namespaces[0].info().size_bytes)?;
-        let JobLimits { depth, longest_bytes, writes, .. } = limits;
+        let JobLimits { depth, longest_bytes, writes, path_policy, .. } = limits;
         let host = session.host();
         let flights = match &namespaces[..] {
+            _ if session.has_paths() => {
+                let shards = Shards::with_replicas(path_policy, [namespaces]);
+                Flights::Plans(ReadPlans::new(host, shards, depth, longest_bytes)?)
+            }
             [one] if !writes && depth > 1 => {
-                Flights::Plans(ReadPlans::new(host, one.clone(), depth, longest_bytes)?)
+                let shards = Shards::new([one.clone()]);
+                Flights::Plans(ReadPlans::new(host, shards, depth, longest_bytes)?)
             }
             _ => Flights::Ring(Lanes::new(host, namespaces, depth, longest_bytes)?),
         };
@@ -170,8 +178,9 @@ impl Flights {
     ) -> Result<()> {
         match self {
             Self::Plans(plans) => {
-                plans.reap(ended, |io, latency| {
-                    measure.record(IoDirection::Read, io.length_bytes, latency);
+                plans.reap(ended, |read| {
+                    measure.record(IoDirection::Read, read.io.length_bytes, read.latency);
+                    measure.count_path(read.path, read.attempts);
                 })?;
                 while let Some(plan) = plans.next_ended() {
                     if let Some(expected) = &mut expected {

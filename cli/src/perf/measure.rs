@@ -1,6 +1,8 @@
 //! The counts of a job, and the sum of several jobs.
 
+use core::net::SocketAddr;
 use core::time::Duration;
+use std::collections::BTreeMap;
 
 use feedrail_initiator::{Host, HostCounters};
 use serde_json::{Value, json};
@@ -27,6 +29,10 @@ pub(crate) struct Measure {
     pub(crate) bounced_bytes: u64,
     pub(crate) retries: u64,
     pub(crate) reconnects: u64,
+    /// Reads of plans, by the address of the target that gave the bytes.
+    paths: BTreeMap<SocketAddr, u64>,
+    /// Those of them that were begun more than once.
+    read_again: u64,
     pub(crate) wire: WireTotals,
 }
 
@@ -136,7 +142,17 @@ impl Measure {
         side.latency.record(latency);
     }
 
+    /// Counts a read of a plan.
+    pub(crate) fn count_path(&mut self, path: SocketAddr, attempts: u8) {
+        *self.paths.entry(path).or_default() += 1;
+        self.read_again += u64::from(attempts > 1);
+    }
+
     pub(crate) fn add(&mut self, other: &Self) {
+        for (path, reads) in &other.paths {
+            *self.paths.entry(*path).or_default() += reads;
+        }
+        self.read_again += other.read_again;
         self.read.add(&other.read);
         self.write.add(&other.write);
         self.direct_bytes += other.direct_bytes;
@@ -163,6 +179,9 @@ impl Measure {
             "bounced_bytes": self.bounced_bytes,
             "retries": self.retries,
             "reconnects": self.reconnects,
+            "paths": self.paths.iter().map(|(path, &reads)| (path.to_string(), reads.into()))
+                .collect::<serde_json::Map<_, _>>(),
+            "read_again": self.read_again,
             "wire": self.wire.to_json(),
         })
     }
@@ -173,6 +192,11 @@ impl Measure {
             if side.count() > 0 {
                 text += &side.to_text(name, elapsed);
             }
+        }
+        if self.paths.len() > 1 {
+            let reads = self.paths.iter().map(|(path, reads)| format!("{path}={reads}"));
+            let reads = reads.collect::<Vec<_>>().join(" ");
+            text += &format!("  reads by path: {reads}, begun again: {}\n", self.read_again);
         }
         text + &format!(
             "  direct={} bounced={} retries={} reconnects={}\n",
@@ -197,9 +221,13 @@ mod tests {
         let mut one = Measure::default();
         one.record(IoDirection::Read, 4096, Duration::from_micros(10));
         one.retries = 2;
+        let path = |end| SocketAddr::from(([192, 0, 2, end], 4420));
+        one.count_path(path(7), 1);
         let mut other = Measure::default();
         other.record(IoDirection::Read, 4096, Duration::from_micros(30));
         other.record(IoDirection::Write, 512, Duration::from_micros(5));
+        other.count_path(path(7), 2);
+        other.count_path(path(8), 1);
         one.add(&other);
 
         let json = one.to_json(Duration::from_secs(2));
@@ -207,6 +235,10 @@ mod tests {
         assert_eq!(json["read"]["bytes_per_second"], 4096.0);
         assert_eq!(json["write"]["io_bytes"], 512);
         assert_eq!(json["retries"], 2);
+        assert_eq!(json["paths"], json!({ "192.0.2.7:4420": 2, "192.0.2.8:4420": 1 }));
+        let text = one.to_text(Duration::from_secs(2));
+        let expected = "reads by path: 192.0.2.7:4420=2 192.0.2.8:4420=1, begun again: 1\n";
+        assert!(text.contains(expected), "{text}");
     }
 
     #[test]

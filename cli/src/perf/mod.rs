@@ -13,7 +13,8 @@ use std::path::PathBuf;
 use std::thread;
 
 use anyhow::{Context, Result, bail, ensure};
-use clap::Args;
+use clap::{Args, ValueEnum};
+use feedrail_initiator::ReplicaPolicy;
 use serde_json::{Value, json};
 
 use self::job::{IoIterator, JobLimits, PerfJob};
@@ -32,15 +33,16 @@ use crate::size::{ByteSize, human};
 const EXAMPLES: &str = "\
 Examples:
   feedrail perf -a 192.0.2.10 -n NQN --rw randread --bs 4k --iodepth 32
+  feedrail perf -a 192.0.2.10 -n NQN --all-paths --path-policy queue-depth --iodepth 32
   feedrail perf -a 192.0.2.10 -n NQN --workload nanogpt-2050 --iodepth 64 --baseline train.bin
   feedrail perf -a 192.0.2.10 -n NQN --rw read --bs 128k --iodepth 8 --numjobs 2 -o json";
 
 /// Measures a namespace: IOPS, throughput and a histogram of latencies
 ///
 /// Options are fio's. Each job is a thread with a host and connections of its own. Reads with a
-/// depth above 1 over one connection are submitted as plans of up to 16, as data loaders do; with
-/// several connections, and in a pattern that writes, each I/O by itself. MB/s are 10^6 bytes per
-/// second.
+/// depth above 1 over one connection, or over all paths, are submitted as plans of up to 16, as
+/// data loaders do; with several connections, and in a pattern that writes, each I/O by itself.
+/// MB/s are 10^6 bytes per second.
 #[derive(Args, Debug)]
 #[command(after_help = EXAMPLES)]
 pub(crate) struct Perf {
@@ -76,6 +78,13 @@ pub(crate) struct Perf {
     /// Connections of each job, over which its I/Os in flight are spread
     #[arg(long, value_name = "N", default_value_t = 1, value_parser = clap::value_parser!(u16).range(1..=1024))]
     connections: u16,
+    /// Read over all ports of the subsystem that the discovery service at the address names, and
+    /// the services that it refers to, as their ANA states have it
+    #[arg(long, conflicts_with = "connections")]
+    all_paths: bool,
+    /// The path that each read takes, of those that are reached best
+    #[arg(long, value_enum, value_name = "NAME", requires = "all_paths", default_value_t = PathPolicy::RoundRobin)]
+    path_policy: PathPolicy,
     /// How long to measure in seconds [default: 10, or until --number-ios are done]
     #[arg(long, value_name = "S", value_parser = clap::value_parser!(u32).range(1..))]
     runtime: Option<u32>,
@@ -91,6 +100,27 @@ pub(crate) struct Perf {
     /// Let a pattern that writes overwrite the namespace's data with zeros
     #[arg(long)]
     allow_writes: bool,
+}
+
+/// Which of several paths a read takes, named as in Linux.
+#[derive(Clone, Copy, Debug, ValueEnum)]
+enum PathPolicy {
+    /// Each of them in turn
+    RoundRobin,
+    /// The one with the fewest bytes under way
+    QueueDepth,
+    /// The first that serves
+    First,
+}
+
+impl PathPolicy {
+    fn policy(self) -> ReplicaPolicy {
+        match self {
+            Self::RoundRobin => ReplicaPolicy::RoundRobin,
+            Self::QueueDepth => ReplicaPolicy::QueueDepth,
+            Self::First => ReplicaPolicy::First,
+        }
+    }
 }
 
 /// Everything that a run found out.
@@ -136,6 +166,10 @@ impl Perf {
             );
         }
         ensure!(
+            !self.all_paths || self.workload.is_some() || !self.rw.writes(),
+            "--all-paths is for what only reads: writes take one path"
+        );
+        ensure!(
             self.baseline.is_none() || self.workload.is_some() || !self.rw.writes(),
             "--baseline is for what only reads"
         );
@@ -166,8 +200,14 @@ impl Perf {
     }
 
     fn open_job(&self, number: u16, seed: u64) -> Result<PerfJob> {
-        let mut session = Session::open(&self.namespace.subsystem)?;
-        session.connect_more(self.connections.into())?;
+        let session = match self.all_paths {
+            true => Session::open_paths(&self.namespace.subsystem)?,
+            false => {
+                let mut session = Session::open(&self.namespace.subsystem)?;
+                session.connect_more(self.connections.into())?;
+                session
+            }
+        };
         let workload = |namespace_bytes: u64| {
             let size = self.size.map_or(namespace_bytes, |size| size.0.min(namespace_bytes));
             self.workload(size, number.into(), self.numjobs.into(), seed).with_context(|| {
@@ -185,6 +225,7 @@ impl Perf {
             depth: self.iodepth as usize,
             longest_bytes: usize::try_from(self.longest_bytes()).context("--bs is too large")?,
             writes: self.workload.is_none() && self.rw.writes(),
+            path_policy: self.path_policy.policy(),
             runtime: self.runtime(),
             ios: self.number_ios,
         };

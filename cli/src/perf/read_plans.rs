@@ -1,10 +1,11 @@
 //! Reads in flight as plans, as a data loader submits them.
 
+use core::net::SocketAddr;
 use core::time::Duration;
 use std::time::Instant;
 
 use anyhow::{Context as _, Result, anyhow};
-use feedrail_initiator::{Entry, Grant, Host, Namespace, Region, Shards, Submit, Ticket};
+use feedrail_initiator::{Entry, Grant, Host, Region, Shards, Submit, Ticket};
 
 use super::workload::PerfIo;
 use crate::lanes::LOOK_UP_AFTER;
@@ -20,7 +21,7 @@ const LANE_ALIGNMENT: usize = 4096;
 /// ended, so that there are more lanes than reads in flight.
 pub(super) struct ReadPlans {
     host: Host,
-    /// The namespace, as the only shard of the plans.
+    /// The only shard of the plans.
     shards: Shards,
     region: Region,
     lane_bytes: usize,
@@ -41,6 +42,16 @@ pub(super) struct ReadPlan {
     ended: usize,
 }
 
+/// A read that has ended well.
+pub(super) struct EndedRead<'a> {
+    pub(super) io: &'a PerfIo,
+    pub(super) latency: Duration,
+    /// The address of the target that gave the bytes.
+    pub(super) path: SocketAddr,
+    /// How often it was begun, over any path.
+    pub(super) attempts: u8,
+}
+
 struct PlannedRead {
     io: PerfIo,
     lane: usize,
@@ -48,10 +59,10 @@ struct PlannedRead {
 }
 
 impl ReadPlans {
-    /// Room for `depth` reads of at most `longest_bytes` each.
+    /// Room for `depth` reads of the first shard, of at most `longest_bytes` each.
     pub(super) fn new(
         host: &Host,
-        namespace: Namespace,
+        shards: Shards,
         depth: usize,
         longest_bytes: usize,
     ) -> Result<Self> {
@@ -63,7 +74,7 @@ impl ReadPlans {
             .with_context(|| format!("no memory for {bytes} bytes in flight"))?;
         Ok(Self {
             host: host.clone(),
-            shards: Shards::new([namespace]),
+            shards,
             region,
             lane_bytes,
             depth,
@@ -129,14 +140,14 @@ impl ReadPlans {
         }
     }
 
-    /// Calls `ended` for each read that has ended since, with its duration until `now`.
+    /// Calls `ended` for each read that has ended since, which lasted until `now`.
     ///
     /// # Errors
     /// That of the first read that failed.
     pub(super) fn reap(
         &mut self,
         now: Instant,
-        mut ended: impl FnMut(&PerfIo, Duration),
+        mut ended: impl FnMut(EndedRead<'_>),
     ) -> Result<()> {
         for plan in &mut self.plans {
             let done = plan.ticket.progress().done;
@@ -180,7 +191,7 @@ impl ReadPlan {
         &mut self,
         done: usize,
         now: Instant,
-        ended: &mut impl FnMut(&PerfIo, Duration),
+        ended: &mut impl FnMut(EndedRead<'_>),
     ) -> Result<()> {
         let Self { ticket, reads, began, .. } = self;
         let pending = reads.iter_mut().enumerate().filter(|(_, read)| !read.is_ended);
@@ -198,7 +209,9 @@ impl ReadPlan {
             }
             read.is_ended = true;
             self.ended += 1;
-            ended(&read.io, now - *began);
+            let path = ticket.namespace(number).target().address;
+            let (latency, attempts) = (now - *began, outcome.attempts);
+            ended(EndedRead { io: &read.io, latency, path, attempts });
         }
         Ok(())
     }

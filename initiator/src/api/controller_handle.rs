@@ -7,6 +7,7 @@ use nvme_proto::log::{GetLogPage, LogOffset};
 use nvme_proto::{AdminCommand, Sqe};
 
 use crate::driver::host_state::Inner;
+use crate::engine::Attachment;
 use crate::engine::controller::{ControllerLimits, QueueKind, Raw, RawData, RawReply};
 use crate::engine::namespace_identity::NamespaceIdentity;
 use crate::engine::reply::{Promise, Reply, promise};
@@ -82,7 +83,7 @@ impl ControllerHandle {
         &self,
         epoch: u64,
         identity: NamespaceIdentity,
-    ) -> Result<Option<usize>, Error> {
+    ) -> Result<Option<Attachment>, Error> {
         let mut state = self.host.shared.lock()?;
         let engine = state.engines.get_mut(self.engine).ok_or(ErrorKind::Closed)?;
         engine.attach(self.key, epoch, identity)

@@ -7,7 +7,7 @@ use std::str::FromStr;
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
-use nvme_proto::{HostId, HostNqn};
+use nvme_proto::{HostId, HostNqn, Nqn};
 use rdma::Provider;
 use rdma::verbs::VerbsOptions;
 
@@ -18,6 +18,7 @@ use crate::api::pending::Pending;
 use crate::api::plan;
 use crate::api::ring::Ring;
 use crate::api::shards::Shards;
+use crate::api::subsystem_paths::{self, SubsystemPaths};
 use crate::api::ticket::{self, Ticket};
 use crate::driver::host_state::{Inner, OpenDevices};
 use crate::driver::{SharedEngines, system_now};
@@ -115,6 +116,33 @@ impl Host {
     pub fn discover(&self, address: SocketAddr) -> Pending<Result<DiscoveryLog, Error>> {
         let inner = Arc::clone(&self.inner);
         Pending::new(&self.inner, async move { discovery::discover(inner, address).await })
+    }
+
+    /// The addresses of a subsystem: those that the discovery service at `service` names to this
+    /// host, and the services that it refers to (at most 15).
+    ///
+    /// # Errors
+    /// The service cannot be asked, or names none.
+    pub fn find_paths(
+        &self,
+        service: SocketAddr,
+        nqn: Nqn,
+    ) -> Pending<Result<Vec<SubsystemAddress>, Error>> {
+        let inner = Arc::clone(&self.inner);
+        Pending::new(&self.inner, async move { subsystem_paths::find(inner, service, nqn).await })
+    }
+
+    /// Connects to a subsystem at several addresses, with the host's options. Those that cannot be
+    /// reached are left out ([`SubsystemPaths::unreachable`]).
+    ///
+    /// # Errors
+    /// None can be reached: the error of the first.
+    pub fn connect_paths(
+        &self,
+        targets: impl IntoIterator<Item = SubsystemAddress>,
+    ) -> Pending<Result<SubsystemPaths, Error>> {
+        let (inner, targets) = (Arc::clone(&self.inner), targets.into_iter().collect());
+        Pending::new(&self.inner, async move { SubsystemPaths::connect(inner, targets).await })
     }
 
     /// Reads many ranges at once, of any namespaces of this host. Each range gets its own result,

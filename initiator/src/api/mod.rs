@@ -13,4 +13,5 @@ pub(crate) mod pending;
 pub(crate) mod plan;
 pub(crate) mod ring;
 pub(crate) mod shards;
+pub(crate) mod subsystem_paths;
 pub(crate) mod ticket;

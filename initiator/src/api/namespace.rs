@@ -12,6 +12,7 @@ use crate::api::controller_handle::ControllerHandle;
 use crate::api::namespace_handle::{NamespaceHandle, NamespaceInfo};
 use crate::api::pending::Pending;
 use crate::driver::host_state::Inner;
+use crate::engine::Attachment;
 use crate::engine::controller::RawData;
 use crate::engine::namespace_identity::{NamespaceIdentity, lacks_descriptors};
 use crate::memory::bounce::CHUNK_BYTES;
@@ -44,8 +45,9 @@ impl Namespace {
             let identity = identify(&controller, nsid).await.map_err(about)?;
             let info = info(&identity);
             let attached = controller.attach(epoch, identity).map_err(about)?;
-            if let Some(number) = attached {
-                return Ok(Self { handle: Arc::new(NamespaceHandle { controller, number, info }) });
+            if let Some(Attachment { number, access }) = attached {
+                let handle = NamespaceHandle { controller, number, access, info };
+                return Ok(Self { handle: Arc::new(handle) });
             }
         }
         let what = "each time that the namespace was identified; look into the target's log";

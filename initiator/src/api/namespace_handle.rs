@@ -6,6 +6,7 @@ use nvme_proto::Nsid;
 
 use crate::api::controller_handle::ControllerHandle;
 use crate::driver::host_state::Inner;
+use crate::engine::path_access::PathAccess;
 use crate::memory::bounce::CHUNK_BYTES;
 use crate::memory::region::ErasedScope;
 
@@ -40,6 +41,7 @@ pub struct NamespaceInfo {
 pub(crate) struct NamespaceHandle {
     pub(crate) controller: Arc<ControllerHandle>,
     pub(crate) number: usize,
+    pub(crate) access: PathAccess,
     pub(crate) info: NamespaceInfo,
 }
 
@@ -58,6 +60,11 @@ impl NamespaceHandle {
 
     pub(crate) fn number(&self) -> usize {
         self.number
+    }
+
+    /// How it can be reached over its controller.
+    pub(crate) fn access(&self) -> &PathAccess {
+        &self.access
     }
 
     /// Where memory is registered that is used with it.

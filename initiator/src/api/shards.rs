@@ -119,7 +119,8 @@ impl Shards {
                 if place == connections.len() {
                     connections.push(namespace.clone());
                 }
-                of_shard.push(ShardRoute { namespace: handle.number(), place });
+                let route = ShardRoute { namespace: handle.number(), place };
+                of_shard.push((route, handle.access().clone()));
             }
             routes.push(of_shard.into_iter());
         }

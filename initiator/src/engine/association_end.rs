@@ -237,6 +237,7 @@ impl<P: Provider> HostEngine<P> {
             }
             ControllerPhase::Live(_) => {
                 self.resume_delayed(now, key);
+                self.ask_again_for_access(now, key);
                 self.expire_checks(now, key, outbox);
                 self.keep_alive(now, key, outbox);
                 if self.controllers.get(key).is_some_and(|controller| controller.is_live()) {
@@ -393,7 +394,7 @@ impl<P: Provider> ControllerState<P> {
         let phase = match &self.phase {
             ControllerPhase::Opening(opening) => earliest(Some(opening.deadline), opening.poll_at),
             ControllerPhase::Live(_) => {
-                let checks = self.checks_deadline();
+                let checks = self.checks_due();
                 let keep_alive = earliest(self.keep_alive.next, self.keep_alive.watch);
                 earliest(checks, earliest(keep_alive, self.next_delayed()))
             }

@@ -5,6 +5,7 @@
 //! the ranges of others.
 
 use std::collections::VecDeque;
+use std::time::Duration;
 
 use nvme_proto::async_event::{AsyncEvent, Notice};
 use nvme_proto::feature::{AsyncEventConfig, Feature, SetFeatures};
@@ -13,11 +14,12 @@ use nvme_proto::log::{GetLogPage, LogId};
 use nvme_proto::{AdminCommand, Cqe, Nsid, Sqe, Status, view};
 use rdma::{Provider, Time};
 
-use crate::engine::HostEngine;
 use crate::engine::controller::{ControllerState, RangeCommand, Task};
 use crate::engine::namespace_identity::{NamespaceIdentity, lacks_descriptors};
+use crate::engine::path_access::{AccessChange, AnaTable};
 use crate::engine::queue::Data;
 use crate::engine::results::Outbox;
+use crate::engine::{HostEngine, earliest};
 use crate::memory::bounce::BounceChunk;
 use crate::types::error::{Error, ErrorKind};
 
@@ -26,6 +28,11 @@ use crate::types::error::{Error, ErrorKind};
 const MAX_UNDER_WAY: usize = 16;
 /// Slots of an admin queue of which one may be taken for good.
 const SLOTS_FOR_EVENTS: u16 = 8;
+/// Get Log Page's log specific parameter, of the ANA log page: without lists of namespaces (RGO).
+const GROUPS_ONLY: u8 = 1;
+/// Pause between two looks at the access states that ranges wait for. An event tells of a change,
+/// but may be lost. Doubled, ranges wait for up to 2 s then.
+const ANA_PAUSE: Duration = Duration::from_secs(1);
 
 /// Where the check of a namespace is.
 #[derive(Debug, Default)]
@@ -60,6 +67,10 @@ pub(crate) struct Checks {
     under_way: usize,
     /// The list of namespaces that changed is to be read.
     reads_list: bool,
+    /// The ANA log page is to be read.
+    pub(crate) reads_ana: bool,
+    /// When that is so again, where ranges wait for another access state.
+    ana_again: Option<Time>,
     /// When the last of them was sent or answered.
     progress: Time,
 }
@@ -78,6 +89,27 @@ pub(crate) enum CheckTask {
     Identify { namespace: usize, chunk: BounceChunk },
     /// Reads the list of namespaces that changed.
     ChangedList { chunk: BounceChunk },
+    /// Reads how namespaces can be reached.
+    AnaLog { chunk: BounceChunk },
+}
+
+impl CheckTask {
+    /// Holds the data of the command.
+    fn chunk(&self) -> &BounceChunk {
+        match self {
+            Self::Identify { chunk, .. } | Self::ChangedList { chunk } | Self::AnaLog { chunk } => {
+                chunk
+            }
+        }
+    }
+
+    fn into_chunk(self) -> BounceChunk {
+        match self {
+            Self::Identify { chunk, .. } | Self::ChangedList { chunk } | Self::AnaLog { chunk } => {
+                chunk
+            }
+        }
+    }
 }
 
 impl<P: Provider> HostEngine<P> {
@@ -86,10 +118,15 @@ impl<P: Provider> HostEngine<P> {
     pub(crate) fn begin_checks(&mut self, now: Time, key: usize, outbox: &mut Outbox) {
         let controller = &mut self.controllers[key];
         controller.check_where(|_| true);
+        match controller.ana {
+            Some(_) => controller.checks.reads_ana = true,
+            None => self.apply_ana(now, key, outbox),
+        }
+        let controller = &mut self.controllers[key];
         let Some(&admin) = controller.queues.first() else { return };
-        if controller.announces_changes && self.queues[admin as usize].depth() >= SLOTS_FOR_EVENTS {
-            let config = AsyncEventConfig::new().with_namespace_attribute(true);
-            let feature = Feature::AsyncEventConfig(config);
+        let wants_notices = controller.notices != AsyncEventConfig::new();
+        if wants_notices && self.queues[admin as usize].depth() >= SLOTS_FOR_EVENTS {
+            let feature = Feature::AsyncEventConfig(controller.notices);
             let sqe = SetFeatures { nsid: Nsid::NONE, save: false, feature }.to_sqe();
             self.send_admin(now, key, sqe, Task::EventConfig, outbox);
         }
@@ -106,11 +143,11 @@ impl<P: Provider> HostEngine<P> {
     pub(crate) fn take_event(&mut self, now: Time, key: usize, cqe: &Cqe, outbox: &mut Outbox) {
         self.await_event(now, key, cqe, outbox);
         let event = AsyncEvent::from_bits(cqe.dw0.get());
-        let is_change = event.as_notice() == Some(Notice::NAMESPACE_ATTRIBUTE_CHANGED);
-        if cqe.status().is_success() && is_change {
-            let Some(controller) = self.controllers.get_mut(key) else { return };
-            controller.checks.reads_list = true;
-        }
+        let Some(notice) = event.as_notice().filter(|_| cqe.status().is_success()) else { return };
+        let Some(controller) = self.controllers.get_mut(key) else { return };
+        let checks = &mut controller.checks;
+        checks.reads_list |= notice == Notice::NAMESPACE_ATTRIBUTE_CHANGED;
+        checks.reads_ana |= notice == Notice::ANA_CHANGE && controller.ana.is_some();
     }
 
     /// Issues what is to be asked, as far as there is room.
@@ -123,6 +160,14 @@ impl<P: Provider> HostEngine<P> {
                 let page = GetLogPage::new(LogId::CHANGED_NAMESPACES, length);
                 let sqe = AdminCommand::GetLogPage(page).to_sqe();
                 self.send_check(now, key, sqe, CheckTask::ChangedList { chunk }, outbox);
+                continue;
+            }
+            if std::mem::take(&mut controller.checks.reads_ana) {
+                let Some(chunk) = controller.bounce.claim() else { return };
+                let length = Identify::DATA_BYTES as u64;
+                let page = GetLogPage { lsp: GROUPS_ONLY, ..GetLogPage::new(LogId::ANA, length) };
+                let sqe = AdminCommand::GetLogPage(page).to_sqe();
+                self.send_check(now, key, sqe, CheckTask::AnaLog { chunk }, outbox);
                 continue;
             }
             let Some(namespace) = self.next_to_check(key) else { return };
@@ -189,8 +234,7 @@ impl<P: Provider> HostEngine<P> {
         controller.expect_answer(now);
         controller.checks.under_way += 1;
         controller.checks.progress = now;
-        let (CheckTask::Identify { chunk, .. } | CheckTask::ChangedList { chunk }) = &task;
-        let data: Data<'_, P> = controller.bounce.data(chunk, Identify::DATA_BYTES as u32);
+        let data: Data<'_, P> = controller.bounce.data(task.chunk(), Identify::DATA_BYTES as u32);
         let device = controller.scope.device();
         let queue = &mut self.queues[admin as usize];
         self.pushed = true;
@@ -205,10 +249,9 @@ impl<P: Provider> HostEngine<P> {
     /// A command of a check went down with its connection: all namespaces are checked over the
     /// next.
     pub(crate) fn interrupt_check(&mut self, key: usize, task: CheckTask) {
-        let (CheckTask::Identify { chunk, .. } | CheckTask::ChangedList { chunk }) = task;
         let controller = &mut self.controllers[key];
         controller.checks.under_way -= 1;
-        controller.bounce.release(chunk);
+        controller.bounce.release(task.into_chunk());
     }
 
     /// A command of a check was answered.
@@ -220,20 +263,83 @@ impl<P: Provider> HostEngine<P> {
         cqe: &Cqe,
         outbox: &mut Outbox,
     ) {
-        let (CheckTask::Identify { chunk, .. } | CheckTask::ChangedList { chunk }) = &task;
         let controller = &mut self.controllers[key];
         controller.checks.under_way -= 1;
         controller.checks.progress = now;
         let mut data = vec![0; Identify::DATA_BYTES];
-        controller.bounce.copy_out(chunk, 0, &mut data);
+        controller.bounce.copy_out(task.chunk(), 0, &mut data);
         match task {
             CheckTask::ChangedList { chunk } => {
                 controller.bounce.release(chunk);
                 controller.check_changed(cqe, &data);
             }
+            CheckTask::AnaLog { chunk } => {
+                controller.bounce.release(chunk);
+                // One that cannot say it now is asked again where it matters.
+                if cqe.status().is_success() {
+                    controller.ana = Some(AnaTable::parse(&data));
+                }
+                self.apply_ana(now, key, outbox);
+            }
             CheckTask::Identify { namespace, chunk } => {
                 self.take_identity(now, key, namespace, chunk, cqe, &data, outbox);
             }
+        }
+    }
+
+    /// A command to a namespace was refused: the status may tell how it can be reached.
+    pub(crate) fn note_refused_access(
+        &mut self,
+        now: Time,
+        key: usize,
+        namespace: usize,
+        status: Status,
+        outbox: &mut Outbox,
+    ) {
+        let controller = &mut self.controllers[key];
+        let group = controller.namespaces[namespace].identity.ana_group;
+        if controller.ana.as_mut().is_some_and(|ana| ana.note_refusal(group, status)) {
+            controller.checks.reads_ana = true;
+            self.apply_ana(now, key, outbox);
+        }
+    }
+
+    /// Has namespaces in the access states that are known. Ranges that waited for another one go
+    /// on, here or over another path.
+    fn apply_ana(&mut self, now: Time, key: usize, outbox: &mut Outbox) {
+        let controller = &mut self.controllers[key];
+        let nothing = AnaTable::default();
+        let ana = controller.ana.as_ref().unwrap_or(&nothing);
+        let (mut opened, mut has_changed, mut has_closed) = (Vec::new(), false, false);
+        for (number, attached) in &controller.namespaces {
+            let change = ana.apply(attached.identity.ana_group, &attached.access);
+            has_changed |= change != AccessChange::None;
+            has_closed |= change == AccessChange::Closed;
+            if change == AccessChange::Opened && attached.check.is_passed() {
+                opened.push(number);
+            }
+        }
+        let waits = controller.namespaces.iter().any(|(_, it)| it.access.obstacle().is_some());
+        controller.checks.ana_again = waits.then(|| now + ANA_PAUSE);
+        for number in opened {
+            let waiting = std::mem::take(&mut self.controllers[key].namespaces[number].waiting);
+            self.resume(key, waiting);
+        }
+        if has_closed {
+            self.start_clocks(now, key);
+        }
+        if has_changed {
+            outbox.note_move();
+        }
+        self.agenda.mark_ready(key);
+    }
+
+    /// Asks again how namespaces can be reached that commands wait for: an event may be lost.
+    pub(crate) fn ask_again_for_access(&mut self, now: Time, key: usize) {
+        let checks = &mut self.controllers[key].checks;
+        if checks.ana_again.is_some_and(|time| time <= now) {
+            checks.ana_again = None;
+            checks.reads_ana = true;
         }
     }
 
@@ -276,7 +382,7 @@ impl<P: Provider> HostEngine<P> {
                     identity.add_descriptors(data);
                 }
                 if status.is_success() || lacks_descriptors(status) {
-                    self.compare(key, namespace, &identity, stale, outbox);
+                    self.compare(now, key, namespace, &identity, stale, outbox);
                 } else {
                     let cause = Error::from(ErrorKind::Status(status)).to_string();
                     self.lose_namespace(key, namespace, cause, outbox);
@@ -294,6 +400,7 @@ impl<P: Provider> HostEngine<P> {
     /// Whether a namespace is what it was; if so, what waits for it goes on.
     fn compare(
         &mut self,
+        now: Time,
         key: usize,
         namespace: usize,
         identity: &NamespaceIdentity,
@@ -307,6 +414,8 @@ impl<P: Provider> HostEngine<P> {
         match (change, geometry) {
             (None, Ok(geometry)) => {
                 attached.geometry = geometry;
+                let has_moved = attached.identity.ana_group != identity.ana_group;
+                attached.identity.ana_group = identity.ana_group;
                 if stale {
                     // It changed again meanwhile, perhaps after it answered.
                     attached.check = Check::Due;
@@ -315,6 +424,9 @@ impl<P: Provider> HostEngine<P> {
                     let waiting = std::mem::take(&mut attached.waiting);
                     self.resume(key, waiting);
                     self.resume_raw(key, namespace);
+                }
+                if has_moved {
+                    self.apply_ana(now, key, outbox);
                 }
             }
             (Some(change), _) => self.lose_namespace(key, namespace, change, outbox),
@@ -385,17 +497,24 @@ impl<P: Provider> ControllerState<P> {
         }
     }
 
+    /// When something is to be done for checks.
+    pub(crate) fn checks_due(&self) -> Option<Time> {
+        earliest(self.checks_deadline(), self.checks.ana_again)
+    }
+
     /// The connection is gone, and the commands of checks with it.
     pub(crate) fn forget_checks(&mut self) {
         self.checks.due.clear();
         self.checks.reads_list = false;
+        self.checks.reads_ana = false;
+        self.checks.ana_again = None;
         for (_, attached) in &mut self.namespaces {
             attached.check = Check::Passed;
         }
     }
 
     /// When the target has taken too long to answer.
-    pub(crate) fn checks_deadline(&self) -> Option<Time> {
+    fn checks_deadline(&self) -> Option<Time> {
         (self.checks.under_way > 0).then(|| self.checks.progress + self.options.admin_timeout)
     }
 }

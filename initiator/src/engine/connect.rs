@@ -7,7 +7,7 @@ use nvme_proto::fabrics::{
     Connect, ConnectAttributes, ConnectData, ConnectLayer, ConnectParameter, ConnectResponse,
     PropertyGet, PropertySet, PropertySize,
 };
-use nvme_proto::feature::{Feature, QueueCounts, SetFeatures};
+use nvme_proto::feature::{AsyncEventConfig, Feature, QueueCounts, SetFeatures};
 use nvme_proto::identify::{Cns, ControllerType, Identify, IdentifyController};
 use nvme_proto::rdma_cm::{ConnectAccept, ConnectRequest};
 use nvme_proto::registers::{Cap, Cc, CcCss, Csts, Property};
@@ -400,7 +400,15 @@ impl<P: Provider> HostEngine<P> {
         let limits = &mut controller.limits;
         limits.max_transfer_bytes = mdts.min(TRANSFER_BYTES);
         limits.volatile_write_cache = identify.vwc.present();
-        controller.announces_changes = identify.oaes.namespace_attribute() && !discovery;
+        controller.notices = match discovery {
+            true => AsyncEventConfig::new(),
+            false => AsyncEventConfig::new()
+                .with_namespace_attribute(identify.oaes.namespace_attribute())
+                .with_ana_change(identify.oaes.ana_change()),
+        };
+        // What was known of an earlier connection holds until it says something else.
+        let has_groups = identify.cmic.ana() && !discovery;
+        controller.ana = has_groups.then(|| controller.ana.take().unwrap_or_default());
         limits.max_commands = match identify.maxcmd.get() {
             0 => u16::MAX,
             maxcmd => maxcmd,

@@ -4,6 +4,7 @@ use std::collections::VecDeque;
 use std::sync::Arc;
 use std::time::Duration;
 
+use nvme_proto::feature::AsyncEventConfig;
 use nvme_proto::registers::Cc;
 use nvme_proto::{Cntlid, Nsid, Sqe};
 use rdma::{Provider, Time};
@@ -13,6 +14,7 @@ use crate::engine::block_plan::{BlockStep, Geometry};
 use crate::engine::breaker::{Admission, CircuitBreaker};
 use crate::engine::checks::{Check, CheckTask, Checks};
 use crate::engine::namespace_identity::NamespaceIdentity;
+use crate::engine::path_access::{AnaTable, PathAccess};
 use crate::engine::plan_run::IssueTurns;
 use crate::engine::reconnect_delay::Retries;
 use crate::engine::reply::Promise;
@@ -66,8 +68,10 @@ pub(crate) struct ControllerState<P: Provider> {
     pub(crate) queues: Vec<u32>,
     pub(crate) next_queue: usize,
     pub(crate) limits: ControllerLimits,
-    /// It tells of changes to its namespaces.
-    pub(crate) announces_changes: bool,
+    /// The changes that it can tell of, of those that the host wants to hear of.
+    pub(crate) notices: AsyncEventConfig,
+    /// The states of its ANA groups, if it has such groups.
+    pub(crate) ana: Option<AnaTable>,
     /// The value of CC that enabled the controller.
     pub(crate) cc: Cc,
     pub(crate) bounce: BouncePool<P>,
@@ -241,6 +245,8 @@ pub(crate) struct Attached {
     pub(crate) nsid: Nsid,
     pub(crate) identity: NamespaceIdentity,
     pub(crate) geometry: Geometry,
+    /// How it can be reached over this controller.
+    pub(crate) access: PathAccess,
     /// How many handles there are; at zero the namespace is forgotten once nothing is in progress.
     pub(crate) holders: usize,
     /// Why it can no longer be used.
@@ -374,7 +380,8 @@ impl<P: Provider> ControllerState<P> {
             queues,
             next_queue,
             limits,
-            announces_changes,
+            notices,
+            ana,
             cc,
             bounce: _,
             scope: _,
@@ -408,7 +415,8 @@ impl<P: Provider> ControllerState<P> {
             queues,
             next_queue,
             limits,
-            announces_changes,
+            notices,
+            ana,
             cc,
             bounce,
             scope,
@@ -459,6 +467,12 @@ impl<P: Provider> ControllerState<P> {
         }
     }
 
+    /// Whether commands to a namespace are served over it now.
+    pub(crate) fn is_path_to(&self, namespace: usize) -> bool {
+        let attached = self.namespaces.get(namespace);
+        self.is_live() && attached.is_some_and(|attached| attached.access.is_usable())
+    }
+
     /// Whether it owes answers to commands of ranges or of checks.
     pub(crate) fn owes_answers(&self) -> bool {
         self.in_flight.commands > 0 || self.checks.are_under_way()
@@ -498,6 +512,12 @@ impl<P: Provider> ControllerState<P> {
 }
 
 impl Attached {
+    /// Whether commands to it may be sent: it is what it was, and they do not wait for its access
+    /// state.
+    pub(crate) fn is_ready(&self) -> bool {
+        self.check.is_passed() && self.access.obstacle().is_none()
+    }
+
     /// Whether a write may start now: no other in progress shares a block with it, unless both
     /// consist of whole blocks only.
     pub(crate) fn admits(&self, blocks: &core::ops::Range<u64>, aligned: bool) -> bool {

@@ -11,6 +11,7 @@ pub(crate) mod device_events;
 pub(crate) mod fence;
 pub(crate) mod namespace_identity;
 pub(crate) mod passthrough;
+pub(crate) mod path_access;
 pub(crate) mod plan_run;
 pub(crate) mod plan_state;
 pub(crate) mod queue;
@@ -29,6 +30,7 @@ use std::os::fd::BorrowedFd;
 use std::sync::Arc;
 use std::time::Duration;
 
+use nvme_proto::log::AnaState;
 use nvme_proto::{HostId, HostNqn, Status};
 use rdma::{
     CmEvent, ConnectionManager, Device, Group, GroupConfig, GroupStats, Provider, Time, WakeFor, Wc,
@@ -42,6 +44,7 @@ use crate::engine::controller::{
 use crate::engine::device_events::DeviceEvents;
 use crate::engine::fence::Fence;
 use crate::engine::namespace_identity::NamespaceIdentity;
+use crate::engine::path_access::PathAccess;
 use crate::engine::plan_run::PlanRun;
 use crate::engine::queue::{FinishedCommand, HostQueue, WrId, WrKind};
 use crate::engine::range_op::{RangeOp, Submission};
@@ -120,13 +123,13 @@ pub(crate) trait ErasedEngine: Send {
     /// How often the controller was connected: what was learned over one connection may not hold
     /// for another.
     fn epoch(&self, controller: usize) -> Result<u64, Error>;
-    /// Makes a namespace known under a number; `None` if it was identified over another connection.
+    /// Makes a namespace known; `None` if it was identified over another connection.
     fn attach(
         &mut self,
         controller: usize,
         epoch: u64,
         identity: NamespaceIdentity,
-    ) -> Result<Option<usize>, Error>;
+    ) -> Result<Option<Attachment>, Error>;
     /// One handle of a namespace less.
     fn detach(&mut self, controller: usize, namespace: usize);
     /// Queues a range, which has a place in its ring, for the next turn.
@@ -178,6 +181,14 @@ pub(crate) struct Connecting {
     pub(crate) controller: usize,
     /// Where memory is registered that its targets may reach.
     pub(crate) scope: Arc<CurrentScope>,
+}
+
+/// A namespace that was made known.
+pub(crate) struct Attachment {
+    /// As its controller numbers it.
+    pub(crate) number: usize,
+    /// How it can be reached over the controller.
+    pub(crate) access: PathAccess,
 }
 
 /// A device with its connections.
@@ -533,7 +544,8 @@ impl<P: Provider> ErasedEngine for HostEngine<P> {
             queues: Vec::new(),
             next_queue: 0,
             limits: ControllerLimits::NONE,
-            announces_changes: false,
+            notices: Default::default(),
+            ana: None,
             cc: Default::default(),
             bounce,
             scope,
@@ -599,8 +611,9 @@ impl<P: Provider> ErasedEngine for HostEngine<P> {
         controller: usize,
         epoch: u64,
         identity: NamespaceIdentity,
-    ) -> Result<Option<usize>, Error> {
-        let controller = self.controllers.get_mut(controller).ok_or(ErrorKind::Closed)?;
+    ) -> Result<Option<Attachment>, Error> {
+        let controller_key = controller;
+        let controller = self.controllers.get_mut(controller_key).ok_or(ErrorKind::Closed)?;
         if controller.epoch != epoch {
             return Ok(None);
         }
@@ -612,12 +625,16 @@ impl<P: Provider> ErasedEngine for HostEngine<P> {
             && attached.identity.difference(&identity).is_none()
         {
             attached.holders += 1;
-            return Ok(Some(key));
+            return Ok(Some(Attachment { number: key, access: attached.access.clone() }));
         }
         let geometry = identity.geometry(controller.limits.max_transfer_bytes)?;
         let nsid = identity.nsid;
+        let ana = controller.ana.as_ref();
+        let state = ana.map_or(AnaState::OPTIMIZED, |ana| ana.state(identity.ana_group));
+        let access = PathAccess::new(state);
         let attached = Attached {
             nsid,
+            access: access.clone(),
             identity,
             geometry,
             holders: 1,
@@ -626,7 +643,11 @@ impl<P: Provider> ErasedEngine for HostEngine<P> {
             waiting: Default::default(),
             writes: Vec::new(),
         };
-        Ok(Some(controller.namespaces.insert(attached)))
+        let number = controller.namespaces.insert(attached);
+        // Ranges find out what it waits for.
+        controller.checks.reads_ana |= access.obstacle().is_some();
+        self.agenda.mark_ready(controller_key);
+        Ok(Some(Attachment { number, access }))
     }
 
     fn detach(&mut self, controller: usize, namespace: usize) {

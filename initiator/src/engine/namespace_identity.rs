@@ -21,6 +21,8 @@ pub(crate) struct NamespaceIdentity {
     pub(crate) uuid: Option<[u8; 16]>,
     pub(crate) nguid: Option<[u8; 16]>,
     pub(crate) eui64: Option<[u8; 8]>,
+    /// ANA group that it is in now, 0 for none; of the paths to it, not of itself.
+    pub(crate) ana_group: u32,
 }
 
 /// Whether this status to Identify with CNS 03h says that the controller does not know the list: it
@@ -65,6 +67,7 @@ impl NamespaceIdentity {
             uuid: None,
             nguid: some_id(namespace.nguid),
             eui64: some_id(namespace.eui64),
+            ana_group: namespace.anagrpid.get(),
         })
     }
 

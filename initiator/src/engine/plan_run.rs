@@ -192,7 +192,8 @@ impl<P: Provider> HostEngine<P> {
         if let Some(limit) = run.options.deadline {
             run.due = run.state.due(now, limit);
         }
-        if !controller.is_live() {
+        let namespace = run.next_namespace();
+        if !namespace.is_some_and(|namespace| controller.is_usable(namespace)) {
             let is_lost = controller.refusal().is_some();
             let patience = controller.options.io_timeout;
             run.deadline = now + if is_lost { patience.min(TRIAL) } else { patience };
@@ -235,7 +236,7 @@ impl<P: Provider> HostEngine<P> {
         }
         let namespace = run.next_namespace()?;
         let attached = self.controllers[key].namespace(namespace);
-        if attached.is_ok_and(|attached| !attached.check.is_passed()) {
+        if attached.is_ok_and(|attached| !attached.is_ready()) {
             return None;
         }
         self.begin_range(key, run_key, outbox)
@@ -357,8 +358,8 @@ impl<P: Provider> HostEngine<P> {
         self.runs.iter().filter(|(_, run)| which(run)).map(|(key, _)| key).collect()
     }
 
-    /// Takes those ranges out of the runs of controllers without a connection for which `elsewhere`
-    /// finds another one.
+    /// Takes those ranges out of runs that wait for a connection or an access state, and for which
+    /// `elsewhere` finds another path.
     pub(crate) fn give_away_runs(
         &mut self,
         elsewhere: &mut dyn FnMut(PlanKey, u32, bool) -> bool,
@@ -366,13 +367,15 @@ impl<P: Provider> HostEngine<P> {
     ) {
         for run_key in self.runs_where(|run| run.state.is_replicated()) {
             let run = &mut self.runs[run_key];
-            if self.controllers.get(run.controller).is_none_or(|it| it.is_live()) {
+            let Some(controller) = self.controllers.get(run.controller) else { continue };
+            if controller.namespaces.iter().all(|(number, _)| controller.is_path_to(number)) {
                 continue;
             }
-            let plan = run.plan;
+            let (plan, state) = (run.plan, Arc::clone(&run.state));
             let mut kept = run.ranges.take();
             kept.retain(|&range| {
-                let is_given = elsewhere(plan, range, false);
+                let namespace = state.entry(range).1.namespace;
+                let is_given = !controller.is_path_to(namespace) && elsewhere(plan, range, false);
                 if is_given {
                     given.push((plan, range));
                 }
@@ -416,16 +419,17 @@ impl<P: Provider> HostEngine<P> {
         for run_key in self.runs_where(|run| run.expiry() <= now) {
             let run = &mut self.runs[run_key];
             let Some(controller) = self.controllers.get(run.controller) else { continue };
+            let namespace = run.next_namespace();
             let after = match run.options.deadline {
                 Some(limit) if run.due <= now => limit,
-                _ if controller.is_live() => {
+                _ if namespace.map_or(controller.is_live(), |it| controller.is_usable(it)) => {
                     run.deadline = NEVER;
                     continue;
                 }
                 _ => controller.options.io_timeout,
             };
             let lost = controller.refusal().filter(|_| run.due > now).cloned();
-            let error = lost.unwrap_or_else(|| controller.no_result(after));
+            let error = lost.unwrap_or_else(|| controller.no_result(namespace, after));
             let count = self.end_run(run_key, &error, outbox);
             self.counters.timeouts += count as u64;
         }

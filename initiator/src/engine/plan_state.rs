@@ -145,8 +145,7 @@ impl PlanState {
         let shard = self.entries[index as usize].shard;
         let load = |place: usize| load(self.places()[place]);
         let Some(replica) = self.routes.best(shard, choice.failed(), load) else { return false };
-        let is_away = load(self.routes.of(shard)[replica].place) == TargetLoad::Away;
-        if is_away || replica == choice.replica {
+        if self.routes.is_away(shard, replica, load) || replica == choice.replica {
             return false;
         }
         self.choose(index, choice.moved(replica, began));
@@ -310,7 +309,10 @@ impl Failures {
 
 #[cfg(test)]
 mod tests {
+    use nvme_proto::log::AnaState;
+
     use super::*;
+    use crate::engine::path_access::PathAccess;
 
     fn plan(entries: usize) -> PlanState {
         let entries: Vec<_> = (0..entries as u64)
@@ -408,7 +410,9 @@ mod tests {
     /// A plan of ranges of one shard, whose replicas are on as many targets.
     fn replicated(replicas: usize, ranges: usize) -> PlanState {
         let mut routes = ShardRoutes::default();
-        routes.push((0..replicas).map(|place| ShardRoute { namespace: 0, place }));
+        routes.push((0..replicas).map(|place| {
+            (ShardRoute { namespace: 0, place }, PathAccess::new(AnaState::OPTIMIZED))
+        }));
         for engine in 0..replicas {
             assert_eq!(routes.place(ShardPlace { engine, controller: 0 }), engine);
         }

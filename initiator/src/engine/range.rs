@@ -11,8 +11,9 @@ use rdma::{Access, Device, Provider, Sge, Time};
 
 use crate::engine::block_plan::{self, BlockStep};
 use crate::engine::controller::{
-    ActiveWrite, BlockStage, CommandsInFlight, ControllerState, RangeCommand, Task,
+    ActiveWrite, Attached, BlockStage, CommandsInFlight, ControllerState, RangeCommand, Task,
 };
+use crate::engine::path_access;
 use crate::engine::plan_run::{IssueLine, RunStep};
 use crate::engine::queue::Data;
 use crate::engine::range_op::{
@@ -44,7 +45,7 @@ pub(crate) enum Advance {
     Done,
     /// It waits for another write to the same blocks.
     Blocked,
-    /// It is not known whether its namespace is what it was.
+    /// It is not known whether its namespace is what it was, or it cannot be reached now.
     Unchecked,
 }
 
@@ -227,7 +228,7 @@ impl<P: Provider> HostEngine<P> {
         if op.trouble.is_some() || op.position == op.end() {
             return Advance::Done;
         }
-        if !self.controllers[key].namespaces[op.namespace].check.is_passed() {
+        if !self.controllers[key].namespaces[op.namespace].is_ready() {
             return Advance::Unchecked;
         }
         if op.is_write() && !op.locked && !self.lock_blocks(key, op_key) {
@@ -409,6 +410,7 @@ impl<P: Provider> HostEngine<P> {
             self.ops[op_key].progress(now, length_bytes, io_timeout);
         } else {
             self.note_failure(now, key, op_key, status);
+            self.note_refused_access(now, key, namespace, status, outbox);
         }
         if let Some(chunk) = piece.chunk {
             self.controllers[key].bounce.release(chunk);
@@ -476,6 +478,12 @@ impl<P: Provider> HostEngine<P> {
         }
         if self.settle(key, op_key) {
             self.finish(op_key, outbox);
+            return;
+        }
+        let op = &self.ops[op_key];
+        if op.outstanding == 0 && !self.controllers[key].is_path_to(op.namespace) {
+            // It waits, unless another path is there.
+            outbox.note_move();
         }
     }
 
@@ -604,7 +612,7 @@ impl<P: Provider> HostEngine<P> {
         self.finish_all(doomed, outbox);
     }
 
-    /// Takes back ranges of plans that wait for controllers without a connection, and for which
+    /// Takes back ranges of plans that wait for a connection or an access state, and for which
     /// `elsewhere` finds another one.
     pub(crate) fn give_away_ops(
         &mut self,
@@ -614,7 +622,7 @@ impl<P: Provider> HostEngine<P> {
         for (op_key, op) in self.ops.iter() {
             let ResultSink::Plan(plan) = op.sink else { continue };
             let is_free = op.outstanding == 0 && op.trouble.is_none();
-            if !is_free || self.controllers[op.controller].is_live() {
+            if !is_free || self.controllers[op.controller].is_path_to(op.namespace) {
                 continue;
             }
             // Made of a 32-bit number.
@@ -625,8 +633,11 @@ impl<P: Provider> HostEngine<P> {
             }
         }
         for op_key in ops {
-            self.unqueue(self.ops[op_key].controller, op_key);
+            let controller = self.ops[op_key].controller;
+            self.unqueue(controller, op_key);
             self.ops.remove(op_key);
+            // It may have been the next that was to be tried again.
+            self.agenda.mark_ready(controller);
         }
         given
     }
@@ -796,7 +807,7 @@ impl<P: Provider> HostEngine<P> {
         let error = match op.trouble.take() {
             // What went wrong first.
             Some(RangeFailure::Failed(error)) => error,
-            _ => controller.no_result(after).of_namespace(nsid),
+            _ => controller.no_result(op.namespace.into(), after).of_namespace(nsid),
         };
         let error = error.of_range(op.offset, op.slice.len() as u64);
         self.counters.timeouts += 1;
@@ -818,9 +829,13 @@ fn sqe(
     command.to_sqe()
 }
 
-/// Whether an error of a range counts against its target. A lost connection is counted by itself.
+/// Whether an error of a range counts against its target. A lost connection is counted by itself,
+/// and a path that does not serve a namespace may serve others.
 fn is_fault_of_target(error: &Error) -> bool {
-    matches!(error.kind(), ErrorKind::Status(_) | ErrorKind::TimedOut { .. })
+    match error.kind() {
+        ErrorKind::Status(status) => path_access::state_of(*status).is_none(),
+        kind => matches!(kind, ErrorKind::TimedOut { .. }),
+    }
 }
 
 /// Whether a status says that the same command may succeed later.
@@ -840,19 +855,25 @@ fn may_retry(status: Status) -> bool {
 }
 
 impl<P: Provider> ControllerState<P> {
-    /// The error of what had no result in time.
-    pub(crate) fn no_result(&self, after: Duration) -> Error {
+    /// The error of what had no result in time, of a namespace if that is known.
+    pub(crate) fn no_result(&self, namespace: Option<usize>, after: Duration) -> Error {
+        let attached = namespace.and_then(|number| self.namespaces.get(number));
+        let obstacle = attached.and_then(|attached| attached.access.obstacle());
         let cause = self.outage.as_ref().map(|outage| outage.cause.clone());
         let kind = match cause {
             Some(cause) => ErrorKind::Lost { after, cause: Box::new(cause) },
-            None => ErrorKind::TimedOut { after },
+            None => match obstacle {
+                Some(status) => ErrorKind::Status(status),
+                None => ErrorKind::TimedOut { after },
+            },
         };
         Error::new(kind).of_target(&self.target)
     }
 
-    /// Whether ranges of a namespace wait for nothing but their turn.
-    fn is_usable(&self, namespace: usize) -> bool {
-        self.is_live() && self.namespaces[namespace].check.is_passed()
+    /// Whether ranges of a namespace wait for nothing but their turn. Those of one that was closed
+    /// do, too: they fail then.
+    pub(crate) fn is_usable(&self, namespace: usize) -> bool {
+        self.is_live() && self.namespaces.get(namespace).is_none_or(Attached::is_ready)
     }
 
     /// When a range is to be tried again.

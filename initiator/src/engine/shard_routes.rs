@@ -1,8 +1,12 @@
 //! Where the cores find shards: the namespaces of each, by connection.
 
+use std::ops::Range;
 use std::sync::atomic::{AtomicU8, AtomicUsize, Ordering};
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
+use nvme_proto::log::AnaState;
+
+use crate::engine::path_access::PathAccess;
 use crate::types::error::Error;
 
 /// A replica of a shard.
@@ -26,7 +30,7 @@ pub(crate) struct ShardPlace {
 /// The load of a controller, as the choice between replicas sees it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum TargetLoad {
-    /// It is not connected: ranges have to wait for it.
+    /// It is not connected, or cannot reach the namespace: ranges have to wait for it.
     Away,
     /// It is connected, and its breaker is open: ranges go to others.
     Avoided,
@@ -43,7 +47,8 @@ impl TargetLoad {
     }
 }
 
-/// Which of the replicas of a shard are read from.
+/// Which of the replicas of a shard are read from. Those that their targets reach well (ANA state
+/// optimized) come before all others (non-optimized).
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum ReplicaPolicy {
@@ -52,6 +57,10 @@ pub enum ReplicaPolicy {
     Spread,
     /// The first that serves.
     First,
+    /// All that serve, each range from the one with the fewest bytes to send.
+    QueueDepth,
+    /// All that serve, in turn.
+    RoundRobin,
 }
 
 impl ReplicaPolicy {
@@ -59,6 +68,7 @@ impl ReplicaPolicy {
         match self {
             Self::Spread => 2,
             Self::First => 1,
+            Self::QueueDepth | Self::RoundRobin => ShardRoutes::MAX_REPLICAS,
         }
     }
 }
@@ -77,12 +87,16 @@ pub(crate) struct TakenOut {
 pub(crate) struct ShardRoutes {
     /// Of each shard, one behind the other.
     replicas: Vec<ShardRoute>,
+    /// How each of those can be reached.
+    access: Vec<PathAccess>,
     /// For each shard the end of its replicas in that list.
     ends: Vec<u32>,
     places: Vec<ShardPlace>,
     /// The most replicas that a shard has.
     most: usize,
     policy: ReplicaPolicy,
+    /// Ranges that were given to replicas in turn.
+    turns: AtomicUsize,
     /// For each shard a bit for each replica that is not read from any more.
     out: Vec<AtomicU8>,
     /// How many those are, and why.
@@ -100,9 +114,12 @@ impl ShardRoutes {
     }
 
     /// Adds a shard with the first [`ShardRoutes::MAX_REPLICAS`] of these replicas.
-    pub(crate) fn push(&mut self, replicas: impl Iterator<Item = ShardRoute>) {
+    pub(crate) fn push(&mut self, replicas: impl Iterator<Item = (ShardRoute, PathAccess)>) {
         let before = self.replicas.len();
-        self.replicas.extend(replicas.take(Self::MAX_REPLICAS));
+        for (route, access) in replicas.take(Self::MAX_REPLICAS) {
+            self.replicas.push(route);
+            self.access.push(access);
+        }
         self.most = self.most.max(self.replicas.len() - before);
         self.ends.push(u32::try_from(self.replicas.len()).unwrap_or(u32::MAX));
         self.out.push(AtomicU8::new(0));
@@ -119,9 +136,25 @@ impl ShardRoutes {
 
     /// The replicas of a shard.
     pub(crate) fn of(&self, shard: u32) -> &[ShardRoute] {
+        &self.replicas[self.places_of(shard)]
+    }
+
+    /// Where the replicas of a shard are in the lists.
+    fn places_of(&self, shard: u32) -> Range<usize> {
         let end = |shard: usize| self.ends[shard] as usize;
         let begin = (shard as usize).checked_sub(1).map_or(0, end);
-        &self.replicas[begin..end(shard as usize)]
+        begin..end(shard as usize)
+    }
+
+    /// Whether ranges of a shard that are to be read from a replica have to wait.
+    pub(crate) fn is_away(
+        &self,
+        shard: u32,
+        replica: usize,
+        load: impl Fn(usize) -> TargetLoad,
+    ) -> bool {
+        let place = self.places_of(shard).start + replica;
+        !self.access[place].is_usable() || load(self.replicas[place].place) == TargetLoad::Away
     }
 
     /// The best replica of a shard beside those whose bits are set in `skipped`, be it connected or
@@ -133,20 +166,40 @@ impl ShardRoutes {
         load: impl Fn(usize) -> TargetLoad,
     ) -> Option<usize> {
         let skipped = skipped | self.out(shard);
-        let left = self.of(shard).iter().enumerate();
+        let places = self.places_of(shard);
+        let left = self.replicas[places.clone()].iter().zip(&self.access[places]).enumerate();
         let left = left.filter(|(replica, _)| skipped & 1 << replica == 0);
-        let left = left.map(|(replica, route)| (replica, load(route.place)));
-        let serving = left.clone().filter_map(|(replica, load)| match load {
-            TargetLoad::Probe => Some((0, replica)),
-            // A probe comes before any load.
-            TargetLoad::Serving(load) => Some((load.saturating_add(1), replica)),
-            TargetLoad::Away | TargetLoad::Avoided => None,
+        let left = left.map(|(replica, (route, access))| match access.is_usable() {
+            true => (replica, access.state(), load(route.place)),
+            false => (replica, access.state(), TargetLoad::Away),
         });
-        let best = serving.take(self.policy.candidates()).min_by_key(|&(load, _)| load);
-        let avoided = || left.clone().find(|(_, load)| *load == TargetLoad::Avoided);
-        let best = best.map(|(_, replica)| replica);
-        best.or_else(|| avoided().map(|(replica, _)| replica))
-            .or_else(|| left.clone().map(|(replica, _)| replica).next())
+        let serving = |wanted: AnaState| {
+            let reached = left.clone().filter(move |&(_, state, _)| state == wanted);
+            reached.filter_map(|(replica, _, load)| match load {
+                TargetLoad::Probe => Some((0, replica)),
+                // A probe comes before any load.
+                TargetLoad::Serving(load) => Some((load.saturating_add(1), replica)),
+                TargetLoad::Away | TargetLoad::Avoided => None,
+            })
+        };
+        let best = self.choose(serving(AnaState::OPTIMIZED));
+        let best = best.or_else(|| self.choose(serving(AnaState::NON_OPTIMIZED)));
+        let first = |load: TargetLoad| {
+            let found = left.clone().find(move |&(_, _, its)| its == load);
+            found.map(|(replica, ..)| replica)
+        };
+        best.or_else(|| first(TargetLoad::Avoided)).or_else(|| first(TargetLoad::Away))
+    }
+
+    /// Chooses one of the replicas that serve, each with its load; 0 is that of a probe.
+    fn choose(&self, serving: impl Iterator<Item = (u64, usize)> + Clone) -> Option<usize> {
+        let lightest = serving.clone().take(self.policy.candidates()).min_by_key(|&(load, _)| load);
+        let (load, replica) = lightest?;
+        if self.policy == ReplicaPolicy::RoundRobin && load > 0 {
+            let turn = self.turns.fetch_add(1, Ordering::Relaxed);
+            return serving.clone().nth(turn % serving.count()).map(|(_, replica)| replica);
+        }
+        Some(replica)
     }
 
     /// A bit for each replica of a shard that is not read from any more.
@@ -193,10 +246,11 @@ mod tests {
     fn shards_keep_their_replicas_apart() {
         let mut routes = ShardRoutes::default();
         let route = |namespace| ShardRoute { namespace, place: 0 };
-        routes.push([route(1)].into_iter());
+        let path = |namespace| (route(namespace), PathAccess::new(AnaState::OPTIMIZED));
+        routes.push([path(1)].into_iter());
         assert!(!routes.is_replicated());
-        routes.push((2..20).map(route));
-        routes.push([route(20), route(21)].into_iter());
+        routes.push((2..20).map(path));
+        routes.push([path(20), path(21)].into_iter());
         assert_eq!(routes.of(0), [route(1)]);
         assert_eq!(routes.of(1), (2..10).map(route).collect::<Vec<_>>());
         assert_eq!(routes.of(2), [route(20), route(21)]);
@@ -209,5 +263,40 @@ mod tests {
         let place = |controller| ShardPlace { engine: 0, controller };
         let numbers = [7, 3, 7, 3].map(|controller| routes.place(place(controller)));
         assert_eq!((numbers, routes.places()), ([0, 1, 0, 1], &[place(7), place(3)][..]));
+    }
+
+    /// The replicas that so many ranges of a shard are read from, one after the other.
+    fn chosen(
+        policy: ReplicaPolicy,
+        states: &[AnaState],
+        loads: &[u64],
+        ranges: u64,
+    ) -> Vec<usize> {
+        let mut routes = ShardRoutes::with_policy(policy);
+        let route = |place| ShardRoute { namespace: 0, place };
+        let path = |(place, &state)| (route(place), PathAccess::new(state));
+        routes.push(states.iter().enumerate().map(path));
+        let load = |place: usize| TargetLoad::Serving(loads[place]);
+        (0..ranges).filter_map(|_| routes.best(0, 0, load)).collect()
+    }
+
+    #[test]
+    fn policies_choose_among_the_paths_that_are_reached_best() {
+        let (well, worse, no) =
+            (AnaState::OPTIMIZED, AnaState::NON_OPTIMIZED, AnaState::INACCESSIBLE);
+        let loads = [9, 7, 3, 0];
+        let all = [well; 4];
+        assert_eq!(chosen(ReplicaPolicy::Spread, &all, &loads, 1), [1]);
+        assert_eq!(chosen(ReplicaPolicy::First, &all, &loads, 1), [0]);
+        assert_eq!(chosen(ReplicaPolicy::QueueDepth, &all, &loads, 1), [3]);
+        assert_eq!(chosen(ReplicaPolicy::RoundRobin, &all, &loads, 5), [0, 1, 2, 3, 0]);
+        let mixed = [no, well, worse, well];
+        assert_eq!(chosen(ReplicaPolicy::First, &mixed, &loads, 1), [1]);
+        assert_eq!(chosen(ReplicaPolicy::QueueDepth, &mixed, &loads, 1), [3]);
+        assert_eq!(chosen(ReplicaPolicy::RoundRobin, &mixed, &loads, 3), [1, 3, 1]);
+        let far = [no, worse, AnaState::CHANGE, worse];
+        assert_eq!(chosen(ReplicaPolicy::RoundRobin, &far, &loads, 3), [1, 3, 1]);
+        // Ranges wait for the first.
+        assert_eq!(chosen(ReplicaPolicy::RoundRobin, &[no; 4], &loads, 2), [0, 0]);
     }
 }

@@ -10,7 +10,9 @@ use nvme_proto::identify::{
     Cns, ControllerType, FileInfo, IdDescriptor, Identify, IdentifyController, IdentifyNamespace,
     NamespaceList, Sgls, write_descriptors,
 };
-use nvme_proto::log::{DiscoveryEntry, DiscoveryHeader, GetLogPage, LogId, LogOffset};
+use nvme_proto::log::{
+    AnaGroup, AnaHeader, AnaState, DiscoveryEntry, DiscoveryHeader, GetLogPage, LogId, LogOffset,
+};
 use nvme_proto::rdma_cm::{ConnectAccept, ConnectRequest};
 use nvme_proto::registers::{Cap, CapCss, Csts, Property};
 use nvme_proto::{
@@ -62,6 +64,8 @@ pub(crate) struct Fake {
     pub(crate) namespace: Box<IdentifyNamespace>,
     pub(crate) active: Box<NamespaceList>,
     pub(crate) uuid: [u8; 16],
+    /// How the namespace is reached, if it is in ANA group 1.
+    pub(crate) ana: AnaState,
     pub(crate) cap: Cap,
     pub(crate) crqsize: u16,
     pub(crate) granted_queues: u16,
@@ -114,6 +118,7 @@ impl Fake {
             namespace: Box::new(namespace(blocks as u64)),
             active: Box::new(NamespaceList::new([Nsid(1)])),
             uuid: [7; 16],
+            ana: AnaState::OPTIMIZED,
             cap: Cap::new()
                 .with_mqes_z(127)
                 .with_cqr(true)
@@ -350,6 +355,13 @@ impl Fake {
         if page.lid == LogId::CHANGED_NAMESPACES {
             let data = self.changed.as_bytes().to_vec();
             *self.changed = NamespaceList::EMPTY;
+            return data;
+        }
+        if page.lid == LogId::ANA {
+            let group = AnaGroup::new(1, 0, self.ana);
+            let mut data = AnaHeader::new(0, 1).as_bytes().to_vec();
+            data.extend(group.as_bytes());
+            data.resize(page.length_bytes as usize, 0);
             return data;
         }
         assert_eq!(page.lid, LogId::DISCOVERY);

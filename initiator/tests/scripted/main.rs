@@ -4,6 +4,7 @@ mod fake;
 mod world;
 
 mod addresses;
+mod ana;
 mod basics;
 mod changes;
 mod chaos;

@@ -4,8 +4,8 @@ use std::net::SocketAddr;
 use std::time::Duration;
 
 use feedrail_initiator::{
-    ControllerOptions, Entry, Grant, Namespace, Nsid, Outcome, Region, ReplicaPolicy, Shards,
-    Submit, SubsystemAddress, Ticket,
+    ControllerOptions, Entry, Error, Grant, Namespace, Nsid, Outcome, Region, ReplicaPolicy,
+    Shards, Submit, SubsystemAddress, Ticket,
 };
 use nvme_proto::{AdminOpcode, NvmOpcode, Status};
 use rdma::sim::SimConfig;
@@ -13,14 +13,14 @@ use rdma::sim::SimConfig;
 use crate::fake::{Action, Fake, Seen, ip, pattern};
 use crate::world::World;
 
-const BLOCKS: usize = 1024;
-const ROWS: u64 = 300;
+pub(crate) const BLOCKS: usize = 1024;
+pub(crate) const ROWS: u64 = 300;
 
-fn is_read(seen: &Seen) -> bool {
+pub(crate) fn is_read(seen: &Seen) -> bool {
     !seen.qid.is_admin() && !seen.sqe.is_fabrics() && seen.sqe.opcode == NvmOpcode::READ.0
 }
 
-fn reads(fake: &Fake) -> usize {
+pub(crate) fn reads(fake: &Fake) -> usize {
     fake.seen.iter().filter(|seen| is_read(seen)).count()
 }
 
@@ -53,7 +53,7 @@ fn open(world: &mut World) -> Vec<Namespace> {
         .into()
 }
 
-struct Reading {
+pub(crate) struct Reading {
     shards: Shards,
     region: Region,
     ticket: Ticket,
@@ -68,14 +68,35 @@ impl Reading {
         Self { shards, region, ticket }
     }
 
-    fn again(&mut self, world: &World) {
+    /// With both targets as paths, which no byte of the namespaces tells apart.
+    pub(crate) fn of(world: &mut World, policy: ReplicaPolicy) -> Self {
+        let shards = Shards::with_replicas(policy, [open(world)]);
+        let region = Region::allocate(ROWS as usize * 1000, Grant::Persistent).unwrap();
+        let ticket = world.host.submit(&shards, &plan(), &region, Submit::default()).unwrap();
+        Self { shards, region, ticket }
+    }
+
+    pub(crate) fn done(&self) -> usize {
+        self.ticket.progress().done
+    }
+
+    pub(crate) fn error(&self, row: usize) -> Option<Error> {
+        self.ticket.error(row)
+    }
+
+    /// How often each row was begun.
+    pub(crate) fn attempts(&self) -> Vec<u8> {
+        self.ticket.outcomes().map(|outcome| outcome.attempts).collect()
+    }
+
+    pub(crate) fn again(&mut self, world: &World) {
         let submitted = world.host.submit(&self.shards, &plan(), &self.region, Submit::default());
         self.ticket = submitted.unwrap();
     }
 
     /// All rows are there within a second.
     #[track_caller]
-    fn ends_well(&self, world: &mut World) {
+    pub(crate) fn ends_well(&self, world: &mut World) {
         let begin = world.now;
         world.run(self.ticket.finished(ROWS as usize));
         assert_eq!(self.ticket.progress().failed, 0);
@@ -124,7 +145,7 @@ fn what_a_lost_target_did_not_give_is_read_elsewhere() {
 }
 
 /// Hosts that have a choice, and would wait for a target for a minute.
-fn patient_world() -> World {
+pub(crate) fn patient_world() -> World {
     let options = ControllerOptions::new().silence_timeout(Duration::from_millis(500));
     let mut world = World::with(1, SimConfig::default(), BLOCKS, options);
     world.others.push(Fake::new(&world.network, SocketAddr::new(ip(3), 4420), BLOCKS));

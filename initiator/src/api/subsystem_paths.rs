@@ -1,0 +1,147 @@
+//! Paths: a subsystem through several of its ports.
+
+use std::net::SocketAddr;
+use std::sync::Arc;
+
+use nvme_proto::log::SubsystemType;
+use nvme_proto::{Nqn, Nsid};
+
+use crate::api::controller::Controller;
+use crate::api::discovery::discover;
+use crate::api::namespace::Namespace;
+use crate::api::pending::Pending;
+use crate::driver::host_state::Inner;
+use crate::types::error::{Error, ErrorKind, SubsystemAddress};
+
+/// The most discovery services that are asked for the ports of a subsystem.
+const MAX_SERVICES: usize = 16;
+
+/// A subsystem through several of its ports, or several targets that serve it together, over a
+/// connection each.
+///
+/// Plans read a namespace over all of them: the namespaces of [`SubsystemPaths::namespace`] are the
+/// replicas of a shard ([`Shards::with_replicas`](crate::Shards::with_replicas)), and the
+/// [`ReplicaPolicy`](crate::ReplicaPolicy) says which path each range takes. Paths whose ANA state
+/// is optimized come first, non-optimized ones only without those; over others nothing is sent
+/// until the controller tells of another state (Base, 8.1.1). Ranges under way over a path that is
+/// lost, or refuses them for its state, are read over another at once.
+#[derive(Clone, Debug)]
+pub struct SubsystemPaths {
+    controllers: Vec<Controller>,
+    unreachable: Vec<Error>,
+}
+
+impl SubsystemPaths {
+    /// Connects to all at a time; the error of the first if none can be reached.
+    pub(crate) async fn connect(
+        host: Arc<Inner>,
+        targets: Vec<SubsystemAddress>,
+    ) -> Result<Self, Error> {
+        let options = &host.controller;
+        let connecting = targets.into_iter();
+        let connecting: Vec<_> =
+            connecting.map(|target| Controller::connect(&host, target, options.clone())).collect();
+        let (mut controllers, mut unreachable) = (Vec::new(), Vec::new());
+        for connecting in connecting {
+            let connected = match connecting {
+                Ok(connecting) => connecting.await,
+                Err(error) => Err(error),
+            };
+            match connected {
+                Ok(controller) => controllers.push(controller),
+                Err(error) => unreachable.push(error),
+            }
+        }
+        match unreachable.first().filter(|_| controllers.is_empty()) {
+            Some(error) => Err(error.clone()),
+            None if controllers.is_empty() => Err(ErrorKind::Invalid("no path is given").into()),
+            None => Ok(Self { controllers, unreachable }),
+        }
+    }
+
+    /// The controller of each path that was connected, in the order of the addresses. A connection
+    /// that is lost is made again.
+    pub fn controllers(&self) -> &[Controller] {
+        &self.controllers
+    }
+
+    /// Why the other addresses could not be connected to. They are not tried again.
+    pub fn unreachable(&self) -> &[Error] {
+        &self.unreachable
+    }
+
+    /// Opens a namespace over each path.
+    ///
+    /// # Errors
+    /// It cannot be opened over one of them, or differs between two.
+    pub fn namespace(&self, nsid: Nsid) -> Pending<Result<Vec<Namespace>, Error>> {
+        let host = Arc::clone(&self.controllers[0].handle().host);
+        let opening: Vec<_> = self.controllers.iter().map(|path| path.namespace(nsid)).collect();
+        Pending::new(&host, async move {
+            let mut namespaces = Vec::new();
+            for opening in opening {
+                namespaces.push(opening.await?);
+            }
+            match namespaces.iter().find(|other| is_another(&namespaces[0], other)) {
+                Some(other) => Err(Error::from(ErrorKind::Protocol(DIFFERENT))
+                    .of_target(&Arc::new(*other.target()))
+                    .of_namespace(nsid)),
+                None => Ok(namespaces),
+            }
+        })
+    }
+}
+
+const DIFFERENT: &str = "it has another namespace of that number than the subsystem's other ports";
+
+/// Whether two namespaces of one subsystem cannot be the same.
+fn is_another(one: &Namespace, other: &Namespace) -> bool {
+    let of = |namespace: &Namespace| {
+        let info = namespace.info();
+        (info.size_bytes, info.block_bytes, info.uuid, info.nguid, info.eui64)
+    };
+    of(one) != of(other)
+}
+
+/// The addresses of a subsystem that a discovery service names, and those that it refers to.
+pub(crate) async fn find(
+    host: Arc<Inner>,
+    service: SocketAddr,
+    nqn: Nqn,
+) -> Result<Vec<SubsystemAddress>, Error> {
+    let (mut services, mut next, mut found) = (vec![service], 0, Vec::new());
+    while let Some(&service) = services.get(next) {
+        let log = match discover(Arc::clone(&host), service).await {
+            Ok(log) => log,
+            Err(error) if next == 0 => return Err(error),
+            // One that is out of reach does not hide what the others name.
+            Err(_) => {
+                next += 1;
+                continue;
+            }
+        };
+        next += 1;
+        for entry in &log.entries {
+            let Ok(target) = SubsystemAddress::try_from(entry) else { continue };
+            let is_service = match entry.subtype {
+                SubsystemType::DISCOVERY => true,
+                SubsystemType::CURRENT_DISCOVERY => !entry.eflags.duplicate_information(),
+                _ => false,
+            };
+            let is_new = !services.contains(&target.address) && services.len() < MAX_SERVICES;
+            if is_service && is_new {
+                services.push(target.address);
+            }
+            let is_path = entry.subtype == SubsystemType::NVM && target.nqn == nqn;
+            if is_path && !found.contains(&target) {
+                found.push(target);
+            }
+        }
+    }
+    if found.is_empty() {
+        let target = Arc::new(SubsystemAddress { address: service, nqn });
+        let what = "the discovery service names no port of the subsystem to this host";
+        return Err(Error::from(ErrorKind::Invalid(what)).of_target(&target));
+    }
+    Ok(found)
+}

@@ -1,0 +1,52 @@
+# Our initiator reads over two ports of the kernel's target while their states change (ANA), and one of them goes away.
+# set: ci
+kernel_target_up 64M
+head -c 64M /dev/urandom >/tmp/data
+dd if=/tmp/data of="$LOOP" bs=1M oflag=direct status=none
+kernel_port 4421
+kernel_link 4421 $KERNEL_NQN
+# The kernel's discovery service names the subsystems of its own port only.
+referral=$NVMET/ports/4420/referrals/other
+mkdir "$referral"
+echo rdma >"$referral/addr_trtype"
+echo ipv4 >"$referral/addr_adrfam"
+echo $KERNEL >"$referral/addr_traddr"
+echo 4421 >"$referral/addr_trsvcid"
+echo 1 >"$referral/enable"
+
+# reach PORT STATE
+reach() { echo "$2" >"$NVMET/ports/$1/ana_groups/1/ana_state" || fail "cannot make port $1 $2"; }
+# read_with OPTIONS...: reads over both ports, and compares.
+read_with() { initiator perf --all-paths --verify /tmp/data --bs 16k --iodepth 16 -o json "$@" >/tmp/perf.out; }
+# took NUMBER NUMBER: reads that the last run has from each port.
+took() {
+    jq -e ".results.paths | [.[\"$KERNEL:4420\"], .[\"$KERNEL:4421\"]] == [$1, $2]" /tmp/perf.out || fail "reads by port: $(cat /tmp/perf.out)"
+}
+
+read_with --number-ios 200 || fail "perf"
+took 100 100
+reach 4420 non-optimized
+read_with --number-ios 200 || fail "perf"
+took null 200
+reach 4421 inaccessible
+read_with --number-ios 200 || fail "perf"
+took 200 null
+reach 4420 optimized
+reach 4421 optimized
+
+(read_with --runtime 20 && touch /tmp/perf.succeeded) &
+reading=$!
+eventually eval '[ "$(dmesg | grep -c "creating nvm controller")" -ge 8 ]'
+for port in 4421 4420; do
+    for state in inaccessible change persistent-loss non-optimized; do
+        reach $port $state
+        sleep 0.5
+        reach $port optimized
+        sleep 0.2
+    done
+done
+kernel_unlink 4421 $KERNEL_NQN
+wait $reading
+[ -e /tmp/perf.succeeded ] || fail "reads failed: $(tail -3 "$log/output.log")"
+jq -e ".results.paths | .[\"$KERNEL:4420\"] > 0 and .[\"$KERNEL:4421\"] > 0" /tmp/perf.out || fail "reads by port: $(cat /tmp/perf.out)"
+kernel_target_down

@@ -1,0 +1,232 @@
+//! A namespace over several ports of a target, and over two targets that serve it together.
+
+use std::fs;
+use std::net::SocketAddr;
+use std::path::Path;
+
+use feedrail_initiator::{
+    Entry, Grant, Host, Region, ReplicaPolicy, Shards, Submit, SubsystemPaths, Ticket,
+};
+use feedrail_tests::process::{
+    Bytes, Daemon, DaemonOptions, ManagementClient, eventually, feedrail, host, loopback_address,
+    write_configuration,
+};
+use nvme_proto::{Nqn, Nsid};
+use serde_json::{Value, json};
+use tempfile::TempDir;
+
+const SIZE_BYTES: usize = 4 << 20;
+const READ_BYTES: u32 = 16 << 10;
+const NQN: &str = "nqn.2026-01.io.feedrail:paths";
+
+/// A target of the file `shard` at these ports of an address of its own.
+struct Target {
+    folder: TempDir,
+    daemon: Daemon,
+}
+
+impl Target {
+    fn start(shard: &Path, ports: &[u16]) -> Self {
+        let address = loopback_address();
+        let folder = tempfile::tempdir_in(env!("CARGO_TARGET_TMPDIR")).unwrap();
+        let ports: String = ports
+            .iter()
+            .map(|port| format!("[[port]]\naddress = \"{address}:{port}\"\n"))
+            .collect();
+        let configuration = format!(
+            "cores = 1\nstate_dir = \"state\"\nprovider = \"soft\"\nmanagement = \"socket\"\n{ports}\
+             [[subsystem]]\nnqn = \"{NQN}\"\nallow_any_host = true\n\
+             [[subsystem.namespace]]\npath = \"{}\"\n",
+            shard.display()
+        );
+        let configuration = write_configuration(folder.path(), &configuration);
+        let daemon = DaemonOptions::default().arg("--config").arg(configuration).start();
+        Self { folder, daemon }
+    }
+
+    fn address(&self, port: u16) -> SocketAddr {
+        SocketAddr::new(self.daemon.address().ip(), port)
+    }
+
+    fn call(&self, method: &str, params: &Value) {
+        let mut client = ManagementClient::connect(&self.folder.path().join("socket"));
+        client.call(method, params).unwrap();
+    }
+
+    fn at(&self, port: u16) -> Value {
+        json!({ "nqn": NQN, "listen_address": {
+            "trtype": "rdma", "traddr": self.address(port).ip().to_string(),
+            "trsvcid": port.to_string(),
+        } })
+    }
+
+    fn set_ana(&self, port: u16, state: &str) {
+        let mut params = self.at(port);
+        params["ana_state"] = state.into();
+        self.call("nvmf_subsystem_listener_set_ana_state", &params);
+    }
+}
+
+fn shard(folder: &TempDir) -> (std::path::PathBuf, Vec<u8>) {
+    let (path, bytes) = (folder.path().join("shard"), Bytes::new(1).take(SIZE_BYTES));
+    fs::write(&path, &bytes).unwrap();
+    (path, bytes)
+}
+
+/// Reads all of the namespace, as often as it is asked to.
+struct Reader {
+    host: Host,
+    _paths: SubsystemPaths,
+    shards: Shards,
+    region: Region,
+    bytes: Vec<u8>,
+}
+
+impl Reader {
+    /// Over all paths that the discovery service at an address names.
+    fn new(service: SocketAddr, policy: ReplicaPolicy, bytes: Vec<u8>) -> Self {
+        let host = host().build().unwrap();
+        let nqn: Nqn = NQN.parse().unwrap();
+        let targets = host.find_paths(service, nqn).wait().unwrap();
+        let paths = host.connect_paths(targets).wait().unwrap();
+        assert!(paths.unreachable().is_empty(), "{paths:?}");
+        let namespaces = paths.namespace(Nsid(1)).wait().unwrap();
+        let shards = Shards::with_replicas(policy, [namespaces]);
+        let region = Region::allocate(SIZE_BYTES, Grant::Persistent).unwrap();
+        Self { host, _paths: paths, shards, region, bytes }
+    }
+
+    fn begin(&self) -> Ticket {
+        let entries: Vec<_> = (0..SIZE_BYTES as u64)
+            .step_by(READ_BYTES as usize)
+            .map(|offset| Entry { shard: 0, length: READ_BYTES, offset, dst: offset })
+            .collect();
+        self.host.submit(&self.shards, &entries, &self.region, Submit::default()).unwrap()
+    }
+
+    /// The addresses that the bytes came from, in order, and how often a range was begun again.
+    #[track_caller]
+    fn end(&self, ticket: Ticket) -> (Vec<SocketAddr>, usize) {
+        ticket.wait(usize::MAX, None);
+        for entry in 0..ticket.len() {
+            assert!(ticket.outcome(entry).is_ok(), "{:?}", ticket.error(entry));
+        }
+        let mut found = vec![0; SIZE_BYTES];
+        self.region.copy_out(0, &mut found).unwrap();
+        assert!(found == self.bytes, "other bytes than the file has");
+        let from = |entry| ticket.namespace(entry).target().address;
+        let mut addresses: Vec<_> = (0..ticket.len()).map(from).collect();
+        addresses.sort_unstable();
+        addresses.dedup();
+        let again = ticket.outcomes().filter(|outcome| outcome.attempts > 1).count();
+        (addresses, again)
+    }
+
+    #[track_caller]
+    fn read(&self) -> Vec<SocketAddr> {
+        self.end(self.begin()).0
+    }
+
+    /// Reads until the bytes come from these addresses.
+    #[track_caller]
+    fn comes_to_read_from(&self, addresses: &[SocketAddr]) {
+        eventually("reads take the right paths", || self.read() == addresses);
+    }
+}
+
+#[test]
+fn reads_follow_the_access_states_of_two_ports() {
+    let folder = tempfile::tempdir_in(env!("CARGO_TARGET_TMPDIR")).unwrap();
+    let (path, bytes) = shard(&folder);
+    let target = Target::start(&path, &[4420, 4421]);
+    let (one, two) = (target.address(4420), target.address(4421));
+    let reader = Reader::new(two, ReplicaPolicy::RoundRobin, bytes);
+    assert_eq!(reader.read(), [one, two]);
+    for state in ["inaccessible", "change", "persistent_loss", "non_optimized"] {
+        let under_way = reader.begin();
+        target.set_ana(4420, state);
+        reader.end(under_way);
+        reader.comes_to_read_from(&[two]);
+        target.set_ana(4420, "optimized");
+        reader.comes_to_read_from(&[one, two]);
+    }
+    // While neither serves nothing is read, and nothing fails.
+    target.set_ana(4420, "inaccessible");
+    target.set_ana(4421, "inaccessible");
+    let waiting = reader.begin();
+    target.set_ana(4421, "non_optimized");
+    assert_eq!(reader.end(waiting).0, [two]);
+    target.set_ana(4420, "optimized");
+    reader.comes_to_read_from(&[one]);
+    assert_eq!(reader.host.counters().connections_lost, 0);
+}
+
+#[test]
+fn a_removed_port_costs_no_read() {
+    let folder = tempfile::tempdir_in(env!("CARGO_TARGET_TMPDIR")).unwrap();
+    let (path, bytes) = shard(&folder);
+    let target = Target::start(&path, &[4420, 4421]);
+    let (one, two) = (target.address(4420), target.address(4421));
+    let reader = Reader::new(one, ReplicaPolicy::QueueDepth, bytes);
+    reader.comes_to_read_from(&[one, two]);
+    for _ in 0..3 {
+        let under_way = reader.begin();
+        target.call("nvmf_subsystem_remove_listener", &target.at(4421));
+        reader.end(under_way);
+        assert_eq!(reader.read(), [one]);
+        target.call("nvmf_subsystem_add_listener", &target.at(4421));
+        reader.comes_to_read_from(&[one, two]);
+    }
+}
+
+#[test]
+fn the_death_of_one_of_two_targets_costs_no_read() {
+    let folder = tempfile::tempdir_in(env!("CARGO_TARGET_TMPDIR")).unwrap();
+    let (path, bytes) = shard(&folder);
+    let (stays, dies) = (Target::start(&path, &[4420]), Target::start(&path, &[4420]));
+    let (one, two) = (stays.address(4420), dies.address(4420));
+    stays.call(
+        "nvmf_discovery_add_referral",
+        &json!({ "address": {
+            "trtype": "rdma", "traddr": two.ip().to_string(), "trsvcid": "4420",
+        } }),
+    );
+    let reader = Reader::new(one, ReplicaPolicy::RoundRobin, bytes);
+    let mut both = [one, two];
+    both.sort_unstable();
+    assert_eq!(reader.read(), both);
+    let under_way = reader.begin();
+    dies.daemon.kill();
+    reader.end(under_way);
+    assert_eq!(reader.read(), [one]);
+}
+
+#[test]
+fn perf_reads_over_all_paths() {
+    let folder = tempfile::tempdir_in(env!("CARGO_TARGET_TMPDIR")).unwrap();
+    let (path, _) = shard(&folder);
+    let target = Target::start(&path, &[4420, 4421]);
+    let perf_of = |nqn: &str, options: &[&str]| {
+        let program = feedrail(["perf", "--all-paths", "--provider", "soft", "-o", "json"]);
+        program.args(target.daemon.address_options()).args(["-n", nqn]).args(options)
+    };
+    let perf = |options: &[&str]| perf_of(NQN, options);
+    let verify = ["--verify", path.to_str().unwrap(), "--number-ios", "500", "--iodepth", "8"];
+    for (policy, expected) in
+        [("round-robin", [Some(250); 2]), ("queue-depth", [None; 2]), ("first", [Some(500), None])]
+    {
+        let report = perf(&[&verify[..], &["--path-policy", policy]].concat()).run().success();
+        let report: Value = serde_json::from_slice(&report).unwrap();
+        let paths = &report["results"]["paths"];
+        let reads = [4420, 4421].map(|port| paths[target.address(port).to_string()].as_u64());
+        assert_eq!(reads.iter().flatten().sum::<u64>(), 500, "{report}");
+        for (reads, expected) in reads.iter().zip(expected) {
+            assert!(expected.is_none() || *reads == expected, "{policy}: {paths}");
+        }
+        assert_eq!(report["results"]["read_again"], 0);
+    }
+    let refused = perf(&["--rw", "randwrite", "--allow-writes"]).run().failure();
+    assert!(refused.contains("writes take one path"), "{refused}");
+    let elsewhere = perf_of("nqn.2026-01.io.feedrail:other", &[]).run().failure();
+    assert!(elsewhere.contains("names no port of the subsystem"), "{elsewhere}");
+}
