@@ -8,6 +8,7 @@ mod arguments;
 mod check;
 mod lines;
 mod log_filter;
+mod log_format;
 mod metrics_server;
 mod notify;
 mod reload_signal;
@@ -16,7 +17,7 @@ mod watchdog;
 
 use std::backtrace::{Backtrace, BacktraceStatus};
 use std::ffi::OsString;
-use std::io::{IsTerminal as _, Write as _};
+use std::io::Write as _;
 use std::process::ExitCode;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -30,6 +31,7 @@ use signal_hook::iterator::Signals;
 use self::arguments::DaemonArguments;
 use self::lines::LineWriter;
 pub use self::log_filter::{LogFilter, LogFilterError, colours_are_wanted};
+use self::log_format::LogFormat;
 use self::metrics_server::MetricsServer;
 use self::reload_signal::ReloadSignal;
 use self::report::StdoutReport;
@@ -56,61 +58,44 @@ pub fn main_with_args(args: impl IntoIterator<Item = OsString>) -> ExitCode {
             return ExitCode::from(u8::from(error.use_stderr()) * 2);
         }
     };
-    let (log, report) = match (start_lines(), StdoutReport::start()) {
+    let format = arguments.log_format.resolved();
+    // A thread of its own writes to standard error, since a slow reader may block it.
+    let notice = format.dropped_lines_notice();
+    let log = LineWriter::to(std::io::stderr(), "feedrail-log", notice);
+    let (log, report) = match (log, StdoutReport::start()) {
         (Ok(log), Ok(report)) => (log, report),
         (Err(error), _) | (_, Err(error)) => {
             // Without a reader, the exit status still tells.
-            let _ = writeln!(std::io::stderr(), "feedrail-target: cannot start a thread: {error}");
+            let line = format.error_line(&format!("cannot start a thread: {error}"));
+            let _ = std::io::stderr().write_all(line.as_bytes());
             return ExitCode::FAILURE;
         }
     };
-    abort_on_panic(log.clone());
-    start_log(&arguments, &log);
+    abort_on_panic(log.clone(), format);
+    let lines = log.clone();
+    format.start(&arguments.log, move || lines.clone());
     let result = run(&arguments, &report);
     for message in result.as_ref().err().into_iter().flatten() {
-        log.push(format!("feedrail-target: {message}\n").into_bytes());
+        log.push(format.error_line(message).into_bytes());
     }
     report.flush(READER_TIMEOUT);
     log.flush(READER_TIMEOUT);
     if result.is_ok() { ExitCode::SUCCESS } else { ExitCode::FAILURE }
 }
 
-/// The writer of standard error: a thread of its own, since a slow reader may block it.
-fn start_lines() -> std::io::Result<LineWriter> {
-    let notice = |lines: u64| {
-        format!(
-            "feedrail-target: {lines} lines of the log were dropped, since its reader was too slow\n"
-        )
-    };
-    LineWriter::to(std::io::stderr(), "feedrail-log", notice)
-}
-
-fn start_log(arguments: &DaemonArguments, log: &LineWriter) {
-    let log = log.clone();
-    let subscriber = tracing_subscriber::fmt()
-        .with_env_filter(arguments.log.to_filter())
-        .with_writer(move || log.clone())
-        // It would report a standard error that takes nothing on standard error, and panic over
-        // that.
-        .log_internal_errors(false)
-        .with_ansi(std::io::stderr().is_terminal() && colours_are_wanted());
-    // In a process that has a log already this one is not needed.
-    let _ = subscriber.with_target(false).try_init();
-}
-
 /// A target that lost one of its threads would serve some hosts and leave others hanging. It ends
 /// instead, so that its supervisor starts it again. It waits at most [`READER_TIMEOUT`] for the
 /// reader of its message.
-fn abort_on_panic(log: LineWriter) {
+fn abort_on_panic(log: LineWriter, format: LogFormat) {
     std::panic::set_hook(Box::new(move |panic| {
         let thread = std::thread::current();
         let name = thread.name().unwrap_or("without a name");
         let trace = Backtrace::capture();
         let trace = match trace.status() {
-            BacktraceStatus::Captured => format!("{trace}\n"),
+            BacktraceStatus::Captured => format!("\n{trace}"),
             _ => String::new(),
         };
-        log.push(format!("thread {name} {panic}\n{trace}").into_bytes());
+        log.push(format.error_line(&format!("thread {name} {panic}{trace}")).into_bytes());
         log.flush(READER_TIMEOUT);
         std::process::abort();
     }));
