@@ -150,7 +150,9 @@ fn the_example_configuration_has_only_known_keys() {
     };
     let all: Vec<_> = text.lines().map(shown).collect();
     let config = feedrail_target::Config::from_toml(&path, &all.join("\n")).expect("valid");
-    assert_eq!(config.limits, feedrail_target::config::Limits::default());
+    let slow_command = Some(std::time::Duration::from_secs(1));
+    let defaults = feedrail_target::config::Limits::default();
+    assert_eq!(config.limits, feedrail_target::config::Limits { slow_command, ..defaults });
     assert_eq!(config.subsystems[1].directories.len(), 1);
 }
 

@@ -6,9 +6,11 @@ use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 use feedrail_tests::process::{
-    Bytes, Daemon, DaemonOptions, Ended, Program, binary, eventually, feedrail, write_configuration,
+    Bytes, Daemon, DaemonOptions, Ended, Program, binary, eventually, feedrail, loopback_address,
+    write_configuration,
 };
 use rustix::process::Signal;
+use serde_json::Value;
 use tempfile::TempDir;
 
 const SIZE_BYTES: usize = 300_007;
@@ -48,6 +50,88 @@ fn two_daemons_on_one_machine() {
     assert!(read_all(&other) == other_content);
     assert!(one.terminate().0.success());
     assert!(read_all(&other) == other_content);
+}
+
+#[test]
+fn the_log_comes_in_the_format_that_its_reader_wants() {
+    let (folder, path, content) = shard();
+    let log = |options: DaemonOptions| {
+        let daemon = options.start();
+        assert!(read_all(&daemon) == content);
+        daemon.wait_for_log("connected");
+        let log = daemon.log();
+        assert!(daemon.terminate().0.success());
+        log
+    };
+    let as_objects = |log: &str| -> Vec<Value> {
+        log.lines().map(|line| serde_json::from_str(line).expect(line)).collect()
+    };
+    let options = || DaemonOptions::files([&path]).env("NO_COLOR", "1");
+
+    let objects = as_objects(&log(options().arg("--log-format").arg("json")));
+    let is_connect = |object: &&Value| object["message"].as_str().unwrap().contains("connected");
+    let connect = objects.iter().find(is_connect).expect("a host is named");
+    assert_eq!(connect["level"], "INFO");
+    assert!(connect["host"].as_str().unwrap().starts_with("nqn."), "{connect}");
+    assert!(connect["timestamp"].as_str().unwrap().contains('T'), "{connect}");
+
+    let lines = log(options().arg("--log-format").arg("journal"));
+    let has_priority = |line: &str| line.starts_with("<6>") || line.starts_with("<4>");
+    assert!(lines.lines().all(has_priority), "{lines}");
+    // Where systemd says that its journal reads standard error, and where it speaks of another.
+    let stream = "JOURNAL_STREAM=$(stat -Lc %d:%i /dev/stderr) exec \"$0\" \"$@\"";
+    let lines = log(options().wrapped_by(["sh", "-c", stream]));
+    assert!(lines.lines().all(has_priority), "{lines}");
+    let lines = log(options().env("JOURNAL_STREAM", "1:2"));
+    assert!(
+        lines.lines().all(|line| line.contains(" INFO ") || line.contains(" WARN ")),
+        "{lines}"
+    );
+
+    // An error that ends the process is a line of the same kind.
+    let missing = folder.path().join("missing");
+    let line = refused(DaemonOptions::files([&missing]).arg("--log-format=json").try_start());
+    let objects = as_objects(&line);
+    assert_eq!(objects.last().unwrap()["level"], "ERROR");
+    assert!(objects.last().unwrap()["message"].as_str().unwrap().contains("missing"), "{line}");
+}
+
+#[test]
+fn slow_commands_are_logged_with_what_took_the_time() {
+    let folder = tempfile::tempdir().unwrap();
+    let configuration = |slow_ms: u32| {
+        let text = format!(
+            "state_dir = \"state\"\n[limits]\nslow_command_ms = {slow_ms}\n\
+             [[port]]\naddress = \"{}:4420\"\n\
+             [[subsystem]]\nnqn = \"nqn.2026-01.io.feedrail:slow\"\nallow_any_host = true\n\
+             [[subsystem.namespace]]\nkind = \"memory\"\nsize_bytes = \"64KiB\"\n\
+             [subsystem.namespace.faults]\ndelay_us = 300000\n",
+            loopback_address()
+        );
+        let configuration = write_configuration(folder.path(), &text);
+        DaemonOptions::default().arg("--config").arg(configuration).start()
+    };
+    let read = |daemon: &Daemon| {
+        feedrail(["read", "--length", "4096"]).args(daemon.options()).run().success();
+    };
+    let daemon = configuration(100);
+    read(&daemon);
+    daemon.wait_for_log("slow command: read of 4096 bytes at 0");
+    let log = daemon.log();
+    let line = log.lines().find(|line| line.contains("slow command")).unwrap();
+    let millis = |field: &str| -> u64 {
+        let (_, rest) = line.split_once(field).expect(line);
+        let digits: String = rest.chars().take_while(char::is_ascii_digit).collect();
+        digits.parse().expect(line)
+    };
+    assert!(millis(" storage_ms=") >= 100, "{line}");
+    let stages = [" buffer_ms=", " fetch_ms=", " storage_ms="].map(millis);
+    assert!(millis(" total_ms=").abs_diff(stages.iter().sum()) < 3, "{line}");
+    assert!(line.contains("nqn.2026-01.io.feedrail:slow") && line.contains(" nsid=1 "), "{line}");
+    assert!(daemon.terminate().0.success());
+    let daemon = configuration(600_000);
+    read(&daemon);
+    assert!(!daemon.log().contains("slow command"));
 }
 
 #[test]

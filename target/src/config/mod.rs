@@ -13,6 +13,7 @@ mod units;
 #[cfg(test)]
 mod tests;
 
+use std::collections::BTreeSet;
 use std::fmt;
 use std::net::SocketAddr;
 use std::path::{Path, PathBuf};
@@ -28,6 +29,7 @@ pub(crate) use self::quick::{parse_address, parse_machine, parse_nqn};
 
 use crate::backend::BackendError;
 pub use crate::derived_ids::{Machine, MachineError, SubsystemIdentity};
+pub use crate::inventory::ana::AnaGroupId;
 pub use crate::limits::{CntlidRange, Limits};
 
 /// A checked configuration, from a TOML file or from the quick form of the command line.
@@ -243,6 +245,10 @@ pub struct NamespaceConfig {
     pub lba_shift: Option<u8>,
     /// The use of direct I/O; without meaning where there is no file or device.
     pub direct_io: DirectIo,
+    /// Its group of asymmetric namespace access.
+    pub ana_group: AnaGroupId,
+    /// The hosts that see it; all of them where there is no list.
+    pub visible_to: Option<BTreeSet<Nqn>>,
     /// Where this stands in the configuration.
     pub origin: Origin,
 }

@@ -8,8 +8,8 @@ use std::time::Duration;
 use nvme_proto::{Nqn, Nsid};
 
 use super::{
-    Config, ConfigError, Cores, DirectIo, DiskFaults, HostPolicy, Medium, NamespaceConfig, Origin,
-    PortConfig, ProviderChoice, SubsystemConfig,
+    AnaGroupId, Config, ConfigError, Cores, DirectIo, DiskFaults, HostPolicy, Medium,
+    NamespaceConfig, Origin, PortConfig, ProviderChoice, SubsystemConfig,
 };
 use crate::derived_ids::{self, Machine, SubsystemIdentity};
 use crate::limits::Limits;
@@ -105,6 +105,8 @@ impl Quick {
                 content_id: None,
                 lba_shift: None,
                 direct_io: self.direct_io,
+                ana_group: AnaGroupId::DEFAULT,
+                visible_to: None,
                 origin: Origin(format!("argument {}", path.display())),
                 name,
             });

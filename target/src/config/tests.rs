@@ -401,6 +401,9 @@ const WRONG: &[(&str, &str, &str)] = &[
     ),
     ("polling_us = 0", "polling_us = ", "4:"),
     ("[[port]]", "[port]", "feedrail.toml:11:1: port: write [[port]] here: there may be several"),
+    ("lba_bytes = 4096", "ana_group = 17", "must be a group of 1 to 16"),
+    ("lba_bytes = 4096", "ana_group = 0", "must be a group of 1 to 16"),
+    ("lba_bytes = 4096", "visible_to = [\"\"]", "is no name of a host: an NQN must not be empty"),
     ("[[port]]", "[[ports]]", "11:1: ports: write [[port]] here"),
     ("[limits]", "[[limits]]", "7:1: limits: write [limits] here: there is one"),
     (

@@ -14,12 +14,14 @@ use uuid::Uuid;
 use super::document::Document;
 use super::units::{ByteCount, show_bytes};
 use super::{
-    Config, ConfigError, Cores, DirectIo, DirectoryConfig, DiskFaults, HostPolicy, Medium,
-    NamespaceConfig, PortConfig, ProviderChoice, SubsystemConfig,
+    AnaGroupId, Config, ConfigError, Cores, DirectIo, DirectoryConfig, DiskFaults, HostPolicy,
+    Medium, NamespaceConfig, PortConfig, ProviderChoice, SubsystemConfig,
 };
 use crate::backend::BackendError;
 use crate::derived_ids::{self, Machine, SubsystemIdentity};
-use crate::limits::{CntlidRange, Limits, MAX_POOL_BYTES, NSID_LAST};
+use crate::limits::{
+    ANA_GROUPS, CntlidRange, Limits, MAX_ALLOWED_HOSTS, MAX_POOL_BYTES, NSID_LAST,
+};
 
 impl Config {
     /// Reads and checks a configuration file. Paths in it are relative to the folder it is in. The
@@ -88,6 +90,7 @@ struct LimitsTable {
     connections: Option<Spanned<u32>>,
     connections_per_host: Option<Spanned<u32>>,
     host_timeout_ms: Option<Spanned<u64>>,
+    slow_command_ms: Option<Spanned<u64>>,
     cntlid_min: Option<Spanned<u16>>,
     cntlid_max: Option<Spanned<u16>>,
 }
@@ -132,6 +135,8 @@ struct NamespaceTable {
     nguid: Option<Spanned<String>>,
     lba_bytes: Option<Spanned<u32>>,
     direct_io: Option<Spanned<DirectIo>>,
+    ana_group: Option<Spanned<u32>>,
+    visible_to: Option<Vec<Spanned<String>>>,
     faults: Option<FaultsTable>,
 }
 
@@ -233,6 +238,10 @@ impl Reader<'_> {
             let what = "milliseconds that a host may take no response";
             let timeout = self.in_range(&timeout, 100, 600_000, what)?;
             limits.host_timeout = Duration::from_millis(timeout);
+        }
+        if let Some(slow) = table.slow_command_ms {
+            let slow = self.in_range(&slow, 1, 600_000, "milliseconds of a slow command")?;
+            limits.slow_command = Some(Duration::from_millis(slow));
         }
         limits.cntlids = self.cntlids(table.cntlid_min, table.cntlid_max)?;
         if let Some(bytes) = table.in_capsule_data_bytes {
@@ -577,9 +586,27 @@ impl Reader<'_> {
             content_id: self.content_id(table.content_id.as_ref())?,
             lba_shift,
             direct_io: table.direct_io.map(Spanned::into_inner).unwrap_or_default(),
+            ana_group: self.ana_group(table.ana_group.as_ref())?,
+            visible_to: table.visible_to.map(|hosts| self.visible_to(&hosts)).transpose()?,
             origin: self.document.origin(at),
             name,
         })
+    }
+
+    fn ana_group(&self, id: Option<&Spanned<u32>>) -> Result<AnaGroupId, ConfigError> {
+        let Some(id) = id else { return Ok(AnaGroupId::DEFAULT) };
+        AnaGroupId::new(*id.get_ref()).ok_or_else(|| {
+            let message = format!("must be a group of 1 to {ANA_GROUPS}");
+            self.document.error(id.span().start, message)
+        })
+    }
+
+    fn visible_to(&self, hosts: &[Spanned<String>]) -> Result<BTreeSet<Nqn>, ConfigError> {
+        if let Some(host) = hosts.get(MAX_ALLOWED_HOSTS) {
+            let message = format!("more than {MAX_ALLOWED_HOSTS} hosts");
+            return Err(self.document.error(host.span().start, message));
+        }
+        hosts.iter().map(|host| self.host(host)).collect()
     }
 
     fn faults(&self, table: Option<&FaultsTable>) -> Result<DiskFaults, ConfigError> {

@@ -11,7 +11,8 @@ use nvme_proto::log::AnaState;
 use nvme_proto::{Cntlid, HostId, Nqn, Nsid};
 use rdma::Time;
 
-use super::command::IoKind;
+use super::command::{IoKind, IoWork};
+use super::command_times::{CommandStages, CommandTimes};
 use super::event::CloseReason;
 use super::kind::ControllerKind;
 use super::state::{Controller, NewController};
@@ -46,6 +47,7 @@ pub struct Associations {
     admissions: Arc<Admissions>,
     log_rate: LogRateLimit,
     storage_log_rate: LogRateLimit,
+    slow_log_rate: LogRateLimit,
 }
 
 /// The live controllers. Only the control path takes the lock.
@@ -89,6 +91,7 @@ impl Associations {
             admissions: Arc::default(),
             log_rate: LogRateLimit::about("hosts"),
             storage_log_rate: LogRateLimit::about("storage errors"),
+            slow_log_rate: LogRateLimit::about("slow commands"),
         })
     }
 
@@ -323,7 +326,7 @@ impl Associations {
     }
 
     /// Tells hosts that namespaces of their subsystems came or went, when all cores know it.
-    fn announce(&self, changes: &[&NamespaceChange]) {
+    pub(crate) fn announce(&self, changes: &[&NamespaceChange]) {
         let Some(generation) = changes.iter().map(|change| change.generation).max() else { return };
         // A core that is stuck does not keep hosts from hearing of it.
         self.registry.publication().wait_adopted(generation, ADOPTION_PATIENCE);
@@ -370,6 +373,29 @@ impl Associations {
                 "{what} failed: {error}"
             );
         }
+    }
+
+    /// Logs a command that took long, and what took it. `what` names the operation and its range.
+    pub(crate) fn log_slow(
+        &self,
+        now: Time,
+        work: &IoWork,
+        what: &dyn fmt::Display,
+        times: &CommandTimes,
+    ) {
+        if !self.slow_log_rate.admit(now) {
+            return;
+        }
+        let namespace = self.registry.namespace(work.namespace);
+        let subsystem = namespace.as_ref().and_then(|one| self.registry.subsystem_of(one));
+        let millis = |time: Duration| u64::try_from(time.as_millis()).unwrap_or(u64::MAX);
+        let CommandStages { buffer, fetch, storage } = times.stages(now);
+        tracing::warn!(
+            nqn = subsystem.map(|subsystem| subsystem.nqn.to_string()), nsid = %work.nsid,
+            total_ms = millis(buffer + fetch + storage), buffer_ms = millis(buffer),
+            fetch_ms = millis(fetch), storage_ms = millis(storage),
+            "slow command: {what}"
+        );
     }
 
     /// Looks whether others changed the file of a namespace, and tells the hosts that are

@@ -37,6 +37,8 @@ pub(crate) struct CoreContext {
     /// The I/O counters of this core.
     pub tally: Arc<Tally>,
     namespace_io: CoreNamespaceIo,
+    /// From which latency on commands are slow.
+    slow_nanos: u64,
     // Before the buffers: it waits for operations that use them.
     storage: Storage,
     buffers: CoreBuffers,
@@ -54,6 +56,9 @@ impl CoreContext {
         let registry = Arc::clone(associations.registry());
         let exports = registry.publication().join(Arc::clone(bell));
         let tally = registry.open_tally();
+        let slow = registry.limits().slow_command;
+        let slow_nanos =
+            slow.map_or(u64::MAX, |slow| slow.as_nanos().try_into().unwrap_or(u64::MAX));
         Self {
             now: Time::ZERO,
             rung: false,
@@ -62,6 +67,7 @@ impl CoreContext {
             associations,
             tally,
             namespace_io: CoreNamespaceIo::default(),
+            slow_nanos,
             storage,
             buffers,
             requests: 0,
@@ -89,12 +95,13 @@ impl CoreContext {
         self.requests -= requests;
     }
 
-    /// Counts an I/O command that is over.
-    pub(crate) fn count_io(&mut self, work: &IoWork, arrived: Time, succeeded: bool) {
+    /// Counts an I/O command that is over; true if it took as long as slow commands do.
+    pub(crate) fn count_io(&mut self, work: &IoWork, arrived: Time, succeeded: bool) -> bool {
         let latency_nanos = self.now.as_nanos().saturating_sub(arrived.as_nanos());
         let Self { namespace_io, exports, .. } = self;
         let list = || exports.namespace(work.namespace).map(|namespace| &*namespace.io);
         namespace_io.count(work, latency_nanos, succeeded, list);
+        latency_nanos >= self.slow_nanos
     }
 
     /// Starts an operation on a namespace's medium.

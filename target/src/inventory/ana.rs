@@ -10,14 +10,14 @@ use crate::limits::{ANA_GROUPS, ANA_TRANSITION};
 
 /// A group of namespaces that have one state at each port: 1 to `ANA_GROUPS`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
-pub(crate) struct AnaGroupId(u32);
+pub struct AnaGroupId(u32);
 
 impl AnaGroupId {
     /// That of namespaces which nobody gave another one.
-    pub(crate) const DEFAULT: Self = Self(1);
+    pub const DEFAULT: Self = Self(1);
 
     /// `None` where there is no such group.
-    pub(crate) fn new(id: u32) -> Option<Self> {
+    pub fn new(id: u32) -> Option<Self> {
         (1..=ANA_GROUPS).contains(&id).then_some(Self(id))
     }
 
@@ -27,7 +27,7 @@ impl AnaGroupId {
     }
 
     /// The number that hosts see, AGID.
-    pub(crate) fn get(self) -> u32 {
+    pub fn get(self) -> u32 {
         self.0
     }
 

@@ -226,6 +226,8 @@ impl Registry {
             content_id: None,
             lba_shift: new.lba_shift,
             direct_io: DirectIo::default(),
+            ana_group: new.ana_group,
+            visible_to: new.masked.then(BTreeSet::new),
             origin: Origin(format!("{nqn}, namespace {nsid}")),
         };
         if list.iter().any(|other| other.uuid() == config.uuid) {
@@ -236,8 +238,6 @@ impl Registry {
         let slot = exports.free_slots(&[]).next().unwrap_or(MAX_NAMESPACES);
         let index = export::index(slot, serials.namespace)?;
         let namespace = export::open_one(index, &config, new.bdev, new.opened, &files)?;
-        let hosts = new.masked.then(BTreeSet::new);
-        let namespace = namespace.in_group(new.ana_group).visible_to(hosts);
         let namespace = Arc::new(namespace.taking_over(subsystem.had_namespace(nsid)));
         if config.writable && ProtectionFile::open(&self.state_dir, nqn)?.contains(config.uuid) {
             namespace.protect(true);
@@ -394,6 +394,11 @@ impl Registry {
         let leaving = self.leaving.lock().unwrap_or_else(PoisonError::into_inner);
         leaving.iter().any(|one| uses(&one.namespace))
             || self.exports().namespaces().any(|namespace| uses(namespace))
+    }
+
+    /// Removed namespaces that are not closed yet.
+    pub(crate) fn closing(&self) -> usize {
+        self.leaving.lock().unwrap_or_else(PoisonError::into_inner).len()
     }
 
     /// Closes removed namespaces that were busy, and are idle now.

@@ -10,7 +10,8 @@ use crate::backend::{
     self, Backend, CachePolicy, CacheRoom, FileKey, IoMode, OpenError, OpenMode, OpenedBackend,
 };
 use crate::config::{
-    Config, DirectIo, DirectoryConfig, DiskFaults, Medium, NamespaceConfig, Origin, SubsystemConfig,
+    AnaGroupId, Config, DirectIo, DirectoryConfig, DiskFaults, Medium, NamespaceConfig, Origin,
+    SubsystemConfig,
 };
 use crate::inventory::exports::{ExportedList, Publication};
 use crate::inventory::namespace::{Namespace, NamespaceIndex};
@@ -430,6 +431,8 @@ fn of_shard(
         content_id: directory.content_id.as_ref().map(|id| format!("{id}/{}", shard.relative)),
         lba_shift: directory.lba_shift,
         direct_io: directory.direct_io,
+        ana_group: AnaGroupId::DEFAULT,
+        visible_to: None,
         origin: directory.origin.clone(),
         name: shard.relative,
     }
@@ -688,6 +691,8 @@ mod tests {
                 content_id: None,
                 lba_shift,
                 direct_io: DirectIo::default(),
+                ana_group: AnaGroupId::DEFAULT,
+                visible_to: None,
                 origin: Origin("a test".into()),
             };
             tearable.note(&namespace, &opened);

@@ -123,8 +123,8 @@ impl Namespace {
             lba_shift: opened.lba_shift,
             size_blocks: opened.exact_bytes.div_ceil(1 << opened.lba_shift),
             exact_bytes: opened.exact_bytes,
-            ana_group: AnaGroupId::DEFAULT,
-            hosts: None,
+            ana_group: config.ana_group,
+            hosts: config.visible_to.clone(),
             takes_over: false,
             writable: config.writable,
             reads_zeros: opened.backend.reads_zeros(),
@@ -154,7 +154,6 @@ impl Namespace {
     pub(crate) fn resized(&self, config: &NamespaceConfig, opened: OpenedBackend) -> Self {
         Self {
             bdev: self.bdev.clone(),
-            ana_group: self.ana_group,
             hosts: self.hosts.clone(),
             takes_over: self.takes_over,
             protected: Arc::clone(&self.protected),
@@ -162,12 +161,6 @@ impl Namespace {
             io: Arc::clone(&self.io),
             ..Self::new(self.index, config, opened)
         }
-    }
-
-    /// The same in a group of asymmetric namespace access.
-    pub(crate) fn in_group(mut self, ana_group: AnaGroupId) -> Self {
-        self.ana_group = ana_group;
-        self
     }
 
     /// The same, which these hosts see.

@@ -11,7 +11,6 @@ use nvme_proto::{Nqn, Nsid};
 use crate::backend::FileKey;
 use crate::config::{Config, ConfigError, NamespaceConfig, PortConfig};
 use crate::inventory::allowed_host::{AllowedHosts, HostsChange};
-use crate::inventory::ana::AnaGroupId;
 use crate::inventory::change::NamespaceChange;
 use crate::inventory::export::{
     Candidate, ExportError, Files, ListedNamespaces, OpenPurpose, distinct, index,
@@ -440,9 +439,8 @@ impl Namespace {
     /// Why another one has to take its place so that it is what a configuration says, if one has
     /// to. A file that hosts write may have another size than it had.
     fn replacement(&self, config: &NamespaceConfig) -> Option<Replacement> {
-        // No configuration hides a namespace, or has another group.
-        let as_configured = self.hosts.is_none() && self.ana_group == AnaGroupId::DEFAULT;
-        if !as_configured || !self.config.describes_same(config) {
+        // Hosts may have been added at run time.
+        if self.hosts != config.visible_to || !self.config.describes_same(config) {
             return Some(Replacement::Keys);
         }
         let path = self.path()?;

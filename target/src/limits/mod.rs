@@ -171,6 +171,8 @@ pub struct Limits {
     /// not ready for a response may say so for ever, and the buffers of its commands would be kept
     /// from others for as long.
     pub host_timeout: Duration,
+    /// How long a command takes that the log tells of, from its capsule to its response.
+    pub slow_command: Option<Duration>,
     /// The ids that controllers get. Targets that serve one subsystem must not share any.
     pub cntlids: CntlidRange,
 }
@@ -210,6 +212,7 @@ impl Default for Limits {
             connections: 4096,
             connections_per_host: 2048,
             host_timeout: Duration::from_secs(10),
+            slow_command: None,
             cntlids: CntlidRange::ALL,
         }
     }

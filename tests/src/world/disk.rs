@@ -11,7 +11,7 @@ use std::time::Duration;
 
 use feedrail_target::backend::Backend;
 use feedrail_target::config::{
-    DirectIo, DiskFaults, Medium as MediumConfig, NamespaceConfig, Origin,
+    AnaGroupId, DirectIo, DiskFaults, Medium as MediumConfig, NamespaceConfig, Origin,
 };
 use feedrail_target::testing::Delay;
 use feedrail_target::testing::{FileBackend, MemoryBackend};
@@ -131,6 +131,8 @@ impl Disk {
             lba_shift: self.lba_shift,
             // What is in the page cache of this machine does not follow from the seed.
             direct_io: DirectIo::Always,
+            ana_group: AnaGroupId::DEFAULT,
+            visible_to: None,
             origin: Origin(format!("disk {}", self.name)),
         }
     }

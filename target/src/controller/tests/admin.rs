@@ -757,6 +757,28 @@ fn null_namespace(nsid: Nsid, masked: bool) -> NewNamespace {
 }
 
 #[test]
+fn a_configuration_says_who_sees_a_namespace_and_its_group() {
+    let friend = "visible_to = [\"nqn.2026-01.io.feedrail:host.friend\"]\nana_group = 5\nnsid = 3";
+    let associations = associations_of(&CONFIG.replacen("nsid = 3", friend, 1));
+    for (name, expected) in [("friend", &[Nsid(1), Nsid(3)][..]), ("stranger", &[Nsid(1)])] {
+        let mut line = Line::new(&associations, 0, Time::ZERO);
+        let data = ConnectData::new(
+            HOST_ID,
+            Cntlid::DYNAMIC,
+            SUBSYSTEM.parse().expect("a name"),
+            host(name),
+        );
+        assert!(line.connect(&connect_command(0), &data).status().is_success());
+        assert!(line.set_cc(enabled()).is_success());
+        let list: NamespaceList = identified(&mut line, Cns::ACTIVE_NAMESPACES, 0);
+        assert!(list.iter().eq(expected.iter().copied()), "{name}");
+        let third: IdentifyNamespace = identified(&mut line, Cns::NAMESPACE, 3);
+        let group = if name == "friend" { 5 } else { 0 };
+        assert_eq!(third.anagrpid.get(), group, "{name}");
+    }
+}
+
+#[test]
 fn a_host_that_does_not_see_a_namespace_gets_nothing_of_it() {
     let managed = CONFIG.replacen("[[port]]", "management = \"/socket\"\n[[port]]", 1);
     let associations = associations_of(&managed);

@@ -160,6 +160,7 @@ impl<P: Provider> Connection<P> {
         buffer: Buffer,
     ) -> Result<(), Ended> {
         let request = self.slots.get(slot);
+        request.times.buffered = context.core.now;
         let buffer = request.buffer.insert(buffer);
         match (request.direction, request.host) {
             (Some(TransferDirection::HostToController), HostData::Keyed { .. }) => {

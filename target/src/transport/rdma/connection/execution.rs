@@ -16,9 +16,7 @@ use crate::controller::{
 use crate::core_context::CoreContext;
 use crate::inventory::namespace::NamespaceIndex;
 use crate::storage::Submitted;
-use crate::transport::rdma::connection::request::{
-    Commit, HostData, Request, RequestState, SlotId,
-};
+use crate::transport::rdma::connection::request::{Commit, HostData, RequestState, SlotId};
 
 /// Reports a flush for the controller that failed.
 fn flush_failed(core: &CoreContext, namespace: NamespaceIndex, result: Result<(), BackendError>) {
@@ -56,6 +54,7 @@ impl<P: Provider> Connection<P> {
     ) -> Result<(), Ended> {
         let request = self.slots.get(slot);
         request.state = RequestState::Executing;
+        request.times.executing = context.core.now;
         match request.work {
             Some(CommandWork::Control(work)) => self.control(context, slot, work),
             Some(CommandWork::Io(work)) => self.start(context, slot, &work),
@@ -373,10 +372,25 @@ impl<P: Provider> Connection<P> {
         if let Err(error) = result {
             self.storage_failed(context.core, slot, work, error);
         }
-        let Request { cid, arrived, .. } = *self.slots.get(slot);
-        context.core.count_io(work, arrived, result.is_ok());
+        self.count(context.core, slot, work, result.is_ok());
+        let cid = self.slots.get(slot).cid;
         let outcome = self.queue().finish_io(cid, work, result);
         self.respond(context, slot, outcome)
+    }
+
+    /// Counts a command that is over, and logs it if it was slow.
+    fn count(&mut self, core: &mut CoreContext, slot: SlotId, work: &IoWork, succeeded: bool) {
+        let arrived = self.slots.get(slot).times.arrived;
+        if core.count_io(work, arrived, succeeded) {
+            self.log_slow(core, slot, work);
+        }
+    }
+
+    #[cold]
+    fn log_slow(&mut self, core: &CoreContext, slot: SlotId, work: &IoWork) {
+        let request = self.slots.get(slot);
+        let attempt = Attempt { work, range: request.ranges_passed };
+        core.associations.log_slow(core.now, work, &attempt, &request.times);
     }
 
     fn storage_failed(
@@ -421,8 +435,8 @@ impl<P: Provider> Connection<P> {
         work: &IoWork,
         status: Status,
     ) -> Result<(), Ended> {
-        let Request { cid, arrived, .. } = *self.slots.get(slot);
-        context.core.count_io(work, arrived, false);
+        self.count(context.core, slot, work, false);
+        let cid = self.slots.get(slot).cid;
         let outcome = self.queue().io_failed(cid, work, status);
         self.respond(context, slot, outcome)
     }

@@ -6,7 +6,7 @@ use ::rdma::Time;
 use nvme_proto::Cid;
 
 use crate::controller::{
-    AbortRequest, CommandHold, CommandOutcome, CommandWork, TransferDirection,
+    AbortRequest, CommandHold, CommandOutcome, CommandTimes, CommandWork, TransferDirection,
 };
 use crate::core_context::pool::Buffer;
 use crate::storage::OperationKey;
@@ -77,8 +77,7 @@ pub(crate) enum Commit {
 pub(crate) struct Request {
     pub(crate) state: RequestState,
     pub(crate) cid: Cid,
-    /// The time of the turn in which it began.
-    pub(crate) arrived: Time,
+    pub(crate) times: CommandTimes,
     /// The receive that its capsule came in; held until the response, so a connection never has
     /// more commands than receives.
     pub(crate) receive: Receive,
@@ -114,7 +113,7 @@ impl Request {
         Self {
             state: RequestState::Free,
             cid: Cid(0),
-            arrived: Time::ZERO,
+            times: CommandTimes::default(),
             receive: Receive(0),
             owed: false,
             work: None,
@@ -140,7 +139,7 @@ impl Request {
         debug_assert!(self.buffer.is_none() && self.operation.is_none() && self.abort.is_none());
         self.state = RequestState::Arrived;
         self.cid = cid;
-        self.arrived = now;
+        self.times.arrived = now;
         self.receive = receive;
         self.owed = true;
         self.work = None;
