@@ -78,7 +78,7 @@ pub mod stepped {
 
     pub use crate::controller::{Associations, Controller};
     pub use crate::driver::assembly::Assembly;
-    pub use crate::driver::stepped::Stepped;
+    pub use crate::driver::stepped::{LiveChange, Stepped};
     pub use crate::inventory::Registry;
     pub use crate::inventory::export::{Decorate, OpenPurpose};
     pub use crate::inventory::port::Port;

@@ -1,13 +1,22 @@
 //! A target without threads or a clock: its caller drives it. For simulators and tests.
 
+use std::error::Error;
+use std::net::SocketAddr;
 use std::sync::Arc;
+use std::time::Duration;
 
+use nvme_proto::log::AnaState;
+use nvme_proto::{Nqn, Nsid};
 use rdma::Time;
 
+use crate::config::Medium;
 use crate::controller::Associations;
 use crate::core_context::events::BufferEvent;
 use crate::driver::assembly::Assembly;
 use crate::inventory::Registry;
+use crate::inventory::allowed_host::HostsChange;
+use crate::inventory::ana::AnaGroupId;
+use crate::inventory::change::{NamespaceChange, NewNamespace};
 use crate::poll_group::{PollGroup, PollGroupStats, StopRequest, Turn};
 use crate::storage::Engine;
 use crate::transport::{Reception, Stop};
@@ -20,6 +29,31 @@ pub struct Stepped {
     receptions: Vec<Box<dyn Reception>>,
     /// Until then a group gets no turn.
     stalled: Vec<Time>,
+    /// Namespaces that came or went, of which hosts hear when all cores know it.
+    unannounced: Vec<PublishedNamespace>,
+}
+
+/// A change of a subsystem that an operator makes while hosts work.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum LiveChange {
+    /// How all of its namespaces can be reached at an address.
+    Ana(SocketAddr, AnaState),
+    /// It is served at an address from now on.
+    AddListener(SocketAddr),
+    /// It is not any more, and associations there end.
+    RemoveListener(SocketAddr),
+    /// Whether hosts may connect that are not listed; associations of others end.
+    AllowAnyHost(bool),
+    /// It gets a namespace of 64 KiB that reads zeros.
+    AddNamespace(Nsid),
+    /// It loses a namespace.
+    RemoveNamespace(Nsid),
+}
+
+/// A namespace that came or went in a published generation.
+struct PublishedNamespace {
+    change: NamespaceChange,
+    removed: bool,
 }
 
 impl Stepped {
@@ -28,7 +62,7 @@ impl Stepped {
         let Assembly { associations, seeds, receptions, orders, .. } = assembly;
         let groups: Vec<_> = seeds.into_iter().map(|seed| seed.build(engine())).collect();
         let stalled = vec![Time::ZERO; groups.len()];
-        Self { associations, orders, groups, receptions, stalled }
+        Self { associations, orders, groups, receptions, stalled, unannounced: Vec::new() }
     }
 
     /// Does all that is ready at `now`.
@@ -48,11 +82,64 @@ impl Stepped {
                 Turn::SleepUntil(at) => next = next.into_iter().chain(at).min(),
             }
         }
+        self.finish_changes();
         // A message that groups just sent is not left for the next step.
         busy |= self.receptions.iter().any(|reception| !reception.may_sleep());
         let receptions = self.receptions.iter().filter_map(|reception| reception.deadline());
         let next = receptions.chain(next).min();
         if busy { Turn::Busy } else { Turn::SleepUntil(next) }
+    }
+
+    /// Makes a change from one moment to the next. That a namespace came or went is published;
+    /// cores acknowledge it in their turns, and then hosts are told.
+    ///
+    /// # Errors
+    /// The cause for which nothing changes.
+    pub fn change(&mut self, nqn: &Nqn, change: LiveChange) -> Result<(), Box<dyn Error>> {
+        let associations = &self.associations;
+        match change {
+            LiveChange::Ana(address, state) => {
+                associations.set_ana_state(nqn, address, None, state)?;
+            }
+            LiveChange::AddListener(address) => associations.add_listener(nqn, address)?,
+            LiveChange::RemoveListener(address) => associations.remove_listener(nqn, address)?,
+            LiveChange::AllowAnyHost(allowed) => {
+                associations.change_hosts(nqn, HostsChange::AllowAny(allowed))?;
+            }
+            LiveChange::AddNamespace(nsid) => {
+                let change = associations.registry().add_namespace(nqn, zeros(nsid))?;
+                self.unannounced.push(PublishedNamespace { change, removed: false });
+            }
+            LiveChange::RemoveNamespace(nsid) => {
+                let change = associations.registry().remove_namespace(nqn, nsid)?;
+                self.unannounced.push(PublishedNamespace { change, removed: true });
+            }
+        }
+        Ok(())
+    }
+
+    /// Changes of namespaces that cores have not acknowledged, or that are not closed yet.
+    pub fn unfinished_changes(&self) -> usize {
+        self.unannounced.len() + self.registry().closing()
+    }
+
+    /// Tells hosts of changes that all cores know by now, and closes what is idle.
+    fn finish_changes(&mut self) {
+        let registry = self.associations.registry();
+        let publication = registry.publication();
+        let is_known = |it: &mut PublishedNamespace| {
+            publication.wait_adopted(it.change.generation, Duration::ZERO)
+        };
+        for PublishedNamespace { change, removed } in self.unannounced.extract_if(.., is_known) {
+            self.associations.announce(&[&change]);
+            if removed {
+                // One that is busy is closed in a later turn.
+                let _ = registry.close(change, Duration::ZERO);
+            }
+        }
+        if registry.closing() > 0 {
+            registry.close_idle();
+        }
     }
 
     /// Gives the group of a core no turn before a time, as a core that others keep busy. Nothing
@@ -108,5 +195,22 @@ impl Stepped {
     /// Counters of each poll group.
     pub fn stats(&mut self) -> Vec<PollGroupStats> {
         self.groups.iter_mut().map(PollGroup::stats).collect()
+    }
+}
+
+fn zeros(nsid: Nsid) -> NewNamespace {
+    let name = format!("zeros {nsid}");
+    NewNamespace {
+        nsid: Some(nsid),
+        bdev: name.clone(),
+        name,
+        uuid: None,
+        nguid: [0; 16],
+        medium: Medium::Null { size_bytes: 64 << 10 },
+        writable: false,
+        lba_shift: None,
+        ana_group: AnaGroupId::DEFAULT,
+        masked: false,
+        opened: None,
     }
 }

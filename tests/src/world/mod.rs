@@ -12,6 +12,7 @@ mod host;
 mod hostile_machine;
 mod line;
 mod link_trial;
+mod management;
 mod medium;
 mod narrowing;
 mod random;

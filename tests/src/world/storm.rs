@@ -3,10 +3,12 @@
 use std::time::Duration;
 
 use feedrail_initiator::{ControllerOptions, Grant};
+use feedrail_target::stepped::LiveChange;
 use rdma::sim::{BottleneckStats, SimConfig};
 use rdma::{GroupStats, Time};
 
 use super::history::History;
+use super::management::{Management, Order};
 use super::narrowing::Narrowing;
 use super::traffic::{Histories, Traffic, TrafficOptions};
 use super::{
@@ -73,6 +75,9 @@ struct Storm {
     /// Troubles to come, each after this many requests.
     due: Vec<u32>,
     narrowing: Narrowing,
+    management: Management,
+    /// Of each target, whether the namespace that comes and goes is there.
+    has_namespace: [bool; TARGETS],
     /// Troubles that end at a time.
     ends: Vec<(Time, End)>,
     totals: Totals,
@@ -88,6 +93,7 @@ enum End {
     Flap { host: usize, target: usize, left: u32, cut: bool },
     Weather,
     Disks(usize),
+    Managed(usize, LiveChange),
 }
 
 impl Storm {
@@ -114,6 +120,7 @@ impl Storm {
             world.target(target).set_disk_config(disks);
         }
         let narrowing = Narrowing::new(seed, total);
+        let management = Management::new(seed, total);
         let random = random.clone();
         let (ends, totals) = (Vec::new(), Totals::default());
         Self {
@@ -128,6 +135,8 @@ impl Storm {
             disks,
             due,
             narrowing,
+            management,
+            has_namespace: [false; TARGETS],
             ends,
             totals,
             verbose,
@@ -143,6 +152,7 @@ impl Storm {
                 storm.make_trouble();
             }
             storm.narrow(finished);
+            storm.manage(finished);
             storm.traffic.iter().all(Traffic::is_over)
         });
     }
@@ -264,7 +274,7 @@ impl Storm {
         match self.random.within(0..17) {
             0 if !target_down => {
                 self.note("fault: target crashes", || format!("target {target} crashes"));
-                self.world.target(target_id).crash();
+                self.crash(target);
                 self.later(End::TargetDown(target));
             }
             1 | 2 if !target_down => {
@@ -378,9 +388,48 @@ impl Storm {
         }
     }
 
+    /// Has an operator change something, where that is due. A target that is down has none.
+    fn manage(&mut self, finished: u32) {
+        while let Some(target) = self.management.next(finished, TARGETS) {
+            let node = self.world.target(self.targets[target]);
+            if !node.is_running() {
+                continue;
+            }
+            let address = node.subsystem().address;
+            let order = self.management.order(address, self.has_namespace[target]);
+            let Order { change, name, undo, then_crash } = order;
+            if !self.world.target(self.targets[target]).change(change) {
+                // Another one of before is not undone yet.
+                continue;
+            }
+            self.note(name, || format!("target {target}: {change:?}"));
+            match change {
+                LiveChange::AddNamespace(_) => self.has_namespace[target] = true,
+                LiveChange::RemoveNamespace(_) => self.has_namespace[target] = false,
+                _ => {}
+            }
+            if let Some(undo) = undo {
+                self.later(End::Managed(target, undo));
+            }
+            if then_crash {
+                self.note("management: crashes before cores acknowledged", || {
+                    format!("target {target} crashes")
+                });
+                self.crash(target);
+                self.later(End::TargetDown(target));
+            }
+        }
+    }
+
+    fn crash(&mut self, target: usize) {
+        self.world.target(self.targets[target]).crash();
+        self.has_namespace[target] = false;
+    }
+
     fn take_power(&mut self, target: usize) {
         self.note("fault: power losses", || format!("target {target} loses its power"));
         self.world.target(self.targets[target]).lose_power();
+        self.has_namespace[target] = false;
         self.histories[target].iter_mut().for_each(History::lose_power);
     }
 
@@ -415,6 +464,10 @@ impl Storm {
             End::Weather => {
                 let base_network = self.base_network;
                 self.world.set_faults(|faults| *faults = base_network);
+            }
+            End::Managed(target, change) => {
+                // One that was started anew has its configuration.
+                self.world.target(self.targets[target]).change(change);
             }
             End::Disks(target) => {
                 self.world.target(self.targets[target]).set_disk_config(self.disks);

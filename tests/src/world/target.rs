@@ -15,6 +15,7 @@ use feedrail_target::config::{
 use feedrail_target::config::{Machine, SubsystemIdentity};
 use feedrail_target::stepped::Assembly;
 use feedrail_target::stepped::Associations;
+use feedrail_target::stepped::LiveChange;
 use feedrail_target::stepped::OpenPurpose;
 use feedrail_target::stepped::Registry;
 use feedrail_target::stepped::Stepped;
@@ -186,6 +187,12 @@ impl TargetNode {
         }
     }
 
+    /// Has an operator change the subsystem; false if the node does not run, or refuses it.
+    pub fn change(&mut self, change: LiveChange) -> bool {
+        let running = self.running.as_mut();
+        running.is_some_and(|running| running.target.change(&self.nqn, change).is_ok())
+    }
+
     /// Prints the system calls on simulated disks from now on.
     pub(super) fn set_verbose(&mut self, name: String) {
         self.bay.set_verbose(name);
@@ -259,6 +266,7 @@ impl TargetNode {
         let groups = running.target.stats();
         note("controllers", running.target.associations().controllers().len() as u64);
         note("connections", running.target.connections());
+        note("changes without an end", running.target.unfinished_changes() as u64);
         note("bytes of the pool", groups.iter().map(|group| group.pool.used_bytes).sum());
         note("queue pairs", now.queue_pairs);
         note("regions", now.regions.abs_diff(running.fresh.regions));
@@ -306,7 +314,7 @@ impl TargetNode {
             shared_memory_group: None,
             cores: Cores::Count(self.options.cores),
             polling: Duration::ZERO,
-            management: None,
+            management: Some(PathBuf::from("not served")),
             metrics: None,
             state_dir: PathBuf::new(),
             machine,

@@ -1,0 +1,97 @@
+//! What an operator changes in some storms while hosts work: how targets are reached, who may
+//! connect, and which namespaces there are.
+
+use std::net::SocketAddr;
+
+use feedrail_target::stepped::LiveChange;
+use nvme_proto::Nsid;
+use nvme_proto::log::AnaState;
+
+use super::Random;
+
+/// Of a hundred seeds, how many have an operator.
+const SEEDS_PERCENT: u64 = 50;
+/// The most changes of a storm.
+const CHANGES: u64 = 10;
+/// The namespace that comes and goes.
+const NSID: Nsid = Nsid(4);
+/// Of a hundred changes of namespaces, how many does the target not survive.
+const CRASH_PERCENT: u64 = 30;
+
+/// A change at a target.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) struct Order {
+    pub(super) change: LiveChange,
+    /// The name under which it is counted.
+    pub(super) name: &'static str,
+    /// How it is undone, where hosts could not go on with it.
+    pub(super) undo: Option<LiveChange>,
+    /// The target crashes before its cores have acknowledged the change.
+    pub(super) then_crash: bool,
+}
+
+/// When an operator changes something, and what. Its random numbers are its own: whether a seed
+/// has an operator changes no other fault of it.
+pub(super) struct Management {
+    random: Random,
+    /// Changes to come, each after this many requests, the next one last.
+    due: Vec<u32>,
+}
+
+impl Management {
+    /// That of a seed whose storm has this many requests.
+    pub(super) fn new(seed: u64, requests: u32) -> Self {
+        let mut random = Random::new(seed.rotate_left(32) ^ 0x6d61_6e61_6765);
+        let mut due = Vec::new();
+        if random.percent(SEEDS_PERCENT) {
+            let changes = random.within(1..CHANGES + 1);
+            due.extend((0..changes).map(|_| random.within(0..requests.into()) as u32));
+        }
+        due.sort_unstable_by(|a, b| b.cmp(a));
+        Self { random, due }
+    }
+
+    /// Whether something is due after `finished` requests; then of which of the targets.
+    pub(super) fn next(&mut self, finished: u32, targets: usize) -> Option<usize> {
+        self.due.pop_if(|due| *due <= finished)?;
+        Some(self.random.within(0..targets as u64) as usize)
+    }
+
+    /// What is changed at the target with an address; `has_namespace` tells whether the one that
+    /// comes and goes is there.
+    pub(super) fn order(&mut self, address: SocketAddr, has_namespace: bool) -> Order {
+        let random = &mut self.random;
+        let lasting = |change, name| Order { change, name, undo: None, then_crash: false };
+        match random.within(0..8) {
+            0..3 => {
+                let state = random.pick(&[
+                    AnaState::NON_OPTIMIZED,
+                    AnaState::INACCESSIBLE,
+                    AnaState::PERSISTENT_LOSS,
+                    AnaState::CHANGE,
+                ]);
+                let undo = Some(LiveChange::Ana(address, AnaState::OPTIMIZED));
+                let change = LiveChange::Ana(address, state);
+                Order { undo, ..lasting(change, "management: access states changed") }
+            }
+            3 => {
+                let undo = Some(LiveChange::AddListener(address));
+                let change = LiveChange::RemoveListener(address);
+                Order { undo, ..lasting(change, "management: listeners removed") }
+            }
+            4 => {
+                let undo = Some(LiveChange::AllowAnyHost(true));
+                let change = LiveChange::AllowAnyHost(false);
+                Order { undo, ..lasting(change, "management: hosts refused") }
+            }
+            _ => {
+                let then_crash = random.percent(CRASH_PERCENT);
+                let (change, name) = match has_namespace {
+                    true => (LiveChange::RemoveNamespace(NSID), "management: namespaces removed"),
+                    false => (LiveChange::AddNamespace(NSID), "management: namespaces added"),
+                };
+                Order { then_crash, ..lasting(change, name) }
+            }
+        }
+    }
+}
