@@ -202,6 +202,38 @@ fn the_death_of_one_of_two_targets_costs_no_read() {
 }
 
 #[test]
+fn hosts_leave_a_target_that_is_drained() {
+    let folder = tempfile::tempdir_in(env!("CARGO_TARGET_TMPDIR")).unwrap();
+    let (path, bytes) = shard(&folder);
+    let target = Target::start(&path, &[4420, 4421]);
+    let (one, two) = (target.address(4420), target.address(4421));
+    let socket = target.folder.path().join("socket");
+    let drain = |options: &[&str]| {
+        let options = [&["target", "drain", "--socket", socket.to_str().unwrap()], options];
+        feedrail(options.concat()).run()
+    };
+    assert_eq!(drain(&[]).success(), b"no host is connected\n");
+    drain(&["--undo"]).success();
+    let reader = Reader::new(one, ReplicaPolicy::RoundRobin, bytes);
+    assert_eq!(reader.read(), [one, two]);
+    let under_way = reader.begin();
+    let hosts = drain(&["--listen", &one.to_string(), "-o", "json"]).success();
+    reader.end(under_way);
+    let hosts: Value = serde_json::from_slice(&hosts).unwrap();
+    assert_eq!(hosts["connected"].as_array().unwrap().len(), 2, "{hosts}");
+    assert_eq!(hosts["connected"][0]["subnqn"], NQN);
+    reader.comes_to_read_from(&[two]);
+    drain(&["--listen", &one.to_string(), "--undo"]).success();
+    reader.comes_to_read_from(&[one, two]);
+    // Without another path reads wait, and lose nothing.
+    drain(&[NQN]).success();
+    let waiting = reader.begin();
+    drain(&["--undo"]).success();
+    reader.end(waiting);
+    assert!(drain(&["--listen", "192.0.2.7"]).failure().contains("no such subsystem"));
+}
+
+#[test]
 fn perf_reads_over_all_paths() {
     let folder = tempfile::tempdir_in(env!("CARGO_TARGET_TMPDIR")).unwrap();
     let (path, _) = shard(&folder);

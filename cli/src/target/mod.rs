@@ -3,6 +3,7 @@
 mod ana;
 mod client;
 mod config;
+mod drain;
 mod reload;
 mod resize;
 mod subsystem;
@@ -19,6 +20,7 @@ use uuid::Uuid;
 use self::ana::Ana;
 use self::client::RpcClient;
 use self::config::{LoadConfig, SaveConfig};
+use self::drain::Drain;
 use self::reload::Reload;
 use self::resize::Resize;
 use self::subsystem::{
@@ -69,6 +71,7 @@ enum TargetCommand {
     AddReferral(AddReferral),
     RemoveReferral(RemoveReferral),
     Ana(Ana),
+    Drain(Drain),
     Reload(Reload),
     SaveConfig(SaveConfig),
     LoadConfig(LoadConfig),
@@ -230,6 +233,7 @@ impl TargetArgs {
             TargetCommand::AddReferral(add) => add.run(),
             TargetCommand::RemoveReferral(remove) => remove.run(),
             TargetCommand::Ana(ana) => ana.run(),
+            TargetCommand::Drain(drain) => drain.run(),
             TargetCommand::Reload(reload) => reload.run(),
             TargetCommand::SaveConfig(save) => save.run(),
             TargetCommand::LoadConfig(load) => load.run(),
