@@ -232,7 +232,8 @@ impl Target {
             namespaces: subsystem.namespaces().iter().map(of_namespace).collect(),
         };
         let subsystems = registry.subsystems().iter().map(of_subsystem).collect();
-        TargetSnapshot { stats: self.stats(), subsystems }.to_text()
+        let turns = self.runtime.turn_stats();
+        TargetSnapshot { stats: self.stats(), turns, subsystems }.to_text()
     }
 
     /// Takes no more connections or commands, lets commands under way end for at most `patience`,

@@ -79,6 +79,8 @@ fn counters_are_what_hosts_did() {
     let endless = of_namespace("read_seconds_bucket").replace('}', ",le=\"+Inf\"}");
     assert_eq!(after.get(&endless), count);
     assert_eq!(after.get("feedrail_associations"), 1.0);
+    let turns = |page: &OpenMetricsPage| page.get("feedrail_turn_seconds_count{core=\"0\"}");
+    assert!(turns(&after) > turns(&opened), "each command takes a turn");
     assert_eq!(after.get("feedrail_connections_accepted_total"), after.get("feedrail_connections"));
     let names: BTreeSet<_> = before.families.keys().collect();
     assert_eq!(names, after.families.keys().collect(), "families are there from the start");

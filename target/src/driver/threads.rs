@@ -17,6 +17,7 @@ use crate::driver::clock::Clock;
 use crate::driver::idle_polling::IdlePolling;
 use crate::driver::turn_mark::{TurnMark, TurnWatch};
 use crate::limits::STORAGE_GRACE;
+use crate::metrics::latency::{LatencyCounters, LatencyStats};
 use crate::poll_group::{PollGroup, PollGroupBuilder, PollGroupStats, StopRequest, Turn};
 use crate::storage::{BufferRegistration, Uring, UringError};
 use crate::transport::{Reception, ReceptionStats, Stop};
@@ -63,6 +64,8 @@ pub enum RuntimeError {
 pub(crate) struct Runtime {
     clock: Clock,
     groups: Vec<Worker<PollGroupStats>>,
+    /// How long the turns of each group took.
+    turns: Vec<Arc<LatencyCounters>>,
     reception: Worker<ReceptionStats>,
     orders: Arc<StopRequest>,
 }
@@ -89,6 +92,7 @@ impl Runtime {
         let mut runtime = Self {
             clock,
             groups: Vec::with_capacity(seeds.len()),
+            turns: Vec::with_capacity(seeds.len()),
             reception: start_receptions(receptions, clock, &orders)
                 .map_err(RuntimeError::Thread)?,
             orders,
@@ -96,7 +100,10 @@ impl Runtime {
         let count = seeds.len();
         for (index, seed) in seeds.into_iter().enumerate() {
             let pin = options.pins.get(index).copied();
-            let worker = start_group(index, seed, clock, options.polling, pin, ready.clone());
+            let turns = Arc::new(LatencyCounters::default());
+            runtime.turns.push(Arc::clone(&turns));
+            let pace = GroupPace { clock, polling: options.polling, turns };
+            let worker = start_group(index, seed, pace, pin, ready.clone());
             runtime.groups.push(worker.map_err(RuntimeError::Thread)?);
         }
         drop(ready);
@@ -116,6 +123,11 @@ impl Runtime {
     /// Counters of each poll group.
     pub(crate) fn group_stats(&self) -> Vec<PollGroupStats> {
         self.groups.iter().map(Worker::stats).collect()
+    }
+
+    /// How long the turns of each poll group took that did something.
+    pub(crate) fn turn_stats(&self) -> Vec<LatencyStats> {
+        self.turns.iter().map(|turns| turns.snapshot()).collect()
     }
 
     /// Counters of the receptions, summed up.
@@ -270,11 +282,17 @@ impl<S: Copy + Default> Drop for OnEnd<'_, S> {
     }
 }
 
+/// By which clock a poll group takes its turns, how long it polls, and where turns are counted.
+struct GroupPace {
+    clock: Clock,
+    polling: Duration,
+    turns: Arc<LatencyCounters>,
+}
+
 fn start_group(
     index: usize,
     seed: PollGroupBuilder,
-    clock: Clock,
-    polling: Duration,
+    pace: GroupPace,
     pin: Option<u16>,
     ready: mpsc::Sender<Result<BufferRegistration, RuntimeError>>,
 ) -> io::Result<Worker<PollGroupStats>> {
@@ -295,7 +313,7 @@ fn start_group(
         let group = seed.build(Box::new(engine));
         let _ = ready.send(Ok(buffers));
         drop(ready);
-        run_group(group, clock, polling, &mut end, &mark_of_thread);
+        run_group(group, &pace, &mut end, &mark_of_thread);
         mark_of_thread.sleep();
     };
     let thread = std::thread::Builder::new().name(format!("feedrail-{index}")).spawn(run)?;
@@ -304,22 +322,29 @@ fn start_group(
 
 fn run_group(
     mut group: PollGroup,
-    clock: Clock,
-    polling: Duration,
+    GroupPace { clock, polling, turns }: &GroupPace,
     end: &mut OnEnd<'_, PollGroupStats>,
     mark: &TurnMark,
 ) {
     let mailbox = end.0;
-    let mut idle = IdlePolling::new(clock.now(), polling);
+    let mut idle = IdlePolling::new(clock.now(), *polling);
+    // When the last turn began, if the present one followed it at once.
+    let mut last: Option<Time> = None;
     while !group.is_over() {
         mark.begin_turn();
         let now = clock.now();
+        if let Some(last) = last.take() {
+            turns.count(now.as_nanos().saturating_sub(last.as_nanos()));
+        }
         let turn = group.turn(now);
         if mailbox.is_asked() {
             mailbox.publish(group.stats(), None);
         }
         match turn {
-            Turn::Busy => idle.worked(now, group.operations()),
+            Turn::Busy => {
+                last = Some(now);
+                idle.worked(now, group.operations());
+            }
             // Another thread on this core may do the work that is waited for.
             Turn::SleepUntil(_) if idle.should_poll(now) => {
                 let before = clock.now();

@@ -29,6 +29,8 @@ const OF_ENGINES: [&str; 7] = [
 /// All that is told of a target.
 pub(crate) struct TargetSnapshot {
     pub(crate) stats: Stats,
+    /// How long the turns of each core took that did something.
+    pub(crate) turns: Vec<LatencyStats>,
     pub(crate) subsystems: Vec<SubsystemSnapshot>,
 }
 
@@ -65,6 +67,7 @@ impl TargetSnapshot {
     pub(crate) fn to_text(&self) -> String {
         let mut exposition = Exposition::default();
         exposition.of_target(&self.stats);
+        exposition.of_cores(&self.turns);
         exposition.of_subsystems(&self.subsystems);
         exposition.of_namespaces(&self.subsystems);
         exposition.of_peers(&self.stats);
@@ -113,6 +116,15 @@ impl Exposition {
         self.gauge("feedrail_pool_used_bytes", help, used_bytes);
         let help = "Requests that had to wait for a buffer.";
         self.counter("feedrail_pool_waits", help, waits);
+    }
+
+    fn of_cores(&mut self, turns: &[LatencyStats]) {
+        let name = "feedrail_turn_seconds";
+        let help = "Time that a thread which serves hosts took for a turn with work in it.";
+        self.family(MetricKind::Histogram, name, help);
+        for (core, turns) in turns.iter().enumerate() {
+            self.histogram(name, &[("core", &core.to_string())], turns);
+        }
     }
 
     fn of_subsystems(&mut self, subsystems: &[SubsystemSnapshot]) {
@@ -185,25 +197,24 @@ impl Exposition {
             self.family(MetricKind::Histogram, &name, &help);
             each(self, &|exposition, labels, namespace| {
                 if let Some(io) = &namespace.io {
-                    exposition.histogram(&name, labels, of(io));
+                    exposition.histogram(&name, &labels, of(io));
                 }
             });
         }
     }
 
     /// The samples of a histogram.
-    fn histogram(&mut self, name: &str, [nqn, nsid, of]: [Label<'_>; 3], stats: &LatencyStats) {
+    fn histogram(&mut self, name: &str, labels: &[Label<'_>], stats: &LatencyStats) {
         let bucket = format!("{name}_bucket");
         for (micros, below) in stats.cumulative() {
             let bound = format!("{}.{:06}", micros / 1_000_000, micros % 1_000_000);
-            self.sample(&bucket, &[nqn, nsid, of, ("le", &bound)], below);
+            self.sample(&bucket, &[labels, &[("le", &bound)]].concat(), below);
         }
-        let labels = [nqn, nsid, of];
-        self.sample(&bucket, &[nqn, nsid, of, ("le", "+Inf")], stats.count());
-        self.sample(&format!("{name}_count"), &labels, stats.count());
+        self.sample(&bucket, &[labels, &[("le", "+Inf")]].concat(), stats.count());
+        self.sample(&format!("{name}_count"), labels, stats.count());
         let sum = stats.sum();
         let seconds = format_args!("{}.{:09}", sum.as_secs(), sum.subsec_nanos());
-        self.sample(&format!("{name}_sum"), &labels, seconds);
+        self.sample(&format!("{name}_sum"), labels, seconds);
     }
 
     /// Of the peers with the most errors.
@@ -296,6 +307,7 @@ mod tests {
         };
         TargetSnapshot {
             stats: Stats { uptime_ms: 61_007, ..Stats::default() },
+            turns: vec![LatencyStats::default(); 2],
             subsystems: vec![SubsystemSnapshot {
                 nqn: "nqn.2026-01.io.feedrail:t".into(),
                 io: IoStats { read_bytes: 7, ..IoStats::default() },
