@@ -20,7 +20,7 @@ const CRASH_PERCENT: u64 = 30;
 
 /// A change at a target.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) struct Order {
+pub(super) struct OperatorOrder {
     pub(super) change: LiveChange,
     /// The name under which it is counted.
     pub(super) name: &'static str,
@@ -59,9 +59,9 @@ impl Management {
 
     /// What is changed at the target with an address; `has_namespace` tells whether the one that
     /// comes and goes is there.
-    pub(super) fn order(&mut self, address: SocketAddr, has_namespace: bool) -> Order {
+    pub(super) fn order(&mut self, address: SocketAddr, has_namespace: bool) -> OperatorOrder {
         let random = &mut self.random;
-        let lasting = |change, name| Order { change, name, undo: None, then_crash: false };
+        let lasting = |change, name| OperatorOrder { change, name, undo: None, then_crash: false };
         match random.within(0..8) {
             0..3 => {
                 let state = random.pick(&[
@@ -72,17 +72,17 @@ impl Management {
                 ]);
                 let undo = Some(LiveChange::Ana(address, AnaState::OPTIMIZED));
                 let change = LiveChange::Ana(address, state);
-                Order { undo, ..lasting(change, "management: access states changed") }
+                OperatorOrder { undo, ..lasting(change, "management: access states changed") }
             }
             3 => {
                 let undo = Some(LiveChange::AddListener(address));
                 let change = LiveChange::RemoveListener(address);
-                Order { undo, ..lasting(change, "management: listeners removed") }
+                OperatorOrder { undo, ..lasting(change, "management: listeners removed") }
             }
             4 => {
                 let undo = Some(LiveChange::AllowAnyHost(true));
                 let change = LiveChange::AllowAnyHost(false);
-                Order { undo, ..lasting(change, "management: hosts refused") }
+                OperatorOrder { undo, ..lasting(change, "management: hosts refused") }
             }
             _ => {
                 let then_crash = random.percent(CRASH_PERCENT);
@@ -90,7 +90,7 @@ impl Management {
                     true => (LiveChange::RemoveNamespace(NSID), "management: namespaces removed"),
                     false => (LiveChange::AddNamespace(NSID), "management: namespaces added"),
                 };
-                Order { then_crash, ..lasting(change, name) }
+                OperatorOrder { then_crash, ..lasting(change, name) }
             }
         }
     }

@@ -8,7 +8,7 @@ use rdma::sim::{BottleneckStats, SimConfig};
 use rdma::{GroupStats, Time};
 
 use super::history::History;
-use super::management::{Management, Order};
+use super::management::{Management, OperatorOrder};
 use super::narrowing::Narrowing;
 use super::traffic::{Histories, Traffic, TrafficOptions};
 use super::{
@@ -397,7 +397,7 @@ impl Storm {
             }
             let address = node.subsystem().address;
             let order = self.management.order(address, self.has_namespace[target]);
-            let Order { change, name, undo, then_crash } = order;
+            let OperatorOrder { change, name, undo, then_crash } = order;
             if !self.world.target(self.targets[target]).change(change) {
                 // Another one of before is not undone yet.
                 continue;
