@@ -8,7 +8,7 @@ use anyhow::Result;
 use crate::{sim, tidy};
 
 /// Worlds that are simulated, besides those that `cargo test` tries.
-const SEEDS: u32 = 2000;
+const SEEDS: u32 = 1000;
 
 /// All checks, the quick ones first.
 pub(crate) fn run() -> Result<()> {

@@ -34,7 +34,7 @@ took 200 null
 reach 4420 optimized
 reach 4421 optimized
 
-(read_with --runtime 20 && touch /tmp/perf.succeeded) &
+(read_with --runtime 10 && touch /tmp/perf.succeeded) &
 reading=$!
 eventually eval '[ "$(dmesg | grep -c "creating nvm controller")" -ge 8 ]'
 for port in 4421 4420; do
