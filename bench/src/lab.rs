@@ -8,11 +8,13 @@ use anyhow::{Context, Result, ensure};
 use crate::figures::Figures;
 
 /// The lab's scenarios that compare, and the names of their figures.
-const SCENARIOS: [(&str, &str); 4] = [
+const SCENARIOS: [(&str, &str); 6] = [
     ("ratio-target-verbs", "kernel-host-to-us-by-nvmet"),
     ("ratio-initiator-verbs", "us-to-nvmet-by-kernel-host"),
     ("ratio-target-soft", "kernel-host-to-us-on-soft-by-nvmet"),
     ("ratio-initiator-soft", "us-on-soft-to-nvmet-by-kernel-host"),
+    ("ratio-tcp-verbs", "kernel-host-to-us-by-nvmet-tcp"),
+    ("ratio-tcp-soft", "kernel-host-to-us-on-soft-by-nvmet-tcp"),
 ];
 
 /// Adds the figures of the logs of the lab's last run: the lowest, the median and the highest of
