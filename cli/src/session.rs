@@ -23,7 +23,7 @@ pub(crate) struct Session {
     controller: Controller,
     /// Connections besides, each with a controller of its own.
     others: Vec<Controller>,
-    /// All of these connections, if they are to several ports of the subsystem.
+    /// The connections to all ports of the subsystem, instead of the others.
     paths: Option<SubsystemPaths>,
     host: Host,
 }
@@ -62,9 +62,8 @@ impl Session {
         for error in paths.unreachable() {
             output::note(format_args!("feedrail: without a path: {error}"));
         }
-        let mut controllers = paths.controllers().iter().cloned();
-        let controller = controllers.next().context("no path was connected")?;
-        Ok(Self { controller, others: controllers.collect(), paths: Some(paths), host })
+        let controller = paths.controllers().first().context("no path was connected")?.clone();
+        Ok(Self { controller, others: Vec::new(), paths: Some(paths), host })
     }
 
     /// Whether it reaches several ports.

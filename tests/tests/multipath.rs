@@ -2,7 +2,7 @@
 
 use std::fs;
 use std::net::SocketAddr;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 
 use feedrail_initiator::{
     Entry, Grant, Host, Region, ReplicaPolicy, Shards, Submit, SubsystemPaths, Ticket,
@@ -67,10 +67,20 @@ impl Target {
     }
 }
 
-fn shard(folder: &TempDir) -> (std::path::PathBuf, Vec<u8>) {
-    let (path, bytes) = (folder.path().join("shard"), Bytes::new(1).take(SIZE_BYTES));
-    fs::write(&path, &bytes).unwrap();
-    (path, bytes)
+/// The file that targets serve.
+struct Shard {
+    _folder: TempDir,
+    path: PathBuf,
+    bytes: Vec<u8>,
+}
+
+impl Shard {
+    fn new() -> Self {
+        let folder = tempfile::tempdir_in(env!("CARGO_TARGET_TMPDIR")).unwrap();
+        let (path, bytes) = (folder.path().join("shard"), Bytes::new(1).take(SIZE_BYTES));
+        fs::write(&path, &bytes).unwrap();
+        Self { _folder: folder, path, bytes }
+    }
 }
 
 /// Reads all of the namespace, as often as it is asked to.
@@ -136,11 +146,10 @@ impl Reader {
 
 #[test]
 fn reads_follow_the_access_states_of_two_ports() {
-    let folder = tempfile::tempdir_in(env!("CARGO_TARGET_TMPDIR")).unwrap();
-    let (path, bytes) = shard(&folder);
-    let target = Target::start(&path, &[4420, 4421]);
+    let shard = Shard::new();
+    let target = Target::start(&shard.path, &[4420, 4421]);
     let (one, two) = (target.address(4420), target.address(4421));
-    let reader = Reader::new(two, ReplicaPolicy::RoundRobin, bytes);
+    let reader = Reader::new(two, ReplicaPolicy::RoundRobin, shard.bytes);
     assert_eq!(reader.read(), [one, two]);
     for state in ["inaccessible", "change", "persistent_loss", "non_optimized"] {
         let under_way = reader.begin();
@@ -163,11 +172,10 @@ fn reads_follow_the_access_states_of_two_ports() {
 
 #[test]
 fn a_removed_port_costs_no_read() {
-    let folder = tempfile::tempdir_in(env!("CARGO_TARGET_TMPDIR")).unwrap();
-    let (path, bytes) = shard(&folder);
-    let target = Target::start(&path, &[4420, 4421]);
+    let shard = Shard::new();
+    let target = Target::start(&shard.path, &[4420, 4421]);
     let (one, two) = (target.address(4420), target.address(4421));
-    let reader = Reader::new(one, ReplicaPolicy::QueueDepth, bytes);
+    let reader = Reader::new(one, ReplicaPolicy::QueueDepth, shard.bytes);
     reader.comes_to_read_from(&[one, two]);
     for _ in 0..3 {
         let under_way = reader.begin();
@@ -181,9 +189,8 @@ fn a_removed_port_costs_no_read() {
 
 #[test]
 fn the_death_of_one_of_two_targets_costs_no_read() {
-    let folder = tempfile::tempdir_in(env!("CARGO_TARGET_TMPDIR")).unwrap();
-    let (path, bytes) = shard(&folder);
-    let (stays, dies) = (Target::start(&path, &[4420]), Target::start(&path, &[4420]));
+    let shard = Shard::new();
+    let (stays, dies) = (Target::start(&shard.path, &[4420]), Target::start(&shard.path, &[4420]));
     let (one, two) = (stays.address(4420), dies.address(4420));
     stays.call(
         "nvmf_discovery_add_referral",
@@ -191,7 +198,7 @@ fn the_death_of_one_of_two_targets_costs_no_read() {
             "trtype": "rdma", "traddr": two.ip().to_string(), "trsvcid": "4420",
         } }),
     );
-    let reader = Reader::new(one, ReplicaPolicy::RoundRobin, bytes);
+    let reader = Reader::new(one, ReplicaPolicy::RoundRobin, shard.bytes);
     let mut both = [one, two];
     both.sort_unstable();
     assert_eq!(reader.read(), both);
@@ -203,9 +210,8 @@ fn the_death_of_one_of_two_targets_costs_no_read() {
 
 #[test]
 fn hosts_leave_a_target_that_is_drained() {
-    let folder = tempfile::tempdir_in(env!("CARGO_TARGET_TMPDIR")).unwrap();
-    let (path, bytes) = shard(&folder);
-    let target = Target::start(&path, &[4420, 4421]);
+    let shard = Shard::new();
+    let target = Target::start(&shard.path, &[4420, 4421]);
     let (one, two) = (target.address(4420), target.address(4421));
     let socket = target.folder.path().join("socket");
     let drain = |options: &[&str]| {
@@ -214,7 +220,7 @@ fn hosts_leave_a_target_that_is_drained() {
     };
     assert_eq!(drain(&[]).success(), b"no host is connected\n");
     drain(&["--undo"]).success();
-    let reader = Reader::new(one, ReplicaPolicy::RoundRobin, bytes);
+    let reader = Reader::new(one, ReplicaPolicy::RoundRobin, shard.bytes);
     assert_eq!(reader.read(), [one, two]);
     let under_way = reader.begin();
     let hosts = drain(&["--listen", &one.to_string(), "-o", "json"]).success();
@@ -235,15 +241,15 @@ fn hosts_leave_a_target_that_is_drained() {
 
 #[test]
 fn perf_reads_over_all_paths() {
-    let folder = tempfile::tempdir_in(env!("CARGO_TARGET_TMPDIR")).unwrap();
-    let (path, _) = shard(&folder);
-    let target = Target::start(&path, &[4420, 4421]);
+    let shard = Shard::new();
+    let target = Target::start(&shard.path, &[4420, 4421]);
     let perf_of = |nqn: &str, options: &[&str]| {
         let program = feedrail(["perf", "--all-paths", "--provider", "soft", "-o", "json"]);
         program.args(target.daemon.address_options()).args(["-n", nqn]).args(options)
     };
     let perf = |options: &[&str]| perf_of(NQN, options);
-    let verify = ["--verify", path.to_str().unwrap(), "--number-ios", "500", "--iodepth", "8"];
+    let verify =
+        ["--verify", shard.path.to_str().unwrap(), "--number-ios", "500", "--iodepth", "8"];
     for (policy, expected) in
         [("round-robin", [Some(250); 2]), ("queue-depth", [None; 2]), ("first", [Some(500), None])]
     {

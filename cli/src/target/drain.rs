@@ -87,8 +87,8 @@ impl Drain {
             && address["trsvcid"].as_str() == Some(&wanted.port().to_string())
     }
 
-    /// Of a target, or an address of it, of which other subsystems or addresses are in use, only
-    /// the grace period can be waited for.
+    /// Waits until no command has ended for a while. Commands are counted for the whole target: of
+    /// a subsystem or an address, hosts get that while, and no more is known.
     fn wait_for_quiet(&self, target: &mut RpcClient, interrupt: &Interrupt) -> Result<()> {
         if self.listen.is_some() || self.subnqn.is_some() {
             clock::sleep(QUIET);

@@ -52,11 +52,11 @@ impl SubsystemPaths {
                 Err(error) => unreachable.push(error),
             }
         }
-        match unreachable.first().filter(|_| controllers.is_empty()) {
-            Some(error) => Err(error.clone()),
-            None if controllers.is_empty() => Err(ErrorKind::Invalid("no path is given").into()),
-            None => Ok(Self { controllers, unreachable }),
+        if controllers.is_empty() {
+            let none = || ErrorKind::Invalid("no path is given").into();
+            return Err(unreachable.into_iter().next().unwrap_or_else(none));
         }
+        Ok(Self { controllers, unreachable })
     }
 
     /// The controller of each path that was connected, in the order of the addresses. A connection
@@ -111,16 +111,13 @@ pub(crate) async fn find(
 ) -> Result<Vec<SubsystemAddress>, Error> {
     let (mut services, mut next, mut found) = (vec![service], 0, Vec::new());
     while let Some(&service) = services.get(next) {
+        next += 1;
         let log = match discover(Arc::clone(&host), service).await {
             Ok(log) => log,
-            Err(error) if next == 0 => return Err(error),
+            Err(error) if next == 1 => return Err(error),
             // One that is out of reach does not hide what the others name.
-            Err(_) => {
-                next += 1;
-                continue;
-            }
+            Err(_) => continue,
         };
-        next += 1;
         for entry in &log.entries {
             let Ok(target) = SubsystemAddress::try_from(entry) else { continue };
             let is_service = match entry.subtype {

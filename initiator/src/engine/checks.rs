@@ -84,32 +84,21 @@ impl Checks {
 
 /// A command of the checks.
 #[derive(Debug)]
-pub(crate) enum CheckTask {
-    /// Identifies this namespace, into the chunk.
-    Identify { namespace: usize, chunk: BounceChunk },
-    /// Reads the list of namespaces that changed.
-    ChangedList { chunk: BounceChunk },
-    /// Reads how namespaces can be reached.
-    AnaLog { chunk: BounceChunk },
+pub(crate) struct CheckTask {
+    question: CheckQuestion,
+    /// Holds the answer's data.
+    chunk: BounceChunk,
 }
 
-impl CheckTask {
-    /// Holds the data of the command.
-    fn chunk(&self) -> &BounceChunk {
-        match self {
-            Self::Identify { chunk, .. } | Self::ChangedList { chunk } | Self::AnaLog { chunk } => {
-                chunk
-            }
-        }
-    }
-
-    fn into_chunk(self) -> BounceChunk {
-        match self {
-            Self::Identify { chunk, .. } | Self::ChangedList { chunk } | Self::AnaLog { chunk } => {
-                chunk
-            }
-        }
-    }
+/// What a command of the checks asks.
+#[derive(Clone, Copy, Debug)]
+enum CheckQuestion {
+    /// What this namespace is now.
+    Identify { namespace: usize },
+    /// Which of the namespaces changed.
+    ChangedList,
+    /// How namespaces can be reached.
+    AnaLog,
 }
 
 impl<P: Provider> HostEngine<P> {
@@ -159,7 +148,8 @@ impl<P: Provider> HostEngine<P> {
                 let length = size_of::<NamespaceList>() as u64;
                 let page = GetLogPage::new(LogId::CHANGED_NAMESPACES, length);
                 let sqe = AdminCommand::GetLogPage(page).to_sqe();
-                self.send_check(now, key, sqe, CheckTask::ChangedList { chunk }, outbox);
+                let task = CheckTask { question: CheckQuestion::ChangedList, chunk };
+                self.send_check(now, key, sqe, task, outbox);
                 continue;
             }
             if std::mem::take(&mut controller.checks.reads_ana) {
@@ -167,7 +157,8 @@ impl<P: Provider> HostEngine<P> {
                 let length = Identify::DATA_BYTES as u64;
                 let page = GetLogPage { lsp: GROUPS_ONLY, ..GetLogPage::new(LogId::ANA, length) };
                 let sqe = AdminCommand::GetLogPage(page).to_sqe();
-                self.send_check(now, key, sqe, CheckTask::AnaLog { chunk }, outbox);
+                let task = CheckTask { question: CheckQuestion::AnaLog, chunk };
+                self.send_check(now, key, sqe, task, outbox);
                 continue;
             }
             let Some(namespace) = self.next_to_check(key) else { return };
@@ -176,7 +167,8 @@ impl<P: Provider> HostEngine<P> {
             attached.check = Check::Namespace { stale: false };
             let sqe = Identify::namespace(Cns::NAMESPACE, attached.nsid).to_sqe();
             let Some(chunk) = controller.bounce.claim() else { return };
-            self.send_check(now, key, sqe, CheckTask::Identify { namespace, chunk }, outbox);
+            let task = CheckTask { question: CheckQuestion::Identify { namespace }, chunk };
+            self.send_check(now, key, sqe, task, outbox);
         }
     }
 
@@ -234,7 +226,7 @@ impl<P: Provider> HostEngine<P> {
         controller.expect_answer(now);
         controller.checks.under_way += 1;
         controller.checks.progress = now;
-        let data: Data<'_, P> = controller.bounce.data(task.chunk(), Identify::DATA_BYTES as u32);
+        let data: Data<'_, P> = controller.bounce.data(&task.chunk, Identify::DATA_BYTES as u32);
         let device = controller.scope.device();
         let queue = &mut self.queues[admin as usize];
         self.pushed = true;
@@ -251,7 +243,7 @@ impl<P: Provider> HostEngine<P> {
     pub(crate) fn interrupt_check(&mut self, key: usize, task: CheckTask) {
         let controller = &mut self.controllers[key];
         controller.checks.under_way -= 1;
-        controller.bounce.release(task.into_chunk());
+        controller.bounce.release(task.chunk);
     }
 
     /// A command of a check was answered.
@@ -259,7 +251,7 @@ impl<P: Provider> HostEngine<P> {
         &mut self,
         now: Time,
         key: usize,
-        task: CheckTask,
+        CheckTask { question, chunk }: CheckTask,
         cqe: &Cqe,
         outbox: &mut Outbox,
     ) {
@@ -267,13 +259,13 @@ impl<P: Provider> HostEngine<P> {
         controller.checks.under_way -= 1;
         controller.checks.progress = now;
         let mut data = vec![0; Identify::DATA_BYTES];
-        controller.bounce.copy_out(task.chunk(), 0, &mut data);
-        match task {
-            CheckTask::ChangedList { chunk } => {
+        controller.bounce.copy_out(&chunk, 0, &mut data);
+        match question {
+            CheckQuestion::ChangedList => {
                 controller.bounce.release(chunk);
                 controller.check_changed(cqe, &data);
             }
-            CheckTask::AnaLog { chunk } => {
+            CheckQuestion::AnaLog => {
                 controller.bounce.release(chunk);
                 // One that cannot say it now is asked again where it matters.
                 if cqe.status().is_success() {
@@ -281,7 +273,7 @@ impl<P: Provider> HostEngine<P> {
                 }
                 self.apply_ana(now, key, outbox);
             }
-            CheckTask::Identify { namespace, chunk } => {
+            CheckQuestion::Identify { namespace } => {
                 self.take_identity(now, key, namespace, chunk, cqe, &data, outbox);
             }
         }
@@ -370,7 +362,8 @@ impl<P: Provider> HostEngine<P> {
                         let identity = Box::new(identity);
                         attached.check = Check::Descriptors { stale, identity };
                         let sqe = Identify::namespace(Cns::NAMESPACE_DESCRIPTORS, nsid).to_sqe();
-                        let task = CheckTask::Identify { namespace, chunk };
+                        let question = CheckQuestion::Identify { namespace };
+                        let task = CheckTask { question, chunk };
                         return self.send_check(now, key, sqe, task, outbox);
                     }
                     Err(error) => self.lose_namespace(key, namespace, error.to_string(), outbox),

@@ -406,7 +406,7 @@ impl<P: Provider> HostEngine<P> {
                 .with_namespace_attribute(identify.oaes.namespace_attribute())
                 .with_ana_change(identify.oaes.ana_change()),
         };
-        // What was known of an earlier connection holds until it says something else.
+        // The states of an earlier connection hold until the controller tells others.
         let has_groups = identify.cmic.ana() && !discovery;
         controller.ana = has_groups.then(|| controller.ana.take().unwrap_or_default());
         limits.max_commands = match identify.maxcmd.get() {

@@ -608,12 +608,11 @@ impl<P: Provider> ErasedEngine for HostEngine<P> {
 
     fn attach(
         &mut self,
-        controller: usize,
+        key: usize,
         epoch: u64,
         identity: NamespaceIdentity,
     ) -> Result<Option<Attachment>, Error> {
-        let controller_key = controller;
-        let controller = self.controllers.get_mut(controller_key).ok_or(ErrorKind::Closed)?;
+        let controller = self.controllers.get_mut(key).ok_or(ErrorKind::Closed)?;
         if controller.epoch != epoch {
             return Ok(None);
         }
@@ -621,11 +620,11 @@ impl<P: Provider> ErasedEngine for HostEngine<P> {
             .namespaces
             .iter_mut()
             .find(|(_, attached)| attached.nsid == identity.nsid && attached.gone.is_none());
-        if let Some((key, attached)) = known
+        if let Some((number, attached)) = known
             && attached.identity.difference(&identity).is_none()
         {
             attached.holders += 1;
-            return Ok(Some(Attachment { number: key, access: attached.access.clone() }));
+            return Ok(Some(Attachment { number, access: attached.access.clone() }));
         }
         let geometry = identity.geometry(controller.limits.max_transfer_bytes)?;
         let nsid = identity.nsid;
@@ -646,7 +645,7 @@ impl<P: Provider> ErasedEngine for HostEngine<P> {
         let number = controller.namespaces.insert(attached);
         // Ranges find out what it waits for.
         controller.checks.reads_ana |= access.obstacle().is_some();
-        self.agenda.mark_ready(controller_key);
+        self.agenda.mark_ready(key);
         Ok(Some(Attachment { number, access }))
     }
 

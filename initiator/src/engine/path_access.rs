@@ -75,11 +75,9 @@ impl AnaTable {
     /// A command to a namespace of the group was refused; false if the status tells nothing of
     /// paths, or the namespace belongs to no group.
     pub(crate) fn note_refusal(&mut self, group: u32, status: Status) -> bool {
-        let state = state_of(status);
-        if let Some(state) = state.filter(|_| group != 0) {
-            self.0.insert(group, state);
-        }
-        state.is_some() && group != 0
+        let Some(state) = state_of(status).filter(|_| group != 0) else { return false };
+        self.0.insert(group, state);
+        true
     }
 
     /// Has a namespace of a group in the state that is known.

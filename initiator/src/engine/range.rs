@@ -860,12 +860,10 @@ impl<P: Provider> ControllerState<P> {
         let attached = namespace.and_then(|number| self.namespaces.get(number));
         let obstacle = attached.and_then(|attached| attached.access.obstacle());
         let cause = self.outage.as_ref().map(|outage| outage.cause.clone());
-        let kind = match cause {
-            Some(cause) => ErrorKind::Lost { after, cause: Box::new(cause) },
-            None => match obstacle {
-                Some(status) => ErrorKind::Status(status),
-                None => ErrorKind::TimedOut { after },
-            },
+        let kind = match (cause, obstacle) {
+            (Some(cause), _) => ErrorKind::Lost { after, cause: Box::new(cause) },
+            (None, Some(status)) => ErrorKind::Status(status),
+            (None, None) => ErrorKind::TimedOut { after },
         };
         Error::new(kind).of_target(&self.target)
     }

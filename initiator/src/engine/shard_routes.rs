@@ -153,8 +153,15 @@ impl ShardRoutes {
         replica: usize,
         load: impl Fn(usize) -> TargetLoad,
     ) -> bool {
-        let place = self.places_of(shard).start + replica;
-        !self.access[place].is_usable() || load(self.replicas[place].place) == TargetLoad::Away
+        self.load_at(self.places_of(shard).start + replica, load) == TargetLoad::Away
+    }
+
+    /// The load of a replica by its place in the lists, as ranges of its shard see it.
+    fn load_at(&self, place: usize, load: impl Fn(usize) -> TargetLoad) -> TargetLoad {
+        match self.access[place].is_usable() {
+            true => load(self.replicas[place].place),
+            false => TargetLoad::Away,
+        }
     }
 
     /// The best replica of a shard beside those whose bits are set in `skipped`, be it connected or
@@ -166,12 +173,10 @@ impl ShardRoutes {
         load: impl Fn(usize) -> TargetLoad,
     ) -> Option<usize> {
         let skipped = skipped | self.out(shard);
-        let places = self.places_of(shard);
-        let left = self.replicas[places.clone()].iter().zip(&self.access[places]).enumerate();
+        let left = self.places_of(shard).enumerate();
         let left = left.filter(|(replica, _)| skipped & 1 << replica == 0);
-        let left = left.map(|(replica, (route, access))| match access.is_usable() {
-            true => (replica, access.state(), load(route.place)),
-            false => (replica, access.state(), TargetLoad::Away),
+        let left = left.map(|(replica, place)| {
+            (replica, self.access[place].state(), self.load_at(place, &load))
         });
         let serving = |wanted: AnaState| {
             let reached = left.clone().filter(move |&(_, state, _)| state == wanted);

@@ -8,7 +8,7 @@ use clap::Parser;
 use nvme_proto::Nqn;
 
 use super::log_filter::LogFilter;
-use super::log_format::LogFormat;
+use super::log_format::LogFormatArg;
 use crate::config::{
     Config, ConfigError, Cores, DirectIo, ProviderChoice, Quick, parse_address, parse_machine,
     parse_nqn,
@@ -84,8 +84,8 @@ pub(super) struct DaemonArguments {
     pub(super) log: LogFilter,
 
     /// Format of the log on standard error
-    #[arg(long, value_enum, value_name = "FORMAT", default_value_t = LogFormat::Auto)]
-    pub(super) log_format: LogFormat,
+    #[arg(long, value_enum, value_name = "FORMAT", default_value_t = LogFormatArg::Auto)]
+    pub(super) log_format: LogFormatArg,
 
     /// How long commands under way may take to end after SIGTERM, in seconds
     #[arg(long, value_name = "SECONDS", default_value_t = 10, value_parser = clap::value_parser!(u64).range(0..=3600))]

@@ -14,9 +14,9 @@ use super::LogFilter;
 use super::lines::DroppedLinesNotice;
 use super::log_filter::colours_are_wanted;
 
-/// How lines of the log look.
+/// The format of the log, as the command line names it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
-pub(super) enum LogFormat {
+pub(super) enum LogFormatArg {
     /// That of the journal where systemd's journal reads it, else text
     Auto,
     /// Time, level, message and fields
@@ -27,16 +27,27 @@ pub(super) enum LogFormat {
     Journal,
 }
 
-impl LogFormat {
-    /// The format to write, which is not [`LogFormat::Auto`].
-    pub(super) fn resolved(self) -> Self {
+/// How lines of the log look.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum LogFormat {
+    Text,
+    Json,
+    Journal,
+}
+
+impl LogFormatArg {
+    /// The format that it stands for.
+    pub(super) fn resolve(self) -> LogFormat {
         match self {
-            Self::Auto if is_read_by_the_journal() => Self::Journal,
-            Self::Auto => Self::Text,
-            other => other,
+            Self::Auto if is_read_by_the_journal() => LogFormat::Journal,
+            Self::Auto | Self::Text => LogFormat::Text,
+            Self::Json => LogFormat::Json,
+            Self::Journal => LogFormat::Journal,
         }
     }
+}
 
+impl LogFormat {
     /// Has events logged so, unless the process has a log already.
     pub(super) fn start<W>(self, filter: &LogFilter, writer: W)
     where
@@ -51,7 +62,7 @@ impl LogFormat {
             .with_ansi(std::io::stderr().is_terminal() && colours_are_wanted())
             .with_target(false);
         let _ = match self {
-            Self::Auto | Self::Text => log.try_init(),
+            Self::Text => log.try_init(),
             Self::Journal => log.event_format(WithPriority).try_init(),
             Self::Json => {
                 let log = log.json().flatten_event(true);
@@ -63,7 +74,7 @@ impl LogFormat {
     /// A line of an error that is not an event.
     pub(super) fn error_line(self, message: &str) -> String {
         match self {
-            Self::Auto | Self::Text => format!("feedrail-target: {message}\n"),
+            Self::Text => format!("feedrail-target: {message}\n"),
             Self::Journal => format!("<{}>{message}\n", priority(Level::ERROR)),
             Self::Json => {
                 let line = serde_json::json!({ "level": "ERROR", "message": message });
@@ -75,7 +86,7 @@ impl LogFormat {
     /// The line that stands where lines were dropped.
     pub(super) fn dropped_lines_notice(self) -> DroppedLinesNotice {
         match self {
-            Self::Auto | Self::Text => |lines| Self::Text.error_line(&dropped(lines)),
+            Self::Text => |lines| Self::Text.error_line(&dropped(lines)),
             Self::Json => |lines| Self::Json.error_line(&dropped(lines)),
             Self::Journal => |lines| Self::Journal.error_line(&dropped(lines)),
         }

@@ -58,7 +58,7 @@ pub fn main_with_args(args: impl IntoIterator<Item = OsString>) -> ExitCode {
             return ExitCode::from(u8::from(error.use_stderr()) * 2);
         }
     };
-    let format = arguments.log_format.resolved();
+    let format = arguments.log_format.resolve();
     // A thread of its own writes to standard error, since a slow reader may block it.
     let notice = format.dropped_lines_notice();
     let log = LineWriter::to(std::io::stderr(), "feedrail-log", notice);

@@ -44,10 +44,8 @@ pub enum LiveChange {
     RemoveListener(SocketAddr),
     /// Whether hosts may connect that are not listed; associations of others end.
     AllowAnyHost(bool),
-    /// It gets a namespace of 64 KiB that reads zeros.
-    AddNamespace(Nsid),
-    /// It loses a namespace.
-    RemoveNamespace(Nsid),
+    /// It loses the namespace with an id, or gets one of 64 KiB that reads zeros.
+    ToggleNamespace(Nsid),
 }
 
 /// A namespace that came or went in a published generation.
@@ -106,13 +104,15 @@ impl Stepped {
             LiveChange::AllowAnyHost(allowed) => {
                 associations.change_hosts(nqn, HostsChange::AllowAny(allowed))?;
             }
-            LiveChange::AddNamespace(nsid) => {
-                let change = associations.registry().add_namespace(nqn, zeros(nsid))?;
-                self.unannounced.push(PublishedNamespace { change, removed: false });
-            }
-            LiveChange::RemoveNamespace(nsid) => {
-                let change = associations.registry().remove_namespace(nqn, nsid)?;
-                self.unannounced.push(PublishedNamespace { change, removed: true });
+            LiveChange::ToggleNamespace(nsid) => {
+                let registry = associations.registry();
+                let index = registry.find_subsystem(nqn)?.index;
+                let removed = registry.exports().list(index).get(nsid).is_some();
+                let change = match removed {
+                    true => registry.remove_namespace(nqn, nsid)?,
+                    false => registry.add_namespace(nqn, zeros(nsid))?,
+                };
+                self.unannounced.push(PublishedNamespace { change, removed });
             }
         }
         Ok(())
@@ -137,9 +137,7 @@ impl Stepped {
                 let _ = registry.close(change, Duration::ZERO);
             }
         }
-        if registry.closing() > 0 {
-            registry.close_idle();
-        }
+        registry.close_idle();
     }
 
     /// Gives the group of a core no turn before a time, as a core that others keep busy. Nothing

@@ -313,7 +313,7 @@ fn start_group(
         let group = seed.build(Box::new(engine));
         let _ = ready.send(Ok(buffers));
         drop(ready);
-        run_group(group, &pace, &mut end, &mark_of_thread);
+        run_group(group, pace, &mut end, &mark_of_thread);
         mark_of_thread.sleep();
     };
     let thread = std::thread::Builder::new().name(format!("feedrail-{index}")).spawn(run)?;
@@ -322,12 +322,12 @@ fn start_group(
 
 fn run_group(
     mut group: PollGroup,
-    GroupPace { clock, polling, turns }: &GroupPace,
+    GroupPace { clock, polling, turns }: GroupPace,
     end: &mut OnEnd<'_, PollGroupStats>,
     mark: &TurnMark,
 ) {
     let mailbox = end.0;
-    let mut idle = IdlePolling::new(clock.now(), *polling);
+    let mut idle = IdlePolling::new(clock.now(), polling);
     // When the last turn began, if the present one followed it at once.
     let mut last: Option<Time> = None;
     while !group.is_over() {

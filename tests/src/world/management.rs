@@ -1,4 +1,4 @@
-//! What an operator changes in some storms while hosts work: how targets are reached, who may
+//! The operator of some storms, who changes while hosts work how targets are reached, who may
 //! connect, and which namespaces there are.
 
 use std::net::SocketAddr;
@@ -57,9 +57,8 @@ impl Management {
         Some(self.random.within(0..targets as u64) as usize)
     }
 
-    /// What is changed at the target with an address; `has_namespace` tells whether the one that
-    /// comes and goes is there.
-    pub(super) fn order(&mut self, address: SocketAddr, has_namespace: bool) -> OperatorOrder {
+    /// The next change at the target with an address.
+    pub(super) fn order(&mut self, address: SocketAddr) -> OperatorOrder {
         let random = &mut self.random;
         let lasting = |change, name| OperatorOrder { change, name, undo: None, then_crash: false };
         match random.within(0..8) {
@@ -86,10 +85,8 @@ impl Management {
             }
             _ => {
                 let then_crash = random.percent(CRASH_PERCENT);
-                let (change, name) = match has_namespace {
-                    true => (LiveChange::RemoveNamespace(NSID), "management: namespaces removed"),
-                    false => (LiveChange::AddNamespace(NSID), "management: namespaces added"),
-                };
+                let change = LiveChange::ToggleNamespace(NSID);
+                let name = "management: namespaces added or removed";
                 OperatorOrder { then_crash, ..lasting(change, name) }
             }
         }

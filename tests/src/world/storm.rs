@@ -76,8 +76,6 @@ struct Storm {
     due: Vec<u32>,
     narrowing: Narrowing,
     management: Management,
-    /// Of each target, whether the namespace that comes and goes is there.
-    has_namespace: [bool; TARGETS],
     /// Troubles that end at a time.
     ends: Vec<(Time, End)>,
     totals: Totals,
@@ -136,7 +134,6 @@ impl Storm {
             due,
             narrowing,
             management,
-            has_namespace: [false; TARGETS],
             ends,
             totals,
             verbose,
@@ -274,7 +271,7 @@ impl Storm {
         match self.random.within(0..17) {
             0 if !target_down => {
                 self.note("fault: target crashes", || format!("target {target} crashes"));
-                self.crash(target);
+                self.world.target(target_id).crash();
                 self.later(End::TargetDown(target));
             }
             1 | 2 if !target_down => {
@@ -396,18 +393,13 @@ impl Storm {
                 continue;
             }
             let address = node.subsystem().address;
-            let order = self.management.order(address, self.has_namespace[target]);
+            let order = self.management.order(address);
             let OperatorOrder { change, name, undo, then_crash } = order;
             if !self.world.target(self.targets[target]).change(change) {
                 // Another one of before is not undone yet.
                 continue;
             }
             self.note(name, || format!("target {target}: {change:?}"));
-            match change {
-                LiveChange::AddNamespace(_) => self.has_namespace[target] = true,
-                LiveChange::RemoveNamespace(_) => self.has_namespace[target] = false,
-                _ => {}
-            }
             if let Some(undo) = undo {
                 self.later(End::Managed(target, undo));
             }
@@ -415,21 +407,15 @@ impl Storm {
                 self.note("management: crashes before cores acknowledged", || {
                     format!("target {target} crashes")
                 });
-                self.crash(target);
+                self.world.target(self.targets[target]).crash();
                 self.later(End::TargetDown(target));
             }
         }
     }
 
-    fn crash(&mut self, target: usize) {
-        self.world.target(self.targets[target]).crash();
-        self.has_namespace[target] = false;
-    }
-
     fn take_power(&mut self, target: usize) {
         self.note("fault: power losses", || format!("target {target} loses its power"));
         self.world.target(self.targets[target]).lose_power();
-        self.has_namespace[target] = false;
         self.histories[target].iter_mut().for_each(History::lose_power);
     }
 

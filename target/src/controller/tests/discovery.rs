@@ -70,7 +70,7 @@ fn discovery_lists_the_other_ports_of_a_subsystem() {
     }
     let subsystems = bound[2].subsystems();
     bound[2].retain(|subsystem| Arc::ptr_eq(subsystem, &subsystems[0]));
-    // What a host is told at a port: subtypes, addresses, and whether it is told the same there.
+    // The entries of a port: subtypes, addresses, and whether the host is told the same there.
     let told = |port: usize, host: &str| {
         let mut line = Line::at_port(&associations, port, 0, Time::ZERO);
         let data = ConnectData::new(HOST_ID, Cntlid::DYNAMIC, Nqn::DISCOVERY, self::host(host));
