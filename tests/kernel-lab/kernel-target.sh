@@ -58,18 +58,30 @@ kernel_namespace_replace() {
     kernel_namespace "$@"
 }
 
-# kernel_port NUMBER: a port that listens there once a subsystem is linked to it.
+# kernel_port NUMBER [TRANSPORT ADDRESS]: a port that listens there once a subsystem is linked to it.
 kernel_port() {
-    local port=$NVMET/ports/$1
-    mkdir "$port"
-    echo rdma >"$port/addr_trtype"
-    echo ipv4 >"$port/addr_adrfam"
-    echo $KERNEL >"$port/addr_traddr"
-    echo "$1" >"$port/addr_trsvcid"
+    mkdir "$NVMET/ports/$1"
+    kernel_address "$NVMET/ports/$1" "${2:-rdma}" "${3:-$KERNEL}" "$1"
 }
 
-# kernel_link PORT NQN: exports the subsystem there.
-kernel_link() { ln -s "$NVMET/subsystems/$2" "$NVMET/ports/$1/subsystems/" || fail "cannot export $2"; }
+# kernel_referral PORT OTHER: the discovery service at a port refers hosts to that at another one.
+kernel_referral() {
+    local referral=$NVMET/ports/$1/referrals/$2
+    mkdir "$referral"
+    kernel_address "$referral" rdma $KERNEL "$2"
+    echo 1 >"$referral/enable"
+}
+
+# kernel_address FOLDER TRANSPORT ADDRESS PORT: the address of a port or a referral.
+kernel_address() {
+    echo "$2" >"$1/addr_trtype"
+    echo ipv4 >"$1/addr_adrfam"
+    echo "$3" >"$1/addr_traddr"
+    echo "$4" >"$1/addr_trsvcid"
+}
+
+# kernel_link PORT NQN [COMMAND...]: exports the subsystem there; COMMAND runs the link in the network namespace to listen in.
+kernel_link() { "${@:3}" ln -s "$NVMET/subsystems/$2" "$NVMET/ports/$1/subsystems/" || fail "cannot export $2"; }
 
 # kernel_unlink PORT NQN: exports it no more, and ends the connections to it.
 kernel_unlink() { rm "$NVMET/ports/$1/subsystems/$2"; }

@@ -123,13 +123,13 @@ target_stop() {
 # kernel_connect [nvme-cli options]: connects the kernel host to our target.
 kernel_connect() { kernel_connect_to "$ADDRESS" 4420 "$NQN" "$@"; }
 
-# kernel_connect_to ADDRESS PORT NQN [nvme-cli options]: sets $DEVICE to the new namespace's block device, $CONTROLLER to
+# kernel_connect_to ADDRESS PORT NQN [nvme-cli options]: over $transport, RDMA without it; sets $DEVICE to the new namespace's block device, $CONTROLLER to
 # its controller.
 kernel_connect_to() {
     local address=$1 port=$2 nqn=$3
     shift 3
     ls /dev/nvme*n* 2>/dev/null | sort >/tmp/devices.before
-    nvme connect -t rdma -a "$address" -s "$port" -n "$nqn" "$@" || fail "nvme connect"
+    nvme connect -t "${transport:-rdma}" -a "$address" -s "$port" -n "$nqn" "$@" || fail "nvme connect"
     eventually new_block_device
     DEVICE=$(new_block_device)
     CONTROLLER=${DEVICE%n*}

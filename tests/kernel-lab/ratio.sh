@@ -11,6 +11,28 @@ fio_iops() {
     jq '.jobs[0] | .read.iops + .write.iops' /tmp/fio.json
 }
 
+# twins_up: our target serves a file to the kernel host, as $OURS; a subsystem of the kernel's target, not served yet, has a twin.
+twins_up() {
+    dd if=/dev/urandom of=/disk/a.img bs=1M count=128 oflag=direct status=none
+    dd if=/dev/urandom of=/disk/b.img bs=1M count=128 oflag=direct status=none
+    target_start --writable /disk/a.img
+    kernel_connect
+    OURS=$DEVICE
+    kernel_subsystem $KERNEL_NQN
+    kernel_namespace $KERNEL_NQN 1 /disk/b.img
+}
+
+# twins_compare: ours with the twin, which the kernel host has as $THEIRS.
+twins_compare() { compare on_ours on_theirs; }
+on_ours() { fio_iops "$OURS" "$@"; }
+on_theirs() { fio_iops "$THEIRS" "$@"; }
+
+twins_down() {
+    nvme disconnect-all
+    target_stop
+    kernel_target_down
+}
+
 # compare OURS THEIRS: runs the functions in turn for each workload; prints the median ratio of their figures.
 compare() {
     local workload pattern bs depth pair ours theirs

@@ -33,8 +33,13 @@ for _ in $(seq "$changes"); do
             fi
             ;;
         3)
-            if [ "$has_subsystem" ]; then manage remove-subsystem $subsystem; else manage add-subsystem $subsystem --allow-any-host; fi
-            [ "$has_subsystem" ] && has_subsystem= || has_subsystem=1
+            if [ "$has_subsystem" ]; then
+                manage remove-subsystem $subsystem
+                has_subsystem=
+            else
+                manage add-subsystem $subsystem --allow-any-host
+                has_subsystem=1
+            fi
             ;;
         4 | 5)
             # No longer than a host waits.

@@ -6,13 +6,7 @@ dd if=/tmp/data of="$LOOP" bs=1M oflag=direct status=none
 kernel_port 4421
 kernel_link 4421 $KERNEL_NQN
 # The kernel's discovery service names the subsystems of its own port only.
-referral=$NVMET/ports/4420/referrals/other
-mkdir "$referral"
-echo rdma >"$referral/addr_trtype"
-echo ipv4 >"$referral/addr_adrfam"
-echo $KERNEL >"$referral/addr_traddr"
-echo 4421 >"$referral/addr_trsvcid"
-echo 1 >"$referral/enable"
+kernel_referral 4420 4421
 
 # reach PORT STATE
 reach() { echo "$2" >"$NVMET/ports/$1/ana_groups/1/ana_state" || fail "cannot make port $1 $2"; }

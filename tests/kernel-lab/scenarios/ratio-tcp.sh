@@ -4,32 +4,13 @@
 . ./ratio.sh
 modprobe nvmet_tcp || fail "this kernel has no NVMe/TCP target"
 modprobe nvme_tcp || fail "this kernel has no NVMe/TCP host"
-dd if=/dev/urandom of=/disk/a.img bs=1M count=128 oflag=direct status=none
-dd if=/dev/urandom of=/disk/b.img bs=1M count=128 oflag=direct status=none
+twins_up
+kernel_port 4421 tcp "$ADDRESS"
+# The port listens where the link is made. `ip netns exec` would hide configfs.
+if [ "$provider" = soft ]; then there="nsenter --net=/run/netns/soft"; else there=; fi
+kernel_link 4421 $KERNEL_NQN $there
+transport=tcp kernel_connect_to "$ADDRESS" 4421 $KERNEL_NQN
+THEIRS=$DEVICE
 
-target_start --writable /disk/a.img
-kernel_connect
-OURS=$DEVICE
-
-kernel_subsystem $KERNEL_NQN
-kernel_namespace $KERNEL_NQN 1 /disk/b.img
-kernel_port 4421
-echo tcp >$NVMET/ports/4421/addr_trtype
-echo "$ADDRESS" >$NVMET/ports/4421/addr_traddr
-# The port listens in the network namespace of whoever links the subsystem; `ip netns exec` would hide configfs.
-if [ "$provider" = soft ]; then
-    nsenter --net=/run/netns/soft ln -s $NVMET/subsystems/$KERNEL_NQN $NVMET/ports/4421/subsystems/ || fail "cannot export $KERNEL_NQN"
-else
-    kernel_link 4421 $KERNEL_NQN
-fi
-ls /dev/nvme*n* | sort >/tmp/devices.before
-nvme connect -t tcp -a "$ADDRESS" -s 4421 -n $KERNEL_NQN || fail "nvme connect over TCP"
-eventually new_block_device
-THEIRS=$(new_block_device)
-
-on_ours() { fio_iops "$OURS" "$@"; }
-on_theirs() { fio_iops "$THEIRS" "$@"; }
-compare on_ours on_theirs
-nvme disconnect-all
-target_stop
-kernel_target_down
+twins_compare
+twins_down
