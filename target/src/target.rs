@@ -27,7 +27,7 @@ use crate::management::{Management, SocketError};
 use crate::metrics::open_metrics::{NamespaceSnapshot, SubsystemSnapshot, TargetSnapshot};
 use crate::metrics::snapshot::{IoStats, Stats, SystemCallStats};
 use crate::poll_group::PollGroupStats;
-use crate::reloader::{ConfigReader, Reloader};
+use crate::reloader::{ConfigSource, Reloader};
 
 /// A target with its threads. Dropping it ends every connection at once.
 pub struct Target {
@@ -123,13 +123,13 @@ impl Target {
         Self::start_with(config, None)
     }
 
-    /// As [`Target::start`], with a way to read the configuration again.
+    /// As [`Target::start`], with a configuration that can be read again.
     ///
     /// # Errors
     /// See [`StartError`]. Nothing keeps running then.
     pub(crate) fn start_with(
         config: &Config,
-        reader: Option<ConfigReader>,
+        source: Option<ConfigSource>,
     ) -> Result<Self, StartError> {
         let registry = Registry::open(config, OpenPurpose::Serve)?;
         let cores = config.cores.count();
@@ -142,10 +142,10 @@ impl Target {
         };
         let runtime = Runtime::start(assembly, &RuntimeOptions { polling: config.polling, pins })?;
         let watch = FileWatch::start(Arc::clone(&associations)).map_err(RuntimeError::Thread)?;
-        let reloader = |reader| Reloader::new(Arc::clone(&associations), config.clone(), reader);
+        let reloader = |source| Reloader::new(Arc::clone(&associations), config.clone(), source);
         // Hosts expect no changes of a target that is not managed.
-        let reader = reader.filter(|_| config.is_managed());
-        let reloader = reader.map(reloader).map(Arc::new);
+        let source = source.filter(|_| config.is_managed());
+        let reloader = source.map(reloader).map(Arc::new);
         let management = config.management.as_deref();
         let management = management
             .map(|path| Management::start(path, Arc::clone(&associations), reloader.clone()))

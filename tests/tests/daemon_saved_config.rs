@@ -2,6 +2,7 @@
 //! another one loads it.
 
 use std::fs;
+use std::os::unix::fs::MetadataExt as _;
 use std::path::PathBuf;
 
 use feedrail_tests::process::{
@@ -257,18 +258,149 @@ fn a_configuration_file_is_saved_too() {
             client.call(call["method"].as_str().unwrap(), &call["params"]).unwrap();
         }
     }
-    let without_names = |mut subsystems: Value| {
-        for subsystem in subsystems.as_array_mut().unwrap() {
-            for namespace in subsystem["namespaces"].as_array_mut().unwrap() {
-                let namespace = namespace.as_object_mut().unwrap();
-                namespace.remove("bdev_name");
-                namespace.remove("name");
-            }
-        }
-        subsystems
-    };
     assert_eq!(without_names(folder.exported()), without_names(exported));
     assert!(second.terminate().0.success());
+}
+
+/// Subsystems without the names of their media, which only those have that were added at run time.
+fn without_names(mut subsystems: Value) -> Value {
+    for subsystem in subsystems.as_array_mut().unwrap() {
+        for namespace in subsystem["namespaces"].as_array_mut().unwrap() {
+            let namespace = namespace.as_object_mut().unwrap();
+            namespace.remove("bdev_name");
+            namespace.remove("name");
+        }
+    }
+    subsystems
+}
+
+/// A target of a file with comments is changed in every way that a file can say, and saved as a
+/// file: reading that again changes nothing, and neither does a new start.
+#[test]
+fn what_was_changed_is_saved_as_a_configuration_file() {
+    let folder = Folder(tempfile::tempdir_in(env!("CARGO_TARGET_TMPDIR")).unwrap());
+    fs::create_dir(folder.path("shards")).unwrap();
+    let bytes = Bytes::new(1).take(SIZE_BYTES);
+    for name in ["read", "gone", "written", "hidden", "shards/a", "shards/b"] {
+        fs::write(folder.path(name), &bytes).unwrap();
+    }
+    let address = loopback_address();
+    let nqns = ["third", "fourth"].map(|name| format!("nqn.2026-01.io.feedrail:{name}"));
+    let configuration = format!(
+        "# Of the storage team.\nstate_dir = \"state\"\nprovider = \"soft\"\nmanagement = \"socket\"\n\n\
+         [[port]]\naddress = \"{address}:4420\" # the first link\n\n\
+         [[port]]\naddress = \"{address}:4421\"\nsubsystems = [\"{NQN}\"]\n\n\
+         [[subsystem]]\nnqn = \"{NQN}\"\nallow_any_host = true\n\n\
+         [[subsystem.namespace]]\npath = \"gone\"\n\n\
+         [[subsystem.namespace]]\n# It is never written.\npath = \"read\"\nread_only = true\n\n\
+         [[subsystem.namespace]]\nkind = \"null\"\nsize_bytes = \"1MiB\"\n\n\
+         [[subsystem.directory]]\npath = \"shards\"\n\n\
+         [[subsystem]]\nnqn = \"{OTHER}\"\nallow_any_host = true\n\n\
+         [limits]\nqueue_depth = 64\n"
+    );
+    let file = write_configuration(folder.0.path(), &configuration);
+    let first = DaemonOptions::default().arg("--config").arg(&file).start();
+    let socket = folder.path("socket").display().to_string();
+    let target = |arguments: &[&str]| {
+        let at_socket = ["--socket", &socket];
+        feedrail(["target"].iter().chain(arguments).chain(&at_socket))
+    };
+    let save = || target(&["save-config", "--format", "toml"]).run();
+    let unchanged = String::from_utf8(save().success()).unwrap();
+    assert_eq!(unchanged, configuration, "a file that says what is exported stays as it is");
+
+    let path = |name: &str| folder.path(name).display().to_string();
+    let host = "nqn.2026-01.io.feedrail:host:a";
+    let at = |port: u16| format!("{address}:{port}");
+    for arguments in [
+        &["remove-ns", NQN, "1"][..],
+        &["add-ns", NQN, &path("written"), "--block-size", "4096", "--ana-group", "3"],
+        &["add-ns", NQN, &path("hidden"), "--nsid", "40", "--read-only", "--no-auto-visible"],
+        &["add-host", NQN, host, "--nsid", "40"],
+        &["remove-subsystem", OTHER],
+        &["add-subsystem", &nqns[0], "--serial", "0815", "--model", "A \"model\""],
+        &["add-subsystem", &nqns[1]],
+        &["add-host", &nqns[0], host],
+        &["allow-any-host", &nqns[1]],
+        &["add-ns", &nqns[0], &path("gone")],
+        &["add-listener", &nqns[0], &at(4421)],
+        &["remove-listener", NQN, &at(4420)],
+        &["ana", NQN, &at(4421), "non-optimized"],
+        &["add-referral", "192.0.2.7"],
+    ] {
+        target(arguments).run().success();
+    }
+    let exported = folder.exported();
+    let output = save();
+    assert!(output.stderr.contains("ANA states of"), "{}", output.stderr);
+    assert!(output.stderr.contains("referrals are not saved"), "{}", output.stderr);
+    let saved = String::from_utf8(output.success()).unwrap();
+    for kept in ["# Of the storage team.", "# the first link", "# It is never written.", "= 64"] {
+        assert!(saved.contains(kept), "{kept}: {saved}");
+    }
+    assert!(!saved.contains(OTHER) && !saved.contains("path = \"gone\""), "{saved}");
+    fs::write(&file, &saved).unwrap();
+    let reloaded = String::from_utf8(target(&["reload"]).run().success()).unwrap();
+    assert_eq!(reloaded, "nothing to change\n", "{saved}");
+    assert_eq!(save().success(), saved.as_bytes());
+    assert!(first.terminate().0.success());
+    let second = DaemonOptions::default().arg("--config").arg(&file).start();
+    assert_eq!(without_names(folder.exported()), without_names(exported));
+
+    // A file of a directory can not be left out.
+    target(&["remove-ns", NQN, "4"]).run().success();
+    let output = save();
+    assert!(output.stderr.contains("will export it again"), "{}", output.stderr);
+    assert!(second.terminate().0.success());
+}
+
+/// The kernel's target and this one export the same files to the same hosts.
+#[test]
+fn a_configuration_of_the_kernel_is_loaded_and_saved() {
+    let folder = Folder(tempfile::tempdir_in(env!("CARGO_TARGET_TMPDIR")).unwrap());
+    fs::write(folder.path("disk"), Bytes::new(1).take(SIZE_BYTES)).unwrap();
+    let address = loopback_address();
+    let daemon = folder.start(address);
+    let uuid = "26ffc8ce-73b4-321d-9685-7d7a9872c460";
+    let host = "nqn.2026-01.io.feedrail:host:a";
+    let of_kernel = json!({
+        "hosts": [{ "nqn": host }],
+        "ports": [{
+            "addr": {
+                "adrfam": "ipv4", "traddr": address.to_string(), "treq": "not specified",
+                "trsvcid": "4420", "trtype": "rdma",
+            },
+            "ana_groups": [{ "ana": { "state": "non-optimized" }, "grpid": 1 }],
+            "portid": 1, "referrals": [], "subsystems": [NQN],
+        }],
+        "subsystems": [{
+            "allowed_hosts": [host],
+            "attr": { "allow_any_host": "0", "model": "Linux", "serial": "3d83c78b" },
+            "namespaces": [{
+                "device": { "path": folder.path("disk"), "uuid": uuid }, "enable": 1, "nsid": 7,
+            }],
+            "nqn": NQN,
+        }],
+    });
+    let socket = folder.path("socket").display().to_string();
+    let load = || {
+        let program = feedrail(["target", "load-config", "-", "--socket", &socket]);
+        program.input(of_kernel.to_string()).run()
+    };
+    load().success();
+    let exported = folder.exported();
+    assert_eq!(exported[0]["hosts"], json!([{ "nqn": host }]));
+    assert_eq!(exported[0]["namespaces"][0]["uuid"], uuid);
+    let file_system = fs::metadata(folder.path("disk")).unwrap().blksize();
+    assert_eq!(exported[0]["namespaces"][0]["block_size"], file_system.min(4096));
+    let save = ["target", "save-config", "--format", "nvmetcli", "--socket", &socket];
+    let saved: Value = serde_json::from_slice(&feedrail(save).run().success()).unwrap();
+    let mut expected = of_kernel.clone();
+    expected["subsystems"][0]["namespaces"][0]["device"]["path"] =
+        folder.path("disk").display().to_string().into();
+    assert_eq!(saved, expected);
+    assert!(load().failure().contains("nvmf_create_subsystem"));
+    assert!(daemon.terminate().0.success());
 }
 
 #[test]

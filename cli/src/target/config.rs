@@ -1,31 +1,62 @@
-//! `feedrail target save-config` and `load-config`: what a target exports as calls of its methods,
-//! in the format of SPDK's `rpc.py save_config`.
+//! `feedrail target save-config` and `load-config`: what a target exports, as calls of its methods
+//! in the format of SPDK's `rpc.py save_config`, as a configuration file, or in the format of
+//! `nvmetcli`.
 
 use std::io::Read as _;
 use std::path::PathBuf;
 
 use anyhow::{Context as _, Result, ensure};
-use clap::Args;
+use clap::{Args, ValueEnum};
+use serde::Deserialize as _;
 use serde_json::{Value, json};
 
+use super::nvmet::{Converted, NvmetConfig};
 use super::{RpcClient, SocketArgs, items};
 use crate::output;
 
-/// Prints what a target exports, as JSON that load-config takes
+const SAVE_EXAMPLES: &str = "\
+Examples:
+  feedrail target save-config --socket /run/feedrail/target.sock > saved.json
+  feedrail target save-config --format toml --socket /run/feedrail/target.sock > new.toml
+  feedrail target save-config --format nvmetcli --socket /run/feedrail/target.sock > nvmet.json";
+
+const LOAD_EXAMPLES: &str = "\
+Examples:
+  feedrail target load-config saved.json --socket /run/feedrail/target.sock
+  feedrail target load-config /etc/nvmet/config.json --socket /run/feedrail/target.sock";
+
+/// Prints what a target exports
 ///
-/// Bytes of media in memory are not saved. rpc.py load_config of SPDK takes it, too.
+/// What a format cannot say is told on standard error. Bytes of media in memory are not saved.
 #[derive(Args, Debug)]
+#[command(after_help = SAVE_EXAMPLES)]
 pub(super) struct SaveConfig {
+    /// The format that is printed
+    #[arg(long, value_enum, default_value_t)]
+    format: SavedFormat,
     #[command(flatten)]
     socket: SocketArgs,
 }
 
+#[derive(Clone, Copy, Debug, Default, ValueEnum)]
+enum SavedFormat {
+    /// JSON that load-config takes, and so does rpc.py load_config of SPDK
+    #[default]
+    Spdk,
+    /// The target's configuration file, with what has changed since
+    Toml,
+    /// JSON that nvmetcli restore takes, to have the kernel export the same
+    Nvmetcli,
+}
+
 /// Has a target export what was saved, beside what it exports already
 ///
-/// The first call that the target refuses ends it; what was loaded before stays.
+/// What nvmetcli save has written is taken, too. The first call that the target refuses ends it;
+/// what was loaded before stays.
 #[derive(Args, Debug)]
+#[command(after_help = LOAD_EXAMPLES)]
 pub(super) struct LoadConfig {
-    /// The file that save-config has printed, or - for standard input
+    /// The file that save-config or nvmetcli has written, or - for standard input
     file: PathBuf,
     #[command(flatten)]
     socket: SocketArgs,
@@ -34,14 +65,41 @@ pub(super) struct LoadConfig {
 impl SaveConfig {
     pub(super) fn run(&self) -> Result<()> {
         let mut target = RpcClient::connect(&self.socket.socket)?;
-        let mut saved = Vec::new();
-        for part in items(&target.call("framework_get_subsystems", json!({}))?) {
-            let name = &part["subsystem"];
-            let config = target.call("framework_get_config", json!({ "name": name }))?;
-            saved.push(json!({ "subsystem": name, "config": config }));
+        match self.format {
+            SavedFormat::Spdk => output::print(&output::json(&saved_calls(&mut target)?)),
+            SavedFormat::Nvmetcli => {
+                let saved = saved_calls(&mut target)?;
+                let Converted { config, warnings } = NvmetConfig::of_calls(calls(&saved));
+                warnings.iter().for_each(|warning| warn(warning));
+                output::print(&output::json(&serde_json::to_value(config)?))
+            }
+            SavedFormat::Toml => {
+                let saved = target.call("feedrail_get_config_toml", json!({}))?;
+                let warnings = items(&saved["warnings"]).filter_map(Value::as_str);
+                warnings.for_each(warn);
+                output::print(saved["toml"].as_str().unwrap_or_default())
+            }
         }
-        output::print(&output::json(&json!({ "subsystems": saved })))
     }
+}
+
+fn saved_calls(target: &mut RpcClient) -> Result<Value> {
+    let mut saved = Vec::new();
+    for part in items(&target.call("framework_get_subsystems", json!({}))?) {
+        let name = &part["subsystem"];
+        let config = target.call("framework_get_config", json!({ "name": name }))?;
+        saved.push(json!({ "subsystem": name, "config": config }));
+    }
+    Ok(json!({ "subsystems": saved }))
+}
+
+fn warn(warning: &str) {
+    output::note(format_args!("feedrail: warning: {}", output::printable(warning)));
+}
+
+/// The calls of a saved configuration.
+fn calls(saved: &Value) -> impl Iterator<Item = &Value> {
+    items(&saved["subsystems"]).flat_map(|part| items(&part["config"]))
 }
 
 impl LoadConfig {
@@ -56,12 +114,26 @@ impl LoadConfig {
         };
         let saved: Value = serde_json::from_str(&text.with_context(named)?).with_context(named)?;
         ensure!(saved["subsystems"].is_array(), "{}: has no list \"subsystems\"", named());
+        let calls: Vec<Value> = match is_of_kernel(&saved) {
+            false => calls(&saved).cloned().collect(),
+            true => {
+                let config = NvmetConfig::deserialize(&saved).with_context(named)?;
+                let Converted { config, warnings } = config.into_calls();
+                warnings.iter().for_each(|warning| warn(warning));
+                config
+            }
+        };
         let mut target = RpcClient::connect(&self.socket.socket)?;
-        for call in items(&saved["subsystems"]).flat_map(|part| items(&part["config"])) {
+        for call in calls {
             let method = call["method"].as_str().unwrap_or_default();
             let params = call.get("params").cloned().unwrap_or_else(|| json!({}));
             target.call(method, params.clone()).with_context(|| format!("{method} {params}"))?;
         }
         Ok(())
     }
+}
+
+/// Whether a configuration is in the format of nvmetcli: its subsystems have names.
+fn is_of_kernel(saved: &Value) -> bool {
+    saved.get("ports").is_some() || items(&saved["subsystems"]).any(|one| one["nqn"].is_string())
 }

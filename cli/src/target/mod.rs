@@ -4,6 +4,7 @@ mod ana;
 mod client;
 mod config;
 mod drain;
+mod nvmet;
 mod reload;
 mod resize;
 mod subsystem;

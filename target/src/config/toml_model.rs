@@ -363,7 +363,7 @@ impl Reader<'_> {
         let origin = self.document.origin(at);
         let table = table.into_inner();
         let address = self.address(&table.address)?;
-        if table.subsystems.as_ref().is_some_and(Vec::is_empty) {
+        if !self.managed && table.subsystems.as_ref().is_some_and(Vec::is_empty) {
             let message = "subsystems is empty; name one, or leave the key out to serve all";
             return Err(self.document.error(at, message));
         }

@@ -1,7 +1,7 @@
 //! The command line of `feedrail-target`.
 
 use std::net::SocketAddr;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 use clap::Parser;
@@ -119,9 +119,9 @@ impl DaemonArguments {
         Ok(config)
     }
 
-    /// Whether they name a configuration file.
-    pub(super) fn has_file(&self) -> bool {
-        self.config.is_some()
+    /// The configuration file, unless they are in the quick form.
+    pub(super) fn config_path(&self) -> Option<&Path> {
+        self.config.as_deref()
     }
 
     fn quick(&self) -> Quick {

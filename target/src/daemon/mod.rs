@@ -36,7 +36,7 @@ use self::metrics_server::MetricsServer;
 use self::reload_signal::ReloadSignal;
 use self::report::StdoutReport;
 use crate::config::Config;
-use crate::reloader::ConfigReader;
+use crate::reloader::ConfigSource;
 use crate::target::Target;
 
 /// How long a slow reader of standard output and standard error may delay the process's end.
@@ -122,7 +122,7 @@ fn serve(
         .map_err(|error| format!("cannot take signals: {error}"))?;
     keep_machine(config);
     let metrics = config.metrics.map(MetricsServer::listen).transpose()?;
-    let target = Target::start_with(config, config_reader(arguments));
+    let target = Target::start_with(config, config_source(arguments));
     let target = target.map_err(|error| error.to_string())?;
     report.listening(&target);
     notify::ready();
@@ -160,10 +160,11 @@ fn serve(
     Ok(())
 }
 
-/// Reads the configuration file of a command line again.
-fn config_reader(arguments: &DaemonArguments) -> Option<ConfigReader> {
+/// The configuration file of a command line, to be read again.
+fn config_source(arguments: &DaemonArguments) -> Option<ConfigSource> {
+    let path = arguments.config_path()?.to_owned();
     let arguments = arguments.clone();
-    arguments.has_file().then(|| Box::new(move || arguments.config()) as ConfigReader)
+    Some(ConfigSource { path, read: Box::new(move || arguments.config()) })
 }
 
 /// Works until a signal ends it.

@@ -352,14 +352,14 @@ fn protect(
 }
 
 /// The namespaces that a configuration lists for a subsystem, and those of its directories.
-pub(super) struct ListedNamespaces {
+pub(crate) struct ListedNamespaces {
     pub(super) candidates: Vec<Candidate>,
     /// The NSIDs of the files of its directories.
     nsids: Option<NsidFile>,
 }
 
 impl ListedNamespaces {
-    pub(super) fn of(config: &Config, subsystem: &SubsystemConfig) -> Result<Self, ExportError> {
+    pub(crate) fn of(config: &Config, subsystem: &SubsystemConfig) -> Result<Self, ExportError> {
         let listed = subsystem.namespaces.iter();
         let mut candidates: Vec<_> =
             listed.map(|n| Candidate { namespace: n.clone(), found: false }).collect();
@@ -382,6 +382,11 @@ impl ListedNamespaces {
             Candidate { namespace: of_shard(subsystem, directory, shard, nsid), found: true }
         }));
         Ok(Self { candidates, nsids: Some(nsids) })
+    }
+
+    /// Those that the configuration lists, and then the files of its directories.
+    pub(crate) fn configs(&self) -> impl Iterator<Item = &NamespaceConfig> {
+        self.candidates.iter().map(|candidate| &candidate.namespace)
     }
 
     /// Keeps the NSIDs of its directories' files for later runs, or says whether that would work.

@@ -109,6 +109,11 @@ impl ErrorCounters {
 }
 
 impl Namespace {
+    /// What a configuration would have to say for it, with what has changed since it was added.
+    pub(crate) fn described(&self) -> NamespaceConfig {
+        NamespaceConfig { visible_to: self.hosts.clone(), ..self.config.clone() }
+    }
+
     /// A namespace over an opened medium.
     pub(crate) fn new(
         index: NamespaceIndex,

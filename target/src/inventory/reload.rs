@@ -439,8 +439,7 @@ impl Namespace {
     /// Why another one has to take its place so that it is what a configuration says, if one has
     /// to. A file that hosts write may have another size than it had.
     fn replacement(&self, config: &NamespaceConfig) -> Option<Replacement> {
-        // Hosts may have been added at run time.
-        if self.hosts != config.visible_to || !self.config.describes_same(config) {
+        if !self.described().describes_same(config) {
             return Some(Replacement::Keys);
         }
         let path = self.path()?;

@@ -13,6 +13,7 @@ use uuid::Uuid;
 use super::ana::{self, AnaParams, describe_states};
 use super::bdev::{Bdev, BdevKind, Bdevs, FileParams};
 use super::config;
+use super::config_toml::describe_toml;
 use super::iostat::describe_io;
 use super::reload::describe_reload;
 use super::rpc::RpcError;
@@ -50,7 +51,7 @@ const NANOS_PER_SECOND: u64 = 1_000_000_000;
 pub(super) type Params = Map<String, Value>;
 type Method = fn(&Methods, Params) -> Result<Value, RpcError>;
 
-const METHODS: [(&str, Method); 39] = [
+const METHODS: [(&str, Method); 40] = [
     ("bdev_aio_create", |of, params| of.create_file(params, BdevKind::Aio)),
     ("bdev_aio_delete", |of, params| of.delete_bdev(params, BdevKind::Aio)),
     ("bdev_aio_rescan", |of, params| of.rescan_bdev(params, BdevKind::Aio)),
@@ -64,6 +65,7 @@ const METHODS: [(&str, Method); 39] = [
     ("bdev_uring_create", |of, params| of.create_file(params, BdevKind::Uring)),
     ("bdev_uring_delete", |of, params| of.delete_bdev(params, BdevKind::Uring)),
     ("bdev_uring_rescan", |of, params| of.rescan_bdev(params, BdevKind::Uring)),
+    ("feedrail_get_config_toml", Methods::get_config_toml),
     ("feedrail_reload_config", Methods::reload_config),
     ("feedrail_resize_ns", Methods::resize_namespace),
     ("framework_get_config", Methods::get_config),
@@ -562,13 +564,24 @@ impl Methods {
     /// Exports what the configuration says now, or only tells what that would change.
     fn reload_config(&self, params: Params) -> Result<Value, RpcError> {
         let ReloadParams { dry_run } = read(params)?;
-        let Some(reloader) = &self.reloader else {
-            let message = "the target was started without a configuration file (--config)";
-            return Err(RpcError::internal(message));
-        };
+        let reloader = self.reloader()?;
         let purpose = if dry_run { OpenPurpose::Check } else { OpenPurpose::Serve };
         let report = reloader.reload(purpose).map_err(RpcError::internal)?;
         Ok(describe_reload(&report, dry_run))
+    }
+
+    /// The configuration file, with what is exported now.
+    fn get_config_toml(&self, params: Params) -> Result<Value, RpcError> {
+        let NoParams {} = read(params)?;
+        // No bdev is added or deleted meanwhile.
+        let _bdevs = self.bdevs();
+        describe_toml(self.associations.registry(), self.reloader()?)
+    }
+
+    fn reloader(&self) -> Result<&Reloader, RpcError> {
+        self.reloader.as_deref().ok_or_else(|| {
+            RpcError::internal("the target was started without a configuration file (--config)")
+        })
     }
 
     fn bdevs(&self) -> MutexGuard<'_, Bdevs> {

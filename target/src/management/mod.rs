@@ -7,6 +7,7 @@
 mod ana;
 mod bdev;
 mod config;
+mod config_toml;
 mod frame;
 mod iostat;
 mod method;

@@ -1,0 +1,540 @@
+//! Configurations of the kernel's target, in the format of `nvmetcli save` and `nvmetcli restore`.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::os::unix::fs::FileTypeExt as _;
+use std::path::Path;
+
+use serde::{Deserialize, Serialize};
+use serde_json::{Map, Value, json};
+
+/// What the kernel's target exports.
+#[derive(Debug, Default, Deserialize, Serialize)]
+pub(super) struct NvmetConfig {
+    #[serde(default)]
+    hosts: Vec<NvmetHost>,
+    #[serde(default)]
+    ports: Vec<NvmetPort>,
+    subsystems: Vec<NvmetSubsystem>,
+}
+
+#[derive(Debug, Deserialize, PartialEq, Eq, PartialOrd, Ord, Serialize)]
+struct NvmetHost {
+    nqn: String,
+}
+
+#[derive(Debug, Deserialize, Serialize)]
+struct NvmetPort {
+    addr: NvmetAddress,
+    #[serde(default)]
+    ana_groups: Vec<NvmetAnaGroup>,
+    portid: u16,
+    #[serde(default)]
+    referrals: Vec<NvmetReferral>,
+    #[serde(default)]
+    subsystems: Vec<String>,
+}
+
+#[derive(Clone, Debug, Default, Deserialize, PartialEq, Eq, Serialize)]
+#[serde(default)]
+struct NvmetAddress {
+    adrfam: String,
+    traddr: String,
+    treq: String,
+    trsvcid: String,
+    trtype: String,
+}
+
+#[derive(Debug, Deserialize, Serialize)]
+struct NvmetAnaGroup {
+    #[serde(default)]
+    ana: Attributes,
+    grpid: u32,
+}
+
+#[derive(Clone, Debug, Deserialize, Serialize)]
+struct NvmetReferral {
+    addr: NvmetAddress,
+    #[serde(default)]
+    enable: u8,
+    #[serde(default)]
+    name: String,
+}
+
+#[derive(Debug, Deserialize, Serialize)]
+struct NvmetSubsystem {
+    #[serde(default)]
+    allowed_hosts: Vec<String>,
+    #[serde(default)]
+    attr: Attributes,
+    #[serde(default)]
+    namespaces: Vec<NvmetNamespace>,
+    nqn: String,
+}
+
+#[derive(Debug, Deserialize, Serialize)]
+struct NvmetNamespace {
+    #[serde(default, skip_serializing_if = "Map::is_empty")]
+    ana: Attributes,
+    #[serde(default)]
+    device: Attributes,
+    #[serde(default = "on")]
+    enable: u8,
+    nsid: u32,
+}
+
+/// Files of configfs and what they hold: text, though people write numbers, too.
+type Attributes = Map<String, Value>;
+
+fn on() -> u8 {
+    1
+}
+
+const ZERO_ID: &str = "00000000-0000-0000-0000-000000000000";
+
+/// A configuration in another format, and what that can not say.
+#[derive(Debug)]
+pub(super) struct Converted<T> {
+    pub(super) config: T,
+    pub(super) warnings: Vec<String>,
+}
+
+impl NvmetConfig {
+    /// The same in the calls that `save-config` prints.
+    pub(super) fn into_calls(self) -> Converted<Vec<Value>> {
+        let mut importer = Importer::default();
+        for subsystem in &self.subsystems {
+            importer.subsystem(subsystem);
+        }
+        self.ports.iter().for_each(|port| importer.port(port));
+        Converted { config: importer.calls, warnings: importer.warnings }
+    }
+
+    /// The same as calls of a target.
+    pub(super) fn of_calls<'a>(calls: impl Iterator<Item = &'a Value>) -> Converted<Self> {
+        let mut exporter = Exporter::default();
+        calls.for_each(|call| exporter.call(call));
+        exporter.finish()
+    }
+}
+
+#[derive(Default)]
+struct Importer {
+    calls: Vec<Value>,
+    warnings: Vec<String>,
+    referrals: BTreeSet<(String, String)>,
+}
+
+impl Importer {
+    fn call(&mut self, method: &str, params: Value) {
+        self.calls.push(json!({ "method": method, "params": params }));
+    }
+
+    fn subsystem(&mut self, subsystem: &NvmetSubsystem) {
+        let nqn = &subsystem.nqn;
+        let any = is_on(&subsystem.attr, "allow_any_host");
+        let mut params = json!({ "nqn": nqn, "allow_any_host": any });
+        for (attribute, key) in [("serial", "serial_number"), ("model", "model_number")] {
+            if let Some(text) = text(&subsystem.attr, attribute) {
+                params[key] = text.into();
+            }
+        }
+        if is_on(&subsystem.attr, "pi_enable") {
+            self.warnings.push(format!("{nqn}: there is no protection information"));
+        }
+        self.call("nvmf_create_subsystem", params);
+        for host in &subsystem.allowed_hosts {
+            self.call("nvmf_subsystem_add_host", json!({ "nqn": nqn, "host": host }));
+        }
+        for namespace in &subsystem.namespaces {
+            self.namespace(nqn, namespace);
+        }
+    }
+
+    fn namespace(&mut self, nqn: &str, namespace: &NvmetNamespace) {
+        let nsid = namespace.nsid;
+        let Some(path) = text(&namespace.device, "path").filter(|_| namespace.enable != 0) else {
+            self.warnings.push(format!("{nqn}: namespace {nsid} is not enabled, and left out"));
+            return;
+        };
+        let mut bdev = json!({ "name": path, "filename": path });
+        if let Some(bytes) = kernel_block_size(Path::new(&path)) {
+            bdev["block_size"] = bytes.into();
+        }
+        self.call("bdev_uring_create", bdev);
+        let mut described = json!({ "bdev_name": path, "nsid": nsid });
+        for key in ["uuid", "nguid"] {
+            if let Some(id) = text(&namespace.device, key).filter(|id| id != ZERO_ID) {
+                described[key] = id.into();
+            }
+        }
+        if let Some(group) = text(&namespace.ana, "grpid").and_then(|id| id.parse::<u32>().ok()) {
+            described["anagrpid"] = group.into();
+        }
+        self.call("nvmf_subsystem_add_ns", json!({ "nqn": nqn, "namespace": described }));
+    }
+
+    fn port(&mut self, port: &NvmetPort) {
+        let addr = &port.addr;
+        if addr.trtype != "rdma" {
+            self.warnings.push(format!(
+                "port {} is of transport {}, and left out: there is rdma only",
+                port.portid, addr.trtype
+            ));
+            return;
+        }
+        for nqn in &port.subsystems {
+            let params = json!({ "nqn": nqn, "listen_address": addr.listen_address() });
+            self.call("nvmf_subsystem_add_listener", params.clone());
+            for group in &port.ana_groups {
+                let state = text(&group.ana, "state").unwrap_or_default().replace('-', "_");
+                if !matches!(&*state, "" | "optimized") {
+                    let mut params = params.clone();
+                    params["ana_state"] = state.into();
+                    params["anagrpid"] = group.grpid.into();
+                    self.call("nvmf_subsystem_listener_set_ana_state", params);
+                }
+            }
+        }
+        for NvmetReferral { addr, enable, name } in &port.referrals {
+            if *enable == 0 || addr.trtype != "rdma" {
+                self.warnings.push(format!("referral {name} is off or not of rdma, and left out"));
+            } else if self.referrals.insert((addr.traddr.clone(), addr.trsvcid.clone())) {
+                let params = json!({ "address": addr.listen_address() });
+                self.call("nvmf_discovery_add_referral", params);
+            }
+        }
+    }
+}
+
+impl NvmetAddress {
+    fn listen_address(&self) -> Value {
+        json!({
+            "trtype": "rdma", "adrfam": self.adrfam, "traddr": self.traddr, "trsvcid": self.trsvcid,
+        })
+    }
+
+    fn of(listen_address: &Value) -> Self {
+        let text = |key: &str| listen_address[key].as_str().unwrap_or_default().to_owned();
+        Self {
+            adrfam: text("adrfam").to_lowercase(),
+            traddr: text("traddr"),
+            treq: "not specified".to_owned(),
+            trsvcid: text("trsvcid"),
+            trtype: "rdma".to_owned(),
+        }
+    }
+}
+
+/// The bytes of a block that hosts of the kernel's target see: those of a block device are its own.
+fn kernel_block_size(path: &Path) -> Option<u64> {
+    let file = std::fs::metadata(path).ok()?;
+    // The kernel takes the block size of the file system, and at most 4 KiB.
+    let bytes = std::os::unix::fs::MetadataExt::blksize(&file).min(4096);
+    (!file.file_type().is_block_device()).then_some(bytes)
+}
+
+fn text(attributes: &Attributes, key: &str) -> Option<String> {
+    match attributes.get(key)? {
+        Value::String(text) => Some(text.trim().to_owned()).filter(|text| !text.is_empty()),
+        Value::Number(number) => Some(number.to_string()),
+        _ => None,
+    }
+}
+
+fn is_on(attributes: &Attributes, key: &str) -> bool {
+    text(attributes, key).as_deref() == Some("1")
+}
+
+#[derive(Default)]
+struct Exporter {
+    config: NvmetConfig,
+    /// The files by the names of their media; no file where the medium has none.
+    files: BTreeMap<String, Option<BackingFile>>,
+    referrals: Vec<NvmetReferral>,
+    warnings: Vec<String>,
+}
+
+struct BackingFile {
+    path: String,
+    read_only: bool,
+}
+
+impl Exporter {
+    fn call(&mut self, call: &Value) {
+        let params = &call["params"];
+        let text = |key: &str| params[key].as_str().unwrap_or_default().to_owned();
+        match call["method"].as_str().unwrap_or_default() {
+            "bdev_uring_create" | "bdev_aio_create" => {
+                let read_only = params["readonly"] == true;
+                let file = BackingFile { path: text("filename"), read_only };
+                self.files.insert(text("name"), Some(file));
+            }
+            "bdev_null_create" | "bdev_malloc_create" => {
+                self.files.insert(text("name"), None);
+            }
+            "nvmf_create_subsystem" => {
+                let any = if params["allow_any_host"] == true { "1" } else { "0" };
+                let attr = json!({
+                    "allow_any_host": any, "serial": text("serial_number"), "model": text("model_number"),
+                });
+                self.config.subsystems.push(NvmetSubsystem {
+                    allowed_hosts: Vec::new(),
+                    attr: attr.as_object().cloned().unwrap_or_default(),
+                    namespaces: Vec::new(),
+                    nqn: text("nqn"),
+                });
+            }
+            "nvmf_subsystem_add_host" => {
+                if let Some(subsystem) = self.subsystem(&text("nqn")) {
+                    subsystem.allowed_hosts.push(text("host"));
+                }
+            }
+            "nvmf_subsystem_add_ns" => self.namespace(&text("nqn"), &params["namespace"]),
+            "nvmf_subsystem_add_listener" => {
+                let port = self.port(NvmetAddress::of(&params["listen_address"]));
+                port.subsystems.push(text("nqn"));
+            }
+            "nvmf_subsystem_listener_set_ana_state" => self.ana_state(params),
+            "nvmf_discovery_add_referral" => {
+                let addr = NvmetAddress::of(&params["address"]);
+                let name = format!("{}-{}", addr.traddr, addr.trsvcid);
+                self.referrals.push(NvmetReferral { addr, enable: 1, name });
+            }
+            // Whoever sees a namespace that is hidden from others: it is left out as a whole.
+            _ => {}
+        }
+    }
+
+    fn subsystem(&mut self, nqn: &str) -> Option<&mut NvmetSubsystem> {
+        self.config.subsystems.iter_mut().find(|subsystem| subsystem.nqn == nqn)
+    }
+
+    fn port(&mut self, addr: NvmetAddress) -> &mut NvmetPort {
+        let ports = &mut self.config.ports;
+        let found = ports.iter().position(|port| port.addr == addr);
+        let at = found.unwrap_or_else(|| {
+            let portid = u16::try_from(ports.len() + 1).unwrap_or(u16::MAX);
+            let (ana_groups, referrals, subsystems) = (Vec::new(), Vec::new(), Vec::new());
+            ports.push(NvmetPort { addr, ana_groups, portid, referrals, subsystems });
+            ports.len() - 1
+        });
+        &mut ports[at]
+    }
+
+    fn namespace(&mut self, nqn: &str, described: &Value) {
+        let nsid = described["nsid"].as_u64().and_then(|nsid| u32::try_from(nsid).ok());
+        let nsid = nsid.unwrap_or_default();
+        let medium = self.files.get(described["bdev_name"].as_str().unwrap_or_default());
+        let Some(Some(BackingFile { path, read_only })) = medium else {
+            self.warnings.push(format!("{nqn}: namespace {nsid} has no file, and is left out"));
+            return;
+        };
+        if described["no_auto_visible"] == true {
+            self.warnings.push(format!(
+                "{nqn}: namespace {nsid} is left out, since nvmet would show it to all hosts"
+            ));
+            return;
+        }
+        let mut device = Map::new();
+        device.insert("path".into(), path.as_str().into());
+        for key in ["uuid", "nguid"] {
+            if let Some(id) = described[key].as_str() {
+                device.insert(key.into(), id.into());
+            }
+        }
+        let mut ana = Map::new();
+        if let Some(group) = described["anagrpid"].as_u64() {
+            ana.insert("grpid".into(), group.to_string().into());
+        }
+        if *read_only {
+            self.warnings.push(format!(
+                "{nqn}: hosts only read namespace {nsid} here; nvmet lets them write {path}"
+            ));
+        }
+        if let Some(subsystem) = self.subsystem(nqn) {
+            subsystem.namespaces.push(NvmetNamespace { ana, device, enable: 1, nsid });
+        }
+    }
+
+    /// States are those of a port in nvmet, and those of a subsystem at a port here.
+    fn ana_state(&mut self, params: &Value) {
+        let state = params["ana_state"].as_str().unwrap_or_default().replace('_', "-");
+        let group = params["anagrpid"].as_u64().and_then(|id| u32::try_from(id).ok());
+        let grpid = group.unwrap_or(1);
+        let port = self.port(NvmetAddress::of(&params["listen_address"]));
+        if !port.ana_groups.iter().any(|group| group.grpid == grpid) {
+            let mut ana = Map::new();
+            ana.insert("state".into(), state.into());
+            port.ana_groups.push(NvmetAnaGroup { ana, grpid });
+        }
+    }
+
+    fn finish(mut self) -> Converted<NvmetConfig> {
+        let hosts: BTreeSet<_> = self
+            .config
+            .subsystems
+            .iter()
+            .flat_map(|subsystem| subsystem.allowed_hosts.iter().cloned())
+            .map(|nqn| NvmetHost { nqn })
+            .collect();
+        self.config.hosts = hosts.into_iter().collect();
+        for port in &mut self.config.ports {
+            port.referrals.clone_from(&self.referrals);
+            if port.subsystems.len() > 1 && !port.ana_groups.is_empty() {
+                self.warnings.push(format!(
+                    "port {}: its ANA states are those of all its subsystems in nvmet",
+                    port.portid
+                ));
+            }
+        }
+        Converted { config: self.config, warnings: self.warnings }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// As nvmetcli writes it, with what there is no counterpart of.
+    fn saved() -> Value {
+        json!({
+            "hosts": [{ "nqn": "nqn.2026-01.a:host" }],
+            "ports": [
+                {
+                    "addr": {
+                        "adrfam": "ipv4", "traddr": "192.0.2.7", "treq": "not specified", "trsvcid": "4420",
+                        "trtype": "rdma", "tsas": "none",
+                    },
+                    "ana_groups": [
+                        { "ana": { "state": "optimized" }, "grpid": 1 },
+                        { "ana": { "state": "non-optimized" }, "grpid": 2 },
+                    ],
+                    "param": { "inline_data_size": "16384" },
+                    "portid": 3,
+                    "referrals": [{
+                        "addr": {
+                            "adrfam": "ipv4", "traddr": "192.0.2.9", "trsvcid": "8009", "trtype": "rdma",
+                        },
+                        "enable": 1, "name": "other",
+                    }],
+                    "subsystems": ["nqn.2026-01.a:one"],
+                },
+                { "addr": { "trtype": "tcp" }, "portid": 4, "subsystems": ["nqn.2026-01.a:one"] },
+            ],
+            "subsystems": [{
+                "allowed_hosts": ["nqn.2026-01.a:host"],
+                "attr": { "allow_any_host": "0", "model": "Linux", "serial": "3d83", "version": "1.3" },
+                "namespaces": [
+                    {
+                        "ana": { "grpid": "2" },
+                        "device": {
+                            "nguid": "00000000-0000-0000-0000-000000000000", "path": "/dev/null-of-tests",
+                            "uuid": "26ffc8ce-73b4-321d-9685-7d7a9872c460",
+                        },
+                        "enable": 1, "nsid": 1,
+                    },
+                    { "device": { "path": "/dev/off" }, "enable": 0, "nsid": 2 },
+                ],
+                "nqn": "nqn.2026-01.a:one",
+            }],
+        })
+    }
+
+    fn listener() -> Value {
+        json!({ "nqn": "nqn.2026-01.a:one", "listen_address": {
+            "trtype": "rdma", "adrfam": "ipv4", "traddr": "192.0.2.7", "trsvcid": "4420",
+        } })
+    }
+
+    #[test]
+    fn a_kernel_configuration_becomes_calls() {
+        let config: NvmetConfig = serde_json::from_value(saved()).unwrap();
+        let Converted { config: calls, warnings } = config.into_calls();
+        let nqn = "nqn.2026-01.a:one";
+        let path = "/dev/null-of-tests";
+        let mut state = listener();
+        state["ana_state"] = "non_optimized".into();
+        state["anagrpid"] = 2.into();
+        let expected = [
+            (
+                "nvmf_create_subsystem",
+                json!({ "nqn": nqn, "allow_any_host": false, "serial_number": "3d83", "model_number": "Linux" }),
+            ),
+            ("nvmf_subsystem_add_host", json!({ "nqn": nqn, "host": "nqn.2026-01.a:host" })),
+            ("bdev_uring_create", json!({ "name": path, "filename": path })),
+            (
+                "nvmf_subsystem_add_ns",
+                json!({ "nqn": nqn, "namespace": {
+                    "bdev_name": path, "nsid": 1, "uuid": "26ffc8ce-73b4-321d-9685-7d7a9872c460",
+                    "anagrpid": 2,
+                } }),
+            ),
+            ("nvmf_subsystem_add_listener", listener()),
+            ("nvmf_subsystem_listener_set_ana_state", state),
+            (
+                "nvmf_discovery_add_referral",
+                json!({ "address": {
+                    "trtype": "rdma", "adrfam": "ipv4", "traddr": "192.0.2.9", "trsvcid": "8009",
+                } }),
+            ),
+        ];
+        let expected =
+            expected.map(|(method, params)| json!({ "method": method, "params": params }));
+        assert_eq!(calls, expected);
+        assert_eq!(warnings.len(), 2, "{warnings:?}");
+        assert!(warnings[0].contains("namespace 2") && warnings[1].contains("tcp"), "{warnings:?}");
+    }
+
+    #[test]
+    fn calls_become_a_kernel_configuration_and_calls_again() {
+        let config: NvmetConfig = serde_json::from_value(saved()).unwrap();
+        let calls = config.into_calls().config;
+        let Converted { config, warnings } = NvmetConfig::of_calls(calls.iter());
+        assert_eq!(warnings, [] as [&str; 0]);
+        let written = serde_json::to_value(&config).unwrap();
+        assert_eq!(written["hosts"], saved()["hosts"]);
+        assert_eq!(
+            written["ports"][0]["ana_groups"],
+            json!([saved()["ports"][0]["ana_groups"][1]])
+        );
+        assert_eq!(config.into_calls().config, calls);
+    }
+
+    #[test]
+    fn what_the_kernel_would_do_otherwise_is_told() {
+        let nqn = "nqn.2026-01.a:one";
+        let add = |name: &str, nsid: u32| {
+            let described =
+                json!({ "bdev_name": name, "nsid": nsid, "no_auto_visible": nsid == 3 });
+            json!({ "method": "nvmf_subsystem_add_ns", "params": { "nqn": nqn, "namespace": described } })
+        };
+        let file = json!({ "name": "file", "filename": "/data/file", "readonly": true });
+        let hidden = json!({ "name": "hidden", "filename": "/data/hidden" });
+        let calls = [
+            json!({ "method": "bdev_uring_create", "params": file }),
+            json!({ "method": "bdev_uring_create", "params": hidden }),
+            json!({ "method": "bdev_null_create", "params": { "name": "null" } }),
+            json!({ "method": "nvmf_create_subsystem", "params": { "nqn": nqn, "allow_any_host": true } }),
+            add("file", 1),
+            add("null", 2),
+            add("hidden", 3),
+        ];
+        let Converted { config, warnings } = NvmetConfig::of_calls(calls.iter());
+        let nsids: Vec<_> = config.subsystems[0].namespaces.iter().map(|one| one.nsid).collect();
+        assert_eq!(nsids, [1]);
+        let told =
+            ["lets them write /data/file", "namespace 2 has no file", "namespace 3 is left out"];
+        for (warning, words) in warnings.iter().zip(told) {
+            assert!(warning.contains(words), "{warning}");
+        }
+        assert_eq!(warnings.len(), told.len());
+    }
+
+    #[test]
+    fn blocks_of_files_are_those_of_the_kernel() {
+        let file = tempfile::NamedTempFile::new().unwrap();
+        let bytes = kernel_block_size(file.path()).unwrap();
+        assert!((512..=4096).contains(&bytes) && bytes.is_power_of_two(), "{bytes}");
+        assert_eq!(kernel_block_size(Path::new("/none")), None);
+    }
+}

@@ -1,0 +1,286 @@
+//! `feedrail_get_config_toml`: the configuration file of a target, with what it exports now in
+//! place of what the file says.
+
+use std::collections::BTreeSet;
+use std::sync::Arc;
+
+use nvme_proto::Nqn;
+use nvme_proto::log::AnaState;
+use serde_json::{Value, json};
+use toml_edit::{Array, ArrayOfTables, DocumentMut, Item, Table, value};
+use uuid::Uuid;
+
+use super::rpc::RpcError;
+use crate::config::{Config, DirectIo, Medium, NamespaceConfig, PortConfig, SubsystemConfig};
+use crate::inventory::Registry;
+use crate::inventory::allowed_host::AllowedHosts;
+use crate::inventory::ana::AnaGroupId;
+use crate::inventory::export::ListedNamespaces;
+use crate::inventory::namespace::Namespace;
+use crate::inventory::port::Port;
+use crate::inventory::subsystem::Subsystem;
+use crate::limits::NSID_LAST;
+use crate::reloader::Reloader;
+
+/// The text, and what it can not say.
+pub(super) fn describe_toml(registry: &Registry, reloader: &Reloader) -> Result<Value, RpcError> {
+    let (text, config) = reloader.read_file().map_err(RpcError::internal)?;
+    let mut document: DocumentMut = text.parse().map_err(RpcError::internal)?;
+    let mut writer = TomlWriter { registry, config: &config, warnings: Vec::new() };
+    writer.write(&mut document)?;
+    let text = document.to_string();
+    Config::from_toml(reloader.path(), &text).map_err(|error| {
+        RpcError::internal(format_args!("what is exported is no configuration: {error}"))
+    })?;
+    Ok(json!({ "toml": text, "warnings": writer.warnings }))
+}
+
+/// Changes the tables of a file so that they say what is exported. Whatever says so already stays
+/// as it is, with its comments.
+struct TomlWriter<'a> {
+    registry: &'a Registry,
+    /// What the file says.
+    config: &'a Config,
+    warnings: Vec<String>,
+}
+
+impl TomlWriter<'_> {
+    fn write(&mut self, document: &mut DocumentMut) -> Result<(), RpcError> {
+        let ports = tables(document.entry("port").or_insert(Item::None), self.config.ports.len())?;
+        for ((table, config), port) in
+            ports.iter_mut().zip(&self.config.ports).zip(self.registry.ports())
+        {
+            self.port(table, config, port);
+        }
+        let count = self.config.subsystems.len();
+        let subsystems = tables(document.entry("subsystem").or_insert(Item::None), count)?;
+        self.subsystems(subsystems)?;
+        if subsystems.is_empty() {
+            document.remove("subsystem");
+        }
+        if !self.registry.referrals().addresses().is_empty() {
+            self.warnings.push("referrals are not saved: a configuration has none".to_owned());
+        }
+        Ok(())
+    }
+
+    fn port(&mut self, table: &mut Table, config: &PortConfig, port: &Port) {
+        let served: BTreeSet<Nqn> = port.subsystems().iter().map(|one| one.nqn).collect();
+        let all: BTreeSet<Nqn> = self.registry.subsystems().iter().map(|one| one.nqn).collect();
+        let said = config.subsystems.as_ref();
+        let said = said.map_or(all, |list| list.iter().copied().collect());
+        if said != served {
+            table.insert("subsystems", value(texts(served.iter().map(Nqn::as_str))));
+        }
+        for subsystem in port.subsystems() {
+            let Some(ana) = port.ana(&subsystem) else { continue };
+            if AnaGroupId::all().any(|group| ana.state(group) != AnaState::OPTIMIZED) {
+                let (nqn, address) = (subsystem.nqn, port.address());
+                self.warnings.push(format!("ANA states of {nqn} at {address} are not saved"));
+            }
+        }
+    }
+
+    fn subsystems(&mut self, tables: &mut ArrayOfTables) -> Result<(), RpcError> {
+        let of_file = std::mem::take(tables).into_iter().zip(&self.config.subsystems);
+        for (mut table, config) in of_file {
+            if let Some(subsystem) = self.registry.subsystem(&config.nqn) {
+                self.subsystem(&mut table, config, &subsystem)?;
+                tables.push(table);
+            }
+        }
+        let is_new =
+            |one: &Arc<Subsystem>| !self.config.subsystems.iter().any(|of| of.nqn == one.nqn);
+        for subsystem in self.registry.subsystems().into_iter().filter(is_new) {
+            let mut table = new_subsystem(&subsystem);
+            self.hosts(&mut table, &subsystem);
+            let mut namespaces = ArrayOfTables::new();
+            let exported = subsystem.namespaces();
+            exported.iter().for_each(|one| namespaces.push(new_namespace(&one.described())));
+            table.insert("namespace", Item::ArrayOfTables(namespaces));
+            self.last_nsid(&subsystem);
+            tables.push(table);
+        }
+        Ok(())
+    }
+
+    fn subsystem(
+        &mut self,
+        table: &mut Table,
+        config: &SubsystemConfig,
+        subsystem: &Arc<Subsystem>,
+    ) -> Result<(), RpcError> {
+        if let Some(key) = subsystem.difference(config) {
+            let nqn = subsystem.nqn;
+            self.warnings.push(format!("{key} of {nqn} is what the file says, not what it was"));
+        }
+        if !subsystem.hosts().changes_to(&AllowedHosts::from(&config.hosts)).is_empty() {
+            table.remove("allow_any_host");
+            table.remove("allowed_hosts");
+            self.hosts(table, subsystem);
+        }
+        self.last_nsid(subsystem);
+        self.namespaces(table, config, subsystem)
+    }
+
+    fn hosts(&mut self, table: &mut Table, subsystem: &Subsystem) {
+        let AllowedHosts { any, listed } = subsystem.hosts();
+        if !any {
+            table.insert("allowed_hosts", value(texts(listed.iter().map(Nqn::as_str))));
+            return;
+        }
+        table.insert("allow_any_host", value(true));
+        if !listed.is_empty() {
+            let (nqn, count) = (subsystem.nqn, listed.len());
+            self.warnings.push(format!(
+                "the {count} allowed hosts of {nqn} are not saved, since any host may use it"
+            ));
+        }
+    }
+
+    fn last_nsid(&mut self, subsystem: &Subsystem) {
+        if subsystem.nsid_last != NSID_LAST {
+            self.warnings.push(format!("max_namespaces of {} is not saved", subsystem.nqn));
+        }
+    }
+
+    fn namespaces(
+        &mut self,
+        table: &mut Table,
+        config: &SubsystemConfig,
+        subsystem: &Arc<Subsystem>,
+    ) -> Result<(), RpcError> {
+        let exported = subsystem.namespaces();
+        let listed = ListedNamespaces::of(self.config, config).map_err(RpcError::internal)?;
+        let is_exported = |said: &NamespaceConfig| {
+            exported.get(said.nsid).is_some_and(|one| one.described().describes_same(said))
+        };
+        let mut said = BTreeSet::new();
+        for candidate in listed.configs() {
+            if is_exported(candidate) {
+                said.insert(candidate.nsid);
+            }
+        }
+        for shard in listed.configs().skip(config.namespaces.len()) {
+            if !said.contains(&shard.nsid) {
+                self.warnings.push(format!(
+                    "{} ({}) is not exported; the directory will export it again",
+                    shard.name, shard.origin
+                ));
+            }
+        }
+        let is_new = |one: &&Arc<Namespace>| !said.contains(&one.nsid);
+        let gone = config.namespaces.iter().any(|one| !said.contains(&one.nsid));
+        if !gone && !exported.iter().any(|one| is_new(&one)) {
+            return Ok(());
+        }
+        let item = table.entry("namespace").or_insert(Item::None);
+        let tables = tables(item, config.namespaces.len())?;
+        let of_file = std::mem::take(tables).into_iter().zip(&config.namespaces);
+        for (mut table, config) in of_file.filter(|(_, config)| said.contains(&config.nsid)) {
+            // Without it, its place in the list would count.
+            if !table.contains_key("nsid") {
+                table.insert("nsid", value(i64::from(config.nsid.0)));
+            }
+            tables.push(table);
+        }
+        exported.iter().filter(is_new).for_each(|one| tables.push(new_namespace(&one.described())));
+        if tables.is_empty() {
+            table.remove("namespace");
+        }
+        Ok(())
+    }
+}
+
+/// The tables of an item; it becomes that many tables if it is written in another way.
+fn tables(item: &mut Item, count: usize) -> Result<&mut ArrayOfTables, RpcError> {
+    let changed = || RpcError::internal("the configuration file has changed meanwhile; try again");
+    let tables = match std::mem::take(item) {
+        Item::None => ArrayOfTables::new(),
+        written => written.into_array_of_tables().map_err(|_| changed())?,
+    };
+    if tables.len() != count {
+        return Err(changed());
+    }
+    *item = Item::ArrayOfTables(tables);
+    item.as_array_of_tables_mut().ok_or_else(changed)
+}
+
+fn texts<'a>(list: impl Iterator<Item = &'a str>) -> Array {
+    list.collect()
+}
+
+fn new_subsystem(subsystem: &Subsystem) -> Table {
+    let mut table = Table::new();
+    table.insert("nqn", value(subsystem.nqn.as_str()));
+    table.insert("serial", value(subsystem.serial.text().unwrap_or_default()));
+    table.insert("model", value(subsystem.model.text().unwrap_or_default()));
+    if !subsystem.deallocate {
+        table.insert("deallocate", value(false));
+    }
+    table
+}
+
+/// A namespace with all its keys, since the derived ones may be others at run time.
+fn new_namespace(config: &NamespaceConfig) -> Table {
+    let NamespaceConfig {
+        nsid,
+        name,
+        uuid,
+        nguid,
+        medium,
+        // Those of a file stay in its own table; at run time there are none.
+        faults: _,
+        writable,
+        content_id,
+        lba_shift,
+        direct_io,
+        ana_group,
+        visible_to,
+        origin: _,
+    } = config;
+    let mut table = Table::new();
+    table.insert("nsid", value(i64::from(nsid.0)));
+    let kind = match medium {
+        Medium::File { .. } => None,
+        Medium::Block { .. } => Some("block"),
+        Medium::Null { .. } => Some("null"),
+        Medium::Memory { .. } => Some("memory"),
+    };
+    if let Some(kind) = kind {
+        table.insert("kind", value(kind));
+    }
+    match medium {
+        Medium::File { path } | Medium::Block { path } => {
+            table.insert("path", value(path.display().to_string()));
+        }
+        Medium::Null { size_bytes } | Medium::Memory { size_bytes } => {
+            // Sizes in files are 63 bits wide, as those of file systems.
+            table.insert("size_bytes", value(i64::try_from(*size_bytes).unwrap_or(i64::MAX)));
+        }
+    }
+    table.insert("name", value(name));
+    table.insert("uuid", value(uuid.to_string()));
+    if *nguid != [0; 16] {
+        table.insert("nguid", value(Uuid::from_bytes(*nguid).simple().to_string()));
+    }
+    table.insert("read_only", value(!writable));
+    if let Some(content_id) = content_id {
+        table.insert("content_id", value(content_id));
+    }
+    if let Some(shift) = lba_shift {
+        table.insert("lba_bytes", value(1_i64 << shift));
+    }
+    match direct_io {
+        DirectIo::Auto => {}
+        DirectIo::Always => _ = table.insert("direct_io", value("always")),
+        DirectIo::Never => _ = table.insert("direct_io", value("never")),
+    }
+    if *ana_group != AnaGroupId::DEFAULT {
+        table.insert("ana_group", value(i64::from(ana_group.get())));
+    }
+    if let Some(hosts) = visible_to {
+        table.insert("visible_to", value(texts(hosts.iter().map(Nqn::as_str))));
+    }
+    table
+}
