@@ -1,8 +1,12 @@
 //! Reads the configuration again while the target runs.
 
 use std::fmt;
+use std::io;
+use std::os::fd::{AsFd as _, BorrowedFd, OwnedFd};
 use std::path::{Path, PathBuf};
-use std::sync::Arc;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+
+use rustix::event::{EventfdFlags, eventfd};
 
 use crate::config::{Config, ConfigError};
 use crate::controller::Associations;
@@ -17,11 +21,58 @@ pub(crate) struct ConfigSource {
     pub(crate) read: Box<dyn Fn() -> Result<Config, ConfigError> + Send + Sync>,
 }
 
+/// The configuration that was applied last. It can be waited for.
+#[derive(Debug)]
+pub(crate) struct AppliedConfig {
+    config: Mutex<Config>,
+    /// Counts up when there is another.
+    changed: OwnedFd,
+}
+
+impl AppliedConfig {
+    /// The configuration of the start.
+    ///
+    /// # Errors
+    /// There is no descriptor to be had.
+    pub(crate) fn new(config: Config) -> io::Result<Self> {
+        let flags = EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK;
+        Ok(Self { config: Mutex::new(config), changed: eventfd(0, flags)? })
+    }
+
+    pub(crate) fn get(&self) -> Config {
+        self.lock().clone()
+    }
+
+    fn set(&self, config: Config) {
+        *self.lock() = config;
+        self.wake();
+    }
+
+    /// Wakes who waits, as another configuration does.
+    pub(crate) fn wake(&self) {
+        // A counter that is full wakes as well.
+        let _ = rustix::io::write(&self.changed, &1_u64.to_ne_bytes());
+    }
+
+    /// Readable when there is another configuration since the last call of
+    /// [`AppliedConfig::note_seen`].
+    pub(crate) fn changed(&self) -> BorrowedFd<'_> {
+        self.changed.as_fd()
+    }
+
+    pub(crate) fn note_seen(&self) {
+        let _ = rustix::io::read(&self.changed, &mut [0_u8; 8]);
+    }
+
+    fn lock(&self) -> MutexGuard<'_, Config> {
+        self.config.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
 /// Makes the exports follow the configuration when an operator asks for it.
 pub(crate) struct Reloader {
     associations: Arc<Associations>,
-    /// As it was at the start.
-    started: Config,
+    applied: Arc<AppliedConfig>,
     source: ConfigSource,
 }
 
@@ -36,10 +87,10 @@ pub(crate) struct ReloadReport {
 impl Reloader {
     pub(crate) fn new(
         associations: Arc<Associations>,
-        started: Config,
+        applied: Arc<AppliedConfig>,
         source: ConfigSource,
     ) -> Self {
-        Self { associations, started, source }
+        Self { associations, applied, source }
     }
 
     /// The path of the configuration file.
@@ -64,11 +115,15 @@ impl Reloader {
     /// See [`ReloadError`]. Nothing changes then.
     pub(crate) fn reload(&self, purpose: OpenPurpose) -> Result<ReloadReport, ReloadError> {
         let config = (self.source.read)()?;
-        let differences = self.started.differences_at_start(&config);
+        let differences = self.applied.lock().differences_at_start(&config);
         if !differences.is_empty() {
             return Err(ReloadError::AtStart(differences));
         }
-        self.associations.reload(&config, purpose)
+        let report = self.associations.reload(&config, purpose)?;
+        if purpose == OpenPurpose::Serve {
+            self.applied.set(config);
+        }
+        Ok(report)
     }
 }
 

@@ -14,6 +14,7 @@ use rdma::{Choice, ProviderKind, Selection};
 use crate::config::{Config, Cores, ProviderChoice};
 use crate::controller::Associations;
 use crate::driver::assembly::{AddError, Assembly, ListenError};
+use crate::driver::directory_watch::DirectoryWatch;
 use crate::driver::file_watch::FileWatch;
 use crate::driver::threads::{Runtime, RuntimeError, RuntimeOptions};
 use crate::driver::turn_mark::TurnWatch;
@@ -27,13 +28,14 @@ use crate::management::{Management, SocketError};
 use crate::metrics::open_metrics::{NamespaceSnapshot, SubsystemSnapshot, TargetSnapshot};
 use crate::metrics::snapshot::{IoStats, Stats, SystemCallStats};
 use crate::poll_group::PollGroupStats;
-use crate::reloader::{ConfigSource, Reloader};
+use crate::reloader::{AppliedConfig, ConfigSource, Reloader};
 
 /// A target with its threads. Dropping it ends every connection at once.
 pub struct Target {
     // First: they look at files that are released when the rest is gone.
     _management: Option<Management>,
     _watch: FileWatch,
+    _directories: Option<DirectoryWatch>,
     runtime: Runtime,
     associations: Arc<Associations>,
     reloader: Option<Arc<Reloader>>,
@@ -142,10 +144,16 @@ impl Target {
         };
         let runtime = Runtime::start(assembly, &RuntimeOptions { polling: config.polling, pins })?;
         let watch = FileWatch::start(Arc::clone(&associations)).map_err(RuntimeError::Thread)?;
-        let reloader = |source| Reloader::new(Arc::clone(&associations), config.clone(), source);
+        let applied = Arc::new(AppliedConfig::new(config.clone()).map_err(RuntimeError::Thread)?);
+        let reloader = |source| Reloader::new(Arc::clone(&associations), applied.clone(), source);
         // Hosts expect no changes of a target that is not managed.
         let source = source.filter(|_| config.is_managed());
         let reloader = source.map(reloader).map(Arc::new);
+        let directories = config
+            .is_managed()
+            .then(|| DirectoryWatch::start(Arc::clone(&associations), applied))
+            .transpose()
+            .map_err(RuntimeError::Thread)?;
         let management = config.management.as_deref();
         let management = management
             .map(|path| Management::start(path, Arc::clone(&associations), reloader.clone()))
@@ -153,6 +161,7 @@ impl Target {
         Ok(Self {
             _management: management,
             _watch: watch,
+            _directories: directories,
             runtime,
             associations,
             reloader,

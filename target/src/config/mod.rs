@@ -64,7 +64,13 @@ pub struct Config {
 impl Config {
     /// Whether the exports can be changed while the target runs.
     pub(crate) fn is_managed(&self) -> bool {
-        self.management.is_some()
+        self.management.is_some() || self.watched().next().is_some()
+    }
+
+    /// The directories that are watched.
+    pub(crate) fn watched(&self) -> impl Iterator<Item = &DirectoryConfig> {
+        let directories = self.subsystems.iter().flat_map(|subsystem| &subsystem.directories);
+        directories.filter(|directory| directory.watch)
     }
 
     /// The keys that are others in a new configuration, of those that are read at the start only.
@@ -347,6 +353,8 @@ pub struct DirectoryConfig {
     pub lba_shift: Option<u8>,
     /// The use of direct I/O.
     pub direct_io: DirectIo,
+    /// Whether files that appear and vanish while the target runs do so as namespaces.
+    pub watch: bool,
     /// Where this stands in the configuration.
     pub origin: Origin,
 }

@@ -180,6 +180,8 @@ struct DirectoryTable {
     lba_bytes: Option<Spanned<u32>>,
     #[serde(default)]
     direct_io: DirectIo,
+    #[serde(default)]
+    watch: bool,
 }
 
 /// Turns tables into the configuration, with the document at hand for errors.
@@ -756,6 +758,7 @@ impl Reader<'_> {
                 content_id: self.content_id(table.content_id.as_ref())?,
                 lba_shift: self.lba_shift(table.lba_bytes.as_ref())?,
                 direct_io: table.direct_io,
+                watch: table.watch,
                 origin,
             })
         };

@@ -26,6 +26,7 @@ use crate::inventory::change::{
 };
 use crate::inventory::export::OpenPurpose;
 use crate::inventory::namespace::{Namespace, NamespaceIndex};
+use crate::inventory::refresh::WatchedFiles;
 use crate::inventory::reload::{ReloadError, Reloaded};
 use crate::inventory::subsystem::Subsystem;
 use crate::limits::connection_quota::{Admissions, ConnectionPermit, Full};
@@ -299,6 +300,23 @@ impl Associations {
             self.end_refused();
             self.announce_discovery();
         }
+        Ok(ReloadReport { changes, warnings: self.close(removed) })
+    }
+
+    /// Exports the files that watched directories hold now, and tells hosts. Those that operators
+    /// have removed stay so.
+    ///
+    /// # Errors
+    /// See [`ReloadError`]. Nothing changes then.
+    pub(crate) fn refresh_directories(
+        &self,
+        config: &Config,
+        files: &mut WatchedFiles,
+    ) -> Result<ReloadReport, ReloadError> {
+        self.registry.close_idle();
+        let Reloaded { changes, removed, added } =
+            self.registry.refresh_directories(config, files)?;
+        self.announce(&added.iter().chain(&removed).collect::<Vec<_>>());
         Ok(ReloadReport { changes, warnings: self.close(removed) })
     }
 

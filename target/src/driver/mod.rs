@@ -2,6 +2,7 @@
 
 pub(crate) mod assembly;
 pub(crate) mod clock;
+pub(crate) mod directory_watch;
 pub(crate) mod file_watch;
 pub(crate) mod idle_polling;
 pub(crate) mod stepped;

@@ -242,7 +242,7 @@ fn open_all(
 pub(super) struct Candidate {
     pub(super) namespace: NamespaceConfig,
     /// In a directory; else the configuration names it, and it must be there.
-    found: bool,
+    pub(super) found: bool,
 }
 
 impl Candidate {
@@ -359,7 +359,18 @@ pub(crate) struct ListedNamespaces {
 }
 
 impl ListedNamespaces {
+    /// Those of a subsystem that exports nothing else.
     pub(crate) fn of(config: &Config, subsystem: &SubsystemConfig) -> Result<Self, ExportError> {
+        Self::beside(config, subsystem, &BTreeSet::new())
+    }
+
+    /// Those of a subsystem that has other namespaces with these NSIDs, which were added at run
+    /// time.
+    pub(super) fn beside(
+        config: &Config,
+        subsystem: &SubsystemConfig,
+        others: &BTreeSet<Nsid>,
+    ) -> Result<Self, ExportError> {
         let listed = subsystem.namespaces.iter();
         let mut candidates: Vec<_> =
             listed.map(|n| Candidate { namespace: n.clone(), found: false }).collect();
@@ -368,7 +379,8 @@ impl ListedNamespaces {
         }
         let shards = all_shards(&subsystem.directories)?;
         let names: Vec<&str> = shards.iter().map(|(_, shard)| shard.relative.as_str()).collect();
-        let reserved: BTreeSet<u32> = subsystem.namespaces.iter().map(|n| n.nsid.0).collect();
+        let reserved = subsystem.namespaces.iter().map(|n| n.nsid).chain(others.iter().copied());
+        let reserved: BTreeSet<u32> = reserved.map(|nsid| nsid.0).collect();
         let mut nsids = NsidFile::open(&config.state_dir, &subsystem.nqn)?;
         if nsids.is_new() {
             tracing::warn!(

@@ -9,6 +9,7 @@ pub(crate) mod namespace;
 pub(crate) mod persist;
 pub(crate) mod port;
 pub(crate) mod referral;
+pub(crate) mod refresh;
 pub(crate) mod reload;
 pub(crate) mod shard_directory;
 pub(crate) mod subsystem;

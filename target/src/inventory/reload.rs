@@ -151,7 +151,7 @@ struct WantedSubsystem {
 
 /// The namespaces that a configuration changes.
 #[derive(Default)]
-struct Difference {
+pub(super) struct Difference {
     removed: Vec<OwnedNamespace>,
     wanted: Vec<WantedNamespace>,
 }
@@ -164,8 +164,8 @@ struct WantedNamespace {
 }
 
 /// A namespace that has been opened.
-struct ReadyNamespace {
-    owned: OwnedNamespace,
+pub(super) struct ReadyNamespace {
+    pub(super) owned: OwnedNamespace,
     replaces: Option<Replacement>,
 }
 
@@ -198,14 +198,31 @@ impl Registry {
             namespaces.keep(OpenPurpose::Check).map_err(ExportError::from)?;
             distinct(&namespaces.candidates)?;
             let subsystem = &wanted.subsystem;
-            difference.add(subsystem, exports.list(subsystem.index), &namespaces.candidates);
+            difference.add(subsystem, exports.list(subsystem.index).iter(), &namespaces.candidates);
             listed.push(namespaces);
         }
         for subsystem in &subsystems.gone {
-            difference.add(subsystem, exports.list(subsystem.index), &[]);
+            difference.add(subsystem, exports.list(subsystem.index).iter(), &[]);
         }
-        let Difference { removed, wanted } = difference;
+        let (removed, ready) = self.open_difference(difference, &mut serials)?;
+        let mut changes = subsystems.changes();
+        let stays = |one: &&OwnedNamespace| {
+            !subsystems.gone.iter().any(|gone| Arc::ptr_eq(gone, &one.subsystem))
+        };
+        changes.extend(namespace_changes(removed.iter().filter(stays), &ready));
+        let added = ready.into_iter().map(|one| one.owned).collect();
+        Ok(ReloadPlan { changes, removed, added, subsystems, listed, serials })
+    }
+
+    /// Opens the namespaces that are to be exported. The result has those that are not any more,
+    /// too.
+    pub(super) fn open_difference(
+        &self,
+        Difference { removed, wanted }: Difference,
+        serials: &mut NextSerials,
+    ) -> Result<(Vec<OwnedNamespace>, Vec<ReadyNamespace>), ReloadError> {
         refuse_written(&removed, &wanted)?;
+        let exports = self.publication().exports();
         let gone: BTreeSet<_> = removed.iter().map(|one| one.namespace.index).collect();
         let stay = exports.namespaces().filter(|one| !gone.contains(&one.index));
         let mut files = Files::of(stay, self.cache_room());
@@ -223,13 +240,7 @@ impl Registry {
             ready.push(ReadyNamespace { owned, replaces });
         }
         self.protect_as_before(&ready)?;
-        let mut changes = subsystems.changes();
-        let stays = |one: &&OwnedNamespace| {
-            !subsystems.gone.iter().any(|gone| Arc::ptr_eq(gone, &one.subsystem))
-        };
-        changes.extend(namespace_changes(removed.iter().filter(stays), &ready));
-        let added = ready.into_iter().map(|one| one.owned).collect();
-        Ok(ReloadPlan { changes, removed, added, subsystems, listed, serials })
+        Ok((removed, ready))
     }
 
     fn plan_subsystems(
@@ -351,7 +362,7 @@ fn refuse_written(
     Ok(())
 }
 
-fn namespace_changes<'a>(
+pub(super) fn namespace_changes<'a>(
     removed: impl Iterator<Item = &'a OwnedNamespace>,
     added: &[ReadyNamespace],
 ) -> Vec<ExportChange> {
@@ -409,14 +420,14 @@ impl SubsystemPlan {
 
 impl Difference {
     /// Adds that of a subsystem.
-    fn add(
+    pub(super) fn add<'a>(
         &mut self,
         subsystem: &Arc<Subsystem>,
-        exported: &[Arc<Namespace>],
+        exported: impl Iterator<Item = &'a Arc<Namespace>>,
         candidates: &[Candidate],
     ) {
         let mut old: BTreeMap<Nsid, &Arc<Namespace>> =
-            exported.iter().map(|namespace| (namespace.nsid, namespace)).collect();
+            exported.map(|namespace| (namespace.nsid, namespace)).collect();
         for candidate in candidates {
             let held = old.get(&candidate.namespace.nsid);
             let replaces = held.map(|held| held.replacement(&candidate.namespace));

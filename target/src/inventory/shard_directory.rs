@@ -145,6 +145,7 @@ mod tests {
             content_id: None,
             lba_shift: None,
             direct_io: crate::config::DirectIo::default(),
+            watch: false,
             origin: Origin("test".into()),
         }
     }

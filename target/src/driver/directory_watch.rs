@@ -1,0 +1,264 @@
+//! A thread that has the files of watched directories exported as they appear and vanish.
+
+use std::collections::BTreeMap;
+use std::ffi::OsStr;
+use std::io;
+use std::mem::MaybeUninit;
+use std::os::fd::OwnedFd;
+use std::os::unix::ffi::OsStrExt as _;
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::Duration;
+
+use crossbeam::channel::{self, Receiver, Sender};
+use rustix::event::{PollFd, PollFlags, Timespec, poll};
+use rustix::fs::inotify::{self, CreateFlags, ReadFlags, WatchFlags};
+use rustix::io::Errno;
+
+use crate::config::Config;
+use crate::controller::Associations;
+use crate::inventory::refresh::WatchedFiles;
+use crate::limits::DIRECTORY_DEPTH;
+use crate::reloader::AppliedConfig;
+
+/// How long a directory has to be quiet before it is looked at, so that many files that come
+/// together are one change. Doubled, a file is a namespace 0.1 s later; not measured.
+const QUIET: Duration = Duration::from_millis(100);
+/// The most looks that events put off, each for [`QUIET`]. Doubled, files that come one by one
+/// without a pause are namespaces up to 2 s later; not measured.
+const MOST_QUIETS: u32 = 20;
+/// Time after which a look that failed is repeated. Doubled, a directory that can be read again is
+/// followed up to 5 s later; not measured.
+const RETRY: Duration = Duration::from_secs(5);
+/// The most that the end of the thread is waited for: a file system may keep it for ever. Doubled,
+/// a stop beside such a file system takes 1 s longer; not measured.
+const JOIN_TIMEOUT: Duration = Duration::from_secs(1);
+/// Bytes of events that are read at once. Doubled, bursts take half the calls; not measured.
+const EVENT_BYTES: usize = 16 << 10;
+
+/// The thread. Dropping this ends it.
+#[derive(Debug)]
+pub(crate) struct DirectoryWatch {
+    applied: Arc<AppliedConfig>,
+    stop: Arc<AtomicBool>,
+    /// Closed when it has ended.
+    over: Receiver<()>,
+}
+
+impl DirectoryWatch {
+    /// Begins to follow the watched directories of the configuration, whichever is applied.
+    ///
+    /// # Errors
+    /// There is no thread or no descriptor to be had.
+    pub(crate) fn start(
+        associations: Arc<Associations>,
+        applied: Arc<AppliedConfig>,
+    ) -> io::Result<Self> {
+        let inotify = inotify::init(CreateFlags::CLOEXEC | CreateFlags::NONBLOCK)?;
+        let stop = Arc::<AtomicBool>::default();
+        let (ended, over) = channel::bounded::<()>(0);
+        let config = applied.get();
+        let files = WatchedFiles::of(associations.registry(), &config);
+        let mut follower = Follower {
+            associations,
+            applied: Arc::clone(&applied),
+            stop: Arc::clone(&stop),
+            inotify,
+            folders: BTreeMap::new(),
+            files,
+            last_error: None,
+        };
+        let run = move || {
+            let _ended: Sender<()> = ended;
+            follower.run(config);
+        };
+        std::thread::Builder::new().name("feedrail-dirs".into()).spawn(run)?;
+        Ok(Self { applied, stop, over })
+    }
+}
+
+impl Drop for DirectoryWatch {
+    fn drop(&mut self) {
+        self.stop.store(true, Ordering::Relaxed);
+        self.applied.wake();
+        // Whatever the reason: it has ended, or is not waited for.
+        let _ = self.over.recv_timeout(JOIN_TIMEOUT);
+    }
+}
+
+/// What wakes the thread.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Wake {
+    Events,
+    Applied,
+    Timeout,
+}
+
+struct Follower {
+    associations: Arc<Associations>,
+    applied: Arc<AppliedConfig>,
+    stop: Arc<AtomicBool>,
+    inotify: OwnedFd,
+    /// The folders that are watched, by the number of the watch.
+    folders: BTreeMap<i32, PathBuf>,
+    files: WatchedFiles,
+    /// Why the last look failed, so that it is logged once.
+    last_error: Option<String>,
+}
+
+impl Follower {
+    fn run(&mut self, mut config: Config) {
+        self.watch_folders(&config);
+        // Whatever came between the start and the watches is found now.
+        let mut failed = !self.refresh(&config);
+        loop {
+            match self.wait(failed.then_some(RETRY)) {
+                _ if self.stop.load(Ordering::Relaxed) => return,
+                Wake::Events => self.until_quiet(),
+                Wake::Applied => {
+                    self.applied.note_seen();
+                    config = self.applied.get();
+                    self.files = WatchedFiles::of(self.associations.registry(), &config);
+                }
+                Wake::Timeout => {}
+            }
+            self.watch_folders(&config);
+            failed = !self.refresh(&config);
+        }
+    }
+
+    /// Waits for events of directories or another configuration.
+    fn wait(&self, timeout: Option<Duration>) -> Wake {
+        let mut fds = [
+            PollFd::from_borrowed_fd(self.applied.changed(), PollFlags::IN),
+            PollFd::new(&self.inotify, PollFlags::IN),
+        ];
+        let timeout = timeout.and_then(|timeout| Timespec::try_from(timeout).ok());
+        match poll(&mut fds, timeout.as_ref()) {
+            Ok(0) => Wake::Timeout,
+            Ok(_) if !fds[0].revents().is_empty() => Wake::Applied,
+            Ok(_) => Wake::Events,
+            // A signal; whoever waits looks once more.
+            Err(_) => Wake::Timeout,
+        }
+    }
+
+    /// Takes events until there is none for [`QUIET`].
+    fn until_quiet(&mut self) {
+        for _ in 0..MOST_QUIETS {
+            self.take_events();
+            if self.wait(Some(QUIET)) != Wake::Events {
+                return;
+            }
+        }
+    }
+
+    /// Notes which files are being written. What else has happened is found by a look.
+    fn take_events(&mut self) {
+        let mut buffer = [MaybeUninit::<u8>::uninit(); EVENT_BYTES];
+        let mut events = inotify::Reader::new(&self.inotify, &mut buffer);
+        loop {
+            let event = match events.next() {
+                Ok(event) => event,
+                Err(Errno::INTR) => continue,
+                Err(_) => return,
+            };
+            let what = event.events();
+            if what.contains(ReadFlags::QUEUE_OVERFLOW) {
+                // Whoever wrote a file may have closed it.
+                self.files.unfinished.clear();
+            }
+            if what.contains(ReadFlags::IGNORED) {
+                self.folders.remove(&event.wd());
+            }
+            let Some(folder) = self.folders.get(&event.wd()) else { continue };
+            let Some(name) = event.file_name() else { continue };
+            let path = folder.join(OsStr::from_bytes(name.to_bytes()));
+            if what.contains(ReadFlags::CREATE) && is_new_file(&path) {
+                self.files.unfinished.insert(path);
+            } else if !what.contains(ReadFlags::CREATE) {
+                self.files.unfinished.remove(&path);
+            }
+        }
+    }
+
+    /// Watches the folders of the directories that are to be watched. Folders that are watched
+    /// already stay so.
+    fn watch_folders(&mut self, config: &Config) {
+        for directory in config.watched() {
+            let Ok(root) = directory.path.canonicalize() else { continue };
+            let mut folders = vec![(root, 0)];
+            while let Some((folder, depth)) = folders.pop() {
+                // The watch comes before the list: a folder that is made between the two is found
+                // by either.
+                self.watch_folder(&folder);
+                if depth < DIRECTORY_DEPTH {
+                    let below = std::fs::read_dir(&folder).into_iter().flatten().flatten();
+                    let below = below.filter(|one| one.file_type().is_ok_and(|kind| kind.is_dir()));
+                    let visible = |path: &PathBuf| {
+                        path.file_name().is_some_and(|name| !name.as_bytes().starts_with(b"."))
+                    };
+                    folders.extend(
+                        below.map(|one| one.path()).filter(visible).map(|path| (path, depth + 1)),
+                    );
+                }
+            }
+        }
+    }
+
+    fn watch_folder(&mut self, folder: &Path) {
+        let flags = WatchFlags::CLOSE_WRITE
+            | WatchFlags::CREATE
+            | WatchFlags::DELETE
+            | WatchFlags::DELETE_SELF
+            | WatchFlags::MOVED_FROM
+            | WatchFlags::MOVED_TO
+            | WatchFlags::MOVE_SELF
+            | WatchFlags::ONLYDIR;
+        match inotify::add_watch(&self.inotify, folder, flags) {
+            Ok(number) => _ = self.folders.insert(number, folder.to_owned()),
+            Err(Errno::NOSPC) => tracing::warn!(
+                folder = %folder.display(),
+                "cannot watch a folder: too many are watched; raise fs.inotify.max_user_watches"
+            ),
+            Err(error) => {
+                tracing::warn!(folder = %folder.display(), "cannot watch a folder: {error}");
+            }
+        }
+    }
+
+    /// Exports what the directories hold; false if that failed, and nothing has changed.
+    fn refresh(&mut self, config: &Config) -> bool {
+        if config.watched().next().is_none() {
+            return true;
+        }
+        self.files.unfinished.retain(|path| path.symlink_metadata().is_ok());
+        match self.associations.refresh_directories(config, &mut self.files) {
+            Ok(report) => {
+                self.last_error = None;
+                for warning in report.warnings {
+                    tracing::warn!("{warning}");
+                }
+                if !report.changes.is_empty() {
+                    tracing::info!(changes = report.changes.len(), "directories changed");
+                }
+                true
+            }
+            Err(error) => {
+                let error = error.to_string();
+                if self.last_error.as_ref() != Some(&error) {
+                    tracing::warn!("cannot follow the watched directories: {error}");
+                    self.last_error = Some(error);
+                }
+                false
+            }
+        }
+    }
+}
+
+/// Whether a file was made to be written, and is not another name of one.
+fn is_new_file(path: &Path) -> bool {
+    let found = path.symlink_metadata();
+    found.is_ok_and(|file| file.is_file() && std::os::unix::fs::MetadataExt::nlink(&file) == 1)
+}

@@ -1,0 +1,156 @@
+//! Makes the exports follow the files of watched directories, and nothing else.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+
+use nvme_proto::{Nqn, Nsid};
+
+use crate::config::{Config, SubsystemConfig};
+use crate::inventory::Registry;
+use crate::inventory::export::{Candidate, ExportError, ListedNamespaces, OpenPurpose, distinct};
+use crate::inventory::exports::OwnedNamespace;
+use crate::inventory::namespace::Namespace;
+use crate::inventory::reload::{Difference, ReloadError, Reloaded, namespace_changes};
+use crate::inventory::subsystem::Subsystem;
+
+/// What is known of the files of watched directories.
+#[derive(Debug, Default)]
+pub(crate) struct WatchedFiles {
+    /// Files that somebody writes: they become namespaces when they are closed.
+    pub(crate) unfinished: BTreeSet<PathBuf>,
+    /// Those that were namespaces, or could be, at the last look. One that is none any more was
+    /// removed by an operator, and stays so until it has been away.
+    known: BTreeMap<Nqn, BTreeSet<Nsid>>,
+}
+
+impl WatchedFiles {
+    /// Those that are namespaces now.
+    pub(crate) fn of(registry: &Registry, config: &Config) -> Self {
+        let mut known = BTreeMap::new();
+        for (subsystem, of_file) in watched(registry, config) {
+            known.insert(subsystem.nqn, nsids(&shards_of(&subsystem, of_file)));
+        }
+        Self { unfinished: BTreeSet::new(), known }
+    }
+}
+
+/// The files of a subsystem's watched directories, and those that are its namespaces.
+struct DirectoryLook {
+    subsystem: Arc<Subsystem>,
+    exported: Vec<Arc<Namespace>>,
+    wanted: Vec<Candidate>,
+    /// Those that operators have removed.
+    left_out: BTreeSet<Nsid>,
+    listed: ListedNamespaces,
+}
+
+impl DirectoryLook {
+    fn new(
+        subsystem: Arc<Subsystem>,
+        config: &Config,
+        of_file: &SubsystemConfig,
+        files: &WatchedFiles,
+    ) -> Result<Self, ReloadError> {
+        let exported = shards_of(&subsystem, of_file);
+        let is_exported = nsids(&exported);
+        let all = subsystem.namespaces();
+        let others = all.iter().map(|one| one.nsid).filter(|nsid| !is_exported.contains(nsid));
+        let mut listed = ListedNamespaces::beside(config, of_file, &others.collect())?;
+        listed.keep(OpenPurpose::Check).map_err(ExportError::from)?;
+        distinct(&listed.candidates)?;
+        let known = files.known.get(&subsystem.nqn);
+        let roots = roots(of_file);
+        let (mut wanted, mut left_out) = (Vec::new(), BTreeSet::new());
+        for candidate in listed.candidates.iter().filter(|candidate| candidate.found) {
+            let (nsid, path) = (candidate.namespace.nsid, candidate.namespace.medium.path());
+            let Some(path) = path.filter(|path| is_below(path, &roots)) else { continue };
+            if is_exported.contains(&nsid) {
+                wanted.push(candidate.clone());
+            } else if known.is_some_and(|known| known.contains(&nsid)) {
+                left_out.insert(nsid);
+            } else if !files.unfinished.contains(path) {
+                wanted.push(candidate.clone());
+            }
+        }
+        Ok(Self { subsystem, exported, wanted, left_out, listed })
+    }
+}
+
+impl Registry {
+    /// Exports the files that watched directories hold now.
+    ///
+    /// # Errors
+    /// See [`ReloadError`]. Nothing changes then.
+    pub(crate) fn refresh_directories(
+        &self,
+        config: &Config,
+        files: &mut WatchedFiles,
+    ) -> Result<Reloaded, ReloadError> {
+        let mut serials = self.serials();
+        let mut next = *serials;
+        let look = |(subsystem, of_file)| DirectoryLook::new(subsystem, config, of_file, files);
+        let mut looks: Vec<DirectoryLook> =
+            watched(self, config).into_iter().map(look).collect::<Result<_, _>>()?;
+        let mut difference = Difference::default();
+        for look in &looks {
+            difference.add(&look.subsystem, look.exported.iter(), &look.wanted);
+        }
+        let (removed, ready) = self.open_difference(difference, &mut next)?;
+        for look in &mut looks {
+            look.listed.keep(OpenPurpose::Serve).map_err(ExportError::from)?;
+        }
+        *serials = next;
+        let changes = namespace_changes(removed.iter(), &ready);
+        let added: Vec<OwnedNamespace> = ready.into_iter().map(|one| one.owned).collect();
+        for OwnedNamespace { subsystem, namespace } in &removed {
+            subsystem.note_removed(namespace.nsid);
+        }
+        let generation = (!changes.is_empty()).then(|| self.publish_change(&removed, &added));
+        // One that could not be opened is tried again.
+        files.known = WatchedFiles::of(self, config).known;
+        for look in looks {
+            files.known.entry(look.subsystem.nqn).or_default().extend(look.left_out);
+        }
+        let change = |one: OwnedNamespace| Some(one.changed_in(generation?));
+        let removed = removed.into_iter().filter_map(change).collect();
+        let added = added.into_iter().filter_map(change).collect();
+        Ok(Reloaded { changes, removed, added })
+    }
+}
+
+/// The subsystems that are there and have watched directories.
+fn watched<'a>(
+    registry: &Registry,
+    config: &'a Config,
+) -> Vec<(Arc<Subsystem>, &'a SubsystemConfig)> {
+    let watches = |of_file: &&SubsystemConfig| of_file.directories.iter().any(|one| one.watch);
+    let of_file = config.subsystems.iter().filter(watches);
+    of_file.filter_map(|one| Some((registry.subsystem(&one.nqn)?, one))).collect()
+}
+
+/// The namespaces of a subsystem that are files of its watched directories.
+fn shards_of(subsystem: &Subsystem, of_file: &SubsystemConfig) -> Vec<Arc<Namespace>> {
+    let roots = roots(of_file);
+    let listed: BTreeSet<Nsid> = of_file.namespaces.iter().map(|one| one.nsid).collect();
+    let is_shard = |one: &&Arc<Namespace>| {
+        let path = one.path().filter(|_| one.bdev.is_none() && !listed.contains(&one.nsid));
+        path.is_some_and(|path| is_below(path, &roots))
+    };
+    subsystem.namespaces().iter().filter(is_shard).cloned().collect()
+}
+
+/// Where the watched directories of a subsystem really are. One that can not be found holds none
+/// of its namespaces, and the search for its files tells why.
+fn roots(of_file: &SubsystemConfig) -> Vec<PathBuf> {
+    let directories = of_file.directories.iter().filter(|directory| directory.watch);
+    directories.filter_map(|directory| directory.path.canonicalize().ok()).collect()
+}
+
+fn is_below(path: &Path, roots: &[PathBuf]) -> bool {
+    roots.iter().any(|root| path.starts_with(root))
+}
+
+fn nsids(namespaces: &[Arc<Namespace>]) -> BTreeSet<Nsid> {
+    namespaces.iter().map(|namespace| namespace.nsid).collect()
+}
