@@ -15,12 +15,16 @@ use crate::session;
 const EXAMPLES: &str = "\
 Examples:
   feedrail discover -a 192.0.2.10
-  feedrail discover -a 192.0.2.10 -s 4421 -w 192.0.2.20 -o json";
+  feedrail discover -a 192.0.2.10 -s 4421 -w 192.0.2.20 -o json
+  feedrail discover -a 192.0.2.10 --persistent";
 
 /// Shows what the discovery controller at an address offers, in nvme-cli's formats
 #[derive(Args, Debug)]
 #[command(after_help = EXAMPLES)]
 pub(crate) struct Discover {
+    /// Stay connected, and print the log page again whenever it changes, until interrupted
+    #[arg(short, long)]
+    persistent: bool,
     #[command(flatten)]
     fabric: FabricArgs,
     #[command(flatten)]
@@ -29,10 +33,16 @@ pub(crate) struct Discover {
 
 impl Discover {
     pub(crate) fn run(&self) -> Result<()> {
-        let log = session::discover(&self.fabric)?;
+        match self.persistent {
+            false => self.print(&session::discover(&self.fabric)?),
+            true => session::follow_discovery(&self.fabric, |log| self.print(log)),
+        }
+    }
+
+    fn print(&self, log: &DiscoveryLog) -> Result<()> {
         output::print(&match self.output.output_format {
-            Format::Json => output::json(&to_json(&log)),
-            Format::Normal => to_text(&log),
+            Format::Json => output::json(&to_json(log)),
+            Format::Normal => to_text(log),
         })
     }
 }

@@ -129,6 +129,19 @@ pub(crate) fn discover(fabric: &FabricArgs) -> Result<DiscoveryLog> {
     Ok(host(&fabric.local)?.discover(fabric.address()).wait()?)
 }
 
+/// Hands the discovery log page to `print`, and again whenever it changes, until that fails.
+pub(crate) fn follow_discovery(
+    fabric: &FabricArgs,
+    print: impl Fn(&DiscoveryLog) -> Result<()>,
+) -> Result<()> {
+    let controller = host(&fabric.local)?.connect_discovery(fabric.address()).wait()?;
+    let mut log = controller.log().wait()?;
+    loop {
+        print(&log)?;
+        log = controller.log_after(log.genctr).wait()?;
+    }
+}
+
 /// A host without connections.
 pub(crate) fn host(local: &Local) -> Result<Host> {
     let builder = builder(HostIdArgs::from_args(local)?, local.provider);

@@ -48,8 +48,8 @@
 //! # Several paths
 //! [`Host::find_paths`] asks a discovery service for the ports of a subsystem,
 //! [`Host::connect_paths`] connects to all of them, and plans read over the paths that serve, as
-//! Asymmetric Namespace Access has it. Batches, rings and writes use the one path of their
-//! [`Namespace`].
+//! Asymmetric Namespace Access has it. [`Host::follow_paths`] takes those that come or go later,
+//! too. Batches, rings and writes use the one path of their [`Namespace`].
 //!
 //! # Forks
 //! A host belongs to the process that opened it. In a process forked from it, such as a data
@@ -72,7 +72,8 @@ mod types;
 
 pub use api::batch::{RangeOutcome, ReadRange, WriteRange};
 pub use api::controller::{CommandAnswer, CommandData, Controller};
-pub use api::discovery::DiscoveryLog;
+pub use api::discovery::{DiscoveryController, DiscoveryLog};
+pub use api::followed_paths::FollowedPaths;
 pub use api::host::{Host, HostBuilder};
 pub use api::namespace::Namespace;
 pub use api::namespace_handle::NamespaceInfo;

@@ -3,13 +3,15 @@
 use std::fs;
 use std::net::SocketAddr;
 use std::path::{Path, PathBuf};
+use std::time::Duration;
 
 use feedrail_initiator::{
-    Entry, Grant, Host, Region, ReplicaPolicy, Shards, Submit, SubsystemPaths, Ticket,
+    Entry, FollowedPaths, Grant, Host, Region, ReplicaPolicy, Shards, Submit, SubsystemPaths,
+    Ticket,
 };
 use feedrail_tests::process::{
-    Bytes, Daemon, DaemonOptions, ManagementClient, eventually, feedrail, host, loopback_address,
-    write_configuration,
+    Bytes, Daemon, DaemonOptions, ManagementClient, Program, binary, eventually, feedrail, host,
+    loopback_address, write_configuration,
 };
 use nvme_proto::{Nqn, Nsid};
 use serde_json::{Value, json};
@@ -40,6 +42,15 @@ impl Target {
             shard.display()
         );
         let configuration = write_configuration(folder.path(), &configuration);
+        let daemon = DaemonOptions::default().arg("--config").arg(configuration).start();
+        Self { folder, daemon }
+    }
+
+    /// Kills it, and starts it again as it was at first.
+    fn restarted(self) -> Self {
+        let Self { folder, daemon } = self;
+        daemon.kill();
+        let configuration = folder.path().join("feedrail.toml");
         let daemon = DaemonOptions::default().arg("--config").arg(configuration).start();
         Self { folder, daemon }
     }
@@ -100,6 +111,10 @@ impl Reader {
         let targets = host.find_paths(service, nqn).wait().unwrap();
         let paths = host.connect_paths(targets).wait().unwrap();
         assert!(paths.unreachable().is_empty(), "{paths:?}");
+        Self::over(host, paths, policy, bytes)
+    }
+
+    fn over(host: Host, paths: SubsystemPaths, policy: ReplicaPolicy, bytes: Vec<u8>) -> Self {
         let namespaces = paths.namespace(Nsid(1)).wait().unwrap();
         let shards = Shards::with_replicas(policy, [namespaces]);
         let region = Region::allocate(SIZE_BYTES, Grant::Persistent).unwrap();
@@ -267,4 +282,85 @@ fn perf_reads_over_all_paths() {
     assert!(refused.contains("writes take one path"), "{refused}");
     let elsewhere = perf_of("nqn.2026-01.io.feedrail:other", &[]).run().failure();
     assert!(elsewhere.contains("names no port of the subsystem"), "{elsewhere}");
+}
+
+/// Ports, targets and referrals that come and go are noticed over connections that last, even
+/// through the end of a target and the start of another one in its place.
+#[test]
+fn paths_that_come_and_go_are_followed() {
+    let shard = Shard::new();
+    let target = Target::start(&shard.path, &[4420, 4421]);
+    let other = Target::start(&shard.path, &[4420]);
+    let [one, two, three] = [target.address(4420), target.address(4421), other.address(4420)];
+    target.call("nvmf_subsystem_remove_listener", &target.at(4421));
+    let host = host().reconnect_delay(Duration::from_millis(50)).build().unwrap();
+    let followed = host.follow_paths(one, NQN.parse().unwrap()).wait().unwrap();
+    let follow = |followed: &FollowedPaths, change: &dyn Fn(), expected: &[SocketAddr]| {
+        let next = followed.next();
+        change();
+        let mut next = next.wait().unwrap();
+        let addresses = |of: &FollowedPaths| {
+            let targets = of.paths().controllers().iter().map(|path| path.target().address);
+            targets.collect::<Vec<_>>()
+        };
+        // Some changes are told in several steps.
+        while addresses(&next) != expected {
+            next = next.next().wait().unwrap();
+        }
+        let paths = next.paths().clone();
+        let policy = ReplicaPolicy::RoundRobin;
+        let mut sorted = expected.to_vec();
+        sorted.sort_unstable();
+        Reader::over(host.clone(), paths, policy, shard.bytes.clone()).comes_to_read_from(&sorted);
+        next
+    };
+    let add = || target.call("nvmf_subsystem_add_listener", &target.at(4421));
+    let followed = follow(&followed, &add, &[one, two]);
+    let address = other.at(4420)["listen_address"].clone();
+    let refer = |to: &Target, method: &str| to.call(method, &json!({ "address": address }));
+    let add = || refer(&target, "nvmf_discovery_add_referral");
+    let followed = follow(&followed, &add, &[one, two, three]);
+    assert_eq!(followed.services().collect::<Vec<_>>(), [one, three]);
+    let remove = || target.call("nvmf_subsystem_remove_listener", &target.at(4421));
+    let followed = follow(&followed, &remove, &[one, three]);
+    // The other target is still referred to while it is away, and told when it is back.
+    other.call("nvmf_subsystem_remove_listener", &other.at(4420));
+    let followed = follow(&followed, &|| {}, &[one]);
+    let back = || other.call("nvmf_subsystem_add_listener", &other.at(4420));
+    let followed = follow(&followed, &back, &[one, three]);
+    let next = followed.next();
+    let _target = target.restarted();
+    let next = next.wait().unwrap();
+    let addresses: Vec<_> =
+        next.paths().controllers().iter().map(|path| path.target().address).collect();
+    assert_eq!(addresses, [one, two], "the configuration has no referral, and both ports");
+}
+
+#[test]
+fn a_persistent_discovery_prints_each_change() {
+    let shard = Shard::new();
+    let target = Target::start(&shard.path, &[4420, 4421]);
+    let output = target.folder.path().join("log");
+    let address = target.address(4420).ip().to_string();
+    let command = format!(
+        "exec {} discover --persistent -o json -a {address} -s 4420 > {}",
+        binary("feedrail").display(),
+        output.display()
+    );
+    let program = Program::new("sh").args(["-c", &command]).start();
+    let logs = || {
+        let text = fs::read_to_string(&output).unwrap_or_default();
+        let logs = serde_json::Deserializer::from_str(&text).into_iter::<Value>();
+        logs.map_while(Result::ok).collect::<Vec<_>>()
+    };
+    eventually("the log page is printed", || logs().len() == 1);
+    target.call("nvmf_subsystem_remove_listener", &target.at(4421));
+    eventually("the change is printed", || logs().len() == 2);
+    let logs = logs();
+    let has_port = |log: &Value| {
+        log["records"].as_array().unwrap().iter().any(|record| record["trsvcid"] == "4421")
+    };
+    assert!(has_port(&logs[0]) && !has_port(&logs[1]), "{logs:?}");
+    assert_ne!(logs[0]["genctr"], logs[1]["genctr"]);
+    program.kill();
 }

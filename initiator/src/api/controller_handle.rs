@@ -71,6 +71,20 @@ impl ControllerHandle {
         engine.is_some_and(|engine| engine.load(self.key, None) != TargetLoad::Away)
     }
 
+    /// How often the discovery log page has changed, as soon as that is not as often as was seen.
+    pub(crate) async fn log_change(&self, seen: u64) -> Result<u64, Error> {
+        let (promise, reply) = promise(self.host.shared.process());
+        let waiting = {
+            let mut state = self.host.shared.lock()?;
+            let engine = state.engines.get_mut(self.engine).ok_or(ErrorKind::Closed)?;
+            engine.await_log_change(self.key, seen, promise)?
+        };
+        match waiting {
+            Some(count) => Ok(count),
+            None => reply.await,
+        }
+    }
+
     /// Names the present connection.
     pub(crate) fn epoch(&self) -> Result<u64, Error> {
         let state = self.host.shared.lock()?;

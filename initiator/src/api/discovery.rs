@@ -8,6 +8,7 @@ use nvme_proto::{Nqn, view};
 
 use crate::api::controller::Controller;
 use crate::api::controller_handle::ControllerHandle;
+use crate::api::pending::Pending;
 use crate::driver::host_state::Inner;
 use crate::engine::controller::RawData;
 use crate::types::error::{Error, ErrorKind, SubsystemAddress};
@@ -31,11 +32,95 @@ const ATTEMPTS: usize = 10;
 const ENTRY_BYTES: u64 = size_of::<DiscoveryEntry>() as u64;
 const HEADER_BYTES: u64 = size_of::<DiscoveryHeader>() as u64;
 
-pub(crate) async fn discover(host: Arc<Inner>, address: SocketAddr) -> Result<DiscoveryLog, Error> {
+/// Keep alive timeout of a discovery controller that lasts, where the host's options have none: it
+/// is to be kept alive (Base, 3.1.3.3.1).
+const KEEP_ALIVE_MS: u32 = 5_000;
+
+/// A connection to a discovery service that lasts, and learns when the log page changes: a
+/// persistent discovery controller (Base, 3.1.3.3.1). A connection that is lost is made again.
+///
+/// Cheap to clone. The connection ends when the last handle is dropped.
+#[derive(Clone, Debug)]
+pub struct DiscoveryController {
+    controller: Controller,
+}
+
+impl DiscoveryController {
+    pub(crate) async fn connect(host: Arc<Inner>, address: SocketAddr) -> Result<Self, Error> {
+        let keep_alive_ms = match host.controller.keep_alive_ms {
+            0 => KEEP_ALIVE_MS,
+            timeout_ms => timeout_ms,
+        };
+        let options = ControllerOptions { keep_alive_ms, ..host.controller.clone() };
+        Ok(Self { controller: connect(&host, address, options).await? })
+    }
+
+    /// Where the service is.
+    pub fn address(&self) -> SocketAddr {
+        self.controller.target().address
+    }
+
+    /// Reads the log page.
+    pub fn log(&self) -> Pending<Result<DiscoveryLog, Error>> {
+        let controller = self.controller.clone();
+        let host = &self.controller.handle().host;
+        Pending::new(host, async move { read_whole(controller.handle()).await })
+    }
+
+    /// Waits until the log page has another generation counter than `genctr`, and reads it. The
+    /// service says so by an event; one that has no such event is asked again after a reconnect
+    /// only. While the service cannot be reached, this waits for it.
+    ///
+    /// # Errors
+    /// The service cannot be used any more, or its answer.
+    pub fn log_after(&self, genctr: u64) -> Pending<Result<DiscoveryLog, Error>> {
+        let controller = self.controller.clone();
+        let host = &self.controller.handle().host;
+        Pending::new(host, async move {
+            let handle = controller.handle();
+            // The count now comes at once, since it is never this one.
+            let mut seen = handle.log_change(u64::MAX).await?;
+            loop {
+                match read_whole(handle).await {
+                    Ok(log) if log.genctr != genctr => return Ok(log),
+                    Err(error) if !is_of_connection(&error) => return Err(error),
+                    // It is read again after the next event or over the next connection.
+                    Ok(_) | Err(_) => {}
+                }
+                seen = handle.log_change(seen).await?;
+            }
+        })
+    }
+}
+
+/// Whether a command failed with its connection, after which there may be another.
+fn is_of_connection(error: &Error) -> bool {
+    matches!(
+        error.kind(),
+        ErrorKind::ConnectionLost(_)
+            | ErrorKind::Lost { .. }
+            | ErrorKind::TimedOut { .. }
+            | ErrorKind::Unreachable(_)
+    )
+}
+
+async fn connect(
+    host: &Arc<Inner>,
+    address: SocketAddr,
+    options: ControllerOptions,
+) -> Result<Controller, Error> {
     let target = SubsystemAddress { address, nqn: Nqn::DISCOVERY };
-    let options = ControllerOptions { io_queues: 0, keep_alive_ms: 0, ..host.controller.clone() };
-    let controller = Controller::connect(&host, target, options)?.await?;
-    let handle = controller.handle();
+    Controller::connect(host, target, ControllerOptions { io_queues: 0, ..options })?.await
+}
+
+pub(crate) async fn discover(host: Arc<Inner>, address: SocketAddr) -> Result<DiscoveryLog, Error> {
+    let options = ControllerOptions { keep_alive_ms: 0, ..host.controller.clone() };
+    let controller = connect(&host, address, options).await?;
+    read_whole(controller.handle()).await
+}
+
+/// Reads the page until it is all of one generation.
+async fn read_whole(handle: &ControllerHandle) -> Result<DiscoveryLog, Error> {
     for _ in 0..ATTEMPTS {
         if let Some(log) = read(handle).await? {
             return Ok(log);

@@ -13,7 +13,8 @@ use rdma::verbs::VerbsOptions;
 
 use crate::api::batch::{self, RangeOutcome, ReadRange, WriteRange};
 use crate::api::controller::Controller;
-use crate::api::discovery::{self, DiscoveryLog};
+use crate::api::discovery::{self, DiscoveryController, DiscoveryLog};
+use crate::api::followed_paths::FollowedPaths;
 use crate::api::pending::Pending;
 use crate::api::plan;
 use crate::api::ring::Ring;
@@ -116,6 +117,31 @@ impl Host {
     pub fn discover(&self, address: SocketAddr) -> Pending<Result<DiscoveryLog, Error>> {
         let inner = Arc::clone(&self.inner);
         Pending::new(&self.inner, async move { discovery::discover(inner, address).await })
+    }
+
+    /// Connects to the discovery service at an address for as long as the result lives, to learn of
+    /// changes.
+    pub fn connect_discovery(
+        &self,
+        address: SocketAddr,
+    ) -> Pending<Result<DiscoveryController, Error>> {
+        let connecting = DiscoveryController::connect(Arc::clone(&self.inner), address);
+        Pending::new(&self.inner, connecting)
+    }
+
+    /// Connects to a subsystem at all addresses that the discovery service at `service` and those
+    /// that it refers to name, as [`Host::find_paths`] and [`Host::connect_paths`]; and to those
+    /// that they name later, as long as the result lives.
+    ///
+    /// # Errors
+    /// The service cannot be asked, names none, or none can be reached.
+    pub fn follow_paths(
+        &self,
+        service: SocketAddr,
+        nqn: Nqn,
+    ) -> Pending<Result<FollowedPaths, Error>> {
+        let connecting = FollowedPaths::connect(Arc::clone(&self.inner), service, nqn);
+        Pending::new(&self.inner, connecting)
     }
 
     /// The addresses of a subsystem: those that the discovery service at `service` names to this

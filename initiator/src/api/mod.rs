@@ -5,6 +5,7 @@ pub(crate) mod batch;
 pub(crate) mod controller;
 pub(crate) mod controller_handle;
 pub(crate) mod discovery;
+pub(crate) mod followed_paths;
 pub(crate) mod host;
 pub(crate) mod in_order;
 pub(crate) mod namespace;

@@ -7,7 +7,7 @@ use nvme_proto::log::SubsystemType;
 use nvme_proto::{Nqn, Nsid};
 
 use crate::api::controller::Controller;
-use crate::api::discovery::discover;
+use crate::api::discovery::{DiscoveryLog, discover};
 use crate::api::namespace::Namespace;
 use crate::api::pending::Pending;
 use crate::driver::host_state::Inner;
@@ -57,6 +57,37 @@ impl SubsystemPaths {
             return Err(unreachable.into_iter().next().unwrap_or_else(none));
         }
         Ok(Self { controllers, unreachable })
+    }
+
+    /// The same with connections to these addresses only: to new ones if they can be reached. None
+    /// is given up that is the last.
+    pub(crate) async fn changed_to(
+        &self,
+        host: Arc<Inner>,
+        targets: &[SubsystemAddress],
+    ) -> Result<Self, Error> {
+        let is_known = |target: &SubsystemAddress| {
+            self.controllers.iter().any(|controller| controller.target() == target)
+        };
+        let new: Vec<_> = targets.iter().filter(|target| !is_known(target)).copied().collect();
+        let stays = |path: &&Controller| targets.contains(path.target());
+        let mut controllers: Vec<_> = self.controllers.iter().filter(stays).cloned().collect();
+        if new.is_empty() && !controllers.is_empty() {
+            return Ok(Self { controllers, unreachable: Vec::new() });
+        }
+        match Self::connect(host, new).await {
+            Ok(others) => {
+                controllers.extend(others.controllers);
+                Ok(Self { controllers, unreachable: others.unreachable })
+            }
+            Err(error) if controllers.is_empty() => Err(error),
+            Err(error) => Ok(Self { controllers, unreachable: vec![error] }),
+        }
+    }
+
+    /// The addresses of the paths that were connected.
+    pub(crate) fn targets(&self) -> impl Iterator<Item = &SubsystemAddress> {
+        self.controllers.iter().map(Controller::target)
     }
 
     /// The controller of each path that was connected, in the order of the addresses. A connection
@@ -112,33 +143,47 @@ pub(crate) async fn find(
     let (mut services, mut next, mut found) = (vec![service], 0, Vec::new());
     while let Some(&service) = services.get(next) {
         next += 1;
-        let log = match discover(Arc::clone(&host), service).await {
-            Ok(log) => log,
+        match discover(Arc::clone(&host), service).await {
+            Ok(log) => take(&log, &nqn, &mut services, &mut found),
             Err(error) if next == 1 => return Err(error),
             // One that is out of reach does not hide what the others name.
             Err(_) => continue,
-        };
-        for entry in &log.entries {
-            let Ok(target) = SubsystemAddress::try_from(entry) else { continue };
-            let is_service = match entry.subtype {
-                SubsystemType::DISCOVERY => true,
-                SubsystemType::CURRENT_DISCOVERY => !entry.eflags.duplicate_information(),
-                _ => false,
-            };
-            let is_new = !services.contains(&target.address) && services.len() < MAX_SERVICES;
-            if is_service && is_new {
-                services.push(target.address);
-            }
-            let is_path = entry.subtype == SubsystemType::NVM && target.nqn == nqn;
-            if is_path && !found.contains(&target) {
-                found.push(target);
-            }
         }
     }
-    if found.is_empty() {
-        let target = Arc::new(SubsystemAddress { address: service, nqn });
-        let what = "the discovery service names no port of the subsystem to this host";
-        return Err(Error::from(ErrorKind::Invalid(what)).of_target(&target));
+    match found.is_empty() {
+        true => Err(no_port(service, nqn)),
+        false => Ok(found),
     }
-    Ok(found)
+}
+
+/// Takes the services that a log page refers to, and the addresses of a subsystem that it names,
+/// those that are new.
+pub(crate) fn take(
+    log: &DiscoveryLog,
+    nqn: &Nqn,
+    services: &mut Vec<SocketAddr>,
+    found: &mut Vec<SubsystemAddress>,
+) {
+    for entry in &log.entries {
+        let Ok(target) = SubsystemAddress::try_from(entry) else { continue };
+        let is_service = match entry.subtype {
+            SubsystemType::DISCOVERY => true,
+            SubsystemType::CURRENT_DISCOVERY => !entry.eflags.duplicate_information(),
+            _ => false,
+        };
+        let is_new = !services.contains(&target.address) && services.len() < MAX_SERVICES;
+        if is_service && is_new {
+            services.push(target.address);
+        }
+        let is_path = entry.subtype == SubsystemType::NVM && target.nqn == *nqn;
+        if is_path && !found.contains(&target) {
+            found.push(target);
+        }
+    }
+}
+
+pub(crate) fn no_port(service: SocketAddr, nqn: Nqn) -> Error {
+    let target = Arc::new(SubsystemAddress { address: service, nqn });
+    let what = "the discovery service names no port of the subsystem to this host";
+    Error::from(ErrorKind::Invalid(what)).of_target(&target)
 }

@@ -168,6 +168,7 @@ impl<P: Provider> HostEngine<P> {
         if let Some(opened) = controller.opened.take() {
             opened.keep(Err(error.clone()), outbox);
         }
+        controller.log_changes.end(&error, outbox);
         self.fail_waiting(key, &error, outbox);
     }
 

@@ -137,6 +137,9 @@ impl<P: Provider> HostEngine<P> {
         let checks = &mut controller.checks;
         checks.reads_list |= notice == Notice::NAMESPACE_ATTRIBUTE_CHANGED;
         checks.reads_ana |= notice == Notice::ANA_CHANGE && controller.ana.is_some();
+        if notice == Notice::DISCOVERY_LOG_CHANGED {
+            controller.log_changes.note(outbox);
+        }
     }
 
     /// Issues what is to be asked, as far as there is room.

@@ -401,7 +401,10 @@ impl<P: Provider> HostEngine<P> {
         limits.max_transfer_bytes = mdts.min(TRANSFER_BYTES);
         limits.volatile_write_cache = identify.vwc.present();
         controller.notices = match discovery {
-            true => AsyncEventConfig::new(),
+            // One that is kept alive is asked to tell of changes; others end before there are any.
+            true => AsyncEventConfig::new().with_discovery_log(
+                identify.oaes.discovery_log() && controller.options.keep_alive_ms > 0,
+            ),
             false => AsyncEventConfig::new()
                 .with_namespace_attribute(identify.oaes.namespace_attribute())
                 .with_ana_change(identify.oaes.ana_change()),
@@ -479,6 +482,8 @@ impl<P: Provider> HostEngine<P> {
         if let Some(opened) = controller.opened.take() {
             opened.keep(Ok(controller.limits), outbox);
         }
+        // What the log page said before the connection was lost may hold no more.
+        controller.log_changes.note(outbox);
         let cntlid = controller.limits.cntlid;
         tracing::info!(target = %controller.target, %cntlid, provider = P::NAME, "connected");
         self.begin_checks(now, key, outbox);

@@ -13,6 +13,7 @@ use slab::Slab;
 use crate::engine::block_plan::{BlockStep, Geometry};
 use crate::engine::breaker::{Admission, CircuitBreaker};
 use crate::engine::checks::{Check, CheckTask, Checks};
+use crate::engine::log_changes::LogChanges;
 use crate::engine::namespace_identity::NamespaceIdentity;
 use crate::engine::path_access::{AnaTable, PathAccess};
 use crate::engine::plan_run::IssueTurns;
@@ -91,6 +92,8 @@ pub(crate) struct ControllerState<P: Provider> {
     pub(crate) opened: Option<Promise<ControllerLimits>>,
     pub(crate) namespaces: Slab<Attached>,
     pub(crate) checks: Checks,
+    /// Of the discovery log page.
+    pub(crate) log_changes: LogChanges,
     /// Ranges with commands to issue, by class.
     pub(crate) ready: [VecDeque<usize>; Class::COUNT],
     /// Plans with ranges of which no command was issued, by class.
@@ -393,6 +396,7 @@ impl<P: Provider> ControllerState<P> {
             opened,
             namespaces,
             checks,
+            log_changes,
             ready,
             runs,
             turns,
@@ -428,6 +432,7 @@ impl<P: Provider> ControllerState<P> {
             opened,
             namespaces,
             checks,
+            log_changes,
             ready,
             runs,
             turns,

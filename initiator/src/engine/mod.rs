@@ -9,6 +9,7 @@ pub(crate) mod connections;
 pub(crate) mod controller;
 pub(crate) mod device_events;
 pub(crate) mod fence;
+pub(crate) mod log_changes;
 pub(crate) mod namespace_identity;
 pub(crate) mod passthrough;
 pub(crate) mod path_access;
@@ -120,6 +121,14 @@ pub(crate) trait ErasedEngine: Send {
     fn is_quiet(&self) -> bool;
     /// Queues a command for the next turn.
     fn raw(&mut self, controller: usize, raw: Raw);
+    /// How often the discovery log page has changed, if that is not as often as the caller has
+    /// seen; else `promise` is kept at the next change.
+    fn await_log_change(
+        &mut self,
+        controller: usize,
+        seen: u64,
+        promise: Promise<u64>,
+    ) -> Result<Option<u64>, Error>;
     /// How often the controller was connected: what was learned over one connection may not hold
     /// for another.
     fn epoch(&self, controller: usize) -> Result<u64, Error>;
@@ -557,6 +566,7 @@ impl<P: Provider> ErasedEngine for HostEngine<P> {
             opened: Some(opened),
             namespaces: Slab::new(),
             checks: Default::default(),
+            log_changes: Default::default(),
             ready: Default::default(),
             runs: Default::default(),
             turns: Default::default(),
@@ -600,6 +610,19 @@ impl<P: Provider> ErasedEngine for HostEngine<P> {
 
     fn raw(&mut self, controller: usize, raw: Raw) {
         self.fresh.raws.push((controller, raw));
+    }
+
+    fn await_log_change(
+        &mut self,
+        controller: usize,
+        seen: u64,
+        promise: Promise<u64>,
+    ) -> Result<Option<u64>, Error> {
+        let controller = self.controllers.get_mut(controller).ok_or(ErrorKind::Closed)?;
+        match controller.refusal() {
+            Some(error) => Err(error.clone()),
+            None => Ok(controller.log_changes.wait(seen, promise)),
+        }
     }
 
     fn epoch(&self, controller: usize) -> Result<u64, Error> {

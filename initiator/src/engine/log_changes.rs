@@ -1,0 +1,40 @@
+//! Changes of a discovery log page, and who waits for the next one.
+
+use crate::engine::reply::Promise;
+use crate::engine::results::Outbox;
+use crate::types::error::Error;
+
+/// The changes that a discovery controller has told of. A new connection counts as one, since
+/// changes may have been missed.
+#[derive(Debug, Default)]
+pub(crate) struct LogChanges {
+    count: u64,
+    waiting: Vec<Promise<u64>>,
+}
+
+impl LogChanges {
+    /// How many there were, if that is another number than the caller has seen; else the promise is
+    /// kept at the next one.
+    pub(crate) fn wait(&mut self, seen: u64, promise: Promise<u64>) -> Option<u64> {
+        if self.count != seen {
+            return Some(self.count);
+        }
+        self.waiting.push(promise);
+        None
+    }
+
+    /// Counts a change, and keeps the promises that wait for it.
+    pub(crate) fn note(&mut self, outbox: &mut Outbox) {
+        self.count += 1;
+        for promise in self.waiting.drain(..) {
+            promise.keep(Ok(self.count), outbox);
+        }
+    }
+
+    /// There will be none any more.
+    pub(crate) fn end(&mut self, error: &Error, outbox: &mut Outbox) {
+        for promise in self.waiting.drain(..) {
+            promise.keep(Err(error.clone()), outbox);
+        }
+    }
+}
