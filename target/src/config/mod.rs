@@ -47,6 +47,8 @@ pub struct Config {
     pub polling: Duration,
     /// Folder of the NSIDs of directories and of write protections.
     pub state_dir: PathBuf,
+    /// The name of the discovery service, beside the one that all of them have.
+    pub discovery_nqn: Nqn,
     /// The socket through which the exports can be changed while the target runs.
     pub management: Option<PathBuf>,
     /// Where the counters can be read over HTTP.
@@ -82,6 +84,7 @@ impl Config {
             cores,
             polling,
             state_dir,
+            discovery_nqn,
             management,
             metrics,
             machine,
@@ -97,6 +100,7 @@ impl Config {
             ("cores", *cores == new.cores),
             ("polling_us", *polling == new.polling),
             ("state_dir", *state_dir == new.state_dir),
+            ("discovery_nqn", *discovery_nqn == new.discovery_nqn),
             ("management", *management == new.management),
             ("metrics", *metrics == new.metrics),
             ("the id of this machine", *machine == new.machine),

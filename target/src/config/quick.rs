@@ -75,6 +75,7 @@ impl Config {
             management: None,
             metrics: None,
             state_dir,
+            discovery_nqn: Nqn::DISCOVERY,
             machine,
             limits,
             ports: ports.collect(),

@@ -307,6 +307,11 @@ const WRONG: &[(&str, &str, &str)] = &[
         "35:7: subsystem.nqn: another subsystem has this name",
     ),
     (
+        "[limits]",
+        "discovery_nqn = \"nqn.2026-01.io.feedrail:a\"\n[limits]",
+        "discovery_nqn: a subsystem has this name",
+    ),
+    (
         "nqn = \"nqn.2026-01.io.feedrail:b\"",
         "nqn = \"nqn.2014-08.org.nvmexpress.discovery\"",
         "discovery service",

@@ -69,6 +69,7 @@ struct File {
     cores: Option<Cores>,
     polling_us: Option<Spanned<u32>>,
     state_dir: Option<PathBuf>,
+    discovery_nqn: Option<Spanned<String>>,
     management: Option<PathBuf>,
     metrics: Option<SocketAddr>,
     #[serde(default)]
@@ -195,6 +196,7 @@ struct Reader<'a> {
 impl Reader<'_> {
     fn config(&self, file: File, state_dir: PathBuf) -> Result<Config, ConfigError> {
         let subsystems = self.subsystems(file.subsystem)?;
+        let discovery_nqn = file.discovery_nqn.map(|nqn| self.discovery_nqn(&nqn, &subsystems));
         let polling_us = file.polling_us.map_or(Ok(super::quick::POLLING_US), |us| {
             self.in_range(&us, 0, 1_000_000, "microseconds of polling before it sleeps")
         })?;
@@ -207,6 +209,7 @@ impl Reader<'_> {
                 .map(|name| self.sharing_group(&name))
                 .transpose()?,
             polling: Duration::from_micros(polling_us.into()),
+            discovery_nqn: discovery_nqn.transpose()?.unwrap_or(Nqn::DISCOVERY),
             management: file.management.map(|path| self.document.resolve(&path)),
             metrics: file.metrics,
             state_dir,
@@ -455,6 +458,19 @@ impl Reader<'_> {
             model,
             identity,
         })
+    }
+
+    fn discovery_nqn(
+        &self,
+        text: &Spanned<String>,
+        subsystems: &[SubsystemConfig],
+    ) -> Result<Nqn, ConfigError> {
+        let nqn = self.nqn(text)?;
+        if subsystems.iter().any(|subsystem| subsystem.nqn == nqn) {
+            let message = "a subsystem has this name; the discovery service needs one of its own";
+            return Err(self.document.error(text.span().start, message));
+        }
+        Ok(nqn)
     }
 
     fn subsystem_nqn(&self, text: &Spanned<String>) -> Result<Nqn, ConfigError> {

@@ -8,7 +8,7 @@ use std::time::Duration;
 
 use nvme_proto::log::ErrorLogEntry;
 use nvme_proto::registers::{Cc, Csts};
-use nvme_proto::{Cntlid, Nsid, Status};
+use nvme_proto::{Cntlid, Nqn, Nsid, Status};
 use rdma::Time;
 
 use super::associations::Associations;
@@ -127,6 +127,12 @@ impl Controller {
         // Later ones have greater numbers, which begin anew after 2^32.
         let is_later = namespace.index.serial.wrapping_sub(self.later_serial) < u32::MAX / 2;
         !(namespace.takes_over && is_later) || self.shared().identified.contains(&namespace.index)
+    }
+
+    /// The name of the target's discovery service.
+    pub(super) fn discovery_nqn(&self) -> Nqn {
+        let associations = self.associations.upgrade();
+        associations.map_or(Nqn::DISCOVERY, |associations| associations.registry().discovery_nqn())
     }
 
     /// The host has been told what namespace has an NSID.

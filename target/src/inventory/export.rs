@@ -190,6 +190,7 @@ impl Registry {
         let parts = RegistryParts {
             limits: config.limits.clone(),
             machine: config.machine,
+            discovery_nqn: config.discovery_nqn,
             ports,
             subsystems,
             publication,

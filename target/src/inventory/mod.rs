@@ -41,6 +41,7 @@ pub struct Registry {
     limits: Limits,
     /// What ids of new subsystems follow from.
     machine: Machine,
+    discovery_nqn: Nqn,
     ports: Vec<Arc<Port>>,
     subsystems: Mutex<Vec<Arc<Subsystem>>>,
     referrals: Referrals,
@@ -69,6 +70,7 @@ struct NextSerials {
 struct RegistryParts {
     limits: Limits,
     machine: Machine,
+    discovery_nqn: Nqn,
     ports: Vec<Arc<Port>>,
     subsystems: Vec<Arc<Subsystem>>,
     publication: Arc<Publication>,
@@ -90,6 +92,7 @@ impl Registry {
         Arc::new(Self {
             limits: parts.limits,
             machine: parts.machine,
+            discovery_nqn: parts.discovery_nqn,
             ports: parts.ports,
             subsystems: Mutex::new(parts.subsystems),
             referrals: Referrals::default(),
@@ -106,6 +109,16 @@ impl Registry {
     /// The limits of the configuration.
     pub fn limits(&self) -> &Limits {
         &self.limits
+    }
+
+    /// The name of the discovery service that no other one has, if it was given one.
+    pub(crate) fn discovery_nqn(&self) -> Nqn {
+        self.discovery_nqn
+    }
+
+    /// Whether a name is one of the discovery service.
+    pub(crate) fn is_discovery(&self, nqn: &Nqn) -> bool {
+        nqn.is_discovery() || *nqn == self.discovery_nqn
     }
 
     /// The discovery services of others that hosts are told of.

@@ -41,7 +41,7 @@ pub(super) fn free_index(others: &[Arc<Subsystem>], serials: &mut NextSerials) -
 impl Registry {
     /// Adds a subsystem without namespaces, which is served nowhere yet.
     pub(crate) fn add_subsystem(&self, new: &NewSubsystem) -> Result<Arc<Subsystem>, ChangeError> {
-        if new.nqn.is_discovery() {
+        if self.is_discovery(&new.nqn) {
             return Err(ChangeError::DiscoveryName);
         }
         let identity = SubsystemIdentity::new(&self.machine, new.nqn, None);

@@ -317,6 +317,7 @@ impl TargetNode {
             management: Some(PathBuf::from("not served")),
             metrics: None,
             state_dir: PathBuf::new(),
+            discovery_nqn: Nqn::DISCOVERY,
             machine,
             limits: self.options.limits.clone(),
             ports: vec![port],

@@ -22,16 +22,17 @@ pub(super) fn page(controller: &Controller) -> Vec<u8> {
     let associations = controller.associations.upgrade();
     let registry = associations.as_ref().map(|associations| associations.registry());
     let own = &controller.port;
+    let name = controller.discovery_nqn();
     let here = own.visible_to(&controller.host);
     let mut entries: Vec<_> = here.iter().map(|subsystem| entry(own, subsystem)).collect();
-    let mut services = vec![service(own, true)];
+    let mut services = vec![service(own, name, true)];
     let ports = registry.into_iter().flat_map(|registry| registry.ports());
     for port in ports.filter(|port| is_beside(own, port)) {
         let there = port.visible_to(&controller.host);
         let shared: Vec<_> = there.iter().filter(|one| has(&here, one)).collect();
         if !shared.is_empty() {
             let is_same = shared.len() == here.len() && shared.len() == there.len();
-            services.push(service(port, is_same));
+            services.push(service(port, name, is_same));
         }
         entries.extend(shared.into_iter().map(|subsystem| entry(port, subsystem)));
     }
@@ -72,13 +73,13 @@ fn entry(port: &Port, subsystem: &Subsystem) -> DiscoveryEntry {
 }
 
 /// The discovery service at a port; `is_same` if this host is told the same there as here.
-fn service(port: &Port, is_same: bool) -> DiscoveryEntry {
+fn service(port: &Port, name: Nqn, is_same: bool) -> DiscoveryEntry {
     let mut entry = at_address(port.address());
     entry.subtype = SubsystemType::CURRENT_DISCOVERY;
     entry.portid = U16::new(port.id);
     entry.eflags =
         EntryFlags::new().with_duplicate_information(is_same).with_persistent_connection(true);
-    entry.subnqn = NqnField::from(Nqn::DISCOVERY);
+    entry.subnqn = NqnField::from(name);
     entry
 }
 

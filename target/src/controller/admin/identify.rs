@@ -161,7 +161,7 @@ fn common(controller: &Controller, nqn: Nqn) -> IdentifyController {
 }
 
 fn discovery_controller(controller: &Controller) -> IdentifyController {
-    let mut id = common(controller, Nqn::DISCOVERY);
+    let mut id = common(controller, controller.discovery_nqn());
     id.sn = AsciiField::new(&derived_ids::discovery_serial()).unwrap_or_default();
     id.mn = AsciiField::new(derived_ids::MODEL).unwrap_or_default();
     id.cntrltype = ControllerType::DISCOVERY;

@@ -55,6 +55,33 @@ fn discovery_lists_the_subsystems_a_host_may_use() {
     assert_ne!(generations[0], generations[1], "other entries");
 }
 
+/// Hosts reach it by either name, and are told the one that no other service has.
+#[test]
+fn a_discovery_service_may_have_a_name_of_its_own() {
+    let own = "nqn.2026-01.io.feedrail:discovery";
+    let named = CONFIG.replacen("[[port]]", &format!("discovery_nqn = \"{own}\"\n[[port]]"), 1);
+    let associations = associations_of(&named);
+    let own: Nqn = own.parse().expect("a name");
+    for name in [own, Nqn::DISCOVERY] {
+        let mut line = Line::new(&associations, 0, Time::ZERO);
+        let data = ConnectData::new(HOST_ID, Cntlid::DYNAMIC, name, host("stranger"));
+        assert!(line.connect(&connect_command(0), &data).status().is_success());
+        assert!(line.set_cc(enabled()).is_success());
+        let id: IdentifyController = identified(&mut line, Cns::CONTROLLER, 0);
+        assert_eq!((id.cntrltype, id.subnqn.parse()), (ControllerType::DISCOVERY, Ok(own)));
+        let page = log(&mut line, GetLogPage::new(LogId::DISCOVERY, 1024 * 3)).expect("offered");
+        let entries = <[DiscoveryEntry]>::ref_from_bytes(&page[1024..]).expect("their size");
+        let service = entries.last().expect("the discovery service itself");
+        assert_eq!((service.subnqn.parse(), service.subtype.0), (Ok(own), 3));
+        let mut io = Line::new(&associations, 0, Time::ZERO);
+        assert!(!io.connect(&connect_command(1), &data).status().is_success());
+    }
+    let new =
+        NewSubsystem { nqn: own, serial: None, model: None, allow_any_host: true, nsid_last: None };
+    let error = associations.registry().add_subsystem(&new).expect_err("taken");
+    assert!(error.to_string().contains("discovery"), "{error}");
+}
+
 #[test]
 fn discovery_lists_the_other_ports_of_a_subsystem() {
     let ports = ["127.0.0.1:4421", "192.0.2.7:4420", "192.0.2.8:4420", "192.0.2.9:4420"];
