@@ -273,10 +273,13 @@ fn a_broken_configuration_is_located() {
 #[test]
 fn a_kernel_that_refuses_io_uring() {
     let (_folder, path, _) = shard();
-    let mut options = DaemonOptions::files([path]);
-    options.without_io_uring = true;
-    let line = refused(options.try_start());
-    assert!(line.contains("io_uring") && line.contains("seccomp"), "says how to allow it: {line}");
+    for hidden in [false, true] {
+        let mut options = DaemonOptions::files([&path]);
+        (options.without_io_uring, options.hidden_io_uring) = (!hidden, hidden);
+        let line = refused(options.try_start());
+        let says_how = line.contains("io_uring_register") && line.contains("seccomp");
+        assert!(says_how, "hidden: {hidden}, {line}");
+    }
 }
 
 #[test]

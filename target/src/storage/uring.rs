@@ -103,8 +103,8 @@ pub enum UringError {
     /// A sandbox refuses it.
     #[error(
         "io_uring is refused, probably by a seccomp filter: let the container's profile allow \
-         io_uring_setup, io_uring_enter and io_uring_register (for docker: --security-opt \
-         seccomp=unconfined)"
+         io_uring_setup, io_uring_enter and io_uring_register (--security-opt seccomp=FILE of docker \
+         and podman)"
     )]
     Filtered,
     /// Not even a small ring fits the limit of locked memory.
@@ -124,7 +124,8 @@ impl Uring {
     /// # Errors
     /// io_uring is not to be had.
     pub fn new(memory: Option<(*mut u8, usize)>) -> Result<(Self, BufferRegistration), UringError> {
-        let ring = build_ring().map_err(|error| explain(error, &io_uring_disabled()))?;
+        let ring =
+            build_ring().map_err(|error| explain(error, &io_uring_disabled(), is_filtered()))?;
         if !ring.params().is_feature_nodrop() || !ring.params().is_feature_ext_arg() {
             return Err(UringError::TooOld);
         }
@@ -476,8 +477,16 @@ fn io_uring_disabled() -> String {
     std::fs::read_to_string("/proc/sys/kernel/io_uring_disabled").unwrap_or_default()
 }
 
-fn explain(error: io::Error, disabled: &str) -> UringError {
+/// Whether a seccomp filter decides on this process's system calls.
+fn is_filtered() -> bool {
+    let status = std::fs::read_to_string("/proc/self/status").unwrap_or_default();
+    status.lines().any(|line| line.split_whitespace().eq(["Seccomp:", "2"]))
+}
+
+fn explain(error: io::Error, disabled: &str, is_filtered: bool) -> UringError {
     match (error.raw_os_error(), disabled.trim()) {
+        // Podman's profile hides system calls like this.
+        (Some(libc::ENOSYS), _) if is_filtered => UringError::Filtered,
         (Some(libc::ENOSYS), _) => UringError::Missing,
         (Some(libc::EPERM), "2") => UringError::Disabled,
         (Some(libc::EPERM), "1") => UringError::Reserved,
@@ -510,12 +519,13 @@ mod tests {
 
     #[test]
     fn refusals_name_the_remedy() {
-        let text = |code, sysctl| explain(os(code), sysctl).to_string();
+        let text = |code, sysctl| explain(os(code), sysctl, false).to_string();
         assert!(text(libc::EPERM, "2\n").contains("kernel.io_uring_disabled=0"));
         assert!(text(libc::EPERM, "1\n").contains("kernel.io_uring_group"));
         assert!(text(libc::EPERM, "0\n").contains("seccomp"));
         assert!(text(libc::EPERM, "").contains("seccomp"));
         assert!(text(libc::ENOSYS, "").contains("5.11"));
+        assert!(explain(os(libc::ENOSYS), "", true).to_string().contains("seccomp"));
         assert!(text(libc::EMFILE, "").contains("Too many open files"));
     }
 

@@ -14,7 +14,7 @@ use rustix::process::{Pid, Signal, kill_process};
 use serde_json::Value;
 
 use super::pipe::full_pipe;
-use super::seccomp::{refuse_io_uring, refuse_steering};
+use super::seccomp::{hide_io_uring, refuse_io_uring, refuse_steering};
 use super::{Vitals, binary, eventually, loopback_address, wait_at_most};
 
 /// For anything that the daemon does at once.
@@ -33,6 +33,8 @@ pub struct DaemonOptions {
     pub program: Option<PathBuf>,
     /// Whether the kernel refuses io_uring to it.
     pub without_io_uring: bool,
+    /// Whether the kernel tells it that it knows no io_uring, though it does.
+    pub hidden_io_uring: bool,
     /// Whether the kernel refuses it a program that steers packets to the sockets of its cores.
     pub without_steering: bool,
     /// Whether its log has no reader, so that it can write nothing more to it.
@@ -172,6 +174,9 @@ impl DaemonOptions {
         command.envs(self.environment.iter().map(|(name, value)| (name, value)));
         if self.without_io_uring {
             refuse_io_uring(&mut command);
+        }
+        if self.hidden_io_uring {
+            hide_io_uring(&mut command);
         }
         if self.without_steering {
             refuse_steering(&mut command);

@@ -5,10 +5,14 @@ use std::io;
 use std::os::unix::process::CommandExt;
 use std::process::Command;
 
-/// Loads the number of the system call; if it is that of io_uring_setup answers EPERM, else allows
-/// it.
+/// Loads the number of the system call; if it is that of io_uring_setup answers with an error, else
+/// allows it.
 const NO_IO_URING: [libc::sock_filter; 4] =
     [load(NUMBER), skip_unless(libc::SYS_io_uring_setup as u32, 1), REFUSE, ALLOW];
+
+/// The same, as if the kernel did not know the call.
+const HIDDEN_IO_URING: [libc::sock_filter; 4] =
+    [load(NUMBER), skip_unless(libc::SYS_io_uring_setup as u32, 1), HIDE, ALLOW];
 
 /// The same for setsockopt with a steering program.
 const NO_STEERING: [libc::sock_filter; 6] = [
@@ -26,6 +30,8 @@ const THIRD_ARGUMENT: u32 = 32;
 
 const REFUSE: libc::sock_filter =
     statement(libc::BPF_RET | libc::BPF_K, libc::SECCOMP_RET_ERRNO | libc::EPERM as u32);
+const HIDE: libc::sock_filter =
+    statement(libc::BPF_RET | libc::BPF_K, libc::SECCOMP_RET_ERRNO | libc::ENOSYS as u32);
 const ALLOW: libc::sock_filter = statement(libc::BPF_RET | libc::BPF_K, libc::SECCOMP_RET_ALLOW);
 
 const fn load(offset: u32) -> libc::sock_filter {
@@ -45,6 +51,11 @@ const fn statement(code: u32, k: u32) -> libc::sock_filter {
 /// Has the program, and all that it starts, refused io_uring with EPERM.
 pub(super) fn refuse_io_uring(command: &mut Command) {
     refuse(command, &NO_IO_URING);
+}
+
+/// Has the program, and all that it starts, told that the kernel has no io_uring.
+pub(super) fn hide_io_uring(command: &mut Command) {
+    refuse(command, &HIDDEN_IO_URING);
 }
 
 /// Has the program, and all that it starts, refused steering of packets to sockets with EPERM.
