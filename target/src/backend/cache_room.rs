@@ -4,7 +4,8 @@
 //! Files that do not fit would evict each other from the cache before they are read again, so that
 //! each read costs a copy and brings nothing. Files are given room in the order in which they are
 //! opened, until half of the memory that is to be had is used up: some of a large set are hot then,
-//! and the rest, which is read past the cache, does not evict them.
+//! and the rest, which is read past the cache, does not evict them. A file with room takes a second
+//! descriptor, so that descriptors bound their number, too.
 
 use std::fs;
 use std::os::fd::AsFd;
@@ -15,6 +16,10 @@ use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 /// Room is given as long as this many times as much memory is to be had. Doubled, a set of files
 /// that takes a third of the memory is read from the disk each time; not measured.
 const MARGIN: u64 = 2;
+
+/// Files have room as long as they are this part of the descriptors that the process may have. With
+/// half of it, fewer files of a large set are kept in memory, and more files fit the limit.
+const DESCRIPTORS: u64 = 4;
 
 /// File systems of this machine's own disks or memory, by the numbers of `statfs`. In others, as
 /// NFS, the page cache may be older than the file.
@@ -35,6 +40,9 @@ pub(crate) struct CacheRoom {
     /// The most that is given, in bytes.
     limit_bytes: u64,
     given_bytes: AtomicU64,
+    /// The most files that have room.
+    limit_files: u64,
+    files: AtomicU64,
     /// What of the files is locked in memory.
     locked_bytes: AtomicU64,
     /// Whether the memory is still there.
@@ -44,21 +52,29 @@ pub(crate) struct CacheRoom {
 impl CacheRoom {
     /// Room in the memory that is to be had now.
     pub(crate) fn of_this_machine() -> Self {
-        Self::of(available_bytes(0))
+        let limit = rustix::process::getrlimit(rustix::process::Resource::Nofile).current;
+        let limit_files = limit.map_or(u64::MAX, |limit| limit / DESCRIPTORS);
+        Self { limit_files, ..Self::of(available_bytes(0)) }
     }
 
     /// Room in memory of which this much is to be had; none if that is not known.
     pub(super) fn of(available_bytes: Option<u64>) -> Self {
         let limit_bytes = available_bytes.unwrap_or(0) / MARGIN;
-        let [given_bytes, locked_bytes] = [0; 2].map(AtomicU64::new);
-        Self { limit_bytes, given_bytes, locked_bytes, open: AtomicBool::new(true) }
+        let [given_bytes, files, locked_bytes] = [0; 3].map(AtomicU64::new);
+        let (limit_files, open) = (u64::MAX, AtomicBool::new(true));
+        Self { limit_bytes, given_bytes, limit_files, files, locked_bytes, open }
     }
 
     /// Gives room to a file, if there is as much.
     pub(super) fn give(self: &Arc<Self>, bytes: u64) -> Option<CacheShare> {
         let more = |given: u64| given.checked_add(bytes).filter(|sum| *sum <= self.limit_bytes);
+        let another = |files: u64| Some(files + 1).filter(|sum| *sum <= self.limit_files);
         let order = Ordering::Relaxed;
-        self.given_bytes.fetch_update(order, order, more).ok()?;
+        self.files.fetch_update(order, order, another).ok()?;
+        if self.given_bytes.fetch_update(order, order, more).is_err() {
+            self.files.fetch_sub(1, order);
+            return None;
+        }
         Some(CacheShare { room: Arc::clone(self), bytes })
     }
 
@@ -132,6 +148,7 @@ impl CacheShare {
 impl Drop for CacheShare {
     fn drop(&mut self) {
         self.room.given_bytes.fetch_sub(self.bytes, Ordering::Relaxed);
+        self.room.files.fetch_sub(1, Ordering::Relaxed);
     }
 }
 
@@ -191,6 +208,16 @@ mod tests {
         drop(first);
         assert!(room.give(600).is_some(), "a file was closed");
         assert!(Arc::new(CacheRoom::of(None)).give(1).is_none(), "the memory is not known");
+    }
+
+    #[test]
+    fn descriptors_bound_the_files_that_have_room() {
+        let room = Arc::new(CacheRoom { limit_files: 2, ..CacheRoom::of(Some(2000)) });
+        assert!(room.give(2000).is_none(), "there is no such room");
+        let shares = [(); 2].map(|()| room.give(1).expect("there is room"));
+        assert!(room.give(1).is_none());
+        drop(shares);
+        assert!(room.give(1000).is_some());
     }
 
     #[test]

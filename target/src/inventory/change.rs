@@ -233,7 +233,9 @@ impl Registry {
         if list.iter().any(|other| other.uuid() == config.uuid) {
             return Err(ChangeError::SameIdentity { name: config.name, uuid: config.uuid });
         }
-        let mut files = Files::of(exports.namespaces(), self.cache_room());
+        let key = config.medium.path().and_then(FileKey::of_path);
+        let same_file = exports.namespaces().filter(|other| key.is_some() && other.file_key == key);
+        let mut files = Files::of(same_file, self.cache_room());
         files.add(&config)?;
         let slot = exports.free_slots(&[]).next().unwrap_or(MAX_NAMESPACES);
         let index = export::index(slot, serials.namespace)?;
