@@ -2,6 +2,7 @@
 
 use std::fs::{self, File};
 use std::io::Write as _;
+use std::os::unix::fs::symlink;
 use std::path::PathBuf;
 
 use feedrail_tests::process::{
@@ -26,6 +27,7 @@ impl Watched {
     fn start(keys: &str) -> Self {
         let folder = tempfile::tempdir_in(env!("CARGO_TARGET_TMPDIR")).unwrap();
         fs::create_dir_all(folder.path().join("shards/sub")).unwrap();
+        symlink("nowhere", folder.path().join("shards/dangling")).unwrap();
         for (name, seed) in [("shards/a", 1), ("beside", 2)] {
             fs::write(folder.path().join(name), Bytes::new(seed).take(SIZE_BYTES)).unwrap();
         }
@@ -130,6 +132,8 @@ fn files_come_and_go_while_a_host_reads() {
     eventually("two are gone", || watched.is_exported(&["a", "beside", "moved", "unfinished"]));
     assert!(b.read_to_vec(0, 4096).wait().is_err());
     assert!(stays.read_to_vec(0, SIZE_BYTES).wait().unwrap() == Bytes::new(1).take(SIZE_BYTES));
+    let log = watched.daemon.log();
+    assert_eq!(log.matches("the symlink leads nowhere").count(), 1, "once, and not at each look");
     assert!(watched.daemon.terminate().0.success());
 }
 

@@ -381,4 +381,19 @@ fn hosts_are_referred_to_other_discovery_services() {
     change("remove-referral").success();
     assert!(change("remove-referral").failure().contains("not referred"));
     assert_eq!(discover(), (before, records[..4].to_vec()));
+
+    // Two hosts are told, and no other.
+    let friends = ["nqn.2026-01.io.feedrail:a", "nqn.2026-01.io.feedrail:b"];
+    let only = ["--host", friends[0], "--host", friends[1], "--socket", &socket];
+    feedrail(["target", "add-referral", "192.0.2.7:8009"].iter().chain(&only)).run().success();
+    let referrals = managed.call("nvmf_discovery_get_referrals", &json!({})).unwrap();
+    assert_eq!(referrals[0]["hosts"], json!(friends));
+    let saved = managed.call("framework_get_config", &json!({ "name": "nvmf" })).unwrap();
+    assert_eq!(saved[0]["params"]["hosts"], json!(friends));
+    let told = |name: &str| {
+        let host = host().host_nqn(name.parse().unwrap()).build().unwrap();
+        let log = host.discover(address).wait().unwrap();
+        log.entries.iter().any(|entry| entry.traddr.text() == Some("192.0.2.7"))
+    };
+    assert!(told(friends[0]) && told(friends[1]) && !told("nqn.2026-01.io.feedrail:c"));
 }

@@ -356,11 +356,11 @@ fn a_persistent_discovery_prints_each_change() {
     eventually("the log page is printed", || logs().len() == 1);
     target.call("nvmf_subsystem_remove_listener", &target.at(4421));
     eventually("the change is printed", || logs().len() == 2);
+    program.kill();
     let logs = logs();
     let has_port = |log: &Value| {
         log["records"].as_array().unwrap().iter().any(|record| record["trsvcid"] == "4421")
     };
     assert!(has_port(&logs[0]) && !has_port(&logs[1]), "{logs:?}");
     assert_ne!(logs[0]["genctr"], logs[1]["genctr"]);
-    program.kill();
 }

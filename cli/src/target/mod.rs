@@ -5,7 +5,9 @@ mod client;
 mod config;
 mod drain;
 mod nvmet;
+mod protect;
 mod reload;
+mod rename;
 mod resize;
 mod subsystem;
 mod top;
@@ -22,7 +24,9 @@ use self::ana::Ana;
 use self::client::RpcClient;
 use self::config::{LoadConfig, SaveConfig};
 use self::drain::Drain;
+use self::protect::ProtectNamespace;
 use self::reload::Reload;
+use self::rename::Rename;
 use self::resize::Resize;
 use self::subsystem::{
     AddListener, AddReferral, AddSubsystem, RemoveListener, RemoveReferral, RemoveSubsystem,
@@ -62,6 +66,8 @@ enum TargetCommand {
     AddNs(AddNamespace),
     RemoveNs(RemoveNamespace),
     Resize(Resize),
+    Protect(ProtectNamespace),
+    Rename(Rename),
     AddHost(AddHost),
     RemoveHost(RemoveHost),
     AllowAnyHost(AllowAnyHost),
@@ -220,6 +226,8 @@ impl TargetArgs {
             TargetCommand::AddNs(add) => add.run(),
             TargetCommand::RemoveNs(remove) => remove.run(),
             TargetCommand::Resize(resize) => resize.run(),
+            TargetCommand::Protect(protect) => protect.run(),
+            TargetCommand::Rename(rename) => rename.run(),
             TargetCommand::AddHost(add) => {
                 add.host.change("nvmf_subsystem_add_host", "nvmf_ns_add_host")
             }

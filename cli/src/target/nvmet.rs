@@ -297,6 +297,13 @@ impl Exporter {
             "nvmf_subsystem_listener_set_ana_state" => self.ana_state(params),
             "nvmf_discovery_add_referral" => {
                 let addr = NvmetAddress::of(&params["address"]);
+                if params["hosts"].is_array() {
+                    self.warnings.push(format!(
+                        "the referral to {} is left out, since nvmet would tell it to all hosts",
+                        addr.traddr
+                    ));
+                    return;
+                }
                 let name = format!("{}-{}", addr.traddr, addr.trsvcid);
                 self.referrals.push(NvmetReferral { addr, enable: 1, name });
             }

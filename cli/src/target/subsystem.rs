@@ -81,6 +81,9 @@ pub(super) struct RemoveListener {
 /// `nvme connect-all` and `nvme discover` follow it.
 #[derive(Args, Debug)]
 pub(super) struct AddReferral {
+    /// Tell only this host; may be given several times
+    #[arg(long = "host", value_name = "NQN")]
+    hosts: Vec<Nqn>,
     #[command(flatten)]
     referral: ReferralArgs,
 }
@@ -104,19 +107,26 @@ struct ReferralArgs {
 
 impl AddReferral {
     pub(super) fn run(&self) -> Result<()> {
-        self.referral.change("nvmf_discovery_add_referral")
+        let mut params = self.referral.params();
+        if !self.hosts.is_empty() {
+            params["hosts"] = self.hosts.iter().map(Nqn::as_str).collect();
+        }
+        self.referral.change("nvmf_discovery_add_referral", params)
     }
 }
 
 impl RemoveReferral {
     pub(super) fn run(&self) -> Result<()> {
-        self.referral.change("nvmf_discovery_remove_referral")
+        self.referral.change("nvmf_discovery_remove_referral", self.referral.params())
     }
 }
 
 impl ReferralArgs {
-    fn change(&self, method: &str) -> Result<()> {
-        let params = json!({ "address": transport_address(self.address) });
+    fn params(&self) -> Value {
+        json!({ "address": transport_address(self.address) })
+    }
+
+    fn change(&self, method: &str, params: Value) -> Result<()> {
         RpcClient::connect(&self.socket.socket)?.call(method, params).map(drop)
     }
 }

@@ -7,6 +7,7 @@ use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
+use crossbeam::channel;
 use nvme_proto::log::AnaState;
 use nvme_proto::{Cntlid, HostId, Nqn, Nsid};
 use rdma::Time;
@@ -26,6 +27,7 @@ use crate::inventory::change::{
 };
 use crate::inventory::export::OpenPurpose;
 use crate::inventory::namespace::{Namespace, NamespaceIndex};
+use crate::inventory::referral::Referral;
 use crate::inventory::refresh::WatchedFiles;
 use crate::inventory::reload::{ReloadError, Reloaded};
 use crate::inventory::subsystem::Subsystem;
@@ -173,8 +175,9 @@ impl Associations {
     }
 
     /// Tells hosts of the discovery service of another.
-    pub(crate) fn add_referral(&self, address: SocketAddr) -> Result<(), ChangeError> {
-        self.registry.referrals().add(address)?;
+    pub(crate) fn add_referral(&self, referral: Referral) -> Result<(), ChangeError> {
+        let address = referral.address;
+        self.registry.referrals().add(referral)?;
         tracing::info!(%address, "referral added");
         self.announce_discovery();
         Ok(())
@@ -221,6 +224,52 @@ impl Associations {
         concerned.retain(|controller| controller.host.nqn.0 == host);
         concerned.iter().for_each(|controller| controller.namespace_changed(nsid));
         Ok(())
+    }
+
+    /// Gives a namespace another name, and tells hosts that see it.
+    pub(crate) fn rename_namespace(
+        &self,
+        nqn: &Nqn,
+        nsid: Nsid,
+        name: String,
+    ) -> Result<(), ChangeError> {
+        let changed = self.registry.rename_namespace(nqn, nsid, name)?;
+        self.announce(&[&changed]);
+        Ok(())
+    }
+
+    /// Keeps hosts from writing a namespace, or lets them again, in later runs, too. Writes that
+    /// have begun end as they would have.
+    pub(crate) fn protect_namespace(
+        &self,
+        nqn: &Nqn,
+        nsid: Nsid,
+        protected: bool,
+    ) -> Result<(), ChangeError> {
+        let subsystem = self.registry.find_subsystem(nqn)?;
+        let namespace = subsystem.namespace(nsid);
+        let namespace =
+            namespace.ok_or_else(|| ChangeError::NoNamespace { nqn: nqn.to_string(), nsid })?;
+        if !namespace.writable {
+            let refused = || ChangeError::ReadOnly { nqn: nqn.to_string(), nsid };
+            return if protected { Ok(()) } else { Err(refused()) };
+        }
+        // It holds at once, and is lifted only when that will last.
+        let mut changed = protected && namespace.protect(true);
+        let (sender, kept) = channel::bounded(1);
+        let keep = move |result| _ = sender.send(result);
+        let mut result = Ok(());
+        if self.registry.keep_protection(&subsystem, &namespace, protected, keep) {
+            result = kept.recv().unwrap_or(Ok(()));
+        }
+        changed |= !protected && result.is_ok() && namespace.protect(false);
+        if changed {
+            tracing::info!(%nqn, %nsid, protected, "write protection changed");
+            let controllers = self.controllers_of(&subsystem);
+            let concerned = controllers.iter().filter(|one| one.namespace(nsid).is_some());
+            concerned.for_each(|controller| controller.namespace_changed(nsid));
+        }
+        Ok(result?)
     }
 
     /// Changes how the namespaces of groups can be reached at an address, and tells those that are

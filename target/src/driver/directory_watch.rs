@@ -119,7 +119,7 @@ impl Follower {
                 Wake::Applied => {
                     self.applied.note_seen();
                     config = self.applied.get();
-                    self.files = WatchedFiles::of(self.associations.registry(), &config);
+                    self.files.apply(self.associations.registry(), &config);
                 }
                 Wake::Timeout => {}
             }

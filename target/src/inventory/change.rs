@@ -14,6 +14,7 @@ use crate::backend::{
     Backend, BackendError, FileKey, OpenMode, OpenedBackend, Operation, measure_again, open_null,
 };
 use crate::config::{DirectIo, DiskFaults, Medium, NamespaceConfig, Origin};
+use crate::derived_ids::NAME_BYTES;
 use crate::inventory::Registry;
 use crate::inventory::allowed_host::HostsError;
 use crate::inventory::ana::AnaGroupId;
@@ -118,13 +119,24 @@ pub(crate) enum ChangeError {
         /// What is in the way.
         reason: &'static str,
     },
+    /// No namespace has such a name.
+    #[error("a name has 1 to {NAME_BYTES} bytes")]
+    Name,
+    /// Hosts can not be let write the namespace.
+    #[error("namespace {nsid} of {nqn} was added to be read only")]
+    ReadOnly {
+        /// The subsystem that was named.
+        nqn: String,
+        /// The namespace that was named.
+        nsid: Nsid,
+    },
     /// The hosts of a subsystem stay as they are.
     #[error(transparent)]
     Hosts(#[from] HostsError),
     /// The medium can not be exported.
     #[error(transparent)]
     Export(#[from] ExportError),
-    /// The write protections of earlier runs can not be read.
+    /// Write protections can not be read or kept.
     #[error(transparent)]
     Protection(#[from] ProtectionError),
 }
@@ -377,6 +389,29 @@ impl Registry {
         let one = OwnedNamespace::new(&subsystem, &new);
         let generation = publication.publish(exports.redescribed(publication.settled(), &one));
         tracing::info!(%nqn, %nsid, name = old.name(), ?change, "namespace visibility changed");
+        Ok(one.changed_in(generation))
+    }
+
+    /// Gives a namespace another name. What was derived from the old one stays.
+    pub(crate) fn rename_namespace(
+        &self,
+        nqn: &Nqn,
+        nsid: Nsid,
+        name: String,
+    ) -> Result<NamespaceChange, ChangeError> {
+        if name.is_empty() || name.len() > NAME_BYTES {
+            return Err(ChangeError::Name);
+        }
+        let subsystem = self.find_subsystem(nqn)?;
+        let _one_at_a_time = self.serials();
+        let publication = self.publication();
+        let exports = publication.exports();
+        let found = exports.list(subsystem.index).get(nsid);
+        let old = found.ok_or_else(|| ChangeError::NoNamespace { nqn: nqn.to_string(), nsid })?;
+        let new = Arc::new(Namespace::clone(old).named(name));
+        let one = OwnedNamespace::new(&subsystem, &new);
+        let generation = publication.publish(exports.redescribed(publication.settled(), &one));
+        tracing::info!(%nqn, %nsid, from = old.name(), to = new.name(), "namespace renamed");
         Ok(one.changed_in(generation))
     }
 

@@ -1,6 +1,7 @@
 //! From a configuration to the live set: directories are listed, NSIDs given, media opened.
 
 use std::collections::{BTreeMap, BTreeSet};
+use std::path::Path;
 use std::sync::Arc;
 
 use nvme_proto::Nsid;
@@ -14,6 +15,7 @@ use crate::config::{
     SubsystemConfig,
 };
 use crate::inventory::exports::{ExportedList, Publication};
+use crate::inventory::left_out::LeftOutFiles;
 use crate::inventory::namespace::{Namespace, NamespaceIndex};
 use crate::inventory::persist::nsid::{NsidFile, NsidFileError};
 use crate::inventory::persist::protection::{Keeper, ProtectionError, ProtectionFile};
@@ -254,6 +256,7 @@ impl Candidate {
         index: NamespaceIndex,
         takes_over: bool,
         room: &Arc<CacheRoom>,
+        left_out: &mut LeftOutFiles,
     ) -> Result<Option<Arc<Namespace>>, ExportError> {
         match open_medium(&self.namespace, room) {
             Ok(opened) => {
@@ -261,7 +264,8 @@ impl Candidate {
                 Ok(Some(Arc::new(namespace.taking_over(takes_over))))
             }
             Err(error) if self.found && !is_shortage(&error) => {
-                tracing::warn!(nsid = %self.namespace.nsid, "left out: {error}");
+                let path = self.namespace.medium.path().unwrap_or(Path::new(""));
+                left_out.note(path, error.to_string());
                 Ok(None)
             }
             Err(error) => Err(cannot_open(&self.namespace, error)),
@@ -362,7 +366,7 @@ pub(crate) struct ListedNamespaces {
 impl ListedNamespaces {
     /// Those of a subsystem that exports nothing else.
     pub(crate) fn of(config: &Config, subsystem: &SubsystemConfig) -> Result<Self, ExportError> {
-        Self::beside(config, subsystem, &BTreeSet::new())
+        Self::beside(config, subsystem, &BTreeSet::new(), &mut LeftOutFiles::default())
     }
 
     /// Those of a subsystem that has other namespaces with these NSIDs, which were added at run
@@ -371,6 +375,7 @@ impl ListedNamespaces {
         config: &Config,
         subsystem: &SubsystemConfig,
         others: &BTreeSet<Nsid>,
+        left_out: &mut LeftOutFiles,
     ) -> Result<Self, ExportError> {
         let listed = subsystem.namespaces.iter();
         let mut candidates: Vec<_> =
@@ -378,7 +383,7 @@ impl ListedNamespaces {
         if subsystem.directories.is_empty() {
             return Ok(Self { candidates, nsids: None });
         }
-        let shards = all_shards(&subsystem.directories)?;
+        let shards = all_shards(&subsystem.directories, left_out)?;
         let names: Vec<&str> = shards.iter().map(|(_, shard)| shard.relative.as_str()).collect();
         let reserved = subsystem.namespaces.iter().map(|n| n.nsid).chain(others.iter().copied());
         let reserved: BTreeSet<u32> = reserved.map(|nsid| nsid.0).collect();
@@ -413,14 +418,15 @@ impl ListedNamespaces {
 }
 
 /// The files of all directories of a subsystem, which differ in their relative paths.
-fn all_shards(
-    directories: &[DirectoryConfig],
-) -> Result<Vec<(&DirectoryConfig, Shard)>, ExportError> {
+fn all_shards<'a>(
+    directories: &'a [DirectoryConfig],
+    left_out: &mut LeftOutFiles,
+) -> Result<Vec<(&'a DirectoryConfig, Shard)>, ExportError> {
     let mut names = BTreeSet::new();
     let mut shards = Vec::new();
     for directory in directories {
         let origin = || directory.origin.clone();
-        let found = shard_directory::scan(directory)
+        let found = shard_directory::scan(directory, left_out)
             .map_err(|error| ExportError::Directory { origin: origin(), error })?;
         for shard in found {
             if !names.insert(shard.relative.clone()) {

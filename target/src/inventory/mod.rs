@@ -5,6 +5,7 @@ pub(crate) mod ana;
 pub(crate) mod change;
 pub(crate) mod export;
 pub(crate) mod exports;
+pub(crate) mod left_out;
 pub(crate) mod namespace;
 pub(crate) mod persist;
 pub(crate) mod port;

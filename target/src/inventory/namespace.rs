@@ -191,6 +191,12 @@ impl Namespace {
         self
     }
 
+    /// The same under another name.
+    pub(crate) fn named(mut self, name: String) -> Self {
+        self.config.name = name;
+        self
+    }
+
     /// Its name in messages.
     pub(crate) fn name(&self) -> &str {
         &self.config.name

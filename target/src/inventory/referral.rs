@@ -1,29 +1,48 @@
 //! Referrals: other discovery services that hosts are told to ask (NVMe-oF, discovery log).
 
+use std::collections::BTreeSet;
 use std::net::SocketAddr;
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
+use nvme_proto::Nqn;
+
+use crate::inventory::allowed_host::NamedHost;
 use crate::inventory::change::ChangeError;
 use crate::limits::MAX_REFERRALS;
 
-/// The addresses of the discovery services of others, in the order in which they were added.
+/// The discovery services of others, in the order in which they were added.
 #[derive(Debug, Default)]
-pub(crate) struct Referrals(Mutex<Vec<SocketAddr>>);
+pub(crate) struct Referrals(Mutex<Vec<Referral>>);
+
+/// The discovery service of another target.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) struct Referral {
+    pub(crate) address: SocketAddr,
+    /// The hosts that are told of it; all of them where there is no list.
+    pub(crate) hosts: Option<BTreeSet<Nqn>>,
+}
+
+impl Referral {
+    /// Whether a host is told of it.
+    pub(crate) fn is_visible_to(&self, host: &NamedHost) -> bool {
+        self.hosts.as_ref().is_none_or(|hosts| host.named && hosts.contains(&host.nqn.0))
+    }
+}
 
 impl Referrals {
     /// Tells hosts of another one.
     ///
     /// # Errors
     /// They are told of it already, or of too many.
-    pub(crate) fn add(&self, address: SocketAddr) -> Result<(), ChangeError> {
-        let mut addresses = self.lock();
-        if addresses.contains(&address) {
-            return Err(ChangeError::ReferralTaken(address));
+    pub(crate) fn add(&self, referral: Referral) -> Result<(), ChangeError> {
+        let mut referrals = self.lock();
+        if referrals.iter().any(|other| other.address == referral.address) {
+            return Err(ChangeError::ReferralTaken(referral.address));
         }
-        if addresses.len() >= MAX_REFERRALS {
+        if referrals.len() >= MAX_REFERRALS {
             return Err(ChangeError::TooManyReferrals);
         }
-        addresses.push(address);
+        referrals.push(referral);
         Ok(())
     }
 
@@ -32,20 +51,21 @@ impl Referrals {
     /// # Errors
     /// They are not told of it.
     pub(crate) fn remove(&self, address: SocketAddr) -> Result<(), ChangeError> {
-        let mut addresses = self.lock();
-        let before = addresses.len();
-        addresses.retain(|other| *other != address);
-        match addresses.len() == before {
+        let mut referrals = self.lock();
+        let before = referrals.len();
+        referrals.retain(|other| other.address != address);
+        match referrals.len() == before {
             true => Err(ChangeError::NoReferral(address)),
             false => Ok(()),
         }
     }
 
-    pub(crate) fn addresses(&self) -> Vec<SocketAddr> {
+    /// All of them, in the order in which they were added.
+    pub(crate) fn list(&self) -> Vec<Referral> {
         self.lock().clone()
     }
 
-    fn lock(&self) -> MutexGuard<'_, Vec<SocketAddr>> {
+    fn lock(&self) -> MutexGuard<'_, Vec<Referral>> {
         self.0.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
@@ -58,21 +78,25 @@ mod tests {
         SocketAddr::from(([192, 0, 2, 7], port))
     }
 
+    fn for_all(port: u16) -> Referral {
+        Referral { address: address(port), hosts: None }
+    }
+
     #[test]
     fn each_is_there_once() {
         let referrals = Referrals::default();
-        referrals.add(address(8009)).expect("new");
-        assert!(matches!(referrals.add(address(8009)), Err(ChangeError::ReferralTaken(_))));
-        referrals.add(address(4420)).expect("new");
+        referrals.add(for_all(8009)).expect("new");
+        assert!(matches!(referrals.add(for_all(8009)), Err(ChangeError::ReferralTaken(_))));
+        referrals.add(for_all(4420)).expect("new");
         referrals.remove(address(8009)).expect("there");
         assert!(matches!(referrals.remove(address(8009)), Err(ChangeError::NoReferral(_))));
-        assert_eq!(referrals.addresses(), [address(4420)]);
+        assert_eq!(referrals.list(), [for_all(4420)]);
     }
 
     #[test]
     fn their_number_is_bounded() {
         let referrals = Referrals::default();
-        (0..MAX_REFERRALS).for_each(|at| referrals.add(address(at as u16)).expect("room"));
-        assert!(matches!(referrals.add(address(9999)), Err(ChangeError::TooManyReferrals)));
+        (0..MAX_REFERRALS).for_each(|at| referrals.add(for_all(at as u16)).expect("room"));
+        assert!(matches!(referrals.add(for_all(9999)), Err(ChangeError::TooManyReferrals)));
     }
 }

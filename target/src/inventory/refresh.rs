@@ -10,6 +10,7 @@ use crate::config::{Config, SubsystemConfig};
 use crate::inventory::Registry;
 use crate::inventory::export::{Candidate, ExportError, ListedNamespaces, OpenPurpose, distinct};
 use crate::inventory::exports::OwnedNamespace;
+use crate::inventory::left_out::LeftOutFiles;
 use crate::inventory::namespace::Namespace;
 use crate::inventory::reload::{Difference, ReloadError, Reloaded, namespace_changes};
 use crate::inventory::subsystem::Subsystem;
@@ -22,16 +23,20 @@ pub(crate) struct WatchedFiles {
     /// Those that were namespaces, or could be, at the last look. One that is none any more was
     /// removed by an operator, and stays so until it has been away.
     known: BTreeMap<Nqn, BTreeSet<Nsid>>,
+    left_out: LeftOutFiles,
 }
 
 impl WatchedFiles {
-    /// Those that are namespaces now.
+    /// Those that are namespaces now: the configuration was just applied.
     pub(crate) fn of(registry: &Registry, config: &Config) -> Self {
-        let mut known = BTreeMap::new();
-        for (subsystem, of_file) in watched(registry, config) {
-            known.insert(subsystem.nqn, nsids(&shards_of(&subsystem, of_file)));
-        }
-        Self { unfinished: BTreeSet::new(), known }
+        let (unfinished, left_out) = (BTreeSet::new(), LeftOutFiles::logged());
+        Self { unfinished, known: exported_shards(registry, config), left_out }
+    }
+
+    /// The same for another configuration.
+    pub(crate) fn apply(&mut self, registry: &Registry, config: &Config) {
+        let unfinished = std::mem::take(&mut self.unfinished);
+        *self = Self { unfinished, ..Self::of(registry, config) };
     }
 }
 
@@ -50,13 +55,14 @@ impl DirectoryLook {
         subsystem: Arc<Subsystem>,
         config: &Config,
         of_file: &SubsystemConfig,
-        files: &WatchedFiles,
+        files: &mut WatchedFiles,
     ) -> Result<Self, ReloadError> {
         let exported = shards_of(&subsystem, of_file);
         let is_exported = nsids(&exported);
         let all = subsystem.namespaces();
         let others = all.iter().map(|one| one.nsid).filter(|nsid| !is_exported.contains(nsid));
-        let mut listed = ListedNamespaces::beside(config, of_file, &others.collect())?;
+        let mut listed =
+            ListedNamespaces::beside(config, of_file, &others.collect(), &mut files.left_out)?;
         listed.keep(OpenPurpose::Check).map_err(ExportError::from)?;
         distinct(&listed.candidates)?;
         let known = files.known.get(&subsystem.nqn);
@@ -89,14 +95,15 @@ impl Registry {
     ) -> Result<Reloaded, ReloadError> {
         let mut serials = self.serials();
         let mut next = *serials;
-        let look = |(subsystem, of_file)| DirectoryLook::new(subsystem, config, of_file, files);
-        let mut looks: Vec<DirectoryLook> =
-            watched(self, config).into_iter().map(look).collect::<Result<_, _>>()?;
+        let mut looks = Vec::new();
+        for (subsystem, of_file) in watched(self, config) {
+            looks.push(DirectoryLook::new(subsystem, config, of_file, files)?);
+        }
         let mut difference = Difference::default();
         for look in &looks {
             difference.add(&look.subsystem, look.exported.iter(), &look.wanted);
         }
-        let (removed, ready) = self.open_difference(difference, &mut next)?;
+        let (removed, ready) = self.open_difference(difference, &mut next, &mut files.left_out)?;
         for look in &mut looks {
             look.listed.keep(OpenPurpose::Serve).map_err(ExportError::from)?;
         }
@@ -107,8 +114,9 @@ impl Registry {
             subsystem.note_removed(namespace.nsid);
         }
         let generation = (!changes.is_empty()).then(|| self.publish_change(&removed, &added));
+        files.left_out.end_look();
         // One that could not be opened is tried again.
-        files.known = WatchedFiles::of(self, config).known;
+        files.known = exported_shards(self, config);
         for look in looks {
             files.known.entry(look.subsystem.nqn).or_default().extend(look.left_out);
         }
@@ -127,6 +135,14 @@ fn watched<'a>(
     let watches = |of_file: &&SubsystemConfig| of_file.directories.iter().any(|one| one.watch);
     let of_file = config.subsystems.iter().filter(watches);
     of_file.filter_map(|one| Some((registry.subsystem(&one.nqn)?, one))).collect()
+}
+
+/// The NSIDs of the namespaces that are files of watched directories, by subsystem.
+fn exported_shards(registry: &Registry, config: &Config) -> BTreeMap<Nqn, BTreeSet<Nsid>> {
+    let shards = |(subsystem, of_file): (Arc<Subsystem>, &SubsystemConfig)| {
+        (subsystem.nqn, nsids(&shards_of(&subsystem, of_file)))
+    };
+    watched(registry, config).into_iter().map(shards).collect()
 }
 
 /// The namespaces of a subsystem that are files of its watched directories.

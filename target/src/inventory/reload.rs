@@ -16,6 +16,7 @@ use crate::inventory::export::{
     Candidate, ExportError, Files, ListedNamespaces, OpenPurpose, distinct, index,
 };
 use crate::inventory::exports::OwnedNamespace;
+use crate::inventory::left_out::LeftOutFiles;
 use crate::inventory::namespace::Namespace;
 use crate::inventory::persist::protection::ProtectionFile;
 use crate::inventory::port::Port;
@@ -204,7 +205,8 @@ impl Registry {
         for subsystem in &subsystems.gone {
             difference.add(subsystem, exports.list(subsystem.index).iter(), &[]);
         }
-        let (removed, ready) = self.open_difference(difference, &mut serials)?;
+        let mut left_out = LeftOutFiles::default();
+        let (removed, ready) = self.open_difference(difference, &mut serials, &mut left_out)?;
         let mut changes = subsystems.changes();
         let stays = |one: &&OwnedNamespace| {
             !subsystems.gone.iter().any(|gone| Arc::ptr_eq(gone, &one.subsystem))
@@ -220,6 +222,7 @@ impl Registry {
         &self,
         Difference { removed, wanted }: Difference,
         serials: &mut NextSerials,
+        left_out: &mut LeftOutFiles,
     ) -> Result<(Vec<OwnedNamespace>, Vec<ReadyNamespace>), ReloadError> {
         refuse_written(&removed, &wanted)?;
         let exports = self.publication().exports();
@@ -233,7 +236,7 @@ impl Registry {
             let index = index(slots.next().unwrap_or(usize::MAX), serials.namespace)?;
             let takes_over =
                 replaces.is_some() || subsystem.had_namespace(candidate.namespace.nsid);
-            let opened = candidate.open(index, takes_over, self.cache_room())?;
+            let opened = candidate.open(index, takes_over, self.cache_room(), left_out)?;
             let Some(namespace) = opened else { continue };
             serials.namespace = serials.namespace.wrapping_add(1);
             let owned = OwnedNamespace { subsystem, namespace };

@@ -5,6 +5,7 @@ use std::io;
 use std::path::{Path, PathBuf};
 
 use crate::config::DirectoryConfig;
+use crate::inventory::left_out::LeftOutFiles;
 use crate::limits::{DIRECTORY_DEPTH, MAX_NAMESPACES};
 
 /// One file to export.
@@ -32,7 +33,10 @@ pub struct DirectoryError {
 ///
 /// # Errors
 /// The directory can not be read, it is none, or it holds nothing to export.
-pub(crate) fn scan(config: &DirectoryConfig) -> Result<Vec<Shard>, DirectoryError> {
+pub(crate) fn scan(
+    config: &DirectoryConfig,
+    left_out: &mut LeftOutFiles,
+) -> Result<Vec<Shard>, DirectoryError> {
     let failed = |path: &Path, error: io::Error| DirectoryError {
         path: path.to_owned(),
         reason: error.to_string(),
@@ -44,7 +48,7 @@ pub(crate) fn scan(config: &DirectoryConfig) -> Result<Vec<Shard>, DirectoryErro
         let entries = match list(&folder) {
             Ok(entries) => entries,
             Err(error) if depth > 0 => {
-                tracing::warn!(path = %folder.display(), "left out with all that is in it: {error}");
+                left_out.note(&folder, format!("with all that is in it: {error}"));
                 continue;
             }
             Err(error) => return Err(failed(&folder, error)),
@@ -55,14 +59,12 @@ pub(crate) fn scan(config: &DirectoryConfig) -> Result<Vec<Shard>, DirectoryErro
                 DirectoryEntry::Folder if depth < DIRECTORY_DEPTH => {
                     folders.push((entry.path(), depth + 1))
                 }
-                DirectoryEntry::Folder => tracing::warn!(
-                    path = %entry.path().display(),
-                    "left out: folders nest more than {DIRECTORY_DEPTH} deep"
-                ),
-                DirectoryEntry::LeftOut => {}
-                DirectoryEntry::Unusable(reason) => {
-                    tracing::warn!(path = %entry.path().display(), "left out: {reason}");
+                DirectoryEntry::Folder => {
+                    let reason = format!("folders nest more than {DIRECTORY_DEPTH} deep");
+                    left_out.note(&entry.path(), reason);
                 }
+                DirectoryEntry::LeftOut => {}
+                DirectoryEntry::Unusable(reason) => _ = left_out.note(&entry.path(), reason),
             }
             if shards.len() > MAX_NAMESPACES {
                 let reason = format!("holds more than {MAX_NAMESPACES} files; split the directory");
@@ -169,7 +171,7 @@ mod tests {
         symlink(root.join("b.tar"), root.join("inside.tar")).expect("linked");
         symlink(root, root.join("loop")).expect("linked");
 
-        let found = scan(&config(root, ".tar")).expect("shards");
+        let found = scan(&config(root, ".tar"), &mut LeftOutFiles::default()).expect("shards");
         let names: Vec<_> = found.iter().map(|shard| shard.relative.as_str()).collect();
         assert_eq!(names, ["b.tar", "inside.tar", "sub/a.tar"]);
     }
@@ -177,9 +179,11 @@ mod tests {
     #[test]
     fn an_empty_directory_is_reported() {
         let dir = tempfile::tempdir().expect("a folder");
-        let error = scan(&config(dir.path(), ".tar")).expect_err("empty").to_string();
+        let left_out = &mut LeftOutFiles::default();
+        let error = scan(&config(dir.path(), ".tar"), left_out).expect_err("empty").to_string();
         assert!(error.contains("ends in \".tar\""), "{error}");
-        let error = scan(&config(&dir.path().join("none"), "")).expect_err("missing").to_string();
+        let error =
+            scan(&config(&dir.path().join("none"), ""), left_out).expect_err("missing").to_string();
         assert!(error.contains("No such file"), "{error}");
     }
 }

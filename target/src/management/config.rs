@@ -2,6 +2,7 @@
 
 use std::sync::Arc;
 
+use nvme_proto::Nqn;
 use nvme_proto::log::AnaState;
 use serde_json::{Value, json};
 use uuid::Uuid;
@@ -13,6 +14,7 @@ use crate::config::Medium;
 use crate::inventory::Registry;
 use crate::inventory::ana::AnaGroupId;
 use crate::inventory::namespace::Namespace;
+use crate::inventory::referral::Referral;
 use crate::inventory::subsystem::Subsystem;
 
 /// The parts of a configuration, in the order in which they have to be loaded.
@@ -61,11 +63,14 @@ fn bdev_call(name: &str, bdev: &Bdev) -> Value {
 
 /// The calls that make the subsystems of named media.
 pub(super) fn nvmf_calls(registry: &Registry) -> Vec<Value> {
-    let referral = |address| {
-        let params = json!({ "address": describe_socket_address(address) });
+    let referral = |referral: Referral| {
+        let mut params = json!({ "address": describe_socket_address(referral.address) });
+        if let Some(hosts) = &referral.hosts {
+            params["hosts"] = hosts.iter().map(Nqn::as_str).collect();
+        }
         json!({ "method": "nvmf_discovery_add_referral", "params": params })
     };
-    let referrals = registry.referrals().addresses().into_iter().map(referral);
+    let referrals = registry.referrals().list().into_iter().map(referral);
     let subsystems = registry.subsystems();
     let subsystems = subsystems.iter().flat_map(|subsystem| subsystem_calls(registry, subsystem));
     referrals.chain(subsystems).collect()

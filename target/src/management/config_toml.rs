@@ -58,7 +58,7 @@ impl TomlWriter<'_> {
         if subsystems.is_empty() {
             document.remove("subsystem");
         }
-        if !self.registry.referrals().addresses().is_empty() {
+        if !self.registry.referrals().list().is_empty() {
             self.warnings.push("referrals are not saved: a configuration has none".to_owned());
         }
         Ok(())

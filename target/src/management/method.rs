@@ -1,7 +1,6 @@
 //! The methods of the management socket, under SPDK's names where they do the same.
 
 use std::collections::BTreeSet;
-use std::net::SocketAddr;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use nvme_proto::{Nqn, Nsid};
@@ -20,8 +19,8 @@ use super::rpc::RpcError;
 use super::spdk_switches::take_switches;
 use super::stats::{describe_queues, describe_stats};
 use super::subsystem::{
-    CreateParams, ListenerParams, ReferralParams, TransportParams, describe_address,
-    describe_socket_address,
+    CreateParams, ListenerParams, ReferralName, ReferralParams, TransportParams, describe_address,
+    describe_socket_address, parse_host,
 };
 use crate::controller::{Associations, Controller};
 use crate::driver::clock::Clock;
@@ -32,6 +31,7 @@ use crate::inventory::change::{ChangeError, Closed, NewNamespace, VisibilityChan
 use crate::inventory::export::{ExportError, OpenPurpose};
 use crate::inventory::namespace::Namespace;
 use crate::inventory::port::Port;
+use crate::inventory::referral::Referral;
 use crate::inventory::subsystem::Subsystem;
 use crate::reloader::Reloader;
 
@@ -51,7 +51,7 @@ const NANOS_PER_SECOND: u64 = 1_000_000_000;
 pub(super) type Params = Map<String, Value>;
 type Method = fn(&Methods, Params) -> Result<Value, RpcError>;
 
-const METHODS: [(&str, Method); 40] = [
+const METHODS: [(&str, Method); 42] = [
     ("bdev_aio_create", |of, params| of.create_file(params, BdevKind::Aio)),
     ("bdev_aio_delete", |of, params| of.delete_bdev(params, BdevKind::Aio)),
     ("bdev_aio_rescan", |of, params| of.rescan_bdev(params, BdevKind::Aio)),
@@ -66,7 +66,9 @@ const METHODS: [(&str, Method); 40] = [
     ("bdev_uring_delete", |of, params| of.delete_bdev(params, BdevKind::Uring)),
     ("bdev_uring_rescan", |of, params| of.rescan_bdev(params, BdevKind::Uring)),
     ("feedrail_get_config_toml", Methods::get_config_toml),
+    ("feedrail_protect_ns", Methods::protect_namespace),
     ("feedrail_reload_config", Methods::reload_config),
+    ("feedrail_rename_ns", Methods::rename_namespace),
     ("feedrail_resize_ns", Methods::resize_namespace),
     ("framework_get_config", Methods::get_config),
     ("framework_get_subsystems", |_, params| get_parts(params)),
@@ -206,6 +208,22 @@ struct ResizeParams {
 
 #[derive(Deserialize)]
 #[serde(deny_unknown_fields)]
+struct RenameParams {
+    nqn: String,
+    nsid: u32,
+    name: String,
+}
+
+#[derive(Deserialize)]
+#[serde(deny_unknown_fields)]
+struct ProtectParams {
+    nqn: String,
+    nsid: u32,
+    protected: bool,
+}
+
+#[derive(Deserialize)]
+#[serde(deny_unknown_fields)]
 struct RemoveParams {
     nqn: String,
     nsid: u32,
@@ -287,6 +305,20 @@ impl Methods {
         let subsystem = self.associations.registry().subsystem(&nqn);
         let namespace = subsystem.and_then(|subsystem| subsystem.namespace(nsid));
         Ok(namespace.map(|namespace| namespace.exact_bytes).into())
+    }
+
+    fn rename_namespace(&self, params: Params) -> Result<Value, RpcError> {
+        let RenameParams { nqn, nsid, name } = read(params)?;
+        let nqn = parse_nqn(&nqn)?;
+        self.associations.rename_namespace(&nqn, Nsid(nsid), name).map_err(refusal)?;
+        Ok(true.into())
+    }
+
+    fn protect_namespace(&self, params: Params) -> Result<Value, RpcError> {
+        let ProtectParams { nqn, nsid, protected } = read(params)?;
+        let nqn = parse_nqn(&nqn)?;
+        self.associations.protect_namespace(&nqn, Nsid(nsid), protected).map_err(refusal)?;
+        Ok(true.into())
     }
 
     fn get_bdevs(&self, params: Params) -> Result<Value, RpcError> {
@@ -412,24 +444,27 @@ impl Methods {
 
     fn add_referral(&self, params: Params) -> Result<Value, RpcError> {
         let params: ReferralParams = read(params)?;
-        self.associations.add_referral(params.service()?).map_err(refusal)?;
+        self.associations.add_referral(params.referral()?).map_err(refusal)?;
         Ok(true.into())
     }
 
     fn remove_referral(&self, params: Params) -> Result<Value, RpcError> {
-        let params: ReferralParams = read(params)?;
+        let params: ReferralName = read(params)?;
         self.associations.remove_referral(params.service()?).map_err(refusal)?;
         Ok(true.into())
     }
 
     fn get_referrals(&self, params: Params) -> Result<Value, RpcError> {
         let NoParams {} = read(params)?;
-        let addresses = self.associations.registry().referrals().addresses();
-        let describe = |address: SocketAddr| {
-            let address = describe_socket_address(address);
-            json!({ "address": address, "subnqn": Nqn::DISCOVERY.as_str() })
+        let describe = |referral: Referral| {
+            let address = describe_socket_address(referral.address);
+            let mut described = json!({ "address": address, "subnqn": Nqn::DISCOVERY.as_str() });
+            if let Some(hosts) = &referral.hosts {
+                described["hosts"] = hosts.iter().map(Nqn::as_str).collect();
+            }
+            described
         };
-        Ok(addresses.into_iter().map(describe).collect())
+        Ok(self.associations.registry().referrals().list().into_iter().map(describe).collect())
     }
 
     fn get_listeners(&self, params: Params) -> Result<Value, RpcError> {
@@ -597,10 +632,6 @@ fn read<T: DeserializeOwned>(params: Params) -> Result<T, RpcError> {
 
 fn parse_nqn(text: &str) -> Result<Nqn, RpcError> {
     Nqn::new(text).map_err(|error| RpcError::invalid_params(format_args!("nqn: {error}")))
-}
-
-fn parse_host(text: &str) -> Result<Nqn, RpcError> {
-    Nqn::new(text).map_err(|error| RpcError::invalid_params(format_args!("host: {error}")))
 }
 
 /// Names that are not there are the client's mistake, media that do not open are not.

@@ -2,14 +2,16 @@
 
 use std::net::{IpAddr, SocketAddr};
 
+use nvme_proto::Nqn;
 use serde::Deserialize;
 use serde_json::{Value, json};
 
 use super::rpc::RpcError;
 use crate::config::parse_nqn;
 use crate::inventory::port::Port;
+use crate::inventory::referral::Referral;
 use crate::inventory::subsystem_change::NewSubsystem;
-use crate::limits::CntlidRange;
+use crate::limits::{CntlidRange, MAX_ALLOWED_HOSTS};
 
 /// Parameters of the method `nvmf_create_subsystem`.
 #[derive(Deserialize)]
@@ -43,13 +45,23 @@ pub(super) struct ListenerParams {
     pub(super) listen_address: ListenAddress,
 }
 
-/// Parameters of the methods that change referrals.
+/// Parameters of the method that adds a referral.
 #[derive(Deserialize)]
 #[serde(deny_unknown_fields)]
 pub(super) struct ReferralParams {
-    pub(super) address: ListenAddress,
+    address: ListenAddress,
     /// That of discovery services; no other one is taken.
-    pub(super) subnqn: Option<String>,
+    subnqn: Option<String>,
+    /// The hosts that are told of it; all of them where there is no list. SPDK has no such thing.
+    hosts: Option<Vec<String>>,
+}
+
+/// Parameters of the method that removes one.
+#[derive(Deserialize)]
+#[serde(deny_unknown_fields)]
+pub(super) struct ReferralName {
+    address: ListenAddress,
+    subnqn: Option<String>,
 }
 
 /// An address that a target listens on.
@@ -100,16 +112,39 @@ impl TransportParams {
 }
 
 impl ReferralParams {
+    pub(super) fn referral(&self) -> Result<Referral, RpcError> {
+        let address = service(&self.address, self.subnqn.as_deref())?;
+        let hosts = self.hosts.as_ref().map(|hosts| {
+            if hosts.len() > MAX_ALLOWED_HOSTS {
+                let message = format!("hosts: more than {MAX_ALLOWED_HOSTS}");
+                return Err(RpcError::invalid_params(message));
+            }
+            hosts.iter().map(|host| parse_host(host)).collect()
+        });
+        Ok(Referral { address, hosts: hosts.transpose()? })
+    }
+}
+
+impl ReferralName {
     /// The address of the discovery service.
     pub(super) fn service(&self) -> Result<SocketAddr, RpcError> {
-        match self.subnqn.as_deref() {
-            None | Some("" | "nqn.2014-08.org.nvmexpress.discovery") => self.address.get(),
-            Some(other) => {
-                let message = format!("subnqn: {other} is not the name of discovery services");
-                Err(RpcError::invalid_params(message))
-            }
+        service(&self.address, self.subnqn.as_deref())
+    }
+}
+
+fn service(address: &ListenAddress, subnqn: Option<&str>) -> Result<SocketAddr, RpcError> {
+    match subnqn {
+        None | Some("" | "nqn.2014-08.org.nvmexpress.discovery") => address.get(),
+        Some(other) => {
+            let message = format!("subnqn: {other} is not the name of discovery services");
+            Err(RpcError::invalid_params(message))
         }
     }
+}
+
+/// A host, which may call itself anything.
+pub(super) fn parse_host(text: &str) -> Result<Nqn, RpcError> {
+    Nqn::new(text).map_err(|error| RpcError::invalid_params(format_args!("host: {error}")))
 }
 
 impl ListenAddress {

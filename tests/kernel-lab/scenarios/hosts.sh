@@ -5,6 +5,7 @@
 one=nqn.2026-01.org.example:one two=nqn.2026-01.org.example:two
 truncate -s 64M /disk/a.img
 cat >/tmp/target.toml <<END
+discovery_nqn = "nqn.2026-01.org.example:discovery"
 [[port]]
 address = "$ADDRESS:4420"
 [[subsystem]]
@@ -33,6 +34,8 @@ dmesg | grep "not allowed, hostnqn: nqn.2026-01.org.example:three" || fail "the 
 # Nor does discovery show that host what it may not use.
 nvme discover -t rdma -a "$ADDRESS" -s 4420 --hostnqn=nqn.2026-01.org.example:three -o json | grep shared && fail "discovery shows it"
 expect shared nvme discover -t rdma -a "$ADDRESS" -s 4420 --hostnqn="$one" -o json
+# The discovery service says its own name, whichever nvme-cli used.
+expect "nqn.2026-01.org.example:discovery" nvme discover -t rdma -a "$ADDRESS" -s 4420 --hostnqn="$one" -o json
 nvme disconnect -n "$NQN" || fail "disconnect"
 eventually target_is_free
 target_stop

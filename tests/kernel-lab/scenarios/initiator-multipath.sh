@@ -8,6 +8,19 @@ kernel_link 4421 $KERNEL_NQN
 # The kernel's discovery service names the subsystems of its own port only.
 kernel_referral 4420 4421
 
+# A discovery controller that lasts is told by the kernel's of each change.
+feedrail discover --persistent -a $KERNEL --provider "$provider" -o json >/tmp/discovery &
+following=$!
+pages() { jq -s length /tmp/discovery; }
+eventually eval '[ "$(pages)" = 1 ]'
+echo 0 >"$NVMET/ports/4420/referrals/4421/enable"
+eventually eval '[ "$(pages)" = 2 ]'
+echo 1 >"$NVMET/ports/4420/referrals/4421/enable"
+eventually eval '[ "$(pages)" = 3 ]'
+jq -es 'map(.records | length) | .[0] == .[1] + 1 and .[2] == .[0]' /tmp/discovery || fail "discovery: $(cat /tmp/discovery)"
+kill $following
+wait $following
+
 # reach PORT STATE
 reach() { echo "$2" >"$NVMET/ports/$1/ana_groups/1/ana_state" || fail "cannot make port $1 $2"; }
 # read_with OPTIONS...: reads over both ports, and compares.

@@ -37,8 +37,9 @@ pub(super) fn page(controller: &Controller) -> Vec<u8> {
         entries.extend(shared.into_iter().map(|subsystem| entry(port, subsystem)));
     }
     entries.extend(services);
-    let referrals = registry.map(|registry| registry.referrals().addresses());
-    entries.extend(referrals.unwrap_or_default().into_iter().map(referral));
+    let referrals = registry.map(|registry| registry.referrals().list()).unwrap_or_default();
+    let told = referrals.iter().filter(|referral| referral.is_visible_to(&controller.host));
+    entries.extend(told.map(|referral| self::referral(referral.address)));
     let header = DiscoveryHeader::new(generation(&entries), entries.len() as u64);
     [header.as_bytes(), entries.as_bytes()].concat()
 }

@@ -1,0 +1,40 @@
+//! `feedrail target protect`: hosts may not write a namespace for now.
+
+use anyhow::Result;
+use clap::Args;
+use nvme_proto::Nqn;
+use serde_json::json;
+
+use super::{RpcClient, SocketArgs};
+
+const EXAMPLES: &str = "\
+Examples:
+  feedrail target protect nqn.2026-01.org.example:scratch 1 --socket /run/feedrail/target.sock
+  feedrail target protect nqn.2026-01.org.example:scratch 1 --undo --socket /run/feedrail/target.sock";
+
+/// Keeps hosts from writing a namespace until that is undone, also after a restart
+///
+/// Hosts are told, and writes fail with Namespace is Write Protected; those that have begun end as
+/// they would have. A host can do and undo the same (nvme set-feature -f 0x84).
+#[derive(Args, Debug)]
+#[command(after_help = EXAMPLES)]
+pub(super) struct ProtectNamespace {
+    /// Name of the subsystem
+    subnqn: Nqn,
+    /// Id of the namespace
+    nsid: u32,
+    /// Let hosts write it again
+    #[arg(long)]
+    undo: bool,
+    #[command(flatten)]
+    socket: SocketArgs,
+}
+
+impl ProtectNamespace {
+    pub(super) fn run(&self) -> Result<()> {
+        let nqn = self.subnqn.as_str();
+        let params = json!({ "nqn": nqn, "nsid": self.nsid, "protected": !self.undo });
+        let mut target = RpcClient::connect(&self.socket.socket)?;
+        target.call("feedrail_protect_ns", params).map(drop)
+    }
+}

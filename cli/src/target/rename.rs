@@ -1,0 +1,36 @@
+//! `feedrail target rename`: a namespace gets another name.
+
+use anyhow::Result;
+use clap::Args;
+use nvme_proto::Nqn;
+use serde_json::json;
+
+use super::{RpcClient, SocketArgs};
+
+const EXAMPLES: &str = "\
+Examples:
+  feedrail target rename nqn.2026-01.org.example:imagenet 3 shard-03.tar --socket /run/feedrail/target.sock";
+
+/// Gives a namespace another name, by which Feedrail's hosts find it
+///
+/// Hosts are told. Its file keeps its own name, and the namespace its UUID.
+#[derive(Args, Debug)]
+#[command(after_help = EXAMPLES)]
+pub(super) struct Rename {
+    /// Name of the subsystem
+    subnqn: Nqn,
+    /// Id of the namespace
+    nsid: u32,
+    /// Its name from now on, up to 1024 bytes
+    name: String,
+    #[command(flatten)]
+    socket: SocketArgs,
+}
+
+impl Rename {
+    pub(super) fn run(&self) -> Result<()> {
+        let nqn = self.subnqn.as_str();
+        let params = json!({ "nqn": nqn, "nsid": self.nsid, "name": self.name });
+        RpcClient::connect(&self.socket.socket)?.call("feedrail_rename_ns", params).map(drop)
+    }
+}

@@ -1,0 +1,63 @@
+//! Files that directories leave out of the exports, which the log names once.
+
+use std::collections::BTreeSet;
+use std::path::{Path, PathBuf};
+
+/// The most that are remembered; further ones are logged each time. Doubled, they may take twice as
+/// much memory; not measured.
+const MOST: usize = 4096;
+
+/// The files that were left out at the last look at some directories, and why.
+#[derive(Debug, Default)]
+pub(crate) struct LeftOutFiles {
+    /// Another look, which was not remembered, has logged what there is.
+    all_logged: bool,
+    before: BTreeSet<(PathBuf, String)>,
+    now: BTreeSet<(PathBuf, String)>,
+}
+
+impl LeftOutFiles {
+    /// Those of directories that were just looked at, and logged.
+    pub(super) fn logged() -> Self {
+        Self { all_logged: true, ..Self::default() }
+    }
+
+    /// Ends a look. What the next one leaves out for the same reasons is not logged again.
+    pub(super) fn end_look(&mut self) {
+        self.all_logged = false;
+        self.before = std::mem::take(&mut self.now);
+    }
+
+    /// A file is left out; true if that was logged.
+    pub(super) fn note(&mut self, path: &Path, reason: impl Into<String>) -> bool {
+        let entry = (path.to_owned(), reason.into());
+        let is_new = !self.all_logged && !self.before.contains(&entry);
+        if is_new {
+            tracing::warn!(path = %path.display(), "left out: {}", entry.1);
+        }
+        if self.now.len() < MOST {
+            self.now.insert(entry);
+        }
+        is_new
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_reason_is_logged_until_it_is_over() {
+        let mut files = LeftOutFiles::default();
+        let [a, b] = ["a", "b"].map(Path::new);
+        assert!(files.note(a, "empty") && files.note(b, "empty"));
+        files.end_look();
+        assert!(!files.note(a, "empty"));
+        files.end_look();
+        assert!(!files.note(a, "empty") && files.note(a, "gone") && files.note(b, "empty"));
+        let mut files = LeftOutFiles::logged();
+        assert!(!files.note(a, "empty"));
+        files.end_look();
+        assert!(!files.note(a, "empty") && files.note(b, "empty"));
+    }
+}
