@@ -8,19 +8,6 @@ kernel_link 4421 $KERNEL_NQN
 # The kernel's discovery service names the subsystems of its own port only.
 kernel_referral 4420 4421
 
-# A discovery controller that lasts is told by the kernel's of each change.
-feedrail discover --persistent -a $KERNEL --provider "$provider" -o json >/tmp/discovery &
-following=$!
-pages() { jq -s length /tmp/discovery; }
-eventually eval '[ "$(pages)" = 1 ]'
-echo 0 >"$NVMET/ports/4420/referrals/4421/enable"
-eventually eval '[ "$(pages)" = 2 ]'
-echo 1 >"$NVMET/ports/4420/referrals/4421/enable"
-eventually eval '[ "$(pages)" = 3 ]'
-jq -es 'map(.records | length) | .[0] == .[1] + 1 and .[2] == .[0]' /tmp/discovery || fail "discovery: $(cat /tmp/discovery)"
-kill $following
-wait $following
-
 # reach PORT STATE
 reach() { echo "$2" >"$NVMET/ports/$1/ana_groups/1/ana_state" || fail "cannot make port $1 $2"; }
 # read_with OPTIONS...: reads over both ports, and compares.
@@ -56,4 +43,17 @@ kernel_unlink 4421 $KERNEL_NQN
 wait $reading
 [ -e /tmp/perf.succeeded ] || fail "reads failed: $(tail -3 "$log/output.log")"
 jq -e ".results.paths | .[\"$KERNEL:4420\"] > 0 and .[\"$KERNEL:4421\"] > 0" /tmp/perf.out || fail "reads by port: $(cat /tmp/perf.out)"
+
+# A discovery controller that lasts is told by the kernel's of each change.
+feedrail discover --persistent -a $KERNEL --provider "$provider" -o json >/tmp/discovery &
+following=$!
+pages() { jq -s length /tmp/discovery; }
+eventually eval '[ "$(pages)" = 1 ]'
+echo 0 >"$NVMET/ports/4420/referrals/4421/enable"
+eventually eval '[ "$(pages)" = 2 ]'
+echo 1 >"$NVMET/ports/4420/referrals/4421/enable"
+eventually eval '[ "$(pages)" = 3 ]'
+jq -es 'map(.records | length) | .[0] == .[1] + 1 and .[2] == .[0]' /tmp/discovery || fail "discovery: $(cat /tmp/discovery)"
+kill $following
+wait $following
 kernel_target_down
