@@ -32,10 +32,6 @@ const ATTEMPTS: usize = 10;
 const ENTRY_BYTES: u64 = size_of::<DiscoveryEntry>() as u64;
 const HEADER_BYTES: u64 = size_of::<DiscoveryHeader>() as u64;
 
-/// Keep alive timeout of a discovery controller that lasts, where the host's options have none: it
-/// is to be kept alive (Base, 3.1.3.3.1).
-const KEEP_ALIVE_MS: u32 = 5_000;
-
 /// A connection to a discovery service that lasts, and learns when the log page changes: a
 /// persistent discovery controller (Base, 3.1.3.3.1). A connection that is lost is made again.
 ///
@@ -48,7 +44,8 @@ pub struct DiscoveryController {
 impl DiscoveryController {
     pub(crate) async fn connect(host: Arc<Inner>, address: SocketAddr) -> Result<Self, Error> {
         let keep_alive_ms = match host.controller.keep_alive_ms {
-            0 => KEEP_ALIVE_MS,
+            // It is to be kept alive, though others of this host are not.
+            0 => ControllerOptions::default().keep_alive_ms,
             timeout_ms => timeout_ms,
         };
         let options = ControllerOptions { keep_alive_ms, ..host.controller.clone() };

@@ -247,9 +247,7 @@ impl Associations {
         protected: bool,
     ) -> Result<(), ChangeError> {
         let subsystem = self.registry.find_subsystem(nqn)?;
-        let namespace = subsystem.namespace(nsid);
-        let namespace =
-            namespace.ok_or_else(|| ChangeError::NoNamespace { nqn: nqn.to_string(), nsid })?;
+        let namespace = subsystem.find_namespace(nsid)?;
         if !namespace.writable {
             let refused = || ChangeError::ReadOnly { nqn: nqn.to_string(), nsid };
             return if protected { Ok(()) } else { Err(refused()) };

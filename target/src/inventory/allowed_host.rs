@@ -1,5 +1,7 @@
 //! Hosts: the names that they send, and whether those may connect.
 
+use std::collections::BTreeSet;
+
 use nvme_proto::{HostId, HostNqn, Nqn};
 
 use crate::config::HostPolicy;
@@ -14,6 +16,13 @@ pub(crate) struct NamedHost {
     pub(crate) named: bool,
     /// Host Identifier of its Connect command, 16 bytes.
     pub(crate) id: HostId,
+}
+
+impl NamedHost {
+    /// Whether it is on a list of those that see something; all are where there is no list.
+    pub(crate) fn is_among(&self, hosts: Option<&BTreeSet<Nqn>>) -> bool {
+        hosts.is_none_or(|hosts| self.named && hosts.contains(&self.nqn.0))
+    }
 }
 
 /// The hosts that may connect to a subsystem.

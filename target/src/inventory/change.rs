@@ -283,11 +283,7 @@ impl Registry {
     ) -> Result<NamespaceChange, ChangeError> {
         let subsystem = self.find_subsystem(nqn)?;
         let _one_at_a_time = self.serials();
-        let exports = self.publication().exports();
-        let found = exports.list(subsystem.index).get(nsid);
-        let namespace =
-            found.ok_or_else(|| ChangeError::NoNamespace { nqn: nqn.to_string(), nsid })?;
-        let namespace = Arc::clone(namespace);
+        let namespace = subsystem.find_namespace(nsid)?;
         let removed = OwnedNamespace::new(&subsystem, &namespace);
         subsystem.note_removed(nsid);
         let generation = self.publish_change(slice::from_ref(&removed), &[]);
@@ -305,9 +301,7 @@ impl Registry {
     ) -> Result<Option<NamespaceResize>, ChangeError> {
         let subsystem = self.find_subsystem(nqn)?;
         let _one_at_a_time = self.serials();
-        let exports = self.publication().exports();
-        let found = exports.list(subsystem.index).get(nsid).cloned();
-        let old = found.ok_or_else(|| ChangeError::NoNamespace { nqn: nqn.to_string(), nsid })?;
+        let old = subsystem.find_namespace(nsid)?;
         let refuse = |reason| ChangeError::NotResizable { nqn: nqn.to_string(), nsid, reason };
         let mut config = old.config.clone();
         if config.faults != DiskFaults::NONE {
@@ -365,10 +359,7 @@ impl Registry {
     ) -> Result<NamespaceChange, ChangeError> {
         let subsystem = self.find_subsystem(nqn)?;
         let _one_at_a_time = self.serials();
-        let publication = self.publication();
-        let exports = publication.exports();
-        let found = exports.list(subsystem.index).get(nsid);
-        let old = found.ok_or_else(|| ChangeError::NoNamespace { nqn: nqn.to_string(), nsid })?;
+        let old = subsystem.find_namespace(nsid)?;
         let mut hosts = old
             .hosts
             .clone()
@@ -385,11 +376,10 @@ impl Registry {
             }
             VisibilityChange::Show(_) | VisibilityChange::Hide(_) => {}
         }
-        let new = Arc::new(Namespace::clone(old).visible_to(Some(hosts)));
-        let one = OwnedNamespace::new(&subsystem, &new);
-        let generation = publication.publish(exports.redescribed(publication.settled(), &one));
+        let new = Namespace::clone(&old).visible_to(Some(hosts));
+        let changed = self.publish_redescribed(&subsystem, new);
         tracing::info!(%nqn, %nsid, name = old.name(), ?change, "namespace visibility changed");
-        Ok(one.changed_in(generation))
+        Ok(changed)
     }
 
     /// Gives a namespace another name. What was derived from the old one stays.
@@ -404,15 +394,24 @@ impl Registry {
         }
         let subsystem = self.find_subsystem(nqn)?;
         let _one_at_a_time = self.serials();
+        let old = subsystem.find_namespace(nsid)?;
+        let changed = self.publish_redescribed(&subsystem, Namespace::clone(&old).named(name));
+        let to = changed.namespace.name();
+        tracing::info!(%nqn, %nsid, from = old.name(), to, "namespace renamed");
+        Ok(changed)
+    }
+
+    /// Publishes the latest exports with another description of a namespace, whose medium stays in
+    /// use. The caller keeps others from changing the exports since it has looked at them.
+    fn publish_redescribed(
+        &self,
+        subsystem: &Arc<Subsystem>,
+        namespace: Namespace,
+    ) -> NamespaceChange {
+        let one = OwnedNamespace::new(subsystem, &Arc::new(namespace));
         let publication = self.publication();
-        let exports = publication.exports();
-        let found = exports.list(subsystem.index).get(nsid);
-        let old = found.ok_or_else(|| ChangeError::NoNamespace { nqn: nqn.to_string(), nsid })?;
-        let new = Arc::new(Namespace::clone(old).named(name));
-        let one = OwnedNamespace::new(&subsystem, &new);
-        let generation = publication.publish(exports.redescribed(publication.settled(), &one));
-        tracing::info!(%nqn, %nsid, from = old.name(), to = new.name(), "namespace renamed");
-        Ok(one.changed_in(generation))
+        let next = publication.exports().redescribed(publication.settled(), &one);
+        one.changed_in(publication.publish(next))
     }
 
     /// Waits until a removed namespace is idle on all cores, flushes it, and closes it. Where that

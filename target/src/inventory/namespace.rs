@@ -176,8 +176,7 @@ impl Namespace {
 
     /// Whether a host that may use the subsystem sees it.
     pub(crate) fn is_visible_to(&self, host: &NamedHost) -> bool {
-        let listed = |hosts: &BTreeSet<Nqn>| host.named && hosts.contains(&host.nqn.0);
-        self.hosts.as_ref().is_none_or(listed)
+        host.is_among(self.hosts.as_ref())
     }
 
     /// Its file or device.

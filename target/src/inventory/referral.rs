@@ -25,7 +25,7 @@ pub(crate) struct Referral {
 impl Referral {
     /// Whether a host is told of it.
     pub(crate) fn is_visible_to(&self, host: &NamedHost) -> bool {
-        self.hosts.as_ref().is_none_or(|hosts| host.named && hosts.contains(&host.nqn.0))
+        host.is_among(self.hosts.as_ref())
     }
 }
 

@@ -16,7 +16,7 @@ use crate::inventory::reload::{Difference, ReloadError, Reloaded, namespace_chan
 use crate::inventory::subsystem::Subsystem;
 
 /// What is known of the files of watched directories.
-#[derive(Debug, Default)]
+#[derive(Debug)]
 pub(crate) struct WatchedFiles {
     /// Files that somebody writes: they become namespaces when they are closed.
     pub(crate) unfinished: BTreeSet<PathBuf>,

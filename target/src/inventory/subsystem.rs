@@ -7,6 +7,7 @@ use nvme_proto::{AsciiField, Nqn, Nsid};
 
 use crate::config::{SubsystemConfig, SubsystemIdentity};
 use crate::inventory::allowed_host::{AllowedHosts, HostsChange, HostsError, NamedHost};
+use crate::inventory::change::ChangeError;
 use crate::inventory::exports::{ExportedList, Publication};
 use crate::inventory::namespace::Namespace;
 use crate::limits::NSID_LAST;
@@ -134,6 +135,12 @@ impl Subsystem {
     /// The namespace with an id.
     pub(crate) fn namespace(&self, nsid: Nsid) -> Option<Arc<Namespace>> {
         self.namespaces().get(nsid).cloned()
+    }
+
+    /// The same, or the error that there is none.
+    pub(crate) fn find_namespace(&self, nsid: Nsid) -> Result<Arc<Namespace>, ChangeError> {
+        let none = || ChangeError::NoNamespace { nqn: self.nqn.to_string(), nsid };
+        self.namespace(nsid).ok_or_else(none)
     }
 
     /// The highest NSID that a namespace of it may have while a host is connected, or 0.

@@ -155,12 +155,8 @@ impl TomlWriter<'_> {
         let is_exported = |said: &NamespaceConfig| {
             exported.get(said.nsid).is_some_and(|one| one.described().describes_same(said))
         };
-        let mut said = BTreeSet::new();
-        for candidate in listed.configs() {
-            if is_exported(candidate) {
-                said.insert(candidate.nsid);
-            }
-        }
+        let said = listed.configs().filter(|said| is_exported(said));
+        let said: BTreeSet<_> = said.map(|said| said.nsid).collect();
         for shard in listed.configs().skip(config.namespaces.len()) {
             if !said.contains(&shard.nsid) {
                 self.warnings.push(format!(

@@ -5,16 +5,10 @@ use std::io;
 use std::os::unix::process::CommandExt;
 use std::process::Command;
 
-/// Loads the number of the system call; if it is that of io_uring_setup answers with an error, else
-/// allows it.
-const NO_IO_URING: [libc::sock_filter; 4] =
-    [load(NUMBER), skip_unless(libc::SYS_io_uring_setup as u32, 1), REFUSE, ALLOW];
+const NO_IO_URING: [libc::sock_filter; 4] = io_uring_is(REFUSE);
+const HIDDEN_IO_URING: [libc::sock_filter; 4] = io_uring_is(HIDE);
 
-/// The same, as if the kernel did not know the call.
-const HIDDEN_IO_URING: [libc::sock_filter; 4] =
-    [load(NUMBER), skip_unless(libc::SYS_io_uring_setup as u32, 1), HIDE, ALLOW];
-
-/// The same for setsockopt with a steering program.
+/// Answers EPERM to setsockopt with a steering program, and allows all else.
 const NO_STEERING: [libc::sock_filter; 6] = [
     load(NUMBER),
     skip_unless(libc::SYS_setsockopt as u32, 3),
@@ -33,6 +27,12 @@ const REFUSE: libc::sock_filter =
 const HIDE: libc::sock_filter =
     statement(libc::BPF_RET | libc::BPF_K, libc::SECCOMP_RET_ERRNO | libc::ENOSYS as u32);
 const ALLOW: libc::sock_filter = statement(libc::BPF_RET | libc::BPF_K, libc::SECCOMP_RET_ALLOW);
+
+/// Loads the number of the system call; if it is that of io_uring_setup gives the answer, else
+/// allows it.
+const fn io_uring_is(answer: libc::sock_filter) -> [libc::sock_filter; 4] {
+    [load(NUMBER), skip_unless(libc::SYS_io_uring_setup as u32, 1), answer, ALLOW]
+}
 
 const fn load(offset: u32) -> libc::sock_filter {
     statement(libc::BPF_LD | libc::BPF_W | libc::BPF_ABS, offset)
