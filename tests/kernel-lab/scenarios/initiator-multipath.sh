@@ -54,6 +54,8 @@ eventually eval '[ "$(pages)" = 2 ]'
 echo 1 >"$NVMET/ports/4420/referrals/4421/enable"
 eventually eval '[ "$(pages)" = 3 ]'
 jq -es 'map(.records | length) | .[0] == .[1] + 1 and .[2] == .[0]' /tmp/discovery || fail "discovery: $(cat /tmp/discovery)"
-kill $following
+# It is killed, and what the kernel still holds of it does not keep the next host of its address out.
+pkill -KILL -f "discover --persistent"
 wait $following
+feedrail list -a $KERNEL --provider "$provider" || fail "a host after one that was killed"
 kernel_target_down
