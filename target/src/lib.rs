@@ -40,6 +40,7 @@ mod doorbell;
 mod driver;
 mod inventory;
 mod limits;
+mod listeners;
 mod management;
 mod metrics;
 mod poll_group;
@@ -50,10 +51,11 @@ mod target;
 mod transport;
 
 pub use self::config::{Config, ConfigError, Quick};
+pub use self::listeners::{Listening, NotListening};
 pub use self::metrics::snapshot::{
     IoStats, PeerErrors, PoolStats, Stats, StorageErrors, SystemCallStats,
 };
-pub use self::target::{Listening, NotListening, StartError, Target};
+pub use self::target::{StartError, Target};
 pub use rdma::{CounterInfo, CounterSet};
 
 /// The causes of a [`StartError`].
@@ -65,6 +67,7 @@ pub mod error {
     pub use crate::inventory::persist::nsid::NsidFileError;
     pub use crate::inventory::persist::protection::ProtectionError;
     pub use crate::inventory::shard_directory::DirectoryError;
+    pub use crate::listeners::AddressError;
     pub use crate::management::SocketError;
     pub use crate::storage::UringError;
 }

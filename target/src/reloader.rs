@@ -8,10 +8,10 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use rustix::event::{EventfdFlags, eventfd};
 
-use crate::config::{Config, ConfigError};
-use crate::controller::Associations;
+use crate::config::{Config, ConfigError, PortConfig};
 use crate::inventory::export::OpenPurpose;
 use crate::inventory::reload::{ExportChange, ReloadError};
+use crate::listeners::Listeners;
 
 /// Where the configuration comes from.
 pub(crate) struct ConfigSource {
@@ -43,7 +43,17 @@ impl AppliedConfig {
         self.lock().clone()
     }
 
-    fn set(&self, config: Config) {
+    /// The ports that it has.
+    pub(crate) fn ports(&self) -> Vec<PortConfig> {
+        self.lock().ports.clone()
+    }
+
+    /// The keys that are others in a new configuration, of those that are read at the start only.
+    pub(crate) fn differences_at_start(&self, new: &Config) -> Vec<&'static str> {
+        self.lock().differences_at_start(new)
+    }
+
+    pub(crate) fn set(&self, config: Config) {
         *self.lock() = config;
         self.wake();
     }
@@ -69,10 +79,9 @@ impl AppliedConfig {
     }
 }
 
-/// Makes the exports follow the configuration when an operator asks for it.
+/// Makes the target follow the configuration when an operator asks for it.
 pub(crate) struct Reloader {
-    associations: Arc<Associations>,
-    applied: Arc<AppliedConfig>,
+    listeners: Arc<Listeners>,
     source: ConfigSource,
 }
 
@@ -85,12 +94,8 @@ pub(crate) struct ReloadReport {
 }
 
 impl Reloader {
-    pub(crate) fn new(
-        associations: Arc<Associations>,
-        applied: Arc<AppliedConfig>,
-        source: ConfigSource,
-    ) -> Self {
-        Self { associations, applied, source }
+    pub(crate) fn new(listeners: Arc<Listeners>, source: ConfigSource) -> Self {
+        Self { listeners, source }
     }
 
     /// The path of the configuration file.
@@ -108,22 +113,13 @@ impl Reloader {
         Ok((text, (self.source.read)()?))
     }
 
-    /// Reads the configuration, and exports what it says. With [`OpenPurpose::Check`] nothing
-    /// changes, and the changes are those that would be made.
+    /// Reads the configuration, exports what it says, and listens where it says. With
+    /// [`OpenPurpose::Check`] nothing changes, and the changes are those that would be made.
     ///
     /// # Errors
     /// See [`ReloadError`]. Nothing changes then.
     pub(crate) fn reload(&self, purpose: OpenPurpose) -> Result<ReloadReport, ReloadError> {
-        let config = (self.source.read)()?;
-        let differences = self.applied.lock().differences_at_start(&config);
-        if !differences.is_empty() {
-            return Err(ReloadError::AtStart(differences));
-        }
-        let report = self.associations.reload(&config, purpose)?;
-        if purpose == OpenPurpose::Serve {
-            self.applied.set(config);
-        }
-        Ok(report)
+        self.listeners.reload((self.source.read)()?, purpose)
     }
 }
 

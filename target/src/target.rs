@@ -1,29 +1,25 @@
 //! A running target: the threads that serve a configuration.
 
-use std::collections::{BTreeMap, BTreeSet};
 use std::io;
-use std::net::{IpAddr, SocketAddr, UdpSocket};
 use std::sync::Arc;
 use std::time::Duration;
 
-use rdma::shm::{Shm, ShmDevice, ShmOptions};
-use rdma::soft::{EndpointError, PortChoice, Soft, SoftDevice, SoftOptions};
-use rdma::verbs::{Verbs, VerbsDevice, VerbsError, VerbsOptions};
-use rdma::{Choice, ProviderKind, Selection};
-
-use crate::config::{Config, Cores, ProviderChoice};
+use crate::config::{Config, Cores};
 use crate::controller::Associations;
-use crate::driver::assembly::{AddError, Assembly, ListenError};
+use crate::driver::assembly::Assembly;
 use crate::driver::directory_watch::DirectoryWatch;
-use crate::driver::file_watch::FileWatch;
+use crate::driver::file_watch::watch_files;
+use crate::driver::periodic::Periodic;
 use crate::driver::threads::{Runtime, RuntimeError, RuntimeOptions};
 use crate::driver::turn_mark::TurnWatch;
 use crate::inventory::Registry;
 use crate::inventory::export::{ExportError, OpenPurpose};
 use crate::inventory::namespace::Namespace;
-use crate::inventory::port::Port;
 use crate::inventory::subsystem::Subsystem;
 use crate::limits::{NAMESPACES_REPORTED, PEERS_REPORTED};
+use crate::listeners::{
+    AddressError, Listeners, Listening, MissingAddresses, NotListening, listen_everywhere,
+};
 use crate::management::{Management, SocketError};
 use crate::metrics::open_metrics::{NamespaceSnapshot, SubsystemSnapshot, TargetSnapshot};
 use crate::metrics::snapshot::{IoStats, Stats, SystemCallStats};
@@ -34,37 +30,14 @@ use crate::reloader::{AppliedConfig, ConfigSource, Reloader};
 pub struct Target {
     // First: they look at files that are released when the rest is gone.
     _management: Option<Management>,
-    _watch: FileWatch,
+    _files: Periodic,
     _directories: Option<DirectoryWatch>,
+    _addresses: Periodic,
     runtime: Runtime,
     associations: Arc<Associations>,
     reloader: Option<Arc<Reloader>>,
     listening: Vec<Listening>,
     not_listening: Vec<NotListening>,
-}
-
-/// Where a target listens.
-#[derive(Clone, Debug)]
-pub struct Listening {
-    /// The port of the registry.
-    pub port: Arc<Port>,
-    /// The address that hosts connect to.
-    pub address: SocketAddr,
-    /// The name of the provider.
-    pub provider: &'static str,
-    /// The reason for that provider, for the log.
-    pub reason: String,
-    /// Whether hosts on this machine may connect by shared memory instead.
-    pub shared_memory: bool,
-}
-
-/// Where a target was to listen and can not, though it does elsewhere.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct NotListening {
-    /// The address of the configuration.
-    pub address: SocketAddr,
-    /// The cause, and the remedy.
-    pub reason: String,
 }
 
 /// The cause for which a target does not start; one line with the remedy.
@@ -76,37 +49,9 @@ pub enum StartError {
     /// Threads do not start.
     #[error(transparent)]
     Runtime(#[from] RuntimeError),
-    /// No provider serves an address.
+    /// No address can be listened on.
     #[error(transparent)]
-    Provider(#[from] rdma::SelectError),
-    /// The soft provider can not serve an address.
-    #[error(transparent)]
-    Soft(EndpointError),
-    /// The soft provider's port is taken, perhaps by the RDMA device that was not chosen.
-    #[error("{error} (it is to be soft, because of this: {reason})")]
-    PortTaken {
-        /// Why soft was chosen.
-        reason: String,
-        /// The cause for which it can not listen there.
-        error: EndpointError,
-    },
-    /// The shared-memory provider can not serve an address.
-    #[error("no shared memory with peers: {0}")]
-    Shm(io::Error),
-    /// The verbs provider can not serve an address.
-    #[error(transparent)]
-    Verbs(#[from] VerbsError),
-    /// A port can not be listened on, or a device refuses resources.
-    #[error(transparent)]
-    Add(#[from] AddError),
-    /// The system refuses an address.
-    #[error("cannot listen at {address}: {error}")]
-    Address {
-        /// The address of the configuration.
-        address: IpAddr,
-        /// The error of the system call.
-        error: io::Error,
-    },
+    Address(#[from] AddressError),
     /// There is no management socket.
     #[error(transparent)]
     Management(#[from] SocketError),
@@ -137,18 +82,22 @@ impl Target {
         let cores = config.cores.count();
         let mut assembly = Assembly::new(registry, cores).map_err(StartError::Pool)?;
         let associations = Arc::clone(&assembly.associations);
-        let (listening, not_listening) = listen(&mut assembly, config)?;
+        let (listening, not_listening) =
+            listen_everywhere(&mut assembly.devices, associations.registry(), config)?;
         let pins = match &config.cores {
             Cores::Count(_) => Vec::new(),
             Cores::Pinned(list) => list.clone(),
         };
-        let runtime = Runtime::start(assembly, &RuntimeOptions { polling: config.polling, pins })?;
-        let watch = FileWatch::start(Arc::clone(&associations)).map_err(RuntimeError::Thread)?;
+        let options = RuntimeOptions { polling: config.polling, pins };
+        let (runtime, devices) = Runtime::start(assembly, &options)?;
         let applied = Arc::new(AppliedConfig::new(config.clone()).map_err(RuntimeError::Thread)?);
-        let reloader = |source| Reloader::new(Arc::clone(&associations), applied.clone(), source);
+        let listeners =
+            Arc::new(Listeners::new(Arc::clone(&associations), config, devices, applied.clone()));
+        let files = watch_files(Arc::clone(&associations)).map_err(RuntimeError::Thread)?;
+        let addresses = watch_addresses(Arc::clone(&listeners)).map_err(RuntimeError::Thread)?;
         // Hosts expect no changes of a target that is not managed.
         let source = source.filter(|_| config.is_managed());
-        let reloader = source.map(reloader).map(Arc::new);
+        let reloader = source.map(|source| Arc::new(Reloader::new(Arc::clone(&listeners), source)));
         let directories = config
             .is_managed()
             .then(|| DirectoryWatch::start(Arc::clone(&associations), applied))
@@ -156,12 +105,13 @@ impl Target {
             .map_err(RuntimeError::Thread)?;
         let management = config.management.as_deref();
         let management = management
-            .map(|path| Management::start(path, Arc::clone(&associations), reloader.clone()))
+            .map(|path| Management::start(path, listeners, reloader.clone()))
             .transpose()?;
         Ok(Self {
             _management: management,
-            _watch: watch,
+            _files: files,
             _directories: directories,
+            _addresses: addresses,
             runtime,
             associations,
             reloader,
@@ -258,164 +208,10 @@ impl Target {
     }
 }
 
-/// Listens on all ports whose address can be served; an error only if there is none.
-fn listen(
-    assembly: &mut Assembly,
-    config: &Config,
-) -> Result<(Vec<Listening>, Vec<NotListening>), StartError> {
-    let mut served = BTreeMap::new();
-    let mut failed: BTreeMap<u16, String> = BTreeMap::new();
-    let mut first_error = None;
-    let addresses: BTreeSet<IpAddr> = config.ports.iter().map(|port| port.address.ip()).collect();
-    for address in addresses {
-        match add_device(assembly, config, address) {
-            Ok((selection, refused)) => {
-                failed.extend(
-                    refused.into_iter().map(|refused| (refused.port_id, refused.to_string())),
-                );
-                served.insert(address, selection);
-            }
-            Err(error) => {
-                let ports = config.ports.iter().filter(|port| port.address.ip() == address);
-                failed.extend(ports.map(|port| (port.id, error.to_string())));
-                first_error.get_or_insert(error);
-            }
-        }
-    }
-    if let Some(error) = first_error.filter(|_| served.is_empty()) {
-        return Err(error);
-    }
-    // After all of them, so that it takes no other address the place.
-    let shared = match config.provider {
-        ProviderChoice::Auto => share_memory(assembly, config, served.keys().copied()),
-        ProviderChoice::Verbs | ProviderChoice::Soft | ProviderChoice::Shm => BTreeSet::new(),
-    };
-    let (lost, kept): (Vec<_>, Vec<_>) = (assembly.associations.registry().ports().iter())
-        .partition(|port| failed.contains_key(&port.id));
-    let listening = |port: &Arc<Port>| {
-        let Selection { choice, reason, .. } = served[&port.configured_address().ip()].clone();
-        let (address, provider) = (port.address(), choice.name());
-        let shared_memory = choice == Choice::Shm || shared.contains(&port.id);
-        Listening { port: Arc::clone(port), address, provider, reason, shared_memory }
-    };
-    let not_listening = |port: &Arc<Port>| {
-        let address = port.configured_address();
-        NotListening { address, reason: failed[&port.id].clone() }
-    };
-    Ok((kept.into_iter().map(listening).collect(), lost.into_iter().map(not_listening).collect()))
-}
-
-/// Opens the device that serves an address and listens on its ports. Says which device, and which
-/// ports can not be listened on although others can.
-fn add_device(
-    assembly: &mut Assembly,
-    config: &Config,
-    address: IpAddr,
-) -> Result<(Selection, Vec<ListenError>), StartError> {
-    let selection = rdma::select(kind(config.provider), address)?;
-    if let Some(down) = &selection.down {
-        tracing::warn!(%address, "nothing gets through yet: {down}");
-    }
-    let refused = match selection.choice {
-        Choice::Verbs => assembly.add::<Verbs>(open_verbs(config, address)?)?,
-        Choice::Soft => {
-            let mut options = SoftOptions::new(address, PortChoice::Roce);
-            options.groups = config.cores.count();
-            let device = SoftDevice::open(&options).map_err(|error| match error {
-                EndpointError::PortTaken { .. } => {
-                    StartError::PortTaken { reason: selection.reason.clone(), error }
-                }
-                _ => StartError::Soft(error),
-            })?;
-            assembly.add::<Soft>(device)?
-        }
-        Choice::Shm => assembly.add::<Shm>(open_shm(config, address)?)?,
-    };
-    Ok((selection, refused))
-}
-
-/// Listens in shared memory too, for hosts on this machine, as far as that is possible. Returns the
-/// ids of the ports where it does.
-fn share_memory(
-    assembly: &mut Assembly,
-    config: &Config,
-    addresses: impl Iterator<Item = IpAddr>,
-) -> BTreeSet<u16> {
-    let mut shared = BTreeSet::new();
-    for address in addresses.filter(|&address| rdma::auto_shares_memory(address)) {
-        let refused = open_shm(config, address)
-            .and_then(|device| Ok(assembly.add_beside::<Shm>(device)?))
-            .inspect_err(|error| {
-                tracing::warn!(%address, "hosts on this machine use the network: {error}");
-            });
-        let Ok(refused) = refused else { continue };
-        for error in &refused {
-            tracing::warn!(%address, "hosts on this machine use the network: {error}");
-        }
-        let ports = assembly.associations.registry().ports().iter();
-        let ports = ports.filter(|port| port.configured_address().ip() == address);
-        let is_refused = |id| refused.iter().any(|error| error.port_id == id);
-        shared.extend(ports.filter(|p| p.is_bound() && !is_refused(p.id)).map(|port| port.id));
-    }
-    shared
-}
-
-fn open_shm(config: &Config, address: IpAddr) -> Result<ShmDevice, StartError> {
-    let options = ShmOptions {
-        groups: config.cores.count(),
-        sharing_group: config.shared_memory_group,
-        ..ShmOptions::new(address)
-    };
-    ShmDevice::open(&options).map_err(StartError::Shm)
-}
-
-fn open_verbs(config: &Config, address: IpAddr) -> Result<VerbsDevice, VerbsError> {
-    let no_send_with_invalidate = !config.send_with_invalidate;
-    VerbsDevice::open(address, VerbsOptions { no_send_with_invalidate, ..VerbsOptions::default() })
-}
-
-/// Whether an address can be served, as far as can be told beside a target that serves it.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Reachable {
-    /// Its UDP port is free, or the verbs device there opened.
-    Free,
-    /// Its UDP port has an owner, which may be a target that runs.
-    InUse,
-}
-
-/// Tries an address of a configuration, and gives it back at once.
-///
-/// # Errors
-/// It can not be served.
-pub(crate) fn try_address(config: &Config, address: IpAddr) -> Result<Reachable, StartError> {
-    let selection = rdma::select(kind(config.provider), address)?;
-    match selection.choice {
-        Choice::Verbs => {
-            open_verbs(config, address)?;
-            return Ok(Reachable::Free);
-        }
-        // Listeners have names there, and no more than that can be taken.
-        Choice::Shm => return Ok(Reachable::Free),
-        Choice::Soft => {}
-    }
-    // A socket that shared the port, as those of a target do, would get packets that are for them.
-    match UdpSocket::bind((address, rdma::soft::ROCE_PORT)) {
-        Ok(_) => Ok(Reachable::Free),
-        Err(error) if error.kind() == io::ErrorKind::AddrInUse => Ok(Reachable::InUse),
-        Err(error) if error.kind() == io::ErrorKind::AddrNotAvailable => {
-            Err(rdma::SelectError::NotLocal(address).into())
-        }
-        Err(error) => Err(StartError::Address { address, error }),
-    }
-}
-
-fn kind(choice: ProviderChoice) -> ProviderKind {
-    match choice {
-        ProviderChoice::Auto => ProviderKind::Auto,
-        ProviderChoice::Verbs => ProviderKind::Verbs,
-        ProviderChoice::Soft => ProviderKind::Soft,
-        ProviderChoice::Shm => ProviderKind::Shm,
-    }
+/// Begins to look for addresses and devices that come.
+fn watch_addresses(listeners: Arc<Listeners>) -> io::Result<Periodic> {
+    let mut missing = MissingAddresses::default();
+    Periodic::start("feedrail-listen", move || listeners.look(&mut missing))
 }
 
 /// Resident memory of this process.

@@ -20,8 +20,8 @@ const DEFAULT_PORT: u16 = 4420;
 pub(super) struct AddSubsystem {
     /// Name of the subsystem
     subnqn: Nqn,
-    /// Address to serve it at, IP or IP:PORT (default port 4420), of those that the target listens
-    /// on; may be given several times
+    /// Address of the target's machine to serve it at, IP or IP:PORT (default port 4420); may be
+    /// given several times
     #[arg(long, value_name = "ADDRESS", value_parser = parse_address)]
     listen: Vec<SocketAddr>,
     /// Any host may use it
@@ -53,14 +53,14 @@ pub(super) struct RemoveSubsystem {
 struct ListenerArgs {
     /// Name of the subsystem
     subnqn: Nqn,
-    /// Address that the target listens on, IP or IP:PORT (default port 4420)
+    /// Address of the target's machine, IP or IP:PORT (default port 4420)
     #[arg(value_parser = parse_address)]
     address: SocketAddr,
     #[command(flatten)]
     socket: SocketArgs,
 }
 
-/// Serves a subsystem at another address that the target listens on
+/// Serves a subsystem at another address of the target's machine
 #[derive(Args, Debug)]
 pub(super) struct AddListener {
     #[command(flatten)]

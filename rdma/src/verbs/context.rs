@@ -4,7 +4,7 @@
 use core::ffi::{CStr, c_int};
 use std::fs::{self, File};
 use std::io;
-use std::net::IpAddr;
+use std::net::{IpAddr, SocketAddr};
 use std::path::Path;
 use std::sync::atomic::AtomicU64;
 use std::sync::{Arc, Mutex, OnceLock, PoisonError, Weak};
@@ -12,6 +12,7 @@ use std::sync::{Arc, Mutex, OnceLock, PoisonError, Weak};
 use crossbeam::queue::SegQueue;
 
 use super::abi::*;
+use super::cm::{Channel, Id};
 use super::library::{Library, LoadError, library};
 use super::quirks::DeviceFeature;
 use crate::{Caps, DeviceEvent};
@@ -75,10 +76,66 @@ pub struct DeviceInfo {
 /// # Errors
 /// There are none, or the libraries are not usable.
 pub fn devices() -> Result<Vec<DeviceInfo>, VerbsError> {
-    Ok(contexts()?.iter().map(|context| context.info.clone()).collect())
+    let list = DeviceList::get(library()?)?;
+    let infos: Vec<_> = list.contexts().filter_map(|raw| list.info(raw)).collect();
+    match infos.is_empty() {
+        true => Err(VerbsError::NoDevice(obstacle().unwrap_or_else(|| {
+            "none can be opened; install its driver (Debian: ibverbs-providers)".into()
+        }))),
+        false => Ok(infos),
+    }
 }
 
-/// An opened device. Contexts belong to librdmacm, which keeps them open; so do we.
+/// The devices that librdmacm has opened. It closes those that the machine has lost when it lists
+/// them again, unless one of our lists or identifiers still has them.
+struct DeviceList {
+    library: &'static Library,
+    raw: *mut *mut ibv_context,
+    count: usize,
+}
+
+impl DeviceList {
+    fn get(library: &'static Library) -> Result<Self, VerbsError> {
+        // librdmacm opens devices once for a process and its children, but doorbells and queues are
+        // not there in a child.
+        static OPENER: OnceLock<u32> = OnceLock::new();
+        let process = std::process::id();
+        if OPENER.get().is_some_and(|opener| *opener != process) {
+            return Err(VerbsError::Forked);
+        }
+        let mut count: c_int = 0;
+        // SAFETY: the function writes the count and returns null or an array of that many contexts.
+        let raw = unsafe { (library.cm.rdma_get_devices)(&raw mut count) };
+        if raw.is_null() {
+            let error = io::Error::last_os_error();
+            return Err(VerbsError::NoDevice(obstacle().unwrap_or_else(|| error.to_string())));
+        }
+        OPENER.get_or_init(|| process);
+        Ok(Self { library, raw, count: usize::try_from(count).unwrap_or(0) })
+    }
+
+    fn contexts(&self) -> impl Iterator<Item = *mut ibv_context> + '_ {
+        // SAFETY: the array has `count` valid contexts, which stay open as long as it is not freed.
+        (0..self.count).map(|index| unsafe { *self.raw.add(index) })
+    }
+
+    fn info(&self, raw: *mut ibv_context) -> Option<DeviceInfo> {
+        // SAFETY: the context is one of the list, which keeps it open.
+        let attr = unsafe { query(self.library, raw) }?;
+        // SAFETY: as above.
+        Some(unsafe { info(self.library, raw, &attr) })
+    }
+}
+
+impl Drop for DeviceList {
+    fn drop(&mut self) {
+        // SAFETY: the array came from rdma_get_devices.
+        unsafe { (self.library.cm.rdma_free_devices)(self.raw) };
+    }
+}
+
+/// An opened device. It is librdmacm's, which keeps it open as long as an identifier is bound to
+/// it.
 pub(crate) struct Context {
     pub(crate) library: &'static Library,
     pub(crate) raw: *mut ibv_context,
@@ -90,6 +147,17 @@ pub(crate) struct Context {
     pub(crate) listeners: Mutex<Vec<Weak<Events>>>,
     /// Regions that the device refused to deregister.
     pub(crate) leaked_regions: AtomicU64,
+    /// Keeps the device open; none where the library is not the real one.
+    pub(crate) anchor: Option<Id>,
+}
+
+impl Drop for Context {
+    fn drop(&mut self) {
+        if self.anchor.take().is_some() {
+            // So that a device that the machine has lost is closed at last.
+            drop(DeviceList::get(self.library));
+        }
+    }
 }
 
 /// Events of a device for one handle that uses it.
@@ -121,44 +189,38 @@ unsafe impl Send for Context {}
 // SAFETY: as above.
 unsafe impl Sync for Context {}
 
-/// The machine's devices, opened once. A failure is not remembered: a device may appear later.
-///
-/// librdmacm opens them once for a process and its children, but doorbells and queues are not there
-/// in a child.
-pub(crate) fn contexts() -> Result<&'static [Arc<Context>], VerbsError> {
-    static CONTEXTS: OnceLock<(u32, Vec<Arc<Context>>)> = OnceLock::new();
-    let process = std::process::id();
-    let (opener, contexts) = match CONTEXTS.get() {
-        Some(opened) => opened,
-        None => {
-            let opened = open_all(library()?)?;
-            CONTEXTS.get_or_init(|| (process, opened))
+/// The device that owns a local address, and its port: librdmacm binds an identifier to them and
+/// says which.
+pub(crate) fn context_of(address: IpAddr) -> Result<(Arc<Context>, u8), VerbsError> {
+    /// Those that are open. Each has the events of its device, which tells each only once.
+    static OPEN: Mutex<Vec<Weak<Context>>> = Mutex::new(Vec::new());
+    let explain = |error: io::Error| match error.raw_os_error() {
+        Some(libc::ENODEV) => VerbsError::NotServed(address),
+        Some(libc::EADDRNOTAVAIL) => VerbsError::NotLocal(address),
+        _ => {
+            let reason = obstacle().unwrap_or_else(|| error.to_string());
+            VerbsError::System { address, reason }
         }
     };
-    if *opener == process { Ok(contexts) } else { Err(VerbsError::Forked) }
-}
-
-fn open_all(library: &'static Library) -> Result<Vec<Arc<Context>>, VerbsError> {
-    let mut count: c_int = 0;
-    // SAFETY: the function writes the count and returns null or an array of that many contexts.
-    let list = unsafe { (library.cm.rdma_get_devices)(&raw mut count) };
-    if list.is_null() {
-        let error = io::Error::last_os_error();
-        return Err(VerbsError::NoDevice(obstacle().unwrap_or_else(|| error.to_string())));
+    let library = library()?;
+    // With those that came since the last list.
+    let _list = DeviceList::get(library)?;
+    let channel = Channel::open(library).map_err(explain)?;
+    let id = Id::create(&channel, 0).map_err(explain)?;
+    id.bind(SocketAddr::new(address, 0)).map_err(explain)?;
+    let (raw, port) = (id.verbs(), id.port());
+    if raw.is_null() {
+        return Err(VerbsError::NotServed(address));
     }
-    let count = usize::try_from(count).unwrap_or(0);
-    // SAFETY: the array has `count` valid contexts, which stay open after the array is freed.
-    let contexts: Vec<_> = (0..count).map(|index| unsafe { *list.add(index) }).collect();
-    // SAFETY: the array came from rdma_get_devices.
-    unsafe { (library.cm.rdma_free_devices)(list) };
-    let opened: Vec<_> =
-        contexts.into_iter().filter_map(|raw| Context::open(library, raw)).map(Arc::new).collect();
-    if opened.is_empty() {
-        let unusable =
-            || "none can be opened; install its driver (Debian: ibverbs-providers)".into();
-        return Err(VerbsError::NoDevice(obstacle().unwrap_or_else(unusable)));
+    let mut open = OPEN.lock().unwrap_or_else(PoisonError::into_inner);
+    let found = open.iter().filter_map(Weak::upgrade).find(|context| context.raw == raw);
+    if let Some(context) = found {
+        return Ok((context, port));
     }
-    Ok(opened)
+    let context = Arc::new(Context::open(library, id).ok_or(VerbsError::NotServed(address))?);
+    open.retain(|other| other.strong_count() > 0);
+    open.push(Arc::downgrade(&context));
+    Ok((context, port))
 }
 
 /// The obstacle between this process and the device files, where that can be told.
@@ -178,15 +240,12 @@ pub(crate) fn obstacle() -> Option<String> {
 }
 
 impl Context {
-    fn open(library: &'static Library, raw: *mut ibv_context) -> Option<Self> {
-        // SAFETY: all-zero is a valid value of this plain C struct.
-        let mut attr: ibv_device_attr = unsafe { core::mem::zeroed() };
-        // SAFETY: the context is open; the struct is ours.
-        if unsafe { (library.verbs.ibv_query_device)(raw, &raw mut attr) } != 0 {
-            tracing::warn!("an RDMA device does not answer: {}", io::Error::last_os_error());
-            return None;
-        }
-        // SAFETY: the context is open.
+    /// The device that an identifier is bound to.
+    fn open(library: &'static Library, anchor: Id) -> Option<Self> {
+        let raw = anchor.verbs();
+        // SAFETY: the identifier keeps the context open.
+        let attr = unsafe { query(library, raw) }?;
+        // SAFETY: as above.
         let Some(data_path) = DataPath::of(unsafe { &(*raw).ops }) else {
             tracing::warn!("the driver of an RDMA device has no data path");
             return None;
@@ -196,15 +255,17 @@ impl Context {
         if let Err(error) = set_nonblocking(async_fd) {
             tracing::warn!("asynchronous events of an RDMA device are off: {error}");
         }
-        let (cap_flags, info) = (attr.device_cap_flags, info(library, raw, &attr));
+        // SAFETY: the context is open.
+        let info = unsafe { info(library, raw, &attr) };
         Some(Self {
             library,
             raw,
             data_path,
-            cap_flags,
+            cap_flags: attr.device_cap_flags,
             info,
             listeners: Mutex::default(),
             leaked_regions: AtomicU64::new(0),
+            anchor: Some(anchor),
         })
     }
 
@@ -260,7 +321,24 @@ fn translate(event: &ibv_async_event) -> DeviceEvent {
     }
 }
 
-fn info(library: &Library, raw: *mut ibv_context, attr: &ibv_device_attr) -> DeviceInfo {
+/// What a device can do; nothing if it does not answer.
+///
+/// # Safety
+/// The context is open.
+unsafe fn query(library: &Library, raw: *mut ibv_context) -> Option<ibv_device_attr> {
+    // SAFETY: all-zero is a valid value of this plain C struct.
+    let mut attr: ibv_device_attr = unsafe { core::mem::zeroed() };
+    // SAFETY: the caller promises an open context; the struct is ours.
+    if unsafe { (library.verbs.ibv_query_device)(raw, &raw mut attr) } != 0 {
+        tracing::warn!("an RDMA device does not answer: {}", io::Error::last_os_error());
+        return None;
+    }
+    Some(attr)
+}
+
+/// # Safety
+/// The context is open.
+unsafe fn info(library: &Library, raw: *mut ibv_context, attr: &ibv_device_attr) -> DeviceInfo {
     // SAFETY: an open context points to its device, whose name is a C string for as long as the
     // context is open.
     let (name, transport, vectors) = unsafe {

@@ -2,16 +2,15 @@
 #![expect(unsafe_code, reason = "calls rdma-core")]
 
 use std::io;
-use std::net::{IpAddr, SocketAddr};
+use std::net::IpAddr;
 use std::os::fd::BorrowedFd;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 
-use super::cm::{Channel, Id, VerbsCm};
-use super::context::{Context, DeviceInfo, Events, VerbsError, contexts, obstacle};
+use super::cm::VerbsCm;
+use super::context::{Context, DeviceInfo, Events, VerbsError, context_of};
 use super::domain::Domain;
 use super::group::VerbsGroup;
-use super::library::library;
 use super::memory::{VerbsRegion, VerbsWindow};
 use super::quirks::DeviceFeature;
 use crate::{Access, Caps, Device, DeviceEvent, DeviceStats, GroupConfig, Mem};
@@ -111,26 +110,6 @@ pub fn device_for(local_ip: IpAddr) -> Result<ServingPort, VerbsError> {
     Ok(ServingPort { device: context.info.clone(), port })
 }
 
-/// The device that owns a local address, and its port: librdmacm binds an identifier to them and
-/// says which.
-fn context_of(address: IpAddr) -> Result<(Arc<Context>, u8), VerbsError> {
-    let explain = |error: io::Error| match error.raw_os_error() {
-        Some(libc::ENODEV) => VerbsError::NotServed(address),
-        Some(libc::EADDRNOTAVAIL) => VerbsError::NotLocal(address),
-        _ => {
-            let reason = obstacle().unwrap_or_else(|| error.to_string());
-            VerbsError::System { address, reason }
-        }
-    };
-    let contexts = contexts()?;
-    let channel = Channel::open(library()?).map_err(explain)?;
-    let id = Id::create(&channel, 0).map_err(explain)?;
-    id.bind(SocketAddr::new(address, 0)).map_err(explain)?;
-    let found = contexts.iter().find(|context| context.raw == id.verbs());
-    let context = found.ok_or(VerbsError::NotServed(address))?;
-    Ok((Arc::clone(context), id.port()))
-}
-
 impl Device<super::Verbs> for VerbsDevice {
     fn caps(&self) -> &Caps {
         &self.opened.caps
@@ -169,7 +148,7 @@ impl Device<super::Verbs> for VerbsDevice {
     }
 
     fn async_fd(&self) -> Option<BorrowedFd<'_>> {
-        // SAFETY: the context, and with it the descriptor, stays open for the life of the process.
+        // SAFETY: the context, and with it the descriptor, stays open as long as this device.
         Some(unsafe { BorrowedFd::borrow_raw((*self.opened.context.raw).async_fd) })
     }
 

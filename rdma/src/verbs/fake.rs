@@ -86,6 +86,7 @@ pub(crate) fn context(max_cqe: u32) -> Arc<Context> {
         },
         listeners: Mutex::default(),
         leaked_regions: AtomicU64::new(0),
+        anchor: None,
     })
 }
 

@@ -15,7 +15,7 @@ mod tests;
 
 use std::collections::BTreeSet;
 use std::fmt;
-use std::net::SocketAddr;
+use std::net::{IpAddr, SocketAddr};
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
@@ -89,8 +89,8 @@ impl Config {
             metrics,
             machine,
             limits,
-            ports,
             // They can change while it runs.
+            ports: _,
             subsystems: _,
         } = self;
         let keys = [
@@ -105,10 +105,6 @@ impl Config {
             ("metrics", *metrics == new.metrics),
             ("the id of this machine", *machine == new.machine),
             ("limits", *limits == new.limits),
-            (
-                "port.id or port.address",
-                ports.iter().map(PortConfig::key).eq(new.ports.iter().map(PortConfig::key)),
-            ),
         ];
         keys.iter().filter(|(_, same)| !same).map(|(key, _)| *key).collect()
     }
@@ -179,7 +175,8 @@ impl Cores {
 pub struct PortConfig {
     /// The port id of the discovery log.
     pub id: u16,
-    /// The address; port 0 picks a free one.
+    /// The address; port 0 picks a free one. A wildcard (0.0.0.0 or ::) stands for all addresses of
+    /// its family that this machine has, and for those that it gets.
     pub address: SocketAddr,
     /// The subsystems that it serves; `None` means all.
     pub subsystems: Option<Vec<Nqn>>,
@@ -193,9 +190,14 @@ impl PortConfig {
         self.subsystems.as_ref().is_none_or(|list| list.contains(nqn))
     }
 
-    /// What can not change while the target runs.
-    fn key(&self) -> (u16, SocketAddr) {
-        (self.id, self.address)
+    /// Whether it stands for all addresses of this machine of one family.
+    pub(crate) fn is_wildcard(&self) -> bool {
+        self.address.ip().is_unspecified()
+    }
+
+    /// Whether it is a wildcard that stands for an address of this machine.
+    pub(crate) fn stands_for(&self, ip: IpAddr) -> bool {
+        self.is_wildcard() && self.address.is_ipv4() == ip.is_ipv4()
     }
 }
 

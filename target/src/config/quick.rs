@@ -166,10 +166,13 @@ pub(crate) fn parse_address(text: &str) -> Result<SocketAddr, String> {
         text.parse().ok().or_else(with_default_port).ok_or_else(|| {
             format!("{text:?} is no address; write IP:PORT as in \"192.0.2.1:4420\"")
         })?;
-    if address.ip().is_unspecified() || address.ip().is_multicast() {
+    if address.ip().is_multicast() {
         return Err(format!(
-            "{text:?} names no single interface; write the address of one, as in \"192.0.2.1:4420\""
+            "{text:?} is no address of an interface; write one, as in \"192.0.2.1:4420\", or 0.0.0.0 for all"
         ));
+    }
+    if address.ip().is_unspecified() && address.port() == 0 {
+        return Err(format!("{text:?} needs a port number, which all of its addresses have"));
     }
     Ok(address)
 }

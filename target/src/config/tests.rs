@@ -185,7 +185,7 @@ fn keys_that_are_read_at_the_start_are_told() {
     assert_eq!(differences("allow_any_host = true", "allowed_hosts = []"), [""; 0]);
     assert_eq!(differences("\nserial = \"S1\"", "\nserial = \"S2\""), [""; 0]);
     assert_eq!(differences("subsystems = [\"nqn.2026-01.io.feedrail:b\"]", ""), [""; 0]);
-    assert_eq!(differences("id = 7", "id = 8"), ["port.id or port.address"]);
+    assert_eq!(differences("id = 7", "id = 8"), [""; 0]);
     assert_eq!(differences("queue_depth = 64", "queue_depth = 32"), ["limits"]);
 }
 
@@ -287,7 +287,12 @@ const WRONG: &[(&str, &str, &str)] = &[
         "cntlid_min = 9\ncntlid_max = 8\npool_bytes",
         "cntlid_max: is 8; must be 9 to 65519",
     ),
-    ("\"192.0.2.1\"", "\"0.0.0.0\"", "12:11: port.address: \"0.0.0.0\" names no single interface"),
+    (
+        "\"192.0.2.1\"",
+        "\"224.0.0.1\"",
+        "12:11: port.address: \"224.0.0.1\" is no address of an interface",
+    ),
+    ("\"192.0.2.1\"", "\"0.0.0.0:0\"", "12:11: port.address: \"0.0.0.0:0\" needs a port number"),
     ("\"192.0.2.1\"", "\"storage1\"", "port.address: \"storage1\" is no address; write IP:PORT"),
     ("id = 7", "id = 1", "has the same id (1)"),
     (

@@ -27,6 +27,7 @@ use crate::inventory::change::{
 };
 use crate::inventory::export::OpenPurpose;
 use crate::inventory::namespace::{Namespace, NamespaceIndex};
+use crate::inventory::port::Port;
 use crate::inventory::referral::Referral;
 use crate::inventory::refresh::WatchedFiles;
 use crate::inventory::reload::{ReloadError, Reloaded};
@@ -323,8 +324,15 @@ impl Associations {
         }
     }
 
+    /// Ends the associations with the discovery service at a port that is not listened on any more.
+    pub(crate) fn end_discovery_at(&self, port: &Arc<Port>) {
+        self.end_where(CloseReason::ListenerRemoved, |controller| {
+            controller.is_discovery() && Arc::ptr_eq(&controller.port, port)
+        });
+    }
+
     /// Tells hosts that ask where subsystems are that there may be others.
-    fn announce_discovery(&self) {
+    pub(crate) fn announce_discovery(&self) {
         let controllers = self.controllers();
         let discovery = controllers.iter().filter(|controller| controller.is_discovery());
         discovery.for_each(|controller| controller.discovery_log_changed());
@@ -338,10 +346,12 @@ impl Associations {
     pub(crate) fn reload(
         &self,
         config: &Config,
+        new_ports: &[Arc<Port>],
         purpose: OpenPurpose,
     ) -> Result<ReloadReport, ReloadError> {
         self.registry.close_idle();
-        let Reloaded { changes, removed, added } = self.registry.reload(config, purpose)?;
+        let Reloaded { changes, removed, added } =
+            self.registry.reload(config, new_ports, purpose)?;
         if purpose == OpenPurpose::Serve && !changes.is_empty() {
             self.announce(&added.iter().chain(&removed).collect::<Vec<_>>());
             self.end_refused();

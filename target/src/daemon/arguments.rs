@@ -31,8 +31,8 @@ pub(super) struct DaemonArguments {
     #[arg(short, long, value_name = "PATH", conflicts_with_all = ["files", "listen", "writable", "direct_io", "nqn", "cores"])]
     config: Option<PathBuf>,
 
-    /// Quick form: address to listen on, IP or IP:PORT (default port 4420); may be given several
-    /// times
+    /// Quick form: address to listen on, IP or IP:PORT (default port 4420), 0.0.0.0 or [::] for
+    /// all; may be given several times
     #[arg(short, long, value_name = "ADDRESS", value_parser = parse_address)]
     listen: Vec<SocketAddr>,
 

@@ -5,12 +5,13 @@ use std::collections::BTreeSet;
 use std::net::IpAddr;
 use std::sync::Arc;
 
-use crate::config::{Config, Cores};
+use crate::config::{Config, Cores, PortConfig};
 use crate::core_context::pool::{PoolMemory, PoolPlan};
 use crate::driver::threads;
 use crate::inventory::Registry;
+use crate::listeners::{Reachable, try_address};
 use crate::storage::Uring;
-use crate::target::{Reachable, StartError, try_address};
+use crate::target::StartError;
 
 /// The exports of a target, as it would announce them.
 ///
@@ -44,7 +45,8 @@ fn cores(cores: &Cores) -> Vec<String> {
 
 /// A target starts if it can serve one of its addresses.
 fn addresses(config: &Config) -> Vec<String> {
-    let addresses: BTreeSet<IpAddr> = config.ports.iter().map(|port| port.address.ip()).collect();
+    let named = config.ports.iter().filter(|port| !port.is_wildcard());
+    let addresses: BTreeSet<IpAddr> = named.map(|port| port.address.ip()).collect();
     let mut problems = Vec::new();
     for address in &addresses {
         match try_address(config, *address) {
@@ -56,7 +58,8 @@ fn addresses(config: &Config) -> Vec<String> {
             Err(error) => problems.push(error.to_string()),
         }
     }
-    if problems.len() < addresses.len() {
+    // Every machine has an address that a wildcard stands for.
+    if problems.len() < addresses.len() || config.ports.iter().any(PortConfig::is_wildcard) {
         for problem in problems.drain(..) {
             tracing::warn!("the target would start, but without an address: {problem}");
         }

@@ -4,24 +4,26 @@ use std::io;
 use std::net::{IpAddr, SocketAddr};
 use std::sync::Arc;
 
+use crossbeam::channel;
 use rdma::{CmError, Device, Provider};
 
 use crate::controller::Associations;
 use crate::core_context::pool::{PoolMemory, PoolPlan};
 use crate::doorbell::Doorbell;
+use crate::driver::devices::{CoreDoor, DeviceRole, Devices, Receptions};
 use crate::inventory::Registry;
 use crate::inventory::port::Port;
 use crate::poll_group::{PollGroup, PollGroupBuilder, StopRequest};
-use crate::transport::rdma::{DeviceParts, RdmaReception, RdmaTransport};
-use crate::transport::{Reception, Transport};
 
-/// The parts of a target: a seed for each core's poll group, and a reception for each device.
+/// The parts of a target: a seed for each core's poll group, and the devices.
 pub struct Assembly {
     pub(crate) associations: Arc<Associations>,
     pub(crate) seeds: Vec<PollGroupBuilder>,
-    pub(crate) receptions: Vec<Box<dyn Reception>>,
+    pub(crate) devices: Devices,
+    pub(crate) receptions: Receptions,
+    /// Wakes whoever drives the receptions.
+    pub(crate) reception_bell: Arc<Doorbell>,
     pub(crate) orders: Arc<StopRequest>,
-    memory: Arc<PoolMemory>,
 }
 
 /// Why a device can not be added.
@@ -39,8 +41,14 @@ pub enum AddError {
         error: io::Error,
     },
     /// More devices than a poll group serves.
-    #[error("more than {} addresses", PollGroup::MAX_TRANSPORTS)]
+    #[error(
+        "more than {} devices; restart the target to forget those that are gone",
+        PollGroup::MAX_TRANSPORTS
+    )]
     TooMany,
+    /// The target is about to end.
+    #[error("the target is stopping")]
+    Stopping,
 }
 
 /// A port can not be listened on.
@@ -55,6 +63,12 @@ pub struct ListenError {
     pub error: CmError,
 }
 
+impl ListenError {
+    pub(crate) fn new(port: &Port, error: CmError) -> Self {
+        Self { port_id: port.id, address: port.configured_address(), error }
+    }
+}
+
 impl Assembly {
     /// The parts for `cores` cores that export the namespaces of `registry`, without a device yet.
     ///
@@ -66,19 +80,26 @@ impl Assembly {
         let plan = PoolPlan::new(limits.pool_bytes, cores, limits.block_bytes());
         let memory = PoolMemory::new(plan.memory_bytes(), limits.max_transfer_bytes as usize)?;
         let orders = Arc::new(StopRequest::default());
-        let seed = |index| -> io::Result<PollGroupBuilder> {
+        let mut seeds = Vec::with_capacity(cores);
+        let mut doors = Vec::with_capacity(cores);
+        for index in 0..cores {
             let (pool, guest_pool) = plan.pools(&memory, index);
-            Ok(PollGroupBuilder {
+            let (sender, transports) = channel::unbounded();
+            let bell = Doorbell::new()?;
+            doors.push(CoreDoor { bell: Arc::clone(&bell), transports: sender });
+            seeds.push(PollGroupBuilder {
                 associations: Arc::clone(&associations),
                 pool,
                 guest_pool,
-                transports: Vec::new(),
-                bell: Doorbell::new()?,
+                transports,
+                bell,
                 orders: Arc::clone(&orders),
-            })
-        };
-        let seeds = (0..cores).map(seed).collect::<io::Result<_>>()?;
-        Ok(Self { associations, seeds, receptions: Vec::new(), orders, memory })
+            });
+        }
+        let reception_bell = Doorbell::new()?;
+        let (devices, receptions) =
+            Devices::new(Arc::clone(&associations), memory, doors, Arc::clone(&reception_bell));
+        Ok(Self { associations, seeds, devices, receptions, reception_bell, orders })
     }
 
     /// Adds a device, which must have been opened for as many groups as there are cores, and
@@ -94,83 +115,7 @@ impl Assembly {
         P::Group: Send,
         P::Cm: Send,
     {
-        self.add_for::<P>(device, |_| true)
-    }
-
-    /// Adds a device beside the one that serves its address, and listens on the ports where that
-    /// one does. Otherwise as [`Assembly::add`].
-    ///
-    /// # Errors
-    /// The same as those of [`Assembly::add`].
-    pub(crate) fn add_beside<P>(&mut self, device: P::Device) -> Result<Vec<ListenError>, AddError>
-    where
-        P: Provider,
-        P::Group: Send,
-        P::Cm: Send,
-    {
-        self.add_for::<P>(device, Port::is_bound)
-    }
-
-    fn add_for<P>(
-        &mut self,
-        device: P::Device,
-        is_wanted: fn(&Port) -> bool,
-    ) -> Result<Vec<ListenError>, AddError>
-    where
-        P: Provider,
-        P::Group: Send,
-        P::Cm: Send,
-    {
-        let index = self.receptions.len();
-        if index >= PollGroup::MAX_TRANSPORTS {
-            return Err(AddError::TooMany);
-        }
-        let address = device.local_ip();
-        let refused = |error| AddError::Device { address, error };
-        let parts = DeviceParts::<P>::new(device, &self.memory).map_err(refused)?;
-        let mut transports = Vec::with_capacity(self.seeds.len());
-        let mut ports = Vec::with_capacity(self.seeds.len());
-        for (core, seed) in self.seeds.iter().enumerate() {
-            let bell = Arc::clone(&seed.bell);
-            let (transport, port) =
-                RdmaTransport::<P>::new(&parts, index as u8, core as u32, bell).map_err(refused)?;
-            transports.push(Box::new(transport) as Box<dyn Transport>);
-            ports.push(port);
-        }
-        let associations = Arc::clone(&self.associations);
-        let reception = RdmaReception::new(parts, ports, associations).map_err(refused)?;
-        let mut reception: Box<dyn Reception> = Box::new(reception);
-        let failed = self.listen(&mut *reception, is_wanted)?;
-        self.receptions.push(reception);
-        for (seed, transport) in self.seeds.iter_mut().zip(transports) {
-            seed.transports.push(transport);
-        }
-        Ok(failed)
-    }
-
-    /// Listens on the wanted ports with the address of a device; an error only if all of them fail.
-    fn listen(
-        &self,
-        reception: &mut dyn Reception,
-        is_wanted: fn(&Port) -> bool,
-    ) -> Result<Vec<ListenError>, ListenError> {
-        let ip = reception.local_ip();
-        let mut failed = Vec::new();
-        let mut listening = false;
-        let ports = self.associations.registry().ports().iter();
-        let ports = ports.filter(|port| port.configured_address().ip() == ip && is_wanted(port));
-        for port in ports {
-            match reception.listen(Arc::clone(port)) {
-                Ok(_) => listening = true,
-                Err(error) => {
-                    let address = port.configured_address();
-                    failed.push(ListenError { port_id: port.id, address, error });
-                }
-            }
-        }
-        match failed.pop() {
-            Some(last) if !listening => Err(last),
-            last => Ok(failed.into_iter().chain(last).collect()),
-        }
+        let ports = self.associations.registry().ports_of(device.local_ip());
+        self.devices.add::<P>(device, DeviceRole::Main, &ports)
     }
 }

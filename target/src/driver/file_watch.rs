@@ -1,60 +1,24 @@
-//! A thread that checks the files that are served, since the system sends no event when others
-//! change them.
+//! Checks the files that are served, since the system sends no event when others change them.
 
 use std::io;
 use std::sync::Arc;
-use std::time::Duration;
-
-use crossbeam::channel::{self, Receiver, RecvTimeoutError, Sender};
 
 use crate::controller::Associations;
 use crate::driver::clock::Clock;
+use crate::driver::periodic::Periodic;
 use crate::limits::log_rate::LogRateLimit;
 
-/// Time between two checks. Doubled, a changed file is found up to 1 s later; not measured.
-const PERIOD: Duration = Duration::from_secs(1);
 /// Files that it checks each time, in turn, so that the cost is bounded. Doubled, a check takes
 /// twice as long, and a change is found in half the time; not measured.
 const FILES_AT_ONCE: usize = 1000;
-/// The most that the end of the thread is waited for: a file system may keep it for ever. Doubled,
-/// a stop beside such a file system takes 1 s longer; not measured.
-const JOIN_TIMEOUT: Duration = Duration::from_secs(1);
 
-/// The thread. Dropping this ends it.
-#[derive(Debug)]
-pub(crate) struct FileWatch {
-    /// Dropped to end it.
-    stop: Option<Sender<()>>,
-    /// Closed when it has ended.
-    over: Receiver<()>,
-}
-
-impl FileWatch {
-    /// Begins to look at the files that are exported.
-    ///
-    /// # Errors
-    /// There is no thread to be had.
-    pub(crate) fn start(associations: Arc<Associations>) -> io::Result<Self> {
-        let (stop, stopped) = channel::bounded::<()>(0);
-        let (ended, over) = channel::bounded::<()>(0);
-        let run = move || {
-            let _ended = ended;
-            let (mut round, clock) = (Round::new(associations), Clock::new());
-            while stopped.recv_timeout(PERIOD) == Err(RecvTimeoutError::Timeout) {
-                round.look(clock.now());
-            }
-        };
-        std::thread::Builder::new().name("feedrail-watch".into()).spawn(run)?;
-        Ok(Self { stop: Some(stop), over })
-    }
-}
-
-impl Drop for FileWatch {
-    fn drop(&mut self) {
-        drop(self.stop.take());
-        // Whatever the reason: it has ended, or is not waited for.
-        let _ = self.over.recv_timeout(JOIN_TIMEOUT);
-    }
+/// Begins to look at the files that are exported.
+///
+/// # Errors
+/// There is no thread to be had.
+pub(crate) fn watch_files(associations: Arc<Associations>) -> io::Result<Periodic> {
+    let (mut round, clock) = (Round::new(associations), Clock::new());
+    Periodic::start("feedrail-watch", move || round.look(clock.now()))
 }
 
 /// Where it is in the list of namespaces.

@@ -2,9 +2,11 @@
 
 pub(crate) mod assembly;
 pub(crate) mod clock;
+pub(crate) mod devices;
 pub(crate) mod directory_watch;
 pub(crate) mod file_watch;
 pub(crate) mod idle_polling;
+pub(crate) mod periodic;
 pub(crate) mod stepped;
 pub(crate) mod threads;
 pub(crate) mod turn_mark;

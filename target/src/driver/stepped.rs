@@ -13,20 +13,21 @@ use crate::config::Medium;
 use crate::controller::Associations;
 use crate::core_context::events::BufferEvent;
 use crate::driver::assembly::Assembly;
+use crate::driver::devices::Receptions;
 use crate::inventory::Registry;
 use crate::inventory::allowed_host::HostsChange;
 use crate::inventory::ana::AnaGroupId;
 use crate::inventory::change::{NamespaceChange, NewNamespace};
 use crate::poll_group::{PollGroup, PollGroupStats, StopRequest, Turn};
 use crate::storage::Engine;
-use crate::transport::{Reception, Stop};
+use crate::transport::Stop;
 
 /// A target that its caller drives.
 pub struct Stepped {
     associations: Arc<Associations>,
     orders: Arc<StopRequest>,
     groups: Vec<PollGroup>,
-    receptions: Vec<Box<dyn Reception>>,
+    receptions: Receptions,
     /// Until then a group gets no turn.
     stalled: Vec<Time>,
     /// Namespaces that came or went, of which hosts hear when all cores know it.
@@ -57,7 +58,8 @@ struct PublishedNamespace {
 impl Stepped {
     /// The target of these parts, with an engine for each core.
     pub fn new(assembly: Assembly, mut engine: impl FnMut() -> Box<dyn Engine>) -> Self {
-        let Assembly { associations, seeds, receptions, orders, .. } = assembly;
+        let Assembly { associations, seeds, mut receptions, orders, .. } = assembly;
+        receptions.obey();
         let groups: Vec<_> = seeds.into_iter().map(|seed| seed.build(engine())).collect();
         let stalled = vec![Time::ZERO; groups.len()];
         Self { associations, orders, groups, receptions, stalled, unannounced: Vec::new() }
@@ -67,7 +69,7 @@ impl Stepped {
     pub fn turn(&mut self, now: Time) -> Turn {
         let mut busy = false;
         let mut next: Option<Time> = None;
-        for reception in &mut self.receptions {
+        for reception in self.receptions.iter_mut() {
             busy |= reception.turn(now);
         }
         for (group, &until) in self.groups.iter_mut().zip(&self.stalled) {

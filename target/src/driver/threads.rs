@@ -14,13 +14,14 @@ use rustix::thread::CpuSet;
 use crate::doorbell::Doorbell;
 use crate::driver::assembly::Assembly;
 use crate::driver::clock::Clock;
+use crate::driver::devices::{Devices, Receptions};
 use crate::driver::idle_polling::IdlePolling;
 use crate::driver::turn_mark::{TurnMark, TurnWatch};
 use crate::limits::STORAGE_GRACE;
 use crate::metrics::latency::{LatencyCounters, LatencyStats};
 use crate::poll_group::{PollGroup, PollGroupBuilder, PollGroupStats, StopRequest, Turn};
 use crate::storage::{BufferRegistration, Uring, UringError};
-use crate::transport::{Reception, ReceptionStats, Stop};
+use crate::transport::{ReceptionStats, Stop};
 
 /// The most that disconnecting from hosts may take at the end. Doubled, a stop beside hosts that do
 /// not answer takes 2 s longer; not measured.
@@ -78,22 +79,22 @@ struct Worker<S> {
 }
 
 impl Runtime {
-    /// Starts the threads of a target.
+    /// Starts the threads of a target, to which devices can be added.
     ///
     /// # Errors
     /// io_uring is not to be had, a core, or a thread.
     pub(crate) fn start(
         assembly: Assembly,
         options: &RuntimeOptions,
-    ) -> Result<Self, RuntimeError> {
+    ) -> Result<(Self, Devices), RuntimeError> {
         let clock = Clock::new();
-        let Assembly { seeds, receptions, orders, .. } = assembly;
+        let Assembly { seeds, receptions, reception_bell, orders, devices, .. } = assembly;
         let (ready, started) = mpsc::channel();
         let mut runtime = Self {
             clock,
             groups: Vec::with_capacity(seeds.len()),
             turns: Vec::with_capacity(seeds.len()),
-            reception: start_receptions(receptions, clock, &orders)
+            reception: start_receptions(receptions, reception_bell, clock, &orders)
                 .map_err(RuntimeError::Thread)?,
             orders,
         };
@@ -112,7 +113,7 @@ impl Runtime {
             let buffers = started.recv().expect("each thread reports before it ends")?;
             report(&buffers);
         }
-        Ok(runtime)
+        Ok((runtime, devices))
     }
 
     /// How long it runs.
@@ -394,11 +395,12 @@ pub(crate) fn try_core(core: u16) -> Result<(), RuntimeError> {
 }
 
 fn start_receptions(
-    receptions: Vec<Box<dyn Reception>>,
+    mut receptions: Receptions,
+    bell: Arc<Doorbell>,
     clock: Clock,
     orders: &Arc<StopRequest>,
 ) -> io::Result<Worker<ReceptionStats>> {
-    let bell = Doorbell::new()?;
+    receptions.obey();
     let (mailbox, mark) = (Arc::new(StatsMailbox::default()), Arc::new(TurnMark::default()));
     let thread_state = ReceptionThread {
         serves: !receptions.is_empty(),
@@ -416,7 +418,7 @@ fn start_receptions(
 }
 
 struct ReceptionThread {
-    receptions: Vec<Box<dyn Reception>>,
+    receptions: Receptions,
     clock: Clock,
     bell: Arc<Doorbell>,
     mailbox: Arc<StatsMailbox<ReceptionStats>>,
@@ -436,12 +438,14 @@ impl ReceptionThread {
             self.mark.begin_turn();
             let now = self.clock.now();
             let mut busy = self.bell.answer();
-            for reception in &mut self.receptions {
+            busy |= busy && self.receptions.obey();
+            for reception in self.receptions.iter_mut() {
                 busy |= reception.turn(now);
             }
             self.check_devices();
+            self.receptions.drop_gone();
             if self.mailbox.is_asked() {
-                self.mailbox.publish(self.stats(), None);
+                self.mailbox.publish(self.receptions.stats(), None);
             }
             if self.is_over(now) {
                 break;
@@ -451,15 +455,15 @@ impl ReceptionThread {
             }
         }
         self.mark.sleep();
-        end.1 = self.stats();
+        end.1 = self.receptions.stats();
     }
 
     /// Says, once, that no device is left.
     fn check_devices(&mut self) {
-        if self.serves && self.receptions.iter().all(|reception| reception.has_failed()) {
-            self.serves = false;
+        let serves = self.receptions.iter().any(|reception| !reception.has_failed());
+        if std::mem::replace(&mut self.serves, serves) && !serves {
             tracing::error!(
-                "no RDMA device is left: the target serves no host until it is started again"
+                "no RDMA device is left: the target serves no host until there is one again"
             );
         }
     }
@@ -490,18 +494,12 @@ impl ReceptionThread {
         // An interrupted sleep is a short one.
         let _ = rustix::event::poll(&mut fds, timeout.as_ref());
     }
-
-    fn stats(&self) -> ReceptionStats {
-        let mut sum = ReceptionStats::default();
-        self.receptions.iter().for_each(|reception| sum += reception.stats());
-        sum
-    }
 }
 
 #[expect(unsafe_code, reason = "sleeps on descriptors by number")]
 fn borrow<'a>(fd: RawFd) -> BorrowedFd<'a> {
-    // SAFETY: receptions keep their descriptors open as long as they live, which is longer than a
-    // sleep.
+    // SAFETY: receptions keep their descriptors open as long as they live, and none is dropped
+    // during a sleep.
     unsafe { BorrowedFd::borrow_raw(fd) }
 }
 

@@ -24,6 +24,7 @@ use crate::inventory::namespace::Namespace;
 use crate::inventory::persist::protection::{ProtectionError, ProtectionFile};
 use crate::inventory::subsystem::Subsystem;
 use crate::limits::{MAX_ALLOWED_HOSTS, MAX_NAMESPACES, MAX_REFERRALS, MAX_SUBSYSTEMS};
+use crate::listeners::AddressError;
 use crate::storage::{Inline, Storage, StorageReport, Submitted, Tag};
 
 /// The cause for which the exports stay as they are: one line with the remedy.
@@ -52,10 +53,11 @@ pub(crate) enum ChangeError {
     #[error("more than {MAX_REFERRALS} referrals")]
     TooManyReferrals,
     /// The target does not listen there.
-    #[error(
-        "the target does not listen at {0}; write it into the configuration as a [[port]], and restart the target"
-    )]
+    #[error("the target does not listen at {0}")]
     NoPort(SocketAddr),
+    /// It can not listen there.
+    #[error(transparent)]
+    Address(#[from] AddressError),
     /// It would change nothing.
     #[error("subsystem {nqn} is served at {address} already")]
     ServedThere {

@@ -188,7 +188,7 @@ impl Registry {
         };
         let subsystems: Vec<_> = (0..).zip(&config.subsystems).map(subsystem).collect();
         let port = |port| Arc::new(Port::new(port, &subsystems));
-        let ports = config.ports.iter().map(port).collect();
+        let ports = config.ports.iter().filter(|port| !port.is_wildcard()).map(port).collect();
         let parts = RegistryParts {
             limits: config.limits.clone(),
             machine: config.machine,

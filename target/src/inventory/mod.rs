@@ -17,6 +17,7 @@ pub(crate) mod subsystem;
 pub(crate) mod subsystem_change;
 
 use std::cmp::Reverse;
+use std::net::IpAddr;
 use std::path::PathBuf;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
@@ -35,15 +36,15 @@ use crate::limits::Limits;
 use crate::metrics::io_counters::Tally;
 use crate::metrics::snapshot::{IoStats, StorageErrors};
 
-/// The inventory of a target. Its ports do not change while it runs; its subsystems do, and their
-/// namespaces in generations.
+/// The inventory of a target. Ports and subsystems come and go while it runs, and namespaces do in
+/// generations.
 #[derive(Debug)]
 pub struct Registry {
     limits: Limits,
     /// What ids of new subsystems follow from.
     machine: Machine,
     discovery_nqn: Nqn,
-    ports: Vec<Arc<Port>>,
+    ports: Mutex<Vec<Arc<Port>>>,
     subsystems: Mutex<Vec<Arc<Subsystem>>>,
     referrals: Referrals,
     publication: Arc<Publication>,
@@ -94,7 +95,7 @@ impl Registry {
             limits: parts.limits,
             machine: parts.machine,
             discovery_nqn: parts.discovery_nqn,
-            ports: parts.ports,
+            ports: Mutex::new(parts.ports),
             subsystems: Mutex::new(parts.subsystems),
             referrals: Referrals::default(),
             publication: parts.publication,
@@ -127,13 +128,33 @@ impl Registry {
         &self.referrals
     }
 
-    /// The ports, in the order of the configuration.
-    pub fn ports(&self) -> &[Arc<Port>] {
-        &self.ports
+    /// The ports, in the order in which they came. For the control path, as are the next ones: they
+    /// take a lock.
+    pub fn ports(&self) -> Vec<Arc<Port>> {
+        self.lock_ports().clone()
     }
 
-    /// The subsystems, in the order in which they came. For the control path, as are the next ones:
-    /// they take a lock.
+    /// The ports that are to listen at a local address.
+    pub(crate) fn ports_of(&self, ip: IpAddr) -> Vec<Arc<Port>> {
+        let ports = self.lock_ports();
+        ports.iter().filter(|port| port.configured_address().ip() == ip).cloned().collect()
+    }
+
+    /// Has a further port.
+    pub(crate) fn add_port(&self, port: &Arc<Port>) {
+        self.lock_ports().push(Arc::clone(port));
+    }
+
+    /// Has a port no more.
+    pub(crate) fn remove_port(&self, port: &Arc<Port>) {
+        self.lock_ports().retain(|other| !Arc::ptr_eq(other, port));
+    }
+
+    fn lock_ports(&self) -> MutexGuard<'_, Vec<Arc<Port>>> {
+        self.ports.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// The subsystems, in the order in which they came.
     pub(crate) fn subsystems(&self) -> Vec<Arc<Subsystem>> {
         self.lock_subsystems().clone()
     }

@@ -16,6 +16,8 @@ pub struct Port {
     /// The port id of the discovery log.
     pub id: u16,
     configured: SocketAddr,
+    /// The id of the configured port with the wildcard address that stands for this one.
+    wildcard: Option<u16>,
     bound: OnceLock<SocketAddr>,
     /// For the control path only.
     served: Mutex<Vec<ServedSubsystem>>,
@@ -40,13 +42,40 @@ impl Port {
     /// A port that serves those of `subsystems` that the configuration names.
     pub(crate) fn new(config: &PortConfig, subsystems: &[Arc<Subsystem>]) -> Self {
         let served = |subsystem: &&Arc<Subsystem>| config.serves(&subsystem.nqn);
+        let served = subsystems.iter().filter(served).map(ServedSubsystem::new).collect();
+        Self { served: Mutex::new(served), ..Self::added(config.id, config.address) }
+    }
+
+    /// A port at one of the addresses for which a configured one stands.
+    pub(crate) fn of_wildcard(
+        id: u16,
+        address: SocketAddr,
+        config: &PortConfig,
+        subsystems: &[Arc<Subsystem>],
+    ) -> Self {
+        let port = Self::new(config, subsystems);
+        Self { id, configured: address, wildcard: Some(config.id), ..port }
+    }
+
+    /// A port that no configuration has, and that serves nothing yet.
+    pub(crate) fn added(id: u16, address: SocketAddr) -> Self {
         Self {
-            id: config.id,
-            configured: config.address,
+            id,
+            configured: address,
+            wildcard: None,
             bound: OnceLock::new(),
-            served: Mutex::new(
-                subsystems.iter().filter(served).map(ServedSubsystem::new).collect(),
-            ),
+            served: Mutex::default(),
+        }
+    }
+
+    /// Whether it is the port that a configuration names, or one of those for which that stands.
+    pub(crate) fn is_of(&self, config: &PortConfig) -> bool {
+        match self.wildcard {
+            Some(id) => {
+                let same_port = self.configured.port() == config.address.port();
+                id == config.id && same_port && config.stands_for(self.configured.ip())
+            }
+            None => self.id == config.id && self.configured == config.address,
         }
     }
 

@@ -9,7 +9,7 @@ use std::sync::Arc;
 use nvme_proto::{Nqn, Nsid};
 
 use crate::backend::FileKey;
-use crate::config::{Config, ConfigError, NamespaceConfig, PortConfig};
+use crate::config::{Config, ConfigError, NamespaceConfig};
 use crate::inventory::allowed_host::{AllowedHosts, HostsChange};
 use crate::inventory::change::NamespaceChange;
 use crate::inventory::export::{
@@ -24,6 +24,7 @@ use crate::inventory::subsystem::{Subsystem, SubsystemIndex};
 use crate::inventory::subsystem_change::free_index;
 use crate::inventory::{NextSerials, Registry};
 use crate::limits::MAX_SUBSYSTEMS;
+use crate::listeners::AddressError;
 
 /// The cause for which the exports stay as they are: one line with the remedy.
 #[derive(Debug, thiserror::Error)]
@@ -51,6 +52,20 @@ pub(crate) enum ReloadError {
     /// Something can not be exported.
     #[error("nothing is changed: {0}")]
     Export(#[from] ExportError),
+    /// A further address can not be listened on.
+    #[error("nothing is changed: {0}")]
+    Address(#[from] AddressError),
+    /// The port at an address has another id.
+    #[error(
+        "nothing is changed, since the target listens at {address} as port id {id} already; give it that id, or take \
+         the address out of the configuration, reload, and put it in again"
+    )]
+    PortId {
+        /// The address of the configuration.
+        address: SocketAddr,
+        /// The id that its port has.
+        id: u16,
+    },
     /// A file that is exported differently from now on, and locked by the target as long as it is
     /// exported as before.
     #[error(
@@ -171,17 +186,19 @@ pub(super) struct ReadyNamespace {
 }
 
 impl Registry {
-    /// Exports what a configuration says. With [`OpenPurpose::Check`] nothing changes.
+    /// Exports what a configuration says, at the ports that there are and those that are new. With
+    /// [`OpenPurpose::Check`] nothing changes.
     ///
     /// # Errors
     /// See [`ReloadError`]. Nothing changes then.
     pub(crate) fn reload(
         &self,
         config: &Config,
+        new_ports: &[Arc<Port>],
         purpose: OpenPurpose,
     ) -> Result<Reloaded, ReloadError> {
         let mut serials = self.serials();
-        let plan = self.plan(config, *serials)?;
+        let plan = self.plan(config, new_ports, *serials)?;
         match purpose {
             OpenPurpose::Check => Ok(Reloaded { changes: plan.changes, ..Reloaded::default() }),
             OpenPurpose::Serve => self.apply(plan, &mut serials),
@@ -189,9 +206,14 @@ impl Registry {
     }
 
     /// Opens all that is to be exported and is not yet.
-    fn plan(&self, config: &Config, mut serials: NextSerials) -> Result<ReloadPlan, ReloadError> {
+    fn plan(
+        &self,
+        config: &Config,
+        new_ports: &[Arc<Port>],
+        mut serials: NextSerials,
+    ) -> Result<ReloadPlan, ReloadError> {
         let exports = self.publication().exports();
-        let subsystems = self.plan_subsystems(config, &mut serials)?;
+        let subsystems = self.plan_subsystems(config, new_ports, &mut serials)?;
         let mut difference = Difference::default();
         let mut listed = Vec::new();
         for (wanted, subsystem_config) in subsystems.wanted.iter().zip(&config.subsystems) {
@@ -249,6 +271,7 @@ impl Registry {
     fn plan_subsystems(
         &self,
         config: &Config,
+        new_ports: &[Arc<Port>],
         serials: &mut NextSerials,
     ) -> Result<SubsystemPlan, ReloadError> {
         let mut all = self.subsystems();
@@ -277,13 +300,20 @@ impl Registry {
         if wanted.len() > MAX_SUBSYSTEMS.max(self.lock_subsystems().len()) {
             return Err(ReloadError::TooManySubsystems);
         }
-        let of_port = |(port, config): (&Arc<Port>, &PortConfig)| {
-            let serves = |one: &&WantedSubsystem| config.serves(&one.subsystem.nqn);
+        let of_port = |port: Arc<Port>| {
+            // One that the configuration does not have serves nothing.
+            let config = config.ports.iter().find(|config| port.is_of(config));
+            let serves = |one: &&WantedSubsystem| {
+                config.is_some_and(|config| config.serves(&one.subsystem.nqn))
+            };
             let served = wanted.iter().filter(serves).map(|one| Arc::clone(&one.subsystem));
-            (Arc::clone(port), served.collect())
+            let served = served.collect();
+            (port, served)
         };
-        // The reloader found the same ports in both.
-        let ports = self.ports().iter().zip(&config.ports).map(of_port).collect();
+        let known = self.ports();
+        let is_new = |port: &&Arc<Port>| !known.iter().any(|other| Arc::ptr_eq(other, port));
+        let new: Vec<_> = new_ports.iter().filter(is_new).cloned().collect();
+        let ports = known.into_iter().chain(new).map(of_port).collect();
         Ok(SubsystemPlan { wanted, gone, ports })
     }
 

@@ -147,9 +147,14 @@ impl Registry {
         found.ok_or_else(|| ChangeError::NotServedThere { nqn: nqn.to_string(), address })
     }
 
+    /// Whether hosts can connect to an address.
+    pub(crate) fn listens_at(&self, address: SocketAddr) -> bool {
+        self.port_at(address).is_ok()
+    }
+
     /// The port that hosts connect to at an address.
-    fn port_at(&self, address: SocketAddr) -> Result<&Arc<Port>, ChangeError> {
-        let found = self.ports().iter().find(|port| port.is_bound() && port.address() == address);
-        found.ok_or(ChangeError::NoPort(address))
+    fn port_at(&self, address: SocketAddr) -> Result<Arc<Port>, ChangeError> {
+        let is_there = |port: &Arc<Port>| port.is_bound() && port.address() == address;
+        self.ports().into_iter().find(is_there).ok_or(ChangeError::NoPort(address))
     }
 }

@@ -56,6 +56,9 @@ pub(crate) const KNOWN_SUCCESSORS: usize = 16;
 /// Subsystems to which more can be added while the target runs. Doubled, a client of the management
 /// socket may make the target hold twice as many; not measured.
 pub(crate) const MAX_SUBSYSTEMS: usize = 4096;
+/// Addresses with ports that the target listens at when more are added while it runs. Doubled, a
+/// client of the management socket may make it listen at twice as many; not measured.
+pub(crate) const MAX_PORTS: usize = 1024;
 /// Discovery services of others that hosts are told of. Doubled, a discovery log takes up to 64 KiB
 /// more; not measured.
 pub(crate) const MAX_REFERRALS: usize = 64;

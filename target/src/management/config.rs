@@ -116,7 +116,7 @@ fn subsystem_calls(registry: &Registry, subsystem: &Arc<Subsystem>) -> Vec<Value
             json!({ "method": "nvmf_ns_add_host", "params": params })
         }));
     }
-    for port in registry.ports() {
+    for port in &registry.ports() {
         let Some(ana) = port.ana(subsystem) else { continue };
         let params = json!({ "nqn": nqn, "listen_address": describe_address(port) });
         calls.push(json!({ "method": "nvmf_subsystem_add_listener", "params": params }));

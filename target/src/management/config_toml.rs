@@ -47,11 +47,7 @@ struct TomlWriter<'a> {
 impl TomlWriter<'_> {
     fn write(&mut self, document: &mut DocumentMut) -> Result<(), RpcError> {
         let ports = tables(document.entry("port").or_insert(Item::None), self.config.ports.len())?;
-        for ((table, config), port) in
-            ports.iter_mut().zip(&self.config.ports).zip(self.registry.ports())
-        {
-            self.port(table, config, port);
-        }
+        self.ports(ports);
         let count = self.config.subsystems.len();
         let subsystems = tables(document.entry("subsystem").or_insert(Item::None), count)?;
         self.subsystems(subsystems)?;
@@ -64,6 +60,35 @@ impl TomlWriter<'_> {
         Ok(())
     }
 
+    fn ports(&mut self, tables: &mut ArrayOfTables) {
+        let of_registry = self.registry.ports();
+        let of_config = self.config.ports.iter().map(|config| {
+            let port = of_registry.iter().find(|port| port.is_of(config));
+            (config, port)
+        });
+        for (table, (config, port)) in tables.iter_mut().zip(of_config) {
+            match port {
+                Some(port) => self.port(table, config, port),
+                // A reload of the file would listen there.
+                None => {
+                    let address = config.address;
+                    self.warnings
+                        .push(format!("{address} is not listened on, and stays in the file"));
+                }
+            }
+        }
+        let is_new = |port: &&Arc<Port>| !self.config.ports.iter().any(|config| port.is_of(config));
+        for port in of_registry.iter().filter(is_new) {
+            let mut table = Table::new();
+            table.insert("id", value(i64::from(port.id)));
+            table.insert("address", value(port.configured_address().to_string()));
+            let served = port.subsystems();
+            table.insert("subsystems", value(texts(served.iter().map(|one| one.nqn.as_str()))));
+            self.warn_of_ana(port);
+            tables.push(table);
+        }
+    }
+
     fn port(&mut self, table: &mut Table, config: &PortConfig, port: &Port) {
         let served: BTreeSet<Nqn> = port.subsystems().iter().map(|one| one.nqn).collect();
         let all: BTreeSet<Nqn> = self.registry.subsystems().iter().map(|one| one.nqn).collect();
@@ -72,6 +97,10 @@ impl TomlWriter<'_> {
         if said != served {
             table.insert("subsystems", value(texts(served.iter().map(Nqn::as_str))));
         }
+        self.warn_of_ana(port);
+    }
+
+    fn warn_of_ana(&mut self, port: &Port) {
         for subsystem in port.subsystems() {
             let Some(ana) = port.ana(&subsystem) else { continue };
             if AnaGroupId::all().any(|group| ana.state(group) != AnaState::OPTIMIZED) {

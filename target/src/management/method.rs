@@ -33,12 +33,14 @@ use crate::inventory::namespace::Namespace;
 use crate::inventory::port::Port;
 use crate::inventory::referral::Referral;
 use crate::inventory::subsystem::Subsystem;
+use crate::listeners::{AddressError, Listeners};
 use crate::reloader::Reloader;
 
 /// What the methods work on.
 #[derive(Debug)]
 pub(super) struct Methods {
     associations: Arc<Associations>,
+    listeners: Arc<Listeners>,
     reloader: Option<Arc<Reloader>>,
     bdevs: Mutex<Bdevs>,
     /// What the ticks of `bdev_get_iostat` are counted by.
@@ -230,8 +232,9 @@ struct RemoveParams {
 }
 
 impl Methods {
-    pub(super) fn new(associations: Arc<Associations>, reloader: Option<Arc<Reloader>>) -> Self {
-        Self { associations, reloader, bdevs: Mutex::default(), clock: Clock::new() }
+    pub(super) fn new(listeners: Arc<Listeners>, reloader: Option<Arc<Reloader>>) -> Self {
+        let associations = Arc::clone(listeners.associations());
+        Self { associations, listeners, reloader, bdevs: Mutex::default(), clock: Clock::new() }
     }
 
     /// Runs a method. May wait for storage.
@@ -378,7 +381,8 @@ impl Methods {
 
     fn describe(&self, subsystem: &Arc<Subsystem>) -> Value {
         let registry = self.associations.registry();
-        let addresses = ports_of(registry, subsystem).map(|port| describe_address(port));
+        let addresses = ports_of(registry, subsystem);
+        let addresses = addresses.iter().map(|port| describe_address(port));
         let host = |nqn: &Nqn| json!({ "nqn": nqn.as_str() });
         let AllowedHosts { any, listed } = subsystem.hosts();
         let limits = registry.limits();
@@ -418,7 +422,7 @@ impl Methods {
 
     fn delete_subsystem(&self, params: Params) -> Result<Value, RpcError> {
         let SubsystemName { nqn } = read(params)?;
-        let warnings = self.associations.remove_subsystem(&parse_nqn(&nqn)?).map_err(refusal)?;
+        let warnings = self.listeners.remove_subsystem(&parse_nqn(&nqn)?).map_err(refusal)?;
         match warnings.is_empty() {
             true => Ok(true.into()),
             false => {
@@ -431,14 +435,14 @@ impl Methods {
     fn add_listener(&self, params: Params) -> Result<Value, RpcError> {
         let params: ListenerParams = read(params)?;
         let (nqn, address) = (parse_nqn(&params.nqn)?, params.listen_address.get()?);
-        self.associations.add_listener(&nqn, address).map_err(refusal)?;
+        self.listeners.add_listener(&nqn, address).map_err(refusal)?;
         Ok(true.into())
     }
 
     fn remove_listener(&self, params: Params) -> Result<Value, RpcError> {
         let params: ListenerParams = read(params)?;
         let (nqn, address) = (parse_nqn(&params.nqn)?, params.listen_address.get()?);
-        self.associations.remove_listener(&nqn, address).map_err(refusal)?;
+        self.listeners.remove_listener(&nqn, address).map_err(refusal)?;
         Ok(true.into())
     }
 
@@ -637,18 +641,17 @@ fn parse_nqn(text: &str) -> Result<Nqn, RpcError> {
 /// Names that are not there are the client's mistake, media that do not open are not.
 fn refusal(error: ChangeError) -> RpcError {
     match error {
+        ChangeError::Address(AddressError::NoInterface(_)) => RpcError::invalid_params(error),
         ChangeError::Export(ExportError::Open { .. } | ExportError::TooMany)
-        | ChangeError::Protection(_) => RpcError::internal(error),
+        | ChangeError::Protection(_)
+        | ChangeError::Address(_) => RpcError::internal(error),
         _ => RpcError::invalid_params(error),
     }
 }
 
 /// The ports that serve a subsystem.
-fn ports_of<'a>(
-    registry: &'a Registry,
-    subsystem: &Arc<Subsystem>,
-) -> impl Iterator<Item = &'a Arc<Port>> {
-    registry.ports().iter().filter(move |port| port.serves(subsystem))
+fn ports_of(registry: &Registry, subsystem: &Arc<Subsystem>) -> Vec<Arc<Port>> {
+    registry.ports().into_iter().filter(|port| port.serves(subsystem)).collect()
 }
 
 /// The name of a namespace's medium: its own, if it was given none.

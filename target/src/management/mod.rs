@@ -33,8 +33,8 @@ use self::method::Methods;
 use self::rpc::{BadCall, RpcCall, RpcError};
 use self::socket::Socket;
 pub use self::socket::SocketError;
-use crate::controller::Associations;
 use crate::driver::clock::Clock;
+use crate::listeners::Listeners;
 use crate::reloader::Reloader;
 
 /// Clients at once; the one that has been silent for longest makes room for another. Doubled, they
@@ -83,7 +83,7 @@ impl Management {
     /// It can not be made, another target has it, or there is no thread to be had.
     pub(crate) fn start(
         path: &Path,
-        associations: Arc<Associations>,
+        listeners: Arc<Listeners>,
         reloader: Option<Arc<Reloader>>,
     ) -> Result<Self, SocketError> {
         let socket = Socket::listen(path)?;
@@ -94,7 +94,7 @@ impl Management {
             socket,
             stopped,
             clients: Arc::clone(&clients),
-            methods: Arc::new(Methods::new(associations, reloader)),
+            methods: Arc::new(Methods::new(listeners, reloader)),
         };
         let builder = std::thread::Builder::new().name("feedrail-manage".into());
         let thread = builder.spawn(move || server.run()).map_err(failed)?;

@@ -8,8 +8,10 @@ use tempfile::TempDir;
 
 use super::*;
 use crate::config::Config;
+use crate::driver::assembly::Assembly;
 use crate::inventory::Registry;
 use crate::inventory::export::OpenPurpose;
+use crate::reloader::AppliedConfig;
 
 const NQN: &str = "nqn.2026-01.io.feedrail:t";
 
@@ -27,10 +29,9 @@ impl Running {
              [[subsystem.namespace]]\nkind = \"null\"\nsize_bytes = 4096\n"
         );
         let config = Config::from_toml(&folder.path().join("t.toml"), &text).expect("valid");
-        let registry = Registry::open(&config, OpenPurpose::Serve).expect("opened");
-        let associations = Associations::new(registry);
-        let path = config.management.expect("it is configured");
-        let management = Management::start(&path, associations, None).expect("it listens");
+        let path = config.management.clone().expect("it is configured");
+        let listeners = listeners(&config, OpenPurpose::Serve);
+        let management = Management::start(&path, listeners, None).expect("it listens");
         Self { folder, management }
     }
 
@@ -163,19 +164,26 @@ fn only_the_user_may_connect() {
     let running = Running::start();
     let mode = std::fs::metadata(running.path()).expect("it is there").permissions().mode();
     assert_eq!(mode & 0o777, 0o600);
-    let again =
-        Management::start(&running.path(), Arc::clone(&associations()), None).expect_err("taken");
+    let again = Management::start(&running.path(), other_listeners(), None).expect_err("taken");
     assert!(matches!(again, SocketError::InUse(_)), "{again}");
     let path = running.path();
     drop(running.management);
     assert!(!path.exists());
 }
 
-fn associations() -> Arc<Associations> {
+/// Those of a target that nobody drives.
+fn listeners(config: &Config, purpose: OpenPurpose) -> Arc<Listeners> {
+    let registry = Registry::open(config, purpose).expect("opened");
+    let Assembly { associations, devices, .. } = Assembly::new(registry, 1).expect("memory");
+    let applied = Arc::new(AppliedConfig::new(config.clone()).expect("a descriptor"));
+    Arc::new(Listeners::new(associations, config, devices, applied))
+}
+
+fn other_listeners() -> Arc<Listeners> {
     let text = "[[port]]\naddress = \"127.0.0.1\"\n[[subsystem]]\nnqn = \"nqn.2026-01.io.feedrail:u\"\n\
                 allow_any_host = true\n[[subsystem.namespace]]\nkind = \"null\"\nsize_bytes = 4096\n";
     let config = Config::from_toml(Path::new("/t.toml"), text).expect("valid");
-    Associations::new(Registry::open(&config, OpenPurpose::Check).expect("opened"))
+    listeners(&config, OpenPurpose::Check)
 }
 
 #[test]
@@ -183,10 +191,10 @@ fn a_socket_that_was_left_behind_is_replaced() {
     let folder = tempfile::tempdir().expect("a folder");
     let path = folder.path().join("socket");
     drop(std::os::unix::net::UnixListener::bind(&path).expect("bound"));
-    let management = Management::start(&path, associations(), None).expect("it was left behind");
+    let management = Management::start(&path, other_listeners(), None).expect("it was left behind");
     drop(management);
     std::fs::write(&path, "").expect("written");
-    let error = Management::start(&path, associations(), None).expect_err("a file");
+    let error = Management::start(&path, other_listeners(), None).expect_err("a file");
     assert!(matches!(error, SocketError::NoSocket(_)), "{error}");
 }
 

@@ -9,6 +9,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU8, Ordering};
 use std::time::Duration;
 
+use crossbeam::channel::Receiver;
 use rdma::{GroupStats, Time, WakeFor};
 
 use crate::controller::Associations;
@@ -17,6 +18,7 @@ use crate::core_context::events::BufferEvent;
 use crate::core_context::pool::Pool;
 use crate::core_context::{CoreContext, RequestKey};
 use crate::doorbell::Doorbell;
+use crate::driver::devices::JoiningTransport;
 use crate::limits::STORAGE_GRACE;
 use crate::metrics::snapshot::PoolStats;
 use crate::storage::{Engine, EngineStats, Storage, StorageReport};
@@ -34,7 +36,9 @@ pub enum Turn {
 /// One core's work: transports, storage and buffers.
 pub(crate) struct PollGroup {
     // First: their connections are gone before the storage and the buffers.
-    transports: Vec<Box<dyn Transport>>,
+    transports: Vec<Option<Box<dyn Transport>>>,
+    /// Those that are to join them.
+    joining: Receiver<JoiningTransport>,
     core: CoreContext,
     bell: Arc<Doorbell>,
     orders: Arc<StopRequest>,
@@ -49,7 +53,8 @@ pub(crate) struct PollGroupBuilder {
     pub(crate) associations: Arc<Associations>,
     pub(crate) pool: Pool,
     pub(crate) guest_pool: Pool,
-    pub(crate) transports: Vec<Box<dyn Transport>>,
+    /// Where its transports come from, now and later.
+    pub(crate) transports: Receiver<JoiningTransport>,
     pub(crate) bell: Arc<Doorbell>,
     pub(crate) orders: Arc<StopRequest>,
 }
@@ -71,16 +76,19 @@ impl PollGroupBuilder {
         let buffers = CoreBuffers::new(self.pool, self.guest_pool);
         let storage = Storage::new(engine);
         let core = CoreContext::new(self.associations, storage, buffers, &self.bell);
-        let (transports, bell, orders) = (self.transports, self.bell, self.orders);
-        PollGroup {
-            transports,
+        let (joining, bell, orders) = (self.transports, self.bell, self.orders);
+        let mut group = PollGroup {
+            transports: Vec::with_capacity(PollGroup::MAX_TRANSPORTS),
+            joining,
             core,
             bell,
             orders,
             applied_stop: None,
             over_at: None,
             gave_up: false,
-        }
+        };
+        group.take_transports();
+        group
     }
 
     /// The pool of hosts, for an engine that registers it. Anonymous connections need no storage.
@@ -95,20 +103,24 @@ impl PollGroup {
         self.core.now = now;
         self.core.rung = self.bell.answer();
         self.core.follow_exports();
+        if self.core.rung {
+            self.take_transports();
+        }
         self.apply_stop();
         self.gave_up |= self.over_at.is_some_and(|at| at <= now);
         let mut progress = self.core.rung;
-        for transport in &mut self.transports {
+        for transport in self.transports.iter_mut().flatten() {
             progress |= transport.turn(&mut self.core);
         }
         progress |= self.serve_storage();
         progress |= self.grant_buffers();
-        for transport in &mut self.transports {
+        for transport in self.transports.iter_mut().flatten() {
             transport.flush(&mut self.core);
         }
         if progress {
             return Turn::Busy;
         }
+        self.drop_gone();
         self.core.buffers().note_rest();
         Turn::SleepUntil(self.deadline())
     }
@@ -123,10 +135,10 @@ impl PollGroup {
             false => WakeFor::Arrivals,
         };
         let arm = |unsure, transport: &mut Box<dyn Transport>| transport.arm(what) | unsure;
-        let unsure = self.transports.iter_mut().fold(false, arm);
+        let unsure = self.transports.iter_mut().flatten().fold(false, arm);
         if unsure {
             // It does not sleep, so that peers need not wake it.
-            self.transports.iter_mut().for_each(|transport| transport.woken());
+            self.transports.iter_mut().flatten().for_each(|transport| transport.woken());
         }
         unsure
     }
@@ -139,13 +151,13 @@ impl PollGroup {
         let mut watched = [RawFd::default(); 1 + Self::MAX_TRANSPORTS];
         watched[0] = self.bell.fd();
         let mut count = 1;
-        for fd in self.transports.iter().filter_map(|transport| transport.watched()) {
+        for fd in self.transports.iter().flatten().filter_map(|transport| transport.watched()) {
             watched[count] = fd;
             count += 1;
         }
         let storage = self.core.storage();
         storage.sleep(&watched[..count], timeout);
-        for transport in &mut self.transports {
+        for transport in self.transports.iter_mut().flatten() {
             if transport.watched().is_some_and(|fd| storage.was_readable(fd)) {
                 transport.woken();
             }
@@ -157,7 +169,7 @@ impl PollGroup {
 
     /// Whether no connection is left.
     pub(crate) fn is_empty(&self) -> bool {
-        self.transports.iter().all(|transport| transport.is_empty())
+        self.transports.iter().flatten().all(|transport| transport.is_empty())
     }
 
     /// Whether the target is ending and this group is done, or has given up operations that storage
@@ -187,7 +199,7 @@ impl PollGroup {
     /// Counters of the group, its transports and its engine.
     pub(crate) fn stats(&mut self) -> PollGroupStats {
         let mut network = GroupStats::default();
-        self.transports.iter().for_each(|transport| network += transport.stats());
+        self.transports.iter().flatten().for_each(|transport| network += transport.stats());
         let engine = self.core.storage().stats();
         let buffers = self.core.buffers();
         PollGroupStats {
@@ -207,12 +219,36 @@ impl PollGroup {
         self.core.buffers().take_events()
     }
 
+    /// Takes in the transports of devices that were added.
+    fn take_transports(&mut self) {
+        while let Ok(JoiningTransport { slot, mut transport }) = self.joining.try_recv() {
+            if let Some(how) = self.applied_stop {
+                transport.stop(how);
+            }
+            match self.transports.get_mut(slot) {
+                Some(vacant) => *vacant = Some(transport),
+                None => self.transports.push(Some(transport)),
+            }
+        }
+    }
+
+    /// Drops the transports whose devices are gone, so that the system can forget these.
+    fn drop_gone(&mut self) {
+        for slot in &mut self.transports {
+            if let Some(gone) = slot.take_if(|transport| transport.is_over())
+                && let Some(fd) = gone.watched()
+            {
+                self.core.storage().unwatch(fd);
+            }
+        }
+    }
+
     fn apply_stop(&mut self) {
         let ordered = self.orders.get();
         if ordered != self.applied_stop {
             self.applied_stop = ordered;
             if let Some(how) = ordered {
-                self.transports.iter_mut().for_each(|transport| transport.stop(how));
+                self.transports.iter_mut().flatten().for_each(|transport| transport.stop(how));
                 if how == Stop::Now {
                     self.over_at = Some(self.core.now + STORAGE_GRACE);
                 }
@@ -228,12 +264,12 @@ impl PollGroup {
             match report {
                 StorageReport::Done { tag, result } => {
                     let whose = RequestKey::from_bits(tag.0);
-                    let transport = &mut self.transports[usize::from(whose.transport)];
+                    let transport = transport_of(&mut self.transports, whose);
                     transport.operation_ended(&mut self.core, whose, result);
                 }
                 StorageReport::NotCancelled { tag } => {
                     let whose = RequestKey::from_bits(tag.0);
-                    let transport = &mut self.transports[usize::from(whose.transport)];
+                    let transport = transport_of(&mut self.transports, whose);
                     transport.operation_not_cancelled(&mut self.core, whose);
                 }
             }
@@ -245,7 +281,7 @@ impl PollGroup {
         let mut progress = false;
         while let Some((whose, buffer)) = self.core.buffers().grant() {
             progress = true;
-            let transport = &mut self.transports[usize::from(whose.transport)];
+            let transport = transport_of(&mut self.transports, whose);
             transport.buffer_granted(&mut self.core, whose, buffer);
         }
         progress
@@ -253,10 +289,19 @@ impl PollGroup {
 
     fn deadline(&mut self) -> Option<Time> {
         let storage = self.core.storage().deadline();
-        let transports = self.transports.iter().filter_map(|transport| transport.deadline());
+        let transports = self.transports.iter().flatten();
+        let transports = transports.filter_map(|transport| transport.deadline());
         let over = self.over_at.filter(|_| !self.gave_up);
         transports.chain(storage).chain(over).min()
     }
+}
+
+/// The transport that has a request.
+fn transport_of(
+    transports: &mut [Option<Box<dyn Transport>>],
+    whose: RequestKey,
+) -> &mut Box<dyn Transport> {
+    transports[usize::from(whose.transport)].as_mut().expect("it stays until its requests ended")
 }
 
 impl Drop for PollGroup {

@@ -67,6 +67,9 @@ pub trait Engine {
     /// Whether this descriptor was found readable by a sleep or later; each time is reported once.
     fn was_readable(&mut self, watched: RawFd) -> bool;
 
+    /// A descriptor that was watched is to be closed.
+    fn unwatch(&mut self, _watched: RawFd) {}
+
     /// A file is to be closed: no call on it is under way, and only `fdatasync` may still come.
     fn forget(&mut self, _file: FileId) {}
 

@@ -242,6 +242,11 @@ impl Storage {
         self.engine.was_readable(watched)
     }
 
+    /// A descriptor that was watched is to be closed.
+    pub(crate) fn unwatch(&mut self, watched: RawFd) {
+        self.engine.unwatch(watched);
+    }
+
     /// Counters of the engine.
     pub(crate) fn stats(&self) -> EngineStats {
         self.engine.stats()

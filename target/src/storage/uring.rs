@@ -39,6 +39,10 @@ const FIXED_BYTES: usize = 1 << 30;
 /// In `user_data`, where call ids have zeros.
 const CANCEL_BIT: u64 = 1 << 31;
 const POLL_BIT: u64 = 1 << 30;
+/// The number of a call that ends a poll.
+const UNWATCH: u64 = CANCEL_BIT | POLL_BIT;
+/// In place of a descriptor that is not watched any more.
+const GONE: RawFd = -1;
 
 /// An engine on io_uring; used by the thread that made it.
 pub struct Uring {
@@ -308,7 +312,9 @@ impl Uring {
         for completion in completions {
             self.in_flight -= 1;
             let (id, result) = (completion.user_data(), completion.result());
-            if id & POLL_BIT != 0 {
+            if id & UNWATCH == UNWATCH {
+                // Whether or not it was still armed, it is not any more.
+            } else if id & POLL_BIT != 0 {
                 let watch = &mut self.watched[(id & !POLL_BIT) as usize];
                 watch.armed = false;
                 watch.readable = true;
@@ -321,13 +327,18 @@ impl Uring {
     }
 
     fn watch(&mut self, fd: RawFd) {
-        let index = match self.watched.iter().position(|watch| watch.fd == fd) {
+        let position = |fd| self.watched.iter().position(|watch| watch.fd == fd);
+        let unused = || self.watched.iter().position(|watch| watch.fd == GONE && !watch.armed);
+        let index = match position(fd).or_else(unused) {
             Some(index) => index,
             None => {
                 self.watched.push(WatchedDescriptor { fd, armed: false, readable: false });
                 self.watched.len() - 1
             }
         };
+        if self.watched[index].fd != fd {
+            self.watched[index] = WatchedDescriptor { fd, armed: false, readable: false };
+        }
         if !self.watched[index].armed {
             self.watched[index].armed = true;
             let poll = opcode::PollAdd::new(Fd(fd), libc::POLLIN as u32).build();
@@ -396,6 +407,15 @@ impl Engine for Uring {
         watch.is_some_and(|watch| mem::take(&mut watch.readable))
     }
 
+    fn unwatch(&mut self, watched: RawFd) {
+        let Some(index) = self.watched.iter().position(|watch| watch.fd == watched) else { return };
+        // Another descriptor gets the number, and an entry of its own.
+        self.watched[index].fd = GONE;
+        if self.watched[index].armed {
+            self.cancel_id(POLL_BIT | index as u64, UNWATCH);
+        }
+    }
+
     fn forget(&mut self, file: FileId) {
         let Some(slot) = self.files.remove(&file) else { return };
         self.stats.registers += 1;
@@ -415,7 +435,7 @@ impl Drop for Uring {
     fn drop(&mut self) {
         for index in 0..self.watched.len() {
             if self.watched[index].armed {
-                self.cancel_id(POLL_BIT | index as u64, CANCEL_BIT | POLL_BIT >> 1);
+                self.cancel_id(POLL_BIT | index as u64, UNWATCH);
             }
         }
         while self.in_flight > 0 {

@@ -54,6 +54,9 @@ pub(crate) trait Transport: Send {
     /// Whether no connection is left.
     fn is_empty(&self) -> bool;
 
+    /// Whether its device is gone, and so are its connections: it can be dropped.
+    fn is_over(&self) -> bool;
+
     /// Counters of its device group.
     fn stats(&self) -> GroupStats;
 }
@@ -84,11 +87,19 @@ pub(crate) trait Reception: Send {
     /// Takes no more connections.
     fn close(&mut self);
 
+    /// Takes no more connections for a port.
+    fn close_port(&mut self, port: &Arc<Port>);
+
     /// Whether its device is gone: it takes no connections any more.
     fn has_failed(&self) -> bool;
 
     /// Whether every connection has ended and its disconnection was confirmed or given up.
     fn is_empty(&self) -> bool;
+
+    /// Whether its device is gone, and so are its connections: it can be dropped.
+    fn is_over(&self) -> bool {
+        self.has_failed() && self.is_empty()
+    }
 
     /// Counters of this reception since the start.
     fn stats(&self) -> ReceptionStats;

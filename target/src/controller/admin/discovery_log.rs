@@ -26,8 +26,8 @@ pub(super) fn page(controller: &Controller) -> Vec<u8> {
     let here = own.visible_to(&controller.host);
     let mut entries: Vec<_> = here.iter().map(|subsystem| entry(own, subsystem)).collect();
     let mut services = vec![service(own, name, true)];
-    let ports = registry.into_iter().flat_map(|registry| registry.ports());
-    for port in ports.filter(|port| is_beside(own, port)) {
+    let ports = registry.map(|registry| registry.ports()).unwrap_or_default();
+    for port in ports.iter().filter(|port| is_beside(own, port)) {
         let there = port.visible_to(&controller.host);
         let shared: Vec<_> = there.iter().filter(|one| has(&here, one)).collect();
         if !shared.is_empty() {

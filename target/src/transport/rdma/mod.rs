@@ -36,6 +36,7 @@ use crate::controller::Accepted;
 use crate::core_context::pool::{Buffer, PoolMemory};
 use crate::core_context::{CoreContext, RequestKey};
 use crate::doorbell::Doorbell;
+use crate::driver::devices::DeviceFailure;
 use crate::limits::COMPLETIONS_PER_GROUP;
 
 /// Completions fetched at once. Doubled, a busy core calls the device half as often, and its first
@@ -78,6 +79,10 @@ pub(crate) struct RdmaTransport<P: Provider> {
     next_look: Option<Time>,
     latest_turn: Time,
     stop: Option<Stop>,
+    /// The device is gone, and nothing more is heard of it.
+    failed: bool,
+    /// Who holds it tells that this transport is still there.
+    _failure: Arc<DeviceFailure>,
 }
 
 /// The sending half of a poll group's inbox, for a [`RdmaReception`].
@@ -96,6 +101,8 @@ pub(crate) struct DeviceParts<P: Provider> {
     pub device: P::Device,
     /// The pool, registered with it.
     pub pool: Arc<RegisteredPool<P>>,
+    /// Whether it is gone.
+    pub failure: Arc<DeviceFailure>,
     reception: Sender<ToReception>,
     reception_bell: Arc<Doorbell>,
     inbox: Receiver<ToReception>,
@@ -113,7 +120,14 @@ impl<P: Provider> DeviceParts<P> {
         let pool = unsafe { Registered::new(&device, memory.clone(), host, Access::LOCAL_WRITE) }?;
         let pool = Arc::new(pool);
         let (reception, inbox) = unbounded();
-        Ok(Self { device, pool, reception, reception_bell: Doorbell::new()?, inbox })
+        Ok(Self {
+            device,
+            pool,
+            failure: Arc::default(),
+            reception,
+            reception_bell: Doorbell::new()?,
+            inbox,
+        })
     }
 }
 
@@ -160,6 +174,8 @@ impl<P: Provider> RdmaTransport<P> {
             next_look: None,
             latest_turn: Time::ZERO,
             stop: None,
+            failed: false,
+            _failure: Arc::clone(&parts.failure),
         };
         Ok((transport, port))
     }
@@ -199,7 +215,10 @@ impl<P: Provider> RdmaTransport<P> {
                         self.end(core, key, &Ended::QueuePairFailed);
                     }
                 }
-                ToGroup::DeviceFailed => self.end_all(core, &Ended::DeviceFailed, |_| true),
+                ToGroup::DeviceFailed => {
+                    self.failed = true;
+                    self.end_all(core, &Ended::DeviceFailed, |_| true);
+                }
             }
         }
         progress
@@ -501,6 +520,10 @@ impl<P: Provider> Transport for RdmaTransport<P> {
 
     fn is_empty(&self) -> bool {
         self.connections.is_empty()
+    }
+
+    fn is_over(&self) -> bool {
+        self.failed && self.is_empty()
     }
 
     fn stats(&self) -> GroupStats {

@@ -17,6 +17,7 @@ use super::negotiation::{Negotiated, rejection};
 use super::{DeviceParts, GroupPort};
 use crate::controller::{Associations, Lost};
 use crate::doorbell::Doorbell;
+use crate::driver::devices::DeviceFailure;
 use crate::inventory::port::Port;
 use crate::limits::connection_quota::Full;
 use crate::limits::displacing_set::{DisplacingLimits, DisplacingSet};
@@ -42,8 +43,7 @@ pub(crate) struct RdmaReception<P: Provider> {
     connected: usize,
     inbox: Receiver<ToReception>,
     bell: Arc<Doorbell>,
-    /// The device is gone.
-    failed: bool,
+    failure: Arc<DeviceFailure>,
     stats: ReceptionStats,
 }
 
@@ -126,7 +126,7 @@ impl<P: Provider> RdmaReception<P> {
             connected: 0,
             inbox: parts.inbox,
             bell: parts.reception_bell,
-            failed: false,
+            failure: parts.failure,
             stats: ReceptionStats::default(),
         })
     }
@@ -148,7 +148,7 @@ impl<P: Provider> RdmaReception<P> {
     /// Handles asynchronous events of the device; true if there were any.
     fn poll_device(&mut self, now: Time) -> bool {
         let mut progress = false;
-        while !self.failed {
+        while !self.failure.is_noted() {
             match self.device.next_async() {
                 Ok(Some(event)) => self.device_says(now, event),
                 Ok(None) => break,
@@ -175,7 +175,7 @@ impl<P: Provider> RdmaReception<P> {
 
     /// The device sends no more events: its connections end, and no further one is accepted.
     fn device_failed(&mut self, now: Time, why: &str) {
-        if std::mem::replace(&mut self.failed, true) {
+        if !self.failure.note() {
             return;
         }
         let (address, device) = (self.device.local_ip(), &self.device.caps().name);
@@ -183,7 +183,7 @@ impl<P: Provider> RdmaReception<P> {
             %address,
             device,
             "the RDMA device failed ({why}): its connections end, and no host is served at this address until \
-             the target is started again"
+             there is a device again"
         );
         self.close();
         self.send_to_groups(|| ToGroup::DeviceFailed);
@@ -436,7 +436,7 @@ impl<P: Provider> Reception for RdmaReception<P> {
     }
 
     fn watched(&self) -> [Option<RawFd>; 3] {
-        let device = if self.failed { None } else { self.device.async_fd() };
+        let device = if self.failure.is_noted() { None } else { self.device.async_fd() };
         let [cm, device] = [self.cm.fd(), device].map(|fd| fd.map(|fd| fd.as_raw_fd()));
         [cm, device, Some(self.bell.fd())]
     }
@@ -451,8 +451,15 @@ impl<P: Provider> Reception for RdmaReception<P> {
         }
     }
 
+    fn close_port(&mut self, port: &Arc<Port>) {
+        let is_its = |_: &ConnId, other: &mut Arc<Port>| Arc::ptr_eq(other, port);
+        for (listener, _) in self.ports.extract_if(.., is_its) {
+            self.cm.close(listener);
+        }
+    }
+
     fn has_failed(&self) -> bool {
-        self.failed
+        self.failure.is_noted()
     }
 
     fn is_empty(&self) -> bool {

@@ -1,0 +1,287 @@
+//! The devices of a target, to which more are added while it runs.
+
+use std::io;
+use std::net::IpAddr;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+
+use crossbeam::channel::{self, Receiver, Sender};
+use rdma::{CmError, Device, Provider};
+
+use crate::controller::Associations;
+use crate::core_context::pool::PoolMemory;
+use crate::doorbell::Doorbell;
+use crate::driver::assembly::{AddError, ListenError};
+use crate::inventory::port::Port;
+use crate::poll_group::PollGroup;
+use crate::transport::rdma::{DeviceParts, RdmaReception, RdmaTransport};
+use crate::transport::{Reception, ReceptionStats, Transport};
+
+/// The devices of a target, and where its cores and its reception take in further ones.
+pub(crate) struct Devices {
+    associations: Arc<Associations>,
+    memory: Arc<PoolMemory>,
+    cores: Vec<CoreDoor>,
+    receptions: Sender<ReceptionOrder>,
+    reception_bell: Arc<Doorbell>,
+    added: Vec<AddedDevice>,
+}
+
+/// Where a core takes in transports.
+pub(crate) struct CoreDoor {
+    pub(crate) bell: Arc<Doorbell>,
+    pub(crate) transports: Sender<JoiningTransport>,
+}
+
+/// A transport that a core is to take in.
+pub(crate) struct JoiningTransport {
+    /// Its index among the transports of the core: the next one, or that of one that is gone.
+    pub(crate) slot: usize,
+    pub(crate) transport: Box<dyn Transport>,
+}
+
+/// A device that was added. Its index is that of its transports on each core.
+struct AddedDevice {
+    address: IpAddr,
+    role: DeviceRole,
+    /// Held by its transports and its reception, too.
+    failure: Arc<DeviceFailure>,
+}
+
+impl AddedDevice {
+    /// Whether it has failed, and all that was made of it has been dropped.
+    fn is_gone(&self) -> bool {
+        self.failure.is_noted() && Arc::strong_count(&self.failure) == 1
+    }
+}
+
+/// What a device is to its address.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum DeviceRole {
+    /// Hosts of other machines reach the address by it.
+    Main,
+    /// Hosts of this machine may use it instead.
+    Beside,
+}
+
+/// Whether a device is gone.
+#[derive(Debug, Default)]
+pub(crate) struct DeviceFailure(AtomicBool);
+
+impl DeviceFailure {
+    /// Notes that it is; false if that is known.
+    pub(crate) fn note(&self) -> bool {
+        !self.0.swap(true, Ordering::Relaxed)
+    }
+
+    pub(crate) fn is_noted(&self) -> bool {
+        self.0.load(Ordering::Relaxed)
+    }
+}
+
+/// What the thread of the receptions is to do.
+pub(crate) enum ReceptionOrder {
+    /// To serve a further device.
+    Add(DeviceRole, Box<dyn Reception>),
+    /// To listen for a port at the devices with its address.
+    Listen {
+        /// The port, which no device serves yet.
+        port: Arc<Port>,
+        /// Where the result goes.
+        answer: Sender<Result<(), CmError>>,
+    },
+    /// To take no more connections for a port.
+    Close(Arc<Port>),
+}
+
+/// The receptions of all devices.
+pub(crate) struct Receptions {
+    all: Vec<(DeviceRole, Box<dyn Reception>)>,
+    orders: Receiver<ReceptionOrder>,
+    /// Counters of those that are gone.
+    gone: ReceptionStats,
+}
+
+impl Devices {
+    /// No device yet, and where receptions come from.
+    pub(crate) fn new(
+        associations: Arc<Associations>,
+        memory: Arc<PoolMemory>,
+        cores: Vec<CoreDoor>,
+        reception_bell: Arc<Doorbell>,
+    ) -> (Self, Receptions) {
+        let (receptions, orders) = channel::unbounded();
+        let added = Vec::new();
+        let devices = Self { associations, memory, cores, receptions, reception_bell, added };
+        (devices, Receptions { all: Vec::new(), orders, gone: ReceptionStats::default() })
+    }
+
+    /// Adds a device, which must have been opened for as many groups as there are cores, and
+    /// listens for ports of its address. Returns those for which it can not, if it can for others.
+    ///
+    /// # Errors
+    /// The device refuses memory, a group or its connection manager, or can listen for no port.
+    /// Then it is not added.
+    pub(crate) fn add<P>(
+        &mut self,
+        device: P::Device,
+        role: DeviceRole,
+        ports: &[Arc<Port>],
+    ) -> Result<Vec<ListenError>, AddError>
+    where
+        P: Provider,
+        P::Group: Send,
+        P::Cm: Send,
+    {
+        let vacant = self.added.iter().position(AddedDevice::is_gone);
+        let slot = vacant.unwrap_or(self.added.len());
+        if slot >= PollGroup::MAX_TRANSPORTS {
+            return Err(AddError::TooMany);
+        }
+        let address = device.local_ip();
+        let refused = |error| AddError::Device { address, error };
+        let parts = DeviceParts::<P>::new(device, &self.memory).map_err(refused)?;
+        let mut transports = Vec::with_capacity(self.cores.len());
+        let mut groups = Vec::with_capacity(self.cores.len());
+        for (core, door) in self.cores.iter().enumerate() {
+            let bell = Arc::clone(&door.bell);
+            let (transport, group) =
+                RdmaTransport::<P>::new(&parts, slot as u8, core as u32, bell).map_err(refused)?;
+            transports.push(transport);
+            groups.push(group);
+        }
+        let failure = Arc::clone(&parts.failure);
+        let associations = Arc::clone(&self.associations);
+        let mut reception = RdmaReception::new(parts, groups, associations).map_err(refused)?;
+        let failed = listen(&mut reception, ports)?;
+        for (door, transport) in self.cores.iter().zip(transports) {
+            // A core that is gone has no connections.
+            let _ = door.transports.send(JoiningTransport { slot, transport: Box::new(transport) });
+            door.bell.ring();
+        }
+        self.order(ReceptionOrder::Add(role, Box::new(reception)));
+        let device = AddedDevice { address, role, failure };
+        match self.added.get_mut(slot) {
+            Some(gone) => *gone = device,
+            None => self.added.push(device),
+        }
+        Ok(failed)
+    }
+
+    /// Whether an address has a device in a role that has not failed.
+    pub(crate) fn serve(&self, address: IpAddr, role: DeviceRole) -> bool {
+        let is_it = |device: &AddedDevice| device.address == address && device.role == role;
+        self.added.iter().any(|device| is_it(device) && !device.failure.is_noted())
+    }
+
+    /// Listens for a port at the devices of its address.
+    ///
+    /// # Errors
+    /// Hosts of other machines cannot be listened for.
+    pub(crate) fn listen(&self, port: &Arc<Port>) -> Result<(), AddError> {
+        let (answer, answered) = channel::bounded(1);
+        self.order(ReceptionOrder::Listen { port: Arc::clone(port), answer });
+        let result = answered.recv().map_err(|_| AddError::Stopping)?;
+        Ok(result.map_err(|error| ListenError::new(port, error))?)
+    }
+
+    /// Takes no more connections for a port. The device stays.
+    pub(crate) fn close(&self, port: &Arc<Port>) {
+        self.order(ReceptionOrder::Close(Arc::clone(port)));
+    }
+
+    fn order(&self, order: ReceptionOrder) {
+        // The receptions are gone when the target ends.
+        let _ = self.receptions.send(order);
+        self.reception_bell.ring();
+    }
+}
+
+/// Listens for ports; an error only if all of them fail.
+fn listen(
+    reception: &mut dyn Reception,
+    ports: &[Arc<Port>],
+) -> Result<Vec<ListenError>, ListenError> {
+    let mut failed = Vec::new();
+    for port in ports {
+        let result = reception.listen(Arc::clone(port));
+        failed.extend(result.err().map(|error| ListenError::new(port, error)));
+    }
+    match failed.pop() {
+        Some(last) if failed.len() + 1 == ports.len() => Err(last),
+        last => Ok(failed.into_iter().chain(last).collect()),
+    }
+}
+
+impl Receptions {
+    /// Does what was ordered; true if there was anything.
+    pub(crate) fn obey(&mut self) -> bool {
+        let mut progress = false;
+        while let Ok(order) = self.orders.try_recv() {
+            progress = true;
+            match order {
+                ReceptionOrder::Add(role, reception) => self.all.push((role, reception)),
+                ReceptionOrder::Listen { port, answer } => {
+                    let _ = answer.send(self.listen(&port));
+                }
+                ReceptionOrder::Close(port) => {
+                    self.iter_mut().for_each(|reception| reception.close_port(&port));
+                }
+            }
+        }
+        progress
+    }
+
+    fn listen(&mut self, port: &Arc<Port>) -> Result<(), CmError> {
+        let ip = port.configured_address().ip();
+        let none = || io::Error::from(io::ErrorKind::AddrNotAvailable);
+        let main = self.live(ip, DeviceRole::Main).next().ok_or_else(none)?;
+        main.listen(Arc::clone(port))?;
+        for beside in self.live(ip, DeviceRole::Beside) {
+            if let Err(error) = beside.listen(Arc::clone(port)) {
+                tracing::warn!(%ip, "hosts on this machine use the network: {error}");
+            }
+        }
+        Ok(())
+    }
+
+    /// Drops those whose devices are gone, so that the system can forget these.
+    pub(crate) fn drop_gone(&mut self) {
+        let Self { all, gone, .. } = self;
+        all.retain(|(_, reception)| {
+            let is_over = reception.is_over();
+            if is_over {
+                *gone += reception.stats();
+            }
+            !is_over
+        });
+    }
+
+    /// Counters since the start.
+    pub(crate) fn stats(&self) -> ReceptionStats {
+        let mut sum = self.gone;
+        self.iter().for_each(|reception| sum += reception.stats());
+        sum
+    }
+
+    fn live(
+        &mut self,
+        ip: IpAddr,
+        role: DeviceRole,
+    ) -> impl Iterator<Item = &mut Box<dyn Reception>> {
+        let of_role = self.all.iter_mut().filter(move |(is, _)| *is == role);
+        of_role.map(|(_, one)| one).filter(move |one| one.local_ip() == ip && !one.has_failed())
+    }
+
+    pub(crate) fn iter(&self) -> impl Iterator<Item = &dyn Reception> {
+        self.all.iter().map(|(_, reception)| &**reception)
+    }
+
+    pub(crate) fn iter_mut(&mut self) -> impl Iterator<Item = &mut Box<dyn Reception>> {
+        self.all.iter_mut().map(|(_, reception)| reception)
+    }
+
+    pub(crate) fn is_empty(&self) -> bool {
+        self.all.is_empty()
+    }
+}
