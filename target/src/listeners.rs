@@ -523,8 +523,15 @@ impl Listeners {
             ports.extend((!is_known).then(|| Arc::clone(port)));
             let (selection, refused) = add_device(devices, &self.options, ip, &ports)?;
             tracing::info!(address = %ip, provider = selection.choice.name(), reason = selection.reason, "device opened");
+            let mut own = None;
             for error in refused {
                 tracing::error!("not listening: {error}");
+                if error.port_id == port.id {
+                    own = Some(error);
+                }
+            }
+            if let Some(error) = own {
+                return Err(AddError::Listen(error).into());
             }
             share_memory(devices, &self.options, ip, &ports);
         }

@@ -264,9 +264,9 @@ fn bad_configurations_and_command_lines_are_reported() {
     );
     assert_refused(["--listen", "127.0.0.1"], &["nothing to export; name files"]);
     assert_refused(["a.bin"], &["no address to listen on; add --listen IP:4420"]);
-    let usage = output(["--listen", "0.0.0.0", "x"]);
+    let usage = output(["--listen", "224.0.0.1", "x"]);
     assert_eq!(usage.status.code(), Some(2));
-    assert!(String::from_utf8_lossy(&usage.stderr).contains("names no single interface"));
+    assert!(String::from_utf8_lossy(&usage.stderr).contains("is no address of an interface"));
     for filter in ["wran", "a=b=c"] {
         let usage = output(["--listen", "127.0.0.1", "--log", filter, "x"]);
         assert_eq!(usage.status.code(), Some(2), "{filter}");

@@ -3,7 +3,6 @@
 use std::io;
 use std::net::IpAddr;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, Ordering};
 
 use crossbeam::channel::{self, Receiver, Sender};
 use rdma::{CmError, Device, Provider};
@@ -13,9 +12,9 @@ use crate::core_context::pool::PoolMemory;
 use crate::doorbell::Doorbell;
 use crate::driver::assembly::{AddError, ListenError};
 use crate::inventory::port::Port;
-use crate::poll_group::PollGroup;
+use crate::poll_group::{JoiningTransport, PollGroup};
 use crate::transport::rdma::{DeviceParts, RdmaReception, RdmaTransport};
-use crate::transport::{Reception, ReceptionStats, Transport};
+use crate::transport::{DeviceFailure, Reception, ReceptionStats};
 
 /// The devices of a target, and where its cores and its reception take in further ones.
 pub(crate) struct Devices {
@@ -31,13 +30,6 @@ pub(crate) struct Devices {
 pub(crate) struct CoreDoor {
     pub(crate) bell: Arc<Doorbell>,
     pub(crate) transports: Sender<JoiningTransport>,
-}
-
-/// A transport that a core is to take in.
-pub(crate) struct JoiningTransport {
-    /// Its index among the transports of the core: the next one, or that of one that is gone.
-    pub(crate) slot: usize,
-    pub(crate) transport: Box<dyn Transport>,
 }
 
 /// A device that was added. Its index is that of its transports on each core.
@@ -62,21 +54,6 @@ pub(crate) enum DeviceRole {
     Main,
     /// Hosts of this machine may use it instead.
     Beside,
-}
-
-/// Whether a device is gone.
-#[derive(Debug, Default)]
-pub(crate) struct DeviceFailure(AtomicBool);
-
-impl DeviceFailure {
-    /// Notes that it is; false if that is known.
-    pub(crate) fn note(&self) -> bool {
-        !self.0.swap(true, Ordering::Relaxed)
-    }
-
-    pub(crate) fn is_noted(&self) -> bool {
-        self.0.load(Ordering::Relaxed)
-    }
 }
 
 /// What the thread of the receptions is to do.

@@ -7,13 +7,13 @@ use std::time::Duration;
 
 use nvme_proto::log::AnaState;
 use nvme_proto::{Nqn, Nsid};
-use rdma::Time;
+use rdma::{Device, Provider, Time};
 
 use crate::config::Medium;
 use crate::controller::Associations;
 use crate::core_context::events::BufferEvent;
-use crate::driver::assembly::Assembly;
-use crate::driver::devices::Receptions;
+use crate::driver::assembly::{AddError, Assembly, ListenError};
+use crate::driver::devices::{DeviceRole, Devices, Receptions};
 use crate::inventory::Registry;
 use crate::inventory::allowed_host::HostsChange;
 use crate::inventory::ana::AnaGroupId;
@@ -27,6 +27,7 @@ pub struct Stepped {
     associations: Arc<Associations>,
     orders: Arc<StopRequest>,
     groups: Vec<PollGroup>,
+    devices: Devices,
     receptions: Receptions,
     /// Until then a group gets no turn.
     stalled: Vec<Time>,
@@ -58,11 +59,28 @@ struct PublishedNamespace {
 impl Stepped {
     /// The target of these parts, with an engine for each core.
     pub fn new(assembly: Assembly, mut engine: impl FnMut() -> Box<dyn Engine>) -> Self {
-        let Assembly { associations, seeds, mut receptions, orders, .. } = assembly;
+        let Assembly { associations, seeds, devices, mut receptions, orders, .. } = assembly;
         receptions.obey();
         let groups: Vec<_> = seeds.into_iter().map(|seed| seed.build(engine())).collect();
         let stalled = vec![Time::ZERO; groups.len()];
-        Self { associations, orders, groups, receptions, stalled, unannounced: Vec::new() }
+        let unannounced = Vec::new();
+        Self { associations, orders, groups, devices, receptions, stalled, unannounced }
+    }
+
+    /// Adds a device while hosts work. Otherwise as [`Assembly::add`].
+    ///
+    /// # Errors
+    /// The same as those of [`Assembly::add`].
+    pub fn add_device<P>(&mut self, device: P::Device) -> Result<Vec<ListenError>, AddError>
+    where
+        P: Provider,
+        P::Group: Send,
+        P::Cm: Send,
+    {
+        let ports = self.registry().ports_of(device.local_ip());
+        let refused = self.devices.add::<P>(device, DeviceRole::Main, &ports)?;
+        self.receptions.obey();
+        Ok(refused)
     }
 
     /// Does all that is ready at `now`.
@@ -82,6 +100,7 @@ impl Stepped {
                 Turn::SleepUntil(at) => next = next.into_iter().chain(at).min(),
             }
         }
+        self.receptions.drop_gone();
         self.finish_changes();
         // A message that groups just sent is not left for the next step.
         busy |= self.receptions.iter().any(|reception| !reception.may_sleep());

@@ -18,7 +18,6 @@ use crate::core_context::events::BufferEvent;
 use crate::core_context::pool::Pool;
 use crate::core_context::{CoreContext, RequestKey};
 use crate::doorbell::Doorbell;
-use crate::driver::devices::JoiningTransport;
 use crate::limits::STORAGE_GRACE;
 use crate::metrics::snapshot::PoolStats;
 use crate::storage::{Engine, EngineStats, Storage, StorageReport};
@@ -46,6 +45,13 @@ pub(crate) struct PollGroup {
     /// When it ends though storage still works on something.
     over_at: Option<Time>,
     gave_up: bool,
+}
+
+/// A transport that a core is to take in.
+pub(crate) struct JoiningTransport {
+    /// Its index among the transports of the core: the next one, or that of one that is gone.
+    pub(crate) slot: usize,
+    pub(crate) transport: Box<dyn Transport>,
 }
 
 /// A poll group that still lacks its engine, which has to be made on the thread that will use it.

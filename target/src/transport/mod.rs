@@ -5,6 +5,7 @@ pub(crate) mod rdma;
 use std::net::{IpAddr, SocketAddr};
 use std::os::fd::RawFd;
 use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
 
 use ::rdma::{CmError, GroupStats, Time, WakeFor};
 
@@ -114,6 +115,21 @@ pub(crate) trait Reception: Send {
         accepted,
         /// Connection requests rejected since the start.
         rejected,
+    }
+}
+
+/// Whether a device is gone.
+#[derive(Debug, Default)]
+pub(crate) struct DeviceFailure(AtomicBool);
+
+impl DeviceFailure {
+    /// Notes that it is; false if that is known.
+    pub(crate) fn note(&self) -> bool {
+        !self.0.swap(true, Ordering::Relaxed)
+    }
+
+    pub(crate) fn is_noted(&self) -> bool {
+        self.0.load(Ordering::Relaxed)
     }
 }
 

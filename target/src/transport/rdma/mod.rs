@@ -30,13 +30,12 @@ use self::area::Area;
 use self::connection::{Connection, Ended, TransportConfig, TurnContext};
 use self::message::{ConnectionUpdate, NewConnection, ToGroup, ToReception};
 use self::work_id::{WorkId, WorkKind};
-use super::{Stop, Transport};
+use super::{DeviceFailure, Stop, Transport};
 use crate::backend::BackendError;
 use crate::controller::Accepted;
 use crate::core_context::pool::{Buffer, PoolMemory};
 use crate::core_context::{CoreContext, RequestKey};
 use crate::doorbell::Doorbell;
-use crate::driver::devices::DeviceFailure;
 use crate::limits::COMPLETIONS_PER_GROUP;
 
 /// Completions fetched at once. Doubled, a busy core calls the device half as often, and its first

@@ -17,12 +17,11 @@ use super::negotiation::{Negotiated, rejection};
 use super::{DeviceParts, GroupPort};
 use crate::controller::{Associations, Lost};
 use crate::doorbell::Doorbell;
-use crate::driver::devices::DeviceFailure;
 use crate::inventory::port::Port;
 use crate::limits::connection_quota::Full;
 use crate::limits::displacing_set::{DisplacingLimits, DisplacingSet};
 use crate::limits::{Limits, UNCONNECTED, UNCONNECTED_PER_ADDRESS};
-use crate::transport::{Reception, ReceptionStats};
+use crate::transport::{DeviceFailure, Reception, ReceptionStats};
 
 /// Events of the connection manager that one turn handles, so that a flood of requests does not
 /// keep the reception from anything else. Doubled, other work waits for twice as many; not
