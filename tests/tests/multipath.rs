@@ -185,6 +185,22 @@ fn reads_follow_the_access_states_of_two_ports() {
     assert_eq!(reader.host.counters().connections_lost, 0);
 }
 
+/// Here both are equally near.
+#[test]
+fn the_nearest_path_is_taken_as_long_as_it_serves() {
+    let shard = Shard::new();
+    let target = Target::start(&shard.path, &[4420, 4421]);
+    let (one, two) = (target.address(4420), target.address(4421));
+    let reader = Reader::new(one, ReplicaPolicy::Numa, shard.bytes);
+    let first = reader.read();
+    assert!(first == [one] || first == [two], "{first:?}");
+    let (near, far) = if first == [one] { (4420, two) } else { (4421, one) };
+    target.set_ana(near, "inaccessible");
+    reader.comes_to_read_from(&[far]);
+    target.set_ana(near, "optimized");
+    reader.comes_to_read_from(&first);
+}
+
 #[test]
 fn a_removed_port_costs_no_read() {
     let shard = Shard::new();

@@ -111,6 +111,8 @@ enum PathPolicy {
     QueueDepth,
     /// The first that serves
     First,
+    /// The first that serves of those whose network devices are nearest to the processor
+    Numa,
 }
 
 impl PathPolicy {
@@ -119,6 +121,7 @@ impl PathPolicy {
             Self::RoundRobin => ReplicaPolicy::RoundRobin,
             Self::QueueDepth => ReplicaPolicy::QueueDepth,
             Self::First => ReplicaPolicy::First,
+            Self::Numa => ReplicaPolicy::Numa,
         }
     }
 }

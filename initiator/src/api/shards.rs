@@ -5,6 +5,7 @@ use std::sync::Arc;
 
 use crate::api::namespace::Namespace;
 use crate::api::namespace_handle::NamespaceInfo;
+use crate::driver::numa::NumaNodes;
 use crate::engine::shard_routes::{ReplicaPolicy, ShardPlace, ShardRoute, ShardRoutes};
 use crate::types::error::Error;
 
@@ -77,6 +78,9 @@ impl Shards {
         let alike = |mut replicas: Vec<Namespace>| {
             let size_bytes = replicas[0].size_bytes();
             replicas.retain(|other| other.size_bytes() == size_bytes);
+            if policy == ReplicaPolicy::Numa {
+                nearest_first(&mut replicas);
+            }
             replicas
         };
         Self::of(shards.map(alike).collect(), policy)
@@ -188,4 +192,14 @@ impl fmt::Debug for Shards {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_list().entries(self.namespaces.iter()).finish()
     }
+}
+
+/// Puts in front what is reached by devices near the processor that this runs on.
+fn nearest_first(replicas: &mut [Namespace]) {
+    let (cpu, nodes) = (rustix::thread::sched_getcpu(), NumaNodes::of_machine());
+    replicas.sort_by_cached_key(|namespace| {
+        let host = &namespace.handle().controller.host;
+        let source = host.source_for(namespace.target().address.ip());
+        source.map_or(u32::MAX, |source| nodes.distance(cpu, source))
+    });
 }

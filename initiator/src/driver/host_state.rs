@@ -54,6 +54,11 @@ impl Inner {
         self.shared.lock().is_ok_and(|state| state.engines.iter().all(|engine| engine.has_fds()))
     }
 
+    /// The local address from which another one is reached.
+    pub(crate) fn source_for(&self, to: IpAddr) -> std::io::Result<IpAddr> {
+        self.source.map_or_else(|| rdma::soft::local_address_for(to), Ok)
+    }
+
     /// The core that reaches an address, opened if need be. It is for that address until the lock
     /// is released; then for as long as it has a controller.
     pub(crate) fn engine_for(
@@ -65,10 +70,7 @@ impl Inner {
         if self.fixed_device {
             return Ok((0, devices));
         }
-        let source = match self.source {
-            Some(source) => source,
-            None => rdma::soft::local_address_for(to.ip())?,
-        };
+        let source = self.source_for(to.ip())?;
         let is_near = self.provider == RdmaProvider::Auto && rdma::auto_shares_memory(to.ip());
         let engine = match is_near {
             true => self.engine_for_near(

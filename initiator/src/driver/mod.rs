@@ -6,6 +6,7 @@
 //! their results would wake it first. While no caller waits a thread of the host drives.
 
 pub(crate) mod host_state;
+pub(crate) mod numa;
 pub(crate) mod process;
 pub(crate) mod provider;
 pub(crate) mod wake_flag;

@@ -61,13 +61,16 @@ pub enum ReplicaPolicy {
     QueueDepth,
     /// All that serve, in turn.
     RoundRobin,
+    /// The first that serves, after those whose network devices are nearest to the processor on
+    /// which [`Shards`](crate::Shards) were made came to the front.
+    Numa,
 }
 
 impl ReplicaPolicy {
     fn candidates(self) -> usize {
         match self {
             Self::Spread => 2,
-            Self::First => 1,
+            Self::First | Self::Numa => 1,
             Self::QueueDepth | Self::RoundRobin => ShardRoutes::MAX_REPLICAS,
         }
     }
@@ -293,6 +296,7 @@ mod tests {
         let all = [well; 4];
         assert_eq!(chosen(ReplicaPolicy::Spread, &all, &loads, 1), [1]);
         assert_eq!(chosen(ReplicaPolicy::First, &all, &loads, 1), [0]);
+        assert_eq!(chosen(ReplicaPolicy::Numa, &all, &loads, 2), [0, 0]);
         assert_eq!(chosen(ReplicaPolicy::QueueDepth, &all, &loads, 1), [3]);
         assert_eq!(chosen(ReplicaPolicy::RoundRobin, &all, &loads, 5), [0, 1, 2, 3, 0]);
         let mixed = [no, well, worse, well];

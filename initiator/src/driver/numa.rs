@@ -1,0 +1,102 @@
+//! How far the devices of paths are from a processor.
+
+use std::fs;
+use std::net::IpAddr;
+use std::path::{Path, PathBuf};
+
+/// The distance within a node (ACPI, SLIT), which stands for one that is not known.
+const LOCAL_DISTANCE: u32 = 10;
+
+/// The NUMA nodes of a machine and the interfaces that are on them, as sysfs tells them.
+pub(crate) struct NumaNodes {
+    nodes: PathBuf,
+    interfaces: PathBuf,
+}
+
+impl NumaNodes {
+    /// Those of this machine.
+    pub(crate) fn of_machine() -> Self {
+        Self::at(Path::new("/sys"))
+    }
+
+    fn at(sysfs: &Path) -> Self {
+        Self { nodes: sysfs.join("devices/system/node"), interfaces: sysfs.join("class/net") }
+    }
+
+    /// The distance between a processor and the device that has an address of this machine. It is
+    /// that within a node where sysfs does not know better.
+    pub(crate) fn distance(&self, cpu: usize, source: IpAddr) -> u32 {
+        let addresses = rdma::local_addresses().unwrap_or_default();
+        let found = addresses.into_iter().find(|local| local.ip == source);
+        let distance = found.and_then(|local| self.distance_to(cpu, &local.interface));
+        distance.unwrap_or(LOCAL_DISTANCE)
+    }
+
+    fn distance_to(&self, cpu: usize, interface: &str) -> Option<u32> {
+        let node = self.interfaces.join(interface).join("device/numa_node");
+        // It is -1 where the firmware does not say.
+        let to: u32 = fs::read_to_string(node).ok()?.trim().parse().ok()?;
+        let nodes = self.list();
+        let on = |node: &&u32| self.folder(**node).join(format!("cpu{cpu}")).exists();
+        let from = *nodes.iter().find(on)?;
+        let distances = fs::read_to_string(self.folder(from).join("distance")).ok()?;
+        let place = nodes.iter().position(|node| *node == to)?;
+        distances.split_whitespace().nth(place)?.parse().ok()
+    }
+
+    /// The numbers of all nodes, in the order of distances.
+    fn list(&self) -> Vec<u32> {
+        let entries = fs::read_dir(&self.nodes).into_iter().flatten().flatten();
+        let number =
+            |entry: fs::DirEntry| entry.file_name().to_str()?.strip_prefix("node")?.parse().ok();
+        let mut nodes: Vec<u32> = entries.filter_map(number).collect();
+        nodes.sort_unstable();
+        nodes
+    }
+
+    fn folder(&self, node: u32) -> PathBuf {
+        self.nodes.join(format!("node{node}"))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn write(folder: &Path, file: &str, text: &str) {
+        let path = folder.join(file);
+        fs::create_dir_all(path.parent().expect("a folder")).expect("made");
+        fs::write(path, text).expect("written");
+    }
+
+    #[test]
+    fn distances_are_those_of_sysfs() {
+        let folder = tempfile::tempdir().expect("a folder");
+        let sysfs = folder.path();
+        // Node 1 has no memory, and is not there.
+        for (node, cpu, distances) in [(0, 0, "10 21 31"), (2, 1, "21 10 12"), (10, 2, "31 12 10")]
+        {
+            write(sysfs, &format!("devices/system/node/node{node}/cpu{cpu}"), "");
+            write(sysfs, &format!("devices/system/node/node{node}/distance"), distances);
+        }
+        for (interface, node) in
+            [("near", "0\n"), ("far", "10\n"), ("odd", "-1\n"), ("gone", "1\n")]
+        {
+            write(sysfs, &format!("class/net/{interface}/device/numa_node"), node);
+        }
+        let nodes = NumaNodes::at(sysfs);
+        assert_eq!(
+            [0, 1, 2].map(|cpu| nodes.distance_to(cpu, "near")),
+            [Some(10), Some(21), Some(31)]
+        );
+        assert_eq!(
+            [0, 1, 2].map(|cpu| nodes.distance_to(cpu, "far")),
+            [Some(31), Some(12), Some(10)]
+        );
+        for interface in ["odd", "gone", "none"] {
+            assert_eq!(nodes.distance_to(0, interface), None, "{interface}");
+        }
+        assert_eq!(nodes.distance_to(3, "near"), None, "no node has that processor");
+        assert_eq!(nodes.distance(0, [127, 0, 0, 1].into()), LOCAL_DISTANCE);
+    }
+}
