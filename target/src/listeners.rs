@@ -131,7 +131,7 @@ pub(crate) struct MissingAddresses {
     last: Surroundings,
 }
 
-/// What decides whether an address can be listened on, as far as it costs little to know.
+/// The facts that decide whether an address can be listened on, of those that cost little to know.
 #[derive(Debug, Default, PartialEq, Eq)]
 struct Surroundings {
     addresses: Vec<LocalAddress>,
@@ -314,11 +314,10 @@ fn missing_wildcards(registry: &Registry, configs: &[PortConfig]) -> Vec<Arc<Por
     });
     let ports = registry.ports();
     let mut taken: BTreeSet<_> = ports.iter().map(|port| port.configured_address()).collect();
-    let mut ids: BTreeSet<_> = ports.iter().map(|port| port.id).collect();
-    ids.extend(configs.iter().map(|config| config.id));
+    let mut ids = taken_ids(&ports, configs);
     let mut missing = Vec::new();
     for config in wildcards {
-        // What was changed at run time holds for addresses that come later, too.
+        // Changes at run time hold for addresses that come later, too.
         let sibling = ports.iter().find(|port| port.is_of(config));
         let served = sibling.map_or_else(|| registry.subsystems(), |port| port.subsystems());
         for ip in local.iter().map(|local| local.ip).filter(|ip| config.stands_for(*ip)) {
@@ -329,6 +328,12 @@ fn missing_wildcards(registry: &Registry, configs: &[PortConfig]) -> Vec<Arc<Por
         }
     }
     missing
+}
+
+/// The ids of ports that there are, and of those that a configuration names.
+fn taken_ids(ports: &[Arc<Port>], configs: &[PortConfig]) -> BTreeSet<u16> {
+    let of_ports = ports.iter().map(|port| port.id);
+    of_ports.chain(configs.iter().map(|config| config.id)).collect()
 }
 
 /// The highest id that no port has: those of configurations are low.
@@ -384,7 +389,7 @@ impl Listeners {
         Self { associations, options, devices: Mutex::new(devices), applied }
     }
 
-    /// What is served at the listeners.
+    /// The associations that hosts make at the listeners.
     pub(crate) fn associations(&self) -> &Arc<Associations> {
         &self.associations
     }
@@ -402,7 +407,7 @@ impl Listeners {
             if ip.is_unspecified() || ip.is_multicast() || address.port() == 0 {
                 return Err(AddressError::NoInterface(address).into());
             }
-            self.open(&mut devices, &self.port_at(address)?)?;
+            self.open(&mut devices, &self.unbound_port(address)?)?;
         }
         let added = self.associations.add_listener(nqn, address);
         if added.is_err() {
@@ -496,13 +501,12 @@ impl Listeners {
 
     /// A port at an address that the configuration does not name, or whose own port could not be
     /// listened on yet.
-    fn port_at(&self, address: SocketAddr) -> Result<Arc<Port>, AddressError> {
+    fn unbound_port(&self, address: SocketAddr) -> Result<Arc<Port>, AddressError> {
         let ports = self.associations.registry().ports();
         if let Some(port) = ports.iter().find(|port| port.configured_address() == address) {
             return Ok(Arc::clone(port));
         }
-        let ids: BTreeSet<_> = ports.iter().map(|port| port.id).collect();
-        let id = free_id(&ids).ok_or(AddressError::TooMany)?;
+        let id = free_id(&taken_ids(&ports, &self.applied.ports())).ok_or(AddressError::TooMany)?;
         Ok(Arc::new(Port::added(id, address)))
     }
 
@@ -523,14 +527,10 @@ impl Listeners {
             ports.extend((!is_known).then(|| Arc::clone(port)));
             let (selection, refused) = add_device(devices, &self.options, ip, &ports)?;
             tracing::info!(address = %ip, provider = selection.choice.name(), reason = selection.reason, "device opened");
-            let mut own = None;
-            for error in refused {
+            for error in &refused {
                 tracing::error!("not listening: {error}");
-                if error.port_id == port.id {
-                    own = Some(error);
-                }
             }
-            if let Some(error) = own {
+            if let Some(error) = refused.into_iter().find(|error| error.port_id == port.id) {
                 return Err(AddError::Listen(error).into());
             }
             share_memory(devices, &self.options, ip, &ports);

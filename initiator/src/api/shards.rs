@@ -5,7 +5,7 @@ use std::sync::Arc;
 
 use crate::api::namespace::Namespace;
 use crate::api::namespace_handle::NamespaceInfo;
-use crate::driver::numa::NumaNodes;
+use crate::driver::numa::PathDistances;
 use crate::engine::shard_routes::{ReplicaPolicy, ShardPlace, ShardRoute, ShardRoutes};
 use crate::types::error::Error;
 
@@ -75,11 +75,12 @@ impl Shards {
         shards: impl IntoIterator<Item = Vec<Namespace>>,
     ) -> Self {
         let shards = shards.into_iter().filter(|replicas| !replicas.is_empty());
+        let mut distances = (policy == ReplicaPolicy::Numa).then(PathDistances::from_here);
         let alike = |mut replicas: Vec<Namespace>| {
             let size_bytes = replicas[0].size_bytes();
             replicas.retain(|other| other.size_bytes() == size_bytes);
-            if policy == ReplicaPolicy::Numa {
-                nearest_first(&mut replicas);
+            if let Some(distances) = &mut distances {
+                replicas.sort_by_cached_key(|path| distance(distances, path));
             }
             replicas
         };
@@ -194,12 +195,9 @@ impl fmt::Debug for Shards {
     }
 }
 
-/// Puts in front what is reached by devices near the processor that this runs on.
-fn nearest_first(replicas: &mut [Namespace]) {
-    let (cpu, nodes) = (rustix::thread::sched_getcpu(), NumaNodes::of_machine());
-    replicas.sort_by_cached_key(|namespace| {
-        let host = &namespace.handle().controller.host;
-        let source = host.source_for(namespace.target().address.ip());
-        source.map_or(u32::MAX, |source| nodes.distance(cpu, source))
-    });
+/// How far the device is over which a namespace is reached.
+fn distance(distances: &mut PathDistances, namespace: &Namespace) -> u32 {
+    let host = &namespace.handle().controller.host;
+    let target = namespace.target().address.ip();
+    distances.to(target, || host.source_for(target))
 }

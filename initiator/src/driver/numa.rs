@@ -1,6 +1,8 @@
 //! How far the devices of paths are from a processor.
 
+use std::collections::BTreeMap;
 use std::fs;
+use std::io;
 use std::net::IpAddr;
 use std::path::{Path, PathBuf};
 
@@ -59,6 +61,29 @@ impl NumaNodes {
     }
 }
 
+/// The distances of paths from the processor that asks. Each address is looked up once.
+pub(crate) struct PathDistances {
+    cpu: usize,
+    nodes: NumaNodes,
+    known: BTreeMap<IpAddr, u32>,
+}
+
+impl PathDistances {
+    /// Those from the processor that this runs on.
+    pub(crate) fn from_here() -> Self {
+        let (cpu, nodes) = (rustix::thread::sched_getcpu(), NumaNodes::of_machine());
+        Self { cpu, nodes, known: BTreeMap::new() }
+    }
+
+    /// The distance to the device from which a target is reached; the largest where none is.
+    /// `source` tells the address of that device.
+    pub(crate) fn to(&mut self, target: IpAddr, source: impl Fn() -> io::Result<IpAddr>) -> u32 {
+        let Self { cpu, nodes, known } = self;
+        let look = || source().map_or(u32::MAX, |source| nodes.distance(*cpu, source));
+        *known.entry(target).or_insert_with(look)
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -98,5 +123,15 @@ mod tests {
         }
         assert_eq!(nodes.distance_to(3, "near"), None, "no node has that processor");
         assert_eq!(nodes.distance(0, [127, 0, 0, 1].into()), LOCAL_DISTANCE);
+    }
+
+    #[test]
+    fn an_address_is_looked_up_once() {
+        let mut distances = PathDistances::from_here();
+        let loopback = IpAddr::from([127, 0, 0, 1]);
+        assert_eq!(distances.to(loopback, || Ok(loopback)), LOCAL_DISTANCE);
+        assert_eq!(distances.to(loopback, || unreachable!("it is known")), LOCAL_DISTANCE);
+        let unreachable = IpAddr::from([192, 0, 2, 1]);
+        assert_eq!(distances.to(unreachable, || Err(io::ErrorKind::NotFound.into())), u32::MAX);
     }
 }

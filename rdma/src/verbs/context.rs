@@ -321,7 +321,7 @@ fn translate(event: &ibv_async_event) -> DeviceEvent {
     }
 }
 
-/// What a device can do; nothing if it does not answer.
+/// Asks a device what it can do; `None` if it does not answer.
 ///
 /// # Safety
 /// The context is open.

@@ -41,10 +41,7 @@ pub enum AddError {
         error: io::Error,
     },
     /// More devices than a poll group serves.
-    #[error(
-        "more than {} devices; restart the target to forget those that are gone",
-        PollGroup::MAX_TRANSPORTS
-    )]
+    #[error("more than {} devices", PollGroup::MAX_TRANSPORTS)]
     TooMany,
     /// The target is about to end.
     #[error("the target is stopping")]

@@ -36,7 +36,7 @@ pub(crate) struct CoreDoor {
 struct AddedDevice {
     address: IpAddr,
     role: DeviceRole,
-    /// Held by its transports and its reception, too.
+    /// Its transports and its reception hold it, too, as long as they are there.
     failure: Arc<DeviceFailure>,
 }
 
@@ -47,7 +47,7 @@ impl AddedDevice {
     }
 }
 
-/// What a device is to its address.
+/// The part that a device plays for its address.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum DeviceRole {
     /// Hosts of other machines reach the address by it.
@@ -56,7 +56,7 @@ pub(crate) enum DeviceRole {
     Beside,
 }
 
-/// What the thread of the receptions is to do.
+/// An order for the thread of the receptions.
 pub(crate) enum ReceptionOrder {
     /// To serve a further device.
     Add(DeviceRole, Box<dyn Reception>),
