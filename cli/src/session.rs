@@ -6,7 +6,7 @@ use core::time::Duration;
 use anyhow::{Context as _, Result};
 use feedrail_initiator::{
     Controller, ControllerOptions, DiscoveryLog, Host, HostBuilder, Namespace, NamespaceInfo,
-    RdmaProvider, SubsystemAddress, SubsystemPaths,
+    RdmaProvider, ReplicaPolicy, SubsystemAddress, SubsystemPaths,
 };
 use nvme_proto::identify::{IdentifyController, IdentifyNamespace};
 use nvme_proto::{FromBytes, Nqn, Nsid};
@@ -78,6 +78,18 @@ impl Session {
             self.others.push(self.host.connect(target).wait()?);
         }
         Ok(())
+    }
+
+    /// A namespace over all paths, or over the only connection.
+    pub(crate) fn multipath_namespace(
+        &self,
+        nsid: Nsid,
+        policy: ReplicaPolicy,
+    ) -> Result<Namespace> {
+        match &self.paths {
+            Some(paths) => Ok(paths.multipath_namespace(nsid, policy).wait()?),
+            None => self.namespace(nsid),
+        }
     }
 
     /// A namespace, once through each connection.

@@ -97,6 +97,12 @@ impl Status {
         self.is(Self::SUCCESS)
     }
 
+    /// Whether the path is to blame, so that the same command may succeed over another (Base,
+    /// 4.2.3.4).
+    pub const fn is_path_related(self) -> bool {
+        self.code_type().0 == StatusCodeType::PATH.0
+    }
+
     /// `Ok` on success, else the status as the error.
     ///
     /// # Errors

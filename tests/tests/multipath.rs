@@ -6,7 +6,8 @@ use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 use feedrail_initiator::{
-    Entry, FollowedPaths, Grant, Host, Region, ReplicaPolicy, Shards, Submit, SubsystemPaths,
+    ControllerOptions, Entry, FollowedPaths, Grant, Host, Namespace, RangeCompletion, RdmaProvider,
+    Region, RegionSlice, ReplicaPolicy, Ring, Shards, Submit, SubsystemAddress, SubsystemPaths,
     Ticket,
 };
 use feedrail_tests::process::{
@@ -20,6 +21,9 @@ use tempfile::TempDir;
 const SIZE_BYTES: usize = 4 << 20;
 const READ_BYTES: u32 = 16 << 10;
 const NQN: &str = "nqn.2026-01.io.feedrail:paths";
+/// A write of the writer, and how many of them are under way at a time.
+const BLOCK: usize = 4096;
+const IN_FLIGHT: usize = 16;
 
 /// A target of the file `shard` at these ports of an address of its own.
 struct Target {
@@ -29,6 +33,15 @@ struct Target {
 
 impl Target {
     fn start(shard: &Path, ports: &[u16]) -> Self {
+        Self::exporting(shard, true, ports)
+    }
+
+    /// One that hosts may write to. It has the file alone.
+    fn writable(shard: &Path, ports: &[u16]) -> Self {
+        Self::exporting(shard, false, ports)
+    }
+
+    fn exporting(shard: &Path, read_only: bool, ports: &[u16]) -> Self {
         let address = loopback_address();
         let folder = tempfile::tempdir_in(env!("CARGO_TARGET_TMPDIR")).unwrap();
         let ports: String = ports
@@ -38,7 +51,7 @@ impl Target {
         let configuration = format!(
             "cores = 1\nstate_dir = \"state\"\nprovider = \"soft\"\nmanagement = \"socket\"\n{ports}\
              [[subsystem]]\nnqn = \"{NQN}\"\nallow_any_host = true\n\
-             [[subsystem.namespace]]\npath = \"{}\"\n",
+             [[subsystem.namespace]]\nread_only = {read_only}\npath = \"{}\"\n",
             shard.display()
         );
         let configuration = write_configuration(folder.path(), &configuration);
@@ -159,6 +172,107 @@ impl Reader {
     }
 }
 
+/// Writes and checks a namespace over all paths, with no two writes to a block under way at a time.
+struct Writer {
+    host: Host,
+    _paths: SubsystemPaths,
+    namespace: Namespace,
+    ring: Ring,
+    random: Bytes,
+    /// What each block was last written with, and whether a write to it is under way.
+    versions: Vec<(u32, bool)>,
+    acknowledged: u64,
+}
+
+impl Writer {
+    fn over(host: Host, targets: &[SocketAddr], policy: ReplicaPolicy) -> Self {
+        let nqn = NQN.parse().unwrap();
+        let targets = targets.iter().map(|&address| SubsystemAddress { address, nqn });
+        let paths = host.connect_paths(targets).wait().unwrap();
+        assert!(paths.unreachable().is_empty(), "{paths:?}");
+        let namespace = paths.multipath_namespace(Nsid(1), policy).wait().unwrap();
+        let ring = host.ring(IN_FLIGHT);
+        let versions = vec![(0, false); SIZE_BYTES / BLOCK];
+        let random = Bytes::new(7);
+        Self { host, _paths: paths, namespace, ring, random, versions, acknowledged: 0 }
+    }
+
+    fn contents(block: usize, version: u32) -> Vec<u8> {
+        Bytes::new(u64::from(version) << 32 | block as u64 | 1 << 63).take(BLOCK)
+    }
+
+    /// Begins writes to free blocks until the ring is full, and takes results.
+    #[track_caller]
+    fn go_on(&mut self) {
+        while self.versions.iter().filter(|(_, under_way)| *under_way).count() < IN_FLIGHT {
+            let block = self.random.below(self.versions.len() as u64) as usize;
+            let (version, under_way) = &mut self.versions[block];
+            if *under_way {
+                continue;
+            }
+            (*version, *under_way) = (*version + 1, true);
+            let slice = RegionSlice::from_vec(Self::contents(block, *version), Grant::Persistent);
+            let offset = (block * BLOCK) as u64;
+            self.ring.write(&self.namespace, offset, slice, block as u64).unwrap();
+        }
+        self.reap(1);
+    }
+
+    #[track_caller]
+    fn reap(&mut self, wanted: usize) {
+        let mut ended = Vec::new();
+        self.ring.wait(wanted, Some(Duration::from_millis(100)), &mut ended);
+        for RangeCompletion { token, result, .. } in ended {
+            result.unwrap();
+            self.acknowledged += 1;
+            self.versions[token as usize].1 = false;
+        }
+    }
+
+    /// Goes on until so many more writes were acknowledged.
+    #[track_caller]
+    fn writes(&mut self, count: u64) {
+        let (end, mut idle) = (self.acknowledged + count, 0);
+        while self.acknowledged < end {
+            let before = self.acknowledged;
+            self.go_on();
+            // That waits for 100 ms where nothing comes.
+            idle = if self.acknowledged == before { idle + 1 } else { 0 };
+            assert!(idle < 300, "it hangs after {before} writes");
+        }
+    }
+
+    /// Waits for all writes, and compares every block over the network and in the file.
+    #[track_caller]
+    fn ends_with(mut self, path: &Path, original: &[u8]) {
+        while self.ring.in_flight() > 0 {
+            self.reap(IN_FLIGHT);
+        }
+        let file = fs::read(path).unwrap();
+        for (block, &(version, _)) in self.versions.iter().enumerate() {
+            let at = block * BLOCK;
+            let expected = match version {
+                0 => original[at..at + BLOCK].to_vec(),
+                _ => Self::contents(block, version),
+            };
+            assert!(file[at..at + BLOCK] == expected, "block {block} in the file");
+            let mut found = vec![0; BLOCK];
+            self.namespace.read_at(at as u64, &mut found).unwrap();
+            assert!(found == expected, "block {block} over the network");
+        }
+        self.namespace.flush().wait().unwrap();
+    }
+}
+
+/// A host that gives a lost target 3 s to miss it, and ranges more than that.
+fn patient_host(provider: RdmaProvider) -> Host {
+    let options = ControllerOptions::new()
+        .keep_alive_ms(1_000)
+        .io_timeout(Duration::from_secs(60))
+        .silence_timeout(Duration::from_secs(1));
+    host().provider(provider).controller_options(options).build().unwrap()
+}
+
 #[test]
 fn reads_follow_the_access_states_of_two_ports() {
     let shard = Shard::new();
@@ -240,6 +354,59 @@ fn the_death_of_one_of_two_targets_costs_no_read() {
 }
 
 #[test]
+fn the_death_of_a_target_costs_no_write_over_its_ports() {
+    for (provider, policy) in [
+        (RdmaProvider::Soft, ReplicaPolicy::RoundRobin),
+        (RdmaProvider::Auto, ReplicaPolicy::QueueDepth),
+    ] {
+        let shard = Shard::new();
+        let mut target = Target::writable(&shard.path, &[4420, 4421]);
+        let addresses = [4420, 4421].map(|port| target.address(port));
+        let mut writer = Writer::over(patient_host(provider), &addresses, policy);
+        writer.writes(500);
+        for _ in 0..3 {
+            // Writes are under way meanwhile.
+            target = target.restarted();
+            writer.writes(500);
+        }
+        assert!(writer.host.counters().reconnects >= 3);
+        writer.ends_with(&shard.path, &shard.bytes);
+    }
+}
+
+#[test]
+fn writes_follow_the_access_states_and_ports_of_a_target() {
+    let shard = Shard::new();
+    let target = Target::writable(&shard.path, &[4420, 4421]);
+    let addresses = [4420, 4421].map(|port| target.address(port));
+    let mut writer =
+        Writer::over(patient_host(RdmaProvider::Soft), &addresses, ReplicaPolicy::RoundRobin);
+    for (one, other) in [
+        ("inaccessible", "optimized"),
+        ("optimized", "inaccessible"),
+        ("change", "non_optimized"),
+        ("optimized", "optimized"),
+    ] {
+        target.set_ana(4420, one);
+        target.set_ana(4421, other);
+        writer.writes(500);
+    }
+    // They wait while no path serves.
+    target.set_ana(4420, "inaccessible");
+    target.set_ana(4421, "inaccessible");
+    (0..3).for_each(|_| writer.go_on());
+    target.set_ana(4420, "optimized");
+    writer.writes(500);
+    target.set_ana(4421, "optimized");
+    target.call("nvmf_subsystem_remove_listener", &target.at(4421));
+    writer.writes(500);
+    target.call("nvmf_subsystem_add_listener", &target.at(4421));
+    assert!(writer.host.counters().failovers > 0);
+    writer.writes(500);
+    writer.ends_with(&shard.path, &shard.bytes);
+}
+
+#[test]
 fn hosts_leave_a_target_that_is_drained() {
     let shard = Shard::new();
     let target = Target::start(&shard.path, &[4420, 4421]);
@@ -271,9 +438,9 @@ fn hosts_leave_a_target_that_is_drained() {
 }
 
 #[test]
-fn perf_reads_over_all_paths() {
+fn perf_reads_and_writes_over_all_paths() {
     let shard = Shard::new();
-    let target = Target::start(&shard.path, &[4420, 4421]);
+    let target = Target::writable(&shard.path, &[4420, 4421]);
     let perf_of = |nqn: &str, options: &[&str]| {
         let program = feedrail(["perf", "--all-paths", "--provider", "soft", "-o", "json"]);
         program.args(target.daemon.address_options()).args(["-n", nqn]).args(options)
@@ -294,8 +461,12 @@ fn perf_reads_over_all_paths() {
         }
         assert_eq!(report["results"]["read_again"], 0);
     }
-    let refused = perf(&["--rw", "randwrite", "--allow-writes"]).run().failure();
-    assert!(refused.contains("writes take one path"), "{refused}");
+    let writes = ["--rw", "randrw", "--allow-writes", "--number-ios", "500", "--iodepth", "8"];
+    let report = perf(&writes).run().success();
+    let report: Value = serde_json::from_slice(&report).unwrap();
+    let done = ["read", "write"].map(|side| report["results"][side]["total_ios"].as_u64().unwrap());
+    assert_eq!(done[0] + done[1], 500, "{report}");
+    assert_eq!(report["results"]["failovers"], 0);
     let elsewhere = perf_of("nqn.2026-01.io.feedrail:other", &[]).run().failure();
     assert!(elsewhere.contains("names no port of the subsystem"), "{elsewhere}");
 }

@@ -25,7 +25,7 @@ pub(crate) struct JobLimits {
     pub(crate) longest_bytes: usize,
     /// Whether there are writes among them.
     pub(crate) writes: bool,
-    /// Which of several paths a read takes.
+    /// Which of several paths an I/O takes.
     pub(crate) path_policy: ReplicaPolicy,
     /// After this time no more I/Os are begun.
     pub(crate) runtime: Option<Duration>,
@@ -82,6 +82,10 @@ impl PerfJob {
         let JobLimits { depth, longest_bytes, writes, path_policy, .. } = limits;
         let host = session.host();
         let flights = match &namespaces[..] {
+            _ if session.has_paths() && writes => {
+                let all = session.multipath_namespace(nsid, path_policy)?;
+                Flights::Ring(Lanes::new(host, vec![all], depth, longest_bytes)?)
+            }
             _ if session.has_paths() => {
                 let shards = Shards::with_replicas(path_policy, [namespaces]);
                 Flights::Plans(ReadPlans::new(host, shards, depth, longest_bytes)?)

@@ -29,6 +29,7 @@ pub(crate) struct Measure {
     pub(crate) bounced_bytes: u64,
     pub(crate) retries: u64,
     pub(crate) reconnects: u64,
+    pub(crate) failovers: u64,
     /// Reads of plans, by the address of the target that gave the bytes.
     paths: BTreeMap<SocketAddr, u64>,
     /// Those of them that were begun more than once.
@@ -159,6 +160,7 @@ impl Measure {
         self.bounced_bytes += other.bounced_bytes;
         self.retries += other.retries;
         self.reconnects += other.reconnects;
+        self.failovers += other.failovers;
         self.wire.add(&other.wire);
     }
 
@@ -168,6 +170,7 @@ impl Measure {
         self.bounced_bytes = counters.bounced_bytes;
         self.retries = counters.retries;
         self.reconnects = counters.reconnects;
+        self.failovers = counters.failovers;
     }
 
     pub(crate) fn to_json(&self, elapsed: Duration) -> Value {
@@ -179,6 +182,7 @@ impl Measure {
             "bounced_bytes": self.bounced_bytes,
             "retries": self.retries,
             "reconnects": self.reconnects,
+            "failovers": self.failovers,
             "paths": self.paths.iter().map(|(path, &reads)| (path.to_string(), reads.into()))
                 .collect::<serde_json::Map<_, _>>(),
             "read_again": self.read_again,
@@ -199,11 +203,12 @@ impl Measure {
             text += &format!("  reads by path: {reads}, begun again: {}\n", self.read_again);
         }
         text + &format!(
-            "  direct={} bounced={} retries={} reconnects={}\n",
+            "  direct={} bounced={} retries={} reconnects={} failovers={}\n",
             human(self.direct_bytes),
             human(self.bounced_bytes),
             self.retries,
-            self.reconnects
+            self.reconnects,
+            self.failovers
         )
     }
 }

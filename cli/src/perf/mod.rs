@@ -78,11 +78,11 @@ pub(crate) struct Perf {
     /// Connections of each job, over which its I/Os in flight are spread
     #[arg(long, value_name = "N", default_value_t = 1, value_parser = clap::value_parser!(u16).range(1..=1024))]
     connections: u16,
-    /// Read over all ports of the subsystem that the discovery service at the address names, and
-    /// the services that it refers to, as their ANA states have it
+    /// Read and write over all ports of the subsystem that the discovery service at the address
+    /// names, and the services that it refers to, as their ANA states have it
     #[arg(long, conflicts_with = "connections")]
     all_paths: bool,
-    /// The path that each read takes, of those that are reached best
+    /// The path that each I/O takes, of those that are reached best
     #[arg(long, value_enum, value_name = "NAME", requires = "all_paths", default_value_t = PathPolicy::RoundRobin)]
     path_policy: PathPolicy,
     /// How long to measure in seconds [default: 10, or until --number-ios are done]
@@ -102,7 +102,7 @@ pub(crate) struct Perf {
     allow_writes: bool,
 }
 
-/// Which of several paths a read takes, named as in Linux.
+/// Which of several paths an I/O takes, named as in Linux.
 #[derive(Clone, Copy, Debug, ValueEnum)]
 enum PathPolicy {
     /// Each of them in turn
@@ -168,10 +168,6 @@ impl Perf {
                 self.rw.name()
             );
         }
-        ensure!(
-            !self.all_paths || self.workload.is_some() || !self.rw.writes(),
-            "--all-paths is for what only reads: writes take one path"
-        );
         ensure!(
             self.baseline.is_none() || self.workload.is_some() || !self.rw.writes(),
             "--baseline is for what only reads"

@@ -47,6 +47,15 @@ pub struct RangeOutcome {
     pub result: Result<(), Error>,
 }
 
+/// A batch that is under way. Its ring goes first: it is no more when the paths of its ranges may
+/// go.
+struct BatchInProgress {
+    ring: OwnRing,
+    /// Their handles keep the connections while ranges are in progress.
+    #[expect(dead_code, reason = "held")]
+    namespaces: Vec<Namespace>,
+}
+
 struct BatchRange {
     namespace: Namespace,
     offset: u64,
@@ -67,9 +76,14 @@ pub(crate) struct SliceKeys {
 }
 
 impl SliceKeys {
-    /// Registers the slice if need be: before the host is locked, since that may take long.
+    /// Registers the slice if need be, for each path of the namespace: before the host is locked,
+    /// since that may take long.
     pub(crate) fn new(namespace: &Namespace, mut slice: RegionSlice) -> Self {
-        let keys = slice.keys(namespace.handle().scope());
+        let mut keys = slice.keys(namespace.handle().scope());
+        for path in namespace.other_paths() {
+            // One that is out of order leaves the others.
+            keys = keys.or(slice.keys(path.scope()));
+        }
         Self { slice, keys }
     }
 }
@@ -103,7 +117,6 @@ fn start(
     ranges: Vec<BatchRange>,
 ) -> Pending<Vec<RangeOutcome>> {
     let count = ranges.len();
-    // Their handles keep the connections while ranges are in progress.
     let mut namespaces = Vec::with_capacity(count);
     // All at once, so that they go out together.
     let Ok(mut state) = host.shared.lock() else {
@@ -120,14 +133,16 @@ fn start(
         namespaces.push(namespace);
     }
     drop(state);
+    let batch = BatchInProgress { ring, namespaces };
     if host.shared.threaded {
         // The caller may do something else before it waits.
         host.shared.launch(system_now());
     }
     Pending::new(host, async move {
         let mut completions = Vec::with_capacity(count);
-        let completed = Completed { ring: &ring, wanted: count, into: &mut completions }.await;
-        drop(namespaces);
+        let ring = &batch.ring;
+        let completed = Completed { ring, wanted: count, into: &mut completions }.await;
+        drop(batch);
         if let Err(Forked) = completed {
             return (0..count).map(|_| lost_to_parent()).collect();
         }
@@ -159,11 +174,11 @@ pub(crate) fn submit(
 ) {
     let SliceKeys { slice, keys } = memory;
     state.outbox.reserve(ring.key);
-    let handle = namespace.handle();
-    if !Arc::ptr_eq(handle.host(), &ring.host) {
+    if !Arc::ptr_eq(namespace.handle().host(), &ring.host) {
         let result = Err(ErrorKind::Invalid("a namespace of another host").into());
         return state.outbox.complete_in_ring(ring.key, RangeCompletion { token, slice, result });
     }
+    let (handle, paths) = namespace.choose_path(state);
     let submission = Submission {
         controller: handle.controller_key(),
         namespace: handle.number(),
@@ -174,6 +189,7 @@ pub(crate) fn submit(
         ring: ring.key,
         token,
         options,
+        paths,
     };
     state.engines[handle.engine()].submit(submission, &mut state.outbox);
 }

@@ -6,12 +6,12 @@ use nvme_proto::identify::Identify;
 use nvme_proto::log::{GetLogPage, LogOffset};
 use nvme_proto::{AdminCommand, Sqe};
 
+use crate::driver::DriverState;
 use crate::driver::host_state::Inner;
 use crate::engine::Attachment;
 use crate::engine::controller::{ControllerLimits, QueueKind, Raw, RawData, RawReply};
 use crate::engine::namespace_identity::NamespaceIdentity;
 use crate::engine::reply::{Promise, Reply, promise};
-use crate::engine::shard_routes::TargetLoad;
 use crate::memory::bounce::CHUNK_BYTES;
 use crate::memory::region::CurrentScope;
 use crate::types::error::{Error, ErrorKind, SubsystemAddress};
@@ -43,7 +43,10 @@ impl ControllerHandle {
     /// Queues a command that changes nothing, and so may be sent again over the next connection.
     pub(crate) fn ask(&self, sqe: Sqe, data: RawData) -> Reply<RawReply> {
         let queue = QueueKind::Admin;
-        self.queue(|promise| Raw { repeatable: true, ..Raw::new(sqe, data, queue, promise) })
+        self.queue(|promise| {
+            let (repeatable, alters) = (true, false);
+            Raw { repeatable, alters, ..Raw::new(sqe, data, queue, promise) }
+        })
     }
 
     fn queue(&self, command: impl FnOnce(Promise<RawReply>) -> Raw) -> Reply<RawReply> {
@@ -68,7 +71,7 @@ impl ControllerHandle {
     pub(crate) fn is_connected(&self) -> bool {
         let Ok(state) = self.host.shared.lock() else { return false };
         let engine = state.engines.get(self.engine);
-        engine.is_some_and(|engine| engine.load(self.key, None) != TargetLoad::Away)
+        engine.is_some_and(|engine| !engine.load(self.key, None).is_away())
     }
 
     /// How often the discovery log page has changed, as soon as that is not as often as was seen.
@@ -99,8 +102,9 @@ impl ControllerHandle {
         identity: NamespaceIdentity,
     ) -> Result<Option<Attachment>, Error> {
         let mut state = self.host.shared.lock()?;
-        let engine = state.engines.get_mut(self.engine).ok_or(ErrorKind::Closed)?;
-        engine.attach(self.key, epoch, identity)
+        let DriverState { engines, outbox, .. } = &mut *state;
+        let engine = engines.get_mut(self.engine).ok_or(ErrorKind::Closed)?;
+        engine.attach(self.key, epoch, identity, outbox)
     }
 
     pub(crate) async fn identify(&self, command: Identify) -> Result<Vec<u8>, Error> {

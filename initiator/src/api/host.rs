@@ -287,7 +287,7 @@ impl Host {
     /// Counters since the host was made; zeros in a process that was forked from its own.
     pub fn counters(&self) -> HostCounters {
         let Ok(state) = self.inner.shared.lock() else { return HostCounters::default() };
-        let own = HostCounters { sleeps: state.sleeps, ..HostCounters::default() };
+        let own = state.counters;
         state.engines.iter().fold(own, |sum, engine| sum.and(engine.counters()))
     }
 

@@ -1,6 +1,7 @@
 //! Namespaces: where bytes are.
 
 use std::fmt;
+use std::slice;
 use std::sync::Arc;
 
 use nvme_proto::identify::{Cns, Identify};
@@ -11,10 +12,14 @@ use crate::api::batch::{self, RangeOutcome, ReadRange, WriteRange};
 use crate::api::controller_handle::ControllerHandle;
 use crate::api::namespace_handle::{NamespaceHandle, NamespaceInfo};
 use crate::api::pending::Pending;
+use crate::api::shards::Shards;
+use crate::driver::DriverState;
 use crate::driver::host_state::Inner;
 use crate::engine::Attachment;
-use crate::engine::controller::RawData;
+use crate::engine::controller::{RawData, RawReply};
 use crate::engine::namespace_identity::{NamespaceIdentity, lacks_descriptors};
+use crate::engine::range_op::RangePaths;
+use crate::engine::shard_routes::{ReplicaPolicy, ShardRoutes};
 use crate::memory::bounce::CHUNK_BYTES;
 use crate::memory::region::{Grant, RegionSlice};
 use crate::types::error::{Error, ErrorKind, SubsystemAddress};
@@ -28,10 +33,27 @@ use crate::types::options::BatchOptions;
 ///
 /// Reads and writes that a lost connection interrupts are issued again when it is back, until their
 /// deadline. For writes that is safe since it writes the same bytes to the same place, which is
-/// unchanged until the range is handed back.
+/// unchanged until the range is handed back. A write whose connection is lost before the target
+/// answers may still be carried out for a while: until the target must know of the loss, writes of
+/// this host to the same blocks of the namespace wait, over whichever controller they go.
+///
+/// A namespace over several paths ([`SubsystemPaths::multipath_namespace`]) is read and written
+/// over each of them as its policy says. What was under way over a path that is lost, or does not
+/// serve the namespace any more, goes on over another at once.
+///
+/// [`SubsystemPaths::multipath_namespace`]: crate::SubsystemPaths::multipath_namespace
 #[derive(Clone)]
 pub struct Namespace {
+    /// Of the first path.
     handle: Arc<NamespaceHandle>,
+    multipath: Option<Arc<Multipath>>,
+}
+
+/// The paths of a namespace that has several.
+struct Multipath {
+    handles: Vec<Arc<NamespaceHandle>>,
+    /// One shard, whose replicas they are.
+    routes: Arc<ShardRoutes>,
 }
 
 impl Namespace {
@@ -47,11 +69,52 @@ impl Namespace {
             let attached = controller.attach(epoch, identity).map_err(about)?;
             if let Some(Attachment { number, access }) = attached {
                 let handle = NamespaceHandle { controller, number, access, info };
-                return Ok(Self { handle: Arc::new(handle) });
+                return Ok(Self { handle: Arc::new(handle), multipath: None });
             }
         }
         let what = "each time that the namespace was identified; look into the target's log";
         Err(about(ErrorKind::ConnectionLost(what).into()))
+    }
+
+    /// One namespace, over the first [`ShardRoutes::MAX_REPLICAS`] of these paths.
+    pub(crate) fn over_paths(policy: ReplicaPolicy, paths: Vec<Self>) -> Option<Self> {
+        let shards = Shards::with_replicas(policy, [paths]);
+        let paths = shards.replicas(0).iter().take(ShardRoutes::MAX_REPLICAS);
+        let handles: Vec<_> = paths.map(|path| Arc::clone(&path.handle)).collect();
+        let handle = Arc::clone(handles.first()?);
+        let routes = Arc::clone(shards.routes());
+        let multipath = (handles.len() > 1).then(|| Arc::new(Multipath { handles, routes }));
+        Some(Self { handle, multipath })
+    }
+
+    /// The namespace over each of its paths alone; itself where it has one only.
+    pub fn paths(&self) -> impl Iterator<Item = Self> + '_ {
+        let alone =
+            |handle: &Arc<NamespaceHandle>| Self { handle: Arc::clone(handle), multipath: None };
+        self.handles().map(alone)
+    }
+
+    fn handles(&self) -> impl Iterator<Item = &Arc<NamespaceHandle>> {
+        let handles = self.multipath.as_ref().map(|multipath| multipath.handles.as_slice());
+        handles.unwrap_or(slice::from_ref(&self.handle)).iter()
+    }
+
+    /// The paths beside the first.
+    pub(crate) fn other_paths(&self) -> impl Iterator<Item = &NamespaceHandle> {
+        self.handles().skip(1).map(Arc::as_ref)
+    }
+
+    /// The path that the next range takes, and those that it may go on over.
+    pub(crate) fn choose_path(
+        &self,
+        state: &mut DriverState,
+    ) -> (&NamespaceHandle, Option<RangePaths>) {
+        let Some(Multipath { handles, routes }) = self.multipath.as_deref() else {
+            return (&self.handle, None);
+        };
+        let replica = state.choose_path(routes);
+        let paths = RangePaths { routes: Arc::clone(routes), replica, failed: 0 };
+        (&handles[replica], Some(paths))
     }
 
     /// The properties that it had when it was opened.
@@ -69,7 +132,7 @@ impl Namespace {
         self.handle.info.size_bytes
     }
 
-    /// The subsystem that it belongs to.
+    /// The subsystem that it belongs to, at the address of its first path.
     pub fn target(&self) -> &SubsystemAddress {
         &self.handle.controller.target
     }
@@ -132,7 +195,8 @@ impl Namespace {
     pub fn refresh(&self) -> Pending<Result<NamespaceInfo, Error>> {
         let this = self.clone();
         Pending::new(self.handle.host(), async move {
-            let identity = identify(&this.handle.controller, this.nsid()).await;
+            let (path, _) = this.best_path(0);
+            let identity = identify(&path.controller, this.nsid()).await;
             identity.map(|identity| info(&identity)).map_err(|error| this.about(error))
         })
     }
@@ -191,7 +255,8 @@ impl Namespace {
     pub fn compare(&self, offset: u64, bytes: &[u8]) -> Pending<Result<(), Error>> {
         let nsid = self.nsid();
         let block = self.handle.info.block_bytes;
-        let most = self.handle.max_transfer_bytes().min(CHUNK_BYTES as u64) / block;
+        let transfers = self.handles().map(|path| path.max_transfer_bytes());
+        let most = transfers.fold(CHUNK_BYTES as u64, u64::min) / block;
         let pieces = self.whole_blocks(offset, bytes.len() as u64, most.max(1));
         self.commands_or(pieces.map(|pieces| {
             let command = |range: LbaRange| {
@@ -243,22 +308,58 @@ impl Namespace {
         }
     }
 
-    /// Sends commands all at once; the first error is the result.
+    /// Sends commands all at once; the first error is the result. Each can be sent twice to the
+    /// same effect: one that fails because of its path is sent over the others.
     fn commands(&self, commands: Vec<(Sqe, RawData)>) -> Pending<Result<(), Error>> {
-        let controller = &self.handle.controller;
-        let replies: Vec<_> = commands
-            .into_iter()
-            .map(|(sqe, data)| controller.send_to(self.handle.number, sqe, data))
-            .collect();
+        let send = |(sqe, data): (Sqe, RawData)| {
+            let again = self.multipath.is_some().then(|| data.clone());
+            let (path, tried) = self.best_path(0);
+            (path.controller.send_to(path.number, sqe, data), sqe, again, tried)
+        };
+        let sent: Vec<_> = commands.into_iter().map(send).collect();
         let this = self.clone();
         Pending::new(self.handle.host(), async move {
             let mut result = Ok(());
-            for reply in replies {
-                let reply = reply.await.map_err(|error| this.about(error));
-                result = result.and(reply.map(drop));
+            for (reply, sqe, again, tried) in sent {
+                let mut reply = reply.await;
+                if let Some(data) = again {
+                    reply = this.send_elsewhere(reply, sqe, data, tried).await;
+                }
+                result = result.and(reply.map(drop).map_err(|error| this.about(error)));
             }
             result
         })
+    }
+
+    /// Sends a command over the paths that were not tried, one after the other, as long as `reply`
+    /// says that the path is to blame.
+    async fn send_elsewhere(
+        &self,
+        mut reply: Result<RawReply, Error>,
+        sqe: Sqe,
+        data: RawData,
+        mut tried: u8,
+    ) -> Result<RawReply, Error> {
+        while let Err(error) = &reply
+            && error.is_of_path()
+            && usize::try_from(tried.count_ones()).is_ok_and(|tried| tried < self.handles().count())
+        {
+            let (path, with_it) = self.best_path(tried);
+            reply = path.controller.send_to(path.number, sqe, data.clone()).await;
+            tried = with_it;
+        }
+        reply
+    }
+
+    /// The best path beside those whose bits are set in `tried`, and those bits with its own.
+    fn best_path(&self, tried: u8) -> (&NamespaceHandle, u8) {
+        let Some(Multipath { handles, routes }) = self.multipath.as_deref() else {
+            return (&self.handle, 1);
+        };
+        let state = self.handle.host().shared.lock();
+        let best = state.ok().and_then(|state| routes.best_path(tried, |it| state.load(it, None)));
+        let replica = best.map_or(0, |path| path.replica);
+        (&handles[replica], tried | 1 << replica)
     }
 
     fn about(&self, error: Error) -> Error {
@@ -285,6 +386,7 @@ impl fmt::Debug for Namespace {
         f.debug_struct("Namespace")
             .field("target", self.target())
             .field("info", self.info())
+            .field("paths", &self.handles().count())
             .finish_non_exhaustive()
     }
 }

@@ -5,6 +5,7 @@ use std::sync::Arc;
 use nvme_proto::Nsid;
 
 use crate::api::controller_handle::ControllerHandle;
+use crate::driver::DriverState;
 use crate::driver::host_state::Inner;
 use crate::engine::path_access::PathAccess;
 use crate::memory::bounce::CHUNK_BYTES;
@@ -81,8 +82,9 @@ impl NamespaceHandle {
 impl Drop for NamespaceHandle {
     fn drop(&mut self) {
         let Ok(mut state) = self.controller.host.shared.lock() else { return };
-        if let Some(engine) = state.engines.get_mut(self.controller.engine) {
-            engine.detach(self.controller.key, self.number);
+        let DriverState { engines, outbox, .. } = &mut *state;
+        if let Some(engine) = engines.get_mut(self.controller.engine) {
+            engine.detach(self.controller.key, self.number, outbox);
         }
     }
 }

@@ -25,6 +25,7 @@ use crate::types::options::BatchOptions;
 /// [`Ring::reap`] and [`Ring::wait`]; on a [polled](crate::Host::polled) host with its next turn.
 /// The ring keeps the connections of its ranges until their results are taken.
 pub struct Ring {
+    // Before the namespaces: it is no more when the paths of its ranges may go.
     own: OwnRing,
     depth: usize,
     options: BatchOptions,

@@ -9,7 +9,8 @@ use crate::driver::numa::PathDistances;
 use crate::engine::shard_routes::{ReplicaPolicy, ShardPlace, ShardRoute, ShardRoutes};
 use crate::types::error::Error;
 
-/// The namespaces that plans read from, numbered from 0 in the order given.
+/// The namespaces that plans read from, numbered from 0 in the order given. The paths of a
+/// namespace that has several are replicas of its shard.
 ///
 /// Cheap to clone. Made once for a source and used for all of its plans: finding out which
 /// connections there are takes time in proportion to the number of shards.
@@ -63,7 +64,7 @@ impl Shards {
     /// The shards with these namespaces. All are to be of the host that plans are submitted to.
     pub fn new(namespaces: impl IntoIterator<Item = Namespace>) -> Self {
         let namespaces = namespaces.into_iter();
-        let namespaces = namespaces.map(|namespace| vec![namespace]).collect();
+        let namespaces = namespaces.map(|namespace| namespace.paths().collect()).collect();
         Self::of(namespaces, ReplicaPolicy::default())
     }
 
@@ -76,7 +77,8 @@ impl Shards {
     ) -> Self {
         let shards = shards.into_iter().filter(|replicas| !replicas.is_empty());
         let mut distances = (policy == ReplicaPolicy::Numa).then(PathDistances::from_here);
-        let alike = |mut replicas: Vec<Namespace>| {
+        let alike = |replicas: Vec<Namespace>| {
+            let mut replicas = paths_of(&replicas);
             let size_bytes = replicas[0].size_bytes();
             replicas.retain(|other| other.size_bytes() == size_bytes);
             if let Some(distances) = &mut distances {
@@ -98,7 +100,8 @@ impl Shards {
     ) -> (Self, Vec<UnlikeReplica>) {
         let mut unlike = Vec::new();
         let shards = shards.into_iter().filter(|replicas| !replicas.is_empty());
-        let alike = |(shard, mut replicas): (usize, Vec<Namespace>)| {
+        let alike = |(shard, replicas): (usize, Vec<Namespace>)| {
+            let mut replicas = paths_of(&replicas);
             let first = replicas[0].info().clone();
             let others =
                 replicas.extract_if(.., |other| difference(&first, other.info()).is_some());
@@ -177,6 +180,11 @@ impl Shards {
     pub(crate) fn connections(&self) -> &[Namespace] {
         &self.connections
     }
+}
+
+/// These namespaces, over each of their paths.
+fn paths_of(namespaces: &[Namespace]) -> Vec<Namespace> {
+    namespaces.iter().flat_map(Namespace::paths).collect()
 }
 
 /// The property by which two namespaces cannot have the same bytes. Generations are numbers of each

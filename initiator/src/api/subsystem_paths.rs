@@ -11,6 +11,7 @@ use crate::api::discovery::{DiscoveryLog, discover};
 use crate::api::namespace::Namespace;
 use crate::api::pending::Pending;
 use crate::driver::host_state::Inner;
+use crate::engine::shard_routes::ReplicaPolicy;
 use crate::types::error::{Error, ErrorKind, SubsystemAddress};
 
 /// The most discovery services that are asked for the ports of a subsystem.
@@ -19,7 +20,8 @@ const MAX_SERVICES: usize = 16;
 /// A subsystem through several of its ports, or several targets that serve it together, over a
 /// connection each.
 ///
-/// Plans read a namespace over all of them: the namespaces of [`SubsystemPaths::namespace`] are the
+/// [`SubsystemPaths::multipath_namespace`] is a namespace over all of them, for reads and writes.
+/// Plans read over all of them, too: the namespaces of [`SubsystemPaths::namespace`] are the
 /// replicas of a shard ([`Shards::with_replicas`](crate::Shards::with_replicas)), and the
 /// [`ReplicaPolicy`](crate::ReplicaPolicy) says which path each range takes. Paths whose ANA state
 /// is optimized come first, non-optimized ones only without those; over others nothing is sent
@@ -99,6 +101,31 @@ impl SubsystemPaths {
     /// Why the other addresses could not be connected to. They are not tried again.
     pub fn unreachable(&self) -> &[Error] {
         &self.unreachable
+    }
+
+    /// Opens a namespace over all paths, at most 8, to be read and written as one: each range takes
+    /// the path that the policy chooses among those that are reached best, and goes on over another
+    /// if that is lost.
+    ///
+    /// A write that was under way over a lost path may still be carried out there. So it is sent
+    /// over another path only when the target of the lost one has confirmed that the connection is
+    /// over, or must know it by the lack of Keep Alive
+    /// ([`keep_alive_ms`](crate::ControllerOptions::keep_alive_ms)); until then other writes to the
+    /// same blocks wait as well, and nothing else does.
+    ///
+    /// # Errors
+    /// It cannot be opened over one of them, or differs between two.
+    pub fn multipath_namespace(
+        &self,
+        nsid: Nsid,
+        policy: ReplicaPolicy,
+    ) -> Pending<Result<Namespace, Error>> {
+        let host = Arc::clone(&self.controllers[0].handle().host);
+        let opening = self.namespace(nsid);
+        Pending::new(&host, async move {
+            let none = || ErrorKind::Invalid("no path is given").into();
+            Namespace::over_paths(policy, opening.await?).ok_or_else(none)
+        })
     }
 
     /// Opens a namespace over each path.

@@ -31,11 +31,14 @@ use crate::driver::process::{Forked, Process};
 use crate::driver::wake_flag::WakeFlag;
 use crate::engine::plan_run::PlanRun;
 use crate::engine::plan_state::PlanState;
+use crate::engine::range_op::{RangeOp, StrandedRange};
 use crate::engine::results::{Errands, Outbox, PlanKey, RangeFailover, RingKey};
 use crate::engine::same_machine::NearTarget;
-use crate::engine::shard_routes::{ShardPlace, TargetLoad};
+use crate::engine::shard_routes::{PathRoute, ShardPlace, ShardRoutes, TargetLoad};
 use crate::engine::{ErasedEngine, NextTurn, earliest};
 use crate::memory::plan_region::ClaimedMemory;
+use crate::types::counters::HostCounters;
+use crate::types::error::{Error, ErrorKind};
 
 /// The thread leaves the cores to callers as long as one came within this time. Requests that a
 /// caller has left to be sent wait for the next one no longer than twice that, and no peer sends
@@ -103,8 +106,8 @@ pub(crate) struct DriverState {
     /// Something came in that no waiting caller drives.
     kicked: bool,
     closing: bool,
-    /// Times that a thread slept on the descriptors.
-    pub(crate) sleeps: u64,
+    /// What no core counts.
+    pub(crate) counters: HostCounters,
     /// Room for what is done outside the lock.
     errands: Errands,
 }
@@ -128,7 +131,7 @@ impl SharedEngines {
                 parked: Vec::new(),
                 kicked: false,
                 closing: false,
-                sleeps: 0,
+                counters: HostCounters::default(),
                 errands: Errands::default(),
             }),
             idle: Condvar::new(),
@@ -496,7 +499,7 @@ impl SharedEngines {
             // Another thread may have turned the cores since.
             let until = earliest(until, state.due);
             state.sleeping_until = Some(until);
-            state.sleeps += 1;
+            state.counters.sleeps += 1;
             drop(state);
             interrupted = self.wait_for_events(until);
         }
@@ -554,7 +557,7 @@ impl SharedEngines {
                 // Another thread may have turned the cores since.
                 let deadline = earliest(deadline, state.due);
                 state.thread_sleeps_until = Some(deadline);
-                state.sleeps += 1;
+                state.counters.sleeps += 1;
                 drop(state);
                 interrupted = self.wait_for_events(deadline);
             }
@@ -632,7 +635,7 @@ impl DriverState {
         for engine in &mut self.engines {
             turn = turn.and(engine.turn(now, &mut self.outbox));
         }
-        if self.fail_over(now) | self.move_ranges(now) {
+        if self.fail_over(now) | self.move_ranges(now) | self.resume_writes() {
             turn = NextTurn::Busy;
         }
         self.due = match turn {
@@ -648,9 +651,9 @@ impl DriverState {
             due = earliest(due, engine.launch(now, &mut self.outbox));
         }
         // Work that was left undone is still to be done.
-        let has_moved = self.fail_over(now) | self.move_ranges(now);
+        let has_more = self.fail_over(now) | self.move_ranges(now) | self.resume_writes();
         let is_busy =
-            has_moved || self.outbox.has_errands() || self.due.is_some_and(|time| time <= now);
+            has_more || self.outbox.has_errands() || self.due.is_some_and(|time| time <= now);
         self.due = if is_busy { Some(now) } else { due };
     }
 
@@ -669,7 +672,8 @@ impl DriverState {
         }
     }
 
-    fn load(&self, place: ShardPlace, now: Option<Time>) -> TargetLoad {
+    /// The load of a controller; without a time, as of the last turn.
+    pub(crate) fn load(&self, place: ShardPlace, now: Option<Time>) -> TargetLoad {
         let engine = self.engines.get(place.engine);
         engine.map_or(TargetLoad::Away, |engine| engine.load(place.controller, now))
     }
@@ -700,7 +704,8 @@ impl DriverState {
     /// Has ranges that wait for targets without a connection read from those that have one, if any
     /// of them came or went; false if nothing came of it.
     fn move_ranges(&mut self, now: Time) -> bool {
-        if !self.outbox.take_move() {
+        let stranded = self.outbox.take_stranded();
+        if !self.outbox.take_move() && stranded.is_empty() {
             return false;
         }
         let loads: Vec<_> = self.engines.iter().map(|engine| engine.loads(now)).collect();
@@ -721,7 +726,21 @@ impl DriverState {
                 runs.entry((plan, place)).or_default().push(range);
             }
         }
-        let any = !runs.is_empty();
+        let usable = |op: &RangeOp| op.best_path(load).filter(|path| !path.load.is_away());
+        let mut moves = Vec::new();
+        for engine in &mut self.engines {
+            let given = engine.give_away_ring_ranges(&|op| usable(op).is_some());
+            moves.extend(given.into_iter().map(|op| (usable(&op), op, None)));
+        }
+        moves.extend(stranded.into_iter().map(|StrandedRange { op, error }| {
+            // Where none is connected, one that may come back.
+            let path = op.best_path(load).filter(|path| path.load != TargetLoad::Lost);
+            (path, op, Some(error))
+        }));
+        let any = !runs.is_empty() || !moves.is_empty();
+        for (path, op, error) in moves {
+            self.move_range(now, path, op, error);
+        }
         for ((plan, place), mut ranges) in runs {
             ranges.sort_unstable();
             self.submit_again(plan, place, ranges);
@@ -729,7 +748,51 @@ impl DriverState {
         any
     }
 
+    /// Has a range go on over another path, or end with an error where there is none.
+    fn move_range(
+        &mut self,
+        now: Time,
+        path: Option<PathRoute>,
+        op: RangeOp,
+        error: Option<Error>,
+    ) {
+        let engine = path.and_then(|path| self.engines.get_mut(path.place.engine).zip(Some(path)));
+        match engine {
+            Some((engine, path)) => {
+                self.counters.failovers += 1;
+                engine.adopt_range(op.moved_to(&path), &mut self.outbox);
+            }
+            None => {
+                self.counters.ranges_failed += 1;
+                let error = error.unwrap_or_else(|| ErrorKind::Closed.into());
+                op.fail(error, now, &mut self.outbox);
+            }
+        }
+    }
+
+    /// Chooses the path of a range to a namespace that has several.
+    pub(crate) fn choose_path(&mut self, routes: &ShardRoutes) -> usize {
+        let path = routes.best_path(0, |place| self.load(place, None));
+        if let Some(PathRoute { place, load: TargetLoad::Probe, .. }) = path
+            && let Some(engine) = self.engines.get_mut(place.engine)
+        {
+            engine.begin_probe(place.controller, None);
+        }
+        path.map_or(0, |path| path.replica)
+    }
+
+    /// Has writes tried again that wait for others of this host, if any of those ended; false if
+    /// there are none.
+    fn resume_writes(&mut self) -> bool {
+        let is_released = self.outbox.writes.take_released();
+        if is_released {
+            self.engines.iter_mut().for_each(|engine| engine.resume_writes());
+        }
+        is_released
+    }
+
     fn submit_again(&mut self, plan: PlanKey, place: usize, ranges: Vec<u32>) {
+        self.counters.failovers += ranges.len() as u64;
         let state = Arc::clone(self.outbox.plan_state(plan));
         let ShardPlace { engine, controller } = state.places()[place];
         let options = state.options();

@@ -90,7 +90,7 @@ impl<P: Provider> HostEngine<P> {
     /// Takes the queues of an association down, and takes back what was in flight on them.
     fn disconnect(&mut self, now: Time, key: usize, outbox: &mut Outbox) {
         self.agenda.mark_ready(key);
-        self.put_up_fence(now, key);
+        self.put_up_fence(now, key, outbox);
         let controller = &mut self.controllers[key];
         controller.keep_alive = KeepAlive::default();
         let queues = mem::take(&mut controller.queues);
@@ -135,7 +135,7 @@ impl<P: Provider> HostEngine<P> {
     pub(crate) fn interrupt(&mut self, key: usize, task: Task, outbox: &mut Outbox) {
         match task {
             Task::Piece(piece) => self.return_piece(key, piece, outbox),
-            Task::Raw { promise, chunk, to_host, namespace, deadline, again } => {
+            Task::Raw { promise, chunk, to_host, namespace, deadline, again, alters } => {
                 let controller = &mut self.controllers[key];
                 if let Some(chunk) = chunk {
                     controller.bounce.release(chunk);
@@ -144,7 +144,8 @@ impl<P: Provider> HostEngine<P> {
                     let data = RawData::to_host(to_host.into());
                     let queue = QueueKind::Admin;
                     let repeatable = true;
-                    let raw = Raw { sqe, data, queue, namespace, deadline, repeatable, promise };
+                    let raw =
+                        Raw { sqe, data, queue, namespace, deadline, repeatable, alters, promise };
                     controller.raw_expiry = earliest(controller.raw_expiry, Some(deadline));
                     return controller.raw.push_front(raw);
                 }
@@ -186,7 +187,7 @@ impl<P: Provider> HostEngine<P> {
     /// Does what is due.
     pub(crate) fn run_timers(&mut self, now: Time, outbox: &mut Outbox) {
         self.expire_ranges(now, outbox);
-        self.take_down_fences(now);
+        self.take_down_fences(now, outbox);
         while let Some(key) = self.agenda.next_due(now) {
             self.agenda.mark_ready(key);
             if self.controllers.contains(key) {
@@ -372,19 +373,25 @@ impl<P: Provider> HostEngine<P> {
     fn forget(&mut self, key: usize, outbox: &mut Outbox) {
         let error = Error::from(ErrorKind::Closed).of_target(&self.controllers[key].target);
         self.release_resources(key, error, outbox);
-        self.controllers.remove(key);
+        for (_, attached) in &self.controllers.remove(key).namespaces {
+            outbox.writes.close(attached.written);
+        }
     }
 
     /// Forgets namespaces without handles and with nothing in progress.
-    pub(crate) fn sweep_namespaces(&mut self, key: usize) {
+    pub(crate) fn sweep_namespaces(&mut self, key: usize, outbox: &mut Outbox) {
         let of_raws = self.namespaces_of_raws(key);
         let ops = &self.ops;
         let controller = &mut self.controllers[key];
         controller.namespaces.retain(|number, attached| {
-            attached.holders > 0
+            let is_used = attached.holders > 0
                 || attached.check.is_under_way()
                 || of_raws.contains(&number)
-                || ops.iter().any(|(_, op)| op.is_on(key, number))
+                || ops.iter().any(|(_, op)| op.is_on(key, number));
+            if !is_used {
+                outbox.writes.close(attached.written);
+            }
+            is_used
         });
     }
 }

@@ -389,7 +389,7 @@ impl<P: Provider> HostEngine<P> {
         let controller = &mut self.controllers[key];
         controller.bounce.release(chunk);
         if controller.namespaces[namespace].holders == 0 {
-            self.sweep_namespaces(key);
+            self.sweep_namespaces(key, outbox);
         }
     }
 

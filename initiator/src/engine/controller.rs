@@ -20,6 +20,7 @@ use crate::engine::plan_run::IssueTurns;
 use crate::engine::reconnect_delay::Retries;
 use crate::engine::reply::Promise;
 use crate::engine::shard_routes::TargetLoad;
+use crate::engine::write_table::WrittenNamespace;
 use crate::memory::bounce::{BounceChunk, BouncePool};
 use crate::memory::region::{CurrentScope, RegistrationScope};
 use crate::types::error::{Error, ErrorKind, SubsystemAddress, UnreachableCause};
@@ -100,19 +101,21 @@ pub(crate) struct ControllerState<P: Provider> {
     pub(crate) runs: [VecDeque<usize>; Class::COUNT],
     /// Whose turn it is, by class.
     pub(crate) turns: [IssueTurns; Class::COUNT],
+    /// Bytes of ranges in progress that no command was issued for.
+    pub(crate) unissued_bytes: u64,
     /// Commands in flight of ranges.
     pub(crate) in_flight: CommandsInFlight,
     /// Those of them of the class that gives way.
     pub(crate) background: CommandsInFlight,
     /// Edge blocks that were read and modified, and are to be written.
     pub(crate) modified: VecDeque<RangeCommand>,
-    /// Writes that share a block with another one in progress.
+    /// Writes that share a block with another one of this host, in progress or unanswered.
     pub(crate) blocked: VecDeque<usize>,
     /// Ranges that are tried again at a later time.
     pub(crate) delayed: Vec<(Time, usize)>,
     /// Commands that are not reads or writes of ranges, not issued yet.
     pub(crate) raw: VecDeque<Raw>,
-    /// Those of them that wait for the check of their namespace.
+    /// Those of them that wait for the check of their namespace, or behind a fence.
     pub(crate) unchecked: VecDeque<Raw>,
     /// None of those, issued or not, expires before this time.
     pub(crate) raw_expiry: Option<Time>,
@@ -257,15 +260,8 @@ pub(crate) struct Attached {
     pub(crate) check: Check,
     /// Ranges that wait for the check.
     pub(crate) waiting: VecDeque<usize>,
-    /// The writes in progress; a new one that shares a block with one of them waits.
-    pub(crate) writes: Vec<ActiveWrite>,
-}
-
-/// The blocks of a write in progress.
-pub(crate) struct ActiveWrite {
-    pub(crate) op: usize,
-    pub(crate) blocks: core::ops::Range<u64>,
-    pub(crate) aligned: bool,
+    /// It among those that the host writes to.
+    pub(crate) written: WrittenNamespace,
 }
 
 /// A command of a range.
@@ -299,10 +295,13 @@ pub(crate) struct Raw {
     pub(crate) deadline: Time,
     /// It only asks: when its connection goes down it is sent anew over the next.
     pub(crate) repeatable: bool,
+    /// It may change something that others see.
+    pub(crate) alters: bool,
     pub(crate) promise: Promise<RawReply>,
 }
 
 /// The data of a [`Raw`] command.
+#[derive(Clone)]
 pub(crate) enum RawData {
     None,
     ToController(Vec<u8>),
@@ -346,6 +345,8 @@ pub(crate) enum Task {
         deadline: Time,
         /// The command, if it is sent anew when its connection goes down.
         again: Option<Sqe>,
+        /// It may change something that others see.
+        alters: bool,
     },
     /// The next answer of [`Opening`].
     Opening,
@@ -400,6 +401,7 @@ impl<P: Provider> ControllerState<P> {
             ready,
             runs,
             turns,
+            unissued_bytes,
             in_flight,
             background,
             modified,
@@ -436,6 +438,7 @@ impl<P: Provider> ControllerState<P> {
             ready,
             runs,
             turns,
+            unissued_bytes,
             in_flight,
             background,
             modified,
@@ -465,8 +468,9 @@ impl<P: Provider> ControllerState<P> {
     /// Its load, for ranges that have a choice.
     pub(crate) fn load(&self, now: Time) -> TargetLoad {
         match self.breaker.admission(now) {
+            _ if self.refusal().is_some() => TargetLoad::Lost,
             _ if !self.is_live() => TargetLoad::Away,
-            Admission::Yes => TargetLoad::Serving(self.in_flight.bytes),
+            Admission::Yes => TargetLoad::Serving(self.in_flight.bytes + self.unissued_bytes),
             Admission::Probe => TargetLoad::Probe,
             Admission::No => TargetLoad::Avoided,
         }
@@ -521,14 +525,5 @@ impl Attached {
     /// state.
     pub(crate) fn is_ready(&self) -> bool {
         self.check.is_passed() && self.access.obstacle().is_none()
-    }
-
-    /// Whether a write may start now: no other in progress shares a block with it, unless both
-    /// consist of whole blocks only.
-    pub(crate) fn admits(&self, blocks: &core::ops::Range<u64>, aligned: bool) -> bool {
-        self.writes.iter().all(|other| {
-            let apart = other.blocks.end <= blocks.start || blocks.end <= other.blocks.start;
-            apart || (aligned && other.aligned)
-        })
     }
 }

@@ -5,7 +5,8 @@
 //! the same blocks anew, the old write could land on the new one. So it comes back when the target
 //! knows that each of the old connections is over (what it does about their writes is up to it:
 //! ours refuses Connect until they are done), or when it must have found out by the lack of Keep
-//! Alive.
+//! Alive. Until then writes to the same blocks wait at all other controllers of the host that reach
+//! the namespace, too: `WriteTable`.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -13,7 +14,9 @@ use std::time::Duration;
 use rdma::{ConnId, Provider, Time};
 
 use crate::engine::connections::ConnectionRole;
-use crate::engine::controller::{BlockStage, ControllerPhase, Task};
+use crate::engine::controller::{BlockStage, ControllerPhase, ControllerState, RangeCommand, Task};
+use crate::engine::results::Outbox;
+use crate::engine::write_table::{FenceKey, UnansweredChange};
 use crate::engine::{HostEngine, earliest};
 use crate::types::error::SubsystemAddress;
 
@@ -26,6 +29,7 @@ const WITHOUT_KEEP_ALIVE: Duration = Duration::from_secs(5);
 
 /// An association that ended with commands that may still change something.
 pub(crate) struct Fence {
+    key: FenceKey,
     target: Arc<SubsystemAddress>,
     /// Its connections whose end the target has not confirmed.
     unconfirmed: Vec<ConnId>,
@@ -35,17 +39,43 @@ pub(crate) struct Fence {
 
 impl<P: Provider> HostEngine<P> {
     /// Puts up a fence behind an association that is about to end, if it leaves anything behind.
-    pub(crate) fn put_up_fence(&mut self, now: Time, key: usize) {
+    pub(crate) fn put_up_fence(&mut self, now: Time, key: usize, outbox: &mut Outbox) {
         let controller = &self.controllers[key];
-        let mut queues = controller.queues.iter().map(|&queue| &self.queues[queue as usize]);
-        if !queues.any(|queue| queue.awaiting().any(|(_, task)| self.may_change_something(task))) {
+        let queues = controller.queues.iter().map(|&queue| &self.queues[queue as usize]);
+        let tasks = queues.flat_map(|queue| queue.awaiting().map(|(_, task)| task));
+        let changes: Vec<_> =
+            tasks.filter_map(|task| self.unanswered_change(controller, task)).collect();
+        if changes.is_empty() {
             return;
         }
+        let fence = outbox.writes.put_up(controller.target.nqn, changes);
         let conns =
             self.conns.of(key).filter(|(_, conn)| matches!(conn, ConnectionRole::Open { .. }));
         let unconfirmed = conns.map(|(id, _)| id).collect();
         let until = now + knows_after(controller.options.keep_alive_ms);
-        self.fences.push(Fence { target: Arc::clone(&controller.target), unconfirmed, until });
+        let target = Arc::clone(&controller.target);
+        self.fences.push(Fence { key: fence, target, unconfirmed, until });
+    }
+
+    /// What a command may still change that goes down unanswered.
+    fn unanswered_change(
+        &self,
+        controller: &ControllerState<P>,
+        task: &Task,
+    ) -> Option<UnansweredChange> {
+        let nsid = |number: usize| controller.namespaces.get(number).map(|attached| attached.nsid);
+        self.may_change_something(task).then(|| match task {
+            Task::Piece(RangeCommand { op, step, .. }) => {
+                let blocks = step.slba..step.slba + u64::from(step.blocks);
+                nsid(self.ops[*op].namespace).map_or(UnansweredChange::Subsystem, |nsid| {
+                    UnansweredChange::Blocks(nsid, blocks)
+                })
+            }
+            Task::Raw { namespace, .. } => namespace
+                .and_then(nsid)
+                .map_or(UnansweredChange::Subsystem, UnansweredChange::Namespace),
+            _ => UnansweredChange::Subsystem,
+        })
     }
 
     pub(crate) fn may_change_something(&self, task: &Task) -> bool {
@@ -53,7 +83,7 @@ impl<P: Provider> HostEngine<P> {
             Task::Piece(piece) => {
                 piece.stage == BlockStage::Transfer && self.ops[piece.op].is_write()
             }
-            Task::Raw { again, .. } => again.is_none(),
+            Task::Raw { alters, .. } => *alters,
             Task::Opening
             | Task::KeepAlive
             | Task::Check(_)
@@ -65,19 +95,22 @@ impl<P: Provider> HostEngine<P> {
     }
 
     /// The target knows of the end of a connection.
-    pub(crate) fn confirm_end(&mut self, now: Time, conn: ConnId) {
+    pub(crate) fn confirm_end(&mut self, now: Time, conn: ConnId, outbox: &mut Outbox) {
         for fence in &mut self.fences {
             fence.unconfirmed.retain(|&other| other != conn);
         }
-        self.take_down_fences(now);
+        self.take_down_fences(now, outbox);
     }
 
     /// Removes fences that have done their duty, and lets pass who waits there.
-    pub(crate) fn take_down_fences(&mut self, now: Time) {
-        let count = self.fences.len();
-        self.fences.retain(|fence| fence.until > now && !fence.unconfirmed.is_empty());
-        if self.fences.len() == count {
+    pub(crate) fn take_down_fences(&mut self, now: Time, outbox: &mut Outbox) {
+        let is_over = |fence: &mut Fence| fence.until <= now || fence.unconfirmed.is_empty();
+        let over: Vec<_> = self.fences.extract_if(.., is_over).collect();
+        if over.is_empty() {
             return;
+        }
+        for fence in over {
+            outbox.writes.take_down(fence.key);
         }
         for (key, controller) in &mut self.controllers {
             if matches!(controller.phase, ControllerPhase::Fenced) {
@@ -88,11 +121,10 @@ impl<P: Provider> HostEngine<P> {
         }
     }
 
-    /// Whether a controller must not be connected yet. Paths to a subsystem lead to the same
-    /// namespaces.
+    /// Whether a controller must not be connected yet.
     pub(crate) fn is_fenced(&self, key: usize) -> bool {
-        let nqn = &self.controllers[key].target.nqn;
-        self.fences.iter().any(|fence| fence.target.nqn == *nqn)
+        let target = &self.controllers[key].target;
+        self.fences.iter().any(|fence| fence.target == *target)
     }
 
     /// When the next fence falls by itself.

@@ -25,6 +25,7 @@ pub(crate) mod reply;
 pub(crate) mod results;
 pub(crate) mod same_machine;
 pub(crate) mod shard_routes;
+pub(crate) mod write_table;
 
 use std::io;
 use std::os::fd::BorrowedFd;
@@ -138,14 +139,18 @@ pub(crate) trait ErasedEngine: Send {
         controller: usize,
         epoch: u64,
         identity: NamespaceIdentity,
+        outbox: &mut Outbox,
     ) -> Result<Option<Attachment>, Error>;
     /// One handle of a namespace less.
-    fn detach(&mut self, controller: usize, namespace: usize);
+    fn detach(&mut self, controller: usize, namespace: usize, outbox: &mut Outbox);
+    /// Writes and commands that waited for writes of this host are tried again.
+    fn resume_writes(&mut self);
     /// Queues a range, which has a place in its ring, for the next turn.
     fn submit(&mut self, submission: Submission, outbox: &mut Outbox);
     /// Issues what was queued, without looking for anything else; says when to turn next.
     fn launch(&mut self, now: Time, outbox: &mut Outbox) -> Option<Time>;
-    /// No caller waits for the ranges of a ring any more: of its reads nothing more is issued.
+    /// No caller waits for the ranges of a ring any more: of its reads nothing more is issued, and
+    /// its writes stay on their paths.
     fn abandon(&mut self, ring: RingKey, outbox: &mut Outbox);
     /// Queues ranges of a plan for the next turn.
     fn submit_run(&mut self, run: PlanRun);
@@ -162,6 +167,11 @@ pub(crate) trait ErasedEngine: Send {
         &mut self,
         elsewhere: &mut dyn FnMut(PlanKey, u32, bool) -> bool,
     ) -> Vec<(PlanKey, u32)>;
+    /// Ranges of rings that wait for controllers without a connection, and for which `elsewhere`
+    /// finds another path. They are not this core's any more.
+    fn give_away_ring_ranges(&mut self, elsewhere: &dyn Fn(&RangeOp) -> bool) -> Vec<RangeOp>;
+    /// Takes over a range that was on another path, for the next turn.
+    fn adopt_range(&mut self, op: RangeOp, outbox: &mut Outbox);
     /// Of the ranges of a plan nothing more is issued; returns how many have ended at once.
     fn cancel_plan(&mut self, plan: PlanKey, outbox: &mut Outbox) -> usize;
     /// Where memory is registered, of every controller.
@@ -289,7 +299,7 @@ impl<P: Provider> HostEngine<P> {
         self.clock = now;
         let mut fresh = std::mem::take(&mut self.fresh);
         for op in fresh.ops.drain(..) {
-            self.start_range(now, op);
+            self.start_range(now, op, outbox);
         }
         for run in fresh.runs.drain(..) {
             self.start_run(now, run, outbox);
@@ -383,7 +393,7 @@ impl<P: Provider> HostEngine<P> {
                 self.conns.remove(conn);
                 self.cm.close(conn);
                 if let CmEvent::Disconnected { confirmed: true, .. } = end {
-                    self.confirm_end(now, conn);
+                    self.confirm_end(now, conn, outbox);
                 }
             }
         }
@@ -570,6 +580,7 @@ impl<P: Provider> ErasedEngine for HostEngine<P> {
             ready: Default::default(),
             runs: Default::default(),
             turns: Default::default(),
+            unissued_bytes: 0,
             in_flight: Default::default(),
             background: Default::default(),
             modified: Default::default(),
@@ -634,6 +645,7 @@ impl<P: Provider> ErasedEngine for HostEngine<P> {
         key: usize,
         epoch: u64,
         identity: NamespaceIdentity,
+        outbox: &mut Outbox,
     ) -> Result<Option<Attachment>, Error> {
         let controller = self.controllers.get_mut(key).ok_or(ErrorKind::Closed)?;
         if controller.epoch != epoch {
@@ -663,7 +675,7 @@ impl<P: Provider> ErasedEngine for HostEngine<P> {
             gone: None,
             check: Default::default(),
             waiting: Default::default(),
-            writes: Vec::new(),
+            written: outbox.writes.open(controller.target.nqn, nsid),
         };
         let number = controller.namespaces.insert(attached);
         // Ranges find out what it waits for.
@@ -672,12 +684,20 @@ impl<P: Provider> ErasedEngine for HostEngine<P> {
         Ok(Some(Attachment { number, access }))
     }
 
-    fn detach(&mut self, controller: usize, namespace: usize) {
+    fn detach(&mut self, controller: usize, namespace: usize, outbox: &mut Outbox) {
         let Some(known) = self.controllers.get_mut(controller) else { return };
         if let Some(attached) = known.namespaces.get_mut(namespace) {
             attached.holders -= 1;
         }
-        self.sweep_namespaces(controller);
+        self.sweep_namespaces(controller, outbox);
+    }
+
+    fn resume_writes(&mut self) {
+        for (key, controller) in &mut self.controllers {
+            if controller.resume_writes(&self.ops) {
+                self.agenda.mark_ready(key);
+            }
+        }
     }
 
     fn submit(&mut self, submission: Submission, outbox: &mut Outbox) {
@@ -691,7 +711,7 @@ impl<P: Provider> ErasedEngine for HostEngine<P> {
     }
 
     fn abandon(&mut self, ring: RingKey, outbox: &mut Outbox) {
-        self.abandon_reads(ring, outbox);
+        self.abandon_ring(ring, outbox);
     }
 
     fn submit_run(&mut self, run: PlanRun) {
@@ -721,6 +741,14 @@ impl<P: Provider> ErasedEngine for HostEngine<P> {
         let mut given = self.give_away_ops(elsewhere);
         self.give_away_runs(elsewhere, &mut given);
         given
+    }
+
+    fn give_away_ring_ranges(&mut self, elsewhere: &dyn Fn(&RangeOp) -> bool) -> Vec<RangeOp> {
+        self.give_away_ring_ranges(elsewhere)
+    }
+
+    fn adopt_range(&mut self, op: RangeOp, outbox: &mut Outbox) {
+        self.adopt_range(op, outbox);
     }
 
     fn cancel_plan(&mut self, plan: PlanKey, outbox: &mut Outbox) -> usize {

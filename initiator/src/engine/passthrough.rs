@@ -2,8 +2,9 @@
 
 use std::collections::VecDeque;
 use std::mem;
+use std::ops::Range;
 
-use nvme_proto::{Cqe, Sqe};
+use nvme_proto::{Cqe, NvmOpcode, Sqe};
 use rdma::{Provider, Time};
 
 use crate::engine::controller::{ControllerState, QueueKind, Raw, RawData, RawReply, Task};
@@ -16,6 +17,8 @@ use crate::types::error::ErrorKind;
 
 /// Slots of the admin queue that are kept for keep alive, aborts and shutdown.
 const RESERVED_SLOTS: usize = 4;
+/// What a command may change whose blocks are not looked at.
+const ALL_BLOCKS: Range<u64> = 0..u64::MAX;
 
 impl<P: Provider> HostEngine<P> {
     pub(crate) fn submit_raw(&mut self, now: Time, key: usize, mut raw: Raw, outbox: &mut Outbox) {
@@ -76,7 +79,7 @@ impl<P: Provider> HostEngine<P> {
 
     fn issue_one_raw(&mut self, now: Time, key: usize, queue: u32, raw: Raw, outbox: &mut Outbox) {
         let controller = &mut self.controllers[key];
-        let Raw { sqe, data, namespace, deadline, repeatable, promise, .. } = raw;
+        let Raw { sqe, data, namespace, deadline, repeatable, alters, promise, .. } = raw;
         let length = data.length();
         let chunk = if length > 0 { controller.bounce.claim() } else { None };
         if let (Some(chunk), RawData::ToController(bytes)) = (&chunk, &data) {
@@ -89,7 +92,7 @@ impl<P: Provider> HostEngine<P> {
         };
         let queue = &mut self.queues[queue as usize];
         let again = repeatable.then_some(sqe);
-        let task = Task::Raw { promise, chunk, to_host, namespace, deadline, again };
+        let task = Task::Raw { promise, chunk, to_host, namespace, deadline, again, alters };
         let device = controller.scope.device();
         self.pushed = true;
         self.counters.commands += 1;
@@ -210,17 +213,27 @@ impl Raw {
         promise: Promise<RawReply>,
     ) -> Self {
         let (namespace, deadline) = (None, Time::ZERO);
-        Self { sqe, data, queue, namespace, deadline, repeatable: false, promise }
+        let alters = queue == QueueKind::Admin || !only_asks(NvmOpcode(sqe.opcode));
+        Self { sqe, data, queue, namespace, deadline, repeatable: false, alters, promise }
     }
+}
+
+/// Whether a command changes nothing that a later write may be mistaken for.
+fn only_asks(opcode: NvmOpcode) -> bool {
+    matches!(opcode, NvmOpcode::FLUSH | NvmOpcode::READ | NvmOpcode::COMPARE | NvmOpcode::VERIFY)
 }
 
 impl<P: Provider> ControllerState<P> {
     /// Whether there is a command to issue, then the first in line. Those before it wait for the
-    /// check of their namespace, or fail since that is not what it was.
+    /// check of their namespace or behind a fence, or fail since that is not what it was.
     fn takes_raw(&mut self, outbox: &mut Outbox) -> bool {
         while let Some(raw) = self.raw.front() {
             let Some(number) = raw.namespace else { return true };
-            let passed = self.namespace(number).map(|attached| attached.check.is_passed());
+            let alters = raw.alters;
+            let passed = self.namespace(number).map(|attached| {
+                let mut is_fenced = || outbox.writes.is_fenced(attached.written, &ALL_BLOCKS);
+                attached.check.is_passed() && !(alters && is_fenced())
+            });
             if matches!(passed, Ok(true)) {
                 return true;
             }

@@ -313,10 +313,12 @@ impl<P: Provider> HostEngine<P> {
                 ring: RingKey::NONE,
                 token: index.into(),
                 options: run.options,
+                paths: None,
             };
             let op = RangeOp::new(submission, ResultSink::Plan(run.plan), keys);
-            let op_key = self.ops.insert(op.in_run(run_key, run.due));
-            run.current = Some(op_key);
+            let op = op.in_run(run_key, run.due);
+            let op_key = self.insert_op(op);
+            self.runs[run_key].current = Some(op_key);
             return Some(op_key);
         }
         None

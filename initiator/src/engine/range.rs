@@ -8,16 +8,17 @@ use std::time::Duration;
 use nvme_proto::nvm::Io;
 use nvme_proto::{LbaRange, NvmCommand, Sqe, Status};
 use rdma::{Access, Device, Provider, Sge, Time};
+use slab::Slab;
 
 use crate::engine::block_plan::{self, BlockStep};
 use crate::engine::controller::{
-    ActiveWrite, Attached, BlockStage, CommandsInFlight, ControllerState, RangeCommand, Task,
+    Attached, BlockStage, CommandsInFlight, ControllerState, RangeCommand, Task,
 };
 use crate::engine::path_access;
 use crate::engine::plan_run::{IssueLine, RunStep};
 use crate::engine::queue::Data;
 use crate::engine::range_op::{
-    NEVER, RangeDirection, RangeFailure, RangeList, RangeOp, Submission,
+    NEVER, RangeDirection, RangeFailure, RangeList, RangeOp, StrandedRange, Submission,
 };
 use crate::engine::results::{Outbox, PlanKey, RangeCompletion, ResultSink, RingKey};
 use crate::engine::{HostEngine, earliest};
@@ -35,6 +36,8 @@ const MAX_BACKGROUND_BYTES: u64 = 2 << 20;
 /// Doubled, a target that gives 60 MB/s keeps the last range waiting for 0.5 s.
 const MAX_QUEUE_BYTES: u64 = 16 << 20;
 
+const NO_WINDOWS: &str = "the RDMA device has no memory windows";
+
 /// The result of an attempt to issue the next command of a range.
 pub(crate) enum Advance {
     /// A command was handed to a queue, for this many bytes of the range.
@@ -43,7 +46,7 @@ pub(crate) enum Advance {
     Stalled,
     /// The range has nothing to issue for now.
     Done,
-    /// It waits for another write to the same blocks.
+    /// It waits for another write to the same blocks, in progress or unanswered.
     Blocked,
     /// It is not known whether its namespace is what it was, or it cannot be reached now.
     Unchecked,
@@ -73,21 +76,65 @@ impl<P: Provider> HostEngine<P> {
 
     fn enqueue(&mut self, submission: Submission, keys: Keys) {
         let sink = ResultSink::Ring(submission.ring);
-        let op = self.ops.insert(RangeOp::new(submission, sink, keys));
+        let op = self.insert_op(RangeOp::new(submission, sink, keys));
         self.fresh.ops.push(op);
     }
 
+    /// Takes over a range that was on another path of its namespace.
+    pub(crate) fn adopt_range(&mut self, mut op: RangeOp, outbox: &mut Outbox) {
+        let has_windows = self.device.caps().memory_windows;
+        let known = self.controllers.get(op.controller).ok_or_else(|| ErrorKind::Closed.into());
+        let keys = known.and_then(|controller| {
+            let nsid = controller.namespace(op.namespace)?.nsid;
+            let is_possible = op.slice.grant() == Grant::Persistent || has_windows;
+            let keys = match is_possible {
+                // Most often it is registered there: it was when the range was submitted.
+                true => op.slice.keys(&*controller.scope).map_err(Error::from),
+                false => Err(ErrorKind::Unsupported(NO_WINDOWS).into()),
+            };
+            keys.map_err(|error| error.of_target(&controller.target).of_namespace(nsid))
+        });
+        match keys {
+            Ok(keys) => {
+                op.keys = keys;
+                let op = self.insert_op(op);
+                self.fresh.ops.push(op);
+            }
+            Err(error) => {
+                self.counters.ranges_failed += 1;
+                op.fail(error, self.clock, outbox);
+            }
+        }
+    }
+
+    pub(crate) fn insert_op(&mut self, op: RangeOp) -> usize {
+        self.controllers[op.controller].unissued_bytes += op.unissued();
+        self.ops.insert(op)
+    }
+
+    fn remove_op(&mut self, op_key: usize) -> RangeOp {
+        let op = self.ops.remove(op_key);
+        self.controllers[op.controller].unissued_bytes -= op.unissued();
+        op
+    }
+
     /// Puts a range that came in since the last turn in line.
-    pub(crate) fn start_range(&mut self, now: Time, op_key: usize) {
+    pub(crate) fn start_range(&mut self, now: Time, op_key: usize, outbox: &mut Outbox) {
         // It may have failed meanwhile, and another may have its number.
         let fresh = self.ops.get_mut(op_key).filter(|op| op.place == RangeList::Fresh);
         let Some(op) = fresh else { return };
         let controller = &mut self.controllers[op.controller];
-        if let Some(limit) = op.options.deadline {
+        if let Some(limit) = op.options.deadline
+            && op.due == NEVER
+        {
             op.due = now + limit;
         }
         if !controller.is_usable(op.namespace) {
             op.start_clock(now, controller.options.io_timeout);
+            if op.paths.is_some() {
+                // The path that was chosen went away meanwhile.
+                outbox.note_move();
+            }
         }
         op.place = RangeList::Queued;
         self.next_expiry = earliest(self.next_expiry, Some(op.expiry()));
@@ -111,7 +158,7 @@ impl<P: Provider> HostEngine<P> {
             return Err(about(ErrorKind::OutOfRange { size_bytes }.into(), attached.nsid));
         }
         if submission.slice.grant() == Grant::PerCommand && !self.device.caps().memory_windows {
-            let error = ErrorKind::Unsupported("the RDMA device has no memory windows");
+            let error = ErrorKind::Unsupported(NO_WINDOWS);
             return Err(about(error.into(), attached.nsid));
         }
         let keys = keys.and_then(|keys| match keys.scope == controller.scope.id() {
@@ -231,7 +278,8 @@ impl<P: Provider> HostEngine<P> {
         if !self.controllers[key].namespaces[op.namespace].is_ready() {
             return Advance::Unchecked;
         }
-        if op.is_write() && !op.locked && !self.lock_blocks(key, op_key) {
+        let is_at_beginning = op.position == op.offset;
+        if op.is_write() && is_at_beginning && !self.begin_write(key, op_key, outbox) {
             return Advance::Blocked;
         }
         let op = &self.ops[op_key];
@@ -259,6 +307,7 @@ impl<P: Provider> HostEngine<P> {
         };
         let op = &mut self.ops[op_key];
         op.position += step.length_bytes;
+        controller.unissued_bytes -= step.length_bytes;
         op.outstanding += 1;
         op.began.get_or_insert(now);
         op.path |= if bounced { Outcome::BOUNCED } else { Outcome::DIRECT };
@@ -498,6 +547,7 @@ impl<P: Provider> HostEngine<P> {
             Some(RangeFailure::Again(time)) => {
                 op.trouble = None;
                 op.attempts += 1;
+                self.controllers[key].unissued_bytes += op.position - op.offset;
                 op.position = op.offset;
                 op.done = 0;
                 self.counters.retries += 1;
@@ -511,18 +561,22 @@ impl<P: Provider> HostEngine<P> {
         }
     }
 
-    /// Hands a range back to its ring. Nothing of it is in flight or queued.
+    /// Hands a range back to its ring. Nothing of it is in flight or queued. One that failed
+    /// because of its path goes on over another, if there is one.
     fn finish(&mut self, op_key: usize, outbox: &mut Outbox) {
         self.unqueue(self.ops[op_key].controller, op_key);
-        let op = self.ops.remove(op_key);
+        let mut op = self.remove_op(op_key);
+        if let (Some(RangeFailure::Failed(error)), Some(paths)) = (&op.trouble, &mut op.paths)
+            && error.is_of_path()
+        {
+            let is_connected = error.status().is_some();
+            paths.failed |= u8::from(is_connected) << paths.replica;
+            let error = error.clone();
+            return outbox.strand(StrandedRange { op, error });
+        }
         let controller = &mut self.controllers[op.controller];
-        if op.locked {
-            let writes = &mut controller.namespaces[op.namespace].writes;
-            writes.retain(|write| write.op != op_key);
-            while let Some(blocked) = controller.blocked.pop_back() {
-                let class = self.ops[blocked].options.class;
-                controller.ready[class as usize].push_front(blocked);
-            }
+        if let Some(write) = op.write {
+            outbox.writes.end(write);
         }
         let service = op.service(self.clock);
         let result = match op.trouble {
@@ -546,16 +600,20 @@ impl<P: Provider> HostEngine<P> {
         outbox.complete(op.sink, completion, service);
     }
 
-    fn lock_blocks(&mut self, key: usize, op_key: usize) -> bool {
+    /// Whether a write may be begun, or begun again: no other one of this host that shares a block
+    /// with it is in progress or may still be carried out.
+    fn begin_write(&mut self, key: usize, op_key: usize, outbox: &mut Outbox) -> bool {
         let op = &mut self.ops[op_key];
-        let attached = &mut self.controllers[key].namespaces[op.namespace];
+        let attached = &self.controllers[key].namespaces[op.namespace];
         let blocks = attached.geometry.blocks_of(op.offset, op.end());
-        let aligned = attached.geometry.is_aligned(op.offset, op.end());
-        op.locked = attached.admits(&blocks, aligned);
-        if op.locked {
-            attached.writes.push(ActiveWrite { op: op_key, blocks, aligned });
+        if outbox.writes.is_fenced(attached.written, &blocks) {
+            return false;
         }
-        op.locked
+        if op.write.is_none() {
+            let aligned = attached.geometry.is_aligned(op.offset, op.end());
+            op.write = outbox.writes.begin(attached.written, blocks, aligned);
+        }
+        op.write.is_some()
     }
 
     /// Fails all ranges of a controller.
@@ -600,16 +658,43 @@ impl<P: Provider> HostEngine<P> {
         self.finish_all(doomed, outbox);
     }
 
-    /// Of the reads of a ring nothing more is issued.
-    pub(crate) fn abandon_reads(&mut self, ring: RingKey, outbox: &mut Outbox) {
+    /// Of the reads of a ring nothing more is issued. Its writes go on where they are: nothing
+    /// keeps their other paths any more.
+    pub(crate) fn abandon_ring(&mut self, ring: RingKey, outbox: &mut Outbox) {
         let mut doomed = Vec::new();
-        for (op_key, op) in self.ops.iter_mut() {
-            let is_read_of_it = op.sink == ResultSink::Ring(ring) && !op.is_write();
-            if is_read_of_it && op.give_up(ErrorKind::Closed) {
+        for (op_key, op) in self.ops.iter_mut().filter(|(_, op)| op.sink == ResultSink::Ring(ring))
+        {
+            op.paths = None;
+            if !op.is_write() && op.give_up(ErrorKind::Closed) {
                 doomed.push(op_key);
             }
         }
         self.finish_all(doomed, outbox);
+    }
+
+    /// Takes back ranges of rings that wait for a connection or an access state, and for which
+    /// `elsewhere` finds another path.
+    pub(crate) fn give_away_ring_ranges(
+        &mut self,
+        elsewhere: &dyn Fn(&RangeOp) -> bool,
+    ) -> Vec<RangeOp> {
+        let waits = |op: &RangeOp| {
+            let is_free = op.outstanding == 0 && op.trouble.is_none();
+            is_free && !self.controllers[op.controller].is_path_to(op.namespace)
+        };
+        let ops = self.ops.iter();
+        let ops = ops.filter(|(_, op)| op.paths.is_some() && waits(op) && elsewhere(op));
+        let ops: Vec<_> = ops.map(|(op_key, _)| op_key).collect();
+        ops.into_iter().map(|op_key| self.take_away(op_key)).collect()
+    }
+
+    /// Takes a range back that waits.
+    fn take_away(&mut self, op_key: usize) -> RangeOp {
+        let controller = self.ops[op_key].controller;
+        self.unqueue(controller, op_key);
+        // It may have been the next that was to be tried again.
+        self.agenda.mark_ready(controller);
+        self.remove_op(op_key)
     }
 
     /// Takes back ranges of plans that wait for a connection or an access state, and for which
@@ -633,11 +718,7 @@ impl<P: Provider> HostEngine<P> {
             }
         }
         for op_key in ops {
-            let controller = self.ops[op_key].controller;
-            self.unqueue(controller, op_key);
-            self.ops.remove(op_key);
-            // It may have been the next that was to be tried again.
-            self.agenda.mark_ready(controller);
+            self.take_away(op_key);
         }
         given
     }
@@ -872,6 +953,18 @@ impl<P: Provider> ControllerState<P> {
     /// do, too: they fail then.
     pub(crate) fn is_usable(&self, namespace: usize) -> bool {
         self.is_live() && self.namespaces.get(namespace).is_none_or(Attached::is_ready)
+    }
+
+    /// Puts writes and commands back in line that waited for writes of this host; false if there
+    /// are none.
+    pub(crate) fn resume_writes(&mut self, ops: &Slab<RangeOp>) -> bool {
+        let has_waiting = !self.blocked.is_empty() || !self.unchecked.is_empty();
+        while let Some(blocked) = self.blocked.pop_back() {
+            self.ready[ops[blocked].options.class as usize].push_front(blocked);
+        }
+        // Those that wait for the check of their namespace find out again that they do.
+        self.raw.extend(self.unchecked.drain(..));
+        has_waiting
     }
 
     /// When a range is to be tried again.

@@ -2,11 +2,14 @@
 
 use std::io;
 use std::ops::Range;
+use std::sync::Arc;
 use std::time::Duration;
 
 use rdma::Time;
 
-use crate::engine::results::{RangeService, ResultSink, RingKey};
+use crate::engine::results::{Outbox, RangeCompletion, RangeService, ResultSink, RingKey};
+use crate::engine::shard_routes::{PathRoute, ShardPlace, ShardRoutes, TargetLoad};
+use crate::engine::write_table::WriteKey;
 use crate::memory::region::{Keys, RegionSlice};
 use crate::types::error::{Error, ErrorKind};
 use crate::types::options::BatchOptions;
@@ -33,6 +36,26 @@ pub(crate) struct Submission {
     pub(crate) ring: RingKey,
     pub(crate) token: u64,
     pub(crate) options: BatchOptions,
+    /// Where the range may go on, if its namespace has other paths.
+    pub(crate) paths: Option<RangePaths>,
+}
+
+/// The paths of the namespace of a range.
+#[derive(Clone, Debug)]
+pub(crate) struct RangePaths {
+    /// One shard, whose replicas the paths are.
+    pub(crate) routes: Arc<ShardRoutes>,
+    /// The path that the range is on.
+    pub(crate) replica: usize,
+    /// A bit for each path on which it failed, though that is connected.
+    pub(crate) failed: u8,
+}
+
+/// A range that cannot go on over its path.
+pub(crate) struct StrandedRange {
+    pub(crate) op: RangeOp,
+    /// Why, should there be no other path.
+    pub(crate) error: Error,
 }
 
 /// A range in progress.
@@ -51,6 +74,7 @@ pub(crate) struct RangeOp {
     pub(super) outstanding: u32,
     /// Why it will fail, or must be tried again, when nothing is outstanding.
     pub(super) trouble: Option<RangeFailure>,
+    pub(super) paths: Option<RangePaths>,
     pub(super) options: BatchOptions,
     /// When the caller's own deadline is over.
     pub(super) due: Time,
@@ -64,8 +88,8 @@ pub(crate) struct RangeOp {
     pub(super) done: u64,
     pub(super) best: u64,
     pub(super) attempts: u32,
-    /// It holds its blocks among the writes of its namespace.
-    pub(super) locked: bool,
+    /// It among the writes of its namespace, once it was begun.
+    pub(super) write: Option<WriteKey>,
     pub(super) place: RangeList,
 }
 
@@ -96,8 +120,17 @@ pub(super) enum RangeFailure {
 impl RangeOp {
     /// A range of which no command was issued.
     pub(crate) fn new(submission: Submission, sink: ResultSink, keys: Keys) -> Self {
-        let Submission { controller, namespace, direction, offset, slice, token, options, .. } =
-            submission;
+        let Submission {
+            controller,
+            namespace,
+            direction,
+            offset,
+            slice,
+            token,
+            options,
+            paths,
+            ..
+        } = submission;
         Self {
             controller,
             namespace,
@@ -110,6 +143,7 @@ impl RangeOp {
             position: offset,
             outstanding: 0,
             trouble: None,
+            paths,
             options,
             due: NEVER,
             deadline: NEVER,
@@ -118,7 +152,7 @@ impl RangeOp {
             done: 0,
             best: 0,
             attempts: 0,
-            locked: false,
+            write: None,
             place: RangeList::Fresh,
         }
     }
@@ -127,6 +161,40 @@ impl RangeOp {
     pub(crate) fn in_run(mut self, run: usize, due: Time) -> Self {
         (self.place, self.due) = (RangeList::Run(run), due);
         self
+    }
+
+    /// The best path for it, be it connected or not, beside those on which it failed.
+    pub(crate) fn best_path(&self, load: impl Fn(ShardPlace) -> TargetLoad) -> Option<PathRoute> {
+        let paths = self.paths.as_ref()?;
+        paths.routes.best_path(paths.failed, load)
+    }
+
+    /// It begins again on another path. It keeps its deadlines, and its place among the writes.
+    pub(crate) fn moved_to(mut self, route: &PathRoute) -> Self {
+        if let Some(paths) = &mut self.paths {
+            paths.replica = route.replica;
+        }
+        (self.controller, self.namespace) = (route.place.controller, route.namespace);
+        (self.position, self.done) = (self.offset, 0);
+        self.attempts += u32::from(self.began.is_some());
+        (self.trouble, self.place) = (None, RangeList::Fresh);
+        self
+    }
+
+    /// Hands it back with an error.
+    pub(crate) fn fail(self, error: Error, now: Time, outbox: &mut Outbox) {
+        if let Some(write) = self.write {
+            outbox.writes.end(write);
+        }
+        let service = self.service(now);
+        let result = Err(error.of_attempts(service.attempts));
+        let completion = RangeCompletion { token: self.token, slice: self.slice, result };
+        outbox.complete(self.sink, completion, service);
+    }
+
+    /// Bytes that no command was issued for.
+    pub(super) fn unissued(&self) -> u64 {
+        self.end() - self.position
     }
 
     /// Whether all its commands were issued.

@@ -7,6 +7,8 @@ use std::task::Waker;
 use slab::Slab;
 
 use crate::engine::plan_state::PlanState;
+use crate::engine::range_op::StrandedRange;
+use crate::engine::write_table::WriteTable;
 use crate::memory::plan_region::{ClaimedMemory, KeptMemory};
 use crate::memory::region::RegionSlice;
 use crate::types::error::{Error, ErrorKind};
@@ -65,9 +67,12 @@ impl RangeService {
     }
 }
 
-/// All rings and plans of a host, and the wakers to call once its lock is released.
+/// What the cores of a host share: its rings, plans and writes, and the wakers to call once its
+/// lock is released.
 #[derive(Default)]
 pub(crate) struct Outbox {
+    /// The writes of all cores.
+    pub(crate) writes: WriteTable,
     rings: Slab<RingState>,
     plans: Slab<OpenPlan>,
     wakers: Vec<Waker>,
@@ -78,6 +83,8 @@ pub(crate) struct Outbox {
     ended: Vec<KeptMemory>,
     /// Ranges of plans that are to be read from other replicas.
     failovers: Vec<RangeFailover>,
+    /// Ranges of rings that cannot go on over their path.
+    stranded: Vec<StrandedRange>,
     /// A controller was connected or lost: ranges that wait for one may be read from another.
     moved: bool,
     /// An attempt to connect waits until its provider is chosen.
@@ -210,6 +217,16 @@ impl Outbox {
             self.end_for_good(plan, *range, Err(ErrorKind::Cancelled.into()), *service);
         }
         ranges.len()
+    }
+
+    /// A range of a ring cannot go on over its path.
+    pub(crate) fn strand(&mut self, range: StrandedRange) {
+        self.stranded.push(range);
+    }
+
+    /// The ranges of rings that cannot go on over their path.
+    pub(crate) fn take_stranded(&mut self) -> Vec<StrandedRange> {
+        std::mem::take(&mut self.stranded)
     }
 
     /// A controller was connected, or its connection was lost.

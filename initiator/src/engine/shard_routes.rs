@@ -27,9 +27,22 @@ pub(crate) struct ShardPlace {
     pub(crate) controller: usize,
 }
 
+/// The path of a namespace that was found best.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct PathRoute {
+    /// Its number among the paths.
+    pub(crate) replica: usize,
+    /// The namespace, as the controller numbers it.
+    pub(crate) namespace: usize,
+    pub(crate) place: ShardPlace,
+    pub(crate) load: TargetLoad,
+}
+
 /// The load of a controller, as the choice between replicas sees it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum TargetLoad {
+    /// It was lost, or refuses this host: ranges fail there at once.
+    Lost,
     /// It is not connected, or cannot reach the namespace: ranges have to wait for it.
     Away,
     /// It is connected, and its breaker is open: ranges go to others.
@@ -41,6 +54,11 @@ pub(crate) enum TargetLoad {
 }
 
 impl TargetLoad {
+    /// Whether nothing is sent there now.
+    pub(crate) fn is_away(self) -> bool {
+        matches!(self, Self::Lost | Self::Away)
+    }
+
     /// The same for a range that is not to be a probe.
     pub(crate) fn without_probe(self) -> Self {
         if self == Self::Probe { Self::Avoided } else { self }
@@ -156,14 +174,33 @@ impl ShardRoutes {
         replica: usize,
         load: impl Fn(usize) -> TargetLoad,
     ) -> bool {
-        self.load_at(self.places_of(shard).start + replica, load) == TargetLoad::Away
+        self.load_at(self.places_of(shard).start + replica, load).is_away()
+    }
+
+    /// The best replica of the first shard beside those whose bits are set in `skipped`, be it
+    /// connected or not. `load` tells of controllers.
+    pub(crate) fn best_path(
+        &self,
+        skipped: u8,
+        load: impl Fn(ShardPlace) -> TargetLoad,
+    ) -> Option<PathRoute> {
+        let load = |place: usize| load(self.places[place]);
+        let replica = self.best(0, skipped, load)?;
+        let ShardRoute { namespace, place } = self.of(0)[replica];
+        Some(PathRoute {
+            replica,
+            namespace,
+            place: self.places[place],
+            load: self.load_at(replica, load),
+        })
     }
 
     /// The load of a replica by its place in the lists, as ranges of its shard see it.
     fn load_at(&self, place: usize, load: impl Fn(usize) -> TargetLoad) -> TargetLoad {
-        match self.access[place].is_usable() {
-            true => load(self.replicas[place].place),
-            false => TargetLoad::Away,
+        match load(self.replicas[place].place) {
+            TargetLoad::Lost => TargetLoad::Lost,
+            load if self.access[place].is_usable() => load,
+            _ => TargetLoad::Away,
         }
     }
 
@@ -187,7 +224,7 @@ impl ShardRoutes {
                 TargetLoad::Probe => Some((0, replica)),
                 // A probe comes before any load.
                 TargetLoad::Serving(load) => Some((load.saturating_add(1), replica)),
-                TargetLoad::Away | TargetLoad::Avoided => None,
+                TargetLoad::Lost | TargetLoad::Away | TargetLoad::Avoided => None,
             })
         };
         let best = self.choose(serving(AnaState::OPTIMIZED));
@@ -196,7 +233,8 @@ impl ShardRoutes {
             let found = left.clone().find(move |&(_, _, its)| its == load);
             found.map(|(replica, ..)| replica)
         };
-        best.or_else(|| first(TargetLoad::Avoided)).or_else(|| first(TargetLoad::Away))
+        let others = [TargetLoad::Avoided, TargetLoad::Away, TargetLoad::Lost];
+        best.or_else(|| others.into_iter().find_map(first))
     }
 
     /// Chooses one of the replicas that serve, each with its load; 0 is that of a probe.

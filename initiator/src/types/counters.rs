@@ -25,6 +25,9 @@ pub struct HostCounters {
     pub in_capsule_writes: u64,
     /// Ranges that were issued again, after a reconnect or a status that allowed it.
     pub retries: u64,
+    /// Ranges that went on over another path, or with another replica of their shard, than they
+    /// were begun with.
+    pub failovers: u64,
     /// Connections made again after a loss.
     pub reconnects: u64,
     /// Connections that ended without being asked to.
@@ -54,6 +57,7 @@ impl HostCounters {
             bounced_bytes: self.bounced_bytes + other.bounced_bytes,
             in_capsule_writes: self.in_capsule_writes + other.in_capsule_writes,
             retries: self.retries + other.retries,
+            failovers: self.failovers + other.failovers,
             reconnects: self.reconnects + other.reconnects,
             connections_lost: self.connections_lost + other.connections_lost,
             protocol_violations: self.protocol_violations + other.protocol_violations,

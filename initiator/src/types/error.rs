@@ -109,6 +109,21 @@ impl Error {
         }
     }
 
+    /// Whether the same may succeed over another path to the namespace: there was no connection, or
+    /// the status is a path related one (Base, 4.2.3.4).
+    pub(crate) fn is_of_path(&self) -> bool {
+        match &self.kind {
+            ErrorKind::Status(status) => status.is_path_related(),
+            ErrorKind::Unreachable(_)
+            | ErrorKind::ConnectRefused { .. }
+            | ErrorKind::Rejected(_)
+            | ErrorKind::Unsupported(_)
+            | ErrorKind::ConnectionLost(_)
+            | ErrorKind::Lost { .. } => true,
+            _ => false,
+        }
+    }
+
     /// The NVMe status that the controller answered, if that is what went wrong.
     pub fn status(&self) -> Option<Status> {
         match self.kind {

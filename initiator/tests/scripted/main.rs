@@ -9,6 +9,7 @@ mod basics;
 mod changes;
 mod chaos;
 mod hostile;
+mod multipath;
 mod plans;
 mod replicas;
 mod waiting;
