@@ -1,4 +1,4 @@
-# Our initiator reads over two ports of the kernel's target while their states change (ANA), and one of them goes away.
+# Our initiator reads and writes over two ports of the kernel's target while their states change (ANA), and one of them goes away.
 # set: ci
 kernel_target_up 64M
 head -c 64M /dev/urandom >/tmp/data
@@ -43,6 +43,23 @@ kernel_unlink 4421 $KERNEL_NQN
 wait $reading
 [ -e /tmp/perf.succeeded ] || fail "reads failed: $(tail -3 "$log/output.log")"
 jq -e ".results.paths | .[\"$KERNEL:4420\"] > 0 and .[\"$KERNEL:4421\"] > 0" /tmp/perf.out || fail "reads by port: $(cat /tmp/perf.out)"
+
+# Writes go on as well: what a port refuses, and what was under way over one that is cut off, is written over the other.
+kernel_link 4421 $KERNEL_NQN
+initiator perf --all-paths --rw randwrite --allow-writes --bs 16k --iodepth 16 --size 32M --runtime 8 -o json >/tmp/perf.out &
+writing=$!
+sleep 1
+for port in 4421 4420; do
+    for state in inaccessible change non-optimized; do
+        reach $port $state
+        sleep 0.3
+        reach $port optimized
+        sleep 0.2
+    done
+done
+kernel_unlink 4421 $KERNEL_NQN
+wait $writing || fail "writes failed: $(tail -3 "$log/output.log")"
+jq -e ".results.write.total_ios > 0 and .results.failovers > 0" /tmp/perf.out || fail "writes: $(cat /tmp/perf.out)"
 
 # A discovery controller that lasts is told by the kernel's of each change.
 feedrail discover --persistent -a $KERNEL --provider "$provider" -o json >/tmp/discovery &
