@@ -108,10 +108,10 @@ impl SubsystemPaths {
     /// if that is lost.
     ///
     /// A write that was under way over a lost path may still be carried out there. So it is sent
-    /// over another path only when the target of the lost one has confirmed that the connection is
-    /// over, or must know it by the lack of Keep Alive
-    /// ([`keep_alive_ms`](crate::ControllerOptions::keep_alive_ms)); until then other writes to the
-    /// same blocks wait as well, and nothing else does.
+    /// over another path only when the lost one is connected again, which a target refuses until it
+    /// has ended what was under way, or when the target must know of the loss by the lack of Keep
+    /// Alive ([`keep_alive_ms`](crate::ControllerOptions::keep_alive_ms)). Until then other writes
+    /// to the same blocks wait as well, and nothing else does.
     ///
     /// # Errors
     /// It cannot be opened over one of them, or differs between two.

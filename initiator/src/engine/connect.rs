@@ -1,6 +1,7 @@
 //! From nothing to a usable controller: one step after the other, each driven by the answer to the
 //! last.
 
+use std::sync::Arc;
 use std::time::Duration;
 
 use nvme_proto::fabrics::{
@@ -50,6 +51,7 @@ impl<P: Provider> HostEngine<P> {
         let chunk = controller.bounce.claim().expect("no association, so no chunk is in use");
         controller.phase = ControllerPhase::Opening(Opening {
             step: OpeningStep::Connection,
+            since: now,
             deadline: now + controller.options.connect_timeout,
             poll_at: None,
             chunk,
@@ -473,7 +475,10 @@ impl<P: Provider> HostEngine<P> {
             std::mem::replace(&mut controller.phase, ControllerPhase::Live(now))
         {
             controller.bounce.release(opening.chunk);
+            let target = Arc::clone(&controller.target);
+            self.take_down_fences_of(&target, opening.since, outbox);
         }
+        let controller = &mut self.controllers[key];
         if controller.outage.take().is_some() {
             self.counters.reconnects += 1;
             outbox.note_move();

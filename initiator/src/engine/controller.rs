@@ -162,6 +162,7 @@ pub(crate) enum ControllerPhase {
 /// An attempt to connect.
 pub(crate) struct Opening {
     pub(crate) step: OpeningStep,
+    pub(crate) since: Time,
     pub(crate) deadline: Time,
     /// When CSTS is to be read again.
     pub(crate) poll_at: Option<Time>,

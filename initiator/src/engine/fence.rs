@@ -5,8 +5,12 @@
 //! the same blocks anew, the old write could land on the new one. So it comes back when the target
 //! knows that each of the old connections is over (what it does about their writes is up to it:
 //! ours refuses Connect until they are done), or when it must have found out by the lack of Keep
-//! Alive. Until then writes to the same blocks wait at all other controllers of the host that reach
-//! the namespace, too: `WriteTable`.
+//! Alive.
+//!
+//! Other controllers of the host that reach the namespace keep writes to the same blocks back for
+//! longer: `WriteTable`. The target has confirmed the end of connections, but may have storage that
+//! still works on their writes, and what it refuses until then is Connect. So they wait until the
+//! controller is connected again, or that time is over.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -31,10 +35,17 @@ const WITHOUT_KEEP_ALIVE: Duration = Duration::from_secs(5);
 pub(crate) struct Fence {
     key: FenceKey,
     target: Arc<SubsystemAddress>,
-    /// Its connections whose end the target has not confirmed.
-    unconfirmed: Vec<ConnId>,
-    /// When it knows anyway.
+    stage: FenceStage,
+    /// When the target must know of the end.
     until: Time,
+}
+
+/// What the target has said of the end of an association.
+enum FenceStage {
+    /// It has not confirmed the end of these connections.
+    Unconfirmed(Vec<ConnId>),
+    /// It had confirmed the last at this time.
+    Confirmed(Time),
 }
 
 impl<P: Provider> HostEngine<P> {
@@ -51,10 +62,10 @@ impl<P: Provider> HostEngine<P> {
         let fence = outbox.writes.put_up(controller.target.nqn, changes);
         let conns =
             self.conns.of(key).filter(|(_, conn)| matches!(conn, ConnectionRole::Open { .. }));
-        let unconfirmed = conns.map(|(id, _)| id).collect();
+        let stage = FenceStage::new(now, conns.map(|(id, _)| id).collect());
         let until = now + knows_after(controller.options.keep_alive_ms);
         let target = Arc::clone(&controller.target);
-        self.fences.push(Fence { key: fence, target, unconfirmed, until });
+        self.fences.push(Fence { key: fence, target, stage, until });
     }
 
     /// What a command may still change that goes down unanswered.
@@ -95,26 +106,50 @@ impl<P: Provider> HostEngine<P> {
     }
 
     /// The target knows of the end of a connection.
-    pub(crate) fn confirm_end(&mut self, now: Time, conn: ConnId, outbox: &mut Outbox) {
+    pub(crate) fn confirm_end(&mut self, now: Time, conn: ConnId) {
         for fence in &mut self.fences {
-            fence.unconfirmed.retain(|&other| other != conn);
+            if let FenceStage::Unconfirmed(conns) = &mut fence.stage {
+                conns.retain(|&other| other != conn);
+                fence.stage = FenceStage::new(now, std::mem::take(conns));
+            }
         }
-        self.take_down_fences(now, outbox);
+        self.let_reconnect(now);
     }
 
-    /// Removes fences that have done their duty, and lets pass who waits there.
+    /// Removes fences whose time is over.
     pub(crate) fn take_down_fences(&mut self, now: Time, outbox: &mut Outbox) {
-        let is_over = |fence: &mut Fence| fence.until <= now || fence.unconfirmed.is_empty();
-        let over: Vec<_> = self.fences.extract_if(.., is_over).collect();
-        if over.is_empty() {
-            return;
+        if self.take_down_where(|fence| fence.until <= now, outbox) {
+            self.let_reconnect(now);
         }
-        for fence in over {
+    }
+
+    /// A target has taken a connection that was asked for at a time: it has ended what those left
+    /// behind whose end it had confirmed by then.
+    pub(crate) fn take_down_fences_of(
+        &mut self,
+        target: &SubsystemAddress,
+        asked: Time,
+        outbox: &mut Outbox,
+    ) {
+        let is_over = |fence: &Fence| match fence.stage {
+            FenceStage::Confirmed(time) => *fence.target == *target && time <= asked,
+            FenceStage::Unconfirmed(_) => false,
+        };
+        self.take_down_where(is_over, outbox);
+    }
+
+    fn take_down_where(&mut self, which: impl Fn(&Fence) -> bool, outbox: &mut Outbox) -> bool {
+        let count = self.fences.len();
+        for fence in self.fences.extract_if(.., |fence| which(fence)) {
             outbox.writes.take_down(fence.key);
         }
+        self.fences.len() < count
+    }
+
+    /// Controllers that wait to be connected look for fences again.
+    fn let_reconnect(&mut self, now: Time) {
         for (key, controller) in &mut self.controllers {
             if matches!(controller.phase, ControllerPhase::Fenced) {
-                // It looks for other fences then.
                 controller.phase = ControllerPhase::Resting(now);
                 self.agenda.mark_ready(key);
             }
@@ -124,7 +159,10 @@ impl<P: Provider> HostEngine<P> {
     /// Whether a controller must not be connected yet.
     pub(crate) fn is_fenced(&self, key: usize) -> bool {
         let target = &self.controllers[key].target;
-        self.fences.iter().any(|fence| fence.target == *target)
+        let mut fences = self.fences.iter();
+        fences.any(|fence| {
+            fence.target == *target && matches!(fence.stage, FenceStage::Unconfirmed(_))
+        })
     }
 
     /// When the next fence falls by itself.
@@ -136,7 +174,18 @@ impl<P: Provider> HostEngine<P> {
 impl Fence {
     /// The connection manager of its connections is gone: none of their ends will be confirmed.
     pub(crate) fn forget_connections(&mut self) {
-        self.unconfirmed = vec![ConnId(u64::MAX)];
+        if let FenceStage::Unconfirmed(conns) = &mut self.stage {
+            *conns = vec![ConnId(u64::MAX)];
+        }
+    }
+}
+
+impl FenceStage {
+    fn new(now: Time, unconfirmed: Vec<ConnId>) -> Self {
+        match unconfirmed.is_empty() {
+            true => Self::Confirmed(now),
+            false => Self::Unconfirmed(unconfirmed),
+        }
     }
 }
 

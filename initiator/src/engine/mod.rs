@@ -393,7 +393,7 @@ impl<P: Provider> HostEngine<P> {
                 self.conns.remove(conn);
                 self.cm.close(conn);
                 if let CmEvent::Disconnected { confirmed: true, .. } = end {
-                    self.confirm_end(now, conn, outbox);
+                    self.confirm_end(now, conn);
                 }
             }
         }

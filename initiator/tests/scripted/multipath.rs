@@ -168,19 +168,29 @@ fn a_lost_write_goes_on_elsewhere_when_it_cannot_land_any_more() {
 }
 
 #[test]
-fn a_confirmed_end_of_its_connection_moves_a_write_at_once() {
-    let mut world = two_targets();
-    let (_paths, namespace) = open(&mut world, ReplicaPolicy::First);
-    swallow_writes(&mut world.fake);
-    let mut writing = namespace.write(0, slice(1, 512));
-    assert!(within(&mut world, &mut writing, Duration::from_millis(50)).is_none());
-    world.fake.reject = Some(Vec::new());
-    world.fake.disconnect_all(world.now);
-    let (took, outcome) = time_of(&mut world, writing);
-    outcome.result.unwrap();
-    assert!(took < Duration::from_millis(100), "{took:?}");
-    assert_eq!(writes(&world), [1, 1]);
-    assert_eq!(world.others[0].disk()[..512], [1; 512]);
+fn a_lost_write_goes_on_when_its_path_is_connected_again() {
+    for comes_back in [true, false] {
+        let mut world = two_targets();
+        let (_paths, namespace) = open(&mut world, ReplicaPolicy::First);
+        swallow_writes(&mut world.fake);
+        let mut writing = namespace.write(0, slice(1, 512));
+        assert!(within(&mut world, &mut writing, Duration::from_millis(50)).is_none());
+        // The target says that the connection is over. Its storage may still work.
+        world.fake.reject = Some(Vec::new());
+        world.fake.disconnect_all(world.now);
+        assert!(within(&mut world, &mut writing, Duration::from_secs(1)).is_none());
+        if comes_back {
+            world.fake.reject = None;
+        }
+        let (took, outcome) = time_of(&mut world, writing);
+        outcome.result.unwrap();
+        match comes_back {
+            true => assert!(took < Duration::from_millis(500), "{took:?}"),
+            false => assert!(took > FENCE - Duration::from_millis(1_100), "{took:?}"),
+        }
+        assert_eq!(writes(&world), [1, 1]);
+        assert_eq!(world.others[0].disk()[..512], [1; 512]);
+    }
 }
 
 #[test]

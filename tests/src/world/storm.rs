@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use feedrail_initiator::{ControllerOptions, Grant};
+use feedrail_initiator::{ControllerOptions, Grant, ReplicaPolicy};
 use feedrail_target::stepped::LiveChange;
 use rdma::sim::{BottleneckStats, SimConfig};
 use rdma::{GroupStats, Time};
@@ -21,6 +21,15 @@ const SIZE: usize = 128 << 10;
 const REQUESTS: u32 = 260;
 const HOSTS: usize = 2;
 const TARGETS: usize = 2;
+/// How traffic takes its paths: half of it has one.
+const POLICIES: [Option<ReplicaPolicy>; 6] = [
+    None,
+    None,
+    None,
+    Some(ReplicaPolicy::RoundRobin),
+    Some(ReplicaPolicy::QueueDepth),
+    Some(ReplicaPolicy::First),
+];
 /// Hosts that come when the storm is over.
 const LATE_HOSTS: usize = 3;
 /// Time until a host comes back. By then its targets have missed its Keep Alive: the commands from
@@ -248,8 +257,8 @@ impl Storm {
             let (host, target) = (pair / TARGETS, pair % TARGETS);
             let paused = hosts[host].paused_until > now;
             if let (Some(node), false) = (&hosts[host].node, paused) {
-                let subsystem = targets[target].node.subsystem();
-                traffic.turn(now, node, subsystem, &mut self.histories[target], trace);
+                let paths = targets[target].node.paths();
+                traffic.turn(now, node, paths, &mut self.histories[target], trace);
             }
         }
     }
@@ -524,6 +533,7 @@ impl Storm {
         totals.add("work: commands", counters.commands);
         totals.add("recovery: ranges issued again", counters.retries);
         totals.add("recovery: reconnects", counters.reconnects);
+        totals.add("recovery: ranges that went on over another path", counters.failovers);
         totals.add("recovery: connections lost", counters.connections_lost);
         totals.add("recovery: ranges that timed out", counters.timeouts);
         totals.add("recovery: aborts", counters.aborts);
@@ -632,6 +642,7 @@ fn add_traffic(pair: usize, random: &mut Random, verbose: bool) -> Traffic {
         requests: REQUESTS,
         depth: random.pick(&[4, 12, 24]),
         grant: random.pick(&[Grant::Persistent, Grant::PerCommand]),
+        policy: random.pick(&POLICIES),
         seed: random.next_u64(),
     };
     Traffic::new(options, verbose.then(|| format!("host {host}, target {target}")))

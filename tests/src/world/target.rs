@@ -31,6 +31,9 @@ use super::engine::Bay;
 use super::line::{Line, LineStats};
 use super::{Disk, DiskConfig, DiskStats};
 
+/// The ports that a target listens at.
+const PORTS: [u16; 2] = [4420, 4421];
+
 /// How a simulated target is to be.
 #[derive(Clone, Debug)]
 pub struct TargetOptions {
@@ -105,7 +108,7 @@ impl TargetNode {
     ) -> Self {
         let nqn = format!("nqn.2026-01.io.feedrail:{ip}");
         let nqn = nqn.parse().expect("a valid name");
-        let address = SocketAddr::new(ip, 4420);
+        let address = SocketAddr::new(ip, PORTS[0]);
         let (bay, past) = (Bay::new(seed), Past::default());
         let mut node = Self { network, address, nqn, options, disks, bay, running: None, past };
         node.start();
@@ -115,6 +118,11 @@ impl TargetNode {
     /// The subsystem that hosts connect to.
     pub fn subsystem(&self) -> Subsystem {
         Subsystem { address: self.address, nqn: self.nqn }
+    }
+
+    /// The subsystem at each of its ports.
+    pub fn paths(&self) -> [Subsystem; 2] {
+        PORTS.map(|port| Subsystem { address: SocketAddr::new(self.ip(), port), nqn: self.nqn })
     }
 
     /// The IP address that it listens on.
@@ -292,8 +300,12 @@ impl TargetNode {
 
     fn config(&self) -> Config {
         let origin = Origin("simulated".into());
-        let port =
-            PortConfig { id: 1, address: self.address, subsystems: None, origin: origin.clone() };
+        let ids = 1..;
+        let port = |(path, id): (Subsystem, _)| {
+            let (address, origin) = (path.address, origin.clone());
+            PortConfig { id, address, subsystems: None, origin }
+        };
+        let ports = self.paths().into_iter().zip(ids).map(port).collect();
         let nsids = (1..).map(Nsid);
         let namespaces = self.disks.iter().zip(nsids);
         let machine = Machine::with_id(Uuid::from_u128(1));
@@ -320,7 +332,7 @@ impl TargetNode {
             discovery_nqn: Nqn::DISCOVERY,
             machine,
             limits: self.options.limits.clone(),
-            ports: vec![port],
+            ports,
             subsystems: vec![subsystem],
         }
     }

@@ -8,8 +8,8 @@ use std::task::{Context, Poll, Waker};
 use std::time::Duration;
 
 use feedrail_initiator::{
-    CommandData, Controller, Error, ErrorKind, Grant, Namespace, Nsid, RangeCompletion,
-    RegionSlice, Ring, SubsystemAddress,
+    CommandData, Controller, Error, ErrorKind, Grant, Namespace, Nsid, Pending, RangeCompletion,
+    RegionSlice, ReplicaPolicy, Ring, SubsystemAddress, SubsystemPaths,
 };
 use nvme_proto::Status;
 use nvme_proto::fabrics::{PropertySet, PropertySize};
@@ -51,6 +51,8 @@ pub(super) struct TrafficOptions {
     pub depth: usize,
     /// How memory is open to targets.
     pub grant: Grant,
+    /// How each range chooses one of two paths; with `None` there is one.
+    pub policy: Option<ReplicaPolicy>,
     /// Seed of the sequence of requests.
     pub seed: u64,
 }
@@ -59,7 +61,7 @@ type Connecting = Pin<Box<dyn Future<Output = Result<Connected, Error>>>>;
 
 /// The objects of a connection.
 struct Connected {
-    controller: Controller,
+    controllers: Vec<Controller>,
     namespaces: [Namespace; 2],
 }
 
@@ -193,13 +195,13 @@ impl Traffic {
         &mut self,
         now: Time,
         host: &HostNode,
-        target: SubsystemAddress,
+        paths: [SubsystemAddress; 2],
         histories: &mut Histories,
         trace: &mut Trace,
     ) {
         self.take_ranges(now, histories, trace);
         self.take_commands(now, histories, trace);
-        self.connect(now, host, target);
+        self.connect(now, host, paths);
         self.ring.get_or_insert_with(|| host.host.ring(self.options.depth));
         while self.finished + (self.in_flight() as u32) < self.options.requests
             && self.in_flight() < self.options.depth
@@ -250,20 +252,17 @@ impl Traffic {
         self.ranges.len() + self.commands.len()
     }
 
-    fn connect(&mut self, now: Time, host: &HostNode, target: SubsystemAddress) {
-        // Writes over two controllers that share a block would disturb each other.
+    fn connect(&mut self, now: Time, host: &HostNode, paths: [SubsystemAddress; 2]) {
+        // Requests of the last connection would count for this one.
         let in_flight = self.in_flight();
         match &mut self.link {
             Link::Up(_) => {}
             Link::Down { until } if *until > now || in_flight > 0 => {}
             Link::Down { .. } => {
-                let connecting = host.host.connect(target);
-                self.link = Link::Connecting(Box::pin(async move {
-                    let controller = connecting.await?;
-                    let first = controller.namespace(Nsid(1)).await?;
-                    let namespaces = [first, controller.namespace(Nsid(2)).await?];
-                    Ok(Connected { controller, namespaces })
-                }));
+                self.link = Link::Connecting(match self.options.policy {
+                    None => Box::pin(connect_to(host.host.connect(paths[0]))),
+                    Some(policy) => Box::pin(connect_over(host.host.connect_paths(paths), policy)),
+                });
             }
             Link::Connecting(connecting) => {
                 let mut context = Context::from_waker(Waker::noop());
@@ -470,10 +469,13 @@ impl Traffic {
     /// Resets the controller under everything that is in flight.
     fn disable(&mut self, now: Time) {
         self.print_event(now, || "disable the controller".into());
-        let Link::Up(connected) = &self.link else { unreachable!("only when connected") };
+        let Link::Up(Connected { controllers, .. }) = &self.link else {
+            unreachable!("only when connected")
+        };
+        let which = self.random.within(0..controllers.len() as u64) as usize;
         let (property, size) = (Property::CC, PropertySize::FourBytes);
         let sqe = PropertySet { property, size, value: 0 }.to_sqe();
-        let answer = connected.controller.admin_command(sqe, CommandData::None);
+        let answer = controllers[which].admin_command(sqe, CommandData::None);
         let answer = Box::pin(async { answer.await.map(drop) });
         self.commands.push(Command { answer, what: Order::Disable });
     }
@@ -624,6 +626,23 @@ impl Traffic {
             super::print_event(now, name, &what());
         }
     }
+}
+
+async fn connect_to(connecting: Pending<Result<Controller, Error>>) -> Result<Connected, Error> {
+    let controller = connecting.await?;
+    let first = controller.namespace(Nsid(1)).await?;
+    let namespaces = [first, controller.namespace(Nsid(2)).await?];
+    Ok(Connected { controllers: vec![controller], namespaces })
+}
+
+async fn connect_over(
+    connecting: Pending<Result<SubsystemPaths, Error>>,
+    policy: ReplicaPolicy,
+) -> Result<Connected, Error> {
+    let paths = connecting.await?;
+    let first = paths.multipath_namespace(Nsid(1), policy).await?;
+    let namespaces = [first, paths.multipath_namespace(Nsid(2), policy).await?];
+    Ok(Connected { controllers: paths.controllers().to_vec(), namespaces })
 }
 
 /// Memory with guards around it, in one region.
