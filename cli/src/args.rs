@@ -8,7 +8,7 @@ use nvme_proto::{HostId, HostNqn, Nqn, Nsid};
 use crate::size::ByteSize;
 use crate::{
     bench_loader, completions, demo, devices, discover, doctor, id_ctrl, id_ns, index, list, man,
-    manifest, perf, read, target, write,
+    manifest, merge_traces, perf, read, target, write,
 };
 
 const EXAMPLES: &str = "\
@@ -52,6 +52,7 @@ pub(crate) enum CliCommand {
     Read(read::Read),
     Write(write::Write),
     Perf(perf::Perf),
+    MergeTraces(merge_traces::MergeTraces),
     BenchLoader(bench_loader::BenchLoader),
     Index(index::IndexArgs),
     Manifest(manifest::ManifestArgs),

@@ -2,13 +2,20 @@
 
 use core::time::Duration;
 use std::thread;
-use std::time::Instant;
+use std::time::{Instant, SystemTime, UNIX_EPOCH};
 
 use rustix::time::{ClockId, clock_gettime};
 
 #[expect(clippy::disallowed_methods, reason = "measuring elapsed time is what perf and demo do")]
 pub(crate) fn now() -> Instant {
     Instant::now()
+}
+
+/// Nanoseconds since 1970, as the system has it.
+#[expect(clippy::disallowed_methods, reason = "traces of two machines are put together by it")]
+pub(crate) fn unix_nanos() -> u64 {
+    let time = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
+    u64::try_from(time.as_nanos()).unwrap_or(u64::MAX)
 }
 
 /// CPU time that this process has used.

@@ -8,6 +8,7 @@ mod args;
 mod bench_loader;
 mod clock;
 mod closed_stdout;
+mod command_trace;
 mod completions;
 mod demo;
 mod devices;
@@ -24,6 +25,7 @@ mod latency;
 mod list;
 mod man;
 mod manifest;
+mod merge_traces;
 mod output;
 mod partial_file;
 mod perf;
@@ -78,6 +80,7 @@ fn run(command: CliCommand, verbose: u8) -> Result<()> {
         CliCommand::Read(read) => read.run(),
         CliCommand::Write(write) => write.run(),
         CliCommand::Perf(perf) => perf.run(),
+        CliCommand::MergeTraces(merge) => merge.run(),
         CliCommand::BenchLoader(bench_loader) => bench_loader.run(),
         CliCommand::Completions(completions) => completions.run(),
         CliCommand::Man(man) => man.run(),

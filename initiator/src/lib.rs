@@ -61,8 +61,8 @@
 //! memory does not exist in the child at all.
 //!
 //! # Not here
-//! Writes over several paths, authentication, metadata and protection information, reservations,
-//! and other transports than RDMA.
+//! Authentication, metadata and protection information, reservations, and other transports than
+//! RDMA.
 
 mod api;
 mod driver;
@@ -90,6 +90,7 @@ pub use memory::region::{Grant, RegionSlice};
 pub use nvme_proto::{HostId, HostNqn, Nqn, Nsid};
 pub use types::counters::{HostCounters, ProviderStats};
 pub use types::error::{Error, ErrorFamily, ErrorKind, SubsystemAddress, UnreachableCause};
+pub use types::host_trace::{HostTrace, SentCommand};
 pub use types::options::{BatchOptions, Class, ControllerOptions};
 pub use types::plan::{Entry, Outcome, PlanError, PlanProgress, Submit};
 pub use types::provider::RdmaProvider;

@@ -13,6 +13,7 @@ use super::measure::{Measure, WireTotals};
 use super::read_plans::ReadPlans;
 use super::workload::{IoDirection, PerfIo};
 use crate::clock::now;
+use crate::command_trace::CommandAtHost;
 use crate::interrupt::Interrupt;
 use crate::lanes::Lanes;
 use crate::session::Session;
@@ -27,6 +28,8 @@ pub(crate) struct JobLimits {
     pub(crate) writes: bool,
     /// Which of several paths an I/O takes.
     pub(crate) path_policy: ReplicaPolicy,
+    /// The most commands that are taken down.
+    pub(crate) traced: usize,
     /// After this time no more I/Os are begun.
     pub(crate) runtime: Option<Duration>,
     /// After this many I/Os no more are begun.
@@ -107,6 +110,9 @@ impl PerfJob {
 
     pub(crate) fn run(mut self, interrupt: &Interrupt) -> Result<Measure> {
         let mut measure = Measure::default();
+        if self.limits.traced > 0 {
+            self.session.host().start_trace(self.limits.traced);
+        }
         let before = WireTotals::of(self.session.host());
         let start = now();
         loop {
@@ -123,6 +129,7 @@ impl PerfJob {
         }
         measure.wire = WireTotals::of(self.session.host()).since(&before);
         measure.count(&self.session.host().counters());
+        measure.trace = CommandAtHost::of_host(self.session.host());
         Ok(measure)
     }
 

@@ -8,6 +8,7 @@ use feedrail_initiator::{Host, HostCounters};
 use serde_json::{Value, json};
 
 use super::workload::IoDirection;
+use crate::command_trace::CommandAtHost;
 use crate::latency::Latency;
 use crate::size::human;
 
@@ -35,6 +36,8 @@ pub(crate) struct Measure {
     /// Those of them that were begun more than once.
     read_again: u64,
     pub(crate) wire: WireTotals,
+    /// The commands, where they were to be taken down.
+    pub(crate) trace: Vec<CommandAtHost>,
 }
 
 /// The counts of the host's provider; zeros where the device does not report them.
@@ -162,6 +165,7 @@ impl Measure {
         self.reconnects += other.reconnects;
         self.failovers += other.failovers;
         self.wire.add(&other.wire);
+        self.trace.extend_from_slice(&other.trace);
     }
 
     /// Takes over what the connection counted.

@@ -9,6 +9,7 @@ mod workload;
 
 use core::time::Duration;
 use std::fs::File;
+use std::mem;
 use std::path::PathBuf;
 use std::thread;
 
@@ -24,6 +25,7 @@ use self::training::Training;
 use self::workload::Pattern;
 use crate::args::{Format, NamespaceArgs, Output};
 use crate::clock::{cpu_time, now};
+use crate::command_trace::PerfettoTrace;
 use crate::interrupt::Interrupt;
 use crate::output;
 use crate::seed::fresh_seed;
@@ -97,10 +99,18 @@ pub(crate) struct Perf {
     /// Seed of the random offsets [default: a new one each time, printed]
     #[arg(long, value_name = "N")]
     randseed: Option<u64>,
+    /// Write when each command was queued, sent and answered to this file, for Perfetto
+    /// (https://ui.perfetto.dev): of each job the first 10,000. See target trace and merge-traces
+    #[arg(long, value_name = "FILE")]
+    trace: Option<PathBuf>,
     /// Let a pattern that writes overwrite the namespace's data with zeros
     #[arg(long)]
     allow_writes: bool,
 }
+
+/// Commands of each job that are taken down. Doubled, a job takes 4 MiB more, and Perfetto twice as
+/// long to load them.
+const TRACED: usize = 10_000;
 
 /// Which of several paths an I/O takes, named as in Linux.
 #[derive(Clone, Copy, Debug, ValueEnum)]
@@ -148,7 +158,11 @@ impl Perf {
         }
         let provider = jobs[0].provider();
         let (start, cpu_before) = (now(), cpu_time());
-        let measure = run_all(jobs, &interrupt)?;
+        let mut measure = run_all(jobs, &interrupt)?;
+        if let Some(path) = &self.trace {
+            let host = mem::take(&mut measure.trace);
+            PerfettoTrace { host, ..PerfettoTrace::default() }.write(path)?;
+        }
         let (elapsed, cpu) = (start.elapsed(), cpu_time() - cpu_before);
         let (baselines, failure) = match self.measure_baselines(seed, &interrupt) {
             Ok(baselines) => (baselines, None),
@@ -225,6 +239,7 @@ impl Perf {
             longest_bytes: usize::try_from(self.longest_bytes()).context("--bs is too large")?,
             writes: self.workload.is_none() && self.rw.writes(),
             path_policy: self.path_policy.policy(),
+            traced: self.trace.as_ref().map_or(0, |_| TRACED),
             runtime: self.runtime(),
             ios: self.number_ios,
         };

@@ -1,6 +1,6 @@
 //! A client of a target's management socket: JSON-RPC 2.0.
 
-use std::io::Write as _;
+use std::io::{BufReader, Write as _};
 use std::os::unix::net::UnixStream;
 use std::path::Path;
 
@@ -31,7 +31,9 @@ impl RpcClient {
         let request =
             json!({ "jsonrpc": "2.0", "id": self.calls, "method": method, "params": params });
         self.stream.write_all(request.to_string().as_bytes()).context("the target hung up")?;
-        let mut responses = serde_json::Deserializer::from_reader(&self.stream).into_iter();
+        // One response answers one request: nothing of another is read ahead.
+        let reader = BufReader::new(&self.stream);
+        let mut responses = serde_json::Deserializer::from_reader(reader).into_iter();
         let mut response: Value = match responses.next() {
             Some(Ok(response)) => response,
             Some(Err(error)) if error.is_io() || error.is_eof() => bail!("the target hung up"),

@@ -11,6 +11,7 @@ mod rename;
 mod resize;
 mod subsystem;
 mod top;
+mod trace;
 
 use std::path::PathBuf;
 
@@ -32,6 +33,7 @@ use self::subsystem::{
     AddListener, AddReferral, AddSubsystem, RemoveListener, RemoveReferral, RemoveSubsystem,
 };
 use self::top::Top;
+use self::trace::TraceCommands;
 use crate::args::{Format, Output};
 use crate::output;
 use crate::size::human;
@@ -63,6 +65,7 @@ pub(crate) struct TargetArgs {
 enum TargetCommand {
     Show(Show),
     Top(Top),
+    Trace(TraceCommands),
     AddNs(AddNamespace),
     RemoveNs(RemoveNamespace),
     Resize(Resize),
@@ -223,6 +226,7 @@ impl TargetArgs {
         match &self.command {
             TargetCommand::Show(show) => show.run(),
             TargetCommand::Top(top) => top.run(),
+            TargetCommand::Trace(trace) => trace.run(),
             TargetCommand::AddNs(add) => add.run(),
             TargetCommand::RemoveNs(remove) => remove.run(),
             TargetCommand::Resize(resize) => resize.run(),

@@ -28,6 +28,7 @@ use crate::memory::plan_region::Region;
 use crate::memory::region::RegionSlice;
 use crate::types::counters::{HostCounters, ProviderStats};
 use crate::types::error::{Error, SubsystemAddress};
+use crate::types::host_trace::{HostTrace, TraceInProgress};
 use crate::types::options::{BatchOptions, ControllerOptions};
 use crate::types::plan::{Entry, PlanError, Submit};
 use crate::types::provider::RdmaProvider;
@@ -289,6 +290,21 @@ impl Host {
         let Ok(state) = self.inner.shared.lock() else { return HostCounters::default() };
         let own = state.counters;
         state.engines.iter().fold(own, |sum, engine| sum.and(engine.counters()))
+    }
+
+    /// Takes down the commands of ranges that are answered from now on, up to `limit`. A trace that
+    /// is being taken ends. Room for all is allocated here: 384 bytes for each.
+    pub fn start_trace(&self, limit: usize) {
+        let trace = TraceInProgress::new(limit);
+        if let Ok(mut state) = self.inner.shared.lock() {
+            state.outbox.trace = Some(trace);
+        }
+    }
+
+    /// Ends the trace that was started; `None` if there is none.
+    pub fn take_trace(&self) -> Option<HostTrace> {
+        let trace = self.inner.shared.lock().ok()?.outbox.trace.take();
+        trace.map(TraceInProgress::into_trace)
     }
 
     /// Counters of its providers, one for each device.

@@ -274,6 +274,8 @@ pub(crate) struct RangeCommand {
     /// Where its blocks go if not straight to the caller's memory.
     pub(crate) chunk: Option<BounceChunk>,
     pub(crate) stage: BlockStage,
+    /// When it was handed to its queue.
+    pub(crate) sent: Time,
 }
 
 /// Which command of its blocks a [`RangeCommand`] is.

@@ -4,6 +4,7 @@ pub(crate) mod association_end;
 pub(crate) mod block_plan;
 pub(crate) mod breaker;
 pub(crate) mod checks;
+pub(crate) mod command_trace;
 pub(crate) mod connect;
 pub(crate) mod connections;
 pub(crate) mod controller;
@@ -25,6 +26,7 @@ pub(crate) mod reply;
 pub(crate) mod results;
 pub(crate) mod same_machine;
 pub(crate) mod shard_routes;
+
 pub(crate) mod write_table;
 
 use std::io;
@@ -423,7 +425,7 @@ impl<P: Provider> HostEngine<P> {
         if self.group.qpn(queue.qp()) != wc.qpn {
             return;
         }
-        let controller = queue.controller();
+        let (controller, qid) = (queue.controller(), queue.qid());
         self.agenda.mark_ready(controller);
         if !wc.is_success() {
             let error =
@@ -448,6 +450,9 @@ impl<P: Provider> HostEngine<P> {
             WrKind::Bind => None,
         };
         if let Some(FinishedCommand { work, cqe }) = finished {
+            if let (Task::Piece(piece), Some(trace)) = (&work, &mut outbox.trace) {
+                self.trace_piece(now, (controller, qid), piece, &cqe, trace);
+            }
             self.handle_finished(now, controller, work, cqe, outbox);
         }
     }

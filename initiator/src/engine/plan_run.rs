@@ -316,7 +316,7 @@ impl<P: Provider> HostEngine<P> {
                 paths: None,
             };
             let op = RangeOp::new(submission, ResultSink::Plan(run.plan), keys);
-            let op = op.in_run(run_key, run.due);
+            let op = op.in_run(run_key, run.began, run.due);
             let op_key = self.insert_op(op);
             self.runs[run_key].current = Some(op_key);
             return Some(op_key);

@@ -137,6 +137,9 @@ impl<P: Provider> HostEngine<P> {
             }
         }
         op.place = RangeList::Queued;
+        if op.began.is_none() {
+            op.submitted = now;
+        }
         self.next_expiry = earliest(self.next_expiry, Some(op.expiry()));
         controller.ready[op.options.class as usize].push_back(op_key);
         self.agenda.mark_ready(op.controller);
@@ -320,7 +323,8 @@ impl<P: Provider> HostEngine<P> {
             controller.background.add(step.length_bytes);
         }
         self.count_step(&step);
-        self.issue_piece(now, key, RangeCommand { op: op_key, start, step, chunk, stage }, outbox);
+        let piece = RangeCommand { op: op_key, start, step, chunk, stage, sent: now };
+        self.issue_piece(now, key, piece, outbox);
         Advance::Issued(step.length_bytes)
     }
 
@@ -428,7 +432,7 @@ impl<P: Provider> HostEngine<P> {
         if self.ops[piece.op].trouble.is_some() {
             self.return_piece(key, piece, outbox);
         } else if self.has_io_room(key) {
-            self.issue_piece(now, key, piece, outbox);
+            self.issue_piece(now, key, RangeCommand { sent: now, ..piece }, outbox);
         } else {
             return Err(piece);
         }

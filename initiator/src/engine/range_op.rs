@@ -80,6 +80,8 @@ pub(crate) struct RangeOp {
     pub(super) due: Time,
     /// When it has been without progress for too long, while that counts.
     pub(super) deadline: Time,
+    /// When it came to its first core.
+    pub(super) submitted: Time,
     /// When its first command was issued.
     pub(super) began: Option<Time>,
     /// The bits of [`Outcome::path`](crate::Outcome::path) so far.
@@ -147,6 +149,7 @@ impl RangeOp {
             options,
             due: NEVER,
             deadline: NEVER,
+            submitted: Time::ZERO,
             began: None,
             path: 0,
             done: 0,
@@ -158,8 +161,8 @@ impl RangeOp {
     }
 
     /// It belongs to a run of a plan, which issues its commands.
-    pub(crate) fn in_run(mut self, run: usize, due: Time) -> Self {
-        (self.place, self.due) = (RangeList::Run(run), due);
+    pub(crate) fn in_run(mut self, run: usize, began: Time, due: Time) -> Self {
+        (self.place, self.submitted, self.due) = (RangeList::Run(run), began, due);
         self
     }
 

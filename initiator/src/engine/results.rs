@@ -12,6 +12,7 @@ use crate::engine::write_table::WriteTable;
 use crate::memory::plan_region::{ClaimedMemory, KeptMemory};
 use crate::memory::region::RegionSlice;
 use crate::types::error::{Error, ErrorKind};
+use crate::types::host_trace::TraceInProgress;
 use crate::types::plan::Outcome;
 
 /// How a range of a ring ended.
@@ -73,6 +74,8 @@ impl RangeService {
 pub(crate) struct Outbox {
     /// The writes of all cores.
     pub(crate) writes: WriteTable,
+    /// Commands that were answered, while a trace of them is taken.
+    pub(crate) trace: Option<TraceInProgress>,
     rings: Slab<RingState>,
     plans: Slab<OpenPlan>,
     wakers: Vec<Waker>,

@@ -3,6 +3,7 @@
 
 pub(crate) mod counters;
 pub(crate) mod error;
+pub(crate) mod host_trace;
 pub(crate) mod options;
 pub(crate) mod plan;
 pub(crate) mod provider;

@@ -14,6 +14,7 @@ use rdma::Time;
 
 use super::command::{IoKind, IoWork};
 use super::command_times::{CommandStages, CommandTimes};
+use super::command_trace::CommandTrace;
 use super::event::CloseReason;
 use super::kind::ControllerKind;
 use super::state::{Controller, NewController};
@@ -52,6 +53,7 @@ pub struct Associations {
     log_rate: LogRateLimit,
     storage_log_rate: LogRateLimit,
     slow_log_rate: LogRateLimit,
+    trace: CommandTrace,
 }
 
 /// The live controllers. Only the control path takes the lock.
@@ -96,12 +98,18 @@ impl Associations {
             log_rate: LogRateLimit::about("hosts"),
             storage_log_rate: LogRateLimit::about("storage errors"),
             slow_log_rate: LogRateLimit::about("slow commands"),
+            trace: CommandTrace::default(),
         })
     }
 
     /// The inventory that the target exports.
     pub fn registry(&self) -> &Arc<Registry> {
         &self.registry
+    }
+
+    /// The trace of commands.
+    pub(crate) fn trace(&self) -> &CommandTrace {
+        &self.trace
     }
 
     /// The live controllers of a subsystem.

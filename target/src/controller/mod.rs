@@ -13,6 +13,7 @@ mod associations;
 mod async_event;
 mod command;
 mod command_times;
+pub(crate) mod command_trace;
 mod dispatch;
 mod error_log;
 mod event;

@@ -4,7 +4,7 @@ use std::net::SocketAddr;
 use std::sync::Arc;
 use std::task::Waker;
 
-use nvme_proto::{Cid, Cqe, Qid};
+use nvme_proto::{Cid, Cntlid, Cqe, Qid};
 use rdma::Time;
 
 use super::associations::Associations;
@@ -141,6 +141,11 @@ impl Queue {
     /// The queue's id; 0 is the admin queue.
     pub fn qid(&self) -> Qid {
         self.qid
+    }
+
+    /// The id of its controller, once it is connected.
+    pub(crate) fn cntlid(&self) -> Option<Cntlid> {
+        self.controller().map(|controller| controller.cntlid)
     }
 
     /// Whether Connect succeeded and the association lives.

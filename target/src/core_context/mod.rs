@@ -39,6 +39,8 @@ pub(crate) struct CoreContext {
     namespace_io: CoreNamespaceIo,
     /// From which latency on commands are slow.
     slow_nanos: u64,
+    /// From which latency on they are told of in this turn: all of them while a trace is taken.
+    told_nanos: u64,
     // Before the buffers: it waits for operations that use them.
     storage: Storage,
     buffers: CoreBuffers,
@@ -68,6 +70,7 @@ impl CoreContext {
             tally,
             namespace_io: CoreNamespaceIo::default(),
             slow_nanos,
+            told_nanos: slow_nanos,
             storage,
             buffers,
             requests: 0,
@@ -95,13 +98,25 @@ impl CoreContext {
         self.requests -= requests;
     }
 
-    /// Counts an I/O command that is over; true if it took as long as slow commands do.
+    /// Begins a turn of the core.
+    pub(crate) fn begin_turn(&mut self, now: Time) {
+        self.now = now;
+        self.told_nanos = if self.associations.trace().is_active() { 0 } else { self.slow_nanos };
+    }
+
+    /// Whether a command that ends now took as long as slow commands do.
+    pub(crate) fn is_slow(&self, arrived: Time) -> bool {
+        self.now.as_nanos().saturating_sub(arrived.as_nanos()) >= self.slow_nanos
+    }
+
+    /// Counts an I/O command that is over; true if it is to be told of, as slow ones and those of a
+    /// trace are.
     pub(crate) fn count_io(&mut self, work: &IoWork, arrived: Time, succeeded: bool) -> bool {
         let latency_nanos = self.now.as_nanos().saturating_sub(arrived.as_nanos());
         let Self { namespace_io, exports, .. } = self;
         let list = || exports.namespace(work.namespace).map(|namespace| &*namespace.io);
         namespace_io.count(work, latency_nanos, succeeded, list);
-        latency_nanos >= self.slow_nanos
+        latency_nanos >= self.told_nanos
     }
 
     /// Starts an operation on a namespace's medium.

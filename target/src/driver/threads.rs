@@ -88,6 +88,7 @@ impl Runtime {
         options: &RuntimeOptions,
     ) -> Result<(Self, Devices), RuntimeError> {
         let clock = Clock::new();
+        assembly.associations.trace().set_clock(clock);
         let Assembly { seeds, receptions, reception_bell, orders, devices, .. } = assembly;
         let (ready, started) = mpsc::channel();
         let mut runtime = Self {

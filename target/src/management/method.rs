@@ -22,6 +22,7 @@ use super::subsystem::{
     CreateParams, ListenerParams, ReferralName, ReferralParams, TransportParams, describe_address,
     describe_socket_address, parse_host,
 };
+use super::trace::{TraceParams, describe_trace};
 use crate::controller::{Associations, Controller};
 use crate::driver::clock::Clock;
 use crate::inventory::Registry;
@@ -53,7 +54,7 @@ const NANOS_PER_SECOND: u64 = 1_000_000_000;
 pub(super) type Params = Map<String, Value>;
 type Method = fn(&Methods, Params) -> Result<Value, RpcError>;
 
-const METHODS: [(&str, Method); 42] = [
+const METHODS: [(&str, Method); 43] = [
     ("bdev_aio_create", |of, params| of.create_file(params, BdevKind::Aio)),
     ("bdev_aio_delete", |of, params| of.delete_bdev(params, BdevKind::Aio)),
     ("bdev_aio_rescan", |of, params| of.rescan_bdev(params, BdevKind::Aio)),
@@ -72,6 +73,7 @@ const METHODS: [(&str, Method); 42] = [
     ("feedrail_reload_config", Methods::reload_config),
     ("feedrail_rename_ns", Methods::rename_namespace),
     ("feedrail_resize_ns", Methods::resize_namespace),
+    ("feedrail_trace_commands", Methods::trace_commands),
     ("framework_get_config", Methods::get_config),
     ("framework_get_subsystems", |_, params| get_parts(params)),
     ("nvmf_create_subsystem", Methods::create_subsystem),
@@ -545,6 +547,15 @@ impl Methods {
         let mut stats = describe_stats(&cores, &self.associations.controllers());
         stats["tick_rate"] = NANOS_PER_SECOND.into();
         Ok(stats)
+    }
+
+    /// Blocks for as long as the trace takes.
+    fn trace_commands(&self, params: Params) -> Result<Value, RpcError> {
+        let (time, limit) = read::<TraceParams>(params)?.bounds()?;
+        let is_over = || self.associations.is_stopping();
+        let record = self.associations.trace().take(time, limit, is_over);
+        let record = record.map_err(RpcError::internal)?;
+        Ok(describe_trace(&record, &self.associations.controllers()))
     }
 
     fn get_controllers(&self, params: Params) -> Result<Value, RpcError> {

@@ -17,6 +17,7 @@ mod socket;
 mod spdk_switches;
 mod stats;
 mod subsystem;
+mod trace;
 
 use std::io::{self, Read as _, Write as _};
 use std::os::unix::net::UnixStream;

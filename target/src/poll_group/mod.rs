@@ -106,7 +106,7 @@ impl PollGroupBuilder {
 impl PollGroup {
     /// Does all that is ready at `now`.
     pub(crate) fn turn(&mut self, now: Time) -> Turn {
-        self.core.now = now;
+        self.core.begin_turn(now);
         self.core.rung = self.bell.answer();
         self.core.follow_exports();
         if self.core.rung {

@@ -10,6 +10,7 @@ use super::arrival::medium_at;
 use super::{Connection, Ended, FLUSH_SLOT, Leaving, TurnContext};
 use crate::backend::BackendError;
 use crate::backend::{Operation, Span};
+use crate::controller::command_trace::TracedCommand;
 use crate::controller::{
     CommandOutcome, CommandWork, ControlWork, Execution, FlushJob, IoKind, IoWork, Queue,
 };
@@ -378,19 +379,27 @@ impl<P: Provider> Connection<P> {
         self.respond(context, slot, outcome)
     }
 
-    /// Counts a command that is over, and logs it if it was slow.
+    /// Counts a command that is over. Those that were slow are logged.
     fn count(&mut self, core: &mut CoreContext, slot: SlotId, work: &IoWork, succeeded: bool) {
         let arrived = self.slots.get(slot).times.arrived;
         if core.count_io(work, arrived, succeeded) {
-            self.log_slow(core, slot, work);
+            self.tell_of(core, slot, work, succeeded);
         }
     }
 
     #[cold]
-    fn log_slow(&mut self, core: &CoreContext, slot: SlotId, work: &IoWork) {
+    fn tell_of(&mut self, core: &CoreContext, slot: SlotId, work: &IoWork, succeeded: bool) {
+        let (cntlid, qid) = (self.queue().cntlid(), self.queue().qid());
         let request = self.slots.get(slot);
-        let attempt = Attempt { work, range: request.ranges_passed };
-        core.associations.log_slow(core.now, work, &attempt, &request.times);
+        if let (Some(cntlid), true) = (cntlid, core.associations.trace().is_active()) {
+            let id = (cntlid, qid, request.cid);
+            let traced = TracedCommand::new(id, work, &request.times, core.now, succeeded);
+            core.associations.trace().add(traced);
+        }
+        if core.is_slow(request.times.arrived) {
+            let attempt = Attempt { work, range: request.ranges_passed };
+            core.associations.log_slow(core.now, work, &attempt, &request.times);
+        }
     }
 
     fn storage_failed(

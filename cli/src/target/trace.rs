@@ -1,0 +1,58 @@
+//! `feedrail target trace`: what each command of a target's hosts waited for.
+
+use std::path::PathBuf;
+
+use anyhow::{Context as _, Result};
+use clap::Args;
+use serde::Deserialize;
+use serde_json::json;
+
+use super::{RpcClient, SocketArgs};
+use crate::command_trace::{CommandAtTarget, PerfettoTrace};
+use crate::output;
+
+const EXAMPLES: &str = "\
+Examples:
+  feedrail target trace --time 2 --file target.json --socket /run/feedrail/target.sock
+  feedrail perf -a 192.0.2.10 -n NQN --trace host.json
+  feedrail merge-traces host.json target.json --file both.json";
+
+/// Takes down when each I/O command reached its stages, for Perfetto (https://ui.perfetto.dev)
+///
+/// The stages of a command are the wait for a buffer, the fetch of its data from the host, and
+/// storage. What a host took down at the same time can be added: see merge-traces.
+#[derive(Args, Debug)]
+#[command(after_help = EXAMPLES)]
+pub(super) struct TraceCommands {
+    /// For how long, in seconds
+    #[arg(long, value_name = "SECONDS", default_value_t = 1, value_parser = clap::value_parser!(u64).range(1..=60))]
+    time: u64,
+    /// The most commands; it ends when there are so many
+    #[arg(long, value_name = "N", default_value_t = 10_000, value_parser = clap::value_parser!(u32).range(1..=65_536))]
+    limit: u32,
+    /// Where to write it; - is standard output
+    #[arg(long, value_name = "FILE")]
+    file: PathBuf,
+    #[command(flatten)]
+    socket: SocketArgs,
+}
+
+/// The answer of the target.
+#[derive(Deserialize)]
+struct TraceAnswer {
+    commands: Vec<CommandAtTarget>,
+    dropped: u64,
+}
+
+impl TraceCommands {
+    pub(super) fn run(&self) -> Result<()> {
+        let mut target = RpcClient::connect(&self.socket.socket)?;
+        let params = json!({ "time_ms": self.time * 1000, "limit": self.limit });
+        let answer = target.call("feedrail_trace_commands", params)?;
+        let answer: TraceAnswer =
+            serde_json::from_value(answer).context("the target answered with no trace")?;
+        let TraceAnswer { commands, dropped } = answer;
+        output::note(format_args!("feedrail: {} commands, {dropped} more", commands.len()));
+        PerfettoTrace { target: commands, ..PerfettoTrace::default() }.write(&self.file)
+    }
+}

@@ -1,0 +1,41 @@
+//! The trace of commands, while one is taken.
+
+use nvme_proto::{Cqe, NvmOpcode, Qid};
+use rdma::{Provider, Time};
+
+use crate::engine::HostEngine;
+use crate::engine::controller::{BlockStage, RangeCommand};
+use crate::types::host_trace::{SentCommand, TraceInProgress};
+use crate::types::time::MonotonicTime;
+
+impl<P: Provider> HostEngine<P> {
+    /// Takes down a command of a range that was answered.
+    #[cold]
+    pub(crate) fn trace_piece(
+        &self,
+        now: Time,
+        (key, qid): (usize, Qid),
+        piece: &RangeCommand,
+        cqe: &Cqe,
+        trace: &mut TraceInProgress,
+    ) {
+        let (op, controller) = (&self.ops[piece.op], &self.controllers[key]);
+        let attached = &controller.namespaces[op.namespace];
+        let block_bytes = attached.geometry.block_bytes();
+        let writes = op.is_write() && piece.stage == BlockStage::Transfer;
+        trace.add(SentCommand {
+            subnqn: controller.target.nqn,
+            cntlid: controller.limits.cntlid,
+            qid,
+            cid: cqe.cid(),
+            nsid: attached.nsid,
+            opcode: if writes { NvmOpcode::WRITE } else { NvmOpcode::READ },
+            offset_bytes: piece.step.slba * block_bytes,
+            length_bytes: u64::from(piece.step.blocks) * block_bytes,
+            submitted: MonotonicTime::of(op.submitted),
+            sent: MonotonicTime::of(piece.sent),
+            answered: MonotonicTime::of(now),
+            status: cqe.status(),
+        });
+    }
+}
