@@ -100,7 +100,7 @@ pub(crate) struct Perf {
     #[arg(long, value_name = "N")]
     randseed: Option<u64>,
     /// Write when each command was queued, sent and answered to this file, for Perfetto
-    /// (https://ui.perfetto.dev): of each job the first 10,000. See target trace and merge-traces
+    /// (ui.perfetto.dev): of each job the first 10,000. See target trace and merge-traces
     #[arg(long, value_name = "FILE")]
     trace: Option<PathBuf>,
     /// Let a pattern that writes overwrite the namespace's data with zeros

@@ -17,7 +17,7 @@ Examples:
   feedrail perf -a 192.0.2.10 -n NQN --trace host.json
   feedrail merge-traces host.json target.json --file both.json";
 
-/// Takes down when each I/O command reached its stages, for Perfetto (https://ui.perfetto.dev)
+/// Takes down when each I/O command reached its stages, for Perfetto (ui.perfetto.dev)
 ///
 /// The stages of a command are the wait for a buffer, the fetch of its data from the host, and
 /// storage. What a host took down at the same time can be added: see merge-traces.

@@ -3,7 +3,7 @@
 use std::mem;
 use std::time::Duration;
 
-use nvme_proto::{AdminCommand, Sqe, admin};
+use nvme_proto::{AdminCommand, Sqe, Status, admin};
 use rdma::{ConnectionManager, Group, Provider, Time, WcStatus};
 
 use crate::engine::connections::ConnectionRole;
@@ -37,6 +37,9 @@ impl<P: Provider> HostEngine<P> {
         };
         let was_attempt = matches!(controller.phase, ControllerPhase::Opening(_));
         self.disconnect(now, key, outbox);
+        if was_attempt && is_busy(&cause) {
+            self.prolong_fences(now, key);
+        }
         let falls_back = self.falls_back(key, was_attempt, &cause);
         let controller = &mut self.controllers[key];
         if controller.closing {
@@ -438,6 +441,12 @@ pub(crate) fn reason(status: WcStatus) -> &'static str {
         WcStatus::FATAL => "the RDMA device failed",
         _ => "a work request failed",
     }
+}
+
+/// Whether the target still works on what the last association left behind (Base, 6.3).
+fn is_busy(cause: &Error) -> bool {
+    let busy = Status::CONNECT_CONTROLLER_BUSY;
+    matches!(cause.kind(), ErrorKind::ConnectRefused { status, .. } if status.is(busy))
 }
 
 /// Whether the target answers the same until someone changes what it allows: what waits is told at

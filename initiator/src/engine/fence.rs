@@ -36,7 +36,7 @@ pub(crate) struct Fence {
     key: FenceKey,
     target: Arc<SubsystemAddress>,
     stage: FenceStage,
-    /// When the target must know of the end.
+    /// When the target must know of the end, and has not said that it still works on something.
     until: Time,
 }
 
@@ -136,6 +136,17 @@ impl<P: Provider> HostEngine<P> {
             FenceStage::Unconfirmed(_) => false,
         };
         self.take_down_where(is_over, outbox);
+    }
+
+    /// A target says that it still works on what was left behind. Until the next attempt to connect
+    /// has an answer its fences stay up.
+    pub(crate) fn prolong_fences(&mut self, now: Time, key: usize) {
+        let controller = &self.controllers[key];
+        let (target, options) = (&controller.target, &controller.options);
+        let until = now + options.reconnect_delay + options.connect_timeout;
+        for fence in self.fences.iter_mut().filter(|fence| fence.target == *target) {
+            fence.until = fence.until.max(until);
+        }
     }
 
     fn take_down_where(&mut self, which: impl Fn(&Fence) -> bool, outbox: &mut Outbox) -> bool {

@@ -194,6 +194,27 @@ fn a_lost_write_goes_on_when_its_path_is_connected_again() {
 }
 
 #[test]
+fn a_lost_write_stays_away_from_other_paths_while_its_target_is_busy_with_it() {
+    let mut world = two_targets();
+    let (_paths, namespace) = open(&mut world, ReplicaPolicy::First);
+    swallow_writes(&mut world.fake);
+    let mut writing = namespace.write(0, slice(1, 512));
+    assert!(within(&mut world, &mut writing, Duration::from_millis(50)).is_none());
+    world.fake.script = Box::new(|seen| match seen.sqe.is_fabrics() {
+        true => Action::Fail(Status::CONNECT_CONTROLLER_BUSY),
+        false => Action::Normal,
+    });
+    world.fake.disconnect_all(world.now);
+    assert!(within(&mut world, &mut writing, 7 * FENCE).is_none());
+    assert_eq!(writes(&world), [1, 0]);
+    world.fake.script = Box::new(|_| Action::Normal);
+    let (took, outcome) = time_of(&mut world, writing);
+    outcome.result.unwrap();
+    assert!(took < Duration::from_secs(1), "{took:?}");
+    assert_eq!(writes(&world), [1, 1]);
+}
+
+#[test]
 fn other_controllers_of_the_host_wait_for_a_lost_write_as_well() {
     let mut world = two_targets();
     let (paths, namespace) = open(&mut world, ReplicaPolicy::First);
