@@ -56,7 +56,7 @@ impl Session {
 
     /// Connects to all ports that the discovery service at the address names.
     pub(crate) fn open_paths(subsystem: &SubsystemArgs) -> Result<Self> {
-        let host = host(&subsystem.fabric.local)?;
+        let host = host_of_paths(&subsystem.fabric.local)?;
         let targets = host.find_paths(subsystem.fabric.address(), subsystem.nqn).wait()?;
         let paths = host.connect_paths(targets).wait()?;
         for error in paths.unreachable() {
@@ -156,12 +156,37 @@ pub(crate) fn follow_discovery(
 
 /// A host without connections.
 pub(crate) fn host(local: &Local) -> Result<Host> {
+    host_with(local, local.options())
+}
+
+/// A host of several paths. A write that was lost with its path goes on over another after two keep
+/// alive timeouts and a second at the latest: unless they are given, that is half of the time that
+/// a command may take.
+fn host_of_paths(local: &Local) -> Result<Host> {
+    let options = local.options();
+    host_with(
+        local,
+        match local.keep_alive_tmo {
+            Some(_) => options,
+            None => options.keep_alive_ms(keep_alive_of_paths(local.timeout)),
+        },
+    )
+}
+
+/// Whole seconds, as targets count them, in milliseconds.
+fn keep_alive_of_paths(timeout_ms: u64) -> u32 {
+    let seconds = (timeout_ms / 2).saturating_sub(1000) / 2 / 1000;
+    // At most 5.
+    seconds.clamp(1, 5) as u32 * 1000
+}
+
+fn host_with(local: &Local, options: ControllerOptions) -> Result<Host> {
     let builder = builder(HostIdArgs::from_args(local)?, local.provider);
     let builder = match local.host_traddr {
         Some(address) => builder.source(address),
         None => builder,
     };
-    Ok(builder.controller_options(local.options()).build()?)
+    Ok(builder.controller_options(options).build()?)
 }
 
 fn builder(identity: HostIdArgs, provider: ProviderArg) -> HostBuilder {
@@ -210,4 +235,18 @@ fn with_timeout(options: ControllerOptions, timeout: Duration) -> ControllerOpti
         .loss_timeout(timeout)
         .io_timeout(timeout)
         .admin_timeout(timeout)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_lost_write_has_time_for_another_path() {
+        for timeout_ms in [6_000, 10_000, 30_000, 600_000] {
+            let keep_alive_ms = u64::from(keep_alive_of_paths(timeout_ms));
+            assert!(2 * keep_alive_ms + 1_000 <= timeout_ms / 2, "{timeout_ms}");
+        }
+        assert_eq!([1, 10_000, 600_000].map(keep_alive_of_paths), [1_000, 2_000, 5_000]);
+    }
 }
