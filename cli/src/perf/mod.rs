@@ -108,7 +108,7 @@ pub(crate) struct Perf {
     allow_writes: bool,
 }
 
-/// Commands of each job that are taken down. Doubled, a job takes 4 MiB more, and Perfetto twice as
+/// Commands of each job that are taken down. Doubled, a job takes 3 MiB more, and Perfetto twice as
 /// long to load them.
 const TRACED: usize = 10_000;
 

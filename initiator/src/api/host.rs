@@ -293,7 +293,7 @@ impl Host {
     }
 
     /// Takes down the commands of ranges that are answered from now on, up to `limit`. A trace that
-    /// is being taken ends. Room for all is allocated here: 384 bytes for each.
+    /// is being taken ends. Room for all is allocated here: 280 bytes for each.
     pub fn start_trace(&self, limit: usize) {
         let trace = TraceInProgress::new(limit);
         if let Ok(mut state) = self.inner.shared.lock() {

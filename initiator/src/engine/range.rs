@@ -682,14 +682,16 @@ impl<P: Provider> HostEngine<P> {
         &mut self,
         elsewhere: &dyn Fn(&RangeOp) -> bool,
     ) -> Vec<RangeOp> {
-        let waits = |op: &RangeOp| {
-            let is_free = op.outstanding == 0 && op.trouble.is_none();
-            is_free && !self.controllers[op.controller].is_path_to(op.namespace)
-        };
-        let ops = self.ops.iter();
-        let ops = ops.filter(|(_, op)| op.paths.is_some() && waits(op) && elsewhere(op));
+        let ops = self.ops.iter().filter(|(_, op)| op.paths.is_some());
+        let ops = ops.filter(|(_, op)| self.waits_for_access(op) && elsewhere(op));
         let ops: Vec<_> = ops.map(|(op_key, _)| op_key).collect();
         ops.into_iter().map(|op_key| self.take_away(op_key)).collect()
+    }
+
+    /// Whether a range waits for a connection or an access state.
+    fn waits_for_access(&self, op: &RangeOp) -> bool {
+        let is_free = op.outstanding == 0 && op.trouble.is_none();
+        is_free && !self.controllers[op.controller].is_path_to(op.namespace)
     }
 
     /// Takes a range back that waits.
@@ -710,8 +712,7 @@ impl<P: Provider> HostEngine<P> {
         let (mut given, mut ops) = (Vec::new(), Vec::new());
         for (op_key, op) in self.ops.iter() {
             let ResultSink::Plan(plan) = op.sink else { continue };
-            let is_free = op.outstanding == 0 && op.trouble.is_none();
-            if !is_free || self.controllers[op.controller].is_path_to(op.namespace) {
+            if !self.waits_for_access(op) {
                 continue;
             }
             // Made of a 32-bit number.

@@ -100,12 +100,18 @@ fn within<T>(world: &mut World, pending: &mut Pending<T>, limit: Duration) -> Op
     world.run_within(Pin::new(pending), limit)
 }
 
-/// A write to the first block that the first target swallowed, before it was cut off.
-fn lost_write(world: &mut World, namespace: &Namespace) -> Pending<RangeOutcome> {
+/// A write to the first block that the first target swallowed.
+fn swallowed_write(world: &mut World, namespace: &Namespace) -> Pending<RangeOutcome> {
     swallow_writes(&mut world.fake);
     let mut writing = namespace.write(0, slice(1, 512));
     assert!(within(world, &mut writing, Duration::from_millis(50)).is_none());
     assert_eq!(writes(world), [1, 0]);
+    writing
+}
+
+/// One like that, of a target that was cut off then.
+fn lost_write(world: &mut World, namespace: &Namespace) -> Pending<RangeOutcome> {
+    let writing = swallowed_write(world, namespace);
     cut_off(world, 2);
     writing
 }
@@ -172,9 +178,7 @@ fn a_lost_write_goes_on_when_its_path_is_connected_again() {
     for comes_back in [true, false] {
         let mut world = two_targets();
         let (_paths, namespace) = open(&mut world, ReplicaPolicy::First);
-        swallow_writes(&mut world.fake);
-        let mut writing = namespace.write(0, slice(1, 512));
-        assert!(within(&mut world, &mut writing, Duration::from_millis(50)).is_none());
+        let mut writing = swallowed_write(&mut world, &namespace);
         // The target says that the connection is over. Its storage may still work.
         world.fake.reject = Some(Vec::new());
         world.fake.disconnect_all(world.now);
@@ -197,9 +201,7 @@ fn a_lost_write_goes_on_when_its_path_is_connected_again() {
 fn a_lost_write_stays_away_from_other_paths_while_its_target_is_busy_with_it() {
     let mut world = two_targets();
     let (_paths, namespace) = open(&mut world, ReplicaPolicy::First);
-    swallow_writes(&mut world.fake);
-    let mut writing = namespace.write(0, slice(1, 512));
-    assert!(within(&mut world, &mut writing, Duration::from_millis(50)).is_none());
+    let mut writing = swallowed_write(&mut world, &namespace);
     world.fake.script = Box::new(|seen| match seen.sqe.is_fabrics() {
         true => Action::Fail(Status::CONNECT_CONTROLLER_BUSY),
         false => Action::Normal,
@@ -390,9 +392,7 @@ fn writes_of_parts_of_a_block_do_not_disturb_each_other_over_two_paths() {
 fn a_write_that_nobody_waits_for_stays_on_its_path() {
     let mut world = two_targets();
     let (paths, namespace) = open(&mut world, ReplicaPolicy::First);
-    swallow_writes(&mut world.fake);
-    let mut writing = namespace.write(0, slice(1, 512));
-    assert!(within(&mut world, &mut writing, Duration::from_millis(50)).is_none());
+    let writing = swallowed_write(&mut world, &namespace);
     // What its other path was may be something else soon.
     drop((writing, namespace));
     world.fake.disconnect_all(world.now);
