@@ -5,8 +5,8 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::thread;
 
 use feedrail_tests::process::{
-    Daemon, DaemonOptions, Program, binary, eventually, feedrail, host, loopback_address,
-    write_configuration,
+    Daemon, DaemonOptions, Program, SetWhenDropped, binary, eventually, feedrail, host,
+    loopback_address, write_configuration,
 };
 use serde_json::Value;
 use tempfile::TempDir;
@@ -66,14 +66,13 @@ impl Managed {
         let namespace = controller.namespace(nvme_proto::Nsid(2)).wait().unwrap();
         let over = AtomicBool::new(false);
         thread::scope(|scope| {
+            let _over_at_the_end = SetWhenDropped(&over);
             scope.spawn(|| {
                 while !over.load(Ordering::Relaxed) {
                     namespace.read_to_vec(0, 4096).wait().unwrap();
                 }
             });
-            let done = std::panic::catch_unwind(std::panic::AssertUnwindSafe(work));
-            over.store(true, Ordering::Relaxed);
-            done.unwrap_or_else(|panic| std::panic::resume_unwind(panic))
+            work()
         })
     }
 }

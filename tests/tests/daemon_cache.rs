@@ -2,12 +2,13 @@
 
 use std::fs::{self, File};
 use std::path::Path;
-use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::thread;
 
 use feedrail_initiator::Namespace;
 use feedrail_tests::process::{
-    Bytes, Daemon, DaemonOptions, empty_slice, eventually, host, slice_of, write_configuration,
+    Bytes, Daemon, DaemonOptions, SetWhenDropped, empty_slice, eventually, host, slice_of,
+    write_configuration,
 };
 use rustix::fs::Advice;
 use serde_json::Value;
@@ -221,24 +222,30 @@ fn a_locked_file_that_is_cut_fails_its_reads_only() {
     let path = folder.path().join("shard.bin");
     let Some((daemon, namespace)) = with_locked_file(&path) else { return };
     let over = AtomicBool::new(false);
+    let (reads, failures) = (AtomicU64::new(0), AtomicU64::new(0));
     thread::scope(|scope| {
-        let readers: Vec<_> = (0..3)
-            .map(|seed| {
-                let (namespace, bytes, over) = (&namespace, &bytes, &over);
-                scope.spawn(move || {
-                    let (mut random, mut failed) = (Bytes::new(seed), 0_u64);
-                    while !over.load(Ordering::Relaxed) {
-                        let length = 1 + random.below(200_000) as usize;
-                        let offset = random.below((bytes.len() - length) as u64);
-                        match namespace.read_to_vec(offset, length).wait() {
-                            Ok(read) => assert!(read == bytes[offset as usize..][..length]),
-                            Err(_) => failed += 1,
+        for seed in 0..3 {
+            let (namespace, bytes, over) = (&namespace, &bytes, &over);
+            let (reads, failures) = (&reads, &failures);
+            scope.spawn(move || {
+                let mut random = Bytes::new(seed);
+                while !over.load(Ordering::Relaxed) {
+                    let length = 1 + random.below(200_000) as usize;
+                    let offset = random.below((bytes.len() - length) as u64);
+                    match namespace.read_to_vec(offset, length).wait() {
+                        Ok(read) => {
+                            assert!(read == bytes[offset as usize..][..length]);
+                            reads.fetch_add(1, Ordering::Relaxed);
+                        }
+                        Err(_) => {
+                            failures.fetch_add(1, Ordering::Relaxed);
                         }
                     }
-                    failed
-                })
-            })
-            .collect();
+                }
+            });
+        }
+        let _over_at_the_end = SetWhenDropped(&over);
+        eventually("reads are under way", || reads.load(Ordering::Relaxed) > 0);
         let file = File::options().write(true).open(&path).unwrap();
         file.set_len(1_000_000).unwrap();
         eventually("reads of what was cut fail", || {
@@ -247,9 +254,7 @@ fn a_locked_file_that_is_cut_fails_its_reads_only() {
         // There are zeros now where the file had bytes: nobody is to see them.
         file.set_len(bytes.len() as u64).unwrap();
         assert!(namespace.read_to_vec(4 << 20, 4096).wait().is_err());
-        over.store(true, Ordering::Relaxed);
-        let failed: u64 = readers.into_iter().map(|reader| reader.join().unwrap()).sum();
-        assert!(failed > 0, "reads were under way");
+        eventually("reads under way fail", || failures.load(Ordering::Relaxed) > 0);
     });
     let (status, _) = daemon.terminate();
     assert!(status.success(), "{status}");

@@ -9,8 +9,8 @@ use std::thread;
 
 use feedrail_initiator::{Controller, Error, ErrorKind, Host, Namespace, SubsystemAddress};
 use feedrail_tests::process::{
-    Bytes, Daemon, DaemonOptions, ManagementClient, eventually, host, loopback_address, slice_of,
-    write_configuration,
+    Bytes, Daemon, DaemonOptions, ManagementClient, SetWhenDropped, eventually, host,
+    loopback_address, slice_of, write_configuration,
 };
 use nvme_proto::{Nsid, Status};
 use serde_json::{Value, json};
@@ -401,15 +401,6 @@ impl Threads<'_> {
                 assert!(is_change(&error), "{error}");
             }
         }
-    }
-}
-
-/// Ends the threads of a scope, also where an assertion fails.
-struct SetWhenDropped<'a>(&'a AtomicBool);
-
-impl Drop for SetWhenDropped<'_> {
-    fn drop(&mut self) {
-        self.0.store(true, Ordering::Relaxed);
     }
 }
 

@@ -9,7 +9,8 @@ use std::thread;
 
 use feedrail_initiator::ErrorKind;
 use feedrail_tests::process::{
-    Bytes, Daemon, DaemonOptions, OpenMetricsPage, eventually, free_address, host, slice_of,
+    Bytes, Daemon, DaemonOptions, OpenMetricsPage, SetWhenDropped, eventually, free_address, host,
+    slice_of,
 };
 use nvme_proto::Nsid;
 
@@ -99,6 +100,7 @@ fn bad_clients_hold_up_nobody() {
     let descriptors = scraped.daemon.vitals().descriptors;
     let over = AtomicBool::new(false);
     thread::scope(|scope| {
+        let _over_at_the_end = SetWhenDropped(&over);
         for kind in 0..4_u64 {
             let (over, address) = (&over, scraped.address);
             scope.spawn(move || {
@@ -122,7 +124,6 @@ fn bad_clients_hold_up_nobody() {
         for _ in 0..1000 {
             namespace.read_to_vec(0, 4096).wait().unwrap();
         }
-        over.store(true, Ordering::Relaxed);
     });
     eventually("clients have left", || scraped.daemon.vitals().descriptors <= descriptors);
     assert!(scraped.page().get("feedrail_io_reads_total") >= 1000.0);

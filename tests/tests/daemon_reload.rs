@@ -6,8 +6,8 @@ use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 
 use feedrail_initiator::{Controller, ErrorKind, Namespace};
 use feedrail_tests::process::{
-    Bytes, Daemon, DaemonOptions, ManagementClient, eventually, feedrail, host, loopback_address,
-    write_configuration,
+    Bytes, Daemon, DaemonOptions, ManagementClient, SetWhenDropped, eventually, feedrail, host,
+    loopback_address, write_configuration,
 };
 use nvme_proto::{HostNqn, Nsid};
 use rustix::process::Signal;
@@ -126,6 +126,7 @@ fn all_changes_are_made_under_verified_reads() {
     let over = AtomicBool::new(false);
     let reads = AtomicU64::new(0);
     std::thread::scope(|scope| {
+        let _over_at_the_end = SetWhenDropped(&over);
         let reader = scope.spawn(|| {
             let mut random = Bytes::new(9);
             while !over.load(Ordering::Relaxed) {

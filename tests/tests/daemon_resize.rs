@@ -7,8 +7,8 @@ use std::thread;
 
 use feedrail_initiator::{Controller, Error, ErrorKind, Namespace};
 use feedrail_tests::process::{
-    Bytes, Daemon, DaemonOptions, ManagementClient, eventually, feedrail, host, loopback_address,
-    slice_of, write_configuration,
+    Bytes, Daemon, DaemonOptions, ManagementClient, SetWhenDropped, eventually, feedrail, host,
+    loopback_address, slice_of, write_configuration,
 };
 use nvme_proto::Nsid;
 use serde_json::{Value, json};
@@ -116,6 +116,7 @@ fn a_file_grows_and_shrinks_under_verified_writes() {
     let controller = target.daemon.connect(&host);
     let (over, writes) = (AtomicBool::new(false), AtomicU64::new(0));
     let held = thread::scope(|scope| {
+        let _over_at_the_end = SetWhenDropped(&over);
         let writer = scope.spawn(|| write_until(&over, &controller, &writes));
         let before = target.daemon.vitals().descriptors;
         for round in 0..40 {

@@ -11,6 +11,7 @@ mod open_metrics;
 mod pipe;
 mod run;
 mod seccomp;
+mod set_when_dropped;
 mod vitals;
 
 pub use address::{free_address, loopback_address, roce_port_is_free};
@@ -22,4 +23,5 @@ pub use host::{empty_slice, host, slice_of};
 pub use management::ManagementClient;
 pub use open_metrics::OpenMetricsPage;
 pub use run::{Outcome, Program, Running, feedrail, wait_at_most};
+pub use set_when_dropped::SetWhenDropped;
 pub use vitals::Vitals;
