@@ -13,6 +13,7 @@ mod tidy;
 
 use std::path::{Path, PathBuf};
 use std::process::{Command, ExitCode};
+use std::time::Instant;
 
 use anyhow::{Context, Result, ensure};
 use clap::{Parser, Subcommand};
@@ -107,9 +108,11 @@ fn root() -> PathBuf {
 }
 
 /// Runs a command in the workspace's folder, its output going where ours goes.
+#[expect(clippy::disallowed_methods, reason = "whoever waits wants to know what took the time")]
 fn run(program: &str, args: &[&str], env: &[(&str, &str)]) -> Result<()> {
     let line = format!("{program} {}", args.join(" "));
     eprintln!("+ {line}");
+    let begin = Instant::now();
     let status = Command::new(program)
         .args(args)
         .envs(env.iter().copied())
@@ -117,5 +120,6 @@ fn run(program: &str, args: &[&str], env: &[(&str, &str)]) -> Result<()> {
         .status()
         .with_context(|| format!("cannot start `{line}`"))?;
     ensure!(status.success(), "`{line}` failed: {status}");
+    eprintln!("took {} s: {line}", begin.elapsed().as_secs());
     Ok(())
 }
