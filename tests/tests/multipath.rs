@@ -191,6 +191,10 @@ impl Writer {
         let paths = host.connect_paths(targets).wait().unwrap();
         assert!(paths.unreachable().is_empty(), "{paths:?}");
         let namespace = paths.multipath_namespace(Nsid(1), policy).wait().unwrap();
+        Self::of(host, paths, namespace)
+    }
+
+    fn of(host: Host, paths: SubsystemPaths, namespace: Namespace) -> Self {
         let ring = host.ring(IN_FLIGHT);
         let versions = vec![(0, false); SIZE_BYTES / BLOCK];
         let random = Bytes::new(7);
@@ -521,6 +525,37 @@ fn paths_that_come_and_go_are_followed() {
     let addresses: Vec<_> =
         next.paths().controllers().iter().map(|path| path.target().address).collect();
     assert_eq!(addresses, [one, two], "the configuration has no referral, and both ports");
+}
+
+/// Reads and writes of one namespace go on while its ports come and go one after the other.
+#[test]
+fn a_namespace_follows_ports_that_come_and_go() {
+    let shard = Shard::new();
+    let target = Target::writable(&shard.path, &[4420, 4421]);
+    let host = patient_host(RdmaProvider::Soft);
+    let nqn = NQN.parse().unwrap();
+    let followed = host.follow_paths(target.address(4420), nqn).wait().unwrap();
+    let policy = ReplicaPolicy::RoundRobin;
+    let namespace = followed.paths().multipath_namespace(Nsid(1), policy).wait().unwrap();
+    let mut writer = Writer::of(host, followed.paths().clone(), namespace.clone());
+    let follower = followed.keep_up(std::slice::from_ref(&namespace));
+    drop(followed);
+    // It ends with the target.
+    let follower = std::thread::spawn(move || follower.wait());
+    for round in 0..4 {
+        let (method, expected) = match round % 2 {
+            0 => ("nvmf_subsystem_remove_listener", 1),
+            _ => ("nvmf_subsystem_add_listener", 2),
+        };
+        target.call(method, &target.at(4421));
+        eventually("the namespace has the paths that there are", || {
+            writer.go_on();
+            namespace.paths().count() == expected
+        });
+        writer.writes(500);
+    }
+    writer.ends_with(&shard.path, &shard.bytes);
+    assert!(!follower.is_finished(), "it follows as long as the service is there");
 }
 
 #[test]

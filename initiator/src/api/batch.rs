@@ -3,6 +3,7 @@
 use std::io;
 use std::sync::Arc;
 
+use crate::api::multipath::{ChosenPath, PathSet};
 use crate::api::namespace::Namespace;
 use crate::api::pending::{Completed, OwnRing, Pending};
 use crate::driver::host_state::Inner;
@@ -53,7 +54,7 @@ struct BatchInProgress {
     ring: OwnRing,
     /// Their handles keep the connections while ranges are in progress.
     #[expect(dead_code, reason = "held")]
-    namespaces: Vec<Namespace>,
+    paths: Vec<(Namespace, Option<Arc<PathSet>>)>,
 }
 
 struct BatchRange {
@@ -79,11 +80,10 @@ impl SliceKeys {
     /// Registers the slice if need be, for each path of the namespace: before the host is locked,
     /// since that may take long.
     pub(crate) fn new(namespace: &Namespace, mut slice: RegionSlice) -> Self {
-        let mut keys = slice.keys(namespace.handle().scope());
-        for path in namespace.other_paths() {
-            // One that is out of order leaves the others.
-            keys = keys.or(slice.keys(path.scope()));
-        }
+        let paths = namespace.handles();
+        let keys = paths.as_slice().iter().map(|path| slice.keys(path.scope()));
+        // One that is out of order leaves the others.
+        let keys = keys.reduce(io::Result::or).expect("a namespace has a path");
         Self { slice, keys }
     }
 }
@@ -117,7 +117,7 @@ fn start(
     ranges: Vec<BatchRange>,
 ) -> Pending<Vec<RangeOutcome>> {
     let count = ranges.len();
-    let mut namespaces = Vec::with_capacity(count);
+    let mut paths = Vec::with_capacity(count);
     // All at once, so that they go out together.
     let Ok(mut state) = host.shared.lock() else {
         let result = Err(ErrorKind::Forked.into());
@@ -129,11 +129,12 @@ fn start(
     let ring = OwnRing { host: Arc::clone(host), key: state.outbox.open(count) };
     for (token, range) in ranges.into_iter().enumerate() {
         let BatchRange { namespace, offset, memory } = range;
-        submit(&mut state, &ring, &namespace, direction, options, offset, memory, token as u64);
-        namespaces.push(namespace);
+        let set =
+            submit(&mut state, &ring, &namespace, direction, options, offset, memory, token as u64);
+        paths.push((namespace, set));
     }
     drop(state);
-    let batch = BatchInProgress { ring, namespaces };
+    let batch = BatchInProgress { ring, paths };
     if host.shared.threaded {
         // The caller may do something else before it waits.
         host.shared.launch(system_now());
@@ -160,7 +161,8 @@ fn lost_to_parent() -> RangeOutcome {
     RangeOutcome { slice, result: Err(ErrorKind::Forked.into()) }
 }
 
-/// Hands a range to its core. The ring has room for it.
+/// Hands a range to its core. The ring has room for it. The paths are to be kept until the range
+/// has ended.
 #[expect(clippy::too_many_arguments, reason = "what makes up a submission")]
 pub(crate) fn submit(
     state: &mut DriverState,
@@ -171,17 +173,18 @@ pub(crate) fn submit(
     offset: u64,
     memory: SliceKeys,
     token: u64,
-) {
+) -> Option<Arc<PathSet>> {
     let SliceKeys { slice, keys } = memory;
     state.outbox.reserve(ring.key);
-    if !Arc::ptr_eq(namespace.handle().host(), &ring.host) {
+    if !Arc::ptr_eq(namespace.host(), &ring.host) {
         let result = Err(ErrorKind::Invalid("a namespace of another host").into());
-        return state.outbox.complete_in_ring(ring.key, RangeCompletion { token, slice, result });
+        state.outbox.complete_in_ring(ring.key, RangeCompletion { token, slice, result });
+        return None;
     }
-    let (handle, paths) = namespace.choose_path(state);
+    let ChosenPath { engine, controller, namespace, paths, set } = namespace.choose_path(state);
     let submission = Submission {
-        controller: handle.controller_key(),
-        namespace: handle.number(),
+        controller,
+        namespace,
         direction,
         offset,
         slice,
@@ -191,5 +194,6 @@ pub(crate) fn submit(
         options,
         paths,
     };
-    state.engines[handle.engine()].submit(submission, &mut state.outbox);
+    state.engines[engine].submit(submission, &mut state.outbox);
+    set
 }

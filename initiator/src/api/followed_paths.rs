@@ -9,6 +9,7 @@ use std::task::Poll;
 use nvme_proto::Nqn;
 
 use crate::api::discovery::{DiscoveryController, DiscoveryLog};
+use crate::api::namespace::Namespace;
 use crate::api::pending::Pending;
 use crate::api::subsystem_paths::{SubsystemPaths, no_port, take};
 use crate::driver::host_state::Inner;
@@ -17,7 +18,8 @@ use crate::types::error::{Error, SubsystemAddress};
 /// A subsystem through all ports that discovery services name, with a connection to each service
 /// that lasts, so that ports which come or go are noticed.
 ///
-/// [`FollowedPaths::next`] waits for that. Plans read over the paths that there were when their
+/// [`FollowedPaths::next`] waits for that, and [`FollowedPaths::keep_up`] has namespaces use the
+/// new paths each time. Plans read over the paths that there were when their
 /// [`Shards`](crate::Shards) were made; those of `next` have the new ones, and a path that is gone
 /// is not connected to any more once the old ones are dropped.
 #[derive(Clone, Debug)]
@@ -80,6 +82,35 @@ impl FollowedPaths {
         Pending::new(&host, followed.into_next(Arc::clone(&host)))
     }
 
+    /// Has namespaces that were opened by [`SubsystemPaths::multipath_namespace`] follow each
+    /// change, as [`Namespace::change_paths`], for as long as it is waited for: in a thread of its
+    /// own, for example. A namespace that is on none of the new paths keeps those that it had.
+    ///
+    /// # Errors
+    /// The first service cannot be used any more: the only way in which it ends.
+    pub fn keep_up(&self, namespaces: &[Namespace]) -> Pending<Error> {
+        let host = Arc::clone(&self.paths.controllers()[0].handle().host);
+        let (mut followed, namespaces) = (self.clone(), namespaces.to_vec());
+        let following = Arc::clone(&host);
+        Pending::new(&host, async move {
+            loop {
+                followed = match followed.into_next(Arc::clone(&following)).await {
+                    Ok(next) => next,
+                    Err(error) => return error,
+                };
+                for namespace in &namespaces {
+                    // What is wrong now may be right with the next change.
+                    match namespace.change_paths(&followed.paths).await {
+                        Ok(left_out) => left_out
+                            .iter()
+                            .for_each(|error| tracing::warn!(%error, "a path is left out")),
+                        Err(error) => tracing::warn!(%error, "a namespace keeps its paths"),
+                    }
+                }
+            }
+        })
+    }
+
     async fn into_next(mut self, host: Arc<Inner>) -> Result<Self, Error> {
         loop {
             let after =
@@ -92,7 +123,7 @@ impl FollowedPaths {
             }
             let targets = named(&host, &self.nqn, &mut self.services).await;
             if !targets.is_empty()
-                && let Ok(paths) = self.paths.changed_to(Arc::clone(&host), &targets).await
+                && let Ok(paths) = self.paths.change_to(Arc::clone(&host), &targets).await
             {
                 let is_other = !paths.targets().eq(self.paths.targets());
                 self.paths = paths;

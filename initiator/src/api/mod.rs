@@ -8,6 +8,7 @@ pub(crate) mod discovery;
 pub(crate) mod followed_paths;
 pub(crate) mod host;
 pub(crate) mod in_order;
+pub(crate) mod multipath;
 pub(crate) mod namespace;
 pub(crate) mod namespace_handle;
 pub(crate) mod pending;

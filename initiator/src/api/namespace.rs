@@ -10,16 +10,16 @@ use nvme_proto::{IntoBytes, LbaRange, Nsid, NvmCommand, Sqe};
 
 use crate::api::batch::{self, RangeOutcome, ReadRange, WriteRange};
 use crate::api::controller_handle::ControllerHandle;
+use crate::api::multipath::{ChosenPath, CommandPath, Multipath, PathSet};
 use crate::api::namespace_handle::{NamespaceHandle, NamespaceInfo};
 use crate::api::pending::Pending;
-use crate::api::shards::Shards;
+use crate::api::subsystem_paths::SubsystemPaths;
 use crate::driver::DriverState;
 use crate::driver::host_state::Inner;
 use crate::engine::Attachment;
 use crate::engine::controller::{RawData, RawReply};
 use crate::engine::namespace_identity::{NamespaceIdentity, lacks_descriptors};
-use crate::engine::range_op::RangePaths;
-use crate::engine::shard_routes::{ReplicaPolicy, ShardRoutes};
+use crate::engine::shard_routes::ReplicaPolicy;
 use crate::memory::bounce::CHUNK_BYTES;
 use crate::memory::region::{Grant, RegionSlice};
 use crate::types::error::{Error, ErrorKind, SubsystemAddress};
@@ -39,21 +39,37 @@ use crate::types::options::BatchOptions;
 ///
 /// A namespace over several paths ([`SubsystemPaths::multipath_namespace`]) is read and written
 /// over each of them as its policy says. What was under way over a path that is lost, or does not
-/// serve the namespace any more, goes on over another at once.
+/// serve the namespace any more, goes on over another at once. [`Namespace::change_paths`] gives it
+/// other paths.
 ///
 /// [`SubsystemPaths::multipath_namespace`]: crate::SubsystemPaths::multipath_namespace
 #[derive(Clone)]
 pub struct Namespace {
-    /// Of the first path.
-    handle: Arc<NamespaceHandle>,
-    multipath: Option<Arc<Multipath>>,
+    paths: NamespacePaths,
 }
 
-/// The paths of a namespace that has several.
-struct Multipath {
-    handles: Vec<Arc<NamespaceHandle>>,
-    /// One shard, whose replicas they are.
-    routes: Arc<ShardRoutes>,
+#[derive(Clone)]
+enum NamespacePaths {
+    /// A controller, which stays the only one.
+    One(Arc<NamespaceHandle>),
+    /// Several, or one that may get others beside it.
+    Several(Arc<Multipath>),
+}
+
+/// The paths of a namespace at one time.
+pub(crate) enum PathHandles<'a> {
+    One(&'a Arc<NamespaceHandle>),
+    Several(Arc<PathSet>),
+}
+
+impl PathHandles<'_> {
+    /// There is at least one.
+    pub(crate) fn as_slice(&self) -> &[Arc<NamespaceHandle>] {
+        match self {
+            Self::One(handle) => slice::from_ref(handle),
+            Self::Several(set) => set.handles(),
+        }
+    }
 }
 
 impl Namespace {
@@ -69,84 +85,127 @@ impl Namespace {
             let attached = controller.attach(epoch, identity).map_err(about)?;
             if let Some(Attachment { number, access }) = attached {
                 let handle = NamespaceHandle { controller, number, access, info };
-                return Ok(Self { handle: Arc::new(handle), multipath: None });
+                return Ok(Self::over_one(Arc::new(handle)));
             }
         }
         let what = "each time that the namespace was identified; look into the target's log";
         Err(about(ErrorKind::ConnectionLost(what).into()))
     }
 
-    /// One namespace, over the first [`ShardRoutes::MAX_REPLICAS`] of these paths.
+    /// The namespace over one path.
+    pub(crate) fn over_one(handle: Arc<NamespaceHandle>) -> Self {
+        Self { paths: NamespacePaths::One(handle) }
+    }
+
+    /// One namespace over these paths; `None` if there are none.
     pub(crate) fn over_paths(policy: ReplicaPolicy, paths: Vec<Self>) -> Option<Self> {
-        let shards = Shards::with_replicas(policy, [paths]);
-        let paths = shards.replicas(0).iter().take(ShardRoutes::MAX_REPLICAS);
-        let handles: Vec<_> = paths.map(|path| Arc::clone(&path.handle)).collect();
-        let handle = Arc::clone(handles.first()?);
-        let routes = Arc::clone(shards.routes());
-        let multipath = (handles.len() > 1).then(|| Arc::new(Multipath { handles, routes }));
-        Some(Self { handle, multipath })
+        let multipath = Multipath::new(policy, paths)?;
+        Some(Self { paths: NamespacePaths::Several(Arc::new(multipath)) })
     }
 
-    /// The namespace over each of its paths alone; itself where it has one only.
-    pub fn paths(&self) -> impl Iterator<Item = Self> + '_ {
-        let alone =
-            |handle: &Arc<NamespaceHandle>| Self { handle: Arc::clone(handle), multipath: None };
-        self.handles().map(alone)
+    /// The namespace over each of its paths alone; itself where it was opened over one controller.
+    pub fn paths(&self) -> impl Iterator<Item = Self> + use<> {
+        let alone: Vec<_> = self.handles().as_slice().iter().cloned().map(Self::over_one).collect();
+        alone.into_iter()
     }
 
-    fn handles(&self) -> impl Iterator<Item = &Arc<NamespaceHandle>> {
-        let handles = self.multipath.as_ref().map(|multipath| multipath.handles.as_slice());
-        handles.unwrap_or(slice::from_ref(&self.handle)).iter()
+    /// Has a namespace that was opened by [`SubsystemPaths::multipath_namespace`] read and written
+    /// over these paths from now on, at most 8: those of
+    /// [`FollowedPaths::next`](crate::FollowedPaths::next), for example. It keeps the connections
+    /// that it has to them, and is opened over the others. Clones of it change with it; plans and
+    /// [`Shards`](crate::Shards) do not.
+    ///
+    /// What is under way goes on where it is, and over one of the new paths should its own be lost.
+    /// The connection of a path that is not among these any more ends when that is done, and no
+    /// other handle has it.
+    ///
+    /// Returns why the namespace cannot be reached over some of the paths, which are left out.
+    ///
+    /// # Errors
+    /// It can be reached over none of them, or is another namespace there: its paths are what they
+    /// were. Or it was opened over a controller.
+    ///
+    /// [`SubsystemPaths::multipath_namespace`]: crate::SubsystemPaths::multipath_namespace
+    pub fn change_paths(&self, paths: &SubsystemPaths) -> Pending<Result<Vec<Error>, Error>> {
+        let (this, controllers) = (self.clone(), paths.controllers().to_vec());
+        Pending::new(self.host(), async move {
+            let what = "only a namespace that was opened over paths can have others";
+            match &this.paths {
+                NamespacePaths::One(_) => Err(this.about(ErrorKind::Invalid(what).into())),
+                NamespacePaths::Several(multipath) => multipath.change_to(&controllers).await,
+            }
+        })
     }
 
-    /// The paths beside the first.
-    pub(crate) fn other_paths(&self) -> impl Iterator<Item = &NamespaceHandle> {
-        self.handles().skip(1).map(Arc::as_ref)
+    /// The paths that it has now.
+    pub(crate) fn handles(&self) -> PathHandles<'_> {
+        match &self.paths {
+            NamespacePaths::One(handle) => PathHandles::One(handle),
+            NamespacePaths::Several(multipath) => PathHandles::Several(multipath.set()),
+        }
+    }
+
+    /// The first path that it has now.
+    pub(crate) fn first_path(&self) -> Arc<NamespaceHandle> {
+        Arc::clone(&self.handles().as_slice()[0])
     }
 
     /// The path that the next range takes, and those that it may go on over.
-    pub(crate) fn choose_path(
-        &self,
-        state: &mut DriverState,
-    ) -> (&NamespaceHandle, Option<RangePaths>) {
-        let Some(Multipath { handles, routes }) = self.multipath.as_deref() else {
-            return (&self.handle, None);
-        };
-        let replica = state.choose_path(routes);
-        let paths = RangePaths { routes: Arc::clone(routes), replica, failed: 0 };
-        (&handles[replica], Some(paths))
+    pub(crate) fn choose_path(&self, state: &mut DriverState) -> ChosenPath {
+        match &self.paths {
+            NamespacePaths::One(handle) => ChosenPath::only(handle),
+            NamespacePaths::Several(multipath) => multipath.choose(state),
+        }
+    }
+
+    pub(crate) fn host(&self) -> &Arc<Inner> {
+        match &self.paths {
+            NamespacePaths::One(handle) => handle.host(),
+            NamespacePaths::Several(multipath) => multipath.host(),
+        }
     }
 
     /// The properties that it had when it was opened.
     pub fn info(&self) -> &NamespaceInfo {
-        &self.handle.info
+        match &self.paths {
+            NamespacePaths::One(handle) => &handle.info,
+            NamespacePaths::Several(multipath) => multipath.info(),
+        }
     }
 
     /// Its namespace identifier (NSID) in the subsystem.
     pub fn nsid(&self) -> Nsid {
-        self.handle.info.nsid
+        self.info().nsid
     }
 
     /// Its size in bytes, as [`NamespaceInfo::size_bytes`].
     pub fn size_bytes(&self) -> u64 {
-        self.handle.info.size_bytes
+        self.info().size_bytes
     }
 
-    /// The subsystem that it belongs to, at the address of its first path.
+    /// The subsystem that it belongs to, at the address of the path that was its first when it was
+    /// opened.
     pub fn target(&self) -> &SubsystemAddress {
-        &self.handle.controller.target
+        self.shared_target()
+    }
+
+    fn shared_target(&self) -> &Arc<SubsystemAddress> {
+        match &self.paths {
+            NamespacePaths::One(handle) => &handle.controller.target,
+            NamespacePaths::Several(multipath) => multipath.target(),
+        }
     }
 
     /// Reads as many bytes as `into` has, from `offset` on.
     pub fn read(&self, offset: u64, into: RegionSlice) -> Pending<RangeOutcome> {
         let range = ReadRange { namespace: self.clone(), offset, into };
-        one(self.handle.host(), batch::read_many(self.handle.host(), BatchOptions::new(), [range]))
+        one(self.host(), batch::read_many(self.host(), BatchOptions::new(), [range]))
     }
 
     /// Writes the bytes of `from`, to `offset` on.
     pub fn write(&self, offset: u64, from: RegionSlice) -> Pending<RangeOutcome> {
         let range = WriteRange { namespace: self.clone(), offset, from };
-        one(self.handle.host(), batch::write_many(self.handle.host(), BatchOptions::new(), [range]))
+        one(self.host(), batch::write_many(self.host(), BatchOptions::new(), [range]))
     }
 
     /// Reads bytes into a vector: for small things, since each call registers memory.
@@ -156,11 +215,11 @@ impl Namespace {
             // Before memory for it is allocated.
             let error = self.about(ErrorKind::OutOfRange { size_bytes }.into());
             let error = error.of_range(offset, length as u64);
-            return Pending::new(self.handle.host(), async move { Err(error) });
+            return Pending::new(self.host(), async move { Err(error) });
         }
         let slice = RegionSlice::from_vec(vec![0; length], Grant::Persistent);
         let reading = self.read(offset, slice);
-        Pending::new(self.handle.host(), async move {
+        Pending::new(self.host(), async move {
             let RangeOutcome { slice, result } = reading.await;
             result.map(|()| slice.into_vec().unwrap_or_else(|slice| slice.to_vec()))
         })
@@ -194,8 +253,9 @@ impl Namespace {
     /// anew.
     pub fn refresh(&self) -> Pending<Result<NamespaceInfo, Error>> {
         let this = self.clone();
-        Pending::new(self.handle.host(), async move {
-            let (path, _) = this.best_path(0);
+        Pending::new(self.host(), async move {
+            let path = this.command_path(None);
+            let path = path.map_or_else(|| this.first_path(), |path| Arc::clone(path.handle()));
             let identity = identify(&path.controller, this.nsid()).await;
             identity.map(|identity| info(&identity)).map_err(|error| this.about(error))
         })
@@ -254,8 +314,9 @@ impl Namespace {
     /// Compares whole blocks with `bytes`. Where they differ the error's status is Compare Failure.
     pub fn compare(&self, offset: u64, bytes: &[u8]) -> Pending<Result<(), Error>> {
         let nsid = self.nsid();
-        let block = self.handle.info.block_bytes;
-        let transfers = self.handles().map(|path| path.max_transfer_bytes());
+        let block = self.info().block_bytes;
+        let handles = self.handles();
+        let transfers = handles.as_slice().iter().map(|path| path.max_transfer_bytes());
         let most = transfers.fold(CHUNK_BYTES as u64, u64::min) / block;
         let pieces = self.whole_blocks(offset, bytes.len() as u64, most.max(1));
         self.commands_or(pieces.map(|pieces| {
@@ -277,7 +338,7 @@ impl Namespace {
         length: u64,
         most_blocks: u64,
     ) -> Result<Vec<LbaRange>, Error> {
-        let NamespaceInfo { block_bytes, blocks, .. } = self.handle.info;
+        let &NamespaceInfo { block_bytes, blocks, .. } = self.info();
         let about = |kind: ErrorKind| self.about(kind.into()).of_range(offset, length);
         if !offset.is_multiple_of(block_bytes) || !length.is_multiple_of(block_bytes) {
             return Err(about(ErrorKind::Unaligned { block_bytes }));
@@ -304,26 +365,28 @@ impl Namespace {
     ) -> Pending<Result<(), Error>> {
         match commands {
             Ok(commands) => self.commands(commands),
-            Err(error) => Pending::new(self.handle.host(), async move { Err(error) }),
+            Err(error) => Pending::new(self.host(), async move { Err(error) }),
         }
     }
 
     /// Sends commands all at once; the first error is the result. Each can be sent twice to the
     /// same effect: one that fails because of its path is sent over the others.
     fn commands(&self, commands: Vec<(Sqe, RawData)>) -> Pending<Result<(), Error>> {
-        let send = |(sqe, data): (Sqe, RawData)| {
-            let again = self.multipath.is_some().then(|| data.clone());
-            let (path, tried) = self.best_path(0);
-            (path.controller.send_to(path.number, sqe, data), sqe, again, tried)
+        let send = |(sqe, data): (Sqe, RawData)| match self.command_path(None) {
+            None => (self.first_path().send(sqe, data), None),
+            Some(path) => {
+                let reply = path.handle().send(sqe, data.clone());
+                (reply, Some((path, sqe, data)))
+            }
         };
         let sent: Vec<_> = commands.into_iter().map(send).collect();
         let this = self.clone();
-        Pending::new(self.handle.host(), async move {
+        Pending::new(self.host(), async move {
             let mut result = Ok(());
-            for (reply, sqe, again, tried) in sent {
+            for (reply, again) in sent {
                 let mut reply = reply.await;
-                if let Some(data) = again {
-                    reply = this.send_elsewhere(reply, sqe, data, tried).await;
+                if let Some((path, sqe, data)) = again {
+                    reply = this.send_elsewhere(reply, sqe, data, path).await;
                 }
                 result = result.and(reply.map(drop).map_err(|error| this.about(error)));
             }
@@ -338,38 +401,37 @@ impl Namespace {
         mut reply: Result<RawReply, Error>,
         sqe: Sqe,
         data: RawData,
-        mut tried: u8,
+        mut path: CommandPath,
     ) -> Result<RawReply, Error> {
         while let Err(error) = &reply
             && error.is_of_path()
-            && usize::try_from(tried.count_ones()).is_ok_and(|tried| tried < self.handles().count())
+            && let Some(other) = self.command_path(Some(&path))
         {
-            let (path, with_it) = self.best_path(tried);
-            reply = path.controller.send_to(path.number, sqe, data.clone()).await;
-            tried = with_it;
+            reply = other.handle().send(sqe, data.clone()).await;
+            path = other;
         }
         reply
     }
 
-    /// The best path beside those whose bits are set in `tried`, and those bits with its own.
-    fn best_path(&self, tried: u8) -> (&NamespaceHandle, u8) {
-        let Some(Multipath { handles, routes }) = self.multipath.as_deref() else {
-            return (&self.handle, 1);
-        };
-        let state = self.handle.host().shared.lock();
-        let best = state.ok().and_then(|state| routes.best_path(tried, |it| state.load(it, None)));
-        let replica = best.map_or(0, |path| path.replica);
-        (&handles[replica], tried | 1 << replica)
+    /// The path that a command takes, after `before` another; `None` if there is no choice.
+    fn command_path(&self, before: Option<&CommandPath>) -> Option<CommandPath> {
+        match &self.paths {
+            NamespacePaths::One(_) => None,
+            NamespacePaths::Several(multipath) => multipath.command_path(before),
+        }
     }
 
     fn about(&self, error: Error) -> Error {
-        error.of_target(&self.handle.controller.target).of_namespace(self.nsid())
+        error.of_target(self.shared_target()).of_namespace(self.nsid())
     }
 
-    pub(crate) fn handle(&self) -> &NamespaceHandle {
-        &self.handle
+    /// The error of a path whose namespace is not the one of the other paths.
+    pub(crate) fn is_different(&self) -> Error {
+        self.about(ErrorKind::Protocol(DIFFERENT).into())
     }
 }
+
+const DIFFERENT: &str = "it has another namespace of that number than the subsystem's other ports";
 
 /// How often a namespace is identified anew since the connection is not the one that it was
 /// identified over.
@@ -386,7 +448,7 @@ impl fmt::Debug for Namespace {
         f.debug_struct("Namespace")
             .field("target", self.target())
             .field("info", self.info())
-            .field("paths", &self.handles().count())
+            .field("paths", &self.handles().as_slice().len())
             .finish_non_exhaustive()
     }
 }

@@ -2,12 +2,14 @@
 
 use std::sync::Arc;
 
-use nvme_proto::Nsid;
+use nvme_proto::{Nsid, Sqe};
 
 use crate::api::controller_handle::ControllerHandle;
 use crate::driver::DriverState;
 use crate::driver::host_state::Inner;
+use crate::engine::controller::{RawData, RawReply};
 use crate::engine::path_access::PathAccess;
+use crate::engine::reply::Reply;
 use crate::memory::bounce::CHUNK_BYTES;
 use crate::memory::region::ErasedScope;
 
@@ -38,6 +40,15 @@ pub struct NamespaceInfo {
     pub eui64: Option<[u8; 8]>,
 }
 
+impl NamespaceInfo {
+    /// Whether two namespaces of one subsystem cannot be the same.
+    pub(crate) fn is_of_another(&self, other: &Self) -> bool {
+        let of =
+            |info: &Self| (info.size_bytes, info.block_bytes, info.uuid, info.nguid, info.eui64);
+        of(self) != of(other)
+    }
+}
+
 /// The state that the handles of a namespace share.
 pub(crate) struct NamespaceHandle {
     pub(crate) controller: Arc<ControllerHandle>,
@@ -49,6 +60,11 @@ pub(crate) struct NamespaceHandle {
 impl NamespaceHandle {
     pub(crate) fn host(&self) -> &Arc<Inner> {
         &self.controller.host
+    }
+
+    /// Queues an I/O command for the host's next turn.
+    pub(crate) fn send(&self, sqe: Sqe, data: RawData) -> Reply<RawReply> {
+        self.controller.send_to(self.number, sqe, data)
     }
 
     pub(crate) fn engine(&self) -> usize {

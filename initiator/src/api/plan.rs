@@ -90,11 +90,11 @@ fn keys(
     for (place, is_used) in used.iter().enumerate() {
         if *is_used {
             let namespace = &shards.connections()[place];
-            if !Arc::ptr_eq(namespace.handle().host(), host) {
+            if !Arc::ptr_eq(namespace.host(), host) {
                 let error = ErrorKind::Invalid("a shard is a namespace of another host");
                 return Err(Error::from(error).into());
             }
-            keys[place] = Some(into.keys(namespace.handle().scope()).map_err(Error::from)?);
+            keys[place] = Some(into.keys(namespace.first_path().scope()).map_err(Error::from)?);
         }
     }
     Ok(keys)

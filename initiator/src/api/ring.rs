@@ -7,6 +7,7 @@ use std::time::Duration;
 use slab::Slab;
 
 use crate::api::batch::{SliceKeys, submit};
+use crate::api::multipath::PathSet;
 use crate::api::namespace::Namespace;
 use crate::api::pending::{Completed, OwnRing};
 use crate::driver::host_state::Inner;
@@ -40,6 +41,8 @@ pub struct Ring {
 /// A range in a ring.
 struct Taken {
     namespace: Namespace,
+    /// The paths that the namespace had when the range went out.
+    paths: Option<Arc<PathSet>>,
     token: u64,
 }
 
@@ -125,7 +128,7 @@ impl Ring {
         if self.places.len() >= self.depth {
             return Err(RingFull(slice));
         }
-        let place = self.places.insert(Taken { namespace: namespace.clone(), token });
+        let place = self.places.insert(Taken { namespace: namespace.clone(), paths: None, token });
         let memory = SliceKeys::new(namespace, slice);
         self.staged.push(Staged { place, direction, offset, memory });
         let polled = !self.own.host.shared.threaded;
@@ -158,12 +161,12 @@ impl Ring {
             return;
         };
         for Staged { place, direction, offset, memory } in self.staged.drain(..) {
-            let namespace = &self.places[place].namespace;
+            let taken = &mut self.places[place];
             let token = place as u64;
-            submit(
+            taken.paths = submit(
                 &mut state,
                 &self.own,
-                namespace,
+                &taken.namespace,
                 direction,
                 self.options,
                 offset,

@@ -121,7 +121,7 @@ impl Shards {
         for replicas in namespaces.iter() {
             let mut of_shard = Vec::with_capacity(replicas.len());
             for namespace in replicas {
-                let handle = namespace.handle();
+                let handle = namespace.first_path();
                 let (engine, controller) = (handle.engine(), handle.controller_key());
                 let place = routes.place(ShardPlace { engine, controller });
                 if place == connections.len() {
@@ -205,7 +205,7 @@ impl fmt::Debug for Shards {
 
 /// How far the device is over which a namespace is reached.
 fn distance(distances: &mut PathDistances, namespace: &Namespace) -> u32 {
-    let host = &namespace.handle().controller.host;
+    let host = namespace.host();
     let target = namespace.target().address.ip();
     distances.to(target, || host.source_for(target))
 }

@@ -61,9 +61,23 @@ impl SubsystemPaths {
         Ok(Self { controllers, unreachable })
     }
 
-    /// The same with connections to these addresses only: to new ones if they can be reached. None
-    /// is given up that is the last.
-    pub(crate) async fn changed_to(
+    /// The same with connections to these addresses only: those that there are, and new ones.
+    /// [`Namespace::change_paths`] has a namespace use them.
+    ///
+    /// # Errors
+    /// Of the first address, if there is no connection to any of them and none can be made.
+    pub fn changed_to(
+        &self,
+        targets: impl IntoIterator<Item = SubsystemAddress>,
+    ) -> Pending<Result<Self, Error>> {
+        let host = Arc::clone(&self.controllers[0].handle().host);
+        let (paths, targets) = (self.clone(), Vec::from_iter(targets));
+        let changing = Arc::clone(&host);
+        Pending::new(&host, async move { paths.change_to(changing, &targets).await })
+    }
+
+    /// The same as [`SubsystemPaths::changed_to`], for callers that wait for it.
+    pub(crate) async fn change_to(
         &self,
         host: Arc<Inner>,
         targets: &[SubsystemAddress],
@@ -113,6 +127,8 @@ impl SubsystemPaths {
     /// Alive ([`keep_alive_ms`](crate::ControllerOptions::keep_alive_ms)). Until then other writes
     /// to the same blocks wait as well, and nothing else does.
     ///
+    /// The namespace keeps these paths until [`Namespace::change_paths`] gives it others.
+    ///
     /// # Errors
     /// It cannot be opened over one of them, or differs between two.
     pub fn multipath_namespace(
@@ -140,25 +156,13 @@ impl SubsystemPaths {
             for opening in opening {
                 namespaces.push(opening.await?);
             }
-            match namespaces.iter().find(|other| is_another(&namespaces[0], other)) {
-                Some(other) => Err(Error::from(ErrorKind::Protocol(DIFFERENT))
-                    .of_target(&Arc::new(*other.target()))
-                    .of_namespace(nsid)),
+            let first = namespaces[0].info();
+            match namespaces.iter().find(|other| first.is_of_another(other.info())) {
+                Some(other) => Err(other.is_different()),
                 None => Ok(namespaces),
             }
         })
     }
-}
-
-const DIFFERENT: &str = "it has another namespace of that number than the subsystem's other ports";
-
-/// Whether two namespaces of one subsystem cannot be the same.
-fn is_another(one: &Namespace, other: &Namespace) -> bool {
-    let of = |namespace: &Namespace| {
-        let info = namespace.info();
-        (info.size_bytes, info.block_bytes, info.uuid, info.nguid, info.eui64)
-    };
-    of(one) != of(other)
 }
 
 /// The addresses of a subsystem that a discovery service names, and those that it refers to.

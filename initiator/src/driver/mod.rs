@@ -701,6 +701,11 @@ impl DriverState {
         true
     }
 
+    /// A namespace has other paths: ranges that wait may go on over them.
+    pub(crate) fn note_changed_paths(&mut self) {
+        self.outbox.note_move();
+    }
+
     /// Has ranges that wait for targets without a connection read from those that have one, if any
     /// of them came or went; false if nothing came of it.
     fn move_ranges(&mut self, now: Time) -> bool {

@@ -10,6 +10,7 @@ pub(crate) mod connections;
 pub(crate) mod controller;
 pub(crate) mod device_events;
 pub(crate) mod fence;
+pub(crate) mod live_routes;
 pub(crate) mod log_changes;
 pub(crate) mod namespace_identity;
 pub(crate) mod passthrough;

@@ -573,8 +573,9 @@ impl<P: Provider> HostEngine<P> {
         if let (Some(RangeFailure::Failed(error)), Some(paths)) = (&op.trouble, &mut op.paths)
             && error.is_of_path()
         {
-            let is_connected = error.status().is_some();
-            paths.failed |= u8::from(is_connected) << paths.replica;
+            if error.status().is_some() {
+                paths.note_failure();
+            }
             let error = error.clone();
             return outbox.strand(StrandedRange { op, error });
         }

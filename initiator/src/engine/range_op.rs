@@ -7,6 +7,7 @@ use std::time::Duration;
 
 use rdma::Time;
 
+use crate::engine::live_routes::LiveRoutes;
 use crate::engine::results::{Outbox, RangeCompletion, RangeService, ResultSink, RingKey};
 use crate::engine::shard_routes::{PathRoute, ShardPlace, ShardRoutes, TargetLoad};
 use crate::engine::write_table::WriteKey;
@@ -43,12 +44,46 @@ pub(crate) struct Submission {
 /// The paths of the namespace of a range.
 #[derive(Clone, Debug)]
 pub(crate) struct RangePaths {
-    /// One shard, whose replicas the paths are.
-    pub(crate) routes: Arc<ShardRoutes>,
-    /// The path that the range is on.
-    pub(crate) replica: usize,
-    /// A bit for each path on which it failed, though that is connected.
-    pub(crate) failed: u8,
+    /// Those that there are now.
+    live: Arc<LiveRoutes>,
+    /// Those that there were when the range came to its path.
+    routes: Arc<ShardRoutes>,
+    /// That path, by its number among those.
+    replica: usize,
+    /// A bit for each of those on which it failed, though that is connected.
+    failed: u8,
+}
+
+impl RangePaths {
+    /// Of a range that begins on the path of this number.
+    pub(crate) fn new(live: Arc<LiveRoutes>, routes: Arc<ShardRoutes>, replica: usize) -> Self {
+        Self { live, routes, replica, failed: 0 }
+    }
+
+    /// The range failed on its path, though that is connected.
+    pub(super) fn note_failure(&mut self) {
+        self.failed |= 1 << self.replica;
+    }
+
+    /// Whether there are other paths now.
+    fn are_changed(&self) -> bool {
+        !Arc::ptr_eq(&self.live.current(), &self.routes)
+    }
+
+    /// The best path that there is now, be it connected or not, beside those on which it failed.
+    fn best(&self, load: impl Fn(ShardPlace) -> TargetLoad) -> Option<PathRoute> {
+        let current = self.live.current();
+        let failed = if self.are_changed() { 0 } else { self.failed };
+        current.best_path(failed, load)
+    }
+
+    /// The range comes to a path of those that there are now.
+    fn move_to(&mut self, route: &PathRoute) {
+        if self.are_changed() {
+            (self.routes, self.failed) = (self.live.current(), 0);
+        }
+        self.replica = route.replica;
+    }
 }
 
 /// A range that cannot go on over its path.
@@ -168,14 +203,13 @@ impl RangeOp {
 
     /// The best path for it, be it connected or not, beside those on which it failed.
     pub(crate) fn best_path(&self, load: impl Fn(ShardPlace) -> TargetLoad) -> Option<PathRoute> {
-        let paths = self.paths.as_ref()?;
-        paths.routes.best_path(paths.failed, load)
+        self.paths.as_ref()?.best(load)
     }
 
     /// It begins again on another path. It keeps its deadlines, and its place among the writes.
     pub(crate) fn moved_to(mut self, route: &PathRoute) -> Self {
         if let Some(paths) = &mut self.paths {
-            paths.replica = route.replica;
+            paths.move_to(route);
         }
         (self.controller, self.namespace) = (route.place.controller, route.namespace);
         (self.position, self.done) = (self.offset, 0);

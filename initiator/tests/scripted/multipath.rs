@@ -43,8 +43,7 @@ fn two_targets() -> World {
 }
 
 fn open(world: &mut World, policy: ReplicaPolicy) -> (SubsystemPaths, Namespace) {
-    let other = SubsystemAddress { address: SocketAddr::new(ip(3), 4420), ..World::target() };
-    let connecting = world.host.connect_paths([World::target(), other]);
+    let connecting = world.host.connect_paths([World::target(), other()]);
     let paths = world.run(connecting).unwrap();
     let opening = paths.multipath_namespace(Nsid(1), policy);
     let namespace = world.run(opening).unwrap();
@@ -114,6 +113,188 @@ fn lost_write(world: &mut World, namespace: &Namespace) -> Pending<RangeOutcome>
     let writing = swallowed_write(world, namespace);
     cut_off(world, 2);
     writing
+}
+
+fn other() -> SubsystemAddress {
+    SubsystemAddress { address: SocketAddr::new(ip(3), 4420), ..World::target() }
+}
+
+/// A namespace that has the path to the first target only.
+fn open_first(world: &mut World) -> (SubsystemPaths, Namespace) {
+    let connecting = world.host.connect_paths([World::target()]);
+    let paths = world.run(connecting).unwrap();
+    let opening = paths.multipath_namespace(Nsid(1), ReplicaPolicy::RoundRobin);
+    let namespace = world.run(opening).unwrap();
+    (paths, namespace)
+}
+
+/// Has a namespace use the paths to these addresses; without an error.
+fn change_to(
+    world: &mut World,
+    paths: &SubsystemPaths,
+    namespace: &Namespace,
+    targets: &[SubsystemAddress],
+) -> SubsystemPaths {
+    let changing = paths.changed_to(targets.iter().copied());
+    let paths = world.run(changing).unwrap();
+    let left_out = world.run(namespace.change_paths(&paths)).unwrap();
+    assert!(left_out.is_empty(), "{left_out:?}");
+    assert_eq!(namespace.paths().count(), targets.len());
+    paths
+}
+
+/// Receives reads, and does not answer.
+fn swallow_reads(fake: &mut Fake) {
+    fake.script = Box::new(|seen| match is_of(NvmOpcode::READ)(seen) {
+        true => Action::Ignore,
+        false => Action::Normal,
+    });
+}
+
+/// A read of the first block that a target does not answer; each has had so many then.
+fn swallowed_read(
+    world: &mut World,
+    namespace: &Namespace,
+    expected: [usize; 2],
+) -> Pending<RangeOutcome> {
+    let mut reading = namespace.read(0, slice(0, 512));
+    assert!(within(world, &mut reading, Duration::from_millis(50)).is_none());
+    assert_eq!(received(world, NvmOpcode::READ), expected);
+    reading
+}
+
+/// The bytes of the first block.
+fn check_first_block(outcome: RangeOutcome) {
+    let RangeOutcome { slice, result } = outcome;
+    result.unwrap();
+    assert!(slice.to_vec().into_iter().eq((0..512).map(pattern)));
+}
+
+#[test]
+fn a_namespace_takes_new_paths_and_leaves_old_ones() {
+    let mut world = two_targets();
+    let (paths, namespace) = open_first(&mut world);
+    let clone = namespace.clone();
+    let read = |world: &mut World| {
+        let outcomes = [(); 4].map(|()| world.read(&clone, 0, 512, Grant::Persistent));
+        assert!(outcomes.iter().all(|outcome| outcome.result.is_ok()));
+        received(world, NvmOpcode::READ)
+    };
+    assert_eq!(read(&mut world), [4, 0]);
+    let both = change_to(&mut world, &paths, &namespace, &[World::target(), other()]);
+    assert_eq!(read(&mut world), [6, 2]);
+    assert_eq!(world.fake.connections, 2, "the connection is the one that there was");
+    let one = change_to(&mut world, &both, &namespace, &[other()]);
+    assert_eq!(read(&mut world), [6, 6]);
+    world.run(namespace.flush()).unwrap();
+    assert_eq!(received(&world, NvmOpcode::FLUSH), [0, 1]);
+    assert!(world.fake.is_connected(), "others have handles of it");
+    drop((paths, both));
+    world.pass(Duration::from_secs(1));
+    assert!(!world.fake.is_connected() && world.others[0].is_connected());
+    // And back, while the handle of the paths is gone.
+    let back = change_to(&mut world, &one, &namespace, &[World::target(), other()]);
+    drop((one, back));
+    world.pass(Duration::from_secs(1));
+    assert_eq!(read(&mut world), [8, 8]);
+    assert_eq!(world.host.counters().failovers, 0);
+}
+
+#[test]
+fn what_is_under_way_on_a_path_that_was_left_ends_there() {
+    let mut world = two_targets();
+    let (paths, namespace) = open_first(&mut world);
+    let writing = swallowed_write(&mut world, &namespace);
+    change_to(&mut world, &paths, &namespace, &[other()]);
+    drop(paths);
+    world.pass(Duration::from_secs(1));
+    world.write(&namespace, BLOCK, &[3; 512]).result.unwrap();
+    assert!(world.fake.is_connected(), "a write is under way there");
+    world.fake.complete_ignored(Status::SUCCESS);
+    world.run(writing).result.unwrap();
+    world.pass(Duration::from_secs(1));
+    assert!(!world.fake.is_connected());
+    assert_eq!((writes(&world), world.host.counters().failovers), ([1, 1], 0));
+}
+
+#[test]
+fn what_is_under_way_on_a_path_that_was_left_goes_on_over_new_ones() {
+    let mut world = two_targets();
+    let (paths, namespace) = open_first(&mut world);
+    swallow_reads(&mut world.fake);
+    let reading = swallowed_read(&mut world, &namespace, [1, 0]);
+    change_to(&mut world, &paths, &namespace, &[other()]);
+    world.fake.disconnect_all(world.now);
+    let (took, outcome) = time_of(&mut world, reading);
+    check_first_block(outcome);
+    assert!(took < Duration::from_millis(100), "{took:?}");
+    assert_eq!(received(&world, NvmOpcode::READ), [1, 1]);
+}
+
+#[test]
+fn a_range_that_waits_takes_a_new_path() {
+    let mut world = two_targets();
+    let (paths, namespace) = open_first(&mut world);
+    cut_off(&world, 2);
+    world.pass(Duration::from_secs(5));
+    let mut reading = namespace.read(0, slice(0, 512));
+    let mut writing = namespace.write(BLOCK, slice(9, 512));
+    assert!(within(&mut world, &mut reading, Duration::from_secs(5)).is_none());
+    assert!(within(&mut world, &mut writing, Duration::from_secs(1)).is_none());
+    change_to(&mut world, &paths, &namespace, &[World::target(), other()]);
+    check_first_block(time_of(&mut world, reading).1);
+    world.run(writing).result.unwrap();
+    assert_eq!((received(&world, NvmOpcode::READ), writes(&world)), ([0, 1], [0, 1]));
+}
+
+#[test]
+fn a_range_keeps_the_path_that_it_went_on_over() {
+    let mut world = two_targets();
+    let (paths, namespace) = open_first(&mut world);
+    swallow_reads(&mut world.fake);
+    swallow_reads(&mut world.others[0]);
+    let mut reading = swallowed_read(&mut world, &namespace, [1, 0]);
+    let second = change_to(&mut world, &paths, &namespace, &[other()]);
+    drop(paths);
+    world.fake.disconnect_all(world.now);
+    assert!(within(&mut world, &mut reading, Duration::from_millis(50)).is_none());
+    assert_eq!(received(&world, NvmOpcode::READ), [1, 1], "it went on there");
+    world.fake.script = Box::new(|_| Action::Normal);
+    change_to(&mut world, &second, &namespace, &[World::target()]);
+    drop(second);
+    assert!(within(&mut world, &mut reading, Duration::from_secs(1)).is_none());
+    assert!(world.others[0].is_connected());
+    world.others[0].complete_ignored(Status::SUCCESS);
+    world.run(reading).result.unwrap();
+    world.pass(Duration::from_secs(1));
+    assert!(!world.others[0].is_connected());
+    assert_eq!(received(&world, NvmOpcode::READ), [1, 1]);
+}
+
+#[test]
+fn paths_that_are_of_no_use_are_left_out() {
+    let mut world = two_targets();
+    let (paths, namespace) = open_first(&mut world);
+    world.others[0].uuid = [8; 16];
+    let changing = paths.changed_to([World::target(), other()]);
+    let both = world.run(changing).unwrap();
+    let left_out = world.run(namespace.change_paths(&both)).unwrap();
+    let [error] = &left_out[..] else { panic!("{left_out:?}") };
+    assert!(matches!(error.kind(), ErrorKind::Protocol(_)), "{error}");
+    assert_eq!(error.target(), Some(&other()));
+    let changing = both.changed_to([other()]);
+    let wrong = world.run(changing).unwrap();
+    let error = world.run(namespace.change_paths(&wrong)).unwrap_err();
+    assert!(matches!(error.kind(), ErrorKind::Protocol(_)), "{error}");
+    drop((paths, both, wrong));
+    world.read(&namespace, 0, 512, Grant::Persistent).result.unwrap();
+    assert_eq!(received(&world, NvmOpcode::READ), [1, 0], "its path is what it was");
+    let (controller, alone) = world.open();
+    let connecting = world.host.connect_paths([World::target()]);
+    let paths = world.run(connecting).unwrap();
+    let error = world.run(alone.change_paths(&paths)).unwrap_err();
+    assert!(matches!(error.kind(), ErrorKind::Invalid(_)), "{error}");
+    drop(controller);
 }
 
 #[test]

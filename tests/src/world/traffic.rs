@@ -29,6 +29,8 @@ const RETURNED: u8 = 0x5C;
 const WATCHED: usize = 8;
 /// Of a hundred requests in a hundred, how many disable the controller.
 const DISABLE_PERCENT: u64 = 25;
+/// Of a hundred requests in a hundred, how many change the paths instead.
+const CHANGE_PERCENT: u64 = 50;
 /// Between attempts to connect.
 const PAUSE: Duration = Duration::from_millis(150);
 
@@ -63,7 +65,13 @@ type Connecting = Pin<Box<dyn Future<Output = Result<Connected, Error>>>>;
 struct Connected {
     controllers: Vec<Controller>,
     namespaces: [Namespace; 2],
+    /// Of namespaces over several paths.
+    paths: Option<SubsystemPaths>,
+    changing: Option<Changing>,
 }
+
+/// A change of the paths of both namespaces.
+type Changing = Pin<Box<dyn Future<Output = Result<SubsystemPaths, Error>>>>;
 
 enum Link {
     Down { until: Time },
@@ -85,6 +93,8 @@ pub(super) struct Traffic {
     finished: u32,
     /// Requests to be made before anything random.
     errands: VecDeque<Errand>,
+    /// The paths are to be others.
+    change_due: bool,
     watched: VecDeque<RegionSlice>,
     totals: Totals,
     /// Whether each request and its end is printed.
@@ -143,6 +153,7 @@ impl Traffic {
             next_token: 0,
             finished: 0,
             errands: VecDeque::new(),
+            change_due: false,
             watched: VecDeque::new(),
             totals: Totals::default(),
             verbose,
@@ -202,6 +213,7 @@ impl Traffic {
         self.take_ranges(now, histories, trace);
         self.take_commands(now, histories, trace);
         self.connect(now, host, paths);
+        self.change_paths(now, paths);
         self.ring.get_or_insert_with(|| host.host.ring(self.options.depth));
         while self.finished + (self.in_flight() as u32) < self.options.requests
             && self.in_flight() < self.options.depth
@@ -285,6 +297,44 @@ impl Traffic {
         }
     }
 
+    /// Has the namespaces change to some of the paths when that is due, and takes the end of an
+    /// earlier change.
+    fn change_paths(&mut self, now: Time, all: [SubsystemAddress; 2]) {
+        let Link::Up(connected) = &mut self.link else { return };
+        let Some(paths) = &connected.paths else { return };
+        let Some(changing) = &mut connected.changing else {
+            if std::mem::take(&mut self.change_due) {
+                let [one, other] = all;
+                let targets = match self.random.within(0..4) {
+                    0 => vec![one],
+                    1 => vec![other],
+                    2 => vec![one, other],
+                    _ => vec![other, one],
+                };
+                let (paths, namespaces) = (paths.clone(), connected.namespaces.clone());
+                connected.changing = Some(Box::pin(change_to(paths, targets, namespaces)));
+                self.print_event(now, || "the paths are to be others".into());
+            }
+            return;
+        };
+        let mut context = Context::from_waker(Waker::noop());
+        let Poll::Ready(result) = changing.as_mut().poll(&mut context) else { return };
+        connected.changing = None;
+        match result {
+            Ok(paths) => {
+                connected.controllers = paths.controllers().to_vec();
+                connected.paths = Some(paths);
+                self.totals.add("work: changes of paths", 1);
+                self.print_event(now, || "the paths are others".into());
+            }
+            Err(error) => {
+                refuse_violations(&error);
+                self.totals.add("recovery: changes of paths that failed", 1);
+                self.print_event(now, || format!("the paths cannot be others: {error}"));
+            }
+        }
+    }
+
     /// Starts a request; false if there is none that may start.
     fn start(&mut self, now: Time, histories: &mut Histories) -> bool {
         match self.errands.pop_front() {
@@ -320,6 +370,7 @@ impl Traffic {
                 self.write(now, place, end, histories);
             }
             86 if self.random.percent(DISABLE_PERCENT) => self.disable(now),
+            87 if self.random.percent(CHANGE_PERCENT) => self.change_due = true,
             86..92 => {
                 let Some(place) = self.free_place(self.block_bytes()) else { return false };
                 self.zero(now, place, kind < 89, histories);
@@ -632,7 +683,7 @@ async fn connect_to(connecting: Pending<Result<Controller, Error>>) -> Result<Co
     let controller = connecting.await?;
     let first = controller.namespace(Nsid(1)).await?;
     let namespaces = [first, controller.namespace(Nsid(2)).await?];
-    Ok(Connected { controllers: vec![controller], namespaces })
+    Ok(Connected { controllers: vec![controller], namespaces, paths: None, changing: None })
 }
 
 async fn connect_over(
@@ -642,7 +693,20 @@ async fn connect_over(
     let paths = connecting.await?;
     let first = paths.multipath_namespace(Nsid(1), policy).await?;
     let namespaces = [first, paths.multipath_namespace(Nsid(2), policy).await?];
-    Ok(Connected { controllers: paths.controllers().to_vec(), namespaces })
+    let controllers = paths.controllers().to_vec();
+    Ok(Connected { controllers, namespaces, paths: Some(paths), changing: None })
+}
+
+async fn change_to(
+    paths: SubsystemPaths,
+    targets: Vec<SubsystemAddress>,
+    namespaces: [Namespace; 2],
+) -> Result<SubsystemPaths, Error> {
+    let paths = paths.changed_to(targets).await?;
+    for namespace in &namespaces {
+        namespace.change_paths(&paths).await?.iter().for_each(refuse_violations);
+    }
+    Ok(paths)
 }
 
 /// Memory with guards around it, in one region.

@@ -1,0 +1,212 @@
+//! A namespace over several paths, which may be others later.
+
+use std::mem;
+use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
+
+use crate::api::controller::Controller;
+use crate::api::namespace::Namespace;
+use crate::api::namespace_handle::{NamespaceHandle, NamespaceInfo};
+use crate::api::shards::Shards;
+use crate::driver::DriverState;
+use crate::driver::host_state::Inner;
+use crate::engine::live_routes::LiveRoutes;
+use crate::engine::range_op::RangePaths;
+use crate::engine::shard_routes::{ReplicaPolicy, ShardRoutes};
+use crate::types::error::{Error, ErrorKind, SubsystemAddress};
+
+/// A namespace that has several paths, as all of its handles share it.
+pub(crate) struct Multipath {
+    host: Arc<Inner>,
+    policy: ReplicaPolicy,
+    /// As its first path told when it was opened.
+    info: NamespaceInfo,
+    /// The address of that path.
+    target: Arc<SubsystemAddress>,
+    set: Mutex<Arc<PathSet>>,
+    /// Those of the set, for ranges under way.
+    routes: Arc<LiveRoutes>,
+}
+
+/// The paths of a namespace at one time; at least one. It must not be dropped where the host is
+/// locked: connections may end with it.
+pub(crate) struct PathSet {
+    handles: Vec<Arc<NamespaceHandle>>,
+    /// One shard, whose replicas they are.
+    routes: Arc<ShardRoutes>,
+    /// Those that came after them: who keeps these keeps all that a range may have gone on over.
+    next: OnceLock<Arc<PathSet>>,
+}
+
+impl PathSet {
+    /// The first [`ShardRoutes::MAX_REPLICAS`] of these paths; `None` if there are none.
+    fn new(policy: ReplicaPolicy, paths: Vec<Namespace>) -> Option<Self> {
+        let shards = Shards::with_replicas(policy, [paths]);
+        let paths = shards.replicas(0).iter().take(ShardRoutes::MAX_REPLICAS);
+        let handles: Vec<_> = paths.map(Namespace::first_path).collect();
+        let routes = Arc::clone(shards.routes());
+        (!handles.is_empty()).then_some(Self { handles, routes, next: OnceLock::new() })
+    }
+
+    pub(crate) fn handles(&self) -> &[Arc<NamespaceHandle>] {
+        &self.handles
+    }
+
+    /// The one over a controller.
+    fn over(&self, controller: &Controller) -> Option<&Arc<NamespaceHandle>> {
+        self.handles.iter().find(|path| std::ptr::eq(&*path.controller, controller.handle()))
+    }
+}
+
+impl Drop for PathSet {
+    /// One after the other: there may be many, if a range took long.
+    fn drop(&mut self) {
+        let mut next = self.next.take();
+        while let Some(set) = next {
+            next = Arc::into_inner(set).and_then(|mut last| last.next.take());
+        }
+    }
+}
+
+/// The path that a range begins on.
+pub(crate) struct ChosenPath {
+    /// Number of the core.
+    pub(crate) engine: usize,
+    /// The controller, as its core numbers it.
+    pub(crate) controller: usize,
+    /// The namespace, as its controller numbers it.
+    pub(crate) namespace: usize,
+    /// Where the range may go on, if there are other paths.
+    pub(crate) paths: Option<RangePaths>,
+    /// To be kept until the range has ended.
+    pub(crate) set: Option<Arc<PathSet>>,
+}
+
+impl ChosenPath {
+    /// The path of a namespace that has no other.
+    pub(crate) fn only(handle: &NamespaceHandle) -> Self {
+        Self {
+            engine: handle.engine(),
+            controller: handle.controller_key(),
+            namespace: handle.number(),
+            paths: None,
+            set: None,
+        }
+    }
+}
+
+/// The path that a command takes, and those that it was tried over.
+pub(crate) struct CommandPath {
+    set: Arc<PathSet>,
+    replica: usize,
+    /// A bit for each that was tried, this one included.
+    tried: u8,
+}
+
+impl CommandPath {
+    pub(crate) fn handle(&self) -> &Arc<NamespaceHandle> {
+        &self.set.handles[self.replica]
+    }
+}
+
+impl Multipath {
+    /// Over these paths; `None` if there are none.
+    pub(crate) fn new(policy: ReplicaPolicy, paths: Vec<Namespace>) -> Option<Self> {
+        let set = PathSet::new(policy, paths)?;
+        let first = &set.handles[0];
+        let (info, target) = (first.info.clone(), Arc::clone(&first.controller.target));
+        let host = Arc::clone(first.host());
+        let routes = Arc::new(LiveRoutes::new(Arc::clone(&set.routes)));
+        Some(Self { host, policy, info, target, set: Mutex::new(Arc::new(set)), routes })
+    }
+
+    pub(crate) fn host(&self) -> &Arc<Inner> {
+        &self.host
+    }
+
+    pub(crate) fn info(&self) -> &NamespaceInfo {
+        &self.info
+    }
+
+    pub(crate) fn target(&self) -> &Arc<SubsystemAddress> {
+        &self.target
+    }
+
+    /// The paths that there are now.
+    pub(crate) fn set(&self) -> Arc<PathSet> {
+        Arc::clone(&self.lock_set())
+    }
+
+    fn lock_set(&self) -> MutexGuard<'_, Arc<PathSet>> {
+        self.set.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// The path that the next range takes.
+    pub(crate) fn choose(&self, state: &mut DriverState) -> ChosenPath {
+        let set = self.set();
+        let replica = state.choose_path(&set.routes);
+        let paths = RangePaths::new(Arc::clone(&self.routes), Arc::clone(&set.routes), replica);
+        let only = ChosenPath::only(&set.handles[replica]);
+        ChosenPath { paths: Some(paths), set: Some(set), ..only }
+    }
+
+    /// The path that the next command takes; after one that failed `before` another, as long as
+    /// there is one that was not tried.
+    pub(crate) fn command_path(&self, before: Option<&CommandPath>) -> Option<CommandPath> {
+        let set = self.set();
+        let same = before.filter(|before| Arc::ptr_eq(&before.set, &set));
+        let tried = same.map_or(0, |before| before.tried);
+        if usize::try_from(tried.count_ones()).is_ok_and(|tried| tried >= set.handles.len()) {
+            return None;
+        }
+        let state = self.host.shared.lock();
+        let load = |state: &DriverState| set.routes.best_path(tried, |it| state.load(it, None));
+        let best = state.as_deref().ok().and_then(load);
+        drop(state);
+        let replica = best.map_or(0, |path| path.replica);
+        Some(CommandPath { set, replica, tried: tried | 1 << replica })
+    }
+
+    /// Has the paths over these controllers from now on. Returns why it cannot be reached over some
+    /// of them.
+    pub(crate) async fn change_to(&self, controllers: &[Controller]) -> Result<Vec<Error>, Error> {
+        let before = self.set();
+        let (mut paths, mut left_out) = (Vec::new(), Vec::new());
+        for controller in controllers {
+            let opened = match before.over(controller) {
+                Some(path) => Ok(Namespace::over_one(Arc::clone(path))),
+                None => controller.namespace(self.info.nsid).await,
+            };
+            match opened {
+                Ok(path) if self.info.is_of_another(path.info()) => {
+                    left_out.push(path.is_different());
+                }
+                Ok(path) => paths.push(path),
+                Err(error) => left_out.push(error),
+            }
+        }
+        let none = || ErrorKind::Invalid("no path is given").into();
+        let set = PathSet::new(self.policy, paths);
+        let Some(set) = set else { return Err(left_out.pop().unwrap_or_else(none)) };
+        self.replace(Arc::new(set))?;
+        Ok(left_out)
+    }
+
+    fn replace(&self, set: Arc<PathSet>) -> Result<(), Error> {
+        let before = {
+            // Nobody chooses a path meanwhile.
+            let mut state = self.host.shared.lock()?;
+            self.routes.replace(Arc::clone(&set.routes));
+            state.note_changed_paths();
+            let before = mem::replace(&mut *self.lock_set(), Arc::clone(&set));
+            // It is the first that comes after them.
+            let _ = before.next.set(set);
+            before
+        };
+        // Not where the host is locked.
+        drop(before);
+        if self.host.shared.threaded {
+            self.host.shared.kick();
+        }
+        Ok(())
+    }
+}

@@ -1,0 +1,30 @@
+//! The paths of a namespace that may have others later.
+
+use std::mem;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+
+use crate::engine::shard_routes::ShardRoutes;
+
+/// The routes of a namespace's paths, as they are now: one shard, whose replicas they are. Whoever
+/// chooses a path has locked the host, as has whoever changes them.
+#[derive(Debug)]
+pub(crate) struct LiveRoutes(Mutex<Arc<ShardRoutes>>);
+
+impl LiveRoutes {
+    pub(crate) fn new(routes: Arc<ShardRoutes>) -> Self {
+        Self(Mutex::new(routes))
+    }
+
+    pub(crate) fn current(&self) -> Arc<ShardRoutes> {
+        Arc::clone(&self.lock())
+    }
+
+    pub(crate) fn replace(&self, routes: Arc<ShardRoutes>) {
+        let before = mem::replace(&mut *self.lock(), routes);
+        drop(before);
+    }
+
+    fn lock(&self) -> MutexGuard<'_, Arc<ShardRoutes>> {
+        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
