@@ -46,10 +46,10 @@ jq -e ".results.paths | .[\"$KERNEL:4420\"] > 0 and .[\"$KERNEL:4421\"] > 0" /tm
 
 # Writes go on as well: what a port refuses, and what was under way over one that is cut off, is written over the other.
 kernel_link 4421 $KERNEL_NQN
-initiator perf --all-paths --rw randwrite --allow-writes --bs 16k --iodepth 16 --size 32M --runtime 8 -o json >/tmp/perf.out &
+initiator perf --all-paths --rw randwrite --allow-writes --bs 16k --iodepth 16 --size 32M --runtime 20 -o json >/tmp/perf.out &
 writing=$!
-sleep 1
-for port in 4421 4420; do
+# A guest that is emulated on a busy machine takes seconds to connect: the first round may come too early.
+for port in 4421 4420 4421 4420 4421 4420; do
     for state in inaccessible change non-optimized; do
         reach $port $state
         sleep 0.3
