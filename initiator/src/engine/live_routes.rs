@@ -1,6 +1,5 @@
 //! The paths of a namespace that may have others later.
 
-use std::mem;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use crate::engine::shard_routes::ShardRoutes;
@@ -15,13 +14,14 @@ impl LiveRoutes {
         Self(Mutex::new(routes))
     }
 
-    pub(crate) fn current(&self) -> Arc<ShardRoutes> {
-        Arc::clone(&self.lock())
+    /// Those that there are now, if they are others than these.
+    pub(crate) fn other_than(&self, routes: &Arc<ShardRoutes>) -> Option<Arc<ShardRoutes>> {
+        let current = self.lock();
+        (!Arc::ptr_eq(&current, routes)).then(|| Arc::clone(&current))
     }
 
     pub(crate) fn replace(&self, routes: Arc<ShardRoutes>) {
-        let before = mem::replace(&mut *self.lock(), routes);
-        drop(before);
+        *self.lock() = routes;
     }
 
     fn lock(&self) -> MutexGuard<'_, Arc<ShardRoutes>> {

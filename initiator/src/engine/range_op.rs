@@ -65,22 +65,18 @@ impl RangePaths {
         self.failed |= 1 << self.replica;
     }
 
-    /// Whether there are other paths now.
-    fn are_changed(&self) -> bool {
-        !Arc::ptr_eq(&self.live.current(), &self.routes)
-    }
-
     /// The best path that there is now, be it connected or not, beside those on which it failed.
     fn best(&self, load: impl Fn(ShardPlace) -> TargetLoad) -> Option<PathRoute> {
-        let current = self.live.current();
-        let failed = if self.are_changed() { 0 } else { self.failed };
-        current.best_path(failed, load)
+        match self.live.other_than(&self.routes) {
+            Some(routes) => routes.best_path(0, load),
+            None => self.routes.best_path(self.failed, load),
+        }
     }
 
     /// The range comes to a path of those that there are now.
     fn move_to(&mut self, route: &PathRoute) {
-        if self.are_changed() {
-            (self.routes, self.failed) = (self.live.current(), 0);
+        if let Some(routes) = self.live.other_than(&self.routes) {
+            (self.routes, self.failed) = (routes, 0);
         }
         self.replica = route.replica;
     }
