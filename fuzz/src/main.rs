@@ -1,6 +1,6 @@
 //! Runs fuzz targets without a coverage-guided fuzzer, and makes the seeds of all of them.
 
-#[path = "../../roce-proto/tests/capture/pcap.rs"]
+#[path = "../../roce-proto/tests/integration/capture/pcap.rs"]
 #[allow(dead_code, reason = "made for tests of the packets, outer headers included")]
 mod pcap;
 mod seeds;

@@ -1,113 +1,129 @@
-//! The steps of continuous integration.
+//! Continuous integration: the gate, which every change passes, and everything else.
 
-use std::path::Path;
-use std::process::{Command, Stdio};
+mod changes;
+mod step;
+mod steps;
 
-use anyhow::Result;
+use std::fs;
+use std::path::PathBuf;
+use std::time::Instant;
 
-use crate::{sim, tidy};
+use anyhow::{Context, Result, bail};
 
-/// Worlds that are simulated, besides those that `cargo test` tries.
-const SEEDS: u32 = 500;
+use changes::Changes;
+use step::{Fate, Step};
+pub(crate) use steps::{loom, miri};
 
-/// All checks, the quick ones first.
-pub(crate) fn run() -> Result<()> {
-    let deny_warnings = [("RUSTDOCFLAGS", "-D warnings")];
-    tidy::run(&tidy::Options::default())?;
-    cargo("fmt --all --check")?;
-    cargo("clippy --workspace --all-targets --locked -- -D warnings")?;
-    cargo("check --package feedrail-rdma --features link-rdma-core --locked")?;
-    crate::run("cargo", &["doc", "--workspace", "--no-deps", "--locked"], &deny_warnings)?;
-    packages()?;
-    dependencies()?;
-    cargo("test --workspace")?;
-    as_shipped()?;
-    sim::seeds(SEEDS)?;
-    sim::bugs()?;
-    linked()?;
-    loom()
+/// The gate is to take less than this on a slow machine, in seconds.
+const GATE_SECONDS: u64 = 25 * 60;
+
+/// Options of `cargo xtask ci`.
+#[derive(clap::Args)]
+pub(crate) struct Options {
+    /// Run every step, and all of each: all simulated worlds, deliberate bugs, loom, the whole
+    /// kernel lab. Takes more than an hour.
+    #[arg(long)]
+    pub(crate) full: bool,
+    /// Go on after a step that fails.
+    #[arg(long)]
+    keep_going: bool,
+    /// Print the steps, when each is run, and why; run nothing.
+    #[arg(long)]
+    list: bool,
+    /// Run these steps only, by name.
+    steps: Vec<String>,
 }
 
-/// Packages all that is published, as crates.io would get it. Uncommitted changes are packaged too.
-fn packages() -> Result<()> {
-    cargo("publish --dry-run --workspace --no-verify --allow-dirty --locked")
+/// What a step did, for the table at the end.
+struct Row {
+    name: &'static str,
+    seconds: u64,
+    outcome: String,
 }
 
-/// The rules of `deny.toml` for dependencies, where `cargo-deny` is installed. Its database of
-/// advisories has to be fetched.
-fn dependencies() -> Result<()> {
-    if !succeeds(&["deny", "--version"]) {
-        eprintln!(
-            "skipped: licences and advisories of dependencies, because cargo-deny is not installed"
-        );
+/// Runs the steps that are wanted, and prints how long each took.
+pub(crate) fn main(options: &Options) -> Result<()> {
+    if let Some(name) = options.steps.iter().find(|name| steps::named(name).is_none()) {
+        bail!("there is no step `{name}`: see `cargo xtask ci --list`");
+    }
+    if options.list {
+        steps::STEPS.iter().for_each(|step| println!("{step}"));
         return Ok(());
     }
-    cargo("deny check licenses bans sources")?;
-    if !succeeds(&["deny", "fetch", "db"]) {
-        eprintln!("skipped: advisories, because `cargo deny fetch db` cannot fetch their database");
+    let changes = Changes::since(&last_full()?)?;
+    let mut rows = Vec::new();
+    let mut failure = Ok(());
+    for step in steps::STEPS {
+        let row = take(step, options, &changes, &mut failure);
+        rows.push(row);
+        if failure.is_err() && !options.keep_going {
+            break;
+        }
+    }
+    report(&rows, options);
+    failure?;
+    if options.full && options.steps.is_empty() {
+        record_full()?;
+    }
+    Ok(())
+}
+
+/// Runs one step, or says why not.
+#[expect(clippy::disallowed_methods, reason = "the table shows what took the time")]
+fn take(step: &Step, options: &Options, changes: &Changes, failure: &mut Result<()>) -> Row {
+    let fate = match options.steps.as_slice() {
+        [] => step.fate(options.full, changes),
+        names if names.iter().any(|name| name == step.name) => Fate::Run,
+        _ => Fate::Skip("not asked for"),
+    };
+    let Fate::Skip(why) = fate else {
+        let begin = Instant::now();
+        let result = (step.run)(options.full);
+        let seconds = begin.elapsed().as_secs();
+        let outcome = if result.is_ok() { "passed" } else { "FAILED" };
+        eprintln!("{outcome} after {seconds} s: {}", step.name);
+        if let Err(error) = result {
+            eprintln!("{}: {error:#}", step.name);
+            *failure = Err(error.context(format!("step `{}`", step.name)));
+        }
+        return Row { name: step.name, seconds, outcome: outcome.to_owned() };
+    };
+    Row { name: step.name, seconds: 0, outcome: format!("skipped: {why}") }
+}
+
+fn report(rows: &[Row], options: &Options) {
+    println!("{:<16}{:>8}  outcome", "step", "seconds");
+    for Row { name, seconds, outcome } in
+        rows.iter().filter(|row| row.outcome != "skipped: not asked for")
+    {
+        println!("{name:<16}{seconds:>8}  {outcome}");
+    }
+    let total: u64 = rows.iter().map(|row| row.seconds).sum();
+    println!("{:<16}{total:>8}", "total");
+    if total > GATE_SECONDS && !options.full {
+        println!("warning: the gate is to take less than {GATE_SECONDS} s");
+    }
+}
+
+fn record() -> PathBuf {
+    crate::root().join("xtask/last-full")
+}
+
+/// The commit that `--full` passed at last.
+fn last_full() -> Result<String> {
+    let path = record();
+    let text = fs::read_to_string(&path).with_context(|| path.display().to_string())?;
+    Ok(text.trim().to_owned())
+}
+
+/// Notes the commit that has passed, if what has passed is that commit.
+fn record_full() -> Result<()> {
+    if !crate::output("git", &["status", "--porcelain"])?.is_empty() {
+        println!("xtask/last-full stays: there are uncommitted changes");
         return Ok(());
     }
-    cargo("deny check advisories")
-}
-
-/// Whether cargo does this without an error; its output is not shown.
-fn succeeds(arguments: &[&str]) -> bool {
-    let mut command = Command::new("cargo");
-    let quiet = command.args(arguments).current_dir(crate::root());
-    let status = quiet.stdout(Stdio::null()).stderr(Stdio::null()).status();
-    status.is_ok_and(|status| status.success())
-}
-
-/// The packagers' build, where there is something to link with.
-fn linked() -> Result<()> {
-    if !Path::new("/usr/include/infiniband/verbs.h").exists() {
-        eprintln!("skipped: linking with rdma-core, because libibverbs-dev is not installed");
-        return Ok(());
-    }
-    cargo("test --package feedrail-rdma --lib --features link-rdma-core linked")
-}
-
-/// The protocol as it is shipped: optimisations of the compiler have had errors that show neither
-/// in the profile of other tests nor while overflow is checked.
-fn as_shipped() -> Result<()> {
-    cargo("test --release --package feedrail-roce-proto --lib")
-}
-
-/// Loom explores every interleaving, so it gets a build of its own with its own primitives. The
-/// tests take 20 s, and their build as programs are shipped took 376 s.
-pub(crate) fn loom() -> Result<()> {
-    let crates =
-        ["--package=feedrail-rdma", "--package=feedrail-target", "--package=feedrail-initiator"];
-    let arguments = ["test", "--lib", "--release", "--target-dir", "out/loom", "loom"];
-    crate::run(
-        "cargo",
-        &[&arguments[..1], &crates, &arguments[1..]].concat(),
-        &[
-            ("RUSTFLAGS", "--cfg loom"),
-            ("LOOM_MAX_PREEMPTIONS", "3"),
-            ("CARGO_PROFILE_RELEASE_LTO", "off"),
-            ("CARGO_PROFILE_RELEASE_CODEGEN_UNITS", "16"),
-            ("CARGO_PROFILE_RELEASE_OPT_LEVEL", "2"),
-            ("CARGO_PROFILE_RELEASE_DEBUG", "0"),
-        ],
-    )
-}
-
-/// Registered memory is named by address, as devices do, so its provenance has to be exposed;
-/// property tests look for cases that failed before, in a file. Interpreted code takes hundreds of
-/// times as long, so there are fewer cases.
-pub(crate) fn miri() -> Result<()> {
-    let arguments = "run nightly cargo miri test --package feedrail-rdma --lib --target-dir out/miri software::regions";
-    crate::run(
-        "rustup",
-        &arguments.split(' ').collect::<Vec<_>>(),
-        &[
-            ("MIRIFLAGS", "-Zmiri-permissive-provenance -Zmiri-disable-isolation"),
-            ("PROPTEST_CASES", "16"),
-        ],
-    )
-}
-
-fn cargo(args: &str) -> Result<()> {
-    crate::run("cargo", &args.split(' ').collect::<Vec<_>>(), &[])
+    let commit = crate::output("git", &["rev-parse", "HEAD"])?;
+    fs::write(record(), &commit)?;
+    println!("xtask/last-full is now {}: commit it", commit.trim());
+    Ok(())
 }

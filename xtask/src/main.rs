@@ -28,9 +28,9 @@ struct Args {
 
 #[derive(Subcommand)]
 enum Chore {
-    /// Everything that continuous integration checks: formatting, lints, documentation, house
-    /// rules, tests.
-    Ci,
+    /// What continuous integration checks: formatting, lints, documentation, house rules, tests,
+    /// simulated worlds, the Python package, the kernel lab.
+    Ci(ci::Options),
     /// House rules that no other tool checks: file sizes, SAFETY comments, banned words, names,
     /// comments.
     Tidy(tidy::Options),
@@ -68,7 +68,7 @@ enum Chore {
 
 fn main() -> ExitCode {
     let result = match &Args::parse().chore {
-        Chore::Ci => ci::run(),
+        Chore::Ci(options) => ci::main(options),
         Chore::Tidy(options) => tidy::run(options),
         Chore::Bench(options) => bench::main(options),
         Chore::Shape(tree) => shape::main(tree),
@@ -91,15 +91,15 @@ fn main() -> ExitCode {
 }
 
 fn hostile() -> Result<()> {
-    let tests = ["--test", "hostile_host_figures", "--test", "hostile_target_figures"];
-    let command = [&["test", "--release", "-p", "feedrail-tests", "--no-fail-fast"], &tests[..]];
-    run("cargo", &[&command.concat()[..], &["--", "--ignored", "--nocapture"]].concat(), &[])
+    let test =
+        "test --release -p feedrail-tests --test hostile --no-fail-fast -- --ignored --nocapture";
+    run("cargo", &test.split(' ').collect::<Vec<_>>(), &[])
 }
 
 fn soak(kills: u32) -> Result<()> {
-    let test = ["test", "--release", "-p", "feedrail-tests", "--test", "endurance"];
-    let args = [&test[..], &["--", "--nocapture"]].concat();
-    run("cargo", &args, &[("FEEDRAIL_SOAK_KILLS", &kills.to_string())])
+    let test = "test --release -p feedrail-tests --test daemons -- endurance:: --nocapture";
+    let kills = kills.to_string();
+    run("cargo", &test.split(' ').collect::<Vec<_>>(), &[("FEEDRAIL_SOAK_KILLS", &kills)])
 }
 
 /// The folder of the workspace.
@@ -122,4 +122,17 @@ fn run(program: &str, args: &[&str], env: &[(&str, &str)]) -> Result<()> {
     ensure!(status.success(), "`{line}` failed: {status}");
     eprintln!("took {} s: {line}", begin.elapsed().as_secs());
     Ok(())
+}
+
+/// Runs a command in the workspace's folder, and returns what it prints.
+fn output(program: &str, args: &[&str]) -> Result<String> {
+    let line = format!("{program} {}", args.join(" "));
+    let output = Command::new(program)
+        .args(args)
+        .current_dir(root())
+        .output()
+        .with_context(|| format!("cannot start `{line}`"))?;
+    let message = String::from_utf8_lossy(&output.stderr);
+    ensure!(output.status.success(), "`{line}` failed: {}: {}", output.status, message.trim());
+    String::from_utf8(output.stdout).with_context(|| format!("`{line}` printed no UTF-8"))
 }

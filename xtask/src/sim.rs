@@ -22,7 +22,7 @@ pub(crate) fn main(options: &Options) -> Result<()> {
 }
 
 /// Runs `count` worlds of the simulator.
-pub(crate) fn seeds(count: u32) -> Result<()> {
+pub(crate) fn worlds(count: u32) -> Result<()> {
     run_as_tested(&["--bin", "sim", "--", "--seeds", &count.to_string()])
 }
 

@@ -1,5 +1,5 @@
 # discover, connect, connect-all, list, disconnect: by nvme-cli of every age, and nothing is left behind.
-# set: ci bookworm
+# set: ci smoke bookworm
 truncate -s 64M /disk/a.img /disk/b.img
 target_start --writable /disk/a.img /disk/b.img
 expect "$NQN" nvme discover -t rdma -a "$ADDRESS" -s 4420

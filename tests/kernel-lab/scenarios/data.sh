@@ -1,5 +1,5 @@
 # The kernel host writes to our target and reads back, verified.
-# set: ci bookworm
+# set: ci smoke bookworm
 truncate -s 128M /disk/a.img
 target_start --writable /disk/a.img
 kernel_connect -i 2

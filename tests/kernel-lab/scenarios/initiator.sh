@@ -1,5 +1,5 @@
 # Our initiator against the kernel's target: byte ranges of any alignment, verified on the kernel's disk.
-# set: ci
+# set: ci smoke
 kernel_target_up 64M
 expect "$KERNEL_NQN" feedrail discover -a $KERNEL --provider "$provider"
 feedrail discover -a $KERNEL --provider "$provider" -o json |

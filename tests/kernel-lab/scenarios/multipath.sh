@@ -1,6 +1,6 @@
 # Two paths to one namespace: two ports of one target, whose states change while a kernel host works; then two targets with the
 # same dataset, one of which is killed.
-# set: ci
+# set: ci smoke
 # kernel may say: nvme nvme
 [ "$(cat /sys/module/nvme_core/parameters/multipath)" = Y ] || fail "the kernel host has no multipath"
 manage() { feedrail target "$@" --socket /tmp/target.sock || fail "feedrail target $*"; }

@@ -2,6 +2,8 @@
 
 use std::fs;
 
+use super::eventually;
+
 /// Resources of a running process at one moment.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Vitals {
@@ -38,5 +40,19 @@ impl Vitals {
             cpu_ticks: field(14) + field(15),
             threads: count("task"),
         }
+    }
+
+    /// Waits until a process has no more descriptors than these, and at most `slack_bytes` of
+    /// resident memory more; its vitals are `now`.
+    ///
+    /// # Panics
+    /// If it has more after two minutes.
+    #[track_caller]
+    pub fn wait_until_restored(self, slack_bytes: u64, now: impl Fn() -> Self) {
+        eventually(&format!("descriptors and memory are again those of {self:?}"), || {
+            let now = now();
+            now.descriptors <= self.descriptors
+                && now.resident_bytes <= self.resident_bytes + slack_bytes
+        });
     }
 }

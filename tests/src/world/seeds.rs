@@ -17,27 +17,28 @@ pub fn only_seed() -> Option<u64> {
 
 /// Runs `test` for each seed, or for the one that `FEEDRAIL_SEED` names if it is among them. A
 /// failure prints how to repeat it.
-pub fn with_seeds(binary: &str, seeds: Range<u64>, mut test: impl FnMut(u64)) {
+pub fn with_seeds(seeds: Range<u64>, mut test: impl FnMut(u64)) {
     for seed in seeds {
         if only_seed().is_none_or(|only| only == seed) {
-            let _on_failure = SayHow { binary, seed };
+            let _on_failure = SayHow { seed };
             test(seed);
         }
     }
 }
 
-struct SayHow<'a> {
-    binary: &'a str,
+struct SayHow {
     seed: u64,
 }
 
-impl Drop for SayHow<'_> {
+impl Drop for SayHow {
     fn drop(&mut self) {
         if thread::panicking() {
-            let Self { binary, seed } = self;
+            // The harness names the thread of a test after the test.
+            let (seed, thread) = (self.seed, thread::current());
+            let test = thread.name().unwrap_or_default();
             eprintln!(
                 "seed {seed} failed; to see it again: \
-                 {VARIABLE}={seed} cargo test -p feedrail-tests --test {binary}"
+                 {VARIABLE}={seed} cargo test -p feedrail-tests --test worlds {test}"
             );
         }
     }

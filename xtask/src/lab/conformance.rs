@@ -8,14 +8,16 @@ use serde_json::Value;
 
 use crate::root;
 
-/// The scenario that runs it, and the name of the test in `rdma`.
+/// The scenario that runs it.
 pub(super) const NAME: &str = "conformance";
+/// The test program of `rdma` that has it.
+const PROGRAM: &str = "integration";
 
 /// Builds it, and says where it is.
 pub(super) fn build() -> Result<PathBuf> {
-    eprintln!("+ cargo test --no-run -p feedrail-rdma --test {NAME}");
+    eprintln!("+ cargo test --no-run -p feedrail-rdma --test {PROGRAM}");
     let output = Command::new("cargo")
-        .args(["test", "--no-run", "-p", "feedrail-rdma", "--test", NAME])
+        .args(["test", "--no-run", "-p", "feedrail-rdma", "--test", PROGRAM])
         .arg("--message-format=json-render-diagnostics")
         .current_dir(root())
         .stderr(Stdio::inherit())
@@ -29,7 +31,7 @@ pub(super) fn build() -> Result<PathBuf> {
 /// The program that cargo's messages, one line of JSON each, say it has built.
 fn executable(messages: &str) -> Option<PathBuf> {
     let messages = messages.lines().filter_map(|line| serde_json::from_str::<Value>(line).ok());
-    let mut suites = messages.filter(|message| message["target"]["name"] == NAME);
+    let mut suites = messages.filter(|message| message["target"]["name"] == PROGRAM);
     suites.find_map(|message| Some(Path::new(message["executable"].as_str()?).to_owned()))
 }
 
@@ -42,12 +44,12 @@ mod tests {
         let messages = concat!(
             r#"{"reason":"compiler-artifact","target":{"name":"rdma"},"executable":null}"#,
             "\n",
-            r#"{"reason":"compiler-artifact","target":{"name":"conformance"},"executable":"/a/conformance-1"}"#,
+            r#"{"reason":"compiler-artifact","target":{"name":"integration"},"executable":"/a/integration-1"}"#,
             "\n",
             r#"{"reason":"build-finished","success":true}"#,
             "\n",
         );
-        assert_eq!(executable(messages), Some("/a/conformance-1".into()));
+        assert_eq!(executable(messages), Some("/a/integration-1".into()));
         assert_eq!(executable("{\"reason\":\"build-finished\"}\n"), None);
     }
 }

@@ -217,6 +217,7 @@ mod tests {
             scenario: scenario.to_owned(),
             provider: "soft".to_owned(),
             limit_seconds: 1,
+            smoke: false,
             expected: Vec::new(),
         }
     }

@@ -7,6 +7,8 @@ use anyhow::{Context, Result, ensure};
 
 /// The longest that one scenario may take, in seconds of the host, unless it says otherwise.
 const LIMIT_SECONDS: u64 = 300;
+/// The set of the few scenarios that an emulated guest always runs.
+const SMOKE: &str = "smoke";
 const PROVIDERS: [&str; 2] = ["verbs", "soft"];
 
 /// The heading of a scenario: comment lines `# what it proves`, then `# set: ...`, and if need be
@@ -25,6 +27,8 @@ pub(crate) struct Run {
     pub(crate) scenario: String,
     pub(crate) provider: String,
     pub(crate) limit_seconds: u64,
+    /// Whether the scenario is one of the few that an emulated guest always runs.
+    pub(crate) smoke: bool,
     /// Parts of lines of the kernel's log that would be complaints in other scenarios.
     pub(crate) expected: Vec<String>,
 }
@@ -75,6 +79,7 @@ pub(crate) fn select(folder: &Path, wanted: impl Fn(&str, &[String]) -> bool) ->
             scenario: scenario.clone(),
             provider,
             limit_seconds: heading.limit_seconds,
+            smoke: heading.sets.iter().any(|set| set == SMOKE),
             expected: heading.expected.clone(),
         }));
     }

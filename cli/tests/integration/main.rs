@@ -1,0 +1,8 @@
+//! Integration tests, in one program.
+
+mod bench_loader;
+mod devices;
+mod doctor;
+mod index;
+mod manual;
+mod usage;

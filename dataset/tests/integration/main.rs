@@ -1,0 +1,5 @@
+//! Integration tests, in one program.
+
+mod damage;
+mod fixture;
+mod formats;

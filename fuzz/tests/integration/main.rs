@@ -1,0 +1,4 @@
+//! Integration tests, in one program.
+
+mod corpus;
+mod descriptors;

@@ -1,0 +1,6 @@
+//! Integration tests, in one program.
+
+mod allocation;
+mod scripted;
+mod served;
+mod served_plans;

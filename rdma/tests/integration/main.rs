@@ -1,0 +1,6 @@
+//! Integration tests, in one program.
+
+mod allocations;
+mod conformance;
+mod descriptors;
+mod shm_crash;

@@ -1,0 +1,9 @@
+//! The commands of `feedrail`, and the documents, whose commands are run as written.
+
+mod demo;
+mod documents;
+mod interrupt;
+mod perf;
+mod read;
+mod top;
+mod write;

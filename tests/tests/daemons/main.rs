@@ -1,0 +1,30 @@
+//! Daemons in processes of their own, with hosts in this process or in others.
+
+mod auto_provider;
+mod cache;
+mod changes;
+mod churn;
+mod direct;
+mod directory_watch;
+mod durability;
+mod endurance;
+mod example_loader;
+mod faults;
+mod fork;
+mod hosts;
+mod idle;
+mod lifecycle;
+mod listeners;
+mod management;
+mod management_hosts;
+mod management_subsystems;
+mod many_namespaces;
+mod metrics;
+mod multipath;
+mod prometheus;
+mod protection;
+mod reload;
+mod resize;
+mod saved_config;
+mod service;
+mod trace;

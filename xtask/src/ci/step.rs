@@ -1,0 +1,81 @@
+//! A step of continuous integration, and when it is run.
+
+use std::fmt;
+
+use anyhow::Result;
+
+use super::changes::Changes;
+
+/// A step, as a row of [`super::steps::STEPS`].
+pub(crate) struct Step {
+    pub(crate) name: &'static str,
+    pub(crate) when: When,
+    /// Why it is run then.
+    pub(crate) reason: &'static str,
+    /// Runs it: all of it, or what the gate has time for.
+    pub(crate) run: fn(full: bool) -> Result<()>,
+}
+
+/// When the gate runs a step; `--full` runs each.
+#[derive(Clone, Copy)]
+pub(crate) enum When {
+    Always,
+    /// If one of these files or folders has changed since `--full` passed last.
+    Changed(&'static [&'static str]),
+}
+
+/// Whether a step is run, or why it is not.
+#[derive(Debug, PartialEq, Eq)]
+pub(crate) enum Fate {
+    Run,
+    Skip(&'static str),
+}
+
+impl Step {
+    pub(crate) fn fate(&self, full: bool, changes: &Changes) -> Fate {
+        match self.when {
+            _ if full => Fate::Run,
+            When::Always => Fate::Run,
+            When::Changed(paths) if changes.touch(paths) => Fate::Run,
+            When::Changed(_) => {
+                Fate::Skip("nothing that it checks has changed since --full passed")
+            }
+        }
+    }
+}
+
+impl fmt::Display for Step {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let when = match self.when {
+            When::Always => "always".to_owned(),
+            When::Changed(paths) => format!("if there are changes in {}", paths.join(", ")),
+        };
+        write!(f, "{:<16}{when}: {}", self.name, self.reason)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const fn step(when: When) -> Step {
+        Step { name: "step", when, reason: "a test", run: |_| Ok(()) }
+    }
+
+    #[test]
+    fn the_gate_runs_what_changes_touch() {
+        let changes = Changes::Files(["rdma/src/lib.rs".to_owned()].into());
+        let fate = |when| step(when).fate(false, &changes);
+        assert_eq!(fate(When::Always), Fate::Run);
+        assert_eq!(fate(When::Changed(&["target", "rdma"])), Fate::Run);
+        assert!(matches!(fate(When::Changed(&["target"])), Fate::Skip(_)));
+    }
+
+    #[test]
+    fn full_runs_everything() {
+        let changes = Changes::Files([].into());
+        for when in [When::Always, When::Changed(&["target"])] {
+            assert_eq!(step(when).fate(true, &changes), Fate::Run);
+        }
+    }
+}

@@ -1,0 +1,56 @@
+//! The part of the runs that an emulated guest has time for.
+
+use super::scenario::Run;
+
+/// The parts that all runs are cut into; each commit takes the next one.
+const PARTS: usize = 3;
+
+/// One part of the runs, and of each scenario of the smoke set a run on one provider. Three
+/// consecutive counts of commits cover all runs.
+pub(super) fn part(runs: &[Run], commits: usize) -> Vec<Run> {
+    let wanted = |(index, run): &(usize, &Run)| {
+        let same = |other: &&Run| other.scenario == run.scenario;
+        let nth = runs[..*index].iter().filter(same).count();
+        let providers = runs.iter().filter(same).count();
+        index % PARTS == commits % PARTS || run.smoke && nth == commits % providers
+    };
+    runs.iter().enumerate().filter(wanted).map(|(_, run)| run.clone()).collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn runs() -> Vec<Run> {
+        let scenarios = [("addresses", false), ("connect", true), ("data", true), ("reset", false)];
+        let runs = scenarios.iter().flat_map(|(scenario, smoke)| {
+            ["verbs", "soft"].map(|provider| Run {
+                scenario: (*scenario).to_owned(),
+                provider: provider.to_owned(),
+                limit_seconds: 300,
+                smoke: *smoke,
+                expected: Vec::new(),
+            })
+        });
+        runs.collect()
+    }
+
+    #[test]
+    fn the_smoke_set_is_in_every_part() {
+        for commits in 0..6 {
+            let part = part(&runs(), commits);
+            for scenario in ["connect", "data"] {
+                assert!(part.iter().any(|run| run.scenario == scenario), "{commits}: {part:?}");
+            }
+            assert!(part.len() <= 5, "{commits}: {part:?}");
+        }
+    }
+
+    #[test]
+    fn three_parts_are_all() {
+        for first in 0..6 {
+            let parts: Vec<Run> = (first..first + 3).flat_map(|it| part(&runs(), it)).collect();
+            assert!(runs().iter().all(|run| parts.contains(run)), "{first}");
+        }
+    }
+}
