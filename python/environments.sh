@@ -32,12 +32,13 @@ venv() {
     echo "$made_of" >"$folder/requirements"
 }
 
-# build_wheel: builds the wheel in $out/wheels, and the programs that tests start.
+# build_wheel: builds the wheel in $out/wheels, in the profile of all tests, and the programs that tests start where FEEDRAIL_BIN_DIR
+# names no others.
 build_wheel() {
     venv "$out/build" 'maturin>=1.9.4,<2'
-    cargo build --quiet --package feedrail-target --package feedrail-cli
+    [ -n "${FEEDRAIL_BIN_DIR:-}" ] || cargo build --quiet --package feedrail-target --package feedrail-cli
     rm -rf "$out/wheels"
-    (cd python && "$out/build/bin/maturin" build --quiet --release --locked --interpreter "$python" --out "$out/wheels")
+    (cd python && "$out/build/bin/maturin" build --quiet --locked --interpreter "$python" --out "$out/wheels")
 }
 
 # test_wheel FOLDER ARGUMENT...: installs the wheel in an environment, and runs pytest there.

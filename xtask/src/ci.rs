@@ -11,7 +11,7 @@ use std::time::Instant;
 use anyhow::{Context, Result, bail};
 
 use changes::Changes;
-use step::{Fate, Step};
+use step::{CiStep, Fate};
 pub(crate) use steps::{loom, miri};
 
 /// The gate is to take less than this on a slow machine, in seconds.
@@ -70,7 +70,7 @@ pub(crate) fn main(options: &Options) -> Result<()> {
 
 /// Runs one step, or says why not.
 #[expect(clippy::disallowed_methods, reason = "the table shows what took the time")]
-fn take(step: &Step, options: &Options, changes: &Changes, failure: &mut Result<()>) -> Row {
+fn take(step: &CiStep, options: &Options, changes: &Changes, failure: &mut Result<()>) -> Row {
     let fate = match options.steps.as_slice() {
         [] => step.fate(options.full, changes),
         names if names.iter().any(|name| name == step.name) => Fate::Run,

@@ -107,6 +107,13 @@ fn root() -> PathBuf {
     Path::new(env!("CARGO_MANIFEST_DIR")).parent().expect("xtask lies in the workspace").to_owned()
 }
 
+/// The folder of the programs that `cargo test --workspace` has built, or builds now. Another
+/// selection of packages has other features, and compiles most crates again.
+fn built_for_tests() -> Result<PathBuf> {
+    run("cargo", &["test", "--workspace", "--no-run", "--quiet"], &[])?;
+    Ok(root().join("out/debug"))
+}
+
 /// Runs a command in the workspace's folder, its output going where ours goes.
 #[expect(clippy::disallowed_methods, reason = "whoever waits wants to know what took the time")]
 fn run(program: &str, args: &[&str], env: &[(&str, &str)]) -> Result<()> {

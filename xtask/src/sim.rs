@@ -23,18 +23,13 @@ pub(crate) fn main(options: &Options) -> Result<()> {
 
 /// Runs `count` worlds of the simulator.
 pub(crate) fn worlds(count: u32) -> Result<()> {
-    run_as_tested(&["--bin", "sim", "--", "--seeds", &count.to_string()])
+    let sim = crate::built_for_tests()?.join("sim");
+    crate::run(&sim.to_string_lossy(), &["--seeds", &count.to_string()], &[])
 }
 
 /// Whether worlds find bugs.
 pub(crate) fn bugs() -> Result<()> {
-    run_as_tested(BUGS)
-}
-
-/// Runs a program with the profile and features of the tests.
-fn run_as_tested(program: &[&str]) -> Result<()> {
-    let run = ["run", "--quiet", "--package", "feedrail-tests"];
-    crate::run("cargo", &[run.as_slice(), program].concat(), &[])
+    crate::run("cargo", &[&["run", "--quiet", "--package", "feedrail-tests"], BUGS].concat(), &[])
 }
 
 const BUGS: &[&str] = &["--bin", "sim-bugs", "--features", "deliberate-bugs"];

@@ -11,6 +11,9 @@ use std::thread;
 use clap::Parser;
 use feedrail_tests::world::{Totals, storm};
 
+/// Seeds in which each fault and each recovery happens.
+const COMPLETE: u64 = 100;
+
 /// Worlds of hosts and targets in which everything goes wrong that can.
 #[derive(Parser)]
 struct Args {
@@ -92,6 +95,11 @@ fn report(progress: &Progress) -> ExitCode {
     let commands = sum.commands.unwrap_or(0);
     println!("{} worlds ended well, each of {commands} commands or more", sum.seeds);
     println!("{}", sum.totals);
+    let missing = sum.totals.missing();
+    if sum.seeds >= COMPLETE && !missing.is_empty() {
+        println!("in {} worlds these events never happened: {}", sum.seeds, missing.join(", "));
+        return ExitCode::FAILURE;
+    }
     match *progress.failed.lock().expect("no panic under it") {
         None => ExitCode::SUCCESS,
         Some(seed) => {

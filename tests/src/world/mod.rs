@@ -47,7 +47,7 @@ pub use self::link_trial::{
     ENDLESS_QUEUE, GIGABIT, LinkFigures, LinkTrial, SHORT_QUEUE, expect_few_repeats, plain_link,
 };
 pub use self::random::Random;
-pub use self::seeds::{only_seed, with_seeds};
+pub use self::seeds::{all_worlds, only_seed, with_seeds};
 pub use self::storm::{Outcome, storm};
 pub use self::target::{TargetNode, TargetOptions};
 pub use self::totals::Totals;

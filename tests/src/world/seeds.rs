@@ -15,6 +15,11 @@ pub fn only_seed() -> Option<u64> {
     Some(text.parse().unwrap_or_else(|_| panic!("{VARIABLE}={text} is not a number")))
 }
 
+/// Whether tests try every world, as `cargo xtask ci --full` does, or a part of them.
+pub fn all_worlds() -> bool {
+    std::env::var_os("FEEDRAIL_ALL_WORLDS").is_some()
+}
+
 /// Runs `test` for each seed, or for the one that `FEEDRAIL_SEED` names if it is among them. A
 /// failure prints how to repeat it.
 pub fn with_seeds(seeds: Range<u64>, mut test: impl FnMut(u64)) {

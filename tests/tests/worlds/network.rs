@@ -1,18 +1,20 @@
 //! What a network costs that loses packets, or that others use as well, in virtual time: goodput,
 //! packets that are sent again, and the shares of flows.
 //!
-//! Each figure is the median of [`SEEDS`] runs, and is printed. The bounds are what must be kept.
+//! Each figure is the median of [`seeds`] runs, and is printed. The bounds are what must be kept.
 
 use std::time::Duration;
 
 use feedrail_tests::world::BulkDirection::{Read, Write};
 use feedrail_tests::world::{
-    BulkDirection, ENDLESS_QUEUE, GIGABIT, LinkFigures, LinkTrial, SHORT_QUEUE, expect_few_repeats,
-    plain_link,
+    BulkDirection, ENDLESS_QUEUE, GIGABIT, LinkFigures, LinkTrial, SHORT_QUEUE, all_worlds,
+    expect_few_repeats, plain_link,
 };
 use rdma::sim::Marking;
 
-const SEEDS: u64 = 3;
+fn seeds() -> u64 {
+    if all_worlds() { 3 } else { 1 }
+}
 
 /// Goodput with 0.01, 0.1 and 1 % of the packets lost, by that without loss; and that without loss,
 /// by the rate of the link.
@@ -21,10 +23,10 @@ fn kept(direction: BulkDirection, round_trip_us: u64) -> (f64, [f64; 3]) {
     let short = Duration::from_millis(100) + Duration::from_micros(round_trip_us) * 60;
     let trial = LinkTrial::new(direction, plain_link(rate, ENDLESS_QUEUE), round_trip_us);
     let trial = LinkTrial { path_mtu: 4096, warm_up: short, time: short, ..trial };
-    let lossless = trial.measure(SEEDS).goodput;
+    let lossless = trial.measure(seeds()).goodput;
     let mut line = format!("{direction:?}, RTT {round_trip_us:5} us: {:6.1} MB/s", lossless / 1e6);
     let kept = [100, 1_000, 10_000].map(|loss_ppm| {
-        let LinkFigures { goodput, repeats, .. } = LinkTrial { loss_ppm, ..trial }.measure(SEEDS);
+        let LinkFigures { goodput, repeats, .. } = LinkTrial { loss_ppm, ..trial }.measure(seeds());
         let share = goodput / lossless;
         line += &format!(" | {loss_ppm:5} ppm: {share:.2}, {:.1} % again", repeats * 100.0);
         share
@@ -70,8 +72,9 @@ fn writes_keep_their_goodput_when_packets_are_lost() {
 /// Hosts that know nothing of each other, through a short queue that says nothing of its losses.
 fn share(direction: BulkDirection, hosts: usize, round_trip_us: u64) -> LinkFigures {
     let link = plain_link(GIGABIT, SHORT_QUEUE);
-    let measured =
-        LinkTrial { hosts, ..LinkTrial::new(direction, link, round_trip_us) }.measure(SEEDS);
+    let trial = LinkTrial { hosts, ..LinkTrial::new(direction, link, round_trip_us) };
+    // Jain's index of one run is too noisy for the bounds.
+    let measured = trial.measure(3);
     println!(
         "{direction:?}, {hosts:2} hosts, RTT {round_trip_us:5} us: {:5.1} MB/s, Jain's index {:.2}, \
          {:4.1} % again, {:4.1} % dropped",
@@ -86,7 +89,8 @@ fn share(direction: BulkDirection, hosts: usize, round_trip_us: u64) -> LinkFigu
 /// With a row for each number of hosts: the least goodput in MB/s, and the most packets that are
 /// sent again.
 fn hosts_share_fairly(direction: BulkDirection, rows: [(usize, f64, f64); 5]) {
-    for (hosts, least, most_repeats) in rows {
+    let tried = |hosts| all_worlds() || hosts == 2 || hosts == 16;
+    for (hosts, least, most_repeats) in rows.into_iter().filter(|row| tried(row.0)) {
         let LinkFigures { goodput, fairness, repeats, .. } = share(direction, hosts, 1_000);
         assert!(goodput >= least * 1e6, "{direction:?}, {hosts} hosts: {goodput} bytes/s");
         assert!(fairness >= 0.9, "{direction:?}, {hosts} hosts: Jain's index {fairness:.2}");
@@ -113,7 +117,7 @@ fn beside_a_flow(direction: BulkDirection, round_trip_us: u64) -> f64 {
     let mut trial = LinkTrial::new(direction, plain_link(GIGABIT, SHORT_QUEUE), round_trip_us);
     trial.link.flow_round_trip = Some(trial.round_trip);
     trial.time = Duration::from_secs(2);
-    let LinkFigures { goodput, other, repeats, .. } = trial.measure(SEEDS);
+    let LinkFigures { goodput, other, repeats, .. } = trial.measure(seeds());
     let share = goodput / (goodput + other);
     println!(
         "{direction:?}, RTT {round_trip_us:5} us, beside a flow like TCP's: {:5.1} and {:5.1} MB/s, \
@@ -156,7 +160,7 @@ fn a_queue_marks_our_packets() {
     for direction in [Read, Write] {
         let mut trial = LinkTrial::new(direction, plain_link(GIGABIT, SHORT_QUEUE), 200);
         trial.link.marking = Some(Marking { from_bytes: 30_000, to_bytes: 30_000, most_ppm: 0 });
-        let LinkFigures { goodput, repeats, drops, marks, .. } = trial.measure(SEEDS);
+        let LinkFigures { goodput, repeats, drops, marks, .. } = trial.measure(seeds());
         println!(
             "{direction:?}, marked from 30 KB on: {:.1} MB/s, {:.1} % marked, {:.2} % dropped, \
              {:.1} % again",
@@ -174,5 +178,5 @@ fn a_queue_marks_our_packets() {
 /// The trial by which `cargo xtask sim --bugs` finds windows that do not heed losses.
 #[test]
 fn few_packets_are_sent_again() {
-    (0..SEEDS).for_each(expect_few_repeats);
+    (0..seeds()).for_each(expect_few_repeats);
 }

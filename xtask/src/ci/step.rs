@@ -7,7 +7,7 @@ use anyhow::Result;
 use super::changes::Changes;
 
 /// A step, as a row of [`super::steps::STEPS`].
-pub(crate) struct Step {
+pub(crate) struct CiStep {
     pub(crate) name: &'static str,
     pub(crate) when: When,
     /// Why it is run then.
@@ -31,7 +31,7 @@ pub(crate) enum Fate {
     Skip(&'static str),
 }
 
-impl Step {
+impl CiStep {
     pub(crate) fn fate(&self, full: bool, changes: &Changes) -> Fate {
         match self.when {
             _ if full => Fate::Run,
@@ -44,7 +44,7 @@ impl Step {
     }
 }
 
-impl fmt::Display for Step {
+impl fmt::Display for CiStep {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let when = match self.when {
             When::Always => "always".to_owned(),
@@ -58,8 +58,8 @@ impl fmt::Display for Step {
 mod tests {
     use super::*;
 
-    const fn step(when: When) -> Step {
-        Step { name: "step", when, reason: "a test", run: |_| Ok(()) }
+    const fn step(when: When) -> CiStep {
+        CiStep { name: "step", when, reason: "a test", run: |_| Ok(()) }
     }
 
     #[test]

@@ -5,13 +5,11 @@ use std::process::{Command, Stdio};
 
 use anyhow::Result;
 
-use super::step::{Step, When};
+use super::step::{CiStep, When};
 use crate::{lab, sim, tidy};
 
-/// Files that change what every crate is compiled to.
-const BUILD: [&str; 3] = ["Cargo.toml", "Cargo.lock", "rust-toolchain.toml"];
 /// What is linked with rdma-core, or loads it.
-const VERBS: &[&str] = &["rdma/src/verbs", "rdma/build.rs", "rdma/Cargo.toml", BUILD[1], BUILD[2]];
+const VERBS: &[&str] = &["rdma/src/verbs", "rdma/Cargo.toml"];
 /// The code that loom's models share with the product, and the models.
 const MODELLED: &[&str] = &[
     "initiator/src/driver/wake_flag.rs",
@@ -23,37 +21,35 @@ const MODELLED: &[&str] = &[
     "target/src/doorbell",
     "target/src/doorbell.rs",
     "target/src/sync.rs",
-    BUILD[1],
-    BUILD[2],
 ];
 
 /// Every step; a step fails the run.
-pub(crate) const STEPS: &[Step] = &[
-    Step {
+pub(crate) const STEPS: &[CiStep] = &[
+    CiStep {
         name: "tidy",
         when: When::Always,
         reason: "house rules of sources and documents, in a second",
         run: |_| tidy::run(&tidy::Options::default()),
     },
-    Step {
+    CiStep {
         name: "format",
         when: When::Always,
         reason: "a second",
         run: |_| cargo("fmt --all --check"),
     },
-    Step {
+    CiStep {
         name: "clippy",
         when: When::Always,
         reason: "lints of every crate",
         run: |_| cargo("clippy --workspace --all-targets --locked -- -D warnings"),
     },
-    Step {
+    CiStep {
         name: "link-check",
         when: When::Changed(VERBS),
         reason: "types of the packagers' feature, which only the verbs provider has",
         run: |_| cargo("check --package feedrail-rdma --features link-rdma-core --locked"),
     },
-    Step {
+    CiStep {
         name: "doc",
         when: When::Always,
         reason: "links in doc comments break when what they name moves",
@@ -62,77 +58,87 @@ pub(crate) const STEPS: &[Step] = &[
             crate::run("cargo", &["doc", "--workspace", "--no-deps", "--locked"], &denied)
         },
     },
-    Step {
+    CiStep {
         name: "packages",
         when: When::Always,
         reason: "a file that a package lacks shows only in the package",
         run: |_| packages(),
     },
-    Step {
+    CiStep {
         name: "dependencies",
-        when: When::Changed(&[BUILD[1], "deny.toml"]),
+        when: When::Changed(&["Cargo.lock", "deny.toml"]),
         reason: "licences and advisories of what Cargo.lock names",
         run: |_| dependencies(),
     },
-    Step {
+    CiStep {
         name: "tests",
         when: When::Always,
         reason: "the command that README gives",
-        run: |_| cargo("test --workspace"),
+        run: |full| {
+            let all: &[_] = if full { &[("FEEDRAIL_ALL_WORLDS", "1")] } else { &[] };
+            crate::run("cargo", &["test", "--workspace"], all)
+        },
     },
-    Step {
+    CiStep {
         name: "worlds",
         when: When::Always,
         reason: "hosts, targets, disks and networks in which everything goes wrong",
         run: |full| sim::worlds(if full { 1_000 } else { 200 }),
     },
-    Step {
+    CiStep {
         name: "deliberate-bugs",
         when: When::Changed(&["tests/src/world", "tests/src/bin"]),
         reason: "whether the worlds find bugs: they do as long as the simulator is the same",
         run: |_| sim::bugs(),
     },
-    Step {
+    CiStep {
         name: "as-shipped",
-        when: When::Changed(&["roce-proto", BUILD[0], BUILD[1], BUILD[2]]),
+        when: When::Changed(&["roce-proto", "Cargo.toml", "rust-toolchain.toml"]),
         reason: "the compiler's optimisations have broken the protocol in no other profile",
         run: |_| cargo("test --release --package feedrail-roce-proto --lib"),
     },
-    Step {
+    CiStep {
         name: "linked",
         when: When::Changed(VERBS),
         reason: "the packagers' build, linked with rdma-core",
         run: |_| linked(),
     },
-    Step {
+    CiStep {
         name: "loom",
         when: When::Changed(MODELLED),
         reason: "every interleaving of the modelled files, which only they change",
         run: |_| loom(),
     },
-    Step {
+    CiStep {
         name: "python",
         when: When::Always,
         reason: "the package goes through the initiator, the data sets and the target",
-        run: |_| crate::run("bash", &["python/ci.sh"], &[]),
+        run: |_| with_programs("python/ci.sh", &[]),
     },
-    Step {
+    CiStep {
         name: "lab",
         when: When::Always,
         reason: "the kernel's peers; emulated, the gate takes a part",
         run: lab::ci,
     },
-    Step {
+    CiStep {
         name: "torch",
         when: When::Changed(&["python", "dataset"]),
         reason: "what training code calls, where torch is installed",
-        run: |_| crate::run("bash", &["python/torch-ci.sh", "test"], &[]),
+        run: |_| with_programs("python/torch-ci.sh", &["test"]),
     },
 ];
 
 /// The step with a name.
-pub(crate) fn named(name: &str) -> Option<&'static Step> {
+pub(crate) fn named(name: &str) -> Option<&'static CiStep> {
     STEPS.iter().find(|step| step.name == name)
+}
+
+/// Runs a script with the programs that `cargo test` has built.
+fn with_programs(script: &str, arguments: &[&str]) -> Result<()> {
+    let programs = crate::built_for_tests()?;
+    let variables = [("FEEDRAIL_BIN_DIR", &*programs.to_string_lossy())];
+    crate::run("bash", &[&[script], arguments].concat(), &variables)
 }
 
 /// Packages all that is published, as crates.io would get it. Uncommitted changes are packaged too.

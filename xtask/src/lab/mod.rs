@@ -83,7 +83,7 @@ pub(crate) fn main(options: &Options) -> Result<()> {
 
 fn shell(options: &Options) -> Result<()> {
     let guest = Guest::build(&options.suite)?;
-    let job = prepare_job(&options.suite)?;
+    let job = prepare_job(&options.suite, &programs(false)?)?;
     fs::write(job.join("shell"), "")?;
     Accelerator::choose(&guest).interact(&guest, &job)
 }
@@ -91,7 +91,7 @@ fn shell(options: &Options) -> Result<()> {
 /// Boots the guest of a suite, runs the selected scenarios, and prints their results.
 fn run_on(suite: &str, options: &Options) -> Result<bool> {
     let guest = Guest::build(suite)?;
-    let job = prepare_job(suite)?;
+    let job = prepare_job(suite, &programs(options.gate)?)?;
     let machine = Accelerator::choose(&guest);
     let mut runs = select(&job, suite, options)?;
     if options.gate && machine == Accelerator::Emulated {
@@ -126,8 +126,18 @@ fn jobs() -> PathBuf {
     root().join("out/lab/run")
 }
 
+/// The folder of the programs for the guest: those as they are shipped or, in the gate, those that
+/// `cargo test` has built already.
+fn programs(gate: bool) -> Result<PathBuf> {
+    if gate {
+        return crate::built_for_tests();
+    }
+    run("cargo", &["build", "--release", "--bin", "feedrail", "--bin", "feedrail-target"], &[])?;
+    Ok(root().join("out/release"))
+}
+
 /// The folder that the guest sees: scripts and binaries.
-fn prepare_job(suite: &str) -> Result<PathBuf> {
+fn prepare_job(suite: &str, programs: &Path) -> Result<PathBuf> {
     let job = jobs().join(suite);
     if job.exists() {
         fs::remove_dir_all(&job).with_context(|| job.display().to_string())?;
@@ -138,9 +148,8 @@ fn prepare_job(suite: &str) -> Result<PathBuf> {
         fs::copy(lab.join(name), job.join(name))?;
     }
     copy_folder(&lab.join("scenarios"), &job.join("scenarios"))?;
-    run("cargo", &["build", "--release", "--bin", "feedrail", "--bin", "feedrail-target"], &[])?;
     for name in ["feedrail", "feedrail-target"] {
-        fs::copy(root().join("out/release").join(name), job.join("bin").join(name))?;
+        fs::copy(programs.join(name), job.join("bin").join(name))?;
     }
     Ok(job)
 }
