@@ -200,7 +200,7 @@ impl FirstConnect {
 
 /// A target that has yet to end an earlier controller of this host.
 pub(crate) struct BusyTarget {
-    /// Its last refusal.
+    /// The error of the last attempt.
     pub(crate) refusal: Error,
     /// When it is asked again for the last time.
     pub(crate) until: Time,

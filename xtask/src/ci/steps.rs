@@ -14,6 +14,8 @@ const BUILD: [&str; 3] = ["Cargo.toml", "Cargo.lock", "rust-toolchain.toml"];
 const VERBS: &[&str] = &["rdma/src/verbs", "rdma/build.rs", "rdma/Cargo.toml", BUILD[1], BUILD[2]];
 /// The code that loom's models share with the product, and the models.
 const MODELLED: &[&str] = &[
+    "initiator/src/driver/sleepers",
+    "initiator/src/driver/sleepers.rs",
     "initiator/src/driver/wake_flag.rs",
     "rdma/src/shm",
     "rdma/src/software",
