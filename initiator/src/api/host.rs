@@ -262,7 +262,7 @@ impl Host {
     /// Does all that is ready at `now` and says when to be called again. Only a polled host needs
     /// it; `now` is [`Host::now`], or the simulator's time.
     pub fn turn(&self, now: MonotonicTime) -> EngineTurn {
-        EngineTurn::of(self.inner.shared.turn(now.time()))
+        EngineTurn::of(self.inner.shared.turn_as_owner(now.time()))
     }
 
     /// Prepares for sleeping on [`Host::fd`]: a turn must follow before.

@@ -7,8 +7,10 @@
 
 pub(crate) mod host_state;
 pub(crate) mod numa;
+mod parker;
 pub(crate) mod process;
 pub(crate) mod provider;
+mod sleepers;
 pub(crate) mod wake_flag;
 
 use std::cell::Cell;
@@ -17,9 +19,8 @@ use std::future::Future;
 use std::io;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::pin::Pin;
-use std::sync::atomic::{AtomicU64, Ordering};
-use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError, Weak};
-use std::task::{Context, Poll, Wake, Waker};
+use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
+use std::task::{Context, Poll, Waker};
 use std::thread::{self, Thread};
 use std::time::Duration;
 
@@ -27,8 +28,9 @@ use rdma::{CpuContention, Time};
 use rustix::event::{EventfdFlags, Timespec, epoll, eventfd};
 use rustix::time::{ClockId, clock_gettime};
 
+use crate::driver::parker::Parker;
 use crate::driver::process::{Forked, Process};
-use crate::driver::wake_flag::WakeFlag;
+use crate::driver::sleepers::{Consumed, Sleepers};
 use crate::engine::plan_run::PlanRun;
 use crate::engine::plan_state::PlanState;
 use crate::engine::range_op::{RangeOp, StrandedRange};
@@ -44,9 +46,6 @@ use crate::types::error::{Error, ErrorKind};
 /// caller has left to be sent wait for the next one no longer than twice that, and no peer sends
 /// anything again so soon. Doubled, they may wait for 8 ms.
 const CALLER_GRACE: Duration = Duration::from_millis(2);
-
-/// A caller that comes back within this time after a result is expected to do so after the next.
-const PROMPT_RETURN: Duration = Duration::from_micros(50);
 
 /// Names the descriptor that interrupts a sleep among those that are slept on.
 const INTERRUPT: u64 = 1;
@@ -95,6 +94,7 @@ pub(crate) struct DriverState {
     callers: usize,
     /// Callers that have come so far; while this changes the thread leaves the cores to them.
     visits: u64,
+    sleepers: Sleepers,
     /// A caller sleeps on the descriptors until then.
     sleeping_until: Option<Option<Time>>,
     /// The thread sleeps on the descriptors until then.
@@ -125,6 +125,7 @@ impl SharedEngines {
                 outbox: Outbox::default(),
                 callers: 0,
                 visits: 0,
+                sleepers: Sleepers::default(),
                 sleeping_until: None,
                 thread_sleeps_until: None,
                 due: None,
@@ -344,19 +345,60 @@ impl SharedEngines {
         }
     }
 
-    /// Asks for wake-ups; what happened before is done in the turn that must follow.
+    /// For the owner of a polled host: asks for wake-ups; what happened before is done in the turn
+    /// that must follow.
     pub(crate) fn arm(&self) {
         let Ok(mut state) = self.lock() else { return };
-        for engine in &mut state.engines {
-            engine.arm();
+        state.sleepers.owner_falls_asleep();
+        state.arm();
+    }
+
+    /// As [`SharedEngines::turn`], for the owner of a polled host.
+    pub(crate) fn turn_as_owner(&self, now: Time) -> NextTurn {
+        let turn = self.turn(now);
+        if turn == NextTurn::Busy
+            && let Ok(mut state) = self.lock()
+        {
+            state.sleepers.owner_stays_awake();
+        }
+        turn
+    }
+
+    /// Consumes the wake-ups of all cores, after the owner of a polled host has slept on their
+    /// descriptors.
+    pub(crate) fn acknowledge(&self) {
+        let Ok(mut state) = self.lock() else { return };
+        let consumed = state.sleepers.owner_wakes();
+        self.consume(&mut state, consumed);
+    }
+
+    /// Asks for wake-ups, before the turn that comes before a sleep on the descriptors.
+    fn fall_asleep(&self) {
+        let mut state = self.state();
+        state.sleepers.fall_asleep();
+        state.arm();
+    }
+
+    /// Ends what [`SharedEngines::fall_asleep`] began, slept or not.
+    fn wake(&self, woken: Woken) {
+        let mut state = self.state();
+        state.counters.timer_wakes += u64::from(woken == Woken::Timer);
+        let consumed = state.sleepers.wake(woken == Woken::Interrupt);
+        self.consume(&mut state, consumed);
+        drop(state);
+        if consumed.is_none() {
+            // What woke this thread is left for others that sleep; it would not let it sleep.
+            thread::yield_now();
         }
     }
 
-    /// Consumes the wake-ups of all cores, after a sleep on their descriptors.
-    pub(crate) fn acknowledge(&self) {
-        let Ok(mut state) = self.lock() else { return };
+    fn consume(&self, state: &mut DriverState, consumed: Option<Consumed>) {
+        let Some(Consumed { interrupt }) = consumed else { return };
         for engine in &mut state.engines {
             engine.acknowledge();
+        }
+        if interrupt {
+            self.drain_interrupt();
         }
     }
 
@@ -434,19 +476,17 @@ impl SharedEngines {
             let aside = now - began >= LONG && caller.sees_others();
             let sleeper = !aside && self.claim_sleep();
             let looks_on = sleeper && now < looks_until && !CROWDING.get().should_sleep(now);
-            if sleeper && !looks_on {
+            let armed = sleeper && !looks_on;
+            if armed {
                 // Before the turn, so that what comes after it wakes us.
-                self.arm();
+                self.fall_asleep();
             }
             now = system_now();
             let turn = self.turn(now);
             if turn == NextTurn::Busy {
                 looks_until = now + POLLING;
-                if sleeper && !looks_on {
-                    // It does not sleep, so that peers need not wake it.
-                    self.acknowledge();
-                }
             }
+            let mut woken = Woken::Event;
             let over = deadline.is_some_and(|deadline| deadline <= now);
             let notified = parker.notice.take();
             if let NextTurn::SleepUntil(due) = turn
@@ -461,12 +501,15 @@ impl SharedEngines {
                         continue;
                     }
                     true => {
-                        self.sleep_as_caller(parker, until);
+                        woken = self.sleep_as_caller(parker, until);
                         looks_until = system_now() + POLLING;
                     }
                     false if aside => caller.stand_aside(deadline, until, now),
                     false => self.park(parker, until, now),
                 }
+            }
+            if armed {
+                self.wake(woken);
             }
             if sleeper {
                 self.release_sleep();
@@ -492,8 +535,8 @@ impl SharedEngines {
         self.state().sleeping_until = None;
     }
 
-    fn sleep_as_caller(&self, parker: &Parker, until: Option<Time>) {
-        let mut interrupted = false;
+    fn sleep_as_caller(&self, parker: &Parker, until: Option<Time>) -> Woken {
+        let mut woken = Woken::Event;
         if parker.notice.may_sleep() {
             let mut state = self.state();
             // Another thread may have turned the cores since.
@@ -501,13 +544,10 @@ impl SharedEngines {
             state.sleeping_until = Some(until);
             state.counters.sleeps += 1;
             drop(state);
-            interrupted = self.wait_for_events(until);
+            woken = self.wait_for_events(until);
         }
         parker.notice.wake();
-        if interrupted {
-            self.drain_interrupt();
-        }
-        self.acknowledge();
+        woken
     }
 
     /// Waits to be woken by the caller that sleeps on the descriptors, and sees that it does not
@@ -527,14 +567,18 @@ impl SharedEngines {
         self.state().parked.retain(|thread| thread.id() != parker.thread.id());
     }
 
-    /// Sleeps until there is something to do, or until the deadline; says whether it was
-    /// interrupted.
-    fn wait_for_events(&self, deadline: Option<Time>) -> bool {
+    /// Sleeps until there is something to do, or until the deadline; says what ended it.
+    fn wait_for_events(&self, deadline: Option<Time>) -> Woken {
         let mut events = [NO_EVENT; 2];
         let timeout = deadline.map(|deadline| timespec(deadline - system_now()));
-        // An interruption by a signal is as good as an event.
-        let count = epoll::wait(&self.epoll, &mut events, timeout.as_ref()).unwrap_or(0);
-        events[..count].iter().any(|event| event.data.u64() == INTERRUPT)
+        match epoll::wait(&self.epoll, &mut events, timeout.as_ref()) {
+            Ok(0) => Woken::Timer,
+            Ok(count) if events[..count].iter().any(|event| event.data.u64() == INTERRUPT) => {
+                Woken::Interrupt
+            }
+            // An interruption by a signal is as good as an event.
+            _ => Woken::Event,
+        }
     }
 
     /// Lets the descriptor that interrupts be quiet again.
@@ -549,9 +593,9 @@ impl SharedEngines {
             if self.turn(system_now()) == NextTurn::Busy {
                 continue;
             }
-            self.arm();
+            self.fall_asleep();
             let now = system_now();
-            let mut interrupted = false;
+            let mut woken = Woken::Event;
             if let NextTurn::SleepUntil(deadline) = self.turn(now) {
                 let mut state = self.state();
                 // Another thread may have turned the cores since.
@@ -559,19 +603,10 @@ impl SharedEngines {
                 state.thread_sleeps_until = Some(deadline);
                 state.counters.sleeps += 1;
                 drop(state);
-                interrupted = self.wait_for_events(deadline);
+                woken = self.wait_for_events(deadline);
             }
-            let mut state = self.state();
-            state.thread_sleeps_until = None;
-            let alone = state.callers == 0;
-            drop(state);
-            // A caller that sleeps as well must see it too.
-            if alone {
-                self.acknowledge();
-            }
-            if alone && interrupted {
-                self.drain_interrupt();
-            }
+            self.state().thread_sleeps_until = None;
+            self.wake(woken);
         }
         self.farewell();
     }
@@ -606,16 +641,19 @@ impl SharedEngines {
     pub(crate) fn farewell(&self) {
         let end = system_now() + SHUTDOWN_GRACE;
         loop {
-            self.arm();
+            self.fall_asleep();
             let now = system_now();
             let turn = self.turn(now);
-            if now >= end || self.state().engines.iter().all(|engine| engine.is_quiet()) {
+            let over = now >= end || self.state().engines.iter().all(|engine| engine.is_quiet());
+            let woken = match turn {
+                NextTurn::SleepUntil(deadline) if !over => {
+                    self.wait_for_events(earliest(deadline, Some(end)))
+                }
+                _ => Woken::Event,
+            };
+            self.wake(woken);
+            if over {
                 break;
-            }
-            if let NextTurn::SleepUntil(deadline) = turn {
-                self.wait_for_events(earliest(deadline, Some(end)));
-                self.acknowledge();
-                self.drain_interrupt();
             }
         }
         self.drop_engines();
@@ -629,7 +667,29 @@ impl SharedEngines {
     }
 }
 
+/// What ended a sleep on the descriptors, if there was one.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Woken {
+    Event,
+    /// Another thread of this process.
+    Interrupt,
+    Timer,
+}
+
 impl DriverState {
+    fn arm(&mut self) {
+        self.engines.iter_mut().for_each(|engine| engine.arm());
+    }
+
+    /// Has a caller that waits for another one to drive do so itself, if none does.
+    fn wake_parked(&mut self) {
+        if self.sleeping_until.is_none()
+            && let Some(next) = self.parked.pop()
+        {
+            next.unpark();
+        }
+    }
+
     fn turn(&mut self, now: Time) -> NextTurn {
         let mut turn = NextTurn::SleepUntil(None);
         for engine in &mut self.engines {
@@ -877,6 +937,7 @@ impl<'a> Caller<'a> {
             }
             self.shared.state().callers += 1;
         } else {
+            self.shared.state().wake_parked();
             let look = now + YIELD_TO_OTHERS;
             thread::park_timeout(due.map_or(look, |due| due.min(look)) - now);
         }
@@ -886,12 +947,9 @@ impl<'a> Caller<'a> {
     fn leave(&self) {
         let mut state = self.shared.state();
         state.callers -= 1;
-        if state.sleeping_until.is_none()
-            && let Some(next) = state.parked.pop()
-        {
-            next.unpark();
-        }
-        let interrupt = state.callers == 0 && state.is_overslept();
+        state.wake_parked();
+        // Its last turn may have left something to do that those who sleep do not know of.
+        let interrupt = state.is_overslept();
         drop(state);
         if interrupt {
             self.shared.interrupt();
@@ -902,67 +960,6 @@ impl<'a> Caller<'a> {
 impl Drop for Caller<'_> {
     fn drop(&mut self) {
         self.leave();
-    }
-}
-
-/// Wakes a caller, wherever it waits.
-struct Parker {
-    thread: Thread,
-    notice: WakeFlag,
-    shared: Weak<SharedEngines>,
-    /// When its thread last left with a result, in nanoseconds.
-    left_at: AtomicU64,
-}
-
-thread_local! {
-    /// The parker of this thread's last wait, so that the next needs no new one.
-    static PARKER: Cell<Option<Arc<Parker>>> = const { Cell::new(None) };
-}
-
-impl Parker {
-    /// A parker that no other wait of this thread uses.
-    fn of_this_thread(shared: &Arc<SharedEngines>) -> Arc<Self> {
-        let kept = PARKER.try_with(Cell::take).ok().flatten();
-        let kept = kept.filter(|parker| parker.shared.as_ptr() == Arc::as_ptr(shared));
-        kept.unwrap_or_else(|| {
-            Arc::new(Self {
-                thread: thread::current(),
-                notice: WakeFlag::new(),
-                shared: Arc::downgrade(shared),
-                left_at: AtomicU64::new(0),
-            })
-        })
-    }
-
-    /// Whether its thread has come back at once.
-    fn is_quick(&self, now: Time) -> bool {
-        now - Time::from_nanos(self.left_at.load(Ordering::Relaxed)) < PROMPT_RETURN
-    }
-
-    /// Its thread leaves with a result.
-    fn left(&self, now: Time) {
-        self.left_at.store(now.as_nanos(), Ordering::Relaxed);
-    }
-
-    /// Keeps it for the thread's next wait. A wake-up that comes late is one too many, which does
-    /// no harm.
-    fn keep(parker: Arc<Self>) {
-        // While the thread ends there is nowhere to keep it.
-        let _ = PARKER.try_with(|kept| kept.set(Some(parker)));
-    }
-}
-
-impl Wake for Parker {
-    fn wake(self: Arc<Self>) {
-        self.wake_by_ref();
-    }
-
-    fn wake_by_ref(self: &Arc<Self>) {
-        let sleeps = self.notice.give();
-        self.thread.unpark();
-        if sleeps && let Some(shared) = self.shared.upgrade() {
-            shared.interrupt();
-        }
     }
 }
 

@@ -8,7 +8,7 @@ use rdma::{ConnectionManager, Group, Provider, Time, WcStatus};
 
 use crate::engine::connections::ConnectionRole;
 use crate::engine::controller::{
-    ControllerPhase, ControllerState, KeepAlive, Outage, QueueKind, Raw, RawData, Task,
+    BusyTarget, ControllerPhase, ControllerState, KeepAlive, Outage, QueueKind, Raw, RawData, Task,
 };
 use crate::engine::queue::Data;
 use crate::engine::results::Outbox;
@@ -17,6 +17,10 @@ use crate::types::error::{Error, ErrorKind};
 
 /// How long a controller may take to confirm that it shuts down; then it is disconnected anyway.
 const SHUTDOWN_TIMEOUT: Duration = Duration::from_millis(500);
+
+/// The longest pause before a busy target is asked again whether this host may connect. Doubled, a
+/// caller may wait for 200 ms longer than the target does.
+const BUSY_PAUSE: Duration = Duration::from_millis(200);
 
 impl<P: Provider> HostEngine<P> {
     /// Ends an association because of `cause`. When this returns nothing that the target still
@@ -35,7 +39,11 @@ impl<P: Provider> HostEngine<P> {
             ControllerPhase::Live(since) => Some(now - since),
             _ => None,
         };
-        let was_attempt = matches!(controller.phase, ControllerPhase::Opening(_));
+        let attempt_since = match &controller.phase {
+            ControllerPhase::Opening(opening) => Some(opening.since),
+            _ => None,
+        };
+        let was_attempt = attempt_since.is_some();
         self.disconnect(now, key, outbox);
         if was_attempt && is_busy(&cause) {
             self.prolong_fences(now, key);
@@ -53,9 +61,8 @@ impl<P: Provider> HostEngine<P> {
             controller.phase = ControllerPhase::Resting(now);
             return;
         }
-        if controller.opened.is_some() {
-            // The caller that asked for the connection is told, and decides how often that is.
-            return self.release_resources(key, cause, outbox);
+        if controller.first.is_some() {
+            return self.end_first_attempt(now, attempt_since.unwrap_or(now), key, cause, outbox);
         }
         tracing::warn!(%cause, "connection ended");
         if matches!(cause.kind(), ErrorKind::Unsupported(_)) {
@@ -81,6 +88,36 @@ impl<P: Provider> HostEngine<P> {
             Some(lost) => self.fail_waiting(key, &lost, outbox),
             None => self.start_clocks(now, key),
         }
+    }
+
+    /// After an attempt that a caller waits for: another one if the target only has to end an
+    /// earlier controller of this host. Any other failure is told, and the caller decides whether
+    /// to connect again.
+    fn end_first_attempt(
+        &mut self,
+        now: Time,
+        since: Time,
+        key: usize,
+        cause: Error,
+        outbox: &mut Outbox,
+    ) {
+        let controller = &mut self.controllers[key];
+        let Some(first) = &mut controller.first else { return };
+        let until = match first.busy.take() {
+            // Its time is over while the last attempt was under way.
+            Some(busy) if busy.until <= now => {
+                return self.release_resources(key, busy.refusal, outbox);
+            }
+            Some(busy) => busy.until,
+            None => since + controller.options.connect_timeout,
+        };
+        let next = now + controller.retries.next_pause(BUSY_PAUSE);
+        if next >= until || !is_busy(&cause) || refuses_until_changed(&cause) {
+            return self.release_resources(key, cause, outbox);
+        }
+        tracing::debug!(%cause, "connecting again");
+        first.busy = Some(BusyTarget { refusal: cause, until });
+        controller.phase = ControllerPhase::Resting(next);
     }
 
     /// Ends an attempt to connect over the network, for one that shares memory.
@@ -169,8 +206,8 @@ impl<P: Provider> HostEngine<P> {
     fn release_resources(&mut self, key: usize, error: Error, outbox: &mut Outbox) {
         let controller = &mut self.controllers[key];
         controller.phase = ControllerPhase::Dead(error.clone());
-        if let Some(opened) = controller.opened.take() {
-            opened.keep(Err(error.clone()), outbox);
+        if let Some(first) = controller.first.take() {
+            first.promise.keep(Err(error.clone()), outbox);
         }
         controller.log_changes.end(&error, outbox);
         self.fail_waiting(key, &error, outbox);

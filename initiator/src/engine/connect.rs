@@ -49,10 +49,12 @@ impl<P: Provider> HostEngine<P> {
         }
         let controller = &mut self.controllers[key];
         let chunk = controller.bounce.claim().expect("no association, so no chunk is in use");
+        let deadline = now + controller.options.connect_timeout;
+        let busy = controller.first.as_ref().and_then(|first| first.busy.as_ref());
         controller.phase = ControllerPhase::Opening(Opening {
             step: OpeningStep::Connection,
             since: now,
-            deadline: now + controller.options.connect_timeout,
+            deadline: busy.map_or(deadline, |busy| busy.until.min(deadline)),
             poll_at: None,
             chunk,
             page_bytes: 4096,
@@ -484,8 +486,8 @@ impl<P: Provider> HostEngine<P> {
             outbox.note_move();
         }
         controller.keep_alive = KeepAlive::start(now, controller.options.keep_alive_ms);
-        if let Some(opened) = controller.opened.take() {
-            opened.keep(Ok(controller.limits), outbox);
+        if let Some(first) = controller.first.take() {
+            first.promise.keep(Ok(controller.limits), outbox);
         }
         // What the log page said before the connection was lost may hold no more.
         controller.log_changes.note(outbox);

@@ -89,8 +89,8 @@ pub(crate) struct ControllerState<P: Provider> {
     pub(crate) retries: Retries,
     /// Since when there is no connection, and why.
     pub(crate) outage: Option<Outage>,
-    /// Kept when the first connect succeeds or fails.
-    pub(crate) opened: Option<Promise<ControllerLimits>>,
+    /// Until the first connect has succeeded or failed.
+    pub(crate) first: Option<FirstConnect>,
     pub(crate) namespaces: Slab<Attached>,
     pub(crate) checks: Checks,
     /// Of the discovery log page.
@@ -184,6 +184,26 @@ impl Opening {
         };
         kind.into()
     }
+}
+
+/// The connect that a caller asked for and waits for.
+pub(crate) struct FirstConnect {
+    pub(crate) promise: Promise<ControllerLimits>,
+    pub(crate) busy: Option<BusyTarget>,
+}
+
+impl FirstConnect {
+    pub(crate) fn new(promise: Promise<ControllerLimits>) -> Self {
+        Self { promise, busy: None }
+    }
+}
+
+/// A target that has yet to end an earlier controller of this host.
+pub(crate) struct BusyTarget {
+    /// The error of the last attempt.
+    pub(crate) refusal: Error,
+    /// When it is asked again for the last time.
+    pub(crate) until: Time,
 }
 
 /// The event that an attempt to connect is waiting for.
@@ -397,7 +417,7 @@ impl<P: Provider> ControllerState<P> {
             breaker,
             retries,
             outage,
-            opened,
+            first,
             namespaces,
             checks,
             log_changes,
@@ -434,7 +454,7 @@ impl<P: Provider> ControllerState<P> {
             breaker,
             retries,
             outage,
-            opened,
+            first,
             namespaces,
             checks,
             log_changes,

@@ -44,7 +44,8 @@ use slab::Slab;
 
 use crate::engine::connections::{ConnectionRole, Conns};
 use crate::engine::controller::{
-    Attached, ControllerLimits, ControllerPhase, ControllerState, KeepAlive, Raw, Task,
+    Attached, ControllerLimits, ControllerPhase, ControllerState, FirstConnect, KeepAlive, Raw,
+    Task,
 };
 use crate::engine::device_events::DeviceEvents;
 use crate::engine::fence::Fence;
@@ -579,7 +580,7 @@ impl<P: Provider> ErasedEngine for HostEngine<P> {
             breaker: Default::default(),
             retries,
             outage: None,
-            opened: Some(opened),
+            first: Some(FirstConnect::new(opened)),
             namespaces: Slab::new(),
             checks: Default::default(),
             log_changes: Default::default(),

@@ -42,6 +42,8 @@ pub struct HostCounters {
     pub keep_alives: u64,
     /// Times that a thread slept until there was something to do.
     pub sleeps: u64,
+    /// Of those sleeps, the ones that ended because the time for something had come.
+    pub timer_wakes: u64,
 }
 
 impl HostCounters {
@@ -65,6 +67,7 @@ impl HostCounters {
             aborts: self.aborts + other.aborts,
             keep_alives: self.keep_alives + other.keep_alives,
             sleeps: self.sleeps + other.sleeps,
+            timer_wakes: self.timer_wakes + other.timer_wakes,
         }
     }
 }

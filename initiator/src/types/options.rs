@@ -53,7 +53,10 @@ impl ControllerOptions {
         self
     }
 
-    /// How long one attempt to connect may take, until the controller is usable. Default: 10 s.
+    /// How long one attempt to connect may take, until the controller is usable. A first attempt
+    /// that is refused with Connect Controller Busy, because the target has yet to end an earlier
+    /// controller of this host, is repeated within this time, with pauses of up to 200 ms; then the
+    /// refusal is the error. Default: 10 s.
     #[must_use]
     pub fn connect_timeout(mut self, timeout: Duration) -> Self {
         self.connect_timeout = timeout;

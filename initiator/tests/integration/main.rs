@@ -4,3 +4,4 @@ mod allocation;
 mod scripted;
 mod served;
 mod served_plans;
+mod threads;

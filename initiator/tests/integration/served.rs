@@ -17,7 +17,7 @@ use tempfile::TempDir;
 /// The UDP port of RoCE v2.
 const ROCE_PORT: u16 = 4791;
 
-struct Served {
+pub(crate) struct Served {
     target: Option<Target>,
     config: Config,
     at: Subsystem,
@@ -32,12 +32,12 @@ fn address() -> SocketAddr {
     SocketAddr::new(ip, 4420)
 }
 
-fn pattern(at: usize) -> u8 {
+pub(crate) fn pattern(at: usize) -> u8 {
     (at ^ (at >> 8).wrapping_mul(31) ^ (at >> 16).wrapping_mul(17)) as u8
 }
 
 impl Served {
-    fn start(length: usize, writable: bool) -> Self {
+    pub(crate) fn start(length: usize, writable: bool) -> Self {
         let directory = tempfile::tempdir().unwrap();
         let path = directory.path().join("data.bin");
         let bytes: Vec<u8> = (0..length).map(pattern).collect();
@@ -59,7 +59,7 @@ impl Served {
         Self { target, config, at, _directory: directory, path }
     }
 
-    fn open(&self, host: &Host) -> Namespace {
+    pub(crate) fn open(&self, host: &Host) -> Namespace {
         let controller = host.connect(self.at).wait().unwrap();
         controller.namespace(Nsid(1)).wait().unwrap()
     }

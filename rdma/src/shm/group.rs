@@ -226,13 +226,19 @@ impl ShmGroup {
         }
     }
 
-    /// Takes up what was rung, and which peers are gone.
+    /// Takes up what was rung, and which peers are gone; until a wake-up is acknowledged, only the
+    /// latter: another thread may sleep on what was rung, and a peer rings once.
     fn answer_bells(&mut self) {
         let mut events =
             [epoll::Event { flags: EventFlags::empty(), data: EventData::new_u64(0) }; EVENTS];
         let at_once = Timespec { tv_sec: 0, tv_nsec: 0 };
         let Ok(count) = epoll::wait(&self.sleep, &mut events, Some(&at_once)) else { return };
         for event in &events[..count] {
+            // Copied, since the structure is packed.
+            let flags = event.flags;
+            if self.asleep.is_some() && !flags.contains(EventFlags::HUP) {
+                continue;
+            }
             let Ok(qpn) = u32::try_from(event.data.u64()) else { continue };
             let Some(slot) = self.qps.find(qpn) else { continue };
             let qp = self.qps.get_mut(slot);

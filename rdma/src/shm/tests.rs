@@ -332,6 +332,33 @@ fn a_poll_after_arming_keeps_the_wake_up() {
     }
 }
 
+/// One thread may poll a group while another one sleeps on it, and the peer rings once.
+#[test]
+fn a_poll_leaves_the_wake_up_to_a_sleeper() {
+    let mut victim = Victim::new();
+    let (qp, peer) = victim.connect();
+    victim.recv(qp, 1);
+    victim.poll();
+    assert!(!victim.group.arm(WakeFor::Arrivals));
+    request(&peer, RequestRecord::Send { part: part(8, true, true), invalidate: None }, 8);
+    peer.tell(PeerNews { records: true, read: false });
+    victim.now = victim.now + Duration::from_secs(1);
+    assert_eq!(victim.poll().len(), 1);
+    assert!(victim.is_readable());
+    victim.group.acknowledge_wake();
+    assert!(!victim.is_readable());
+    // That a peer is gone is seen all the same.
+    victim.recv(qp, 2);
+    assert!(!victim.group.arm(WakeFor::Arrivals));
+    drop(peer);
+    let mut flushed = Vec::new();
+    for _ in 0..2 {
+        victim.now = victim.now + Duration::from_secs(1);
+        flushed.extend(victim.poll());
+    }
+    assert_eq!(flushed.len(), 1);
+}
+
 /// A queue pair may be connected after its group was armed.
 #[test]
 fn a_connection_after_arming_wakes() {

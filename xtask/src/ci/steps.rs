@@ -12,6 +12,8 @@ use crate::{lab, sim, tidy};
 const VERBS: &[&str] = &["rdma/src/verbs", "rdma/Cargo.toml"];
 /// The code that loom's models share with the product, and the models.
 const MODELLED: &[&str] = &[
+    "initiator/src/driver/sleepers",
+    "initiator/src/driver/sleepers.rs",
     "initiator/src/driver/wake_flag.rs",
     "rdma/src/shm",
     "rdma/src/software",

@@ -6,6 +6,7 @@ mod world;
 mod addresses;
 mod ana;
 mod basics;
+mod busy;
 mod changes;
 mod chaos;
 mod hostile;

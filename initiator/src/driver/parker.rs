@@ -1,0 +1,77 @@
+//! How a caller that waits is woken.
+
+use std::cell::Cell;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Arc, Weak};
+use std::task::Wake;
+use std::thread::{self, Thread};
+use std::time::Duration;
+
+use rdma::Time;
+
+use crate::driver::SharedEngines;
+use crate::driver::wake_flag::WakeFlag;
+
+/// A caller that comes back within this time after a result is expected to do so after the next.
+const PROMPT_RETURN: Duration = Duration::from_micros(50);
+
+/// Wakes a caller, wherever it waits.
+pub(super) struct Parker {
+    pub(super) thread: Thread,
+    pub(super) notice: WakeFlag,
+    shared: Weak<SharedEngines>,
+    /// When its thread last left with a result, in nanoseconds.
+    left_at: AtomicU64,
+}
+
+thread_local! {
+    /// The parker of this thread's last wait, so that the next needs no new one.
+    static PARKER: Cell<Option<Arc<Parker>>> = const { Cell::new(None) };
+}
+
+impl Parker {
+    /// A parker that no other wait of this thread uses.
+    pub(super) fn of_this_thread(shared: &Arc<SharedEngines>) -> Arc<Self> {
+        let kept = PARKER.try_with(Cell::take).ok().flatten();
+        let kept = kept.filter(|parker| parker.shared.as_ptr() == Arc::as_ptr(shared));
+        kept.unwrap_or_else(|| {
+            Arc::new(Self {
+                thread: thread::current(),
+                notice: WakeFlag::new(),
+                shared: Arc::downgrade(shared),
+                left_at: AtomicU64::new(0),
+            })
+        })
+    }
+
+    /// Whether its thread has come back at once.
+    pub(super) fn is_quick(&self, now: Time) -> bool {
+        now - Time::from_nanos(self.left_at.load(Ordering::Relaxed)) < PROMPT_RETURN
+    }
+
+    /// Its thread leaves with a result.
+    pub(super) fn left(&self, now: Time) {
+        self.left_at.store(now.as_nanos(), Ordering::Relaxed);
+    }
+
+    /// Keeps it for the thread's next wait. A wake-up that comes late is one too many, which does
+    /// no harm.
+    pub(super) fn keep(parker: Arc<Self>) {
+        // While the thread ends there is nowhere to keep it.
+        let _ = PARKER.try_with(|kept| kept.set(Some(parker)));
+    }
+}
+
+impl Wake for Parker {
+    fn wake(self: Arc<Self>) {
+        self.wake_by_ref();
+    }
+
+    fn wake_by_ref(self: &Arc<Self>) {
+        let sleeps = self.notice.give();
+        self.thread.unpark();
+        if sleeps && let Some(shared) = self.shared.upgrade() {
+            shared.interrupt();
+        }
+    }
+}
