@@ -29,6 +29,9 @@ def pytest_addoption(parser: pytest.Parser) -> None:
     parser.addoption(
         "--trials", type=int, default=24, help="files that test_changes.py changes in each test"
     )
+    parser.addoption(
+        "--exits", type=int, default=1, help="programs that test_torch_exit.py ends in each way"
+    )
 
 
 def binary(name: str) -> Path:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import io
+import itertools
 import re
 import subprocess
 import sys
@@ -67,6 +68,34 @@ def test_example(shards: Daemon, tmp_path: Path, number: int) -> None:
         [sys.executable, script], capture_output=True, text=True, timeout=240, check=False, cwd=tmp_path
     )
     assert (ended.returncode, ended.stderr) == (0, ""), example
+
+
+#: Gives each `DataLoader` another number of workers, started in another way.
+WORKERS = """
+from torch.utils.data import DataLoader
+made = DataLoader.__init__
+def make(self, dataset, **options):
+    options["num_workers"] = {workers}
+    made(self, dataset, **options, multiprocessing_context={start!r}, timeout={timeout})
+DataLoader.__init__ = make
+"""
+
+
+@pytest.mark.torch
+@pytest.mark.parametrize(("workers", "start"), [(0, None), *itertools.product((1, 2), ("fork", "spawn"))])
+@pytest.mark.parametrize("number", [n for n, text in enumerate(EXAMPLES) if "DataLoader(" in text])
+def test_data_loaders_with_workers(
+    shards: Daemon, tmp_path: Path, number: int, workers: int, start: str | None
+) -> None:
+    pytest.importorskip("torch")
+    patch = WORKERS.format(workers=workers, start=start, timeout=120 if workers else 0)
+    # What `spawn` starts does not run what comes by `-c` again.
+    script = patch + EXAMPLES[number].replace(URL, shards.url)
+    ended = subprocess.run(
+        [sys.executable, "-c", script],
+        capture_output=True, text=True, timeout=240, check=False, cwd=tmp_path,
+    )
+    assert (ended.returncode, ended.stderr) == (0, ""), script
 
 
 def write_manifest(daemon: Daemon, folder: Path) -> None:

@@ -51,6 +51,34 @@ def total_bytes(batch: list[dict]) -> list[tuple[str, int, int]]:
     return [(sample["__key__"], sample["cls"], len(sample["bin"])) for sample in batch]
 
 
+@pytest.mark.parametrize("workers", [0, 1])
+@pytest.mark.parametrize("start", ["fork", "spawn"])
+def test_streams_hand_out_what_loaders_do(
+    serve: Serve, tar: Path, workers: int, start: str
+) -> None:
+    """`DataLoader` converts what it knows: arrays into tensors, items of lists one by one."""
+    source = feedrail.open(serve(tar).url)
+    index = build(source)
+    dataset = ft.RangeDataset(source, index, transform=webdataset.Decoder({"cls": as_array}))
+    order = ft.Order(len(dataset), seed=3)
+    stream = DataLoader(
+        ft.StreamDataset(dataset, 7, order=order),
+        batch_size=None,
+        num_workers=workers,
+        multiprocessing_context=start if workers else None,
+        timeout=120 if workers else 0,
+    )
+    expected = list(ft.Loader(dataset, 7, sampler=order))
+    for got, batch in zip(stream, expected, strict=True):
+        assert type(got) is type(batch) and repr(got) == repr(batch)
+        assert got.state == batch.state and np.array_equal(got.indices, batch.indices)
+        assert {type(sample["bin"]) for sample in got} == {bytes}
+
+
+def as_array(data: memoryview) -> np.ndarray:
+    return np.frombuffer(data, np.uint8)
+
+
 def test_a_decoded_batch_has_the_state_of_its_loader(serve: Serve, tar: Path) -> None:
     source = feedrail.open(serve(tar).url)
     dataset = ft.RangeDataset(source, build(source), transform=webdataset.Decoder())

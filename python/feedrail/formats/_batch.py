@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import sys
-from typing import TYPE_CHECKING, Any, Generic, TypeVar
+from typing import TYPE_CHECKING, Any, Generic, TypeVar, overload
 
 import numpy as np
 
@@ -134,24 +134,51 @@ class RawBatch:
     def __repr__(self) -> str:
         return f"<feedrail.formats.RawBatch: {len(self)} samples, {self.data.nbytes} bytes>"
 
+    def __reduce__(self) -> tuple[Any, ...]:
+        return type(self), (self.data, self.offsets, self.indices, self.plan, self.state)
 
-class Decoded(list[T], Generic[T]):
+
+class Decoded(Generic[T]):
     """What a decoder made of the samples of a batch, in order.
+
+    `batch[i]`, slices, `len`, iteration and `==` work as for a list. It is none: `DataLoader`
+    converts what is in lists (arrays into tensors), and hands this out as it is.
 
     Attributes:
         indices: Numbers of the samples in the data set, `int64`, shape `(samples,)`.
         state: What resumes a loader after the batch, if one made it.
     """
 
-    indices: NDArray[np.int64]
-    state: dict[str, Any] | None
+    __hash__ = None  # type: ignore[assignment]
 
-    @classmethod
-    def of(cls, samples: list[T], batch: RawBatch) -> Decoded[T]:
-        """Of all samples of a batch."""
-        made = cls(samples)
-        made.indices, made.state = batch.indices, batch.state
-        return made
+    def __init__(
+        self,
+        samples: list[T],
+        indices: NDArray[np.int64],
+        state: dict[str, Any] | None = None,
+    ) -> None:
+        self._samples, self.indices, self.state = samples, indices, state
+
+    def __len__(self) -> int:
+        return len(self._samples)
+
+    @overload
+    def __getitem__(self, i: int) -> T: ...
+    @overload
+    def __getitem__(self, i: slice) -> list[T]: ...
+    def __getitem__(self, i: int | slice) -> T | list[T]:
+        return self._samples[i]
+
+    def __iter__(self) -> Iterator[T]:
+        return iter(self._samples)
+
+    def __eq__(self, other: object) -> bool:
+        if isinstance(other, Decoded):
+            return self._samples == other._samples
+        return self._samples == other if isinstance(other, list) else NotImplemented
+
+    def __repr__(self) -> str:
+        return f"{type(self).__name__}({self._samples!r})"
 
 
 class SampleError(Exception):
@@ -182,8 +209,13 @@ class SampleDecoder(Generic[T]):
                 samples.append(self.decode(data))
             except SampleError as error:
                 raise raw.error(i, str(error), error.at) from error.__cause__
-        return Decoded.of(samples, raw)
+        return Decoded(samples, raw.indices, raw.state)
 
     def decode(self, data: memoryview) -> T:
         """One sample; raises `SampleError`."""
         raise NotImplementedError
+
+
+def picklable(value: Any) -> Any:
+    """The value; bytes in place of a view of them, which no process can send to another."""
+    return bytes(value) if isinstance(value, memoryview) else value

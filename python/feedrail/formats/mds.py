@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from feedrail._errors import FormatError
-from feedrail.formats._batch import SampleDecoder, SampleError
+from feedrail.formats._batch import SampleDecoder, SampleError, picklable
 
 if TYPE_CHECKING:
     from feedrail._source import Source
@@ -123,7 +123,7 @@ class Decoder(SampleDecoder[dict[str, Any]]):
 
     | encoding | value |
     |---|---|
-    | `bytes`, `jpeg`, `png`, `pil` | a `memoryview` of the bytes in the batch, not copied |
+    | `bytes`, `jpeg`, `png`, `pil` | `bytes` |
     | `str` | `str` |
     | `int`, `str_int` | `int` |
     | `str_float`, `str_decimal` | `float`, `decimal.Decimal` |
@@ -135,8 +135,8 @@ class Decoder(SampleDecoder[dict[str, Any]]):
     Args:
         columns: The columns, in the order of their bytes.
         allow_pickle: Whether `pkl` is decoded: that runs what the bytes say as code.
-        decoders: Functions that make values of the bytes of columns, by name of the column; they
-            come before the table. An image: `{"image": lambda data: Image.open(io.BytesIO(data))}`.
+        decoders: Functions that make values of a `memoryview` of bytes in the batch, by name of the
+            column; they come before the table. An image: `{"image": lambda data: Image.open(io.BytesIO(data))}`.
 
     Raises:
         FormatError: the encoding of a column is not known or not allowed.
@@ -192,7 +192,7 @@ class Decoder(SampleDecoder[dict[str, Any]]):
                     f"column {column.name!r} has {length} bytes, and {len(data) - at} are left", at
                 )
             try:
-                sample[column.name] = decoder(data[at : at + length])
+                sample[column.name] = picklable(decoder(data[at : at + length]))
             except SampleError as error:
                 raise SampleError(f"column {column.name!r}: {error}", at + error.at) from None
             except Exception as error:

@@ -62,7 +62,7 @@ class Decoder(SampleDecoder[dict[str, Any]]):
 
     | values | what they are |
     |---|---|
-    | `bytes_list` | a list of `memoryview`s of the bytes in the batch, not copied |
+    | `bytes_list` | a list of `bytes` |
     | `float_list` | an array of `float32`, in the memory of the batch where it is packed |
     | `int64_list` | an array of `int64` |
     | none | an empty list |
@@ -130,7 +130,7 @@ def _feature(data: memoryview, base: int) -> Any:
                 kind, parts = number, []
             parts.append((_chunk(found, at), at))
     if kind == _BYTES:
-        return [value for part, at in parts for value in _byte_strings(part, at)]
+        return [bytes(value) for part, at in parts for value in _byte_strings(part, at)]
     if kind == _FLOATS:
         return _joined([array for part, at in parts for array in _floats(part, at)], "<f4")
     if kind == _INTEGERS:

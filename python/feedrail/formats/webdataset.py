@@ -13,7 +13,7 @@ from numpy.lib import format as npy_format
 from feedrail import _core
 from feedrail._errors import FormatError
 from feedrail._source import open as open_source
-from feedrail.formats._batch import SampleDecoder, SampleError
+from feedrail.formats._batch import SampleDecoder, SampleError, picklable
 
 #: Makes a value of the bytes of a member.
 Decode = Callable[[memoryview], Any]
@@ -54,13 +54,13 @@ class Decoder(SampleDecoder[dict[str, Any]]):
     | `cls`, `cls2`, `class`, `count`, `index`, `inx`, `id` | `int` |
     | `json`, `jsn` | what `json.loads` makes of it |
     | `npy` | an array of numpy's in the memory of the batch, not copied |
-    | others | a `memoryview` of the bytes in the batch, not copied |
+    | others | `bytes` |
 
     Nothing is unpickled.
 
     Args:
-        decoders: Functions that make values of bytes, by the last part of the extension; they come
-            before the table. An image: `{"jpg": lambda data: Image.open(io.BytesIO(data))}`.
+        decoders: Functions that make values of a `memoryview` of bytes in the batch, by the last
+            part of the extension; they come before the table. An image: `{"jpg": lambda data: Image.open(io.BytesIO(data))}`.
     """
 
     def __init__(self, decoders: Mapping[str, Decode] | None = None) -> None:
@@ -76,7 +76,7 @@ class Decoder(SampleDecoder[dict[str, Any]]):
         for name, begin, length in members:
             decoder = self._decoders.get(name.rpartition(".")[2], _same)
             try:
-                sample[name] = decoder(data[begin : begin + length])
+                sample[name] = picklable(decoder(data[begin : begin + length]))
             except Exception as error:
                 raise SampleError(f"member {name!r}: {error}", begin) from error
         return sample

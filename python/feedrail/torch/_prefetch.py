@@ -60,6 +60,7 @@ class _Queue:
     begun: deque[Reading] = field(default_factory=deque)
     waiting: deque[Reading] = field(default_factory=deque)
     is_closed: bool = False
+    pid: int = field(default_factory=os.getpid)
 
     def work(self) -> None:
         """Finishes readings, one after the other, until the queue is closed."""
@@ -87,12 +88,12 @@ class _Queue:
         batch.prepare()
         return self.dataset.finished(batch)
 
-    def close(self, pid: int) -> None:
+    def close(self) -> None:
         """Cancels what is under way, which ends the threads.
 
         In a forked child there are none, and the lock may be held forever.
         """
-        if os.getpid() == pid:
+        if os.getpid() == self.pid:
             with self.changed:
                 self.is_closed = True
                 self.waiting.clear()
@@ -100,6 +101,47 @@ class _Queue:
                 self.changed.notify_all()
             for reading in begun:
                 reading.ticket.cancel()
+
+
+class _Threads:
+    """The threads of this process that finish readings. All end before the interpreter does.
+
+    The interpreter ends a daemon thread at its next step in Python. Within a call of torch that
+    unwinds through C++ and aborts the process, so they are not daemons: `threading` joins them,
+    after it has called `end`, however the program ends.
+    """
+
+    def __init__(self) -> None:
+        self._queues: weakref.WeakSet[_Queue] = weakref.WeakSet()
+        self._has_ended = False
+        # `atexit` is too late: its functions run after threads are joined.
+        threading._register_atexit(self.end)  # type: ignore[attr-defined]
+
+    def start(self, queue: _Queue, count: int) -> list[threading.Thread]:
+        """Starts threads, which end when the queue is closed.
+
+        Raises:
+            RuntimeError: the interpreter is ending.
+        """
+        if self._has_ended:
+            raise RuntimeError("batches cannot be read ahead: the interpreter is ending")
+        self._queues.add(queue)
+        threads = [
+            threading.Thread(target=queue.work, name="feedrail-loader", daemon=False)
+            for _ in range(count)
+        ]
+        for thread in threads:
+            thread.start()
+        return threads
+
+    def end(self) -> None:
+        """Closes the queues of all threads."""
+        self._has_ended = True
+        for queue in list(self._queues):
+            queue.close()
+
+
+_THREADS = _Threads()
 
 
 class Prefetcher:
@@ -135,19 +177,13 @@ class Prefetcher:
         self._begun_bytes = 0
         # Whether the consumer waited for the last batch: then one more is read ahead.
         self._is_late = True
-        self._pid = os.getpid()
-        self._threads = [
-            threading.Thread(target=self._queue.work, name="feedrail-loader", daemon=True)
-            for _ in range(threads)
-        ]
-        weakref.finalize(self, self._queue.close, self._pid).atexit = False
-        for thread in self._threads:
-            thread.start()
+        weakref.finalize(self, self._queue.close).atexit = False
+        self._threads = _THREADS.start(self._queue, threads)
 
     @property
     def is_of_this_process(self) -> bool:
         """Whether it was made here, and not before a fork."""
-        return self._pid == os.getpid()
+        return self._queue.pid == os.getpid()
 
     def next(self) -> tuple[Any, int] | None:
         """The next batch, and the position after it; `None` after the last.
@@ -210,7 +246,7 @@ class Prefetcher:
     def close(self) -> None:
         """Cancels what is under way, and waits for the threads to end."""
         self._batches, self._pool = None, None
-        self._queue.close(self._pid)
+        self._queue.close()
         if self.is_of_this_process:
             for thread in self._threads:
                 if thread is not threading.current_thread():
