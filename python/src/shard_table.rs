@@ -48,8 +48,8 @@ impl ShardTableObject {
         self.0.shards().iter().map(shard).collect()
     }
 
-    /// The number of each shard in a source, `None` for those without samples; `ValueError` names the
-    /// first shard that the source does not have or has otherwise.
+    /// The number of each shard in a source, `None` for those without samples; `ValueError` names
+    /// the first shard that the source does not have or has otherwise.
     fn numbers_in(&self, source: Vec<DescribedShard>) -> PyResult<Vec<Option<u32>>> {
         self.0.numbers_in(&described(source)?).map_err(invalid)
     }

@@ -36,7 +36,8 @@ const BATCH: u64 = 4096;
 /// Writes where the samples of shards lie
 ///
 /// The index is an array of numpy with a record for each sample: shard, length, offset and crc32c,
-/// and behind them the names of the shards, by which they are found where it is used. Shards are numbered in the order of the arguments. The files of a folder, and the namespaces of
+/// and behind them the names of the shards, by which they are found where it is used. Shards are
+/// numbered in the order of the arguments. The files of a folder, and the namespaces of
 /// a subsystem, are in the order of their names, or of the index.json of MDS; manifest.json,
 /// index.npy, keys.npz, hidden files and the .idx beside a .bin are no shards. The files get their
 /// names when they are complete: after an error or Ctrl-C older ones are still there as they were.

@@ -70,8 +70,8 @@ impl<'a> Checksums<'a> {
         Ok(crc)
     }
 
-    /// Reads the table of an index and then all of it once, whatever its length, and checks that its
-    /// samples lie in the shards.
+    /// Reads the table of an index and then all of it once, whatever its length, and checks that
+    /// its samples lie in the shards.
     pub(super) fn of_index(&mut self, path: &Path, shards: &[IndexShard]) -> Result<CheckedIndex> {
         let mut file = File::open(path)?;
         let shard_bytes = match ShardTable::read(&mut file)? {

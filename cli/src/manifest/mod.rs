@@ -34,7 +34,8 @@ Examples:
 
 /// Writes which shards a data set has, and which targets have them
 ///
-/// Arguments are those of `feedrail index`; the index names its shards. Shards of one name are replicas of
+/// Arguments are those of `feedrail index`; the index names its shards. Shards of one name are
+/// replicas of
 /// one shard: they must have one length, and one UUID and generation or, with --crc, one checksum.
 /// Shards in files are said to be on each --target, which is not asked. The file gets its name when
 /// it is complete.

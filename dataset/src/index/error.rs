@@ -84,7 +84,7 @@ pub enum Error {
     OtherShard {
         /// The name of the shard.
         shard: Name,
-        /// What differs.
+        /// The property that differs: size, CRC-32C or generation.
         what: &'static str,
         /// What the index says.
         index: String,

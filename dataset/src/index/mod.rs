@@ -14,8 +14,8 @@
 //!
 //! The records are followed by a table that names the shards, which numpy passes over: 8 bytes
 //! `FRSHARDS`, the length of the rest of the file as 64 bits in little-endian order, and that many
-//! bytes of JSON in UTF-8, an object with the key `shards`. It has an object for each shard that the
-//! records count:
+//! bytes of JSON in UTF-8, an object with the key `shards`. It has an object for each shard that
+//! the records count:
 //!
 //! | key | what it is | may be left out |
 //! |---|---|---|

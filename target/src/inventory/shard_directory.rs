@@ -36,7 +36,8 @@ pub struct DirectoryError {
 
 /// The regular files of a directory and its folders, sorted by relative path.
 ///
-/// Left out, with a line of the log: names that start with a dot, empty files and what is no regular
+/// Left out, with a line of the log: names that start with a dot, empty files and what is no
+/// regular
 /// file, and (with a warning) symlinks that lead outside the directory or nowhere, names that are
 /// not UTF-8 and folders that can not be read. Symlinks to folders are not followed. Files without
 /// the suffix are passed over.
