@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import os
-from dataclasses import dataclass
+import warnings
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -13,9 +14,10 @@ from feedrail import _core
 from feedrail._dtypes import make_plan
 from feedrail._errors import FormatError
 from feedrail._keys import Keys
+from feedrail._local import files_of
 from feedrail._source import Source
 from feedrail._source import open as open_source
-from feedrail.index import INDEX_DTYPE, Index
+from feedrail.index import INDEX_DTYPE, Index, IndexShard, described
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Sequence
@@ -66,19 +68,21 @@ def build_index(
     progress: Progress | None,
 ) -> Index:
     """See `feedrail.index.build`."""
-    if isinstance(source, str) and source.startswith("nvmf://"):
+    if isinstance(source, str) and source.startswith(("nvmf:", "file:")):
         source = open_source(source)
     if isinstance(source, Source):
         listed = _arrange(_of_source(source))
         numbered = [(shard.shard.number, shard) for shard in listed]
+        table = [IndexShard(*shard) for shard in described(source)]
     else:
         paths = [source] if isinstance(source, (str, os.PathLike)) else source
         numbered = list(enumerate(shard for path in paths for shard in _of_path(Path(path))))
+        table = [IndexShard(it.shard.name, it.shard.nbytes) for _, it in numbered]
     if not numbered:
         raise FileNotFoundError("there are no shards")
     keys = _core.Keys() if with_keys else None
     total = sum(listed.shard.nbytes for _, listed in numbered)
-    records: list[NDArray[np.void]] = []
+    records: list[NDArray[np.void]] = [np.zeros(0, INDEX_DTYPE)]
     before = 0
     for number, listed_shard in numbered:
         sink = _Sink(records, before, total, progress)
@@ -91,8 +95,8 @@ def build_index(
             error.args = (f"{shard.name}, offset {error.offset}: {error}",)
             raise
         before += shard.nbytes
-    made = np.concatenate(records) if records else np.zeros(0, INDEX_DTYPE)
-    return Index(made, None if keys is None else _keys(keys))
+        table[number] = replace(table[number], samples=sink.samples)
+    return Index(np.concatenate(records), None if keys is None else _keys(keys), table)
 
 
 @dataclass
@@ -103,9 +107,12 @@ class _Sink:
     before: int
     total: int
     progress: Progress | None
+    samples: int = field(default=0, init=False)
 
     def __call__(self, records: bytes, done: int) -> None:
-        self.records.append(np.frombuffer(records, INDEX_DTYPE))
+        found = np.frombuffer(records, INDEX_DTYPE)
+        self.records.append(found)
+        self.samples += len(found)
         if self.progress is not None:
             self.progress(self.before + done, self.total)
 
@@ -139,53 +146,79 @@ class _Reader:
 
 
 def _of_path(path: Path) -> list[_Listed]:
-    """The shards of a folder, or the file, which is a shard whatever its name is."""
+    """The shards of a folder and those in it, or the file, which is a shard whatever its name is."""
     if path.is_dir():
-        return _arrange(_of_file(file) for file in sorted(path.iterdir()) if file.is_file())
+        return _arrange(_of_folder(path))
     idx = path.with_suffix(".idx")
     has_idx = path.suffix == ".bin" and idx.is_file()
     return [_Listed(_of_file(path), _of_file(idx) if has_idx else None)]
 
 
-def _of_file(path: Path) -> _Candidate:
-    return _Candidate(path.name, path.stat().st_size, str(path))
+def _of_file(path: Path, name: str | None = None) -> _Candidate:
+    return _Candidate(name or path.name, path.stat().st_size, str(path))
+
+
+def _of_folder(path: Path) -> list[_Candidate]:
+    """What a target exports of a folder, in its order: no hidden files, and no empty ones."""
+    found = [_of_file(path / name, name) for name in files_of(path)]
+    if empty := [file.name for file in found if not file.nbytes]:
+        warnings.warn(f"{path}: empty files are no shards: {', '.join(empty[:8])}", stacklevel=5)
+    return [file for file in found if file.nbytes]
 
 
 def _arrange(candidates: Iterable[_Candidate]) -> list[_Listed]:
-    """Which are shards, in their order; in that of the `index.json` of MDS where there is one."""
+    """Which are shards, in their order; in that of an `index.json` of MDS in its folder and below."""
     all_of_them = list(candidates)
     by_name: dict[str, _Candidate] = {}
     for candidate in all_of_them:
         by_name.setdefault(candidate.name, candidate)
-    if _MDS_INDEX in by_name:
-        return [_Listed(shard) for shard in _in_mds_order(by_name)]
     listed = []
+    done: set[str] = set()
     for candidate in all_of_them:
-        stem, dot, ending = candidate.name.rpartition(".")
-        is_idx = dot and ending == "idx" and f"{stem}.bin" in by_name
-        if not (candidate.name.startswith(".") or candidate.name in _NO_SHARDS or is_idx):
+        folder = _mds_folder(candidate.name, by_name)
+        if folder is not None:
+            if folder not in done:
+                done.add(folder)
+                listed += [_Listed(shard) for shard in _in_mds_order(folder, by_name)]
+        elif _is_shard(candidate.name, by_name):
+            stem, dot, ending = candidate.name.rpartition(".")
             idx = by_name.get(f"{stem}.idx") if dot and ending == "bin" else None
             listed.append(_Listed(candidate, idx))
     return listed
 
 
-def _in_mds_order(by_name: dict[str, _Candidate]) -> list[_Candidate]:
+def _is_shard(name: str, by_name: dict[str, _Candidate]) -> bool:
+    stem, dot, ending = name.rpartition(".")
+    is_idx = dot and ending == "idx" and f"{stem}.bin" in by_name
+    parts = name.split("/")
+    return not (is_idx or parts[-1] in _NO_SHARDS or any(part.startswith(".") for part in parts))
+
+
+def _mds_folder(name: str, by_name: dict[str, _Candidate]) -> str | None:
+    """The outermost folder around a name that has an `index.json`, with a slash at its end."""
+    parts = name.split("/")[:-1]
+    folders = ("".join(f"{part}/" for part in parts[:depth]) for depth in range(len(parts) + 1))
+    return next((folder for folder in folders if folder + _MDS_INDEX in by_name), None)
+
+
+def _in_mds_order(folder: str, by_name: dict[str, _Candidate]) -> list[_Candidate]:
     from feedrail.formats.mds import MdsIndex
 
-    index = by_name[_MDS_INDEX]
+    index = by_name[folder + _MDS_INDEX]
     if index.nbytes > _MDS_INDEX_MAX:
-        raise FormatError(f"{_MDS_INDEX} has {index.nbytes} bytes", shard=index.number, offset=0)
+        raise FormatError(f"{index.name} has {index.nbytes} bytes", shard=index.number, offset=0)
     ordered = []
+    named: set[str] = set()
     for shard in MdsIndex.parse(index.read()).shards:
-        found = by_name.pop(shard.basename, None)
+        name = folder + shard.basename
+        found = None if name in named else by_name.get(name)
         if found is None:
-            raise FormatError(f"{_MDS_INDEX} names {shard.basename}, which is not there, or twice")
+            raise FormatError(f"{index.name} names {name}, which is not there, or twice")
         if found.nbytes != shard.nbytes:
             raise FormatError(
-                f"{shard.basename} has {found.nbytes} bytes, but {_MDS_INDEX} says {shard.nbytes}",
+                f"{name} has {found.nbytes} bytes, but {index.name} says {shard.nbytes}",
                 shard=found.number,
             )
+        named.add(name)
         ordered.append(found)
     return ordered
-
-

@@ -188,6 +188,11 @@ class Session:
     def providers(self) -> list[str]: ...
     def counters(self) -> dict[str, Any]: ...
 
+#: Host, port, NQN, name and identifier of a namespace.
+UrlParts = tuple[str, int, str, str | None, int | None]
+
+def parse_url(url: str) -> UrlParts: ...
+def format_url(parts: UrlParts) -> str: ...
 def after_fork_in_child() -> None: ...
 def release_forgotten() -> None:
     """Lets go of the arrays whose memory every device has forgotten, as other calls do first."""
@@ -195,10 +200,29 @@ def release_forgotten() -> None:
 def crc32c(data: ReadableBytes, crc: int = 0) -> int:
     """CRC-32C of bytes, with those before them if `crc` is theirs."""
 
+def safetensors_tensors(
+    shard: int, length: int, read: Callable[[int, int], ReadableBytes]
+) -> list[tuple[str, str, list[int], int, int]]:
+    """Name, type, shape, first byte and length of each tensor, in the order of their bytes."""
+
 def webdataset_members(
     data: ReadableBytes, begin: int, end: int
 ) -> tuple[str, list[tuple[str, int, int]]]:
     """Key and members of the sample in a part of a buffer; of each the name, first byte, length."""
+
+#: Name, bytes, samples, UUID in hexadecimal digits, generation and CRC-32C of a shard.
+DescribedShard = tuple[str, int, int, str | None, int | None, int | None]
+
+@final
+class ShardTable:
+    """The shards of an index: `feedrail.index.Index.shards` has them as objects."""
+
+    def __new__(cls, shards: list[DescribedShard]) -> ShardTable: ...
+    @staticmethod
+    def parse(behind_records: bytes) -> ShardTable | None: ...
+    def to_bytes(self) -> bytes: ...
+    def shards(self) -> list[DescribedShard]: ...
+    def numbers_in(self, source: list[DescribedShard]) -> list[int | None]: ...
 
 @final
 class Keys:

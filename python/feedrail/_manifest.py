@@ -107,7 +107,7 @@ class Manifest:
         """Reads a manifest from a file, or from the namespace that exports it.
 
         Args:
-            path: A path, or `nvmf://host[:port]/<nqn>/<name or nsid>`.
+            path: A path, or `nvmf://host[:port]/<nqn>/<name or nsid:N>`.
             options: For a namespace: how to connect, as `feedrail.open` takes it.
 
         Raises:
@@ -124,7 +124,7 @@ class Manifest:
 
         with open_source(text, **options) as source:
             if len(source.shards) != 1:
-                raise ValueError(f"{text}: add /<name or nsid>, as in {text.rstrip('/')}/manifest.json")
+                raise ValueError(f"{text}: add /<name or nsid:N>, as in {text.rstrip('/')}/manifest.json")
             return cls._named(text, _whole(source, 0), text.rpartition("/")[0])
 
     @classmethod

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-import io
+import errno
 import os
 import threading
 import weakref
@@ -15,6 +15,7 @@ from feedrail import _core
 from feedrail._dtypes import as_checksums, as_plan, make_plan
 from feedrail._errors import ChecksumError, DatasetChanged
 from feedrail._file import File
+from feedrail._local import LocalSession, path_of
 from feedrail._manifest import Manifest
 from feedrail._shards import Replicas, Shard, Shards
 from feedrail._stats import Stats, UsageClock
@@ -44,11 +45,12 @@ class Specification:
     io_timeout: float
     loss_timeout: float | None
     manifest: Manifest | None = None
+    is_local: bool = False
     replicas: Literal["spread", "first"] = "spread"
 
     def connection(self) -> dict[str, Any]:
         """How to connect, as `feedrail.open` takes it."""
-        others = ("url", "manifest", "replicas")
+        others = ("url", "manifest", "is_local", "replicas")
         return {field.name: getattr(self, field.name) for field in fields(self) if field.name not in others}
 
     def new_session(self) -> _core.Session:
@@ -64,7 +66,7 @@ class Specification:
 
 
 class Source:
-    """A data set: the shards of a manifest, of one subsystem, or one of these.
+    """A data set: the shards of a manifest, of one subsystem or folder, or one of these.
 
     It can be pickled, and used after a fork: it carries how it was opened and what the shards were,
     never connections, and a process that has none connects when it first reads. Threads may share
@@ -82,7 +84,7 @@ class Source:
     ) -> None:
         self._specification = specification
         self._lock = threading.Lock()
-        self._opened: tuple[int, _core.Session] | None = None
+        self._opened: tuple[int, _core.Session | LocalSession] | None = None
         #: Loaders count here how long they were waited for.
         self.usage = UsageClock()
         self._replicas = replicas
@@ -285,7 +287,7 @@ class Source:
         manifest, options = self._specification.manifest, self._specification.connection()
         if manifest is None:
             raise ValueError(f"{self.url} is no manifest, which would name an index: load it by Index")
-        return Index(np.load(io.BytesIO(manifest.read_index(**options)), allow_pickle=False))
+        return Index.parse(manifest.read_index(**options), f"the index of {self.url}")
 
     def verify(self, shard: int | str | None = None) -> None:
         """Reads a shard whole, or all, from each replica and compares the checksums of the manifest.
@@ -299,7 +301,7 @@ class Source:
             ChecksumError: no replica that can be read has the bytes of a shard.
         """
         manifest, session = self._specification.manifest, self._session()
-        if manifest is None:
+        if manifest is None or isinstance(session, LocalSession):
             raise ValueError(f"{self.url} is no manifest, which would have checksums")
         numbers = range(len(self.shards)) if shard is None else [self.shards.number(shard)]
         for number in numbers:
@@ -347,7 +349,7 @@ class Source:
         if self._replicas is not None:
             self._replicas.detach()
 
-    def _session(self) -> _core.Session:
+    def _session(self) -> _core.Session | LocalSession:
         """The connections of this process."""
         opened = self._opened
         if opened is not None and opened[0] == os.getpid():
@@ -359,7 +361,11 @@ class Source:
             raise DatasetChanged(f"{self.url}: its shards are not those that were opened")
         return session
 
-    def _open(self) -> tuple[_core.Session, Shards]:
+    def _open(self) -> tuple[_core.Session | LocalSession, Shards]:
+        if self._specification.is_local:
+            files = LocalSession(self._specification.url)
+            self._opened = os.getpid(), files
+            return files, Shards(files.shards())
         session = self._specification.new_session()
         manifest, replicas = self._specification.manifest, self._replicas
         if manifest is not None and replicas is not None:
@@ -369,13 +375,10 @@ class Source:
             self._opened = os.getpid(), session
             return session, Shards.of_manifest(manifest, replicas)
         url = NvmfUrl.parse(self._specification.url)
-        wanted: dict[str, Any] = {}
-        if url.namespace is not None:
-            number = url.namespace.isascii() and url.namespace.isdigit()
-            wanted = {"nsid": int(url.namespace)} if number else {"name": url.namespace}
-        found = session.open(url.resolve(), url.port, url.nqn, **wanted)
+        found = session.open(url.resolve(), url.port, url.nqn, nsid=url.nsid, name=url.name)
         if not found:
-            raise FileNotFoundError(f"{self._specification.url}: there is no such namespace")
+            hint = f": a number is said as nsid:{url.name}" if (url.name or "").isdecimal() else ""
+            raise FileNotFoundError(f"{self._specification.url}: there is no such namespace{hint}")
         self._opened = os.getpid(), session
         return session, Shards([Shard.of(properties) for properties in found])
 
@@ -423,8 +426,10 @@ def open(
 
     Args:
         source: `nvmf://host[:4420]/<nqn>` for all namespaces of a subsystem in the order of their
-            numbers, `nvmf://host[:4420]/<nqn>/<name or nsid>` for one, or the path of a
-            `manifest.json`, or a `Manifest`.
+            numbers, `nvmf://host[:4420]/<nqn>/<name or nsid:N>` for one, the path of a
+            `manifest.json`, or a `Manifest`. Or files of this machine: the path of a file that is
+            not called `*.json` or of a folder, whose files are shards as a target would export
+            them, or `file:///path`. Options for connections mean nothing then.
         provider: `"verbs"` for RDMA devices, `"soft"` for RoCE v2 over UDP sockets, `"shm"` for
             shared memory with a target on this machine, `"auto"` for shared memory where the
             target does that too, else verbs where a device serves the address and soft elsewhere.
@@ -442,13 +447,14 @@ def open(
         TargetLost: nothing answers at the address, or it refuses the connection; with a manifest,
             at all addresses that have a shard.
         DatasetChanged: no target has a shard as the manifest has it.
-        FileNotFoundError: the subsystem has no such namespace, or there is no such manifest.
+        FileNotFoundError: the subsystem has no such namespace, or there is no such file.
     """
     if replicas not in ("spread", "first"):
         raise ValueError(f"replicas={replicas!r}: it is 'spread' or 'first'")
-    manifest, url = _named(source)
+    manifest, url, is_local = _named(source)
     specification = Specification(
         manifest=manifest,
+        is_local=is_local,
         replicas=replicas,
         url=url,
         provider=provider,
@@ -461,16 +467,23 @@ def open(
     return Source(specification)
 
 
-def _named(source: str | os.PathLike[str] | Manifest) -> tuple[Manifest | None, str]:
-    """The manifest that a source is, if it is one, and what it is called in messages."""
+def _named(source: str | os.PathLike[str] | Manifest) -> tuple[Manifest | None, str, bool]:
+    """The manifest that a source is, if it is one, what it is called, and whether it is files."""
     if isinstance(source, Manifest):
-        return source, f"manifest {source.name}"
-    path = os.fspath(source)
-    if path.startswith(f"{SCHEME}:"):
-        return None, path
-    if isinstance(source, str) and not (path.endswith(".json") or os.path.exists(path)):
-        raise ValueError(f"{path!r} is neither nvmf://host[:port]/<nqn> nor the path of a manifest")
-    return Manifest.load(path), path
+        return source, f"manifest {source.name}", False
+    path, text = path_of(source), os.fspath(source)
+    if path is None:
+        return None, text, False
+    is_manifest = path.suffix == ".json" and not text.startswith("file:") and not path.is_dir()
+    if is_manifest:
+        return Manifest.load(path), text, False
+    if "://" in text and not path.exists():
+        raise ValueError(f"{text!r} is neither nvmf://host[:port]/<nqn> nor file:///path, nor a path")
+    if not path.exists():
+        raise FileNotFoundError(
+            errno.ENOENT, "neither nvmf://host[:port]/<nqn> nor a file, a folder or a manifest", text
+        )
+    return None, os.path.abspath(path), True
 
 
 def _buffer(out: Readable) -> _core.Buffer:

@@ -17,6 +17,7 @@ if TYPE_CHECKING:
     from numpy.typing import NDArray
 
     from feedrail import _core
+    from feedrail._local import LocalTicket
     from feedrail._typing import Progress
 
 #: Exceptions that are made for one batch; all failures are in its results.
@@ -29,7 +30,7 @@ class Ticket:
     It can be awaited in an asyncio event loop, and polled by its descriptor (`fileno`).
     """
 
-    def __init__(self, ticket: _core.Ticket, crc32c: bytes | None = None) -> None:
+    def __init__(self, ticket: _core.Ticket | LocalTicket, crc32c: bytes | None = None) -> None:
         self._ticket, self._crc32c = ticket, crc32c
         self._compared: dict[int, FeedrailError] | None = None
 

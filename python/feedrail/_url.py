@@ -1,10 +1,13 @@
-"""Addresses of sources: `nvmf://host[:port]/<nqn>[/<name or nsid>]`."""
+"""Addresses of sources: `nvmf://host[:port]/<nqn>[/<name or nsid:N>]`."""
 
 from __future__ import annotations
 
+import re
 import socket
-from dataclasses import dataclass
-from urllib.parse import quote, unquote, urlsplit
+from dataclasses import astuple, dataclass, replace
+from urllib.parse import quote
+
+from feedrail import _core
 
 SCHEME = "nvmf"
 #: Port of NVMe over RDMA, as assigned by IANA.
@@ -18,14 +21,16 @@ class NvmfUrl:
     Attributes:
         host: Name or address; an IPv6 address without brackets.
         port: RDMA service port.
-        nqn: NVMe qualified name of the subsystem; empty if the URL ends before it.
-        namespace: Name of the namespace or its number in digits; `None` for all namespaces.
+        nqn: NVMe qualified name of the subsystem.
+        name: Name of the namespace, which may consist of digits.
+        nsid: Its identifier, where the URL says that.
     """
 
     host: str
     port: int
     nqn: str
-    namespace: str | None
+    name: str | None = None
+    nsid: int | None = None
 
     @classmethod
     def parse(cls, url: str) -> NvmfUrl:
@@ -34,15 +39,11 @@ class NvmfUrl:
         Raises:
             ValueError: it is not of the form above.
         """
-        parts = urlsplit(url)
-        if parts.scheme != SCHEME or not parts.hostname or parts.query or parts.fragment:
-            raise ValueError(f"{url!r} is not nvmf://host[:port]/<nqn>[/<name or nsid>]")
-        if parts.username is not None or parts.port == 0:
-            raise ValueError(f"{url!r}: the part after // is a host, and a port from 1 to 65535")
-        nqn, _, namespace = parts.path.removeprefix("/").partition("/")
-        return cls(
-            parts.hostname, parts.port or DEFAULT_PORT, unquote(nqn), unquote(namespace) or None
-        )
+        return cls(*_core.parse_url(url))
+
+    def of_subsystem(self) -> NvmfUrl:
+        """The subsystem alone."""
+        return replace(self, name=None, nsid=None)
 
     def resolve(self) -> str:
         """An IP address of the host.
@@ -54,8 +55,12 @@ class NvmfUrl:
         return str(found[0][4][0])
 
     def __str__(self) -> str:
-        host = f"[{self.host}]" if ":" in self.host else self.host
-        port = "" if self.port == DEFAULT_PORT else f":{self.port}"
-        nqn = f"/{quote(self.nqn, safe=':')}" if self.nqn else ""
-        namespace = "" if self.namespace is None else f"/{quote(self.namespace)}"
-        return f"{SCHEME}://{host}{port}{nqn}{namespace}"
+        return _core.format_url(astuple(self))
+
+
+def escaped(path: str) -> str:
+    """A path of a URL whose letters that need it are percent-encoded.
+
+    Escapes stay as they are, and so do the characters of patterns.
+    """
+    return re.sub(r"[^!$%&'()*+,\-./0-9:;=?@A-Z\[\]_a-z~]+", lambda found: quote(found[0], safe=""), path)

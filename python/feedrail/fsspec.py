@@ -3,7 +3,7 @@
     fsspec.filesystem("nvmf").cat_file("nvmf://192.0.2.10/nqn.2026-01.org.example:shards/a.bin")
 
 Paths are `nvmf://host[:port]/<nqn>/<name>`. A subsystem is a directory, and so are the parts of
-names before a slash. Nothing can be written.
+names before a slash. Names are percent-encoded as in `feedrail.open`. Nothing can be written.
 """
 
 from __future__ import annotations
@@ -12,9 +12,8 @@ import asyncio
 import errno
 import os
 import threading
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any, Literal
-from urllib.parse import urlsplit
 
 from fsspec.asyn import AsyncFileSystem
 from fsspec.callbacks import DEFAULT_CALLBACK
@@ -22,7 +21,7 @@ from fsspec.spec import AbstractBufferedFile
 
 import feedrail
 from feedrail._dtypes import make_plan
-from feedrail._url import DEFAULT_PORT, SCHEME, NvmfUrl
+from feedrail._url import DEFAULT_PORT, SCHEME, NvmfUrl, escaped
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Sequence
@@ -77,7 +76,7 @@ class NvmfFileSystem(AsyncFileSystem):  # type: ignore[misc]
             return [cls._strip_protocol(each) for each in path]
         host, slash, rest = os.fspath(path).removeprefix(f"{SCHEME}://").rstrip("/").partition("/")
         # A path has one spelling, or what `glob` finds would not begin with what it was given.
-        return host.removesuffix(f":{DEFAULT_PORT}") + slash + rest
+        return host.removesuffix(f":{DEFAULT_PORT}") + slash + escaped(rest)
 
     def unstrip_protocol(self, name: str) -> str:
         """The path with its protocol."""
@@ -205,14 +204,13 @@ class _Place:
 
     @classmethod
     def of(cls, path: str) -> _Place:
-        host, _, rest = path.partition("/")
-        nqn, _, name = rest.partition("/")
-        if not nqn:
-            raise FileNotFoundError(errno.ENOENT, "the path names no subsystem", path)
-        parts = urlsplit(f"{SCHEME}://{host}")
-        if not parts.hostname:
-            raise FileNotFoundError(errno.ENOENT, "the path names no host", path)
-        return cls(NvmfUrl(parts.hostname, parts.port or DEFAULT_PORT, nqn, None), name)
+        try:
+            url = NvmfUrl.parse(f"{SCHEME}://{path}")
+        except ValueError as error:
+            raise FileNotFoundError(errno.ENOENT, str(error), path) from error
+        if url.nsid is not None:
+            raise FileNotFoundError(errno.ENOENT, "a path has names, and no nsid:", path)
+        return cls(url.of_subsystem(), url.name or "")
 
     @property
     def subsystem(self) -> tuple[str, int, str]:
@@ -220,17 +218,11 @@ class _Place:
 
     @property
     def path(self) -> str:
-        return f"{self._root}/{self.name}" if self.name else self._root
+        return str(replace(self.url, name=self.name or None)).removeprefix(f"{SCHEME}://")
 
     def beside(self, name: str) -> _Place:
         """Another name in the same subsystem."""
         return _Place(self.url, name)
-
-    @property
-    def _root(self) -> str:
-        host = f"[{self.url.host}]" if ":" in self.url.host else self.url.host
-        port = "" if self.url.port == DEFAULT_PORT else f":{self.url.port}"
-        return f"{host}{port}/{self.url.nqn}"
 
 
 @dataclass(frozen=True)

@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from feedrail import _core
+from feedrail.index import samples_in
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -34,10 +35,13 @@ class RangeDataSource:
     Args:
         source: Where the shards are.
         index: Where the samples are in the shards: `feedrail.index.Index`.
+
+    Raises:
+        DatasetChanged: a shard of the index is another one in the source.
     """
 
     def __init__(self, source: Source, index: Samples) -> None:
-        self._source, self._index = source, index
+        self._source, self._index = source, samples_in(source, index)
 
     def __len__(self) -> int:
         return len(self._index)

@@ -2,12 +2,17 @@
 
 from __future__ import annotations
 
+import io
 import os
-from typing import TYPE_CHECKING, Protocol, runtime_checkable
+import warnings
+from dataclasses import astuple, dataclass
+from typing import IO, TYPE_CHECKING, Protocol, runtime_checkable
 
 import numpy as np
 
+from feedrail import _core
 from feedrail._dtypes import PLAN_DTYPE
+from feedrail._errors import DatasetChanged
 from feedrail._keys import Keys
 
 if TYPE_CHECKING:
@@ -19,7 +24,17 @@ if TYPE_CHECKING:
     from feedrail._source import Source
     from feedrail._typing import Progress
 
-__all__ = ["INDEX_DTYPE", "Index", "Keys", "Samples", "Windows", "build", "has_checksums"]
+__all__ = [
+    "INDEX_DTYPE",
+    "Index",
+    "IndexShard",
+    "Keys",
+    "Samples",
+    "Windows",
+    "build",
+    "has_checksums",
+    "samples_in",
+]
 
 #: A record of `index.npy`: `length` bytes at `offset` of shard number `shard`, and the CRC-32C of
 #: these bytes, 0 if it was not computed. 20 bytes.
@@ -62,18 +77,50 @@ def has_checksums(samples: Samples) -> TypeIs[CheckedSamples]:
     )
 
 
+@dataclass(frozen=True)
+class IndexShard:
+    """A shard as an index knows it.
+
+    Attributes:
+        name: Name of the file or namespace, with its folders.
+        nbytes: Number of bytes.
+        samples: Number of samples of the index that it has.
+        uuid: UUID of the namespace in hexadecimal digits, if it has one.
+        generation: The generation that its target reported, compared with that of the same UUID.
+        crc32c: CRC-32C of all its bytes, if the manifest had it.
+    """
+
+    name: str
+    nbytes: int
+    samples: int = 0
+    uuid: str | None = None
+    generation: int | None = None
+    crc32c: int | None = None
+
+
 class Index:
     """Where each sample lies, as records of `INDEX_DTYPE`.
 
+    Readers find the shards by their names in the source that they read from: see `on`.
+
     Attributes:
-        records: The records, shape `(samples,)`; a memory-mapped file where it was loaded.
+        records: The records, shape `(samples,)`; a memory-mapped file where it was loaded. Their
+            `shard` is a number in `shards`.
         keys: Keys and members of the samples, if they were built or loaded.
+        shards: The shards that the records count; `None` if it was made of arrays, or loaded from a
+            file without them: then numbers are those of the shards of a source.
     """
 
     records: NDArray[np.void]
     keys: Keys | None
+    shards: tuple[IndexShard, ...] | None
 
-    def __init__(self, records: NDArray[np.void], keys: Keys | None = None) -> None:
+    def __init__(
+        self,
+        records: NDArray[np.void],
+        keys: Keys | None = None,
+        shards: Sequence[IndexShard] | None = None,
+    ) -> None:
         if records.dtype != INDEX_DTYPE or records.ndim != 1:
             raise TypeError(
                 f"an index is one-dimensional, of INDEX_DTYPE: not {records.shape} {records.dtype}"
@@ -81,6 +128,11 @@ class Index:
         if keys is not None and len(keys) != len(records):
             raise ValueError(f"keys of {len(keys)} samples, for an index of {len(records)}")
         self.records, self.keys = records, keys
+        self.shards = None if shards is None else tuple(shards)
+        #: Of each shard its number in the source that is read from, where that is another.
+        self._numbers: NDArray[np.uint32] | None = None
+        #: What `on` returned last, and the shards for which it did.
+        self._last: tuple[object, Index] | None = None
 
     @classmethod
     def load(
@@ -94,11 +146,34 @@ class Index:
 
         Raises:
             TypeError: the file has another dtype or shape.
-            ValueError: it is no `.npy` file, or is shorter than its header says; or the keys are
-                not those of as many samples.
+            ValueError: it is no `.npy` file, or is shorter than its header says, or what follows
+                the records is no table of shards; or the keys are not those of as many samples.
+
+        Warns:
+            UserWarning: the file has no names of shards, so that nothing can tell whether a source
+                has them in its order.
         """
         records = np.load(path, mmap_mode="r", allow_pickle=False)
-        return cls(records, None if keys is None else Keys.load(keys))
+        with open(path, "rb") as file:
+            shards = _shards_in(file)
+        if shards is None:
+            _warn_of_no_names(os.fspath(path))
+        return cls(records, None if keys is None else Keys.load(keys), shards)
+
+    @classmethod
+    def parse(cls, data: bytes, name: str = "the index") -> Index:
+        """Takes the bytes of an `index.npy` apart; `name` is for the warning.
+
+        Raises:
+            TypeError: it has another dtype or shape.
+            ValueError: as `load`.
+        """
+        file = io.BytesIO(data)
+        records = np.load(file, allow_pickle=False)
+        shards = _shards_in(file)
+        if shards is None:
+            _warn_of_no_names(name)
+        return cls(records, None, shards)
 
     @classmethod
     def of(cls, offsets: ArrayLike, lengths: ArrayLike, *, shard: ArrayLike = 0) -> Index:
@@ -117,12 +192,44 @@ class Index:
 
     def save(self, path: str | os.PathLike[str]) -> None:
         """Writes an `index.npy`. `keys.save` writes the keys, if there are any."""
-        np.save(path, self.records, allow_pickle=False)
+        text = os.fspath(path)
+        with open(text if text.endswith(".npy") else f"{text}.npy", "wb") as file:
+            np.save(file, self.records, allow_pickle=False)
+            if self.shards is not None:
+                file.write(_table(self.shards).to_bytes())
+
+    def on(self, source: Source) -> Index:
+        """The same samples, for plans that read them from a source: shards are found by name.
+
+        Shards without samples need not be there, and others may be. Without names it is the index
+        itself.
+
+        Raises:
+            DatasetChanged: a shard that has samples is not there, or has another size, checksum or
+                generation. The message names the first.
+        """
+        if self.shards is None or self._numbers is not None:
+            return self
+        last = self._last
+        if last is not None and last[0] is source.shards:
+            return last[1]
+        try:
+            found = _table(self.shards).numbers_in(described(source))
+        except ValueError as error:
+            raise DatasetChanged(f"{source.url}: {error}") from None
+        matched = self
+        if any(number not in (None, own) for own, number in enumerate(found)):
+            matched = Index(self.records, self.keys, self.shards)
+            none = np.iinfo(np.uint32).max
+            matched._numbers = np.array([none if it is None else it for it in found], np.uint32)
+        self._last = source.shards, matched
+        return matched
 
     def plan(self, indices: NDArray[np.int64]) -> NDArray[np.void]:
         """A plan that reads samples one after the other: see `Samples.plan`."""
         found = self.records[indices]
-        return packed_plan(found["shard"], found["offset"], found["length"])
+        shards = found["shard"] if self._numbers is None else self._numbers[found["shard"]]
+        return packed_plan(shards, found["offset"], found["length"])
 
     def checksums(self, indices: NDArray[np.int64]) -> NDArray[np.uint32]:
         """CRC-32C of samples, shape `(n,)`; 0 where it was not computed."""
@@ -140,10 +247,10 @@ class Index:
     def __reduce__(self) -> tuple[object, ...]:
         mapped = self.records
         if isinstance(mapped, np.memmap) and mapped.filename and mapped.base is not None:
-            if self.keys is None:
-                return Index.load, (os.fspath(mapped.filename),)
-            return _with_keys, (os.fspath(mapped.filename), self.keys)
-        return Index, (np.asarray(mapped), self.keys)
+            place: object = os.fspath(mapped.filename)
+        else:
+            place = np.asarray(mapped)
+        return _unpickled, (place, self.keys, self.shards, self._numbers)
 
     def __repr__(self) -> str:
         return f"<feedrail.index.Index: {len(self)} samples>"
@@ -231,8 +338,59 @@ def build(
     return build_index(source, options, with_keys=keys, progress=progress)
 
 
-def _with_keys(path: str, keys: Keys) -> Index:
-    return Index(Index.load(path).records, keys)
+def samples_in(source: Source, samples: Samples) -> Samples:
+    """Samples as a source has them: an index whose shards were found there by name.
+
+    Raises:
+        DatasetChanged: as `Index.on`.
+    """
+    return samples.on(source) if isinstance(samples, Index) else samples
+
+
+def _unpickled(
+    place: str | NDArray[np.void],
+    keys: Keys | None,
+    shards: tuple[IndexShard, ...] | None,
+    numbers: NDArray[np.uint32] | None,
+) -> Index:
+    records = np.load(place, mmap_mode="r", allow_pickle=False) if isinstance(place, str) else place
+    index = Index(records, keys, shards)
+    index._numbers = numbers
+    return index
+
+
+def _table(shards: Sequence[IndexShard]) -> _core.ShardTable:
+    return _core.ShardTable([astuple(shard) for shard in shards])
+
+
+def described(source: Source) -> list[_core.DescribedShard]:
+    """The shards of a source, as `IndexShard` has them."""
+    checksums: list[int | None] = [None] * len(source.shards)
+    if source.manifest is not None:
+        checksums = [shard.crc32c for shard in source.manifest.shards]
+    return [
+        (shard.name, shard.nbytes, 0, shard.uuid, shard.generation, crc32c)
+        for shard, crc32c in zip(source.shards, checksums, strict=True)
+    ]
+
+
+def _shards_in(file: IO[bytes]) -> tuple[IndexShard, ...] | None:
+    """The table behind the records; `None` in a file of the old form."""
+    file.seek(0)
+    version = np.lib.format.read_magic(file)
+    read = np.lib.format.read_array_header_1_0 if version == (1, 0) else np.lib.format.read_array_header_2_0
+    (samples,), _, dtype = read(file)
+    file.seek(samples * dtype.itemsize, os.SEEK_CUR)
+    table = _core.ShardTable.parse(file.read())
+    return None if table is None else tuple(IndexShard(*shard) for shard in table.shards())
+
+
+def _warn_of_no_names(name: str) -> None:
+    warnings.warn(
+        f"{name} has no names of its shards, so their order must be that of the source: write it anew "
+        "with `feedrail index` or feedrail.index.build",
+        stacklevel=3,
+    )
 
 
 def packed_plan(shard: ArrayLike, offset: NDArray[np.integer], length: ArrayLike) -> NDArray[np.void]:

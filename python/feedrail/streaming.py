@@ -45,11 +45,11 @@ class NvmfDownloader(download.CloudDownloader):  # type: ignore[misc]
 
     def _download_file_impl(self, remote: str, local: str, timeout: float) -> None:
         url = NvmfUrl.parse(remote)
-        if url.namespace is None:
+        if url.name is None:
             raise FileNotFoundError(f"{remote}: the URL names no shard")
-        source = self._source(NvmfUrl(url.host, url.port, url.nqn, None))
+        source = self._source(url.of_subsystem())
         partial = f"{local}.tmp"
-        with source.open(url.namespace) as shard, open(partial, "wb") as copy:
+        with source.open(url.name) as shard, open(partial, "wb") as copy:
             data = bytearray(min(shard.size, _PIECE_BYTES))
             while count := shard.readinto(data):
                 copy.write(memoryview(data)[:count])

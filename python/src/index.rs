@@ -188,9 +188,16 @@ impl<R: ReadAt> ReadAt for Interruptible<R> {
 }
 
 /// A shard that a function of Python's reads.
-struct PythonReads {
+pub(crate) struct PythonReads {
     length: u64,
     read: Py<PyAny>,
+}
+
+impl PythonReads {
+    /// A shard of `length` bytes; `read` takes an offset and a length.
+    pub(crate) fn new(length: u64, read: Py<PyAny>) -> Self {
+        Self { length, read }
+    }
 }
 
 impl ReadAt for PythonReads {
@@ -208,14 +215,15 @@ impl ReadAt for PythonReads {
     }
 }
 
-enum BuildError {
+/// Why a shard could not be taken apart.
+pub(crate) enum BuildError {
     Format(FormatError),
     Python(PyErr),
 }
 
 impl BuildError {
     /// What a read or the sink raised, or the exception for a damaged shard.
-    fn into_exception(self, py: Python<'_>) -> PyErr {
+    pub(crate) fn into_exception(self, py: Python<'_>) -> PyErr {
         match self {
             Self::Python(error) => error,
             Self::Format(FormatError { problem: FormatProblem::Read(error), shard, offset }) => {

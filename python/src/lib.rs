@@ -24,12 +24,15 @@ mod pool;
 mod process;
 mod released;
 mod replicas;
+mod safetensors;
 mod seconds;
 mod session;
+mod shard_table;
 mod stalls;
 mod state;
 mod tar_members;
 mod ticket;
+mod url;
 
 use pyo3::prelude::*;
 
@@ -53,11 +56,17 @@ mod _core {
     #[pymodule_export]
     use crate::released::release_forgotten;
     #[pymodule_export]
+    use crate::safetensors::safetensors_tensors;
+    #[pymodule_export]
     use crate::session::SessionObject;
+    #[pymodule_export]
+    use crate::shard_table::ShardTableObject;
     #[pymodule_export]
     use crate::state::{BatchesObject, SequenceObject};
     #[pymodule_export]
     use crate::tar_members::webdataset_members;
     #[pymodule_export]
     use crate::ticket::TicketObject;
+    #[pymodule_export]
+    use crate::url::{format_url, parse_url};
 }

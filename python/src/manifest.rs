@@ -75,7 +75,7 @@ impl ManifestObject {
         let check = || -> Result<(), String> {
             let index = Index::parse(&bytes).map_err(|error| error.to_string())?;
             self.manifest.check_index(&index).map_err(|error| error.to_string())?;
-            index.check(&self.manifest.shard_bytes()).map_err(|error| error.to_string())
+            self.manifest.check_samples(&index).map_err(|error| error.to_string())
         };
         py.detach(check).map_err(PyValueError::new_err)
     }

@@ -110,7 +110,11 @@ impl SessionObject {
         let opened = block_on(py, open_all(&self.host, target, nsid.map(Nsid)))?;
         let mut opened = opened.map_err(|error| errors::exception(py, &error))?;
         if let Some(name) = name {
-            opened.retain(|namespace| namespace.info().name.as_deref() == Some(name));
+            // One that has no name is called by its number, as in the shards of a source.
+            opened.retain(|namespace| match &namespace.info().name {
+                Some(known) => known == name,
+                None => namespace.nsid().0.to_string() == name,
+            });
         }
         let properties = opened.iter().map(|namespace| properties(py, namespace.info()));
         let properties = properties.collect::<PyResult<_>>()?;

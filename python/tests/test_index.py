@@ -10,11 +10,11 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from conftest import ROOT, Serve, binary
+from conftest import ROOT, Serve, Served, binary
 
 import feedrail
 from feedrail.formats import RawBatch
-from feedrail.index import Index, Keys, build
+from feedrail.index import Index, IndexShard, Keys, build
 
 FIXTURES = ROOT / "dataset" / "tests" / "data" / "formats"
 #: One shard of each format, in an order that is not that of the names.
@@ -231,3 +231,75 @@ def test_errors_of_a_source_come_through(serve: Serve, tmp_path: Path) -> None:
     daemon.kill()
     with pytest.raises(feedrail.TargetLost):
         build(source)
+
+
+def test_shards_are_found_by_name(tmp_path: Path) -> None:
+    folder = tmp_path / "shards"
+    (folder / "x").mkdir(parents=True)
+    for name, value, count in [("a", 1, 1000), ("b", 2, 0), ("c", 3, 1000), ("x/d", 4, 1000)]:
+        (folder / f"{name}.bin").write_bytes(np.full(count, value, "<u2").tobytes())
+    with pytest.warns(UserWarning, match=r"empty files are no shards: b\.bin"):
+        index = build(folder, block_size=99)
+    index.save(tmp_path / "index.npy")
+    assert np.array_equal(np.load(tmp_path / "index.npy"), index.records)
+    assert np.array_equal(np.load(tmp_path / "index.npy", mmap_mode="r"), index.records)
+    loaded = Index.load(tmp_path / "index.npy")
+    assert loaded.shards == index.shards
+    assert [shard.name for shard in index.shards or ()] == ["a.bin", "c.bin", "x/d.bin"]
+    # As it was made when empty files were counted, and in another order than the source.
+    shards = [*reversed(index.shards or ()), IndexShard("b.bin", 0)]
+    records = index.records.copy()
+    records["shard"] = 2 - records["shard"]
+    other = pickle.loads(pickle.dumps(Index(records, shards=shards)))
+    served = Served(folder)
+    with feedrail.open(served.url) as source:
+        for each in (loaded, other, build(source, block_size=99)):
+            batch = RawBatch.read(source, each, np.arange(len(each)))
+            values = {(shard, np.frombuffer(data, "<u2")[0]) for shard, data in
+                      zip(each.records["shard"].tolist(), batch, strict=True)}
+            names = [shard.name for shard in each.shards or ()]
+            assert {(names[shard], int(value)) for shard, value in values} == {
+                ("a.bin", 1), ("c.bin", 3), ("x/d.bin", 4)
+            }
+            again = pickle.loads(pickle.dumps(each.on(source)))
+            assert np.array_equal(again.plan(np.arange(3)), each.on(source).plan(np.arange(3)))
+        longer = Index(records, shards=[*shards[:-2], IndexShard("a.bin", 2002, 10)])
+        with pytest.raises(feedrail.DatasetChanged, match=r"a\.bin has the size 2002.*2000 now"):
+            RawBatch.read(source, longer, [0])
+        alone = Index(records, shards=[IndexShard("z.bin", 5, 1), *shards[1:]])
+        with pytest.raises(feedrail.DatasetChanged, match=r"samples of z\.bin, which is not among"):
+            RawBatch.read(source, alone, [0])
+    served.daemon.kill()
+
+
+def test_a_file_without_names_says_how_to_write_one(tmp_path: Path) -> None:
+    index = build(FIXTURES / "nanogpt.bin", block_size=16)
+    np.save(tmp_path / "old.npy", index.records)
+    with pytest.warns(UserWarning, match="has no names of its shards.*feedrail index"):
+        old = Index.load(tmp_path / "old.npy")
+    assert old.shards is None
+    with feedrail.open(FIXTURES / "nanogpt.bin") as source:
+        assert old.on(source) is old
+
+
+@pytest.mark.parametrize("far", [False, True])
+def test_merged_mds_is_in_folders(tmp_path: Path, far: bool) -> None:
+    folder = tmp_path / "mds"
+    text = (FIXTURES / "mds" / "index.json").read_text()
+    for part, name in [("0", "shard.00000.mds"), ("1", "shard.00001.mds")]:
+        (folder / part).mkdir(parents=True)
+        (folder / part / name).write_bytes((FIXTURES / "mds" / name).read_bytes())
+        (folder / part / "index.json").write_text("{}")
+        text = text.replace(name, f"{part}/{name}")
+    (folder / "index.json").write_text(text)
+    local = build(folder)
+    served = Served(folder) if far else None
+    source = feedrail.open(served.url if served else folder)
+    assert len(local) == len(build(source)) == 10
+    samples = RawBatch.read(source, local, np.arange(10))
+    plain = feedrail.open(FIXTURES / "mds")
+    assert list(map(bytes, samples)) == list(
+        map(bytes, RawBatch.read(plain, build(FIXTURES / "mds"), np.arange(10)))
+    )
+    if served:
+        served.daemon.kill()

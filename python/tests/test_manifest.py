@@ -19,7 +19,7 @@ import pytest
 from conftest import Daemon, binary, loopback_address
 
 import feedrail
-from feedrail.index import Index
+from feedrail.index import Index, IndexShard
 
 NQN = "nqn.2026-01.org.example:set"
 DATASET = "2f1d6a52-6a0c-4d0e-8e53-6d7a2c9b1f40"
@@ -77,7 +77,9 @@ class DataSet:
                 (copy.folder / name).write_bytes(content.tobytes())
         per_shard = SHARD_BYTES // SAMPLE_BYTES
         shard, sample = np.divmod(np.arange(SAMPLES), per_shard)
-        Index.of(sample * SAMPLE_BYTES, SAMPLE_BYTES, shard=shard).save(folder / "index.npy")
+        records = Index.of(sample * SAMPLE_BYTES, SAMPLE_BYTES, shard=shard).records
+        named = [IndexShard(name, SHARD_BYTES, per_shard) for name in NAMES]
+        Index(records, shards=named).save(folder / "index.npy")
         self.manifest = folder / "manifest.json"
 
     def start(self) -> None:
@@ -195,7 +197,7 @@ def test_no_such_manifest(tmp_path: Path) -> None:
     for path in (tmp_path / "manifest.json", str(tmp_path / "manifest.json")):
         with pytest.raises(FileNotFoundError):
             feedrail.open(path)
-    with pytest.raises(ValueError, match="nvmf://"):
+    with pytest.raises(FileNotFoundError, match="nvmf://"):
         feedrail.open("set")
     with pytest.raises(ValueError, match="'spread' or 'first'"):
         feedrail.open(tmp_path, replicas="all")

@@ -66,7 +66,7 @@ def test_rows(source: feedrail.Source, content: np.ndarray) -> None:
         assert np.array_equal(row.view("u1"), content[offset : offset + 2050])
 
 
-@pytest.mark.parametrize("namespace", ["1", "train.bin", "train%2Ebin"])
+@pytest.mark.parametrize("namespace", ["nsid:1", "train.bin", "train%2Ebin"])
 def test_one_namespace_is_named(daemon: Daemon, content: np.ndarray, namespace: str) -> None:
     source = feedrail.open(f"{daemon.url}/{namespace}")
     assert bytes(memoryview(source.rows(0, [5], 7))) == content[5:12].tobytes()

@@ -74,7 +74,7 @@ Examples:
 #[derive(Args, Debug)]
 #[command(after_help = EXAMPLES)]
 pub(crate) struct BenchLoader {
-    /// `nvmf://host[:port]/<nqn>[/<name or nsid>]`; in the order of the index
+    /// `nvmf://host[:port]/<nqn>[/<name or nsid:N>]`; in the order of the index
     #[arg(required = true, value_name = "SHARD")]
     shards: Vec<ShardArg>,
     /// Training job whose sizes of samples, batch size and computing time are used
@@ -205,7 +205,8 @@ impl BenchLoader {
             Some(path) => {
                 let about = || path.display().to_string();
                 let file = fs::read(path).with_context(about)?;
-                SampleSet::indexed(file, &shard_bytes).with_context(about)?
+                let found: Vec<_> = shards.iter().map(ListedShard::described).collect();
+                SampleSet::indexed(file, &found).with_context(about)?
             }
         };
         let files = (!self.local.is_empty()).then(|| LocalFiles::new(&self.local, &shard_bytes));

@@ -2,7 +2,7 @@
 
 use anyhow::{Context as _, Result, ensure};
 use feedrail_dataset::Sample;
-use feedrail_dataset::index::Index;
+use feedrail_dataset::index::{Index, IndexShard};
 use feedrail_initiator::Entry;
 use splitmix64::SplitMix64;
 
@@ -15,7 +15,11 @@ const MAX_DRAWN: usize = 50_000_000;
 /// All samples of a data set, in units that are read at once.
 pub(super) enum SampleSet {
     /// Those of an index file.
-    Indexed(Index<Vec<u8>>),
+    Indexed {
+        index: Index<Vec<u8>>,
+        /// The number of each shard of the index among those that are read.
+        shards: Vec<Option<u32>>,
+    },
     /// Behind each other, with lengths that were drawn.
     Drawn(Vec<Sample>),
     /// At equal distances from each other.
@@ -47,11 +51,18 @@ impl SampleBatch {
 
 impl SampleSet {
     /// Those of an index, which all lie in the shards.
-    pub(super) fn indexed(file: Vec<u8>, shard_bytes: &[u64]) -> Result<Self> {
+    pub(super) fn indexed(file: Vec<u8>, found: &[IndexShard]) -> Result<Self> {
         let index = Index::parse(file)?;
-        index.check(shard_bytes)?;
+        let (shards, shard_bytes) = match index.shards() {
+            Some(table) => (table.numbers_in(found)?, table.shard_bytes()),
+            None => (
+                (0..).zip(found).map(|(number, _)| Some(number)).collect(),
+                found.iter().map(|shard| shard.bytes).collect(),
+            ),
+        };
+        index.check(&shard_bytes)?;
         ensure!(!index.is_empty(), "the index has no samples");
-        Ok(Self::Indexed(index))
+        Ok(Self::Indexed { index, shards })
     }
 
     /// Lays samples out over all shards; the seed decides their lengths, where they differ.
@@ -74,20 +85,23 @@ impl SampleSet {
 
     fn units(&self) -> u64 {
         match self {
-            Self::Indexed(index) => index.len(),
+            Self::Indexed { index, .. } => index.len(),
             Self::Drawn(samples) => samples.len() as u64,
             Self::Regular(regular) => regular.ends.last().copied().unwrap_or(0),
         }
     }
 
     fn add(&self, unit: u64, batch: &mut SampleBatch) {
-        let samples = match self {
-            Self::Indexed(index) => index.samples(),
-            Self::Drawn(samples) => samples,
+        let (samples, shards) = match self {
+            Self::Indexed { index, shards } => (index.samples(), Some(shards)),
+            Self::Drawn(samples) => (&samples[..], None),
             Self::Regular(regular) => return regular.add(unit, batch),
         };
-        if let Some(sample) = samples.get(unit as usize) {
-            batch.push(sample.shard.get(), sample.offset.get(), sample.length.get());
+        let Some(sample) = samples.get(unit as usize) else { return };
+        let own = sample.shard.get();
+        let there = shards.map_or(Some(own), |there| there.get(own as usize).copied().flatten());
+        if let Some(shard) = there {
+            batch.push(shard, sample.offset.get(), sample.length.get());
         }
     }
 }
@@ -241,9 +255,10 @@ mod tests {
         let mut writer = IndexWriter::new(std::io::Cursor::new(Vec::new())).unwrap();
         writer.append(&[sample(5), sample(90)]).unwrap();
         let file = writer.finish().unwrap().into_inner();
-        let set = SampleSet::indexed(file.clone(), &[100]).unwrap().truncated(Some(1));
+        let shards = |bytes| [IndexShard::new("a".parse().unwrap(), bytes)];
+        let set = SampleSet::indexed(file.clone(), &shards(100)).unwrap().truncated(Some(1));
         assert_eq!(places(&set), [(0, 5, 10)]);
-        assert!(SampleSet::indexed(file, &[99]).is_err());
-        assert!(SampleSet::indexed(b"not an index".to_vec(), &[99]).is_err());
+        assert!(SampleSet::indexed(file, &shards(99)).is_err());
+        assert!(SampleSet::indexed(b"not an index".to_vec(), &shards(99)).is_err());
     }
 }

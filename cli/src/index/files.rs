@@ -5,7 +5,7 @@ use std::path::{Path, PathBuf};
 
 use anyhow::{Context as _, Result};
 use feedrail_dataset::formats::KeyedSample;
-use feedrail_dataset::index::{IndexWriter, SampleKeys};
+use feedrail_dataset::index::{IndexWriter, SampleKeys, ShardTable};
 
 use crate::partial_file::PartialFile;
 
@@ -42,7 +42,7 @@ impl IndexFiles {
     }
 
     /// Gives the complete files their names.
-    pub(super) fn finish(self) -> Result<()> {
+    pub(super) fn finish(self, shards: &ShardTable) -> Result<()> {
         let written = match self.keys {
             Some(KeysFile { path, file, keys }) => {
                 let file = keys.write(BufWriter::new(file)).map(BufWriter::into_inner);
@@ -51,7 +51,7 @@ impl IndexFiles {
             }
             None => None,
         };
-        let index = self.index.finish().with_context(|| cannot_write(&self.path))?;
+        let index = self.index.finish_with(shards).with_context(|| cannot_write(&self.path))?;
         let index = index.into_inner().map_err(|error| error.into_error());
         index.and_then(PartialFile::finish).with_context(|| cannot_write(&self.path))?;
         if let Some((keys, path)) = written {

@@ -12,6 +12,7 @@ use clap::Args;
 use feedrail_dataset::formats::{
     Dtype, ReadAt, SampleOptions, ShardBytes, ShardFormat, ShardSource, TokenBlocks, detect,
 };
+use feedrail_dataset::index::{IndexShard, ShardTable};
 
 use self::files::IndexFiles;
 use self::format::FormatArg;
@@ -34,15 +35,16 @@ const BATCH: u64 = 4096;
 
 /// Writes where the samples of shards lie
 ///
-/// The index is an array of numpy with a record for each sample: shard, length, offset and crc32c.
-/// Shards are numbered in the order of the arguments. The files of a folder, and the namespaces of
+/// The index is an array of numpy with a record for each sample: shard, length, offset and crc32c,
+/// and behind them the names of the shards, by which they are found where it is used. Shards are
+/// numbered in the order of the arguments. The files of a folder, and the namespaces of
 /// a subsystem, are in the order of their names, or of the index.json of MDS; manifest.json,
 /// index.npy, keys.npz, hidden files and the .idx beside a .bin are no shards. The files get their
 /// names when they are complete: after an error or Ctrl-C older ones are still there as they were.
 #[derive(Args, Debug)]
 #[command(name = "index", after_help = EXAMPLES)]
 pub(crate) struct IndexArgs {
-    /// A file, a folder, or `nvmf://host[:port]/<nqn>[/<name or nsid>]`
+    /// A file, a folder, or `nvmf://host[:port]/<nqn>[/<name or nsid:N>]`
     #[arg(required = true, value_name = "SHARD")]
     shards: Vec<ShardArg>,
     /// Write the index to this file
@@ -106,7 +108,11 @@ impl IndexArgs {
             let indexed = self.samples.index(number, shard, interrupt, &mut progress, &mut files);
             reports.push(indexed.with_context(|| shard.name.to_string())?);
         }
-        files.finish()?;
+        let described = shards
+            .iter()
+            .zip(&reports)
+            .map(|(shard, report)| IndexShard { samples: report.samples, ..shard.described() });
+        files.finish(&ShardTable::new(described.collect()))?;
         Ok(IndexReport { index: self.output.clone(), shards: reports })
     }
 }

@@ -1,11 +1,11 @@
 //! Checksums of whole shards, and the hash of the index.
 
 use std::fs::File;
-use std::io::{self, Read};
+use std::io::{self, Read, Seek as _};
 use std::path::Path;
 
 use anyhow::{Context as _, Result};
-use feedrail_dataset::index::check_reader;
+use feedrail_dataset::index::{IndexShard, ShardTable, check_reader};
 use feedrail_dataset::{Blake3Hash, HashingReader};
 
 use crate::interrupt::Interrupt;
@@ -70,15 +70,35 @@ impl<'a> Checksums<'a> {
         Ok(crc)
     }
 
-    /// Reads an index once, whatever its length, and checks that its samples lie in the shards.
-    pub(super) fn of_index(&mut self, path: &Path, shard_bytes: &[u64]) -> Result<CheckedIndex> {
-        let file = File::open(path)?;
+    /// Reads the table of an index and then all of it once, whatever its length, and checks that
+    /// its samples lie in the shards.
+    pub(super) fn of_index(&mut self, path: &Path, shards: &[IndexShard]) -> Result<CheckedIndex> {
+        let mut file = File::open(path)?;
+        let shard_bytes = match ShardTable::read(&mut file)? {
+            Some(table) => {
+                table.numbers_in(shards)?;
+                table.shard_bytes()
+            }
+            None => {
+                eprintln!("{}", without_names(path));
+                shards.iter().map(|shard| shard.bytes).collect()
+            }
+        };
+        file.rewind()?;
         let bytes = file.metadata()?.len();
         let Self { progress, interrupt, .. } = self;
         let mut reader = HashingReader::new(WatchedFile { file, progress, interrupt });
-        let samples = check_reader(&mut reader, bytes, shard_bytes)?;
+        let samples = check_reader(&mut reader, bytes, &shard_bytes)?;
         Ok(CheckedIndex { samples, hash: reader.finish()? })
     }
+}
+
+fn without_names(path: &Path) -> String {
+    format!(
+        "warning: {} has no names of its shards, whose order must be that of the arguments: write it \
+         anew with `feedrail index`",
+        path.display()
+    )
 }
 
 /// A file whose reads count as progress, and fail once a signal came.

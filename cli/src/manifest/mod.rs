@@ -11,7 +11,8 @@ use std::path::{Path, PathBuf};
 use anyhow::{Context as _, Result};
 use clap::Args;
 use feedrail_dataset::Name;
-use feedrail_dataset::manifest::{IndexEntry, Manifest, ManifestFile};
+use feedrail_dataset::index::IndexShard;
+use feedrail_dataset::manifest::{IndexEntry, Manifest, ManifestFile, ShardEntry};
 use serde_json::json;
 
 use self::checksum::{CheckedIndex, Checksums};
@@ -33,14 +34,15 @@ Examples:
 
 /// Writes which shards a data set has, and which targets have them
 ///
-/// Arguments are those of `feedrail index`, in the same order. Shards of one name are replicas of
+/// Arguments are those of `feedrail index`; the index names its shards. Shards of one name are
+/// replicas of
 /// one shard: they must have one length, and one UUID and generation or, with --crc, one checksum.
 /// Shards in files are said to be on each --target, which is not asked. The file gets its name when
 /// it is complete.
 #[derive(Args, Debug)]
 #[command(name = "manifest", after_help = EXAMPLES)]
 pub(crate) struct ManifestArgs {
-    /// A file, a folder, or `nvmf://host[:port]/<nqn>[/<name or nsid>]`
+    /// A file, a folder, or `nvmf://host[:port]/<nqn>[/<name or nsid:N>]`
     #[arg(required = true, value_name = "SHARD")]
     shards: Vec<ShardArg>,
     /// Name of the data set
@@ -93,8 +95,8 @@ impl ManifestArgs {
         let mut file = ManifestFile::new(self.name.clone());
         file.shards = groups.into_shards()?;
         file.targets = targets.into_entries(&file.shards);
-        let shard_bytes: Vec<u64> = file.shards.iter().map(|shard| shard.bytes).collect();
-        let entry = |path| self.entry(path, &shard_bytes, &mut checksums);
+        let described: Vec<_> = file.shards.iter().map(ShardEntry::described).collect();
+        let entry = |path| self.entry(path, &described, &mut checksums);
         file.index = self.index.as_deref().map(entry).transpose()?;
         drop(checksums);
         let manifest = Manifest::new(file)?;
@@ -136,12 +138,12 @@ impl ManifestArgs {
     fn entry(
         &self,
         path: &Path,
-        shard_bytes: &[u64],
+        shards: &[IndexShard],
         checksums: &mut Checksums<'_>,
     ) -> Result<IndexEntry> {
         let about = || path.display().to_string();
         let file = relative(path, &self.output)?.parse().with_context(about)?;
-        let index = checksums.of_index(path, shard_bytes).with_context(about)?;
+        let index = checksums.of_index(path, shards).with_context(about)?;
         let CheckedIndex { samples, hash } = index;
         Ok(IndexEntry { file, hash, samples })
     }

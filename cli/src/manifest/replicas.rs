@@ -7,7 +7,7 @@ use feedrail_dataset::Name;
 use feedrail_dataset::manifest::{Crc32c, Generation, ShardEntry};
 use uuid::Uuid;
 
-use crate::shards::{ListedShard, ShardLocation};
+use crate::shards::ListedShard;
 
 /// What is known of a shard in one place.
 #[derive(Clone, Debug)]
@@ -22,14 +22,8 @@ pub(super) struct ShardReplica {
 
 impl ShardReplica {
     pub(super) fn new(shard: &ListedShard, crc32c: Option<u32>, on: Vec<Name>) -> Self {
-        let (uuid, generation) = match &shard.place {
-            ShardLocation::File(_) => (None, None),
-            ShardLocation::Namespace { namespace, .. } => {
-                let info = namespace.info();
-                (info.uuid.map(Uuid::from_bytes), info.generation.map(Generation))
-            }
-        };
-        Self { bytes: shard.bytes, uuid, generation, crc32c, on }
+        let known = shard.described();
+        Self { bytes: shard.bytes, uuid: known.uuid, generation: known.generation, crc32c, on }
     }
 
     /// The names of its targets, for errors.

@@ -1,6 +1,6 @@
 //! Which of the files of a folder, or of the namespaces of a subsystem, are shards.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 
 use anyhow::{Context as _, Result, bail, ensure};
 use feedrail_dataset::Name;
@@ -22,17 +22,52 @@ pub(super) struct ShardCandidate {
 /// All of a folder or of a subsystem, by name.
 pub(super) type Candidates = BTreeMap<Name, ShardCandidate>;
 
-/// The shards by name; in the order of `index.json` where there is one, as Streaming reads them.
+/// The shards by name; in the order of an `index.json` in its folder and below, as Streaming reads
+/// them.
 ///
 /// # Errors
 /// `index.json` is not that of MDS, or does not match what is there.
-pub(super) fn arrange(mut candidates: Candidates) -> Result<Vec<ListedShard>> {
-    let is_index = |name: &Name| name.as_str() == MDS_INDEX;
-    if let Some((_, index)) = candidates.iter().find(|(name, _)| is_index(name)) {
-        let index = mds_index(&index.place)?;
-        return index.shards.iter().map(|shard| take_mds(&mut candidates, shard)).collect();
+pub(super) fn arrange(candidates: &Candidates) -> Result<Vec<ListedShard>> {
+    let (mut shards, mut done) = (Vec::new(), BTreeSet::new());
+    for name in candidates.keys() {
+        match mds_folder(candidates, name) {
+            None => shards.extend(shard(candidates, name)),
+            Some((folder, index)) if done.insert(folder) => {
+                shards.extend(in_mds_order(candidates, folder, &index)?);
+            }
+            Some(_) => {}
+        }
     }
-    Ok(candidates.keys().filter_map(|name| shard(&candidates, name)).collect())
+    Ok(shards)
+}
+
+/// The outermost folder around a name that has an `index.json`, with a slash at its end, and the
+/// name of that.
+fn mds_folder<'a>(candidates: &Candidates, name: &'a Name) -> Option<(&'a str, Name)> {
+    let text = name.as_str();
+    let ends = std::iter::once(0).chain(text.match_indices('/').map(|(slash, _)| slash + 1));
+    ends.map(|end| &text[..end]).find_map(|folder| {
+        let index: Name = format!("{folder}{MDS_INDEX}").parse().ok()?;
+        candidates.contains_key(&index).then_some((folder, index))
+    })
+}
+
+fn in_mds_order(candidates: &Candidates, folder: &str, index: &Name) -> Result<Vec<ListedShard>> {
+    let ShardCandidate { place, .. } = candidates.get(index).context("it was just found")?;
+    let bytes = place.open(ReadPattern::Parts)?;
+    let parsed = MdsIndex::parse(ShardBytes::new(0, &*bytes)).with_context(|| index.to_string())?;
+    let mut named = BTreeSet::new();
+    let shard = |shard: &MdsShard| {
+        let name: Name = format!("{folder}{}", shard.basename).parse()?;
+        let found = candidates.get(&name).filter(|_| named.insert(name.clone()));
+        let Some(ShardCandidate { bytes, place }) = found.cloned() else {
+            bail!("{index} names {name}, which is not there, or twice in it");
+        };
+        let expected = shard.bytes;
+        ensure!(bytes == expected, "{name} has {bytes} bytes, but {index} says {expected}");
+        Ok(ListedShard { name, bytes, place, idx: None })
+    };
+    parsed.shards.iter().map(shard).collect()
 }
 
 /// A shard with its `.idx`, if that is among the candidates; `None` for what is no shard.
@@ -43,27 +78,14 @@ pub(super) fn shard(candidates: &Candidates, name: &Name) -> Option<ListedShard>
         candidates.get(&format!("{stem}{other}").parse().ok()?)
     };
     let is_idx = sibling(".idx", ".bin").is_some();
-    if text.starts_with('.') || NO_SHARDS.contains(&text) || is_idx {
+    let is_hidden = text.split('/').any(|part| part.starts_with('.'));
+    let file = text.rsplit('/').next().unwrap_or(text);
+    if is_hidden || NO_SHARDS.contains(&file) || is_idx {
         return None;
     }
     let idx = sibling(".bin", ".idx").map(|idx| idx.place.clone());
     let ShardCandidate { bytes, place } = candidates.get(name)?.clone();
     Some(ListedShard { name: name.clone(), bytes, place, idx })
-}
-
-fn mds_index(place: &ShardLocation) -> Result<MdsIndex> {
-    let bytes = place.open(ReadPattern::Parts)?;
-    MdsIndex::parse(ShardBytes::new(0, &*bytes)).context(MDS_INDEX)
-}
-
-fn take_mds(candidates: &mut Candidates, shard: &MdsShard) -> Result<ListedShard> {
-    let name: Name = shard.basename.parse()?;
-    let Some(ShardCandidate { bytes, place }) = candidates.remove(&name) else {
-        bail!("{MDS_INDEX} names {name}, which is not there, or twice in it");
-    };
-    let expected = shard.bytes;
-    ensure!(bytes == expected, "{name} has {bytes} bytes, but {MDS_INDEX} says {expected}");
-    Ok(ListedShard { name, bytes, place, idx: None })
 }
 
 #[cfg(test)]
@@ -90,10 +112,16 @@ mod tests {
             "keys.npz",
             "manifest.json",
             ".hidden",
+            "x/.hidden/a.tar",
+            "x/index.npy",
+            "x/c.tar",
         ];
-        let shards = arrange(candidates(&names)).unwrap();
+        let shards = arrange(&candidates(&names)).unwrap();
         let found: Vec<_> =
             shards.iter().map(|shard| (shard.name.as_str(), shard.idx.is_some())).collect();
-        assert_eq!(found, [("a.bin", true), ("b.tar", false), ("lone.idx", false)]);
+        assert_eq!(
+            found,
+            [("a.bin", true), ("b.tar", false), ("lone.idx", false), ("x/c.tar", false)]
+        );
     }
 }

@@ -1,7 +1,7 @@
 //! Shards in files and folders.
 
 use std::fs;
-use std::path::{Path, PathBuf};
+use std::path::Path;
 
 use anyhow::{Context as _, Result, ensure};
 use feedrail_dataset::Name;
@@ -12,33 +12,56 @@ use super::{ListedShard, ShardLocation};
 /// A file, or the regular files of a folder.
 pub(super) fn shards(path: &Path) -> Result<Vec<ListedShard>> {
     if fs::metadata(path)?.is_dir() {
-        return arrange(folder(path)?);
+        return arrange(&folder(path)?);
     }
-    let (name, file) = candidate(path)?;
+    let (name, file) = candidate(path, file_name(path)?)?;
     // A file that is named is a shard whatever its name is.
     let (bytes, place) = (file.bytes, file.place.clone());
     let mut candidates: Candidates = [(name.clone(), file)].into();
     let idx = path.with_extension("idx");
     if path.extension().is_some_and(|extension| extension == "bin") && idx.is_file() {
-        candidates.extend([candidate(&idx)?]);
+        candidates.extend([candidate(&idx, file_name(&idx)?)?]);
     }
     let named = ListedShard { name, bytes, place, idx: None };
     Ok(vec![shard(&candidates, &named.name).unwrap_or(named)])
 }
 
-fn folder(path: &Path) -> Result<Candidates> {
-    let paths: Vec<PathBuf> =
-        fs::read_dir(path)?.map(|entry| Ok(entry?.path())).collect::<Result<_>>()?;
-    let files = paths.iter().filter(|path| path.is_file());
-    files.map(|path| candidate(path)).collect()
+/// What a target exports of a folder: the regular files in it and its folders that are neither
+/// hidden nor empty. Links to folders are not followed.
+fn folder(root: &Path) -> Result<Candidates> {
+    let mut candidates = Candidates::new();
+    let mut folders = vec![(root.to_owned(), String::new())];
+    while let Some((folder, prefix)) = folders.pop() {
+        for entry in fs::read_dir(&folder)? {
+            let path = entry?.path();
+            let name = file_name(&path)?;
+            if name.starts_with('.') {
+                continue;
+            }
+            let name = format!("{prefix}{name}");
+            if path.symlink_metadata()?.is_dir() {
+                folders.push((path, format!("{name}/")));
+            } else if path.is_file() {
+                let (name, file) = candidate(&path, &name)?;
+                match file.bytes {
+                    0 => eprintln!("warning: {} is empty, and no shard", path.display()),
+                    _ => drop(candidates.insert(name, file)),
+                }
+            }
+        }
+    }
+    Ok(candidates)
 }
 
-fn candidate(path: &Path) -> Result<(Name, ShardCandidate)> {
+fn file_name(path: &Path) -> Result<&str> {
+    let name = path.file_name().and_then(|name| name.to_str());
+    name.with_context(|| format!("{}: a shard needs a file name in UTF-8", path.display()))
+}
+
+fn candidate(path: &Path, name: &str) -> Result<(Name, ShardCandidate)> {
     let about = || path.display().to_string();
     let metadata = fs::metadata(path).with_context(about)?;
     ensure!(metadata.is_file(), "{} is neither a regular file nor a folder", path.display());
-    let name = path.file_name().and_then(|name| name.to_str());
-    let name = name.context("a shard needs a file name in UTF-8").with_context(about)?;
     let name = name.parse().with_context(about)?;
     Ok((
         name,

@@ -13,8 +13,11 @@ use std::sync::Arc;
 use anyhow::{Context as _, Result, ensure};
 use feedrail_dataset::Name;
 use feedrail_dataset::formats::ReadAt;
+use feedrail_dataset::index::IndexShard;
+use feedrail_dataset::manifest::Generation;
 use feedrail_dataset::url::{self, SourceUrl};
 use feedrail_initiator::Namespace;
+use uuid::Uuid;
 
 use self::reader::WatchedShard;
 pub(crate) use self::remote::{SubsystemUrl, Subsystems};
@@ -37,6 +40,25 @@ pub(crate) struct ListedShard {
     pub(crate) place: ShardLocation,
     /// Megatron's `.idx`, beside its `.bin`.
     pub(crate) idx: Option<ShardLocation>,
+}
+
+impl ListedShard {
+    /// What an index says of it.
+    pub(crate) fn described(&self) -> IndexShard {
+        let known = IndexShard::new(self.name.clone(), self.bytes);
+        match &self.place {
+            ShardLocation::File(_) => known,
+            ShardLocation::Namespace { namespace, .. } => {
+                let info = namespace.info();
+                let (uuid, generation) = (info.uuid, info.generation);
+                IndexShard {
+                    generation: generation.map(Generation),
+                    uuid: uuid.map(Uuid::from_bytes),
+                    ..known
+                }
+            }
+        }
+    }
 }
 
 /// Where the bytes of a shard are.

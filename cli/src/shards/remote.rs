@@ -60,8 +60,13 @@ impl Subsystems {
             }
         }
         match (&url.namespace, chosen) {
-            (None, _) => arrange(candidates),
+            (None, _) => arrange(&candidates),
             (Some(_), Some(name)) => named(&candidates, name).map(|shard| vec![shard]),
+            (Some(NamespaceChoice::Name(name)), None) if name.as_str().parse::<u32>().is_ok() => {
+                bail!(
+                    "the subsystem has no namespace called {name}: a number is said as nsid:{name}"
+                )
+            }
             (Some(_), None) => bail!("the subsystem has no such namespace"),
         }
     }

@@ -268,7 +268,15 @@ impl Show {
 fn table(subsystems: &Value) -> String {
     let heading = ["Subsystem", "NSID", "Size", "Block", "Access", "Name", "UUID"];
     let rows: Vec<_> = items(subsystems).flat_map(rows).collect();
-    output::table(&heading, &rows)
+    let left_out: String = items(subsystems).filter_map(left_out).collect();
+    output::table(&heading, &rows) + &left_out
+}
+
+/// A line on the files of a subsystem's directories that are no namespaces.
+fn left_out(subsystem: &Value) -> Option<String> {
+    let count = subsystem["left_out_files"].as_u64().filter(|count| *count > 0)?;
+    let nqn = output::printable(subsystem["nqn"].as_str().unwrap_or_default());
+    Some(format!("{nqn}: {count} files left out; the log says which and why\n"))
 }
 
 fn items(list: &Value) -> impl Iterator<Item = &Value> {
@@ -365,7 +373,7 @@ mod tests {
     #[test]
     fn a_subsystem_without_namespaces_is_shown() {
         let subsystems = json!([
-            { "nqn": "nqn.a", "namespaces": [] },
+            { "nqn": "nqn.a", "namespaces": [], "left_out_files": 2 },
             { "nqn": "nqn.b", "namespaces": [{
                 "nsid": 3, "size_bytes": 4096, "block_size": 512, "read_only": true, "name": "x\u{1b}",
                 "uuid": "u",
@@ -373,7 +381,8 @@ mod tests {
         ]);
         let shown = table(&subsystems);
         let lines: Vec<_> = shown.lines().collect();
-        assert_eq!(lines.len(), 3, "{shown}");
+        assert_eq!(lines.len(), 4, "{shown}");
+        assert!(lines[3].starts_with("nqn.a: 2 files left out"), "{shown}");
         assert!(lines[1].starts_with("nqn.a") && lines[1].ends_with("none"), "{shown}");
         assert!(lines[2].contains("ro") && !lines[2].contains('\u{1b}'), "{shown}");
     }

@@ -7,6 +7,7 @@ use serde::Deserialize;
 
 use super::error::{FormatError, FormatProblem};
 use super::shard::{ByteRange, ShardBytes, ShardWindow, until_error};
+use crate::manifest::RelativePath;
 
 /// More than any index has: one of 10^5 shards with 10 columns has 60 MB.
 const MAX_INDEX_BYTES: u64 = 256 << 20;
@@ -92,7 +93,7 @@ pub struct MdsIndex {
 /// What `index.json` says of a shard.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct MdsShard {
-    /// The name of its file, beside the index.
+    /// The path of its file from the folder of the index on: with folders in a merged one.
     pub basename: String,
     /// How many bytes the file has.
     pub bytes: u64,
@@ -138,9 +139,10 @@ impl MdsShard {
             what: "a compressed shard of MDS".to_owned(),
             remedy: "write the data set with compression=None",
         })?;
-        // It is opened beside the index, and nowhere else.
-        if raw.basename.contains('/') || raw.basename.starts_with('.') {
-            return Err(FormatProblem::unexpected("the name of a file", raw.basename));
+        // It is opened beside the index or, once several were merged, below it, and nowhere else.
+        let is_hidden = raw.basename.split('/').any(|part| part.starts_with('.'));
+        if is_hidden || raw.basename.parse::<RelativePath>().is_err() {
+            return Err(FormatProblem::unexpected("the path of a file", raw.basename));
         }
         let names = json.column_names.into_iter();
         let columns = names.zip(json.column_encodings).zip(json.column_sizes);
@@ -225,7 +227,8 @@ mod tests {
         let error = index(&compressed).unwrap_err();
         assert!(error.to_string().contains("compression=None"), "{error}");
         index(&plain.replace("mds", "json")).unwrap_err();
-        for name in ["../secret", "/etc/passwd", ".."] {
+        assert_eq!(index(&plain.replace("NAME", "0/b.mds")).unwrap().shards[0].basename, "0/b.mds");
+        for name in ["../secret", "/etc/passwd", "..", "a/../../b", "a//b", "a/.b", "a\\\\b", ""] {
             index(&plain.replace("NAME", name)).unwrap_err();
         }
         index("1").unwrap_err();

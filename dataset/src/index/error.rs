@@ -1,9 +1,9 @@
 //! What may be wrong with an index.
 
-use crate::Sample;
+use crate::{Name, Sample};
 
 /// Why a file is not the index of a data set.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum Error {
     /// The first six bytes are not those of NumPy's format.
     #[error("no .npy file: its first bytes are not \\x93NUMPY")]
@@ -61,6 +61,45 @@ pub enum Error {
         samples: u64,
         /// What follows the header, in bytes.
         bytes: u64,
+    },
+    /// What follows the records is no table of shards.
+    #[error("the table of shards behind the records cannot be read: {reason}")]
+    Table {
+        /// The first rule that it breaks.
+        reason: String,
+    },
+    /// A source lacks a shard.
+    #[error("the index has samples of {shard}, which is not among the {shards} shards")]
+    NotInSource {
+        /// The name of the shard.
+        shard: Name,
+        /// How many shards the source has.
+        shards: usize,
+    },
+    /// A shard of a source is not the one that the index was made of.
+    #[error(
+        "{shard} has the {what} {index} in the index, and {found} now: build the index anew, with \
+         `feedrail index` or feedrail.index.build"
+    )]
+    OtherShard {
+        /// The name of the shard.
+        shard: Name,
+        /// The property that differs: size, CRC-32C or generation.
+        what: &'static str,
+        /// What the index says.
+        index: String,
+        /// What the source says.
+        found: String,
+    },
+    /// A name that the index and a source have different numbers of times.
+    #[error("{index} shards of the index are called {shard}, and {found} of the source")]
+    Namesakes {
+        /// The name of the shards.
+        shard: Name,
+        /// How many the index has.
+        index: usize,
+        /// How many the source has.
+        found: usize,
     },
     /// A sample is in a shard that the data set does not have.
     #[error("sample {sample} is in shard {shard}, but there are {shards}, counted from 0")]

@@ -6,6 +6,7 @@ use zerocopy::IntoBytes as _;
 
 use super::Error;
 use super::header::ArrayHeader;
+use super::shards::ShardTable;
 use super::view::check_samples;
 use crate::Sample;
 
@@ -27,7 +28,8 @@ pub enum ReadError {
 
 /// Reads the file of an index and checks that each sample lies in its shard, as
 /// [`Index::parse`](super::Index::parse) and [`Index::check`](super::Index::check) do, with 80 KiB
-/// of it in memory. Returns how many samples there are. `shard_bytes` has the size of each shard.
+/// of it and its table of shards in memory. Returns how many samples there are. `shard_bytes` has
+/// the size of each shard, in the order of the table where there is one.
 ///
 /// # Errors
 /// The file is no index, has more or fewer bytes than `file_bytes`, or cannot be read; or a sample
@@ -39,9 +41,9 @@ pub fn check_reader(
 ) -> Result<u64, ReadError> {
     let ArrayHeader { samples, data_offset } = header(&mut reader)?;
     let data_bytes = file_bytes.saturating_sub(data_offset as u64);
-    if samples.checked_mul(size_of::<Sample>() as u64) != Some(data_bytes) {
-        return Err(Error::Length { samples, bytes: data_bytes }.into());
-    }
+    let records = samples.checked_mul(size_of::<Sample>() as u64);
+    let table_bytes = records.and_then(|records| data_bytes.checked_sub(records));
+    let table_bytes = table_bytes.ok_or(Error::Length { samples, bytes: data_bytes })?;
     let mut chunk = vec![Sample::default(); CHUNK.min(usize::try_from(samples).unwrap_or(CHUNK))];
     let mut done = 0;
     while done < samples {
@@ -51,6 +53,9 @@ pub fn check_reader(
         check_samples(part, done, shard_bytes)?;
         done += length as u64;
     }
+    let mut table = Vec::new();
+    reader.by_ref().take(table_bytes).read_to_end(&mut table)?;
+    ShardTable::parse(&table)?;
     match reader.read(&mut [0])? {
         0 => Ok(samples),
         more => Err(Error::Length { samples, bytes: data_bytes + more as u64 }.into()),
@@ -58,7 +63,7 @@ pub fn check_reader(
 }
 
 /// Reads the header, and nothing behind it.
-fn header(mut reader: impl Read) -> Result<ArrayHeader, ReadError> {
+pub(super) fn header(mut reader: impl Read) -> Result<ArrayHeader, ReadError> {
     let mut read = Vec::new();
     reader.by_ref().take(PREFIX_BYTES).read_to_end(&mut read)?;
     let header = match ArrayHeader::parse(&read) {

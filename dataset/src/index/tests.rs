@@ -116,7 +116,7 @@ fn damaged_files_are_refused() {
     assert_eq!(error(&file[..9]), Error::CutHeader { header_bytes: 10, bytes: 9 });
     assert_eq!(error(&file[..191]), Error::CutHeader { header_bytes: 192, bytes: 191 });
     assert_eq!(error(&file[..251]), Error::Length { samples: 3, bytes: 59 });
-    assert_eq!(error(&[&file[..], &[0]].concat()), Error::Length { samples: 3, bytes: 61 });
+    assert!(matches!(error(&[&file[..], &[0]].concat()), Error::Table { .. }));
     let mut other = *file;
     other[6] = 4;
     assert_eq!(error(&other), Error::Version { major: 4, minor: 0 });
@@ -156,6 +156,38 @@ fn a_length_that_overflows_is_refused() {
     let samples = u64::MAX;
     let header = format!("{{'descr': {DESCR}, 'fortran_order': False, 'shape': ({samples},), }}\n");
     assert_eq!(error(&with_dictionary(&header)), Error::Length { samples, bytes: 0 });
+}
+
+#[test]
+fn the_shards_follow_the_records_and_numpy_passes_over_them() {
+    let shard = |name: &str, bytes, samples| IndexShard {
+        samples,
+        ..IndexShard::new(name.parse().expect("a name"), bytes)
+    };
+    let table = ShardTable::new(vec![shard("a.tar", 10, 1), shard("b.tar", 5, 2)]);
+    let mut writer = IndexWriter::new(Cursor::new(Vec::new())).expect("memory");
+    writer.append(&three()).expect("memory");
+    let file = writer.finish_with(&table).expect("memory").into_inner();
+    assert!(file.starts_with(numpy_file!("three")));
+    let index = Index::parse(&file).expect("whole");
+    assert_eq!((index.samples(), index.shards()), (&three()[..], Some(&table)));
+    let mut stream = Cursor::new(&file);
+    assert_eq!(ShardTable::read(&mut stream).expect("whole"), Some(table));
+    let old = ShardTable::read(Cursor::new(numpy_file!("three"))).expect("whole");
+    assert_eq!(old, None);
+    let length = file.len() as u64;
+    let streamed = check_reader(&file[..], length, &[10, 5]).expect_err("shard 4294967295");
+    let whole = index.check(&[10, 5]).expect_err("shard 4294967295");
+    assert_eq!(streamed.to_string(), whole.to_string());
+    let in_shards = written(&[sample(0, 1, 0, 0)]);
+    let in_shards = [&in_shards[..], &file[252..]].concat();
+    assert_eq!(check_reader(&in_shards[..], in_shards.len() as u64, &[10, 5]).ok(), Some(1));
+    for end in 253..file.len() {
+        assert!(matches!(error(&file[..end]), Error::Table { .. }), "{end}");
+        assert!(ShardTable::read(Cursor::new(&file[..end])).is_err(), "{end}");
+        let cut = check_reader(&in_shards[..end - 40], (end - 40) as u64, &[10, 5]);
+        assert!(cut.is_err(), "{end}");
+    }
 }
 
 #[test]

@@ -4,35 +4,41 @@ use zerocopy::FromBytes;
 
 use super::Error;
 use super::header::ArrayHeader;
+use super::shards::ShardTable;
 use crate::Sample;
 
 /// An index over the bytes of its file: a slice, a `Vec<u8>`, or a memory-mapped file, which is not
 /// read before its samples are asked for.
-#[derive(Clone, Copy, Debug)]
+#[derive(Clone, Debug)]
 pub struct Index<B> {
     file: B,
     data_offset: usize,
+    data_end: usize,
+    shards: Option<ShardTable>,
 }
 
 impl<B: AsRef<[u8]>> Index<B> {
     /// Reads the header. Samples are not looked at: [`check`](Self::check) does that.
     ///
     /// # Errors
-    /// The file is not an index, or has more or fewer bytes than its header tells.
+    /// The file is not an index, has fewer bytes than its header tells, or more that are no table
+    /// of shards.
     pub fn parse(file: B) -> Result<Self, Error> {
         let bytes = file.as_ref();
         let ArrayHeader { samples, data_offset } = ArrayHeader::parse(bytes)?;
         let data_bytes = (bytes.len() - data_offset) as u64;
-        if samples.checked_mul(size_of::<Sample>() as u64) != Some(data_bytes) {
-            return Err(Error::Length { samples, bytes: data_bytes });
-        }
-        Ok(Self { file, data_offset })
+        let records = samples.checked_mul(size_of::<Sample>() as u64);
+        let records = records.filter(|records| *records <= data_bytes);
+        let records = records.ok_or(Error::Length { samples, bytes: data_bytes })?;
+        let data_end = data_offset + records as usize;
+        let shards = ShardTable::parse(&bytes[data_end..])?;
+        Ok(Self { file, data_offset, data_end, shards })
     }
 
     /// The samples, in the order of their numbers.
     pub fn samples(&self) -> &[Sample] {
         // `parse` has checked that whole records follow the header.
-        let data = self.file.as_ref().get(self.data_offset..).unwrap_or_default();
+        let data = self.file.as_ref().get(self.data_offset..self.data_end).unwrap_or_default();
         <[Sample]>::ref_from_bytes(data).unwrap_or_default()
     }
 
@@ -46,12 +52,18 @@ impl<B: AsRef<[u8]>> Index<B> {
         self.len() == 0
     }
 
+    /// The shards that the samples count; `None` in a file of the old form.
+    pub fn shards(&self) -> Option<&ShardTable> {
+        self.shards.as_ref()
+    }
+
     /// The bytes of the file, whose BLAKE3 the manifest has.
     pub fn file(&self) -> &[u8] {
         self.file.as_ref()
     }
 
-    /// Checks that each sample lies in its shard. `shard_bytes` has the size of each shard. The
+    /// Checks that each sample lies in its shard. `shard_bytes` has the size of each shard, in the
+    /// order of the table where the index has one. The
     /// whole file is read for it: 20 GB for 10^9 samples. [`check_samples`] checks a part.
     ///
     /// # Errors

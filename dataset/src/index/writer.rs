@@ -5,6 +5,7 @@ use std::io::{self, Seek, SeekFrom, Write};
 use zerocopy::IntoBytes;
 
 use super::header::header_bytes;
+use super::shards::ShardTable;
 use crate::Sample;
 
 /// Writes an index whose length is not known in advance. Until [`finish`](Self::finish) has written
@@ -47,7 +48,17 @@ impl<W: Write + Seek> IndexWriter<W> {
         self.samples
     }
 
-    /// Writes the header and gives the file back, at the end of the index.
+    /// Writes the table of shards and the header, and gives the file back, at the end of the index.
+    ///
+    /// # Errors
+    /// Whatever the file reports.
+    pub fn finish_with(mut self, shards: &ShardTable) -> io::Result<W> {
+        self.file.write_all(&shards.to_bytes()?)?;
+        self.finish()
+    }
+
+    /// Writes the header of an index without a table of shards, and gives the file back, at the end
+    /// of the index.
     ///
     /// # Errors
     /// Whatever the file reports.

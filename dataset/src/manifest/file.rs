@@ -13,6 +13,7 @@ use serde::{Deserialize, Deserializer, Serialize, Serializer};
 use uuid::Uuid;
 
 use super::Error;
+use crate::index::IndexShard;
 use crate::text::{self, as_text};
 use crate::url::TargetUrl;
 use crate::{Blake3Hash, Name};
@@ -107,6 +108,12 @@ pub struct ShardEntry<Replica> {
 }
 
 impl<R> ShardEntry<R> {
+    /// The shard as an index describes it.
+    pub fn described(&self) -> IndexShard {
+        let &Self { bytes, crc32c, generation, ref name, uuid, .. } = self;
+        IndexShard { bytes, crc32c, generation, name: name.clone(), samples: 0, uuid }
+    }
+
     /// The same shard with replicas of another kind.
     pub(super) fn with_replicas<S>(&self, replica: impl FnMut(&R) -> S) -> ShardEntry<S> {
         let replicas = self.replicas.iter().map(replica).collect();

@@ -24,7 +24,7 @@
 //! | `hash` | hash of all else, see below | no |
 //! | `name` | a [`Name`] | no |
 //! | `targets` | by name: `url` of the [target](crate::url) and `nqn` of a subsystem | no |
-//! | `shards` | in the order in which samples count them, at least one | no |
+//! | `shards` | in the order in which samples of an index without names count them | no |
 //! | `shards[].name` | name of the file and of its namespaces, unique | no |
 //! | `shards[].bytes` | exact size, 1 to 2^63 - 1 | no |
 //! | `shards[].replicas` | names of targets that have the shard, at least one, none twice | no |
@@ -68,7 +68,7 @@ pub use file::{
     Crc32c, Generation, IndexEntry, ManifestFile, RelativePath, ShardEntry, TargetEntry,
 };
 
-use crate::index::Index;
+use crate::index::{self, Index, IndexShard};
 use crate::{Blake3Hash, Name};
 
 /// The number of a target in a manifest: its place in the order of names, from 0.
@@ -160,6 +160,22 @@ impl Manifest {
     /// The size of each shard in bytes, as [`Index::check`] takes them.
     pub fn shard_bytes(&self) -> Vec<u64> {
         self.shards.iter().map(|shard| shard.bytes).collect()
+    }
+
+    /// The shards as an index describes them.
+    pub fn described(&self) -> Vec<IndexShard> {
+        self.shards.iter().map(ShardEntry::described).collect()
+    }
+
+    /// Checks that the samples of an index lie in the shards, which are found by name where the
+    /// index has a table of shards. All samples are looked at.
+    ///
+    /// # Errors
+    /// The first shard that is another one, or the first sample that does not.
+    pub fn check_samples<B: AsRef<[u8]>>(&self, index: &Index<B>) -> Result<(), index::Error> {
+        let Some(table) = index.shards() else { return index.check(&self.shard_bytes()) };
+        table.numbers_in(&self.described())?;
+        index.check(&table.shard_bytes())
     }
 
     /// The index, unless the data set has none.

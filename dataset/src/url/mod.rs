@@ -4,12 +4,12 @@
 //! |---|---|
 //! | a target | `nvmf://HOST[:PORT]` |
 //! | a subsystem | `nvmf://HOST[:PORT]/NQN` |
-//! | a namespace | `nvmf://HOST[:PORT]/NQN/NAME` or `nvmf://HOST[:PORT]/NQN/NSID` |
+//! | a namespace | `nvmf://HOST[:PORT]/NQN/NAME` or `nvmf://HOST[:PORT]/NQN/nsid:NSID` |
 //!
 //! HOST is an IPv4 address, an IPv6 address in brackets, or a DNS name. PORT is 4420 if it is left
 //! out. NQN and NAME are percent-encoded where they have characters that a URL gives a meaning
-//! to; slashes of a NAME stay as they are, and `:` and `.` may. What consists of digits only is an
-//! NSID; a name of digits only is written with its first digit percent-encoded (`%3142`).
+//! to; slashes of a NAME stay as they are, and `:` and `.` may. A NAME may consist of digits; one
+//! that begins with `nsid:` has its colon percent-encoded (`nsid%3A7`).
 
 mod error;
 mod source;

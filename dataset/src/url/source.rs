@@ -10,7 +10,10 @@ use super::{Error, TargetUrl, target};
 use crate::name::Name;
 use crate::text::as_text;
 
-/// A subsystem, or a namespace in it: `nvmf://HOST[:PORT]/NQN[/NAME or NSID]`.
+/// What precedes the number of a namespace.
+const NSID: &str = "nsid:";
+
+/// A subsystem, or a namespace in it: `nvmf://HOST[:PORT]/NQN[/NAME or nsid:NSID]`.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct SourceUrl {
     /// The target that exports the subsystem.
@@ -48,15 +51,12 @@ impl FromStr for SourceUrl {
 }
 
 fn parse_namespace(text: &str) -> Result<NamespaceChoice, Error> {
-    if !is_number(text) {
+    let Some(number) = text.strip_prefix(NSID) else {
         return Ok(NamespaceChoice::Name(decode(text)?.parse()?));
-    }
-    let nsid = text.parse().map(Nsid).ok().filter(|nsid| nsid.is_one());
-    nsid.map(NamespaceChoice::Nsid).ok_or_else(|| Error::Nsid(text.to_owned()))
-}
-
-fn is_number(text: &str) -> bool {
-    text.bytes().all(|byte| byte.is_ascii_digit())
+    };
+    let is_number = number.bytes().all(|byte| byte.is_ascii_digit());
+    let nsid = number.parse().map(Nsid).ok().filter(|nsid| is_number && nsid.is_one());
+    nsid.map(NamespaceChoice::Nsid).ok_or_else(|| Error::Nsid(number.to_owned()))
 }
 
 /// Replaces escapes by what they stand for. `%` without two hexadecimal digits is an error, where
@@ -102,13 +102,11 @@ impl fmt::Display for SourceUrl {
 impl fmt::Display for NamespaceChoice {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
-            Self::Nsid(nsid) => nsid.0.fmt(f),
-            Self::Name(name) if is_number(name.as_str()) => {
-                // A digit is one byte, so the rest begins at the next.
-                let (first, rest) = name.as_str().split_at(1);
-                write!(f, "%{:02X}{rest}", first.as_bytes()[0])
-            }
-            Self::Name(name) => write!(f, "{}", utf8_percent_encode(name.as_str(), IN_NAME)),
+            Self::Nsid(nsid) => write!(f, "{NSID}{}", nsid.0),
+            Self::Name(name) => match name.as_str().strip_prefix(NSID) {
+                Some(rest) => write!(f, "nsid%3A{}", utf8_percent_encode(rest, IN_NAME)),
+                None => write!(f, "{}", utf8_percent_encode(name.as_str(), IN_NAME)),
+            },
         }
     }
 }

@@ -81,8 +81,11 @@ fn sources_are_subsystems_and_namespaces() {
     for (path, namespace) in [
         ("", None),
         ("/", None),
-        ("/7", Some(NamespaceChoice::Nsid(Nsid(7)))),
-        ("/4294967294", Some(NamespaceChoice::Nsid(Nsid::MAX))),
+        ("/nsid:7", Some(NamespaceChoice::Nsid(Nsid(7)))),
+        ("/7", name("7")),
+        ("/0007", name("0007")),
+        ("/nsid%3A7", name("nsid:7")),
+        ("/nsid:4294967294", Some(NamespaceChoice::Nsid(Nsid::MAX))),
         ("/%37", name("7")),
         ("/7.tar", name("7.tar")),
         ("/train/000.tar", name("train/000.tar")),
@@ -102,9 +105,11 @@ fn other_sources_are_refused() {
     assert_eq!(source("nvmf://a"), Err(Error::NoNqn));
     assert_eq!(source("nvmf://a/"), Err(Error::NoNqn));
     assert_eq!(source("nvmf://a//1"), Err(Error::NoNqn));
-    assert_eq!(source("nvmf://a/n/0"), Err(Error::Nsid("0".to_owned())));
-    assert_eq!(source("nvmf://a/n/4294967295"), Err(Error::Nsid("4294967295".to_owned())));
-    assert_eq!(source("nvmf://a/n/99999999999"), Err(Error::Nsid("99999999999".to_owned())));
+    assert_eq!(source("nvmf://a/n/nsid:0"), Err(Error::Nsid("0".to_owned())));
+    assert_eq!(source("nvmf://a/n/nsid:4294967295"), Err(Error::Nsid("4294967295".to_owned())));
+    assert_eq!(source("nvmf://a/n/nsid:99999999999"), Err(Error::Nsid("99999999999".to_owned())));
+    assert_eq!(source("nvmf://a/n/nsid:"), Err(Error::Nsid(String::new())));
+    assert_eq!(source("nvmf://a/n/nsid:+1"), Err(Error::Nsid("+1".to_owned())));
     for text in ["%", "%4", "a%4g", "%ff", "%C3"] {
         assert_eq!(source(&format!("nvmf://a/n/{text}")), Err(Error::Encoding(text.to_owned())));
         assert_eq!(source(&format!("nvmf://a/{text}")), Err(Error::Encoding(text.to_owned())));
@@ -127,7 +132,7 @@ fn hosts() -> impl Strategy<Value = UrlHost> {
 }
 
 fn namespaces() -> impl Strategy<Value = NamespaceChoice> {
-    let names = prop_oneof!["\\PC{1,40}", "[0-9]{1,12}", "[/%?# a]{1,9}"];
+    let names = prop_oneof!["\\PC{1,40}", "[0-9]{1,12}", "nsid:[0-9%:]{0,3}", "[/%?# a]{1,9}"];
     let name = |text: String| text.parse().map(NamespaceChoice::Name).ok();
     prop_oneof![
         (1..=Nsid::MAX.0).prop_map(|nsid| NamespaceChoice::Nsid(Nsid(nsid))),

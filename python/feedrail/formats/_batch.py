@@ -70,11 +70,13 @@ class RawBatch:
 
         Raises:
             IndexError: there is no such sample.
+            DatasetChanged: a shard of the index is another one in the source.
             BatchError: some could not be read, or do not have their checksums.
             ValueError: `verify` is set, and the index has no checksums.
         """
-        from feedrail.index import NO_CHECKSUMS, has_checksums
+        from feedrail.index import NO_CHECKSUMS, has_checksums, samples_in
 
+        samples = samples_in(source, samples)
         numbers = np.asarray(indices, np.int64).reshape(-1)
         if len(numbers) and not 0 <= int(numbers.min()) <= int(numbers.max()) < len(samples):
             raise IndexError(f"a sample is none of {len(samples)}")

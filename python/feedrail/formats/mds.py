@@ -69,7 +69,7 @@ class MdsShard:
     """What `index.json` says of a shard.
 
     Attributes:
-        basename: Name of its file.
+        basename: Path of its file from the folder of the index: with the folders of a merged one.
         nbytes: Bytes of the file.
         samples: Number of samples.
         columns: The columns of a sample, in the order of their bytes.
@@ -222,8 +222,8 @@ def _shard(shard: dict[str, Any]) -> MdsShard:
     columns = zip(names, encodings, shard["column_sizes"], strict=True)
     file = shard["raw_data"]
     basename = file["basename"]
-    if "/" in basename or basename.startswith("."):
-        raise FormatError(f"index.json names {basename!r}, which is no file beside it")
+    if "\\" in basename or any(part == "" or part.startswith(".") for part in basename.split("/")):
+        raise FormatError(f"index.json names {basename!r}, which is no file beside or below it")
     return MdsShard(
         basename, int(file["bytes"]), int(shard["samples"]), tuple(Column(*c) for c in columns)
     )

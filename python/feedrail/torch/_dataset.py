@@ -9,7 +9,7 @@ import numpy as np
 import torch
 from torch.utils.data import Dataset, get_worker_info
 
-from feedrail.index import NO_CHECKSUMS, Windows, has_checksums
+from feedrail.index import NO_CHECKSUMS, Windows, has_checksums, samples_in
 from feedrail.torch._batch import Batch, TokenBatch
 from feedrail.torch._dtypes import torch_dtype
 
@@ -41,6 +41,7 @@ class RangeDataset(Dataset[Any]):
 
     Raises:
         ValueError: `verify` is set, and the index has no checksums.
+        DatasetChanged: a shard of the index is another one in the source.
     """
 
     source: Source
@@ -60,7 +61,7 @@ class RangeDataset(Dataset[Any]):
         self.transform = transform
         self.verify = verify
         self.dtype = torch_dtype(dtype)
-        self._index = index
+        self._index = samples_in(source, index)
 
     def __len__(self) -> int:
         return len(self._index)

@@ -127,6 +127,7 @@ impl Registry {
         let mut files = Files::new();
         let mut lists = Vec::with_capacity(config.subsystems.len());
         let mut protections = Vec::with_capacity(config.subsystems.len());
+        let mut left_out = Vec::with_capacity(config.subsystems.len());
         for subsystem in &config.subsystems {
             let first = namespaces.len();
             let mut listed = ListedNamespaces::of(config, subsystem)?;
@@ -134,6 +135,7 @@ impl Registry {
             open_all(&listed.candidates, decorate, &mut files, &mut namespaces, Err)?;
             protections.push(protect(config, subsystem, &namespaces[first..])?);
             lists.push(ExportedList::new(namespaces[first..].to_vec()));
+            left_out.push(listed.left_out);
             let namespaces = namespaces.len() - first;
             tracing::info!(nqn = %subsystem.nqn, namespaces, "subsystem");
         }
@@ -141,7 +143,11 @@ impl Registry {
         let keeps = purpose == OpenPurpose::Serve && writable;
         let keeper =
             if keeps { Some(Keeper::start(&config.state_dir, protections)?) } else { None };
-        Ok(Self::of(config, lists, files.room, keeper))
+        let registry = Self::of(config, lists, files.room, keeper);
+        for (subsystem, count) in registry.subsystems().iter().zip(left_out) {
+            subsystem.set_left_out_files(count);
+        }
+        Ok(registry)
     }
 
     /// As [`Registry::open`] to see whether it works, but returns every error.
@@ -361,12 +367,19 @@ pub(crate) struct ListedNamespaces {
     pub(super) candidates: Vec<Candidate>,
     /// The NSIDs of the files of its directories.
     nsids: Option<NsidFile>,
+    /// How many files of its directories are left out.
+    pub(super) left_out: usize,
 }
 
 impl ListedNamespaces {
     /// Those of a subsystem that exports nothing else.
     pub(crate) fn of(config: &Config, subsystem: &SubsystemConfig) -> Result<Self, ExportError> {
         Self::beside(config, subsystem, &BTreeSet::new(), &mut LeftOutFiles::default())
+    }
+
+    /// The same, without a line of the log for what is left out.
+    pub(crate) fn again(config: &Config, subsystem: &SubsystemConfig) -> Result<Self, ExportError> {
+        Self::beside(config, subsystem, &BTreeSet::new(), &mut LeftOutFiles::logged())
     }
 
     /// Those of a subsystem that has other namespaces with these NSIDs, which were added at run
@@ -381,9 +394,9 @@ impl ListedNamespaces {
         let mut candidates: Vec<_> =
             listed.map(|n| Candidate { namespace: n.clone(), found: false }).collect();
         if subsystem.directories.is_empty() {
-            return Ok(Self { candidates, nsids: None });
+            return Ok(Self { candidates, nsids: None, left_out: 0 });
         }
-        let shards = all_shards(&subsystem.directories, left_out)?;
+        let (shards, left_out) = all_shards(&subsystem.directories, left_out)?;
         let names: Vec<&str> = shards.iter().map(|(_, shard)| shard.relative.as_str()).collect();
         let reserved = subsystem.namespaces.iter().map(|n| n.nsid).chain(others.iter().copied());
         let reserved: BTreeSet<u32> = reserved.map(|nsid| nsid.0).collect();
@@ -399,7 +412,7 @@ impl ListedNamespaces {
         candidates.extend(shards.into_iter().zip(ids).map(|((directory, shard), nsid)| {
             Candidate { namespace: of_shard(subsystem, directory, shard, nsid), found: true }
         }));
-        Ok(Self { candidates, nsids: Some(nsids) })
+        Ok(Self { candidates, nsids: Some(nsids), left_out })
     }
 
     /// Those that the configuration lists, and then the files of its directories.
@@ -417,25 +430,27 @@ impl ListedNamespaces {
     }
 }
 
-/// The files of all directories of a subsystem, which differ in their relative paths.
+/// The files of all directories of a subsystem, which differ in their relative paths, and how many
+/// are left out.
 fn all_shards<'a>(
     directories: &'a [DirectoryConfig],
     left_out: &mut LeftOutFiles,
-) -> Result<Vec<(&'a DirectoryConfig, Shard)>, ExportError> {
+) -> Result<(Vec<(&'a DirectoryConfig, Shard)>, usize), ExportError> {
     let mut names = BTreeSet::new();
-    let mut shards = Vec::new();
+    let (mut shards, mut count) = (Vec::new(), 0);
     for directory in directories {
         let origin = || directory.origin.clone();
         let found = shard_directory::scan(directory, left_out)
             .map_err(|error| ExportError::Directory { origin: origin(), error })?;
-        for shard in found {
+        count += found.left_out;
+        for shard in found.shards {
             if !names.insert(shard.relative.clone()) {
                 return Err(ExportError::SameName { origin: origin(), name: shard.relative });
             }
             shards.push((directory, shard));
         }
     }
-    Ok(shards)
+    Ok((shards, count))
 }
 
 fn of_shard(

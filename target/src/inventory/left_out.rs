@@ -31,14 +31,34 @@ impl LeftOutFiles {
     /// A file is left out; true if that was logged.
     pub(super) fn note(&mut self, path: &Path, reason: impl Into<String>) -> bool {
         let entry = (path.to_owned(), reason.into());
-        let is_new = !self.all_logged && !self.before.contains(&entry);
+        let is_new = self.is_new(&entry);
         if is_new {
             tracing::warn!(path = %path.display(), "left out: {}", entry.1);
         }
+        self.remember(entry);
+        is_new
+    }
+
+    /// A file is left out by a rule that the documentation states. Beyond what is remembered it is
+    /// not logged.
+    pub(super) fn skip(&mut self, path: &Path, rule: &str) -> bool {
+        let entry = (path.to_owned(), rule.to_owned());
+        let is_new = self.is_new(&entry) && self.now.len() < MOST;
+        if is_new {
+            tracing::info!(path = %path.display(), "left out: {rule}");
+        }
+        self.remember(entry);
+        is_new
+    }
+
+    fn is_new(&self, entry: &(PathBuf, String)) -> bool {
+        !self.all_logged && !self.before.contains(entry)
+    }
+
+    fn remember(&mut self, entry: (PathBuf, String)) {
         if self.now.len() < MOST {
             self.now.insert(entry);
         }
-        is_new
     }
 }
 
@@ -59,5 +79,15 @@ mod tests {
         assert!(!files.note(a, "empty"));
         files.end_look();
         assert!(!files.note(a, "empty") && files.note(b, "empty"));
+    }
+
+    #[test]
+    fn a_rule_is_logged_once_and_not_without_end() {
+        let mut files = LeftOutFiles::default();
+        assert!(files.skip(Path::new("a"), "it is empty"));
+        files.end_look();
+        assert!(!files.skip(Path::new("a"), "it is empty"));
+        let logged = (0..2 * MOST).filter(|n| files.skip(&PathBuf::from(n.to_string()), "rule"));
+        assert_eq!(logged.count(), MOST - 1);
     }
 }

@@ -17,6 +17,15 @@ pub(crate) struct Shard {
     pub path: PathBuf,
 }
 
+/// What a directory holds.
+#[derive(Debug)]
+pub(crate) struct ShardFiles {
+    /// The files to export, sorted by relative path.
+    pub shards: Vec<Shard>,
+    /// How many files and folders are left out that have the suffix.
+    pub left_out: usize,
+}
+
 /// Why a directory can not be exported.
 #[derive(Debug, thiserror::Error)]
 #[error("{}: {reason}", path.display())]
@@ -27,28 +36,31 @@ pub struct DirectoryError {
 
 /// The regular files of a directory and its folders, sorted by relative path.
 ///
-/// Left out: names that start with a dot, empty files, and (with a warning) symlinks that lead
-/// outside the directory or nowhere, names that are not UTF-8 and folders that can not be read.
-/// Symlinks to folders are not followed.
+/// Left out, with a line of the log: names that start with a dot, empty files and what is no
+/// regular
+/// file, and (with a warning) symlinks that lead outside the directory or nowhere, names that are
+/// not UTF-8 and folders that can not be read. Symlinks to folders are not followed. Files without
+/// the suffix are passed over.
 ///
 /// # Errors
 /// The directory can not be read, it is none, or it holds nothing to export.
 pub(crate) fn scan(
     config: &DirectoryConfig,
     left_out: &mut LeftOutFiles,
-) -> Result<Vec<Shard>, DirectoryError> {
+) -> Result<ShardFiles, DirectoryError> {
     let failed = |path: &Path, error: io::Error| DirectoryError {
         path: path.to_owned(),
         reason: error.to_string(),
     };
     let root = config.path.canonicalize().map_err(|error| failed(&config.path, error))?;
-    let mut shards = Vec::new();
+    let (mut shards, mut count) = (Vec::new(), 0);
     let mut folders = vec![(root.clone(), 0)];
     while let Some((folder, depth)) = folders.pop() {
         let entries = match list(&folder) {
             Ok(entries) => entries,
             Err(error) if depth > 0 => {
                 left_out.note(&folder, format!("with all that is in it: {error}"));
+                count += 1;
                 continue;
             }
             Err(error) => return Err(failed(&folder, error)),
@@ -62,9 +74,17 @@ pub(crate) fn scan(
                 DirectoryEntry::Folder => {
                     let reason = format!("folders nest more than {DIRECTORY_DEPTH} deep");
                     left_out.note(&entry.path(), reason);
+                    count += 1;
                 }
-                DirectoryEntry::LeftOut => {}
-                DirectoryEntry::Unusable(reason) => _ = left_out.note(&entry.path(), reason),
+                DirectoryEntry::OtherSuffix => {}
+                DirectoryEntry::LeftOut(rule) => {
+                    left_out.skip(&entry.path(), rule);
+                    count += 1;
+                }
+                DirectoryEntry::Unusable(reason) => {
+                    left_out.note(&entry.path(), reason);
+                    count += 1;
+                }
             }
             if shards.len() > MAX_NAMESPACES {
                 let reason = format!("holds more than {MAX_NAMESPACES} files; split the directory");
@@ -80,7 +100,7 @@ pub(crate) fn scan(
         return Err(DirectoryError { path: root, reason });
     }
     shards.sort();
-    Ok(shards)
+    Ok(ShardFiles { shards, left_out: count })
 }
 
 fn list(folder: &Path) -> io::Result<Vec<DirEntry>> {
@@ -90,7 +110,8 @@ fn list(folder: &Path) -> io::Result<Vec<DirEntry>> {
 enum DirectoryEntry {
     Shard(Shard),
     Folder,
-    LeftOut,
+    OtherSuffix,
+    LeftOut(&'static str),
     Unusable(&'static str),
 }
 
@@ -99,7 +120,7 @@ fn classify(root: &Path, path: &Path, suffix: &str) -> DirectoryEntry {
         return DirectoryEntry::Unusable("its name is not UTF-8");
     };
     if name.starts_with('.') {
-        return DirectoryEntry::LeftOut;
+        return DirectoryEntry::LeftOut("its name begins with a dot");
     }
     let Ok(kind) = path.symlink_metadata() else {
         return DirectoryEntry::Unusable("it can not be looked at");
@@ -108,7 +129,7 @@ fn classify(root: &Path, path: &Path, suffix: &str) -> DirectoryEntry {
         return DirectoryEntry::Folder;
     }
     if !name.ends_with(suffix) {
-        return DirectoryEntry::LeftOut;
+        return DirectoryEntry::OtherSuffix;
     }
     let Ok(real) = path.canonicalize() else {
         return DirectoryEntry::Unusable("the symlink leads nowhere");
@@ -118,7 +139,10 @@ fn classify(root: &Path, path: &Path, suffix: &str) -> DirectoryEntry {
     }
     match real.metadata() {
         Ok(meta) if meta.is_file() && meta.len() > 0 => shard(root, path, real),
-        _ => DirectoryEntry::LeftOut,
+        // A namespace of no bytes would have an NSZE of 0, as one that is not active has.
+        Ok(meta) if meta.is_file() => DirectoryEntry::LeftOut("it is empty"),
+        Ok(_) => DirectoryEntry::LeftOut("it is no regular file"),
+        Err(_) => DirectoryEntry::Unusable("it can not be looked at"),
     }
 }
 
@@ -172,7 +196,9 @@ mod tests {
         symlink(root, root.join("loop")).expect("linked");
 
         let found = scan(&config(root, ".tar"), &mut LeftOutFiles::default()).expect("shards");
-        let names: Vec<_> = found.iter().map(|shard| shard.relative.as_str()).collect();
+        // .hidden.tar, empty.tar, out.tar and dangling.tar: the links to folders have no suffix.
+        assert_eq!(found.left_out, 4);
+        let names: Vec<_> = found.shards.iter().map(|shard| shard.relative.as_str()).collect();
         assert_eq!(names, ["b.tar", "inside.tar", "sub/a.tar"]);
     }
 

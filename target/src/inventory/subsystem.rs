@@ -1,6 +1,7 @@
 //! A subsystem: the namespaces that hosts see under one name.
 
 use std::collections::BTreeSet;
+use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use nvme_proto::{AsciiField, Nqn, Nsid};
@@ -39,6 +40,8 @@ pub(crate) struct Subsystem {
     hosts: Mutex<AllowedHosts>,
     /// The NSIDs of namespaces that were removed.
     used_nsids: Mutex<BTreeSet<Nsid>>,
+    /// How many files of its directories are no namespaces.
+    left_out_files: AtomicUsize,
     /// Its index in this process.
     pub(crate) index: SubsystemIndex,
     /// Whether namespaces can be added while it lives.
@@ -67,6 +70,7 @@ impl Subsystem {
             identity: config.identity,
             hosts: Mutex::new((&config.hosts).into()),
             used_nsids: Mutex::default(),
+            left_out_files: AtomicUsize::new(0),
             index,
             managed,
             nsid_last: NSID_LAST,
@@ -84,6 +88,16 @@ impl Subsystem {
             ("dataset_id", self.identity == config.identity),
         ];
         keys.iter().find(|(_, same)| !same).map(|(key, _)| *key)
+    }
+
+    /// How many files of its directories were left out at the last look.
+    pub(crate) fn left_out_files(&self) -> usize {
+        self.left_out_files.load(Ordering::Relaxed)
+    }
+
+    /// Files of its directories are left out.
+    pub(crate) fn set_left_out_files(&self, count: usize) {
+        self.left_out_files.store(count, Ordering::Relaxed);
     }
 
     /// Whether a host may connect.

@@ -180,7 +180,7 @@ impl TomlWriter<'_> {
         subsystem: &Arc<Subsystem>,
     ) -> Result<(), RpcError> {
         let exported = subsystem.namespaces();
-        let listed = ListedNamespaces::of(self.config, config).map_err(RpcError::internal)?;
+        let listed = ListedNamespaces::again(self.config, config).map_err(RpcError::internal)?;
         let is_exported = |said: &NamespaceConfig| {
             exported.get(said.nsid).is_some_and(|one| one.described().describes_same(said))
         };

@@ -399,6 +399,7 @@ impl Methods {
             "max_namespaces": subsystem.nsid_last,
             "min_cntlid": limits.cntlids.first,
             "max_cntlid": limits.cntlids.last,
+            "left_out_files": subsystem.left_out_files(),
             "namespaces": subsystem.namespaces().iter().map(describe_namespace).collect::<Value>(),
         })
     }
