@@ -401,7 +401,7 @@ impl Listeners {
         applied: Arc<AppliedConfig>,
     ) -> Self {
         let options = DeviceOptions::of(config);
-        let unshared = Mutex::default();
+        let unshared = Mutex::new(UnsharedPorts::at_start(&devices, associations.registry()));
         Self { associations, options, devices: Mutex::new(devices), applied, unshared }
     }
 
@@ -662,12 +662,23 @@ impl MissingAddresses {
 }
 
 impl UnsharedPorts {
+    /// Those that the start of the target logged.
+    fn at_start(devices: &Devices, registry: &Registry) -> Self {
+        let ports = registry.ports().into_iter().filter(|port| !devices.listen_beside(port));
+        let tried = |port: Arc<Port>| {
+            (port.configured_address(), FailedTries { count: 1, wait: 2, error: String::new() })
+        };
+        Self(ports.map(tried).collect())
+    }
+
     fn is_due(&mut self, address: SocketAddr) -> bool {
         self.0.get_mut(&address).is_none_or(FailedTries::is_due)
     }
 
     fn note(&mut self, address: SocketAddr, error: &AddressError) {
-        if self.0.entry(address).or_default().note(&error.to_string()) {
+        let is_known = self.0.contains_key(&address);
+        self.0.entry(address).or_default().note(&error.to_string());
+        if !is_known {
             tracing::warn!(%address, "hosts on this machine use the network: {error}");
         }
     }
