@@ -42,6 +42,10 @@ struct DlDataType {
 impl DlDataType {
     /// `kDLUInt` of 8 bits.
     const BYTE: Self = Self { code: 1, bits: 8, lanes: 1 };
+    /// `kDLOpaqueHandle`: elements are addresses.
+    const OPAQUE_HANDLE: u8 = 3;
+    /// `kDLFloat4_e2m1fn`, the last code that version 1.1 defines.
+    const LAST: u8 = 17;
 }
 
 /// `DLTensor`: where the elements are.
@@ -184,8 +188,21 @@ impl DlTensor {
             return Err(PyBufferError::new_err(message));
         }
         let length = self.data_type.bytes_of(shape)?;
-        let offset = usize::try_from(self.byte_offset).unwrap_or(usize::MAX);
-        Ok(TensorMemory { address: self.data.wrapping_byte_add(offset), length })
+        let address = self.start(length)?;
+        Ok(TensorMemory { address, length })
+    }
+
+    /// The address of the first of `length` bytes.
+    fn start(&self, length: usize) -> PyResult<*mut c_void> {
+        let offset = usize::try_from(self.byte_offset).ok();
+        let end =
+            offset.and_then(|offset| self.data.addr().checked_add(offset)?.checked_add(length));
+        match offset.zip(end) {
+            Some((offset, _)) => Ok(self.data.wrapping_byte_add(offset)),
+            None => {
+                Err(PyBufferError::new_err("the memory wraps around the end of the address space"))
+            }
+        }
     }
 
     fn shape(&self) -> PyResult<&[i64]> {
@@ -195,6 +212,9 @@ impl DlTensor {
         }
         if self.dimensions == 0 {
             return Ok(&[]);
+        }
+        if self.shape.is_null() {
+            return Err(PyBufferError::new_err("a tensor without a shape"));
         }
         // SAFETY: the protocol has as many sizes there as there are dimensions.
         Ok(unsafe { std::slice::from_raw_parts(self.shape, self.dimensions as usize) })
@@ -219,6 +239,10 @@ impl DlTensor {
 impl DlDataType {
     /// Bytes of a dense tensor of this shape; types of less than a byte are packed.
     fn bytes_of(self, shape: &[i64]) -> PyResult<usize> {
+        if self.code == Self::OPAQUE_HANDLE || self.code > Self::LAST {
+            let message = format!("elements of DLPack type {} are not plain numbers", self.code);
+            return Err(PyBufferError::new_err(message));
+        }
         let bits = usize::from(self.bits).checked_mul(usize::from(self.lanes));
         let count = shape
             .iter()

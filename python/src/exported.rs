@@ -7,6 +7,8 @@ use pyo3::buffer::PyUntypedBuffer;
 use pyo3::exceptions::PyTypeError;
 use pyo3::prelude::*;
 
+use crate::element;
+
 /// A C-contiguous export. It is read while the interpreter is attached, so that no Python code
 /// writes to it meanwhile.
 pub(crate) struct ExportedBytes<'py> {
@@ -18,12 +20,13 @@ impl<'py> ExportedBytes<'py> {
     /// The memory of an object.
     ///
     /// # Errors
-    /// `TypeError` if it exports none, or has gaps.
+    /// `TypeError` if it exports none, or has gaps; `BufferError` if its elements are not numbers.
     pub(crate) fn of(object: &Bound<'py, PyAny>) -> PyResult<Self> {
         let buffer = PyUntypedBuffer::get(object)?;
         if !buffer.is_c_contiguous() {
             return Err(PyTypeError::new_err("the memory is not C-contiguous"));
         }
+        element::check(&buffer)?;
         Ok(Self { buffer, _py: object.py() })
     }
 

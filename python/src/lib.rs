@@ -9,6 +9,7 @@ mod buffer;
 mod checksum;
 mod checksums;
 mod dlpack;
+mod element;
 mod entry;
 mod errors;
 mod exported;

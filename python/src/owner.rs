@@ -9,6 +9,7 @@ use pyo3::intern;
 use pyo3::prelude::*;
 
 use crate::dlpack::ImportedTensor;
+use crate::element;
 
 /// What keeps memory valid that is not ours. Dropped with the interpreter attached only.
 #[expect(dead_code, reason = "held, not read")]
@@ -29,7 +30,7 @@ pub(crate) struct ExportedMemory {
 }
 
 impl ExportedMemory {
-    /// The memory of an array or a tensor: writable, C-contiguous, on the host.
+    /// The memory of an array or a tensor: writable numbers, C-contiguous, on the host.
     pub(crate) fn of(object: &Bound<'_, PyAny>) -> PyResult<Self> {
         match PyUntypedBuffer::get(object) {
             Ok(buffer) => Self::of_buffer(buffer),
@@ -59,6 +60,7 @@ impl ExportedMemory {
             let message = "the memory is not C-contiguous: pass an array without gaps, in C order";
             return Err(PyBufferError::new_err(message));
         }
+        element::check(&buffer)?;
         let (address, length) =
             (address_of(buffer.buf_ptr(), buffer.len_bytes())?, buffer.len_bytes());
         Ok(Self { address, length, exporter: MemoryExporter::Buffer(buffer) })

@@ -82,6 +82,94 @@ def test_memory_that_cannot_be_read_into(
         source.register(bad)
 
 
+class Packed(ctypes.Structure):
+    """Its format does not name its fields."""
+
+    _pack_ = 1
+    _fields_ = (("number", ctypes.c_int), ("object", ctypes.py_object))
+
+
+class Either(ctypes.Union):
+    """Its format is that of a byte."""
+
+    _fields_ = (("number", ctypes.c_int), ("object", ctypes.py_object))
+
+
+class Derived(Either):
+    """A union whose members are those of its base."""
+
+
+WITH_OBJECT = np.dtype([("object", "O"), ("number", "<i4")])
+NO_NUMBERS = [
+    np.full(512, "text", dtype=object),
+    np.zeros(4, WITH_OBJECT),
+    np.zeros(4, [("inner", WITH_OBJECT, (2,))]),
+    np.zeros(4, WITH_OBJECT)[["number"]],
+    np.zeros(4, "U3"),
+    (ctypes.py_object * 4)(),
+    (ctypes.py_object * 2 * 2)(),
+    (ctypes.c_char_p * 4)(),
+    (ctypes.c_void_p * 4)(),
+    (ctypes.POINTER(ctypes.c_int) * 4)(),
+    (ctypes.CFUNCTYPE(None) * 4)(),
+    (Packed * 4)(),
+    (Either * 4)(),
+    (Derived * 4)(),
+]
+
+
+@pytest.mark.parametrize("bad", NO_NUMBERS, ids=lambda bad: memoryview(bad).format)
+def test_objects_are_neither_read_into_nor_read(source: feedrail.Source, bad: object) -> None:
+    view = memoryview(bad)
+    before = bytes(view)
+    for use in (
+        source.register,
+        lambda out: source.read_many(feedrail.make_plan([0], [8]), out),
+        lambda out: source.rows(0, [0], 8, out=out),
+        _core.crc32c,
+    ):
+        with pytest.raises(BufferError, match="not plain numbers"):
+            use(view)
+        # ctypes exports its arrays without strides, which is refused before.
+        with pytest.raises(BufferError, match="not plain numbers|strides is null"):
+            use(bad)
+    assert bytes(view) == before
+
+
+def test_structures_of_numbers_are_read_into(
+    source: feedrail.Source, content: np.ndarray
+) -> None:
+    # Names and strings may have letters that are codes.
+    array = np.zeros(4, [("O", "<i4"), ("P", "S3"), ("inner", [("x", "c16")], (2,))])
+    source.read_many(feedrail.make_plan([5], [array.nbytes]), array)
+    assert array.tobytes() == content[5 : 5 + array.nbytes].tobytes()
+
+
+@pytest.mark.parametrize(
+    ("at", "value", "said"),
+    [
+        (40, (2**64 - 8).to_bytes(8, "little"), "wraps around"),
+        (0, (2**64 - 8).to_bytes(8, "little"), "wraps around"),
+        (20, b"\x03", "not plain numbers"),
+        (20, b"\xff", "not plain numbers"),
+        (24, bytes(8), "without a shape"),
+    ],
+)
+def test_tensors_that_describe_no_memory(
+    source: feedrail.Source, at: int, value: bytes, said: str
+) -> None:
+    array = np.zeros(64, np.uint8)
+    capsule = array.__dlpack__()
+    pointer = ctypes.pythonapi.PyCapsule_GetPointer
+    pointer.restype, pointer.argtypes = ctypes.c_void_p, [ctypes.py_object, ctypes.c_char_p]
+    # Offsets are those of `DLTensor`: data, device, dimensions, type, shape, strides, offset.
+    field = (ctypes.c_char * len(value)).from_address(pointer(capsule, b"dltensor") + at)
+    field.raw = value
+    with pytest.raises(BufferError, match=said):
+        source.register(Lies(capsule))
+    assert not array.any()
+
+
 def test_a_read_only_tensor_is_refused(source: feedrail.Source) -> None:
     array = np.zeros(4)
     array.flags.writeable = False

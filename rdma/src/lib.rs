@@ -21,6 +21,7 @@ pub mod deliberate_bugs;
 mod device;
 mod group;
 mod interface;
+mod local_peer;
 mod memory;
 mod provider;
 pub mod roce;
@@ -42,6 +43,7 @@ pub use cpu_contention::CpuContention;
 pub use device::{Caps, Device, DeviceEvent, DeviceStats};
 pub use group::{Group, GroupConfig, GroupStats, PushError, QpConfig, QpKey, WakeFor};
 pub use interface::{LocalAddress, local_addresses};
+pub use local_peer::LocalPeer;
 pub use memory::{
     Access, Mem, MemoryRegion, MemoryWindow, RegionHandle, Registered, StillRegistered,
     WindowHandle,

@@ -112,6 +112,8 @@ pub(crate) struct Listeners {
     /// Locked while it is changed where the target listens.
     devices: Mutex<Devices>,
     applied: Arc<AppliedConfig>,
+    /// Locked after the devices.
+    unshared: Mutex<UnsharedPorts>,
 }
 
 /// How often an address was tried in vain, and when it is tried again.
@@ -130,6 +132,11 @@ pub(crate) struct MissingAddresses {
     failures: BTreeMap<SocketAddr, FailedTries>,
     last: Surroundings,
 }
+
+/// Ports that could not be listened for in shared memory, from look to look: another process had
+/// the name.
+#[derive(Debug, Default)]
+struct UnsharedPorts(BTreeMap<SocketAddr, FailedTries>);
 
 /// The facts that decide whether an address can be listened on, of those that cost little to know.
 #[derive(Debug, Default, PartialEq, Eq)]
@@ -231,16 +238,14 @@ pub(crate) fn listen_everywhere(
         return Err(error);
     }
     // After all of them, so that it takes no other address the place.
-    let mut shared = BTreeSet::new();
-    for address in served.keys() {
-        shared.extend(share_memory(devices, &options, *address, &registry.ports_of(*address)));
-    }
+    let mut unshared = UnsharedPorts::default();
+    share_memory(devices, &options, &ports, &mut unshared);
     let (lost, kept): (Vec<_>, Vec<_>) =
         ports.into_iter().partition(|port| failed.contains_key(&port.id));
     let listening = |port: Arc<Port>| {
         let Selection { choice, reason, .. } = served[&port.configured_address().ip()].clone();
         let (address, provider) = (port.address(), choice.name());
-        let shared_memory = choice == Choice::Shm || shared.contains(&port.id);
+        let shared_memory = choice == Choice::Shm || devices.listen_beside(&port);
         Listening { port, address, provider, reason, shared_memory }
     };
     let not_listening = |port: Arc<Port>| {
@@ -273,32 +278,42 @@ fn add_device(
     Ok((selection, refused))
 }
 
-/// Listens in shared memory too, for hosts on this machine, as far as that is possible. Returns the
-/// ids of the ports where it does.
+/// Listens in shared memory too, for hosts on this machine, where it does not yet and that is
+/// possible.
 fn share_memory(
     devices: &mut Devices,
     options: &DeviceOptions,
-    address: IpAddr,
     ports: &[Arc<Port>],
-) -> BTreeSet<u16> {
-    let is_auto = options.provider == ProviderChoice::Auto;
-    if !is_auto || !rdma::auto_shares_memory(address) || devices.serve(address, DeviceRole::Beside)
-    {
-        return BTreeSet::new();
+    failures: &mut UnsharedPorts,
+) {
+    for port in ports {
+        let address = port.configured_address();
+        let is_wanted = options.provider == ProviderChoice::Auto
+            && port.is_bound()
+            && !devices.listen_beside(port);
+        if !is_wanted || !failures.is_due(address) || !rdma::auto_shares_memory(address.ip()) {
+            continue;
+        }
+        match share_port(devices, options, port) {
+            Ok(()) => failures.shared(address),
+            Err(error) => failures.note(address, &error),
+        }
     }
-    let ports: Vec<_> = ports.iter().filter(|port| port.is_bound()).cloned().collect();
-    let refused = options
-        .open_shm(address)
-        .and_then(|device| Ok(devices.add::<Shm>(device, DeviceRole::Beside, &ports)?))
-        .inspect_err(|error| {
-            tracing::warn!(%address, "hosts on this machine use the network: {error}");
-        });
-    let Ok(refused) = refused else { return BTreeSet::new() };
-    for error in &refused {
-        tracing::warn!(%address, "hosts on this machine use the network: {error}");
+}
+
+/// Listens for a port in shared memory, by the device of its address or a new one.
+fn share_port(
+    devices: &mut Devices,
+    options: &DeviceOptions,
+    port: &Arc<Port>,
+) -> Result<(), AddressError> {
+    let ip = port.configured_address().ip();
+    if devices.serve(ip, DeviceRole::Beside) {
+        return Ok(devices.listen(port, DeviceRole::Beside)?);
     }
-    let is_refused = |id| refused.iter().any(|error| error.port_id == id);
-    ports.iter().map(|port| port.id).filter(|id| !is_refused(*id)).collect()
+    let device = options.open_shm(ip)?;
+    devices.add::<Shm>(device, DeviceRole::Beside, std::slice::from_ref(port))?;
+    Ok(())
 }
 
 /// Ports at the addresses of this machine for which wildcard addresses stand, as far as there are
@@ -386,7 +401,8 @@ impl Listeners {
         applied: Arc<AppliedConfig>,
     ) -> Self {
         let options = DeviceOptions::of(config);
-        Self { associations, options, devices: Mutex::new(devices), applied }
+        let unshared = Mutex::new(UnsharedPorts::at_start(&devices, associations.registry()));
+        Self { associations, options, devices: Mutex::new(devices), applied, unshared }
     }
 
     /// The associations that hosts make at the listeners.
@@ -411,7 +427,7 @@ impl Listeners {
         }
         let added = self.associations.add_listener(nqn, address);
         if added.is_err() {
-            self.close_unwanted(&devices);
+            self.close_unwanted(&mut devices);
         }
         added
     }
@@ -426,9 +442,9 @@ impl Listeners {
         nqn: &Nqn,
         address: SocketAddr,
     ) -> Result<(), ChangeError> {
-        let devices = self.devices();
+        let mut devices = self.devices();
         self.associations.remove_listener(nqn, address)?;
-        self.close_unwanted(&devices);
+        self.close_unwanted(&mut devices);
         Ok(())
     }
 
@@ -438,9 +454,9 @@ impl Listeners {
     /// # Errors
     /// See [`ChangeError`]. Nothing changes then.
     pub(crate) fn remove_subsystem(&self, nqn: &Nqn) -> Result<Vec<String>, ChangeError> {
-        let devices = self.devices();
+        let mut devices = self.devices();
         let warnings = self.associations.remove_subsystem(nqn)?;
-        self.close_unwanted(&devices);
+        self.close_unwanted(&mut devices);
         Ok(warnings)
     }
 
@@ -477,7 +493,7 @@ impl Listeners {
             self.applied.set(config);
         }
         // The new ones, if it failed.
-        self.close_unwanted(&devices);
+        self.close_unwanted(&mut devices);
         reloaded
     }
 
@@ -520,7 +536,7 @@ impl Listeners {
             return Err(AddressError::TooMany);
         }
         if devices.serve(ip, DeviceRole::Main) {
-            devices.listen(port)?;
+            devices.listen(port, DeviceRole::Main)?;
         } else {
             // With those of a device that has failed.
             let mut ports = others;
@@ -533,8 +549,8 @@ impl Listeners {
             if let Some(error) = refused.into_iter().find(|error| error.port_id == port.id) {
                 return Err(AddError::Listen(error).into());
             }
-            share_memory(devices, &self.options, ip, &ports);
         }
+        share_memory(devices, &self.options, std::slice::from_ref(port), &mut self.unshared());
         if !is_known {
             registry.add_port(port);
         }
@@ -543,7 +559,7 @@ impl Listeners {
     }
 
     /// Stops listening where nothing is served and the configuration has no port.
-    fn close_unwanted(&self, devices: &Devices) {
+    fn close_unwanted(&self, devices: &mut Devices) {
         let registry = self.associations.registry();
         let configs = self.applied.ports();
         let is_configured = |port: &Port| configs.iter().any(|config| port.is_of(config));
@@ -567,6 +583,7 @@ impl Listeners {
         };
         let mut ports = missing_wildcards(registry, &self.applied.ports());
         let known = registry.ports();
+        share_memory(&mut devices, &self.options, &known, &mut self.unshared());
         ports.extend(known.into_iter().filter(|port| is_missing(&devices, port)));
         if ports.is_empty() {
             return;
@@ -592,6 +609,10 @@ impl Listeners {
         if opened {
             self.associations.announce_discovery();
         }
+    }
+
+    fn unshared(&self) -> MutexGuard<'_, UnsharedPorts> {
+        self.unshared.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     fn devices(&self) -> MutexGuard<'_, Devices> {
@@ -629,20 +650,60 @@ impl MissingAddresses {
 
     /// Whether an address is to be tried in this look.
     fn is_due(&mut self, address: SocketAddr) -> bool {
-        let Some(failures) = self.failures.get_mut(&address) else { return true };
-        failures.wait = failures.wait.saturating_sub(1);
-        failures.wait == 0
+        self.failures.get_mut(&address).is_none_or(FailedTries::is_due)
     }
 
     /// An address was tried in vain.
     fn note(&mut self, address: SocketAddr, error: String) {
-        let failures = self.failures.entry(address).or_default();
-        failures.count = failures.count.saturating_add(1);
-        failures.wait = 1_u32.checked_shl(failures.count).unwrap_or(LOOKS_BETWEEN_TRIES);
-        failures.wait = failures.wait.min(LOOKS_BETWEEN_TRIES);
-        if failures.error != error {
+        if self.failures.entry(address).or_default().note(&error) {
             tracing::warn!(%address, "still not listening: {error}");
-            failures.error = error;
         }
+    }
+}
+
+impl UnsharedPorts {
+    /// Those that the start of the target logged.
+    fn at_start(devices: &Devices, registry: &Registry) -> Self {
+        let ports = registry.ports().into_iter().filter(|port| !devices.listen_beside(port));
+        let tried = |port: Arc<Port>| {
+            (port.configured_address(), FailedTries { count: 1, wait: 2, error: String::new() })
+        };
+        Self(ports.map(tried).collect())
+    }
+
+    fn is_due(&mut self, address: SocketAddr) -> bool {
+        self.0.get_mut(&address).is_none_or(FailedTries::is_due)
+    }
+
+    fn note(&mut self, address: SocketAddr, error: &AddressError) {
+        let is_known = self.0.contains_key(&address);
+        self.0.entry(address).or_default().note(&error.to_string());
+        if !is_known {
+            tracing::warn!(%address, "hosts on this machine use the network: {error}");
+        }
+    }
+
+    fn shared(&mut self, address: SocketAddr) {
+        if self.0.remove(&address).is_some() {
+            tracing::info!(%address, "hosts on this machine may share memory again");
+        }
+    }
+}
+
+impl FailedTries {
+    /// Whether the address is to be tried in this look.
+    fn is_due(&mut self) -> bool {
+        self.wait = self.wait.saturating_sub(1);
+        self.wait == 0
+    }
+
+    /// Counts a try that failed. Returns whether the error differs from the last one.
+    fn note(&mut self, error: &str) -> bool {
+        self.count = self.count.saturating_add(1);
+        self.wait = 1_u32.checked_shl(self.count).unwrap_or(LOOKS_BETWEEN_TRIES);
+        self.wait = self.wait.min(LOOKS_BETWEEN_TRIES);
+        let is_new = self.error != error;
+        self.error = error.to_owned();
+        is_new
     }
 }

@@ -25,7 +25,7 @@ const PAGE_BYTES: usize = 4096;
 /// Bytes of the memory.
 pub(super) const MAPPING_BYTES: usize = PAGE_BYTES + 4 * RING_BYTES as usize;
 /// The seals that a passive end insists on.
-pub(super) const SEALS: SealFlags = SealFlags::SHRINK.union(SealFlags::GROW).union(SealFlags::SEAL);
+pub(super) const SEALS: SealFlags = SealFlags::SHRINK.union(SealFlags::GROW);
 const HEADER_BYTES: usize = 32;
 const FLAGS: SocketFlags = SocketFlags::CLOEXEC.union(SocketFlags::NONBLOCK);
 

@@ -31,8 +31,13 @@ const ANSWER_PATIENCE: Duration = Duration::from_secs(20);
 const REQUEST_PATIENCE: Duration = Duration::from_secs(5);
 /// How long a peer may take to answer that the connection ends.
 const GOODBYE_PATIENCE: Duration = Duration::from_secs(2);
+/// How long a listener is asked that has too many connections to accept. It may be a stranger's,
+/// whom no connection has told yet.
+const KNOCK_PATIENCE: Duration = Duration::from_secs(1);
 /// How soon a listener is asked again that has too many connections to accept.
 const ASK_AGAIN_AFTER: Duration = Duration::from_millis(1);
+/// How long a listener pauses that cannot accept, such as where descriptors are short.
+const ACCEPT_PAUSE: Duration = Duration::from_secs(1);
 /// How often the sockets are looked at, at most. It costs a system call.
 const LOOK_INTERVAL: Duration = Duration::from_micros(50);
 /// The most private data of a request and a reject, as on other providers.
@@ -68,6 +73,8 @@ enum ShmEndpoint {
         socket: OwnedFd,
         local: SocketAddr,
         options: ConnOptions,
+        /// It accepts nothing until then: the system was short of something.
+        pauses: Option<Time>,
     },
     /// A peer that has not sent its request.
     Silent {
@@ -204,6 +211,7 @@ impl ShmCm {
                 Err(error) => {
                     if error.kind() != io::ErrorKind::WouldBlock {
                         tracing::warn!(%error, "cannot accept a connection to shared memory");
+                        self.pause(now, id);
                     }
                     return;
                 }
@@ -222,6 +230,29 @@ impl ShmCm {
             self.sockets.insert(conn, ShmEndpoint::Silent { socket, listener: id, deadline });
             self.hear_request(conn);
         }
+    }
+
+    /// Looks no more at a listener for a while: it would stay readable.
+    fn pause(&mut self, now: Time, id: ConnId) {
+        let Some(ShmEndpoint::Listener { socket, pauses, .. }) = self.sockets.get_mut(&id) else {
+            return;
+        };
+        if epoll::delete(&self.sleep, &*socket).is_ok() {
+            *pauses = Some(now + ACCEPT_PAUSE);
+            self.note_deadline(now + ACCEPT_PAUSE);
+        }
+    }
+
+    /// Looks at a listener again.
+    fn resume(&mut self, now: Time, id: ConnId) {
+        let Some(ShmEndpoint::Listener { socket, pauses, .. }) = self.sockets.get_mut(&id) else {
+            return;
+        };
+        let data = EventData::new_u64(id.0);
+        *pauses = match epoll::add(&self.sleep, &*socket, data, EventFlags::IN) {
+            Ok(()) => None,
+            Err(_) => Some(now + ACCEPT_PAUSE),
+        };
     }
 
     fn drop_oldest_silent(&mut self) {
@@ -407,7 +438,7 @@ impl ShmCm {
             self.silent -= 1;
             return;
         }
-        let Ok(connection) = self.connection(id) else { return };
+        let Ok(connection) = self.connection(id) else { return self.resume(now, id) };
         let event = match connection.stage {
             ConnStage::Knocking { until, .. } if now < until => return self.knock(now, id),
             ConnStage::Ending => CmEvent::Disconnected { conn: id, confirmed: false },
@@ -470,7 +501,7 @@ impl ShmCm {
 impl ShmEndpoint {
     fn deadline(&self) -> Option<Time> {
         match self {
-            Self::Listener { .. } => None,
+            Self::Listener { pauses, .. } => *pauses,
             Self::Silent { deadline, .. } => Some(*deadline),
             Self::Connection(connection) => connection.deadline,
         }
@@ -507,7 +538,8 @@ impl ConnectionManager<Shm> for ShmCm {
         };
         let id = self.next_id();
         self.watch(id, &socket)?;
-        self.sockets.insert(id, ShmEndpoint::Listener { socket, local, options: *options });
+        self.sockets
+            .insert(id, ShmEndpoint::Listener { socket, local, options: *options, pauses: None });
         Ok(id)
     }
 
@@ -585,7 +617,7 @@ impl ConnectionManager<Shm> for ShmCm {
         };
         let offer = offer.take().ok_or(CmError::WrongState)?;
         connection.params = *params;
-        connection.stage = ConnStage::Knocking { offer, until: now + ANSWER_PATIENCE };
+        connection.stage = ConnStage::Knocking { offer, until: now + KNOCK_PATIENCE };
         self.knock(now, conn);
         Ok(())
     }

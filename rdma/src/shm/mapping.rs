@@ -33,8 +33,11 @@ const END_BYTES: usize = 1024;
 /// fetch them in pairs.
 const GROUP_BYTES: usize = 128;
 
-/// What the memory must be sealed against: after that no access to it can fail.
-const SEALS: SealFlags = SealFlags::SHRINK.union(SealFlags::GROW).union(SealFlags::SEAL);
+/// What the active end seals the memory against: after that no access to it can fail.
+const SIZE_SEALS: SealFlags = SealFlags::SHRINK.union(SealFlags::GROW);
+/// What the passive end seals it against once it has mapped it: after that no page can be taken out
+/// of it, for which an access would have to wait, and there are no further mappings to write by.
+const PAGE_SEALS: SealFlags = SealFlags::FUTURE_WRITE.union(SealFlags::SEAL);
 /// The file system of memfds with pages of ordinary size, `TMPFS_MAGIC`. A page of a huge-page file
 /// may be missing when it is touched, which ends the process.
 const TMPFS: i64 = 0x0102_1994;
@@ -82,11 +85,12 @@ impl SharedMapping {
         let flags = MemfdFlags::CLOEXEC | MemfdFlags::ALLOW_SEALING;
         let memory = rustix::fs::memfd_create("feedrail-shm", flags)?;
         rustix::fs::ftruncate(&memory, MAPPING_BYTES as u64)?;
-        rustix::fs::fcntl_add_seals(&memory, SEALS)?;
+        rustix::fs::fcntl_add_seals(&memory, SIZE_SEALS)?;
         Ok((Self::map(memory.as_fd())?, memory))
     }
 
-    /// Maps memory that a peer made, once it is sure that no access to it can fail.
+    /// Maps memory that a peer made and has mapped, so that no access to it can fail, or wait for
+    /// the peer.
     ///
     /// # Errors
     /// [`io::ErrorKind::InvalidData`] if the peer could take it away under us, else the error of
@@ -96,7 +100,7 @@ impl SharedMapping {
         // First, since it asks no file system anything.
         let seals = rustix::fs::fcntl_get_seals(memory)
             .map_err(|_| refuse("the peer's memory is no memfd"))?;
-        if !seals.contains(SEALS) {
+        if !seals.contains(SIZE_SEALS) {
             return Err(refuse("the peer's memory is not sealed"));
         }
         if rustix::fs::fstatfs(memory)?.f_type != TMPFS {
@@ -105,7 +109,10 @@ impl SharedMapping {
         if rustix::fs::fstat(memory)?.st_size != MAPPING_BYTES as i64 {
             return Err(refuse("the peer's memory has another size than ours would have"));
         }
-        Self::map(memory)
+        let mapping = Self::map(memory)?;
+        rustix::fs::fcntl_add_seals(memory, PAGE_SEALS)
+            .map_err(|_| refuse("the peer's memory cannot be sealed against holes"))?;
+        Ok(mapping)
     }
 
     fn map(memory: BorrowedFd<'_>) -> io::Result<Self> {
@@ -194,11 +201,11 @@ mod tests {
     fn what_the_peer_could_take_away_is_not_mapped() {
         let sealing = MemfdFlags::ALLOW_SEALING;
         for missing in [SealFlags::SHRINK, SealFlags::GROW] {
-            let memory = memfd(sealing, MAPPING_BYTES, SEALS - missing);
+            let memory = memfd(sealing, MAPPING_BYTES, SIZE_SEALS - missing);
             assert_eq!(refusal(&memory), io::ErrorKind::InvalidData, "{missing:?}");
         }
         for bytes in [0, MAPPING_BYTES - 1, MAPPING_BYTES + 1, 1 << 40] {
-            let memory = memfd(sealing, bytes, SEALS);
+            let memory = memfd(sealing, bytes, SIZE_SEALS);
             assert_eq!(refusal(&memory), io::ErrorKind::InvalidData, "{bytes}");
         }
         let (pipe, _writer) = std::io::pipe().unwrap();
@@ -209,8 +216,40 @@ mod tests {
     }
 
     #[test]
+    fn memory_that_is_sealed_for_good_is_not_mapped() {
+        let memory = memfd(MemfdFlags::ALLOW_SEALING, MAPPING_BYTES, SIZE_SEALS | SealFlags::SEAL);
+        assert_eq!(refusal(&memory), io::ErrorKind::InvalidData);
+    }
+
+    #[test]
+    fn a_peer_takes_no_page_out() {
+        use rustix::fs::{FallocateFlags, fallocate};
+        use rustix::io::Errno;
+        let (ours, memory) = SharedMapping::create().unwrap();
+        let punch = || {
+            let flags = FallocateFlags::PUNCH_HOLE | FallocateFlags::KEEP_SIZE;
+            fallocate(&memory, flags, 0, MAPPING_BYTES as u64)
+        };
+        punch().unwrap();
+        let theirs = SharedMapping::open(memory.as_fd()).unwrap();
+        theirs.closed(ShmEnd::Active).store(7, core::sync::atomic::Ordering::Relaxed);
+        assert_eq!(punch(), Err(Errno::PERM));
+        // SAFETY: the memory is reached by atomics only.
+        let removed = unsafe {
+            rustix::mm::madvise(
+                ours.base.as_ptr().cast(),
+                PAGE_BYTES,
+                rustix::mm::Advice::LinuxRemove,
+            )
+        };
+        assert_eq!(removed, Err(Errno::PERM));
+        assert!(SharedMapping::map(memory.as_fd()).is_err());
+        assert_eq!(ours.closed(ShmEnd::Active).load(core::sync::atomic::Ordering::Relaxed), 7);
+    }
+
+    #[test]
     fn memory_that_cannot_be_written_is_an_error() {
-        let seals = SEALS | SealFlags::WRITE;
+        let seals = SIZE_SEALS | SealFlags::WRITE;
         let memory = memfd(MemfdFlags::ALLOW_SEALING, MAPPING_BYTES, seals);
         assert!(SharedMapping::open(memory.as_fd()).is_err());
     }

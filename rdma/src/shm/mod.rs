@@ -45,7 +45,8 @@ pub use trust::{SharingGroup, SharingGroupError};
 ///
 /// # Errors
 /// [`io::ErrorKind::ConnectionRefused`] when none does, [`io::ErrorKind::PermissionDenied`] when
-/// the listener is somebody else's, else the error of the system call.
+/// the listener is somebody else's, [`io::ErrorKind::WouldBlock`] when it accepts nothing at
+/// present, else the error of the system call.
 pub fn probe(address: SocketAddr) -> io::Result<()> {
     socket::probe(address)
 }

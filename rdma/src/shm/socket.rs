@@ -77,15 +77,12 @@ pub(super) fn connect(address: SocketAddr, trust: PeerTrust) -> io::Result<Owned
 }
 
 /// Whether a listener has the address that may share memory with us. It hears a connection that
-/// ends at once.
+/// ends at once. Nothing tells the user of one with too many connections, which may be a stranger.
 ///
 /// # Errors
-/// As [`connect`], except that a listener with too many connections is one.
+/// As [`connect`].
 pub(super) fn probe(address: SocketAddr) -> io::Result<()> {
-    match connect(address, PeerTrust::default()) {
-        Err(error) if error.kind() == io::ErrorKind::WouldBlock => Ok(()),
-        result => result.map(drop),
-    }
+    connect(address, PeerTrust::default()).map(drop)
 }
 
 /// Sends a message. Only a peer that reads nothing can have it fail.
@@ -211,6 +208,18 @@ mod tests {
         assert!(matches!(receive_request(heard.as_fd()), Incoming::End));
         drop(listener);
         assert!(probe(address).is_err());
+    }
+
+    #[test]
+    fn a_listener_with_too_many_connections_proves_nothing() {
+        let address: SocketAddr = "127.0.0.95:4420".parse().unwrap();
+        let listener = new_socket().unwrap();
+        rustix::net::bind(&listener, &name_of(address).unwrap()).unwrap();
+        rustix::net::listen(&listener, 0).unwrap();
+        let waiting: Vec<_> =
+            std::iter::from_fn(|| connect(address, PeerTrust::default()).ok()).collect();
+        assert!(!waiting.is_empty());
+        assert_eq!(probe(address).unwrap_err().kind(), io::ErrorKind::WouldBlock);
     }
 
     #[test]

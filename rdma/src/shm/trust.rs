@@ -1,9 +1,11 @@
 //! Which processes of this machine may share memory with us.
-#![expect(unsafe_code, reason = "asks the system for credentials and groups")]
+#![expect(unsafe_code, reason = "asks the system for groups")]
 
 use std::ffi::CString;
 use std::io;
 use std::os::fd::{AsRawFd, BorrowedFd};
+
+use crate::local_peer::{LocalPeer, is_unmapped_group};
 
 /// More than any system lets a process have, `NGROUPS_MAX`.
 const MAX_GROUPS: usize = 1 << 16;
@@ -94,17 +96,17 @@ impl PeerTrust {
     /// # Errors
     /// [`io::ErrorKind::PermissionDenied`] if it may not, else the error of the system call.
     pub(super) fn check(self, socket: BorrowedFd<'_>) -> io::Result<()> {
-        let ours = rustix::process::geteuid().as_raw();
-        let theirs = credentials(socket)?;
-        if theirs.uid == ours || theirs.uid == 0 {
+        let theirs = LocalPeer::of(socket)?;
+        if theirs.is_us_or_root() {
             return Ok(());
         }
         if let Some(SharingGroup { gid }) = self.group
+            && !is_unmapped_group(gid)
             && (theirs.gid == gid || supplementary_groups(socket)?.contains(&gid))
         {
             return Ok(());
         }
-        let libc::ucred { pid, uid, .. } = theirs;
+        let (LocalPeer { pid, uid, .. }, ours) = (theirs, rustix::process::geteuid().as_raw());
         let outside = self
             .group
             .map_or(String::new(), |SharingGroup { gid }| format!(", and is not in group {gid}"));
@@ -113,24 +115,6 @@ impl PeerTrust {
             format!("process {pid} runs as user {uid}, not as user {ours} or root{outside}"),
         ))
     }
-}
-
-/// The process at the other end when it listened or connected. Its number is zero if it is in
-/// another process namespace, which rules out the type that rustix has for it.
-fn credentials(socket: BorrowedFd<'_>) -> io::Result<libc::ucred> {
-    let mut credentials = libc::ucred { pid: 0, uid: u32::MAX, gid: u32::MAX };
-    let mut length = libc::socklen_t::try_from(size_of::<libc::ucred>()).expect("a small type");
-    // SAFETY: the place is as long as the length says, and any value in it is valid.
-    let result = unsafe {
-        libc::getsockopt(
-            socket.as_raw_fd(),
-            libc::SOL_SOCKET,
-            libc::SO_PEERCRED,
-            (&raw mut credentials).cast(),
-            &raw mut length,
-        )
-    };
-    if result == 0 { Ok(credentials) } else { Err(io::Error::last_os_error()) }
 }
 
 /// The groups that the process at the other end had besides its own when it listened or connected.

@@ -4,15 +4,22 @@ use std::fmt;
 use std::io::IsTerminal as _;
 
 use clap::ValueEnum;
+use rdma::Time;
 use rustix::fs::fstat;
-use tracing::{Event, Level, Subscriber};
+use tracing::{Event, Level, Metadata, Subscriber};
+use tracing_subscriber::Layer as _;
+use tracing_subscriber::fmt::FmtContext;
 use tracing_subscriber::fmt::format::{FormatEvent, FormatFields, Writer, format};
-use tracing_subscriber::fmt::{FmtContext, MakeWriter};
+use tracing_subscriber::layer::SubscriberExt as _;
 use tracing_subscriber::registry::LookupSpan;
+use tracing_subscriber::util::SubscriberInitExt as _;
 
 use super::LogFilter;
-use super::lines::DroppedLinesNotice;
+use super::line_rate::LineRate;
+use super::lines::{DroppedLinesNotice, LineWriter};
 use super::log_filter::colours_are_wanted;
+use super::one_line::OneLineFields;
+use crate::driver::clock::Clock;
 
 /// The format of the log, as the command line names it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
@@ -49,26 +56,42 @@ impl LogFormatArg {
 
 impl LogFormat {
     /// Has events logged so, unless the process has a log already.
-    pub(super) fn start<W>(self, filter: &LogFilter, writer: W)
-    where
-        W: for<'a> MakeWriter<'a> + Send + Sync + 'static,
-    {
-        let log = tracing_subscriber::fmt()
-            .with_env_filter(filter.to_filter())
-            .with_writer(writer)
+    pub(super) fn start(self, filter: &LogFilter, lines: LineWriter) {
+        let clock = Clock::new();
+        let _ = self.subscriber(filter, lines, move || clock.now()).try_init();
+    }
+
+    /// Writes events as lines, whose number is bounded and whose text stays on them.
+    fn subscriber(
+        self,
+        filter: &LogFilter,
+        lines: LineWriter,
+        clock: impl Fn() -> Time + Send + Sync + 'static,
+    ) -> impl Subscriber + Send + Sync + 'static {
+        let notices = lines.clone();
+        let notice = move |left_out, metadata: &Metadata<'_>| {
+            notices.push(self.error_line(&too_many(left_out, metadata)).into_bytes());
+        };
+        let log = tracing_subscriber::fmt::layer()
+            .with_writer(move || lines.clone())
             // It would report a standard error that takes nothing on standard error, and panic
             // over that.
             .log_internal_errors(false)
             .with_ansi(std::io::stderr().is_terminal() && colours_are_wanted())
-            .with_target(false);
-        let _ = match self {
-            Self::Text => log.try_init(),
-            Self::Journal => log.event_format(WithPriority).try_init(),
+            .with_target(false)
+            .fmt_fields(OneLineFields);
+        let log = match self {
+            Self::Text => log.boxed(),
+            Self::Journal => log.event_format(WithPriority).boxed(),
             Self::Json => {
                 let log = log.json().flatten_event(true);
-                log.with_current_span(false).with_span_list(false).try_init()
+                log.with_current_span(false).with_span_list(false).boxed()
             }
         };
+        tracing_subscriber::registry()
+            .with(filter.to_filter())
+            .with(LineRate::new(clock, notice))
+            .with(log)
     }
 
     /// A line of an error that is not an event.
@@ -91,6 +114,11 @@ impl LogFormat {
             Self::Journal => |lines| Self::Journal.error_line(&dropped(lines)),
         }
     }
+}
+
+fn too_many(left_out: u64, metadata: &Metadata<'_>) -> String {
+    let place = metadata.target();
+    format!("{left_out} lines of {place} were left out, since there were too many like them")
 }
 
 fn dropped(lines: u64) -> String {
@@ -131,5 +159,52 @@ fn priority(level: Level) -> u8 {
         Level::WARN => 4,
         Level::INFO => 6,
         Level::DEBUG | Level::TRACE => 7,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::sync::Arc;
+    use std::sync::atomic::{AtomicU64, Ordering};
+    use std::time::Duration;
+
+    use super::*;
+    use crate::limits::{PEER_MESSAGES, PEER_MESSAGES_PERIOD};
+
+    /// What a log of this format has of `count` lines of strangers in each of two periods.
+    fn log_of(format: LogFormat, count: u32) -> String {
+        let (reader, writer) = std::io::pipe().unwrap();
+        let lines = LineWriter::to(&writer, "log", format.dropped_lines_notice()).unwrap();
+        drop(writer);
+        let text = std::thread::spawn(move || std::io::read_to_string(reader).unwrap());
+        let time = Arc::new(AtomicU64::new(1));
+        let now = Arc::clone(&time);
+        let clock = move || Time::from_nanos(now.load(Ordering::Relaxed));
+        let subscriber = format.subscriber(&"info".parse().unwrap(), lines.clone(), clock);
+        let strange = "name\nERROR forged\u{1b}[2J";
+        tracing::subscriber::with_default(subscriber, || {
+            for _ in 0..2 {
+                (0..count).for_each(|_| tracing::warn!(strange, shown = %strange, "of {strange}"));
+                let period = u64::try_from(PEER_MESSAGES_PERIOD.as_nanos()).unwrap();
+                time.fetch_add(period, Ordering::Relaxed);
+            }
+        });
+        lines.flush(Duration::from_secs(60));
+        drop(lines);
+        text.join().unwrap()
+    }
+
+    #[test]
+    fn strangers_write_neither_many_lines_nor_lines_of_their_own() {
+        for format in [LogFormat::Text, LogFormat::Journal, LogFormat::Json] {
+            let log = log_of(format, 10 * PEER_MESSAGES);
+            let lines = log.lines().count();
+            assert_eq!(lines, 2 * PEER_MESSAGES as usize + 1, "{format:?}");
+            let left_out = format!("{} lines of feedrail_target", 9 * PEER_MESSAGES);
+            assert_eq!(log.matches(&left_out).count(), 1, "{format:?}");
+            assert!(!log.lines().any(|line| line.starts_with("ERROR")), "{format:?}");
+            assert!(!log.contains('\u{1b}'), "{format:?}");
+            assert!(log.contains(r"of name\nERROR forged\"), "{format:?}: {log}");
+        }
     }
 }

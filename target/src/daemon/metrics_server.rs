@@ -6,6 +6,7 @@
 use std::io::{self, ErrorKind, Read as _, Write as _};
 use std::net::{SocketAddr, TcpListener, TcpStream};
 use std::os::unix::net::UnixStream;
+use std::rc::{Rc, Weak};
 use std::time::Duration;
 
 use rdma::Time;
@@ -22,7 +23,8 @@ const MAX_REQUEST_BYTES: usize = 8 << 10;
 /// for 10 s.
 const CLIENT_TIME: Duration = Duration::from_secs(5);
 /// A text serves all clients for so long: counting costs the cores a little. Doubled, the counters
-/// are 200 ms old at most.
+/// are 200 ms old at most. While a client still takes an earlier text, the next one serves until
+/// that client is gone, so that there are never more than two.
 const TEXT_AGE: Duration = Duration::from_millis(100);
 
 /// The socket that clients connect to, before it is served.
@@ -43,7 +45,29 @@ struct MetricsClient {
 
 enum ClientPhase {
     Asking(Vec<u8>),
-    Reading { response: Vec<u8>, sent: usize },
+    Reading(Response),
+}
+
+/// A response of which a client has taken a part. Clients share the text of the page.
+#[derive(Default)]
+struct Response {
+    head: Vec<u8>,
+    body: Rc<str>,
+    sent: usize,
+}
+
+impl Response {
+    fn of_head(head: String) -> Self {
+        Self { head: head.into_bytes(), ..Self::default() }
+    }
+
+    /// The bytes to send next; none if all are sent.
+    fn rest(&self) -> &[u8] {
+        match self.sent.checked_sub(self.head.len()) {
+            None => &self.head[self.sent..],
+            Some(sent) => &self.body.as_bytes()[sent..],
+        }
+    }
 }
 
 /// What becomes of a client.
@@ -78,7 +102,7 @@ impl MetricsServer {
     /// Serves until the target ends. `text` makes the page.
     pub(super) fn run(&self, text: impl Fn() -> String) {
         let mut clients: Vec<MetricsClient> = Vec::new();
-        let mut page = MetricsPage { text, made: None };
+        let mut page = MetricsPage::new(text);
         let clock = Clock::new();
         let mut accepts_from = clock.now();
         loop {
@@ -89,7 +113,7 @@ impl MetricsServer {
                 return;
             }
             let now = clock.now();
-            if accepts && let Err(error) = self.accept_all(&mut clients, now) {
+            if accepts && let Err(error) = self.accept_some(&mut clients, now) {
                 tracing::warn!(%error, "the metrics page takes no client");
                 // Descriptors are short perhaps; not at once again.
                 accepts_from = now + Duration::from_secs(1);
@@ -120,8 +144,9 @@ impl MetricsServer {
         fds[0].revents().is_empty()
     }
 
-    fn accept_all(&self, clients: &mut Vec<MetricsClient>, now: Time) -> io::Result<()> {
-        loop {
+    /// Takes as many clients as there are places, at most: a flood makes nobody else wait.
+    fn accept_some(&self, clients: &mut Vec<MetricsClient>, now: Time) -> io::Result<()> {
+        for _ in 0..MAX_CLIENTS {
             let stream = match self.listener.accept() {
                 Ok((stream, _)) => stream,
                 Err(error) if error.kind() == ErrorKind::WouldBlock => return Ok(()),
@@ -142,23 +167,34 @@ impl MetricsServer {
             let until = now + CLIENT_TIME;
             clients.push(MetricsClient { stream, until, phase: ClientPhase::Asking(Vec::new()) });
         }
+        Ok(())
     }
 }
 
 /// The page, made anew when it is old.
 struct MetricsPage<F> {
     text: F,
-    made: Option<(Time, String)>,
+    made: Option<(Time, Rc<str>)>,
+    /// The text before, as long as a client takes it.
+    earlier: Weak<str>,
 }
 
 impl<F: Fn() -> String> MetricsPage<F> {
-    fn get(&mut self, now: Time) -> &str {
-        let is_fresh = self.made.as_ref().is_some_and(|(at, _)| now < *at + TEXT_AGE);
-        if !is_fresh {
-            self.made = None;
+    fn new(text: F) -> Self {
+        let nobodys: Rc<str> = Rc::default();
+        Self { text, made: None, earlier: Rc::downgrade(&nobodys) }
+    }
+
+    fn get(&mut self, now: Time) -> Rc<str> {
+        if let Some((at, text)) = &self.made {
+            if now < *at + TEXT_AGE || self.earlier.strong_count() > 0 {
+                return Rc::clone(text);
+            }
+            self.earlier = Rc::downgrade(text);
         }
-        let Self { text, made } = self;
-        &made.get_or_insert_with(|| (now, text())).1
+        let text: Rc<str> = (self.text)().into();
+        self.made = Some((now, Rc::clone(&text)));
+        text
     }
 }
 
@@ -166,7 +202,7 @@ impl MetricsClient {
     fn wants(&self) -> PollFlags {
         match self.phase {
             ClientPhase::Asking(_) => PollFlags::IN,
-            ClientPhase::Reading { .. } => PollFlags::OUT,
+            ClientPhase::Reading(_) => PollFlags::OUT,
         }
     }
 
@@ -176,17 +212,12 @@ impl MetricsClient {
             let Some(response) = ask(&mut self.stream, request, page, now) else {
                 return ClientFate::Stays;
             };
-            if response.is_empty() {
-                return ClientFate::Leaves;
-            }
-            self.phase = ClientPhase::Reading { response, sent: 0 };
+            self.phase = ClientPhase::Reading(response);
         }
-        let ClientPhase::Reading { response, sent } = &mut self.phase else {
-            return ClientFate::Stays;
-        };
-        while *sent < response.len() {
-            match self.stream.write(&response[*sent..]) {
-                Ok(count) => *sent += count,
+        let ClientPhase::Reading(response) = &mut self.phase else { return ClientFate::Stays };
+        while !response.rest().is_empty() {
+            match self.stream.write(response.rest()) {
+                Ok(count) => response.sent += count,
                 Err(error) if error.kind() == ErrorKind::WouldBlock => return ClientFate::Stays,
                 Err(error) if error.kind() == ErrorKind::Interrupted => {}
                 Err(_) => return ClientFate::Leaves,
@@ -202,15 +233,15 @@ fn ask<F: Fn() -> String>(
     request: &mut Vec<u8>,
     page: &mut MetricsPage<F>,
     now: Time,
-) -> Option<Vec<u8>> {
+) -> Option<Response> {
     let mut bytes = [0; 1024];
     loop {
         match stream.read(&mut bytes) {
-            Ok(0) => return Some(Vec::new()),
+            Ok(0) => return Some(Response::default()),
             Ok(count) => request.extend_from_slice(&bytes[..count]),
             Err(error) if error.kind() == ErrorKind::WouldBlock => return None,
             Err(error) if error.kind() == ErrorKind::Interrupted => continue,
-            Err(_) => return Some(Vec::new()),
+            Err(_) => return Some(Response::default()),
         }
         if let Some(end) = request.windows(4).position(|part| part == b"\r\n\r\n") {
             return Some(respond(&request[..end], page, now));
@@ -222,7 +253,7 @@ fn ask<F: Fn() -> String>(
 }
 
 /// The response to a request's head. What follows the head is not read.
-fn respond<F: Fn() -> String>(head: &[u8], page: &mut MetricsPage<F>, now: Time) -> Vec<u8> {
+fn respond<F: Fn() -> String>(head: &[u8], page: &mut MetricsPage<F>, now: Time) -> Response {
     let line = head.split(|byte| *byte == b'\r').next().unwrap_or_default();
     let words: Vec<&[u8]> = line.split(|byte| *byte == b' ').collect();
     let &[method, target, version] = &words[..] else { return refusal("400 Bad Request", "") };
@@ -238,17 +269,18 @@ fn respond<F: Fn() -> String>(head: &[u8], page: &mut MetricsPage<F>, now: Time)
                 "HTTP/1.1 200 OK\r\nContent-Type: {MEDIA_TYPE}\r\nContent-Length: {length}\r\n\
                  Connection: close\r\n\r\n"
             );
-            let body = if method == b"GET" { text } else { "" };
-            [head.as_bytes(), body.as_bytes()].concat()
+            let body = if method == b"GET" { text } else { Rc::default() };
+            Response { body, ..Response::of_head(head) }
         }
         (b"GET" | b"HEAD", _) => refusal("404 Not Found", ""),
         _ => refusal("405 Method Not Allowed", "Allow: GET, HEAD\r\n"),
     }
 }
 
-fn refusal(status: &str, header: &str) -> Vec<u8> {
-    format!("HTTP/1.1 {status}\r\n{header}Content-Length: 0\r\nConnection: close\r\n\r\n")
-        .into_bytes()
+fn refusal(status: &str, header: &str) -> Response {
+    Response::of_head(format!(
+        "HTTP/1.1 {status}\r\n{header}Content-Length: 0\r\nConnection: close\r\n\r\n"
+    ))
 }
 
 #[cfg(test)]
@@ -326,10 +358,25 @@ mod tests {
             made.set(made.get() + 1);
             made.get().to_string()
         };
-        let mut page = MetricsPage { text, made: None };
+        let mut page = MetricsPage::new(text);
         let start = Time::from_nanos(1);
         for (after, text) in [(Duration::ZERO, "1"), (TEXT_AGE / 2, "1"), (TEXT_AGE, "2")] {
-            assert_eq!(page.get(start + after), text);
+            assert_eq!(&*page.get(start + after), text);
         }
+    }
+
+    #[test]
+    fn clients_that_do_not_read_hold_two_texts_at_most() {
+        let made = Cell::new(0);
+        let text = || {
+            made.set(made.get() + 1);
+            made.get().to_string()
+        };
+        let mut page = MetricsPage::new(text);
+        let at = |number: u32| Time::from_nanos(1) + number * TEXT_AGE;
+        let mut held: Vec<_> = (0..16).map(|number| page.get(at(number))).collect();
+        assert!(held[1..].iter().all(|text| &**text == "2"), "{held:?}");
+        held.remove(0);
+        assert_eq!(&*page.get(at(16)), "3");
     }
 }

@@ -6,11 +6,13 @@
 
 mod arguments;
 mod check;
+mod line_rate;
 mod lines;
 mod log_filter;
 mod log_format;
 mod metrics_server;
 mod notify;
+mod one_line;
 mod reload_signal;
 mod report;
 mod watchdog;
@@ -72,8 +74,7 @@ pub fn main_with_args(args: impl IntoIterator<Item = OsString>) -> ExitCode {
         }
     };
     abort_on_panic(log.clone(), format);
-    let lines = log.clone();
-    format.start(&arguments.log, move || lines.clone());
+    format.start(&arguments.log, log.clone());
     let result = run(&arguments, &report);
     for message in result.as_ref().err().into_iter().flatten() {
         log.push(format.error_line(message).into_bytes());

@@ -1,5 +1,6 @@
 //! The devices of a target, to which more are added while it runs.
 
+use std::collections::BTreeSet;
 use std::io;
 use std::net::IpAddr;
 use std::sync::Arc;
@@ -24,6 +25,8 @@ pub(crate) struct Devices {
     receptions: Sender<ReceptionOrder>,
     reception_bell: Arc<Doorbell>,
     added: Vec<AddedDevice>,
+    /// Ids of ports that devices beside the main one listen for.
+    beside: BTreeSet<u16>,
 }
 
 /// Where a core takes in transports.
@@ -60,10 +63,12 @@ pub(crate) enum DeviceRole {
 pub(crate) enum ReceptionOrder {
     /// To serve a further device.
     Add(DeviceRole, Box<dyn Reception>),
-    /// To listen for a port at the devices with its address.
+    /// To listen for a port at the device with its address.
     Listen {
-        /// The port, which no device serves yet.
+        /// The port, for which that device does not listen yet.
         port: Arc<Port>,
+        /// The role of the device.
+        role: DeviceRole,
         /// Where the result goes.
         answer: Sender<Result<(), CmError>>,
     },
@@ -88,8 +93,9 @@ impl Devices {
         reception_bell: Arc<Doorbell>,
     ) -> (Self, Receptions) {
         let (receptions, orders) = channel::unbounded();
-        let added = Vec::new();
-        let devices = Self { associations, memory, cores, receptions, reception_bell, added };
+        let (added, beside) = (Vec::new(), BTreeSet::new());
+        let devices =
+            Self { associations, memory, cores, receptions, reception_bell, added, beside };
         (devices, Receptions { all: Vec::new(), orders, gone: ReceptionStats::default() })
     }
 
@@ -137,6 +143,10 @@ impl Devices {
             door.bell.ring();
         }
         self.order(ReceptionOrder::Add(role, Box::new(reception)));
+        if role == DeviceRole::Beside {
+            let is_refused = |port: &Port| failed.iter().any(|error| error.port_id == port.id);
+            self.beside.extend(ports.iter().filter(|port| !is_refused(port)).map(|port| port.id));
+        }
         let device = AddedDevice { address, role, failure };
         match self.added.get_mut(slot) {
             Some(gone) => *gone = device,
@@ -151,19 +161,29 @@ impl Devices {
         self.added.iter().any(|device| is_it(device) && !device.failure.is_noted())
     }
 
-    /// Listens for a port at the devices of its address.
+    /// Whether a device beside the main one listens for a port.
+    pub(crate) fn listen_beside(&self, port: &Port) -> bool {
+        self.beside.contains(&port.id)
+    }
+
+    /// Listens for a port at the device of its address with this role.
     ///
     /// # Errors
-    /// Hosts of other machines cannot be listened for.
-    pub(crate) fn listen(&self, port: &Arc<Port>) -> Result<(), AddError> {
+    /// It cannot listen there.
+    pub(crate) fn listen(&mut self, port: &Arc<Port>, role: DeviceRole) -> Result<(), AddError> {
         let (answer, answered) = channel::bounded(1);
-        self.order(ReceptionOrder::Listen { port: Arc::clone(port), answer });
+        self.order(ReceptionOrder::Listen { port: Arc::clone(port), role, answer });
         let result = answered.recv().map_err(|_| AddError::Stopping)?;
-        Ok(result.map_err(|error| ListenError::new(port, error))?)
+        result.map_err(|error| ListenError::new(port, error))?;
+        if role == DeviceRole::Beside {
+            self.beside.insert(port.id);
+        }
+        Ok(())
     }
 
     /// Takes no more connections for a port. The device stays.
-    pub(crate) fn close(&self, port: &Arc<Port>) {
+    pub(crate) fn close(&mut self, port: &Arc<Port>) {
+        self.beside.remove(&port.id);
         self.order(ReceptionOrder::Close(Arc::clone(port)));
     }
 
@@ -198,8 +218,8 @@ impl Receptions {
             progress = true;
             match order {
                 ReceptionOrder::Add(role, reception) => self.all.push((role, reception)),
-                ReceptionOrder::Listen { port, answer } => {
-                    let _ = answer.send(self.listen(&port));
+                ReceptionOrder::Listen { port, role, answer } => {
+                    let _ = answer.send(self.listen(port, role));
                 }
                 ReceptionOrder::Close(port) => {
                     self.iter_mut().for_each(|reception| reception.close_port(&port));
@@ -209,17 +229,11 @@ impl Receptions {
         progress
     }
 
-    fn listen(&mut self, port: &Arc<Port>) -> Result<(), CmError> {
+    fn listen(&mut self, port: Arc<Port>, role: DeviceRole) -> Result<(), CmError> {
         let ip = port.configured_address().ip();
         let none = || io::Error::from(io::ErrorKind::AddrNotAvailable);
-        let main = self.live(ip, DeviceRole::Main).next().ok_or_else(none)?;
-        main.listen(Arc::clone(port))?;
-        for beside in self.live(ip, DeviceRole::Beside) {
-            if let Err(error) = beside.listen(Arc::clone(port)) {
-                tracing::warn!(%ip, "hosts on this machine use the network: {error}");
-            }
-        }
-        Ok(())
+        let device = self.live(ip, role).next().ok_or_else(none)?;
+        device.listen(port).map(drop)
     }
 
     /// Drops those whose devices are gone, so that the system can forget these.

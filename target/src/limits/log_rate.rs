@@ -14,11 +14,38 @@ pub(crate) struct LogRateLimit {
     period: Mutex<RatePeriod>,
 }
 
+/// The messages of the period that runs.
 #[derive(Debug, Default)]
-struct RatePeriod {
+pub(crate) struct RatePeriod {
     start: Time,
     said: u32,
     kept_back: u64,
+}
+
+/// Whether messages may be written.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Admission {
+    pub(crate) is_admitted: bool,
+    /// Messages of the period before that were suppressed, which nobody was told yet.
+    pub(crate) left_out_before: u64,
+}
+
+impl RatePeriod {
+    /// Counts `messages`, and says whether they may be written.
+    pub(crate) fn admit(&mut self, now: Time, messages: u32) -> Admission {
+        let mut left_out_before = 0;
+        if now - self.start >= PEER_MESSAGES_PERIOD {
+            left_out_before = self.kept_back;
+            *self = Self { start: now, ..Self::default() };
+        }
+        let is_admitted = self.said + messages <= PEER_MESSAGES;
+        if is_admitted {
+            self.said += messages;
+        } else {
+            self.kept_back += u64::from(messages);
+        }
+        Admission { is_admitted, left_out_before }
+    }
 }
 
 impl LogRateLimit {
@@ -36,20 +63,12 @@ impl LogRateLimit {
     /// is logged if and only if its beginning was.
     pub(crate) fn allows_all(&self, now: Time, messages: u32) -> bool {
         let mut period = self.period.lock().unwrap_or_else(PoisonError::into_inner);
-        if now - period.start >= PEER_MESSAGES_PERIOD {
-            if period.kept_back > 0 {
-                let (messages, subject) = (period.kept_back, self.subject);
-                tracing::warn!(messages, "messages about {subject} were left out");
-            }
-            *period = RatePeriod { start: now, ..RatePeriod::default() };
+        let Admission { is_admitted, left_out_before } = period.admit(now, messages);
+        if left_out_before > 0 {
+            let subject = self.subject;
+            tracing::warn!(messages = left_out_before, "messages about {subject} were left out");
         }
-        let allowed = period.said + messages <= PEER_MESSAGES;
-        if allowed {
-            period.said += messages;
-        } else {
-            period.kept_back += u64::from(messages);
-        }
-        allowed
+        is_admitted
     }
 }
 

@@ -6,6 +6,8 @@ use std::os::unix::fs::{FileTypeExt as _, MetadataExt as _, PermissionsExt as _}
 use std::os::unix::net::{UnixListener, UnixStream};
 use std::path::{Path, PathBuf};
 
+use rdma::LocalPeer;
+
 /// The cause for which there is no management socket: one line with the remedy.
 #[derive(Debug, thiserror::Error)]
 pub enum SocketError {
@@ -77,11 +79,11 @@ impl Socket {
             Err(error) if is_passing(&error) => return Ok(None),
             Err(error) => return Err(error),
         };
-        let peer = rustix::net::sockopt::socket_peercred(&stream)?;
-        if peer.uid.is_root() || peer.uid == rustix::process::geteuid() {
+        let peer = LocalPeer::of(stream.as_fd())?;
+        if peer.is_us_or_root() {
             return Ok(Some(stream));
         }
-        tracing::warn!(uid = peer.uid.as_raw(), "a client of another user is refused");
+        tracing::warn!(uid = peer.uid, pid = peer.pid, "a client of another user is refused");
         Ok(None)
     }
 }

@@ -76,10 +76,13 @@ fn take_name(address: SocketAddr) -> OwnedFd {
         None,
     );
     let socket = socket.unwrap();
-    let name = format!("feedrail-shm/{address}");
-    rustix::net::bind(&socket, &SocketAddrUnix::new_abstract_name(name.as_bytes()).unwrap())
-        .unwrap();
+    rustix::net::bind(&socket, &name_of(address)).unwrap();
     socket
+}
+
+fn name_of(address: SocketAddr) -> SocketAddrUnix {
+    let name = format!("feedrail-shm/{address}");
+    SocketAddrUnix::new_abstract_name(name.as_bytes()).unwrap()
 }
 
 #[test]
@@ -131,6 +134,31 @@ fn a_target_whose_name_is_taken_serves_over_the_network() {
     daemon.wait_for_log("hosts on this machine use the network");
     assert_eq!(daemon.log().matches("use the network").count(), 1, "{}", daemon.log());
     assert_eq!(provider_of_perf(&daemon, &[], None), "soft");
+}
+
+#[test]
+fn a_name_with_too_many_connections_keeps_no_host_and_the_target_gets_it_back() {
+    let disk = Disk::new();
+    let address = address();
+    let taken = take_name(address);
+    rustix::net::listen(&taken, 0).unwrap();
+    let fill = || {
+        let flags = SocketFlags::CLOEXEC | SocketFlags::NONBLOCK;
+        let socket =
+            rustix::net::socket_with(AddressFamily::UNIX, SocketType::SEQPACKET, flags, None);
+        let socket = socket.unwrap();
+        rustix::net::connect(&socket, &name_of(address)).ok().map(|()| socket)
+    };
+    let waiting: Vec<_> = std::iter::from_fn(fill).collect();
+    let daemon = disk.serve(address, "auto");
+    let host = host().build().unwrap();
+    check(&daemon.open(&host), &disk.content);
+    assert_eq!(providers(&host), ["soft"]);
+    // It was not tried to share memory.
+    assert_eq!(host.counters().reconnects, 0);
+    drop((waiting, taken));
+    daemon.wait_for_log("hosts on this machine may share memory again");
+    assert_eq!(provider_of_perf(&daemon, &[], None), "shm");
 }
 
 #[test]

@@ -1,0 +1,104 @@
+//! Processes of this machine at the other end of a Unix socket.
+#![expect(unsafe_code, reason = "asks the system for credentials")]
+
+use std::fs;
+use std::io;
+use std::os::fd::{AsRawFd, BorrowedFd};
+
+/// The id that stands for those that a user namespace does not know, where the kernel does not
+/// tell.
+const OVERFLOW_ID: u32 = 65_534;
+/// Ids that a namespace knows which knows all of them, as the first one does.
+const ALL_IDS: u32 = u32::MAX;
+
+/// The process at the other end of a Unix socket, as it was when it listened or connected.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[non_exhaustive]
+pub struct LocalPeer {
+    /// The number of the process; zero if it is in another process namespace.
+    pub pid: i32,
+    /// Its effective user.
+    pub uid: u32,
+    /// Its effective group.
+    pub gid: u32,
+}
+
+impl LocalPeer {
+    /// Asks the kernel, which the peer cannot deceive.
+    ///
+    /// # Errors
+    /// The error of the system call.
+    pub fn of(socket: BorrowedFd<'_>) -> io::Result<Self> {
+        let mut credentials = libc::ucred { pid: 0, uid: u32::MAX, gid: u32::MAX };
+        let mut length = libc::socklen_t::try_from(size_of::<libc::ucred>()).expect("a small type");
+        // SAFETY: the place is as long as the length says, and any value in it is valid.
+        let result = unsafe {
+            libc::getsockopt(
+                socket.as_raw_fd(),
+                libc::SOL_SOCKET,
+                libc::SO_PEERCRED,
+                (&raw mut credentials).cast(),
+                &raw mut length,
+            )
+        };
+        if result != 0 {
+            return Err(io::Error::last_os_error());
+        }
+        let libc::ucred { pid, uid, gid } = credentials;
+        Ok(Self { pid, uid, gid })
+    }
+
+    /// Whether it runs as our user or as root. In a user namespace all users that are unknown there
+    /// have one id, which is nobody's.
+    pub fn is_us_or_root(self) -> bool {
+        let ours = rustix::process::geteuid().as_raw();
+        (self.uid == ours || self.uid == 0)
+            && !is_unmapped(self.uid, "/proc/sys/kernel/overflowuid", "/proc/self/uid_map")
+    }
+}
+
+/// Whether a group id stands for all that are unknown in our user namespace.
+pub(crate) fn is_unmapped_group(gid: u32) -> bool {
+    is_unmapped(gid, "/proc/sys/kernel/overflowgid", "/proc/self/gid_map")
+}
+
+fn is_unmapped(id: u32, overflow: &str, map: &str) -> bool {
+    let overflow = fs::read_to_string(overflow).ok().and_then(|text| text.trim().parse().ok());
+    id == overflow.unwrap_or(OVERFLOW_ID)
+        && !fs::read_to_string(map).is_ok_and(|map| knows_all(&map))
+}
+
+/// Whether the map of a user namespace has all ids.
+fn knows_all(map: &str) -> bool {
+    map.lines().any(|line| {
+        let mut numbers = line.split_ascii_whitespace().map(str::parse::<u32>);
+        let (first, count) = (numbers.next(), numbers.nth(1));
+        matches!((first, count), (Some(Ok(0)), Some(Ok(ALL_IDS))))
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn an_overflow_id_is_somebodys_only_where_all_ids_are_known() {
+        let folder = tempfile::tempdir().unwrap();
+        let file = |name: &str, text: &str| {
+            let path = folder.path().join(name);
+            fs::write(&path, text).unwrap();
+            path.to_str().unwrap().to_owned()
+        };
+        let overflow = file("overflowuid", "5678\n");
+        let first = file("first", "         0          0 4294967295\n");
+        let container = file("container", "0 100000 65536\n");
+        let own = file("own", "      1000       1000          1\n");
+        let empty = file("empty", "");
+        for (map, unmapped) in [(&first, false), (&container, true), (&own, true), (&empty, true)] {
+            assert_eq!(is_unmapped(5678, &overflow, map), unmapped, "{map}");
+            assert!(!is_unmapped(5679, &overflow, map) && !is_unmapped(0, &overflow, map));
+        }
+        assert!(is_unmapped(65_534, "/nowhere", "/nowhere"));
+        assert!(!is_unmapped(1000, "/nowhere", "/nowhere"));
+    }
+}
