@@ -7,12 +7,15 @@
 
 use std::fs::{self, File, Metadata};
 use std::io;
+use std::os::fd::OwnedFd;
 use std::os::unix::fs::{FileTypeExt as _, MetadataExt as _};
 use std::path::Path;
 use std::time::Duration;
 
 use rustix::fs::FlockOperation;
 use rustix::io::Errno;
+
+use super::FilePlace;
 
 /// Attempts at a lock whose holder has ended, [`PAUSE`] apart, 10 s in all: the kernel keeps it
 /// until the last call on the file is over, which may still be writing. Doubled, a start beside
@@ -34,9 +37,15 @@ pub(crate) struct FileKey {
 }
 
 impl FileKey {
-    /// Identity of the file that a path leads to; `None` if it can not be found.
-    pub(crate) fn of_path(path: &Path) -> Option<Self> {
-        fs::metadata(path).ok().map(|metadata| Self::of(&metadata))
+    /// Identity of the file that has a place; `None` if it can not be found.
+    pub(crate) fn of_place(place: FilePlace<'_>) -> Option<Self> {
+        Some(Self::of(&place.find().ok()?.metadata().ok()?))
+    }
+
+    /// Identity of an open file.
+    pub(super) fn of_descriptor(file: &OwnedFd) -> Option<Self> {
+        let file = File::from(file.try_clone().ok()?);
+        Some(Self::of(&file.metadata().ok()?))
     }
 
     fn of(metadata: &Metadata) -> Self {
@@ -114,7 +123,7 @@ fn mount_point(mounts: &str, device: u64) -> Option<&str> {
     clippy::disallowed_methods,
     reason = "the target starts, and nothing else is done meanwhile"
 )]
-fn pause() {
+pub(super) fn pause() {
     std::thread::sleep(PAUSE);
 }
 

@@ -18,6 +18,7 @@ mod null;
 pub(crate) mod open;
 mod operation;
 mod page_lock;
+mod place;
 mod range_lock;
 mod resident_copy;
 mod source;
@@ -45,6 +46,7 @@ pub(crate) use self::open::{CachePolicy, IoMode, OpenError, OpenMode, OpenedBack
 pub(crate) use self::open::{measure_again, open_block, open_file, open_memory, open_null};
 pub(crate) use self::operation::{DelayHold, OperationStage, ReadPath};
 pub use self::operation::{MemoryPart, Operation, OperationKind, Span};
+pub(crate) use self::place::{FilePlace, FolderEntry, ServedFolder, ServedRoot};
 pub(crate) use self::source::{FileChange, OpenedFile};
 pub use self::system_call::{CachedRead, DeviceId, FileId, FileRef, SystemCall};
 

@@ -4,19 +4,20 @@
 
 use std::collections::TryReserveError;
 use std::fmt;
-use std::fs::{File, Metadata, OpenOptions};
+use std::fs::{File, Metadata};
 use std::io;
 use std::os::fd::{AsRawFd, OwnedFd};
-use std::os::unix::fs::{FileTypeExt, OpenOptionsExt};
+use std::os::unix::fs::FileTypeExt;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 use rustix::fs::{AtFlags, StatxFlags};
 
 use super::FileId;
+use super::place::FoundFile;
 use super::{
-    Backend, CacheRoom, Content, FileBackend, Health, MappedFile, MemoryBackend, NullBackend,
-    OpenedFile, block, cache_room, claim, write_unit,
+    Backend, CacheRoom, Content, FileBackend, FileKey, FilePlace, Health, MappedFile,
+    MemoryBackend, NullBackend, OpenedFile, block, cache_room, claim, write_unit,
 };
 
 /// Logical blocks have 512 bytes unless something needs more.
@@ -77,6 +78,8 @@ pub(crate) struct OpenedBackend {
     pub source: Option<Arc<OpenedFile>>,
     /// The file or device, whose length may change.
     pub file: Option<Arc<FileBackend>>,
+    /// The identity of the file or device.
+    pub key: Option<FileKey>,
 }
 
 /// How bytes travel between the buffers and the medium.
@@ -198,6 +201,9 @@ fn hint(error: &io::Error) -> &'static str {
             ": the user who runs the target must be allowed to open it"
         }
         io::ErrorKind::ReadOnlyFilesystem => ": it can be exported read-only",
+        _ if error.raw_os_error() == Some(libc::ELOOP) => {
+            ": a symlink took its place, or one of its folders', while it was looked at"
+        }
         _ if error.raw_os_error() == Some(libc::EMFILE) => {
             ": raise the limit of open files with LimitNOFILE= of the service or `ulimit -Hn`"
         }
@@ -209,8 +215,11 @@ fn hint(error: &io::Error) -> &'static str {
 ///
 /// # Errors
 /// The path is no regular file, is in use, is empty, or its length or blocks do not fit `mode`.
-pub(crate) fn open_file(path: &Path, mode: OpenMode<'_>) -> Result<OpenedBackend, OpenError> {
-    open(path, mode, "regular file", |metadata| metadata.file_type().is_file())
+pub(crate) fn open_file(
+    place: FilePlace<'_>,
+    mode: OpenMode<'_>,
+) -> Result<OpenedBackend, OpenError> {
+    open(place, mode, "regular file", |metadata| metadata.file_type().is_file())
 }
 
 /// Opens a block device.
@@ -218,7 +227,9 @@ pub(crate) fn open_file(path: &Path, mode: OpenMode<'_>) -> Result<OpenedBackend
 /// # Errors
 /// The path is no block device, is in use, is empty, or its blocks do not fit `mode`.
 pub(crate) fn open_block(path: &Path, mode: OpenMode<'_>) -> Result<OpenedBackend, OpenError> {
-    open(path, mode, "block device", |metadata| metadata.file_type().is_block_device())
+    open(FilePlace::named(path), mode, "block device", |metadata| {
+        metadata.file_type().is_block_device()
+    })
 }
 
 /// A namespace that reads zeros and discards writes.
@@ -266,15 +277,17 @@ fn synthetic(
         mapped: None,
         source: None,
         file: None,
+        key: None,
     })
 }
 
 fn open(
-    path: &Path,
+    place: FilePlace<'_>,
     mode: OpenMode<'_>,
     wanted: &'static str,
     is_wanted: impl Fn(&Metadata) -> bool,
 ) -> Result<OpenedBackend, OpenError> {
+    let path = place.path;
     let io = |error| OpenError::Io { path: path.to_owned(), error };
     let check = |metadata: &Metadata| match metadata {
         metadata if metadata.is_dir() => Err(OpenError::Directory { path: path.to_owned() }),
@@ -283,20 +296,20 @@ fn open(
         }
         _ => Ok(()),
     };
-    // Before opening, since opening a FIFO would wait for its other end; and after, since it may be
-    // another.
-    check(&std::fs::metadata(path).map_err(io)?)?;
-    let file = open_with(path, mode, 0).map_err(io)?;
-    let metadata = file.metadata().map_err(io)?;
+    // Before opening, since opening a FIFO would wait for its other end.
+    let found = place.find().map_err(io)?;
+    let metadata = found.metadata().map_err(io)?;
     check(&metadata)?;
+    let file = found.open(mode.writable, 0).map_err(io)?;
+    let metadata = file.metadata().map_err(io)?;
     let block = metadata.file_type().is_block_device();
     let exact_bytes = length(&file, path, &metadata)?;
-    let (direct, choice) = choose_access(path, mode, &file);
+    let (direct, choice) = choose_access(&found, mode, &file);
     let (file, buffered) = match direct {
         Some(direct) => (direct, Some(file)),
         None => (file, None),
     };
-    let file = claim_alone(path, mode, block, file, &choice)?;
+    let file = claim_alone((path, &found), mode, block, file, &choice)?;
     if block && choice.alignment > 1 << choice.lba_shift {
         return Err(OpenError::SmallBlocks {
             path: path.to_owned(),
@@ -314,7 +327,7 @@ fn open(
         false => backend,
     };
     let measured = Measured { exact_bytes, lba_shift: choice.lba_shift, content };
-    let opened = opened(backend, path, mode, block, measured);
+    let opened = opened(backend, place, mode, block, measured);
     Ok(OpenedBackend { access, write_unit_bytes, ..opened })
 }
 
@@ -340,7 +353,7 @@ struct Measured {
 
 fn opened(
     backend: FileBackend,
-    path: &Path,
+    place: FilePlace<'_>,
     mode: OpenMode<'_>,
     block: bool,
     measured: Measured,
@@ -349,7 +362,7 @@ fn opened(
     let backend = Arc::new(backend.with_blocks(lba_shift));
     let source = (!block).then(|| {
         let (file, health) = (Arc::clone(backend.descriptor()), Arc::clone(backend.health()));
-        Arc::new(OpenedFile::new(file, path.to_owned(), mode.writable, health))
+        Arc::new(OpenedFile::new(file, place, mode.writable, health))
     });
     OpenedBackend {
         source,
@@ -362,6 +375,7 @@ fn opened(
         access: IoMode::Synthetic,
         write_unit_bytes: None,
         content,
+        key: FileKey::of_descriptor(backend.descriptor()),
         file: Some(backend),
     }
 }
@@ -372,9 +386,10 @@ fn opened(
 /// It can not be looked at, is empty, or its length does not fit the blocks.
 pub(crate) fn measure_again(
     file: &FileBackend,
-    path: &Path,
+    place: FilePlace<'_>,
     lba_shift: u8,
 ) -> Result<OpenedBackend, OpenError> {
+    let path = place.path;
     let io = |error| OpenError::Io { path: path.to_owned(), error };
     let descriptor = File::from(file.descriptor().try_clone().map_err(io)?);
     let metadata = descriptor.metadata().map_err(io)?;
@@ -384,7 +399,7 @@ pub(crate) fn measure_again(
     check_writable(path, mode, exact_bytes, lba_shift)?;
     let content = Content::of_file(&descriptor, true).map_err(io)?;
     let measured = Measured { exact_bytes, lba_shift, content };
-    Ok(opened(file.resized(exact_bytes), path, mode, block, measured))
+    Ok(opened(file.resized(exact_bytes), place, mode, block, measured))
 }
 
 /// Has reads tried in the page cache where the policy allows. `buffered` is the file without direct
@@ -422,7 +437,7 @@ fn with_cache(
 /// Makes sure that no other process writes to the medium, and if it is to be written that no other
 /// process uses it.
 fn claim_alone(
-    path: &Path,
+    (path, found): (&Path, &FoundFile),
     mode: OpenMode<'_>,
     block: bool,
     file: File,
@@ -437,14 +452,10 @@ fn claim_alone(
         // A medium that is written was opened for direct I/O exclusively.
         return Ok(file);
     }
-    open_with(path, mode, libc::O_EXCL).map_err(|error| match error.raw_os_error() {
+    found.open(true, libc::O_EXCL).map_err(|error| match error.raw_os_error() {
         Some(libc::EBUSY) => busy(claim::user_of_device(&file)),
         _ => OpenError::Io { path: path.to_owned(), error },
     })
-}
-
-fn open_with(path: &Path, mode: OpenMode<'_>, flags: i32) -> io::Result<File> {
-    OpenOptions::new().read(true).write(mode.writable).custom_flags(flags).open(path)
 }
 
 fn check_writable(
@@ -483,8 +494,12 @@ impl IoModeChoice {
 
 /// The file opened for direct I/O where it allows that for the block size and the policy takes it.
 /// The block size is the same whatever the policy is.
-fn choose_access(path: &Path, mode: OpenMode<'_>, buffered: &File) -> (Option<File>, IoModeChoice) {
-    let (direct, choice) = probe_access(path, mode, buffered);
+fn choose_access(
+    found: &FoundFile,
+    mode: OpenMode<'_>,
+    buffered: &File,
+) -> (Option<File>, IoModeChoice) {
+    let (direct, choice) = probe_access(found, mode, buffered);
     match mode.cache {
         CachePolicy::Use => (None, IoModeChoice { access: IoMode::Cached, ..choice }),
         CachePolicy::Bypass | CachePolicy::WhileRoom(_) => (direct, choice),
@@ -492,8 +507,12 @@ fn choose_access(path: &Path, mode: OpenMode<'_>, buffered: &File) -> (Option<Fi
 }
 
 /// Direct I/O where the file allows it for the block size.
-fn probe_access(path: &Path, mode: OpenMode<'_>, buffered: &File) -> (Option<File>, IoModeChoice) {
-    let (direct, alignment) = match open_direct(path, mode, buffered) {
+fn probe_access(
+    found: &FoundFile,
+    mode: OpenMode<'_>,
+    buffered: &File,
+) -> (Option<File>, IoModeChoice) {
+    let (direct, alignment) = match open_direct(found, mode, buffered) {
         Ok(found) => found,
         Err(reason) => {
             let lba_shift = mode.lba_shift.unwrap_or(DEFAULT_LBA_SHIFT);
@@ -514,18 +533,16 @@ fn probe_access(path: &Path, mode: OpenMode<'_>, buffered: &File) -> (Option<Fil
 }
 
 /// The file opened for direct I/O, and the alignment of offsets; or why not.
-fn open_direct(path: &Path, mode: OpenMode<'_>, file: &File) -> Result<(File, u32), String> {
+fn open_direct(found: &FoundFile, mode: OpenMode<'_>, file: &File) -> Result<(File, u32), String> {
     let stated = stated_alignment(file);
     if stated == Some((0, 0)) {
         return Err("the file system has no direct I/O for it".into());
     }
     let exclusive = file.metadata().is_ok_and(|of| of.file_type().is_block_device());
     let exclusive = if exclusive && mode.writable { libc::O_EXCL } else { 0 };
-    let direct = open_with(path, mode, libc::O_DIRECT | exclusive)
+    let direct = found
+        .open(mode.writable, libc::O_DIRECT | exclusive)
         .map_err(|error| format!("direct I/O is refused: {error}"))?;
-    if !same_file(file, &direct) {
-        return Err("it was replaced while it was being opened".into());
-    }
     let alignment = match stated {
         Some((memory, _)) if memory > MEMORY_ALIGNMENT => {
             return Err(format!("direct I/O needs memory aligned to {memory} bytes"));
@@ -544,14 +561,6 @@ fn stated_alignment(file: &File) -> Option<(u32, u32)> {
     let status = rustix::fs::statx(file, "", AtFlags::EMPTY_PATH, StatxFlags::DIOALIGN).ok()?;
     (status.stx_mask & StatxFlags::DIOALIGN.bits() != 0)
         .then_some((status.stx_dio_mem_align, status.stx_dio_offset_align))
-}
-
-fn same_file(one: &File, other: &File) -> bool {
-    use std::os::unix::fs::MetadataExt;
-    match (one.metadata(), other.metadata()) {
-        (Ok(one), Ok(other)) => (one.dev(), one.ino()) == (other.dev(), other.ino()),
-        _ => false,
-    }
 }
 
 /// Tries direct reads, for kernels before 6.1 and file systems that do not say.

@@ -131,7 +131,7 @@ fn a_file_reads_back_with_a_zero_tail() {
     for size in [1usize, 511, 512, 513, 18_071, BLOCK - 1] {
         let bytes = pattern(size);
         let file = file_with(&bytes);
-        let opened = open_file(file.path(), READ_ONLY).unwrap();
+        let opened = open_file(FilePlace::named(file.path()), READ_ONLY).unwrap();
         assert_eq!(opened.exact_bytes, size as u64);
         let lba = 1usize << opened.lba_shift;
         let padded = size.next_multiple_of(lba);
@@ -149,7 +149,7 @@ fn a_file_reads_back_with_a_zero_tail() {
 #[test]
 fn bytes_appended_later_read_as_zeros() {
     let mut file = file_with(&pattern(700));
-    let opened = open_file(file.path(), READ_ONLY).unwrap();
+    let opened = open_file(FilePlace::named(file.path()), READ_ONLY).unwrap();
     file.write_all(&[9; 5000]).unwrap();
     for mut rig in Rig::each() {
         let length = 700usize.next_multiple_of(1 << opened.lba_shift);
@@ -163,7 +163,7 @@ fn bytes_appended_later_read_as_zeros() {
 fn a_file_that_shrank_is_an_error() {
     for (was, is) in [(8192, 4096), (8192, 0), (8192, 5000), (8192, 8191), (700, 512), (700, 1)] {
         let file = file_with(&pattern(was));
-        let opened = open_file(file.path(), READ_ONLY).unwrap();
+        let opened = open_file(FilePlace::named(file.path()), READ_ONLY).unwrap();
         file.as_file().set_len(is).unwrap();
         for mut rig in Rig::each() {
             let length = was.next_multiple_of(1 << opened.lba_shift);
@@ -177,7 +177,7 @@ fn a_file_that_shrank_is_an_error() {
 fn a_written_file_holds_the_bytes() {
     for mut rig in Rig::each() {
         let file = file_with(&vec![1; 64 * 1024]);
-        let opened = open_file(file.path(), WRITABLE).unwrap();
+        let opened = open_file(FilePlace::named(file.path()), WRITABLE).unwrap();
         let backend = &opened.backend;
         rig.write(backend, 4096, &pattern(8192), false).unwrap();
         rig.write(backend, 61_440, &pattern(4096), true).unwrap();
@@ -195,7 +195,7 @@ fn zeroed_ranges_read_as_zeros_without_truncation() {
     for (durable, deallocate) in [(false, false), (true, false), (false, true), (true, true)] {
         for mut rig in Rig::each() {
             let file = file_with(&pattern(256 * 1024));
-            let opened = open_file(file.path(), WRITABLE).unwrap();
+            let opened = open_file(FilePlace::named(file.path()), WRITABLE).unwrap();
             let zeroes = Operation::write_zeroes(4096, 131_072, durable, deallocate);
             rig.run(&opened.backend, zeroes).unwrap();
             rig.run(&opened.backend, Operation::deallocate(196_608, 4096)).unwrap();
@@ -271,7 +271,7 @@ fn durable_buffered_writes_are_synced() {
 fn a_cut_file_is_not_extended() {
     let direct = || {
         let file = file_with(&vec![1; 64 << 10]);
-        let backend = open_file(file.path(), WRITABLE).unwrap().backend;
+        let backend = open_file(FilePlace::named(file.path()), WRITABLE).unwrap().backend;
         (file, backend)
     };
     for mut rig in Rig::each() {
@@ -357,7 +357,7 @@ fn a_block_of_a_file_is_never_half_written() {
     let (_file, backend) = buffered(&[0; BYTES]);
     let tried_first = file_with(&[0; BYTES]);
     let mode = OpenMode { cache: CachePolicy::Use, ..WRITABLE };
-    let tried_first = open_file(tried_first.path(), mode).unwrap().backend;
+    let tried_first = open_file(FilePlace::named(tried_first.path()), mode).unwrap().backend;
     let engines = 0..Rig::each().len();
     for (backend, engine) in [backend, tried_first]
         .iter()
@@ -450,8 +450,8 @@ fn only_writable_buffered_files_have_locks() {
     let file = rustix::fs::memfd_create("feedrail-test", flags).unwrap();
     rustix::fs::ftruncate(&file, 8192).unwrap();
     let path = std::path::PathBuf::from(format!("/proc/self/fd/{}", file.as_raw_fd()));
-    assert!(locks_ranges(&*open_file(&path, WRITABLE).unwrap().backend));
-    assert!(!locks_ranges(&*open_file(&path, READ_ONLY).unwrap().backend));
+    assert!(locks_ranges(&*open_file(FilePlace::named(&path), WRITABLE).unwrap().backend));
+    assert!(!locks_ranges(&*open_file(FilePlace::named(&path), READ_ONLY).unwrap().backend));
 }
 
 #[test]
@@ -520,7 +520,7 @@ fn results(backend: &dyn Backend, mut operation: Operation, results: &[i32]) -> 
 #[test]
 fn zeros_are_written_without_zero_range() {
     let file = file_with(&pattern(256 * 1024));
-    let opened = open_file(file.path(), WRITABLE).unwrap();
+    let opened = open_file(FilePlace::named(file.path()), WRITABLE).unwrap();
     let zeroes = Operation::write_zeroes(0, 131_072, true, true);
     let refused = -libc::EOPNOTSUPP;
     let steps = results(&*opened.backend, zeroes, &[refused, refused, 65_536, 65_536, 0]);
@@ -556,7 +556,7 @@ fn two_refused_holes_do_not_rule_out_zero_range() {
 #[test]
 fn short_interrupted_and_failed_calls() {
     let file = file_with(&pattern(16_384));
-    let opened = open_file(file.path(), WRITABLE).unwrap();
+    let opened = open_file(FilePlace::named(file.path()), WRITABLE).unwrap();
     let backend = &*opened.backend;
     let mut rig = Rig::each().remove(0);
     let buffer = rig.buffer(&[0; 16_384]);
@@ -591,7 +591,9 @@ fn short_interrupted_and_failed_calls() {
 #[test]
 fn unfit_media_are_refused_with_a_reason() {
     let folder = TempDir::new().unwrap();
-    let text = |path: &std::path::Path, mode| open_file(path, mode).unwrap_err().to_string();
+    let text = |path: &std::path::Path, mode| {
+        open_file(FilePlace::named(path), mode).unwrap_err().to_string()
+    };
     assert!(text(folder.path(), READ_ONLY).contains("is a directory"));
     assert!(text(&folder.path().join("none"), READ_ONLY).contains("No such file"));
 
@@ -636,7 +638,7 @@ fn failed_allocations_are_reported() {
 #[test]
 fn endless_interruptions_end_in_an_error() {
     let file = file_with(&[0; 4096]);
-    let backend = open_file(file.path(), WRITABLE).unwrap().backend;
+    let backend = open_file(FilePlace::named(file.path()), WRITABLE).unwrap().backend;
     let mut pool = Pool::new(PoolMemory::new(BLOCK, 0).unwrap(), 0, 1, BLOCK);
     let buffer = pool.allocate(4096).unwrap();
     // SAFETY: no system call is made, and the operations are gone before the buffer.
@@ -672,7 +674,7 @@ fn endless_interruptions_end_in_an_error() {
 fn interruptions_between_which_something_is_done_are_borne() {
     let file = file_with(&[0; 4096]);
     file.as_file().set_len(1 << 30).unwrap();
-    let backend = open_file(file.path(), WRITABLE).unwrap().backend;
+    let backend = open_file(FilePlace::named(file.path()), WRITABLE).unwrap().backend;
     let mut zeroes = Operation::write_zeroes(0, 1 << 30, false, false);
     // The file system makes no zeros: they are written, a page at a time.
     let mut step = match backend.start(Time::ZERO, &mut zeroes) {
@@ -719,7 +721,7 @@ fn faults_follow_their_plan() {
 #[test]
 fn a_torn_write_stores_its_first_half_and_fails() {
     let file = file_with(&vec![0; 64 << 10]);
-    let inner = open_file(file.path(), WRITABLE).unwrap().backend;
+    let inner = open_file(FilePlace::named(file.path()), WRITABLE).unwrap().backend;
     let torn: Arc<dyn Backend> = Arc::new(Tear::new(inner, 2));
     let bytes = pattern(24 << 10);
     for mut rig in Rig::each() {
@@ -742,7 +744,7 @@ fn a_torn_write_stores_its_first_half_and_fails() {
 #[test]
 fn a_delay_passes_before_the_operation_starts() {
     let file = file_with(&pattern(4096));
-    let inner = open_file(file.path(), READ_ONLY).unwrap().backend;
+    let inner = open_file(FilePlace::named(file.path()), READ_ONLY).unwrap().backend;
     let slow: Arc<dyn Backend> = Arc::new(Delay::new(inner, Duration::from_millis(3)));
     for mut rig in Rig::each() {
         let began = rig.now;

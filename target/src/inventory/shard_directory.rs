@@ -1,9 +1,12 @@
 //! The shards of a directory: which of its files are namespaces.
 
-use std::fs::DirEntry;
 use std::io;
 use std::path::{Path, PathBuf};
+use std::sync::Arc;
 
+use rustix::fs::FileType;
+
+use crate::backend::{FolderEntry, ServedRoot};
 use crate::config::DirectoryConfig;
 use crate::inventory::left_out::LeftOutFiles;
 use crate::limits::{DIRECTORY_DEPTH, MAX_NAMESPACES};
@@ -15,6 +18,8 @@ pub(crate) struct Shard {
     pub relative: String,
     /// Where it really is, symlinks resolved.
     pub path: PathBuf,
+    /// Where the directory really is.
+    pub root: Arc<Path>,
 }
 
 /// Why a directory can not be exported.
@@ -41,34 +46,36 @@ pub(crate) fn scan(
         path: path.to_owned(),
         reason: error.to_string(),
     };
-    let root = config.path.canonicalize().map_err(|error| failed(&config.path, error))?;
+    let root = ServedRoot::open(&config.path).map_err(|error| failed(&config.path, error))?;
     let mut shards = Vec::new();
-    let mut folders = vec![(root.clone(), 0)];
+    let mut folders = vec![(PathBuf::new(), 0)];
     while let Some((folder, depth)) = folders.pop() {
-        let entries = match list(&folder) {
+        let path = root.path().join(&folder);
+        let entries = match root.folder(&folder).and_then(|folder| folder.entries()) {
             Ok(entries) => entries,
             Err(error) if depth > 0 => {
-                left_out.note(&folder, format!("with all that is in it: {error}"));
+                left_out.note(&path, format!("with all that is in it: {error}"));
                 continue;
             }
-            Err(error) => return Err(failed(&folder, error)),
+            Err(error) => return Err(failed(&path, error)),
         };
         for entry in entries {
-            match classify(&root, &entry.path(), &config.suffix) {
+            let path = root.path().join(&entry.relative);
+            match classify(&root, &entry, &config.suffix) {
                 DirectoryEntry::Shard(shard) => shards.push(shard),
                 DirectoryEntry::Folder if depth < DIRECTORY_DEPTH => {
-                    folders.push((entry.path(), depth + 1))
+                    folders.push((entry.relative, depth + 1))
                 }
                 DirectoryEntry::Folder => {
                     let reason = format!("folders nest more than {DIRECTORY_DEPTH} deep");
-                    left_out.note(&entry.path(), reason);
+                    left_out.note(&path, reason);
                 }
                 DirectoryEntry::LeftOut => {}
-                DirectoryEntry::Unusable(reason) => _ = left_out.note(&entry.path(), reason),
+                DirectoryEntry::Unusable(reason) => _ = left_out.note(&path, reason),
             }
             if shards.len() > MAX_NAMESPACES {
                 let reason = format!("holds more than {MAX_NAMESPACES} files; split the directory");
-                return Err(DirectoryError { path: root, reason });
+                return Err(DirectoryError { path: root.path().to_owned(), reason });
             }
         }
     }
@@ -77,14 +84,10 @@ pub(crate) fn scan(
             "" => "holds no file to export".to_owned(),
             suffix => format!("holds no file to export whose name ends in \"{suffix}\""),
         };
-        return Err(DirectoryError { path: root, reason });
+        return Err(DirectoryError { path: root.path().to_owned(), reason });
     }
     shards.sort();
     Ok(shards)
-}
-
-fn list(folder: &Path) -> io::Result<Vec<DirEntry>> {
-    std::fs::read_dir(folder)?.collect()
 }
 
 enum DirectoryEntry {
@@ -94,38 +97,43 @@ enum DirectoryEntry {
     Unusable(&'static str),
 }
 
-fn classify(root: &Path, path: &Path, suffix: &str) -> DirectoryEntry {
-    let Some(name) = path.file_name().and_then(|name| name.to_str()) else {
+fn classify(root: &ServedRoot, entry: &FolderEntry, suffix: &str) -> DirectoryEntry {
+    let Some(name) = entry.relative.file_name().and_then(|name| name.to_str()) else {
         return DirectoryEntry::Unusable("its name is not UTF-8");
     };
     if name.starts_with('.') {
         return DirectoryEntry::LeftOut;
     }
-    let Ok(kind) = path.symlink_metadata() else {
-        return DirectoryEntry::Unusable("it can not be looked at");
-    };
-    if kind.is_dir() {
-        return DirectoryEntry::Folder;
-    }
-    if !name.ends_with(suffix) {
-        return DirectoryEntry::LeftOut;
-    }
-    let Ok(real) = path.canonicalize() else {
-        return DirectoryEntry::Unusable("the symlink leads nowhere");
-    };
-    if !real.starts_with(root) {
-        return DirectoryEntry::Unusable("the symlink leads outside the directory");
-    }
-    match real.metadata() {
-        Ok(meta) if meta.is_file() && meta.len() > 0 => shard(root, path, real),
-        _ => DirectoryEntry::LeftOut,
+    match entry.kind {
+        None => DirectoryEntry::Unusable("it can not be looked at"),
+        Some((FileType::Directory, _)) => DirectoryEntry::Folder,
+        Some(_) if !name.ends_with(suffix) => DirectoryEntry::LeftOut,
+        Some((FileType::Symlink, _)) => classify_symlink(root, &entry.relative),
+        Some((FileType::RegularFile, 1..)) => shard(root, &entry.relative, &entry.relative),
+        Some(_) => DirectoryEntry::LeftOut,
     }
 }
 
-fn shard(root: &Path, path: &Path, real: PathBuf) -> DirectoryEntry {
-    match path.strip_prefix(root).ok().and_then(Path::to_str) {
+/// A symlink is the file that it leads to now; whatever it leads to later is not opened.
+fn classify_symlink(root: &ServedRoot, relative: &Path) -> DirectoryEntry {
+    let Ok(real) = root.path().join(relative).canonicalize() else {
+        return DirectoryEntry::Unusable("the symlink leads nowhere");
+    };
+    let Ok(real) = real.strip_prefix(root.path()) else {
+        return DirectoryEntry::Unusable("the symlink leads outside the directory");
+    };
+    match root.find(real).and_then(|found| found.metadata()) {
+        Ok(meta) if meta.is_file() && meta.len() > 0 => shard(root, relative, real),
+        Ok(_) => DirectoryEntry::LeftOut,
+        Err(_) => DirectoryEntry::Unusable("it can not be looked at"),
+    }
+}
+
+fn shard(root: &ServedRoot, relative: &Path, real: &Path) -> DirectoryEntry {
+    match relative.to_str() {
         Some(relative) if relative.len() <= crate::derived_ids::NAME_BYTES => {
-            DirectoryEntry::Shard(Shard { relative: relative.to_owned(), path: real })
+            let (path, root) = (root.path().join(real), Arc::from(root.path()));
+            DirectoryEntry::Shard(Shard { relative: relative.to_owned(), path, root })
         }
         Some(_) => DirectoryEntry::Unusable("its relative path is too long"),
         None => DirectoryEntry::Unusable("its path is not UTF-8"),
