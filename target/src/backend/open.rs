@@ -2,7 +2,6 @@
 //! used.
 #![expect(unsafe_code, reason = "probes direct I/O with a system call that takes an address")]
 
-use std::collections::TryReserveError;
 use std::fmt;
 use std::fs::{File, Metadata};
 use std::io;
@@ -17,7 +16,7 @@ use super::FileId;
 use super::place::FoundFile;
 use super::{
     Backend, CacheRoom, Content, FileBackend, FileKey, FilePlace, Health, MappedFile,
-    MemoryBackend, NullBackend, OpenedFile, block, cache_room, claim, write_unit,
+    MemoryBackend, MemoryRoom, NullBackend, OpenedFile, block, cache_room, claim, write_unit,
 };
 
 /// Logical blocks have 512 bytes unless something needs more.
@@ -185,13 +184,16 @@ pub enum OpenError {
         /// Bytes of a logical block of the namespace.
         lba_bytes: u64,
     },
-    /// The system has no memory for a memory namespace.
-    #[error("no memory for a namespace of {bytes} bytes ({error}): make its size_bytes smaller")]
+    /// The machine, or the control group of the target, has no memory for a memory namespace.
+    #[error(
+        "no memory for a namespace of {bytes} bytes (there are {left_bytes} for all of them): make its size_bytes \
+         smaller"
+    )]
     NoMemory {
         /// The configured size in bytes.
         bytes: u64,
-        /// The error of the allocator.
-        error: TryReserveError,
+        /// Bytes that all memory namespaces together may still take.
+        left_bytes: u64,
     },
 }
 
@@ -246,8 +248,12 @@ pub(crate) fn open_null(size_bytes: u64, mode: OpenMode<'_>) -> Result<OpenedBac
 /// The size is not a whole number of blocks, or more than there is memory for.
 pub(crate) fn open_memory(size_bytes: u64, mode: OpenMode<'_>) -> Result<OpenedBackend, OpenError> {
     synthetic(size_bytes, mode, Content::new_memory(), || {
-        let backend = MemoryBackend::new(size_bytes);
-        Ok(Arc::new(backend.map_err(|error| OpenError::NoMemory { bytes: size_bytes, error })?))
+        let left_bytes = MemoryRoom::of_process().look();
+        let no_memory = || OpenError::NoMemory { bytes: size_bytes, left_bytes };
+        if size_bytes > left_bytes {
+            return Err(no_memory());
+        }
+        Ok(Arc::new(MemoryBackend::new(size_bytes).map_err(|_| no_memory())?))
     })
 }
 
@@ -310,6 +316,11 @@ fn open(
         None => (file, None),
     };
     let file = claim_alone((path, &found), mode, block, file, &choice)?;
+    let backing = match block {
+        true => claim::lock_backing_file(&file, mode.writable)
+            .map_err(|user| OpenError::Busy { path: path.to_owned(), user })?,
+        false => None,
+    };
     if block && choice.alignment > 1 << choice.lba_shift {
         return Err(OpenError::SmallBlocks {
             path: path.to_owned(),
@@ -319,7 +330,8 @@ fn open(
     check_writable(path, mode, exact_bytes, choice.lba_shift)?;
     let content = Content::of_file(&file, mode.writable).map_err(io)?;
     let write_unit_bytes = write_unit::of_file(&file, Path::new(SYSFS));
-    let backend = FileBackend::new(OwnedFd::from(file), exact_bytes, choice.direct_alignment());
+    let backend = FileBackend::new(OwnedFd::from(file), exact_bytes, choice.direct_alignment())
+        .with_backing_file(backing);
     let (backend, access) =
         with_cache(backend, exact_bytes, mode, block, buffered, choice.access.clone());
     let backend = match mode.writable && !choice.writes_blocks_as_one(write_unit_bytes) {
@@ -452,7 +464,7 @@ fn claim_alone(
         // A medium that is written was opened for direct I/O exclusively.
         return Ok(file);
     }
-    found.open(true, libc::O_EXCL).map_err(|error| match error.raw_os_error() {
+    claim::open_alone(found, 0).map_err(|error| match error.raw_os_error() {
         Some(libc::EBUSY) => busy(claim::user_of_device(&file)),
         _ => OpenError::Io { path: path.to_owned(), error },
     })
@@ -539,10 +551,11 @@ fn open_direct(found: &FoundFile, mode: OpenMode<'_>, file: &File) -> Result<(Fi
         return Err("the file system has no direct I/O for it".into());
     }
     let exclusive = file.metadata().is_ok_and(|of| of.file_type().is_block_device());
-    let exclusive = if exclusive && mode.writable { libc::O_EXCL } else { 0 };
-    let direct = found
-        .open(mode.writable, libc::O_DIRECT | exclusive)
-        .map_err(|error| format!("direct I/O is refused: {error}"))?;
+    let direct = match exclusive && mode.writable {
+        true => claim::open_alone(found, libc::O_DIRECT),
+        false => found.open(mode.writable, libc::O_DIRECT),
+    };
+    let direct = direct.map_err(|error| format!("direct I/O is refused: {error}"))?;
     let alignment = match stated {
         Some((memory, _)) if memory > MEMORY_ALIGNMENT => {
             return Err(format!("direct I/O needs memory aligned to {memory} bytes"));

@@ -18,6 +18,7 @@ use crate::core_context::pool::{Buffer, Pool, PoolMemory};
 use crate::storage::{Engine, Inline, Storage, StorageReport, Submitted, Tag, Uring};
 
 mod cached;
+mod loop_device;
 
 const BLOCK: usize = 1 << 20;
 
@@ -225,13 +226,21 @@ fn is_write_back_failure(step: &Step) -> bool {
 #[test]
 fn nothing_is_written_after_a_failed_write_back() {
     let zeroes = || Operation::write_zeroes(0, 4096, true, false);
-    let failures: [(Operation, &[i32]); 3] = [
-        (Operation::flush(), &[-libc::ENOSPC]),
-        (Operation::flush(), &[-libc::EINTR, -libc::EIO]),
-        (zeroes(), &[0, -libc::EIO]),
-    ];
-    for (operation, returned) in failures {
-        let (_file, backend) = buffered(&[1; 8192]);
+    let failures = || -> [(Operation, &[i32]); 3] {
+        [
+            (Operation::flush(), &[-libc::ENOSPC]),
+            (Operation::flush(), &[-libc::EINTR, -libc::EIO]),
+            (zeroes(), &[0, -libc::EIO]),
+        ]
+    };
+    let direct = || {
+        let file = file_with(&[1; 8192]);
+        let backend = FileBackend::new(file.reopen().unwrap().into(), 8192, Some(4096));
+        (file, Arc::new(backend) as Arc<dyn Backend>)
+    };
+    let each = failures().map(|failure| (failure, buffered(&[1; 8192])));
+    let each = each.into_iter().chain(failures().map(|failure| (failure, direct())));
+    for ((operation, returned), (_file, backend)) in each {
         let backend = &*backend;
         let mut beside = Operation::flush();
         assert!(matches!(backend.start(Time::ZERO, &mut beside), Step::Call(_)));
@@ -626,8 +635,29 @@ fn unfit_media_are_refused_with_a_reason() {
 }
 
 #[test]
+fn memory_that_is_not_there_costs_the_writer_an_error() {
+    let chunk = 64 << 10;
+    let room = Arc::new(MemoryRoom::of(2 * chunk + 1));
+    let backend = MemoryBackend::in_room(1 << 30, room).unwrap();
+    let backend: Arc<dyn Backend> = Arc::new(backend);
+    for mut rig in Rig::each().into_iter().take(1) {
+        rig.write(&backend, 0, &[1; 4096], false).unwrap();
+        rig.write(&backend, 5 * chunk, &[2; 4096], false).unwrap();
+        let full = Err(BackendError::OutOfSpace(Errno(libc::ENOMEM)));
+        assert_eq!(rig.write(&backend, 9 * chunk, &[3; 4096], false), full);
+        // Nothing of a write across chunks is done.
+        assert_eq!(rig.write(&backend, chunk - 4096, &[3; 8192], false), full);
+        assert_eq!(rig.read(&backend, chunk - 4096, 4096).unwrap(), [0; 4096]);
+        // What is there can be changed, and the rest reads as zeros.
+        rig.write(&backend, chunk - 4096, &[4; 4096], false).unwrap();
+        assert_eq!(rig.read(&backend, 9 * chunk, 4096).unwrap(), [0; 4096]);
+        rig.run(&backend, Operation::deallocate(0, 1 << 30)).unwrap();
+    }
+}
+
+#[test]
 fn failed_allocations_are_reported() {
-    for bytes in [1 << 60, u64::MAX - 511] {
+    for bytes in [36 << 40, 1 << 60, u64::MAX - 511] {
         let error = open_memory(bytes, WRITABLE).expect_err("too large").to_string();
         let parts = [&format!("namespace of {bytes} bytes"), "make its size_bytes smaller"];
         assert!(parts.iter().all(|part| error.contains(*part)), "{error}");
