@@ -19,7 +19,7 @@ const NAMES: usize = 64;
 const BYTES: usize = 4096;
 const SECRET: u8 = b'S';
 /// Changes of the exports that a test waits for while names are swapped.
-const LOOKS: usize = 5;
+const LOOKS: usize = 40;
 
 struct Hostile {
     folder: TempDir,
