@@ -9,6 +9,8 @@ use std::path::{Path, PathBuf};
 use nvme_proto::Nqn;
 use uuid::Uuid;
 
+use crate::inventory::persist::state_file;
+
 /// Model number where the configuration gives none.
 pub(crate) const MODEL: &str = "Feedrail";
 /// Vendor of the firmware revision: the crate's version, cut to the field's 8 bytes.
@@ -70,11 +72,18 @@ impl Machine {
             return Ok(Self::with_id(id));
         }
         let path = state_dir.join(KEPT_MACHINE_FILE);
-        match std::fs::read_to_string(&path) {
-            Ok(text) => parse_id(&text).map(Self::with_id).ok_or_else(|| MachineError {
-                path,
-                error: io::Error::new(io::ErrorKind::InvalidData, "not 32 hexadecimal digits"),
-            }),
+        match state_file::read_regular(&path) {
+            Ok(text) => {
+                parse_id(&String::from_utf8_lossy(&text)).map(Self::with_id).ok_or_else(|| {
+                    MachineError {
+                        path,
+                        error: io::Error::new(
+                            io::ErrorKind::InvalidData,
+                            "not 32 hexadecimal digits",
+                        ),
+                    }
+                })
+            }
             Err(error) if is_absent(&error) => {
                 let id = Uuid::new_v4();
                 Ok(Self { made_up: Some(id), ..Self::with_id(id) })
@@ -203,7 +212,7 @@ mod tests {
     }
 
     fn file(path: &str) -> Medium {
-        Medium::File { path: path.into() }
+        Medium::File { path: path.into(), root: None }
     }
 
     fn machines() -> [Machine; 2] {

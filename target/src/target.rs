@@ -8,7 +8,7 @@ use crate::config::{Config, Cores};
 use crate::controller::Associations;
 use crate::driver::assembly::Assembly;
 use crate::driver::directory_watch::DirectoryWatch;
-use crate::driver::file_watch::watch_files;
+use crate::driver::file_watch::{close_removed, watch_files};
 use crate::driver::periodic::Periodic;
 use crate::driver::threads::{Runtime, RuntimeError, RuntimeOptions};
 use crate::driver::turn_mark::TurnWatch;
@@ -31,6 +31,7 @@ pub struct Target {
     // First: they look at files that are released when the rest is gone.
     _management: Option<Management>,
     _files: Periodic,
+    _removed: Periodic,
     _directories: Option<DirectoryWatch>,
     _addresses: Periodic,
     runtime: Runtime,
@@ -94,6 +95,7 @@ impl Target {
         let listeners =
             Arc::new(Listeners::new(Arc::clone(&associations), config, devices, applied.clone()));
         let files = watch_files(Arc::clone(&associations)).map_err(RuntimeError::Thread)?;
+        let removed = close_removed(Arc::clone(&associations)).map_err(RuntimeError::Thread)?;
         let addresses = watch_addresses(Arc::clone(&listeners)).map_err(RuntimeError::Thread)?;
         // Hosts expect no changes of a target that is not managed.
         let source = source.filter(|_| config.is_managed());
@@ -110,6 +112,7 @@ impl Target {
         Ok(Self {
             _management: management,
             _files: files,
+            _removed: removed,
             _directories: directories,
             _addresses: addresses,
             runtime,
@@ -200,6 +203,8 @@ impl Target {
     pub fn drain(self, patience: Duration) {
         self.runtime.stop(patience);
         self.associations.stop();
+        // What was removed and busy until now.
+        self.associations.registry().close_idle();
     }
 
     /// Ends every connection and stops.

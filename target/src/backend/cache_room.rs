@@ -159,6 +159,11 @@ pub(super) fn is_local(file: impl AsFd) -> bool {
     rustix::fs::fstatfs(file).is_ok_and(|status| LOCAL_FILE_SYSTEMS.contains(&number(status)))
 }
 
+/// Memory that this process may still have.
+pub(super) fn available_to_process() -> Option<u64> {
+    available_bytes(0)
+}
+
 /// Memory that is to be had, page cache included that can be given up: of the machine, and of the
 /// control groups of this process. The machine counts what is locked as taken.
 fn available_bytes(locked_bytes: u64) -> Option<u64> {
@@ -174,23 +179,60 @@ fn of_meminfo(text: &str) -> Option<u64> {
     line.trim().strip_suffix("kB")?.trim().parse::<u64>().ok()?.checked_mul(1024)
 }
 
-/// The least of the control groups (version 2) that a process is in, by its list; `None` without a
-/// limit.
+/// The least of the control groups that a process is in, by its list, of either version; `None`
+/// without a limit. In a container a version 1 group is mounted as the root of the hierarchy.
 fn of_groups(list: &str, root: &Path) -> Option<u64> {
-    let path = list.lines().find_map(|line| line.strip_prefix("0::/"))?;
-    let folder = root.join(path);
-    let groups = folder.ancestors().take_while(|folder| folder.starts_with(root));
-    groups.filter_map(of_group).min()
+    let least = |path: &str, root: &Path, version: &GroupFiles| {
+        let folder = root.join(path);
+        let groups = folder.ancestors().take_while(|folder| folder.starts_with(root));
+        groups.filter_map(|folder| version.available(folder)).min()
+    };
+    let of_line = |line: &str| {
+        let (_, line) = line.split_once(':')?;
+        match line.split_once(":/")? {
+            ("", path) => least(path, root, &VERSION_2),
+            (controllers, path) if controllers.split(',').any(|one| one == "memory") => {
+                least(path, &root.join("memory"), &VERSION_1)
+            }
+            _ => None,
+        }
+    };
+    list.lines().filter_map(of_line).min()
 }
 
-/// What a group may still take, and its page cache.
-fn of_group(folder: &Path) -> Option<u64> {
-    let number = |name| fs::read_to_string(folder.join(name)).ok()?.trim().parse::<u64>().ok();
-    let limit = ["memory.max", "memory.high"].into_iter().filter_map(number).min()?;
-    let used = number("memory.current")?;
-    let stat = fs::read_to_string(folder.join("memory.stat")).ok()?;
-    let cached = stat.lines().find_map(|line| line.strip_prefix("file ")?.parse::<u64>().ok())?;
-    Some(limit.saturating_sub(used.saturating_sub(cached)))
+/// The files of a control group that tell of its memory.
+struct GroupFiles {
+    limits: &'static [&'static str],
+    used: &'static str,
+    /// Lines of `memory.stat` that add up to the page cache.
+    cached: &'static [&'static str],
+}
+
+const VERSION_2: GroupFiles = GroupFiles {
+    limits: &["memory.max", "memory.high"],
+    used: "memory.current",
+    cached: &["file"],
+};
+
+const VERSION_1: GroupFiles = GroupFiles {
+    limits: &["memory.limit_in_bytes"],
+    used: "memory.usage_in_bytes",
+    cached: &["total_active_file", "total_inactive_file"],
+};
+
+impl GroupFiles {
+    /// What a group may still take, and its page cache.
+    fn available(&self, folder: &Path) -> Option<u64> {
+        let number = |name| fs::read_to_string(folder.join(name)).ok()?.trim().parse::<u64>().ok();
+        let limit = self.limits.iter().filter_map(number).min()?;
+        let used = number(&self.used)?;
+        let stat = fs::read_to_string(folder.join("memory.stat")).ok()?;
+        let is_cached = |(name, bytes): (&str, &str)| {
+            self.cached.contains(&name).then(|| bytes.trim().parse::<u64>().ok())?
+        };
+        let cached = stat.lines().filter_map(|line| line.split_once(' ')).filter_map(is_cached);
+        Some(limit.saturating_sub(used.saturating_sub(cached.sum())))
+    }
 }
 
 #[cfg(test)]
@@ -258,5 +300,30 @@ mod tests {
         assert_eq!(of_groups("1:cpu:/x\n0::/a/b\n", root.path()), Some(100));
         assert_eq!(of_groups("0::/\n", root.path()), None);
         assert_eq!(of_groups("4:memory:/x\n", root.path()), None);
+    }
+
+    #[test]
+    fn groups_of_version_1_have_limits_as_well() {
+        let root = tempfile::tempdir().expect("a folder");
+        let group = |path: &str, limit: u64, used: u64| {
+            let folder = root.path().join("memory").join(path);
+            fs::create_dir_all(&folder).expect("made");
+            let stat = "cache 900\ntotal_inactive_file 100\ntotal_active_file 50\n";
+            for (name, text) in [
+                ("memory.limit_in_bytes", limit.to_string()),
+                ("memory.usage_in_bytes", used.to_string()),
+                ("memory.stat", stat.to_owned()),
+            ] {
+                fs::write(folder.join(name), text).expect("written");
+            }
+        };
+        group("", 9_223_372_036_854_771_712, 700);
+        group("docker", 1000, 700);
+        group("docker/id", 9_223_372_036_854_771_712, 300);
+        let list = "12:cpu,cpuacct:/x\n4:memory:/docker/id\n1:name=systemd:/y\n0::/z\n";
+        assert_eq!(of_groups(list, root.path()), Some(450));
+        // In a container the group is the root, and its path is that of the machine.
+        group("", 800, 700);
+        assert_eq!(of_groups("4:cpu,memory:/docker/other\n", root.path()), Some(250));
     }
 }

@@ -5,14 +5,20 @@
 //! opened with `O_EXCL`, which the kernel grants while nothing has it mounted or made it part of
 //! something else.
 
+use std::ffi::OsString;
 use std::fs::{self, File, Metadata};
 use std::io;
+use std::os::fd::OwnedFd;
+use std::os::unix::ffi::OsStringExt as _;
 use std::os::unix::fs::{FileTypeExt as _, MetadataExt as _};
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 use rustix::fs::FlockOperation;
 use rustix::io::Errno;
+
+use super::FilePlace;
+use super::place::FoundFile;
 
 /// Attempts at a lock whose holder has ended, [`PAUSE`] apart, 10 s in all: the kernel keeps it
 /// until the last call on the file is over, which may still be writing. Doubled, a start beside
@@ -25,6 +31,10 @@ const PAUSE: Duration = Duration::from_millis(10);
 /// comes after 2 s; not measured.
 const TRIES_WITHOUT_HOLDER: u32 = 100;
 
+/// Attempts at a block device that is in use, [`PAUSE`] apart, 5 s in all, once for direct I/O and
+/// once without. Doubled, a device that stays in use is refused after 20 s; not measured.
+const TRIES_OF_DEVICE: u32 = 500;
+
 /// Identity of the file behind a path: equal for all paths to the same file or device.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub(crate) struct FileKey {
@@ -34,9 +44,15 @@ pub(crate) struct FileKey {
 }
 
 impl FileKey {
-    /// Identity of the file that a path leads to; `None` if it can not be found.
-    pub(crate) fn of_path(path: &Path) -> Option<Self> {
-        fs::metadata(path).ok().map(|metadata| Self::of(&metadata))
+    /// Identity of the file that has a place; `None` if it can not be found.
+    pub(crate) fn of_place(place: FilePlace<'_>) -> Option<Self> {
+        Some(Self::of(&place.find().ok()?.metadata().ok()?))
+    }
+
+    /// Identity of an open file.
+    pub(super) fn of_descriptor(file: &OwnedFd) -> Option<Self> {
+        let file = File::from(file.try_clone().ok()?);
+        Some(Self::of(&file.metadata().ok()?))
     }
 
     fn of(metadata: &Metadata) -> Self {
@@ -87,6 +103,58 @@ pub(super) fn lock(file: &File, path: &Path, writable: bool) -> Result<(), Strin
     Err("a process that has ended, whose last write is still under way".into())
 }
 
+/// Locks the file behind a loop device, as if the file were what is served, so that no target
+/// serves the one while another serves the other; nothing for other devices. The lock lasts until
+/// the file that this returns is closed.
+///
+/// # Errors
+/// A description of the process that holds the lock.
+pub(super) fn lock_backing_file(device: &File, writable: bool) -> Result<Option<File>, String> {
+    let Some(path) = backing_file(device) else { return Ok(None) };
+    let found = FilePlace::named(&path).find();
+    let is_file = |found: &FoundFile| found.metadata().is_ok_and(|of| of.is_file());
+    let Some(found) = found.ok().filter(is_file) else { return Ok(None) };
+    let Ok(file) = found.open(false, 0) else { return Ok(None) };
+    lock(&file, &path, writable)?;
+    Ok(Some(file))
+}
+
+/// The file behind a loop device or a partition of one, by what the kernel says.
+fn backing_file(device: &File) -> Option<PathBuf> {
+    let number = device.metadata().ok()?.rdev();
+    let folder = format!("/sys/dev/block/{}:{}", libc::major(number), libc::minor(number));
+    let of_disk = ["loop/backing_file", "../loop/backing_file"];
+    let path = of_disk.iter().find_map(|name| fs::read(Path::new(&folder).join(name)).ok())?;
+    Some(OsString::from_vec(path.strip_suffix(b"\n").unwrap_or(&path).to_vec()).into())
+}
+
+/// Opens a block device exclusively, to be written. A process that has ended keeps it until its
+/// last call is over, and the kernel does not tell who that is: it is waited for, unless a mount or
+/// another device has it.
+///
+/// # Errors
+/// It is in use, or cannot be opened.
+pub(super) fn open_alone(device: &FoundFile, flags: i32) -> io::Result<File> {
+    let busy = |error: &io::Error| error.raw_os_error() == Some(libc::EBUSY);
+    for _ in 1..TRIES_OF_DEVICE {
+        match device.open(true, flags | libc::O_EXCL) {
+            Err(error) if busy(&error) && !has_lasting_user(device) => pause(),
+            opened => return opened,
+        }
+    }
+    device.open(true, flags | libc::O_EXCL)
+}
+
+/// Whether a block device is mounted, or part of another device.
+fn has_lasting_user(device: &FoundFile) -> bool {
+    let Ok(number) = device.metadata().map(|metadata| metadata.rdev()) else { return false };
+    let mounts = fs::read_to_string("/proc/self/mountinfo").unwrap_or_default();
+    let (major, minor) = (libc::major(number), libc::minor(number));
+    let holders = fs::read_dir(format!("/sys/dev/block/{major}:{minor}/holders"));
+    let is_held = holders.is_ok_and(|mut holders| holders.next().is_some());
+    is_held || mount_point(&mounts, number).is_some()
+}
+
 /// Gives up the lock, though calls on the file may keep it open.
 pub(super) fn release(file: impl std::os::fd::AsFd) {
     // Without a lock there is nothing to give up.
@@ -114,7 +182,7 @@ fn mount_point(mounts: &str, device: u64) -> Option<&str> {
     clippy::disallowed_methods,
     reason = "the target starts, and nothing else is done meanwhile"
 )]
-fn pause() {
+pub(super) fn pause() {
     std::thread::sleep(PAUSE);
 }
 

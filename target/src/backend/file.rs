@@ -62,12 +62,16 @@ pub struct FileBackend {
 
 /// The lock of a file, as long as one of its backends needs it.
 #[derive(Debug)]
-struct Claim(Arc<OwnedFd>);
+struct Claim {
+    file: Arc<OwnedFd>,
+    /// That behind a loop device, whose lock ends when this is closed.
+    backing: Option<std::fs::File>,
+}
 
 impl Drop for Claim {
     /// A ring that is being torn down may keep the file open for a while.
     fn drop(&mut self) {
-        claim::release(&*self.0);
+        claim::release(&*self.file);
     }
 }
 
@@ -98,7 +102,7 @@ impl FileBackend {
         let file = Arc::new(file);
         Self {
             device,
-            claim: Arc::new(Claim(Arc::clone(&file))),
+            claim: Arc::new(Claim { file: Arc::clone(&file), backing: None }),
             file,
             id: next_id(),
             exact_bytes,
@@ -113,6 +117,15 @@ impl FileBackend {
             cannot_zero: AtomicBool::new(false),
             cannot_punch: AtomicBool::new(false),
         }
+    }
+
+    /// The same, which keeps the locked file behind a loop device open.
+    #[must_use]
+    pub(super) fn with_backing_file(mut self, backing: Option<std::fs::File>) -> Self {
+        if let Some(claim) = Arc::get_mut(&mut self.claim) {
+            claim.backing = backing;
+        }
+        self
     }
 
     /// The same open file, which has another length from now on. For a file without a twin; its
@@ -481,10 +494,9 @@ impl FileBackend {
             libc::EINTR | libc::EAGAIN => self.again(now, operation),
             libc::EOPNOTSUPP | libc::ENOSYS => self.unsupported(operation),
             _ => {
-                if operation.stage == OperationStage::Sync
-                    && !self.direct
-                    && errno != libc::ECANCELED
-                {
+                // With direct I/O as well: a sync has to write the cache of the device and what the
+                // file system knows of the blocks, and the kernel tells of their loss once.
+                if operation.stage == OperationStage::Sync && errno != libc::ECANCELED {
                     self.health.write_back_fails();
                 }
                 Step::Done(Err(BackendError::from_errno(errno)))

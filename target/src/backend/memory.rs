@@ -2,14 +2,14 @@
 #![expect(unsafe_code, reason = "copies with one instruction")]
 
 use std::collections::TryReserveError;
-use std::sync::OnceLock;
 use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Arc, OnceLock};
 use std::time::Duration;
 
 use rdma::Time;
 
 use super::page_lock::PageLock;
-use super::{Backend, BackendError, Step};
+use super::{Backend, BackendError, Errno, MemoryRoom, Step};
 use crate::backend::{Operation, OperationKind};
 
 /// Unit of allocation of a memory namespace in bytes. Doubled, sparse namespaces take more memory,
@@ -39,6 +39,7 @@ struct Chunk {
 pub struct MemoryBackend {
     chunks: Box<[OnceLock<Chunk>]>,
     size: u64,
+    room: Arc<MemoryRoom>,
 }
 
 impl MemoryBackend {
@@ -47,12 +48,13 @@ impl MemoryBackend {
     /// # Errors
     /// There is no memory for the table of chunks, which is there from the beginning.
     pub fn new(size: u64) -> Result<Self, TryReserveError> {
+        Self::in_room(size, Arc::clone(MemoryRoom::of_process()))
+    }
+
+    /// The same, whose chunks take memory from a room.
+    pub(super) fn in_room(size: u64, room: Arc<MemoryRoom>) -> Result<Self, TryReserveError> {
         assert!(size.is_multiple_of(WORD_BYTES));
-        let count = usize::try_from(size.div_ceil(CHUNK_BYTES)).unwrap_or(usize::MAX);
-        let mut chunks = Vec::new();
-        chunks.try_reserve_exact(count)?;
-        chunks.resize_with(count, OnceLock::new);
-        Ok(Self { chunks: chunks.into(), size })
+        Ok(Self { chunks: defaults(size.div_ceil(CHUNK_BYTES))?, size, room })
     }
 
     fn read(&self, offset: u64, bytes: &mut [u8]) {
@@ -64,11 +66,29 @@ impl MemoryBackend {
         }
     }
 
-    fn write(&self, offset: u64, bytes: &mut [u8]) {
-        for (piece, bytes) in pieces(offset, bytes.len() as u64).zip_bytes(bytes) {
-            let chunk = self.chunks[piece.chunk].get_or_init(new_chunk);
-            chunk.write(piece, bytes);
+    /// Writes all of it, or nothing where there is no memory for it.
+    fn write(&self, offset: u64, bytes: &mut [u8]) -> Result<(), BackendError> {
+        for piece in pieces(offset, bytes.len() as u64) {
+            self.chunk(piece)?;
         }
+        for (piece, bytes) in pieces(offset, bytes.len() as u64).zip_bytes(bytes) {
+            self.chunk(piece)?.write(piece, bytes);
+        }
+        Ok(())
+    }
+
+    /// The chunk of a piece, which is allocated if it is not there.
+    fn chunk(&self, piece: ChunkPiece) -> Result<&Chunk, BackendError> {
+        let place = &self.chunks[piece.chunk];
+        if let Some(chunk) = place.get() {
+            return Ok(chunk);
+        }
+        let no_memory = BackendError::OutOfSpace(Errno(libc::ENOMEM));
+        if !self.room.take(CHUNK_BYTES) {
+            return Err(no_memory);
+        }
+        let chunk = Chunk::zeros().map_err(|_| no_memory)?;
+        Ok(place.get_or_init(|| chunk))
     }
 
     /// Makes more of the operation's range zeros, as much as one step may.
@@ -111,7 +131,9 @@ impl Backend for MemoryBackend {
         }
         match operation.kind() {
             OperationKind::Read => self.read(operation.offset(), operation.bytes()),
-            OperationKind::Write { .. } => self.write(operation.offset(), operation.bytes()),
+            OperationKind::Write { .. } => {
+                return Step::Done(self.write(operation.offset(), operation.bytes()));
+            }
             // Never over at once, however short: a host with many of them would otherwise have them
             // done one after the other in one turn.
             OperationKind::WriteZeroes { .. } | OperationKind::Deallocate => {
@@ -127,14 +149,14 @@ impl Backend for MemoryBackend {
     }
 }
 
-fn new_chunk() -> Chunk {
-    Chunk {
-        words: (0..CHUNK_BYTES / WORD_BYTES).map(|_| AtomicU64::new(0)).collect(),
-        pages: (0..CHUNK_BYTES / PAGE_BYTES).map(|_| PageLock::default()).collect(),
-    }
-}
-
 impl Chunk {
+    fn zeros() -> Result<Self, TryReserveError> {
+        Ok(Self {
+            words: defaults(CHUNK_BYTES / WORD_BYTES)?,
+            pages: defaults(CHUNK_BYTES / PAGE_BYTES)?,
+        })
+    }
+
     fn read(&self, piece: ChunkPiece, mut bytes: &mut [u8]) {
         for (page, words) in self.pages_of(piece) {
             let length = words.len() * WORD_BYTES as usize;
@@ -168,6 +190,14 @@ impl Chunk {
             (&self.pages[page], &self.words[from..to])
         })
     }
+}
+
+fn defaults<T: Default>(count: u64) -> Result<Box<[T]>, TryReserveError> {
+    let count = usize::try_from(count).unwrap_or(usize::MAX);
+    let mut values = Vec::new();
+    values.try_reserve_exact(count)?;
+    values.resize_with(count, T::default);
+    Ok(values.into())
 }
 
 /// A third faster than word by word for 4 KiB.

@@ -2,21 +2,21 @@
 //! used.
 #![expect(unsafe_code, reason = "probes direct I/O with a system call that takes an address")]
 
-use std::collections::TryReserveError;
 use std::fmt;
-use std::fs::{File, Metadata, OpenOptions};
+use std::fs::{File, Metadata};
 use std::io;
 use std::os::fd::{AsRawFd, OwnedFd};
-use std::os::unix::fs::{FileTypeExt, OpenOptionsExt};
+use std::os::unix::fs::FileTypeExt;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 use rustix::fs::{AtFlags, StatxFlags};
 
 use super::FileId;
+use super::place::FoundFile;
 use super::{
-    Backend, CacheRoom, Content, FileBackend, Health, MappedFile, MemoryBackend, NullBackend,
-    OpenedFile, block, cache_room, claim, write_unit,
+    Backend, CacheRoom, Content, FileBackend, FileKey, FilePlace, Health, MappedFile,
+    MemoryBackend, MemoryRoom, NullBackend, OpenedFile, block, cache_room, claim, write_unit,
 };
 
 /// Logical blocks have 512 bytes unless something needs more.
@@ -77,6 +77,8 @@ pub(crate) struct OpenedBackend {
     pub source: Option<Arc<OpenedFile>>,
     /// The file or device, whose length may change.
     pub file: Option<Arc<FileBackend>>,
+    /// The identity of the file or device.
+    pub key: Option<FileKey>,
 }
 
 /// How bytes travel between the buffers and the medium.
@@ -182,13 +184,16 @@ pub enum OpenError {
         /// Bytes of a logical block of the namespace.
         lba_bytes: u64,
     },
-    /// The system has no memory for a memory namespace.
-    #[error("no memory for a namespace of {bytes} bytes ({error}): make its size_bytes smaller")]
+    /// The machine, or the control group of the target, has no memory for a memory namespace.
+    #[error(
+        "no memory for a namespace of {bytes} bytes (there are {left_bytes} for all of them): make its size_bytes \
+         smaller"
+    )]
     NoMemory {
         /// The configured size in bytes.
         bytes: u64,
-        /// The error of the allocator.
-        error: TryReserveError,
+        /// Bytes that all memory namespaces together may still take.
+        left_bytes: u64,
     },
 }
 
@@ -198,6 +203,9 @@ fn hint(error: &io::Error) -> &'static str {
             ": the user who runs the target must be allowed to open it"
         }
         io::ErrorKind::ReadOnlyFilesystem => ": it can be exported read-only",
+        _ if error.raw_os_error() == Some(libc::ELOOP) => {
+            ": a symlink took its place, or one of its folders', while it was looked at"
+        }
         _ if error.raw_os_error() == Some(libc::EMFILE) => {
             ": raise the limit of open files with LimitNOFILE= of the service or `ulimit -Hn`"
         }
@@ -209,8 +217,11 @@ fn hint(error: &io::Error) -> &'static str {
 ///
 /// # Errors
 /// The path is no regular file, is in use, is empty, or its length or blocks do not fit `mode`.
-pub(crate) fn open_file(path: &Path, mode: OpenMode<'_>) -> Result<OpenedBackend, OpenError> {
-    open(path, mode, "regular file", |metadata| metadata.file_type().is_file())
+pub(crate) fn open_file(
+    place: FilePlace<'_>,
+    mode: OpenMode<'_>,
+) -> Result<OpenedBackend, OpenError> {
+    open(place, mode, "regular file", |metadata| metadata.file_type().is_file())
 }
 
 /// Opens a block device.
@@ -218,7 +229,9 @@ pub(crate) fn open_file(path: &Path, mode: OpenMode<'_>) -> Result<OpenedBackend
 /// # Errors
 /// The path is no block device, is in use, is empty, or its blocks do not fit `mode`.
 pub(crate) fn open_block(path: &Path, mode: OpenMode<'_>) -> Result<OpenedBackend, OpenError> {
-    open(path, mode, "block device", |metadata| metadata.file_type().is_block_device())
+    open(FilePlace::named(path), mode, "block device", |metadata| {
+        metadata.file_type().is_block_device()
+    })
 }
 
 /// A namespace that reads zeros and discards writes.
@@ -235,8 +248,12 @@ pub(crate) fn open_null(size_bytes: u64, mode: OpenMode<'_>) -> Result<OpenedBac
 /// The size is not a whole number of blocks, or more than there is memory for.
 pub(crate) fn open_memory(size_bytes: u64, mode: OpenMode<'_>) -> Result<OpenedBackend, OpenError> {
     synthetic(size_bytes, mode, Content::new_memory(), || {
-        let backend = MemoryBackend::new(size_bytes);
-        Ok(Arc::new(backend.map_err(|error| OpenError::NoMemory { bytes: size_bytes, error })?))
+        let left_bytes = MemoryRoom::of_process().look();
+        let no_memory = || OpenError::NoMemory { bytes: size_bytes, left_bytes };
+        if size_bytes > left_bytes {
+            return Err(no_memory());
+        }
+        Ok(Arc::new(MemoryBackend::new(size_bytes).map_err(|_| no_memory())?))
     })
 }
 
@@ -266,15 +283,17 @@ fn synthetic(
         mapped: None,
         source: None,
         file: None,
+        key: None,
     })
 }
 
 fn open(
-    path: &Path,
+    place: FilePlace<'_>,
     mode: OpenMode<'_>,
     wanted: &'static str,
     is_wanted: impl Fn(&Metadata) -> bool,
 ) -> Result<OpenedBackend, OpenError> {
+    let path = place.path;
     let io = |error| OpenError::Io { path: path.to_owned(), error };
     let check = |metadata: &Metadata| match metadata {
         metadata if metadata.is_dir() => Err(OpenError::Directory { path: path.to_owned() }),
@@ -283,20 +302,25 @@ fn open(
         }
         _ => Ok(()),
     };
-    // Before opening, since opening a FIFO would wait for its other end; and after, since it may be
-    // another.
-    check(&std::fs::metadata(path).map_err(io)?)?;
-    let file = open_with(path, mode, 0).map_err(io)?;
-    let metadata = file.metadata().map_err(io)?;
+    // Before opening, since opening a FIFO would wait for its other end.
+    let found = place.find().map_err(io)?;
+    let metadata = found.metadata().map_err(io)?;
     check(&metadata)?;
+    let file = found.open(mode.writable, 0).map_err(io)?;
+    let metadata = file.metadata().map_err(io)?;
     let block = metadata.file_type().is_block_device();
     let exact_bytes = length(&file, path, &metadata)?;
-    let (direct, choice) = choose_access(path, mode, &file);
+    let (direct, choice) = choose_access(&found, mode, &file);
     let (file, buffered) = match direct {
         Some(direct) => (direct, Some(file)),
         None => (file, None),
     };
-    let file = claim_alone(path, mode, block, file, &choice)?;
+    let file = claim_alone((path, &found), mode, block, file, &choice)?;
+    let backing = match block {
+        true => claim::lock_backing_file(&file, mode.writable)
+            .map_err(|user| OpenError::Busy { path: path.to_owned(), user })?,
+        false => None,
+    };
     if block && choice.alignment > 1 << choice.lba_shift {
         return Err(OpenError::SmallBlocks {
             path: path.to_owned(),
@@ -306,7 +330,8 @@ fn open(
     check_writable(path, mode, exact_bytes, choice.lba_shift)?;
     let content = Content::of_file(&file, mode.writable).map_err(io)?;
     let write_unit_bytes = write_unit::of_file(&file, Path::new(SYSFS));
-    let backend = FileBackend::new(OwnedFd::from(file), exact_bytes, choice.direct_alignment());
+    let backend = FileBackend::new(OwnedFd::from(file), exact_bytes, choice.direct_alignment())
+        .with_backing_file(backing);
     let (backend, access) =
         with_cache(backend, exact_bytes, mode, block, buffered, choice.access.clone());
     let backend = match mode.writable && !choice.writes_blocks_as_one(write_unit_bytes) {
@@ -314,7 +339,7 @@ fn open(
         false => backend,
     };
     let measured = Measured { exact_bytes, lba_shift: choice.lba_shift, content };
-    let opened = opened(backend, path, mode, block, measured);
+    let opened = opened(backend, place, mode, block, measured);
     Ok(OpenedBackend { access, write_unit_bytes, ..opened })
 }
 
@@ -340,7 +365,7 @@ struct Measured {
 
 fn opened(
     backend: FileBackend,
-    path: &Path,
+    place: FilePlace<'_>,
     mode: OpenMode<'_>,
     block: bool,
     measured: Measured,
@@ -349,7 +374,7 @@ fn opened(
     let backend = Arc::new(backend.with_blocks(lba_shift));
     let source = (!block).then(|| {
         let (file, health) = (Arc::clone(backend.descriptor()), Arc::clone(backend.health()));
-        Arc::new(OpenedFile::new(file, path.to_owned(), mode.writable, health))
+        Arc::new(OpenedFile::new(file, place, mode.writable, health))
     });
     OpenedBackend {
         source,
@@ -362,6 +387,7 @@ fn opened(
         access: IoMode::Synthetic,
         write_unit_bytes: None,
         content,
+        key: FileKey::of_descriptor(backend.descriptor()),
         file: Some(backend),
     }
 }
@@ -372,9 +398,10 @@ fn opened(
 /// It can not be looked at, is empty, or its length does not fit the blocks.
 pub(crate) fn measure_again(
     file: &FileBackend,
-    path: &Path,
+    place: FilePlace<'_>,
     lba_shift: u8,
 ) -> Result<OpenedBackend, OpenError> {
+    let path = place.path;
     let io = |error| OpenError::Io { path: path.to_owned(), error };
     let descriptor = File::from(file.descriptor().try_clone().map_err(io)?);
     let metadata = descriptor.metadata().map_err(io)?;
@@ -384,7 +411,7 @@ pub(crate) fn measure_again(
     check_writable(path, mode, exact_bytes, lba_shift)?;
     let content = Content::of_file(&descriptor, true).map_err(io)?;
     let measured = Measured { exact_bytes, lba_shift, content };
-    Ok(opened(file.resized(exact_bytes), path, mode, block, measured))
+    Ok(opened(file.resized(exact_bytes), place, mode, block, measured))
 }
 
 /// Has reads tried in the page cache where the policy allows. `buffered` is the file without direct
@@ -422,7 +449,7 @@ fn with_cache(
 /// Makes sure that no other process writes to the medium, and if it is to be written that no other
 /// process uses it.
 fn claim_alone(
-    path: &Path,
+    (path, found): (&Path, &FoundFile),
     mode: OpenMode<'_>,
     block: bool,
     file: File,
@@ -437,14 +464,10 @@ fn claim_alone(
         // A medium that is written was opened for direct I/O exclusively.
         return Ok(file);
     }
-    open_with(path, mode, libc::O_EXCL).map_err(|error| match error.raw_os_error() {
+    claim::open_alone(found, 0).map_err(|error| match error.raw_os_error() {
         Some(libc::EBUSY) => busy(claim::user_of_device(&file)),
         _ => OpenError::Io { path: path.to_owned(), error },
     })
-}
-
-fn open_with(path: &Path, mode: OpenMode<'_>, flags: i32) -> io::Result<File> {
-    OpenOptions::new().read(true).write(mode.writable).custom_flags(flags).open(path)
 }
 
 fn check_writable(
@@ -483,8 +506,12 @@ impl IoModeChoice {
 
 /// The file opened for direct I/O where it allows that for the block size and the policy takes it.
 /// The block size is the same whatever the policy is.
-fn choose_access(path: &Path, mode: OpenMode<'_>, buffered: &File) -> (Option<File>, IoModeChoice) {
-    let (direct, choice) = probe_access(path, mode, buffered);
+fn choose_access(
+    found: &FoundFile,
+    mode: OpenMode<'_>,
+    buffered: &File,
+) -> (Option<File>, IoModeChoice) {
+    let (direct, choice) = probe_access(found, mode, buffered);
     match mode.cache {
         CachePolicy::Use => (None, IoModeChoice { access: IoMode::Cached, ..choice }),
         CachePolicy::Bypass | CachePolicy::WhileRoom(_) => (direct, choice),
@@ -492,8 +519,12 @@ fn choose_access(path: &Path, mode: OpenMode<'_>, buffered: &File) -> (Option<Fi
 }
 
 /// Direct I/O where the file allows it for the block size.
-fn probe_access(path: &Path, mode: OpenMode<'_>, buffered: &File) -> (Option<File>, IoModeChoice) {
-    let (direct, alignment) = match open_direct(path, mode, buffered) {
+fn probe_access(
+    found: &FoundFile,
+    mode: OpenMode<'_>,
+    buffered: &File,
+) -> (Option<File>, IoModeChoice) {
+    let (direct, alignment) = match open_direct(found, mode, buffered) {
         Ok(found) => found,
         Err(reason) => {
             let lba_shift = mode.lba_shift.unwrap_or(DEFAULT_LBA_SHIFT);
@@ -514,18 +545,17 @@ fn probe_access(path: &Path, mode: OpenMode<'_>, buffered: &File) -> (Option<Fil
 }
 
 /// The file opened for direct I/O, and the alignment of offsets; or why not.
-fn open_direct(path: &Path, mode: OpenMode<'_>, file: &File) -> Result<(File, u32), String> {
+fn open_direct(found: &FoundFile, mode: OpenMode<'_>, file: &File) -> Result<(File, u32), String> {
     let stated = stated_alignment(file);
     if stated == Some((0, 0)) {
         return Err("the file system has no direct I/O for it".into());
     }
     let exclusive = file.metadata().is_ok_and(|of| of.file_type().is_block_device());
-    let exclusive = if exclusive && mode.writable { libc::O_EXCL } else { 0 };
-    let direct = open_with(path, mode, libc::O_DIRECT | exclusive)
-        .map_err(|error| format!("direct I/O is refused: {error}"))?;
-    if !same_file(file, &direct) {
-        return Err("it was replaced while it was being opened".into());
-    }
+    let direct = match exclusive && mode.writable {
+        true => claim::open_alone(found, libc::O_DIRECT),
+        false => found.open(mode.writable, libc::O_DIRECT),
+    };
+    let direct = direct.map_err(|error| format!("direct I/O is refused: {error}"))?;
     let alignment = match stated {
         Some((memory, _)) if memory > MEMORY_ALIGNMENT => {
             return Err(format!("direct I/O needs memory aligned to {memory} bytes"));
@@ -544,14 +574,6 @@ fn stated_alignment(file: &File) -> Option<(u32, u32)> {
     let status = rustix::fs::statx(file, "", AtFlags::EMPTY_PATH, StatxFlags::DIOALIGN).ok()?;
     (status.stx_mask & StatxFlags::DIOALIGN.bits() != 0)
         .then_some((status.stx_dio_mem_align, status.stx_dio_offset_align))
-}
-
-fn same_file(one: &File, other: &File) -> bool {
-    use std::os::unix::fs::MetadataExt;
-    match (one.metadata(), other.metadata()) {
-        (Ok(one), Ok(other)) => (one.dev(), one.ino()) == (other.dev(), other.ino()),
-        _ => false,
-    }
 }
 
 /// Tries direct reads, for kernels before 6.1 and file systems that do not say.

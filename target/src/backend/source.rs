@@ -1,14 +1,14 @@
 //! The file behind a namespace, looked at from time to time: whether others changed or replaced it.
 
 use std::os::fd::OwnedFd;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
 
 use rustix::fs::{AtFlags, Statx, StatxFlags};
 
 use super::claim::FileKey;
-use super::{Content, Health};
+use super::{Content, FilePlace, Health};
 
 /// An open regular file. Looking at it makes system calls that may wait, so only the control path
 /// does.
@@ -16,6 +16,7 @@ use super::{Content, Health};
 pub(crate) struct OpenedFile {
     file: Arc<OwnedFd>,
     path: PathBuf,
+    root: Option<PathBuf>,
     key: Option<FileKey>,
     /// Hosts change it all the time.
     writable: bool,
@@ -67,18 +68,20 @@ impl OpenedFile {
     /// Of a file that was just opened.
     pub(super) fn new(
         file: Arc<OwnedFd>,
-        path: PathBuf,
+        place: FilePlace<'_>,
         writable: bool,
         health: Arc<Health>,
     ) -> Self {
         let seen = Mutex::new(status_of(&file).as_ref().map(FileStatus::of));
-        let key = FileKey::of_path(&path);
-        Self { file, path, key, writable, seen, replaced: AtomicBool::new(false), health }
+        let key = FileKey::of_descriptor(&file);
+        let (path, root) = (place.path.to_owned(), place.root.map(Path::to_owned));
+        Self { file, path, root, key, writable, seen, replaced: AtomicBool::new(false), health }
     }
 
     /// Looks whether something changed since the last look.
     pub(crate) fn look(&self) -> Option<FileChange> {
-        let replaced = FileKey::of_path(&self.path) != self.key;
+        let place = FilePlace { path: &self.path, root: self.root.as_deref() };
+        let replaced = FileKey::of_place(place) != self.key;
         let newly_replaced =
             self.replaced.swap(replaced, Ordering::Relaxed) != replaced && replaced;
         let status = status_of(&self.file)?;

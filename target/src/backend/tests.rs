@@ -18,6 +18,7 @@ use crate::core_context::pool::{Buffer, Pool, PoolMemory};
 use crate::storage::{Engine, Inline, Storage, StorageReport, Submitted, Tag, Uring};
 
 mod cached;
+mod loop_device;
 
 const BLOCK: usize = 1 << 20;
 
@@ -131,7 +132,7 @@ fn a_file_reads_back_with_a_zero_tail() {
     for size in [1usize, 511, 512, 513, 18_071, BLOCK - 1] {
         let bytes = pattern(size);
         let file = file_with(&bytes);
-        let opened = open_file(file.path(), READ_ONLY).unwrap();
+        let opened = open_file(FilePlace::named(file.path()), READ_ONLY).unwrap();
         assert_eq!(opened.exact_bytes, size as u64);
         let lba = 1usize << opened.lba_shift;
         let padded = size.next_multiple_of(lba);
@@ -149,7 +150,7 @@ fn a_file_reads_back_with_a_zero_tail() {
 #[test]
 fn bytes_appended_later_read_as_zeros() {
     let mut file = file_with(&pattern(700));
-    let opened = open_file(file.path(), READ_ONLY).unwrap();
+    let opened = open_file(FilePlace::named(file.path()), READ_ONLY).unwrap();
     file.write_all(&[9; 5000]).unwrap();
     for mut rig in Rig::each() {
         let length = 700usize.next_multiple_of(1 << opened.lba_shift);
@@ -163,7 +164,7 @@ fn bytes_appended_later_read_as_zeros() {
 fn a_file_that_shrank_is_an_error() {
     for (was, is) in [(8192, 4096), (8192, 0), (8192, 5000), (8192, 8191), (700, 512), (700, 1)] {
         let file = file_with(&pattern(was));
-        let opened = open_file(file.path(), READ_ONLY).unwrap();
+        let opened = open_file(FilePlace::named(file.path()), READ_ONLY).unwrap();
         file.as_file().set_len(is).unwrap();
         for mut rig in Rig::each() {
             let length = was.next_multiple_of(1 << opened.lba_shift);
@@ -177,7 +178,7 @@ fn a_file_that_shrank_is_an_error() {
 fn a_written_file_holds_the_bytes() {
     for mut rig in Rig::each() {
         let file = file_with(&vec![1; 64 * 1024]);
-        let opened = open_file(file.path(), WRITABLE).unwrap();
+        let opened = open_file(FilePlace::named(file.path()), WRITABLE).unwrap();
         let backend = &opened.backend;
         rig.write(backend, 4096, &pattern(8192), false).unwrap();
         rig.write(backend, 61_440, &pattern(4096), true).unwrap();
@@ -195,7 +196,7 @@ fn zeroed_ranges_read_as_zeros_without_truncation() {
     for (durable, deallocate) in [(false, false), (true, false), (false, true), (true, true)] {
         for mut rig in Rig::each() {
             let file = file_with(&pattern(256 * 1024));
-            let opened = open_file(file.path(), WRITABLE).unwrap();
+            let opened = open_file(FilePlace::named(file.path()), WRITABLE).unwrap();
             let zeroes = Operation::write_zeroes(4096, 131_072, durable, deallocate);
             rig.run(&opened.backend, zeroes).unwrap();
             rig.run(&opened.backend, Operation::deallocate(196_608, 4096)).unwrap();
@@ -225,13 +226,21 @@ fn is_write_back_failure(step: &Step) -> bool {
 #[test]
 fn nothing_is_written_after_a_failed_write_back() {
     let zeroes = || Operation::write_zeroes(0, 4096, true, false);
-    let failures: [(Operation, &[i32]); 3] = [
-        (Operation::flush(), &[-libc::ENOSPC]),
-        (Operation::flush(), &[-libc::EINTR, -libc::EIO]),
-        (zeroes(), &[0, -libc::EIO]),
-    ];
-    for (operation, returned) in failures {
-        let (_file, backend) = buffered(&[1; 8192]);
+    let failures = || -> [(Operation, &[i32]); 3] {
+        [
+            (Operation::flush(), &[-libc::ENOSPC]),
+            (Operation::flush(), &[-libc::EINTR, -libc::EIO]),
+            (zeroes(), &[0, -libc::EIO]),
+        ]
+    };
+    let direct = || {
+        let file = file_with(&[1; 8192]);
+        let backend = FileBackend::new(file.reopen().unwrap().into(), 8192, Some(4096));
+        (file, Arc::new(backend) as Arc<dyn Backend>)
+    };
+    let each = failures().map(|failure| (failure, buffered(&[1; 8192])));
+    let each = each.into_iter().chain(failures().map(|failure| (failure, direct())));
+    for ((operation, returned), (_file, backend)) in each {
         let backend = &*backend;
         let mut beside = Operation::flush();
         assert!(matches!(backend.start(Time::ZERO, &mut beside), Step::Call(_)));
@@ -271,7 +280,7 @@ fn durable_buffered_writes_are_synced() {
 fn a_cut_file_is_not_extended() {
     let direct = || {
         let file = file_with(&vec![1; 64 << 10]);
-        let backend = open_file(file.path(), WRITABLE).unwrap().backend;
+        let backend = open_file(FilePlace::named(file.path()), WRITABLE).unwrap().backend;
         (file, backend)
     };
     for mut rig in Rig::each() {
@@ -357,7 +366,7 @@ fn a_block_of_a_file_is_never_half_written() {
     let (_file, backend) = buffered(&[0; BYTES]);
     let tried_first = file_with(&[0; BYTES]);
     let mode = OpenMode { cache: CachePolicy::Use, ..WRITABLE };
-    let tried_first = open_file(tried_first.path(), mode).unwrap().backend;
+    let tried_first = open_file(FilePlace::named(tried_first.path()), mode).unwrap().backend;
     let engines = 0..Rig::each().len();
     for (backend, engine) in [backend, tried_first]
         .iter()
@@ -450,8 +459,8 @@ fn only_writable_buffered_files_have_locks() {
     let file = rustix::fs::memfd_create("feedrail-test", flags).unwrap();
     rustix::fs::ftruncate(&file, 8192).unwrap();
     let path = std::path::PathBuf::from(format!("/proc/self/fd/{}", file.as_raw_fd()));
-    assert!(locks_ranges(&*open_file(&path, WRITABLE).unwrap().backend));
-    assert!(!locks_ranges(&*open_file(&path, READ_ONLY).unwrap().backend));
+    assert!(locks_ranges(&*open_file(FilePlace::named(&path), WRITABLE).unwrap().backend));
+    assert!(!locks_ranges(&*open_file(FilePlace::named(&path), READ_ONLY).unwrap().backend));
 }
 
 #[test]
@@ -520,7 +529,7 @@ fn results(backend: &dyn Backend, mut operation: Operation, results: &[i32]) -> 
 #[test]
 fn zeros_are_written_without_zero_range() {
     let file = file_with(&pattern(256 * 1024));
-    let opened = open_file(file.path(), WRITABLE).unwrap();
+    let opened = open_file(FilePlace::named(file.path()), WRITABLE).unwrap();
     let zeroes = Operation::write_zeroes(0, 131_072, true, true);
     let refused = -libc::EOPNOTSUPP;
     let steps = results(&*opened.backend, zeroes, &[refused, refused, 65_536, 65_536, 0]);
@@ -556,7 +565,7 @@ fn two_refused_holes_do_not_rule_out_zero_range() {
 #[test]
 fn short_interrupted_and_failed_calls() {
     let file = file_with(&pattern(16_384));
-    let opened = open_file(file.path(), WRITABLE).unwrap();
+    let opened = open_file(FilePlace::named(file.path()), WRITABLE).unwrap();
     let backend = &*opened.backend;
     let mut rig = Rig::each().remove(0);
     let buffer = rig.buffer(&[0; 16_384]);
@@ -591,7 +600,9 @@ fn short_interrupted_and_failed_calls() {
 #[test]
 fn unfit_media_are_refused_with_a_reason() {
     let folder = TempDir::new().unwrap();
-    let text = |path: &std::path::Path, mode| open_file(path, mode).unwrap_err().to_string();
+    let text = |path: &std::path::Path, mode| {
+        open_file(FilePlace::named(path), mode).unwrap_err().to_string()
+    };
     assert!(text(folder.path(), READ_ONLY).contains("is a directory"));
     assert!(text(&folder.path().join("none"), READ_ONLY).contains("No such file"));
 
@@ -624,8 +635,29 @@ fn unfit_media_are_refused_with_a_reason() {
 }
 
 #[test]
+fn memory_that_is_not_there_costs_the_writer_an_error() {
+    let chunk = 64 << 10;
+    let room = Arc::new(MemoryRoom::of(2 * chunk + 1));
+    let backend = MemoryBackend::in_room(1 << 30, room).unwrap();
+    let backend: Arc<dyn Backend> = Arc::new(backend);
+    for mut rig in Rig::each().into_iter().take(1) {
+        rig.write(&backend, 0, &[1; 4096], false).unwrap();
+        rig.write(&backend, 5 * chunk, &[2; 4096], false).unwrap();
+        let full = Err(BackendError::OutOfSpace(Errno(libc::ENOMEM)));
+        assert_eq!(rig.write(&backend, 9 * chunk, &[3; 4096], false), full);
+        // Nothing of a write across chunks is done.
+        assert_eq!(rig.write(&backend, chunk - 4096, &[3; 8192], false), full);
+        assert_eq!(rig.read(&backend, chunk - 4096, 4096).unwrap(), [0; 4096]);
+        // What is there can be changed, and the rest reads as zeros.
+        rig.write(&backend, chunk - 4096, &[4; 4096], false).unwrap();
+        assert_eq!(rig.read(&backend, 9 * chunk, 4096).unwrap(), [0; 4096]);
+        rig.run(&backend, Operation::deallocate(0, 1 << 30)).unwrap();
+    }
+}
+
+#[test]
 fn failed_allocations_are_reported() {
-    for bytes in [1 << 60, u64::MAX - 511] {
+    for bytes in [36 << 40, 1 << 60, u64::MAX - 511] {
         let error = open_memory(bytes, WRITABLE).expect_err("too large").to_string();
         let parts = [&format!("namespace of {bytes} bytes"), "make its size_bytes smaller"];
         assert!(parts.iter().all(|part| error.contains(*part)), "{error}");
@@ -636,7 +668,7 @@ fn failed_allocations_are_reported() {
 #[test]
 fn endless_interruptions_end_in_an_error() {
     let file = file_with(&[0; 4096]);
-    let backend = open_file(file.path(), WRITABLE).unwrap().backend;
+    let backend = open_file(FilePlace::named(file.path()), WRITABLE).unwrap().backend;
     let mut pool = Pool::new(PoolMemory::new(BLOCK, 0).unwrap(), 0, 1, BLOCK);
     let buffer = pool.allocate(4096).unwrap();
     // SAFETY: no system call is made, and the operations are gone before the buffer.
@@ -672,7 +704,7 @@ fn endless_interruptions_end_in_an_error() {
 fn interruptions_between_which_something_is_done_are_borne() {
     let file = file_with(&[0; 4096]);
     file.as_file().set_len(1 << 30).unwrap();
-    let backend = open_file(file.path(), WRITABLE).unwrap().backend;
+    let backend = open_file(FilePlace::named(file.path()), WRITABLE).unwrap().backend;
     let mut zeroes = Operation::write_zeroes(0, 1 << 30, false, false);
     // The file system makes no zeros: they are written, a page at a time.
     let mut step = match backend.start(Time::ZERO, &mut zeroes) {
@@ -719,7 +751,7 @@ fn faults_follow_their_plan() {
 #[test]
 fn a_torn_write_stores_its_first_half_and_fails() {
     let file = file_with(&vec![0; 64 << 10]);
-    let inner = open_file(file.path(), WRITABLE).unwrap().backend;
+    let inner = open_file(FilePlace::named(file.path()), WRITABLE).unwrap().backend;
     let torn: Arc<dyn Backend> = Arc::new(Tear::new(inner, 2));
     let bytes = pattern(24 << 10);
     for mut rig in Rig::each() {
@@ -742,7 +774,7 @@ fn a_torn_write_stores_its_first_half_and_fails() {
 #[test]
 fn a_delay_passes_before_the_operation_starts() {
     let file = file_with(&pattern(4096));
-    let inner = open_file(file.path(), READ_ONLY).unwrap().backend;
+    let inner = open_file(FilePlace::named(file.path()), READ_ONLY).unwrap().backend;
     let slow: Arc<dyn Backend> = Arc::new(Delay::new(inner, Duration::from_millis(3)));
     for mut rig in Rig::each() {
         let began = rig.now;

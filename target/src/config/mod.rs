@@ -17,6 +17,7 @@ use std::collections::BTreeSet;
 use std::fmt;
 use std::net::{IpAddr, SocketAddr};
 use std::path::{Path, PathBuf};
+use std::sync::Arc;
 use std::time::Duration;
 
 use nvme_proto::{Nqn, Nsid};
@@ -27,7 +28,7 @@ pub use self::error::ConfigError;
 pub use self::quick::Quick;
 pub(crate) use self::quick::{parse_address, parse_machine, parse_nqn};
 
-use crate::backend::BackendError;
+use crate::backend::{BackendError, FilePlace};
 pub use crate::derived_ids::{Machine, MachineError, SubsystemIdentity};
 pub use crate::inventory::ana::AnaGroupId;
 pub use crate::limits::{CntlidRange, Limits};
@@ -279,6 +280,8 @@ pub enum Medium {
     File {
         /// Path of the file; a relative one starts at the folder of the configuration.
         path: PathBuf,
+        /// The directory that it was found in, and that its path must not lead out of.
+        root: Option<Arc<Path>>,
     },
     /// A block device, which must not be mounted or in use.
     Block {
@@ -301,7 +304,16 @@ impl Medium {
     /// The path of a file or block device.
     pub fn path(&self) -> Option<&Path> {
         match self {
-            Self::File { path } | Self::Block { path } => Some(path),
+            Self::File { path, .. } | Self::Block { path } => Some(path),
+            Self::Null { .. } | Self::Memory { .. } => None,
+        }
+    }
+
+    /// Where a file or block device is.
+    pub(crate) fn place(&self) -> Option<FilePlace<'_>> {
+        match self {
+            Self::File { path, root } => Some(FilePlace { path, root: root.as_deref() }),
+            Self::Block { path } => Some(FilePlace::named(path)),
             Self::Null { .. } | Self::Memory { .. } => None,
         }
     }
@@ -312,7 +324,7 @@ impl Medium {
     pub(crate) fn namespace_uuid(&self, identity: &SubsystemIdentity, name: &str) -> Uuid {
         let of_dataset = || identity.dataset_uuid(name);
         match self {
-            Self::File { path } | Self::Block { path } => {
+            Self::File { path, .. } | Self::Block { path } => {
                 of_dataset().unwrap_or_else(|| identity.path_uuid(path))
             }
             Self::Null { .. } => of_dataset().unwrap_or_else(|| identity.name_uuid(name)),

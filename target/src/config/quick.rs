@@ -151,7 +151,7 @@ fn medium(path: &Path) -> Medium {
     if block {
         Medium::Block { path: path.to_owned() }
     } else {
-        Medium::File { path: path.to_owned() }
+        Medium::File { path: path.to_owned(), root: None }
     }
 }
 

@@ -135,7 +135,7 @@ fn everything_arrives() {
     let [shard, other] = &a.namespaces[..] else { panic!("two namespaces") };
     // The explicit id is taken; a relative path is relative to the file.
     assert_eq!((shard.nsid, other.nsid), (Nsid(2), Nsid(1)));
-    assert_eq!(shard.medium, Medium::File { path: "/etc/a/shard.tar".into() });
+    assert_eq!(shard.medium, Medium::File { path: "/etc/a/shard.tar".into(), root: None });
     assert_eq!((shard.name.as_str(), shard.writable, shard.lba_shift), ("shard.tar", false, None));
     assert_eq!((other.writable, other.lba_shift, other.nguid[15]), (true, Some(12), 0xFF));
     assert_eq!((b.serial.as_str(), b.model.as_str()), ("S1", "Shards"));

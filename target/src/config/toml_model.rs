@@ -662,7 +662,7 @@ impl Reader<'_> {
             return Ok(name.get_ref().clone());
         }
         Ok(match medium {
-            Medium::File { path } | Medium::Block { path } => derived_ids::file_name(path),
+            Medium::File { path, .. } | Medium::Block { path } => derived_ids::file_name(path),
             Medium::Null { .. } => format!("null-{nsid}"),
             Medium::Memory { .. } => format!("memory-{nsid}"),
         })
@@ -675,7 +675,7 @@ impl Reader<'_> {
         lba_shift: Option<u8>,
     ) -> Result<Medium, ConfigError> {
         match table.kind {
-            BackingKind::File => Ok(Medium::File { path: self.path_only(at, table)? }),
+            BackingKind::File => Ok(Medium::File { path: self.path_only(at, table)?, root: None }),
             BackingKind::Block => Ok(Medium::Block { path: self.path_only(at, table)? }),
             BackingKind::Null => {
                 Ok(Medium::Null { size_bytes: self.size_only(at, table, lba_shift)? })

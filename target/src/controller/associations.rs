@@ -28,6 +28,7 @@ use crate::inventory::change::{
 };
 use crate::inventory::export::OpenPurpose;
 use crate::inventory::namespace::{Namespace, NamespaceIndex};
+use crate::inventory::persist::protection::ProtectionError;
 use crate::inventory::port::Port;
 use crate::inventory::referral::Referral;
 use crate::inventory::refresh::WatchedFiles;
@@ -267,7 +268,7 @@ impl Associations {
         let keep = move |result| _ = sender.send(result);
         let mut result = Ok(());
         if self.registry.keep_protection(&subsystem, &namespace, protected, keep) {
-            result = kept.recv().unwrap_or(Ok(()));
+            result = kept.recv().unwrap_or(Err(ProtectionError::KeeperEnded));
         }
         changed |= !protected && result.is_ok() && namespace.protect(false);
         if changed {

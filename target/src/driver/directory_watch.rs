@@ -16,6 +16,7 @@ use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::fs::inotify::{self, CreateFlags, ReadFlags, WatchFlags};
 use rustix::io::Errno;
 
+use crate::backend::{FolderEntry, ServedFolder, ServedRoot};
 use crate::config::Config;
 use crate::controller::Associations;
 use crate::inventory::refresh::WatchedFiles;
@@ -187,27 +188,27 @@ impl Follower {
     /// already stay so.
     fn watch_folders(&mut self, config: &Config) {
         for directory in config.watched() {
-            let Ok(root) = directory.path.canonicalize() else { continue };
-            let mut folders = vec![(root, 0)];
-            while let Some((folder, depth)) = folders.pop() {
+            let Ok(root) = ServedRoot::open(&directory.path) else { continue };
+            let mut folders = vec![(PathBuf::new(), 0)];
+            while let Some((relative, depth)) = folders.pop() {
+                let path = root.path().join(&relative);
+                let Ok(folder) = root.folder(&relative).inspect_err(|error| warn(&path, error))
+                else {
+                    continue;
+                };
                 // The watch comes before the list: a folder that is made between the two is found
                 // by either.
-                self.watch_folder(&folder);
+                self.watch_folder(&folder, path);
                 if depth < DIRECTORY_DEPTH {
-                    let below = std::fs::read_dir(&folder).into_iter().flatten().flatten();
-                    let below = below.filter(|one| one.file_type().is_ok_and(|kind| kind.is_dir()));
-                    let visible = |path: &PathBuf| {
-                        path.file_name().is_some_and(|name| !name.as_bytes().starts_with(b"."))
-                    };
-                    folders.extend(
-                        below.map(|one| one.path()).filter(visible).map(|path| (path, depth + 1)),
-                    );
+                    let below = folder.entries().unwrap_or_default().into_iter();
+                    let below = below.filter(FolderEntry::is_visible_folder);
+                    folders.extend(below.map(|entry| (entry.relative, depth + 1)));
                 }
             }
         }
     }
 
-    fn watch_folder(&mut self, folder: &Path) {
+    fn watch_folder(&mut self, folder: &ServedFolder, path: PathBuf) {
         let flags = WatchFlags::CLOSE_WRITE
             | WatchFlags::CREATE
             | WatchFlags::DELETE
@@ -216,15 +217,13 @@ impl Follower {
             | WatchFlags::MOVED_TO
             | WatchFlags::MOVE_SELF
             | WatchFlags::ONLYDIR;
-        match inotify::add_watch(&self.inotify, folder, flags) {
-            Ok(number) => _ = self.folders.insert(number, folder.to_owned()),
+        match inotify::add_watch(&self.inotify, folder.pinned_path(), flags) {
+            Ok(number) => _ = self.folders.insert(number, path),
             Err(Errno::NOSPC) => tracing::warn!(
-                folder = %folder.display(),
+                folder = %path.display(),
                 "cannot watch a folder: too many are watched; raise fs.inotify.max_user_watches"
             ),
-            Err(error) => {
-                tracing::warn!(folder = %folder.display(), "cannot watch a folder: {error}");
-            }
+            Err(error) => warn(&path, &error.into()),
         }
     }
 
@@ -255,6 +254,10 @@ impl Follower {
             }
         }
     }
+}
+
+fn warn(folder: &Path, error: &io::Error) {
+    tracing::warn!(folder = %folder.display(), "cannot watch a folder: {error}");
 }
 
 /// Whether a file was made to be written, and is not another name of one.

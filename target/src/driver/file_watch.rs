@@ -3,6 +3,7 @@
 use std::io;
 use std::sync::Arc;
 
+use crate::backend::MemoryRoom;
 use crate::controller::Associations;
 use crate::driver::clock::Clock;
 use crate::driver::periodic::Periodic;
@@ -21,6 +22,15 @@ pub(crate) fn watch_files(associations: Arc<Associations>) -> io::Result<Periodi
     Periodic::start("feedrail-watch", move || round.look(clock.now()))
 }
 
+/// Begins to close removed namespaces that were busy, once their last command has ended. Not with
+/// the looks at files, which a medium that is slow to flush would keep from their turn.
+///
+/// # Errors
+/// There is no thread to be had.
+pub(crate) fn close_removed(associations: Arc<Associations>) -> io::Result<Periodic> {
+    Periodic::start("feedrail-close", move || associations.registry().close_idle())
+}
+
 /// Where it is in the list of namespaces.
 struct Round {
     associations: Arc<Associations>,
@@ -36,6 +46,7 @@ impl Round {
     /// Looks at the next files, and at the memory that they may be kept in.
     fn look(&mut self, now: rdma::Time) {
         self.associations.registry().cache_room().look();
+        MemoryRoom::of_process().look_again();
         let namespaces = self.associations.registry().namespaces();
         // All of them: who wants to change a file waits for this.
         namespaces.iter().for_each(|namespace| namespace.keep_in_memory());

@@ -247,7 +247,7 @@ impl Registry {
         if list.iter().any(|other| other.uuid() == config.uuid) {
             return Err(ChangeError::SameIdentity { name: config.name, uuid: config.uuid });
         }
-        let key = config.medium.path().and_then(FileKey::of_path);
+        let key = config.medium.place().and_then(FileKey::of_place);
         let same_file = exports.namespaces().filter(|other| key.is_some() && other.file_key == key);
         let mut files = Files::of(same_file, self.cache_room());
         files.add(&config)?;
@@ -320,15 +320,16 @@ impl Registry {
             (Medium::File { .. } | Medium::Block { .. }, Some(_)) => {
                 return Err(refuse("its size is that of its file or device; change that before"));
             }
-            (Medium::File { path } | Medium::Block { path }, None) => {
+            (medium @ (Medium::File { .. } | Medium::Block { .. }), None) => {
+                let Some(place) = medium.place() else { return Ok(None) };
                 if old.health().write_back_failed() {
                     return Err(refuse("what was written to it was lost"));
                 }
-                if FileKey::of_path(path) != old.file_key {
+                if FileKey::of_place(place) != old.file_key {
                     return Err(refuse("another file has its path; reload or add that"));
                 }
                 let opened = match (old.writable, old.file()) {
-                    (true, Some(file)) => measure_again(file, path, old.lba_shift),
+                    (true, Some(file)) => measure_again(file, place, old.lba_shift),
                     _ => export::open_medium(&old.config, self.cache_room()),
                 };
                 opened.map_err(|error| export::cannot_open(&config, error))?

@@ -8,7 +8,8 @@ use nvme_proto::Nsid;
 
 use crate::backend::decorator::{Delay, Fault, FaultPlan, Tear};
 use crate::backend::{
-    self, Backend, CachePolicy, CacheRoom, FileKey, IoMode, OpenError, OpenMode, OpenedBackend,
+    self, Backend, CachePolicy, CacheRoom, FileKey, FilePlace, IoMode, OpenError, OpenMode,
+    OpenedBackend,
 };
 use crate::config::{
     AnaGroupId, Config, DirectIo, DirectoryConfig, DiskFaults, Medium, NamespaceConfig, Origin,
@@ -326,7 +327,7 @@ impl Files {
     /// Adds that of a namespace, unless another has it and one of them can be written: whatever
     /// their paths are.
     pub(super) fn add(&mut self, namespace: &NamespaceConfig) -> Result<(), ExportError> {
-        let Some(key) = namespace.medium.path().and_then(FileKey::of_path) else { return Ok(()) };
+        let Some(key) = namespace.medium.place().and_then(FileKey::of_place) else { return Ok(()) };
         match self.opened.get(&key) {
             Some(other) if other.writable || namespace.writable => Err(ExportError::SameFile {
                 origin: namespace.origin.clone(),
@@ -459,7 +460,7 @@ fn of_shard(
     shard: Shard,
     nsid: u32,
 ) -> NamespaceConfig {
-    let medium = Medium::File { path: shard.path };
+    let medium = Medium::File { path: shard.path, root: Some(shard.root) };
     NamespaceConfig {
         nsid: Nsid(nsid),
         uuid: medium.namespace_uuid(&subsystem.identity, &shard.relative),
@@ -565,7 +566,9 @@ pub(super) fn open_medium(
     };
     let mode = OpenMode { writable: config.writable, lba_shift: config.lba_shift, cache };
     match &config.medium {
-        Medium::File { path } => backend::open_file(path, mode),
+        Medium::File { path, root } => {
+            backend::open_file(FilePlace { path, root: root.as_deref() }, mode)
+        }
         Medium::Block { path } => backend::open_block(path, mode),
         Medium::Null { size_bytes } => backend::open_null(*size_bytes, mode),
         Medium::Memory { size_bytes } => backend::open_memory(*size_bytes, mode),

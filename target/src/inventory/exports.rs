@@ -477,7 +477,7 @@ mod tests {
             nguid: [0; 16],
             ana_group: crate::inventory::ana::AnaGroupId::DEFAULT,
             masked: false,
-            medium: crate::config::Medium::File { path: path.to_owned() },
+            medium: crate::config::Medium::File { path: path.to_owned(), root: None },
             writable: true,
             lba_shift: None,
             bdev: "file".into(),

@@ -139,7 +139,7 @@ impl Namespace {
             )),
             backend: opened.backend,
             files: opened.files,
-            file_key: config.medium.path().and_then(FileKey::of_path),
+            file_key: opened.key,
             health: opened.health,
             mapped: opened.mapped,
             source: opened.source,

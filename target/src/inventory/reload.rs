@@ -382,7 +382,7 @@ fn refuse_written(
     for NamespaceConfig { name, origin, medium, writable, .. } in
         wanted.iter().map(|one| &one.candidate.namespace)
     {
-        let found = medium.path().and_then(FileKey::of_path).and_then(|key| held.get(&key));
+        let found = medium.place().and_then(FileKey::of_place).and_then(|key| held.get(&key));
         let Some(OwnedNamespace { subsystem, namespace }) = found else { continue };
         if *writable || namespace.writable {
             return Err(ReloadError::Written {
@@ -487,11 +487,11 @@ impl Namespace {
         if !self.described().describes_same(config) {
             return Some(Replacement::Keys);
         }
-        let path = self.path()?;
-        if FileKey::of_path(path) != self.file_key {
+        let place = self.config.medium.place()?;
+        if FileKey::of_place(place) != self.file_key {
             return Some(Replacement::File);
         }
-        let file = fs::metadata(path).ok().filter(fs::Metadata::is_file)?;
+        let file = place.find().ok()?.metadata().ok().filter(fs::Metadata::is_file)?;
         (!self.writable && file.len() != self.exact_bytes).then_some(Replacement::Size)
     }
 }

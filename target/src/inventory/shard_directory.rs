@@ -1,9 +1,12 @@
 //! The shards of a directory: which of its files are namespaces.
 
-use std::fs::DirEntry;
 use std::io;
 use std::path::{Path, PathBuf};
+use std::sync::Arc;
 
+use rustix::fs::FileType;
+
+use crate::backend::{FolderEntry, ServedRoot};
 use crate::config::DirectoryConfig;
 use crate::inventory::left_out::LeftOutFiles;
 use crate::limits::{DIRECTORY_DEPTH, MAX_NAMESPACES};
@@ -15,6 +18,8 @@ pub(crate) struct Shard {
     pub relative: String,
     /// Where it really is, symlinks resolved.
     pub path: PathBuf,
+    /// Where the directory really is.
+    pub root: Arc<Path>,
 }
 
 /// What a directory holds.
@@ -52,43 +57,45 @@ pub(crate) fn scan(
         path: path.to_owned(),
         reason: error.to_string(),
     };
-    let root = config.path.canonicalize().map_err(|error| failed(&config.path, error))?;
+    let root = ServedRoot::open(&config.path).map_err(|error| failed(&config.path, error))?;
     let (mut shards, mut count) = (Vec::new(), 0);
-    let mut folders = vec![(root.clone(), 0)];
+    let mut folders = vec![(PathBuf::new(), 0)];
     while let Some((folder, depth)) = folders.pop() {
-        let entries = match list(&folder) {
+        let path = root.path().join(&folder);
+        let entries = match root.folder(&folder).and_then(|folder| folder.entries()) {
             Ok(entries) => entries,
             Err(error) if depth > 0 => {
-                left_out.note(&folder, format!("with all that is in it: {error}"));
+                left_out.note(&path, format!("with all that is in it: {error}"));
                 count += 1;
                 continue;
             }
-            Err(error) => return Err(failed(&folder, error)),
+            Err(error) => return Err(failed(&path, error)),
         };
         for entry in entries {
-            match classify(&root, &entry.path(), &config.suffix) {
+            let path = root.path().join(&entry.relative);
+            match classify(&root, &entry, &config.suffix) {
                 DirectoryEntry::Shard(shard) => shards.push(shard),
                 DirectoryEntry::Folder if depth < DIRECTORY_DEPTH => {
-                    folders.push((entry.path(), depth + 1))
+                    folders.push((entry.relative, depth + 1))
                 }
                 DirectoryEntry::Folder => {
                     let reason = format!("folders nest more than {DIRECTORY_DEPTH} deep");
-                    left_out.note(&entry.path(), reason);
+                    left_out.note(&path, reason);
                     count += 1;
                 }
                 DirectoryEntry::OtherSuffix => {}
                 DirectoryEntry::LeftOut(rule) => {
-                    left_out.skip(&entry.path(), rule);
+                    left_out.skip(&path, rule);
                     count += 1;
                 }
                 DirectoryEntry::Unusable(reason) => {
-                    left_out.note(&entry.path(), reason);
+                    left_out.note(&path, reason);
                     count += 1;
                 }
             }
             if shards.len() > MAX_NAMESPACES {
                 let reason = format!("holds more than {MAX_NAMESPACES} files; split the directory");
-                return Err(DirectoryError { path: root, reason });
+                return Err(DirectoryError { path: root.path().to_owned(), reason });
             }
         }
     }
@@ -97,15 +104,15 @@ pub(crate) fn scan(
             "" => "holds no file to export".to_owned(),
             suffix => format!("holds no file to export whose name ends in \"{suffix}\""),
         };
-        return Err(DirectoryError { path: root, reason });
+        return Err(DirectoryError { path: root.path().to_owned(), reason });
     }
     shards.sort();
     Ok(ShardFiles { shards, left_out: count })
 }
 
-fn list(folder: &Path) -> io::Result<Vec<DirEntry>> {
-    std::fs::read_dir(folder)?.collect()
-}
+/// A namespace of no bytes would have an NSZE of 0, as one that is not active has.
+const EMPTY: &str = "it is empty";
+const NOT_REGULAR: &str = "it is no regular file";
 
 enum DirectoryEntry {
     Shard(Shard),
@@ -115,41 +122,45 @@ enum DirectoryEntry {
     Unusable(&'static str),
 }
 
-fn classify(root: &Path, path: &Path, suffix: &str) -> DirectoryEntry {
-    let Some(name) = path.file_name().and_then(|name| name.to_str()) else {
+fn classify(root: &ServedRoot, entry: &FolderEntry, suffix: &str) -> DirectoryEntry {
+    let Some(name) = entry.relative.file_name().and_then(|name| name.to_str()) else {
         return DirectoryEntry::Unusable("its name is not UTF-8");
     };
     if name.starts_with('.') {
         return DirectoryEntry::LeftOut("its name begins with a dot");
     }
-    let Ok(kind) = path.symlink_metadata() else {
-        return DirectoryEntry::Unusable("it can not be looked at");
-    };
-    if kind.is_dir() {
-        return DirectoryEntry::Folder;
+    match entry.kind {
+        None => DirectoryEntry::Unusable("it can not be looked at"),
+        Some((FileType::Directory, _)) => DirectoryEntry::Folder,
+        Some(_) if !name.ends_with(suffix) => DirectoryEntry::OtherSuffix,
+        Some((FileType::Symlink, _)) => classify_symlink(root, &entry.relative),
+        Some((FileType::RegularFile, 1..)) => shard(root, &entry.relative, &entry.relative),
+        Some((FileType::RegularFile, 0)) => DirectoryEntry::LeftOut(EMPTY),
+        Some(_) => DirectoryEntry::LeftOut(NOT_REGULAR),
     }
-    if !name.ends_with(suffix) {
-        return DirectoryEntry::OtherSuffix;
-    }
-    let Ok(real) = path.canonicalize() else {
+}
+
+/// A symlink is the file that it leads to now; whatever it leads to later is not opened.
+fn classify_symlink(root: &ServedRoot, relative: &Path) -> DirectoryEntry {
+    let Ok(real) = root.path().join(relative).canonicalize() else {
         return DirectoryEntry::Unusable("the symlink leads nowhere");
     };
-    if !real.starts_with(root) {
+    let Ok(real) = real.strip_prefix(root.path()) else {
         return DirectoryEntry::Unusable("the symlink leads outside the directory");
-    }
-    match real.metadata() {
-        Ok(meta) if meta.is_file() && meta.len() > 0 => shard(root, path, real),
-        // A namespace of no bytes would have an NSZE of 0, as one that is not active has.
-        Ok(meta) if meta.is_file() => DirectoryEntry::LeftOut("it is empty"),
-        Ok(_) => DirectoryEntry::LeftOut("it is no regular file"),
+    };
+    match root.find(real).and_then(|found| found.metadata()) {
+        Ok(meta) if meta.is_file() && meta.len() > 0 => shard(root, relative, real),
+        Ok(meta) if meta.is_file() => DirectoryEntry::LeftOut(EMPTY),
+        Ok(_) => DirectoryEntry::LeftOut(NOT_REGULAR),
         Err(_) => DirectoryEntry::Unusable("it can not be looked at"),
     }
 }
 
-fn shard(root: &Path, path: &Path, real: PathBuf) -> DirectoryEntry {
-    match path.strip_prefix(root).ok().and_then(Path::to_str) {
+fn shard(root: &ServedRoot, relative: &Path, real: &Path) -> DirectoryEntry {
+    match relative.to_str() {
         Some(relative) if relative.len() <= crate::derived_ids::NAME_BYTES => {
-            DirectoryEntry::Shard(Shard { relative: relative.to_owned(), path: real })
+            let (path, root) = (root.path().join(real), Arc::from(root.path()));
+            DirectoryEntry::Shard(Shard { relative: relative.to_owned(), path, root })
         }
         Some(_) => DirectoryEntry::Unusable("its relative path is too long"),
         None => DirectoryEntry::Unusable("its path is not UTF-8"),

@@ -114,7 +114,7 @@ impl Bdevs {
         })?;
         let medium = match std::os::unix::fs::FileTypeExt::is_block_device(&metadata.file_type()) {
             true => Medium::Block { path },
-            false => Medium::File { path },
+            false => Medium::File { path, root: None },
         };
         let lba_shift = params.block_size.filter(|bytes| *bytes > 0).map(lba_shift).transpose()?;
         let (writable, uuid) = (!params.readonly, params.uuid);

@@ -45,7 +45,7 @@ fn bdev_call(name: &str, bdev: &Bdev) -> Value {
     }
     let block_bytes = bdev.lba_shift.map(|shift| 1_u64 << shift);
     match &bdev.medium {
-        Medium::File { path } | Medium::Block { path } => {
+        Medium::File { path, .. } | Medium::Block { path } => {
             params["filename"] = path.display().to_string().into();
             params["readonly"] = (!bdev.writable).into();
             if let Some(bytes) = block_bytes {

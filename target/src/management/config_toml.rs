@@ -276,7 +276,7 @@ fn new_namespace(config: &NamespaceConfig) -> Table {
         table.insert("kind", value(kind));
     }
     match medium {
-        Medium::File { path } | Medium::Block { path } => {
+        Medium::File { path, .. } | Medium::Block { path } => {
             table.insert("path", value(path.display().to_string()));
         }
         Medium::Null { size_bytes } | Medium::Memory { size_bytes } => {

@@ -6,7 +6,7 @@ use std::os::fd::AsRawFd;
 use rustix::event::EventfdFlags;
 
 use super::*;
-use crate::backend::{OpenMode, open_file};
+use crate::backend::{FilePlace, OpenMode, open_file};
 use crate::core_context::pool::{Pool, PoolMemory};
 
 mod cached;
@@ -41,7 +41,7 @@ fn more_operations_than_the_queue() -> Option<EngineStats> {
     let file = tempfile::NamedTempFile::new_in(env!("CARGO_MANIFEST_DIR")).unwrap();
     let bytes: Vec<u8> = (0..1024u32).flat_map(|i| [i.to_le_bytes(); 1024].concat()).collect();
     std::fs::write(file.path(), &bytes).unwrap();
-    let opened = open_file(file.path(), OpenMode::default()).unwrap();
+    let opened = open_file(FilePlace::named(file.path()), OpenMode::default()).unwrap();
     let mut storage = Storage::new(Box::new(engine));
     storage.reserve(1000);
     let mut buffers: Vec<_> = (0..1000).map(|_| pool.allocate(4096).unwrap()).collect();
@@ -99,7 +99,7 @@ fn dropping_storage_waits_for_its_operations() {
     let file = tempfile::NamedTempFile::new_in(env!("CARGO_MANIFEST_DIR")).unwrap();
     file.as_file().set_len(1 << 20).unwrap();
     let mode = OpenMode { writable: true, ..OpenMode::default() };
-    let opened = open_file(file.path(), mode).unwrap();
+    let opened = open_file(FilePlace::named(file.path()), mode).unwrap();
     let mut storage = Storage::new(Box::new(engine));
     let mut buffer = pool.allocate(1 << 20).unwrap();
     // SAFETY: nothing is under way.
@@ -125,7 +125,7 @@ fn a_file_that_retires_is_closed() {
     let buffer = pool.allocate(4096).unwrap();
     for round in 0..3 {
         // One user at a time: the ring must not keep it open.
-        let opened = open_file(file.path(), mode).unwrap();
+        let opened = open_file(FilePlace::named(file.path()), mode).unwrap();
         let retiring = Retiring::of(&opened.backend, opened.files);
         // SAFETY: the buffer outlives the storage.
         let span = unsafe { pool.span(&buffer, 0, 4096) };

@@ -73,7 +73,7 @@ impl Disk {
 
     /// A read-only namespace of a real file.
     pub fn file(name: &str, path: PathBuf) -> Self {
-        let medium = MediumConfig::File { path };
+        let medium = MediumConfig::File { path, root: None };
         Self { medium, writable: false, contents: Contents::Own, ..Self::memory(name, 0) }
     }
 

@@ -11,6 +11,7 @@ mod endurance;
 mod example_loader;
 mod faults;
 mod fork;
+mod hostile_directory;
 mod hosts;
 mod idle;
 mod lifecycle;

@@ -16,7 +16,7 @@ fn room() -> Arc<CacheRoom> {
 }
 
 fn opened(file: &NamedTempFile, writable: bool, cache: CachePolicy<'_>) -> OpenedBackend {
-    open_file(file.path(), OpenMode { writable, lba_shift: None, cache }).unwrap()
+    open_file(FilePlace::named(file.path()), OpenMode { writable, lba_shift: None, cache }).unwrap()
 }
 
 /// Takes the file out of the page cache, as far as the kernel does that.

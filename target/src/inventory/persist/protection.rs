@@ -41,6 +41,9 @@ pub enum ProtectionError {
     /// There is no thread to write it.
     #[error("cannot start a thread: {0}")]
     Thread(io::Error),
+    /// The thread that writes it has ended, by a fault of the target.
+    #[error("what writes the file has ended: restart the target")]
+    KeeperEnded,
 }
 
 impl ProtectionFile {

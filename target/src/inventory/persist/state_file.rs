@@ -3,7 +3,8 @@
 
 use std::fmt;
 use std::fs::File;
-use std::io::{self, Write as _};
+use std::io::{self, Read as _, Write as _};
+use std::os::unix::fs::OpenOptionsExt as _;
 use std::path::{Path, PathBuf};
 
 use nvme_proto::Nqn;
@@ -87,7 +88,7 @@ impl std::error::Error for StateError {}
 
 /// The content of a subsystem's file; none if there is no file.
 pub(crate) fn read<C: KeptState>(path: &Path, nqn: &Nqn) -> Result<Option<C>, StateError> {
-    let bytes = match std::fs::read(path) {
+    let bytes = match read_regular(path) {
         Ok(bytes) => bytes,
         Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(None),
         Err(error) => return Err(StateError::new::<C>(path, Problem::Unreadable(error))),
@@ -107,6 +108,21 @@ fn check_header<C: KeptState>(content: &C, nqn: &Nqn) -> Result<(), String> {
         return Err(format!("it is of the subsystem {of}"));
     }
     Ok(())
+}
+
+/// The bytes of a file that a target keeps for itself, which is a regular file: what others may
+/// have put in its place, as a symlink or a FIFO, is not followed and not waited for.
+pub(crate) fn read_regular(path: &Path) -> io::Result<Vec<u8>> {
+    let flags = libc::O_NOFOLLOW | libc::O_NONBLOCK;
+    let mut file = File::options().read(true).custom_flags(flags).open(path)?;
+    let kind = file.metadata()?.file_type();
+    if !kind.is_file() {
+        let kind = if kind.is_dir() { "a folder" } else { "a device, FIFO or socket" };
+        return Err(io::Error::other(format!("it is {kind} and no regular file")));
+    }
+    let mut bytes = Vec::new();
+    file.read_to_end(&mut bytes)?;
+    Ok(bytes)
 }
 
 /// Replaces a file atomically: by a temporary one beside it, synced, then renamed over it.
@@ -217,7 +233,7 @@ mod tests {
         std::fs::create_dir(&path).expect("a folder in the way");
         assert_eq!(
             text(read::<Number>(&path, &nqn()).expect_err("a folder")),
-            ": cannot read a number (Is a directory (os error 21)); let the target read the file"
+            ": cannot read a number (it is a folder and no regular file); let the target read the file"
         );
         assert_eq!(
             text(replace(&path, &number(1)).expect_err("a folder")),
@@ -226,6 +242,29 @@ mod tests {
         );
         let left = std::fs::read_dir(dir.path()).expect("read").count();
         assert_eq!(left, 1, "only the folder that is in the way");
+    }
+
+    #[test]
+    fn nothing_else_is_read_in_the_place_of_a_state_file() {
+        let dir = tempfile::tempdir().expect("a folder");
+        let [kept, link, fifo] = ["kept", "link", "fifo"].map(|name| dir.path().join(name));
+        replace(&kept, &number(1)).expect("written");
+        std::os::unix::fs::symlink(&kept, &link).expect("linked");
+        rustix::fs::mknodat(
+            rustix::fs::CWD,
+            &fifo,
+            rustix::fs::FileType::Fifo,
+            rustix::fs::Mode::RWXU,
+            0,
+        )
+        .expect("made");
+        for path in [&link, &fifo] {
+            let error = read::<Number>(path, &nqn()).expect_err("no regular file");
+            assert!(matches!(error.problem, Problem::Unreadable(_)), "{error}");
+        }
+        replace(&link, &number(2)).expect("the link is replaced, and not what it leads to");
+        assert_eq!(read(&kept, &nqn()).expect("read"), Some(number(1)));
+        assert_eq!(read(&link, &nqn()).expect("read"), Some(number(2)));
     }
 
     #[test]

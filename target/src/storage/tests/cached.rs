@@ -19,7 +19,7 @@ impl Hot {
         let file = tempfile::NamedTempFile::new_in(env!("CARGO_MANIFEST_DIR")).unwrap();
         std::fs::write(file.path(), vec![7; READ_BYTES as usize]).unwrap();
         let mode = OpenMode { cache: CachePolicy::Use, ..OpenMode::default() };
-        let backend = open_file(file.path(), mode).unwrap().backend;
+        let backend = open_file(FilePlace::named(file.path()), mode).unwrap().backend;
         let mut storage = Storage::new(Box::new(Inline::new()));
         storage.reserve(READS as usize);
         Self { storage, pool: pool(), backend, _file: file }

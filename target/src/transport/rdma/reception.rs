@@ -193,6 +193,9 @@ impl<P: Provider> RdmaReception<P> {
             }
             connection.disconnected = true;
         }
+        // Groups that were done with a connection already say nothing more of it.
+        let connections: Vec<_> = self.connections.keys().copied().collect();
+        connections.into_iter().for_each(|conn| self.remove_if_over(conn));
     }
 
     fn send_to_groups(&self, message: impl Fn() -> ToGroup<P>) {

@@ -21,7 +21,9 @@ use crate::transport::rdma::connection::request::{Commit, HostData, RequestState
 
 /// Reports a flush for the controller that failed.
 fn flush_failed(core: &CoreContext, namespace: NamespaceIndex, result: Result<(), BackendError>) {
-    if let Err(error) = result {
+    if let Err(error) = result
+        && !matches!(error, BackendError::Cancelled | BackendError::Removed)
+    {
         core.associations.storage_failed(core.now, namespace, IoKind::Flush, &"flush", error);
     }
 }
@@ -425,6 +427,11 @@ impl<P: Provider> Connection<P> {
     ) {
         self.operations -= 1;
         if slot & FLUSH_SLOT != 0 {
+            let number = slot & !FLUSH_SLOT;
+            let flush = self.flushes.iter().find(|flush| flush.number() == number);
+            if let Some(namespace) = flush.map(|flush| flush.namespace) {
+                flush_failed(core, namespace, result);
+            }
             return;
         }
         let slot = SlotId(slot);

@@ -1,0 +1,278 @@
+//! Where a file or device is: a path is resolved once, to a descriptor by which the file is looked
+//! at and then opened, however often. Whoever changes the path meanwhile changes nothing of it.
+
+use std::ffi::OsString;
+use std::fs::{File, Metadata, OpenOptions};
+use std::io;
+use std::os::fd::{AsRawFd as _, OwnedFd};
+use std::os::unix::ffi::{OsStrExt as _, OsStringExt as _};
+use std::os::unix::fs::OpenOptionsExt as _;
+use std::path::{Path, PathBuf};
+
+use rustix::fs::{AtFlags, CWD, Dir, FileType, Mode, OFlags, ResolveFlags, openat2, statat};
+use rustix::io::Errno;
+
+use super::claim;
+
+/// Attempts at a file that somebody has leased (`fcntl(2)`, `F_SETLEASE`), 10 ms apart, 10 s in
+/// all: another target gives a lease back within a second or two. Doubled, a file whose lease stays
+/// is an error after 20 s; not measured.
+const TRIES: u32 = 1000;
+/// The same for a file of a directory, 1 s: whoever puts files there could lease many. Doubled, each
+/// of those files delays the others by 2 s; not measured.
+const TRIES_IN_DIRECTORY: u32 = 100;
+
+/// A path, and the directory that it must not lead out of, whatever is changed in there.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct FilePlace<'a> {
+    /// The path of the file or device.
+    pub path: &'a Path,
+    /// The real path of the directory; `None` where an operator named the file, whose symlinks are
+    /// followed then.
+    pub root: Option<&'a Path>,
+}
+
+impl<'a> FilePlace<'a> {
+    /// A file or device that an operator named.
+    pub(crate) fn named(path: &'a Path) -> Self {
+        Self { path, root: None }
+    }
+
+    /// Resolves the path, without opening what is there.
+    ///
+    /// # Errors
+    /// Nothing is there, or the path leads through a symlink that is in the directory.
+    pub(crate) fn find(self) -> io::Result<FoundFile> {
+        let Some(root) = self.root else {
+            let flags = OFlags::PATH | OFlags::CLOEXEC;
+            let found = rustix::fs::open(self.path, flags, Mode::empty())?;
+            return Ok(FoundFile { handle: found.into(), tries: TRIES });
+        };
+        let relative = self.path.strip_prefix(root).map_err(|_| Errno::XDEV)?;
+        ServedRoot::at(root.to_owned())?.find(relative)
+    }
+}
+
+/// A file, device or folder that a path led to, which is not open yet (`O_PATH`).
+#[derive(Debug)]
+pub(crate) struct FoundFile {
+    handle: File,
+    tries: u32,
+}
+
+impl FoundFile {
+    /// What it is.
+    ///
+    /// # Errors
+    /// The file system does not say.
+    pub(crate) fn metadata(&self) -> io::Result<Metadata> {
+        self.handle.metadata()
+    }
+
+    /// Opens it, and no other file that may have its path by now.
+    ///
+    /// # Errors
+    /// It cannot be opened in this way, or somebody has leased it and does not give the lease back.
+    pub(super) fn open(&self, writable: bool, flags: i32) -> io::Result<File> {
+        let path = format!("/proc/self/fd/{}", self.handle.as_raw_fd());
+        let mut options = OpenOptions::new();
+        options.read(true).write(writable);
+        if !self.metadata()?.is_file() {
+            return options.custom_flags(flags).open(path);
+        }
+        options.custom_flags(flags | libc::O_NONBLOCK);
+        for _ in 1..self.tries {
+            match options.open(&path) {
+                Err(error) if error.kind() == io::ErrorKind::WouldBlock => claim::pause(),
+                opened => return blocking(opened?),
+            }
+        }
+        blocking(options.open(path)?)
+    }
+}
+
+/// The same open file, whose reads wait for its medium: io_uring would refuse them otherwise.
+fn blocking(file: File) -> io::Result<File> {
+    let flags = rustix::fs::fcntl_getfl(&file)?;
+    rustix::fs::fcntl_setfl(&file, flags - OFlags::NONBLOCK)?;
+    Ok(file)
+}
+
+/// A directory whose files are found from its descriptor. Users who may change what is in it can
+/// lead nobody out of it: below it, no symlink is followed.
+#[derive(Debug)]
+pub(crate) struct ServedRoot {
+    path: PathBuf,
+    handle: OwnedFd,
+}
+
+impl ServedRoot {
+    /// The directory that an operator named, whose symlinks are followed.
+    ///
+    /// # Errors
+    /// It is not there, or no directory.
+    pub(crate) fn open(path: &Path) -> io::Result<Self> {
+        Self::at(path.canonicalize()?)
+    }
+
+    /// The directory at a path without symlinks.
+    fn at(path: PathBuf) -> io::Result<Self> {
+        let flags = OFlags::PATH | OFlags::DIRECTORY | OFlags::CLOEXEC;
+        let resolve = ResolveFlags::NO_SYMLINKS | ResolveFlags::NO_MAGICLINKS;
+        let handle = openat2(CWD, &path, flags, Mode::empty(), resolve)?;
+        Ok(Self { path, handle })
+    }
+
+    /// Its real path.
+    pub(crate) fn path(&self) -> &Path {
+        &self.path
+    }
+
+    /// A file in it or its folders, by a relative path without symlinks.
+    ///
+    /// # Errors
+    /// It is not there, or the path leads through a symlink or out of the directory.
+    pub(crate) fn find(&self, relative: &Path) -> io::Result<FoundFile> {
+        let handle = self.open_beneath(relative, OFlags::PATH)?.into();
+        Ok(FoundFile { handle, tries: TRIES_IN_DIRECTORY })
+    }
+
+    /// Itself, by the empty path, or a folder in it.
+    ///
+    /// # Errors
+    /// It is not there, cannot be read, or the path leads through a symlink.
+    pub(crate) fn folder(&self, relative: &Path) -> io::Result<ServedFolder> {
+        let handle = self.open_beneath(relative, OFlags::RDONLY | OFlags::DIRECTORY)?;
+        Ok(ServedFolder { relative: relative.to_owned(), handle })
+    }
+
+    fn open_beneath(&self, relative: &Path, flags: OFlags) -> io::Result<OwnedFd> {
+        let relative = if relative.as_os_str().is_empty() { Path::new(".") } else { relative };
+        let resolve =
+            ResolveFlags::BENEATH | ResolveFlags::NO_SYMLINKS | ResolveFlags::NO_MAGICLINKS;
+        Ok(openat2(&self.handle, relative, flags | OFlags::CLOEXEC, Mode::empty(), resolve)?)
+    }
+}
+
+/// An open folder of a directory.
+#[derive(Debug)]
+pub(crate) struct ServedFolder {
+    relative: PathBuf,
+    handle: OwnedFd,
+}
+
+/// A name in a folder.
+#[derive(Debug)]
+pub(crate) struct FolderEntry {
+    /// Its path from the directory on.
+    pub relative: PathBuf,
+    /// What has the name, where that can be looked at: its type and its bytes.
+    pub kind: Option<(FileType, u64)>,
+}
+
+impl FolderEntry {
+    /// Whether it is a folder whose name does not start with a dot.
+    pub(crate) fn is_visible_folder(&self) -> bool {
+        let name = self.relative.file_name();
+        let visible = name.is_some_and(|name| !name.as_bytes().starts_with(b"."));
+        visible && matches!(self.kind, Some((FileType::Directory, _)))
+    }
+}
+
+impl ServedFolder {
+    /// All names in it. Symlinks are not followed.
+    ///
+    /// # Errors
+    /// It cannot be read.
+    pub(crate) fn entries(&self) -> io::Result<Vec<FolderEntry>> {
+        let mut entries = Vec::new();
+        for entry in Dir::read_from(&self.handle)? {
+            let name = entry?.file_name().to_owned();
+            if matches!(name.to_bytes(), b"." | b"..") {
+                continue;
+            }
+            let status = statat(&self.handle, &name, AtFlags::SYMLINK_NOFOLLOW).ok();
+            let kind = status.map(|status| {
+                (
+                    FileType::from_raw_mode(status.st_mode),
+                    u64::try_from(status.st_size).unwrap_or(0),
+                )
+            });
+            let name = OsString::from_vec(name.into_bytes());
+            entries.push(FolderEntry { relative: self.relative.join(name), kind });
+        }
+        Ok(entries)
+    }
+
+    /// A path to it that leads to no other folder while it is open.
+    pub(crate) fn pinned_path(&self) -> PathBuf {
+        format!("/proc/self/fd/{}", self.handle.as_raw_fd()).into()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::fs;
+    use std::io::Read as _;
+    use std::os::unix::fs::symlink;
+
+    use super::*;
+
+    /// A directory `d` with files and symlinks of all kinds, and a secret beside it.
+    fn served() -> (tempfile::TempDir, PathBuf) {
+        let folder = tempfile::tempdir().expect("a folder");
+        let path = folder.path().canonicalize().expect("real");
+        let root = path.join("d");
+        fs::create_dir_all(root.join("sub")).expect("made");
+        fs::write(path.join("secret"), "secret").expect("written");
+        fs::write(root.join("sub/file"), "file").expect("written");
+        symlink(path.join("secret"), root.join("absolute")).expect("linked");
+        symlink("../secret", root.join("relative")).expect("linked");
+        symlink("..", root.join("up")).expect("linked");
+        symlink("sub/file", root.join("inside")).expect("linked");
+        symlink("/proc/self/cwd", root.join("magic")).expect("linked");
+        (folder, root)
+    }
+
+    #[test]
+    fn nothing_leads_out_of_a_directory() {
+        let (_folder, root) = served();
+        let find = |name: &str| FilePlace { path: &root.join(name), root: Some(&root) }.find();
+        assert!(find("sub/file").expect("there").metadata().expect("known").is_file());
+        for name in ["absolute", "relative", "up/secret", "inside", "magic/x", "../secret", "none"]
+        {
+            assert!(find(name).is_err(), "{name}");
+        }
+        let beside = root.parent().expect("a parent").join("secret");
+        assert!(FilePlace { path: &beside, root: Some(&root) }.find().is_err());
+        assert!(FilePlace::named(&root.join("relative")).find().is_ok(), "an operator named it");
+
+        let root = ServedRoot::open(&root).expect("there");
+        assert!(root.folder(Path::new("sub")).is_ok());
+        for name in ["up", "magic", "sub/../..", "sub/file"] {
+            assert!(root.folder(Path::new(name)).is_err(), "{name}");
+        }
+    }
+
+    #[test]
+    fn what_was_found_is_opened_though_its_path_changes() {
+        let (_folder, root) = served();
+        let path = root.join("sub/file");
+        let found = FilePlace { path: &path, root: Some(&root) }.find().expect("there");
+        fs::remove_file(&path).expect("removed");
+        symlink(root.join("../secret"), &path).expect("linked");
+        for _ in 0..2 {
+            let mut text = String::new();
+            found.open(true, 0).expect("opened").read_to_string(&mut text).expect("read");
+            assert_eq!(text, "file");
+        }
+    }
+
+    #[test]
+    fn files_are_opened_to_wait_for_their_medium() {
+        let (_folder, root) = served();
+        let found = FilePlace::named(&root.join("sub/file")).find().expect("there");
+        let file = found.open(false, 0).expect("opened");
+        assert!(!rustix::fs::fcntl_getfl(&file).expect("known").contains(OFlags::NONBLOCK));
+    }
+}
