@@ -15,10 +15,11 @@ const MAX_DEPTH: usize = 16;
 /// element that holds an address would let the bytes of a target choose what Python follows.
 ///
 /// # Errors
-/// `BufferError`.
+/// `BufferError` where the elements are not plain numbers.
 pub(crate) fn check(buffer: &PyUntypedBuffer) -> PyResult<()> {
     let (format, bytes) = (buffer.format(), buffer.item_size());
-    // Sizes differ where a format does not tell all: unions, packed structures, gaps between fields.
+    // Sizes differ where a format does not tell all: unions, packed structures, gaps between
+    // fields.
     if number_bytes(format.to_bytes()) == Some(bytes) {
         return Ok(());
     }

@@ -17,9 +17,9 @@ const ALL_IDS: u32 = u32::MAX;
 pub struct LocalPeer {
     /// The number of the process; zero if it is in another process namespace.
     pub pid: i32,
-    /// Its effective user.
+    /// The effective user of the process.
     pub uid: u32,
-    /// Its effective group.
+    /// The effective group of the process.
     pub gid: u32,
 }
 

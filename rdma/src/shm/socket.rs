@@ -80,7 +80,7 @@ pub(super) fn connect(address: SocketAddr, trust: PeerTrust) -> io::Result<Owned
 /// ends at once. Nothing tells the user of one with too many connections, which may be a stranger.
 ///
 /// # Errors
-/// As [`connect`].
+/// No process listens there, or it may not be reached: as [`connect`].
 pub(super) fn probe(address: SocketAddr) -> io::Result<()> {
     connect(address, PeerTrust::default()).map(drop)
 }

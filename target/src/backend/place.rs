@@ -18,8 +18,8 @@ use super::claim;
 /// all: another target gives a lease back within a second or two. Doubled, a file whose lease stays
 /// is an error after 20 s; not measured.
 const TRIES: u32 = 1000;
-/// The same for a file of a directory, 1 s: whoever puts files there could lease many. Doubled, each
-/// of those files delays the others by 2 s; not measured.
+/// The same for a file of a directory, 1 s: a user who puts files there could lease many, and each
+/// of them delays the others by that time.
 const TRIES_IN_DIRECTORY: u32 = 100;
 
 /// A path, and the directory that it must not lead out of, whatever is changed in there.
@@ -61,7 +61,7 @@ pub(crate) struct FoundFile {
 }
 
 impl FoundFile {
-    /// What it is.
+    /// The file type, size and device that fstat reports.
     ///
     /// # Errors
     /// The file system does not say.
@@ -123,7 +123,7 @@ impl ServedRoot {
         Ok(Self { path, handle })
     }
 
-    /// Its real path.
+    /// The path with symlinks resolved.
     pub(crate) fn path(&self) -> &Path {
         &self.path
     }

@@ -12,8 +12,8 @@ use tracing_subscriber::layer::Context;
 use crate::limits::log_rate::RatePeriod;
 
 /// Admits [`crate::limits::PEER_MESSAGES`] lines of each place in the code in each period, so that
-/// no place needs a bound of its own. Lines that an operator asked for, of `debug` and `trace`, have
-/// none.
+/// no place needs a bound of its own. Lines of `debug` and `trace`, which an operator asks for,
+/// have no bound.
 pub(super) struct LineRate<C, N> {
     clock: C,
     /// Writes how many lines of a place were left out.

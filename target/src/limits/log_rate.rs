@@ -24,7 +24,7 @@ pub(crate) struct RatePeriod {
 
 /// Whether messages may be written.
 #[derive(Clone, Copy, Debug)]
-pub(crate) struct Admission {
+pub(crate) struct LineAdmission {
     pub(crate) is_admitted: bool,
     /// Messages of the period before that were suppressed, which nobody was told yet.
     pub(crate) left_out_before: u64,
@@ -32,7 +32,7 @@ pub(crate) struct Admission {
 
 impl RatePeriod {
     /// Counts `messages`, and says whether they may be written.
-    pub(crate) fn admit(&mut self, now: Time, messages: u32) -> Admission {
+    pub(crate) fn admit(&mut self, now: Time, messages: u32) -> LineAdmission {
         let mut left_out_before = 0;
         if now - self.start >= PEER_MESSAGES_PERIOD {
             left_out_before = self.kept_back;
@@ -44,7 +44,7 @@ impl RatePeriod {
         } else {
             self.kept_back += u64::from(messages);
         }
-        Admission { is_admitted, left_out_before }
+        LineAdmission { is_admitted, left_out_before }
     }
 }
 
@@ -63,7 +63,7 @@ impl LogRateLimit {
     /// is logged if and only if its beginning was.
     pub(crate) fn allows_all(&self, now: Time, messages: u32) -> bool {
         let mut period = self.period.lock().unwrap_or_else(PoisonError::into_inner);
-        let Admission { is_admitted, left_out_before } = period.admit(now, messages);
+        let LineAdmission { is_admitted, left_out_before } = period.admit(now, messages);
         if left_out_before > 0 {
             let subject = self.subject;
             tracing::warn!(messages = left_out_before, "messages about {subject} were left out");
