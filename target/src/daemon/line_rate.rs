@@ -1,4 +1,5 @@
 //! A bound on the lines of the log, whoever causes them.
+#![expect(clippy::disallowed_types, reason = "call sites have a hash and no order")]
 
 use std::collections::HashMap;
 use std::sync::{Mutex, PoisonError};

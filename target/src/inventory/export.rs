@@ -431,12 +431,15 @@ impl ListedNamespaces {
     }
 }
 
+/// A shard, and the directory that it is in.
+type ShardOf<'a> = (&'a DirectoryConfig, Shard);
+
 /// The files of all directories of a subsystem, which differ in their relative paths, and how many
 /// are left out.
 fn all_shards<'a>(
     directories: &'a [DirectoryConfig],
     left_out: &mut LeftOutFiles,
-) -> Result<(Vec<(&'a DirectoryConfig, Shard)>, usize), ExportError> {
+) -> Result<(Vec<ShardOf<'a>>, usize), ExportError> {
     let mut names = BTreeSet::new();
     let (mut shards, mut count) = (Vec::new(), 0);
     for directory in directories {
