@@ -56,7 +56,7 @@ def test_builtin_classes_catch_them() -> None:
     ],
 )
 def test_urls_that_are_none(url: str) -> None:
-    with pytest.raises(ValueError, match=r".+"):
+    with pytest.raises((ValueError, FileNotFoundError), match=r".+"):
         feedrail.open(url)
 
 
