@@ -477,7 +477,7 @@ def _named(source: str | os.PathLike[str] | Manifest) -> tuple[Manifest | None, 
     is_manifest = path.suffix == ".json" and not text.startswith("file:") and not path.is_dir()
     if is_manifest:
         return Manifest.load(path), text, False
-    if "://" in text and not path.exists():
+    if not text or ("://" in text and not path.exists()):
         raise ValueError(f"{text!r} is neither nvmf://host[:port]/<nqn> nor file:///path, nor a path")
     if not path.exists():
         raise FileNotFoundError(
