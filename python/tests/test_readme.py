@@ -16,7 +16,7 @@ import numpy as np
 import pytest
 from conftest import Daemon, binary
 
-from feedrail.index import Index
+from feedrail.index import build
 
 README = Path(__file__).parents[1] / "README.md"
 URL = "nvmf://192.0.2.10/nqn.2026-01.org.example:shards"
@@ -100,7 +100,7 @@ def test_data_loaders_with_workers(
 
 def write_manifest(daemon: Daemon, folder: Path) -> None:
     """A manifest and its index, as the example has them in the current folder."""
-    Index.of(range(0, 30_000, 10_000), 10_000).save(folder / "index.npy")
+    build(f"{daemon.url}/train.bin", block_size=5_000).save(folder / "index.npy")
     command = [binary("feedrail"), "manifest", "--name=set", "--index=index.npy"]
     command += ["--output=manifest.json", daemon.url]
     subprocess.run(command, check=True, capture_output=True, timeout=60, cwd=folder)
