@@ -31,7 +31,7 @@
 //! | `shards[].uuid` | UUID of the namespace, if it is the same on all targets | yes |
 //! | `shards[].generation` | what all targets report as generation, 16 hexadecimal digits | yes |
 //! | `shards[].crc32c` | CRC-32C of all its bytes, 8 hexadecimal digits | yes |
-//! | `index` | the [index](crate::index); data sets of tokens have none | yes |
+//! | `index` | the [index]; data sets of tokens have none | yes |
 //! | `index.file` | path from the folder of the manifest, without `..` | no |
 //! | `index.samples` | how many samples it has | no |
 //! | `index.hash` | hash of the bytes of the file, as `b3sum` computes it | no |
