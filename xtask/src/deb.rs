@@ -7,7 +7,7 @@ use std::process::Command;
 use anyhow::{Context, Result, ensure};
 use clap::Args;
 
-use crate::lab::guest::{self, Guest};
+use crate::lab::guest::{self, Guest, Suite};
 use crate::lab::qemu::Accelerator;
 use crate::{root, run};
 
@@ -18,7 +18,7 @@ const SHELLS: [(&str, &str, &str); 3] = [("bash", "", ""), ("zsh", "_", ""), ("f
 /// The guest prints this line when all steps have passed.
 const PASSED: &str = "life cycle: passed";
 /// The Debian suite of the guest, whose C library is the one that packages are built with.
-const SUITE: &str = "bookworm";
+const SUITE: Suite = Suite::Bookworm;
 
 /// Options of `cargo xtask deb`.
 #[derive(Args)]
@@ -82,7 +82,7 @@ fn live(first: &Path, next: &Path) -> Result<()> {
     let script = root().join("tests/packages/build-guest.sh");
     let paths = [&script, first, next, &initrd].map(|path| path.display().to_string());
     let [script, first, next, output] = paths.each_ref().map(String::as_str);
-    guest::run_fetching(&[script, SUITE, first, next, output])?;
+    guest::run_fetching(&[script, SUITE.name(), first, next, output])?;
     let guest = kernel.with_initrd(initrd);
     let console = Accelerator::choose(&kernel).boot(&guest)?;
     for (_, step) in console.lines().filter_map(|line| line.split_once("life cycle: ")) {

@@ -6,6 +6,7 @@ use std::path::{Path, PathBuf};
 use std::process::Command;
 
 use anyhow::{Context, Result, bail};
+use clap::ValueEnum;
 
 use crate::{root, run};
 
@@ -28,9 +29,30 @@ pub(crate) struct Guest {
     initrd: PathBuf,
 }
 
+/// A release of Debian whose kernel and programs a guest has.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, ValueEnum)]
+pub(crate) enum Suite {
+    /// Debian 12, Linux 6.1.
+    Bookworm,
+    /// Debian 13, Linux 6.12.
+    #[default]
+    Trixie,
+}
+
+impl Suite {
+    /// Its name in the archive.
+    pub(crate) fn name(self) -> &'static str {
+        match self {
+            Self::Bookworm => "bookworm",
+            Self::Trixie => "trixie",
+        }
+    }
+}
+
 impl Guest {
     /// The guest of a Debian suite, built if its recipe changed since the last time.
-    pub(crate) fn build(suite: &str) -> Result<Self> {
+    pub(crate) fn build(suite: Suite) -> Result<Self> {
+        let suite = suite.name();
         require_tools()?;
         let recipe = root().join("tests/kernel-lab/guest");
         let folder = root().join("out/lab").join(format!("{suite}-{:016x}", digest(&recipe)?));

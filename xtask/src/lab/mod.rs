@@ -15,15 +15,13 @@ use anyhow::{Context, Result, ensure};
 use clap::{Args, ValueEnum};
 
 use crate::{root, run};
-use guest::Guest;
+use guest::{Guest, Suite};
 use qemu::Accelerator;
 use report::LabReport;
 use scenario::Run;
 
-/// The suite whose kernel is the reference.
-const REFERENCE: &str = "trixie";
 /// The suite with an older kernel, on which scenarios of the set of its name run too.
-const OLDER: &str = "bookworm";
+const OLDER: Suite = Suite::Bookworm;
 
 /// Options of `cargo xtask lab`.
 #[derive(Args, Default)]
@@ -39,9 +37,9 @@ pub(crate) struct Options {
     /// Give a prompt in the guest instead of running scenarios.
     #[arg(long, conflicts_with_all = ["full", "gate", "scenarios"])]
     shell: bool,
-    /// The Debian suite that the guest is made from: trixie has Linux 6.12, bookworm 6.1.
-    #[arg(long, conflicts_with = "full", default_value = REFERENCE)]
-    suite: String,
+    /// The Debian suite that the guest is made from.
+    #[arg(long, value_enum, conflicts_with = "full", default_value_t)]
+    suite: Suite,
     /// Run them on this provider only.
     #[arg(long, value_parser = ["verbs", "soft"])]
     provider: Option<String>,
@@ -73,7 +71,7 @@ pub(crate) fn main(options: &Options) -> Result<()> {
     if options.shell {
         return shell(options);
     }
-    let mut passed = run_on(&options.suite, options)?;
+    let mut passed = run_on(options.suite, options)?;
     if options.full {
         passed &= run_on(OLDER, options)?;
     }
@@ -82,14 +80,14 @@ pub(crate) fn main(options: &Options) -> Result<()> {
 }
 
 fn shell(options: &Options) -> Result<()> {
-    let guest = Guest::build(&options.suite)?;
-    let job = prepare_job(&options.suite, &programs(false)?)?;
+    let guest = Guest::build(options.suite)?;
+    let job = prepare_job(options.suite, &programs(false)?)?;
     fs::write(job.join("shell"), "")?;
     Accelerator::choose(&guest).interact(&guest, &job)
 }
 
 /// Boots the guest of a suite, runs the selected scenarios, and prints their results.
-fn run_on(suite: &str, options: &Options) -> Result<bool> {
+fn run_on(suite: Suite, options: &Options) -> Result<bool> {
     let guest = Guest::build(suite)?;
     let job = prepare_job(suite, &programs(options.gate)?)?;
     let machine = Accelerator::choose(&guest);
@@ -137,8 +135,8 @@ fn programs(gate: bool) -> Result<PathBuf> {
 }
 
 /// The folder that the guest sees: scripts and binaries.
-fn prepare_job(suite: &str, programs: &Path) -> Result<PathBuf> {
-    let job = jobs().join(suite);
+fn prepare_job(suite: Suite, programs: &Path) -> Result<PathBuf> {
+    let job = jobs().join(suite.name());
     if job.exists() {
         fs::remove_dir_all(&job).with_context(|| job.display().to_string())?;
     }
@@ -163,7 +161,7 @@ fn copy_folder(from: &Path, to: &Path) -> Result<()> {
     Ok(())
 }
 
-fn select(job: &Path, suite: &str, options: &Options) -> Result<Vec<Run>> {
+fn select(job: &Path, suite: Suite, options: &Options) -> Result<Vec<Run>> {
     let mut runs = scenario::select(&job.join("scenarios"), |name, sets| {
         is_wanted(name, sets, suite, options)
     })?;
@@ -172,13 +170,13 @@ fn select(job: &Path, suite: &str, options: &Options) -> Result<Vec<Run>> {
     Ok(runs)
 }
 
-fn is_wanted(name: &str, sets: &[String], suite: &str, options: &Options) -> bool {
+fn is_wanted(name: &str, sets: &[String], suite: Suite, options: &Options) -> bool {
     let is_in = |set: &str| sets.iter().any(|other| other == set);
     if !options.scenarios.is_empty() {
         return options.scenarios.iter().any(|wanted| name.starts_with(wanted.as_str()));
     }
     if suite == OLDER {
-        return is_in(OLDER);
+        return is_in(OLDER.name());
     }
     options.full || is_in("ci")
 }
