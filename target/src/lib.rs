@@ -41,6 +41,7 @@ mod driver;
 mod inventory;
 mod limits;
 mod listeners;
+mod log_level;
 mod management;
 mod metrics;
 mod poll_group;

@@ -29,6 +29,12 @@ impl fmt::Display for LogFilterError {
 
 impl std::error::Error for LogFilterError {}
 
+impl fmt::Display for LogFilter {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(&self.0)
+    }
+}
+
 impl FromStr for LogFilter {
     type Err = LogFilterError;
 

@@ -6,13 +6,15 @@ use std::io::IsTerminal as _;
 use clap::ValueEnum;
 use rdma::Time;
 use rustix::fs::fstat;
+use tracing::level_filters::LevelFilter;
 use tracing::{Event, Level, Metadata, Subscriber};
-use tracing_subscriber::Layer as _;
 use tracing_subscriber::fmt::FmtContext;
 use tracing_subscriber::fmt::format::{FormatEvent, FormatFields, Writer, format};
 use tracing_subscriber::layer::SubscriberExt as _;
 use tracing_subscriber::registry::LookupSpan;
+use tracing_subscriber::reload;
 use tracing_subscriber::util::SubscriberInitExt as _;
+use tracing_subscriber::{EnvFilter, Layer, Registry};
 
 use super::LogFilter;
 use super::line_rate::LineRate;
@@ -20,6 +22,7 @@ use super::lines::{DroppedLinesNotice, LineWriter};
 use super::log_filter::colours_are_wanted;
 use super::one_line::OneLineFields;
 use crate::driver::clock::Clock;
+use crate::log_level::LogLevel;
 
 /// The format of the log, as the command line names it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
@@ -58,13 +61,22 @@ impl LogFormat {
     /// Has events logged so, unless the process has a log already.
     pub(super) fn start(self, filter: &LogFilter, lines: LineWriter) {
         let clock = Clock::new();
-        let _ = self.subscriber(filter, lines, move || clock.now()).try_init();
+        let env_filter = filter.to_filter();
+        let level = env_filter.max_level_hint().unwrap_or(LevelFilter::TRACE);
+        let (layer, handle) = reload::Layer::new(env_filter);
+        if self.subscriber(layer, lines, move || clock.now()).try_init().is_ok() {
+            let set_filter = move |text: &str| {
+                let filter = EnvFilter::try_new(text).map_err(|error| error.to_string())?;
+                handle.reload(filter).map_err(|error| error.to_string())
+            };
+            LogLevel::register(filter.to_string(), level, Box::new(set_filter));
+        }
     }
 
     /// Writes events as lines, whose number is bounded and whose text stays on them.
     fn subscriber(
         self,
-        filter: &LogFilter,
+        filter: impl Layer<Registry> + Send + Sync,
         lines: LineWriter,
         clock: impl Fn() -> Time + Send + Sync + 'static,
     ) -> impl Subscriber + Send + Sync + 'static {
@@ -88,10 +100,7 @@ impl LogFormat {
                 log.with_current_span(false).with_span_list(false).boxed()
             }
         };
-        tracing_subscriber::registry()
-            .with(filter.to_filter())
-            .with(LineRate::new(clock, notice))
-            .with(log)
+        tracing_subscriber::registry().with(filter).with(LineRate::new(clock, notice)).with(log)
     }
 
     /// A line of an error that is not an event.
@@ -180,7 +189,7 @@ mod tests {
         let time = Arc::new(AtomicU64::new(1));
         let now = Arc::clone(&time);
         let clock = move || Time::from_nanos(now.load(Ordering::Relaxed));
-        let subscriber = format.subscriber(&"info".parse().unwrap(), lines.clone(), clock);
+        let subscriber = format.subscriber(EnvFilter::new("info"), lines.clone(), clock);
         let strange = "name\nERROR forged\u{1b}[2J";
         tracing::subscriber::with_default(subscriber, || {
             for _ in 0..2 {

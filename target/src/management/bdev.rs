@@ -1,9 +1,13 @@
 //! Named media that namespaces can be made of, in the words of SPDK.
 
 use std::collections::BTreeMap;
+use std::fs::File;
+use std::io::{self, Seek as _, SeekFrom};
+use std::os::unix::fs::OpenOptionsExt as _;
 use std::path::PathBuf;
 
 use nvme_proto::Nsid;
+use rustix::fs::OFlags;
 use serde::Deserialize;
 use uuid::Uuid;
 
@@ -211,6 +215,28 @@ impl Bdevs {
 }
 
 impl Bdev {
+    /// The bytes of a block: those of SPDK's default where it was given none.
+    pub(super) fn block_bytes(&self) -> u32 {
+        self.lba_shift.map_or(512, |shift| 1 << shift)
+    }
+
+    /// The bytes of a medium that no namespace is made of.
+    ///
+    /// # Errors
+    /// A file or device cannot be opened or measured.
+    pub(super) fn size_bytes(&self) -> io::Result<u64> {
+        match &self.medium {
+            Medium::Null { size_bytes } | Medium::Memory { size_bytes } => Ok(*size_bytes),
+            Medium::File { path, .. } => Ok(std::fs::metadata(path)?.len()),
+            Medium::Block { path } => {
+                // Whatever has the name now, opening it does not wait.
+                let nonblocking = OFlags::NONBLOCK.bits().cast_signed();
+                let device = File::options().read(true).custom_flags(nonblocking).open(path);
+                device?.seek(SeekFrom::End(0))
+            }
+        }
+    }
+
     /// The medium of a namespace of the configuration file, which has no name here.
     pub(super) fn of_namespace(namespace: &Namespace) -> Self {
         let medium = namespace.config.medium.clone();

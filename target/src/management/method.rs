@@ -1,6 +1,6 @@
 //! The methods of the management socket, under SPDK's names where they do the same.
 
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use nvme_proto::{Nqn, Nsid};
@@ -16,11 +16,12 @@ use super::config_toml::describe_toml;
 use super::iostat::describe_io;
 use super::reload::describe_reload;
 use super::rpc::RpcError;
-use super::spdk_switches::take_switches;
+use super::spdk_framework;
+use super::spdk_params::take_foreign;
 use super::stats::{describe_queues, describe_stats};
 use super::subsystem::{
-    CreateParams, ListenerParams, ReferralName, ReferralParams, TransportParams, describe_address,
-    describe_socket_address, parse_host,
+    CreateParams, ListenerParams, NewListenerParams, ReferralName, ReferralParams, TransportParams,
+    describe_address, describe_socket_address, parse_host,
 };
 use super::trace::{TraceParams, describe_trace};
 use crate::controller::{Associations, Controller};
@@ -54,7 +55,7 @@ const NANOS_PER_SECOND: u64 = 1_000_000_000;
 pub(super) type Params = Map<String, Value>;
 type Method = fn(&Methods, Params) -> Result<Value, RpcError>;
 
-const METHODS: [(&str, Method); 43] = [
+const METHODS: [(&str, Method); 55] = [
     ("bdev_aio_create", |of, params| of.create_file(params, BdevKind::Aio)),
     ("bdev_aio_delete", |of, params| of.delete_bdev(params, BdevKind::Aio)),
     ("bdev_aio_rescan", |of, params| of.rescan_bdev(params, BdevKind::Aio)),
@@ -75,7 +76,16 @@ const METHODS: [(&str, Method); 43] = [
     ("feedrail_resize_ns", Methods::resize_namespace),
     ("feedrail_trace_commands", Methods::trace_commands),
     ("framework_get_config", Methods::get_config),
+    ("framework_get_reactors", |_, params| spdk_framework::reactors(params)),
     ("framework_get_subsystems", |_, params| get_parts(params)),
+    ("framework_wait_init", |_, params| spdk_framework::wait_init(params)),
+    ("log_clear_flag", |_, params| spdk_framework::set_log_flag(params, false)),
+    ("log_get_flags", |_, params| spdk_framework::log_flags(params)),
+    ("log_get_level", |_, params| spdk_framework::log_level(params)),
+    ("log_get_print_level", |_, params| spdk_framework::log_level(params)),
+    ("log_set_flag", |_, params| spdk_framework::set_log_flag(params, true)),
+    ("log_set_level", |_, params| spdk_framework::set_log_level(params)),
+    ("log_set_print_level", |_, params| spdk_framework::set_log_level(params)),
     ("nvmf_create_subsystem", Methods::create_subsystem),
     ("nvmf_create_transport", |_, params| create_transport(params)),
     ("nvmf_delete_subsystem", Methods::delete_subsystem),
@@ -84,8 +94,10 @@ const METHODS: [(&str, Method); 43] = [
     ("nvmf_discovery_remove_referral", Methods::remove_referral),
     ("nvmf_get_stats", Methods::get_stats),
     ("nvmf_get_subsystems", Methods::get_subsystems),
+    ("nvmf_get_transports", Methods::get_transports),
     ("nvmf_ns_add_host", |of, params| of.change_visibility(params, VisibilityChange::Show)),
     ("nvmf_ns_remove_host", |of, params| of.change_visibility(params, VisibilityChange::Hide)),
+    ("nvmf_set_max_subsystems", |_, params| spdk_framework::set_max_subsystems(params)),
     ("nvmf_subsystem_add_host", |of, params| of.change_host(params, HostsChange::Add)),
     ("nvmf_subsystem_add_listener", Methods::add_listener),
     ("nvmf_subsystem_add_ns", Methods::add_namespace),
@@ -98,11 +110,12 @@ const METHODS: [(&str, Method); 43] = [
     ("nvmf_subsystem_remove_listener", Methods::remove_listener),
     ("nvmf_subsystem_remove_ns", Methods::remove_namespace),
     ("rpc_get_methods", |_, params| get_methods(params)),
+    ("spdk_get_version", |_, params| spdk_framework::version(params)),
 ];
 
 #[derive(Deserialize)]
 #[serde(deny_unknown_fields)]
-struct NoParams {}
+pub(super) struct NoParams {}
 
 #[derive(Deserialize)]
 #[serde(deny_unknown_fields)]
@@ -241,9 +254,12 @@ impl Methods {
 
     /// Runs a method. May wait for storage.
     pub(super) fn call(&self, method: &str, mut params: Params) -> Result<Value, RpcError> {
+        if let Some(result) = spdk_framework::without_effect(method) {
+            return Ok(result);
+        }
         let found = METHODS.iter().find(|(name, _)| *name == method);
         let (name, method) = found.ok_or_else(RpcError::no_method)?;
-        take_switches(name, &mut params)?;
+        take_foreign(name, &mut params)?;
         method(self, params)
     }
 
@@ -333,12 +349,20 @@ impl Methods {
             bdevs.get(name)?;
         }
         let wanted = |(other, _): &(&String, &Bdev)| name.as_ref().is_none_or(|one| one == *other);
-        let registry = self.associations.registry();
+        let exported = exported_bdevs(self.associations.registry());
         let describe = |(name, bdev): (&String, &Bdev)| {
+            let namespace = exported.get(name).map(Arc::as_ref);
+            let (block_bytes, size_bytes) = match namespace {
+                Some(namespace) => (namespace.lba_bytes(), Some(namespace.exact_bytes)),
+                None => (bdev.block_bytes(), bdev.size_bytes().ok()),
+            };
             json!({
                 "name": name,
                 "product_name": bdev.kind.product_name(),
-                "claimed": registry.uses_bdev(name),
+                "uuid": namespace.map(|one| one.uuid()).or(bdev.uuid).map(|id| id.to_string()),
+                "block_size": block_bytes,
+                "num_blocks": size_bytes.map(|bytes| bytes / u64::from(block_bytes)),
+                "claimed": namespace.is_some(),
                 "filename": bdev.medium.path().map(|path| path.display().to_string()),
                 "readonly": !bdev.writable,
             })
@@ -436,10 +460,18 @@ impl Methods {
     }
 
     fn add_listener(&self, params: Params) -> Result<Value, RpcError> {
-        let params: ListenerParams = read(params)?;
+        let params: NewListenerParams = read(params)?;
         let (nqn, address) = (parse_nqn(&params.nqn)?, params.listen_address.get()?);
+        let state = params.ana_state.as_deref().map(ana::state).transpose()?;
         self.listeners.add_listener(&nqn, address).map_err(refusal)?;
+        if let Some(state) = state {
+            self.associations.set_ana_state(&nqn, address, None, state).map_err(refusal)?;
+        }
         Ok(true.into())
+    }
+
+    fn get_transports(&self, params: Params) -> Result<Value, RpcError> {
+        spdk_framework::transports(params, self.associations.registry().limits())
     }
 
     fn remove_listener(&self, params: Params) -> Result<Value, RpcError> {
@@ -641,7 +673,7 @@ impl Methods {
 }
 
 /// Parameters of a method; unknown ones are errors.
-fn read<T: DeserializeOwned>(params: Params) -> Result<T, RpcError> {
+pub(super) fn read<T: DeserializeOwned>(params: Params) -> Result<T, RpcError> {
     let read = serde_json::from_value(Value::Object(params));
     read.map_err(|error| RpcError::invalid_params(format_args!("Invalid params: {error}")))
 }
@@ -664,6 +696,13 @@ fn refusal(error: ChangeError) -> RpcError {
 /// The ports that serve a subsystem.
 fn ports_of(registry: &Registry, subsystem: &Arc<Subsystem>) -> Vec<Arc<Port>> {
     registry.ports().into_iter().filter(|port| port.serves(subsystem)).collect()
+}
+
+/// The namespaces of named media, by the name.
+fn exported_bdevs(registry: &Registry) -> BTreeMap<String, Arc<Namespace>> {
+    let subsystems = registry.subsystems();
+    let namespaces = subsystems.iter().flat_map(|subsystem| subsystem.namespaces().to_vec());
+    namespaces.filter_map(|namespace| Some((namespace.bdev.clone()?, namespace))).collect()
 }
 
 /// The name of a namespace's medium: its own, if it was given none.
@@ -707,5 +746,6 @@ fn get_parts(params: Params) -> Result<Value, RpcError> {
 
 fn get_methods(params: Params) -> Result<Value, RpcError> {
     let _: MethodFilter = read(params)?;
-    Ok(METHODS.iter().map(|(name, _)| Value::from(*name)).collect())
+    let names = METHODS.iter().map(|(name, _)| *name);
+    Ok(names.chain(spdk_framework::names_without_effect()).map(Value::from).collect())
 }

@@ -37,7 +37,17 @@ pub(super) struct TransportParams {
     trtype: String,
 }
 
-/// Parameters of the methods about listeners.
+/// Parameters of the method `nvmf_subsystem_add_listener`.
+#[derive(Deserialize)]
+#[serde(deny_unknown_fields)]
+pub(super) struct NewListenerParams {
+    pub(super) nqn: String,
+    pub(super) listen_address: ListenAddress,
+    /// Of all groups; optimized where it is left out.
+    pub(super) ana_state: Option<String>,
+}
+
+/// Parameters of the method that removes a listener.
 #[derive(Deserialize)]
 #[serde(deny_unknown_fields)]
 pub(super) struct ListenerParams {

@@ -28,4 +28,5 @@ mod reload;
 mod resize;
 mod saved_config;
 mod service;
+mod spdk_tools;
 mod trace;
