@@ -9,9 +9,9 @@ use super::rpc::RpcError;
 /// What a parameter may be without asking for something.
 #[derive(Clone, Copy)]
 enum Neutral {
-    /// False.
+    /// False, as a switch that is off.
     Off,
-    /// 0.
+    /// Zero, as a size of none.
     Zero,
     /// Whatever it is: a hint, or a limit that another one of this target stands for.
     Any,
