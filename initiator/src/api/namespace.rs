@@ -9,6 +9,7 @@ use nvme_proto::nvm::{DatasetManagement, DsmAttributes, DsmRange, Flush, Io, Wri
 use nvme_proto::{IntoBytes, LbaRange, Nsid, NvmCommand, Sqe};
 
 use crate::api::batch::{self, RangeOutcome, ReadRange, WriteRange};
+use crate::api::controller::Controller;
 use crate::api::controller_handle::ControllerHandle;
 use crate::api::multipath::{ChosenPath, CommandPath, Multipath, PathSet};
 use crate::api::namespace_handle::{NamespaceHandle, NamespaceInfo};
@@ -97,10 +98,13 @@ impl Namespace {
         Self { paths: NamespacePaths::One(handle) }
     }
 
-    /// One namespace over these paths; `None` if there are none.
-    pub(crate) fn over_paths(policy: ReplicaPolicy, paths: Vec<Self>) -> Option<Self> {
+    /// One namespace over these paths.
+    ///
+    /// # Errors
+    /// There are none, or they are of different hosts.
+    pub(crate) fn over_paths(policy: ReplicaPolicy, paths: Vec<Self>) -> Result<Self, Error> {
         let multipath = Multipath::new(policy, paths)?;
-        Some(Self { paths: NamespacePaths::Several(Arc::new(multipath)) })
+        Ok(Self { paths: NamespacePaths::Several(Arc::new(multipath)) })
     }
 
     /// The namespace over each of its paths alone; itself where it was opened over one controller.
@@ -122,8 +126,8 @@ impl Namespace {
     /// Returns why the namespace cannot be reached over some of the paths, which are left out.
     ///
     /// # Errors
-    /// It can be reached over none of them, or is another namespace there: its paths are what they
-    /// were. Or it was opened over a controller.
+    /// It can be reached over none of them, is another namespace there, or they are of another host:
+    /// its paths are what they were. Or it was opened over a controller.
     ///
     /// [`SubsystemPaths::multipath_namespace`]: crate::SubsystemPaths::multipath_namespace
     pub fn change_paths(&self, paths: &SubsystemPaths) -> Pending<Result<Vec<Error>, Error>> {
@@ -132,7 +136,14 @@ impl Namespace {
             let what = "only a namespace that was opened over paths can have others";
             match &this.paths {
                 NamespacePaths::One(_) => Err(this.about(ErrorKind::Invalid(what).into())),
-                NamespacePaths::Several(multipath) => multipath.change_to(&controllers).await,
+                NamespacePaths::Several(multipath) => {
+                    let is_other =
+                        |path: &Controller| !Arc::ptr_eq(&path.handle().host, this.host());
+                    if controllers.iter().any(is_other) {
+                        return Err(this.is_of_another_host());
+                    }
+                    multipath.change_to(&controllers).await
+                }
             }
         })
     }
@@ -429,9 +440,17 @@ impl Namespace {
     pub(crate) fn is_different(&self) -> Error {
         self.about(ErrorKind::Protocol(DIFFERENT).into())
     }
+
+    /// The error of one that is used together with those of another host.
+    pub(crate) fn is_of_another_host(&self) -> Error {
+        self.about(ErrorKind::Invalid(ANOTHER_HOST).into())
+    }
 }
 
 const DIFFERENT: &str = "it has another namespace of that number than the subsystem's other ports";
+
+const ANOTHER_HOST: &str =
+    "it was opened over another Host than the others: namespaces of one host only go together";
 
 /// How often a namespace is identified anew since the connection is not the one that it was
 /// identified over.

@@ -5,3 +5,4 @@ mod scripted;
 mod served;
 mod served_plans;
 mod threads;
+mod two_hosts;

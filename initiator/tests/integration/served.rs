@@ -20,7 +20,7 @@ const ROCE_PORT: u16 = 4791;
 pub(crate) struct Served {
     target: Option<Target>,
     config: Config,
-    at: Subsystem,
+    pub(crate) at: Subsystem,
     _directory: TempDir,
     path: std::path::PathBuf,
 }

@@ -53,7 +53,7 @@ impl Served {
         let target = Target::start(&config.unwrap()).unwrap();
         let host = Host::new().unwrap();
         let namespace = host.connect(at).wait().unwrap().namespace(Nsid(1)).wait().unwrap();
-        Self { host, shards: Shards::new([namespace]), at, _target: target, _file: file }
+        Self { host, shards: Shards::new([namespace]).unwrap(), at, _target: target, _file: file }
     }
 }
 
@@ -234,7 +234,7 @@ fn plans_of_other_hosts_are_refused_and_outlived() {
         let namespace = host.connect(served.at).wait().unwrap().namespace(Nsid(1)).wait().unwrap();
         let (dropped, drops) = mpsc::channel();
         let region = told_region(dropped);
-        let shards = Shards::new([namespace]);
+        let shards = Shards::new([namespace]).unwrap();
         let ticket = host.submit(&shards, &rows(480, 0), &region, options).unwrap();
         drop((shards, region, ticket, host));
         drops.recv_timeout(Duration::from_secs(60)).expect("the owner is dropped");

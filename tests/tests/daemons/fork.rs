@@ -228,7 +228,7 @@ rusty_fork_test! {
     fn a_child_neither_reads_plans_nor_frees_regions() {
         let scene = Scene::new();
         let host = test_host().build().unwrap();
-        let shards = Shards::new([scene.daemon.open(&host)]);
+        let shards = Shards::new([scene.daemon.open(&host)]).unwrap();
         let marks = scene._folder.path().join("drops");
         let memory = Box::leak(vec![0u8; 50 * RANGE_BYTES].into_boxed_slice());
         let address = std::ptr::NonNull::from(memory).cast();
