@@ -39,7 +39,7 @@ impl Region {
     /// Uses memory of the caller's, such as a tensor's. `owner` is dropped once: after the region
     /// was dropped, nothing is in flight, and every device has forgotten the memory. It is dropped
     /// on any thread, also one of the host's, and no lock of this crate is held meanwhile; it must
-    /// not wait for anything that waits for this host. If a device refuses to forget the memory,
+    /// not wait for anything that waits for this host, and a panic is caught and logged. If a device refuses to forget the memory,
     /// and in a process that was forked from the one that made the region, it is never dropped.
     ///
     /// # Safety

@@ -13,6 +13,7 @@ use std::sync::{Arc, Mutex, PoisonError, RwLock, Weak};
 
 use rdma::{Access, Device, Mem, MemoryRegion, Provider, StillRegistered};
 
+use crate::driver::foreign_code;
 use crate::driver::process::{Forked, Process};
 use crate::memory::pages::Pages;
 
@@ -81,8 +82,9 @@ impl RegionSlice {
     }
 
     /// Uses memory of the caller's, such as a tensor's. `release` is called once, when the last
-    /// slice is gone and every device has forgotten the memory. If a device refuses to, the memory
-    /// stays open to its targets and `release` is never called.
+    /// slice is gone and every device has forgotten the memory, on whichever thread that is; a
+    /// panic is caught and logged there. If a device refuses to, the memory stays open to its
+    /// targets and `release` is never called.
     ///
     /// # Safety
     /// Until `release` is called, `length` bytes at `address` must stay mapped, readable and
@@ -607,7 +609,7 @@ impl Drop for MemoryOwner {
         if let Self::Foreign(release) = self
             && let Some(release) = release.get_mut().unwrap_or_else(PoisonError::into_inner).take()
         {
-            release();
+            foreign_code::call("the release of memory", release);
         }
     }
 }

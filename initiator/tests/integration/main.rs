@@ -1,6 +1,7 @@
 //! Integration tests, in one program.
 
 mod allocation;
+mod panics;
 mod scripted;
 mod served;
 mod served_plans;
