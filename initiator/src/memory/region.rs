@@ -483,6 +483,10 @@ pub(crate) struct HostMemory {
 
 impl HostMemory {
     fn keys<P: Provider>(&self, scope: &RegistrationScope<P>) -> io::Result<Keys> {
+        if self.length == 0 {
+            // No command names it, and no device has memory of no bytes.
+            return Ok(Keys { scope: scope.id, ..Keys::NONE });
+        }
         if let Some(keys) = self.registered(scope.id) {
             return Ok(keys);
         }
@@ -505,7 +509,7 @@ impl HostMemory {
     }
 
     fn register<P: Provider>(&self, device: &P::Device) -> io::Result<P::Region> {
-        let memory = Mem::Host { addr: self.address.0.as_ptr(), length: self.length.max(1) };
+        let memory = Mem::Host { addr: self.address.0.as_ptr(), length: self.length };
         // SAFETY: the memory stays mapped until `owner` is dropped, which happens after the
         // registrations have ended, and never if one could not be. References into a region with
         // remote access exist only where the caller of `as_slice_unchecked` answers for the

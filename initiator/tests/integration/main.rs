@@ -1,6 +1,7 @@
 //! Integration tests, in one program.
 
 mod allocation;
+mod bounds;
 mod panics;
 mod scripted;
 mod served;

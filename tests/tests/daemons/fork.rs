@@ -109,7 +109,7 @@ fn use_all(scene: &Scene, inherited: &Host, namespace: &Namespace) {
     for token in 0..2 {
         ring.read(namespace, 0, empty_slice(10), token).unwrap();
     }
-    ring.read(namespace, 0, empty_slice(10), 2).unwrap_err();
+    drop(ring.read(namespace, 0, empty_slice(10), 2).unwrap_err());
     assert_eq!(ring.wait(2, None, &mut done), 2);
     assert_eq!(ring.wait(1, None, &mut done), 0);
     done.into_iter().for_each(|completion| assert_forked(completion.result));
