@@ -197,7 +197,8 @@ impl Host {
     }
 
     /// Writes many ranges at once; as [`Host::read_many`]. Ranges of one batch that share bytes are
-    /// written in no particular order.
+    /// written in no particular order. Parts of blocks are safe from other writes of this host
+    /// only: [several writers](crate::Namespace#several-writers).
     pub fn write_many(
         &self,
         ranges: impl IntoIterator<Item = WriteRange>,

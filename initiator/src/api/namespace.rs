@@ -28,10 +28,16 @@ use crate::types::options::BatchOptions;
 
 /// A namespace, read and written by byte ranges of any alignment.
 ///
-/// Writes of partial blocks read and write back the rest of the block. Ranges over one connected
-/// controller that share a block do not disturb each other; another writer of the same block at
-/// the same time may, be it another host or a second controller that this host has connected.
+/// # Several writers
+/// A write of a part of a block reads the block, changes the part, and writes the whole block
+/// back. All writes of one [`Host`](crate::Host) that share a block follow each other, over
+/// whichever controllers they go, so that none undoes another. **Two hosts that write different
+/// parts of one block at the same time lose bytes: both writes succeed, and one of them is
+/// undone.** So hosts that share a namespace write whole blocks, or different blocks. The
+/// fused operation Compare and Write could prevent it; Feedrail's target does not offer it, and
+/// this initiator does not use it.
 ///
+/// # Lost connections
 /// Reads and writes that a lost connection interrupts are issued again when it is back, until their
 /// deadline. For writes that is safe since it writes the same bytes to the same place, which is
 /// unchanged until the range is handed back. A write whose connection is lost before the target
@@ -213,7 +219,8 @@ impl Namespace {
         one(self.host(), batch::read_many(self.host(), BatchOptions::new(), [range]))
     }
 
-    /// Writes the bytes of `from`, to `offset` on.
+    /// Writes the bytes of `from`, to `offset` on. Parts of blocks are safe from other writes of
+    /// this host only: [several writers](Namespace#several-writers).
     pub fn write(&self, offset: u64, from: RegionSlice) -> Pending<RangeOutcome> {
         let range = WriteRange { namespace: self.clone(), offset, from };
         one(self.host(), batch::write_many(self.host(), BatchOptions::new(), [range]))

@@ -99,7 +99,9 @@ impl Ring {
         self.stage(namespace, RangeDirection::Read, offset, into, token)
     }
 
-    /// Writes the bytes of `from` to `offset` on. `token` comes back with the result.
+    /// Writes the bytes of `from` to `offset` on. `token` comes back with the result. Parts of
+    /// blocks are safe from other writes of this host only:
+    /// [several writers](Namespace#several-writers).
     ///
     /// # Errors
     /// The ring is full: reap first.

@@ -105,3 +105,35 @@ fn paths_are_of_one_host() {
     namespace.read_at(0, &mut bytes).unwrap();
     assert!(namespace.change_paths(&paths).wait().unwrap().is_empty());
 }
+
+/// What the documentation promises to hosts that share a namespace. Parts of one block have no such
+/// promise.
+#[test]
+fn whole_blocks_of_two_hosts_are_all_kept() {
+    const BLOCKS: u64 = 16;
+    let served = Served::start(64 << 10, true);
+    let two = two(&served);
+    let block_bytes = two[0].1.info().block_bytes;
+    for round in 0..20 {
+        let writing = two.each_ref().map(|(host, namespace)| {
+            let is_first = std::ptr::eq(namespace, &two[0].1);
+            let blocks = (0..BLOCKS).filter(|block| block.is_multiple_of(2) == is_first);
+            host.write_many(blocks.map(|block| WriteRange {
+                namespace: namespace.clone(),
+                offset: block * block_bytes,
+                from: filled(block_bytes, block + round),
+            }))
+        });
+        for written in writing {
+            written.wait().into_iter().for_each(|outcome| outcome.result.unwrap());
+        }
+        for block in 0..BLOCKS {
+            let read = two[0].1.read_to_vec(block * block_bytes, block_bytes as usize);
+            assert_eq!(read.wait().unwrap(), filled(block_bytes, block + round).to_vec());
+        }
+    }
+}
+
+fn filled(length: u64, with: u64) -> RegionSlice {
+    RegionSlice::from_vec(vec![with as u8; length as usize], Grant::Persistent)
+}
