@@ -431,7 +431,8 @@ impl HostBuilder {
         self
     }
 
-    /// Time without progress after which a range fails, more than zero: [`ControllerOptions::io_timeout`].
+    /// Time without progress after which a range fails, more than zero:
+    /// [`ControllerOptions::io_timeout`].
     #[must_use]
     pub fn io_timeout(mut self, timeout: Duration) -> Self {
         self.controller.io_timeout = timeout;

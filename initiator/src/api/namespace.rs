@@ -132,8 +132,8 @@ impl Namespace {
     /// Returns why the namespace cannot be reached over some of the paths, which are left out.
     ///
     /// # Errors
-    /// It can be reached over none of them, is another namespace there, or they are of another host:
-    /// its paths are what they were. Or it was opened over a controller.
+    /// It can be reached over none of them, is another namespace there, or they are of another
+    /// host: its paths are what they were. Or it was opened over a controller.
     ///
     /// [`SubsystemPaths::multipath_namespace`]: crate::SubsystemPaths::multipath_namespace
     pub fn change_paths(&self, paths: &SubsystemPaths) -> Pending<Result<Vec<Error>, Error>> {

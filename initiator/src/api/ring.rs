@@ -64,7 +64,8 @@ struct Staged {
 pub struct RingFull(pub RegionSlice);
 
 impl Ring {
-    /// The most ranges that a ring takes. Doubled, the room for the results of one takes 8 MiB more.
+    /// The most ranges that a ring takes. Doubled, the room for the results of one takes 8 MiB
+    /// more.
     pub const MAX_DEPTH: usize = 1 << 16;
 
     /// Ranges that go out together, if no one says that they are to go before.

@@ -164,7 +164,10 @@ impl Outbox {
         match sink {
             ResultSink::Ring(key) => self.complete_in_ring(key, completion),
             ResultSink::Plan(key) => {
-                let RangeCompletion { token, result, .. } = completion;
+                let RangeCompletion { token, slice, result } = completion;
+                // Who sees that the range has ended may want all of its memory back. The plan
+                // still keeps it.
+                drop(slice);
                 // Made of a 32-bit number.
                 self.end_range(key, token as u32, result, service);
             }
@@ -354,7 +357,7 @@ impl Outbox {
         if plan.in_flight == 0
             && let Some(memory) = plan.memory.take()
         {
-            self.ended.push(memory.release());
+            self.ended.extend(memory.release());
         }
     }
 

@@ -63,19 +63,19 @@ impl ControllerOptions {
         self
     }
 
-    /// How long one attempt to connect may take, more than zero, until the controller is usable. A first attempt
-    /// that is refused with Connect Controller Busy, because the target has yet to end an earlier
-    /// controller of this host, is repeated within this time, with pauses of up to 200 ms; then the
-    /// refusal is the error. Default: 10 s.
+    /// How long one attempt to connect may take, more than zero, until the controller is usable. A
+    /// first attempt that is refused with Connect Controller Busy, because the target has yet to
+    /// end an earlier controller of this host, is repeated within this time, with pauses of up to
+    /// 200 ms; then the refusal is the error. Default: 10 s.
     #[must_use]
     pub fn connect_timeout(mut self, timeout: Duration) -> Self {
         self.connect_timeout = timeout;
         self
     }
 
-    /// The longest pause between attempts to reconnect, at least 1 ms. The first attempt follows at once, if the
-    /// connection had lasted that long; the pauses after it begin with 50 ms and double, each
-    /// shortened at random by up to a quarter. Default: 2 s.
+    /// The longest pause between attempts to reconnect, at least 1 ms. The first attempt follows at
+    /// once, if the connection had lasted that long; the pauses after it begin with 50 ms and
+    /// double, each shortened at random by up to a quarter. Default: 2 s.
     #[must_use]
     pub fn reconnect_delay(mut self, delay: Duration) -> Self {
         self.reconnect_delay = delay;
@@ -92,11 +92,11 @@ impl ControllerOptions {
         self
     }
 
-    /// How long a range may be without progress before it fails, more than zero: since its first command was sent,
-    /// or since the last of its commands ended, reconnects included. Time that it waits in the
-    /// host's own queue for others that make progress does not count; without a connection it does.
-    /// For a bound that includes it see [`BatchOptions::deadline`](crate::BatchOptions::deadline).
-    /// Default: 30 s.
+    /// How long a range may be without progress before it fails, more than zero: since its first
+    /// command was sent, or since the last of its commands ended, reconnects included. Time that it
+    /// waits in the host's own queue for others that make progress does not count; without a
+    /// connection it does. For a bound that includes it see
+    /// [`BatchOptions::deadline`](crate::BatchOptions::deadline). Default: 30 s.
     #[must_use]
     pub fn io_timeout(mut self, timeout: Duration) -> Self {
         self.io_timeout = timeout;
