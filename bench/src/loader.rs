@@ -70,12 +70,12 @@ impl PlanFigures {
             Ok(controller.namespace(Nsid(MediumKind::Memory.nsid())).wait()?)
         };
         let replicas: [Namespace; 2] = [open()?, open()?];
-        let (replicated, unlike) = Shards::replicated([replicas.to_vec()]);
+        let (replicated, unlike) = Shards::replicated([replicas.to_vec()])?;
         ensure!(unlike.is_empty(), "one namespace has two sizes or UUIDs: {unlike:?}");
         let plans = |shards| Plans { host: host.clone(), shards };
         let (cancel_replicated_cpu_seconds, _) = plans(replicated).cancel()?;
         let [namespace, _] = replicas;
-        let plans = plans(Shards::new([namespace]));
+        let plans = plans(Shards::new([namespace])?);
         let (cancel_cpu_seconds, submit_cpu_seconds) = plans.cancel()?;
         let alone = plans.small_reads_alone()?;
         let classes = [Class::Foreground, Class::Background];

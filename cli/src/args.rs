@@ -110,7 +110,7 @@ pub(crate) struct Local {
     pub(crate) tos: Option<u8>,
     /// Wait 4.096 us times two to the power of this for an acknowledgement [default: the
     /// provider's]
-    #[arg(long, value_name = "0..31", value_parser = clap::value_parser!(u8).range(0..=31))]
+    #[arg(long, value_name = "1..31", value_parser = clap::value_parser!(u8).range(1..=31))]
     pub(crate) ack_timeout: Option<u8>,
     /// RDMA provider to connect with
     #[arg(long, value_enum, default_value_t = ProviderArg::Auto)]

@@ -27,7 +27,8 @@ Examples:
 /// Writes a byte range of a namespace, and flushes it to its medium
 ///
 /// Any offset and length will do. The blocks at an unaligned edge are read, modified and written
-/// back, which is not atomic against other hosts that write to the same block.
+/// back: of two hosts that write different parts of one block at the same time, one loses its bytes
+/// without an error.
 #[derive(Args, Debug)]
 #[command(after_help = EXAMPLES)]
 pub(crate) struct Write {

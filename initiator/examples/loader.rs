@@ -79,7 +79,7 @@ impl Loader {
             return Err("the namespace is shorter than a row".into());
         }
         let random = SplitMix64::new(1);
-        Ok(Self { host, shards: Shards::new([namespace]), options, random })
+        Ok(Self { host, shards: Shards::new([namespace])?, options, random })
     }
 
     /// The rows of the next batch, one behind the other in memory.

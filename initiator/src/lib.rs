@@ -26,11 +26,127 @@
 //! # }
 //! ```
 //!
+//! # Which way to read
+//!
+//! | Call | Reads | Into | For |
+//! |---|---|---|---|
+//! | [`Namespace::read_at`] | one range | any `&mut [u8]`, copied | headers, footers |
+//! | [`Host::read_many`] | a list of ranges | a [`RegionSlice`] each | some ranges now and then |
+//! | [`Host::ring`] | one by one, so many in flight | a [`RegionSlice`] each | streams, writes |
+//! | [`Host::submit`] | a plan of any [`Shards`] | one [`Region`] | batches of training loops |
+//!
+//! A plan, which is what is given to [`Host::submit`], allocates nothing for a range, may be read
+//! from several replicas of a shard, and gives each range an outcome of 8 bytes:
+//!
+//! ```no_run
+//! # use feedrail_initiator::{Entry, Grant, Host, Namespace, Region, Shards, Submit};
+//! # fn rows(host: &Host, namespace: Namespace) -> Result<(), Box<dyn std::error::Error>> {
+//! let shards = Shards::new([namespace])?;
+//! let region = Region::allocate(480 * 2_050, Grant::Persistent)?;
+//! let row = |i| Entry { shard: 0, length: 2_050, offset: i * 1_000_003, dst: i * 2_050 };
+//! let plan: Vec<Entry> = (0..480).map(row).collect();
+//! let ticket = host.submit(&shards, &plan, &region, Submit::default())?;
+//! // The ranges are under way: the batch before can be used here.
+//! if ticket.wait(ticket.len(), None).failed > 0 {
+//!     let failed = (0..ticket.len()).find_map(|entry| ticket.error(entry));
+//!     return Err(failed.expect("one has failed").into());
+//! }
+//! let mut batch = vec![0; region.len()];
+//! region.copy_out(0, &mut batch)?;
+//! # Ok(())
+//! # }
+//! ```
+//!
 //! # Waiting
 //! [`Pending`] is a future for any runtime; [`Pending::wait`] is the same, blocking. A caller that
 //! waits drives the connections; while none does a thread of the [`Host`]'s keeps them alive. A
 //! [polled](Host::polled) host has no thread. [`Ring`] keeps a fixed number of ranges in flight
 //! without allocating.
+//!
+//! With tokio, or any other runtime, which needs no feature of its own:
+//!
+//! ```no_run
+//! # use feedrail_initiator::{Host, Nsid, SubsystemAddress};
+//! # fn read(host: Host, target: SubsystemAddress) -> Result<(), Box<dyn std::error::Error>> {
+//! let runtime = tokio::runtime::Builder::new_current_thread().build()?;
+//! let (head, tail) = runtime.block_on(async {
+//!     let shard = host.connect(target).await?.namespace(Nsid(1)).await?;
+//!     // Both are under way before either is waited for.
+//!     let head = shard.read_to_vec(0, 4096);
+//!     let tail = shard.read_to_vec(shard.size_bytes() - 512, 512);
+//!     Ok::<_, feedrail_initiator::Error>((head.await?, tail.await?))
+//! })?;
+//! # let _ = (head, tail);
+//! # Ok(())
+//! # }
+//! ```
+//!
+//! Without a thread, in the loop of the program's own that polls descriptors:
+//!
+//! ```no_run
+//! # use std::{pin::Pin, task::{Context, Poll, Waker}};
+//! # use rustix::event::{PollFd, PollFlags, Timespec, poll};
+//! # use feedrail_initiator::{EngineTurn, Host, SubsystemAddress};
+//! # fn connect(target: SubsystemAddress) -> Result<(), Box<dyn std::error::Error>> {
+//! let host = Host::polled()?;
+//! let mut connecting = host.connect(target);
+//! let mut context = Context::from_waker(Waker::noop());
+//! let controller = loop {
+//!     // Before the turn, so that what comes after it wakes the poll.
+//!     host.arm();
+//!     let turn = host.turn(Host::now());
+//!     if let Poll::Ready(controller) = Pin::new(&mut connecting).poll(&mut context) {
+//!         break controller?;
+//!     }
+//!     let EngineTurn::SleepUntil(due) = turn else { continue };
+//!     let timeout = due.map(|due| due.saturating_duration_since(Host::now()));
+//!     let timeout = timeout.map(Timespec::try_from).transpose()?;
+//!     // Other descriptors of the program go here as well.
+//!     poll(&mut [PollFd::new(&host.fd(), PollFlags::IN)], timeout.as_ref())?;
+//!     host.acknowledge();
+//! };
+//! # let _ = controller;
+//! # Ok(())
+//! # }
+//! ```
+//!
+//! # What to try again
+//! Nothing, most often: ranges that a lost connection interrupts, or that the target asks to
+//! repeat, are repeated until [`ControllerOptions::io_timeout`] or their deadline. What fails then
+//! may succeed later if [`Error::is_retryable`] says so:
+//!
+//! ```no_run
+//! # use feedrail_initiator::{Error, Namespace};
+//! fn read_patiently(shard: &Namespace, offset: u64, into: &mut [u8]) -> Result<(), Error> {
+//!     for _ in 0..10 {
+//!         match shard.read_at(offset, into) {
+//!             Err(error) if error.is_retryable() => eprintln!("again: {error}"),
+//!             result => return result,
+//!         }
+//!     }
+//!     shard.read_at(offset, into)
+//! }
+//! ```
+//!
+//! # Writing
+//! Offsets and lengths may be any, but **two hosts that write different parts of one block at the
+//! same time lose bytes without an error**: [several writers](Namespace#several-writers). A write
+//! that has ended well is durable after [`Namespace::flush`], or by itself with
+//! [`Ring::write_durable`].
+//!
+//! # Ending
+//! Connections end when the last handle of their controller and of its namespaces goes, tickets and
+//! rings among them. The last handle of the host waits for that, for up to half a second:
+//!
+//! ```no_run
+//! # use feedrail_initiator::{Controller, Error, Host, Namespace};
+//! # fn end(host: Host, controller: Controller, shard: Namespace) -> Result<(), Error> {
+//! shard.flush().wait()?;
+//! drop((shard, controller));
+//! drop(host);
+//! # Ok(())
+//! # }
+//! ```
 //!
 //! # Losing a target
 //! A target that owes answers and sends none for [`ControllerOptions::silence_timeout`] has lost
@@ -47,9 +163,11 @@
 //!
 //! # Several paths
 //! [`Host::find_paths`] asks a discovery service for the ports of a subsystem,
-//! [`Host::connect_paths`] connects to all of them, and plans read over the paths that serve, as
-//! Asymmetric Namespace Access has it. [`Host::follow_paths`] takes those that come or go later,
-//! too. Batches, rings and writes use the one path of their [`Namespace`].
+//! [`Host::connect_paths`] connects to all of them. [`SubsystemPaths::multipath_namespace`] is one
+//! [`Namespace`] over all paths, for batches, rings, plans and writes: each range takes one that
+//! serves, as Asymmetric Namespace Access has it, and goes on over another if that is lost.
+//! [`Host::follow_paths`] takes paths that come or go later, too. A namespace that was opened over
+//! a [`Controller`] has that one path.
 //!
 //! # Forks
 //! A host belongs to the process that opened it. In a process forked from it, such as a data
@@ -63,6 +181,11 @@
 //! # Not here
 //! Authentication, metadata and protection information, reservations, and other transports than
 //! RDMA.
+
+/// The examples of the README.
+#[cfg(doctest)]
+#[doc = include_str!("../README.md")]
+struct Readme;
 
 mod api;
 mod driver;

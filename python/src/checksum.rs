@@ -24,9 +24,9 @@ impl Checksum {
     ///
     /// # Errors
     /// The system has no memory for it.
-    pub(crate) fn new(namespace: Namespace) -> io::Result<Self> {
+    pub(crate) fn new(namespace: Namespace) -> Result<Self, Error> {
         let region = Region::allocate(STEP_BYTES as usize, Grant::Persistent)?;
-        let shards = Shards::new([namespace]);
+        let shards = Shards::new([namespace])?;
         Ok(Self { shards, region, bytes: Vec::new(), at: 0, crc32c: 0 })
     }
 

@@ -20,6 +20,7 @@ pub(crate) fn not_opened(py: Python<'_>, error: NotOpened) -> PyErr {
     let (class, message, retryable) = match error {
         NotOpened::Changed(message) => ("DatasetChanged", message, false),
         NotOpened::Lost(message) => ("TargetLost", message, true),
+        NotOpened::Refused(error) => return exception(py, &error),
     };
     let make = || {
         let details = PyDict::new(py);

@@ -4,7 +4,7 @@ use std::ffi::CString;
 use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::task::Waker;
 
-use feedrail_initiator::{Host, Namespace, Shards};
+use feedrail_initiator::{Error, Host, Namespace, Shards};
 use pyo3::prelude::*;
 
 use crate::replicas::{NotOpened, ReplicaReport, ReplicaSet};
@@ -26,16 +26,21 @@ struct OpenNamespaces {
 
 impl Default for OpenShards {
     fn default() -> Self {
-        let (all, numbered) = (Vec::new(), Shards::new([]));
+        let (all, numbered) = (Vec::new(), Shards::default());
         Self(Mutex::new(OpenNamespaces { all, numbered, replicas: None }))
     }
 }
 
 impl OpenShards {
-    pub(crate) fn add(&self, opened: Vec<Namespace>) {
+    /// Adds the namespaces of a subsystem, as shards with the next numbers.
+    ///
+    /// # Errors
+    /// They are of another host: nothing is added.
+    pub(crate) fn add(&self, opened: Vec<Namespace>) -> Result<(), Error> {
         let mut open = self.lock();
+        open.numbered = Shards::new(open.all.iter().chain(&opened).cloned())?;
         open.all.extend(opened);
-        open.numbered = Shards::new(open.all.iter().cloned());
+        Ok(())
     }
 
     /// Takes the shards of a manifest whose targets have answered.

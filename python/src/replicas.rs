@@ -93,6 +93,8 @@ pub(crate) enum NotOpened {
     Changed(String),
     /// The targets of a shard cannot be reached.
     Lost(String),
+    /// What the initiator refused.
+    Refused(Error),
 }
 
 impl ReplicaSet {
@@ -289,7 +291,7 @@ impl ReplicaSet {
         let used: Vec<_> = used.collect::<Result<_, _>>()?;
         // Shards that are made anew have none that are changed.
         self.changed = 0;
-        Ok(Shards::with_replicas(self.policy, used))
+        Shards::with_replicas(self.policy, used).map_err(NotOpened::Refused)
     }
 
     fn used(&self, shard: usize) -> Result<Vec<Namespace>, NotOpened> {

@@ -337,7 +337,7 @@ fn remote_shards(shards: &[ListedShard], subsystems: &Subsystems) -> Result<Remo
         names.push(format!("{}/{}/{}", subsystem.target, subsystem.nqn, shard.name));
     }
     let host = subsystems.host().context("no target")?.clone();
-    Ok(RemoteShards { host, shards: Shards::new(namespaces), names: names.into() })
+    Ok(RemoteShards { host, shards: Shards::new(namespaces)?, names: names.into() })
 }
 
 /// A time in milliseconds, with decimals.

@@ -90,11 +90,11 @@ impl PerfJob {
                 Flights::Ring(Lanes::new(host, vec![all], depth, longest_bytes)?)
             }
             _ if session.has_paths() => {
-                let shards = Shards::with_replicas(path_policy, [namespaces]);
+                let shards = Shards::with_replicas(path_policy, [namespaces])?;
                 Flights::Plans(ReadPlans::new(host, shards, depth, longest_bytes)?)
             }
             [one] if !writes && depth > 1 => {
-                let shards = Shards::new([one.clone()]);
+                let shards = Shards::new([one.clone()])?;
                 Flights::Plans(ReadPlans::new(host, shards, depth, longest_bytes)?)
             }
             _ => Flights::Ring(Lanes::new(host, namespaces, depth, longest_bytes)?),

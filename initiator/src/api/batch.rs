@@ -31,7 +31,10 @@ pub struct ReadRange {
 pub struct WriteRange {
     /// The namespace to write to, of the host that writes.
     pub namespace: Namespace,
-    /// Where in the namespace to begin, in bytes; any alignment.
+    /// Where in the namespace to begin, in bytes; any alignment. Where other hosts write the same
+    /// namespace, offset and length are to be multiples of
+    /// [`block_bytes`](crate::NamespaceInfo::block_bytes): of two hosts that write different parts
+    /// of one block, one [loses its bytes](Namespace#several-writers).
     pub offset: u64,
     /// The bytes to write: all that the slice has.
     pub from: RegionSlice,

@@ -87,12 +87,17 @@ impl FollowedPaths {
     /// own, for example. A namespace that is on none of the new paths keeps those that it had.
     ///
     /// # Errors
-    /// The first service cannot be used any more: the only way in which it ends.
+    /// The first service cannot be used any more, or one of the namespaces is of another host than
+    /// the paths: the only ways in which it ends.
     pub fn keep_up(&self, namespaces: &[Namespace]) -> Pending<Error> {
         let host = Arc::clone(&self.paths.controllers()[0].handle().host);
         let (mut followed, namespaces) = (self.clone(), namespaces.to_vec());
         let following = Arc::clone(&host);
         Pending::new(&host, async move {
+            let is_other = |namespace: &&Namespace| !Arc::ptr_eq(namespace.host(), &following);
+            if let Some(other) = namespaces.iter().find(is_other) {
+                return other.is_of_another_host();
+            }
             loop {
                 followed = match followed.into_next(Arc::clone(&following)).await {
                     Ok(next) => next,

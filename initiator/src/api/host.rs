@@ -104,12 +104,18 @@ impl Host {
     }
 
     /// Connects to a subsystem with other options than the host's.
+    ///
+    /// # Errors
+    /// An option is out of its range, or why the controller is not usable.
     pub fn connect_with(
         &self,
         target: SubsystemAddress,
         options: ControllerOptions,
     ) -> Pending<Result<Controller, Error>> {
-        let connecting = Controller::connect(&self.inner, target, options);
+        let connecting = options
+            .checked()
+            .map_err(|error| error.of_target(&Arc::new(target)))
+            .and_then(|options| Controller::connect(&self.inner, target, options));
         Pending::new(&self.inner, async move { connecting?.await })
     }
 
@@ -191,7 +197,8 @@ impl Host {
     }
 
     /// Writes many ranges at once; as [`Host::read_many`]. Ranges of one batch that share bytes are
-    /// written in no particular order.
+    /// written in no particular order. Parts of blocks are safe from other writes of this host
+    /// only: [several writers](crate::Namespace#several-writers).
     pub fn write_many(
         &self,
         ranges: impl IntoIterator<Item = WriteRange>,
@@ -237,7 +244,8 @@ impl Host {
         ticket::wait_any(&self.inner, plans, timeout);
     }
 
-    /// A ring of `depth` ranges, for callers that keep as many in flight.
+    /// A ring of `depth` ranges, for callers that keep as many in flight: at least 1, and at most
+    /// [`Ring::MAX_DEPTH`], whatever `depth` says.
     pub fn ring(&self, depth: usize) -> Ring {
         Ring::new(&self.inner, depth, BatchOptions::new())
     }
@@ -292,8 +300,9 @@ impl Host {
         state.engines.iter().fold(own, |sum, engine| sum.and(engine.counters()))
     }
 
-    /// Takes down the commands of ranges that are answered from now on, up to `limit`. A trace that
-    /// is being taken ends. Room for all is allocated here: 280 bytes for each.
+    /// Takes down the commands of ranges that are answered from now on, up to `limit` and at most
+    /// 1,048,576. A trace that is being taken ends. Room for all is allocated here: 280 bytes for
+    /// each.
     pub fn start_trace(&self, limit: usize) {
         let trace = TraceInProgress::new(limit);
         if let Ok(mut state) = self.inner.shared.lock() {
@@ -372,7 +381,7 @@ impl HostBuilder {
         self
     }
 
-    /// I/O queues of a connection.
+    /// I/O queues of a connection, at least 1.
     #[must_use]
     pub fn io_queues(mut self, queues: u16) -> Self {
         self.controller.io_queues = queues;
@@ -401,14 +410,14 @@ impl HostBuilder {
     }
 
     /// How long either side waits for an acknowledgement: 4.096 us times two to the power of
-    /// `exponent`, 0 to 31.
+    /// `exponent`, 1 to 31.
     #[must_use]
     pub fn ack_timeout_exponent(mut self, exponent: u8) -> Self {
         self.controller.ack_timeout_exponent = Some(exponent);
         self
     }
 
-    /// Pause between attempts to reconnect.
+    /// Longest pause between attempts to reconnect, at least 1 ms.
     #[must_use]
     pub fn reconnect_delay(mut self, delay: Duration) -> Self {
         self.controller.reconnect_delay = delay;
@@ -422,7 +431,8 @@ impl HostBuilder {
         self
     }
 
-    /// Time without progress after which a range fails: [`ControllerOptions::io_timeout`].
+    /// Time without progress after which a range fails, more than zero:
+    /// [`ControllerOptions::io_timeout`].
     #[must_use]
     pub fn io_timeout(mut self, timeout: Duration) -> Self {
         self.controller.io_timeout = timeout;
@@ -439,7 +449,8 @@ impl HostBuilder {
     /// Makes the host. Devices are opened as targets need them.
     ///
     /// # Errors
-    /// The system has no descriptor or thread for it.
+    /// An option of [`ControllerOptions`] is out of its range, or the system has no descriptor or
+    /// thread for the host.
     pub fn build(self) -> Result<Host, Error> {
         let host = self.build_polled()?;
         if host.inner.shared.threaded {
@@ -473,6 +484,7 @@ impl HostBuilder {
     }
 
     fn build_polled(self) -> Result<Host, Error> {
+        let controller = self.controller.checked()?;
         let identity = identity(self.nqn, self.id);
         let shared = Arc::new(SharedEngines::new(!self.polled)?);
         Ok(Host {
@@ -482,7 +494,7 @@ impl HostBuilder {
                 provider: self.provider,
                 verbs: self.verbs,
                 source: self.source,
-                controller: self.controller,
+                controller,
                 fixed_device: false,
                 devices: Mutex::new(OpenDevices::default()),
                 thread: Mutex::new(None),

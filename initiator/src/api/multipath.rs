@@ -38,13 +38,19 @@ pub(crate) struct PathSet {
 }
 
 impl PathSet {
-    /// The first [`ShardRoutes::MAX_REPLICAS`] of these paths; `None` if there are none.
-    fn new(policy: ReplicaPolicy, paths: Vec<Namespace>) -> Option<Self> {
-        let shards = Shards::with_replicas(policy, [paths]);
+    /// The first [`ShardRoutes::MAX_REPLICAS`] of these paths.
+    ///
+    /// # Errors
+    /// There are none, or they are of different hosts.
+    fn new(policy: ReplicaPolicy, paths: Vec<Namespace>) -> Result<Self, Error> {
+        let shards = Shards::with_replicas(policy, [paths])?;
         let paths = shards.replicas(0).iter().take(ShardRoutes::MAX_REPLICAS);
         let handles: Vec<_> = paths.map(Namespace::first_path).collect();
         let routes = Arc::clone(shards.routes());
-        (!handles.is_empty()).then_some(Self { handles, routes, next: OnceLock::new() })
+        if handles.is_empty() {
+            return Err(ErrorKind::Invalid("no path is given").into());
+        }
+        Ok(Self { handles, routes, next: OnceLock::new() })
     }
 
     pub(crate) fn handles(&self) -> &[Arc<NamespaceHandle>] {
@@ -109,14 +115,17 @@ impl CommandPath {
 }
 
 impl Multipath {
-    /// Over these paths; `None` if there are none.
-    pub(crate) fn new(policy: ReplicaPolicy, paths: Vec<Namespace>) -> Option<Self> {
+    /// Over these paths.
+    ///
+    /// # Errors
+    /// There are none, or they are of different hosts.
+    pub(crate) fn new(policy: ReplicaPolicy, paths: Vec<Namespace>) -> Result<Self, Error> {
         let set = PathSet::new(policy, paths)?;
         let first = &set.handles[0];
         let (info, target) = (first.info.clone(), Arc::clone(&first.controller.target));
         let host = Arc::clone(first.host());
         let routes = Arc::new(LiveRoutes::new(Arc::clone(&set.routes)));
-        Some(Self { host, policy, info, target, set: Mutex::new(Arc::new(set)), routes })
+        Ok(Self { host, policy, info, target, set: Mutex::new(Arc::new(set)), routes })
     }
 
     pub(crate) fn host(&self) -> &Arc<Inner> {
@@ -184,10 +193,11 @@ impl Multipath {
                 Err(error) => left_out.push(error),
             }
         }
-        let none = || ErrorKind::Invalid("no path is given").into();
-        let set = PathSet::new(self.policy, paths);
-        let Some(set) = set else { return Err(left_out.pop().unwrap_or_else(none)) };
-        self.replace(Arc::new(set))?;
+        let set = match PathSet::new(self.policy, paths) {
+            Ok(set) => Arc::new(set),
+            Err(error) => return Err(left_out.pop().unwrap_or(error)),
+        };
+        self.replace(set)?;
         Ok(left_out)
     }
 

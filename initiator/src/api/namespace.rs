@@ -9,6 +9,7 @@ use nvme_proto::nvm::{DatasetManagement, DsmAttributes, DsmRange, Flush, Io, Wri
 use nvme_proto::{IntoBytes, LbaRange, Nsid, NvmCommand, Sqe};
 
 use crate::api::batch::{self, RangeOutcome, ReadRange, WriteRange};
+use crate::api::controller::Controller;
 use crate::api::controller_handle::ControllerHandle;
 use crate::api::multipath::{ChosenPath, CommandPath, Multipath, PathSet};
 use crate::api::namespace_handle::{NamespaceHandle, NamespaceInfo};
@@ -27,10 +28,16 @@ use crate::types::options::BatchOptions;
 
 /// A namespace, read and written by byte ranges of any alignment.
 ///
-/// Writes of partial blocks read and write back the rest of the block. Ranges over one connected
-/// controller that share a block do not disturb each other; another writer of the same block at
-/// the same time may, be it another host or a second controller that this host has connected.
+/// # Several writers
+/// A write of a part of a block reads the block, changes the part, and writes the whole block
+/// back. All writes of one [`Host`](crate::Host) that share a block follow each other, over
+/// whichever controllers they go, so that none undoes another. **Two hosts that write different
+/// parts of one block at the same time lose bytes: both writes succeed, and one of them is
+/// undone.** So hosts that share a namespace write whole blocks, or different blocks. The
+/// fused operation Compare and Write could prevent it; Feedrail's target does not offer it, and
+/// this initiator does not use it.
 ///
+/// # Lost connections
 /// Reads and writes that a lost connection interrupts are issued again when it is back, until their
 /// deadline. For writes that is safe since it writes the same bytes to the same place, which is
 /// unchanged until the range is handed back. A write whose connection is lost before the target
@@ -97,10 +104,13 @@ impl Namespace {
         Self { paths: NamespacePaths::One(handle) }
     }
 
-    /// One namespace over these paths; `None` if there are none.
-    pub(crate) fn over_paths(policy: ReplicaPolicy, paths: Vec<Self>) -> Option<Self> {
+    /// One namespace over these paths.
+    ///
+    /// # Errors
+    /// There are none, or they are of different hosts.
+    pub(crate) fn over_paths(policy: ReplicaPolicy, paths: Vec<Self>) -> Result<Self, Error> {
         let multipath = Multipath::new(policy, paths)?;
-        Some(Self { paths: NamespacePaths::Several(Arc::new(multipath)) })
+        Ok(Self { paths: NamespacePaths::Several(Arc::new(multipath)) })
     }
 
     /// The namespace over each of its paths alone; itself where it was opened over one controller.
@@ -122,8 +132,8 @@ impl Namespace {
     /// Returns why the namespace cannot be reached over some of the paths, which are left out.
     ///
     /// # Errors
-    /// It can be reached over none of them, or is another namespace there: its paths are what they
-    /// were. Or it was opened over a controller.
+    /// It can be reached over none of them, is another namespace there, or they are of another
+    /// host: its paths are what they were. Or it was opened over a controller.
     ///
     /// [`SubsystemPaths::multipath_namespace`]: crate::SubsystemPaths::multipath_namespace
     pub fn change_paths(&self, paths: &SubsystemPaths) -> Pending<Result<Vec<Error>, Error>> {
@@ -132,7 +142,14 @@ impl Namespace {
             let what = "only a namespace that was opened over paths can have others";
             match &this.paths {
                 NamespacePaths::One(_) => Err(this.about(ErrorKind::Invalid(what).into())),
-                NamespacePaths::Several(multipath) => multipath.change_to(&controllers).await,
+                NamespacePaths::Several(multipath) => {
+                    let is_other =
+                        |path: &Controller| !Arc::ptr_eq(&path.handle().host, this.host());
+                    if controllers.iter().any(is_other) {
+                        return Err(this.is_of_another_host());
+                    }
+                    multipath.change_to(&controllers).await
+                }
             }
         })
     }
@@ -202,7 +219,8 @@ impl Namespace {
         one(self.host(), batch::read_many(self.host(), BatchOptions::new(), [range]))
     }
 
-    /// Writes the bytes of `from`, to `offset` on.
+    /// Writes the bytes of `from`, to `offset` on. Parts of blocks are safe from other writes of
+    /// this host only: [several writers](Namespace#several-writers).
     pub fn write(&self, offset: u64, from: RegionSlice) -> Pending<RangeOutcome> {
         let range = WriteRange { namespace: self.clone(), offset, from };
         one(self.host(), batch::write_many(self.host(), BatchOptions::new(), [range]))
@@ -429,9 +447,17 @@ impl Namespace {
     pub(crate) fn is_different(&self) -> Error {
         self.about(ErrorKind::Protocol(DIFFERENT).into())
     }
+
+    /// The error of one that is used together with those of another host.
+    pub(crate) fn is_of_another_host(&self) -> Error {
+        self.about(ErrorKind::Invalid(ANOTHER_HOST).into())
+    }
 }
 
 const DIFFERENT: &str = "it has another namespace of that number than the subsystem's other ports";
+
+const ANOTHER_HOST: &str =
+    "it was opened over another Host than the others: namespaces of one host only go together";
 
 /// How often a namespace is identified anew since the connection is not the one that it was
 /// identified over.

@@ -13,6 +13,9 @@ use crate::engine::results::{RangeCompletion, RingKey};
 
 /// An operation that was started: a future for any runtime, or [`Pending::wait`] for it.
 ///
+/// Wakers are called by whichever thread has the result, with no lock of this crate held. A panic
+/// of one is caught and logged there, and the others are called.
+///
 /// The operation is under way whether or not anybody waits. Dropping this gives up on the result:
 /// writes and commands go on, of reads nothing more is sent. Memory that was moved in is freed when
 /// the target can no longer touch it.

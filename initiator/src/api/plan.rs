@@ -28,8 +28,12 @@ pub(crate) fn submit(
     if host.shared.is_forked() {
         return Err(Error::from(ErrorKind::Forked).into());
     }
+    if shards.host().is_some_and(|other| !Arc::ptr_eq(other, host)) {
+        let error = ErrorKind::Invalid("the shards are namespaces of another host");
+        return Err(Error::from(error).into());
+    }
     let used = check_entries(shards, entries, into)?;
-    let keys = keys(host, shards, &used, into)?;
+    let keys = keys(shards, &used, into)?;
     let destinations = IntervalSet::new(entries.iter().map(Entry::destination));
     let destinations = destinations.map_err(|Overlapping| overlap(entries))?;
     let memory = into.claim(destinations)?;
@@ -80,20 +84,11 @@ fn check_entry(
 }
 
 /// The keys of a region for the controllers that are used, registering it where it is not.
-fn keys(
-    host: &Arc<Inner>,
-    shards: &Shards,
-    used: &[bool],
-    into: &Region,
-) -> Result<Box<[Option<Keys>]>, PlanError> {
+fn keys(shards: &Shards, used: &[bool], into: &Region) -> Result<Box<[Option<Keys>]>, PlanError> {
     let mut keys = vec![None; used.len()].into_boxed_slice();
     for (place, is_used) in used.iter().enumerate() {
         if *is_used {
             let namespace = &shards.connections()[place];
-            if !Arc::ptr_eq(namespace.host(), host) {
-                let error = ErrorKind::Invalid("a shard is a namespace of another host");
-                return Err(Error::from(error).into());
-            }
             keys[place] = Some(into.keys(namespace.first_path().scope()).map_err(Error::from)?);
         }
     }

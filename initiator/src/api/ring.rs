@@ -25,6 +25,10 @@ use crate::types::options::BatchOptions;
 /// Ranges go out sixteen at a time, or when the ring is full, and with [`Ring::submit`],
 /// [`Ring::reap`] and [`Ring::wait`]; on a [polled](crate::Host::polled) host with its next turn.
 /// The ring keeps the connections of its ranges until their results are taken.
+///
+/// A range is in flight until [`Ring::reap`] or [`Ring::wait`] has handed out its result, and the
+/// ring is full when [`Ring::depth`] are: a loop that goes on until [`Ring::in_flight`] is 0 has
+/// seen each result.
 pub struct Ring {
     // Before the namespaces: it is no more when the paths of its ranges may go.
     own: OwnRing,
@@ -56,13 +60,19 @@ struct Staged {
 
 /// A range that a full ring did not take: its memory is given back.
 #[derive(Debug)]
+#[must_use = "the ring did not take the range: take results, and submit it again"]
 pub struct RingFull(pub RegionSlice);
 
 impl Ring {
+    /// The most ranges that a ring takes. Doubled, the room for the results of one takes 8 MiB
+    /// more.
+    pub const MAX_DEPTH: usize = 1 << 16;
+
     /// Ranges that go out together, if no one says that they are to go before.
     const TOGETHER: usize = 16;
 
     pub(crate) fn new(host: &Arc<Inner>, depth: usize, options: BatchOptions) -> Self {
+        let depth = depth.clamp(1, Self::MAX_DEPTH);
         // In a child nothing goes by the number.
         let key = host.shared.lock().map_or(RingKey::NONE, |mut state| state.outbox.open(depth));
         Self {
@@ -79,6 +89,7 @@ impl Ring {
     ///
     /// # Errors
     /// The ring is full: reap first.
+    #[must_use = "a full ring does not take the range"]
     pub fn read(
         &mut self,
         namespace: &Namespace,
@@ -89,10 +100,13 @@ impl Ring {
         self.stage(namespace, RangeDirection::Read, offset, into, token)
     }
 
-    /// Writes the bytes of `from` to `offset` on. `token` comes back with the result.
+    /// Writes the bytes of `from` to `offset` on. `token` comes back with the result. Parts of
+    /// blocks are safe from other writes of this host only:
+    /// [several writers](Namespace#several-writers).
     ///
     /// # Errors
     /// The ring is full: reap first.
+    #[must_use = "a full ring does not take the range"]
     pub fn write(
         &mut self,
         namespace: &Namespace,
@@ -107,6 +121,7 @@ impl Ring {
     ///
     /// # Errors
     /// The ring is full: reap first.
+    #[must_use = "a full ring does not take the range"]
     pub fn write_durable(
         &mut self,
         namespace: &Namespace,
@@ -125,14 +140,14 @@ impl Ring {
         slice: RegionSlice,
         token: u64,
     ) -> Result<(), RingFull> {
-        if self.places.len() >= self.depth {
+        if self.in_flight() >= self.depth {
             return Err(RingFull(slice));
         }
         let place = self.places.insert(Taken { namespace: namespace.clone(), paths: None, token });
         let memory = SliceKeys::new(namespace, slice);
         self.staged.push(Staged { place, direction, offset, memory });
         let polled = !self.own.host.shared.threaded;
-        if polled || self.staged.len() >= Self::TOGETHER || self.places.len() == self.depth {
+        if polled || self.staged.len() >= Self::TOGETHER || self.places.len() >= self.depth {
             self.submit();
         }
         Ok(())
@@ -176,10 +191,18 @@ impl Ring {
         }
     }
 
-    /// Ranges without a result so far.
+    /// How many ranges may be in flight.
+    pub fn depth(&self) -> usize {
+        self.depth
+    }
+
+    /// Ranges whose results were not handed out. In a process that was forked since, those that
+    /// were submitted there: the others are the parent's.
     pub fn in_flight(&self) -> usize {
-        let state = self.own.host.shared.lock();
-        state.map_or(0, |state| state.outbox.in_flight(self.own.key) + self.staged.len())
+        match self.own.host.shared.is_forked() {
+            true => self.refused.len() + self.staged.len(),
+            false => self.places.len(),
+        }
     }
 
     /// Does what is ready and adds the results there are to `out`, without waiting. Returns how

@@ -5,6 +5,7 @@ use std::sync::Arc;
 
 use crate::api::namespace::Namespace;
 use crate::api::namespace_handle::NamespaceInfo;
+use crate::driver::host_state::Inner;
 use crate::driver::numa::PathDistances;
 use crate::engine::shard_routes::{ReplicaPolicy, ShardPlace, ShardRoute, ShardRoutes};
 use crate::types::error::Error;
@@ -61,21 +62,28 @@ pub struct ChangedReplica {
 }
 
 impl Shards {
-    /// The shards with these namespaces. All are to be of the host that plans are submitted to.
-    pub fn new(namespaces: impl IntoIterator<Item = Namespace>) -> Self {
-        let namespaces = namespaces.into_iter();
-        let namespaces = namespaces.map(|namespace| namespace.paths().collect()).collect();
-        Self::of(namespaces, ReplicaPolicy::default())
+    /// The shards with these namespaces, all of one host. It is the only one that takes plans for
+    /// them.
+    ///
+    /// # Errors
+    /// Two namespaces are of different hosts: the error names the first that differs.
+    pub fn new(namespaces: impl IntoIterator<Item = Namespace>) -> Result<Self, Error> {
+        let shards = namespaces.into_iter().map(|namespace| vec![namespace]);
+        let shards = of_one_host(shards)?.into_iter().map(|replicas| paths_of(&replicas));
+        Ok(Self::of(shards.collect(), ReplicaPolicy::default()))
     }
 
     /// Shards with replicas, as [`Shards::replicated`]; but the caller knows that the namespaces of
     /// one shard have the same bytes, whatever their UUIDs are: of a checksum, for example. Those
     /// of another size than the first of their shard are left out.
+    ///
+    /// # Errors
+    /// As [`Shards::new`].
     pub fn with_replicas(
         policy: ReplicaPolicy,
         shards: impl IntoIterator<Item = Vec<Namespace>>,
-    ) -> Self {
-        let shards = shards.into_iter().filter(|replicas| !replicas.is_empty());
+    ) -> Result<Self, Error> {
+        let shards = of_one_host(shards)?.into_iter();
         let mut distances = (policy == ReplicaPolicy::Numa).then(PathDistances::from_here);
         let alike = |replicas: Vec<Namespace>| {
             let mut replicas = paths_of(&replicas);
@@ -86,7 +94,7 @@ impl Shards {
             }
             replicas
         };
-        Self::of(shards.map(alike).collect(), policy)
+        Ok(Self::of(shards.map(alike).collect(), policy))
     }
 
     /// Shards with replicas: for each shard its namespaces, those to read from first in front, and
@@ -95,11 +103,14 @@ impl Shards {
     ///
     /// A replica of another size or UUID than the first of its shard is left out and reported. A
     /// shard without replicas is left out as well, so that the shards after it have lower numbers.
+    ///
+    /// # Errors
+    /// As [`Shards::new`].
     pub fn replicated(
         shards: impl IntoIterator<Item = Vec<Namespace>>,
-    ) -> (Self, Vec<UnlikeReplica>) {
+    ) -> Result<(Self, Vec<UnlikeReplica>), Error> {
         let mut unlike = Vec::new();
-        let shards = shards.into_iter().filter(|replicas| !replicas.is_empty());
+        let shards = of_one_host(shards)?.into_iter();
         let alike = |(shard, replicas): (usize, Vec<Namespace>)| {
             let mut replicas = paths_of(&replicas);
             let first = replicas[0].info().clone();
@@ -113,7 +124,7 @@ impl Shards {
             replicas
         };
         let shards = shards.enumerate().map(alike).collect();
-        (Self::of(shards, ReplicaPolicy::default()), unlike)
+        Ok((Self::of(shards, ReplicaPolicy::default()), unlike))
     }
 
     fn of(namespaces: Arc<[Vec<Namespace>]>, policy: ReplicaPolicy) -> Self {
@@ -133,6 +144,11 @@ impl Shards {
             routes.push(of_shard.into_iter());
         }
         Self { namespaces, routes: Arc::new(routes), connections: connections.into() }
+    }
+
+    /// The host of their namespaces; `None` if there are none.
+    pub(crate) fn host(&self) -> Option<&Arc<Inner>> {
+        self.connections.first().map(Namespace::host)
     }
 
     /// How many there are.
@@ -182,6 +198,24 @@ impl Shards {
     }
 }
 
+/// The shards that have replicas, whose namespaces are all of one host: each host numbers its
+/// controllers and namespaces itself, so that a number means other bytes to another one.
+///
+/// # Errors
+/// Names the first namespace of another host than the first of all.
+fn of_one_host(
+    shards: impl IntoIterator<Item = Vec<Namespace>>,
+) -> Result<Vec<Vec<Namespace>>, Error> {
+    let shards = shards.into_iter().filter(|replicas| !replicas.is_empty());
+    let shards = Vec::from_iter(shards);
+    let mut all = shards.iter().flatten();
+    let first = all.next().map(Namespace::host);
+    match all.find(|other| first.is_some_and(|first| !Arc::ptr_eq(other.host(), first))) {
+        Some(other) => Err(other.is_of_another_host()),
+        None => Ok(shards),
+    }
+}
+
 /// These namespaces, over each of their paths.
 fn paths_of(namespaces: &[Namespace]) -> Vec<Namespace> {
     namespaces.iter().flat_map(Namespace::paths).collect()
@@ -194,6 +228,17 @@ fn difference(one: &NamespaceInfo, other: &NamespaceInfo) -> Option<&'static str
     match one.size_bytes == other.size_bytes {
         false => Some("size"),
         true => differ.then_some("UUID"),
+    }
+}
+
+impl Default for Shards {
+    /// No shards.
+    fn default() -> Self {
+        Self {
+            namespaces: Arc::default(),
+            routes: Arc::new(ShardRoutes::with_policy(ReplicaPolicy::default())),
+            connections: Arc::default(),
+        }
     }
 }
 

@@ -138,10 +138,7 @@ impl SubsystemPaths {
     ) -> Pending<Result<Namespace, Error>> {
         let host = Arc::clone(&self.controllers[0].handle().host);
         let opening = self.namespace(nsid);
-        Pending::new(&host, async move {
-            let none = || ErrorKind::Invalid("no path is given").into();
-            Namespace::over_paths(policy, opening.await?).ok_or_else(none)
-        })
+        Pending::new(&host, async move { Namespace::over_paths(policy, opening.await?) })
     }
 
     /// Opens a namespace over each path.

@@ -5,6 +5,8 @@
 //! by it. One that has waited long leaves the descriptors to those that come and go, since each of
 //! their results would wake it first. While no caller waits a thread of the host drives.
 
+mod caller;
+pub(crate) mod foreign_code;
 pub(crate) mod host_state;
 pub(crate) mod numa;
 mod parker;
@@ -18,6 +20,7 @@ use std::collections::BTreeMap;
 use std::future::Future;
 use std::io;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::panic::{self, AssertUnwindSafe};
 use std::pin::Pin;
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 use std::task::{Context, Poll, Waker};
@@ -28,6 +31,7 @@ use rdma::{CpuContention, Time};
 use rustix::event::{EventfdFlags, Timespec, epoll, eventfd};
 use rustix::time::{ClockId, clock_gettime};
 
+use crate::driver::caller::Caller;
 use crate::driver::parker::Parker;
 use crate::driver::process::{Forked, Process};
 use crate::driver::sleepers::{Consumed, Sleepers};
@@ -61,9 +65,9 @@ const POLLING: Duration = Duration::from_micros(50);
 const SWITCH: Duration = Duration::from_micros(2);
 /// A caller has waited long after this time.
 const LONG: Duration = Duration::from_millis(1);
-/// One that has waited long leaves the cores to others for this time, where no thread takes over
-/// from them.
-const YIELD_TO_OTHERS: Duration = Duration::from_millis(5);
+/// How long the host's thread leaves the cores alone after a turn that panicked, unless something
+/// comes in. Halved, one that panics each time writes twice as much to the log.
+const AFTER_PANIC: Duration = Duration::from_secs(1);
 /// How long the end of connections is waited for when a host is dropped. Doubled, dropping the host
 /// of a silent target takes up to 1 s.
 const SHUTDOWN_GRACE: Duration = Duration::from_millis(500);
@@ -590,13 +594,13 @@ impl SharedEngines {
     /// The life of the host's thread.
     pub(crate) fn live(&self) {
         while self.wait_for_idleness() {
-            if self.turn(system_now()) == NextTurn::Busy {
+            if self.outlive_turn(system_now()) == NextTurn::Busy {
                 continue;
             }
             self.fall_asleep();
             let now = system_now();
             let mut woken = Woken::Event;
-            if let NextTurn::SleepUntil(deadline) = self.turn(now) {
+            if let NextTurn::SleepUntil(deadline) = self.outlive_turn(now) {
                 let mut state = self.state();
                 // Another thread may have turned the cores since.
                 let deadline = earliest(deadline, state.due);
@@ -609,6 +613,16 @@ impl SharedEngines {
             self.wake(woken);
         }
         self.farewell();
+    }
+
+    /// As [`SharedEngines::turn`], on the host's thread: without it nothing would drive for tasks
+    /// that wait.
+    fn outlive_turn(&self, now: Time) -> NextTurn {
+        let turn = panic::catch_unwind(AssertUnwindSafe(|| self.turn(now)));
+        turn.unwrap_or_else(|panic| {
+            foreign_code::outlive("a turn", panic);
+            NextTurn::SleepUntil(Some(now + AFTER_PANIC))
+        })
     }
 
     /// Waits until no caller drives; `false` when the host is closed.
@@ -901,65 +915,6 @@ impl DriverState {
         let mut errands = std::mem::take(&mut self.errands);
         self.outbox.take_errands(&mut errands);
         Some(errands)
-    }
-}
-
-/// A caller that drives, while it does.
-struct Caller<'a> {
-    shared: &'a SharedEngines,
-    /// How many callers there had been when it last stood aside for them.
-    seen: u64,
-}
-
-impl<'a> Caller<'a> {
-    fn enter(shared: &'a SharedEngines) -> Self {
-        let mut state = shared.state();
-        state.callers += 1;
-        state.visits += 1;
-        Self { shared, seen: state.visits }
-    }
-
-    /// Whether others have come since it last stood aside.
-    fn sees_others(&self) -> bool {
-        self.shared.state().visits != self.seen
-    }
-
-    /// Waits for its own result or `deadline`. Should the others stop driving, the host's thread
-    /// goes on; where there is none it waits for a short time only, and not beyond `due`, when the
-    /// cores want to be turned.
-    fn stand_aside(&mut self, deadline: Option<Time>, due: Option<Time>, now: Time) {
-        self.seen = self.shared.state().visits;
-        if self.shared.threaded {
-            self.leave();
-            match deadline {
-                Some(deadline) => thread::park_timeout(deadline - now),
-                None => thread::park(),
-            }
-            self.shared.state().callers += 1;
-        } else {
-            self.shared.state().wake_parked();
-            let look = now + YIELD_TO_OTHERS;
-            thread::park_timeout(due.map_or(look, |due| due.min(look)) - now);
-        }
-    }
-
-    /// Does not drive any more, nor wait to.
-    fn leave(&self) {
-        let mut state = self.shared.state();
-        state.callers -= 1;
-        state.wake_parked();
-        // Its last turn may have left something to do that those who sleep do not know of.
-        let interrupt = state.is_overslept();
-        drop(state);
-        if interrupt {
-            self.shared.interrupt();
-        }
-    }
-}
-
-impl Drop for Caller<'_> {
-    fn drop(&mut self) {
-        self.leave();
     }
 }
 

@@ -187,6 +187,13 @@ impl<P: Provider> HostEngine<P> {
             self.end_run(run_key, &error, outbox);
             return;
         }
+        if run.options.has_no_time() {
+            let error = Error::from(ErrorKind::TimedOut { after: Duration::ZERO });
+            let error = error.of_target(&controller.target);
+            let count = self.end_run(run_key, &error, outbox);
+            self.counters.timeouts += count as u64;
+            return;
+        }
         controller.hasten(now);
         run.began = now;
         if let Some(limit) = run.options.deadline {

@@ -62,6 +62,8 @@ impl<P: Provider> HostEngine<P> {
         match self.admit(&mut submission, keys) {
             Err(error) => {
                 self.counters.ranges_failed += 1;
+                self.counters.timeouts +=
+                    u64::from(matches!(error.kind(), ErrorKind::TimedOut { .. }));
                 let Submission { ring, token, slice, .. } = submission;
                 outbox.complete_in_ring(ring, RangeCompletion { token, slice, result: Err(error) });
             }
@@ -162,6 +164,10 @@ impl<P: Provider> HostEngine<P> {
         }
         if submission.slice.grant() == Grant::PerCommand && !self.device.caps().memory_windows {
             let error = ErrorKind::Unsupported(NO_WINDOWS);
+            return Err(about(error.into(), attached.nsid));
+        }
+        if submission.options.has_no_time() {
+            let error = ErrorKind::TimedOut { after: Duration::ZERO };
             return Err(about(error.into(), attached.nsid));
         }
         let keys = keys.and_then(|keys| match keys.scope == controller.scope.id() {

@@ -6,6 +6,7 @@ use std::pin::Pin;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::task::{Context, Poll, Waker};
 
+use crate::driver::foreign_code;
 use crate::driver::process::Process;
 use crate::engine::results::Outbox;
 use crate::types::error::{Error, ErrorKind};
@@ -53,7 +54,7 @@ impl<T> Drop for Promise<T> {
     fn drop(&mut self) {
         let waker = self.0.take().and_then(|cell| cell.finish(Err(ErrorKind::Closed.into())));
         if let Some(waker) = waker {
-            waker.wake();
+            foreign_code::call("a waker", || waker.wake());
         }
     }
 }

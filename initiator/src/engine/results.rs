@@ -1,4 +1,5 @@
 //! Where cores leave results, and who is waiting for them.
+#![cfg_attr(test, expect(unsafe_code, reason = "memory whose release panics"))]
 
 use std::collections::VecDeque;
 use std::sync::Arc;
@@ -6,6 +7,7 @@ use std::task::Waker;
 
 use slab::Slab;
 
+use crate::driver::foreign_code;
 use crate::engine::plan_state::PlanState;
 use crate::engine::range_op::StrandedRange;
 use crate::engine::write_table::WriteTable;
@@ -162,7 +164,10 @@ impl Outbox {
         match sink {
             ResultSink::Ring(key) => self.complete_in_ring(key, completion),
             ResultSink::Plan(key) => {
-                let RangeCompletion { token, result, .. } = completion;
+                let RangeCompletion { token, slice, result } = completion;
+                // Who sees that the range has ended may want all of its memory back. The plan
+                // still keeps it.
+                drop(slice);
                 // Made of a 32-bit number.
                 self.end_range(key, token as u32, result, service);
             }
@@ -293,14 +298,17 @@ impl Outbox {
     pub(crate) fn notify(&mut self, key: RingKey, wanted: usize, waker: &Waker) {
         let ring = &mut self.rings[key.0];
         ring.wanted = wanted;
-        ring.waker = Some(waker.clone());
+        let before = ring.waker.replace(waker.clone());
+        // Not dropped here, as in `close_plan`.
+        self.wakers.extend(before.filter(|before| !before.will_wake(waker)));
     }
 
     /// Gives a ring up; the memory of its ranges is freed as they end.
     pub(crate) fn close(&mut self, key: RingKey) {
         let ring = &mut self.rings[key.0];
         ring.abandoned = true;
-        ring.waker = None;
+        // Not dropped here, as in `close_plan`.
+        self.wakers.extend(ring.waker.take());
         self.discarded.extend(ring.ready.drain(..));
         if ring.in_flight == 0 {
             self.rings.remove(key.0);
@@ -349,7 +357,7 @@ impl Outbox {
         if plan.in_flight == 0
             && let Some(memory) = plan.memory.take()
         {
-            self.ended.push(memory.release());
+            self.ended.extend(memory.release());
         }
     }
 
@@ -415,12 +423,102 @@ pub(crate) struct Errands {
 }
 
 impl Errands {
-    /// Does it; keeps the room of the lists.
+    /// Does it, all of it whatever panics; keeps the room of the lists.
     pub(crate) fn run(&mut self) {
         self.discarded.clear();
         self.ended.clear();
         for waker in self.wakers.drain(..) {
-            waker.wake();
+            foreign_code::call("a waker", || waker.wake());
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::sync::atomic::{AtomicUsize, Ordering};
+    use std::task::Wake;
+
+    use super::*;
+    use crate::driver::process::Process;
+    use crate::engine::reply::promise;
+    use crate::memory::region::Grant;
+
+    struct CountsWakes(AtomicUsize);
+
+    impl Wake for CountsWakes {
+        fn wake(self: Arc<Self>) {
+            self.0.fetch_add(1, Ordering::SeqCst);
+        }
+    }
+
+    struct PanicsAtWakes;
+
+    impl Wake for PanicsAtWakes {
+        fn wake(self: Arc<Self>) {
+            panic!("of a test");
+        }
+    }
+
+    fn memory_whose_release_panics() -> RegionSlice {
+        let bytes = Box::leak(Box::new([0u8; 16]));
+        let address = std::ptr::NonNull::from(bytes).cast();
+        // SAFETY: the memory is never freed, and used through the slice only.
+        unsafe { RegionSlice::from_raw(address, 16, Grant::Persistent, || panic!("of a test")) }
+    }
+
+    #[test]
+    fn errands_are_all_done_though_some_panic() {
+        let woken = Arc::new(CountsWakes(AtomicUsize::new(0)));
+        let (counts, panics) =
+            (Waker::from(Arc::clone(&woken)), Waker::from(Arc::new(PanicsAtWakes)));
+        let mut outbox = Outbox::default();
+        let ring = outbox.open(2);
+        for token in 0..2 {
+            outbox.reserve(ring);
+            let slice = memory_whose_release_panics();
+            outbox.complete_in_ring(ring, RangeCompletion { token, slice, result: Ok(()) });
+        }
+        outbox.close(ring);
+        for waker in [&panics, &counts, &panics, &counts] {
+            outbox.wake(waker.clone());
+        }
+        let mut errands = Errands::default();
+        outbox.take_errands(&mut errands);
+        errands.run();
+        assert_eq!(woken.0.load(Ordering::SeqCst), 2);
+    }
+
+    #[test]
+    fn promises_are_broken_though_wakers_panic() {
+        let woken = Arc::new(CountsWakes(AtomicUsize::new(0)));
+        let (counts, panics) =
+            (Waker::from(Arc::clone(&woken)), Waker::from(Arc::new(PanicsAtWakes)));
+        let (mut promises, mut replies) = (Vec::new(), Vec::new());
+        for waker in [&panics, &panics, &counts] {
+            let (promise, mut reply) = promise::<()>(Process::current());
+            let mut context = std::task::Context::from_waker(waker);
+            assert!(std::pin::Pin::new(&mut reply).poll(&mut context).is_pending());
+            promises.push(promise);
+            replies.push(reply);
+        }
+        // A second panic while the first unwinds would end the process.
+        drop(promises);
+        assert_eq!(woken.0.load(Ordering::SeqCst), 1);
+    }
+
+    #[test]
+    fn a_waker_that_is_replaced_is_called_outside_the_lock() {
+        let woken = Arc::new(CountsWakes(AtomicUsize::new(0)));
+        let mut outbox = Outbox::default();
+        let ring = outbox.open(1);
+        outbox.reserve(ring);
+        outbox.notify(ring, 1, &Waker::from(Arc::clone(&woken)));
+        outbox.notify(ring, 1, &Waker::from(Arc::clone(&woken)));
+        assert!(!outbox.has_errands());
+        outbox.notify(ring, 1, Waker::noop());
+        let mut errands = Errands::default();
+        outbox.take_errands(&mut errands);
+        errands.run();
+        assert_eq!(woken.0.load(Ordering::SeqCst), 1);
     }
 }

@@ -4,7 +4,7 @@
 use std::any::Any;
 use std::fmt;
 use std::io;
-use std::mem::ManuallyDrop;
+use std::mem::{self, ManuallyDrop};
 use std::ptr::NonNull;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
@@ -36,11 +36,40 @@ impl Region {
         Ok(Self::of(RegionSlice::allocate(length_bytes, grant)?, true))
     }
 
+    /// Takes over a vector's memory. [`Region::into_vec`] gives it back.
+    pub fn from_vec(bytes: Vec<u8>, grant: Grant) -> Self {
+        Self::of(RegionSlice::from_vec(bytes, grant), true)
+    }
+
+    /// Gives a vector back that came with [`Region::from_vec`], once all ranges of the plans that
+    /// read into it have ended. No target can reach it then.
+    ///
+    /// # Errors
+    /// `self`, if a plan is in flight, the memory is no vector's, a device refuses to deregister
+    /// it, or the process was forked from the one that made the region.
+    pub fn into_vec(mut self) -> Result<Vec<u8>, Self> {
+        if self.inner.process.check().is_err() {
+            return Err(self);
+        }
+        let grant = self.grant();
+        // Plans in flight share it.
+        let Some(inner) = Arc::get_mut(&mut self.inner) else { return Err(self) };
+        let none = RegionSlice::from_vec(Vec::new(), grant);
+        match mem::replace(&mut *inner.whole, none).into_vec() {
+            Ok(bytes) => Ok(bytes),
+            Err(whole) => {
+                *inner.whole = whole;
+                Err(self)
+            }
+        }
+    }
+
     /// Uses memory of the caller's, such as a tensor's. `owner` is dropped once: after the region
     /// was dropped, nothing is in flight, and every device has forgotten the memory. It is dropped
     /// on any thread, also one of the host's, and no lock of this crate is held meanwhile; it must
-    /// not wait for anything that waits for this host. If a device refuses to forget the memory,
-    /// and in a process that was forked from the one that made the region, it is never dropped.
+    /// not wait for anything that waits for this host, and a panic is caught and logged. If a
+    /// device refuses to forget the memory, and in a process that was forked from the one that made
+    /// the region, it is never dropped.
     ///
     /// # Safety
     /// Until `owner` is dropped, `length` bytes at `address` must stay mapped, readable and
@@ -236,9 +265,12 @@ impl ClaimedMemory {
         self.region.whole.alias(at as usize, length as usize)
     }
 
-    /// Ends the claim: other plans may read into the bytes. What is left keeps the memory.
-    pub(crate) fn release(self) -> KeptMemory {
-        KeptMemory { _region: Arc::clone(&self.region) }
+    /// Ends the claim: other plans may read into the bytes. If nobody else has the region, what is
+    /// left of it is returned.
+    pub(crate) fn release(self) -> Option<KeptMemory> {
+        let region = Arc::clone(&self.region);
+        drop(self);
+        Arc::into_inner(region).map(KeptMemory)
     }
 }
 
@@ -250,10 +282,10 @@ impl Drop for ClaimedMemory {
     }
 }
 
-/// Keeps the memory of a region. Its drop may call the owner's code, so no lock is held then.
-pub(crate) struct KeptMemory {
-    _region: Arc<RegionInner>,
-}
+/// The memory of a region that is gone. Its drop may call the owner's code, so no lock is held
+/// then.
+#[expect(dead_code, reason = "held")]
+pub(crate) struct KeptMemory(RegionInner);
 
 #[cfg(test)]
 mod tests {
@@ -301,6 +333,20 @@ mod tests {
         assert!(Region::allocate(100, Grant::Persistent).unwrap().as_bytes().is_none());
     }
 
+    #[test]
+    fn a_vector_comes_back_when_nothing_is_in_flight() {
+        let region = Region::from_vec(vec![7; 100], Grant::Persistent);
+        let claim = region.claim(bytes(0, 1)).unwrap();
+        let part = claim.part(0, 1);
+        let region = region.into_vec().unwrap_err();
+        assert!(claim.release().is_none(), "the region is there");
+        let region = region.into_vec().unwrap_err();
+        drop(part);
+        assert_eq!(region.into_vec().unwrap(), [7; 100]);
+        Region::allocate(100, Grant::Persistent).unwrap().into_vec().unwrap_err();
+        assert!(Region::from_vec(Vec::new(), Grant::PerCommand).into_vec().unwrap().is_empty());
+    }
+
     struct CountsDrops(Arc<AtomicUsize>);
 
     impl Drop for CountsDrops {
@@ -319,7 +365,7 @@ mod tests {
         let claim = region.claim(bytes(0, 64)).unwrap();
         let part = claim.part(3, 5);
         drop(region);
-        let kept = claim.release();
+        let kept = claim.release().expect("the region is gone");
         drop(part);
         assert_eq!(drops.load(Ordering::SeqCst), 0);
         drop(kept);

@@ -13,6 +13,7 @@ use std::sync::{Arc, Mutex, PoisonError, RwLock, Weak};
 
 use rdma::{Access, Device, Mem, MemoryRegion, Provider, StillRegistered};
 
+use crate::driver::foreign_code;
 use crate::driver::process::{Forked, Process};
 use crate::memory::pages::Pages;
 
@@ -81,8 +82,9 @@ impl RegionSlice {
     }
 
     /// Uses memory of the caller's, such as a tensor's. `release` is called once, when the last
-    /// slice is gone and every device has forgotten the memory. If a device refuses to, the memory
-    /// stays open to its targets and `release` is never called.
+    /// slice is gone and every device has forgotten the memory, on whichever thread that is; a
+    /// panic is caught and logged there. If a device refuses to, the memory stays open to its
+    /// targets and `release` is never called.
     ///
     /// # Safety
     /// Until `release` is called, `length` bytes at `address` must stay mapped, readable and
@@ -481,6 +483,10 @@ pub(crate) struct HostMemory {
 
 impl HostMemory {
     fn keys<P: Provider>(&self, scope: &RegistrationScope<P>) -> io::Result<Keys> {
+        if self.length == 0 {
+            // No command names it, and no device has memory of no bytes.
+            return Ok(Keys { scope: scope.id, ..Keys::NONE });
+        }
         if let Some(keys) = self.registered(scope.id) {
             return Ok(keys);
         }
@@ -503,7 +509,7 @@ impl HostMemory {
     }
 
     fn register<P: Provider>(&self, device: &P::Device) -> io::Result<P::Region> {
-        let memory = Mem::Host { addr: self.address.0.as_ptr(), length: self.length.max(1) };
+        let memory = Mem::Host { addr: self.address.0.as_ptr(), length: self.length };
         // SAFETY: the memory stays mapped until `owner` is dropped, which happens after the
         // registrations have ended, and never if one could not be. References into a region with
         // remote access exist only where the caller of `as_slice_unchecked` answers for the
@@ -607,7 +613,7 @@ impl Drop for MemoryOwner {
         if let Self::Foreign(release) = self
             && let Some(release) = release.get_mut().unwrap_or_else(PoisonError::into_inner).take()
         {
-            release();
+            foreign_code::call("the release of memory", release);
         }
     }
 }

@@ -54,7 +54,11 @@ pub(crate) struct TraceInProgress {
 }
 
 impl TraceInProgress {
+    /// At most this many commands: their room is allocated before the first.
+    pub(crate) const MAX_COMMANDS: usize = 1 << 20;
+
     pub(crate) fn new(limit: usize) -> Self {
+        let limit = limit.min(Self::MAX_COMMANDS);
         let commands = Vec::with_capacity(limit);
         Self { trace: HostTrace { commands, dropped: 0 }, limit }
     }

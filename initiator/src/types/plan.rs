@@ -136,9 +136,9 @@ fn nvme_status(status: Status) -> u16 {
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Submit {
     /// Ranges that have not ended this long after the plan was submitted fail with
-    /// [`Outcome::TIMED_OUT`], whether they were sent or not. Without it a range fails when it is
-    /// without progress for [`io_timeout`](crate::ControllerOptions::io_timeout), counted from its
-    /// first command.
+    /// [`Outcome::TIMED_OUT`], whether they were sent or not; when it is zero none is. Without it a
+    /// range fails when it is without progress for
+    /// [`io_timeout`](crate::ControllerOptions::io_timeout), counted from its first command.
     pub deadline: Option<Duration>,
     /// Which plans go first.
     pub class: Class,

@@ -73,7 +73,7 @@ fn run(
 fn assert_plans_allocate_little(at: Subsystem) {
     let host = Host::new().unwrap();
     let namespace = host.connect(at).wait().unwrap().namespace(Nsid(1)).wait().unwrap();
-    let shards = Shards::new([namespace]);
+    let shards = Shards::new([namespace]).unwrap();
     let region = Region::allocate(480 * 2050, Grant::Persistent).unwrap();
     let entry = |i: u64| Entry { shard: 0, length: 2050, offset: i * 2003, dst: i * 2050 };
     for rows in [480, 10] {

@@ -20,7 +20,7 @@ const ROCE_PORT: u16 = 4791;
 pub(crate) struct Served {
     target: Option<Target>,
     config: Config,
-    at: Subsystem,
+    pub(crate) at: Subsystem,
     _directory: TempDir,
     path: std::path::PathBuf,
 }
@@ -413,7 +413,7 @@ fn sleeps_of_this_thread() -> u64 {
 }
 
 /// The smallest runtime: it only waits to be woken.
-fn block_on<F: std::future::Future>(future: F) -> F::Output {
+pub(crate) fn block_on<F: std::future::Future>(future: F) -> F::Output {
     struct Unpark(std::thread::Thread);
     impl std::task::Wake for Unpark {
         fn wake(self: std::sync::Arc<Self>) {

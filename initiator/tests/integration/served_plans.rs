@@ -53,7 +53,7 @@ impl Served {
         let target = Target::start(&config.unwrap()).unwrap();
         let host = Host::new().unwrap();
         let namespace = host.connect(at).wait().unwrap().namespace(Nsid(1)).wait().unwrap();
-        Self { host, shards: Shards::new([namespace]), at, _target: target, _file: file }
+        Self { host, shards: Shards::new([namespace]).unwrap(), at, _target: target, _file: file }
     }
 }
 
@@ -234,12 +234,35 @@ fn plans_of_other_hosts_are_refused_and_outlived() {
         let namespace = host.connect(served.at).wait().unwrap().namespace(Nsid(1)).wait().unwrap();
         let (dropped, drops) = mpsc::channel();
         let region = told_region(dropped);
-        let shards = Shards::new([namespace]);
+        let shards = Shards::new([namespace]).unwrap();
         let ticket = host.submit(&shards, &rows(480, 0), &region, options).unwrap();
         drop((shards, region, ticket, host));
         drops.recv_timeout(Duration::from_secs(60)).expect("the owner is dropped");
         assert!(drops.recv().is_err(), "and not twice");
     }
+}
+
+#[test]
+fn a_vector_is_lent_to_one_plan_after_the_other() {
+    let served = Served::start(PATTERN_BYTES);
+    let plan = rows(480, 0);
+    let mut bytes = vec![0; 480 * 2050];
+    let at = bytes.as_ptr();
+    for _ in 0..50 {
+        bytes.fill(0);
+        let region = Region::from_vec(bytes, Grant::Persistent);
+        let ticket = served.host.submit(&served.shards, &plan, &region, Submit::default()).unwrap();
+        while !ticket.is_done() {
+            // Another thread may drive: what is done is to be seen here without a lock.
+            thread::yield_now();
+        }
+        bytes = region.into_vec().expect("nothing is in flight");
+        for entry in &plan {
+            let row = &bytes[entry.dst as usize..][..2050];
+            assert!(row.iter().copied().eq((entry.offset..).map(pattern).take(2050)), "{entry:?}");
+        }
+    }
+    assert_eq!(bytes.as_ptr(), at, "nothing is copied");
 }
 
 /// Memory that tells when it is released.

@@ -60,7 +60,7 @@ fn ring(host: &Host, namespace: &Namespace, offset: usize) {
 }
 
 fn plan(host: &Host, namespace: &Namespace, offset: usize) {
-    let shards = Shards::new([namespace.clone()]);
+    let shards = Shards::new([namespace.clone()]).unwrap();
     let region = Region::allocate(RANGES * RANGE, Grant::Persistent).unwrap();
     let entries: Vec<_> = (0..RANGES as u64)
         .map(|i| Entry {

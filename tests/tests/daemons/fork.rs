@@ -109,7 +109,7 @@ fn use_all(scene: &Scene, inherited: &Host, namespace: &Namespace) {
     for token in 0..2 {
         ring.read(namespace, 0, empty_slice(10), token).unwrap();
     }
-    ring.read(namespace, 0, empty_slice(10), 2).unwrap_err();
+    drop(ring.read(namespace, 0, empty_slice(10), 2).unwrap_err());
     assert_eq!(ring.wait(2, None, &mut done), 2);
     assert_eq!(ring.wait(1, None, &mut done), 0);
     done.into_iter().for_each(|completion| assert_forked(completion.result));
@@ -228,7 +228,7 @@ rusty_fork_test! {
     fn a_child_neither_reads_plans_nor_frees_regions() {
         let scene = Scene::new();
         let host = test_host().build().unwrap();
-        let shards = Shards::new([scene.daemon.open(&host)]);
+        let shards = Shards::new([scene.daemon.open(&host)]).unwrap();
         let marks = scene._folder.path().join("drops");
         let memory = Box::leak(vec![0u8; 50 * RANGE_BYTES].into_boxed_slice());
         let address = std::ptr::NonNull::from(memory).cast();

@@ -129,7 +129,7 @@ impl Reader {
 
     fn over(host: Host, paths: SubsystemPaths, policy: ReplicaPolicy, bytes: Vec<u8>) -> Self {
         let namespaces = paths.namespace(Nsid(1)).wait().unwrap();
-        let shards = Shards::with_replicas(policy, [namespaces]);
+        let shards = Shards::with_replicas(policy, [namespaces]).unwrap();
         let region = Region::allocate(SIZE_BYTES, Grant::Persistent).unwrap();
         Self { host, _paths: paths, shards, region, bytes }
     }

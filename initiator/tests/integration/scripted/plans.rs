@@ -39,7 +39,7 @@ fn bytes(region: &Region, entry: &Entry) -> Vec<u8> {
 }
 
 fn open(world: &mut World) -> Shards {
-    Shards::new([world.open().1])
+    Shards::new([world.open().1]).unwrap()
 }
 
 impl World {

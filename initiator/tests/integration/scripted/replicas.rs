@@ -61,7 +61,7 @@ pub(crate) struct Reading {
 
 impl Reading {
     fn begin(world: &mut World) -> Self {
-        let (shards, unlike) = Shards::replicated([open(world)]);
+        let (shards, unlike) = Shards::replicated([open(world)]).unwrap();
         assert!(unlike.is_empty());
         let region = Region::allocate(ROWS as usize * 1000, Grant::Persistent).unwrap();
         let ticket = world.host.submit(&shards, &plan(), &region, Submit::default()).unwrap();
@@ -70,7 +70,7 @@ impl Reading {
 
     /// With both targets as paths, which no byte of the namespaces tells apart.
     pub(crate) fn of(world: &mut World, policy: ReplicaPolicy) -> Self {
-        let shards = Shards::with_replicas(policy, [open(world)]);
+        let shards = Shards::with_replicas(policy, [open(world)]).unwrap();
         let region = Region::allocate(ROWS as usize * 1000, Grant::Persistent).unwrap();
         let ticket = world.host.submit(&shards, &plan(), &region, Submit::default()).unwrap();
         Self { shards, region, ticket }
@@ -261,7 +261,7 @@ fn the_first_replica_is_read_where_that_is_asked_for() {
     world.others[0].uuid = [8; 16];
     let replicas = open(&mut world);
     // The caller knows better than the UUIDs.
-    let shards = Shards::with_replicas(ReplicaPolicy::First, [replicas]);
+    let shards = Shards::with_replicas(ReplicaPolicy::First, [replicas]).unwrap();
     let region = Region::allocate(ROWS as usize * 1000, Grant::Persistent).unwrap();
     let ticket = world.host.submit(&shards, &plan(), &region, Submit::default()).unwrap();
     let reading = Reading { shards, region, ticket };
@@ -273,7 +273,7 @@ fn the_first_replica_is_read_where_that_is_asked_for() {
 fn a_plan_for_a_lost_target_has_it_tried_at_once() {
     let mut world = world();
     let (_, namespace) = world.open();
-    let shards = Shards::new([namespace]);
+    let shards = Shards::new([namespace]).unwrap();
     let region = Region::allocate(ROWS as usize * 1000, Grant::Persistent).unwrap();
     world.fake.reject = Some(Vec::new());
     let now = world.now;
@@ -370,7 +370,7 @@ fn a_replica_with_other_bytes_is_left_out() {
     let mut world = world();
     world.others[0].uuid = [8; 16];
     let replicas = open(&mut world);
-    let (shards, unlike) = Shards::replicated([replicas]);
+    let (shards, unlike) = Shards::replicated([replicas]).unwrap();
     assert_eq!((unlike.len(), unlike[0].shard, unlike[0].difference), (1, 0, "UUID"));
     assert_eq!(unlike[0].namespace.target().address.ip(), ip(3));
     let region = Region::allocate(ROWS as usize * 1000, Grant::Persistent).unwrap();

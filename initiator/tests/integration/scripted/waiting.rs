@@ -192,7 +192,7 @@ fn a_full_ring_gives_the_memory_back() {
     }
     assert_eq!(ring.read(&namespace, 0, slice(), 40).unwrap_err().0.len(), 512);
     world.pass(Duration::from_secs(1));
-    ring.read(&namespace, 0, slice(), 40).unwrap_err();
+    drop(ring.read(&namespace, 0, slice(), 40).unwrap_err());
     assert_eq!(ring.reap(&mut Vec::new()), 40);
     ring.read(&namespace, 0, slice(), 40).unwrap();
 }
