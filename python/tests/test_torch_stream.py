@@ -64,6 +64,14 @@ def test_epochs_are_set(dataset: ft.RangeDataset) -> None:
         assert sum(numbers(loader), []) == list(order)
 
 
+@pytest.mark.parametrize("workers", [0, 1])
+def test_who_uses_tokens_casts_them(source: feedrail.Source, workers: int) -> None:
+    """What is sent from a worker is the tokens as they are stored."""
+    dataset = ft.TokenDataset(source, 999, dtype="uint8", transform=torch_jobs.is_cast)
+    batches = loader_of(ft.StreamDataset(dataset, 4000), workers)
+    assert {bool(was_cast) for was_cast in batches} == {workers == 0}
+
+
 @pytest.mark.parametrize("stopped_after", [0, 1, 5])
 def test_other_worlds_and_workers_go_on_where_one_stopped(
     dataset: ft.RangeDataset, stopped_after: int

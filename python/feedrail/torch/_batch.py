@@ -75,8 +75,12 @@ class Batch:
         """The batch with its data on a device; indices and offsets stay on the host."""
         return self._with_data(self.data.to(device, non_blocking=non_blocking))
 
-    def prepare(self) -> None:
-        """Does the work that views need, which threads of a `Loader` do ahead."""
+    def prepare(self, into: torch.Tensor) -> None:
+        """Does the work that views need, which threads of a `Loader` do ahead.
+
+        Args:
+            into: Memory for it, `RangeDataset.prepared_bytes` of `uint8`.
+        """
 
     def _with_data(self, data: torch.Tensor) -> Self:
         return type(self)(self.indices, data, self.offsets, self.state, self.plan)
@@ -119,9 +123,10 @@ class TokenBatch(Batch):
         """Targets, `int64`: the token after each of `x`, shape `(samples, block_size)`."""
         return self._windows[:, 1:]
 
-    def prepare(self) -> None:
+    def prepare(self, into: torch.Tensor) -> None:
         """Casts the tokens."""
-        self._windows
+        tokens = self.tokens
+        self._windows = into.view(torch.int64).view(tokens.shape).copy_(tokens)
 
     @cached_property
     def _windows(self) -> torch.Tensor:

@@ -142,7 +142,9 @@ class Loader(Node):
         dataset: What to read.
         batch_size: Samples of a batch of this rank.
         sampler: Order and rank; `Order(len(dataset))` if `None`.
-        prefetch_bytes: Bytes of batches that are read ahead of the one that is handed out.
+        prefetch_bytes: Bytes of the batches that are read ahead of the one that is handed out, as
+            they are handed out: cast, and made by the transform. One may always be. More than a
+            processor caches slows a loop that does not compute.
         device: `"cpu"`: this build reads into host memory.
         drop_last: Whether the samples that do not fill a batch of all ranks are left out, so that
             ranks have as many batches. Else the last batch is shorter, and ranks for which it has
@@ -160,7 +162,7 @@ class Loader(Node):
         batch_size: int,
         *,
         sampler: Order | None = None,
-        prefetch_bytes: int = 256 << 20,
+        prefetch_bytes: int = 32 << 20,
         device: str = "cpu",
         drop_last: bool = False,
         threads: int = 1,

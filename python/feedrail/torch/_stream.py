@@ -53,7 +53,7 @@ class StreamDataset(IterableDataset[Any]):
         batch_size: Samples of a batch of this rank.
         order: Order and rank; `Order(len(dataset))` if `None`.
         drop_last: As for `Loader`.
-        prefetch_bytes: Bytes of batches that each worker reads ahead.
+        prefetch_bytes: As for `Loader`, in each worker.
 
     Raises:
         ValueError: the order is of another number of samples, or a number is out of its bounds.
@@ -66,7 +66,7 @@ class StreamDataset(IterableDataset[Any]):
         *,
         order: Order | None = None,
         drop_last: bool = False,
-        prefetch_bytes: int = 64 << 20,
+        prefetch_bytes: int = 32 << 20,
     ) -> None:
         super().__init__()
         self.dataset, self.batch_size, self.drop_last = dataset, batch_size, drop_last
