@@ -257,6 +257,19 @@ def ahead(loader: ft.Loader) -> list[int]:
         return [reading.nbytes for reading in queue.begun]
 
 
+def test_the_state_of_the_last_batch_is_that_of_the_next_epoch(dataset: ft.RangeDataset) -> None:
+    loader = ft.Loader(dataset, 100, sampler=order())
+    last = list(loader)[-1]
+    expected = order()
+    expected.set_epoch(1)
+    loader.load_state_dict(last.state)
+    assert loader.epoch == 1 and sum(numbers(loader), []) == list(expected)
+    stream = ft.StreamDataset(dataset, 100, order=order())
+    stream.load_state_dict(last.state)
+    stream.set_epoch(stream.epoch)
+    assert stream.epoch == 1 and len(stream) == 11 and sum(numbers(stream), []) == list(expected)
+
+
 def test_batches_that_are_kept_keep_their_bytes(
     dataset: ft.RangeDataset, content: np.ndarray
 ) -> None:

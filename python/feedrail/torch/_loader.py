@@ -101,7 +101,16 @@ class BatchSequence:
         return state
 
     def resume(self, state: dict[str, Any]) -> tuple[int, int]:
-        """Epoch and consumed samples of a state.
+        """Epoch and consumed samples of a state, which at the end of an epoch are those of the next.
+
+        Raises:
+            ValueError: it is the state of another data set, order, seed or global batch.
+        """
+        epoch, consumed = self.place(state)
+        return (epoch + 1, 0) if 0 < self.epoch_samples <= consumed else (epoch, consumed)
+
+    def place(self, state: dict[str, Any]) -> tuple[int, int]:
+        """Epoch and consumed samples of a state, within its epoch.
 
         Raises:
             ValueError: it is the state of another data set, order, seed or global batch.
@@ -235,6 +244,8 @@ class Loader(Node):
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
         """Goes on after the batch that was the last when `state` was taken.
+
+        After the last batch of an epoch that is the beginning of the next one.
 
         Raises:
             ValueError: it is the state of another data set, order, seed or global batch.
