@@ -8,7 +8,7 @@ use feedrail_initiator::{
     Class, Controller, ControllerOptions, Error, Host, HostCounters, Namespace, NamespaceInfo, Nqn,
     Nsid, RdmaProvider, ReplicaPolicy, Submit, SubsystemAddress,
 };
-use pyo3::exceptions::{PyOSError, PyValueError};
+use pyo3::exceptions::PyValueError;
 use pyo3::prelude::*;
 use pyo3::types::PyDict;
 
@@ -175,7 +175,7 @@ impl SessionObject {
         released::drain(py);
         self.check(py)?;
         let Some(namespace) = self.shards.replica(shard, replica) else { return Ok(None) };
-        let mut checksum = Checksum::new(namespace).map_err(PyOSError::new_err)?;
+        let mut checksum = Checksum::new(namespace).map_err(|error| errors::system(py, &error))?;
         loop {
             let step = py.detach(|| checksum.step(&self.host));
             if let Some(crc32c) = step.map_err(|error| errors::exception(py, &error))? {

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 from functools import cached_property
 from typing import TYPE_CHECKING, Any, TypeVar
 
@@ -15,6 +16,9 @@ if TYPE_CHECKING:
     from typing_extensions import Self
 
 T = TypeVar("T")
+
+#: Where `torch.utils.data.default_collate` is, which begins with the first sample of a batch.
+_DEFAULT_COLLATE = "torch.utils.data._utils.collate"
 
 
 class Batch:
@@ -89,6 +93,9 @@ class Batch:
         return len(self.indices)
 
     def __getitem__(self, i: int) -> torch.Tensor:
+        if i == 0 and sys._getframe(1).f_globals.get("__name__") == _DEFAULT_COLLATE:
+            # Else torch says that it cannot stack a Batch.
+            raise TypeError("a Batch is whole: give DataLoader collate_fn=feedrail.torch.collate")
         if not -len(self) <= i < len(self):
             raise IndexError(f"sample {i} of a batch of {len(self)}")
         i %= len(self)
