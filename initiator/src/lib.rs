@@ -212,7 +212,9 @@ pub use memory::plan_region::Region;
 pub use memory::region::{Grant, RegionSlice};
 pub use nvme_proto::{HostId, HostNqn, Nqn, Nsid};
 pub use types::counters::{HostCounters, ProviderStats};
-pub use types::error::{Error, ErrorFamily, ErrorKind, SubsystemAddress, UnreachableCause};
+pub use types::error::{
+    Error, ErrorFamily, ErrorKind, RefusedField, SubsystemAddress, UnreachableCause,
+};
 pub use types::host_trace::{HostTrace, SentCommand};
 pub use types::options::{BatchOptions, Class, ControllerOptions};
 pub use types::plan::{Entry, Outcome, PlanError, PlanProgress, Submit};

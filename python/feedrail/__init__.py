@@ -11,6 +11,7 @@ land where the array is.
 from feedrail._core import Buffer, Pool
 from feedrail._dtypes import CHECKSUM_STATUS, PLAN_DTYPE, RESULT_DTYPE, make_plan
 from feedrail._errors import (
+    AccessDenied,
     BatchError,
     BufferInUse,
     ChecksumError,
@@ -18,6 +19,7 @@ from feedrail._errors import (
     FeedrailError,
     ForkedHandleError,
     FormatError,
+    NotFound,
     PoolFull,
     RangeError,
     ReadTimeout,
@@ -35,6 +37,7 @@ __all__ = [
     "CHECKSUM_STATUS",
     "PLAN_DTYPE",
     "RESULT_DTYPE",
+    "AccessDenied",
     "BatchError",
     "Buffer",
     "BufferInUse",
@@ -49,6 +52,7 @@ __all__ = [
     "ManifestIndex",
     "ManifestShard",
     "ManifestTarget",
+    "NotFound",
     "Pool",
     "PoolFull",
     "RangeError",

@@ -12,7 +12,7 @@ import numpy as np
 
 from feedrail import _core
 from feedrail._dtypes import make_plan
-from feedrail._errors import FormatError
+from feedrail._errors import FormatError, NotFound
 from feedrail._keys import Keys
 from feedrail._local import files_of
 from feedrail._source import Source
@@ -79,7 +79,7 @@ def build_index(
         numbered = list(enumerate(shard for path in paths for shard in _of_path(Path(path))))
         table = [IndexShard(it.shard.name, it.shard.nbytes) for _, it in numbered]
     if not numbered:
-        raise FileNotFoundError("there are no shards")
+        raise NotFound("there are no shards")
     keys = _core.Keys() if with_keys else None
     total = sum(listed.shard.nbytes for _, listed in numbered)
     records: list[NDArray[np.void]] = [np.zeros(0, INDEX_DTYPE)]

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+import errno as errno_numbers
+from typing import TYPE_CHECKING, Any, ClassVar
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -29,6 +30,8 @@ class FeedrailError(OSError):
     tried: tuple[str, ...]
     status: int | None
     retryable: bool
+    #: `errno` where a call says none.
+    _ERRNO: ClassVar[int | None] = None
 
     def __init__(
         self,
@@ -43,7 +46,7 @@ class FeedrailError(OSError):
         retryable: bool = False,
     ) -> None:
         super().__init__(message)
-        self.errno = errno
+        self.errno = self._ERRNO if errno is None else errno
         self.shard = shard
         self.offset = offset
         self.length = length
@@ -75,6 +78,24 @@ class DatasetChanged(FeedrailError):
 
 class TargetLost(FeedrailError, ConnectionError):
     """A target that cannot be reached, or did not come back in time."""
+
+
+class NotFound(FeedrailError, FileNotFoundError):
+    """A subsystem, namespace, shard or file that is not there."""
+
+    _ERRNO = errno_numbers.ENOENT
+
+
+class AccessDenied(FeedrailError, PermissionError):
+    """A subsystem that does not allow this host, or a write to what is only read."""
+
+    _ERRNO = errno_numbers.EACCES
+
+
+class IsDirectory(FeedrailError, IsADirectoryError):
+    """The beginning of shards' names, where a shard is wanted."""
+
+    _ERRNO = errno_numbers.EISDIR
 
 
 class ReadTimeout(FeedrailError, TimeoutError):
@@ -141,6 +162,14 @@ class BatchTargetLost(BatchError, TargetLost):
     """Ranges of a batch whose targets were lost."""
 
 
+class BatchNotFound(BatchError, NotFound):
+    """Ranges of a batch whose subsystems are not there any more."""
+
+
+class BatchAccessDenied(BatchError, AccessDenied):
+    """Ranges of a batch whose subsystems do not allow this host any more."""
+
+
 class BatchReadTimeout(BatchError, ReadTimeout):
     """Ranges of a batch that had no result before the deadline."""
 
@@ -156,6 +185,8 @@ class BatchForkedHandleError(BatchError, ForkedHandleError):
 _OF_ONE_REASON: dict[type[FeedrailError], type[BatchError]] = {
     DatasetChanged: BatchDatasetChanged,
     TargetLost: BatchTargetLost,
+    NotFound: BatchNotFound,
+    AccessDenied: BatchAccessDenied,
     ReadTimeout: BatchReadTimeout,
     ChecksumError: BatchChecksumError,
     ForkedHandleError: BatchForkedHandleError,

@@ -7,6 +7,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Literal, overload
 
+from feedrail._errors import NotFound
+
 if TYPE_CHECKING:
     from feedrail import _core
     from feedrail._manifest import Manifest
@@ -124,14 +126,14 @@ class Shards(Sequence[Shard]):
         """The number of the (first) shard of a name; a number is checked.
 
         Raises:
-            FileNotFoundError: there is no such shard.
+            NotFound: there is no such shard.
         """
         if isinstance(shard, str):
             found = self._numbers.get(shard)
         else:
             found = shard if 0 <= shard < len(self._all) else None
         if found is None:
-            raise FileNotFoundError(f"no shard {shard!r} among {len(self._all)}")
+            raise NotFound(f"no shard {shard!r} among {len(self._all)}")
         return found
 
     @classmethod

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import errno
 import os
 import threading
 import weakref
@@ -13,7 +12,7 @@ import numpy as np
 
 from feedrail import _core
 from feedrail._dtypes import as_checksums, as_plan, make_plan
-from feedrail._errors import ChecksumError, DatasetChanged
+from feedrail._errors import ChecksumError, DatasetChanged, NotFound
 from feedrail._file import File
 from feedrail._local import LocalSession, path_of
 from feedrail._manifest import Manifest
@@ -267,7 +266,7 @@ class Source:
         """A shard as a file that Python's libraries read: `io.RawIOBase`.
 
         Raises:
-            FileNotFoundError: there is no such shard.
+            NotFound: there is no such shard.
             ValueError: the mode is not `"rb"`.
         """
         if mode not in ("rb", "r"):
@@ -378,7 +377,7 @@ class Source:
         found = session.open(url.resolve(), url.port, url.nqn, nsid=url.nsid, name=url.name)
         if not found:
             hint = f": a number is said as nsid:{url.name}" if (url.name or "").isdecimal() else ""
-            raise FileNotFoundError(f"{self._specification.url}: there is no such namespace{hint}")
+            raise NotFound(f"{self._specification.url}: there is no such namespace{hint}")
         self._opened = os.getpid(), session
         return session, Shards([Shard.of(properties) for properties in found])
 
@@ -444,10 +443,11 @@ def open(
 
     Raises:
         ValueError: the URL or the manifest is malformed, or an option is out of its bounds.
-        TargetLost: nothing answers at the address, or it refuses the connection; with a manifest,
-            at all addresses that have a shard.
+        TargetLost: the host's name is not known, or nothing answers at its address; with a
+            manifest, at all addresses that have a shard.
         DatasetChanged: no target has a shard as the manifest has it.
-        FileNotFoundError: the subsystem has no such namespace, or there is no such file.
+        NotFound: there is no such subsystem, namespace or file.
+        AccessDenied: the subsystem does not allow this host.
     """
     if replicas not in ("spread", "first"):
         raise ValueError(f"replicas={replicas!r}: it is 'spread' or 'first'")
@@ -480,8 +480,8 @@ def _named(source: str | os.PathLike[str] | Manifest) -> tuple[Manifest | None, 
     if not text or ("://" in text and not path.exists()):
         raise ValueError(f"{text!r} is neither nvmf://host[:port]/<nqn> nor file:///path, nor a path")
     if not path.exists():
-        raise FileNotFoundError(
-            errno.ENOENT, "neither nvmf://host[:port]/<nqn> nor a file, a folder or a manifest", text
+        raise NotFound(
+            f"{text!r} is neither nvmf://host[:port]/<nqn> nor a file, a folder or a manifest"
         )
     return None, os.path.abspath(path), True
 

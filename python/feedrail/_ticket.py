@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from feedrail._dtypes import CHECKSUM_STATUS, RESULT_DTYPE
-from feedrail._errors import FeedrailError, batch_error
+from feedrail._errors import FeedrailError, ReadTimeout, batch_error
 
 if TYPE_CHECKING:
     from collections.abc import Generator
@@ -48,10 +48,11 @@ class Ticket:
 
         Raises:
             BatchError: ranges failed, or do not have their checksums.
-            TimeoutError: there are not all results within `timeout` seconds.
+            ReadTimeout: there are not all results within `timeout` seconds.
         """
         if not self._ticket.wait(timeout, progress):
-            raise TimeoutError(f"the batch is not over within {timeout} s, and goes on")
+            message = f"the batch is not over within {timeout} s, and goes on"
+            raise ReadTimeout(message, retryable=True)
         return self.results()
 
     def cancel(self) -> int:

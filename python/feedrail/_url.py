@@ -8,6 +8,7 @@ from dataclasses import astuple, dataclass, replace
 from urllib.parse import quote
 
 from feedrail import _core
+from feedrail._errors import TargetLost
 
 SCHEME = "nvmf"
 #: Port of NVMe over RDMA, as assigned by IANA.
@@ -49,9 +50,13 @@ class NvmfUrl:
         """An IP address of the host.
 
         Raises:
-            OSError: the name is not known.
+            TargetLost: the name is not known, or cannot be looked up now.
         """
-        found = socket.getaddrinfo(self.host, self.port, type=socket.SOCK_DGRAM)
+        try:
+            found = socket.getaddrinfo(self.host, self.port, type=socket.SOCK_DGRAM)
+        except socket.gaierror as error:
+            message = f"the address of {self.host!r} is not known: {error}"
+            raise TargetLost(message, retryable=error.errno == socket.EAI_AGAIN) from error
         return str(found[0][4][0])
 
     def __str__(self) -> str:

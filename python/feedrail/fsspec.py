@@ -21,6 +21,7 @@ from fsspec.spec import AbstractBufferedFile
 
 import feedrail
 from feedrail._dtypes import make_plan
+from feedrail._errors import AccessDenied, IsDirectory, NotFound
 from feedrail._url import DEFAULT_PORT, SCHEME, NvmfUrl, escaped
 
 if TYPE_CHECKING:
@@ -133,6 +134,11 @@ class NvmfFileSystem(AsyncFileSystem):  # type: ignore[misc]
             ranges.collect(batch, ticket)
         return ranges.outcome(on_error)
 
+    async def _refuse_to_write(self, path: str, *_: Any, **__: Any) -> None:
+        raise _only_read(path)
+
+    _pipe_file = _put_file = _cp_file = _rm_file = _mkdir = _makedirs = _refuse_to_write
+
     async def _get_file(
         self, rpath: str, lpath: Any, callback: Any = DEFAULT_CALLBACK, **_: Any
     ) -> None:
@@ -159,7 +165,7 @@ class NvmfFileSystem(AsyncFileSystem):  # type: ignore[misc]
         **options: Any,
     ) -> NvmfFile:
         if mode != "rb":
-            raise OSError(errno.EROFS, "shards are read, in mode 'rb'", path)
+            raise _only_read(path)
         place = _Place.of(path)
         options |= {"block_size": block_size or "default", "cache_options": cache_options}
         return NvmfFile(self, path, tree=self._tree(place), place=place, **options)
@@ -207,9 +213,9 @@ class _Place:
         try:
             url = NvmfUrl.parse(f"{SCHEME}://{path}")
         except ValueError as error:
-            raise FileNotFoundError(errno.ENOENT, str(error), path) from error
+            raise NotFound(f"{path}: {error}") from error
         if url.nsid is not None:
-            raise FileNotFoundError(errno.ENOENT, "a path has names, and no nsid:", path)
+            raise NotFound(f"{path}: a path has names, and no nsid:")
         return cls(url.of_subsystem(), url.name or "")
 
     @property
@@ -254,10 +260,10 @@ class _Tree:
     def number(self, place: _Place) -> int:
         try:
             return self.source.shards.number(place.name)
-        except FileNotFoundError:
+        except NotFound:
             if place.name in self.directories:
-                raise IsADirectoryError(errno.EISDIR, "a directory", place.path) from None
-            raise FileNotFoundError(errno.ENOENT, "no such shard", place.path) from None
+                raise IsDirectory(f"{place.path} is a directory") from None
+            raise NotFound(f"{place.path}: there is no such shard") from None
 
     def info(self, place: _Place) -> dict[str, Any]:
         if place.name in self.directories:
@@ -347,6 +353,11 @@ class _Ranges:
         if errors and on_error == "raise":
             raise errors[0]
         return [r if isinstance(r, Exception) else bytes(r) for r in self._results]
+
+
+def _only_read(path: str) -> AccessDenied:
+    message = f"{path}: shards are read, in mode 'rb', and nothing is written"
+    return AccessDenied(message, errno=errno.EROFS)
 
 
 def _each(values: int | None | Iterable[int | None], count: int) -> list[int | None]:

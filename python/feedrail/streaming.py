@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Any
 
 from streaming.base.storage import download
 
+from feedrail._errors import NotFound
 from feedrail._source import open as open_source
 from feedrail._url import SCHEME, NvmfUrl
 
@@ -46,7 +47,7 @@ class NvmfDownloader(download.CloudDownloader):  # type: ignore[misc]
     def _download_file_impl(self, remote: str, local: str, timeout: float) -> None:
         url = NvmfUrl.parse(remote)
         if url.name is None:
-            raise FileNotFoundError(f"{remote}: the URL names no shard")
+            raise NotFound(f"{remote}: the URL names no shard")
         source = self._source(url.of_subsystem())
         partial = f"{local}.tmp"
         with source.open(url.name) as shard, open(partial, "wb") as copy:

@@ -6,7 +6,7 @@ use std::ptr::NonNull;
 use std::sync::Arc;
 
 use feedrail_initiator::{Grant, Region};
-use pyo3::exceptions::{PyBufferError, PyOSError, PyValueError};
+use pyo3::exceptions::{PyBufferError, PyValueError};
 use pyo3::ffi;
 use pyo3::intern;
 use pyo3::prelude::*;
@@ -114,7 +114,8 @@ impl BufferObject {
         if isize::try_from(nbytes).is_err() {
             return Err(PyValueError::new_err("more bytes than there are addresses"));
         }
-        let region = Region::allocate(nbytes, Grant::Persistent).map_err(PyOSError::new_err)?;
+        let region = Region::allocate(nbytes, Grant::Persistent)
+            .map_err(|error| errors::system(py, &error))?;
         Ok(Self::new(BufferMemory::whole(region)))
     }
 

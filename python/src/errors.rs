@@ -1,7 +1,9 @@
 //! Errors of the initiator as exceptions of `feedrail`.
 
+use std::io;
+
 use feedrail_dataset::formats::FormatError;
-use feedrail_initiator::{Entry, Error, ErrorKind, Namespace, PlanError};
+use feedrail_initiator::{Entry, Error, ErrorKind, Namespace, PlanError, RefusedField};
 use pyo3::exceptions::PyValueError;
 use pyo3::intern;
 use pyo3::prelude::*;
@@ -38,6 +40,13 @@ pub(crate) fn forked(py: Python<'_>) -> PyErr {
 /// The exception of a pool without room.
 pub(crate) fn pool_full(py: Python<'_>, message: String) -> PyErr {
     of_class(py, "PoolFull", message)
+}
+
+/// The exception for what the system refused.
+pub(crate) fn system(py: Python<'_>, error: &io::Error) -> PyErr {
+    with_details(py, "FeedrailError", error.to_string(), |details| {
+        details.set_item(intern!(py, "errno"), error.raw_os_error())
+    })
 }
 
 /// The exception for bytes of a namespace that do not have their CRC-32C.
@@ -98,6 +107,9 @@ fn class(kind: &ErrorKind) -> &'static str {
     match kind {
         ErrorKind::OutOfRange { .. } => "RangeError",
         ErrorKind::Changed(_) => "DatasetChanged",
+        ErrorKind::ConnectRefused { field: RefusedField::Subsystem, .. } => "NotFound",
+        ErrorKind::ConnectRefused { field: RefusedField::Host, .. } => "AccessDenied",
+        ErrorKind::ConnectRefused { status, .. } if status.do_not_retry() => "FeedrailError",
         ErrorKind::Lost { .. }
         | ErrorKind::ConnectionLost(_)
         | ErrorKind::ConnectRefused { .. }

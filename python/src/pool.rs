@@ -4,7 +4,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use feedrail_initiator::{Grant, Region};
-use pyo3::exceptions::{PyOSError, PyValueError};
+use pyo3::exceptions::PyValueError;
 use pyo3::prelude::*;
 
 use crate::block_on::wait_interruptibly;
@@ -31,7 +31,8 @@ impl PoolObject {
         let Some(nbytes) = Arena::length_for(nbytes).filter(|&n| isize::try_from(n).is_ok()) else {
             return Err(PyValueError::new_err("a pool of more bytes than there are addresses"));
         };
-        let region = Region::allocate(nbytes, Grant::Persistent).map_err(PyOSError::new_err)?;
+        let region = Region::allocate(nbytes, Grant::Persistent)
+            .map_err(|error| errors::system(py, &error))?;
         let (home, arena) = (HomeProcess::current(), Arena::new(nbytes));
         Ok(Self { home, region: Arc::new(region), arena })
     }

@@ -6,7 +6,6 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
 use feedrail_initiator::{Entry, Host, MonotonicTime, Outcome, Ticket};
-use pyo3::exceptions::PyOSError;
 use pyo3::prelude::*;
 use pyo3::types::PyBytes;
 
@@ -174,7 +173,7 @@ impl TicketObject {
     /// A descriptor that is readable once every range has its result. It belongs to the ticket.
     fn fileno(&self, py: Python<'_>) -> PyResult<i32> {
         let ticket = self.ticket(py)?;
-        let descriptor = py.detach(|| ticket.fd()).map_err(PyOSError::new_err)?;
+        let descriptor = py.detach(|| ticket.fd()).map_err(|error| errors::system(py, &error))?;
         Ok(descriptor.as_raw_fd())
     }
 

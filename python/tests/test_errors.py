@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+import errno
 import pickle
 import socket
 from pathlib import Path
@@ -92,10 +93,58 @@ def test_an_address_that_swallows_all_packets() -> None:
     assert raised.value.retryable and address in raised.value.tried[0]
 
 
-def test_a_subsystem_that_is_not_there(daemon: Daemon) -> None:
-    with pytest.raises(feedrail.FeedrailError) as raised:
-        feedrail.open(f"nvmf://{daemon.address}/nqn.2026-01.org.example:none")
-    assert "nqn.2026-01.org.example:none" in str(raised.value)
+def test_what_a_target_does_not_have(daemon: Daemon, source: feedrail.Source) -> None:
+    """It answers, so it is not lost."""
+    address, name = f"nvmf://{daemon.address}", "nqn.2026-01.org.example:none"
+    for use, said in [
+        (lambda: feedrail.open(f"{address}/{name}"), name),
+        (lambda: feedrail.open(f"{address}/{daemon.nqn}/none"), "no such namespace"),
+        (lambda: source.open("none"), "no shard 'none'"),
+        (lambda: source.rows("none", [0], 1), "no shard 'none'"),
+        (lambda: feedrail.open("/no/such/file"), "nor a file"),
+    ]:
+        with pytest.raises(feedrail.NotFound, match=said) as raised:
+            use()
+        error = raised.value
+        assert isinstance(error, FileNotFoundError) and not isinstance(error, feedrail.TargetLost)
+        assert error.errno == errno.ENOENT and not error.retryable
+
+
+def test_a_host_that_is_not_allowed(serve: Serve, tmp_path: Path) -> None:
+    address, nqn = loopback_address(), "nqn.2026-01.org.example:private"
+    (tmp_path / "shard.bin").write_bytes(bytes(4096))
+    configuration = tmp_path / "feedrail.toml"
+    configuration.write_text(
+        f"""
+        [[port]]
+        address = "{address}:4420"
+        [[subsystem]]
+        nqn = "{nqn}"
+        allowed_hosts = ["nqn.2026-01.org.example:another"]
+        [[subsystem.namespace]]
+        path = "{tmp_path}/shard.bin"
+        """
+    )
+    serve("--config", configuration, address=address)
+    with pytest.raises(feedrail.AccessDenied, match="does not allow this host") as raised:
+        feedrail.open(f"nvmf://{address}/{nqn}")
+    assert isinstance(raised.value, PermissionError) and not raised.value.retryable
+
+
+def test_a_name_that_cannot_be_looked_up() -> None:
+    with pytest.raises(feedrail.TargetLost, match="address of 'no-such-host.invalid' is not known"):
+        feedrail.open("nvmf://no-such-host.invalid/nqn.2026-01.org.example:none")
+
+
+def test_a_ticket_that_is_waited_for_too_briefly(serve: Serve, shard_file: Path) -> None:
+    daemon = serve(shard_file)
+    source = feedrail.open(daemon.url)
+    daemon.stop()
+    ticket = source.submit(feedrail.make_plan([0], [4096]), bytearray(4096))
+    with pytest.raises(feedrail.ReadTimeout, match="goes on"):
+        ticket.wait(0)
+    daemon.resume()
+    ticket.wait()
 
 
 def test_a_target_that_dies(serve: Serve, shard_file: Path, content: np.ndarray) -> None:

@@ -79,10 +79,22 @@ def test_a_directory_is_no_file(fs: NvmfFileSystem, tree: Served) -> None:
 
 
 def test_nothing_can_be_written(fs: NvmfFileSystem, tree: Served) -> None:
-    with pytest.raises(OSError, match="read"):
-        fs.open(f"{tree.path}/new", "wb")
-    with pytest.raises(NotImplementedError):
-        fs.rm(f"{tree.path}/a.bin")
+    path, new = f"{tree.path}/a.bin", f"{tree.path}/new"
+    for write in [
+        lambda: fs.open(new, "wb"),
+        lambda: fs.touch(new),
+        lambda: fs.pipe_file(new, b"a"),
+        lambda: fs.pipe({new: b"a"}),
+        lambda: fs.put_file(__file__, new),
+        lambda: fs.put(__file__, new),
+        lambda: fs.cp_file(path, new),
+        lambda: fs.mv(path, new),
+        lambda: fs.rm(path),
+        lambda: fs.mkdir(new),
+        lambda: fs.makedirs(new),
+    ]:
+        with pytest.raises(feedrail.AccessDenied, match="nothing is written"):
+            write()
 
 
 @pytest.mark.parametrize(

@@ -227,3 +227,10 @@ def test_tensors_are_dropped_amid_a_call(daemon: Daemon) -> None:
     command = [sys.executable, "-X", "faulthandler", "-c", textwrap.dedent(script)]
     ended = subprocess.run(command, capture_output=True, text=True, timeout=120, check=False)
     assert (ended.returncode, ended.stderr) == (0, "")
+
+
+@pytest.mark.parametrize("workers", [0, 1])
+def test_a_forgotten_collate_fn_is_named(source: feedrail.Source, workers: int) -> None:
+    dataset = ft.TokenDataset(source, 999, dtype="uint8")
+    with pytest.raises(TypeError, match="collate_fn=feedrail.torch.collate"):
+        next(iter(DataLoader(dataset, 4, num_workers=workers)))

@@ -213,14 +213,61 @@ def test_what_is_read_ahead_is_bounded(serve: Serve, shard_file: Path) -> None:
         for _ in range(100):
             next(loader)
         prefetcher = loader._prefetcher
-        assert prefetcher is not None and 0 <= len(prefetcher._begun) <= most
+        assert prefetcher is not None and 0 <= len(prefetcher._queue.begun) <= most
         prefetcher._is_late = True
         for _ in range(200):
             prefetcher._begin()
         # One more is begun if those that are do not reach the bound.
-        begun = len(prefetcher._begun)
+        begun = len(prefetcher._queue.begun)
         assert begun == most + 1 if most < 400 else begun >= 400
         loader.close()
+
+
+def test_what_is_cast_counts_and_is_used_again(source: feedrail.Source) -> None:
+    """Tokens of 1 byte are cast to 8: a batch holds 9 times what it reads."""
+    dataset = ft.TokenDataset(source, 999, dtype="uint8", stride=100)
+    held, places = 9 * 16 * 1000, set()
+    with ft.Loader(dataset, 16, prefetch_bytes=3 * held) as loader:
+        for _ in range(100):
+            batch = next(loader)
+            places.add(batch.x.data_ptr())
+            assert 0 < len(ahead(loader)) <= 3 and sum(ahead(loader)) <= 3 * held + 4096
+            assert torch.equal(batch.x, batch.tokens[:, :-1].long())
+    assert len(places) <= 6
+
+
+def test_what_a_transform_makes_counts(source: feedrail.Source) -> None:
+    def made_larger(batch: ft.Batch) -> dict[str, Any]:
+        return {"image": batch.data.to(torch.float64), "more": [bytes(4096), np.zeros(4096, "u1")]}
+
+    held = 10 * 4096
+    dataset = ft.RangeDataset(source, Index.of(np.arange(1000) * 4096, 4096), transform=made_larger)
+    with ft.Loader(dataset, 1, prefetch_bytes=4 * held) as loader:
+        for _ in range(100):
+            next(loader)
+            assert len(ahead(loader)) <= 4 and sum(ahead(loader)) <= 4 * held
+
+
+def ahead(loader: ft.Loader) -> list[int]:
+    """Bytes of the batches that are read ahead, once all are finished."""
+    queue = loader._prefetcher._queue
+    with queue.changed:
+        assert queue.changed.wait_for(lambda: all(it.request is None for it in queue.begun), LONG)
+        assert queue.nbytes == sum(reading.nbytes for reading in queue.begun)
+        return [reading.nbytes for reading in queue.begun]
+
+
+def test_the_state_of_the_last_batch_is_that_of_the_next_epoch(dataset: ft.RangeDataset) -> None:
+    loader = ft.Loader(dataset, 100, sampler=order())
+    last = list(loader)[-1]
+    expected = order()
+    expected.set_epoch(1)
+    loader.load_state_dict(last.state)
+    assert loader.epoch == 1 and sum(numbers(loader), []) == list(expected)
+    stream = ft.StreamDataset(dataset, 100, order=order())
+    stream.load_state_dict(last.state)
+    stream.set_epoch(stream.epoch)
+    assert stream.epoch == 1 and len(stream) == 11 and sum(numbers(stream), []) == list(expected)
 
 
 def test_batches_that_are_kept_keep_their_bytes(

@@ -64,6 +64,32 @@ def test_epochs_are_set(dataset: ft.RangeDataset) -> None:
         assert sum(numbers(loader), []) == list(order)
 
 
+@pytest.mark.parametrize("start", ["fork", "spawn"])
+def test_epochs_are_set_in_workers_that_persist(dataset: ft.RangeDataset, start: str) -> None:
+    stream, order = stream_of(dataset), ft.Order(SAMPLES, seed=2)
+    loader = DataLoader(
+        stream, None, num_workers=1, multiprocessing_context=start, persistent_workers=True, timeout=120
+    )
+    for epoch in (0, 1, 1, 3):
+        stream.set_epoch(epoch)
+        order.set_epoch(epoch)
+        assert sum(numbers(loader), []) == list(order)
+
+
+def test_a_stream_has_a_length(dataset: ft.RangeDataset) -> None:
+    loader = loader_of(stream_of(dataset), 1)
+    assert len(loader) == len(stream_of(dataset)) == 28 == len(list(loader))
+    assert len(stream_of(dataset, 1, 6)) == 28
+
+
+@pytest.mark.parametrize("workers", [0, 1])
+def test_who_uses_tokens_casts_them(source: feedrail.Source, workers: int) -> None:
+    """What is sent from a worker is the tokens as they are stored."""
+    dataset = ft.TokenDataset(source, 999, dtype="uint8", transform=torch_jobs.is_cast)
+    batches = loader_of(ft.StreamDataset(dataset, 4000), workers)
+    assert {bool(was_cast) for was_cast in batches} == {workers == 0}
+
+
 @pytest.mark.parametrize("stopped_after", [0, 1, 5])
 def test_other_worlds_and_workers_go_on_where_one_stopped(
     dataset: ft.RangeDataset, stopped_after: int

@@ -15,6 +15,11 @@ def total(batch: feedrail.torch.Batch) -> tuple[int, ...]:
     return tuple(int(sample.sum()) for sample in batch)
 
 
+def is_cast(batch: feedrail.torch.TokenBatch) -> bool:
+    """A transform: whether the tokens have been cast already."""
+    return "_windows" in vars(batch)
+
+
 class Reopened:
     """A data set that is opened in the process that first reads it."""
 

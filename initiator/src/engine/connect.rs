@@ -26,7 +26,7 @@ use crate::engine::controller::{
 use crate::engine::queue::{Data, HostQueue};
 use crate::engine::results::Outbox;
 use crate::memory::bounce::CHUNK_BYTES;
-use crate::types::error::{Error, ErrorKind};
+use crate::types::error::{Error, ErrorKind, RefusedField};
 
 /// Entries of the admin queue: what Linux asks for, and the most that its target grants.
 const ADMIN_ENTRIES: u16 = 32;
@@ -311,8 +311,8 @@ impl<P: Provider> HostEngine<P> {
     fn take_connect(&mut self, key: usize, cqe: &Cqe) -> Result<(), Error> {
         let status = cqe.status();
         if !status.is_success() {
-            let hint = refusal_hint(status, ConnectParameter::from_dw0(cqe.dw0.get()));
-            return Err(ErrorKind::ConnectRefused { status, hint }.into());
+            let field = refused_field(status, ConnectParameter::from_dw0(cqe.dw0.get()));
+            return Err(ErrorKind::ConnectRefused { status, field }.into());
         }
         let response = ConnectResponse::from_bits(cqe.dw0.get());
         if response.authentication_required() || response.secure_channel_required() {
@@ -555,15 +555,13 @@ fn check_controller(
     Ok(())
 }
 
-fn refusal_hint(status: Status, parameter: ConnectParameter) -> &'static str {
+fn refused_field(status: Status, parameter: ConnectParameter) -> RefusedField {
     let data = parameter.layer == ConnectLayer::Data;
     match status {
-        _ if status.is(Status::CONNECT_INVALID_HOST) => {
-            ": the subsystem does not allow this host NQN"
-        }
-        _ if !status.is(Status::CONNECT_INVALID_PARAMETERS) => "",
-        _ if parameter == ConnectParameter::SUBNQN => ": there is no subsystem of this name",
-        _ if data => ": a field of the Connect data is not accepted",
-        _ => ": a field of the Connect command is not accepted",
+        _ if status.is(Status::CONNECT_INVALID_HOST) => RefusedField::Host,
+        _ if !status.is(Status::CONNECT_INVALID_PARAMETERS) => RefusedField::None,
+        _ if parameter == ConnectParameter::SUBNQN => RefusedField::Subsystem,
+        _ if data => RefusedField::Data,
+        _ => RefusedField::Command,
     }
 }

@@ -231,12 +231,12 @@ pub enum ErrorKind {
     #[error("{}", CommandStatus(*.0))]
     Status(Status),
     /// The controller answered Connect with an error status.
-    #[error("connect refused: {}{hint}", ConnectStatus(*status))]
+    #[error("connect refused: {}{field}", ConnectStatus(*status))]
     ConnectRefused {
         /// The status that the controller answered.
         status: Status,
-        /// Its usual meaning, for a person.
-        hint: &'static str,
+        /// What it did not accept.
+        field: RefusedField,
     },
     /// The target does not want the RDMA connection.
     #[error("connection rejected: {0}")]
@@ -370,6 +370,27 @@ pub enum UnreachableCause {
     /// The peer was restarted and does not know the connection, or its answer makes no sense.
     #[error("the peer does not know the connection")]
     Stale,
+}
+
+/// What of a Connect a controller did not accept. Shown behind the status.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
+#[non_exhaustive]
+pub enum RefusedField {
+    /// The NQN of the subsystem.
+    #[error(": there is no subsystem of this name")]
+    Subsystem,
+    /// The NQN of the host.
+    #[error(": the subsystem does not allow this host NQN")]
+    Host,
+    /// Another field of the Connect data.
+    #[error(": a field of the Connect data is not accepted")]
+    Data,
+    /// A field of the Connect command.
+    #[error(": a field of the Connect command is not accepted")]
+    Command,
+    /// None: the status says why.
+    #[error("")]
+    None,
 }
 
 impl UnreachableCause {

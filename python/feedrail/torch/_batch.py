@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 from functools import cached_property
 from typing import TYPE_CHECKING, Any, TypeVar
 
@@ -15,6 +16,9 @@ if TYPE_CHECKING:
     from typing_extensions import Self
 
 T = TypeVar("T")
+
+#: Where `torch.utils.data.default_collate` is, which begins with the first sample of a batch.
+_DEFAULT_COLLATE = "torch.utils.data._utils.collate"
 
 
 class Batch:
@@ -75,8 +79,12 @@ class Batch:
         """The batch with its data on a device; indices and offsets stay on the host."""
         return self._with_data(self.data.to(device, non_blocking=non_blocking))
 
-    def prepare(self) -> None:
-        """Does the work that views need, which threads of a `Loader` do ahead."""
+    def prepare(self, into: torch.Tensor) -> None:
+        """Does the work that views need, which threads of a `Loader` do ahead.
+
+        Args:
+            into: Memory for it, `RangeDataset.prepared_bytes` of `uint8`.
+        """
 
     def _with_data(self, data: torch.Tensor) -> Self:
         return type(self)(self.indices, data, self.offsets, self.state, self.plan)
@@ -85,6 +93,9 @@ class Batch:
         return len(self.indices)
 
     def __getitem__(self, i: int) -> torch.Tensor:
+        if i == 0 and sys._getframe(1).f_globals.get("__name__") == _DEFAULT_COLLATE:
+            # Else torch says that it cannot stack a Batch.
+            raise TypeError("a Batch is whole: give DataLoader collate_fn=feedrail.torch.collate")
         if not -len(self) <= i < len(self):
             raise IndexError(f"sample {i} of a batch of {len(self)}")
         i %= len(self)
@@ -119,9 +130,10 @@ class TokenBatch(Batch):
         """Targets, `int64`: the token after each of `x`, shape `(samples, block_size)`."""
         return self._windows[:, 1:]
 
-    def prepare(self) -> None:
+    def prepare(self, into: torch.Tensor) -> None:
         """Casts the tokens."""
-        self._windows
+        tokens = self.tokens
+        self._windows = into.view(torch.int64).view(tokens.shape).copy_(tokens)
 
     @cached_property
     def _windows(self) -> torch.Tensor:

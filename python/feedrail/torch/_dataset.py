@@ -131,6 +131,10 @@ class RangeDataset(Dataset[Any]):
         indices, ends = torch.from_numpy(numbers), torch.from_numpy(offsets)
         return self._kind(indices, elements, ends, plan=plan)
 
+    def prepared_bytes(self, plan: NDArray[np.void]) -> int:
+        """Bytes of what `Batch.prepare` makes of what a plan reads."""
+        return 0
+
     def finished(self, batch: Batch) -> Any:
         """What a loader gets: the batch, or what `transform` makes of it."""
         return batch if self.transform is None else self.transform(batch)
@@ -200,6 +204,10 @@ class TokenDataset(RangeDataset):
         """As of `RangeDataset`; the windows count too."""
         described = f"{super().fingerprint} {self.block_size} {self.stride}"
         return hashlib.blake2b(described.encode(), digest_size=16).hexdigest()
+
+    def prepared_bytes(self, plan: NDArray[np.void]) -> int:
+        """Bytes of the tokens as `int64`."""
+        return planned_bytes(plan) // self.dtype.itemsize * torch.int64.itemsize
 
     _kind = TokenBatch
 

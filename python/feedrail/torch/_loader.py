@@ -101,7 +101,16 @@ class BatchSequence:
         return state
 
     def resume(self, state: dict[str, Any]) -> tuple[int, int]:
-        """Epoch and consumed samples of a state.
+        """Epoch and consumed samples of a state, which at the end of an epoch are those of the next.
+
+        Raises:
+            ValueError: it is the state of another data set, order, seed or global batch.
+        """
+        epoch, consumed = self.place(state)
+        return (epoch + 1, 0) if 0 < self.epoch_samples <= consumed else (epoch, consumed)
+
+    def place(self, state: dict[str, Any]) -> tuple[int, int]:
+        """Epoch and consumed samples of a state, within its epoch.
 
         Raises:
             ValueError: it is the state of another data set, order, seed or global batch.
@@ -142,7 +151,9 @@ class Loader(Node):
         dataset: What to read.
         batch_size: Samples of a batch of this rank.
         sampler: Order and rank; `Order(len(dataset))` if `None`.
-        prefetch_bytes: Bytes of batches that are read ahead of the one that is handed out.
+        prefetch_bytes: Bytes of the batches that are read ahead of the one that is handed out, as
+            they are handed out: cast, and made by the transform. One may always be. More than a
+            processor caches slows a loop that does not compute.
         device: `"cpu"`: this build reads into host memory.
         drop_last: Whether the samples that do not fill a batch of all ranks are left out, so that
             ranks have as many batches. Else the last batch is shorter, and ranks for which it has
@@ -160,7 +171,7 @@ class Loader(Node):
         batch_size: int,
         *,
         sampler: Order | None = None,
-        prefetch_bytes: int = 256 << 20,
+        prefetch_bytes: int = 32 << 20,
         device: str = "cpu",
         drop_last: bool = False,
         threads: int = 1,
@@ -233,6 +244,8 @@ class Loader(Node):
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
         """Goes on after the batch that was the last when `state` was taken.
+
+        After the last batch of an epoch that is the beginning of the next one.
 
         Raises:
             ValueError: it is the state of another data set, order, seed or global batch.

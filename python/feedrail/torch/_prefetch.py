@@ -9,45 +9,61 @@ from collections import deque
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
-import torch
-from torch.utils.dlpack import from_dlpack
+from torch.utils.data import get_worker_info
 
-from feedrail import _core
-from feedrail._errors import PoolFull
 from feedrail.torch._dataset import planned_bytes
+from feedrail.torch._memory import Lender, held_bytes, tensor_in
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
 
     import numpy as np
+    import torch
     from numpy.typing import NDArray
 
     from feedrail._ticket import Ticket
     from feedrail.torch._dataset import RangeDataset
 
+_ENDING = "batches cannot be read ahead: the interpreter is ending"
+
 
 @dataclass(eq=False)
-class Reading:
-    """A batch under way. What it ended with is set under the lock of its queue.
+class _Request:
+    """What is read for a batch, and the memory for it.
 
     Attributes:
         numbers: Numbers of its samples, shape `(samples,)`.
-        end: Position after its last sample in the epoch.
+        data: What it reads into.
+        prepared: Memory for what `Batch.prepare` makes; `None` if it is not called.
     """
 
     numbers: NDArray[np.int64]
-    end: int
     plan: NDArray[np.void]
     data: torch.Tensor
+    prepared: torch.Tensor | None
     ticket: Ticket
-    is_over: bool = False
-    result: Any = None
-    error: BaseException | None = None
 
     @property
     def nbytes(self) -> int:
-        """Bytes that it reads."""
-        return planned_bytes(self.plan)
+        """Bytes of its memory."""
+        return self.data.nbytes + (0 if self.prepared is None else self.prepared.nbytes)
+
+
+@dataclass(eq=False)
+class Reading:
+    """A batch that was begun. What it ended with is set under the lock of its queue.
+
+    Attributes:
+        request: What is read; `None` once the batch is finished.
+        end: Position after its last sample in the epoch.
+        nbytes: Bytes that it holds; before it is finished, those that it is expected to hold.
+    """
+
+    request: _Request | None
+    end: int
+    nbytes: int
+    result: Any = None
+    error: BaseException | None = None
 
 
 @dataclass(eq=False)
@@ -59,33 +75,74 @@ class _Queue:
     changed: threading.Condition = field(default_factory=threading.Condition)
     begun: deque[Reading] = field(default_factory=deque)
     waiting: deque[Reading] = field(default_factory=deque)
+    #: Bytes of `begun`.
+    nbytes: int = 0
+    #: How many times the bytes of its request the last finished batch holds.
+    growth: float = 1.0
     is_closed: bool = False
     pid: int = field(default_factory=os.getpid)
 
+    def begin(self, request: _Request, end: int) -> None:
+        """Has the threads finish a batch."""
+        with self.changed:
+            # Memory of the request is held until the batch is finished, whatever that makes of it.
+            reading = Reading(request, end, int(request.nbytes * max(1.0, self.growth)))
+            self.nbytes += reading.nbytes
+            self.begun.append(reading)
+            self.waiting.append(reading)
+            self.changed.notify_all()
+
+    def take(self) -> tuple[Reading, bool]:
+        """The batch that was begun first, once it is finished, and whether it already was.
+
+        Raises:
+            RuntimeError: the queue was closed meanwhile.
+        """
+        reading = self.begun[0]
+        with self.changed:
+            was_finished = reading.request is None
+            while reading.request is not None and not self.is_closed:
+                self.changed.wait()
+            if self.is_closed:
+                raise RuntimeError(_ENDING)
+            self.begun.popleft()
+            self.nbytes -= reading.nbytes
+        return reading, was_finished
+
     def work(self) -> None:
-        """Finishes readings, one after the other, until the queue is closed."""
-        while (reading := self._next()) is not None:
-            result, error = None, None
+        """Finishes batches, one after the other, until the queue is closed."""
+        while (found := self._next()) is not None:
+            reading, request = found
+            result, error, held = None, None, 0
             try:
-                result = self._finish(reading)
+                result = self._finish(request, reading.end)
+                held = held_bytes(result)
             except BaseException as raised:  # the consumer raises it
                 error = raised
             with self.changed:
-                reading.result, reading.error, reading.is_over = result, error, True
+                self.growth = held / max(1, request.nbytes)
+                self.nbytes += held - reading.nbytes
+                reading.nbytes, reading.result, reading.error = held, result, error
+                reading.request = None
                 self.changed.notify_all()
-            del reading, result, error
+            del found, reading, request, result, error
 
-    def _next(self) -> Reading | None:
+    def _next(self) -> tuple[Reading, _Request] | None:
         with self.changed:
             while not self.waiting and not self.is_closed:
                 self.changed.wait()
-            return None if self.is_closed else self.waiting.popleft()
+            if self.is_closed:
+                return None
+            reading = self.waiting.popleft()
+            assert reading.request is not None
+            return reading, reading.request
 
-    def _finish(self, reading: Reading) -> Any:
-        reading.ticket.wait()
-        batch = self.dataset.batch(reading.numbers, reading.plan, reading.data)
-        batch.state = self.state_of(reading.end)
-        batch.prepare()
+    def _finish(self, request: _Request, end: int) -> Any:
+        request.ticket.wait()
+        batch = self.dataset.batch(request.numbers, request.plan, request.data)
+        batch.state = self.state_of(end)
+        if request.prepared is not None:
+            batch.prepare(request.prepared)
         return self.dataset.finished(batch)
 
     def close(self) -> None:
@@ -97,10 +154,13 @@ class _Queue:
             with self.changed:
                 self.is_closed = True
                 self.waiting.clear()
-                begun = list(self.begun)
+                requests = [reading.request for reading in self.begun]
+                self.begun.clear()
+                self.nbytes = 0
                 self.changed.notify_all()
-            for reading in begun:
-                reading.ticket.cancel()
+            for request in requests:
+                if request is not None:
+                    request.ticket.cancel()
 
 
 class _Threads:
@@ -124,7 +184,7 @@ class _Threads:
             RuntimeError: the interpreter is ending.
         """
         if self._has_ended:
-            raise RuntimeError("batches cannot be read ahead: the interpreter is ending")
+            raise RuntimeError(_ENDING)
         self._queues.add(queue)
         threads = [
             threading.Thread(target=queue.work, name="feedrail-loader", daemon=False)
@@ -157,7 +217,7 @@ class Prefetcher:
         dataset: What to read of.
         batches: The numbers of the samples of each batch, and the position after it.
         state_of: The state of a loader after the batch that ends at a position.
-        prefetch_bytes: Bytes of batches that are begun and not taken. One may always be.
+        prefetch_bytes: Bytes that batches hold which are begun and not taken. One may always be.
         threads: Number of threads.
     """
 
@@ -171,10 +231,9 @@ class Prefetcher:
     ) -> None:
         self._batches: Iterator[tuple[NDArray[np.int64], int]] | None = batches
         self._prefetch_bytes = prefetch_bytes
-        self._pool: _core.Pool | None = None
+        # What is cast is not read into: RDMA devices need not know of its memory.
+        self._to_read, self._to_cast = Lender(), Lender()
         self._queue = _Queue(dataset, state_of)
-        self._begun = self._queue.begun
-        self._begun_bytes = 0
         # Whether the consumer waited for the last batch: then one more is read ahead.
         self._is_late = True
         weakref.finalize(self, self._queue.close).atexit = False
@@ -192,15 +251,10 @@ class Prefetcher:
             BatchError: ranges of it failed. Or what a transform raises.
         """
         self._begin()
-        if not self._begun:
+        if not self._queue.begun:
             return None
-        reading = self._begun[0]
-        with self._queue.changed:
-            self._is_late = not reading.is_over
-            while not reading.is_over:
-                self._queue.changed.wait()
-        self._begun.popleft()
-        self._begun_bytes -= reading.nbytes
+        reading, was_finished = self._queue.take()
+        self._is_late = not was_finished
         if reading.error is not None:
             raise reading.error
         return reading.result, reading.end
@@ -208,9 +262,8 @@ class Prefetcher:
     def _begin(self) -> None:
         """Begins to read a batch, and one more where the consumer had to wait."""
         for _ in range(1 + self._is_late):
-            if self._batches is None or (
-                self._begun and self._begun_bytes >= self._prefetch_bytes
-            ):
+            is_enough = self._queue.begun and self._queue.nbytes >= self._prefetch_bytes
+            if self._batches is None or is_enough:
                 return
             batch = next(self._batches, None)
             if batch is None:
@@ -221,35 +274,20 @@ class Prefetcher:
     def _submit(self, numbers: NDArray[np.int64], end: int) -> None:
         dataset = self._queue.dataset
         plan = dataset.plan(numbers)
-        memory = self._memory(planned_bytes(plan))
+        read_bytes = planned_bytes(plan)
+        # A worker sends batches as they are stored, and who gets them casts them.
+        cast_bytes = dataset.prepared_bytes(plan) if get_worker_info() is None else None
+        ahead = self._prefetch_bytes // max(1, read_bytes + (cast_bytes or 0))
+        memory = self._to_read.take(read_bytes, ahead)
         ticket = dataset.source.submit(plan, memory, crc32c=dataset.checksums(numbers))
-        data = from_dlpack(memory) if memory.nbytes else torch.empty(0, dtype=torch.uint8)
-        reading = Reading(numbers, end, plan, data, ticket)
-        self._begun.append(reading)
-        self._begun_bytes += reading.nbytes
-        with self._queue.changed:
-            self._queue.waiting.append(reading)
-            self._queue.changed.notify_all()
-
-    def _memory(self, nbytes: int) -> _core.Buffer:
-        """Memory of the pool, or other memory where the consumer keeps what the pool has."""
-        if nbytes == 0:
-            return _core.Buffer.allocate(0)
-        if self._pool is None:
-            # Batches that are read ahead, the one that the consumer works with, and one between.
-            self._pool = _core.Pool(min(self._prefetch_bytes, 64 * nbytes) + 2 * nbytes)
-        try:
-            return self._pool.take(nbytes)
-        except (PoolFull, ValueError):
-            return _core.Buffer.allocate(nbytes)
+        prepared = None if cast_bytes is None else tensor_in(self._to_cast.take(cast_bytes, ahead))
+        self._queue.begin(_Request(numbers, plan, tensor_in(memory), prepared, ticket), end)
 
     def close(self) -> None:
         """Cancels what is under way, and waits for the threads to end."""
-        self._batches, self._pool = None, None
+        self._batches = None
         self._queue.close()
         if self.is_of_this_process:
             for thread in self._threads:
                 if thread is not threading.current_thread():
                     thread.join()
-        self._begun.clear()
-        self._begun_bytes = 0

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any, NamedTuple
 
+import torch
 from torch.utils.data import IterableDataset, get_worker_info
 
 from feedrail.torch._loader import BatchSequence
@@ -45,15 +46,21 @@ class StreamDataset(IterableDataset[Any]):
     another number of workers or ranks load the `state` of the last `Batch` (which a transform must
     keep) before the loader is made.
 
-    An epoch is that of `set_epoch`, which must be called before each iteration, as for torch's
-    `DistributedSampler`.
+    An iteration without `set_epoch` before it repeats the epoch, as with torch's
+    `DistributedSampler`: workers have copies of the stream, which do not tell it that they are at
+    the end. After a state was loaded, `epoch` is the one to go on with:
+
+        for epoch in range(stream.epoch, epochs):
+            stream.set_epoch(epoch)
+            for batch in loader:
+                ...
 
     Args:
         dataset: What to read.
         batch_size: Samples of a batch of this rank.
         order: Order and rank; `Order(len(dataset))` if `None`.
         drop_last: As for `Loader`.
-        prefetch_bytes: Bytes of batches that each worker reads ahead.
+        prefetch_bytes: As for `Loader`, in each worker.
 
     Raises:
         ValueError: the order is of another number of samples, or a number is out of its bounds.
@@ -66,18 +73,37 @@ class StreamDataset(IterableDataset[Any]):
         *,
         order: Order | None = None,
         drop_last: bool = False,
-        prefetch_bytes: int = 64 << 20,
+        prefetch_bytes: int = 32 << 20,
     ) -> None:
         super().__init__()
         self.dataset, self.batch_size, self.drop_last = dataset, batch_size, drop_last
         self.order = Order(len(dataset)) if order is None else order
         self._prefetch_bytes = prefetch_bytes
-        self._epoch = self.order.epoch
+        self._epoch = self._last_set = self.order.epoch
+        #: The epoch of the last `set_epoch`, wherever it was called: workers may persist.
+        self._shared_epoch = torch.tensor(self._epoch).share_memory_()
         self._begin = self._at = _BEGINNING
         self._sequence = BatchSequence(dataset, batch_size, self.order, drop_last=drop_last)
 
+    @property
+    def epoch(self) -> int:
+        """The epoch of the next iteration."""
+        return self._epoch
+
+    def __len__(self) -> int:
+        """Number of batches of an epoch of all ranks, of all workers together."""
+        return self._sequence.remaining(0)
+
     def set_epoch(self, epoch: int) -> None:
-        """Goes to the beginning of an epoch; stays where it is if that is the epoch already."""
+        """Goes to the beginning of an epoch; stays where it is if that is the epoch already.
+
+        Workers that persist begin it with the next iteration.
+        """
+        self._shared_epoch.fill_(epoch)
+        self._go_to(epoch)
+
+    def _go_to(self, epoch: int) -> None:
+        self._last_set = epoch
         if epoch != self._epoch:
             self._epoch = epoch
             self._begin = self._at = _BEGINNING
@@ -89,6 +115,9 @@ class StreamDataset(IterableDataset[Any]):
             BatchError: ranges failed. Or what a transform raises.
         """
         worker, workers = _worker()
+        last_set = int(self._shared_epoch)
+        if last_set != self._last_set:
+            self._go_to(last_set)
         begin, self._begin = self._begin, _BEGINNING
         self._at = begin
         sequence, epoch = self._sequence, self._epoch
@@ -118,6 +147,9 @@ class StreamDataset(IterableDataset[Any]):
     def load_state_dict(self, state: dict[str, Any]) -> None:
         """Goes on where a state tells: that of a batch, of a `Loader`, or of this worker.
 
+        After the last batch of an epoch that is the beginning of the next one: see `epoch`. The
+        state of one of several workers stays in its epoch, in which others may have batches left.
+
         Raises:
             ValueError: it is the state of another data set, order, seed or global batch, or of
                 another worker.
@@ -128,7 +160,8 @@ class StreamDataset(IterableDataset[Any]):
                 f"the state of worker {own[0]} of {own[1]}: load the state of a batch instead"
             )
         described = {name: value for name, value in state.items() if name != "worker"}
-        self._epoch, consumed = self._sequence.resume(described)
+        resume = self._sequence.resume if own is None else self._sequence.place
+        self._epoch, consumed = resume(described)
         self._begin = self._at = _Place(consumed, own is not None)
 
 
