@@ -1,14 +1,17 @@
-"""A GPT of some 20,000 parameters that learns the bytes of a file of tokens.
+"""A GPT of two small layers that learns a file of tokens: GPT-2's, or fewer kinds.
 
     python tiny_gpt.py train.bin
     python tiny_gpt.py nvmf://192.0.2.10/nqn.2026-01.org.example:shards/train.bin
+
+`192.0.2.10` stands for the address of your target. With a file of fewer kinds of tokens, such as the
+256 values of a byte, `--vocabulary 256` makes the model smaller.
 
 The losses are the same to the bit, wherever the tokens come from.
 """
 
 from __future__ import annotations
 
-import sys
+import argparse
 from collections.abc import Callable
 
 import numpy as np
@@ -19,7 +22,9 @@ from torch.nn import functional as F
 import feedrail
 import feedrail.torch
 
-VOCABULARY, BLOCK, WIDTH, HEADS, LAYERS = 256, 32, 32, 4, 2
+#: Kinds of tokens of GPT-2.
+VOCABULARY = 50257
+BLOCK, WIDTH, HEADS, LAYERS = 32, 32, 4, 2
 BATCH = 16
 Batches = Callable[[torch.Tensor], tuple[torch.Tensor, torch.Tensor]]
 
@@ -44,9 +49,9 @@ class Layer(nn.Module):
 class TinyGpt(nn.Module):
     """Logits of the next token at each position."""
 
-    def __init__(self) -> None:
+    def __init__(self, vocabulary: int) -> None:
         super().__init__()
-        self.tokens = nn.Embedding(VOCABULARY, WIDTH)
+        self.tokens = nn.Embedding(vocabulary, WIDTH)
         self.positions = nn.Parameter(torch.randn(BLOCK, WIDTH) * 0.02)
         self.layers = nn.Sequential(*(Layer() for _ in range(LAYERS)), nn.LayerNorm(WIDTH))
 
@@ -77,15 +82,17 @@ def remote(url: str) -> tuple[int, Batches]:
     return len(dataset), batch
 
 
-def train(path_or_url: str, steps: int = 200) -> list[float]:
+def train(path_or_url: str, steps: int = 200, vocabulary: int = VOCABULARY) -> list[float]:
     """Losses of each step."""
     torch.manual_seed(1)
     windows, batch = (remote if "://" in path_or_url else local)(path_or_url)
-    model = TinyGpt()
+    model = TinyGpt(vocabulary)
     optimizer = torch.optim.AdamW(model.parameters(), 3e-3)
     losses = []
     for _ in range(steps):
         x, y = batch(torch.randint(windows, (BATCH,)))
+        if (largest := max(x.max().item(), y.max().item())) >= vocabulary:
+            raise SystemExit(f"token {largest} is not below the vocabulary of {vocabulary}")
         loss = F.cross_entropy(model(x).flatten(0, 1), y.flatten())
         optimizer.zero_grad()
         loss.backward()
@@ -95,5 +102,9 @@ def train(path_or_url: str, steps: int = 200) -> list[float]:
 
 
 if __name__ == "__main__":
-    curve = train(sys.argv[1])
+    parser = argparse.ArgumentParser()
+    parser.add_argument("path_or_url")
+    parser.add_argument("--steps", type=int, default=200)
+    parser.add_argument("--vocabulary", type=int, default=VOCABULARY)
+    curve = train(**vars(parser.parse_args()))
     print(f"loss {curve[0]:.4f} -> {curve[-1]:.4f} in {len(curve)} steps")

@@ -2,7 +2,7 @@
 
     torchrun --nproc-per-node 2 two_ranks.py nvmf://192.0.2.10/nqn.2026-01.org.example:shards
 
-Each sample is read once. Rank 0 prints how many there were.
+`192.0.2.10` stands for the address of your target. Each sample is read once. Rank 0 prints how many there were.
 """
 
 import sys

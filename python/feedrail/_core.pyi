@@ -4,6 +4,7 @@ from collections.abc import Callable
 from typing import Any, Literal, final
 
 import numpy as np
+import torch
 from numpy.typing import DTypeLike, NDArray
 from typing_extensions import Buffer as ReadableBytes
 
@@ -60,7 +61,11 @@ class Buffer:
             ValueError: the shape does not fit.
         """
 
-    def as_tensor(self, dtype: Any = None, shape: tuple[int, ...] | int | None = None) -> Any:
+    def as_tensor(
+        self,
+        dtype: DTypeLike | torch.dtype | None = None,
+        shape: tuple[int, ...] | int | None = None,
+    ) -> torch.Tensor:
         """A tensor of torch's in the memory, of its first bytes if there are more.
 
         Args:

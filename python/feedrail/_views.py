@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 if TYPE_CHECKING:
+    import torch
     from numpy.typing import DTypeLike, NDArray
 
     from feedrail import _core
@@ -25,7 +26,9 @@ def as_numpy(
     return array.reshape(sizes)
 
 
-def as_tensor(buffer: _core.Buffer, dtype: Any, shape: tuple[int, ...] | int | None) -> Any:
+def as_tensor(
+    buffer: _core.Buffer, dtype: DTypeLike | torch.dtype, shape: tuple[int, ...] | int | None
+) -> torch.Tensor:
     """A tensor of torch's in the memory of a buffer, of its first bytes if there are more."""
     import torch  # pyright: ignore[reportMissingImports]
     from torch.utils.dlpack import from_dlpack  # pyright: ignore[reportMissingImports]

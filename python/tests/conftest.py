@@ -11,11 +11,15 @@ import subprocess
 import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import numpy as np
 import pytest
 
 import feedrail
+
+if TYPE_CHECKING:
+    import pages
 
 ROOT = Path(__file__).resolve().parents[2]
 #: UDP port of RoCE v2.
@@ -31,6 +35,9 @@ def pytest_addoption(parser: pytest.Parser) -> None:
     )
     parser.addoption(
         "--exits", type=int, default=1, help="programs that test_torch_exit.py ends in each way"
+    )
+    parser.addoption(
+        "--tokens", type=int, default=600_000, help="tokens in the file that the examples of pages read"
     )
 
 
@@ -158,6 +165,18 @@ def serve() -> Iterator[Serve]:
     yield start
     for daemon in daemons:
         daemon.kill()
+
+
+@pytest.fixture(scope="module")
+def readers(
+    tmp_path_factory: pytest.TempPathFactory, pytestconfig: pytest.Config
+) -> Iterator[pages.Readers]:
+    """Readers of pages, whose folders are empty at first."""
+    import pages
+
+    running = pages.Readers(tmp_path_factory.mktemp("pages"), pytestconfig.getoption("--tokens"))
+    yield running
+    running.end()
 
 
 @pytest.fixture(scope="session")

@@ -48,10 +48,20 @@ def run(*command: str | Path) -> str:
 def test_a_gpt_learns_the_same_from_afar(serve: Serve, tokens: Path) -> None:
     """Every loss is equal to the bit, and the model learns."""
     example = module(EXAMPLES / "tiny_gpt.py")
-    local = example.train(str(tokens), 200)
-    remote = example.train(f"{serve(tokens).url}/train.bin", 200)
+    local = example.train(str(tokens), 200, vocabulary=256)
+    remote = example.train(f"{serve(tokens).url}/train.bin", 200, vocabulary=256)
     assert local == remote
     assert local[-1] < local[0] - 1
+
+
+def test_a_gpt_takes_the_tokens_of_gpt_2(serve: Serve, tmp_path: Path) -> None:
+    path = tmp_path / "train.bin"
+    np.random.default_rng(5).integers(0, 50257, 60_123, dtype=np.uint16).tofile(path)
+    url = f"{serve(path).url}/train.bin"
+    said = [run(sys.executable, EXAMPLES / "tiny_gpt.py", data, "--steps", "3") for data in (path, url)]
+    assert said[0] == said[1] and said[0].endswith("in 3 steps\n")
+    with pytest.raises(SystemExit, match="is not below the vocabulary of 256"):
+        module(EXAMPLES / "tiny_gpt.py").train(str(path), 1, vocabulary=256)
 
 
 def test_nanogpt_changes_four_lines(serve: Serve, tokens: Path, tmp_path: Path) -> None:

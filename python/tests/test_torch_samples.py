@@ -117,6 +117,27 @@ def test_rows_keep_their_shape_without_a_copy(serve: Serve, tmp_path: Path) -> N
     assert np.array_equal(got, array[[3, 29, 0]])
 
 
+@pytest.mark.parametrize("workers", [0, 1])
+@pytest.mark.parametrize("kind", ["<f4", ">i2"])
+def test_rows_pass_data_loaders_as_they_are(
+    serve: Serve, tmp_path: Path, kind: str, workers: int
+) -> None:
+    """torch has no type of another byte order: these stay arrays."""
+    array = np.arange(600).reshape(30, 4, 5).astype(kind)
+    np.save(tmp_path / "x.npy", array)
+    source = feedrail.open(serve(tmp_path / "x.npy").url)
+    dataset = ft.RangeDataset(source, build(source), transform=npy.Decoder.of(source))
+    stream = ft.StreamDataset(dataset, 8, order=ft.Order(30, shuffle=False))
+    timeout = 120 if workers else 0
+    batches = DataLoader(stream, None, num_workers=workers, collate_fn=ft.collate, timeout=timeout)
+    whole = list(batches)
+    assert {type(rows) for rows in whole} == {torch.Tensor if kind == "<f4" else np.ndarray}
+    assert np.array_equal(np.concatenate(whole), array)
+    if kind == "<f4":
+        by_default = list(DataLoader(stream, None, num_workers=workers, timeout=timeout))
+        assert all(map(torch.equal, by_default, whole))
+
+
 @pytest.mark.parametrize("way", ["read", "loader", "workers"])
 def test_a_flipped_bit_is_a_checksum_error(serve: Serve, tar: Path, way: str) -> None:
     index = build(tar, crc=True)

@@ -8,8 +8,8 @@
 | `npy` | rows of arrays, and sequences of Megatron |
 | `safetensors` | tensors of a file |
 
-A decoder is called with the samples of a batch, in one buffer, and leaves them there where it can:
-values are views. It takes what `feedrail.torch.RangeDataset` reads, as its `transform`, or a
+A decoder is called with the samples of a batch, in one buffer. Arrays are views of it, and bytes are
+`bytes`, so that other processes can be sent them. It takes what `feedrail.torch.RangeDataset` reads, as its `transform`, or a
 `RawBatch` where torch is not installed. Damaged bytes are a `FormatError` that says in which sample,
 shard and offset.
 

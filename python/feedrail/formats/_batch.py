@@ -18,6 +18,7 @@ if TYPE_CHECKING:
     from feedrail._source import Source
     from feedrail._typing import Progress
     from feedrail.index import Samples
+    from feedrail.torch import Batch
 
 T = TypeVar("T")
 
@@ -93,7 +94,7 @@ class RawBatch:
         return cls(np.frombuffer(memoryview(buffer), np.uint8), offsets, numbers, plan)
 
     @classmethod
-    def of(cls, batch: Any) -> RawBatch:
+    def of(cls, batch: RawBatch | Batch) -> RawBatch:
         """The same bytes, of a `RawBatch` or a `feedrail.torch.Batch` in memory of the host.
 
         Raises:
@@ -194,7 +195,7 @@ class SampleError(Exception):
 class SampleDecoder(Generic[T]):
     """Decodes the samples of a batch one by one, and says which is damaged."""
 
-    def __call__(self, batch: Any) -> Decoded[T]:
+    def __call__(self, batch: RawBatch | Batch) -> Decoded[T]:
         """What the samples of a batch are.
 
         Args:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, overload
 
 import numpy as np
 from numpy.lib import format as npy_format
@@ -12,9 +12,11 @@ from feedrail._errors import FormatError
 from feedrail.formats._batch import RawBatch, SampleDecoder, SampleError
 
 if TYPE_CHECKING:
+    import torch
     from numpy.typing import DTypeLike, NDArray
 
     from feedrail._source import Source
+    from feedrail.torch import Batch
 
 
 class Decoder:
@@ -52,8 +54,15 @@ class Decoder:
                 raise FormatError(f"{file.name}: {error}", shard=number, offset=0) from error
         return cls(dtype, shape[1:])
 
-    def __call__(self, batch: Any) -> NDArray[Any]:
+    @overload
+    def __call__(self, batch: RawBatch) -> NDArray[Any]: ...
+    @overload
+    def __call__(self, batch: Batch) -> torch.Tensor | NDArray[Any]: ...
+    def __call__(self, batch: RawBatch | Batch) -> torch.Tensor | NDArray[Any]:
         """The rows of a batch, shape `(samples, *shape)`: a view, nothing is copied.
+
+        They are an array of a `RawBatch`, and a tensor of a `feedrail.torch.Batch` as far as torch
+        has the type: `DataLoader` would make one of an array.
 
         Raises:
             FormatError: a sample is no row.
@@ -66,7 +75,8 @@ class Decoder:
             message = f"{len(raw[i])} bytes, for a row {self.shape} of {self.dtype}"
             raise raw.error(i, message)
         # A row without bytes leaves the number of rows open.
-        return raw.data.view(self.dtype).reshape(len(raw), *self.shape)
+        rows = raw.data.view(self.dtype).reshape(len(raw), *self.shape)
+        return rows if raw is batch else _tensor(rows)
 
 
 class SequenceDecoder(SampleDecoder["NDArray[Any]"]):
@@ -84,3 +94,13 @@ class SequenceDecoder(SampleDecoder["NDArray[Any]"]):
         if len(data) % self.dtype.itemsize:
             raise SampleError(f"{len(data)} bytes are no whole number of {self.dtype}")
         return np.frombuffer(data, self.dtype)
+
+
+def _tensor(rows: NDArray[Any]) -> torch.Tensor | NDArray[Any]:
+    """A tensor in the memory of an array; the array itself where torch has no such type."""
+    import torch
+
+    try:
+        return torch.from_numpy(rows)
+    except (TypeError, ValueError):
+        return rows

@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import hashlib
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Generic, cast, overload
 
 import numpy as np
 import torch
 from torch.utils.data import Dataset, get_worker_info
+from typing_extensions import TypeVar
 
 from feedrail.index import NO_CHECKSUMS, Windows, has_checksums, samples_in
 from feedrail.torch._batch import Batch, TokenBatch
@@ -21,8 +22,13 @@ if TYPE_CHECKING:
     from feedrail import Source
     from feedrail.index import Samples
 
+#: What a loader hands out: a batch, or what the transform makes of it.
+B = TypeVar("B")
+#: A sample alone: a tensor, or what the transform makes of a batch of it.
+S = TypeVar("S", default=torch.Tensor)
 
-class RangeDataset(Dataset[Any]):
+
+class RangeDataset(Dataset[S], Generic[B, S]):
     """Samples that are ranges of bytes of shards.
 
     `DataLoader` reads whole batches by `__getitems__`, one call for each; give it
@@ -46,12 +52,32 @@ class RangeDataset(Dataset[Any]):
 
     source: Source
 
+    @overload
+    def __init__(
+        self: RangeDataset[Batch, torch.Tensor],
+        source: Source,
+        index: Samples,
+        *,
+        transform: None = None,
+        dtype: DTypeLike | torch.dtype | None = None,
+        verify: bool = False,
+    ) -> None: ...
+    @overload
+    def __init__(
+        self: RangeDataset[B, B],
+        source: Source,
+        index: Samples,
+        *,
+        transform: Callable[[Batch], B],
+        dtype: DTypeLike | torch.dtype | None = None,
+        verify: bool = False,
+    ) -> None: ...
     def __init__(
         self,
         source: Source,
         index: Samples,
         *,
-        transform: Callable[[Batch], Any] | None = None,
+        transform: Callable[[Any], Any] | None = None,
         dtype: DTypeLike | torch.dtype | None = None,
         verify: bool = False,
     ) -> None:
@@ -66,7 +92,7 @@ class RangeDataset(Dataset[Any]):
     def __len__(self) -> int:
         return len(self._index)
 
-    def __getitem__(self, i: int) -> Any:
+    def __getitem__(self, i: int) -> S:
         """Sample `i`, shape `(elements,)`; what `transform` makes of a batch of it if there is one.
 
         Raises:
@@ -74,9 +100,9 @@ class RangeDataset(Dataset[Any]):
             FeedrailError: it could not be read.
         """
         batch = self.__getitems__([i])
-        return batch if self.transform is not None else batch[0]
+        return cast("S", batch if self.transform is not None else cast("Batch", batch)[0])
 
-    def __getitems__(self, indices: Sequence[int] | NDArray[np.integer[Any]]) -> Any:
+    def __getitems__(self, indices: Sequence[int] | NDArray[np.integer[Any]]) -> B:
         """Samples in one read: a `Batch`, or what `transform` makes of it.
 
         Raises:
@@ -135,9 +161,9 @@ class RangeDataset(Dataset[Any]):
         """Bytes of what `Batch.prepare` makes of what a plan reads."""
         return 0
 
-    def finished(self, batch: Batch) -> Any:
+    def finished(self, batch: Batch) -> B:
         """What a loader gets: the batch, or what `transform` makes of it."""
-        return batch if self.transform is None else self.transform(batch)
+        return cast("B", batch if self.transform is None else self.transform(batch))
 
     @property
     def fingerprint(self) -> str:
@@ -151,7 +177,7 @@ class RangeDataset(Dataset[Any]):
         return f"<feedrail.torch.{type(self).__name__}: {len(self)} samples of {self.source!r}>"
 
 
-class TokenDataset(RangeDataset):
+class TokenDataset(RangeDataset[B, S]):
     """Windows of `block_size + 1` tokens, as nanoGPT and llm.c store them: arrays without frames.
 
     Window `i` of a shard begins at its token `i * stride`. With `stride=1`, windows and their
@@ -170,6 +196,28 @@ class TokenDataset(RangeDataset):
         ValueError: a shard is not a whole number of tokens, or a number is not positive.
     """
 
+    @overload
+    def __init__(
+        self: TokenDataset[TokenBatch, torch.Tensor],
+        source: Source,
+        block_size: int = 1024,
+        *,
+        dtype: DTypeLike | torch.dtype = "uint16",
+        stride: int | None = None,
+        header_bytes: int = 0,
+        transform: None = None,
+    ) -> None: ...
+    @overload
+    def __init__(
+        self: TokenDataset[B, B],
+        source: Source,
+        block_size: int = 1024,
+        *,
+        dtype: DTypeLike | torch.dtype = "uint16",
+        stride: int | None = None,
+        header_bytes: int = 0,
+        transform: Callable[[TokenBatch], B],
+    ) -> None: ...
     def __init__(
         self,
         source: Source,
@@ -178,7 +226,7 @@ class TokenDataset(RangeDataset):
         dtype: DTypeLike | torch.dtype = "uint16",
         stride: int | None = None,
         header_bytes: int = 0,
-        transform: Callable[[Batch], Any] | None = None,
+        transform: Callable[[Any], Any] | None = None,
     ) -> None:
         kind = torch_dtype(dtype)
         stride = block_size if stride is None else stride
@@ -196,7 +244,7 @@ class TokenDataset(RangeDataset):
             stride * kind.itemsize,
             header_bytes,
         )
-        super().__init__(source, windows, transform=transform, dtype=kind)
+        super().__init__(source, windows, transform=cast("Any", transform), dtype=kind)
         self.block_size, self.stride = block_size, stride
 
     @property

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import time
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Generic, TypeVar
 
 import numpy as np
 
@@ -19,6 +19,10 @@ if TYPE_CHECKING:
     from typing_extensions import Self
 
     from feedrail.torch._dataset import RangeDataset
+
+
+#: What is handed out: a batch, or what the transform of the data set makes of it.
+B = TypeVar("B")
 
 
 class _Iterator:
@@ -48,7 +52,7 @@ class BatchSequence:
     """
 
     def __init__(
-        self, dataset: RangeDataset, batch_size: int, order: Order, *, drop_last: bool
+        self, dataset: RangeDataset[Any, Any], batch_size: int, order: Order, *, drop_last: bool
     ) -> None:
         if batch_size < 1:
             raise ValueError(f"batch_size {batch_size} is less than 1")
@@ -125,7 +129,7 @@ class BatchSequence:
         self._sequence = _core.Sequence(*self._follows_from)
 
 
-class Loader(Node):
+class Loader(Node, Generic[B]):
     """Batches of one rank, in order, read ahead in this process; an iterator.
 
     One epoch is iterated after the other: `StopIteration` ends an epoch, and the next iteration
@@ -167,7 +171,7 @@ class Loader(Node):
 
     def __init__(
         self,
-        dataset: RangeDataset,
+        dataset: RangeDataset[B, Any],
         batch_size: int,
         *,
         sampler: Order | None = None,
@@ -188,7 +192,7 @@ class Loader(Node):
         self._sequence = BatchSequence(dataset, batch_size, order, drop_last=drop_last)
         self._prefetch_bytes, self._thread_count = prefetch_bytes, threads
         self._epoch, self._consumed = order.epoch, 0
-        self._prefetcher: Prefetcher | None = None
+        self._prefetcher: Prefetcher[B] | None = None
         self._has_ended = False
         #: When the last batch was handed out; `None` before the first one.
         self._handed_out: float | None = None
@@ -203,7 +207,7 @@ class Loader(Node):
         if epoch != self._epoch:
             self._go_to(epoch, 0)
 
-    def next(self) -> Any:
+    def next(self) -> B:
         """The next batch: a `Batch`, or what the transform of the data set makes of it.
 
         Raises:
@@ -274,7 +278,7 @@ class Loader(Node):
         self.close()
         self._epoch, self._consumed, self._has_ended = epoch, consumed, False
 
-    def _running(self) -> Prefetcher:
+    def _running(self) -> Prefetcher[B]:
         running = self._prefetcher
         if running is None or not running.is_of_this_process:
             sequence, epoch = self._sequence, self._epoch
@@ -288,7 +292,7 @@ class Loader(Node):
             self._prefetcher = running
         return running
 
-    def __next__(self) -> Any:
+    def __next__(self) -> B:
         return self.next()
 
     def __iter__(self) -> Self:

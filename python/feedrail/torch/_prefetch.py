@@ -7,7 +7,7 @@ import threading
 import weakref
 from collections import deque
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Generic, TypeVar, cast
 
 from torch.utils.data import get_worker_info
 
@@ -24,6 +24,8 @@ if TYPE_CHECKING:
     from feedrail._ticket import Ticket
     from feedrail.torch._dataset import RangeDataset
 
+#: What a data set makes of a batch.
+B = TypeVar("B")
 _ENDING = "batches cannot be read ahead: the interpreter is ending"
 
 
@@ -70,7 +72,7 @@ class Reading:
 class _Queue:
     """What the threads share: they hold this, and never the prefetcher."""
 
-    dataset: RangeDataset
+    dataset: RangeDataset[Any, Any]
     state_of: Callable[[int], dict[str, Any]]
     changed: threading.Condition = field(default_factory=threading.Condition)
     begun: deque[Reading] = field(default_factory=deque)
@@ -204,7 +206,7 @@ class _Threads:
 _THREADS = _Threads()
 
 
-class Prefetcher:
+class Prefetcher(Generic[B]):
     """Batches in order, read ahead as far as a number of bytes allows.
 
     Each time that the consumer has to wait, one batch more is read ahead from then on, so that the
@@ -223,7 +225,7 @@ class Prefetcher:
 
     def __init__(
         self,
-        dataset: RangeDataset,
+        dataset: RangeDataset[B, Any],
         batches: Iterator[tuple[NDArray[np.int64], int]],
         state_of: Callable[[int], dict[str, Any]],
         prefetch_bytes: int,
@@ -244,7 +246,7 @@ class Prefetcher:
         """Whether it was made here, and not before a fork."""
         return self._queue.pid == os.getpid()
 
-    def next(self) -> tuple[Any, int] | None:
+    def next(self) -> tuple[B, int] | None:
         """The next batch, and the position after it; `None` after the last.
 
         Raises:
@@ -257,7 +259,7 @@ class Prefetcher:
         self._is_late = not was_finished
         if reading.error is not None:
             raise reading.error
-        return reading.result, reading.end
+        return cast("B", reading.result), reading.end
 
     def _begin(self) -> None:
         """Begins to read a batch, and one more where the consumer had to wait."""

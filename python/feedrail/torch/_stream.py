@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, Any, Generic, NamedTuple, TypeVar
 
 import torch
 from torch.utils.data import IterableDataset, get_worker_info
@@ -15,6 +15,10 @@ if TYPE_CHECKING:
     from collections.abc import Iterator
 
     from feedrail.torch._dataset import RangeDataset
+
+
+#: What is handed out: a batch, or what the transform of the data set makes of it.
+B = TypeVar("B")
 
 
 class _Place(NamedTuple):
@@ -32,11 +36,15 @@ class _Place(NamedTuple):
 _BEGINNING = _Place(0, False)
 
 
-class StreamDataset(IterableDataset[Any]):
+class StreamDataset(IterableDataset[B], Generic[B]):
     """Batches of one rank, in order, split among the workers of a `DataLoader`.
 
         stream = StreamDataset(dataset, 12, order=Order(len(dataset)))
         loader = DataLoader(stream, batch_size=None, num_workers=4)
+
+    `DataLoader` hands out each `Batch`, `Decoded` and tensor as it is. Of what else a transform may
+    return, torch makes tensors of arrays and lists of tuples and of bytes, unless it is given
+    `collate_fn=feedrail.torch.collate`.
 
     The batches are those of a `Loader`, whatever the number of workers: worker `w` of `W` makes
     every `W`-th batch, and `DataLoader` takes them by turns. Each worker reads ahead in a thread of
@@ -68,7 +76,7 @@ class StreamDataset(IterableDataset[Any]):
 
     def __init__(
         self,
-        dataset: RangeDataset,
+        dataset: RangeDataset[B, Any],
         batch_size: int,
         *,
         order: Order | None = None,
@@ -81,7 +89,8 @@ class StreamDataset(IterableDataset[Any]):
         self._prefetch_bytes = prefetch_bytes
         self._epoch = self._last_set = self.order.epoch
         #: The epoch of the last `set_epoch`, wherever it was called: workers may persist.
-        self._shared_epoch = torch.tensor(self._epoch).share_memory_()
+        self._shared_epoch = torch.tensor(self._epoch)
+        self._shared_epoch.share_memory_()  # type: ignore[no-untyped-call]
         self._begin = self._at = _BEGINNING
         self._sequence = BatchSequence(dataset, batch_size, self.order, drop_last=drop_last)
 
@@ -108,7 +117,7 @@ class StreamDataset(IterableDataset[Any]):
             self._epoch = epoch
             self._begin = self._at = _BEGINNING
 
-    def __iter__(self) -> Iterator[Any]:
+    def __iter__(self) -> Iterator[B]:
         """Batches of this worker from the loaded state, or the beginning, to the end of the epoch.
 
         Raises:

@@ -1,0 +1,57 @@
+"""What a type checker says of a program that uses the package: `mypy` checks this file.
+
+Without torch its own types are `Any`, and those that hold them are checked all the same.
+"""
+
+from __future__ import annotations
+
+from typing import Any, assert_type
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+
+import feedrail
+import feedrail.torch as ft
+from feedrail.formats import Decoded, RawBatch, npy, safetensors, webdataset
+from feedrail.index import Index, build
+
+
+def programs(source: feedrail.Source, index: Index) -> None:
+    assert_type(build(source), Index)
+    assert_type(source.rows("train.bin", [0], 8).as_tensor(torch.int64), torch.Tensor)
+    assert_type(source.rows("train.bin", [0], 8).as_numpy("u2"), NDArray[Any])
+    assert_type(safetensors.load_file("model.safetensors"), dict[str, torch.Tensor])
+
+    tokens = ft.TokenDataset(source, 8)
+    assert_type(tokens, ft.TokenDataset[ft.TokenBatch, torch.Tensor])
+    assert_type(tokens[0], torch.Tensor)
+    assert_type(tokens.__getitems__([0]), ft.TokenBatch)
+    loader = ft.Loader(tokens, 12)
+    assert_type(loader, ft.Loader[ft.TokenBatch])
+    assert_type(next(loader), ft.TokenBatch)
+    for batch in loader:
+        assert_type(batch, ft.TokenBatch)
+        assert_type(batch.x, torch.Tensor)
+
+    ranges = ft.RangeDataset(source, index)
+    assert_type(ranges[0], torch.Tensor)
+    assert_type(next(ft.Loader(ranges, 4)), ft.Batch)
+    for some in ft.StreamDataset(ranges, 4):
+        assert_type(some, ft.Batch)
+
+    decoded = ft.RangeDataset(source, index, transform=webdataset.Decoder())
+    assert_type(decoded[0], Decoded[dict[str, Any]])
+    assert_type(next(ft.Loader(decoded, 4)), Decoded[dict[str, Any]])
+    for samples in ft.StreamDataset(decoded, 4):
+        assert_type(samples, Decoded[dict[str, Any]])
+    assert_type(ft.RangeDataset(source, index, transform=size)[0], int)
+    assert_type(ft.TokenDataset(source, 8, transform=size)[0], int)
+
+    raw = RawBatch.read(source, index, np.arange(3))
+    assert_type(npy.Decoder("u2")(raw), NDArray[Any])
+    assert_type(webdataset.Decoder()(raw)[0], dict[str, Any])
+
+
+def size(batch: ft.Batch) -> int:
+    return len(batch)
