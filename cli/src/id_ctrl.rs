@@ -37,7 +37,7 @@ impl IdCtrl {
 }
 
 /// The structure's fields, in its order.
-fn fields(id: &IdentifyController) -> [Field; 85] {
+fn fields(id: &IdentifyController) -> [Field; 86] {
     [
         hex("vid", &id.vid),
         hex("ssvid", &id.ssvid),
@@ -99,6 +99,7 @@ fn fields(id: &IdentifyController) -> [Field; 85] {
         decimal("pels", &id.pels),
         decimal("domainid", &id.domainid),
         decimal("megcap", &id.megcap),
+        decimal("cqt", &id.cqt),
         hex("sqes", &id.sqes),
         hex("cqes", &id.cqes),
         decimal("maxcmd", &id.maxcmd),

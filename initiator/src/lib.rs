@@ -153,7 +153,8 @@
 //! its connection. A connection that is lost is made again: at once, then after pauses that grow up
 //! to [`ControllerOptions::reconnect_delay`]. If writes were under way it is made when the target
 //! has confirmed the end of the old one, or must have found out by the lack of Keep Alive (two
-//! timeouts and a second), since it might carry them out until then. Ranges wait for it until
+//! timeouts and a second, and the target's Command Quiesce Time), since it might carry them out
+//! until then. Ranges wait for it until
 //! [`ControllerOptions::io_timeout`]; after [`ControllerOptions::loss_timeout`] everything fails at
 //! once with an [`Error`] that names the target, until it is back; a plan has connecting tried once
 //! more. Ranges with replicas elsewhere ([`Shards`]) do not wait: they are read there. A namespace
@@ -162,7 +163,7 @@
 //! longer write to it: the command has ended, or all queue pairs of the connection have.
 //!
 //! # Several paths
-//! [`Host::find_paths`] asks a discovery service for the ports of a subsystem,
+//! [`Host::find_paths`] asks a discovery service for the ports of a subsystem, and
 //! [`Host::connect_paths`] connects to all of them. [`SubsystemPaths::multipath_namespace`] is one
 //! [`Namespace`] over all paths, for batches, rings, plans and writes: each range takes one that
 //! serves, as Asymmetric Namespace Access has it, and goes on over another if that is lost.

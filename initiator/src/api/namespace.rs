@@ -42,7 +42,10 @@ use crate::types::options::BatchOptions;
 /// deadline. For writes that is safe since it writes the same bytes to the same place, which is
 /// unchanged until the range is handed back. A write whose connection is lost before the target
 /// answers may still be carried out for a while: until the target must know of the loss, writes of
-/// this host to the same blocks of the namespace wait, over whichever controller they go.
+/// this host to the same blocks of the namespace wait, over whichever controller they go. That is
+/// two Keep Alive timeouts and a second, and the target's Command Quiesce Time
+/// ([`command_quiesce_ms`](crate::ControllerLimits::command_quiesce_ms)). Storage of a lost target
+/// that goes on with a write for longer may put it over a newer one.
 ///
 /// A namespace over several paths ([`SubsystemPaths::multipath_namespace`]) is read and written
 /// over each of them as its policy says. What was under way over a path that is lost, or does not

@@ -124,8 +124,10 @@ impl SubsystemPaths {
     /// A write that was under way over a lost path may still be carried out there. So it is sent
     /// over another path only when the lost one is connected again, which a target refuses until it
     /// has ended what was under way, or when the target must know of the loss by the lack of Keep
-    /// Alive ([`keep_alive_ms`](crate::ControllerOptions::keep_alive_ms)). Until then other writes
-    /// to the same blocks wait as well, and nothing else does.
+    /// Alive ([`keep_alive_ms`](crate::ControllerOptions::keep_alive_ms)) and its Command Quiesce
+    /// Time is over as well. Until then other writes to the same blocks wait as well, and nothing
+    /// else does. Storage of a lost target that goes on for longer than the target reports may put
+    /// the old write over a newer one.
     ///
     /// The namespace keeps these paths until [`Namespace::change_paths`] gives it others.
     ///

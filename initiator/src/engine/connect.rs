@@ -404,6 +404,7 @@ impl<P: Provider> HostEngine<P> {
         let limits = &mut controller.limits;
         limits.max_transfer_bytes = mdts.min(TRANSFER_BYTES);
         limits.volatile_write_cache = identify.vwc.present();
+        limits.command_quiesce_ms = identify.cqt.get();
         controller.notices = match discovery {
             // One that is kept alive is asked to tell of changes; others end before there are any.
             true => AsyncEventConfig::new().with_discovery_log(

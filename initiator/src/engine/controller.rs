@@ -42,6 +42,9 @@ pub struct ControllerLimits {
     pub in_capsule_bytes: u32,
     /// Whether Flush means anything: a volatile write cache is present.
     pub volatile_write_cache: bool,
+    /// Command Quiesce Time (CQT) in milliseconds, 0 if it is not reported: how long the target's
+    /// storage may go on with writes when the target has found out that this host is lost.
+    pub command_quiesce_ms: u16,
     /// Commands that the controller takes at once on a queue.
     pub(crate) max_commands: u16,
 }
@@ -55,6 +58,7 @@ impl ControllerLimits {
         max_transfer_bytes: 4096,
         in_capsule_bytes: 0,
         volatile_write_cache: false,
+        command_quiesce_ms: 0,
         max_commands: u16::MAX,
     };
 }

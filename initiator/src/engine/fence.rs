@@ -5,7 +5,8 @@
 //! the same blocks anew, the old write could land on the new one. So it comes back when the target
 //! knows that each of the old connections is over (what it does about their writes is up to it:
 //! ours refuses Connect until they are done), or when it must have found out by the lack of Keep
-//! Alive.
+//! Alive and its Command Quiesce Time (CQT) has passed as well. A target that reports none may
+//! have storage that goes on for longer, which no host can know.
 //!
 //! Other controllers of the host that reach the namespace keep writes to the same blocks back for
 //! longer: `WriteTable`. The target has confirmed the end of connections, but may have storage that
@@ -36,7 +37,8 @@ pub(crate) struct Fence {
     key: FenceKey,
     target: Arc<SubsystemAddress>,
     stage: FenceStage,
-    /// When the target must know of the end, and has not said that it still works on something.
+    /// When the target must know of the end, its storage has had the time that it asks for, and it
+    /// has not said that it still works on something.
     until: Time,
 }
 
@@ -63,7 +65,8 @@ impl<P: Provider> HostEngine<P> {
         let conns =
             self.conns.of(key).filter(|(_, conn)| matches!(conn, ConnectionRole::Open { .. }));
         let stage = FenceStage::new(now, conns.map(|(id, _)| id).collect());
-        let until = now + knows_after(controller.options.keep_alive_ms);
+        let quiesce = Duration::from_millis(controller.limits.command_quiesce_ms.into());
+        let until = now + knows_after(controller.options.keep_alive_ms) + quiesce;
         let target = Arc::clone(&controller.target);
         self.fences.push(Fence { key: fence, target, stage, until });
     }

@@ -134,7 +134,11 @@ pub struct IdentifyController {
     reserved_358: Reserved<10>,
     /// Maximum endurance group capacity in bytes.
     pub megcap: U128,
-    reserved_384: Reserved<128>,
+    reserved_384: Reserved<2>,
+    /// Command quiesce time in milliseconds: the longest that commands under way are expected to go
+    /// on when the controller has found out that its host is lost; 0: not reported.
+    pub cqt: U16,
+    reserved_388: Reserved<124>,
     /// Submission queue entry sizes as powers of two: required in the low four bits, maximum in the
     /// high four.
     pub sqes: u8,
@@ -201,6 +205,7 @@ const _: () = assert!(core::mem::offset_of!(IdentifyController, nvmsr) == 253);
 const _: () = assert!(core::mem::offset_of!(IdentifyController, hmminds) == 332);
 const _: () = assert!(core::mem::offset_of!(IdentifyController, anagrpmax) == 344);
 const _: () = assert!(core::mem::offset_of!(IdentifyController, megcap) == 368);
+const _: () = assert!(core::mem::offset_of!(IdentifyController, cqt) == 386);
 const _: () = assert!(core::mem::offset_of!(IdentifyController, sqes) == 512);
 const _: () = assert!(core::mem::offset_of!(IdentifyController, sgls) == 536);
 const _: () = assert!(core::mem::offset_of!(IdentifyController, subnqn) == 768);

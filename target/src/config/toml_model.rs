@@ -92,6 +92,7 @@ struct LimitsTable {
     connections_per_host: Option<Spanned<u32>>,
     host_timeout_ms: Option<Spanned<u64>>,
     slow_command_ms: Option<Spanned<u64>>,
+    command_quiesce_ms: Option<Spanned<u64>>,
     cntlid_min: Option<Spanned<u16>>,
     cntlid_max: Option<Spanned<u16>>,
 }
@@ -247,6 +248,11 @@ impl Reader<'_> {
         if let Some(slow) = table.slow_command_ms {
             let slow = self.in_range(&slow, 1, 600_000, "milliseconds of a slow command")?;
             limits.slow_command = Some(Duration::from_millis(slow));
+        }
+        if let Some(quiesce) = table.command_quiesce_ms {
+            let what = "milliseconds that storage goes on with commands of lost hosts";
+            let quiesce = self.in_range(&quiesce, 0, u16::MAX.into(), what)?;
+            limits.command_quiesce = Duration::from_millis(quiesce);
         }
         limits.cntlids = self.cntlids(table.cntlid_min, table.cntlid_max)?;
         if let Some(bytes) = table.in_capsule_data_bytes {

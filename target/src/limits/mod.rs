@@ -178,6 +178,10 @@ pub struct Limits {
     pub host_timeout: Duration,
     /// How long a command takes that the log tells of, from its capsule to its response.
     pub slow_command: Option<Duration>,
+    /// How long storage may go on with the commands of a host that is found to be lost, as
+    /// controllers tell it in CQT (Base, Identify Controller), rounded up to milliseconds. Zero:
+    /// they say nothing.
+    pub command_quiesce: Duration,
     /// The ids that controllers get. Targets that serve one subsystem must not share any.
     pub cntlids: CntlidRange,
 }
@@ -218,6 +222,7 @@ impl Default for Limits {
             connections_per_host: 2048,
             host_timeout: Duration::from_secs(10),
             slow_command: None,
+            command_quiesce: Duration::ZERO,
             cntlids: CntlidRange::ALL,
         }
     }

@@ -31,7 +31,8 @@ pub struct DiskConfig {
     pub jitter: Duration,
     /// Calls that take `stall` more.
     pub stall_ppm: u32,
-    /// Time that such a call takes more.
+    /// Time that such a call takes more. The disk has it meanwhile, and does it at the end of that
+    /// time, whether or not the host that asked for it is there by then.
     pub stall: Duration,
     /// Calls that fail with EIO; a write may have changed some of its sectors.
     pub error_ppm: u32,

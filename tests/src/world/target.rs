@@ -41,6 +41,9 @@ pub struct TargetOptions {
     pub cores: u16,
     /// Bounds of memory, queues and controllers.
     pub limits: Limits,
+    /// The name of its subsystem, where another target serves the same; else it follows from its
+    /// address.
+    pub nqn: Option<Nqn>,
 }
 
 impl Default for TargetOptions {
@@ -52,7 +55,7 @@ impl Default for TargetOptions {
             connections: 256,
             ..Limits::default()
         };
-        Self { cores: 1, limits }
+        Self { cores: 1, limits, nqn: None }
     }
 }
 
@@ -106,8 +109,8 @@ impl TargetNode {
         options: TargetOptions,
         seed: u64,
     ) -> Self {
-        let nqn = format!("nqn.2026-01.io.feedrail:{ip}");
-        let nqn = nqn.parse().expect("a valid name");
+        let own = || format!("nqn.2026-01.io.feedrail:{ip}").parse().expect("a valid name");
+        let nqn = options.nqn.unwrap_or_else(own);
         let address = SocketAddr::new(ip, PORTS[0]);
         let (bay, past) = (Bay::new(seed), Past::default());
         let mut node = Self { network, address, nqn, options, disks, bay, running: None, past };

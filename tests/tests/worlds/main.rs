@@ -5,4 +5,5 @@ mod loss;
 mod network;
 mod outages;
 mod past;
+mod shared_storage;
 mod storm;

@@ -355,6 +355,23 @@ fn a_lost_write_goes_on_elsewhere_when_it_cannot_land_any_more() {
 }
 
 #[test]
+fn a_lost_write_waits_for_as_long_as_the_storage_of_its_target_may_take() {
+    for (quiesce_ms, quiesce) in [(1, 0), (5_000, 5)] {
+        let mut world = two_targets();
+        world.fake.identify.cqt.set(quiesce_ms);
+        let (paths, namespace) = open(&mut world, ReplicaPolicy::First);
+        assert_eq!(paths.controllers()[0].limits().unwrap().command_quiesce_ms, quiesce_ms);
+        let lost = lost_write(&mut world, &namespace);
+        let cut = world.now;
+        let (_, outcome) = time_of(&mut world, lost);
+        outcome.result.unwrap();
+        let (took, until) = (world.now - cut, FENCE + Duration::from_secs(quiesce));
+        assert!(took > until && took < until + Duration::from_secs(2), "{took:?}");
+        assert_eq!(writes(&world), [1, 1]);
+    }
+}
+
+#[test]
 fn a_lost_write_goes_on_when_its_path_is_connected_again() {
     for comes_back in [true, false] {
         let mut world = two_targets();

@@ -180,6 +180,8 @@ fn nvm_controller(controller: &Controller, subsystem: &Subsystem) -> IdentifyCon
     id.frmw = FRMW;
     id.nn = U32::new(subsystem.most_nsid());
     id.mnan = id.nn;
+    let quiesce = controller.limits.command_quiesce.as_nanos().div_ceil(1_000_000);
+    id.cqt = U16::new(u16::try_from(quiesce).unwrap_or(u16::MAX));
     id.anatt = ANA_TRANSITION.as_secs() as u8;
     id.anacap = ANACAP;
     id.anagrpmax = U32::new(ANA_GROUPS);
