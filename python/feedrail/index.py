@@ -295,6 +295,7 @@ def build(
     block_size: int = 1024,
     stride: int | None = None,
     array: str | None = None,
+    ignore_zeros: bool = False,
     progress: Progress | None = None,
 ) -> Index:
     """Finds the samples of shards, as `feedrail index` does.
@@ -316,12 +317,15 @@ def build(
         block_size: Tokens that a sample predicts; it has one more.
         stride: Tokens between the beginnings of two samples; `block_size` if `None`.
         array: Array of an npz whose rows are the samples; each array is one if `None`.
+        ignore_zeros: Whether a tar archive is read on behind its end mark, for archives that were
+            joined by `cat`. Else another archive there is a `FormatError`.
         progress: Called with the bytes of shards that are done and of all.
 
     Raises:
         FormatError: a shard is damaged, or no range of its bytes is a sample. It has `shard` and
             `offset`.
-        FileNotFoundError: there is no such file, or there are no shards at all.
+        NotFound: there are no shards at all.
+        OSError: a file cannot be read.
         ValueError: an option is not known, or out of its bounds.
         FeedrailError: a shard of a target could not be read.
     """
@@ -334,6 +338,7 @@ def build(
         "block_size": block_size,
         "stride": stride,
         "array": array,
+        "ignore_zeros": ignore_zeros,
     }
     return build_index(source, options, with_keys=keys, progress=progress)
 

@@ -39,6 +39,7 @@ pub(crate) struct BuildOptions {
     block_size: u32,
     stride: Option<u64>,
     array: Option<String>,
+    ignore_zeros: bool,
     crc: bool,
 }
 
@@ -142,6 +143,7 @@ impl BuildOptions {
             blocks: TokenBlocks { stride, ..adjacent },
             dtype: dtype.map_err(|error| PyValueError::new_err(format!("dtype: {error}")))?,
             array: self.array.clone(),
+            ignore_zeros: self.ignore_zeros,
             checksum: self.crc,
         })
     }

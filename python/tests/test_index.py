@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import gzip
+import io
 import json
 import pickle
 import signal
 import subprocess
+import tarfile
 from pathlib import Path
 
 import numpy as np
@@ -13,7 +16,7 @@ import pytest
 from conftest import ROOT, Serve, Served, binary
 
 import feedrail
-from feedrail.formats import RawBatch
+from feedrail.formats import RawBatch, webdataset
 from feedrail.index import Index, IndexShard, Keys, build
 
 FIXTURES = ROOT / "dataset" / "tests" / "data" / "formats"
@@ -303,3 +306,46 @@ def test_merged_mds_is_in_folders(tmp_path: Path, far: bool) -> None:
     )
     if served:
         served.daemon.kill()
+
+
+def archive(path: Path, names: list[str], encoding: str = "utf-8") -> bytes:
+    with tarfile.open(path, "w", format=tarfile.GNU_FORMAT, encoding=encoding) as tar:
+        for number, name in enumerate(names):
+            member = tarfile.TarInfo(f"{name}.cls")
+            member.size = 1
+            tar.addfile(member, io.BytesIO(b"%d" % number))
+    return path.read_bytes()
+
+
+def test_archives_that_cat_joined(tmp_path: Path) -> None:
+    path = tmp_path / "a.tar"
+    path.write_bytes(archive(path, ["a", "b"]) + archive(path, ["c"]))
+    with pytest.raises(feedrail.FormatError, match="ignore_zeros=True") as raised:
+        build(path)
+    assert raised.value.offset == 10240
+    index = build(path, ignore_zeros=True, keys=True)
+    assert index.keys is not None and [index.keys[i] for i in range(3)] == ["a", "b", "c"]
+    command_line(path, "--ignore-zeros", "--output", tmp_path / "index.npy")
+    assert np.array_equal(Index.load(tmp_path / "index.npy").records, index.records)
+
+
+def test_names_in_a_tar_need_not_be_utf_8(tmp_path: Path) -> None:
+    path = tmp_path / "a.tar"
+    archive(path, ["caf\xe9", "b"], "latin-1")
+    source = feedrail.open(path)
+    index = build(source, keys=True)
+    assert index.keys is not None and index.keys.find(r"caf\xE9") == 0
+    samples = webdataset.Decoder()(RawBatch.read(source, index, [0, 1]))
+    assert list(samples) == [{"__key__": r"caf\xE9", "cls": 0}, {"__key__": "b", "cls": 1}]
+
+
+def test_tokens_that_begin_as_gzip_does(tmp_path: Path) -> None:
+    path = tmp_path / "train.bin"
+    np.full(2000, 35615, np.uint16).tofile(path)
+    assert len(build(path, block_size=8)) == 249
+    path.write_bytes(gzip.compress(bytes(5000)))
+    with pytest.raises(feedrail.FormatError, match="gzip.*format="):
+        build(path, block_size=8)
+    (tmp_path / "a.parquet").write_bytes(b"PARE" + bytes(100) + b"PARE")
+    with pytest.raises(feedrail.FormatError, match="encrypted footer"):
+        build(tmp_path / "a.parquet")

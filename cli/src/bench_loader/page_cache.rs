@@ -16,6 +16,8 @@ use crate::interrupt::Interrupt;
 
 /// How much of a file is looked at by one call.
 const WINDOW_PAGES: usize = 1 << 16;
+/// Percent of the files that may be in the page cache before a cold turn, or missing before a warm.
+const STRAY_PERCENT: f64 = 1.0;
 
 /// The state of the page cache before a turn.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, ValueEnum)]
@@ -62,6 +64,24 @@ impl CacheState {
             Self::Cold | Self::Direct => cool(files)?,
         }
         residency(files)
+    }
+
+    /// Why figures are not those of this state, if files were found as they are before a turn.
+    pub(super) fn warning(self, found: Option<Residency>) -> Option<String> {
+        let percent = found.map(Residency::percent);
+        match (self, percent) {
+            (Self::Direct, _) => None,
+            (_, None) => Some("the kernel does not tell what the page cache had".to_owned()),
+            (Self::Cold, Some(percent)) if percent > STRAY_PERCENT => Some(format!(
+                "not cold: {percent:.0} % of the files stayed in the page cache when they were dropped from it, because \
+                 a process has them mapped or their file system is in memory"
+            )),
+            (Self::Warm, Some(percent)) if percent < 100.0 - STRAY_PERCENT => Some(format!(
+                "not warm: {percent:.0} % of the files were in the page cache after they were read, as if they did not \
+                 fit into it"
+            )),
+            (_, Some(_)) => None,
+        }
     }
 }
 

@@ -100,6 +100,7 @@ impl LoaderReport<'_> {
             "cache": one.way.cache().map(CacheState::name),
             "cache_resident_percent_before": residency,
             "cache_verified": one.way.cache().map(|_| residency.is_some()),
+            "cache_warning": cache_warning(one),
             "unavailable": one.unavailable,
             "turns": figures.turns,
             "batches": figures.batches,
@@ -135,8 +136,13 @@ impl LoaderReport<'_> {
             Some(format!("{} {cache}: not to be had: {reason}\n", one.way.name()))
         });
         let missing: String = missing.collect();
+        let warned = self.contestants.iter().filter_map(|one| {
+            let cache = one.way.cache()?.name();
+            Some(format!("Warning: {} {cache}: {}\n", one.way.name(), cache_warning(one)?))
+        });
+        let warned: String = warned.collect();
         format!(
-            "{}\n{table}{missing}MB are 10^6 bytes, GB 10^9, MiB 2^20. p50, p99: wait for a batch. \
+            "{}\n{table}{missing}{warned}MB are 10^6 bytes, GB 10^9, MiB 2^20. p50, p99: wait for a batch. \
              Asked: bytes read, by bytes needed. Rate/best, p50/best: samples/s and p50, by the best \
              of the local readers. CPU/best: client CPU, by that of the fastest of them. {NOTE}\n",
             self.title
@@ -179,6 +185,11 @@ fn read_rate(one: &Contestant) -> Option<f64> {
     reads(one).and_then(LoaderFigures::bytes_per_second)
 }
 
+fn cache_warning(one: &Contestant) -> Option<String> {
+    let measured = one.way.cache().filter(|_| one.figures.turns > 0);
+    measured.and_then(|cache| cache.warning(one.figures.residency))
+}
+
 fn resident(one: &Contestant) -> String {
     match (one.way.cache(), one.figures.residency) {
         (None, _) => "-".to_owned(),
@@ -204,6 +215,7 @@ fn number(value: Option<f64>, digits: usize) -> String {
 mod tests {
     use super::super::contest::LocalMethod;
     use super::super::figures::RankFigures;
+    use super::super::page_cache::Residency;
     use super::*;
 
     /// Ten batches, in so many milliseconds each.
@@ -230,13 +242,16 @@ mod tests {
         let pread = |cache| ReadWay::Local(LocalMethod::Pread, cache);
         let mut broken = Contestant::new(ReadWay::Local(LocalMethod::IoUring, CacheState::Warm));
         broken.unavailable = Some("refused".to_owned());
-        let contestants = [
+        let resident = |resident_pages| Some(Residency { resident_pages, pages: 100 });
+        let mut contestants = [
             contestant(ReadWay::Remote(None), 2),
             contestant(pread(CacheState::Warm), 5),
             contestant(pread(CacheState::Cold), 9),
             broken,
             contestant(ReadWay::Nothing, 1),
         ];
+        contestants[1].figures.residency = resident(99);
+        contestants[2].figures.residency = resident(70);
         let report = LoaderReport {
             contestants: &contestants,
             compute: Duration::from_millis(1),
@@ -265,5 +280,11 @@ mod tests {
         assert!(text.contains("io_uring warm: not to be had: refused"), "{text}");
         assert!(text.contains("2.50       0.25") && text.contains("n/a"), "{text}");
         assert!(!text.contains("MLPerf"), "{text}");
+        let warnings: Vec<_> = text.lines().filter(|line| line.starts_with("Warning")).collect();
+        assert!(
+            matches!(warnings[..], [one] if one.starts_with("Warning: pread cold: not cold: 70 %"))
+        );
+        assert_eq!(json["results"][1]["cache_warning"], Value::Null);
+        assert_eq!(json["results"][3]["cache_warning"], Value::Null, "it was not measured");
     }
 }

@@ -79,6 +79,9 @@ struct SampleArgs {
     /// Array of an npz whose rows are samples [default: each array is one]
     #[arg(long, value_name = "NAME")]
     array: Option<String>,
+    /// Read on behind the end mark of a tar archive, for archives that were joined by cat
+    #[arg(long)]
+    ignore_zeros: bool,
     /// Read all samples and compute their CRC-32C; verify TFRecord's
     #[arg(long)]
     crc: bool,
@@ -121,7 +124,13 @@ impl SampleArgs {
     fn options(&self) -> SampleOptions {
         let adjacent = TokenBlocks::adjacent(self.block_size);
         let blocks = TokenBlocks { stride: self.stride.unwrap_or(adjacent.stride), ..adjacent };
-        SampleOptions { blocks, dtype: self.dtype, array: self.array.clone(), checksum: self.crc }
+        SampleOptions {
+            blocks,
+            dtype: self.dtype,
+            array: self.array.clone(),
+            ignore_zeros: self.ignore_zeros,
+            checksum: self.crc,
+        }
     }
 
     /// Writes the samples of a shard.

@@ -95,6 +95,9 @@ fn every_reader_gets_the_same_bytes() {
             assert_eq!(one["batches"], 2 * 2 * 3, "{one}");
             assert_eq!(one["verified_batches"], batches, "{one}");
             assert_eq!(one["bytes"], batches * 16 * 2050, "{one}");
+            let resident = one["cache_resident_percent_before"].as_f64();
+            let stayed = one["cache"] == "cold" && resident.is_none_or(|percent| percent > 1.0);
+            assert!(!stayed || one["cache_warning"].is_string(), "{one}");
             assert!(one["au"].as_f64().is_some_and(|au| au > 0.0 && au <= 1.0), "{one}");
             assert!(one["first_batch_seconds"].as_f64().is_some(), "{one}");
             assert!(one["target_cpu_seconds"].is_null() == (reader != "feedrail"), "{one}");

@@ -237,7 +237,8 @@ fn a_file_of_no_known_format_is_an_error_unless_it_is_told() {
     let (bin, other) = (set.shards.path().join("nanogpt.bin"), set.shards.path().join("tokens"));
     fs::rename(bin, &other).unwrap();
     let line = set.run("index", "a.npy", &[set.folder()]).failure();
-    assert!(line.contains("tokens: shard 0, offset 0: expected a known format"), "{line}");
+    assert!(line.contains("tokens: shard 0, offset 0: expected the first bytes or"), "{line}");
+    assert!(line.contains("--format"), "{line}");
     let index = set.index("a.npy", &[set.folder(), "--format", "tokens", "--stride", "1"]);
     assert_eq!(Index::parse(&index).unwrap().len(), 301 - 16);
     let index = set.index("a.npy", &[set.folder(), "--format", "tokens", "--dtype", "uint8"]);

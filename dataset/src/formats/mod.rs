@@ -52,6 +52,7 @@ pub use self::read_at::{ChunkedReads, ReadAt, ShardFile};
 pub use self::safetensors::{SafetensorsHeader, TensorRange};
 pub use self::sample::{KeyedSample, SampleMember};
 pub use self::shard::{ByteRange, ShardBytes};
+use self::tar::ArchiveEnd;
 pub use self::tokens::{TokenBlocks, Tokens};
 pub use self::webdataset::webdataset_members;
 
@@ -87,6 +88,9 @@ pub struct SampleOptions {
     pub dtype: Option<Dtype>,
     /// The array of an npz whose rows are the samples; without it, each array is one.
     pub array: Option<String>,
+    /// Whether blocks of zeros in a tar archive, which end it, are passed over: archives that `cat`
+    /// joined are read whole then.
+    pub ignore_zeros: bool,
     /// Whether all samples are read and their CRC-32C computed. TFRecord's own checksums of the
     /// data are verified then.
     pub checksum: bool,
@@ -97,7 +101,7 @@ impl Default for SampleOptions {
     fn default() -> Self {
         let block_size = NonZeroU32::new(1024).expect("not 0");
         let blocks = TokenBlocks::adjacent(block_size);
-        Self { blocks, dtype: None, array: None, checksum: false }
+        Self { blocks, dtype: None, array: None, ignore_zeros: false, checksum: false }
     }
 }
 
@@ -150,7 +154,10 @@ impl ShardFormat {
                 plain(data, numbered(move |number| tokens.range(data, number)))
             }
             Self::Megatron => plain(data, megatron(source)?.ranges()),
-            Self::WebDataset => Box::new(webdataset::samples(data)),
+            Self::WebDataset if options.ignore_zeros => {
+                Box::new(webdataset::samples(data, ArchiveEnd::Shard))
+            }
+            Self::WebDataset => Box::new(webdataset::samples(data, ArchiveEnd::Mark)),
             Self::Mds => plain(data, Mds::open(data)?.ranges()),
             Self::TfRecord => {
                 Box::new(tfrecord::samples(data, options.checksum).map(|sample| Ok(sample?.into())))

@@ -13,7 +13,8 @@ use super::shard::{ByteRange, ShardBytes};
 
 /// What a file begins and ends with.
 pub(super) const MAGIC: &[u8; 4] = b"PAR1";
-const ENCRYPTED_MAGIC: &[u8; 4] = b"PARE";
+/// The same of a file with an encrypted footer.
+pub(super) const ENCRYPTED_MAGIC: &[u8; 4] = b"PARE";
 /// More than any footer has: one of 10^4 row groups with 100 columns has about 150 MB.
 const MAX_FOOTER_BYTES: u64 = 256 << 20;
 

@@ -9,13 +9,28 @@ use super::error::{FormatError, FormatProblem};
 use super::shard::{ByteRange, ShardBytes, ShardWindow};
 
 const BLOCK_BYTES: u64 = 512;
+const ZEROS: [u8; BLOCK_BYTES as usize] = [0; BLOCK_BYTES as usize];
 /// Names and pax records are read into memory; Linux allows paths of 4,096 bytes.
 const MAX_EXTENSION_BYTES: u64 = 1 << 20;
+
+/// How far behind an end mark is looked for another archive. Writers fill up to 10 KiB with zeros.
+const MAX_FILLING_BYTES: u64 = 1 << 20;
+
+/// What ends the members of an archive.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum ArchiveEnd {
+    /// A block of zeros, behind which another archive is an error.
+    Mark,
+    /// The end of the shard: blocks of zeros are passed over.
+    Shard,
+    /// The end of a piece of an archive, which has whole members and no end mark.
+    Piece(u64),
+}
 
 /// A regular file in an archive.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) struct TarMember {
-    /// Its path as it is in the archive.
+    /// Its path as it is in the archive; bytes that are not UTF-8 as `\xE9`.
     pub(super) path: String,
     /// The bytes of the file.
     pub(super) data: ByteRange,
@@ -30,8 +45,7 @@ pub(super) struct TarMember {
 pub(super) struct TarMembers<'a> {
     window: ShardWindow<'a>,
     next: u64,
-    /// Where a piece of an archive ends, which has no end mark.
-    piece_end: Option<u64>,
+    archive_end: ArchiveEnd,
 }
 
 /// What extended headers say of the member behind them.
@@ -42,14 +56,14 @@ struct Extended {
 }
 
 impl<'a> TarMembers<'a> {
-    pub(super) fn new(shard: ShardBytes<'a>) -> Self {
-        Self { window: ShardWindow::new(shard), next: 0, piece_end: None }
+    pub(super) fn new(shard: ShardBytes<'a>, archive_end: ArchiveEnd) -> Self {
+        Self { window: ShardWindow::new(shard), next: 0, archive_end }
     }
 
     /// The members of a piece of an archive: whole members, and no end mark.
     pub(super) fn of_piece(shard: ShardBytes<'a>, piece: ByteRange) -> Self {
-        let (next, piece_end) = (piece.offset(), Some(piece.end()));
-        Self { window: ShardWindow::new(shard), next, piece_end }
+        let archive_end = ArchiveEnd::Piece(piece.end());
+        Self { window: ShardWindow::new(shard), next: piece.offset(), archive_end }
     }
 
     pub(super) fn shard(&self) -> ShardBytes<'a> {
@@ -61,7 +75,7 @@ impl<'a> TarMembers<'a> {
         self.next
     }
 
-    /// The next regular file; `None` at the end of the archive, which a block of zeros marks.
+    /// The next regular file; `None` at the end of the archive.
     pub(super) fn next_member(&mut self) -> Result<Option<TarMember>, FormatError> {
         let mut begin = self.next;
         let mut extended = Extended::default();
@@ -86,20 +100,54 @@ impl<'a> TarMembers<'a> {
     }
 
     fn header(&mut self) -> Result<Option<Header>, FormatError> {
-        if self.piece_end.is_some_and(|end| self.next >= end) {
-            return Ok(None);
-        }
+        let shard_end = self.shard().whole().end();
+        let end = match self.archive_end {
+            ArchiveEnd::Mark => u64::MAX,
+            ArchiveEnd::Shard => shard_end,
+            ArchiveEnd::Piece(end) => end,
+        };
         let expected = "a tar header, or the block of zeros that ends an archive";
-        let block: [u8; BLOCK_BYTES as usize] = self.window.array(self.next, expected)?;
-        if block == [0; BLOCK_BYTES as usize] {
-            return Ok(None);
-        }
+        let block = loop {
+            if self.next >= end {
+                return Ok(None);
+            }
+            let block: [u8; BLOCK_BYTES as usize] = self.window.array(self.next, expected)?;
+            if block != ZEROS {
+                break block;
+            }
+            match self.archive_end {
+                ArchiveEnd::Shard => self.next += BLOCK_BYTES,
+                ArchiveEnd::Mark => return self.check_nothing_follows().map(|()| None),
+                ArchiveEnd::Piece(_) => return Ok(None),
+            }
+        };
         let header = Header::from_byte_slice(&block).clone();
         if !checksum_is_right(&header) {
             let found = "a block whose checksum is wrong";
             return Err(self.shard().unexpected(self.next, expected, found));
         }
         Ok(Some(header))
+    }
+
+    /// Archives that `cat` joined are told apart from what may follow an end mark.
+    fn check_nothing_follows(&mut self) -> Result<(), FormatError> {
+        let expected = "the filling behind an archive";
+        let end = self.shard().whole().end().min(self.next + MAX_FILLING_BYTES);
+        let mut at = self.next;
+        while at + BLOCK_BYTES <= end {
+            let block: [u8; BLOCK_BYTES as usize] = self.window.array(at, expected)?;
+            if block != ZEROS {
+                let is_archive = checksum_is_right(Header::from_byte_slice(&block));
+                let problem = FormatProblem::Unsupported {
+                    what: "an archive behind the end mark of another one".to_owned(),
+                    remedy: "read both by --ignore-zeros or ignore_zeros=True, or join them by \
+                        tar --concatenate",
+                };
+                return if is_archive { Err(self.shard().error(at, problem)) } else { Ok(()) };
+            }
+            at += BLOCK_BYTES;
+        }
+        Ok(())
     }
 
     /// Where the data of a header at `next` lies; `next` moves behind its last block.
@@ -189,10 +237,20 @@ impl<'a> TarMembers<'a> {
         if !is_file {
             return Ok(None);
         }
-        let path = String::from_utf8(path)
-            .map_err(|error| shard.unexpected(at, "a path in UTF-8", error))?;
-        Ok(Some(TarMember { path, data, begin, end: self.next }))
+        Ok(Some(TarMember { path: text(&path), data, begin, end: self.next }))
     }
+}
+
+/// A path as text: bytes that are not UTF-8 as `\xE9`.
+fn text(path: &[u8]) -> String {
+    let mut text = String::with_capacity(path.len());
+    for chunk in path.utf8_chunks() {
+        text += chunk.valid();
+        for byte in chunk.invalid() {
+            text += &format!("\\x{byte:02X}");
+        }
+    }
+    text
 }
 
 /// The checksum is the sum of all bytes, with its own field as spaces.
@@ -267,12 +325,54 @@ mod tests {
 
     fn members(archive: &[Vec<u8>]) -> Result<Vec<TarMember>, FormatError> {
         let bytes = [archive.concat(), vec![0; 1024]].concat();
-        let mut members = TarMembers::new(ShardBytes::new(0, &bytes));
+        all(TarMembers::new(ShardBytes::new(0, &bytes), ArchiveEnd::Mark))
+    }
+
+    fn all(mut members: TarMembers<'_>) -> Result<Vec<TarMember>, FormatError> {
         let mut found = Vec::new();
         while let Some(member) = members.next_member()? {
             found.push(member);
         }
         Ok(found)
+    }
+
+    #[test]
+    fn an_archive_behind_another_is_told_and_read_if_that_is_asked_for() {
+        let archive =
+            |path: &str| [entry(EntryType::Regular, path, b"text"), vec![0; 9216]].concat();
+        let joined = [archive("a.txt"), archive("b.txt")].concat();
+        let with = |bytes: &[u8], end| {
+            let bytes = bytes.to_vec();
+            let found = all(TarMembers::new(ShardBytes::new(0, &bytes), end));
+            found.map(|members| members.into_iter().map(|one| one.path).collect::<Vec<_>>())
+        };
+        let error = with(&joined, ArchiveEnd::Mark).unwrap_err();
+        assert_eq!(error.offset, 10240);
+        assert!(error.to_string().contains("--ignore-zeros"), "{error}");
+        assert_eq!(with(&joined, ArchiveEnd::Shard).unwrap(), ["a.txt", "b.txt"]);
+        let alone = archive("a.txt");
+        for end in [ArchiveEnd::Mark, ArchiveEnd::Shard] {
+            assert_eq!(with(&alone, end).unwrap(), ["a.txt"]);
+        }
+        // What is no archive may follow: a signature, for instance.
+        let signed = [&alone[..], &[7; 600]].concat();
+        assert_eq!(with(&signed, ArchiveEnd::Mark).unwrap(), ["a.txt"]);
+        with(&signed, ArchiveEnd::Shard).unwrap_err();
+        // Without an end mark, an archive ends with its shard only if that is asked for.
+        assert_eq!(with(&alone[..1024], ArchiveEnd::Shard).unwrap(), ["a.txt"]);
+        with(&alone[..1024], ArchiveEnd::Mark).unwrap_err();
+    }
+
+    #[test]
+    fn a_path_that_is_no_utf_8_is_text_all_the_same() {
+        let mut latin_1 = header(EntryType::Regular, "caf_.txt", 0);
+        latin_1[3] = 0xE9;
+        let mut latin_1 = Header::from_byte_slice(&latin_1).clone();
+        latin_1.set_cksum();
+        let found = members(&[latin_1.as_bytes().to_vec(), entry(EntryType::Regular, "b", b"")]);
+        let paths: Vec<_> = found.unwrap().into_iter().map(|member| member.path).collect();
+        assert_eq!(paths, [r"caf\xE9.txt", "b"]);
+        assert_eq!(text("größe".as_bytes()), "größe");
     }
 
     #[test]
@@ -355,7 +455,7 @@ mod tests {
     #[test]
     fn an_archive_without_its_end_is_truncated() {
         let bytes = entry(EntryType::Regular, "a.txt", b"text");
-        let mut members = TarMembers::new(ShardBytes::new(0, &bytes));
+        let mut members = TarMembers::new(ShardBytes::new(0, &bytes), ArchiveEnd::Mark);
         members.next_member().unwrap().unwrap();
         let error = members.next_member().unwrap_err();
         assert_eq!(error.offset, 1024);

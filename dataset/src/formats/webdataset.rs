@@ -7,7 +7,7 @@
 use super::error::{FormatError, FormatProblem};
 use super::sample::{KeyedSample, SampleMember};
 use super::shard::{ByteRange, ShardBytes, until_error};
-use super::tar::{TarMember, TarMembers};
+use super::tar::{ArchiveEnd, TarMember, TarMembers};
 
 /// More than any sample has; it bounds the memory for one, and the comparisons of names.
 const MAX_MEMBERS: usize = 4096;
@@ -15,8 +15,9 @@ const MAX_MEMBERS: usize = 4096;
 /// The samples in the order of the archive; a key that comes back later is another sample.
 pub(super) fn samples(
     shard: ShardBytes<'_>,
+    archive_end: ArchiveEnd,
 ) -> impl Iterator<Item = Result<KeyedSample, FormatError>> {
-    let mut groups = Groups { members: TarMembers::new(shard), pending: None };
+    let mut groups = Groups { members: TarMembers::new(shard, archive_end), pending: None };
     until_error(move || groups.next_sample())
 }
 
@@ -153,7 +154,7 @@ mod tests {
     fn the_bytes_of_a_sample_tell_its_members() {
         let bytes = archive(["a.b", "a.c", "d.b"].map(str::to_owned));
         let shard = ShardBytes::new(7, &bytes);
-        for sample in samples(shard) {
+        for sample in samples(shard, ArchiveEnd::Mark) {
             let sample = sample.unwrap();
             let (offset, length) = (sample.sample.offset.get(), sample.sample.length.get());
             let piece = shard.range(offset, length.into(), "a sample").unwrap();
@@ -174,7 +175,9 @@ mod tests {
 
     fn members(paths: impl IntoIterator<Item = String>) -> Result<Vec<usize>, FormatError> {
         let bytes = archive(paths);
-        samples(ShardBytes::new(0, &bytes)).map(|sample| Ok(sample?.members.len())).collect()
+        samples(ShardBytes::new(0, &bytes), ArchiveEnd::Mark)
+            .map(|sample| Ok(sample?.members.len()))
+            .collect()
     }
 
     #[test]

@@ -32,6 +32,8 @@ const CHECKSUM: u8 = 1;
 const REPAIR: u8 = 2;
 /// The stride of tokens is 2^32 times as long.
 const LONG_STRIDE: u8 = 4;
+/// Tar archives are read on behind their end marks.
+const IGNORE_ZEROS: u8 = 8;
 
 /// The head of an input: which format, how it is read, and which part is the `.idx`.
 struct ShardInput {
@@ -54,7 +56,8 @@ impl ShardInput {
         let scale = if flags & LONG_STRIDE == 0 { 0 } else { 32 };
         let stride = NonZeroU64::new(u64::from(input.u32()) << scale);
         let blocks = TokenBlocks { block_size, stride: stride.unwrap_or(NonZeroU64::MIN) };
-        let options = SampleOptions { blocks, dtype, array, checksum: flags & CHECKSUM != 0 };
+        let (ignore_zeros, checksum) = (flags & IGNORE_ZEROS != 0, flags & CHECKSUM != 0);
+        let options = SampleOptions { blocks, dtype, array, ignore_zeros, checksum };
         Self { format, is_repaired: flags & REPAIR != 0, idx_bytes, options }
     }
 }
