@@ -4,7 +4,7 @@ use std::net::SocketAddr;
 
 use feedrail_initiator::{Namespace, RdmaProvider};
 use feedrail_tests::process::{
-    Daemon, DaemonOptions, Running, eventually, feedrail, host, loopback_address,
+    Bytes, Daemon, DaemonOptions, Running, eventually, feedrail, host, loopback_address, slice_of,
     write_configuration,
 };
 use rustix::process::{Pid, Signal, kill_process};
@@ -21,7 +21,7 @@ fn daemon() -> (tempfile::TempDir, Daemon) {
     let text = format!(
         "provider = \"shm\"\ncores = 1\n[limits]\npool_bytes = \"4MiB\"\n\
          [[subsystem]]\nnqn = \"nqn.2026-01.io.feedrail:local\"\nallow_any_host = true\n\
-         [[subsystem.namespace]]\nkind = \"memory\"\nsize_bytes = \"64MiB\"\n\
+         [[subsystem.namespace]]\nkind = \"memory\"\nsize_bytes = \"8MiB\"\n\
          [[port]]\naddress = \"{address}\"\n"
     );
     let configuration = write_configuration(folder.path(), &text);
@@ -64,6 +64,9 @@ fn a_process_that_reads_nothing_starves_no_other_of_its_user() {
     let host = host().provider(RdmaProvider::Shm).build().unwrap();
     let name = host.nqn().to_string();
     let namespace = daemon.open(&host);
+    // Reads of zeros need no buffers.
+    let content = Bytes::new(1).take(8 * LENGTH_BYTES);
+    namespace.write(0, slice_of(&content)).wait().result.unwrap();
     let served = (0..ATTEMPTS).any(|_| {
         let greedy = greedy(&daemon, &name);
         let served = reads_end_beside(&daemon, &namespace);
