@@ -43,7 +43,7 @@
 //! # fn rows(host: &Host, namespace: Namespace) -> Result<(), Box<dyn std::error::Error>> {
 //! let shards = Shards::new([namespace])?;
 //! let region = Region::allocate(480 * 2_050, Grant::Persistent)?;
-//! let row = |i| Entry { shard: 0, length: 2_050, offset: i * 1_000_003, dst: i * 2_050 };
+//! let row = |i: u64| Entry { shard: 0, length: 2_050, offset: i * 1_000_003, dst: i * 2_050 };
 //! let plan: Vec<Entry> = (0..480).map(row).collect();
 //! let ticket = host.submit(&shards, &plan, &region, Submit::default())?;
 //! // The ranges are under way: the batch before can be used here.

@@ -115,7 +115,7 @@ impl CommandPath {
 }
 
 impl Multipath {
-    /// Over these paths.
+    /// A namespace over these paths.
     ///
     /// # Errors
     /// There are none, or they are of different hosts.

@@ -78,7 +78,7 @@ impl Shards {
     /// of another size than the first of their shard are left out.
     ///
     /// # Errors
-    /// As [`Shards::new`].
+    /// The same errors as [`Shards::new`] has.
     pub fn with_replicas(
         policy: ReplicaPolicy,
         shards: impl IntoIterator<Item = Vec<Namespace>>,
@@ -105,7 +105,7 @@ impl Shards {
     /// shard without replicas is left out as well, so that the shards after it have lower numbers.
     ///
     /// # Errors
-    /// As [`Shards::new`].
+    /// The same errors as [`Shards::new`] has.
     pub fn replicated(
         shards: impl IntoIterator<Item = Vec<Namespace>>,
     ) -> Result<(Self, Vec<UnlikeReplica>), Error> {
@@ -232,7 +232,7 @@ fn difference(one: &NamespaceInfo, other: &NamespaceInfo) -> Option<&'static str
 }
 
 impl Default for Shards {
-    /// No shards.
+    /// An empty list of shards, which each host takes.
     fn default() -> Self {
         Self {
             namespaces: Arc::default(),
