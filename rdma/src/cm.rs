@@ -6,7 +6,7 @@ use std::io;
 use std::net::SocketAddr;
 use std::os::fd::BorrowedFd;
 
-use crate::{Provider, QpConfig, Time};
+use crate::{LocalPeer, Provider, QpConfig, Time};
 
 /// Makes and ends connections through one device; owned by one thread at a time.
 ///
@@ -183,6 +183,8 @@ pub enum CmEvent {
         /// The peer's IP address, and the port that its request names as its source, if it names
         /// one.
         peer: SocketAddr,
+        /// The process that asks, on providers that reach this machine only.
+        process: Option<LocalPeer>,
     },
     /// Active: address and route are known.
     Resolved {

@@ -314,6 +314,7 @@ impl<F: Fabric> RoceCm<F> {
             conn,
             params,
             peer,
+            process: None,
         });
     }
 

@@ -19,6 +19,7 @@ use super::message::{CmMessageKind, ShmCmMessage};
 use super::queue_pair::ShmQueuePair;
 use super::socket::{self, Incoming};
 use super::work_limits::WorkLimits;
+use crate::local_peer::LocalPeer;
 use crate::software::random::{Entropy, Random, SystemEntropy};
 use crate::{
     CmError, CmEvent, ConnId, ConnOptions, ConnParams, ConnectFailure, ConnectionManager,
@@ -299,6 +300,8 @@ impl ShmCm {
         else {
             return;
         };
+        // The kernel told it before, when it was trusted.
+        let Ok(process) = LocalPeer::of(socket.as_fd()).map(Some) else { return };
         // All on this machine have its addresses, so what the peer would say of its own is worth
         // nothing.
         let peer = SocketAddr::new(local.ip(), message.number);
@@ -315,7 +318,7 @@ impl ShmCm {
             deadline: None,
         };
         self.sockets.insert(conn, ShmEndpoint::Connection(Box::new(connection)));
-        self.events.push_back(CmEvent::ConnectRequest { listener, conn, params, peer });
+        self.events.push_back(CmEvent::ConnectRequest { listener, conn, params, peer, process });
     }
 
     /// Takes up the messages of a connection.

@@ -349,7 +349,13 @@ impl VerbsCm {
             });
         }
         self.insert(conn, id, options, Duration::ZERO);
-        CmEvent::ConnectRequest { listener, conn, params: event.params, peer: event.peer }
+        CmEvent::ConnectRequest {
+            listener,
+            conn,
+            params: event.params,
+            peer: event.peer,
+            process: None,
+        }
     }
 }
 

@@ -2,7 +2,7 @@
 
 use std::collections::BTreeMap;
 use std::fmt;
-use std::net::{IpAddr, SocketAddr};
+use std::net::SocketAddr;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
@@ -37,6 +37,7 @@ use crate::inventory::subsystem::Subsystem;
 use crate::limits::connection_quota::{Admissions, ConnectionPermit, Full};
 use crate::limits::displacing_set::{DisplacingLimits, DisplacingSet};
 use crate::limits::log_rate::LogRateLimit;
+use crate::limits::peer::Party;
 use crate::limits::{ADOPTION_PATIENCE, CLOSE_PATIENCE, CntlidRange, MAX_ASSOCIATIONS};
 use crate::metrics::peer_errors::PeerErrorTable;
 use crate::reloader::ReloadReport;
@@ -86,7 +87,7 @@ impl Associations {
             discovery: Controllers::new(CntlidRange::ALL),
             discovery_by_age: DisplacingSet::new(DisplacingLimits {
                 all: limits.discovery_controllers(),
-                of_address: limits.discovery_controllers_per_address(),
+                of_party: limits.discovery_controllers_per_address(),
             }),
         };
         Arc::new(Self {
@@ -541,12 +542,12 @@ impl Associations {
         {
             return None;
         }
-        let (is_discovery, address) =
-            (matches!(new.kind, ControllerKind::Discovery), new.peer.ip());
+        let (is_discovery, party) =
+            (matches!(new.kind, ControllerKind::Discovery), new.peer.party());
         let controllers = live.of(is_discovery);
         let controller = controllers.add(|cntlid| Controller::new(self, cntlid, new))?;
         if is_discovery {
-            let displaced = live.discovery_by_age.add(controller.cntlid, address);
+            let displaced = live.discovery_by_age.add(controller.cntlid, party);
             let displaced = displaced.and_then(|cntlid| live.discovery.get(cntlid));
             drop(live);
             displaced.inspect(|displaced| displaced.end(CloseReason::Displaced));
@@ -566,15 +567,15 @@ impl Associations {
         all.iter().flat_map(|controllers| controllers.live.values().cloned()).collect()
     }
 
-    /// A place for one more queue from an address, on any device and of any association with a
+    /// A place for one more queue of a party, on any device and of any association with a
     /// subsystem, unless there are too many.
-    pub(crate) fn admit(&self, address: IpAddr) -> Result<ConnectionPermit, Full> {
-        self.admissions.admit(address, self.registry.limits())
+    pub(crate) fn admit(&self, party: Party) -> Result<ConnectionPermit, Full> {
+        self.admissions.admit(party, self.registry.limits())
     }
 
     /// Whether [`Associations::admit`] would have a place now.
-    pub(crate) fn may_admit(&self, address: IpAddr) -> Result<(), Full> {
-        self.admissions.check(address, self.registry.limits())
+    pub(crate) fn may_admit(&self, party: Party) -> Result<(), Full> {
+        self.admissions.check(party, self.registry.limits())
     }
 
     pub(crate) fn forget(&self, controller: &Controller) {

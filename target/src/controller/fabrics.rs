@@ -235,7 +235,7 @@ fn enter_association(
 /// A place for one more queue of a host. Otherwise no controller is available to it (NVMe-oF,
 /// Connect).
 fn admit(queue: &Queue, now: Time, host: &NamedHost) -> Result<ConnectionPermit, CommandOutcome> {
-    queue.associations.admit(queue.peer.ip()).map_err(|full| {
+    queue.associations.admit(queue.peer.party()).map_err(|full| {
         if queue.associations.log_rate().admit(now) {
             tracing::warn!(peer = %queue.peer, host = %host.nqn, "no more queues: {full}");
         }

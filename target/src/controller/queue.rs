@@ -1,6 +1,5 @@
 //! One queue of one association, on the core that owns its connection.
 
-use std::net::SocketAddr;
 use std::sync::Arc;
 use std::task::Waker;
 
@@ -18,6 +17,7 @@ use crate::backend::BackendError;
 use crate::inventory::namespace::{Namespace, NamespaceIndex};
 use crate::inventory::port::Port;
 use crate::limits::connection_quota::ConnectionPermit;
+use crate::limits::peer::RemotePeer;
 use crate::limits::{CONNECT_TIMEOUT, ENABLE_TIMEOUT, KNOWN_SUCCESSORS};
 use crate::metrics::io_counters::{CoreIoCounters, Tally};
 
@@ -30,8 +30,8 @@ pub struct Accepted {
     pub qid: Qid,
     /// Entries that its Connect command may ask for, as negotiated.
     pub entries: u16,
-    /// Address of the host that connected.
-    pub peer: SocketAddr,
+    /// The host that connected.
+    pub peer: RemotePeer,
     /// Wakes the core that owns the connection; called from other cores.
     pub waker: Waker,
     /// Time of the connection's acceptance.
@@ -47,7 +47,7 @@ pub struct Queue {
     pub(super) associations: Arc<Associations>,
     pub(super) port: Arc<Port>,
     pub(super) qid: Qid,
-    pub(super) peer: SocketAddr,
+    pub(super) peer: RemotePeer,
     pub(super) link: Arc<QueueLink>,
     tally: Arc<Tally>,
     /// Of its subsystem, once connected.
@@ -302,7 +302,7 @@ impl Queue {
         {
             return;
         }
-        self.associations.peer_errors().add_lost(self.peer.ip());
+        self.associations.peer_errors().add_lost(self.peer.address.ip());
         if reason == CloseReason::KeepAlive {
             self.associations.count_keep_alive_loss();
         }
@@ -315,7 +315,7 @@ impl Queue {
     fn leave(&mut self) -> Option<CommandHold> {
         self.associations
             .peer_errors()
-            .add_failed(self.peer.ip(), std::mem::take(&mut self.failed));
+            .add_failed(self.peer.address.ip(), std::mem::take(&mut self.failed));
         match std::mem::replace(&mut self.state, QueueState::Ended) {
             QueueState::Live(live) => Some(live.controller.queue_left(&self.link)),
             QueueState::Connecting { .. } | QueueState::Ended => None,

@@ -25,6 +25,7 @@ use crate::inventory::ana::AnaStates;
 use crate::inventory::namespace::{Namespace, NamespaceIndex};
 use crate::inventory::port::Port;
 use crate::inventory::subsystem::Subsystem;
+use crate::limits::peer::RemotePeer;
 use crate::limits::{
     ANONYMOUS_TRANSFER_BYTES, DISCOVERY_KEEP_ALIVE, KEEP_ALIVE_GRANULARITY, Limits,
 };
@@ -98,7 +99,7 @@ impl Controller {
             host: new.host,
             port: new.port,
             ana: new.ana,
-            peer: new.peer,
+            peer: new.peer.address,
             connected_at: new.now,
             support,
             io_opcodes: support.io_opcodes(),
@@ -220,7 +221,7 @@ pub(crate) struct NewController {
     pub(crate) host: NamedHost,
     pub(crate) port: Arc<Port>,
     pub(crate) ana: Arc<AnaStates>,
-    pub(crate) peer: SocketAddr,
+    pub(crate) peer: RemotePeer,
     pub(crate) keep_alive_ms: u32,
     pub(crate) now: Time,
 }

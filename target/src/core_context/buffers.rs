@@ -5,14 +5,13 @@
 //! their own, so that unknown peers take no buffer from hosts, and hosts that hold much keep no
 //! host from connecting.
 
-use std::net::IpAddr;
-
 use nvme_proto::HostNqn;
 
 use super::events::BufferEvent;
 use super::share::{AccountKey, AccountName, Share};
 use crate::core_context::pool::{Buffer, Pool};
 use crate::core_context::request_key::RequestKey;
+use crate::limits::peer::PeerOrigin;
 
 /// The buffers of one core, and the requests that stand in line for one.
 pub(crate) struct CoreBuffers {
@@ -23,7 +22,7 @@ pub(crate) struct CoreBuffers {
 /// A connection's accounts with the [`CoreBuffers`] of its core.
 #[derive(Debug)]
 pub(crate) struct Accounts {
-    ip: IpAddr,
+    origin: PeerOrigin,
     requests: usize,
     anonymous: AccountKey,
     /// Once it was let into a subsystem.
@@ -36,16 +35,16 @@ impl CoreBuffers {
     }
 
     /// Adds a connection, with at most `requests` at once, as an anonymous one.
-    pub(crate) fn join(&mut self, ip: IpAddr, requests: usize) -> Accounts {
-        let anonymous = self.anonymous.join(ip, AccountName::Unsaid, requests);
-        Accounts { ip, requests, anonymous, host: None }
+    pub(crate) fn join(&mut self, origin: PeerOrigin, requests: usize) -> Accounts {
+        let anonymous = self.anonymous.join(origin, AccountName::Unsaid, requests);
+        Accounts { origin, requests, anonymous, host: None }
     }
 
     /// A connection was let into a subsystem under this name: its later requests count as that
     /// host's.
     pub(crate) fn recognise(&mut self, accounts: &mut Accounts, name: HostNqn) {
         if accounts.host.is_none() {
-            let host = self.hosts.join(accounts.ip, AccountName::Said(name), accounts.requests);
+            let host = self.hosts.join(accounts.origin, AccountName::Said(name), accounts.requests);
             accounts.host = Some(host);
         }
     }
@@ -171,8 +170,8 @@ mod tests {
         CoreBuffers::new(hosts, anonymous)
     }
 
-    fn ip(number: u8) -> IpAddr {
-        IpAddr::from([10, 0, 0, number])
+    fn ip(number: u8) -> PeerOrigin {
+        PeerOrigin::Address([10, 0, 0, number].into())
     }
 
     fn name(number: u8) -> HostNqn {

@@ -3,9 +3,8 @@
 //! A simulator follows them to check that every request gets its buffer as soon as `share` says. A
 //! share whose events are not taken keeps none.
 
-use std::net::IpAddr;
-
 use super::request_key::RequestKey;
+use crate::limits::peer::Party;
 
 /// One of them. Accounts have numbers, which are used again once they are closed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -14,8 +13,8 @@ pub enum BufferEvent {
     Opened {
         /// Its number in the pool of this core.
         account: usize,
-        /// The host's address; one address may have several accounts.
-        ip: IpAddr,
+        /// The host's party, which may have several accounts.
+        party: Party,
     },
     /// An account is gone. It had no buffer and no request in line.
     Closed {

@@ -1,26 +1,26 @@
 //! A pool, the accounts that use it, and the requests that wait for a buffer of it.
 //!
-//! An address may hold no more than the bytes that are free beside it: half of the pool if it is
-//! alone, and ten addresses that take nothing leave an eleventh to others. Names share their
-//! address's part in the same way, so that inventing names gains nothing. A request beyond that
+//! A party is an address, or a user of this machine whose processes share memory with the target. It
+//! may hold no more than the bytes that are free beside it: half of the pool if it is
+//! alone, and ten parties that take nothing leave an eleventh to others. Names, and
+//! processes of a user, share their party's part in the same way, so that inventing names gains nothing. A request beyond that
 //! waits in its account's line.
 //!
 //! One block, the progress block, is set aside for requests that would wait for ever otherwise: a
 //! large request beside many small ones finds no room, and other accounts may hold so much that an
 //! account gets no first buffer. It is lent to one request at a time, strictly in turn: first to
 //! accounts that hold nothing, then to those that hold less than they ask for; of these first by
-//! address, then by name. So a request is granted after at most `(ahead + 1) * (1 + addresses *
+//! party, then by name. So a request is granted after at most `(ahead + 1) * (1 + parties *
 //! names)` rounds. A round begins when no request in line can be given a buffer, and lasts until
 //! every buffer that was held then is back; `ahead` counts the requests before it in its account's
-//! line, `addresses` those that have accounts, and `names` the accounts of its own. An account that
+//! line, `parties` those that have accounts, and `names` the accounts of its own. An account that
 //! opens later is later in turn. While the account holds nothing, the block is lent to others at
-//! most `addresses * names - 1` times.
+//! most `parties * names - 1` times.
 //!
 //! A buffer on which storage still works when its connection has ended comes back when storage is
-//! done, which may be never. It counts for the address, but no request of the account waits for it.
+//! done, which may be never. It counts for the party, but no request of the account waits for it.
 
 use std::collections::VecDeque;
-use std::net::IpAddr;
 
 use nvme_proto::HostNqn;
 use slab::Slab;
@@ -29,6 +29,7 @@ use super::events::{BufferEvent, BufferEvents};
 use crate::core_context::pool::{Buffer, Pool};
 use crate::core_context::request_key::RequestKey;
 use crate::deliberate_bugs::{self, Bug};
+use crate::limits::peer::{PeerOrigin, Party};
 
 /// Whose account it is.
 #[expect(
@@ -51,7 +52,7 @@ pub(super) struct AccountKey(usize);
 pub(super) struct Share {
     pool: Pool,
     progress: ProgressBlock,
-    addresses: Slab<AddressAccounts>,
+    parties: Slab<PartyAccounts>,
     accounts: Slab<NameAccount>,
     /// Accounts with requests that wait, each once; those that were served longest ago come first.
     turns: VecDeque<usize>,
@@ -69,18 +70,20 @@ struct ProgressBlock {
     place: u32,
 }
 
-/// All accounts of one address.
-struct AddressAccounts {
-    ip: IpAddr,
+/// All accounts of one party.
+struct PartyAccounts {
+    party: Party,
     accounts: usize,
     held_bytes: u64,
     /// When it had the progress block, or came.
     last_turn: u64,
 }
 
-/// The account of one name at one address.
+/// The account of one name at one origin.
 struct NameAccount {
-    address: usize,
+    /// The number of its party.
+    of: usize,
+    origin: PeerOrigin,
     name: AccountName,
     connections: usize,
     requests: usize,
@@ -99,18 +102,21 @@ impl Share {
     pub(super) fn new(mut pool: Pool) -> Self {
         let block = pool.allocate(pool.block_bytes() as u32).expect("a pool has a block");
         let progress = ProgressBlock { place: block.unit(), idle: Some(block) };
-        let (addresses, accounts, turns) = (Slab::new(), Slab::new(), VecDeque::new());
+        let (parties, accounts, turns) = (Slab::new(), Slab::new(), VecDeque::new());
         let events = BufferEvents::default();
-        Self { pool, progress, addresses, accounts, turns, last_turn: 0, waits: 0, events }
+        Self { pool, progress, parties, accounts, turns, last_turn: 0, waits: 0, events }
     }
 
     /// Adds a connection to an account, with at most `requests` at once.
-    pub(super) fn join(&mut self, ip: IpAddr, name: AccountName, requests: usize) -> AccountKey {
-        let is_it = |account: &NameAccount| {
-            account.name == name && self.addresses[account.address].ip == ip
-        };
+    pub(super) fn join(
+        &mut self,
+        origin: PeerOrigin,
+        name: AccountName,
+        requests: usize,
+    ) -> AccountKey {
+        let is_it = |account: &NameAccount| account.name == name && account.origin == origin;
         let found = self.accounts.iter().find(|(_, account)| is_it(account));
-        let key = found.map(|(key, _)| key).unwrap_or_else(|| self.open(ip, name));
+        let key = found.map(|(key, _)| key).unwrap_or_else(|| self.open(origin, name));
         let account = &mut self.accounts[key];
         account.connections += 1;
         account.requests += requests;
@@ -119,17 +125,19 @@ impl Share {
     }
 
     /// Opens an account. Its turn comes after that of every account that exists.
-    fn open(&mut self, ip: IpAddr, name: AccountName) -> usize {
+    fn open(&mut self, origin: PeerOrigin, name: AccountName) -> usize {
         self.last_turn += 1;
         let last_turn = self.last_turn;
-        let found = self.addresses.iter().find(|(_, address)| address.ip == ip);
-        let address = found.map(|(key, _)| key).unwrap_or_else(|| {
-            self.addresses.insert(AddressAccounts { ip, accounts: 0, held_bytes: 0, last_turn })
+        let party = origin.party();
+        let found = self.parties.iter().find(|(_, accounts)| accounts.party == party);
+        let of = found.map(|(key, _)| key).unwrap_or_else(|| {
+            self.parties.insert(PartyAccounts { party, accounts: 0, held_bytes: 0, last_turn })
         });
-        self.addresses[address].accounts += 1;
+        self.parties[of].accounts += 1;
         self.turns.reserve((self.accounts.len() + 1).saturating_sub(self.turns.len()));
         let account = self.accounts.insert(NameAccount {
-            address,
+            of,
+            origin,
             name,
             connections: 0,
             requests: 0,
@@ -138,7 +146,7 @@ impl Share {
             in_line: false,
             last_turn,
         });
-        self.events.push(|| BufferEvent::Opened { account, ip });
+        self.events.push(|| BufferEvent::Opened { account, party });
         account
     }
 
@@ -156,9 +164,9 @@ impl Share {
         if account.in_line {
             self.turns.retain(|turn| *turn != key.0);
         }
-        self.addresses[account.address].accounts -= 1;
-        if self.addresses[account.address].accounts == 0 {
-            self.addresses.remove(account.address);
+        self.parties[account.of].accounts -= 1;
+        if self.parties[account.of].accounts == 0 {
+            self.parties.remove(account.of);
         }
     }
 
@@ -222,7 +230,7 @@ impl Share {
         let next = self.turns.iter().copied().filter(lacks).min_by_key(|&key| {
             let account = &self.accounts[key];
             let has_some = account.held_bytes > 0;
-            (has_some, self.addresses[account.address].last_turn, account.last_turn)
+            (has_some, self.parties[account.of].last_turn, account.last_turn)
         });
         let Some(key) = next else {
             self.progress.idle = Some(block);
@@ -232,7 +240,7 @@ impl Share {
         if !deliberate_bugs::has(Bug::LendOutOfTurn) {
             self.last_turn += 1;
             account.last_turn = self.last_turn;
-            self.addresses[account.address].last_turn = self.last_turn;
+            self.parties[account.of].last_turn = self.last_turn;
         }
         let &(_, length) = account.waiting.front().expect("it is in line");
         self.turns.retain(|turn| *turn != key);
@@ -250,15 +258,15 @@ impl Share {
     }
 
     /// Whether as much as an account holds with so much more is free besides, and likewise of its
-    /// address. In an empty pool there is room for anything.
+    /// party. In an empty pool there is room for anything.
     fn may_hold(&self, key: usize, length: u32) -> bool {
         let (account, free_bytes) = (&self.accounts[key], self.pool.free_bytes());
-        let address = &self.addresses[account.address];
+        let party = &self.parties[account.of];
         let more_bytes = 2 * Pool::bytes_for(length);
-        let address_may = address.held_bytes + more_bytes <= free_bytes;
-        let left_bytes = free_bytes.saturating_sub(address.held_bytes) / 2;
-        let account_may = address.accounts == 1 || account.held_bytes + more_bytes <= left_bytes;
-        (address_may && account_may) || free_bytes == self.ordinary_bytes()
+        let party_may = party.held_bytes + more_bytes <= free_bytes;
+        let left_bytes = free_bytes.saturating_sub(party.held_bytes) / 2;
+        let account_may = party.accounts == 1 || account.held_bytes + more_bytes <= left_bytes;
+        (party_may && account_may) || free_bytes == self.ordinary_bytes()
     }
 
     /// Of all but the progress block.
@@ -269,7 +277,7 @@ impl Share {
     fn charge(&mut self, key: usize, whose: RequestKey, buffer: &Buffer) {
         let account = &mut self.accounts[key];
         account.held_bytes += buffer.bytes();
-        self.addresses[account.address].held_bytes += buffer.bytes();
+        self.parties[account.of].held_bytes += buffer.bytes();
         self.events.push(|| BufferEvent::Granted {
             account: key,
             whose,
@@ -298,7 +306,7 @@ impl Share {
     pub(super) fn release_left_behind(&mut self, key: AccountKey, buffer: Buffer) {
         let address = self.pool.address(&buffer).addr();
         self.events.push(|| BufferEvent::Returned { address });
-        self.addresses[self.accounts[key.0].address].held_bytes -= buffer.bytes();
+        self.parties[self.accounts[key.0].of].held_bytes -= buffer.bytes();
         if buffer.unit() == self.progress.place {
             self.progress.idle = Some(buffer);
         } else {

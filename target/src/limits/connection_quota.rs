@@ -2,13 +2,14 @@
 
 use std::collections::BTreeMap;
 use std::collections::btree_map::Entry;
-use std::net::IpAddr;
 use std::sync::{Arc, Mutex, PoisonError};
 
 use crate::limits::Limits;
+use crate::limits::peer::Party;
 
 /// Counts connections whose Connect to a subsystem succeeded, all of them and those of each
-/// address. Names are not counted: a host could use up another host's share by sending its name.
+/// address or user of this machine. Names are not counted: a host could use up another host's share
+/// by sending its name.
 #[derive(Debug, Default)]
 pub(crate) struct Admissions {
     counts: Mutex<Counts>,
@@ -17,15 +18,15 @@ pub(crate) struct Admissions {
 #[derive(Debug, Default)]
 struct Counts {
     connections: u32,
-    /// How many of them are of one address; an address without any is not in here.
-    by_address: BTreeMap<IpAddr, u32>,
+    /// How many of them are of one party; a party without any is not in here.
+    by_party: BTreeMap<Party, u32>,
 }
 
 /// A connection's place among those that there may be.
 #[derive(Debug)]
 pub(crate) struct ConnectionPermit {
     admissions: Arc<Admissions>,
-    address: IpAddr,
+    party: Party,
 }
 
 /// Why there is no place for one more connection.
@@ -34,18 +35,18 @@ pub(crate) enum Full {
     /// There are as many as there may be.
     #[error("there are {0} connections, as limits.connections says; raise it if hosts need more")]
     All(u32),
-    /// The address has as many as it may have.
+    /// The address, or the user of this machine, has as many as it may have.
     #[error(
-        "its address has {0} connections, as limits.connections_per_host says; raise it if the host needs more"
+        "its address or user has {0} connections, as limits.connections_per_host says; raise it if the host needs more"
     )]
-    Address(u32),
+    Party(u32),
 }
 
 impl Counts {
-    fn check(&self, address: IpAddr, limits: &Limits) -> Result<(), Full> {
-        let of_address = self.by_address.get(&address).copied().unwrap_or(0);
-        if of_address >= limits.connections_per_host {
-            return Err(Full::Address(limits.connections_per_host));
+    fn check(&self, party: Party, limits: &Limits) -> Result<(), Full> {
+        let of_party = self.by_party.get(&party).copied().unwrap_or(0);
+        if of_party >= limits.connections_per_host {
+            return Err(Full::Party(limits.connections_per_host));
         }
         if self.connections >= limits.connections {
             return Err(Full::All(limits.connections));
@@ -55,24 +56,24 @@ impl Counts {
 }
 
 impl Admissions {
-    /// Whether one more connection of this address would have a place now.
-    pub(crate) fn check(&self, address: IpAddr, limits: &Limits) -> Result<(), Full> {
-        self.change(|counts| counts.check(address, limits))
+    /// Whether one more connection of this party would have a place now.
+    pub(crate) fn check(&self, party: Party, limits: &Limits) -> Result<(), Full> {
+        self.change(|counts| counts.check(party, limits))
     }
 
-    /// A place for one more connection of this address, unless there are too many.
+    /// A place for one more connection of this party, unless there are too many.
     pub(crate) fn admit(
         self: &Arc<Self>,
-        address: IpAddr,
+        party: Party,
         limits: &Limits,
     ) -> Result<ConnectionPermit, Full> {
         self.change(|counts| {
-            counts.check(address, limits)?;
+            counts.check(party, limits)?;
             counts.connections += 1;
-            *counts.by_address.entry(address).or_default() += 1;
+            *counts.by_party.entry(party).or_default() += 1;
             Ok(())
         })?;
-        Ok(ConnectionPermit { admissions: Arc::clone(self), address })
+        Ok(ConnectionPermit { admissions: Arc::clone(self), party })
     }
 
     fn change<T>(&self, change: impl FnOnce(&mut Counts) -> T) -> T {
@@ -84,10 +85,10 @@ impl Drop for ConnectionPermit {
     fn drop(&mut self) {
         self.admissions.change(|counts| {
             counts.connections -= 1;
-            if let Entry::Occupied(mut of_address) = counts.by_address.entry(self.address) {
-                *of_address.get_mut() -= 1;
-                if *of_address.get() == 0 {
-                    of_address.remove();
+            if let Entry::Occupied(mut of_party) = counts.by_party.entry(self.party) {
+                *of_party.get_mut() -= 1;
+                if *of_party.get() == 0 {
+                    of_party.remove();
                 }
             }
         });
@@ -102,19 +103,17 @@ mod tests {
     fn both_the_total_and_the_share_are_limits() {
         let limits = Limits { connections: 5, connections_per_host: 3, ..Limits::default() };
         let admissions = Arc::new(Admissions::default());
-        let admit = |host: u8| admissions.admit(IpAddr::from([127, 0, 0, host]), &limits);
+        let admit = |host: u32| admissions.admit(Party::User(host), &limits);
         let mut first: Vec<_> = (0..10).filter_map(|_| admit(1).ok()).collect();
         assert_eq!(first.len(), 3);
         let second: Vec<_> = (0..10).filter_map(|_| admit(2).ok()).collect();
         assert_eq!(second.len(), 2);
-        assert_eq!(admit(1).unwrap_err(), Full::Address(3));
+        assert_eq!(admit(1).unwrap_err(), Full::Party(3));
         assert_eq!(admit(3).unwrap_err(), Full::All(5));
         first.pop();
         let third = admit(3);
         assert!(third.is_ok());
         drop((first, second, third));
-        assert!(
-            admissions.change(|counts| counts.connections == 0 && counts.by_address.is_empty())
-        );
+        assert!(admissions.change(|counts| counts.connections == 0 && counts.by_party.is_empty()));
     }
 }

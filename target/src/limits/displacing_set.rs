@@ -2,20 +2,21 @@
 //! before their Connect has succeeded, and discovery controllers.
 
 use std::collections::{BTreeMap, VecDeque};
-use std::net::IpAddr;
 
-/// The most members of a [`DisplacingSet`], and of those the most from one address.
+use crate::limits::peer::Party;
+
+/// The most members of a [`DisplacingSet`], and of those the most of one party.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct DisplacingLimits {
     pub(crate) all: usize,
-    pub(crate) of_address: usize,
+    pub(crate) of_party: usize,
 }
 
-/// Members with their addresses, oldest first. A new member displaces an old one, so that an
-/// address that holds many keeps no other address out.
+/// Members with their parties, oldest first. A new member displaces an old one, so that a
+/// party that holds many keeps no other out.
 #[derive(Debug)]
 pub(crate) struct DisplacingSet<K> {
-    by_age: VecDeque<(K, IpAddr)>,
+    by_age: VecDeque<(K, Party)>,
     room: DisplacingLimits,
 }
 
@@ -24,29 +25,29 @@ impl<K: PartialEq> DisplacingSet<K> {
         Self { by_age: VecDeque::new(), room }
     }
 
-    /// Adds a member. Returns the member that is displaced: the oldest of its address, or of the
-    /// address with the most.
-    pub(crate) fn add(&mut self, key: K, address: IpAddr) -> Option<K> {
-        let displaced = self.address_to_displace(address).and_then(|most| {
+    /// Adds a member. Returns the member that is displaced: the oldest of its party, or of the
+    /// party with the most.
+    pub(crate) fn add(&mut self, key: K, party: Party) -> Option<K> {
+        let displaced = self.party_to_displace(party).and_then(|most| {
             let at = self.by_age.iter().position(|(_, other)| *other == most)?;
             self.by_age.remove(at)
         });
-        self.by_age.push_back((key, address));
+        self.by_age.push_back((key, party));
         displaced.map(|(key, _)| key)
     }
 
-    /// The address whose oldest member is displaced before one from `address` is added.
-    fn address_to_displace(&self, address: IpAddr) -> Option<IpAddr> {
-        let of_address = self.by_age.iter().filter(|(_, other)| *other == address).count();
-        if of_address >= self.room.of_address {
-            return Some(address);
+    /// The party whose oldest member is displaced before one of `party` is added.
+    fn party_to_displace(&self, party: Party) -> Option<Party> {
+        let of_party = self.by_age.iter().filter(|(_, other)| *other == party).count();
+        if of_party >= self.room.of_party {
+            return Some(party);
         }
         if self.by_age.len() < self.room.all {
             return None;
         }
-        let mut counts: BTreeMap<IpAddr, usize> = BTreeMap::new();
+        let mut counts: BTreeMap<Party, usize> = BTreeMap::new();
         self.by_age.iter().for_each(|(_, other)| *counts.entry(*other).or_default() += 1);
-        counts.into_iter().max_by_key(|(_, count)| *count).map(|(address, _)| address)
+        counts.into_iter().max_by_key(|(_, count)| *count).map(|(party, _)| party)
     }
 
     /// Removes a member that was authorized or is ending.
@@ -59,17 +60,17 @@ impl<K: PartialEq> DisplacingSet<K> {
 mod tests {
     use super::*;
 
-    const ROOM: DisplacingLimits = DisplacingLimits { all: 64, of_address: 16 };
+    const ROOM: DisplacingLimits = DisplacingLimits { all: 64, of_party: 16 };
 
-    fn ip(number: usize) -> IpAddr {
-        IpAddr::from([10, 0, 1, number as u8])
+    fn ip(number: usize) -> Party {
+        Party::Address([10, 0, 1, number as u8].into())
     }
 
     #[test]
     fn an_address_displaces_its_own_oldest() {
         let mut set = DisplacingSet::new(ROOM);
         assert_eq!(set.add(1000, ip(9)), None);
-        for number in 0..ROOM.of_address {
+        for number in 0..ROOM.of_party {
             assert_eq!(set.add(number, ip(1)), None);
         }
         set.remove(&0);
@@ -86,7 +87,7 @@ mod tests {
             number += 1;
             set.add(number, address)
         };
-        (0..ROOM.of_address - 1).for_each(|_| _ = add(ip(1), &mut set));
+        (0..ROOM.of_party - 1).for_each(|_| _ = add(ip(1), &mut set));
         let mut address = 0;
         while set.by_age.len() < ROOM.all {
             add(ip(2 + address % 40), &mut set);

@@ -6,6 +6,7 @@
 pub(crate) mod connection_quota;
 pub(crate) mod displacing_set;
 pub(crate) mod log_rate;
+pub(crate) mod peer;
 
 use std::time::Duration;
 
@@ -124,8 +125,8 @@ pub(crate) const CONNECT_TIMEOUT: Duration = Duration::from_secs(5);
 /// (`docs/decisions/038-unconnected-queues.md`). Doubled, unauthorized peers can hold twice that
 /// memory; not measured.
 pub(crate) const UNCONNECTED: usize = 512;
-/// The same for one address. Doubled, two addresses can displace all others' unconnected
-/// connections instead of four; not measured.
+/// The same for one address, or user of this machine. Doubled, two addresses can displace all
+/// others' unconnected connections instead of four; not measured.
 pub const UNCONNECTED_PER_ADDRESS: usize = 128;
 /// Receives of a connection until its Connect has succeeded. Only Connect is legal before. Its
 /// queue pair is made for all receives, since the host is told how many commands it may send
@@ -167,7 +168,8 @@ pub struct Limits {
     /// Connections (queues) of the process, beside those whose Connect has not succeeded yet
     /// (`UNCONNECTED`) and those of discovery controllers ([`Limits::discovery_controllers`]).
     pub connections: u32,
-    /// Connections of one address. At most `connections`.
+    /// Connections of one address, or of one user of this machine that shares memory. At most
+    /// `connections`.
     pub connections_per_host: u32,
     /// How long a host has to take the responses and give the data that are outstanding at one
     /// moment, and a second more for each `HOST_LEAST_BYTES_PER_SECOND` of them. A host that is
@@ -235,7 +237,7 @@ impl Limits {
         (most / 4).max(DISCOVERY_CONTROLLERS_LEAST)
     }
 
-    /// Those of one address: a quarter of all.
+    /// Those of one address or user: a quarter of all.
     pub fn discovery_controllers_per_address(&self) -> usize {
         self.discovery_controllers() / 4
     }

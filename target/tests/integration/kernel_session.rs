@@ -71,7 +71,7 @@ fn accept(target: &Arc<Associations>, qid: u16) -> Queue {
         port: Arc::clone(&target.registry().ports()[0]),
         qid: Qid(qid),
         entries: 128,
-        peer: "10.9.0.2:50000".parse().expect("an address"),
+        peer: std::net::SocketAddr::from(([10, 9, 0, 2], 50_000)).into(),
         waker: Waker::noop().clone(),
         now: Time::ZERO,
         lost: Arc::default(),

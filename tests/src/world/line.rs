@@ -15,10 +15,9 @@
 //! * all of a core whose progress block hangs, since the bound depends on it.
 
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
-use std::net::IpAddr;
 
-use feedrail_target::testing::BufferEvent;
 use feedrail_target::testing::RequestKey;
+use feedrail_target::testing::{BufferEvent, Party};
 
 /// One pool of a core, hosts' or anonymous connections', and the line before it.
 #[derive(Debug, Default)]
@@ -48,7 +47,7 @@ pub(super) struct LineStats {
 
 #[derive(Debug)]
 struct Account {
-    ip: IpAddr,
+    party: Party,
     waiting: VecDeque<RequestKey>,
     /// Of the first that waits.
     wait: Wait,
@@ -106,8 +105,8 @@ impl Line {
         let looked = matches!(event, BufferEvent::Settled | BufferEvent::Granted { .. });
         self.settled = looked || (self.settled && event == BufferEvent::Rested);
         match event {
-            BufferEvent::Opened { account, ip } => {
-                let new = Account { ip, waiting: VecDeque::new(), wait: Wait::default() };
+            BufferEvent::Opened { account, party } => {
+                let new = Account { party, waiting: VecDeque::new(), wait: Wait::default() };
                 assert!(self.accounts.insert(account, new).is_none(), "a number is used twice");
             }
             BufferEvent::Closed { account } => {
@@ -168,9 +167,9 @@ impl Line {
 
     /// Another request became the first of an account, if there is one.
     fn begin_wait(&mut self, number: usize) {
-        let ip = self.accounts[&number].ip;
-        let all = self.accounts.values().map(|account| account.ip);
-        let names = all.clone().filter(|other| *other == ip).count();
+        let party = self.accounts[&number].party;
+        let all = self.accounts.values().map(|account| account.party);
+        let names = all.clone().filter(|other| *other == party).count();
         let addresses = all.collect::<BTreeSet<_>>().len();
         let turns = addresses * names;
         self.account(number).wait = Wait { turns, ..Wait::default() };
@@ -255,8 +254,8 @@ mod tests {
     fn line(accounts: u8) -> Line {
         let mut line = Line::default();
         for number in 0..accounts {
-            let ip = [10, 0, 0, number].into();
-            line.follow(BufferEvent::Opened { account: number.into(), ip }, &[]);
+            let party = Party::Address([10, 0, 0, number].into());
+            line.follow(BufferEvent::Opened { account: number.into(), party }, &[]);
         }
         line
     }

@@ -16,6 +16,7 @@ mod hosts;
 mod idle;
 mod lifecycle;
 mod listeners;
+mod local_processes;
 mod management;
 mod management_hosts;
 mod management_subsystems;

@@ -67,7 +67,8 @@ impl LoopbackWire {
         };
         let peer = SocketAddr::from(([10, 0, 0, 2], 4791));
         let conn = ConnId(queue as u64);
-        let event = CmEvent::ConnectRequest { listener: LISTENER, conn, params, peer };
+        let event =
+            CmEvent::ConnectRequest { listener: LISTENER, conn, params, peer, process: None };
         self.lock().events.push_back(event);
     }
 

@@ -91,7 +91,7 @@ impl Line {
             port: Arc::clone(&associations.registry().ports()[port]),
             qid: Qid(qid),
             entries: 32,
-            peer: "127.0.0.9:50000".parse().expect("an address"),
+            peer: std::net::SocketAddr::from(([127, 0, 0, 9], 50_000)).into(),
             waker: Waker::noop().clone(),
             now,
             lost: Arc::clone(&lost),

@@ -18,8 +18,8 @@ fn share_of(blocks: usize, block_bytes: u32) -> Share {
     Share::new(Pool::new(memory, 0, blocks, block_bytes as usize))
 }
 
-fn ip(number: u8) -> IpAddr {
-    IpAddr::from([10, 0, 0, number])
+fn ip(number: u8) -> PeerOrigin {
+    PeerOrigin::Address([10, 0, 0, number].into())
 }
 
 fn name(number: usize) -> AccountName {
@@ -200,7 +200,7 @@ fn an_ended_connection_leaves_no_request_waiting() {
     assert!(!share.is_waited_for(), "no request of its account is left in line");
     share.release(key, held);
     share.part(key, 24);
-    assert!(share.accounts.is_empty() && share.addresses.is_empty());
+    assert!(share.accounts.is_empty() && share.parties.is_empty());
 }
 
 /// An account that closes and opens again is not before those that stayed.
@@ -397,6 +397,20 @@ proptest! {
         for key in model.keys {
             model.share.part(key, 4096);
         }
-        prop_assert!(model.share.addresses.is_empty());
+        prop_assert!(model.share.parties.is_empty());
     }
+}
+
+#[test]
+fn processes_of_one_user_share_the_part_of_a_party() {
+    let (units, length) = (64, 4096);
+    let mut share = share(4);
+    let mut join = |uid, pid| share.join(PeerOrigin::Process { uid, pid }, name(1), 64);
+    let (greedy, brother, other) = (join(1000, 1), join(1000, 2), join(1001, 3));
+    assert_ne!(greedy, brother);
+    let keys = [(0, greedy), (1, brother), (2, other)];
+    let held = keys.map(|(connection, key)| take_all(&mut share, key, connection, length));
+    let [greedy, brother, other] = held.map(|buffers| buffers.len());
+    assert!(brother > 0 && other > 0, "{greedy}, {brother}, {other}");
+    assert!(greedy + brother <= units / 2, "{greedy}, {brother}, {other}");
 }

@@ -1,6 +1,5 @@
 //! Messages between a reception and the poll groups.
 
-use std::net::SocketAddr;
 use std::sync::Arc;
 
 use ::rdma::{ConnId, Provider};
@@ -8,6 +7,7 @@ use ::rdma::{ConnId, Provider};
 use super::negotiation::Negotiated;
 use crate::controller::Lost;
 use crate::inventory::port::Port;
+use crate::limits::peer::RemotePeer;
 
 /// To a poll group.
 pub(super) enum ToGroup<P: Provider> {
@@ -29,7 +29,7 @@ pub(super) struct NewConnection<P: Provider> {
     pub(super) qp: P::NewQp,
     pub(super) negotiated: Negotiated,
     pub(super) port: Arc<Port>,
-    pub(super) peer: SocketAddr,
+    pub(super) peer: RemotePeer,
     pub(super) lost: Arc<Lost>,
 }
 

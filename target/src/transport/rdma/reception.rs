@@ -20,6 +20,7 @@ use crate::doorbell::Doorbell;
 use crate::inventory::port::Port;
 use crate::limits::connection_quota::Full;
 use crate::limits::displacing_set::{DisplacingLimits, DisplacingSet};
+use crate::limits::peer::{Party, RemotePeer};
 use crate::limits::{Limits, UNCONNECTED, UNCONNECTED_PER_ADDRESS};
 use crate::transport::{DeviceFailure, Reception, ReceptionStats};
 
@@ -84,7 +85,7 @@ impl ConnectionRefusal {
 #[derive(Debug)]
 struct TrackedConnection {
     group: usize,
-    address: IpAddr,
+    party: Party,
     /// Its Connect has succeeded.
     connected: bool,
     acceptance: ConnParams,
@@ -120,7 +121,7 @@ impl<P: Provider> RdmaReception<P> {
             connections: BTreeMap::new(),
             unconnected: DisplacingSet::new(DisplacingLimits {
                 all: UNCONNECTED,
-                of_address: UNCONNECTED_PER_ADDRESS,
+                of_party: UNCONNECTED_PER_ADDRESS,
             }),
             connected: 0,
             inbox: parts.inbox,
@@ -132,7 +133,8 @@ impl<P: Provider> RdmaReception<P> {
 
     fn handle_event(&mut self, now: Time, event: CmEvent) {
         match event {
-            CmEvent::ConnectRequest { listener, conn, params, peer } => {
+            CmEvent::ConnectRequest { listener, conn, params, peer, process } => {
+                let peer = RemotePeer { address: peer, process };
                 self.requested(now, listener, conn, &params, peer);
             }
             CmEvent::Disconnected { conn, .. } | CmEvent::ConnectFailed { conn, .. } => {
@@ -208,7 +210,7 @@ impl<P: Provider> RdmaReception<P> {
         listener: ConnId,
         conn: ConnId,
         params: &ConnParams,
-        peer: SocketAddr,
+        peer: RemotePeer,
     ) {
         let port = self.ports.get(&listener).cloned();
         let result = port.ok_or(ConnectionRefusal::Closed).and_then(|port| {
@@ -217,14 +219,14 @@ impl<P: Provider> RdmaReception<P> {
             self.assign_to_group(conn, params, peer, port, negotiated)
         });
         match result {
-            Ok(()) => self.make_room(conn, peer.ip()),
+            Ok(()) => self.make_room(conn, peer.party()),
             Err(refusal) => self.reject(now, conn, peer, &refusal),
         }
     }
 
     /// Of connections that have sent no Connect yet, an older one has to go when there are many.
-    fn make_room(&mut self, conn: ConnId, address: IpAddr) {
-        let displaced = self.unconnected.add(conn, address);
+    fn make_room(&mut self, conn: ConnId, party: Party) {
+        let displaced = self.unconnected.add(conn, party);
         if let Some(connection) = displaced.and_then(|conn| self.connections.get(&conn)) {
             let port = &self.groups[connection.group].port;
             displaced.into_iter().for_each(|conn| port.send(ToGroup::Displace(conn)));
@@ -236,13 +238,13 @@ impl<P: Provider> RdmaReception<P> {
         &mut self,
         conn: ConnId,
         params: &ConnParams,
-        peer: SocketAddr,
+        peer: RemotePeer,
         port: Arc<Port>,
         negotiated: Negotiated,
     ) -> Result<(), ConnectionRefusal> {
         // It gets its place when Connect succeeds, if there still is one.
-        self.associations.may_admit(peer.ip())?;
-        self.check_nameless(peer.ip())?;
+        self.associations.may_admit(peer.party())?;
+        self.check_nameless(peer.party())?;
         let group = self.choose_group();
         let config = QpConfig {
             send_wr: negotiated.send_entries(),
@@ -260,7 +262,7 @@ impl<P: Provider> RdmaReception<P> {
         let lost = Arc::new(Lost::default());
         let connection = TrackedConnection {
             group,
-            address: peer.ip(),
+            party: peer.party(),
             connected: false,
             acceptance,
             lost: Arc::clone(&lost),
@@ -275,14 +277,13 @@ impl<P: Provider> RdmaReception<P> {
     }
 
     /// Those that were displaced count until the connection manager is done with them.
-    fn check_nameless(&self, address: IpAddr) -> Result<(), ConnectionRefusal> {
+    fn check_nameless(&self, party: Party) -> Result<(), ConnectionRefusal> {
         let all = self.connections.len() - self.connected;
-        let of_that_address = |connection: &&TrackedConnection| {
-            !connection.connected && connection.address == address
-        };
-        let of_address = self.connections.values().filter(of_that_address).count();
-        if of_address >= 2 * UNCONNECTED_PER_ADDRESS {
-            return Err(ConnectionRefusal::Busy(of_address));
+        let of_that_party =
+            |connection: &&TrackedConnection| !connection.connected && connection.party == party;
+        let of_party = self.connections.values().filter(of_that_party).count();
+        if of_party >= 2 * UNCONNECTED_PER_ADDRESS {
+            return Err(ConnectionRefusal::Busy(of_party));
         }
         if all >= 2 * UNCONNECTED {
             return Err(ConnectionRefusal::Busy(all));
@@ -296,7 +297,7 @@ impl<P: Provider> RdmaReception<P> {
         groups.expect("there is a core")
     }
 
-    fn reject(&mut self, now: Time, conn: ConnId, peer: SocketAddr, refusal: &ConnectionRefusal) {
+    fn reject(&mut self, now: Time, conn: ConnId, peer: RemotePeer, refusal: &ConnectionRefusal) {
         if self.associations.log_rate().admit(now) {
             match refusal {
                 ConnectionRefusal::Request(status) => {

@@ -11,7 +11,6 @@ mod response;
 
 use std::collections::VecDeque;
 use std::fmt;
-use std::net::SocketAddr;
 use std::sync::Arc;
 
 use ::rdma::{ConnId, Group, Op, Provider, PushError, QpKey, RecvWr, SendWr, Time, Wc, WcStatus};
@@ -28,6 +27,7 @@ use crate::controller::{
 use crate::core_context::buffers::Accounts;
 use crate::core_context::{CoreContext, RequestKey};
 use crate::deliberate_bugs::{self, Bug};
+use crate::limits::peer::RemotePeer;
 use crate::transport::rdma::connection::request::{Receive, RequestState, SlotId, Slots};
 
 /// In place of a slot, with the number of a [`FlushJob`].
@@ -38,7 +38,7 @@ pub(super) struct Connection<P: Provider> {
     key: usize,
     conn: ConnId,
     qp: QpKey,
-    peer: SocketAddr,
+    peer: RemotePeer,
     /// Nothing once the connection is ending.
     queue: Option<Queue>,
     area: Area<P>,
@@ -201,7 +201,7 @@ impl<P: Provider> Connection<P> {
     ) -> Self {
         let slots = area.layout().slots;
         let peer = accepted.peer;
-        let accounts = context.core.buffers().join(peer.ip(), slots as usize);
+        let accounts = context.core.buffers().join(peer.origin(), slots as usize);
         let (associations, tally) = (&context.core.associations, &context.core.tally);
         let queue = Queue::new(Arc::clone(associations), Arc::clone(tally), accepted);
         let send_entries = context.group.granted(qp).send_wr.min(negotiated.send_entries());
