@@ -306,6 +306,7 @@ impl QueuePairWorld {
         self.now = self.now + time;
         for end in 0..2 {
             let QueuePairEnd { qp, window, reads, .. } = &mut self.ends[end];
+            reads.forget(self.now);
             if qp.deadline().is_some_and(|deadline| deadline <= self.now) {
                 qp.handle_deadline(
                     self.now,

@@ -14,6 +14,7 @@ use roce_proto::wire::{Ecn, Identification, Packet};
 
 use super::NewQp;
 use super::convert;
+use super::hearing::Hearing;
 use super::icrc;
 use super::memory;
 use super::numbers::{QpNumber, owner_of};
@@ -46,6 +47,7 @@ pub(super) struct GroupEngine {
     qps: QpTable<QueuePairEntry>,
     paths: Paths,
     reads: ReadBudget,
+    hearing: Hearing,
     /// The window of queue pairs that are not connected: nothing is ever charged to it.
     nowhere: SendWindow,
     timers: Timers,
@@ -124,6 +126,7 @@ impl GroupEngine {
             qps: QpTable::new(queue_pairs),
             paths: Paths::default(),
             reads: ReadBudget::new(receive_buffer_bytes as u64),
+            hearing: Hearing::new(receive_buffer_bytes as u64),
             nowhere: SendWindow::new(),
             timers,
             ready: VecDeque::with_capacity(queue_pairs),
@@ -320,17 +323,18 @@ impl GroupEngine {
         self.stats.packets_dropped += 1;
     }
 
-    /// Does what the queue pairs' clocks ask for, once for each.
-    pub(super) fn expire(&mut self, now: Time) {
-        if !self.blocked.is_empty() {
-            self.unblock |= self.reads.forget(now);
-        }
+    /// Does what the queue pairs' clocks ask for, once for each, after a batch with this much
+    /// payload was handled, which drained the socket or did not. The clocks stand at the time until
+    /// which all was heard: nothing is late that may wait in the socket.
+    pub(super) fn expire(&mut self, now: Time, bytes: u64, drained: bool) {
+        let heard = self.hearing.read(now, bytes, drained);
+        self.unblock |= self.reads.forget(heard);
         for _ in 0..self.qps.slots() {
-            let Some(slot) = self.timers.pop_due(now) else { return };
+            let Some(slot) = self.timers.pop_due(heard) else { return };
             // The deadline may have moved since the timer was set.
-            if self.qps.get(slot).queue_pair.deadline().is_some_and(|time| time <= now) {
+            if self.qps.get(slot).queue_pair.deadline().is_some_and(|time| time <= heard) {
                 let (queue_pair, mut limits) = self.borrow(slot);
-                queue_pair.handle_deadline(now, &mut limits);
+                queue_pair.handle_deadline(heard, &mut limits);
                 self.unblock = true;
             }
             self.look_at(slot);

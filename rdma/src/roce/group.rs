@@ -77,15 +77,16 @@ impl<F: Fabric> RoceGroup<F> {
         let wire = wire.as_mut().expect("a group has its wire until it is dropped");
         let memory = shared.regions.view(usize::from(*index) - 1);
         let mut turn = ReceiveTurn { now, index: *index, shared, engine };
-        let mut drained = false;
+        let (mut read_mail, mut bytes) = (false, 0);
         let arrived = wire.receive(now, |datagram| {
             // The message that connects a queue pair was there before its first packet came.
-            if !std::mem::replace(&mut drained, true) {
+            if !std::mem::replace(&mut read_mail, true) {
                 turn.read_mail(&memory);
             }
+            bytes += datagram.bytes.len() as u64;
             turn.handle(&memory, &datagram);
         });
-        if !drained {
+        if !read_mail {
             turn.read_mail(&memory);
         }
         while let Some(peer) = wire.next_unreachable() {
@@ -94,8 +95,8 @@ impl<F: Fabric> RoceGroup<F> {
             }
         }
         engine.note_overflows(now, wire.overflows());
-        engine.expire(now);
         let Arrived { more, .. } = arrived;
+        engine.expire(now, bytes, !more);
         more
     }
 

@@ -10,6 +10,7 @@ mod engine;
 mod fabric;
 mod group;
 mod gsi;
+mod hearing;
 pub(crate) mod icrc;
 mod memory;
 mod paths;

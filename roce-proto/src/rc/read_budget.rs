@@ -13,11 +13,15 @@ use crate::rc::retransmit_timer::READ_AGAIN_AFTER;
 ///
 /// Bytes count as the kernel charges them to a socket's receive buffer, see [`datagram_cost`]. They
 /// count for two periods at the most: a response that has not come by then is lost, or the peer
-/// does not send it, and no peer may hold up READs from others.
+/// does not send it, and no peer may hold up READs from others. A response that waits in the socket
+/// has come: the periods follow the clock of what was heard, which is late while a socket is read
+/// more slowly than it fills.
 #[derive(Clone, Debug)]
 pub struct ReadBudget {
     limit: u64,
     awaited: Awaited,
+    /// All packets that had arrived by then were handled.
+    heard: Time,
     /// When READs that wait for something else than this budget are to be tried again.
     retry_at: Option<Time>,
     /// There is room again, and `forget` has not returned so yet.
@@ -34,6 +38,8 @@ pub(super) struct Awaited {
     period: ChargePeriod,
     /// When the period began.
     began: Time,
+    /// When something was last asked for.
+    latest: Time,
     /// Those of this period.
     recent: u64,
     /// Those of the period before.
@@ -42,7 +48,7 @@ pub(super) struct Awaited {
 
 impl Awaited {
     pub(super) const fn new() -> Self {
-        Self { period: ChargePeriod(0), began: Time::ZERO, recent: 0, older: 0 }
+        Self { period: ChargePeriod(0), began: Time::ZERO, latest: Time::ZERO, recent: 0, older: 0 }
     }
 
     pub(super) const fn bytes(&self) -> u64 {
@@ -55,23 +61,27 @@ impl Awaited {
     }
 
     /// Begins a period if one of this length is over: what was asked for before the last one is not
-    /// awaited any more. Returns whether that was anything.
-    pub(super) fn age(&mut self, now: Time, length: Duration) -> bool {
-        let elapsed = now - self.began;
+    /// awaited any more. Returns whether that was anything. All that came until `heard` was
+    /// released.
+    pub(super) fn age(&mut self, heard: Time, length: Duration) -> bool {
+        let elapsed = heard - self.began;
         if elapsed < length {
             return false;
         }
         let before = self.bytes();
         // Of the period just over something may still come, unless another one has passed since.
-        let (periods, older) = if elapsed < 2 * length { (1, self.recent) } else { (2, 0) };
+        let may_come = elapsed < 2 * length || heard - self.latest < length;
+        let (periods, older) = if may_come { (1, self.recent) } else { (2, 0) };
         (self.recent, self.older) = (0, older);
         self.period = ChargePeriod(self.period.0 + periods);
-        self.began = now;
+        // What was asked for later than that is awaited for as long.
+        self.began = heard.max(self.latest);
         self.bytes() < before
     }
 
     /// Counts bytes that are asked for now, in the period that is returned.
-    pub(super) const fn charge(&mut self, bytes: u64) -> ChargePeriod {
+    pub(super) fn charge(&mut self, now: Time, bytes: u64) -> ChargePeriod {
+        self.latest = self.latest.max(now);
         self.recent += bytes;
         self.period
     }
@@ -105,7 +115,7 @@ impl ReadBudget {
     }
 
     const fn with_limit(limit: u64) -> Self {
-        Self { limit, awaited: Awaited::new(), retry_at: None, forgot: false }
+        Self { limit, awaited: Awaited::new(), heard: Time::ZERO, retry_at: None, forgot: false }
     }
 
     /// Outstanding bytes, as the kernel charges them.
@@ -124,12 +134,19 @@ impl ReadBudget {
         }
     }
 
-    /// Stops counting bytes that were asked for too long ago; returns whether waiting queue pairs
-    /// may be able to send their READs since the last call.
-    pub fn forget(&mut self, now: Time) -> bool {
-        self.age(now);
-        let retry = self.retry_at.take_if(|at| *at <= now).is_some();
+    /// All packets that had arrived by `heard` were handled, which those in the socket's buffer
+    /// were not: stops counting bytes that were asked for too long before. Returns whether waiting
+    /// queue pairs may be able to send their READs since the last call.
+    pub fn forget(&mut self, heard: Time) -> bool {
+        self.heard = heard;
+        self.forgot |= self.awaited.age(heard, PERIOD);
+        let retry = self.retry_at.take_if(|at| *at <= heard).is_some();
         mem::take(&mut self.forgot) || retry
+    }
+
+    /// The time of the last [`ReadBudget::forget`].
+    pub(super) const fn heard(&self) -> Time {
+        self.heard
     }
 
     /// Has waiting READs tried again at `at`, if there is no reason to do so earlier.
@@ -137,22 +154,17 @@ impl ReadBudget {
         self.retry_at = Some(self.retry_at.map_or(at, |earlier| earlier.min(at)));
     }
 
-    fn age(&mut self, now: Time) {
-        self.forgot |= self.awaited.age(now, PERIOD);
-    }
-
     /// How many response packets with `payload_bytes` each may be asked for, at most `wanted`. When
     /// nothing is outstanding it is at least one.
-    pub(super) fn admits(&mut self, now: Time, wanted: u32, payload_bytes: u32) -> u32 {
-        self.age(now);
+    pub(super) fn admits(&self, wanted: u32, payload_bytes: u32) -> u32 {
         let fitting = self.limit.saturating_sub(self.used()) / response_cost(1, payload_bytes);
         let fitting = if self.used() == 0 { fitting.max(1) } else { fitting };
         u32::try_from(fitting).unwrap_or(u32::MAX).min(wanted)
     }
 
     /// Counts packets that are asked for now.
-    pub(super) fn charge(&mut self, packets: u32, payload_bytes: u32) -> ChargePeriod {
-        self.awaited.charge(response_cost(packets, payload_bytes))
+    pub(super) fn charge(&mut self, now: Time, packets: u32, payload_bytes: u32) -> ChargePeriod {
+        self.awaited.charge(now, response_cost(packets, payload_bytes))
     }
 
     /// Packets that were charged in `period` came, or are waited for no longer.
@@ -179,9 +191,10 @@ mod tests {
     /// A budget of ten packets, all of which were asked for at 5 ms.
     fn spent() -> (ReadBudget, ChargePeriod) {
         let mut budget = ReadBudget::with_limit(response_cost(10, PAYLOAD));
-        assert_eq!(budget.admits(at(5), 99, PAYLOAD), 10);
-        let period = budget.charge(10, PAYLOAD);
-        assert_eq!(budget.admits(at(5), 1, PAYLOAD), 0);
+        budget.forget(at(5));
+        assert_eq!(budget.admits(99, PAYLOAD), 10);
+        let period = budget.charge(at(5), 10, PAYLOAD);
+        assert_eq!(budget.admits(1, PAYLOAD), 0);
         (budget, period)
     }
 
@@ -189,8 +202,9 @@ mod tests {
     fn responses_make_room() {
         let (mut budget, period) = spent();
         budget.release(4, PAYLOAD, period);
-        assert_eq!(budget.admits(at(6), 99, PAYLOAD), 4);
-        assert_eq!(budget.admits(at(12), 99, PAYLOAD), 4, "a period later it is still waited for");
+        assert_eq!(budget.admits(99, PAYLOAD), 4);
+        budget.forget(at(12));
+        assert_eq!(budget.admits(99, PAYLOAD), 4, "a period later it is still waited for");
         budget.release(6, PAYLOAD, period);
         assert_eq!(budget.used(), 0);
         assert_eq!(budget.forgets_at(), None);
@@ -207,16 +221,32 @@ mod tests {
             forgot |= budget.forget(now);
         }
         assert!(forgot);
-        assert_eq!(budget.admits(now, 99, PAYLOAD), 10);
+        assert_eq!(budget.admits(99, PAYLOAD), 10);
         // If it comes after all, that makes no room twice.
-        budget.charge(10, PAYLOAD);
+        budget.charge(now, 10, PAYLOAD);
         budget.release(10, PAYLOAD, period);
-        assert_eq!(budget.admits(now, 99, PAYLOAD), 0);
+        assert_eq!(budget.admits(99, PAYLOAD), 0);
     }
 
     #[test]
     fn after_a_long_silence_nothing_is_left() {
         let (mut budget, _) = spent();
-        assert_eq!(budget.admits(at(500), 99, PAYLOAD), 10);
+        assert!(budget.forget(at(500)));
+        assert_eq!(budget.admits(99, PAYLOAD), 10);
+    }
+
+    /// A socket is read more slowly than it fills: what is asked for meanwhile, and what was
+    /// before, may wait in it.
+    #[test]
+    fn responses_that_were_not_read_yet_are_not_missing() {
+        let (mut budget, period) = spent();
+        budget.release(5, PAYLOAD, period);
+        budget.charge(at(300), 5, PAYLOAD);
+        for heard in [6, 14, 25, 40, 309] {
+            budget.forget(at(heard));
+            assert!(budget.used() >= response_cost(5, PAYLOAD), "at {heard} ms");
+        }
+        budget.forget(at(330));
+        assert_eq!(budget.used(), 0);
     }
 }

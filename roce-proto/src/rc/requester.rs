@@ -469,8 +469,9 @@ impl Requester {
         let packet_bytes = entry.length.min(self.mtu);
         let within_reach = PsnSet::REACH.saturating_sub(self.next.since(self.unacknowledged));
         let wanted_now = wanted.min(within_reach);
-        let admitted = limits.reads.admits(now, wanted_now, packet_bytes);
-        let responses = limits.window.admits_responses(now, admitted, packet_bytes);
+        let (heard, admitted) =
+            (limits.reads.heard(), limits.reads.admits(wanted_now, packet_bytes));
+        let responses = limits.window.admits_responses(heard, admitted, packet_bytes);
         if responses < admitted {
             limits.reads.retry_at(limits.window.forgets_responses_at());
         }
@@ -485,8 +486,8 @@ impl Requester {
                 return 0;
             }
         };
-        let period = limits.reads.charge(packets, packet_bytes);
-        let window_period = limits.window.charge_responses(packets, packet_bytes);
+        let period = limits.reads.charge(now, packets, packet_bytes);
+        let window_period = limits.window.charge_responses(now, packets, packet_bytes);
         let (first, end) = (self.next, self.next.plus(packets));
         self.reads.push(OutstandingRead { first, end, packet_bytes, period, window_period });
         packets

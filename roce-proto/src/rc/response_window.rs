@@ -37,15 +37,15 @@ impl ResponseWindow {
     }
 
     /// How many response packets with `payload_bytes` each may be asked for, at most `wanted`. When
-    /// nothing is awaited it is at least one.
+    /// nothing is awaited it is at least one. All that came until `heard` was counted.
     pub(super) fn admits(
         &mut self,
-        now: Time,
+        heard: Time,
         wanted: u32,
         payload_bytes: u32,
         round_trip: &RoundTrip,
     ) -> u32 {
-        self.awaited.age(now, period(round_trip));
+        self.awaited.age(heard, period(round_trip));
         let used = self.awaited.bytes();
         let room = self.control.window().saturating_sub(used);
         let fitting = u32::try_from(room / response_cost(1, payload_bytes)).unwrap_or(u32::MAX);
@@ -85,10 +85,10 @@ impl ResponseWindow {
     }
 
     /// Counts packets that are asked for now.
-    pub(super) const fn charge(&mut self, packets: u32, payload_bytes: u32) -> ChargePeriod {
+    pub(super) fn charge(&mut self, now: Time, packets: u32, payload_bytes: u32) -> ChargePeriod {
         let cost = response_cost(packets, payload_bytes);
         self.pacer.take(cost);
-        self.awaited.charge(cost)
+        self.awaited.charge(now, cost)
     }
 
     /// Packets that were charged in `period` are waited for no longer.
@@ -156,7 +156,7 @@ mod tests {
     /// Asks for up to 60 packets.
     fn ask(window: &mut ResponseWindow, now: Time, path: &RoundTrip) -> (u32, ChargePeriod) {
         let packets = window.admits(now, 60, PAYLOAD, path);
-        (packets, window.charge(packets, PAYLOAD))
+        (packets, window.charge(now, packets, PAYLOAD))
     }
 
     #[test]

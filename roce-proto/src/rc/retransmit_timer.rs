@@ -10,6 +10,9 @@
 //! - the peer is *given up* when nothing was heard for as long as the specification allows: the
 //!   local ACK timeout times the retries and the first try. A peer that is merely slow is not
 //!   declared dead early.
+//!
+//! A peer whose process waits for a processor is silent for longer than any round trip. The longest
+//! silence that ended with an answer takes the place of a local ACK timeout that is shorter.
 
 use core::time::Duration;
 
@@ -23,7 +26,8 @@ pub(super) const READ_AGAIN_AFTER: Duration = Duration::from_millis(10);
 /// are silent for longer than smaller exponents stand for.
 const SHORTEST_TIMEOUT: Duration = Duration::from_micros(16_777);
 
-/// The longest time between two tries when there is no local ACK timeout.
+/// The longest time between two tries when there is no local ACK timeout, and the most that a
+/// silence makes of a shorter one.
 const LONGEST_STEP: Duration = Duration::from_secs(1);
 
 /// How often the time between two tries doubles.
@@ -33,8 +37,8 @@ const DOUBLINGS_MAX: u32 = 6;
 pub(super) struct RetransmitTimer {
     /// The most time between two tries.
     step: Duration,
-    /// When to give up; never without a local ACK timeout.
-    limit: Option<Duration>,
+    /// How many steps of silence are borne; any number without a local ACK timeout.
+    tries: Option<u32>,
     /// How often the time between two tries has doubled. It stays doubled until a round trip was
     /// measured (RFC 6298, 5.7): one that is longer than the time would never be, since the answer
     /// to a packet that was sent twice says nothing of it.
@@ -51,7 +55,7 @@ impl RetransmitTimer {
     pub(super) const fn new() -> Self {
         Self {
             step: LONGEST_STEP,
-            limit: None,
+            tries: None,
             doublings: 0,
             missed: 0,
             deadline: None,
@@ -66,7 +70,7 @@ impl RetransmitTimer {
         }
         let step = Duration::from_nanos(4096 << exponent).max(SHORTEST_TIMEOUT);
         let tries = u32::from(connection.retry_count & 7) + 1;
-        Self { step, limit: Some(step * tries), ..Self::new() }
+        Self { step, tries: Some(tries), ..Self::new() }
     }
 
     pub(super) const fn deadline(&self) -> Option<Time> {
@@ -81,6 +85,7 @@ impl RetransmitTimer {
 
     /// The peer answered. If further answers are due, something is sent again after that time.
     pub(super) fn answered(&mut self, now: Time, retransmit_after: Option<Duration>) {
+        self.step = self.step.max(self.silence(now).min(LONGEST_STEP));
         self.missed = 0;
         self.unanswered_since = retransmit_after.map(|_| now);
         self.deadline = retransmit_after.map(|after| now + self.wait(after));
@@ -114,8 +119,8 @@ impl RetransmitTimer {
 
     /// Whether nothing was achieved for as long as is borne.
     pub(super) fn is_exhausted(&self, now: Time) -> bool {
-        match (self.limit, self.unanswered_since) {
-            (Some(limit), Some(since)) => now - since >= limit,
+        match (self.tries, self.unanswered_since) {
+            (Some(tries), Some(since)) => now - since >= self.step * tries,
             _ => false,
         }
     }
@@ -139,7 +144,7 @@ impl RetransmitTimer {
 mod tests {
     use core::time::Duration;
 
-    use super::{RetransmitTimer, SHORTEST_TIMEOUT};
+    use super::{LONGEST_STEP, RetransmitTimer, SHORTEST_TIMEOUT};
     use crate::rc::ConnectionParams;
     use crate::wire::RnrTimer;
     use crate::{PathMtu, Psn, Qpn, Time};
@@ -210,6 +215,21 @@ mod tests {
         }
         timer.answered(now, None);
         assert_eq!(timer.deadline(), None);
+    }
+
+    /// A peer that was silent for long may be again, and for longer.
+    #[test]
+    fn a_silence_that_ended_is_borne_again() {
+        let mut timer = timer(14, 7);
+        let mut now = Time::ZERO;
+        for silence_ms in [300, 2_000, 7_000] {
+            timer.sent(now, AFTER);
+            now = now + Duration::from_millis(silence_ms);
+            assert!(timer.timed_out(now), "{silence_ms} ms");
+            timer.answered(now, None);
+        }
+        timer.sent(now, AFTER);
+        assert!(!timer.timed_out(now + LONGEST_STEP * 8), "no silence is borne for ever");
     }
 
     /// A path that became four times as long as the wait is found out: a packet that is sent once

@@ -173,8 +173,9 @@ impl SendWindow {
     }
 
     /// How many READ response packets with `payload_bytes` each may be asked for, at most `wanted`.
-    pub(super) fn admits_responses(&mut self, now: Time, wanted: u32, payload_bytes: u32) -> u32 {
-        self.responses.admits(now, wanted, payload_bytes, &self.round_trip)
+    /// All that came until `heard` was counted.
+    pub(super) fn admits_responses(&mut self, heard: Time, wanted: u32, payload_bytes: u32) -> u32 {
+        self.responses.admits(heard, wanted, payload_bytes, &self.round_trip)
     }
 
     /// When READ responses that do not come are forgotten, which makes room for others.
@@ -183,12 +184,13 @@ impl SendWindow {
     }
 
     /// Counts READ response packets that are asked for now.
-    pub(super) const fn charge_responses(
+    pub(super) fn charge_responses(
         &mut self,
+        now: Time,
         packets: u32,
         payload_bytes: u32,
     ) -> ChargePeriod {
-        self.responses.charge(packets, payload_bytes)
+        self.responses.charge(now, packets, payload_bytes)
     }
 
     /// READ response packets that were charged in `period` are waited for no longer.

@@ -185,6 +185,7 @@ fn a_grown_queue_pair_allocates_nothing_more() {
                 | b.exchange(&mut a, now, &mut count, lose);
             if !busy && let Some(deadline) = a.qp.deadline() {
                 now = deadline;
+                a.reads.forget(now);
                 let mut limits =
                     SharedLimits { window: &mut a.window, reads: &mut a.reads, overflowed: false };
                 a.qp.handle_deadline(now, &mut limits);

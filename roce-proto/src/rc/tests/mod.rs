@@ -13,3 +13,4 @@ mod segmentation;
 mod selective;
 mod sharing;
 mod silent;
+mod starved;

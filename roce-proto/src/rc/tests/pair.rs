@@ -198,6 +198,8 @@ pub(super) struct End {
     socket_used: u64,
     overflowed_at: Option<Time>,
     serve_at: Time,
+    /// When the socket was last empty.
+    heard: Time,
     turn: usize,
 }
 
@@ -466,6 +468,7 @@ impl End {
             socket_used: 0,
             overflowed_at: None,
             serve_at: Time::ZERO,
+            heard: Time::ZERO,
             turn: 0,
         }
     }
@@ -481,9 +484,11 @@ impl End {
     }
 
     fn wake_at(&self, now: Time) -> Option<Time> {
-        let served = (!self.socket.is_empty()).then_some(self.serve_at);
         let deadlines = self.qps.iter().filter_map(QueuePair::deadline);
-        let due = deadlines.chain(served).chain(self.reads.forgets_at()).min()?;
+        let due = match self.socket.is_empty() {
+            true => deadlines.chain(self.reads.forgets_at()).min()?,
+            false => self.serve_at,
+        };
         Some(due.max(self.asleep_until).max(now))
     }
 
@@ -495,13 +500,17 @@ impl End {
                 self.deliver_marked(now, &datagram, ecn);
             }
         }
-        self.reads.forget(now);
+        if self.socket.is_empty() {
+            self.heard = now;
+        }
+        let heard = self.heard;
+        self.reads.forget(heard);
         let (windows, overflowed) = (self.windows.len(), self.overflowed_lately(now));
         for (index, qp) in self.qps.iter_mut().enumerate() {
             let window = &mut self.windows[index % windows];
             let mut limits = SharedLimits { window, reads: &mut self.reads, overflowed };
-            if qp.deadline().is_some_and(|deadline| deadline <= now) {
-                qp.handle_deadline(now, &mut limits);
+            if qp.deadline().is_some_and(|deadline| deadline <= heard) {
+                qp.handle_deadline(heard, &mut limits);
             }
         }
         self.reap();
