@@ -103,7 +103,7 @@ pub mod testing {
     };
     pub use crate::core_context::RequestKey;
     pub use crate::core_context::events::BufferEvent;
-    pub use crate::limits::peer::{PeerOrigin, Party, RemotePeer};
+    pub use crate::limits::peer::{Party, PeerOrigin, RemotePeer};
     pub use crate::limits::{
         ANONYMOUS_POOL_BYTES, ANONYMOUS_TRANSFER_BYTES, PEER_MESSAGES, PEER_MESSAGES_PERIOD,
         STORAGE_GRACE, UNCONNECTED_PER_ADDRESS,

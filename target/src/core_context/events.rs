@@ -27,6 +27,8 @@ pub enum BufferEvent {
         account: usize,
         /// The request that waits.
         whose: RequestKey,
+        /// The bytes that its buffer takes, unless it is the progress block.
+        bytes: u64,
     },
     /// A request got a buffer, in line or at once.
     Granted {

@@ -48,7 +48,10 @@ pub(super) struct LineStats {
 #[derive(Debug)]
 struct Account {
     party: Party,
-    waiting: VecDeque<RequestKey>,
+    /// Requests and the bytes that they ask for.
+    waiting: VecDeque<(RequestKey, u64)>,
+    /// Bytes of those that passed the first.
+    passed_bytes: u64,
     /// Of the first that waits.
     wait: Wait,
 }
@@ -106,7 +109,12 @@ impl Line {
         self.settled = looked || (self.settled && event == BufferEvent::Rested);
         match event {
             BufferEvent::Opened { account, party } => {
-                let new = Account { party, waiting: VecDeque::new(), wait: Wait::default() };
+                let new = Account {
+                    party,
+                    waiting: VecDeque::new(),
+                    passed_bytes: 0,
+                    wait: Wait::default(),
+                };
                 assert!(self.accounts.insert(account, new).is_none(), "a number is used twice");
             }
             BufferEvent::Closed { account } => {
@@ -115,27 +123,29 @@ impl Line {
                 let mut held = self.held.values();
                 assert!(held.all(|held| held.account != account), "a closed account holds buffers");
             }
-            BufferEvent::LinedUp { account, whose } => {
+            BufferEvent::LinedUp { account, whose, bytes } => {
                 self.stats.waits += 1;
                 let waiting = &mut self.account(account).waiting;
-                waiting.push_back(whose);
+                waiting.push_back((whose, bytes));
                 if waiting.len() == 1 {
                     self.begin_wait(account);
                 }
             }
             BufferEvent::Granted { account, whose, address, bytes, progress } => {
-                self.granted(account, whose);
+                let was_first = self.granted(account, whose);
                 if progress {
                     self.lent(account);
                 }
                 let held = Held { account, address, bytes, progress, left_behind: false };
                 self.held.insert(self.grants, held);
                 self.grants += 1;
-                self.begin_wait(account);
+                if was_first {
+                    self.begin_wait(account);
+                }
             }
             BufferEvent::Left { account, whose } => {
                 let waiting = &mut self.account(account).waiting;
-                let at = waiting.iter().position(|other| *other == whose);
+                let at = waiting.iter().position(|(other, _)| *other == whose);
                 let at = at.expect("a request that leaves a line was in it");
                 waiting.remove(at);
                 if at == 0 {
@@ -172,7 +182,8 @@ impl Line {
         let names = all.clone().filter(|other| *other == party).count();
         let addresses = all.collect::<BTreeSet<_>>().len();
         let turns = addresses * names;
-        self.account(number).wait = Wait { turns, ..Wait::default() };
+        let account = self.account(number);
+        (account.passed_bytes, account.wait) = (0, Wait { turns, ..Wait::default() });
     }
 
     /// The progress block was lent to an account.
@@ -189,17 +200,25 @@ impl Line {
         }
     }
 
-    fn granted(&mut self, number: usize, whose: RequestKey) {
+    /// A request got a buffer; returns whether it was the first of its account.
+    fn granted(&mut self, number: usize, whose: RequestKey) -> bool {
         let anybody_waits = self.accounts.values().any(|account| !account.waiting.is_empty());
         let account = self.account(number);
-        if account.waiting.is_empty() {
-            return assert!(!anybody_waits, "{whose:?} overtakes {self:#?}");
+        let Some(&(first, first_bytes)) = account.waiting.front() else {
+            assert!(!anybody_waits, "{whose:?} overtakes {self:#?}");
+            return true;
+        };
+        let at = account.waiting.iter().position(|(other, _)| *other == whose);
+        let (_, bytes) = at.and_then(|at| account.waiting.remove(at)).unwrap_or((whose, u64::MAX));
+        if whose != first {
+            account.passed_bytes = account.passed_bytes.saturating_add(bytes);
+            assert!(account.passed_bytes < first_bytes, "{whose:?} overtakes {self:#?}");
+            return false;
         }
-        let first = account.waiting.pop_front();
         let Wait { rounds, lendings, .. } = account.wait;
         self.stats.long_waits += u64::from(rounds > 1);
         self.stats.overtaken += u64::from(lendings > 0);
-        assert_eq!(first, Some(whose), "overtakes {self:#?}");
+        true
     }
 
     fn returned(&mut self, address: usize, hung: &[usize]) {
@@ -228,7 +247,7 @@ impl Line {
         let something_comes_back = hanging().count() < self.held.len();
         let mut excused = 0;
         for (number, account) in &self.accounts {
-            let Some(whose) = account.waiting.front() else { continue };
+            let Some((whose, _)) = account.waiting.front() else { continue };
             let Wait { rounds, turns, .. } = account.wait;
             if rounds < 1 + turns && something_comes_back {
                 continue;
@@ -274,7 +293,7 @@ mod tests {
     }
 
     fn lined_up(account: usize, slot: u32) -> BufferEvent {
-        BufferEvent::LinedUp { account, whose: request(slot) }
+        BufferEvent::LinedUp { account, whose: request(slot), bytes: BYTES }
     }
 
     fn follow(line: &mut Line, events: &[BufferEvent], hung: &[usize]) {
@@ -315,6 +334,27 @@ mod tests {
     #[should_panic(expected = "overtakes")]
     fn requests_of_an_account_are_served_in_order() {
         follow(&mut line(1), &[lined_up(0, 0), lined_up(0, 1), granted(0, 1, 1)], &[]);
+    }
+
+    /// A large request waits; `count` small ones pass it.
+    fn small_requests_pass(count: u32) {
+        let mut line = line(1);
+        let large = BufferEvent::LinedUp { account: 0, whose: request(0), bytes: 4 * BYTES };
+        follow(&mut line, &[large], &[]);
+        for slot in 1..=count {
+            follow(&mut line, &[lined_up(0, slot), granted(0, slot, slot as usize)], &[]);
+        }
+    }
+
+    #[test]
+    fn small_requests_may_pass_a_large_one() {
+        small_requests_pass(3);
+    }
+
+    #[test]
+    #[should_panic(expected = "overtakes")]
+    fn as_many_bytes_as_are_asked_for_may_not_pass() {
+        small_requests_pass(4);
     }
 
     #[test]
