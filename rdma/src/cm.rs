@@ -3,10 +3,10 @@
 use core::fmt;
 use core::time::Duration;
 use std::io;
-use std::net::SocketAddr;
+use std::net::{IpAddr, SocketAddr};
 use std::os::fd::BorrowedFd;
 
-use crate::{LocalPeer, Provider, QpConfig, Time};
+use crate::{LocalPeer, Provider, QpConfig, Time, soft};
 
 /// Makes and ends connections through one device; owned by one thread at a time.
 ///
@@ -85,6 +85,11 @@ pub trait ConnectionManager<P: Provider>: Send {
 
     /// When `poll` must run again at the latest.
     fn deadline(&self) -> Option<Time>;
+
+    /// Why a peer that does not answer may not, as far as this side knows.
+    fn cause_of_silence(&self) -> ConnectFailure {
+        ConnectFailure::Unreachable
+    }
 
     /// Readable when there is something to poll for; `None` where a simulator drives.
     fn fd(&self) -> Option<BorrowedFd<'_>>;
@@ -253,6 +258,10 @@ pub enum ConnectFailure {
     /// No answer within the retries.
     #[error("no answer")]
     Unreachable,
+    /// No answer within the retries at a UDP port other than 4791, which something else has at this
+    /// address of ours: peers that are not Feedrail answer at 4791 only.
+    #[error("no answer at another UDP port than 4791, which {} has", soft::roce_port_owner(*.0))]
+    PortTaken(IpAddr),
     /// The peer gave the connection up before it was established.
     #[error("the peer gave the connection up")]
     GivenUp,

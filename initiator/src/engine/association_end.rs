@@ -269,7 +269,7 @@ impl<P: Provider> HostEngine<P> {
         let controller = &self.controllers[key];
         match &controller.phase {
             ControllerPhase::Opening(opening) if opening.deadline <= now => {
-                let error = opening.no_answer();
+                let error = opening.no_answer(self.cm.cause_of_silence());
                 self.end_association(now, key, error, outbox);
             }
             ControllerPhase::Opening(opening)

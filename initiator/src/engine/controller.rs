@@ -175,11 +175,11 @@ pub(crate) struct Opening {
 }
 
 impl Opening {
-    /// The error of an attempt whose time is over.
-    pub(crate) fn no_answer(&self) -> Error {
+    /// The error of an attempt whose time is over. `silence` is why no peer may have answered.
+    pub(crate) fn no_answer(&self, silence: rdma::ConnectFailure) -> Error {
         let what = "the target takes connections and answers no commands; look into its log";
         let kind = match self.step {
-            OpeningStep::Connection => ErrorKind::Unreachable(UnreachableCause::NoAnswer),
+            OpeningStep::Connection => ErrorKind::Unreachable(UnreachableCause::of(silence)),
             _ => ErrorKind::ConnectionLost(what),
         };
         kind.into()

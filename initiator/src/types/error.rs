@@ -364,6 +364,14 @@ pub enum UnreachableCause {
          in both directions"
     )]
     NoAnswer,
+    /// No answer within the retries at a UDP port other than 4791, which something else has at this
+    /// address of this machine: peers that are not Feedrail answer at 4791 only.
+    #[error(
+        "no answer; UDP port 4791 of this machine's address {0} is taken by {owner}, and only targets \
+         of Feedrail answer at another port: free it or connect from another address, and look \
+         whether the target's address is right and it runs", owner = rdma::soft::roce_port_owner(*.0)
+    )]
+    PortTaken(IpAddr),
     /// The peer gave the connection up before it was established.
     #[error("the peer gave the connection up")]
     GivenUp,
@@ -382,6 +390,7 @@ impl UnreachableCause {
             rdma::ConnectFailure::Untrusted => Self::Untrusted,
             rdma::ConnectFailure::GivenUp => Self::GivenUp,
             rdma::ConnectFailure::Stale => Self::Stale,
+            rdma::ConnectFailure::PortTaken(address) => Self::PortTaken(address),
             // `Unreachable`, and what later versions of `rdma` may tell apart from it.
             _ => Self::NoAnswer,
         }

@@ -254,26 +254,16 @@ impl<F: Fabric> RoceCm<F> {
             }
             cm::ManagerEvent::Failed { failure, .. } => {
                 self.fail_qp(conn);
-                self.explain(failure);
-                let failure = failure_of(failure);
+                let failure = match failure_of(failure) {
+                    ConnectFailure::Unreachable => self.cause_of_silence(),
+                    other => other,
+                };
                 self.events.push_back(CmEvent::ConnectFailed { conn, failure });
             }
             cm::ManagerEvent::Disconnected { confirmed, .. } => {
                 self.fail_qp(conn);
                 self.events.push_back(CmEvent::Disconnected { conn, confirmed });
             }
-        }
-    }
-
-    /// Says what may be behind a silence that an operator can mend.
-    fn explain(&self, failure: cm::ConnectionFailure) {
-        let endpoint = self.shared.fabric.endpoint();
-        if failure == cm::ConnectionFailure::Timeout && endpoint.port() != ROCE_PORT {
-            tracing::warn!(
-                %endpoint,
-                "no answer: a peer that is not Feedrail answers at UDP port {ROCE_PORT} only, which this \
-                 endpoint does not have"
-            );
         }
     }
 
@@ -572,6 +562,14 @@ impl<F: Fabric> ConnectionManager<F> for RoceCm<F> {
             self.progress(now);
         }
         self.events.pop_front()
+    }
+
+    fn cause_of_silence(&self) -> ConnectFailure {
+        let endpoint = self.shared.fabric.endpoint();
+        match endpoint.port() {
+            ROCE_PORT => ConnectFailure::Unreachable,
+            _ => ConnectFailure::PortTaken(endpoint.ip()),
+        }
     }
 
     fn deadline(&self) -> Option<Time> {

@@ -20,7 +20,7 @@ mod wire;
 pub use device::{Soft, SoftDevice};
 pub use faults::{FAULTS_VARIABLE, Faults, UnknownFault};
 pub use options::{EndpointError, PortChoice, SoftOptions};
-pub use owner::process_with_socket;
+pub use owner::{process_with_socket, roce_port_owner};
 pub use socket::local_address_for;
 pub use wire::SoftWire;
 

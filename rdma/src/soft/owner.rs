@@ -1,10 +1,17 @@
 //! The process or kernel module that has a UDP port.
 
 use std::fs;
-use std::net::SocketAddr;
+use std::net::{IpAddr, SocketAddr};
 use std::path::Path;
 
+use crate::roce::ROCE_PORT;
 use crate::sysfs;
+
+/// The owner of UDP port 4791 at an address of this machine, as a phrase that says how to get the
+/// port back.
+pub fn roce_port_owner(address: IpAddr) -> String {
+    of(SocketAddr::new(address, ROCE_PORT))
+}
 
 /// The owner of the port of `address`, as a phrase that says how to get the port back.
 pub(super) fn of(address: SocketAddr) -> String {

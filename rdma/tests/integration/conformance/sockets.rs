@@ -12,8 +12,8 @@ use rdma::soft::{
     EndpointError, Faults, PortChoice, Soft, SoftDevice, SoftOptions, local_address_for,
 };
 use rdma::{
-    ConnOptions, ConnectionManager, Device, Group, GroupConfig, GroupStats, Op, RecvWr, SendFlags,
-    SendWr, Sge, Wc, WcOpcode, WcStatus,
+    ConnOptions, ConnectFailure, ConnectionManager, Device, Group, GroupConfig, GroupStats, Op,
+    RecvWr, SendFlags, SendWr, Sge, Wc, WcOpcode, WcStatus,
 };
 use roce_proto::{PathMtu, Psn, Qpn, cm, wire};
 
@@ -380,6 +380,10 @@ fn an_initiator_shares_the_address_of_a_target() {
     let port = device.endpoint().port();
     assert!((1024..0xC000).contains(&port) && port != 4791, "port {port}");
     world.hosts[0] = Host::new(device);
+    let silence: Vec<_> = world.hosts.iter().map(|host| host.cm.cause_of_silence()).collect();
+    assert_eq!(silence, [ConnectFailure::PortTaken(ip), ConnectFailure::Unreachable]);
+    let owner = format!("process {} ", std::process::id());
+    assert!(silence[0].to_string().contains(&owner), "{}", silence[0]);
     let (left, right) = world.connect();
     let mut buffers = [world.buffer(0, 100_000), world.buffer(1, 100_000)];
     buffers[0].fill(1);
