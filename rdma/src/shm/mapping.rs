@@ -10,7 +10,7 @@ use core::sync::atomic::AtomicU64;
 use std::io;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 
-use rustix::fs::{MemfdFlags, SealFlags};
+use rustix::fs::{FallocateFlags, MemfdFlags, SealFlags};
 use rustix::mm::{MapFlags, ProtFlags};
 
 use super::news_count::NewsCount;
@@ -85,6 +85,9 @@ impl SharedMapping {
         let flags = MemfdFlags::CLOEXEC | MemfdFlags::ALLOW_SEALING;
         let memory = rustix::fs::memfd_create("feedrail-shm", flags)?;
         rustix::fs::ftruncate(&memory, MAPPING_BYTES as u64)?;
+        if pages_may_be_refused() {
+            make_pages(memory.as_fd())?;
+        }
         rustix::fs::fcntl_add_seals(&memory, SIZE_SEALS)?;
         Ok((Self::map(memory.as_fd())?, memory))
     }
@@ -112,6 +115,9 @@ impl SharedMapping {
         let mapping = Self::map(memory)?;
         rustix::fs::fcntl_add_seals(memory, PAGE_SEALS)
             .map_err(|_| refuse("the peer's memory cannot be sealed against holes"))?;
+        if pages_may_be_refused() {
+            make_pages(memory)?;
+        }
         Ok(mapping)
     }
 
@@ -182,9 +188,37 @@ impl Drop for SharedMapping {
     }
 }
 
+/// Whether the kernel may refuse a page when it is first touched, which ends the process by SIGBUS:
+/// it does where it counts what processes ask for (`vm.overcommit_memory`) and none is left, which
+/// a peer can bring about.
+fn pages_may_be_refused() -> bool {
+    std::fs::read_to_string("/proc/sys/vm/overcommit_memory").is_ok_and(|mode| mode.trim() == "2")
+}
+
+/// Makes all pages that are missing.
+///
+/// # Errors
+/// There is no memory for them.
+fn make_pages(memory: BorrowedFd<'_>) -> io::Result<()> {
+    Ok(rustix::fs::fallocate(memory, FallocateFlags::empty(), 0, MAPPING_BYTES as u64)?)
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    /// Neither touching a page nor taking one out can fail or wait later.
+    #[test]
+    fn pages_are_made_before_they_are_touched_and_stay() {
+        let (_active, memory) = SharedMapping::create().unwrap();
+        let _passive = SharedMapping::open(memory.as_fd()).unwrap();
+        make_pages(memory.as_fd()).unwrap();
+        let blocks = || rustix::fs::fstat(&memory).unwrap().st_blocks * 512;
+        assert_eq!(blocks(), MAPPING_BYTES as i64);
+        let punch = FallocateFlags::PUNCH_HOLE | FallocateFlags::KEEP_SIZE;
+        assert!(rustix::fs::fallocate(&memory, punch, 0, MAPPING_BYTES as u64).is_err());
+        assert_eq!(blocks(), MAPPING_BYTES as i64);
+    }
 
     fn memfd(flags: MemfdFlags, bytes: usize, seals: SealFlags) -> OwnedFd {
         let memory = rustix::fs::memfd_create("hostile", flags | MemfdFlags::CLOEXEC).unwrap();
