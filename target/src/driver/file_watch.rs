@@ -63,13 +63,20 @@ mod tests {
     use std::fs::{self, File, Permissions};
     use std::os::unix::fs::{FileExt as _, PermissionsExt as _};
     use std::path::Path;
+    use std::time::Duration;
 
+    use crossbeam::channel;
+    use nvme_proto::{Nqn, Nsid};
     use rdma::Time;
 
     use super::*;
     use crate::config::Config;
+    use crate::doorbell::Doorbell;
     use crate::inventory::Registry;
+    use crate::inventory::change::Closed;
     use crate::inventory::export::OpenPurpose;
+
+    const NQN: &str = "nqn.2026-01.io.feedrail:t";
 
     fn round(dir: &Path, keys: &str) -> Round {
         let text = format!(
@@ -85,6 +92,26 @@ mod tests {
         fn generation(&mut self) -> u64 {
             self.look(Time::ZERO);
             self.associations.registry().namespaces()[0].generation()
+        }
+    }
+
+    /// No other change of the exports has to come first.
+    #[test]
+    fn removed_namespaces_are_closed_when_their_last_command_has_ended() {
+        let folder = tempfile::tempdir().expect("a folder");
+        fs::write(folder.path().join("shard"), [1; 4096]).expect("written");
+        let round = round(folder.path(), "");
+        let registry = round.associations.registry();
+        let mut core = registry.publication().join(Doorbell::new().expect("a descriptor"));
+        let removed = registry.remove_namespace(&Nqn::new(NQN).expect("valid"), Nsid(1));
+        let removed = removed.expect("it is there");
+        assert!(core.follow());
+        assert_eq!(registry.close(removed, Duration::ZERO), Closed::Busy);
+        let _closes = close_removed(Arc::clone(&round.associations)).expect("a thread");
+        core.settle();
+        assert!(!core.follow());
+        while registry.closing() > 0 {
+            let _ = channel::never::<()>().recv_timeout(Duration::from_millis(10));
         }
     }
 

@@ -2,7 +2,7 @@
 
 use nvme_proto::fabrics::{Connect, ConnectData};
 use nvme_proto::registers::{ShutdownNotification, ShutdownStatus};
-use nvme_proto::{AdminCommand, AdminOpcode, Cid, Qid, Sqe, Status, admin::Abort};
+use nvme_proto::{AdminCommand, AdminOpcode, Cid, Nsid, Qid, Sqe, Status, admin::Abort};
 
 use super::*;
 use crate::controller::CloseReason;
@@ -455,4 +455,26 @@ fn a_reset_gives_up_a_shutdown() {
     assert!(line.set_cc(enabled()).is_success());
     assert_eq!(line.serve(Ok(())), []);
     assert_eq!(line.csts(), Csts::new().with_rdy(true));
+}
+
+/// Nobody is told that a write protection will last which nothing keeps.
+#[test]
+fn a_protection_that_nothing_keeps_is_an_error() {
+    let folder = tempfile::tempdir().expect("a folder");
+    let text = "state_dir = \"state\"\n[[port]]\naddress = \"127.0.0.1\"\n[[subsystem]]\n\
+                nqn = \"nqn.2026-01.io.feedrail:t\"\nallow_any_host = true\n\
+                [[subsystem.namespace]]\nkind = \"memory\"\nsize_bytes = 4096\n";
+    let config = Config::from_toml(&folder.path().join("t.toml"), text).expect("valid");
+    let registry = Registry::open(&config, OpenPurpose::Serve).expect("opened");
+    let associations = Associations::new(registry);
+    let nqn = Nqn::new("nqn.2026-01.io.feedrail:t").expect("valid");
+    let protect = |protected| associations.protect_namespace(&nqn, Nsid(1), protected);
+    protect(true).expect("it is kept");
+    protect(false).expect("it is kept");
+    let registry = associations.registry();
+    let subsystem = registry.find_subsystem(&nqn).expect("it is there");
+    let namespace = subsystem.find_namespace(Nsid(1)).expect("it is there");
+    assert!(registry.keep_protection(&subsystem, &namespace, true, |_| panic!("on purpose")));
+    let error = protect(true).expect_err("what keeps it has ended").to_string();
+    assert!(error.contains("restart the target"), "{error}");
 }
