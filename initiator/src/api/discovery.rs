@@ -64,9 +64,9 @@ impl DiscoveryController {
         Pending::new(host, async move { read_whole(controller.handle()).await })
     }
 
-    /// Waits until the log page has another generation counter than `genctr`, and reads it. The
-    /// service says so by an event; one that has no such event is asked again after a reconnect
-    /// only. While the service cannot be reached, this waits for it.
+    /// Waits until the log page has another generation counter than `genctr`, or the service says
+    /// by an event that it changed or is connected to again, and reads it: a service that was
+    /// started again counts from zero. While the service cannot be reached, this waits for it.
     ///
     /// # Errors
     /// The service cannot be used any more, or its answer.
@@ -77,14 +77,16 @@ impl DiscoveryController {
             let handle = controller.handle();
             // The count now comes at once, since it is never this one.
             let mut seen = handle.log_change(u64::MAX).await?;
+            let mut told = false;
             loop {
                 match read_whole(handle).await {
-                    Ok(log) if log.genctr != genctr => return Ok(log),
+                    Ok(log) if told || log.genctr != genctr => return Ok(log),
                     Err(error) if !is_of_connection(&error) => return Err(error),
                     // It is read again after the next event or over the next connection.
                     Ok(_) | Err(_) => {}
                 }
                 seen = handle.log_change(seen).await?;
+                told = true;
             }
         })
     }

@@ -51,6 +51,8 @@ pub struct Associations {
     stopping: AtomicBool,
     peer_errors: PeerErrorTable,
     keep_alive_losses: AtomicU64,
+    /// How often the discovery log of any host may have changed (GENCTR).
+    discovery_changes: AtomicU64,
     admissions: Arc<Admissions>,
     log_rate: LogRateLimit,
     storage_log_rate: LogRateLimit,
@@ -96,6 +98,7 @@ impl Associations {
             stopping: AtomicBool::new(false),
             peer_errors: PeerErrorTable::default(),
             keep_alive_losses: AtomicU64::new(0),
+            discovery_changes: AtomicU64::new(0),
             admissions: Arc::default(),
             log_rate: LogRateLimit::about("hosts"),
             storage_log_rate: LogRateLimit::about("storage errors"),
@@ -341,8 +344,14 @@ impl Associations {
         });
     }
 
+    /// How often the discovery log may have changed since the target started.
+    pub(crate) fn discovery_changes(&self) -> u64 {
+        self.discovery_changes.load(Ordering::Relaxed)
+    }
+
     /// Tells hosts that ask where subsystems are that there may be others.
     pub(crate) fn announce_discovery(&self) {
+        self.discovery_changes.fetch_add(1, Ordering::Relaxed);
         let controllers = self.controllers();
         let discovery = controllers.iter().filter(|controller| controller.is_discovery());
         discovery.for_each(|controller| controller.discovery_log_changed());

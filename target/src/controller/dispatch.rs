@@ -1,7 +1,9 @@
 //! Commands of a queue: which part of the controller decides about each, and how each ends.
 
+use std::fmt;
+
 use nvme_proto::log::ErrorLogEntry;
-use nvme_proto::{Cid, Command as Parsed, Sqe, Status};
+use nvme_proto::{Cid, Command as Parsed, CommandStatus, ConnectStatus, Sqe, Status};
 use rdma::Time;
 
 use super::command::{
@@ -134,12 +136,13 @@ impl Queue {
 
     /// Counts and logs a command that was refused.
     fn refused(&mut self, now: Time, sqe: &Sqe, outcome: CommandOutcome) -> CommandOutcome {
-        if matches!(self.state, QueueState::Connecting { .. }) && sqe.is_fabrics() {
+        let (connect, command) = (ConnectStatus(outcome.status), CommandStatus(outcome.status));
+        let connects = matches!(self.state, QueueState::Connecting { .. }) && sqe.is_fabrics();
+        if connects {
             fabrics::report_refusal(self, now, outcome);
         }
-        tracing::debug!(
-            peer = %self.peer, qid = %self.qid, ?sqe, status = %outcome.status, "command refused"
-        );
+        let status: &dyn fmt::Display = if connects { &connect } else { &command };
+        tracing::debug!(peer = %self.peer, qid = %self.qid, ?sqe, %status, "command refused");
         self.failed(error_log::of_sqe(self.qid, sqe, outcome.status), outcome)
     }
 

@@ -9,7 +9,9 @@ use nvme_proto::fabrics::{
     PropertySet,
 };
 use nvme_proto::registers::{Cap, CapCss, Cc, Crto, Property, Version};
-use nvme_proto::{Cid, Cntlid, Command as Parsed, HostNqn, InvalidNqn, Qid, Sqe, Status};
+use nvme_proto::{
+    Cid, Cntlid, Command as Parsed, ConnectStatus, HostNqn, InvalidNqn, Qid, Sqe, Status,
+};
 use rdma::Time;
 
 use super::command::{
@@ -191,7 +193,7 @@ struct ConnectRefusal(CommandOutcome);
 impl fmt::Display for ConnectRefusal {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let CommandOutcome { result, status } = self.0;
-        write!(f, "{status}")?;
+        write!(f, "{}", ConnectStatus(status))?;
         match status.is(Status::CONNECT_INVALID_PARAMETERS) {
             true => write!(f, ": {}", ConnectParameter::from_dw0(result as u32)),
             false => Ok(()),

@@ -123,8 +123,9 @@ impl FeatureEntry {
     }
 }
 
-const READS: CommandEffects = CommandEffects::SUPPORTED.with_scope(Scope::NAMESPACE);
-const WRITES: CommandEffects = CommandEffects::WRITES.with_scope(Scope::NAMESPACE);
+/// I/O commands have no scope: Linux before 6.4 logs each that has one as unusual.
+const READS: CommandEffects = CommandEffects::SUPPORTED;
+const WRITES: CommandEffects = CommandEffects::WRITES;
 const OF_CONTROLLER: CommandEffects = CommandEffects::SUPPORTED.with_scope(Scope::CONTROLLER);
 
 /// Scopes are left out where they depend on the command's fields. OACS has a bit for none of these.
@@ -157,7 +158,7 @@ const NVM: [NvmEntry; 7] = [
         WRITES,
         Oncs::new().with_dataset_management(true),
     ),
-    nvm(NvmOpcode::FABRICS, Offer::Io, OF_CONTROLLER, Oncs::new()),
+    nvm(NvmOpcode::FABRICS, Offer::Io, READS, Oncs::new()),
 ];
 
 /// Fused operations. The parser of `nvme-proto` refuses their commands.

@@ -1,7 +1,6 @@
 //! The discovery log: the subsystems that a host may connect to at the port that it asked, their
 //! other ports, and the discovery services of other targets (Base, 5.1.12.3.1).
 
-use std::hash::{DefaultHasher, Hasher as _};
 use std::net::SocketAddr;
 use std::sync::Arc;
 
@@ -20,6 +19,8 @@ use crate::limits::ADMIN_QUEUE_ENTRIES;
 /// connect to here with all of their ports, the discovery service at those ports, and referrals.
 pub(super) fn page(controller: &Controller) -> Vec<u8> {
     let associations = controller.associations.upgrade();
+    // Taken before the entries, so that those are no older.
+    let changes = associations.as_ref().map_or(0, |associations| associations.discovery_changes());
     let registry = associations.as_ref().map(|associations| associations.registry());
     let own = &controller.port;
     let name = controller.discovery_nqn();
@@ -40,7 +41,7 @@ pub(super) fn page(controller: &Controller) -> Vec<u8> {
     let referrals = registry.map(|registry| registry.referrals().list()).unwrap_or_default();
     let told = referrals.iter().filter(|referral| referral.is_visible_to(&controller.host));
     entries.extend(told.map(|referral| self::referral(referral.address)));
-    let header = DiscoveryHeader::new(generation(&entries), entries.len() as u64);
+    let header = DiscoveryHeader::new(changes, entries.len() as u64);
     [header.as_bytes(), entries.as_bytes()].concat()
 }
 
@@ -53,15 +54,6 @@ fn is_beside(own: &Arc<Port>, other: &Arc<Port>) -> bool {
 
 fn has(subsystems: &[Arc<Subsystem>], one: &Arc<Subsystem>) -> bool {
     subsystems.iter().any(|subsystem| Arc::ptr_eq(subsystem, one))
-}
-
-/// The generation counter follows from the entries, so that it differs when they do, also after the
-/// target was started again with another configuration. A host only asks whether it is another than
-/// before.
-fn generation(entries: &[DiscoveryEntry]) -> u64 {
-    let mut hasher = DefaultHasher::new();
-    hasher.write(entries.as_bytes());
-    hasher.finish()
 }
 
 fn entry(port: &Port, subsystem: &Subsystem) -> DiscoveryEntry {

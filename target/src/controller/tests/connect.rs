@@ -224,6 +224,7 @@ fn each_refusal_of_connect_is_logged() {
         for part in ["connect refused", "127.0.0.9:50000", reason] {
             assert!(log.contains(part), "{part}: {log}");
         }
+        assert!(!log.contains("for an I/O command"), "a status of another command: {log}");
     }
 }
 

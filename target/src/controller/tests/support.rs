@@ -5,7 +5,8 @@ use nvme_proto::feature::{
 };
 use nvme_proto::identify::{Cns, Identify, IdentifyController, IdentifyNamespace};
 use nvme_proto::log::{
-    EffectsLog, FeatureEffects, FeatureEffectsLog, GetLogPage, LogId, SupportedLogPages,
+    CommandEffects, EffectsLog, FeatureEffects, FeatureEffectsLog, GetLogPage, LogId,
+    SupportedLogPages,
 };
 use nvme_proto::nvm::WriteZeroes;
 use nvme_proto::{AdminOpcode, Csi, FromBytes, LbaRange, Nsid, NvmCommand, NvmOpcode, U16};
@@ -57,6 +58,12 @@ fn commands_are_taken_as_their_effects_say() {
         let mut io = io_queue(&associations, 1, cntlid, Time::ZERO);
         let effects: EffectsLog = page(&mut line, LogId::EFFECTS);
         for opcode in 0..=255 {
+            let listed = effects.io(NvmOpcode(opcode));
+            let usual = [CommandEffects::new(), CommandEffects::SUPPORTED, CommandEffects::WRITES];
+            assert!(
+                usual.contains(&listed),
+                "Linux logs others as unusual: {opcode:#x} {listed:?}"
+            );
             let admin = effects.admin(AdminOpcode(opcode));
             assert_eq!(admin.supported(), takes(&mut line, opcode), "{}", AdminOpcode(opcode));
             let nvm = effects.io(NvmOpcode(opcode));
