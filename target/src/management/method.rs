@@ -2,6 +2,7 @@
 
 use std::collections::BTreeSet;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::time::Duration;
 
 use nvme_proto::{Nqn, Nsid};
 use serde::Deserialize;
@@ -19,11 +20,11 @@ use super::rpc::RpcError;
 use super::spdk_switches::take_switches;
 use super::stats::{describe_queues, describe_stats};
 use super::subsystem::{
-    CreateParams, ListenerParams, ReferralName, ReferralParams, TransportParams, describe_address,
-    describe_socket_address, parse_host,
+    CreateParams, ListenAddress, ListenerParams, ReferralName, ReferralParams, TransportParams,
+    describe_address, describe_socket_address, parse_host,
 };
 use super::trace::{TraceParams, describe_trace};
-use crate::controller::{Associations, Controller};
+use crate::controller::{Associations, Controller, DrainScope, Drained};
 use crate::driver::clock::Clock;
 use crate::inventory::Registry;
 use crate::inventory::allowed_host::{AllowedHosts, HostsChange};
@@ -52,9 +53,13 @@ pub(super) struct Methods {
 const NANOS_PER_SECOND: u64 = 1_000_000_000;
 
 pub(super) type Params = Map<String, Value>;
+/// How long one call of `feedrail_drain` waits for commands. Doubled, a client that is interrupted
+/// holds a place for 2 s; not measured.
+const DRAIN_PATIENCE: Duration = Duration::from_secs(1);
+
 type Method = fn(&Methods, Params) -> Result<Value, RpcError>;
 
-const METHODS: [(&str, Method); 43] = [
+const METHODS: [(&str, Method); 44] = [
     ("bdev_aio_create", |of, params| of.create_file(params, BdevKind::Aio)),
     ("bdev_aio_delete", |of, params| of.delete_bdev(params, BdevKind::Aio)),
     ("bdev_aio_rescan", |of, params| of.rescan_bdev(params, BdevKind::Aio)),
@@ -68,6 +73,7 @@ const METHODS: [(&str, Method); 43] = [
     ("bdev_uring_create", |of, params| of.create_file(params, BdevKind::Uring)),
     ("bdev_uring_delete", |of, params| of.delete_bdev(params, BdevKind::Uring)),
     ("bdev_uring_rescan", |of, params| of.rescan_bdev(params, BdevKind::Uring)),
+    ("feedrail_drain", Methods::drain),
     ("feedrail_get_config_toml", Methods::get_config_toml),
     ("feedrail_protect_ns", Methods::protect_namespace),
     ("feedrail_reload_config", Methods::reload_config),
@@ -185,6 +191,15 @@ struct NamespaceHostParams {
 struct AnyHostParams {
     nqn: String,
     allow_any_host: bool,
+}
+
+#[derive(Deserialize)]
+#[serde(deny_unknown_fields)]
+struct DrainParams {
+    nqn: Option<String>,
+    listen_address: Option<ListenAddress>,
+    #[serde(default)]
+    undo: bool,
 }
 
 #[derive(Deserialize)]
@@ -493,6 +508,28 @@ impl Methods {
         let state = ana::state(&ana_state)?;
         self.associations.set_ana_state(&nqn, address, group, state).map_err(refusal)?;
         Ok(true.into())
+    }
+
+    /// The result is whether the commands are over that had begun: a client asks again until they
+    /// are. With `undo` the addresses are what they were.
+    fn drain(&self, params: Params) -> Result<Value, RpcError> {
+        let DrainParams { nqn, listen_address, undo } = read(params)?;
+        let nqn = nqn.as_deref().map(parse_nqn).transpose()?;
+        let address = listen_address.as_ref().map(ListenAddress::get).transpose()?;
+        let scope = DrainScope { nqn, address };
+        let drained = match undo {
+            true if self.associations.end_drain(scope) => Drained::Done,
+            true => Drained::Nothing,
+            false => self.associations.drain(scope, DRAIN_PATIENCE),
+        };
+        match drained {
+            Drained::Nothing => {
+                let message = "no such subsystem is served at such an address";
+                Err(RpcError::invalid_params(message))
+            }
+            Drained::Done => Ok(true.into()),
+            Drained::UnderWay => Ok(false.into()),
+        }
     }
 
     /// To be called once in each second.
