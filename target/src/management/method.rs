@@ -24,6 +24,7 @@ use super::subsystem::{
     describe_address, describe_socket_address, parse_host,
 };
 use super::trace::{TraceParams, describe_trace};
+use crate::config::DirectIo;
 use crate::controller::{Associations, Controller, DrainScope, Drained};
 use crate::driver::clock::Clock;
 use crate::inventory::Registry;
@@ -59,7 +60,7 @@ const DRAIN_PATIENCE: Duration = Duration::from_secs(1);
 
 type Method = fn(&Methods, Params) -> Result<Value, RpcError>;
 
-const METHODS: [(&str, Method); 44] = [
+const METHODS: [(&str, Method); 45] = [
     ("bdev_aio_create", |of, params| of.create_file(params, BdevKind::Aio)),
     ("bdev_aio_delete", |of, params| of.delete_bdev(params, BdevKind::Aio)),
     ("bdev_aio_rescan", |of, params| of.rescan_bdev(params, BdevKind::Aio)),
@@ -74,6 +75,7 @@ const METHODS: [(&str, Method); 44] = [
     ("bdev_uring_delete", |of, params| of.delete_bdev(params, BdevKind::Uring)),
     ("bdev_uring_rescan", |of, params| of.rescan_bdev(params, BdevKind::Uring)),
     ("feedrail_drain", Methods::drain),
+    ("feedrail_get_config_losses", Methods::get_config_losses),
     ("feedrail_get_config_toml", Methods::get_config_toml),
     ("feedrail_protect_ns", Methods::protect_namespace),
     ("feedrail_reload_config", Methods::reload_config),
@@ -163,6 +165,11 @@ struct NamespaceParams {
     anagrpid: Option<u32>,
     #[serde(default)]
     no_auto_visible: bool,
+    /// This and what follows SPDK does not have.
+    name: Option<String>,
+    content_id: Option<String>,
+    #[serde(default)]
+    direct_io: DirectIo,
 }
 
 #[derive(Deserialize)]
@@ -412,6 +419,7 @@ impl Methods {
             "serial_number": subsystem.serial.to_string(),
             "model_number": subsystem.model.to_string(),
             "max_namespaces": subsystem.nsid_last,
+            "deallocate": subsystem.deallocate,
             "min_cntlid": limits.cntlids.first,
             "max_cntlid": limits.cntlids.last,
             "left_out_files": subsystem.left_out_files(),
@@ -428,6 +436,12 @@ impl Methods {
             "nvmf" => Ok(config::nvmf_calls(registry).into()),
             _ => Err(RpcError::invalid_params(format_args!("name: {name} is not bdev or nvmf"))),
         }
+    }
+
+    /// What the calls of `framework_get_config` do not say, a line each.
+    fn get_config_losses(&self, params: Params) -> Result<Value, RpcError> {
+        let NoParams {} = read(params)?;
+        Ok(config::losses(self.associations.registry()).into())
     }
 
     fn create_subsystem(&self, params: Params) -> Result<Value, RpcError> {
@@ -626,10 +640,14 @@ impl Methods {
         let nsid = namespace.nsid.filter(|nsid| *nsid != 0).map(Nsid);
         // SPDK lets 0 be the group with the number of the NSID.
         let ana_group = namespace.anagrpid.filter(|id| *id != 0).map(ana::group).transpose()?;
+        let of_bdev = bdev.namespace(name, nsid, namespace.uuid, nguid);
         let new = NewNamespace {
+            name: namespace.name.unwrap_or(of_bdev.name),
+            content_id: namespace.content_id,
+            direct_io: namespace.direct_io,
             ana_group: ana_group.unwrap_or(AnaGroupId::DEFAULT),
             masked: namespace.no_auto_visible,
-            ..bdev.namespace(name, nsid, namespace.uuid, nguid)
+            ..of_bdev
         };
         let added = self.associations.add_namespace(&nqn, new).map_err(refusal)?;
         Ok(added.nsid.0.into())
@@ -718,6 +736,9 @@ fn describe_namespace(namespace: &Arc<Namespace>) -> Value {
         "size_bytes": namespace.exact_bytes,
         "block_size": namespace.lba_bytes(),
         "read_only": namespace.write_protected(),
+        "write_protected": namespace.is_protected(),
+        "direct_io": namespace.config.direct_io.word(),
+        "content_id": namespace.config.content_id,
         "anagrpid": namespace.ana_group.get(),
     });
     if let Some(hosts) = &namespace.hosts {
