@@ -142,6 +142,11 @@ impl SubsystemIdentity {
         Self { local: Uuid::new_v5(&machine.key, nqn.as_str().as_bytes()), dataset, nqn }
     }
 
+    /// Whether the operator named the data.
+    pub(crate) fn has_dataset(&self) -> bool {
+        self.dataset.is_some()
+    }
+
     /// The serial number where the configuration gives none: 20 hexadecimal digits.
     pub fn serial(&self) -> String {
         let from = self.dataset.unwrap_or(self.local);

@@ -90,6 +90,8 @@ fn saved_calls(target: &mut RpcClient) -> Result<Value> {
         let config = target.call("framework_get_config", json!({ "name": name }))?;
         saved.push(json!({ "subsystem": name, "config": config }));
     }
+    let losses = target.call("feedrail_get_config_losses", json!({}))?;
+    items(&losses).filter_map(Value::as_str).for_each(warn);
     Ok(json!({ "subsystems": saved }))
 }
 

@@ -245,19 +245,42 @@ fn is_on(attributes: &Attributes, key: &str) -> bool {
     text(attributes, key).as_deref() == Some("1")
 }
 
+/// Names namespaces in a warning: the first of many.
+fn namespaces(nsids: &BTreeSet<u64>) -> String {
+    const NAMED: usize = 8;
+    let named: Vec<_> = nsids.iter().take(NAMED).map(u64::to_string).collect();
+    let more = match nsids.len().saturating_sub(NAMED) {
+        0 => String::new(),
+        more => format!(" and {more} more"),
+    };
+    format!("namespaces {}{more}", named.join(", "))
+}
+
 #[derive(Default)]
 struct Exporter {
     config: NvmetConfig,
     /// The files by the names of their media; no file where the medium has none.
     files: BTreeMap<String, Option<BackingFile>>,
     referrals: Vec<NvmetReferral>,
+    /// The namespaces of each subsystem that are not saved as they are, by what is lost.
+    losses: BTreeMap<(String, &'static str), BTreeSet<u64>>,
     warnings: Vec<String>,
 }
 
 struct BackingFile {
     path: String,
     read_only: bool,
+    block_bytes: Option<u64>,
 }
+
+const OPEN_TO_WRITES: &str = "hosts only read or have protected, and nvmet lets them write";
+const OTHER_BLOCKS: &str = "nvmet gives blocks of another size";
+/// The properties of a namespace that nvmet does not have.
+const NO_PROPERTIES: [(&str, &str); 3] = [
+    ("name", "lose their name (name)"),
+    ("content_id", "lose the name of their bytes (content_id)"),
+    ("direct_io", "lose direct_io"),
+];
 
 impl Exporter {
     fn call(&mut self, call: &Value) {
@@ -266,13 +289,20 @@ impl Exporter {
         match call["method"].as_str().unwrap_or_default() {
             "bdev_uring_create" | "bdev_aio_create" => {
                 let read_only = params["readonly"] == true;
-                let file = BackingFile { path: text("filename"), read_only };
+                let block_bytes = params["block_size"].as_u64();
+                let file = BackingFile { path: text("filename"), read_only, block_bytes };
                 self.files.insert(text("name"), Some(file));
             }
             "bdev_null_create" | "bdev_malloc_create" => {
                 self.files.insert(text("name"), None);
             }
             "nvmf_create_subsystem" => {
+                if params["deallocate"] == false {
+                    self.warnings.push(format!(
+                        "deallocate = false of {} is not saved: nvmet lets hosts deallocate",
+                        text("nqn")
+                    ));
+                }
                 let any = if params["allow_any_host"] == true { "1" } else { "0" };
                 let attr = json!({
                     "allow_any_host": any, "serial": text("serial_number"), "model": text("model_number"),
@@ -290,6 +320,7 @@ impl Exporter {
                 }
             }
             "nvmf_subsystem_add_ns" => self.namespace(&text("nqn"), &params["namespace"]),
+            "feedrail_protect_ns" => self.lost(&text("nqn"), &params["nsid"], OPEN_TO_WRITES),
             "nvmf_subsystem_add_listener" => {
                 let port = self.port(NvmetAddress::of(&params["listen_address"]));
                 port.subsystems.push(text("nqn"));
@@ -332,7 +363,7 @@ impl Exporter {
         let nsid = described["nsid"].as_u64().and_then(|nsid| u32::try_from(nsid).ok());
         let nsid = nsid.unwrap_or_default();
         let medium = self.files.get(described["bdev_name"].as_str().unwrap_or_default());
-        let Some(Some(BackingFile { path, read_only })) = medium else {
+        let Some(Some(BackingFile { path, read_only, block_bytes })) = medium else {
             self.warnings.push(format!("{nqn}: namespace {nsid} has no file, and is left out"));
             return;
         };
@@ -353,14 +384,27 @@ impl Exporter {
         if let Some(group) = described["anagrpid"].as_u64() {
             ana.insert("grpid".into(), group.to_string().into());
         }
-        if *read_only {
-            self.warnings.push(format!(
-                "{nqn}: hosts only read namespace {nsid} here; nvmet lets them write {path}"
-            ));
+        let (read_only, block_bytes) = (*read_only, *block_bytes);
+        let of_kernel = kernel_block_size(Path::new(path));
+        if read_only {
+            self.lost(nqn, &described["nsid"], OPEN_TO_WRITES);
+        }
+        if block_bytes.is_some_and(|bytes| of_kernel.is_some_and(|other| bytes != other)) {
+            self.lost(nqn, &described["nsid"], OTHER_BLOCKS);
+        }
+        for (key, loss) in NO_PROPERTIES {
+            if !described[key].is_null() {
+                self.lost(nqn, &described["nsid"], loss);
+            }
         }
         if let Some(subsystem) = self.subsystem(nqn) {
             subsystem.namespaces.push(NvmetNamespace { ana, device, enable: 1, nsid });
         }
+    }
+
+    /// Something of a namespace is not saved; a subsystem of thousands has one warning of each.
+    fn lost(&mut self, nqn: &str, nsid: &Value, loss: &'static str) {
+        self.losses.entry((nqn.to_owned(), loss)).or_default().extend(nsid.as_u64());
     }
 
     /// States are those of a port in nvmet, and those of a subsystem at a port here.
@@ -385,6 +429,9 @@ impl Exporter {
             .map(|nqn| NvmetHost { nqn })
             .collect();
         self.config.hosts = hosts.into_iter().collect();
+        for ((nqn, loss), nsids) in std::mem::take(&mut self.losses) {
+            self.warnings.push(format!("{nqn}: {} {loss}", namespaces(&nsids)));
+        }
         for port in &mut self.config.ports {
             port.referrals.clone_from(&self.referrals);
             if port.subsystems.len() > 1 && !port.ana_groups.is_empty() {
@@ -521,20 +568,34 @@ mod tests {
             json!({ "method": "bdev_uring_create", "params": file }),
             json!({ "method": "bdev_uring_create", "params": hidden }),
             json!({ "method": "bdev_null_create", "params": { "name": "null" } }),
-            json!({ "method": "nvmf_create_subsystem", "params": { "nqn": nqn, "allow_any_host": true } }),
+            json!({ "method": "nvmf_create_subsystem", "params": { "nqn": nqn, "allow_any_host": true, "deallocate": false } }),
             add("file", 1),
             add("null", 2),
             add("hidden", 3),
+            json!({ "method": "feedrail_protect_ns", "params": { "nqn": nqn, "nsid": 1, "protected": true } }),
         ];
         let Converted { config, warnings } = NvmetConfig::of_calls(calls.iter());
         let nsids: Vec<_> = config.subsystems[0].namespaces.iter().map(|one| one.nsid).collect();
         assert_eq!(nsids, [1]);
-        let told =
-            ["lets them write /data/file", "namespace 2 has no file", "namespace 3 is left out"];
+        let told = [
+            "deallocate = false",
+            "namespace 2 has no file",
+            "namespace 3 is left out",
+            "namespaces 1 hosts only read or have protected",
+        ];
         for (warning, words) in warnings.iter().zip(told) {
             assert!(warning.contains(words), "{warning}");
         }
         assert_eq!(warnings.len(), told.len());
+    }
+
+    #[test]
+    fn a_loss_of_thousands_is_one_warning() {
+        let mut exporter = Exporter::default();
+        (1..=12_000).for_each(|nsid| exporter.lost("nqn", &json!(nsid), OPEN_TO_WRITES));
+        let warnings = exporter.finish().warnings;
+        let [warning] = &warnings[..] else { panic!("{warnings:?}") };
+        assert!(warning.contains("1, 2, 3, 4, 5, 6, 7, 8 and 11992 more"), "{warning}");
     }
 
     #[test]

@@ -186,7 +186,7 @@ pub(super) fn listener(nqn: &str, address: SocketAddr) -> Value {
     json!({ "nqn": nqn, "listen_address": transport_address(address) })
 }
 
-fn transport_address(address: SocketAddr) -> Value {
+pub(super) fn transport_address(address: SocketAddr) -> Value {
     json!({
         "trtype": "RDMA",
         "adrfam": if address.is_ipv4() { "IPv4" } else { "IPv6" },

@@ -152,6 +152,17 @@ pub enum DirectIo {
     Never,
 }
 
+impl DirectIo {
+    /// The value of the key `direct_io`.
+    pub(crate) fn word(self) -> &'static str {
+        match self {
+            Self::Auto => "auto",
+            Self::Always => "always",
+            Self::Never => "never",
+        }
+    }
+}
+
 /// On which cores the poll groups run.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Cores {

@@ -316,7 +316,7 @@ impl Associations {
         }
     }
 
-    fn announce_ana(&self, ana: &Arc<AnaStates>) {
+    pub(super) fn announce_ana(&self, ana: &Arc<AnaStates>) {
         let controllers = self.controllers();
         let concerned = controllers.iter().filter(|one| Arc::ptr_eq(&one.ana, ana));
         concerned.for_each(|controller| controller.ana_changed());

@@ -97,15 +97,30 @@ impl FlushJob {
 /// Commands of an I/O queue are to be over: see [`QueueEvent::Settle`].
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Settle {
-    /// Those on this namespace; all if there is none.
-    pub(super) namespace: Option<NamespaceIndex>,
+    pub(super) commands: AwaitedCommands,
     pub(super) hold: CommandHold,
+}
+
+/// The commands that are to be over.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum AwaitedCommands {
+    /// All I/O commands of the queue.
+    All,
+    /// Those that change a medium.
+    Changes,
+    /// Those that change the medium of this namespace.
+    ChangesOf(NamespaceIndex),
 }
 
 impl Settle {
     /// The hold that a command keeps until it is over, if a job waits for commands of its kind.
     pub(crate) fn of(&self, work: &IoWork) -> Option<CommandHold> {
-        let concerned = self.namespace.is_none_or(|namespace| namespace == work.namespace);
-        (concerned && work.kind.changes_medium()).then(|| self.hold.clone())
+        let changes = work.kind.changes_medium();
+        let concerned = match self.commands {
+            AwaitedCommands::All => true,
+            AwaitedCommands::Changes => changes,
+            AwaitedCommands::ChangesOf(namespace) => changes && namespace == work.namespace,
+        };
+        concerned.then(|| self.hold.clone())
     }
 }

@@ -8,7 +8,7 @@ use nvme_proto::{Cid, Status};
 use rdma::Time;
 
 use super::command::IoKind;
-use super::event::{FlushJob, JobId, QueueEvent, Settle};
+use super::event::{AwaitedCommands, FlushJob, JobId, QueueEvent, Settle};
 use super::hold::CommandHold;
 use super::io;
 use super::jobs::{ControllerJob, JobPurpose, Protect};
@@ -57,7 +57,8 @@ impl Controller {
             job: shared.jobs.begin(JobPurpose::Shutdown, writable),
         });
         for link in shared.members.io_queues() {
-            link.post(QueueEvent::Settle(Settle { namespace: None, hold: hold.clone() }));
+            let settle = Settle { commands: AwaitedCommands::Changes, hold: hold.clone() };
+            link.post(QueueEvent::Settle(settle));
         }
         true
     }
@@ -87,7 +88,8 @@ impl Controller {
         drop(shared);
         for controller in associations.controllers() {
             if controller.subsystem().is_some_and(|other| Arc::ptr_eq(other, subsystem)) {
-                let settle = Settle { namespace: Some(namespace.index), hold: hold.clone() };
+                let commands = AwaitedCommands::ChangesOf(namespace.index);
+                let settle = Settle { commands, hold: hold.clone() };
                 for link in controller.shared().members.io_queues() {
                     link.post(QueueEvent::Settle(settle.clone()));
                 }

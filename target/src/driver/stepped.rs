@@ -225,6 +225,8 @@ fn zeros(nsid: Nsid) -> NewNamespace {
         name,
         uuid: None,
         nguid: [0; 16],
+        content_id: None,
+        direct_io: crate::config::DirectIo::default(),
         medium: Medium::Null { size_bytes: 64 << 10 },
         writable: false,
         lba_shift: None,

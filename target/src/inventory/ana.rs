@@ -22,7 +22,7 @@ impl AnaGroupId {
     }
 
     /// All groups, in their order.
-    pub(crate) fn all() -> impl Iterator<Item = Self> {
+    pub(crate) fn all() -> impl Iterator<Item = Self> + Clone {
         (1..=ANA_GROUPS).map(Self)
     }
 
@@ -61,6 +61,8 @@ struct Transitions {
     changes: u64,
     /// How long each group has been in the state Change.
     seconds: [u8; ANA_GROUPS as usize],
+    /// The states to go back to, while the groups are drained.
+    before_drain: Option<u64>,
 }
 
 impl Default for AnaStates {
@@ -72,6 +74,10 @@ impl Default for AnaStates {
     }
 }
 
+fn state_in(states: u64, group: AnaGroupId) -> AnaState {
+    AnaState((states >> group.shift() & STATE_MASK) as u8)
+}
+
 fn with(states: u64, group: AnaGroupId, state: AnaState) -> u64 {
     states & !(STATE_MASK << group.shift()) | (u64::from(state.0) & STATE_MASK) << group.shift()
 }
@@ -79,8 +85,7 @@ fn with(states: u64, group: AnaGroupId, state: AnaState) -> u64 {
 impl AnaStates {
     /// The state of a group.
     pub(crate) fn state(&self, group: AnaGroupId) -> AnaState {
-        let states = self.states.load(Ordering::Acquire);
-        AnaState((states >> group.shift() & STATE_MASK) as u8)
+        state_in(self.states.load(Ordering::Acquire), group)
     }
 
     /// Whether commands for a namespace of the group are processed.
@@ -96,9 +101,36 @@ impl AnaStates {
         }
     }
 
-    /// Gives groups a state; false if all of them had it.
-    pub(crate) fn set(&self, groups: impl Iterator<Item = AnaGroupId>, state: AnaState) -> bool {
-        self.set_locked(&mut self.lock(), groups, state)
+    /// Gives groups a state, which is theirs after a drain as well; false if all of them had it.
+    pub(crate) fn set(
+        &self,
+        groups: impl Iterator<Item = AnaGroupId> + Clone,
+        state: AnaState,
+    ) -> bool {
+        let mut transitions = self.lock();
+        if let Some(before) = &mut transitions.before_drain {
+            *before = groups.clone().fold(*before, |states, group| with(states, group, state));
+        }
+        self.set_locked(&mut transitions, groups, state)
+    }
+
+    /// Makes all groups inaccessible until [`AnaStates::end_drain`]; false if they were.
+    pub(crate) fn drain(&self) -> bool {
+        let mut transitions = self.lock();
+        transitions.before_drain.get_or_insert(self.states.load(Ordering::Acquire));
+        self.set_locked(&mut transitions, AnaGroupId::all(), AnaState::INACCESSIBLE)
+    }
+
+    /// Gives all groups the states from before they were drained; false if that changes nothing.
+    pub(crate) fn end_drain(&self) -> bool {
+        let mut transitions = self.lock();
+        let Some(before) = transitions.before_drain.take() else { return false };
+        let mut changed = false;
+        for group in AnaGroupId::all() {
+            let state = state_in(before, group);
+            changed |= self.set_locked(&mut transitions, std::iter::once(group), state);
+        }
+        changed
     }
 
     fn set_locked(
@@ -181,6 +213,25 @@ mod tests {
         assert_eq!(states.changes(), 4);
         assert!(states.set(AnaGroupId::all(), AnaState::OPTIMIZED));
         assert!(AnaGroupId::all().all(|group| states.state(group) == AnaState::OPTIMIZED));
+    }
+
+    #[test]
+    fn a_drain_ends_with_the_states_from_before() {
+        let states = AnaStates::default();
+        assert!(!states.end_drain(), "nothing is drained");
+        let set = |id, state| states.set([group(id)].into_iter(), state);
+        set(1, AnaState::NON_OPTIMIZED);
+        set(2, AnaState::INACCESSIBLE);
+        assert!(states.drain());
+        assert!(!states.drain(), "again");
+        assert!(AnaGroupId::all().all(|group| states.state(group) == AnaState::INACCESSIBLE));
+        // What is asked for meanwhile stays.
+        set(3, AnaState::PERSISTENT_LOSS);
+        assert!(states.end_drain());
+        let now = [1, 2, 3, 4].map(|id| states.state(group(id)));
+        let [one, two] = [AnaState::NON_OPTIMIZED, AnaState::INACCESSIBLE];
+        assert_eq!(now, [one, two, AnaState::PERSISTENT_LOSS, AnaState::OPTIMIZED]);
+        assert!(!states.end_drain(), "once");
     }
 
     #[test]

@@ -475,6 +475,8 @@ mod tests {
             name: "file".into(),
             uuid: None,
             nguid: [0; 16],
+            content_id: None,
+            direct_io: crate::config::DirectIo::default(),
             ana_group: crate::inventory::ana::AnaGroupId::DEFAULT,
             masked: false,
             medium: crate::config::Medium::File { path: path.to_owned(), root: None },

@@ -216,6 +216,11 @@ impl Namespace {
         !self.writable || self.protected.load(Ordering::Acquire)
     }
 
+    /// Whether write protection was set, which ends with the next command that clears it.
+    pub(crate) fn is_protected(&self) -> bool {
+        self.protected.load(Ordering::Acquire)
+    }
+
     /// Sets or clears write protection; true if that changed anything.
     pub(crate) fn protect(&self, protected: bool) -> bool {
         self.protected.swap(protected, Ordering::AcqRel) != protected

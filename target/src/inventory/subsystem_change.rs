@@ -25,6 +25,8 @@ pub(crate) struct NewSubsystem {
     /// Up to 40 characters.
     pub(crate) model: Option<String>,
     pub(crate) allow_any_host: bool,
+    /// Whether hosts may give space back.
+    pub(crate) deallocate: bool,
     /// The highest NSID of a namespace; that of a target where it is left out.
     pub(crate) nsid_last: Option<u32>,
 }
@@ -66,7 +68,7 @@ impl Registry {
             serial,
             model,
             hosts,
-            deallocate: true,
+            deallocate: new.deallocate,
             identity,
             namespaces: Vec::new(),
             directories: Vec::new(),

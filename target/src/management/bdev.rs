@@ -13,7 +13,7 @@ use uuid::Uuid;
 
 use super::rpc::RpcError;
 use crate::backend::{self, OpenMode, OpenedBackend};
-use crate::config::Medium;
+use crate::config::{DirectIo, Medium};
 use crate::derived_ids::{self, NAME_BYTES};
 use crate::inventory::ana::AnaGroupId;
 use crate::inventory::change::NewNamespace;
@@ -89,6 +89,9 @@ pub(super) struct NullParams {
     num_blocks: u64,
     block_size: u32,
     uuid: Option<Uuid>,
+    /// SPDK has no such parameter.
+    #[serde(default)]
+    readonly: bool,
 }
 
 /// Parameters of the method `bdev_malloc_create`.
@@ -99,6 +102,9 @@ pub(super) struct MallocParams {
     num_blocks: u64,
     block_size: u32,
     uuid: Option<Uuid>,
+    /// SPDK has no such parameter.
+    #[serde(default)]
+    readonly: bool,
 }
 
 impl Bdevs {
@@ -133,7 +139,8 @@ impl Bdevs {
         let (medium, uuid) = (Medium::Null { size_bytes }, params.uuid);
         let lba_shift = Some(lba_shift);
         let kind = BdevKind::Null;
-        let bdev = Bdev { medium, writable: true, lba_shift, uuid, kind, memory: None };
+        let writable = !params.readonly;
+        let bdev = Bdev { medium, writable, lba_shift, uuid, kind, memory: None };
         self.add(params.name, bdev)
     }
 
@@ -148,7 +155,8 @@ impl Bdevs {
         let memory = Some(backend::open_memory(size_bytes, mode).map_err(RpcError::internal)?);
         let (medium, uuid) = (Medium::Memory { size_bytes }, params.uuid);
         let kind = BdevKind::Malloc;
-        self.add(name, Bdev { medium, writable: true, lba_shift, uuid, kind, memory })
+        let writable = !params.readonly;
+        self.add(name, Bdev { medium, writable, lba_shift, uuid, kind, memory })
     }
 
     fn free_name(&self, prefix: &str) -> String {
@@ -249,6 +257,11 @@ impl Bdev {
         Self { medium, writable, lba_shift, uuid: None, kind, memory: None }
     }
 
+    /// The name of a namespace of this medium that is given no other one.
+    pub(super) fn namespace_name(&self, bdev: &str) -> String {
+        self.medium.path().map_or_else(|| bdev.to_owned(), derived_ids::file_name)
+    }
+
     /// A namespace of this medium.
     pub(super) fn namespace(
         &self,
@@ -257,14 +270,15 @@ impl Bdev {
         uuid: Option<Uuid>,
         nguid: [u8; 16],
     ) -> NewNamespace {
-        let name = self.medium.path().map_or_else(|| bdev.to_owned(), derived_ids::file_name);
         NewNamespace {
             nsid,
-            name,
+            name: self.namespace_name(bdev),
             uuid: uuid.or(self.uuid),
             nguid,
             ana_group: AnaGroupId::DEFAULT,
             masked: false,
+            content_id: None,
+            direct_io: DirectIo::default(),
             medium: self.medium.clone(),
             writable: self.writable,
             lba_shift: self.lba_shift,

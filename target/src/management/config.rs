@@ -10,7 +10,7 @@ use uuid::Uuid;
 use super::ana::state_name;
 use super::bdev::{Bdev, Bdevs};
 use super::subsystem::{describe_address, describe_socket_address};
-use crate::config::Medium;
+use crate::config::{DirectIo, DiskFaults, Medium, NamespaceConfig};
 use crate::inventory::Registry;
 use crate::inventory::ana::AnaGroupId;
 use crate::inventory::namespace::Namespace;
@@ -56,6 +56,9 @@ fn bdev_call(name: &str, bdev: &Bdev) -> Value {
             let bytes = block_bytes.unwrap_or(512);
             params["block_size"] = bytes.into();
             params["num_blocks"] = (size_bytes / bytes).into();
+            if !bdev.writable {
+                params["readonly"] = true.into();
+            }
         }
     }
     json!({ "method": bdev.kind.create_method(), "params": params })
@@ -89,16 +92,29 @@ fn subsystem_calls(registry: &Registry, subsystem: &Arc<Subsystem>) -> Vec<Value
             "max_namespaces": subsystem.nsid_last,
         },
     })];
+    if !subsystem.deallocate {
+        calls[0]["params"]["deallocate"] = false.into();
+    }
     calls.extend(hosts.listed.iter().map(|host| {
         let params = json!({ "nqn": nqn, "host": host.as_str() });
         json!({ "method": "nvmf_subsystem_add_host", "params": params })
     }));
     for namespace in subsystem.namespaces().iter() {
+        let bdev_name = medium_name(subsystem, namespace);
         let mut described = json!({
-            "bdev_name": medium_name(subsystem, namespace),
+            "bdev_name": bdev_name,
             "nsid": namespace.nsid.0,
             "uuid": namespace.uuid().to_string(),
         });
+        if namespace.name() != Bdev::of_namespace(namespace).namespace_name(&bdev_name) {
+            described["name"] = namespace.name().into();
+        }
+        if let Some(content_id) = &namespace.config.content_id {
+            described["content_id"] = content_id.as_str().into();
+        }
+        if namespace.config.direct_io != DirectIo::default() {
+            described["direct_io"] = namespace.config.direct_io.word().into();
+        }
         if namespace.ana_group != AnaGroupId::DEFAULT {
             described["anagrpid"] = namespace.ana_group.get().into();
         }
@@ -115,6 +131,10 @@ fn subsystem_calls(registry: &Registry, subsystem: &Arc<Subsystem>) -> Vec<Value
             let params = json!({ "nqn": nqn, "nsid": namespace.nsid.0, "host": host.as_str() });
             json!({ "method": "nvmf_ns_add_host", "params": params })
         }));
+        if namespace.is_protected() {
+            let params = json!({ "nqn": nqn, "nsid": namespace.nsid.0, "protected": true });
+            calls.push(json!({ "method": "feedrail_protect_ns", "params": params }));
+        }
     }
     for port in &registry.ports() {
         let Some(ana) = port.ana(subsystem) else { continue };
@@ -130,6 +150,50 @@ fn subsystem_calls(registry: &Registry, subsystem: &Arc<Subsystem>) -> Vec<Value
         }));
     }
     calls
+}
+
+/// What the calls do not say, a line each.
+pub(super) fn losses(registry: &Registry) -> Vec<String> {
+    let mut losses = Vec::new();
+    for subsystem in registry.subsystems() {
+        let nqn = subsystem.nqn;
+        if subsystem.identity.has_dataset() {
+            losses.push(format!("dataset_id of {nqn} is not saved, only the UUIDs that follow"));
+        }
+        let namespaces = subsystem.namespaces();
+        let of_directory =
+            |one: &&Arc<Namespace>| matches!(one.config.medium, Medium::File { root: Some(_), .. });
+        match namespaces.iter().filter(of_directory).count() {
+            0 => {}
+            count => losses.push(format!(
+                "directories of {nqn} are saved as the {count} files that they have now"
+            )),
+        }
+        for namespace in namespaces.iter() {
+            losses.extend(losses_of(namespace).map(|loss| {
+                format!("{loss} of namespace {} of {nqn} is not saved", namespace.nsid)
+            }));
+        }
+    }
+    losses
+}
+
+fn losses_of(namespace: &Namespace) -> impl Iterator<Item = &'static str> {
+    let NamespaceConfig { faults, medium, .. } = &namespace.config;
+    let block_bytes = 1 << namespace.lba_shift;
+    let in_blocks = match medium {
+        Medium::Null { size_bytes } | Medium::Memory { size_bytes } => {
+            size_bytes % block_bytes == 0
+        }
+        Medium::File { .. } | Medium::Block { .. } => true,
+    };
+    let is_text = medium.path().is_none_or(|path| path.to_str().is_some());
+    let losses = [
+        ("the misbehaviour on purpose (faults)", *faults != DiskFaults::NONE),
+        ("the last part of a block", !in_blocks),
+        ("the path, which is not UTF-8,", !is_text),
+    ];
+    losses.into_iter().filter(|(_, lost)| *lost).map(|(loss, _)| loss)
 }
 
 /// The name of a namespace's medium; one of its place where the configuration file has it.

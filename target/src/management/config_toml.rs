@@ -128,6 +128,7 @@ impl TomlWriter<'_> {
             exported.iter().for_each(|one| namespaces.push(new_namespace(&one.described())));
             table.insert("namespace", Item::ArrayOfTables(namespaces));
             self.last_nsid(&subsystem);
+            self.protections(&subsystem);
             tables.push(table);
         }
         Ok(())
@@ -149,7 +150,22 @@ impl TomlWriter<'_> {
             self.hosts(table, subsystem);
         }
         self.last_nsid(subsystem);
+        self.protections(subsystem);
         self.namespaces(table, config, subsystem)
+    }
+
+    /// They are in the state folder, where the same target finds them.
+    fn protections(&mut self, subsystem: &Subsystem) {
+        let namespaces = subsystem.namespaces();
+        let nsids = namespaces.iter().filter(|one| one.is_protected()).map(|one| one.nsid);
+        let nsids: Vec<_> = nsids.map(|nsid| nsid.to_string()).collect();
+        if !nsids.is_empty() {
+            let nsids = nsids.join(", ");
+            self.warnings.push(format!(
+                "the write protection of namespaces of {} (NSID {nsids}) is in the state folder, not in the file",
+                subsystem.nqn
+            ));
+        }
     }
 
     fn hosts(&mut self, table: &mut Table, subsystem: &Subsystem) {
@@ -296,10 +312,8 @@ fn new_namespace(config: &NamespaceConfig) -> Table {
     if let Some(shift) = lba_shift {
         table.insert("lba_bytes", value(1_i64 << shift));
     }
-    match direct_io {
-        DirectIo::Auto => {}
-        DirectIo::Always => _ = table.insert("direct_io", value("always")),
-        DirectIo::Never => _ = table.insert("direct_io", value("never")),
+    if *direct_io != DirectIo::default() {
+        table.insert("direct_io", value(direct_io.word()));
     }
     if *ana_group != AnaGroupId::DEFAULT {
         table.insert("ana_group", value(i64::from(ana_group.get())));

@@ -2,6 +2,7 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::time::Duration;
 
 use nvme_proto::{Nqn, Nsid};
 use serde::Deserialize;
@@ -20,11 +21,12 @@ use super::spdk_framework;
 use super::spdk_params::take_foreign;
 use super::stats::{describe_queues, describe_stats};
 use super::subsystem::{
-    CreateParams, ListenerParams, NewListenerParams, ReferralName, ReferralParams, TransportParams,
-    describe_address, describe_socket_address, parse_host,
+    CreateParams, ListenAddress, ListenerParams, NewListenerParams, ReferralName, ReferralParams,
+    TransportParams, describe_address, describe_socket_address, parse_host,
 };
 use super::trace::{TraceParams, describe_trace};
-use crate::controller::{Associations, Controller};
+use crate::config::DirectIo;
+use crate::controller::{Associations, Controller, DrainScope, Drained};
 use crate::driver::clock::Clock;
 use crate::inventory::Registry;
 use crate::inventory::allowed_host::{AllowedHosts, HostsChange};
@@ -53,9 +55,13 @@ pub(super) struct Methods {
 const NANOS_PER_SECOND: u64 = 1_000_000_000;
 
 pub(super) type Params = Map<String, Value>;
+/// How long one call of `feedrail_drain` waits for commands. Doubled, a client that is interrupted
+/// holds a place for 2 s; not measured.
+const DRAIN_PATIENCE: Duration = Duration::from_secs(1);
+
 type Method = fn(&Methods, Params) -> Result<Value, RpcError>;
 
-const METHODS: [(&str, Method); 55] = [
+const METHODS: [(&str, Method); 57] = [
     ("bdev_aio_create", |of, params| of.create_file(params, BdevKind::Aio)),
     ("bdev_aio_delete", |of, params| of.delete_bdev(params, BdevKind::Aio)),
     ("bdev_aio_rescan", |of, params| of.rescan_bdev(params, BdevKind::Aio)),
@@ -69,6 +75,8 @@ const METHODS: [(&str, Method); 55] = [
     ("bdev_uring_create", |of, params| of.create_file(params, BdevKind::Uring)),
     ("bdev_uring_delete", |of, params| of.delete_bdev(params, BdevKind::Uring)),
     ("bdev_uring_rescan", |of, params| of.rescan_bdev(params, BdevKind::Uring)),
+    ("feedrail_drain", Methods::drain),
+    ("feedrail_get_config_losses", Methods::get_config_losses),
     ("feedrail_get_config_toml", Methods::get_config_toml),
     ("feedrail_protect_ns", Methods::protect_namespace),
     ("feedrail_reload_config", Methods::reload_config),
@@ -170,6 +178,11 @@ struct NamespaceParams {
     anagrpid: Option<u32>,
     #[serde(default)]
     no_auto_visible: bool,
+    /// This and what follows SPDK does not have.
+    name: Option<String>,
+    content_id: Option<String>,
+    #[serde(default)]
+    direct_io: DirectIo,
 }
 
 #[derive(Deserialize)]
@@ -198,6 +211,15 @@ struct NamespaceHostParams {
 struct AnyHostParams {
     nqn: String,
     allow_any_host: bool,
+}
+
+#[derive(Deserialize)]
+#[serde(deny_unknown_fields)]
+struct DrainParams {
+    nqn: Option<String>,
+    listen_address: Option<ListenAddress>,
+    #[serde(default)]
+    undo: bool,
 }
 
 #[derive(Deserialize)]
@@ -421,6 +443,7 @@ impl Methods {
             "serial_number": subsystem.serial.to_string(),
             "model_number": subsystem.model.to_string(),
             "max_namespaces": subsystem.nsid_last,
+            "deallocate": subsystem.deallocate,
             "min_cntlid": limits.cntlids.first,
             "max_cntlid": limits.cntlids.last,
             "left_out_files": subsystem.left_out_files(),
@@ -437,6 +460,12 @@ impl Methods {
             "nvmf" => Ok(config::nvmf_calls(registry).into()),
             _ => Err(RpcError::invalid_params(format_args!("name: {name} is not bdev or nvmf"))),
         }
+    }
+
+    /// What the calls of `framework_get_config` do not say, a line each.
+    fn get_config_losses(&self, params: Params) -> Result<Value, RpcError> {
+        let NoParams {} = read(params)?;
+        Ok(config::losses(self.associations.registry()).into())
     }
 
     fn create_subsystem(&self, params: Params) -> Result<Value, RpcError> {
@@ -525,6 +554,28 @@ impl Methods {
         let state = ana::state(&ana_state)?;
         self.associations.set_ana_state(&nqn, address, group, state).map_err(refusal)?;
         Ok(true.into())
+    }
+
+    /// The result is whether the commands are over that had begun: a client asks again until they
+    /// are. With `undo` the addresses are what they were.
+    fn drain(&self, params: Params) -> Result<Value, RpcError> {
+        let DrainParams { nqn, listen_address, undo } = read(params)?;
+        let nqn = nqn.as_deref().map(parse_nqn).transpose()?;
+        let address = listen_address.as_ref().map(ListenAddress::get).transpose()?;
+        let scope = DrainScope { nqn, address };
+        let drained = match undo {
+            true if self.associations.end_drain(scope) => Drained::Done,
+            true => Drained::Nothing,
+            false => self.associations.drain(scope, DRAIN_PATIENCE),
+        };
+        match drained {
+            Drained::Nothing => {
+                let message = "no such subsystem is served at such an address";
+                Err(RpcError::invalid_params(message))
+            }
+            Drained::Done => Ok(true.into()),
+            Drained::UnderWay => Ok(false.into()),
+        }
     }
 
     /// To be called once in each second.
@@ -621,10 +672,14 @@ impl Methods {
         let nsid = namespace.nsid.filter(|nsid| *nsid != 0).map(Nsid);
         // SPDK lets 0 be the group with the number of the NSID.
         let ana_group = namespace.anagrpid.filter(|id| *id != 0).map(ana::group).transpose()?;
+        let of_bdev = bdev.namespace(name, nsid, namespace.uuid, nguid);
         let new = NewNamespace {
+            name: namespace.name.unwrap_or(of_bdev.name),
+            content_id: namespace.content_id,
+            direct_io: namespace.direct_io,
             ana_group: ana_group.unwrap_or(AnaGroupId::DEFAULT),
             masked: namespace.no_auto_visible,
-            ..bdev.namespace(name, nsid, namespace.uuid, nguid)
+            ..of_bdev
         };
         let added = self.associations.add_namespace(&nqn, new).map_err(refusal)?;
         Ok(added.nsid.0.into())
@@ -720,6 +775,9 @@ fn describe_namespace(namespace: &Arc<Namespace>) -> Value {
         "size_bytes": namespace.exact_bytes,
         "block_size": namespace.lba_bytes(),
         "read_only": namespace.write_protected(),
+        "write_protected": namespace.is_protected(),
+        "direct_io": namespace.config.direct_io.word(),
+        "content_id": namespace.config.content_id,
         "anagrpid": namespace.ana_group.get(),
     });
     if let Some(hosts) = &namespace.hosts {

@@ -22,6 +22,9 @@ pub(super) struct CreateParams {
     model_number: Option<String>,
     #[serde(default)]
     allow_any_host: bool,
+    /// Whether hosts may give space back. SPDK has no such parameter.
+    #[serde(default = "yes")]
+    deallocate: bool,
     max_namespaces: Option<u32>,
     /// Accepted for SPDK's sake: the states are reported in any case.
     #[serde(rename = "ana_reporting", default)]
@@ -84,6 +87,10 @@ pub(super) struct ListenAddress {
     trsvcid: Option<String>,
 }
 
+fn yes() -> bool {
+    true
+}
+
 impl CreateParams {
     /// The subsystem, in a target whose controllers get these ids.
     pub(super) fn subsystem(self, cntlids: CntlidRange) -> Result<NewSubsystem, RpcError> {
@@ -102,6 +109,7 @@ impl CreateParams {
             serial: self.serial_number,
             model: self.model_number,
             allow_any_host: self.allow_any_host,
+            deallocate: self.deallocate,
             // SPDK takes 0 for its default, too.
             nsid_last: self.max_namespaces.filter(|most| *most != 0),
         })

@@ -434,10 +434,20 @@ fn hosts_leave_a_target_that_is_drained() {
     drain(&["--listen", &one.to_string(), "--undo"]).success();
     reader.comes_to_read_from(&[one, two]);
     // Without another path reads wait, and lose nothing.
+    target.set_ana(4421, "non_optimized");
     drain(&[NQN]).success();
     let waiting = reader.begin();
     drain(&["--undo"]).success();
     reader.end(waiting);
+    let mut client = ManagementClient::connect(&socket);
+    let listeners = client.call("nvmf_subsystem_get_listeners", &json!({ "nqn": NQN })).unwrap();
+    for listener in listeners.as_array().unwrap() {
+        let before = match listener["address"]["trsvcid"].as_str() {
+            Some("4421") => "non_optimized",
+            _ => "optimized",
+        };
+        assert_eq!(listener["ana_states"][0]["ana_state"], before, "{listener}");
+    }
     assert!(drain(&["--listen", "192.0.2.7"]).failure().contains("no such subsystem"));
 }
 

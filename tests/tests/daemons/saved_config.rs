@@ -354,6 +354,123 @@ fn what_was_changed_is_saved_as_a_configuration_file() {
     assert!(second.terminate().0.success());
 }
 
+/// The namespace of a random configuration, and whether it is write protected afterwards.
+fn random_namespace(folder: &Folder, bytes: &mut Bytes, nsid: u64) -> (String, bool) {
+    let mut text = format!("[[subsystem.namespace]]\nnsid = {nsid}\n");
+    match bytes.below(4) {
+        0 => text += "kind = \"null\"\nsize_bytes = \"1MiB\"\n",
+        1 => text += "kind = \"memory\"\nsize_bytes = \"1MiB\"\n",
+        _ => {
+            let name = format!("file{nsid}");
+            fs::write(folder.path(&name), [7; SIZE_BYTES]).unwrap();
+            text += &format!("path = \"{}\"\n", folder.path(&name).display());
+            for word in ["always", "never"] {
+                if text.lines().all(|line| !line.starts_with("direct_io")) && bytes.below(3) == 0 {
+                    text += &format!("direct_io = \"{word}\"\n");
+                }
+            }
+        }
+    }
+    let writable = bytes.below(2) == 0;
+    text += &format!("read_only = {}\n", !writable);
+    for line in [
+        "lba_bytes = 512",
+        "content_id = \"v1\"",
+        "ana_group = 3",
+        "nguid = \"00112233445566778899aabbccddeeff\"",
+        "visible_to = [\"nqn.2026-01.io.feedrail:host:a\"]",
+    ] {
+        let unique = !line.starts_with("nguid") || nsid == 1;
+        if unique && bytes.below(3) == 0 {
+            text += &format!("{line}\n");
+        }
+    }
+    if bytes.below(3) == 0 {
+        text += &format!("name = \"name {nsid}\"\n");
+    }
+    (text, writable && bytes.below(2) == 0)
+}
+
+/// The words of the warnings about a property that is lost.
+const LOSSES: [(&str, &str); 6] = [
+    ("read_only", "nvmet lets them write"),
+    ("write_protected", "nvmet lets them write"),
+    ("block_size", "blocks of another size"),
+    ("name", "lose their name"),
+    ("content_id", "content_id"),
+    ("direct_io", "direct_io"),
+];
+
+/// Each property of a subsystem and its namespaces is loaded as it was saved, or its loss is told.
+fn is_saved_or_told(before: &Value, after: &Value, told: &str) {
+    let deallocate =
+        before["deallocate"] == after["deallocate"] || told.contains("deallocate = false");
+    assert!(deallocate, "{told}");
+    for namespace in before["namespaces"].as_array().unwrap() {
+        let nsid = &namespace["nsid"];
+        let found = after["namespaces"].as_array().unwrap().iter().find(|one| one["nsid"] == *nsid);
+        let Some(found) = found else {
+            assert!(told.contains(&format!("namespace {nsid}")), "{nsid}: {told}");
+            continue;
+        };
+        for (key, value) in
+            namespace.as_object().unwrap().iter().filter(|(key, _)| *key != "bdev_name")
+        {
+            let words = LOSSES.iter().find(|(lost, _)| lost == key).map(|(_, words)| *words);
+            let told = words.is_some_and(|words| told.contains(words));
+            assert!(found[key] == *value || told, "{nsid}: {key} {value} became {}", found[key]);
+        }
+    }
+}
+
+#[test]
+fn random_exports_are_saved_or_their_losses_are_told() {
+    for seed in 1..=4 {
+        println!("seed {seed}");
+        let mut bytes = Bytes::new(seed);
+        let folder = Folder(tempfile::tempdir_in(env!("CARGO_TARGET_TMPDIR")).unwrap());
+        let address = loopback_address();
+        let deallocate = bytes.below(2) == 0;
+        let mut text = format!(
+            "state_dir = \"state\"\nprovider = \"soft\"\nmanagement = \"socket\"\n\
+             [[port]]\naddress = \"{address}:4420\"\n\
+             [[subsystem]]\nnqn = \"{NQN}\"\nallow_any_host = true\ndeallocate = {deallocate}\n"
+        );
+        let random = (1..=5).map(|nsid| random_namespace(&folder, &mut bytes, nsid));
+        let (namespaces, protected): (Vec<_>, Vec<_>) = random.unzip();
+        text.extend(namespaces);
+        let file = write_configuration(folder.0.path(), &text);
+        let first = DaemonOptions::default().arg("--config").arg(&file).start();
+        for (nsid, _) in (1..).zip(protected).filter(|(_, protected)| *protected) {
+            let params = json!({ "nqn": NQN, "nsid": nsid, "protected": true });
+            folder.client().call("feedrail_protect_ns", &params).unwrap();
+        }
+        let exported = folder.exported()[0].clone();
+        let socket = folder.path("socket").display().to_string();
+        let save = |format: &str| {
+            feedrail(["target", "save-config", "--format", format, "--socket", &socket]).run()
+        };
+        let saved = ["spdk", "nvmetcli", "toml"].map(save);
+        assert!(first.terminate().0.success());
+        let [spdk, nvmetcli, toml] = saved.map(|output| (output.stderr.clone(), output.success()));
+        for (told, saved) in [spdk, nvmetcli] {
+            let empty = Folder(tempfile::tempdir_in(env!("CARGO_TARGET_TMPDIR")).unwrap());
+            let second = empty.start(address);
+            let socket = empty.path("socket").display().to_string();
+            feedrail(["target", "load-config", "-", "--socket", &socket])
+                .input(saved)
+                .run()
+                .success();
+            is_saved_or_told(&exported, &empty.exported()[0], &told);
+            assert!(second.terminate().0.success());
+        }
+        fs::write(&file, toml.1).unwrap();
+        let again = DaemonOptions::default().arg("--config").arg(&file).start();
+        is_saved_or_told(&exported, &folder.exported()[0], &toml.0);
+        assert!(again.terminate().0.success());
+    }
+}
+
 /// The kernel's target and this one export the same files to the same hosts.
 #[test]
 fn a_configuration_of_the_kernel_is_loaded_and_saved() {

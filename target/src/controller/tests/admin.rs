@@ -759,6 +759,8 @@ fn null_namespace(nsid: Nsid, masked: bool) -> NewNamespace {
         name: "new".into(),
         uuid: None,
         nguid: [0; 16],
+        content_id: None,
+        direct_io: crate::config::DirectIo::default(),
         medium: crate::config::Medium::Null { size_bytes: 4096 },
         writable: true,
         lba_shift: None,

@@ -75,8 +75,14 @@ fn a_discovery_service_may_have_a_name_of_its_own() {
         let mut io = Line::new(&associations, 0, Time::ZERO);
         assert!(!io.connect(&connect_command(1), &data).status().is_success());
     }
-    let new =
-        NewSubsystem { nqn: own, serial: None, model: None, allow_any_host: true, nsid_last: None };
+    let new = NewSubsystem {
+        nqn: own,
+        serial: None,
+        model: None,
+        allow_any_host: true,
+        deallocate: true,
+        nsid_last: None,
+    };
     let error = associations.registry().add_subsystem(&new).expect_err("taken");
     assert!(error.to_string().contains("discovery"), "{error}");
 }
@@ -162,6 +168,7 @@ fn hosts_hear_of_subsystems_that_come_and_go() {
         serial: None,
         model: None,
         allow_any_host: true,
+        deallocate: true,
         nsid_last: None,
     };
     // Of the header: the generation counter and the number of records.

@@ -5,7 +5,7 @@ use nvme_proto::registers::{ShutdownNotification, ShutdownStatus};
 use nvme_proto::{AdminCommand, AdminOpcode, Cid, Nsid, Qid, Sqe, Status, admin::Abort};
 
 use super::*;
-use crate::controller::CloseReason;
+use crate::controller::{CloseReason, DrainScope, Drained};
 
 fn keep_alive() -> Sqe {
     AdminCommand::KeepAlive.to_sqe()
@@ -403,6 +403,57 @@ fn an_ended_association_cannot_be_enabled() {
     let _ = line.set_cc(enabled());
     let status = io.refused(flush());
     assert!(status.is(Status::ABORTED_SQ_DELETION) && !status.do_not_retry(), "{status}");
+}
+
+#[test]
+fn a_drain_waits_for_all_commands_that_have_begun() {
+    let associations = associations();
+    let (_admin, cntlid) = ready(&associations, Time::ZERO);
+    let mut io = io_queue(&associations, 1, cntlid, Time::ZERO);
+    let blocks = nvme_proto::nvm::Io::new(nvme_proto::Nsid(1), 0, 1);
+    let begun = [nvme_proto::NvmCommand::Read(blocks), nvme_proto::NvmCommand::Write(blocks)];
+    let mut begun = Vec::from(begun.map(|command| io.io(command.to_sqe()).expect("taken up").1));
+    let mut holds = Vec::new();
+    let mut drain = |begun: &[_], holds: &mut Vec<_>| {
+        let (sender, drained) = std::sync::mpsc::channel();
+        let waiting = Arc::clone(&associations);
+        let patience = std::time::Duration::from_secs(if begun.is_empty() { 600 } else { 0 });
+        let thread = std::thread::spawn(move || {
+            sender.send(waiting.drain(DrainScope::default(), patience)).expect("awaited");
+        });
+        let result = loop {
+            for event in io.events() {
+                let QueueEvent::Settle(settle) = event else { panic!("{event:?}") };
+                holds.extend(begun.iter().filter_map(|work| settle.of(work)));
+            }
+            if let Ok(result) = drained.try_recv() {
+                break result;
+            }
+            std::thread::yield_now();
+        };
+        thread.join().expect("it ends");
+        let late = io.events().into_iter().filter_map(|event| match event {
+            QueueEvent::Settle(settle) => Some(settle),
+            _ => None,
+        });
+        late.for_each(|settle| holds.extend(begun.iter().filter_map(|work| settle.of(work))));
+        result
+    };
+    while !begun.is_empty() {
+        assert_eq!(drain(&begun, &mut holds), Drained::UnderWay);
+        assert_eq!(holds.len(), begun.len(), "reads are waited for as well");
+        holds.clear();
+        begun.pop();
+    }
+    assert_eq!(drain(&begun, &mut holds), Drained::Done);
+    let later = io.refused(nvme_proto::NvmCommand::Read(blocks).to_sqe());
+    assert!(later.is(Status::ANA_INACCESSIBLE), "{later}");
+    assert!(associations.end_drain(DrainScope::default()));
+    io.io(nvme_proto::NvmCommand::Read(blocks).to_sqe()).expect("as before");
+    let elsewhere =
+        DrainScope { address: Some(([192, 0, 2, 7], 1).into()), ..DrainScope::default() };
+    assert_eq!(associations.drain(elsewhere, std::time::Duration::ZERO), Drained::Nothing);
+    assert!(!associations.end_drain(elsewhere));
 }
 
 #[test]

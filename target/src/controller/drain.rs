@@ -1,0 +1,93 @@
+//! Draining: hosts use other paths, and the commands that have begun here end.
+
+use std::net::SocketAddr;
+use std::sync::Arc;
+use std::time::Duration;
+
+use crossbeam::channel;
+use nvme_proto::Nqn;
+
+use super::associations::Associations;
+use super::event::{AwaitedCommands, QueueEvent, Settle};
+use super::hold::CommandHold;
+use crate::inventory::ana::AnaStates;
+
+/// The subsystems and addresses that are drained: all of them where none is named.
+#[derive(Clone, Copy, Debug, Default)]
+pub(crate) struct DrainScope {
+    pub(crate) nqn: Option<Nqn>,
+    pub(crate) address: Option<SocketAddr>,
+}
+
+/// The commands that had begun before a drain.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Drained {
+    /// No subsystem is served at such an address.
+    Nothing,
+    /// All of them are over.
+    Done,
+    /// Some are under way, or their cores have not looked yet.
+    UnderWay,
+}
+
+impl Associations {
+    /// Makes addresses inaccessible, and waits for at most `patience` until the commands are over
+    /// that have begun there. Each later one is refused, so that nothing comes behind these.
+    pub(crate) fn drain(&self, scope: DrainScope, patience: Duration) -> Drained {
+        let drained = self.served_in(scope);
+        if drained.is_empty() {
+            return Drained::Nothing;
+        }
+        for (nqn, address, ana) in &drained {
+            if ana.drain() {
+                tracing::info!(%nqn, %address, "drained: inaccessible to hosts");
+                self.announce_ana(ana);
+            }
+        }
+        // Nothing is sent: it hangs up with the last command.
+        let (sender, over) = channel::bounded::<()>(0);
+        let hold = CommandHold::new(sender);
+        for controller in self.controllers() {
+            if drained.iter().any(|(_, _, ana)| Arc::ptr_eq(ana, &controller.ana)) {
+                for link in controller.shared().members.io_queues() {
+                    let settle = Settle { commands: AwaitedCommands::All, hold: hold.clone() };
+                    link.post(QueueEvent::Settle(settle));
+                }
+            }
+        }
+        drop(hold);
+        match over.recv_timeout(patience) {
+            Err(channel::RecvTimeoutError::Timeout) => Drained::UnderWay,
+            Ok(()) | Err(channel::RecvTimeoutError::Disconnected) => Drained::Done,
+        }
+    }
+
+    /// Gives addresses the access states from before they were drained. False if no subsystem is
+    /// served at such an address.
+    pub(crate) fn end_drain(&self, scope: DrainScope) -> bool {
+        let served = self.served_in(scope);
+        for (nqn, address, ana) in &served {
+            if ana.end_drain() {
+                tracing::info!(%nqn, %address, "not drained any longer");
+                self.announce_ana(ana);
+            }
+        }
+        !served.is_empty()
+    }
+
+    fn served_in(&self, scope: DrainScope) -> Vec<(Nqn, SocketAddr, Arc<AnaStates>)> {
+        let DrainScope { nqn, address } = scope;
+        let mut served = Vec::new();
+        for port in self.registry().ports() {
+            let at = port.address();
+            for subsystem in port.subsystems() {
+                let meant = nqn.is_none_or(|nqn| nqn == subsystem.nqn)
+                    && address.is_none_or(|address| address == at);
+                if let Some(ana) = port.ana(&subsystem).filter(|_| meant) {
+                    served.push((subsystem.nqn, at, ana));
+                }
+            }
+        }
+        served
+    }
+}
