@@ -40,7 +40,7 @@ fn help_shows_every_command_and_examples() {
 fn long_help_explains_each_command() {
     for (command, sentence) in [
         ("read", "a range that goes past the end is an error"),
-        ("write", "not atomic against other hosts"),
+        ("write", "one loses its bytes without an error"),
         ("perf", "Options are fio's"),
         ("bench-loader", "computing is a sleep"),
         ("list", "Length and name are exact"),

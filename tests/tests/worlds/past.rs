@@ -201,8 +201,7 @@ fn ended_connections_keep_only_buffers_in_storage() {
         });
         world.cut(host, target);
         let used = |bytes: usize| format!(", {bytes} bytes of the pool");
-        // It has the block that is lent in turn, which is as long as two.
-        assert!(world.target(target).leftovers().contains(&used(BLOCK + 2 * LONG)));
+        assert!(world.target(target).leftovers().contains(&used(BLOCK + LONG)));
         world.run_until("the buffer of the other one is back", SECOND * 60, |world| {
             world.target(target).leftovers().contains(&used(BLOCK))
         });

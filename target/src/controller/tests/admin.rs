@@ -682,8 +682,9 @@ fn ana_groups(line: &mut Line, get: GetLogPage) -> Vec<(u32, AnaState, Vec<u32>)
 #[test]
 fn hosts_hear_how_long_storage_may_go_on() {
     for (ms, expected) in [(None, 0), (Some(1), 1), (Some(65_535), 65_535)] {
-        let limits = ms.map(|ms| format!("[limits]\ncommand_quiesce_ms = {ms}\n"));
-        let associations = associations_of(&(limits.unwrap_or_default() + CONFIG));
+        let quiesce = ms.map(|ms| format!("command_quiesce_ms = {ms}\n")).unwrap_or_default();
+        let limits = format!("[limits]\n{quiesce}");
+        let associations = associations_of(&CONFIG.replace("[limits]\n", &limits));
         let (mut line, _) = ready(&associations, Time::ZERO);
         let id: IdentifyController = identified(&mut line, Cns::CONTROLLER, 0);
         assert_eq!(id.cqt.get(), expected);
