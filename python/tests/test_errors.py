@@ -88,7 +88,7 @@ def test_an_address_that_swallows_all_packets() -> None:
     address = loopback_address()
     with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as silent:
         silent.bind((address, ROCE_PORT))
-        with pytest.raises(feedrail.TargetLost, match="UDP port 4791 is open") as raised:
+        with pytest.raises(feedrail.TargetLost, match="UDP port 4791 ") as raised:
             feedrail.open(f"nvmf://{address}/nqn.2026-01.org.example:none", loss_timeout=0.1)
     assert raised.value.retryable and address in raised.value.tried[0]
 
