@@ -64,7 +64,8 @@ def test_options_reach_the_file_system(tables: Served, tmp_path: Path) -> None:
             data_files=f"{tables.url}/0.parquet",
             split="train",
             cache_dir=str(tmp_path / local_address),
-            storage_options={"local_address": local_address},
+            # Shared memory has no address to connect from.
+            storage_options={"provider": "soft", "local_address": local_address},
         )
 
     assert len(load("127.0.0.1")) == 2000
