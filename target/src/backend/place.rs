@@ -6,13 +6,13 @@ use std::fs::{File, Metadata, OpenOptions};
 use std::io;
 use std::os::fd::{AsRawFd as _, OwnedFd};
 use std::os::unix::ffi::{OsStrExt as _, OsStringExt as _};
-use std::os::unix::fs::OpenOptionsExt as _;
+use std::os::unix::fs::{FileTypeExt as _, OpenOptionsExt as _};
 use std::path::{Path, PathBuf};
 
 use rustix::fs::{AtFlags, CWD, Dir, FileType, Mode, OFlags, ResolveFlags, openat2, statat};
 use rustix::io::Errno;
 
-use super::claim;
+use super::{block, claim};
 
 /// Attempts at a file that somebody has leased (`fcntl(2)`, `F_SETLEASE`), 10 ms apart, 10 s in
 /// all: another target gives a lease back within a second or two. Doubled, a file whose lease stays
@@ -67,6 +67,18 @@ impl FoundFile {
     /// The file system does not say.
     pub(crate) fn metadata(&self) -> io::Result<Metadata> {
         self.handle.metadata()
+    }
+
+    /// The length of a file or block device, in bytes. Only a device is opened for it.
+    ///
+    /// # Errors
+    /// The file system does not say, or the device cannot be opened.
+    pub(crate) fn size_bytes(&self) -> io::Result<u64> {
+        let metadata = self.metadata()?;
+        match metadata.file_type().is_block_device() {
+            true => block::size_bytes(&self.open(false, libc::O_NONBLOCK)?),
+            false => Ok(metadata.len()),
+        }
     }
 
     /// Opens it, and no other file that may have its path by now.

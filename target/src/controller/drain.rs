@@ -8,7 +8,7 @@ use crossbeam::channel;
 use nvme_proto::Nqn;
 
 use super::associations::Associations;
-use super::event::{AwaitedCommands, QueueEvent, Settle};
+use super::event::{AwaitedCommands, Settle};
 use super::hold::CommandHold;
 use crate::inventory::ana::AnaStates;
 
@@ -46,16 +46,13 @@ impl Associations {
         }
         // Nothing is sent: it hangs up with the last command.
         let (sender, over) = channel::bounded::<()>(0);
-        let hold = CommandHold::new(sender);
+        let settle = Settle { commands: AwaitedCommands::All, hold: CommandHold::new(sender) };
         for controller in self.controllers() {
             if drained.iter().any(|(_, _, ana)| Arc::ptr_eq(ana, &controller.ana)) {
-                for link in controller.shared().members.io_queues() {
-                    let settle = Settle { commands: AwaitedCommands::All, hold: hold.clone() };
-                    link.post(QueueEvent::Settle(settle));
-                }
+                controller.shared().members.settle(&settle);
             }
         }
-        drop(hold);
+        drop(settle);
         match over.recv_timeout(patience) {
             Err(channel::RecvTimeoutError::Timeout) => Drained::UnderWay,
             Ok(()) | Err(channel::RecvTimeoutError::Disconnected) => Drained::Done,

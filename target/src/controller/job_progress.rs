@@ -56,10 +56,7 @@ impl Controller {
             admin,
             job: shared.jobs.begin(JobPurpose::Shutdown, writable),
         });
-        for link in shared.members.io_queues() {
-            let settle = Settle { commands: AwaitedCommands::Changes, hold: hold.clone() };
-            link.post(QueueEvent::Settle(settle));
-        }
+        shared.members.settle(&Settle { commands: AwaitedCommands::Changes, hold });
         true
     }
 
@@ -86,13 +83,10 @@ impl Controller {
             job: shared.jobs.begin(purpose, vec![Arc::clone(namespace)]),
         });
         drop(shared);
+        let settle = Settle { commands: AwaitedCommands::ChangesOf(namespace.index), hold };
         for controller in associations.controllers() {
             if controller.subsystem().is_some_and(|other| Arc::ptr_eq(other, subsystem)) {
-                let commands = AwaitedCommands::ChangesOf(namespace.index);
-                let settle = Settle { commands, hold: hold.clone() };
-                for link in controller.shared().members.io_queues() {
-                    link.post(QueueEvent::Settle(settle.clone()));
-                }
+                controller.shared().members.settle(&settle);
             }
         }
         true

@@ -6,7 +6,7 @@ use std::sync::Arc;
 use nvme_proto::{Cid, Qid};
 
 use super::command::CommandOutcome;
-use super::event::{CloseReason, QueueEvent};
+use super::event::{CloseReason, QueueEvent, Settle};
 use super::link::QueueLink;
 
 /// The queues of an association, with their pending aborts and joins.
@@ -51,6 +51,11 @@ impl Members {
     /// I/O queues, those that are leaving included.
     pub(super) fn io_queues(&self) -> impl Iterator<Item = &Arc<QueueLink>> {
         self.io.values().chain(&self.leaving)
+    }
+
+    /// Has I/O queues keep a hold until commands that they have are over.
+    pub(super) fn settle(&self, settle: &Settle) {
+        self.io_queues().for_each(|link| link.post(QueueEvent::Settle(settle.clone())));
     }
 
     /// Whether I/O queues may still change the medium though their host may have given them up.

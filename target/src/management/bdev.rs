@@ -1,18 +1,15 @@
 //! Named media that namespaces can be made of, in the words of SPDK.
 
 use std::collections::BTreeMap;
-use std::fs::File;
-use std::io::{self, Seek as _, SeekFrom};
-use std::os::unix::fs::OpenOptionsExt as _;
+use std::io;
 use std::path::PathBuf;
 
 use nvme_proto::Nsid;
-use rustix::fs::OFlags;
 use serde::Deserialize;
 use uuid::Uuid;
 
 use super::rpc::RpcError;
-use crate::backend::{self, OpenMode, OpenedBackend};
+use crate::backend::{self, FilePlace, OpenMode, OpenedBackend};
 use crate::config::{DirectIo, Medium};
 use crate::derived_ids::{self, NAME_BYTES};
 use crate::inventory::ana::AnaGroupId;
@@ -235,12 +232,8 @@ impl Bdev {
     pub(super) fn size_bytes(&self) -> io::Result<u64> {
         match &self.medium {
             Medium::Null { size_bytes } | Medium::Memory { size_bytes } => Ok(*size_bytes),
-            Medium::File { path, .. } => Ok(std::fs::metadata(path)?.len()),
-            Medium::Block { path } => {
-                // Whatever has the name now, opening it does not wait.
-                let nonblocking = OFlags::NONBLOCK.bits().cast_signed();
-                let device = File::options().read(true).custom_flags(nonblocking).open(path);
-                device?.seek(SeekFrom::End(0))
+            Medium::File { path, .. } | Medium::Block { path } => {
+                FilePlace::named(path).find()?.size_bytes()
             }
         }
     }

@@ -51,8 +51,8 @@ pub(super) struct Methods {
     clock: Clock,
 }
 
-/// Ticks of `bdev_get_iostat` are nanoseconds.
-const NANOS_PER_SECOND: u64 = 1_000_000_000;
+/// Ticks of all methods are nanoseconds.
+pub(super) const NANOS_PER_SECOND: u64 = 1_000_000_000;
 
 pub(super) type Params = Map<String, Value>;
 /// How long one call of `feedrail_drain` waits for commands. Doubled, a client that is interrupted

@@ -6,7 +6,7 @@ use serde::Deserialize;
 use serde_json::{Value, json};
 use tracing::level_filters::LevelFilter;
 
-use super::method::{NoParams, Params, read};
+use super::method::{NANOS_PER_SECOND, NoParams, Params, read};
 use super::rpc::RpcError;
 use crate::limits::{ADMIN_QUEUE_ENTRIES, Limits, MAX_SUBSYSTEMS};
 use crate::log_level::LogLevel;
@@ -150,7 +150,7 @@ pub(super) fn reactors(params: Params) -> Result<Value, RpcError> {
         .collect();
     reactors.sort_by_key(|reactor| reactor.index);
     Ok(json!({
-        "tick_rate": 1_000_000_000_u64,
+        "tick_rate": NANOS_PER_SECOND,
         "pid": std::process::id(),
         "reactors": reactors.iter().map(Reactor::describe).collect::<Value>(),
     }))
@@ -178,8 +178,8 @@ impl Reactor {
         let start_ticks = stat.rsplit_once(") ")?.1.split(' ').nth(19)?.parse::<u64>().ok()?;
         let ticks_per_second = rustix::param::clock_ticks_per_second().max(1);
         let uptime = rustix::time::clock_gettime(rustix::time::ClockId::Boottime);
-        let uptime_nanos = uptime.tv_sec as u64 * 1_000_000_000 + uptime.tv_nsec as u64;
-        let start_nanos = start_ticks.saturating_mul(1_000_000_000 / ticks_per_second);
+        let uptime_nanos = uptime.tv_sec as u64 * NANOS_PER_SECOND + uptime.tv_nsec as u64;
+        let start_nanos = start_ticks.saturating_mul(NANOS_PER_SECOND / ticks_per_second);
         let status = file("status")?;
         let cpus = status.lines().find_map(|line| line.strip_prefix("Cpus_allowed:"))?;
         Some(Self {
