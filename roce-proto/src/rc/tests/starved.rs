@@ -22,20 +22,34 @@ fn assert_all_succeeded(pair: &Pair, end: usize, count: usize) {
     assert!(completions.iter().all(|c| c.status == WorkStatus::Success), "{completions:?}");
 }
 
+/// How many READs [`reading`] asks for.
+const READS: usize = 16;
+
+/// A pair whose first end asks for 8 MiB.
+fn reading(options: &Options) -> Pair {
+    let mut pair = Pair::new(options);
+    for id in 0..READS as u64 {
+        pair.send(0, id, read_from(0), &[sge(200_000, 512 << 10)]);
+    }
+    pair
+}
+
+/// All READs succeeded, and no packet was lost or sent twice.
+fn assert_nothing_was_repeated(pair: &Pair) {
+    assert_all_succeeded(pair, 0, READS);
+    let counters = pair.ends[0].qps[0].counters();
+    assert_eq!((pair.overruns, counters.packets_retransmitted, counters.ack_timeouts), (0, 0, 0));
+}
+
 /// Responses fill the socket at once, and are taken out of it for longer than any of them would be
 /// waited for on the network. Those that were not read yet are not missing.
 #[test]
 fn a_slow_reader_does_not_overrun_its_own_buffer() {
     let mut options = starved();
     options.network.service = Duration::from_millis(1);
-    let mut pair = Pair::new(&options);
-    for id in 0..16 {
-        pair.send(0, id, read_from(0), &[sge(200_000, 512 << 10)]);
-    }
+    let mut pair = reading(&options);
     pair.run();
-    assert_all_succeeded(&pair, 0, 16);
-    let counters = pair.ends[0].qps[0].counters();
-    assert_eq!((pair.overruns, counters.packets_retransmitted, counters.ack_timeouts), (0, 0, 0));
+    assert_nothing_was_repeated(&pair);
 }
 
 /// A reader that does not run for a while finds its responses in the socket.
@@ -43,18 +57,13 @@ fn a_slow_reader_does_not_overrun_its_own_buffer() {
 fn a_reader_that_paused_asks_for_nothing_again() {
     let mut options = starved();
     options.network.service = Duration::from_micros(100);
-    let mut pair = Pair::new(&options);
-    for id in 0..16 {
-        pair.send(0, id, read_from(0), &[sge(200_000, 512 << 10)]);
-    }
+    let mut pair = reading(&options);
     for _ in 0..8 {
         pair.run_for(Duration::from_millis(20));
         pair.ends[0].asleep_until = pair.now + Duration::from_millis(900);
     }
     pair.run();
-    assert_all_succeeded(&pair, 0, 16);
-    let counters = pair.ends[0].qps[0].counters();
-    assert_eq!((pair.overruns, counters.packets_retransmitted, counters.ack_timeouts), (0, 0, 0));
+    assert_nothing_was_repeated(&pair);
 }
 
 /// A peer that was silent for long before is not given up for a silence that is longer than eight
