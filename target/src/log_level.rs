@@ -5,6 +5,9 @@ use std::sync::{Mutex, MutexGuard, OnceLock, PoisonError};
 
 use tracing::level_filters::LevelFilter;
 
+/// The `tracing` target of changes that clients of the management socket make.
+pub(crate) const AUDIT: &str = "audit";
+
 /// The log of the process, if it has one that can be changed.
 static LOG: OnceLock<LogLevel> = OnceLock::new();
 
@@ -42,13 +45,14 @@ impl LogLevel {
         self.state().level
     }
 
-    /// Writes lines of this level and above, whatever the filter was.
+    /// Writes lines of this level and above, whatever the filter was. The audit log goes on: who
+    /// may change the level cannot hide what else was changed.
     ///
     /// # Errors
     /// The log does not take the filter.
     pub(crate) fn set_level(&self, level: LevelFilter) -> Result<(), String> {
         let mut state = self.state();
-        (state.base, state.level) = (level.to_string(), level);
+        (state.base, state.level) = (format!("{level},{AUDIT}=info"), level);
         (self.set_filter)(&state.filter())
     }
 
@@ -107,7 +111,11 @@ mod tests {
         log.set_level(LevelFilter::INFO).expect("taken");
         assert!(log.is_debugged("roce_proto") && !log.is_debugged("rdma"));
         log.set_debugged("roce_proto", false).expect("taken");
-        let expected = ["warn,rdma=info,roce_proto=debug", "info,roce_proto=debug", "info"];
+        let expected = [
+            "warn,rdma=info,roce_proto=debug",
+            "info,audit=info,roce_proto=debug",
+            "info,audit=info",
+        ];
         assert_eq!(*filters.lock().expect("no panic"), expected);
         assert_eq!(log.level(), LevelFilter::INFO);
     }

@@ -12,6 +12,7 @@ use serde_json::{Value, json};
 
 use super::nvmet::{Converted, NvmetConfig};
 use super::{RpcClient, SocketArgs, items};
+use crate::args::{Format, Output};
 use crate::output;
 
 const SAVE_EXAMPLES: &str = "\
@@ -51,8 +52,8 @@ enum SavedFormat {
 
 /// Has a target export what was saved, beside what it exports already
 ///
-/// What nvmetcli save has written is taken, too. The first call that the target refuses ends it;
-/// what was loaded before stays.
+/// What nvmetcli save has written is taken, too. If the target refuses a call, those before it are
+/// taken back. What the target exports already stays, so loading a file again changes nothing.
 #[derive(Args, Debug)]
 #[command(after_help = LOAD_EXAMPLES)]
 pub(super) struct LoadConfig {
@@ -60,6 +61,8 @@ pub(super) struct LoadConfig {
     file: PathBuf,
     #[command(flatten)]
     socket: SocketArgs,
+    #[command(flatten)]
+    output: Output,
 }
 
 impl SaveConfig {
@@ -126,12 +129,22 @@ impl LoadConfig {
             }
         };
         let mut target = RpcClient::connect(&self.socket.socket)?;
-        for call in calls {
-            let method = call["method"].as_str().unwrap_or_default();
-            let params = call.get("params").cloned().unwrap_or_else(|| json!({}));
-            target.call(method, params.clone()).with_context(|| format!("{method} {params}"))?;
+        let loaded = target.call("feedrail_load_config", json!({ "calls": calls }))?;
+        for method in items(&loaded["skipped"]).filter_map(Value::as_str) {
+            warn(&format!("{method} is skipped: it has no effect on this target"));
         }
-        Ok(())
+        output::print(&match self.output.output_format {
+            Format::Json => output::json(&loaded),
+            Format::Normal => match (&loaded["made"], &loaded["unchanged"]) {
+                (made, unchanged) if *made == 0 => {
+                    format!("nothing to change: all {unchanged} calls are in effect\n")
+                }
+                (made, unchanged) if *unchanged == 0 => format!("{made} calls made\n"),
+                (made, unchanged) => {
+                    format!("{made} calls made; {unchanged} were in effect already\n")
+                }
+            },
+        })
     }
 }
 

@@ -11,10 +11,11 @@ use tracing_subscriber::Layer;
 use tracing_subscriber::layer::Context;
 
 use crate::limits::log_rate::RatePeriod;
+use crate::log_level::AUDIT;
 
 /// Admits [`crate::limits::PEER_MESSAGES`] lines of each place in the code in each period, so that
 /// no place needs a bound of its own. Lines of `debug` and `trace`, which an operator asks for,
-/// have no bound.
+/// and of the audit log, which strangers cannot cause, have no bound.
 pub(super) struct LineRate<C, N> {
     clock: C,
     /// Writes how many lines of a place were left out.
@@ -32,7 +33,7 @@ where
     }
 
     fn admits(&self, metadata: &'static Metadata<'static>) -> bool {
-        if *metadata.level() > Level::INFO {
+        if *metadata.level() > Level::INFO || metadata.target() == AUDIT {
             return true;
         }
         let now = (self.clock)();

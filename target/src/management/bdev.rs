@@ -261,13 +261,13 @@ impl Bdev {
         bdev: &str,
         nsid: Option<Nsid>,
         uuid: Option<Uuid>,
-        nguid: [u8; 16],
     ) -> NewNamespace {
         NewNamespace {
             nsid,
             name: self.namespace_name(bdev),
             uuid: uuid.or(self.uuid),
-            nguid,
+            nguid: None,
+            eui64: None,
             ana_group: AnaGroupId::DEFAULT,
             masked: false,
             content_id: None,

@@ -10,6 +10,7 @@ use uuid::Uuid;
 use super::ana::state_name;
 use super::bdev::{Bdev, Bdevs};
 use super::subsystem::{describe_address, describe_socket_address};
+use crate::config::identifiers::derived_nguid;
 use crate::config::{DirectIo, DiskFaults, Medium, NamespaceConfig};
 use crate::inventory::Registry;
 use crate::inventory::ana::AnaGroupId;
@@ -46,6 +47,8 @@ fn bdev_call(name: &str, bdev: &Bdev) -> Value {
     let block_bytes = bdev.lba_shift.map(|shift| 1_u64 << shift);
     match &bdev.medium {
         Medium::File { path, .. } | Medium::Block { path } => {
+            // A relative path of the configuration file starts where the target was started.
+            let path = std::path::absolute(path).unwrap_or_else(|_| path.clone());
             params["filename"] = path.display().to_string().into();
             params["readonly"] = (!bdev.writable).into();
             if let Some(bytes) = block_bytes {
@@ -118,9 +121,12 @@ fn subsystem_calls(registry: &Registry, subsystem: &Arc<Subsystem>) -> Vec<Value
         if namespace.ana_group != AnaGroupId::DEFAULT {
             described["anagrpid"] = namespace.ana_group.get().into();
         }
-        if namespace.config.nguid != [0; 16] {
+        if namespace.config.nguid != derived_nguid(namespace.uuid()) {
             let nguid = Uuid::from_bytes(namespace.config.nguid);
             described["nguid"] = nguid.to_string().into();
+        }
+        if let Some(eui64) = namespace.config.eui64 {
+            described["eui64"] = eui64.to_string().to_uppercase().into();
         }
         if namespace.hosts.is_some() {
             described["no_auto_visible"] = true.into();

@@ -11,6 +11,7 @@ use toml_edit::{Array, ArrayOfTables, DocumentMut, Item, Table, value};
 use uuid::Uuid;
 
 use super::rpc::RpcError;
+use crate::config::identifiers::derived_nguid;
 use crate::config::{Config, DirectIo, Medium, NamespaceConfig, PortConfig, SubsystemConfig};
 use crate::inventory::Registry;
 use crate::inventory::allowed_host::AllowedHosts;
@@ -269,6 +270,7 @@ fn new_namespace(config: &NamespaceConfig) -> Table {
         name,
         uuid,
         nguid,
+        eui64,
         medium,
         // Those of a file stay in its own table; at run time there are none.
         faults: _,
@@ -302,8 +304,11 @@ fn new_namespace(config: &NamespaceConfig) -> Table {
     }
     table.insert("name", value(name));
     table.insert("uuid", value(uuid.to_string()));
-    if *nguid != [0; 16] {
+    if *nguid != derived_nguid(*uuid) {
         table.insert("nguid", value(Uuid::from_bytes(*nguid).simple().to_string()));
+    }
+    if let Some(eui64) = eui64 {
+        table.insert("eui64", value(eui64.to_string()));
     }
     table.insert("read_only", value(!writable));
     if let Some(content_id) = content_id {

@@ -2,8 +2,8 @@
 
 use std::ops::Range;
 
-/// The longest request. Doubled, a client may make the target hold twice as much; not measured.
-pub(super) const MAX_FRAME_BYTES: usize = 256 << 10;
+/// The longest request. A saved configuration takes about 500 bytes for each namespace.
+pub(super) const MAX_FRAME_BYTES: usize = 16 << 20;
 
 /// Finds the end of each object (or array) of a stream by its brackets. It looks at each byte once,
 /// however the stream is cut into reads.

@@ -15,6 +15,7 @@ use super::bdev::{Bdev, BdevKind, Bdevs, FileParams};
 use super::config;
 use super::config_toml::describe_toml;
 use super::iostat::describe_io;
+use super::load;
 use super::reload::describe_reload;
 use super::rpc::RpcError;
 use super::spdk_framework;
@@ -61,7 +62,7 @@ const DRAIN_PATIENCE: Duration = Duration::from_secs(1);
 
 type Method = fn(&Methods, Params) -> Result<Value, RpcError>;
 
-const METHODS: [(&str, Method); 57] = [
+const METHODS: [(&str, Method); 58] = [
     ("bdev_aio_create", |of, params| of.create_file(params, BdevKind::Aio)),
     ("bdev_aio_delete", |of, params| of.delete_bdev(params, BdevKind::Aio)),
     ("bdev_aio_rescan", |of, params| of.rescan_bdev(params, BdevKind::Aio)),
@@ -78,6 +79,7 @@ const METHODS: [(&str, Method); 57] = [
     ("feedrail_drain", Methods::drain),
     ("feedrail_get_config_losses", Methods::get_config_losses),
     ("feedrail_get_config_toml", Methods::get_config_toml),
+    ("feedrail_load_config", load::load),
     ("feedrail_protect_ns", Methods::protect_namespace),
     ("feedrail_reload_config", Methods::reload_config),
     ("feedrail_rename_ns", Methods::rename_namespace),
@@ -175,6 +177,7 @@ struct NamespaceParams {
     nsid: Option<u32>,
     uuid: Option<Uuid>,
     nguid: Option<Uuid>,
+    eui64: Option<String>,
     anagrpid: Option<u32>,
     #[serde(default)]
     no_auto_visible: bool,
@@ -462,6 +465,14 @@ impl Methods {
         }
     }
 
+    /// The calls that make an empty target export what this one exports.
+    pub(super) fn config_calls(&self) -> Vec<Value> {
+        let registry = self.associations.registry();
+        let mut calls = config::bdev_calls(&self.bdevs(), registry);
+        calls.extend(config::nvmf_calls(registry));
+        calls
+    }
+
     /// What the calls of `framework_get_config` do not say, a line each.
     fn get_config_losses(&self, params: Params) -> Result<Value, RpcError> {
         let NoParams {} = read(params)?;
@@ -667,14 +678,18 @@ impl Methods {
             let message = format!("{name} is the bdev of a namespace already");
             return Err(RpcError::invalid_params(message));
         }
-        let nguid = namespace.nguid.map(Uuid::into_bytes).unwrap_or_default();
+        let eui64 = namespace.eui64.as_deref().map(str::parse).transpose();
+        let eui64 =
+            eui64.map_err(|error| RpcError::invalid_params(format_args!("eui64: {error}")))?;
         // SPDK lets 0 choose, too.
         let nsid = namespace.nsid.filter(|nsid| *nsid != 0).map(Nsid);
         // SPDK lets 0 be the group with the number of the NSID.
         let ana_group = namespace.anagrpid.filter(|id| *id != 0).map(ana::group).transpose()?;
-        let of_bdev = bdev.namespace(name, nsid, namespace.uuid, nguid);
+        let of_bdev = bdev.namespace(name, nsid, namespace.uuid);
         let new = NewNamespace {
             name: namespace.name.unwrap_or(of_bdev.name),
+            nguid: namespace.nguid.map(Uuid::into_bytes),
+            eui64,
             content_id: namespace.content_id,
             direct_io: namespace.direct_io,
             ana_group: ana_group.unwrap_or(AnaGroupId::DEFAULT),
@@ -779,14 +794,14 @@ fn describe_namespace(namespace: &Arc<Namespace>) -> Value {
         "direct_io": namespace.config.direct_io.word(),
         "content_id": namespace.config.content_id,
         "anagrpid": namespace.ana_group.get(),
+        "nguid": Uuid::from_bytes(namespace.config.nguid).simple().to_string().to_uppercase(),
     });
+    if let Some(eui64) = namespace.config.eui64 {
+        described["eui64"] = eui64.to_string().to_uppercase().into();
+    }
     if let Some(hosts) = &namespace.hosts {
         let host = |nqn: &Nqn| json!({ "nqn": nqn.as_str() });
         described["hosts"] = hosts.iter().map(host).collect();
-    }
-    if namespace.config.nguid != [0; 16] {
-        let nguid = Uuid::from_bytes(namespace.config.nguid).simple().to_string().to_uppercase();
-        described["nguid"] = nguid.into();
     }
     described
 }
@@ -804,6 +819,11 @@ fn get_parts(params: Params) -> Result<Value, RpcError> {
 
 fn get_methods(params: Params) -> Result<Value, RpcError> {
     let _: MethodFilter = read(params)?;
-    let names = METHODS.iter().map(|(name, _)| *name);
-    Ok(names.chain(spdk_framework::names_without_effect()).map(Value::from).collect())
+    let names = method_names().chain(spdk_framework::names_without_effect());
+    Ok(names.map(Value::from).collect())
+}
+
+/// The names of the methods that do something.
+pub(super) fn method_names() -> impl Iterator<Item = &'static str> {
+    METHODS.iter().map(|(name, _)| *name)
 }

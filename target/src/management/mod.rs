@@ -5,11 +5,13 @@
 //! half a request holds up itself alone. No core of the target takes part.
 
 mod ana;
+mod audit;
 mod bdev;
 mod config;
 mod config_toml;
 mod frame;
 mod iostat;
+mod load;
 mod method;
 mod reload;
 mod rpc;
@@ -27,9 +29,11 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::thread::JoinHandle;
 use std::time::Duration;
 
+use rdma::LocalPeer;
 use rustix::event::{PollFd, PollFlags};
 use serde_json::Value;
 
+use self::audit::AuditedCall;
 use self::frame::FrameSplitter;
 use self::method::Methods;
 use self::rpc::{BadCall, RpcCall, RpcError};
@@ -145,7 +149,7 @@ impl Server {
                 return;
             }
             match self.socket.accept() {
-                Ok(Some(stream)) => self.take(stream),
+                Ok(Some((stream, peer))) => self.take(stream, peer),
                 Ok(None) => {}
                 Err(error) => {
                     tracing::warn!(%error, "the management socket takes no client");
@@ -158,11 +162,12 @@ impl Server {
     }
 
     /// Gives a client a thread.
-    fn take(&self, stream: UnixStream) {
+    fn take(&self, stream: UnixStream, peer: LocalPeer) {
         let started = self.clients.add(&stream).and_then(|number| {
             let conversation = Conversation {
                 number,
                 stream,
+                peer,
                 clients: Arc::clone(&self.clients),
                 methods: Arc::clone(&self.methods),
             };
@@ -227,6 +232,7 @@ fn end(stream: &UnixStream) {
 struct Conversation {
     number: u64,
     stream: UnixStream,
+    peer: LocalPeer,
     clients: Arc<Clients>,
     methods: Arc<Methods>,
 }
@@ -257,7 +263,7 @@ impl Conversation {
                     Ok(None) => break,
                     Ok(Some(frame)) => {
                         self.clients.mark(self.number, true);
-                        let reply = answer(&self.methods, frame);
+                        let reply = answer(&self.methods, self.peer, frame);
                         self.clients.mark(self.number, false);
                         self.stream.write_all(&reply.response)?;
                         if reply.is_last {
@@ -282,10 +288,14 @@ struct RpcReply {
     is_last: bool,
 }
 
-fn answer(methods: &Methods, frame: &[u8]) -> RpcReply {
+fn answer(methods: &Methods, peer: LocalPeer, frame: &[u8]) -> RpcReply {
     match RpcCall::parse(frame) {
         Ok(RpcCall { method, params, id }) => {
+            let audited = AuditedCall::of(&method, &params);
             let result = methods.call(&method, params);
+            if let Some(audited) = audited {
+                audited.log(peer, &result);
+            }
             let response = id.map(|id| rpc::response(&id, result)).unwrap_or_default();
             RpcReply { response, is_last: false }
         }

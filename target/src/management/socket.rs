@@ -72,8 +72,8 @@ impl Socket {
         std::fs::rename(first, path)
     }
 
-    /// The next client that waits, if it is the target's user or root.
-    pub(super) fn accept(&self) -> io::Result<Option<UnixStream>> {
+    /// The next client that waits, if it is the target's user or root, and who it is.
+    pub(super) fn accept(&self) -> io::Result<Option<(UnixStream, LocalPeer)>> {
         let stream = match self.listener.accept() {
             Ok((stream, _)) => stream,
             Err(error) if is_passing(&error) => return Ok(None),
@@ -81,7 +81,7 @@ impl Socket {
         };
         let peer = LocalPeer::of(stream.as_fd())?;
         if peer.is_us_or_root() {
-            return Ok(Some(stream));
+            return Ok(Some((stream, peer)));
         }
         tracing::warn!(uid = peer.uid, pid = peer.pid, "a client of another user is refused");
         Ok(None)

@@ -222,3 +222,33 @@ fn the_command_line_lets_hosts_in_and_out() {
     run(&["allow-any-host", NQN, "--disable"]).success();
     assert!(is_refused(&other, &managed.target()));
 }
+
+#[test]
+fn changes_are_logged_with_who_made_them() {
+    let managed = Managed::start();
+    let mut client = managed.client();
+    let params = |host: &str| json!({ "nqn": NQN, "host": host });
+    client.call("nvmf_subsystem_add_host", &params(OTHER)).unwrap();
+    client.call("nvmf_subsystem_add_host", &params("x\n result=\"true\"")).unwrap_err();
+    subsystem(&mut client);
+    // No level keeps a change out, and neither do others before it.
+    client.call("log_set_level", &json!({ "level": "DISABLED" })).unwrap();
+    for _ in 0..150 {
+        client.call("nvmf_subsystem_remove_host", &params(OTHER)).unwrap();
+        client.call("nvmf_subsystem_add_host", &params(OTHER)).unwrap();
+    }
+    client
+        .call("nvmf_subsystem_allow_any_host", &json!({ "nqn": NQN, "allow_any_host": true }))
+        .unwrap();
+    managed.daemon.wait_for_log("nvmf_subsystem_allow_any_host");
+    let log = managed.daemon.log();
+    let lines: Vec<_> = log.lines().filter(|line| line.contains(" INFO audit uid=")).collect();
+    assert_eq!(lines.len(), 304, "{log}");
+    let uid = rustix::process::geteuid().as_raw();
+    let who = format!("uid={uid} pid={} method=", std::process::id());
+    assert!(lines.iter().all(|line| line.contains(&who)), "{log}");
+    let granted = lines[0].contains(" method=\"nvmf_subsystem_add_host\" params=");
+    assert!(granted && lines[0].contains(OTHER) && lines[0].ends_with(" result=\"true\""), "{log}");
+    assert!(lines[1].contains(r#"result="error -32602: "#), "{}", lines[1]);
+    assert!(!lines[1].contains(r#" result="true""#), "{}", lines[1]);
+}

@@ -3,7 +3,10 @@
 use std::os::unix::net::UnixDatagram;
 use std::time::Duration;
 
-use feedrail_tests::process::{Daemon, DaemonOptions, eventually, host};
+use feedrail_tests::process::{
+    Daemon, DaemonOptions, ManagementClient, eventually, feedrail, host, loopback_address,
+    write_configuration,
+};
 use tempfile::TempDir;
 
 /// For what comes at once or never.
@@ -83,4 +86,38 @@ fn a_daemon_that_stands_still_is_noticed() {
     daemon.signal(rustix::process::Signal::CONT);
     manager.socket.set_read_timeout(Some(PROMPTLY)).unwrap();
     assert_eq!(manager.next(), "WATCHDOG=1");
+}
+
+/// The command of `ExecReload=` in the unit, for a target with another socket.
+fn reload_command(socket: &str) -> Vec<String> {
+    let unit = include_str!("../../../target/examples/feedrail-target.service");
+    let setting = |key: &str| unit.lines().find_map(|line| line.strip_prefix(key)).unwrap();
+    let (reload, start) = (setting("ExecReload="), setting("ExecStart="));
+    let (_, path) = start.split_once("--management ").unwrap();
+    assert!(reload.contains(path), "{reload}: the target of the unit listens on {path}");
+    let words = reload.strip_prefix("/usr/bin/feedrail ").expect("our own command");
+    words.split(' ').map(|word| if word == path { socket } else { word }.to_owned()).collect()
+}
+
+#[test]
+fn a_reload_of_the_unit_fails_where_the_configuration_is_refused() {
+    let folder = tempfile::tempdir_in(env!("CARGO_TARGET_TMPDIR")).unwrap();
+    let socket = folder.path().join("socket");
+    let configuration = format!(
+        "provider = \"soft\"\n[[port]]\naddress = \"{}\"\n\
+         [[subsystem]]\nnqn = \"nqn.2026-01.io.feedrail:unit\"\nallow_any_host = true\n\
+         [[subsystem.namespace]]\nkind = \"null\"\nsize_bytes = 4096\n",
+        loopback_address()
+    );
+    let path = write_configuration(folder.path(), &configuration);
+    let options = DaemonOptions::default().arg("--config").arg(&path);
+    let _daemon = options.arg("--management").arg(&socket).start();
+    drop(ManagementClient::connect(&socket));
+    let reload = || feedrail(reload_command(socket.to_str().unwrap())).run();
+    assert_eq!(reload().success(), b"nothing to change\n");
+    std::fs::write(&path, format!("{configuration}no_such_key = 1\n")).unwrap();
+    let refused = reload().failure();
+    assert!(refused.contains("no_such_key"), "{refused}");
+    std::fs::write(&path, configuration).unwrap();
+    assert_eq!(reload().success(), b"nothing to change\n");
 }

@@ -1,0 +1,351 @@
+//! `feedrail_load_config`: makes all calls of a saved configuration, or takes back those made.
+
+use std::collections::BTreeMap;
+
+use serde::Deserialize;
+use serde_json::{Value, json};
+use uuid::Uuid;
+
+use super::audit;
+use super::method::{Methods, Params, read};
+use super::rpc::RpcError;
+use super::spdk_framework;
+use super::spdk_params::take_foreign;
+
+/// The parameters: calls in the order in which they are made.
+#[derive(Deserialize)]
+#[serde(deny_unknown_fields)]
+struct LoadParams {
+    calls: Vec<GivenCall>,
+}
+
+#[derive(Deserialize)]
+struct GivenCall {
+    method: String,
+    params: Option<Params>,
+}
+
+/// A method and its parameters.
+type Call = (&'static str, Value);
+/// Makes the call that takes back one with these parameters and this result.
+type Undo = fn(&Params, &Value) -> Call;
+
+/// A method that a saved configuration may call.
+struct Loadable {
+    method: &'static str,
+    /// Pointers to the parameters that name what the call is about.
+    names: &'static [&'static str],
+    /// None if it changes nothing.
+    undo: Option<Undo>,
+}
+
+const LOADABLE: [Loadable; 14] = [
+    Loadable {
+        method: "bdev_aio_create",
+        names: &["/name"],
+        undo: Some(|_, name| ("bdev_aio_delete", json!({ "name": name }))),
+    },
+    Loadable {
+        method: "bdev_malloc_create",
+        names: &["/name"],
+        undo: Some(|_, name| ("bdev_malloc_delete", json!({ "name": name }))),
+    },
+    Loadable {
+        method: "bdev_null_create",
+        names: &["/name"],
+        undo: Some(|_, name| ("bdev_null_delete", json!({ "name": name }))),
+    },
+    Loadable {
+        method: "bdev_uring_create",
+        names: &["/name"],
+        undo: Some(|_, name| ("bdev_uring_delete", json!({ "name": name }))),
+    },
+    Loadable {
+        method: PROTECT,
+        names: &["/nqn", "/nsid"],
+        undo: Some(|params, _| (PROTECT, with(params, "protected", false.into()))),
+    },
+    Loadable {
+        method: "nvmf_create_subsystem",
+        names: &["/nqn"],
+        undo: Some(|params, _| ("nvmf_delete_subsystem", only(params, &["nqn"]))),
+    },
+    // Only checks its parameters.
+    Loadable { method: "nvmf_create_transport", names: &["/trtype"], undo: None },
+    Loadable { method: "nvmf_set_max_subsystems", names: &[], undo: None },
+    Loadable {
+        method: "nvmf_discovery_add_referral",
+        names: &["/address/traddr", "/address/trsvcid"],
+        undo: Some(|params, _| ("nvmf_discovery_remove_referral", only(params, &["address"]))),
+    },
+    Loadable {
+        method: "nvmf_ns_add_host",
+        names: &["/nqn", "/nsid", "/host"],
+        undo: Some(|params, _| ("nvmf_ns_remove_host", Value::Object(params.clone()))),
+    },
+    Loadable {
+        method: "nvmf_subsystem_add_host",
+        names: &["/nqn", "/host"],
+        undo: Some(|params, _| ("nvmf_subsystem_remove_host", only(params, &["nqn", "host"]))),
+    },
+    Loadable {
+        method: "nvmf_subsystem_add_listener",
+        names: &["/nqn", "/listen_address/traddr", "/listen_address/trsvcid"],
+        undo: Some(|params, _| {
+            ("nvmf_subsystem_remove_listener", only(params, &["nqn", "listen_address"]))
+        }),
+    },
+    Loadable {
+        method: ADD_NAMESPACE,
+        names: &["/nqn", "/namespace/nsid"],
+        undo: Some(|params, nsid| {
+            ("nvmf_subsystem_remove_ns", json!({ "nqn": params.get("nqn"), "nsid": nsid }))
+        }),
+    },
+    Loadable {
+        method: SET_ANA_STATE,
+        names: &["/nqn", "/listen_address/traddr", "/listen_address/trsvcid", "/anagrpid"],
+        undo: Some(|params, _| (SET_ANA_STATE, with(params, "ana_state", "optimized".into()))),
+    },
+];
+
+const LOAD: &str = "feedrail_load_config";
+const ADD_NAMESPACE: &str = "nvmf_subsystem_add_ns";
+const PROTECT: &str = "feedrail_protect_ns";
+const SET_ANA_STATE: &str = "nvmf_subsystem_listener_set_ana_state";
+
+/// A call that can be made and taken back.
+struct LoadCall {
+    loadable: &'static Loadable,
+    params: Params,
+}
+
+/// What a call is about: its method, and the parameters that name it.
+type Subject = (&'static str, Vec<String>);
+
+/// The calls that would make the target export what it exports.
+struct Current(BTreeMap<Subject, Params>);
+
+/// Loads a configuration. What it says and the target exports already stays as it is, so loading a
+/// configuration again changes nothing.
+///
+/// # Errors
+/// A method that no saved configuration of this target has, before any call is made; the error of
+/// the first call that fails, after those before it were taken back.
+pub(super) fn load(methods: &Methods, params: Params) -> Result<Value, RpcError> {
+    let LoadParams { calls } = read(params)?;
+    let (calls, skipped) = sort(calls)?;
+    let current = Current::of(methods.config_calls());
+    let mut undo = Vec::new();
+    let (mut made, mut unchanged) = (0_u32, 0_u32);
+    for LoadCall { loadable, params } in calls {
+        if current.says(loadable, &params) {
+            unchanged += 1;
+            continue;
+        }
+        let result = methods.call(loadable.method, params.clone());
+        audit::log_part(LOAD, loadable.method, &params, &result);
+        match result {
+            Ok(result) => undo.extend(current.undo(loadable, &params, &result)),
+            Err(error) => return Err(failed(methods, undo, loadable.method, &params, &error)),
+        }
+        made += 1;
+    }
+    Ok(json!({ "made": made, "unchanged": unchanged, "skipped": skipped }))
+}
+
+/// The calls to make, and the methods among the given ones that have no effect on this target.
+fn sort(given: Vec<GivenCall>) -> Result<(Vec<LoadCall>, Vec<String>), RpcError> {
+    let (mut calls, mut skipped) = (Vec::new(), Vec::new());
+    for GivenCall { method, params } in given {
+        let mut params = params.unwrap_or_default();
+        if spdk_framework::names_without_effect().any(|name| name == method) {
+            skipped.push(method);
+            continue;
+        }
+        let Some(loadable) = LOADABLE.iter().find(|one| one.method == method) else {
+            let message = format!("{method}: this target cannot load that; nothing was loaded");
+            return Err(RpcError::invalid_params(message));
+        };
+        take_foreign(&method, &mut params).map_err(|error| {
+            let message = format!("{method}: {}; nothing was loaded", error.message);
+            RpcError { message, ..error }
+        })?;
+        calls.push(LoadCall { loadable, params });
+    }
+    Ok((calls, skipped))
+}
+
+/// Takes back what was done, the last first. The result is the error of the load.
+fn failed(
+    methods: &Methods,
+    undo: Vec<Call>,
+    method: &str,
+    params: &Params,
+    error: &RpcError,
+) -> RpcError {
+    let mut kept = Vec::new();
+    for (method, params) in undo.into_iter().rev() {
+        let Value::Object(params) = params else { continue };
+        let result = methods.call(method, params.clone());
+        audit::log_part(LOAD, method, &params, &result);
+        if let Err(RpcError { message, .. }) = result {
+            kept.push(format!("{method} {}: {message}", Value::Object(params)));
+        }
+    }
+    let rest = match kept.is_empty() {
+        true => "nothing was loaded".to_owned(),
+        false => format!("these could not be taken back: {}", kept.join("; ")),
+    };
+    let params = Value::Object(params.clone());
+    RpcError { code: error.code, message: format!("{method} {params}: {}; {rest}", error.message) }
+}
+
+impl Current {
+    fn of(calls: Vec<Value>) -> Self {
+        let call = |call: Value| {
+            let call: GivenCall = serde_json::from_value(call).ok()?;
+            let loadable = LOADABLE.iter().find(|one| one.method == call.method)?;
+            let params = call.params.unwrap_or_default();
+            Some((loadable.subject(&params), params))
+        };
+        Self(calls.into_iter().filter_map(call).collect())
+    }
+
+    /// True if a call would change nothing.
+    fn says(&self, loadable: &Loadable, params: &Params) -> bool {
+        if let Some(current) = self.0.get(&loadable.subject(params)) {
+            return includes(current, params);
+        }
+        // One that leaves its NSID to the target is known by the rest.
+        let nsid = params.get("namespace").and_then(|namespace| namespace.get("nsid"));
+        loadable.method == ADD_NAMESPACE
+            && nsid.is_none()
+            && self
+                .0
+                .iter()
+                .any(|((method, _), current)| *method == ADD_NAMESPACE && includes(current, params))
+    }
+
+    /// The call that takes one back: what was there before, if it was changed, or its opposite.
+    fn undo(&self, loadable: &Loadable, params: &Params, result: &Value) -> Option<Call> {
+        match self.0.get(&loadable.subject(params)) {
+            Some(before) => Some((loadable.method, Value::Object(before.clone()))),
+            None => loadable.undo.map(|undo| undo(params, result)),
+        }
+    }
+}
+
+impl Loadable {
+    fn subject(&self, params: &Params) -> Subject {
+        let name = |pointer: &&str| {
+            let mut keys = pointer.split('/').skip(1);
+            let first = keys.next().and_then(|key| params.get(key));
+            let value = keys.try_fold(first, |value, key| Some(value?.get(key)));
+            value.flatten().map(Value::to_string).unwrap_or_default()
+        };
+        (self.method, self.names.iter().map(name).collect())
+    }
+}
+
+/// The parameters, with another value of one.
+fn with(params: &Params, key: &str, value: Value) -> Value {
+    let mut params = params.clone();
+    params.insert(key.to_owned(), value);
+    params.into()
+}
+
+/// The parameters of these names.
+fn only(params: &Params, keys: &[&str]) -> Value {
+    let kept = keys.iter().filter_map(|key| Some(((*key).to_owned(), params.get(*key)?.clone())));
+    kept.collect::<Params>().into()
+}
+
+/// True if `said` has all that `wanted` asks for.
+fn includes(said: &Params, wanted: &Params) -> bool {
+    wanted.iter().all(|(key, wanted)| match (said.get(key).unwrap_or(&Value::Null), wanted) {
+        (Value::Object(said), Value::Object(wanted)) => includes(said, wanted),
+        (Value::String(said), Value::String(wanted)) => {
+            let uuid = |text: &str| Uuid::try_parse(text).ok();
+            said.eq_ignore_ascii_case(wanted)
+                || uuid(said).is_some_and(|of| uuid(wanted) == Some(of))
+        }
+        // Left out, a switch is off, and a limit or a name is the target's own.
+        (Value::Null, Value::Bool(false) | Value::Null) => true,
+        (Value::Null, _) => matches!(key.as_str(), "ana_reporting" | "max_cntlid" | "min_cntlid"),
+        (said, wanted) => said == wanted,
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::management::method::method_names;
+
+    fn params(value: Value) -> Params {
+        let Value::Object(params) = value else { panic!("an object") };
+        params
+    }
+
+    #[test]
+    fn methods_that_load_and_undo_exist() {
+        let exists = |method: &str| method_names().any(|name| name == method);
+        for Loadable { method, undo, .. } in &LOADABLE {
+            assert!(exists(method), "{method}");
+            assert!(undo.is_none_or(|undo| exists(undo(&Params::new(), &Value::Null).0)));
+        }
+    }
+
+    #[test]
+    fn parameters_that_ask_for_nothing_are_included() {
+        let said = params(json!({
+            "nqn": "n", "size": 1, "nguid": "00112233-4455-6677-8899-aabbccddeeff",
+            "listen_address": { "trtype": "RDMA", "traddr": "fd00::a" },
+        }));
+        for (wanted, expected) in [
+            (json!({ "nqn": "n", "min_cntlid": 1 }), true),
+            (json!({ "nguid": "00112233445566778899AABBCCDDEEFF" }), true),
+            (json!({ "listen_address": { "trtype": "rdma", "traddr": "FD00::A" } }), true),
+            (json!({ "secure_channel": false, "host": null }), true),
+            (json!({ "nqn": "other" }), false),
+            (json!({ "size": 2 }), false),
+            (json!({ "listen_address": { "traddr": "::2" } }), false),
+            (json!({ "secure_channel": true }), false),
+        ] {
+            assert_eq!(includes(&said, &params(wanted.clone())), expected, "{wanted}");
+        }
+    }
+
+    #[test]
+    fn calls_are_made_skipped_or_refused_by_name() {
+        let given = |names: &[&str]| {
+            let call = |name: &&str| GivenCall { method: (*name).to_owned(), params: None };
+            sort(names.iter().map(call).collect())
+        };
+        let (calls, skipped) = given(&["nvmf_set_config", "bdev_null_create"]).expect("known");
+        assert_eq!((calls.len(), skipped), (1, vec!["nvmf_set_config".to_owned()]));
+        for name in ["bdev_nvme_attach_controller", "framework_get_config", ""] {
+            let error = given(&["bdev_null_create", name]).err().expect("refused");
+            assert!(error.message.starts_with(&format!("{name}: ")), "{error:?}");
+        }
+    }
+
+    #[test]
+    fn what_was_changed_is_taken_back_to_what_it_was() {
+        let state = |state: &str| {
+            json!({
+                "nqn": "n", "listen_address": { "traddr": "::1", "trsvcid": "4420" },
+                "anagrpid": 1, "ana_state": state,
+            })
+        };
+        let before = state("inaccessible");
+        let current = Current::of(vec![json!({ "method": SET_ANA_STATE, "params": before })]);
+        let loadable = LOADABLE.iter().find(|one| one.method == SET_ANA_STATE).expect("listed");
+        let wanted = params(state("non_optimized"));
+        assert!(!current.says(loadable, &wanted));
+        let undo = |current: &Current| current.undo(loadable, &wanted, &Value::Null);
+        assert_eq!(undo(&current), Some((SET_ANA_STATE, before)));
+        let undone = undo(&Current::of(Vec::new()));
+        assert_eq!(undone, Some((SET_ANA_STATE, state("optimized"))));
+    }
+}
