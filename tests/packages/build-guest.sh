@@ -14,7 +14,7 @@ cp "$here/life-cycle.sh" "$here/life-cycle.service" "$work/packages"
 . "$here/../kernel-lab/guest/mirrors.sh"
 
 # Its kernel is that of the lab's guest, and has no modules here.
-mmdebstrap --quiet --variant=apt --include=systemd-sysv,dbus,procps,diffutils,man-db,libgcc-s1 \
+mmdebstrap --quiet --variant=apt --include=systemd-sysv,dbus,diffutils,iproute2,man-db,libgcc-s1 \
     --aptopt="$work/apt.conf" --keyring=/usr/share/keyrings/debian-archive-keyring.gpg \
     --customize-hook="copy-in $work/packages /opt" \
     --customize-hook='cp "$1/opt/packages/life-cycle.service" "$1/etc/systemd/system/"' \

@@ -55,7 +55,7 @@ read_only = false
 TOML
 systemctl start feedrail-target
 systemctl is-active --quiet feedrail-target
-passed "started as $(ps -o user= -p "$(pid)")"
+passed "started as $(stat --format=%U "/proc/$(pid)")"
 
 reads() {
     feedrail read -a 127.0.0.1 --provider soft -n nqn.2026-01.io.feedrail:life-cycle --namespace-id 1 --file /tmp/copy
@@ -75,15 +75,42 @@ path = "/srv/data/other"
 TOML
 running=$(pid)
 systemctl reload feedrail-target
-for _ in $(seq 100); do
-    feedrail target show --socket /run/feedrail/target.sock | grep --quiet other && break
-    sleep 0.1
-done
 feedrail target show --socket /run/feedrail/target.sock | grep other
 test "$(pid)" = "$running"
 feedrail target reload --socket /run/feedrail/target.sock | grep --line-regexp "nothing to change"
 reads
 passed "reloaded: one more namespace, by the same process"
+cp /etc/feedrail/target.toml /tmp/target.toml
+echo 'no_such_key = 1' >>/etc/feedrail/target.toml
+refuses systemctl reload feedrail-target
+systemctl is-active --quiet feedrail-target
+test "$(pid)" = "$running"
+reads
+mv /tmp/target.toml /etc/feedrail/target.toml
+systemctl reload feedrail-target
+passed "a reload of a wrong configuration fails, and the same process serves on"
+# After a boot an address and a file may come late.
+systemctl stop feedrail-target
+cp /etc/feedrail/target.toml /tmp/target.toml
+sed --in-place 's/127.0.0.1:4420/192.0.2.77:4420/; s|/srv/data/file|/srv/data/late|' /etc/feedrail/target.toml
+refuses systemctl start feedrail-target
+sleep 12
+test "$(systemctl show --property=ActiveState --value feedrail-target)" = activating
+ip address add 192.0.2.77/32 dev lo
+sleep 6
+refuses systemctl is-active --quiet feedrail-target
+ln /srv/data/file /srv/data/late
+for _ in $(seq 100); do
+    systemctl is-active --quiet feedrail-target && break
+    sleep 1
+done
+systemctl is-active --quiet feedrail-target
+restarts=$(systemctl show --property=NRestarts --value feedrail-target)
+mv /tmp/target.toml /etc/feedrail/target.toml
+systemctl restart feedrail-target
+reads
+passed "started by itself once its only address and its file were there, at start $((restarts + 1))"
+
 passed "systemd-analyze: $(systemd-analyze security --no-pager feedrail-target | tail --lines 1)"
 
 before=$(pid)
