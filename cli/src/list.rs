@@ -13,7 +13,7 @@ use crate::args::{FabricArgs, Format, Output};
 use crate::discover;
 use crate::fields::hex_digits;
 use crate::output;
-use crate::session::{self, Session};
+use crate::session::{self, Session, is_no_namespace};
 use crate::size::human;
 
 const EXAMPLES: &str = "\
@@ -45,15 +45,16 @@ impl List {
         let mut found = Vec::new();
         let mut failed = 0;
         for (address, subnqn) in self.subsystems()? {
-            match self.namespaces(address, subnqn) {
+            // What is out of reach does not hide the rest.
+            let mut note = |error: &anyhow::Error| {
+                failed += 1;
+                output::note(format_args!("feedrail: {subnqn} at {address}: {error:#}"));
+            };
+            match self.namespaces(address, subnqn, &mut note) {
                 Ok(infos) => {
                     found.extend(infos.into_iter().map(|info| Found { subnqn, address, info }))
                 }
-                // One subsystem out of reach does not hide the others.
-                Err(error) => {
-                    failed += 1;
-                    output::note(format_args!("feedrail: {subnqn} at {address}: {error:#}"));
-                }
+                Err(error) => note(&error),
             }
         }
         output::print(&match self.output.output_format {
@@ -61,7 +62,7 @@ impl List {
             Format::Normal => to_text(&found),
         })?;
         if failed > 0 {
-            bail!("{failed} of the subsystems that discovery shows could not be listed");
+            bail!("the list is incomplete: {failed} subsystems or namespaces could not be read");
         }
         Ok(())
     }
@@ -84,9 +85,24 @@ impl List {
         Ok(subsystems)
     }
 
-    fn namespaces(&self, address: SocketAddr, subnqn: Nqn) -> Result<Vec<NamespaceInfo>> {
+    /// The namespaces of a subsystem; `note` gets the errors of those that cannot be read.
+    fn namespaces(
+        &self,
+        address: SocketAddr,
+        subnqn: Nqn,
+        mut note: impl FnMut(&anyhow::Error),
+    ) -> Result<Vec<NamespaceInfo>> {
         let session = Session::connect(address, subnqn, &self.fabric.local)?;
-        session.active_namespaces()?.into_iter().map(|nsid| session.info(nsid)).collect()
+        let mut infos = Vec::new();
+        for nsid in session.active_namespaces()? {
+            match session.info(nsid) {
+                Ok(info) => infos.push(info),
+                // One that was removed after it was listed is no error.
+                Err(error) if is_no_namespace(&error) => {}
+                Err(error) => note(&error.context(format!("namespace {nsid}"))),
+            }
+        }
+        Ok(infos)
     }
 }
 

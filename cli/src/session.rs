@@ -131,6 +131,11 @@ impl Session {
     }
 }
 
+/// True if a namespace is not there, or was removed after it was listed.
+pub(crate) fn is_no_namespace(error: &anyhow::Error) -> bool {
+    error.downcast_ref::<feedrail_initiator::Error>().is_some_and(|one| one.is_no_namespace())
+}
+
 /// The data of Identify, which has the length of each of its structures.
 fn structure<T: FromBytes>(data: &[u8]) -> Result<T> {
     T::read_from_bytes(data).ok().context("the controller's Identify data has a wrong length")

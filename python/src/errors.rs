@@ -107,7 +107,8 @@ fn class(kind: &ErrorKind) -> &'static str {
     match kind {
         ErrorKind::OutOfRange { .. } => "RangeError",
         ErrorKind::Changed(_) => "DatasetChanged",
-        ErrorKind::ConnectRefused { field: RefusedField::Subsystem, .. } => "NotFound",
+        ErrorKind::ConnectRefused { field: RefusedField::Subsystem, .. }
+        | ErrorKind::NoNamespace(_) => "NotFound",
         ErrorKind::ConnectRefused { field: RefusedField::Host, .. } => "AccessDenied",
         ErrorKind::ConnectRefused { status, .. } if status.do_not_retry() => "FeedrailError",
         ErrorKind::Lost { .. }

@@ -13,7 +13,7 @@ use nvme_proto::Nqn;
 use super::arrange::{Candidates, ShardCandidate, arrange, shard};
 use super::{ListedShard, ShardLocation};
 use crate::args::Local;
-use crate::session::{self, Session};
+use crate::session::{self, Session, is_no_namespace};
 
 /// A subsystem at a target, as a URL names it.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
@@ -48,7 +48,10 @@ impl Subsystems {
         let mut candidates = Candidates::new();
         let mut chosen = None;
         for nsid in session.active_namespaces()? {
-            let namespace = session.namespace(nsid)?;
+            let namespace = match session.namespace(nsid) {
+                Err(error) if is_no_namespace(&error) => continue,
+                namespace => namespace?,
+            };
             let name = name(namespace.info())?;
             if url.namespace.as_ref().is_some_and(|choice| is_chosen(choice, &namespace, &name)) {
                 chosen = Some(name.clone());

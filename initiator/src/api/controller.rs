@@ -104,13 +104,14 @@ impl Controller {
     }
 
     /// Opens all active namespaces, in ascending order of their numbers;
-    /// 16 are asked for at a time.
+    /// 16 are asked for at a time. One that is removed meanwhile is left out.
     pub fn namespaces(&self) -> Pending<Result<Vec<Namespace>, Error>> {
         let handle = Arc::clone(&self.handle);
         self.pending(async move {
             let active = active_namespaces(&handle).await?;
-            let open = |nsid| Namespace::open(Arc::clone(&handle), nsid);
-            in_order(OPENED_AT_A_TIME, active.into_iter().map(open)).await
+            let open = |nsid| open_listed(Arc::clone(&handle), nsid);
+            let opened = in_order(OPENED_AT_A_TIME, active.into_iter().map(open)).await?;
+            Ok(opened.into_iter().flatten().collect())
         })
     }
 
@@ -127,12 +128,14 @@ impl Controller {
         let handle = Arc::clone(&self.handle);
         self.pending(async move {
             for nsid in active_namespaces(&handle).await? {
-                let namespace = Namespace::open(Arc::clone(&handle), nsid).await?;
-                if namespace.info().name.as_ref() == Some(&name) {
+                let namespace = open_listed(Arc::clone(&handle), nsid).await?;
+                let has_name = |one: &Namespace| one.info().name.as_ref() == Some(&name);
+                if let Some(namespace) = namespace.filter(has_name) {
                     return Ok(namespace);
                 }
             }
-            let error = ErrorKind::Invalid("the subsystem has no active namespace of that name");
+            let error =
+                ErrorKind::NoNamespace("the subsystem has no active namespace of that name");
             Err(Error::from(error).of_target(&handle.target))
         })
     }
@@ -228,6 +231,17 @@ impl From<CommandData> for RawData {
             CommandData::ToController(bytes) => Self::ToController(bytes),
             CommandData::ToHost(length) => Self::ToHost { length },
         }
+    }
+}
+
+/// Opens a namespace that was listed; none if it was removed meanwhile.
+async fn open_listed(
+    handle: Arc<ControllerHandle>,
+    nsid: Nsid,
+) -> Result<Option<Namespace>, Error> {
+    match Namespace::open(handle, nsid).await {
+        Err(error) if error.is_no_namespace() => Ok(None),
+        opened => opened.map(Some),
     }
 }
 

@@ -37,7 +37,9 @@ impl NamespaceIdentity {
         let namespace: &IdentifyNamespace = view(data)?;
         let blocks = namespace.nsze.get();
         if blocks == 0 {
-            return Err(ErrorKind::Invalid("there is no active namespace of this number").into());
+            return Err(
+                ErrorKind::NoNamespace("there is no active namespace of this number").into()
+            );
         }
         let format = namespace
             .lba_format()

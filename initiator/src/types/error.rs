@@ -109,6 +109,15 @@ impl Error {
         }
     }
 
+    /// True if the subsystem has no such namespace: it was never there, or was removed.
+    pub fn is_no_namespace(&self) -> bool {
+        match &self.kind {
+            ErrorKind::NoNamespace(_) => true,
+            ErrorKind::Status(status) => status.is(Status::INVALID_NAMESPACE_OR_FORMAT),
+            _ => false,
+        }
+    }
+
     /// Whether the same may succeed over another path to the namespace: there was no connection, or
     /// the status is a path related one (Base, 4.2.3.4).
     pub(crate) fn is_of_path(&self) -> bool {
@@ -244,6 +253,9 @@ pub enum ErrorKind {
     /// The target has something that this initiator cannot use.
     #[error("not supported: {0}")]
     Unsupported(&'static str),
+    /// The subsystem has no such namespace, or has it no longer.
+    #[error("{0}")]
+    NoNamespace(&'static str),
     /// A namespace is not the one that it was when it was opened: nothing is read from it or
     /// written to it any more.
     #[error("the namespace changed: {0}; open it again to use it as it is now")]
@@ -314,6 +326,7 @@ impl ErrorKind {
             | Self::ConnectRefused { .. }
             | Self::Rejected(_)
             | Self::Unsupported(_)
+            | Self::NoNamespace(_)
             | Self::Changed(_) => ErrorFamily::Peer,
             Self::Unreachable(_)
             | Self::Device(_)

@@ -266,22 +266,27 @@ impl Associations {
             let refused = || ChangeError::ReadOnly { nqn: nqn.to_string(), nsid };
             return if protected { Ok(()) } else { Err(refused()) };
         }
-        // It holds at once, and is lifted only when that will last.
+        // Writes are refused before the protection is kept, and taken only when its end is.
         let mut changed = protected && namespace.protect(true);
         let (sender, kept) = channel::bounded(1);
         let keep = move |result| _ = sender.send(result);
-        let mut result = Ok(());
         if self.registry.keep_protection(&subsystem, &namespace, protected, keep) {
-            result = kept.recv().unwrap_or(Err(ProtectionError::KeeperEnded));
+            let kept = kept.recv().unwrap_or(Err(ProtectionError::KeeperEnded));
+            if let Err(error) = kept {
+                if changed {
+                    namespace.protect(false);
+                }
+                return Err(error.into());
+            }
         }
-        changed |= !protected && result.is_ok() && namespace.protect(false);
+        changed |= !protected && namespace.protect(false);
         if changed {
             tracing::info!(%nqn, %nsid, protected, "write protection changed");
             let controllers = self.controllers_of(&subsystem);
             let concerned = controllers.iter().filter(|one| one.namespace(nsid).is_some());
             concerned.for_each(|controller| controller.namespace_changed(nsid));
         }
-        Ok(result?)
+        Ok(())
     }
 
     /// Changes how the namespaces of groups can be reached at an address, and tells those that are

@@ -321,3 +321,47 @@ fn operators_use_the_command_line() {
     // The name of the medium is free again.
     assert_eq!(String::from_utf8(run(&["add-ns", NQN, &path]).success()).unwrap().trim(), "2");
 }
+
+/// Ends the thread that looks at it, also when the test fails.
+struct Stop<'a>(&'a AtomicBool);
+
+impl Drop for Stop<'_> {
+    fn drop(&mut self) {
+        self.0.store(true, Ordering::Relaxed);
+    }
+}
+
+#[test]
+fn namespaces_removed_during_a_list_are_left_out() {
+    const LISTS: usize = 20;
+    const REMOVED: u32 = 40;
+    let managed = Managed::start();
+    let mut client = managed.client();
+    for nsid in 2..=REMOVED {
+        let media = json!({ "name": format!("n{nsid}"), "num_blocks": 8, "block_size": 512 });
+        client.call("bdev_null_create", &media).unwrap();
+    }
+    let over = AtomicBool::new(false);
+    thread::scope(|scope| {
+        let _stop = Stop(&over);
+        scope.spawn(|| {
+            while !over.load(Ordering::Relaxed) {
+                for nsid in 2..=REMOVED {
+                    let namespace = json!({ "bdev_name": format!("n{nsid}"), "nsid": nsid });
+                    let params = json!({ "nqn": NQN, "namespace": namespace });
+                    client.call("nvmf_subsystem_add_ns", &params).unwrap();
+                }
+                for nsid in 2..=REMOVED {
+                    let params = json!({ "nqn": NQN, "nsid": nsid });
+                    client.call("nvmf_subsystem_remove_ns", &params).unwrap();
+                }
+            }
+        });
+        let address = managed.daemon.address().ip().to_string();
+        for _ in 0..LISTS {
+            let list = feedrail(["list", "-a", &address, "--provider", "soft", "-o", "json"]).run();
+            let list: Value = serde_json::from_slice(&list.success()).unwrap();
+            assert_eq!(list["namespaces"][0]["name"], "first");
+        }
+    });
+}

@@ -54,6 +54,17 @@ fn a_protection_lasts_until_it_is_undone() {
         write().unwrap();
         assert_eq!(host.counters().connections_lost, 1, "only when the target was started again");
     }
+    let state = folder.path().join("state");
+    fs::rename(&state, folder.path().join("moved")).unwrap();
+    fs::write(&state, "no folder").unwrap();
+    assert!(protect("1").failure().contains("state"));
+    let host = host().build().unwrap();
+    let namespace = daemon.connect(&host).namespace(Nsid(1)).wait().unwrap();
+    let bytes = Bytes::new(3).take(4096);
+    // A protection that cannot be kept does not hold.
+    namespace.write(0, slice_of(&bytes)).wait().result.unwrap();
+    fs::remove_file(&state).unwrap();
+    fs::rename(folder.path().join("moved"), &state).unwrap();
     protect("2").success();
     assert!(undo("2").failure().contains("added to be read only"));
     assert!(protect("3").failure().contains("has no namespace 3"));
