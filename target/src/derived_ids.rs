@@ -142,6 +142,11 @@ impl SubsystemIdentity {
         Self { local: Uuid::new_v5(&machine.key, nqn.as_str().as_bytes()), dataset, nqn }
     }
 
+    /// NQN of the subsystem whose identity this is.
+    pub(crate) fn nqn(&self) -> Nqn {
+        self.nqn
+    }
+
     /// Whether the operator named the data.
     pub(crate) fn has_dataset(&self) -> bool {
         self.dataset.is_some()

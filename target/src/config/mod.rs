@@ -6,6 +6,7 @@
 
 mod document;
 mod error;
+pub(crate) mod identifiers;
 mod quick;
 mod toml_model;
 mod units;
@@ -25,6 +26,7 @@ use rdma::shm::SharingGroup;
 use uuid::Uuid;
 
 pub use self::error::ConfigError;
+pub use self::identifiers::Eui64;
 pub use self::quick::Quick;
 pub(crate) use self::quick::{parse_address, parse_machine, parse_nqn};
 
@@ -254,8 +256,10 @@ pub struct NamespaceConfig {
     pub name: String,
     /// UUID that Identify reports, derived if the configuration has none.
     pub uuid: Uuid,
-    /// Its NGUID; zeros when it has none.
+    /// NGUID that Identify reports, derived if the configuration has none.
     pub nguid: [u8; 16],
+    /// EUI-64 that Identify reports.
+    pub eui64: Option<Eui64>,
     /// The medium behind it.
     pub medium: Medium,
     /// How it fails on purpose.

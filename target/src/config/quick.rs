@@ -7,6 +7,7 @@ use std::time::Duration;
 
 use nvme_proto::{Nqn, Nsid};
 
+use super::identifiers::derived_nguid;
 use super::{
     AnaGroupId, Config, ConfigError, Cores, DirectIo, DiskFaults, HostPolicy, Medium,
     NamespaceConfig, Origin, PortConfig, ProviderChoice, SubsystemConfig,
@@ -96,10 +97,12 @@ impl Quick {
                 return Err(ConfigError::Usage(message));
             }
             let medium = medium(path);
+            let uuid = medium.namespace_uuid(&identity, &name);
             namespaces.push(NamespaceConfig {
                 nsid: Nsid(nsid),
-                uuid: medium.namespace_uuid(&identity, &name),
-                nguid: [0; 16],
+                uuid,
+                nguid: derived_nguid(uuid),
+                eui64: None,
                 medium,
                 faults: DiskFaults::NONE,
                 writable: self.writable,

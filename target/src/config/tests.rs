@@ -490,6 +490,46 @@ fn two_namespaces_do_not_share_an_identity() {
 }
 
 #[test]
+fn identifiers_name_one_disk() {
+    const ID: &str = "6f1c1b0e-6f7b-4c0f-9a3e-0d6a3d8d3b11";
+    let zeros =
+        |ids: &str| format!("[[subsystem.namespace]]\nkind = \"null\"\nsize_bytes = 4096\n{ids}\n");
+    let file = |ids: &str| format!("[[subsystem.namespace]]\npath = \"shard\"\n{ids}\n");
+    let subsystem = |name: &str, rest: &str| {
+        let nqn = format!("nqn = \"nqn.2026-01.io.feedrail:{name}\"\nallow_any_host = true\n");
+        format!("[[subsystem]]\n{nqn}{rest}\n")
+    };
+    let port = "[[port]]\naddress = \"127.0.0.1\"\n";
+    let (uuid, nguid) = (format!("uuid = \"{ID}\""), format!("nguid = \"{ID}\""));
+    let nil = Uuid::nil();
+    let dataset = |path: &str| {
+        format!("dataset_id = \"{ID}\"\n[[subsystem.namespace]]\nname = \"n\"\npath = \"{path}\"\n")
+    };
+    for (text, expected) in [
+        (subsystem("a", &zeros(&format!("uuid = \"{nil}\""))), Some("the nil UUID")),
+        (subsystem("a", &zeros(&format!("nguid = \"{nil}\""))), Some("the nil NGUID")),
+        (subsystem("a", &(zeros(&nguid) + &zeros(&nguid))), Some("has the NGUID 6f1c1b0e6f7b")),
+        // A namespace without an NGUID has that of its UUID.
+        (subsystem("a", &(zeros(&uuid) + &zeros(&nguid))), Some("has the NGUID 6f1c1b0e6f7b")),
+        (
+            subsystem("a", &file(&uuid)) + &subsystem("b", &zeros(&uuid)),
+            Some("has the UUID 6f1c1b0e-"),
+        ),
+        (subsystem("a", &file(&uuid)) + &subsystem("b", &file(&uuid)), None),
+        (subsystem("a", &dataset("one")) + &subsystem("b", &dataset("two")), None),
+    ] {
+        let parsed = parse(&(port.to_owned() + &text)).map(drop);
+        match expected {
+            Some(expected) => {
+                let error = parsed.expect_err(expected).to_string();
+                assert!(error.contains(expected), "{error}");
+            }
+            None => parsed.expect("one file, or one dataset"),
+        }
+    }
+}
+
+#[test]
 fn an_empty_file_says_what_is_missing() {
     let error = parse("").map(|_| ()).expect_err("nothing in it").to_string();
     assert!(error.contains("nothing to export; add [[subsystem]]"), "{error}");

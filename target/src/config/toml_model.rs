@@ -12,6 +12,7 @@ use toml::Spanned;
 use uuid::Uuid;
 
 use super::document::Document;
+use super::identifiers::{Eui64, Identifiers, derived_nguid};
 use super::units::{ByteCount, show_bytes};
 use super::{
     AnaGroupId, Config, ConfigError, Cores, DirectIo, DirectoryConfig, DiskFaults, HostPolicy,
@@ -135,6 +136,7 @@ struct NamespaceTable {
     content_id: Option<Spanned<String>>,
     uuid: Option<Spanned<Uuid>>,
     nguid: Option<Spanned<String>>,
+    eui64: Option<Spanned<String>>,
     lba_bytes: Option<Spanned<u32>>,
     direct_io: Option<Spanned<DirectIo>>,
     ana_group: Option<Spanned<u32>>,
@@ -422,10 +424,11 @@ impl Reader<'_> {
             return Err(self.document.error(0, message));
         }
         let mut seen = BTreeSet::new();
+        let mut identifiers = Identifiers::default();
         let mut subsystems = Vec::with_capacity(tables.len());
         for table in tables {
             let nqn_at = table.get_ref().nqn.span().start;
-            let subsystem = self.subsystem(table)?;
+            let subsystem = self.subsystem(table, &mut identifiers)?;
             if !seen.insert(subsystem.nqn.to_string()) {
                 let message = "another subsystem has this name; NQNs must be unique";
                 return Err(self.document.error(nqn_at, message));
@@ -435,7 +438,11 @@ impl Reader<'_> {
         Ok(subsystems)
     }
 
-    fn subsystem(&self, table: Spanned<SubsystemTable>) -> Result<SubsystemConfig, ConfigError> {
+    fn subsystem(
+        &self,
+        table: Spanned<SubsystemTable>,
+        identifiers: &mut Identifiers,
+    ) -> Result<SubsystemConfig, ConfigError> {
         let at = table.span().start;
         let table = table.into_inner();
         let nqn = self.subsystem_nqn(&table.nqn)?;
@@ -456,7 +463,7 @@ impl Reader<'_> {
         Ok(SubsystemConfig {
             hosts: self.hosts(at, table.allow_any_host, table.allowed_hosts)?,
             deallocate: table.deallocate.unwrap_or(true),
-            namespaces: self.namespaces(table.namespace, &identity)?,
+            namespaces: self.namespaces(table.namespace, &identity, identifiers)?,
             directories: self.directories(table.directory)?,
             origin: self.document.origin(at),
             nqn,
@@ -535,10 +542,10 @@ impl Reader<'_> {
         &self,
         tables: Vec<Spanned<NamespaceTable>>,
         identity: &SubsystemIdentity,
+        identifiers: &mut Identifiers,
     ) -> Result<Vec<NamespaceConfig>, ConfigError> {
         let taken = self.explicit_nsids(&tables)?;
         let mut free = (1..=NSID_LAST).filter(|nsid| !taken.contains(nsid));
-        let mut uuids = BTreeSet::new();
         let mut namespaces = Vec::with_capacity(tables.len());
         for table in tables {
             let at = table.span().start;
@@ -552,14 +559,9 @@ impl Reader<'_> {
                 }
             };
             let namespace = self.namespace(nsid, table, identity)?;
-            if !uuids.insert(namespace.uuid) {
-                let message = format!(
-                    "has the UUID {} of another namespace; give it a uuid of its own, or with a dataset_id a \
-                     name",
-                    namespace.uuid
-                );
-                return Err(self.document.error(at, message));
-            }
+            identifiers
+                .add(identity, &namespace)
+                .map_err(|error| self.document.error(at, error.to_string()))?;
             namespaces.push(namespace);
         }
         Ok(namespaces)
@@ -597,13 +599,15 @@ impl Reader<'_> {
             let message = "memory and null namespaces do no I/O; remove direct_io";
             return Err(self.document.error(direct_io.span().start, message));
         }
+        let uuid = match &table.uuid {
+            Some(uuid) => *uuid.get_ref(),
+            None => medium.namespace_uuid(identity, &name),
+        };
         Ok(NamespaceConfig {
             nsid: Nsid(nsid),
-            uuid: match &table.uuid {
-                Some(uuid) => *uuid.get_ref(),
-                None => medium.namespace_uuid(identity, &name),
-            },
-            nguid: self.nguid(table.nguid.as_ref())?,
+            uuid,
+            nguid: self.nguid(table.nguid.as_ref())?.unwrap_or_else(|| derived_nguid(uuid)),
+            eui64: table.eui64.as_ref().map(|text| self.eui64(text)).transpose()?,
             medium,
             faults: self.faults(table.faults.as_ref())?,
             writable: !table.read_only.unwrap_or(!synthetic),
@@ -735,11 +739,16 @@ impl Reader<'_> {
         }
     }
 
-    fn nguid(&self, text: Option<&Spanned<String>>) -> Result<[u8; 16], ConfigError> {
-        let Some(text) = text else { return Ok([0; 16]) };
+    fn nguid(&self, text: Option<&Spanned<String>>) -> Result<Option<[u8; 16]>, ConfigError> {
+        let Some(text) = text else { return Ok(None) };
         // Written like a UUID, with or without hyphens.
-        let parsed = Uuid::try_parse(text.get_ref()).map(Uuid::into_bytes);
+        let parsed = Uuid::try_parse(text.get_ref()).map(|id| Some(id.into_bytes()));
         parsed.map_err(|_| self.document.error(text.span().start, "must be 32 hexadecimal digits"))
+    }
+
+    fn eui64(&self, text: &Spanned<String>) -> Result<Eui64, ConfigError> {
+        let parsed = text.get_ref().parse();
+        parsed.map_err(|error: &str| self.document.error(text.span().start, error))
     }
 
     fn content_id(&self, text: Option<&Spanned<String>>) -> Result<Option<String>, ConfigError> {

@@ -13,6 +13,7 @@ use uuid::Uuid;
 use crate::backend::{
     Backend, BackendError, FileKey, OpenMode, OpenedBackend, Operation, measure_again, open_null,
 };
+use crate::config::identifiers::{Eui64, IdentifierError, Identifiers, derived_nguid, share_one};
 use crate::config::{DirectIo, DiskFaults, Medium, NamespaceConfig, Origin};
 use crate::derived_ids::NAME_BYTES;
 use crate::inventory::Registry;
@@ -93,14 +94,9 @@ pub(crate) enum ChangeError {
     /// The id can not be one of a namespace.
     #[error("a namespace id is a number from 1 to {0}")]
     OutOfRange(u32),
-    /// Another namespace of the subsystem has the identity.
-    #[error("{name} has the UUID {uuid} of another namespace; give it a UUID of its own")]
-    SameIdentity {
-        /// The name of the namespace that was to be added.
-        name: String,
-        /// The UUID of both.
-        uuid: Uuid,
-    },
+    /// Another namespace has an identifier of the new one, or that is nil.
+    #[error(transparent)]
+    Identifier(#[from] IdentifierError),
     /// All hosts see the namespace.
     #[error(
         "all hosts see namespace {nsid} of {nqn}; remove it, and add it with no_auto_visible (--no-auto-visible)"
@@ -157,7 +153,9 @@ pub(crate) struct NewNamespace {
     pub name: String,
     /// Derived from the medium where it is left out.
     pub uuid: Option<Uuid>,
-    pub nguid: [u8; 16],
+    /// Derived from the UUID where it is left out.
+    pub nguid: Option<[u8; 16]>,
+    pub eui64: Option<Eui64>,
     pub content_id: Option<String>,
     pub direct_io: DirectIo,
     pub medium: Medium,
@@ -230,12 +228,14 @@ impl Registry {
         if list.get(nsid).is_some() {
             return Err(ChangeError::Taken { nqn: nqn.to_string(), nsid });
         }
-        let uuid = new.medium.namespace_uuid(&subsystem.identity, &new.name);
+        let derived = || new.medium.namespace_uuid(&subsystem.identity, &new.name);
+        let uuid = new.uuid.unwrap_or_else(derived);
         let config = NamespaceConfig {
             nsid,
-            uuid: new.uuid.unwrap_or(uuid),
+            uuid,
             name: new.name,
-            nguid: new.nguid,
+            nguid: new.nguid.unwrap_or_else(|| derived_nguid(uuid)),
+            eui64: new.eui64,
             medium: new.medium,
             faults: DiskFaults::NONE,
             writable: new.writable,
@@ -246,9 +246,7 @@ impl Registry {
             visible_to: new.masked.then(BTreeSet::new),
             origin: Origin(format!("{nqn}, namespace {nsid}")),
         };
-        if list.iter().any(|other| other.uuid() == config.uuid) {
-            return Err(ChangeError::SameIdentity { name: config.name, uuid: config.uuid });
-        }
+        self.identifiers_shared_with(&config).add(&subsystem.identity, &config)?;
         let key = config.medium.place().and_then(FileKey::of_place);
         let same_file = exports.namespaces().filter(|other| key.is_some() && other.file_key == key);
         let mut files = Files::of(same_file, self.cache_room());
@@ -265,6 +263,20 @@ impl Registry {
         let generation = self.publish_change(&[], slice::from_ref(&added));
         tracing::info!(%nqn, %nsid, name = namespace.name(), path = ?namespace.path(), "namespace added");
         Ok(added.changed_in(generation))
+    }
+
+    /// The identifiers of the namespaces that have one in common with a new namespace.
+    fn identifiers_shared_with(&self, new: &NamespaceConfig) -> Identifiers {
+        let mut identifiers = Identifiers::default();
+        for subsystem in self.subsystems() {
+            for namespace in subsystem.namespaces().iter() {
+                if share_one(&namespace.config, new) {
+                    // It is exported, whatever others are.
+                    let _ = identifiers.add(&subsystem.identity, &namespace.config);
+                }
+            }
+        }
+        identifiers
     }
 
     /// Publishes the latest exports without some namespaces, and with others. The caller keeps

@@ -11,6 +11,7 @@ use crate::backend::{
     self, Backend, CachePolicy, CacheRoom, FileKey, FilePlace, IoMode, OpenError, OpenMode,
     OpenedBackend,
 };
+use crate::config::identifiers::derived_nguid;
 use crate::config::{
     AnaGroupId, Config, DirectIo, DirectoryConfig, DiskFaults, Medium, NamespaceConfig, Origin,
     SubsystemConfig,
@@ -464,10 +465,12 @@ fn of_shard(
     nsid: u32,
 ) -> NamespaceConfig {
     let medium = Medium::File { path: shard.path, root: Some(shard.root) };
+    let uuid = medium.namespace_uuid(&subsystem.identity, &shard.relative);
     NamespaceConfig {
         nsid: Nsid(nsid),
-        uuid: medium.namespace_uuid(&subsystem.identity, &shard.relative),
-        nguid: [0; 16],
+        uuid,
+        nguid: derived_nguid(uuid),
+        eui64: None,
         medium,
         faults: DiskFaults::NONE,
         writable: directory.writable,
@@ -730,6 +733,7 @@ mod tests {
                 name: name.into(),
                 uuid: Uuid::nil(),
                 nguid: [0; 16],
+                eui64: None,
                 medium: Medium::Memory { size_bytes: 8192 },
                 faults: DiskFaults::NONE,
                 writable,

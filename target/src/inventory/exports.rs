@@ -474,7 +474,8 @@ mod tests {
             nsid: None,
             name: "file".into(),
             uuid: None,
-            nguid: [0; 16],
+            nguid: None,
+            eui64: None,
             content_id: None,
             direct_io: crate::config::DirectIo::default(),
             ana_group: crate::inventory::ana::AnaGroupId::DEFAULT,
@@ -542,7 +543,7 @@ mod tests {
             assert!(earlier.iter().all(|index| core.namespace(*index).is_none()));
             earlier.push(index);
             let again = registry.add_namespace(&nqn(), file(&path)).expect_err("one user");
-            assert!(matches!(again, ChangeError::SameIdentity { .. }), "{again}");
+            assert!(matches!(again, ChangeError::Identifier(_)), "{again}");
             let removed = registry.remove_namespace(&nqn(), Nsid(2)).expect("it is there");
             core.follow();
             core.settle();

@@ -118,11 +118,13 @@ impl Disk {
     }
 
     pub(super) fn namespace(&self, nqn: &Nqn, nsid: Nsid) -> NamespaceConfig {
+        let uuid = Uuid::new_v5(&Uuid::NAMESPACE_OID, format!("{nqn} {}", self.name).as_bytes());
         NamespaceConfig {
             nsid,
             name: self.name.clone(),
-            uuid: Uuid::new_v5(&Uuid::NAMESPACE_OID, format!("{nqn} {}", self.name).as_bytes()),
-            nguid: [0; 16],
+            uuid,
+            nguid: *uuid.as_bytes(),
+            eui64: None,
             medium: self.medium.clone(),
             faults: DiskFaults::NONE,
             writable: self.writable,

@@ -188,7 +188,7 @@ fn what_is_refused_changes_nothing() {
         (format!("{any}{other}serail = 1\n"), "serail"),
         (format!("{any}serial = \"other\"\n{one}"), "serial of subsystem"),
         (format!("{any}deallocate = false\n{one}{other}"), "deallocate of subsystem"),
-        (format!("{any}{other}{}", file(5, "other")), "of another namespace"),
+        (format!("{any}{other}{}", file(5, "other")), "take them for one disk"),
         (format!("{any}{one}{written}lba_bytes = 4096\n{other}"), "hosts may write it"),
         (format!("{any}{one}{}", file(9, "written")), "hosts may write it"),
         (

@@ -12,6 +12,7 @@ use nvme_proto::{
     U128,
 };
 
+use crate::config::identifiers::Eui64;
 use crate::controller::fabrics;
 use crate::controller::kind::ControllerKind;
 use crate::controller::state::Controller;
@@ -200,6 +201,7 @@ fn namespace(support: Support, namespace: &Namespace, data: &mut [u8]) {
         Dlfeat::new().with_read_behavior(1).with_write_zeroes_deallocates(support.deallocates());
     id.nvmcap = U128::new(u128::from(namespace.size_blocks) << namespace.lba_shift);
     id.nguid = namespace.config.nguid;
+    id.eui64 = namespace.config.eui64.map(|id| id.0).unwrap_or_default();
     id.nsattr = attributes(namespace);
     id.lbaf[0] = LbaFormat::new(namespace.lba_bytes()).unwrap_or_default();
     if let Some(allocated_bytes) = namespace.backend().allocated_bytes() {
@@ -244,8 +246,8 @@ fn namespace_descriptors(namespace: &Namespace, data: &mut [u8]) {
     let uuid = IdDescriptor::Uuid(namespace.uuid().into_bytes());
     let nguid = IdDescriptor::Nguid(namespace.config.nguid);
     let csi = IdDescriptor::Csi(Csi::NVM);
-    match namespace.config.nguid {
-        [0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0] => write_descriptors(data, &[uuid, csi]),
-        _ => write_descriptors(data, &[uuid, nguid, csi]),
+    match namespace.config.eui64 {
+        None => write_descriptors(data, &[uuid, nguid, csi]),
+        Some(Eui64(id)) => write_descriptors(data, &[IdDescriptor::Eui64(id), nguid, uuid, csi]),
     }
 }

@@ -102,7 +102,9 @@ fn namespaces_are_listed_and_described() {
         .expect("there");
     let uuid = associations.registry().namespaces()[0].uuid().into_bytes();
     let descriptors: Vec<_> = Descriptors::new(&data).collect();
-    assert_eq!(descriptors, [IdDescriptor::Uuid(uuid), IdDescriptor::Csi(Csi::NVM)]);
+    let expected =
+        [IdDescriptor::Uuid(uuid), IdDescriptor::Nguid(uuid), IdDescriptor::Csi(Csi::NVM)];
+    assert_eq!(descriptors, expected);
 }
 
 #[test]
@@ -759,7 +761,8 @@ fn null_namespace(nsid: Nsid, masked: bool) -> NewNamespace {
         nsid: Some(nsid),
         name: "new".into(),
         uuid: None,
-        nguid: [0; 16],
+        nguid: None,
+        eui64: None,
         content_id: None,
         direct_io: crate::config::DirectIo::default(),
         medium: crate::config::Medium::Null { size_bytes: 4096 },
