@@ -1,102 +1,10 @@
 //! Connection management: the RDMA-CM exchange that makes and ends reliable connections.
 
 use core::fmt;
-use core::time::Duration;
 use std::io;
 use std::net::{IpAddr, SocketAddr};
-use std::os::fd::BorrowedFd;
 
-use crate::{LocalPeer, Provider, QpConfig, Time, soft};
-
-/// Makes and ends connections through one device; owned by one thread at a time.
-///
-/// Active side: `resolve`, then on [`CmEvent::Resolved`] `create_qp`, adopt it and push receives,
-/// `connect`, then [`CmEvent::Established`] or a failure. Passive side: `listen`, then on
-/// [`CmEvent::ConnectRequest`] `create_qp`, have its group adopt it and push receives, `accept` (or
-/// `reject`). Either side ends with `disconnect` and, once the queue pair is released, `close`.
-pub trait ConnectionManager<P: Provider>: Send {
-    /// Listens on an NVMe-style address: the IP of the device and an RDMA-CM TCP-port-space port.
-    /// Port 0 picks a free one; [`ConnectionManager::local_addr`] tells which.
-    ///
-    /// # Errors
-    /// [`CmError::Io`] with [`io::ErrorKind::AddrInUse`] when the address has a
-    /// listener.
-    fn listen(&mut self, addr: SocketAddr, options: &ConnOptions) -> Result<ConnId, CmError>;
-
-    /// Starts address and route resolution; [`CmEvent::Resolved`] or [`CmEvent::ConnectFailed`]
-    /// follows.
-    ///
-    /// # Errors
-    /// The address can not be used at all.
-    fn resolve(
-        &mut self,
-        now: Time,
-        to: SocketAddr,
-        timeout: Duration,
-        options: &ConnOptions,
-    ) -> Result<ConnId, CmError>;
-
-    /// Makes the queue pair of a connection, for `group` to adopt, in the protection domain of
-    /// `domain`: it and its peer reach no memory but that of this domain.
-    ///
-    /// The memory of its queues: on RDMA devices all of it from the start, since their queues
-    /// cannot grow. A software device has it for eight requests of each kind, and allocates the
-    /// rest when more are outstanding for the first time.
-    ///
-    /// # Errors
-    /// The error of the device; [`CmError::UnknownConnection`] when the connection ended meanwhile.
-    fn create_qp(
-        &mut self,
-        conn: ConnId,
-        group: &P::GroupHandle,
-        domain: &P::Device,
-        config: &QpConfig,
-    ) -> Result<P::NewQp, CmError>;
-
-    /// Asks the peer for the connection.
-    ///
-    /// # Errors
-    /// The connection is not at that point.
-    fn connect(&mut self, now: Time, conn: ConnId, params: &ConnParams) -> Result<(), CmError>;
-
-    /// Accepts a request. The group must have adopted the queue pair.
-    ///
-    /// # Errors
-    /// The connection is not at that point.
-    fn accept(&mut self, now: Time, conn: ConnId, params: &ConnParams) -> Result<(), CmError>;
-
-    /// Rejects a request with reason [`REJECT_CONSUMER_DEFINED`] and up to 148 bytes of private
-    /// data. The connection is closed thereby.
-    ///
-    /// # Errors
-    /// The connection is not at that point.
-    fn reject(&mut self, now: Time, conn: ConnId, private: &[u8]) -> Result<(), CmError>;
-
-    /// Starts an orderly end: the queue pair goes to ERROR (its requests are flushed), the peer is
-    /// told, and [`CmEvent::Disconnected`] follows when it answered or did not within the retries.
-    fn disconnect(&mut self, now: Time, conn: ConnId);
-
-    /// Forgets a connection or a listener at once; no event of it follows.
-    fn close(&mut self, conn: ConnId);
-
-    /// Drives the protocol and returns the next event, or `None` when there is nothing to do before
-    /// [`ConnectionManager::deadline`] or a wake-up.
-    fn poll(&mut self, now: Time) -> Option<CmEvent>;
-
-    /// When `poll` must run again at the latest.
-    fn deadline(&self) -> Option<Time>;
-
-    /// Why a peer that does not answer may not, as far as this side knows.
-    fn cause_of_silence(&self) -> ConnectFailure {
-        ConnectFailure::Unreachable
-    }
-
-    /// Readable when there is something to poll for; `None` where a simulator drives.
-    fn fd(&self) -> Option<BorrowedFd<'_>>;
-
-    /// The local address of a connection or listener.
-    fn local_addr(&self, conn: ConnId) -> Option<SocketAddr>;
-}
+use crate::{LocalPeer, soft};
 
 /// Names a connection or a listener of one connection manager; never reused.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
@@ -225,8 +133,8 @@ pub enum CmEvent {
         /// The connection that ended; `close` forgets it.
         conn: ConnId,
         /// The peer knows that the connection ended: it ended the connection, or answered our
-        /// [`ConnectionManager::disconnect`]. If not, it may still carry out requests that it
-        /// received.
+        /// [`disconnect`](crate::ConnectionManager::disconnect). If not, it may still carry out
+        /// requests that it received.
         confirmed: bool,
     },
     /// The device was removed under the connection or listener.

@@ -23,7 +23,7 @@ mod group;
 mod interface;
 mod local_peer;
 mod memory;
-mod provider;
+mod registered;
 pub mod roce;
 mod select;
 pub mod shm;
@@ -31,25 +31,24 @@ pub mod sim;
 pub mod soft;
 mod software;
 pub mod sysfs;
+mod traits;
 pub mod verbs;
 mod work;
 
 pub use cm::{
-    CmError, CmEvent, ConnId, ConnOptions, ConnParams, ConnectFailure, ConnectionManager,
-    PrivateData, REJECT_CONSUMER_DEFINED,
+    CmError, CmEvent, ConnId, ConnOptions, ConnParams, ConnectFailure, PrivateData,
+    REJECT_CONSUMER_DEFINED,
 };
 pub use counters::{CounterInfo, CounterSet};
 pub use cpu_contention::CpuContention;
-pub use device::{Caps, Device, DeviceEvent, DeviceStats};
-pub use group::{Group, GroupConfig, GroupStats, PushError, QpConfig, QpKey, WakeFor};
+pub use device::{Caps, DeviceEvent, DeviceStats};
+pub use group::{GroupConfig, GroupStats, PushError, QpConfig, QpKey, WakeFor};
 pub use interface::{LocalAddress, local_addresses};
 pub use local_peer::LocalPeer;
-pub use memory::{
-    Access, Mem, MemoryRegion, MemoryWindow, RegionHandle, Registered, StillRegistered,
-    WindowHandle,
-};
-pub use provider::Provider;
+pub use memory::{Access, Mem, RegionHandle, StillRegistered, WindowHandle};
+pub use registered::Registered;
 pub use roce_proto::Time;
 pub use select::{Choice, ProviderKind, SelectError, Selection, auto_shares_memory, select};
 pub use shm::Shm;
+pub use traits::{ConnectionManager, Device, Group, MemoryRegion, MemoryWindow, Provider};
 pub use work::{Bind, Op, RecvWr, SendFlags, SendWr, Sge, Wc, WcOpcode, WcStatus};

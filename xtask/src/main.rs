@@ -37,7 +37,7 @@ enum Chore {
     /// The cost of Feedrail, beside the limits of the machine, measured in one run.
     #[command(disable_help_flag = true)]
     Bench(bench::Options),
-    /// How the library crates are laid out: files, circles of imports, and how much is public.
+    /// How the crates are laid out: files, circles of imports, and how much is public.
     Shape(source::Tree),
     /// Make the picture of the architecture from its description, docs/architecture.picture.
     Picture,

@@ -1,18 +1,19 @@
-//! How the library crates are laid out: files by folder, circles of imports, public items.
+//! The layout of crates: files by folder, circles of imports, public items.
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use anyhow::Result;
+use anyhow::{Context, Result};
 use syn::{Item, ItemUse, UseTree, Visibility};
 
-use crate::source::{self, ProductFile, Tree};
+use crate::source::{self, ProductFile, SourceFile, Tree};
 
-/// Prints the figures of each library, tests excluded. Paths outside of `use` are no imports.
+/// The recorded sizes of circles, from the root of the checkout.
+const RECORD: &str = "xtask/tidy/circles.txt";
+
+/// Prints the figures of each crate, tests excluded. Paths outside of `use` are no imports.
 pub(crate) fn main(tree: &Tree) -> Result<()> {
     let files = source::product(&tree.sources()?)?;
-    for root in files.iter().filter(|file| file.path.ends_with("/src/lib.rs")) {
-        let name = root.path.trim_end_matches("/src/lib.rs");
-        let modules = Modules::new(root, &files);
+    for (name, modules) in crates(&files) {
         println!("{name}");
         for (folder, count) in files_by_folder(name, &files) {
             println!("  {folder}: {count} files");
@@ -24,6 +25,63 @@ pub(crate) fn main(tree: &Tree) -> Result<()> {
         println!("  public items: {}", modules.public().len());
     }
     Ok(())
+}
+
+/// Circles of imports that are larger than recorded, as complaints. Prints the crates whose circles
+/// are smaller.
+pub(crate) fn complaints(tree: &Tree, sources: &[SourceFile]) -> Result<Vec<String>> {
+    let files = source::product(sources)?;
+    let record = tree.read(RECORD)?;
+    let recorded = parse(&record)?;
+    let mut complaints = Vec::new();
+    for (name, modules) in crates(&files) {
+        let sizes = sizes(&circles(&modules.imports()));
+        let record = recorded.get(name).map_or(&[][..], Vec::as_slice);
+        if grew(&sizes, record) {
+            complaints.push(format!(
+                "{name}: circles of {sizes:?} modules that import each other, and {record:?} in \
+                 circles.txt: `cargo xtask shape` names them"
+            ));
+        } else if sizes != record {
+            eprintln!(
+                "{name}: circles of {sizes:?}, so the {record:?} in circles.txt can be lowered"
+            );
+        }
+    }
+    Ok(complaints)
+}
+
+/// The sizes of circles, the largest first.
+fn sizes(circles: &BTreeSet<BTreeSet<ModulePath>>) -> Vec<usize> {
+    let mut sizes: Vec<_> = circles.iter().map(BTreeSet::len).collect();
+    sizes.sort_unstable_by(|a, b| b.cmp(a));
+    sizes
+}
+
+/// True if the largest circle, or the number of modules in circles, is above the record.
+fn grew(sizes: &[usize], record: &[usize]) -> bool {
+    sizes.first() > record.first() || sizes.iter().sum::<usize>() > record.iter().sum()
+}
+
+/// The lines of a record: a crate and the sizes of its circles.
+fn parse(record: &str) -> Result<BTreeMap<&str, Vec<usize>>> {
+    let lines = record.lines().filter(|line| !line.is_empty() && !line.starts_with('#'));
+    lines.map(|line| parse_line(line).with_context(|| format!("circles.txt: {line}"))).collect()
+}
+
+fn parse_line(line: &str) -> Result<(&str, Vec<usize>)> {
+    let (name, sizes) = line.split_once(' ').context("a crate and sizes are expected")?;
+    Ok((name, sizes.split(' ').map(str::parse).collect::<Result<_, _>>()?))
+}
+
+/// The modules of each library, and of each program that is a crate of its own, by its folder.
+fn crates(files: &[ProductFile]) -> impl Iterator<Item = (&str, Modules<'_>)> {
+    let has = |path: &str| files.iter().any(|file| file.path == path);
+    files.iter().filter_map(move |root| {
+        let (name, file) = root.path.split_once("/src/")?;
+        let is_root = file == "lib.rs" || file == "main.rs" && !has(&format!("{name}/src/lib.rs"));
+        is_root.then(|| (name, Modules::new(root, files)))
+    })
 }
 
 fn files_by_folder(name: &str, files: &[ProductFile]) -> BTreeMap<String, usize> {
@@ -229,6 +287,24 @@ mod tests {
 
     fn file(path: &str, text: &str) -> ProductFile {
         ProductFile { path: path.to_owned(), items: syn::parse_file(text).unwrap().items }
+    }
+
+    #[test]
+    fn circles_may_shrink_and_not_grow() {
+        assert!(!grew(&[4, 2], &[4, 2]));
+        assert!(!grew(&[3, 3], &[6]), "a circle was divided");
+        assert!(!grew(&[], &[2]));
+        assert!(grew(&[2], &[]));
+        assert!(grew(&[4, 4], &[4, 2]));
+        assert!(grew(&[5], &[4, 2]), "two circles were joined");
+    }
+
+    #[test]
+    fn the_record_is_readable() {
+        assert_eq!(parse("# text\n\na 3 2\n").unwrap(), BTreeMap::from([("a", vec![3, 2])]));
+        assert!(parse("a\n").is_err());
+        assert!(parse("a three\n").is_err());
+        assert!(parse(include_str!("../tidy/circles.txt")).is_ok());
     }
 
     #[test]

@@ -40,6 +40,12 @@ impl Tree {
         self.files("*.md")
     }
 
+    /// All files that git tracks and that have prose: Rust, Markdown and Python.
+    pub(crate) fn texts(&self) -> Result<Vec<SourceFile>> {
+        let parts = ["*.rs", "*.md", "*.py"].map(|pattern| self.files(pattern));
+        Ok(parts.into_iter().collect::<Result<Vec<_>>>()?.into_iter().flatten().collect())
+    }
+
     /// Whether the checkout has a file or a folder of this path from its root.
     pub(crate) fn has(&self, path: &str) -> bool {
         self.root().join(path).exists()

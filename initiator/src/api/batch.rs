@@ -1,18 +1,13 @@
 //! Batches: many ranges at a time, with a result for each.
 
-use std::io;
 use std::sync::Arc;
 
-use crate::api::multipath::{ChosenPath, PathSet};
 use crate::api::namespace::Namespace;
-use crate::api::pending::{Completed, OwnRing, Pending};
+use crate::api::pending::Pending;
+use crate::api::submit::{BatchRange, RangeOutcome, start};
 use crate::driver::host_state::Inner;
-use crate::driver::process::Forked;
-use crate::driver::{DriverState, system_now};
-use crate::engine::range_op::{RangeDirection, Submission};
-use crate::engine::results::RangeCompletion;
-use crate::memory::region::{Grant, Keys, RegionSlice};
-use crate::types::error::{Error, ErrorKind};
+use crate::engine::range_op::RangeDirection;
+use crate::memory::region::RegionSlice;
 use crate::types::options::BatchOptions;
 
 /// Bytes to read: as many as the slice has.
@@ -40,65 +35,14 @@ pub struct WriteRange {
     pub from: RegionSlice,
 }
 
-/// A range's memory, and whether all of its bytes were transferred.
-#[derive(Debug)]
-pub struct RangeOutcome {
-    /// The slice that was moved in. After a failed read its contents are unspecified. In a process
-    /// that was forked while the range was under way it is empty: the memory is in use by the
-    /// parent.
-    pub slice: RegionSlice,
-    /// The error, if not all bytes were transferred.
-    pub result: Result<(), Error>,
-}
-
-/// A batch that is under way. Its ring goes first: it is no more when the paths of its ranges may
-/// go.
-struct BatchInProgress {
-    ring: OwnRing,
-    /// Their handles keep the connections while ranges are in progress.
-    #[expect(dead_code, reason = "held")]
-    paths: Vec<(Namespace, Option<Arc<PathSet>>)>,
-}
-
-struct BatchRange {
-    namespace: Namespace,
-    offset: u64,
-    memory: SliceKeys,
-}
-
-impl BatchRange {
-    fn new(namespace: Namespace, offset: u64, slice: RegionSlice) -> Self {
-        let memory = SliceKeys::new(&namespace, slice);
-        Self { namespace, offset, memory }
-    }
-}
-
-/// A slice and its keys, or why it has none.
-pub(crate) struct SliceKeys {
-    pub(crate) slice: RegionSlice,
-    keys: io::Result<Keys>,
-}
-
-impl SliceKeys {
-    /// Registers the slice if need be, for each path of the namespace: before the host is locked,
-    /// since that may take long.
-    pub(crate) fn new(namespace: &Namespace, mut slice: RegionSlice) -> Self {
-        let paths = namespace.handles();
-        let keys = paths.as_slice().iter().map(|path| slice.keys(path.scope()));
-        // One that is out of order leaves the others.
-        let keys = keys.reduce(io::Result::or).expect("a namespace has a path");
-        Self { slice, keys }
-    }
-}
-
 pub(crate) fn read_many(
     host: &Arc<Inner>,
     options: BatchOptions,
     ranges: impl IntoIterator<Item = ReadRange>,
 ) -> Pending<Vec<RangeOutcome>> {
-    let ranges = ranges
-        .into_iter()
-        .map(|ReadRange { namespace, offset, into }| BatchRange::new(namespace, offset, into));
+    let ranges = ranges.into_iter().map(|ReadRange { namespace, offset, into }| {
+        BatchRange::new(namespace.reached_over(), offset, into)
+    });
     start(host, RangeDirection::Read, options, ranges.collect())
 }
 
@@ -107,96 +51,8 @@ pub(crate) fn write_many(
     options: BatchOptions,
     ranges: impl IntoIterator<Item = WriteRange>,
 ) -> Pending<Vec<RangeOutcome>> {
-    let ranges = ranges
-        .into_iter()
-        .map(|WriteRange { namespace, offset, from }| BatchRange::new(namespace, offset, from));
+    let ranges = ranges.into_iter().map(|WriteRange { namespace, offset, from }| {
+        BatchRange::new(namespace.reached_over(), offset, from)
+    });
     start(host, RangeDirection::Write { fua: false }, options, ranges.collect())
-}
-
-fn start(
-    host: &Arc<Inner>,
-    direction: RangeDirection,
-    options: BatchOptions,
-    ranges: Vec<BatchRange>,
-) -> Pending<Vec<RangeOutcome>> {
-    let count = ranges.len();
-    let mut paths = Vec::with_capacity(count);
-    // All at once, so that they go out together.
-    let Ok(mut state) = host.shared.lock() else {
-        let result = Err(ErrorKind::Forked.into());
-        let outcome =
-            |range: BatchRange| RangeOutcome { slice: range.memory.slice, result: result.clone() };
-        let outcomes = ranges.into_iter().map(outcome).collect();
-        return Pending::new(host, async move { outcomes });
-    };
-    let ring = OwnRing { host: Arc::clone(host), key: state.outbox.open(count) };
-    for (token, range) in ranges.into_iter().enumerate() {
-        let BatchRange { namespace, offset, memory } = range;
-        let set =
-            submit(&mut state, &ring, &namespace, direction, options, offset, memory, token as u64);
-        paths.push((namespace, set));
-    }
-    drop(state);
-    let batch = BatchInProgress { ring, paths };
-    if host.shared.threaded {
-        // The caller may do something else before it waits.
-        host.shared.launch(system_now());
-    }
-    Pending::new(host, async move {
-        let mut completions = Vec::with_capacity(count);
-        let ring = &batch.ring;
-        let completed = Completed { ring, wanted: count, into: &mut completions }.await;
-        drop(batch);
-        if let Err(Forked) = completed {
-            return (0..count).map(|_| lost_to_parent()).collect();
-        }
-        completions.sort_unstable_by_key(|completion| completion.token);
-        completions
-            .into_iter()
-            .map(|RangeCompletion { slice, result, .. }| RangeOutcome { slice, result })
-            .collect()
-    })
-}
-
-/// A range that was under way when this process was forked. Its memory stays with the parent.
-fn lost_to_parent() -> RangeOutcome {
-    let slice = RegionSlice::from_vec(Vec::new(), Grant::Persistent);
-    RangeOutcome { slice, result: Err(ErrorKind::Forked.into()) }
-}
-
-/// Hands a range to its core. The ring has room for it. The paths are to be kept until the range
-/// has ended.
-#[expect(clippy::too_many_arguments, reason = "what makes up a submission")]
-pub(crate) fn submit(
-    state: &mut DriverState,
-    ring: &OwnRing,
-    namespace: &Namespace,
-    direction: RangeDirection,
-    options: BatchOptions,
-    offset: u64,
-    memory: SliceKeys,
-    token: u64,
-) -> Option<Arc<PathSet>> {
-    let SliceKeys { slice, keys } = memory;
-    state.outbox.reserve(ring.key);
-    if !Arc::ptr_eq(namespace.host(), &ring.host) {
-        let result = Err(ErrorKind::Invalid("a namespace of another host").into());
-        state.outbox.complete_in_ring(ring.key, RangeCompletion { token, slice, result });
-        return None;
-    }
-    let ChosenPath { engine, controller, namespace, paths, set } = namespace.choose_path(state);
-    let submission = Submission {
-        controller,
-        namespace,
-        direction,
-        offset,
-        slice,
-        keys,
-        ring: ring.key,
-        token,
-        options,
-        paths,
-    };
-    state.engines[engine].submit(submission, &mut state.outbox);
-    set
 }

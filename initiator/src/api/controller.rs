@@ -196,7 +196,7 @@ impl Controller {
         self.command(sqe, data.into(), QueueKind::Io)
     }
 
-    pub(crate) fn handle(&self) -> &ControllerHandle {
+    pub(crate) fn handle(&self) -> &Arc<ControllerHandle> {
         &self.handle
     }
 

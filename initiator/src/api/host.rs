@@ -11,7 +11,7 @@ use nvme_proto::{HostId, HostNqn, Nqn};
 use rdma::Provider;
 use rdma::verbs::VerbsOptions;
 
-use crate::api::batch::{self, RangeOutcome, ReadRange, WriteRange};
+use crate::api::batch::{self, ReadRange, WriteRange};
 use crate::api::controller::Controller;
 use crate::api::discovery::{self, DiscoveryController, DiscoveryLog};
 use crate::api::followed_paths::FollowedPaths;
@@ -19,6 +19,7 @@ use crate::api::pending::Pending;
 use crate::api::plan;
 use crate::api::ring::Ring;
 use crate::api::shards::Shards;
+use crate::api::submit::RangeOutcome;
 use crate::api::subsystem_paths::{self, SubsystemPaths};
 use crate::api::ticket::{self, Ticket};
 use crate::driver::host_state::{Inner, OpenDevices};

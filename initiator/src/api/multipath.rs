@@ -1,18 +1,17 @@
 //! A namespace over several paths, which may be others later.
 
 use std::mem;
-use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
-use crate::api::controller::Controller;
-use crate::api::namespace::Namespace;
-use crate::api::namespace_handle::{NamespaceHandle, NamespaceInfo};
-use crate::api::shards::Shards;
+use crate::api::controller_handle::ControllerHandle;
+use crate::api::path::{NamespaceInfo, NamespacePath};
+use crate::api::path_set::{ChosenPath, PathSet};
 use crate::driver::DriverState;
 use crate::driver::host_state::Inner;
 use crate::engine::live_routes::LiveRoutes;
 use crate::engine::range_op::RangePaths;
-use crate::engine::shard_routes::{ReplicaPolicy, ShardRoutes};
-use crate::types::error::{Error, ErrorKind, SubsystemAddress};
+use crate::engine::shard_routes::ReplicaPolicy;
+use crate::types::error::{Error, SubsystemAddress};
 
 /// A namespace that has several paths, as all of its handles share it.
 pub(crate) struct Multipath {
@@ -27,79 +26,6 @@ pub(crate) struct Multipath {
     routes: Arc<LiveRoutes>,
 }
 
-/// The paths of a namespace at one time; at least one. It must not be dropped where the host is
-/// locked: connections may end with it.
-pub(crate) struct PathSet {
-    handles: Vec<Arc<NamespaceHandle>>,
-    /// One shard, whose replicas they are.
-    routes: Arc<ShardRoutes>,
-    /// Those that came after them: who keeps these keeps all that a range may have gone on over.
-    next: OnceLock<Arc<PathSet>>,
-}
-
-impl PathSet {
-    /// The first [`ShardRoutes::MAX_REPLICAS`] of these paths.
-    ///
-    /// # Errors
-    /// There are none, or they are of different hosts.
-    fn new(policy: ReplicaPolicy, paths: Vec<Namespace>) -> Result<Self, Error> {
-        let shards = Shards::with_replicas(policy, [paths])?;
-        let paths = shards.replicas(0).iter().take(ShardRoutes::MAX_REPLICAS);
-        let handles: Vec<_> = paths.map(Namespace::first_path).collect();
-        let routes = Arc::clone(shards.routes());
-        if handles.is_empty() {
-            return Err(ErrorKind::Invalid("no path is given").into());
-        }
-        Ok(Self { handles, routes, next: OnceLock::new() })
-    }
-
-    pub(crate) fn handles(&self) -> &[Arc<NamespaceHandle>] {
-        &self.handles
-    }
-
-    /// The one over a controller.
-    fn over(&self, controller: &Controller) -> Option<&Arc<NamespaceHandle>> {
-        self.handles.iter().find(|path| std::ptr::eq(&*path.controller, controller.handle()))
-    }
-}
-
-impl Drop for PathSet {
-    /// One after the other: there may be many, if a range took long.
-    fn drop(&mut self) {
-        let mut next = self.next.take();
-        while let Some(set) = next {
-            next = Arc::into_inner(set).and_then(|mut last| last.next.take());
-        }
-    }
-}
-
-/// The path that a range begins on.
-pub(crate) struct ChosenPath {
-    /// Number of the core.
-    pub(crate) engine: usize,
-    /// The controller, as its core numbers it.
-    pub(crate) controller: usize,
-    /// The namespace, as its controller numbers it.
-    pub(crate) namespace: usize,
-    /// Where the range may go on, if there are other paths.
-    pub(crate) paths: Option<RangePaths>,
-    /// To be kept until the range has ended.
-    pub(crate) set: Option<Arc<PathSet>>,
-}
-
-impl ChosenPath {
-    /// The path of a namespace that has no other.
-    pub(crate) fn only(handle: &NamespaceHandle) -> Self {
-        Self {
-            engine: handle.engine(),
-            controller: handle.controller_key(),
-            namespace: handle.number(),
-            paths: None,
-            set: None,
-        }
-    }
-}
-
 /// The path that a command takes, and those that it was tried over.
 pub(crate) struct CommandPath {
     set: Arc<PathSet>,
@@ -109,7 +35,7 @@ pub(crate) struct CommandPath {
 }
 
 impl CommandPath {
-    pub(crate) fn handle(&self) -> &Arc<NamespaceHandle> {
+    pub(crate) fn handle(&self) -> &Arc<NamespacePath> {
         &self.set.handles[self.replica]
     }
 }
@@ -119,7 +45,10 @@ impl Multipath {
     ///
     /// # Errors
     /// There are none, or they are of different hosts.
-    pub(crate) fn new(policy: ReplicaPolicy, paths: Vec<Namespace>) -> Result<Self, Error> {
+    pub(crate) fn new(
+        policy: ReplicaPolicy,
+        paths: Vec<Arc<NamespacePath>>,
+    ) -> Result<Self, Error> {
         let set = PathSet::new(policy, paths)?;
         let first = &set.handles[0];
         let (info, target) = (first.info.clone(), Arc::clone(&first.controller.target));
@@ -177,16 +106,19 @@ impl Multipath {
 
     /// Has the paths over these controllers from now on. Returns why it cannot be reached over some
     /// of them.
-    pub(crate) async fn change_to(&self, controllers: &[Controller]) -> Result<Vec<Error>, Error> {
+    pub(crate) async fn change_to(
+        &self,
+        controllers: &[Arc<ControllerHandle>],
+    ) -> Result<Vec<Error>, Error> {
         let before = self.set();
         let (mut paths, mut left_out) = (Vec::new(), Vec::new());
         for controller in controllers {
             let opened = match before.over(controller) {
-                Some(path) => Ok(Namespace::over_one(Arc::clone(path))),
-                None => controller.namespace(self.info.nsid).await,
+                Some(path) => Ok(Arc::clone(path)),
+                None => NamespacePath::open(Arc::clone(controller), self.info.nsid).await,
             };
             match opened {
-                Ok(path) if self.info.is_of_another(path.info()) => {
+                Ok(path) if self.info.is_of_another(&path.info) => {
                     left_out.push(path.is_different());
                 }
                 Ok(path) => paths.push(path),

@@ -1,25 +1,20 @@
 //! Namespaces: where bytes are.
 
 use std::fmt;
-use std::slice;
 use std::sync::Arc;
 
-use nvme_proto::identify::{Cns, Identify};
 use nvme_proto::nvm::{DatasetManagement, DsmAttributes, DsmRange, Flush, Io, WriteZeroes};
 use nvme_proto::{IntoBytes, LbaRange, Nsid, NvmCommand, Sqe};
 
-use crate::api::batch::{self, RangeOutcome, ReadRange, WriteRange};
-use crate::api::controller::Controller;
 use crate::api::controller_handle::ControllerHandle;
-use crate::api::multipath::{ChosenPath, CommandPath, Multipath, PathSet};
-use crate::api::namespace_handle::{NamespaceHandle, NamespaceInfo};
+use crate::api::multipath::{CommandPath, Multipath};
+use crate::api::namespace_paths::{NamespacePaths, PathHandles};
+use crate::api::path::{ANOTHER_HOST, NamespaceInfo, NamespacePath};
 use crate::api::pending::Pending;
-use crate::api::subsystem_paths::SubsystemPaths;
-use crate::driver::DriverState;
+use crate::api::submit::{self, BatchRange, RangeOutcome};
 use crate::driver::host_state::Inner;
-use crate::engine::Attachment;
 use crate::engine::controller::{RawData, RawReply};
-use crate::engine::namespace_identity::{NamespaceIdentity, lacks_descriptors};
+use crate::engine::range_op::RangeDirection;
 use crate::engine::shard_routes::ReplicaPolicy;
 use crate::memory::bounce::CHUNK_BYTES;
 use crate::memory::region::{Grant, RegionSlice};
@@ -58,52 +53,13 @@ pub struct Namespace {
     paths: NamespacePaths,
 }
 
-#[derive(Clone)]
-enum NamespacePaths {
-    /// A controller, which stays the only one.
-    One(Arc<NamespaceHandle>),
-    /// Several, or one that may get others beside it.
-    Several(Arc<Multipath>),
-}
-
-/// The paths of a namespace at one time.
-pub(crate) enum PathHandles<'a> {
-    One(&'a Arc<NamespaceHandle>),
-    Several(Arc<PathSet>),
-}
-
-impl PathHandles<'_> {
-    /// There is at least one.
-    pub(crate) fn as_slice(&self) -> &[Arc<NamespaceHandle>] {
-        match self {
-            Self::One(handle) => slice::from_ref(handle),
-            Self::Several(set) => set.handles(),
-        }
-    }
-}
-
 impl Namespace {
     pub(crate) async fn open(controller: Arc<ControllerHandle>, nsid: Nsid) -> Result<Self, Error> {
-        if !nsid.is_one() {
-            return Err(ErrorKind::Invalid("a namespace number is between 1 and 4294967294").into());
-        }
-        let about = |error: Error| error.of_target(&controller.target).of_namespace(nsid);
-        for _ in 0..ATTEMPTS {
-            let epoch = controller.epoch().map_err(about)?;
-            let identity = identify(&controller, nsid).await.map_err(about)?;
-            let info = info(&identity);
-            let attached = controller.attach(epoch, identity).map_err(about)?;
-            if let Some(Attachment { number, access }) = attached {
-                let handle = NamespaceHandle { controller, number, access, info };
-                return Ok(Self::over_one(Arc::new(handle)));
-            }
-        }
-        let what = "each time that the namespace was identified; look into the target's log";
-        Err(about(ErrorKind::ConnectionLost(what).into()))
+        Ok(Self::over_one(NamespacePath::open(controller, nsid).await?))
     }
 
     /// The namespace over one path.
-    pub(crate) fn over_one(handle: Arc<NamespaceHandle>) -> Self {
+    pub(crate) fn over_one(handle: Arc<NamespacePath>) -> Self {
         Self { paths: NamespacePaths::One(handle) }
     }
 
@@ -112,6 +68,7 @@ impl Namespace {
     /// # Errors
     /// There are none, or they are of different hosts.
     pub(crate) fn over_paths(policy: ReplicaPolicy, paths: Vec<Self>) -> Result<Self, Error> {
+        let paths = paths.iter().flat_map(|path| path.handles().as_slice().to_vec()).collect();
         let multipath = Multipath::new(policy, paths)?;
         Ok(Self { paths: NamespacePaths::Several(Arc::new(multipath)) })
     }
@@ -122,75 +79,28 @@ impl Namespace {
         alone.into_iter()
     }
 
-    /// Has a namespace that was opened by [`SubsystemPaths::multipath_namespace`] read and written
-    /// over these paths from now on, at most 8: those of
-    /// [`FollowedPaths::next`](crate::FollowedPaths::next), for example. It keeps the connections
-    /// that it has to them, and is opened over the others. Clones of it change with it; plans and
-    /// [`Shards`](crate::Shards) do not.
-    ///
-    /// What is under way goes on where it is, and over one of the new paths should its own be lost.
-    /// The connection of a path that is not among these any more ends when that is done, and no
-    /// other handle has it.
-    ///
-    /// Returns why the namespace cannot be reached over some of the paths, which are left out.
-    ///
-    /// # Errors
-    /// It can be reached over none of them, is another namespace there, or they are of another
-    /// host: its paths are what they were. Or it was opened over a controller.
-    ///
-    /// [`SubsystemPaths::multipath_namespace`]: crate::SubsystemPaths::multipath_namespace
-    pub fn change_paths(&self, paths: &SubsystemPaths) -> Pending<Result<Vec<Error>, Error>> {
-        let (this, controllers) = (self.clone(), paths.controllers().to_vec());
-        Pending::new(self.host(), async move {
-            let what = "only a namespace that was opened over paths can have others";
-            match &this.paths {
-                NamespacePaths::One(_) => Err(this.about(ErrorKind::Invalid(what).into())),
-                NamespacePaths::Several(multipath) => {
-                    let is_other =
-                        |path: &Controller| !Arc::ptr_eq(&path.handle().host, this.host());
-                    if controllers.iter().any(is_other) {
-                        return Err(this.is_of_another_host());
-                    }
-                    multipath.change_to(&controllers).await
-                }
-            }
-        })
+    /// The path or the paths that it is reached over.
+    pub(crate) fn reached_over(&self) -> &NamespacePaths {
+        &self.paths
     }
 
     /// The paths that it has now.
     pub(crate) fn handles(&self) -> PathHandles<'_> {
-        match &self.paths {
-            NamespacePaths::One(handle) => PathHandles::One(handle),
-            NamespacePaths::Several(multipath) => PathHandles::Several(multipath.set()),
-        }
+        self.paths.handles()
     }
 
     /// The first path that it has now.
-    pub(crate) fn first_path(&self) -> Arc<NamespaceHandle> {
+    pub(crate) fn first_path(&self) -> Arc<NamespacePath> {
         Arc::clone(&self.handles().as_slice()[0])
     }
 
-    /// The path that the next range takes, and those that it may go on over.
-    pub(crate) fn choose_path(&self, state: &mut DriverState) -> ChosenPath {
-        match &self.paths {
-            NamespacePaths::One(handle) => ChosenPath::only(handle),
-            NamespacePaths::Several(multipath) => multipath.choose(state),
-        }
-    }
-
     pub(crate) fn host(&self) -> &Arc<Inner> {
-        match &self.paths {
-            NamespacePaths::One(handle) => handle.host(),
-            NamespacePaths::Several(multipath) => multipath.host(),
-        }
+        self.paths.host()
     }
 
     /// The properties that it had when it was opened.
     pub fn info(&self) -> &NamespaceInfo {
-        match &self.paths {
-            NamespacePaths::One(handle) => &handle.info,
-            NamespacePaths::Several(multipath) => multipath.info(),
-        }
+        self.paths.info()
     }
 
     /// Its namespace identifier (NSID) in the subsystem.
@@ -206,27 +116,31 @@ impl Namespace {
     /// The subsystem that it belongs to, at the address of the path that was its first when it was
     /// opened.
     pub fn target(&self) -> &SubsystemAddress {
-        self.shared_target()
-    }
-
-    fn shared_target(&self) -> &Arc<SubsystemAddress> {
-        match &self.paths {
-            NamespacePaths::One(handle) => &handle.controller.target,
-            NamespacePaths::Several(multipath) => multipath.target(),
-        }
+        self.paths.target()
     }
 
     /// Reads as many bytes as `into` has, from `offset` on.
     pub fn read(&self, offset: u64, into: RegionSlice) -> Pending<RangeOutcome> {
-        let range = ReadRange { namespace: self.clone(), offset, into };
-        one(self.host(), batch::read_many(self.host(), BatchOptions::new(), [range]))
+        self.transfer(RangeDirection::Read, offset, into)
     }
 
     /// Writes the bytes of `from`, to `offset` on. Parts of blocks are safe from other writes of
     /// this host only: [several writers](Namespace#several-writers).
     pub fn write(&self, offset: u64, from: RegionSlice) -> Pending<RangeOutcome> {
-        let range = WriteRange { namespace: self.clone(), offset, from };
-        one(self.host(), batch::write_many(self.host(), BatchOptions::new(), [range]))
+        self.transfer(RangeDirection::Write { fua: false }, offset, from)
+    }
+
+    fn transfer(
+        &self,
+        direction: RangeDirection,
+        offset: u64,
+        slice: RegionSlice,
+    ) -> Pending<RangeOutcome> {
+        let range = BatchRange::new(&self.paths, offset, slice);
+        let batch = submit::start(self.host(), direction, BatchOptions::new(), vec![range]);
+        Pending::new(self.host(), async move {
+            batch.await.pop().expect("a batch has an outcome for each of its ranges")
+        })
     }
 
     /// Reads bytes into a vector: for small things, since each call registers memory.
@@ -275,10 +189,9 @@ impl Namespace {
     pub fn refresh(&self) -> Pending<Result<NamespaceInfo, Error>> {
         let this = self.clone();
         Pending::new(self.host(), async move {
-            let path = this.command_path(None);
+            let path = this.paths.command_path(None);
             let path = path.map_or_else(|| this.first_path(), |path| Arc::clone(path.handle()));
-            let identity = identify(&path.controller, this.nsid()).await;
-            identity.map(|identity| info(&identity)).map_err(|error| this.about(error))
+            path.refresh().await.map_err(|error| this.about(error))
         })
     }
 
@@ -393,7 +306,7 @@ impl Namespace {
     /// Sends commands all at once; the first error is the result. Each can be sent twice to the
     /// same effect: one that fails because of its path is sent over the others.
     fn commands(&self, commands: Vec<(Sqe, RawData)>) -> Pending<Result<(), Error>> {
-        let send = |(sqe, data): (Sqe, RawData)| match self.command_path(None) {
+        let send = |(sqe, data): (Sqe, RawData)| match self.paths.command_path(None) {
             None => (self.first_path().send(sqe, data), None),
             Some(path) => {
                 let reply = path.handle().send(sqe, data.clone());
@@ -426,7 +339,7 @@ impl Namespace {
     ) -> Result<RawReply, Error> {
         while let Err(error) = &reply
             && error.is_of_path()
-            && let Some(other) = self.command_path(Some(&path))
+            && let Some(other) = self.paths.command_path(Some(&path))
         {
             reply = other.handle().send(sqe, data.clone()).await;
             path = other;
@@ -434,21 +347,8 @@ impl Namespace {
         reply
     }
 
-    /// The path that a command takes, after `before` another; `None` if there is no choice.
-    fn command_path(&self, before: Option<&CommandPath>) -> Option<CommandPath> {
-        match &self.paths {
-            NamespacePaths::One(_) => None,
-            NamespacePaths::Several(multipath) => multipath.command_path(before),
-        }
-    }
-
-    fn about(&self, error: Error) -> Error {
-        error.of_target(self.shared_target()).of_namespace(self.nsid())
-    }
-
-    /// The error of a path whose namespace is not the one of the other paths.
-    pub(crate) fn is_different(&self) -> Error {
-        self.about(ErrorKind::Protocol(DIFFERENT).into())
+    pub(crate) fn about(&self, error: Error) -> Error {
+        error.of_target(self.paths.target()).of_namespace(self.nsid())
     }
 
     /// The error of one that is used together with those of another host.
@@ -456,15 +356,6 @@ impl Namespace {
         self.about(ErrorKind::Invalid(ANOTHER_HOST).into())
     }
 }
-
-const DIFFERENT: &str = "it has another namespace of that number than the subsystem's other ports";
-
-const ANOTHER_HOST: &str =
-    "it was opened over another Host than the others: namespaces of one host only go together";
-
-/// How often a namespace is identified anew since the connection is not the one that it was
-/// identified over.
-const ATTEMPTS: usize = 10;
 
 /// Bytes that [`Namespace::read_at`] reads at a time.
 const READ_AT_BYTES: usize = 1 << 20;
@@ -480,37 +371,4 @@ impl fmt::Debug for Namespace {
             .field("paths", &self.handles().as_slice().len())
             .finish_non_exhaustive()
     }
-}
-
-async fn identify(controller: &ControllerHandle, nsid: Nsid) -> Result<NamespaceIdentity, Error> {
-    let data = controller.identify(Identify::namespace(Cns::NAMESPACE, nsid)).await?;
-    let mut identity = NamespaceIdentity::parse(nsid, &data)?;
-    let descriptors = Identify::namespace(Cns::NAMESPACE_DESCRIPTORS, nsid);
-    match controller.identify(descriptors).await {
-        Ok(data) => identity.add_descriptors(&data),
-        Err(error) if error.status().is_some_and(lacks_descriptors) => {}
-        Err(error) => return Err(error),
-    }
-    Ok(identity)
-}
-
-fn info(identity: &NamespaceIdentity) -> NamespaceInfo {
-    NamespaceInfo {
-        nsid: identity.nsid,
-        size_bytes: identity.size_bytes,
-        blocks: identity.blocks,
-        block_bytes: identity.block_bytes,
-        name: identity.name.clone(),
-        generation: identity.generation,
-        write_protected: identity.write_protected,
-        uuid: identity.uuid,
-        nguid: identity.nguid,
-        eui64: identity.eui64,
-    }
-}
-
-fn one(host: &Arc<Inner>, batch: Pending<Vec<RangeOutcome>>) -> Pending<RangeOutcome> {
-    Pending::new(host, async move {
-        batch.await.pop().expect("a batch has an outcome for each of its ranges")
-    })
 }

@@ -6,10 +6,10 @@ use std::time::Duration;
 
 use slab::Slab;
 
-use crate::api::batch::{SliceKeys, submit};
-use crate::api::multipath::PathSet;
 use crate::api::namespace::Namespace;
+use crate::api::path_set::PathSet;
 use crate::api::pending::{Completed, OwnRing};
+use crate::api::submit::{SliceKeys, submit};
 use crate::driver::host_state::Inner;
 use crate::driver::process::Forked;
 use crate::driver::system_now;
@@ -144,7 +144,7 @@ impl Ring {
             return Err(RingFull(slice));
         }
         let place = self.places.insert(Taken { namespace: namespace.clone(), paths: None, token });
-        let memory = SliceKeys::new(namespace, slice);
+        let memory = SliceKeys::new(namespace.reached_over(), slice);
         self.staged.push(Staged { place, direction, offset, memory });
         let polled = !self.own.host.shared.threaded;
         if polled || self.staged.len() >= Self::TOGETHER || self.places.len() >= self.depth {
@@ -181,7 +181,7 @@ impl Ring {
             taken.paths = submit(
                 &mut state,
                 &self.own,
-                &taken.namespace,
+                taken.namespace.reached_over(),
                 direction,
                 self.options,
                 offset,

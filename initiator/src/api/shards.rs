@@ -4,10 +4,10 @@ use std::fmt;
 use std::sync::Arc;
 
 use crate::api::namespace::Namespace;
-use crate::api::namespace_handle::NamespaceInfo;
+use crate::api::path::NamespaceInfo;
+use crate::api::path_set;
 use crate::driver::host_state::Inner;
-use crate::driver::numa::PathDistances;
-use crate::engine::shard_routes::{ReplicaPolicy, ShardPlace, ShardRoute, ShardRoutes};
+use crate::engine::shard_routes::{ReplicaPolicy, ShardRoutes};
 use crate::types::error::Error;
 
 /// The namespaces that plans read from, numbered from 0 in the order given. The paths of a
@@ -84,15 +84,12 @@ impl Shards {
         shards: impl IntoIterator<Item = Vec<Namespace>>,
     ) -> Result<Self, Error> {
         let shards = of_one_host(shards)?.into_iter();
-        let mut distances = (policy == ReplicaPolicy::Numa).then(PathDistances::from_here);
+        let mut distances = path_set::distances(policy);
         let alike = |replicas: Vec<Namespace>| {
-            let mut replicas = paths_of(&replicas);
-            let size_bytes = replicas[0].size_bytes();
-            replicas.retain(|other| other.size_bytes() == size_bytes);
-            if let Some(distances) = &mut distances {
-                replicas.sort_by_cached_key(|path| distance(distances, path));
-            }
-            replicas
+            let paths = replicas.iter().flat_map(|replica| replica.handles().as_slice().to_vec());
+            let mut paths: Vec<_> = paths.collect();
+            path_set::arrange(&mut paths, distances.as_mut());
+            paths.into_iter().map(Namespace::over_one).collect()
         };
         Ok(Self::of(shards.map(alike).collect(), policy))
     }
@@ -132,14 +129,11 @@ impl Shards {
         for replicas in namespaces.iter() {
             let mut of_shard = Vec::with_capacity(replicas.len());
             for namespace in replicas {
-                let handle = namespace.first_path();
-                let (engine, controller) = (handle.engine(), handle.controller_key());
-                let place = routes.place(ShardPlace { engine, controller });
-                if place == connections.len() {
+                let (route, access) = namespace.first_path().route(&mut routes);
+                if route.place == connections.len() {
                     connections.push(namespace.clone());
                 }
-                let route = ShardRoute { namespace: handle.number(), place };
-                of_shard.push((route, handle.access().clone()));
+                of_shard.push((route, access));
             }
             routes.push(of_shard.into_iter());
         }
@@ -246,11 +240,4 @@ impl fmt::Debug for Shards {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_list().entries(self.namespaces.iter()).finish()
     }
-}
-
-/// How far the device is over which a namespace is reached.
-fn distance(distances: &mut PathDistances, namespace: &Namespace) -> u32 {
-    let host = namespace.host();
-    let target = namespace.target().address.ip();
-    distances.to(target, || host.source_for(target))
 }

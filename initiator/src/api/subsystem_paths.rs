@@ -7,8 +7,10 @@ use nvme_proto::log::SubsystemType;
 use nvme_proto::{Nqn, Nsid};
 
 use crate::api::controller::Controller;
+use crate::api::controller_handle::ControllerHandle;
 use crate::api::discovery::{DiscoveryLog, discover};
 use crate::api::namespace::Namespace;
+use crate::api::namespace_paths::NamespacePaths;
 use crate::api::pending::Pending;
 use crate::driver::host_state::Inner;
 use crate::engine::shard_routes::ReplicaPolicy;
@@ -101,6 +103,10 @@ impl SubsystemPaths {
         }
     }
 
+    fn handles(&self) -> Vec<Arc<ControllerHandle>> {
+        self.controllers.iter().map(|path| Arc::clone(path.handle())).collect()
+    }
+
     /// The addresses of the paths that were connected.
     pub(crate) fn targets(&self) -> impl Iterator<Item = &SubsystemAddress> {
         self.controllers.iter().map(Controller::target)
@@ -157,8 +163,45 @@ impl SubsystemPaths {
             }
             let first = namespaces[0].info();
             match namespaces.iter().find(|other| first.is_of_another(other.info())) {
-                Some(other) => Err(other.is_different()),
+                Some(other) => Err(other.first_path().is_different()),
                 None => Ok(namespaces),
+            }
+        })
+    }
+}
+
+impl Namespace {
+    /// Has a namespace that was opened by [`SubsystemPaths::multipath_namespace`] read and written
+    /// over these paths from now on, at most 8: those of
+    /// [`FollowedPaths::next`](crate::FollowedPaths::next), for example. It keeps the connections
+    /// that it has to them, and is opened over the others. Clones of it change with it; plans and
+    /// [`Shards`](crate::Shards) do not.
+    ///
+    /// What is under way goes on where it is, and over one of the new paths should its own be lost.
+    /// The connection of a path that is not among these any more ends when that is done, and no
+    /// other handle has it.
+    ///
+    /// Returns why the namespace cannot be reached over some of the paths, which are left out.
+    ///
+    /// # Errors
+    /// It can be reached over none of them, is another namespace there, or they are of another
+    /// host: its paths are what they were. Or it was opened over a controller.
+    ///
+    /// [`SubsystemPaths::multipath_namespace`]: crate::SubsystemPaths::multipath_namespace
+    pub fn change_paths(&self, paths: &SubsystemPaths) -> Pending<Result<Vec<Error>, Error>> {
+        let (this, controllers) = (self.clone(), paths.handles());
+        Pending::new(self.host(), async move {
+            let what = "only a namespace that was opened over paths can have others";
+            match this.reached_over() {
+                NamespacePaths::One(_) => Err(this.about(ErrorKind::Invalid(what).into())),
+                NamespacePaths::Several(multipath) => {
+                    let is_other =
+                        |path: &Arc<ControllerHandle>| !Arc::ptr_eq(&path.host, this.host());
+                    if controllers.iter().any(is_other) {
+                        return Err(this.is_of_another_host());
+                    }
+                    multipath.change_to(&controllers).await
+                }
             }
         })
     }

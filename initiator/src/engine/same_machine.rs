@@ -93,8 +93,6 @@ pub(crate) struct PathChange {
 }
 
 impl<P: Provider> HostEngine<P> {
-    const SHARES_MEMORY: bool = matches!(P::NAME.as_bytes(), b"shm");
-
     /// Whether an attempt to connect must wait until its provider is chosen.
     pub(crate) fn waits_for_path(&mut self, outbox: &mut Outbox) -> bool {
         let Some(choice) = &mut self.path else { return false };
@@ -135,7 +133,7 @@ impl<P: Provider> HostEngine<P> {
         let has_no_network = mem::take(&mut choice.has_no_network);
         let is_ours = cause.kind().family() == ErrorFamily::Local;
         choice.avoids_shm =
-            Self::SHARES_MEMORY && was_attempt && is_alone && is_ours && !has_no_network;
+            P::SHARES_MEMORY && was_attempt && is_alone && is_ours && !has_no_network;
         choice.avoids_shm
     }
 
@@ -143,7 +141,7 @@ impl<P: Provider> HostEngine<P> {
     /// when the attempt to connect began.
     pub(crate) fn should_share_memory(&self, key: usize) -> bool {
         let Some(choice) = &self.path else { return false };
-        !Self::SHARES_MEMORY
+        !P::SHARES_MEMORY
             && !choice.avoids_shm
             && !self.is_any_connected(Some(key))
             && choice.target.path() == LocalPath::SharedMemory
@@ -172,7 +170,7 @@ impl<P: Provider> HostEngine<P> {
             true => LocalPath::Network,
             false => choice.target.path(),
         };
-        if is_connected || (to == LocalPath::SharedMemory) == Self::SHARES_MEMORY {
+        if is_connected || (to == LocalPath::SharedMemory) == P::SHARES_MEMORY {
             (choice.state, choice.farewell) = (PathState::Settled, None);
             return None;
         }
@@ -200,8 +198,8 @@ impl<P: Provider> HostEngine<P> {
     pub(crate) fn keep_path(&mut self) {
         let Some(choice) = &mut self.path else { return };
         choice.state = PathState::Settled;
-        choice.avoids_shm = !Self::SHARES_MEMORY;
-        choice.has_no_network = Self::SHARES_MEMORY;
+        choice.avoids_shm = !P::SHARES_MEMORY;
+        choice.has_no_network = P::SHARES_MEMORY;
     }
 
     /// The same core over another device: nothing is connected now. All that waits for a connection

@@ -13,14 +13,15 @@ use roce_proto::wire::Ecn;
 use roce_proto::{PathMtu, Psn, Qpn};
 
 use super::convert;
-use super::device::{CmMessage, DeviceShared, GroupMessage};
 use super::engine::ConnectionRoute;
+use super::fabric::Fabric;
 use super::gsi::{Gsi, NotForUs};
+use super::new_qp::NewQp;
 use super::random::Random;
 use super::senders::{SenderUse, Source};
+use super::shared::{CmMessage, DeviceShared, GroupHandle, GroupMessage, RoceDevice};
 use super::sleep::Sleep;
 use super::wire::{ROCE_PORT, SenderIndex, Wire};
-use super::{Fabric, GroupHandle, NewQp, RoceDevice};
 use crate::{
     CmError, CmEvent, ConnId, ConnOptions, ConnParams, ConnectFailure, ConnectionManager,
     PrivateData, QpConfig, Time,

@@ -1,185 +1,38 @@
-//! Devices of a software provider: the state that their groups and the connection manager share.
+//! The provider of each network, whose devices make groups and a connection manager.
 #![expect(unsafe_code, reason = "registers memory by address")]
 
 use std::io;
-use std::net::{IpAddr, SocketAddr};
-use std::sync::atomic::{AtomicU64, Ordering};
-use std::sync::{Arc, Mutex, PoisonError};
+use std::net::IpAddr;
+use std::sync::atomic::Ordering;
 
-use roce_proto::Qpn;
-use roce_proto::rc::ConnectionParams;
-use roce_proto::wire::Ecn;
+use super::cm::RoceCm;
+use super::fabric::Fabric;
+use super::group::RoceGroup;
+use super::new_qp::NewQp;
+use super::regions::{SoftwareRegion, Window, table_full};
+use super::shared::{GroupHandle, RoceDevice};
+use crate::{
+    Access, Caps, Device, DeviceEvent, DeviceStats, GroupConfig, Mem, MemoryWindow, Op, Provider,
+};
 
-use super::engine::ConnectionRoute;
-use super::mailbox::Mailbox;
-use super::numbers::{Numbers, owner_of};
-use super::random::{Entropy, Random};
-use super::regions::{DomainId, Regions, SoftwareRegion, Window, table_full};
-use super::wire::{Datagram, IpId};
-use super::{Fabric, RoceCm, RoceGroup};
-use crate::{Access, Caps, Device, DeviceEvent, DeviceStats, GroupConfig, Mem};
-
-/// The most messages in a mailbox. Beyond it a forwarded packet is dropped, as by a full socket
-/// buffer, and the peer repeats it. 512 packets take at most about 2 MiB; doubled, twice that.
-pub(super) const MAX_MAIL: usize = 512;
-
-/// Longer than any packet with any headers.
-const MAX_PACKET_BYTES: usize = 4096 + 128;
-
-/// A device of a software provider, and a protection domain of it. Clones name the same.
-pub struct RoceDevice<F: Fabric> {
-    shared: Arc<DeviceShared<F>>,
-    domain: DomainId,
+impl<F: Fabric> Provider for F {
+    const NAME: &'static str = F::NAME;
+    type Device = RoceDevice<F>;
+    type Region = SoftwareRegion;
+    type Window = Window;
+    type Group = RoceGroup<F>;
+    type GroupHandle = GroupHandle;
+    type NewQp = NewQp;
+    type Cm = RoceCm<F>;
 }
 
-/// The state that the handles of a device share.
-pub(super) struct DeviceShared<F: Fabric> {
-    pub(super) fabric: F,
-    pub(super) regions: Arc<Regions>,
-    pub(super) numbers: Arc<Numbers>,
-    /// By group index, less one.
-    pub(super) groups: Box<[Mailbox<GroupMessage>]>,
-    pub(super) cm: Mailbox<CmMessage>,
-    pub(super) counters: DeviceCounters,
-    pub(super) entropy: Mutex<F::Entropy>,
-    pub(super) caps: Caps,
-}
-
-/// A message to the thread that owns a group.
-pub(super) enum GroupMessage {
-    /// Connect a queue pair, whose peer is at this endpoint.
-    Connect {
-        /// Its number and serial.
-        number: (u32, u64),
-        /// The way to the peer.
-        route: ConnectionRoute,
-        /// Whether the first packet is to be announced.
-        announce: bool,
-        /// The parameters that the two connection managers agreed on.
-        connection: Box<ConnectionParams>,
-    },
-    /// Move a queue pair to ERROR.
-    Fail {
-        /// Its number and serial.
-        number: (u32, u64),
-    },
-    /// A packet for this group that another socket received.
-    Packet(Box<Forwarded>),
-}
-
-/// A message to the thread that owns the connection manager.
-pub(super) enum CmMessage {
-    /// A packet came for this queue pair: its peer is ready.
-    PeerIsReady {
-        /// The queue pair's number.
-        qpn: u32,
-    },
-    /// An ICMP error says that this endpoint takes no packets.
-    Unreachable(SocketAddr),
-    /// A packet that came to a group's socket.
-    Packet(Box<Forwarded>),
-}
-
-/// A datagram on its way from one thread to another.
-pub(super) struct Forwarded {
-    pub(super) from: SocketAddr,
-    pub(super) to: SocketAddr,
-    pub(super) ecn: Ecn,
-    pub(super) bytes: Box<[u8]>,
-}
-
-impl Forwarded {
-    /// The datagram; what its IP header identified it by is not known any more.
-    pub(super) fn datagram(&self) -> Datagram<'_> {
-        let Self { from, to, ecn, ref bytes } = *self;
-        Datagram { ecn, ..Datagram::new(from, to, IpId::UNKNOWN, bytes) }
-    }
-}
-
-#[derive(Default)]
-pub(super) struct DeviceCounters {
-    pub(super) mads_sent: AtomicU64,
-    pub(super) mads_received: AtomicU64,
-    pub(super) mads_dropped: AtomicU64,
-}
-
-impl<F: Fabric> RoceDevice<F> {
-    /// A device on `fabric`, with room for `groups` groups.
-    pub(crate) fn new(
-        fabric: F,
-        groups: usize,
-        caps: Caps,
-        mut entropy: F::Entropy,
-    ) -> io::Result<Self> {
-        let doorbells = fabric.has_doorbells();
-        let mailboxes: io::Result<_> = (0..groups).map(|_| Mailbox::new(doorbells)).collect();
-        let shared = DeviceShared {
-            regions: Arc::new(Regions::new(groups, entropy.stream()?)),
-            numbers: Arc::new(Numbers::new(entropy.stream()?)),
-            groups: mailboxes?,
-            cm: Mailbox::new(doorbells)?,
-            counters: DeviceCounters::default(),
-            entropy: Mutex::new(entropy),
-            caps,
-            fabric,
-        };
-        let domain = shared.regions.new_domain();
-        Ok(Self { shared: Arc::new(shared), domain })
+impl<F: Fabric> MemoryWindow<F> for Window {
+    fn rkey(&self) -> u32 {
+        self.rkey()
     }
 
-    /// Our address and RoCE port.
-    pub fn endpoint(&self) -> SocketAddr {
-        self.shared.fabric.endpoint()
-    }
-
-    /// The protection domain that this handle stands for.
-    pub(super) fn domain(&self) -> DomainId {
-        self.domain
-    }
-
-    /// The numbers of the queue pairs that exist now.
-    pub fn queue_pairs(&self) -> Vec<u32> {
-        self.shared.numbers.in_use()
-    }
-}
-
-impl<F: Fabric> DeviceShared<F> {
-    /// A stream of random numbers that no other has anything to do with.
-    pub(super) fn random(&self) -> io::Result<Random> {
-        self.entropy.lock().unwrap_or_else(PoisonError::into_inner).stream()
-    }
-
-    /// The mailbox of the group that a queue pair number names.
-    pub(super) fn group_of(&self, qpn: Qpn) -> Option<&Mailbox<GroupMessage>> {
-        self.groups.get(usize::from(owner_of(qpn)).checked_sub(1)?)
-    }
-
-    /// Hands a packet to the thread that owns its queue pair; false if there is none, or it is too
-    /// busy.
-    pub(super) fn forward(&self, qpn: Qpn, datagram: &Datagram<'_>) -> bool {
-        let &Datagram { from, to, ecn, bytes, .. } = datagram;
-        if bytes.len() > MAX_PACKET_BYTES {
-            return false;
-        }
-        let packet = Forwarded { from, to, ecn, bytes: bytes.into() };
-        if qpn == Qpn::GSI {
-            let room = self.cm.len() < MAX_MAIL;
-            if room {
-                self.cm.send(CmMessage::Packet(Box::new(packet)));
-            }
-            return room;
-        }
-        match self.group_of(qpn).filter(|mailbox| mailbox.len() < MAX_MAIL) {
-            Some(mailbox) => mailbox.send(GroupMessage::Packet(Box::new(packet))),
-            None => return false,
-        }
-        true
-    }
-}
-
-impl<F: Fabric> Clone for RoceDevice<F> {
-    fn clone(&self) -> Self {
-        Self { shared: self.shared.clone(), domain: self.domain }
+    fn bind(&mut self, region: &SoftwareRegion, addr: u64, length: u64, access: Access) -> Op {
+        Op::Bind(self.bind(region, addr, length, access))
     }
 }
 

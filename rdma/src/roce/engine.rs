@@ -12,11 +12,11 @@ use roce_proto::rc::{
 };
 use roce_proto::wire::{Ecn, Identification, Packet};
 
-use super::NewQp;
 use super::convert;
 use super::hearing::Hearing;
 use super::icrc;
 use super::memory;
+use super::new_qp::NewQp;
 use super::numbers::{QpNumber, owner_of};
 use super::paths::{PathKey, Paths};
 use super::qp_table::QpTable;

@@ -1,19 +1,15 @@
-//! Networks, and the provider that each makes.
+//! Networks that carry RoCE v2 packets.
 
 use std::io;
 use std::net::{IpAddr, SocketAddr};
 
-use roce_proto::rc::QueuePair;
-
-use super::numbers::QpNumber;
 use super::random::Entropy;
-use super::regions::{DomainId, SoftwareRegion, Window};
-use super::{RoceCm, RoceDevice, RoceGroup, Wire};
-use crate::{Access, DeviceEvent, MemoryWindow, Op, Provider, QpConfig};
+use super::wire::Wire;
+use crate::DeviceEvent;
 
 /// A network that carries RoCE v2 packets, as seen by one device.
 pub trait Fabric: Send + Sync + Sized + 'static {
-    /// The provider's name, as [`Provider::NAME`].
+    /// The provider's name, as [`crate::Provider::NAME`].
     const NAME: &'static str;
     /// A way in and out.
     type Wire: Wire;
@@ -49,39 +45,4 @@ pub trait Fabric: Send + Sync + Sized + 'static {
 
     /// Whether threads sleep on file descriptors, so that messages between them must wake.
     fn has_doorbells(&self) -> bool;
-}
-
-impl<F: Fabric> Provider for F {
-    const NAME: &'static str = F::NAME;
-    type Device = RoceDevice<F>;
-    type Region = SoftwareRegion;
-    type Window = Window;
-    type Group = RoceGroup<F>;
-    type GroupHandle = GroupHandle;
-    type NewQp = NewQp;
-    type Cm = RoceCm<F>;
-}
-
-impl<F: Fabric> MemoryWindow<F> for Window {
-    fn rkey(&self) -> u32 {
-        self.rkey()
-    }
-
-    fn bind(&mut self, region: &SoftwareRegion, addr: u64, length: u64, access: Access) -> Op {
-        Op::Bind(self.bind(region, addr, length, access))
-    }
-}
-
-/// Names a group of a software device.
-#[derive(Clone, Debug)]
-pub struct GroupHandle {
-    pub(super) index: u8,
-}
-
-/// A queue pair that no group has adopted yet.
-pub struct NewQp {
-    pub(super) queue_pair: Box<QueuePair>,
-    pub(super) number: QpNumber,
-    pub(super) granted: QpConfig,
-    pub(super) domain: DomainId,
 }

@@ -8,14 +8,15 @@ use std::sync::Arc;
 use roce_proto::rc::{self, LocalSge};
 
 use super::convert::{self, MAX_SGE};
-use super::device::{CmMessage, DeviceShared, GroupMessage, MAX_MAIL};
 use super::engine::{GroupEngine, Handled};
+use super::fabric::Fabric;
 use super::mailbox::Mailbox;
+use super::new_qp::NewQp;
 use super::place;
 use super::regions::RegionsView;
+use super::shared::{CmMessage, DeviceShared, GroupHandle, GroupMessage, MAX_MAIL};
 use super::sleep::Sleep;
 use super::wire::{Arrived, Datagram, SenderSet, Wire, WireCounters};
-use super::{Fabric, GroupHandle, NewQp};
 use crate::{
     Group, GroupConfig, GroupStats, PushError, QpConfig, QpKey, RecvWr, SendFlags, SendWr, Sge,
     Time, WakeFor, Wc,

@@ -8,8 +8,8 @@ use roce_proto::cm::{GSI_Q_KEY, MAD_BYTES, MadTransmit, Manager, Sender};
 use roce_proto::wire::{Bth, Deth, Ecn, Headers, Message, Packet};
 use roce_proto::{PathMtu, Psn, Qpn};
 
-use super::device::DeviceCounters;
 use super::icrc;
+use super::shared::DeviceCounters;
 use super::wire::{Datagram, Outgoing, SenderIndex, Wire, endpoint_of};
 use crate::Time;
 

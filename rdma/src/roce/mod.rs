@@ -13,8 +13,10 @@ mod gsi;
 mod hearing;
 pub(crate) mod icrc;
 mod memory;
+mod new_qp;
 mod paths;
 mod senders;
+mod shared;
 mod sleep;
 mod timers;
 pub(crate) mod wire;
@@ -22,12 +24,13 @@ pub(crate) mod wire;
 use crate::software::{mailbox, numbers, place, qp_table, random, regions};
 
 pub use cm::RoceCm;
-pub use device::RoceDevice;
-pub use fabric::{Fabric, GroupHandle, NewQp};
+pub use fabric::Fabric;
 pub use group::RoceGroup;
+pub use new_qp::NewQp;
 pub(crate) use numbers::{MAX_GROUPS, owner_of};
 pub use random::{Entropy, SeededEntropy, SystemEntropy};
 pub use regions::{SoftwareRegion, Window};
+pub use shared::{GroupHandle, RoceDevice};
 pub use wire::{
     Arrived, Datagram, MAX_SENDERS, Outgoing, ROCE_PORT, SenderIndex, SenderSet, Wire, WireCounters,
 };

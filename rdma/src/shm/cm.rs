@@ -12,18 +12,18 @@ use rustix::event::Timespec;
 use rustix::event::epoll::{self, CreateFlags, EventData, EventFlags};
 
 use super::agreement::{ACK_TIMEOUT_EXPONENT, LinkAgreement, MAX_DEPTH};
-use super::device::{ShmDevice, ShmDeviceShared, ShmGroupMessage};
 use super::group::{ShmGroupHandle, ShmNewQp};
 use super::link::{LinkOffer, ShmLink};
 use super::message::{CmMessageKind, ShmCmMessage};
 use super::queue_pair::ShmQueuePair;
+use super::shared::{Shm, ShmDevice, ShmDeviceShared, ShmGroupMessage};
 use super::socket::{self, Incoming};
 use super::work_limits::WorkLimits;
 use crate::local_peer::LocalPeer;
 use crate::software::random::{Entropy, Random, SystemEntropy};
 use crate::{
     CmError, CmEvent, ConnId, ConnOptions, ConnParams, ConnectFailure, ConnectionManager,
-    PrivateData, QpConfig, REJECT_CONSUMER_DEFINED, Shm, Time,
+    PrivateData, QpConfig, REJECT_CONSUMER_DEFINED, Time,
 };
 
 /// How long a peer may take to answer a request or an accept: as long as that of `soft`.

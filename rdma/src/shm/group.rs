@@ -12,15 +12,14 @@ use std::sync::Arc;
 use rustix::event::Timespec;
 use rustix::event::epoll::{self, CreateFlags, EventData, EventFlags};
 
-use super::device::{ShmDeviceShared, ShmGroupMessage};
-use super::link::{PeerNews, ShmClosing};
+use super::link::ShmClosing;
 use super::queue_pair::ShmQueuePair;
-use super::sleep_word::publish_sleep;
+use super::shared::{Shm, ShmDeviceShared, ShmGroupMessage};
+use super::sleep_word::{PeerNews, publish_sleep};
 use super::turn::QpTurn;
 use crate::software::qp_table::QpTable;
 use crate::{
-    Group, GroupConfig, GroupStats, PushError, QpConfig, QpKey, RecvWr, SendWr, Shm, Time, WakeFor,
-    Wc,
+    Group, GroupConfig, GroupStats, PushError, QpConfig, QpKey, RecvWr, SendWr, Time, WakeFor, Wc,
 };
 
 /// Turns that each queue pair has in one `poll`; then the caller has its turn. Doubled, a busy

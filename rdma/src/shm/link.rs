@@ -11,7 +11,7 @@ use rustix::net::{
 
 use super::mapping::{RingUse, SharedMapping, ShmEnd};
 use super::ring::SharedRing;
-use super::sleep_word::SleepWord;
+use super::sleep_word::{PeerNews, SleepWord};
 use crate::WakeFor;
 
 const OPEN: u64 = 0;
@@ -25,15 +25,6 @@ pub(super) enum ShmClosing {
     Ended,
     /// Its queue pair went to ERROR by itself.
     Failed,
-}
-
-/// The news that an end has for its peer.
-#[derive(Clone, Copy, Debug, Default)]
-pub(super) struct PeerNews {
-    /// There are new records.
-    pub(super) records: bool,
-    /// Records of the peer were read.
-    pub(super) read: bool,
 }
 
 /// One end of a connection.

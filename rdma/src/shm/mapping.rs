@@ -14,16 +14,8 @@ use rustix::fs::{FallocateFlags, MemfdFlags, SealFlags};
 use rustix::mm::{MapFlags, ProtFlags};
 
 use super::news_count::NewsCount;
-use super::ring::SharedRing;
+use super::ring::{RING_BYTES, SharedRing};
 
-/// Bytes of one ring. Both ends copy through it at once, so it should stay in their caches, and it
-/// exists four times per connection; half of it delays large messages, which wait for room more
-/// often.
-#[cfg(not(all(test, loom)))]
-pub(super) const RING_BYTES: usize = 256 << 10;
-/// So few that a model has an atomic for each word.
-#[cfg(all(test, loom))]
-pub(super) const RING_BYTES: usize = 1024;
 const PAGE_BYTES: usize = 4096;
 /// Bytes of the whole memory.
 const MAPPING_BYTES: usize = PAGE_BYTES + 4 * RING_BYTES;

@@ -23,6 +23,7 @@ mod requester;
 mod responder;
 mod ring;
 mod send_queue;
+mod shared;
 mod shared_word;
 mod sleep_word;
 mod socket;
@@ -37,8 +38,8 @@ use std::io;
 use std::net::SocketAddr;
 
 pub use cm::ShmCm;
-pub use device::{Shm, ShmDevice, ShmOptions};
 pub use group::{ShmGroup, ShmGroupHandle, ShmNewQp};
+pub use shared::{Shm, ShmDevice, ShmOptions};
 pub use trust::{SharingGroup, SharingGroupError};
 
 /// Looks whether a process of our user or of root listens at an address, without waiting.

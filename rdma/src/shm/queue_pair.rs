@@ -5,9 +5,10 @@ use core::sync::atomic::AtomicU64;
 use std::os::fd::BorrowedFd;
 
 use super::agreement::LinkAgreement;
-use super::link::{PeerNews, ShmClosing, ShmLink};
+use super::link::{ShmClosing, ShmLink};
 use super::requester::RingRequester;
 use super::responder::RingResponder;
+use super::sleep_word::PeerNews;
 use super::sleep_word::publish_sleep;
 use super::turn::{QpFailure, QpTurn};
 use super::work_limits::WorkLimits;

@@ -7,10 +7,17 @@
 
 use core::sync::atomic::{AtomicU64, Ordering};
 
-use super::mapping::RING_BYTES;
 use super::news_count::NewsCount;
 use super::shared_word::SharedWord;
 
+/// Bytes of one ring. Both ends copy through it at once, so it should stay in their caches, and it
+/// exists four times per connection; half of it delays large messages, which wait for room more
+/// often.
+#[cfg(not(all(test, loom)))]
+pub(super) const RING_BYTES: usize = 256 << 10;
+/// So few that a model has an atomic for each word.
+#[cfg(all(test, loom))]
+pub(super) const RING_BYTES: usize = 1024;
 const RING: u64 = RING_BYTES as u64;
 /// Bytes of the words before each payload.
 const HEADER_BYTES: usize = 32;

@@ -2,7 +2,6 @@
 
 use core::sync::atomic::{AtomicU64, Ordering};
 
-use super::link::PeerNews;
 use super::shared_word::SharedWord;
 use crate::WakeFor;
 use crate::software::sync::fence;
@@ -13,6 +12,15 @@ const AWAKE: u64 = 0;
 const FOR_RECORDS: u64 = 1;
 /// Ring for new records, and when those of the sleeper were read.
 const FOR_ALL: u64 = 2;
+
+/// The news that an end has for its peer.
+#[derive(Clone, Copy, Debug, Default)]
+pub(super) struct PeerNews {
+    /// There are new records.
+    pub(super) records: bool,
+    /// Records of the peer were read.
+    pub(super) read: bool,
+}
 
 /// The word that one end writes to be rung, and the other takes back when it rings. The orderings
 /// are for fences to make.

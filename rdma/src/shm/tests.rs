@@ -9,13 +9,15 @@ use std::os::fd::{AsFd, OwnedFd};
 use proptest::prelude::*;
 
 use super::agreement::LinkAgreement;
-use super::device::ShmGroupMessage;
-use super::link::{PeerNews, ShmLink};
-use super::mapping::{RING_BYTES, RingUse};
+use super::link::ShmLink;
+use super::mapping::RingUse;
 use super::message::{CmMessageKind, ShmCmMessage};
 use super::queue_pair::ShmQueuePair;
 use super::record::{AnswerRecord, MessagePart, Refusal, RequestRecord};
+use super::ring::RING_BYTES;
 use super::ring::RingWriter;
+use super::shared::ShmGroupMessage;
+use super::sleep_word::PeerNews;
 use super::socket::{self, Incoming};
 use super::trust::PeerTrust;
 use super::work_limits::WorkLimits;

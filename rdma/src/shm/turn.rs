@@ -2,8 +2,8 @@
 
 use std::collections::VecDeque;
 
-use super::link::PeerNews;
 use super::ring::RingBroken;
+use super::sleep_word::PeerNews;
 use crate::software::regions::DomainView;
 use crate::{GroupStats, Time, Wc, WcStatus};
 

@@ -8,18 +8,17 @@ use std::collections::BTreeMap;
 use std::io;
 use std::net::{IpAddr, SocketAddr};
 use std::os::fd::BorrowedFd;
-use std::sync::atomic::{AtomicBool, Ordering};
-use std::sync::{Arc, Mutex, MutexGuard, Once, PoisonError};
+use std::sync::{Arc, Once};
 
 use libc::sockaddr_storage;
 use socket2::SockAddr;
 
 use super::abi::*;
-use super::context::{Context, check, set_nonblocking};
-use super::device::VerbsDevice;
+use super::context::Context;
 use super::group::VerbsGroupHandle;
-use super::library::Library;
+use super::handle::{Channel, Id, check};
 use super::queue_pair::VerbsQp;
+use super::shared::{Verbs, VerbsDevice};
 use crate::{
     Caps, CmError, CmEvent, ConnId, ConnOptions, ConnParams, ConnectFailure, ConnectionManager,
     PrivateData, QpConfig, Time,
@@ -47,176 +46,6 @@ struct VerbsConnection {
     /// Those of a listener hold for the connections that it takes.
     options: ConnOptions,
     route_timeout: Duration,
-}
-
-/// An event channel; outlives the identifiers that report to it.
-pub(crate) struct Channel {
-    library: &'static Library,
-    raw: *mut rdma_event_channel,
-    /// Held where librdmacm looks at the queue pair of an identifier, which another thread may be
-    /// about to destroy. Taking an event is such a place, and the identifier that the event is for
-    /// is known only once it is taken.
-    queue_pairs: Mutex<()>,
-}
-
-// SAFETY: librdmacm lets any thread use a channel; only its connection manager takes events from
-// it.
-unsafe impl Send for Channel {}
-// SAFETY: as above.
-unsafe impl Sync for Channel {}
-
-impl Channel {
-    pub(crate) fn open(library: &'static Library) -> io::Result<Arc<Self>> {
-        // SAFETY: the call has no preconditions.
-        let raw = unsafe { (library.cm.rdma_create_event_channel)() };
-        if raw.is_null() {
-            return Err(io::Error::last_os_error());
-        }
-        let channel = Self { library, raw, queue_pairs: Mutex::new(()) };
-        // SAFETY: the channel was just made.
-        set_nonblocking(unsafe { (*raw).fd })?;
-        Ok(Arc::new(channel))
-    }
-
-    fn lock_queue_pairs(&self) -> MutexGuard<'_, ()> {
-        self.queue_pairs.lock().unwrap_or_else(PoisonError::into_inner)
-    }
-}
-
-impl Drop for Channel {
-    fn drop(&mut self) {
-        // SAFETY: every identifier holds the channel, so none is left.
-        unsafe { (self.library.cm.rdma_destroy_event_channel)(self.raw) };
-    }
-}
-
-/// A communication identifier: a listener or a connection. It outlives its queue pair, which holds
-/// it.
-pub(crate) struct Id {
-    raw: *mut rdma_cm_id,
-    /// The connection has come far enough for the queue pair to send.
-    ready: AtomicBool,
-    /// The connection has ended or will never be: the queue pair is in ERROR, or belongs there.
-    ended: AtomicBool,
-    channel: Arc<Channel>,
-}
-
-// SAFETY: librdmacm serialises its own state; the queue pair under it is guarded by the channel's
-// lock.
-unsafe impl Send for Id {}
-// SAFETY: as above.
-unsafe impl Sync for Id {}
-
-impl Id {
-    pub(crate) fn create(channel: &Arc<Channel>, name: u64) -> io::Result<Self> {
-        let mut raw = null_mut();
-        let create = channel.library.cm.rdma_create_id;
-        // SAFETY: the channel is alive; the context is a number that is never followed.
-        check(unsafe { create(channel.raw, &raw mut raw, name as *mut c_void, PS_TCP) })?;
-        Ok(Self::from_raw(channel, raw))
-    }
-
-    fn from_raw(channel: &Arc<Channel>, raw: *mut rdma_cm_id) -> Self {
-        let channel = Arc::clone(channel);
-        Self { raw, ready: AtomicBool::new(false), ended: AtomicBool::new(false), channel }
-    }
-
-    pub(crate) fn library(&self) -> &'static Library {
-        self.channel.library
-    }
-
-    pub(crate) fn bind(&self, address: SocketAddr) -> io::Result<()> {
-        let address = SockAddr::from(address);
-        // SAFETY: the address is a socket address of its family.
-        check(unsafe { (self.library().cm.rdma_bind_addr)(self.raw, address.as_ptr().cast()) })
-    }
-
-    /// The device that the identifier is bound to, if any.
-    pub(crate) fn verbs(&self) -> *mut ibv_context {
-        // SAFETY: the identifier is alive.
-        unsafe { (*self.raw).verbs }
-    }
-
-    /// The port of the device that the identifier is bound to.
-    pub(crate) fn port(&self) -> u8 {
-        // SAFETY: the identifier is alive.
-        unsafe { (*self.raw).port_num }
-    }
-
-    pub(crate) fn is_ready(&self) -> bool {
-        self.ready.load(Ordering::Acquire)
-    }
-
-    pub(crate) fn has_ended(&self) -> bool {
-        self.ended.load(Ordering::Acquire)
-    }
-
-    pub(crate) fn note_ready(&self) {
-        self.ready.store(true, Ordering::Release);
-    }
-
-    pub(crate) fn note_end(&self) {
-        self.ended.store(true, Ordering::Release);
-    }
-
-    pub(crate) fn create_qp(
-        &self,
-        pd: *mut ibv_pd,
-        attr: &mut ibv_qp_init_attr,
-    ) -> io::Result<*mut ibv_qp> {
-        let _guard = self.channel.lock_queue_pairs();
-        // SAFETY: the protection domain and the queues in `attr` are alive and of the identifier's
-        // device.
-        check(unsafe { (self.library().cm.rdma_create_qp)(self.raw, pd, attr) })?;
-        // SAFETY: the identifier is alive.
-        Ok(unsafe { (*self.raw).qp })
-    }
-
-    pub(crate) fn destroy_qp(&self) {
-        let _guard = self.channel.lock_queue_pairs();
-        // SAFETY: the identifier is alive, and the caller owns its queue pair.
-        unsafe { (self.library().cm.rdma_destroy_qp)(self.raw) };
-    }
-
-    fn option<T>(&self, option: c_int, mut value: T) -> io::Result<()> {
-        let set = self.library().cm.rdma_set_option;
-        let address = (&raw mut value).cast();
-        // SAFETY: the value is alive and has the size that is given.
-        check(unsafe { set(self.raw, OPTION_ID, option, address, size_of::<T>()) })
-    }
-
-    /// Moves the queue pair to ERROR and tells the peer.
-    fn disconnect(&self) {
-        let _guard = self.channel.lock_queue_pairs();
-        self.note_end();
-        // SAFETY: the identifier is alive.
-        if let Err(error) = check(unsafe { (self.library().cm.rdma_disconnect)(self.raw) }) {
-            tracing::debug!("disconnecting: {error}");
-        }
-    }
-
-    fn set_options(&self, options: &ConnOptions) -> io::Result<()> {
-        if let Some(tos) = options.type_of_service {
-            self.option(OPTION_ID_TOS, tos)?;
-        }
-        if let Some(exponent) = options.ack_timeout_exponent
-            && let Err(error) = self.option(OPTION_ID_ACK_TIMEOUT, exponent)
-        {
-            static SAID: Once = Once::new();
-            SAID.call_once(|| {
-                tracing::warn!("the ACK time-out stays at the device's default: {error}");
-            });
-        }
-        Ok(())
-    }
-}
-
-impl Drop for Id {
-    fn drop(&mut self) {
-        // SAFETY: nothing else holds the identifier, its queue pair is gone, and its events are
-        // acknowledged at once.
-        unsafe { (self.library().cm.rdma_destroy_id)(self.raw) };
-    }
 }
 
 impl VerbsCm {
@@ -447,7 +276,7 @@ fn socket_addr(storage: &sockaddr_storage) -> SocketAddr {
     address.as_socket().unwrap_or(SocketAddr::new(IpAddr::V4([0; 4].into()), 0))
 }
 
-impl ConnectionManager<super::Verbs> for VerbsCm {
+impl ConnectionManager<Verbs> for VerbsCm {
     fn listen(&mut self, addr: SocketAddr, options: &ConnOptions) -> Result<ConnId, CmError> {
         let (conn, id) = self.create_id(options)?;
         if addr.is_ipv6() {

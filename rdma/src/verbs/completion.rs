@@ -9,7 +9,8 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use super::abi::*;
-use super::context::{Context, set_nonblocking};
+use super::context::Context;
+use super::handle::set_nonblocking;
 use super::lockable::explain;
 use super::requests::{MAX_QUEUE_PAIRS, WorkQueueKind};
 use crate::{Caps, GroupConfig, Wc};

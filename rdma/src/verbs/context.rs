@@ -12,7 +12,7 @@ use std::sync::{Arc, Mutex, OnceLock, PoisonError, Weak};
 use crossbeam::queue::SegQueue;
 
 use super::abi::*;
-use super::cm::{Channel, Id};
+use super::handle::{Channel, Id, set_nonblocking};
 use super::library::{Library, LoadError, library};
 use super::quirks::DeviceFeature;
 use crate::{Caps, DeviceEvent};
@@ -387,21 +387,4 @@ fn unsigned(value: c_int) -> u32 {
 
 fn byte(value: c_int) -> u8 {
     u8::try_from(value.clamp(0, 255)).unwrap_or(u8::MAX)
-}
-
-/// Makes calls that would wait for an event return at once.
-pub(crate) fn set_nonblocking(fd: c_int) -> io::Result<()> {
-    // SAFETY: fcntl has no memory effects for these commands; a bad descriptor is an error.
-    unsafe {
-        let flags = libc::fcntl(fd, libc::F_GETFL);
-        if flags < 0 || libc::fcntl(fd, libc::F_SETFL, flags | libc::O_NONBLOCK) < 0 {
-            return Err(io::Error::last_os_error());
-        }
-    }
-    Ok(())
-}
-
-/// The result of a call that returns 0 or sets `errno`.
-pub(crate) fn check(rc: c_int) -> io::Result<()> {
-    if rc == 0 { Ok(()) } else { Err(io::Error::last_os_error()) }
 }

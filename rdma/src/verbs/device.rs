@@ -1,96 +1,20 @@
-//! An RDMA device as seen through one local address.
+//! RDMA devices make groups, regions and a connection manager; which device serves an address.
 #![expect(unsafe_code, reason = "calls rdma-core")]
 
 use std::io;
 use std::net::IpAddr;
 use std::os::fd::BorrowedFd;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::atomic::Ordering;
 
 use super::cm::VerbsCm;
-use super::context::{Context, DeviceInfo, Events, VerbsError, context_of};
+use super::context::{DeviceInfo, VerbsError, context_of};
 use super::domain::Domain;
-use super::group::VerbsGroup;
+use super::group::{VerbsGroup, VerbsGroupHandle};
 use super::memory::{VerbsRegion, VerbsWindow};
-use super::quirks::DeviceFeature;
-use crate::{Access, Caps, Device, DeviceEvent, DeviceStats, GroupConfig, Mem};
-
-/// How to open a device.
-#[derive(Clone, Copy, Debug, Default)]
-pub struct VerbsOptions {
-    /// Never use SEND with Invalidate, even where the device offers it.
-    pub no_send_with_invalidate: bool,
-    /// Never use memory windows, even where the device offers them.
-    pub no_memory_windows: bool,
-    /// Use what the device says it can do even where it is known not to do it well: for testing the
-    /// device.
-    pub ignore_quirks: bool,
-}
-
-impl VerbsOptions {
-    /// Says what of a device is not used.
-    fn log(self, device: &DeviceInfo) {
-        let log = |feature, obstacle: Option<&str>, switched_off: bool| {
-            if let Some(reason) = obstacle.or(switched_off.then_some("switched off")) {
-                tracing::info!(device = device.caps.name, reason, "{feature} not used");
-            }
-        };
-        if self.ignore_quirks {
-            return;
-        }
-        let obstacle = device.no_send_with_invalidate;
-        log("SEND with Invalidate is", obstacle, self.no_send_with_invalidate);
-        log("memory windows are", device.no_memory_windows, self.no_memory_windows);
-    }
-}
-
-/// An RDMA device as seen through one local address, and a protection domain of it.
-#[derive(Clone)]
-pub struct VerbsDevice {
-    opened: Arc<OpenedContext>,
-    domain: Arc<Domain>,
-}
-
-struct OpenedContext {
-    context: Arc<Context>,
-    caps: Caps,
-    local_ip: IpAddr,
-    has_cm: AtomicBool,
-    events: Arc<Events>,
-}
-
-impl VerbsDevice {
-    /// Opens the device that owns a local address.
-    ///
-    /// # Errors
-    /// No device does, or the libraries are not usable.
-    pub fn open(local_ip: IpAddr, options: VerbsOptions) -> Result<Self, VerbsError> {
-        let (context, _port) = context_of(local_ip)?;
-        let mut caps = context.info.caps.clone();
-        if caps.iwarp {
-            return Err(VerbsError::Iwarp(caps.name));
-        }
-        if options.ignore_quirks {
-            caps.send_with_invalidate =
-                DeviceFeature::SendWithInvalidate.is_offered(context.cap_flags);
-            caps.memory_windows = DeviceFeature::MemoryWindows.is_offered(context.cap_flags);
-        }
-        caps.send_with_invalidate &= !options.no_send_with_invalidate;
-        caps.memory_windows &= !options.no_memory_windows;
-        options.log(&context.info);
-        let has_cm = AtomicBool::new(false);
-        let events = context.listen();
-        let domain = Domain::allocate(&context)
-            .map_err(|error| VerbsError::System { address: local_ip, reason: error.to_string() })?;
-        let opened = Arc::new(OpenedContext { context, caps, local_ip, has_cm, events });
-        Ok(Self { opened, domain })
-    }
-
-    /// The protection domain that this handle stands for.
-    pub(crate) fn domain(&self) -> &Arc<Domain> {
-        &self.domain
-    }
-}
+use super::queue_pair::VerbsQp;
+use super::shared::{Verbs, VerbsDevice};
+use crate::{Access, Caps, Device, DeviceEvent, DeviceStats, GroupConfig, Mem, Provider};
 
 /// A device and the port of it that has an address.
 #[derive(Clone, Debug)]
@@ -110,7 +34,18 @@ pub fn device_for(local_ip: IpAddr) -> Result<ServingPort, VerbsError> {
     Ok(ServingPort { device: context.info.clone(), port })
 }
 
-impl Device<super::Verbs> for VerbsDevice {
+impl Provider for Verbs {
+    const NAME: &'static str = "verbs";
+    type Device = VerbsDevice;
+    type Region = VerbsRegion;
+    type Window = VerbsWindow;
+    type Group = VerbsGroup;
+    type GroupHandle = VerbsGroupHandle;
+    type NewQp = VerbsQp;
+    type Cm = VerbsCm;
+}
+
+impl Device<Verbs> for VerbsDevice {
     fn caps(&self) -> &Caps {
         &self.opened.caps
     }

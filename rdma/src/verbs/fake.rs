@@ -10,9 +10,9 @@ use std::sync::atomic::AtomicU64;
 use std::sync::{Arc, Mutex};
 
 use super::abi::*;
-use super::cm::{Channel, Id};
 use super::context::{Context, DataPath, DeviceInfo};
 use super::domain::Domain;
+use super::handle::{Channel, Id};
 use super::library::{Library, RdmaCm, Verbs};
 use super::requests::{Token, WorkQueueKind};
 use crate::{Caps, Wc, WcOpcode, WcStatus};

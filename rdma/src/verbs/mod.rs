@@ -10,6 +10,7 @@ mod domain;
 #[cfg(test)]
 mod fake;
 mod group;
+mod handle;
 #[cfg(test)]
 mod layout;
 mod library;
@@ -18,31 +19,16 @@ mod memory;
 mod queue_pair;
 mod quirks;
 mod requests;
+mod shared;
 #[cfg(test)]
 mod tests;
 
 pub use cm::VerbsCm;
 pub use context::{DeviceInfo, VerbsError, devices};
-pub use device::{ServingPort, VerbsDevice, VerbsOptions, device_for};
+pub use device::{ServingPort, device_for};
 pub use group::{VerbsGroup, VerbsGroupHandle};
 pub use library::{LoadError, available};
 pub use memory::{VerbsRegion, VerbsWindow};
 pub use queue_pair::VerbsQp;
 pub use quirks::{RXE_VENDOR_ID, known_faults};
-
-use crate::Provider;
-
-/// The provider of real RDMA.
-#[derive(Debug)]
-pub enum Verbs {}
-
-impl Provider for Verbs {
-    const NAME: &'static str = "verbs";
-    type Device = VerbsDevice;
-    type Region = VerbsRegion;
-    type Window = VerbsWindow;
-    type Group = VerbsGroup;
-    type GroupHandle = VerbsGroupHandle;
-    type NewQp = VerbsQp;
-    type Cm = VerbsCm;
-}
+pub use shared::{Verbs, VerbsDevice, VerbsOptions};

@@ -10,10 +10,10 @@ use std::io;
 use std::sync::{Arc, Once};
 
 use super::abi::*;
-use super::cm::Id;
 use super::completion::{CompletionQueues, CompletionRoom};
 use super::context::DataPath;
 use super::domain::Domain;
+use super::handle::Id;
 use super::lockable::explain;
 use super::requests::{MAX_REQUESTS, PostedRequests, Token, WorkQueueKind};
 use crate::{Caps, Op, PushError, QpConfig, QpKey, RecvWr, SendFlags, SendWr, Sge, WcStatus};

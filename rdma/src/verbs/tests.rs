@@ -4,9 +4,9 @@
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
-use super::cm::Id;
 use super::context::Context;
 use super::fake::{Device, complete, context, device, domain, id};
+use super::handle::Id;
 use super::memory::VerbsRegion;
 use super::queue_pair::VerbsQp;
 use super::{Verbs, VerbsGroup};

@@ -4,12 +4,14 @@ mod comments;
 mod counted;
 mod docs;
 mod documents;
+mod mannerisms;
 mod names;
 
 use anyhow::{Result, bail};
 use clap::ValueEnum as _;
 
 use self::counted::Counted;
+use crate::shape;
 use crate::source::Tree;
 
 /// A file longer than this holds more than one noun.
@@ -25,6 +27,9 @@ pub(crate) struct Options {
     /// nothing
     #[arg(long, value_name = "RULE")]
     list: Option<Counted>,
+    /// Prints the mannerisms in the files below a folder, and checks nothing
+    #[arg(long, value_name = "FOLDER")]
+    mannerisms: Option<String>,
     #[command(flatten)]
     tree: Tree,
 }
@@ -37,9 +42,18 @@ pub(crate) fn run(options: &Options) -> Result<()> {
         rule.offenders(&sources)?.iter().for_each(|offender| println!("{offender}"));
         return Ok(());
     }
+    let texts = options.tree.texts()?;
+    if let Some(folder) = &options.mannerisms {
+        mannerisms::places(&options.tree, &texts, folder)?
+            .iter()
+            .for_each(|place| println!("{place}"));
+        return Ok(());
+    }
     let mut complaints: Vec<_> =
         sources.iter().flat_map(|source| check(&source.path, &source.text)).collect();
     complaints.extend(documents::complaints(&options.tree, &sources)?);
+    complaints.extend(mannerisms::complaints(&options.tree, &texts)?);
+    complaints.extend(shape::complaints(&options.tree, &sources)?);
     for rule in Counted::value_variants() {
         match rule.judge(rule.offenders(&sources)?.len()) {
             Ok(count) => eprintln!("{count}"),

@@ -7,7 +7,7 @@ use loom::thread;
 
 use super::*;
 use crate::WakeFor;
-use crate::shm::link::PeerNews;
+use crate::shm::sleep_word::PeerNews;
 use crate::shm::sleep_word::{SleepWord, publish_sleep};
 
 const WORDS: usize = RING_BYTES / size_of::<u64>();
