@@ -1,15 +1,17 @@
-//! Checks of the documents against the code and each other: their length, the items that they name,
-//! their links, and the picture of the architecture.
+//! Checks of the documents against the code and each other: their length, the items and crates that
+//! they name, and their links.
 
 use std::collections::{BTreeMap, BTreeSet};
 
 use anyhow::{Context, Result};
 use syn::{ImplItem, Item, TraitItem, Type};
 
-use crate::picture;
 use crate::source::{SourceFile, Tree};
 
-/// The most words that `ARCHITECTURE.md` may have.
+/// The page that follows requests through the code.
+const ARCHITECTURE: &str = "ARCHITECTURE.md";
+
+/// The most words that it may have.
 const ARCHITECTURE_WORDS_MAX: usize = 900;
 
 /// The most lines that `README.md` may have.
@@ -27,34 +29,31 @@ pub(super) fn complaints(tree: &Tree, sources: &[SourceFile]) -> Result<Vec<Stri
             complaints.extend(unknown_items(document, &index)?);
         }
     }
-    let (description, svg) = (tree.read(picture::SOURCE)?, tree.read(picture::PICTURE)?);
-    complaints.extend(absent_crates(&description, sources));
-    if picture::render(&description)? != svg {
-        complaints.push(format!("{}: old; `cargo xtask picture` makes it", picture::PICTURE));
-    }
+    complaints.extend(absent_crates(&tree.read(ARCHITECTURE)?, sources));
     Ok(complaints)
 }
 
-/// Crates of the workspace that are not in the picture of the architecture.
-fn absent_crates(description: &str, sources: &[SourceFile]) -> Vec<String> {
-    let known: BTreeSet<_> = picture::crates(description).collect();
+/// Crates of the workspace that the page of the architecture does not name in backticks.
+fn absent_crates(page: &str, sources: &[SourceFile]) -> Vec<String> {
+    let known: BTreeSet<_> =
+        prose(page).flat_map(|(_, line)| line.split('`').skip(1).step_by(2)).collect();
     let folder = |source: &SourceFile| {
         let path = source.path.strip_suffix("/src/lib.rs");
         path.or_else(|| source.path.strip_suffix("/src/main.rs")).map(str::to_owned)
     };
     let crates: BTreeSet<_> = sources.iter().filter_map(folder).collect();
     let absent = crates.iter().filter(|name| !known.contains(name.as_str()));
-    absent.map(|name| format!("{}: `{name}` is not there", picture::SOURCE)).collect()
+    absent.map(|name| format!("{ARCHITECTURE}: `{name}` is not there")).collect()
 }
 
 /// Documents whose every `path/file.rs::item` must be there.
 fn names_items(path: &str) -> bool {
-    matches!(path, "ARCHITECTURE.md" | "docs/glossary.md") || path.starts_with("docs/decisions/")
+    matches!(path, ARCHITECTURE | "docs/glossary.md") || path.starts_with("docs/decisions/")
 }
 
 fn length(path: &str, text: &str) -> Option<String> {
     let (count, unit, most) = match path {
-        "ARCHITECTURE.md" => (text.split_whitespace().count(), "words", ARCHITECTURE_WORDS_MAX),
+        ARCHITECTURE => (text.split_whitespace().count(), "words", ARCHITECTURE_WORDS_MAX),
         "README.md" => (text.lines().count(), "lines", README_LINES_MAX),
         _ => return None,
     };
@@ -275,11 +274,11 @@ mod tests {
     }
 
     #[test]
-    fn every_crate_is_in_the_picture() {
+    fn the_page_of_the_architecture_names_every_crate() {
         let sources = [file("a/src/lib.rs", ""), file("b/src/main.rs", ""), file("b/src/c.rs", "")];
-        assert_eq!(absent_crates("box x 0 0 1 1: `a` | `b`", &sources), Vec::<String>::new());
-        let told = absent_crates("box x 0 0 1 1: `a` | b", &sources);
-        assert_eq!(told, ["docs/architecture.picture: `b` is not there"]);
+        assert_eq!(absent_crates("- `a`: x.\n- `b`: y.", &sources), Vec::<String>::new());
+        let told = absent_crates("- `a`: x, b.", &sources);
+        assert_eq!(told, ["ARCHITECTURE.md: `b` is not there"]);
     }
 
     #[test]
@@ -294,7 +293,7 @@ mod tests {
     #[test]
     fn introductory_documents_are_short() {
         for (path, part, most) in [
-            ("ARCHITECTURE.md", "word ", ARCHITECTURE_WORDS_MAX),
+            (ARCHITECTURE, "word ", ARCHITECTURE_WORDS_MAX),
             ("README.md", "a line\n", README_LINES_MAX),
         ] {
             assert_eq!(length(path, &part.repeat(most)), None);
