@@ -21,10 +21,16 @@ const README_LINES_MAX: usize = 150;
 pub(super) fn complaints(tree: &Tree, sources: &[SourceFile]) -> Result<Vec<String>> {
     let documents = tree.documents()?;
     let index = ItemIndex::new(sources);
+    let anchors: BTreeMap<_, _> =
+        documents.iter().map(|document| (&*document.path, anchors(&document.text))).collect();
+    let leads = |path: &str, anchor: &str| {
+        let has_anchor = |known: &BTreeSet<String>| anchor.is_empty() || known.contains(anchor);
+        tree.has(path) && anchors.get(path).is_none_or(has_anchor)
+    };
     let mut complaints = Vec::new();
     for document in &documents {
         complaints.extend(length(&document.path, &document.text));
-        complaints.extend(dead_links(document, |path| tree.has(path)));
+        complaints.extend(dead_links(document, leads));
         if names_items(&document.path) {
             complaints.extend(unknown_items(document, &index)?);
         }
@@ -60,19 +66,33 @@ fn length(path: &str, text: &str) -> Option<String> {
     (count > most).then(|| format!("{path}: {count} {unit}, more than {most}"))
 }
 
-/// The links of a document that lead to no file or folder of the checkout.
-fn dead_links(document: &SourceFile, exists: impl Fn(&str) -> bool) -> Vec<String> {
+/// The links of a document that lead to no file, folder or heading of the checkout. `leads` judges
+/// a path and an anchor, which may be empty.
+fn dead_links(document: &SourceFile, leads: impl Fn(&str, &str) -> bool) -> Vec<String> {
     let mut complaints = Vec::new();
     for (number, line) in prose(&document.text) {
         for target in links(line) {
-            let path = target.split('#').next().unwrap_or_default();
-            let resolved = resolve(&document.path, path);
-            if !path.is_empty() && !resolved.is_some_and(|path| exists(&path)) {
-                complaints.push(format!("{}:{number}: no file {target}", document.path));
+            let (path, anchor) = target.split_once('#').unwrap_or((target, ""));
+            let resolved = match path {
+                "" => Some(document.path.clone()),
+                _ => resolve(&document.path, path),
+            };
+            if !resolved.is_some_and(|path| leads(&path, anchor)) {
+                complaints.push(format!("{}:{number}: no {target}", document.path));
             }
         }
     }
     complaints
+}
+
+/// The anchors of the headings of a document, as GitHub makes them.
+fn anchors(text: &str) -> BTreeSet<String> {
+    let anchor = |heading: &str| {
+        let kept = heading.chars().filter(|c| c.is_alphanumeric() || " -_".contains(*c));
+        kept.collect::<String>().to_lowercase().replace(' ', "-")
+    };
+    let headings = prose(text).filter_map(|(_, line)| line.strip_prefix('#'));
+    headings.map(|heading| anchor(heading.trim_start_matches('#').trim())).collect()
 }
 
 /// Lines outside of code blocks, with their numbers.
@@ -282,12 +302,22 @@ mod tests {
     }
 
     #[test]
-    fn links_lead_to_files() {
+    fn links_lead_to_files_and_headings() {
         let text = "[a](b.md) ![c](../d.svg#e) [f](#g) [h](https://example.org/i) [j](../../k)\n\
-            ```\n[l](m.md)\n```\n[n](o.md)";
-        let there = ["docs/b.md", "d.svg"];
-        let told = dead_links(&file("docs/x.md", text), |path| there.contains(&path));
-        assert_eq!(told, ["docs/x.md:1: no file ../../k", "docs/x.md:5: no file o.md"]);
+            ```\n[l](m.md)\n```\n[n](o.md) [p](b.md#q)";
+        let there = [("docs/b.md", ""), ("d.svg", "e"), ("docs/x.md", "g")];
+        let told = dead_links(&file("docs/x.md", text), |path, to| there.contains(&(path, to)));
+        let expected = ["1: no ../../k", "5: no o.md", "5: no b.md#q"];
+        assert_eq!(told, expected.map(|link| format!("docs/x.md:{link}")));
+    }
+
+    #[test]
+    fn headings_have_the_anchors_of_github() {
+        let text = "# One\n```\n# code\n```\n### Two, or not: `feedrail doctor`\n#three";
+        assert_eq!(
+            anchors(text).into_iter().collect::<Vec<_>>(),
+            ["one", "three", "two-or-not-feedrail-doctor"]
+        );
     }
 
     #[test]
