@@ -17,6 +17,12 @@ const ARCHITECTURE_WORDS_MAX: usize = 900;
 /// The most lines that `README.md` may have.
 const README_LINES_MAX: usize = 150;
 
+/// The words that many files use.
+const GLOSSARY: &str = "docs/glossary.md";
+
+/// The most terms that the glossary may have.
+const GLOSSARY_TERMS_MAX: usize = 60;
+
 /// The mistakes in the documents of a checkout.
 pub(super) fn complaints(tree: &Tree, sources: &[SourceFile]) -> Result<Vec<String>> {
     let documents = tree.documents()?;
@@ -54,13 +60,14 @@ fn absent_crates(page: &str, sources: &[SourceFile]) -> Vec<String> {
 
 /// Documents whose every `path/file.rs::item` must be there.
 fn names_items(path: &str) -> bool {
-    matches!(path, ARCHITECTURE | "docs/glossary.md") || path.starts_with("docs/decisions/")
+    matches!(path, ARCHITECTURE | GLOSSARY) || path.starts_with("docs/decisions/")
 }
 
 fn length(path: &str, text: &str) -> Option<String> {
     let (count, unit, most) = match path {
         ARCHITECTURE => (text.split_whitespace().count(), "words", ARCHITECTURE_WORDS_MAX),
         "README.md" => (text.lines().count(), "lines", README_LINES_MAX),
+        GLOSSARY => (text.matches("\n- **").count(), "terms", GLOSSARY_TERMS_MAX),
         _ => return None,
     };
     (count > most).then(|| format!("{path}: {count} {unit}, more than {most}"))
@@ -325,6 +332,7 @@ mod tests {
         for (path, part, most) in [
             (ARCHITECTURE, "word ", ARCHITECTURE_WORDS_MAX),
             ("README.md", "a line\n", README_LINES_MAX),
+            (GLOSSARY, "\n- **term**: A word.", GLOSSARY_TERMS_MAX),
         ] {
             assert_eq!(length(path, &part.repeat(most)), None);
             assert!(length(path, &part.repeat(most + 1)).is_some());
