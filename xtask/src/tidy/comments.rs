@@ -15,9 +15,9 @@ pub(super) struct Comment<'a> {
 }
 
 /// Each line that a comment makes too wide.
-pub(super) fn offenders(sources: &[SourceFile]) -> Vec<String> {
+pub(super) fn complaints(sources: &[SourceFile]) -> Vec<String> {
     let in_file = |source: &SourceFile| {
-        let at = |line| format!("{}:{line}", source.path);
+        let at = |line| format!("{}:{line}: a comment behind column {COLUMNS_MAX}", source.path);
         wide_lines(&source.text).into_iter().map(at).collect::<Vec<_>>()
     };
     sources.iter().flat_map(in_file).collect()

@@ -1,15 +1,12 @@
 //! House rules that no other tool checks.
 
 mod comments;
-mod counted;
 mod docs;
 mod documents;
 mod names;
 
 use anyhow::{Result, bail};
-use clap::ValueEnum as _;
 
-use self::counted::Counted;
 use crate::source::Tree;
 
 /// A file longer than this holds more than one noun.
@@ -18,13 +15,9 @@ const LINES_MAX: usize = 1000;
 /// How far above an `unsafe` block its SAFETY comment may begin.
 const SAFETY_REACH_LINES: usize = 8;
 
-/// The rules to check or to list.
+/// The checkout to check.
 #[derive(Debug, Default, clap::Args)]
 pub(crate) struct Options {
-    /// Prints each place where a rule is broken of which only the number is checked, and checks
-    /// nothing
-    #[arg(long, value_name = "RULE")]
-    list: Option<Counted>,
     #[command(flatten)]
     tree: Tree,
 }
@@ -33,19 +26,12 @@ pub(crate) struct Options {
 /// it fails.
 pub(crate) fn run(options: &Options) -> Result<()> {
     let sources = options.tree.sources()?;
-    if let Some(rule) = options.list {
-        rule.offenders(&sources)?.iter().for_each(|offender| println!("{offender}"));
-        return Ok(());
-    }
     let mut complaints: Vec<_> =
         sources.iter().flat_map(|source| check(&source.path, &source.text)).collect();
     complaints.extend(documents::complaints(&options.tree, &sources)?);
-    for rule in Counted::value_variants() {
-        match rule.judge(rule.offenders(&sources)?.len()) {
-            Ok(count) => eprintln!("{count}"),
-            Err(complaint) => complaints.push(complaint),
-        }
-    }
+    complaints.extend(names::complaints(&sources)?);
+    complaints.extend(comments::complaints(&sources));
+    complaints.extend(docs::complaints(&sources));
     for complaint in &complaints {
         eprintln!("{complaint}");
     }
