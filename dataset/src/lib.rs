@@ -12,6 +12,10 @@
 //! | Which of the targets that have a shard is asked? | [`placement`] |
 //! | Where are the samples of a file in a common format? | [`formats`] |
 //!
+//! Not implemented: decoding of samples, and samples that are no range of bytes of a shard
+//! (compressed shards and members, sparse files in archives, arrays in Fortran order, encrypted
+//! Parquet, samples of 4 GiB or more), which are errors.
+//!
 //! A rank of a training run reads its part of each batch:
 //!
 //! ```

@@ -179,8 +179,9 @@
 //! `ibv_fork_init` (`RDMAV_FORK_SAFE=1`) in the parent before it opens a host, and then registered
 //! memory does not exist in the child at all.
 //!
-//! # Not here
-//! Authentication, metadata and protection information, reservations, and other transports than
+//! # Not implemented
+//! Authentication and encryption, the fused Compare and Write, reservations, metadata and
+//! protection information, memory of GPUs, block devices for the kernel, and other transports than
 //! RDMA.
 
 /// The examples of the README.

@@ -15,8 +15,10 @@
 //! open: an unknown value survives parsing and prints as hexadecimal. Reserved fields are ignored
 //! on receipt.
 //!
-//! Not here: PRPs, fused operations, metadata and protection information, reservations, namespace
-//! management, authentication, and the parts of the specifications that only PCIe uses.
+//! Not implemented: PRPs, fused operations, metadata and protection information, reservations,
+//! namespace management, Format NVM, Sanitize, firmware commands, Copy, Verify, authentication, the
+//! TCP transport, command sets other than NVM, and what only PCIe uses. Commands that have no
+//! variant here are refused with Invalid Command Opcode.
 #![no_std]
 #![forbid(unsafe_code)]
 

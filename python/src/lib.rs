@@ -3,6 +3,8 @@
 //!
 //! Every call that waits gives up the interpreter's lock once, and takes it back for an instant
 //! every 100 ms to run signal handlers. No thread of the initiator's ever takes it.
+//!
+//! Not implemented: writes to namespaces, and reads into memory of GPUs.
 
 mod block_on;
 mod buffer;

@@ -12,6 +12,10 @@
 //!
 //! Nothing here waits or reads a clock. `poll` does all that is ready at `now`; `deadline` says
 //! when it must run again; `fd` is what a driver may sleep on in between.
+//!
+//! Not implemented: iWARP, datagram queue pairs, shared receive queues, atomics, sending immediate
+//! data, memory of GPUs, and other systems than Linux. [`soft`] and [`shm`] check keys and bounds,
+//! and neither authenticates nor encrypts.
 
 mod cm;
 mod counters;

@@ -273,8 +273,8 @@ pub trait ConnectionManager<P: Provider>: Send {
     /// The connection is not at that point.
     fn accept(&mut self, now: Time, conn: ConnId, params: &ConnParams) -> Result<(), CmError>;
 
-    /// Rejects a request with reason [`crate::REJECT_CONSUMER_DEFINED`] and up to 148 bytes of private
-    /// data. The connection is closed thereby.
+    /// Rejects a request with reason [`crate::REJECT_CONSUMER_DEFINED`] and up to 148 bytes of
+    /// private data. The connection is closed thereby.
     ///
     /// # Errors
     /// The connection is not at that point.

@@ -26,8 +26,9 @@
 //! `transport`s and its `storage`, with the time, storage and buffers of its `core_context`;
 //! backends know bytes and offsets alone. `driver` has the threads around both.
 //!
-//! Not here: authentication, reservations, namespace management, metadata and protection
-//! information, zoned namespaces, other transports than RDMA.
+//! Not implemented: authentication and encryption, reservations, namespace management by hosts,
+//! Format NVM, Sanitize, fused operations, Copy, metadata and protection information, zoned
+//! namespaces, and other transports than RDMA.
 
 pub mod backend;
 pub mod config;

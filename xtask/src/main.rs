@@ -5,7 +5,6 @@ mod bench;
 mod ci;
 mod deb;
 mod lab;
-mod picture;
 mod shape;
 mod sim;
 mod source;
@@ -39,8 +38,6 @@ enum Chore {
     Bench(bench::Options),
     /// How the crates are laid out: files, circles of imports, and how much is public.
     Shape(source::Tree),
-    /// Make the picture of the architecture from its description, docs/architecture.picture.
-    Picture,
     /// The Linux kernel's own NVMe over RDMA, host and target, against ours, in QEMU.
     Lab(lab::Options),
     /// Debian packages of the target and the command line, in out/packages.
@@ -72,7 +69,6 @@ fn main() -> ExitCode {
         Chore::Tidy(options) => tidy::run(options),
         Chore::Bench(options) => bench::main(options),
         Chore::Shape(tree) => shape::main(tree),
-        Chore::Picture => picture::main(),
         Chore::Lab(options) => lab::main(options),
         Chore::Deb(options) => deb::main(options),
         Chore::Sim(options) => sim::main(options),

@@ -1,4 +1,5 @@
-//! UUIDs, NGUIDs and EUI-64s of namespaces. A host takes namespaces that share one for paths to one disk.
+//! UUIDs, NGUIDs and EUI-64s of namespaces. A host takes namespaces that share one for paths to one
+//! disk.
 
 use std::collections::BTreeMap;
 use std::collections::btree_map::Entry;
@@ -56,7 +57,7 @@ impl fmt::Display for IdentifierKind {
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub(crate) enum IdentifierError {
     /// Zeros, which stand for no identifier.
-    #[error("the nil {0} identifies nothing; leave it out, or give another one")]
+    #[error("the nil {0} identifies nothing; leave it out, or give a real one")]
     Nil(IdentifierKind),
     /// A namespace of other data has it.
     #[error(

@@ -3,8 +3,7 @@
 use rdma::LocalPeer;
 use serde_json::{Value, json};
 
-use super::method::Params;
-use super::rpc::RpcError;
+use super::rpc::{Params, RpcError};
 use super::spdk_framework;
 use crate::log_level::AUDIT;
 
@@ -45,7 +44,7 @@ impl AuditedCall {
     }
 }
 
-/// Writes the line of a call that another one, `of`, makes.
+/// Writes the line of a call that the method `of` makes.
 pub(super) fn log_part(of: &str, method: &str, params: &Params, result: &Result<Value, RpcError>) {
     let params = cut(&serde_json::to_string(params).unwrap_or_default());
     let (params, result) = (params.as_str(), outcome(result));

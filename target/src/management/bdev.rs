@@ -281,6 +281,11 @@ impl Bdev {
     }
 }
 
+/// The name of a namespace's medium: its own, if it was given none.
+pub(super) fn bdev_name(namespace: &Namespace) -> &str {
+    namespace.bdev.as_deref().unwrap_or(namespace.name())
+}
+
 fn lba_shift(block_size: u32) -> Result<u8, RpcError> {
     match block_size {
         512 | 1024 | 2048 | 4096 => Ok(block_size.trailing_zeros() as u8),

@@ -3,7 +3,7 @@
 use nvme_proto::Nqn;
 use serde_json::{Value, json};
 
-use super::method::bdev_name;
+use super::bdev::bdev_name;
 use crate::inventory::namespace::Namespace;
 use crate::metrics::latency::LatencyStats;
 use crate::metrics::namespace_io::NamespaceStats;

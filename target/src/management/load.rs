@@ -7,8 +7,7 @@ use serde_json::{Value, json};
 use uuid::Uuid;
 
 use super::audit;
-use super::method::{Methods, Params, read};
-use super::rpc::RpcError;
+use super::rpc::{Params, RpcError, read};
 use super::spdk_framework;
 use super::spdk_params::take_foreign;
 
@@ -120,34 +119,38 @@ struct LoadCall {
     params: Params,
 }
 
-/// What a call is about: its method, and the parameters that name it.
+/// Subject of a call: its method, and the parameters that name it.
 type Subject = (&'static str, Vec<String>);
 
 /// The calls that would make the target export what it exports.
-struct Current(BTreeMap<Subject, Params>);
+struct ExportedCalls(BTreeMap<Subject, Params>);
 
-/// Loads a configuration. What it says and the target exports already stays as it is, so loading a
-/// configuration again changes nothing.
+/// Loads a configuration by `call`, into a target that `exported` makes. What it says and the
+/// target exports already stays as it is, so loading a configuration again changes nothing.
 ///
 /// # Errors
 /// A method that no saved configuration of this target has, before any call is made; the error of
 /// the first call that fails, after those before it were taken back.
-pub(super) fn load(methods: &Methods, params: Params) -> Result<Value, RpcError> {
+pub(super) fn load(
+    params: Params,
+    exported: Vec<Value>,
+    call: &dyn Fn(&str, Params) -> Result<Value, RpcError>,
+) -> Result<Value, RpcError> {
     let LoadParams { calls } = read(params)?;
     let (calls, skipped) = sort(calls)?;
-    let current = Current::of(methods.config_calls());
+    let exported = ExportedCalls::of(exported);
     let mut undo = Vec::new();
     let (mut made, mut unchanged) = (0_u32, 0_u32);
     for LoadCall { loadable, params } in calls {
-        if current.says(loadable, &params) {
+        if exported.says(loadable, &params) {
             unchanged += 1;
             continue;
         }
-        let result = methods.call(loadable.method, params.clone());
+        let result = call(loadable.method, params.clone());
         audit::log_part(LOAD, loadable.method, &params, &result);
         match result {
-            Ok(result) => undo.extend(current.undo(loadable, &params, &result)),
-            Err(error) => return Err(failed(methods, undo, loadable.method, &params, &error)),
+            Ok(result) => undo.extend(exported.undo(loadable, &params, &result)),
+            Err(error) => return Err(failed(call, undo, loadable.method, &params, &error)),
         }
         made += 1;
     }
@@ -178,7 +181,7 @@ fn sort(given: Vec<GivenCall>) -> Result<(Vec<LoadCall>, Vec<String>), RpcError>
 
 /// Takes back what was done, the last first. The result is the error of the load.
 fn failed(
-    methods: &Methods,
+    call: &dyn Fn(&str, Params) -> Result<Value, RpcError>,
     undo: Vec<Call>,
     method: &str,
     params: &Params,
@@ -187,7 +190,7 @@ fn failed(
     let mut kept = Vec::new();
     for (method, params) in undo.into_iter().rev() {
         let Value::Object(params) = params else { continue };
-        let result = methods.call(method, params.clone());
+        let result = call(method, params.clone());
         audit::log_part(LOAD, method, &params, &result);
         if let Err(RpcError { message, .. }) = result {
             kept.push(format!("{method} {}: {message}", Value::Object(params)));
@@ -201,7 +204,7 @@ fn failed(
     RpcError { code: error.code, message: format!("{method} {params}: {}; {rest}", error.message) }
 }
 
-impl Current {
+impl ExportedCalls {
     fn of(calls: Vec<Value>) -> Self {
         let call = |call: Value| {
             let call: GivenCall = serde_json::from_value(call).ok()?;
@@ -339,13 +342,14 @@ mod tests {
             })
         };
         let before = state("inaccessible");
-        let current = Current::of(vec![json!({ "method": SET_ANA_STATE, "params": before })]);
+        let exported =
+            ExportedCalls::of(vec![json!({ "method": SET_ANA_STATE, "params": before })]);
         let loadable = LOADABLE.iter().find(|one| one.method == SET_ANA_STATE).expect("listed");
         let wanted = params(state("non_optimized"));
-        assert!(!current.says(loadable, &wanted));
-        let undo = |current: &Current| current.undo(loadable, &wanted, &Value::Null);
-        assert_eq!(undo(&current), Some((SET_ANA_STATE, before)));
-        let undone = undo(&Current::of(Vec::new()));
+        assert!(!exported.says(loadable, &wanted));
+        let undo = |exported: &ExportedCalls| exported.undo(loadable, &wanted, &Value::Null);
+        assert_eq!(undo(&exported), Some((SET_ANA_STATE, before)));
+        let undone = undo(&ExportedCalls::of(Vec::new()));
         assert_eq!(undone, Some((SET_ANA_STATE, state("optimized"))));
     }
 }

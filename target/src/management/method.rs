@@ -6,18 +6,17 @@ use std::time::Duration;
 
 use nvme_proto::{Nqn, Nsid};
 use serde::Deserialize;
-use serde::de::DeserializeOwned;
-use serde_json::{Map, Value, json};
+use serde_json::{Value, json};
 use uuid::Uuid;
 
 use super::ana::{self, AnaParams, describe_states};
-use super::bdev::{Bdev, BdevKind, Bdevs, FileParams};
+use super::bdev::{Bdev, BdevKind, Bdevs, FileParams, bdev_name};
 use super::config;
 use super::config_toml::describe_toml;
 use super::iostat::describe_io;
 use super::load;
 use super::reload::describe_reload;
-use super::rpc::RpcError;
+use super::rpc::{NANOS_PER_SECOND, NoParams, Params, RpcError, read};
 use super::spdk_framework;
 use super::spdk_params::take_foreign;
 use super::stats::{describe_queues, describe_stats};
@@ -52,10 +51,6 @@ pub(super) struct Methods {
     clock: Clock,
 }
 
-/// Ticks of all methods are nanoseconds.
-pub(super) const NANOS_PER_SECOND: u64 = 1_000_000_000;
-
-pub(super) type Params = Map<String, Value>;
 /// How long one call of `feedrail_drain` waits for commands. Doubled, a client that is interrupted
 /// holds a place for 2 s; not measured.
 const DRAIN_PATIENCE: Duration = Duration::from_secs(1);
@@ -79,7 +74,7 @@ const METHODS: [(&str, Method); 58] = [
     ("feedrail_drain", Methods::drain),
     ("feedrail_get_config_losses", Methods::get_config_losses),
     ("feedrail_get_config_toml", Methods::get_config_toml),
-    ("feedrail_load_config", load::load),
+    ("feedrail_load_config", Methods::load_config),
     ("feedrail_protect_ns", Methods::protect_namespace),
     ("feedrail_reload_config", Methods::reload_config),
     ("feedrail_rename_ns", Methods::rename_namespace),
@@ -122,10 +117,6 @@ const METHODS: [(&str, Method); 58] = [
     ("rpc_get_methods", |_, params| get_methods(params)),
     ("spdk_get_version", |_, params| spdk_framework::version(params)),
 ];
-
-#[derive(Deserialize)]
-#[serde(deny_unknown_fields)]
-pub(super) struct NoParams {}
 
 #[derive(Deserialize)]
 #[serde(deny_unknown_fields)]
@@ -465,12 +456,11 @@ impl Methods {
         }
     }
 
-    /// The calls that make an empty target export what this one exports.
-    pub(super) fn config_calls(&self) -> Vec<Value> {
+    fn load_config(&self, params: Params) -> Result<Value, RpcError> {
         let registry = self.associations.registry();
-        let mut calls = config::bdev_calls(&self.bdevs(), registry);
-        calls.extend(config::nvmf_calls(registry));
-        calls
+        let mut exported = config::bdev_calls(&self.bdevs(), registry);
+        exported.extend(config::nvmf_calls(registry));
+        load::load(params, exported, &|method, params| self.call(method, params))
     }
 
     /// What the calls of `framework_get_config` do not say, a line each.
@@ -742,12 +732,6 @@ impl Methods {
     }
 }
 
-/// Parameters of a method; unknown ones are errors.
-pub(super) fn read<T: DeserializeOwned>(params: Params) -> Result<T, RpcError> {
-    let read = serde_json::from_value(Value::Object(params));
-    read.map_err(|error| RpcError::invalid_params(format_args!("Invalid params: {error}")))
-}
-
 fn parse_nqn(text: &str) -> Result<Nqn, RpcError> {
     Nqn::new(text).map_err(|error| RpcError::invalid_params(format_args!("nqn: {error}")))
 }
@@ -773,11 +757,6 @@ fn exported_bdevs(registry: &Registry) -> BTreeMap<String, Arc<Namespace>> {
     let subsystems = registry.subsystems();
     let namespaces = subsystems.iter().flat_map(|subsystem| subsystem.namespaces().to_vec());
     namespaces.filter_map(|namespace| Some((namespace.bdev.clone()?, namespace))).collect()
-}
-
-/// The name of a namespace's medium: its own, if it was given none.
-pub(super) fn bdev_name(namespace: &Namespace) -> &str {
-    namespace.bdev.as_deref().unwrap_or(namespace.name())
 }
 
 fn describe_namespace(namespace: &Arc<Namespace>) -> Value {

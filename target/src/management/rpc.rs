@@ -1,12 +1,31 @@
 //! JSON-RPC 2.0: requests and responses.
 
+use serde::Deserialize;
+use serde::de::DeserializeOwned;
 use serde_json::{Map, Value, json};
+
+/// The unit of ticks, in all methods.
+pub(super) const NANOS_PER_SECOND: u64 = 1_000_000_000;
+
+/// Parameters of a method, by name.
+pub(super) type Params = Map<String, Value>;
+
+/// Parameters of a method that takes none.
+#[derive(Deserialize)]
+#[serde(deny_unknown_fields)]
+pub(super) struct NoParams {}
+
+/// Parses the parameters of a method; unknown ones are errors.
+pub(super) fn read<T: DeserializeOwned>(params: Params) -> Result<T, RpcError> {
+    let read = serde_json::from_value(Value::Object(params));
+    read.map_err(|error| RpcError::invalid_params(format_args!("Invalid params: {error}")))
+}
 
 /// A request that was understood.
 #[derive(Debug, PartialEq)]
 pub(super) struct RpcCall {
     pub(super) method: String,
-    pub(super) params: Map<String, Value>,
+    pub(super) params: Params,
     /// None where no response is wanted.
     pub(super) id: Option<Value>,
 }

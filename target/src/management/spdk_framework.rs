@@ -6,8 +6,7 @@ use serde::Deserialize;
 use serde_json::{Value, json};
 use tracing::level_filters::LevelFilter;
 
-use super::method::{NANOS_PER_SECOND, NoParams, Params, read};
-use super::rpc::RpcError;
+use super::rpc::{NANOS_PER_SECOND, NoParams, Params, RpcError, read};
 use crate::limits::{ADMIN_QUEUE_ENTRIES, Limits, MAX_SUBSYSTEMS};
 use crate::log_level::LogLevel;
 

@@ -3,8 +3,7 @@
 
 use serde_json::Value;
 
-use super::method::Params;
-use super::rpc::RpcError;
+use super::rpc::{Params, RpcError};
 
 /// What a parameter may be without asking for something.
 #[derive(Clone, Copy)]

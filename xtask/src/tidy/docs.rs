@@ -7,9 +7,11 @@ use crate::source::SourceFile;
 const WORDS_MIN: usize = 4;
 
 /// Each short paragraph, with its text.
-pub(super) fn offenders(sources: &[SourceFile]) -> Vec<String> {
+pub(super) fn complaints(sources: &[SourceFile]) -> Vec<String> {
     let in_file = |source: &SourceFile| {
-        let at = |short: Paragraph| format!("{}:{}: {}", source.path, short.line, short.text);
+        let at = |short: Paragraph| {
+            format!("{}:{}: says nothing: {}", source.path, short.line, short.text)
+        };
         short_paragraphs(&source.text).into_iter().map(at).collect::<Vec<_>>()
     };
     sources.iter().flat_map(in_file).collect()

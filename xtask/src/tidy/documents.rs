@@ -1,79 +1,105 @@
-//! Checks of the documents against the code and each other: their length, the items that they name,
-//! their links, and the picture of the architecture.
+//! Checks of the documents against the code and each other: their length, the items and crates that
+//! they name, and their links.
 
 use std::collections::{BTreeMap, BTreeSet};
 
 use anyhow::{Context, Result};
 use syn::{ImplItem, Item, TraitItem, Type};
 
-use crate::picture;
 use crate::source::{SourceFile, Tree};
 
-/// The most words that `ARCHITECTURE.md` may have.
+/// The page that follows requests through the code.
+const ARCHITECTURE: &str = "ARCHITECTURE.md";
+
+/// The most words that it may have.
 const ARCHITECTURE_WORDS_MAX: usize = 900;
 
 /// The most lines that `README.md` may have.
 const README_LINES_MAX: usize = 150;
 
+/// The words that many files use.
+const GLOSSARY: &str = "docs/glossary.md";
+
+/// The most terms that the glossary may have.
+const GLOSSARY_TERMS_MAX: usize = 60;
+
 /// The mistakes in the documents of a checkout.
 pub(super) fn complaints(tree: &Tree, sources: &[SourceFile]) -> Result<Vec<String>> {
     let documents = tree.documents()?;
     let index = ItemIndex::new(sources);
+    let anchors: BTreeMap<_, _> =
+        documents.iter().map(|document| (&*document.path, anchors(&document.text))).collect();
+    let leads = |path: &str, anchor: &str| {
+        let has_anchor = |known: &BTreeSet<String>| anchor.is_empty() || known.contains(anchor);
+        tree.has(path) && anchors.get(path).is_none_or(has_anchor)
+    };
     let mut complaints = Vec::new();
     for document in &documents {
         complaints.extend(length(&document.path, &document.text));
-        complaints.extend(dead_links(document, |path| tree.has(path)));
+        complaints.extend(dead_links(document, leads));
         if names_items(&document.path) {
             complaints.extend(unknown_items(document, &index)?);
         }
     }
-    let (description, svg) = (tree.read(picture::SOURCE)?, tree.read(picture::PICTURE)?);
-    complaints.extend(absent_crates(&description, sources));
-    if picture::render(&description)? != svg {
-        complaints.push(format!("{}: old; `cargo xtask picture` makes it", picture::PICTURE));
-    }
+    complaints.extend(absent_crates(&tree.read(ARCHITECTURE)?, sources));
     Ok(complaints)
 }
 
-/// Crates of the workspace that are not in the picture of the architecture.
-fn absent_crates(description: &str, sources: &[SourceFile]) -> Vec<String> {
-    let known: BTreeSet<_> = picture::crates(description).collect();
+/// Crates of the workspace that the page of the architecture does not name in backticks.
+fn absent_crates(page: &str, sources: &[SourceFile]) -> Vec<String> {
+    let known: BTreeSet<_> =
+        prose(page).flat_map(|(_, line)| line.split('`').skip(1).step_by(2)).collect();
     let folder = |source: &SourceFile| {
         let path = source.path.strip_suffix("/src/lib.rs");
         path.or_else(|| source.path.strip_suffix("/src/main.rs")).map(str::to_owned)
     };
     let crates: BTreeSet<_> = sources.iter().filter_map(folder).collect();
     let absent = crates.iter().filter(|name| !known.contains(name.as_str()));
-    absent.map(|name| format!("{}: `{name}` is not there", picture::SOURCE)).collect()
+    absent.map(|name| format!("{ARCHITECTURE}: `{name}` is not there")).collect()
 }
 
 /// Documents whose every `path/file.rs::item` must be there.
 fn names_items(path: &str) -> bool {
-    matches!(path, "ARCHITECTURE.md" | "docs/glossary.md") || path.starts_with("docs/decisions/")
+    matches!(path, ARCHITECTURE | GLOSSARY) || path.starts_with("docs/decisions/")
 }
 
 fn length(path: &str, text: &str) -> Option<String> {
     let (count, unit, most) = match path {
-        "ARCHITECTURE.md" => (text.split_whitespace().count(), "words", ARCHITECTURE_WORDS_MAX),
+        ARCHITECTURE => (text.split_whitespace().count(), "words", ARCHITECTURE_WORDS_MAX),
         "README.md" => (text.lines().count(), "lines", README_LINES_MAX),
+        GLOSSARY => (text.matches("\n- **").count(), "terms", GLOSSARY_TERMS_MAX),
         _ => return None,
     };
     (count > most).then(|| format!("{path}: {count} {unit}, more than {most}"))
 }
 
-/// The links of a document that lead to no file or folder of the checkout.
-fn dead_links(document: &SourceFile, exists: impl Fn(&str) -> bool) -> Vec<String> {
+/// The links of a document that lead to no file, folder or heading of the checkout. `leads` judges
+/// a path and an anchor, which may be empty.
+fn dead_links(document: &SourceFile, leads: impl Fn(&str, &str) -> bool) -> Vec<String> {
     let mut complaints = Vec::new();
     for (number, line) in prose(&document.text) {
         for target in links(line) {
-            let path = target.split('#').next().unwrap_or_default();
-            let resolved = resolve(&document.path, path);
-            if !path.is_empty() && !resolved.is_some_and(|path| exists(&path)) {
-                complaints.push(format!("{}:{number}: no file {target}", document.path));
+            let (path, anchor) = target.split_once('#').unwrap_or((target, ""));
+            let resolved = match path {
+                "" => Some(document.path.clone()),
+                _ => resolve(&document.path, path),
+            };
+            if !resolved.is_some_and(|path| leads(&path, anchor)) {
+                complaints.push(format!("{}:{number}: no {target}", document.path));
             }
         }
     }
     complaints
+}
+
+/// The anchors of the headings of a document, as GitHub makes them.
+fn anchors(text: &str) -> BTreeSet<String> {
+    let anchor = |heading: &str| {
+        let kept = heading.chars().filter(|c| c.is_alphanumeric() || " -_".contains(*c));
+        kept.collect::<String>().to_lowercase().replace(' ', "-")
+    };
+    let headings = prose(text).filter_map(|(_, line)| line.strip_prefix('#'));
+    headings.map(|heading| anchor(heading.trim_start_matches('#').trim())).collect()
 }
 
 /// Lines outside of code blocks, with their numbers.
@@ -275,27 +301,38 @@ mod tests {
     }
 
     #[test]
-    fn every_crate_is_in_the_picture() {
+    fn the_page_of_the_architecture_names_every_crate() {
         let sources = [file("a/src/lib.rs", ""), file("b/src/main.rs", ""), file("b/src/c.rs", "")];
-        assert_eq!(absent_crates("box x 0 0 1 1: `a` | `b`", &sources), Vec::<String>::new());
-        let told = absent_crates("box x 0 0 1 1: `a` | b", &sources);
-        assert_eq!(told, ["docs/architecture.picture: `b` is not there"]);
+        assert_eq!(absent_crates("- `a`: x.\n- `b`: y.", &sources), Vec::<String>::new());
+        let told = absent_crates("- `a`: x, b.", &sources);
+        assert_eq!(told, ["ARCHITECTURE.md: `b` is not there"]);
     }
 
     #[test]
-    fn links_lead_to_files() {
+    fn links_lead_to_files_and_headings() {
         let text = "[a](b.md) ![c](../d.svg#e) [f](#g) [h](https://example.org/i) [j](../../k)\n\
-            ```\n[l](m.md)\n```\n[n](o.md)";
-        let there = ["docs/b.md", "d.svg"];
-        let told = dead_links(&file("docs/x.md", text), |path| there.contains(&path));
-        assert_eq!(told, ["docs/x.md:1: no file ../../k", "docs/x.md:5: no file o.md"]);
+            ```\n[l](m.md)\n```\n[n](o.md) [p](b.md#q)";
+        let there = [("docs/b.md", ""), ("d.svg", "e"), ("docs/x.md", "g")];
+        let told = dead_links(&file("docs/x.md", text), |path, to| there.contains(&(path, to)));
+        let expected = ["1: no ../../k", "5: no o.md", "5: no b.md#q"];
+        assert_eq!(told, expected.map(|link| format!("docs/x.md:{link}")));
+    }
+
+    #[test]
+    fn headings_have_the_anchors_of_github() {
+        let text = "# One\n```\n# code\n```\n### Two, or not: `feedrail doctor`\n#three";
+        assert_eq!(
+            anchors(text).into_iter().collect::<Vec<_>>(),
+            ["one", "three", "two-or-not-feedrail-doctor"]
+        );
     }
 
     #[test]
     fn introductory_documents_are_short() {
         for (path, part, most) in [
-            ("ARCHITECTURE.md", "word ", ARCHITECTURE_WORDS_MAX),
+            (ARCHITECTURE, "word ", ARCHITECTURE_WORDS_MAX),
             ("README.md", "a line\n", README_LINES_MAX),
+            (GLOSSARY, "\n- **term**: A word.", GLOSSARY_TERMS_MAX),
         ] {
             assert_eq!(length(path, &part.repeat(most)), None);
             assert!(length(path, &part.repeat(most + 1)).is_some());

@@ -1,16 +1,13 @@
 //! House rules that no other tool checks.
 
 mod comments;
-mod counted;
 mod docs;
 mod documents;
 mod mannerisms;
 mod names;
 
 use anyhow::{Result, bail};
-use clap::ValueEnum as _;
 
-use self::counted::Counted;
 use crate::shape;
 use crate::source::Tree;
 
@@ -20,13 +17,9 @@ const LINES_MAX: usize = 1000;
 /// How far above an `unsafe` block its SAFETY comment may begin.
 const SAFETY_REACH_LINES: usize = 8;
 
-/// The rules to check or to list.
+/// The checkout to check, or to print mannerisms of.
 #[derive(Debug, Default, clap::Args)]
 pub(crate) struct Options {
-    /// Prints each place where a rule is broken of which only the number is checked, and checks
-    /// nothing
-    #[arg(long, value_name = "RULE")]
-    list: Option<Counted>,
     /// Prints the mannerisms in the files below a folder, and checks nothing
     #[arg(long, value_name = "FOLDER")]
     mannerisms: Option<String>,
@@ -38,10 +31,6 @@ pub(crate) struct Options {
 /// it fails.
 pub(crate) fn run(options: &Options) -> Result<()> {
     let sources = options.tree.sources()?;
-    if let Some(rule) = options.list {
-        rule.offenders(&sources)?.iter().for_each(|offender| println!("{offender}"));
-        return Ok(());
-    }
     let texts = options.tree.texts()?;
     if let Some(folder) = &options.mannerisms {
         mannerisms::places(&options.tree, &texts, folder)?
@@ -54,12 +43,9 @@ pub(crate) fn run(options: &Options) -> Result<()> {
     complaints.extend(documents::complaints(&options.tree, &sources)?);
     complaints.extend(mannerisms::complaints(&options.tree, &texts)?);
     complaints.extend(shape::complaints(&options.tree, &sources)?);
-    for rule in Counted::value_variants() {
-        match rule.judge(rule.offenders(&sources)?.len()) {
-            Ok(count) => eprintln!("{count}"),
-            Err(complaint) => complaints.push(complaint),
-        }
-    }
+    complaints.extend(names::complaints(&sources)?);
+    complaints.extend(comments::complaints(&sources));
+    complaints.extend(docs::complaints(&sources));
     for complaint in &complaints {
         eprintln!("{complaint}");
     }

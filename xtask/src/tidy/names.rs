@@ -11,13 +11,13 @@ use crate::source::{ProductFile, SourceFile, product};
 const ALLOWED: &str = include_str!("../../tidy/names-allowed.txt");
 
 /// The names that two or more files define and that are not allowed to be, each with its places.
-pub(super) fn offenders(sources: &[SourceFile]) -> Result<Vec<String>> {
+pub(super) fn complaints(sources: &[SourceFile]) -> Result<Vec<String>> {
     let allowed = allowed(ALLOWED)?;
     let mut shared = shared(&product(sources)?);
     shared.retain(|name, _| !allowed.contains(name.as_str()));
     let describe = |(name, places): (&String, &Places)| {
         let places: Vec<_> = places.iter().map(|(path, line)| format!("{path}:{line}")).collect();
-        format!("{name}: {}", places.join(" "))
+        format!("{name}: a type of several files: {}", places.join(" "))
     };
     Ok(shared.iter().map(describe).collect())
 }
