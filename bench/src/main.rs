@@ -16,7 +16,6 @@ mod logic;
 mod machine;
 mod memory;
 mod neighbour;
-mod network;
 mod process;
 mod readme;
 mod results;
@@ -76,14 +75,11 @@ struct Options {
     /// The logs of the kernel lab, for the section `lab`
     #[arg(long, default_value = "out/lab/run/trixie/logs")]
     lab_logs: PathBuf,
-    /// As the section `network`
-    #[arg(long)]
-    network: bool,
     /// The folder of a build of SPDK, whose NVMe/TCP is measured beside each load of the section
     /// `shm`
     #[arg(long, value_name = "DIR")]
     spdk: Option<PathBuf>,
-    /// The sections to measure [default: all but lab and network]
+    /// The sections to measure [default: all but lab]
     sections: Vec<BenchSection>,
 }
 
@@ -101,9 +97,6 @@ enum BenchSection {
     Cost,
     /// Ratios of the last run of `cargo xtask lab ratio`
     Lab,
-    /// Over a network that loses, queues and marks packets, beside TCP; needs root, or `unshare
-    /// --user --map-root-user`
-    Network,
 }
 
 impl BenchSection {
@@ -115,7 +108,6 @@ impl BenchSection {
             Self::Loader => "loader",
             Self::Cost => "cost",
             Self::Lab => "lab",
-            Self::Network => "network",
         }
     }
 }
@@ -183,9 +175,7 @@ impl Options {
     /// figures belong together, since ratios of different times mean nothing. The machine and the
     /// duration of the earlier measurement are kept with them.
     fn keep(&self, results: &mut Results, earlier: Results) {
-        for section in
-            [BenchSection::Loader, BenchSection::Cost, BenchSection::Lab, BenchSection::Network]
-        {
+        for section in [BenchSection::Loader, BenchSection::Cost, BenchSection::Lab] {
             results.figures.keep_section(section.name(), &earlier.figures);
         }
         if !self.wants_loads() {
@@ -199,11 +189,8 @@ impl Options {
     }
 
     fn wants(&self, section: BenchSection) -> bool {
-        if self.network && section == BenchSection::Network {
-            return true;
-        }
-        match self.sections.is_empty() && !self.network {
-            true => !matches!(section, BenchSection::Lab | BenchSection::Network),
+        match self.sections.is_empty() {
+            true => section != BenchSection::Lab,
             false => self.sections.contains(&section),
         }
     }
@@ -225,12 +212,6 @@ impl Options {
     fn measure(&self, spdk: Option<&SpdkBuild>, figures: &mut Figures) -> Result<()> {
         if self.wants(BenchSection::Lab) {
             lab::collect(&self.lab_logs, figures)?;
-        }
-        if self.wants(BenchSection::Network) {
-            for run in 1..=self.runs() {
-                eprintln!("network, run {run} of {}", self.runs());
-                network::measure(self.seconds(), figures)?;
-            }
         }
         let sections = [BenchSection::Loader, BenchSection::Cost];
         if !(self.wants_loads() || sections.into_iter().any(|section| self.wants(section))) {

@@ -4,7 +4,6 @@ use serde::Serialize;
 
 use crate::figures::{Figures, Spread, quotients};
 use crate::load::{BenchProvider, Load, MediumKind};
-use crate::network;
 use crate::spdk;
 use crate::udp::DATAGRAM_OVERHEAD_BYTES;
 
@@ -35,7 +34,6 @@ pub(crate) enum Bound {
     AtLeast(f64),
     AtMost(f64),
     Below(f64),
-    Within(f64, f64),
 }
 
 /// The best loss-free goodput with trains: the ceiling of the soft provider.
@@ -81,7 +79,6 @@ impl Bound {
             Self::AtLeast(bound) => value >= bound,
             Self::AtMost(bound) => value <= bound,
             Self::Below(bound) => value < bound,
-            Self::Within(least, most) => (least..=most).contains(&value),
         }
     }
 
@@ -90,12 +87,11 @@ impl Bound {
             Self::AtLeast(bound) => format!("at least {bound}"),
             Self::AtMost(bound) => format!("at most {bound}"),
             Self::Below(bound) => format!("below {bound}"),
-            Self::Within(least, most) => format!("{least} to {most}"),
         }
     }
 }
 
-/// Every requirement, with the figures that decide it; those of the network where it was measured.
+/// Every requirement, with the figures that decide it.
 pub(crate) fn lines(figures: &Figures) -> Vec<Requirement> {
     let mut lines = beside_plain_udp(figures);
     lines.extend(beside_the_disk(figures));
@@ -116,7 +112,6 @@ pub(crate) fn lines(figures: &Figures) -> Vec<Requirement> {
         let what = format!("kernel host to us on verbs, by kernel host to nvmet-rdma: {workload}");
         Requirement::new(what, Bound::AtLeast(0.9), figures.values(&name))
     }));
-    lines.extend(network::requirements(figures));
     lines
 }
 
