@@ -36,7 +36,7 @@ use serde_json::Value;
 use self::audit::AuditedCall;
 use self::frame::FrameSplitter;
 use self::method::Methods;
-use self::rpc::{BadCall, RpcCall, RpcError};
+use self::rpc::{BadCall, RpcCall, RpcError, RpcRequest};
 use self::socket::Socket;
 pub use self::socket::SocketError;
 use crate::driver::clock::Clock;
@@ -189,7 +189,7 @@ impl Clients {
         if list.live.len() >= MAX_CLIENTS {
             let Some(at) = list.live.iter().position(|client| !client.busy) else {
                 let error = RpcError::refused("all places are taken by clients whose methods run");
-                let response = rpc::response(&Value::Null, Err(error));
+                let response = rpc::line(&rpc::response(&Value::Null, Err(error)));
                 let _ = stream.set_nonblocking(true).and_then(|()| (&*stream).write_all(&response));
                 return Err(io::Error::other("too many clients"));
             };
@@ -272,7 +272,8 @@ impl Conversation {
                     }
                     Err(error) => {
                         let error = RpcError::parse(error);
-                        return self.stream.write_all(&rpc::response(&Value::Null, Err(error)));
+                        let response = rpc::response(&Value::Null, Err(error));
+                        return self.stream.write_all(&rpc::line(&response));
                     }
                 }
             }
@@ -289,20 +290,37 @@ struct RpcReply {
 }
 
 fn answer(methods: &Methods, peer: LocalPeer, frame: &[u8]) -> RpcReply {
-    match RpcCall::parse(frame) {
+    let (response, is_last) = match RpcRequest::parse(frame) {
+        Ok(RpcRequest::One(call)) => (answer_call(methods, peer, Ok(call)), false),
+        Ok(RpcRequest::Batch(calls)) => {
+            let answers = calls.into_iter().filter_map(|call| answer_call(methods, peer, call));
+            let answers: Vec<_> = answers.collect();
+            ((!answers.is_empty()).then(|| Value::Array(answers)), false)
+        }
+        Err(bad) => {
+            let is_last = bad.error.is_parse_error();
+            (answer_call(methods, peer, Err(bad)), is_last)
+        }
+    };
+    RpcReply { response: response.as_ref().map(rpc::line).unwrap_or_default(), is_last }
+}
+
+/// The response to one request; none where none is wanted.
+fn answer_call(
+    methods: &Methods,
+    peer: LocalPeer,
+    call: Result<RpcCall, BadCall>,
+) -> Option<Value> {
+    match call {
         Ok(RpcCall { method, params, id }) => {
             let audited = AuditedCall::of(&method, &params);
             let result = methods.call(&method, params);
             if let Some(audited) = audited {
                 audited.log(peer, &result);
             }
-            let response = id.map(|id| rpc::response(&id, result)).unwrap_or_default();
-            RpcReply { response, is_last: false }
+            id.map(|id| rpc::response(&id, result))
         }
-        Err(BadCall { id, error }) => {
-            let is_last = error.is_parse_error();
-            RpcReply { response: rpc::response(&id, Err(error)), is_last }
-        }
+        Err(BadCall { id, error }) => Some(rpc::response(&id, Err(error))),
     }
 }
 

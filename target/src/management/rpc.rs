@@ -81,14 +81,40 @@ pub(super) struct BadCall {
     pub(super) error: RpcError,
 }
 
-impl RpcCall {
-    /// The request of a frame.
+impl BadCall {
+    fn of_unknown(error: RpcError) -> Self {
+        Self { id: Value::Null, error }
+    }
+}
+
+/// Requests that arrive together.
+#[derive(Debug, PartialEq)]
+pub(super) enum RpcRequest {
+    One(RpcCall),
+    /// Has at least one member; each is answered by itself, in one response.
+    Batch(Vec<Result<RpcCall, BadCall>>),
+}
+
+impl RpcRequest {
+    /// Parses a frame.
     pub(super) fn parse(frame: &[u8]) -> Result<Self, BadCall> {
-        let unknown = |error| BadCall { id: Value::Null, error };
-        let value: Value = serde_json::from_slice(frame)
-            .map_err(|error| unknown(RpcError::parse(format_args!("Parse error: {error}"))))?;
+        let value: Value = serde_json::from_slice(frame).map_err(|error| {
+            BadCall::of_unknown(RpcError::parse(format_args!("Parse error: {error}")))
+        })?;
+        match value {
+            Value::Array(members) if !members.is_empty() => {
+                Ok(Self::Batch(members.into_iter().map(RpcCall::parse).collect()))
+            }
+            value => RpcCall::parse(value).map(Self::One),
+        }
+    }
+}
+
+impl RpcCall {
+    fn parse(value: Value) -> Result<Self, BadCall> {
+        let unknown = BadCall::of_unknown;
         let Value::Object(mut members) = value else {
-            let message = "Invalid Request: an object is expected, and batches are not taken";
+            let message = "Invalid Request: an object, or an array of some, is expected";
             return Err(unknown(RpcError::invalid_request(message)));
         };
         let id = match members.remove("id") {
@@ -128,14 +154,18 @@ impl RpcCall {
     }
 }
 
-/// A response as a line of text.
-pub(super) fn response(id: &Value, result: Result<Value, RpcError>) -> Vec<u8> {
-    let response = match result {
+/// The response to a request.
+pub(super) fn response(id: &Value, result: Result<Value, RpcError>) -> Value {
+    match result {
         Ok(result) => json!({ "jsonrpc": "2.0", "id": id, "result": result }),
         Err(RpcError { code, message }) => {
             json!({ "jsonrpc": "2.0", "id": id, "error": { "code": code, "message": message } })
         }
-    };
+    }
+}
+
+/// A response, or those of a batch, as a line of text.
+pub(super) fn line(response: &Value) -> Vec<u8> {
     format!("{response}\n").into_bytes()
 }
 
@@ -151,7 +181,6 @@ mod tests {
             ("{]", -32700, json!(null)),
             ("{\"a\":1,}", -32700, json!(null)),
             ("[]", -32600, json!(null)),
-            ("[{\"jsonrpc\":\"2.0\",\"method\":\"a\",\"id\":1}]", -32600, json!(null)),
             ("{}", -32600, json!(null)),
             ("{\"jsonrpc\":\"1.0\",\"method\":\"a\",\"id\":1}", -32600, json!(1)),
             ("{\"jsonrpc\":\"2.0\",\"id\":1}", -32600, json!(1)),
@@ -162,23 +191,36 @@ mod tests {
             ("{\"jsonrpc\":\"2.0\",\"method\":\"a\",\"id\":1,\"params\":[]}", -32602, json!(1)),
         ];
         for (text, code, id) in cases {
-            let refusal = RpcCall::parse(text.as_bytes()).expect_err(text);
+            let refusal = RpcRequest::parse(text.as_bytes()).expect_err(text);
             assert_eq!((refusal.error.code, refusal.id), (code, id), "{text}");
         }
     }
 
     #[test]
     fn a_request_without_an_id_wants_no_response() {
-        let request = RpcCall::parse(br#"{"jsonrpc":"2.0","method":"a"}"#).expect("well-formed");
-        assert_eq!(request, RpcCall { method: "a".into(), params: Map::new(), id: None });
-        let request = RpcCall::parse(br#"{"jsonrpc":"2.0","method":"a","id":null}"#);
-        assert_eq!(request.expect("well-formed").id, Some(Value::Null));
+        let call = |id| RpcCall { method: "a".into(), params: Params::new(), id };
+        for (text, id) in [
+            (r#"{"jsonrpc":"2.0","method":"a"}"#, None),
+            (r#"{"jsonrpc":"2.0","method":"a","id":null}"#, Some(Value::Null)),
+        ] {
+            assert_eq!(RpcRequest::parse(text.as_bytes()), Ok(RpcRequest::One(call(id))));
+        }
+    }
+
+    #[test]
+    fn each_member_of_a_batch_is_judged_by_itself() {
+        let text = br#"[{"jsonrpc":"2.0","method":"a","id":1},7,{"jsonrpc":"2.0","id":2}]"#;
+        let Ok(RpcRequest::Batch(calls)) = RpcRequest::parse(text) else { panic!("a batch") };
+        let [Ok(call), Err(first), Err(second)] = &calls[..] else { panic!("{calls:?}") };
+        assert_eq!((&*call.method, &call.id), ("a", &Some(json!(1))));
+        assert_eq!((first.error.code, &first.id), (-32600, &Value::Null));
+        assert_eq!((second.error.code, &second.id), (-32600, &json!(2)));
     }
 
     proptest! {
         #[test]
         fn garbage_is_refused_without_a_panic(frame in prop::collection::vec(any::<u8>(), 0..64)) {
-            let refusal = RpcCall::parse(&frame).expect_err("no request is that random");
+            let refusal = RpcRequest::parse(&frame).expect_err("no request is that random");
             prop_assert!(refusal.error.code <= -32600);
         }
     }

@@ -243,3 +243,22 @@ fn requests_in_one_write_are_answered_in_order() {
         assert_eq!((&response["id"], &response["error"]["code"]), (&json!(id), &json!(-32601)));
     }
 }
+
+#[test]
+fn a_batch_has_one_response() {
+    let running = Running::start();
+    let mut stream = running.connect();
+    let of = |method: &str, id: Value| json!({ "jsonrpc": "2.0", "id": id, "method": method });
+    let notice = json!({ "jsonrpc": "2.0", "method": "spdk_get_version" });
+    let batch = json!([of("framework_wait_init", json!(1)), notice, of("missing", json!("b"))]);
+    let responses = ask(&mut stream, &batch);
+    assert_eq!(responses[0], json!({ "jsonrpc": "2.0", "id": 1, "result": true }));
+    assert_eq!(
+        (&responses[1]["id"], &responses[1]["error"]["code"]),
+        (&json!("b"), &json!(-32601))
+    );
+    assert!(responses.get(2).is_none(), "{responses}");
+    // Only what wants a response gets one.
+    stream.write_all(json!([notice]).to_string().as_bytes()).expect("sent");
+    assert_eq!(ask(&mut stream, &of("framework_wait_init", json!(2)))["id"], 2);
+}
