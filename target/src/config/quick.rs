@@ -9,7 +9,7 @@ use nvme_proto::{Nqn, Nsid};
 
 use super::{
     AnaGroupId, Config, ConfigError, Cores, DirectIo, DiskFaults, HostPolicy, Medium,
-    NamespaceConfig, Origin, PortConfig, ProviderChoice, SubsystemConfig,
+    MetricsDetail, NamespaceConfig, Origin, PortConfig, ProviderChoice, SubsystemConfig,
 };
 use crate::derived_ids::{self, Machine, SubsystemIdentity};
 use crate::limits::Limits;
@@ -74,6 +74,7 @@ impl Config {
             polling: Duration::from_micros(POLLING_US.into()),
             management: None,
             metrics: None,
+            metrics_detail: MetricsDetail::default(),
             state_dir,
             discovery_nqn: Nqn::DISCOVERY,
             machine,

@@ -15,7 +15,7 @@ use super::document::Document;
 use super::units::{ByteCount, show_bytes};
 use super::{
     AnaGroupId, Config, ConfigError, Cores, DirectIo, DirectoryConfig, DiskFaults, HostPolicy,
-    Medium, NamespaceConfig, PortConfig, ProviderChoice, SubsystemConfig,
+    Medium, MetricsDetail, NamespaceConfig, PortConfig, ProviderChoice, SubsystemConfig,
 };
 use crate::backend::BackendError;
 use crate::derived_ids::{self, Machine, SubsystemIdentity};
@@ -72,6 +72,8 @@ struct File {
     discovery_nqn: Option<Spanned<String>>,
     management: Option<PathBuf>,
     metrics: Option<SocketAddr>,
+    #[serde(default)]
+    metrics_detail: MetricsDetail,
     #[serde(default)]
     limits: LimitsTable,
     #[serde(default)]
@@ -211,6 +213,7 @@ impl Reader<'_> {
                 .transpose()?,
             polling: Duration::from_micros(polling_us.into()),
             discovery_nqn: discovery_nqn.transpose()?.unwrap_or(Nqn::DISCOVERY),
+            metrics_detail: file.metrics_detail,
             management: file.management.map(|path| self.document.resolve(&path)),
             metrics: file.metrics,
             state_dir,

@@ -10,8 +10,8 @@ use nvme_proto::Nqn;
 use super::log_filter::LogFilter;
 use super::log_format::LogFormatArg;
 use crate::config::{
-    Config, ConfigError, Cores, DirectIo, ProviderChoice, Quick, parse_address, parse_machine,
-    parse_nqn,
+    Config, ConfigError, Cores, DirectIo, MetricsDetail, ProviderChoice, Quick, parse_address,
+    parse_machine, parse_nqn,
 };
 use crate::derived_ids::Machine;
 
@@ -70,6 +70,10 @@ pub(super) struct DaemonArguments {
     metrics: Option<SocketAddr>,
 
     /// Never take back a host's memory key with the response, although the RDMA device says it can;
+    /// What has histograms of latencies on that page; overrides the configuration
+    #[arg(long, value_name = "WHAT", value_enum)]
+    metrics_detail: Option<MetricsDetail>,
+
     /// the host does it then
     #[arg(long)]
     no_send_with_invalidate: bool,
@@ -116,6 +120,7 @@ impl DaemonArguments {
         }
         config.metrics = self.metrics.or(config.metrics);
         config.send_with_invalidate &= !self.no_send_with_invalidate;
+        config.metrics_detail = self.metrics_detail.unwrap_or(config.metrics_detail);
         Ok(config)
     }
 
