@@ -10,7 +10,7 @@ use crate::driver::assembly::Assembly;
 use crate::driver::directory_watch::DirectoryWatch;
 use crate::driver::file_watch::{close_removed, watch_files};
 use crate::driver::periodic::Periodic;
-use crate::driver::threads::{Runtime, RuntimeError, RuntimeOptions};
+use crate::driver::threads::{Runtime, RuntimeError, RuntimeOptions, tell_of_few_cores};
 use crate::driver::turn_mark::TurnWatch;
 use crate::inventory::Registry;
 use crate::inventory::export::{ExportError, OpenPurpose};
@@ -90,6 +90,7 @@ impl Target {
             Cores::Count(_) => Vec::new(),
             Cores::Pinned(list) => list.clone(),
         };
+        tell_of_few_cores(&config.cores);
         let options = RuntimeOptions { polling: config.polling, pins };
         let (runtime, devices) = Runtime::start(assembly, &options)?;
         let applied = Arc::new(AppliedConfig::new(config.clone()).map_err(RuntimeError::Thread)?);
@@ -199,7 +200,6 @@ impl Target {
     }
 }
 
-/// Begins to look for addresses and devices that come.
 fn subsystem_snapshot(registry: &Registry, subsystem: &Subsystem) -> SubsystemSnapshot {
     let namespaces = subsystem.namespaces();
     SubsystemSnapshot {
@@ -229,6 +229,7 @@ fn used_namespace(namespace: &Namespace) -> Option<NamespaceSnapshot> {
     })
 }
 
+/// Begins to look for addresses and devices that come.
 fn watch_addresses(listeners: Arc<Listeners>) -> io::Result<Periodic> {
     let mut missing = MissingAddresses::default();
     Periodic::start("feedrail-listen", move || listeners.look(&mut missing))

@@ -25,7 +25,8 @@ pub use cm::RoceCm;
 pub use device::RoceDevice;
 pub use fabric::{Fabric, GroupHandle, NewQp};
 pub use group::RoceGroup;
-pub(crate) use numbers::{MAX_GROUPS, owner_of};
+pub use numbers::MAX_GROUPS;
+pub(crate) use numbers::owner_of;
 pub use random::{Entropy, SeededEntropy, SystemEntropy};
 pub use regions::{SoftwareRegion, Window};
 pub use wire::{
