@@ -26,7 +26,7 @@ use uuid::Uuid;
 
 pub use self::error::ConfigError;
 pub use self::quick::Quick;
-pub(crate) use self::quick::{parse_address, parse_machine, parse_nqn};
+pub(crate) use self::quick::{parse_address, parse_host, parse_machine, parse_nqn};
 
 use crate::backend::{BackendError, FilePlace};
 pub use crate::derived_ids::{Machine, MachineError, SubsystemIdentity};
