@@ -60,8 +60,6 @@ pub(crate) enum CliCommand {
     Demo(demo::Demo),
     Completions(completions::CompletionsArgs),
     Man(man::ManArgs),
-    #[command(hide = true, disable_help_flag = true)]
-    TargetProcess(demo::TargetProcess),
 }
 
 /// The address of a target, and the options of this host.

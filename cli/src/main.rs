@@ -10,6 +10,7 @@ mod clock;
 mod closed_stdout;
 mod command_trace;
 mod completions;
+mod config_page;
 mod demo;
 mod devices;
 mod discover;
@@ -49,21 +50,21 @@ use clap::Parser;
 use feedrail_target::daemon::{LogFilter, LogFilterError, colours_are_wanted};
 
 use crate::args::{Cli, CliCommand};
+use crate::demo::TargetProcess;
 use crate::interrupt::Interrupted;
 use crate::output::ReaderGone;
 
 fn main() -> ExitCode {
+    // The daemon has its own logging and its own errors, and is nobody's command.
+    if let Some(target) = TargetProcess::of_command_line(std::env::args_os()) {
+        return target.run();
+    }
     let cli = Cli::parse();
-    // The daemon has its own logging and its own errors.
-    let command = match cli.command {
-        CliCommand::TargetProcess(target) => return target.run(),
-        command => command,
-    };
     if let Err(error) = start_logging(cli.verbose) {
         output::note(format_args!("feedrail: RUST_LOG: {error}"));
         return ExitCode::from(2);
     }
-    let ended = match command {
+    let ended = match cli.command {
         CliCommand::Doctor(doctor) => doctor.run(),
         command => run(command, cli.verbose).map(|()| ExitCode::SUCCESS),
     };
@@ -88,9 +89,7 @@ fn run(command: CliCommand, verbose: u8) -> Result<()> {
         CliCommand::Manifest(manifest) => manifest.run(),
         CliCommand::Demo(demo) => demo.run(verbose),
         CliCommand::Target(target) => target.run(),
-        CliCommand::Doctor(_) | CliCommand::TargetProcess(_) => {
-            unreachable!("handled by the caller")
-        }
+        CliCommand::Doctor(_) => unreachable!("handled by the caller"),
     }
 }
 

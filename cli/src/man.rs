@@ -8,18 +8,30 @@ use clap::{Args, Command, CommandFactory as _};
 use clap_mangen::Man;
 
 use crate::args::Cli;
+use crate::config_page::config_page;
 use crate::output;
+
+/// The daemon, whose page man(1) would not find behind one of this name in section 1.
+const DAEMON: &str = "feedrail-target";
+/// The name of the page of `feedrail target`.
+const COMMANDS: &str = "feedrail-target-commands";
+/// How pages refer to it, as roff has it.
+const PAGE: &str = "feedrail\\-target\\-commands(1)";
+const DAEMON_PAGE: &str = "feedrail\\-target(1)";
 
 const EXAMPLES: &str = "\
 Examples:
   feedrail man ~/.local/share/man
   man feedrail-perf
-  man 8 feedrail-target";
+  man feedrail-target-commands
+  man feedrail-target
+  man feedrail.toml";
 
-/// Writes the manual pages of feedrail, its commands and feedrail-target
+/// Writes the manual pages of feedrail, its commands, feedrail-target and feedrail.toml
 ///
-/// They go to man1 and man8 in the folder, which may be a part of the path of man(1), and their
-/// names are printed.
+/// They go to man1, man5 and man8 in the folder, which may be a part of the path of man(1), and
+/// their names are printed. That of `feedrail target` is feedrail-target-commands(1), because
+/// feedrail-target(8) is the daemon.
 #[derive(Args, Debug)]
 #[command(after_help = EXAMPLES)]
 pub(crate) struct ManArgs {
@@ -35,6 +47,9 @@ impl ManArgs {
         commands.write_all(Cli::command(), "feedrail", &mut names)?;
         let daemons = ManualSection { number: "8", folder: &self.folder };
         daemons.write_all(feedrail_target::daemon::command(), "feedrail-target", &mut names)?;
+        let formats = ManualSection { number: "5", folder: &self.folder };
+        let page = config_page(feedrail_target::EXAMPLE_CONFIGURATION);
+        formats.write("feedrail.toml", page.as_bytes(), &mut names)?;
         names.iter().try_for_each(|name| output::print(&format!("{name}\n")))
     }
 }
@@ -56,11 +71,17 @@ impl ManualSection<'_> {
             let name = format!("{name}-{}", child.get_name());
             self.write_all(child.clone().bin_name(bin_name), &name, names)?;
         }
+        let page = String::from_utf8_lossy(&self.page_of(command)?).replace(DAEMON_PAGE, PAGE);
+        let name = if self.number == "1" && name == DAEMON { COMMANDS } else { name };
+        self.write(name, page.as_bytes(), names)
+    }
+
+    fn write(&self, name: &str, page: &[u8], names: &mut Vec<String>) -> Result<()> {
         let folder = self.folder.join(format!("man{}", self.number));
         fs::create_dir_all(&folder).with_context(|| folder.display().to_string())?;
-        let page = folder.join(format!("{name}.{}", self.number));
-        fs::write(&page, self.page_of(command)?).with_context(|| page.display().to_string())?;
-        names.push(page.display().to_string());
+        let path = folder.join(format!("{name}.{}", self.number));
+        fs::write(&path, page).with_context(|| path.display().to_string())?;
+        names.push(path.display().to_string());
         Ok(())
     }
 

@@ -60,6 +60,9 @@ pub use self::metrics::snapshot::{
 pub use self::target::{StartError, Target};
 pub use rdma::{CounterInfo, CounterSet};
 
+/// A configuration with every key, each with a comment.
+pub const EXAMPLE_CONFIGURATION: &str = include_str!("../examples/feedrail.toml");
+
 /// The causes of a [`StartError`].
 pub mod error {
     pub use crate::backend::open::OpenError;

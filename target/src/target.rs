@@ -4,13 +4,13 @@ use std::io;
 use std::sync::Arc;
 use std::time::Duration;
 
-use crate::config::{Config, Cores};
+use crate::config::{Config, Cores, MetricsDetail};
 use crate::controller::Associations;
 use crate::driver::assembly::Assembly;
 use crate::driver::directory_watch::DirectoryWatch;
 use crate::driver::file_watch::{close_removed, watch_files};
 use crate::driver::periodic::Periodic;
-use crate::driver::threads::{Runtime, RuntimeError, RuntimeOptions};
+use crate::driver::threads::{Runtime, RuntimeError, RuntimeOptions, tell_of_few_cores};
 use crate::driver::turn_mark::TurnWatch;
 use crate::inventory::Registry;
 use crate::inventory::export::{ExportError, OpenPurpose};
@@ -21,7 +21,8 @@ use crate::listeners::{
     AddressError, Listeners, Listening, MissingAddresses, NotListening, listen_everywhere,
 };
 use crate::management::{Management, SocketError};
-use crate::metrics::open_metrics::{NamespaceSnapshot, SubsystemSnapshot, TargetSnapshot};
+use crate::metrics::exposition::MetricsFormat;
+use crate::metrics::page::{NamespaceSnapshot, SubsystemSnapshot, TargetSnapshot};
 use crate::metrics::snapshot::{IoStats, Stats, SystemCallStats};
 use crate::poll_group::PollGroupStats;
 use crate::reloader::{AppliedConfig, ConfigSource, Reloader};
@@ -89,6 +90,7 @@ impl Target {
             Cores::Count(_) => Vec::new(),
             Cores::Pinned(list) => list.clone(),
         };
+        tell_of_few_cores(&config.cores);
         let options = RuntimeOptions { polling: config.polling, pins };
         let (runtime, devices) = Runtime::start(assembly, &options)?;
         let applied = Arc::new(AppliedConfig::new(config.clone()).map_err(RuntimeError::Thread)?);
@@ -174,28 +176,13 @@ impl Target {
         self.runtime.turn_watch()
     }
 
-    /// The counters of all threads, and those of each subsystem and namespace, in the text format
-    /// of OpenMetrics 1.0.
-    pub fn metrics(&self) -> String {
+    /// The counters of all threads, and those of each subsystem and namespace, as a text.
+    pub(crate) fn metrics(&self, format: MetricsFormat, detail: MetricsDetail) -> String {
         let registry = self.associations.registry();
-        let of_namespace = |namespace: &Arc<Namespace>| NamespaceSnapshot {
-            nsid: namespace.nsid.0,
-            name: namespace.name().to_owned(),
-            size_bytes: namespace.exact_bytes,
-            read_errors: namespace.storage_errors.reads(),
-            write_errors: namespace.storage_errors.writes(),
-            write_back_failed: namespace.health().write_back_failed(),
-            shrank: namespace.health().shrank(),
-            io: namespace.io.stats(),
-        };
-        let of_subsystem = |subsystem: &Arc<Subsystem>| SubsystemSnapshot {
-            nqn: subsystem.nqn.to_string(),
-            io: registry.io_stats_of(subsystem),
-            namespaces: subsystem.namespaces().iter().map(of_namespace).collect(),
-        };
-        let subsystems = registry.subsystems().iter().map(of_subsystem).collect();
+        let subsystems = registry.subsystems();
+        let subsystems = subsystems.iter().map(|of| subsystem_snapshot(registry, of)).collect();
         let turns = self.runtime.turn_stats();
-        TargetSnapshot { stats: self.stats(), turns, subsystems }.to_text()
+        TargetSnapshot { stats: self.stats(), turns, subsystems }.to_text(format, detail)
     }
 
     /// Takes no more connections or commands, lets commands under way end for at most `patience`,
@@ -211,6 +198,35 @@ impl Target {
     pub fn stop(self) {
         self.drain(Duration::ZERO);
     }
+}
+
+fn subsystem_snapshot(registry: &Registry, subsystem: &Subsystem) -> SubsystemSnapshot {
+    let namespaces = subsystem.namespaces();
+    SubsystemSnapshot {
+        nqn: subsystem.nqn.to_string(),
+        namespaces: namespaces.iter().count(),
+        size_bytes: namespaces.iter().map(|namespace| namespace.exact_bytes).sum(),
+        media_errors: subsystem.errors.media(),
+        io: registry.io_of(subsystem),
+        used: namespaces.iter().filter_map(|namespace| used_namespace(namespace)).collect(),
+    }
+}
+
+/// A namespace that there is anything to tell of.
+fn used_namespace(namespace: &Namespace) -> Option<NamespaceSnapshot> {
+    let io = namespace.io.stats();
+    let failed = namespace.storage_errors.total() > 0 || namespace.health().is_degraded();
+    (io.is_some() || failed).then(|| NamespaceSnapshot {
+        nsid: namespace.nsid.0,
+        name: namespace.name().to_owned(),
+        writable: namespace.writable,
+        size_bytes: namespace.exact_bytes,
+        read_errors: namespace.storage_errors.reads(),
+        write_errors: namespace.storage_errors.writes(),
+        write_back_failed: namespace.health().write_back_failed(),
+        shrank: namespace.health().shrank(),
+        io: io.unwrap_or_default(),
+    })
 }
 
 /// Begins to look for addresses and devices that come.

@@ -33,7 +33,13 @@ systemctl is-enabled --quiet feedrail-target
 getent passwd feedrail >/dev/null
 feedrail --version
 man -w feedrail-perf >/dev/null
-man -w 8 feedrail-target >/dev/null
+case $(man -w feedrail-target) in */man8/*) ;; *) false ;; esac
+man -w feedrail-target-commands >/dev/null
+man -w 5 feedrail.toml >/dev/null
+for package in feedrail feedrail-target; do
+    zcat "/usr/share/doc/$package/changelog.Debian.gz" | grep --quiet "^$package "
+    refuses grep --quiet --text '\.symtab' "/usr/bin/$package"
+done
 test -s /usr/share/bash-completion/completions/feedrail
 passed "installed $(dpkg-query --show --showformat='${Package} ${Version}, ' feedrail feedrail-target)no configuration, not started"
 
@@ -114,6 +120,13 @@ passed "started by itself once its only address and its file were there, at star
 passed "systemd-analyze: $(systemd-analyze security --no-pager feedrail-target | tail --lines 1)"
 
 before=$(pid)
+cp /etc/feedrail/target.toml /tmp/target.toml
+echo 'unknown = 1' >/etc/feedrail/target.toml
+dpkg --install next/*.deb 2>&1 | grep "the old one goes on running"
+test "$(pid)" = "$before"
+reads
+cp /tmp/target.toml /etc/feedrail/target.toml
+passed "upgraded with a configuration that the new one refuses: the old one goes on"
 dpkg --install next/*.deb
 systemctl is-active --quiet feedrail-target
 test "$(pid)" != "$before"

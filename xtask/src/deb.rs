@@ -32,7 +32,12 @@ pub(crate) struct Options {
 pub(crate) fn main(options: &Options) -> Result<()> {
     let release = ["build", "--release", "--locked"];
     let packages = CRATES.map(|name| ["-p", name]).concat();
-    run("cargo", &[&release[..], &packages].concat(), &[("CARGO_TARGET_DIR", "out")])?;
+    let stripped = [
+        ("CARGO_TARGET_DIR", "out"),
+        ("CARGO_PROFILE_RELEASE_DEBUG", "none"),
+        ("CARGO_PROFILE_RELEASE_STRIP", "symbols"),
+    ];
+    run("cargo", &[&release[..], &packages].concat(), &stripped)?;
     let folder = root().join("out/packages");
     if folder.exists() {
         fs::remove_dir_all(&folder).with_context(|| folder.display().to_string())?;

@@ -10,7 +10,6 @@ use std::sync::mpsc::{self, Receiver, RecvTimeoutError};
 use std::thread;
 
 use anyhow::{Context, Result, bail};
-use clap::Args;
 use core::time::Duration;
 use nvme_proto::Nqn;
 use rustix::event::{PollFd, PollFlags, poll};
@@ -32,18 +31,27 @@ const LOOK_EVERY: Duration = Duration::from_millis(50);
 /// How long a target that has closed its sockets may take to be gone.
 const END_TIMEOUT: Duration = Duration::from_millis(200);
 
-/// Runs the target daemon in this process
-#[derive(Args, Debug)]
+/// The word by which this program runs the target daemon. It is no command of the command line, so
+/// that no shell completes it.
+const TARGET_PROCESS: &str = "target-process";
+
+/// A target daemon to be run in this process.
+#[derive(Debug)]
 pub(crate) struct TargetProcess {
-    /// The process to end with
-    #[arg(long)]
+    /// The process to end with.
     parent: u32,
-    /// Arguments that feedrail-target is run with
-    #[arg(trailing_var_arg = true, allow_hyphen_values = true)]
+    /// Arguments that feedrail-target is run with.
     arguments: Vec<OsString>,
 }
 
 impl TargetProcess {
+    /// What the demo runs this program for; nothing for what users ask for.
+    pub(crate) fn of_command_line(mut words: impl Iterator<Item = OsString>) -> Option<Self> {
+        words.nth(1).filter(|word| word == TARGET_PROCESS)?;
+        let parent = words.next()?.to_str()?.parse().ok()?;
+        Some(Self { parent, arguments: words.collect() })
+    }
+
     pub(crate) fn run(self) -> ExitCode {
         // If the demo is killed it cannot clean up, so its target must notice by itself.
         let _ = rustix::process::set_parent_process_death_signal(Some(Signal::TERM));
@@ -155,7 +163,7 @@ fn spawn(file: &Path, address: SocketAddr, provider: ProviderArg, verbose: u8) -
     let program = std::env::current_exe().context("cannot find this program to start it again")?;
     let mut command = Command::new(program);
     command
-        .args(["target-process", "--parent", &std::process::id().to_string(), "--"])
+        .args([TARGET_PROCESS, &std::process::id().to_string()])
         .args(["--listen", &address.to_string(), "--provider", provider.name()])
         .arg(file)
         // Ctrl-C is for the demo alone, which then ends its target in order.

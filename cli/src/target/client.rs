@@ -1,11 +1,13 @@
 //! A client of a target's management socket: JSON-RPC 2.0.
 
-use std::io::{BufReader, Write as _};
+use std::io::{BufReader, ErrorKind, Write as _};
 use std::os::unix::net::UnixStream;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 
 use anyhow::{Context as _, Result, anyhow, bail};
 use serde_json::{Value, json};
+
+use super::running;
 
 /// A connection to a target's management socket.
 pub(super) struct RpcClient {
@@ -14,13 +16,13 @@ pub(super) struct RpcClient {
 }
 
 impl RpcClient {
-    pub(super) fn connect(path: &Path) -> Result<Self> {
-        let connected = UnixStream::connect(path);
-        let stream = connected.with_context(|| {
-            format!(
-                "no target listens on {} (feedrail-target --management PATH makes one listen)",
-                path.display()
-            )
+    /// Connects to the socket that was named, or to that of the service or the only target.
+    pub(super) fn connect(named: &Option<PathBuf>) -> Result<Self> {
+        let path = named.clone().map_or_else(running::only_socket, Ok)?;
+        let stream = UnixStream::connect(&path);
+        let stream = stream.map_err(|error| {
+            let told = not_connected(&path, error.kind());
+            anyhow::Error::new(error).context(told)
         })?;
         Ok(Self { stream, calls: 0 })
     }
@@ -46,6 +48,36 @@ impl RpcClient {
         match response["error"]["message"].as_str() {
             Some(message) => Err(anyhow!("{message}")),
             None => Ok(response["result"].take()),
+        }
+    }
+}
+
+/// Why there is no connection to a socket, with the remedy.
+fn not_connected(path: &Path, kind: ErrorKind) -> String {
+    let path = path.display();
+    match kind {
+        ErrorKind::PermissionDenied => format!(
+            "{path}: only root and the user whom the target runs as may use it, whatever their groups: repeat the \
+             command with sudo"
+        ),
+        ErrorKind::NotFound | ErrorKind::ConnectionRefused => format!(
+            "no target listens on {path} (feedrail-target --management PATH makes one listen)"
+        ),
+        _ => format!("cannot connect to {path}"),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_socket_of_another_user_is_no_missing_target() {
+        let told = |kind| not_connected(Path::new("/run/feedrail/target.sock"), kind);
+        let denied = told(ErrorKind::PermissionDenied);
+        assert!(denied.contains("sudo") && !denied.contains("no target listens"), "{denied}");
+        for kind in [ErrorKind::NotFound, ErrorKind::ConnectionRefused] {
+            assert!(told(kind).starts_with("no target listens on /run/feedrail"), "{}", told(kind));
         }
     }
 }

@@ -9,6 +9,8 @@ mod protect;
 mod reload;
 mod rename;
 mod resize;
+mod running;
+mod show;
 mod subsystem;
 mod top;
 mod trace;
@@ -29,25 +31,23 @@ use self::protect::ProtectNamespace;
 use self::reload::Reload;
 use self::rename::Rename;
 use self::resize::Resize;
+use self::show::Show;
 use self::subsystem::{
     AddListener, AddReferral, AddSubsystem, RemoveListener, RemoveReferral, RemoveSubsystem,
 };
 use self::top::Top;
 use self::trace::TraceCommands;
-use crate::args::{Format, Output};
 use crate::output;
-use crate::size::human;
 
 const EXAMPLES: &str = "\
 Examples:
-  feedrail target show --socket /run/feedrail/target.sock
-  feedrail target top --socket /run/feedrail/target.sock
-  feedrail target add-ns nqn.2026-01.org.example:shards /data/shard-07.tar --read-only \\
-      --socket /run/feedrail/target.sock
-  feedrail target remove-ns nqn.2026-01.org.example:shards 8 --socket /run/feedrail/target.sock
-  feedrail target add-host nqn.2026-01.org.example:shards $(cat /etc/nvme/hostnqn) \\
-      --socket /run/feedrail/target.sock
-  feedrail target reload --dry-run --socket /run/feedrail/target.sock";
+  feedrail target show
+  feedrail target show --socket /run/other-target.sock
+  feedrail target top
+  feedrail target add-ns nqn.2026-01.org.example:shards /data/shard-07.tar --read-only
+  feedrail target remove-ns nqn.2026-01.org.example:shards 8
+  feedrail target add-host nqn.2026-01.org.example:shards $(cat /etc/nvme/hostnqn)
+  feedrail target reload --dry-run";
 
 /// Shows and changes what a running target of this machine exports
 ///
@@ -90,18 +90,10 @@ enum TargetCommand {
 /// The way to the target.
 #[derive(Args, Debug)]
 struct SocketArgs {
-    /// Management socket of the target
+    /// Management socket of the target [default: /run/feedrail/target.sock, or that of the only
+    /// target that runs]
     #[arg(long, value_name = "PATH")]
-    socket: PathBuf,
-}
-
-/// Shows the subsystems of a target and their namespaces
-#[derive(Args, Debug)]
-struct Show {
-    #[command(flatten)]
-    socket: SocketArgs,
-    #[command(flatten)]
-    output: Output,
+    socket: Option<PathBuf>,
 }
 
 /// Adds a namespace, and prints its id
@@ -254,53 +246,8 @@ impl TargetArgs {
     }
 }
 
-impl Show {
-    fn run(&self) -> Result<()> {
-        let mut target = RpcClient::connect(&self.socket.socket)?;
-        let subsystems = target.call("nvmf_get_subsystems", json!({}))?;
-        output::print(&match self.output.output_format {
-            Format::Json => output::json(&json!({ "subsystems": subsystems })),
-            Format::Normal => table(&subsystems),
-        })
-    }
-}
-
-fn table(subsystems: &Value) -> String {
-    let heading = ["Subsystem", "NSID", "Size", "Block", "Access", "Name", "UUID"];
-    let rows: Vec<_> = items(subsystems).flat_map(rows).collect();
-    let left_out: String = items(subsystems).filter_map(left_out).collect();
-    output::table(&heading, &rows) + &left_out
-}
-
-/// A line on the files of a subsystem's directories that are no namespaces.
-fn left_out(subsystem: &Value) -> Option<String> {
-    let count = subsystem["left_out_files"].as_u64().filter(|count| *count > 0)?;
-    let nqn = output::printable(subsystem["nqn"].as_str().unwrap_or_default());
-    Some(format!("{nqn}: {count} files left out; the log says which and why\n"))
-}
-
 fn items(list: &Value) -> impl Iterator<Item = &Value> {
     list.as_array().into_iter().flatten()
-}
-
-/// The namespaces of a subsystem; one line without, if it has none.
-fn rows(subsystem: &Value) -> Vec<Vec<String>> {
-    let text = |value: &Value| output::printable(value.as_str().unwrap_or_default());
-    let row = |namespace: &Value| {
-        vec![
-            text(&subsystem["nqn"]),
-            namespace["nsid"].to_string(),
-            human(namespace["size_bytes"].as_u64().unwrap_or_default()),
-            namespace["block_size"].to_string(),
-            if namespace["read_only"] == true { "ro" } else { "rw" }.to_owned(),
-            text(&namespace["name"]),
-            text(&namespace["uuid"]),
-        ]
-    };
-    match subsystem["namespaces"].as_array() {
-        Some(namespaces) if !namespaces.is_empty() => namespaces.iter().map(row).collect(),
-        _ => vec![vec![text(&subsystem["nqn"]), "none".to_owned()]],
-    }
 }
 
 impl AddNamespace {
@@ -363,27 +310,5 @@ impl RemoveNamespace {
         let mut target = RpcClient::connect(&self.socket.socket)?;
         let params = json!({ "nqn": self.subnqn.as_str(), "nsid": self.nsid });
         target.call("nvmf_subsystem_remove_ns", params).map(drop)
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn a_subsystem_without_namespaces_is_shown() {
-        let subsystems = json!([
-            { "nqn": "nqn.a", "namespaces": [], "left_out_files": 2 },
-            { "nqn": "nqn.b", "namespaces": [{
-                "nsid": 3, "size_bytes": 4096, "block_size": 512, "read_only": true, "name": "x\u{1b}",
-                "uuid": "u",
-            }] },
-        ]);
-        let shown = table(&subsystems);
-        let lines: Vec<_> = shown.lines().collect();
-        assert_eq!(lines.len(), 4, "{shown}");
-        assert!(lines[3].starts_with("nqn.a: 2 files left out"), "{shown}");
-        assert!(lines[1].starts_with("nqn.a") && lines[1].ends_with("none"), "{shown}");
-        assert!(lines[2].contains("ro") && !lines[2].contains('\u{1b}'), "{shown}");
     }
 }

@@ -24,4 +24,4 @@ pub use owner::{process_with_socket, roce_port_owner};
 pub use socket::local_address_for;
 pub use wire::SoftWire;
 
-pub use crate::roce::ROCE_PORT;
+pub use crate::roce::{MAX_GROUPS, ROCE_PORT};

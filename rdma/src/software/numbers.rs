@@ -12,7 +12,7 @@ use super::random::Random;
 const GROUP_MASK: u8 = 0xFF;
 
 /// The most groups of a device.
-pub(crate) const MAX_GROUPS: usize = GROUP_MASK as usize;
+pub const MAX_GROUPS: usize = GROUP_MASK as usize;
 
 /// Numbers that one group can have in use; half of what there are, so that a random one is soon
 /// found.

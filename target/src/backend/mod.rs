@@ -17,6 +17,7 @@ pub(crate) mod memory;
 mod memory_room;
 mod null;
 pub(crate) mod open;
+mod open_hint;
 mod operation;
 mod page_lock;
 mod place;

@@ -13,6 +13,7 @@ use std::sync::Arc;
 use rustix::fs::{AtFlags, StatxFlags};
 
 use super::FileId;
+use super::open_hint::open_hint;
 use super::place::FoundFile;
 use super::{
     Backend, CacheRoom, Content, FileBackend, FileKey, FilePlace, Health, MappedFile,
@@ -112,7 +113,7 @@ impl fmt::Display for IoMode {
 #[derive(Debug, thiserror::Error)]
 pub enum OpenError {
     /// A system call failed; the message adds a hint for the common causes.
-    #[error("{}: {error}{}", path.display(), hint(error))]
+    #[error("{}: {error}{}", path.display(), open_hint(error))]
     Io {
         /// The file or device that was to be opened.
         path: PathBuf,
@@ -195,22 +196,6 @@ pub enum OpenError {
         /// Bytes that all memory namespaces together may still take.
         left_bytes: u64,
     },
-}
-
-fn hint(error: &io::Error) -> &'static str {
-    match error.kind() {
-        io::ErrorKind::PermissionDenied => {
-            ": the user who runs the target must be allowed to open it"
-        }
-        io::ErrorKind::ReadOnlyFilesystem => ": it can be exported read-only",
-        _ if error.raw_os_error() == Some(libc::ELOOP) => {
-            ": a symlink took its place, or one of its folders', while it was looked at"
-        }
-        _ if error.raw_os_error() == Some(libc::EMFILE) => {
-            ": raise the limit of open files with LimitNOFILE= of the service or `ulimit -Hn`"
-        }
-        _ => "",
-    }
 }
 
 /// Opens a regular file.

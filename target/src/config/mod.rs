@@ -28,7 +28,7 @@ use uuid::Uuid;
 pub use self::error::ConfigError;
 pub use self::identifiers::Eui64;
 pub use self::quick::Quick;
-pub(crate) use self::quick::{parse_address, parse_machine, parse_nqn};
+pub(crate) use self::quick::{parse_address, parse_host, parse_machine, parse_nqn};
 
 use crate::backend::{BackendError, FilePlace};
 pub use crate::derived_ids::{Machine, MachineError, SubsystemIdentity};
@@ -56,6 +56,8 @@ pub struct Config {
     pub management: Option<PathBuf>,
     /// Where the counters can be read over HTTP.
     pub metrics: Option<SocketAddr>,
+    /// How much is told there.
+    pub metrics_detail: MetricsDetail,
     /// The machine's identity, from which names and ids follow that are not configured.
     pub machine: Machine,
     /// Bounds of memory, queues and controllers.
@@ -90,6 +92,7 @@ impl Config {
             discovery_nqn,
             management,
             metrics,
+            metrics_detail,
             machine,
             limits,
             // They can change while it runs.
@@ -106,6 +109,7 @@ impl Config {
             ("discovery_nqn", *discovery_nqn == new.discovery_nqn),
             ("management", *management == new.management),
             ("metrics", *metrics == new.metrics),
+            ("metrics_detail", *metrics_detail == new.metrics_detail),
             ("the id of this machine", *machine == new.machine),
             ("limits", *limits == new.limits),
         ];
@@ -138,6 +142,17 @@ impl fmt::Display for ProviderChoice {
             Self::Shm => "shm",
         })
     }
+}
+
+/// How much the page of counters tells.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, serde::Deserialize, clap::ValueEnum)]
+#[serde(rename_all = "lowercase")]
+pub enum MetricsDetail {
+    /// Histograms of latencies by subsystem.
+    #[default]
+    Subsystem,
+    /// Histograms by namespace too: 100 samples for each that is used.
+    Namespace,
 }
 
 /// The use of direct I/O for files and block devices.

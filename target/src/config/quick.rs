@@ -1,8 +1,8 @@
 //! The quick form: files on the command line, no configuration file.
 
 use std::collections::{BTreeMap, BTreeSet};
-use std::net::SocketAddr;
-use std::path::{Path, PathBuf};
+use std::net::{IpAddr, SocketAddr};
+use std::path::PathBuf;
 use std::time::Duration;
 
 use nvme_proto::{Nqn, Nsid};
@@ -10,7 +10,7 @@ use nvme_proto::{Nqn, Nsid};
 use super::identifiers::derived_nguid;
 use super::{
     AnaGroupId, Config, ConfigError, Cores, DirectIo, DiskFaults, HostPolicy, Medium,
-    NamespaceConfig, Origin, PortConfig, ProviderChoice, SubsystemConfig,
+    MetricsDetail, NamespaceConfig, Origin, PortConfig, ProviderChoice, SubsystemConfig,
 };
 use crate::derived_ids::{self, Machine, SubsystemIdentity};
 use crate::limits::Limits;
@@ -75,6 +75,7 @@ impl Config {
             polling: Duration::from_micros(POLLING_US.into()),
             management: None,
             metrics: None,
+            metrics_detail: MetricsDetail::default(),
             state_dir,
             discovery_nqn: Nqn::DISCOVERY,
             machine,
@@ -96,7 +97,7 @@ impl Quick {
                 let message = format!("argument {}: given twice", path.display());
                 return Err(ConfigError::Usage(message));
             }
-            let medium = medium(path);
+            let medium = medium(path.clone());
             let uuid = medium.namespace_uuid(&identity, &name);
             namespaces.push(NamespaceConfig {
                 nsid: Nsid(nsid),
@@ -146,16 +147,15 @@ impl Quick {
     }
 }
 
-/// A block device if the path is one now; everything else is treated as a file, and refused on
-/// opening if it is none.
-fn medium(path: &Path) -> Medium {
+/// A block device if the path is one now, or is in /dev and may become one; everything else is
+/// treated as a file, and refused on opening if it is none.
+pub(super) fn medium(path: PathBuf) -> Medium {
     use std::os::unix::fs::FileTypeExt as _;
-    let block = std::fs::metadata(path).is_ok_and(|meta| meta.file_type().is_block_device());
-    if block {
-        Medium::Block { path: path.to_owned() }
-    } else {
-        Medium::File { path: path.to_owned(), root: None }
-    }
+    let block = match std::fs::metadata(&path) {
+        Ok(meta) => meta.file_type().is_block_device(),
+        Err(_) => path.starts_with("/dev") && !path.starts_with("/dev/shm"),
+    };
+    if block { Medium::Block { path } } else { Medium::File { path, root: None } }
 }
 
 /// Parses `IP:PORT` or `[IPv6]:PORT`, with the port optional, and refuses addresses that can not be
@@ -165,10 +165,22 @@ pub(crate) fn parse_address(text: &str) -> Result<SocketAddr, String> {
         let bare = text.strip_prefix('[').and_then(|t| t.strip_suffix(']')).unwrap_or(text);
         bare.parse().ok().map(|ip| SocketAddr::new(ip, 4420))
     };
+    let link_local = || {
+        format!(
+            "{text:?} is a link-local address, and connections name addresses without their interface: give another \
+             address of it, or [::] for all"
+        )
+    };
+    if text.contains('%') {
+        return Err(link_local());
+    }
     let address: SocketAddr =
         text.parse().ok().or_else(with_default_port).ok_or_else(|| {
             format!("{text:?} is no address; write IP:PORT as in \"192.0.2.1:4420\"")
         })?;
+    if matches!(address.ip(), IpAddr::V6(ip) if ip.is_unicast_link_local()) {
+        return Err(link_local());
+    }
     if address.ip().is_multicast() {
         return Err(format!(
             "{text:?} is no address of an interface; write one, as in \"192.0.2.1:4420\", or 0.0.0.0 for all"
@@ -185,6 +197,20 @@ pub(crate) fn parse_nqn(text: &str) -> Result<Nqn, String> {
     Nqn::standard(text).map_err(|error| {
         format!("{text:?} is no NQN ({error}); write nqn.YYYY-MM.REVERSED.DOMAIN:NAME, at most 223 bytes")
     })
+}
+
+/// Parses the name by which a host is let in; the error names its form.
+pub(crate) fn parse_host(text: &str) -> Result<Nqn, String> {
+    let wrong = |rule: &dyn std::fmt::Display| {
+        format!(
+            "{text:?} is no name of a host: {rule}; write what /etc/nvme/hostnqn of the host has, \
+             nqn.2014-08.org.nvmexpress:uuid:UUID or nqn.YYYY-MM.REVERSED.DOMAIN:NAME"
+        )
+    };
+    if text.trim() != text {
+        return Err(wrong(&"it has a space or a line end at one of its ends"));
+    }
+    Nqn::standard(text).map_err(|error| wrong(&error))
 }
 
 /// Parses the id of a machine.

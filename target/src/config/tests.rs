@@ -247,7 +247,8 @@ const WRONG: &[(&str, &str, &str)] = &[
         "3:9: cores: no thread can be pinned to core 1024; name cores from 0 to 1023",
     ),
     ("cores = [0, 2]", "cores = [65535]", "cores: no thread can be pinned to core 65535"),
-    ("cores = [0, 2]", "cores = 0", "cores: the number of cores must be 1 to 1024"),
+    ("cores = [0, 2]", "cores = 0", "cores: the number of cores must be 1 to 255"),
+    ("cores = [0, 2]", "cores = 500", "cores: the number of cores must be 1 to 255"),
     ("cores = [0, 2]", "cores = \"all\"", "expected a number of cores, or a list"),
     ("polling_us = 0", "polling_us = -1", "4:14: polling_us: "),
     ("queue_depth = 64", "queue_depth = 1", "8:15: limits.queue_depth: is 1; must be 2 to 1024"),
@@ -287,6 +288,12 @@ const WRONG: &[(&str, &str, &str)] = &[
         "cntlid_min = 9\ncntlid_max = 8\npool_bytes",
         "cntlid_max: is 8; must be 9 to 65519",
     ),
+    (
+        "\"192.0.2.1\"",
+        "\"[fe80::1%eth0]:4420\"",
+        "12:11: port.address: \"[fe80::1%eth0]:4420\" is a link-local",
+    ),
+    ("\"192.0.2.1\"", "\"fe80::1\"", "12:11: port.address: \"fe80::1\" is a link-local address"),
     (
         "\"192.0.2.1\"",
         "\"224.0.0.1\"",
@@ -413,6 +420,16 @@ const WRONG: &[(&str, &str, &str)] = &[
     ("[[port]]", "[port]", "feedrail.toml:11:1: port: write [[port]] here: there may be several"),
     ("lba_bytes = 4096", "ana_group = 17", "must be a group of 1 to 16"),
     ("lba_bytes = 4096", "ana_group = 0", "must be a group of 1 to 16"),
+    (
+        "lba_bytes = 4096",
+        "visible_to = [\"foo\"]",
+        "\"foo\" is no name of a host: an NQN begins with \"nqn.\"; write",
+    ),
+    (
+        "lba_bytes = 4096",
+        "visible_to = [\"nqn.2026-01.io.feedrail:a \"]",
+        "is no name of a host: it has a space or a line end at one of its ends",
+    ),
     ("lba_bytes = 4096", "visible_to = [\"\"]", "is no name of a host: an NQN must not be empty"),
     ("[[port]]", "[[ports]]", "11:1: ports: write [[port]] here"),
     ("[limits]", "[[limits]]", "7:1: limits: write [limits] here: there is one"),
@@ -624,5 +641,29 @@ proptest! {
             let line = error.to_string();
             prop_assert!(!line.contains('\n') && line.starts_with("/etc/feedrail.toml:"), "{}", line);
         }
+    }
+}
+
+#[test]
+fn a_path_in_dev_is_a_block_device() {
+    let medium = |path: &str, kind: &str| {
+        let text = format!(
+            "[[port]]\naddress = \"127.0.0.1\"\n[[subsystem]]\nnqn = \"nqn.2026-01.io.feedrail:d\"\n\
+             allow_any_host = true\n[[subsystem.namespace]]\npath = \"{path}\"\n{kind}"
+        );
+        let config = parse(&text).expect("valid");
+        config.subsystems[0].namespaces[0].medium.clone()
+    };
+    // It may come later.
+    for (path, kind, is_block) in [
+        ("/dev/feedrail-none", "", true),
+        ("/dev/feedrail-none", "kind = \"file\"", false),
+        ("/data/feedrail-none", "", false),
+        ("/data/feedrail-none", "kind = \"block\"", true),
+        ("/dev/shm/feedrail-none", "", false),
+        ("/dev/null", "", false),
+    ] {
+        let medium = medium(path, kind);
+        assert_eq!(matches!(medium, Medium::Block { .. }), is_block, "{path} {kind}: {medium:?}");
     }
 }

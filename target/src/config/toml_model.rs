@@ -16,7 +16,7 @@ use super::identifiers::{Eui64, Identifiers, derived_nguid};
 use super::units::{ByteCount, show_bytes};
 use super::{
     AnaGroupId, Config, ConfigError, Cores, DirectIo, DirectoryConfig, DiskFaults, HostPolicy,
-    Medium, NamespaceConfig, PortConfig, ProviderChoice, SubsystemConfig,
+    Medium, MetricsDetail, NamespaceConfig, PortConfig, ProviderChoice, SubsystemConfig,
 };
 use crate::backend::BackendError;
 use crate::derived_ids::{self, Machine, SubsystemIdentity};
@@ -74,6 +74,8 @@ struct File {
     management: Option<PathBuf>,
     metrics: Option<SocketAddr>,
     #[serde(default)]
+    metrics_detail: MetricsDetail,
+    #[serde(default)]
     limits: LimitsTable,
     #[serde(default)]
     port: Vec<Spanned<PortTable>>,
@@ -127,8 +129,7 @@ struct SubsystemTable {
 #[serde(deny_unknown_fields)]
 struct NamespaceTable {
     nsid: Option<Spanned<u32>>,
-    #[serde(default)]
-    kind: BackingKind,
+    kind: Option<BackingKind>,
     path: Option<Spanned<PathBuf>>,
     size_bytes: Option<Spanned<ByteCount>>,
     name: Option<Spanned<String>>,
@@ -163,10 +164,9 @@ enum FailWith {
     Gone,
 }
 
-#[derive(Clone, Copy, Default, Deserialize, PartialEq, Eq)]
+#[derive(Clone, Copy, Deserialize, PartialEq, Eq)]
 #[serde(rename_all = "lowercase")]
 enum BackingKind {
-    #[default]
     File,
     Block,
     Null,
@@ -215,6 +215,7 @@ impl Reader<'_> {
             discovery_nqn: discovery_nqn.transpose()?.unwrap_or(Nqn::DISCOVERY),
             management: file.management.map(|path| self.document.resolve(&path)),
             metrics: file.metrics,
+            metrics_detail: file.metrics_detail,
             state_dir,
             machine: self.machine,
             limits: self.limits(file.limits, cores.count())?,
@@ -520,12 +521,9 @@ impl Reader<'_> {
         }
     }
 
-    /// The name of a host, which may call itself anything.
     fn host(&self, text: &Spanned<String>) -> Result<Nqn, ConfigError> {
-        Nqn::new(text.get_ref()).map_err(|error| {
-            let message = format!("{:?} is no name of a host: {error}", text.get_ref());
-            self.document.error(text.span().start, message)
-        })
+        super::quick::parse_host(text.get_ref())
+            .map_err(|message| self.document.error(text.span().start, message))
     }
 
     fn ascii(&self, text: &Spanned<String>, most: usize) -> Result<String, ConfigError> {
@@ -594,7 +592,7 @@ impl Reader<'_> {
         let lba_shift = self.lba_shift(table.lba_bytes.as_ref())?;
         let medium = self.medium(at, &table, lba_shift)?;
         let name = self.name(nsid, &table, &medium)?;
-        let synthetic = matches!(table.kind, BackingKind::Null | BackingKind::Memory);
+        let synthetic = matches!(table.kind, Some(BackingKind::Null | BackingKind::Memory));
         if let Some(direct_io) = table.direct_io.as_ref().filter(|_| synthetic) {
             let message = "memory and null namespaces do no I/O; remove direct_io";
             return Err(self.document.error(direct_io.span().start, message));
@@ -685,12 +683,15 @@ impl Reader<'_> {
         lba_shift: Option<u8>,
     ) -> Result<Medium, ConfigError> {
         match table.kind {
-            BackingKind::File => Ok(Medium::File { path: self.path_only(at, table)?, root: None }),
-            BackingKind::Block => Ok(Medium::Block { path: self.path_only(at, table)? }),
-            BackingKind::Null => {
+            None => Ok(super::quick::medium(self.path_only(at, table)?)),
+            Some(BackingKind::File) => {
+                Ok(Medium::File { path: self.path_only(at, table)?, root: None })
+            }
+            Some(BackingKind::Block) => Ok(Medium::Block { path: self.path_only(at, table)? }),
+            Some(BackingKind::Null) => {
                 Ok(Medium::Null { size_bytes: self.size_only(at, table, lba_shift)? })
             }
-            BackingKind::Memory => {
+            Some(BackingKind::Memory) => {
                 Ok(Medium::Memory { size_bytes: self.size_only(at, table, lba_shift)? })
             }
         }

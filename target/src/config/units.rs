@@ -7,6 +7,7 @@ use serde::Deserialize;
 use serde::de::{Deserializer, Error, SeqAccess, Visitor};
 
 use super::Cores;
+use crate::limits::MAX_CORES;
 
 /// A number of bytes: an integer, or a string as in `"64MiB"`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -80,9 +81,10 @@ impl<'de> Deserialize<'de> for Cores {
             }
 
             fn visit_i64<E: Error>(self, value: i64) -> Result<Cores, E> {
-                let invalid = || E::custom("the number of cores must be 1 to 1024");
-                let count = u16::try_from(value).map_err(|_| invalid())?;
-                if (1..=1024).contains(&count) { Ok(Cores::Count(count)) } else { Err(invalid()) }
+                let count =
+                    u16::try_from(value).ok().filter(|count| (1..=MAX_CORES).contains(count));
+                let invalid = || E::custom(format!("the number of cores must be 1 to {MAX_CORES}"));
+                count.map(Cores::Count).ok_or_else(invalid)
             }
 
             fn visit_seq<A: SeqAccess<'de>>(self, mut sequence: A) -> Result<Cores, A::Error> {
@@ -99,6 +101,9 @@ impl<'de> Deserialize<'de> for Cores {
                         return Err(A::Error::custom(format!("core {core} is listed twice")));
                     }
                     list.push(core);
+                }
+                if list.len() > usize::from(MAX_CORES) {
+                    return Err(A::Error::custom(format!("more than {MAX_CORES} cores")));
                 }
                 if list.is_empty() {
                     return Err(A::Error::custom("the list of cores is empty: name at least one"));

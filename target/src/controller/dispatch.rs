@@ -83,7 +83,12 @@ impl Queue {
         match execution {
             Execution::Complete(outcome) if !outcome.status.is_success() => {
                 let entry = error_log::of_command(self.qid, cid, outcome.status);
-                Execution::Complete(self.failed(entry, outcome))
+                let outcome = self.failed(entry, outcome);
+                if !self.is_live() {
+                    // The next Connect may name another subsystem.
+                    self.count_for(None);
+                }
+                Execution::Complete(outcome)
             }
             execution => execution,
         }
@@ -99,7 +104,7 @@ impl Queue {
     ) -> CommandOutcome {
         match result {
             Ok(()) => {
-                io::count(&self.counters, work);
+                io::count(&self.counters.commands, work);
                 CommandOutcome::SUCCESS
             }
             Err(BackendError::Cancelled) => self.io_failed(cid, work, Status::ABORT_REQUESTED),
@@ -153,7 +158,7 @@ impl Queue {
     }
 
     fn log_failure(&self, entry: ErrorLogEntry, outcome: CommandOutcome) -> CommandOutcome {
-        self.counters.failed.add(1);
+        self.counters.commands.failed.add(1);
         let Some(controller) = self.controller() else { return outcome };
         controller.log_error(entry);
         CommandOutcome { status: outcome.status.with_more(), ..outcome }

@@ -142,6 +142,8 @@ fn connect(
         return Err(Status::COMMAND_SEQUENCE_ERROR.with_dnr().into());
     }
     let data = ConnectData::parse(data).map_err(|_| Status::DATA_SGL_LENGTH_INVALID.with_dnr())?;
+    let named = data.subsystem().ok().and_then(|nqn| queue.port.find(&nqn));
+    queue.count_for(named.as_ref().map(|served| &*served.subsystem));
     let entered =
         host(data).and_then(|host| enter_association(queue, now, cid, connect, data, host));
     let entry = entered.inspect_err(|outcome| {

@@ -7,7 +7,7 @@ use nvme_proto::{Cid, Cntlid, Cqe, Qid};
 use rdma::Time;
 
 use super::associations::Associations;
-use super::command::CommandOutcome;
+use super::command::{CommandOutcome, IoKind, IoWork};
 use super::event::{AbortRequest, CloseReason, FlushJob, QueueEvent};
 use super::hold::CommandHold;
 use super::link::{Lost, Mail, QueueLink};
@@ -16,6 +16,7 @@ use super::state::Controller;
 use crate::backend::BackendError;
 use crate::inventory::namespace::{Namespace, NamespaceIndex};
 use crate::inventory::port::Port;
+use crate::inventory::subsystem::Subsystem;
 use crate::limits::connection_quota::ConnectionPermit;
 use crate::limits::peer::RemotePeer;
 use crate::limits::{CONNECT_TIMEOUT, ENABLE_TIMEOUT, KNOWN_SUCCESSORS};
@@ -50,7 +51,7 @@ pub struct Queue {
     pub(super) peer: RemotePeer,
     pub(super) link: Arc<QueueLink>,
     tally: Arc<Tally>,
-    /// Of its subsystem, once connected.
+    /// Of its subsystem, once connected and while a Connect is executed that names it.
     pub(super) counters: CoreIoCounters,
     /// Commands that failed, which its peer is not charged with yet.
     pub(super) failed: u64,
@@ -258,6 +259,24 @@ impl Queue {
         self.leave()
     }
 
+    /// From now on commands count for a subsystem, or for none.
+    pub(super) fn count_for(&mut self, subsystem: Option<&Subsystem>) {
+        self.counters = match subsystem {
+            Some(subsystem) => self.tally.open(subsystem.index),
+            None => Arc::clone(&self.tally.unconnected),
+        };
+    }
+
+    /// Counts how long an I/O command took that succeeded.
+    #[inline]
+    pub(crate) fn count_latency(&self, work: &IoWork, latency_nanos: u64) {
+        match work.kind {
+            IoKind::Read { .. } | IoKind::ReadZeros => self.counters.reads.count(latency_nanos),
+            IoKind::Write { .. } => self.counters.writes.count(latency_nanos),
+            _ => {}
+        }
+    }
+
     pub(super) fn connected(
         &mut self,
         now: Time,
@@ -267,9 +286,7 @@ impl Queue {
         entries: u16,
         flow: bool,
     ) {
-        if let Some(subsystem) = controller.subsystem() {
-            self.counters = self.tally.open(subsystem.index);
-        }
+        self.count_for(controller.subsystem().map(|subsystem| &**subsystem));
         self.entries = entries;
         if !flow {
             self.head = Head::Disabled;

@@ -104,15 +104,19 @@ impl CoreContext {
         self.told_nanos = if self.associations.trace().is_active() { 0 } else { self.slow_nanos };
     }
 
+    /// How long a command took that ends now.
+    pub(crate) fn latency_nanos(&self, arrived: Time) -> u64 {
+        self.now.as_nanos().saturating_sub(arrived.as_nanos())
+    }
+
     /// Whether a command that ends now took as long as slow commands do.
     pub(crate) fn is_slow(&self, arrived: Time) -> bool {
-        self.now.as_nanos().saturating_sub(arrived.as_nanos()) >= self.slow_nanos
+        self.latency_nanos(arrived) >= self.slow_nanos
     }
 
     /// Counts an I/O command that is over; true if it is to be told of, as slow ones and those of a
     /// trace are.
-    pub(crate) fn count_io(&mut self, work: &IoWork, arrived: Time, succeeded: bool) -> bool {
-        let latency_nanos = self.now.as_nanos().saturating_sub(arrived.as_nanos());
+    pub(crate) fn count_io(&mut self, work: &IoWork, latency_nanos: u64, succeeded: bool) -> bool {
         let Self { namespace_io, exports, .. } = self;
         let list = || exports.namespace(work.namespace).map(|namespace| &*namespace.io);
         namespace_io.count(work, latency_nanos, succeeded, list);

@@ -10,10 +10,11 @@ use nvme_proto::Nqn;
 use super::log_filter::LogFilter;
 use super::log_format::LogFormatArg;
 use crate::config::{
-    Config, ConfigError, Cores, DirectIo, ProviderChoice, Quick, parse_address, parse_machine,
-    parse_nqn,
+    Config, ConfigError, Cores, DirectIo, MetricsDetail, ProviderChoice, Quick, parse_address,
+    parse_machine, parse_nqn,
 };
 use crate::derived_ids::Machine;
+use crate::limits::MAX_CORES;
 
 /// Exports files and block devices as NVMe namespaces over RDMA (RoCE v2).
 ///
@@ -49,7 +50,7 @@ pub(super) struct DaemonArguments {
     nqn: Option<Nqn>,
 
     /// Quick form: threads that serve
-    #[arg(long, value_name = "COUNT", default_value_t = 1, value_parser = clap::value_parser!(u16).range(1..=1024))]
+    #[arg(long, value_name = "COUNT", default_value_t = 1, value_parser = clap::value_parser!(u16).range(1..=i64::from(MAX_CORES)))]
     cores: u16,
 
     /// RDMA provider; overrides the configuration
@@ -68,6 +69,10 @@ pub(super) struct DaemonArguments {
     /// configuration
     #[arg(long, value_name = "ADDRESS")]
     metrics: Option<SocketAddr>,
+
+    /// What has histograms of latencies on that page; overrides the configuration
+    #[arg(long, value_name = "WHAT", value_enum)]
+    metrics_detail: Option<MetricsDetail>,
 
     /// Never take back a host's memory key with the response, although the RDMA device says it can;
     /// the host does it then
@@ -115,6 +120,7 @@ impl DaemonArguments {
             config.management = Some(path.clone());
         }
         config.metrics = self.metrics.or(config.metrics);
+        config.metrics_detail = self.metrics_detail.unwrap_or(config.metrics_detail);
         config.send_with_invalidate &= !self.no_send_with_invalidate;
         Ok(config)
     }

@@ -2,14 +2,16 @@
 //! written, no packet is taken, no memory is filled.
 
 use std::collections::BTreeSet;
-use std::net::IpAddr;
+use std::net::{IpAddr, SocketAddr};
 use std::sync::Arc;
 
+use super::metrics_address::MetricsAddress;
 use crate::config::{Config, Cores, PortConfig};
 use crate::core_context::pool::{PoolMemory, PoolPlan};
 use crate::driver::threads;
 use crate::inventory::Registry;
 use crate::listeners::{Reachable, try_address};
+use crate::management::SocketPlace;
 use crate::storage::Uring;
 use crate::target::StartError;
 
@@ -25,6 +27,9 @@ pub(super) fn check(config: &Config) -> Result<Arc<Registry>, Vec<String>> {
     problems.extend(pool(config).err());
     problems.extend(Uring::new(None).map(drop).map_err(|error| error.to_string()).err());
     problems.extend(cores(&config.cores));
+    let management = config.management.as_deref().map(SocketPlace::find);
+    problems.extend(management.and_then(Result::err).map(|error| error.to_string()));
+    problems.extend(config.metrics.and_then(|address| metrics(address).err()));
     problems.extend(addresses(config));
     registry.filter(|_| problems.is_empty()).ok_or(problems)
 }
@@ -38,7 +43,20 @@ fn pool(config: &Config) -> Result<(), String> {
     memory.map(drop).map_err(|error| StartError::Pool(error).to_string())
 }
 
+/// The page of counters can have its address. A target that runs may have it now.
+fn metrics(address: SocketAddr) -> Result<(), String> {
+    match MetricsAddress::bind(address) {
+        Ok(_) => Ok(()),
+        Err(error) if error.is_in_use() => {
+            tracing::info!(%address, "the address of the metrics is in use: by a target that runs, or by another program");
+            Ok(())
+        }
+        Err(error) => Err(error.to_string()),
+    }
+}
+
 fn cores(cores: &Cores) -> Vec<String> {
+    threads::tell_of_few_cores(cores);
     let Cores::Pinned(list) = cores else { return Vec::new() };
     list.iter().filter_map(|core| Some(threads::try_core(*core).err()?.to_string())).collect()
 }

@@ -9,11 +9,15 @@ use std::os::unix::net::UnixStream;
 use std::rc::{Rc, Weak};
 use std::time::Duration;
 
+use flate2::Compression;
+use flate2::write::GzEncoder;
 use rdma::Time;
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 
+use super::metrics_address::MetricsAddress;
+use super::negotiation::PageVariant;
 use crate::driver::clock::Clock;
-use crate::metrics::open_metrics::MEDIA_TYPE;
+use crate::metrics::exposition::MetricsFormat;
 
 /// Clients at once; the oldest one makes room for another. Doubled, they take twice the memory.
 const MAX_CLIENTS: usize = 16;
@@ -22,9 +26,10 @@ const MAX_REQUEST_BYTES: usize = 8 << 10;
 /// The time of a client, for its request and its response. Doubled, a silent one keeps its place
 /// for 10 s.
 const CLIENT_TIME: Duration = Duration::from_secs(5);
-/// A text serves all clients for so long: counting costs the cores a little. Doubled, the counters
-/// are 200 ms old at most. While a client still takes an earlier text, the next one serves until
-/// that client is gone, so that there are never more than two.
+/// A text serves all clients that ask for its format and coding for so long: counting costs the
+/// cores a little. Doubled, the counters are 200 ms old at most. While a client still takes an
+/// earlier text, the next one serves until that client is gone, so that there are never more than
+/// two of each.
 const TEXT_AGE: Duration = Duration::from_millis(100);
 
 /// The socket that clients connect to, before it is served.
@@ -52,7 +57,7 @@ enum ClientPhase {
 #[derive(Default)]
 struct Response {
     head: Vec<u8>,
-    body: Rc<str>,
+    body: Rc<[u8]>,
     sent: usize,
 }
 
@@ -65,7 +70,7 @@ impl Response {
     fn rest(&self) -> &[u8] {
         match self.sent.checked_sub(self.head.len()) {
             None => &self.head[self.sent..],
-            Some(sent) => &self.body.as_bytes()[sent..],
+            Some(sent) => &self.body[sent..],
         }
     }
 }
@@ -83,13 +88,9 @@ impl MetricsServer {
     /// # Errors
     /// The address is not to be had: one line with the remedy.
     pub(super) fn listen(address: SocketAddr) -> Result<(Self, MetricsStop), String> {
-        let failed = |error: io::Error| {
-            format!(
-                "metrics: cannot listen on {address}: {error}; give another address with --metrics"
-            )
-        };
-        let listener = TcpListener::bind(address).map_err(failed)?;
-        listener.set_nonblocking(true).map_err(failed)?;
+        let bound = MetricsAddress::bind(address).and_then(MetricsAddress::listen);
+        let listener = bound.map_err(|error| error.to_string())?;
+        let failed = |error: io::Error| format!("metrics: {error}");
         let (stop, stopped) = UnixStream::pair().map_err(failed)?;
         Ok((Self { listener, stopped }, MetricsStop(stop)))
     }
@@ -100,9 +101,9 @@ impl MetricsServer {
     }
 
     /// Serves until the target ends. `text` makes the page.
-    pub(super) fn run(&self, text: impl Fn() -> String) {
+    pub(super) fn run(&self, text: impl Fn(MetricsFormat) -> String) {
         let mut clients: Vec<MetricsClient> = Vec::new();
-        let mut page = MetricsPage::new(text);
+        let mut pages = MetricsPages::new(text);
         let clock = Clock::new();
         let mut accepts_from = clock.now();
         loop {
@@ -118,7 +119,7 @@ impl MetricsServer {
                 // Descriptors are short perhaps; not at once again.
                 accepts_from = now + Duration::from_secs(1);
             }
-            clients.retain_mut(|client| client.go_on(&mut page, now) == ClientFate::Stays);
+            clients.retain_mut(|client| client.go_on(&mut pages, now) == ClientFate::Stays);
         }
     }
 
@@ -171,31 +172,56 @@ impl MetricsServer {
     }
 }
 
-/// The page, made anew when it is old.
-struct MetricsPage<F> {
+/// The page in each variant, made anew when it is old.
+struct MetricsPages<F> {
     text: F,
-    made: Option<(Time, Rc<str>)>,
-    /// The text before, as long as a client takes it.
-    earlier: Weak<str>,
+    variants: [PageCopies; PageVariant::COUNT],
 }
 
-impl<F: Fn() -> String> MetricsPage<F> {
+/// The copies of a variant of the page.
+struct PageCopies {
+    made: Option<(Time, Rc<[u8]>)>,
+    /// The one before, as long as a client takes it.
+    earlier: Weak<[u8]>,
+}
+
+impl<F: Fn(MetricsFormat) -> String> MetricsPages<F> {
     fn new(text: F) -> Self {
-        let nobodys: Rc<str> = Rc::default();
-        Self { text, made: None, earlier: Rc::downgrade(&nobodys) }
+        let nobodys: Rc<[u8]> = Rc::default();
+        let none = || PageCopies { made: None, earlier: Rc::downgrade(&nobodys) };
+        Self { text, variants: std::array::from_fn(|_| none()) }
     }
 
-    fn get(&mut self, now: Time) -> Rc<str> {
-        if let Some((at, text)) = &self.made {
-            if now < *at + TEXT_AGE || self.earlier.strong_count() > 0 {
-                return Rc::clone(text);
-            }
-            self.earlier = Rc::downgrade(text);
-        }
-        let text: Rc<str> = (self.text)().into();
-        self.made = Some((now, Rc::clone(&text)));
-        text
+    fn get(&mut self, variant: PageVariant, now: Time) -> Rc<[u8]> {
+        self.variants.iter_mut().for_each(|copies| copies.let_go(now));
+        let make = || {
+            let text = (self.text)(variant.format).into_bytes();
+            let body = if variant.gzip { compressed(&text) } else { text };
+            (now, body.into())
+        };
+        let (_, body) = self.variants[variant.index()].made.get_or_insert_with(make);
+        Rc::clone(body)
     }
+}
+
+impl PageCopies {
+    /// Keeps an old one for those alone that take it now, if nobody takes one that is older still.
+    fn let_go(&mut self, now: Time) {
+        if let Some((at, body)) = &self.made
+            && now >= *at + TEXT_AGE
+            && self.earlier.strong_count() == 0
+        {
+            self.earlier = Rc::downgrade(body);
+            self.made = None;
+        }
+    }
+}
+
+/// A text as gzip has it. Samples of one family differ little, so the least effort does.
+fn compressed(text: &[u8]) -> Vec<u8> {
+    let mut encoder = GzEncoder::new(Vec::new(), Compression::fast());
+    let written = encoder.write_all(text).and_then(|()| encoder.finish());
+    written.expect("memory takes every byte")
 }
 
 impl MetricsClient {
@@ -207,9 +233,13 @@ impl MetricsClient {
     }
 
     /// Reads and writes as much as it can without waiting.
-    fn go_on<F: Fn() -> String>(&mut self, page: &mut MetricsPage<F>, now: Time) -> ClientFate {
+    fn go_on(
+        &mut self,
+        pages: &mut MetricsPages<impl Fn(MetricsFormat) -> String>,
+        now: Time,
+    ) -> ClientFate {
         if let ClientPhase::Asking(request) = &mut self.phase {
-            let Some(response) = ask(&mut self.stream, request, page, now) else {
+            let Some(response) = ask(&mut self.stream, request, pages, now) else {
                 return ClientFate::Stays;
             };
             self.phase = ClientPhase::Reading(response);
@@ -228,10 +258,10 @@ impl MetricsClient {
 }
 
 /// Reads on; the response, once there is a request, which is empty for a client that has left.
-fn ask<F: Fn() -> String>(
+fn ask(
     stream: &mut TcpStream,
     request: &mut Vec<u8>,
-    page: &mut MetricsPage<F>,
+    pages: &mut MetricsPages<impl Fn(MetricsFormat) -> String>,
     now: Time,
 ) -> Option<Response> {
     let mut bytes = [0; 1024];
@@ -244,7 +274,7 @@ fn ask<F: Fn() -> String>(
             Err(_) => return Some(Response::default()),
         }
         if let Some(end) = request.windows(4).position(|part| part == b"\r\n\r\n") {
-            return Some(respond(&request[..end], page, now));
+            return Some(respond(&request[..end], pages, now));
         }
         if request.len() > MAX_REQUEST_BYTES {
             return Some(refusal("431 Request Header Fields Too Large", ""));
@@ -253,7 +283,11 @@ fn ask<F: Fn() -> String>(
 }
 
 /// The response to a request's head. What follows the head is not read.
-fn respond<F: Fn() -> String>(head: &[u8], page: &mut MetricsPage<F>, now: Time) -> Response {
+fn respond(
+    head: &[u8],
+    pages: &mut MetricsPages<impl Fn(MetricsFormat) -> String>,
+    now: Time,
+) -> Response {
     let line = head.split(|byte| *byte == b'\r').next().unwrap_or_default();
     let words: Vec<&[u8]> = line.split(|byte| *byte == b' ').collect();
     let &[method, target, version] = &words[..] else { return refusal("400 Bad Request", "") };
@@ -263,13 +297,16 @@ fn respond<F: Fn() -> String>(head: &[u8], page: &mut MetricsPage<F>, now: Time)
     let path = target.split(|byte| *byte == b'?').next().unwrap_or_default();
     match (method, path) {
         (b"GET" | b"HEAD", b"/metrics") => {
-            let text = page.get(now);
-            let length = text.len();
+            let variant = PageVariant::of_request(head);
+            let page = pages.get(variant, now);
+            let (media, length) = (variant.format.media_type(), page.len());
+            let coding = if variant.gzip { "Content-Encoding: gzip\r\n" } else { "" };
             let head = format!(
-                "HTTP/1.1 200 OK\r\nContent-Type: {MEDIA_TYPE}\r\nContent-Length: {length}\r\n\
+                "HTTP/1.1 200 OK\r\nContent-Type: {media}\r\n{coding}\
+                 Vary: Accept, Accept-Encoding\r\nContent-Length: {length}\r\n\
                  Connection: close\r\n\r\n"
             );
-            let body = if method == b"GET" { text } else { Rc::default() };
+            let body = if method == b"GET" { page } else { Rc::default() };
             Response { body, ..Response::of_head(head) }
         }
         (b"GET" | b"HEAD", _) => refusal("404 Not Found", ""),
@@ -296,28 +333,54 @@ mod tests {
             MetricsServer::listen("127.0.0.1:0".parse().expect("valid")).expect("free");
         let address = server.address().expect("bound");
         thread::scope(|scope| {
-            scope.spawn(|| server.run(|| "text # EOF\n".to_owned()));
+            scope.spawn(|| server.run(|format| format!("{format:?}\n")));
             test(address);
             drop(stop);
         });
     }
 
     fn response(address: SocketAddr, request: &[u8]) -> String {
+        String::from_utf8(bytes(address, request)).expect("text")
+    }
+
+    fn bytes(address: SocketAddr, request: &[u8]) -> Vec<u8> {
         let mut stream = TcpStream::connect(address).expect("connected");
         stream.write_all(request).expect("sent");
-        let mut text = String::new();
-        stream.read_to_string(&mut text).expect("answered");
-        text
+        let mut bytes = Vec::new();
+        stream.read_to_end(&mut bytes).expect("answered");
+        bytes
+    }
+
+    #[test]
+    fn pages_are_in_the_format_and_coding_that_was_asked_for() {
+        serving(|address| {
+            let request = b"GET /metrics HTTP/1.1\r\nAccept: application/openmetrics-text\r\n\r\n";
+            let page = response(address, request);
+            assert!(
+                page.contains("\r\nContent-Type: application/openmetrics-text; version=1.0.0;")
+            );
+            assert!(page.ends_with("\r\n\r\nOpenMetrics\n"), "{page}");
+            let page = bytes(address, b"GET /metrics HTTP/1.1\r\nAccept-Encoding: gzip\r\n\r\n");
+            let end = page.windows(4).position(|part| part == b"\r\n\r\n").expect("a head") + 4;
+            let head = str::from_utf8(&page[..end]).expect("text");
+            assert!(head.contains("\r\nContent-Encoding: gzip\r\n"), "{head}");
+            assert!(head.contains("\r\nVary: Accept, Accept-Encoding\r\n"), "{head}");
+            assert!(head.contains(&format!("\r\nContent-Length: {}\r\n", page.len() - end)));
+            let mut text = String::new();
+            flate2::read::GzDecoder::new(&page[end..]).read_to_string(&mut text).expect("gzip");
+            assert_eq!(text, "Prometheus\n");
+        });
     }
 
     #[test]
     fn requests_have_the_responses_of_http() {
         serving(|address| {
             let page = response(address, b"GET /metrics HTTP/1.1\r\nHost: a\r\n\r\n");
-            assert!(
-                page.starts_with("HTTP/1.1 200 OK\r\nContent-Type: application/openmetrics-text;")
-            );
-            assert!(page.ends_with("Content-Length: 11\r\nConnection: close\r\n\r\ntext # EOF\n"));
+            let head =
+                "HTTP/1.1 200 OK\r\nContent-Type: text/plain; version=0.0.4; charset=utf-8\r\n";
+            assert!(page.starts_with(head), "{page}");
+            let rest = "Content-Length: 11\r\nConnection: close\r\n\r\nPrometheus\n";
+            assert!(page.ends_with(rest), "{page}");
             let head = response(address, b"HEAD /metrics?a=b HTTP/1.0\r\n\r\n");
             assert!(
                 head.starts_with("HTTP/1.1 200 OK\r\n") && head.ends_with("\r\n\r\n"),
@@ -351,32 +414,52 @@ mod tests {
         });
     }
 
+    const PLAIN: PageVariant = PageVariant { format: MetricsFormat::Prometheus, gzip: false };
+
+    fn numbered(made: &Cell<u32>) -> MetricsPages<impl Fn(MetricsFormat) -> String> {
+        MetricsPages::new(|_| {
+            made.set(made.get() + 1);
+            made.get().to_string()
+        })
+    }
+
     #[test]
     fn clients_at_once_have_the_same_text() {
         let made = Cell::new(0);
-        let text = || {
-            made.set(made.get() + 1);
-            made.get().to_string()
-        };
-        let mut page = MetricsPage::new(text);
+        let mut pages = numbered(&made);
         let start = Time::from_nanos(1);
-        for (after, text) in [(Duration::ZERO, "1"), (TEXT_AGE / 2, "1"), (TEXT_AGE, "2")] {
-            assert_eq!(&*page.get(start + after), text);
+        for (after, text) in [(Duration::ZERO, b"1"), (TEXT_AGE / 2, b"1"), (TEXT_AGE, b"2")] {
+            assert_eq!(&*pages.get(PLAIN, start + after), text);
         }
     }
 
     #[test]
     fn clients_that_do_not_read_hold_two_texts_at_most() {
         let made = Cell::new(0);
-        let text = || {
-            made.set(made.get() + 1);
-            made.get().to_string()
-        };
-        let mut page = MetricsPage::new(text);
+        let mut pages = numbered(&made);
         let at = |number: u32| Time::from_nanos(1) + number * TEXT_AGE;
-        let mut held: Vec<_> = (0..16).map(|number| page.get(at(number))).collect();
-        assert!(held[1..].iter().all(|text| &**text == "2"), "{held:?}");
+        let mut held: Vec<_> = (0..16).map(|number| pages.get(PLAIN, at(number))).collect();
+        assert!(held[1..].iter().all(|text| &**text == b"2"), "{held:?}");
         held.remove(0);
-        assert_eq!(&*page.get(at(16)), "3");
+        assert_eq!(&*pages.get(PLAIN, at(16)), b"3");
+    }
+
+    #[test]
+    fn clients_of_all_variants_hold_two_of_each_at_most() {
+        let made = Cell::new(0);
+        let mut pages = numbered(&made);
+        let formats = [MetricsFormat::Prometheus, MetricsFormat::OpenMetrics];
+        let at = |number: u32| Time::from_nanos(1) + number * TEXT_AGE;
+        let ask = |number: u32| {
+            let variant =
+                PageVariant { format: formats[number as usize % 2], gzip: number % 4 < 2 };
+            pages.get(variant, at(number))
+        };
+        let held: Vec<_> = (0..64).map(ask).collect();
+        assert_eq!((held.len(), made.get()), (64, 8));
+        drop(held);
+        // What nobody takes or asks for is not kept.
+        let _ = pages.get(PLAIN, at(64));
+        assert_eq!(pages.variants.iter().filter(|copies| copies.made.is_some()).count(), 1);
     }
 }

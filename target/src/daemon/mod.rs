@@ -10,7 +10,9 @@ mod line_rate;
 mod lines;
 mod log_filter;
 mod log_format;
+mod metrics_address;
 mod metrics_server;
+mod negotiation;
 mod notify;
 mod one_line;
 mod reload_signal;
@@ -137,7 +139,7 @@ fn serve(
                 tracing::info!(%address, "metrics");
             }
             let thread = std::thread::Builder::new().name("feedrail-metrics".into());
-            let serve = || server.run(|| target.metrics());
+            let serve = || server.run(|format| target.metrics(format, config.metrics_detail));
             thread
                 .spawn_scoped(scope, serve)
                 .map_err(|error| format!("cannot start a thread for metrics: {error}"))?;

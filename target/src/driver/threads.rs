@@ -11,6 +11,7 @@ use rdma::Time;
 use rustix::event::{PollFd, PollFlags, Timespec};
 use rustix::thread::CpuSet;
 
+use crate::config::Cores;
 use crate::doorbell::Doorbell;
 use crate::driver::assembly::Assembly;
 use crate::driver::clock::Clock;
@@ -393,6 +394,18 @@ fn pin_to(core: u16) -> Result<(), RuntimeError> {
 pub(crate) fn try_core(core: u16) -> Result<(), RuntimeError> {
     let thread = std::thread::Builder::new().spawn(move || pin_to(core));
     thread.map_err(RuntimeError::Thread)?.join().unwrap_or(Ok(()))
+}
+
+/// Tells of more threads than cores: they take turns then, and each waits for the others.
+pub(crate) fn tell_of_few_cores(cores: &Cores) {
+    let available = std::thread::available_parallelism().map_or(usize::MAX, usize::from);
+    if cores.count() > available {
+        tracing::warn!(
+            cores = cores.count(),
+            available,
+            "more threads than cores that this process may use: they wait for each other"
+        );
+    }
 }
 
 fn start_receptions(

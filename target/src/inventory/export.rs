@@ -403,7 +403,7 @@ impl ListedNamespaces {
         let reserved = subsystem.namespaces.iter().map(|n| n.nsid).chain(others.iter().copied());
         let reserved: BTreeSet<u32> = reserved.map(|nsid| nsid.0).collect();
         let mut nsids = NsidFile::open(&config.state_dir, &subsystem.nqn)?;
-        if nsids.is_new() {
+        if nsids.may_be_lost() {
             tracing::warn!(
                 nqn = %subsystem.nqn, file = %nsids.path().display(),
                 "no NSIDs of earlier runs: files get theirs in the order of their names. If hosts have used this \

@@ -33,7 +33,7 @@ use crate::inventory::port::Port;
 use crate::inventory::referral::Referrals;
 use crate::inventory::subsystem::Subsystem;
 use crate::limits::Limits;
-use crate::metrics::io_counters::Tally;
+use crate::metrics::io_counters::{SubsystemIoStats, Tally};
 use crate::metrics::snapshot::{IoStats, StorageErrors};
 
 /// The inventory of a target. Ports and subsystems come and go while it runs, and namespaces do in
@@ -268,9 +268,16 @@ impl Registry {
 
     /// I/O commands of one subsystem since the start.
     pub(crate) fn io_stats_of(&self, subsystem: &Subsystem) -> IoStats {
-        let mut sum = IoStats::default();
-        self.tallies().iter().for_each(|tally| sum += tally.of(subsystem.index));
-        sum
+        self.io_of(subsystem).unwrap_or_default().commands
+    }
+
+    /// The same with latencies; nothing if no Connect has named the subsystem yet.
+    pub(crate) fn io_of(&self, subsystem: &Subsystem) -> Option<SubsystemIoStats> {
+        let tallies = self.tallies();
+        tallies.iter().filter_map(|tally| tally.of(subsystem.index)).reduce(|mut sum, one| {
+            sum += one;
+            sum
+        })
     }
 
     fn tallies(&self) -> MutexGuard<'_, Vec<Arc<Tally>>> {

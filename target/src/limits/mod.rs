@@ -93,6 +93,9 @@ pub(crate) const DATA_BEFORE_RESPONSES_MAX_BYTES: u32 = 512 << 10;
 /// as far as the device lets it. Doubled, each core's completion queue starts with twice the
 /// memory; not measured.
 pub(crate) const COMPLETIONS_PER_GROUP: u32 = 1 << 18;
+/// Threads that serve, each of which is a group of every device. Doubled: queue pair numbers of
+/// `soft` could not tell them apart.
+pub(crate) const MAX_CORES: u16 = rdma::soft::MAX_GROUPS as u16;
 /// Folders that a directory of shards may nest; a deeper one is an error. It bounds recursion
 /// through mounts. Not measured.
 pub(crate) const DIRECTORY_DEPTH: usize = 16;

@@ -2,11 +2,13 @@
 
 use std::io;
 use std::os::fd::{AsFd, BorrowedFd};
-use std::os::unix::fs::{FileTypeExt as _, MetadataExt as _, PermissionsExt as _};
+use std::os::unix::fs::{MetadataExt as _, PermissionsExt as _};
 use std::os::unix::net::{UnixListener, UnixStream};
 use std::path::{Path, PathBuf};
 
 use rdma::LocalPeer;
+
+use super::socket_place::SocketPlace;
 
 /// The cause for which there is no management socket: one line with the remedy.
 #[derive(Debug, thiserror::Error)]
@@ -14,6 +16,27 @@ pub enum SocketError {
     /// A process listens there.
     #[error("management: {}: another process listens there; give each target a socket of its own", .0.display())]
     InUse(PathBuf),
+    /// The kernel takes no such path.
+    #[error("management: {}: has {length} bytes, and a socket takes {most} at most; give a shorter path", path.display())]
+    TooLong {
+        /// The path of the socket.
+        path: PathBuf,
+        /// Its length in bytes.
+        length: usize,
+        /// The most that it may have.
+        most: usize,
+    },
+    /// The folder of the socket is not there, or nothing can be made in it.
+    #[error(
+        "management: no socket can be made in {}: {error}; make the folder, with the target's user as its owner \
+         (RuntimeDirectory= of systemd makes one in /run)", folder.display()
+    )]
+    Folder {
+        /// The folder.
+        folder: PathBuf,
+        /// The error of the system call.
+        error: io::Error,
+    },
     /// Something else has the name.
     #[error("management: {}: is there and is no socket; give another path", .0.display())]
     NoSocket(PathBuf),
@@ -37,17 +60,13 @@ pub(super) struct Socket {
 
 impl Socket {
     pub(super) fn listen(path: &Path) -> Result<Self, SocketError> {
-        match std::fs::symlink_metadata(path) {
-            Ok(metadata) if !metadata.file_type().is_socket() => {
-                return Err(SocketError::NoSocket(path.to_owned()));
-            }
-            Ok(_) if UnixStream::connect(path).is_ok() => {
-                return Err(SocketError::InUse(path.to_owned()));
-            }
-            // One that a target left behind is replaced.
-            Ok(_) | Err(_) => {}
+        let place = SocketPlace::find(path)?;
+        // One that a target left behind is replaced.
+        if place.is_taken() && UnixStream::connect(path).is_ok() {
+            return Err(SocketError::InUse(path.to_owned()));
         }
-        Self::bind(path).map_err(|error| SocketError::Listen { path: path.to_owned(), error })
+        Self::bind(place.path())
+            .map_err(|error| SocketError::Listen { path: path.to_owned(), error })
     }
 
     /// It gets its name when its permissions are right, so that nobody else connects before.

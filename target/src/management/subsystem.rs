@@ -7,7 +7,7 @@ use serde::Deserialize;
 use serde_json::{Value, json};
 
 use super::rpc::RpcError;
-use crate::config::parse_nqn;
+use crate::config::{self, parse_nqn};
 use crate::inventory::port::Port;
 use crate::inventory::referral::Referral;
 use crate::inventory::subsystem_change::NewSubsystem;
@@ -160,9 +160,10 @@ fn service(address: &ListenAddress, subnqn: Option<&str>) -> Result<SocketAddr, 
     }
 }
 
-/// A host, which may call itself anything.
+/// The name of a host.
 pub(super) fn parse_host(text: &str) -> Result<Nqn, RpcError> {
-    Nqn::new(text).map_err(|error| RpcError::invalid_params(format_args!("host: {error}")))
+    config::parse_host(text)
+        .map_err(|error| RpcError::invalid_params(format_args!("host: {error}")))
 }
 
 impl ListenAddress {

@@ -1,16 +1,54 @@
 //! The I/O counters of each core.
 
 use std::collections::BTreeMap;
+use std::ops::AddAssign;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use crossbeam::utils::CachePadded;
 use serde::Serialize;
 
+use super::latency::{LatencyCounters, LatencyStats};
 use crate::inventory::subsystem::SubsystemIndex;
 
 /// Counters of one core, for the commands of one subsystem or of none. Only that core writes.
-pub(crate) type CoreIoCounters = Arc<CachePadded<IoCounters>>;
+pub(crate) type CoreIoCounters = Arc<CachePadded<SubsystemIo>>;
+
+/// What one core counts of the commands of a subsystem.
+#[derive(Debug, Default)]
+pub(crate) struct SubsystemIo {
+    pub(crate) commands: IoCounters,
+    /// From the arrival of a Read command to its response.
+    pub(crate) reads: LatencyCounters,
+    /// From the arrival of a Write command to its response.
+    pub(crate) writes: LatencyCounters,
+}
+
+/// The same at one moment, of all cores.
+#[derive(Clone, Copy, Debug, Default)]
+pub(crate) struct SubsystemIoStats {
+    pub(crate) commands: IoStats,
+    pub(crate) reads: LatencyStats,
+    pub(crate) writes: LatencyStats,
+}
+
+impl SubsystemIo {
+    fn snapshot(&self) -> SubsystemIoStats {
+        SubsystemIoStats {
+            commands: self.commands.snapshot(),
+            reads: self.reads.snapshot(),
+            writes: self.writes.snapshot(),
+        }
+    }
+}
+
+impl AddAssign for SubsystemIoStats {
+    fn add_assign(&mut self, other: Self) {
+        self.commands += other.commands;
+        self.reads += other.reads;
+        self.writes += other.writes;
+    }
+}
 
 /// The I/O commands of one core, by subsystem.
 #[derive(Debug, Default)]
@@ -33,17 +71,16 @@ impl Tally {
         Arc::clone(self.subsystems().open.entry(subsystem).or_default())
     }
 
-    /// What was counted for a subsystem.
-    pub(crate) fn of(&self, subsystem: SubsystemIndex) -> IoStats {
-        let subsystems = self.subsystems();
-        subsystems.open.get(&subsystem).map(|counters| counters.snapshot()).unwrap_or_default()
+    /// What was counted for a subsystem; nothing if no Connect has named it here.
+    pub(crate) fn of(&self, subsystem: SubsystemIndex) -> Option<SubsystemIoStats> {
+        self.subsystems().open.get(&subsystem).map(|counters| counters.snapshot())
     }
 
     /// A subsystem is gone: from now on its commands are in the sum only.
     pub(crate) fn close(&self, subsystem: SubsystemIndex) {
         let mut subsystems = self.subsystems();
         if let Some(counters) = subsystems.open.remove(&subsystem) {
-            subsystems.closed += counters.snapshot();
+            subsystems.closed += counters.commands.snapshot();
         }
     }
 
@@ -51,8 +88,8 @@ impl Tally {
     pub(crate) fn all(&self) -> IoStats {
         let subsystems = self.subsystems();
         let mut sum = subsystems.closed;
-        sum += self.unconnected.snapshot();
-        subsystems.open.values().for_each(|counters| sum += counters.snapshot());
+        sum += self.unconnected.commands.snapshot();
+        subsystems.open.values().for_each(|counters| sum += counters.commands.snapshot());
         sum
     }
 
@@ -128,7 +165,7 @@ shared_counters! {
         /// Compare commands that succeeded.
         compares,
         /// Commands that failed, on admin queues too and also because of storage, and refused
-        /// Connects.
+        /// Connects: of a subsystem, those that name it.
         failed,
         /// Reads and writes of files that bypassed the page cache.
         direct,
@@ -155,12 +192,13 @@ mod tests {
     fn a_subsystem_that_is_gone_stays_in_the_sum() {
         let tally = Tally::default();
         let [one, other] = [0, 1].map(|serial| SubsystemIndex { slot: 0, serial });
-        tally.open(one).reads.add(2);
-        tally.open(one).reads.add(3);
-        tally.open(other).reads.add(7);
-        tally.unconnected.failed.add(1);
-        assert_eq!((tally.of(one).reads, tally.of(other).reads, tally.all().reads), (5, 7, 12));
+        tally.open(one).commands.reads.add(2);
+        tally.open(one).commands.reads.add(3);
+        tally.open(other).commands.reads.add(7);
+        tally.unconnected.commands.failed.add(1);
+        let reads = |subsystem| tally.of(subsystem).map(|io| io.commands.reads);
+        assert_eq!((reads(one), reads(other), tally.all().reads), (Some(5), Some(7), 12));
         tally.close(one);
-        assert_eq!((tally.of(one).reads, tally.all().reads, tally.all().failed), (0, 12, 1));
+        assert_eq!((reads(one), tally.all().reads, tally.all().failed), (None, 12, 1));
     }
 }

@@ -2,9 +2,10 @@
 //! snapshot of all of it.
 
 pub(crate) mod error_counts;
+pub(crate) mod exposition;
 pub(crate) mod io_counters;
 pub(crate) mod latency;
 pub(crate) mod namespace_io;
-pub(crate) mod open_metrics;
+pub(crate) mod page;
 pub(crate) mod peer_errors;
 pub(crate) mod snapshot;

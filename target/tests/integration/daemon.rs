@@ -203,6 +203,7 @@ fn check_reports_all_obstacles() {
     place.file("no-folder", 1);
     let path = place.path("feedrail.toml");
     let text = "provider = \"soft\"\nstate_dir = \"no-folder/state\"\ncores = [0, 1023]\n\
+         metrics = \"192.0.2.78:9420\"\n\
          [[port]]\naddress = \"192.0.2.77\"\n\
          [[subsystem]]\nnqn = \"nqn.2026-01.io.feedrail:files\"\nallow_any_host = true\n\
          [[subsystem.namespace]]\npath = \"missing.bin\"\n[[subsystem.namespace]]\npath = \"gone.bin\"\n\
@@ -215,11 +216,36 @@ fn check_reports_all_obstacles() {
     let errors = String::from_utf8(output.stderr).expect("text");
     let lines: Vec<_> =
         errors.lines().filter_map(|line| line.strip_prefix("feedrail-target: ")).collect();
-    for part in ["missing.bin", "gone.bin", "no-folder/state", "core 1023", "192.0.2.77"] {
+    for part in
+        ["missing.bin", "gone.bin", "no-folder/state", "core 1023", "192.0.2.77", "192.0.2.78:9420"]
+    {
         let about = lines.iter().filter(|line| line.contains(part)).count();
         assert_eq!(about, 1, "{part}: {errors}");
     }
-    assert_eq!(lines.len(), 5, "{errors}");
+    assert_eq!(lines.len(), 6, "{errors}");
+}
+
+/// What `--check` passes starts, and what it refuses does not, for the same reason.
+#[test]
+fn check_and_start_agree() {
+    let place = Place::new();
+    place.file("file", 1);
+    let config = place.config("[[subsystem.namespace]]\nkind = \"null\"\nsize_bytes = 512");
+    let text = std::fs::read_to_string(&config).expect("there");
+    let long = format!("management = \"{}\"", "s".repeat(120));
+    for (line, part) in [
+        ("management = \"none/socket\"", "none: No such file"),
+        ("management = \"file\"", "is no socket"),
+        ("management = \"file/socket\"", "not a directory"),
+        (&*long, "give a shorter path"),
+        ("metrics = \"192.0.2.78:9420\"", "192.0.2.78:9420: Cannot assign"),
+        ("cores = 500", "must be 1 to 255"),
+        ("cores = [1023]", "core 1023"),
+    ] {
+        std::fs::write(&config, format!("{line}\n{text}")).expect("written");
+        assert_refused(check(&config), &[part]);
+        assert_refused([OsStr::new("--config"), config.as_os_str()], &[part]);
+    }
 }
 
 #[test]

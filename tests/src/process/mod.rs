@@ -21,7 +21,7 @@ pub use daemon::{Daemon, DaemonOptions, Ended, write_configuration};
 pub use eventually::{eventually, pause};
 pub use host::{empty_slice, host, slice_of};
 pub use management::ManagementClient;
-pub use open_metrics::OpenMetricsPage;
+pub use open_metrics::{OpenMetricsPage, metrics_text};
 pub use run::{Outcome, Program, Running, feedrail, wait_at_most};
 pub use set_when_dropped::SetWhenDropped;
 pub use vitals::Vitals;

@@ -4,6 +4,24 @@ use std::collections::BTreeMap;
 use std::io::{Read as _, Write as _};
 use std::net::{SocketAddr, TcpStream};
 
+/// The page of a target in the format with a media type.
+///
+/// # Panics
+/// If it has none.
+#[track_caller]
+pub fn metrics_text(address: SocketAddr, media: &str) -> String {
+    let mut stream = TcpStream::connect(address).expect("the target listens");
+    let request = format!("GET /metrics HTTP/1.1\r\nHost: target\r\nAccept: {media}\r\n\r\n");
+    stream.write_all(request.as_bytes()).expect("it reads");
+    let mut response = String::new();
+    stream.read_to_string(&mut response).expect("it answers with text");
+    let (head, body) = response.split_once("\r\n\r\n").expect("a head and a body");
+    assert!(head.starts_with("HTTP/1.1 200 OK\r\n"), "{head}");
+    assert!(head.contains(&format!("\r\nContent-Type: {media}")), "{head}");
+    assert!(head.contains(&format!("\r\nContent-Length: {}", body.len())), "{head}");
+    body.to_owned()
+}
+
 /// A page as a strict reader understands it.
 #[derive(Debug, Default)]
 pub struct OpenMetricsPage {
@@ -20,16 +38,8 @@ impl OpenMetricsPage {
     /// If that is not such a page.
     #[track_caller]
     pub fn scrape(address: SocketAddr) -> Self {
-        let mut stream = TcpStream::connect(address).expect("the target listens");
-        stream.write_all(b"GET /metrics HTTP/1.1\r\nHost: target\r\n\r\n").expect("it reads");
-        let mut response = String::new();
-        stream.read_to_string(&mut response).expect("it answers with text");
-        let (head, body) = response.split_once("\r\n\r\n").expect("a head and a body");
-        assert!(head.starts_with("HTTP/1.1 200 OK\r\n"), "{head}");
-        let media = "\r\nContent-Type: application/openmetrics-text; version=1.0.0; charset=utf-8";
-        assert!(head.contains(media), "{head}");
-        assert!(head.contains(&format!("\r\nContent-Length: {}", body.len())), "{head}");
-        Self::parse(body)
+        let media = "application/openmetrics-text; version=1.0.0; charset=utf-8";
+        Self::parse(&metrics_text(address, media))
     }
 
     /// Reads the text format of OpenMetrics 1.0.

@@ -10,7 +10,8 @@ use feedrail_target::Config;
 use feedrail_target::backend::Backend;
 use feedrail_target::config::Limits;
 use feedrail_target::config::{
-    Cores, HostPolicy, NamespaceConfig, Origin, PortConfig, ProviderChoice, SubsystemConfig,
+    Cores, HostPolicy, MetricsDetail, NamespaceConfig, Origin, PortConfig, ProviderChoice,
+    SubsystemConfig,
 };
 use feedrail_target::config::{Machine, SubsystemIdentity};
 use feedrail_target::stepped::Assembly;
@@ -331,6 +332,7 @@ impl TargetNode {
             polling: Duration::ZERO,
             management: Some(PathBuf::from("not served")),
             metrics: None,
+            metrics_detail: MetricsDetail::default(),
             state_dir: PathBuf::new(),
             discovery_nqn: Nqn::DISCOVERY,
             machine,

@@ -224,7 +224,8 @@ fn every_family_of_metrics_is_explained_and_no_other() {
     let file = folder.path().join("file.bin");
     fs::write(&file, "bytes").unwrap();
     let address = free_address();
-    let daemon = DaemonOptions::files([&file]).arg("--metrics").arg(address.to_string()).start();
+    let options = DaemonOptions::files([&file]).arg("--metrics-detail").arg("namespace");
+    let daemon = options.arg("--metrics").arg(address.to_string()).start();
     let page = OpenMetricsPage::scrape(address);
     drop::<Daemon>(daemon);
     // Those of the counters above have their names.

@@ -3,6 +3,7 @@
 mod demo;
 mod documents;
 mod interrupt;
+mod packages;
 mod perf;
 mod read;
 mod top;

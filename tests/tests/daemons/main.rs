@@ -4,6 +4,7 @@ mod auto_provider;
 mod cache;
 mod changes;
 mod churn;
+mod command_line_targets;
 mod direct;
 mod directory_watch;
 mod durability;

@@ -3,10 +3,12 @@
 use std::fmt::Write as _;
 use std::fs::File;
 use std::io::Write as _;
+use std::net::SocketAddr;
 
 use feedrail_initiator::{Controller, Host, Nsid, SubsystemAddress};
 use feedrail_tests::process::{
-    Daemon, DaemonOptions, ManagementClient, host, loopback_address, write_configuration,
+    Daemon, DaemonOptions, ManagementClient, free_address, host, loopback_address, metrics_text,
+    write_configuration,
 };
 use nvme_proto::log::SubsystemType;
 use serde_json::json;
@@ -18,6 +20,8 @@ const NAMESPACES: usize = 10;
 const FILE_BYTES: u64 = 8_192;
 /// Descriptors of a target beside those of its files.
 const OTHER_DESCRIPTORS: usize = 100;
+/// The longest page of counters, in bytes.
+const PAGE_BYTES: usize = 1_000_000;
 /// The most memory that the target may have, in bytes: about 100 MiB are used.
 const MEMORY_BYTES: u64 = 200 << 20;
 
@@ -38,10 +42,11 @@ fn write_file(folder: &TempDir, number: usize) -> String {
     path
 }
 
-fn start(folder: &TempDir) -> Daemon {
+fn start(folder: &TempDir, metrics: SocketAddr) -> Daemon {
     let address = loopback_address();
     let mut text = format!(
-        "state_dir = \"state\"\nmanagement = \"socket\"\n[[port]]\naddress = \"{address}:4420\"\n"
+        "state_dir = \"state\"\nmanagement = \"socket\"\nmetrics = \"{metrics}\"\n[[port]]\n\
+         address = \"{address}:4420\"\n"
     );
     for subsystem in 0..SUBSYSTEMS {
         let nqn = nqn(subsystem);
@@ -84,7 +89,8 @@ fn ten_thousand_namespaces_are_served() {
         return;
     }
     let folder = tempfile::tempdir_in(env!("CARGO_TARGET_TMPDIR")).unwrap();
-    let daemon = start(&folder);
+    let metrics = free_address();
+    let daemon = start(&folder, metrics);
     let host = host().build().unwrap();
     let log = host.discover(daemon.address()).wait().unwrap();
     let listed = log.entries.iter().filter(|entry| entry.subtype == SubsystemType::NVM);
@@ -96,6 +102,9 @@ fn ten_thousand_namespaces_are_served() {
         let numbers = nsids.iter().map(|nsid| number(&controller, nsid.0));
         assert!(numbers.eq(subsystem * NAMESPACES..(subsystem + 1) * NAMESPACES));
     }
+    let page = metrics_text(metrics, "text/plain; version=0.0.4; charset=utf-8");
+    assert!(page.len() < PAGE_BYTES, "{}", page.len());
+    assert!(page.contains(&format!("\nfeedrail_subsystem_reads_total{{nqn=\"{}\"}}", nqn(499))));
     let vitals = daemon.vitals();
     let files = SUBSYSTEMS * NAMESPACES;
     assert!(vitals.descriptors >= files, "{vitals:?}");

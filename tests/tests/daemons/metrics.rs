@@ -7,10 +7,10 @@ use std::path::Path;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::thread;
 
-use feedrail_initiator::ErrorKind;
+use feedrail_initiator::{ErrorKind, SubsystemAddress};
 use feedrail_tests::process::{
     Bytes, Daemon, DaemonOptions, OpenMetricsPage, SetWhenDropped, eventually, free_address, host,
-    slice_of,
+    loopback_address, slice_of, write_configuration,
 };
 use nvme_proto::Nsid;
 
@@ -25,6 +25,7 @@ impl Scraped {
     fn start(file: &Path) -> Self {
         let address = free_address();
         let options = DaemonOptions::files([file]).arg("--writable");
+        let options = options.arg("--metrics-detail").arg("namespace");
         let daemon = options.arg("--metrics").arg(address.to_string()).start();
         Self { daemon, address }
     }
@@ -48,11 +49,12 @@ fn counters_are_what_hosts_did() {
     let before = scraped.page();
     assert_eq!(before.get("feedrail_connections"), 0.0);
     let of_subsystem = |name: &str| format!("feedrail_subsystem_{name}_total{{nqn=\"{nqn}\"}}");
-    assert_eq!(before.get(&of_subsystem("reads")), 0.0);
-    let size = format!(
-        "feedrail_namespace_size_bytes{{nqn=\"{nqn}\",nsid=\"1\",name=\"shard \\\"1\\\"\"}}"
-    );
+    assert_eq!(before.get(&of_subsystem("failed")), 0.0);
+    let size = format!("feedrail_subsystem_size_bytes{{nqn=\"{nqn}\"}}");
     assert_eq!(before.get(&size), SIZE_BYTES as f64);
+    // Nothing was done yet.
+    assert!(!before.samples.contains_key(&of_subsystem("reads")));
+    assert!(!before.samples.keys().any(|series| series.starts_with("feedrail_namespace_")));
 
     let host = host().build().unwrap();
     let namespace = scraped.daemon.open(&host);
@@ -77,6 +79,9 @@ fn counters_are_what_hosts_did() {
     assert_eq!(after.get(&of_namespace("flushes_total")), 1.0);
     let count = after.get(&of_namespace("reads_total"));
     assert_eq!(after.get(&of_namespace("read_seconds_count")), count);
+    assert_eq!(after.get(&of_namespace("size_bytes")), SIZE_BYTES as f64);
+    let of_reads = format!("feedrail_subsystem_read_seconds_count{{nqn=\"{nqn}\"}}");
+    assert_eq!(after.get(&of_reads), count);
     let endless = of_namespace("read_seconds_bucket").replace('}', ",le=\"+Inf\"}");
     assert_eq!(after.get(&endless), count);
     assert_eq!(after.get("feedrail_associations"), 1.0);
@@ -159,4 +164,42 @@ fn errors_of_storage_are_counted_by_namespace() {
     let errors = format!("feedrail_namespace_storage_errors_total{{{labels},operation=\"read\"}}");
     eventually("it is counted", || scraped.page().get(&errors) > 0.0);
     assert_eq!(scraped.page().get(&format!("feedrail_namespace_shrank{{{labels}}}")), 1.0);
+}
+
+/// Hosts that are kept out show in the counters of the subsystem that they ask for.
+#[test]
+fn refused_connects_are_counted_by_subsystem() {
+    let folder = tempfile::tempdir_in(env!("CARGO_TARGET_TMPDIR")).unwrap();
+    let (target, address) = (loopback_address(), free_address());
+    let [open, closed] = ["open", "closed"].map(|name| format!("nqn.2026-01.io.feedrail:{name}"));
+    let subsystem = |nqn: &str, hosts: &str| {
+        format!(
+            "[[subsystem]]\nnqn = \"{nqn}\"\n{hosts}\n[[subsystem.namespace]]\nkind = \"null\"\n\
+             size_bytes = \"1MiB\"\n"
+        )
+    };
+    let text = format!(
+        "metrics = \"{address}\"\nstate_dir = \"state\"\n[[port]]\naddress = \"{target}:4420\"\n{}{}",
+        subsystem(&open, "allow_any_host = true"),
+        subsystem(&closed, "allowed_hosts = []"),
+    );
+    let configuration = write_configuration(folder.path(), &text);
+    let daemon = DaemonOptions::default().arg("--config").arg(configuration).start();
+    let failed = |nqn: &str| {
+        let series = format!("feedrail_subsystem_failed_total{{nqn=\"{nqn}\"}}");
+        OpenMetricsPage::scrape(address).get(&series)
+    };
+    assert_eq!((failed(&open), failed(&closed)), (0.0, 0.0));
+    let host = host().build().unwrap();
+    let connect = |nqn: &str| {
+        let nqn = nqn.parse().unwrap();
+        host.connect(SubsystemAddress { address: daemon.address(), nqn }).wait()
+    };
+    connect(&open).unwrap();
+    connect(&closed).unwrap_err();
+    connect("nqn.2026-01.io.feedrail:nowhere").unwrap_err();
+    eventually("it is counted", || failed(&closed) > 0.0);
+    assert_eq!(failed(&open), 0.0);
+    let all = OpenMetricsPage::scrape(address).get("feedrail_io_failed_total");
+    assert!(all > failed(&closed), "those of unknown names are in the sum");
 }

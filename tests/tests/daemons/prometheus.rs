@@ -1,6 +1,7 @@
 //! A Prometheus that reads the counters of a target, and the queries of the dashboard on it.
 
 use std::collections::BTreeSet;
+use std::ffi::OsStr;
 use std::fs;
 use std::io::{Read as _, Write as _};
 use std::net::{SocketAddr, TcpStream};
@@ -9,7 +10,8 @@ use std::process::{Child, Command, Stdio};
 
 use feedrail_initiator::Namespace;
 use feedrail_tests::process::{
-    Bytes, Daemon, DaemonOptions, eventually, free_address, host, slice_of,
+    Bytes, Daemon, DaemonOptions, OpenMetricsPage, eventually, free_address, host, metrics_text,
+    slice_of,
 };
 use serde_json::Value;
 
@@ -85,11 +87,33 @@ impl Drop for Prometheus {
     }
 }
 
+/// A file of the examples.
+fn example(name: &str) -> PathBuf {
+    Path::new(env!("CARGO_MANIFEST_DIR")).join("../target/examples").join(name)
+}
+
+/// What `promtool` says of a text or of files; nothing if it is not installed.
+fn promtool(arguments: &[&OsStr], input: &str) -> Option<()> {
+    let mut command = Command::new("promtool");
+    command.args(arguments).stdin(Stdio::piped()).stdout(Stdio::piped()).stderr(Stdio::piped());
+    let mut child = match command.spawn() {
+        Ok(child) => child,
+        Err(error) => {
+            eprintln!("left out: promtool, of the Debian package prometheus: {error}");
+            return None;
+        }
+    };
+    child.stdin.take().unwrap().write_all(input.as_bytes()).unwrap();
+    let output = child.wait_with_output().unwrap();
+    let said = String::from_utf8_lossy(&[output.stdout, output.stderr].concat()).into_owned();
+    assert!(output.status.success(), "{arguments:?}: {said}");
+    Some(())
+}
+
 /// The queries of the dashboard, for one target and all that it has.
 fn queries_of_the_dashboard() -> BTreeSet<String> {
-    let path =
-        Path::new(env!("CARGO_MANIFEST_DIR")).join("../target/examples/grafana-dashboard.json");
-    let dashboard: Value = serde_json::from_str(&fs::read_to_string(path).unwrap()).unwrap();
+    let text = fs::read_to_string(example("grafana-dashboard.json")).unwrap();
+    let dashboard: Value = serde_json::from_str(&text).unwrap();
     let panels = dashboard["panels"].as_array().unwrap();
     let targets = panels.iter().flat_map(|panel| panel["targets"].as_array().unwrap());
     let queries = targets.map(|target| {
@@ -114,6 +138,7 @@ fn prometheus_reads_the_counters_and_the_dashboard_shows_them() {
     fs::write(&file, Bytes::new(1).take(SIZE_BYTES)).unwrap();
     let address = free_address();
     let options = DaemonOptions::files([&file]).arg("--writable");
+    let options = options.arg("--metrics-detail").arg("namespace");
     let daemon: Daemon = options.arg("--metrics").arg(address.to_string()).start();
     let Some(prometheus) = Prometheus::start(folder.path(), address) else { return };
     eventually("the target is read", || prometheus.value("up") == Some(1.0));
@@ -131,7 +156,7 @@ fn prometheus_reads_the_counters_and_the_dashboard_shows_them() {
         let expected = stats(counter);
         eventually(metric, || prometheus.value(metric) == Some(expected));
     }
-    let size = format!("feedrail_namespace_size_bytes{{nqn=\"{}\",nsid=\"1\"}}", daemon.nqn());
+    let size = format!("feedrail_subsystem_size_bytes{{nqn=\"{}\"}}", daemon.nqn());
     assert_eq!(prometheus.value(&size), Some(SIZE_BYTES as f64));
 
     for query in queries_of_the_dashboard() {
@@ -143,4 +168,58 @@ fn prometheus_reads_the_counters_and_the_dashboard_shows_them() {
     let median = "histogram_quantile(0.5, rate(feedrail_namespace_read_seconds_bucket[10s]))";
     let seconds = prometheus.value(median).expect("there were reads");
     assert!((0.0..17.0).contains(&seconds), "{seconds}");
+}
+
+/// The page in the older format has nothing that Prometheus' own checker dislikes.
+#[test]
+fn promtool_finds_no_fault_with_the_page() {
+    let folder = tempfile::tempdir_in(env!("CARGO_TARGET_TMPDIR")).unwrap();
+    let file = folder.path().join("shard \"1\"\\.bin");
+    fs::write(&file, Bytes::new(1).take(SIZE_BYTES)).unwrap();
+    let address = free_address();
+    let options = DaemonOptions::files([&file]).arg("--writable");
+    let options = options.arg("--metrics-detail").arg("namespace");
+    let daemon: Daemon = options.arg("--metrics").arg(address.to_string()).start();
+    let media = "text/plain; version=0.0.4; charset=utf-8";
+    let arguments = ["check", "metrics"].map(OsStr::new);
+    if promtool(&arguments, &metrics_text(address, media)).is_none() {
+        return;
+    }
+    let host = host().build().unwrap();
+    work(&daemon.open(&host));
+    eventually("the namespace is told of", || {
+        metrics_text(address, media).contains("\nfeedrail_namespace_write_seconds_count{")
+    });
+    promtool(&arguments, &metrics_text(address, media));
+}
+
+#[test]
+fn alert_rules_are_valid_and_speak_of_what_there_is() {
+    let rules = example("prometheus-alerts.yml");
+    let text = fs::read_to_string(&rules).unwrap();
+    let folder = tempfile::tempdir_in(env!("CARGO_TARGET_TMPDIR")).unwrap();
+    let file = folder.path().join("shard.bin");
+    fs::write(&file, "bytes").unwrap();
+    let address = free_address();
+    let options = DaemonOptions::files([&file]).arg("--metrics").arg(address.to_string());
+    let _daemon: Daemon = options.start();
+    let families = OpenMetricsPage::scrape(address).families;
+    let expressions = text.lines().filter(|line| !line.contains("description:"));
+    let words = expressions.flat_map(|line| {
+        line.split(|letter: char| !letter.is_ascii_alphanumeric() && letter != '_')
+    });
+    let named: BTreeSet<_> = words.filter(|word| word.starts_with("feedrail_")).collect();
+    assert!(named.len() > 5, "{named:?}");
+    for name in named {
+        let suffixes = ["", "_total", "_bucket"];
+        let family = |suffix| name.strip_suffix(suffix).is_some_and(|of| families.contains_key(of));
+        assert!(suffixes.into_iter().any(family), "no {name} on the page");
+    }
+    let Some(()) = promtool(&[OsStr::new("check"), OsStr::new("rules"), rules.as_os_str()], "")
+    else {
+        return;
+    };
+    let test =
+        Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/daemons/prometheus-alerts-test.yml");
+    promtool(&[OsStr::new("test"), OsStr::new("rules"), test.as_os_str()], "");
 }

@@ -20,8 +20,8 @@ pub(crate) struct NsidFile {
     path: PathBuf,
     content: KeptNsids,
     changed: bool,
-    /// There was no file.
-    new: bool,
+    /// There was no file, though the folder has other ones.
+    may_be_lost: bool,
 }
 
 #[derive(Debug, Serialize, Deserialize)]
@@ -59,10 +59,10 @@ impl NsidFile {
         let name = format!("nsids-{}.json", derived_ids::state_key(nqn));
         let path = state_dir.join(name);
         let kept = state_file::read::<KeptNsids>(&path, nqn)?;
-        let new = kept.is_none();
+        let may_be_lost = kept.is_none() && state_file::has_any(state_dir);
         let (nsids, gone) = kept.map(|kept| (kept.nsids, kept.gone)).unwrap_or_default();
         let content = KeptNsids { version: KeptNsids::VERSION, nqn: nqn.to_string(), nsids, gone };
-        Ok(Self { path, content, changed: false, new })
+        Ok(Self { path, content, changed: false, may_be_lost })
     }
 
     /// Path of the state file.
@@ -70,9 +70,10 @@ impl NsidFile {
         &self.path
     }
 
-    /// Whether there was no file: this is the first start, or the NSIDs that hosts know were lost.
-    pub(crate) fn is_new(&self) -> bool {
-        self.new
+    /// Whether there was no file, but those of other subsystems or of other state: this subsystem is
+    /// new, or the NSIDs that hosts know were lost. Nothing was lost where there is no state at all.
+    pub(crate) fn may_be_lost(&self) -> bool {
+        self.may_be_lost
     }
 
     /// The NSID of each name, in order; new names get the lowest ids that no name has or had, and
@@ -275,7 +276,7 @@ mod tests {
     fn ids_are_reused_last_and_longest_gone_first() {
         let dir = tempfile::tempdir().expect("a folder");
         let mut file = NsidFile::open(dir.path(), &nqn()).expect("new");
-        assert!(file.is_new());
+        assert!(!file.may_be_lost(), "a first start");
         let names: Vec<String> = (1..=NSID_LAST).map(|n| format!("{n:05}")).collect();
         let names: Vec<&str> = names.iter().map(String::as_str).collect();
         let none = BTreeSet::new();
@@ -290,7 +291,9 @@ mod tests {
         }
         file.save().expect("saved");
         let mut file = NsidFile::open(dir.path(), &nqn()).expect("again");
-        assert!(!file.is_new());
+        assert!(!file.may_be_lost());
+        let other = Nqn::new("nqn.2026-01.io.feedrail:u").expect("valid");
+        assert!(NsidFile::open(dir.path(), &other).expect("new").may_be_lost());
         let mut with_new = without(&[5, 9]);
         with_new.push("new");
         assert_eq!(file.assign(&with_new, &none).expect("room").last(), Some(&9));

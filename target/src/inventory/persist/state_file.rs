@@ -99,6 +99,12 @@ pub(crate) fn read<C: KeptState>(path: &Path, nqn: &Nqn) -> Result<Option<C>, St
     Ok(Some(content))
 }
 
+/// Whether there is any state, of whichever subsystem.
+pub(crate) fn has_any(state_dir: &Path) -> bool {
+    let entries = std::fs::read_dir(state_dir).into_iter().flatten().flatten();
+    entries.map(|entry| entry.path()).any(|path| path.extension().is_some_and(|end| end == "json"))
+}
+
 fn check_header<C: KeptState>(content: &C, nqn: &Nqn) -> Result<(), String> {
     let (version, of) = content.header();
     if !(1..=C::VERSION).contains(&version) {

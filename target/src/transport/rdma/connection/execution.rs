@@ -383,8 +383,11 @@ impl<P: Provider> Connection<P> {
 
     /// Counts a command that is over. Those that were slow are logged.
     fn count(&mut self, core: &mut CoreContext, slot: SlotId, work: &IoWork, succeeded: bool) {
-        let arrived = self.slots.get(slot).times.arrived;
-        if core.count_io(work, arrived, succeeded) {
+        let latency_nanos = core.latency_nanos(self.slots.get(slot).times.arrived);
+        if succeeded {
+            self.queue().count_latency(work, latency_nanos);
+        }
+        if core.count_io(work, latency_nanos, succeeded) {
             self.tell_of(core, slot, work, succeeded);
         }
     }

@@ -1,0 +1,110 @@
+//! The management sockets of targets that run on this machine.
+
+use std::fs;
+use std::path::{Path, PathBuf};
+
+use anyhow::{Result, bail};
+
+/// The socket of the packaged service.
+const OF_SERVICE: &str = "/run/feedrail/target.sock";
+/// The name of a target's process.
+const PROCESS: &str = "feedrail-target";
+
+/// The socket of a target that nobody named: that of the service, or of the only one that runs.
+///
+/// # Errors
+/// None runs, or several do: the error lists their sockets.
+pub(super) fn only_socket() -> Result<PathBuf> {
+    let service = Path::new(OF_SERVICE);
+    // A folder that may not be looked into has a socket of somebody else.
+    if fs::symlink_metadata(service)
+        .is_err_and(|error| error.kind() == std::io::ErrorKind::NotFound)
+    {
+        return only(sockets(&fs::read_to_string("/proc/net/unix").unwrap_or_default()));
+    }
+    Ok(service.to_owned())
+}
+
+fn only(mut sockets: Vec<PathBuf>) -> Result<PathBuf> {
+    match (sockets.pop(), &sockets[..]) {
+        (Some(one), []) => Ok(one),
+        (None, _) => bail!(
+            "no target with a management socket runs here: there is no {OF_SERVICE}; feedrail-target --management PATH \
+             makes one listen, and --socket names it"
+        ),
+        (Some(last), others) => {
+            let mut listed: Vec<_> = others.iter().chain([&last]).collect();
+            listed.sort();
+            let listed: Vec<_> = listed.iter().map(|path| path.display().to_string()).collect();
+            bail!("several targets run: choose one with --socket, of {}", listed.join(", "))
+        }
+    }
+}
+
+/// The sockets of targets among the Unix sockets of this machine. A target binds its socket as the
+/// path with its process number behind it, which the kernel goes on to tell.
+fn sockets(unix: &str) -> Vec<PathBuf> {
+    let paths = unix.lines().skip(1).filter_map(path_of);
+    let mut sockets: Vec<_> = paths.filter_map(|path| of_target(path, name_of_process)).collect();
+    sockets.sort();
+    sockets.dedup();
+    sockets
+}
+
+/// The eighth column, which may have spaces.
+fn path_of(line: &str) -> Option<&str> {
+    let mut rest = line;
+    for _ in 0..7 {
+        (_, rest) = rest.trim_start().split_once(' ')?;
+    }
+    Some(rest)
+}
+
+fn of_target(bound: &str, name_of: impl Fn(u32) -> Option<String>) -> Option<PathBuf> {
+    let (path, process) = bound.rsplit_once('.')?;
+    let process = process.parse().ok()?;
+    if path.starts_with('@') || name_of(process)? != PROCESS {
+        return None;
+    }
+    // A relative one is relative to the folder that the target works in.
+    match Path::new(path).is_absolute() {
+        true => Some(path.into()),
+        false => Some(fs::read_link(format!("/proc/{process}/cwd")).ok()?.join(path)),
+    }
+}
+
+fn name_of_process(process: u32) -> Option<String> {
+    let name = fs::read_to_string(format!("/proc/{process}/comm")).ok()?;
+    Some(name.trim_end().to_owned())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn sockets_of_targets_are_found_among_others() {
+        let line = "0000000000000000: 00000002 00000000 00010000 0001 01  1234 /run/a b/socket.77";
+        assert_eq!(path_of(line), Some("/run/a b/socket.77"));
+        assert_eq!(path_of("0000000000000000: 00000002 00000000 00010000 0001 01 1234"), None);
+        let name_of = |process| (process == 77).then(|| PROCESS.to_owned());
+        for (bound, socket) in [
+            ("/run/a b/socket.77", Some("/run/a b/socket")),
+            ("/run/socket.78", None),
+            ("/run/socket", None),
+            ("/run/socket.", None),
+            ("@feedrail.77", None),
+        ] {
+            assert_eq!(of_target(bound, name_of), socket.map(PathBuf::from), "{bound}");
+        }
+    }
+
+    #[test]
+    fn one_that_runs_is_taken_and_several_are_listed() {
+        let paths = |names: &[&str]| names.iter().map(PathBuf::from).collect::<Vec<_>>();
+        assert_eq!(only(paths(&["/a"])).expect("one"), Path::new("/a"));
+        let error = only(paths(&["/a", "/b", "/c"])).expect_err("several").to_string();
+        assert!(error.ends_with("of /a, /b, /c"), "{error}");
+        assert!(only(Vec::new()).expect_err("none").to_string().contains("--management"));
+    }
+}

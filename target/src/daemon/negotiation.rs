@@ -1,0 +1,211 @@
+//! The representation of the page of counters that suits a client (RFC 9110, section 12).
+
+use crate::metrics::exposition::MetricsFormat;
+
+/// A representation of the page.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) struct PageVariant {
+    pub(super) format: MetricsFormat,
+    pub(super) gzip: bool,
+}
+
+impl PageVariant {
+    pub(super) const COUNT: usize = 4;
+
+    /// The one that the head of a request prefers: without a preference, uncompressed text of
+    /// Prometheus, which is what a client gets too that takes none of them.
+    pub(super) fn of_request(head: &[u8]) -> Self {
+        let head = String::from_utf8_lossy(head);
+        Self { format: format(&preferences(&head, "accept")), gzip: takes_gzip(&head) }
+    }
+
+    /// Its place in a table of all.
+    pub(super) fn index(self) -> usize {
+        usize::from(self.format == MetricsFormat::OpenMetrics) * 2 + usize::from(self.gzip)
+    }
+}
+
+/// An element of a header that lists what a client takes.
+struct Preference<'a> {
+    value: &'a str,
+    version: Option<&'a str>,
+    /// In thousandths.
+    quality: u16,
+}
+
+/// How much a client wants something: the quality first, then how exactly it was named.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord)]
+struct Wish {
+    quality: u16,
+    exactness: u8,
+}
+
+impl<'a> Preference<'a> {
+    /// Nothing for an element that is malformed.
+    fn parse(element: &'a str) -> Option<Self> {
+        let mut parts = element.split(';').map(str::trim);
+        let value = parts.next().filter(|value| !value.is_empty())?;
+        let mut preference = Self { value, version: None, quality: 1000 };
+        for (name, value) in parts.filter_map(|part| part.split_once('=')) {
+            let value = value.trim().trim_matches('"');
+            match name.trim() {
+                "q" | "Q" => {
+                    let quality = value.parse::<f32>().ok().filter(|q| (0.0..=1.0).contains(q))?;
+                    preference.quality = (quality * 1000.0).round() as u16;
+                }
+                name if name.eq_ignore_ascii_case("version") => preference.version = Some(value),
+                _ => {}
+            }
+        }
+        Some(preference)
+    }
+
+    /// How exactly it names a format; nothing if it does not.
+    fn names(&self, format: MetricsFormat) -> Option<u8> {
+        let (kind, subtype, version) = match format {
+            MetricsFormat::Prometheus => ("text", "plain", "0.0.4"),
+            MetricsFormat::OpenMetrics => ("application", "openmetrics-text", "1.0.0"),
+        };
+        let (of_kind, of_subtype) = self.value.split_once('/')?;
+        match (of_kind, of_subtype) {
+            ("*", "*") => Some(0),
+            (of, "*") if of.eq_ignore_ascii_case(kind) => Some(1),
+            (of, sub) if of.eq_ignore_ascii_case(kind) && sub.eq_ignore_ascii_case(subtype) => {
+                match self.version {
+                    None => Some(2),
+                    Some(of_version) => (of_version == version).then_some(3),
+                }
+            }
+            _ => None,
+        }
+    }
+}
+
+/// The elements of all headers with a name.
+fn preferences<'a>(head: &'a str, name: &str) -> Vec<Preference<'a>> {
+    let headers = head.split("\r\n").skip(1).filter_map(|line| line.split_once(':'));
+    let named = headers.filter(|(header, _)| header.trim().eq_ignore_ascii_case(name));
+    named.flat_map(|(_, list)| list.split(',')).filter_map(Preference::parse).collect()
+}
+
+fn format(accepted: &[Preference<'_>]) -> MetricsFormat {
+    // The element counts that names a format most exactly.
+    let wish = |format| {
+        let named = accepted.iter().filter_map(|one| Some((one.names(format)?, one.quality)));
+        named.max().map_or(Wish::default(), |(exactness, quality)| Wish { quality, exactness })
+    };
+    let newer = wish(MetricsFormat::OpenMetrics);
+    match newer.quality > 0 && newer > wish(MetricsFormat::Prometheus) {
+        true => MetricsFormat::OpenMetrics,
+        false => MetricsFormat::Prometheus,
+    }
+}
+
+fn takes_gzip(head: &str) -> bool {
+    let codings = preferences(head, "accept-encoding");
+    let quality = |names: &[&str]| {
+        let named =
+            |one: &&Preference<'_>| names.iter().any(|name| one.value.eq_ignore_ascii_case(name));
+        codings.iter().filter(named).map(|one| one.quality).max()
+    };
+    let gzip = quality(&["gzip", "x-gzip"]).unwrap_or(0);
+    gzip > 0 && quality(&["identity"]).is_none_or(|plain| gzip >= plain)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn variant(headers: &str) -> PageVariant {
+        PageVariant::of_request(format!("GET /metrics HTTP/1.1\r\n{headers}").as_bytes())
+    }
+
+    #[test]
+    fn the_format_is_the_one_that_a_client_prefers() {
+        const NEWER: &str = "application/openmetrics-text";
+        for (accept, newer) in [
+            ("", false),
+            ("*/*", false),
+            ("text/plain", false),
+            ("text/html", false),
+            ("application/openmetrics-text", true),
+            ("application/openmetrics-text; version=\"1.0.0\"", true),
+            ("application/openmetrics-text;version=0.0.1", false),
+            ("APPLICATION/OpenMetrics-Text;Version=1.0.0;Q=0.5", true),
+            // What versions of Prometheus send.
+            (
+                "application/openmetrics-text;version=1.0.0,application/openmetrics-text;\
+                 version=0.0.1;q=0.75,text/plain;version=0.0.4;q=0.5,*/*;q=0.1",
+                true,
+            ),
+            (
+                "application/openmetrics-text;version=1.0.0;escaping=allow-utf-8;q=0.6,\
+                 application/openmetrics-text;version=0.0.1;q=0.5,\
+                 text/plain;version=1.0.0;escaping=allow-utf-8;q=0.4,\
+                 text/plain;version=0.0.4;q=0.3,*/*;q=0.2",
+                true,
+            ),
+            (
+                "application/openmetrics-text; version=0.0.1,text/plain;version=0.0.4;q=0.5,*/*;\
+                 q=0.1",
+                false,
+            ),
+            ("text/plain;version=0.0.4;q=0.3, application/openmetrics-text;q=0.2", false),
+            ("text/plain;q=0.2, application/openmetrics-text;q=0.3", true),
+            ("text/*;q=0, application/*;q=0.001", true),
+            ("application/openmetrics-text;q=0, */*", false),
+            ("application/openmetrics-text;q=0", false),
+            ("application/openmetrics-text;q=2", false),
+            ("application/openmetrics-text;q=NaN", false),
+            // The more exact one of two that are as good.
+            ("application/openmetrics-text, */*", true),
+            ("application/*, text/plain", false),
+            (", ;q=1, application/openmetrics-text", true),
+        ] {
+            let expected =
+                if newer { MetricsFormat::OpenMetrics } else { MetricsFormat::Prometheus };
+            assert_eq!(variant(&format!("Accept: {accept}")).format, expected, "{accept}");
+        }
+        assert_eq!(variant("Host: a").format, MetricsFormat::Prometheus);
+        let several = format!("aCCept: text/plain;q=0.1\r\nHost: a\r\nAccept:{NEWER}");
+        assert_eq!(variant(&several).format, MetricsFormat::OpenMetrics);
+        assert_eq!(variant(&format!("X-Accept: {NEWER}")).format, MetricsFormat::Prometheus);
+    }
+
+    #[test]
+    fn gzip_is_for_those_that_name_it() {
+        for (coding, gzip) in [
+            ("gzip", true),
+            ("deflate, GZip;q=0.5", true),
+            ("x-gzip", true),
+            ("gzip;q=0", false),
+            ("gzip;q=0.5, identity", false),
+            ("gzip, identity;q=0.5", true),
+            ("identity", false),
+            ("br, zstd", false),
+            ("", false),
+        ] {
+            assert_eq!(variant(&format!("Accept-Encoding: {coding}")).gzip, gzip, "{coding}");
+        }
+        assert!(!variant("Host: a").gzip);
+    }
+
+    #[test]
+    fn each_variant_has_a_place() {
+        let mut places: Vec<_> = [MetricsFormat::Prometheus, MetricsFormat::OpenMetrics]
+            .iter()
+            .flat_map(|format| {
+                [false, true].map(|gzip| PageVariant { format: *format, gzip }.index())
+            })
+            .collect();
+        places.sort_unstable();
+        assert!(places.into_iter().eq(0..PageVariant::COUNT));
+    }
+
+    proptest::proptest! {
+        #[test]
+        fn any_head_has_a_variant(head in proptest::collection::vec(0..=255_u8, 0..500)) {
+            PageVariant::of_request(&head);
+        }
+    }
+}

@@ -1,0 +1,97 @@
+//! A path that a management socket can have.
+
+use std::io;
+use std::os::unix::fs::FileTypeExt as _;
+use std::path::{Path, PathBuf};
+
+use rustix::fs::{Access, access};
+
+use super::socket::SocketError;
+
+/// The longest path that a Unix socket is bound to (`sun_path`, with the zero behind it).
+const SOCKET_PATH_BYTES: usize = 107;
+/// What the socket has behind its name at first: a dot and the number of the process, which is
+/// below 4,194,304.
+const FIRST_NAME_BYTES: usize = 8;
+
+/// A path short enough for a socket, in a folder where one can be made, that belongs to nothing
+/// else than a socket.
+#[derive(Debug)]
+pub(crate) struct SocketPlace {
+    path: PathBuf,
+    /// A socket is there, of a target that runs or that left it behind.
+    is_taken: bool,
+}
+
+impl SocketPlace {
+    /// Looks at a path, and changes nothing.
+    ///
+    /// # Errors
+    /// No socket can be made there.
+    pub(crate) fn find(path: &Path) -> Result<Self, SocketError> {
+        let length = path.as_os_str().len();
+        let most = SOCKET_PATH_BYTES - FIRST_NAME_BYTES;
+        if length > most {
+            return Err(SocketError::TooLong { path: path.to_owned(), length, most });
+        }
+        let folder = match path.parent() {
+            Some(folder) if !folder.as_os_str().is_empty() => folder,
+            _ => Path::new("."),
+        };
+        let usable = std::fs::metadata(folder).and_then(|metadata| match metadata.is_dir() {
+            true => Ok(access(folder, Access::WRITE_OK | Access::EXEC_OK)?),
+            false => Err(io::ErrorKind::NotADirectory.into()),
+        });
+        usable.map_err(|error| SocketError::Folder { folder: folder.to_owned(), error })?;
+        match std::fs::symlink_metadata(path) {
+            Ok(metadata) if !metadata.file_type().is_socket() => {
+                Err(SocketError::NoSocket(path.to_owned()))
+            }
+            metadata => Ok(Self { path: path.to_owned(), is_taken: metadata.is_ok() }),
+        }
+    }
+
+    pub(super) fn path(&self) -> &Path {
+        &self.path
+    }
+
+    /// Whether a socket is there.
+    pub(super) fn is_taken(&self) -> bool {
+        self.is_taken
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_place_that_is_found_can_be_bound_to() {
+        let folder = tempfile::tempdir().expect("a folder");
+        let room = SOCKET_PATH_BYTES - FIRST_NAME_BYTES - folder.path().as_os_str().len() - 1;
+        for (length, fits) in [(1, true), (room, true), (room + 1, false)] {
+            let path = folder.path().join("s".repeat(length));
+            let found = SocketPlace::find(&path);
+            assert_eq!(found.is_ok(), fits, "{length}: {found:?}");
+            // As the process with the highest number would.
+            let first = format!("{}.4194303", path.display());
+            assert!(!fits || std::os::unix::net::UnixListener::bind(first).is_ok());
+        }
+    }
+
+    #[test]
+    fn what_is_no_place_is_told() {
+        let folder = tempfile::tempdir().expect("a folder");
+        let file = folder.path().join("file");
+        std::fs::write(&file, "").expect("written");
+        for (path, part) in [
+            (file.clone(), "is no socket"),
+            (folder.path().to_owned(), "is no socket"),
+            (folder.path().join("none/socket"), "No such file"),
+            (file.join("socket"), "not a directory"),
+        ] {
+            let error = SocketPlace::find(&path).expect_err("no place").to_string();
+            assert!(error.contains(part), "{error}");
+        }
+    }
+}

@@ -1,0 +1,428 @@
+//! The page of counters.
+//!
+//! Names and help of counters follow from their declarations ([`rdma::CounterSet`]); what is no
+//! counter is declared here. A namespace that was never used and a subsystem that no Connect named
+//! have next to nothing on the page: there may be tens of thousands.
+
+use rdma::{CounterInfo, CounterSet};
+
+use super::exposition::{Exposition, Label, MetricKind, MetricsFormat};
+use super::io_counters::{IoStats, SubsystemIoStats};
+use super::latency::LatencyStats;
+use super::namespace_io::{NamespaceIoStats, NamespaceStats};
+use super::snapshot::{PoolStats, Stats, SystemCallStats};
+use crate::config::MetricsDetail;
+
+/// What storage engines count of I/O: of all subsystems together.
+const OF_ENGINES: [&str; 7] = [
+    "direct",
+    "bounced",
+    "cached",
+    "cached_read_bytes",
+    "mapped_read_bytes",
+    "buffered_read_bytes",
+    "direct_read_bytes",
+];
+
+/// What is counted of commands that change a namespace.
+const OF_WRITERS: [&str; 5] = ["writes", "written_bytes", "flushes", "write_zeroes", "deallocates"];
+
+/// All that is told of a target.
+pub(crate) struct TargetSnapshot {
+    pub(crate) stats: Stats,
+    /// How long the turns of each core took that did something.
+    pub(crate) turns: Vec<LatencyStats>,
+    pub(crate) subsystems: Vec<SubsystemSnapshot>,
+}
+
+/// What is told of a subsystem.
+pub(crate) struct SubsystemSnapshot {
+    pub(crate) nqn: String,
+    pub(crate) namespaces: usize,
+    pub(crate) size_bytes: u64,
+    pub(crate) media_errors: u64,
+    /// Nothing where no Connect has named it yet.
+    pub(crate) io: Option<SubsystemIoStats>,
+    /// Those that were used, or that something is wrong with.
+    pub(crate) used: Vec<NamespaceSnapshot>,
+}
+
+/// What is told of a namespace.
+pub(crate) struct NamespaceSnapshot {
+    pub(crate) nsid: u32,
+    pub(crate) name: String,
+    pub(crate) writable: bool,
+    pub(crate) size_bytes: u64,
+    pub(crate) read_errors: u64,
+    pub(crate) write_errors: u64,
+    pub(crate) write_back_failed: bool,
+    pub(crate) shrank: bool,
+    pub(crate) io: NamespaceIoStats,
+}
+
+impl TargetSnapshot {
+    /// The text in a format.
+    pub(crate) fn to_text(&self, format: MetricsFormat, detail: MetricsDetail) -> String {
+        let mut exposition = Exposition::new(format);
+        of_target(&mut exposition, &self.stats);
+        of_cores(&mut exposition, &self.turns);
+        of_subsystems(&mut exposition, &self.subsystems);
+        let mut namespaces = NamespaceFamilies { exposition, subsystems: &self.subsystems };
+        namespaces.states();
+        namespaces.counters();
+        if detail == MetricsDetail::Namespace {
+            namespaces.histograms();
+        }
+        let mut exposition = namespaces.exposition;
+        of_peers(&mut exposition, &self.stats);
+        exposition.end()
+    }
+}
+
+fn of_target(exposition: &mut Exposition, stats: &Stats) {
+    let version = [("version", env!("CARGO_PKG_VERSION"))];
+    exposition.family(MetricKind::Info, "feedrail_build", "The version of the target.");
+    exposition.sample("feedrail_build_info", &version, 1);
+    let name = "feedrail_uptime_seconds";
+    exposition.family(MetricKind::Gauge, name, "Time since the target started.");
+    let uptime = format_args!("{}.{:03}", stats.uptime_ms / 1000, stats.uptime_ms % 1000);
+    exposition.sample(name, &[], uptime);
+    let mut gauge = |name, help, value| exposition.single(MetricKind::Gauge, name, help, value);
+    let help = "Resident memory of the process, pool included.";
+    gauge("feedrail_resident_memory_bytes", help, stats.resident_bytes);
+    let help = "Connected controllers, discovery controllers included.";
+    gauge("feedrail_associations", help, stats.associations);
+    let help = "Connections (queues), those of admin queues included.";
+    gauge("feedrail_connections", help, stats.connections);
+    let mut counter = |name, help, value| exposition.single(MetricKind::Counter, name, help, value);
+    let help = "Requests of connection management that were accepted.";
+    counter("feedrail_connections_accepted", help, stats.connections_accepted);
+    let help = "Requests of connection management that were rejected.";
+    counter("feedrail_connections_rejected", help, stats.connections_rejected);
+    counters(exposition, "feedrail_io", &stats.io, |_| true);
+    counters(exposition, "feedrail_network", &stats.network, |counter| {
+        // They are among the system calls.
+        !["send_calls", "receive_calls"].contains(&counter.name)
+    });
+    let help = "System calls of the threads that serve hosts, by kind.";
+    exposition.family(MetricKind::Counter, "feedrail_system_calls", help);
+    for (counter, value) in SystemCallStats::values(&stats.system_calls) {
+        exposition.sample("feedrail_system_calls_total", &[("kind", counter.name)], value);
+    }
+    let PoolStats { bytes, used_bytes, waits } = stats.pool;
+    let mut gauge = |name, help, value| exposition.single(MetricKind::Gauge, name, help, value);
+    gauge("feedrail_pool_bytes", "Size of the buffer pool.", bytes);
+    let help = "Bytes of the buffer pool that requests have now.";
+    gauge("feedrail_pool_used_bytes", help, used_bytes);
+    let help = "Requests that had to wait for a buffer.";
+    exposition.single(MetricKind::Counter, "feedrail_pool_waits", help, waits);
+}
+
+/// Those of a set that are wanted, one family each.
+fn counters<S: CounterSet>(
+    exposition: &mut Exposition,
+    prefix: &str,
+    set: &S,
+    wanted: impl Fn(&CounterInfo) -> bool,
+) {
+    for (counter, value) in set.values().filter(|(counter, _)| wanted(counter)) {
+        let name = format!("{prefix}_{}", counter.name);
+        exposition.single(MetricKind::Counter, &name, counter.help, value);
+    }
+}
+
+fn of_cores(exposition: &mut Exposition, turns: &[LatencyStats]) {
+    let name = "feedrail_turn_seconds";
+    let help = "Time that a thread which serves hosts took for a turn with work in it.";
+    exposition.family(MetricKind::Histogram, name, help);
+    for (core, turns) in turns.iter().enumerate() {
+        exposition.histogram(name, &[("core", &core.to_string())], turns);
+    }
+}
+
+fn of_subsystems(exposition: &mut Exposition, subsystems: &[SubsystemSnapshot]) {
+    type OfSubsystem = fn(&SubsystemSnapshot) -> u64;
+    let states: [(MetricKind, &str, &str, OfSubsystem); 3] = [
+        (MetricKind::Gauge, "namespaces", "Namespaces of the subsystem.", |of| {
+            of.namespaces as u64
+        }),
+        (MetricKind::Gauge, "size_bytes", "Size of its namespaces together.", |of| of.size_bytes),
+        (
+            MetricKind::Counter,
+            "media_errors",
+            "Commands that ended with Write Fault or Unrecovered Read Error.",
+            |of| of.media_errors,
+        ),
+    ];
+    for (kind, name, help, value) in states {
+        let name = format!("feedrail_subsystem_{name}");
+        exposition.family(kind, &name, help);
+        let suffix = if kind == MetricKind::Counter { "_total" } else { "" };
+        for subsystem in subsystems {
+            let labels = [("nqn", subsystem.nqn.as_str())];
+            exposition.sample(&format!("{name}{suffix}"), &labels, value(subsystem));
+        }
+    }
+    let counters = IoStats::COUNTERS.iter().enumerate();
+    for (at, counter) in counters.filter(|(_, counter)| !OF_ENGINES.contains(&counter.name)) {
+        let name = format!("feedrail_subsystem_{}", counter.name);
+        exposition.family(MetricKind::Counter, &name, counter.help);
+        for SubsystemSnapshot { nqn, io, .. } in subsystems {
+            let value = io.as_ref().and_then(|io| io.commands.values().nth(at));
+            // The first refused Connect has to be an increase.
+            if value.is_some() || counter.name == "failed" {
+                let value = value.map_or(0, |(_, value)| value);
+                exposition.sample(&format!("{name}_total"), &[("nqn", nqn)], value);
+            }
+        }
+    }
+    type OfIo = fn(&SubsystemIoStats) -> &LatencyStats;
+    let latencies: [(&str, OfIo); 2] = [("Read", |io| &io.reads), ("Write", |io| &io.writes)];
+    for (command, of) in latencies {
+        let name = format!("feedrail_subsystem_{}_seconds", command.to_lowercase());
+        exposition.family(MetricKind::Histogram, &name, &latency_help(command));
+        for SubsystemSnapshot { nqn, io, .. } in subsystems {
+            if let Some(io) = io {
+                exposition.histogram(&name, &[("nqn", nqn)], of(io));
+            }
+        }
+    }
+}
+
+fn latency_help(command: &str) -> String {
+    format!("Time from the arrival of a {command} command to its response.")
+}
+
+/// Families with a sample for each namespace.
+struct NamespaceFamilies<'a> {
+    exposition: Exposition,
+    subsystems: &'a [SubsystemSnapshot],
+}
+
+impl NamespaceFamilies<'_> {
+    fn states(&mut self) {
+        let name = "feedrail_namespace_size_bytes";
+        self.exposition.family(MetricKind::Gauge, name, "Size of the namespace.");
+        self.each(|exposition, labels, namespace| {
+            exposition.sample(name, &labels, namespace.size_bytes);
+        });
+        let name = "feedrail_namespace_storage_errors";
+        let help = "Commands that failed because of the file or device, by what they did to it.";
+        self.exposition.family(MetricKind::Counter, name, help);
+        self.each(|exposition, [nqn, nsid, name], namespace| {
+            let NamespaceSnapshot { writable, read_errors, write_errors, .. } = *namespace;
+            let writes = (writable || write_errors > 0).then_some(("write", write_errors));
+            for (operation, count) in [("read", read_errors)].into_iter().chain(writes) {
+                let labels = [nqn, nsid, name, ("operation", operation)];
+                exposition.sample("feedrail_namespace_storage_errors_total", &labels, count);
+            }
+        });
+        let name = "feedrail_namespace_write_back_failed";
+        let help = "1 if acknowledged writes were lost, so that it takes no more.";
+        self.exposition.family(MetricKind::Gauge, name, help);
+        self.each(|exposition, labels, namespace| {
+            if namespace.writable {
+                exposition.sample(name, &labels, u8::from(namespace.write_back_failed));
+            }
+        });
+        let name = "feedrail_namespace_shrank";
+        let help = "1 if its file was cut, so that commands beyond the new end fail.";
+        self.exposition.family(MetricKind::Gauge, name, help);
+        self.each(|exposition, labels, namespace| {
+            exposition.sample(name, &labels, u8::from(namespace.shrank));
+        });
+    }
+
+    fn counters(&mut self) {
+        for (at, counter) in NamespaceStats::COUNTERS.iter().enumerate() {
+            let name = format!("feedrail_namespace_{}", counter.name);
+            self.exposition.family(MetricKind::Counter, &name, counter.help);
+            let of_writers = OF_WRITERS.contains(&counter.name);
+            self.each(|exposition, labels, namespace| {
+                let value = namespace.io.counters.values().nth(at);
+                if let Some((_, value)) = value.filter(|_| namespace.writable || !of_writers) {
+                    exposition.sample(&format!("{name}_total"), &labels, value);
+                }
+            });
+        }
+    }
+
+    fn histograms(&mut self) {
+        let name = "feedrail_namespace_read_seconds";
+        self.exposition.family(MetricKind::Histogram, name, &latency_help("Read"));
+        self.each(|exposition, labels, namespace| {
+            exposition.histogram(name, &labels, &namespace.io.reads);
+        });
+        let name = "feedrail_namespace_write_seconds";
+        self.exposition.family(MetricKind::Histogram, name, &latency_help("Write"));
+        self.each(|exposition, labels, namespace| {
+            if namespace.writable {
+                exposition.histogram(name, &labels, &namespace.io.writes);
+            }
+        });
+    }
+
+    fn each(&mut self, sample: impl Fn(&mut Exposition, [Label<'_>; 3], &NamespaceSnapshot)) {
+        for SubsystemSnapshot { nqn, used, .. } in self.subsystems {
+            for namespace in used {
+                let nsid = namespace.nsid.to_string();
+                let labels = [("nqn", nqn.as_str()), ("nsid", &nsid), ("name", &namespace.name)];
+                sample(&mut self.exposition, labels, namespace);
+            }
+        }
+    }
+}
+
+/// Of the peers with the most errors.
+fn of_peers(exposition: &mut Exposition, stats: &Stats) {
+    let name = "feedrail_peer_commands_failed";
+    let help = "Commands of the peer that failed for another reason than storage.";
+    exposition.family(MetricKind::Counter, name, help);
+    for peer in &stats.peer_errors {
+        let labels = [("peer", peer.peer.as_str())];
+        exposition.sample(&format!("{name}_total"), &labels, peer.commands_failed);
+    }
+    let name = "feedrail_peer_connections_lost";
+    let help = "Connections that ended because the peer broke a rule or went silent.";
+    exposition.family(MetricKind::Counter, name, help);
+    for peer in &stats.peer_errors {
+        let labels = [("peer", peer.peer.as_str())];
+        exposition.sample(&format!("{name}_total"), &labels, peer.connections_lost);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const NQN: &str = "nqn.2026-01.io.feedrail:t";
+
+    fn namespace(nsid: u32, writable: bool) -> NamespaceSnapshot {
+        NamespaceSnapshot {
+            nsid,
+            name: "a".into(),
+            writable,
+            size_bytes: 4096,
+            read_errors: 5,
+            write_errors: 0,
+            write_back_failed: writable,
+            shrank: false,
+            io: NamespaceIoStats::default(),
+        }
+    }
+
+    fn subsystem(io: Option<SubsystemIoStats>) -> SubsystemSnapshot {
+        SubsystemSnapshot {
+            nqn: NQN.into(),
+            namespaces: 3,
+            size_bytes: 9000,
+            media_errors: 0,
+            io,
+            used: vec![namespace(3, true), namespace(4, false)],
+        }
+    }
+
+    fn snapshot() -> TargetSnapshot {
+        let commands = IoStats { read_bytes: 7, ..IoStats::default() };
+        TargetSnapshot {
+            stats: Stats { uptime_ms: 61_007, ..Stats::default() },
+            turns: vec![LatencyStats::default(); 2],
+            subsystems: vec![subsystem(Some(SubsystemIoStats {
+                commands,
+                ..SubsystemIoStats::default()
+            }))],
+        }
+    }
+
+    fn texts() -> Vec<String> {
+        let formats = [MetricsFormat::Prometheus, MetricsFormat::OpenMetrics];
+        let details = [MetricsDetail::Subsystem, MetricsDetail::Namespace];
+        let texts = formats.map(|format| details.map(|detail| snapshot().to_text(format, detail)));
+        texts.into_iter().flatten().collect()
+    }
+
+    #[test]
+    fn values_are_in_base_units() {
+        for text in texts() {
+            for line in [
+                "\nfeedrail_uptime_seconds 61.007\n",
+                "\nfeedrail_subsystem_read_bytes_total{nqn=\"nqn.2026-01.io.feedrail:t\"} 7\n",
+                "{nqn=\"nqn.2026-01.io.feedrail:t\",nsid=\"3\",name=\"a\",operation=\"read\"} 5\n",
+            ] {
+                assert!(text.contains(line), "{line}\n{text}");
+            }
+        }
+    }
+
+    #[test]
+    fn what_engines_and_writers_count_is_counted() {
+        let names = |counters: &[CounterInfo]| -> Vec<_> {
+            counters.iter().map(|counter| counter.name).collect()
+        };
+        let io = names(IoStats::COUNTERS);
+        assert!(OF_ENGINES.iter().all(|name| io.contains(name)));
+        let of_namespaces = names(NamespaceStats::COUNTERS);
+        assert!(OF_WRITERS.iter().all(|name| of_namespaces.contains(name)));
+        assert!(!texts()[0].contains("feedrail_subsystem_direct"));
+    }
+
+    #[test]
+    fn a_namespace_that_is_only_read_has_no_samples_of_writes() {
+        for text in texts() {
+            let of = |nsid: u32| {
+                let label = format!("nsid=\"{nsid}\"");
+                let lines = text.lines().filter(move |line| line.contains(&label));
+                lines.map(|line| line.split('{').next().expect("a name").to_owned())
+            };
+            let writes = |name: &String| name.contains("writ") || name.contains("flush");
+            assert!(of(3).any(|name| writes(&name)) && of(4).count() > 0);
+            assert_eq!(of(4).find(writes), None);
+            assert!(!text.contains("nsid=\"4\",name=\"a\",operation=\"write\""), "{text}");
+        }
+    }
+
+    #[test]
+    fn histograms_are_of_subsystems_unless_more_is_asked_for() {
+        let texts = texts();
+        for (text, by_namespace) in texts.iter().zip([false, true, false, true]) {
+            assert!(text.contains("\nfeedrail_subsystem_read_seconds_count{"));
+            for command in ["read", "write"] {
+                let count = format!("\nfeedrail_namespace_{command}_seconds_count{{");
+                assert_eq!(text.contains(&count), by_namespace, "{command}: {text}");
+            }
+        }
+    }
+
+    /// 12,000 namespaces in as many subsystems as that many may be in.
+    #[test]
+    fn what_was_never_used_takes_little_room() {
+        let idle = || SubsystemSnapshot { used: Vec::new(), ..subsystem(None) };
+        let subsystems = (0..2000).map(|_| idle()).collect();
+        let text = TargetSnapshot { subsystems, ..snapshot() }
+            .to_text(MetricsFormat::Prometheus, MetricsDetail::Namespace);
+        assert!(text.len() < 1_000_000, "{}", text.len());
+        // A rate needs a sample from before the first failure.
+        let failed = format!("\nfeedrail_subsystem_failed_total{{nqn=\"{NQN}\"}} 0\n");
+        assert!(text.contains(&failed));
+    }
+
+    /// A family is declared once, before its samples, and no other sample has its name.
+    #[test]
+    fn families_are_declared_once() {
+        for text in texts() {
+            let mut declared = std::collections::BTreeSet::new();
+            let mut current = "";
+            for line in text.lines().filter(|line| *line != "# EOF") {
+                let Some(rest) = line.strip_prefix("# ") else {
+                    assert!(line.starts_with(current), "{line}");
+                    continue;
+                };
+                let name = rest.split(' ').nth(1).expect("a name");
+                if name != current {
+                    assert!(declared.insert(name), "{name}");
+                    current = name;
+                }
+            }
+        }
+    }
+}
