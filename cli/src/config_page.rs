@@ -56,7 +56,7 @@ enum ConfigLine<'a> {
         value: &'a str,
         text: &'a str,
     },
-    /// Of the key above.
+    /// Continuation of the key above.
     More(&'a str),
     Paragraph(&'a str),
 }

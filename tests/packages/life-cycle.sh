@@ -122,11 +122,11 @@ passed "systemd-analyze: $(systemd-analyze security --no-pager feedrail-target |
 before=$(pid)
 cp /etc/feedrail/target.toml /tmp/target.toml
 echo 'unknown = 1' >/etc/feedrail/target.toml
-dpkg --install next/*.deb 2>&1 | grep "the old one goes on running"
+dpkg --install next/*.deb 2>&1 | grep "the old one keeps running"
 test "$(pid)" = "$before"
 reads
 cp /tmp/target.toml /etc/feedrail/target.toml
-passed "upgraded with a configuration that the new one refuses: the old one goes on"
+passed "upgraded with a configuration that the new one refuses: the old one keeps running"
 dpkg --install next/*.deb
 systemctl is-active --quiet feedrail-target
 test "$(pid)" != "$before"

@@ -42,7 +42,7 @@ fn only(mut sockets: Vec<PathBuf>) -> Result<PathBuf> {
 }
 
 /// The sockets of targets among the Unix sockets of this machine. A target binds its socket as the
-/// path with its process number behind it, which the kernel goes on to tell.
+/// path with its process number behind it, which the kernel keeps telling.
 fn sockets(unix: &str) -> Vec<PathBuf> {
     let paths = unix.lines().skip(1).filter_map(path_of);
     let mut sockets: Vec<_> = paths.filter_map(|path| of_target(path, name_of_process)).collect();

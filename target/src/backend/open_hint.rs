@@ -1,4 +1,4 @@
-//! What an operator can do about a file or device that cannot be opened.
+//! Remedies for files and devices that cannot be opened.
 
 use std::io;
 

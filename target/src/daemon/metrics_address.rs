@@ -7,8 +7,7 @@ use std::os::fd::OwnedFd;
 use rustix::net::sockopt::set_socket_reuseaddr;
 use rustix::net::{AddressFamily, SocketFlags, SocketType, bind, listen, socket_with};
 
-/// Clients that wait to be accepted. Doubled, a burst of twice as many waits instead of trying
-/// again; not measured.
+/// The most clients that wait to be accepted.
 const BACKLOG: i32 = 128;
 
 /// An address that is taken, and where nobody can connect yet.
@@ -17,7 +16,7 @@ pub(super) struct MetricsAddress {
     address: SocketAddr,
 }
 
-/// Why the page can not have an address: one line with the remedy.
+/// The cause for which the page cannot have an address: one line with the remedy.
 #[derive(Debug, thiserror::Error)]
 #[error("metrics: cannot listen on {address}: {error}; {remedy}", remedy = self.remedy())]
 pub(super) struct MetricsAddressError {
@@ -47,7 +46,7 @@ impl MetricsAddress {
         Ok(socket)
     }
 
-    /// Lets clients connect.
+    /// Begins to take connections, without a thread that serves them.
     ///
     /// # Errors
     /// Another socket of the port listens.

@@ -1,7 +1,7 @@
 //! The counters for Prometheus: an HTTP/1.1 server with one page, on a thread of its own.
 //!
 //! A client has one request and one response, a bounded time for both, and a place among few. None
-//! of them makes another one wait, and no core of the target takes part but for its counters.
+//! of them makes others wait, and no core of the target takes part but for its counters.
 
 use std::io::{self, ErrorKind, Read as _, Write as _};
 use std::net::{SocketAddr, TcpListener, TcpStream};
@@ -19,16 +19,16 @@ use super::negotiation::PageVariant;
 use crate::driver::clock::Clock;
 use crate::metrics::exposition::MetricsFormat;
 
-/// Clients at once; the oldest one makes room for another. Doubled, they take twice the memory.
+/// The most clients; a further one takes the place of the oldest.
 const MAX_CLIENTS: usize = 16;
-/// The longest request. Doubled, each client takes twice that memory.
+/// The longest request; a longer one is answered by 431.
 const MAX_REQUEST_BYTES: usize = 8 << 10;
 /// The time of a client, for its request and its response. Doubled, a silent one keeps its place
 /// for 10 s.
 const CLIENT_TIME: Duration = Duration::from_secs(5);
 /// A text serves all clients that ask for its format and coding for so long: counting costs the
 /// cores a little. Doubled, the counters are 200 ms old at most. While a client still takes an
-/// earlier text, the next one serves until that client is gone, so that there are never more than
+/// earlier text, the next one serves until that client is gone, so there never are more than
 /// two of each.
 const TEXT_AGE: Duration = Duration::from_millis(100);
 
@@ -53,7 +53,7 @@ enum ClientPhase {
     Reading(Response),
 }
 
-/// A response of which a client has taken a part. Clients share the text of the page.
+/// A response that a client is taking. Clients share the text of the page.
 #[derive(Default)]
 struct Response {
     head: Vec<u8>,
@@ -75,7 +75,7 @@ impl Response {
     }
 }
 
-/// What becomes of a client.
+/// The state of a client after a look at it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum ClientFate {
     Stays,
@@ -86,7 +86,7 @@ impl MetricsServer {
     /// Listens at an address.
     ///
     /// # Errors
-    /// The address is not to be had: one line with the remedy.
+    /// The address cannot be used: one line with the remedy.
     pub(super) fn listen(address: SocketAddr) -> Result<(Self, MetricsStop), String> {
         let bound = MetricsAddress::bind(address).and_then(MetricsAddress::listen);
         let listener = bound.map_err(|error| error.to_string())?;
@@ -116,7 +116,7 @@ impl MetricsServer {
             let now = clock.now();
             if accepts && let Err(error) = self.accept_some(&mut clients, now) {
                 tracing::warn!(%error, "the metrics page takes no client");
-                // Descriptors are short perhaps; not at once again.
+                // Descriptors may be short: try again later.
                 accepts_from = now + Duration::from_secs(1);
             }
             clients.retain_mut(|client| client.go_on(&mut pages, now) == ClientFate::Stays);
@@ -172,7 +172,7 @@ impl MetricsServer {
     }
 }
 
-/// The page in each variant, made anew when it is old.
+/// The page in each variant, made again when it is old.
 struct MetricsPages<F> {
     text: F,
     variants: [PageCopies; PageVariant::COUNT],
@@ -327,7 +327,7 @@ mod tests {
 
     use super::*;
 
-    /// What clients do while a server runs.
+    /// Runs a server while `test` connects to it.
     fn serving(test: impl FnOnce(SocketAddr)) {
         let (server, stop) =
             MetricsServer::listen("127.0.0.1:0".parse().expect("valid")).expect("free");

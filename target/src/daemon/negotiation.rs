@@ -19,7 +19,7 @@ impl PageVariant {
         Self { format: format(&preferences(&head, "accept")), gzip: takes_gzip(&head) }
     }
 
-    /// Its place in a table of all.
+    /// Index in a table of all variants.
     pub(super) fn index(self) -> usize {
         usize::from(self.format == MetricsFormat::OpenMetrics) * 2 + usize::from(self.gzip)
     }
@@ -29,7 +29,7 @@ impl PageVariant {
 struct Preference<'a> {
     value: &'a str,
     version: Option<&'a str>,
-    /// In thousandths.
+    /// Weight (q) in thousandths.
     quality: u16,
 }
 

@@ -39,7 +39,7 @@ use self::frame::FrameSplitter;
 use self::method::Methods;
 use self::rpc::{BadCall, RpcCall, RpcError, RpcRequest};
 use self::socket::Socket;
-pub use self::socket::SocketError;
+pub use self::socket_place::SocketError;
 pub(crate) use self::socket_place::SocketPlace;
 use crate::driver::clock::Clock;
 use crate::listeners::Listeners;

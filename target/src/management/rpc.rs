@@ -91,12 +91,12 @@ impl BadCall {
 #[derive(Debug, PartialEq)]
 pub(super) enum RpcRequest {
     One(RpcCall),
-    /// Has at least one member; each is answered by itself, in one response.
+    /// At least one request; their answers are one response.
     Batch(Vec<Result<RpcCall, BadCall>>),
 }
 
 impl RpcRequest {
-    /// Parses a frame.
+    /// Parses a frame: an object, or an array of some.
     pub(super) fn parse(frame: &[u8]) -> Result<Self, BadCall> {
         let value: Value = serde_json::from_slice(frame).map_err(|error| {
             BadCall::of_unknown(RpcError::parse(format_args!("Parse error: {error}")))

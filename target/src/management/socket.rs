@@ -8,47 +8,7 @@ use std::path::{Path, PathBuf};
 
 use rdma::LocalPeer;
 
-use super::socket_place::SocketPlace;
-
-/// The cause for which there is no management socket: one line with the remedy.
-#[derive(Debug, thiserror::Error)]
-pub enum SocketError {
-    /// A process listens there.
-    #[error("management: {}: another process listens there; give each target a socket of its own", .0.display())]
-    InUse(PathBuf),
-    /// The kernel takes no such path.
-    #[error("management: {}: has {length} bytes, and a socket takes {most} at most; give a shorter path", path.display())]
-    TooLong {
-        /// The path of the socket.
-        path: PathBuf,
-        /// Its length in bytes.
-        length: usize,
-        /// The most that it may have.
-        most: usize,
-    },
-    /// The folder of the socket is not there, or nothing can be made in it.
-    #[error(
-        "management: no socket can be made in {}: {error}; make the folder, with the target's user as its owner \
-         (RuntimeDirectory= of systemd makes one in /run)", folder.display()
-    )]
-    Folder {
-        /// The folder.
-        folder: PathBuf,
-        /// The error of the system call.
-        error: io::Error,
-    },
-    /// Something else has the name.
-    #[error("management: {}: is there and is no socket; give another path", .0.display())]
-    NoSocket(PathBuf),
-    /// A system call failed.
-    #[error("management: cannot listen on {}: {error}", path.display())]
-    Listen {
-        /// The path of the socket.
-        path: PathBuf,
-        /// The error of the system call.
-        error: io::Error,
-    },
-}
+use super::socket_place::{SocketError, SocketPlace};
 
 /// The socket. Its file is removed when this is dropped.
 #[derive(Debug)]

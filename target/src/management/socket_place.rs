@@ -6,13 +6,51 @@ use std::path::{Path, PathBuf};
 
 use rustix::fs::{Access, access};
 
-use super::socket::SocketError;
-
 /// The longest path that a Unix socket is bound to (`sun_path`, with the zero behind it).
 const SOCKET_PATH_BYTES: usize = 107;
-/// What the socket has behind its name at first: a dot and the number of the process, which is
+/// Suffix of the name that the socket has at first: a dot and the number of the process, which is
 /// below 4,194,304.
 const FIRST_NAME_BYTES: usize = 8;
+
+/// The cause for which there is no management socket: one line with the remedy.
+#[derive(Debug, thiserror::Error)]
+pub enum SocketError {
+    /// A process listens there.
+    #[error("management: {}: another process listens there; give each target a socket of its own", .0.display())]
+    InUse(PathBuf),
+    /// The kernel takes no such path.
+    #[error("management: {}: has {length} bytes, and a socket takes {most} at most; give a shorter path", path.display())]
+    TooLong {
+        /// The path of the socket.
+        path: PathBuf,
+        /// The length of the path in bytes.
+        length: usize,
+        /// The most that it may have.
+        most: usize,
+    },
+    /// The folder of the socket is not there, or nothing can be made in it.
+    #[error(
+        "management: no socket can be made in {}: {error}; make the folder, with the target's user as its owner \
+         (RuntimeDirectory= of systemd makes one in /run)", folder.display()
+    )]
+    Folder {
+        /// The folder of the path.
+        folder: PathBuf,
+        /// The error of the system call.
+        error: io::Error,
+    },
+    /// Something else has the name.
+    #[error("management: {}: is there and is no socket; give another path", .0.display())]
+    NoSocket(PathBuf),
+    /// A system call failed.
+    #[error("management: cannot listen on {}: {error}", path.display())]
+    Listen {
+        /// The path of the socket.
+        path: PathBuf,
+        /// The error of the system call.
+        error: io::Error,
+    },
+}
 
 /// A path short enough for a socket, in a folder where one can be made, that belongs to nothing
 /// else than a socket.

@@ -9,7 +9,7 @@ use super::latency::LatencyStats;
 pub(crate) enum MetricsFormat {
     /// The text format 0.0.4 of Prometheus, which all of its versions and most other readers take.
     Prometheus,
-    /// OpenMetrics 1.0.
+    /// OpenMetrics 1.0, which has units and an end mark.
     OpenMetrics,
 }
 

@@ -14,17 +14,17 @@ use crate::inventory::subsystem::SubsystemIndex;
 /// Counters of one core, for the commands of one subsystem or of none. Only that core writes.
 pub(crate) type CoreIoCounters = Arc<CachePadded<SubsystemIo>>;
 
-/// What one core counts of the commands of a subsystem.
+/// Counters of one core for the commands of a subsystem.
 #[derive(Debug, Default)]
 pub(crate) struct SubsystemIo {
     pub(crate) commands: IoCounters,
-    /// From the arrival of a Read command to its response.
+    /// Times from the arrival of a Read command to its response.
     pub(crate) reads: LatencyCounters,
-    /// From the arrival of a Write command to its response.
+    /// Times from the arrival of a Write command to its response.
     pub(crate) writes: LatencyCounters,
 }
 
-/// The same at one moment, of all cores.
+/// Sums over all cores at one moment.
 #[derive(Clone, Copy, Debug, Default)]
 pub(crate) struct SubsystemIoStats {
     pub(crate) commands: IoStats,
@@ -53,7 +53,7 @@ impl AddAssign for SubsystemIoStats {
 /// The I/O commands of one core, by subsystem.
 #[derive(Debug, Default)]
 pub struct Tally {
-    /// Those of the discovery subsystem, and of queues that are not connected.
+    /// Counters of the discovery subsystem, and of queues that are not connected.
     pub(crate) unconnected: CoreIoCounters,
     subsystems: Mutex<SubsystemTallies>,
 }
@@ -61,7 +61,7 @@ pub struct Tally {
 #[derive(Debug, Default)]
 struct SubsystemTallies {
     open: BTreeMap<SubsystemIndex, CoreIoCounters>,
-    /// Those of subsystems that are gone.
+    /// Counters of subsystems that are gone.
     closed: IoStats,
 }
 
@@ -71,7 +71,7 @@ impl Tally {
         Arc::clone(self.subsystems().open.entry(subsystem).or_default())
     }
 
-    /// What was counted for a subsystem; nothing if no Connect has named it here.
+    /// The counters of a subsystem; none if no Connect has named it here.
     pub(crate) fn of(&self, subsystem: SubsystemIndex) -> Option<SubsystemIoStats> {
         self.subsystems().open.get(&subsystem).map(|counters| counters.snapshot())
     }

@@ -13,7 +13,7 @@ use super::namespace_io::{NamespaceIoStats, NamespaceStats};
 use super::snapshot::{PoolStats, Stats, SystemCallStats};
 use crate::config::MetricsDetail;
 
-/// What storage engines count of I/O: of all subsystems together.
+/// Counters of storage engines, of all subsystems together.
 const OF_ENGINES: [&str; 7] = [
     "direct",
     "bounced",
@@ -24,7 +24,7 @@ const OF_ENGINES: [&str; 7] = [
     "direct_read_bytes",
 ];
 
-/// What is counted of commands that change a namespace.
+/// Counters of commands that change a namespace.
 const OF_WRITERS: [&str; 5] = ["writes", "written_bytes", "flushes", "write_zeroes", "deallocates"];
 
 /// All that is told of a target.
@@ -35,7 +35,7 @@ pub(crate) struct TargetSnapshot {
     pub(crate) subsystems: Vec<SubsystemSnapshot>,
 }
 
-/// What is told of a subsystem.
+/// A subsystem and its counters.
 pub(crate) struct SubsystemSnapshot {
     pub(crate) nqn: String,
     pub(crate) namespaces: usize,
@@ -43,11 +43,11 @@ pub(crate) struct SubsystemSnapshot {
     pub(crate) media_errors: u64,
     /// Nothing where no Connect has named it yet.
     pub(crate) io: Option<SubsystemIoStats>,
-    /// Those that were used, or that something is wrong with.
+    /// Namespaces that were used, or that something is wrong with.
     pub(crate) used: Vec<NamespaceSnapshot>,
 }
 
-/// What is told of a namespace.
+/// A namespace and its counters.
 pub(crate) struct NamespaceSnapshot {
     pub(crate) nsid: u32,
     pub(crate) name: String,
@@ -118,7 +118,7 @@ fn of_target(exposition: &mut Exposition, stats: &Stats) {
     exposition.single(MetricKind::Counter, "feedrail_pool_waits", help, waits);
 }
 
-/// Those of a set that are wanted, one family each.
+/// The wanted counters of a set, one family each.
 fn counters<S: CounterSet>(
     exposition: &mut Exposition,
     prefix: &str,
@@ -273,7 +273,7 @@ impl NamespaceFamilies<'_> {
     }
 }
 
-/// Of the peers with the most errors.
+/// Families of the peers with the most errors.
 fn of_peers(exposition: &mut Exposition, stats: &Stats) {
     let name = "feedrail_peer_commands_failed";
     let help = "Commands of the peer that failed for another reason than storage.";

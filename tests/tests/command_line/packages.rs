@@ -1,11 +1,12 @@
-//! The script that dpkg runs behind an upgrade of the target's package, with stand-ins for what it calls.
+//! The script that dpkg runs after an upgrade of the target's package, with stand-ins for what it
+//! calls.
 
 use std::fs;
 use std::os::unix::fs::PermissionsExt as _;
 use std::path::Path;
 use std::process::Command;
 
-/// What the script called, in order, and what it said, where the service runs and the new program
+/// Calls of the script, in order, and its output, where the service runs and the new program
 /// accepts its configuration or does not.
 fn configured(old_version: &str, runs: bool, accepted: bool) -> (Vec<String>, String) {
     let folder = tempfile::tempdir().unwrap();
@@ -55,7 +56,7 @@ fn an_upgrade_checks_then_drains_then_restarts() {
     ]
     .map(|start| has(&calls, start));
     assert!(places.iter().all(Option::is_some) && places.is_sorted(), "{calls:?}");
-    // It runs anew, so nothing is to be undone.
+    // It runs again, so nothing is to be undone.
     assert_eq!(has(&calls, "feedrail target drain --undo"), None, "{calls:?}");
     assert_eq!(said, "");
 }
@@ -65,7 +66,7 @@ fn a_target_that_the_new_program_would_not_start_goes_on() {
     let (calls, said) = configured("0.1.0-1", true, false);
     assert_eq!(has(&calls, "deb-systemd-invoke"), None, "{calls:?}");
     assert_eq!(has(&calls, "feedrail"), None, "{calls:?}");
-    assert!(said.contains("the old one goes on running"), "{said}");
+    assert!(said.contains("the old one keeps running"), "{said}");
 }
 
 #[test]

@@ -92,7 +92,7 @@ fn example(name: &str) -> PathBuf {
     Path::new(env!("CARGO_MANIFEST_DIR")).join("../target/examples").join(name)
 }
 
-/// What `promtool` says of a text or of files; nothing if it is not installed.
+/// Verdict of `promtool` on a text or on files; none if it is not installed.
 fn promtool(arguments: &[&OsStr], input: &str) -> Option<()> {
     let mut command = Command::new("promtool");
     command.args(arguments).stdin(Stdio::piped()).stdout(Stdio::piped()).stderr(Stdio::piped());

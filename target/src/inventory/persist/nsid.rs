@@ -70,8 +70,8 @@ impl NsidFile {
         &self.path
     }
 
-    /// Whether there was no file, but those of other subsystems or of other state: this subsystem is
-    /// new, or the NSIDs that hosts know were lost. Nothing was lost where there is no state at all.
+    /// True if this file was missing beside other state: the subsystem is new, or the NSIDs that
+    /// hosts know were lost. Nothing was lost where the folder has no state.
     pub(crate) fn may_be_lost(&self) -> bool {
         self.may_be_lost
     }
