@@ -75,7 +75,7 @@ fn write(writer: &mut RingWriter, model: &ModelRing, tag: u64, length: u32) -> b
     true
 }
 
-/// Reads a record, all of which must be of the same age.
+/// Reads a record, whose words must all be of the same age.
 fn read(reader: &mut RingReader, model: &ModelRing) -> Option<u64> {
     let record = reader.next(&model.shared()).expect("a ring in order")?;
     let payload = model.payload_word(reader.position()).load(Ordering::Relaxed);
