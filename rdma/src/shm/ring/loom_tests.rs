@@ -7,8 +7,7 @@ use loom::thread;
 
 use super::*;
 use crate::WakeFor;
-use crate::shm::sleep_word::PeerNews;
-use crate::shm::sleep_word::{SleepWord, publish_sleep};
+use crate::shm::sleep_word::{PeerNews, SleepWord, publish_sleep};
 
 const WORDS: usize = RING_BYTES / size_of::<u64>();
 /// Bytes of payload, with which a record takes two lines.
