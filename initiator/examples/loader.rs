@@ -19,7 +19,7 @@ type Result<T> = std::result::Result<T, Box<dyn std::error::Error>>;
 /// Batches in flight: one is used while the other is read.
 const IN_FLIGHT: usize = 2;
 
-/// What to load, and how much of it.
+/// The data to load, and how much of it.
 pub(crate) struct LoaderOptions {
     target: SubsystemAddress,
     /// Name of the namespace.
@@ -94,7 +94,7 @@ impl Loader {
         (0..self.options.rows).map(row).collect()
     }
 
-    /// Has a batch read into a region, and returns at once.
+    /// Starts reading a batch into a region, and returns without waiting.
     fn begin(&mut self, region: Region) -> Result<Batch> {
         let plan = self.plan();
         let options = Submit { deadline: Some(Duration::from_secs(30)), ..Submit::default() };

@@ -46,7 +46,7 @@
 //! let row = |i: u64| Entry { shard: 0, length: 2_050, offset: i * 1_000_003, dst: i * 2_050 };
 //! let plan: Vec<Entry> = (0..480).map(row).collect();
 //! let ticket = host.submit(&shards, &plan, &region, Submit::default())?;
-//! // The ranges are under way: the batch before can be used here.
+//! // The ranges are in progress: the batch before can be used here.
 //! if ticket.wait(ticket.len(), None).failed > 0 {
 //!     let failed = (0..ticket.len()).find_map(|entry| ticket.error(entry));
 //!     return Err(failed.expect("one has failed").into());
@@ -71,7 +71,7 @@
 //! let runtime = tokio::runtime::Builder::new_current_thread().build()?;
 //! let (head, tail) = runtime.block_on(async {
 //!     let shard = host.connect(target).await?.namespace(Nsid(1)).await?;
-//!     // Both are under way before either is waited for.
+//!     // Both are in progress before either is waited for.
 //!     let head = shard.read_to_vec(0, 4096);
 //!     let tail = shard.read_to_vec(shard.size_bytes() - 512, 512);
 //!     Ok::<_, feedrail_initiator::Error>((head.await?, tail.await?))
@@ -150,15 +150,15 @@
 //!
 //! # Losing a target
 //! A target that owes answers and sends none for [`ControllerOptions::silence_timeout`] has lost
-//! its connection. A connection that is lost is made again: at once, then after pauses that grow up
-//! to [`ControllerOptions::reconnect_delay`]. If writes were under way it is made when the target
-//! has confirmed the end of the old one, or must have found out by the lack of Keep Alive (two
-//! timeouts and a second, and the target's Command Quiesce Time), since it might carry them out
-//! until then. Ranges wait for it until
-//! [`ControllerOptions::io_timeout`]; after [`ControllerOptions::loss_timeout`] everything fails at
-//! once with an [`Error`] that names the target, until it is back; a plan has connecting tried once
-//! more. Ranges with replicas elsewhere ([`Shards`]) do not wait: they are read there. A namespace
-//! that comes back with another identity, size or generation, or changes while it is connected, is
+//! its connection. A connection that is lost is made again: immediately, then after pauses that
+//! grow up to [`ControllerOptions::reconnect_delay`]. If writes were in progress it is made when
+//! the target has confirmed the end of the old one, or must have found out by the lack of Keep
+//! Alive (two timeouts and a second, and the target's Command Quiesce Time), since it might carry
+//! them out until then. Ranges wait for it until [`ControllerOptions::io_timeout`]; after
+//! [`ControllerOptions::loss_timeout`] everything fails immediately with an [`Error`] that names
+//! the target, until it is back; a plan has connecting tried once more. Ranges with replicas
+//! elsewhere ([`Shards`]) do not wait: they are read there. A namespace that comes back with
+//! another identity, size or generation, or changes while it is connected, is
 //! [`ErrorKind::Changed`], never other bytes. Memory is handed back only when the target can no
 //! longer write to it: the command has ended, or all queue pairs of the connection have.
 //!
@@ -166,14 +166,14 @@
 //! [`Host::find_paths`] asks a discovery service for the ports of a subsystem, and
 //! [`Host::connect_paths`] connects to all of them. [`SubsystemPaths::multipath_namespace`] is one
 //! [`Namespace`] over all paths, for batches, rings, plans and writes: each range takes one that
-//! serves, as Asymmetric Namespace Access has it, and goes on over another if that is lost.
+//! serves, as Asymmetric Namespace Access has it, and continues over another if that is lost.
 //! [`Host::follow_paths`] takes paths that come or go later, too. A namespace that was opened over
 //! a [`Controller`] has that one path.
 //!
 //! # Forks
 //! A host belongs to the process that opened it. In a process forked from it, such as a data
-//! loader's worker, each call to what was inherited ends at once with [`ErrorKind::Forked`], and
-//! dropping it says nothing to any target: the parent's connections stay as they are. A worker
+//! loader's worker, each call to what was inherited ends immediately with [`ErrorKind::Forked`],
+//! and dropping it says nothing to any target: the parent's connections stay as they are. A worker
 //! opens a [`Host`] of its own after the fork. Memory is copied as by any fork, and results of the
 //! parent's reads do not reach the child's copy. On RDMA devices, kernels before 5.12 need
 //! `ibv_fork_init` (`RDMAV_FORK_SAFE=1`) in the parent before it opens a host, and then registered

@@ -28,15 +28,15 @@ pub struct ConnOptions {
 /// an event that reports the peer's wishes has them already turned round.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct ConnParams {
-    /// RDMA READs that we serve at once.
+    /// RDMA READs that we serve concurrently.
     pub responder_resources: u8,
-    /// RDMA READs that we have in flight at once.
+    /// RDMA READs that we may have in flight.
     pub initiator_depth: u8,
     /// Retries after an acknowledge time-out, 0..=7.
     pub retry_count: u8,
     /// Retries after receiver-not-ready, 0..=6, or 7 for no limit.
     pub rnr_retry_count: u8,
-    /// Up to 56 bytes with a request, 196 with an accept.
+    /// Private data: up to 56 bytes with a request, 196 with an accept.
     pub private_data: PrivateData,
 }
 

@@ -1,11 +1,11 @@
 //! Counters that are declared once: the declaration gives their type, their sum and their names.
 
-/// What is known of one counter of a [`CounterSet`].
+/// Name and documentation of one counter of a [`CounterSet`].
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct CounterInfo {
-    /// Its name, with the unit last unless it is a plain number.
+    /// Name of the counter, with the unit last unless it is a plain number.
     pub name: &'static str,
-    /// What it counts: the documentation of the field.
+    /// Documentation of the field: what the counter counts.
     pub help: &'static str,
 }
 
@@ -23,7 +23,7 @@ pub trait CounterSet: core::ops::AddAssign + Default {
     /// All of them, in the order of the declaration.
     const COUNTERS: &'static [CounterInfo];
 
-    /// What each counts, and how far it is, in the order of the declaration.
+    /// Each counter and its value, in the order of the declaration.
     fn values(&self) -> impl Iterator<Item = (&'static CounterInfo, u64)>;
 }
 

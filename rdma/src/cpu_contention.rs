@@ -7,11 +7,11 @@ use crate::Time;
 /// A wait of at least this long means that another thread computes. A thread that polls as well
 /// gives the processor back much sooner.
 const LONG: Duration = Duration::from_millis(1);
-/// After a confirmed wait the thread sleeps instead of giving way for this many times the wait: at
-/// most 1/17 of its time is lost to waits. Doubled, about half of that is lost, and the thread goes
-/// back to polling half as soon.
+/// Multiple of a confirmed wait for which the thread sleeps instead of giving way: at most 1/17 of
+/// its time is lost to waits. Doubled, about half of that is lost, and the thread goes back to
+/// polling half as soon.
 const BACKOFF_FACTOR: u32 = 16;
-/// A wait is confirmed by another one within this many times its duration. It is longer than the
+/// A wait is confirmed by another wait within this many times its duration. It is longer than the
 /// back-off, so that one long wait after the back-off is enough to start the next.
 const CONFIRM_WINDOW_FACTOR: u32 = 2 * BACKOFF_FACTOR;
 /// A longer wait counts as this long: a debugger or a suspended machine caused it, not a share of
@@ -22,20 +22,21 @@ const LONGEST: Duration = Duration::from_millis(100);
 ///
 /// Threads that all poll and give way share a processor well: each has it again soon. A thread that
 /// computes keeps it for milliseconds, for which a thread that gave way has to wait. Then sleeping
-/// is better: a thread that is woken gets the processor at once, since it has used little of it.
+/// is better: a thread that is woken gets the processor immediately, since it has used little of
+/// it.
 #[derive(Clone, Copy, Debug)]
 pub struct CpuContention {
     until: Time,
-    /// A long wait happened; another one before this time confirms that a thread computes. A single
-    /// one may be a pause of the whole machine.
+    /// A long wait happened; another long wait before this time confirms that a thread computes. A
+    /// single one may be a pause of the whole machine.
     suspected_until: Time,
 }
 
 impl CpuContention {
-    /// Of a thread that has not given way yet.
+    /// State of a thread that has not given way yet.
     pub const NONE: Self = Self { until: Time::ZERO, suspected_until: Time::ZERO };
 
-    /// Between two looks, until `now`, others had the processor for `time`.
+    /// Notes that others had the processor for `time`, between two looks, until `now`.
     pub fn gave_way(&mut self, now: Time, time: Duration) {
         if time < LONG {
             return;

@@ -4,7 +4,7 @@
 #[derive(Clone, Debug)]
 #[non_exhaustive]
 pub struct Caps {
-    /// Its name: `mlx5_0`, `soft`, ...
+    /// Name of the device: `mlx5_0`, `soft`, ...
     pub name: String,
     /// Whether the CPU does the work.
     pub software: bool,
@@ -19,7 +19,7 @@ pub struct Caps {
     pub max_cqe: u32,
     /// RDMA READs that one of our queue pairs may have in flight.
     pub max_initiator_depth: u8,
-    /// RDMA READs that one of our queue pairs may serve at once.
+    /// RDMA READs that one of our queue pairs may serve concurrently.
     pub max_responder_resources: u8,
     /// Bytes in one region.
     pub max_region_bytes: u64,

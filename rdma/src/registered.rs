@@ -21,8 +21,8 @@ impl<P: Provider, M> Registered<P, M> {
     /// As [`Device::register`] returns them; `memory` is dropped then.
     ///
     /// # Safety
-    /// The place stays mapped until `memory` is dropped, wherever that is moved meanwhile. Else as
-    /// for [`Device::register`].
+    /// The place stays mapped until `memory` is dropped, wherever that is moved. Else as for
+    /// [`Device::register`].
     pub unsafe fn new(
         device: &P::Device,
         memory: M,

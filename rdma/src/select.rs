@@ -29,7 +29,7 @@ impl ProviderKind {
     /// Every kind; a kind is parsed from its [`ProviderKind::name`].
     pub const ALL: [Self; 4] = [Self::Auto, Self::Verbs, Self::Soft, Self::Shm];
 
-    /// As users type it.
+    /// The name that users type.
     pub const fn name(self) -> &'static str {
         match self {
             Self::Auto => "auto",
@@ -111,7 +111,7 @@ impl Selection {
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[non_exhaustive]
 pub enum SelectError {
-    /// Verbs were asked for and are not to be had.
+    /// Verbs were asked for and are not available.
     #[error("the verbs provider cannot serve {address}, use soft or auto: {reason}")]
     NoVerbs {
         /// The local address that verbs were asked to serve.
@@ -134,7 +134,7 @@ pub fn auto_shares_memory(address: IpAddr) -> bool {
 /// Chooses the provider for a local address, which is never shared memory unless that is asked for.
 ///
 /// # Errors
-/// The provider that was asked for can not serve it.
+/// The provider that was asked for cannot serve it.
 pub fn select(kind: ProviderKind, address: IpAddr) -> Result<Selection, SelectError> {
     let as_asked_for = "as asked for".to_owned();
     match kind {
@@ -372,7 +372,7 @@ mod tests {
     #[test]
     fn a_down_port_is_named_with_its_fix() {
         let down = || rxe("1: DOWN", Some("RoCE v2"));
-        // Soft could not be heard there, because the device has the port; so it is verbs, once the
+        // Peers could not reach soft there, since the device has the port; so it is verbs, once the
         // link is up.
         for chosen in [auto(down(), served), verbs_only(down(), served).unwrap()] {
             assert_eq!(chosen.choice, Choice::Verbs);
@@ -381,7 +381,7 @@ mod tests {
             assert!(text.contains("port 1 of RDMA device rxe0 is DOWN"), "{text}");
             assert!(text.contains("`ip link set veth0 up`"), "{text}");
         }
-        // The kernel does not bind to it any more, and it takes no packets: soft.
+        // The kernel no longer binds to it, and it takes no packets: soft.
         let chosen = auto(rxe("1: DOWN", None), not_served);
         assert_eq!((chosen.choice, chosen.down), (Choice::Soft, None));
         assert!(chosen.reason.contains("is DOWN"), "{}", chosen.reason);

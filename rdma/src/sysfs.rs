@@ -21,30 +21,30 @@ const ROCE_OVERHEAD_BYTES: usize = 40 + 8 + 12 + 4 + 28 + 4;
 /// An RDMA device, as its folder in [`CLASS`] describes it.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct SysfsDevice {
-    /// Its name: `mlx5_0`, `rxe0`, ...
+    /// Name of the device: `mlx5_0`, `rxe0`, ...
     pub name: String,
-    /// Its global identifier, as the kernel writes it.
+    /// Global identifier of the device, as the kernel writes it.
     pub node_guid: String,
     /// Whether it is software: it hangs off no bus.
     pub software: bool,
     /// The interface that a software device was put on.
     pub parent: Option<String>,
-    /// Its ports, by number.
+    /// Ports of the device, by number.
     pub ports: Vec<SysfsPort>,
 }
 
 /// A port of a device.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct SysfsPort {
-    /// Its number, from 1.
+    /// Number of the port, from 1.
     pub number: u8,
-    /// Its logical state: `ACTIVE`, `DOWN`, `INIT`, `ARMED`.
+    /// Logical state: `ACTIVE`, `DOWN`, `INIT`, `ARMED`.
     pub state: String,
-    /// Its physical state: `LinkUp`, `Disabled`, `Polling`, ...
+    /// Physical state: `LinkUp`, `Disabled`, `Polling`, ...
     pub physical_state: String,
-    /// Its speed as the kernel writes it: `10 Gb/sec (1X FDR10)`.
+    /// Speed as the kernel writes it: `10 Gb/sec (1X FDR10)`.
     pub rate: String,
-    /// Its link layer: `Ethernet` or `InfiniBand`.
+    /// Link layer: `Ethernet` or `InfiniBand`.
     pub link_layer: String,
     /// The entries of its GID table that are in use.
     pub gids: Vec<SysfsGid>,
@@ -53,7 +53,7 @@ pub struct SysfsPort {
 /// An address of a port.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct SysfsGid {
-    /// Its place in the table.
+    /// Place in the table.
     pub index: u16,
     /// The GID: for an IPv4 address its mapped form, `::ffff:a.b.c.d`.
     pub gid: Ipv6Addr,

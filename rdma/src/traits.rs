@@ -16,7 +16,7 @@ use crate::work::{Op, RecvWr, SendWr, Wc};
 /// A way to do RDMA: a set of types that belong together. How a device is opened differs between
 /// providers and is not part of the interface.
 pub trait Provider: Sized + 'static {
-    /// Its name as users type it: `verbs`, `soft`, `shm`, `sim`.
+    /// Name of the provider as users type it: `verbs`, `soft`, `shm`, `sim`.
     const NAME: &'static str;
     /// True if peers reach each other through memory that they share, which only peers on one
     /// machine can.
@@ -40,17 +40,18 @@ pub trait Provider: Sized + 'static {
 /// An RDMA device as seen through one local address, and a protection domain of it. Cheap to clone;
 /// clones name the same device and domain.
 ///
-/// The access of a peer is bounded by its queue pair's domain: a key of another one is refused with
+/// The access of a peer is bounded by its queue pair's domain: a key of another domain is refused
+/// with
 /// [`crate::WcStatus::REMOTE_ACCESS_ERROR`]. Peers that are not to reach each other's memory get a
 /// domain each.
 pub trait Device<P: Provider>: Clone + Send + Sync + 'static {
-    /// Its limits and features.
+    /// Limits and features of the device.
     fn caps(&self) -> &Caps;
 
     /// The local address that it serves.
     fn local_ip(&self) -> IpAddr;
 
-    /// The same device with a protection domain that nothing belongs to yet.
+    /// Makes a handle of the device with a new, empty protection domain.
     ///
     /// # Errors
     /// The error of the system call.
@@ -118,7 +119,7 @@ pub trait MemoryRegion: Send + Sync + Sized {
     fn lkey(&self) -> u32;
     /// The key to give to a peer.
     fn rkey(&self) -> u32;
-    /// Its name in an [`Op::Bind`].
+    /// Name of the region in an [`Op::Bind`].
     fn handle(&self) -> RegionHandle;
     /// Deregisters the memory, so that its keys become invalid.
     ///
@@ -235,7 +236,7 @@ pub trait ConnectionManager<P: Provider>: Send {
     /// follows.
     ///
     /// # Errors
-    /// The address can not be used at all.
+    /// The address cannot be used at all.
     fn resolve(
         &mut self,
         now: Time,
@@ -252,7 +253,7 @@ pub trait ConnectionManager<P: Provider>: Send {
     /// rest when more are outstanding for the first time.
     ///
     /// # Errors
-    /// The error of the device; [`CmError::UnknownConnection`] when the connection ended meanwhile.
+    /// The error of the device; [`CmError::UnknownConnection`] when the connection has ended.
     fn create_qp(
         &mut self,
         conn: ConnId,
@@ -284,7 +285,7 @@ pub trait ConnectionManager<P: Provider>: Send {
     /// told, and [`CmEvent::Disconnected`] follows when it answered or did not within the retries.
     fn disconnect(&mut self, now: Time, conn: ConnId);
 
-    /// Forgets a connection or a listener at once; no event of it follows.
+    /// Forgets a connection or a listener immediately; no event of it follows.
     fn close(&mut self, conn: ConnId);
 
     /// Drives the protocol and returns the next event, or `None` when there is nothing to do before

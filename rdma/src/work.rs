@@ -23,7 +23,7 @@ pub struct Sge {
 pub enum Op {
     /// Send to the peer's next receive.
     Send,
-    /// As [`Op::Send`], and invalidate the peer's memory window `rkey` when it arrives.
+    /// Send as [`Op::Send`], and invalidate the peer's memory window `rkey` when it arrives.
     SendWithInvalidate {
         /// Key of the peer's window.
         rkey: u32,
@@ -139,7 +139,7 @@ pub struct RecvWr<'a> {
 #[repr(C)]
 #[derive(Clone, Copy, Default, Debug)]
 pub struct Wc {
-    /// As given in the work request.
+    /// Identifier given in the work request.
     pub wr_id: u64,
     /// Whether the request succeeded, or the cause of its failure.
     pub status: WcStatus,
@@ -170,7 +170,7 @@ impl Wc {
         Self { wr_id, qpn, status, opcode, byte_len, ..Self::default() }
     }
 
-    /// The same completion, saying that the peer's send invalidated `rkey`.
+    /// Adds to a completion that the peer's send invalidated `rkey`.
     pub fn with_invalidated(self, rkey: u32) -> Self {
         Self { imm_data_or_rkey: rkey, flags: self.flags | Self::WITH_INVALIDATE, ..self }
     }
@@ -210,7 +210,7 @@ macro_rules! wc_status {
 }
 
 wc_status! {
-    /// It did what was asked.
+    /// The request did what was asked.
     SUCCESS = 0, "success";
     /// A message was longer than the receive that took it, or longer than the path carries.
     LOCAL_LENGTH_ERROR = 1, "local length error";

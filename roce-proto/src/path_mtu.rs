@@ -28,7 +28,7 @@ impl PathMtu {
         Self::ALL.into_iter().find(|mtu| mtu.code() == code)
     }
 
-    /// Its code on the wire, 1..=5.
+    /// Code of the MTU on the wire, 1..=5.
     pub const fn code(self) -> u8 {
         self as u8
     }

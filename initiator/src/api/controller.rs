@@ -50,9 +50,9 @@ pub struct CommandAnswer {
 pub enum CommandData {
     /// The command has no data.
     None,
-    /// From the host to the controller; up to 64 KiB.
+    /// Data from the host to the controller; up to 64 KiB.
     ToController(Vec<u8>),
-    /// From the controller to the host, this many bytes; up to 64 KiB.
+    /// Data from the controller to the host, this many bytes; up to 64 KiB.
     ToHost(u32),
 }
 
@@ -83,7 +83,7 @@ impl Controller {
         &self.handle.target
     }
 
-    /// Its identifier and limits, as of the present connection.
+    /// Identifier and limits of the controller, as of the present connection.
     ///
     /// # Errors
     /// Why it was given up.
@@ -115,8 +115,8 @@ impl Controller {
         })
     }
 
-    /// Whether it is connected now. Where it is not, connecting goes on unless the target was given
-    /// up.
+    /// Whether it is connected now. Where it is not, connecting continues unless the target was
+    /// given up.
     pub fn is_connected(&self) -> bool {
         self.handle.is_connected()
     }

@@ -52,8 +52,8 @@ impl ControllerHandle {
     fn queue(&self, command: impl FnOnce(Promise<RawReply>) -> Raw) -> Reply<RawReply> {
         let (promise, reply) = promise(self.host.shared.process());
         let raw = command(promise);
-        // A host that is closing has no cores any more; the promise is dropped, which says so. In a
-        // child the reply says what is wrong.
+        // A closing host has no engines left; the promise is dropped, which says so. In a child the
+        // reply says what is wrong.
         if let Ok(mut state) = self.host.shared.lock()
             && let Some(engine) = state.engines.get_mut(self.engine)
         {

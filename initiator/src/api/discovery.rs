@@ -69,13 +69,13 @@ impl DiscoveryController {
     /// started again counts from zero. While the service cannot be reached, this waits for it.
     ///
     /// # Errors
-    /// The service cannot be used any more, or its answer.
+    /// The service, or its answer, cannot be used.
     pub fn log_after(&self, genctr: u64) -> Pending<Result<DiscoveryLog, Error>> {
         let controller = self.controller.clone();
         let host = &self.controller.handle().host;
         Pending::new(host, async move {
             let handle = controller.handle();
-            // The count now comes at once, since it is never this one.
+            // The count now comes immediately, since it is never this one.
             let mut seen = handle.log_change(u64::MAX).await?;
             let mut told = false;
             loop {
@@ -129,7 +129,7 @@ async fn read_whole(handle: &ControllerHandle) -> Result<DiscoveryLog, Error> {
         .of_target(&handle.target))
 }
 
-/// Reads the page once; `None` if it changed meanwhile.
+/// Reads the page once; `None` if it changed in between.
 async fn read(handle: &ControllerHandle) -> Result<Option<DiscoveryLog>, Error> {
     let header = header(handle).await?;
     let (genctr, count) = (header.genctr.get(), header.numrec.get());

@@ -18,10 +18,10 @@ use crate::types::error::{Error, SubsystemAddress};
 /// A subsystem through all ports that discovery services name, with a connection to each service
 /// that lasts, so that ports which come or go are noticed.
 ///
-/// [`FollowedPaths::next`] waits for that, and [`FollowedPaths::keep_up`] has namespaces use the
-/// new paths each time. Plans read over the paths that there were when their
-/// [`Shards`](crate::Shards) were made; those of `next` have the new ones, and a path that is gone
-/// is not connected to any more once the old ones are dropped.
+/// [`FollowedPaths::next`] waits for that, and [`FollowedPaths::keep_up`] moves namespaces to the
+/// new paths each time. Plans read over the paths that existed when their
+/// [`Shards`](crate::Shards) were made; those of `next` have the new ones, and the connection of a
+/// path that is gone ends once the old ones are dropped.
 #[derive(Clone, Debug)]
 pub struct FollowedPaths {
     nqn: Nqn,
@@ -75,19 +75,20 @@ impl FollowedPaths {
     /// named, or none can be reached, the paths are what they were.
     ///
     /// # Errors
-    /// The first service cannot be used any more.
+    /// The first service can no longer be used.
     pub fn next(&self) -> Pending<Result<Self, Error>> {
         let host = Arc::clone(&self.paths.controllers()[0].handle().host);
         let followed = self.clone();
         Pending::new(&host, followed.into_next(Arc::clone(&host)))
     }
 
-    /// Has namespaces that were opened by [`SubsystemPaths::multipath_namespace`] follow each
-    /// change, as [`Namespace::change_paths`], for as long as it is waited for: in a thread of its
-    /// own, for example. A namespace that is on none of the new paths keeps those that it had.
+    /// Changes the paths of namespaces that were opened by [`SubsystemPaths::multipath_namespace`]
+    /// with each change, as [`Namespace::change_paths`], for as long as it is waited for: in a
+    /// thread of its own, for example. A namespace that is on none of the new paths keeps those
+    /// that it had.
     ///
     /// # Errors
-    /// The first service cannot be used any more, or one of the namespaces is of another host than
+    /// The first service can no longer be used, or one of the namespaces is of another host than
     /// the paths: the only ways in which it ends.
     pub fn keep_up(&self, namespaces: &[Namespace]) -> Pending<Error> {
         let host = Arc::clone(&self.paths.controllers()[0].handle().host);
@@ -141,7 +142,7 @@ impl FollowedPaths {
 }
 
 /// The addresses of a subsystem that services and those that they refer to name. Connects to the
-/// latter, and leaves those that are not referred to any more.
+/// latter, and leaves those that are no longer referred to.
 async fn named(
     host: &Arc<Inner>,
     nqn: &Nqn,

@@ -89,12 +89,12 @@ impl Host {
         Self::builder().polled().build()
     }
 
-    /// Its NVMe qualified name (HostNQN), which each Connect command carries.
+    /// NVMe qualified name of the host (HostNQN), which each Connect command carries.
     pub fn nqn(&self) -> HostNqn {
         self.inner.identity.nqn
     }
 
-    /// Its host identifier (HOSTID), which each Connect command carries.
+    /// Host identifier (HOSTID), which each Connect command carries.
     pub fn id(&self) -> HostId {
         self.inner.identity.id
     }
@@ -179,8 +179,8 @@ impl Host {
         Pending::new(&self.inner, async move { SubsystemPaths::connect(inner, targets).await })
     }
 
-    /// Reads many ranges at once, of any namespaces of this host. Each range gets its own result,
-    /// in the order given. They are under way when this returns, before they are waited for.
+    /// Reads many ranges together, of any namespaces of this host. Each range gets its own result,
+    /// in the order given. They are in progress when this returns, before they are waited for.
     pub fn read_many(
         &self,
         ranges: impl IntoIterator<Item = ReadRange>,
@@ -188,7 +188,7 @@ impl Host {
         batch::read_many(&self.inner, BatchOptions::new(), ranges)
     }
 
-    /// As [`Host::read_many`], with options.
+    /// Reads many ranges as [`Host::read_many`], with options.
     pub fn read_many_with(
         &self,
         options: BatchOptions,
@@ -197,8 +197,8 @@ impl Host {
         batch::read_many(&self.inner, options, ranges)
     }
 
-    /// Writes many ranges at once; as [`Host::read_many`]. Ranges of one batch that share bytes are
-    /// written in no particular order. Parts of blocks are safe from other writes of this host
+    /// Writes many ranges together; as [`Host::read_many`]. Ranges of one batch that share bytes
+    /// are written in no particular order. Parts of blocks are safe from other writes of this host
     /// only: [several writers](crate::Namespace#several-writers).
     pub fn write_many(
         &self,
@@ -207,7 +207,7 @@ impl Host {
         batch::write_many(&self.inner, BatchOptions::new(), ranges)
     }
 
-    /// As [`Host::write_many`], with options.
+    /// Writes many ranges as [`Host::write_many`], with options.
     pub fn write_many_with(
         &self,
         options: BatchOptions,
@@ -216,7 +216,7 @@ impl Host {
         batch::write_many(&self.inner, options, ranges)
     }
 
-    /// Reads the ranges of a plan, of any shards, into one region. They are under way when this
+    /// Reads the ranges of a plan, of any shards, into one region. They are in progress when this
     /// returns. Costs a constant number of allocations, one lock of the host, and memory for the
     /// entries and their outcomes; ranges become commands as the controllers take them.
     ///
@@ -233,14 +233,14 @@ impl Host {
         plan::submit(&self.inner, shards, plan, into, options)
     }
 
-    /// Waits until of one of these plans as many ranges have ended as its number says (all if it
-    /// has fewer), or `timeout` is over; drives the host meanwhile. For callers that keep several
-    /// plans in flight and cannot say which ends first. Takes one lock of the host, and time in
-    /// proportion to the number of plans.
+    /// Waits until one of these plans has as many ended ranges as its number says (all if it has
+    /// fewer), or until `timeout` has passed; drives the host while it waits. For callers that keep
+    /// several plans in flight and cannot say which ends first. Takes one lock of the host, and
+    /// time in proportion to the number of plans.
     ///
     /// # Panics
-    /// A ticket is of another host, or the host is over a simulated device: nothing but the
-    /// simulator can drive that.
+    /// A ticket is of another host, or the host uses a simulated device: nothing but the simulator
+    /// can drive that.
     pub fn wait_any(&self, plans: &[(&Ticket, usize)], timeout: Option<Duration>) {
         ticket::wait_any(&self.inner, plans, timeout);
     }
@@ -251,7 +251,7 @@ impl Host {
         Ring::new(&self.inner, depth, BatchOptions::new())
     }
 
-    /// As [`Host::ring`], with options for all of its ranges.
+    /// Makes a ring as [`Host::ring`], with options for all of its ranges.
     pub fn ring_with(&self, depth: usize, options: BatchOptions) -> Ring {
         Ring::new(&self.inner, depth, options)
     }
@@ -311,7 +311,7 @@ impl Host {
         }
     }
 
-    /// Ends the trace that was started; `None` if there is none.
+    /// Ends the trace that was started; `None` if none was.
     pub fn take_trace(&self) -> Option<HostTrace> {
         let trace = self.inner.shared.lock().ok()?.outbox.trace.take();
         trace.map(TraceInProgress::into_trace)
@@ -375,7 +375,7 @@ impl HostBuilder {
         self
     }
 
-    /// All options of connections at once.
+    /// Sets all options of connections.
     #[must_use]
     pub fn controller_options(mut self, options: ControllerOptions) -> Self {
         self.controller = options;
@@ -440,7 +440,7 @@ impl HostBuilder {
         self
     }
 
-    /// Without a thread: see [`Host::polled`].
+    /// Builds the host without a thread: see [`Host::polled`].
     #[must_use]
     pub fn polled(mut self) -> Self {
         self.polled = true;

@@ -17,12 +17,12 @@ use crate::types::error::{Error, SubsystemAddress};
 pub(crate) struct Multipath {
     host: Arc<Inner>,
     policy: ReplicaPolicy,
-    /// As its first path told when it was opened.
+    /// Properties of the namespace, as its first path told when it was opened.
     info: NamespaceInfo,
     /// The address of that path.
     target: Arc<SubsystemAddress>,
     set: Mutex<Arc<PathSet>>,
-    /// Those of the set, for ranges under way.
+    /// Routes of the set, for ranges in progress.
     routes: Arc<LiveRoutes>,
 }
 
@@ -44,7 +44,7 @@ impl Multipath {
     /// A namespace over these paths.
     ///
     /// # Errors
-    /// There are none, or they are of different hosts.
+    /// No path is given, or the paths are of different hosts.
     pub(crate) fn new(
         policy: ReplicaPolicy,
         paths: Vec<Arc<NamespacePath>>,
@@ -69,7 +69,7 @@ impl Multipath {
         &self.target
     }
 
-    /// The paths that there are now.
+    /// The paths at present.
     pub(crate) fn set(&self) -> Arc<PathSet> {
         Arc::clone(&self.lock_set())
     }
@@ -104,8 +104,8 @@ impl Multipath {
         Some(CommandPath { set, replica, tried: tried | 1 << replica })
     }
 
-    /// Has the paths over these controllers from now on. Returns why it cannot be reached over some
-    /// of them.
+    /// Changes the paths to those over these controllers. Returns why it cannot be reached over
+    /// some of them.
     pub(crate) async fn change_to(
         &self,
         controllers: &[Arc<ControllerHandle>],
@@ -135,7 +135,7 @@ impl Multipath {
 
     fn replace(&self, set: Arc<PathSet>) -> Result<(), Error> {
         let before = {
-            // Nobody chooses a path meanwhile.
+            // Nobody chooses a path under the lock.
             let mut state = self.host.shared.lock()?;
             self.routes.replace(Arc::clone(&set.routes));
             state.note_changed_paths();

@@ -40,11 +40,11 @@ use crate::types::options::BatchOptions;
 /// this host to the same blocks of the namespace wait, over whichever controller they go. That is
 /// two Keep Alive timeouts and a second, and the target's Command Quiesce Time
 /// ([`command_quiesce_ms`](crate::ControllerLimits::command_quiesce_ms)). Storage of a lost target
-/// that goes on with a write for longer may put it over a newer one.
+/// that continues a write for longer may put it over a newer one.
 ///
 /// A namespace over several paths ([`SubsystemPaths::multipath_namespace`]) is read and written
-/// over each of them as its policy says. What was under way over a path that is lost, or does not
-/// serve the namespace any more, goes on over another at once. [`Namespace::change_paths`] gives it
+/// over each of them as its policy says. What is in progress over a path that is lost, or no longer
+/// serves the namespace, continues over another immediately. [`Namespace::change_paths`] gives it
 /// other paths.
 ///
 /// [`SubsystemPaths::multipath_namespace`]: crate::SubsystemPaths::multipath_namespace
@@ -66,7 +66,7 @@ impl Namespace {
     /// One namespace over these paths.
     ///
     /// # Errors
-    /// There are none, or they are of different hosts.
+    /// No path is given, or the paths are of different hosts.
     pub(crate) fn over_paths(policy: ReplicaPolicy, paths: Vec<Self>) -> Result<Self, Error> {
         let paths = paths.iter().flat_map(|path| path.handles().as_slice().to_vec()).collect();
         let multipath = Multipath::new(policy, paths)?;
@@ -103,12 +103,12 @@ impl Namespace {
         self.paths.info()
     }
 
-    /// Its namespace identifier (NSID) in the subsystem.
+    /// Namespace identifier (NSID) in the subsystem.
     pub fn nsid(&self) -> Nsid {
         self.info().nsid
     }
 
-    /// Its size in bytes, as [`NamespaceInfo::size_bytes`].
+    /// Size of the namespace in bytes, as [`NamespaceInfo::size_bytes`].
     pub fn size_bytes(&self) -> u64 {
         self.info().size_bytes
     }
@@ -185,7 +185,7 @@ impl Namespace {
 
     /// The properties that the namespace has now, which may be others than those it was opened
     /// with: those of this handle stay as they are. A namespace of another size is to be opened
-    /// anew.
+    /// again.
     pub fn refresh(&self) -> Pending<Result<NamespaceInfo, Error>> {
         let this = self.clone();
         Pending::new(self.host(), async move {
@@ -220,7 +220,7 @@ impl Namespace {
         }))
     }
 
-    /// Tells that the contents of whole blocks are not needed any more.
+    /// Deallocates whole blocks: tells the target that their contents are no longer needed.
     pub fn deallocate(&self, ranges: &[(u64, u64)]) -> Pending<Result<(), Error>> {
         let nsid = self.nsid();
         let pieces: Result<Vec<_>, Error> = ranges
@@ -303,7 +303,7 @@ impl Namespace {
         }
     }
 
-    /// Sends commands all at once; the first error is the result. Each can be sent twice to the
+    /// Sends commands all together; the first error is the result. Each can be sent twice to the
     /// same effect: one that fails because of its path is sent over the others.
     fn commands(&self, commands: Vec<(Sqe, RawData)>) -> Pending<Result<(), Error>> {
         let send = |(sqe, data): (Sqe, RawData)| match self.paths.command_path(None) {

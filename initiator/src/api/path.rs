@@ -23,7 +23,7 @@ const DIFFERENT: &str = "it has another namespace of that number than the subsys
 pub(crate) const ANOTHER_HOST: &str =
     "it was opened over another Host than the others: namespaces of one host only go together";
 
-/// How often a namespace is identified anew since the connection is not the one that it was
+/// How often a namespace is identified again since the connection is not the one that it was
 /// identified over.
 const ATTEMPTS: usize = 10;
 
@@ -31,7 +31,7 @@ const ATTEMPTS: usize = 10;
 #[derive(Clone, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct NamespaceInfo {
-    /// Its namespace identifier (NSID) in the subsystem.
+    /// Namespace identifier (NSID) in the subsystem.
     pub nsid: Nsid,
     /// Bytes in it. Where the target tells (Feedrail does), the exact length of the file behind it;
     /// else that of all its blocks.
@@ -46,11 +46,11 @@ pub struct NamespaceInfo {
     pub generation: Option<u64>,
     /// Whether writes are refused at present.
     pub write_protected: bool,
-    /// Its UUID, in the byte order of its text.
+    /// UUID, in the byte order of its text.
     pub uuid: Option<[u8; 16]>,
-    /// Its globally unique identifier.
+    /// Namespace globally unique identifier (NGUID).
     pub nguid: Option<[u8; 16]>,
-    /// Its IEEE extended unique identifier.
+    /// IEEE extended unique identifier (EUI-64).
     pub eui64: Option<[u8; 8]>,
 }
 

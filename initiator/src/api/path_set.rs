@@ -15,7 +15,7 @@ pub(crate) struct PathSet {
     pub(crate) handles: Vec<Arc<NamespacePath>>,
     /// One shard, whose replicas they are.
     pub(crate) routes: Arc<ShardRoutes>,
-    /// Those that came after them: who keeps these keeps all that a range may have gone on over.
+    /// The paths that replaced these: a set keeps all paths that a range may have been moved to.
     pub(crate) next: OnceLock<Arc<PathSet>>,
 }
 
@@ -23,7 +23,7 @@ impl PathSet {
     /// The first [`ShardRoutes::MAX_REPLICAS`] of these paths.
     ///
     /// # Errors
-    /// There are none, or they are of different hosts.
+    /// No path is given, or the paths are of different hosts.
     pub(crate) fn new(
         policy: ReplicaPolicy,
         mut paths: Vec<Arc<NamespacePath>>,
@@ -83,15 +83,15 @@ pub(crate) fn arrange(paths: &mut Vec<Arc<NamespacePath>>, distances: Option<&mu
 
 /// The path that a range begins on.
 pub(crate) struct ChosenPath {
-    /// Number of the core.
+    /// Number of the engine.
     pub(crate) engine: usize,
-    /// The controller, as its core numbers it.
+    /// The controller, as its engine numbers it.
     pub(crate) controller: usize,
     /// The namespace, as its controller numbers it.
     pub(crate) namespace: usize,
-    /// Where the range may go on, if there are other paths.
+    /// Paths that the range may be moved to, if the namespace has others.
     pub(crate) paths: Option<RangePaths>,
-    /// To be kept until the range has ended.
+    /// The set of paths, which is to be kept until the range has ended.
     pub(crate) set: Option<Arc<PathSet>>,
 }
 

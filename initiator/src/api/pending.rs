@@ -16,9 +16,9 @@ use crate::engine::results::{RangeCompletion, RingKey};
 /// Wakers are called by whichever thread has the result, with no lock of this crate held. A panic
 /// of one is caught and logged there, and the others are called.
 ///
-/// The operation is under way whether or not anybody waits. Dropping this gives up on the result:
-/// writes and commands go on, of reads nothing more is sent. Memory that was moved in is freed when
-/// the target can no longer touch it.
+/// The operation is in progress whether or not anybody waits. Dropping this gives up on the result:
+/// writes and commands continue, and reads send nothing further. Memory that was moved in is freed
+/// when the target can no longer touch it.
 #[must_use = "the result of the operation is lost"]
 pub struct Pending<T> {
     host: Arc<Inner>,
@@ -30,7 +30,7 @@ impl<T> Pending<T> {
         Self { host: Arc::clone(host), future: Box::pin(future) }
     }
 
-    /// Waits for the result, driving the host meanwhile.
+    /// Waits for the result, driving the host while it waits.
     ///
     /// # Panics
     /// On a host over a simulated device: nothing but the simulator can drive that.
@@ -81,7 +81,7 @@ impl Drop for OwnRing {
     }
 }
 
-/// Ready when `wanted` results are, or no more can come.
+/// Ready when `wanted` results are, or no further one can come.
 pub(crate) struct Completed<'a> {
     pub(crate) ring: &'a OwnRing,
     pub(crate) wanted: usize,

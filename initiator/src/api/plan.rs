@@ -1,4 +1,4 @@
-//! Plans on their way from the caller to the cores: checked whole, then begun.
+//! Plans on their way from the caller to the engines: checked whole, then begun.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -44,7 +44,7 @@ pub(crate) fn submit(
     Ok(Ticket::new(host, shards, state, key))
 }
 
-/// Checks that all bytes of a plan exist, and says of which controllers some are read.
+/// Checks that all bytes of a plan exist, and says which controllers they are read over.
 fn check_entries(
     shards: &Shards,
     entries: &[Entry],
@@ -106,7 +106,7 @@ fn overlap(entries: &[Entry]) -> PlanError {
     PlanError::Overlap { first: a.min(b), second: a.max(b) }
 }
 
-/// The ranges of each controller, with the number of its core.
+/// The ranges of each controller, with the number of its engine.
 fn runs(plan: PlanKey, state: &Arc<PlanState>, used: &[bool]) -> Vec<(usize, PlanRun)> {
     let run = |place: usize, ranges| {
         let ShardPlace { engine, controller } = state.places()[place];

@@ -27,16 +27,16 @@ use crate::types::options::BatchOptions;
 /// The ring keeps the connections of its ranges until their results are taken.
 ///
 /// A range is in flight until [`Ring::reap`] or [`Ring::wait`] has handed out its result, and the
-/// ring is full when [`Ring::depth`] are: a loop that goes on until [`Ring::in_flight`] is 0 has
+/// ring is full when [`Ring::depth`] are: a loop that continues until [`Ring::in_flight`] is 0 has
 /// seen each result.
 pub struct Ring {
-    // Before the namespaces: it is no more when the paths of its ranges may go.
+    // Dropped before the namespaces: it must be gone when the paths of its ranges may go.
     own: OwnRing,
     depth: usize,
     options: BatchOptions,
     /// Ranges without a result that was taken, by their numbers.
     places: Slab<Taken>,
-    /// Those that did not go out yet.
+    /// Ranges that have not been sent yet.
     staged: Vec<Staged>,
     /// Results of a process that was forked from the ring's own: nothing goes out there.
     refused: Vec<RangeCompletion>,
@@ -117,7 +117,8 @@ impl Ring {
         self.stage(namespace, RangeDirection::Write { fua: false }, offset, from, token)
     }
 
-    /// As [`Ring::write`], and the bytes are durable when it has ended well (Force Unit Access).
+    /// Writes as [`Ring::write`], and the bytes are durable when it has ended well (Force Unit
+    /// Access).
     ///
     /// # Errors
     /// The ring is full: reap first.
@@ -153,7 +154,8 @@ impl Ring {
         Ok(())
     }
 
-    /// Has the ranges go out that did not yet: before doing something else than waiting for them.
+    /// Sends the ranges that have not been sent yet: before doing something else than waiting for
+    /// them.
     pub fn submit(&mut self) {
         if self.staged.is_empty() {
             return;
@@ -165,7 +167,7 @@ impl Ring {
         }
     }
 
-    /// Hands the ranges that did not go out to their cores.
+    /// Hands the ranges that did not go out to their engines.
     fn hand_over(&mut self) {
         let Ok(mut state) = self.own.host.shared.lock() else {
             self.refused.extend(self.staged.drain(..).map(|staged| RangeCompletion {
@@ -218,8 +220,8 @@ impl Ring {
         out.len() - before
     }
 
-    /// Waits until at least `wanted` results are there, or all that can come, or `timeout` is over;
-    /// adds those there are to `out`. Returns how many.
+    /// Waits until at least `wanted` results are there, or all that can come, or until `timeout`
+    /// has passed; adds the results to `out`. Returns how many.
     pub fn wait(
         &mut self,
         wanted: usize,

@@ -20,7 +20,7 @@ use crate::types::error::Error;
 /// is read from the one of the first two connected replicas that has fewer bytes to send, or from
 /// the first ([`ReplicaPolicy`]). If it fails there through the fault of the target, it is read
 /// from another within the plan's deadline, from each at most once; if the connection is lost it is
-/// read at once from a replica that is connected, and waits only where none is. How soon a
+/// read immediately from a replica that is connected, and waits only where none is. How soon a
 /// connection counts as lost is up to its
 /// [`silence_timeout`](crate::ControllerOptions::silence_timeout): with replicas, below a second.
 ///
@@ -44,20 +44,20 @@ pub struct Shards {
 pub struct UnlikeReplica {
     /// Number of the shard.
     pub shard: u32,
-    /// What it has instead.
+    /// The namespace that differs.
     pub namespace: Namespace,
     /// The property that differs from that of the shard's first replica.
     pub difference: &'static str,
 }
 
-/// A replica that is not read from any more, since its namespace changed after it was opened.
+/// A replica that is no longer read from, since its namespace changed after it was opened.
 #[derive(Clone, Debug)]
 pub struct ChangedReplica {
     /// Number of the shard.
     pub shard: u32,
     /// The replica, as it was.
     pub namespace: Namespace,
-    /// What changed; its kind is [`ErrorKind::Changed`](crate::ErrorKind::Changed).
+    /// The change, as an error; its kind is [`ErrorKind::Changed`](crate::ErrorKind::Changed).
     pub error: Error,
 }
 
@@ -140,7 +140,7 @@ impl Shards {
         Self { namespaces, routes: Arc::new(routes), connections: connections.into() }
     }
 
-    /// The host of their namespaces; `None` if there are none.
+    /// The host of their namespaces; `None` without namespaces.
     pub(crate) fn host(&self) -> Option<&Arc<Inner>> {
         self.connections.first().map(Namespace::host)
     }
@@ -150,7 +150,7 @@ impl Shards {
         self.namespaces.len()
     }
 
-    /// Whether there are none.
+    /// Whether the list is empty.
     pub fn is_empty(&self) -> bool {
         self.namespaces.is_empty()
     }
@@ -165,14 +165,14 @@ impl Shards {
         self.namespaces.get(shard as usize).map_or(&[], Vec::as_slice)
     }
 
-    /// How many replicas are not read from any more, since their namespaces changed. Takes no lock:
-    /// it may be asked after each plan.
+    /// How many replicas are no longer read from, since their namespaces changed. Takes no lock: it
+    /// may be asked after each plan.
     pub fn changed_count(&self) -> usize {
         self.routes.out_count()
     }
 
-    /// The replicas that are not read from any more, since their namespaces changed, in the order
-    /// in which that was found out. It is found out when a range is to be read from them.
+    /// The replicas that are no longer read from, since their namespaces changed, in the order in
+    /// which that was found out. It is found out when a range is to be read from them.
     pub fn changed(&self) -> Vec<ChangedReplica> {
         let list = self.routes.out_list();
         let changed = list.iter().filter_map(|out| {
@@ -193,7 +193,7 @@ impl Shards {
 }
 
 /// The shards that have replicas, whose namespaces are all of one host: each host numbers its
-/// controllers and namespaces itself, so that a number means other bytes to another one.
+/// controllers and namespaces itself, so that a number means other bytes to another host.
 ///
 /// # Errors
 /// Names the first namespace of another host than the first of all.
@@ -210,7 +210,7 @@ fn of_one_host(
     }
 }
 
-/// These namespaces, over each of their paths.
+/// Namespaces over each of the paths of these.
 fn paths_of(namespaces: &[Namespace]) -> Vec<Namespace> {
     namespaces.iter().flat_map(Namespace::paths).collect()
 }

@@ -1,4 +1,4 @@
-//! Ranges on their way to the core that serves them.
+//! Ranges on their way to the engine that serves them.
 
 use std::io;
 use std::sync::Arc;
@@ -19,18 +19,18 @@ use crate::types::options::BatchOptions;
 #[derive(Debug)]
 pub struct RangeOutcome {
     /// The slice that was moved in. After a failed read its contents are unspecified. In a process
-    /// that was forked while the range was under way it is empty: the memory is in use by the
+    /// that was forked while the range was in progress it is empty: the memory is in use by the
     /// parent.
     pub slice: RegionSlice,
     /// The error, if not all bytes were transferred.
     pub result: Result<(), Error>,
 }
 
-/// A batch that is under way. Its ring goes first: it is no more when the paths of its ranges may
+/// A batch in progress. Its ring is dropped first: it must be gone when the paths of its ranges may
 /// go.
 struct BatchInProgress {
     ring: OwnRing,
-    /// Their handles keep the connections while ranges are in progress.
+    /// Paths, whose handles keep the connections while ranges are in progress.
     #[expect(dead_code, reason = "held")]
     paths: Vec<(NamespacePaths, Option<Arc<PathSet>>)>,
 }
@@ -76,7 +76,7 @@ pub(crate) fn start(
 ) -> Pending<Vec<RangeOutcome>> {
     let count = ranges.len();
     let mut paths = Vec::with_capacity(count);
-    // All at once, so that they go out together.
+    // Under one lock, so that they go out together.
     let Ok(mut state) = host.shared.lock() else {
         let result = Err(ErrorKind::Forked.into());
         let outcome =
@@ -114,13 +114,13 @@ pub(crate) fn start(
     })
 }
 
-/// A range that was under way when this process was forked. Its memory stays with the parent.
+/// A range that was in progress when this process was forked. Its memory stays with the parent.
 fn lost_to_parent() -> RangeOutcome {
     let slice = RegionSlice::from_vec(Vec::new(), Grant::Persistent);
     RangeOutcome { slice, result: Err(ErrorKind::Forked.into()) }
 }
 
-/// Hands a range to its core. The ring has room for it. The paths are to be kept until the range
+/// Hands a range to its engine. The ring has room for it. The paths are to be kept until the range
 /// has ended.
 #[expect(clippy::too_many_arguments, reason = "what makes up a submission")]
 pub(crate) fn submit(

@@ -27,8 +27,8 @@ const MAX_SERVICES: usize = 16;
 /// replicas of a shard ([`Shards::with_replicas`](crate::Shards::with_replicas)), and the
 /// [`ReplicaPolicy`](crate::ReplicaPolicy) says which path each range takes. Paths whose ANA state
 /// is optimized come first, non-optimized ones only without those; over others nothing is sent
-/// until the controller tells of another state (Base, 8.1.1). Ranges under way over a path that is
-/// lost, or refuses them for its state, are read over another at once.
+/// until the controller tells of another state (Base, 8.1.1). Ranges in progress over a path that
+/// is lost, or refuses them for its state, are read over another immediately.
 #[derive(Clone, Debug)]
 pub struct SubsystemPaths {
     controllers: Vec<Controller>,
@@ -63,8 +63,8 @@ impl SubsystemPaths {
         Ok(Self { controllers, unreachable })
     }
 
-    /// The same with connections to these addresses only: those that there are, and new ones.
-    /// [`Namespace::change_paths`] has a namespace use them.
+    /// Makes the list of paths to these addresses: keeps the connections to them, and connects to
+    /// the others. [`Namespace::change_paths`] gives the paths to a namespace.
     ///
     /// # Errors
     /// Of the first address, if there is no connection to any of them and none can be made.
@@ -78,7 +78,7 @@ impl SubsystemPaths {
         Pending::new(&host, async move { paths.change_to(changing, &targets).await })
     }
 
-    /// The same as [`SubsystemPaths::changed_to`], for callers that wait for it.
+    /// Changes paths as [`SubsystemPaths::changed_to`], for callers that wait for it.
     pub(crate) async fn change_to(
         &self,
         host: Arc<Inner>,
@@ -124,16 +124,16 @@ impl SubsystemPaths {
     }
 
     /// Opens a namespace over all paths, at most 8, to be read and written as one: each range takes
-    /// the path that the policy chooses among those that are reached best, and goes on over another
-    /// if that is lost.
+    /// the path that the policy chooses among those that are reached best, and continues over
+    /// another if that is lost.
     ///
-    /// A write that was under way over a lost path may still be carried out there. So it is sent
+    /// A write that was in progress over a lost path may still be carried out there. So it is sent
     /// over another path only when the lost one is connected again, which a target refuses until it
-    /// has ended what was under way, or when the target must know of the loss by the lack of Keep
+    /// has ended what was in progress, or when the target must know of the loss by the lack of Keep
     /// Alive ([`keep_alive_ms`](crate::ControllerOptions::keep_alive_ms)) and its Command Quiesce
-    /// Time is over as well. Until then other writes to the same blocks wait as well, and nothing
-    /// else does. Storage of a lost target that goes on for longer than the target reports may put
-    /// the old write over a newer one.
+    /// Time has passed as well. Until then other writes to the same blocks wait as well, and
+    /// nothing else does. Storage of a lost target that continues for longer than the target
+    /// reports may put the old write over a newer one.
     ///
     /// The namespace keeps these paths until [`Namespace::change_paths`] gives it others.
     ///
@@ -171,14 +171,14 @@ impl SubsystemPaths {
 }
 
 impl Namespace {
-    /// Has a namespace that was opened by [`SubsystemPaths::multipath_namespace`] read and written
-    /// over these paths from now on, at most 8: those of
+    /// Changes the paths of a namespace that was opened by [`SubsystemPaths::multipath_namespace`]
+    /// to these, at most 8: those of
     /// [`FollowedPaths::next`](crate::FollowedPaths::next), for example. It keeps the connections
     /// that it has to them, and is opened over the others. Clones of it change with it; plans and
     /// [`Shards`](crate::Shards) do not.
     ///
-    /// What is under way goes on where it is, and over one of the new paths should its own be lost.
-    /// The connection of a path that is not among these any more ends when that is done, and no
+    /// What is in progress stays where it is, and continues over one of the new paths should its
+    /// own be lost. The connection of a path that is not among these ends when that is done, and no
     /// other handle has it.
     ///
     /// Returns why the namespace cannot be reached over some of the paths, which are left out.

@@ -1,4 +1,4 @@
-//! Tickets: plans that are under way, as their callers hold them.
+//! Tickets: plans in progress, as their callers hold them.
 
 use std::fmt;
 use std::future::Future;
@@ -21,7 +21,7 @@ use crate::engine::results::PlanKey;
 use crate::types::error::{Error, ErrorKind};
 use crate::types::plan::{Outcome, PlanProgress};
 
-/// A plan that was [submitted](crate::Host::submit). Its ranges are under way whether or not
+/// A plan that was [submitted](crate::Host::submit). Its ranges are in progress whether or not
 /// anybody waits.
 ///
 /// Results can be read at any time, without a lock. Dropping the ticket cancels the plan: nothing
@@ -112,9 +112,9 @@ impl Ticket {
         &self.shards.replicas(shard)[replica]
     }
 
-    /// Waits until `min` ranges have ended, all if there are fewer, or `timeout` is over; drives
-    /// the host meanwhile. With a `min` of 0 it does what is ready and returns. A caller is woken
-    /// once, when that many have ended.
+    /// Waits until `min` ranges have ended, all if the plan has fewer, or until `timeout` has
+    /// passed; drives the host while it waits. With a `min` of 0 it does what is ready and returns.
+    /// A caller is woken once, when that many have ended.
     ///
     /// # Panics
     /// On a host over a simulated device: nothing but the simulator can drive that.
@@ -151,7 +151,7 @@ impl Ticket {
         })
     }
 
-    /// Cancels the plan. Ranges of which nothing is in flight end at once, with
+    /// Cancels the plan. Ranges with nothing in flight end immediately, with
     /// [`Outcome::CANCELLED`]; returns how many. The others end so when the target has answered
     /// their commands, or after the [time-outs](crate::ControllerOptions::io_timeout) of a silent
     /// target: memory that it may still write to is in use until then.
@@ -181,7 +181,7 @@ impl Ticket {
         if self.host.shared.threaded {
             self.host.shared.kick();
         }
-        // Another thread may have made one meanwhile; its plan writes to both.
+        // Another thread may have made one since; its plan writes to both.
         Ok(self.ended.get_or_init(|| ended).fd.as_fd())
     }
 

@@ -1,13 +1,13 @@
-//! Callers: threads that wait for a result of theirs, and drive the cores meanwhile.
+//! Callers: threads that wait for a result of theirs, and drive the engines while they wait.
 
 use std::thread;
 use std::time::Duration;
 
 use rdma::Time;
 
-use crate::driver::SharedEngines;
+use crate::driver::shared::SharedEngines;
 
-/// One that has waited long leaves the cores to others for this time, where no thread takes over
+/// One that has waited long leaves the engines to others for this time, where no thread takes over
 /// from them.
 const YIELD_TO_OTHERS: Duration = Duration::from_millis(5);
 
@@ -32,8 +32,8 @@ impl<'a> Caller<'a> {
     }
 
     /// Waits for its own result or `deadline`. Should the others stop driving, the host's thread
-    /// goes on; where there is none it waits for a short time only, and not beyond `due`, when the
-    /// cores want to be turned.
+    /// takes over; a host without a thread makes it wait for a short time only, and not beyond
+    /// `due`, when the engines want to be turned.
     pub(super) fn stand_aside(&mut self, deadline: Option<Time>, due: Option<Time>, now: Time) {
         self.seen = self.shared.state().visits;
         if self.shared.threaded {
@@ -50,7 +50,7 @@ impl<'a> Caller<'a> {
         }
     }
 
-    /// Does not drive any more, nor wait to.
+    /// Stops driving and waiting to drive.
     fn leave(&self) {
         let mut state = self.shared.state();
         state.callers -= 1;

@@ -15,5 +15,5 @@ pub(crate) fn call(what: &'static str, code: impl FnOnce()) -> bool {
 pub(crate) fn outlive(what: &'static str, panic: Box<dyn std::any::Any + Send>) {
     // Its drop may panic as well.
     mem::forget(panic);
-    tracing::error!("{what} panicked; the host goes on");
+    tracing::error!("{what} panicked; the host continues");
 }

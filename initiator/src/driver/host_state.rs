@@ -1,4 +1,4 @@
-//! The state that the handles of a host share: its identity, its cores and the devices that it
+//! The state that the handles of a host share: its identity, its engines and the devices that it
 //! opened.
 
 use std::collections::BTreeMap;
@@ -10,8 +10,8 @@ use std::thread::{self, JoinHandle};
 
 use rdma::verbs::VerbsOptions;
 
-use crate::driver::SharedEngines;
 use crate::driver::provider::{self, OpenedDevice};
+use crate::driver::shared::SharedEngines;
 use crate::engine::HostIdentity;
 use crate::engine::same_machine::NearTarget;
 use crate::types::error::Error;
@@ -34,8 +34,8 @@ pub(crate) struct Inner {
 #[derive(Default)]
 pub(crate) struct OpenDevices {
     by_source: BTreeMap<IpAddr, usize>,
-    /// Each target on this machine has a device of its own where its provider is chosen anew for
-    /// each connection. One that is left is used for the next target.
+    /// Each target on this machine has a device of its own where its provider is chosen for each
+    /// connection. One that is left is used for the next target.
     by_target: BTreeMap<SocketAddr, usize>,
 }
 
@@ -54,12 +54,12 @@ impl Inner {
         self.shared.lock().is_ok_and(|state| state.engines.iter().all(|engine| engine.has_fds()))
     }
 
-    /// The local address from which another one is reached.
+    /// The local address from which another address is reached.
     pub(crate) fn source_for(&self, to: IpAddr) -> std::io::Result<IpAddr> {
         self.source.map_or_else(|| rdma::soft::local_address_for(to), Ok)
     }
 
-    /// The core that reaches an address, opened if need be. It is for that address until the lock
+    /// The engine that reaches an address, opened if need be. It is for that address until the lock
     /// is released; then for as long as it has a controller.
     pub(crate) fn engine_for(
         &self,
@@ -98,8 +98,8 @@ impl Inner {
         if let Some(&engine) = devices.by_target.get(&target.address) {
             return Ok(engine);
         }
-        let cores = devices.by_target.values().copied();
-        let engine = match self.shared.retarget(cores, target) {
+        let engines = devices.by_target.values().copied();
+        let engine = match self.shared.retarget(engines, target) {
             Some(engine) => {
                 devices.by_target.retain(|_, other| *other != engine);
                 engine
@@ -135,7 +135,7 @@ impl Drop for Inner {
                     let _ = thread.join();
                 }
             }
-            None if self.can_wait() => self.shared.farewell(),
+            None if self.can_wait() => self.shared.close_gracefully(),
             None => self.shared.drop_engines(),
         }
     }

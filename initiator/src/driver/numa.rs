@@ -16,7 +16,7 @@ pub(crate) struct NumaNodes {
 }
 
 impl NumaNodes {
-    /// Those of this machine.
+    /// NUMA nodes of this machine.
     pub(crate) fn of_machine() -> Self {
         Self::at(Path::new("/sys"))
     }
@@ -69,7 +69,7 @@ pub(crate) struct PathDistances {
 }
 
 impl PathDistances {
-    /// Those from the processor that this runs on.
+    /// Distances from the processor that this runs on.
     pub(crate) fn from_here() -> Self {
         let (cpu, nodes) = (rustix::thread::sched_getcpu(), NumaNodes::of_machine());
         Self { cpu, nodes, known: BTreeMap::new() }

@@ -9,7 +9,7 @@ use std::time::Duration;
 
 use rdma::Time;
 
-use crate::driver::SharedEngines;
+use crate::driver::shared::SharedEngines;
 use crate::driver::wake_flag::WakeFlag;
 
 /// A caller that comes back within this time after a result is expected to do so after the next.
@@ -44,12 +44,12 @@ impl Parker {
         })
     }
 
-    /// Whether its thread has come back at once.
+    /// Whether its thread has come back promptly.
     pub(super) fn is_quick(&self, now: Time) -> bool {
         now - Time::from_nanos(self.left_at.load(Ordering::Relaxed)) < PROMPT_RETURN
     }
 
-    /// Its thread leaves with a result.
+    /// Notes that its thread leaves with a result.
     pub(super) fn left(&self, now: Time) {
         self.left_at.store(now.as_nanos(), Ordering::Relaxed);
     }

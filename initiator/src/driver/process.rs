@@ -25,7 +25,7 @@ impl Process {
     /// The system has no memory for it.
     pub(crate) fn count_forks() -> io::Result<()> {
         // Two threads may both register it, and each fork counts twice then. Neither may wait for
-        // the other: a child that is forked meanwhile would wait for a thread that it does not
+        // the other: a child that is forked in between would wait for a thread that it does not
         // have.
         if COUNTS.load(Ordering::Acquire) {
             return Ok(());

@@ -14,7 +14,7 @@ pub(crate) struct Sleepers {
     interrupted: bool,
 }
 
-/// What the last sleeper to wake consumes besides the wake-ups of the cores.
+/// Wake-ups that the last sleeper to wake consumes besides those of the engines.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Consumed {
     /// The descriptor that interrupts was readable.

@@ -36,8 +36,8 @@ impl WakeFlag {
         self.given.swap(false, Ordering::AcqRel)
     }
 
-    /// Before a sleep on the descriptors: false if the notice was given. [`WakeFlag::wake`] comes
-    /// after, slept or not.
+    /// Announces a sleep on the descriptors; false if the notice was given. [`WakeFlag::wake`]
+    /// comes after, slept or not.
     pub(crate) fn may_sleep(&self) -> bool {
         self.sleeping.store(true, Ordering::Relaxed);
         fence(Ordering::SeqCst);

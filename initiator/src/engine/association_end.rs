@@ -18,8 +18,7 @@ use crate::types::error::{Error, ErrorKind};
 /// How long a controller may take to confirm that it shuts down; then it is disconnected anyway.
 const SHUTDOWN_TIMEOUT: Duration = Duration::from_millis(500);
 
-/// The longest pause before a busy target is asked again whether this host may connect. Doubled, a
-/// caller may wait for 200 ms longer than the target does.
+/// The longest pause before a busy target is asked again whether this host may connect.
 const BUSY_PAUSE: Duration = Duration::from_millis(200);
 
 impl<P: Provider> HostEngine<P> {
@@ -90,9 +89,9 @@ impl<P: Provider> HostEngine<P> {
         }
     }
 
-    /// After an attempt that a caller waits for: another one if the target only has to end an
-    /// earlier controller of this host. Any other failure is told, and the caller decides whether
-    /// to connect again.
+    /// Ends an attempt that a caller waits for: another attempt follows if the target only has to
+    /// end an earlier controller of this host. Any other failure is told, and the caller decides
+    /// whether to connect again.
     fn end_first_attempt(
         &mut self,
         now: Time,
@@ -104,7 +103,7 @@ impl<P: Provider> HostEngine<P> {
         let controller = &mut self.controllers[key];
         let Some(first) = &mut controller.first else { return };
         let until = match first.busy.take() {
-            // Its time is over while the last attempt was under way.
+            // Its time passed during the last attempt.
             Some(busy) if busy.until <= now => {
                 return self.release_resources(key, busy.refusal, outbox);
             }
@@ -129,7 +128,7 @@ impl<P: Provider> HostEngine<P> {
 
     /// Takes the queues of an association down, and takes back what was in flight on them.
     fn disconnect(&mut self, now: Time, key: usize, outbox: &mut Outbox) {
-        self.agenda.mark_ready(key);
+        self.ready_list.mark_ready(key);
         self.put_up_fence(now, key, outbox);
         let controller = &mut self.controllers[key];
         controller.keep_alive = KeepAlive::default();
@@ -138,14 +137,14 @@ impl<P: Provider> HostEngine<P> {
         for &queue in &queues {
             self.group.fail(self.queues[queue as usize].qp());
         }
-        let conns: Vec<_> = self.conns.of(key).collect();
-        for (id, conn) in conns {
+        let connections: Vec<_> = self.connections.of(key).collect();
+        for (id, conn) in connections {
             if let ConnectionRole::Open { .. } = conn {
                 self.cm.disconnect(now, id);
-                self.conns.insert(id, ConnectionRole::Closing);
+                self.connections.insert(id, ConnectionRole::Closing);
             } else {
                 self.cm.close(id);
-                self.conns.remove(id);
+                self.connections.remove(id);
             }
         }
         self.pushed = true;
@@ -228,8 +227,8 @@ impl<P: Provider> HostEngine<P> {
     pub(crate) fn run_timers(&mut self, now: Time, outbox: &mut Outbox) {
         self.expire_ranges(now, outbox);
         self.take_down_fences(now, outbox);
-        while let Some(key) = self.agenda.next_due(now) {
-            self.agenda.mark_ready(key);
+        while let Some(key) = self.ready_list.next_due(now) {
+            self.ready_list.mark_ready(key);
             if self.controllers.contains(key) {
                 self.expire_raw(now, key, outbox);
             }
@@ -255,10 +254,10 @@ impl<P: Provider> HostEngine<P> {
     }
 
     /// The target has been away for too long, or refuses this host: all that waits for it fails,
-    /// and what comes fails at once, until it is back.
+    /// and what comes fails immediately, until it is back.
     fn lose(&mut self, key: usize, error: Error, outbox: &mut Outbox) {
         let controller = &mut self.controllers[key];
-        tracing::warn!(%error, "target lost; connecting to it goes on");
+        tracing::warn!(%error, "target lost; connecting to it continues");
         if let Some(outage) = &mut controller.outage {
             outage.lost = Some(error.clone());
         }
@@ -329,15 +328,15 @@ impl<P: Provider> HostEngine<P> {
             return;
         }
         let owes = controller.owes_answers();
-        let KeepAlive { sent, heard, watch, .. } = &mut controller.keep_alive;
+        let KeepAlive { sent, last_answer, watch, .. } = &mut controller.keep_alive;
         *watch = match *sent {
             _ if !owes => None,
-            None if *heard + silence / 2 > now => Some(*heard + silence / 2),
+            None if *last_answer + silence / 2 > now => Some(*last_answer + silence / 2),
             None => Some(now + silence),
-            Some(sent) => Some(sent.max(*heard) + silence),
+            Some(sent) => Some(sent.max(*last_answer) + silence),
         };
         let is_over = watch.is_some_and(|watch| watch <= now);
-        let is_to_be_asked = owes && sent.is_none() && *heard + silence / 2 <= now;
+        let is_to_be_asked = owes && sent.is_none() && *last_answer + silence / 2 <= now;
         if is_over {
             let error = ErrorKind::ConnectionLost("the target is silent, though it owes answers");
             self.end_association(now, key, error.into(), outbox);
@@ -394,7 +393,7 @@ impl<P: Provider> HostEngine<P> {
     /// Shuts a controller down whose last handle was dropped.
     pub(crate) fn start_closing(&mut self, now: Time, key: usize, outbox: &mut Outbox) {
         let Some(controller) = self.controllers.get_mut(key) else { return };
-        self.agenda.mark_ready(key);
+        self.ready_list.mark_ready(key);
         controller.closing = true;
         if !controller.is_live() {
             return self.end_closing(now, key, outbox);
@@ -463,7 +462,9 @@ pub(crate) fn reason(status: WcStatus) -> &'static str {
             "the target does not answer (transport retries exceeded); if it does to small \
              requests, the MTUs of the two interfaces or of what is between them differ"
         }
-        WcStatus::RNR_RETRY_EXCEEDED => "the target takes no more commands (RNR retries exceeded)",
+        WcStatus::RNR_RETRY_EXCEEDED => {
+            "the target accepts no further commands (RNR retries exceeded)"
+        }
         WcStatus::FLUSHED => "the connection went down",
         WcStatus::REMOTE_ACCESS_ERROR | WcStatus::REMOTE_INVALID_REQUEST => {
             "the target refused a request of the transport"
@@ -486,8 +487,8 @@ fn is_busy(cause: &Error) -> bool {
     matches!(cause.kind(), ErrorKind::ConnectRefused { status, .. } if status.is(busy))
 }
 
-/// Whether the target answers the same until someone changes what it allows: what waits is told at
-/// once instead of after the loss timeout (NVMe base specification, "Do Not Retry").
+/// Whether the target answers the same until someone changes what it allows: what waits is told
+/// immediately instead of after the loss timeout (NVMe base specification, "Do Not Retry").
 fn refuses_until_changed(cause: &Error) -> bool {
     matches!(cause.kind(), ErrorKind::ConnectRefused { status, .. } if status.do_not_retry())
 }

@@ -9,7 +9,7 @@ use rdma::Time;
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct BreakerOptions {
     /// So many failures without a success between them open the breaker. A lost connection opens it
-    /// at once.
+    /// immediately.
     pub(crate) failures: NonZeroU32,
     /// How long the target is not asked after the breaker has opened.
     pub(crate) pause: Duration,
@@ -43,7 +43,7 @@ enum BreakerState {
     Closed { failures: u32 },
     /// Nothing is asked before that time.
     Open { until: Time, pause: Duration },
-    /// A probe is under way. If nothing is heard of it until that time there is another.
+    /// A probe is in progress. If it has not ended by that time, another probe may begin.
     HalfOpen { until: Time, pause: Duration },
 }
 
@@ -60,7 +60,7 @@ pub(crate) enum Admission {
     Yes,
     /// One read may be made, to find out: others wait for its end.
     Probe,
-    /// It is to be left alone for now.
+    /// The target is to be left alone for now.
     No,
 }
 
@@ -172,7 +172,7 @@ mod tests {
         breaker.lost(seconds(20));
         breaker.failed(seconds(20));
         breaker.succeeded();
-        assert!(!would_admit(&breaker, seconds(10)), "what was under way changes nothing");
+        assert!(!would_admit(&breaker, seconds(10)), "what was in progress changes nothing");
         assert!(would_admit(&breaker, seconds(11)));
     }
 
@@ -198,7 +198,7 @@ mod tests {
     }
 
     #[test]
-    fn a_probe_that_is_never_heard_of_is_replaced() {
+    fn a_probe_that_never_ends_is_replaced() {
         let mut breaker = breaker(1);
         breaker.failed(seconds(0));
         assert_eq!(admit(&mut breaker, seconds(1)), Admission::Probe);
@@ -206,7 +206,7 @@ mod tests {
         assert_eq!(admit(&mut breaker, seconds(2)), Admission::Probe);
     }
 
-    /// What may happen to a breaker.
+    /// Events of a breaker.
     #[derive(Clone, Copy, Debug)]
     enum Happening {
         Admit,

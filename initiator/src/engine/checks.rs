@@ -26,25 +26,25 @@ use crate::types::error::{Error, ErrorKind};
 /// Commands of checks in flight: they share the admin queue with keep alive and the caller's
 /// commands.
 const MAX_UNDER_WAY: usize = 16;
-/// Slots of an admin queue of which one may be taken for good.
+/// Least size of an admin queue that may lose one slot for good.
 const SLOTS_FOR_EVENTS: u16 = 8;
 /// Get Log Page's log specific parameter, of the ANA log page: without lists of namespaces (RGO).
 const GROUPS_ONLY: u8 = 1;
 /// Pause between two looks at the access states that ranges wait for. An event tells of a change,
-/// but may be lost. Doubled, ranges wait for up to 2 s then.
+/// but may be lost.
 const ANA_PAUSE: Duration = Duration::from_secs(1);
 
 /// Where the check of a namespace is.
 #[derive(Debug, Default)]
 pub(crate) enum Check {
-    /// It is what it was.
+    /// The namespace is what it was.
     #[default]
     Passed,
-    /// It is in the list of those to check.
+    /// The namespace is in the list of those to check.
     Due,
-    /// Identify Namespace is under way.
+    /// Identify Namespace is in progress.
     Namespace { stale: bool },
-    /// So it told, and its descriptors are under way.
+    /// Identify Namespace ended well, and the descriptors are being read.
     Descriptors { stale: bool, identity: Box<NamespaceIdentity> },
 }
 
@@ -90,10 +90,10 @@ pub(crate) struct CheckTask {
     chunk: BounceChunk,
 }
 
-/// What a command of the checks asks.
+/// Question of a command of the checks.
 #[derive(Clone, Copy, Debug)]
 enum CheckQuestion {
-    /// What this namespace is now.
+    /// Identity of this namespace now.
     Identify { namespace: usize },
     /// Which of the namespaces changed.
     ChangedList,
@@ -299,8 +299,8 @@ impl<P: Provider> HostEngine<P> {
         }
     }
 
-    /// Has namespaces in the access states that are known. Ranges that waited for another one go
-    /// on, here or over another path.
+    /// Applies the access states that are known to the namespaces. Ranges that waited for another
+    /// state continue, here or over another path.
     fn apply_ana(&mut self, now: Time, key: usize, outbox: &mut Outbox) {
         let controller = &mut self.controllers[key];
         let nothing = AnaTable::default();
@@ -326,7 +326,7 @@ impl<P: Provider> HostEngine<P> {
         if has_changed {
             outbox.note_move();
         }
-        self.agenda.mark_ready(key);
+        self.ready_list.mark_ready(key);
     }
 
     /// Asks again how namespaces can be reached that commands wait for: an event may be lost.
@@ -393,7 +393,7 @@ impl<P: Provider> HostEngine<P> {
         }
     }
 
-    /// Whether a namespace is what it was; if so, what waits for it goes on.
+    /// Whether a namespace is what it was; if so, what waits for it continues.
     fn compare(
         &mut self,
         now: Time,
@@ -413,7 +413,7 @@ impl<P: Provider> HostEngine<P> {
                 let has_moved = attached.identity.ana_group != identity.ana_group;
                 attached.identity.ana_group = identity.ana_group;
                 if stale {
-                    // It changed again meanwhile, perhaps after it answered.
+                    // It changed again, perhaps after it answered.
                     attached.check = Check::Due;
                     controller.checks.due.push_back(namespace);
                 } else {
@@ -462,7 +462,7 @@ fn is_final(status: Status) -> bool {
 }
 
 impl<P: Provider> ControllerState<P> {
-    /// Has the namespaces checked that are there and of which `which` holds.
+    /// Schedules a check of the attached namespaces that `which` selects.
     fn check_where(&mut self, which: impl Fn(Nsid) -> bool) {
         for (number, attached) in &mut self.namespaces {
             if attached.gone.is_some() || !which(attached.nsid) {

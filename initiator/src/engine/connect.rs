@@ -1,5 +1,5 @@
-//! From nothing to a usable controller: one step after the other, each driven by the answer to the
-//! last.
+//! The connect sequence, from nothing to a usable controller: each step is driven by the answer to
+//! the last.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -38,7 +38,7 @@ const TRANSFER_BYTES: u64 = 1 << 20;
 /// The most data that is sent with a command.
 const IN_CAPSULE_BYTES: u64 = 16 << 10;
 
-/// Pause between two readings of CSTS. Doubled, a connect may take 20 ms longer.
+/// Pause between two readings of CSTS.
 const READY_POLL: Duration = Duration::from_millis(20);
 
 impl<P: Provider> HostEngine<P> {
@@ -77,7 +77,7 @@ impl<P: Provider> HostEngine<P> {
         let (address, timeout) = (self.controllers[key].target.address, options.connect_timeout);
         match self.cm.resolve(now, address, timeout, &conn_options) {
             Ok(conn) => {
-                self.conns.insert(conn, ConnectionRole::Opening { controller: key, qid });
+                self.connections.insert(conn, ConnectionRole::Opening { controller: key, qid });
             }
             Err(error) => self.end_association(now, key, local(error), outbox),
         }
@@ -452,7 +452,7 @@ impl<P: Provider> HostEngine<P> {
         Ok(())
     }
 
-    /// Connects the next I/O queue, or goes on when all are.
+    /// Connects the next I/O queue, or continues when all are connected.
     fn open_next_queue(&mut self, now: Time, key: usize, outbox: &mut Outbox) {
         let controller = &mut self.controllers[key];
         let next = controller.queues.len();
@@ -490,7 +490,7 @@ impl<P: Provider> HostEngine<P> {
         if let Some(first) = controller.first.take() {
             first.promise.keep(Ok(controller.limits), outbox);
         }
-        // What the log page said before the connection was lost may hold no more.
+        // What the log page said before the connection was lost may no longer hold.
         controller.log_changes.note(outbox);
         let cntlid = controller.limits.cntlid;
         tracing::info!(target = %controller.target, %cntlid, provider = P::NAME, "connected");

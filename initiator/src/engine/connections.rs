@@ -1,4 +1,4 @@
-//! The connections of a core.
+//! The connections of an engine.
 
 use std::collections::BTreeMap;
 
@@ -12,7 +12,7 @@ pub(crate) enum ConnectionRole {
     Opening { controller: usize, qid: Qid },
     /// A queue that is connected and may carry commands.
     Open { controller: usize },
-    /// Ended by us: only the farewell is missing.
+    /// Ended by us: only the peer's answer to the disconnect is missing.
     Closing,
 }
 
@@ -26,29 +26,29 @@ impl ConnectionRole {
     }
 
     /// Whether nothing is expected of it but data.
-    fn is_settled(self) -> bool {
+    fn is_idle(self) -> bool {
         matches!(self, Self::Open { .. })
     }
 }
 
 /// All connections by name.
 #[derive(Default)]
-pub(crate) struct Conns {
+pub(crate) struct Connections {
     all: BTreeMap<ConnId, ConnectionRole>,
-    unsettled: usize,
+    busy: usize,
 }
 
-impl Conns {
+impl Connections {
     /// Adds a connection, or says what it is now.
     pub(crate) fn insert(&mut self, id: ConnId, conn: ConnectionRole) {
         self.remove(id);
-        self.unsettled += usize::from(!conn.is_settled());
+        self.busy += usize::from(!conn.is_idle());
         self.all.insert(id, conn);
     }
 
     pub(crate) fn remove(&mut self, id: ConnId) {
         if let Some(conn) = self.all.remove(&id) {
-            self.unsettled -= usize::from(!conn.is_settled());
+            self.busy -= usize::from(!conn.is_idle());
         }
     }
 
@@ -56,7 +56,7 @@ impl Conns {
         self.all.get(&id).copied()
     }
 
-    /// Those of a controller.
+    /// Connections of a controller.
     pub(crate) fn of(
         &self,
         controller: usize,
@@ -70,7 +70,7 @@ impl Conns {
     }
 
     /// Whether no connection is being made or ended.
-    pub(crate) fn are_settled(&self) -> bool {
-        self.unsettled == 0
+    pub(crate) fn are_idle(&self) -> bool {
+        self.busy == 0
     }
 }

@@ -1,4 +1,4 @@
-//! The state of a controller in a core, connected or not.
+//! The state of a controller in an engine, connected or not.
 
 use std::collections::VecDeque;
 use std::sync::Arc;
@@ -30,7 +30,7 @@ use crate::types::options::{Class, ControllerOptions};
 #[derive(Clone, Copy, Debug)]
 #[non_exhaustive]
 pub struct ControllerLimits {
-    /// Its controller identifier (CNTLID), assigned in the Connect response.
+    /// Controller identifier (CNTLID), assigned in the Connect response.
     pub cntlid: Cntlid,
     /// I/O queues that are connected.
     pub io_queues: u16,
@@ -43,14 +43,14 @@ pub struct ControllerLimits {
     /// Whether Flush means anything: a volatile write cache is present.
     pub volatile_write_cache: bool,
     /// Command Quiesce Time (CQT) in milliseconds, 0 if it is not reported: how long the target's
-    /// storage may go on with writes when the target has found out that this host is lost.
+    /// storage may continue writes when the target has found out that this host is lost.
     pub command_quiesce_ms: u16,
-    /// Commands that the controller takes at once on a queue.
+    /// Commands that the controller takes on a queue, outstanding together.
     pub(crate) max_commands: u16,
 }
 
 impl ControllerLimits {
-    /// Of a controller that said nothing yet.
+    /// Limits of a controller that said nothing yet.
     pub(crate) const NONE: Self = Self {
         cntlid: Cntlid::DYNAMIC,
         io_queues: 0,
@@ -70,7 +70,7 @@ pub(crate) struct ControllerState<P: Provider> {
     pub(crate) phase: ControllerPhase,
     /// Attempts to connect so far.
     pub(crate) epoch: u64,
-    /// Queues of the present association, as the core numbers them; the admin queue first.
+    /// Queues of the present association, as the engine numbers them; the admin queue first.
     pub(crate) queues: Vec<u32>,
     pub(crate) next_queue: usize,
     pub(crate) limits: ControllerLimits,
@@ -81,8 +81,9 @@ pub(crate) struct ControllerState<P: Provider> {
     /// The value of CC that enabled the controller.
     pub(crate) cc: Cc,
     pub(crate) bounce: BouncePool<P>,
-    /// Of the queue pairs of all its associations, and of the memory that they may reach. Regions
-    /// that outlive the controller learn from it that they need not be kept registered.
+    /// Protection domain of the queue pairs of all its associations, and of the memory that they
+    /// may reach. Regions that outlive the controller learn from it that they need not be kept
+    /// registered.
     pub(crate) scope: Arc<RegistrationScope<P>>,
     /// Where its handles find that scope.
     pub(crate) current_scope: Arc<CurrentScope>,
@@ -91,17 +92,17 @@ pub(crate) struct ControllerState<P: Provider> {
     pub(crate) breaker: CircuitBreaker,
     /// When the next attempt to connect follows the last.
     pub(crate) retries: Retries,
-    /// Since when there is no connection, and why.
+    /// Time since which the connection is missing, and why.
     pub(crate) outage: Option<Outage>,
-    /// Until the first connect has succeeded or failed.
+    /// State of the first connect until it has succeeded or failed.
     pub(crate) first: Option<FirstConnect>,
     pub(crate) namespaces: Slab<Attached>,
     pub(crate) checks: Checks,
-    /// Of the discovery log page.
+    /// Changes of the discovery log page.
     pub(crate) log_changes: LogChanges,
     /// Ranges with commands to issue, by class.
     pub(crate) ready: [VecDeque<usize>; Class::COUNT],
-    /// Plans with ranges of which no command was issued, by class.
+    /// Plans with ranges that have no issued command, by class.
     pub(crate) runs: [VecDeque<usize>; Class::COUNT],
     /// Whose turn it is, by class.
     pub(crate) turns: [IssueTurns; Class::COUNT],
@@ -109,17 +110,17 @@ pub(crate) struct ControllerState<P: Provider> {
     pub(crate) unissued_bytes: u64,
     /// Commands in flight of ranges.
     pub(crate) in_flight: CommandsInFlight,
-    /// Those of them of the class that gives way.
+    /// Commands in flight of the class that gives way.
     pub(crate) background: CommandsInFlight,
     /// Edge blocks that were read and modified, and are to be written.
     pub(crate) modified: VecDeque<RangeCommand>,
-    /// Writes that share a block with another one of this host, in progress or unanswered.
+    /// Writes that share a block with another write of this host, in progress or unanswered.
     pub(crate) blocked: VecDeque<usize>,
     /// Ranges that are tried again at a later time.
     pub(crate) delayed: Vec<(Time, usize)>,
     /// Commands that are not reads or writes of ranges, not issued yet.
     pub(crate) raw: VecDeque<Raw>,
-    /// Those of them that wait for the check of their namespace, or behind a fence.
+    /// Commands that wait for the check of their namespace, or behind a fence.
     pub(crate) unchecked: VecDeque<Raw>,
     /// None of those, issued or not, expires before this time.
     pub(crate) raw_expiry: Option<Time>,
@@ -131,7 +132,7 @@ pub(crate) struct ControllerState<P: Provider> {
 #[derive(Clone, Copy, Debug, Default)]
 pub(crate) struct CommandsInFlight {
     pub(crate) commands: usize,
-    /// Of the ranges that they are part of.
+    /// Bytes of the ranges that they are part of.
     pub(crate) bytes: u64,
 }
 
@@ -179,7 +180,7 @@ pub(crate) struct Opening {
 }
 
 impl Opening {
-    /// The error of an attempt whose time is over. `silence` is why no peer may have answered.
+    /// The error of an attempt whose time has passed. `silence` is why no peer may have answered.
     pub(crate) fn no_answer(&self, silence: rdma::ConnectFailure) -> Error {
         let what = "the target takes connections and answers no commands; look into its log";
         let kind = match self.step {
@@ -236,7 +237,7 @@ pub(crate) struct KeepAlive {
     /// The one that is not answered yet.
     pub(crate) sent: Option<Time>,
     /// When the target last answered anything, or since when it owes an answer.
-    pub(crate) heard: Time,
+    pub(crate) last_answer: Time,
     /// When to look whether it is silent, while it owes answers.
     pub(crate) watch: Option<Time>,
 }
@@ -245,7 +246,7 @@ impl KeepAlive {
     /// The state after a connect: the first is due after half the timeout.
     pub(crate) fn start(now: Time, timeout_ms: u32) -> Self {
         let next = (timeout_ms > 0).then(|| now + Self::interval(timeout_ms));
-        Self { next, sent: None, heard: now, watch: None }
+        Self { next, sent: None, last_answer: now, watch: None }
     }
 
     /// Twice in a timeout, so that one may be late.
@@ -271,7 +272,7 @@ impl Outage {
     }
 }
 
-/// A namespace of which a caller holds a handle.
+/// A namespace that a caller holds a handle of.
 pub(crate) struct Attached {
     pub(crate) nsid: Nsid,
     pub(crate) identity: NamespaceIdentity,
@@ -285,7 +286,7 @@ pub(crate) struct Attached {
     pub(crate) check: Check,
     /// Ranges that wait for the check.
     pub(crate) waiting: VecDeque<usize>,
-    /// It among those that the host writes to.
+    /// Name of the namespace among those that the host writes to.
     pub(crate) written: WrittenNamespace,
 }
 
@@ -318,11 +319,11 @@ pub(crate) struct Raw {
     pub(crate) queue: QueueKind,
     /// The opened namespace that it is for, if any: it fails once that namespace was replaced.
     pub(crate) namespace: Option<usize>,
-    /// Set when it comes into the core's hands.
+    /// Set when it comes into the engine's hands.
     pub(crate) deadline: Time,
-    /// It only asks: when its connection goes down it is sent anew over the next.
+    /// True if it only asks: when its connection goes down it is sent again over the next.
     pub(crate) repeatable: bool,
-    /// It may change something that others see.
+    /// True if it may change something that others see.
     pub(crate) alters: bool,
     pub(crate) promise: Promise<RawReply>,
 }
@@ -359,7 +360,7 @@ pub(crate) struct RawReply {
     pub(crate) data: Vec<u8>,
 }
 
-/// The work of the core when a command finishes.
+/// The work of the engine when a command finishes.
 pub(crate) enum Task {
     /// Part of a range.
     Piece(RangeCommand),
@@ -370,9 +371,9 @@ pub(crate) enum Task {
         to_host: u32,
         namespace: Option<usize>,
         deadline: Time,
-        /// The command, if it is sent anew when its connection goes down.
+        /// The command, if it is sent again when its connection goes down.
         again: Option<Sqe>,
-        /// It may change something that others see.
+        /// True if it may change something that others see.
         alters: bool,
     },
     /// The next answer of [`Opening`].
@@ -391,13 +392,13 @@ pub(crate) enum Task {
 
 /// The shortest time between two attempts to connect to a target that was lost, however much is
 /// asked of it.
-const HASTE: Duration = Duration::from_millis(50);
+const RECONNECT_NOW_INTERVAL: Duration = Duration::from_millis(50);
 
 impl<P: Provider> ControllerState<P> {
     /// Chunks of bounce memory: resident only as far as they are used.
     pub(crate) const CHUNKS: u16 = 128;
 
-    /// The same controller in a core of another provider, which has no connection yet.
+    /// Moves the controller to an engine of another provider, where it has no connection yet.
     pub(crate) fn moved<Q: Provider>(
         self,
         scope: Arc<RegistrationScope<Q>>,
@@ -482,17 +483,17 @@ impl<P: Provider> ControllerState<P> {
         matches!(self.phase, ControllerPhase::Live(_))
     }
 
-    /// Something is asked of it. If it was lost the next attempt to connect comes at once, but not
-    /// sooner than [`HASTE`] after the last.
-    pub(crate) fn hasten(&mut self, now: Time) {
+    /// Something is asked of it. If it was lost the next attempt to connect comes immediately, but
+    /// not sooner than [`RECONNECT_NOW_INTERVAL`] after the last.
+    pub(crate) fn reconnect_now(&mut self, now: Time) {
         if let Some(outage) = self.outage.as_ref().filter(|outage| outage.lost.is_some())
             && let ControllerPhase::Resting(time) = &mut self.phase
         {
-            *time = (*time).min(now.max(outage.tried + HASTE));
+            *time = (*time).min(now.max(outage.tried + RECONNECT_NOW_INTERVAL));
         }
     }
 
-    /// Its load, for ranges that have a choice.
+    /// Load of the controller, for ranges that have a choice.
     pub(crate) fn load(&self, now: Time) -> TargetLoad {
         match self.breaker.admission(now) {
             _ if self.refusal().is_some() => TargetLoad::Lost,
@@ -514,10 +515,10 @@ impl<P: Provider> ControllerState<P> {
         self.in_flight.commands > 0 || self.checks.are_under_way()
     }
 
-    /// A command is about to be sent of which the answer is waited for.
+    /// A command is about to be sent whose answer is waited for.
     pub(crate) fn expect_answer(&mut self, now: Time) {
         if !self.owes_answers() {
-            self.keep_alive.heard = now;
+            self.keep_alive.last_answer = now;
         }
         if self.keep_alive.watch.is_none() {
             self.keep_alive.watch = self.options.silence().map(|silence| now + silence / 2);

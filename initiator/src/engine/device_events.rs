@@ -12,7 +12,8 @@ use crate::engine::controller::ControllerPhase;
 use crate::engine::results::Outbox;
 use crate::types::error::ErrorKind;
 
-/// How often a core asks that nothing wakes, because it never sleeps: asking costs a system call.
+/// How often an engine asks that nothing wakes, because it never sleeps: asking costs a system
+/// call.
 const INTERVAL: Duration = Duration::from_millis(100);
 
 /// When to ask a device for events.
@@ -37,7 +38,7 @@ impl DeviceEvents {
         self.wake.as_ref().map(AsFd::as_fd)
     }
 
-    /// After a wake-up: it may have been the device's.
+    /// Notes a wake-up, which may have been the device's.
     pub(crate) fn woken(&mut self) {
         self.ask_at = Time::ZERO;
     }

@@ -1,17 +1,17 @@
 //! The fence that keeps commands of a new connection from overtaking those of an earlier one.
 //!
 //! A write that was not answered when its association ended may still be carried out: storage takes
-//! its time, and the target may not know of the end. Were the host to come back at once and write
-//! the same blocks anew, the old write could land on the new one. So it comes back when the target
-//! knows that each of the old connections is over (what it does about their writes is up to it:
-//! ours refuses Connect until they are done), or when it must have found out by the lack of Keep
-//! Alive and its Command Quiesce Time (CQT) has passed as well. A target that reports none may
-//! have storage that goes on for longer, which no host can know.
+//! its time, and the target may not know of the end. Were the host to come back immediately and
+//! write the same blocks again, the old write could land on the new one. So it comes back when the
+//! target knows that each of the old connections has ended (what it does about their writes is up
+//! to it: ours refuses Connect until they are done), or when it must have found out by the lack of
+//! Keep Alive and its Command Quiesce Time (CQT) has passed as well. A target that reports none may
+//! have storage that continues for longer, which no host can know.
 //!
 //! Other controllers of the host that reach the namespace keep writes to the same blocks back for
 //! longer: `WriteTable`. The target has confirmed the end of connections, but may have storage that
 //! still works on their writes, and what it refuses until then is Connect. So they wait until the
-//! controller is connected again, or that time is over.
+//! controller is connected again, or that time has passed.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -42,11 +42,11 @@ pub(crate) struct Fence {
     until: Time,
 }
 
-/// What the target has said of the end of an association.
+/// Confirmation by the target of the end of an association.
 enum FenceStage {
-    /// It has not confirmed the end of these connections.
+    /// The target has not confirmed the end of these connections.
     Unconfirmed(Vec<ConnId>),
-    /// It had confirmed the last at this time.
+    /// The target had confirmed the last at this time.
     Confirmed(Time),
 }
 
@@ -62,16 +62,18 @@ impl<P: Provider> HostEngine<P> {
             return;
         }
         let fence = outbox.writes.put_up(controller.target.nqn, changes);
-        let conns =
-            self.conns.of(key).filter(|(_, conn)| matches!(conn, ConnectionRole::Open { .. }));
-        let stage = FenceStage::new(now, conns.map(|(id, _)| id).collect());
+        let connections = self
+            .connections
+            .of(key)
+            .filter(|(_, conn)| matches!(conn, ConnectionRole::Open { .. }));
+        let stage = FenceStage::new(now, connections.map(|(id, _)| id).collect());
         let quiesce = Duration::from_millis(controller.limits.command_quiesce_ms.into());
         let until = now + knows_after(controller.options.keep_alive_ms) + quiesce;
         let target = Arc::clone(&controller.target);
         self.fences.push(Fence { key: fence, target, stage, until });
     }
 
-    /// What a command may still change that goes down unanswered.
+    /// The change that an unanswered command may still make.
     fn unanswered_change(
         &self,
         controller: &ControllerState<P>,
@@ -111,15 +113,15 @@ impl<P: Provider> HostEngine<P> {
     /// The target knows of the end of a connection.
     pub(crate) fn confirm_end(&mut self, now: Time, conn: ConnId) {
         for fence in &mut self.fences {
-            if let FenceStage::Unconfirmed(conns) = &mut fence.stage {
-                conns.retain(|&other| other != conn);
-                fence.stage = FenceStage::new(now, std::mem::take(conns));
+            if let FenceStage::Unconfirmed(connections) = &mut fence.stage {
+                connections.retain(|&other| other != conn);
+                fence.stage = FenceStage::new(now, std::mem::take(connections));
             }
         }
         self.let_reconnect(now);
     }
 
-    /// Removes fences whose time is over.
+    /// Removes fences whose time has passed.
     pub(crate) fn take_down_fences(&mut self, now: Time, outbox: &mut Outbox) {
         if self.take_down_where(|fence| fence.until <= now, outbox) {
             self.let_reconnect(now);
@@ -165,7 +167,7 @@ impl<P: Provider> HostEngine<P> {
         for (key, controller) in &mut self.controllers {
             if matches!(controller.phase, ControllerPhase::Fenced) {
                 controller.phase = ControllerPhase::Resting(now);
-                self.agenda.mark_ready(key);
+                self.ready_list.mark_ready(key);
             }
         }
     }
@@ -188,8 +190,8 @@ impl<P: Provider> HostEngine<P> {
 impl Fence {
     /// The connection manager of its connections is gone: none of their ends will be confirmed.
     pub(crate) fn forget_connections(&mut self) {
-        if let FenceStage::Unconfirmed(conns) = &mut self.stage {
-            *conns = vec![ConnId(u64::MAX)];
+        if let FenceStage::Unconfirmed(connections) = &mut self.stage {
+            *connections = vec![ConnId(u64::MAX)];
         }
     }
 }

@@ -14,7 +14,7 @@ impl LiveRoutes {
         Self(Mutex::new(routes))
     }
 
-    /// Those that there are now, if they are others than these.
+    /// The present routes, if they differ from these.
     pub(crate) fn other_than(&self, routes: &Arc<ShardRoutes>) -> Option<Arc<ShardRoutes>> {
         let current = self.lock();
         (!Arc::ptr_eq(&current, routes)).then(|| Arc::clone(&current))

@@ -13,8 +13,8 @@ pub(crate) struct LogChanges {
 }
 
 impl LogChanges {
-    /// How many there were, if that is another number than the caller has seen; else the promise is
-    /// kept at the next one.
+    /// Number of changes so far, if it differs from the number that the caller has seen; else the
+    /// promise is kept at the next change.
     pub(crate) fn wait(&mut self, seen: u64, promise: Promise<u64>) -> Option<u64> {
         if self.count != seen {
             return Some(self.count);
@@ -31,7 +31,7 @@ impl LogChanges {
         }
     }
 
-    /// There will be none any more.
+    /// Fails the promises, since no further change will come.
     pub(crate) fn end(&mut self, error: &Error, outbox: &mut Outbox) {
         for promise in self.waiting.drain(..) {
             promise.keep(Err(error.clone()), outbox);

@@ -42,7 +42,7 @@ use rdma::{
 };
 use slab::Slab;
 
-use crate::engine::connections::{ConnectionRole, Conns};
+use crate::engine::connections::{ConnectionRole, Connections};
 use crate::engine::controller::{
     Attached, ControllerLimits, ControllerPhase, ControllerState, FirstConnect, KeepAlive, Raw,
     Task,
@@ -69,7 +69,7 @@ use crate::types::options::ControllerOptions;
 /// The result of a turn: whether more is ready, else when to turn again.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum NextTurn {
-    /// More is ready: turn again at once.
+    /// More is ready: turn again immediately.
     Busy,
     /// Nothing before this time, unless something wakes the host earlier.
     SleepUntil(Option<Time>),
@@ -114,13 +114,14 @@ pub(crate) trait ErasedEngine: Send {
     ) -> Result<Connecting, Error>;
     /// Shuts a controller down from the next turn on, and forgets it.
     fn close(&mut self, controller: usize);
-    /// Has a core without controllers serve another target on this machine; false if it cannot.
+    /// Makes an engine without controllers serve another target on this machine; false if it
+    /// cannot.
     fn retarget(&mut self, target: NearTarget) -> bool;
     /// The change of the provider that an attempt to connect waits for, if it asked for one.
     fn path_change(&mut self, now: Time) -> Option<PathChange>;
-    /// That change cannot be made: the attempt goes on without it.
+    /// Keeps the provider, since the change cannot be made: the attempt continues without it.
     fn keep_path(&mut self);
-    /// That change: the same core over another device. Of this one nothing is left.
+    /// Moves the engine to another device, and leaves this one empty.
     fn moved_to(&mut self, device: AnyDevice) -> Result<Box<dyn ErasedEngine>, Error>;
     /// Whether nothing is connected or about to be.
     fn is_quiet(&self) -> bool;
@@ -153,8 +154,8 @@ pub(crate) trait ErasedEngine: Send {
     fn submit(&mut self, submission: Submission, outbox: &mut Outbox);
     /// Issues what was queued, without looking for anything else; says when to turn next.
     fn launch(&mut self, now: Time, outbox: &mut Outbox) -> Option<Time>;
-    /// No caller waits for the ranges of a ring any more: of its reads nothing more is issued, and
-    /// its writes stay on their paths.
+    /// Abandons the ranges of a ring, which no caller waits for: its reads issue nothing further,
+    /// and its writes stay on their paths.
     fn abandon(&mut self, ring: RingKey, outbox: &mut Outbox);
     /// Queues ranges of a plan for the next turn.
     fn submit_run(&mut self, run: PlanRun);
@@ -166,17 +167,18 @@ pub(crate) trait ErasedEngine: Send {
     /// A range is about to find out whether the breaker of a controller can be closed.
     fn begin_probe(&mut self, controller: usize, now: Option<Time>);
     /// Ranges of plans that wait for controllers without a connection, and for which `elsewhere`
-    /// finds another: it is told whether they were begun. They are not this core's any more.
+    /// finds another: it is told whether they were begun. They leave this engine.
     fn give_away(
         &mut self,
         elsewhere: &mut dyn FnMut(PlanKey, u32, bool) -> bool,
     ) -> Vec<(PlanKey, u32)>;
     /// Ranges of rings that wait for controllers without a connection, and for which `elsewhere`
-    /// finds another path. They are not this core's any more.
+    /// finds another path. They leave this engine.
     fn give_away_ring_ranges(&mut self, elsewhere: &dyn Fn(&RangeOp) -> bool) -> Vec<RangeOp>;
     /// Takes over a range that was on another path, for the next turn.
     fn adopt_range(&mut self, op: RangeOp, outbox: &mut Outbox);
-    /// Of the ranges of a plan nothing more is issued; returns how many have ended at once.
+    /// Cancels the ranges of a plan, which issue nothing further; returns how many have ended
+    /// thereby.
     fn cancel_plan(&mut self, plan: PlanKey, outbox: &mut Outbox) -> usize;
     /// Where memory is registered, of every controller.
     fn scopes(&self) -> Vec<Arc<dyn ErasedScope>>;
@@ -192,7 +194,7 @@ pub(crate) trait ErasedEngine: Send {
     fn acknowledge(&mut self);
     /// Descriptors that tell of things to do.
     fn fds(&self) -> Vec<BorrowedFd<'_>>;
-    /// Counters of the core since it was made.
+    /// Counters of the engine since it was made.
     fn counters(&self) -> HostCounters;
     /// Counters of the provider.
     fn group_stats(&self) -> GroupStats;
@@ -200,7 +202,7 @@ pub(crate) trait ErasedEngine: Send {
 
 /// A controller that is being connected.
 pub(crate) struct Connecting {
-    /// As the core numbers them.
+    /// Key of the controller in its engine.
     pub(crate) controller: usize,
     /// Where memory is registered that its targets may reach.
     pub(crate) scope: Arc<CurrentScope>,
@@ -208,7 +210,7 @@ pub(crate) struct Connecting {
 
 /// A namespace that was made known.
 pub(crate) struct Attachment {
-    /// As its controller numbers it.
+    /// Number of the namespace in its controller.
     pub(crate) number: usize,
     /// How it can be reached over the controller.
     pub(crate) access: PathAccess,
@@ -222,8 +224,8 @@ pub(crate) struct HostEngine<P: Provider> {
     pub(crate) device_events: DeviceEvents,
     pub(crate) queues: Slab<HostQueue<P, Task>>,
     pub(crate) controllers: Slab<ControllerState<P>>,
-    pub(crate) agenda: ReadyList,
-    pub(crate) conns: Conns,
+    pub(crate) ready_list: ReadyList,
+    pub(crate) connections: Connections,
     pub(crate) fences: Vec<Fence>,
     pub(crate) ops: Slab<RangeOp>,
     pub(crate) runs: Slab<PlanRun>,
@@ -254,16 +256,15 @@ pub(crate) struct Fresh {
 }
 
 impl<P: Provider> HostEngine<P> {
-    /// The most completions taken at a time. Doubled, a core with many ranges in progress sends new
-    /// commands half as often.
+    /// The most completions taken at a time, before new commands are sent.
     const BATCH: usize = 64;
     /// The smallest batch of completions: it is worth the system calls that its successors leave
-    /// with. Doubled, a host with few ranges in progress leaves the target idle for longer.
+    /// with.
     const BATCH_WORTH_A_CALL: usize = 16;
-    /// Rounds of a turn, so that one busy core does not keep the others waiting.
+    /// Rounds of a turn, so that one busy engine does not keep the others waiting.
     const ROUNDS: usize = 16;
-    /// How often connection events are looked for while nothing sleeps until they come. Doubled, a
-    /// core that never sleeps notices them up to 1 ms later.
+    /// How often connection events are looked for while nothing sleeps until they come. Doubled, an
+    /// engine that never sleeps notices them up to 1 ms later.
     const LOOK_EVERY: Duration = Duration::from_millis(1);
 
     pub(crate) fn new(device: P::Device, host: HostIdentity) -> io::Result<Self> {
@@ -275,8 +276,8 @@ impl<P: Provider> HostEngine<P> {
             device_events: DeviceEvents::of::<P>(&device)?,
             queues: Slab::new(),
             controllers: Slab::new(),
-            agenda: ReadyList::default(),
-            conns: Conns::default(),
+            ready_list: ReadyList::default(),
+            connections: Connections::default(),
             fences: Vec::new(),
             ops: Slab::new(),
             runs: Slab::new(),
@@ -292,7 +293,7 @@ impl<P: Provider> HostEngine<P> {
         })
     }
 
-    /// The core of a target on this machine, which may change its provider between connections.
+    /// The engine of a target on this machine, which may change its provider between connections.
     pub(crate) fn for_target(mut self, choice: Option<PathChoice>) -> Self {
         self.path = choice;
         self
@@ -329,16 +330,16 @@ impl<P: Provider> HostEngine<P> {
 
     /// Hands over what waits for a queue.
     fn issue(&mut self, now: Time, outbox: &mut Outbox) {
-        while let Some(controller) = self.agenda.next_stirred() {
+        while let Some(controller) = self.ready_list.next_stirred() {
             if self.controllers.contains(controller) {
                 self.issue_waiting(now, controller, outbox);
             }
             let deadline = self.controllers.get(controller).and_then(ControllerState::deadline);
-            self.agenda.set_timer(controller, deadline);
+            self.ready_list.set_timer(controller, deadline);
         }
-        // A caller that waits for a result that is there may submit more at once, which leaves with
-        // the rest.
-        if self.pushed && !outbox.has_errands() {
+        // A caller that waits for a result that is there may submit more right away, which leaves
+        // with the rest.
+        if self.pushed && !outbox.has_deferred() {
             // The responses are not there yet: they need no other round.
             self.pushed = false;
             self.group.flush(now);
@@ -349,7 +350,7 @@ impl<P: Provider> HostEngine<P> {
     /// providers.
     fn drain_connection_events(&mut self, now: Time, outbox: &mut Outbox) -> bool {
         let due = self.cm.deadline().is_some_and(|time| time <= now);
-        if self.conns.are_settled() && !due && now < self.look_at_connections {
+        if self.connections.are_idle() && !due && now < self.look_at_connections {
             return false;
         }
         for round in 0..Self::BATCH {
@@ -376,16 +377,16 @@ impl<P: Provider> HostEngine<P> {
             | CmEvent::DeviceRemoved { conn } => conn,
             _ => return,
         };
-        let Some(known) = self.conns.get(conn) else { return };
+        let Some(known) = self.connections.get(conn) else { return };
         if let Some(controller) = known.controller() {
-            self.agenda.mark_ready(controller);
+            self.ready_list.mark_ready(controller);
         }
         match (known, event) {
             (ConnectionRole::Opening { controller, qid }, CmEvent::Resolved { .. }) => {
                 self.handle_resolved(now, controller, qid, conn, outbox);
             }
             (ConnectionRole::Opening { controller, .. }, CmEvent::Established { params, .. }) => {
-                self.conns.insert(conn, ConnectionRole::Open { controller });
+                self.connections.insert(conn, ConnectionRole::Open { controller });
                 self.handle_established(now, controller, conn, &params, outbox);
             }
             (_, CmEvent::Resolved { .. } | CmEvent::Established { .. }) => {}
@@ -394,7 +395,7 @@ impl<P: Provider> HostEngine<P> {
                     self.end_association(now, controller, end_cause(&end), outbox);
                 }
                 // Nothing follows these events.
-                self.conns.remove(conn);
+                self.connections.remove(conn);
                 self.cm.close(conn);
                 if let CmEvent::Disconnected { confirmed: true, .. } = end {
                     self.confirm_end(now, conn);
@@ -414,8 +415,8 @@ impl<P: Provider> HostEngine<P> {
     }
 
     /// How many completions to take now. Their successors leave before the next are looked at, so
-    /// that the target has something to do meanwhile: a quarter of what is in progress leaves work
-    /// for the way there, for the target and for the way back.
+    /// that the target stays busy: a quarter of what is in progress leaves work for the way there,
+    /// for the target and for the way back.
     fn batch(&self) -> usize {
         (self.ops.len() / 4).clamp(Self::BATCH_WORTH_A_CALL, Self::BATCH)
     }
@@ -428,7 +429,7 @@ impl<P: Provider> HostEngine<P> {
             return;
         }
         let (controller, qid) = (queue.controller(), queue.qid());
-        self.agenda.mark_ready(controller);
+        self.ready_list.mark_ready(controller);
         if !wc.is_success() {
             let error =
                 ErrorKind::ConnectionLost(crate::engine::association_end::reason(wc.status)).into();
@@ -437,7 +438,7 @@ impl<P: Provider> HostEngine<P> {
         let finished = match kind {
             WrKind::Receive => {
                 self.pushed = true;
-                self.controllers[controller].keep_alive.heard = now;
+                self.controllers[controller].keep_alive.last_answer = now;
                 match queue.received(&mut self.group, index, wc.byte_len, wc.invalidated()) {
                     Ok(finished) => finished,
                     Err(violation) => {
@@ -506,10 +507,11 @@ impl<P: Provider> HostEngine<P> {
 
     fn deadline(&self) -> Option<Time> {
         debug_assert!(
-            self.controllers.iter().all(|(key, it)| self.agenda.timer(key) == it.deadline()),
+            self.controllers.iter().all(|(key, it)| self.ready_list.timer(key) == it.deadline()),
             "nothing changes a deadline without stirring its controller"
         );
-        let own = earliest(self.next_expiry, earliest(self.agenda.deadline(), self.next_fence()));
+        let own =
+            earliest(self.next_expiry, earliest(self.ready_list.deadline(), self.next_fence()));
         earliest(own, earliest(self.group.deadline(), self.cm.deadline()))
     }
 }
@@ -541,7 +543,7 @@ impl<P: Provider> ErasedEngine for HostEngine<P> {
                     deadline => NextTurn::SleepUntil(deadline),
                 };
             }
-            if outbox.has_errands() {
+            if outbox.has_deferred() {
                 // A caller waits for a result that is there.
                 return NextTurn::Busy;
             }
@@ -555,7 +557,7 @@ impl<P: Provider> ErasedEngine for HostEngine<P> {
         options: ControllerOptions,
         opened: Promise<ControllerLimits>,
     ) -> Result<Connecting, Error> {
-        if self.conns.is_empty() {
+        if self.connections.is_empty() {
             self.reopen_path();
         }
         let scope = Arc::new(RegistrationScope::new(&self.device)?);
@@ -598,7 +600,7 @@ impl<P: Provider> ErasedEngine for HostEngine<P> {
             raw_expiry: None,
             closing: false,
         });
-        self.agenda.mark_ready(controller);
+        self.ready_list.mark_ready(controller);
         Ok(Connecting { controller, scope: current_scope })
     }
 
@@ -623,7 +625,7 @@ impl<P: Provider> ErasedEngine for HostEngine<P> {
     }
 
     fn is_quiet(&self) -> bool {
-        self.conns.is_empty() && self.controllers.is_empty()
+        self.connections.is_empty() && self.controllers.is_empty()
     }
 
     fn raw(&mut self, controller: usize, raw: Raw) {
@@ -687,7 +689,7 @@ impl<P: Provider> ErasedEngine for HostEngine<P> {
         let number = controller.namespaces.insert(attached);
         // Ranges find out what it waits for.
         controller.checks.reads_ana |= access.obstacle().is_some();
-        self.agenda.mark_ready(key);
+        self.ready_list.mark_ready(key);
         Ok(Some(Attachment { number, access }))
     }
 
@@ -702,7 +704,7 @@ impl<P: Provider> ErasedEngine for HostEngine<P> {
     fn resume_writes(&mut self) {
         for (key, controller) in &mut self.controllers {
             if controller.resume_writes(&self.ops) {
-                self.agenda.mark_ready(key);
+                self.ready_list.mark_ready(key);
             }
         }
     }

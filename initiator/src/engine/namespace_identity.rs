@@ -85,8 +85,8 @@ impl NamespaceIdentity {
         }
     }
 
-    /// In what another namespace differs, in words; `None` if it is the same one. Write protection
-    /// may come and go.
+    /// Difference to another namespace, in words; `None` if it is the same. Write protection may
+    /// come and go.
     pub(crate) fn difference(&self, other: &Self) -> Option<String> {
         if self.uuid != other.uuid {
             return Some(changed("its UUID", text(&self.uuid), text(&other.uuid)));

@@ -17,7 +17,7 @@ use crate::types::error::ErrorKind;
 
 /// Slots of the admin queue that are kept for keep alive, aborts and shutdown.
 const RESERVED_SLOTS: usize = 4;
-/// What a command may change whose blocks are not looked at.
+/// Blocks that a command may change whose range is not looked at.
 const ALL_BLOCKS: Range<u64> = 0..u64::MAX;
 
 impl<P: Provider> HostEngine<P> {
@@ -39,7 +39,7 @@ impl<P: Provider> HostEngine<P> {
         if let Some(error) = refusal {
             return raw.promise.keep(Err(error.of_target(&controller.target)), outbox);
         }
-        self.agenda.mark_ready(key);
+        self.ready_list.mark_ready(key);
         raw.deadline = now + controller.options.admin_timeout;
         controller.raw_expiry = earliest(controller.raw_expiry, Some(raw.deadline));
         controller.raw.push_back(raw);

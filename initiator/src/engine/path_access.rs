@@ -7,7 +7,7 @@ use std::sync::atomic::{AtomicU8, Ordering};
 use nvme_proto::Status;
 use nvme_proto::log::{AnaGroups, AnaState};
 
-/// The access state of a namespace at a controller. The core of the controller writes it; whoever
+/// The access state of a namespace at a controller. The engine of the controller writes it; whoever
 /// chooses between paths reads it without a lock.
 #[derive(Clone, Debug)]
 pub(crate) struct PathAccess(Arc<AtomicU8>);
@@ -47,9 +47,9 @@ impl PathAccess {
 pub(crate) enum AccessChange {
     /// The state is what it was.
     None,
-    /// The state is another one, in which as many commands are served or wait.
+    /// The state has changed, and as many commands are served or wait in it.
     Other,
-    /// Commands do not wait any more.
+    /// Commands no longer wait.
     Opened,
     /// Commands wait from now on.
     Closed,
@@ -80,7 +80,7 @@ impl AnaTable {
         true
     }
 
-    /// Has a namespace of a group in the state that is known.
+    /// Puts a namespace of a group in the state that is known.
     pub(crate) fn apply(&self, group: u32, access: &PathAccess) -> AccessChange {
         let waited = access.obstacle().is_some();
         let is_other = access.set(self.state(group));

@@ -28,15 +28,15 @@ const TRIAL: Duration = Duration::from_secs(1);
 pub(crate) struct PlanRun {
     pub(crate) plan: PlanKey,
     pub(crate) state: Arc<PlanState>,
-    /// As its core numbers it.
+    /// Key of the controller in its engine.
     pub(crate) controller: usize,
     pub(crate) ranges: RangeNumbers,
     pub(crate) options: BatchOptions,
     /// The range whose commands are being issued.
     current: Option<usize>,
-    /// When it came into its core's hands.
+    /// When it came into its engine's hands.
     began: Time,
-    /// When the plan's deadline is over.
+    /// When the plan's deadline passes.
     due: Time,
     /// When it has been without a connection for too long, while that counts.
     deadline: Time,
@@ -46,7 +46,7 @@ pub(crate) struct PlanRun {
 pub(crate) enum RangeNumbers {
     /// All numbers of a range.
     All(Range<u32>),
-    /// These numbers, where several controllers share a plan.
+    /// Numbers of the ranges, where several controllers share a plan.
     Some(std::vec::IntoIter<u32>),
 }
 
@@ -91,7 +91,7 @@ impl PlanRun {
         Self { plan, state, controller, ranges, options, current, began, due, deadline }
     }
 
-    /// When the core must look at it again.
+    /// When the engine must look at it again.
     pub(crate) fn expiry(&self) -> Time {
         self.deadline.min(self.due)
     }
@@ -102,7 +102,7 @@ impl PlanRun {
     }
 }
 
-/// What is issued next of a class.
+/// Source of the next command of a class.
 pub(crate) enum IssueLine {
     /// A range of a ring or batch, or one that is tried again.
     Range(usize),
@@ -110,11 +110,11 @@ pub(crate) enum IssueLine {
     Run(usize),
 }
 
-/// What became of the attempt to issue a command of a run.
+/// Result of the attempt to issue a command of a run.
 pub(crate) enum RunStep {
     /// A command was issued, or a range ended without one.
     Issued,
-    /// Its next range waits for the check of its namespace: others come first.
+    /// The next range of the run waits for the check of its namespace: others come first.
     Held,
     /// Queues or chunks are used up: wait.
     Stalled,
@@ -151,7 +151,7 @@ impl IssueTurns {
 }
 
 impl<P: Provider> ControllerState<P> {
-    /// What is issued next of a class; the last `held` plans in line cannot be.
+    /// Source of the next command of a class; the last `held` plans in line cannot be.
     pub(crate) fn next_line(&self, class: Class, held: usize) -> Option<IssueLine> {
         let runs = &self.runs[class as usize];
         let run = if held < runs.len() { runs.front() } else { None };
@@ -194,7 +194,7 @@ impl<P: Provider> HostEngine<P> {
             self.counters.timeouts += count as u64;
             return;
         }
-        controller.hasten(now);
+        controller.reconnect_now(now);
         run.began = now;
         if let Some(limit) = run.options.deadline {
             run.due = run.state.due(now, limit);
@@ -202,12 +202,12 @@ impl<P: Provider> HostEngine<P> {
         let namespace = run.next_namespace();
         if !namespace.is_some_and(|namespace| controller.is_usable(namespace)) {
             let is_lost = controller.refusal().is_some();
-            let patience = controller.options.io_timeout;
-            run.deadline = now + if is_lost { patience.min(TRIAL) } else { patience };
+            let timeout = controller.options.io_timeout;
+            run.deadline = now + if is_lost { timeout.min(TRIAL) } else { timeout };
         }
         self.next_expiry = earliest(self.next_expiry, Some(run.expiry()));
         controller.runs[run.options.class as usize].push_back(run_key);
-        self.agenda.mark_ready(run.controller);
+        self.ready_list.mark_ready(run.controller);
     }
 
     /// Issues the next command of a run, the first in its line.
@@ -331,14 +331,14 @@ impl<P: Provider> HostEngine<P> {
         None
     }
 
-    /// A range is not issued by its run any more.
+    /// Removes a range from the run that issues it.
     pub(crate) fn leave_run(&mut self, run_key: usize, op_key: usize) {
         if let Some(run) = self.runs.get_mut(run_key)
             && run.current == Some(op_key)
         {
             run.current = None;
             // A run that is at its end is to be removed.
-            self.agenda.mark_ready(run.controller);
+            self.ready_list.mark_ready(run.controller);
         }
     }
 
@@ -422,7 +422,7 @@ impl<P: Provider> HostEngine<P> {
         }
     }
 
-    /// Fails ranges that were not begun and whose time is over. Where the connection is there again
+    /// Fails ranges that were not begun and whose time has passed. Where the connection is back
     /// they wait for their turn only.
     pub(crate) fn expire_runs(&mut self, now: Time, outbox: &mut Outbox) {
         for run_key in self.runs_where(|run| run.expiry() <= now) {

@@ -1,4 +1,4 @@
-//! A plan in flight, as its ticket and the cores share it.
+//! A plan in flight, as its ticket and the engines share it.
 
 use std::collections::BTreeMap;
 use std::sync::atomic::{AtomicU16, AtomicU64, AtomicUsize, Ordering};
@@ -13,7 +13,7 @@ use crate::types::error::{Error, ErrorKind};
 use crate::types::options::BatchOptions;
 use crate::types::plan::{Entry, Outcome, PlanProgress};
 
-/// What is known of a plan. Results are written under the host's lock and read without.
+/// State of a plan. Results are written under the host's lock and read without.
 pub(crate) struct PlanState {
     entries: Box<[Entry]>,
     routes: Arc<ShardRoutes>,
@@ -21,9 +21,9 @@ pub(crate) struct PlanState {
     /// tried, and the number of the last one. Empty before that is chosen, and without a choice.
     choices: OnceLock<Box<[AtomicU16]>>,
     options: BatchOptions,
-    /// When the plan's deadline is over, once that is known.
+    /// When the plan's deadline passes, once that is known.
     due: OnceLock<Time>,
-    /// Of the region, for each controller of the shards that the plan reads from.
+    /// Keys of the region, for each controller of the shards that the plan reads from.
     keys: Box<[Option<Keys>]>,
     outcomes: Box<[AtomicU64]>,
     failed: AtomicUsize,
@@ -66,9 +66,9 @@ impl PlanState {
         self.entries.len()
     }
 
-    /// As many as there are numbers of ranges.
+    /// Number of ranges in the plan.
     pub(crate) fn ranges(&self) -> u32 {
-        // A plan has no more, as was checked.
+        // A plan has at most so many, as was checked.
         self.entries.len() as u32
     }
 
@@ -113,8 +113,8 @@ impl PlanState {
         self.choice(index).map_or(0, |choice| choice.tried.count_ones() - 1 + choice.moves)
     }
 
-    /// Has a range that failed read from another replica; false if each was tried, or its time is
-    /// over.
+    /// Chooses another replica for a range that failed; false if each was tried, or its time has
+    /// passed.
     pub(crate) fn choose_again(
         &self,
         index: u32,
@@ -133,8 +133,8 @@ impl PlanState {
         }
     }
 
-    /// Has a range whose target is away read from a replica that is connected, whether or not it
-    /// was read from before; false if there is none. `began` tells whether it was begun.
+    /// Chooses a connected replica for a range whose target is away, whether or not it was read
+    /// from before; false if no replica is connected. `began` tells whether it was begun.
     pub(crate) fn choose_connected(
         &self,
         index: u32,
@@ -189,12 +189,12 @@ impl PlanState {
         self.routes.places()
     }
 
-    /// When the plan's deadline is over: so long after its first range came to its core.
+    /// When the plan's deadline passes: so long after its first range came to its engine.
     pub(crate) fn due(&self, now: Time, limit: Duration) -> Time {
         *self.due.get_or_init(|| now + limit)
     }
 
-    /// Of the region, in the domain of a shard's controller.
+    /// Keys of the region, in the domain of a shard's controller.
     pub(crate) fn keys(&self, route: &ShardRoute) -> Keys {
         // They were looked up when the plan was submitted.
         self.keys[route.place].unwrap_or(Keys::NONE)
@@ -239,7 +239,7 @@ impl PlanState {
         self.done.fetch_add(1, Ordering::Release);
     }
 
-    /// Notes that ranges of which nothing was sent end with an error.
+    /// Notes that unsent ranges end with an error.
     pub(crate) fn end_unsent(&self, ranges: &[u32], error: &Error) {
         let status = Outcome::status_of(error);
         if status != Outcome::CANCELLED {
@@ -272,12 +272,12 @@ impl ReplicaChoice {
         Self { replica, tried: 1 << replica, moves: 0 }
     }
 
-    /// After the present one failed.
+    /// The choice after the present replica failed.
     const fn next(self, replica: usize) -> Self {
         Self { replica, tried: self.tried | 1 << replica, ..self }
     }
 
-    /// After the target of the present one went away.
+    /// The choice after the target of the present replica went away.
     fn moved(self, replica: usize, began: bool) -> Self {
         let moves = (self.moves + u32::from(began)).min(Self::MOVES_MAX);
         Self { replica, tried: self.failed() | 1 << replica, moves }

@@ -24,7 +24,7 @@ const SLOT_BITS: u32 = 10;
 /// The purpose of a work request of ours, packed into its identifier.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct WrId {
-    /// The queue, as the core numbers them.
+    /// The queue, as the engine numbers them.
     pub(crate) queue: u32,
     pub(crate) kind: WrKind,
     /// Slot, or receive buffer.
@@ -67,7 +67,7 @@ pub(crate) enum Data<'a, P: Provider> {
     InCapsule(Sge),
 }
 
-/// A command whose response arrived and whose memory is not used any more.
+/// A command whose response arrived and whose memory is no longer used.
 pub(crate) struct FinishedCommand<W> {
     pub(crate) work: W,
     pub(crate) cqe: Cqe,
@@ -90,7 +90,7 @@ pub(crate) struct HostQueue<P: Provider, W> {
     slots: Box<[CommandSlot<P, W>]>,
     /// The one that became free last is used first: the cache still has it and its capsule.
     free: Vec<u16>,
-    /// SENDs of which it is not known that they are complete.
+    /// SENDs that are not known to be complete.
     sending: usize,
     /// SENDs since the last one that reports its completion. That of a later one tells of theirs.
     unreported: usize,
@@ -108,8 +108,8 @@ struct CommandSlot<P: Provider, W> {
     response: Option<Cqe>,
     /// The SEND gathers from memory that belongs to the command.
     carries_data: bool,
-    /// As long as the SEND is to report its completion: how many before it, which do not report,
-    /// are complete then.
+    /// SENDs before it that do not report and are complete when this one is, as long as it is to
+    /// report its completion.
     covers: Option<usize>,
     window: Option<P::Window>,
     /// The key under which `window` is open.
@@ -128,8 +128,8 @@ impl<P: Provider, W> HostQueue<P, W> {
     pub(crate) const MAX_SLOTS: u16 = (1 << SLOT_BITS) - 1;
 
     /// Work requests that a queue of `slots` commands needs at most: for each a bind, a send and an
-    /// invalidation; and SENDs of which it is not known that they are complete, while their slots
-    /// have other commands.
+    /// invalidation; and SENDs that are not known to be complete, while their slots have other
+    /// commands.
     pub(crate) fn send_wr(slots: u16) -> u32 {
         3 * u32::from(slots) + u32::from(max_unreported(slots))
     }
@@ -175,7 +175,7 @@ impl<P: Provider, W> HostQueue<P, W> {
         (0..self.slots.len()).try_for_each(|index| self.post_receive(group, index as u16))
     }
 
-    /// The controller that it belongs to, as the core numbers them.
+    /// The controller that it belongs to, as the engine numbers them.
     pub(crate) fn controller(&self) -> usize {
         self.controller
     }
@@ -326,13 +326,13 @@ impl<P: Provider, W> HostQueue<P, W> {
         if let Some(covered) = self.slots[usize::from(index)].covers.take() {
             self.sending -= covered + 1;
         }
-        self.settle(index)
+        self.try_finish(index)
     }
 
     /// A window was closed by us.
     pub(crate) fn invalidated(&mut self, index: u16) -> Option<FinishedCommand<W>> {
         self.slots[usize::from(index)].open_rkey = None;
-        self.settle(index)
+        self.try_finish(index)
     }
 
     /// A response arrived in receive buffer `buffer`.
@@ -365,7 +365,7 @@ impl<P: Provider, W> HostQueue<P, W> {
             }
             (None, None) => {}
         }
-        Ok(self.settle(index))
+        Ok(self.try_finish(index))
     }
 
     /// The slot that awaits a response with this identifier.
@@ -386,7 +386,7 @@ impl<P: Provider, W> HostQueue<P, W> {
     /// The SENDs that do not report have not completed as far as we know. But a target that
     /// responds to a command has received it: packets of it that the device sends from now on are
     /// duplicates, which are dropped unread, so that the capsule may change.
-    fn settle(&mut self, index: u16) -> Option<FinishedCommand<W>> {
+    fn try_finish(&mut self, index: u16) -> Option<FinishedCommand<W>> {
         let slot = &mut self.slots[usize::from(index)];
         // A response may come before the acknowledgement of its command. An attempt to
         // connect sends one command after the other on the admin queue, so the command after a

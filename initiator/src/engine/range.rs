@@ -18,7 +18,7 @@ use crate::engine::path_access;
 use crate::engine::plan_run::{IssueLine, RunStep};
 use crate::engine::queue::Data;
 use crate::engine::range_op::{
-    NEVER, RangeDirection, RangeFailure, RangeList, RangeOp, StrandedRange, Submission,
+    DisplacedRange, NEVER, RangeDirection, RangeFailure, RangeList, RangeOp, Submission,
 };
 use crate::engine::results::{Outbox, PlanKey, RangeCompletion, ResultSink, RingKey};
 use crate::engine::{HostEngine, earliest};
@@ -46,9 +46,9 @@ pub(crate) enum Advance {
     Stalled,
     /// The range has nothing to issue for now.
     Done,
-    /// It waits for another write to the same blocks, in progress or unanswered.
+    /// The range waits for another write to the same blocks, in progress or unanswered.
     Blocked,
-    /// It is not known whether its namespace is what it was, or it cannot be reached now.
+    /// The namespace may have changed, or cannot be reached now.
     Unchecked,
 }
 
@@ -122,7 +122,7 @@ impl<P: Provider> HostEngine<P> {
 
     /// Puts a range that came in since the last turn in line.
     pub(crate) fn start_range(&mut self, now: Time, op_key: usize, outbox: &mut Outbox) {
-        // It may have failed meanwhile, and another may have its number.
+        // It may have failed since, and another may have its number.
         let fresh = self.ops.get_mut(op_key).filter(|op| op.place == RangeList::Fresh);
         let Some(op) = fresh else { return };
         let controller = &mut self.controllers[op.controller];
@@ -134,7 +134,7 @@ impl<P: Provider> HostEngine<P> {
         if !controller.is_usable(op.namespace) {
             op.start_clock(now, controller.options.io_timeout);
             if op.paths.is_some() {
-                // The path that was chosen went away meanwhile.
+                // The path that was chosen has gone away.
                 outbox.note_move();
             }
         }
@@ -144,7 +144,7 @@ impl<P: Provider> HostEngine<P> {
         }
         self.next_expiry = earliest(self.next_expiry, Some(op.expiry()));
         controller.ready[op.options.class as usize].push_back(op_key);
-        self.agenda.mark_ready(op.controller);
+        self.ready_list.mark_ready(op.controller);
     }
 
     /// Whether the range can be tried at all.
@@ -242,7 +242,7 @@ impl<P: Provider> HostEngine<P> {
                 controller.namespaces[namespace].waiting.push_back(op);
             }
             Advance::Done => {
-                // An association that ended meanwhile emptied the list.
+                // An association that ended in the loop emptied the list.
                 let ready = &mut self.controllers[key].ready[class as usize];
                 if ready.front() == Some(&op) {
                     ready.pop_front();
@@ -263,7 +263,7 @@ impl<P: Provider> HostEngine<P> {
     }
 
     /// Whether another command may be issued of the class that gives way: a range of the other
-    /// class that comes meanwhile waits for those in flight.
+    /// class that comes later waits for those in flight.
     fn has_background_room(&self, key: usize) -> bool {
         let controller = &self.controllers[key];
         let CommandsInFlight { commands, bytes } = controller.background;
@@ -427,7 +427,7 @@ impl<P: Provider> HostEngine<P> {
         self.piece_done(key, piece.op, piece.step.length_bytes, outbox);
     }
 
-    /// Writes blocks of which the caller's part was filled in.
+    /// Writes blocks after the caller's part was filled in.
     fn issue_modified(
         &mut self,
         now: Time,
@@ -535,7 +535,7 @@ impl<P: Provider> HostEngine<P> {
         if op.options.class == Class::Background {
             controller.background.remove(length_bytes);
         }
-        if self.settle(key, op_key) {
+        if self.retry_or_end(key, op_key) {
             self.finish(op_key, outbox);
             return;
         }
@@ -546,9 +546,9 @@ impl<P: Provider> HostEngine<P> {
         }
     }
 
-    /// With nothing outstanding: arranges for another attempt, or says that the range is at its
-    /// end.
-    fn settle(&mut self, key: usize, op_key: usize) -> bool {
+    /// Arranges for another attempt once nothing is outstanding, or returns true if the range is at
+    /// its end.
+    fn retry_or_end(&mut self, key: usize, op_key: usize) -> bool {
         let op = &mut self.ops[op_key];
         if op.outstanding > 0 {
             return false;
@@ -572,7 +572,7 @@ impl<P: Provider> HostEngine<P> {
     }
 
     /// Hands a range back to its ring. Nothing of it is in flight or queued. One that failed
-    /// because of its path goes on over another, if there is one.
+    /// because of its path continues over another, if it has one.
     fn finish(&mut self, op_key: usize, outbox: &mut Outbox) {
         self.unqueue(self.ops[op_key].controller, op_key);
         let mut op = self.remove_op(op_key);
@@ -583,7 +583,7 @@ impl<P: Provider> HostEngine<P> {
                 paths.note_failure();
             }
             let error = error.clone();
-            return outbox.strand(StrandedRange { op, error });
+            return outbox.displace(DisplacedRange { op, error });
         }
         let controller = &mut self.controllers[op.controller];
         if let Some(write) = op.write {
@@ -669,8 +669,8 @@ impl<P: Provider> HostEngine<P> {
         self.finish_all(doomed, outbox);
     }
 
-    /// Of the reads of a ring nothing more is issued. Its writes go on where they are: nothing
-    /// keeps their other paths any more.
+    /// Abandons a ring: its reads issue nothing further. Its writes stay where they are, since
+    /// nothing keeps their other paths.
     pub(crate) fn abandon_ring(&mut self, ring: RingKey, outbox: &mut Outbox) {
         let mut doomed = Vec::new();
         for (op_key, op) in self.ops.iter_mut().filter(|(_, op)| op.sink == ResultSink::Ring(ring))
@@ -706,12 +706,12 @@ impl<P: Provider> HostEngine<P> {
         let controller = self.ops[op_key].controller;
         self.unqueue(controller, op_key);
         // It may have been the next that was to be tried again.
-        self.agenda.mark_ready(controller);
+        self.ready_list.mark_ready(controller);
         self.remove_op(op_key)
     }
 
     /// Takes back ranges of plans that wait for a connection or an access state, and for which
-    /// `elsewhere` finds another one.
+    /// `elsewhere` finds another replica.
     pub(crate) fn give_away_ops(
         &mut self,
         elsewhere: &mut dyn FnMut(PlanKey, u32, bool) -> bool,
@@ -735,8 +735,8 @@ impl<P: Provider> HostEngine<P> {
         given
     }
 
-    /// Of the ranges of a plan that are in progress nothing more is issued; returns how many have
-    /// ended at once.
+    /// Abandons the ranges of a plan that are in progress, which issue nothing further; returns how
+    /// many have ended thereby.
     pub(crate) fn abandon_plan(&mut self, plan: PlanKey, outbox: &mut Outbox) -> usize {
         let mut doomed = Vec::new();
         for (op_key, op) in self.ops.iter_mut() {
@@ -749,8 +749,7 @@ impl<P: Provider> HostEngine<P> {
         count
     }
 
-    /// Hands ranges back of which nothing is in flight. They are taken out of the lists in one
-    /// pass.
+    /// Hands back ranges with nothing in flight. They are taken out of the lists in one pass.
     fn finish_all(&mut self, ops: Vec<usize>, outbox: &mut Outbox) {
         let mut controllers = Vec::new();
         for &op_key in &ops {
@@ -772,12 +771,12 @@ impl<P: Provider> HostEngine<P> {
         }
     }
 
-    /// Puts a range that belongs to no run any more in line, before those that have not begun.
+    /// Puts a range that has left its run in line, before those that have not begun.
     pub(crate) fn queue_first(&mut self, op_key: usize) {
         let op = &mut self.ops[op_key];
         op.place = RangeList::Queued;
         self.controllers[op.controller].ready[op.options.class as usize].push_front(op_key);
-        self.agenda.mark_ready(op.controller);
+        self.ready_list.mark_ready(op.controller);
     }
 
     /// A range whose commands were all issued belongs to no run.
@@ -807,7 +806,7 @@ impl<P: Provider> HostEngine<P> {
         }
     }
 
-    /// Puts ranges whose pause is over back in line.
+    /// Puts ranges whose pause has passed back in line.
     pub(crate) fn resume_delayed(&mut self, now: Time, key: usize) {
         let controller = &mut self.controllers[key];
         if !controller.is_live() {
@@ -823,7 +822,7 @@ impl<P: Provider> HostEngine<P> {
         });
     }
 
-    /// Fails ranges whose time is over, or sees to it that they can be failed soon.
+    /// Fails ranges whose time has passed, or sees to it that they can be failed soon.
     pub(crate) fn expire_ranges(&mut self, now: Time, outbox: &mut Outbox) {
         if self.next_expiry.is_none_or(|time| time > now) {
             return;
@@ -861,8 +860,8 @@ impl<P: Provider> HostEngine<P> {
         self.start_run_clocks(now, key);
     }
 
-    /// Ranges whose time was to be over, that did not begin, and of which the connection is there
-    /// again, wait for their turn only.
+    /// Ranges whose time would have passed, that did not begin, and whose connection is back, wait
+    /// for their turn only.
     fn stop_clocks(&mut self, now: Time) {
         for (_, op) in
             self.ops.iter_mut().filter(|(_, op)| op.deadline <= now && op.began.is_none())
@@ -873,7 +872,7 @@ impl<P: Provider> HostEngine<P> {
         }
     }
 
-    /// Has the commands of a range aborted whose time is over, or ends the association if that did
+    /// Aborts the commands of a range whose time has passed, or ends the association if that did
     /// not help.
     fn expire_busy(&mut self, now: Time, op_key: usize, outbox: &mut Outbox) {
         let op = &self.ops[op_key];
@@ -887,10 +886,10 @@ impl<P: Provider> HostEngine<P> {
         self.abort_commands_of(now, key, op_key, outbox);
     }
 
-    /// Notes that the time of a range is over.
+    /// Notes that the time of a range has passed.
     fn expire(&mut self, now: Time, op_key: usize) {
         let op = &mut self.ops[op_key];
-        self.agenda.mark_ready(op.controller);
+        self.ready_list.mark_ready(op.controller);
         let controller = &self.controllers[op.controller];
         let nsid = controller.namespaces[op.namespace].nsid;
         let after = match op.options.deadline {
@@ -967,8 +966,8 @@ impl<P: Provider> ControllerState<P> {
         self.is_live() && self.namespaces.get(namespace).is_none_or(Attached::is_ready)
     }
 
-    /// Puts writes and commands back in line that waited for writes of this host; false if there
-    /// are none.
+    /// Puts writes and commands back in line that waited for writes of this host; false if none
+    /// did.
     pub(crate) fn resume_writes(&mut self, ops: &Slab<RangeOp>) -> bool {
         let has_waiting = !self.blocked.is_empty() || !self.unchecked.is_empty();
         while let Some(blocked) = self.blocked.pop_back() {

@@ -22,40 +22,40 @@ pub(crate) enum RangeDirection {
     Write { fua: bool },
 }
 
-/// A range on its way into a core. It has a place in its ring.
+/// A range on its way into an engine. It has a place in its ring.
 pub(crate) struct Submission {
     pub(crate) controller: usize,
     pub(crate) namespace: usize,
     pub(crate) direction: RangeDirection,
     /// First byte, counted from the beginning of the namespace.
     pub(crate) offset: u64,
-    /// As many bytes as it has.
+    /// Memory of the range, whose length is the number of bytes.
     pub(crate) slice: RegionSlice,
-    /// Of the slice, in the controller's protection domain. Nothing is registered in here, where
-    /// the host is locked.
+    /// Keys of the slice, in the controller's protection domain. Nothing is registered in here,
+    /// where the host is locked.
     pub(crate) keys: io::Result<Keys>,
     pub(crate) ring: RingKey,
     pub(crate) token: u64,
     pub(crate) options: BatchOptions,
-    /// Where the range may go on, if its namespace has other paths.
+    /// Paths that the range may be moved to, if its namespace has others.
     pub(crate) paths: Option<RangePaths>,
 }
 
 /// The paths of the namespace of a range.
 #[derive(Clone, Debug)]
 pub(crate) struct RangePaths {
-    /// Those that there are now.
+    /// The routes of the namespace at present.
     live: Arc<LiveRoutes>,
-    /// Those that there were when the range came to its path.
+    /// The routes when the range came to its path.
     routes: Arc<ShardRoutes>,
-    /// That path, by its number among those.
+    /// Number of its path among those routes.
     replica: usize,
     /// A bit for each of those on which it failed, though that is connected.
     failed: u8,
 }
 
 impl RangePaths {
-    /// Of a range that begins on the path of this number.
+    /// Paths of a range that begins on the path of this number.
     pub(crate) fn new(live: Arc<LiveRoutes>, routes: Arc<ShardRoutes>, replica: usize) -> Self {
         Self { live, routes, replica, failed: 0 }
     }
@@ -65,7 +65,7 @@ impl RangePaths {
         self.failed |= 1 << self.replica;
     }
 
-    /// The best path that there is now, be it connected or not, beside those on which it failed.
+    /// The best present path, be it connected or not, beside those on which it failed.
     fn best(&self, load: impl Fn(ShardPlace) -> TargetLoad) -> Option<PathRoute> {
         match self.live.other_than(&self.routes) {
             Some(routes) => routes.best_path(0, load),
@@ -73,7 +73,7 @@ impl RangePaths {
         }
     }
 
-    /// The range comes to a path of those that there are now.
+    /// Moves the range to one of the present paths.
     fn move_to(&mut self, route: &PathRoute) {
         if let Some(routes) = self.live.other_than(&self.routes) {
             (self.routes, self.failed) = (routes, 0);
@@ -82,8 +82,8 @@ impl RangePaths {
     }
 }
 
-/// A range that cannot go on over its path.
-pub(crate) struct StrandedRange {
+/// A range of a ring that its path cannot serve.
+pub(crate) struct DisplacedRange {
     pub(crate) op: RangeOp,
     /// Why, should there be no other path.
     pub(crate) error: Error,
@@ -107,11 +107,11 @@ pub(crate) struct RangeOp {
     pub(super) trouble: Option<RangeFailure>,
     pub(super) paths: Option<RangePaths>,
     pub(super) options: BatchOptions,
-    /// When the caller's own deadline is over.
+    /// When the caller's own deadline passes.
     pub(super) due: Time,
     /// When it has been without progress for too long, while that counts.
     pub(super) deadline: Time,
-    /// When it came to its first core.
+    /// When it came to its first engine.
     pub(super) submitted: Time,
     /// When its first command was issued.
     pub(super) began: Option<Time>,
@@ -121,7 +121,7 @@ pub(crate) struct RangeOp {
     pub(super) done: u64,
     pub(super) best: u64,
     pub(super) attempts: u32,
-    /// It among the writes of its namespace, once it was begun.
+    /// Key of the range among the writes of its namespace, once it was begun.
     pub(super) write: Option<WriteKey>,
     pub(super) place: RangeList,
 }
@@ -129,7 +129,7 @@ pub(crate) struct RangeOp {
 /// Which list a range is in.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum RangeList {
-    /// It came in since the last turn.
+    /// The range came in since the last turn.
     Fresh,
     /// None: all its commands are issued.
     None,
@@ -146,12 +146,13 @@ pub(super) enum RangeFailure {
     Failed(Error),
     /// Issue it again, not before this time.
     Again(Time),
-    /// It expired: its commands were told to abort, and at this time the association is ended.
+    /// The range expired: its commands were told to abort, and at this time the association is
+    /// ended.
     Expired(Error, Time),
 }
 
 impl RangeOp {
-    /// A range of which no command was issued.
+    /// A range without issued commands.
     pub(crate) fn new(submission: Submission, sink: ResultSink, keys: Keys) -> Self {
         let Submission {
             controller,
@@ -191,7 +192,7 @@ impl RangeOp {
         }
     }
 
-    /// It belongs to a run of a plan, which issues its commands.
+    /// Assigns the range to a run of a plan, which issues its commands.
     pub(crate) fn in_run(mut self, run: usize, began: Time, due: Time) -> Self {
         (self.place, self.submitted, self.due) = (RangeList::Run(run), began, due);
         self
@@ -202,7 +203,8 @@ impl RangeOp {
         self.paths.as_ref()?.best(load)
     }
 
-    /// It begins again on another path. It keeps its deadlines, and its place among the writes.
+    /// Moves the range to another path, where it begins again. It keeps its deadlines, and its
+    /// place among the writes.
     pub(crate) fn moved_to(mut self, route: &PathRoute) -> Self {
         if let Some(paths) = &mut self.paths {
             paths.move_to(route);
@@ -266,7 +268,7 @@ impl RangeOp {
         matches!(self.direction, RangeDirection::Write { .. })
     }
 
-    /// When the core must look at it again, if it does not end before.
+    /// When the engine must look at it again, if it does not end before.
     pub(super) fn expiry(&self) -> Time {
         match self.trouble {
             Some(RangeFailure::Expired(_, time)) => time,

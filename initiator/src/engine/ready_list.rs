@@ -5,7 +5,7 @@ use std::collections::{BTreeSet, VecDeque};
 
 use rdma::Time;
 
-/// Controllers that a turn has to look at, by their numbers in the core.
+/// Controllers that a turn has to look at, by their numbers in the engine.
 #[derive(Default)]
 pub(crate) struct ReadyList {
     stirred: VecDeque<usize>,
@@ -89,27 +89,27 @@ mod tests {
 
     #[test]
     fn a_stirred_controller_is_listed_once() {
-        let mut agenda = ReadyList::default();
-        [5, 1, 5].into_iter().for_each(|controller| agenda.mark_ready(controller));
-        assert_eq!(agenda.next_stirred(), Some(5));
-        agenda.mark_ready(5);
-        assert_eq!(agenda.next_stirred(), Some(1));
-        assert_eq!(agenda.next_stirred(), Some(5));
-        assert_eq!(agenda.next_stirred(), None);
+        let mut ready_list = ReadyList::default();
+        [5, 1, 5].into_iter().for_each(|controller| ready_list.mark_ready(controller));
+        assert_eq!(ready_list.next_stirred(), Some(5));
+        ready_list.mark_ready(5);
+        assert_eq!(ready_list.next_stirred(), Some(1));
+        assert_eq!(ready_list.next_stirred(), Some(5));
+        assert_eq!(ready_list.next_stirred(), None);
     }
 
     #[test]
     fn a_controller_has_one_timer_at_most() {
-        let mut agenda = ReadyList::default();
-        agenda.set_timer(3, Some(at(10)));
-        agenda.set_timer(7, Some(at(20)));
-        agenda.set_timer(3, Some(at(30)));
-        assert_eq!(agenda.deadline(), Some(at(20)));
-        assert_eq!(agenda.next_due(at(19)), None);
-        assert_eq!(agenda.next_due(at(20)), Some(7));
-        assert_eq!(agenda.next_due(at(29)), None);
-        agenda.set_timer(3, None);
-        assert_eq!(agenda.deadline(), None);
-        assert_eq!(agenda.next_due(at(99)), None);
+        let mut ready_list = ReadyList::default();
+        ready_list.set_timer(3, Some(at(10)));
+        ready_list.set_timer(7, Some(at(20)));
+        ready_list.set_timer(3, Some(at(30)));
+        assert_eq!(ready_list.deadline(), Some(at(20)));
+        assert_eq!(ready_list.next_due(at(19)), None);
+        assert_eq!(ready_list.next_due(at(20)), Some(7));
+        assert_eq!(ready_list.next_due(at(29)), None);
+        ready_list.set_timer(3, None);
+        assert_eq!(ready_list.deadline(), None);
+        assert_eq!(ready_list.next_due(at(99)), None);
     }
 }

@@ -5,8 +5,8 @@ use std::time::Duration;
 use nvme_proto::HostId;
 use splitmix64::{SplitMix64, mix};
 
-/// The pause before the second attempt in a row, since the first comes at once; each later one is
-/// twice as long. Doubled, all of them are, up to the longest.
+/// The pause before the second attempt in a row, since the first comes immediately; each later one
+/// is twice as long.
 const FIRST: Duration = Duration::from_millis(50);
 
 /// Attempts that failed in a row, and the pauses between them.
@@ -17,7 +17,7 @@ pub(crate) struct Retries {
 }
 
 impl Retries {
-    /// Those of one host and controller: hosts that lose a target together do not come back
+    /// Delays of one host and controller: hosts that lose a target together do not come back
     /// together.
     pub(crate) fn new(host: &HostId, controller: usize) -> Self {
         let halves = host.0.as_chunks::<8>().0.iter().map(|&half| u64::from_le_bytes(half));

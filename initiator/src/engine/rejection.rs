@@ -10,7 +10,7 @@ const REASONS: [(u16, &str); 34] = [
     (1, "the target has no queue pair left; end connections, or raise the limits there"),
     (2, "the target has no end-to-end context left; end connections there"),
     (3, "the target has no resources for another connection; end some, or raise the limits there"),
-    (4, "the target waited in vain for this host; look for packets that are lost on the way"),
+    (4, "the target timed out waiting for this host; look for packets that are lost on the way"),
     (5, "the target does not support this kind of request; is it an NVMe-oF target?"),
     (6, "the target does not know the connection (invalid communication id); try again"),
     (7, "the target takes it for another connection (invalid communication instance); try again"),
@@ -97,7 +97,7 @@ fn consumer(private: &[u8]) -> String {
         }
         RejectStatus::INVALID_HSQSIZE | RejectStatus::INVALID_HRQSIZE => "ask for smaller queues",
         RejectStatus::INVALID_QID => "ask for fewer queues",
-        RejectStatus::INVALID_CNTLID => "the target lost the controller meanwhile; connect anew",
+        RejectStatus::INVALID_CNTLID => "the target has lost the controller; connect again",
         _ => "the two disagree about the protocol; the target's log may say more",
     };
     format!("{status} (status {:#x}); {hint}", status.0)

@@ -1,4 +1,4 @@
-//! One result from a core to a caller, for everything that is not on the data path.
+//! One result from an engine to a caller, for everything that is not on the data path.
 
 use std::future::Future;
 use std::mem;
@@ -11,7 +11,7 @@ use crate::driver::process::Process;
 use crate::engine::results::Outbox;
 use crate::types::error::{Error, ErrorKind};
 
-/// The core's end: it is kept exactly once. Dropping it instead reports [`ErrorKind::Closed`].
+/// The engine's end: it is kept exactly once. Dropping it instead reports [`ErrorKind::Closed`].
 #[derive(Debug)]
 pub(crate) struct Promise<T>(Option<Arc<Cell<T>>>);
 
@@ -19,7 +19,7 @@ pub(crate) struct Promise<T>(Option<Arc<Cell<T>>>);
 #[derive(Debug)]
 pub(crate) struct Reply<T> {
     cell: Arc<Cell<T>>,
-    /// Where the core is.
+    /// Where the engine is.
     process: Process,
 }
 
@@ -33,7 +33,7 @@ enum ReplyState<T> {
     Taken,
 }
 
-/// Both ends of a new promise of a core in this process.
+/// Both ends of a new promise of an engine in this process.
 pub(crate) fn promise<T>(process: Process) -> (Promise<T>, Reply<T>) {
     let cell = Arc::new(Cell(Mutex::new(ReplyState::Waiting(None))));
     let promise = Promise(Some(Arc::clone(&cell)));

@@ -1,4 +1,4 @@
-//! Where cores leave results, and who is waiting for them.
+//! Where engines leave results, and who is waiting for them.
 #![cfg_attr(test, expect(unsafe_code, reason = "memory whose release panics"))]
 
 use std::collections::VecDeque;
@@ -9,7 +9,7 @@ use slab::Slab;
 
 use crate::driver::foreign_code;
 use crate::engine::plan_state::PlanState;
-use crate::engine::range_op::StrandedRange;
+use crate::engine::range_op::DisplacedRange;
 use crate::engine::write_table::WriteTable;
 use crate::memory::plan_region::{ClaimedMemory, KeptMemory};
 use crate::memory::region::RegionSlice;
@@ -20,7 +20,7 @@ use crate::types::plan::Outcome;
 /// How a range of a ring ended.
 #[derive(Debug)]
 pub struct RangeCompletion {
-    /// As given when it was submitted.
+    /// Token given when the range was submitted.
     pub token: u64,
     /// The memory, back from the target.
     pub slice: RegionSlice,
@@ -44,9 +44,9 @@ pub(crate) struct PlanKey(usize);
 /// Where the result of a range goes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum ResultSink {
-    /// It is added to the results of a ring, in which the range has a place.
+    /// The result is added to those of a ring, where the range has a place.
     Ring(RingKey),
-    /// It is noted as the outcome of a plan's range, whose number the token is.
+    /// The result is noted as the outcome of a plan's range, whose number the token is.
     Plan(PlanKey),
 }
 
@@ -70,11 +70,11 @@ impl RangeService {
     }
 }
 
-/// What the cores of a host share: its rings, plans and writes, and the wakers to call once its
-/// lock is released.
+/// State that the engines of a host share: its rings, plans and writes, and the wakers to call once
+/// its lock is released.
 #[derive(Default)]
 pub(crate) struct Outbox {
-    /// The writes of all cores.
+    /// The writes of all engines.
     pub(crate) writes: WriteTable,
     /// Commands that were answered, while a trace of them is taken.
     pub(crate) trace: Option<TraceInProgress>,
@@ -84,12 +84,12 @@ pub(crate) struct Outbox {
     /// Results of rings that were abandoned. Their memory is freed once the host's lock is
     /// released: that calls what its owner left to be called.
     discarded: Vec<RangeCompletion>,
-    /// What plans have ended with, for the same reason.
+    /// Memory of plans that have ended, for the same reason.
     ended: Vec<KeptMemory>,
     /// Ranges of plans that are to be read from other replicas.
-    failovers: Vec<RangeFailover>,
-    /// Ranges of rings that cannot go on over their path.
-    stranded: Vec<StrandedRange>,
+    displaced_plan_ranges: Vec<DisplacedPlanRange>,
+    /// Ranges of rings that their path cannot serve.
+    displaced: Vec<DisplacedRange>,
     /// A controller was connected or lost: ranges that wait for one may be read from another.
     moved: bool,
     /// An attempt to connect waits until its provider is chosen.
@@ -97,7 +97,7 @@ pub(crate) struct Outbox {
 }
 
 /// A range of a plan that failed at one replica of its shard.
-pub(crate) struct RangeFailover {
+pub(crate) struct DisplacedPlanRange {
     pub(crate) plan: PlanKey,
     pub(crate) range: u32,
     /// The error, should no other replica be tried.
@@ -105,10 +105,10 @@ pub(crate) struct RangeFailover {
     pub(crate) service: RangeService,
 }
 
-/// A plan whose ticket was not dropped, or of which not all ranges have ended.
+/// A plan whose ticket was not dropped, or whose ranges have not all ended.
 struct OpenPlan {
     state: Arc<PlanState>,
-    /// Until the last range has ended.
+    /// Memory of the plan until the last range has ended.
     memory: Option<ClaimedMemory>,
     in_flight: usize,
     waiting: Vec<PlanWaiter>,
@@ -189,7 +189,7 @@ impl Outbox {
         }
         match result {
             Err(error) if state.is_replicated() && state.has_alternative(range, &error) => {
-                self.failovers.push(RangeFailover { plan, range, error, service });
+                self.displaced_plan_ranges.push(DisplacedPlanRange { plan, range, error, service });
             }
             result => self.end_for_good(plan, range, result, service),
         }
@@ -213,28 +213,28 @@ impl Outbox {
 
     /// The ranges that are to be read from other replicas. Each is to be submitted again, or to be
     /// ended.
-    pub(crate) fn take_failovers(&mut self) -> Vec<RangeFailover> {
-        std::mem::take(&mut self.failovers)
+    pub(crate) fn take_displaced_plan_ranges(&mut self) -> Vec<DisplacedPlanRange> {
+        std::mem::take(&mut self.displaced_plan_ranges)
     }
 
     /// Ends the ranges of a plan that are between two replicas; returns how many.
-    pub(crate) fn cancel_failovers(&mut self, plan: PlanKey) -> usize {
-        let of_it = self.failovers.extract_if(.., |failover| failover.plan == plan);
+    pub(crate) fn cancel_displaced(&mut self, plan: PlanKey) -> usize {
+        let of_it = self.displaced_plan_ranges.extract_if(.., |range| range.plan == plan);
         let ranges: Vec<_> = of_it.collect();
-        for RangeFailover { range, service, .. } in &ranges {
+        for DisplacedPlanRange { range, service, .. } in &ranges {
             self.end_for_good(plan, *range, Err(ErrorKind::Cancelled.into()), *service);
         }
         ranges.len()
     }
 
-    /// A range of a ring cannot go on over its path.
-    pub(crate) fn strand(&mut self, range: StrandedRange) {
-        self.stranded.push(range);
+    /// Adds a range of a ring that its path cannot serve.
+    pub(crate) fn displace(&mut self, range: DisplacedRange) {
+        self.displaced.push(range);
     }
 
-    /// The ranges of rings that cannot go on over their path.
-    pub(crate) fn take_stranded(&mut self) -> Vec<StrandedRange> {
-        std::mem::take(&mut self.stranded)
+    /// The ranges of rings that their path cannot serve.
+    pub(crate) fn take_displaced(&mut self) -> Vec<DisplacedRange> {
+        std::mem::take(&mut self.displaced)
     }
 
     /// A controller was connected, or its connection was lost.
@@ -257,8 +257,8 @@ impl Outbox {
         std::mem::take(&mut self.asks_for_path)
     }
 
-    pub(crate) fn has_failovers(&self) -> bool {
-        !self.failovers.is_empty()
+    pub(crate) fn has_displaced_plan_ranges(&self) -> bool {
+        !self.displaced_plan_ranges.is_empty()
     }
 
     pub(crate) fn plan_state(&self, plan: PlanKey) -> &Arc<PlanState> {
@@ -294,7 +294,7 @@ impl Outbox {
         self.rings[key.0].in_flight
     }
 
-    /// Has `waker` called when `wanted` results are ready.
+    /// Registers `waker` to be called when `wanted` results are ready.
     pub(crate) fn notify(&mut self, key: RingKey, wanted: usize, waker: &Waker) {
         let ring = &mut self.rings[key.0];
         ring.wanted = wanted;
@@ -315,7 +315,7 @@ impl Outbox {
         }
     }
 
-    /// A plan of which no range has ended.
+    /// Adds a plan before its ranges begin.
     pub(crate) fn open_plan(&mut self, state: Arc<PlanState>, memory: ClaimedMemory) -> PlanKey {
         let (in_flight, memory) = (state.len(), Some(memory));
         let plan = OpenPlan { state, memory, in_flight, waiting: Vec::new(), abandoned: false };
@@ -330,10 +330,10 @@ impl Outbox {
         self.plans[key.0].memory.as_ref().map(|memory| memory.part(at, length))
     }
 
-    /// Ends ranges of a plan of which nothing was sent.
+    /// Ends unsent ranges of a plan.
     pub(crate) fn end_unsent(&mut self, key: PlanKey, ranges: &[u32], error: &Error) {
         if ranges.is_empty() {
-            // The plan may be no more.
+            // The plan may have been removed.
             return;
         }
         // Another replica is not what somebody wants who cancels.
@@ -350,7 +350,7 @@ impl Outbox {
     }
 
     /// Ranges of a plan are about to be seen to have ended. With the last one its memory is free:
-    /// before anybody sees that, who may submit the next plan into it at once.
+    /// before anybody sees that, who may submit the next plan into it immediately.
     fn retire(&mut self, key: PlanKey, ended: usize) {
         let plan = &mut self.plans[key.0];
         plan.in_flight -= ended;
@@ -377,8 +377,8 @@ impl Outbox {
         self.plans[key.0].in_flight > 0
     }
 
-    /// Has `waker` called when `wanted` ranges of a plan have ended. A waker of the same task is
-    /// replaced.
+    /// Registers `waker` to be called when `wanted` ranges of a plan have ended. A waker of the
+    /// same task is replaced.
     pub(crate) fn notify_of_plan(&mut self, key: PlanKey, wanted: usize, waker: &Waker) {
         let waiting = &mut self.plans[key.0].waiting;
         waiting.retain(|waiter| !waiter.waker.will_wake(waker));
@@ -401,29 +401,29 @@ impl Outbox {
         self.wakers.push(waker);
     }
 
-    /// Moves the work for after the release of the host's lock into `errands`.
-    pub(crate) fn take_errands(&mut self, errands: &mut Errands) {
-        errands.wakers.append(&mut self.wakers);
-        errands.discarded.append(&mut self.discarded);
-        errands.ended.append(&mut self.ended);
+    /// Moves the work that waits for the release of the host's lock into `deferred`.
+    pub(crate) fn take_deferred(&mut self, deferred: &mut Deferred) {
+        deferred.wakers.append(&mut self.wakers);
+        deferred.discarded.append(&mut self.discarded);
+        deferred.ended.append(&mut self.ended);
     }
 
-    /// Whether there is any of that.
-    pub(crate) fn has_errands(&self) -> bool {
+    /// Whether any work waits for the release of the host's lock.
+    pub(crate) fn has_deferred(&self) -> bool {
         !self.wakers.is_empty() || !self.discarded.is_empty() || !self.ended.is_empty()
     }
 }
 
-/// Work to be done outside the host's lock, since it calls code of others.
+/// Work that runs after the host's lock is released, since it calls code of others.
 #[derive(Default)]
-pub(crate) struct Errands {
+pub(crate) struct Deferred {
     wakers: Vec<Waker>,
     discarded: Vec<RangeCompletion>,
     ended: Vec<KeptMemory>,
 }
 
-impl Errands {
-    /// Does it, all of it whatever panics; keeps the room of the lists.
+impl Deferred {
+    /// Runs all of it, even if some of it panics; keeps the room of the lists.
     pub(crate) fn run(&mut self) {
         self.discarded.clear();
         self.ended.clear();
@@ -467,7 +467,7 @@ mod tests {
     }
 
     #[test]
-    fn errands_are_all_done_though_some_panic() {
+    fn deferred_work_is_all_done_though_some_panics() {
         let woken = Arc::new(CountsWakes(AtomicUsize::new(0)));
         let (counts, panics) =
             (Waker::from(Arc::clone(&woken)), Waker::from(Arc::new(PanicsAtWakes)));
@@ -482,9 +482,9 @@ mod tests {
         for waker in [&panics, &counts, &panics, &counts] {
             outbox.wake(waker.clone());
         }
-        let mut errands = Errands::default();
-        outbox.take_errands(&mut errands);
-        errands.run();
+        let mut deferred = Deferred::default();
+        outbox.take_deferred(&mut deferred);
+        deferred.run();
         assert_eq!(woken.0.load(Ordering::SeqCst), 2);
     }
 
@@ -514,11 +514,11 @@ mod tests {
         outbox.reserve(ring);
         outbox.notify(ring, 1, &Waker::from(Arc::clone(&woken)));
         outbox.notify(ring, 1, &Waker::from(Arc::clone(&woken)));
-        assert!(!outbox.has_errands());
+        assert!(!outbox.has_deferred());
         outbox.notify(ring, 1, Waker::noop());
-        let mut errands = Errands::default();
-        outbox.take_errands(&mut errands);
-        errands.run();
+        let mut deferred = Deferred::default();
+        outbox.take_deferred(&mut deferred);
+        deferred.run();
         assert_eq!(woken.0.load(Ordering::SeqCst), 1);
     }
 }

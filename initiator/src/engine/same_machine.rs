@@ -1,5 +1,5 @@
 //! A target on this machine: whether the host shares memory with it or uses the network is chosen
-//! for each connection anew.
+//! for each connection.
 
 use std::collections::BTreeMap;
 use std::mem;
@@ -21,9 +21,9 @@ use crate::types::error::{Error, ErrorFamily, ErrorKind};
 
 /// How long the ends of connections are waited for before the provider changes. Doubled, a host
 /// comes back to a target that was killed 0.1 s later over another provider.
-const FAREWELL: Duration = Duration::from_millis(100);
-/// How often it is looked whether they have ended. Doubled, a change takes 5 ms longer.
-const FAREWELL_LOOK: Duration = Duration::from_millis(5);
+const GRACEFUL_CLOSE_TIMEOUT: Duration = Duration::from_millis(100);
+/// How often it is looked whether they have ended.
+const GRACEFUL_CLOSE_LOOK: Duration = Duration::from_millis(5);
 
 /// Where a target on this machine is, and from where it is reached.
 #[derive(Clone, Copy, Debug)]
@@ -57,16 +57,16 @@ pub(crate) enum AnyDevice {
     Shm(ShmDevice),
 }
 
-/// How a core chooses its provider.
+/// How an engine chooses its provider.
 pub(crate) struct PathChoice {
     target: NearTarget,
     state: PathState,
     /// The next attempt does not share memory, since the last one failed.
     avoids_shm: bool,
-    /// The network is not to be had.
+    /// True if the network is not available.
     has_no_network: bool,
-    /// Until when the ends of connections are waited for.
-    farewell: Option<Time>,
+    /// Time until which the ends of connections are waited for.
+    close_until: Option<Time>,
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -76,17 +76,17 @@ enum PathState {
     /// An attempt to connect waits for the choice.
     Asked,
     /// The present provider is that of the next attempt.
-    Settled,
+    Chosen,
 }
 
 impl PathChoice {
     pub(crate) fn new(target: NearTarget) -> Self {
         let state = PathState::Open;
-        Self { target, state, avoids_shm: false, has_no_network: false, farewell: None }
+        Self { target, state, avoids_shm: false, has_no_network: false, close_until: None }
     }
 }
 
-/// A change of the provider that a core asks for.
+/// A change of the provider that an engine asks for.
 pub(crate) struct PathChange {
     pub(crate) target: NearTarget,
     pub(crate) to: LocalPath,
@@ -96,7 +96,7 @@ impl<P: Provider> HostEngine<P> {
     /// Whether an attempt to connect must wait until its provider is chosen.
     pub(crate) fn waits_for_path(&mut self, outbox: &mut Outbox) -> bool {
         let Some(choice) = &mut self.path else { return false };
-        if choice.state == PathState::Settled {
+        if choice.state == PathState::Chosen {
             return false;
         }
         choice.state = PathState::Asked;
@@ -104,7 +104,7 @@ impl<P: Provider> HostEngine<P> {
         true
     }
 
-    /// Has a core that is left serve another target from the same address.
+    /// Makes an engine without controllers serve another target from the same address.
     pub(crate) fn retarget(&mut self, target: NearTarget) -> bool {
         let is_left = self.controllers.is_empty();
         let choice = self.path.as_mut().filter(|choice| choice.target.source == target.source);
@@ -117,7 +117,7 @@ impl<P: Provider> HostEngine<P> {
         }
     }
 
-    /// Has the next attempt to connect ask for its provider.
+    /// Makes the next attempt to connect ask for its provider.
     pub(crate) fn reopen_path(&mut self) {
         if let Some(choice) = &mut self.path {
             choice.state = PathState::Open;
@@ -161,8 +161,8 @@ impl<P: Provider> HostEngine<P> {
         })
     }
 
-    /// The change of the provider that attempts to connect wait for. Without one they go on, at
-    /// once or when the ends of connections have been waited for.
+    /// The change of the provider that attempts to connect wait for. Without one they continue,
+    /// immediately or when the ends of connections have been waited for.
     pub(crate) fn path_change(&mut self, now: Time) -> Option<PathChange> {
         let is_connected = self.is_any_connected(None);
         let choice = self.path.as_mut().filter(|choice| choice.state == PathState::Asked)?;
@@ -171,15 +171,15 @@ impl<P: Provider> HostEngine<P> {
             false => choice.target.path(),
         };
         if is_connected || (to == LocalPath::SharedMemory) == P::SHARES_MEMORY {
-            (choice.state, choice.farewell) = (PathState::Settled, None);
+            (choice.state, choice.close_until) = (PathState::Chosen, None);
             return None;
         }
-        let until = *choice.farewell.get_or_insert(now + FAREWELL);
-        if !self.conns.is_empty() && now < until {
+        let until = *choice.close_until.get_or_insert(now + GRACEFUL_CLOSE_TIMEOUT);
+        if !self.connections.is_empty() && now < until {
             self.postpone_attempts(now);
             return None;
         }
-        choice.farewell = None;
+        choice.close_until = None;
         Some(PathChange { target: choice.target, to })
     }
 
@@ -188,22 +188,22 @@ impl<P: Provider> HostEngine<P> {
             if let ControllerPhase::Resting(time) = &mut controller.phase
                 && *time <= now
             {
-                *time = now + FAREWELL_LOOK;
-                self.agenda.mark_ready(key);
+                *time = now + GRACEFUL_CLOSE_LOOK;
+                self.ready_list.mark_ready(key);
             }
         }
     }
 
-    /// The provider stays, though another one was asked for.
+    /// The provider stays, though another was asked for.
     pub(crate) fn keep_path(&mut self) {
         let Some(choice) = &mut self.path else { return };
-        choice.state = PathState::Settled;
+        choice.state = PathState::Chosen;
         choice.avoids_shm = !P::SHARES_MEMORY;
         choice.has_no_network = P::SHARES_MEMORY;
     }
 
-    /// The same core over another device: nothing is connected now. All that waits for a connection
-    /// waits there, under the same numbers.
+    /// Moves the engine to another device: nothing is connected now. All that waits for a
+    /// connection waits there, under the same numbers.
     pub(crate) fn moved_to(&mut self, device: AnyDevice) -> Result<Box<dyn ErasedEngine>, Error> {
         Ok(match device {
             AnyDevice::Verbs(device) => Box::new(self.moved::<Verbs>(device)?),
@@ -241,7 +241,7 @@ impl<P: Provider> HostEngine<P> {
                 Some((key, controller.moved(scope, bounce)))
             })
             .collect();
-        new.agenda = mem::take(&mut self.agenda);
+        new.ready_list = mem::take(&mut self.ready_list);
         new.fences = mem::take(&mut self.fences);
         new.fences.iter_mut().for_each(|fence| fence.forget_connections());
         new.ops = mem::take(&mut self.ops);
@@ -252,7 +252,7 @@ impl<P: Provider> HostEngine<P> {
         new.next_expiry = self.next_expiry;
         new.path = self.path.take();
         if let Some(choice) = &mut new.path {
-            choice.state = PathState::Settled;
+            choice.state = PathState::Chosen;
         }
         Ok(new)
     }

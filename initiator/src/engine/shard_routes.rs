@@ -1,4 +1,4 @@
-//! Where the cores find shards: the namespaces of each, by connection.
+//! Where the engines find shards: the namespaces of each, by connection.
 
 use std::ops::Range;
 use std::sync::atomic::{AtomicU8, AtomicUsize, Ordering};
@@ -21,16 +21,16 @@ pub(crate) struct ShardRoute {
 /// A controller that shards are read over.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct ShardPlace {
-    /// Number of the core.
+    /// Number of the engine.
     pub(crate) engine: usize,
-    /// The controller, as its core numbers it.
+    /// The controller, as its engine numbers it.
     pub(crate) controller: usize,
 }
 
 /// The path of a namespace that was found best.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct PathRoute {
-    /// Its number among the paths.
+    /// Number of the path.
     pub(crate) replica: usize,
     /// The namespace, as the controller numbers it.
     pub(crate) namespace: usize,
@@ -41,15 +41,15 @@ pub(crate) struct PathRoute {
 /// The load of a controller, as the choice between replicas sees it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum TargetLoad {
-    /// It was lost, or refuses this host: ranges fail there at once.
+    /// The target was lost, or refuses this host: ranges fail there immediately.
     Lost,
-    /// It is not connected, or cannot reach the namespace: ranges have to wait for it.
+    /// The target is not connected, or cannot reach the namespace: ranges have to wait for it.
     Away,
-    /// It is connected, and its breaker is open: ranges go to others.
+    /// The target is connected, and its breaker is open: ranges go to others.
     Avoided,
-    /// It is connected, and one range is to find out whether its breaker can be closed.
+    /// The target is connected, and one range is to find out whether its breaker can be closed.
     Probe,
-    /// It has been asked for so many bytes that it has not sent.
+    /// The target has been asked for so many bytes that it has not sent.
     Serving(u64),
 }
 
@@ -59,7 +59,7 @@ impl TargetLoad {
         matches!(self, Self::Lost | Self::Away)
     }
 
-    /// The same for a range that is not to be a probe.
+    /// The load for a range that is not to be a probe.
     pub(crate) fn without_probe(self) -> Self {
         if self == Self::Probe { Self::Avoided } else { self }
     }
@@ -94,11 +94,11 @@ impl ReplicaPolicy {
     }
 }
 
-/// A replica that has other bytes than its shard, and is not read from any more.
+/// A replica that has other bytes than its shard, and is no longer read from.
 #[derive(Clone, Debug)]
 pub(crate) struct TakenOut {
     pub(crate) shard: u32,
-    /// Its place among the replicas of the shard.
+    /// Place of the replica among those of the shard.
     pub(crate) replica: usize,
     pub(crate) error: Error,
 }
@@ -106,11 +106,11 @@ pub(crate) struct TakenOut {
 /// The replicas of all shards.
 #[derive(Debug, Default)]
 pub(crate) struct ShardRoutes {
-    /// Of each shard, one behind the other.
+    /// Replicas of each shard, one shard behind the other.
     replicas: Vec<ShardRoute>,
     /// How each of those can be reached.
     access: Vec<PathAccess>,
-    /// For each shard the end of its replicas in that list.
+    /// End of each shard's replicas in that list.
     ends: Vec<u32>,
     places: Vec<ShardPlace>,
     /// The most replicas that a shard has.
@@ -118,7 +118,7 @@ pub(crate) struct ShardRoutes {
     policy: ReplicaPolicy,
     /// Ranges that were given to replicas in turn.
     turns: AtomicUsize,
-    /// For each shard a bit for each replica that is not read from any more.
+    /// A bit for each replica that is no longer read from, by shard.
     out: Vec<AtomicU8>,
     /// How many those are, and why.
     out_count: AtomicUsize,
@@ -129,7 +129,7 @@ impl ShardRoutes {
     /// More replicas of a shard than this are not kept.
     pub(crate) const MAX_REPLICAS: usize = 8;
 
-    /// None yet, of which ranges are to be read so.
+    /// An empty list of shards, whose replicas are to be chosen by a policy.
     pub(crate) fn with_policy(policy: ReplicaPolicy) -> Self {
         Self { policy, ..Self::default() }
     }
@@ -248,7 +248,7 @@ impl ShardRoutes {
         Some(replica)
     }
 
-    /// A bit for each replica of a shard that is not read from any more.
+    /// A bit for each replica of a shard that is no longer read from.
     pub(crate) fn out(&self, shard: u32) -> u8 {
         self.out.get(shard as usize).map_or(0, |out| out.load(Ordering::Relaxed))
     }

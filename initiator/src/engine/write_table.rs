@@ -23,10 +23,10 @@ pub(crate) struct WriteKey {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct FenceKey(u64);
 
-/// What a command may still change that was not answered when its association ended.
+/// The change that a command may still make that was not answered when its association ended.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) enum UnansweredChange {
-    /// These blocks of a namespace.
+    /// Blocks of a namespace.
     Blocks(Nsid, Range<u64>),
     /// Anything in a namespace.
     Namespace(Nsid),
@@ -34,7 +34,7 @@ pub(crate) enum UnansweredChange {
     Subsystem,
 }
 
-/// The writes of all cores of a host.
+/// The writes of all engines of a host.
 #[derive(Debug, Default)]
 pub(crate) struct WriteTable {
     namespaces: Slab<NamespaceWrites>,
@@ -44,7 +44,7 @@ pub(crate) struct WriteTable {
     given: u64,
     /// Something waits for what is unanswered.
     waits_for_fence: bool,
-    /// What waits may be tried again.
+    /// True once what waits may be tried again.
     released: bool,
 }
 
@@ -97,8 +97,8 @@ impl WriteTable {
         }
     }
 
-    /// Begins a write. `None` if it has to wait, since another one in progress shares a block with
-    /// it, unless both consist of whole blocks only.
+    /// Begins a write. `None` if it has to wait, since another write in progress shares a block
+    /// with it, unless both consist of whole blocks only.
     pub(crate) fn begin(
         &mut self,
         namespace: WrittenNamespace,
@@ -136,7 +136,7 @@ impl WriteTable {
         fence
     }
 
-    /// Takes a fence down: none of its commands will be carried out any more.
+    /// Takes a fence down: none of its commands will be carried out.
     pub(crate) fn take_down(&mut self, fence: FenceKey) {
         self.unanswered.retain(|unanswered| unanswered.fence != fence);
         self.released |= mem::take(&mut self.waits_for_fence);

@@ -1,4 +1,4 @@
-//! Memory for blocks of which the caller wants a part only.
+//! Memory for blocks that the caller wants a part of.
 //!
 //! Each controller has its own, so that what one target may write to never holds another's data.
 #![expect(unsafe_code, reason = "registers its memory and copies to and from it")]
@@ -105,7 +105,7 @@ impl<P: Provider> BouncePool<P> {
     unsafe fn copy_out_raw(&self, chunk: &BounceChunk, offset: usize, to: NonNull<[u8]>) {
         assert!(offset.checked_add(to.len()).is_some_and(|end| end <= CHUNK_BYTES));
         // SAFETY: the source is within the mapping (checked) and never borrowed as a reference;
-        // `to` is other memory. A target that writes there meanwhile breaks the protocol and
+        // `to` is other memory. A target that writes there during the copy breaks the protocol and
         // garbles its own data only.
         unsafe {
             let from = self.start(chunk).add(offset);

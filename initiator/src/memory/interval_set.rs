@@ -38,8 +38,8 @@ impl IntervalSet {
         Some(Self { intervals: set })
     }
 
-    /// The first bytes that both have in common. Sets that lie apart as a whole are told apart at
-    /// once.
+    /// The first bytes that both have in common. Sets that lie apart as a whole are told apart
+    /// immediately.
     pub(crate) fn overlap(&self, other: &Self) -> Option<(u64, u64)> {
         let (first, last) = (self.intervals.first()?, self.intervals.last()?);
         let (other_first, other_last) = (other.intervals.first()?, other.intervals.last()?);

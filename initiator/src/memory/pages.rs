@@ -20,7 +20,7 @@ unsafe impl Send for Pages {}
 unsafe impl Sync for Pages {}
 
 impl Pages {
-    /// From this size on huge pages are to be had.
+    /// Size from which huge pages are used.
     const HUGE_FROM_BYTES: usize = 2 << 20;
 
     /// Maps `length` bytes, at least one.

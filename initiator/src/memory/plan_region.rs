@@ -21,8 +21,8 @@ use crate::types::plan::PlanError;
 /// bytes of a plan are free again when its last range has ended.
 ///
 /// The memory is registered when it is first used with a controller, as a [`RegionSlice`] is. When
-/// the region is dropped the memory stays registered and allocated until no range is in flight any
-/// more. In a process that was forked since, nothing is freed and nothing is read.
+/// the region is dropped the memory stays registered and allocated until no range is in flight. In
+/// a process that was forked since, nothing is freed and nothing is read.
 pub struct Region {
     inner: Arc<RegionInner>,
 }
@@ -66,8 +66,8 @@ impl Region {
 
     /// Uses memory of the caller's, such as a tensor's. `owner` is dropped once: after the region
     /// was dropped, nothing is in flight, and every device has forgotten the memory. It is dropped
-    /// on any thread, also one of the host's, and no lock of this crate is held meanwhile; it must
-    /// not wait for anything that waits for this host, and a panic is caught and logged. If a
+    /// on any thread, also one of the host's, and no lock of this crate is held during the call; it
+    /// must not wait for anything that waits for this host, and a panic is caught and logged. If a
     /// device refuses to forget the memory, and in a process that was forked from the one that made
     /// the region, it is never dropped.
     ///
@@ -135,7 +135,7 @@ impl Region {
             let error = ErrorKind::Invalid("the bytes to copy are beyond the end of the region");
             return Err(PlanError::Host(error.into()));
         }
-        // Held while the bytes are copied, so that no plan begins meanwhile.
+        // Held while the bytes are copied, so that no plan begins.
         let claims = self.inner.claims()?;
         let wanted = (at as u64, (at + to.len()) as u64);
         // One interval does not overlap itself.
@@ -153,8 +153,8 @@ impl Region {
             return None;
         }
         // SAFETY: no window into the region is open, since nothing is in flight, and nothing will
-        // be while the region is borrowed exclusively. No one else has a pointer that he may write
-        // through meanwhile.
+        // be while the region is borrowed exclusively. No one else has a pointer to write through
+        // during the borrow.
         Some(unsafe { self.inner.whole.as_slice_unchecked() })
     }
 

@@ -36,8 +36,8 @@ pub enum Grant {
 /// An owned piece of registered memory: the destination of a read or the source of a write.
 ///
 /// A slice is moved into an operation and comes back with its result, so memory that a command is
-/// about to change cannot be reached meanwhile. It can be split and joined without cost, like a
-/// `BytesMut`; the memory is deregistered and freed when its last slice is dropped.
+/// about to change cannot be reached. It can be split and joined without cost, like a `BytesMut`;
+/// the memory is deregistered and freed when its last slice is dropped.
 ///
 /// Under [`Grant::PerCommand`] no target has access to a slice that is not in an operation, and its
 /// bytes can be borrowed: [`RegionSlice::as_slice`]. Under [`Grant::Persistent`] a target that
@@ -53,7 +53,7 @@ pub enum Grant {
 /// locked memory.
 pub struct RegionSlice {
     region: Arc<HostMemory>,
-    /// Of the first byte.
+    /// Address of the first byte.
     address: MemoryAddress,
     length: usize,
     /// The grant of the region.
@@ -270,8 +270,8 @@ impl RegionSlice {
         let from = self.part(at, to.len()).cast::<u8>();
         // SAFETY: the source is mapped and this slice is in no operation; `to` is other memory,
         // since a slice is borrowed while a reference to its bytes lives. No reference to the
-        // source is made: what a target writes there meanwhile is as with a device's memory, any
-        // mixture of bytes.
+        // source is made: what a target writes there during the copy is as with a device's memory,
+        // any mixture of bytes.
         unsafe { ptr::copy_nonoverlapping(from.as_ptr(), to.as_mut_ptr(), to.len()) };
     }
 
@@ -315,7 +315,7 @@ impl RegionSlice {
         }
     }
 
-    /// As [`RegionSlice::keys`], for a slice that is shared; always looks at the region.
+    /// Keys of a slice that is shared, as [`RegionSlice::keys`]; always looks at the region.
     pub(crate) fn shared_keys(&self, scope: &dyn ErasedScope) -> io::Result<Keys> {
         scope.keys(&self.region)
     }
@@ -418,9 +418,9 @@ impl<P: Provider> ErasedScope for RegistrationScope<P> {
     }
 }
 
-/// The scope of a controller as its handles see it: another one once its provider has changed.
+/// The scope of a controller as its handles see it: another scope once its provider has changed.
 pub(crate) struct CurrentScope {
-    /// Of `scope`, without its lock.
+    /// Identifier of `scope`, readable without its lock.
     id: AtomicU64,
     scope: Mutex<Arc<dyn ErasedScope>>,
     process: Process,
@@ -432,7 +432,7 @@ impl CurrentScope {
         Self { id, scope: Mutex::new(scope), process: Process::current() }
     }
 
-    /// From now on it is another one.
+    /// Replaces the current scope.
     pub(crate) fn set(&self, scope: Arc<dyn ErasedScope>) {
         let mut current = self.scope.lock().unwrap_or_else(PoisonError::into_inner);
         self.id.store(scope.id().0, Ordering::Relaxed);
@@ -441,7 +441,8 @@ impl CurrentScope {
 }
 
 impl ErasedScope for CurrentScope {
-    /// What was registered in one that is not current any more is registered anew by the core.
+    /// Identifier of the current scope: the engine registers again what was registered in an
+    /// earlier one.
     fn id(&self) -> ScopeId {
         ScopeId(self.id.load(Ordering::Relaxed))
     }
@@ -575,7 +576,7 @@ struct Registration {
 impl Registration {
     fn end(self) -> Result<(), StillRegistered> {
         if self.process.check() == Err(Forked) {
-            // The device is the parent's, which goes on with the registration of its own memory.
+            // The device is the parent's, which keeps the registration of its own memory.
             mem::forget(self.region);
             return Ok(());
         }
@@ -602,7 +603,7 @@ enum MemoryOwner {
         _pages: Pages,
     },
     Vec(Vec<u8>),
-    /// Behind a lock only so that it may be shared.
+    /// Memory of the caller; behind a lock only so that it may be shared.
     Foreign(Mutex<Option<Release>>),
 }
 

@@ -25,8 +25,8 @@ pub struct HostCounters {
     pub in_capsule_writes: u64,
     /// Ranges that were issued again, after a reconnect or a status that allowed it.
     pub retries: u64,
-    /// Ranges that went on over another path, or with another replica of their shard, than they
-    /// were begun with.
+    /// Ranges that were moved to another path, or to another replica of their shard, than they were
+    /// begun with.
     pub failovers: u64,
     /// Connections made again after a loss.
     pub reconnects: u64,
@@ -42,7 +42,7 @@ pub struct HostCounters {
     pub keep_alives: u64,
     /// Times that a thread slept until there was something to do.
     pub sleeps: u64,
-    /// Of those sleeps, the ones that ended because the time for something had come.
+    /// Sleeps that ended because the time for something had come.
     pub timer_wakes: u64,
 }
 

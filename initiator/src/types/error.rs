@@ -96,7 +96,7 @@ impl Error {
     }
 
     /// Whether the same may succeed later, or with another target that has the same bytes, without
-    /// anything being opened anew.
+    /// anything being opened again.
     pub fn is_retryable(&self) -> bool {
         match &self.kind {
             ErrorKind::Status(status) => !status.do_not_retry(),
@@ -244,7 +244,7 @@ pub enum ErrorKind {
     ConnectRefused {
         /// The status that the controller answered.
         status: Status,
-        /// What it did not accept.
+        /// The field that the controller did not accept.
         field: RefusedField,
     },
     /// The target does not want the RDMA connection.
@@ -257,7 +257,7 @@ pub enum ErrorKind {
     #[error("{0}")]
     NoNamespace(&'static str),
     /// A namespace is not the one that it was when it was opened: nothing is read from it or
-    /// written to it any more.
+    /// written to it from then on.
     #[error("the namespace changed: {0}; open it again to use it as it is now")]
     Changed(String),
     /// No RDMA connection to the address could be made.
@@ -286,7 +286,7 @@ pub enum ErrorKind {
     /// The range is not within the namespace.
     #[error("beyond the end: the namespace has {size_bytes} bytes")]
     OutOfRange {
-        /// Its size in bytes.
+        /// Size of the namespace in bytes.
         size_bytes: u64,
     },
     /// The operation works on whole logical blocks only.
@@ -298,14 +298,14 @@ pub enum ErrorKind {
     /// An argument makes no sense.
     #[error("{0}")]
     Invalid(&'static str),
-    /// The host or controller was closed meanwhile.
+    /// The host or controller was closed.
     #[error("closed")]
     Closed,
     /// The plan was cancelled before the range had ended.
     #[error("cancelled")]
     Cancelled,
-    /// This process was forked from the one that opened the host, which goes on with its
-    /// connections undisturbed.
+    /// This process was forked from the one that opened the host, which keeps its connections
+    /// undisturbed.
     #[error(
         "this process was forked from the one that opened the host, and cannot use its connections: open a new Host after \
          the fork, in the process that reads"
@@ -393,7 +393,7 @@ pub enum UnreachableCause {
     Stale,
 }
 
-/// What of a Connect a controller did not accept. Shown behind the status.
+/// The field of a Connect that a controller did not accept. Shown behind the status.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 #[non_exhaustive]
 pub enum RefusedField {

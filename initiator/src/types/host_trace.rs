@@ -9,7 +9,7 @@ use crate::types::time::MonotonicTime;
 #[derive(Clone, Debug, Default)]
 #[non_exhaustive]
 pub struct HostTrace {
-    /// In the order of their answers.
+    /// Commands in the order of their answers.
     pub commands: Vec<SentCommand>,
     /// Commands that were answered when there were as many as were asked for.
     pub dropped: u64,
@@ -42,7 +42,7 @@ pub struct SentCommand {
     pub sent: MonotonicTime,
     /// When its answer was there.
     pub answered: MonotonicTime,
-    /// What the target answered to it.
+    /// Status that the target answered with.
     pub status: Status,
 }
 
@@ -54,7 +54,7 @@ pub(crate) struct TraceInProgress {
 }
 
 impl TraceInProgress {
-    /// At most this many commands: their room is allocated before the first.
+    /// The most commands of a trace: their room is allocated before the first.
     pub(crate) const MAX_COMMANDS: usize = 1 << 20;
 
     pub(crate) fn new(limit: usize) -> Self {

@@ -55,7 +55,7 @@ impl ControllerOptions {
     }
 
     /// Keep alive timeout in milliseconds, 0 for none. A Keep Alive is sent twice in this time. A
-    /// target that cannot be reached knows that a connection is over when this time has passed
+    /// target that cannot be reached knows that a connection has ended when this time has passed
     /// twice. Default: 5,000.
     #[must_use]
     pub fn keep_alive_ms(mut self, timeout_ms: u32) -> Self {
@@ -73,19 +73,19 @@ impl ControllerOptions {
         self
     }
 
-    /// The longest pause between attempts to reconnect, at least 1 ms. The first attempt follows at
-    /// once, if the connection had lasted that long; the pauses after it begin with 50 ms and
-    /// double, each shortened at random by up to a quarter. Default: 2 s.
+    /// The longest pause between attempts to reconnect, at least 1 ms. The first attempt follows
+    /// immediately, if the connection had lasted that long; the pauses after it begin with 50 ms
+    /// and double, each shortened at random by up to a quarter. Default: 2 s.
     #[must_use]
     pub fn reconnect_delay(mut self, delay: Duration) -> Self {
         self.reconnect_delay = delay;
         self
     }
 
-    /// After this time without a connection everything that waits for the target fails, and what is
-    /// asked of it fails at once, until it is back: connecting goes on. A plan that is submitted
-    /// then has it tried at once, and fails when that attempt does or after 1 s. Zero: at once.
-    /// Default: 60 s.
+    /// Time without a connection after which everything that waits for the target fails, and what
+    /// is asked of it fails immediately, until it is back: connecting continues. A plan that is
+    /// submitted then has it tried immediately, and fails when that attempt does or after 1 s.
+    /// Zero: immediately. Default: 60 s.
     #[must_use]
     pub fn loss_timeout(mut self, timeout: Duration) -> Self {
         self.loss_timeout = timeout;
@@ -119,10 +119,10 @@ impl ControllerOptions {
     }
 
     /// How long a target that owes answers may send none, more than zero, before its connection is
-    /// ended. When half
-    /// of it is over the target is sent a Keep Alive, so that one that is busy for longer has
-    /// something to answer. Counts while commands of ranges are in flight. Default: the loss
-    /// timeout, at least 250 ms and at most the keep alive timeout; without keep alive, none.
+    /// ended. When half of it has passed the target is sent a Keep Alive, so that one that is busy
+    /// for longer has something to answer. Counts while commands of ranges are in flight. Default:
+    /// the loss timeout, at least 250 ms and at most the keep alive timeout; without keep alive,
+    /// none.
     #[must_use]
     pub fn silence_timeout(mut self, timeout: Duration) -> Self {
         self.silence_timeout = Some(timeout);
@@ -154,7 +154,7 @@ impl ControllerOptions {
 }
 
 impl ControllerOptions {
-    /// The same, if all values are in range.
+    /// Returns the options if all values are in range.
     ///
     /// # Errors
     /// Names the first that is not.
@@ -213,7 +213,7 @@ impl BatchOptions {
         Self::default()
     }
 
-    /// Whether the deadline of ranges is over when they are submitted.
+    /// Whether the deadline of ranges has passed when they are submitted.
     pub(crate) fn has_no_time(&self) -> bool {
         self.deadline.is_some_and(|limit| limit.is_zero())
     }
@@ -241,7 +241,7 @@ pub enum Class {
     /// Ranges that a caller waits for.
     #[default]
     Foreground,
-    /// Those that can wait, such as a large prefetch: their commands are sent when none of the
+    /// Ranges that can wait, such as a large prefetch: their commands are sent when none of the
     /// foreground wait, and at most half of a controller's I/O queues and 2 MiB are taken up by
     /// them.
     Background,

@@ -18,7 +18,7 @@ use crate::types::options::{BatchOptions, Class};
 pub struct Entry {
     /// Number of the shard, as [`Shards`](crate::Shards) counts from 0.
     pub shard: u32,
-    /// Number of bytes; a range of 0 bytes ends well at once.
+    /// Number of bytes; a range of 0 bytes ends well immediately.
     pub length: u32,
     /// First byte in the shard; any alignment.
     pub offset: u64,
@@ -74,7 +74,7 @@ impl Outcome {
 
     /// Path bit: at least one command read straight into the region.
     pub const DIRECT: u8 = 1;
-    /// Path bit: at least one command read into a bounce buffer, of which a part was copied.
+    /// Path bit: at least one command read into a bounce buffer, and a part of it was copied.
     pub const BOUNCED: u8 = 2;
 
     /// Whether all bytes are in the region.
@@ -172,7 +172,7 @@ impl PlanProgress {
 #[derive(Clone, Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum PlanError {
-    /// An entry names a shard that there is not.
+    /// An entry names a shard that does not exist.
     #[error("entry {entry}: there is no shard {shard}, only {shards} shards counted from 0")]
     NoShard {
         /// Number of the entry in the plan.

@@ -5,7 +5,7 @@
 #[non_exhaustive]
 pub enum RdmaProvider {
     /// Shared memory where the target is on this machine and shares it with us, else verbs where a
-    /// device serves the address, else soft. Chosen for each connection anew.
+    /// device serves the address, else soft. Chosen again for each connection.
     #[default]
     Auto,
     /// RDMA devices through libibverbs.

@@ -6,7 +6,7 @@ use crate::types::time::MonotonicTime;
 /// Whether more is ready after a turn, else when to turn again.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum EngineTurn {
-    /// More is ready: turn again at once.
+    /// More is ready: turn again immediately.
     Busy,
     /// Nothing before this time, unless something wakes the host earlier.
     SleepUntil(Option<MonotonicTime>),

@@ -51,7 +51,7 @@ fn check(namespace: &Namespace) {
         }
         done.send(()).unwrap();
     });
-    result.recv_timeout(Duration::from_secs(120)).expect("the host's thread goes on");
+    result.recv_timeout(Duration::from_secs(120)).expect("the host's thread continues");
 }
 
 fn each_provider(disturb: impl Fn(&Host, &Namespace)) {

@@ -205,7 +205,7 @@ fn an_error_names_the_lost_target() {
 }
 
 /// Waits for what other threads do.
-#[expect(clippy::disallowed_methods, reason = "nobody drives the host meanwhile")]
+#[expect(clippy::disallowed_methods, reason = "nobody else drives the host")]
 fn eventually(mut condition: impl FnMut() -> bool) {
     for _ in 0..12_000 {
         if condition() {
@@ -345,8 +345,8 @@ fn a_read_is_acknowledged_without_the_callers_help() {
         read(&namespace, 0, 512).unwrap();
         // The command, and the acknowledgement of the response.
         acknowledged += u32::from(packets() >= before + 2);
-        // Twice, because the wake-up that came with the result may end the first at once: a caller
-        // that comes back so soon is expected to go on.
+        // Twice, because the wake-up that came with the result may end the first immediately: a
+        // caller that comes back so soon is expected to continue.
         std::thread::park_timeout(Duration::from_millis(1));
         std::thread::park_timeout(Duration::from_millis(1));
         acknowledged == 10

@@ -196,7 +196,7 @@ fn a_row_goes_before_a_long_plan_of_the_other_class() {
         .collect();
     let background = Submit { class: Class::Background, deadline: None };
     let long = served.host.submit(&served.shards, &long, &region, background).unwrap();
-    // Until it is under way.
+    // Until it is in progress.
     long.wait(1, None);
     let before = long.progress().done;
     let mut slowest = Duration::ZERO;

@@ -79,7 +79,7 @@ fn plan(host: &Host, namespace: &Namespace, offset: usize) {
     }
 }
 
-/// Has threads read in each way, and in all ways side by side.
+/// Reads on threads in each way, and in all ways side by side.
 fn read_on_threads(provider: RdmaProvider, check: impl Fn(u64)) {
     let served = Served::start(LENGTH, false);
     for threads in [2, 8, 32] {

@@ -106,8 +106,8 @@ fn paths_are_of_one_host() {
     assert!(namespace.change_paths(&paths).wait().unwrap().is_empty());
 }
 
-/// What the documentation promises to hosts that share a namespace. Parts of one block have no such
-/// promise.
+/// The promise of the documentation to hosts that share a namespace. Parts of one block have no
+/// such promise.
 #[test]
 fn whole_blocks_of_two_hosts_are_all_kept() {
     const BLOCKS: u64 = 16;

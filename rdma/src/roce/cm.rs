@@ -79,7 +79,7 @@ enum ConnectionEntry {
         id: cm::ConnectionId,
         local: SocketAddr,
         peer: IpAddr,
-        /// Those of the listener.
+        /// Options of the listener.
         options: ConnOptions,
         qp: Option<Qp>,
     },
@@ -181,8 +181,8 @@ impl<F: Fabric> RoceCm<F> {
         }
     }
 
-    /// Whether to look at the socket. A caller that is busy with other things polls again at once,
-    /// and looking costs system calls; one that sleeps is woken for what was not looked at.
+    /// Whether to look at the socket. A caller that is busy with other things polls again soon, and
+    /// looking costs system calls; one that sleeps is woken for what was not looked at.
     fn may_have_received(&mut self, now: Time) -> bool {
         let due = self.sleep.is_none() || now >= self.look_again;
         if due {

@@ -1,4 +1,4 @@
-//! Between the interface's work requests and the engine's.
+//! Conversion between the interface's work requests and the engine's.
 
 use roce_proto::cm::Agreement;
 use roce_proto::rc;

@@ -13,7 +13,7 @@ use roce_proto::rc::{
 use roce_proto::wire::{Ecn, Identification, Packet};
 
 use super::convert;
-use super::hearing::Hearing;
+use super::handled_until::HandledUntil;
 use super::icrc;
 use super::memory;
 use super::new_qp::NewQp;
@@ -26,11 +26,10 @@ use super::wire::{Datagram, IpId, Outgoing, SenderIndex, Wire};
 use crate::deliberate_bugs::{self, Bug};
 use crate::{GroupStats, QpConfig, Time, Wc};
 
-/// Bytes of payload that one queue pair sends before it is the next one's turn: about one train.
-/// Doubled, the other queue pairs wait for two trains.
+/// Bytes of payload that one queue pair sends before it is the next one's turn: about one train,
+/// for which the other queue pairs wait.
 const TURN_BYTES: usize = 60_000;
-/// Packets sent before the engine receives again. Doubled, packets that arrive wait for twice as
-/// many packets to be sent.
+/// Packets sent before the engine receives again. Packets that arrive wait for as many to be sent.
 const PACKETS_PER_ROUND: usize = 512;
 /// Identifications below this are those of our own kind of sender: 0, or the index in a train.
 const SMALL_ID: u16 = 128;
@@ -47,13 +46,13 @@ pub(super) struct GroupEngine {
     qps: QpTable<QueuePairEntry>,
     paths: Paths,
     reads: ReadBudget,
-    hearing: Hearing,
+    handled_until: HandledUntil,
     /// The window of queue pairs that are not connected: nothing is ever charged to it.
     nowhere: SendWindow,
     timers: Timers,
     /// Queue pairs with something to send, in turn.
     ready: VecDeque<u32>,
-    /// Those that the shared limits held up.
+    /// Queue pairs that the shared limits held up.
     blocked: VecDeque<u32>,
     /// Queue pairs with completions.
     completing: VecDeque<u32>,
@@ -112,9 +111,9 @@ enum Identifications {
 pub(super) enum Handled {
     /// The datagram was handled or dropped.
     Done,
-    /// It was the first packet for a queue pair whose connection manager waits for one.
+    /// The datagram was the first packet for a queue pair whose connection manager waits for one.
     PeerIsReady(u32),
-    /// It is for this queue pair, of another group or the connection manager.
+    /// The datagram is for this queue pair, of another group or the connection manager.
     Foreign(Qpn),
 }
 
@@ -126,7 +125,7 @@ impl GroupEngine {
             qps: QpTable::new(queue_pairs),
             paths: Paths::default(),
             reads: ReadBudget::new(receive_buffer_bytes as u64),
-            hearing: Hearing::new(receive_buffer_bytes as u64),
+            handled_until: HandledUntil::new(receive_buffer_bytes as u64),
             nowhere: SendWindow::new(),
             timers,
             ready: VecDeque::with_capacity(queue_pairs),
@@ -174,7 +173,7 @@ impl GroupEngine {
         self.qps.get(slot).granted
     }
 
-    /// Connects a queue pair, unless it was released meanwhile.
+    /// Connects a queue pair, unless it has been released.
     pub(super) fn connect(
         &mut self,
         number: (u32, u64),
@@ -308,7 +307,7 @@ impl GroupEngine {
         if announce { Handled::PeerIsReady(qpn) } else { Handled::Done }
     }
 
-    /// Takes note of how many packets found the receive buffer full, of which peers are told.
+    /// Notes how many packets found the receive buffer full. Peers are told of them.
     pub(super) fn note_overflows(&mut self, now: Time, count: u32) {
         self.overflow.note(now, count);
     }
@@ -327,14 +326,14 @@ impl GroupEngine {
     /// payload was handled, which drained the socket or did not. The clocks stand at the time until
     /// which all was heard: nothing is late that may wait in the socket.
     pub(super) fn expire(&mut self, now: Time, bytes: u64, drained: bool) {
-        let heard = self.hearing.read(now, bytes, drained);
-        self.unblock |= self.reads.forget(heard);
+        let handled = self.handled_until.read(now, bytes, drained);
+        self.unblock |= self.reads.forget(handled);
         for _ in 0..self.qps.slots() {
-            let Some(slot) = self.timers.pop_due(heard) else { return };
+            let Some(slot) = self.timers.pop_due(handled) else { return };
             // The deadline may have moved since the timer was set.
-            if self.qps.get(slot).queue_pair.deadline().is_some_and(|time| time <= heard) {
+            if self.qps.get(slot).queue_pair.deadline().is_some_and(|time| time <= handled) {
                 let (queue_pair, mut limits) = self.borrow(slot);
-                queue_pair.handle_deadline(heard, &mut limits);
+                queue_pair.handle_deadline(handled, &mut limits);
                 self.unblock = true;
             }
             self.look_at(slot);
@@ -370,7 +369,7 @@ impl GroupEngine {
         !self.ready.is_empty() && !unsent.0.is_blocked()
     }
 
-    /// Lets one queue pair send a train; returns how many packets it sent.
+    /// Sends a train of one queue pair; returns how many packets it sent.
     fn take_turn<W: Wire>(
         &mut self,
         now: Time,
@@ -402,7 +401,7 @@ impl GroupEngine {
         entry.sending = entry.queue_pair.wants_transmit();
         match (entry.sending, bytes < TURN_BYTES) {
             (true, true) if wire.is_blocked() => self.ready.push_front(slot),
-            // Before its turn was over there was something that it might not send.
+            // Before its turn ended there was something that it might not send.
             (true, true) => self.blocked.push_back(slot),
             (true, false) => self.ready.push_back(slot),
             (false, _) => {}
@@ -432,7 +431,7 @@ impl GroupEngine {
         count
     }
 
-    /// Whether there is something to do at once, be it to send.
+    /// Whether there is something to do now, be it to send.
     pub(super) fn is_busy(&self) -> bool {
         self.has_completions() || !self.ready.is_empty() || self.unblock && !self.blocked.is_empty()
     }
@@ -497,7 +496,7 @@ impl GroupEngine {
     }
 }
 
-/// What is known of packets that found the receive buffer full.
+/// Packets that found the receive buffer full.
 #[derive(Default)]
 struct Overflow {
     /// How many they were.

@@ -32,7 +32,7 @@ pub trait Fabric: Send + Sync + Sized + 'static {
     /// The capacity of one wire's receive buffer, in bytes, overhead included.
     fn receive_buffer_bytes(&self) -> usize;
 
-    /// The wire with this index; `None` while it is taken, or if there is none.
+    /// The wire with this index; `None` while it is taken, or if it does not exist.
     fn take_wire(&self, index: usize) -> Option<Self::Wire>;
 
     /// Takes a wire back.

@@ -22,8 +22,7 @@ use crate::{
     Time, WakeFor, Wc,
 };
 
-/// Rounds of receiving and sending in one `poll`; then the caller has its turn. Doubled, a busy
-/// group gives its caller a turn half as often.
+/// Rounds of receiving and sending in one `poll`; then the caller has its turn.
 const ROUNDS: usize = 8;
 
 /// A group of a software device.
@@ -112,7 +111,7 @@ impl<F: Fabric> RoceGroup<F> {
         more
     }
 
-    /// Has the sleep end, or end no more, when the system takes packets again.
+    /// Starts or stops watching for the system to take packets again, which ends the sleep.
     fn watch_for_room(&mut self) {
         let Some(wire) = &self.wire else { return };
         let wanted = wire.awaiting_room();

@@ -14,8 +14,8 @@ pub(crate) fn compute(from: SocketAddr, packet: &Outgoing<'_>, ip_id: u16) -> [u
     finish(start, packet.pieces.iter().copied(), packet.pad_bytes)
 }
 
-/// The CRC that has begun with a packet's headers, behind its payload and pad. Between addresses of
-/// different families there is none, and nothing is sent.
+/// The CRC that has begun with a packet's headers, behind its payload and pad. `None` between
+/// addresses of different families, where nothing is sent.
 pub(crate) fn finish<'a>(
     start: Option<Icrc>,
     pieces: impl Iterator<Item = &'a [u8]>,

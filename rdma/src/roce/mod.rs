@@ -10,7 +10,7 @@ mod engine;
 mod fabric;
 mod group;
 mod gsi;
-mod hearing;
+mod handled_until;
 pub(crate) mod icrc;
 mod memory;
 mod new_qp;

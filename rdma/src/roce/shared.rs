@@ -19,7 +19,7 @@ use super::wire::{Datagram, IpId};
 use crate::Caps;
 
 /// The most messages in a mailbox. Beyond it a forwarded packet is dropped, as by a full socket
-/// buffer, and the peer repeats it. 512 packets take at most about 2 MiB; doubled, twice that.
+/// buffer, and the peer repeats it. 512 packets take at most about 2 MiB.
 pub(super) const MAX_MAIL: usize = 512;
 
 /// Longer than any packet with any headers.
@@ -36,7 +36,7 @@ pub(super) struct DeviceShared<F: Fabric> {
     pub(super) fabric: F,
     pub(super) regions: Arc<Regions>,
     pub(super) numbers: Arc<Numbers>,
-    /// By group index, less one.
+    /// Mailboxes of the groups, by index less one.
     pub(super) groups: Box<[Mailbox<GroupMessage>]>,
     pub(super) cm: Mailbox<CmMessage>,
     pub(super) counters: DeviceCounters,
@@ -48,7 +48,7 @@ pub(super) struct DeviceShared<F: Fabric> {
 pub(super) enum GroupMessage {
     /// Connect a queue pair, whose peer is at this endpoint.
     Connect {
-        /// Its number and serial.
+        /// Number and serial of the queue pair.
         number: (u32, u64),
         /// The way to the peer.
         route: ConnectionRoute,
@@ -59,7 +59,7 @@ pub(super) enum GroupMessage {
     },
     /// Move a queue pair to ERROR.
     Fail {
-        /// Its number and serial.
+        /// Number and serial of the queue pair.
         number: (u32, u64),
     },
     /// A packet for this group that another socket received.
@@ -88,7 +88,7 @@ pub(super) struct Forwarded {
 }
 
 impl Forwarded {
-    /// The datagram; what its IP header identified it by is not known any more.
+    /// The datagram. Its IPv4 identification is no longer known.
     pub(super) fn datagram(&self) -> Datagram<'_> {
         let Self { from, to, ecn, ref bytes } = *self;
         Datagram { ecn, ..Datagram::new(from, to, IpId::UNKNOWN, bytes) }
@@ -153,8 +153,8 @@ impl<F: Fabric> DeviceShared<F> {
         self.groups.get(usize::from(owner_of(qpn)).checked_sub(1)?)
     }
 
-    /// Hands a packet to the thread that owns its queue pair; false if there is none, or it is too
-    /// busy.
+    /// Hands a packet to the thread that owns its queue pair; false if no thread owns it, or the
+    /// thread is too busy.
     pub(super) fn forward(&self, qpn: Qpn, datagram: &Datagram<'_>) -> bool {
         let &Datagram { from, to, ecn, bytes, .. } = datagram;
         if bytes.len() > MAX_PACKET_BYTES {

@@ -28,8 +28,8 @@ impl Sleep {
         Ok(Some(Self(epoll)))
     }
 
-    /// Wakes, or wakes no more, when what sends is writable: of a receiver, and a sender if that is
-    /// another.
+    /// Starts or stops waking when what sends is writable: the receiver, and a sender that differs
+    /// from it.
     pub(super) fn watch_for_room(
         &self,
         [receiver, sender]: [Option<BorrowedFd<'_>>; 2],

@@ -4,7 +4,7 @@ use crate::Time;
 
 const NOWHERE: u32 = u32::MAX;
 
-/// At most one deadline for each slot.
+/// Deadlines of slots, at most one each.
 #[derive(Default)]
 pub(crate) struct Timers {
     heap: Vec<(Time, u32)>,

@@ -27,12 +27,12 @@ pub trait Wire: Send + 'static {
     /// Sends all that was queued, as far as the system takes it.
     fn flush(&mut self, now: Time);
 
-    /// Forgets what was queued and not sent: the transport sends it again. Its pieces are not read
-    /// any more.
+    /// Forgets what was queued and not sent: the transport sends it again. Its pieces are no longer
+    /// read.
     fn discard(&mut self);
 
-    /// The system takes nothing now. Queued packets are kept, and [`Wire::flush`] tries again; no
-    /// more should be queued.
+    /// The system takes nothing now. Queued packets are kept, and [`Wire::flush`] tries again;
+    /// nothing should be added to them.
     fn is_blocked(&self) -> bool {
         false
     }
@@ -67,7 +67,7 @@ pub trait Wire: Send + 'static {
         0
     }
 
-    /// Its counts so far.
+    /// Counters of the wire so far.
     fn counters(&self) -> WireCounters;
 }
 
@@ -87,7 +87,7 @@ impl SenderIndex {
         (0..MAX_SENDERS as u8).map(Self)
     }
 
-    /// Its place among the senders of a wire.
+    /// Place of the sender among those of a wire.
     pub fn get(self) -> usize {
         self.0.into()
     }
@@ -118,19 +118,19 @@ impl SenderSet {
         self.0 &= !(1 << sender.0);
     }
 
-    /// Those that are in one of the two sets.
+    /// Union of the two sets.
     #[must_use]
     pub fn or(self, other: Self) -> Self {
         Self(self.0 | other.0)
     }
 
-    /// Those that are in one of the two sets alone.
+    /// Senders that are in one of the two sets and not in the other.
     #[must_use]
     pub fn symmetric_difference(self, other: Self) -> Self {
         Self(self.0 ^ other.0)
     }
 
-    /// Its members, in order.
+    /// Members of the set, in order.
     pub fn iter(self) -> impl Iterator<Item = SenderIndex> {
         let mut rest = self.0;
         std::iter::from_fn(move || {
@@ -187,7 +187,7 @@ pub enum IpId {
 }
 
 impl IpId {
-    /// Of a datagram that came alone: what our own kind of sender gives those.
+    /// Identification of a datagram that came alone: our own kind of sender gives it to those.
     pub const UNKNOWN: Self = Self::Likely(Identification::ZERO);
 }
 
@@ -209,7 +209,7 @@ pub struct Outgoing<'a> {
     pub pad_bytes: u8,
     /// The type of service, or traffic class, of its IP header, ECN field included.
     pub traffic_class: u8,
-    /// It goes on with a message, of which the packet before it to this queue pair was a part.
+    /// The packet continues the message that the packet before it to this queue pair is part of.
     pub continues: bool,
 }
 

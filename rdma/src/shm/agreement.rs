@@ -1,4 +1,4 @@
-//! What the ends of a connection have agreed on.
+//! The parameters that the ends of a connection have agreed on.
 
 use core::time::Duration;
 
@@ -21,7 +21,7 @@ pub(super) struct LinkAgreement {
     /// Retries of a request that finds no receive; 7 for no limit.
     pub(super) rnr_retry_count: u8,
     /// How long a peer may do nothing about the requests that it has.
-    pub(super) patience: Duration,
+    pub(super) silence_timeout: Duration,
 }
 
 impl LinkAgreement {
@@ -31,7 +31,7 @@ impl LinkAgreement {
             initiator_depth: params.initiator_depth.min(MAX_DEPTH),
             responder_resources: params.responder_resources.min(MAX_DEPTH),
             rnr_retry_count: params.rnr_retry_count,
-            patience: timeout * (u32::from(params.retry_count) + 1),
+            silence_timeout: timeout * (u32::from(params.retry_count) + 1),
         }
     }
 }

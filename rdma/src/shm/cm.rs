@@ -27,14 +27,14 @@ use crate::{
 };
 
 /// How long a peer may take to answer a request or an accept: as long as that of `soft`.
-const ANSWER_PATIENCE: Duration = Duration::from_secs(20);
-/// How long a peer may take from its connection to its request, which it sends at once.
-const REQUEST_PATIENCE: Duration = Duration::from_secs(5);
+const ANSWER_TIMEOUT: Duration = Duration::from_secs(20);
+/// How long a peer may take from its connection to its request, which it sends immediately.
+const REQUEST_TIMEOUT: Duration = Duration::from_secs(5);
 /// How long a peer may take to answer that the connection ends.
-const GOODBYE_PATIENCE: Duration = Duration::from_secs(2);
+const CLOSE_TIMEOUT: Duration = Duration::from_secs(2);
 /// How long a listener is asked that has too many connections to accept. It may be a stranger's,
 /// whom no connection has told yet.
-const KNOCK_PATIENCE: Duration = Duration::from_secs(1);
+const RETRY_CONNECT_TIMEOUT: Duration = Duration::from_secs(1);
 /// How soon a listener is asked again that has too many connections to accept.
 const ASK_AGAIN_AFTER: Duration = Duration::from_millis(1);
 /// How long a listener pauses that cannot accept, such as where descriptors are short.
@@ -46,9 +46,9 @@ const REQUEST_PRIVATE_BYTES: usize = 56;
 const REJECT_PRIVATE_BYTES: usize = 148;
 /// Ports from which a listener's free one is taken, and which stand for the active side.
 const FREE_PORTS: core::ops::Range<u16> = 0x8000..0xFFFF;
-/// Connections that have not sent their request; the oldest makes way for another one.
+/// Connections that have not sent their request; the oldest makes way for a new connection.
 const MAX_SILENT: usize = 256;
-/// Connections that are accepted at once; a listener with more of them wakes again.
+/// Connections that are accepted in one go; a listener with more of them wakes again.
 const MAX_ACCEPTED: usize = 64;
 const EVENTS: usize = 64;
 
@@ -74,7 +74,7 @@ enum ShmEndpoint {
         socket: OwnedFd,
         local: SocketAddr,
         options: ConnOptions,
-        /// It accepts nothing until then: the system was short of something.
+        /// Time until which nothing is accepted, since the system was short of something.
         pauses: Option<Time>,
     },
     /// A peer that has not sent its request.
@@ -92,7 +92,7 @@ struct ShmConnection {
     options: ConnOptions,
     qp: Option<QpName>,
     socket: Option<OwnedFd>,
-    /// What we ask for or what was agreed, as we see it.
+    /// The parameters that we ask for or that were agreed, as we see them.
     params: ConnParams,
     ack_timeout_exponent: u8,
     stage: ConnStage,
@@ -103,7 +103,7 @@ enum ConnStage {
     /// Active: without queue pair, or not asked to connect.
     Resolved(Option<LinkOffer>),
     /// Active: the listener had no room; asks again until this time.
-    Knocking {
+    RetryingConnect {
         offer: LinkOffer,
         until: Time,
     },
@@ -186,7 +186,7 @@ impl ShmCm {
         }
     }
 
-    /// An endpoint has something to do at this time, unless it is over by then.
+    /// An endpoint has something to do at this time, unless it has ended by then.
     fn note_deadline(&mut self, time: Time) {
         self.soonest = Some(self.soonest.map_or(time, |soonest| soonest.min(time)));
     }
@@ -226,14 +226,14 @@ impl ShmCm {
                 continue;
             }
             self.silent += 1;
-            let deadline = now + REQUEST_PATIENCE;
+            let deadline = now + REQUEST_TIMEOUT;
             self.note_deadline(deadline);
             self.sockets.insert(conn, ShmEndpoint::Silent { socket, listener: id, deadline });
             self.hear_request(conn);
         }
     }
 
-    /// Looks no more at a listener for a while: it would stay readable.
+    /// Ignores a listener for a while: it would stay readable.
     fn pause(&mut self, now: Time, id: ConnId) {
         let Some(ShmEndpoint::Listener { socket, pauses, .. }) = self.sockets.get_mut(&id) else {
             return;
@@ -356,7 +356,7 @@ impl ShmCm {
                 connection.send(CmMessageKind::Disconnected);
                 self.lose(conn);
             }
-            // Both ends said so at once, or the peer answers.
+            // Both ends said so at the same time, or the peer answers.
             (CmMessageKind::Disconnect | CmMessageKind::Disconnected, ConnStage::Ending) => {
                 self.lose(conn);
             }
@@ -422,7 +422,7 @@ impl ShmCm {
     fn lose(&mut self, conn: ConnId) {
         let Ok(connection) = self.connection(conn) else { return };
         let event = match connection.stage {
-            ConnStage::Over | ConnStage::Resolved(_) | ConnStage::Knocking { .. } => return,
+            ConnStage::Over | ConnStage::Resolved(_) | ConnStage::RetryingConnect { .. } => return,
             ConnStage::Asked | ConnStage::Requested(_) | ConnStage::Accepted => {
                 CmEvent::ConnectFailed { conn, failure: ConnectFailure::GivenUp }
             }
@@ -443,7 +443,9 @@ impl ShmCm {
         }
         let Ok(connection) = self.connection(id) else { return self.resume(now, id) };
         let event = match connection.stage {
-            ConnStage::Knocking { until, .. } if now < until => return self.knock(now, id),
+            ConnStage::RetryingConnect { until, .. } if now < until => {
+                return self.retry_connect(now, id);
+            }
             ConnStage::Ending => CmEvent::Disconnected { conn: id, confirmed: false },
             ConnStage::Accepted => {
                 CmEvent::ConnectFailed { conn: id, failure: ConnectFailure::GivenUp }
@@ -455,10 +457,10 @@ impl ShmCm {
     }
 
     /// Connects to a listener and sends the request, or sees to it that this is tried again.
-    fn knock(&mut self, now: Time, conn: ConnId) {
+    fn retry_connect(&mut self, now: Time, conn: ConnId) {
         let trust = self.shared.trust;
         let Ok(connection) = self.connection(conn) else { return };
-        let ConnStage::Knocking { offer, .. } = &connection.stage else { return };
+        let ConnStage::RetryingConnect { offer, .. } = &connection.stage else { return };
         let message = ShmCmMessage {
             kind: CmMessageKind::Request,
             params: connection.params,
@@ -479,8 +481,8 @@ impl ShmCm {
             Ok(socket) => {
                 connection.socket = Some(socket);
                 connection.stage = ConnStage::Asked;
-                connection.deadline = Some(now + ANSWER_PATIENCE);
-                self.note_deadline(now + ANSWER_PATIENCE);
+                connection.deadline = Some(now + ANSWER_TIMEOUT);
+                self.note_deadline(now + ANSWER_TIMEOUT);
             }
             Err(error) if error.kind() == io::ErrorKind::WouldBlock => {
                 connection.deadline = Some(now + ASK_AGAIN_AFTER);
@@ -620,8 +622,8 @@ impl ConnectionManager<Shm> for ShmCm {
         };
         let offer = offer.take().ok_or(CmError::WrongState)?;
         connection.params = *params;
-        connection.stage = ConnStage::Knocking { offer, until: now + KNOCK_PATIENCE };
-        self.knock(now, conn);
+        connection.stage = ConnStage::RetryingConnect { offer, until: now + RETRY_CONNECT_TIMEOUT };
+        self.retry_connect(now, conn);
         Ok(())
     }
 
@@ -646,13 +648,13 @@ impl ConnectionManager<Shm> for ShmCm {
             connection.ack_timeout_exponent = exponent;
         }
         connection.stage = ConnStage::Accepted;
-        connection.deadline = Some(now + ANSWER_PATIENCE);
+        connection.deadline = Some(now + ANSWER_TIMEOUT);
         let answer = ConnParams {
             rnr_retry_count: params.rnr_retry_count,
             private_data: params.private_data,
             ..granted
         };
-        self.note_deadline(now + ANSWER_PATIENCE);
+        self.note_deadline(now + ANSWER_TIMEOUT);
         // The group learns of it before the peer does, so before the first record.
         self.connect_qp(conn);
         let connection = self.connection(conn)?;
@@ -695,8 +697,8 @@ impl ConnectionManager<Shm> for ShmCm {
             ConnStage::Accepted | ConnStage::Established => {
                 connection.send(CmMessageKind::Disconnect);
                 connection.stage = ConnStage::Ending;
-                connection.deadline = Some(now + GOODBYE_PATIENCE);
-                self.note_deadline(now + GOODBYE_PATIENCE);
+                connection.deadline = Some(now + CLOSE_TIMEOUT);
+                self.note_deadline(now + CLOSE_TIMEOUT);
             }
             ConnStage::Ending | ConnStage::Over => {}
             // The peer learns it from the end of the socket.
@@ -763,7 +765,7 @@ impl Drop for ShmCm {
     }
 }
 
-/// What the peer says, as we see it, and no more than any queue pair does.
+/// The peer's parameters as we see them, limited to those of any queue pair.
 fn turned_round(params: &ConnParams) -> ConnParams {
     ConnParams {
         responder_resources: params.initiator_depth.min(MAX_DEPTH),

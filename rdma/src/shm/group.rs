@@ -22,13 +22,12 @@ use crate::{
     Group, GroupConfig, GroupStats, PushError, QpConfig, QpKey, RecvWr, SendWr, Time, WakeFor, Wc,
 };
 
-/// Turns that each queue pair has in one `poll`; then the caller has its turn. Doubled, a busy
-/// group gives its caller a turn half as often.
+/// Turns that each queue pair has in one `poll`; then the caller has its turn.
 const ROUNDS: usize = 8;
 /// How often a group that does not sleep looks after peers that are gone and requests that take too
 /// long. It costs a system call.
 const LOOK_INTERVAL: Duration = Duration::from_millis(1);
-/// What stands for the mailbox among the slots of queue pairs.
+/// Name of the mailbox among the slots of queue pairs.
 const MAILBOX: u64 = u64::MAX;
 const EVENTS: usize = 64;
 
@@ -58,18 +57,19 @@ pub struct ShmGroup {
     sleep: OwnedFd,
     now: Time,
     look_again: Time,
-    /// More may be to do at once.
+    /// More may be to do now.
     busy: bool,
-    /// What peers were asked to ring for, until a wake-up is acknowledged. Whatever the group does
-    /// meanwhile, its caller may sleep afterwards.
+    /// The news that peers were asked to ring for, until a wake-up is acknowledged. Whatever the
+    /// group does before, its caller may sleep afterwards.
     asleep: Option<WakeFor>,
 }
 
-/// What a group looks at of a queue pair whose peer may have published something.
+/// Count of a peer's news, which tells a group whether the peer has published something.
 struct WatchedLink {
     slot: u32,
     seen: u64,
-    /// In the memory of its link, which is mapped as long as the queue pair is in the table.
+    /// The word in the memory of its link, which is mapped as long as the queue pair is in the
+    /// table.
     news: NonNull<AtomicU64>,
 }
 
@@ -151,7 +151,7 @@ impl ShmGroup {
         busy
     }
 
-    /// Has a queue pair have its turn next.
+    /// Gives a queue pair a turn next.
     fn mark_due(&mut self, slot: u32) {
         if !self.qps.get_mut(slot).set_due(true) {
             self.due.push(slot);
@@ -218,7 +218,7 @@ impl ShmGroup {
         (self.qps.get(slot).serial() == serial).then_some(slot)
     }
 
-    /// Lets peers save the ringing while this group looks by itself.
+    /// Tells peers that they need not ring while this group looks by itself.
     fn wake_up(&mut self) {
         if self.asleep.take().is_some() {
             self.links.iter().for_each(|link| self.qps.get_mut(link.slot).wake_up());

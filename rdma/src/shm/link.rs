@@ -21,9 +21,9 @@ const FAILED: u64 = 2;
 /// How an end left the connection.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum ShmClosing {
-    /// It was released, or its connection was ended.
+    /// The queue pair was released, or its connection was ended.
     Ended,
-    /// Its queue pair went to ERROR by itself.
+    /// The queue pair went to ERROR by itself.
     Failed,
 }
 
@@ -37,11 +37,11 @@ pub(super) struct ShmLink {
     bell: OwnedFd,
     /// The peer's process or connection is gone.
     hung_up: bool,
-    /// What the peer was last asked to ring for. It may have rung since.
+    /// The news that the peer was last asked to ring for. It may have rung since.
     asked: Option<WakeFor>,
 }
 
-/// What the active end passes to the passive one.
+/// The memory and the socket that the active end passes to the passive one.
 pub(super) struct LinkOffer {
     pub(super) memory: OwnedFd,
     pub(super) bell: OwnedFd,
@@ -107,7 +107,7 @@ impl ShmLink {
         self.mapping.news(self.end.other()).word()
     }
 
-    /// Has the peer look, as publishing does.
+    /// Makes the peer look, as publishing does.
     #[cfg(test)]
     pub(super) fn count_news_for_tests(&self) {
         self.mapping.news(self.end).count();
@@ -134,7 +134,7 @@ impl ShmLink {
         self.asked == Some(WakeFor::Everything) || self.asked == Some(what)
     }
 
-    /// Lets the peer save the ringing.
+    /// Tells the peer that it need not ring.
     pub(super) fn wake_up(&mut self) {
         self.asked = None;
         SleepWord(self.mapping.asleep(self.end)).wake_up();
@@ -149,7 +149,7 @@ impl ShmLink {
         }
     }
 
-    /// What to sleep on.
+    /// The socket to sleep on.
     pub(super) fn bell(&self) -> BorrowedFd<'_> {
         self.bell.as_fd()
     }

@@ -25,10 +25,10 @@ const END_BYTES: usize = 1024;
 /// fetch them in pairs.
 const GROUP_BYTES: usize = 128;
 
-/// What the active end seals the memory against: after that no access to it can fail.
+/// Seals that the active end adds: after that no access to the memory can fail.
 const SIZE_SEALS: SealFlags = SealFlags::SHRINK.union(SealFlags::GROW);
-/// What the passive end seals it against once it has mapped it: after that no page can be taken out
-/// of it, for which an access would have to wait, and there are no further mappings to write by.
+/// Seals that the passive end adds once it has mapped the memory: after that no page can be taken
+/// out of it, for which an access would have to wait, and no further mapping can write.
 const PAGE_SEALS: SealFlags = SealFlags::FUTURE_WRITE.union(SealFlags::SEAL);
 /// The file system of memfds with pages of ordinary size, `TMPFS_MAGIC`. A page of a huge-page file
 /// may be missing when it is touched, which ends the process.
@@ -174,7 +174,7 @@ impl SharedMapping {
 
 impl Drop for SharedMapping {
     fn drop(&mut self) {
-        // SAFETY: mapped in `map`, and nothing borrows it any more.
+        // SAFETY: mapped in `map`, and no longer borrowed.
         let unmapped = unsafe { rustix::mm::munmap(self.base.as_ptr().cast(), MAPPING_BYTES) };
         debug_assert!(unmapped.is_ok());
     }

@@ -2,7 +2,7 @@
 
 use crate::{ConnParams, PrivateData};
 
-/// What every message begins with: a name and the version of everything that peers share.
+/// First bytes of every message: a name and the version of everything that peers share.
 const MAGIC: [u8; 8] = *b"FRshm\0\0\x01";
 /// Where the private data begins.
 const FIXED_BYTES: usize = 20;
@@ -28,7 +28,7 @@ pub(super) enum CmMessageKind {
 #[derive(Clone, Copy, Debug)]
 pub(super) struct ShmCmMessage {
     pub(super) kind: CmMessageKind,
-    /// As the sender sees them.
+    /// Parameters as the sender sees them.
     pub(super) params: ConnParams,
     pub(super) ack_timeout_exponent: u8,
     /// The sender's port of a request, the reason of a reject.

@@ -16,7 +16,7 @@ impl<'a, W: SharedWord> NewsCount<'a, W> {
         self.0.store(self.0.load(Ordering::Relaxed).wrapping_add(1), Ordering::Release);
     }
 
-    /// What the other end reads.
+    /// The word that the other end reads.
     pub(super) fn word(&self) -> &'a W {
         self.0
     }

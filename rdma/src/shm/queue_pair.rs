@@ -26,7 +26,7 @@ pub(super) struct ShmQueuePair {
     stage: QpStage,
     requester: RingRequester,
     responder: RingResponder,
-    /// Its group has it among those that have their turn next.
+    /// True while the group has it among those that have their turn next.
     due: bool,
 }
 
@@ -83,7 +83,7 @@ impl ShmQueuePair {
         self.domain
     }
 
-    /// What to sleep on.
+    /// The socket to sleep on.
     pub(super) fn bell(&self) -> BorrowedFd<'_> {
         self.link.bell()
     }
@@ -147,7 +147,7 @@ impl ShmQueuePair {
         self.end_turn(turn, result);
     }
 
-    /// Does all that there is to do; returns whether there was anything.
+    /// Does all pending work; returns whether there was any.
     pub(super) fn progress(&mut self, turn: &mut QpTurn<'_>) -> bool {
         let QpStage::Connected(agreement) = self.stage else { return false };
         // Before the rings are read: what a peer wrote before it left is seen.
@@ -194,7 +194,7 @@ impl ShmQueuePair {
         }
     }
 
-    /// Fails if the patience with the peer has ended.
+    /// Fails if the peer has been silent for too long.
     pub(super) fn check_time(&mut self, turn: &mut QpTurn<'_>) {
         let QpStage::Connected(agreement) = self.stage else { return };
         if let Err(QpFailure(status)) = self.requester.check_time(turn, &agreement) {
@@ -251,13 +251,14 @@ impl ShmQueuePair {
         asks && self.has_news()
     }
 
-    /// What the peer has to ring for. One that waits for room goes on when the peer has read.
+    /// The news that the peer has to ring for. A queue pair that waits for room continues when the
+    /// peer has read.
     fn wanted(&self, what: WakeFor) -> WakeFor {
         let blocked = self.requester.is_blocked() || self.responder.is_blocked();
         if blocked { WakeFor::Everything } else { what }
     }
 
-    /// Lets the peer save the ringing.
+    /// Tells the peer that it need not ring.
     pub(super) fn wake_up(&mut self) {
         self.link.wake_up();
     }

@@ -3,7 +3,7 @@
 use super::work_limits::WorkLimits;
 use crate::{PushError, RecvWr, Sge};
 
-/// Receives, of which the newest is used first.
+/// Receives, used last-in, first-out.
 pub(super) struct ReceiveQueue {
     limits: WorkLimits,
     entries: Vec<ReceiveEntry>,

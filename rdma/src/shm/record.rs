@@ -51,9 +51,9 @@ pub(super) enum AnswerRecord {
 /// Why a request was refused.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Refusal {
-    /// It makes no sense, or its message is longer than the receive.
+    /// The request makes no sense, or its message is longer than the receive.
     InvalidRequest,
-    /// Its key does not grant the access.
+    /// The key of the request does not grant the access.
     Access,
     /// A fault of the refusing side.
     Operation,
@@ -92,7 +92,7 @@ impl RequestRecord {
         }
     }
 
-    /// The record that these words begin; `None` if there is none such.
+    /// The record that these words begin; `None` if they begin no record.
     pub(super) fn parse(words: [u64; 4]) -> Option<Self> {
         let [first, addr, rkey, total] = words;
         let (rkey, total) = (u32::try_from(rkey).ok()?, u32::try_from(total).ok()?);
@@ -120,7 +120,7 @@ impl AnswerRecord {
         }
     }
 
-    /// The record that these words begin; `None` if there is none such.
+    /// The record that these words begin; `None` if they begin no record.
     pub(super) fn parse(words: [u64; 4]) -> Option<Self> {
         let [first, detail, ..] = words;
         match kind_of(first) {

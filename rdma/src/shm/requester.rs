@@ -23,7 +23,7 @@ const RETRY_FOR_EVER: u8 = 7;
 /// The send queue and the peer's answers.
 pub(super) struct RingRequester {
     queue: RingSendQueue,
-    /// The oldest request of which not all was handed over.
+    /// The oldest request that was not handed over as a whole.
     next: usize,
     /// Bytes of it that were.
     sent: u32,
@@ -307,7 +307,7 @@ impl RingRequester {
         turn.stats.rnr_naks_received += 1;
         self.retire(turn, link)?;
         if self.requests.read() > position {
-            // There was a receive meanwhile.
+            // A receive has been posted since.
             return Ok(());
         }
         self.not_ready = match agreement.rnr_retry_count {
@@ -362,16 +362,16 @@ impl RingRequester {
         (self.blocked, self.not_ready) = (false, NotReady::No);
     }
 
-    /// When the patience with the peer ends.
+    /// Time at which a silent peer is given up.
     pub(super) fn deadline(&self, agreement: &LinkAgreement) -> Option<Time> {
         match self.not_ready {
             NotReady::ForEver => None,
             NotReady::Until(time) => Some(time),
-            NotReady::No => Some(self.silent_since? + agreement.patience),
+            NotReady::No => Some(self.silent_since? + agreement.silence_timeout),
         }
     }
 
-    /// Whether the patience with the peer has ended.
+    /// Whether the peer has been silent for too long.
     pub(super) fn check_time(
         &self,
         turn: &mut QpTurn<'_>,

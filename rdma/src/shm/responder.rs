@@ -1,4 +1,4 @@
-//! The responder: carries out the peer's requests, none of which is trusted.
+//! The responder: carries out the peer's requests, and trusts none of them.
 #![expect(unsafe_code, reason = "rings are reached by address")]
 
 use std::collections::VecDeque;
@@ -18,14 +18,14 @@ use crate::{Access, PushError, RecvWr, Sge, Wc, WcOpcode, WcStatus};
 /// The receive queue and the peer's requests.
 pub(super) struct RingResponder {
     receives: ReceiveQueue,
-    /// The message of which not all has come.
+    /// The message that has not come as a whole.
     arriving: Option<ArrivingMessage>,
     /// The elements of its receive.
     arriving_sges: Box<[Sge]>,
     requests: RingReader,
     answers: RingWriter,
     reads: VecDeque<ServedRead>,
-    /// What becomes of the peer's oldest request, once the reads before it are served.
+    /// Refusal of the peer's oldest request, sent once the reads before it are served.
     refusal: Option<Refusal>,
     /// A message waits for a receive at this position.
     starved_at: Option<u64>,
@@ -51,7 +51,7 @@ struct ServedRead {
     sent: u32,
 }
 
-/// What became of a request.
+/// Outcome of a request.
 enum Executed {
     Done,
     /// There is no receive for it.

@@ -10,9 +10,9 @@ use core::sync::atomic::{AtomicU64, Ordering};
 use super::news_count::NewsCount;
 use super::shared_word::SharedWord;
 
-/// Bytes of one ring. Both ends copy through it at once, so it should stay in their caches, and it
-/// exists four times per connection; half of it delays large messages, which wait for room more
-/// often.
+/// Bytes of one ring. Both ends copy through it concurrently, so it should stay in their caches,
+/// and it exists four times per connection; half of it delays large messages, which wait for room
+/// more often.
 #[cfg(not(all(test, loom)))]
 pub(super) const RING_BYTES: usize = 256 << 10;
 /// So few that a model has an atomic for each word.
@@ -24,7 +24,7 @@ const HEADER_BYTES: usize = 32;
 /// Records begin at multiples of this: a cache line.
 const ALIGNMENT: u64 = 64;
 /// The longest payload of one record: with its header an eighth of the ring, so that the ends work
-/// on different parts of a large message at once.
+/// on different parts of a large message concurrently.
 pub(super) const MAX_PAYLOAD: u32 = (RING_BYTES / 8 - HEADER_BYTES) as u32;
 /// Small records of a ring that is empty go to its beginning once this much of it was used, so that
 /// of many connections with few requests each only that much is in use. Half of it leaves less room
@@ -56,7 +56,7 @@ pub(super) struct RingBroken;
 pub(super) struct RingWriter {
     written: u64,
     published: u64,
-    /// What the reader says that it has read.
+    /// Position up to which the reader says that it has read.
     read: u64,
 }
 
@@ -71,7 +71,7 @@ pub(super) struct RecordSpace {
 pub(super) struct RingReader {
     read: u64,
     published: u64,
-    /// What the writer says that it has written.
+    /// Position up to which the writer says that it has written.
     written: u64,
 }
 

@@ -34,9 +34,9 @@ pub(super) struct QueuedSend {
 pub(super) enum SendState {
     /// Not all of it was handed over.
     Queued,
-    /// It is done when the peer has read up to this position.
+    /// Sent: done when the peer has read up to this position.
     Sent(u64),
-    /// It is done when this many bytes more have come.
+    /// An RDMA READ: done when all its bytes have come.
     Reading {
         /// Bytes that were placed.
         received: u32,
@@ -47,9 +47,9 @@ pub(super) enum SendState {
 
 /// The bytes that a request sends.
 pub(super) enum SendSource<'a> {
-    /// They were captured when it was pushed.
+    /// Bytes that were captured when the request was pushed.
     Inline(&'a [u8]),
-    /// They are where these elements say.
+    /// Memory that these elements name.
     Regions(&'a [Sge]),
 }
 
@@ -118,7 +118,7 @@ impl RingSendQueue {
         self.entries[index].state = state;
     }
 
-    /// The oldest RDMA READ whose data has not all come, and what came of it.
+    /// The oldest RDMA READ whose data has not all come, and the bytes that have come.
     pub(super) fn oldest_read(&self) -> Option<(usize, u32)> {
         self.entries.iter().enumerate().find_map(|(index, entry)| match entry.state {
             SendState::Reading { received } => Some((index, received)),

@@ -39,7 +39,7 @@ pub(super) struct ShmDeviceShared {
     pub(super) trust: PeerTrust,
     pub(super) regions: Arc<Regions>,
     pub(super) numbers: Arc<Numbers>,
-    /// By group index, less one.
+    /// Groups by index, less one.
     pub(super) groups: Box<[GroupPlace]>,
     pub(super) cm_in_use: AtomicBool,
     pub(super) caps: Caps,
@@ -54,13 +54,13 @@ pub(super) struct GroupPlace {
 pub(super) enum ShmGroupMessage {
     /// Connect a queue pair.
     Connect {
-        /// Its number and serial.
+        /// Number and serial of the queue pair.
         number: (u32, u64),
         agreement: LinkAgreement,
     },
     /// Move a queue pair to ERROR.
     Fail {
-        /// Its number and serial.
+        /// Number and serial of the queue pair.
         number: (u32, u64),
     },
 }

@@ -36,7 +36,7 @@ impl<W: SharedWord> SleepWord<'_, W> {
         self.0.store(wanted, Ordering::Relaxed);
     }
 
-    /// Lets the peer save the ringing.
+    /// Tells the peer that it need not ring.
     pub(super) fn wake_up(&self) {
         self.0.store(AWAKE, Ordering::Relaxed);
     }

@@ -23,7 +23,7 @@ use super::trust::PeerTrust;
 const BACKLOG: i32 = 1024;
 const FLAGS: SocketFlags = SocketFlags::CLOEXEC.union(SocketFlags::NONBLOCK);
 
-/// What one attempt to receive gave.
+/// Result of one attempt to receive.
 #[derive(Debug)]
 pub(super) enum Incoming<M> {
     Message(M),
@@ -67,7 +67,7 @@ pub(super) fn accept(listener: BorrowedFd<'_>, trust: PeerTrust) -> io::Result<O
 ///
 /// # Errors
 /// [`io::ErrorKind::WouldBlock`] when it has too many to accept at present,
-/// [`io::ErrorKind::ConnectionRefused`] when there is none,
+/// [`io::ErrorKind::ConnectionRefused`] when nobody listens,
 /// [`io::ErrorKind::PermissionDenied`] when it belongs to somebody else.
 pub(super) fn connect(address: SocketAddr, trust: PeerTrust) -> io::Result<OwnedFd> {
     let socket = new_socket()?;
@@ -76,8 +76,8 @@ pub(super) fn connect(address: SocketAddr, trust: PeerTrust) -> io::Result<Owned
     Ok(socket)
 }
 
-/// Whether a listener has the address that may share memory with us. It hears a connection that
-/// ends at once. Nothing tells the user of one with too many connections, which may be a stranger.
+/// Whether a listener has the address that may share memory with us. It sees a connection that ends
+/// immediately. Nothing tells the user of one with too many connections, which may be a stranger.
 ///
 /// # Errors
 /// No process listens there, or it may not be reached: as [`connect`].
@@ -204,8 +204,8 @@ mod tests {
         assert_eq!(probe(address).unwrap_err().kind(), io::ErrorKind::ConnectionRefused);
         let listener = listen(address).unwrap();
         probe(address).unwrap();
-        let heard = accept(listener.as_fd(), PeerTrust::default()).unwrap().unwrap();
-        assert!(matches!(receive_request(heard.as_fd()), Incoming::End));
+        let accepted = accept(listener.as_fd(), PeerTrust::default()).unwrap().unwrap();
+        assert!(matches!(receive_request(accepted.as_fd()), Incoming::End));
         drop(listener);
         assert!(probe(address).is_err());
     }

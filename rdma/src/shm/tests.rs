@@ -123,7 +123,7 @@ impl Victim {
         all
     }
 
-    /// Whether a sleep on the group ends at once.
+    /// Whether a sleep on the group ends immediately.
     fn is_readable(&self) -> bool {
         use rustix::event::{PollFd, PollFlags, Timespec, poll};
         let at_once = Timespec { tv_sec: 0, tv_nsec: 0 };
@@ -307,7 +307,7 @@ fn a_peer_that_stops_is_given_up() {
     victim.poll();
     victim.send(qp, 5, Op::Send);
     assert!(victim.poll().is_empty());
-    let deadline = victim.group.deadline().expect("patience ends");
+    let deadline = victim.group.deadline().expect("a silent peer is given up");
     victim.now = deadline + Duration::from_millis(1);
     let wcs = victim.poll();
     assert_eq!((wcs.len(), wcs[0].wr_id, wcs[0].status), (1, 5, WcStatus::RETRY_EXCEEDED));
@@ -334,7 +334,7 @@ fn a_poll_after_arming_keeps_the_wake_up() {
     }
 }
 
-/// One thread may poll a group while another one sleeps on it, and the peer rings once.
+/// One thread may poll a group while another thread sleeps on it, and the peer rings once.
 #[test]
 fn a_poll_leaves_the_wake_up_to_a_sleeper() {
     let mut victim = Victim::new();
@@ -376,9 +376,9 @@ fn a_connection_after_arming_wakes() {
     assert!(victim.is_readable());
 }
 
-/// What a peer changes without counting it is found before the group sleeps.
+/// A change that a peer does not count is found before the group sleeps.
 #[test]
-fn a_peer_that_does_not_count_is_heard_before_a_sleep() {
+fn a_peer_that_does_not_count_is_served_before_a_sleep() {
     let mut victim = Victim::new();
     let (qp, peer) = victim.connect();
     assert!(victim.poll().is_empty());
@@ -418,7 +418,7 @@ fn room_after_arming_wakes() {
     assert!(ring.head.load(Relaxed) > written, "it goes on");
 }
 
-/// What came before a group is armed rings no more.
+/// News that came before a group is armed does not ring again.
 #[test]
 fn arming_tells_of_what_has_come() {
     let mut victim = Victim::new();
@@ -431,7 +431,7 @@ fn arming_tells_of_what_has_come() {
     assert!(!victim.group.arm(WakeFor::Arrivals));
 }
 
-/// What a peer that is killed had published by then is carried out.
+/// Requests that a peer published before it was killed are carried out.
 #[test]
 fn what_a_peer_wrote_before_its_end_arrives() {
     let mut victim = Victim::new();
@@ -458,7 +458,7 @@ fn silent_peers_make_way() {
     let mut silent = Vec::new();
     for _ in 0..10 {
         silent.extend((0..100).map(|_| socket::connect(address, PeerTrust::default()).unwrap()));
-        // Fewer are accepted at once, and the sockets are looked at now and then.
+        // Fewer are accepted in one go, and the sockets are looked at now and then.
         for _ in 0..4 {
             now = now + Duration::from_millis(1);
             assert!(cm.poll(now).is_none());
@@ -470,7 +470,7 @@ fn silent_peers_make_way() {
     assert!(silent[..1000 - 256].iter().all(closed), "the oldest ones made way");
 }
 
-/// A peer could have us read messages without end of a connection that is over.
+/// A peer could have us read messages without end of a connection that has ended.
 #[test]
 fn nobody_listens_to_a_connection_that_is_over() {
     let mut victim = Victim::new();
@@ -489,12 +489,12 @@ fn nobody_listens_to_a_connection_that_is_over() {
     let disconnect = ShmCmMessage::plain(CmMessageKind::Disconnect);
     socket::send(peer.as_fd(), &disconnect).unwrap();
     assert!(matches!(cm.poll(later(2)), Some(CmEvent::ConnectFailed { .. })));
-    let heard = || match socket::receive(peer.as_fd()) {
+    let received = || match socket::receive(peer.as_fd()) {
         Incoming::Message(message) => Some(message.kind),
         _ => None,
     };
-    assert_eq!(heard(), Some(CmMessageKind::Accept));
-    assert_eq!(heard(), Some(CmMessageKind::Disconnected));
+    assert_eq!(received(), Some(CmMessageKind::Accept));
+    assert_eq!(received(), Some(CmMessageKind::Disconnected));
     assert!(matches!(socket::receive(peer.as_fd()), Incoming::End));
     assert!(socket::send(peer.as_fd(), &disconnect).is_err());
 }

@@ -9,10 +9,10 @@ use crate::local_peer::{LocalPeer, is_unmapped_group};
 
 /// More than any system lets a process have, `NGROUPS_MAX`.
 const MAX_GROUPS: usize = 1 << 16;
-/// What the entry of a group may take at most: some have tens of thousands of members.
+/// Largest entry of a group that is read: some have tens of thousands of members.
 const MAX_ENTRY_BYTES: usize = 16 << 20;
 
-/// A group of users that may share memory with us although they are others.
+/// A group of other users that may share memory with us.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct SharingGroup {
     gid: u32,
@@ -39,7 +39,7 @@ impl SharingGroup {
     /// The group with this name.
     ///
     /// # Errors
-    /// There is none, or the system could not tell.
+    /// No group has the name, or the system could not tell.
     pub fn named(name: &str) -> Result<Self, SharingGroupError> {
         let unknown = || SharingGroupError::Unknown(name.to_owned());
         let name_z = CString::new(name).map_err(|_| unknown())?;

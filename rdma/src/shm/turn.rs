@@ -1,4 +1,4 @@
-//! What a queue pair works with when it has its turn.
+//! The state that a queue pair works with during its turn.
 
 use std::collections::VecDeque;
 
@@ -10,12 +10,12 @@ use crate::{GroupStats, Time, Wc, WcStatus};
 /// One queue pair's turn.
 pub(super) struct QpTurn<'a> {
     pub(super) now: Time,
-    /// What the queue pair and its peer may reach.
+    /// Memory that the queue pair and its peer may reach.
     pub(super) memory: DomainView<'a>,
     pub(super) qpn: u32,
     pub(super) completions: &'a mut VecDeque<Wc>,
     pub(super) stats: &'a mut GroupStats,
-    /// What the peer is to be told at the end of the turn.
+    /// News that the peer is told at the end of the turn.
     pub(super) news: PeerNews,
 }
 

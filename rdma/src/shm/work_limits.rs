@@ -4,10 +4,10 @@ use crate::QpConfig;
 
 const MAX_WR: u32 = 16 * 1024;
 const MAX_SGE: u32 = 16;
-/// As much as `soft` captures, which is the smallest path MTU there.
+/// Inline bytes, as many as `soft` captures: the smallest path MTU there.
 const MAX_INLINE_BYTES: u32 = 256;
 
-/// The sizes of a queue pair, none of the first four of which is zero.
+/// The sizes of a queue pair. None of the first four is zero.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct WorkLimits {
     pub(super) send_wr: usize,
@@ -18,7 +18,7 @@ pub(super) struct WorkLimits {
 }
 
 impl WorkLimits {
-    /// What is granted to one who asks for `config`.
+    /// Sizes granted to a request for `config`.
     pub(super) fn granted(config: &QpConfig) -> Self {
         Self {
             send_wr: config.send_wr.clamp(1, MAX_WR) as usize,
@@ -29,7 +29,7 @@ impl WorkLimits {
         }
     }
 
-    /// The same, as callers see it.
+    /// The sizes as callers see them.
     pub(super) fn config(self) -> QpConfig {
         let number = |size| u32::try_from(size).expect("limited when it was granted");
         QpConfig {

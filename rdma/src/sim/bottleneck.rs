@@ -12,18 +12,18 @@ use crate::Time;
 /// The way of packets through a bottleneck.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub(super) enum LinkDirection {
-    /// To the devices behind it.
+    /// The way to the devices behind the bottleneck.
     Inward,
-    /// From the devices behind it.
+    /// The way from the devices behind the bottleneck.
     Outward,
 }
 
 /// Counts of a bottleneck.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct BottleneckStats {
-    /// Of the link to the devices behind it.
+    /// Counters of the link to the devices behind it.
     pub inward: LinkStats,
-    /// Of the link from them.
+    /// Counters of the link from the devices behind it.
     pub outward: LinkStats,
 }
 

@@ -6,7 +6,7 @@ use core::time::Duration;
 /// packets.
 #[derive(Clone, Copy, Debug)]
 pub struct SimConfig {
-    /// From sender to receiver.
+    /// Time from sender to receiver.
     pub latency: Duration,
     /// Added to the latency, evenly distributed from nothing to this. Packets stay in order, unless
     /// reordering takes them out of it.
@@ -19,7 +19,7 @@ pub struct SimConfig {
     pub reordering_ppm: u32,
     /// How long a reordered packet is held back.
     pub reordering_delay: Duration,
-    /// Packets of which one bit is flipped.
+    /// Packets with one flipped bit.
     pub corruption_ppm: u32,
     /// Bytes per second that a device can send; `None` for no limit.
     pub bandwidth: Option<u64>,

@@ -17,7 +17,8 @@ const SMALLEST_WINDOW: u64 = 2 * PACKET;
 /// RFC 6928: the window of a TCP flow that starts.
 const INITIAL_WINDOW: u64 = 10 * PACKET;
 
-/// Others do nothing for longer than this while nobody looks: a world may let hours pass at once.
+/// Others do nothing for longer than this while nobody looks: a world may let hours pass in one
+/// step.
 const LONGEST_CATCH_UP: Duration = Duration::from_millis(100);
 
 /// A source that sends at a constant rate and heeds no loss.
@@ -158,13 +159,13 @@ struct RenoFlow {
     window: u64,
     threshold: u64,
     in_flight: u64,
-    /// By the time at which they come.
+    /// Answers by the time at which they come.
     answers: VecDeque<FlowAnswer>,
     /// When the window was last reduced.
     reduced: Time,
 }
 
-/// What the flow is told of a packet.
+/// Notice to the flow about a packet.
 struct FlowAnswer {
     at: Time,
     /// When the packet left.
@@ -184,7 +185,7 @@ impl RenoFlow {
         }
     }
 
-    /// When it does something next; at once if nothing of it is on its way.
+    /// Time at which the flow does something next: `now` if none of its packets is on its way.
     fn due(&self, now: Time) -> Time {
         self.answers.front().map_or(now, |answer| answer.at)
     }
@@ -242,7 +243,7 @@ mod tests {
     /// 1 Gbit/s, in bytes per second.
     const RATE: u64 = 125_000_000;
 
-    /// What others do in a second, seen each millisecond.
+    /// Traffic of others in a second, seen each millisecond.
     fn a_second(
         queue_bytes: u64,
         source: Option<CrossSource>,
@@ -276,8 +277,8 @@ mod tests {
         assert!((18_000_000..32_000_000).contains(&stats.source_bytes), "{stats:?}");
     }
 
-    /// With a queue of the path's product it keeps the link busy; with next to none it has three
-    /// quarters.
+    /// A flow keeps the link busy with a queue of the path's bandwidth-delay product; with next to
+    /// none it has three quarters.
     #[test]
     fn a_flow_fills_the_link_and_heeds_its_losses() {
         let round_trip = MILLISECOND;

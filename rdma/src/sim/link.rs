@@ -14,7 +14,7 @@ use crate::Time;
 /// (RFC 8257, 3.1).
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Marking {
-    /// No packet is marked while no more waits: `K_min`.
+    /// Queue length up to which no packet is marked: `K_min`.
     pub from_bytes: u64,
     /// Every packet is marked while more waits: `K_max`.
     pub to_bytes: u64,
@@ -45,7 +45,7 @@ pub struct LinkConfig {
     pub queue_bytes: u64,
     /// Marks instead of drops, for packets of those who react to marks; none without.
     pub marking: Option<Marking>,
-    /// From the end of the queue to the receiver, beyond the latency of the network.
+    /// Delay from the end of the queue to the receiver, beyond the latency of the network.
     pub delay: Duration,
     /// A source that shares the queue.
     pub source: Option<CrossSource>,
@@ -58,7 +58,7 @@ pub struct LinkConfig {
 pub struct LinkStats {
     /// Our packets that passed.
     pub passed: u64,
-    /// Their bytes, as Ethernet carries them.
+    /// Bytes of the packets that passed, as Ethernet carries them.
     pub passed_bytes: u64,
     /// Our packets that found the queue full.
     pub dropped: u64,
@@ -174,7 +174,7 @@ mod tests {
         assert!(stats.dropped > 0 && stats.others.dropped > 0, "{stats:?}");
     }
 
-    /// Of packets that find more waiting, more are marked; of those that heed no marks none is.
+    /// Packets that find a longer queue are marked more often; those without ECN never are.
     #[test]
     fn a_long_queue_marks() {
         let marking = Marking { from_bytes: 10_000, to_bytes: 90_000, most_ppm: 500_000 };

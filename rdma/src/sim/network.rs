@@ -17,7 +17,7 @@ use crate::{DeviceEvent, Time};
 /// The cost of a queued packet beyond its bytes, as in a kernel's receive buffer.
 const PACKET_OVERHEAD: usize = 128;
 
-/// What a link carries of a packet beyond its bytes: the headers of UDP, IPv4 and Ethernet.
+/// Bytes that a link carries beyond those of a packet: the headers of UDP, IPv4 and Ethernet.
 const LINK_OVERHEAD: u64 = 8 + 20 + 14;
 
 /// A network that simulated devices share. Clones name the same network.
@@ -39,7 +39,7 @@ pub struct SimNetworkStats {
     pub duplicated: u64,
     /// Packets that were held back.
     pub reordered: u64,
-    /// Packets of which a bit was flipped.
+    /// Packets with a flipped bit.
     pub corrupted: u64,
     /// Packets that found a full receive buffer.
     pub overflowed: u64,
@@ -49,7 +49,7 @@ pub struct SimNetworkStats {
     pub marked: u64,
     /// Packets for an address that no device has.
     pub unreachable: u64,
-    /// A checksum over the fate of all packets: equal for equal runs.
+    /// A checksum over the outcomes of all packets: equal for equal runs.
     pub trace: u64,
 }
 
@@ -73,7 +73,7 @@ struct Node {
     latest: BTreeMap<IpAddr, Time>,
     /// The events that the device reports.
     events: VecDeque<DeviceEvent>,
-    /// It has said that it failed.
+    /// True once the device has reported that it failed.
     failed: bool,
 }
 
@@ -97,7 +97,7 @@ pub(super) struct SimDatagram {
     steer: usize,
     /// The socket of the sender that is told when the address is unreachable.
     sender: usize,
-    /// As it was sent, unless a queue on the way marks it.
+    /// ECN field as it was sent, unless a queue on the way marks it.
     pub(super) ecn: Ecn,
     pub(super) bytes: Vec<u8>,
 }
@@ -161,9 +161,9 @@ impl SimNetwork {
         network.cuts.remove(&(b, a));
     }
 
-    /// Has all packets between the devices behind a bottleneck and all others pass it from now on,
-    /// one link for each direction: to them, and from them. If there is a bottleneck already, it
-    /// behaves differently from now on, and what waits there still leaves.
+    /// Puts a bottleneck between the devices behind it and all others, one link for each direction:
+    /// to them, and from them. If there is a bottleneck already, it behaves differently from now
+    /// on, and what waits there still leaves.
     pub fn set_bottleneck(
         &self,
         behind: impl IntoIterator<Item = IpAddr>,
@@ -197,7 +197,7 @@ impl SimNetwork {
         network.bottleneck.as_mut().map(|bottleneck| bottleneck.stats(now))
     }
 
-    /// Has the device at an address say something of itself. One that has reported
+    /// Raises an event of the device at an address. One that has reported
     /// [`DeviceEvent::DeviceFatal`] says nothing more.
     pub fn raise(&self, ip: IpAddr, event: DeviceEvent) {
         if let Some(node) = self.lock().nodes.get_mut(&ip)
@@ -271,7 +271,7 @@ impl Network {
         self.random.next_u64()
     }
 
-    /// Takes a packet from socket `sender` of a device and decides its fate.
+    /// Takes a packet from socket `sender` of a device and decides its outcome.
     pub(super) fn send(
         &mut self,
         now: Time,
@@ -303,7 +303,7 @@ impl Network {
         }
     }
 
-    /// Has a packet enter the queue of the bottleneck.
+    /// Adds a packet to the queue of the bottleneck.
     fn pass(&mut self, now: Time, passage: LinkDirection, mut packet: SimDatagram) {
         let Some(bottleneck) = &mut self.bottleneck else { return self.travel(now, packet) };
         let bytes = packet.bytes.len() as u64 + LINK_OVERHEAD;
@@ -410,7 +410,7 @@ impl Network {
         }
     }
 
-    /// Opens a socket; false if it is open already, or there is none.
+    /// Opens a socket; false if it is open already, or does not exist.
     pub(super) fn open(&mut self, ip: IpAddr, index: usize) -> bool {
         let node = self.nodes.get_mut(&ip);
         match node.and_then(|node| node.sockets.get_mut(index)) {

@@ -14,7 +14,7 @@ use crate::roce::wire::{
     Arrived, Datagram, IpId, Outgoing, ROCE_PORT, SenderIndex, Wire, WireCounters,
 };
 
-/// Packets handed over at once.
+/// Packets handed over together.
 const BATCH: usize = 64;
 /// The identification of every simulated IPv4 packet: that of a packet that may not be fragmented.
 const IP_ID: u16 = 0;

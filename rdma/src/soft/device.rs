@@ -34,10 +34,10 @@ pub struct Soft {
 pub type SoftDevice = RoceDevice<Soft>;
 
 impl SoftDevice {
-    /// Opens an endpoint: all its sockets, at once.
+    /// Opens an endpoint with all its sockets.
     ///
     /// # Errors
-    /// The address or the port can not be had; the text says what to do.
+    /// The address or the port is not available; the text says what to do.
     pub fn open(options: &SoftOptions) -> Result<Self, EndpointError> {
         let soft = Soft::open(options)?;
         let mut caps = Caps::software(format!("soft {}", soft.endpoint));

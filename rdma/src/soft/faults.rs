@@ -17,7 +17,7 @@ use crate::roce::wire::{Datagram, IpId};
 /// The environment variable that every soft endpoint of a process obeys.
 pub const FAULTS_VARIABLE: &str = "FEEDRAIL_SOFT_FAULTS";
 
-/// Packets held back at once; more are handed over in time.
+/// Most packets held back together; more are handed over in time.
 const MAX_HELD: usize = 65_536;
 /// How long packets are held back when the text names no delay.
 const DEFAULT_DELAY: Duration = Duration::from_millis(1);
@@ -31,7 +31,7 @@ const DEFAULT_DELAY: Duration = Duration::from_millis(1);
 pub struct Faults {
     /// Packets that are dropped on arrival.
     pub loss_ppm: u32,
-    /// Packets of which one bit is flipped.
+    /// Packets with one flipped bit.
     pub corruption_ppm: u32,
     /// Packets that leave with a wrong CRC.
     pub sent_corruption_ppm: u32,
@@ -201,7 +201,7 @@ impl Filter {
         self.random.chance(self.faults.sent_corruption_ppm)
     }
 
-    /// Whether the next call that sends is told that there is no room.
+    /// Whether the next call that sends is told that the system has no room.
     pub(super) fn is_busy(&mut self) -> bool {
         self.random.chance(self.faults.busy_ppm)
     }
@@ -284,7 +284,7 @@ mod tests {
         }
     }
 
-    fn fates(faults: Faults) -> (u32, u32, u32, u32) {
+    fn outcomes(faults: Faults) -> (u32, u32, u32, u32) {
         let address: SocketAddr = "127.0.0.1:4791".parse().unwrap();
         let bytes = [0x55; 100];
         let mut filter = Filter::new(faults, 3);
@@ -326,12 +326,12 @@ mod tests {
     #[test]
     fn each_fault_has_its_effect() {
         let none = Faults { delay: DEFAULT_DELAY, ..Faults::default() };
-        assert_eq!(fates(none), (1000, 0, 0, 0));
-        assert_eq!(fates(Faults { loss_ppm: 1_000_000, ..none }), (0, 0, 0, 0));
-        assert_eq!(fates(Faults { duplication_ppm: 1_000_000, ..none }), (2000, 0, 0, 0));
-        assert_eq!(fates(Faults { corruption_ppm: 1_000_000, ..none }), (0, 1000, 0, 0));
-        assert_eq!(fates(Faults { delay_ppm: 1_000_000, ..none }), (1000, 0, 1000, 0));
-        let (whole, damaged, ..) = fates(Faults { corruption_ppm: 500_000, ..none });
+        assert_eq!(outcomes(none), (1000, 0, 0, 0));
+        assert_eq!(outcomes(Faults { loss_ppm: 1_000_000, ..none }), (0, 0, 0, 0));
+        assert_eq!(outcomes(Faults { duplication_ppm: 1_000_000, ..none }), (2000, 0, 0, 0));
+        assert_eq!(outcomes(Faults { corruption_ppm: 1_000_000, ..none }), (0, 1000, 0, 0));
+        assert_eq!(outcomes(Faults { delay_ppm: 1_000_000, ..none }), (1000, 0, 1000, 0));
+        let (whole, damaged, ..) = outcomes(Faults { corruption_ppm: 500_000, ..none });
         assert_eq!(whole + damaged, 1000);
         assert!((400..600).contains(&damaged), "{damaged} of 1,000 at one in two");
     }

@@ -12,7 +12,7 @@ pub struct SoftOptions {
     pub address: IpAddr,
     /// The UDP port of its endpoint.
     pub port: PortChoice,
-    /// The most groups that will be made; one socket each is opened at once.
+    /// The most groups that will be made; one socket each is opened with the endpoint.
     pub groups: usize,
     /// The receive buffer of each socket, as `SO_RCVBUF` takes it (Linux reserves twice as much,
     /// for its own bookkeeping); `None` asks for as much as helps. The granted size is read back.

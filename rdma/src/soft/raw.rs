@@ -73,8 +73,8 @@ impl ControlBuffer {
         let room = &mut self.0[at..at + space];
         let (start, behind) = room.split_at_mut(content - data.len());
         let header = libc::cmsghdr { cmsg_len: content, cmsg_level: level, cmsg_type: kind };
-        // SAFETY: the room is longer than a header, of which all bytes are initialised; it need not
-        // be aligned here, though it is, as the buffer and each message's space are.
+        // SAFETY: the room is longer than a header, whose bytes are all initialised; it need not be
+        // aligned here, though it is, as the buffer and each message's space are.
         unsafe { start.as_mut_ptr().cast::<libc::cmsghdr>().write_unaligned(header) };
         behind[..data.len()].copy_from_slice(data);
         at + space

@@ -37,7 +37,7 @@ unsafe impl Send for Inbox {}
 pub(super) enum ReceiveOutcome {
     /// This many messages, fewer than fit: the socket was drained.
     All(usize),
-    /// As many as fit.
+    /// The number of messages, which is as many as fit.
     Full(usize),
     /// Nothing, but the socket's error queue has something.
     Error,

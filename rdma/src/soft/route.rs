@@ -25,7 +25,7 @@ const RTA_OIF: u16 = 4;
 const RTA_METRICS: u16 = 8;
 const RTA_MULTIPATH: u16 = 9;
 const RTAX_MTU: u16 = 2;
-/// Of `struct nlmsghdr`, and of `struct rtmsg`.
+/// Bytes of `struct nlmsghdr`, and of `struct rtmsg`.
 const MESSAGE_HEADER: usize = 16;
 const ROUTE_HEADER: usize = 12;
 
@@ -68,7 +68,7 @@ fn request(local: IpAddr, peer: IpAddr) -> Vec<u8> {
     let mut message = length.to_ne_bytes().to_vec();
     message.extend(RTM_GETROUTE.to_ne_bytes());
     message.extend(NLM_F_REQUEST.to_ne_bytes());
-    // Sequence number and port, of which this socket needs none.
+    // Sequence number and port, which this socket does not need.
     message.extend([0; 8]);
     message.extend(route);
     message

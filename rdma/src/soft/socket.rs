@@ -30,11 +30,10 @@ const SEND_BUFFER_BYTES: usize = 4 << 20;
 const ENDPOINT_PORTS: std::ops::Range<u16> = 1024..0xC000;
 /// Source ports that only spread flows.
 const FLOW_PORTS: std::ops::RangeInclusive<u16> = 0xC000..=0xFFFF;
-/// The source ports of a group. Doubled, a flush to a peer with as many connections takes up to
-/// twice as many system calls.
+/// The source ports of a group: a flush to a peer with as many connections takes up to as many
+/// system calls.
 const SOURCE_PORTS: usize = 4;
-/// The source ports of all groups of an endpoint beyond which groups get fewer. Doubled, more
-/// adapters spread them over all their queues, and groups take up to twice as many system calls.
+/// The source ports of all groups of an endpoint beyond which groups get fewer.
 const SOURCE_PORTS_OF_ALL: usize = 8;
 /// Tries until a random port is free.
 const PORT_TRIES: usize = 64;
@@ -48,7 +47,7 @@ pub(super) struct Sockets {
     pub(super) gso: bool,
 }
 
-/// What packets leave from.
+/// A socket that packets leave from.
 pub(super) struct SenderSocket {
     /// Apart from the receiver where the endpoint has the RoCE port, so that source ports spread
     /// flows. Elsewhere the receiver sends.
@@ -186,7 +185,7 @@ fn bind_first(options: &SoftOptions, random: &mut Random) -> Result<UdpSocket, E
         PortChoice::Roce => bind(roce),
         PortChoice::Any => match bind(roce) {
             Err(error @ EndpointError::PortTaken { .. }) => {
-                tracing::warn!("{error}; on another one, only targets of Feedrail can answer");
+                tracing::warn!("{error}; on another port, only targets of Feedrail can answer");
                 bind_endpoint_port(options.address, random)
             }
             other => other,

@@ -16,7 +16,7 @@ use crate::roce::wire::Outgoing;
 /// Packets gathered for one call.
 pub(super) const MAX_PACKETS: usize = 256;
 /// Bytes after which a call begins no other train: their CRCs have just been computed, so that the
-/// kernel copies them from the processor's cache. Doubled, it copies more of them from memory.
+/// kernel copies them from the processor's cache.
 const ENOUGH_BYTES: usize = 256 << 10;
 /// Messages that one call may carry.
 pub(super) const MAX_TRAINS: usize = 64;
@@ -87,10 +87,10 @@ struct Latest {
 #[derive(Clone, Copy)]
 pub(super) struct Train {
     pub(super) peer: SocketAddr,
-    /// Of the peer's groups the one that receives it.
+    /// The peer's group that receives it.
     group: u8,
     pub(super) traffic_class: u8,
-    /// Its place in the order.
+    /// Place of the train in the order.
     rank: usize,
     pub(super) segment: usize,
     /// None when the packets went to the train before it.
@@ -169,7 +169,7 @@ impl Trains {
     }
 
     /// Whether another packet of `length` bytes fits. One that needs no train of its own always
-    /// does, as far as there are places: else the train that takes it would leave in two parts.
+    /// does, as far as places are left: else the train that takes it would leave in two parts.
     pub(super) fn has_room_for(&self, packet: &Outgoing<'_>, length: usize) -> bool {
         let needs_none = || {
             let way = way_of(packet);
@@ -247,8 +247,8 @@ impl Trains {
         self.order[from..self.used].iter().map(|&at| usize::from(at))
     }
 
-    /// The train that takes a packet, of those from rank `earliest` on. A packet that goes on with
-    /// its message is often a little shorter than the first one, and would else leave that alone.
+    /// The train that takes a packet, of those from rank `earliest` on. A packet that continues its
+    /// message is often a little shorter than the first one, and would else leave that alone.
     fn train_for(
         &self,
         packet: &Outgoing<'_>,
@@ -395,7 +395,7 @@ mod tests {
         call.clone()
     }
 
-    /// The same for each of the calls that they take.
+    /// Trains of each of the calls that the packets take.
     fn calls(sketches: &[Sketch], cuts: bool) -> Vec<Vec<Vec<usize>>> {
         let mut trains = Trains::new();
         let mut calls = Vec::new();

@@ -30,7 +30,7 @@ const MAX_TRAILER: usize = 3 + ICRC_BYTES;
 pub(super) struct SendBatch {
     trains: Trains,
     packets: Box<[QueuedPacket]>,
-    /// Of each packet, behind the zeros that its CRC wants before them.
+    /// Headers of each packet, behind the zeros that its CRC wants before them.
     headers: Box<[u8]>,
     headers_used: usize,
     slices: Box<[*const [u8]]>,
@@ -46,18 +46,18 @@ unsafe impl Send for SendBatch {}
 #[derive(Clone, Copy, Default)]
 struct QueuedPacket {
     length: usize,
-    /// Of the zeros before them, which count in.
+    /// Offset of the zeros before the headers, which count in.
     first_header: usize,
     headers: usize,
     first_slice: usize,
     slices: usize,
     pad_bytes: u8,
-    /// Its CRC is to be wrong, on purpose.
+    /// The CRC of the packet is to be wrong, on purpose.
     damaged: bool,
 }
 
 impl SendBatch {
-    /// For a socket that sends with this traffic class unless a message names another.
+    /// A batch for a socket that sends with this traffic class unless a message names another.
     pub(super) fn new(socket_class: u8) -> Self {
         let nothing: &[u8] = &[];
         Self {
@@ -159,7 +159,7 @@ impl SendBatch {
         self.layout.fill_in_headers();
     }
 
-    /// Forgets all packets; the slices that they point at are not read any more.
+    /// Forgets all packets; the slices that they point at are no longer read.
     pub(super) fn clear(&mut self) {
         self.trains.clear();
         self.headers_used = 0;
@@ -210,8 +210,7 @@ impl UdpMessage {
             }
             Some(libc::EAGAIN) => Remedy::Wait(Shortage::Buffer),
             Some(libc::ENOBUFS | libc::ENOMEM) => Remedy::Wait(Shortage::System),
-            // So says an ICMP message as well, of which `IP_PMTUDISC_PROBE` takes no notice
-            // otherwise.
+            // An ICMP message says so as well, which `IP_PMTUDISC_PROBE` ignores otherwise.
             Some(libc::EMSGSIZE) if !again => Remedy::Again,
             Some(libc::EIO | libc::EINVAL) if self.segments > 1 => {
                 // The route's device cannot checksum trains. Their CRCs are those of a train, so
@@ -353,7 +352,7 @@ impl UdpMessage {
 pub(super) struct SendOutcome {
     /// The error queue of the socket may have something.
     pub(super) error_queued: bool,
-    /// Why the system takes no more.
+    /// Why the system takes nothing further.
     pub(super) shortage: Option<Shortage>,
 }
 
@@ -372,7 +371,7 @@ enum Remedy {
     Wait(Shortage),
 }
 
-/// Sends messages until the system takes no more; returns how many are done with.
+/// Sends messages until the system refuses one; returns how many are done with.
 fn send_all(
     messages: &[UdpMessage],
     headers: &mut [libc::mmsghdr],
@@ -382,7 +381,7 @@ fn send_all(
     outcome: &mut SendOutcome,
 ) -> usize {
     let mut sent = 0;
-    let mut patience = 2 * messages.len();
+    let mut retries_left = 2 * messages.len();
     let mut retried = None;
     while sent < messages.len() {
         counters.send_calls += 1;
@@ -395,9 +394,9 @@ fn send_all(
         };
         let again = retried.replace(sent) == Some(sent);
         match messages[sent].what_now(&error, again, cuts) {
-            Remedy::Again if patience > 0 => {
+            Remedy::Again if retries_left > 0 => {
                 outcome.error_queued = true;
-                patience -= 1;
+                retries_left -= 1;
             }
             Remedy::Again | Remedy::DropOne => {
                 // A packet too long for the route leaves an entry there as well.
@@ -447,7 +446,7 @@ struct KeptPacket {
 }
 
 /// The most bytes kept: those of one batch, and room for packets behind it. Further messages are
-/// dropped, and the transport sends them again. Doubled, a backlog takes up to 2 MiB.
+/// dropped, and the transport sends them again. A backlog takes up to 1 MiB.
 const MAX_KEPT: usize = 1 << 20;
 
 impl Backlog {

@@ -17,11 +17,11 @@ use crate::roce::wire::{Arrived, Datagram, Outgoing, SenderIndex, SenderSet, Wir
 
 /// Peers known to be unreachable that wait to be asked for; more are forgotten.
 const MAX_UNREACHABLE: usize = 256;
-/// Entries taken from an error queue at once: more than its share of the receive buffer holds.
+/// Entries taken from an error queue in one go: more than its share of the receive buffer holds.
 const MAX_ERRORS: usize = 1 << 16;
 
 /// The pause before packets that the system did not take are sent again, where no descriptor tells
-/// of room. Doubled, they leave up to 1 ms later.
+/// of room.
 const TRY_AGAIN_AFTER: Duration = Duration::from_millis(1);
 
 /// A socket that sends, behind the faults that are asked for.
@@ -50,9 +50,9 @@ pub struct SoftWire {
     filter: Option<Box<Filter>>,
     /// There is at least one.
     transmitters: Box<[Transmitter]>,
-    /// Those with packets in their batch.
+    /// Senders with packets in their batch.
     gathering: SenderSet,
-    /// Those with packets that the system did not take.
+    /// Senders with packets that the system did not take.
     blocked: SenderSet,
     cuts: GsoSupport,
     unreachable: VecDeque<SocketAddr>,
@@ -62,7 +62,7 @@ pub struct SoftWire {
 /// A sender and what is about to leave from it. Apart from each other's, so that a train and a
 /// system call have packets of one sender, and those of each keep their order.
 struct Transmitter {
-    /// The receiver where there is none.
+    /// Socket of the sender; `None` where it is the receiver's.
     socket: Option<UdpSocket>,
     /// The address that packets are sent from.
     source: SocketAddr,

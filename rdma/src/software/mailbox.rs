@@ -27,7 +27,7 @@ trait MailboxSignal {
     /// Wakes the reader, and every sleep that begins before it is cleared.
     fn raise(&self);
 
-    /// Lets the reader sleep; false if it was not raised.
+    /// Clears the signal, so that the reader may sleep; false if it was not raised.
     fn clear(&self) -> bool;
 }
 
@@ -85,9 +85,9 @@ impl<S: MailboxSignal> MailboxDoorbell<S> {
 
     fn quiet(&self) {
         // If it was not raised, a slow ringer is about to do it, and the flag must stay up: with
-        // the flag down what it raises would stay, and end every sleep at once.
+        // the flag down what it raises would stay, and end every sleep immediately.
         if self.rung.load(Ordering::Relaxed) && self.signal.clear() {
-            // Read and write at once: a message that was sent by a thread that found it rung is
+            // Read and write in one step: a message that was sent by a thread that found it rung is
             // seen after this.
             self.rung.swap(false, Ordering::SeqCst);
         }

@@ -1,5 +1,5 @@
-//! What the providers without a device share: registered memory, queue pair numbers, and messages
-//! between their threads.
+//! Parts that the providers without a device share: registered memory, queue pair numbers, and
+//! messages between their threads.
 
 pub(crate) mod mailbox;
 pub(crate) mod numbers;

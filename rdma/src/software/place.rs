@@ -19,7 +19,7 @@ pub(crate) unsafe fn copy_in(addr: u64, payload: &[u8]) {
 ///
 /// # Safety
 /// As for [`copy_in`]; `source` is readable for as many bytes. Another process may change them
-/// meanwhile: then what arrives is any mixture.
+/// during the copy: then what arrives is any mixture.
 pub(crate) unsafe fn copy_from(addr: u64, source: *const u8, length: usize) {
     let target = ptr::with_exposed_provenance_mut::<u8>(address(addr));
     // SAFETY: the caller vouches for both; shared memory is never registered, so they do not
@@ -31,7 +31,7 @@ pub(crate) unsafe fn copy_from(addr: u64, source: *const u8, length: usize) {
 ///
 /// # Safety
 /// As many bytes at `addr` are mapped and readable, and `target` is writable for them, until this
-/// returns. A peer that is allowed to write at `addr` may change them meanwhile.
+/// returns. A peer that is allowed to write at `addr` may change them during the copy.
 pub(crate) unsafe fn copy_to(addr: u64, target: *mut u8, length: usize) {
     let source = ptr::with_exposed_provenance::<u8>(address(addr));
     // SAFETY: as in `copy_from`.
@@ -48,7 +48,7 @@ pub(crate) unsafe fn bytes<'a>(addr: u64, length: usize) -> &'a [u8] {
     }
     let source = ptr::with_exposed_provenance::<u8>(address(addr));
     // SAFETY: the caller vouches for the memory. A peer that is allowed to write there may change
-    // it meanwhile; then what is sent is any mixture, as with a network card.
+    // it while it is sent; then what is sent is any mixture, as with a network card.
     unsafe { slice::from_raw_parts(source, length) }
 }
 

@@ -6,7 +6,7 @@ use crate::QpKey;
 pub(crate) struct QpTable<E> {
     slots: Vec<QueuePairSlot<E>>,
     vacant: Vec<u32>,
-    /// By hash of the number; at most half full. Its length is a power of two.
+    /// Slots by hash of the number; at most half full. The length is a power of two.
     index: Vec<Bucket>,
     len: usize,
 }

@@ -24,7 +24,7 @@ const GENERATION_BITS: u32 = 14;
 const CHUNK: usize = 1024;
 const CHUNKS: usize = (1 << (32 - GENERATION_BITS)) / CHUNK;
 
-/// Regions and windows that a device can have at once.
+/// Regions and windows that a device can have.
 pub(crate) const MAX_ENTRIES: usize = CHUNK * CHUNKS;
 
 /// Indexes that lie idle before the oldest of them is reused, as long as the table has others.
@@ -59,14 +59,13 @@ struct RegionEntry {
     domain: AtomicU64,
     addr: AtomicU64,
     length: AtomicU64,
-    /// Of a region: which registration this is, no two being the same. Of a window: that of the
-    /// region it opens.
+    /// Number of the registration, which is unique. A window has that of the region it opens.
     registration: AtomicU64,
-    /// Of a window: the queue pair whose peer may use it.
+    /// Queue pair whose peer may use a window.
     qpn: AtomicU32,
-    /// Of a window: the key of the region that it opens.
+    /// Key of the region that a window opens.
     region: AtomicU32,
-    /// Of a window: its handle while it exists, else zero.
+    /// Handle of a window while it exists, else zero.
     window: AtomicU64,
 }
 
@@ -149,7 +148,7 @@ impl Regions {
         Some(key)
     }
 
-    /// Ends a registration: when this returns, no byte is touched through it any more.
+    /// Ends a registration: when this returns, no byte is touched through it again.
     pub(crate) fn retire(&self, key: u32) {
         self.entry(key).key.store(0, Ordering::Relaxed);
         self.sections.wait();

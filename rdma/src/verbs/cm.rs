@@ -43,7 +43,7 @@ pub struct VerbsCm {
 
 struct VerbsConnection {
     id: Arc<Id>,
-    /// Those of a listener hold for the connections that it takes.
+    /// Options of the connection, or of those that a listener takes.
     options: ConnOptions,
     route_timeout: Duration,
 }
@@ -211,8 +211,8 @@ impl VerbsConnection {
     }
 }
 
-/// An event by value, so that it can be acknowledged at once: destroying an identifier waits for
-/// its events.
+/// An event by value, so that it can be acknowledged immediately: destroying an identifier waits
+/// for its events.
 struct RawEvent {
     kind: u32,
     status: c_int,

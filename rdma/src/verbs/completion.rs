@@ -30,7 +30,7 @@ pub(crate) struct CompletionQueues {
 pub(crate) struct CompletionQueue {
     context: Arc<Context>,
     pub(crate) raw: *mut ibv_cq,
-    /// It could not be polled or armed; said once, for it will be tried for ever.
+    /// True once polling or arming failed; logged once, since it is tried for ever.
     failed: AtomicBool,
 }
 
@@ -226,7 +226,7 @@ impl CompletionQueue {
         rc == 0
     }
 
-    /// Without this, destroying the queue would wait for ever.
+    /// Acknowledges events: without this, destroying the queue would wait for ever.
     pub(crate) fn acknowledge(&self, events: u32) {
         if events > 0 {
             // SAFETY: that many events were taken and not acknowledged yet.
@@ -251,7 +251,7 @@ impl Drop for CompletionQueue {
 
 impl Drop for CompletionChannel {
     fn drop(&mut self) {
-        // SAFETY: no queue reports to it any more; if one could not be destroyed this is refused.
+        // SAFETY: no queue reports to it now; if one could not be destroyed this is refused.
         unsafe { (self.context.library.verbs.ibv_destroy_comp_channel)(self.raw) };
     }
 }

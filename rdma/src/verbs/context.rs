@@ -17,7 +17,7 @@ use super::library::{Library, LoadError, library};
 use super::quirks::DeviceFeature;
 use crate::{Caps, DeviceEvent};
 
-/// Why verbs can not be used.
+/// Why verbs cannot be used.
 #[derive(Clone, Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum VerbsError {
@@ -42,7 +42,7 @@ pub enum VerbsError {
     /// The device's transport is iWARP.
     #[error("RDMA device {0} speaks iWARP, which is not supported")]
     Iwarp(String),
-    /// The connection manager can not tell.
+    /// The connection manager cannot tell.
     #[error("librdmacm does not say which device serves {address}: {reason}")]
     System {
         /// The local address that was asked for.
@@ -55,7 +55,7 @@ pub enum VerbsError {
 /// Properties of a device that are known without opening it for use.
 #[derive(Clone, Debug)]
 pub struct DeviceInfo {
-    /// Its limits and features.
+    /// Limits and features of the device.
     pub caps: Caps,
     /// Why SEND with Invalidate is not used, where it is not.
     pub no_send_with_invalidate: Option<&'static str>,
@@ -74,7 +74,7 @@ pub struct DeviceInfo {
 /// All RDMA devices of the machine.
 ///
 /// # Errors
-/// There are none, or the libraries are not usable.
+/// The machine has no device, or the libraries are not usable.
 pub fn devices() -> Result<Vec<DeviceInfo>, VerbsError> {
     let list = DeviceList::get(library()?)?;
     let infos: Vec<_> = list.contexts().filter_map(|raw| list.info(raw)).collect();
@@ -192,7 +192,7 @@ unsafe impl Sync for Context {}
 /// The device that owns a local address, and its port: librdmacm binds an identifier to them and
 /// says which.
 pub(crate) fn context_of(address: IpAddr) -> Result<(Arc<Context>, u8), VerbsError> {
-    /// Those that are open. Each has the events of its device, which tells each only once.
+    /// Open devices. Each has the events of its device, which tells each only once.
     static OPEN: Mutex<Vec<Weak<Context>>> = Mutex::new(Vec::new());
     let explain = |error: io::Error| match error.raw_os_error() {
         Some(libc::ENODEV) => VerbsError::NotServed(address),
@@ -310,8 +310,8 @@ fn translate(event: &ibv_async_event) -> DeviceEvent {
     match event.event_type {
         async_event::CQ_ERR => DeviceEvent::CqError,
         async_event::QP_FATAL | async_event::QP_REQ_ERR | async_event::QP_ACCESS_ERR => {
-            // SAFETY: these events name a queue pair, which can not be destroyed before the event
-            // is acknowledged.
+            // SAFETY: these events name a queue pair, which cannot be destroyed before the event is
+            // acknowledged.
             DeviceEvent::QpFatal { qpn: unsafe { (*event.element.cast::<ibv_qp>()).qp_num } }
         }
         async_event::DEVICE_FATAL => DeviceEvent::DeviceFatal,

@@ -53,7 +53,7 @@ pub(crate) fn device<T>(look: impl FnOnce(&mut Device) -> T) -> T {
     DEVICE.with_borrow_mut(look)
 }
 
-/// Lets a request complete.
+/// Completes a request with a status.
 pub(crate) fn complete(wr_id: u64, status: WcStatus) {
     let index = match Token::from_wr_id(wr_id).queue {
         WorkQueueKind::Send => 0,

@@ -163,7 +163,7 @@ impl Group<super::Verbs> for VerbsGroup {
     fn adopt(&mut self, mut qp: VerbsQp) -> QpKey {
         self.generation = self.generation.wrapping_add(1);
         let vacant = self.queue_pairs.vacant_entry();
-        // Less than `MAX_QUEUE_PAIRS`: the completion queues made no more of them.
+        // Less than `MAX_QUEUE_PAIRS`: the completion queues limit their number.
         let key = QpKey(u64::from(self.generation) << 32 | vacant.key() as u64);
         qp.adopted_as(key);
         vacant.insert(VerbsQueuePair { qp, dirty: false });

@@ -179,12 +179,12 @@ impl Id {
 impl Drop for Id {
     fn drop(&mut self) {
         // SAFETY: nothing else holds the identifier, its queue pair is gone, and its events are
-        // acknowledged at once.
+        // acknowledged immediately.
         unsafe { (self.library().cm.rdma_destroy_id)(self.raw) };
     }
 }
 
-/// Makes calls that would wait for an event return at once.
+/// Makes calls that would wait for an event return immediately.
 pub(crate) fn set_nonblocking(fd: c_int) -> io::Result<()> {
     // SAFETY: fcntl has no memory effects for these commands; a bad descriptor is an error.
     unsafe {

@@ -10,15 +10,15 @@ use std::sync::OnceLock;
 
 use super::abi::*;
 
-/// Why the libraries can not be used.
+/// Why the libraries cannot be used.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum LoadError {
     /// A library is missing or broken.
     #[error(
-        "{library} can not be loaded ({reason}); it comes with rdma-core (Debian: libibverbs1 librdmacm1)"
+        "{library} cannot be loaded ({reason}); it comes with rdma-core (Debian: libibverbs1 librdmacm1)"
     )]
     NoLibrary {
-        /// Its file name, as `libibverbs.so.1`.
+        /// File name of the library, as `libibverbs.so.1`.
         library: &'static str,
         /// The error of the dynamic linker, as text.
         reason: String,
@@ -26,7 +26,7 @@ pub enum LoadError {
     /// A library lacks a function.
     #[error("{library} is broken or too old: it has no {symbol}; rdma-core 22 or later has it")]
     NoSymbol {
-        /// Its file name, as `libibverbs.so.1`.
+        /// File name of the library, as `libibverbs.so.1`.
         library: &'static str,
         /// The name of the missing function.
         symbol: &'static str,
@@ -51,7 +51,7 @@ pub(crate) fn library() -> Result<&'static Library, LoadError> {
 /// Whether the libraries can be used.
 ///
 /// # Errors
-/// Why they can not.
+/// Why the libraries cannot be used.
 pub fn available() -> Result<(), LoadError> {
     library().map(|_| ())
 }

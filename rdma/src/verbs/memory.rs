@@ -109,7 +109,7 @@ impl VerbsRegion {
         if raw.is_null() {
             return Ok(());
         }
-        // SAFETY: the region was registered by us and is not used any more.
+        // SAFETY: the region was registered by us and is no longer used.
         let rc: c_int = unsafe { (self.domain.library.verbs.ibv_dereg_mr)(raw) };
         if rc == 0 {
             return Ok(());
@@ -181,8 +181,8 @@ impl MemoryWindow<super::Verbs> for VerbsWindow {
 
     fn bind(&mut self, region: &VerbsRegion, addr: u64, length: u64, access: Access) -> Op {
         // Drivers tell the kernel by the key in here which window is meant: it is that of the bind
-        // before this one. SAFETY: the window lives until we are dropped, and no bind of it is
-        // under way.
+        // before this one. SAFETY: the window lives until we are dropped, and no bind of it is in
+        // progress.
         unsafe { (*self.raw).rkey = self.rkey };
         self.rkey = next_key(self.rkey);
         let window = WindowHandle(self.raw as u64);
@@ -199,7 +199,7 @@ impl Drop for VerbsWindow {
     fn drop(&mut self) {
         // SAFETY: the context is open.
         let Some(free) = (unsafe { (*self.domain.raw_context()).ops.dealloc_mw }) else { return };
-        // SAFETY: the window was allocated by us and is not used any more.
+        // SAFETY: the window was allocated by us and is no longer used.
         let rc = unsafe { free(self.raw) };
         if rc != 0 {
             let error = io::Error::from_raw_os_error(rc);

@@ -18,14 +18,13 @@ use super::lockable::explain;
 use super::requests::{MAX_REQUESTS, PostedRequests, Token, WorkQueueKind};
 use crate::{Caps, Op, PushError, QpConfig, QpKey, RecvWr, SendFlags, SendWr, Sge, WcStatus};
 
-/// Requests that one doorbell hands over. A full batch rings by itself. Doubled, a flush of many
-/// requests rings half as often, and each queue takes more memory.
+/// Requests that one doorbell hands over. A full batch rings by itself.
 const BATCH: usize = 64;
 
 /// A queue pair of a connection.
 pub struct VerbsQp {
     raw: *mut ibv_qp,
-    /// Its key in the group, from when the group has adopted it.
+    /// Key in the group, from when the group has adopted it.
     key: QpKey,
     granted: QpConfig,
     data_path: DataPath,
@@ -153,8 +152,8 @@ impl VerbsQp {
             if !self.may_send() {
                 return Err(PushError::QueueFull);
             }
-            // Requests that were pushed before go before: the peer may answer a response at once,
-            // into a receive.
+            // Requests that were pushed before go before: the peer may answer a response
+            // immediately, into a receive.
             self.flush_receives(lost);
             self.flush_sends(lost);
         }
@@ -215,7 +214,7 @@ impl VerbsQp {
         }
     }
 
-    /// A refused request breaks the queue pair, so that what follows it can not overtake it.
+    /// A refused request breaks the queue pair, so that what follows it cannot overtake it.
     fn note(&mut self, taken: io::Result<()>) {
         if let Err(error) = taken
             && !self.broken

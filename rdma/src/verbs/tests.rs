@@ -121,8 +121,8 @@ fn a_group_armed_for_arrivals_ignores_sends() {
     assert_eq!(device(|device| device.unacknowledged), 0, "destroying a queue waits for that");
 }
 
-/// A target posts a receive again before it responds, because the host may send its next command at
-/// once.
+/// A target posts a receive again before it responds, because the host may send its next command
+/// immediately.
 #[test]
 fn a_full_send_batch_rings_earlier_receives_first() {
     let context = context(512);

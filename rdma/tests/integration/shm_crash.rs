@@ -1,5 +1,5 @@
 //! Peers in shared memory that end or stop at any step: the other side gets what it would get on
-//! other providers, frees everything, and goes on with others.
+//! other providers, frees everything, and continues with others.
 #![expect(unsafe_code, reason = "registers memory and pushes requests")]
 
 use core::time::Duration;
@@ -129,7 +129,7 @@ impl Party {
         self.group.flush(self.now);
     }
 
-    /// A message, and more data each way than a ring takes at once.
+    /// A message, and more data each way than a ring holds.
     fn transfer(&mut self, (remote_addr, rkey): (u64, u32)) {
         self.push(100, Op::Send, 64);
         self.push(101, Op::RdmaWrite { remote_addr, rkey }, BYTES);
@@ -162,7 +162,7 @@ impl Party {
         self.events.iter().any(|event| matches!(event, CmEvent::Established { .. }))
     }
 
-    /// Everything of the connection is over: looks at what was reported, and frees it.
+    /// Everything of the connection has ended: looks at what was reported, and frees it.
     fn assert_over(&mut self, step: &str) {
         let Some(conn) = self.conn.take() else { return };
         let asked = self.events.iter().any(|event| !matches!(event, CmEvent::Resolved { .. }));
@@ -199,7 +199,7 @@ impl Drop for Party {
     }
 }
 
-/// What the active or the passive side does, given the address of the latter.
+/// A step of the active or the passive side, given the address of the latter.
 type Step = fn(&mut Party, &mut Party, SocketAddr);
 
 /// The course of a connection, one step of one side at a time.
@@ -232,7 +232,7 @@ fn play(steps: usize) -> (Party, Party, SocketAddr) {
     (active, passive, address)
 }
 
-/// Lets a side learn all that it will, however long that takes.
+/// Polls a side until it has learnt all that it will, however long that takes.
 fn outlive(party: &mut Party) {
     party.poll();
     party.now = party.now + LONG;
@@ -257,7 +257,7 @@ rusty_fork_test! {
             drop(active);
             outlive(&mut passive);
             passive.assert_over(what);
-            // It goes on with others.
+            // It continues with others.
             let mut other = Party::new();
             other.resolve(address);
             other.connect();
@@ -298,7 +298,7 @@ rusty_fork_test! {
             }
             active.assert_over(what);
             let mut next = Party::new();
-            // The address is free at once.
+            // The address is free immediately.
             next.cm.listen(address, &ConnOptions::default()).unwrap();
             drop((active, next));
             assert_eq!(descriptors(), before, "{what}");
@@ -306,8 +306,7 @@ rusty_fork_test! {
     }
 }
 
-/// What the process of the next tests does that is killed or stopped: connects, and takes what
-/// comes.
+/// The process that the next tests kill or stop: it connects, and takes what comes.
 #[test]
 #[ignore = "a process of another test"]
 fn the_process_that_crashes() {
@@ -362,7 +361,7 @@ rusty_fork_test! {
             passive.push(101, Op::Send, 64);
             passive.poll();
             assert!(passive.wcs.is_empty(), "{:?}", passive.wcs);
-            // Somebody else is served meanwhile.
+            // Somebody else is still served.
             let (active, other, _) = play(STEPS.len());
             assert_eq!(active.wcs.iter().filter(|wc| wc.is_success()).count(), 4);
             drop((active, other));

@@ -16,7 +16,7 @@ const PROCESS_TAG: u8 = 0xFF;
 pub struct CommId(pub u32);
 
 impl CommId {
-    /// In a reject: the sender has no name for it.
+    /// No name: the sender of a reject has no name for the connection.
     pub const NONE: Self = Self(0);
 }
 
@@ -74,7 +74,7 @@ impl CommIds {
         u32::from(left) << 16 | u32::from(right)
     }
 
-    /// SipHash-2-4, of which no output reveals another one or the key.
+    /// SipHash-2-4: no output reveals another output or the key.
     fn hash(&self, round: u8, half: u16) -> u64 {
         let CommIdKey(key) = self.key;
         let mut hasher = SipHasher24::new_with_keys((key >> 64) as u64, key as u64);

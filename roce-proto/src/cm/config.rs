@@ -39,7 +39,7 @@ pub struct ManagerConfig {
     /// How often a DREQ is sent again.
     pub disconnect_retries: u8,
     /// How long the end of a connection is remembered, so that a late duplicate of its request does
-    /// not start another one.
+    /// not start another connection.
     pub time_wait: Duration,
     /// Bounds on connections, messages and datagrams.
     pub limits: ManagerLimits,
@@ -55,8 +55,8 @@ pub struct ManagerLimits {
     pub connections: usize,
     /// Passive connections that are not established yet. The oldest makes way.
     pub half_open: usize,
-    /// The same from one IP address, so that one peer can not use up the share of all. Its oldest
-    /// makes way.
+    /// Same limit for each peer address, so that one peer cannot use up the share of all. Beyond it
+    /// the peer's oldest half-open connection is evicted.
     pub half_open_per_peer: usize,
     /// Ended connections that are remembered; the oldest is forgotten first.
     pub time_wait: usize,
@@ -131,9 +131,9 @@ pub struct ConnectParams<'a> {
     pub qpn: Qpn,
     /// The PSN with which the *peer* shall begin: the first that our queue pair receives.
     pub starting_psn: Psn,
-    /// RDMA READs that we serve at once.
+    /// RDMA READs that we serve concurrently.
     pub responder_resources: u8,
-    /// RDMA READs that we want to have in flight at once.
+    /// RDMA READs that we want to have in flight.
     pub initiator_depth: u8,
     /// Retries after an acknowledge time-out, 0..=7; for both sides.
     pub retry_count: u8,
@@ -146,7 +146,7 @@ pub struct ConnectParams<'a> {
     /// The UDP port that the packets of our queue pair come from, if it is always the same; a peer
     /// of ours takes packets from no other. Told only by a marked [`Sender`].
     pub udp_source: Option<u16>,
-    /// Up to 56 bytes with an RDMA-CM service id, else 92.
+    /// Private data: up to 56 bytes with an RDMA-CM service id, else 92.
     pub private_data: &'a [u8],
 }
 
@@ -157,16 +157,16 @@ pub struct AcceptParams<'a> {
     pub qpn: Qpn,
     /// The PSN with which the *peer* shall begin: the first that our queue pair receives.
     pub starting_psn: Psn,
-    /// RDMA READs that we serve at once; the peer uses no more than its request asks for.
+    /// RDMA READs that we serve concurrently; the peer uses no more than its request asks for.
     pub responder_resources: u8,
-    /// RDMA READs that we have in flight at once; not more than the request offers.
+    /// RDMA READs that we have in flight; not more than the request offers.
     pub initiator_depth: u8,
     /// Retries of the *peer* after our receiver-not-ready, 0..=7 (7: no limit).
     pub rnr_retry_count: u8,
     /// The UDP port that the packets of our queue pair come from: see
     /// [`ConnectParams::udp_source`].
     pub udp_source: Option<u16>,
-    /// Up to 196 bytes.
+    /// Private data, up to 196 bytes.
     pub private_data: &'a [u8],
 }
 
@@ -191,9 +191,9 @@ pub struct Agreement {
     pub recv_psn: Psn,
     /// Payload of a full packet, both ways.
     pub path_mtu: PathMtu,
-    /// RDMA READs that we serve at once.
+    /// RDMA READs that we serve concurrently.
     pub responder_resources: u8,
-    /// RDMA READs that we may have in flight at once.
+    /// RDMA READs that we may have in flight.
     pub initiator_depth: u8,
     /// Our retries after an acknowledge time-out, 0..=7.
     pub retry_count: u8,

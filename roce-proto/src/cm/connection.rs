@@ -23,7 +23,7 @@ pub(super) struct ManagedConnection {
     /// The agreement as far as it is known.
     pub(super) agreement: Agreement,
     pub(super) passive: bool,
-    /// It has counted as half-open since its request arrived.
+    /// True while it counts as half-open, since its request arrived.
     pub(super) half_open: bool,
     /// The caller knows of it.
     pub(super) announced: bool,
@@ -84,19 +84,19 @@ pub(super) struct Remote {
 /// that send it.
 #[derive(Debug)]
 pub(super) enum ConnectionState {
-    /// Active: the request is under way.
+    /// Active: the request was sent and is not answered.
     ReqSent(Resend),
     /// Active: the reply has come; the caller connects its queue pair.
     RepReceived,
     /// Passive: the caller has not answered the request yet.
     ReqReceived,
-    /// Passive: the reply is under way.
+    /// Passive: the reply was sent and is not answered.
     RepSent(Resend),
     /// Both queue pairs are connected.
     Established,
     /// We want to end it.
     DreqSent(Resend),
-    /// It is over and waits to be closed by the caller.
+    /// The connection has ended, and the caller is to close it.
     Ended,
 }
 
@@ -133,7 +133,7 @@ impl Resend {
         Self { mad, deadline: now + interval, retries_left: retries, interval }
     }
 
-    /// Counts a retry at `now`; false when there are none left.
+    /// Counts a retry at `now`; false when none is left.
     pub(super) fn retry(&mut self, now: Time, longest: Duration) -> bool {
         let Some(left) = self.retries_left.checked_sub(1) else { return false };
         self.retries_left = left;

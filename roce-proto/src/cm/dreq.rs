@@ -46,7 +46,7 @@ impl Dreq {
         }
     }
 
-    /// Its bytes. Values too wide for their field lose their upper bits.
+    /// Encodes the message. Values too wide for their field lose their upper bits.
     pub fn to_bytes(&self) -> [u8; MESSAGE_BYTES] {
         zerocopy::transmute!(DreqWire {
             local_comm_id: U32::new(self.local_comm_id.0),

@@ -52,7 +52,7 @@ pub enum ManagerEvent {
         /// Cause for which the connection did not come about.
         failure: ConnectionFailure,
     },
-    /// The connection is over: the peer ended it, or answered our `disconnect`, or did not within
+    /// The connection has ended: the peer ended it, or answered our `disconnect`, or did not within
     /// the retries.
     Disconnected {
         /// The connection that the event is about.
@@ -87,9 +87,9 @@ pub struct ConnectionRequest {
     pub addresses: Option<IpHeader>,
     /// The peer's queue pair.
     pub remote_qpn: Qpn,
-    /// RDMA READs that the peer would like us to serve at once.
+    /// RDMA READs that the peer would like us to serve concurrently.
     pub responder_resources: u8,
-    /// RDMA READs that the peer would serve at once.
+    /// RDMA READs that the peer would serve concurrently.
     pub initiator_depth: u8,
     /// Our retries after an acknowledge time-out, 0..=7.
     pub retry_count: u8,
@@ -115,7 +115,7 @@ pub enum ConnectionFailure {
     /// The peer names a queue pair or a connection that it already has with us: it was restarted.
     #[error("stale connection: the peer was restarted")]
     Stale,
-    /// It was never established, and made way for newer requests.
+    /// The connection was never established, and made way for newer requests.
     #[error("evicted: too many connections are half-open")]
     Evicted,
     /// The peer's answer is invalid.
@@ -139,7 +139,7 @@ pub enum Error {
     /// The service id has a listener already.
     #[error("the service has a listener already")]
     ServiceInUse,
-    /// As many connections as the limit allows.
+    /// The limit of connections is reached.
     #[error("too many connections")]
     TooManyConnections,
 }

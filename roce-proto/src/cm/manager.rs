@@ -68,15 +68,15 @@ pub struct MadTransmit {
 pub struct ManagerCounters {
     /// Datagrams that came from peers.
     pub received: u64,
-    /// Of these, datagrams without a message that the manager supports.
+    /// Received datagrams without a message that the manager supports.
     pub malformed: u64,
-    /// Of these, messages about no connection of the sender.
+    /// Received messages about no connection of the sender.
     pub unknown_connection: u64,
-    /// Of these, messages that had come before.
+    /// Received messages that had come before.
     pub duplicates: u64,
     /// Datagrams sent, retries included.
     pub sent: u64,
-    /// Of these, the retries after a time-out.
+    /// Sent retries after a time-out.
     pub retries: u64,
     /// Datagrams not sent because too many were waiting.
     pub dropped: u64,
@@ -117,7 +117,7 @@ impl Manager {
         Ok(listener)
     }
 
-    /// Takes no more requests. Those that the caller knows of remain.
+    /// Stops taking requests. Those that the caller knows of remain.
     pub fn unlisten(&mut self, listener: ListenerId) {
         self.listeners.retain(|_, &mut other| other != listener);
     }
@@ -225,8 +225,8 @@ impl Manager {
     }
 
     /// Ends a connection. [`ManagerEvent::Disconnected`] follows when the peer answered or did not
-    /// within the retries, at once if the connection was not established yet. Does nothing when it
-    /// is over already.
+    /// within the retries, and immediately if the connection was not established yet. Does nothing
+    /// when it has ended already.
     pub fn disconnect(&mut self, now: Time, id: ConnectionId) {
         let Some(connection) = self.table.get(id) else { return };
         match connection.state {

@@ -235,7 +235,8 @@ impl Manager {
         self.send(from, ManagementMessage::Rej(rej).to_mad(transaction_id));
     }
 
-    /// The peer has forgotten a connection: it uses its name or its queue pair for another one.
+    /// The peer has forgotten a connection: it uses its name or its queue pair for another
+    /// connection.
     fn abandon_stale(&mut self, now: Time, id: ConnectionId) {
         match self.table.get(id).map(|connection| &connection.state) {
             Some(ConnectionState::Established) => self.start_disconnect(now, id),
@@ -402,8 +403,8 @@ impl Manager {
         );
     }
 
-    /// The connection that a reject is about. A peer that waited in vain for our first answer does
-    /// not know our name for it; it tells its own, and its channel adapter.
+    /// The connection that a reject is about. A peer that got no first answer from us does not know
+    /// our name for it; it tells its own, and its channel adapter.
     fn find_rejected(&self, from: SocketAddr, rej: &Rej) -> Option<ConnectionId> {
         let named = self.table.by_comm_id(rej.remote_comm_id, from).filter(|&id| {
             self.table.get(id).is_some_and(|connection| {
@@ -450,7 +451,7 @@ impl Manager {
         {
             return;
         }
-        // A peer whose connection we do not know any more just missed our first answer.
+        // A peer whose connection we no longer know just missed our first answer.
         let drep = ManagementMessage::Drep(Drep {
             local_comm_id: dreq.remote_comm_id,
             remote_comm_id: dreq.local_comm_id,

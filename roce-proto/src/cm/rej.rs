@@ -35,7 +35,7 @@ impl RejectedMessage {
     pub const REQ: Self = Self(0);
     /// The REP of the passive side.
     pub const REP: Self = Self(1);
-    /// None, or another one.
+    /// No message, or a message of another kind.
     pub const OTHER: Self = Self(2);
 }
 
@@ -67,7 +67,7 @@ reject_reasons! {
     NO_EEC = 2, "no end-to-end context available";
     /// The sender has run out of something else.
     NO_RESOURCES = 3, "no resources available";
-    /// The sender waited in vain for an answer.
+    /// The sender timed out waiting for an answer.
     TIMEOUT = 4, "time-out";
     /// The request asks for an operation that the sender does not support.
     UNSUPPORTED = 5, "unsupported request";
@@ -79,7 +79,7 @@ reject_reasons! {
     INVALID_SERVICE_ID = 8, "invalid service id: it has no listener";
     /// Not a transport service that the sender offers there.
     INVALID_TRANSPORT_SERVICE = 9, "invalid transport service type";
-    /// At the sender that queue pair is connected, or in time-wait.
+    /// The queue pair is connected or in time-wait at the sender.
     STALE_CONNECTION = 10, "stale connection";
     /// The receiver's GID is not the sender's.
     INVALID_GID = 12, "invalid primary remote port GID";

@@ -14,17 +14,17 @@ pub struct Rep {
     pub local_comm_id: CommId,
     /// The receiver's name for the connection.
     pub remote_comm_id: CommId,
-    /// For datagram services; zero.
+    /// Q_Key of datagram services; zero.
     pub local_q_key: u32,
     /// The sender's queue pair.
     pub local_qpn: Qpn,
-    /// For reliable datagrams, 24 bits; zero.
+    /// End-to-end context of reliable datagrams, 24 bits; zero.
     pub local_eecn: u32,
     /// The PSN with which the *receiver* shall begin to send.
     pub starting_psn: Psn,
-    /// RDMA READs that the sender serves at once.
+    /// RDMA READs that the sender serves concurrently.
     pub responder_resources: u8,
-    /// RDMA READs that the sender has in flight at once.
+    /// RDMA READs that the sender has in flight.
     pub initiator_depth: u8,
     /// How long the sender takes to acknowledge a packet.
     pub target_ack_delay: TimeoutExponent,
@@ -49,7 +49,7 @@ pub struct Failover(pub u8);
 impl Failover {
     /// Accepted, or there was none.
     pub const ACCEPTED: Self = Self(0);
-    /// The sender can not migrate.
+    /// The sender cannot migrate.
     pub const NOT_SUPPORTED: Self = Self(1);
     /// The sender could, but not there.
     pub const REJECTED: Self = Self(2);
@@ -102,7 +102,7 @@ impl Rep {
         }
     }
 
-    /// Its bytes. Values too wide for their field lose their upper bits.
+    /// Encodes the message. Values too wide for their field lose their upper bits.
     pub fn to_bytes(&self) -> [u8; MESSAGE_BYTES] {
         zerocopy::transmute!(RepWire {
             local_comm_id: U32::new(self.local_comm_id.0),

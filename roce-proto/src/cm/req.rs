@@ -16,17 +16,17 @@ pub struct Req {
     pub service_id: ServiceId,
     /// The sender's channel adapter.
     pub local_ca_guid: u64,
-    /// For datagram services; zero.
+    /// Q_Key of datagram services; zero.
     pub local_q_key: u32,
     /// The sender's queue pair.
     pub local_qpn: Qpn,
-    /// RDMA READs that the sender serves at once.
+    /// RDMA READs that the sender serves concurrently.
     pub responder_resources: u8,
-    /// For reliable datagrams, 24 bits; zero.
+    /// End-to-end context of reliable datagrams, 24 bits; zero.
     pub local_eecn: u32,
-    /// RDMA READs that the sender wants to have in flight at once.
+    /// RDMA READs that the sender wants to have in flight.
     pub initiator_depth: u8,
-    /// For reliable datagrams, 24 bits; zero.
+    /// End-to-end context of reliable datagrams, 24 bits; zero.
     pub remote_eecn: u32,
     /// How long the sender waits for the receiver's answers.
     pub remote_cm_response_timeout: TimeoutExponent,
@@ -44,7 +44,7 @@ pub struct Req {
     pub partition_key: u16,
     /// Payload bytes of a full packet, coded: 1 is 256, 5 is 4,096.
     pub path_mtu_code: u8,
-    /// For reliable datagrams; false.
+    /// Flag of reliable datagrams; false.
     pub rdc_exists: bool,
     /// Retries of the receiver's queue pair after receiver-not-ready, 0..=7.
     pub rnr_retry_count: u8,
@@ -56,7 +56,7 @@ pub struct Req {
     pub extended_transport: u8,
     /// Primary path between the two ports.
     pub primary_path: ReqPath,
-    /// For automatic path migration; zero.
+    /// Path of automatic path migration; zero.
     pub alternate_path: ReqPath,
     /// Private data of the consumer; with an RDMA-CM service id it begins with an
     /// [`super::IpHeader`].
@@ -190,7 +190,7 @@ impl Req {
         }
     }
 
-    /// Its bytes. Values too wide for their field lose their upper bits.
+    /// Encodes the message. Values too wide for their field lose their upper bits.
     pub fn to_bytes(&self) -> [u8; MESSAGE_BYTES] {
         let service = self.remote_cm_response_timeout.get() << 3
             | (self.transport.0 & 3) << 1

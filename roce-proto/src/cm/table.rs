@@ -7,8 +7,7 @@ use super::connection::{ConnectionState, ManagedConnection, Remote};
 use super::{CommId, ConnectionId};
 use crate::{Qpn, Time};
 
-/// A peer's name for a connection. Two peers can not get into each other's way: their endpoints
-/// differ.
+/// A peer's name for a connection. Names of two peers cannot collide: their endpoints differ.
 pub(super) type RemoteName = (SocketAddr, u64, CommId);
 
 /// A peer's queue pair.
@@ -63,7 +62,7 @@ impl ConnectionTable {
         self.connections.get(&id)
     }
 
-    /// For changes of anything but the state and the names.
+    /// Gives access to change anything but the state and the names.
     pub(super) fn get_mut(&mut self, id: ConnectionId) -> Option<&mut ManagedConnection> {
         self.connections.get_mut(&id)
     }
@@ -94,12 +93,12 @@ impl ConnectionTable {
         self.half_open.len()
     }
 
-    /// The half-open connection that makes way so that there are less than `limit` of them.
+    /// The half-open connection that makes way so that fewer than `limit` remain.
     pub(super) fn half_open_beyond(&self, limit: usize) -> Option<ConnectionId> {
         oldest_beyond(&self.half_open, limit)
     }
 
-    /// The same among those from one address.
+    /// The half-open connection of one address that makes way so that fewer than `limit` remain.
     pub(super) fn half_open_from_beyond(&self, ip: IpAddr, limit: usize) -> Option<ConnectionId> {
         oldest_beyond(self.half_open_by_peer.get(&ip)?, limit)
     }
@@ -114,7 +113,7 @@ impl ConnectionTable {
         self.timers.first().copied()
     }
 
-    /// Moves a connection on. Established or over, it is half-open no more.
+    /// Moves a connection on. Once established or ended, it is no longer half-open.
     pub(super) fn set_state(&mut self, id: ConnectionId, state: ConnectionState) {
         let Some(connection) = self.connections.get_mut(&id) else { return };
         if let Some(deadline) = connection.state.deadline() {
@@ -151,7 +150,7 @@ impl ConnectionTable {
         self.by_comm_id.insert(comm_id, id);
     }
 
-    /// Ends a connection: no message finds it any more. Gives the peer's name for it.
+    /// Ends a connection, which no message finds from then on. Returns the peer's name for it.
     pub(super) fn end(&mut self, id: ConnectionId) -> Option<RemoteName> {
         self.set_state(id, ConnectionState::Ended);
         let connection = self.connections.get(&id)?;

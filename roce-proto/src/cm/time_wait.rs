@@ -1,4 +1,4 @@
-//! Connections that are over.
+//! Connections that have ended.
 
 use alloc::boxed::Box;
 use alloc::collections::{BTreeMap, VecDeque};
@@ -9,7 +9,7 @@ use super::table::RemoteName;
 use crate::Time;
 
 /// Remembers for a while which requests have had their connection, so that a late duplicate does
-/// not make another one. Entries expire in the order in which they came.
+/// not make another connection. Entries expire in the order in which they came.
 #[derive(Debug)]
 pub(super) struct TimeWait {
     entries: BTreeMap<RemoteName, TimeWaitEntry>,
@@ -28,9 +28,9 @@ struct TimeWaitEntry {
 /// The answer to a request that was answered before.
 #[derive(Debug)]
 pub(super) enum Answered<'a> {
-    /// The same reject again.
+    /// Repeats the reject that was sent.
     With(&'a Mad),
-    /// It had its connection.
+    /// The request had its connection.
     Stale,
 }
 

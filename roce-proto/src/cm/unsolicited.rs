@@ -17,7 +17,7 @@ pub(super) struct Unsolicited {
 impl Unsolicited {
     const PERIOD: Duration = Duration::from_secs(1);
 
-    /// Takes leave to send one more, of which there may be `per_second`.
+    /// Takes leave to send one more answer; `per_second` are allowed.
     pub(super) fn take(&mut self, now: Time, per_second: u32) -> bool {
         if now - self.start >= Self::PERIOD {
             *self = Self { start: now, sent: 0 };

@@ -14,13 +14,13 @@ use crate::rc::{Memory, QueuePairCounters, SendOp, SharedLimits, WorkStatus, dat
 use crate::wire::{Aeth, NakCode, RnrTimer, Syndrome};
 use crate::{Psn, Time};
 
-/// What answers a queue pair handles with.
+/// State that a queue pair handles answers with.
 pub(super) struct Answers<'a, 'b> {
     pub(super) now: Time,
     pub(super) limits: &'a mut SharedLimits<'b>,
     pub(super) completions: &'a mut Completions,
     pub(super) counters: &'a mut QueuePairCounters,
-    /// What packets were lost to that the answer shows to be missing.
+    /// Cause of the loss of packets that the answer shows to be missing.
     pub(super) cause: LossCause,
 }
 
@@ -83,7 +83,7 @@ impl Requester {
         with.counters.packets_received += 1;
         with.counters.payload_bytes_received += payload.len() as u64;
         self.confirm(psn.next(), with);
-        self.settle(with);
+        self.complete_answered(with);
         self.report_lost_responses(with);
         self.expect_responses(with.now, with.limits);
         Ok(())
@@ -142,7 +142,7 @@ impl Requester {
         if self.next.is_before(to) {
             self.skip_to(to);
         }
-        self.settle(with);
+        self.complete_answered(with);
         if self.unacknowledged != self.high {
             // What was about to be sent again, and would have started the clock, may have become
             // needless.
@@ -152,7 +152,7 @@ impl Requester {
 
     /// Moves `unacknowledged` on, to the first response that is missing or else to `confirmed`, and
     /// completes what is done.
-    fn settle(&mut self, with: &mut Answers<'_, '_>) {
+    fn complete_answered(&mut self, with: &mut Answers<'_, '_>) {
         let before = self.unacknowledged;
         loop {
             match self.reads.first_missing(self.unacknowledged) {
@@ -321,8 +321,8 @@ impl Requester {
         }
     }
 
-    /// Has packets `first..end` sent again, if `chosen` and unless they arrived or were sent again
-    /// already; returns whether there are any. They are released until they leave.
+    /// Schedules packets `first..end` to be sent again, if `chosen` and unless they arrived or were
+    /// sent again already; returns whether any is. They are released until they leave.
     fn plan_missing(
         &mut self,
         first: Psn,
@@ -453,7 +453,7 @@ impl Requester {
         self.request_repair.as_mut().is_some_and(|repair| repair.arrived(psn))
     }
 
-    /// What the packets `confirmed..to` are charged to the window.
+    /// Charge of the packets `confirmed..to` to the window.
     fn cost_before(&self, to: Psn) -> u64 {
         let from = self.confirmed;
         let mut cost = 0;

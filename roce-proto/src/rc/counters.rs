@@ -15,9 +15,9 @@ pub struct QueuePairCounters {
     pub packets_retransmitted: u64,
     /// Packets that were duplicates, out of order, or made no sense.
     pub packets_dropped: u64,
-    /// Times that nothing was heard for as long as a retransmission takes.
+    /// Times that nothing arrived for as long as a retransmission takes.
     pub ack_timeouts: u64,
-    /// Of these, times that the peer turned out to be merely slow.
+    /// Time-outs after which the peer turned out to be merely slow.
     pub spurious_timeouts: u64,
     /// Negative and selective acknowledgements sent for a gap in the sequence.
     pub sequence_naks_sent: u64,

@@ -6,10 +6,9 @@ use core::time::Duration;
 use crate::Time;
 
 /// The least time between two congestion notifications of a queue pair: that of most adapters.
-/// Doubled, the peer learns half as often that a queue is congested.
 const INTERVAL: Duration = Duration::from_micros(50);
 
-/// What DCQCN calls the notification point: a packet with Congestion Experienced is answered with a
+/// The notification point of DCQCN: a packet with Congestion Experienced is answered with a
 /// congestion notification, unless one has just left.
 #[derive(Clone, Copy, Debug, Default)]
 pub(super) struct NotificationPoint {

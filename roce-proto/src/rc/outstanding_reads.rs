@@ -62,7 +62,7 @@ impl OutstandingReads {
         })
     }
 
-    /// Adds the newest; the caller has made sure that there is room.
+    /// Adds the newest; the caller has made sure of room.
     pub(super) fn push(&mut self, read: OutstandingRead) {
         debug_assert!(self.length < READS_MAX, "no more than the initiator depth");
         self.reads[(self.head + self.length) % READS_MAX] = read;

@@ -137,7 +137,7 @@ mod tests {
 
     use super::*;
 
-    /// In a release build of rustc 1.95 the length stayed as it was.
+    /// Regression: in a release build of rustc 1.95 the length stayed as it was.
     #[test]
     fn changes_that_are_conditions_count() {
         let mut set = PsnSet::new();

@@ -41,7 +41,7 @@ pub enum QueuePairState {
     Init,
     /// Connected: requests are sent and packets are handled.
     ReadyToSend,
-    /// Over: every request completes with [`WorkStatus::Flushed`].
+    /// The queue pair failed: every request completes with [`WorkStatus::Flushed`].
     Error,
 }
 
@@ -95,8 +95,8 @@ impl QueuePair {
         }
     }
 
-    /// Queues a send request; before [`QueuePair::connect`] it waits. In ERROR it completes at once
-    /// as flushed.
+    /// Queues a send request; before [`QueuePair::connect`] it waits. In ERROR it completes
+    /// immediately as flushed.
     ///
     /// # Errors
     /// The request was not queued.
@@ -116,8 +116,8 @@ impl QueuePair {
         Ok(())
     }
 
-    /// Queues a receive; allowed before [`QueuePair::connect`]. In ERROR it completes at once as
-    /// flushed.
+    /// Queues a receive; allowed before [`QueuePair::connect`]. In ERROR it completes immediately
+    /// as flushed.
     ///
     /// # Errors
     /// The request was not queued.
@@ -200,7 +200,7 @@ impl QueuePair {
         }
     }
 
-    /// Writes the next packet to send to `out` and returns true, or returns false if there is none
+    /// Writes the next packet to send to `out` and returns true, or returns false if none may leave
     /// now. It must be sent before the next call, and may be lost.
     pub fn poll_transmit(
         &mut self,
@@ -275,7 +275,7 @@ impl QueuePair {
     }
 
     /// Takes it to ERROR: its requests complete as flushed, its share of the shared limits is
-    /// returned, it sends nothing any more, and nothing that arrives is placed. Call it before
+    /// returned, and from then on it sends nothing and places nothing that arrives. Call it before
     /// dropping a queue pair as well.
     pub fn fail(&mut self, limits: &mut SharedLimits<'_>) {
         self.enter_error(None, None, limits);

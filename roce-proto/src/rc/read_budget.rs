@@ -14,14 +14,14 @@ use crate::rc::retransmit_timer::READ_AGAIN_AFTER;
 /// Bytes count as the kernel charges them to a socket's receive buffer, see [`datagram_cost`]. They
 /// count for two periods at the most: a response that has not come by then is lost, or the peer
 /// does not send it, and no peer may hold up READs from others. A response that waits in the socket
-/// has come: the periods follow the clock of what was heard, which is late while a socket is read
-/// more slowly than it fills.
+/// has come: the periods follow the time until which packets were handled, which lags while a
+/// socket is read more slowly than it fills.
 #[derive(Clone, Debug)]
 pub struct ReadBudget {
     limit: u64,
     awaited: Awaited,
     /// All packets that had arrived by then were handled.
-    heard: Time,
+    handled: Time,
     /// When READs that wait for something else than this budget are to be tried again.
     retry_at: Option<Time>,
     /// There is room again, and `forget` has not returned so yet.
@@ -40,9 +40,9 @@ pub(super) struct Awaited {
     began: Time,
     /// When something was last asked for.
     latest: Time,
-    /// Those of this period.
+    /// Bytes that were asked for in this period.
     recent: u64,
-    /// Those of the period before.
+    /// Bytes that were asked for in the period before.
     older: u64,
 }
 
@@ -60,22 +60,22 @@ impl Awaited {
         self.began
     }
 
-    /// Begins a period if one of this length is over: what was asked for before the last one is not
-    /// awaited any more. Returns whether that was anything. All that came until `heard` was
+    /// Begins a period if one of this length has passed: what was asked for before the last one is
+    /// no longer awaited. Returns whether that was anything. All that came until `handled` was
     /// released.
-    pub(super) fn age(&mut self, heard: Time, length: Duration) -> bool {
-        let elapsed = heard - self.began;
+    pub(super) fn age(&mut self, handled: Time, length: Duration) -> bool {
+        let elapsed = handled - self.began;
         if elapsed < length {
             return false;
         }
         let before = self.bytes();
-        // Of the period just over something may still come, unless another one has passed since.
-        let may_come = elapsed < 2 * length || heard - self.latest < length;
+        // Of the period just over something may still come, unless another period has passed since.
+        let may_come = elapsed < 2 * length || handled - self.latest < length;
         let (periods, older) = if may_come { (1, self.recent) } else { (2, 0) };
         (self.recent, self.older) = (0, older);
         self.period = ChargePeriod(self.period.0 + periods);
         // What was asked for later than that is awaited for as long.
-        self.began = heard.max(self.latest);
+        self.began = handled.max(self.latest);
         self.bytes() < before
     }
 
@@ -86,7 +86,7 @@ impl Awaited {
         self.period
     }
 
-    /// Bytes that were charged in `period` came, or are not awaited any more.
+    /// Bytes that were charged in `period` came, or are no longer awaited.
     pub(super) fn release(&mut self, bytes: u64, period: ChargePeriod) {
         let awaited = match self.period.0 - period.0 {
             0 => &mut self.recent,
@@ -98,7 +98,7 @@ impl Awaited {
     }
 }
 
-/// Before that nothing is asked for again.
+/// Least time before anything is asked for again.
 pub(super) const PERIOD: Duration = READ_AGAIN_AFTER;
 
 impl ReadBudget {
@@ -115,7 +115,7 @@ impl ReadBudget {
     }
 
     const fn with_limit(limit: u64) -> Self {
-        Self { limit, awaited: Awaited::new(), heard: Time::ZERO, retry_at: None, forgot: false }
+        Self { limit, awaited: Awaited::new(), handled: Time::ZERO, retry_at: None, forgot: false }
     }
 
     /// Outstanding bytes, as the kernel charges them.
@@ -134,22 +134,22 @@ impl ReadBudget {
         }
     }
 
-    /// All packets that had arrived by `heard` were handled, which those in the socket's buffer
+    /// All packets that had arrived by `handled` were handled, which those in the socket's buffer
     /// were not: stops counting bytes that were asked for too long before. Returns whether waiting
     /// queue pairs may be able to send their READs since the last call.
-    pub fn forget(&mut self, heard: Time) -> bool {
-        self.heard = heard;
-        self.forgot |= self.awaited.age(heard, PERIOD);
-        let retry = self.retry_at.take_if(|at| *at <= heard).is_some();
+    pub fn forget(&mut self, handled: Time) -> bool {
+        self.handled = handled;
+        self.forgot |= self.awaited.age(handled, PERIOD);
+        let retry = self.retry_at.take_if(|at| *at <= handled).is_some();
         mem::take(&mut self.forgot) || retry
     }
 
     /// The time of the last [`ReadBudget::forget`].
-    pub(super) const fn heard(&self) -> Time {
-        self.heard
+    pub(super) const fn handled_until(&self) -> Time {
+        self.handled
     }
 
-    /// Has waiting READs tried again at `at`, if there is no reason to do so earlier.
+    /// Schedules waiting READs to be tried again at `at`, if there is no reason to do so earlier.
     pub(super) fn retry_at(&mut self, at: Time) {
         self.retry_at = Some(self.retry_at.map_or(at, |earlier| earlier.min(at)));
     }
@@ -173,7 +173,7 @@ impl ReadBudget {
     }
 }
 
-/// What READ response packets with this much payload each cost a receive buffer.
+/// Cost to a receive buffer of READ response packets with this much payload each.
 pub(super) const fn response_cost(packets: u32, payload_bytes: u32) -> u64 {
     packets as u64 * datagram_cost(payload_bytes as usize + HEADERS_BYTES)
 }
@@ -188,7 +188,7 @@ mod tests {
         Time::from_nanos(milliseconds * 1_000_000)
     }
 
-    /// A budget of ten packets, all of which were asked for at 5 ms.
+    /// A budget of ten packets, all asked for at 5 ms.
     fn spent() -> (ReadBudget, ChargePeriod) {
         let mut budget = ReadBudget::with_limit(response_cost(10, PAYLOAD));
         budget.forget(at(5));
@@ -235,16 +235,16 @@ mod tests {
         assert_eq!(budget.admits(99, PAYLOAD), 10);
     }
 
-    /// A socket is read more slowly than it fills: what is asked for meanwhile, and what was
-    /// before, may wait in it.
+    /// A socket is read more slowly than it fills: responses to what was asked for before and since
+    /// may wait in it.
     #[test]
     fn responses_that_were_not_read_yet_are_not_missing() {
         let (mut budget, period) = spent();
         budget.release(5, PAYLOAD, period);
         budget.charge(at(300), 5, PAYLOAD);
-        for heard in [6, 14, 25, 40, 309] {
-            budget.forget(at(heard));
-            assert!(budget.used() >= response_cost(5, PAYLOAD), "at {heard} ms");
+        for handled in [6, 14, 25, 40, 309] {
+            budget.forget(at(handled));
+            assert!(budget.used() >= response_cost(5, PAYLOAD), "at {handled} ms");
         }
         budget.forget(at(330));
         assert_eq!(budget.used(), 0);

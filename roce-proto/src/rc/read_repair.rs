@@ -22,7 +22,7 @@ const REPAIRS: usize = 16;
 pub(super) struct ReadRepair {
     /// The latest response that came, placed or not; `None` when none before it is missing.
     latest: Option<Psn>,
-    /// What is missing before it was asked for again at least once.
+    /// Packets missing before this one were asked for again at least once.
     asked: Option<Psn>,
     /// Responses before it were asked for when losses were last reported to the window.
     reported: Option<Psn>,
@@ -34,13 +34,13 @@ pub(super) struct ReadRepair {
     later: u32,
 }
 
-/// What is done when no response comes although some are missing, before all is asked for again.
-/// RFC 8985 does the same for TCP (section 7).
+/// Probe for the tail, sent when no response comes although some are missing, before all is asked
+/// for again. RFC 8985 does the same for TCP (section 7).
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum TailProbe {
     /// Nothing is expected, or nothing more can be done.
     Idle,
-    /// It is due then.
+    /// The probe is due then.
     At(Time),
     /// The last response that was asked for is to be asked for again.
     Due,
@@ -132,7 +132,7 @@ impl ReadRepair {
         }
     }
 
-    /// All is sent again, or nothing any more.
+    /// Forgets all: everything is sent again, or nothing further.
     pub(super) fn reset(&mut self) {
         (self.latest, self.asked, self.tail) = (None, None, TailProbe::Idle);
         self.repair_count = 0;

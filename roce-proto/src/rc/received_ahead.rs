@@ -39,7 +39,7 @@ impl ReceivedAhead {
         self.placed.insert(psn);
     }
 
-    /// A packet came that is not the expected one; returns whether to answer at once.
+    /// A packet came that is not the expected one; returns whether to answer immediately.
     #[must_use]
     pub(super) fn came(&mut self, psn: Psn, asked: bool) -> bool {
         let new_gap = match self.latest {

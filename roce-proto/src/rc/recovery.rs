@@ -1,4 +1,4 @@
-//! What holds back packets after something went wrong.
+//! The state that holds back packets after something went wrong.
 //!
 //! Each method is one event, and the test at the end has the table of all of them.
 
@@ -12,35 +12,35 @@ pub(super) enum Recovery {
     /// The requester went back. Only this packet may leave until an answer comes.
     Probing(Probe),
     /// The peer had no receive. No packet leaves before `until`, and then the probe first, if its
-    /// answer did not come meanwhile.
+    /// answer did not come before.
     Waiting { until: Time, probe: Option<Probe> },
 }
 
-/// The first packet that is sent again, alone. Were all of them sent again at once, they would meet
-/// a receive buffer that is full of their first copies.
+/// The first packet that is sent again, alone. Were all of them sent again together, they would
+/// meet a receive buffer that is full of their first copies.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Probe {
     pub(super) psn: Psn,
     pub(super) cause: Cause,
-    /// It is an RDMA READ request.
+    /// True if the packet is an RDMA READ request.
     pub(super) reads: bool,
 }
 
 /// Why packets are sent again.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Cause {
-    /// Nothing was heard for too long.
+    /// Nothing arrived for too long.
     Silence,
     /// The peer reported, or its answers show, that something is missing.
     Gap,
     /// The peer had no receive, and now may have.
     NotReady,
-    /// Nothing was asked, so nothing was heard: it is asked now.
+    /// Nothing was asked, so nothing arrived: it is asked now.
     AckNotRequested,
 }
 
 impl Recovery {
-    /// The requester went back to `probe`, at once.
+    /// The requester went back to `probe`, without a wait.
     pub(super) fn went_back(&mut self, probe: Probe) {
         match self {
             Self::Waiting { probe: waiting, .. } => *waiting = Some(probe),
@@ -53,7 +53,7 @@ impl Recovery {
         *self = Self::Waiting { until, probe: Some(probe) };
     }
 
-    /// Ends a wait whose time is over at `now`.
+    /// Ends a wait whose time has passed at `now`.
     pub(super) fn time_passed(&mut self, now: Time) {
         if let Self::Waiting { until, probe } = *self
             && until <= now
@@ -80,7 +80,7 @@ impl Recovery {
         if self.probe().is_some_and(|probe| probe.reads) { self.confirmed() } else { None }
     }
 
-    /// Nothing will be sent any more.
+    /// Nothing will be sent from now on.
     pub(super) fn abandoned(&mut self) {
         *self = Self::Idle;
     }
@@ -94,7 +94,7 @@ impl Recovery {
         }
     }
 
-    /// Until when no packet may leave.
+    /// Time until which no packet may leave.
     pub(super) const fn waits_until(&self) -> Option<Time> {
         match *self {
             Self::Waiting { until, .. } => Some(until),
@@ -102,8 +102,8 @@ impl Recovery {
         }
     }
 
-    /// Whether no packet may leave now. Reports of a gap, and that there is no receive, are not
-    /// heeded either: they are about packets that left before the wait began.
+    /// Whether no packet may leave now. Reports of a gap and of a missing receive are not heeded
+    /// either: they are about packets that left before the wait began.
     pub(super) const fn is_waiting(&self) -> bool {
         self.waits_until().is_some()
     }
@@ -139,7 +139,7 @@ mod tests {
         }
     }
 
-    /// What becomes of each state with each event.
+    /// The state that follows each state with each event.
     fn table() -> String {
         let send = probe(1, Cause::Silence, false);
         let read = probe(1, Cause::Silence, true);

@@ -58,8 +58,7 @@ impl RecvQueue {
         if request.sges.len() > self.sge_room { Err(PostError::TooManySges) } else { Ok(()) }
     }
 
-    /// Adds a receive that [`RecvQueue::check`] accepts. The caller has made sure that there is
-    /// room.
+    /// Adds a receive that [`RecvQueue::check`] accepts. The caller has made sure of room.
     pub(super) fn push(&mut self, request: &RecvRequest<'_>) {
         let start = self.count * self.sge_room;
         let sge_count = request.sges.len() as u8;
@@ -69,7 +68,7 @@ impl RecvQueue {
         self.count += 1;
     }
 
-    /// Has the one before the last used first.
+    /// Swaps the last two, so that the one before the last is used first.
     pub(super) fn swap_last(&mut self) {
         let [.., before, last] = &mut self.entries[..self.count] else { return };
         mem::swap(before, last);

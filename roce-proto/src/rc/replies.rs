@@ -22,7 +22,7 @@ impl LatestReads {
         self.next = (self.next + 1) % READS_MAX;
     }
 
-    /// That of the request whose response includes `psn`.
+    /// MSN of the request whose response includes `psn`.
     pub(super) fn msn_of(&self, psn: Psn) -> Option<u32> {
         let found = self.reads.iter().find(|(first, end, _)| psn.is_within(*first, *end));
         found.map(|&(_, _, msn)| msn)

@@ -8,17 +8,17 @@ use crate::{Psn, Time};
 /// A packet is sent again when one has come that is this much later: less is taken for reordering.
 const LATER_PACKETS: u32 = 3;
 
-/// What is known of the packets that were sent and not confirmed. All of its sets lie within
+/// State of the packets that were sent and not confirmed. All of its sets lie within
 /// [`PsnSet::REACH`] of the oldest of these.
 #[derive(Debug)]
 pub(super) struct RequestRepair {
     /// The peer has received them, though not all before them.
     arrived: PsnSet,
-    /// They are missing, and to be sent again. They are not charged to the window.
+    /// Packets that are missing and to be sent again. They are not charged to the window.
     due: PsnSet,
     /// Sent again in this round. Packets that were sent again before it are late, or were lost,
-    /// when it is over: then packets that were sent for the first time in it have come, or there
-    /// was time for it.
+    /// when it ends: then packets that were sent for the first time in it have come, or there was
+    /// time for it.
     again: PsnSet,
     /// Sent again in the round before.
     again_before: PsnSet,
@@ -132,7 +132,7 @@ impl RequestRepair {
             | self.again_before.word_from(first))
     }
 
-    /// Everything before `to` is confirmed, of which `from` was the oldest that was not. The peer
+    /// Everything before `to` is confirmed; `from` was the oldest packet that was not. The peer
     /// says of `to` that it is missing, whatever it said before; it is sent again here if it is
     /// before `next`.
     pub(super) fn confirmed(&mut self, from: Psn, to: Psn, next: Psn) {

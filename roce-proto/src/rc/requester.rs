@@ -39,15 +39,15 @@ const READ_PACKETS_MIN: u32 = 8;
 
 /// Requests whose completion nobody wants to know of go without asking for an acknowledgement for
 /// this long. It is less than the time after which something is sent again, and acknowledges a few
-/// of many connections' commands at once.
+/// of many connections' commands together.
 const ASK_EVERY: Duration = Duration::from_millis(2);
 
 #[derive(Debug)]
 pub(super) struct Requester {
     pub(super) queue: SendQueue,
     pub(super) reads: OutstandingReads,
-    /// Responses that came before one that is missing, and were placed. No more is asked for than
-    /// it has room for: the rest would be dropped if the oldest is lost.
+    /// Responses that came before one that is missing, and were placed. At most as much is asked
+    /// for as it has room for: the rest would be dropped if the oldest is lost.
     pub(super) early: PsnSet,
     pub(super) retransmit_timer: RetransmitTimer,
     pub(super) unacknowledged: Psn,
@@ -59,12 +59,12 @@ pub(super) struct Requester {
     /// Requests before this position have started: they have sequence numbers, or were done
     /// locally.
     pub(super) started: u64,
-    /// What `confirmed..next` is charged to the window.
+    /// Charge of `confirmed..next` to the window.
     pub(super) charged: u64,
-    /// What is charged for packets that will be sent again, but of which the first copies may still
-    /// fill the peer's receive buffer.
+    /// Charge for packets that will be sent again while their first copies may still fill the
+    /// peer's receive buffer.
     pub(super) stale: u64,
-    /// What was charged since an acknowledgement was last asked for.
+    /// Bytes charged since an acknowledgement was last asked for.
     unsolicited_bytes: u64,
     /// The latest packet that asked for an acknowledgement.
     asked: Option<Psn>,
@@ -82,8 +82,8 @@ pub(super) struct Requester {
     /// report come in every state of the recovery: its probe may be answered by RDMA READ
     /// responses, refused for want of a receive, or followed by silence.
     pub(super) reported_gap: Option<(Psn, Time)>,
-    /// It is no state of the recovery: responses that were sent before the requester went back may
-    /// still come, and show what is missing among them.
+    /// Repair of reads, which is no state of the recovery: responses that were sent before the
+    /// requester went back may still come, and show what is missing among them.
     pub(super) read_repair: ReadRepair,
     /// If the peer agreed to recover selectively.
     pub(super) request_repair: Option<Box<RequestRepair>>,
@@ -103,7 +103,7 @@ pub(super) struct SendFailure {
 }
 
 impl Requester {
-    /// With room for some of what was granted.
+    /// A requester with room for some of what was granted.
     pub(super) fn new(granted: &QueuePairConfig, room: &QueuePairConfig) -> Self {
         Self {
             queue: SendQueue::new(granted, room),
@@ -156,7 +156,7 @@ impl Requester {
         self.reports_overflow
     }
 
-    /// What the peer lost packets to that an answer with this BECN shows to be missing.
+    /// Cause of the loss of packets that an answer with this BECN shows to be missing.
     pub(super) const fn cause_of_loss(&self, becn: bool) -> LossCause {
         if becn || !self.reports_overflow { LossCause::ReceiveBuffer } else { LossCause::Network }
     }
@@ -469,9 +469,9 @@ impl Requester {
         let packet_bytes = entry.length.min(self.mtu);
         let within_reach = PsnSet::REACH.saturating_sub(self.next.since(self.unacknowledged));
         let wanted_now = wanted.min(within_reach);
-        let (heard, admitted) =
-            (limits.reads.heard(), limits.reads.admits(wanted_now, packet_bytes));
-        let responses = limits.window.admits_responses(heard, admitted, packet_bytes);
+        let (handled, admitted) =
+            (limits.reads.handled_until(), limits.reads.admits(wanted_now, packet_bytes));
+        let responses = limits.window.admits_responses(handled, admitted, packet_bytes);
         if responses < admitted {
             limits.reads.retry_at(limits.window.forgets_responses_at());
         }
@@ -572,7 +572,7 @@ impl Requester {
             && self.request_repair.as_ref().is_some_and(|repair| repair.has_arrived(psn))
     }
 
-    /// What is next may not leave yet.
+    /// The next packet may not leave yet.
     fn wait(&mut self, wait: Wait) {
         self.paced_until = match wait {
             Wait::Room => None,
@@ -629,7 +629,8 @@ impl Requester {
         self.recovery.went_back(probe);
     }
 
-    /// What was sent without asking was asked for, is acknowledged anyway, or will be sent again.
+    /// Forgets the bytes sent without asking: they were asked for, are acknowledged anyway, or will
+    /// be sent again.
     pub(super) fn clear_unsolicited(&mut self, limits: &mut SharedLimits<'_>) {
         limits.window.asked(core::mem::take(&mut self.unsolicited_bytes));
     }
@@ -638,7 +639,7 @@ impl Requester {
         limits.window.release(core::mem::take(&mut self.stale));
     }
 
-    /// Ends a receiver-not-ready wait, or goes back because nothing was heard for too long. In that
+    /// Ends a receiver-not-ready wait, or goes back because nothing arrived for too long. In that
     /// case the oldest packet, which leaves alone, finds out whether the peer is slow or packets
     /// were lost. That packet asks as well for what was sent without asking: there is no other
     /// question to which the answer is an acknowledgement.
@@ -693,7 +694,7 @@ impl Requester {
         waits.into_iter().flatten().min()
     }
 
-    /// Gives back what it holds of the shared limits; nothing is sent or expected any more.
+    /// Gives back its share of the shared limits; nothing is sent or expected from then on.
     pub(super) fn abandon(&mut self, limits: &mut SharedLimits<'_>) {
         limits.window.release(core::mem::take(&mut self.charged));
         self.release_stale(limits);
@@ -736,7 +737,7 @@ impl Requester {
         }
     }
 
-    /// What packet `index` of a request costs the window.
+    /// Cost of packet `index` of a request to the window.
     pub(super) fn packet_cost(&self, entry: &SendEntry, index: u32) -> u64 {
         datagram_cost(self.packet_bytes(entry, index) as usize + HEADERS_BYTES)
     }

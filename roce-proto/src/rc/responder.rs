@@ -32,7 +32,7 @@ pub(super) struct Responder {
     expected: Psn,
     /// Messages completed, modulo 2^24.
     msn: u32,
-    /// The message of which packets are still to come.
+    /// The message whose packets are still to come.
     current: Current,
     replies: Replies,
     latest_reads: LatestReads,
@@ -42,7 +42,7 @@ pub(super) struct Responder {
     refusal: Option<PacketAnswer>,
     /// A gap was reported and is not filled yet.
     gap: bool,
-    /// What came behind a gap, if the peer agreed to fill gaps only.
+    /// Packets that came behind a gap, if the peer agreed to fill gaps only.
     ahead: Option<Box<ReceivedAhead>>,
     mtu: u32,
     peer: Qpn,
@@ -55,11 +55,11 @@ pub(super) struct Responder {
 #[derive(Clone, Copy, Debug)]
 enum Current {
     None,
-    /// A SEND into a receive, of which `received` bytes have been placed.
+    /// A SEND into a receive; `received` bytes have been placed.
     Send {
         received: u32,
     },
-    /// An RDMA WRITE of `length` bytes, the rest of which goes to `addr`.
+    /// An RDMA WRITE of `length` bytes, whose rest goes to `addr`.
     Write {
         addr: u64,
         rkey: u32,
@@ -233,7 +233,7 @@ impl Responder {
     }
 
     /// The packets from `first` on were executed: passes those behind them that were placed before
-    /// their turn. Within a message of several packets another one is not valid.
+    /// their turn. Within a message of several packets another message is not valid.
     fn pass_placed(&mut self, first: Psn) -> Result<(), FatalError> {
         let Some(ahead) = &mut self.ahead else { return Ok(()) };
         if ahead.has(self.expected) && !matches!(self.current, Current::None) {
@@ -274,8 +274,8 @@ impl Responder {
     }
 
     /// The next READ response packet, or the acknowledgement behind the last one, which tells
-    /// whether our receive buffer `overflowed`. The error is that
-    /// memory which was open to the peer when it asked is not open any more.
+    /// whether our receive buffer `overflowed`. The error is that memory which was open to the peer
+    /// when it asked is no longer open.
     pub(super) fn poll(
         &mut self,
         qpn: Qpn,
@@ -344,8 +344,7 @@ impl Responder {
         true
     }
 
-    /// A packet is missing: reports the gap once, then sends no more reports until the packet
-    /// comes.
+    /// A packet is missing: reports the gap once, and not again until the packet comes.
     fn note_gap(&mut self) {
         if !self.gap {
             self.gap = true;
@@ -594,7 +593,7 @@ impl Responder {
         self.msn = next_msn(self.msn);
     }
 
-    /// Completes a receive. The checks before make sure that there is one.
+    /// Completes a receive. The checks before make sure of one.
     fn complete(
         &mut self,
         work: CompletedWork,

@@ -37,15 +37,15 @@ impl ResponseWindow {
     }
 
     /// How many response packets with `payload_bytes` each may be asked for, at most `wanted`. When
-    /// nothing is awaited it is at least one. All that came until `heard` was counted.
+    /// nothing is awaited it is at least one. All that came until `handled` was counted.
     pub(super) fn admits(
         &mut self,
-        heard: Time,
+        handled: Time,
         wanted: u32,
         payload_bytes: u32,
         round_trip: &RoundTrip,
     ) -> u32 {
-        self.awaited.age(heard, period(round_trip));
+        self.awaited.age(handled, period(round_trip));
         let used = self.awaited.bytes();
         let room = self.control.window().saturating_sub(used);
         let fitting = u32::try_from(room / response_cost(1, payload_bytes)).unwrap_or(u32::MAX);
@@ -59,7 +59,7 @@ impl ResponseWindow {
     }
 
     /// How many of `packets` that are admitted may be asked for now; or when some may be, since
-    /// responses are paced: they leave the peer at once.
+    /// responses are paced: they leave the peer in one burst.
     pub(super) fn paced(
         &mut self,
         now: Time,

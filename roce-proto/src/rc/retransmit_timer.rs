@@ -7,7 +7,7 @@
 //!
 //! - something is *sent again* after a time that follows from the measured round trip, doubling a
 //!   few times, and never longer than the local ACK timeout;
-//! - the peer is *given up* when nothing was heard for as long as the specification allows: the
+//! - the peer is *given up* when nothing arrived for as long as the specification allows: the
 //!   local ACK timeout times the retries and the first try. A peer that is merely slow is not
 //!   declared dead early.
 //!
@@ -19,7 +19,7 @@ use core::time::Duration;
 use crate::Time;
 use crate::rc::ConnectionParams;
 
-/// The least time before an RDMA READ is repeated of which no response came.
+/// The least time before an RDMA READ without any response is repeated.
 pub(super) const READ_AGAIN_AFTER: Duration = Duration::from_millis(10);
 
 /// The shortest local ACK timeout that is honoured: 4.096 us times 2^12. Processes that share cores
@@ -47,7 +47,7 @@ pub(super) struct RetransmitTimer {
     missed: u32,
     /// When to send again.
     deadline: Option<Time>,
-    /// Since when there has been something to answer and nothing was heard.
+    /// Time since which an answer is due and nothing has arrived.
     unanswered_since: Option<Time>,
 }
 
@@ -125,7 +125,7 @@ impl RetransmitTimer {
         }
     }
 
-    /// How long nothing has been heard that was to be.
+    /// Time for which a due answer has been missing.
     pub(super) fn silence(&self, now: Time) -> Duration {
         self.unanswered_since.map_or(Duration::ZERO, |since| now - since)
     }
@@ -168,8 +168,7 @@ mod tests {
         })
     }
 
-    /// Lets every deadline pass; returns when they were, in milliseconds, up to the one that gives
-    /// up.
+    /// Passes every deadline; returns when they were, in milliseconds, up to the one that gives up.
     fn tries(mut timer: RetransmitTimer, most: usize) -> std::vec::Vec<u128> {
         let mut now = Time::ZERO;
         let mut at = std::vec![];

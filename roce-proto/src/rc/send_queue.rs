@@ -9,8 +9,8 @@ use crate::rc::{
     SendOptions, SendRequest, sge,
 };
 
-/// A ring of send requests. A request's position is its name; positions count up for as long as
-/// there are requests.
+/// A ring of send requests. A request's position is its name; positions count up while the queue
+/// holds requests.
 #[derive(Debug)]
 pub(super) struct SendQueue {
     entries: Box<[SendEntry]>,
@@ -126,8 +126,7 @@ impl SendQueue {
         }
     }
 
-    /// Appends a request that [`SendQueue::check`] accepts. The caller has made sure that there is
-    /// room.
+    /// Appends a request that [`SendQueue::check`] accepts. The caller has made sure of room.
     pub(super) fn push(&mut self, request: &SendRequest<'_>) {
         let slot = self.slot(self.tail);
         let (length, stored) = match request.payload {

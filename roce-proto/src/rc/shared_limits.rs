@@ -5,9 +5,9 @@ use crate::rc::{ReadBudget, SendWindow};
 /// The limits that a queue pair shares with others, lent to it for one call.
 #[derive(Debug)]
 pub struct SharedLimits<'a> {
-    /// Towards the peer's endpoint.
+    /// Window towards the peer's endpoint.
     pub window: &'a mut SendWindow,
-    /// Towards our own receive socket.
+    /// Budget of READ responses towards our own receive socket.
     pub reads: &'a mut ReadBudget,
     /// Our receive socket dropped packets lately, which peers are told.
     pub overflowed: bool,

@@ -70,7 +70,7 @@ impl Transmit {
         self.payload_bytes as usize
     }
 
-    /// Whether it goes on with the message of the packet before it.
+    /// Whether it continues the message of the packet before it.
     pub const fn continues_message(&self) -> bool {
         self.continues
     }
@@ -86,7 +86,7 @@ impl Transmit {
         usize::from(self.length) + pieces as usize + self.pad_bytes() + ICRC_BYTES
     }
 
-    /// Starts a packet with `payload_bytes` of payload, of which nothing is there yet.
+    /// Starts a packet with `payload_bytes` of payload, which is still to be added.
     pub(super) fn start(&mut self, mut bth: Bth, message: &Message, payload_bytes: u32) {
         bth.pad_bytes = pad_bytes(payload_bytes);
         let headers = self.bytes.first_chunk_mut().expect("there is room for the longest");

@@ -10,9 +10,7 @@ use core::time::Duration;
 
 use crate::Time;
 use crate::deliberate_bugs::{self, Bug};
-use crate::rc::congestion::{
-    CongestionControl, FULL_PACKET, LossCause, Pacer, RoundTrip, TwoLimits,
-};
+use crate::rc::congestion::{FULL_PACKET, LossCause, Pacer, RoundTrip, TwoLimits};
 use crate::rc::read_budget::ChargePeriod;
 use crate::rc::response_window::ResponseWindow;
 
@@ -45,7 +43,7 @@ pub struct SendWindow {
     responses: ResponseWindow,
 }
 
-/// What a packet waits for.
+/// Cause for which a packet waits.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Wait {
     /// An acknowledgement, or a response: the window is full.
@@ -55,7 +53,7 @@ pub(super) enum Wait {
 }
 
 impl SendWindow {
-    /// The window towards an endpoint of which nothing is known.
+    /// The window towards an unknown endpoint.
     pub const fn new() -> Self {
         Self {
             control: TwoLimits::new(),
@@ -117,8 +115,8 @@ impl SendWindow {
         self.unsolicited += cost;
     }
 
-    /// A sender has asked for the acknowledgement of bytes that it had left unsolicited, or need
-    /// not ask any more.
+    /// A sender has asked for the acknowledgement of bytes that it had left unsolicited, or no
+    /// longer needs to ask.
     pub(super) fn asked(&mut self, unsolicited: u64) {
         debug_assert!(unsolicited <= self.unsolicited, "more was asked for than was left");
         self.unsolicited = self.unsolicited.saturating_sub(unsolicited);
@@ -165,7 +163,7 @@ impl SendWindow {
         }
     }
 
-    /// Nothing was heard for `silence`, in which packets were sent again more than once.
+    /// No packet arrived for `silence`, in which packets were sent again more than once.
     pub(super) fn timed_out(&mut self, now: Time, silence: Duration) {
         if !deliberate_bugs::has(Bug::IgnoreLosses) {
             self.control.on_timeout(now, self.left_at(now, silence));
@@ -173,9 +171,14 @@ impl SendWindow {
     }
 
     /// How many READ response packets with `payload_bytes` each may be asked for, at most `wanted`.
-    /// All that came until `heard` was counted.
-    pub(super) fn admits_responses(&mut self, heard: Time, wanted: u32, payload_bytes: u32) -> u32 {
-        self.responses.admits(heard, wanted, payload_bytes, &self.round_trip)
+    /// All that came until `handled` was counted.
+    pub(super) fn admits_responses(
+        &mut self,
+        handled: Time,
+        wanted: u32,
+        payload_bytes: u32,
+    ) -> u32 {
+        self.responses.admits(handled, wanted, payload_bytes, &self.round_trip)
     }
 
     /// When READ responses that do not come are forgotten, which makes room for others.
@@ -241,7 +244,7 @@ impl SendWindow {
         Time::ZERO + (now - Time::ZERO).saturating_sub(on_its_way)
     }
 
-    /// After how long an answer that the peer gives at once is late.
+    /// Time after which an answer that the peer gives immediately is late.
     pub(super) fn late_after(&self) -> Duration {
         self.round_trip.late_after()
     }

@@ -18,7 +18,7 @@ pub struct LocalSge {
 pub enum SendOp {
     /// Send to the peer's next receive.
     Send,
-    /// As [`SendOp::Send`], and invalidate the peer's memory window when it arrives.
+    /// Send as [`SendOp::Send`], and invalidate the peer's memory window when it arrives.
     SendWithInvalidate {
         /// Key of the peer's window.
         rkey: u32,
@@ -79,10 +79,10 @@ pub struct SendOptions {
 /// Where the bytes of a send request are.
 #[derive(Clone, Copy, Debug)]
 pub enum Payload<'a> {
-    /// In registered memory, or for an RDMA READ: where they go. The list is copied, the memory is
-    /// not.
+    /// Bytes in registered memory, or for an RDMA READ: where they go. The list is copied, the
+    /// memory is not.
     Regions(&'a [LocalSge]),
-    /// Here: they are captured at once and need no key. Not for RDMA READs.
+    /// Bytes here: they are captured immediately and need no key. Not for RDMA READs.
     Inline(&'a [&'a [u8]]),
 }
 
@@ -95,7 +95,7 @@ pub struct SendRequest<'a> {
     pub op: SendOp,
     /// Fence, completion and solicited event.
     pub flags: SendOptions,
-    /// With which bytes. Ignored by [`SendOp::Bind`] and [`SendOp::LocalInvalidate`].
+    /// Bytes of the operation. Ignored by [`SendOp::Bind`] and [`SendOp::LocalInvalidate`].
     pub payload: Payload<'a>,
 }
 
@@ -131,7 +131,7 @@ pub enum PostError {
 /// A completed work request.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct WorkCompletion {
-    /// As given in the request.
+    /// Identifier given in the request.
     pub wr_id: u64,
     /// How it ended. When it is not [`WorkStatus::Success`] only this, `wr_id` and `work` mean
     /// anything.

@@ -13,7 +13,7 @@ pub struct Aeth {
 }
 
 impl Aeth {
-    /// Its size on the wire.
+    /// Size of the header on the wire.
     pub const BYTES: usize = 4;
 
     pub(super) fn parse(bytes: &[u8; Self::BYTES]) -> Self {

@@ -28,7 +28,7 @@ pub struct Bth {
 }
 
 impl Bth {
-    /// Its size on the wire.
+    /// Size of the header on the wire.
     pub const BYTES: usize = 12;
 
     /// The default partition, full member: the only one on Ethernet.

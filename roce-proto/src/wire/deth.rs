@@ -12,7 +12,7 @@ pub struct Deth {
 }
 
 impl Deth {
-    /// Its size on the wire.
+    /// Size of the header on the wire.
     pub const BYTES: usize = 8;
 
     /// The queue key of the general services interface.

@@ -57,14 +57,13 @@ impl Flow {
         Some(Self { family, start, start_before_zeros })
     }
 
-    /// Whether it is over IPv6.
+    /// Whether the packet goes over IPv6.
     pub const fn is_ipv6(&self) -> bool {
         matches!(self.family, IpFamily::V6)
     }
 }
 
-/// The IPv4 fields that are covered but unseen by sockets. Over IPv6 there are none, and this is
-/// ignored.
+/// The IPv4 fields that are covered but unseen by sockets. IPv6 has none, and ignores this.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Identification {
     /// Identification field of the header, 16 bits.
@@ -109,9 +108,9 @@ impl Icrc {
         Self::start(flow.start ^ fields, headers)
     }
 
-    /// As [`Icrc::new`] for headers that lie behind [`Icrc::ZEROS`] bytes of zeros, which do not
-    /// count: input of at least 16 bytes is computed several bytes at a time, and a base transport
-    /// header alone has fewer.
+    /// Begins as [`Icrc::new`], for headers that lie behind [`Icrc::ZEROS`] bytes of zeros, which
+    /// do not count: input of at least 16 bytes is computed several bytes at a time, and a base
+    /// transport header alone has fewer.
     pub fn behind_zeros(
         flow: &Flow,
         identification: Identification,
@@ -143,7 +142,7 @@ impl Icrc {
     }
 }
 
-/// Where the base transport header has its congestion byte, which may change under way.
+/// Where the base transport header has its congestion byte, which may change on the way.
 const CONGESTION: usize = 4;
 
 static AT_ONCE: Fields = Fields::new(0);
@@ -156,12 +155,12 @@ struct Fields {
     dont_fragment: u32,
     ipv6_payload_length: CrcField,
     udp_length: CrcField,
-    /// By the value of the congestion byte.
+    /// Remainders by the value of the congestion byte.
     congestion: [u32; 256],
 }
 
 impl Fields {
-    /// For a CRC that goes on with `zeros` bytes of zeros.
+    /// Tables of a CRC that continues with `zeros` bytes of zeros.
     const fn new(zeros: i32) -> Self {
         const UDP: i32 = UDP_HEADER_BYTES as i32;
         const IPV4: i32 = IPV4_HEADER_BYTES as i32 + UDP;
@@ -214,7 +213,7 @@ struct CrcField {
 }
 
 impl CrcField {
-    /// For a field that begins `bytes` bytes before the CRC's present place.
+    /// Tables of a field that begins `bytes` bytes before the CRC's present place.
     const fn new(bytes: i32) -> Self {
         let (mut first, mut second) = ([0; 256], [0; 256]);
         let (to_first, to_second) = (bytes_times(bytes), bytes_times(bytes - 1));
@@ -233,8 +232,8 @@ impl CrcField {
     }
 }
 
-/// The invariant CRC of a packet is wrong: it was damaged, or an address or port was translated
-/// under way.
+/// The invariant CRC of a packet is wrong: it was damaged, or an address or port was translated on
+/// the way.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Error)]
 #[error("invariant CRC mismatch")]
 pub struct IcrcMismatch;

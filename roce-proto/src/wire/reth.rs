@@ -12,7 +12,7 @@ pub struct Reth {
 }
 
 impl Reth {
-    /// Its size on the wire.
+    /// Size of the header on the wire.
     pub const BYTES: usize = 16;
 
     pub(super) fn parse(bytes: &[u8; Self::BYTES]) -> Self {

@@ -109,8 +109,8 @@ fn flow_v6() -> Flow {
     flow(endpoints_v6())
 }
 
-/// The CRC from one buffer with all that it covers, as the annex has it: fields that may change
-/// under way are all ones.
+/// The CRC from one buffer with all that it covers, as the annex has it: fields that may change on
+/// the way are all ones.
 fn icrc_by_the_book(
     (source, destination): (SocketAddr, SocketAddr),
     id: Identification,

@@ -186,8 +186,8 @@ fn small_aligned_writes_go_with_the_command() {
     assert!(world.fake.disk()[..4096] == [1; 4096] && world.fake.disk()[4096..8704] == [2; 4608]);
 }
 
-/// A capsule of two packets is quick and expensive: of many writes at once all but a few have their
-/// data fetched. Shorter ones fit a packet, and long ones are no train either way.
+/// A capsule of two packets is quick and expensive: of many concurrent writes all but a few have
+/// their data fetched. Shorter ones fit a packet, and long ones are no train either way.
 #[test]
 fn few_of_many_writes_exceed_a_packet() {
     for (length, with_the_command) in [(512, 40), (1024, 16), (2048, 16), (4096, 40)] {
@@ -214,7 +214,7 @@ fn writes_to_one_block_keep_each_other() {
     assert_eq!(world.fake.disk()[4050..8192], expected(4050, 8192 - 4050)[..]);
 }
 
-/// Writes bytes from `offset` on in parts of this length, all at once.
+/// Writes bytes from `offset` on in parts of this length, all together.
 fn write_parts(world: &mut World, namespace: &Namespace, offset: u64, bytes: &[u8], length: usize) {
     let ranges: Vec<_> = RegionSlice::from_vec(bytes.to_vec(), Grant::Persistent)
         .chunks(length)
@@ -227,7 +227,7 @@ fn write_parts(world: &mut World, namespace: &Namespace, offset: u64, bytes: &[u
     }
 }
 
-/// Reads the first blocks of a namespace, all at once.
+/// Reads the first blocks of a namespace, all together.
 fn read_blocks(world: &mut World, namespace: &Namespace, count: usize) {
     let ranges: Vec<_> = RegionSlice::allocate(count * 512, Grant::Persistent)
         .unwrap()

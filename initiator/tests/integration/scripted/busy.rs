@@ -20,7 +20,7 @@ fn world() -> World {
     World::with(1, SimConfig::default(), 64, options)
 }
 
-/// Has the first Connects of a queue refused with a status.
+/// Refuses the first Connects of a queue with a status.
 fn refuse(world: &mut World, mut times: usize, of_admin: bool, status: Status) {
     world.fake.script = Box::new(move |seen| {
         let refused = is_connect(seen) && seen.qid.is_admin() == of_admin && times > 0;

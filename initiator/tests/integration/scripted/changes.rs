@@ -91,7 +91,7 @@ fn a_change_under_a_connection_is_an_error() {
     let mut world = announcing();
     let (_controller, first, second) = open_two(&mut world);
     for _ in 0..3 {
-        // Events that change nothing: each is waited for anew.
+        // Events that change nothing: each is waited for again.
         *world.fake.changed = NamespaceList::new([Nsid(1)]);
         world.fake.raise(AsyncEvent::NAMESPACE_ATTRIBUTE_CHANGED);
         world.pass(Duration::from_millis(10));
@@ -160,7 +160,7 @@ fn a_flush_waits_until_its_namespace_is_checked() {
             set_generation(&mut world, 2);
         }
         world.fake.disconnect_all(world.now);
-        // It is connected again, and the check is under way.
+        // It is connected again, and the check is in progress.
         world.pass(Duration::from_secs(1));
         let mut flush = pin!(first.flush());
         assert!(world.run_within(flush.as_mut(), Duration::from_secs(1)).is_none());
@@ -187,7 +187,7 @@ fn a_flush_in_flight_during_a_change_fails() {
     assert_changed(world.run(flush));
 }
 
-/// Commands go on without a caller that waits for them and without a handle of the namespace.
+/// Commands continue without a caller that waits for them and without a handle of the namespace.
 #[test]
 fn a_command_outlives_its_namespace_handle() {
     let mut world = announcing();

@@ -24,7 +24,7 @@ use rdma::sim::{Sim, SimNetwork};
 use rdma::{ConnId, ConnParams, Op, PrivateData, Time};
 
 const RECEIVES: u32 = 64;
-/// The longest piece of a page that is sent at once.
+/// The longest piece of a page that is sent in one transfer.
 const PIECE_BYTES: usize = 4096;
 
 /// The action of the target on a command.
@@ -141,7 +141,7 @@ impl Fake {
         }
     }
 
-    /// What is on its disk.
+    /// Contents of its disk.
     pub(crate) fn disk(&self) -> Vec<u8> {
         self.raw.get(0, self.disk_bytes).collect()
     }
@@ -225,7 +225,7 @@ impl Fake {
             retry_count: 7,
             ..ConnParams::default()
         };
-        // A host that gave up meanwhile is no longer there to be accepted.
+        // A host that has given up is no longer there to be accepted.
         if self.raw.accept(now, conn, &params, RECEIVES as usize) {
             let (qid, waiting) = (request.qid(), BTreeMap::new());
             self.queues.insert(conn, Queue { qid, waiting, next_id: 0 });

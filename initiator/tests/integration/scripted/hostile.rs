@@ -595,7 +595,7 @@ fn loss_and_reordering_change_no_byte() {
 fn an_endless_list_of_namespaces_ends() {
     let mut world = World::new(64);
     let controller = world.connect().unwrap();
-    // Empty, and yet its last place says that there is more.
+    // Empty, and yet its last place says that more follow.
     let nsids = (0..1024).map(|at| Nsid(if at == 1023 { 9 } else { 0 }));
     *world.fake.active = NamespaceList::new(nsids);
     let listing = controller.active_namespaces();

@@ -20,11 +20,11 @@ use super::world::{World, write_range};
 
 const BLOCKS: usize = 1024;
 const BLOCK: u64 = 512;
-/// Until a target that hears nothing must know that a connection is over: twice the keep alive
-/// timeout and a second.
+/// Time after which a target that receives nothing must know that a connection has ended: twice the
+/// keep alive timeout and a second.
 const FENCE: Duration = Duration::from_secs(3);
 
-/// Two targets of one subsystem, each of which can be cut off.
+/// Two targets of one subsystem; each can be cut off.
 fn two_targets() -> World {
     let options = ControllerOptions::new()
         .keep_alive_ms(1_000)
@@ -94,7 +94,7 @@ fn time_of<T>(world: &mut World, mut pending: Pending<T>) -> (Duration, T) {
     (world.now - begin, output)
 }
 
-/// Its result, if that comes within a time.
+/// Result of a pending operation, if that comes within a time.
 fn within<T>(world: &mut World, pending: &mut Pending<T>, limit: Duration) -> Option<T> {
     world.run_within(Pin::new(pending), limit)
 }
@@ -128,7 +128,7 @@ fn open_first(world: &mut World) -> (SubsystemPaths, Namespace) {
     (paths, namespace)
 }
 
-/// Has a namespace use the paths to these addresses; without an error.
+/// Makes a namespace use the paths to these addresses; without an error.
 fn change_to(
     world: &mut World,
     paths: &SubsystemPaths,
@@ -209,7 +209,7 @@ fn what_is_under_way_on_a_path_that_was_left_ends_there() {
     drop(paths);
     world.pass(Duration::from_secs(1));
     world.write(&namespace, BLOCK, &[3; 512]).result.unwrap();
-    assert!(world.fake.is_connected(), "a write is under way there");
+    assert!(world.fake.is_connected(), "a write is in progress there");
     world.fake.complete_ignored(Status::SUCCESS);
     world.run(writing).result.unwrap();
     world.pass(Duration::from_secs(1));
@@ -258,7 +258,7 @@ fn a_range_keeps_the_path_that_it_went_on_over() {
     drop(paths);
     world.fake.disconnect_all(world.now);
     assert!(within(&mut world, &mut reading, Duration::from_millis(50)).is_none());
-    assert_eq!(received(&world, NvmOpcode::READ), [1, 1], "it went on there");
+    assert_eq!(received(&world, NvmOpcode::READ), [1, 1], "it continued there");
     world.fake.script = Box::new(|_| Action::Normal);
     change_to(&mut world, &second, &namespace, &[World::target()]);
     drop(second);
@@ -377,7 +377,7 @@ fn a_lost_write_goes_on_when_its_path_is_connected_again() {
         let mut world = two_targets();
         let (_paths, namespace) = open(&mut world, ReplicaPolicy::First);
         let mut writing = swallowed_write(&mut world, &namespace);
-        // The target says that the connection is over. Its storage may still work.
+        // The target says that the connection has ended. Its storage may still work.
         world.fake.reject = Some(Vec::new());
         world.fake.disconnect_all(world.now);
         assert!(within(&mut world, &mut writing, Duration::from_secs(1)).is_none());

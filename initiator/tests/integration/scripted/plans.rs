@@ -348,8 +348,8 @@ fn a_small_plan_does_not_wait_for_a_long_one() {
         let small = world.submit(&shards, &rows, &region);
         world.finish(&small);
         let meanwhile = world.reads_seen() - before - 100;
-        // What was in flight anyway, and what follows while the small plan's commands are under
-        // way: a queue's worth of 127 commands each, of 512.
+        // What was in flight anyway, and what follows while the small plan's commands are in
+        // progress: a queue's worth of 127 commands each, of 512.
         assert!(meanwhile <= 2 * 127, "{meanwhile} commands of the long plan, {class:?}");
         assert!(!long.is_done());
     }

@@ -40,7 +40,7 @@ fn world() -> World {
     world
 }
 
-/// Its namespace, over both targets.
+/// Opens the namespace over both targets.
 fn open(world: &mut World) -> Vec<Namespace> {
     let other = SubsystemAddress { address: SocketAddr::new(ip(3), 4420), ..World::target() };
     [World::target(), other]
@@ -68,7 +68,7 @@ impl Reading {
         Self { shards, region, ticket }
     }
 
-    /// With both targets as paths, which no byte of the namespaces tells apart.
+    /// Shards with both targets as paths, which no byte of the namespaces tells apart.
     pub(crate) fn of(world: &mut World, policy: ReplicaPolicy) -> Self {
         let shards = Shards::with_replicas(policy, [open(world)]).unwrap();
         let region = Region::allocate(ROWS as usize * 1000, Grant::Persistent).unwrap();
@@ -128,7 +128,7 @@ fn what_a_lost_target_did_not_give_is_read_elsewhere() {
     world.fake.reject = Some(Vec::new());
     world.fake.disconnect_all(world.now);
     reading.ends_well(&mut world);
-    // Nothing is asked of it any more.
+    // Nothing is asked of it from now on.
     let before = reads(&world.fake);
     reading.again(&world);
     reading.ends_well(&mut world);

@@ -20,7 +20,7 @@ fn is_read(seen: &Seen) -> bool {
     !seen.qid.is_admin() && !seen.sqe.is_fabrics() && seen.sqe.opcode == NvmOpcode::READ.0
 }
 
-/// A target that takes one command at a time, each of which takes some milliseconds.
+/// A target that takes one command at a time, and some milliseconds for each.
 fn slow(io_timeout: Duration) -> World {
     let config = SimConfig { latency: 2 * MILLISECOND, ..Default::default() };
     let options = ControllerOptions::new().io_timeout(io_timeout);

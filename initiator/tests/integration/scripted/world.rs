@@ -55,8 +55,7 @@ impl World {
         }
     }
 
-    /// Lets everything happen that does before the next time something is due; `false` when nothing
-    /// is.
+    /// Runs everything that happens before the next time something is due; `false` when nothing is.
     pub(crate) fn step(&mut self) -> bool {
         let turn = self.host.turn(MonotonicTime::from_nanos(self.now.as_nanos()));
         let mut worked = self.fake.turn(self.now);
@@ -83,7 +82,7 @@ impl World {
         self.run_within(future, Duration::from_secs(3600)).expect("no result within an hour")
     }
 
-    /// Runs the world until a future is ready or a time is over.
+    /// Runs the world until a future is ready or a time has passed.
     pub(crate) fn run_within<F: Future>(
         &mut self,
         mut future: Pin<&mut F>,
@@ -102,7 +101,7 @@ impl World {
         None
     }
 
-    /// Lets simulated time pass while the network and the target go on.
+    /// Passes simulated time while the network and the target run.
     pub(crate) fn pass(&mut self, time: Duration) {
         let end = self.now + time;
         while self.now < end && self.step() {}

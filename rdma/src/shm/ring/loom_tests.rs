@@ -7,8 +7,7 @@ use loom::thread;
 
 use super::*;
 use crate::WakeFor;
-use crate::shm::sleep_word::PeerNews;
-use crate::shm::sleep_word::{SleepWord, publish_sleep};
+use crate::shm::sleep_word::{PeerNews, SleepWord, publish_sleep};
 
 const WORDS: usize = RING_BYTES / size_of::<u64>();
 /// Bytes of payload, with which a record takes two lines.
@@ -75,7 +74,7 @@ fn write(writer: &mut RingWriter, model: &ModelRing, tag: u64, length: u32) -> b
     true
 }
 
-/// Reads a record, all of which must be of the same age.
+/// Reads a record, whose words must all be of the same age.
 fn read(reader: &mut RingReader, model: &ModelRing) -> Option<u64> {
     let record = reader.next(&model.shared()).expect("a ring in order")?;
     let payload = model.payload_word(reader.position()).load(Ordering::Relaxed);

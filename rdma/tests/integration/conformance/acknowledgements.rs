@@ -1,4 +1,5 @@
-//! When our own engine acknowledges: together with the answer of the caller, if it answers at once.
+//! When our own engine acknowledges: together with the answer of the caller, if it answers
+//! immediately.
 
 use std::time::Duration;
 
@@ -7,7 +8,7 @@ use rdma::{Group, Op, SendFlags, Time, Wc};
 use super::benches::SimBench;
 use super::world::{Bench, World};
 
-/// Two hosts, the second of which has just polled the completion of a message.
+/// Two hosts; the second has just polled the completion of a message.
 struct Told {
     world: World<SimBench>,
     /// Packets that it had sent before.

@@ -30,7 +30,7 @@ impl SoftBench {
         Self { start: Instant::now(), receive_buffer_bytes: None, port: PortChoice::Roce }
     }
 
-    /// The same clock and options, for another thread.
+    /// A bench of the same clock and options, for another thread.
     pub fn again(&self) -> Self {
         Self { start: self.start, receive_buffer_bytes: self.receive_buffer_bytes, port: self.port }
     }

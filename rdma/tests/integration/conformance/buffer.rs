@@ -6,7 +6,7 @@ use rdma::{Access, Device, Mem, MemoryRegion, Provider, Sge};
 
 /// Memory and its registration.
 pub struct Buffer<P: Provider> {
-    /// Before the memory goes.
+    /// Registration, dropped before the memory is.
     region: Option<P::Region>,
     start: *mut u8,
     length: usize,
@@ -79,7 +79,7 @@ impl<P: Provider> Buffer<P> {
 impl<P: Provider> Drop for Buffer<P> {
     fn drop(&mut self) {
         self.region = None;
-        // SAFETY: allocated with this layout in `new`, and nothing reaches it any more.
+        // SAFETY: allocated with this layout in `new`, and nothing reaches it now.
         unsafe { dealloc(self.start, layout(self.length)) };
     }
 }

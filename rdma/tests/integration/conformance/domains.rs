@@ -6,7 +6,7 @@ use super::buffer::Buffer;
 use super::differences::Fault;
 use super::world::{Bench, World};
 
-/// What host 1 makes from now on is in a protection domain of its own.
+/// Gives host 1 a protection domain of its own for what it makes from now on.
 fn enter_new_domain<B: Bench>(world: &mut World<B>) {
     world.hosts[1].device = world.hosts[1].device.in_new_domain().expect("a domain");
 }

@@ -192,7 +192,7 @@ pub fn failing_flushes_in_order<B: Bench>(bench: B) {
     world.expect(0, 7, WcStatus::FLUSHED);
 }
 
-/// After `fail`, nothing that the peer sends is placed.
+/// Nothing that the peer sends is placed after `fail`.
 pub fn a_failed_queue_pair_places_nothing<B: Bench>(bench: B) {
     let mut world = World::new(bench);
     let options = ConnOptions { ack_timeout_exponent: Some(8), ..ConnOptions::default() };

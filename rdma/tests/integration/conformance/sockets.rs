@@ -167,7 +167,7 @@ fn memory_is_quiet_once_its_region_was_dropped() {
     running.stop();
 }
 
-/// A stock receive buffer, and 64 queue pairs that all write at once.
+/// A stock receive buffer, and 64 queue pairs that all write concurrently.
 #[test]
 fn many_senders_share_a_small_receive_buffer() {
     const SENDERS: usize = 64;
@@ -732,8 +732,8 @@ fn single_packets_work_as_well() {
     }
 }
 
-/// The same from 64 devices, which do not know of each other and begin at once: together they send
-/// more than the buffer holds, even if each sends little. Losses are repaired, at a bounded cost.
+/// 64 devices, which do not know of each other, begin at the same time: together they send more
+/// than the buffer holds, even if each sends little. Losses are repaired, at a bounded cost.
 #[test]
 fn many_hosts_share_a_small_receive_buffer() {
     const SENDERS: usize = 64;

@@ -179,7 +179,7 @@ fn peers_of_ours_know_each_queue_pairs_port() {
     }
 }
 
-/// They do not read what they are told, and see several flows all the same.
+/// Foreign peers do not read what they are told, and see several flows all the same.
 #[test]
 fn foreign_peers_see_several_source_ports() {
     for we_ask in [false, true] {

@@ -126,7 +126,7 @@ pub fn reads_bring_exactly<B: Bench>(bench: B) {
     }
 }
 
-/// What an NVMe read is: data by RDMA WRITE, then the response by SEND, in one flush.
+/// An NVMe read: data by RDMA WRITE, then the response by SEND, in one flush.
 pub fn a_write_lands_before_the_next_send<B: Bench>(bench: B) {
     let mut world = World::new(bench);
     let (left, right) = world.connect();

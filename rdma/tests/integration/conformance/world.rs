@@ -21,8 +21,7 @@ pub trait Bench {
     /// A device at an address of its own, which others can connect to.
     fn device(&mut self, groups: usize) -> <Self::Provider as Provider>::Device;
     fn now(&self) -> Time;
-    /// Lets time pass until one of the hosts may have something to do, at the latest until
-    /// `deadline`.
+    /// Passes time until one of the hosts may have something to do, at the latest until `deadline`.
     fn wait(&mut self, hosts: &[&Host<Self::Provider>], deadline: Option<Time>);
     /// An address that no host has.
     fn nobody(&mut self) -> IpAddr;
@@ -178,7 +177,7 @@ impl<B: Bench> World<B> {
             if let Some(result) = done(self) {
                 return result;
             }
-            assert!(now - start < PATIENCE, "waited in vain for {what}");
+            assert!(now - start < PATIENCE, "timed out waiting for {what}");
             if !busy {
                 self.wait(None);
             }

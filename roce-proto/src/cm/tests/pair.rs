@@ -122,7 +122,7 @@ impl Pair {
         self.host.receive(self.now, self.target.address, &sent);
     }
 
-    /// Lets time pass until the earlier of both deadlines.
+    /// Passes time until the earlier of both deadlines.
     pub(super) fn pass_to_deadline(&mut self) -> Duration {
         let deadlines = [self.host.manager.deadline(), self.target.manager.deadline()];
         let deadline = deadlines.into_iter().flatten().min().expect("a deadline");

@@ -145,7 +145,7 @@ fn a_request_that_comes_twice_makes_one_connection() {
     assert_eq!(pair.target.sent(), []);
     assert_eq!(pair.target.event(), ManagerEvent::Established { connection: target });
 
-    // When it is over: it had its connection.
+    // When it has ended: it had its connection.
     pair.host.manager.disconnect(pair.now, connection);
     pair.reach_target();
     pair.reach_host();
@@ -563,7 +563,7 @@ fn a_restarted_host_reusing_a_qpn_is_stale() {
     pair.reach_host();
     let ManagerEvent::Rejected { reason, .. } = pair.host.event() else { panic!() };
     assert_eq!(reason, RejectReason::STALE_CONNECTION);
-    // The host answered that it knows nothing of the old one, which is over thereby.
+    // The host answered that it knows nothing of the old one, which ends thereby.
     pair.reach_target();
     assert_eq!(
         pair.target.event(),

@@ -37,7 +37,7 @@ pub(crate) struct CubicGrowth {
     limit: u64,
     /// The window at which the last loss was: `W_max`.
     plateau: u64,
-    /// What AIMD with the same average would have reached: `W_est`.
+    /// Window that AIMD with the same average would have reached: `W_est`.
     friendly: u64,
     /// When the window was reduced.
     began: Time,
@@ -169,8 +169,9 @@ mod tests {
         assert_eq!(cubic.window(), 70 * FULL_PACKET);
     }
 
-    /// From 700 packets to 1,000 takes the cube root of 300 / 0.4 seconds, 9.1 s, and to one packet
-    /// less 1.4 s less. From 70 packets of a short round trip AIMD is faster: 55 round trips to 99.
+    /// Growth from 700 packets to 1,000 takes the cube root of 300 / 0.4 seconds, 9.1 s, and to one
+    /// packet less 1.4 s less. From 70 packets of a short round trip AIMD is faster: 55 round trips
+    /// to 99.
     #[test]
     fn it_returns_to_the_place_of_the_loss() {
         for (packets, round_trip_ms, least_ms, most_ms) in

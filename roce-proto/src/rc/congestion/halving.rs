@@ -33,10 +33,10 @@ impl Halving {
         self.limit
     }
 
-    /// Packets that cost `bytes` were acknowledged while this window had held packets up.
-    /// `doubles` holds on long paths, where the window may double each round trip as long as
-    /// nothing was lost (RFC 5681, 3.1). On short ones it soon has grown by packets, and many
-    /// senders that double at once overrun one buffer.
+    /// Packets that cost `bytes` were acknowledged while this window had held packets up. `doubles`
+    /// holds on long paths, where the window may double each round trip as long as nothing was lost
+    /// (RFC 5681, 3.1). On short ones it soon has grown by packets, and many senders that double at
+    /// the same time overrun one buffer.
     pub(super) fn on_ack(&mut self, now: Time, bytes: u64, doubles: bool) {
         if self.limit < self.ceiling {
             let step =

@@ -4,7 +4,7 @@ use core::time::Duration;
 
 use crate::Time;
 
-/// Round trips without a mark beyond this many change nothing any more.
+/// Round trips without a mark beyond which further ones change nothing.
 const MOST_ROUNDS: u64 = 256;
 
 /// The share of what is sent that meets congestion, an average over round trips in parts of
@@ -16,7 +16,7 @@ pub(crate) struct MarkedShare {
     latest: Option<MarkedRounds>,
 }
 
-/// What came in a number of round trips.
+/// Amounts that came in a number of round trips.
 #[derive(Clone, Copy, Debug)]
 struct MarkedRounds {
     began: Time,
@@ -35,8 +35,8 @@ impl MarkedShare {
         Self { average: Self::WHOLE, latest: None }
     }
 
-    /// This much came, marked or not. Who sees only that there are marks does not count: then a
-    /// mark stands for all of a round trip.
+    /// This much came, marked or not. A sender that sees only whether marks came does not count:
+    /// then a mark stands for all of a round trip.
     pub(crate) const fn count(&mut self, amount: u64) {
         if let Some(latest) = &mut self.latest {
             latest.total += amount;
@@ -71,7 +71,7 @@ mod tests {
 
     const ROUND_TRIP: Duration = Duration::from_millis(1);
 
-    /// In parts of a thousand, after marks for a hundred round trips of ten units.
+    /// Average in thousandths, after marks for a hundred round trips of ten units.
     fn average(marked_in: impl Fn(u64) -> u64, counts: bool) -> u64 {
         let mut share = MarkedShare::new();
         let (mut average, mut now) = (0, Time::from_nanos(1));

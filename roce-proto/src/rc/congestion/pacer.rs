@@ -8,8 +8,8 @@ use crate::Time;
 /// Round trips below this are not paced: acknowledgements spread packets as finely as timers do.
 const SHORTEST_ROUND_TRIP: Duration = Duration::from_micros(200);
 
-/// Packets of this time may leave at once, as far as they are no more than a quarter of the window.
-/// Halved, a sender over a path of 10 ms is woken twice as often.
+/// Packets of this time may leave in one burst, as far as they are no more than a quarter of the
+/// window. Halved, a sender over a path of 10 ms is woken twice as often.
 const BURST: Duration = Duration::from_micros(500);
 
 /// A token bucket, from which packets take as many tokens as they cost.
@@ -19,7 +19,7 @@ pub(crate) struct Pacer {
     filled: Time,
 }
 
-/// How fast packets are to leave, and how many of them at once.
+/// How fast packets are to leave, and how many of them in one burst.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Pace {
     bytes_per_second: u64,
@@ -27,14 +27,14 @@ pub struct Pace {
 }
 
 impl Pace {
-    /// Of a window that holds packets up after a loss: 1.25 windows in each smoothed round trip.
-    /// `None` where acknowledgements alone set the pace.
+    /// Pace of a window that holds packets up after a loss: 1.25 windows in each smoothed round
+    /// trip. `None` where acknowledgements alone set the pace.
     pub(crate) fn after_loss(window: u64, round_trip: &RoundTrip) -> Option<Self> {
         let smoothed = round_trip.smoothed().filter(|time| *time >= SHORTEST_ROUND_TRIP)?;
         Self::new(window, 1_250, smoothed)
     }
 
-    /// Of a window that doubles each round trip: two windows.
+    /// Pace of a window that doubles each round trip: two windows.
     pub(crate) fn of_slow_start(window: u64, round_trip: &RoundTrip) -> Option<Self> {
         Self::is_set(round_trip).then(|| Self::new(window, 2_000, round_trip.smoothed()?))?
     }
@@ -53,12 +53,12 @@ impl Pace {
         Some(Self { bytes_per_second, burst: burst.min(window / 4).max(2 * FULL_PACKET) })
     }
 
-    /// At the same rate, and at least this much at once.
+    /// The pace with bursts of at least this many bytes.
     pub(crate) fn with_burst_of(self, bytes: u64) -> Self {
         Self { burst: self.burst.max(bytes), ..self }
     }
 
-    /// The most bytes that leave at once.
+    /// The most bytes that leave in one burst.
     pub(crate) const fn burst(self) -> u64 {
         self.burst
     }

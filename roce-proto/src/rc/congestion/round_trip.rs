@@ -4,7 +4,7 @@ use core::time::Duration;
 
 use crate::Time;
 
-/// Before a sample, something is sent again after this long.
+/// Time after which something is sent again before the first sample.
 const RETRANSMIT_UNKNOWN: Duration = Duration::from_millis(20);
 
 /// The least time before something is sent again: processes that share cores are silent for that
@@ -14,10 +14,11 @@ const RETRANSMIT_FLOOR: Duration = Duration::from_millis(5);
 /// The least time after which an answer is late: no timer of ours is finer.
 const LATE_FLOOR: Duration = Duration::from_micros(100);
 
-/// Before a sample, a window is reduced for marks no more often than this.
+/// Least time between two reductions of a window for marks before the first sample.
 const MARKS_UNKNOWN: Duration = Duration::from_millis(1);
 
-/// Nor is it later: a queue pair sends no more notifications.
+/// Least time between two reductions of a window for marks: a queue pair does not send
+/// notifications more often.
 const MARKS_FLOOR: Duration = Duration::from_micros(50);
 
 /// The shortest round trip is the least of this long, and of up to twice as long.
@@ -43,7 +44,7 @@ struct Estimate {
 }
 
 impl RoundTrip {
-    /// Before the first sample nothing is known.
+    /// The state before the first sample.
     pub const fn new() -> Self {
         Self { estimate: None }
     }
@@ -85,7 +86,7 @@ impl RoundTrip {
         self.estimate.map(|estimate| estimate.least.min(estimate.older_least))
     }
 
-    /// After how long an answer that the peer gives at once is late; without a sample, 1 ms.
+    /// Time after which an answer that the peer gives immediately is late; without a sample, 1 ms.
     pub(crate) fn late_after(&self) -> Duration {
         self.estimate.map_or(Duration::from_millis(1), |estimate| {
             let late = estimate.smoothed + estimate.variation * 4;

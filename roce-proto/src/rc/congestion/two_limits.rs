@@ -1,9 +1,9 @@
 //! One window for the receiver's buffer and one for the network: the smaller of them holds.
 
-use super::{CongestionControl, Cubic, Halving, LossCause, MarkedShare, Pace, RoundTrip};
+use super::{Cubic, Halving, LossCause, MarkedShare, Pace, RoundTrip};
 use crate::Time;
 
-/// What a packet was lost to decides which of the two windows is reduced.
+/// Two windows. The cause of the loss of a packet decides which is reduced.
 ///
 /// Several processes that overrun one receive buffer keep losing packets until they leave it
 /// unfilled, so `Halving` is slow to come back to where the buffer overflowed. A network that loses
@@ -34,19 +34,20 @@ impl TwoLimits {
         }
         new
     }
-}
 
-impl CongestionControl for TwoLimits {
-    fn window(&self) -> u64 {
+    /// Bytes that may be in flight, as [`datagram_cost`](crate::rc::datagram_cost()) counts them.
+    pub(crate) fn window(&self) -> u64 {
         self.receiver.window().min(self.network.window())
     }
 
-    fn pace(&self, round_trip: &RoundTrip) -> Option<Pace> {
+    /// How fast packets are to leave; `None` for as fast as the window admits them.
+    pub(crate) fn pace(&self, round_trip: &RoundTrip) -> Option<Pace> {
         self.network.pace(round_trip, self.receiver.window())
     }
 
-    /// The window that did not hold packets up was not tried, and does not grow.
-    fn on_ack(&mut self, now: Time, bytes: u64, round_trip: &RoundTrip) {
+    /// Packets that cost `bytes` were acknowledged while the window had held packets up. The one of
+    /// the two that did not hold packets up was not tried, and does not grow.
+    pub(crate) fn on_ack(&mut self, now: Time, bytes: u64, round_trip: &RoundTrip) {
         if self.network.window() < self.receiver.window() {
             self.network.on_ack(now, bytes, round_trip);
         } else {
@@ -54,7 +55,9 @@ impl CongestionControl for TwoLimits {
         }
     }
 
-    fn on_loss(&mut self, now: Time, left: Time, cause: LossCause) {
+    /// A packet was lost that left at `left` at the earliest. Losses of packets that left before
+    /// the window was last reduced are part of the same event.
+    pub(crate) fn on_loss(&mut self, now: Time, left: Time, cause: LossCause) {
         if !self.is_new_loss(now, left) {
             return;
         }
@@ -64,7 +67,10 @@ impl CongestionControl for TwoLimits {
         }
     }
 
-    fn on_cnp(&mut self, now: Time, used: u64, round_trip: &RoundTrip) -> bool {
+    /// The receiver says that packets met congestion on the way, while at most `used` bytes were in
+    /// flight: with a congestion notification, or BECN. Reduces the window once for each round
+    /// trip; returns whether it did now.
+    pub(crate) fn on_cnp(&mut self, now: Time, used: u64, round_trip: &RoundTrip) -> bool {
         let round = round_trip.of_marks();
         let Some(share) = self.marks.mark(now, 1, round) else { return false };
         if self.last_cut.is_some_and(|cut| now - cut < round) {
@@ -75,7 +81,8 @@ impl CongestionControl for TwoLimits {
         true
     }
 
-    fn on_timeout(&mut self, now: Time, left: Time) {
+    /// Packets that left at `left` stayed unanswered, several times in a row.
+    pub(crate) fn on_timeout(&mut self, now: Time, left: Time) {
         if self.is_new_loss(now, left) {
             self.receiver.on_loss(now);
         }
@@ -136,7 +143,7 @@ mod tests {
         assert!(control.window() < before / 4 * 3, "{} of {before}", control.window());
     }
 
-    /// A network that lost packets once is soon no limit any more.
+    /// A network that lost packets once is soon no longer the limit.
     #[test]
     fn the_smaller_window_holds() {
         let (mut control, round_trip, mut now) = grown(200);

@@ -81,7 +81,7 @@ fn sending_with(options: &Options) -> Pair {
     pair
 }
 
-/// The same with peers that tell of overflows.
+/// A pair whose peers tell of overflows.
 fn sending() -> Pair {
     let mut options = Options::default();
     options.network.latency = Duration::from_millis(1);

@@ -34,7 +34,7 @@ const OWN: usize = 0;
 const PEERS: usize = SLOT * SLOTS;
 const RECEIVES: usize = 2 * SLOT * SLOTS;
 const RECEIVE: usize = SLOT;
-/// With fewer receives than this, some SEND may find none.
+/// Receives that are enough: with fewer, some SEND may find none.
 const ENOUGH_RECEIVES: usize = SLOTS;
 
 impl Workload {

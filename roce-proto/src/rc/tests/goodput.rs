@@ -1,4 +1,4 @@
-//! What losses in the network cost, in virtual time.
+//! Goodput under losses in the network, in virtual time.
 
 use core::time::Duration;
 use std::vec;
@@ -13,7 +13,7 @@ const LARGE_BUFFER: u64 = 16 << 20;
 /// How long an end takes for a packet of 4,096 bytes: 1.6 GB/s, as over loopback.
 const SERVICE: Duration = Duration::from_nanos(2500);
 
-/// What the queues before the slowest link did in the second half of a run, both directions
+/// State of the queues before the slowest link in the second half of a run, both directions
 /// together.
 #[derive(Clone, Copy, Debug)]
 struct QueueMeasured {
@@ -24,7 +24,7 @@ struct QueueMeasured {
     notifications: u64,
 }
 
-/// What a run measured.
+/// Measurements of a run.
 #[derive(Clone, Debug)]
 struct Measured {
     /// Bytes per second that each queue pair completed.
@@ -47,7 +47,7 @@ impl Measured {
 }
 
 /// Keeps operations of `length` bytes in flight on each queue pair, `depth` of them, for two equal
-/// times, the second of which counts.
+/// times; the second one counts.
 fn measure(options: &Options, op: SendOp, length: usize, depth: u64, time: Duration) -> Measured {
     let count = options.queue_pairs;
     let mut pair = Pair::new(options);
@@ -295,7 +295,7 @@ fn through_queue(link: (u64, u64), flows: usize, mark_above: u64) -> Options {
     options
 }
 
-/// What goes through a queue, by what its link takes. Prints it.
+/// Share of a link's capacity that goes through its queue. Prints it.
 fn share_of_link(op: SendOp, link: (u64, u64), flows: usize, mark_above: u64) -> (f64, Measured) {
     // Windows become equal within hundreds of round trips.
     let time = Duration::from_millis(200) + Duration::from_micros(link.1) * 800;

@@ -106,9 +106,9 @@ fn a_begun_message_stays_in_its_receive() {
             posted += 1;
             pair.recv(1, posted, &[sge(SINK + 2 * LENGTH, 4)]);
         }
-        pair.now = pair.turn().expect("the message is under way");
+        pair.now = pair.turn().expect("the message is in progress");
     }
-    assert_eq!(posted, 5, "while it was under way");
+    assert_eq!(posted, 5, "while it was in progress");
     assert_completed(&pair, 1, CompletedWork::Receive, 0, LENGTH);
     assert_eq!(pair.ends[1].memory.bytes[SINK..SINK + LENGTH], data);
     for id in [5, 4, 3, 2, 1] {

@@ -93,7 +93,7 @@ pub(super) struct LinkQueue {
 }
 
 impl LinkQueue {
-    /// The same queue, of which nothing was measured yet.
+    /// The same queue without measurements.
     pub(super) fn restarted(self) -> Self {
         Self { empty_at: self.empty_at, ..Self::default() }
     }
@@ -170,10 +170,10 @@ pub(super) struct Pair {
     pub(super) solicited: Vec<Psn>,
     /// Every acknowledgement that left.
     pub(super) acknowledgements: Vec<(usize, Psn, Syndrome)>,
-    /// Of the selective ones: the last packet before the missing one, the latest that came, and the
-    /// bitmap.
+    /// Selective acknowledgements: the last packet before the missing one, the latest that came,
+    /// and the bitmap.
     pub(super) selective: Vec<(Psn, Psn, Vec<u8>)>,
-    /// Packets of which the next copies are lost: from which end, and how many copies.
+    /// Packets whose next copies are lost: from which end, and how many copies.
     pub(super) losses: BTreeMap<(usize, u32), u32>,
     /// Acknowledgements that carry BECN.
     pub(super) becn_acknowledgements: u64,

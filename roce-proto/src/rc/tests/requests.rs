@@ -44,7 +44,7 @@ impl Responder {
         self.take_all(&[(psn, message, length)])
     }
 
-    /// Hands over several packets at once; returns the acknowledgements.
+    /// Hands over several packets together; returns the acknowledgements.
     fn take_all(&mut self, packets: &[(u32, Message, usize)]) -> Vec<(u32, Syndrome)> {
         self.give(packets);
         self.pair.turn();
@@ -165,7 +165,7 @@ fn a_duplicate_is_acknowledged_and_not_executed() {
     assert_eq!(responder.completions().len(), 1);
     assert_eq!(responder.take(1, send, 8), [(1, Syndrome::ACK)]);
     assert_eq!(responder.completions().len(), 2);
-    // The key of a duplicate write does not matter any more.
+    // The key of a duplicate write no longer matters.
     let write = Message::WriteOnly(Reth { rkey: 0xDEAD, ..reth(0, 8) }, None);
     assert_eq!(responder.take(1, write, 8), [(1, Syndrome::ACK)]);
 }
@@ -230,7 +230,7 @@ fn invalid_requests_are_refused() {
         vec![(Message::WriteFirst(reth(0, 2 * full)), full), (Message::WriteLast(None), full - 1)],
         vec![(Message::ReadRequest(reth(0, 8)), 4)],
         vec![(Message::ReadRequest(Reth { length: u32::MAX, ..reth(0, 0) }), 0)],
-        // More READs at once than were agreed.
+        // More READs in flight than were agreed.
         vec![(Message::ReadRequest(reth(0, 8)), 0); 3],
         // Atomics.
         vec![(Message::Other(Opcode(0x13)), 28)],
@@ -276,7 +276,7 @@ fn an_operation_of_no_bytes_needs_no_key() {
     assert_eq!(last, Some((1, Opcode::READ_RESPONSE_ONLY, Psn::new(START).plus(1))));
 }
 
-/// As other requesters than ours send long ones.
+/// Long writes as other requesters than ours send them.
 #[test]
 fn a_write_of_three_packets_is_reassembled() {
     let mut responder = Responder::new();

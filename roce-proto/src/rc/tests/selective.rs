@@ -62,7 +62,7 @@ impl Receiver {
         self.answers(&datagram(&options(), 1, ahead, &message, payload))
     }
 
-    /// The same with a packet that does not ask.
+    /// Takes a packet that does not ask for an acknowledgement.
     fn take_silently(&mut self, ahead: u32, message: Message, payload: &[u8]) -> Vec<Answer> {
         const ACK_REQUEST: usize = 8;
         let mut datagram = datagram(&options(), 1, ahead, &message, payload);
@@ -136,7 +136,7 @@ fn not_every_packet_behind_a_gap_is_answered() {
         }
     }
     assert_eq!(answered, [1, 5, 9, 12], "the first behind each gap, and each fourth");
-    // What fills a gap is answered, as long as there is another.
+    // What fills a gap is answered, as long as another gap is left.
     assert_eq!(receiver.take_silently(0, write(0, 4), &[1; 4]), [selective(10, 13, 0b110)]);
     assert_eq!(receiver.take_silently(10, write(0, 4), &[1; 4]), [selective(11, 13, 0b11)]);
     assert_eq!(receiver.take_silently(11, write(0, 4), &[1; 4]), []);
@@ -216,7 +216,7 @@ fn what_is_out_of_reach_is_not_remembered() {
 struct Sender(Pair);
 
 impl Sender {
-    /// With ten WRITEs and a SEND on their way, of one packet each.
+    /// A sender with ten WRITEs and a SEND on their way, of one packet each.
     fn new() -> Self {
         let mut pair = Pair::new(&options());
         for id in 0..10 {
@@ -267,8 +267,8 @@ fn only_what_is_missing_is_sent_again() {
     assert_eq!(sender.tell(8, 10, 1), [8, 10]);
 }
 
-/// What the peer says that it has is not complete before it has all before it, and what it cannot
-/// have it does not have.
+/// Packets that the peer claims to have are complete only once it has all before them, and claims
+/// that cannot be true are ignored.
 #[test]
 fn a_peer_that_lies_gains_nothing() {
     let mut sender = Sender::new();

@@ -43,7 +43,7 @@ fn bulk(pair: &mut Pair, rounds: u64, read: bool) {
     assert_eq!(pair.ends[0].reads.used(), 0);
 }
 
-/// As many further writes of queue pair 0, a few at a time.
+/// Posts as many further writes of queue pair 0, a few at a time.
 fn bulk_more(pair: &mut Pair, rounds: u64) {
     for _ in 0..rounds / 32 {
         pair.ends[0].completions.clear();

@@ -30,7 +30,7 @@ fn send(pair: &mut Pair) {
     pair.send_on(0, 0, 0, SendOp::Send, SILENT, &[sge(0, 64)]);
 }
 
-/// Everything arrived once, is acknowledged, and nothing is awaited any more.
+/// Everything arrived once, is acknowledged, and nothing is still awaited.
 fn assert_done(pair: &Pair, count: u64) {
     let received: Vec<u64> = pair.completions(1).iter().map(|it| it.wr_id).collect();
     assert_eq!(received, (0..count).collect::<Vec<_>>());

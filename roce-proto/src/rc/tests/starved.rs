@@ -41,8 +41,8 @@ fn assert_nothing_was_repeated(pair: &Pair) {
     assert_eq!((pair.overruns, counters.packets_retransmitted, counters.ack_timeouts), (0, 0, 0));
 }
 
-/// Responses fill the socket at once, and are taken out of it for longer than any of them would be
-/// waited for on the network. Those that were not read yet are not missing.
+/// Responses fill the socket in one burst, and are taken out of it for longer than any of them
+/// would be waited for on the network. Those that were not read yet are not missing.
 #[test]
 fn a_slow_reader_does_not_overrun_its_own_buffer() {
     let mut options = starved();

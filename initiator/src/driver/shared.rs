@@ -1,0 +1,267 @@
+//! The engines of a host and the lock that guards them, which all threads that use the host share.
+
+use std::io;
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
+
+use rdma::Time;
+use rustix::event::{EventfdFlags, epoll, eventfd};
+
+use crate::driver::clock::system_now;
+use crate::driver::process::{Forked, Process};
+use crate::driver::provider;
+use crate::driver::state::DriverState;
+use crate::engine::plan_run::PlanRun;
+use crate::engine::plan_state::PlanState;
+use crate::engine::results::{Deferred, PlanKey, RingKey};
+use crate::engine::same_machine::NearTarget;
+use crate::engine::{ErasedEngine, NextTurn};
+use crate::memory::plan_region::ClaimedMemory;
+
+/// Names the descriptor that interrupts a sleep among those that are slept on.
+pub(super) const INTERRUPT: u64 = 1;
+
+/// The engines of a host, and the threads that drive them.
+pub(crate) struct SharedEngines {
+    /// The process of the engines. In a child of it the lock may be held by a thread that the child
+    /// does not have.
+    process: Process,
+    state: Mutex<DriverState>,
+    /// The thread waits here while callers drive.
+    pub(super) idle: Condvar,
+    /// Tells of anything to do: the engines' descriptors and `interrupt`.
+    pub(super) epoll: OwnedFd,
+    /// Interrupts a thread that sleeps on `epoll`.
+    pub(super) interrupt: OwnedFd,
+    /// Whether a thread drives when no caller does.
+    pub(crate) threaded: bool,
+}
+
+impl SharedEngines {
+    pub(crate) fn new(threaded: bool) -> io::Result<Self> {
+        Process::count_forks()?;
+        let epoll = epoll::create(epoll::CreateFlags::CLOEXEC)?;
+        let interrupt = eventfd(0, EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK)?;
+        let shared = Self {
+            process: Process::current(),
+            state: Mutex::default(),
+            idle: Condvar::new(),
+            epoll,
+            interrupt,
+            threaded,
+        };
+        shared.watch(shared.interrupt.as_fd(), INTERRUPT)?;
+        Ok(shared)
+    }
+
+    /// The state, in the process that made the host.
+    ///
+    /// # Errors
+    /// The caller runs in a child of that process.
+    pub(crate) fn lock(&self) -> Result<MutexGuard<'_, DriverState>, Forked> {
+        self.process.check()?;
+        Ok(self.state())
+    }
+
+    /// The process that made the host.
+    pub(crate) fn process(&self) -> Process {
+        self.process
+    }
+
+    /// Whether the caller runs in a child of the process that made the host.
+    pub(crate) fn is_forked(&self) -> bool {
+        self.process.check().is_err()
+    }
+
+    /// For what runs in the process that made the host only.
+    pub(super) fn state(&self) -> MutexGuard<'_, DriverState> {
+        self.state.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Adds an engine, and watches its descriptors. `reason` says which provider it has, and why.
+    pub(crate) fn add(&self, engine: Box<dyn ErasedEngine>, reason: String) -> io::Result<usize> {
+        self.watch_engine(&*engine)?;
+        let mut state = self.state();
+        state.engines.push(engine);
+        state.reasons.push(reason);
+        Ok(state.engines.len() - 1)
+    }
+
+    /// The number of one of these engines that serves another target from now on, if one is left.
+    pub(crate) fn retarget(
+        &self,
+        mut engines: impl Iterator<Item = usize>,
+        target: NearTarget,
+    ) -> Option<usize> {
+        let mut state = self.state();
+        engines.find(|&engine| state.engines.get_mut(engine).is_some_and(|it| it.retarget(target)))
+    }
+
+    fn watch_engine(&self, engine: &dyn ErasedEngine) -> io::Result<()> {
+        engine.fds().into_iter().try_for_each(|fd| self.watch(fd, 0))
+    }
+
+    /// Chooses the providers of attempts to connect that wait for it.
+    fn choose_paths(&self, state: &mut DriverState, now: Time) {
+        let DriverState { engines, reasons, .. } = state;
+        for (engine, reason) in engines.iter_mut().zip(reasons) {
+            let Some(change) = engine.path_change(now) else { continue };
+            let new = provider::open_path(&change.target, change.to).and_then(|(device, why)| {
+                let new = engine.moved_to(device)?;
+                Ok((new, why))
+            });
+            match new {
+                Ok((new, why)) => {
+                    tracing::info!(target = %change.target.address, reason = %why, "changed the RDMA provider");
+                    *reason = why;
+                    self.replace(engine, new);
+                }
+                Err(error) => {
+                    tracing::warn!(%error, "cannot change the RDMA provider");
+                    engine.keep_path();
+                }
+            }
+        }
+    }
+
+    /// Puts an engine in the place of another one.
+    fn replace(&self, old: &mut Box<dyn ErasedEngine>, new: Box<dyn ErasedEngine>) {
+        for fd in old.fds() {
+            // A child of this process may have it open, so that its end would change nothing.
+            let _ = epoll::delete(&self.epoll, fd);
+        }
+        if let Err(error) = self.watch_engine(&*new) {
+            // Its timers still turn it.
+            tracing::warn!(%error, "cannot wait for a device");
+        }
+        *old = new;
+    }
+
+    fn watch(&self, fd: BorrowedFd<'_>, name: u64) -> io::Result<()> {
+        let data = epoll::EventData::new_u64(name);
+        Ok(epoll::add(&self.epoll, fd, data, epoll::EventFlags::IN)?)
+    }
+
+    /// Readable when there is something to do.
+    pub(crate) fn fd(&self) -> BorrowedFd<'_> {
+        self.epoll.as_fd()
+    }
+
+    /// Turns all engines once.
+    pub(crate) fn turn(&self, now: Time) -> NextTurn {
+        let turned = self.with_state(|state| {
+            let turn = state.turn(now);
+            if !state.outbox.take_path_question() {
+                return turn;
+            }
+            self.choose_paths(state, now);
+            state.due = Some(now);
+            NextTurn::Busy
+        });
+        turned.unwrap_or(NextTurn::SleepUntil(None))
+    }
+
+    /// Sends what was queued, from the thread that queued it, and sees to it that a thread looks
+    /// for the results.
+    pub(crate) fn launch(&self, now: Time) {
+        let Ok(state) = self.lock() else { return };
+        self.launch_locked(state, now);
+    }
+
+    fn launch_locked(&self, mut state: MutexGuard<'_, DriverState>, now: Time) {
+        state.launch(now);
+        // A thread that does not sleep looks by itself.
+        let interrupt = state.is_overslept();
+        let deferred = state.take_deferred();
+        drop(state);
+        if interrupt {
+            self.interrupt();
+        }
+        self.run(deferred);
+    }
+
+    /// Changes the state, and then runs what must run outside the lock.
+    ///
+    /// # Errors
+    /// The caller runs in a child of the process that made the host.
+    fn with_state<T>(&self, change: impl FnOnce(&mut DriverState) -> T) -> Result<T, Forked> {
+        let mut state = self.lock()?;
+        let result = change(&mut state);
+        let deferred = state.take_deferred();
+        drop(state);
+        self.run(deferred);
+        Ok(result)
+    }
+
+    /// Runs deferred work, and keeps the room of its lists.
+    fn run(&self, deferred: Option<Deferred>) {
+        if let Some(mut deferred) = deferred {
+            deferred.run();
+            self.state().deferred = deferred;
+        }
+    }
+
+    /// Begins a plan, and sends what there is room for: `runs` tells the ranges of each engine.
+    pub(crate) fn submit_plan(
+        &self,
+        plan: Arc<PlanState>,
+        memory: ClaimedMemory,
+        runs: impl FnOnce(PlanKey) -> Vec<(usize, PlanRun)>,
+    ) -> Result<PlanKey, Forked> {
+        let mut state = self.lock()?;
+        if plan.is_replicated() {
+            state.choose_replicas(&plan, self.threaded.then(system_now));
+        }
+        let key = state.outbox.open_plan(plan, memory);
+        for (engine, run) in runs(key) {
+            // A handle of the controller keeps the host, and so its engine.
+            state.engines[engine].submit_run(run);
+        }
+        if self.threaded {
+            // The caller may do something else before it waits.
+            self.launch_locked(state, system_now());
+        }
+        Ok(key)
+    }
+
+    /// Cancels a plan; returns how many ranges have ended thereby.
+    pub(crate) fn cancel_plan(&self, plan: PlanKey) -> usize {
+        self.with_state(|state| state.cancel_plan(plan)).unwrap_or(0)
+    }
+
+    /// Cancels a plan that no ticket names.
+    pub(crate) fn close_plan(&self, plan: PlanKey) {
+        // In a child of the host's process the plan is the parent's.
+        let _ = self.with_state(|state| {
+            // Closing a plan that has ended removes it.
+            let has_ranges = state.outbox.is_plan_in_flight(plan);
+            state.outbox.close_plan(plan);
+            if has_ranges {
+                state.cancel_plan(plan);
+            }
+        });
+    }
+
+    /// Gives a ring up.
+    pub(crate) fn close_ring(&self, ring: RingKey) {
+        // In a child of the host's process the ring is the parent's.
+        let _ = self.with_state(|state| state.close_ring(ring));
+    }
+
+    /// Makes the thread or caller that drives look at what came in; wakes the thread if none does.
+    pub(crate) fn kick(&self) {
+        let Ok(mut state) = self.lock() else { return };
+        state.kicked = true;
+        drop(state);
+        self.idle.notify_one();
+        self.interrupt();
+    }
+
+    pub(super) fn interrupt(&self) {
+        if self.is_forked() {
+            return;
+        }
+        // The counter is far from full; were it not, the reader would be woken as well.
+        let _ = rustix::io::write(&self.interrupt, &1u64.to_ne_bytes());
+    }
+}
