@@ -11,7 +11,7 @@ use rdma::verbs::{self, DeviceInfo, LoadError};
 use rdma::{LocalAddress, ProviderKind, Selection};
 use serde_json::{Value, json};
 
-use crate::args::{Format, Output};
+use crate::options::{Format, Output};
 use crate::output;
 
 const EXAMPLES: &str = "\

@@ -8,9 +8,8 @@ use feedrail_initiator::DiscoveryLog;
 use nvme_proto::log::{DiscoveryEntry, EntryFlags, TransportRequirements, TransportType};
 use serde_json::{Value, json};
 
-use crate::args::{FabricArgs, Format, Output};
-use crate::output;
-use crate::session;
+use crate::options::{FabricArgs, Format, Output};
+use crate::{output, session};
 
 const EXAMPLES: &str = "\
 Examples:

@@ -5,8 +5,8 @@ use clap::Args;
 use nvme_proto::identify::{IdentifyController, PowerState};
 use serde_json::{Map, Value, json};
 
-use crate::args::{Format, Output, SubsystemArgs};
 use crate::fields::{Field, decimal, digits, hex, json_object, lines, text};
+use crate::options::{Format, Output, SubsystemArgs};
 use crate::output;
 use crate::session::Session;
 

@@ -7,8 +7,8 @@ use nvme_proto::Nsid;
 use nvme_proto::identify::IdentifyNamespace;
 use serde_json::{Map, Value, json};
 
-use crate::args::{Format, NamespaceArgs, Output};
 use crate::fields::{Field, decimal, digits, hex, json_object, lines};
+use crate::options::{Format, NamespaceArgs, Output};
 use crate::output;
 use crate::session::Session;
 

@@ -6,7 +6,7 @@ use anyhow::{Context, Result};
 use nvme_proto::{HostId, HostNqn};
 use uuid::Uuid;
 
-use crate::args::Local;
+use crate::options::Local;
 
 const UUID_NQN_PREFIX: &str = "nqn.2014-08.org.nvmexpress:uuid:";
 

@@ -9,12 +9,11 @@ use nvme_proto::Nqn;
 use nvme_proto::log::{SubsystemType, TransportType};
 use serde_json::{Value, json};
 
-use crate::args::{FabricArgs, Format, Output};
-use crate::discover;
 use crate::fields::hex_digits;
-use crate::output;
+use crate::options::{FabricArgs, Format, Output};
 use crate::session::{self, Session, is_no_namespace};
 use crate::size::human;
+use crate::{discover, output};
 
 const EXAMPLES: &str = "\
 Examples:

@@ -27,6 +27,7 @@ mod list;
 mod man;
 mod manifest;
 mod merge_traces;
+mod options;
 mod output;
 mod partial_file;
 mod perf;

@@ -6,8 +6,8 @@ use std::path::PathBuf;
 use anyhow::{Result, ensure};
 use clap::Args;
 
-use crate::args::{NamespaceArgs, RangeArgs};
 use crate::interrupt::{Interrupt, Interrupted};
+use crate::options::{NamespaceArgs, RangeArgs};
 use crate::output::{check_stdout, stdout_error};
 use crate::partial_file::PartialFile;
 use crate::session::Session;

@@ -11,8 +11,8 @@ use feedrail_initiator::{
 use nvme_proto::identify::{IdentifyController, IdentifyNamespace};
 use nvme_proto::{FromBytes, Nqn, Nsid};
 
-use crate::args::{FabricArgs, Local, ProviderArg, SubsystemArgs};
 use crate::identity::HostIdArgs;
+use crate::options::{FabricArgs, Local, ProviderArg, SubsystemArgs};
 use crate::output;
 
 /// How long the demo's own target, on this machine, may be silent.

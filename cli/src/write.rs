@@ -10,8 +10,8 @@ use clap::Args;
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::io::Errno;
 
-use crate::args::{NamespaceArgs, RangeArgs};
 use crate::interrupt::Interrupt;
+use crate::options::{NamespaceArgs, RangeArgs};
 use crate::session::Session;
 use crate::stream::{self, RangePieces};
 use crate::transfer::TransferArgs;

@@ -30,6 +30,7 @@
 //! Format NVM, Sanitize, fused operations, Copy, metadata and protection information, zoned
 //! namespaces, and other transports than RDMA.
 
+mod applied_config;
 pub mod backend;
 pub mod config;
 mod controller;
@@ -41,6 +42,7 @@ mod doorbell;
 mod driver;
 mod inventory;
 mod limits;
+mod listen_error;
 mod listeners;
 mod log_level;
 mod management;
@@ -66,13 +68,13 @@ pub const EXAMPLE_CONFIGURATION: &str = include_str!("../examples/feedrail.toml"
 /// The causes of a [`StartError`].
 pub mod error {
     pub use crate::backend::open::OpenError;
-    pub use crate::driver::assembly::{AddError, ListenError};
     pub use crate::driver::threads::RuntimeError;
-    pub use crate::inventory::export::ExportError;
+    pub use crate::inventory::error::ExportError;
     pub use crate::inventory::persist::nsid::NsidFileError;
     pub use crate::inventory::persist::protection::ProtectionError;
     pub use crate::inventory::shard_directory::DirectoryError;
-    pub use crate::listeners::AddressError;
+    pub use crate::listen_error::AddressError;
+    pub use crate::listen_error::{AddError, ListenError};
     pub use crate::management::SocketError;
     pub use crate::storage::UringError;
 }

@@ -14,17 +14,17 @@ use rdma::soft::{EndpointError, PortChoice, Soft, SoftDevice, SoftOptions};
 use rdma::verbs::{Verbs, VerbsDevice, VerbsError, VerbsOptions};
 use rdma::{Choice, LocalAddress, ProviderKind, Selection};
 
+use crate::applied_config::AppliedConfig;
 use crate::config::{Config, PortConfig, ProviderChoice};
 use crate::controller::Associations;
-use crate::driver::assembly::{AddError, ListenError};
 use crate::driver::devices::{DeviceRole, Devices};
 use crate::inventory::Registry;
-use crate::inventory::change::ChangeError;
+use crate::inventory::error::ChangeError;
 use crate::inventory::export::OpenPurpose;
 use crate::inventory::port::Port;
-use crate::inventory::reload::ReloadError;
+use crate::inventory::reload::{ReloadError, ReloadReport};
 use crate::limits::MAX_PORTS;
-use crate::reloader::{AppliedConfig, ReloadReport};
+use crate::listen_error::{AddError, AddressError, ListenError};
 
 /// Where a target listens.
 #[derive(Clone, Debug)]
@@ -48,50 +48,6 @@ pub struct NotListening {
     pub address: SocketAddr,
     /// The cause, and the remedy.
     pub reason: String,
-}
-
-/// Why an address can not be listened on; one line with the remedy.
-#[derive(Debug, thiserror::Error)]
-pub enum AddressError {
-    /// No provider serves it.
-    #[error(transparent)]
-    Provider(#[from] rdma::SelectError),
-    /// The soft provider can not serve it.
-    #[error(transparent)]
-    Soft(EndpointError),
-    /// The soft provider's port is taken, perhaps by the RDMA device that was not chosen.
-    #[error("{error} (it is to be soft, because of this: {reason})")]
-    PortTaken {
-        /// Why soft was chosen.
-        reason: String,
-        /// The cause for which it can not listen there.
-        error: EndpointError,
-    },
-    /// The shared-memory provider can not serve it.
-    #[error("no shared memory with peers: {0}")]
-    Shm(io::Error),
-    /// The verbs provider can not serve it.
-    #[error(transparent)]
-    Verbs(#[from] VerbsError),
-    /// A port can not be listened on, or a device refuses resources.
-    #[error(transparent)]
-    Add(#[from] AddError),
-    /// The system refuses it.
-    #[error("cannot listen at {address}: {error}")]
-    System {
-        /// The address of the configuration.
-        address: IpAddr,
-        /// The error of the system call.
-        error: io::Error,
-    },
-    /// It stands for many, or for none.
-    #[error(
-        "{0} is not the address of an interface; a [[port]] of the configuration can have a wildcard address"
-    )]
-    NoInterface(SocketAddr),
-    /// The target listens in many places already.
-    #[error("more than {MAX_PORTS} addresses with ports to listen on")]
-    TooMany,
 }
 
 /// How devices are opened.

@@ -4,6 +4,7 @@ use std::io;
 use std::sync::Arc;
 use std::time::Duration;
 
+use crate::applied_config::AppliedConfig;
 use crate::config::{Config, Cores, MetricsDetail};
 use crate::controller::Associations;
 use crate::driver::assembly::Assembly;
@@ -13,19 +14,19 @@ use crate::driver::periodic::Periodic;
 use crate::driver::threads::{Runtime, RuntimeError, RuntimeOptions, tell_of_few_cores};
 use crate::driver::turn_mark::TurnWatch;
 use crate::inventory::Registry;
-use crate::inventory::export::{ExportError, OpenPurpose};
+use crate::inventory::error::ExportError;
+use crate::inventory::export::OpenPurpose;
 use crate::inventory::namespace::Namespace;
 use crate::inventory::subsystem::Subsystem;
 use crate::limits::{NAMESPACES_REPORTED, PEERS_REPORTED};
-use crate::listeners::{
-    AddressError, Listeners, Listening, MissingAddresses, NotListening, listen_everywhere,
-};
+use crate::listen_error::AddressError;
+use crate::listeners::{Listeners, Listening, MissingAddresses, NotListening, listen_everywhere};
 use crate::management::{Management, SocketError};
 use crate::metrics::exposition::MetricsFormat;
 use crate::metrics::page::{NamespaceSnapshot, SubsystemSnapshot, TargetSnapshot};
 use crate::metrics::snapshot::{IoStats, Stats, SystemCallStats};
 use crate::poll_group::PollGroupStats;
-use crate::reloader::{AppliedConfig, ConfigSource, Reloader};
+use crate::reloader::{ConfigSource, Reloader};
 
 /// A target with its threads. Dropping it ends every connection at once.
 pub struct Target {

@@ -18,8 +18,8 @@ use serde_json::Value;
 use splitmix64::SplitMix64;
 
 use super::log::Log;
-use crate::args::ProviderArg;
 use crate::interrupt::{Interrupt, Interrupted};
+use crate::options::ProviderArg;
 use crate::seed::fresh_seed;
 
 /// RoCE v2's UDP port.

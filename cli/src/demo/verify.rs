@@ -9,11 +9,11 @@ use nvme_proto::Nsid;
 use super::child::{ListeningLine, TargetChild};
 use super::file::DemoFile;
 use super::plan::{DemoRange, RANGE_MAX_BYTES};
-use crate::args::ProviderArg;
 use crate::clock::now;
 use crate::interrupt::Interrupt;
 use crate::lanes::Lanes;
 use crate::latency::Latency;
+use crate::options::ProviderArg;
 use crate::progress::Progress;
 use crate::session::Session;
 

@@ -33,8 +33,8 @@ use self::priority::PriorityTable;
 use self::probe::PathProbe;
 use self::report::DoctorReport;
 use self::tree::SystemTree;
-use crate::args::{Format, Local, Output, ProviderArg, TransportArg, nsid};
 use crate::clock::{now, sleep};
+use crate::options::{Format, Local, Output, ProviderArg, TransportArg, nsid};
 use crate::output;
 
 const EXAMPLES: &str = "\

@@ -17,8 +17,8 @@ use feedrail_dataset::index::{IndexShard, ShardTable};
 use self::files::IndexFiles;
 use self::format::FormatArg;
 use self::report::{IndexReport, ShardReport};
-use crate::args::{Local, Output};
 use crate::interrupt::{Interrupt, Interrupted};
+use crate::options::{Local, Output};
 use crate::progress::Progress;
 use crate::shards::{self, ListedShard, ReadPattern, ShardArg, Subsystems};
 

@@ -7,7 +7,7 @@ use feedrail_dataset::Name;
 use feedrail_dataset::formats::ShardFormat;
 use serde_json::{Value, json};
 
-use crate::args::Format;
+use crate::options::Format;
 use crate::output;
 
 /// An index that was written.

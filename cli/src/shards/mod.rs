@@ -21,8 +21,8 @@ use uuid::Uuid;
 
 use self::reader::WatchedShard;
 pub(crate) use self::remote::{SubsystemUrl, Subsystems};
-use crate::args::Local;
 use crate::interrupt::Interrupt;
+use crate::options::Local;
 
 /// Where shards are: an argument of `index` and `manifest`.
 #[derive(Clone, Debug, PartialEq, Eq)]

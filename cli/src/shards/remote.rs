@@ -12,7 +12,7 @@ use nvme_proto::Nqn;
 
 use super::arrange::{Candidates, ShardCandidate, arrange, shard};
 use super::{ListedShard, ShardLocation};
-use crate::args::Local;
+use crate::options::Local;
 use crate::session::{self, Session, is_no_namespace};
 
 /// A subsystem at a target, as a URL names it.

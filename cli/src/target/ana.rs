@@ -9,7 +9,7 @@ use serde_json::{Value, json};
 
 use super::subsystem::{listener, parse_address};
 use super::{RpcClient, SocketArgs, items};
-use crate::args::{Format, Output};
+use crate::options::{Format, Output};
 use crate::output;
 
 const EXAMPLES: &str = "\

@@ -12,7 +12,7 @@ use serde_json::{Value, json};
 
 use super::nvmet::{Converted, NvmetConfig};
 use super::{RpcClient, SocketArgs, items};
-use crate::args::{Format, Output};
+use crate::options::{Format, Output};
 use crate::output;
 
 const SAVE_EXAMPLES: &str = "\

@@ -10,10 +10,9 @@ use serde_json::{Value, json};
 
 use super::subsystem::{parse_address, transport_address};
 use super::{RpcClient, SocketArgs, items};
-use crate::args::{Format, Output};
-use crate::clock;
 use crate::interrupt::Interrupt;
-use crate::output;
+use crate::options::{Format, Output};
+use crate::{clock, output};
 
 const EXAMPLES: &str = "\
 Examples:

@@ -5,7 +5,7 @@ use clap::Args;
 use serde_json::{Value, json};
 
 use super::{RpcClient, SocketArgs, items};
-use crate::args::{Format, Output};
+use crate::options::{Format, Output};
 use crate::output;
 use crate::size::human;
 

@@ -6,7 +6,7 @@ use serde_json::{Value, json};
 
 use super::client::RpcClient;
 use super::{SocketArgs, items};
-use crate::args::{Format, Output};
+use crate::options::{Format, Output};
 use crate::output;
 use crate::size::human;
 

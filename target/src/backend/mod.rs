@@ -7,6 +7,7 @@
 mod block;
 mod cache_room;
 mod claim;
+mod closing_medium;
 mod content;
 pub(crate) mod decorator;
 pub(crate) mod file;
@@ -36,6 +37,7 @@ use rdma::Time;
 
 pub(crate) use self::cache_room::CacheRoom;
 pub(crate) use self::claim::FileKey;
+pub(crate) use self::closing_medium::ClosingMedium;
 pub(crate) use self::content::Content;
 pub(crate) use self::file::FileBackend;
 pub(crate) use self::health::Health;

@@ -23,16 +23,17 @@ use crate::config::Config;
 use crate::inventory::Registry;
 use crate::inventory::allowed_host::HostsChange;
 use crate::inventory::ana::{AnaGroupId, AnaStates};
-use crate::inventory::change::{
-    ChangeError, Closed, NamespaceChange, NamespaceResize, NewNamespace, VisibilityChange,
-};
+use crate::inventory::change::{Closed, NamespaceResize, NewNamespace, VisibilityChange};
+use crate::inventory::error::ChangeError;
 use crate::inventory::export::OpenPurpose;
-use crate::inventory::namespace::{Namespace, NamespaceIndex};
+use crate::inventory::exports::NamespaceChange;
+use crate::inventory::index::NamespaceIndex;
+use crate::inventory::namespace::Namespace;
 use crate::inventory::persist::protection::ProtectionError;
 use crate::inventory::port::Port;
 use crate::inventory::referral::Referral;
 use crate::inventory::refresh::WatchedFiles;
-use crate::inventory::reload::{ReloadError, Reloaded};
+use crate::inventory::reload::{ReloadError, ReloadReport, Reloaded};
 use crate::inventory::subsystem::Subsystem;
 use crate::limits::connection_quota::{Admissions, ConnectionPermit, Full};
 use crate::limits::displacing_set::{DisplacingLimits, DisplacingSet};
@@ -40,7 +41,6 @@ use crate::limits::log_rate::LogRateLimit;
 use crate::limits::peer::Party;
 use crate::limits::{ADOPTION_PATIENCE, CLOSE_PATIENCE, CntlidRange, MAX_ASSOCIATIONS};
 use crate::metrics::peer_errors::PeerErrorTable;
-use crate::reloader::ReloadReport;
 
 /// The associations of a target with its hosts, and its state about hosts: their errors, their
 /// places, and the rate of messages about them.

@@ -10,7 +10,7 @@
 use nvme_proto::{AdminCommand, DataDirection, DataTransfer, FabricsCommand, Nsid, Status};
 
 use super::stage::Epoch;
-use crate::inventory::namespace::NamespaceIndex;
+use crate::inventory::index::NamespaceIndex;
 
 /// A command that was found well-formed and allowed in its queue's state.
 #[derive(Clone, Copy, Debug)]

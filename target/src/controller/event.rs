@@ -4,7 +4,7 @@ use nvme_proto::Cid;
 
 use super::command::{CommandOutcome, IoWork};
 use super::hold::CommandHold;
-use crate::inventory::namespace::NamespaceIndex;
+use crate::inventory::index::NamespaceIndex;
 
 /// An action that the owner of a queue has to take.
 #[derive(Clone, Debug, PartialEq, Eq)]

@@ -17,7 +17,7 @@ use crate::controller::{Associations, IoWork};
 use crate::doorbell::Doorbell;
 use crate::inventory::Registry;
 use crate::inventory::exports::CoreExports;
-use crate::inventory::namespace::NamespaceIndex;
+use crate::inventory::index::NamespaceIndex;
 use crate::metrics::io_counters::Tally;
 use crate::metrics::namespace_io::CoreNamespaceIo;
 use crate::storage::{Storage, Submitted, Tag};
@@ -155,7 +155,7 @@ impl CoreContext {
         }
         let mut idle = true;
         for retiring in self.exports.retiring() {
-            idle &= self.storage.retire(retiring);
+            idle &= self.storage.retire(&retiring.medium);
         }
         if idle {
             self.exports.settle();

@@ -1,7 +1,6 @@
 //! Assembles a target from its parts; threads or a simulator drive it.
 
 use std::io;
-use std::net::{IpAddr, SocketAddr};
 use std::sync::Arc;
 
 use crossbeam::channel;
@@ -13,7 +12,8 @@ use crate::doorbell::Doorbell;
 use crate::driver::devices::{CoreDoor, DeviceRole, Devices, Receptions};
 use crate::inventory::Registry;
 use crate::inventory::port::Port;
-use crate::poll_group::{PollGroup, PollGroupBuilder, StopRequest};
+use crate::listen_error::{AddError, ListenError};
+use crate::poll_group::{PollGroupBuilder, StopRequest};
 
 /// The parts of a target: a seed for each core's poll group, and the devices.
 pub struct Assembly {
@@ -24,40 +24,6 @@ pub struct Assembly {
     /// Wakes whoever drives the receptions.
     pub(crate) reception_bell: Arc<Doorbell>,
     pub(crate) orders: Arc<StopRequest>,
-}
-
-/// Why a device can not be added.
-#[derive(Debug, thiserror::Error)]
-pub enum AddError {
-    /// No port can be listened on.
-    #[error(transparent)]
-    Listen(#[from] ListenError),
-    /// Memory, a group or the connection manager is refused.
-    #[error("the device at {address} refuses resources: {error}")]
-    Device {
-        /// The local address of the device.
-        address: IpAddr,
-        /// The error of the device or of the system.
-        error: io::Error,
-    },
-    /// More devices than a poll group serves.
-    #[error("more than {} devices", PollGroup::MAX_TRANSPORTS)]
-    TooMany,
-    /// The target is about to end.
-    #[error("the target is stopping")]
-    Stopping,
-}
-
-/// A port can not be listened on.
-#[derive(Debug, thiserror::Error)]
-#[error("cannot listen on {address}: {error}")]
-pub struct ListenError {
-    /// Port id of the configuration.
-    pub port_id: u16,
-    /// The address that it was to listen on.
-    pub address: SocketAddr,
-    /// The error of the connection manager.
-    pub error: CmError,
 }
 
 impl ListenError {

@@ -11,9 +11,10 @@ use rdma::{CmError, Device, Provider};
 use crate::controller::Associations;
 use crate::core_context::pool::PoolMemory;
 use crate::doorbell::Doorbell;
-use crate::driver::assembly::{AddError, ListenError};
 use crate::inventory::port::Port;
-use crate::poll_group::{JoiningTransport, PollGroup};
+use crate::limits::MAX_DEVICES;
+use crate::listen_error::{AddError, ListenError};
+use crate::poll_group::JoiningTransport;
 use crate::transport::rdma::{DeviceParts, RdmaReception, RdmaTransport};
 use crate::transport::{DeviceFailure, Reception, ReceptionStats};
 
@@ -118,7 +119,7 @@ impl Devices {
     {
         let vacant = self.added.iter().position(AddedDevice::is_gone);
         let slot = vacant.unwrap_or(self.added.len());
-        if slot >= PollGroup::MAX_TRANSPORTS {
+        if slot >= MAX_DEVICES {
             return Err(AddError::TooMany);
         }
         let address = device.local_ip();

@@ -16,12 +16,12 @@ use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::fs::inotify::{self, CreateFlags, ReadFlags, WatchFlags};
 use rustix::io::Errno;
 
+use crate::applied_config::AppliedConfig;
 use crate::backend::{FolderEntry, ServedFolder, ServedRoot};
 use crate::config::Config;
 use crate::controller::Associations;
 use crate::inventory::refresh::WatchedFiles;
 use crate::limits::DIRECTORY_DEPTH;
-use crate::reloader::AppliedConfig;
 
 /// How long a directory has to be quiet before it is looked at, so that many files that come
 /// together are one change. Doubled, a file is a namespace 0.1 s later; not measured.

@@ -1,7 +1,6 @@
 //! Changes of what is exported, while hosts work.
 
 use std::collections::BTreeSet;
-use std::net::SocketAddr;
 use std::slice;
 use std::sync::{Arc, PoisonError};
 use std::time::Duration;
@@ -13,137 +12,20 @@ use uuid::Uuid;
 use crate::backend::{
     Backend, BackendError, FileKey, OpenMode, OpenedBackend, Operation, measure_again, open_null,
 };
-use crate::config::identifiers::{Eui64, IdentifierError, Identifiers, derived_nguid, share_one};
+use crate::config::identifiers::{Eui64, Identifiers, derived_nguid, share_one};
 use crate::config::{DirectIo, DiskFaults, Medium, NamespaceConfig, Origin};
 use crate::derived_ids::NAME_BYTES;
 use crate::inventory::Registry;
 use crate::inventory::allowed_host::HostsError;
 use crate::inventory::ana::AnaGroupId;
-use crate::inventory::export::{self, ExportError, Files};
-use crate::inventory::exports::{ExportsNumber, OwnedNamespace};
+use crate::inventory::error::ChangeError;
+use crate::inventory::export::{self, Files};
+use crate::inventory::exports::{ExportsNumber, NamespaceChange, OwnedNamespace};
 use crate::inventory::namespace::Namespace;
-use crate::inventory::persist::protection::{ProtectionError, ProtectionFile};
+use crate::inventory::persist::protection::ProtectionFile;
 use crate::inventory::subsystem::Subsystem;
-use crate::limits::{MAX_ALLOWED_HOSTS, MAX_NAMESPACES, MAX_REFERRALS, MAX_SUBSYSTEMS};
-use crate::listeners::AddressError;
+use crate::limits::{MAX_ALLOWED_HOSTS, MAX_NAMESPACES};
 use crate::storage::{Inline, Storage, StorageReport, Submitted, Tag};
-
-/// The cause for which the exports stay as they are: one line with the remedy.
-#[derive(Debug, thiserror::Error)]
-pub(crate) enum ChangeError {
-    /// No subsystem has the name.
-    #[error("there is no subsystem {0}")]
-    NoSubsystem(String),
-    /// Another subsystem has the name.
-    #[error("there is a subsystem {0} already")]
-    SubsystemTaken(String),
-    /// It is the name of the discovery service.
-    #[error("this is the name of the discovery service, which is always there; choose another")]
-    DiscoveryName,
-    /// A serial number or model number that does not fit Identify.
-    #[error("a serial number has 1 to 20 printable ASCII characters, a model number 1 to 40")]
-    NotAscii,
-    #[error("more than {MAX_SUBSYSTEMS} subsystems")]
-    TooManySubsystems,
-    /// It would change nothing.
-    #[error("hosts are referred to {0} already")]
-    ReferralTaken(SocketAddr),
-    /// It would change nothing.
-    #[error("hosts are not referred to {0}")]
-    NoReferral(SocketAddr),
-    #[error("more than {MAX_REFERRALS} referrals")]
-    TooManyReferrals,
-    /// The target does not listen there.
-    #[error("the target does not listen at {0}")]
-    NoPort(SocketAddr),
-    /// It can not listen there.
-    #[error(transparent)]
-    Address(#[from] AddressError),
-    /// It would change nothing.
-    #[error("subsystem {nqn} is served at {address} already")]
-    ServedThere {
-        /// The subsystem that was named.
-        nqn: String,
-        /// The address of both.
-        address: SocketAddr,
-    },
-    /// It would change nothing.
-    #[error("subsystem {nqn} is not served at {address}")]
-    NotServedThere {
-        /// The subsystem that was named.
-        nqn: String,
-        /// Where it is not served.
-        address: SocketAddr,
-    },
-    /// No namespace has the id.
-    #[error("subsystem {nqn} has no namespace {nsid}")]
-    NoNamespace {
-        /// The subsystem that was named.
-        nqn: String,
-        /// The id that no namespace has.
-        nsid: Nsid,
-    },
-    /// Another namespace has the id.
-    #[error("subsystem {nqn} has a namespace {nsid} already")]
-    Taken {
-        /// The subsystem that was named.
-        nqn: String,
-        /// The id of both.
-        nsid: Nsid,
-    },
-    /// The id can not be one of a namespace.
-    #[error("a namespace id is a number from 1 to {0}")]
-    OutOfRange(u32),
-    /// Another namespace has an identifier of the new one, or that is nil.
-    #[error(transparent)]
-    Identifier(#[from] IdentifierError),
-    /// All hosts see the namespace.
-    #[error(
-        "all hosts see namespace {nsid} of {nqn}; remove it, and add it with no_auto_visible (--no-auto-visible)"
-    )]
-    NotMasked {
-        /// The subsystem that was named.
-        nqn: String,
-        /// The namespace that was named.
-        nsid: Nsid,
-    },
-    /// The size of the namespace can not change, or not in this way.
-    #[error("namespace {nsid} of {nqn} stays as it is: {reason}")]
-    NotResizable {
-        /// The subsystem that was named.
-        nqn: String,
-        /// The namespace that was named.
-        nsid: Nsid,
-        /// What is in the way.
-        reason: &'static str,
-    },
-    /// No namespace has such a name.
-    #[error("a name has 1 to {NAME_BYTES} bytes")]
-    Name,
-    /// Hosts can not be let write the namespace.
-    #[error("namespace {nsid} of {nqn} was added to be read only")]
-    ReadOnly {
-        /// The subsystem that was named.
-        nqn: String,
-        /// The namespace that was named.
-        nsid: Nsid,
-    },
-    /// The hosts of a subsystem stay as they are.
-    #[error(transparent)]
-    Hosts(#[from] HostsError),
-    /// The medium can not be exported.
-    #[error(transparent)]
-    Export(#[from] ExportError),
-    /// Write protections can not be read or kept.
-    #[error(transparent)]
-    Protection(#[from] ProtectionError),
-}
-
-impl ChangeError {
-    pub(crate) fn no_subsystem(nqn: &Nqn) -> Self {
-        Self::NoSubsystem(nqn.to_string())
-    }
-}
 
 /// A namespace to add.
 #[derive(Clone, Debug)]
@@ -178,14 +60,6 @@ pub(crate) enum VisibilityChange {
     Show(Nqn),
     /// It sees it no more.
     Hide(Nqn),
-}
-
-/// A change that was published.
-#[derive(Debug)]
-pub(crate) struct NamespaceChange {
-    pub(crate) generation: ExportsNumber,
-    pub(crate) subsystem: Arc<Subsystem>,
-    pub(crate) namespace: Arc<Namespace>,
 }
 
 /// A namespace has another size.

@@ -16,84 +16,18 @@ use crate::config::{
     AnaGroupId, Config, DirectIo, DirectoryConfig, DiskFaults, Medium, NamespaceConfig, Origin,
     SubsystemConfig,
 };
+use crate::inventory::error::ExportError;
 use crate::inventory::exports::{ExportedList, Publication};
+use crate::inventory::index::{NamespaceIndex, SubsystemIndex};
 use crate::inventory::left_out::LeftOutFiles;
-use crate::inventory::namespace::{Namespace, NamespaceIndex};
+use crate::inventory::namespace::Namespace;
 use crate::inventory::persist::nsid::{NsidFile, NsidFileError};
 use crate::inventory::persist::protection::{Keeper, ProtectionError, ProtectionFile};
 use crate::inventory::port::Port;
-use crate::inventory::shard_directory::{self, DirectoryError, Shard};
-use crate::inventory::subsystem::{Subsystem, SubsystemIndex};
+use crate::inventory::shard_directory::{self, Shard};
+use crate::inventory::subsystem::Subsystem;
 use crate::inventory::{Registry, RegistryParts};
 use crate::limits::MAX_NAMESPACES;
-
-/// The cause for which a configuration can not be exported: one line with the place and the remedy.
-#[derive(Debug, thiserror::Error)]
-pub enum ExportError {
-    /// A file, device or size.
-    #[error("{origin}: {error}")]
-    Open {
-        /// Where the configuration names it.
-        origin: Origin,
-        /// The cause for which it can not be opened.
-        error: OpenError,
-    },
-    /// A directory of shards.
-    #[error("{origin}: {error}")]
-    Directory {
-        /// Where the configuration names it.
-        origin: Origin,
-        /// The cause for which it can not be listed.
-        error: DirectoryError,
-    },
-    /// NSIDs of earlier runs.
-    #[error(transparent)]
-    NsidFile(#[from] NsidFileError),
-    /// Write protections of earlier runs.
-    #[error(transparent)]
-    Protection(#[from] ProtectionError),
-    /// Two namespaces with one identity.
-    #[error(
-        "{origin}: \"{name}\" has the same UUID as \"{other}\"; hosts would take them for one disk"
-    )]
-    SameIdentity {
-        /// Where the configuration names it.
-        origin: Origin,
-        /// The name of one namespace.
-        name: String,
-        /// The name of the other one.
-        other: String,
-    },
-    /// Two directories of a subsystem with the same relative path.
-    #[error(
-        "{origin}: \"{name}\" is in another directory of this subsystem too; give one of the directories a \
-         subsystem of its own"
-    )]
-    SameName {
-        /// Where the configuration names the second directory.
-        origin: Origin,
-        /// The relative path that both have.
-        name: String,
-    },
-    /// Two namespaces with one file, of which one can be written.
-    #[error(
-        "{origin}: \"{name}\" is the file of \"{other}\" ({other_origin}), and hosts may write it: \
-         export it once, or read-only each time"
-    )]
-    SameFile {
-        /// Where the configuration names it.
-        origin: Origin,
-        /// The name of one namespace.
-        name: String,
-        /// The name of the other one.
-        other: String,
-        /// Where the configuration names that.
-        other_origin: Origin,
-    },
-    /// More namespaces than a target can number.
-    #[error("more than {MAX_NAMESPACES} namespaces")]
-    TooMany,
-}
 
 /// Whether opening is for good.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

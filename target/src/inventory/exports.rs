@@ -7,16 +7,17 @@ use std::collections::BTreeSet;
 use std::fmt;
 use std::ops::Deref;
 use std::sync::atomic::{AtomicU64, Ordering};
-use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError, Weak};
+use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
 use nvme_proto::Nsid;
 
-use crate::backend::{Backend, FileId};
+use crate::backend::{Backend, ClosingMedium};
 use crate::doorbell::Doorbell;
-use crate::inventory::change::NamespaceChange;
-use crate::inventory::namespace::{Namespace, NamespaceIndex};
-use crate::inventory::subsystem::{Subsystem, SubsystemIndex};
+
+use crate::inventory::index::{NamespaceIndex, SubsystemIndex};
+use crate::inventory::namespace::Namespace;
+use crate::inventory::subsystem::Subsystem;
 
 /// The number of a snapshot; later ones are greater.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord)]
@@ -52,23 +53,21 @@ pub(crate) struct Exports {
     retiring: Vec<Retiring>,
 }
 
+/// A published change of a namespace.
+#[derive(Debug)]
+pub(crate) struct NamespaceChange {
+    pub(crate) generation: ExportsNumber,
+    pub(crate) subsystem: Arc<Subsystem>,
+    pub(crate) namespace: Arc<Namespace>,
+}
+
 /// A namespace that was removed, as far as a core has to know it. It keeps no file open.
 #[derive(Clone, Debug)]
 pub(crate) struct Retiring {
     index: NamespaceIndex,
     /// The first generation without it.
     since: ExportsNumber,
-    pub(crate) backend: Weak<dyn Backend>,
-    pub(crate) files: Vec<FileId>,
-}
-
-impl Retiring {
-    /// As if the namespace of a medium were removed.
-    #[cfg(test)]
-    pub(crate) fn of(backend: &Arc<dyn Backend>, files: Vec<FileId>) -> Self {
-        let index = NamespaceIndex { slot: 0, serial: 0 };
-        Self { index, since: ExportsNumber(1), backend: Arc::downgrade(backend), files }
-    }
+    pub(crate) medium: ClosingMedium,
 }
 
 /// What the subsystem with an index exports.
@@ -190,8 +189,7 @@ impl Exports {
             next.retiring.push(Retiring {
                 index: namespace.index,
                 since: next.generation,
-                backend: Arc::downgrade(namespace.backend()),
-                files: namespace.files.clone(),
+                medium: ClosingMedium::of(namespace.backend(), namespace.files.clone()),
             });
         }
         added.iter().for_each(|one| next.occupy(&one.namespace));
@@ -274,7 +272,7 @@ impl Exports {
     pub(crate) fn retired_backend(&self, index: NamespaceIndex) -> Option<Arc<dyn Backend>> {
         let of_index = self.retiring.iter().filter(|one| one.index == index);
         // Several where it had several sizes; all are the same medium.
-        of_index.filter_map(|one| one.backend.upgrade()).next()
+        of_index.filter_map(|one| one.medium.backend.upgrade()).next()
     }
 }
 
@@ -448,7 +446,8 @@ mod tests {
     use super::*;
     use crate::config::Config;
     use crate::inventory::Registry;
-    use crate::inventory::change::{ChangeError, Closed, NewNamespace};
+    use crate::inventory::change::{Closed, NewNamespace};
+    use crate::inventory::error::ChangeError;
     use crate::inventory::export::OpenPurpose;
 
     const NQN: &str = "nqn.2026-01.io.feedrail:t";

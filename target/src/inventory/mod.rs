@@ -3,8 +3,10 @@
 pub(crate) mod allowed_host;
 pub(crate) mod ana;
 pub(crate) mod change;
+pub(crate) mod error;
 pub(crate) mod export;
 pub(crate) mod exports;
+pub(crate) mod index;
 pub(crate) mod left_out;
 pub(crate) mod namespace;
 pub(crate) mod persist;
@@ -25,9 +27,10 @@ use nvme_proto::Nqn;
 
 use crate::backend::CacheRoom;
 use crate::config::Machine;
-use crate::inventory::change::{ChangeError, NamespaceChange};
-use crate::inventory::exports::{ExportedList, Exports, Publication};
-use crate::inventory::namespace::{Namespace, NamespaceIndex};
+use crate::inventory::error::ChangeError;
+use crate::inventory::exports::{ExportedList, Exports, NamespaceChange, Publication};
+use crate::inventory::index::NamespaceIndex;
+use crate::inventory::namespace::Namespace;
 use crate::inventory::persist::protection::{Keeper, ProtectionError};
 use crate::inventory::port::Port;
 use crate::inventory::referral::Referrals;

@@ -16,22 +16,8 @@ use crate::backend::{
 use crate::config::NamespaceConfig;
 use crate::inventory::allowed_host::NamedHost;
 use crate::inventory::ana::AnaGroupId;
+use crate::inventory::index::NamespaceIndex;
 use crate::metrics::namespace_io::NamespaceIoList;
-
-/// Names a namespace in this process. No other one ever has the same.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
-pub struct NamespaceIndex {
-    /// Its place in tables, which others had before and will have after it.
-    pub(crate) slot: u32,
-    /// How many namespaces were opened before it.
-    pub(crate) serial: u32,
-}
-
-impl fmt::Display for NamespaceIndex {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "{}", self.serial)
-    }
-}
 
 /// A namespace: its identity, its format, and the backend behind it.
 #[derive(Clone)]

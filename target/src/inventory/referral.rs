@@ -7,7 +7,7 @@ use std::sync::{Mutex, MutexGuard, PoisonError};
 use nvme_proto::Nqn;
 
 use crate::inventory::allowed_host::NamedHost;
-use crate::inventory::change::ChangeError;
+use crate::inventory::error::ChangeError;
 use crate::limits::MAX_REFERRALS;
 
 /// The discovery services of others, in the order in which they were added.

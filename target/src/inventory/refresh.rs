@@ -8,7 +8,8 @@ use nvme_proto::{Nqn, Nsid};
 
 use crate::config::{Config, SubsystemConfig};
 use crate::inventory::Registry;
-use crate::inventory::export::{Candidate, ExportError, ListedNamespaces, OpenPurpose, distinct};
+use crate::inventory::error::ExportError;
+use crate::inventory::export::{Candidate, ListedNamespaces, OpenPurpose, distinct};
 use crate::inventory::exports::OwnedNamespace;
 use crate::inventory::left_out::LeftOutFiles;
 use crate::inventory::namespace::Namespace;

@@ -11,20 +11,27 @@ use nvme_proto::{Nqn, Nsid};
 use crate::backend::FileKey;
 use crate::config::{Config, ConfigError, NamespaceConfig};
 use crate::inventory::allowed_host::{AllowedHosts, HostsChange};
-use crate::inventory::change::NamespaceChange;
-use crate::inventory::export::{
-    Candidate, ExportError, Files, ListedNamespaces, OpenPurpose, distinct, index,
-};
-use crate::inventory::exports::OwnedNamespace;
+use crate::inventory::error::ExportError;
+use crate::inventory::export::{Candidate, Files, ListedNamespaces, OpenPurpose, distinct, index};
+use crate::inventory::exports::{NamespaceChange, OwnedNamespace};
+use crate::inventory::index::SubsystemIndex;
 use crate::inventory::left_out::LeftOutFiles;
 use crate::inventory::namespace::Namespace;
 use crate::inventory::persist::protection::ProtectionFile;
 use crate::inventory::port::Port;
-use crate::inventory::subsystem::{Subsystem, SubsystemIndex};
+use crate::inventory::subsystem::Subsystem;
 use crate::inventory::subsystem_change::free_index;
 use crate::inventory::{NextSerials, Registry};
 use crate::limits::MAX_SUBSYSTEMS;
-use crate::listeners::AddressError;
+use crate::listen_error::AddressError;
+
+/// Result of a reload.
+#[derive(Debug)]
+pub(crate) struct ReloadReport {
+    pub(crate) changes: Vec<ExportChange>,
+    /// Failures to close namespaces that are gone, a line each.
+    pub(crate) warnings: Vec<String>,
+}
 
 /// The cause for which the exports stay as they are: one line with the remedy.
 #[derive(Debug, thiserror::Error)]

@@ -8,20 +8,12 @@ use nvme_proto::{AsciiField, Nqn, Nsid};
 
 use crate::config::{SubsystemConfig, SubsystemIdentity};
 use crate::inventory::allowed_host::{AllowedHosts, HostsChange, HostsError, NamedHost};
-use crate::inventory::change::ChangeError;
+use crate::inventory::error::ChangeError;
 use crate::inventory::exports::{ExportedList, Publication};
+use crate::inventory::index::SubsystemIndex;
 use crate::inventory::namespace::Namespace;
 use crate::limits::NSID_LAST;
 use crate::metrics::error_counts::ErrorCounts;
-
-/// Names a subsystem in this process. No other one ever has the same.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
-pub(crate) struct SubsystemIndex {
-    /// Its place in tables, which others had before and will have after it.
-    pub(crate) slot: u32,
-    /// How many subsystems there were before it.
-    pub(crate) serial: u32,
-}
 
 /// A subsystem. Its namespaces are those of the latest generation of exports.
 #[derive(Debug)]

@@ -9,10 +9,11 @@ use nvme_proto::{AsciiField, Nqn};
 use crate::config::{HostPolicy, Origin, SubsystemConfig, SubsystemIdentity};
 use crate::derived_ids;
 use crate::inventory::ana::AnaStates;
-use crate::inventory::change::{ChangeError, NamespaceChange};
-use crate::inventory::exports::OwnedNamespace;
+use crate::inventory::error::ChangeError;
+use crate::inventory::exports::{NamespaceChange, OwnedNamespace};
+use crate::inventory::index::SubsystemIndex;
 use crate::inventory::port::Port;
-use crate::inventory::subsystem::{Subsystem, SubsystemIndex};
+use crate::inventory::subsystem::Subsystem;
 use crate::inventory::{NextSerials, Registry};
 use crate::limits::{MAX_SUBSYSTEMS, NSID_LAST};
 

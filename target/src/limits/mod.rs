@@ -60,6 +60,8 @@ pub(crate) const MAX_SUBSYSTEMS: usize = 4096;
 /// Addresses with ports that the target listens at when more are added while it runs. Doubled, a
 /// client of the management socket may make it listen at twice as many; not measured.
 pub(crate) const MAX_PORTS: usize = 1024;
+/// The most RDMA devices that a target serves: each poll group has a transport for each.
+pub(crate) const MAX_DEVICES: usize = 32;
 /// Discovery services of others that hosts are told of. Doubled, a discovery log takes up to 64 KiB
 /// more; not measured.
 pub(crate) const MAX_REFERRALS: usize = 64;

@@ -31,13 +31,15 @@ use crate::driver::clock::Clock;
 use crate::inventory::Registry;
 use crate::inventory::allowed_host::{AllowedHosts, HostsChange};
 use crate::inventory::ana::AnaGroupId;
-use crate::inventory::change::{ChangeError, Closed, NewNamespace, VisibilityChange};
-use crate::inventory::export::{ExportError, OpenPurpose};
+use crate::inventory::change::{Closed, NewNamespace, VisibilityChange};
+use crate::inventory::error::{ChangeError, ExportError};
+use crate::inventory::export::OpenPurpose;
 use crate::inventory::namespace::Namespace;
 use crate::inventory::port::Port;
 use crate::inventory::referral::Referral;
 use crate::inventory::subsystem::Subsystem;
-use crate::listeners::{AddressError, Listeners};
+use crate::listen_error::AddressError;
+use crate::listeners::Listeners;
 use crate::reloader::Reloader;
 
 /// What the methods work on.

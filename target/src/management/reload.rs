@@ -3,8 +3,7 @@
 use serde_json::{Value, json};
 
 use crate::inventory::allowed_host::HostsChange;
-use crate::inventory::reload::{ExportChange, ExportChangeKind, Replacement};
-use crate::reloader::ReloadReport;
+use crate::inventory::reload::{ExportChange, ExportChangeKind, ReloadReport, Replacement};
 
 pub(super) fn describe_reload(report: &ReloadReport, dry_run: bool) -> Value {
     json!({

@@ -9,7 +9,7 @@ use crossbeam::utils::CachePadded;
 use serde::Serialize;
 
 use super::latency::{LatencyCounters, LatencyStats};
-use crate::inventory::subsystem::SubsystemIndex;
+use crate::inventory::index::SubsystemIndex;
 
 /// Counters of one core, for the commands of one subsystem or of none. Only that core writes.
 pub(crate) type CoreIoCounters = Arc<CachePadded<SubsystemIo>>;

@@ -5,7 +5,7 @@ use std::sync::{Arc, Mutex, PoisonError};
 use super::io_counters::{Counter, shared_counters};
 use super::latency::{LatencyCounters, LatencyStats};
 use crate::controller::{IoKind, IoWork};
-use crate::inventory::namespace::NamespaceIndex;
+use crate::inventory::index::NamespaceIndex;
 
 shared_counters! {
     /// I/O commands of one namespace.

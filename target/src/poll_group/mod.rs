@@ -18,7 +18,7 @@ use crate::core_context::events::BufferEvent;
 use crate::core_context::pool::Pool;
 use crate::core_context::{CoreContext, RequestKey};
 use crate::doorbell::Doorbell;
-use crate::limits::STORAGE_GRACE;
+use crate::limits::{MAX_DEVICES, STORAGE_GRACE};
 use crate::metrics::snapshot::PoolStats;
 use crate::storage::{Engine, EngineStats, Storage, StorageReport};
 use crate::transport::{Stop, Transport};
@@ -84,7 +84,7 @@ impl PollGroupBuilder {
         let core = CoreContext::new(self.associations, storage, buffers, &self.bell);
         let (joining, bell, orders) = (self.transports, self.bell, self.orders);
         let mut group = PollGroup {
-            transports: Vec::with_capacity(PollGroup::MAX_TRANSPORTS),
+            transports: Vec::with_capacity(MAX_DEVICES),
             joining,
             core,
             bell,
@@ -154,7 +154,7 @@ impl PollGroup {
         if !self.bell.is_quiet() {
             return;
         }
-        let mut watched = [RawFd::default(); 1 + Self::MAX_TRANSPORTS];
+        let mut watched = [RawFd::default(); 1 + MAX_DEVICES];
         watched[0] = self.bell.fd();
         let mut count = 1;
         for fd in self.transports.iter().flatten().filter_map(|transport| transport.watched()) {
@@ -169,9 +169,6 @@ impl PollGroup {
             }
         }
     }
-
-    /// The most transports, that is devices, of one group.
-    pub(crate) const MAX_TRANSPORTS: usize = 32;
 
     /// Whether no connection is left.
     pub(crate) fn is_empty(&self) -> bool {

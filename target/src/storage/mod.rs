@@ -28,9 +28,10 @@ pub use self::engine::{CallId, Engine, EngineEvent, EngineStats};
 pub use self::inline::Inline;
 pub use self::uring::{BufferRegistration, Uring, UringError};
 
-use crate::backend::{Backend, BackendError, Operation, OperationKind, Step, SystemCall};
+use crate::backend::{
+    Backend, BackendError, ClosingMedium, Operation, OperationKind, Step, SystemCall,
+};
 use crate::deliberate_bugs::{self, Bug};
-use crate::inventory::exports::Retiring;
 
 /// The user's name for an operation.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -192,13 +193,13 @@ impl Storage {
 
     /// Whether no operation is under way on the medium of a namespace that was removed. Then its
     /// files are not registered any more.
-    pub(crate) fn retire(&mut self, namespace: &Retiring) -> bool {
-        let backend = namespace.backend.as_ptr();
+    pub(crate) fn retire(&mut self, medium: &ClosingMedium) -> bool {
+        let backend = medium.backend.as_ptr();
         let uses = |running: &Running| ptr::addr_eq(Arc::as_ptr(&running.backend), backend);
         if self.running.iter().any(|(_, running)| uses(running)) {
             return false;
         }
-        namespace.files.iter().for_each(|file| self.engine.forget(*file));
+        medium.files.iter().for_each(|file| self.engine.forget(*file));
         true
     }
 

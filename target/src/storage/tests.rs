@@ -6,7 +6,7 @@ use std::os::fd::AsRawFd;
 use rustix::event::EventfdFlags;
 
 use super::*;
-use crate::backend::{FilePlace, OpenMode, open_file};
+use crate::backend::{ClosingMedium, FilePlace, OpenMode, open_file};
 use crate::core_context::pool::{Pool, PoolMemory};
 
 mod cached;
@@ -126,16 +126,16 @@ fn a_file_that_retires_is_closed() {
     for round in 0..3 {
         // One user at a time: the ring must not keep it open.
         let opened = open_file(FilePlace::named(file.path()), mode).unwrap();
-        let retiring = Retiring::of(&opened.backend, opened.files);
+        let closing = ClosingMedium::of(&opened.backend, opened.files);
         // SAFETY: the buffer outlives the storage.
         let span = unsafe { pool.span(&buffer, 0, 4096) };
         let _ = storage.submit(Time::ZERO, Tag(round), &opened.backend, Operation::read(0, span));
-        assert!(!storage.retire(&retiring), "the read is under way");
+        assert!(!storage.retire(&closing), "the read is under way");
         while storage.next_report().is_none() {
             storage.sleep(&[], None);
             storage.turn(Time::ZERO);
         }
-        assert!(storage.retire(&retiring));
+        assert!(storage.retire(&closing));
         // A flush comes last, and must not keep it open.
         let _ = storage.submit(Time::ZERO, Tag(round), &opened.backend, Operation::flush());
         while storage.next_report().is_none() {

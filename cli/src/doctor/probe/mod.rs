@@ -20,7 +20,7 @@ use self::knock::{CLOSED_PORT, Knock, knock};
 use self::transfer::{RoceAnswer, TransferMeasure};
 use super::finding::DoctorFinding;
 use super::tree::SystemTree;
-use crate::args::{Local, ProviderArg};
+use crate::options::{Local, ProviderArg};
 
 /// Payloads of RoCE packets, of which a path takes all up to one.
 const PAYLOADS: [usize; 3] = [1024, 2048, 4096];

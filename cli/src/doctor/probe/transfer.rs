@@ -12,9 +12,9 @@ use feedrail_initiator::{
 use nvme_proto::log::SubsystemType;
 use nvme_proto::{Nqn, Nsid, Status};
 
-use crate::args::Local;
 use crate::clock::now;
 use crate::latency::Latency;
+use crate::options::Local;
 use crate::session::{self, Session};
 
 /// How long each kind of transfer is measured.

@@ -14,8 +14,8 @@ use serde_json::{Value, json};
 use self::rates::{HEADINGS, IoSample, NamespaceRates};
 use self::screen::Screen;
 use super::{RpcClient, SocketArgs, items};
-use crate::args::{Format, Output};
 use crate::interrupt::Interrupt;
+use crate::options::{Format, Output};
 use crate::{clock, output};
 
 const HOST_HEADINGS: [&str; 5] = ["Host", "Address", "Subsystem", "Controller", "I/O queues"];

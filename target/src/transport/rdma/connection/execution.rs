@@ -8,14 +8,13 @@ use nvme_proto::Status;
 
 use super::arrival::medium_at;
 use super::{Connection, Ended, FLUSH_SLOT, Leaving, TurnContext};
-use crate::backend::BackendError;
-use crate::backend::{Operation, Span};
+use crate::backend::{BackendError, Operation, Span};
 use crate::controller::command_trace::TracedCommand;
 use crate::controller::{
     CommandOutcome, CommandWork, ControlWork, Execution, FlushJob, IoKind, IoWork, Queue,
 };
 use crate::core_context::CoreContext;
-use crate::inventory::namespace::NamespaceIndex;
+use crate::inventory::index::NamespaceIndex;
 use crate::storage::Submitted;
 use crate::transport::rdma::connection::request::{Commit, HostData, RequestState, SlotId};
 
