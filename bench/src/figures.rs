@@ -23,7 +23,7 @@ impl Figures {
         self.0.entry(name.into()).or_default().push(value);
     }
 
-    /// The values of a figure, one for each run; none if it was not measured.
+    /// The values of a figure, one for each run; empty if no run measured it.
     pub(crate) fn values(&self, name: &str) -> &[f64] {
         self.0.get(name).map_or(&[], Vec::as_slice)
     }

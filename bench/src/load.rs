@@ -41,7 +41,7 @@ pub(crate) enum BenchSide {
 }
 
 impl MediumKind {
-    /// Those that have every load.
+    /// Kinds that have every load.
     pub(crate) const ALL: [Self; 3] = [Self::Null, Self::Memory, Self::File];
 
     pub(crate) fn name(self) -> &'static str {
@@ -53,7 +53,7 @@ impl MediumKind {
         }
     }
 
-    /// Its namespace in the bench's target.
+    /// Namespace of the kind in the bench's target.
     pub(crate) fn nsid(self) -> u32 {
         match self {
             Self::Null => 1,
@@ -103,10 +103,10 @@ impl Load {
         Self { pattern, block_bytes, depth, connections: 1, queues: 1, threads: 1, beside: None }
     }
 
-    /// That of a file in memory.
+    /// Load of a file in memory.
     pub(crate) const HOT: Self = Self::new("randread", 4 << 10, 32);
 
-    /// Those of every backend.
+    /// Loads of every backend.
     pub(crate) const ALL: [Self; 9] = [
         Self::new("randread", 4 << 10, 1),
         Self::new("randread", 4 << 10, 32),
@@ -127,7 +127,7 @@ impl Load {
         [over(1), over(16), over(64), over(256)]
     };
 
-    /// The same over several queues of one connection.
+    /// 4 KiB random reads over several queues of one connection.
     pub(crate) const QUEUES: [Self; 2] = {
         const fn over(queues: u16) -> Load {
             Load { queues, ..Load::new("randread", 4 << 10, 128) }
@@ -143,7 +143,7 @@ impl Load {
         [of(1), of(4), of(16)]
     };
 
-    /// With a thread that computes on the target's core, or the host's.
+    /// Loads beside a thread that computes on the target's core, or the host's.
     pub(crate) const BESIDE: [Self; 4] = {
         const fn beside(side: BenchSide, depth: u32) -> Load {
             Load { beside: Some(side), ..Load::new("randread", 4 << 10, depth) }
@@ -161,24 +161,24 @@ impl Load {
         Self::CONNECTIONS.into_iter().chain(Self::QUEUES).chain(Self::THREADS).chain(Self::BESIDE)
     }
 
-    /// All that there are.
+    /// Loads of every backend, then those of the null backend alone.
     pub(crate) fn every() -> impl Iterator<Item = Self> {
         Self::ALL.into_iter().chain(Self::of_null())
     }
 
-    /// The same of one host with one queue, without a computing thread.
+    /// Copies the load with one host and one queue, without a computing thread.
     pub(crate) fn alone(&self) -> Self {
         Self::new(self.pattern, self.block_bytes, self.depth)
     }
 
-    /// The parts of which it has more than one, and how many.
+    /// The parts that the load has more than one of, and how many.
     fn several(&self) -> impl Iterator<Item = (&'static str, u16)> {
         let counts =
             [("connections", self.connections), ("queues", self.queues), ("threads", self.threads)];
         counts.into_iter().filter(|&(_, count)| count > 1)
     }
 
-    /// As part of a figure's name.
+    /// Name of the load as part of a figure's name.
     pub(crate) fn name(&self) -> String {
         let mut name = format!("{}-{}k-{}", self.pattern, self.block_bytes >> 10, self.depth);
         if *self == Self::CONNECTIONS[0] {

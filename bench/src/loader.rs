@@ -1,5 +1,5 @@
-//! What a data loader asks for: batches from a file that is not in the page cache, small reads
-//! beside large ones, and plans that are given up.
+//! Work of a data loader: batches from a file that is not in the page cache, small reads beside
+//! large ones, and plans that are given up.
 
 use std::path::Path;
 use std::process::Command;
@@ -32,7 +32,7 @@ const BATCH_PLACES: u64 = 64;
 const SMALL_BYTES: u32 = 4 << 10;
 
 /// Longer than anything here takes.
-const PATIENCE: Duration = Duration::from_secs(60);
+const READ_TIMEOUT: Duration = Duration::from_secs(60);
 
 /// Adds the figures of one run.
 pub(crate) fn measure(
@@ -54,7 +54,7 @@ pub(crate) fn measure(
 /// Figures of plans over one host.
 struct PlanFigures {
     cancel_cpu_seconds: f64,
-    /// Of shards with two replicas.
+    /// Processor time to cancel a plan whose shards have two replicas.
     cancel_replicated_cpu_seconds: f64,
     submit_cpu_seconds: f64,
     /// Milliseconds of small reads: beside nothing, and beside a batch of each class.
@@ -117,7 +117,7 @@ struct Plans {
 
 impl Plans {
     fn submit(&self, plan: &[Entry], region: &Region, class: Class) -> Result<Ticket> {
-        let options = Submit { class, deadline: Some(PATIENCE) };
+        let options = Submit { class, deadline: Some(READ_TIMEOUT) };
         Ok(self.host.submit(&self.shards, plan, region, options)?)
     }
 
@@ -135,7 +135,7 @@ impl Plans {
         let ticket = self.submit(&plan, &region, Class::Foreground)?;
         let submitted = process_cpu_seconds();
         ticket.cancel();
-        let ended = ticket.wait(plan.len(), Some(PATIENCE));
+        let ended = ticket.wait(plan.len(), Some(READ_TIMEOUT));
         let after = process_cpu_seconds();
         ensure!(ended.is_done(), "a plan that was cancelled did not end: {ended:?}");
         ensure!(ended.failed > plan.len() / 2, "most ranges were read before: {ended:?}");
@@ -174,7 +174,7 @@ impl Plans {
         let plan = [Entry { shard: 0, length: SMALL_BYTES, offset, dst: 0 }];
         let began = now();
         let ticket = self.submit(&plan, region, Class::Foreground)?;
-        let ended = ticket.wait(1, Some(PATIENCE));
+        let ended = ticket.wait(1, Some(READ_TIMEOUT));
         ensure!(ended.is_done() && ended.failed == 0, "a small read failed: {:?}", ticket.error(0));
         Ok(began.elapsed().as_secs_f64() * 1e3)
     }

@@ -43,7 +43,7 @@ fn instructions_per_read(program: &Path, how: Option<&str>) -> Result<f64> {
     Ok((many? - few?) / (READS[1] - READS[0]) as f64)
 }
 
-/// Of callgrind's messages, the number of instructions.
+/// Number of instructions in callgrind's messages.
 fn collected(messages: &str) -> Result<f64> {
     let line = messages.lines().find_map(|line| line.split_once("Collected :"));
     let number = line.and_then(|(_, number)| number.trim().parse().ok());

@@ -91,7 +91,7 @@ fn kibibytes(text: &str) -> u64 {
     text.split(' ').next().and_then(|number| number.parse::<u64>().ok()).unwrap_or(0) << 10
 }
 
-/// Of `always [madvise] never`, the word in brackets.
+/// Word in brackets: `madvise` of `always [madvise] never`.
 fn selected(text: &str) -> String {
     let inside = text.split_once('[').and_then(|(_, rest)| rest.split_once(']'));
     inside.map_or("", |(word, _)| word).to_owned()

@@ -58,8 +58,8 @@ struct Options {
     /// How long each load runs, in seconds
     #[arg(long, default_value_t = 2, value_parser = clap::value_parser!(u32).range(1..))]
     seconds: u32,
-    /// Where results are kept; those that this machine left there stay, of sections that are not
-    /// measured again
+    /// Where results are kept; earlier ones of this machine stay there for sections that this run
+    /// leaves out
     #[arg(long, default_value = "bench/results/latest.json")]
     output: PathBuf,
     /// A file to export, which is overwritten [default: a new one of 1 GiB in `out/bench`]
@@ -91,7 +91,7 @@ enum BenchSection {
     Us,
     /// Target and initiator in shared memory
     Shm,
-    /// What a data loader asks for: a cold file, small reads beside large ones, plans given up
+    /// Work of a data loader: a cold file, small reads beside large ones, plans given up
     Loader,
     /// Target logic alone, idle CPU, memory, time to start
     Cost,
@@ -153,8 +153,8 @@ impl Options {
         Ok(())
     }
 
-    /// The earlier results, if they are of this machine: sections that are not measured now are
-    /// taken from them. A run that measures the loads anew begins new results, since other sections
+    /// The earlier results, if they are of this machine: sections that this run leaves out are
+    /// taken from them. A run that measures the loads begins new results, since other sections
     /// would stand beside another machine's loads.
     fn earlier(&self, machine: &MachineInfo) -> Result<Option<Results>> {
         let Ok(earlier) = Results::read(&self.output) else { return Ok(None) };
@@ -171,7 +171,7 @@ impl Options {
         Ok(None)
     }
 
-    /// Keeps the earlier results of sections that were not measured again. Ceilings and Feedrail's
+    /// Keeps the earlier results of sections that this run left out. Ceilings and Feedrail's
     /// figures belong together, since ratios of different times mean nothing. The machine and the
     /// duration of the earlier measurement are kept with them.
     fn keep(&self, results: &mut Results, earlier: Results) {

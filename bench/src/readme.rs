@@ -81,7 +81,7 @@ fn page(kept: &KeptResults) -> String {
     )
 }
 
-/// Both of our providers beside SPDK's NVMe/TCP; nothing where that was not measured.
+/// Both of our providers beside SPDK's NVMe/TCP; nothing where SPDK's figure is missing.
 fn beside_spdk(figures: &Figures) -> String {
     let mut table = TextTable::new(["workload", "SPDK, IOPS", "soft, by SPDK", "shm, by SPDK"]);
     let mut is_empty = true;

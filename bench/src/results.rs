@@ -43,7 +43,7 @@ impl Results {
 /// Results, and those of other machines that are kept beside them.
 pub(crate) struct KeptResults {
     pub(crate) latest: Results,
-    /// By the names of their files.
+    /// Other results by the names of their files.
     pub(crate) others: Vec<Results>,
 }
 

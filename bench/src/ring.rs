@@ -1,6 +1,6 @@
 //! The ceiling of shared memory: rings of commands and of completions, and one copy for each
 //! command. Neither side sleeps.
-#![expect(unsafe_code, reason = "one thread fills buffers that another one reads")]
+#![expect(unsafe_code, reason = "one thread fills buffers that a second one reads")]
 
 use std::cell::UnsafeCell;
 use std::hint::{black_box, spin_loop};
@@ -13,12 +13,12 @@ use crate::cores::{HOST_CORE, TARGET_CORE, pin};
 
 /// More than the deepest load.
 const SLOTS: u64 = 256;
-/// What is read, in turn: as much as a second-level cache holds a part of.
+/// Bytes that are read, in turn: as much as a second-level cache holds a part of.
 const POOL_BYTES: usize = 8 << 20;
 /// Completions between two looks at the clock.
 const CLOCK_STEPS: u64 = 1024;
 
-/// As long as an NVMe command.
+/// Command of the ring, as long as an NVMe command.
 #[repr(align(64))]
 #[derive(Default)]
 struct RingCommand {
@@ -26,7 +26,7 @@ struct RingCommand {
     sequence: AtomicU64,
 }
 
-/// As long as an NVMe completion.
+/// Completion of the ring, as long as an NVMe completion.
 #[repr(align(16))]
 #[derive(Default)]
 struct CompletionSlot {

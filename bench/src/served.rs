@@ -21,7 +21,7 @@ use crate::process::cpu_seconds;
 
 /// More than the deepest load, so that the queue is no limit.
 const QUEUE_ENTRIES: u16 = 512;
-/// Of the namespace in memory, and of the file that fits the memory.
+/// Size of the namespace in memory, and of the file that fits the memory.
 pub(crate) const MEMORY_BYTES: u64 = 256 << 20;
 
 /// A target with a namespace of each backend.
@@ -91,7 +91,7 @@ impl Served {
             .add_to(&name, figures)
     }
 
-    /// As [`Served::measure`], of the file that fits the memory, once all of it was read.
+    /// Measures the file that fits the memory, once all of it was read.
     pub(crate) fn measure_hot(&self, seconds: u32, figures: &mut Figures) -> Result<()> {
         let load = Load::new("read", 1 << 20, 8);
         self.perf(MediumKind::HotFile, &load, 1)?;
@@ -198,7 +198,7 @@ impl Growth {
         at(&self.after) - at(&self.before)
     }
 
-    /// Of all counters of a group.
+    /// Growth of all counters of a group together.
     fn of_all(&self, path: &str) -> f64 {
         let members = self.after.pointer(path).and_then(Value::as_object);
         members.into_iter().flatten().map(|(name, _)| self.of(&format!("{path}/{name}"))).sum()
@@ -249,7 +249,7 @@ impl LoadOutcome<'_> {
         Ok(side("read")? + side("write")?)
     }
 
-    /// Of the direction in which anything was done.
+    /// Percentile of the latency in microseconds, in the direction in which anything was done.
     fn latency_us(&self, percentile: &str) -> Result<f64> {
         let side =
             |side: &str| self.report["results"][side]["lat_ns"]["percentile"][percentile].as_f64();

@@ -122,7 +122,7 @@ pub(crate) fn cell(spread: Option<Spread>, show: impl Fn(f64) -> String) -> Stri
     spread.map_or(String::new(), |spread| show(spread.median))
 }
 
-/// With about three digits.
+/// Formats a value with about three digits.
 pub(crate) fn number(value: f64) -> String {
     match value.abs() {
         large if large >= 100.0 => format!("{value:.0}"),

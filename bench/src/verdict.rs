@@ -12,7 +12,7 @@ use crate::udp::DATAGRAM_OVERHEAD_BYTES;
 pub(crate) struct Requirement {
     pub(crate) what: String,
     pub(crate) bound: Bound,
-    /// Nothing where it was not measured.
+    /// Spread of the measurements; `None` without any.
     pub(crate) measured: Option<Spread>,
     /// The subject of the ratio in words; README shows the requirements that have it.
     #[serde(skip)]
@@ -145,7 +145,7 @@ fn beside_plain_udp(figures: &Figures) -> Vec<Requirement> {
     ]
 }
 
-/// Beside rings of the same commands and copies that no side sleeps at.
+/// Requirements beside rings of the same commands and copies that no side sleeps at.
 fn in_shared_memory(figures: &Figures) -> Vec<Requirement> {
     let null =
         |load: &Load, unit: &str| of_provider(BenchProvider::Shm, MediumKind::Null, load, unit);
@@ -185,7 +185,7 @@ fn in_shared_memory(figures: &Figures) -> Vec<Requirement> {
     ]
 }
 
-/// Beside the namespace in memory, over the same provider.
+/// Requirements beside the namespace in memory, over the same provider.
 fn of_files_in_memory(figures: &Figures) -> [Requirement; 2] {
     [BenchProvider::Soft, BenchProvider::Shm].map(|provider| {
         let iops = |medium| of_provider(provider, medium, &Load::HOT, "iops");
@@ -200,7 +200,8 @@ fn of_files_in_memory(figures: &Figures) -> [Requirement; 2] {
     })
 }
 
-/// Beside SPDK's NVMe/TCP; nothing where that was not measured. Some have an absolute figure.
+/// Requirements beside SPDK's NVMe/TCP; empty where its figures are missing. Some have an absolute
+/// figure.
 fn beside_spdk(figures: &Figures) -> Vec<Requirement> {
     let small = Load::new("randread", 4 << 10, 32);
     let large = Load::new("randread", 128 << 10, 32);
@@ -306,7 +307,7 @@ fn of_loaders(figures: &Figures) -> Vec<Requirement> {
     ]
 }
 
-/// That of a figure of ours over soft.
+/// Name of a figure of ours over soft.
 pub(crate) fn figure(backend: MediumKind, load: &Load, unit: &str) -> String {
     of_provider(BenchProvider::Soft, backend, load, unit)
 }

@@ -20,8 +20,8 @@ impl Blake3Hash {
         Self(blake3::hash(bytes))
     }
 
-    /// The hash of all that a reader gives up to its end, of which no more than 64 KiB are in
-    /// memory at a time.
+    /// The hash of all that a reader returns until its end, with at most 64 KiB in memory at a
+    /// time.
     ///
     /// # Errors
     /// Those of the reader.
@@ -92,7 +92,7 @@ pub struct InvalidHash;
 mod tests {
     use super::*;
 
-    /// From the official test vectors of BLAKE3: input of length 0.
+    /// BLAKE3's official test vector for an input of length 0.
     const EMPTY: &str = "blake3:af1349b9f5f9a1a6a0404dea36dcc9499bcb25c9adc112b7cc9a93cae41f3262";
 
     #[test]

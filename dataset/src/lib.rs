@@ -8,7 +8,7 @@
 //! | Which shards are there, and which targets have them? | [`manifest`], [`url`] |
 //! | Where is sample 17? | [`index`] |
 //! | Which sample comes when, and who reads it? | [`order`] |
-//! | Where does a loader go on that was stopped? | [`state`] |
+//! | Where does a stopped loader continue? | [`state`] |
 //! | Which of the targets that have a shard is asked? | [`placement`] |
 //! | Where are the samples of a file in a common format? | [`formats`] |
 //!
@@ -56,7 +56,7 @@
 //!     place.consumed = batch.end;
 //! }
 //!
-//! // The checkpoint has the state. Six ranks, or one, go on where the four were.
+//! // The checkpoint has the state. Six ranks, or one, continue where the four were.
 //! let checkpoint = sequence.state(place).to_json();
 //! let place = sequence.resume(&State::parse(checkpoint.as_bytes())?)?;
 //! assert_eq!(place, Place { epoch: 0, consumed: 144 });

@@ -24,7 +24,7 @@ pub struct Sample {
     pub shard: U32,
     /// How many bytes it has.
     pub length: U32,
-    /// Its first byte, counted from the beginning of the shard.
+    /// Offset of the first byte from the beginning of the shard.
     pub offset: U64,
     /// CRC-32C of its bytes, or 0 if it was not computed.
     pub crc32c: U32,

@@ -15,8 +15,8 @@ thread_local! {
     static PEAK: Cell<isize> = const { Cell::new(0) };
 }
 
-/// Runs a function and says how many bytes of memory its thread had at the most meanwhile, beyond
-/// those that it had before.
+/// Runs a function and returns its result with the most bytes of memory that its thread had during
+/// the run, beyond those that it had before.
 pub(crate) fn peak_bytes<T>(run: impl FnOnce() -> T) -> (T, usize) {
     let before = LIVE.get();
     PEAK.set(before);

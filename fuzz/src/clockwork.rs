@@ -1,4 +1,4 @@
-//! Worlds in which time goes on when no party has anything to do.
+//! Worlds that advance time when no party has anything to do.
 
 use std::time::Duration;
 
@@ -11,7 +11,7 @@ const WAIT_STEPS: usize = 200;
 
 /// A simulated network with all parties on it.
 pub(crate) trait Clockwork {
-    /// Steps in which everything is over, or never will be.
+    /// Steps after which everything has ended, or never will.
     const STEPS_MAX: usize;
 
     /// Every party does what is ready.
@@ -23,8 +23,7 @@ pub(crate) trait Clockwork {
     /// The network of all parties.
     fn network(&self) -> &SimNetwork;
 
-    /// Every party does what is ready, or time goes on to the next thing that happens; false if
-    /// nothing will.
+    /// Gives every party a turn, or advances time to the next event; false if no event will come.
     fn step(&mut self) -> bool {
         match self.turn() {
             Turn::Busy => {}
@@ -40,7 +39,7 @@ pub(crate) trait Clockwork {
         *now = time.max(*now + Duration::from_nanos(100));
     }
 
-    /// Lets everything happen that will.
+    /// Steps until nothing happens.
     fn rest(&mut self) {
         for _ in 0..Self::STEPS_MAX {
             if !self.step() {

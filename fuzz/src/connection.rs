@@ -50,16 +50,16 @@ pub fn run(data: &[u8]) {
 /// A connection's state as its caller sees it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum ConnectionStage {
-    /// It asked for it.
+    /// The caller asked for the connection.
     Connecting,
     /// The peer accepted its request, and it has not confirmed yet.
     Replied,
     /// The peer asked for it.
     Requested,
-    /// It accepted the peer's request, which the peer has to confirm.
+    /// The caller accepted the peer's request, which the peer has to confirm.
     Granted,
     Established,
-    /// It was told that it is over, and has to close it.
+    /// The caller was told that the connection has ended, and has to close it.
     Ended,
 }
 

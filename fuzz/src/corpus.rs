@@ -15,7 +15,7 @@ pub fn folder(target: &FuzzTarget) -> PathBuf {
 /// The inputs of a target, ordered by the names of their files.
 ///
 /// # Errors
-/// There is none, or it cannot be read.
+/// The corpus is missing, or it cannot be read.
 pub fn load(target: &FuzzTarget) -> Result<Vec<Vec<u8>>> {
     let folder = folder(target);
     let read = || format!("reading {}", folder.display());

@@ -24,7 +24,7 @@ impl<'a> Input<'a> {
         bytes
     }
 
-    /// Up to `length` bytes: fewer when the input ends before.
+    /// Takes up to `length` bytes: fewer when the input ends before.
     pub fn slice(&mut self, length: usize) -> &'a [u8] {
         let (taken, rest) = self.0.split_at(length.min(self.0.len()));
         self.0 = rest;

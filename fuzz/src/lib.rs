@@ -25,8 +25,8 @@ pub mod shared_memory;
 /// One thing to fuzz.
 #[derive(Clone, Copy, Debug)]
 pub struct FuzzTarget {
-    /// Its name, which is also that of its corpus and of its entry point for coverage-guided
-    /// fuzzers.
+    /// Name of the target, which is also that of its corpus and of its entry point for
+    /// coverage-guided fuzzers.
     pub name: &'static str,
     /// The function that decodes and runs one input.
     pub run: fn(&[u8]),

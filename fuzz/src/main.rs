@@ -44,7 +44,7 @@ enum FuzzCommand {
     Replay {
         /// Name of the fuzz target
         target: String,
-        /// The inputs; the target's corpus if there are none.
+        /// The inputs; without any, the target's corpus.
         files: Vec<PathBuf>,
     },
     /// Write the seeds of all targets into their corpora: the recorded session, and scripts of
@@ -98,7 +98,7 @@ fn run(campaign: &Campaign, executions: u64, jobs: u16) -> Result<(), Finding> {
 }
 
 /// The most that one execution may take: thousands of times its usual duration.
-const PATIENCE: Duration = Duration::from_secs(60);
+const EXECUTION_TIMEOUT: Duration = Duration::from_secs(60);
 
 /// Says now and then how far it is. Names the execution that hangs, and ends the process: a thread
 /// cannot be stopped.
@@ -107,7 +107,7 @@ fn watch(campaign: &Campaign, executions: u64, progress: &[AtomicU64], over: &At
     let jobs = progress.len() as u64;
     let mut before = read();
     while !over.load(Ordering::Relaxed) {
-        thread::park_timeout(PATIENCE);
+        thread::park_timeout(EXECUTION_TIMEOUT);
         let now = read();
         for (job, (&now, &before)) in now.iter().zip(&before).enumerate() {
             let execution = now * jobs + job as u64;

@@ -35,7 +35,7 @@ fn assemble(headers: &Headers, payload: &[u8], pad: usize, icrc: u32) -> Vec<u8>
 fn check_icrc(flow: &Flow, data: &[u8]) {
     let Ok(identification) = verify(flow, Identification::ZERO, data) else { return };
     let Some((covered, icrc)) = data.split_last_chunk::<4>() else {
-        panic!("a checksum passed where there is none");
+        panic!("a packet without a checksum passed");
     };
     let (headers, rest) = covered.split_at(covered.len().min(Bth::BYTES));
     let mut ours = Icrc::new(flow, identification, data.len(), headers);

@@ -23,7 +23,7 @@ pub struct Campaign {
 /// An execution that failed.
 #[derive(Clone, Debug)]
 pub struct Finding {
-    /// Its number in the campaign, from 0.
+    /// Number of the execution in the campaign, from 0.
     pub execution: u64,
     /// The bytes that the target was given.
     pub input: Vec<u8>,

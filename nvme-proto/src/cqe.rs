@@ -7,8 +7,8 @@ use zerocopy::{FromBytes, Immutable, IntoBytes, KnownLayout, Unaligned};
 
 use crate::{Cid, Qid, Status, Truncated};
 
-/// A completion queue entry, which over fabrics is the whole response capsule: exactly 16 bytes, as
-/// the host posts no more (Base, 4.2).
+/// A completion queue entry, which over fabrics is the whole response capsule: the host's receives
+/// take exactly these 16 bytes (Base, 4.2).
 #[derive(Clone, Copy, PartialEq, Eq, FromBytes, IntoBytes, Immutable, KnownLayout, Unaligned)]
 #[repr(C)]
 pub struct Cqe {
@@ -53,27 +53,27 @@ impl Cqe {
         crate::view(bytes)
     }
 
-    /// The same with a 32-bit result.
+    /// Sets a 32-bit result.
     pub const fn with_dw0(mut self, dw0: u32) -> Self {
         self.dw0 = U32::new(dw0);
         self
     }
 
-    /// The same with a 64-bit result, low half first.
+    /// Sets a 64-bit result, low half first.
     pub const fn with_result(mut self, result: u64) -> Self {
         self.dw0 = U32::new(result as u32);
         self.dw1 = U32::new((result >> 32) as u32);
         self
     }
 
-    /// The same with submission queue head and identifier.
+    /// Sets submission queue head and identifier.
     pub const fn with_queue(mut self, sqhd: u16, sqid: Qid) -> Self {
         self.sqhd = U16::new(sqhd);
         self.sqid = U16::new(sqid.0);
         self
     }
 
-    /// The same with another status.
+    /// Replaces the status, flags included.
     pub const fn with_status(mut self, status: Status) -> Self {
         self.status = U16::new(status.to_wire());
         self

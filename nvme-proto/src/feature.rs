@@ -248,9 +248,9 @@ open_enum! {
 pub struct FeatureCapabilities {
     /// The value can be saved.
     pub saveable: bool,
-    /// It belongs to a namespace.
+    /// The value belongs to a namespace.
     pub namespace_specific: bool,
-    /// It can be changed.
+    /// The value can be changed.
     pub changeable: bool,
     #[bits(29)]
     __: u32,
@@ -277,7 +277,7 @@ pub struct Arbitration {
 #[bitfield(u32)]
 #[derive(PartialEq, Eq)]
 pub struct ErrorRecovery {
-    /// For how long a read or write is retried, in units of 100 ms; 0 for no limit, TLER.
+    /// Time for which a read or write is retried, in units of 100 ms; 0 for no limit, TLER.
     pub time_limit: u16,
     /// Reading a deallocated block is an error, DULBE.
     pub deallocated_error: bool,

@@ -36,7 +36,7 @@ impl HostId {
         u128::from_ne_bytes(self.0) == 0
     }
 
-    /// As UUID text: 8-4-4-4-12 lower-case hexadecimal digits.
+    /// UUID text of the identifier: 8-4-4-4-12 lower-case hexadecimal digits.
     pub(crate) fn to_text(self) -> [u8; 36] {
         const DIGITS: &[u8; 16] = b"0123456789abcdef";
         let mut text = [b'-'; 36];

@@ -39,9 +39,9 @@ impl fmt::Debug for Nsid {
 pub struct Cntlid(pub u16);
 
 impl Cntlid {
-    /// In Connect: any controller, of a subsystem that allocates them at connect.
+    /// Value in Connect for any controller, of a subsystem that allocates them at connect.
     pub const DYNAMIC: Self = Self(0xFFFF);
-    /// In Connect: any controller, of a subsystem whose controllers exist beforehand.
+    /// Value in Connect for any controller, of a subsystem whose controllers exist beforehand.
     pub const STATIC: Self = Self(0xFFFE);
     /// The largest that can name a controller.
     pub const MAX: Self = Self(0xFFEF);

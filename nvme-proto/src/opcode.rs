@@ -80,9 +80,9 @@ open_enum! {
 pub enum DataDirection {
     /// No data: the low two bits are 00b.
     None,
-    /// From the host, 01b: on RDMA in the capsule, or by RDMA READ from the host's memory.
+    /// Transfer from the host, 01b: on RDMA in the capsule, or by RDMA READ from the host's memory.
     HostToController,
-    /// To the host, 10b: on RDMA by RDMA WRITE into the host's memory.
+    /// Transfer to the host, 10b: on RDMA by RDMA WRITE into the host's memory.
     ControllerToHost,
     /// Both ways, 11b; no command of this crate does so.
     Bidirectional,

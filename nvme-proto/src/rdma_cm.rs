@@ -22,8 +22,8 @@ pub struct ConnectRequest {
 const _: () = assert!(size_of::<ConnectRequest>() == 32);
 
 impl ConnectRequest {
-    /// A request for queue `qid`. `receive_entries` is the number of responses that the host can
-    /// receive at once, `send_entries` the number of commands that it sends at once (1 to 65,536;
+    /// A request for queue `qid`. `receive_entries` is the number of responses that the host has
+    /// receives for, `send_entries` the number of commands that it keeps in flight (1 to 65,536;
     /// zero-based on the wire).
     ///
     /// # Panics
@@ -69,12 +69,12 @@ impl ConnectRequest {
         Cntlid(self.cntlid.get())
     }
 
-    /// Entries of the host's receive queue, HRQSIZE: responses that it takes at once.
+    /// Entries of the host's receive queue, HRQSIZE.
     pub const fn receive_entries(&self) -> u16 {
         self.hrqsize.get()
     }
 
-    /// Entries of the host's send queue, HSQSIZE: commands that it sends at once, 1 to 65,536.
+    /// Entries of the host's send queue, HSQSIZE: commands in flight, 1 to 65,536.
     pub const fn send_entries(&self) -> u32 {
         self.hsqsize_z.get() as u32 + 1
     }
@@ -94,8 +94,8 @@ pub struct ConnectAccept {
 const _: () = assert!(size_of::<ConnectAccept>() == 32);
 
 impl ConnectAccept {
-    /// An acceptance. `receive_entries` is the number of commands that the controller can receive
-    /// at once.
+    /// An acceptance. `receive_entries` is the number of commands that the controller has receives
+    /// for.
     pub const fn new(receive_entries: u16) -> Self {
         Self { recfmt: U16::ZERO, crqsize: U16::new(receive_entries), reserved_4: Reserved::ZERO }
     }
@@ -107,7 +107,7 @@ impl ConnectAccept {
         (accept.recfmt == U16::ZERO).then_some(accept)
     }
 
-    /// Entries of the controller's receive queue, CRQSIZE: commands that it takes at once.
+    /// Entries of the controller's receive queue, CRQSIZE.
     pub const fn receive_entries(&self) -> u16 {
         self.crqsize.get()
     }

@@ -76,19 +76,19 @@ impl Sqe {
         sqe
     }
 
-    /// The same with a command identifier.
+    /// Sets the command identifier.
     pub const fn with_cid(mut self, cid: Cid) -> Self {
         self.cid = U16::new(cid.0);
         self
     }
 
-    /// The same with a namespace identifier.
+    /// Sets the namespace identifier.
     pub const fn with_nsid(mut self, nsid: Nsid) -> Self {
         self.nsid = U32::new(nsid.0);
         self
     }
 
-    /// The same with a data pointer.
+    /// Sets the data pointer.
     pub fn with_data(mut self, data: impl Into<SglDescriptor>) -> Self {
         self.dptr = data.into();
         self

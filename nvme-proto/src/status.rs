@@ -21,7 +21,7 @@ impl Status {
         Self(((sct.0 as u16 & 0b111) << 8) | sc as u16)
     }
 
-    /// From the status field without the phase tag: bit 0 is the lowest bit of SC. Bit 15 is
+    /// Decodes the status field without the phase tag: bit 0 is the lowest bit of SC. Bit 15 is
     /// dropped.
     pub const fn from_bits(bits: u16) -> Self {
         Self(bits & 0x7FFF)
@@ -32,7 +32,7 @@ impl Status {
         self.0
     }
 
-    /// From the last two bytes of a completion, whose bit 0 is the phase tag.
+    /// Decodes the last two bytes of a completion, whose bit 0 is the phase tag.
     pub const fn from_wire(field: u16) -> Self {
         Self(field >> 1)
     }
@@ -67,17 +67,17 @@ impl Status {
         self.0 & Self::DNR != 0
     }
 
-    /// The same with Do Not Retry set.
+    /// Sets Do Not Retry.
     pub const fn with_dnr(self) -> Self {
         Self(self.0 | Self::DNR)
     }
 
-    /// The same with More set.
+    /// Sets More: the error information log has details.
     pub const fn with_more(self) -> Self {
         Self(self.0 | Self::MORE)
     }
 
-    /// The same with the low two bits of `crd` as command retry delay.
+    /// Sets the command retry delay to the low two bits of `crd`.
     pub const fn with_retry_delay(self, crd: u8) -> Self {
         Self(self.0 & !(0b11 << Self::CRD_SHIFT) | ((crd as u16 & 0b11) << Self::CRD_SHIFT))
     }

@@ -4,7 +4,7 @@
     source = feedrail.open("nvmf://192.0.2.10/nqn.2026-01.org.example:shards")
     rows = source.rows(0, offsets, 2050).as_numpy("u2", (len(offsets), 1025))
 
-One call reads a batch: no Python code runs for each range, other threads run meanwhile, and bytes
+One call reads a batch: no Python code runs for each range, other threads keep running, and bytes
 land where the array is.
 """
 

@@ -64,7 +64,7 @@ class FeedrailError(OSError):
 class ReplicaWarning(UserWarning):
     """A target of a manifest that is not there, or a replica that has other bytes than its shard.
 
-    Reads go on from other targets. `Source.shards[i].replicas` has the reasons.
+    Reads continue from other targets. `Source.shards[i].replicas` has the reasons.
     """
 
 
@@ -163,11 +163,11 @@ class BatchTargetLost(BatchError, TargetLost):
 
 
 class BatchNotFound(BatchError, NotFound):
-    """Ranges of a batch whose subsystems are not there any more."""
+    """Ranges of a batch whose subsystems were removed."""
 
 
 class BatchAccessDenied(BatchError, AccessDenied):
-    """Ranges of a batch whose subsystems do not allow this host any more."""
+    """Ranges of a batch whose subsystems no longer allow this host."""
 
 
 class BatchReadTimeout(BatchError, ReadTimeout):
@@ -179,7 +179,7 @@ class BatchChecksumError(BatchError, ChecksumError):
 
 
 class BatchForkedHandleError(BatchError, ForkedHandleError):
-    """Ranges of a batch that was under way when this process was forked."""
+    """Ranges of a batch that was in flight when this process was forked."""
 
 
 _OF_ONE_REASON: dict[type[FeedrailError], type[BatchError]] = {

@@ -86,7 +86,7 @@ class File(io.RawIOBase):
         """Reads into a buffer in place; returns the number of bytes, 0 at the end.
 
         Raises:
-            FeedrailError: the target is lost, the shard changed, or the time is over.
+            FeedrailError: the target is lost, the shard changed, or the time has passed.
         """
         self._check_open()
         count = self.pread_into(buffer, self._position)

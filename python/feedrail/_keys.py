@@ -89,7 +89,7 @@ class Keys:
         """The number of the first sample with a key.
 
         Raises:
-            KeyError: there is none.
+            KeyError: no sample has the key.
         """
         return self._numbers[key]
 

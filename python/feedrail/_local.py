@@ -68,7 +68,7 @@ def path_of(source: str | os.PathLike[str]) -> Path | None:
 
 
 class LocalSession:
-    """Reads files as `_core.Session` reads namespaces: each batch is over when it is submitted."""
+    """Reads files as `_core.Session` reads namespaces: each batch ends as it is submitted."""
 
     def __init__(self, root: str) -> None:
         path = Path(root)
@@ -177,7 +177,7 @@ class LocalSession:
 
 
 class LocalTicket:
-    """A batch that is over, as `_core.Ticket` shows it."""
+    """A batch that has ended, as `_core.Ticket` shows it."""
 
     def __init__(
         self, plan: NDArray[np.void], out: _core.Buffer, results: NDArray[np.void]

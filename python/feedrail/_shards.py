@@ -21,7 +21,7 @@ class Replica:
     Attributes:
         target: Name of the target in the manifest.
         state: `"used"`: it is read from. `"away"`: the target has no connection, and is used when it
-            has. `"out"`: its bytes are not those of the shard, and it is not read from any more.
+            has. `"out"`: its bytes are not those of the shard, and it is no longer read from.
         reason: Why it is not read from.
         generation: A number that differs when the bytes may differ, if the target told one.
     """

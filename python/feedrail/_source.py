@@ -168,7 +168,7 @@ class Source:
         priority: int = 0,
         crc32c: ArrayLike | None = None,
     ) -> Ticket:
-        """Starts reading the ranges of a plan into a buffer, and returns at once.
+        """Starts reading the ranges of a plan into a buffer, and returns without waiting.
 
         Args:
             plan: Entries of `PLAN_DTYPE`; their `dst` are bytes of `out` and must not overlap.
@@ -202,7 +202,7 @@ class Source:
     ) -> NDArray[np.void]:
         """Reads the ranges of a plan into a buffer, and waits for them.
 
-        Other threads run meanwhile. What a signal's handler raises, such as `KeyboardInterrupt`,
+        Other threads keep running. What a signal's handler raises, such as `KeyboardInterrupt`,
         ends it within 200 ms and cancels the batch.
 
         Args:
@@ -291,7 +291,7 @@ class Source:
     def verify(self, shard: int | str | None = None) -> None:
         """Reads a shard whole, or all, from each replica and compares the checksums of the manifest.
 
-        A replica that differs is not read from any more, and a `ReplicaWarning` says so. Replicas
+        A replica that differs is no longer read from, and a `ReplicaWarning` says so. Replicas
         whose target is away are not compared. Other reads go first.
 
         Raises:

@@ -1,4 +1,4 @@
-"""Batches under way."""
+"""Batches in flight."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ _ERRORS_AT_MOST = 16
 
 
 class Ticket:
-    """A batch under way. Dropping it cancels the ranges that have no result yet.
+    """A batch in flight. Dropping it cancels the ranges that have no result yet.
 
     It can be awaited in an asyncio event loop, and polled by its descriptor (`fileno`).
     """
@@ -43,20 +43,20 @@ class Ticket:
     ) -> NDArray[np.void]:
         """Waits for all results, and returns one of `RESULT_DTYPE` for each entry of the plan.
 
-        The batch goes on if the wait ends early, by `timeout` seconds, a signal, or what `progress`
-        raises. `progress` is as for `Source.read_many`.
+        The batch continues if the wait ends early, by `timeout` seconds, a signal, or an exception
+        of `progress`. `progress` is as for `Source.read_many`.
 
         Raises:
             BatchError: ranges failed, or do not have their checksums.
             ReadTimeout: there are not all results within `timeout` seconds.
         """
         if not self._ticket.wait(timeout, progress):
-            message = f"the batch is not over within {timeout} s, and goes on"
+            message = f"the batch has not ended within {timeout} s, and continues"
             raise ReadTimeout(message, retryable=True)
         return self.results()
 
     def cancel(self) -> int:
-        """Gives up the ranges without a result, and returns the number of those that ended at once.
+        """Gives up the ranges without a result, and returns how many ended immediately.
 
         The others end when their target has answered: it may write to the buffer until then.
         """
@@ -67,7 +67,7 @@ class Ticket:
         return self._ticket.fileno()
 
     def results(self, errors: Literal["raise", "return"] = "raise") -> NDArray[np.void]:
-        """The results of a batch that is over, shape `(entries,)`, dtype `RESULT_DTYPE`.
+        """The results of a batch that has ended, shape `(entries,)`, dtype `RESULT_DTYPE`.
 
         The first call compares checksums, if the batch was submitted with them, and must be before
         anything else is written to the buffer.
@@ -93,7 +93,7 @@ class Ticket:
         return dict(sorted({**failed, **mismatched}.items())[:at_most])
 
     def _mismatches(self) -> dict[int, FeedrailError]:
-        """The exceptions of the ranges without their checksums; none before the batch is over."""
+        """The exceptions of the ranges without their checksums; none before the batch has ended."""
         if self._crc32c is None or not self.done():
             return {}
         if self._compared is None:

@@ -338,7 +338,7 @@ class _Ranges:
             yield batch
 
     def collect(self, batch: _Batch, ticket: feedrail.Ticket) -> None:
-        """Takes the results of a batch that is over."""
+        """Takes the results of a batch that has ended."""
         failed = ticket.exceptions()
         with memoryview(batch.buffer) as data:
             for entry, number in enumerate(batch.ranges):

@@ -29,15 +29,15 @@ if TYPE_CHECKING:
 class RangeDataSource:
     """Samples that are ranges of bytes of shards, as a `grain.sources.RandomAccessDataSource`.
 
-    It can be pickled, for grain's worker processes. Where grain asks for several samples at once,
-    they are read in one call.
+    It can be pickled, for grain's worker processes. Several samples that grain asks for in one
+    call are read in one call.
 
     Args:
         source: Where the shards are.
         index: Where the samples are in the shards: `feedrail.index.Index`.
 
     Raises:
-        DatasetChanged: a shard of the index is another one in the source.
+        DatasetChanged: the source has another shard than the index.
     """
 
     def __init__(self, source: Source, index: Samples) -> None:

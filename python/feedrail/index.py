@@ -129,7 +129,7 @@ class Index:
             raise ValueError(f"keys of {len(keys)} samples, for an index of {len(records)}")
         self.records, self.keys = records, keys
         self.shards = None if shards is None else tuple(shards)
-        #: Of each shard its number in the source that is read from, where that is another.
+        #: Of each shard its number in the source that is read from, where the two differ.
         self._numbers: NDArray[np.uint32] | None = None
         #: What `on` returned last, and the shards for which it did.
         self._last: tuple[object, Index] | None = None
@@ -392,8 +392,8 @@ def _shards_in(file: IO[bytes]) -> tuple[IndexShard, ...] | None:
 
 def _warn_of_no_names(name: str) -> None:
     warnings.warn(
-        f"{name} has no names of its shards, so their order must be that of the source: write it anew "
-        "with `feedrail index` or feedrail.index.build",
+        f"{name} has no names of its shards, so their order must be that of the source: write it "
+        "again with `feedrail index` or feedrail.index.build",
         stacklevel=3,
     )
 

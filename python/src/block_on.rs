@@ -22,7 +22,7 @@ pub(crate) struct ThreadWaker {
 }
 
 impl ThreadWaker {
-    /// Waits until it was woken since the last call, or the time is over.
+    /// Waits until it was woken since the last call, or the time has passed.
     pub(crate) fn wait(&self, at_most: Duration) {
         let woken = self.woken.lock().unwrap_or_else(PoisonError::into_inner);
         let waited = self.changed.wait_timeout_while(woken, at_most, |woken| !*woken);
@@ -43,7 +43,7 @@ impl Wake for ThreadWaker {
 }
 
 /// Calls `wait`, which waits for at most as long as it is told, until it returns something or
-/// `timeout` is over; `None` then. Calls `between` with the interpreter attached each time that
+/// `timeout` has passed; `None` then. Calls `between` with the interpreter attached each time that
 /// `wait` returned nothing.
 ///
 /// # Errors

@@ -22,7 +22,7 @@ use crate::released::{self, DrainOnDrop, ReleaseToPython};
 /// Memory of the host that batches read into.
 pub(crate) struct BufferMemory {
     region: Arc<Region>,
-    /// Of the first byte in the region.
+    /// Offset of the first byte in the region.
     pub(crate) at: usize,
     length: usize,
     home: HomeProcess,
@@ -75,7 +75,7 @@ impl BufferObject {
         Self { memory: Arc::new(memory), _drain: DrainOnDrop }
     }
 
-    /// Its memory, for a batch.
+    /// Memory of the buffer, for a batch.
     pub(crate) fn memory(&self) -> &Arc<BufferMemory> {
         &self.memory
     }

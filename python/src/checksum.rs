@@ -7,7 +7,7 @@ use feedrail_initiator::{
     Class, Entry, Error, Grant, Host, Namespace, PlanError, Region, Shards, Submit,
 };
 
-/// Bytes that are read at a time. Doubled, a checksum needs 16 MiB more memory.
+/// Bytes that are read at a time.
 const STEP_BYTES: u32 = 16 << 20;
 
 /// A namespace that is read from its beginning to its end, behind other reads.

@@ -11,7 +11,7 @@ const CHUNK_BYTES: usize = 64 << 10;
 /// A range whose bytes are not those of the index.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Mismatch {
-    /// Its number in the plan.
+    /// Number of the range in the plan.
     pub(crate) range: usize,
     pub(crate) computed: u32,
     pub(crate) expected: u32,

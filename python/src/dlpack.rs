@@ -216,7 +216,7 @@ impl DlTensor {
         if self.shape.is_null() {
             return Err(PyBufferError::new_err("a tensor without a shape"));
         }
-        // SAFETY: the protocol has as many sizes there as there are dimensions.
+        // SAFETY: by the protocol these are `dimensions` sizes.
         Ok(unsafe { std::slice::from_raw_parts(self.shape, self.dimensions as usize) })
     }
 
@@ -225,7 +225,7 @@ impl DlTensor {
         if self.strides.is_null() || shape.is_empty() || shape.contains(&0) {
             return true;
         }
-        // SAFETY: the protocol has as many strides there as there are dimensions.
+        // SAFETY: by the protocol these are `dimensions` strides.
         let strides = unsafe { std::slice::from_raw_parts(self.strides, shape.len()) };
         let mut expected = 1_i64;
         shape.iter().zip(strides).rev().all(|(&size, &stride)| {
@@ -287,7 +287,7 @@ fn rename(capsule: &Bound<'_, PyCapsule>, name: &'static CStr) -> PyResult<()> {
     if failed == 0 { Ok(()) } else { Err(PyErr::fetch(capsule.py())) }
 }
 
-/// What a tensor of ours keeps: the buffer whose memory it is, and its shape.
+/// Owner of an exported tensor's memory, and the tensor's shape.
 struct Exported {
     keeps: Py<PyAny>,
     shape: [i64; 1],
@@ -363,10 +363,9 @@ unsafe extern "C" fn delete_versioned(managed: *mut DlManagedTensorVersioned) {
     unsafe { forget(Box::from_raw(managed).manager_context) };
 }
 
-/// Lets go of what a tensor keeps. Libraries may do so from any thread, and after the interpreter
-/// ended. torch does so with the interpreter detached, even amid a call of ours that has it
-/// attached: `Python::attach` would take its word for it.
-///
+/// Releases the owner of a tensor's memory. Libraries may do so from any thread, and after the
+/// interpreter ended. torch does so with the interpreter detached, even amid a call of ours that
+/// has it attached: `Python::attach` would take its word for it.
 /// # Safety
 /// `context` is that of a tensor that [`capsule`] made, and this is called once for it.
 unsafe fn forget(context: *mut c_void) {

@@ -1,4 +1,4 @@
-//! What the elements of exported memory are, by the format codes of Python's `struct` module and of
+//! Types of the elements of exported memory, by the format codes of Python's `struct` module and of
 //! PEP 3118.
 
 use std::iter::Peekable;

@@ -31,14 +31,14 @@ pub(crate) fn parse(plan: &Bound<'_, PyAny>, out_bytes: usize) -> PyResult<Vec<E
     Ok(entries)
 }
 
-/// From the little-endian layout of `feedrail.PLAN_DTYPE`.
+/// Parses the little-endian layout of `feedrail.PLAN_DTYPE`.
 fn entry(bytes: &[u8]) -> Entry {
     let half = |at| u32::from_le_bytes(std::array::from_fn(|i| bytes[at + i]));
     let whole = |at| u64::from_le_bytes(std::array::from_fn(|i| bytes[at + i]));
     Entry { shard: half(0), length: half(4), offset: whole(8), dst: whole(16) }
 }
 
-/// In the little-endian layout of `feedrail.RESULT_DTYPE`.
+/// Encodes in the little-endian layout of `feedrail.RESULT_DTYPE`.
 pub(crate) fn result_bytes(outcome: Outcome) -> [u8; 8] {
     let [s0, s1] = outcome.status.to_le_bytes();
     let [l0, l1, l2, l3] = outcome.latency_us.to_le_bytes();

@@ -9,8 +9,8 @@ use pyo3::prelude::*;
 
 use crate::element;
 
-/// A C-contiguous export. It is read while the interpreter is attached, so that no Python code
-/// writes to it meanwhile.
+/// A C-contiguous export. It is read with the interpreter attached all the while, so that no Python
+/// code writes to it during the read.
 pub(crate) struct ExportedBytes<'py> {
     buffer: PyUntypedBuffer,
     _py: Python<'py>,

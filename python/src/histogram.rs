@@ -8,7 +8,7 @@ use std::time::Duration;
 const STEPS: u64 = 4;
 /// Powers of two from 4 us on; what takes longer than 2^28 us, 268 s, is in the last bucket.
 const POWERS: usize = 26;
-/// Those below 4 us are one microsecond wide, and the last one has no end.
+/// Buckets in all. Those below 4 us are one microsecond wide, and the last one has no end.
 const BUCKETS: usize = STEPS as usize * (POWERS + 1) + 1;
 
 /// How long batches took.

@@ -166,7 +166,7 @@ impl ShardAccess {
     }
 }
 
-/// As Python's own `open` says it.
+/// Converts an error to the exception that Python's own `open` raises.
 fn cannot_open(path: &std::path::Path, error: io::Error) -> PyErr {
     let message = error.to_string();
     match error.raw_os_error() {
@@ -224,7 +224,7 @@ pub(crate) enum BuildError {
 }
 
 impl BuildError {
-    /// What a read or the sink raised, or the exception for a damaged shard.
+    /// Exception that a read or the sink raised, or the one for a damaged shard.
     pub(crate) fn into_exception(self, py: Python<'_>) -> PyErr {
         match self {
             Self::Python(error) => error,

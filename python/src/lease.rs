@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use crate::process::HomeProcess;
 
-/// What parts of a pool are multiples of, in bytes: a page, so that arrays of any type are aligned.
+/// Unit of a pool's parts, in bytes: a page, so that arrays of any type are aligned.
 const GRAIN_BYTES: usize = 4096;
 
 /// Which bytes of a region are free.

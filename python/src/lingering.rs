@@ -1,4 +1,4 @@
-//! Batches that nobody waits for any more, whose memory a target may still write to.
+//! Batches without a waiter, whose memory a target may still write to.
 //!
 //! A buffer of a pool goes back only when its batch has ended, which for a batch that was dropped
 //! the next calls from Python find out.
@@ -25,7 +25,7 @@ pub(crate) fn cancel(_py: Python<'_>, ticket: Ticket, memory: &Arc<BufferMemory>
     all.push(Dropped { ticket, _memory: Arc::clone(memory) });
 }
 
-/// Lets go of the memory of batches that have ended.
+/// Drops the batches that have ended, with their memory.
 pub(crate) fn reap(_py: Python<'_>) {
     ALL.lock().unwrap_or_else(PoisonError::into_inner).retain(|batch| !batch.ticket.is_done());
 }

@@ -18,7 +18,7 @@ pub(crate) struct OpenShards(Mutex<OpenNamespaces>);
 
 struct OpenNamespaces {
     all: Vec<Namespace>,
-    /// The same, or those of the manifest, as plans number them.
+    /// Shards as plans number them: those of `all`, or those of the manifest.
     numbered: Shards,
     /// Where the shards are those of a manifest.
     replicas: Option<ReplicaSet>,
@@ -62,7 +62,7 @@ impl OpenShards {
             && replicas.advance(host, Waker::noop())
         {
             replicas.note_changes(&open.numbered);
-            // A shard whose last replica was taken out goes on saying so.
+            // A shard whose last replica was taken out keeps saying so.
             if let Ok(shards) = replicas.shards() {
                 open.numbered = shards;
             }
@@ -70,8 +70,8 @@ impl OpenShards {
         open.numbered.clone()
     }
 
-    /// Warns of the replicas that are not read from any more, and of the targets that are away, as
-    /// far as it has not been done. `frames` are Python's up to the one that is told.
+    /// Warns of the replicas that are no longer read from, and of the targets that are away, as far
+    /// as it has not been done. `frames` are Python's up to the one that is told.
     ///
     /// # Errors
     /// The warning is an error, as its filter has it.
@@ -106,7 +106,7 @@ impl OpenShards {
         self.lock().replicas.as_ref()?.namespace(shard, replica)
     }
 
-    /// Reads a replica of a shard of a manifest no more. The last one of a shard stays.
+    /// Stops reading from a replica of a shard of a manifest. The last one of a shard stays.
     pub(crate) fn take_out(&self, shard: usize, replica: usize, reason: &str) {
         let open = &mut *self.lock();
         let Some(replicas) = &mut open.replicas else { return };

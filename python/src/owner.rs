@@ -11,7 +11,7 @@ use pyo3::prelude::*;
 use crate::dlpack::ImportedTensor;
 use crate::element;
 
-/// What keeps memory valid that is not ours. Dropped with the interpreter attached only.
+/// Owner of memory that is not ours. Dropped with the interpreter attached only.
 #[expect(dead_code, reason = "held, not read")]
 pub(crate) enum MemoryExporter {
     /// An export of the buffer protocol.

@@ -53,8 +53,8 @@ impl PoolObject {
 
     /// Lends `nbytes` bytes, which come back when the buffer and all arrays made of it are gone.
     ///
-    /// `PoolFull` if there are not that many in one piece within `timeout` seconds; at once if it
-    /// is `None`.
+    /// `PoolFull` if there are not that many in one piece within `timeout` seconds; immediately if
+    /// it is `None`.
     #[pyo3(signature = (nbytes, *, timeout = None))]
     fn take(
         &self,

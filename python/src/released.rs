@@ -36,7 +36,7 @@ pub(crate) fn push(exporter: MemoryExporter) {
     let _ = NEWEST.fetch_update(Ordering::Release, Ordering::Relaxed, link);
 }
 
-/// What a region owns: hands the exporter over when every device has forgotten the memory.
+/// Owner of a region's memory: hands the exporter over when every device has forgotten the memory.
 pub(crate) struct ReleaseToPython(Option<MemoryExporter>);
 
 impl ReleaseToPython {
@@ -91,12 +91,12 @@ pub(crate) struct DrainOnDrop;
 
 impl Drop for DrainOnDrop {
     fn drop(&mut self) {
-        // There is no interpreter any more when it fails.
+        // It fails only once the interpreter is gone.
         let _ = Python::try_attach(drain);
     }
 }
 
-/// Lets go of the arrays whose memory every device has forgotten, as each other call does first.
+/// Releases the arrays whose memory every device has forgotten, as each other call does first.
 #[pyfunction]
 pub(crate) fn release_forgotten(py: Python<'_>) {
     drain(py);

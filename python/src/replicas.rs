@@ -20,7 +20,7 @@ use feedrail_initiator::{
 const TRY_AGAIN: Duration = Duration::from_secs(1);
 
 /// Once each shard can be read, other targets are waited for at most this long when a manifest is
-/// opened: they join later. Doubled, a target that swallows all packets delays it by 10 s.
+/// opened: they join later.
 const STRAGGLERS: Duration = Duration::from_secs(5);
 
 /// The targets and shards of a manifest, as one session sees them.
@@ -30,9 +30,9 @@ pub(crate) struct ReplicaSet {
     policy: ReplicaPolicy,
     options: ControllerOptions,
     targets: Vec<ManifestTarget>,
-    /// For each shard its replicas, in the order of the manifest.
+    /// Replicas of each shard, in the order of the manifest.
     shards: Vec<Vec<Replica>>,
-    /// What Python was not told yet.
+    /// Messages that Python was not told yet.
     news: Vec<String>,
     /// Replicas that the initiator took out, as far as they were noted.
     changed: usize,
@@ -64,7 +64,7 @@ enum TargetConnection {
         future: Joining,
         reason: String,
     },
-    /// Its shards are known; the initiator keeps it connected.
+    /// The target's shards are known; the initiator keeps it connected.
     Joined(Controller),
 }
 
@@ -80,7 +80,7 @@ enum ReplicaState {
     /// The target has not been connected yet.
     Away,
     Used(Namespace),
-    /// It is not read from.
+    /// The replica is not read from.
     Out(String),
 }
 
@@ -93,7 +93,7 @@ pub(crate) enum NotOpened {
     Changed(String),
     /// The targets of a shard cannot be reached.
     Lost(String),
-    /// What the initiator refused.
+    /// Refusal by the initiator.
     Refused(Error),
 }
 
@@ -146,7 +146,7 @@ impl ReplicaSet {
         set
     }
 
-    /// Goes on with the targets that are being connected, and begins with those whose time has
+    /// Continues with the targets that are being connected, and begins with those whose time has
     /// come. Returns whether there are replicas that the shards given before do not have.
     pub(crate) fn advance(&mut self, host: &Host, waker: &Waker) -> bool {
         self.try_targets(host);
@@ -225,13 +225,13 @@ impl ReplicaSet {
         }
     }
 
-    /// Has a replica not be read from any more.
+    /// Stops reading from a replica.
     pub(crate) fn take_out(&mut self, shard: usize, replica: usize, reason: String) {
         let replica = &mut self.shards[shard][replica];
         let name = &self.manifest.shards()[shard].name;
         let target = &self.targets[replica.target];
         self.news.push(format!(
-            "shard {name} is not read from target {} ({} at {}) any more: {reason}",
+            "shard {name} is no longer read from target {} ({} at {}): {reason}",
             target.name, target.nqn, target.url
         ));
         replica.state = ReplicaState::Out(reason);
@@ -266,8 +266,8 @@ impl ReplicaSet {
         !self.targets.iter().all(is_joined)
     }
 
-    /// Whether opening is over: each shard can be read, or never will be, and no target is about to
-    /// answer for which it is worth to wait. `covered` is when each shard could first be read.
+    /// Whether opening is done: each shard can be read, or never will be, and no target that is
+    /// worth waiting for is about to answer. `covered` is when each shard could first be read.
     pub(crate) fn is_open(&self, covered: &mut Option<MonotonicTime>) -> bool {
         let is_joining =
             |target: &ManifestTarget| matches!(target.connection, TargetConnection::Joining { .. });
@@ -289,7 +289,7 @@ impl ReplicaSet {
     pub(crate) fn shards(&mut self) -> Result<Shards, NotOpened> {
         let used = (0..self.shards.len()).map(|shard| self.used(shard));
         let used: Vec<_> = used.collect::<Result<_, _>>()?;
-        // Shards that are made anew have none that are changed.
+        // Newly made shards have none that are changed.
         self.changed = 0;
         Shards::with_replicas(self.policy, used).map_err(NotOpened::Refused)
     }
@@ -332,7 +332,7 @@ impl ReplicaSet {
         }
     }
 
-    /// Has Python told which targets are away, when a manifest was opened.
+    /// Queues a message for Python on each target that is away, when a manifest was opened.
     pub(crate) fn tell_of_absent(&mut self) {
         let away = self.targets.iter().filter(|target| target.why_not_joined().is_some());
         let news = away.map(|target| {

@@ -39,7 +39,7 @@ pub(crate) struct SessionObject {
 }
 
 /// How long a target may be silent that others can stand in for: it is asked for a sign after half
-/// of it. Doubled, a read that it does not answer goes to another after 1.2 s.
+/// of it.
 const SILENCE: Duration = Duration::from_millis(400);
 
 /// The bounds of the time that one attempt to connect may take: a busy target may need the one, and
@@ -49,7 +49,7 @@ const CONNECT_MAX: Duration = Duration::from_secs(10);
 
 /// Python's functions between a caller of `feedrail.open` and this module.
 const FRAMES_OF_OPEN: i32 = 4;
-/// Those between a caller of `Source.read_many` and this module.
+/// Python's functions between a caller of `Source.read_many` and this module.
 const FRAMES_OF_READ: i32 = 2;
 
 #[pymethods]
@@ -186,7 +186,7 @@ impl SessionObject {
         }
     }
 
-    /// Reads a replica of a shard of a manifest no more, and warns of it.
+    /// Stops reading from a replica of a shard of a manifest, and warns of it.
     fn take_out(&self, py: Python<'_>, shard: usize, replica: usize, reason: &str) -> PyResult<()> {
         self.check(py)?;
         self.shards.take_out(shard, replica, reason);
@@ -230,8 +230,8 @@ impl SessionObject {
         }
     }
 
-    /// As `submit`, and waits for all results. What a signal's handler or `progress` raises cancels
-    /// the batch.
+    /// Submits like `submit`, and waits for all results. An exception of a signal's handler or of
+    /// `progress` cancels the batch.
     #[pyo3(signature = (plan, out, timeout, background, progress = None))]
     fn read(
         &self,

@@ -23,7 +23,7 @@ impl ShardTableObject {
         Ok(Self(ShardTable::new(described(shards)?)))
     }
 
-    /// What follows the records of an index; `None` in a file of the old form.
+    /// Table behind the records of an index; `None` in a file of the old form.
     #[staticmethod]
     fn parse(behind_records: &[u8]) -> PyResult<Option<Self>> {
         Ok(ShardTable::parse(behind_records).map_err(invalid)?.map(Self))

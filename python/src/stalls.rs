@@ -21,7 +21,7 @@ impl StallCounters {
         self.batches.fetch_add(1, Ordering::Relaxed);
     }
 
-    /// Counts the time that a batch took, which is over.
+    /// Counts the time that a finished batch took.
     pub(crate) fn ended(&self, duration: Duration) {
         self.latency.add(duration);
     }

@@ -8,7 +8,7 @@ use std::sync::{Mutex, PoisonError};
 
 use crate::order::{parse_shuffle, positive};
 
-/// What the batches of a training run follow from.
+/// Parameters that determine the batches of a training run.
 #[pyclass(frozen, name = "Sequence", module = "feedrail._core")]
 pub(crate) struct SequenceObject(Sequence);
 
@@ -65,7 +65,7 @@ impl SequenceObject {
 /// Iterates over batches, as the positions of the first sample and after the last.
 #[pyclass(frozen, name = "Batches", module = "feedrail._core")]
 pub(crate) struct BatchesObject {
-    /// With how many batches to skip before the next.
+    /// Batches to come, and how many of them to skip before the next.
     rest: Mutex<(Batches, usize)>,
     step: usize,
 }

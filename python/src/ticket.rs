@@ -1,4 +1,4 @@
-//! Batches under way, as Python objects.
+//! Batches in flight, as Python objects.
 
 use std::os::fd::AsRawFd;
 use std::sync::Arc;
@@ -24,7 +24,7 @@ use crate::stalls::StallCounters;
 /// Python's functions between a caller of `Source.read_many` or `Ticket.wait` and this module.
 const FRAMES_OF_WAIT: i32 = 2;
 
-/// A batch under way. Dropping it cancels what is not over.
+/// A batch in flight. Dropping it cancels the ranges that have not ended.
 #[pyclass(frozen, weakref, name = "Ticket", module = "feedrail._core")]
 pub(crate) struct TicketObject {
     home: HomeProcess,
@@ -34,7 +34,7 @@ pub(crate) struct TicketObject {
     memory: Arc<BufferMemory>,
     stalls: Arc<StallCounters>,
     began: MonotonicTime,
-    /// Whether its time was counted, once it is over.
+    /// True once the time of the finished batch was counted.
     is_counted: AtomicBool,
     shards: Arc<OpenShards>,
     _drain: DrainOnDrop,
@@ -65,8 +65,9 @@ impl TicketObject {
         }
     }
 
-    /// Waits until it is over, or `timeout` is; says whether it is over. Calls `progress` with the
-    /// bytes of the ranges that have ended and of all, each 100 ms and at the end.
+    /// Waits until the batch has ended, or `timeout` has passed; says whether it has ended. Calls
+    /// `progress` with the bytes of the ranges that have ended and of all, each 100 ms and at the
+    /// end.
     pub(crate) fn wait_for(
         &self,
         py: Python<'_>,
@@ -117,7 +118,7 @@ impl TicketObject {
 impl Drop for TicketObject {
     fn drop(&mut self) {
         if let Some(ticket) = self.ticket.take_if(|ticket| !ticket.is_done()) {
-            // There is no interpreter any more when it fails: the process ends.
+            // It fails only once the interpreter is gone: the process ends.
             let _ = Python::try_attach(|py| lingering::cancel(py, ticket, &self.memory));
         }
     }
@@ -164,7 +165,8 @@ impl TicketObject {
         located.collect()
     }
 
-    /// Gives up the ranges without a result, and returns the number of those that ended at once.
+    /// Gives up the ranges without a result, and returns the number of those that ended
+    /// immediately.
     fn cancel(&self, py: Python<'_>) -> PyResult<usize> {
         let ticket = self.ticket(py)?;
         Ok(py.detach(|| ticket.cancel()))

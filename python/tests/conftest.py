@@ -66,7 +66,7 @@ def loopback_address() -> str:
 
 
 def stop_process(pid: int) -> None:
-    """Stops a process, and returns when none of its threads runs any more."""
+    """Stops a process, and returns once none of its threads runs."""
     os.kill(pid, signal.SIGSTOP)
     tasks = Path(f"/proc/{pid}/task")
     while any((task / "stat").read_text().rpartition(")")[2].split()[0] != "T" for task in tasks.iterdir()):

@@ -98,7 +98,7 @@ class Reader:
                 assert files.kinds[number] == "truncated", error
                 rows[number] = files.old[number]
                 self.read_errors += 1
-        assert not (self.changed & ~failed).any(), "it was changed, and is not any more"
+        assert not (self.changed & ~failed).any(), "it was changed, and is as before"
         self.changed |= failed
         read = ~failed
         # A row of a file that is being written may have bytes of before and of after.
@@ -148,7 +148,7 @@ def test_files_change_while_the_target_is_down(tmp_path: Path, rounds: list[int]
 
 
 def test_files_change_under_a_target(tmp_path: Path, rounds: list[int]) -> None:
-    """A file with another in its place is served on, and is another one after a restart.
+    """A file with another in its place is served on, and the other is served after a restart.
 
     A file that is changed in place is what every local reader sees as well, until the target has
     seen the change.

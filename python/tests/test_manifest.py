@@ -502,7 +502,7 @@ def test_processes_open_the_manifest_again(data: DataSet, method: str) -> None:
             found, told = results.get(timeout=60)
             assert "out" not in found.values() and told == []
             child.join()
-            # The bytes are others, though the manifest cannot tell: the parent knew the generation.
+            # The bytes have changed, which the manifest cannot tell: the parent knew the generation.
             copies[0].kill()
             (copies[0].folder / NAMES[1]).write_bytes(bytes(SHARD_BYTES))
             copies[0].start()

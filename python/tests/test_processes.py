@@ -69,7 +69,7 @@ def test_workers_read_the_right_bytes(
                 pool.apply_async(children.digest_of_url, (daemon.url, i))
                 for i in range(2 * workers)
             ]
-        # The parent reads meanwhile.
+        # The parent reads while they do.
         assert children.digest_of(source, 99) == wanted(content, 99)
         for seed, job in enumerate(jobs):
             assert job.get(LONG) == wanted(content, seed)
@@ -120,7 +120,7 @@ def test_handles_of_the_parent_are_refused(source: feedrail.Source, content: np.
 
 
 def test_a_fork_amid_a_batch(source: feedrail.Source, content: np.ndarray) -> None:
-    """The child's copy of what is under way can be dropped, and the parent's goes on."""
+    """The child's copy of a batch in flight can be dropped, and the parent's continues."""
     plan = feedrail.make_plan(np.arange(800) * 10_000, 9_000)
     for _ in range(5):
         out = bytearray(800 * 9_000)

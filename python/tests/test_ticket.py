@@ -1,4 +1,4 @@
-"""Batches under way: waiting, cancelling, events, signals."""
+"""Batches in flight: waiting, cancelling, events, signals."""
 
 from __future__ import annotations
 
@@ -55,7 +55,7 @@ def test_a_wait_that_ends_early_leaves_the_batch(
     daemon, source = stopped
     out = bytearray(NBYTES)
     ticket = source.submit(PLAN, out)
-    with pytest.raises(TimeoutError, match="goes on"):
+    with pytest.raises(TimeoutError, match="continues"):
         ticket.wait(0.05)
     assert not ticket.done()
     daemon.resume()

@@ -117,7 +117,7 @@ def test_ranks_without_samples_in_the_last_batch_have_one_less(source: feedrail.
 def test_another_world_goes_on_where_one_stopped(
     dataset: ft.RangeDataset, kind: str, stopped_after: int
 ) -> None:
-    """The ranks of a world of 4 stop, then those of 2, then 6 go on to the end of the epoch."""
+    """The ranks of a world of 4 stop, then those of 2, then 6 continue to the end of the epoch."""
     sequence = order(order=kind).numbers().tolist()
     state, at = None, 0
     for world, steps in [(4, stopped_after), (2, 2), (6, 99)]:

@@ -20,7 +20,7 @@ const RESPONSE_BYTES: usize = size_of::<Cqe>();
 /// the order in which they were made.
 pub struct RawHost<P: Provider> {
     peer: RawPeer<P>,
-    /// Its connections, in the order in which they were made.
+    /// Connections, in the order in which they were made.
     pub links: Vec<RawLink>,
     shape: RawHostShape,
     /// Places for capsules, then data: all of it is open to targets.
@@ -52,7 +52,7 @@ pub struct RawHostShape {
 pub struct RawLink {
     conn: ConnId,
     request: ConnParams,
-    /// What became of it.
+    /// State of the connection.
     pub state: RawLinkState,
     /// Receives for responses that it posts by itself.
     pub receives: RawReceives,
@@ -63,30 +63,30 @@ pub struct RawLink {
 /// Receives that a link posts by itself.
 #[derive(Clone, Copy, Debug)]
 pub struct RawReceives {
-    /// Before it sends its connection request.
+    /// Receives that are posted before the connection request is sent.
     pub at_first: usize,
-    /// Later: one after each response, as long as there are any of these.
+    /// Receives that are posted later: one after each response, until this many were.
     pub later: usize,
 }
 
-/// What became of a connection.
+/// State of a connection.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum RawLinkState {
     /// The target has not answered.
     Pending,
-    /// It is there. This many receives the controller says that it has posted; 0 if it said
-    /// nothing that can be understood.
+    /// The connection is established. The number is that of receives that the controller says that
+    /// it has posted; 0 if it said nothing that can be understood.
     Up(u16),
     /// The target does not want it.
     Rejected(RejectStatus),
     /// The connection manager of the target does not want it.
     Refused,
-    /// It ended, or the target did not answer.
+    /// The connection ended, or the target did not answer.
     Down,
 }
 
 impl RawReceives {
-    /// So many, and no more.
+    /// Posts this many receives at first, and none later.
     pub const fn once(count: usize) -> Self {
         Self { at_first: count, later: 0 }
     }
@@ -141,7 +141,7 @@ impl<P: Provider> RawHost<P> {
         self.links.len() - 1
     }
 
-    /// What a decent host asks for, with this private data.
+    /// Parameters of a decent host's request, with this private data.
     ///
     /// # Panics
     /// If that is too long.

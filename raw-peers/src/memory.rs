@@ -21,7 +21,7 @@ impl<P: Provider> RawMemory<P> {
         Self::within(device, length, 0..length, access)
     }
 
-    /// `length` zeros, of which only `part` is registered.
+    /// Allocates `length` zeros and registers only `part` of them.
     ///
     /// # Panics
     /// If the device refuses, or the part is not within the memory.

@@ -52,7 +52,7 @@ struct RawQueuePair<P: Provider> {
     free: Vec<usize>,
 }
 
-/// What happened at a [`RawPeer`].
+/// Event at a [`RawPeer`].
 #[derive(Debug)]
 #[expect(clippy::large_enum_variant, reason = "there is one at a time")]
 pub enum PeerEvent {
@@ -79,7 +79,7 @@ pub enum PeerEvent {
         /// The connection that it belongs to.
         conn: ConnId,
     },
-    /// A request of a connection that was released is over.
+    /// A request of a connection that was released has ended.
     Stale,
 }
 
@@ -110,7 +110,7 @@ impl<P: Provider> RawPeer<P> {
         &self.device
     }
 
-    /// What its group counted.
+    /// Counters of the peer's group.
     pub fn stats(&self) -> GroupStats {
         self.group.stats()
     }
@@ -209,7 +209,7 @@ impl<P: Provider> RawPeer<P> {
         self.position(conn).is_some()
     }
 
-    /// Posts up to `count` receives: as many as there are places for.
+    /// Posts up to `count` receives, until all places are used.
     pub fn post_receives(&mut self, conn: ConnId, count: usize) {
         let Some(at) = self.position(conn) else { return };
         let RawQueuePair { key, arrivals, free } = &mut self.queue_pairs[at].1;
@@ -257,7 +257,7 @@ impl<P: Provider> RawPeer<P> {
         unsafe { self.group.push_send(key, &wr) }
     }
 
-    /// What happened next. `None` ends the turn: call [`RawPeer::flush`] then.
+    /// Returns the next event. `None` ends the turn: call [`RawPeer::flush`] then.
     pub fn poll(&mut self, now: Time) -> Option<PeerEvent> {
         if self.reaped.is_none() {
             if let Some(event) = self.cm.poll(now) {

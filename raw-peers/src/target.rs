@@ -41,17 +41,17 @@ pub struct RawPiece {
     length: usize,
 }
 
-/// What happened at a [`RawTarget`].
+/// Event at a [`RawTarget`].
 #[derive(Debug)]
 pub enum RawTargetEvent {
     /// A host asks for a connection.
     Request {
         /// The connection that it asks for.
         conn: ConnId,
-        /// Its parameters and private data.
+        /// Parameters and private data of the request.
         params: ConnParams,
     },
-    /// A connection is over.
+    /// A connection has ended.
     Gone {
         /// The connection, whose queue pair is gone.
         conn: ConnId,
@@ -63,7 +63,7 @@ pub enum RawTargetEvent {
         /// The bytes of the capsule.
         bytes: Vec<u8>,
     },
-    /// What was read from a host is there.
+    /// The bytes that were read from a host have arrived.
     Fetched {
         /// The connection that the RDMA READ was pushed to.
         conn: ConnId,
@@ -95,7 +95,7 @@ impl<P: Provider> RawTarget<P> {
         self.peer.device()
     }
 
-    /// What happened next. `None` ends the turn: call [`RawTarget::flush`] then.
+    /// Returns the next event. `None` ends the turn: call [`RawTarget::flush`] then.
     pub fn poll(&mut self, now: Time) -> Option<RawTargetEvent> {
         Some(match self.peer.poll(now)? {
             PeerEvent::Connection(CmEvent::ConnectRequest { conn, params, .. }) => {
@@ -150,7 +150,7 @@ impl<P: Provider> RawTarget<P> {
         accepted
     }
 
-    /// Rejects a connection with any private data. The host may have gone meanwhile.
+    /// Rejects a connection with any private data. The host may already have gone.
     pub fn reject(&mut self, now: Time, conn: ConnId, private: &[u8]) {
         let _ = self.peer.reject(now, conn, private);
     }
@@ -167,7 +167,7 @@ impl<P: Provider> RawTarget<P> {
     /// There is no room for one request more.
     ///
     /// # Panics
-    /// If the connection is over, or the bytes are more than fit a place.
+    /// If the connection has ended, or the bytes are more than fit a place.
     pub fn send(&mut self, conn: ConnId, op: Op, bytes: &[u8]) -> Result<(), PushError> {
         let piece = self.stage(bytes);
         self.push(conn, 0, op, piece)
@@ -180,7 +180,7 @@ impl<P: Provider> RawTarget<P> {
     /// There is no room for one request more.
     ///
     /// # Panics
-    /// If the connection is over.
+    /// If the connection has ended.
     pub fn push(
         &mut self,
         conn: ConnId,
@@ -230,7 +230,7 @@ impl RawPiece {
         self.length == 0
     }
 
-    /// It begins where this one does, and has so many bytes.
+    /// Changes the length and keeps the beginning.
     #[must_use]
     pub const fn with_len(self, length: usize) -> Self {
         Self { length, ..self }

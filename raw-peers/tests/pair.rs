@@ -53,7 +53,7 @@ impl Peers {
         }
     }
 
-    /// Lets happen what will within a second; returns what happened at the target.
+    /// Advances time by a second; returns the target's events.
     fn run(&mut self) -> Vec<RawTargetEvent> {
         let until = self.now + Duration::from_secs(1);
         while self.now < until {

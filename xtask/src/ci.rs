@@ -11,7 +11,7 @@ use std::time::Instant;
 use anyhow::{Context, Result, bail};
 
 use changes::Changes;
-use step::{CiStep, Fate};
+use step::{CiStep, StepDecision};
 pub(crate) use steps::{loom, miri};
 
 /// The gate is to take less than this on a slow machine, in seconds.
@@ -24,7 +24,7 @@ pub(crate) struct Options {
     /// kernel lab. Takes more than an hour.
     #[arg(long)]
     pub(crate) full: bool,
-    /// Go on after a step that fails.
+    /// Continue after a step that fails.
     #[arg(long)]
     keep_going: bool,
     /// Print the steps, when each is run, and why; run nothing.
@@ -34,7 +34,7 @@ pub(crate) struct Options {
     steps: Vec<String>,
 }
 
-/// What a step did, for the table at the end.
+/// Result of a step, for the table at the end.
 struct Row {
     name: &'static str,
     seconds: u64,
@@ -71,12 +71,12 @@ pub(crate) fn main(options: &Options) -> Result<()> {
 /// Runs one step, or says why not.
 #[expect(clippy::disallowed_methods, reason = "the table shows what took the time")]
 fn take(step: &CiStep, options: &Options, changes: &Changes, failure: &mut Result<()>) -> Row {
-    let fate = match options.steps.as_slice() {
-        [] => step.fate(options.full, changes),
-        names if names.iter().any(|name| name == step.name) => Fate::Run,
-        _ => Fate::Skip("not asked for"),
+    let decision = match options.steps.as_slice() {
+        [] => step.decide(options.full, changes),
+        names if names.iter().any(|name| name == step.name) => StepDecision::Run,
+        _ => StepDecision::Skip("not asked for"),
     };
-    let Fate::Skip(why) = fate else {
+    let StepDecision::Skip(why) = decision else {
         let begin = Instant::now();
         let result = (step.run)(options.full);
         let seconds = begin.elapsed().as_secs();

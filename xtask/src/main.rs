@@ -27,7 +27,7 @@ struct Args {
 
 #[derive(Subcommand)]
 enum Chore {
-    /// What continuous integration checks: formatting, lints, documentation, house rules, tests,
+    /// Checks of continuous integration: formatting, lints, documentation, house rules, tests,
     /// simulated worlds, the Python package, the kernel lab.
     Ci(ci::Options),
     /// House rules that no other tool checks: file sizes, SAFETY comments, banned words, names,

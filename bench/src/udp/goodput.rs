@@ -12,17 +12,17 @@ use crate::cores::{HOST_CORE, TARGET_CORE, pin};
 
 /// Headers and checksum around the payload of an RDMA WRITE of one packet.
 pub(crate) const DATAGRAM_OVERHEAD_BYTES: usize = 32;
-/// Bytes that may be under way, in KiB.
+/// Bytes in flight, in KiB.
 const WINDOWS_KIB: [usize; 4] = [128, 256, 512, 1024];
 /// The largest train that every kernel takes, in bytes and in datagrams.
 const TRAIN_BYTES: usize = 65_000;
 const TRAIN_DATAGRAMS: usize = 64;
-/// Half a window is a lot to wait for before sending goes on; the sender should have room before
-/// that.
+/// Acknowledgements for each window. Half a window is a lot to wait for; the sender should have
+/// room before that.
 const ACKNOWLEDGEMENTS_IN_WINDOW: usize = 4;
-/// On loopback an answer that takes longer is lost.
+/// Time after which an answer on loopback is lost.
 const LOST_AFTER: Duration = Duration::from_millis(200);
-/// Before sleeping, as the target's default.
+/// Time of polling before a sleep, as the target's default.
 const POLLING: Duration = Duration::from_micros(50);
 
 /// The best goodput over the windows at which nothing is lost, in bytes per second; `runtime` for
@@ -125,8 +125,7 @@ impl DatagramFlow {
     }
 }
 
-/// The newest total that the receiver told; `None` when it tells none any more, since something was
-/// lost.
+/// The newest total that the receiver told; `None` when it tells none, since something was lost.
 fn next_acknowledgement(socket: &PairSocket) -> Result<Option<usize>> {
     let mut total = [0; size_of::<usize>()];
     if socket.receive(&mut total, LOST_AFTER)?.is_none() {

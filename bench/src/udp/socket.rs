@@ -48,14 +48,14 @@ impl PairSocket {
         self
     }
 
-    /// Has the kernel cut a message into datagrams of this length.
+    /// Makes the kernel cut a message into datagrams of this length.
     pub(super) fn cut(&self, segment_bytes: usize) -> Result<()> {
         let segment = i32::try_from(segment_bytes)?;
         self.set(libc::SOL_UDP, libc::UDP_SEGMENT, segment)
             .context("UDP_SEGMENT is refused: a kernel of 4.18 or later has it")
     }
 
-    /// Has the kernel join datagrams that arrive.
+    /// Makes the kernel join datagrams that arrive.
     pub(super) fn join(&self) -> Result<()> {
         self.set(libc::SOL_UDP, libc::UDP_GRO, 1)
             .context("UDP_GRO is refused: a kernel of 5.0 or later has it")

@@ -2,25 +2,25 @@
 
 use std::io;
 
-/// What is wrong with a shard, and where.
+/// An error in a shard, and its position.
 #[derive(Debug, thiserror::Error)]
 #[error("shard {shard}, offset {offset}: {problem}")]
 pub struct FormatError {
     /// The number of the shard, as the caller counts them.
     pub shard: u32,
-    /// The byte of the shard where what is wrong begins.
+    /// The byte of the shard where the error begins.
     pub offset: u64,
-    /// What was expected there, and what was found.
+    /// The error: the expected and the found content.
     pub problem: FormatProblem,
 }
 
-/// What is wrong with a shard.
+/// An error in a shard.
 #[derive(Debug, thiserror::Error)]
 pub enum FormatProblem {
     /// The shard ends too early, or a length in it is too large.
     #[error("expected {length} bytes of {expected}, but the shard ends at {end}")]
     Truncated {
-        /// What the bytes would be.
+        /// Name of the part that the bytes should hold.
         expected: &'static str,
         /// How many bytes that should have.
         length: u64,
@@ -30,9 +30,9 @@ pub enum FormatProblem {
     /// The bytes are something else.
     #[error("expected {expected}, found {found}")]
     Unexpected {
-        /// What the format has there.
+        /// Content that the format requires.
         expected: &'static str,
-        /// What the shard has there.
+        /// Content of the shard.
         found: String,
     },
     /// The shard is valid, but no range of its bytes is a sample.
@@ -40,13 +40,13 @@ pub enum FormatProblem {
     Unsupported {
         /// The part of the format that cannot be indexed.
         what: String,
-        /// What to do about it.
+        /// Advice to the user.
         remedy: &'static str,
     },
     /// The bytes do not have the checksum that the shard has for them.
     #[error("the CRC-32C of {of} is {computed:#010x}, but the shard says {stored:#010x}")]
     Checksum {
-        /// What the checksum covers.
+        /// Part of the shard that the checksum covers.
         of: &'static str,
         /// The checksum that the shard has.
         stored: u32,

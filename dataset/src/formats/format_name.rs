@@ -25,7 +25,7 @@ impl ShardFormat {
         Self::Parquet,
     ];
 
-    /// Its name: lower-case letters.
+    /// Name of the format, in lower-case letters.
     pub fn name(self) -> &'static str {
         match self {
             Self::Tokens => "tokens",

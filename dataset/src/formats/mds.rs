@@ -90,7 +90,7 @@ pub struct MdsIndex {
     pub shards: Vec<MdsShard>,
 }
 
-/// What `index.json` says of a shard.
+/// Entry of `index.json` for one shard.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct MdsShard {
     /// The path of its file from the folder of the index on: with folders in a merged one.

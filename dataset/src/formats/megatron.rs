@@ -10,7 +10,7 @@ use super::dtype::Dtype;
 use super::error::FormatError;
 use super::shard::{ByteRange, ShardBytes, ShardWindow, until_error};
 
-/// What an index begins with.
+/// First bytes of an index.
 pub(super) const MAGIC: &[u8; 9] = b"MMIDIDX\0\0";
 const HEADER_BYTES: u64 = 34;
 
@@ -128,7 +128,7 @@ fn word(header: &[u8], at: usize) -> u64 {
     u64::from_le_bytes(header[at..at + 8].try_into().expect("8 bytes"))
 }
 
-/// By the codes of Megatron's `DType`.
+/// Element type for a code of Megatron's `DType`.
 fn dtype(code: u8) -> Option<Dtype> {
     Some(match code {
         1 => Dtype::U8,

@@ -121,7 +121,7 @@ impl<'a> ShardSource<'a> {
     }
 }
 
-/// The samples of a shard in order. After an error there are no more.
+/// The samples of a shard in order. An error is the last item.
 pub type ShardSamples<'a> = Box<dyn Iterator<Item = Result<KeyedSample, FormatError>> + 'a>;
 
 impl ShardFormat {

@@ -6,9 +6,9 @@
 use super::error::{FormatError, FormatProblem, printable};
 use super::shard::{ByteRange, ShardBytes};
 
-/// What a file begins with.
+/// First bytes of a file.
 pub(super) const MAGIC: &[u8; 6] = b"\x93NUMPY";
-/// What version 1 has room for; numpy itself reads no more than 10,000 without being asked.
+/// The longest header of version 1; numpy itself reads at most 10,000 bytes without being asked.
 const MAX_HEADER_BYTES: u64 = 0xFFFF;
 
 /// An array whose rows, along the first axis, are samples.
@@ -160,7 +160,7 @@ impl NpyDictionary {
     }
 }
 
-/// What is left of a Python literal.
+/// Unparsed rest of a Python literal.
 struct Literal<'a>(&'a str);
 
 impl<'a> Literal<'a> {

@@ -15,7 +15,7 @@ use super::shard::{ByteRange, ShardBytes};
 pub struct NpzArray {
     /// The keyword that it was saved with.
     pub name: String,
-    /// Its header, and where its rows lie.
+    /// Header of the array, and the position of its rows.
     pub npy: Npy,
 }
 

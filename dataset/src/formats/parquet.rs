@@ -1,8 +1,8 @@
 //! Parquet: the footer, which says where the column chunks of the row groups are.
 //!
-//! The footer is a structure of Thrift's compact protocol, of which four fields are needed. The
-//! crate `parquet` (60.1) is not used: it follows the schema by recursion, so that a footer of
-//! 1.2 MB overflows the stack, and it takes 75 s to compile.
+//! The footer is a structure of Thrift's compact protocol; four of its fields are needed. The crate
+//! `parquet` (60.1) is not used: it follows the schema by recursion, so that a footer of 1.2 MB
+//! overflows the stack, and it takes 75 s to compile.
 
 mod thrift;
 
@@ -11,9 +11,9 @@ use super::error::{FormatError, FormatProblem};
 use super::sample::{KeyedSample, SampleMember};
 use super::shard::{ByteRange, ShardBytes};
 
-/// What a file begins and ends with.
+/// First and last bytes of a file.
 pub(super) const MAGIC: &[u8; 4] = b"PAR1";
-/// The same of a file with an encrypted footer.
+/// First and last bytes of a file with an encrypted footer.
 pub(super) const ENCRYPTED_MAGIC: &[u8; 4] = b"PARE";
 /// More than any footer has: one of 10^4 row groups with 100 columns has about 150 MB.
 const MAX_FOOTER_BYTES: u64 = 256 << 20;
@@ -23,7 +23,7 @@ const MAX_FOOTER_BYTES: u64 = 256 << 20;
 pub struct RowGroup {
     /// How many rows it has.
     pub rows: u64,
-    /// Its columns, in the order of the schema.
+    /// Column chunks, in the order of the schema.
     pub columns: Vec<ColumnChunk>,
 }
 
@@ -32,7 +32,7 @@ pub struct RowGroup {
 pub struct ColumnChunk {
     /// The path of the column in the schema, with dots between its parts.
     pub path: String,
-    /// Its pages, the dictionary's included.
+    /// Pages of the chunk, the dictionary's included.
     pub range: ByteRange,
 }
 

@@ -5,7 +5,7 @@ use std::fs::File;
 use std::io;
 use std::os::unix::fs::FileExt as _;
 
-/// How many bytes are read at once where all of a shard is read.
+/// Bytes of each read where a whole shard is read.
 const CHUNK_BYTES: u64 = 1 << 20;
 
 /// The bytes of a shard, read at positions.

@@ -21,7 +21,7 @@ pub struct SafetensorsHeader<'a> {
 /// A tensor in a file.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct TensorRange {
-    /// Its name in the file.
+    /// Name of the tensor in the file.
     pub name: String,
     /// The type of its items, as the format names it: `F32`, `BF16`.
     pub dtype: String,
@@ -41,7 +41,7 @@ impl<'a> SafetensorsHeader<'a> {
         let length = u64::from_le_bytes(shard.array(0, "the length of a header")?);
         let text = shard.range(LENGTH_BYTES, length, "a header of safetensors")?;
         let text_bytes = shard.bytes(text, MAX_HEADER_BYTES, "a header of safetensors")?;
-        // Checks that dtypes and shapes match the offsets, and that there are no gaps.
+        // Checks that dtypes and shapes match the offsets, and that offsets leave no gaps.
         let metadata: Metadata = serde_json::from_slice(&text_bytes)
             .map_err(|error| shard.unexpected(text.offset(), "a header of safetensors", error))?;
         let tensors = shard.range(text.end(), metadata.data_len() as u64, "tensors")?;

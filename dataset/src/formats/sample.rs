@@ -6,12 +6,12 @@ use crate::Sample;
 /// A sample with what its format says of it.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct KeyedSample {
-    /// Its range of bytes in the shard.
+    /// Range of the sample's bytes in the shard.
     pub sample: Sample,
-    /// Its name: the key of WebDataset, the name of a tensor or of an array in an archive.
+    /// Key of WebDataset, or name of a tensor or of an array in an archive.
     pub key: Option<String>,
-    /// Its parts in order, where they can be read one by one: the members of a tar archive, the
-    /// column chunks of a row group.
+    /// Parts in order, where they can be read one by one: the members of a tar archive, the column
+    /// chunks of a row group.
     pub members: Vec<SampleMember>,
 }
 

@@ -220,7 +220,7 @@ impl<'a> ShardWindow<'a> {
     }
 }
 
-/// What `next` gives, until it gives nothing or an error.
+/// Items of `next` until it returns `None` or an error.
 pub(super) fn until_error<T>(
     mut next: impl FnMut() -> Result<Option<T>, FormatError>,
 ) -> impl Iterator<Item = Result<T, FormatError>> {

@@ -16,7 +16,7 @@ const MAX_EXTENSION_BYTES: u64 = 1 << 20;
 /// How far behind an end mark is looked for another archive. Writers fill up to 10 KiB with zeros.
 const MAX_FILLING_BYTES: u64 = 1 << 20;
 
-/// What ends the members of an archive.
+/// End of the members of an archive.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum ArchiveEnd {
     /// A block of zeros, behind which another archive is an error.
@@ -30,11 +30,11 @@ pub(super) enum ArchiveEnd {
 /// A regular file in an archive.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) struct TarMember {
-    /// Its path as it is in the archive; bytes that are not UTF-8 as `\xE9`.
+    /// Path as it is in the archive; bytes that are not UTF-8 as `\xE9`.
     pub(super) path: String,
     /// The bytes of the file.
     pub(super) data: ByteRange,
-    /// Its first header, extended ones included.
+    /// Position of the first header, extended ones included.
     pub(super) begin: u64,
     /// The end of the last block that it uses.
     pub(super) end: u64,
@@ -48,7 +48,7 @@ pub(super) struct TarMembers<'a> {
     archive_end: ArchiveEnd,
 }
 
-/// What extended headers say of the member behind them.
+/// Values of extended headers for the next member.
 #[derive(Debug, Default)]
 struct Extended {
     path: Option<Vec<u8>>,

@@ -44,7 +44,7 @@ pub struct Tokens {
 
 impl Tokens {
     /// An array of either kind. `dtype` is that of tokens without a header, 16 bits where it is not
-    /// given; a header must not say another one.
+    /// given; a header must have the same.
     ///
     /// # Errors
     /// Those of [`Tokens::nano_gpt`] and [`Tokens::llm_c`].
@@ -90,8 +90,8 @@ impl Tokens {
     /// An array behind the header of llm.c, which names the type of the tokens.
     ///
     /// # Errors
-    /// The header is another one, the shard has more or fewer tokens than it says, or a sample
-    /// would be longer than 4 GiB.
+    /// The header does not fit, the shard has more or fewer tokens than it says, or a sample would
+    /// be longer than 4 GiB.
     pub fn llm_c(shard: ShardBytes<'_>, blocks: TokenBlocks) -> Result<Self, FormatError> {
         shard.range(0, LLM_C_HEADER_BYTES, "a header of llm.c")?;
         let header = shard.array::<12>(0, "a header of llm.c")?;

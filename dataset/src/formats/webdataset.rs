@@ -12,7 +12,7 @@ use super::tar::{ArchiveEnd, TarMember, TarMembers};
 /// More than any sample has; it bounds the memory for one, and the comparisons of names.
 const MAX_MEMBERS: usize = 4096;
 
-/// The samples in the order of the archive; a key that comes back later is another sample.
+/// The samples in the order of the archive; a key that comes back later begins a new sample.
 pub(super) fn samples(
     shard: ShardBytes<'_>,
     archive_end: ArchiveEnd,

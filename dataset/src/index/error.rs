@@ -1,4 +1,4 @@
-//! What may be wrong with an index.
+//! Errors of an index.
 
 use crate::{Name, Sample};
 
@@ -11,9 +11,9 @@ pub enum Error {
     /// The file ends within its header.
     #[error("the file has {bytes} bytes, but its header has {header_bytes}; it was cut off")]
     CutHeader {
-        /// What the header should have, as far as it is known.
+        /// Length that the header should have, as far as it is known.
         header_bytes: u64,
-        /// What the file has.
+        /// Length of the file.
         bytes: u64,
     },
     /// A version of the format that this crate does not know.
@@ -29,7 +29,7 @@ pub enum Error {
     Header {
         /// Counted from the beginning of the file.
         offset: usize,
-        /// What should be there.
+        /// Bytes or field that should be there.
         expected: &'static str,
     },
     /// The elements are not the records of an index.
@@ -59,10 +59,10 @@ pub enum Error {
     Length {
         /// The length of the array.
         samples: u64,
-        /// What follows the header, in bytes.
+        /// Bytes behind the header.
         bytes: u64,
     },
-    /// What follows the records is no table of shards.
+    /// The bytes behind the records are no table of shards.
     #[error("the table of shards behind the records cannot be read: {reason}")]
     Table {
         /// The first rule that it breaks.
@@ -78,7 +78,7 @@ pub enum Error {
     },
     /// A shard of a source is not the one that the index was made of.
     #[error(
-        "{shard} has the {what} {index} in the index, and {found} now: build the index anew, with \
+        "{shard} has the {what} {index} in the index, and {found} now: build the index again, with \
          `feedrail index` or feedrail.index.build"
     )]
     OtherShard {
@@ -86,9 +86,9 @@ pub enum Error {
         shard: Name,
         /// The property that differs: size, CRC-32C or generation.
         what: &'static str,
-        /// What the index says.
+        /// Value in the index.
         index: String,
-        /// What the source says.
+        /// Value in the source.
         found: String,
     },
     /// A name that the index and a source have different numbers of times.

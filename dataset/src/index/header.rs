@@ -9,7 +9,7 @@ const MAGIC: &[u8; 6] = b"\x93NUMPY";
 const FIELDS: [(&str, &str); 4] =
     [("shard", "<u4"), ("length", "<u4"), ("offset", "<u8"), ("crc32c", "<u4")];
 
-/// What a header tells, once it is known to be that of an index.
+/// Facts that the header of an index states.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct ArrayHeader {
     /// The length of the array.

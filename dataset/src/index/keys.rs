@@ -62,7 +62,7 @@ pub struct KeyArray<'a> {
     pub name: &'static str,
     /// The type of its elements, as NumPy writes it.
     pub dtype: &'static str,
-    /// Its elements, in the order of the file.
+    /// Elements, in the order of the file.
     pub bytes: &'a [u8],
     /// How many elements it has.
     pub length: usize,

@@ -36,7 +36,7 @@ pub struct IndexShard {
 }
 
 impl IndexShard {
-    /// A shard of which only name and size are known.
+    /// A shard with only its name and size known.
     pub fn new(name: Name, bytes: u64) -> Self {
         Self { bytes, crc32c: None, generation: None, name, samples: 0, uuid: None }
     }

@@ -21,7 +21,7 @@ pub enum ReadError {
     /// The file is not the index of a data set.
     #[error(transparent)]
     Index(#[from] Error),
-    /// The file cannot be read, or it changed its length meanwhile.
+    /// The file cannot be read, or its length changed during the read.
     #[error("the index cannot be read: {0}")]
     Io(#[from] io::Error),
 }

@@ -24,7 +24,7 @@ fn sample(shard: u32, length: u32, offset: u64, crc32c: u32) -> Sample {
     }
 }
 
-/// What is in the files of three samples.
+/// Records of three samples.
 fn three() -> [Sample; 3] {
     [
         sample(0, 10, 0, 0),
@@ -78,7 +78,7 @@ fn a_stream_is_judged_as_the_file_is() {
         Index::parse(&file).expect("whole").check(&[10_008]).expect_err("too long").to_string()
     );
     assert_eq!(check(numpy_file!("none"), numpy_file!("none").len() as u64), Ok(0));
-    // A file that ends early, or goes on, or that a header leads past.
+    // A file that ends early, or is too long, or that a header leads past.
     for end in [0, 7, 11, 40, 127, 128, 5000] {
         let expected = error(&file[..end]).to_string();
         assert_eq!(check(&file[..end], end as u64), Err(expected), "{end}");

@@ -11,7 +11,7 @@ use crate::Sample;
 /// Writes an index whose length is not known in advance. Until [`finish`](Self::finish) has written
 /// the header there are zeros in its place, so that nobody takes a part for the whole.
 ///
-/// Each call writes at once: a [`BufWriter`](io::BufWriter) joins small ones.
+/// Each call writes immediately: a [`BufWriter`](io::BufWriter) joins small ones.
 #[derive(Debug)]
 pub struct IndexWriter<W> {
     file: W,
@@ -33,7 +33,7 @@ impl<W: Write + Seek> IndexWriter<W> {
         Ok(Self { file, begin, samples: 0 })
     }
 
-    /// Adds samples. Their numbers go on from those of the samples before them.
+    /// Adds samples. Their numbers follow those of the samples before them.
     ///
     /// # Errors
     /// Whatever the file reports. The index cannot be continued then.

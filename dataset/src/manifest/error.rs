@@ -1,4 +1,4 @@
-//! What may be wrong with a manifest.
+//! Errors of a manifest.
 
 use super::file::BYTES_MAX;
 use crate::{Blake3Hash, Name};
@@ -6,8 +6,8 @@ use crate::{Blake3Hash, Name};
 /// Why a text is not a manifest, or an index is not that of the manifest.
 #[derive(Debug, thiserror::Error)]
 pub enum Error {
-    /// The text is not JSON, lacks a key, has another one or one twice, or a value of it cannot be
-    /// parsed. The error tells line and column.
+    /// The text is not JSON, lacks a key, has an unknown key or one twice, or a value of it cannot
+    /// be parsed. The error tells line and column.
     #[error("not a manifest: {0}")]
     Json(#[from] serde_json::Error),
     /// A version of the manifest that this crate does not know.
@@ -22,9 +22,9 @@ pub enum Error {
          written"
     )]
     Hash {
-        /// What the manifest says.
+        /// Hash in the manifest.
         claimed: Blake3Hash,
-        /// What its content gives.
+        /// Hash of the manifest's content.
         computed: Blake3Hash,
     },
     /// A manifest needs at least one shard.
@@ -41,7 +41,7 @@ pub enum Error {
     ShardBytes {
         /// The name of the shard.
         shard: Name,
-        /// What the manifest says.
+        /// Size in the manifest.
         bytes: u64,
     },
     /// All shards together have more bytes than 64 bits can count.
@@ -75,17 +75,17 @@ pub enum Error {
     /// The index has another length than the manifest says.
     #[error("the manifest tells of {claimed} samples, but the index has {found}")]
     IndexSamples {
-        /// What the manifest says.
+        /// Number in the manifest.
         claimed: u64,
-        /// What the index has.
+        /// Number in the index.
         found: u64,
     },
-    /// The index is another than the manifest means.
+    /// The index is not the one of the manifest.
     #[error("the manifest claims the hash {claimed} of the index, but its bytes have {computed}")]
     IndexHash {
-        /// What the manifest says.
+        /// Hash in the manifest.
         claimed: Blake3Hash,
-        /// What the bytes give.
+        /// Hash of the index's bytes.
         computed: Blake3Hash,
     },
 }

@@ -53,7 +53,7 @@ impl ManifestFile {
         Self { hash: None, index: None, name, shards, targets, version: VERSION }
     }
 
-    /// Reads the text, the version first: another one may have other keys.
+    /// Reads the text, the version first: other versions may have other keys.
     pub(super) fn parse(json: &[u8]) -> Result<Self, Error> {
         #[derive(Deserialize)]
         struct VersionOnly {
@@ -114,7 +114,7 @@ impl<R> ShardEntry<R> {
         IndexShard { bytes, crc32c, generation, name: name.clone(), samples: 0, uuid }
     }
 
-    /// The same shard with replicas of another kind.
+    /// Copies the entry with each replica converted by `replica`.
     pub(super) fn with_replicas<S>(&self, replica: impl FnMut(&R) -> S) -> ShardEntry<S> {
         let replicas = self.replicas.iter().map(replica).collect();
         let &Self { bytes, crc32c, generation, ref name, uuid, .. } = self;

@@ -75,8 +75,8 @@ use crate::{Blake3Hash, Name};
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct TargetIndex(pub u32);
 
-/// A manifest whose parts fit together: names are unique, replicas are targets that there are, and
-/// the hash is right.
+/// A manifest whose parts fit together: names are unique, every replica names an existing target,
+/// and the hash is right.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Manifest {
     name: Name,
@@ -171,7 +171,7 @@ impl Manifest {
     /// index has a table of shards. All samples are looked at.
     ///
     /// # Errors
-    /// The first shard that is another one, or the first sample that does not.
+    /// The first shard that differs from the index's, or the first sample outside its shard.
     pub fn check_samples<B: AsRef<[u8]>>(&self, index: &Index<B>) -> Result<(), index::Error> {
         let Some(table) = index.shards() else { return index.check(&self.shard_bytes()) };
         table.numbers_in(&self.described())?;

@@ -76,7 +76,7 @@ fn shard(
     Ok(entry.with_replicas(|target| numbers[target]))
 }
 
-/// What [`Manifest::content_hash`] is computed of, in canonical form.
+/// Input of [`Manifest::content_hash`], in canonical form.
 #[derive(Serialize)]
 struct ContentParts<'a> {
     #[serde(skip_serializing_if = "Option::is_none")]

@@ -20,7 +20,7 @@ pub(super) struct Permutation {
 const ROUNDS_SHORT: usize = 24;
 const ROUNDS_LONG: usize = 8;
 
-/// From this length on a hash tells so many rows and columns apart that few rounds suffice.
+/// Least length with so many rows and columns that a hash tells them apart in few rounds.
 const LONG: u64 = 1 << 16;
 
 impl Permutation {
@@ -95,7 +95,7 @@ fn subtract(a: u64, b: u64, modulus: u64) -> u64 {
     if a < b { a + modulus - b } else { a - b }
 }
 
-/// What a permutation follows from.
+/// Key that a permutation is derived from.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct OrderKey(u64);
 

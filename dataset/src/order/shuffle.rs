@@ -18,8 +18,8 @@ pub enum Shuffle {
     /// `b` has the samples from `b * block` to `(b + 1) * block - 1`; the last may be shorter. The
     /// blocks of the data set are permuted; the first `window` of the permuted ones are the first
     /// window, the next `window` the next, and the last may have fewer. The samples of each window
-    /// are permuted. A reader that reads a window at once thus reads `window` runs of `block`
-    /// samples.
+    /// are permuted. A reader that reads a whole window in one call thus reads `window` runs of
+    /// `block` samples.
     Block {
         /// How many samples a block has.
         block: NonZeroU32,

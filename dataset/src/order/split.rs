@@ -25,7 +25,7 @@ impl Stripe {
         }
     }
 
-    /// Its own number, from 0.
+    /// Number of the stripe, from 0.
     pub const fn index(self) -> u32 {
         self.index
     }
@@ -59,7 +59,7 @@ pub struct NoStripe {
     count: u32,
 }
 
-/// What to do with the positions at the end of an epoch that do not suffice for one of each rank.
+/// Rule for the positions at the end of an epoch that do not suffice for one of each rank.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Leftover {
     /// The first ranks have one position more than the others. No sample comes twice or is missing.
@@ -79,7 +79,7 @@ pub struct Split {
     pub samples: u64,
     /// One rank of the world.
     pub rank: Stripe,
-    /// What becomes of the last positions.
+    /// Rule for the last positions.
     pub leftover: Leftover,
 }
 
@@ -105,7 +105,7 @@ impl Split {
         }
         let position = u128::from(i) * u128::from(self.rank.count().get());
         let position = position + u128::from(self.rank.index());
-        // Only padding goes beyond the samples, of which there is at least one.
+        // Only padding goes beyond the samples, and at least one sample exists.
         Some((position % u128::from(self.samples)) as u64)
     }
 }

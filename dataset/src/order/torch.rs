@@ -4,18 +4,18 @@ use rand_mt::Mt;
 
 use super::Error;
 
-/// What `torch.randperm(n, generator=g)` gives on the CPU, after `g.manual_seed(seed)`. This is a
+/// Output of `torch.randperm(n, generator=g)` on the CPU, after `g.manual_seed(seed)`. This is a
 /// table of 4 bytes a sample: torch swaps numbers in a list, and no position can be computed
 /// without the others.
 #[derive(Clone, Debug)]
 pub(super) struct TorchOrder(Vec<u32>);
 
-/// From this length on torch takes 64 random bits for each number instead of 32, and inserts
+/// Least length for which torch takes 64 random bits for each number instead of 32, and inserts
 /// numbers into a growing list instead of swapping those of a full one.
 const LONG: usize = u32::MAX as usize / 20;
 
 impl TorchOrder {
-    /// The permutation for a seed, of which torch's generator takes the low 32 bits.
+    /// The permutation for a seed. torch's generator takes only the low 32 bits.
     pub(super) fn new(samples: u64, seed: u64) -> Result<Self, Error> {
         let max = u64::from(u32::MAX);
         let length = u32::try_from(samples).map_err(|_| Error::TooMany { samples, max })?;

@@ -31,10 +31,10 @@ use splitmix64::mix;
 use crate::manifest::{Manifest, TargetIndex};
 use crate::{Blake3Hash, Name};
 
-/// For each shard its replicas in the order in which they are preferred (rendezvous hashing): by a
-/// hash of the names of shard and target. So clients that share nothing agree, each target is
-/// preferred for about as many shards as any other that has them, and when a target goes away only
-/// the shards that preferred it are read elsewhere.
+/// Replicas of each shard in the order in which they are preferred (rendezvous hashing): by a hash
+/// of the names of shard and target. So clients that share nothing agree, each target is preferred
+/// for about as many shards as any other that has them, and when a target goes away only the shards
+/// that preferred it are read elsewhere.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Placement {
     ranked: Vec<Box<[TargetIndex]>>,

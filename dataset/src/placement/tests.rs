@@ -7,7 +7,7 @@ fn name(text: &str) -> Name {
     text.parse().expect("a name")
 }
 
-/// A data set of that many shards, each of which all targets have.
+/// A data set of that many shards, with a replica of each on all targets.
 fn manifest(shards: u32, targets: &[&str]) -> Manifest {
     let mut file = ManifestFile::new(name("set"));
     for target in targets {

@@ -8,7 +8,7 @@ use crate::order::Shuffle;
 /// Why a text is not a state, or not one of this sequence.
 #[derive(Debug, thiserror::Error)]
 pub enum Error {
-    /// The text is not JSON, lacks a key, has another one, or a value of it cannot be parsed.
+    /// The text is not JSON, lacks a key, has an unknown key, or a value of it cannot be parsed.
     #[error("not a state of a loader: {0}")]
     Json(#[from] serde_json::Error),
     /// A version of states that this crate does not know.
@@ -16,29 +16,29 @@ pub enum Error {
     Version(u64),
     /// The state is of another data set.
     #[error(
-        "the state is of the data set {state}, but this is {current}; go on with that data set, or \
-         begin without the state"
+        "the state is of the data set {state}, but this is {current}; continue with that data set, \
+         or begin without the state"
     )]
     Dataset {
-        /// What the state was made with.
+        /// Data set of the state.
         state: Blake3Hash,
-        /// What it should go on with.
+        /// Data set of the loader.
         current: Blake3Hash,
     },
     /// The state is of another order.
     #[error("the state is of the order {state}, but this is {current}; use the order of the state")]
     Order {
-        /// What the state was made with.
+        /// Order of the state.
         state: Shuffle,
-        /// What it should go on with.
+        /// Order of the loader.
         current: Shuffle,
     },
     /// The state is of another seed, and the order depends on it.
     #[error("the state is of the seed {state}, but this is {current}; use the seed of the state")]
     Seed {
-        /// What the state was made with.
+        /// Seed of the state.
         state: u64,
-        /// What it should go on with.
+        /// Seed of the loader.
         current: u64,
     },
     /// The state is of batches of another size.
@@ -47,17 +47,17 @@ pub enum Error {
          a change of the world size, change the batch size of each rank so that the product stays"
     )]
     GlobalBatch {
-        /// What the state was made with.
+        /// Global batch of the state.
         state: NonZeroU64,
-        /// What it should go on with.
+        /// Global batch of the loader.
         current: NonZeroU64,
     },
     /// More samples were consumed than there are.
     #[error("the state tells of {consumed} consumed samples, but an epoch has {samples}")]
     Consumed {
-        /// What the state says.
+        /// Consumed samples in the state.
         consumed: u64,
-        /// What the data set has.
+        /// Samples of an epoch.
         samples: u64,
     },
 }

@@ -1,4 +1,4 @@
-//! Where a loader is in its sequence of batches, and how it goes on there.
+//! Position of a loader in its sequence of batches, and how it continues from there.
 //!
 //! A [`Sequence`] is all that the batches of a training run follow from. Batch `b` of an epoch has
 //! the samples at positions `b * global_batch` to `(b + 1) * global_batch - 1` of the epoch's
@@ -11,7 +11,7 @@
 //!   the resumption on. `DataLoader` takes batches from its workers by turns, beginning with worker
 //!   0, so that they come in the order of the sequence.
 //! - The last batch of an epoch is short if the samples are no multiple of `global_batch`. With
-//!   `drop_last` there is none, and its samples are not read in that epoch.
+//!   `drop_last` this batch is left out, and its samples are not read in that epoch.
 //!
 //! A [`State`] therefore needs no more than the epoch and the number of samples that all ranks have
 //! consumed. If that lies within a batch, the rest of this batch comes first.
@@ -42,17 +42,17 @@ pub use error::Error;
 /// The version of states that this crate reads and writes.
 const VERSION: u64 = 1;
 
-/// What the batches of a training run follow from.
+/// Parameters that determine the batches of a training run.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Sequence {
-    /// What the samples follow from:
+    /// Hash that determines the samples:
     /// [`Manifest::content_hash`](crate::manifest::Manifest::content_hash).
     pub dataset: Blake3Hash,
     /// How many samples the data set has.
     pub samples: u64,
     /// How they are put in order.
     pub shuffle: Shuffle,
-    /// What the order follows from, besides the epoch.
+    /// Seed of the order, which also depends on the epoch.
     pub seed: u64,
     /// How many samples all ranks consume in one step.
     pub global_batch: NonZeroU64,
@@ -84,7 +84,7 @@ impl Sequence {
         self.samples - left
     }
 
-    /// The batches from a place to the end of its epoch. There are none if the epoch was consumed.
+    /// The batches from a place to the end of its epoch; empty if the epoch was consumed.
     pub fn batches(&self, place: Place) -> Batches {
         Batches::new(place.consumed, self.epoch_samples(), self.global_batch)
     }

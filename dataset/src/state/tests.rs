@@ -1,4 +1,4 @@
-//! Loaders that are stopped and go on with other ranks and workers.
+//! Loaders that are stopped and continue with other ranks and workers.
 
 use std::ops::Range;
 
@@ -59,7 +59,7 @@ fn read(sequence: &Sequence, place: Place, shape: Shape, steps: usize) -> (Vec<V
     (steps_read, place)
 }
 
-/// Goes on from a state that was written and read.
+/// Resumes from a state that was written and read.
 fn reloaded(sequence: &Sequence, place: Place) -> Place {
     let json = sequence.state(place).to_json();
     sequence.resume(&State::parse(json.as_bytes()).expect("just written")).expect("its own")
@@ -170,7 +170,7 @@ fn long_epochs_go_on_anywhere() {
     }
 }
 
-/// Three steps of ranks whose workers make no more batches than these.
+/// Three steps of ranks whose workers make only these batches.
 fn short_read(sequence: &Sequence, order: &Order, place: Place, shape: Shape) -> (Vec<u64>, Place) {
     let workers: Vec<Stripe> = stripes(shape.workers).collect();
     let batch = |step: usize| {

@@ -1,4 +1,4 @@
-//! What may be wrong with a URL.
+//! Errors of a URL.
 
 use nvme_proto::InvalidNqn;
 

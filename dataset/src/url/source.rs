@@ -10,7 +10,7 @@ use super::{Error, TargetUrl, target};
 use crate::name::Name;
 use crate::text::as_text;
 
-/// What precedes the number of a namespace.
+/// Prefix of the number of a namespace.
 const NSID: &str = "nsid:";
 
 /// A subsystem, or a namespace in it: `nvmf://HOST[:PORT]/NQN[/NAME or nsid:NSID]`.
@@ -29,9 +29,9 @@ as_text!(SourceUrl);
 /// How a URL names a namespace of a subsystem.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum NamespaceChoice {
-    /// By its number, which every target gives; never 0 or the broadcast value.
+    /// Number of the namespace, which every target gives; never 0 or the broadcast value.
     Nsid(Nsid),
-    /// By the name of its file, which Feedrail targets report.
+    /// Name of the namespace's file, which Feedrail targets report.
     Name(Name),
 }
 
@@ -68,7 +68,7 @@ fn decode(text: &str) -> Result<String, Error> {
     decoded.map(Into::into).ok_or_else(|| Error::Encoding(text.to_owned()))
 }
 
-/// What is escaped in a name: all that RFC 3986, 3.3 does not allow in a path.
+/// Escaped bytes of a name: all that RFC 3986, 3.3 does not allow in a path.
 const IN_NAME: &AsciiSet = &CONTROLS
     .add(b' ')
     .add(b'"')
@@ -86,7 +86,7 @@ const IN_NAME: &AsciiSet = &CONTROLS
     .add(b'|')
     .add(b'}');
 
-/// What is escaped in an NQN, which is one segment of the path.
+/// Escaped bytes of an NQN, which is one segment of the path.
 const IN_NQN: &AsciiSet = &IN_NAME.add(b'/');
 
 impl fmt::Display for SourceUrl {

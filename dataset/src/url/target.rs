@@ -27,8 +27,8 @@ pub enum UrlHost {
     Name(HostName),
 }
 
-/// A DNS name in lower case: at most 253 bytes, in labels of letters, digits, `-` and `_`, of which
-/// the last is no number.
+/// A DNS name in lower case: at most 253 bytes, in labels of letters, digits, `-` and `_`; the last
+/// label is no number.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct HostName(String);
 
@@ -39,7 +39,7 @@ impl HostName {
     }
 }
 
-/// What follows `nvmf://`: host and port, and the rest from the first slash on.
+/// Rest of a URL after `nvmf://`: host and port, and the path from the first slash on.
 pub(super) fn split(url: &str) -> Result<(TargetUrl, &str), Error> {
     let rest = url.strip_prefix("nvmf://").ok_or(Error::Scheme)?;
     let end = rest.find('/').unwrap_or(rest.len());

@@ -26,7 +26,7 @@ pub const FORMATS: [ShardFormat; 9] = [
 /// How many bytes come before those of the files.
 pub const HEAD_BYTES: usize = 16;
 
-/// In the second byte: samples are read, and their checksums computed.
+/// Bit of the second byte: samples are read, and their checksums computed.
 const CHECKSUM: u8 = 1;
 /// Checksums of headers are made right, so that a mutation reaches what is behind them.
 const REPAIR: u8 = 2;
@@ -62,8 +62,8 @@ impl ShardInput {
     }
 }
 
-/// A head, then the bytes of an `.idx` and those of a shard: samples lie inside the shard, there
-/// are no more of them than bytes, and memory is in proportion to what there is.
+/// A head, then the bytes of an `.idx` and those of a shard: samples lie inside the shard, they are
+/// at most as many as its bytes, and memory is in proportion to them.
 pub fn run(data: &[u8]) {
     let mut input = Input::new(data);
     let head = ShardInput::read(&mut input);

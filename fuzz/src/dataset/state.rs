@@ -18,7 +18,7 @@ const STATE_BYTES_MAX: usize = 1 << 10;
 const TORCH_SAMPLES_MAX: u64 = 1000;
 
 /// A sequence and a place in it, then a text: the state of the place leads back to it, batches have
-/// samples that there are, and a text that is accepted is written so again.
+/// existing samples, and a text that is accepted is written so again.
 pub fn run(data: &[u8]) {
     let mut input = Input::new(data);
     let sequence = sequence(&mut input);

@@ -8,7 +8,7 @@ use raw_peers::{RawHost, RawHostShape, RawReceives};
 use rdma::sim::{Sim, SimDevice};
 use rdma::{ConnParams, Op, Time};
 
-/// Capsules that are on their way at once; a later one takes the place of the oldest.
+/// Capsules in transit; a later one takes the place of the oldest.
 const CAPSULES: usize = 16;
 pub(super) const CAPSULE_BYTES: usize = 64 + 4096 + 64;
 /// Memory that commands point at.

@@ -129,7 +129,7 @@ impl HostWorld {
         let offset = u64::from(input.u32());
         let (mut rkey, mut remote_addr) = (input.u32(), offset);
         if let Sgl::Keyed { address, key, .. } = self.hostile.keyed(0, 0) {
-            // A key and an address like those that there are.
+            // A key and an address near valid ones.
             rkey = if keys & 1 == 0 { key.wrapping_add(rkey & 0xFF) } else { rkey };
             remote_addr = if keys & 2 == 0 { address.wrapping_add(offset) } else { offset };
         }
@@ -260,8 +260,8 @@ fn corrupt_at(bytes: &mut [u8], at: u16, with: u8) {
     }
 }
 
-/// Has the command ask for a Keep Alive timeout, if it says anything of that. A host that asks for
-/// none and vanishes is never missed, and that is as it should be.
+/// Adds a Keep Alive timeout to a command that can ask for one. A host that asks for none and
+/// vanishes is never missed, and that is as it should be.
 fn request_keep_alive(sqe: &mut Sqe) {
     let keep_alive = match sqe.opcode {
         FABRICS_OPCODE if sqe.fabrics_type() == FabricsType::CONNECT => &mut sqe.cdw12,

@@ -12,7 +12,7 @@ use rdma::{ConnParams, PrivateData, Time};
 
 use super::host::FuzzHost;
 
-/// Its links, in the order in which they were made.
+/// Links of the witness, in the order in which they were made.
 pub(super) const ADMIN: usize = 0;
 const IO: usize = 1;
 const ENTRIES: u16 = 8;
@@ -34,7 +34,7 @@ pub(super) struct Witness {
 
 #[derive(Clone, Copy, Default)]
 struct WitnessPart {
-    /// The identifier of the command that is under way.
+    /// Identifier of the command in flight.
     cid: Option<u16>,
     /// The value that the bytes were last written to, and how many bytes were.
     written: (u8, usize),
@@ -91,7 +91,7 @@ impl Witness {
     }
 
     /// Writes a part of its namespace, or reads it again if that was done; nothing while a command
-    /// is under way there.
+    /// is in flight there.
     pub(super) fn act(&mut self, part: usize, blocks: usize) {
         let index = part % PARTS;
         let at = index * PART_BYTES;

@@ -18,11 +18,11 @@ pub(super) enum DataFault {
     None,
     /// No data is written.
     Missing,
-    /// It begins this many bytes later, or earlier.
+    /// The data begins this many bytes later, or earlier.
     Shifted(i32),
-    /// It is this many bytes longer.
+    /// The data is this many bytes longer.
     Longer(u16),
-    /// It goes by another key.
+    /// The data goes by another key.
     Key(u32),
 }
 
@@ -31,7 +31,7 @@ pub(super) enum DataFault {
 pub(super) enum AnswerFault {
     #[default]
     None,
-    /// There is none, or later.
+    /// The response is missing, or comes later.
     Missing,
     /// Another status, nothing being done.
     Status(u16),
@@ -43,7 +43,7 @@ pub(super) enum AnswerFault {
     Twice,
     /// This many bytes, with this value in all of them but the identifier.
     Bytes(usize, u8),
-    /// It invalidates a key.
+    /// The response invalidates a key.
     Invalidates(u32),
     /// The connection is ended instead.
     Disconnect,

@@ -48,7 +48,7 @@ pub(super) struct BatchPlan {
     pub(super) count: usize,
     pub(super) length: usize,
     pub(super) offset: u64,
-    /// From the begin of one range to that of the next.
+    /// Distance from the begin of one range to that of the next.
     pub(super) stride: u64,
 }
 
@@ -64,7 +64,7 @@ pub(super) struct FinishedJob {
 }
 
 impl InitiatorJob {
-    /// Whether it is over.
+    /// Polls the job; ready when it has ended.
     pub(super) fn poll(&mut self) -> Poll<JobOutcome> {
         let mut context = Context::from_waker(Waker::noop());
         match self {

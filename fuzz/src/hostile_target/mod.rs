@@ -39,8 +39,8 @@ const RANGE_BYTES_MAX: usize = 5000;
 ///
 /// Must hold: each range gets one result, and all memory comes back; memory that is open to each
 /// command alone is touched by no other, and not after the result; while the target's responses are
-/// true, bytes read are those of the disk; when no connection is used any more all comes to rest,
-/// and nothing is kept.
+/// true, bytes read are those of the disk; when no connection is in use, all comes to rest, and
+/// nothing is kept.
 ///
 /// Host and target live on from one execution to the next: each ends only when everything is as it
 /// was.
@@ -66,7 +66,7 @@ struct TargetWorld {
     host: Host,
     device: SimDevice,
     target: FuzzedTarget,
-    /// Regions that there are on the devices of host and target while nothing is connected.
+    /// Regions on the devices of host and target while nothing is connected.
     regions: [u64; 2],
 }
 
@@ -254,7 +254,7 @@ impl TargetWorld {
         panic!("something has no result");
     }
 
-    /// Whether any job is over.
+    /// Polls all jobs; true if any has ended.
     fn poll_jobs(&mut self) -> bool {
         let before = self.jobs.len();
         let mut outcomes = Vec::new();

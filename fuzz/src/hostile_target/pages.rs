@@ -20,7 +20,7 @@ pub(super) struct IdentifyPages {
 }
 
 impl IdentifyPages {
-    /// Those of a target with one namespace of `blocks` blocks.
+    /// Pages of a target with one namespace of `blocks` blocks.
     pub(super) fn new(blocks: u64, in_capsule_bytes: u32) -> Self {
         let mut controller = IdentifyController::blank();
         controller.cntrltype = ControllerType::IO;

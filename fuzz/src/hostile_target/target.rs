@@ -47,7 +47,7 @@ pub(super) struct FuzzedTarget {
     /// The content of the disk at first.
     formatted: Box<[u8]>,
     pub(super) pages: IdentifyPages,
-    /// Its behaviour for the next commands.
+    /// Behaviour for the next commands.
     pub(super) plan: VecDeque<Behaviour>,
     /// The next connection is refused.
     pub(super) refuses: bool,
@@ -100,7 +100,7 @@ impl FuzzedTarget {
         self.truthful = true;
     }
 
-    /// Has other bytes on its disk from now on, and says nothing.
+    /// Changes the bytes of the disk, and says nothing.
     #[cfg(test)]
     pub(super) fn change_disk(&mut self) {
         self.raw.put(0, &[0xEE; DISK_BYTES]);

@@ -162,7 +162,7 @@ impl Modelled {
             let posted = self.next_receive().map(|at| self.receives.remove(at));
             self.begun = None;
             let posted = posted.unwrap_or_else(|| panic!("no request waits for {completion:?}"));
-            assert_eq!(completion.wr_id, posted.wr_id, "it is another receive's turn");
+            assert_eq!(completion.wr_id, posted.wr_id, "it is the turn of a different receive");
             return posted;
         }
         loop {

@@ -26,7 +26,7 @@ const DEPTH: u32 = 8;
 /// of the sink.
 const PLACE_BYTES: usize = SINK.end.abs_diff(SINK.start) / 2 / DEPTH as usize;
 const INLINE_BYTES: usize = 64;
-/// Packets that are on their way at once.
+/// The most packets in transit between the two ends.
 const FLYING_MAX: usize = 64;
 const OPERATIONS_MAX: usize = 400;
 /// Exchanges after which an undisturbed connection has done all it was asked.
@@ -75,7 +75,7 @@ struct QueuePairEnd {
     flying: VecDeque<Vec<u8>>,
     /// Messages that were sent to this end and have not been received.
     messages: VecDeque<Vec<u8>>,
-    /// For READs that were posted here: where the peer's memory was read.
+    /// Place of the peer's memory that each READ posted here reads.
     reading: VecDeque<(u64, usize)>,
     next_send: u64,
     next_receive: u64,
@@ -233,7 +233,7 @@ impl QueuePairWorld {
         self.reap(end);
     }
 
-    /// The packets that `end` has to send go on their way.
+    /// Sends the packets of `end` on their way.
     fn transmit(&mut self, end: usize, most: usize) -> bool {
         let mut out = Transmit::new();
         let mut any = false;
@@ -313,7 +313,7 @@ impl QueuePairWorld {
                     &mut SharedLimits { window, reads, overflowed: false },
                 );
                 let later = qp.deadline().is_none_or(|deadline| deadline > self.now);
-                assert!(later || qp.wants_transmit(), "a deadline that was met is no more");
+                assert!(later || qp.wants_transmit(), "a deadline that was met is cleared");
             }
             self.reap(end);
         }
@@ -361,7 +361,7 @@ impl QueuePairWorld {
         }
     }
 
-    /// Without disturbance everything that was asked is done, or has failed.
+    /// Runs without disturbance until all requests are done, or have failed.
     fn settle(&mut self) {
         for _ in 0..ROUNDS_MAX {
             let mut busy = false;

@@ -75,7 +75,7 @@ pub(super) fn manifests() -> Result<Seeds> {
     Ok(seeds.map(|(name, text)| (name.to_owned(), text.into_bytes())).into())
 }
 
-/// Places in the sequences of each order, and a state of another one.
+/// Places in the sequences of each order, and the state of a different one.
 pub(super) fn states() -> Seeds {
     let orders = ["sequential", "global", "block:16:4", "torch"];
     let seed = |(number, order): (u8, &&str)| {

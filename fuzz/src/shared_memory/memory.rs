@@ -8,7 +8,7 @@ use rdma::{Access, Device, Mem, MemoryRegion, Provider, Sge, Shm};
 
 type VictimRegion = <Shm as Provider>::Region;
 
-/// What all memory is filled with that a peer may not read.
+/// Value of all bytes that a peer may not read.
 const SECRET: u8 = 0xA5;
 const GUARD: usize = 1024;
 /// Receives that one execution may post.
@@ -24,19 +24,19 @@ pub(super) const SOURCE_BYTES: usize = 96 << 10;
 pub(super) enum VictimArea {
     /// The peer may read and write it.
     Open,
-    /// It may read it.
+    /// The peer may read it.
     Readable,
-    /// It may write it.
+    /// The peer may write it.
     Writable,
-    /// It may do neither.
+    /// The peer may do neither.
     Closed,
-    /// It may do neither until a window is bound.
+    /// The peer may do neither until a window is bound.
     Windowed,
     /// Where receives put their messages.
     Slots,
     /// Where RDMA READs of the victim land.
     Landing,
-    /// What a well-behaved peer reads and writes.
+    /// Memory that a well-behaved peer reads and writes.
     Friendly,
 }
 
@@ -73,14 +73,14 @@ impl VictimArea {
         }
     }
 
-    /// Its bytes, with unregistered ones before and behind.
+    /// Range of the area, with unregistered bytes before and behind.
     pub(super) fn range(self) -> Range<usize> {
         let before = Self::ALL.into_iter().take_while(|&area| area != self);
         let start = before.map(|area| area.bytes() + GUARD).sum::<usize>() + GUARD;
         start..start + self.bytes()
     }
 
-    /// What it is filled with.
+    /// Value that fills the area.
     fn content(self) -> u8 {
         match self {
             Self::Open => 0x11,
@@ -97,7 +97,7 @@ pub(super) struct VictimMemory {
     bytes: Box<[u8]>,
     expected: Box<[u8]>,
     regions: Vec<Option<VictimRegion>>,
-    /// What may have changed in this execution, and is to be as before in the next.
+    /// Ranges that may have changed in this execution, and are to be as before in the next.
     changed: Vec<Range<usize>>,
     /// The open area when its region was dropped.
     revoked: Option<Vec<u8>>,
@@ -199,7 +199,7 @@ pub(super) fn has_secrets(bytes: &[u8]) -> bool {
     bytes.array_windows::<4>().any(|window| *window == [SECRET; 4])
 }
 
-/// The same, unless it looks like a secret.
+/// Returns the value, changed if it looks like a secret.
 pub(super) fn without_secrets(value: u64) -> u64 {
     let bytes = value.to_le_bytes();
     u64::from_le_bytes(bytes.map(|byte| if byte == SECRET { SECRET - 1 } else { byte }))

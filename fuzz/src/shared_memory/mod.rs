@@ -23,7 +23,7 @@ use crate::input::Input;
 
 const OPERATIONS_MAX: usize = 60;
 const OPERATION_BYTES: usize = 16;
-/// What every message begins with.
+/// First bytes of every message.
 const MAGIC: [u8; 8] = *b"FRshm\0\0\x01";
 const REQUEST: u8 = 0;
 const ACCEPT: u8 = 1;
@@ -206,7 +206,7 @@ impl ShmWorld {
         }
     }
 
-    /// Has the victim connect, and takes what it offers.
+    /// Makes the victim connect, and takes what it offers.
     fn entice(&mut self, wrong: u8) {
         if self.peers.len() == LINKS_MAX || self.victim.links.len() == LINKS_MAX {
             return;

@@ -189,7 +189,7 @@ impl HostileLink {
             for (from, length) in [(from, before_end), (0, head - from - before_end)] {
                 if length > 0 {
                     let place = self.place(Self::in_ring(self.other(), ring, from));
-                    // SAFETY: within the ring, which nobody writes meanwhile: all ends are in this
+                    // SAFETY: within the ring, which nobody else writes: all ends are in this
                     // thread.
                     let bytes = unsafe { core::slice::from_raw_parts(place, length as usize) };
                     assert!(!super::memory::has_secrets(bytes), "the peer was sent secrets");
@@ -201,7 +201,7 @@ impl HostileLink {
 
 impl Drop for HostileLink {
     fn drop(&mut self) {
-        // SAFETY: mapped in `map`, and nothing borrows it any more.
+        // SAFETY: mapped in `map`, and nothing borrows it now.
         let _ = unsafe { rustix::mm::munmap(self.base.as_ptr().cast(), MAPPING_BYTES) };
     }
 }

@@ -21,9 +21,9 @@ const QP: QpConfig =
     QpConfig { send_wr: 16, recv_wr: 16, send_sge: 2, recv_sge: 2, inline_bytes: 64 };
 /// Turns after which a victim has come to rest whose peer does nothing.
 const TURNS_MAX: usize = 200;
-/// Connections that it accepts at once.
+/// Connections that a victim accepts.
 pub(super) const LINKS_MAX: usize = 4;
-/// What each request may fail with.
+/// Statuses with which each request may fail.
 const SEND_FAILURES: [WcStatus; 10] = [
     WcStatus::LOCAL_QP_OPERATION_ERROR,
     WcStatus::LOCAL_PROTECTION_ERROR,
@@ -175,9 +175,9 @@ impl ShmVictim {
 
     /// Connects to a listener.
     pub(super) fn connect(&mut self, to: SocketAddr) {
-        let patience = Duration::from_secs(1);
+        let timeout = Duration::from_secs(1);
         let options = ConnOptions { ack_timeout_exponent: Some(14), ..ConnOptions::default() };
-        let conn = self.cm.resolve(self.now, to, patience, &options).expect("an address of a peer");
+        let conn = self.cm.resolve(self.now, to, timeout, &options).expect("an address of a peer");
         let qp = self.make_qp(conn).expect("descriptors are left");
         self.add(conn, qp);
         let params = ConnParams {
@@ -203,7 +203,7 @@ impl ShmVictim {
         });
     }
 
-    /// Posts a receive, as long as there are slots that this execution has not used.
+    /// Posts a receive, until all slots of this execution are used.
     pub(super) fn receive(&mut self, link: usize, length: usize) {
         let Some(link) = self.links.get_mut(link) else { return };
         if self.slots_used == SLOTS {
@@ -272,7 +272,7 @@ impl ShmVictim {
         self.window.as_ref().map_or(0, MemoryWindow::<Shm>::rkey)
     }
 
-    /// Sleeps and is woken, which must not go on for ever.
+    /// Sleeps and is woken, which must end.
     pub(super) fn sleep(&mut self, what: WakeFor) {
         for _ in 0..TURNS_MAX {
             let news = self.group.arm(what);

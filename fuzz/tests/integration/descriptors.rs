@@ -1,4 +1,5 @@
-//! What peers in shared memory pass to a process, and what it opens for them, is closed again.
+//! Descriptors that peers in shared memory pass to a process, or that it opens for them, are
+//! closed.
 
 use std::sync::atomic::AtomicU64;
 
@@ -7,7 +8,7 @@ use feedrail_fuzz::{TARGETS, corpus};
 use rusty_fork::rusty_fork_test;
 
 rusty_fork_test! {
-    /// One test only in this file: others would have descriptors of their own meanwhile.
+    /// One test only in this file: others would hold descriptors of their own during this one.
     #[test]
     fn no_descriptor_is_left() {
         let target = TARGETS.into_iter().find(|target| target.name == "shared_memory").unwrap();

@@ -135,8 +135,8 @@ pub struct IdentifyController {
     /// Maximum endurance group capacity in bytes.
     pub megcap: U128,
     reserved_384: Reserved<2>,
-    /// Command quiesce time in milliseconds: the longest that commands under way are expected to go
-    /// on when the controller has found out that its host is lost; 0: not reported.
+    /// Command quiesce time in milliseconds: the longest that commands in progress are expected to
+    /// continue when the controller has found out that its host is lost; 0: not reported.
     pub cqt: U16,
     reserved_388: Reserved<124>,
     /// Submission queue entry sizes as powers of two: required in the low four bits, maximum in the

@@ -57,7 +57,7 @@ impl<'a> FileInfo<'a> {
         Self { length_bytes, name, generation: None }
     }
 
-    /// The same record with a generation, in version 2 of the layout.
+    /// Adds a generation, which makes it a record of version 2 of the layout.
     #[must_use]
     pub const fn with_generation(self, generation: u64) -> Self {
         Self { generation: Some(generation), ..self }

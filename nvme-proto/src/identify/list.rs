@@ -7,8 +7,8 @@ use zerocopy::{FromBytes, Immutable, IntoBytes, KnownLayout, Unaligned};
 
 use crate::Nsid;
 
-/// Up to 1,024 namespace identifiers in ascending order, ended by 0 (Base, 5.1.13.2.2); also the
-/// changed attached namespace list, log page 04h (Base, 5.1.12.1.5).
+/// List of up to 1,024 namespace identifiers in ascending order, ended by 0 (Base, 5.1.13.2.2);
+/// also the changed attached namespace list, log page 04h (Base, 5.1.12.1.5).
 #[derive(Clone, Copy, PartialEq, Eq, FromBytes, IntoBytes, Immutable, KnownLayout, Unaligned)]
 #[repr(transparent)]
 pub struct NamespaceList([U32; 1024]);

@@ -76,9 +76,9 @@ pub struct GetLogPage {
 /// Place at which a read of a log page begins, LPO.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum LogOffset {
-    /// At a byte, a multiple of 4.
+    /// Byte offset, a multiple of 4.
     Bytes(u64),
-    /// At an entry, of a page that has an index.
+    /// Number of an entry, in a page that has an index.
     Index(u64),
 }
 
@@ -97,7 +97,7 @@ impl GetLogPage {
         }
     }
 
-    /// The same read from byte `offset_bytes` on.
+    /// Moves the read to begin at byte `offset_bytes`.
     pub const fn at(mut self, offset_bytes: u64) -> Self {
         self.offset = LogOffset::Bytes(offset_bytes);
         self
@@ -130,7 +130,7 @@ impl GetLogPage {
     pub fn to_sqe(&self) -> Sqe {
         assert!(self.length_bytes.is_multiple_of(4), "a log page is read in dwords");
         let numd_z = (self.length_bytes / 4).checked_sub(1).and_then(|z| u32::try_from(z).ok());
-        let numd_z = numd_z.expect("from 4 to 2^34 bytes of a log page are read at once");
+        let numd_z = numd_z.expect("from 4 to 2^34 bytes of a log page are read by a command");
         let (index_offset, lpo) = self.offset.fields();
         let dw10 = Dw10::new()
             .with_lid(self.lid)

@@ -49,7 +49,7 @@ pub struct SmartLog {
     pub warning_temperature_minutes: U32,
     /// Minutes above the critical temperature.
     pub critical_temperature_minutes: U32,
-    /// Temperature sensors in kelvins; 0 where there is none.
+    /// Temperature sensors in kelvins; 0 where a sensor is missing.
     pub temperature_sensors_k: [U16; 8],
     /// Transitions of thermal management temperatures 1 and 2.
     pub thermal_transitions: [U32; 2],

@@ -71,7 +71,7 @@ class RawBatch:
 
         Raises:
             IndexError: there is no such sample.
-            DatasetChanged: a shard of the index is another one in the source.
+            DatasetChanged: the source has another shard than the index.
             BatchError: some could not be read, or do not have their checksums.
             ValueError: `verify` is set, and the index has no checksums.
         """

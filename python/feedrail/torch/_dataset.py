@@ -43,11 +43,11 @@ class RangeDataset(Dataset[S], Generic[B, S]):
         dtype: Elements of samples, `uint8` if `None`. Lengths must be multiples of its size.
         verify: Whether samples are compared with the CRC-32C that the index has for them: one that
             has another is a `ChecksumError`. Threads of a `Loader` do it ahead, and other threads
-            run meanwhile.
+            keep running.
 
     Raises:
         ValueError: `verify` is set, and the index has no checksums.
-        DatasetChanged: a shard of the index is another one in the source.
+        DatasetChanged: the source has another shard than the index.
     """
 
     source: Source

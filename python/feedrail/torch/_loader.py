@@ -211,7 +211,7 @@ class Loader(Node, Generic[B]):
         """The next batch: a `Batch`, or what the transform of the data set makes of it.
 
         Raises:
-            StopIteration: the epoch is over.
+            StopIteration: the epoch has ended.
             BatchError: ranges failed. The next call reads the same batch again.
         """
         if self._has_ended:
@@ -247,7 +247,7 @@ class Loader(Node, Generic[B]):
         return self.state_dict()
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
-        """Goes on after the batch that was the last when `state` was taken.
+        """Continues after the batch that was the last when `state` was taken.
 
         After the last batch of an epoch that is the beginning of the next one.
 
@@ -257,7 +257,7 @@ class Loader(Node, Generic[B]):
         self._go_to(*self._sequence.resume(state))
 
     def close(self) -> None:
-        """Cancels what is read ahead and ends the threads. The next batch begins anew."""
+        """Cancels what is read ahead and ends the threads. The next batch starts them again."""
         prefetcher, self._prefetcher = self._prefetcher, None
         self._handed_out = None
         if prefetcher is not None:

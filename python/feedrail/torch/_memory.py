@@ -19,7 +19,7 @@ _LENT_AT_MOST = 64
 
 
 class Lender:
-    """Memory for batches, used again when nobody has a batch any more.
+    """Memory for batches, used again when the last user of a batch has dropped it.
 
     New memory costs a page fault for each page, which takes longer than to fill the page.
     """

@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 
     from numpy.typing import NDArray
 
-#: Samples that are computed at once.
+#: Samples that are computed in one call.
 _CHUNK = 4096
 
 

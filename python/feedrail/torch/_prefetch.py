@@ -98,7 +98,7 @@ class _Queue:
         """The batch that was begun first, once it is finished, and whether it already was.
 
         Raises:
-            RuntimeError: the queue was closed meanwhile.
+            RuntimeError: the queue was closed during the call.
         """
         reading = self.begun[0]
         with self.changed:
@@ -148,9 +148,9 @@ class _Queue:
         return self.dataset.finished(batch)
 
     def close(self) -> None:
-        """Cancels what is under way, which ends the threads.
+        """Cancels reads in flight, which ends the threads.
 
-        In a forked child there are none, and the lock may be held forever.
+        A forked child has no threads, and the lock may be held forever.
         """
         if os.getpid() == self.pid:
             with self.changed:
@@ -286,7 +286,7 @@ class Prefetcher(Generic[B]):
         self._queue.begin(_Request(numbers, plan, tensor_in(memory), prepared, ticket), end)
 
     def close(self) -> None:
-        """Cancels what is under way, and waits for the threads to end."""
+        """Cancels reads in flight, and waits for the threads to end."""
         self._batches = None
         self._queue.close()
         if self.is_of_this_process:

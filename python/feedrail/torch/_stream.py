@@ -56,7 +56,7 @@ class StreamDataset(IterableDataset[B], Generic[B]):
 
     An iteration without `set_epoch` before it repeats the epoch, as with torch's
     `DistributedSampler`: workers have copies of the stream, which do not tell it that they are at
-    the end. After a state was loaded, `epoch` is the one to go on with:
+    the end. After a state was loaded, `epoch` is the one to continue:
 
         for epoch in range(stream.epoch, epochs):
             stream.set_epoch(epoch)
@@ -139,14 +139,14 @@ class StreamDataset(IterableDataset[B], Generic[B]):
             while (found := prefetcher.next()) is not None:
                 batch, end = found
                 between = (workers - 1) * sequence.global_batch
-                # Where this worker goes on; the other workers make what is between.
+                # Where this worker continues; the other workers make what is between.
                 self._at = _Place(min(end + between, sequence.epoch_samples), workers > 1)
                 yield batch
         finally:
             prefetcher.close()
 
     def state_dict(self) -> dict[str, Any]:
-        """Where this process or worker goes on. JSON of less than 1 KiB.
+        """Position at which this process or worker continues. JSON of less than 1 KiB.
 
         In a worker it can be loaded by the same worker of as many: `StatefulDataLoader` does that.
         """
@@ -154,7 +154,7 @@ class StreamDataset(IterableDataset[B], Generic[B]):
         return {**state, "worker": [*_worker()]} if self._at.is_own else state
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
-        """Goes on where a state tells: that of a batch, of a `Loader`, or of this worker.
+        """Continues from a state: that of a batch, of a `Loader`, or of this worker.
 
         After the last batch of an epoch that is the beginning of the next one: see `epoch`. The
         state of one of several workers stays in its epoch, in which others may have batches left.

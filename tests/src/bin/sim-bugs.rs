@@ -9,7 +9,7 @@ use std::process::ExitCode;
 use clap::Parser;
 use feedrail_target::testing::deliberate_bugs as target;
 use feedrail_target::testing::deliberate_bugs::Bug as Target;
-use feedrail_tests::world::{expect_few_repeats, storm};
+use feedrail_tests::world::{chaos_run, expect_few_repeats};
 use rdma::deliberate_bugs::{self as provider, Bug as Provider};
 use roce_proto::deliberate_bugs::{self as protocol, Bug as Protocol};
 
@@ -90,11 +90,11 @@ fn find(bug: Bug, seeds: u64) -> Option<(u64, String)> {
     found
 }
 
-/// Runs what can show a bug. A storm gives no wrong byte away for lack of congestion control.
+/// Runs what can show a bug. A chaos run gives no wrong byte away for lack of congestion control.
 fn look(bug: Bug, seed: u64) {
     match bug {
         Bug::Protocol(Protocol::IgnoreLosses) => expect_few_repeats(seed),
-        _ => _ = storm(seed, false),
+        _ => _ = chaos_run(seed, false),
     }
 }
 

@@ -9,7 +9,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::thread;
 
 use clap::Parser;
-use feedrail_tests::world::{Totals, storm};
+use feedrail_tests::world::{Totals, chaos_run};
 
 /// Seeds in which each fault and each recovery happens.
 const COMPLETE: u64 = 100;
@@ -73,7 +73,7 @@ fn work(progress: &Progress, end: u64, trace: bool) {
         if seed >= end {
             return;
         }
-        match panic::catch_unwind(|| storm(seed, trace)) {
+        match panic::catch_unwind(|| chaos_run(seed, trace)) {
             Ok(outcome) => {
                 let mut sum = progress.sum.lock().expect("no panic under it");
                 sum.seeds += 1;

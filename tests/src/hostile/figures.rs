@@ -1,17 +1,17 @@
-//! The throughput of a bystander beside a hostile peer, as a ratio to the one beside a well-behaved
+//! The throughput of a witness beside a hostile peer, as a ratio to the one beside a well-behaved
 //! peer.
 
 use std::fmt::Debug;
 use std::time::{Duration, Instant};
 
-use super::Bystander;
+use super::Witness;
 use crate::process::pause;
 
 /// Hostile and well-behaved turns alternate, so that other load of the machine hits both.
 const PAIRS: usize = 7;
 const TURN: Duration = Duration::from_millis(1500);
 
-/// Whose turn it is to be beside the bystander.
+/// Whose turn it is to be beside the witness.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Side {
     /// The peer that breaks the rules.
@@ -23,7 +23,7 @@ pub enum Side {
 /// The figures of one turn, or of several.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct Score {
-    /// Rounds of the bystander.
+    /// Rounds of the witness.
     pub rounds: u64,
     /// Steps of the peer.
     pub steps: u64,
@@ -35,9 +35,9 @@ impl Score {
     /// One turn: the peer begins a step each `pace`, or later where the one before takes longer.
     ///
     /// # Panics
-    /// If the bystander has given up.
-    pub fn of_turn(bystander: &mut Bystander, pace: Duration, mut step: impl FnMut()) -> Self {
-        let (before, began) = (bystander.rounds(), clock());
+    /// If the witness has given up.
+    pub fn of_turn(witness: &mut Witness, pace: Duration, mut step: impl FnMut()) -> Self {
+        let (before, began) = (witness.rounds(), clock());
         let mut steps = 0;
         while clock() - began < TURN {
             let start = clock();
@@ -45,12 +45,12 @@ impl Score {
             steps += 1;
             pause(pace.saturating_sub(clock() - start));
         }
-        Self { rounds: bystander.rounds() - before, steps, time: clock() - began }
+        Self { rounds: witness.rounds() - before, steps, time: clock() - began }
     }
 
-    /// Throughput of the bystander, reads and writes.
+    /// Throughput of the witness, reads and writes.
     pub fn bytes_per_second(&self) -> f64 {
-        self.rounds_per_second() * (2 * Bystander::ROUND_BYTES) as f64
+        self.rounds_per_second() * (2 * Witness::ROUND_BYTES) as f64
     }
 
     fn rounds_per_second(&self) -> f64 {
@@ -67,9 +67,9 @@ impl Score {
 /// The result of all turns.
 #[derive(Clone, Copy, Debug)]
 pub struct Figures {
-    /// Beside the hostile peer.
+    /// Score of the turns beside the hostile peer.
     pub hostile: Score,
-    /// Beside the well-behaved peer.
+    /// Score of the turns beside the well-behaved peer.
     pub decent: Score,
     /// The median of the pairs' ratios.
     pub ratio: f64,
@@ -78,7 +78,7 @@ pub struct Figures {
 }
 
 impl Figures {
-    /// The least ratio of its throughput that a bystander must keep.
+    /// The least ratio of its throughput that a witness must keep.
     const LEAST_RATIO: f64 = 0.9;
 
     /// Whether a peer is to be measured: all are, or those whose description has the words in
@@ -87,7 +87,8 @@ impl Figures {
         std::env::var("FEEDRAIL_HOSTILE_ONLY").map_or(true, |only| peer.contains(&only))
     }
 
-    /// Of peers and the ratios beside them.
+    /// Asserts that each peer left the witness enough; `results` are peers and the ratios beside
+    /// them.
     ///
     /// # Panics
     /// If less than enough was left beside one.

@@ -17,7 +17,7 @@ use rdma::{PushError, Time};
 use crate::process::{Daemon, loopback_address, pause};
 
 /// The most that a target may take to answer, generously.
-const PATIENCE: Duration = Duration::from_secs(60);
+const RESPONSE_TIMEOUT: Duration = Duration::from_secs(60);
 /// A target answers within microseconds, or it is busy for longer.
 const IDLE_SLEEP: Duration = Duration::from_micros(200);
 /// Receives that a queue has posted at first.
@@ -30,7 +30,7 @@ const SHAPE: RawHostShape = RawHostShape {
     capsules: 256,
     capsule_bytes: 64 + 16_384,
     data_bytes: 8 << 20,
-    timeout: PATIENCE,
+    timeout: RESPONSE_TIMEOUT,
 };
 
 /// A host on an address of its own.
@@ -108,7 +108,7 @@ impl HostileHost {
     /// Waits for the target's answer to a connection request.
     ///
     /// # Panics
-    /// If there is none.
+    /// If it does not answer.
     pub fn settle(&mut self, queue: QueueKey) -> RawLinkState {
         self.until("the target answers a connection request", |host| {
             let link = host.state(queue);
@@ -183,7 +183,7 @@ impl HostileHost {
         self.response(queue, cid)
     }
 
-    /// As [`HostileHost::command`], for the status without its flags.
+    /// Sends a command as [`HostileHost::command`] does, and returns the status without its flags.
     pub fn status(&mut self, queue: QueueKey, sqe: &Sqe, in_capsule: &[u8]) -> Option<Status> {
         self.command(queue, sqe, in_capsule).map(|response| response.status().without_flags())
     }
@@ -284,7 +284,7 @@ impl HostileHost {
     /// # Panics
     /// If it is not so for a long time; `what` is for the message.
     pub fn until<T>(&mut self, what: &str, mut done: impl FnMut(&mut Self) -> Option<T>) -> T {
-        let rounds = PATIENCE.as_micros() / IDLE_SLEEP.as_micros();
+        let rounds = RESPONSE_TIMEOUT.as_micros() / IDLE_SLEEP.as_micros();
         for _ in 0..rounds {
             while self.turn() {}
             if let Some(result) = done(self) {
@@ -292,7 +292,7 @@ impl HostileHost {
             }
             pause(IDLE_SLEEP);
         }
-        panic!("waited in vain until {what}");
+        panic!("timed out waiting until {what}");
     }
 
     /// Does all that is ready; true if there was anything.

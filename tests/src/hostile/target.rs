@@ -81,7 +81,7 @@ impl Manner {
         Self::WritesOutOfBounds,
     ];
 
-    /// Its behaviour in words, for the table.
+    /// Description of the behaviour, for the table.
     pub fn words(self) -> &'static str {
         match self {
             Self::IgnoresRequests => "never answers a connection request",

@@ -17,7 +17,7 @@ use super::pipe::full_pipe;
 use super::seccomp::{hide_io_uring, refuse_io_uring, refuse_steering};
 use super::{Vitals, binary, eventually, loopback_address, wait_at_most};
 
-/// For anything that the daemon does at once.
+/// Limit for anything that the daemon does without waiting for something else.
 const PROMPTLY: Duration = Duration::from_secs(30);
 
 /// How to start a daemon.
@@ -46,7 +46,7 @@ pub struct DaemonOptions {
 /// A daemon that ended before it listened.
 #[derive(Debug)]
 pub struct Ended {
-    /// Its exit status, or the signal that ended it.
+    /// Exit status, or the signal that ended the process.
     pub status: ExitStatus,
     /// All that it wrote to standard error.
     pub stderr: String,
@@ -232,7 +232,7 @@ impl Daemon {
         Vitals::of(self.child.id())
     }
 
-    /// Its process id, for signals and `/proc`.
+    /// Process id, for signals and `/proc`.
     pub fn id(&self) -> u32 {
         self.child.id()
     }
@@ -248,7 +248,7 @@ impl Daemon {
         eventually(&format!("{part:?} is logged"), || self.log().contains(part));
     }
 
-    /// Its counters, asked for with SIGUSR1.
+    /// Counters of the daemon, asked for with SIGUSR1.
     ///
     /// # Panics
     /// If it does not tell them.

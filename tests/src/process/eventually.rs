@@ -17,10 +17,10 @@ pub fn eventually(what: &str, mut condition: impl FnMut() -> bool) {
         }
         pause(LOOK_EVERY);
     }
-    panic!("waited in vain until {what}");
+    panic!("timed out waiting until {what}");
 }
 
-/// Lets time pass, where a test is about time.
+/// Sleeps, where a test is about time.
 #[expect(clippy::disallowed_methods, reason = "other processes go by the real clock")]
 pub fn pause(time: Duration) {
     std::thread::sleep(time);

@@ -9,7 +9,7 @@ use nvme_proto::Nsid;
 
 use super::Daemon;
 
-/// For operations that must end soon, one way or the other.
+/// Timeout of operations that must end soon, with or without success.
 const SOON: Duration = Duration::from_secs(10);
 
 /// A host that gives up on a target after some seconds.

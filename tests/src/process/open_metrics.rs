@@ -32,7 +32,7 @@ pub struct OpenMetricsPage {
 }
 
 impl OpenMetricsPage {
-    /// What a target answers now.
+    /// Scrapes the page that a target serves now.
     ///
     /// # Panics
     /// If that is not such a page.
@@ -91,7 +91,7 @@ impl OpenMetricsPage {
     /// A value, by name and labels.
     ///
     /// # Panics
-    /// If there is none.
+    /// If the page has no such series.
     #[track_caller]
     pub fn get(&self, series: &str) -> f64 {
         *self.samples.get(series).unwrap_or_else(|| panic!("no {series} in {:#?}", self.samples))

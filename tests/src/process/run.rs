@@ -18,11 +18,11 @@ const HANGS_AFTER: Duration = Duration::from_secs(120);
 /// How a program ended, and its output.
 #[derive(Clone, Debug)]
 pub struct Outcome {
-    /// Its exit status; `None` if it hung and was killed.
+    /// Exit status; `None` if the process hung and was killed.
     pub status: Option<ExitStatus>,
-    /// Its standard output, as bytes.
+    /// Standard output, as bytes.
     pub stdout: Vec<u8>,
-    /// Its standard error, as text.
+    /// Standard error, as text.
     pub stderr: String,
 }
 
@@ -106,7 +106,7 @@ impl Program {
         self
     }
 
-    /// Has the kernel refuse io_uring to it.
+    /// Makes the kernel refuse io_uring to the process.
     #[must_use]
     pub fn without_io_uring(mut self) -> Self {
         refuse_io_uring(&mut self.command);
@@ -120,7 +120,7 @@ impl Program {
         self
     }
 
-    /// After how long it counts as hung.
+    /// Sets the time after which the process counts as hung.
     #[must_use]
     pub fn limit(mut self, limit: Duration) -> Self {
         self.limit = limit;
@@ -163,7 +163,7 @@ pub struct Running {
 }
 
 impl Running {
-    /// Its process id, for signals and `/proc`.
+    /// Process id, for signals and `/proc`.
     pub fn id(&self) -> u32 {
         self.child.id()
     }

@@ -48,17 +48,17 @@ const fn statement(code: u32, k: u32) -> libc::sock_filter {
     libc::sock_filter { code: code as u16, jt: 0, jf: 0, k }
 }
 
-/// Has the program, and all that it starts, refused io_uring with EPERM.
+/// Refuses io_uring to the program, and all that it starts, with EPERM.
 pub(super) fn refuse_io_uring(command: &mut Command) {
     refuse(command, &NO_IO_URING);
 }
 
-/// Has the program, and all that it starts, told that the kernel has no io_uring.
+/// Hides io_uring from the program, and all that it starts, as a kernel without it does.
 pub(super) fn hide_io_uring(command: &mut Command) {
     refuse(command, &HIDDEN_IO_URING);
 }
 
-/// Has the program, and all that it starts, refused steering of packets to sockets with EPERM.
+/// Refuses the program, and all that it starts, steering of packets to sockets, with EPERM.
 pub(super) fn refuse_steering(command: &mut Command) {
     refuse(command, &NO_STEERING);
 }

@@ -42,8 +42,8 @@ impl Vitals {
         }
     }
 
-    /// Waits until a process has no more descriptors than these, and at most `slack_bytes` of
-    /// resident memory more; its vitals are `now`.
+    /// Waits until a process has at most these descriptors, and at most `slack_bytes` of resident
+    /// memory more; its vitals are `now`.
     ///
     /// # Panics
     /// If it has more after two minutes.

@@ -4,7 +4,7 @@ use feedrail_initiator::{Grant, Namespace, RangeCompletion, RegionSlice, Ring};
 
 use super::HostNode;
 
-/// What a flow has a target do.
+/// Direction of a flow's payload.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum BulkDirection {
     /// The target sends RDMA WRITEs.

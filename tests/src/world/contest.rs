@@ -1,4 +1,4 @@
-//! Hosts that want more buffers of a target than there are, all at once.
+//! Hosts that together want more buffers of a target than exist.
 //!
 //! Nothing is measured here: whether every request gets its buffer in turn is what each
 //! [`Line`](super::line::Line) checks.
@@ -13,7 +13,7 @@ use super::{HostId, Random, TargetId, World};
 const LARGE_READS: u32 = 24;
 const LARGE_BYTES: usize = 32 << 10;
 const LARGE_DEPTH: usize = 6;
-/// Of the other host: small ones without end.
+/// Size and depth of the reads of the other host, which it repeats without end.
 const SMALL_BYTES: usize = 512;
 const SMALL_DEPTH: usize = 64;
 /// Far more than all take, though disks that were sick may keep some of them for seconds.
@@ -101,8 +101,8 @@ fn open(world: &mut World, host: HostId, target: TargetId) -> Namespace {
     world.run(opening).expect("the namespace exists")
 }
 
-/// Has one host read small pieces from a target, on all its cores, until the others have read their
-/// large ones.
+/// Makes one host read small pieces from a target, on all its cores, until the others have read
+/// their large ones.
 ///
 /// # Panics
 /// When that does not end, or a [`Line`](super::line::Line) finds a request that starves.

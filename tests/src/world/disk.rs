@@ -18,7 +18,7 @@ use feedrail_target::testing::{FileBackend, MemoryBackend};
 use nvme_proto::{Nqn, Nsid};
 use uuid::Uuid;
 
-use super::engine::{Bay, SharedMedium};
+use super::engine::{SharedMedium, SimDisks};
 use super::medium::{Medium, SECTOR_BYTES};
 
 /// A medium. Clones are the same one, and it keeps its bytes when a target crashes. Its identity
@@ -43,7 +43,7 @@ enum Contents {
     /// Where the target looks for them.
     Own,
     Memory(Arc<MemoryBackend>),
-    /// Behind the system calls on a file.
+    /// Simulated disk behind the system calls on a file.
     Simulated(SharedMedium),
 }
 
@@ -77,28 +77,28 @@ impl Disk {
         Self { medium, writable: false, contents: Contents::Own, ..Self::memory(name, 0) }
     }
 
-    /// The same, but hosts may not write.
+    /// Makes the disk read-only to hosts.
     #[must_use]
     pub fn read_only(mut self) -> Self {
         self.writable = false;
         self
     }
 
-    /// The same, with a block size of two to the power of `shift` bytes.
+    /// Sets a block size of two to the power of `shift` bytes.
     #[must_use]
     pub fn lba_shift(mut self, shift: u8) -> Self {
         self.lba_shift = Some(shift);
         self
     }
 
-    /// The same, but every operation waits for `delay` before it starts.
+    /// Delays the start of every operation by `delay`.
     #[must_use]
     pub fn slow(mut self, delay: Duration) -> Self {
         self.delay = delay;
         self
     }
 
-    /// The same, but operations on a simulated disk wait for those that change the same pages, as
+    /// Sets whether operations on a simulated disk wait for those that change the same pages, as
     /// they do on files in the page cache.
     #[must_use]
     pub fn range_locks(mut self, range_locks: bool) -> Self {
@@ -106,7 +106,7 @@ impl Disk {
         self
     }
 
-    /// The same, but reads of a simulated disk are tried in its page cache first.
+    /// Sets whether reads of a simulated disk are tried in its page cache first.
     #[must_use]
     pub fn cached_reads(mut self, cached_reads: bool) -> Self {
         self.cached_reads = cached_reads;
@@ -140,12 +140,16 @@ impl Disk {
     }
 
     /// The backend in place of the target's own.
-    pub(super) fn backend(&self, opened: Arc<dyn Backend>, bay: &Bay) -> Arc<dyn Backend> {
+    pub(super) fn backend(
+        &self,
+        opened: Arc<dyn Backend>,
+        sim_disks: &SimDisks,
+    ) -> Arc<dyn Backend> {
         let backend = match &self.contents {
             Contents::Own => opened,
             Contents::Memory(memory) => Arc::clone(memory) as Arc<dyn Backend>,
             Contents::Simulated(medium) => {
-                let mut backend = file_backend(medium, bay);
+                let mut backend = file_backend(medium, sim_disks);
                 if self.range_locks {
                     backend = backend.with_range_locks();
                 }
@@ -160,9 +164,9 @@ impl Disk {
 }
 
 /// The backend of a file whose system calls end up at `medium`: nothing reaches the descriptor.
-fn file_backend(medium: &SharedMedium, bay: &Bay) -> FileBackend {
+fn file_backend(medium: &SharedMedium, sim_disks: &SimDisks) -> FileBackend {
     let file = File::open("/dev/null").expect("every machine has it");
-    bay.insert(file.as_raw_fd(), Rc::clone(medium));
+    sim_disks.insert(file.as_raw_fd(), Rc::clone(medium));
     let length = medium.borrow().bytes().len() as u64;
     FileBackend::new(file.into(), length, Some(SECTOR_BYTES as u32))
 }

@@ -31,8 +31,8 @@ pub struct DiskConfig {
     pub jitter: Duration,
     /// Calls that take `stall` more.
     pub stall_ppm: u32,
-    /// Time that such a call takes more. The disk has it meanwhile, and does it at the end of that
-    /// time, whether or not the host that asked for it is there by then.
+    /// Time that such a call takes more. The disk gets the call at the end of that time, whether or
+    /// not the host that asked for it still exists by then.
     pub stall: Duration,
     /// Calls that fail with EIO; a write may have changed some of its sectors.
     pub error_ppm: u32,
@@ -40,8 +40,8 @@ pub struct DiskConfig {
     pub no_space_ppm: u32,
     /// Reads and writes that do only part of their bytes.
     pub short_ppm: u32,
-    /// Reads of which the page cache of a disk has some, from the beginning on; of others it has
-    /// nothing.
+    /// Reads that find only their first bytes in the page cache of a disk; other reads find nothing
+    /// there.
     pub cached_ppm: u32,
 }
 
@@ -60,7 +60,7 @@ pub struct DiskStats {
     pub no_space: u64,
     /// Calls that did part of their bytes.
     pub short: u64,
-    /// Reads of which a page cache had some.
+    /// Reads that found only some of their bytes in a page cache.
     pub cached: u64,
     /// Calls that were cancelled.
     pub cancelled: u64,
@@ -72,7 +72,7 @@ pub struct DiskStats {
 
 /// The disks of one node, and the calls on them. Clones are the same.
 #[derive(Clone)]
-pub(super) struct Bay {
+pub(super) struct SimDisks {
     inner: Rc<RefCell<Inner>>,
 }
 
@@ -84,12 +84,13 @@ struct Inner {
     files: BTreeMap<RawFd, SharedMedium>,
     /// Engines made until now, which number their calls.
     engines: u64,
-    /// By the time when they end; a serial number tells calls apart that end at the same time.
+    /// Calls by the time when they end; a serial number tells calls apart that end at the same
+    /// time.
     calls: BTreeMap<(Time, u64), Call>,
     serial: u64,
     /// This many reads to come never end.
     hangs: u32,
-    /// Under this name each call and its end is printed.
+    /// Name under which each call and its end is printed.
     verbose: Option<String>,
 }
 
@@ -112,13 +113,13 @@ enum Fault {
 
 /// The engine of one core.
 pub(super) struct DiskEngine {
-    bay: Bay,
+    sim_disks: SimDisks,
     number: u64,
     events: VecDeque<EngineEvent>,
     stats: EngineStats,
 }
 
-impl Bay {
+impl SimDisks {
     pub(super) fn new(seed: u64) -> Self {
         let inner = Inner {
             now: Time::ZERO,
@@ -146,7 +147,7 @@ impl Bay {
         let number = inner.engines;
         drop(inner);
         DiskEngine {
-            bay: self.clone(),
+            sim_disks: self.clone(),
             number,
             events: VecDeque::new(),
             stats: EngineStats::default(),
@@ -377,15 +378,15 @@ impl Inner {
 impl Engine for DiskEngine {
     unsafe fn start(&mut self, call: CallId, what: SystemCall) {
         self.stats.plain += 1;
-        self.bay.inner.borrow_mut().start(self.number, call, what);
+        self.sim_disks.inner.borrow_mut().start(self.number, call, what);
     }
 
     unsafe fn read_cached(&mut self, read: CachedRead) -> i32 {
-        self.bay.inner.borrow_mut().read_cached(read)
+        self.sim_disks.inner.borrow_mut().read_cached(read)
     }
 
     fn cancel(&mut self, call: CallId) {
-        if self.bay.inner.borrow_mut().take_back(self.number, call) {
+        if self.sim_disks.inner.borrow_mut().take_back(self.number, call) {
             self.events.push_back(EngineEvent::Ended { call, result: -libc::ECANCELED });
         } else {
             self.events.push_back(EngineEvent::NotCancelled { call });
@@ -393,7 +394,7 @@ impl Engine for DiskEngine {
     }
 
     fn turn(&mut self) {
-        let mut inner = self.bay.inner.borrow_mut();
+        let mut inner = self.sim_disks.inner.borrow_mut();
         while let Some(call) = inner.take_due(self.number) {
             let result = inner.finish(&call);
             inner.print_event(&call.what, || format!("returns {result}"));
@@ -424,7 +425,7 @@ impl Engine for DiskEngine {
 
 impl Drop for DiskEngine {
     fn drop(&mut self) {
-        self.bay.inner.borrow_mut().interrupt(self.number);
+        self.sim_disks.inner.borrow_mut().interrupt(self.number);
     }
 }
 

@@ -7,7 +7,7 @@
 //! - A write that failed, that was never answered, or that the power took, may be there or not,
 //!   until a later write of the same bytes ends well: from then on it must not come back.
 //!
-//! Writes under way at the same time must not overlap.
+//! Writes that are in flight at the same time must not overlap.
 
 use std::collections::BTreeMap;
 use std::rc::Rc;
@@ -60,14 +60,14 @@ pub(super) struct History {
     next_write: u64,
     /// When the power was last lost.
     power_lost: Moment,
-    /// Reads under way and when they began.
+    /// Reads in flight and when they began.
     reads: BTreeMap<u64, Moment>,
 }
 
 /// Bytes that were always written together.
 #[derive(Clone)]
 struct Stretch {
-    /// In the order in which they began.
+    /// Versions in the order in which they began.
     versions: Vec<Version>,
     /// The latest version that is known to be durable: an index.
     durable: usize,
@@ -155,7 +155,7 @@ impl History {
     /// A read found `bytes` at `offset`.
     ///
     /// # Errors
-    /// They can not have been there at any time since the read began.
+    /// They cannot have been there at any time since the read began.
     pub(super) fn end_read(
         &mut self,
         read: ReadId,
@@ -293,7 +293,7 @@ impl Stretch {
         }
     }
 
-    /// Drops versions that no read can find any more.
+    /// Drops versions that no read can find.
     fn prune(&mut self, oldest_read: Moment) {
         let findable = |version: &Version| {
             version.superseded.is_none_or(|superseded| superseded > oldest_read)

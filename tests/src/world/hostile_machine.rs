@@ -33,21 +33,21 @@ const SHAPE: RawPeerShape =
 const UNTOUCHED: u8 = 0x9E;
 /// Visits of one hostile machine in all.
 const VISITS: u32 = 60;
-/// Between two visits, in microseconds.
+/// Time between two visits, in microseconds.
 const PAUSE: Range<u64> = 2_000..40_000;
 /// A visit that takes longer is broken off.
-const PATIENCE: Duration = Duration::from_secs(3);
+const VISIT_TIMEOUT: Duration = Duration::from_secs(3);
 
 /// The purpose of a visit.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Attack {
-    /// Has the target write across the end of the open memory.
+    /// The target writes across the end of the open memory.
     BeyondTheEnd,
-    /// Has the target write from before its beginning.
+    /// The target writes from before the beginning of the open memory.
     BeforeTheBeginning,
-    /// Has the target use the key of memory that is not registered any more.
+    /// The target uses the key of memory that is no longer registered.
     StaleKey,
-    /// Has the target use a key that never was.
+    /// The target uses a key that never was.
     WrongKey,
     /// Writes to the target, with a key that it was not given.
     ForeignMemory,
@@ -167,8 +167,8 @@ impl HostileMachine {
             ConnectData::new(HOST_ID, Cntlid::DYNAMIC, to.nqn, HostNqn::from_host_id(HOST_ID));
         self.own.put(CONNECT_DATA, data.as_bytes());
         let attack = self.random.pick(&ATTACKS);
-        let conn = self.peer.dial(now, to.address, PATIENCE);
-        let (step, until) = (Step::Connect, now + PATIENCE);
+        let conn = self.peer.dial(now, to.address, VISIT_TIMEOUT);
+        let (step, until) = (Step::Connect, now + VISIT_TIMEOUT);
         self.visit = Some(Visit { conn, attack, step, ready_at: None, until });
     }
 

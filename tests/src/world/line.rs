@@ -1,17 +1,16 @@
 //! Whether every request gets its buffer as soon as the target says.
 //!
 //! The target promises the first request of each account a buffer within `1 + addresses * names`
-//! rounds, of which each lasts until all is back that was held when it began; `addresses` are all
-//! that are connected, and `names` the accounts of its own. All requests of an account have their
-//! buffers in order. While the account holds nothing, the progress block is lent to others at most
-//! `addresses * names - 1` times. Connections that come later are last in turn, so those count that
-//! are there when a request becomes the first of its account.
+//! rounds. Each round lasts until all buffers are back that were held when it began; `addresses`
+//! are all that are connected, and `names` the accounts of its own. All requests of an account have
+//! their buffers in order. While the account holds nothing, the progress block is lent to others at
+//! most `addresses * names - 1` times. Connections that come later are last in turn, so those count
+//! that are there when a request becomes the first of its account.
 //!
 //! A read that storage never ends keeps its buffer. So hung buffers are no part of a round, and two
 //! kinds of requests are waited for without limit:
-//! * those of an account of which a connection that goes on has a buffer which hangs: one that
-//!   holds as much as it asks for is to wait for that, and one that holds less comes behind those
-//!   that hold nothing;
+//! * those of an account with a live connection that has a hung buffer: one that holds as much as
+//!   it asks for is to wait for that, and one that holds less comes behind those that hold nothing;
 //! * all of a core whose progress block hangs, since the bound depends on it.
 
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
@@ -23,11 +22,11 @@ use feedrail_target::testing::{BufferEvent, Party};
 #[derive(Debug, Default)]
 pub(super) struct Line {
     accounts: BTreeMap<usize, Account>,
-    /// By the number of their grant.
+    /// Granted buffers by the number of their grant.
     held: BTreeMap<u64, Held>,
     /// Number of grants until now.
     grants: u64,
-    /// Since the last change, the target has checked which requests can be given a buffer.
+    /// True if the target has checked, since the last change, which requests can be given a buffer.
     settled: bool,
     stats: LineStats,
 }
@@ -35,13 +34,13 @@ pub(super) struct Line {
 /// Counts of requests that waited.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(super) struct LineStats {
-    /// That stood in line.
+    /// Requests that stood in line.
     pub(super) waits: u64,
-    /// That waited for more than a round as the first of their account.
+    /// Requests that waited for more than a round as the first of their account.
     pub(super) long_waits: u64,
-    /// That others had the progress block before.
+    /// Requests that saw the progress block lent to others before them.
     pub(super) overtaken: u64,
-    /// That did not count when they should have been given a buffer, since one hung.
+    /// Requests that did not count when they should have been given a buffer, since one hung.
     pub(super) excused: u64,
 }
 
@@ -52,7 +51,7 @@ struct Account {
     waiting: VecDeque<(RequestKey, u64)>,
     /// Bytes of those that passed the first.
     passed_bytes: u64,
-    /// Of the first that waits.
+    /// Wait of the first request.
     wait: Wait,
 }
 
@@ -61,7 +60,7 @@ struct Account {
 struct Wait {
     /// Rounds that have passed since it began.
     rounds: usize,
-    /// Of others that had the progress block, while the account held nothing.
+    /// Loans of the progress block to others, while the account held nothing.
     lendings: usize,
     /// The most lendings that may come before, its own included.
     turns: usize,
@@ -75,7 +74,7 @@ struct Held {
     address: usize,
     bytes: u64,
     progress: bool,
-    /// Its connection has ended.
+    /// True once the connection has ended.
     left_behind: bool,
 }
 

@@ -1,5 +1,5 @@
-//! What hosts get through a link that loses packets, or that others use as well: goodput, packets
-//! that are sent again, and the shares of flows.
+//! Performance of hosts over a link that loses packets, or that others use as well: goodput,
+//! packets that are sent again, and the shares of flows.
 
 use std::time::Duration;
 
@@ -14,13 +14,13 @@ pub const GIGABIT: u64 = 125_000_000;
 pub const ENDLESS_QUEUE: u64 = 1 << 40;
 /// 100 packets of Ethernet.
 pub const SHORT_QUEUE: u64 = 150_000;
-/// What `soft` asks Linux for.
+/// Receive buffer that `soft` asks Linux for, in bytes.
 const RECEIVE_BUFFER: usize = 8 << 20;
 /// Bytes of each range.
 const LENGTH: usize = 128 << 10;
 /// Ranges in flight of each host.
 const DEPTH: usize = 32;
-/// Of a trial that may fail, the most packets that are sent again.
+/// Largest part of packets that are sent again, in a trial that may fail.
 const MOST_REPEATS: f64 = 0.3;
 
 /// Hosts that keep a target busy, and the path between them.
@@ -33,7 +33,7 @@ pub struct LinkTrial {
     /// The link in the direction of the payload. That of the other direction is as fast, and drops
     /// nothing.
     pub link: LinkConfig,
-    /// From a host to the target and back, while no packet waits.
+    /// Time from a host to the target and back, while no packet waits.
     pub round_trip: Duration,
     /// Packets that are lost at random, in a million.
     pub loss_ppm: u32,
@@ -45,7 +45,7 @@ pub struct LinkTrial {
     pub time: Duration,
 }
 
-/// What came of a trial.
+/// Result of a trial.
 #[derive(Clone, Copy, Debug)]
 pub struct LinkFigures {
     /// Bytes per second of all hosts.
@@ -74,7 +74,7 @@ pub fn plain_link(bytes_per_second: u64, queue_bytes: u64) -> LinkConfig {
     }
 }
 
-/// A trial of what storms do not find: a window that does not heed losses.
+/// A trial of what chaos runs do not find: a window that does not heed losses.
 ///
 /// # Panics
 /// When hosts fill a short queue with packets that they have sent already.

@@ -1,4 +1,4 @@
-//! The operator of some storms, who changes while hosts work how targets are reached, who may
+//! The operator of some chaos runs, who changes while hosts work how targets are reached, who may
 //! connect, and which namespaces there are.
 
 use std::net::SocketAddr;
@@ -9,13 +9,13 @@ use nvme_proto::log::AnaState;
 
 use super::Random;
 
-/// Of a hundred seeds, how many have an operator.
+/// Percentage of seeds that have an operator.
 const SEEDS_PERCENT: u64 = 50;
-/// The most changes of a storm.
+/// The most changes of a chaos run.
 const CHANGES: u64 = 10;
 /// The namespace that comes and goes.
 const NSID: Nsid = Nsid(4);
-/// Of a hundred changes of namespaces, how many does the target not survive.
+/// Percentage of changes of namespaces that the target does not survive.
 const CRASH_PERCENT: u64 = 30;
 
 /// A change at a target.
@@ -24,7 +24,7 @@ pub(super) struct OperatorOrder {
     pub(super) change: LiveChange,
     /// The name under which it is counted.
     pub(super) name: &'static str,
-    /// How it is undone, where hosts could not go on with it.
+    /// Undoes the change, where hosts could not continue with it.
     pub(super) undo: Option<LiveChange>,
     /// The target crashes before its cores have acknowledged the change.
     pub(super) then_crash: bool,
@@ -39,7 +39,7 @@ pub(super) struct Management {
 }
 
 impl Management {
-    /// That of a seed whose storm has this many requests.
+    /// Draws the changes of a seed whose chaos run has this many requests.
     pub(super) fn new(seed: u64, requests: u32) -> Self {
         let mut random = Random::new(seed.rotate_left(32) ^ 0x6d61_6e61_6765);
         let mut due = Vec::new();
@@ -51,7 +51,7 @@ impl Management {
         Self { random, due }
     }
 
-    /// Whether something is due after `finished` requests; then of which of the targets.
+    /// Draws a target if a change is due after `finished` requests.
     pub(super) fn next(&mut self, finished: u32, targets: usize) -> Option<usize> {
         self.due.pop_if(|due| *due <= finished)?;
         Some(self.random.within(0..targets as u64) as usize)

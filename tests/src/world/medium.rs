@@ -14,9 +14,9 @@ type Sector = [u8; SECTOR_BYTES];
 pub(super) struct Medium {
     /// The bytes that a read returns.
     bytes: Vec<u8>,
-    /// For each sector that is not durable as it is: the contents that may be found there after a
-    /// power loss, the durable ones first and the present ones last, each with the number of the
-    /// write that made it.
+    /// Contents that a power loss may leave in each sector that is not durable as it is: the
+    /// durable ones first and the present ones last, each with the number of the write that made
+    /// it.
     unsettled: BTreeMap<usize, Vec<(u64, Box<Sector>)>>,
     /// Number of writes until now.
     writes: u64,

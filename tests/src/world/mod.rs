@@ -3,7 +3,9 @@
 //! Everything is the real thing, except the packets' way from socket to socket and the passing of
 //! time: two runs with the same seed and the same calls are the same.
 
+mod bottleneck_change;
 mod bulk_flow;
+mod chaos_run;
 mod contest;
 mod disk;
 mod engine;
@@ -14,11 +16,9 @@ mod line;
 mod link_trial;
 mod management;
 mod medium;
-mod narrowing;
 mod random;
 mod resetter;
 mod seeds;
-mod storm;
 mod target;
 mod totals;
 mod trace;
@@ -40,6 +40,7 @@ use self::hostile_machine::HostileMachine;
 use self::resetter::Resetter;
 
 pub use self::bulk_flow::{BulkDirection, BulkFlow};
+pub use self::chaos_run::{Outcome, chaos_run};
 pub use self::disk::Disk;
 pub use self::engine::{DiskConfig, DiskStats};
 pub use self::host::HostNode;
@@ -48,7 +49,6 @@ pub use self::link_trial::{
 };
 pub use self::random::Random;
 pub use self::seeds::{all_worlds, only_seed, with_seeds};
-pub use self::storm::{Outcome, storm};
 pub use self::target::{TargetNode, TargetOptions};
 pub use self::totals::Totals;
 pub use self::trace::Trace;
@@ -89,14 +89,14 @@ struct Host {
     node: Option<HostNode>,
     ip: IpAddr,
     options: ControllerOptions,
-    /// Until then it gets no turn.
+    /// Time until which the host gets no turn.
     paused_until: Time,
 }
 
 /// A target and how the world treats it.
 struct Target {
     node: TargetNode,
-    /// Until then it gets no turn.
+    /// Time until which the target gets no turn.
     paused_until: Time,
     rest: Rest,
 }
@@ -116,7 +116,7 @@ trait Machine {
     /// When it wants a turn though nothing arrives.
     fn deadline(&self) -> Option<Time>;
 
-    /// Its totals, and its provider's counters.
+    /// Ends the machine; returns its totals, and its provider's counters.
     fn leave(self: Box<Self>) -> (Totals, GroupStats);
 }
 
@@ -185,7 +185,7 @@ impl World {
         HostId(self.hosts.len() - 1)
     }
 
-    /// Adds a machine that keeps no rules, and visits all targets that there are.
+    /// Adds a machine that keeps no rules, and visits all targets.
     fn add_hostile_machine(&mut self, seed: u64) {
         let targets = self.targets.iter().map(|target| target.node.subsystem()).collect();
         let ip = address(2, self.machines.len());
@@ -193,7 +193,7 @@ impl World {
         self.machines.push(MachineNode { machine, ip, rest: Rest::default() });
     }
 
-    /// Adds a host that resets its controllers, on namespace 3 of all targets that there are.
+    /// Adds a host that resets its controllers, on namespace 3 of all targets.
     fn add_resetter(&mut self, seed: u64) {
         let targets = self.targets.iter().map(|target| target.node.subsystem()).collect();
         let ip = address(2, self.machines.len());
@@ -243,7 +243,7 @@ impl World {
         self.targets[id.0].paused_until = self.now + time;
     }
 
-    /// Lets no step go beyond a time; `None` takes that back.
+    /// Limits steps to end at a time; `None` removes the limit.
     pub fn set_alarm(&mut self, at: Option<Time>) {
         self.alarm = at;
     }
@@ -265,8 +265,8 @@ impl World {
         self.network.set_config(config);
     }
 
-    /// Has all packets to and from the targets that there are pass a bottleneck from now on, with a
-    /// link for each direction; or changes it, if there is one.
+    /// Puts a bottleneck before all targets, with a link for each direction; or changes it, if it
+    /// exists.
     pub fn set_bottleneck(&self, to_targets: LinkConfig, to_hosts: LinkConfig) {
         let targets = self.targets.iter().map(|target| target.node.ip());
         self.network.set_bottleneck(targets, to_targets, to_hosts);
@@ -301,8 +301,8 @@ impl World {
         sum
     }
 
-    /// Gives every node a turn. If none had anything to do for the second time, time goes on to the
-    /// next event: in between the caller can check results, and start something. False if no
+    /// Gives every node a turn. If none had anything to do for the second time, time advances to
+    /// the next event: in between the caller can check results, and start something. False if no
     /// further event will come.
     ///
     /// # Panics
@@ -367,10 +367,10 @@ impl World {
         true
     }
 
-    /// Lets time pass until something is so.
+    /// Advances time until something is so.
     ///
     /// # Panics
-    /// If it is not so within `limit`, or can not become so.
+    /// If it is not so within `limit`, or cannot become so.
     pub fn run_until(
         &mut self,
         what: &str,
@@ -395,7 +395,7 @@ impl World {
     /// Runs until a future has its result.
     ///
     /// # Panics
-    /// If there is none within ten virtual minutes.
+    /// If it has no result within ten virtual minutes.
     pub fn run<F: Future>(&mut self, future: F) -> F::Output {
         let mut future = pin!(future);
         let mut context = Context::from_waker(Waker::noop());
@@ -444,7 +444,7 @@ impl World {
         workloads.iter().all(Workload::is_over)
     }
 
-    /// Lets flows run for this virtual time.
+    /// Runs flows for this virtual time.
     pub fn run_flows(&mut self, flows: &mut [BulkFlow], time: Duration) {
         let end = self.now + time;
         self.alarm = Some(end);
@@ -481,7 +481,7 @@ impl World {
         left.collect::<Vec<_>>().join("; ")
     }
 
-    /// A checksum over all packets (their times, lengths and fates) and all results until now.
+    /// A checksum over all packets (their times, lengths and outcomes) and all results until now.
     pub fn trace(&self) -> Trace {
         let mut trace = self.trace;
         trace.note(self.network.stats().trace);

@@ -1,5 +1,5 @@
-//! A host that resets its controller in the middle of writes: when a reset is complete none of them
-//! may land any more.
+//! A host that resets its controller in the middle of writes: when a reset is complete, none of
+//! them may still land.
 
 use std::net::IpAddr;
 use std::ops::Range;
@@ -40,13 +40,13 @@ const ENTRIES: u16 = 16;
 const HOST_ID: HostId = HostId([0xDD; 16]);
 const KEEP_ALIVE_MS: u32 = 1_000;
 const ROUNDS: u32 = 40;
-/// Between two rounds, in microseconds.
+/// Time between two rounds, in microseconds.
 const PAUSE: Range<u64> = 1_000..60_000;
-/// Until a target must have missed the Keep Alive of a round that ended badly: its commands are
-/// over then.
+/// Time after which a target must have missed the Keep Alive of a round that ended badly: its
+/// commands have ended by then.
 const FENCE: Duration = Duration::from_secs(4);
 /// A step that takes longer ends the round.
-const PATIENCE: Duration = Duration::from_secs(8);
+const STEP_TIMEOUT: Duration = Duration::from_secs(8);
 
 /// The event that is waited for: a response, or the passing of time.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -84,7 +84,7 @@ struct Round {
     io: Vec<ConnId>,
 }
 
-/// A host that resets its controller and goes on.
+/// A host that resets its controller and continues.
 pub(super) struct Resetter {
     peer: RawPeer<Sim>,
     memory: RawMemory<Sim>,
@@ -157,8 +157,8 @@ impl Resetter {
     fn begin(&mut self, now: Time) {
         self.rounds_left -= 1;
         let to = self.random.pick(&self.targets);
-        let admin = self.peer.dial(now, to.address, PATIENCE);
-        let (step, until) = (Step::AdminLink, now + PATIENCE);
+        let admin = self.peer.dial(now, to.address, STEP_TIMEOUT);
+        let (step, until) = (Step::AdminLink, now + STEP_TIMEOUT);
         let cntlid = Cntlid::DYNAMIC;
         self.round = Some(Round { to, step, until, cntlid, admin, io: Vec::new() });
     }
@@ -250,7 +250,7 @@ impl Resetter {
         self.send(now, step, !qid.is_admin(), &connect.to_sqe().with_data(sgl));
     }
 
-    /// A step that waits has waited, or another one for too long.
+    /// Ends a step that only waits, or the round if its step has taken too long.
     fn time_is_up(&mut self, now: Time, step: Step) {
         match step {
             Step::OldWrite => {
@@ -314,10 +314,10 @@ impl Resetter {
 
     fn link(&mut self, now: Time, step: Step) {
         let Some(to) = self.round.as_ref().map(|round| round.to) else { return };
-        let conn = self.peer.dial(now, to.address, PATIENCE);
+        let conn = self.peer.dial(now, to.address, STEP_TIMEOUT);
         let Some(round) = &mut self.round else { return };
         round.io.push(conn);
-        (round.step, round.until) = (step, now + PATIENCE);
+        (round.step, round.until) = (step, now + STEP_TIMEOUT);
     }
 
     fn wait(&mut self, until: Time) {
@@ -346,7 +346,7 @@ impl Resetter {
     /// Sends the command of a step, on the I/O queue or the admin queue.
     fn send(&mut self, now: Time, step: Step, io: bool, sqe: &Sqe) {
         let Some(round) = &mut self.round else { return };
-        (round.step, round.until) = (step, now + PATIENCE);
+        (round.step, round.until) = (step, now + STEP_TIMEOUT);
         let conn = *round.io.last().filter(|_| io).unwrap_or(&round.admin);
         if !self.peer.has_queue_pair(conn) {
             return;

@@ -28,7 +28,7 @@ use rdma::sim::{Sim, SimDevice, SimNetwork};
 use rdma::{Device, DeviceStats, GroupStats, Time};
 use uuid::Uuid;
 
-use super::engine::Bay;
+use super::engine::SimDisks;
 use super::line::{Line, LineStats};
 use super::{Disk, DiskConfig, DiskStats};
 
@@ -68,9 +68,9 @@ pub struct TargetNode {
     options: TargetOptions,
     /// The exports from the next start on: NSID 1, 2 and so on.
     pub disks: Vec<Disk>,
-    bay: Bay,
+    sim_disks: SimDisks,
     running: Option<Running>,
-    /// Of processes that ended.
+    /// Counters of processes that ended.
     past: Past,
 }
 
@@ -86,9 +86,9 @@ struct Past {
 struct Running {
     target: Stepped,
     device: SimDevice,
-    /// Of the device when no host had connected yet.
+    /// Counters of the device when no host had connected yet.
     fresh: DeviceStats,
-    /// Of each core, for the buffers of hosts and for those of anonymous connections.
+    /// Lines of each core, for the buffers of hosts and for those of anonymous connections.
     lines: Vec<[Line; 2]>,
 }
 
@@ -113,8 +113,9 @@ impl TargetNode {
         let own = || format!("nqn.2026-01.io.feedrail:{ip}").parse().expect("a valid name");
         let nqn = options.nqn.unwrap_or_else(own);
         let address = SocketAddr::new(ip, PORTS[0]);
-        let (bay, past) = (Bay::new(seed), Past::default());
-        let mut node = Self { network, address, nqn, options, disks, bay, running: None, past };
+        let (sim_disks, past) = (SimDisks::new(seed), Past::default());
+        let mut node =
+            Self { network, address, nqn, options, disks, sim_disks, running: None, past };
         node.start();
         node
     }
@@ -142,7 +143,7 @@ impl TargetNode {
         assert!(self.running.is_none(), "the target runs already");
         let config = self.config();
         let decorate = |config: &NamespaceConfig, opened: Arc<dyn Backend>| {
-            self.disks[config.nsid.0 as usize - 1].backend(opened, &self.bay)
+            self.disks[config.nsid.0 as usize - 1].backend(opened, &self.sim_disks)
         };
         let registry = Registry::open_with(&config, OpenPurpose::Check, &decorate).expect("disks");
         let cores = config.cores.count();
@@ -159,7 +160,7 @@ impl TargetNode {
 
     fn engine(&self) -> Box<dyn Engine> {
         if self.disks.iter().any(Disk::is_simulated) {
-            Box::new(self.bay.engine())
+            Box::new(self.sim_disks.engine())
         } else {
             Box::new(Inline::new())
         }
@@ -179,17 +180,17 @@ impl TargetNode {
     /// durable.
     pub fn lose_power(&mut self) {
         self.crash();
-        self.bay.lose_power();
+        self.sim_disks.lose_power();
     }
 
     /// How simulated disks behave from now on.
     pub fn set_disk_config(&self, config: DiskConfig) {
-        self.bay.set_config(config);
+        self.sim_disks.set_config(config);
     }
 
-    /// Has the next `count` reads of simulated disks hang, for as long as the process lives.
+    /// Hangs the next `count` reads of simulated disks, for as long as the process lives.
     pub fn hang_reads(&self, count: u32) {
-        self.bay.hang_reads(count);
+        self.sim_disks.hang_reads(count);
     }
 
     /// Gives one core no turn until then, if the target runs and has that many.
@@ -199,7 +200,7 @@ impl TargetNode {
         }
     }
 
-    /// Has an operator change the subsystem; false if the node does not run, or refuses it.
+    /// Applies an operator's change; false if the node does not run, or refuses it.
     pub fn change(&mut self, change: LiveChange) -> bool {
         let running = self.running.as_mut();
         running.is_some_and(|running| running.target.change(&self.nqn, change).is_ok())
@@ -207,12 +208,12 @@ impl TargetNode {
 
     /// Prints the system calls on simulated disks from now on.
     pub(super) fn set_verbose(&mut self, name: String) {
-        self.bay.set_verbose(name);
+        self.sim_disks.set_verbose(name);
     }
 
     /// Counters of the simulated disks.
     pub fn disk_stats(&self) -> DiskStats {
-        self.bay.stats()
+        self.sim_disks.stats()
     }
 
     /// Associations that ended because their host was silent for too long.
@@ -286,15 +287,15 @@ impl TargetNode {
     }
 
     pub(super) fn turn(&mut self, now: Time) -> Turn {
-        self.bay.set_time(now);
+        self.sim_disks.set_time(now);
         match &mut self.running {
             Some(running) => {
                 let turn = running.target.turn(now);
-                running.follow_lines(&self.bay.hung());
+                running.follow_lines(&self.sim_disks.hung());
                 match turn {
                     Turn::Busy => Turn::Busy,
                     Turn::SleepUntil(at) => {
-                        Turn::SleepUntil(at.into_iter().chain(self.bay.next_end()).min())
+                        Turn::SleepUntil(at.into_iter().chain(self.sim_disks.next_end()).min())
                     }
                 }
             }

@@ -27,11 +27,11 @@ const UNTOUCHED: u8 = 0xA5;
 const RETURNED: u8 = 0x5C;
 /// Memory that came back from failed reads and is watched.
 const WATCHED: usize = 8;
-/// Of a hundred requests in a hundred, how many disable the controller.
+/// Percentage of requests of kind 86, one in a hundred, that disable the controller.
 const DISABLE_PERCENT: u64 = 25;
-/// Of a hundred requests in a hundred, how many change the paths instead.
+/// Percentage of requests of kind 87, one in a hundred, that change the paths instead.
 const CHANGE_PERCENT: u64 = 50;
-/// Between attempts to connect.
+/// Time between attempts to connect.
 const PAUSE: Duration = Duration::from_millis(150);
 
 /// The histories of a target's two namespaces, a writable and a read-only one, as far as traffic
@@ -49,7 +49,7 @@ pub(super) struct TrafficOptions {
     pub size: usize,
     /// Number of requests in all.
     pub requests: u32,
-    /// The most requests in flight at once.
+    /// The most requests in flight.
     pub depth: usize,
     /// How memory is open to targets.
     pub grant: Grant,
@@ -65,7 +65,7 @@ type Connecting = Pin<Box<dyn Future<Output = Result<Connected, Error>>>>;
 struct Connected {
     controllers: Vec<Controller>,
     namespaces: [Namespace; 2],
-    /// Of namespaces over several paths.
+    /// Paths of namespaces that have several.
     paths: Option<SubsystemPaths>,
     changing: Option<Changing>,
 }
@@ -84,7 +84,7 @@ pub(super) struct Traffic {
     options: TrafficOptions,
     random: Random,
     link: Link,
-    /// Made anew when the host is.
+    /// Ring of the current host; made again with it.
     ring: Option<Ring>,
     ranges: BTreeMap<u64, InFlight>,
     commands: Vec<Command>,
@@ -111,7 +111,7 @@ struct InFlight {
 enum What {
     Read(usize, ReadId),
     Write(WriteId, Vec<u8>, WriteEnd),
-    /// To the namespace that is protected.
+    /// Write to the namespace that is protected.
     Forbidden,
 }
 
@@ -130,7 +130,7 @@ struct Command {
 enum Order {
     Flush(FlushId),
     Zero(Range<usize>, WriteId),
-    /// With these bytes of the writable namespace.
+    /// Compare with these bytes of the writable namespace.
     Compare {
         at: usize,
         bytes: Vec<u8>,
@@ -175,13 +175,13 @@ impl Traffic {
         &self.totals
     }
 
-    /// Gives its handles back, whatever is in flight, and connects anew.
+    /// Gives its handles back, whatever is in flight, and connects again.
     pub(super) fn reset(&mut self, now: Time) {
         self.print_event(now, || "reset".into());
         self.link = Link::Down { until: now + PAUSE };
     }
 
-    /// Its host ends from one moment to the next: its requests will never be answered.
+    /// Drops everything at the end of the host process: its requests will never be answered.
     pub(super) fn forget(&mut self, histories: &mut Histories) {
         self.link = Link::Down { until: Time::ZERO };
         self.ring = None;
@@ -250,7 +250,7 @@ impl Traffic {
         matches!(self.link, Link::Up(_))
     }
 
-    /// That no memory changed after it had been handed back.
+    /// Asserts that no memory changed after it had been handed back.
     pub(super) fn check_returned_memory(&self) {
         for slice in &self.watched {
             assert!(
@@ -297,7 +297,7 @@ impl Traffic {
         }
     }
 
-    /// Has the namespaces change to some of the paths when that is due, and takes the end of an
+    /// Changes the paths of the namespaces to some of all when that is due, and takes the end of an
     /// earlier change.
     fn change_paths(&mut self, now: Time, all: [SubsystemAddress; 2]) {
         let Link::Up(connected) = &mut self.link else { return };
@@ -335,7 +335,7 @@ impl Traffic {
         }
     }
 
-    /// Starts a request; false if there is none that may start.
+    /// Starts a request; false if none may start.
     fn start(&mut self, now: Time, histories: &mut Histories) -> bool {
         match self.errands.pop_front() {
             Some(Errand::Read(place)) => self.read(now, WRITABLE, place, histories),
@@ -654,7 +654,7 @@ impl Traffic {
         }
     }
 
-    /// A target that was given up has to be connected to anew.
+    /// Handles a failed request. A target that was given up has to be connected to again.
     fn failed(&mut self, now: Time, error: &Error) {
         self.totals.add("work: requests that failed", 1);
         if self.is_up() && matches!(error.kind(), ErrorKind::Lost { .. }) {

@@ -14,15 +14,15 @@ const UNTOUCHED: u8 = 0xA5;
 /// The parameters of a workload.
 #[derive(Clone, Debug)]
 pub struct WorkloadOptions {
-    /// Its own part of the namespace, in bytes; no other workload writes there.
+    /// Part of the namespace for this workload, in bytes; no other workload writes there.
     pub area: Range<u64>,
     /// Ranges to read and write.
     pub ranges: u32,
-    /// The most ranges in flight at once.
+    /// The most ranges in flight.
     pub depth: usize,
     /// The longest range, in bytes.
     pub longest: u64,
-    /// Of a hundred ranges, how many are written.
+    /// Percentage of ranges that are written.
     pub write_percent: u64,
     /// How memory is open to targets.
     pub grant: Grant,

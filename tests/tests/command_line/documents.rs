@@ -14,7 +14,7 @@ use feedrail_tests::process::{
 };
 use serde_json::Value;
 
-/// Stands for `cargo`, of which the commands that build are done already: the programs are those
+/// Stands for `cargo`, whose build commands are done already: the programs are those
 /// under test.
 const CARGO: &str = r#"#!/bin/sh
 case "$*" in
@@ -61,7 +61,7 @@ fn blocks(name: &str, language: &str) -> Vec<CodeBlock> {
 }
 
 /// One shell script of all commands of a document. A block with the info string `sh background`
-/// runs in another terminal meanwhile, and prints a line when it listens.
+/// runs in another terminal beside them, and prints a line when it listens.
 fn script(name: &str) -> String {
     let parts = blocks(name, "sh").into_iter().map(|block| match block.info.as_str() {
         "sh background" => format!(

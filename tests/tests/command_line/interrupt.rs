@@ -1,4 +1,4 @@
-//! Ctrl-C while `feedrail read` and `feedrail write` are under way.
+//! Ctrl-C during `feedrail read` and `feedrail write`.
 
 use std::fs;
 use std::io::Write;
@@ -13,7 +13,7 @@ use tempfile::TempDir;
 /// A piece of a transfer.
 const PIECE_BYTES: usize = 512 << 10;
 
-/// A target of memory, each operation of which starts after `delay_us`.
+/// A target of memory that delays the start of each operation by `delay_us`.
 fn memory_target(folder: &TempDir, delay_us: u64) -> Daemon {
     let configuration = format!(
         r#"

@@ -176,7 +176,7 @@ fn an_attempt_that_fails_goes_on_over_the_network() {
     assert_eq!(providers(&host), ["soft"]);
 }
 
-/// A host goes on reading, whatever way there is to the target after it was started again.
+/// A host keeps reading, whichever way to the target works after it was started again.
 #[test]
 fn each_reconnect_takes_the_way_that_there_is() {
     let disk = Disk::new();

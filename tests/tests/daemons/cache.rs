@@ -163,8 +163,8 @@ fn a_file_that_was_cut_fails_in_each_mode() {
     assert!(others.iter().all(|other| other == first), "{failures:?}");
 }
 
-/// Starts a daemon on a hot file, and has it read until it is in locked memory; nothing where that
-/// can not be.
+/// Starts a daemon on a hot file, and reads until the file is in locked memory; nothing where that
+/// is impossible.
 fn with_locked_file(path: &Path) -> Option<(Daemon, Namespace)> {
     let daemon = start(path, "auto", &["--log", "debug"]);
     if auto_is_as_always(&daemon) || !cfg!(target_arch = "x86_64") || !may_lock() {
@@ -245,7 +245,7 @@ fn a_locked_file_that_is_cut_fails_its_reads_only() {
             });
         }
         let _over_at_the_end = SetWhenDropped(&over);
-        eventually("reads are under way", || reads.load(Ordering::Relaxed) > 0);
+        eventually("reads have begun", || reads.load(Ordering::Relaxed) > 0);
         let file = File::options().write(true).open(&path).unwrap();
         file.set_len(1_000_000).unwrap();
         eventually("reads of what was cut fail", || {
@@ -254,7 +254,7 @@ fn a_locked_file_that_is_cut_fails_its_reads_only() {
         // There are zeros now where the file had bytes: nobody is to see them.
         file.set_len(bytes.len() as u64).unwrap();
         assert!(namespace.read_to_vec(4 << 20, 4096).wait().is_err());
-        eventually("reads under way fail", || failures.load(Ordering::Relaxed) > 0);
+        eventually("reads in flight fail", || failures.load(Ordering::Relaxed) > 0);
     });
     let (status, _) = daemon.terminate();
     assert!(status.success(), "{status}");

@@ -39,7 +39,7 @@ fn a_replaced_file_fails_after_a_restart() {
     assert!(read(&daemon.open(&host)).unwrap() == new[1_000..51_000]);
 }
 
-/// The target goes on with the file that it opened, and says so. Its hosts never read the other
+/// The target keeps serving the file that it opened, and says so. Its hosts never read the other
 /// one.
 #[test]
 fn a_replaced_file_keeps_its_content_until_restart() {
@@ -63,7 +63,7 @@ fn a_replaced_file_keeps_its_content_until_restart() {
     assert_eq!(host.counters().connections_lost, 0);
 }
 
-/// The daemon tells the host by an asynchronous event, and the host asks no more of the namespace.
+/// The daemon tells the host by an asynchronous event, and the host stops using the namespace.
 #[test]
 fn a_file_written_while_connected_is_an_error() {
     let folder = tempfile::tempdir().unwrap();

@@ -34,7 +34,7 @@ const SUBSYSTEMS: [&str; 3] = [
 /// Growth of a process that does not leak, in bytes: its allocator keeps some.
 const SLACK_BYTES: u64 = 32 << 20;
 
-/// A block that tells which one of which file it is.
+/// A block whose content tells its file and its number there.
 fn block(file: u64, at: u64) -> Vec<u8> {
     let mut bytes = Bytes::new(file << 32 | at).take(BLOCK_BYTES);
     bytes[..8].copy_from_slice(&file.to_le_bytes());
@@ -85,14 +85,14 @@ impl Churned {
     }
 }
 
-/// What is exported, as far as it comes and goes.
+/// Expected exports, as far as they come and go.
 #[derive(Default)]
 struct Model {
     /// Files by subsystem and NSID.
     files: BTreeMap<(usize, u64), u64>,
     /// Subsystems that were added, and whether they are served and whether any host may use them.
     subsystems: BTreeMap<usize, (bool, bool)>,
-    /// Of the namespaces that no host sees by itself, whether one was named.
+    /// Namespaces that no host sees by itself, and whether a host was named for each.
     masked: BTreeMap<(usize, u64), bool>,
 }
 

@@ -122,7 +122,7 @@ fn files_come_and_go_while_a_host_reads() {
     let mut growing = File::options().append(true).open(watched.path("shards/unfinished")).unwrap();
     growing.write_all(&[3; 4096]).unwrap();
     drop(growing);
-    eventually("their sizes are others", || {
+    eventually("their sizes have changed", || {
         let exported = watched.exported();
         ["moved", "unfinished"].iter().all(|name| exported.contains(&(name.to_string(), 12288)))
     });
@@ -137,7 +137,7 @@ fn files_come_and_go_while_a_host_reads() {
     assert!(watched.daemon.terminate().0.success());
 }
 
-/// What operators have changed otherwise stays as it is.
+/// Other changes by operators stay.
 #[test]
 fn changes_of_operators_stay() {
     let watched = Watched::start("management = \"socket\"\n");

@@ -84,7 +84,7 @@ fn a_kill_while_writing_loses_nothing_acknowledged() {
     let mut random = Bytes::new(22);
     disk.write_some(&host, &namespace, &mut random);
 
-    // Then ranges, each in an area of its own, of which some are under way when the daemon dies.
+    // Then ranges, each in an area of its own. Some are in flight when the daemon dies.
     let areas: Vec<(u64, Vec<u8>)> =
         (0..200).map(|area| (area * LONGEST_BYTES, random.take(LONGEST_BYTES as usize))).collect();
     let batch: Vec<WriteRange> = areas

@@ -19,16 +19,16 @@ use tempfile::TempDir;
 const KILLS: u64 = 3;
 const KILLS_VARIABLE: &str = "FEEDRAIL_SOAK_KILLS";
 
-/// Hosts that write at once, each in its own part of the disk.
+/// Hosts that write, each in its own part of the disk.
 const WRITERS: usize = 2;
 /// A part is cut into slots, and every write stays in one.
 const SLOTS: u64 = 32;
 const SLOT_BYTES: u64 = 256 << 10;
 const PART_BYTES: u64 = SLOTS * SLOT_BYTES;
-/// Writes of one host under way at once.
+/// Writes of one host that are in flight together.
 const BATCH: u64 = 12;
 /// Longer than any restart of the daemon takes.
-const PATIENCE: Duration = Duration::from_secs(120);
+const RESTART_TIMEOUT: Duration = Duration::from_secs(120);
 /// The daemon is killed within this time after all hosts write.
 const KILL_WITHIN_MS: u64 = 300;
 /// Growth of a process that does not leak, in bytes: its allocator keeps some.
@@ -85,7 +85,7 @@ struct Writer {
 
 impl Writer {
     fn new(daemon: &Daemon, part: usize, image: &[u8], seed: u64) -> Self {
-        let host = host().io_queues(2).loss_timeout(PATIENCE).io_timeout(PATIENCE);
+        let host = host().io_queues(2).loss_timeout(RESTART_TIMEOUT).io_timeout(RESTART_TIMEOUT);
         let host = host.build().unwrap();
         let start = part as u64 * PART_BYTES;
         let image = &image[start as usize..][..PART_BYTES as usize];
@@ -154,7 +154,7 @@ impl Writer {
         }
     }
 
-    /// Checks the whole part in the file behind the disk; nothing may be under way.
+    /// Checks the whole part in the file behind the disk; no write may be in flight.
     #[track_caller]
     fn check_file(&mut self, image: &[u8]) {
         let part = &image[self.start as usize..];
@@ -225,7 +225,7 @@ fn kill_in_the_middle(
     })
 }
 
-/// Ends the writers even if the test fails meanwhile.
+/// Ends the writers even if the test fails before.
 struct StopAtEnd<'a>(&'a AtomicBool);
 
 impl Drop for StopAtEnd<'_> {

@@ -28,7 +28,7 @@ fn a_bad_network_costs_time_and_no_byte() {
     for part in ["mistreated on purpose", "loss=1%"] {
         daemon.wait_for_log(part);
     }
-    // One read sends the target some 400 packets, of which now and then none is damaged.
+    // One read sends the target some 400 packets; now and then none of them is damaged.
     let mut network = daemon.stats()["network"].clone();
     for _ in 0..20 {
         let read = feedrail(["read"]).args(daemon.options()).env(VARIABLE, FAULTS).run().success();

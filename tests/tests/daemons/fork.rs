@@ -31,7 +31,7 @@ impl Scene {
         Self { daemon: Daemon::serving([path]), content, _folder: folder }
     }
 
-    /// Reads `count` ranges at once, which are right.
+    /// Reads `count` ranges concurrently, and checks their bytes.
     fn read(&self, host: &Host, namespace: &Namespace, count: usize) {
         let offset = |i: usize| i * 7_919 % (SIZE_BYTES - RANGE_BYTES);
         for (i, outcome) in host.read_many(ranges(namespace, count)).wait().iter().enumerate() {

@@ -16,7 +16,7 @@ use tempfile::TempDir;
 
 const SIZE_BYTES: usize = 1 << 20;
 const NQN: &str = "nqn.2026-01.io.feedrail:first";
-/// What soft listens at.
+/// UDP port that soft listens at.
 const ROCE_PORT: u16 = 4791;
 
 struct Listening {
@@ -210,7 +210,7 @@ fn a_reload_follows_the_ports_of_the_configuration() {
     let fresh = || feedrail_tests::process::host().build().unwrap();
     assert!(target.reads(&fresh(), port(other, 4420)));
     assert!(target.reads(&fresh(), port(other, 4421)));
-    assert!(!target.reads(&fresh(), port(own, 4421)), "nothing listens there any more");
+    assert!(!target.reads(&fresh(), port(own, 4421)), "nothing listens there now");
 
     // What was added at run time goes, as all that the file does not have.
     target.call(ADD, port(own, 4422)).unwrap();
@@ -225,7 +225,7 @@ fn a_reload_follows_the_ports_of_the_configuration() {
     let error = report.unwrap_err()["message"].as_str().unwrap().to_owned();
     assert!(error.contains("nothing is changed") && error.contains("in use"), "{error}");
     assert_eq!(target.addresses(), before);
-    assert!(!target.reads(&fresh(), port(own, 4423)), "it is not listened on any more");
+    assert!(!target.reads(&fresh(), port(own, 4423)), "it is no longer listened on");
     target.configure(&[(9, port(own, 4420))]);
     let error = target.reload().unwrap_err();
     assert!(error.contains("as port id 1"), "{error}");

@@ -30,7 +30,7 @@ fn daemon() -> (tempfile::TempDir, Daemon) {
     (folder, daemon)
 }
 
-/// A process that has many reads under way and then stops, when the target has buffers for them.
+/// A process that has many reads in flight and then stops, when the target has buffers for them.
 fn greedy(daemon: &Daemon, name: &str) -> Running {
     let options = ["perf", "--provider", "shm", "--rw", "read", "--bs", "1M", "--iodepth", "32"];
     let program = feedrail(options).args(daemon.options()).args(["--hostnqn", name]);
@@ -56,8 +56,8 @@ fn reads_end_beside(daemon: &Daemon, namespace: &Namespace) -> bool {
     held_bytes(daemon) > 0
 }
 
-/// A process that takes nothing of what it asked for keeps its part of the buffers, and no more,
-/// though another one has its user and its host NQN.
+/// A process that takes nothing of what it asked for keeps only its part of the buffers, though a
+/// second process has its user and its host NQN.
 #[test]
 fn a_process_that_reads_nothing_starves_no_other_of_its_user() {
     let (_folder, daemon) = daemon();

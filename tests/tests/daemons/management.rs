@@ -23,7 +23,7 @@ const NQN: &str = "nqn.2026-01.io.feedrail:managed";
 struct Managed {
     folder: TempDir,
     daemon: Daemon,
-    /// What namespace 1 holds.
+    /// Content of namespace 1.
     first: Vec<u8>,
 }
 
@@ -177,7 +177,7 @@ impl Drop for SetWhenDropped<'_> {
     }
 }
 
-/// What was acknowledged is in the file when the namespace is gone, though it was never flushed.
+/// Acknowledged bytes are in the file when the namespace is gone, though they were never flushed.
 #[test]
 fn acknowledged_writes_survive_the_removal() {
     let managed = Managed::start();

@@ -109,7 +109,7 @@ fn ten_thousand_namespaces_are_served() {
     let files = SUBSYSTEMS * NAMESPACES;
     assert!(vitals.descriptors >= files, "{vitals:?}");
     assert!(vitals.resident_bytes < MEMORY_BYTES, "{vitals:?}");
-    // One more comes and goes, while a host is connected to its subsystem and another one reads.
+    // One more comes and goes, while a host is connected to its subsystem and a second reads.
     let (changed, reading) = (connect(&daemon, &host, 7), connect(&daemon, &host, 8));
     let mut client = ManagementClient::connect(&folder.path().join("socket"));
     let params = json!({ "nqn": nqn(7), "namespace": { "bdev_name": "more" } });

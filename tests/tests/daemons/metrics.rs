@@ -95,7 +95,7 @@ fn counters_are_what_hosts_did() {
     assert_eq!(stats["io"]["read_bytes"], serde_json::json!(read as u64));
 }
 
-/// Scrapes that never end, and those that come at once, cost hosts nothing.
+/// Scrapes that never end, and many concurrent ones, cost hosts nothing.
 #[test]
 fn bad_clients_hold_up_nobody() {
     let folder = tempfile::tempdir_in(env!("CARGO_TARGET_TMPDIR")).unwrap();
@@ -149,7 +149,7 @@ fn an_address_in_use_is_told() {
     assert!(ended.stderr.contains("--metrics"), "{}", ended.stderr);
 }
 
-/// What storage refuses is counted, by namespace.
+/// Errors of storage are counted, by namespace.
 #[test]
 fn errors_of_storage_are_counted_by_namespace() {
     let folder = tempfile::tempdir_in(env!("CARGO_TARGET_TMPDIR")).unwrap();

@@ -21,7 +21,7 @@ use tempfile::TempDir;
 const SIZE_BYTES: usize = 4 << 20;
 const READ_BYTES: u32 = 16 << 10;
 const NQN: &str = "nqn.2026-01.io.feedrail:paths";
-/// A write of the writer, and how many of them are under way at a time.
+/// Bytes of a write of the writer, and the most writes in flight.
 const BLOCK: usize = 4096;
 const IN_FLIGHT: usize = 16;
 
@@ -117,7 +117,7 @@ struct Reader {
 }
 
 impl Reader {
-    /// Over all paths that the discovery service at an address names.
+    /// Opens all paths that the discovery service at an address names.
     fn new(service: SocketAddr, policy: ReplicaPolicy, bytes: Vec<u8>) -> Self {
         let host = host().build().unwrap();
         let nqn: Nqn = NQN.parse().unwrap();
@@ -172,14 +172,14 @@ impl Reader {
     }
 }
 
-/// Writes and checks a namespace over all paths, with no two writes to a block under way at a time.
+/// Writes and checks a namespace over all paths, with at most one write to a block in flight.
 struct Writer {
     host: Host,
     _paths: SubsystemPaths,
     namespace: Namespace,
     ring: Ring,
     random: Bytes,
-    /// What each block was last written with, and whether a write to it is under way.
+    /// Last version that each block was written with, and whether a write to it is in flight.
     versions: Vec<(u32, bool)>,
     acknowledged: u64,
 }
@@ -233,7 +233,7 @@ impl Writer {
         }
     }
 
-    /// Goes on until so many more writes were acknowledged.
+    /// Continues until so many more writes were acknowledged.
     #[track_caller]
     fn writes(&mut self, count: u64) {
         let (end, mut idle) = (self.acknowledged + count, 0);
@@ -369,7 +369,7 @@ fn the_death_of_a_target_costs_no_write_over_its_ports() {
         let mut writer = Writer::over(patient_host(provider), &addresses, policy);
         writer.writes(500);
         for _ in 0..3 {
-            // Writes are under way meanwhile.
+            // Writes are in flight during the restart.
             target = target.restarted();
             writer.writes(500);
         }
@@ -486,7 +486,7 @@ fn perf_reads_and_writes_over_all_paths() {
 }
 
 /// Ports, targets and referrals that come and go are noticed over connections that last, even
-/// through the end of a target and the start of another one in its place.
+/// through the end of a target and the start of its successor.
 #[test]
 fn paths_that_come_and_go_are_followed() {
     let shard = Shard::new();
@@ -537,7 +537,7 @@ fn paths_that_come_and_go_are_followed() {
     assert_eq!(addresses, [one, two], "the configuration has no referral, and both ports");
 }
 
-/// Reads and writes of one namespace go on while its ports come and go one after the other.
+/// Reads and writes of one namespace continue while its ports come and go one after the other.
 #[test]
 fn a_namespace_follows_ports_that_come_and_go() {
     let shard = Shard::new();
@@ -558,7 +558,7 @@ fn a_namespace_follows_ports_that_come_and_go() {
             _ => ("nvmf_subsystem_add_listener", 2),
         };
         target.call(method, &target.at(4421));
-        eventually("the namespace has the paths that there are", || {
+        eventually("the namespace has all existing paths", || {
             writer.go_on();
             namespace.paths().count() == expected
         });

@@ -55,7 +55,7 @@ impl Reloadable {
         Ok(report["changes"].clone())
     }
 
-    /// What a refused reload says, which is the same with and without `--dry-run`.
+    /// Message of a refused reload, which is the same with and without `--dry-run`.
     fn refusal(&self) -> String {
         let refused = self.reload(false).unwrap_err();
         assert_eq!(self.reload(true).unwrap_err(), refused);
@@ -161,7 +161,7 @@ fn all_changes_are_made_under_verified_reads() {
         let removed = fs::canonicalize(target.folder.path().join("removed")).unwrap();
         eventually("the file is closed", || !target.has_open(&removed));
         let before = reads.load(Ordering::Relaxed);
-        eventually("reads go on", || {
+        eventually("reads continue", || {
             reads.load(Ordering::Relaxed) > before || reader.is_finished()
         });
         over.store(true, Ordering::Relaxed);
@@ -223,7 +223,7 @@ fn what_is_refused_changes_nothing() {
     assert_eq!(host.counters().connections_lost, 0);
 }
 
-/// Two steps do what one can not: a file that hosts write is closed before it is opened again.
+/// Two steps do what one cannot: a file that hosts write is closed before it is opened again.
 #[test]
 fn a_written_file_is_exported_differently_in_two_steps() {
     let folder = folder();
@@ -377,7 +377,7 @@ fn a_signal_reloads() {
     target.write_configuration("nonsense");
     target.daemon.signal(Signal::HUP);
     target.daemon.wait_for_log("cannot reload");
-    assert!(read_all(&open(&controller, 1), 4096).len() == 4096, "it goes on");
+    assert!(read_all(&open(&controller, 1), 4096).len() == 4096, "it still reads");
     target.write_configuration(&format!("{}{one}{}", hosts(&other), file(2, "second")));
     target.daemon.signal(Signal::HUP);
     target.daemon.wait_for_log("reloaded changes=3");

@@ -77,7 +77,7 @@ fn is_changed(error: &Error) -> bool {
     matches!(error.kind(), ErrorKind::Changed(_))
 }
 
-/// Writes and reads back until it is over, with a new handle after each change of the size. No
+/// Writes and reads back until `over` is set, with a new handle after each change of the size. No
 /// command fails for another reason, and nothing that was acknowledged is lost.
 fn write_until(over: &AtomicBool, controller: &Controller, writes: &AtomicU64) -> Vec<Vec<u8>> {
     let mut random = Bytes::new(9);
@@ -99,7 +99,7 @@ fn write_until(over: &AtomicBool, controller: &Controller, writes: &AtomicU64) -
         writes.fetch_add(1, Ordering::Relaxed);
         let at = random.below(held.len() as u64);
         match namespace.read_to_vec(at * 4096, 4096).wait() {
-            Ok(found) => assert!(found == held[at as usize], "block {at} is another one"),
+            Ok(found) => assert!(found == held[at as usize], "block {at} has other bytes"),
             Err(error) => {
                 assert!(is_changed(&error), "{error}");
                 namespace = open(controller, 1);
@@ -128,7 +128,7 @@ fn a_file_grows_and_shrinks_under_verified_writes() {
             let last = open(&other, 1).read_to_vec(bytes - 4096, 4096).wait().unwrap();
             assert!(round % 4 == 0 || last == [0; 4096], "what was added are zeros");
             let seen = writes.load(Ordering::Relaxed);
-            eventually("the writer goes on", || {
+            eventually("the writer continues", || {
                 writes.load(Ordering::Relaxed) > seen + 3 || writer.is_finished()
             });
         }

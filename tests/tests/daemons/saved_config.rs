@@ -1,5 +1,5 @@
-//! What SPDK's users do: an empty target is filled through JSON-RPC, what it exports is saved, and
-//! another one loads it.
+//! The way of SPDK's users: an empty target is filled through JSON-RPC, its exports are saved, and
+//! a second target loads them.
 
 use std::fs;
 use std::os::unix::fs::MetadataExt as _;
@@ -367,7 +367,7 @@ fn what_was_changed_is_saved_as_a_configuration_file() {
     let second = DaemonOptions::default().arg("--config").arg(&file).start();
     assert_eq!(without_names(folder.exported()), without_names(exported));
 
-    // A file of a directory can not be left out.
+    // A file of a directory cannot be left out.
     target(&["remove-ns", NQN, "4"]).run().success();
     let output = save();
     assert!(output.stderr.contains("will export it again"), "{}", output.stderr);

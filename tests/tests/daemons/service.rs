@@ -9,7 +9,7 @@ use feedrail_tests::process::{
 };
 use tempfile::TempDir;
 
-/// For what comes at once or never.
+/// Limit for messages that come immediately or never.
 const PROMPTLY: Duration = Duration::from_secs(30);
 
 /// A service manager's socket.
@@ -73,7 +73,7 @@ fn a_daemon_that_nobody_watches_feeds_nothing() {
     assert_eq!(manager.next(), "STOPPING=1");
 }
 
-/// A daemon that gets no processor time feeds nothing: the service manager would start it anew.
+/// A daemon that gets no processor time feeds nothing: the service manager would restart it.
 #[test]
 fn a_daemon_that_stands_still_is_noticed() {
     let manager = ServiceManager::new();

@@ -1,5 +1,5 @@
-//! What SPDK's tools call beside the methods that export: a configuration as SPDK saves it, the
-//! log, and what they ask about the process.
+//! Methods that SPDK's tools call beside those that export: a configuration as SPDK saves it, the
+//! log, and questions about the process.
 
 use std::fs;
 

@@ -142,7 +142,7 @@ fn a_trace_has_what_was_asked_for() {
             assert!(command["storage_ns"].as_u64().unwrap() >= 500_000, "{command}");
         }
     });
-    // Without work there is none.
+    // Without work the trace is empty.
     assert_eq!(
         traced.call(&json!({ "time_ms": 1 })).unwrap(),
         json!({ "commands": [], "dropped": 0 })

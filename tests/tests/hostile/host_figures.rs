@@ -1,4 +1,4 @@
-//! The cost of a hostile host for a bystander, beside the cost of a well-behaved host that does the
+//! The cost of a hostile host for a witness, beside the cost of a well-behaved host that does the
 //! same amount of I/O, and the answers that the hostile one gets. It takes minutes: `cargo xtask
 //! hostile`.
 
@@ -6,7 +6,7 @@ use std::collections::BTreeSet;
 use std::time::Duration;
 
 use feedrail_tests::hostile::{
-    Association, Bystander, Figures, HostileHost, QueueKey, Score, Side, read, write,
+    Association, Figures, HostileHost, QueueKey, Score, Side, Witness, read, write,
 };
 use feedrail_tests::process::{Daemon, DaemonOptions, loopback_address, write_configuration};
 use nvme_proto::{Cid, IntoBytes, Sgl, Sqe};
@@ -14,7 +14,7 @@ use rdma::soft::Faults;
 use serde_json::Value;
 
 const ENTRIES: u16 = 32;
-/// From one step of the peer to the next, where none takes longer.
+/// Time from one step of the peer to the next, where none takes longer.
 const PACE: Duration = Duration::from_millis(10);
 /// A visit takes longer than other steps. The resources of a visitor that vanishes are held for
 /// seconds: at this pace it is about half of all buffers.
@@ -36,7 +36,7 @@ struct Comparison {
     ends: bool,
 }
 
-/// The peer beside the bystander.
+/// The peer beside the witness.
 struct Peer<'a> {
     daemon: &'a Daemon,
     host: HostileHost,
@@ -166,13 +166,13 @@ fn eight_reads(peer: &mut Peer<'_>) {
 }
 
 fn eight_writes(peer: &mut Peer<'_>) {
-    let first = Bystander::AREA_BYTES / 512;
+    let first = Witness::AREA_BYTES / 512;
     let cids = peer.post(8, 65_536, |_| write(1, first, 65_536));
     peer.collect(cids);
 }
 
 fn change_memory_in_use(peer: &mut Peer<'_>) {
-    let first = Bystander::AREA_BYTES / 512;
+    let first = Witness::AREA_BYTES / 512;
     let cids = peer.post(8, 65_536, |_| write(1, first, 65_536));
     for cid in cids {
         peer.host.fill(0, 8 * 65_536, cid.0 as u8);
@@ -184,7 +184,7 @@ fn request_connections(peer: &mut Peer<'_>) {
     peer.more = peer.host.request_and_abandon(peer.daemon.address(), CONNECTION_REQUESTS).pop();
 }
 
-/// As many connections, made and ended in order.
+/// Makes as many connections, and ends them in order.
 fn come_in_and_leave(peer: &mut Peer<'_>) {
     let queues = peer.host.request_and_abandon(peer.daemon.address(), CONNECTION_REQUESTS);
     for queue in queues {
@@ -242,11 +242,11 @@ fn contests() -> [Comparison; 10] {
     ]
 }
 
-/// One contest under way.
+/// State of a contest.
 struct Arena<'a> {
     contest: &'a Comparison,
     daemon: &'a Daemon,
-    bystander: Bystander,
+    witness: Witness,
     got: BTreeSet<String>,
 }
 
@@ -258,7 +258,7 @@ impl Arena<'_> {
             Side::Decent => (None, contest.decent),
         };
         let mut peer = Peer::new(self.daemon, faults);
-        let score = Score::of_turn(&mut self.bystander, contest.pace, || step(&mut peer));
+        let score = Score::of_turn(&mut self.witness, contest.pace, || step(&mut peer));
         if side == Side::Hostile {
             self.got.append(&mut peer.got);
         }
@@ -266,7 +266,7 @@ impl Arena<'_> {
         score
     }
 
-    /// The hostile host goes on until it is disconnected.
+    /// The hostile host continues until it is disconnected.
     fn see_the_end(&mut self) {
         let mut peer = Peer::new(self.daemon, self.contest.faults);
         (self.contest.hostile)(&mut peer);
@@ -275,18 +275,18 @@ impl Arena<'_> {
     }
 }
 
-/// Holds a contest and prints its row; returns the bystander's ratio.
+/// Holds a contest and prints its row; returns the witness's ratio.
 fn hold(contest: &Comparison) -> f64 {
     let folder = tempfile::tempdir().unwrap();
     let daemon = serve(folder.path());
-    let bystander = Bystander::start(&daemon);
+    let witness = Witness::start(&daemon);
     let before = daemon.vitals();
-    let mut arena = Arena { contest, daemon: &daemon, bystander, got: BTreeSet::new() };
+    let mut arena = Arena { contest, daemon: &daemon, witness, got: BTreeSet::new() };
     let figures = Figures::take(|side| arena.turn(side));
     if contest.ends {
         arena.see_the_end();
     }
-    arena.bystander.finish();
+    arena.witness.finish();
     arena.got.extend(noticed(&daemon.stats()));
     let grown = daemon.vitals().resident_bytes.saturating_sub(before.resident_bytes);
     println!(
@@ -317,9 +317,9 @@ fn noticed(stats: &Value) -> impl Iterator<Item = String> {
 
 #[test]
 #[ignore = "measures for minutes"]
-fn hostile_hosts_beside_a_bystander() {
+fn hostile_hosts_beside_a_witness() {
     println!(
-        "| The peer | gets | bystander, beside it / beside a decent one | ratio | steps | daemon grew | log lines |"
+        "| The peer | gets | witness, beside it / beside a decent one | ratio | steps | daemon grew | log lines |"
     );
     println!("|---|---|---|---|---|---|---|");
     let wanted = contests().into_iter().filter(|contest| Figures::are_wanted_of(contest.what));

@@ -4,7 +4,7 @@
 use std::net::SocketAddr;
 
 use feedrail_target::testing::{PEER_MESSAGES, PEER_MESSAGES_PERIOD, UNCONNECTED_PER_ADDRESS};
-use feedrail_tests::hostile::{Bystander, HostileHost, QueueKey, read, write};
+use feedrail_tests::hostile::{HostileHost, QueueKey, Witness, read, write};
 use feedrail_tests::process::{
     Daemon, DaemonOptions, Vitals, eventually, feedrail, loopback_address, write_configuration,
 };
@@ -31,14 +31,14 @@ const SLOW: u32 = 2;
 
 struct Scene {
     daemon: Daemon,
-    bystander: Bystander,
+    witness: Witness,
     before: Vitals,
     _folder: TempDir,
 }
 
-/// After how long the daemon gives up a host that takes no response.
+/// Time after which the daemon gives up a host that takes no response.
 const HOST_TIMEOUT_MS: u64 = 2_000;
-/// For a host whose connection must stay, on a machine however busy.
+/// Timeout of a host whose connection must stay, on a machine however busy.
 const LONG_HOST_TIMEOUT_MS: u64 = 120_000;
 
 fn serve(host_timeout_ms: u64) -> (Daemon, TempDir) {
@@ -82,9 +82,9 @@ impl Scene {
 
     fn with_host_timeout(host_timeout_ms: u64) -> Self {
         let (daemon, folder) = serve(host_timeout_ms);
-        let bystander = Bystander::start(&daemon);
+        let witness = Witness::start(&daemon);
         let before = daemon.vitals();
-        Self { daemon, bystander, before, _folder: folder }
+        Self { daemon, witness, before, _folder: folder }
     }
 
     fn connections(&self) -> u64 {
@@ -92,18 +92,16 @@ impl Scene {
     }
 
     fn wait_for_peace(&self) {
-        eventually("only the bystander is connected", || {
-            self.connections() == Bystander::CONNECTIONS
-        });
+        eventually("only the witness is connected", || self.connections() == Witness::CONNECTIONS);
     }
 
-    /// Whatever happened, the bystander goes on and the daemon is as small as its configuration
+    /// Whatever happened, the witness continues and the daemon is as small as its configuration
     /// says.
     #[track_caller]
     fn all_is_well(mut self) -> Value {
-        let seen = self.bystander.rounds();
-        eventually("the bystander goes on", || self.bystander.rounds() >= seen + 2);
-        self.bystander.finish();
+        let seen = self.witness.rounds();
+        eventually("the witness continues", || self.witness.rounds() >= seen + 2);
+        self.witness.finish();
         let stats = self.daemon.stats();
         let grown = self.daemon.vitals().resident_bytes.saturating_sub(self.before.resident_bytes);
         let bound = POOL_BYTES + CONNECTIONS * CONNECTION_BYTES + SLACK_BYTES;
@@ -276,7 +274,7 @@ fn damaged_packets_count_as_lost() {
     let damage = Faults { sent_corruption_ppm: 1000, seed: 5, ..Faults::default() };
     let mut host = HostileHost::new(Some(damage));
     let queue = host.associate(&scene.daemon, 32).io;
-    let first = Bystander::AREA_BYTES / 512;
+    let first = Witness::AREA_BYTES / 512;
     let failures =
         |scene: &Scene| scene.daemon.stats()["network"]["icrc_failures"].as_u64().unwrap();
     for round in 0..200 {
@@ -300,7 +298,7 @@ fn half_open_connections_are_bounded() {
     let mut host = HostileHost::new(None);
     host.request_and_abandon(scene.daemon.address(), 2000);
     let nameless = 2 * UNCONNECTED_PER_ADDRESS as u64;
-    assert!(scene.connections() <= nameless + Bystander::CONNECTIONS);
+    assert!(scene.connections() <= nameless + Witness::CONNECTIONS);
     let mut other = HostileHost::new(None);
     other.associate(&scene.daemon, 32);
     other.disconnect_all();
@@ -386,7 +384,7 @@ fn changing_memory_in_use_harms_only_its_host() {
     let scene = Scene::with_host_timeout(LONG_HOST_TIMEOUT_MS);
     let mut host = HostileHost::new(None);
     let queue = host.associate(&scene.daemon, 32).io;
-    let first = Bystander::AREA_BYTES / 512;
+    let first = Witness::AREA_BYTES / 512;
     for round in 0..20u8 {
         let cids: Vec<Cid> = (0..8)
             .map(|slot| {

@@ -1,4 +1,4 @@
-//! The cost of a hostile target for a bystander that is another controller of the same host, beside
+//! The cost of a hostile target for a witness, a second controller of the same host, beside
 //! the cost of a well-behaved target to which that host connects as often, and the errors that the
 //! caller gets. It takes minutes: `cargo xtask hostile`.
 
@@ -8,25 +8,25 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::Duration;
 
 use feedrail_initiator::{ControllerOptions, Host, SubsystemAddress};
-use feedrail_tests::hostile::{Bystander, Figures, HostileTarget, Manner, Score, Side};
+use feedrail_tests::hostile::{Figures, HostileTarget, Manner, Score, Side, Witness};
 use feedrail_tests::process::{
     Daemon, DaemonOptions, Vitals, loopback_address, write_configuration,
 };
 
-/// Connections that are tried at once in each step.
+/// Concurrent attempts to connect in each step.
 const ATTEMPTS: usize = 4;
 /// The most that an attempt may take.
 const SOON: Duration = Duration::from_millis(500);
-/// From one step to the next, when all attempts fail at once.
+/// Time from one step to the next, when all attempts fail immediately.
 const PACE: Duration = Duration::from_millis(50);
 
-/// One manner under way.
+/// State of the contest with one manner of target.
 struct Arena<'a> {
     host: Host,
-    bystander: Bystander,
+    witness: Witness,
     hostile: HostileTarget,
     decent: Daemon,
-    /// From one hostile step to the next, so that there are as many well-behaved ones.
+    /// Time from one hostile step to the next, so that as many well-behaved steps are made.
     pace: Duration,
     errors: BTreeSet<String>,
     /// Lines of this process, and how many of them were beside the hostile target.
@@ -45,7 +45,7 @@ impl Arena<'_> {
     fn hostile_turn(&mut self) -> Score {
         let (host, target, errors) = (&self.host, self.hostile.target(), &mut self.errors);
         let lines = self.lines.load(Ordering::Relaxed);
-        let score = Score::of_turn(&mut self.bystander, PACE, || {
+        let score = Score::of_turn(&mut self.witness, PACE, || {
             for result in attempts(host, &target) {
                 let error = result.expect_err("it was believed");
                 errors.insert(error.replace(&target.address.to_string(), "<target>"));
@@ -58,13 +58,13 @@ impl Arena<'_> {
 
     fn decent_turn(&mut self) -> Score {
         let (host, target) = (&self.host, self.decent.target());
-        Score::of_turn(&mut self.bystander, self.pace, || {
+        Score::of_turn(&mut self.witness, self.pace, || {
             attempts(host, &target).into_iter().for_each(|result| result.expect("it is decent"));
         })
     }
 }
 
-/// Connects several times at once, and leaves again where that succeeds.
+/// Makes several concurrent connections, and leaves again where that succeeds.
 fn attempts(host: &Host, target: &SubsystemAddress) -> Vec<Result<(), String>> {
     let options = ControllerOptions::new()
         .connect_timeout(SOON)
@@ -80,7 +80,7 @@ fn attempts(host: &Host, target: &SubsystemAddress) -> Vec<Result<(), String>> {
     pending.into_iter().map(|pending| end(pending.wait())).collect()
 }
 
-/// Holds the contest with a target of this manner and prints its row; returns the bystander's
+/// Holds the contest with a target of this manner and prints its row; returns the witness's
 /// ratio.
 fn hold(manner: Manner, lines: &AtomicUsize) -> f64 {
     let folder = tempfile::tempdir().unwrap();
@@ -88,9 +88,9 @@ fn hold(manner: Manner, lines: &AtomicUsize) -> f64 {
     let daemon = DaemonOptions::default().arg("--config").arg(path).start();
     let other = folder.path().join("other.bin");
     std::fs::write(&other, [7; 4096]).unwrap();
-    let host = Bystander::host();
+    let host = Witness::host();
     let mut arena = Arena {
-        bystander: Bystander::of(&host, &daemon),
+        witness: Witness::of(&host, &daemon),
         host,
         hostile: HostileTarget::start(manner),
         decent: Daemon::serving([other]),
@@ -99,14 +99,14 @@ fn hold(manner: Manner, lines: &AtomicUsize) -> f64 {
         lines,
         hostile_lines: 0,
     };
-    // Memory that is allocated once is there when the first turns are over.
+    // Memory that is allocated once is there after the first turns.
     arena.turn(Side::Hostile);
     arena.turn(Side::Decent);
     let before = Vitals::of(std::process::id());
     arena.hostile_lines = 0;
     let figures = Figures::take(|side| arena.turn(side));
     let after = Vitals::of(std::process::id());
-    arena.bystander.finish();
+    arena.witness.finish();
     println!(
         "| {} | {} | {} | {:.1} MiB | {} |",
         manner.words(),
@@ -120,10 +120,10 @@ fn hold(manner: Manner, lines: &AtomicUsize) -> f64 {
 
 #[test]
 #[ignore = "measures for minutes"]
-fn hostile_targets_beside_a_bystander() {
+fn hostile_targets_beside_a_witness() {
     let lines = count_log_lines();
     println!(
-        "| The target | the caller gets | bystander, beside it / beside a decent one | ratio | steps | host grew | log lines |"
+        "| The target | the caller gets | witness, beside it / beside a decent one | ratio | steps | host grew | log lines |"
     );
     println!("|---|---|---|---|---|---|---|");
     let wanted = Manner::ALL.into_iter().filter(|manner| Figures::are_wanted_of(manner.words()));

@@ -11,7 +11,7 @@ const SIZE_BYTES: usize = 1 << 20;
 /// A hostile target is given up after this.
 const SOON: Duration = Duration::from_secs(1);
 /// A well-behaved target may take long on a busy machine.
-const PATIENCE: Duration = Duration::from_secs(60);
+const HOST_TIMEOUT: Duration = Duration::from_secs(60);
 /// Growth of a process that does not leak, in bytes: its allocator keeps some.
 const SLACK_BYTES: u64 = 32 << 20;
 /// Connections that each target leaves open or ends in its manner.
@@ -38,7 +38,7 @@ rusty_fork_test! {
         let content = Bytes::new(8).take(SIZE_BYTES);
         std::fs::write(&path, &content).unwrap();
         let daemon = Daemon::serving([path]);
-        let host = host().loss_timeout(PATIENCE).io_timeout(PATIENCE).build().unwrap();
+        let host = host().loss_timeout(HOST_TIMEOUT).io_timeout(HOST_TIMEOUT).build().unwrap();
         let namespace = daemon.open(&host);
         decent(&host, &namespace, &content);
         let mut settled = None;

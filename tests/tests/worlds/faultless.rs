@@ -31,7 +31,7 @@ fn writes_read_back_and_nothing_leaks() {
     world.expect_clean(Duration::from_secs(10));
 }
 
-/// Of some reads the page cache has all, of some the beginning, of some nothing.
+/// Reads find all, the beginning or none of their bytes in the page cache.
 #[test]
 fn reads_are_right_whatever_the_page_cache_has() {
     let mut world = World::new(3, SimConfig::default());
@@ -75,7 +75,7 @@ fn many_hosts_come_and_go_and_leave_nothing() {
     let hosts: Vec<_> =
         (0..16).map(|_| world.add_host(ControllerOptions::new().io_queues(4))).collect();
     for round in 0..3 {
-        // All at once, and in pairs that end at different times.
+        // All hosts together, and in pairs that end at different times.
         let subsystem = world.target(target).subsystem();
         let connecting: Vec<_> =
             hosts.iter().map(|&host| world.host(host).host.connect(subsystem)).collect();

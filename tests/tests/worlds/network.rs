@@ -1,4 +1,4 @@
-//! What a network costs that loses packets, or that others use as well, in virtual time: goodput,
+//! Costs of a network that loses packets, or that others use as well, in virtual time: goodput,
 //! packets that are sent again, and the shares of flows.
 //!
 //! Each figure is the median of [`seeds`] runs, and is printed. The bounds are what must be kept.
@@ -86,7 +86,7 @@ fn share(direction: BulkDirection, hosts: usize, round_trip_us: u64) -> LinkFigu
     measured
 }
 
-/// With a row for each number of hosts: the least goodput in MB/s, and the most packets that are
+/// Tests a row for each number of hosts: the least goodput in MB/s, and the most packets that are
 /// sent again.
 fn hosts_share_fairly(direction: BulkDirection, rows: [(usize, f64, f64); 5]) {
     let tried = |hosts| all_worlds() || hosts == 2 || hosts == 16;

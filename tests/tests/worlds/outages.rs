@@ -55,7 +55,7 @@ fn work(world: &World, host: HostId, namespace: Namespace, seed: u64) -> Workloa
     Workload::new(world.host(host), namespace, options)
 }
 
-/// Lets a workload run for a while, unless it ends before.
+/// Runs a workload for a while, unless it ends before.
 fn run_for(world: &mut World, workload: &mut [Workload], time: Duration) {
     let end = world.now() + time;
     while world.now() < end && !world.turn_workloads(workload) && world.step() {}
@@ -97,8 +97,8 @@ fn ranges_survive_crashes_of_the_target() {
     });
 }
 
-/// A device reports that a queue pair, a completion queue or the whole of it failed: commands under
-/// way are sent again over new connections.
+/// A device reports that a queue pair, a completion queue or the whole of it failed: commands in
+/// flight are sent again over new connections.
 #[test]
 fn ranges_survive_device_events() {
     with_seeds(0..6, |seed| {
@@ -174,9 +174,9 @@ fn a_replaced_namespace_is_an_error() {
         let slice = RegionSlice::from_vec(vec![9; 512], Grant::Persistent);
         let writing = namespace.write(0, slice);
         assert!(world.run(writing).result.is_err(), "{what}");
-        // A host that opens it anew gets the present content.
-        let anew = world.open(host, target, 1);
-        assert_eq!(*read(&mut world, &anew, 0, 512).slice.bytes(), [0; 512], "{what}");
+        // A host that opens it again gets the present content.
+        let reopened = world.open(host, target, 1);
+        assert_eq!(*read(&mut world, &reopened, 0, 512).slice.bytes(), [0; 512], "{what}");
     }
 }
 

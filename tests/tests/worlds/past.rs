@@ -1,4 +1,4 @@
-//! Hosts that reconnect while their earlier commands are still under way.
+//! Hosts that reconnect while their earlier commands are still in progress.
 
 use std::time::Duration;
 
@@ -11,7 +11,7 @@ use rdma::sim::SimConfig;
 const SECOND: Duration = Duration::from_secs(1);
 const LIMIT: Duration = Duration::from_secs(600);
 const BLOCK: usize = 4096;
-/// As long as one command may be.
+/// The longest that one command may be, in bytes.
 const LONG: usize = 32 << 10;
 
 /// A read or write that the disk stalls, a host that gives it up, and a disconnection that is lost
@@ -24,7 +24,7 @@ struct Story {
 }
 
 impl Story {
-    /// Tells it; says how long after the disconnection the host had written the same block anew.
+    /// Runs it; returns how long after the disconnection the host had written the same block again.
     fn tell(&self, seed: u64) -> Duration {
         let (mut world, target, host, namespace) = scene(seed);
         world.target(target).set_disk_config(stalling(self.disk_stalls));
@@ -40,7 +40,7 @@ impl Story {
         // Before the host tells to abort it.
         world.pass(SECOND * 9 / 10);
         world.cut(host, target);
-        let error = world.run(old).result.expect_err("it is still under way");
+        let error = world.run(old).result.expect_err("it is still in progress");
         assert!(matches!(error.kind(), ErrorKind::TimedOut { .. }), "{error}");
         assert_eq!(world.host(host).host.counters().connections_lost, 1);
         let disconnected = world.now();
@@ -73,7 +73,7 @@ fn scene(seed: u64) -> (World, TargetId, HostId, Namespace) {
     (world, target, host, namespace)
 }
 
-/// A disk every call of which takes so much longer.
+/// A disk that delays every call by so much.
 fn stalling(stall: Duration) -> DiskConfig {
     DiskConfig { stall_ppm: 1_000_000, stall, ..DiskConfig::default() }
 }
@@ -122,7 +122,7 @@ fn a_host_without_writes_reconnects_at_once() {
     assert!(took < Duration::from_millis(500), "{took:?}");
 }
 
-/// A target that stood still handles earlier messages when it goes on: by then the host has
+/// A target that stood still handles earlier messages when it runs again: by then the host has
 /// reconnected.
 #[test]
 fn a_stalled_target_drops_commands_of_departed_hosts() {
@@ -134,7 +134,7 @@ fn a_stalled_target_drops_commands_of_departed_hosts() {
         world.pause_target(target, SECOND * 16);
         let old = namespace.write_zeroes(0, BLOCK as u64);
         world.pass(Duration::from_millis(10));
-        // It is there, and nothing else gets there until the target is about to go on.
+        // It is there, and nothing else gets there until the target is about to run again.
         world.cut(host, target);
         world.run(old).expect_err("the old connection is gone");
         let rest = goes_on - world.now();
@@ -151,7 +151,7 @@ fn a_stalled_target_drops_commands_of_departed_hosts() {
     });
 }
 
-/// The smallest target: a block that is lent in turn, and another one.
+/// The smallest target: a block that is lent in turn, and a second one.
 fn small_target(world: &mut World) -> TargetId {
     let mut options = TargetOptions::default();
     options.limits.pool_bytes = options.limits.least_pool_bytes(1);

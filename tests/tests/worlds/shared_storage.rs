@@ -23,7 +23,7 @@ struct Scene {
 }
 
 impl Scene {
-    /// Targets whose storage goes on with commands of a lost host for so long, as they say.
+    /// Targets whose storage works on commands of a lost host for so long, as they say.
     fn new(seed: u64, command_quiesce: Duration) -> Self {
         let mut world = World::new(seed, SimConfig::default());
         let disk = Disk::simulated("disk", vec![0; 64 << 10]);

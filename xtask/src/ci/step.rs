@@ -26,19 +26,19 @@ pub(crate) enum When {
 
 /// Whether a step is run, or why it is not.
 #[derive(Debug, PartialEq, Eq)]
-pub(crate) enum Fate {
+pub(crate) enum StepDecision {
     Run,
     Skip(&'static str),
 }
 
 impl CiStep {
-    pub(crate) fn fate(&self, full: bool, changes: &Changes) -> Fate {
+    pub(crate) fn decide(&self, full: bool, changes: &Changes) -> StepDecision {
         match self.when {
-            _ if full => Fate::Run,
-            When::Always => Fate::Run,
-            When::Changed(paths) if changes.touch(paths) => Fate::Run,
+            _ if full => StepDecision::Run,
+            When::Always => StepDecision::Run,
+            When::Changed(paths) if changes.touch(paths) => StepDecision::Run,
             When::Changed(_) => {
-                Fate::Skip("nothing that it checks has changed since --full passed")
+                StepDecision::Skip("nothing that it checks has changed since --full passed")
             }
         }
     }
@@ -65,17 +65,17 @@ mod tests {
     #[test]
     fn the_gate_runs_what_changes_touch() {
         let changes = Changes::Files(["rdma/src/lib.rs".to_owned()].into());
-        let fate = |when| step(when).fate(false, &changes);
-        assert_eq!(fate(When::Always), Fate::Run);
-        assert_eq!(fate(When::Changed(&["target", "rdma"])), Fate::Run);
-        assert!(matches!(fate(When::Changed(&["target"])), Fate::Skip(_)));
+        let decision = |when| step(when).decide(false, &changes);
+        assert_eq!(decision(When::Always), StepDecision::Run);
+        assert_eq!(decision(When::Changed(&["target", "rdma"])), StepDecision::Run);
+        assert!(matches!(decision(When::Changed(&["target"])), StepDecision::Skip(_)));
     }
 
     #[test]
     fn full_runs_everything() {
         let changes = Changes::Files([].into());
         for when in [When::Always, When::Changed(&["target"])] {
-            assert_eq!(step(when).fate(true, &changes), Fate::Run);
+            assert_eq!(step(when).decide(true, &changes), StepDecision::Run);
         }
     }
 }

@@ -8,7 +8,7 @@ use anyhow::Result;
 use super::step::{CiStep, When};
 use crate::{lab, sim, tidy};
 
-/// What is linked with rdma-core, or loads it.
+/// Files that are linked with rdma-core, or load it.
 const VERBS: &[&str] = &["rdma/src/verbs", "rdma/Cargo.toml"];
 /// The code that loom's models share with the product, and the models.
 const MODELLED: &[&str] = &[

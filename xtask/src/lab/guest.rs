@@ -40,7 +40,7 @@ pub(crate) enum Suite {
 }
 
 impl Suite {
-    /// Its name in the archive.
+    /// Name of the suite in the archive.
     pub(crate) fn name(self) -> &'static str {
         match self {
             Self::Bookworm => "bookworm",
@@ -65,7 +65,7 @@ impl Guest {
         Ok(Self { initrd: folder.join("initrd.zst"), folder })
     }
 
-    /// The same kernel with another system.
+    /// Copies the guest with another initial RAM disk.
     pub(crate) fn with_initrd(&self, initrd: PathBuf) -> Self {
         Self { folder: self.folder.clone(), initrd }
     }

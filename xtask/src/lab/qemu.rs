@@ -20,9 +20,9 @@ const QEMU: &str = "qemu-system-x86_64";
 /// How QEMU executes the guest.
 #[derive(Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Accelerator {
-    /// On the processor's virtualisation.
+    /// Hardware virtualisation by the processor.
     Kvm,
-    /// In emulation: everywhere, slowly.
+    /// Emulation, which is slow and works everywhere.
     Emulated,
 }
 

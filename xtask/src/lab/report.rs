@@ -35,7 +35,7 @@ enum RunOutcome {
         status: i32,
         reason: String,
     },
-    /// It was under way when the guest ended or had to be ended.
+    /// The guest ended or had to be ended during the run.
     Hung,
     NeverRan,
 }
@@ -47,7 +47,7 @@ const ALARMS: [&str; 6] =
 const COMPLAINTS: [&str; 6] = ["error", "fail", "timeout", "timed out", "rxe", "invalid"];
 
 /// Lines that read like a complaint and are none: an RDMA device whose port changes; a Keep Alive
-/// that a disconnect overtook. (A host that misses one while it is connected goes on to say that it
+/// that a disconnect overtook. (A host that misses one while it is connected then says that it
 /// starts error recovery.)
 const HARMLESS: [&str; 3] = ["rxe0: set active", "rxe0: set down", "failed nvme_keep_alive_end_io"];
 

@@ -43,7 +43,7 @@ fn is_prose(paragraph: &Paragraph) -> bool {
 /// All paragraphs. Headings, tables and code are none.
 fn paragraphs(text: &str) -> Vec<Paragraph> {
     let mut paragraphs: Vec<Paragraph> = Vec::new();
-    // The line and the marker with which the documentation goes on, and the paragraph.
+    // The line and the marker of the next line of the documentation, and the paragraph.
     let mut next = None;
     let (mut is_open, mut is_code) = (false, false);
     for comment in comments(text) {

@@ -184,7 +184,7 @@ impl<'a> ItemIndex<'a> {
         }))
     }
 
-    /// Where there are items that are wanted, all of which have the last name of `item`.
+    /// Places of items that are wanted and have the last name of `item`.
     fn places(&self, item: &str, is_wanted: impl Fn(&str) -> bool) -> Result<Vec<String>> {
         let mut places = Vec::new();
         // Parsing all files would take seconds.

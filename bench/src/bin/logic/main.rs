@@ -33,7 +33,7 @@ const NQN: &str = "nqn.2026-01.org.example:logic";
 const HOST_NQN: &str = "nqn.2026-01.org.example:host";
 const WARM_UP_READS: u64 = 1000;
 /// Turns after which something that should happen will not.
-const PATIENCE: u32 = 100_000;
+const TURNS_MAX: u32 = 100_000;
 
 fn main() -> Result<()> {
     let mut arguments = std::env::args().skip(1);
@@ -99,7 +99,7 @@ impl LogicWorld {
     /// One command and its result.
     fn command(&mut self, queue: usize, sqe: &Sqe) -> Result<u32> {
         self.wire.send(queue, sqe.with_cid(Cid(1)));
-        for _ in 0..PATIENCE {
+        for _ in 0..TURNS_MAX {
             self.turn();
             if let Some(cqe) = self.wire.response() {
                 ensure!(cqe.status().is_success(), "{cqe:?}");
@@ -111,8 +111,8 @@ impl LogicWorld {
 
     fn read(&mut self, reads: u64) -> Result<()> {
         self.wire.ask_for_reads(reads);
-        let patience = u64::from(PATIENCE) + reads;
-        for _ in 0..patience {
+        let turns_max = u64::from(TURNS_MAX) + reads;
+        for _ in 0..turns_max {
             self.turn();
             if self.wire.all_read() {
                 return Ok(());

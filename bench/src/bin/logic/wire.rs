@@ -21,7 +21,7 @@ pub(crate) const ADMIN: usize = 0;
 pub(crate) const IO: usize = 1;
 pub(crate) const LISTENER: ConnId = ConnId(100);
 pub(crate) const QUEUE_ENTRIES: u16 = 33;
-/// Read commands in flight at once.
+/// Read commands in flight.
 const DEPTH: usize = 32;
 const SQE_BYTES: usize = 64;
 const CQE_BYTES: usize = 16;

@@ -40,7 +40,7 @@ pub(super) struct ThriftField {
     kind: u8,
 }
 
-/// What is left to skip.
+/// One level of nested values that remain to be skipped.
 enum Level {
     /// The fields of a structure, up to its end.
     Struct,

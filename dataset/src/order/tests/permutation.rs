@@ -72,7 +72,7 @@ fn each_number_is_as_likely_at_each_position() {
     }
 }
 
-/// In which of 64 parts of the length a number is.
+/// Index of the part that a number is in, with 64 parts of the length.
 fn part(number: u64, length: u64) -> usize {
     (u128::from(number) * 64 / u128::from(length)) as usize
 }

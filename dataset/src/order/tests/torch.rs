@@ -3,7 +3,7 @@
 use super::*;
 use crate::Blake3Hash;
 
-/// What torch 2.15's `DistributedSampler` gave: a line for each length, seed, epoch, world, rank,
+/// Output of torch 2.15's `DistributedSampler`: a line for each length, seed, epoch, world, rank,
 /// and so on, with the first 16 samples and the BLAKE3 of all as little-endian 64-bit numbers.
 const SAMPLERS: &str = include_str!("../../../tests/data/torch-sampler.txt");
 
@@ -37,7 +37,7 @@ fn compare(line: &str) {
     assert_eq!(Blake3Hash::of(&bytes).to_string(), expected, "{line}");
 }
 
-/// What `torch.randperm` gave with a generator of seed 7 for lengths where torch changes its
+/// Output of `torch.randperm` with a generator of seed 7 for lengths where torch changes its
 /// algorithm: the first 16 numbers, and the last 3.
 const LONG: [(u64, [u64; 16], [u64; 3]); 3] = [
     (

@@ -1,4 +1,4 @@
-//! The bottleneck that some storms have between hosts and targets: it changes while they go on.
+//! Bottleneck of some chaos runs between hosts and targets: it changes while they run.
 
 use std::time::Duration;
 
@@ -6,21 +6,21 @@ use rdma::sim::{CrossSource, LinkConfig, Marking};
 
 use super::Random;
 
-/// Of a hundred seeds, how many have a bottleneck.
+/// Percentage of seeds that have a bottleneck.
 const SEEDS_PERCENT: u64 = 30;
-/// The most changes of a storm, the first of which puts it there.
+/// The most changes of a chaos run. The first one adds the bottleneck.
 const CHANGES: u64 = 5;
 
 /// When a bottleneck changes, and to what. Its random numbers are its own: whether a seed has a
 /// bottleneck changes nothing else of it.
-pub(super) struct Narrowing {
+pub(super) struct BottleneckChange {
     random: Random,
     /// Changes to come, each after this many requests, the next one last.
     due: Vec<u32>,
 }
 
-impl Narrowing {
-    /// That of a seed whose storm has this many requests.
+impl BottleneckChange {
+    /// Draws the changes of a seed whose chaos run has this many requests.
     pub(super) fn new(seed: u64, requests: u32) -> Self {
         let mut random = Random::new(!seed);
         let mut due = Vec::new();
@@ -33,13 +33,13 @@ impl Narrowing {
         Self { random, due }
     }
 
-    /// What the links to and from the targets become, if that is due after `finished` requests.
+    /// Links to and from the targets, if a change is due after `finished` requests.
     pub(super) fn next(&mut self, finished: u32) -> Option<[LinkConfig; 2]> {
         self.due.pop_if(|due| *due <= finished)?;
         Some([self.link(), self.link()])
     }
 
-    /// From a home line to a slow switch, up to 20 ms of round trip.
+    /// Draws a link between a home line and a slow switch, with up to 20 ms of round trip.
     fn link(&mut self) -> LinkConfig {
         let random = &mut self.random;
         let bytes_per_second = random.pick(&[1_000_000, 5_000_000, 20_000_000, 125_000_000]);

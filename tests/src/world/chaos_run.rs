@@ -7,9 +7,9 @@ use feedrail_target::stepped::LiveChange;
 use rdma::sim::{BottleneckStats, SimConfig};
 use rdma::{GroupStats, Time};
 
+use super::bottleneck_change::BottleneckChange;
 use super::history::History;
 use super::management::{Management, OperatorOrder};
-use super::narrowing::Narrowing;
 use super::traffic::{Histories, Traffic, TrafficOptions};
 use super::{
     Disk, DiskConfig, HostId, MachineNode, Random, TargetId, TargetOptions, Totals, Trace, World,
@@ -30,15 +30,15 @@ const POLICIES: [Option<ReplicaPolicy>; 6] = [
     Some(ReplicaPolicy::QueueDepth),
     Some(ReplicaPolicy::First),
 ];
-/// Hosts that come when the storm is over.
+/// Hosts that come after the chaos run.
 const LATE_HOSTS: usize = 3;
 /// Time until a host comes back. By then its targets have missed its Keep Alive: the commands from
-/// before its crash, which it has forgotten, are over.
+/// before its crash, which it has forgotten, have ended.
 const REBOOT: Duration = Duration::from_millis(2_500);
 /// The longest that a core stalls, in ms: shorter than the time that a target allows beyond Keep
 /// Alive.
 const STALL_MS: u64 = 500;
-/// To connect takes about 20 round trips, and a bottleneck makes one 120 ms long.
+/// Timeout of a connect, which takes about 20 round trips, and a bottleneck makes one 120 ms long.
 const CONNECT_TIMEOUT: Duration = Duration::from_secs(5);
 /// Bytes of a pool in which reads that hang leave room for all hosts.
 const ROOM_TO_HANG: u64 = 1 << 20;
@@ -57,18 +57,18 @@ pub struct Outcome {
 /// Runs the world of a seed to its end; prints its events if `verbose`.
 ///
 /// # Panics
-/// When a node reads wrong bytes, or waits in vain.
-pub fn storm(seed: u64, verbose: bool) -> Outcome {
-    let mut storm = Storm::new(seed, verbose);
-    storm.run_with_troubles();
-    storm.end_all_troubles();
-    storm.share_buffers();
-    storm.look_at_everything();
-    storm.lose_all_power();
-    storm.end()
+/// When a node reads wrong bytes, or does not end its work within virtual time.
+pub fn chaos_run(seed: u64, verbose: bool) -> Outcome {
+    let mut run = ChaosRun::new(seed, verbose);
+    run.run_with_troubles();
+    run.end_all_troubles();
+    run.share_buffers();
+    run.look_at_everything();
+    run.lose_all_power();
+    run.end()
 }
 
-struct Storm {
+struct ChaosRun {
     world: World,
     random: Random,
     hosts: Vec<HostId>,
@@ -83,7 +83,7 @@ struct Storm {
     disks: DiskConfig,
     /// Troubles to come, each after this many requests.
     due: Vec<u32>,
-    narrowing: Narrowing,
+    bottleneck_change: BottleneckChange,
     management: Management,
     /// Troubles that end at a time.
     ends: Vec<(Time, End)>,
@@ -98,12 +98,12 @@ enum End {
     TargetDown(usize),
     HostDown(usize),
     Flap { host: usize, target: usize, left: u32, cut: bool },
-    Weather,
+    NetworkConditions,
     Disks(usize),
     Managed(usize, LiveChange),
 }
 
-impl Storm {
+impl ChaosRun {
     fn new(seed: u64, verbose: bool) -> Self {
         let mut random = Random::new(seed);
         let random = &mut random;
@@ -126,7 +126,7 @@ impl Storm {
         for &target in &targets {
             world.target(target).set_disk_config(disks);
         }
-        let narrowing = Narrowing::new(seed, total);
+        let bottleneck_change = BottleneckChange::new(seed, total);
         let management = Management::new(seed, total);
         let random = random.clone();
         let (ends, totals) = (Vec::new(), Totals::default());
@@ -141,7 +141,7 @@ impl Storm {
             base_network,
             disks,
             due,
-            narrowing,
+            bottleneck_change,
             management,
             ends,
             totals,
@@ -151,22 +151,22 @@ impl Storm {
 
     /// Runs until all requests have ended, one trouble after the other.
     fn run_with_troubles(&mut self) {
-        self.run("the requests end", |storm| {
-            let finished: u32 = storm.traffic.iter().map(Traffic::finished).sum();
-            while storm.due.last().is_some_and(|&due| due <= finished) {
-                storm.due.pop();
-                storm.make_trouble();
+        self.run("the requests end", |run| {
+            let finished: u32 = run.traffic.iter().map(Traffic::finished).sum();
+            while run.due.last().is_some_and(|&due| due <= finished) {
+                run.due.pop();
+                run.make_trouble();
             }
-            storm.narrow(finished);
-            storm.manage(finished);
-            storm.traffic.iter().all(Traffic::is_over)
+            run.narrow(finished);
+            run.manage(finished);
+            run.traffic.iter().all(Traffic::is_over)
         });
     }
 
     /// Ends all troubles, now.
     fn end_all_troubles(&mut self) {
-        self.run("hosts are back", |storm| {
-            !storm.ends.iter().any(|(_, end)| matches!(end, End::HostDown(_)))
+        self.run("hosts are back", |run| {
+            !run.ends.iter().any(|(_, end)| matches!(end, End::HostDown(_)))
         });
         while let Some((_, end)) = self.ends.pop() {
             self.end_trouble(end, true);
@@ -188,10 +188,10 @@ impl Storm {
         if let Some(stats) = self.world.network().remove_bottleneck() {
             count_bottleneck(&mut self.totals, &stats);
         }
-        self.run("all are connected", |storm| storm.traffic.iter().all(Traffic::is_up));
+        self.run("all are connected", |run| run.traffic.iter().all(Traffic::is_up));
     }
 
-    /// Has hosts, and some that come only for this, want more buffers than there are.
+    /// Makes hosts, and some that come only for this, want more buffers than exist.
     fn share_buffers(&mut self) {
         let mut few = vec![self.hosts[0]];
         few.extend((0..LATE_HOSTS).map(|_| self.world.add_host(ControllerOptions::default())));
@@ -203,20 +203,20 @@ impl Storm {
     /// Reads every byte of every namespace from every host.
     fn look_at_everything(&mut self) {
         self.traffic.iter_mut().for_each(Traffic::read_all);
-        self.run("everything is read", |storm| storm.traffic.iter().all(Traffic::is_over));
+        self.run("everything is read", |run| run.traffic.iter().all(Traffic::is_over));
     }
 
     /// Flushes everything; so it must survive when all targets lose their power.
     fn lose_all_power(&mut self) {
         self.traffic.iter_mut().for_each(Traffic::flush_all);
-        self.run("everything is flushed", |storm| storm.traffic.iter().all(Traffic::is_over));
+        self.run("everything is flushed", |run| run.traffic.iter().all(Traffic::is_over));
         for target in 0..TARGETS {
             self.take_power(target);
             self.world.target(self.targets[target]).start();
         }
         let now = self.world.now();
         self.traffic.iter_mut().for_each(|traffic| traffic.reset(now));
-        self.run("all are connected again", |storm| storm.traffic.iter().all(Traffic::is_up));
+        self.run("all are connected again", |run| run.traffic.iter().all(Traffic::is_up));
         self.look_at_everything();
     }
 
@@ -241,7 +241,7 @@ impl Storm {
             if done(self) {
                 return;
             }
-            assert!(goes_on && self.world.now() <= end, "in vain: {what}");
+            assert!(goes_on && self.world.now() <= end, "timed out waiting until {what}");
             let now = self.world.now();
             let alarms = self.ends.iter().map(|&(at, _)| at);
             let alarms = alarms.chain(self.traffic.iter().filter_map(Traffic::deadline));
@@ -330,7 +330,7 @@ impl Storm {
                     faults.loss_ppm = 300_000;
                     faults.reordering_ppm = 200_000;
                 });
-                self.later(End::Weather);
+                self.later(End::NetworkConditions);
             }
             10 => {
                 self.note("fault: sick disks", || format!("the disks of target {target} are sick"));
@@ -353,7 +353,7 @@ impl Storm {
                         if a_host { format!("host {host}") } else { format!("target {target}") };
                     format!("the clock of {node} jumps by {time:?}")
                 });
-                // It finds all its time-outs over at once.
+                // All its time-outs have passed after the jump.
                 if a_host {
                     self.world.pause_host(host_id, time);
                 } else {
@@ -386,7 +386,7 @@ impl Storm {
 
     /// Puts a bottleneck between hosts and targets, or changes it, where that is due.
     fn narrow(&mut self, finished: u32) {
-        while let Some([to_targets, to_hosts]) = self.narrowing.next(finished) {
+        while let Some([to_targets, to_hosts]) = self.bottleneck_change.next(finished) {
             self.note("fault: bottlenecks, put there or changed", || {
                 format!("to targets: {to_targets:?}, to hosts: {to_hosts:?}")
             });
@@ -394,7 +394,7 @@ impl Storm {
         }
     }
 
-    /// Has an operator change something, where that is due. A target that is down has none.
+    /// Makes an operator change something, where that is due. A target that is down has none.
     fn manage(&mut self, finished: u32) {
         while let Some(target) = self.management.next(finished, TARGETS) {
             let node = self.world.target(self.targets[target]);
@@ -405,7 +405,7 @@ impl Storm {
             let order = self.management.order(address);
             let OperatorOrder { change, name, undo, then_crash } = order;
             if !self.world.target(self.targets[target]).change(change) {
-                // Another one of before is not undone yet.
+                // An earlier change is not undone yet.
                 continue;
             }
             self.note(name, || format!("target {target}: {change:?}"));
@@ -447,7 +447,7 @@ impl Storm {
 
     fn end_trouble(&mut self, end: End, for_good: bool) {
         if self.verbose {
-            super::print_event(self.world.now(), "storm", &format!("end of {end:?}"));
+            super::print_event(self.world.now(), "chaos", &format!("end of {end:?}"));
         }
         match end {
             End::Partition(host, target) => self.world.heal(self.hosts[host], self.targets[target]),
@@ -456,12 +456,12 @@ impl Storm {
             End::Flap { host, target, left, cut } => {
                 self.flap(host, target, if for_good { 0 } else { left }, cut);
             }
-            End::Weather => {
+            End::NetworkConditions => {
                 let base_network = self.base_network;
                 self.world.set_faults(|faults| *faults = base_network);
             }
             End::Managed(target, change) => {
-                // One that was started anew has its configuration.
+                // A target that was restarted has its configuration.
                 self.world.target(self.targets[target]).change(change);
             }
             End::Disks(target) => {
@@ -484,7 +484,7 @@ impl Storm {
     fn note(&mut self, what: &'static str, text: impl FnOnce() -> String) {
         self.totals.add(what, 1);
         if self.verbose {
-            super::print_event(self.world.now(), "storm", &text());
+            super::print_event(self.world.now(), "chaos", &text());
         }
     }
 
@@ -504,7 +504,7 @@ impl Storm {
             totals.add("fault: stalled system calls", disk.stalls);
             totals.add("fault: reads that never ended", disk.hung);
             totals.add("fault: system calls interrupted by a crash", disk.interrupted);
-            totals.add("work: reads of which a page cache had some", disk.cached);
+            totals.add("work: reads that a page cache had in part", disk.cached);
             totals.add("fault: sectors lost with the power", disk.sectors_lost);
             totals.add("recovery: system calls cancelled", disk.cancelled);
             totals.add("work: system calls", disk.calls);
@@ -533,7 +533,7 @@ impl Storm {
         totals.add("work: commands", counters.commands);
         totals.add("recovery: ranges issued again", counters.retries);
         totals.add("recovery: reconnects", counters.reconnects);
-        totals.add("recovery: ranges that went on over another path", counters.failovers);
+        totals.add("recovery: ranges that continued over another path", counters.failovers);
         totals.add("recovery: connections lost", counters.connections_lost);
         totals.add("recovery: ranges that timed out", counters.timeouts);
         totals.add("recovery: aborts", counters.aborts);

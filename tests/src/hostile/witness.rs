@@ -9,33 +9,33 @@ use feedrail_initiator::{Host, Namespace, RdmaProvider, ReadRange, WriteRange};
 
 use crate::process::{Bytes, Daemon, empty_slice, host, slice_of};
 
-/// The bystander has the first part of the namespace to itself.
+/// The witness has the first part of the namespace to itself.
 const AREA_BYTES: u64 = 4 << 20;
 const RANGE_BYTES: u64 = 20_000;
 const RANGES: u64 = 16;
 const IO_QUEUES: u16 = 2;
-/// On a busy machine everything may take long.
-const PATIENCE: Duration = Duration::from_secs(60);
+/// Timeout of the witness's commands and reconnects: a busy machine takes long for everything.
+const WITNESS_TIMEOUT: Duration = Duration::from_secs(60);
 
 /// A host that writes and reads back its part of namespace 1 and checks every byte, in a thread of
 /// its own.
 #[derive(Debug)]
-pub struct Bystander {
+pub struct Witness {
     stop: Arc<AtomicBool>,
     rounds: Arc<AtomicU64>,
     thread: Option<JoinHandle<()>>,
 }
 
-impl Bystander {
-    /// Bytes from the start of the namespace that only the bystander writes.
+impl Witness {
+    /// Bytes from the start of the namespace that only the witness writes.
     pub const AREA_BYTES: u64 = AREA_BYTES;
     /// Bytes that each round reads, and writes before.
     pub const ROUND_BYTES: u64 = RANGES * RANGE_BYTES;
 
-    /// Its connections: the admin queue and the I/O queues.
+    /// Connections of the witness: the admin queue and the I/O queues.
     pub const CONNECTIONS: u64 = 1 + IO_QUEUES as u64;
 
-    /// Starts at once, and returns when the first round is over.
+    /// Starts the witness, and returns when its first round has ended.
     ///
     /// # Panics
     /// If the daemon does not serve it.
@@ -43,19 +43,19 @@ impl Bystander {
         Self::of(&Self::host(), daemon)
     }
 
-    /// A host with the timeouts of a bystander.
+    /// A host with the timeouts of a witness.
     ///
     /// # Panics
     /// If there is no device for it.
     pub fn host() -> Host {
         // It is to share the device with the others.
         let host = host().provider(RdmaProvider::Soft).io_queues(IO_QUEUES);
-        let host = host.loss_timeout(PATIENCE).io_timeout(PATIENCE);
+        let host = host.loss_timeout(WITNESS_TIMEOUT).io_timeout(WITNESS_TIMEOUT);
         host.build().expect("a host can be made")
     }
 
-    /// Starts at once, as one of several things that a host does, and returns when the first round
-    /// is over.
+    /// Starts the witness as one of several things that a host does, and returns when its first
+    /// round has ended.
     ///
     /// # Panics
     /// If the daemon does not serve it.
@@ -82,7 +82,7 @@ impl Bystander {
     pub fn rounds(&mut self) -> u64 {
         if self.thread.as_ref().is_none_or(JoinHandle::is_finished) {
             self.finish();
-            panic!("the bystander gave up");
+            panic!("the witness gave up");
         }
         self.rounds.load(Ordering::Relaxed)
     }
@@ -99,7 +99,7 @@ impl Bystander {
     }
 }
 
-impl Drop for Bystander {
+impl Drop for Witness {
     fn drop(&mut self) {
         self.stop.store(true, Ordering::Relaxed);
     }
@@ -120,7 +120,7 @@ fn round(host: &Host, namespace: &Namespace, random: &mut Bytes) {
         from: slice_of(bytes),
     });
     for outcome in host.write_many(writes).wait() {
-        outcome.result.expect("a bystander's write");
+        outcome.result.expect("a witness's write");
     }
     let reads = ranges.iter().map(|(offset, bytes)| ReadRange {
         namespace: namespace.clone(),
@@ -128,7 +128,7 @@ fn round(host: &Host, namespace: &Namespace, random: &mut Bytes) {
         into: empty_slice(bytes.len()),
     });
     for (outcome, (offset, bytes)) in host.read_many(reads).wait().into_iter().zip(&ranges) {
-        outcome.result.expect("a bystander's read");
-        assert!(*outcome.slice.bytes() == **bytes, "the bystander read other bytes at {offset}");
+        outcome.result.expect("a witness's read");
+        assert!(*outcome.slice.bytes() == **bytes, "the witness read other bytes at {offset}");
     }
 }
