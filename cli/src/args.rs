@@ -10,7 +10,7 @@ use crate::{
 const EXAMPLES: &str = "\
 Examples:
   feedrail demo
-      Export a file, read it back over RoCE and check every byte. Needs no RDMA NIC and no root.
+      Export a file, read it back and check every byte. Needs no RDMA NIC and no root.
   feedrail devices
       Which RDMA devices there are, and what is used without one.
   feedrail doctor

@@ -365,7 +365,7 @@ mod tests {
         for (obstacle, expected) in [
             (nothing(false, Ok(())), "/sys/class/infiniband does not exist."),
             (nothing(true, Ok(())), "/sys/class/infiniband is empty."),
-            (nothing(false, Err(error)), "does not exist, and libibverbs.so.1 can not be loaded"),
+            (nothing(false, Err(error)), "does not exist, and libibverbs.so.1 cannot be loaded"),
         ] {
             let report =
                 DevicesReport { devices: Vec::new(), obstacle: Some(obstacle), ..report() };
@@ -379,9 +379,9 @@ mod tests {
     fn a_device_without_usable_libraries_is_shown() {
         let mut report = report();
         report.devices[0].info = None;
-        report.obstacle = Some("libibverbs.so.1 can not be loaded".to_owned());
+        report.obstacle = Some("libibverbs.so.1 cannot be loaded".to_owned());
         let text = report.to_text();
-        assert!(text.starts_with("No usable RDMA device: libibverbs.so.1 can not"), "{text}");
+        assert!(text.starts_with("No usable RDMA device: libibverbs.so.1 cannot"), "{text}");
         assert!(text.contains("State               ACTIVE"), "{text}");
         assert_eq!(report.to_json()["devices"][0]["capabilities"], Value::Null);
     }

@@ -29,7 +29,7 @@ Examples:
   feedrail demo shard-00.tar --depth 64
   FEEDRAIL_SOFT_FAULTS=loss=1%,seed=7 feedrail demo -v";
 
-/// Exports a file, reads all of it back over RoCE and checks every byte
+/// Exports a file, reads all of it back and checks every byte
 ///
 /// The target runs in a second process on a free loopback address. The file is read in ranges of
 /// random lengths, most of them at no block boundary, in random order, many at a time. It is never

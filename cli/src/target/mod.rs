@@ -168,7 +168,7 @@ struct AddHost {
     host: HostArgs,
 }
 
-/// Lets a host use a subsystem no more, or hides a namespace of it
+/// Removes a host from a subsystem, or hides a namespace of it from the host
 ///
 /// Without --nsid, its connections end, unless any host may use the subsystem. What it has written
 /// stays.

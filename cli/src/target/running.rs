@@ -1,6 +1,7 @@
 //! The management sockets of targets that run on this machine.
 
 use std::fs;
+use std::os::unix::fs::MetadataExt as _;
 use std::path::{Path, PathBuf};
 
 use anyhow::{Result, bail};
@@ -41,7 +42,7 @@ fn only(mut sockets: Vec<PathBuf>) -> Result<PathBuf> {
     }
 }
 
-/// The sockets of targets among the Unix sockets of this machine. A target binds its socket as the
+/// The sockets of targets of this user and of root among the Unix sockets of this machine. A target binds its socket as the
 /// path with its process number behind it, which the kernel keeps telling.
 fn sockets(unix: &str) -> Vec<PathBuf> {
     let paths = unix.lines().skip(1).filter_map(path_of);
@@ -73,7 +74,12 @@ fn of_target(bound: &str, name_of: impl Fn(u32) -> Option<String>) -> Option<Pat
     }
 }
 
+/// The name of a process of this user or of root: a socket of anybody else may be a trap.
 fn name_of_process(process: u32) -> Option<String> {
+    let owner = fs::metadata(format!("/proc/{process}")).ok()?.uid();
+    if owner != 0 && owner != rustix::process::geteuid().as_raw() {
+        return None;
+    }
     let name = fs::read_to_string(format!("/proc/{process}/comm")).ok()?;
     Some(name.trim_end().to_owned())
 }

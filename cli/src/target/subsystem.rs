@@ -67,7 +67,7 @@ pub(super) struct AddListener {
     listener: ListenerArgs,
 }
 
-/// Serves a subsystem no more at an address
+/// Stops serving a subsystem at an address
 ///
 /// The connections that hosts have made to it there end.
 #[derive(Args, Debug)]
@@ -88,7 +88,7 @@ pub(super) struct AddReferral {
     referral: ReferralArgs,
 }
 
-/// Tells hosts no more to ask another discovery service
+/// Removes a referral to another discovery service
 #[derive(Args, Debug)]
 pub(super) struct RemoveReferral {
     #[command(flatten)]

@@ -38,7 +38,7 @@ fn has_rdma_devices() -> bool {
 fn an_invalid_library_is_one_line() {
     let text = devices_with(b"");
     assert!(
-        text.contains("libibverbs.so.1 can not be loaded (") && text.contains("soft"),
+        text.contains("libibverbs.so.1 cannot be loaded (") && text.contains("soft"),
         "{text}"
     );
     let text =
@@ -98,7 +98,7 @@ fn run_without_libraries(arguments: &[&str]) -> Option<Outcome> {
 fn the_same_binary_runs_without_the_libraries() {
     let Some(outcome) = run_without_libraries(&["devices"]) else { return };
     let text = String::from_utf8(outcome.success()).unwrap();
-    let expected = "/sys/class/infiniband does not exist, and libibverbs.so.1 can not be loaded";
+    let expected = "/sys/class/infiniband does not exist, and libibverbs.so.1 cannot be loaded";
     assert!(text.contains(expected), "{text}");
     assert!(text.contains("No such file") && text.contains("soft provider"), "{text}");
     assert_eq!(text.lines().count(), 1, "{text}");

@@ -490,7 +490,7 @@ mod tests {
     }
 
     #[test]
-    #[should_panic(expected = "another receive's turn")]
+    #[should_panic(expected = "the turn of a different receive")]
     fn a_receive_out_of_turn_is_noticed() {
         let mut memory = Modelled::new();
         post(&mut memory, 0);

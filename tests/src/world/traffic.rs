@@ -730,6 +730,7 @@ fn refuse_violations(error: &Error) {
             | ErrorKind::Protocol(_)
             | ErrorKind::Changed(_)
             | ErrorKind::Invalid(_)
+            | ErrorKind::NoNamespace(_)
             | ErrorKind::OutOfRange { .. }
             | ErrorKind::Unaligned { .. }
     );

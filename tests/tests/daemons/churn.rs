@@ -312,7 +312,7 @@ fn is_change(error: &Error) -> bool {
                 || status.is(Status::CONNECT_INVALID_HOST)
                 || status.is(Status::CONNECT_CONTROLLER_BUSY)
         }
-        ErrorKind::Invalid(text) => text.contains("no active namespace"),
+        ErrorKind::NoNamespace(_) => true,
         ErrorKind::Changed(_) | ErrorKind::ConnectionLost(_) => true,
         _ => false,
     }
