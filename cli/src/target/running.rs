@@ -42,8 +42,8 @@ fn only(mut sockets: Vec<PathBuf>) -> Result<PathBuf> {
     }
 }
 
-/// The sockets of targets of this user and of root among the Unix sockets of this machine. A target binds its socket as the
-/// path with its process number behind it, which the kernel keeps telling.
+/// The sockets of targets of this user and of root among the Unix sockets of this machine. A target
+/// binds its socket as the path with its process number behind it, which the kernel keeps telling.
 fn sockets(unix: &str) -> Vec<PathBuf> {
     let paths = unix.lines().skip(1).filter_map(path_of);
     let mut sockets: Vec<_> = paths.filter_map(|path| of_target(path, name_of_process)).collect();

@@ -37,10 +37,7 @@ fn has_rdma_devices() -> bool {
 #[test]
 fn an_invalid_library_is_one_line() {
     let text = devices_with(b"");
-    assert!(
-        text.contains("libibverbs.so.1 cannot be loaded (") && text.contains("soft"),
-        "{text}"
-    );
+    assert!(text.contains("libibverbs.so.1 cannot be loaded (") && text.contains("soft"), "{text}");
     let text =
         devices_with("no shared object, but long enough to be read as one. ".repeat(40).as_bytes());
     assert!(text.contains("invalid ELF header"), "{text}");
