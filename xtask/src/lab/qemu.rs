@@ -53,7 +53,19 @@ impl Accelerator {
 
     /// Boots the guest on a job folder, prints the result of each run as it ends, and returns when
     /// the guest has powered off, or was ended because it hung.
+    ///
+    /// A guest that ends before its job begins is booted a second time: the kernel of an emulated
+    /// one panics in its boot at times.
     pub(crate) fn run(self, guest: &Guest, job: &Path, runs: &[Run]) -> Result<()> {
+        let ended = self.run_once(guest, job, runs);
+        if ended.is_ok() || job.join("run.log").exists() {
+            return ended;
+        }
+        eprintln!("the guest ended before its job began, and is booted again");
+        self.run_once(guest, job, runs)
+    }
+
+    fn run_once(self, guest: &Guest, job: &Path, runs: &[Run]) -> Result<()> {
         let console = job.join("console.log");
         let mut command = self.job_command(guest, job)?;
         let output = File::create(&console)?;
