@@ -9,7 +9,8 @@ use std::time::Duration;
 
 use feedrail_initiator::{Host, Namespace, ReadRange, WriteRange};
 use feedrail_tests::process::{
-    Bytes, Daemon, DaemonOptions, Vitals, empty_slice, eventually, feedrail, host, pause, slice_of,
+    Bytes, Daemon, DaemonOptions, SetWhenDropped, Vitals, empty_slice, eventually, feedrail, host,
+    pause, slice_of,
 };
 use rustix::rand::{GetRandomFlags, getrandom};
 use rusty_fork::rusty_fork_test;
@@ -198,7 +199,7 @@ fn kill_in_the_middle(
     let acknowledged: Vec<AtomicU64> = writers.iter().map(|_| AtomicU64::new(0)).collect();
     let counts = || acknowledged.iter().map(|count| count.load(Ordering::Relaxed));
     thread::scope(|scope| {
-        let _stopper = StopAtEnd(&stop);
+        let _stopper = SetWhenDropped(&stop);
         for (writer, acknowledged) in writers.iter_mut().zip(&acknowledged) {
             scope.spawn(|| writer.work(&stop, acknowledged));
         }
@@ -223,15 +224,6 @@ fn kill_in_the_middle(
         });
         (daemon, counts().sum())
     })
-}
-
-/// Ends the writers even if the test fails before.
-struct StopAtEnd<'a>(&'a AtomicBool);
-
-impl Drop for StopAtEnd<'_> {
-    fn drop(&mut self) {
-        self.0.store(true, Ordering::Relaxed);
-    }
 }
 
 rusty_fork_test! {

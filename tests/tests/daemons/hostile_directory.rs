@@ -9,7 +9,8 @@ use std::sync::atomic::{AtomicBool, Ordering};
 
 use feedrail_initiator::Controller;
 use feedrail_tests::process::{
-    Daemon, DaemonOptions, eventually, host, loopback_address, slice_of, write_configuration,
+    Daemon, DaemonOptions, SetWhenDropped, eventually, host, loopback_address, slice_of,
+    write_configuration,
 };
 use nvme_proto::Nsid;
 use rustix::fs::{CWD, FileType, Mode, mknodat};
@@ -89,7 +90,7 @@ impl Hostile {
         let stop = AtomicBool::new(false);
         std::thread::scope(|scope| {
             scope.spawn(|| self.swap(&stop, put));
-            let _stopped = Stop(&stop);
+            let _stopped = SetWhenDropped(&stop);
             let mut before = exported();
             for _ in 0..LOOKS {
                 eventually("the target has looked", || exported() != before);
@@ -107,15 +108,6 @@ impl Hostile {
             let bytes = fs::read(self.folder.path().join("outside").join(&name)).unwrap();
             assert!(bytes == [SECRET; BYTES], "{name} was written");
         }
-    }
-}
-
-/// Ends the swaps when it is dropped, also by a failed assertion.
-struct Stop<'a>(&'a AtomicBool);
-
-impl Drop for Stop<'_> {
-    fn drop(&mut self) {
-        self.0.store(true, Ordering::Relaxed);
     }
 }
 

@@ -10,8 +10,8 @@ use std::thread;
 
 use feedrail_initiator::{Controller, Error, ErrorKind, Namespace};
 use feedrail_tests::process::{
-    Bytes, Daemon, DaemonOptions, ManagementClient, eventually, feedrail, host, slice_of,
-    write_configuration,
+    Bytes, Daemon, DaemonOptions, ManagementClient, SetWhenDropped, eventually, feedrail, host,
+    slice_of, write_configuration,
 };
 use nvme_proto::{Nsid, Status};
 use serde_json::{Value, json};
@@ -168,15 +168,6 @@ fn a_namespace_comes_and_goes_under_verified_reads() {
     assert_eq!(host.counters().connections_lost, 0);
 }
 
-/// Ends the threads of a scope, also where an assertion fails.
-struct SetWhenDropped<'a>(&'a AtomicBool);
-
-impl Drop for SetWhenDropped<'_> {
-    fn drop(&mut self) {
-        self.0.store(true, Ordering::Relaxed);
-    }
-}
-
 /// Acknowledged bytes are in the file when the namespace is gone, though they were never flushed.
 #[test]
 fn acknowledged_writes_survive_the_removal() {
@@ -322,15 +313,6 @@ fn operators_use_the_command_line() {
     assert_eq!(String::from_utf8(run(&["add-ns", NQN, &path]).success()).unwrap().trim(), "2");
 }
 
-/// Ends the thread that looks at it, also when the test fails.
-struct Stop<'a>(&'a AtomicBool);
-
-impl Drop for Stop<'_> {
-    fn drop(&mut self) {
-        self.0.store(true, Ordering::Relaxed);
-    }
-}
-
 #[test]
 fn namespaces_removed_during_a_list_are_left_out() {
     const LISTS: usize = 20;
@@ -343,7 +325,7 @@ fn namespaces_removed_during_a_list_are_left_out() {
     }
     let over = AtomicBool::new(false);
     thread::scope(|scope| {
-        let _stop = Stop(&over);
+        let _over_at_the_end = SetWhenDropped(&over);
         scope.spawn(|| {
             while !over.load(Ordering::Relaxed) {
                 for nsid in 2..=REMOVED {
