@@ -44,7 +44,7 @@ impl List {
         let mut found = Vec::new();
         let mut failed = 0;
         for (address, subnqn) in self.subsystems()? {
-            // What is out of reach does not hide the rest.
+            // A subsystem or namespace out of reach does not hide the others.
             let mut note = |error: &anyhow::Error| {
                 failed += 1;
                 output::note(format_args!("feedrail: {subnqn} at {address}: {error:#}"));

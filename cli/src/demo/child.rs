@@ -45,7 +45,7 @@ pub(crate) struct TargetProcess {
 }
 
 impl TargetProcess {
-    /// What the demo runs this program for; nothing for what users ask for.
+    /// The job for which the demo runs this program; none for a command of a user.
     pub(crate) fn of_command_line(mut words: impl Iterator<Item = OsString>) -> Option<Self> {
         words.nth(1).filter(|word| word == TARGET_PROCESS)?;
         let parent = words.next()?.to_str()?.parse().ok()?;

@@ -52,8 +52,9 @@ enum SavedFormat {
 
 /// Has a target export what was saved, beside what it exports already
 ///
-/// What nvmetcli save has written is taken, too. If the target refuses a call, those before it are
-/// taken back. What the target exports already stays, so loading a file again changes nothing.
+/// Files that nvmetcli save has written are taken, too. If the target refuses a call, those before
+/// it are taken back. What the target exports already stays, so loading a file again changes
+/// nothing.
 #[derive(Args, Debug)]
 #[command(after_help = LOAD_EXAMPLES)]
 pub(super) struct LoadConfig {

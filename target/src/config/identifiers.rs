@@ -12,19 +12,19 @@ use uuid::Uuid;
 use super::{Medium, NamespaceConfig};
 use crate::derived_ids::SubsystemIdentity;
 
-/// A kind of identifier.
+/// An identifier of a namespace. Those of different kinds are never the same.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
-pub(crate) enum IdentifierKind {
+pub(crate) enum Identifier {
     /// The UUID of a namespace.
-    Uuid,
+    Uuid(Uuid),
     /// The Namespace Globally Unique Identifier.
-    Nguid,
+    Nguid(Uuid),
     /// The IEEE Extended Unique Identifier.
-    Eui64,
+    Eui64(Eui64),
 }
 
 /// An IEEE Extended Unique Identifier, written as 16 hexadecimal digits.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub struct Eui64(pub [u8; 8]);
 
 impl FromStr for Eui64 {
@@ -43,13 +43,31 @@ impl fmt::Display for Eui64 {
     }
 }
 
-impl fmt::Display for IdentifierKind {
+impl Identifier {
+    fn is_nil(self) -> bool {
+        match self {
+            Self::Uuid(id) | Self::Nguid(id) => id.is_nil(),
+            Self::Eui64(Eui64(id)) => id == [0; 8],
+        }
+    }
+
+    fn kind(self) -> &'static str {
+        match self {
+            Self::Uuid(_) => "UUID",
+            Self::Nguid(_) => "NGUID",
+            Self::Eui64(_) => "EUI-64",
+        }
+    }
+}
+
+impl fmt::Display for Identifier {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str(match self {
-            Self::Uuid => "UUID",
-            Self::Nguid => "NGUID",
-            Self::Eui64 => "EUI-64",
-        })
+        let kind = self.kind();
+        match self {
+            Self::Uuid(id) => write!(f, "{kind} {id}"),
+            Self::Nguid(id) => write!(f, "{kind} {}", id.simple()),
+            Self::Eui64(id) => write!(f, "{kind} {id}"),
+        }
     }
 }
 
@@ -58,14 +76,13 @@ impl fmt::Display for IdentifierKind {
 pub(crate) enum IdentifierError {
     /// Zeros, which stand for no identifier.
     #[error("the nil {0} identifies nothing; leave it out, or give a real one")]
-    Nil(IdentifierKind),
+    Nil(&'static str),
     /// A namespace of other data has it.
     #[error(
-        "has the {kind} {id} of \"{other}\" of {nqn}; hosts would take them for one disk, so give it one of its own"
+        "has the {id} of \"{other}\" of {nqn}; hosts would take them for one disk, so give it one of its own"
     )]
     Taken {
-        kind: IdentifierKind,
-        id: String,
+        id: Identifier,
         /// The name of the namespace that has it.
         other: String,
         /// The subsystem of that namespace.
@@ -79,17 +96,15 @@ pub(crate) fn derived_nguid(uuid: Uuid) -> [u8; 16] {
 }
 
 /// The identifiers of a namespace.
-fn of(namespace: &NamespaceConfig) -> impl Iterator<Item = (IdentifierKind, String)> {
-    let nguid = Uuid::from_bytes(namespace.nguid).simple().to_string();
-    let always =
-        [(IdentifierKind::Uuid, namespace.uuid.to_string()), (IdentifierKind::Nguid, nguid)];
-    let eui64 = namespace.eui64.map(|id| (IdentifierKind::Eui64, id.to_string()));
-    always.into_iter().chain(eui64)
+fn of(namespace: &NamespaceConfig) -> impl Iterator<Item = Identifier> {
+    let nguid = Uuid::from_bytes(namespace.nguid);
+    let always = [Identifier::Uuid(namespace.uuid), Identifier::Nguid(nguid)];
+    always.into_iter().chain(namespace.eui64.map(Identifier::Eui64))
 }
 
 /// Identifiers in use, each with a namespace that has it.
 #[derive(Debug, Default)]
-pub(crate) struct Identifiers(BTreeMap<(IdentifierKind, String), User>);
+pub(crate) struct Identifiers(BTreeMap<Identifier, User>);
 
 #[derive(Clone, Debug)]
 struct User {
@@ -118,11 +133,11 @@ impl Identifiers {
             medium: namespace.medium.clone(),
             of_dataset,
         };
-        for (kind, id) in of(namespace) {
-            if id.bytes().all(|byte| matches!(byte, b'0' | b'-')) {
-                return Err(IdentifierError::Nil(kind));
+        for id in of(namespace) {
+            if id.is_nil() {
+                return Err(IdentifierError::Nil(id.kind()));
             }
-            match self.0.entry((kind, id.clone())) {
+            match self.0.entry(id) {
                 Entry::Vacant(free) => {
                     free.insert(user.clone());
                 }
@@ -130,7 +145,7 @@ impl Identifiers {
                 Entry::Occupied(taken) => {
                     let User { nqn, name, .. } = taken.get();
                     let (nqn, other) = (nqn.to_string(), name.clone());
-                    return Err(IdentifierError::Taken { kind, id, other, nqn });
+                    return Err(IdentifierError::Taken { id, other, nqn });
                 }
             }
         }
@@ -147,6 +162,5 @@ impl User {
 
 /// True if two namespaces have an identifier in common.
 pub(crate) fn share_one(one: &NamespaceConfig, other: &NamespaceConfig) -> bool {
-    let is_same_eui64 = one.eui64.is_some() && one.eui64 == other.eui64;
-    one.uuid == other.uuid || one.nguid == other.nguid || is_same_eui64
+    of(one).any(|id| of(other).any(|of_other| of_other == id))
 }

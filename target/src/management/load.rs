@@ -25,7 +25,7 @@ struct GivenCall {
 }
 
 /// A method and its parameters.
-type Call = (&'static str, Value);
+type Call = (&'static str, Params);
 /// Makes the call that takes back one with these parameters and this result.
 type Undo = fn(&Params, &Value) -> Call;
 
@@ -42,22 +42,22 @@ const LOADABLE: [Loadable; 14] = [
     Loadable {
         method: "bdev_aio_create",
         names: &["/name"],
-        undo: Some(|_, name| ("bdev_aio_delete", json!({ "name": name }))),
+        undo: Some(|_, name| ("bdev_aio_delete", with(&Params::new(), "name", name.clone()))),
     },
     Loadable {
         method: "bdev_malloc_create",
         names: &["/name"],
-        undo: Some(|_, name| ("bdev_malloc_delete", json!({ "name": name }))),
+        undo: Some(|_, name| ("bdev_malloc_delete", with(&Params::new(), "name", name.clone()))),
     },
     Loadable {
         method: "bdev_null_create",
         names: &["/name"],
-        undo: Some(|_, name| ("bdev_null_delete", json!({ "name": name }))),
+        undo: Some(|_, name| ("bdev_null_delete", with(&Params::new(), "name", name.clone()))),
     },
     Loadable {
         method: "bdev_uring_create",
         names: &["/name"],
-        undo: Some(|_, name| ("bdev_uring_delete", json!({ "name": name }))),
+        undo: Some(|_, name| ("bdev_uring_delete", with(&Params::new(), "name", name.clone()))),
     },
     Loadable {
         method: PROTECT,
@@ -80,7 +80,7 @@ const LOADABLE: [Loadable; 14] = [
     Loadable {
         method: "nvmf_ns_add_host",
         names: &["/nqn", "/nsid", "/host"],
-        undo: Some(|params, _| ("nvmf_ns_remove_host", Value::Object(params.clone()))),
+        undo: Some(|params, _| ("nvmf_ns_remove_host", params.clone())),
     },
     Loadable {
         method: "nvmf_subsystem_add_host",
@@ -98,7 +98,8 @@ const LOADABLE: [Loadable; 14] = [
         method: ADD_NAMESPACE,
         names: &["/nqn", "/namespace/nsid"],
         undo: Some(|params, nsid| {
-            ("nvmf_subsystem_remove_ns", json!({ "nqn": params.get("nqn"), "nsid": nsid }))
+            let nqn = only(params, &["nqn"]);
+            ("nvmf_subsystem_remove_ns", with(&nqn, "nsid", nsid.clone()))
         }),
     },
     Loadable {
@@ -189,7 +190,6 @@ fn failed(
 ) -> RpcError {
     let mut kept = Vec::new();
     for (method, params) in undo.into_iter().rev() {
-        let Value::Object(params) = params else { continue };
         let result = call(method, params.clone());
         audit::log_part(LOAD, method, &params, &result);
         if let Err(RpcError { message, .. }) = result {
@@ -233,7 +233,7 @@ impl ExportedCalls {
     /// The call that takes one back: what was there before, if it was changed, or its opposite.
     fn undo(&self, loadable: &Loadable, params: &Params, result: &Value) -> Option<Call> {
         match self.0.get(&loadable.subject(params)) {
-            Some(before) => Some((loadable.method, Value::Object(before.clone()))),
+            Some(before) => Some((loadable.method, before.clone())),
             None => loadable.undo.map(|undo| undo(params, result)),
         }
     }
@@ -252,16 +252,16 @@ impl Loadable {
 }
 
 /// The parameters, with another value of one.
-fn with(params: &Params, key: &str, value: Value) -> Value {
+fn with(params: &Params, key: &str, value: Value) -> Params {
     let mut params = params.clone();
     params.insert(key.to_owned(), value);
-    params.into()
+    params
 }
 
 /// The parameters of these names.
-fn only(params: &Params, keys: &[&str]) -> Value {
+fn only(params: &Params, keys: &[&str]) -> Params {
     let kept = keys.iter().filter_map(|key| Some(((*key).to_owned(), params.get(*key)?.clone())));
-    kept.collect::<Params>().into()
+    kept.collect()
 }
 
 /// True if `said` has all that `wanted` asks for.
@@ -348,8 +348,8 @@ mod tests {
         let wanted = params(state("non_optimized"));
         assert!(!exported.says(loadable, &wanted));
         let undo = |exported: &ExportedCalls| exported.undo(loadable, &wanted, &Value::Null);
-        assert_eq!(undo(&exported), Some((SET_ANA_STATE, before)));
+        assert_eq!(undo(&exported), Some((SET_ANA_STATE, params(before))));
         let undone = undo(&ExportedCalls::of(Vec::new()));
-        assert_eq!(undone, Some((SET_ANA_STATE, state("optimized"))));
+        assert_eq!(undone, Some((SET_ANA_STATE, params(state("optimized")))));
     }
 }

@@ -65,16 +65,18 @@ impl Exposition {
         self.text
     }
 
-    /// The lines before the samples of a family. Its unit is the end of its name. The older format
-    /// names what the samples are called, and has no units.
-    pub(super) fn family(&mut self, kind: MetricKind, name: &str, help: &str) {
+    /// Writes the lines before the samples of a family, and returns the name of the samples. The
+    /// unit is the end of the family's name. The older format names the samples instead of the
+    /// family, and has no units.
+    pub(super) fn family(&mut self, kind: MetricKind, name: &str, help: &str) -> String {
         let (word, suffix) = kind.in_format(self.format);
+        let samples = format!("{name}{suffix}");
         match self.format {
             MetricsFormat::Prometheus => {
                 // Quotes are no special characters there.
                 let help = help.replace('\\', "\\\\").replace('\n', "\\n");
-                let _ = writeln!(self.text, "# HELP {name}{suffix} {help}");
-                let _ = writeln!(self.text, "# TYPE {name}{suffix} {word}");
+                let _ = writeln!(self.text, "# HELP {samples} {help}");
+                let _ = writeln!(self.text, "# TYPE {samples} {word}");
             }
             MetricsFormat::OpenMetrics => {
                 let units = ["bytes", "seconds"];
@@ -86,13 +88,13 @@ impl Exposition {
                 let _ = writeln!(self.text, "# HELP {name} {}", escaped(help));
             }
         }
+        samples
     }
 
     /// A family without labels.
     pub(super) fn single(&mut self, kind: MetricKind, name: &str, help: &str, value: u64) {
-        self.family(kind, name, help);
-        let (_, suffix) = kind.in_format(self.format);
-        self.sample(&format!("{name}{suffix}"), &[], value);
+        let samples = self.family(kind, name, help);
+        self.sample(&samples, &[], value);
     }
 
     pub(super) fn sample(

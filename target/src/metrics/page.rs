@@ -81,8 +81,9 @@ impl TargetSnapshot {
 
 fn of_target(exposition: &mut Exposition, stats: &Stats) {
     let version = [("version", env!("CARGO_PKG_VERSION"))];
-    exposition.family(MetricKind::Info, "feedrail_build", "The version of the target.");
-    exposition.sample("feedrail_build_info", &version, 1);
+    let help = "The version of the target.";
+    let samples = exposition.family(MetricKind::Info, "feedrail_build", help);
+    exposition.sample(&samples, &version, 1);
     let name = "feedrail_uptime_seconds";
     exposition.family(MetricKind::Gauge, name, "Time since the target started.");
     let uptime = format_args!("{}.{:03}", stats.uptime_ms / 1000, stats.uptime_ms % 1000);
@@ -105,9 +106,9 @@ fn of_target(exposition: &mut Exposition, stats: &Stats) {
         !["send_calls", "receive_calls"].contains(&counter.name)
     });
     let help = "System calls of the threads that serve hosts, by kind.";
-    exposition.family(MetricKind::Counter, "feedrail_system_calls", help);
+    let samples = exposition.family(MetricKind::Counter, "feedrail_system_calls", help);
     for (counter, value) in SystemCallStats::values(&stats.system_calls) {
-        exposition.sample("feedrail_system_calls_total", &[("kind", counter.name)], value);
+        exposition.sample(&samples, &[("kind", counter.name)], value);
     }
     let PoolStats { bytes, used_bytes, waits } = stats.pool;
     let mut gauge = |name, help, value| exposition.single(MetricKind::Gauge, name, help, value);
@@ -155,24 +156,22 @@ fn of_subsystems(exposition: &mut Exposition, subsystems: &[SubsystemSnapshot]) 
         ),
     ];
     for (kind, name, help, value) in states {
-        let name = format!("feedrail_subsystem_{name}");
-        exposition.family(kind, &name, help);
-        let suffix = if kind == MetricKind::Counter { "_total" } else { "" };
+        let samples = exposition.family(kind, &format!("feedrail_subsystem_{name}"), help);
         for subsystem in subsystems {
             let labels = [("nqn", subsystem.nqn.as_str())];
-            exposition.sample(&format!("{name}{suffix}"), &labels, value(subsystem));
+            exposition.sample(&samples, &labels, value(subsystem));
         }
     }
     let counters = IoStats::COUNTERS.iter().enumerate();
     for (at, counter) in counters.filter(|(_, counter)| !OF_ENGINES.contains(&counter.name)) {
         let name = format!("feedrail_subsystem_{}", counter.name);
-        exposition.family(MetricKind::Counter, &name, counter.help);
+        let samples = exposition.family(MetricKind::Counter, &name, counter.help);
         for SubsystemSnapshot { nqn, io, .. } in subsystems {
             let value = io.as_ref().and_then(|io| io.commands.values().nth(at));
             // The first refused Connect has to be an increase.
             if value.is_some() || counter.name == "failed" {
                 let value = value.map_or(0, |(_, value)| value);
-                exposition.sample(&format!("{name}_total"), &[("nqn", nqn)], value);
+                exposition.sample(&samples, &[("nqn", nqn)], value);
             }
         }
     }
@@ -208,13 +207,13 @@ impl NamespaceFamilies<'_> {
         });
         let name = "feedrail_namespace_storage_errors";
         let help = "Commands that failed because of the file or device, by what they did to it.";
-        self.exposition.family(MetricKind::Counter, name, help);
+        let samples = self.exposition.family(MetricKind::Counter, name, help);
         self.each(|exposition, [nqn, nsid, name], namespace| {
             let NamespaceSnapshot { writable, read_errors, write_errors, .. } = *namespace;
             let writes = (writable || write_errors > 0).then_some(("write", write_errors));
             for (operation, count) in [("read", read_errors)].into_iter().chain(writes) {
                 let labels = [nqn, nsid, name, ("operation", operation)];
-                exposition.sample("feedrail_namespace_storage_errors_total", &labels, count);
+                exposition.sample(&samples, &labels, count);
             }
         });
         let name = "feedrail_namespace_write_back_failed";
@@ -236,12 +235,12 @@ impl NamespaceFamilies<'_> {
     fn counters(&mut self) {
         for (at, counter) in NamespaceStats::COUNTERS.iter().enumerate() {
             let name = format!("feedrail_namespace_{}", counter.name);
-            self.exposition.family(MetricKind::Counter, &name, counter.help);
+            let samples = self.exposition.family(MetricKind::Counter, &name, counter.help);
             let of_writers = OF_WRITERS.contains(&counter.name);
             self.each(|exposition, labels, namespace| {
                 let value = namespace.io.counters.values().nth(at);
                 if let Some((_, value)) = value.filter(|_| namespace.writable || !of_writers) {
-                    exposition.sample(&format!("{name}_total"), &labels, value);
+                    exposition.sample(&samples, &labels, value);
                 }
             });
         }
@@ -277,17 +276,17 @@ impl NamespaceFamilies<'_> {
 fn of_peers(exposition: &mut Exposition, stats: &Stats) {
     let name = "feedrail_peer_commands_failed";
     let help = "Commands of the peer that failed for another reason than storage.";
-    exposition.family(MetricKind::Counter, name, help);
+    let samples = exposition.family(MetricKind::Counter, name, help);
     for peer in &stats.peer_errors {
         let labels = [("peer", peer.peer.as_str())];
-        exposition.sample(&format!("{name}_total"), &labels, peer.commands_failed);
+        exposition.sample(&samples, &labels, peer.commands_failed);
     }
     let name = "feedrail_peer_connections_lost";
     let help = "Connections that ended because the peer broke a rule or went silent.";
-    exposition.family(MetricKind::Counter, name, help);
+    let samples = exposition.family(MetricKind::Counter, name, help);
     for peer in &stats.peer_errors {
         let labels = [("peer", peer.peer.as_str())];
-        exposition.sample(&format!("{name}_total"), &labels, peer.connections_lost);
+        exposition.sample(&samples, &labels, peer.connections_lost);
     }
 }
 
