@@ -140,8 +140,8 @@ impl PerfettoTrace {
         events
     }
 
-    /// For each command of the host the one of the target that is the same: that of the same place
-    /// and contents. Of several each one of the side that has fewer takes the nearest.
+    /// Target's record of each command of the host, matched by identifiers and contents. Where
+    /// several match, each one of the side with fewer takes the nearest in time.
     fn target_by_host(&self) -> Vec<Option<usize>> {
         let mut by_id = BTreeMap::<CommandId, [Vec<usize>; 2]>::new();
         for (number, command) in self.host.iter().enumerate() {
@@ -165,8 +165,8 @@ impl PerfettoTrace {
         found
     }
 
-    /// By how many nanoseconds the target's clock is ahead of the host's: no command arrives before
-    /// it was sent, or ends after it was answered. Of what that leaves, the middle.
+    /// Nanoseconds by which the target's clock is ahead of the host's. No command arrives before it
+    /// was sent or ends after it was answered; the middle of the range that this allows is taken.
     fn clock_difference(&self, by_host: &[Option<usize>]) -> i64 {
         let pairs = self.host.iter().zip(by_host);
         let pairs = pairs.filter_map(|(host, seen)| Some((host, &self.target[(*seen)?])));
@@ -192,7 +192,7 @@ impl CommandId {
         }
     }
 
-    /// What both sides know of it.
+    /// The part of the identifier that both sides record.
     fn of_both(&self) -> Self {
         Self { hostnqn: None, subnqn: None, ..self.clone() }
     }
@@ -275,7 +275,7 @@ impl TraceSlice {
         Self { name: name.to_owned(), from_ns, to_ns, args: json!({}), parts: Vec::new() }
     }
 
-    /// The same, where it is not outside of another one: clocks are not exact.
+    /// Clamps the slice to `outer`, since clocks are not exact.
     fn within(mut self, outer: &Self) -> Self {
         self.from_ns = self.from_ns.clamp(outer.from_ns, outer.to_ns);
         self.to_ns = self.to_ns.clamp(self.from_ns, outer.to_ns);
@@ -284,7 +284,7 @@ impl TraceSlice {
         self
     }
 
-    /// Its events, and those of its parts that take any time.
+    /// Adds the events of the slice, and those of its parts that take any time.
     fn add_events(&self, track: &str, origin_ns: u64, events: &mut Vec<Value>) {
         let event = |phase: &str, at_ns: u64, args: Option<&Value>| {
             json!({

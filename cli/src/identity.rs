@@ -19,7 +19,7 @@ pub(crate) struct HostIdArgs {
 }
 
 impl HostIdArgs {
-    /// From the command line, else from nvme-cli's files, else made up for this run.
+    /// Takes the identity from the command line, else from nvme-cli's files, else makes one up.
     pub(crate) fn from_args(local: &Local) -> Result<Self> {
         Self::choose(local.hostnqn, local.hostid, Path::new("/etc/nvme"))
     }

@@ -7,7 +7,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use signal_hook::consts::{SIGHUP, SIGINT, SIGTERM};
 use signal_hook::flag;
 
-/// Says whether a signal asked this process to stop. A second Ctrl-C ends it at once.
+/// Flag that a signal asked this process to stop. A second Ctrl-C ends it immediately.
 #[derive(Clone, Debug)]
 pub(crate) struct Interrupt(Arc<AtomicBool>);
 

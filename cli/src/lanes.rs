@@ -16,7 +16,7 @@ pub(crate) struct Lanes<T> {
     ring: Ring,
     ended: Vec<RangeCompletion>,
     idle: Vec<Lane>,
-    /// By token: what is in flight there.
+    /// Operation in flight by token.
     busy: Vec<Option<Busy<T>>>,
 }
 
@@ -67,8 +67,8 @@ pub(crate) struct Done<T> {
 }
 
 impl<T> Lanes<T> {
-    /// `depth` lanes of `lane_bytes` each, spread evenly over the namespaces, of which there is at
-    /// least one.
+    /// Allocates `depth` lanes of `lane_bytes` each, spread evenly over the namespaces (at least
+    /// one).
     pub(crate) fn new(
         host: &Host,
         namespaces: Vec<Namespace>,

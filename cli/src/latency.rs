@@ -42,7 +42,7 @@ impl Latency {
         self.0.max() as f64 / 1000.0
     }
 
-    /// In nanoseconds, named as in fio's output.
+    /// Percentiles in nanoseconds, named as in fio's output.
     pub(crate) fn to_json(&self) -> Value {
         let percentile = |percent| self.0.value_at_percentile(percent);
         json!({

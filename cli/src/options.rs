@@ -116,7 +116,7 @@ pub(crate) enum ProviderArg {
 }
 
 impl ProviderArg {
-    /// As it is written on a command line.
+    /// Name on the command line.
     pub(crate) fn name(self) -> &'static str {
         match self {
             Self::Auto => "auto",

@@ -10,7 +10,7 @@ use crate::closed_stdout::stdout_was_closed;
 
 /// The reader of our output closed the pipe, which is no error of ours.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
-#[error("nobody reads the output any more")]
+#[error("the reader of the output is gone")]
 pub(crate) struct ReaderGone;
 
 /// An error if stdout is closed, so that output would be lost.

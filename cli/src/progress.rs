@@ -9,7 +9,7 @@ use crate::output;
 use crate::size::human;
 
 const BAR: &str = "{bar:40} {percent:>3} %  {binary_bytes}/{binary_total_bytes}  {binary_bytes_per_sec}  {eta} left";
-/// For an input of unknown length.
+/// Template for an input of unknown length.
 const COUNTER: &str = "{spinner} {binary_bytes}  {binary_bytes_per_sec}";
 
 #[derive(Debug)]
@@ -20,7 +20,7 @@ pub(crate) enum Progress {
 }
 
 impl Progress {
-    /// For the demo: where there is no terminal, a line per ten percent.
+    /// Progress of the demo: without a terminal, a line per ten percent.
     pub(crate) fn checked(total_bytes: u64) -> Self {
         match Self::transfer(Some(total_bytes)) {
             Self::Hidden => Self::Lines { total_bytes, done_bytes: 0, next_percent: 10 },
@@ -28,7 +28,7 @@ impl Progress {
         }
     }
 
-    /// For `read` and `write`, whose stderr a script may keep: only a terminal sees it.
+    /// Progress of `read` and `write`, shown only on a terminal, as a script may keep their stderr.
     pub(crate) fn transfer(total_bytes: Option<u64>) -> Self {
         if !stderr().is_terminal() {
             return Self::Hidden;

@@ -37,7 +37,7 @@ impl Session {
         Self::over(host(local)?, SubsystemAddress { address, nqn })
     }
 
-    /// For the demo: as a host made up for it, to a target nearby.
+    /// Connects the demo to its target, under a host NQN made up for it.
     pub(crate) fn nearby(address: SocketAddr, nqn: Nqn, provider: ProviderArg) -> Result<Self> {
         let options = with_timeout(ControllerOptions::default(), NEARBY);
         let host = builder(HostIdArgs::made_up(), provider).controller_options(options).build()?;
@@ -164,9 +164,9 @@ pub(crate) fn host(local: &Local) -> Result<Host> {
     host_with(local, local.options())
 }
 
-/// A host of several paths. A write that was lost with its path goes on over another after two keep
-/// alive timeouts and a second at the latest: unless they are given, that is half of the time that
-/// a command may take.
+/// A host of several paths. A write that was lost with its path is sent over the next one after at
+/// most two keep alive timeouts and 1 s. The default timeout makes that half of the time that a
+/// command may take.
 fn host_of_paths(local: &Local) -> Result<Host> {
     let options = local.options();
     host_with(
@@ -233,7 +233,7 @@ impl Local {
     }
 }
 
-/// With one limit for everything that may take long.
+/// Sets one limit for everything that may take long.
 fn with_timeout(options: ControllerOptions, timeout: Duration) -> ControllerOptions {
     options
         .connect_timeout(timeout)

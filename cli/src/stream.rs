@@ -27,7 +27,7 @@ pub(crate) struct RangePiece {
 }
 
 impl RangePieces {
-    /// Of `length_bytes` from `offset_bytes` on, which together fit 64 bits.
+    /// Cuts `length_bytes` from `offset_bytes` on. Their sum must fit 64 bits.
     pub(crate) fn new(offset_bytes: u64, length_bytes: u64, block_bytes: u64) -> Self {
         let end = offset_bytes + length_bytes;
         Self { next: offset_bytes, end, piece_bytes: piece_bytes(block_bytes) }
@@ -104,7 +104,7 @@ pub(crate) fn read(
 /// `done` is told of each piece that is written.
 ///
 /// # Errors
-/// A piece fails, `source` fails, or a signal came. Then no more pieces are begun, those in flight
+/// A piece fails, `source` fails, or a signal came. Then no further piece is begun, those in flight
 /// end, and the error says what is known to be written.
 pub(crate) fn write(
     host: &Host,
@@ -166,7 +166,7 @@ struct WriteOutcome {
     written: u64,
     /// The failed piece with the lowest offset.
     failed: Option<(RangePiece, feedrail_initiator::Error)>,
-    /// Why there are no more pieces, besides the end of the input.
+    /// Reason to stop before the end of the input.
     stopped: Option<anyhow::Error>,
 }
 

@@ -32,7 +32,7 @@ pub(crate) fn group_columns() -> impl ExactSizeIterator<Item = (u64, u64)> {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct SampleSizes {
     pub(crate) mean_bytes: u64,
-    /// As DLIO's `record_length_stdev`: lengths deviate by 0.71 times that.
+    /// DLIO's `record_length_stdev`: lengths deviate by 0.71 times that.
     pub(crate) deviation_bytes: u64,
 }
 

@@ -2,8 +2,8 @@
 
 use std::sync::{Condvar, Mutex, MutexGuard, PoisonError};
 
-/// Lets ranks go on only together. Unlike [`std::sync::Barrier`] it can be given up, so that a rank
-/// that fails does not keep the others.
+/// Barrier between the ranks of a loop. Unlike [`std::sync::Barrier`] it can be given up, so that a
+/// rank that fails does not block the others.
 #[derive(Debug)]
 pub(super) struct StepBarrier {
     ranks: usize,
@@ -11,7 +11,7 @@ pub(super) struct StepBarrier {
     changed: Condvar,
 }
 
-/// A rank has left the loop, so that the barrier cannot be passed any more.
+/// Error of a barrier that a rank has given up by leaving the loop.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct GivenUp;
 
@@ -47,7 +47,7 @@ impl StepBarrier {
         if state.passed == passed { Err(GivenUp) } else { Ok(()) }
     }
 
-    /// Lets those that wait, and all that come later, go with an error.
+    /// Ends all present and future waits with an error.
     pub(super) fn give_up(&self) {
         self.lock().given_up = true;
         self.changed.notify_all();

@@ -4,13 +4,13 @@ use core::ops::Range;
 
 use feedrail_initiator::Entry;
 
-/// What file systems and disks take as a block: more than some need, and enough for all.
+/// Alignment of direct reads. Some disks need only 512 bytes; none needs more than this.
 pub(super) const BLOCK_BYTES: u64 = 4096;
 /// Long ranges are read in chunks that end at multiples of this.
 pub(super) const CHUNK_BYTES: u64 = 1 << 20;
 
 /// The ranges, cut at multiples of [`CHUNK_BYTES`] in the file: no chunk shares a block with
-/// another one of its range.
+/// the next chunk of its range.
 pub(super) fn chunks(entries: &[Entry]) -> impl Iterator<Item = Entry> {
     entries.iter().flat_map(|entry| Chunks { rest: *entry })
 }

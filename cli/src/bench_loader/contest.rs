@@ -24,7 +24,7 @@ use crate::progress::Progress;
 pub(super) enum LocalMethod {
     /// Threads, each with pread
     Pread,
-    /// Threads, each of which copies from the file, mapped
+    /// Threads that copy from the mapped file
     Mmap,
     /// One thread with 64 reads in flight
     IoUring,
@@ -33,14 +33,15 @@ pub(super) enum LocalMethod {
 /// A way to get batches.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum ReadWay {
-    /// From the targets. The state is that of the page cache which a target on this machine shares.
+    /// Reads from the targets. The state is that of the page cache, which a target on this machine
+    /// shares.
     Remote(Option<CacheState>),
     Local(LocalMethod, CacheState),
     /// Nothing is read: the loop alone.
     Nothing,
 }
 
-/// What the ways read, and with how much.
+/// Data and buffers of all read methods.
 pub(super) struct Sources {
     pub(super) remote: RemoteShards,
     pub(super) local: Option<LocalFiles>,
@@ -216,7 +217,7 @@ impl Contestant {
     }
 }
 
-/// Of two residencies the one that is further from what a state asks for.
+/// Returns the residency that deviates more from the cache state asked for.
 fn further(
     cache: CacheState,
     one: Option<Residency>,

@@ -1,4 +1,4 @@
-//! What a turn measured, the sum of several turns, and what follows from it.
+//! Figures of a turn, sums over several turns, and the rates derived from them.
 
 use core::time::Duration;
 
@@ -11,16 +11,16 @@ use crate::latency::Latency;
 pub(super) struct RankFigures {
     /// Steps that were measured.
     pub(super) steps: u64,
-    /// From the end of the first step to the end of the last.
+    /// Time from the end of the first step to the end of the last.
     pub(super) elapsed: Duration,
     /// Bytes of the batches of the measured steps.
     pub(super) bytes: u64,
-    /// From the beginning of the loop until the first batch is there.
+    /// Time from the start of the loop until the first batch has arrived.
     pub(super) first_batch: Option<Duration>,
     /// Waiting for each batch: with batches read ahead, the stall of the loop.
     pub(super) waits: Latency,
     pub(super) stalled: Duration,
-    /// From the end of a step to the end of the next: waiting, computing, and the barrier.
+    /// Time from the end of a step to the end of the next: waiting, computing, and the barrier.
     pub(super) step_times: Latency,
     /// Bytes of all batches, those of the first step included.
     pub(super) all_bytes: u64,
@@ -36,9 +36,9 @@ pub(super) struct LoaderFigures {
     pub(super) turns: u64,
     /// Measured steps of all ranks.
     pub(super) batches: u64,
-    /// Of each turn the longest rank's.
+    /// Sum over the turns of the slowest rank's time.
     pub(super) elapsed: Duration,
-    /// The same of each rank, added up: what computing is a part of.
+    /// Sum over the turns of every rank's time, which includes computing.
     pub(super) rank_time: Duration,
     pub(super) bytes: u64,
     /// The longest of all turns.
@@ -52,7 +52,7 @@ pub(super) struct LoaderFigures {
     /// CPU time of this process, in all of each turn.
     pub(super) client_cpu: Duration,
     pub(super) target_cpu: Option<Duration>,
-    /// Before the turns, the one that was the furthest from what was wanted.
+    /// Residency before a turn, of the turn where it deviated most from the state asked for.
     pub(super) residency: Option<Residency>,
 }
 
@@ -120,7 +120,7 @@ fn per_gb(time: Duration, bytes: u64) -> Option<f64> {
 mod tests {
     use super::*;
 
-    /// Ten steps of a rank: 25 ms each, 5 of which it waited.
+    /// Ten steps of a rank: 25 ms each, including 5 ms of waiting.
     fn rank() -> RankFigures {
         let mut rank = RankFigures {
             steps: 10,

@@ -33,7 +33,7 @@ impl LocalFiles {
             let found = metadata.len();
             ensure!(
                 found == expected,
-                "{} has {found} bytes, and its shard {expected}: it is another file",
+                "{} has {found} bytes, but its shard has {expected}: they are different files",
                 path.display()
             );
         }
@@ -207,8 +207,8 @@ impl FileMap {
         let end = offset.checked_add(into.len());
         ensure!(end.is_some_and(|end| end <= self.bytes), "the file ends within a sample");
         // SAFETY: within the mapping, and the buffer is not in it. Another process may change the
-        // bytes meanwhile, which are not looked at; if it shortens the file, this process ends by
-        // SIGBUS.
+        // bytes during the copy, and nothing depends on their values; if it shortens the file, this
+        // process ends by SIGBUS.
         unsafe { ptr::copy_nonoverlapping(self.base.add(offset), into.as_mut_ptr(), into.len()) };
         Ok(())
     }
@@ -216,7 +216,7 @@ impl FileMap {
 
 impl Drop for FileMap {
     fn drop(&mut self) {
-        // SAFETY: our mapping, which is not read any more.
+        // SAFETY: our mapping, which is no longer read.
         let _ = unsafe { munmap(self.base.cast_mut().cast(), self.bytes) };
     }
 }

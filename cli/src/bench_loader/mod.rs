@@ -104,14 +104,14 @@ pub(crate) struct BenchLoader {
     /// Loops in this process, each with batches of its own
     #[arg(long, value_name = "N", default_value_t = 1, value_parser = clap::value_parser!(u16).range(1..=256))]
     ranks: u16,
-    /// Steps of a turn; the first is not measured
+    /// Steps of a turn; the first is a warm-up
     #[arg(long, value_name = "N", default_value_t = 100, value_parser = clap::value_parser!(u32).range(2..))]
     steps: u32,
     /// Turns of each reader
     #[arg(long, value_name = "N", default_value_t = 3, value_parser = clap::value_parser!(u32).range(1..))]
     rounds: u32,
-    /// The same bytes in a local file, one for each shard: compared with the first batch of each
-    /// turn, and read by the baselines
+    /// Local copy of a shard, one for each shard: compared with the first batch of each turn, and
+    /// read by the baselines
     #[arg(long, value_name = "FILE")]
     local: Vec<PathBuf>,
     /// Local readers to measure
@@ -326,7 +326,7 @@ impl BenchLoader {
     }
 }
 
-/// The shards, all of which must be at targets.
+/// Returns the shards; a local one is an error.
 fn remote_shards(shards: &[ListedShard], subsystems: &Subsystems) -> Result<RemoteShards> {
     let (mut namespaces, mut names) = (Vec::<Namespace>::new(), Vec::new());
     for shard in shards {

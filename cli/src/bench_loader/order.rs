@@ -1,4 +1,4 @@
-//! In which order samples are read.
+//! Order in which samples are read.
 
 use anyhow::Result;
 use feedrail_dataset::order::{Order, Shuffle};
@@ -7,7 +7,7 @@ use splitmix64::SplitMix64;
 /// An endless sequence of the numbers below a bound, from a seed.
 #[derive(Debug)]
 pub(super) enum LoaderOrder {
-    /// Epochs, each of which has each number once.
+    /// Epochs that contain each sample number once.
     Epochs(Box<EpochOrder>),
     /// Each number at any time, as nanoGPT chooses.
     Anywhere { numbers: u64, random: SplitMix64 },

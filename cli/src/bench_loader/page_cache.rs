@@ -125,7 +125,8 @@ fn residency(files: &LocalFiles) -> Result<Option<Residency>> {
     Ok(Some(total))
 }
 
-/// Of a file that the caller may neither write nor owns the kernel says that all is resident.
+/// Returns whether the kernel reports the residency of a file. Where the caller neither owns the
+/// file nor may write to it, the kernel reports every page as resident.
 fn is_told(path: &Path) -> io::Result<bool> {
     let may_write = access(path, Access::WRITE_OK).is_ok();
     Ok(may_write || path.metadata()?.uid() == geteuid().as_raw())

@@ -64,7 +64,7 @@ struct PartDone {
 struct PoolSlot {
     /// All of the slot's memory, or what no thread has of it.
     memory: Option<RegionSlice>,
-    /// By first range: memory that threads gave back.
+    /// Memory that threads gave back, by first range.
     parts: BTreeMap<usize, RegionSlice>,
     under_way: usize,
     failure: Option<anyhow::Error>,
@@ -171,7 +171,7 @@ impl BatchReader for PoolReader {
 impl Drop for PoolReader {
     fn drop(&mut self) {
         self.work = None;
-        // What is queued has no taker any more: each thread ends after the part that it reads.
+        // Nobody takes what is still queued: each thread ends after the part that it reads.
         self.done = never();
         for thread in self.threads.drain(..) {
             // One that panicked has said so.

@@ -1,4 +1,4 @@
-//! What all ways to read batches have in common.
+//! Interface of all methods of reading batches.
 
 use core::time::Duration;
 
@@ -13,7 +13,7 @@ pub(super) const LOOK_UP_AFTER: Duration = Duration::from_millis(100);
 /// Reads batches for one rank, some of them ahead of the one that is waited for. A slot is a buffer
 /// for one batch.
 pub(super) trait BatchReader: Send {
-    /// Begins to read a batch into a slot, which has none under way.
+    /// Begins to read a batch into an idle slot.
     fn begin(&mut self, slot: usize, batch: &SampleBatch) -> Result<()>;
 
     /// Waits until the batch of a slot is in its buffer. Fails if it cannot be read, or a signal

@@ -14,7 +14,7 @@ use crate::interrupt::Interrupt;
 pub(super) struct RemoteShards {
     pub(super) host: Host,
     pub(super) shards: Shards,
-    /// By shard: its target and its name, for errors.
+    /// Target and name by shard, for errors.
     pub(super) names: Arc<[String]>,
 }
 
@@ -33,12 +33,12 @@ struct RemoteSlot {
 
 struct PlannedBatch {
     ticket: Ticket,
-    /// By range: its shard.
+    /// Shard that each range is read from, by range.
     shards: Vec<u32>,
 }
 
 impl RemoteReader {
-    /// With slots of so many bytes.
+    /// Allocates slots of `slot_bytes` each.
     pub(super) fn new(source: RemoteShards, slots: usize, slot_bytes: usize) -> Result<Self> {
         let slot = |_| {
             let region = Region::allocate(slot_bytes, Grant::Persistent)

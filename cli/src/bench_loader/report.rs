@@ -1,4 +1,4 @@
-//! What was measured, as a table and as JSON.
+//! Report of the measurements, as a table and as JSON.
 
 use core::time::Duration;
 
@@ -35,14 +35,14 @@ const HEADING: [&str; 17] = [
     "CPU/best",
 ];
 
-/// What was measured of all ways to read.
+/// Measurements of all read methods.
 pub(super) struct LoaderReport<'a> {
     pub(super) contestants: &'a [Contestant],
     pub(super) compute: Duration,
     pub(super) batch_samples: u32,
-    /// What was run, for JSON.
+    /// Parameters of the run, for JSON.
     pub(super) parameters: Value,
-    /// What was run, in a line.
+    /// Parameters of the run in one line.
     pub(super) title: String,
 }
 
@@ -133,7 +133,7 @@ impl LoaderReport<'_> {
         let missing = self.contestants.iter().filter_map(|one| {
             let reason = one.unavailable.as_ref()?;
             let cache = one.way.cache().map_or("", CacheState::name);
-            Some(format!("{} {cache}: not to be had: {reason}\n", one.way.name()))
+            Some(format!("{} {cache}: not available: {reason}\n", one.way.name()))
         });
         let missing: String = missing.collect();
         let warned = self.contestants.iter().filter_map(|one| {
@@ -277,7 +277,7 @@ mod tests {
         assert_eq!(json["results"][3]["unavailable"], "refused");
         assert_eq!(json["results"][4]["mb_per_second"], Value::Null);
         let text = report.to_text();
-        assert!(text.contains("io_uring warm: not to be had: refused"), "{text}");
+        assert!(text.contains("io_uring warm: not available: refused"), "{text}");
         assert!(text.contains("2.50       0.25") && text.contains("n/a"), "{text}");
         assert!(!text.contains("MLPerf"), "{text}");
         let warnings: Vec<_> = text.lines().filter(|line| line.starts_with("Warning")).collect();
@@ -285,6 +285,6 @@ mod tests {
             matches!(warnings[..], [one] if one.starts_with("Warning: pread cold: not cold: 70 %"))
         );
         assert_eq!(json["results"][1]["cache_warning"], Value::Null);
-        assert_eq!(json["results"][3]["cache_warning"], Value::Null, "it was not measured");
+        assert_eq!(json["results"][3]["cache_warning"], Value::Null, "no residency was taken");
     }
 }

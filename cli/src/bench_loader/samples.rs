@@ -12,23 +12,23 @@ use crate::training_data::{GROUP_BYTES, SampleSizes, TOKEN_BYTES, WINDOW_BYTES, 
 /// The most samples of different lengths that are laid out: 20 bytes of memory each.
 const MAX_DRAWN: usize = 50_000_000;
 
-/// All samples of a data set, in units that are read at once.
+/// Samples of a data set, in units that are read together.
 pub(super) enum SampleSet {
-    /// Those of an index file.
+    /// Samples of an index file.
     Indexed {
         index: Index<Vec<u8>>,
         /// The number of each shard of the index among those that are read.
         shards: Vec<Option<u32>>,
     },
-    /// Behind each other, with lengths that were drawn.
+    /// Adjacent samples of randomly drawn lengths.
     Drawn(Vec<Sample>),
-    /// At equal distances from each other.
+    /// Samples at equal distances.
     Regular(RegularUnits),
 }
 
 /// Units at equal distances from the beginning of each shard on.
 pub(super) struct RegularUnits {
-    /// By shard: units until its end, counted from the first shard's beginning.
+    /// Running total of units at the end of each shard.
     ends: Vec<u64>,
     distance_bytes: u64,
     /// The ranges of a unit: first byte, counted from the unit's beginning, and number of bytes.
@@ -50,7 +50,7 @@ impl SampleBatch {
 }
 
 impl SampleSet {
-    /// Those of an index, which all lie in the shards.
+    /// Parses an index and checks that its samples lie within the shards.
     pub(super) fn indexed(file: Vec<u8>, found: &[IndexShard]) -> Result<Self> {
         let index = Index::parse(file)?;
         let (shards, shard_bytes) = match index.shards() {

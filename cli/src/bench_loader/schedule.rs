@@ -12,7 +12,7 @@ const MAX_RANGES: usize = 20_000_000;
 
 /// The batches of a turn.
 pub(super) struct Schedule {
-    /// By rank and step.
+    /// Batches by rank and step.
     ranks: Vec<Vec<SampleBatch>>,
 }
 

@@ -1,4 +1,4 @@
-//! What a training job reads for a batch, and how long it computes on it.
+//! Shape of a training job: the reads of a batch, and the time to compute on it.
 
 use core::time::Duration;
 
@@ -28,11 +28,11 @@ pub(super) enum LoaderWorkload {
 /// How the samples lie in the shards.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum SampleLayout {
-    /// Behind each other, each within one shard.
+    /// Adjacent samples, each within one shard.
     Packed(SampleSizes),
     /// Windows that may begin at each token, and overlap.
     Windows,
-    /// Row groups behind each other. What is read at once are columns of a row group.
+    /// Adjacent row groups. One unit is the columns that are read of a row group.
     RowGroups,
 }
 
@@ -47,7 +47,7 @@ pub(super) struct LoaderShape {
 }
 
 impl LoaderWorkload {
-    /// As it is written on a command line.
+    /// Name on the command line.
     pub(super) fn name(self) -> String {
         self.to_possible_value().map_or_else(String::new, |value| value.get_name().to_owned())
     }
@@ -73,7 +73,7 @@ impl SampleLayout {
         if self == Self::RowGroups { GROUP_ROWS } else { 1 }
     }
 
-    /// With samples of a fraction of the bytes. Windows and row groups stay as they are.
+    /// Divides the size of samples by `by`. Windows and row groups keep their sizes.
     pub(super) fn scaled_down(self, by: u32) -> Self {
         match self {
             Self::Packed(sizes) => Self::Packed(sizes.scaled_down(by.into())),

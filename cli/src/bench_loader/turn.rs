@@ -17,7 +17,7 @@ use crate::clock::{now, sleep};
 use crate::interrupt::Interrupt;
 use crate::progress::Progress;
 
-/// What all turns have in common.
+/// Settings shared by all turns.
 #[derive(Clone, Copy)]
 pub(super) struct LoopSettings<'a> {
     pub(super) compute: Duration,

@@ -31,7 +31,7 @@ pub(super) struct UringReader {
 impl UringReader {
     /// A ring for files that are read through the page cache, or past it.
     pub(super) fn new(files: Arc<[File]>, past_cache: bool) -> Result<Self> {
-        let ring = IoUring::new(DEPTH as u32).context("io_uring is not to be had")?;
+        let ring = IoUring::new(DEPTH as u32).context("io_uring is not available")?;
         let chunks = || RegionSlice::allocate(DEPTH * CHUNK_BYTES as usize, Grant::PerCommand);
         Ok(Self { ring, files, bounce: past_cache.then(chunks).transpose()? })
     }
@@ -68,11 +68,11 @@ impl RangeReader for UringReader {
     }
 }
 
-/// The reads of one call, all of which have ended when this is dropped.
+/// Reads of one call. Dropping it waits for all of them.
 struct UringPass<'a> {
     ring: &'a mut IoUring,
     files: &'a [File],
-    /// The caller's buffer, which nobody else uses meanwhile.
+    /// The caller's buffer, borrowed exclusively for the pass.
     into: *mut u8,
     into_bytes: usize,
     /// A chunk of memory for each place, where reads need whole blocks.
@@ -84,7 +84,7 @@ struct UringPass<'a> {
 /// A read in flight.
 #[derive(Clone, Copy, Debug)]
 struct UringRead {
-    /// Its destination counts from the beginning of the buffer.
+    /// Chunk to read; its destination is an offset in the buffer.
     chunk: Entry,
     /// First byte that is asked for, and how many.
     offset: u64,
@@ -96,8 +96,7 @@ struct UringRead {
 }
 
 impl UringPass<'_> {
-    /// Begins reads until all places are taken or there are no more; returns the bytes that they
-    /// ask for.
+    /// Begins reads until all places are taken or none is left; returns the bytes asked for.
     fn fill(&mut self, chunks: &mut impl Iterator<Item = Entry>) -> Result<u64> {
         let mut asked_bytes = 0;
         while let Some(&place) = self.idle.last()
@@ -131,10 +130,10 @@ impl UringPass<'_> {
         }
     }
 
-    /// Begins a read, or goes on with it.
+    /// Submits a read, or the rest of one that was partly done.
     fn push(&mut self, read: UringRead, place: usize) -> Result<()> {
         let file = Fd(file(self.files, &read.chunk)?.as_raw_fd());
-        // SAFETY: within the memory of the read, of which `done` bytes are there.
+        // SAFETY: within the memory of the read, as `done` is at most its length.
         let address = unsafe { read.address.add(read.done as usize) };
         let entry = opcode::Read::new(file, address, read.length - read.done)
             .offset(read.offset + u64::from(read.done))
@@ -211,7 +210,7 @@ impl UringRead {
         }
         let needed = (self.chunk.offset - self.offset) as u32 + self.chunk.length;
         let done = self.done + result.cast_unsigned();
-        // A read past the page cache goes on at a block only.
+        // A direct read can only continue at a block boundary.
         let partial =
             if past_cache { done / BLOCK_BYTES as u32 * BLOCK_BYTES as u32 } else { done };
         ensure!(done >= needed || partial > self.done, "the file ends within a sample");

@@ -19,8 +19,8 @@ impl DemoRange {
     }
 }
 
-/// The ranges of this much of a file are shuffled together. They take about 70 MB, and those of a
-/// sparse file that claims any length no more.
+/// Bytes of a file whose ranges are shuffled together. Their list takes about 70 MB, however long
+/// a sparse file claims to be.
 const WINDOW_BYTES: u64 = 1 << 40;
 
 /// Cuts a file into ranges that cover each byte once, shuffled. Most begin and end at no block

@@ -9,7 +9,7 @@ use super::device::RdmaDevice;
 use super::finding::{Advice, DoctorFinding, FindingId};
 use super::tree::{SystemTree, fields};
 
-/// What it means that a counter rises.
+/// Meaning of a rise of a counter.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 enum CounterMeaning {
     /// A packet was missing, here or at the peer.
@@ -140,7 +140,7 @@ impl CounterSample {
         self.values.entry(CounterKey { subject, meaning, name }).or_default()
     }
 
-    /// What rose since an earlier sample.
+    /// Findings for the counters that rose since an earlier sample.
     pub(crate) fn since(&self, before: &Self, interval: Duration) -> Vec<DoctorFinding> {
         let mut groups: BTreeMap<(&str, CounterMeaning), Vec<CounterRise<'_>>> = BTreeMap::new();
         for (key, &now) in &self.values {

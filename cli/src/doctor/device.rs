@@ -23,7 +23,7 @@ pub(crate) enum Driver {
     Irdma,
     /// The kernel's software RoCE.
     Rxe,
-    /// Another one, by the name of its module.
+    /// Any other driver, by the name of its module.
     Other(String),
 }
 
@@ -61,7 +61,7 @@ impl Driver {
     }
 }
 
-/// What connections a device has.
+/// RDMA protocol of a device's connections.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum RdmaProtocol {
     /// InfiniBand or RoCE, with reliable connections.
@@ -81,7 +81,7 @@ pub(crate) struct RdmaDevice {
     pub(crate) firmware: Option<String>,
     /// The vendor's PCI id, which InfiniBand uses as well.
     pub(crate) vendor_id: Option<u32>,
-    /// Its place on the PCI bus.
+    /// Address on the PCI bus.
     pub(crate) pci_address: Option<String>,
     pub(crate) ports: Vec<RdmaPort>,
 }
@@ -200,7 +200,7 @@ impl RdmaPort {
         self.interface.as_ref().map_or(&[], |interface| &interface.addresses)
     }
 
-    /// Its speed in bits per second, from `100 Gb/sec (4X EDR)`.
+    /// Speed in bits per second, from `100 Gb/sec (4X EDR)`.
     pub(crate) fn bits_per_second(&self) -> Option<f64> {
         let gigabits: f64 = self.sysfs.rate.split_whitespace().next()?.parse().ok()?;
         (gigabits > 0.0).then_some(gigabits * 1e9)

@@ -1,4 +1,4 @@
-//! What is wrong with RDMA devices and their ports.
+//! Checks of RDMA devices and their ports.
 
 use std::net::IpAddr;
 
@@ -14,7 +14,7 @@ const FULL_MTU: usize = 4200;
 /// A large read of a data loader.
 const LARGE_READ: usize = 128 << 10;
 
-/// What there is to say of a device.
+/// Findings for a device.
 pub(crate) fn examine(device: &RdmaDevice) -> Vec<DoctorFinding> {
     let mut findings = vec![summary(device)];
     findings.extend(quirks(device));

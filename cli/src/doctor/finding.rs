@@ -5,11 +5,11 @@ use serde_json::{Value, json};
 /// How bad a finding is; the worst decides the exit code.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub(crate) enum Severity {
-    /// It is said, and nothing has to be done.
+    /// For information; nothing has to be done.
     Info,
-    /// It works, slower or less reliably than it could.
+    /// Works, but slower or less reliably than possible.
     Warning,
-    /// It does not work.
+    /// Something that was asked for does not work.
     Error,
 }
 
@@ -102,7 +102,7 @@ finding_ids! {
     NotTold Info "not-told",
 }
 
-/// What to do about a finding.
+/// Advice on a finding.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) enum Advice {
     /// Nothing is to be done.
@@ -123,15 +123,15 @@ impl Advice {
     }
 }
 
-/// What was found at one device, interface or address.
+/// Finding at one device, interface or address.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct DoctorFinding {
     pub(crate) id: FindingId,
     /// The device, interface or address that it is about.
     pub(crate) subject: String,
-    /// What is so there.
+    /// Observation, as a sentence.
     pub(crate) what: String,
-    /// What it costs, in numbers; empty where `what` says all.
+    /// Cost in numbers; empty where `what` is enough.
     pub(crate) why: String,
     pub(crate) advice: Advice,
 }

@@ -122,7 +122,7 @@ impl Doctor {
     }
 }
 
-/// What connections are to be like that the machine is examined for.
+/// Properties of the connections that the machine is examined for.
 #[derive(Clone, Copy)]
 struct Wanted {
     /// Only from this address.
@@ -199,7 +199,7 @@ fn priorities(tree: &SystemTree, device: &RdmaDevice, tos: Option<u8>) -> Vec<Do
 fn no_device(is_class_there: bool) -> DoctorFinding {
     let missing = if is_class_there { "is empty" } else { "does not exist" };
     let what = format!(
-        "there is none ({} {missing}): everything goes over soft, RoCE v2 in userspace",
+        "none found ({} {missing}): connections use soft, RoCE v2 in userspace",
         rdma::sysfs::CLASS
     );
     DoctorFinding::info(FindingId::NoDevice, "RDMA device", what)
@@ -210,7 +210,7 @@ fn no_libraries(obstacle: String) -> DoctorFinding {
         id: FindingId::NoLibraries,
         subject: "rdma-core".to_owned(),
         what: obstacle,
-        why: "The kernel has RDMA devices, and without these libraries they cannot be used: everything goes over soft, which a device that has UDP port 4791 keeps from hearing anything."
+        why: "The kernel has RDMA devices, but they cannot be used without these libraries. Connections then use soft, which receives nothing where a device owns UDP port 4791."
             .to_owned(),
         advice: Advice::mend("apt-get install libibverbs1 librdmacm1 ibverbs-providers"),
     }

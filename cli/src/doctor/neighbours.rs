@@ -1,5 +1,5 @@
-//! What else happens on the machine while it is looked at: datagrams dropped, and cores that are
-//! busy with interrupts.
+//! Load of the machine during the examination: dropped datagrams, and cores that are busy with
+//! interrupts.
 
 use core::time::Duration;
 use std::collections::BTreeMap;
@@ -10,7 +10,7 @@ use super::finding::{Advice, DoctorFinding, FindingId};
 use super::roce_port::udp_sockets;
 use super::tree::SystemTree;
 
-/// From this share of a core's time on, soft interrupts keep `soft` from running there.
+/// Share of a core's time in soft interrupts above which `soft` cannot run well there.
 const BUSY_SHARE: f64 = 0.5;
 /// Fields of a `cpu` line of `/proc/stat`: soft interrupts, and how many there are that add up.
 const SOFTIRQ_FIELD: usize = 6;
@@ -21,11 +21,11 @@ const TIME_FIELDS: usize = 8;
 pub(crate) struct NeighbourSample {
     /// Datagrams that found no room in a socket's buffer, of the whole namespace.
     buffer_errors: u64,
-    /// The same, of sockets on the RoCE port.
+    /// Datagrams dropped by sockets on the RoCE port.
     roce_drops: u64,
     /// Packets that found no room in the queue of a core.
     backlog_drops: u64,
-    /// For each core the time in soft interrupts and in all, in ticks.
+    /// Ticks in soft interrupts, and in all, by core.
     cores: BTreeMap<String, (u64, u64)>,
 }
 
@@ -93,7 +93,7 @@ impl NeighbourSample {
             id: FindingId::SoftirqLoad,
             subject: "cores".to_owned(),
             what: format!("soft interrupts take most of the time of {}", busy.join(", ")),
-            why: "A thread of `soft` on such a core gets the rest of the time only, and its socket's buffer overflows meanwhile."
+            why: "A thread of `soft` on such a core gets only the remaining time, and its socket's buffer overflows."
                 .to_owned(),
             advice: Advice::Look(vec![
                 "grep -E 'NET_RX|NET_TX' /proc/softirqs".to_owned(),

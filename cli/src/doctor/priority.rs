@@ -8,7 +8,7 @@ use super::tree::{SystemTree, fields};
 /// The priorities of Ethernet (IEEE 802.1Q).
 pub(crate) const PRIORITIES: usize = 8;
 
-/// By what an interface sorts packets into priorities.
+/// Header field by which an interface sorts packets into priorities.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Trust {
     /// The DSCP of the IP header.
@@ -22,9 +22,10 @@ pub(crate) enum Trust {
 /// Where DCQCN is on: the reaction to packets that a switch has marked.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum CongestionNotification {
-    /// For each priority, of the side that receives (sends CNPs) and of the one that sends.
+    /// Set for each priority: `notification` is the receiver's part (sends CNPs), `reaction` the
+    /// sender's.
     PerPriority { notification: [bool; PRIORITIES], reaction: [bool; PRIORITIES] },
-    /// For the whole device.
+    /// One setting for the whole device.
     Whole(bool),
     /// The driver does not tell.
     Unknown,
@@ -37,7 +38,7 @@ pub(crate) struct GlobalPause {
     pub(crate) transmit: bool,
 }
 
-/// What an interface does with priorities.
+/// Priority settings of an interface.
 #[derive(Clone, Debug)]
 pub(crate) struct PriorityTable {
     pub(crate) trust: Trust,
@@ -89,7 +90,7 @@ impl PriorityTable {
         set.map(|(dscp, _)| *dscp).or(by_default)
     }
 
-    /// `dscp-prio 24:3 26:3`. Where there is none, the interface goes by the VLAN tag.
+    /// Parses `dscp-prio 24:3 26:3`. Without that line the interface goes by the VLAN tag.
     fn take_dcb_app(&mut self, text: &str) {
         let line = text.lines().find_map(|line| line.trim().strip_prefix("dscp-prio"));
         self.mapped.extend(line.into_iter().flat_map(pairs));

@@ -22,8 +22,7 @@ struct Traffic<'a> {
     dscp: u8,
 }
 
-/// What there is to say of the priority that packets with this ToS have; without one, with what the
-/// port gives connections.
+/// Findings on the priority of packets with this ToS; without a ToS, with the port's default.
 pub(crate) fn examine(
     device: &RdmaDevice,
     port: &RdmaPort,
@@ -75,7 +74,7 @@ impl Traffic<'_> {
         DoctorFinding { id, subject: self.interface.to_owned(), what, why, advice }
     }
 
-    /// What the port loses at least when a switch drops one packet: all that is on its way.
+    /// Minimum cost of one packet dropped by a switch: all bytes in flight are sent again.
     fn price_of_a_loss(&self) -> String {
         let Some(bits) = self.port.bits_per_second() else { return String::new() };
         let kilobytes = bits * ROUND_TRIP_SECONDS / 8.0 / 1000.0;
@@ -201,7 +200,7 @@ impl Traffic<'_> {
         let (interface, device) = (self.interface, self.device.name());
         let number = usize::from(priority);
         let why = || {
-            "Without it a sender goes on at full rate until PFC stops it, and with it whatever shares the priority; with it the sender slows down when a switch marks packets."
+            "Without it a sender continues at full rate until PFC stops it and everything else in that priority; with it the sender slows down when a switch marks packets."
                 .to_owned()
         };
         match self.table.ecn {

@@ -1,4 +1,4 @@
-//! What the kernel grants the sockets of the soft provider.
+//! Checks of the buffers that the kernel grants the sockets of the soft provider.
 
 use rdma::{LocalAddress, sysfs};
 
@@ -7,13 +7,13 @@ use super::memlock::has_capability;
 use super::tree::{SystemTree, fields};
 use crate::size::human;
 
-/// What each socket of `soft` asks for.
+/// Receive buffer that each socket of `soft` asks for.
 const RECEIVE_BYTES: u64 = 8 << 20;
 const SEND_BYTES: u64 = 4 << 20;
 /// `CAP_NET_ADMIN`, with which the limit of receive buffers does not count.
 const CAP_NET_ADMIN: u32 = 12;
 
-/// What there is to say of the buffers and of the interfaces that have these addresses.
+/// Findings on the buffers and on the interfaces that have these addresses.
 pub(crate) fn examine(tree: &SystemTree, addresses: &[LocalAddress]) -> Vec<DoctorFinding> {
     let mut findings: Vec<DoctorFinding> =
         [receive_buffer(tree), send_buffer(tree)].into_iter().flatten().collect();
@@ -47,7 +47,7 @@ fn receive_buffer(tree: &SystemTree) -> Option<DoctorFinding> {
             human(RECEIVE_BYTES)
         ),
         why: format!(
-            "No more can be on its way to a core of this machine: at a round trip of 1 ms that is {:.0} MB/s at most, and what overflows is lost and sent again.",
+            "This bounds the bytes in flight to a core of this machine: at a round trip of 1 ms that is {:.0} MB/s at most, and what overflows is lost and sent again.",
             max as f64 / 1e-3 / 1e6
         ),
         advice: Advice::mend(format!("sysctl -w net.core.rmem_max={RECEIVE_BYTES}")),

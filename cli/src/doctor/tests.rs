@@ -44,7 +44,7 @@ impl MadeUp {
         SystemTree::recorded(self.0.path())
     }
 
-    /// What is found when the machine changes between the two samples, which are 2 s apart.
+    /// Findings when the machine changes between the two samples, which are 2 s apart.
     fn findings(&self, wanted: Wanted, change: Option<&str>) -> Vec<DoctorFinding> {
         let tree = self.tree();
         let machine = LocalMachine::read(&tree, tree.addresses().unwrap());
@@ -57,7 +57,7 @@ impl MadeUp {
     }
 }
 
-/// A case: the name of its report, its trees, what is wanted, and what changes meanwhile.
+/// A case: the name of its report, its trees, what is wanted, and what changes between the samples.
 type Case = (&'static str, &'static [&'static str], Wanted, Option<&'static str>);
 
 #[test]

@@ -1,4 +1,4 @@
-//! What the kernel says in its files, and what the tools of the system print.
+//! Files of the kernel, and output of the system's tools.
 
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -17,8 +17,8 @@ pub(crate) struct SystemTree {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum TreeKind {
     Live,
-    /// What tools would print is in files below `tools`, named as the command line; addresses are
-    /// in the file `addresses`.
+    /// A recorded machine: the output of tools is in files below `tools`, named as the command
+    /// line; addresses are in the file `addresses`.
     #[cfg(test)]
     Recorded,
 }
@@ -55,7 +55,7 @@ impl SystemTree {
         Some(to.file_name()?.to_string_lossy().into_owned())
     }
 
-    /// What a command prints; `None` if it is not installed or fails.
+    /// Output of a command; `None` if it is not installed or fails.
     pub(crate) fn tool(&self, program: &str, arguments: &[&str]) -> Option<String> {
         match self.kind {
             TreeKind::Live => run(program, arguments),

@@ -9,7 +9,7 @@ use feedrail_dataset::index::{IndexWriter, SampleKeys, ShardTable};
 
 use crate::partial_file::PartialFile;
 
-/// An index under way, and the keys of its samples where they are wanted.
+/// An index being written, and the keys of its samples where they are wanted.
 pub(super) struct IndexFiles {
     path: PathBuf,
     index: IndexWriter<BufWriter<PartialFile>>,

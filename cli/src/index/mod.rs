@@ -30,7 +30,7 @@ Examples:
   feedrail index nvmf://192.0.2.10/nqn.2026-01.org.example:shards --crc --output index.npy
   feedrail index nvmf://192.0.2.10/nqn.2026-01.org.example:shards/000.tar --output index.npy";
 
-/// After how many samples Ctrl-C is looked for.
+/// Samples between two checks for Ctrl-C.
 const BATCH: u64 = 4096;
 
 /// Writes where the samples of shards lie

@@ -1,4 +1,4 @@
-//! What `feedrail index` says it has written.
+//! Report of `feedrail index`.
 
 use std::path::PathBuf;
 

@@ -23,7 +23,7 @@ pub(super) struct Checksums<'a> {
     interrupt: &'a Interrupt,
 }
 
-/// What is known of an index that was read to its end.
+/// Contents of an index that was read to its end.
 pub(super) struct CheckedIndex {
     pub(super) samples: u64,
     pub(super) hash: Blake3Hash,
@@ -96,7 +96,7 @@ impl<'a> Checksums<'a> {
 fn without_names(path: &Path) -> String {
     format!(
         "warning: {} has no names of its shards, whose order must be that of the arguments: write it \
-         anew with `feedrail index`",
+         again with `feedrail index`",
         path.display()
     )
 }

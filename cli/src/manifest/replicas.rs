@@ -9,7 +9,7 @@ use uuid::Uuid;
 
 use crate::shards::ListedShard;
 
-/// What is known of a shard in one place.
+/// Copy of a shard in one place.
 #[derive(Clone, Debug)]
 pub(super) struct ShardReplica {
     bytes: u64,

@@ -30,9 +30,9 @@ pub(crate) struct JobLimits {
     pub(crate) path_policy: ReplicaPolicy,
     /// The most commands that are taken down.
     pub(crate) traced: usize,
-    /// After this time no more I/Os are begun.
+    /// Time after which no I/O is begun.
     pub(crate) runtime: Option<Duration>,
-    /// After this many I/Os no more are begun.
+    /// Number of I/Os after which none is begun.
     pub(crate) ios: Option<u64>,
 }
 
@@ -152,7 +152,7 @@ impl Flights {
         }
     }
 
-    /// Begins I/Os until as many are in flight as may be, or `next` has no more.
+    /// Begins I/Os until the depth is reached or `next` is exhausted.
     fn begin(&mut self, began: Instant, mut next: impl FnMut() -> Option<PerfIo>) -> Result<()> {
         let lanes = match self {
             Self::Plans(plans) => return plans.begin(began, next),

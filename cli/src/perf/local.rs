@@ -1,5 +1,4 @@
-//! The same reads of a local file, as loaders without us do them: by threads, through the page
-//! cache.
+//! Baseline: reads of a local file as loaders do them, by threads and through the page cache.
 #![expect(unsafe_code, reason = "maps a file")]
 
 use core::ptr;
@@ -58,8 +57,8 @@ impl AccessMethod {
         }
     }
 
-    /// Runs one thread for each workload, none of which writes, until it is at its end or
-    /// interrupted. The page cache is emptied before.
+    /// Empties the page cache, then runs one thread for each workload, which only reads, until it
+    /// has ended or is interrupted.
     pub(crate) fn measure(
         self,
         path: &Path,
@@ -172,7 +171,7 @@ impl LocalFile {
                 let inside = offset.checked_add(into.len()).is_some_and(|end| end <= *length);
                 anyhow::ensure!(inside, "{file:?} is too short");
                 // SAFETY: within the mapping, and the buffer is not in it. Another process may
-                // change the bytes meanwhile, which are not looked at; if it shortens the
+                // change the bytes during the copy, and nothing depends on them; if it shortens the
                 // file, this process ends by SIGBUS.
                 unsafe {
                     ptr::copy_nonoverlapping(base.add(offset), into.as_mut_ptr(), into.len())
@@ -186,7 +185,7 @@ impl LocalFile {
 impl Drop for LocalFile {
     fn drop(&mut self) {
         if let Self::Mapped { base, length, .. } = self {
-            // SAFETY: our mapping, which is not read any more.
+            // SAFETY: our mapping, which is no longer read.
             let _ = unsafe { munmap(base.cast_mut().cast(), *length) };
         }
     }

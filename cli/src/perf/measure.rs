@@ -33,7 +33,7 @@ pub(crate) struct Measure {
     pub(crate) failovers: u64,
     /// Reads of plans, by the address of the target that gave the bytes.
     paths: BTreeMap<SocketAddr, u64>,
-    /// Those of them that were begun more than once.
+    /// Reads that were begun more than once.
     read_again: u64,
     pub(crate) wire: WireTotals,
     /// The commands, where they were to be taken down.
@@ -54,7 +54,7 @@ pub(crate) struct WireTotals {
 }
 
 impl WireTotals {
-    /// Of a host, since it began.
+    /// Totals of a host since it began.
     pub(crate) fn of(host: &Host) -> Self {
         let mut wire = Self { system_calls: host.counters().sleeps, ..Self::default() };
         for stats in host.provider_stats() {

@@ -108,8 +108,7 @@ pub(crate) struct Perf {
     allow_writes: bool,
 }
 
-/// Commands of each job that are taken down. Doubled, a job takes 3 MiB more, and Perfetto twice as
-/// long to load them.
+/// Commands of each job that are recorded. They take 3 MiB per job.
 const TRACED: usize = 10_000;
 
 /// Which of several paths an I/O takes, named as in Linux.
@@ -117,7 +116,7 @@ const TRACED: usize = 10_000;
 enum PathPolicy {
     /// Each of them in turn
     RoundRobin,
-    /// The one with the fewest bytes under way
+    /// The one with the fewest bytes in flight
     QueueDepth,
     /// The first that serves
     First,
@@ -246,7 +245,7 @@ impl Perf {
         PerfJob::new(session, self.namespace.namespace_id, limits, expected.transpose()?, workload)
     }
 
-    /// That of one of several jobs.
+    /// Workload of one of several jobs.
     fn workload(&self, size: u64, job: u64, jobs: u64, seed: u64) -> Option<IoIterator> {
         if let Some(training) = self.workload {
             return Some(Box::new(training.ranges(size, job, seed)?));

@@ -17,8 +17,8 @@ const TOGETHER: usize = 16;
 /// Addresses of reads are multiples of this, as those of pages.
 const LANE_ALIGNMENT: usize = 4096;
 
-/// Reads in flight, each into a lane of one region. The memory of a plan is free when all of it has
-/// ended, so that there are more lanes than reads in flight.
+/// Reads in flight, each into a lane of one region. The lanes of a plan are free only when all of
+/// its reads have ended, so lanes outnumber the reads in flight.
 pub(super) struct ReadPlans {
     host: Host,
     /// The only shard of the plans.
@@ -29,7 +29,7 @@ pub(super) struct ReadPlans {
     in_flight: usize,
     idle: Vec<usize>,
     plans: Vec<ReadPlan>,
-    /// What the next plan is made of, and the room of lists that are not in use.
+    /// Entries of the next plan, and lists kept for reuse.
     entries: Vec<Entry>,
     spare: Vec<Vec<PlannedRead>>,
 }
@@ -90,7 +90,7 @@ impl ReadPlans {
         self.in_flight
     }
 
-    /// Begins reads until as many are in flight as may be, or `next` has no more.
+    /// Begins reads until the depth is reached or `next` is exhausted.
     pub(super) fn begin(
         &mut self,
         began: Instant,
@@ -160,7 +160,7 @@ impl ReadPlans {
         Ok(())
     }
 
-    /// A plan of which all reads have ended and were reaped. Its lanes stay taken until
+    /// A plan whose reads have all ended and been reaped. Its lanes stay taken until
     /// [`ReadPlans::release`].
     pub(super) fn next_ended(&mut self) -> Option<ReadPlan> {
         let place = self.plans.iter().position(|plan| plan.ended == plan.reads.len())?;
@@ -186,7 +186,7 @@ impl ReadPlans {
 }
 
 impl ReadPlan {
-    /// Notes the reads that have ended, of which there are `done` or more.
+    /// Records the reads that have ended, at least `done` of them.
     fn reap(
         &mut self,
         done: usize,

@@ -35,7 +35,7 @@ const SHARD_BYTES: u64 = 256_000_000;
 const PIECE_BYTES: u64 = 4 << 20;
 
 impl Training {
-    /// As it is written on a command line.
+    /// Name on the command line.
     pub(crate) fn name(self) -> String {
         self.to_possible_value().map_or_else(String::new, |value| value.get_name().to_owned())
     }
@@ -131,7 +131,7 @@ impl Ranges {
         (self.unit * shard_bytes + start, PIECE_BYTES.min(shard_bytes - start))
     }
 
-    /// Goes on with the unit, or with the first part of another one, at random.
+    /// Number of the next part: of the same unit, or at its end the first part of a random one.
     fn next_part(&mut self, parts: u64) -> u64 {
         let part = self.part;
         if part == 0 {

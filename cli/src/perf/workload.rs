@@ -33,7 +33,7 @@ impl Pattern {
         matches!(self, Self::Randread | Self::Randwrite | Self::Randrw)
     }
 
-    /// As fio prints it.
+    /// Name in fio's output.
     pub(crate) fn name(self) -> &'static str {
         match self {
             Self::Read => "read",

@@ -8,7 +8,7 @@ use feedrail_dataset::formats::{MdsIndex, MdsShard, ShardBytes};
 
 use super::{ListedShard, ReadPattern, ShardLocation};
 
-/// What is known of a data set besides its shards.
+/// Files of a data set that are not shards.
 const NO_SHARDS: [&str; 3] = ["manifest.json", "index.npy", "keys.npz"];
 const MDS_INDEX: &str = "index.json";
 

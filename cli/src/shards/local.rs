@@ -26,8 +26,8 @@ pub(super) fn shards(path: &Path) -> Result<Vec<ListedShard>> {
     Ok(vec![shard(&candidates, &named.name).unwrap_or(named)])
 }
 
-/// What a target exports of a folder: the regular files in it and its folders that are neither
-/// hidden nor empty. Links to folders are not followed.
+/// Lists the files that a target would export of a folder: regular files in it and in its
+/// sub-folders that are neither hidden nor empty. Links to folders are not followed.
 fn folder(root: &Path) -> Result<Candidates> {
     let mut candidates = Candidates::new();
     let mut folders = vec![(root.to_owned(), String::new())];

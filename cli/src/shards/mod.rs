@@ -43,7 +43,7 @@ pub(crate) struct ListedShard {
 }
 
 impl ListedShard {
-    /// What an index says of it.
+    /// Description of the shard for an index.
     pub(crate) fn described(&self) -> IndexShard {
         let known = IndexShard::new(self.name.clone(), self.bytes);
         match &self.place {

@@ -25,7 +25,7 @@ pub(super) fn open(place: &ShardLocation, pattern: ReadPattern) -> Result<Box<dy
     })
 }
 
-/// A namespace, each read of which is one command or a few.
+/// A namespace that is read by synchronous commands.
 struct RemoteShard(Namespace);
 
 impl ReadAt for RemoteShard {

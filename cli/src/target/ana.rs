@@ -31,7 +31,7 @@ pub(super) struct Ana {
     /// Address of the listener whose state is to change, IP or IP:PORT (default port 4420)
     #[arg(value_parser = parse_address, requires = "state")]
     address: Option<SocketAddr>,
-    /// What hosts are told there
+    /// ANA state that hosts are told
     state: Option<AccessState>,
     /// Only the namespaces of one ANA group, 1 to 16
     #[arg(long, value_name = "GROUP", requires = "state")]
@@ -57,7 +57,7 @@ enum AccessState {
 }
 
 impl AccessState {
-    /// As the target writes it.
+    /// Name in the target's configuration.
     fn name(self) -> &'static str {
         match self {
             Self::Optimized => "optimized",

@@ -50,7 +50,7 @@ enum SavedFormat {
     Nvmetcli,
 }
 
-/// Has a target export what was saved, beside what it exports already
+/// Adds the exports of a saved configuration to those of a running target
 ///
 /// Files that nvmetcli save has written are taken, too. If the target refuses a call, those before
 /// it are taken back. What the target exports already stays, so loading a file again changes

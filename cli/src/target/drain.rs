@@ -20,12 +20,12 @@ Examples:
   feedrail target drain --listen 192.0.2.7 --socket /run/feedrail/target.sock
   feedrail target drain --listen 192.0.2.7 --undo --socket /run/feedrail/target.sock";
 
-/// Has hosts use other paths: makes addresses inaccessible (ANA), and waits for begun commands
+/// Moves hosts to other paths: makes addresses inaccessible (ANA), and waits for begun commands
 ///
-/// Without --listen at all addresses of the target. Commands that have begun end as they would
-/// have; those that come later are refused. Hosts that have no other path wait, and go on after
-/// --undo, which gives the addresses the states that they had. Prints the hosts that are connected
-/// still; they stay so until the target stops.
+/// Drains all addresses of the target unless --listen names some. Commands that have begun end
+/// normally; later ones are refused. Hosts without another path wait, and continue after --undo,
+/// which gives the addresses the states that they had. Prints the hosts that are still connected;
+/// they stay connected until the target stops.
 #[derive(Args, Debug)]
 #[command(after_help = EXAMPLES)]
 pub(super) struct Drain {
@@ -62,7 +62,7 @@ impl Drain {
             interrupt.check()?;
             ensure!(
                 began.elapsed() < Duration::from_secs(self.timeout),
-                "commands of hosts are still under way after {} s: see target top; --undo takes this back",
+                "commands of hosts are still in flight after {} s: see `feedrail target top`; --undo restores the addresses",
                 self.timeout
             );
         }

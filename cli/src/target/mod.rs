@@ -98,7 +98,7 @@ struct SocketArgs {
 
 /// Adds a namespace, and prints its id
 ///
-/// Hosts that are connected are told, and can use it at once.
+/// Connected hosts are told, and can use it immediately.
 #[derive(Args, Debug)]
 struct AddNamespace {
     /// Name of the subsystem
@@ -161,7 +161,7 @@ struct HostArgs {
     socket: SocketArgs,
 }
 
-/// Lets a host use a subsystem, or see a namespace of it
+/// Allows a host to use a subsystem, or to see a namespace of it
 #[derive(Args, Debug)]
 struct AddHost {
     #[command(flatten)]
@@ -178,9 +178,9 @@ struct RemoveHost {
     host: HostArgs,
 }
 
-/// Lets any host use a subsystem, or only those that were added
+/// Allows any host to use a subsystem, or only those that were added
 ///
-/// Connections of hosts that may not use it any more end.
+/// Connections of hosts that are no longer allowed end.
 #[derive(Args, Debug)]
 struct AllowAnyHost {
     /// Name of the subsystem

@@ -7,7 +7,7 @@ use std::path::Path;
 use serde::{Deserialize, Serialize};
 use serde_json::{Map, Value, json};
 
-/// What the kernel's target exports.
+/// Configuration of the kernel's target, as nvmetcli saves it.
 #[derive(Debug, Default, Deserialize, Serialize)]
 pub(super) struct NvmetConfig {
     #[serde(default)]
@@ -91,7 +91,7 @@ fn on() -> u8 {
 
 const ZERO_ID: &str = "00000000-0000-0000-0000-000000000000";
 
-/// A configuration in another format, and what that can not say.
+/// A configuration in another format, and the settings that it cannot express.
 #[derive(Debug)]
 pub(super) struct Converted<T> {
     pub(super) config: T,
@@ -99,7 +99,7 @@ pub(super) struct Converted<T> {
 }
 
 impl NvmetConfig {
-    /// The same in the calls that `save-config` prints.
+    /// Converts to the calls that `save-config` prints.
     pub(super) fn into_calls(self) -> Converted<Vec<Value>> {
         let mut importer = Importer::default();
         for subsystem in &self.subsystems {
@@ -109,7 +109,7 @@ impl NvmetConfig {
         Converted { config: importer.calls, warnings: importer.warnings }
     }
 
-    /// The same as calls of a target.
+    /// Converts from the calls of a target.
     pub(super) fn of_calls<'a>(calls: impl Iterator<Item = &'a Value>) -> Converted<Self> {
         let mut exporter = Exporter::default();
         calls.for_each(|call| exporter.call(call));
@@ -449,7 +449,7 @@ impl Exporter {
 mod tests {
     use super::*;
 
-    /// As nvmetcli writes it, with what there is no counterpart of.
+    /// A file of nvmetcli, including settings without a counterpart.
     fn saved() -> Value {
         json!({
             "hosts": [{ "nqn": "nqn.2026-01.a:host" }],

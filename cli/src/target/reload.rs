@@ -14,7 +14,7 @@ Examples:
   feedrail target reload --dry-run --socket /run/feedrail/target.sock
   feedrail target reload --socket /run/feedrail/target.sock";
 
-/// Has a target read its configuration file again, and tells what that changes
+/// Applies a target's changed configuration file, and prints what that changes
 ///
 /// Subsystems, their addresses, namespaces, files of directories and allowed hosts become what the
 /// file says: what was changed at run time and is not in the file is undone. All of it changes, or

@@ -21,7 +21,7 @@ pub(super) struct Rename {
     subnqn: Nqn,
     /// Id of the namespace
     nsid: u32,
-    /// Its name from now on, up to 1024 bytes
+    /// New name, up to 1024 bytes
     name: String,
     #[command(flatten)]
     socket: SocketArgs,

@@ -16,7 +16,7 @@ Examples:
 
 /// Gives a namespace the size that its file or device has now, and prints it in bytes
 ///
-/// Hosts are told, and can use what was added at once. Before a file or device is made smaller,
+/// Hosts are told, and can use added blocks immediately. Before a file or device is made smaller,
 /// what is behind its new end should not be in use: commands for that fail.
 #[derive(Args, Debug)]
 #[command(after_help = EXAMPLES)]

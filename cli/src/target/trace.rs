@@ -24,7 +24,7 @@ Examples:
 #[derive(Args, Debug)]
 #[command(after_help = EXAMPLES)]
 pub(super) struct TraceCommands {
-    /// For how long, in seconds
+    /// Duration of the trace in seconds
     #[arg(long, value_name = "SECONDS", default_value_t = 1, value_parser = clap::value_parser!(u64).range(1..=60))]
     time: u64,
     /// The most commands; it ends when there are so many

@@ -85,7 +85,7 @@ fn run_without_libraries(arguments: &[&str]) -> Option<Outcome> {
     let chroot = || Program::new("unshare").args(["--map-root-user", "chroot"]).args([root.path()]);
     let version = chroot().args(["/feedrail", "--version"]).run();
     if !version.status.is_some_and(|status| status.success()) {
-        eprintln!("skipped, because unshare or chroot is not to be had: {version}");
+        eprintln!("skipped, because unshare or chroot is not available: {version}");
         return None;
     }
     Some(chroot().args(["/feedrail"]).args(arguments).run())

@@ -377,7 +377,7 @@ fn a_manifest_that_would_lie_is_an_error() {
     assert!(run(&with_moved).contains("not in the folder of the manifest"));
 }
 
-/// A target of memory, each operation of which starts after a second.
+/// A target of memory that starts each operation after a second.
 fn slow_target(folder: &TempDir) -> Daemon {
     let configuration = format!(
         r#"

@@ -13,7 +13,7 @@ fn pages(folder: &Path) -> BTreeSet<String> {
     files.map(|name| name.into_string().unwrap()).collect()
 }
 
-/// What a checker of manual pages complains of; nothing where it is not installed.
+/// Complaints of a checker of manual pages; empty where it is not installed.
 fn complaints(program: &str, options: &[&str], page: &Path) -> String {
     let output = Command::new(program).args(options).arg(page).stdin(Stdio::null()).output();
     let Ok(output) = output else {

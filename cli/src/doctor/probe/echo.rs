@@ -22,7 +22,7 @@ const DATA_BYTES: usize = 64;
 /// Tries of an echo of some length.
 const TRIES: u16 = 3;
 
-/// What became of a series of echoes.
+/// Results of a series of echoes.
 #[derive(Clone, Debug, Default)]
 pub(super) struct EchoMeasure {
     pub(super) sent: u16,

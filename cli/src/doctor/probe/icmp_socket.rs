@@ -125,7 +125,7 @@ impl IcmpSocket {
         header.msg_control = control.as_mut_ptr().cast();
         header.msg_controllen = size_of_val(&control);
         // SAFETY: the header describes `buffer` and `control`, which live across the call and are
-        // not used otherwise meanwhile.
+        // not used otherwise until it returns.
         let length = unsafe { libc::recvmsg(self.socket.as_raw_fd(), &raw mut header, 0) };
         let length = usize::try_from(length).map_err(|_| io::Error::last_os_error())?;
         let bytes: Vec<u8> = control.iter().flat_map(|word| word.to_ne_bytes()).collect();
@@ -173,7 +173,7 @@ mod tests {
 
     #[test]
     fn the_checksum_is_that_of_the_rfc() {
-        // Its example, of which the sum is DDF2.
+        // The example of RFC 1071; its sum is DDF2.
         assert_eq!(internet_checksum(&[0x00, 0x01, 0xF2, 0x03, 0xF4, 0xF5, 0xF6, 0xF7]), !0xDDF2);
         assert_eq!(internet_checksum(&[0xFF]), 0x00FF);
     }

@@ -1,4 +1,4 @@
-//! What measurements of a path mean.
+//! Findings from the measurements of a path.
 
 use rdma::soft::ROCE_PORT;
 
@@ -33,7 +33,7 @@ impl PathMeasure {
         DoctorFinding { id, subject: self.target.ip().to_string(), what, why, advice }
     }
 
-    /// The longest payload of which a packet came back.
+    /// Longest payload whose packet came back.
     fn passing_payload(&self) -> Option<usize> {
         let passing = self.passages.iter().filter(|(_, passage)| *passage == Passage::Passes);
         passing.map(|(payload, _)| *payload).max()
@@ -295,7 +295,7 @@ fn transfer(path: &PathMeasure) -> Option<DoctorFinding> {
     }
 }
 
-/// What was not looked at, and why.
+/// Finding that lists what could not be examined, and why.
 fn not_told(path: &PathMeasure) -> DoctorFinding {
     let mut parts: Vec<String> = Vec::new();
     match &path.echoes {
@@ -316,7 +316,7 @@ fn not_told(path: &PathMeasure) -> DoctorFinding {
     match &path.transfer {
         None => parts.push("bandwidth: `-n NQN` names a subsystem to read from".to_owned()),
         Some(Ok(TransferMeasure { to_target: Err(error), .. })) => {
-            parts.push(format!("bandwidth to the target: Compare is not to be had ({error})"));
+            parts.push(format!("bandwidth to the target: Compare is not available ({error})"));
         }
         Some(_) => {}
     }

@@ -13,7 +13,7 @@ pub(super) const CLOSED_PORT: u16 = 33_499;
 const PATIENCE: Duration = Duration::from_millis(500);
 const TRIES: u32 = 2;
 
-/// What came back from a port.
+/// Answer of a port.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Knock {
     /// The machine says that the port is closed: datagrams reach it.

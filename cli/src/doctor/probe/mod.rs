@@ -22,7 +22,7 @@ use super::finding::DoctorFinding;
 use super::tree::SystemTree;
 use crate::options::{Local, ProviderArg};
 
-/// Payloads of RoCE packets, of which a path takes all up to one.
+/// Payloads of RoCE packets to try, ascending. A path passes all up to its limit.
 const PAYLOADS: [usize; 3] = [1024, 2048, 4096];
 /// Bytes of UDP, BTH, RETH and CRC around a payload.
 const ROCE_HEADERS: usize = 8 + 12 + 16 + 4;
@@ -30,7 +30,7 @@ const ROCE_HEADERS: usize = 8 + 12 + 16 + 4;
 const ECT_0: u8 = 0b10;
 const ECN_MASK: u8 = 0b11;
 
-/// What became of a packet of some length.
+/// Outcome of a packet of some length.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Passage {
     Passes,
@@ -56,9 +56,9 @@ struct PathMeasure {
     provider: String,
     /// The longest payload that the interface leaves room for.
     local_payload: Option<usize>,
-    /// The echoes, or why there are none.
+    /// Echoes, or the reason why none could be sent.
     echoes: Result<EchoMeasure, String>,
-    /// For each payload that the interface has room for, whether packets of its length come back.
+    /// Outcome for each payload that the interface has room for.
     passages: Vec<(usize, Passage)>,
     roce_port: Option<Knock>,
     closed_port: Option<Knock>,

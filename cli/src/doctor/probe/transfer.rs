@@ -19,7 +19,7 @@ use crate::session::{self, Session};
 
 /// How long each kind of transfer is measured.
 const PERIOD: Duration = Duration::from_secs(1);
-/// Bytes of one read or compare, and how many are under way.
+/// Bytes of one read or compare, and how many are in flight.
 const LARGE_BYTES: usize = 128 << 10;
 const DEPTH: usize = 16;
 /// Bytes of a read whose time is measured.
@@ -34,7 +34,7 @@ pub(super) enum RoceAnswer {
     Refused(String),
     /// Nothing answered in time.
     Silent(String),
-    /// It could not be tried.
+    /// Could not be tried.
     Untried(String),
 }
 
@@ -51,7 +51,7 @@ impl Throughput {
     }
 }
 
-/// What `soft` counted during the transfers; zeros with verbs, whose device counts for itself.
+/// Counters of `soft` over the transfers; zeros with verbs, where the device has counters.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(super) struct WireCounts {
     pub(super) sent: u64,
@@ -85,11 +85,11 @@ impl WireCounts {
     }
 }
 
-/// What the transfers came to.
+/// Results of the transfers.
 #[derive(Clone, Debug)]
 pub(super) struct TransferMeasure {
     pub(super) providers: Vec<String>,
-    /// Of small reads, one at a time.
+    /// Latency of small reads, one at a time.
     pub(super) latency: Latency,
     pub(super) from_target: Throughput,
     /// The namespace may be too small, or the controller without Compare: then why.

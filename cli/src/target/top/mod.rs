@@ -20,8 +20,7 @@ use crate::{clock, output};
 
 const HOST_HEADINGS: [&str; 5] = ["Host", "Address", "Subsystem", "Controller", "I/O queues"];
 
-/// How often a look at signals interrupts the wait for the next sample. Doubled, a signal is obeyed
-/// after 200 ms at most.
+/// Interval at which the wait for the next sample checks for signals.
 const SIGNAL_INTERVAL: Duration = Duration::from_millis(100);
 
 const EXAMPLES: &str = "\
@@ -31,7 +30,7 @@ Examples:
 
 /// Shows what the namespaces of a target do now, the busiest first, and its hosts
 ///
-/// In a terminal the table is drawn anew each interval until q is pressed. Otherwise one table, or
+/// In a terminal the table is redrawn each interval until q is pressed. Otherwise one table, or
 /// one JSON object on a line of its own, is printed after each interval.
 #[derive(Args, Debug)]
 #[command(after_help = EXAMPLES)]
@@ -48,7 +47,7 @@ pub(super) struct Top {
     output: Output,
 }
 
-/// What is shown after an interval.
+/// Report of an interval.
 struct Report {
     seconds: f64,
     namespaces: Vec<NamespaceRates>,

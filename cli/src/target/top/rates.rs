@@ -1,4 +1,4 @@
-//! What a target's namespaces do in a second, from two looks at its counters.
+//! Rates of a target's namespaces per second, from two samples of its counters.
 
 use std::cmp::Reverse;
 use std::collections::BTreeMap;
@@ -46,7 +46,7 @@ struct CommandCounts {
     latency_nanos: u64,
 }
 
-/// What a namespace did between two samples.
+/// Rates of a namespace between two samples.
 #[derive(Clone, Debug)]
 pub(super) struct NamespaceRates {
     nqn: String,
@@ -95,7 +95,7 @@ impl IoSample {
         self.nanos.saturating_sub(earlier.nanos).max(1) as f64 / 1e9
     }
 
-    /// What each namespace did since an earlier sample, the one that moved most bytes first.
+    /// Rates of each namespace since an earlier sample, by bytes moved, largest first.
     pub(super) fn rates_since(&self, earlier: &Self) -> Vec<NamespaceRates> {
         let seconds = self.seconds_since(earlier);
         let rates = |(key, now): (&(String, u64), &NamespaceCounts)| {
@@ -142,7 +142,7 @@ impl NamespaceRates {
         self.reads.bytes_per_second + self.writes.bytes_per_second
     }
 
-    /// Its row under [`HEADINGS`].
+    /// Cells of the table row, in the order of [`HEADINGS`].
     pub(super) fn row(&self) -> Vec<String> {
         let mut row = vec![printable(&self.nqn), self.nsid.to_string(), printable(&self.name)];
         row.extend(self.reads.cells());
