@@ -35,10 +35,13 @@ venv() {
 # build_wheel: builds the wheel in $out/wheels, in the profile of all tests, and the programs that tests start where FEEDRAIL_BIN_DIR
 # names no others.
 build_wheel() {
-    venv "$out/build" 'maturin>=1.9.4,<2'
+    venv "$out/build" 'maturin>=1.15,<2'
     [ -n "${FEEDRAIL_BIN_DIR:-}" ] || cargo build --quiet --package feedrail-target --package feedrail-cli
     rm -rf "$out/wheels"
-    (cd python && "$out/build/bin/maturin" build --quiet --locked --interpreter "$python" --out "$out/wheels")
+    # As python/build-backend does: before 3.11 the stable interface has no buffers.
+    local features=()
+    "$python" -c 'import sys; sys.exit(sys.version_info < (3, 11))' || features=(--no-default-features)
+    (cd python && "$out/build/bin/maturin" build --quiet --locked "${features[@]}" --interpreter "$python" --out "$out/wheels")
 }
 
 # test_wheel FOLDER ARGUMENT...: installs the wheel in an environment, and runs pytest there.

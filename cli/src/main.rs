@@ -49,6 +49,8 @@ use std::process::ExitCode;
 use anyhow::Result;
 use clap::Parser;
 use feedrail_target::daemon::{LogFilter, LogFilterError, colours_are_wanted};
+use tracing_subscriber::layer::SubscriberExt as _;
+use tracing_subscriber::util::SubscriberInitExt as _;
 
 use crate::args::{Cli, CliCommand};
 use crate::demo::TargetProcess;
@@ -104,13 +106,12 @@ fn start_logging(verbose: u8) -> Result<(), LogFilterError> {
     let asked = std::env::var("RUST_LOG").ok().filter(|text| !text.is_empty());
     let filter: LogFilter = asked.as_deref().unwrap_or(default).parse()?;
     let colours = io::stderr().is_terminal() && colours_are_wanted();
-    tracing_subscriber::fmt()
-        .with_env_filter(filter.to_filter())
+    let log = tracing_subscriber::fmt::layer()
         .with_writer(io::stderr)
         .with_ansi(colours)
         // They go to stderr, and panic where it cannot be written, which is what they are about.
-        .log_internal_errors(false)
-        .init();
+        .log_internal_errors(false);
+    tracing_subscriber::registry().with(filter.to_filter()).with(log).init();
     Ok(())
 }
 

@@ -11,7 +11,7 @@ pub(crate) const AUDIT: &str = "audit";
 /// The log of the process, if it has one that can be changed.
 static LOG: OnceLock<LogLevel> = OnceLock::new();
 
-/// Gives the log another filter, in the notation of `tracing_subscriber::EnvFilter`.
+/// Gives the log another filter, in the notation of `--log`.
 type SetFilter = Box<dyn Fn(&str) -> Result<(), String> + Send + Sync>;
 
 /// The filter of a log: what it was started with, and what was changed since.

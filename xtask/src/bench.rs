@@ -19,8 +19,9 @@ const PACKAGES: [&str; 3] = ["feedrail-bench", "feedrail-cli", "feedrail-target"
 /// Builds and runs the bench.
 pub(crate) fn main(options: &Options) -> Result<()> {
     let packages = PACKAGES.iter().flat_map(|package| ["--package", package]);
-    run("cargo", &["build", "--release"].into_iter().chain(packages).collect::<Vec<_>>(), &[])?;
-    let folder = root().join("out/release");
+    let build = ["build", "--profile", "dist"];
+    run("cargo", &build.into_iter().chain(packages).collect::<Vec<_>>(), &[])?;
+    let folder = root().join("out/dist");
     let program = folder.join("feedrail-bench");
     let arguments: Vec<&str> = options.arguments.iter().map(String::as_str).collect();
     let folder = folder.to_string_lossy();

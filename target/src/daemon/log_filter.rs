@@ -3,13 +3,12 @@
 use std::fmt;
 use std::str::FromStr;
 
-use tracing_subscriber::EnvFilter;
-use tracing_subscriber::filter::LevelFilter;
+use tracing_subscriber::filter::{LevelFilter, Targets};
 
 /// `info`, or `warn,feedrail_target::controller=debug`: a level, and levels of modules.
 ///
-/// `EnvFilter` alone takes a bare word that is no level as a module's name, so that a misspelt
-/// level would silence everything else. Here a bare word is a level or an error.
+/// `Targets` alone takes a bare word that is no level as a module's name, so that a misspelt level
+/// would silence everything else. Here a bare word is a level or an error.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct LogFilter(String);
 
@@ -39,13 +38,19 @@ impl FromStr for LogFilter {
     type Err = LogFilterError;
 
     fn from_str(text: &str) -> Result<Self, LogFilterError> {
-        let bare = |part: &&str| !part.is_empty() && !part.contains(['=', '[']);
-        let unknown = |part: &&str| part.parse::<LevelFilter>().is_err();
-        if let Some(word) = text.split(',').map(str::trim).filter(bare).find(unknown) {
-            return Err(LogFilterError(format!("`{word}` is not a log level")));
+        let parts: Vec<_> =
+            text.split(',').map(str::trim).filter(|part| !part.is_empty()).collect();
+        for part in &parts {
+            if part.contains('[') {
+                return Err(LogFilterError(format!("`{part}` names spans, which the log has not")));
+            }
+            if !part.contains('=') && part.parse::<LevelFilter>().is_err() {
+                return Err(LogFilterError(format!("`{part}` is not a log level")));
+            }
         }
-        match EnvFilter::try_new(text) {
-            Ok(_) => Ok(Self(text.to_owned())),
+        let text = parts.join(",");
+        match text.parse::<Targets>() {
+            Ok(_) => Ok(Self(text)),
             Err(error) => Err(LogFilterError(format!("`{text}` is not a log filter: {error}"))),
         }
     }
@@ -53,8 +58,9 @@ impl FromStr for LogFilter {
 
 impl LogFilter {
     /// The filter as the `tracing` subscriber takes it.
-    pub fn to_filter(&self) -> EnvFilter {
-        EnvFilter::new(&self.0)
+    pub fn to_filter(&self) -> Targets {
+        // It was parsed before.
+        self.0.parse().unwrap_or_default()
     }
 }
 
@@ -65,19 +71,32 @@ pub fn colours_are_wanted() -> bool {
 
 #[cfg(test)]
 mod tests {
+    use tracing::Level;
+
     use super::*;
 
     #[test]
     fn levels_and_modules_are_taken() {
-        for text in ["info", "WARN", "off", "3", "warn,feedrail_target=debug", "rdma[qp]=trace", ""]
-        {
+        for text in ["info", "WARN", "off", "3", "warn, feedrail_target=debug", "rdma=trace,", ""] {
             assert!(text.parse::<LogFilter>().is_ok(), "{text}");
         }
     }
 
     #[test]
+    fn a_module_has_a_level_of_its_own() {
+        let filter = "warn,feedrail_target=debug".parse::<LogFilter>().unwrap().to_filter();
+        assert!(filter.would_enable("feedrail_target::controller", &Level::DEBUG));
+        assert!(!filter.would_enable("rdma", &Level::INFO));
+        assert!(filter.would_enable("rdma", &Level::WARN));
+        let errors = "".parse::<LogFilter>().unwrap().to_filter();
+        assert!(errors.would_enable("rdma", &Level::ERROR));
+        assert!(!errors.would_enable("rdma", &Level::WARN));
+    }
+
+    #[test]
     fn a_misspelt_level_is_an_error() {
-        for text in ["wran", "info,wran", "feedrail_target=wran", "verbose", "6"] {
+        for text in ["wran", "info,wran", "feedrail_target=wran", "verbose", "6", "rdma[qp]=trace"]
+        {
             let error = text.parse::<LogFilter>().expect_err(text).to_string();
             assert!(error.contains("error, warn, info"), "{error}");
         }

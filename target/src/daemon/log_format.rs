@@ -14,7 +14,7 @@ use tracing_subscriber::layer::SubscriberExt as _;
 use tracing_subscriber::registry::LookupSpan;
 use tracing_subscriber::reload;
 use tracing_subscriber::util::SubscriberInitExt as _;
-use tracing_subscriber::{EnvFilter, Layer, Registry};
+use tracing_subscriber::{Layer, Registry};
 
 use super::LogFilter;
 use super::line_rate::LineRate;
@@ -61,13 +61,13 @@ impl LogFormat {
     /// Has events logged so, unless the process has a log already.
     pub(super) fn start(self, filter: &LogFilter, lines: LineWriter) {
         let clock = Clock::new();
-        let env_filter = filter.to_filter();
-        let level = env_filter.max_level_hint().unwrap_or(LevelFilter::TRACE);
-        let (layer, handle) = reload::Layer::new(env_filter);
+        let targets = filter.to_filter();
+        let level = Layer::<Registry>::max_level_hint(&targets).unwrap_or(LevelFilter::TRACE);
+        let (layer, handle) = reload::Layer::new(targets);
         if self.subscriber(layer, lines, move || clock.now()).try_init().is_ok() {
             let set_filter = move |text: &str| {
-                let filter = EnvFilter::try_new(text).map_err(|error| error.to_string())?;
-                handle.reload(filter).map_err(|error| error.to_string())
+                let filter: LogFilter = text.parse().map_err(|error| format!("{error}"))?;
+                handle.reload(filter.to_filter()).map_err(|error| error.to_string())
             };
             LogLevel::register(filter.to_string(), level, Box::new(set_filter));
         }
@@ -189,7 +189,7 @@ mod tests {
         let time = Arc::new(AtomicU64::new(1));
         let now = Arc::clone(&time);
         let clock = move || Time::from_nanos(now.load(Ordering::Relaxed));
-        let subscriber = format.subscriber(EnvFilter::new("info"), lines.clone(), clock);
+        let subscriber = format.subscriber(LevelFilter::INFO, lines.clone(), clock);
         let strange = "name\nERROR forged\u{1b}[2J";
         tracing::subscriber::with_default(subscriber, || {
             for _ in 0..2 {
