@@ -1,7 +1,7 @@
-//! What is exported, as generations: immutable snapshots that the cores follow.
+//! Exports in generations: immutable snapshots that cores adopt.
 //!
-//! A core looks at one number each turn. Where that has changed it takes the next snapshot, and
-//! later says that namespaces which are not in it any more are idle on this core.
+//! A core compares one number each turn. When it has changed, the core adopts the new snapshot and
+//! reports once the namespaces missing from it are idle on this core.
 
 use std::collections::BTreeSet;
 use std::fmt;
@@ -19,15 +19,15 @@ use crate::inventory::index::{NamespaceIndex, SubsystemIndex};
 use crate::inventory::namespace::Namespace;
 use crate::inventory::subsystem::Subsystem;
 
-/// The number of a snapshot; later ones are greater.
+/// Number of a generation, ascending.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord)]
 pub(crate) struct ExportsNumber(u64);
 
 impl ExportsNumber {
-    /// That of a core which has ended, and uses nothing any more.
+    /// Number reported by a core that has ended and uses nothing.
     const ENDED: Self = Self(u64::MAX);
 
-    /// A number that is greater for later ones.
+    /// Number as an integer, ascending.
     pub(crate) fn get(self) -> u64 {
         self.0
     }
@@ -37,17 +37,17 @@ impl ExportsNumber {
     }
 }
 
-/// The namespaces of all subsystems at one time.
+/// Namespaces of all subsystems in one generation.
 #[derive(Debug, Default)]
 pub(crate) struct Exports {
     generation: ExportsNumber,
-    /// The serial number of the first namespace that is not in this generation or an earlier one.
+    /// Serial number of the next new namespace.
     next_serial: u32,
-    /// By the slot of their index.
+    /// Namespaces, indexed by the slot of their index.
     slots: Vec<Option<Arc<Namespace>>>,
-    /// By the slot of the subsystem's index.
+    /// Lists of subsystems, indexed by the slot of their index.
     lists: Vec<SubsystemExports>,
-    /// That of a subsystem which is gone.
+    /// Empty list, for subsystems that were removed.
     none: Arc<ExportedList>,
     /// Namespaces of earlier generations that a core may still use.
     retiring: Vec<Retiring>,
@@ -61,16 +61,16 @@ pub(crate) struct NamespaceChange {
     pub(crate) namespace: Arc<Namespace>,
 }
 
-/// A namespace that was removed, as far as a core has to know it. It keeps no file open.
+/// A removed namespace as cores see it. Keeps no file open.
 #[derive(Clone, Debug)]
 pub(crate) struct Retiring {
     index: NamespaceIndex,
-    /// The first generation without it.
+    /// First generation without it.
     since: ExportsNumber,
     pub(crate) medium: ClosingMedium,
 }
 
-/// What the subsystem with an index exports.
+/// Namespaces of one subsystem.
 #[derive(Clone, Debug)]
 struct SubsystemExports {
     index: SubsystemIndex,
@@ -89,7 +89,7 @@ impl OwnedNamespace {
         Self { subsystem: Arc::clone(subsystem), namespace: Arc::clone(namespace) }
     }
 
-    /// The change that added or removed it.
+    /// Change that added or removed it in `generation`.
     pub(crate) fn changed_in(self, generation: ExportsNumber) -> NamespaceChange {
         let Self { subsystem, namespace } = self;
         NamespaceChange { generation, subsystem, namespace }
@@ -103,20 +103,20 @@ fn of_subsystem(
     list.iter().filter(move |one| one.subsystem.index == index).map(|one| &one.namespace)
 }
 
-/// The namespaces of a subsystem, sorted by NSID, each NSID once.
+/// Namespaces of a subsystem, sorted by NSID and unique.
 #[derive(Debug, Default)]
 pub(crate) struct ExportedList(Vec<Arc<Namespace>>);
 
 impl ExportedList {
-    /// Of namespaces in any order, whose NSIDs differ.
+    /// Sorts namespaces with distinct NSIDs.
     pub(crate) fn new(mut namespaces: Vec<Arc<Namespace>>) -> Self {
         namespaces.sort_by_key(|namespace| namespace.nsid);
         Self(namespaces)
     }
 
-    /// The namespace with an id.
+    /// Namespace with the NSID.
     pub(crate) fn get(&self, nsid: Nsid) -> Option<&Arc<Namespace>> {
-        // Ids without gaps, the usual case, are found at once.
+        // NSIDs without gaps, the usual case, need no search.
         let guess = self.0.get((nsid.0 as usize).wrapping_sub(1));
         if let Some(namespace) = guess.filter(|namespace| namespace.nsid == nsid) {
             return Some(namespace);
@@ -125,7 +125,7 @@ impl ExportedList {
         found.ok().map(|at| &self.0[at])
     }
 
-    /// The highest NSID, or 0.
+    /// Highest NSID, or 0 if there is no namespace.
     pub(crate) fn highest_nsid(&self) -> u32 {
         self.0.last().map_or(0, |namespace| namespace.nsid.0)
     }
@@ -140,7 +140,7 @@ impl Deref for ExportedList {
 }
 
 impl Exports {
-    /// The first generation: `lists` has the namespaces of each subsystem.
+    /// First generation, with the namespaces of each subsystem.
     pub(crate) fn first(lists: Vec<ExportedList>) -> Self {
         let mut exports = Self { generation: ExportsNumber(1), ..Self::default() };
         for (serial, list) in (0..).zip(lists) {
@@ -155,7 +155,7 @@ impl Exports {
         let NamespaceIndex { slot, serial } = namespace.index;
         let slot = slot as usize;
         if self.namespace(namespace.index).is_none() {
-            // They are added in this order.
+            // Namespaces are added in this order.
             self.next_serial = serial.wrapping_add(1);
         }
         if self.slots.len() <= slot {
@@ -164,7 +164,7 @@ impl Exports {
         self.slots[slot] = Some(Arc::clone(namespace));
     }
 
-    /// The generation after this one. All that `settled` does not have is idle.
+    /// Next generation. Namespaces missing from generation `settled` are idle on all cores.
     pub(crate) fn changed(
         &self,
         settled: ExportsNumber,
@@ -182,7 +182,7 @@ impl Exports {
         };
         let stays: BTreeSet<_> = added.iter().map(|one| one.namespace.index).collect();
         for OwnedNamespace { namespace, .. } in removed {
-            // One that has another size keeps its index.
+            // A resized namespace keeps its index.
             if !stays.contains(&namespace.index) {
                 next.slots[namespace.index.slot as usize] = None;
             }
@@ -203,8 +203,8 @@ impl Exports {
         next
     }
 
-    /// The generation after this one, with another description of a namespace. Its medium stays in
-    /// use, so nothing retires.
+    /// Next generation, with a changed description of a namespace. Its medium stays in use, so
+    /// nothing is drained.
     pub(crate) fn redescribed(&self, settled: ExportsNumber, one: &OwnedNamespace) -> Self {
         let mut next = self.changed(settled, &[], &[]);
         let (index, new) = (one.subsystem.index, &one.namespace);
@@ -219,7 +219,7 @@ impl Exports {
     fn set_list(&mut self, index: SubsystemIndex, namespaces: Arc<ExportedList>) {
         let slot = index.slot as usize;
         while self.lists.len() <= slot {
-            // No subsystem has it yet.
+            // No subsystem has the slot yet.
             self.lists.push(SubsystemExports { index, namespaces: Arc::clone(&self.none) });
         }
         self.lists[slot] = SubsystemExports { index, namespaces };
@@ -229,12 +229,12 @@ impl Exports {
         self.generation
     }
 
-    /// The serial number of the first namespace that is not in this generation or an earlier one.
+    /// Serial number of the next new namespace.
     pub(crate) fn next_serial(&self) -> u32 {
         self.next_serial
     }
 
-    /// The slots that no namespace has when `removed` are gone, the lowest first.
+    /// Slots that are free once `removed` are gone, in ascending order.
     pub(crate) fn free_slots<'a>(
         &'a self,
         removed: &[OwnedNamespace],
@@ -245,44 +245,44 @@ impl Exports {
         (0..).filter(move |slot| is_free(slot) || freed.contains(slot))
     }
 
-    /// A namespace, unless it was removed.
+    /// Namespace with the index; `None` if it was removed.
     pub(crate) fn namespace(&self, index: NamespaceIndex) -> Option<&Arc<Namespace>> {
         let found = self.slots.get(index.slot as usize)?.as_ref()?;
         (found.index == index).then_some(found)
     }
 
-    /// The namespaces of a subsystem; none where it is gone.
+    /// Namespaces of a subsystem; empty if it was removed.
     pub(crate) fn list(&self, subsystem: SubsystemIndex) -> &Arc<ExportedList> {
         let found = self.lists.get(subsystem.slot as usize);
         let found = found.filter(|list| list.index == subsystem);
         found.map_or(&self.none, |list| &list.namespaces)
     }
 
-    /// The namespaces of all subsystems.
+    /// Namespaces of all subsystems.
     pub(crate) fn namespaces(&self) -> impl Iterator<Item = &Arc<Namespace>> {
         self.slots.iter().flatten()
     }
 
-    /// The namespaces that are to become idle.
+    /// Removed namespaces that have to become idle.
     pub(crate) fn retiring(&self) -> &[Retiring] {
         &self.retiring
     }
 
-    /// The backend of a namespace that was removed, while it is open.
+    /// Backend of a removed namespace while it is still open.
     pub(crate) fn retired_backend(&self, index: NamespaceIndex) -> Option<Arc<dyn Backend>> {
         let of_index = self.retiring.iter().filter(|one| one.index == index);
-        // Several where it had several sizes; all are the same medium.
+        // A resized namespace has several backends of the same medium.
         of_index.filter_map(|one| one.medium.backend.upgrade()).next()
     }
 }
 
-/// Where the latest generation is, and which ones the cores have reached.
+/// Latest generation, and the generations that the cores have reached.
 #[derive(Debug)]
 pub(crate) struct Publication {
-    /// That of `published`, for a look without the lock.
+    /// Number of the latest generation, read without the lock.
     latest: AtomicU64,
     published: Mutex<LatestExports>,
-    /// A core has reached another generation.
+    /// Signalled when a core reaches another generation.
     progress: Condvar,
 }
 
@@ -294,9 +294,9 @@ struct LatestExports {
 
 struct CoreProgress {
     bell: Arc<Doorbell>,
-    /// It starts nothing that a later generation than this does not have.
+    /// Generation that the core has adopted: it starts nothing on namespaces missing from it.
     adopted: ExportsNumber,
-    /// All that this generation does not have is idle on it.
+    /// Generation that the core has drained: namespaces missing from it are idle on the core.
     settled: ExportsNumber,
 }
 
@@ -316,13 +316,13 @@ impl Publication {
         })
     }
 
-    /// The latest generation. For the control path: it takes a lock.
+    /// Latest generation. Takes a lock, so only the control path calls this.
     pub(crate) fn exports(&self) -> Arc<Exports> {
         Arc::clone(&self.published().exports)
     }
 
-    /// Makes a generation the latest one. The caller keeps others from publishing between its look
-    /// at [`Publication::exports`] and this.
+    /// Publishes a generation. The caller holds the lock on changes since it called
+    /// [`Publication::exports`].
     pub(crate) fn publish(&self, exports: Exports) -> ExportsNumber {
         let generation = exports.generation;
         let mut published = self.published();
@@ -334,7 +334,7 @@ impl Publication {
         generation
     }
 
-    /// Adds a core, which is woken by `bell`.
+    /// Adds a core, which `bell` wakes.
     pub(crate) fn join(self: &Arc<Self>, bell: Arc<Doorbell>) -> CoreExports {
         let mut published = self.published();
         let exports = Arc::clone(&published.exports);
@@ -345,24 +345,23 @@ impl Publication {
         CoreExports { publication: Arc::clone(self), core, exports, settled: true }
     }
 
-    /// Whether all that a generation does not have is idle on every core.
+    /// Whether namespaces missing from a generation are idle on every core.
     pub(crate) fn is_settled(&self, generation: ExportsNumber) -> bool {
         self.published().is_settled(generation)
     }
 
-    /// The latest generation that all cores have settled.
+    /// Latest generation that all cores have drained.
     pub(crate) fn settled(&self) -> ExportsNumber {
         let published = self.published();
         published.cores.iter().map(|core| core.settled).min().unwrap_or(ExportsNumber::ENDED)
     }
 
-    /// Waits until no core starts anything any more that a generation does not have; false if that
-    /// takes longer.
+    /// Waits until all cores have adopted a generation; false after `patience`.
     pub(crate) fn wait_adopted(&self, generation: ExportsNumber, patience: Duration) -> bool {
         self.wait(patience, |published| published.is_adopted(generation))
     }
 
-    /// Waits for [`Publication::is_settled`]; false if that takes longer.
+    /// Waits for [`Publication::is_settled`]; false after `patience`.
     pub(crate) fn wait_settled(&self, generation: ExportsNumber, patience: Duration) -> bool {
         self.wait(patience, |published| published.is_settled(generation))
     }
@@ -375,7 +374,7 @@ impl Publication {
     }
 
     fn published(&self) -> MutexGuard<'_, LatestExports> {
-        // Nothing that holds the lock leaves the state half changed.
+        // No holder of the lock can panic halfway through a change.
         self.published.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
@@ -390,7 +389,7 @@ impl LatestExports {
     }
 }
 
-/// The generation that a core uses.
+/// Generation that a core uses.
 #[derive(Debug)]
 pub(crate) struct CoreExports {
     publication: Arc<Publication>,
@@ -400,8 +399,8 @@ pub(crate) struct CoreExports {
 }
 
 impl CoreExports {
-    /// Takes the latest generation. Returns whether the core has yet to say that the namespaces
-    /// which retire are idle. One load where nothing has changed.
+    /// Adopts the latest generation. Returns whether the core has yet to report that removed
+    /// namespaces are idle. A single atomic load if nothing has changed.
     pub(crate) fn follow(&mut self) -> bool {
         if self.publication.latest.load(Ordering::Acquire) != self.exports.generation.0 {
             let mut published = self.publication.published();
@@ -415,7 +414,7 @@ impl CoreExports {
         !self.settled
     }
 
-    /// All namespaces that retire are idle on this core.
+    /// Reports that all removed namespaces are idle on this core.
     pub(crate) fn settle(&mut self) {
         self.settled = true;
         self.publication.published().cores[self.core].settled = self.exports.generation;
