@@ -86,7 +86,7 @@ struct FailedTries {
 #[derive(Debug, Default)]
 pub(crate) struct MissingAddresses {
     failures: BTreeMap<SocketAddr, FailedTries>,
-    last: Surroundings,
+    last: NetworkState,
 }
 
 /// Ports that cannot be listened on in shared memory, since another process has the name; kept from
@@ -96,7 +96,7 @@ struct UnsharedPorts(BTreeMap<SocketAddr, FailedTries>);
 
 /// State of the machine's network: cheap facts that decide whether an address can be listened on.
 #[derive(Debug, Default, PartialEq, Eq)]
-struct Surroundings {
+struct NetworkState {
     addresses: Vec<LocalAddress>,
     /// Names of RDMA devices.
     devices: Vec<OsString>,
@@ -543,9 +543,9 @@ impl Listeners {
         if ports.is_empty() {
             return;
         }
-        let surroundings = Surroundings::look();
-        ports.retain(|port| surroundings.have(port.configured_address().ip()));
-        missing.note_surroundings(surroundings);
+        let network = NetworkState::look();
+        ports.retain(|port| network.have(port.configured_address().ip()));
+        missing.note_network(network);
         let mut opened = false;
         for port in ports {
             let address = port.configured_address();
@@ -581,7 +581,7 @@ impl fmt::Debug for Listeners {
     }
 }
 
-impl Surroundings {
+impl NetworkState {
     fn look() -> Self {
         let devices = fs::read_dir("/sys/class/infiniband").into_iter().flatten().flatten();
         let mut devices: Vec<_> = devices.map(|entry| entry.file_name()).collect();
@@ -596,7 +596,7 @@ impl Surroundings {
 
 impl MissingAddresses {
     /// Makes all addresses due if the network has changed.
-    fn note_surroundings(&mut self, now: Surroundings) {
+    fn note_network(&mut self, now: NetworkState) {
         if self.last != now {
             self.last = now;
             self.failures.values_mut().for_each(|failures| failures.wait = 0);

@@ -186,10 +186,10 @@ impl Target {
         TargetSnapshot { stats: self.stats(), turns, subsystems }.to_text(format, detail)
     }
 
-    /// Stops after running commands have ended, at most after `patience`. New connections and
+    /// Stops after running commands have ended, at most after `timeout`. New connections and
     /// commands are refused from now on.
-    pub fn drain(self, patience: Duration) {
-        self.runtime.stop(patience);
+    pub fn drain(self, timeout: Duration) {
+        self.runtime.stop(timeout);
         self.associations.stop();
         // Namespaces that were removed and busy until now.
         self.associations.registry().close_idle();

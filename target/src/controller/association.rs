@@ -19,12 +19,12 @@ use crate::limits::ABORTS;
 /// Hold on a queue whose connection has ended while storage executes its commands. When the last
 /// hold is dropped, the queue is gone.
 #[derive(Debug)]
-struct Departure {
+struct LeavingQueue {
     controller: Arc<Controller>,
     link: Arc<QueueLink>,
 }
 
-impl Drop for Departure {
+impl Drop for LeavingQueue {
     fn drop(&mut self) {
         self.controller.queue_gone(&self.link);
     }
@@ -84,7 +84,7 @@ impl Controller {
             shared.members.detach(link);
         }
         drop(shared);
-        CommandHold::new(Departure { controller: Arc::clone(self), link: Arc::clone(link) })
+        CommandHold::new(LeavingQueue { controller: Arc::clone(self), link: Arc::clone(link) })
     }
 
     /// Removes a queue whose commands that change the medium have all ended.
@@ -105,7 +105,7 @@ impl Controller {
     }
 
     fn forget(&self) {
-        if self.announced {
+        if self.start_logged {
             tracing::info!(cntlid = %self.cntlid, host = %self.host.nqn, peer = %self.peer, "disconnected");
         }
         if let Some(associations) = self.associations.upgrade() {
@@ -149,7 +149,7 @@ impl Controller {
 
     fn end_locked(&self, shared: &mut SharedState, reason: CloseReason) {
         let first = shared.members.ending.is_none();
-        if self.announced && first && reason != CloseReason::AssociationEnded {
+        if self.start_logged && first && reason != CloseReason::AssociationEnded {
             tracing::info!(cntlid = %self.cntlid, host = %self.host.nqn, peer = %self.peer, %reason, "ending");
         }
         if reason == CloseReason::KeepAlive {

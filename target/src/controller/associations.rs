@@ -39,7 +39,7 @@ use crate::limits::connection_quota::{Admissions, ConnectionPermit, Full};
 use crate::limits::displacing_set::{DisplacingLimits, DisplacingSet};
 use crate::limits::log_rate::LogRateLimit;
 use crate::limits::peer::Party;
-use crate::limits::{ADOPTION_PATIENCE, CLOSE_PATIENCE, CntlidRange, MAX_ASSOCIATIONS};
+use crate::limits::{ADOPTION_TIMEOUT, CLOSE_TIMEOUT, CntlidRange, MAX_ASSOCIATIONS};
 use crate::metrics::peer_errors::PeerErrorTable;
 
 /// Associations of a target with its hosts, and its state about hosts: their errors, their
@@ -147,7 +147,7 @@ impl Associations {
         self.registry.close_idle();
         let removed = self.registry.remove_namespace(nqn, nsid)?;
         self.announce(&[&removed]);
-        Ok(self.registry.close(removed, CLOSE_PATIENCE))
+        Ok(self.registry.close(removed, CLOSE_TIMEOUT))
     }
 
     /// Resizes a namespace at run time to the size of its medium, or to the given size, and
@@ -164,7 +164,7 @@ impl Associations {
         self.announce(&[&new]);
         // A failed flush of the old size is not an error: hosts can flush the same writes through
         // the new one.
-        let _ = self.registry.close(old, CLOSE_PATIENCE);
+        let _ = self.registry.close(old, CLOSE_TIMEOUT);
         Ok(())
     }
 
@@ -232,7 +232,7 @@ impl Associations {
         change: VisibilityChange,
     ) -> Result<(), ChangeError> {
         let changed = self.registry.change_visibility(nqn, nsid, change)?;
-        self.registry.publication().wait_adopted(changed.generation, ADOPTION_PATIENCE);
+        self.registry.publication().wait_adopted(changed.generation, ADOPTION_TIMEOUT);
         let (VisibilityChange::Show(host) | VisibilityChange::Hide(host)) = change;
         let mut concerned = self.controllers_of(&changed.subsystem);
         concerned.retain(|controller| controller.host.nqn.0 == host);
@@ -404,17 +404,17 @@ impl Associations {
     /// Closes removed namespaces. Returns a line for each that could not be flushed or closed.
     fn close(&self, removed: Vec<NamespaceChange>) -> Vec<String> {
         let mut warnings = Vec::new();
-        let mut patience = CLOSE_PATIENCE;
+        let mut timeout = CLOSE_TIMEOUT;
         for one in removed {
             let name = format!("namespace {} ({})", one.namespace.nsid, one.namespace.name());
-            match self.registry.close(one, patience) {
+            match self.registry.close(one, timeout) {
                 Closed::Flushed(Ok(())) => {}
                 Closed::Flushed(Err(error)) => {
                     warnings.push(format!("{name}: what was written last may be lost: {error}"));
                 }
                 Closed::Busy => {
                     // The other namespaces have had that time as well.
-                    patience = Duration::ZERO;
+                    timeout = Duration::ZERO;
                     warnings.push(format!(
                         "{name}: storage still works on it; it is closed when that ends"
                     ));
@@ -428,7 +428,7 @@ impl Associations {
     pub(crate) fn announce(&self, changes: &[&NamespaceChange]) {
         let Some(generation) = changes.iter().map(|change| change.generation).max() else { return };
         // A stuck core does not delay the notification of hosts for ever.
-        self.registry.publication().wait_adopted(generation, ADOPTION_PATIENCE);
+        self.registry.publication().wait_adopted(generation, ADOPTION_TIMEOUT);
         for controller in self.controllers() {
             let Some(subsystem) = controller.subsystem() else { continue };
             for change in changes.iter().filter(|one| Arc::ptr_eq(&one.subsystem, subsystem)) {

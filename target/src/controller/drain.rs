@@ -8,7 +8,7 @@ use crossbeam::channel;
 use nvme_proto::Nqn;
 
 use super::associations::Associations;
-use super::event::{AwaitedCommands, Settle};
+use super::event::{AwaitedCommands, Quiesce};
 use super::hold::CommandHold;
 use crate::inventory::ana::AnaStates;
 
@@ -31,9 +31,9 @@ pub(crate) enum Drained {
 }
 
 impl Associations {
-    /// Makes addresses inaccessible, and waits at most `patience` for the end of the commands
+    /// Makes addresses inaccessible, and waits at most `timeout` for the end of the commands
     /// running there. Later commands are refused.
-    pub(crate) fn drain(&self, scope: DrainScope, patience: Duration) -> Drained {
+    pub(crate) fn drain(&self, scope: DrainScope, timeout: Duration) -> Drained {
         let drained = self.served_in(scope);
         if drained.is_empty() {
             return Drained::Nothing;
@@ -46,14 +46,14 @@ impl Associations {
         }
         // Nothing is sent: the channel disconnects when the last command ends.
         let (sender, over) = channel::bounded::<()>(0);
-        let settle = Settle { commands: AwaitedCommands::All, hold: CommandHold::new(sender) };
+        let quiesce = Quiesce { commands: AwaitedCommands::All, hold: CommandHold::new(sender) };
         for controller in self.controllers() {
             if drained.iter().any(|(_, _, ana)| Arc::ptr_eq(ana, &controller.ana)) {
-                controller.shared().members.settle(&settle);
+                controller.shared().members.quiesce(&quiesce);
             }
         }
-        drop(settle);
-        match over.recv_timeout(patience) {
+        drop(quiesce);
+        match over.recv_timeout(timeout) {
             Err(channel::RecvTimeoutError::Timeout) => Drained::UnderWay,
             Ok(()) | Err(channel::RecvTimeoutError::Disconnected) => Drained::Done,
         }

@@ -19,9 +19,9 @@ pub enum QueueEvent {
     /// Try to abort a command of this queue for the host. On success respond to it with Command
     /// Abort Requested; report the result with [`Queue::answer_abort`](super::Queue::answer_abort).
     Abort(AbortRequest),
-    /// Attach the hold of `Settle::of` to each running command of this queue until it ends, because
-    /// a job waits for them.
-    Settle(Settle),
+    /// Attach the hold of `Quiesce::of` to each running command of this queue until it ends,
+    /// because a job waits for them.
+    Quiesce(Quiesce),
     /// Flush the medium of a namespace, and report the result with
     /// [`Queue::flushed`](super::Queue::flushed).
     Flush(FlushJob),
@@ -93,9 +93,9 @@ impl FlushJob {
     }
 }
 
-/// Request to attach a hold to running commands of an I/O queue: see [`QueueEvent::Settle`].
+/// Request to attach a hold to running commands of an I/O queue: see [`QueueEvent::Quiesce`].
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Settle {
+pub struct Quiesce {
     pub(super) commands: AwaitedCommands,
     pub(super) hold: CommandHold,
 }
@@ -111,7 +111,7 @@ pub(super) enum AwaitedCommands {
     ChangesOf(NamespaceIndex),
 }
 
-impl Settle {
+impl Quiesce {
     /// Hold for a command, if the job waits for commands of its kind.
     pub(crate) fn of(&self, work: &IoWork) -> Option<CommandHold> {
         let changes = work.kind.changes_medium();

@@ -285,7 +285,7 @@ fn make_association(
     };
     let controller = queue.associations.associate(new).ok_or(Status::CONNECT_CONTROLLER_BUSY)?;
     controller.join_admin(&queue.link);
-    if controller.announced {
+    if controller.start_logged {
         tracing::info!(
             cntlid = %controller.cntlid, %nqn, host = %host.nqn, peer = %queue.peer, "connected"
         );

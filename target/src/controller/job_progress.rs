@@ -8,7 +8,7 @@ use nvme_proto::{Cid, Status};
 use rdma::Time;
 
 use super::command::IoKind;
-use super::event::{AwaitedCommands, FlushJob, JobId, QueueEvent, Settle};
+use super::event::{AwaitedCommands, FlushJob, JobId, QueueEvent, Quiesce};
 use super::hold::CommandHold;
 use super::io;
 use super::jobs::{ControllerJob, JobPurpose, Protect};
@@ -28,7 +28,7 @@ struct JobWait {
 impl Drop for JobWait {
     fn drop(&mut self) {
         // A controller's lock may be held here, so only the mailbox is touched.
-        self.admin.settled(self.job);
+        self.admin.quiesced(self.job);
     }
 }
 
@@ -56,7 +56,7 @@ impl Controller {
             admin,
             job: shared.jobs.begin(JobPurpose::Shutdown, writable),
         });
-        shared.members.settle(&Settle { commands: AwaitedCommands::Changes, hold });
+        shared.members.quiesce(&Quiesce { commands: AwaitedCommands::Changes, hold });
         true
     }
 
@@ -82,10 +82,10 @@ impl Controller {
             job: shared.jobs.begin(purpose, vec![Arc::clone(namespace)]),
         });
         drop(shared);
-        let settle = Settle { commands: AwaitedCommands::ChangesOf(namespace.index), hold };
+        let quiesce = Quiesce { commands: AwaitedCommands::ChangesOf(namespace.index), hold };
         for controller in associations.controllers() {
             if controller.subsystem().is_some_and(|other| Arc::ptr_eq(other, subsystem)) {
-                controller.shared().members.settle(&settle);
+                controller.shared().members.quiesce(&quiesce);
             }
         }
         true

@@ -50,7 +50,7 @@ pub(super) enum Mail {
     /// An action for the owner.
     Event(QueueEvent),
     /// Commands that a job of this admin queue waited for have ended.
-    Settled(JobId),
+    Quiesced(JobId),
     /// The protection of a job was written to the state folder (true) or could not be.
     Kept(JobId, bool),
 }
@@ -75,8 +75,8 @@ impl QueueLink {
     }
 
     /// Posts that the commands that a job waited for have ended.
-    pub(super) fn settled(&self, job: JobId) {
-        self.mailbox().mail.push_back(Mail::Settled(job));
+    pub(super) fn quiesced(&self, job: JobId) {
+        self.mailbox().mail.push_back(Mail::Quiesced(job));
         self.ring();
     }
 

@@ -6,7 +6,7 @@ use std::sync::Arc;
 use nvme_proto::{Cid, Qid};
 
 use super::command::CommandOutcome;
-use super::event::{CloseReason, QueueEvent, Settle};
+use super::event::{CloseReason, QueueEvent, Quiesce};
 use super::link::QueueLink;
 
 /// Queues of an association, with pending aborts and joins.
@@ -53,8 +53,8 @@ impl Members {
     }
 
     /// Attaches a hold to the running commands of I/O queues.
-    pub(super) fn settle(&self, settle: &Settle) {
-        self.io_queues().for_each(|link| link.post(QueueEvent::Settle(settle.clone())));
+    pub(super) fn quiesce(&self, quiesce: &Quiesce) {
+        self.io_queues().for_each(|link| link.post(QueueEvent::Quiesce(quiesce.clone())));
     }
 
     /// Whether leaving I/O queues may still change the medium.

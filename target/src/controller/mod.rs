@@ -43,7 +43,7 @@ pub(crate) use self::command::{CommandTransfer, ControlWork, TransferDirection};
 pub(crate) use self::command_times::CommandTimes;
 pub(crate) use self::drain::{DrainScope, Drained};
 pub use self::event::QueueEvent;
-pub(crate) use self::event::{AbortRequest, CloseReason, FlushJob, Settle};
+pub(crate) use self::event::{AbortRequest, CloseReason, FlushJob, Quiesce};
 pub(crate) use self::hold::CommandHold;
 pub(crate) use self::link::Lost;
 pub use self::queue::{Accepted, Queue};

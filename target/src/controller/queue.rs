@@ -21,7 +21,7 @@ use crate::inventory::subsystem::Subsystem;
 use crate::limits::connection_quota::ConnectionPermit;
 use crate::limits::peer::RemotePeer;
 use crate::limits::{CONNECT_TIMEOUT, ENABLE_TIMEOUT, KNOWN_SUCCESSORS};
-use crate::metrics::io_counters::{CoreIoCounters, Tally};
+use crate::metrics::io_counters::{CoreIoCounters, CoreIoStats};
 
 /// A connection that the transport accepted.
 #[derive(Debug)]
@@ -52,7 +52,7 @@ pub struct Queue {
     pub(super) qid: Qid,
     pub(super) peer: RemotePeer,
     pub(super) link: Arc<QueueLink>,
-    tally: Arc<Tally>,
+    io_stats: Arc<CoreIoStats>,
     /// Counters of its subsystem, from the execution of a Connect that names it.
     pub(super) counters: CoreIoCounters,
     /// Failed commands not yet counted against the peer.
@@ -120,7 +120,11 @@ pub(super) enum Head {
 
 impl Queue {
     /// A queue whose host has not sent Connect yet, with the counters of its core.
-    pub fn new(associations: Arc<Associations>, tally: Arc<Tally>, accepted: Accepted) -> Self {
+    pub fn new(
+        associations: Arc<Associations>,
+        io_stats: Arc<CoreIoStats>,
+        accepted: Accepted,
+    ) -> Self {
         Self {
             associations,
             port: accepted.port,
@@ -132,8 +136,8 @@ impl Queue {
                 accepted.now,
                 accepted.lost,
             )),
-            counters: Arc::clone(&tally.unconnected),
-            tally,
+            counters: Arc::clone(&io_stats.unconnected),
+            io_stats,
             failed: 0,
             state: QueueState::Connecting { since: accepted.now },
             entries: accepted.entries,
@@ -194,13 +198,13 @@ impl Queue {
     /// Next action of the owner, if any. Call it in each turn and at [`Queue::deadline`] until it
     /// returns `None`, which is cheap. Nothing follows [`QueueEvent::Close`].
     pub fn poll(&mut self, now: Time) -> Option<QueueEvent> {
-        if let Some(reason) = self.overdue(now) {
+        if let Some(reason) = self.check_timeouts(now) {
             self.end(reason);
         }
         loop {
             match self.link.next_mail()? {
                 Mail::Event(event) => return Some(event),
-                Mail::Settled(job) => {
+                Mail::Quiesced(job) => {
                     self.controller().inspect(|controller| controller.go_on(job));
                 }
                 Mail::Kept(job, well) => {
@@ -262,8 +266,8 @@ impl Queue {
     /// Counts later commands for a subsystem, or for none.
     pub(super) fn count_for(&mut self, subsystem: Option<&Subsystem>) {
         self.counters = match subsystem {
-            Some(subsystem) => self.tally.open(subsystem.index),
-            None => Arc::clone(&self.tally.unconnected),
+            Some(subsystem) => self.io_stats.open(subsystem.index),
+            None => Arc::clone(&self.io_stats.unconnected),
         };
     }
 
@@ -303,12 +307,12 @@ impl Queue {
     }
 
     /// Checks the timers of this queue; returns the reason to close if one expired.
-    fn overdue(&mut self, now: Time) -> Option<CloseReason> {
+    fn check_timeouts(&mut self, now: Time) -> Option<CloseReason> {
         match &mut self.state {
             QueueState::Connecting { since } if now >= *since + CONNECT_TIMEOUT => {
                 Some(CloseReason::ConnectTimeout)
             }
-            QueueState::Live(live) if self.qid.is_admin() => live.overdue(now),
+            QueueState::Live(live) if self.qid.is_admin() => live.check_timeouts(now),
             _ => None,
         }
     }
@@ -347,7 +351,7 @@ impl Drop for Queue {
 }
 
 impl Live {
-    fn overdue(&mut self, now: Time) -> Option<CloseReason> {
+    fn check_timeouts(&mut self, now: Time) -> Option<CloseReason> {
         if self.disabled_since.is_some_and(|since| now >= since + ENABLE_TIMEOUT) {
             return Some(CloseReason::EnableTimeout);
         }

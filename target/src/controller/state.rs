@@ -50,7 +50,7 @@ pub struct Controller {
     pub connected_at: Time,
     pub(super) associations: Weak<Associations>,
     /// Whether the start of the association was logged, so that its end is logged as well.
-    pub(super) announced: bool,
+    pub(super) start_logged: bool,
     pub(super) limits: Limits,
     pub(super) support: Support,
     pub(super) io_opcodes: Opcodes,
@@ -105,7 +105,7 @@ impl Controller {
             support,
             io_opcodes: support.io_opcodes(),
             associations: Arc::downgrade(associations),
-            announced: associations.log_rate().allows_all(new.now, LIFE_MESSAGES),
+            start_logged: associations.log_rate().allows_all(new.now, LIFE_MESSAGES),
             limits,
             stage: Stage::new(),
             later_serial: associations.registry().exports().next_serial(),

@@ -82,15 +82,15 @@ impl CoreBuffers {
     }
 
     /// Marks a buffer that storage still uses after its connection has ended.
-    pub(crate) fn leave_behind(&mut self, accounts: &Accounts, buffer: &Buffer) {
+    pub(crate) fn orphan(&mut self, accounts: &Accounts, buffer: &Buffer) {
         let (share, account) = self.owner(accounts, buffer);
-        share.leave_behind(account, buffer);
+        share.orphan(account, buffer);
     }
 
     /// Returns a buffer whose connection had ended before.
-    pub(crate) fn release_left_behind(&mut self, accounts: &Accounts, buffer: Buffer) {
+    pub(crate) fn release_orphan(&mut self, accounts: &Accounts, buffer: Buffer) {
         let (share, account) = self.owner(accounts, &buffer);
-        share.release_left_behind(account, buffer);
+        share.release_orphan(account, buffer);
     }
 
     /// Share that a connection's buffer came from, and the account there.

@@ -51,7 +51,7 @@ pub enum BufferEvent {
         whose: RequestKey,
     },
     /// The connection of a buffer that storage still uses has ended.
-    LeftBehind {
+    Orphaned {
         /// Address of the buffer's first byte.
         address: usize,
     },
@@ -61,7 +61,7 @@ pub enum BufferEvent {
         address: usize,
     },
     /// No waiting request can get a buffer now.
-    Settled,
+    NoGrant,
     /// The core has nothing to do until something else happens.
     Rested,
 }

@@ -18,7 +18,7 @@ use crate::doorbell::Doorbell;
 use crate::inventory::Registry;
 use crate::inventory::exports::CoreExports;
 use crate::inventory::index::NamespaceIndex;
-use crate::metrics::io_counters::Tally;
+use crate::metrics::io_counters::CoreIoStats;
 use crate::metrics::namespace_io::CoreNamespaceIo;
 use crate::storage::{Storage, Submitted, Tag};
 
@@ -35,7 +35,7 @@ pub(crate) struct CoreContext {
     /// Live controllers of the target.
     pub associations: Arc<Associations>,
     /// I/O counters of this core.
-    pub tally: Arc<Tally>,
+    pub io_stats: Arc<CoreIoStats>,
     namespace_io: CoreNamespaceIo,
     /// Latency from which on commands are slow, in nanoseconds.
     slow_nanos: u64,
@@ -58,7 +58,7 @@ impl CoreContext {
     ) -> Self {
         let registry = Arc::clone(associations.registry());
         let exports = registry.publication().join(Arc::clone(bell));
-        let tally = registry.open_tally();
+        let io_stats = registry.open_core_io_stats();
         let slow = registry.limits().slow_command;
         let slow_nanos =
             slow.map_or(u64::MAX, |slow| slow.as_nanos().try_into().unwrap_or(u64::MAX));
@@ -68,7 +68,7 @@ impl CoreContext {
             registry,
             exports,
             associations,
-            tally,
+            io_stats,
             namespace_io: CoreNamespaceIo::default(),
             slow_nanos,
             told_nanos: slow_nanos,
@@ -140,7 +140,7 @@ impl CoreContext {
     pub(crate) fn flush(&mut self, whose: RequestKey, namespace: NamespaceIndex) -> Submitted {
         let backend = match self.exports.namespace(namespace) {
             Some(namespace) => Some(Arc::clone(namespace.backend())),
-            None => self.exports.retired_backend(namespace),
+            None => self.exports.draining_backend(namespace),
         };
         let Some(backend) = backend else { return Submitted::Over(Ok(())) };
         self.storage.submit(self.now, Tag(whose.to_bits()), &backend, Operation::flush())
@@ -153,11 +153,11 @@ impl CoreContext {
             return;
         }
         let mut idle = true;
-        for retiring in self.exports.retiring() {
-            idle &= self.storage.retire(&retiring.medium);
+        for draining in self.exports.draining() {
+            idle &= self.storage.release_if_idle(&draining.medium);
         }
         if idle {
-            self.exports.settle();
+            self.exports.report_idle();
         }
     }
 }

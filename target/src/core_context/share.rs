@@ -217,7 +217,7 @@ impl Share {
         }
         let lent = self.lend_progress_block();
         if lent.is_none() {
-            self.events.push(|| BufferEvent::Settled);
+            self.events.push(|| BufferEvent::NoGrant);
         }
         lent
     }
@@ -323,20 +323,20 @@ impl Share {
 
     /// Marks a buffer that storage still uses after its connection has ended. From now on it counts
     /// for the party only, and the account's turn does not wait for its return.
-    pub(super) fn leave_behind(&mut self, key: AccountKey, buffer: &Buffer) {
+    pub(super) fn orphan(&mut self, key: AccountKey, buffer: &Buffer) {
         self.accounts[key.0].held_bytes -= buffer.bytes();
         let address = self.pool.address(buffer).addr();
-        self.events.push(|| BufferEvent::LeftBehind { address });
+        self.events.push(|| BufferEvent::Orphaned { address });
     }
 
     /// Returns a buffer to the pool.
     pub(super) fn release(&mut self, key: AccountKey, buffer: Buffer) {
         self.accounts[key.0].held_bytes -= buffer.bytes();
-        self.release_left_behind(key, buffer);
+        self.release_orphan(key, buffer);
     }
 
     /// Returns a buffer whose connection had ended before.
-    pub(super) fn release_left_behind(&mut self, key: AccountKey, buffer: Buffer) {
+    pub(super) fn release_orphan(&mut self, key: AccountKey, buffer: Buffer) {
         let address = self.pool.address(&buffer).addr();
         self.events.push(|| BufferEvent::Returned { address });
         self.parties[self.accounts[key.0].of].held_bytes -= buffer.bytes();

@@ -70,11 +70,11 @@ impl LineWriter {
         }
     }
 
-    /// Waits until all queued lines are written, at most for `patience`.
-    pub(super) fn flush(&self, patience: Duration) {
+    /// Waits until all queued lines are written, at most for `timeout`.
+    pub(super) fn flush(&self, timeout: Duration) {
         let (done, written) = bounded(1);
-        if self.queue.send_timeout(LogEntry::Flush(done), patience).is_ok() {
-            let _ = written.recv_timeout(patience);
+        if self.queue.send_timeout(LogEntry::Flush(done), timeout).is_ok() {
+            let _ = written.recv_timeout(timeout);
         }
     }
 }

@@ -75,7 +75,7 @@ impl Response {
 
 /// Outcome of a client's turn.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum ClientFate {
+enum ClientOutcome {
     Stays,
     Leaves,
 }
@@ -117,7 +117,7 @@ impl MetricsServer {
                 // Descriptors may be short: try again later.
                 accepts_from = now + Duration::from_secs(1);
             }
-            clients.retain_mut(|client| client.go_on(&mut pages, now) == ClientFate::Stays);
+            clients.retain_mut(|client| client.go_on(&mut pages, now) == ClientOutcome::Stays);
         }
     }
 
@@ -235,23 +235,23 @@ impl MetricsClient {
         &mut self,
         pages: &mut MetricsPages<impl Fn(MetricsFormat) -> String>,
         now: Time,
-    ) -> ClientFate {
+    ) -> ClientOutcome {
         if let ClientPhase::Asking(request) = &mut self.phase {
             let Some(response) = ask(&mut self.stream, request, pages, now) else {
-                return ClientFate::Stays;
+                return ClientOutcome::Stays;
             };
             self.phase = ClientPhase::Reading(response);
         }
-        let ClientPhase::Reading(response) = &mut self.phase else { return ClientFate::Stays };
+        let ClientPhase::Reading(response) = &mut self.phase else { return ClientOutcome::Stays };
         while !response.rest().is_empty() {
             match self.stream.write(response.rest()) {
                 Ok(count) => response.sent += count,
-                Err(error) if error.kind() == ErrorKind::WouldBlock => return ClientFate::Stays,
+                Err(error) if error.kind() == ErrorKind::WouldBlock => return ClientOutcome::Stays,
                 Err(error) if error.kind() == ErrorKind::Interrupted => {}
-                Err(_) => return ClientFate::Leaves,
+                Err(_) => return ClientOutcome::Leaves,
             }
         }
-        ClientFate::Leaves
+        ClientOutcome::Leaves
     }
 }
 

@@ -19,9 +19,9 @@ impl StdoutReport {
         Ok(Self { lines: LineWriter::to(std::io::stdout(), "feedrail-report", notice)? })
     }
 
-    /// Waits for the reader, at most for `patience`.
-    pub(super) fn flush(&self, patience: Duration) {
-        self.lines.flush(patience);
+    /// Waits for the reader, at most for `timeout`.
+    pub(super) fn flush(&self, timeout: Duration) {
+        self.lines.flush(timeout);
     }
 
     /// Writes a line for each address and each subsystem served there, and one for each address

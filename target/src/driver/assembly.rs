@@ -47,14 +47,14 @@ impl Assembly {
         let mut seeds = Vec::with_capacity(cores);
         let mut doors = Vec::with_capacity(cores);
         for index in 0..cores {
-            let (pool, guest_pool) = plan.pools(&memory, index);
+            let (pool, anonymous_pool) = plan.pools(&memory, index);
             let (sender, transports) = channel::unbounded();
             let bell = Doorbell::new()?;
             doors.push(CoreDoor { bell: Arc::clone(&bell), transports: sender });
             seeds.push(PollGroupBuilder {
                 associations: Arc::clone(&associations),
                 pool,
-                guest_pool,
+                anonymous_pool,
                 transports,
                 bell,
                 orders: Arc::clone(&orders),

@@ -107,7 +107,7 @@ mod tests {
         assert!(core.follow());
         assert_eq!(registry.close(removed, Duration::ZERO), Closed::Busy);
         let _closes = close_removed(Arc::clone(&round.associations)).expect("a thread");
-        core.settle();
+        core.report_idle();
         assert!(!core.follow());
         while registry.closing() > 0 {
             let _ = channel::never::<()>().recv_timeout(Duration::from_millis(10));

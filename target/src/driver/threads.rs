@@ -142,11 +142,11 @@ impl Runtime {
         TurnWatch::new(groups.chain([&self.reception.mark]).map(Arc::clone))
     }
 
-    /// Ends all connections and threads; running commands get `patience` to finish.
-    pub(crate) fn stop(mut self, patience: Duration) {
-        if !patience.is_zero() {
+    /// Ends all connections and threads; running commands get `timeout` to finish.
+    pub(crate) fn stop(mut self, timeout: Duration) {
+        if !timeout.is_zero() {
             self.order(Stop::Drain);
-            let until = self.clock.now() + patience;
+            let until = self.clock.now() + timeout;
             while self.clock.now() < until && !self.groups.iter().all(Worker::is_over) {
                 let left = until - self.clock.now();
                 if let Some(group) = self.groups.iter().find(|group| !group.is_over()) {
@@ -251,9 +251,9 @@ impl<S: Copy + Default> StatsMailbox<S> {
         self.published().over.is_some()
     }
 
-    fn wait_for_end_within(&self, patience: Duration) {
+    fn wait_for_end_within(&self, timeout: Duration) {
         let running = |published: &mut Published<S>| published.over.is_none();
-        let waited = self.changed.wait_timeout_while(self.published(), patience, running);
+        let waited = self.changed.wait_timeout_while(self.published(), timeout, running);
         drop(waited);
     }
 

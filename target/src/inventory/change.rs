@@ -161,7 +161,7 @@ impl Registry {
         added: &[OwnedNamespace],
     ) -> ExportsNumber {
         let publication = self.publication();
-        publication.publish(publication.exports().changed(publication.settled(), removed, added))
+        publication.publish(publication.exports().changed(publication.idle(), removed, added))
     }
 
     /// Removes a namespace from a subsystem. Cores refuse commands for it once they adopt the
@@ -301,14 +301,14 @@ impl Registry {
     ) -> NamespaceChange {
         let one = OwnedNamespace::new(subsystem, &Arc::new(namespace));
         let publication = self.publication();
-        let next = publication.exports().redescribed(publication.settled(), &one);
+        let next = publication.exports().redescribed(publication.idle(), &one);
         one.changed_in(publication.publish(next))
     }
 
     /// Waits until a removed namespace is idle on all cores, flushes it, and closes it. After
-    /// `patience` it is left to a later [`Registry::close_idle`].
-    pub(crate) fn close(&self, removed: NamespaceChange, patience: Duration) -> Closed {
-        if self.publication().wait_settled(removed.generation, patience) {
+    /// `timeout` it is left to a later [`Registry::close_idle`].
+    pub(crate) fn close(&self, removed: NamespaceChange, timeout: Duration) -> Closed {
+        if self.publication().wait_idle(removed.generation, timeout) {
             return Closed::Flushed(flush(removed));
         }
         self.leaving.lock().unwrap_or_else(PoisonError::into_inner).push(removed);
@@ -331,8 +331,8 @@ impl Registry {
     /// Closes removed namespaces that have become idle.
     pub(crate) fn close_idle(&self) {
         let mut leaving = self.leaving.lock().unwrap_or_else(PoisonError::into_inner);
-        let settled = |one: &mut NamespaceChange| self.publication().is_settled(one.generation);
-        let idle: Vec<_> = leaving.extract_if(.., settled).collect();
+        let is_idle = |one: &mut NamespaceChange| self.publication().is_idle(one.generation);
+        let idle: Vec<_> = leaving.extract_if(.., is_idle).collect();
         drop(leaving);
         for removed in idle {
             // The function logs the error.

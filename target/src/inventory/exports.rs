@@ -50,7 +50,7 @@ pub(crate) struct Exports {
     /// Empty list, for subsystems that were removed.
     none: Arc<ExportedList>,
     /// Namespaces of earlier generations that a core may still use.
-    retiring: Vec<Retiring>,
+    draining: Vec<Draining>,
 }
 
 /// A published change of a namespace.
@@ -63,7 +63,7 @@ pub(crate) struct NamespaceChange {
 
 /// A removed namespace as cores see it. Keeps no file open.
 #[derive(Clone, Debug)]
-pub(crate) struct Retiring {
+pub(crate) struct Draining {
     index: NamespaceIndex,
     /// First generation without it.
     since: ExportsNumber,
@@ -164,21 +164,21 @@ impl Exports {
         self.slots[slot] = Some(Arc::clone(namespace));
     }
 
-    /// Next generation. Namespaces missing from generation `settled` are idle on all cores.
+    /// Next generation. Namespaces missing from generation `idle` are idle on all cores.
     pub(crate) fn changed(
         &self,
-        settled: ExportsNumber,
+        idle: ExportsNumber,
         removed: &[OwnedNamespace],
         added: &[OwnedNamespace],
     ) -> Self {
-        let is_awaited = |one: &&Retiring| one.since > settled;
+        let is_awaited = |one: &&Draining| one.since > idle;
         let mut next = Self {
             generation: self.generation.next(),
             next_serial: self.next_serial,
             slots: self.slots.clone(),
             lists: self.lists.clone(),
             none: Arc::clone(&self.none),
-            retiring: self.retiring.iter().filter(is_awaited).cloned().collect(),
+            draining: self.draining.iter().filter(is_awaited).cloned().collect(),
         };
         let stays: BTreeSet<_> = added.iter().map(|one| one.namespace.index).collect();
         for OwnedNamespace { namespace, .. } in removed {
@@ -186,7 +186,7 @@ impl Exports {
             if !stays.contains(&namespace.index) {
                 next.slots[namespace.index.slot as usize] = None;
             }
-            next.retiring.push(Retiring {
+            next.draining.push(Draining {
                 index: namespace.index,
                 since: next.generation,
                 medium: ClosingMedium::of(namespace.backend(), namespace.files.clone()),
@@ -205,8 +205,8 @@ impl Exports {
 
     /// Next generation, with a changed description of a namespace. Its medium stays in use, so
     /// nothing is drained.
-    pub(crate) fn redescribed(&self, settled: ExportsNumber, one: &OwnedNamespace) -> Self {
-        let mut next = self.changed(settled, &[], &[]);
+    pub(crate) fn redescribed(&self, idle: ExportsNumber, one: &OwnedNamespace) -> Self {
+        let mut next = self.changed(idle, &[], &[]);
         let (index, new) = (one.subsystem.index, &one.namespace);
         next.occupy(new);
         let describe =
@@ -264,13 +264,13 @@ impl Exports {
     }
 
     /// Removed namespaces that have to become idle.
-    pub(crate) fn retiring(&self) -> &[Retiring] {
-        &self.retiring
+    pub(crate) fn draining(&self) -> &[Draining] {
+        &self.draining
     }
 
     /// Backend of a removed namespace while it is still open.
-    pub(crate) fn retired_backend(&self, index: NamespaceIndex) -> Option<Arc<dyn Backend>> {
-        let of_index = self.retiring.iter().filter(|one| one.index == index);
+    pub(crate) fn draining_backend(&self, index: NamespaceIndex) -> Option<Arc<dyn Backend>> {
+        let of_index = self.draining.iter().filter(|one| one.index == index);
         // A resized namespace has several backends of the same medium.
         of_index.filter_map(|one| one.medium.backend.upgrade()).next()
     }
@@ -297,12 +297,12 @@ struct CoreProgress {
     /// Generation that the core has adopted: it starts nothing on namespaces missing from it.
     adopted: ExportsNumber,
     /// Generation that the core has drained: namespaces missing from it are idle on the core.
-    settled: ExportsNumber,
+    idle: ExportsNumber,
 }
 
 impl fmt::Debug for CoreProgress {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "adopted {:?}, settled {:?}", self.adopted, self.settled)
+        write!(f, "adopted {:?}, idle {:?}", self.adopted, self.idle)
     }
 }
 
@@ -338,37 +338,37 @@ impl Publication {
     pub(crate) fn join(self: &Arc<Self>, bell: Arc<Doorbell>) -> CoreExports {
         let mut published = self.published();
         let exports = Arc::clone(&published.exports);
-        let (adopted, settled) = (exports.generation, exports.generation);
-        published.cores.push(CoreProgress { bell, adopted, settled });
+        let (adopted, idle) = (exports.generation, exports.generation);
+        published.cores.push(CoreProgress { bell, adopted, idle });
         let core = published.cores.len() - 1;
         drop(published);
-        CoreExports { publication: Arc::clone(self), core, exports, settled: true }
+        CoreExports { publication: Arc::clone(self), core, exports, idle: true }
     }
 
     /// Whether namespaces missing from a generation are idle on every core.
-    pub(crate) fn is_settled(&self, generation: ExportsNumber) -> bool {
-        self.published().is_settled(generation)
+    pub(crate) fn is_idle(&self, generation: ExportsNumber) -> bool {
+        self.published().is_idle(generation)
     }
 
     /// Latest generation that all cores have drained.
-    pub(crate) fn settled(&self) -> ExportsNumber {
+    pub(crate) fn idle(&self) -> ExportsNumber {
         let published = self.published();
-        published.cores.iter().map(|core| core.settled).min().unwrap_or(ExportsNumber::ENDED)
+        published.cores.iter().map(|core| core.idle).min().unwrap_or(ExportsNumber::ENDED)
     }
 
-    /// Waits until all cores have adopted a generation; false after `patience`.
-    pub(crate) fn wait_adopted(&self, generation: ExportsNumber, patience: Duration) -> bool {
-        self.wait(patience, |published| published.is_adopted(generation))
+    /// Waits until all cores have adopted a generation; false after `timeout`.
+    pub(crate) fn wait_adopted(&self, generation: ExportsNumber, timeout: Duration) -> bool {
+        self.wait(timeout, |published| published.is_adopted(generation))
     }
 
-    /// Waits for [`Publication::is_settled`]; false after `patience`.
-    pub(crate) fn wait_settled(&self, generation: ExportsNumber, patience: Duration) -> bool {
-        self.wait(patience, |published| published.is_settled(generation))
+    /// Waits for [`Publication::is_idle`]; false after `timeout`.
+    pub(crate) fn wait_idle(&self, generation: ExportsNumber, timeout: Duration) -> bool {
+        self.wait(timeout, |published| published.is_idle(generation))
     }
 
-    fn wait(&self, patience: Duration, reached: impl Fn(&LatestExports) -> bool) -> bool {
+    fn wait(&self, timeout: Duration, reached: impl Fn(&LatestExports) -> bool) -> bool {
         let not_yet = |published: &mut LatestExports| !reached(published);
-        let waited = self.progress.wait_timeout_while(self.published(), patience, not_yet);
+        let waited = self.progress.wait_timeout_while(self.published(), timeout, not_yet);
         let (published, _) = waited.unwrap_or_else(PoisonError::into_inner);
         reached(&published)
     }
@@ -384,8 +384,8 @@ impl LatestExports {
         self.cores.iter().all(|core| core.adopted >= generation)
     }
 
-    fn is_settled(&self, generation: ExportsNumber) -> bool {
-        self.cores.iter().all(|core| core.settled >= generation)
+    fn is_idle(&self, generation: ExportsNumber) -> bool {
+        self.cores.iter().all(|core| core.idle >= generation)
     }
 }
 
@@ -395,7 +395,7 @@ pub(crate) struct CoreExports {
     publication: Arc<Publication>,
     core: usize,
     exports: Arc<Exports>,
-    settled: bool,
+    idle: bool,
 }
 
 impl CoreExports {
@@ -409,15 +409,15 @@ impl CoreExports {
             drop(published);
             self.publication.progress.notify_all();
             self.exports = latest;
-            self.settled = false;
+            self.idle = false;
         }
-        !self.settled
+        !self.idle
     }
 
     /// Reports that all removed namespaces are idle on this core.
-    pub(crate) fn settle(&mut self) {
-        self.settled = true;
-        self.publication.published().cores[self.core].settled = self.exports.generation;
+    pub(crate) fn report_idle(&mut self) {
+        self.idle = true;
+        self.publication.published().cores[self.core].idle = self.exports.generation;
         self.publication.progress.notify_all();
     }
 }
@@ -434,7 +434,7 @@ impl Drop for CoreExports {
     fn drop(&mut self) {
         let mut published = self.publication.published();
         let core = &mut published.cores[self.core];
-        (core.adopted, core.settled) = (ExportsNumber::ENDED, ExportsNumber::ENDED);
+        (core.adopted, core.idle) = (ExportsNumber::ENDED, ExportsNumber::ENDED);
         drop(published);
         self.publication.progress.notify_all();
     }
@@ -500,15 +500,15 @@ mod tests {
         assert!(core.follow());
         assert!(registry.publication().wait_adopted(removed.generation, Duration::ZERO));
         assert!(core.namespace(index).is_none() && core.list(FIRST).get(Nsid(1)).is_none());
-        assert!(core.retired_backend(index).is_some());
+        assert!(core.draining_backend(index).is_some());
         assert!(first.get(Nsid(1)).is_some(), "a snapshot does not change");
-        assert!(core.follow(), "it is not settled");
+        assert!(core.follow(), "it is not idle");
         assert_eq!(registry.close(removed, Duration::ZERO), Closed::Busy);
         drop(first);
-        core.settle();
+        core.report_idle();
         assert!(!core.follow());
         registry.close_idle();
-        assert!(core.retired_backend(index).is_none(), "it is closed");
+        assert!(core.draining_backend(index).is_none(), "it is closed");
     }
 
     #[test]
@@ -536,7 +536,7 @@ mod tests {
             assert_eq!((added.namespace.nsid, index.slot), (Nsid(2), 1), "both are used again");
             drop(added);
             core.follow();
-            core.settle();
+            core.report_idle();
             assert!(core.namespace(index).is_some());
             assert!(earlier.iter().all(|index| core.namespace(*index).is_none()));
             earlier.push(index);
@@ -544,7 +544,7 @@ mod tests {
             assert!(matches!(again, ChangeError::Identifier(_)), "{again}");
             let removed = registry.remove_namespace(&nqn(), Nsid(2)).expect("it is there");
             core.follow();
-            core.settle();
+            core.report_idle();
             assert_eq!(registry.close(removed, Duration::ZERO), Closed::Flushed(Ok(())));
         }
         let missing = registry.remove_namespace(&nqn(), Nsid(2)).expect_err("it is gone");
@@ -552,7 +552,7 @@ mod tests {
     }
 
     #[test]
-    fn nothing_is_awaited_that_all_cores_have_settled() {
+    fn nothing_is_awaited_that_is_idle_on_all_cores() {
         let dir = tempfile::tempdir().expect("a folder");
         let registry = registry(dir.path());
         let mut core = registry.publication().join(Doorbell::new().expect("a descriptor"));
@@ -561,11 +561,11 @@ mod tests {
         let removed = registry.remove_namespace(&nqn(), Nsid(1)).expect("it is there");
         let added = registry.add_namespace(&nqn(), file(&path)).expect("opened");
         core.follow();
-        assert_eq!((core.generation(), core.retiring().len()), (added.generation, 1));
-        core.settle();
+        assert_eq!((core.generation(), core.draining().len()), (added.generation, 1));
+        core.report_idle();
         drop(removed);
         registry.remove_namespace(&nqn(), added.namespace.nsid).expect("it is there");
         core.follow();
-        assert_eq!(core.retiring().len(), 1, "only the one that was removed last");
+        assert_eq!(core.draining().len(), 1, "only the one that was removed last");
     }
 }

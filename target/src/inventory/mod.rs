@@ -36,7 +36,7 @@ use crate::inventory::port::Port;
 use crate::inventory::referral::Referrals;
 use crate::inventory::subsystem::Subsystem;
 use crate::limits::Limits;
-use crate::metrics::io_counters::{SubsystemIoStats, Tally};
+use crate::metrics::io_counters::{CoreIoStats, SubsystemIoStats};
 use crate::metrics::snapshot::{IoStats, StorageErrors};
 
 /// Inventory of a target. Ports and subsystems can change at run time; namespaces change in
@@ -61,7 +61,7 @@ pub struct Registry {
     /// Stores the write protections of hosts; `None` if no namespace is writable.
     keeper: Option<Keeper>,
     /// I/O counters of each core.
-    tallies: Mutex<Vec<Arc<Tally>>>,
+    core_io_stats: Mutex<Vec<Arc<CoreIoStats>>>,
 }
 
 /// Serial numbers of the next subsystem and namespace.
@@ -107,7 +107,7 @@ impl Registry {
             state_dir: parts.state_dir,
             cache_room: parts.cache_room,
             keeper: parts.keeper,
-            tallies: Mutex::default(),
+            core_io_stats: Mutex::default(),
         })
     }
 
@@ -237,10 +237,10 @@ impl Registry {
     }
 
     /// Creates the I/O counters of one core.
-    pub fn open_tally(&self) -> Arc<Tally> {
-        let tally = Arc::<Tally>::default();
-        self.tallies().push(Arc::clone(&tally));
-        tally
+    pub fn open_core_io_stats(&self) -> Arc<CoreIoStats> {
+        let io_stats = Arc::<CoreIoStats>::default();
+        self.core_io_stats().push(Arc::clone(&io_stats));
+        io_stats
     }
 
     /// Stores the write protection of a namespace for later runs, then calls `done` on another
@@ -260,13 +260,13 @@ impl Registry {
     /// I/O commands of all cores since the start.
     pub fn io_stats(&self) -> IoStats {
         let mut sum = IoStats::default();
-        self.tallies().iter().for_each(|tally| sum += tally.all());
+        self.core_io_stats().iter().for_each(|io_stats| sum += io_stats.all());
         sum
     }
 
     /// I/O commands of each core since the start.
     pub(crate) fn io_stats_by_core(&self) -> Vec<IoStats> {
-        self.tallies().iter().map(|tally| tally.all()).collect()
+        self.core_io_stats().iter().map(|io_stats| io_stats.all()).collect()
     }
 
     /// I/O commands of one subsystem since the start.
@@ -276,14 +276,16 @@ impl Registry {
 
     /// I/O commands of one subsystem with latencies; `None` if no Connect has named it yet.
     pub(crate) fn io_of(&self, subsystem: &Subsystem) -> Option<SubsystemIoStats> {
-        let tallies = self.tallies();
-        tallies.iter().filter_map(|tally| tally.of(subsystem.index)).reduce(|mut sum, one| {
-            sum += one;
-            sum
-        })
+        let core_io_stats = self.core_io_stats();
+        core_io_stats.iter().filter_map(|io_stats| io_stats.of(subsystem.index)).reduce(
+            |mut sum, one| {
+                sum += one;
+                sum
+            },
+        )
     }
 
-    fn tallies(&self) -> MutexGuard<'_, Vec<Arc<Tally>>> {
-        self.tallies.lock().unwrap_or_else(PoisonError::into_inner)
+    fn core_io_stats(&self) -> MutexGuard<'_, Vec<Arc<CoreIoStats>>> {
+        self.core_io_stats.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }

@@ -346,7 +346,7 @@ impl Registry {
             served.iter().for_each(|subsystem| _ = port.add(subsystem));
         }
         for subsystem in &gone {
-            self.tallies().iter().for_each(|tally| tally.close(subsystem.index));
+            self.core_io_stats().iter().for_each(|io_stats| io_stats.close(subsystem.index));
         }
         let change = |one: OwnedNamespace| Some(one.changed_in(generation?));
         let removed = removed.into_iter().filter_map(change).collect();

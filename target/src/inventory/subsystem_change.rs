@@ -109,7 +109,7 @@ impl Registry {
         let generation = self.publish_change(&removed, &[]);
         let namespaces: Vec<_> =
             removed.into_iter().map(|one| one.changed_in(generation)).collect();
-        self.tallies().iter().for_each(|tally| tally.close(subsystem.index));
+        self.core_io_stats().iter().for_each(|io_stats| io_stats.close(subsystem.index));
         tracing::info!(%nqn, namespaces = namespaces.len(), "subsystem removed");
         Ok(namespaces)
     }

@@ -112,10 +112,10 @@ pub(crate) const UNCONNECTED_RECEIVES: u32 = 2;
 /// Longest delay of the target's end by operations that storage does not complete.
 pub const STORAGE_GRACE: Duration = Duration::from_secs(5);
 /// Longest wait for cores to adopt a change of the exports before hosts are notified regardless.
-pub(crate) const ADOPTION_PATIENCE: Duration = Duration::from_secs(5);
+pub(crate) const ADOPTION_TIMEOUT: Duration = Duration::from_secs(5);
 /// Longest wait of a namespace's removal for running operations; afterwards it continues without
 /// its caller.
-pub(crate) const CLOSE_PATIENCE: Duration = Duration::from_secs(10);
+pub(crate) const CLOSE_TIMEOUT: Duration = Duration::from_secs(10);
 /// Longest time that a host may leave a controller disabled (NVMe-oF: the association may then be
 /// ended).
 pub(crate) const ENABLE_TIMEOUT: Duration = Duration::from_secs(120);

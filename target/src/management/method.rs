@@ -55,7 +55,7 @@ pub(super) struct Methods {
 
 /// Longest wait of one `feedrail_drain` call for commands, which bounds the time that an
 /// interrupted client keeps its place.
-const DRAIN_PATIENCE: Duration = Duration::from_secs(1);
+const DRAIN_TIMEOUT: Duration = Duration::from_secs(1);
 
 type Method = fn(&Methods, Params) -> Result<Value, RpcError>;
 
@@ -569,7 +569,7 @@ impl Methods {
         let drained = match undo {
             true if self.associations.end_drain(scope) => Drained::Done,
             true => Drained::Nothing,
-            false => self.associations.drain(scope, DRAIN_PATIENCE),
+            false => self.associations.drain(scope, DRAIN_TIMEOUT),
         };
         match drained {
             Drained::Nothing => {

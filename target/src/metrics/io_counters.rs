@@ -53,20 +53,20 @@ impl AddAssign for SubsystemIoStats {
 
 /// I/O counters of one core, by subsystem.
 #[derive(Debug, Default)]
-pub struct Tally {
+pub struct CoreIoStats {
     /// Counters of the discovery subsystem, and of queues that are not connected.
     pub(crate) unconnected: CoreIoCounters,
-    subsystems: Mutex<SubsystemTallies>,
+    subsystems: Mutex<SubsystemCounters>,
 }
 
 #[derive(Debug, Default)]
-struct SubsystemTallies {
+struct SubsystemCounters {
     open: BTreeMap<SubsystemIndex, CoreIoCounters>,
     /// Sum of the counters of removed subsystems.
     closed: IoStats,
 }
 
-impl Tally {
+impl CoreIoStats {
     /// Counters of a subsystem, for a connection on this core.
     pub(crate) fn open(&self, subsystem: SubsystemIndex) -> CoreIoCounters {
         Arc::clone(self.subsystems().open.entry(subsystem).or_default())
@@ -94,7 +94,7 @@ impl Tally {
         sum
     }
 
-    fn subsystems(&self) -> MutexGuard<'_, SubsystemTallies> {
+    fn subsystems(&self) -> MutexGuard<'_, SubsystemCounters> {
         self.subsystems.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
@@ -191,15 +191,15 @@ mod tests {
 
     #[test]
     fn a_subsystem_that_is_gone_stays_in_the_sum() {
-        let tally = Tally::default();
+        let io_stats = CoreIoStats::default();
         let [one, other] = [0, 1].map(|serial| SubsystemIndex { slot: 0, serial });
-        tally.open(one).commands.reads.add(2);
-        tally.open(one).commands.reads.add(3);
-        tally.open(other).commands.reads.add(7);
-        tally.unconnected.commands.failed.add(1);
-        let reads = |subsystem| tally.of(subsystem).map(|io| io.commands.reads);
-        assert_eq!((reads(one), reads(other), tally.all().reads), (Some(5), Some(7), 12));
-        tally.close(one);
-        assert_eq!((reads(one), tally.all().reads, tally.all().failed), (None, 12, 1));
+        io_stats.open(one).commands.reads.add(2);
+        io_stats.open(one).commands.reads.add(3);
+        io_stats.open(other).commands.reads.add(7);
+        io_stats.unconnected.commands.failed.add(1);
+        let reads = |subsystem| io_stats.of(subsystem).map(|io| io.commands.reads);
+        assert_eq!((reads(one), reads(other), io_stats.all().reads), (Some(5), Some(7), 12));
+        io_stats.close(one);
+        assert_eq!((reads(one), io_stats.all().reads, io_stats.all().failed), (None, 12, 1));
     }
 }

@@ -57,7 +57,7 @@ pub(crate) struct JoiningTransport {
 pub(crate) struct PollGroupBuilder {
     pub(crate) associations: Arc<Associations>,
     pub(crate) pool: Pool,
-    pub(crate) guest_pool: Pool,
+    pub(crate) anonymous_pool: Pool,
     /// Channel of its transports, for now and later.
     pub(crate) transports: Receiver<JoiningTransport>,
     pub(crate) bell: Arc<Doorbell>,
@@ -78,7 +78,7 @@ pub struct PollGroupStats {
 impl PollGroupBuilder {
     /// Builds the group with its engine.
     pub(crate) fn build(self, engine: Box<dyn Engine>) -> PollGroup {
-        let buffers = CoreBuffers::new(self.pool, self.guest_pool);
+        let buffers = CoreBuffers::new(self.pool, self.anonymous_pool);
         let storage = Storage::new(engine);
         let core = CoreContext::new(self.associations, storage, buffers, &self.bell);
         let (joining, bell, orders) = (self.transports, self.bell, self.orders);

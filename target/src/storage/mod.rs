@@ -178,7 +178,7 @@ impl Storage {
         let mut progress = self.turn_engine(now);
         progress |= self.run_waiting_tries(now);
         progress |= self.run_timers(now);
-        self.gates.settle(now);
+        self.gates.update(now);
         if self.hand_over_released() {
             self.turn_engine(now);
             progress = true;
@@ -193,7 +193,7 @@ impl Storage {
 
     /// Whether no operation runs on the medium of a removed namespace. Its files are then
     /// unregistered.
-    pub(crate) fn retire(&mut self, medium: &ClosingMedium) -> bool {
+    pub(crate) fn release_if_idle(&mut self, medium: &ClosingMedium) -> bool {
         let backend = medium.backend.as_ptr();
         let uses = |running: &Running| ptr::addr_eq(Arc::as_ptr(&running.backend), backend);
         if self.running.iter().any(|(_, running)| uses(running)) {

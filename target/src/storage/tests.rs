@@ -130,12 +130,12 @@ fn a_file_that_retires_is_closed() {
         // SAFETY: the buffer outlives the storage.
         let span = unsafe { pool.span(&buffer, 0, 4096) };
         let _ = storage.submit(Time::ZERO, Tag(round), &opened.backend, Operation::read(0, span));
-        assert!(!storage.retire(&closing), "the read is running");
+        assert!(!storage.release_if_idle(&closing), "the read is running");
         while storage.next_report().is_none() {
             storage.sleep(&[], None);
             storage.turn(Time::ZERO);
         }
-        assert!(storage.retire(&closing));
+        assert!(storage.release_if_idle(&closing));
         // A flush comes last, and must not keep it open.
         let _ = storage.submit(Time::ZERO, Tag(round), &opened.backend, Operation::flush());
         while storage.next_report().is_none() {

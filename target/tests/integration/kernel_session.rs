@@ -75,7 +75,7 @@ fn accept(target: &Arc<Associations>, qid: u16) -> Queue {
         now: Time::ZERO,
         lost: Arc::default(),
     };
-    Queue::new(Arc::clone(target), target.registry().open_tally(), accepted)
+    Queue::new(Arc::clone(target), target.registry().open_core_io_stats(), accepted)
 }
 
 /// Replays a command with its data; returns the response and the data for the host, or `None` if it

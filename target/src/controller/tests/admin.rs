@@ -237,7 +237,7 @@ fn write_protection_is_enforced_and_other_hosts_notified() {
     let [QueueEvent::Complete { cid, outcome }] = other.events()[..] else { panic!("an event") };
     assert_eq!((cid, outcome.result & 0xFF_FFFF), (parked, 0x04_00_02));
     assert_eq!(line.serve(Ok(())), [], "a queue has not reported the end of its writes yet");
-    assert!(matches!(io.events()[..], [QueueEvent::Settle(_)]));
+    assert!(matches!(io.events()[..], [QueueEvent::Quiesce(_)]));
     let done = QueueEvent::Complete { cid: asked, outcome: CommandOutcome::SUCCESS };
     assert_eq!(line.serve(Ok(())), [done], "the host that did it knows");
 
@@ -365,9 +365,9 @@ fn write_protection_waits_for_earlier_writes_and_flushes() {
     let (_, other) = io.io(NvmCommand::Read(Io::new(Nsid(1), 0, 1)).to_sqe()).expect("taken up");
     let asked = protect_later(&mut line, 1);
     let events = io.events();
-    let [QueueEvent::Settle(settle)] = &events[..] else { panic!("it is asked") };
-    assert_eq!(settle.of(&other), None, "reads are not waited for");
-    let hold = settle.of(&work);
+    let [QueueEvent::Quiesce(quiesce)] = &events[..] else { panic!("it is asked") };
+    assert_eq!(quiesce.of(&other), None, "reads are not waited for");
+    let hold = quiesce.of(&work);
     assert!(hold.is_some());
     assert_eq!(line.events(), []);
     drop(hold);

@@ -417,14 +417,14 @@ fn a_drain_waits_for_all_commands_that_have_begun() {
     let mut drain = |begun: &[_], holds: &mut Vec<_>| {
         let (sender, drained) = std::sync::mpsc::channel();
         let waiting = Arc::clone(&associations);
-        let patience = std::time::Duration::from_secs(if begun.is_empty() { 600 } else { 0 });
+        let timeout = std::time::Duration::from_secs(if begun.is_empty() { 600 } else { 0 });
         let thread = std::thread::spawn(move || {
-            sender.send(waiting.drain(DrainScope::default(), patience)).expect("awaited");
+            sender.send(waiting.drain(DrainScope::default(), timeout)).expect("awaited");
         });
         let result = loop {
             for event in io.events() {
-                let QueueEvent::Settle(settle) = event else { panic!("{event:?}") };
-                holds.extend(begun.iter().filter_map(|work| settle.of(work)));
+                let QueueEvent::Quiesce(quiesce) = event else { panic!("{event:?}") };
+                holds.extend(begun.iter().filter_map(|work| quiesce.of(work)));
             }
             if let Ok(result) = drained.try_recv() {
                 break result;
@@ -433,10 +433,10 @@ fn a_drain_waits_for_all_commands_that_have_begun() {
         };
         thread.join().expect("it ends");
         let late = io.events().into_iter().filter_map(|event| match event {
-            QueueEvent::Settle(settle) => Some(settle),
+            QueueEvent::Quiesce(quiesce) => Some(quiesce),
             _ => None,
         });
-        late.for_each(|settle| holds.extend(begun.iter().filter_map(|work| settle.of(work))));
+        late.for_each(|quiesce| holds.extend(begun.iter().filter_map(|work| quiesce.of(work))));
         result
     };
     while !begun.is_empty() {
@@ -466,8 +466,8 @@ fn a_shutdown_waits_for_writes_and_flushes() {
     let (_, work) = io.io(nvme_proto::NvmCommand::Write(write).to_sqe()).expect("it is taken up");
     assert!(line.set_cc(enabled().with_shn(ShutdownNotification::NORMAL)).is_success());
     let events = io.events();
-    let [QueueEvent::Settle(settle)] = &events[..] else { panic!("it is asked") };
-    let hold = settle.of(&work);
+    let [QueueEvent::Quiesce(quiesce)] = &events[..] else { panic!("it is asked") };
+    let hold = quiesce.of(&work);
     drop(events);
     for step in [hold, Some(leaving)] {
         assert_eq!(line.serve(Ok(())), []);

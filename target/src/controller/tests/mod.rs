@@ -96,8 +96,11 @@ impl Line {
             now,
             lost: Arc::clone(&lost),
         };
-        let queue =
-            Queue::new(Arc::clone(associations), associations.registry().open_tally(), accepted);
+        let queue = Queue::new(
+            Arc::clone(associations),
+            associations.registry().open_core_io_stats(),
+            accepted,
+        );
         Self { queue, lost, now, next_cid: 0x1000 }
     }
 

@@ -325,10 +325,10 @@ mod tests {
     fn pools_of_a_plan_lie_side_by_side() {
         let plan = PoolPlan::new(4 * BLOCK as u64, 2, BLOCK);
         let memory = PoolMemory::new(plan.memory_bytes(), 0).unwrap();
-        let (first, first_guests) = plan.pools(&memory, 0);
-        let (second, second_guests) = plan.pools(&memory, 1);
+        let (first, first_anonymous) = plan.pools(&memory, 0);
+        let (second, second_anonymous) = plan.pools(&memory, 1);
         let mut end = memory.address() as usize;
-        for pool in [first, second, first_guests, second_guests] {
+        for pool in [first, second, first_anonymous, second_anonymous] {
             let (start, length) = pool.range();
             assert_eq!(start as usize, end);
             end += length;

@@ -193,12 +193,12 @@ fn left_behind_buffers_block_no_successor() {
     let stuck = share.allocate(key, request(0, 0), BLOCK).unwrap();
     assert!(share.allocate(key, request(1, 0), BLOCK).is_none());
     assert!(share.grant().is_none(), "its own comes back");
-    share.leave_behind(key, &stuck);
+    share.orphan(key, &stuck);
     let (whose, block) = share.grant().expect("the progress block");
     assert_eq!(whose, request(1, 0));
     assert!(share.allocate(key, request(1, 1), 4096).is_none());
     assert!(share.grant().is_none(), "left-behind buffers count for their address");
-    share.release_left_behind(key, stuck);
+    share.release_orphan(key, stuck);
     let (_, last) = share.grant().expect("an ordinary one");
     for buffer in [block, last] {
         share.release(key, buffer);

@@ -119,9 +119,9 @@ impl Gates {
     }
 
     /// Selects the held calls to release, after all ends so far were reported.
-    pub(crate) fn settle(&mut self, now: Time) {
+    pub(crate) fn update(&mut self, now: Time) {
         for gate in &mut self.gates {
-            gate.trial.settle(now);
+            gate.trial.update(now);
             let overdue = gate.deadline().is_some_and(|time| time <= now);
             if overdue || !gate.holds() || gate.waiting >= gate.inside {
                 gate.going = gate.held.len();

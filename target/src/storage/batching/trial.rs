@@ -75,7 +75,7 @@ impl Trial {
     }
 
     /// Ends the period if its time has come.
-    pub(crate) fn settle(&mut self, now: Time) {
+    pub(crate) fn update(&mut self, now: Time) {
         let Some(period) = &self.period else { return };
         let lasted = now - period.began;
         if lasted >= PERIOD_MAX {
@@ -132,7 +132,7 @@ mod tests {
             (0..MIN_BUSY_CALLS).for_each(|_| trial.met_busy_device(*now));
             (0..MIN_ENDS).for_each(|_| trial.ended(rate));
             *now = *now + PERIOD;
-            trial.settle(*now);
+            trial.update(*now);
         }
         spent_holding
     }
@@ -161,7 +161,7 @@ mod tests {
             trial.met_busy_device(now);
             trial.ended(1);
             now = now + Duration::from_millis(2);
-            trial.settle(now);
+            trial.update(now);
             assert!(!trial.holds());
         }
     }
@@ -176,7 +176,7 @@ mod tests {
             (0..MIN_BUSY_CALLS).for_each(|_| trial.met_busy_device(now));
             (0..MIN_ENDS).for_each(|_| trial.ended(100));
             now = now + Duration::from_secs(5);
-            trial.settle(now);
+            trial.update(now);
         }
         assert_eq!(trial.score, CLEAR_SCORE);
     }

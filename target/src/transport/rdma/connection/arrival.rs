@@ -72,7 +72,7 @@ impl<P: Provider> Connection<P> {
         cid: Cid,
     ) -> Result<(), Ended> {
         // An event that has happened is reported first.
-        self.serve_controller(context)?;
+        self.handle_queue_events(context)?;
         let Some(slot) = self.find(cid, RequestState::Parked) else { return Ok(()) };
         let request = self.slots.get(slot);
         let waits =
@@ -83,8 +83,8 @@ impl<P: Provider> Connection<P> {
         let request = self.slots.get(slot);
         request.abandon();
         let receive = request.receive;
-        let remains = self.slots.end(slot);
-        self.release(context, remains.buffer);
+        let resources = self.slots.end(slot);
+        self.release(context, resources.buffer);
         self.post_receive(context, receive)
     }
 

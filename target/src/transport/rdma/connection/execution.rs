@@ -442,7 +442,7 @@ impl<P: Provider> Connection<P> {
         }
         self.slots.get(slot).holds.clear();
         if let Some(buffer) = self.slots.end(slot).buffer {
-            core.buffers().release_left_behind(&self.accounts, buffer);
+            core.buffers().release_orphan(&self.accounts, buffer);
         }
     }
 

@@ -22,7 +22,7 @@ use super::negotiation::Negotiated;
 use super::work_id::{WorkId, WorkKind};
 use crate::controller::{
     AbortRequest, Accepted, CloseReason, CommandOutcome, CommandWork, FlushJob, Queue, QueueEvent,
-    Settle,
+    Quiesce,
 };
 use crate::core_context::buffers::Accounts;
 use crate::core_context::{CoreContext, RequestKey};
@@ -55,7 +55,7 @@ pub(super) struct Connection<P: Provider> {
     to_respond: Vec<SlotId>,
     /// Whether the connection is on the transport's list of those with responses to send at the end
     /// of the turn.
-    announced: bool,
+    responses_scheduled: bool,
     /// RDMA READs in flight; the host serves at most `max_fetches` concurrently.
     fetches: u32,
     max_fetches: u32,
@@ -204,8 +204,8 @@ impl<P: Provider> Connection<P> {
         let slots = area.layout().slots;
         let peer = accepted.peer;
         let accounts = context.core.buffers().join(peer.origin(), slots as usize);
-        let (associations, tally) = (&context.core.associations, &context.core.tally);
-        let queue = Queue::new(Arc::clone(associations), Arc::clone(tally), accepted);
+        let (associations, io_stats) = (&context.core.associations, &context.core.io_stats);
+        let queue = Queue::new(Arc::clone(associations), Arc::clone(io_stats), accepted);
         let send_entries = context.group.granted(qp).send_wr.min(negotiated.send_entries());
         Self {
             key,
@@ -220,7 +220,7 @@ impl<P: Provider> Connection<P> {
             accounts,
             to_fetch: VecDeque::with_capacity(slots as usize),
             to_respond: Vec::with_capacity(slots as usize),
-            announced: false,
+            responses_scheduled: false,
             fetches: 0,
             max_fetches: negotiated.initiator_depth.into(),
             send_entries_left: send_entries,
@@ -377,11 +377,11 @@ impl<P: Provider> Connection<P> {
         if self.outstanding.deadline().is_some_and(|at| at <= context.core.now) {
             return Err(Ended::Stalled);
         }
-        self.serve_controller(context)
+        self.handle_queue_events(context)
     }
 
     /// Handles the events of the controller.
-    fn serve_controller(&mut self, context: &mut TurnContext<'_, P>) -> Result<(), Ended> {
+    fn handle_queue_events(&mut self, context: &mut TurnContext<'_, P>) -> Result<(), Ended> {
         while let Some(event) = self.queue().poll(context.core.now) {
             match event {
                 QueueEvent::Complete { cid, outcome } => {
@@ -391,7 +391,7 @@ impl<P: Provider> Connection<P> {
                     }
                 }
                 QueueEvent::Abort(abort) => self.abort(context, abort)?,
-                QueueEvent::Settle(settle) => self.settle(&settle),
+                QueueEvent::Quiesce(quiesce) => self.quiesce(&quiesce),
                 QueueEvent::Flush(flush) => self.flush(context, flush),
                 QueueEvent::Close(reason) => return Err(Ended::Controller(reason)),
             }
@@ -442,13 +442,13 @@ impl<P: Provider> Connection<P> {
     }
 
     /// Attaches a hold to running commands until they end.
-    fn settle(&mut self, settle: &Settle) {
+    fn quiesce(&mut self, quiesce: &Quiesce) {
         for slot in self.slots.in_use() {
             let request = self.slots.get(slot);
             let over =
                 matches!(request.state, RequestState::AwaitingResponse | RequestState::Responding);
             if let Some(CommandWork::Io(work)) = request.work.filter(|_| !over) {
-                request.holds.extend(settle.of(&work));
+                request.holds.extend(quiesce.of(&work));
             }
         }
     }
@@ -518,7 +518,7 @@ impl<P: Provider> Connection<P> {
                 request.holds.extend(hold.clone());
             }
             if let Some(buffer) = &request.buffer {
-                context.core.buffers().leave_behind(&self.accounts, buffer);
+                context.core.buffers().orphan(&self.accounts, buffer);
             }
         }
     }

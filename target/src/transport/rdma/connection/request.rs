@@ -179,7 +179,7 @@ impl Request {
 /// Resources that a request releases at its end.
 #[derive(Debug)]
 #[must_use]
-pub(crate) struct Remains {
+pub(crate) struct RequestResources {
     pub(crate) buffer: Option<Buffer>,
     /// Entries of the send queue that its response took.
     pub(crate) send_entries: u32,
@@ -317,19 +317,20 @@ impl Slots {
     }
 
     /// Ends a request that was answered or abandoned.
-    pub(crate) fn end(&mut self, slot: SlotId) -> Remains {
+    pub(crate) fn end(&mut self, slot: SlotId) -> RequestResources {
         let request = self.get(slot);
         debug_assert!(!request.owed, "a command was never completed");
         // An abandoned request still has its CID.
         let answered = request.state == RequestState::Responding;
         request.state = RequestState::Free;
-        let remains = Remains { buffer: request.buffer.take(), send_entries: request.send_entries };
+        let resources =
+            RequestResources { buffer: request.buffer.take(), send_entries: request.send_entries };
         if !answered {
             (request.operation, request.abort) = (None, None);
             self.unanswered.remove(slot);
         }
         self.free.push(slot);
-        remains
+        resources
     }
 
     /// Slot of the unanswered command with this CID.

@@ -57,18 +57,18 @@ impl<P: Provider> Connection<P> {
         request.send_entries = if request.sends_data() { 2 } else { 1 };
         request.send_entries += u32::from(deliberate_bugs::has(Bug::CompleteTwice));
         self.to_respond.push(slot);
-        self.announce_responses(context);
+        self.schedule_responses(context);
         Ok(())
     }
 
     /// Schedules [`Connection::send_responses`] for the end of the turn.
-    fn announce_responses(&mut self, context: &mut TurnContext<'_, P>) {
-        context.answers |= !mem::replace(&mut self.announced, true);
+    fn schedule_responses(&mut self, context: &mut TurnContext<'_, P>) {
+        context.answers |= !mem::replace(&mut self.responses_scheduled, true);
     }
 
     /// Answers, at the end of the turn, all commands that the send queue has room for.
     pub(crate) fn send_responses(&mut self, context: &mut TurnContext<'_, P>) -> Result<(), Ended> {
-        self.announced = false;
+        self.responses_scheduled = false;
         let storage_is_idle = context.core.storage().in_flight() == 0;
         let run = if storage_is_idle && context.plan.trains {
             DataBatchLimit::for_responses(self.to_respond.len())
@@ -181,16 +181,16 @@ impl<P: Provider> Connection<P> {
     ) -> Result<(), Ended> {
         let request = self.slots.get(SlotId(slot));
         let bytes = if request.sends_data() { request.length } else { 0 };
-        let remains = self.slots.end(SlotId(slot));
-        self.moved(context, remains.send_entries, bytes);
-        self.release(context, remains.buffer);
+        let resources = self.slots.end(SlotId(slot));
+        self.moved(context, resources.send_entries, bytes);
+        self.release(context, resources.buffer);
         self.pump(context)
     }
 
     /// Continues requests that waited for room in the send queue.
     pub(super) fn pump(&mut self, context: &mut TurnContext<'_, P>) -> Result<(), Ended> {
         if !self.to_respond.is_empty() {
-            self.announce_responses(context);
+            self.schedule_responses(context);
         }
         if !self.to_fetch.is_empty() {
             self.fetch(context)?;
