@@ -1,4 +1,4 @@
-//! The configuration that a target follows.
+//! Configuration that a target currently follows.
 
 use std::io;
 use std::os::fd::{AsFd as _, BorrowedFd, OwnedFd};
@@ -8,19 +8,19 @@ use rustix::event::{EventfdFlags, eventfd};
 
 use crate::config::{Config, PortConfig};
 
-/// The configuration that was applied last. It can be waited for.
+/// Configuration that was applied last, with a descriptor that signals changes.
 #[derive(Debug)]
 pub(crate) struct AppliedConfig {
     config: Mutex<Config>,
-    /// Counts up when there is another.
+    /// Event counter that is incremented for each new configuration.
     changed: OwnedFd,
 }
 
 impl AppliedConfig {
-    /// The configuration of the start.
+    /// Creates it with the configuration of the start.
     ///
     /// # Errors
-    /// There is no descriptor to be had.
+    /// A descriptor is not available.
     pub(crate) fn new(config: Config) -> io::Result<Self> {
         let flags = EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK;
         Ok(Self { config: Mutex::new(config), changed: eventfd(0, flags)? })
@@ -30,12 +30,12 @@ impl AppliedConfig {
         self.lock().clone()
     }
 
-    /// The ports that it has.
+    /// Ports of the configuration.
     pub(crate) fn ports(&self) -> Vec<PortConfig> {
         self.lock().ports.clone()
     }
 
-    /// The keys that are others in a new configuration, of those that are read at the start only.
+    /// Keys that differ in a new configuration and are read at the start only.
     pub(crate) fn differences_at_start(&self, new: &Config) -> Vec<&'static str> {
         self.lock().differences_at_start(new)
     }
@@ -45,13 +45,13 @@ impl AppliedConfig {
         self.wake();
     }
 
-    /// Wakes who waits, as another configuration does.
+    /// Wakes the waiting thread, as a new configuration does.
     pub(crate) fn wake(&self) {
         // A counter that is full wakes as well.
         let _ = rustix::io::write(&self.changed, &1_u64.to_ne_bytes());
     }
 
-    /// Readable when there is another configuration since the last call of
+    /// Descriptor that is readable if there is a new configuration since the last call of
     /// [`AppliedConfig::note_seen`].
     pub(crate) fn changed(&self) -> BorrowedFd<'_> {
         self.changed.as_fd()

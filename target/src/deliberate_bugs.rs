@@ -1,23 +1,23 @@
-//! Bugs that are put in on purpose, one at a time, to see whether the simulator finds them. Only
-//! builds with the feature `deliberate-bugs` can have one.
+//! Deliberate bugs, one at a time, to test whether the simulator finds them. Only builds with the
+//! feature `deliberate-bugs` can have one.
 
 use core::sync::atomic::{AtomicU8, Ordering};
 
-/// A bug that this crate can have.
+/// Bug that this crate can have.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[repr(u8)]
 pub enum Bug {
-    /// A flush ends well and does nothing.
+    /// A flush succeeds without doing anything.
     DropFlush = 1,
-    /// A write with Force Unit Access ends in the volatile cache.
+    /// A write with Force Unit Access stays in the volatile cache.
     IgnoreFua,
-    /// A write ends well when it begins.
+    /// A write is acknowledged when it begins.
     AcknowledgeEarly,
-    /// The buffer of a read is free again before the host has its bytes.
+    /// The buffer of a read is freed before the host has its bytes.
     ReuseBufferEarly,
-    /// Each command has two responses.
+    /// Each command gets two responses.
     CompleteTwice,
-    /// An aborted command goes on.
+    /// An aborted command continues without a response.
     DropAbort,
     /// Writes to a write-protected namespace are executed.
     IgnoreWriteProtect,
@@ -27,23 +27,23 @@ pub enum Bug {
     LendOutOfTurn,
     /// The progress block is lent only to accounts that hold something.
     SkipEmptyAccounts,
-    /// A request that finds room does not stand in line behind those that find none.
+    /// A request that finds room does not queue behind waiting ones.
     BypassLine,
-    /// A host may come back though storage still works for queues that it has left.
+    /// A host may reconnect while storage still executes commands of queues that it has left.
     IgnoreDepartures,
-    /// A controller reset is complete though storage still works for queues that it has sent away.
+    /// A controller reset completes while storage still executes commands of closed queues.
     ResetEarly,
     /// A command that waits for an earlier epoch's writes waits for its reads as well.
     AwaitReads,
 }
 
-/// Whether this build may have bugs at all.
+/// Whether this build can have bugs.
 pub(crate) const POSSIBLE: bool = cfg!(feature = "deliberate-bugs");
 
-/// The present [`Bug`] by its number; zero for none.
+/// Number of the present [`Bug`]; 0 for none.
 static PRESENT: AtomicU8 = AtomicU8::new(0);
 
-/// Gives the crate this bug, and no other, from now on.
+/// Sets the bug of the crate, which replaces an earlier one.
 pub fn set(bug: Option<Bug>) {
     PRESENT.store(bug.map_or(0, |bug| bug as u8), Ordering::Relaxed);
 }

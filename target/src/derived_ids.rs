@@ -1,5 +1,5 @@
-//! Names and ids that must be the same tomorrow, that no other data may have, and that targets of
-//! one dataset share.
+//! Derived names and ids: stable over time, unique to their data, and equal on all targets of a
+//! dataset.
 
 use std::io::{self, Write as _};
 use std::net::SocketAddr;
@@ -11,34 +11,33 @@ use uuid::Uuid;
 
 use crate::inventory::persist::state_file;
 
-/// Model number where the configuration gives none.
+/// Model number without a configured one.
 pub(crate) const MODEL: &str = "Feedrail";
-/// Vendor of the firmware revision: the crate's version, cut to the field's 8 bytes.
+/// Firmware revision: the crate's version, cut to the field's 8 bytes.
 pub(crate) const FIRMWARE: &str = env!("CARGO_PKG_VERSION");
-/// The longest name of a namespace, in bytes.
+/// Longest name of a namespace, in bytes.
 pub(crate) const NAME_BYTES: usize = 1024;
 
-/// The root of every UUID that Feedrail derives.
+/// Name space of every UUID that Feedrail derives.
 const FEEDRAIL: Uuid = Uuid::from_u128(0x0c1d_9b52_7f0e_5a51_9c57_64e0_86a1_7f21);
-/// The key that machine ids are hashed with: machine-id(5) asks applications never to show the id
+/// Key that machine ids are hashed with: machine-id(5) asks applications never to reveal the id
 /// itself.
 const MACHINE_KEY: Uuid = Uuid::from_u128(0x5b0e_8a5c_2f6d_4c0b_8e1f_b7a4_93d2_6c58);
-/// Where systemd and D-Bus keep the id of a machine.
+/// File in which systemd and D-Bus keep the id of a machine.
 const MACHINE_ID_FILE: &str = "/etc/machine-id";
-/// In the state directory, for machines that have no id of their own.
+/// File in the state folder with the id of a machine that has none of its own.
 const KEPT_MACHINE_FILE: &str = "machine-id";
 
-/// The machine that a target runs on: derived ids differ between machines.
+/// Machine that a target runs on: derived ids differ between machines.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Machine {
-    /// A hash, from which the machine id can not be found.
+    /// Hash of the machine id, which does not reveal it.
     key: Uuid,
-    /// The id, if it was made up just now because the machine has none: [`Machine::keep`] stores
-    /// it.
+    /// Newly generated id of a machine that has none: [`Machine::keep`] stores it.
     made_up: Option<Uuid>,
 }
 
-/// The machine's id can not be told.
+/// The machine's id cannot be read.
 #[derive(Debug, thiserror::Error)]
 #[error(
     "{}: cannot tell the id of this machine ({error}); restore the file or delete it, or give --machine-id",
@@ -50,16 +49,16 @@ pub struct MachineError {
 }
 
 impl Machine {
-    /// The machine with this id.
+    /// Machine with this id.
     pub fn with_id(id: Uuid) -> Self {
         Self { key: Uuid::new_v5(&MACHINE_KEY, id.as_bytes()), made_up: None }
     }
 
-    /// This machine: by its machine-id(5), else by the id that was kept in `state_dir`, else by a
-    /// new random id.
+    /// Present machine: identified by its machine-id(5), else by the id kept in `state_dir`, else
+    /// by a new random id.
     ///
     /// # Errors
-    /// An id was kept and can not be read.
+    /// An id was kept and cannot be read.
     pub fn this(state_dir: &Path) -> Result<Self, MachineError> {
         Self::find(Path::new(MACHINE_ID_FILE), state_dir)
     }
@@ -92,10 +91,10 @@ impl Machine {
         }
     }
 
-    /// Stores an id that was made up, for the next start. Does nothing where the machine has an id.
+    /// Stores a generated id for the next start. Does nothing if the machine has an id.
     ///
     /// # Errors
-    /// The directory can not be written, or another process has stored an id meanwhile.
+    /// The directory cannot be written, or another process has stored an id since.
     pub fn keep(&self, state_dir: &Path) -> io::Result<()> {
         let Some(id) = self.made_up else { return Ok(()) };
         std::fs::create_dir_all(state_dir)?;
@@ -106,8 +105,8 @@ impl Machine {
         Ok(())
     }
 
-    /// The NQN of a subsystem without a configured one: different on each machine and for each set
-    /// of addresses.
+    /// NQN of a subsystem without a configured one: different on each machine and for each set of
+    /// addresses.
     pub(crate) fn subsystem_nqn(&self, listen: &[SocketAddr]) -> Nqn {
         let addresses: Vec<_> = listen.iter().map(SocketAddr::to_string).collect();
         let uuid = Uuid::new_v5(&self.key, addresses.join(" ").as_bytes());
@@ -119,40 +118,39 @@ fn is_absent(error: &io::Error) -> bool {
     matches!(error.kind(), io::ErrorKind::NotFound | io::ErrorKind::NotADirectory)
 }
 
-/// An id as machine-id(5) writes it, or as a UUID; zeros are none.
+/// Parses an id as machine-id(5) writes it, or as a UUID; zeros are none.
 pub(crate) fn parse_id(text: &str) -> Option<Uuid> {
     Uuid::try_parse(text.trim()).ok().filter(|id| !id.is_nil())
 }
 
-/// The identity from which the serial number of a subsystem and the UUIDs of its namespaces are
-/// derived.
+/// Identity that the serial number of a subsystem and the UUIDs of its namespaces are derived from.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct SubsystemIdentity {
-    /// Of this machine and the subsystem's NQN.
+    /// Name space of this machine and the subsystem's NQN.
     local: Uuid,
-    /// The operator's name of the data, the same on every machine.
+    /// Operator's name of the data, equal on every machine.
     dataset: Option<Uuid>,
     nqn: Nqn,
 }
 
 impl SubsystemIdentity {
-    /// A subsystem on a machine. With a dataset id its files are the same data as those of the same
-    /// names on other machines; without one they are this machine's own.
+    /// A subsystem on a machine. With a dataset id its files are the same data as files with the
+    /// same names on other machines; without one they belong to this machine.
     pub fn new(machine: &Machine, nqn: Nqn, dataset: Option<Uuid>) -> Self {
         Self { local: Uuid::new_v5(&machine.key, nqn.as_str().as_bytes()), dataset, nqn }
     }
 
-    /// NQN of the subsystem whose identity this is.
+    /// NQN of the subsystem with this identity.
     pub(crate) fn nqn(&self) -> Nqn {
         self.nqn
     }
 
-    /// Whether the operator named the data.
+    /// Whether the operator has named the data.
     pub(crate) fn has_dataset(&self) -> bool {
         self.dataset.is_some()
     }
 
-    /// The serial number where the configuration gives none: 20 hexadecimal digits.
+    /// Serial number without a configured one: 20 hexadecimal digits.
     pub fn serial(&self) -> String {
         let from = self.dataset.unwrap_or(self.local);
         let mut serial = Uuid::new_v5(&from, self.nqn.as_str().as_bytes()).simple().to_string();
@@ -160,44 +158,43 @@ impl SubsystemIdentity {
         serial
     }
 
-    /// The UUID of the namespace with this name in the dataset, on every machine. None without a
+    /// UUID of the namespace with this name in the dataset, on every machine; `None` without a
     /// dataset id.
     pub(crate) fn dataset_uuid(&self, name: &str) -> Option<Uuid> {
         self.dataset.map(|dataset| Uuid::new_v5(&dataset, name.as_bytes()))
     }
 
-    /// The UUID of a file or device of this machine.
+    /// UUID of a file or device of this machine.
     pub(crate) fn path_uuid(&self, path: &Path) -> Uuid {
         let path = std::path::absolute(path).unwrap_or_else(|_| path.to_owned());
         Uuid::new_v5(&self.local, path.as_os_str().as_bytes())
     }
 
-    /// The UUID of the namespace with this name on this machine, if it has no path.
+    /// UUID of the namespace with this name on this machine, if it has no path.
     pub(crate) fn name_uuid(&self, name: &str) -> Uuid {
         // No path begins so.
         Uuid::new_v5(&self.local, format!("name:{name}").as_bytes())
     }
 }
 
-/// Names the files that keep a subsystem's state; derived from the NQN alone.
+/// Name of the files that keep a subsystem's state; derived from the NQN alone.
 pub(crate) fn state_key(nqn: &Nqn) -> Uuid {
     Uuid::new_v5(&FEEDRAIL, nqn.as_str().as_bytes())
 }
 
-/// The serial number of the discovery subsystem.
+/// Serial number of the discovery subsystem.
 pub(crate) fn discovery_serial() -> String {
     let mut serial = state_key(&Nqn::DISCOVERY).simple().to_string();
     serial.truncate(20);
     serial
 }
 
-/// The last component of a path, or the path where there is none.
+/// Last component of a path, or the path if it has none.
 pub(crate) fn file_name(path: &Path) -> String {
     path.file_name().unwrap_or(path.as_os_str()).to_string_lossy().into_owned()
 }
 
-/// The folder of state without a configured one: systemd's `STATE_DIRECTORY`, else the system's or
-/// the user's folder.
+/// Default state folder: systemd's `STATE_DIRECTORY`, else the system's or the user's folder.
 pub(crate) fn default_state_dir() -> PathBuf {
     let set = |name| std::env::var_os(name).filter(|value| !value.is_empty()).map(PathBuf::from);
     if let Some(dir) = set("STATE_DIRECTORY") {
@@ -294,7 +291,7 @@ mod tests {
         assert_eq!(one.serial(), two.serial());
         let uuid = file("/x/a").namespace_uuid(&one, "a");
         assert_eq!(uuid, file("/y/a").namespace_uuid(&two, "a"));
-        // Targets of other versions must agree for ever: this value must never change.
+        // Targets of all versions must agree: this value must never change.
         assert_eq!(uuid, Uuid::new_v5(&Uuid::from_u128(7), b"a"));
         let memory = Medium::Memory { size_bytes: 512 };
         assert_ne!(memory.namespace_uuid(&one, "m"), memory.namespace_uuid(&two, "m"));

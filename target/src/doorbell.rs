@@ -1,4 +1,4 @@
-//! Wakes a thread that sleeps on a descriptor.
+//! Doorbells: wake a thread that sleeps on a descriptor.
 
 use std::os::fd::{AsFd, AsRawFd, OwnedFd, RawFd};
 use std::sync::Arc;
@@ -8,20 +8,20 @@ use rustix::event::EventfdFlags;
 
 use crate::sync::{AtomicBool, Ordering};
 
-/// A flag with a descriptor that is readable while the flag is up. Ringing it twice before it is
-/// answered is one system call.
+/// A flag with a descriptor that is readable while the flag is set. Ringing twice before it is
+/// answered costs one system call.
 #[derive(Debug)]
 pub(crate) struct Doorbell<S = OwnedFd> {
     rung: AtomicBool,
     signal: S,
 }
 
-/// The primitive that a thread sleeps on.
+/// Primitive that a thread sleeps on.
 pub(crate) trait Signal {
     /// Wakes the thread, and every sleep that begins before it is cleared.
     fn raise(&self);
 
-    /// Lets the thread sleep.
+    /// Allows the thread to sleep.
     fn clear(&self);
 }
 
@@ -47,8 +47,8 @@ impl<S: Signal> Doorbell<S> {
         }
     }
 
-    /// Takes the flag down; true if it was up. Writes before the ring are visible afterwards. One
-    /// relaxed load while it is down.
+    /// Clears the flag; true if it was set. Writes before the ring are visible afterwards. One
+    /// relaxed load while it is clear.
     pub(crate) fn answer(&self) -> bool {
         if !self.rung.load(Ordering::Relaxed) {
             return false;
@@ -57,8 +57,8 @@ impl<S: Signal> Doorbell<S> {
         self.rung.swap(false, Ordering::AcqRel)
     }
 
-    /// Before a sleep: false if the flag is up. Clears a count that a slow ringer left on the
-    /// descriptor after its flag was taken down, which would end every sleep from then on.
+    /// Whether the thread may sleep: false if the flag is set. Also clears a count that a slow
+    /// ringer left on the descriptor after its flag was cleared, which would end every later sleep.
     pub(crate) fn is_quiet(&self) -> bool {
         self.signal.clear();
         !self.rung.load(Ordering::Acquire)
@@ -67,12 +67,12 @@ impl<S: Signal> Doorbell<S> {
 
 impl Signal for OwnedFd {
     fn raise(&self) {
-        // It can not fail: the counter is at most one.
+        // Cannot fail, since the counter is at most one.
         let _ = rustix::io::write(self, &1u64.to_ne_bytes());
     }
 
     fn clear(&self) {
-        // Nothing to read is as good.
+        // Fails if there is nothing to read.
         let _ = rustix::io::read(self, &mut [0; 8]);
     }
 }
@@ -104,7 +104,7 @@ mod tests {
         bell.ring();
         assert!(!bell.is_quiet());
         assert!(bell.answer());
-        // A ringer that was slow: the flag is down already, and only now the descriptor is written.
+        // A slow ringer: the flag is cleared already, and only now the descriptor is written.
         rustix::io::write(&bell.signal, &1u64.to_ne_bytes()).unwrap();
         assert!(bell.is_quiet());
         assert!(!readable());

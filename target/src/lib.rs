@@ -65,7 +65,7 @@ pub use rdma::{CounterInfo, CounterSet};
 /// A configuration with every key, each with a comment.
 pub const EXAMPLE_CONFIGURATION: &str = include_str!("../examples/feedrail.toml");
 
-/// The causes of a [`StartError`].
+/// Causes of a [`StartError`].
 pub mod error {
     pub use crate::backend::open::OpenError;
     pub use crate::driver::threads::RuntimeError;
@@ -83,8 +83,8 @@ pub mod stepped {
     //! A target without threads and without a clock, which its caller drives: for simulators.
     //!
     //! A [`Registry`] opens the exports of a configuration, an [`Assembly`] adds devices to it, and
-    //! [`Stepped`] does all that is ready at the time that it is given. Each core has an [`Engine`]
-    //! for the system calls of its backends.
+    //! [`Stepped`] does everything that is due at the given time. Each core has an [`Engine`] for
+    //! the system calls of its backends.
 
     pub use crate::controller::{Associations, Controller};
     pub use crate::driver::assembly::Assembly;
@@ -97,8 +97,8 @@ pub mod stepped {
     pub use crate::transport::Stop;
 }
 
-/// Further items for the tests, fuzzers and measurements of this workspace. It is exempt from any
-/// promise of stability.
+/// Items for the tests, fuzzers and measurements of this workspace, exempt from any promise of
+/// stability.
 #[doc(hidden)]
 pub mod testing {
     pub use crate::backend::decorator::{Delay, Fault, FaultPlan};
@@ -117,7 +117,7 @@ pub mod testing {
     };
     pub use crate::storage::{BufferRegistration, Uring};
 
-    /// Bugs that are put in on purpose.
+    /// Deliberate bugs for tests of the simulator.
     pub mod deliberate_bugs {
         pub use crate::deliberate_bugs::{Bug, set};
     }

@@ -1,4 +1,4 @@
-//! Causes for which a target cannot listen.
+//! Reasons that a target cannot listen.
 
 use std::io;
 use std::net::{IpAddr, SocketAddr};
@@ -9,51 +9,51 @@ use rdma::verbs::VerbsError;
 
 use crate::limits::{MAX_DEVICES, MAX_PORTS};
 
-/// Why an address can not be listened on; one line with the remedy.
+/// Reason that an address cannot be listened on: one line with the remedy.
 #[derive(Debug, thiserror::Error)]
 pub enum AddressError {
     /// No provider serves it.
     #[error(transparent)]
     Provider(#[from] rdma::SelectError),
-    /// The soft provider can not serve it.
+    /// The soft provider cannot serve it.
     #[error(transparent)]
     Soft(EndpointError),
-    /// The soft provider's port is taken, perhaps by the RDMA device that was not chosen.
+    /// The soft provider's port is in use, perhaps by the RDMA device that was not chosen.
     #[error("{error} (it is to be soft, because of this: {reason})")]
     PortTaken {
-        /// Why soft was chosen.
+        /// Reason that soft was chosen.
         reason: String,
-        /// The cause for which it can not listen there.
+        /// Reason that it cannot listen there.
         error: EndpointError,
     },
-    /// The shared-memory provider can not serve it.
+    /// The shared-memory provider cannot serve it.
     #[error("no shared memory with peers: {0}")]
     Shm(io::Error),
-    /// The verbs provider can not serve it.
+    /// The verbs provider cannot serve it.
     #[error(transparent)]
     Verbs(#[from] VerbsError),
-    /// A port can not be listened on, or a device refuses resources.
+    /// A port cannot be listened on, or a device refuses resources.
     #[error(transparent)]
     Add(#[from] AddError),
-    /// The system refuses it.
+    /// The system refuses the address.
     #[error("cannot listen at {address}: {error}")]
     System {
-        /// The address of the configuration.
+        /// Address of the configuration.
         address: IpAddr,
-        /// The error of the system call.
+        /// Error of the system call.
         error: io::Error,
     },
-    /// It stands for many, or for none.
+    /// The address is a wildcard or of no interface.
     #[error(
         "{0} is not the address of an interface; a [[port]] of the configuration can have a wildcard address"
     )]
     NoInterface(SocketAddr),
-    /// The target listens in many places already.
+    /// The target listens on the most ports already.
     #[error("more than {MAX_PORTS} addresses with ports to listen on")]
     TooMany,
 }
 
-/// Why a device can not be added.
+/// Reason that a device cannot be added.
 #[derive(Debug, thiserror::Error)]
 pub enum AddError {
     /// No port can be listened on.
@@ -62,12 +62,12 @@ pub enum AddError {
     /// Memory, a group or the connection manager is refused.
     #[error("the device at {address} refuses resources: {error}")]
     Device {
-        /// The local address of the device.
+        /// Local address of the device.
         address: IpAddr,
-        /// The error of the device or of the system.
+        /// Error of the device or of the system.
         error: io::Error,
     },
-    /// More devices than a poll group serves.
+    /// There are more devices than a poll group serves.
     #[error("more than {MAX_DEVICES} devices")]
     TooMany,
     /// The target is about to end.
@@ -75,14 +75,14 @@ pub enum AddError {
     Stopping,
 }
 
-/// A port can not be listened on.
+/// Reason that a port cannot be listened on.
 #[derive(Debug, thiserror::Error)]
 #[error("cannot listen on {address}: {error}")]
 pub struct ListenError {
-    /// Port id of the configuration.
+    /// Port ID of the configuration.
     pub port_id: u16,
-    /// The address that it was to listen on.
+    /// Address that it was to listen on.
     pub address: SocketAddr,
-    /// The error of the connection manager.
+    /// Error of the connection manager.
     pub error: CmError,
 }

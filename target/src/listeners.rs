@@ -1,4 +1,4 @@
-//! Where a target listens: at the start, and at addresses that come later.
+//! Listeners of a target: those of the start, and addresses that appear later.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::ffi::OsString;
@@ -26,84 +26,84 @@ use crate::inventory::reload::{ReloadError, ReloadReport};
 use crate::limits::MAX_PORTS;
 use crate::listen_error::{AddError, AddressError, ListenError};
 
-/// Where a target listens.
+/// An address on which a target listens.
 #[derive(Clone, Debug)]
 pub struct Listening {
-    /// The port of the registry.
+    /// Port of the inventory.
     pub port: Arc<Port>,
-    /// The address that hosts connect to.
+    /// Address that hosts connect to.
     pub address: SocketAddr,
-    /// The name of the provider.
+    /// Name of the RDMA provider.
     pub provider: &'static str,
-    /// The reason for that provider, for the log.
+    /// Reason for that provider, for the log.
     pub reason: String,
     /// Whether hosts on this machine may connect by shared memory instead.
     pub shared_memory: bool,
 }
 
-/// Where a target was to listen and can not, though it does elsewhere.
+/// A configured address on which a target cannot listen, though it does on others.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct NotListening {
-    /// The address of the configuration.
+    /// Address of the configuration.
     pub address: SocketAddr,
-    /// The cause, and the remedy.
+    /// Reason, and the remedy.
     pub reason: String,
 }
 
-/// How devices are opened.
+/// Options for opening devices.
 #[derive(Clone, Debug)]
 struct DeviceOptions {
     provider: ProviderChoice,
-    /// As many as there are cores.
+    /// Number of groups: one for each core.
     groups: usize,
     sharing_group: Option<SharingGroup>,
     send_with_invalidate: bool,
 }
 
-/// Where a target that runs listens. It listens at further addresses when it is asked to, and when
-/// an address or a device comes that the configuration names.
+/// Listeners of a running target. It listens on further addresses on request, and when a configured
+/// address or device appears.
 pub(crate) struct Listeners {
     associations: Arc<Associations>,
     options: DeviceOptions,
-    /// Locked while it is changed where the target listens.
+    /// Devices, locked while the set of listeners changes.
     devices: Mutex<Devices>,
     applied: Arc<AppliedConfig>,
-    /// Locked after the devices.
+    /// Ports without shared memory, locked after the devices.
     unshared: Mutex<UnsharedPorts>,
 }
 
-/// How often an address was tried in vain, and when it is tried again.
+/// Failed attempts to listen on an address, and the wait until the next.
 #[derive(Debug, Default)]
 struct FailedTries {
     count: u32,
-    /// Looks until the next try.
+    /// Checks until the next attempt.
     wait: u32,
-    /// The error of the last one, which was logged.
+    /// Error of the last attempt, which was logged.
     error: String,
 }
 
-/// Addresses that could not be listened on, from look to look.
+/// Addresses that cannot be listened on, kept from check to check.
 #[derive(Debug, Default)]
 pub(crate) struct MissingAddresses {
     failures: BTreeMap<SocketAddr, FailedTries>,
-    last: Surroundings,
+    last: NetworkState,
 }
 
-/// Ports that could not be listened for in shared memory, from look to look: another process had
-/// the name.
+/// Ports that cannot be listened on in shared memory, since another process has the name; kept from
+/// check to check.
 #[derive(Debug, Default)]
 struct UnsharedPorts(BTreeMap<SocketAddr, FailedTries>);
 
-/// The facts that decide whether an address can be listened on, of those that cost little to know.
+/// State of the machine's network: cheap facts that decide whether an address can be listened on.
 #[derive(Debug, Default, PartialEq, Eq)]
-struct Surroundings {
+struct NetworkState {
     addresses: Vec<LocalAddress>,
     /// Names of RDMA devices.
     devices: Vec<OsString>,
 }
 
-/// The most looks between two tries where nothing is seen to change. Doubled, an address that
-/// another process gives up is found up to 32 s later; not measured.
+/// Most checks between two attempts if nothing changes, which bounds the time until an address that
+/// another process gives up is found.
 const LOOKS_BETWEEN_TRIES: u32 = 32;
 
 impl DeviceOptions {
@@ -158,8 +158,7 @@ impl DeviceOptions {
     }
 }
 
-/// Listens on all ports of a configuration whose address can be served; an error only if there is
-/// none.
+/// Listens on all ports of a configuration with usable addresses; an error if none can be served.
 pub(crate) fn listen_everywhere(
     devices: &mut Devices,
     registry: &Registry,
@@ -193,7 +192,7 @@ pub(crate) fn listen_everywhere(
     if let Some(error) = first_error.filter(|_| served.is_empty()) {
         return Err(error);
     }
-    // After all of them, so that it takes no other address the place.
+    // After all of them, so that it takes no place from another address.
     let mut unshared = UnsharedPorts::default();
     share_memory(devices, &options, &ports, &mut unshared);
     let (lost, kept): (Vec<_>, Vec<_>) =
@@ -211,8 +210,8 @@ pub(crate) fn listen_everywhere(
     Ok((kept.into_iter().map(listening).collect(), lost.into_iter().map(not_listening).collect()))
 }
 
-/// Opens the device that serves an address and listens on its ports. Says which device, and which
-/// ports can not be listened on although others can.
+/// Opens the device that serves an address and listens on its ports. Logs the device, and the ports
+/// that cannot be listened on although others can.
 fn add_device(
     devices: &mut Devices,
     options: &DeviceOptions,
@@ -234,8 +233,8 @@ fn add_device(
     Ok((selection, refused))
 }
 
-/// Listens in shared memory too, for hosts on this machine, where it does not yet and that is
-/// possible.
+/// Listens in shared memory as well, for hosts on this machine, on ports where that is possible and
+/// not done yet.
 fn share_memory(
     devices: &mut Devices,
     options: &DeviceOptions,
@@ -257,7 +256,7 @@ fn share_memory(
     }
 }
 
-/// Listens for a port in shared memory, by the device of its address or a new one.
+/// Listens on a port in shared memory, by the device of its address or a new one.
 fn share_port(
     devices: &mut Devices,
     options: &DeviceOptions,
@@ -272,8 +271,8 @@ fn share_port(
     Ok(())
 }
 
-/// Ports at the addresses of this machine for which wildcard addresses stand, as far as there are
-/// none yet.
+/// New ports for the addresses of this machine that wildcard addresses stand for and that have no
+/// port yet.
 fn missing_wildcards(registry: &Registry, configs: &[PortConfig]) -> Vec<Arc<Port>> {
     let mut wildcards = configs.iter().filter(|config| config.is_wildcard()).peekable();
     if wildcards.peek().is_none() {
@@ -288,7 +287,7 @@ fn missing_wildcards(registry: &Registry, configs: &[PortConfig]) -> Vec<Arc<Por
     let mut ids = taken_ids(&ports, configs);
     let mut missing = Vec::new();
     for config in wildcards {
-        // Changes at run time hold for addresses that come later, too.
+        // Changes at run time apply to addresses that appear later as well.
         let sibling = ports.iter().find(|port| port.is_of(config));
         let served = sibling.map_or_else(|| registry.subsystems(), |port| port.subsystems());
         for ip in local.iter().map(|local| local.ip).filter(|ip| config.stands_for(*ip)) {
@@ -301,30 +300,30 @@ fn missing_wildcards(registry: &Registry, configs: &[PortConfig]) -> Vec<Arc<Por
     missing
 }
 
-/// The ids of ports that there are, and of those that a configuration names.
+/// Port IDs that are unavailable: those of existing ports, and those in the configuration.
 fn taken_ids(ports: &[Arc<Port>], configs: &[PortConfig]) -> BTreeSet<u16> {
     let of_ports = ports.iter().map(|port| port.id);
     of_ports.chain(configs.iter().map(|config| config.id)).collect()
 }
 
-/// The highest id that no port has: those of configurations are low.
+/// Highest free port ID, since configurations use low ones.
 fn free_id(taken: &BTreeSet<u16>) -> Option<u16> {
     (1..=u16::MAX).rev().find(|id| !taken.contains(id))
 }
 
-/// Whether an address can be served, as far as can be told beside a target that serves it.
+/// Result of a check of an address, made without disturbing a target that serves it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Reachable {
-    /// Its UDP port is free, or the verbs device there opened.
+    /// The UDP port is free, or the verbs device was opened.
     Free,
-    /// Its UDP port has an owner, which may be a target that runs.
+    /// The UDP port is in use, perhaps by a running target.
     InUse,
 }
 
-/// Tries an address of a configuration, and gives it back at once.
+/// Checks an address of a configuration, and releases it immediately.
 ///
 /// # Errors
-/// It can not be served.
+/// Reason that the address cannot be served.
 pub(crate) fn try_address(config: &Config, address: IpAddr) -> Result<Reachable, AddressError> {
     let options = DeviceOptions::of(config);
     let selection = rdma::select(options.kind(), address)?;
@@ -333,11 +332,11 @@ pub(crate) fn try_address(config: &Config, address: IpAddr) -> Result<Reachable,
             options.open_verbs(address)?;
             return Ok(Reachable::Free);
         }
-        // Listeners have names there, and no more than that can be taken.
+        // Listeners have names there, which is all that can be in use.
         Choice::Shm => return Ok(Reachable::Free),
         Choice::Soft => {}
     }
-    // A socket that shared the port, as those of a target do, would get packets that are for them.
+    // A socket that shared the port, as those of a target do, would receive packets meant for them.
     match UdpSocket::bind((address, rdma::soft::ROCE_PORT)) {
         Ok(_) => Ok(Reachable::Free),
         Err(error) if error.kind() == io::ErrorKind::AddrInUse => Ok(Reachable::InUse),
@@ -349,7 +348,7 @@ pub(crate) fn try_address(config: &Config, address: IpAddr) -> Result<Reachable,
 }
 
 impl Listeners {
-    /// The listeners of a target that has begun to listen.
+    /// Creates the listeners of a target that has begun to listen.
     pub(crate) fn new(
         associations: Arc<Associations>,
         config: &Config,
@@ -361,12 +360,12 @@ impl Listeners {
         Self { associations, options, devices: Mutex::new(devices), applied, unshared }
     }
 
-    /// The associations that hosts make at the listeners.
+    /// Associations that hosts make at the listeners.
     pub(crate) fn associations(&self) -> &Arc<Associations> {
         &self.associations
     }
 
-    /// Serves a subsystem at an address, which the target begins to listen on if it does not yet.
+    /// Serves a subsystem at an address, and starts to listen there if the target does not yet.
     ///
     /// # Errors
     /// See [`ChangeError`]. Nothing changes then.
@@ -388,8 +387,8 @@ impl Listeners {
         added
     }
 
-    /// Does not serve a subsystem at an address any more, ends the associations there, and stops
-    /// listening where nothing is left to serve and the configuration has no port.
+    /// Stops serving a subsystem at an address, ends the associations there, and stops listening if
+    /// nothing is left to serve and the configuration has no port.
     ///
     /// # Errors
     /// See [`ChangeError`]. Nothing changes then.
@@ -404,8 +403,8 @@ impl Listeners {
         Ok(())
     }
 
-    /// Removes a subsystem with its namespaces and listeners. The result has a line for each
-    /// namespace that did not end well.
+    /// Removes a subsystem with its namespaces and listeners. Returns a line for each namespace
+    /// that could not be flushed or closed.
     ///
     /// # Errors
     /// See [`ChangeError`]. Nothing changes then.
@@ -416,8 +415,8 @@ impl Listeners {
         Ok(warnings)
     }
 
-    /// Exports what a configuration says, and listens where it says. With [`OpenPurpose::Check`]
-    /// nothing changes.
+    /// Applies a configuration to the exports and listeners. With [`OpenPurpose::Check`] nothing
+    /// changes.
     ///
     /// # Errors
     /// See [`ReloadError`]. Nothing changes then.
@@ -453,7 +452,7 @@ impl Listeners {
         reloaded
     }
 
-    /// The ports that a configuration adds, wildcard addresses apart.
+    /// Ports that a configuration adds, wildcard addresses apart.
     fn new_ports(&self, config: &Config) -> Result<Vec<Arc<Port>>, ReloadError> {
         let ports = self.associations.registry().ports();
         let mut new = Vec::new();
@@ -482,7 +481,7 @@ impl Listeners {
         Ok(Arc::new(Port::added(id, address)))
     }
 
-    /// Listens for a port, and has it from then on.
+    /// Listens on a port and adds it to the inventory.
     fn open(&self, devices: &mut Devices, port: &Arc<Port>) -> Result<(), AddressError> {
         let registry = self.associations.registry();
         let ip = port.configured_address().ip();
@@ -494,7 +493,7 @@ impl Listeners {
         if devices.serve(ip, DeviceRole::Main) {
             devices.listen(port, DeviceRole::Main)?;
         } else {
-            // With those of a device that has failed.
+            // Includes the ports of a device that has failed.
             let mut ports = others;
             ports.extend((!is_known).then(|| Arc::clone(port)));
             let (selection, refused) = add_device(devices, &self.options, ip, &ports)?;
@@ -514,7 +513,7 @@ impl Listeners {
         Ok(())
     }
 
-    /// Stops listening where nothing is served and the configuration has no port.
+    /// Stops listening on ports that serve nothing and are not configured.
     fn close_unwanted(&self, devices: &mut Devices) {
         let registry = self.associations.registry();
         let configs = self.applied.ports();
@@ -524,12 +523,12 @@ impl Listeners {
                 registry.remove_port(&port);
                 devices.close(&port);
                 self.associations.end_discovery_at(&port);
-                tracing::info!(address = %port.address(), "not listening any more");
+                tracing::info!(address = %port.address(), "no longer listening");
             }
         }
     }
 
-    /// Listens where an address or a device has come since the last look. To be called once in each
+    /// Listens on addresses and devices that have appeared since the last check. Called once a
     /// second.
     pub(crate) fn look(&self, missing: &mut MissingAddresses) {
         let mut devices = self.devices();
@@ -544,9 +543,9 @@ impl Listeners {
         if ports.is_empty() {
             return;
         }
-        let surroundings = Surroundings::look();
-        ports.retain(|port| surroundings.have(port.configured_address().ip()));
-        missing.note_surroundings(surroundings);
+        let network = NetworkState::look();
+        ports.retain(|port| network.have(port.configured_address().ip()));
+        missing.note_network(network);
         let mut opened = false;
         for port in ports {
             let address = port.configured_address();
@@ -582,7 +581,7 @@ impl fmt::Debug for Listeners {
     }
 }
 
-impl Surroundings {
+impl NetworkState {
     fn look() -> Self {
         let devices = fs::read_dir("/sys/class/infiniband").into_iter().flatten().flatten();
         let mut devices: Vec<_> = devices.map(|entry| entry.file_name()).collect();
@@ -596,20 +595,20 @@ impl Surroundings {
 }
 
 impl MissingAddresses {
-    /// Has all of them tried at once where something has changed.
-    fn note_surroundings(&mut self, now: Surroundings) {
+    /// Makes all addresses due if the network has changed.
+    fn note_network(&mut self, now: NetworkState) {
         if self.last != now {
             self.last = now;
             self.failures.values_mut().for_each(|failures| failures.wait = 0);
         }
     }
 
-    /// Whether an address is to be tried in this look.
+    /// Whether an address is to be tried in this check.
     fn is_due(&mut self, address: SocketAddr) -> bool {
         self.failures.get_mut(&address).is_none_or(FailedTries::is_due)
     }
 
-    /// An address was tried in vain.
+    /// Records a failed attempt at an address.
     fn note(&mut self, address: SocketAddr, error: String) {
         if self.failures.entry(address).or_default().note(&error) {
             tracing::warn!(%address, "still not listening: {error}");
@@ -618,7 +617,7 @@ impl MissingAddresses {
 }
 
 impl UnsharedPorts {
-    /// Those that the start of the target logged.
+    /// Addresses whose failure the start of the target has logged.
     fn at_start(devices: &Devices, registry: &Registry) -> Self {
         let ports = registry.ports().into_iter().filter(|port| !devices.listen_beside(port));
         let tried = |port: Arc<Port>| {
@@ -647,13 +646,13 @@ impl UnsharedPorts {
 }
 
 impl FailedTries {
-    /// Whether the address is to be tried in this look.
+    /// Whether the address is to be tried in this check.
     fn is_due(&mut self) -> bool {
         self.wait = self.wait.saturating_sub(1);
         self.wait == 0
     }
 
-    /// Counts a try that failed. Returns whether the error differs from the last one.
+    /// Counts a failed attempt. Returns whether the error differs from the last one.
     fn note(&mut self, error: &str) -> bool {
         self.count = self.count.saturating_add(1);
         self.wait = 1_u32.checked_shl(self.count).unwrap_or(LOOKS_BETWEEN_TRIES);

@@ -1,55 +1,55 @@
-//! The level of the log, which may be changed while the target runs.
+//! Level of the log, which may be changed at run time.
 
 use std::collections::BTreeSet;
 use std::sync::{Mutex, MutexGuard, OnceLock, PoisonError};
 
 use tracing::level_filters::LevelFilter;
 
-/// The `tracing` target of changes that clients of the management socket make.
+/// `tracing` target of changes that clients of the management socket make.
 pub(crate) const AUDIT: &str = "audit";
 
-/// The log of the process, if it has one that can be changed.
+/// Log of the process, if it has one that can be changed.
 static LOG: OnceLock<LogLevel> = OnceLock::new();
 
-/// Gives the log another filter, in the notation of `--log`.
+/// Sets the filter of the log, in the notation of `--log`.
 type SetFilter = Box<dyn Fn(&str) -> Result<(), String> + Send + Sync>;
 
-/// The filter of a log: what it was started with, and what was changed since.
+/// Filter of a log: that of the start, and the changes since.
 pub(crate) struct LogLevel {
     set_filter: SetFilter,
     state: Mutex<LogState>,
 }
 
 struct LogState {
-    /// As at the start, or a level that was set later.
+    /// Filter of the start, or a level that was set later.
     base: String,
     level: LevelFilter,
-    /// The modules of which debug lines are written, too.
+    /// Modules whose debug lines are written as well.
     debugged: BTreeSet<&'static str>,
 }
 
 impl LogLevel {
-    /// Makes the filter of the process's log known. Only the first one counts.
+    /// Registers the filter of the process's log. Only the first call counts.
     pub(crate) fn register(base: String, level: LevelFilter, set_filter: SetFilter) {
         let state = Mutex::new(LogState { base, level, debugged: BTreeSet::new() });
         let _ = LOG.set(Self { set_filter, state });
     }
 
-    /// The log of the process, unless another program writes it.
+    /// Log of the process; `None` if another program writes it.
     pub(crate) fn get() -> Option<&'static Self> {
         LOG.get()
     }
 
-    /// The level that was set last, or the most detailed one of the filter at the start.
+    /// Level that was set last, or the most detailed one of the filter at the start.
     pub(crate) fn level(&self) -> LevelFilter {
         self.state().level
     }
 
-    /// Writes lines of this level and above, whatever the filter was. The audit log goes on: who
-    /// may change the level cannot hide what else was changed.
+    /// Writes lines of this level and above, whatever the filter was. The audit log is not
+    /// affected: a client that may change the level cannot hide other changes.
     ///
     /// # Errors
-    /// The log does not take the filter.
+    /// The log does not accept the filter.
     pub(crate) fn set_level(&self, level: LevelFilter) -> Result<(), String> {
         let mut state = self.state();
         (state.base, state.level) = (format!("{level},{AUDIT}=info"), level);
@@ -64,7 +64,7 @@ impl LogLevel {
     /// Writes debug lines of a module, or only those that the level has.
     ///
     /// # Errors
-    /// The log does not take the filter.
+    /// The log does not accept the filter.
     pub(crate) fn set_debugged(&self, module: &'static str, wanted: bool) -> Result<(), String> {
         let mut state = self.state();
         match wanted {

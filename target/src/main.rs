@@ -1,4 +1,4 @@
-//! The daemon `feedrail-target`; its parts are in `daemon/`.
+//! Program `feedrail-target`; its parts are in `daemon/`.
 
 use std::process::ExitCode;
 

@@ -1,4 +1,4 @@
-//! Reads the configuration again while the target runs.
+//! Reloads the configuration at run time.
 
 use std::fmt;
 use std::path::{Path, PathBuf};
@@ -9,15 +9,15 @@ use crate::inventory::export::OpenPurpose;
 use crate::inventory::reload::{ReloadError, ReloadReport};
 use crate::listeners::Listeners;
 
-/// Where the configuration comes from.
+/// Source of the configuration.
 pub(crate) struct ConfigSource {
-    /// The file that it is read from.
+    /// File that it is read from.
     pub(crate) path: PathBuf,
-    /// Reads it, with what the command line says besides.
+    /// Reads it, and adds the options of the command line.
     pub(crate) read: Box<dyn Fn() -> Result<Config, ConfigError> + Send + Sync>,
 }
 
-/// Makes the target follow the configuration when an operator asks for it.
+/// Reloads the configuration on an operator's request.
 pub(crate) struct Reloader {
     listeners: Arc<Listeners>,
     source: ConfigSource,
@@ -28,23 +28,23 @@ impl Reloader {
         Self { listeners, source }
     }
 
-    /// The path of the configuration file.
+    /// Path of the configuration file.
     pub(crate) fn path(&self) -> &Path {
         &self.source.path
     }
 
-    /// The text of the configuration file, and what it says.
+    /// Text of the configuration file, and the configuration that it describes.
     ///
     /// # Errors
-    /// The file can not be read, or is wrong.
+    /// The file cannot be read, or is wrong.
     pub(crate) fn read_file(&self) -> Result<(String, Config), ConfigError> {
         let read = |error| ConfigError::Read { path: self.path().to_owned(), error };
         let text = std::fs::read_to_string(self.path()).map_err(read)?;
         Ok((text, (self.source.read)()?))
     }
 
-    /// Reads the configuration, exports what it says, and listens where it says. With
-    /// [`OpenPurpose::Check`] nothing changes, and the changes are those that would be made.
+    /// Reads the configuration and applies it to exports and listeners. With [`OpenPurpose::Check`]
+    /// nothing changes, and the report has the changes that would be made.
     ///
     /// # Errors
     /// See [`ReloadError`]. Nothing changes then.

@@ -1,4 +1,4 @@
-//! The synchronisation primitives of doorbells and links, which loom replaces when it checks those.
+//! Synchronisation primitives of doorbells and links, replaced by loom's in its tests.
 
 #[cfg(not(all(loom, test)))]
 pub(crate) use std::sync::{

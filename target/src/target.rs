@@ -28,9 +28,9 @@ use crate::metrics::snapshot::{IoStats, Stats, SystemCallStats};
 use crate::poll_group::PollGroupStats;
 use crate::reloader::{ConfigSource, Reloader};
 
-/// A target with its threads. Dropping it ends every connection at once.
+/// A target with its threads. Dropping it ends every connection immediately.
 pub struct Target {
-    // First: they look at files that are released when the rest is gone.
+    // Dropped first: it uses files that are released with the rest.
     _management: Option<Management>,
     _files: Periodic,
     _removed: Periodic,
@@ -43,29 +43,29 @@ pub struct Target {
     not_listening: Vec<NotListening>,
 }
 
-/// The cause for which a target does not start; one line with the remedy.
+/// Reason that a target does not start: one line with the remedy.
 #[derive(Debug, thiserror::Error)]
 pub enum StartError {
-    /// Something can not be exported.
+    /// A namespace cannot be exported.
     #[error(transparent)]
     Export(#[from] ExportError),
-    /// Threads do not start.
+    /// The threads cannot be started.
     #[error(transparent)]
     Runtime(#[from] RuntimeError),
     /// No address can be listened on.
     #[error(transparent)]
     Address(#[from] AddressError),
-    /// There is no management socket.
+    /// The management socket cannot be created.
     #[error(transparent)]
     Management(#[from] SocketError),
-    /// Memory or descriptors are not to be had.
+    /// Memory or descriptors are not available.
     #[error("cannot make the buffer pool, whose size limits.pool_bytes says: {0}")]
     Pool(io::Error),
 }
 
 impl Target {
-    /// Opens the exports of a configuration, listens, and starts serving. An address that can not
-    /// be served is left out as long as there is another.
+    /// Opens the exports of a configuration, listens, and starts serving. An address that cannot be
+    /// served is left out if the target can listen elsewhere.
     ///
     /// # Errors
     /// See [`StartError`]. Nothing keeps running then.
@@ -73,7 +73,7 @@ impl Target {
         Self::start_with(config, None)
     }
 
-    /// As [`Target::start`], with a configuration that can be read again.
+    /// Starts a target as [`Target::start`] does, with a configuration that can be read again.
     ///
     /// # Errors
     /// See [`StartError`]. Nothing keeps running then.
@@ -126,17 +126,17 @@ impl Target {
         })
     }
 
-    /// What reads the configuration again, where that is possible.
+    /// Reloader of the configuration, if it can be read again.
     pub(crate) fn reloader(&self) -> Option<&Arc<Reloader>> {
         self.reloader.as_ref()
     }
 
-    /// Where it listens, in the order of the configuration.
+    /// Addresses on which it listens, in the order of the configuration.
     pub fn listening(&self) -> &[Listening] {
         &self.listening
     }
 
-    /// Where it was to listen and can not.
+    /// Configured addresses on which it cannot listen.
     pub fn not_listening(&self) -> &[NotListening] {
         &self.not_listening
     }
@@ -177,7 +177,7 @@ impl Target {
         self.runtime.turn_watch()
     }
 
-    /// The counters of all threads, and those of each subsystem and namespace, as a text.
+    /// Counters of all threads, and those of each subsystem and namespace, as a text.
     pub(crate) fn metrics(&self, format: MetricsFormat, detail: MetricsDetail) -> String {
         let registry = self.associations.registry();
         let subsystems = registry.subsystems();
@@ -186,12 +186,12 @@ impl Target {
         TargetSnapshot { stats: self.stats(), turns, subsystems }.to_text(format, detail)
     }
 
-    /// Takes no more connections or commands, lets commands under way end for at most `patience`,
-    /// and stops.
-    pub fn drain(self, patience: Duration) {
-        self.runtime.stop(patience);
+    /// Stops after running commands have ended, at most after `timeout`. New connections and
+    /// commands are refused from now on.
+    pub fn drain(self, timeout: Duration) {
+        self.runtime.stop(timeout);
         self.associations.stop();
-        // What was removed and busy until now.
+        // Namespaces that were removed and busy until now.
         self.associations.registry().close_idle();
     }
 
@@ -213,7 +213,7 @@ fn subsystem_snapshot(registry: &Registry, subsystem: &Subsystem) -> SubsystemSn
     }
 }
 
-/// A namespace that there is anything to tell of.
+/// Snapshot of a namespace, if it was used or has a fault.
 fn used_namespace(namespace: &Namespace) -> Option<NamespaceSnapshot> {
     let io = namespace.io.stats();
     let failed = namespace.storage_errors.total() > 0 || namespace.health().is_degraded();
@@ -230,13 +230,13 @@ fn used_namespace(namespace: &Namespace) -> Option<NamespaceSnapshot> {
     })
 }
 
-/// Begins to look for addresses and devices that come.
+/// Starts to look for addresses and devices that appear.
 fn watch_addresses(listeners: Arc<Listeners>) -> io::Result<Periodic> {
     let mut missing = MissingAddresses::default();
     Periodic::start("feedrail-listen", move || listeners.look(&mut missing))
 }
 
-/// Resident memory of this process.
+/// Resident memory of this process in bytes.
 fn resident_bytes() -> Option<u64> {
     let statm = std::fs::read_to_string("/proc/self/statm").ok()?;
     let pages: u64 = statm.split_whitespace().nth(1)?.parse().ok()?;

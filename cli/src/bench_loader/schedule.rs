@@ -29,7 +29,7 @@ impl Schedule {
         seed: u64,
     ) -> Result<Self> {
         let units = set.units();
-        let needed = shape.units_of_batch(0).saturating_mul(ranks.into());
+        let needed = shape.units_read_for_batch(0).saturating_mul(ranks.into());
         ensure!(
             needed <= units,
             "one step takes {needed} samples or row groups, and there are {units}: lower \
@@ -39,7 +39,7 @@ impl Schedule {
         let mut batches: Vec<Vec<SampleBatch>> = (0..ranks).map(|_| Vec::new()).collect();
         let mut ranges: usize = 0;
         for step in 0..u64::from(steps) {
-            let units_of_rank = usize::try_from(shape.units_of_batch(step))?;
+            let units_of_rank = usize::try_from(shape.units_read_for_batch(step))?;
             let dealt = units_of_rank.saturating_mul(batches.len());
             ensure!(ranges.saturating_add(dealt) <= MAX_RANGES, "too many ranges: lower --steps");
             let dealt: Vec<u64> = order.by_ref().take(dealt).collect();

@@ -85,7 +85,7 @@ impl SampleLayout {
 impl LoaderShape {
     /// Units that are read for a batch. Of 6,144 rows at a time and 16,384 in a batch, they are 3,
     /// 3 and 2 in turn: rows that are left over are used by the next batch.
-    pub(super) fn units_of_batch(&self, batch: u64) -> u64 {
+    pub(super) fn units_read_for_batch(&self, batch: u64) -> u64 {
         let per_unit = self.layout.samples_per_unit();
         let needed =
             |batches: u64| batches.saturating_mul(self.batch_samples.into()).div_ceil(per_unit);
@@ -100,7 +100,7 @@ mod tests {
     #[test]
     fn batches_of_rows_take_whole_row_groups() {
         let units =
-            |shape: LoaderShape| (0..6).map(|b| shape.units_of_batch(b)).collect::<Vec<_>>();
+            |shape: LoaderShape| (0..6).map(|b| shape.units_read_for_batch(b)).collect::<Vec<_>>();
         assert_eq!(units(LoaderWorkload::Dlrm.shape()), [3, 3, 2, 3, 3, 2]);
         assert_eq!(units(LoaderWorkload::Unet3d.shape()), [7; 6]);
     }

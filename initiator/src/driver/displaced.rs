@@ -9,20 +9,18 @@ use rdma::Time;
 use crate::driver::state::DriverState;
 use crate::engine::plan_run::PlanRun;
 use crate::engine::range_op::{DisplacedRange, RangeOp};
-use crate::engine::results::{DisplacedPlanRange, PlanKey};
+use crate::engine::results::{PlanKey, ReplicaRetry};
 use crate::engine::shard_routes::{PathRoute, ShardPlace, TargetLoad};
 use crate::types::error::{Error, ErrorKind};
 
 impl DriverState {
     /// Reads failed ranges of plans from other replicas of their shards; false if no range failed.
     pub(super) fn resubmit_displaced(&mut self, now: Time) -> bool {
-        if !self.outbox.has_displaced_plan_ranges() {
+        if !self.outbox.has_replica_retries() {
             return false;
         }
         let mut runs = BTreeMap::<_, Vec<u32>>::new();
-        for DisplacedPlanRange { plan, range, error, service } in
-            self.outbox.take_displaced_plan_ranges()
-        {
+        for ReplicaRetry { plan, range, error, service } in self.outbox.take_replica_retries() {
             let state = Arc::clone(self.outbox.plan_state(plan));
             // Not to a target that is only tried: it has failed once.
             let load = |place| self.load(place, Some(now)).without_probe();

@@ -125,7 +125,7 @@ impl DriverState {
 
     pub(super) fn cancel_plan(&mut self, plan: PlanKey) -> usize {
         // Those that are between two replicas belong to no engine.
-        let between = self.outbox.cancel_displaced(plan);
+        let between = self.outbox.cancel_replica_retries(plan);
         let outbox = &mut self.outbox;
         let engines = self.engines.iter_mut();
         between + engines.map(|engine| engine.cancel_plan(plan, outbox)).sum::<usize>()

@@ -34,17 +34,17 @@ const GROUPS_ONLY: u8 = 1;
 /// but may be lost.
 const ANA_PAUSE: Duration = Duration::from_secs(1);
 
-/// Where the check of a namespace is.
+/// Progress of the check that a namespace still has its identity and format.
 #[derive(Debug, Default)]
 pub(crate) enum Check {
-    /// The namespace is what it was.
+    /// No check is needed: identity and format are known.
     #[default]
     Passed,
     /// The namespace is in the list of those to check.
     Due,
     /// Identify Namespace is in progress.
     Namespace { stale: bool },
-    /// Identify Namespace ended well, and the descriptors are being read.
+    /// Identify Namespace succeeded, and the Namespace Identification Descriptors are being read.
     Descriptors { stale: bool, identity: Box<NamespaceIdentity> },
 }
 

@@ -87,7 +87,7 @@ pub(crate) struct Outbox {
     /// Memory of plans that have ended, for the same reason.
     ended: Vec<KeptMemory>,
     /// Ranges of plans that are to be read from other replicas.
-    displaced_plan_ranges: Vec<DisplacedPlanRange>,
+    replica_retries: Vec<ReplicaRetry>,
     /// Ranges of rings that their path cannot serve.
     displaced: Vec<DisplacedRange>,
     /// A controller was connected or lost: ranges that wait for one may be read from another.
@@ -96,11 +96,11 @@ pub(crate) struct Outbox {
     asks_for_path: bool,
 }
 
-/// A range of a plan that failed at one replica of its shard.
-pub(crate) struct DisplacedPlanRange {
+/// Range of a plan that failed at one replica of its shard and is to be read from another.
+pub(crate) struct ReplicaRetry {
     pub(crate) plan: PlanKey,
     pub(crate) range: u32,
-    /// The error, should no other replica be tried.
+    /// Error of the range if no other replica is left.
     pub(crate) error: Error,
     pub(crate) service: RangeService,
 }
@@ -189,7 +189,7 @@ impl Outbox {
         }
         match result {
             Err(error) if state.is_replicated() && state.has_alternative(range, &error) => {
-                self.displaced_plan_ranges.push(DisplacedPlanRange { plan, range, error, service });
+                self.replica_retries.push(ReplicaRetry { plan, range, error, service });
             }
             result => self.end_for_good(plan, range, result, service),
         }
@@ -213,15 +213,15 @@ impl Outbox {
 
     /// The ranges that are to be read from other replicas. Each is to be submitted again, or to be
     /// ended.
-    pub(crate) fn take_displaced_plan_ranges(&mut self) -> Vec<DisplacedPlanRange> {
-        std::mem::take(&mut self.displaced_plan_ranges)
+    pub(crate) fn take_replica_retries(&mut self) -> Vec<ReplicaRetry> {
+        std::mem::take(&mut self.replica_retries)
     }
 
     /// Ends the ranges of a plan that are between two replicas; returns how many.
-    pub(crate) fn cancel_displaced(&mut self, plan: PlanKey) -> usize {
-        let of_it = self.displaced_plan_ranges.extract_if(.., |range| range.plan == plan);
+    pub(crate) fn cancel_replica_retries(&mut self, plan: PlanKey) -> usize {
+        let of_it = self.replica_retries.extract_if(.., |range| range.plan == plan);
         let ranges: Vec<_> = of_it.collect();
-        for DisplacedPlanRange { range, service, .. } in &ranges {
+        for ReplicaRetry { range, service, .. } in &ranges {
             self.end_for_good(plan, *range, Err(ErrorKind::Cancelled.into()), *service);
         }
         ranges.len()
@@ -257,8 +257,8 @@ impl Outbox {
         std::mem::take(&mut self.asks_for_path)
     }
 
-    pub(crate) fn has_displaced_plan_ranges(&self) -> bool {
-        !self.displaced_plan_ranges.is_empty()
+    pub(crate) fn has_replica_retries(&self) -> bool {
+        !self.replica_retries.is_empty()
     }
 
     pub(crate) fn plan_state(&self, plan: PlanKey) -> &Arc<PlanState> {

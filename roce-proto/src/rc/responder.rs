@@ -32,8 +32,8 @@ pub(super) struct Responder {
     expected: Psn,
     /// Messages completed, modulo 2^24.
     msn: u32,
-    /// The message whose packets are still to come.
-    current: Current,
+    /// Message whose next packet is expected.
+    incoming: IncomingMessage,
     replies: Replies,
     latest_reads: LatestReads,
     /// The answer to send to the peer when all READ responses before it are sent.
@@ -52,8 +52,9 @@ pub(super) struct Responder {
     reports_overflow: bool,
 }
 
+/// Message whose first packet has arrived and whose last has not.
 #[derive(Clone, Copy, Debug)]
-enum Current {
+enum IncomingMessage {
     None,
     /// A SEND into a receive; `received` bytes have been placed.
     Send {
@@ -118,7 +119,7 @@ impl Responder {
             queue: RecvQueue::new(config),
             expected: Psn::new(0),
             msn: 0,
-            current: Current::None,
+            incoming: IncomingMessage::None,
             replies: Replies::new(),
             latest_reads: LatestReads::new(),
             answer: None,
@@ -146,7 +147,7 @@ impl Responder {
     /// Queues a receive. A message that has begun stays in the one that it began in.
     pub(super) fn post(&mut self, request: &RecvRequest<'_>) {
         self.queue.push(request);
-        if matches!(self.current, Current::Send { .. }) {
+        if matches!(self.incoming, IncomingMessage::Send { .. }) {
             self.queue.swap_last();
         }
     }
@@ -236,7 +237,7 @@ impl Responder {
     /// their turn. Within a message of several packets another message is not valid.
     fn pass_placed(&mut self, first: Psn) -> Result<(), FatalError> {
         let Some(ahead) = &mut self.ahead else { return Ok(()) };
-        if ahead.has(self.expected) && !matches!(self.current, Current::None) {
+        if ahead.has(self.expected) && !matches!(self.incoming, IncomingMessage::None) {
             return Err(self.refuse(FatalError { code: NakCode::INVALID_REQUEST, receive: None }));
         }
         while ahead.has(self.expected) {
@@ -433,12 +434,12 @@ impl Responder {
     fn check_sequence(&self, message: &Message) -> Result<(), RequestError> {
         let fits = match message {
             Message::SendMiddle | Message::SendLast(_) => {
-                matches!(self.current, Current::Send { .. })
+                matches!(self.incoming, IncomingMessage::Send { .. })
             }
             Message::WriteMiddle | Message::WriteLast(_) => {
-                matches!(self.current, Current::Write { .. })
+                matches!(self.incoming, IncomingMessage::Write { .. })
             }
-            _ => matches!(self.current, Current::None),
+            _ => matches!(self.incoming, IncomingMessage::None),
         };
         if fits { Ok(()) } else { Err(FatalError::INVALID) }
     }
@@ -468,8 +469,8 @@ impl Responder {
     }
 
     const fn write_remaining(&self) -> u32 {
-        match self.current {
-            Current::Write { remaining, .. } => remaining,
+        match self.incoming {
+            IncomingMessage::Write { remaining, .. } => remaining,
             _ => 0,
         }
     }
@@ -489,8 +490,8 @@ impl Responder {
         payload: &[u8],
         with: &mut RequestContext<'_, impl Memory>,
     ) -> Result<(), RequestError> {
-        let received = match self.current {
-            Current::Send { received } => received,
+        let received = match self.incoming {
+            IncomingMessage::Send { received } => received,
             _ => 0,
         };
         let (entry, sges) = self.queue.last().ok_or(RequestError::NotReady)?;
@@ -504,7 +505,7 @@ impl Responder {
         sge::scatter(with.memory, sges, received, payload).map_err(|_| {
             FatalError::with_receive(NakCode::REMOTE_OPERATIONAL, WorkStatus::LocalProtection)
         })?;
-        self.current = Current::Send { received: total };
+        self.incoming = IncomingMessage::Send { received: total };
         Ok(())
     }
 
@@ -514,7 +515,7 @@ impl Responder {
         tail: Tail,
         with: &mut RequestContext<'_, impl Memory>,
     ) -> Result<(), RequestError> {
-        let Current::Send { received: byte_length } = self.current else {
+        let IncomingMessage::Send { received: byte_length } = self.incoming else {
             return Err(FatalError::INVALID);
         };
         let received = match tail {
@@ -540,7 +541,7 @@ impl Responder {
     ) -> Result<(), RequestError> {
         check_reth(with.qpn, reth, RemoteAccess::Write, &*with.memory)?;
         let Reth { addr, rkey, length } = *reth;
-        self.current = Current::Write { addr, rkey, length, remaining: length };
+        self.incoming = IncomingMessage::Write { addr, rkey, length, remaining: length };
         Ok(())
     }
 
@@ -551,7 +552,7 @@ impl Responder {
         payload: &[u8],
         with: &mut RequestContext<'_, impl Memory>,
     ) -> Result<(), RequestError> {
-        let Current::Write { addr, rkey, length, remaining } = self.current else {
+        let IncomingMessage::Write { addr, rkey, length, remaining } = self.incoming else {
             return Err(FatalError::INVALID);
         };
         if !payload.is_empty() {
@@ -560,12 +561,13 @@ impl Responder {
         }
         let addr = addr.wrapping_add(payload.len() as u64);
         let remaining = remaining - payload.len() as u32;
-        self.current = Current::Write { addr, rkey, length, remaining };
+        self.incoming = IncomingMessage::Write { addr, rkey, length, remaining };
         Ok(())
     }
 
     fn finish_write(&mut self, immediate: Option<u32>, with: &mut RequestContext<'_, impl Memory>) {
-        if let (Some(immediate), Current::Write { length, .. }) = (immediate, self.current) {
+        if let (Some(immediate), IncomingMessage::Write { length, .. }) = (immediate, self.incoming)
+        {
             let received = ReceivedInfo::Immediate(immediate);
             self.complete(CompletedWork::ReceiveWriteImmediate, length, received, with.completions);
         }
@@ -589,7 +591,7 @@ impl Responder {
     }
 
     fn finish_message(&mut self) {
-        self.current = Current::None;
+        self.incoming = IncomingMessage::None;
         self.msn = next_msn(self.msn);
     }
 

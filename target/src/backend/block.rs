@@ -3,10 +3,10 @@
 use std::fs::File;
 use std::io::{self, Seek, SeekFrom};
 
-/// The size of a block device, in bytes.
+/// Size of a block device in bytes.
 ///
 /// # Errors
-/// The error of the seek.
+/// The error of `lseek`.
 pub(super) fn size_bytes(mut device: &File) -> io::Result<u64> {
     device.seek(SeekFrom::End(0))
 }

@@ -1,11 +1,11 @@
-//! The part of the machine's memory that files may fill as page cache: whether a file that is only
-//! read is worth reading through the cache.
+//! Memory budget for the page cache: decides whether reads of a read-only file go through the
+//! cache.
 //!
-//! Files that do not fit would evict each other from the cache before they are read again, so that
-//! each read costs a copy and brings nothing. Files are given room in the order in which they are
-//! opened, until half of the memory that is to be had is used up: some of a large set are hot then,
-//! and the rest, which is read past the cache, does not evict them. A file with room takes a second
-//! descriptor, so that descriptors bound their number, too.
+//! Files that together exceed the memory evict each other from the cache before they are read
+//! again, so each read pays for a copy and gains nothing. Files get room in the order in which they
+//! are opened until half of the available memory is used up. Of a large set, these files stay
+//! cached; the others are read with direct I/O and evict nothing. A file with room holds a second
+//! descriptor, so the limit on descriptors bounds the number of files as well.
 
 use std::fs;
 use std::os::fd::AsFd;
@@ -13,16 +13,15 @@ use std::path::Path;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 
-/// Room is given as long as this many times as much memory is to be had. Doubled, a set of files
-/// that takes a third of the memory is read from the disk each time; not measured.
+/// Available memory for each byte of room given out.
 const MARGIN: u64 = 2;
 
-/// Files have room as long as they are this part of the descriptors that the process may have. With
-/// half of it, fewer files of a large set are kept in memory, and more files fit the limit.
+/// Descriptors of the process (`RLIMIT_NOFILE`) for each file with room. A smaller number keeps
+/// more files of a large set in memory and allows fewer other descriptors.
 const DESCRIPTORS: u64 = 4;
 
-/// File systems of this machine's own disks or memory, by the numbers of `statfs`. In others, as
-/// NFS, the page cache may be older than the file.
+/// `statfs` types of file systems on disks or memory of this machine. On network file systems such
+/// as NFS the page cache may be older than the file.
 const LOCAL_FILE_SYSTEMS: [u64; 8] = [
     0xEF53,      // ext2, ext3, ext4
     0x5846_5342, // XFS
@@ -34,30 +33,30 @@ const LOCAL_FILE_SYSTEMS: [u64; 8] = [
     0x0102_1994, // tmpfs
 ];
 
-/// The room of a target's files in the page cache. All cores look at it.
+/// Page cache room of all files of a target, shared by all cores.
 #[derive(Debug)]
 pub(crate) struct CacheRoom {
-    /// The most that is given, in bytes.
+    /// Most bytes given to files.
     limit_bytes: u64,
     given_bytes: AtomicU64,
-    /// The most files that have room.
+    /// Most files with room.
     limit_files: u64,
     files: AtomicU64,
-    /// What of the files is locked in memory.
+    /// File bytes locked in memory.
     locked_bytes: AtomicU64,
-    /// Whether the memory is still there.
+    /// False while the machine lacks memory for the files with room.
     open: AtomicBool,
 }
 
 impl CacheRoom {
-    /// Room in the memory that is to be had now.
+    /// Room in the memory that is available now.
     pub(crate) fn of_this_machine() -> Self {
         let limit = rustix::process::getrlimit(rustix::process::Resource::Nofile).current;
         let limit_files = limit.map_or(u64::MAX, |limit| limit / DESCRIPTORS);
         Self { limit_files, ..Self::of(available_bytes(0)) }
     }
 
-    /// Room in memory of which this much is to be had; none if that is not known.
+    /// Room in `available_bytes` of memory; none if the amount is unknown.
     pub(super) fn of(available_bytes: Option<u64>) -> Self {
         let limit_bytes = available_bytes.unwrap_or(0) / MARGIN;
         let [given_bytes, files, locked_bytes] = [0; 3].map(AtomicU64::new);
@@ -65,7 +64,7 @@ impl CacheRoom {
         Self { limit_bytes, given_bytes, limit_files, files, locked_bytes, open }
     }
 
-    /// Gives room to a file, if there is as much.
+    /// Gives `bytes` of room to a file; `None` if there is not enough left.
     pub(super) fn give(self: &Arc<Self>, bytes: u64) -> Option<CacheShare> {
         let more = |given: u64| given.checked_add(bytes).filter(|sum| *sum <= self.limit_bytes);
         let another = |files: u64| Some(files + 1).filter(|sum| *sum <= self.limit_files);
@@ -78,20 +77,21 @@ impl CacheRoom {
         Some(CacheShare { room: Arc::clone(self), bytes })
     }
 
-    /// Whether files that have room are read through the cache now.
+    /// Whether files with room are currently read through the cache.
     pub(super) fn is_open(&self) -> bool {
         self.open.load(Ordering::Relaxed)
     }
 
-    /// Looks at the memory again: without memory for what was given, files are read past the cache
-    /// until there is twice as much. Reads files of the kernel, so only the control path does.
+    /// Checks the available memory. When there is less than was given out, files are read past the
+    /// cache until there is twice as much. Reads files of procfs and cgroupfs, so only the control
+    /// path calls this.
     pub(crate) fn look(&self) {
         if let Some(available) = available_bytes(self.locked_bytes()).filter(|_| self.given() > 0) {
             self.found(available);
         }
     }
 
-    /// So much memory is to be had now, the cache of these files included.
+    /// Opens or closes the room by the memory available now, the cache of its files included.
     pub(super) fn found(&self, available_bytes: u64) {
         let needed = if self.is_open() { self.given() } else { self.given() * MARGIN };
         let open = available_bytes >= needed;
@@ -106,17 +106,17 @@ impl CacheRoom {
         }
     }
 
-    /// More of the files is locked in memory.
+    /// Counts file bytes that were locked in memory.
     pub(super) fn locked(&self, bytes: u64) {
         self.locked_bytes.fetch_add(bytes, Ordering::Relaxed);
     }
 
-    /// Less of them is.
+    /// Counts file bytes that were unlocked.
     pub(super) fn unlocked(&self, bytes: u64) {
         self.locked_bytes.fetch_sub(bytes, Ordering::Relaxed);
     }
 
-    /// Bytes of the files that are locked in memory.
+    /// File bytes locked in memory.
     pub(super) fn locked_bytes(&self) -> u64 {
         self.locked_bytes.load(Ordering::Relaxed)
     }
@@ -126,7 +126,7 @@ impl CacheRoom {
     }
 }
 
-/// The room of an open file, which others may have when this is dropped.
+/// Room of one open file, given back when this is dropped.
 #[derive(Debug)]
 pub(super) struct CacheShare {
     room: Arc<CacheRoom>,
@@ -134,12 +134,12 @@ pub(super) struct CacheShare {
 }
 
 impl CacheShare {
-    /// The room that it is part of.
+    /// Room that this is a share of.
     pub(super) fn room(&self) -> &Arc<CacheRoom> {
         &self.room
     }
 
-    /// Whether the memory of all files that have room is still there.
+    /// Whether reads of the file currently go through the cache.
     pub(super) fn is_open(&self) -> bool {
         self.room.is_open()
     }
@@ -152,20 +152,21 @@ impl Drop for CacheShare {
     }
 }
 
-/// Whether the page cache of a file is as new as the file.
+/// Whether a file is on a local file system, where the page cache is as new as the file.
 pub(super) fn is_local(file: impl AsFd) -> bool {
-    // The type is signed on some machines, and has 32 bits that matter.
+    // `f_type` is signed on some machines; only its lower 32 bits matter.
     let number = |status: rustix::fs::StatFs| u64::from(status.f_type as u32);
     rustix::fs::fstatfs(file).is_ok_and(|status| LOCAL_FILE_SYSTEMS.contains(&number(status)))
 }
 
-/// Memory that this process may still have.
+/// Memory in bytes that this process can still allocate.
 pub(super) fn available_to_process() -> Option<u64> {
     available_bytes(0)
 }
 
-/// Memory that is to be had, page cache included that can be given up: of the machine, and of the
-/// control groups of this process. The machine counts what is locked as taken.
+/// Available memory in bytes, reclaimable page cache included: the smaller of the machine's and of
+/// that of this process's control groups. The machine counts locked pages as used, so they are
+/// added.
 fn available_bytes(locked_bytes: u64) -> Option<u64> {
     let of_machine = of_meminfo(&fs::read_to_string("/proc/meminfo").ok()?)? + locked_bytes;
     let groups = fs::read_to_string("/proc/self/cgroup").unwrap_or_default();
@@ -173,14 +174,15 @@ fn available_bytes(locked_bytes: u64) -> Option<u64> {
     Some(of_groups.map_or(of_machine, |bytes| bytes.min(of_machine)))
 }
 
-/// By the text of `/proc/meminfo`.
+/// `MemAvailable` of the text of `/proc/meminfo`, in bytes.
 fn of_meminfo(text: &str) -> Option<u64> {
     let line = text.lines().find_map(|line| line.strip_prefix("MemAvailable:"))?;
     line.trim().strip_suffix("kB")?.trim().parse::<u64>().ok()?.checked_mul(1024)
 }
 
-/// The least of the control groups that a process is in, by its list, of either version; `None`
-/// without a limit. In a container a version 1 group is mounted as the root of the hierarchy.
+/// Smallest available memory among the control groups (version 1 or 2) in the list of
+/// `/proc/self/cgroup`; `None` if none has a limit. In a container a version 1 group is mounted as
+/// the root of the hierarchy.
 fn of_groups(list: &str, root: &Path) -> Option<u64> {
     let least = |path: &str, root: &Path, version: &GroupFiles| {
         let folder = root.join(path);
@@ -200,7 +202,7 @@ fn of_groups(list: &str, root: &Path) -> Option<u64> {
     list.lines().filter_map(of_line).min()
 }
 
-/// The files of a control group that tell of its memory.
+/// Names of the files that describe a control group's memory.
 struct GroupFiles {
     limits: &'static [&'static str],
     used: &'static str,
@@ -221,7 +223,7 @@ const VERSION_1: GroupFiles = GroupFiles {
 };
 
 impl GroupFiles {
-    /// What a group may still take, and its page cache.
+    /// Bytes up to the limit of a group, plus its reclaimable page cache.
     fn available(&self, folder: &Path) -> Option<u64> {
         let number = |name| fs::read_to_string(folder.join(name)).ok()?.trim().parse::<u64>().ok();
         let limit = self.limits.iter().filter_map(number).min()?;

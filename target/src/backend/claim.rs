@@ -1,9 +1,8 @@
-//! Claims on files and block devices: a target that writes one has it alone.
+//! Claims on files and block devices: a target has exclusive use of each medium that it writes.
 //!
-//! A regular file is locked with `flock`: exclusively if hosts may write it, else shared, so that
-//! no process that locks as well changes it meanwhile. A block device that hosts may write is
-//! opened with `O_EXCL`, which the kernel grants while nothing has it mounted or made it part of
-//! something else.
+//! A regular file is locked with `flock`: exclusively if hosts may write it, otherwise shared, so
+//! that no other process that locks it can change it. A block device that hosts may write is opened
+//! with `O_EXCL`, which the kernel refuses while the device is mounted or part of another device.
 
 use std::ffi::OsString;
 use std::fs::{self, File, Metadata};
@@ -20,31 +19,29 @@ use rustix::io::Errno;
 use super::FilePlace;
 use super::place::FoundFile;
 
-/// Attempts at a lock whose holder has ended, [`PAUSE`] apart, 10 s in all: the kernel keeps it
-/// until the last call on the file is over, which may still be writing. Doubled, a start beside
-/// such a call fails after 20 s; not measured.
+/// Attempts at a lock whose holder has exited, [`PAUSE`] apart (10 s in all). The kernel keeps the
+/// lock until the process's last call on the file returns, which may be a long write.
 const TRIES: u32 = 1000;
 const PAUSE: Duration = Duration::from_millis(10);
 
-/// Attempts, 1 s in all, at a lock whose holder is not in the kernel's list: it may have been
-/// released since, or be that of another machine on a network file system. Doubled, that error
-/// comes after 2 s; not measured.
+/// Attempts, [`PAUSE`] apart (1 s in all), at a lock whose holder is not listed in `/proc/locks`:
+/// it may just have been released, or belong to another machine on a network file system.
 const TRIES_WITHOUT_HOLDER: u32 = 100;
 
-/// Attempts at a block device that is in use, [`PAUSE`] apart, 5 s in all, once for direct I/O and
-/// once without. Doubled, a device that stays in use is refused after 20 s; not measured.
+/// Attempts at a block device that is in use, [`PAUSE`] apart: 5 s with direct I/O, then 5 s
+/// without.
 const TRIES_OF_DEVICE: u32 = 500;
 
-/// Identity of the file behind a path: equal for all paths to the same file or device.
+/// Identity of a file or block device: equal for all paths that lead to it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub(crate) struct FileKey {
     device: u64,
-    /// 0 for a block device, which is known by its number.
+    /// 0 for a block device, which its device number identifies.
     inode: u64,
 }
 
 impl FileKey {
-    /// Identity of the file that has a place; `None` if it can not be found.
+    /// Identity of the file at a place; `None` if it cannot be found.
     pub(crate) fn of_place(place: FilePlace<'_>) -> Option<Self> {
         Some(Self::of(&place.find().ok()?.metadata().ok()?))
     }
@@ -63,12 +60,11 @@ impl FileKey {
     }
 }
 
-/// Locks a regular file until it is closed or [`release`]d. A file system without locks is only
-/// warned of.
+/// Locks a regular file until it is closed or [`release`]d. Only warns if the file system has no
+/// locks.
 ///
 /// # Errors
-/// A description of the process that holds the lock, for the text of
-/// [`super::open::OpenError::Busy`].
+/// A description of the process that holds the lock, for [`super::open::OpenError::Busy`].
 pub(super) fn lock(file: &File, path: &Path, writable: bool) -> Result<(), String> {
     let wanted = match writable {
         true => FlockOperation::NonBlockingLockExclusive,
@@ -103,9 +99,8 @@ pub(super) fn lock(file: &File, path: &Path, writable: bool) -> Result<(), Strin
     Err("a process that has ended, whose last write is still under way".into())
 }
 
-/// Locks the file behind a loop device, as if the file were what is served, so that no target
-/// serves the one while another serves the other; nothing for other devices. The lock lasts until
-/// the file that this returns is closed.
+/// Locks the file behind a loop device, so that no target serves the file while another serves the
+/// device. Returns `None` for other devices. The lock lasts until the returned file is closed.
 ///
 /// # Errors
 /// A description of the process that holds the lock.
@@ -119,7 +114,7 @@ pub(super) fn lock_backing_file(device: &File, writable: bool) -> Result<Option<
     Ok(Some(file))
 }
 
-/// The file behind a loop device or a partition of one, by what the kernel says.
+/// File behind a loop device or a partition of one, as sysfs reports it.
 fn backing_file(device: &File) -> Option<PathBuf> {
     let number = device.metadata().ok()?.rdev();
     let folder = format!("/sys/dev/block/{}:{}", libc::major(number), libc::minor(number));
@@ -128,12 +123,12 @@ fn backing_file(device: &File) -> Option<PathBuf> {
     Some(OsString::from_vec(path.strip_suffix(b"\n").unwrap_or(&path).to_vec()).into())
 }
 
-/// Opens a block device exclusively, to be written. A process that has ended keeps it until its
-/// last call is over, and the kernel does not tell who that is: it is waited for, unless a mount or
-/// another device has it.
+/// Opens a block device exclusively, for writing. Waits while the device is busy, unless a mount or
+/// another device uses it: an exited process keeps it until its last call returns, and the kernel
+/// does not tell which process that is.
 ///
 /// # Errors
-/// It is in use, or cannot be opened.
+/// The device stays in use, or cannot be opened.
 pub(super) fn open_alone(device: &FoundFile, flags: i32) -> io::Result<File> {
     let busy = |error: &io::Error| error.raw_os_error() == Some(libc::EBUSY);
     for _ in 1..TRIES_OF_DEVICE {
@@ -145,7 +140,7 @@ pub(super) fn open_alone(device: &FoundFile, flags: i32) -> io::Result<File> {
     device.open(true, flags | libc::O_EXCL)
 }
 
-/// Whether a block device is mounted, or part of another device.
+/// Whether a block device is mounted or part of another device.
 fn has_lasting_user(device: &FoundFile) -> bool {
     let Ok(number) = device.metadata().map(|metadata| metadata.rdev()) else { return false };
     let mounts = fs::read_to_string("/proc/self/mountinfo").unwrap_or_default();
@@ -155,13 +150,13 @@ fn has_lasting_user(device: &FoundFile) -> bool {
     is_held || mount_point(&mounts, number).is_some()
 }
 
-/// Gives up the lock, though calls on the file may keep it open.
+/// Releases the lock even if running calls keep the file open.
 pub(super) fn release(file: impl std::os::fd::AsFd) {
-    // Without a lock there is nothing to give up.
+    // Fails only where there is no lock.
     let _ = rustix::fs::flock(file, FlockOperation::Unlock);
 }
 
-/// The mount or other user that keeps a block device from being opened exclusively.
+/// Description of the mount or other user that keeps a block device from being opened exclusively.
 pub(super) fn user_of_device(device: &File) -> String {
     let number = device.metadata().map(|metadata| metadata.rdev()).unwrap_or_default();
     let mounts = fs::read_to_string("/proc/self/mountinfo").unwrap_or_default();
@@ -171,24 +166,21 @@ pub(super) fn user_of_device(device: &File) -> String {
     }
 }
 
-/// Where a device is mounted, by the lines of `mountinfo`.
+/// Mount point of a device in the lines of `mountinfo`.
 fn mount_point(mounts: &str, device: u64) -> Option<&str> {
     let number = format!("{}:{}", libc::major(device), libc::minor(device));
     let mut lines = mounts.lines().map(|line| line.split(' '));
     lines.find_map(|mut fields| (fields.nth(2)? == number).then(|| fields.nth(1))?)
 }
 
-#[expect(
-    clippy::disallowed_methods,
-    reason = "the target starts, and nothing else is done meanwhile"
-)]
+#[expect(clippy::disallowed_methods, reason = "the target starts, and serves nothing yet")]
 pub(super) fn pause() {
     std::thread::sleep(PAUSE);
 }
 
-/// The process that holds a lock.
+/// Process that holds a lock.
 struct LockHolder {
-    /// 0 in another PID namespace.
+    /// 0 if the process is in another PID namespace.
     pid: u32,
     command: Option<String>,
 }
@@ -202,14 +194,14 @@ impl LockHolder {
         Some(Self { pid, command: command.map(|name| name.trim().to_owned()) })
     }
 
-    /// Whether the process is gone, or ended and waits for its parent to notice.
+    /// Whether the process is gone or a zombie.
     fn has_ended(&self) -> bool {
         if self.pid == 0 {
             return false;
         }
         match fs::read_to_string(format!("/proc/{}/stat", self.pid)) {
             Ok(stat) => is_zombie(&stat),
-            // A process that ends while its file is read.
+            // The process exited while its file was read.
             Err(error) if error.raw_os_error() == Some(Errno::SRCH.raw_os_error()) => true,
             Err(error) => error.kind() == io::ErrorKind::NotFound,
         }
@@ -226,18 +218,18 @@ impl std::fmt::Display for LockHolder {
     }
 }
 
-/// Whether a line of `/proc/PID/stat` is that of a process that has ended.
+/// Whether a line of `/proc/PID/stat` describes a process that has exited.
 fn is_zombie(stat: &str) -> bool {
-    // The command's name stands in brackets and may have brackets and spaces of its own.
+    // The command name is in parentheses and may itself contain parentheses and spaces.
     stat.rsplit_once(") ").is_some_and(|(_, fields)| fields.starts_with(['Z', 'X']))
 }
 
-/// The process that has a `flock` on a file, by the lines of `/proc/locks`.
+/// Process that holds a `flock` on a file, found in the lines of `/proc/locks`.
 fn lock_holder(locks: &str, device: u64, inode: u64) -> Option<u32> {
     let place = format!("{:02x}:{:02x}:{inode}", libc::major(device), libc::minor(device));
     locks.lines().find_map(|line| {
         let mut fields = line.split_whitespace().skip(1);
-        // A line with an arrow is of a process that waits.
+        // A line with an arrow is of a waiting process.
         let of_file = fields.next()? == "FLOCK" && fields.nth(3)? == place;
         of_file.then(|| line.split_whitespace().nth(4)?.parse().ok())?
     })
@@ -271,7 +263,7 @@ mod tests {
             });
             let results: Vec<_> = (0..1000).map(|_| lock(&open(), &path, true)).collect();
             done.store(true, Ordering::Relaxed);
-            // The lock is held by this process or was obtained; its holder is never unknown.
+            // This process holds the lock or got it, so the holder is always known.
             assert!(!results.contains(&Err("another process".into())));
         });
     }

@@ -1,10 +1,11 @@
-//! A medium that is about to be closed.
+//! A medium that is being closed.
 
 use std::sync::{Arc, Weak};
 
 use super::{Backend, FileId};
 
-/// The backend of a removed namespace, and its files. It keeps no file open.
+/// Backend of a removed namespace and the files that it has registered. Does not keep the files
+/// open.
 #[derive(Clone, Debug)]
 pub(crate) struct ClosingMedium {
     pub(crate) backend: Weak<dyn Backend>,

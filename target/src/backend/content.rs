@@ -1,4 +1,4 @@
-//! Identity of the bytes of a medium: whether they may have changed since an earlier open.
+//! Identity of a medium's bytes: tells whether they may have changed since an earlier open.
 
 use std::fs::File;
 use std::io;
@@ -7,26 +7,24 @@ use std::os::fd::AsFd;
 use rustix::fs::{AtFlags, FileType, Statx, StatxFlags, StatxTimestamp};
 use uuid::Uuid;
 
-/// The root of the identifiers that content is named by.
+/// Name space of the UUIDs that are derived from content.
 const CONTENT: Uuid = Uuid::from_u128(0x5b1f_0d6e_93a7_5c28_8f41_7d90_2e6c_b35a);
 
-/// Properties that identify a medium's bytes without reading them. Equal contents are the same
-/// bytes, as far as the system can tell; those of a writable medium may have been changed by hosts.
+/// Properties that identify a medium's bytes without reading them. Equal contents mean equal bytes,
+/// as far as the system can tell; hosts may have changed those of a writable medium.
 ///
-/// - A read-only file is identified by its inode, length and times: of modification, and of change,
-///   which no process can set back. The number of its device is left out, as that of the same disk
-///   may differ after a reboot.
-/// - A writable file changes with each write of a host, so it is identified by its inode and time
-///   of birth alone. Writes by other programs are not noticed.
-/// - A block device keeps no time of writes: it is known by its number, length and sequence number,
-///   by which the kernel tells a disk from another that had the same name since the machine was
-///   started.
-/// - Memory is new whenever it is opened.
+/// - A read-only file: inode, length, time of modification, and time of change, which no process
+///   can set back. The device number is left out, since it may differ after a reboot.
+/// - A writable file: inode and time of birth, since each write of a host changes the times. Writes
+///   by other programs are not noticed.
+/// - A block device: number, length and sequence number (the kernel's counter that differs for a
+///   disk that took over the name since boot), since a device keeps no time of writes.
+/// - Memory: a random identity for each open.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct Content(Vec<u8>);
 
 impl Content {
-    /// Of an open file or block device.
+    /// Content of an open file or block device.
     ///
     /// # Errors
     /// The error of `statx`.
@@ -38,7 +36,7 @@ impl Content {
         Ok(Self::of_status(&status, writable))
     }
 
-    /// Of a regular file with this status.
+    /// Content of a regular file with this status.
     pub(super) fn of_status(status: &Statx, writable: bool) -> Self {
         let mut known = b"file".to_vec();
         known.extend(status.stx_ino.to_le_bytes());
@@ -52,25 +50,25 @@ impl Content {
         Self(known)
     }
 
-    /// Zeros, and nothing else ever.
+    /// Content of a medium that always reads as zeros.
     pub(super) fn zeros() -> Self {
         Self(b"zeros".to_vec())
     }
 
-    /// A random identity: the bytes of a memory namespace do not outlive the process.
+    /// Random content, since the bytes of a memory namespace do not outlive the process.
     pub(super) fn new_memory() -> Self {
         Self(Uuid::new_v4().as_bytes().to_vec())
     }
 
     fn of_device(status: &Statx, size_bytes: u64) -> Self {
         let (major, minor) = (status.stx_rdev_major, status.stx_rdev_minor);
-        // Kernels from 5.15 on have it.
+        // The kernel has it since 5.15.
         let sequence = std::fs::read_to_string(format!("/sys/dev/block/{major}:{minor}/diskseq"));
         let sequence = sequence.unwrap_or_default();
         Self(format!("device {major}:{minor} {size_bytes} {}", sequence.trim()).into_bytes())
     }
 
-    /// The generation of a namespace with this content: that of the operator's name for it, if
+    /// Generation of a namespace with this content, derived from the operator's `content_id` if
     /// there is one.
     pub(crate) fn generation(&self, content_id: Option<&str>) -> u64 {
         match content_id {
@@ -79,8 +77,8 @@ impl Content {
         }
     }
 
-    /// The generation after a change while the namespace is served, when the operator's name is
-    /// true no more.
+    /// Generation after the file changed while it was served, when the operator's `content_id` no
+    /// longer holds.
     pub(crate) fn generation_after_change(&self, content_id: Option<&str>) -> u64 {
         match content_id {
             Some(id) => generation_of(&[id.as_bytes(), &self.0].concat()),

@@ -18,85 +18,84 @@ use crate::backend::{
 };
 use crate::deliberate_bugs::{self, Bug};
 
-/// Interruptions in a row after which an operation fails. A signal or a full queue of a device
-/// seldom causes more than one. Doubled, a file that never gets anywhere costs a command twice as
-/// long; not measured.
+/// Consecutive interruptions (`EINTR`, `EAGAIN`) after which an operation fails. A signal or a full
+/// device queue seldom causes more than one.
 const MOST_INTERRUPTIONS: u32 = 1000;
 
-/// The most that one try reads from the page cache; other work of the core may come before the
-/// next. Doubled, that waits for a copy of up to 512 KiB; not measured.
+/// Most bytes of one attempt to read from the page cache, which bounds the time that other work of
+/// the core waits for the copy.
 const CACHED_BYTES: u32 = 256 << 10;
 
-/// The largest logical block.
+/// Largest logical block in bytes.
 const MOST_BLOCK_BYTES: u64 = 4096;
 
-/// An open file of fixed length.
+/// Backend of an open file of fixed length.
 #[derive(Debug)]
 pub struct FileBackend {
     file: Arc<OwnedFd>,
     id: FileId,
     device: DeviceId,
-    /// The length that the file had when it was opened, in bytes. The part of the last block beyond
-    /// it reads as zeros.
+    /// Length of the file when it was opened, in bytes. The part of the last block beyond it reads
+    /// as zeros.
     exact_bytes: u64,
-    /// Nothing is done behind this byte: the end of the last block.
+    /// End of the last block in bytes. No operation reaches beyond it.
     end_bytes: u64,
-    /// Keeps other processes from the file.
+    /// Lock that keeps other processes from changing the file.
     claim: Arc<Claim>,
-    /// Offsets of direct I/O are multiples of it; 1 when the page cache is used.
+    /// Alignment of offsets for direct I/O in bytes; 1 when the page cache is used.
     offset_alignment: u32,
     direct: bool,
-    /// A write behind the end makes it longer.
+    /// Whether a write beyond the end makes the file longer.
     grows: bool,
-    /// When its length was last looked at, in nanoseconds.
+    /// Time of the last check of the file's length, in nanoseconds.
     looked_at: AtomicU64,
     health: Arc<Health>,
-    /// Set if reads are tried in the page cache first.
+    /// Set if reads try the page cache first.
     cached: Option<CachedReads>,
-    /// Of a file whose blocks could be read while they are half written.
+    /// Set for a file whose reads could return a half-written block.
     locks: Option<Arc<RangeLocks>>,
-    /// Set when the file system refused to make zeros with `fallocate`.
+    /// Set once the file system has refused to zero with `fallocate`.
     cannot_zero: AtomicBool,
     cannot_punch: AtomicBool,
 }
 
-/// The lock of a file, as long as one of its backends needs it.
+/// Lock of a file, held while any of its backends exists.
 #[derive(Debug)]
 struct Claim {
     file: Arc<OwnedFd>,
-    /// That behind a loop device, whose lock ends when this is closed.
+    /// Locked file behind a loop device. Closing it ends the lock.
     backing: Option<std::fs::File>,
 }
 
 impl Drop for Claim {
-    /// A ring that is being torn down may keep the file open for a while.
+    /// A ring that is being torn down may still keep the file open.
     fn drop(&mut self) {
         claim::release(&*self.file);
     }
 }
 
-/// How a file is read from the page cache.
+/// State of reads from the page cache.
 #[derive(Debug)]
 struct CachedReads {
-    /// The same file opened without direct I/O, if the backend's own is opened for it.
+    /// Descriptor of the file without direct I/O, if the backend's own descriptor has direct I/O.
     twin: Option<Twin>,
-    /// Set when the file system refused to read only what the cache has.
+    /// Set once the file system has refused `RWF_NOWAIT`.
     cannot_try: AtomicBool,
 }
 
-/// A second opening of a file, for reads through the page cache as long as there is memory.
+/// Second descriptor of a file, for reads through the page cache while there is room.
 #[derive(Debug)]
 struct Twin {
     file: Arc<OwnedFd>,
     id: FileId,
     room: CacheShare,
-    /// The same bytes in memory, where they may be kept there.
+    /// Mapping of the file with pages locked in memory, where the process may lock memory.
     mapped: Option<Arc<MappedFile>>,
 }
 
 impl FileBackend {
-    /// A backend on a file of `exact_bytes`. `direct_alignment` is the alignment of offsets that
-    /// direct I/O needs, if it is used.
+    /// Backend of a file of `exact_bytes`. `direct_alignment` is the alignment of offsets for
+    /// direct I/O, if it is used.
     pub fn new(file: OwnedFd, exact_bytes: u64, direct_alignment: Option<u32>) -> Self {
         let (device, grows) = device_of(&file);
         let file = Arc::new(file);
@@ -119,7 +118,7 @@ impl FileBackend {
         }
     }
 
-    /// The same, which keeps the locked file behind a loop device open.
+    /// Keeps open the locked file behind a loop device.
     #[must_use]
     pub(super) fn with_backing_file(mut self, backing: Option<std::fs::File>) -> Self {
         if let Some(claim) = Arc::get_mut(&mut self.claim) {
@@ -128,8 +127,8 @@ impl FileBackend {
         self
     }
 
-    /// The same open file, which has another length from now on. For a file without a twin; its
-    /// range locks are those of this one.
+    /// Backend of the same open file with another length and the same range locks. The file has no
+    /// twin.
     pub(super) fn resized(&self, exact_bytes: u64) -> Self {
         let cannot = |flag: &AtomicBool| AtomicBool::new(flag.load(Ordering::Relaxed));
         Self {
@@ -154,31 +153,31 @@ impl FileBackend {
         }
     }
 
-    /// The same, with logical blocks of this size.
+    /// Sets the size of logical blocks.
     #[must_use]
     pub(super) fn with_blocks(mut self, lba_shift: u8) -> Self {
         self.end_bytes = self.exact_bytes.next_multiple_of(1 << lba_shift);
         self
     }
 
-    /// The same, but operations lock their range. For a writable file in the page cache, and for
-    /// direct I/O with logical blocks that the device does not write as one.
+    /// Locks the range of each operation. Needed for a writable file in the page cache, and for
+    /// direct I/O with logical blocks that the device does not write atomically.
     #[must_use]
     pub fn with_range_locks(mut self) -> Self {
         self.locks = Some(RangeLocks::new(self.exact_bytes));
         self
     }
 
-    /// The same, but reads are tried in the page cache first. For a file that is not opened for
-    /// direct I/O, and for media of tests.
+    /// Tries the page cache first in reads, for files not opened for direct I/O and for media of
+    /// tests.
     #[must_use]
     pub fn with_cached_reads(mut self) -> Self {
         self.cached = Some(CachedReads { twin: None, cannot_try: AtomicBool::new(false) });
         self
     }
 
-    /// The same, but reads go through the page cache by way of `file`, the same file opened without
-    /// direct I/O, while there is room.
+    /// Reads through the page cache by way of `file`, the same file opened without direct I/O,
+    /// while `room` is open.
     #[must_use]
     pub(super) fn with_twin(mut self, file: OwnedFd, room: CacheShare) -> Self {
         let file = Arc::new(file);
@@ -188,23 +187,23 @@ impl FileBackend {
         self
     }
 
-    /// The file's descriptor, which stays open as long as an `Arc` of it exists.
+    /// Descriptor of the file, open as long as an `Arc` of it exists.
     pub(super) fn descriptor(&self) -> &Arc<OwnedFd> {
         &self.file
     }
 
-    /// The numbers under which rings register the file.
+    /// Numbers under which rings register the file and its twin.
     pub(super) fn ids(&self) -> Vec<FileId> {
         let twin = self.cached.as_ref().and_then(|cached| cached.twin.as_ref());
         twin.map(|twin| twin.id).into_iter().chain([self.id]).collect()
     }
 
-    /// The file in memory, to be tended now and then.
+    /// Mapping of the file, which the control path maintains with [`MappedFile::tend`].
     pub(super) fn mapped(&self) -> Option<&Arc<MappedFile>> {
         self.cached.as_ref()?.twin.as_ref()?.mapped.as_ref()
     }
 
-    /// The errors of the medium that are known.
+    /// Known errors of the medium.
     pub fn health(&self) -> &Arc<Health> {
         &self.health
     }
@@ -214,7 +213,7 @@ impl FileBackend {
         FileRef { fd: self.file.as_raw_fd(), id, device, direct }
     }
 
-    /// The way of a read that begins.
+    /// Way of a read that begins.
     fn choose_path(&self) -> ReadPath {
         let Some(cached) = &self.cached else { return ReadPath::Own };
         if cached.twin.as_ref().is_some_and(|twin| !twin.room.is_open()) {
@@ -226,7 +225,7 @@ impl FileBackend {
         }
     }
 
-    /// The file that a read takes its bytes from.
+    /// File that a read takes its bytes from.
     fn file_of(&self, path: ReadPath) -> FileRef {
         let twin = self.cached.as_ref().and_then(|cached| cached.twin.as_ref());
         match (path, twin) {
@@ -238,12 +237,12 @@ impl FileBackend {
         }
     }
 
-    /// How many of a read's bytes the file has.
+    /// Bytes of a read that lie within the file's length.
     fn present(&self, operation: &Operation) -> u64 {
         self.exact_bytes.saturating_sub(operation.offset()).min(operation.length())
     }
 
-    /// Whether an operation may change the medium.
+    /// Checks that an operation may change the medium.
     fn allow_change(&self, now: Time, operation: &Operation) -> Result<(), BackendError> {
         if self.health.write_back_failed() {
             return Err(BackendError::WriteBackFailed);
@@ -255,11 +254,11 @@ impl FileBackend {
         self.allow_range(operation)
     }
 
-    /// Whether the operation's range lies within the present length of the file. Beyond it there is
-    /// a hole, even if the file is made long again.
+    /// Checks that the operation's range lies within the present length of the file. Beyond a cut
+    /// the file has a hole, even if it is extended again.
     fn allow_range(&self, operation: &Operation) -> Result<(), BackendError> {
         let end = operation.offset() + operation.length();
-        // A command may have been checked when the file was longer.
+        // The command may have been checked when the file was longer.
         let is_inside = end <= self.end_bytes;
         match is_inside && end.min(self.exact_bytes) <= self.health.present_bytes() {
             true => Ok(()),
@@ -267,10 +266,9 @@ impl FileBackend {
         }
     }
 
-    /// Finds out whether the file was cut, since a write behind its end would leave a hole that
-    /// reads as zeros. Once for all writes of a turn, and from the attributes that the kernel
-    /// caches, so that it does not wait. A cut between this and the write is found with a later
-    /// check.
+    /// Checks whether the file was cut: a write beyond the end would leave a hole that reads as
+    /// zeros. Done once for all writes of a turn, from cached attributes, so that it does not wait.
+    /// A cut between this check and the write is found by a later one.
     fn look_at_length(&self, now: Time) {
         let now = (now - Time::ZERO).as_nanos() as u64;
         if !self.grows || self.looked_at.swap(now, Ordering::Relaxed) == now {
@@ -282,14 +280,14 @@ impl FileBackend {
         }
     }
 
-    /// A read ended at a byte because the file does, there or before.
+    /// Records that the file ends at byte `at` or before.
     fn found_end(&self, at: u64) {
         let flags = AtFlags::EMPTY_PATH | AtFlags::STATX_DONT_SYNC;
         let status = rustix::fs::statx(&*self.file, "", flags, StatxFlags::SIZE);
         self.health.found_bytes(status.map_or(at, |status| status.stx_size.min(at)));
     }
 
-    /// Locks an operation's range, or returns how long to wait before the next attempt.
+    /// Locks an operation's range, or returns the time to wait before the next attempt.
     fn lock_range(&self, operation: &mut Operation) -> Result<(), Duration> {
         let Some(locks) = &self.locks else { return Ok(()) };
         let access = match operation.kind() {
@@ -303,7 +301,7 @@ impl FileBackend {
         operation.lock.get_or_insert_with(|| locks.lock(access, offset, length)).advance()
     }
 
-    /// The first step of an operation that has its range.
+    /// First step of an operation that holds its range.
     fn begin(&self, now: Time, operation: &mut Operation) -> Step {
         let allowed = match operation.kind() {
             OperationKind::Read => self.allow_range(operation),
@@ -330,7 +328,7 @@ impl FileBackend {
     fn read_on(&self, operation: &mut Operation) -> Step {
         let present = self.present(operation);
         if operation.done >= present {
-            // The tail of the last block, whatever the file or the buffer holds there.
+            // The tail of the last block reads as zeros, whatever the file or the buffer holds.
             operation.bytes()[present as usize..].fill(0);
             return Step::Done(Ok(()));
         }
@@ -343,7 +341,8 @@ impl FileBackend {
         Step::Call(SystemCall::Read { file, offset, part: rest(operation) })
     }
 
-    /// What the page cache lacks, and what is wrong with the file, the medium is asked for.
+    /// Continues a read after an attempt at the page cache. Bytes that the cache lacks are read
+    /// from the medium, which also reports errors of the file.
     fn cached_read_returned(&self, operation: &mut Operation, result: i32) -> Step {
         let asked = next_part(operation, CACHED_BYTES).length();
         let bytes = u32::try_from(result).unwrap_or(0);
@@ -352,7 +351,7 @@ impl FileBackend {
             if bytes == asked {
                 mapped.was_cached(offset, asked);
             } else if mapped.place(offset, asked).is_some() {
-                // It is locked, and a page is gone.
+                // The extent is locked, yet a page is missing: the file was cut.
                 mapped.give_up();
             }
         }
@@ -385,7 +384,7 @@ impl FileBackend {
     fn write_on(&self, operation: &mut Operation, durable: bool) -> Step {
         let durable = durable && !deliberate_bugs::has(Bug::IgnoreFua);
         if operation.done >= operation.length() {
-            // In the page cache, a failed write and a failed sync are told apart.
+            // In the page cache, a failed write and a failed sync can be told apart.
             return if durable && !self.direct { self.sync(operation) } else { Step::Done(Ok(())) };
         }
         let (offset, part) = (operation.offset() + operation.done, rest(operation));
@@ -439,13 +438,13 @@ impl FileBackend {
 
     fn sync(&self, operation: &mut Operation) -> Step {
         operation.stage = OperationStage::Sync;
-        // The range is as it will be: others need not wait for the medium.
+        // The range has its final bytes, so other operations need not wait for the sync.
         operation.lock = None;
         Step::Call(SystemCall::Sync { file: self.file() })
     }
 
     fn synced(&self) -> Step {
-        // Of several calls at a time the kernel reports the failure to one only.
+        // The kernel reports a lost write-back to only one of several calls.
         match self.health.write_back_failed() {
             true => Step::Done(Err(BackendError::WriteBackFailed)),
             false => Step::Done(Ok(())),
@@ -454,7 +453,7 @@ impl FileBackend {
 
     fn punch(&self, operation: &Operation) -> Step {
         if self.cannot_punch.load(Ordering::Relaxed) {
-            // Giving space back is advice.
+            // Deallocation is advice, so its failure is not an error.
             return Step::Done(Ok(()));
         }
         self.fallocate(operation, FALLOC_FL_PUNCH_HOLE | FALLOC_FL_KEEP_SIZE)
@@ -468,10 +467,10 @@ impl FileBackend {
         Step::Call(SystemCall::Fallocate { file: self.file(), mode, offset, length })
     }
 
-    /// A file system that does not know a mode is remembered and the next best way taken.
+    /// Remembers that the file system lacks a `fallocate` mode, and takes the next best way.
     fn unsupported(&self, operation: &mut Operation) -> Step {
-        // The refused call is the one that this operation asked for, whatever other operations have
-        // learnt meanwhile.
+        // The refused call is the one that this operation made; other operations may have set the
+        // flags since.
         match (operation.kind(), operation.stage) {
             (OperationKind::WriteZeroes { deallocate, .. }, OperationStage::Hole) => {
                 self.cannot_punch.store(true, Ordering::Relaxed);
@@ -494,8 +493,8 @@ impl FileBackend {
             libc::EINTR | libc::EAGAIN => self.again(now, operation),
             libc::EOPNOTSUPP | libc::ENOSYS => self.unsupported(operation),
             _ => {
-                // With direct I/O as well: a sync has to write the cache of the device and what the
-                // file system knows of the blocks, and the kernel tells of their loss once.
+                // A failed sync means lost writes with direct I/O as well: it flushes the device's
+                // cache and the file system's metadata, and the kernel reports their loss once.
                 if operation.stage == OperationStage::Sync && errno != libc::ECANCELED {
                     self.health.write_back_fails();
                 }
@@ -504,7 +503,7 @@ impl FileBackend {
         }
     }
 
-    /// The step that was interrupted, once more, unless it always is.
+    /// Repeats the interrupted step, up to a limit.
     fn again(&self, now: Time, operation: &mut Operation) -> Step {
         operation.interruptions += 1;
         if operation.interruptions > MOST_INTERRUPTIONS {
@@ -556,7 +555,8 @@ impl Backend for FileBackend {
     }
 
     fn allocated_bytes(&self) -> Option<u64> {
-        // Not to be waited for: a file system of another machine may not answer.
+        // Answered from cached attributes, since the server of a network file system may not
+        // respond.
         let flags = AtFlags::EMPTY_PATH | AtFlags::STATX_DONT_SYNC;
         let wanted = StatxFlags::TYPE | StatxFlags::BLOCKS;
         let status = rustix::fs::statx(&self.file, "", flags, wanted).ok()?;
@@ -566,8 +566,8 @@ impl Backend for FileBackend {
     }
 }
 
-/// The device that a file is on, and whether the file can grow. A file that does not tell, which
-/// none does, shares a number with others like it.
+/// Device that a file is on, and whether the file can grow. Files whose `fstat` fails share one
+/// number.
 fn device_of(file: &OwnedFd) -> (DeviceId, bool) {
     let Ok(stat) = rustix::fs::fstat(file) else { return (DeviceId(u64::MAX), false) };
     match FileType::from_raw_mode(stat.st_mode) {
@@ -576,12 +576,12 @@ fn device_of(file: &OwnedFd) -> (DeviceId, bool) {
     }
 }
 
-/// The part of the operation's span that is not done.
+/// Remaining part of the operation's span.
 fn rest(operation: &Operation) -> MemoryPart {
     next_part(operation, u32::MAX)
 }
 
-/// At most `length` bytes of it.
+/// Next part of the span, at most `length` bytes.
 fn next_part(operation: &Operation, length: u32) -> MemoryPart {
     let span = operation.span().expect("reads and writes have memory");
     span.part(operation.done as u32, length)

@@ -1,4 +1,5 @@
-//! A read lease on a file: others open it for writing, or cut it, only when it was given back.
+//! Read leases on files: another process can open a leased file for writing, or truncate it, only
+//! after the lease was given back.
 #![expect(unsafe_code, reason = "leases have no other interface")]
 
 use std::io;
@@ -8,11 +9,11 @@ use std::sync::atomic::{AtomicBool, Ordering};
 
 use libc::c_int;
 
-/// Of `fcntl(2)`; the library lacks it.
+/// Command of `fcntl(2)` that the `libc` crate lacks.
 const F_SETSIG: c_int = 10;
 
-/// A file that may be leased (`fcntl(2)`, `F_SETLEASE`). The kernel takes a lease by force that is
-/// not given back within `/proc/sys/fs/lease-break-time`, 45 s by default.
+/// A file that may be leased (`fcntl(2)`, `F_SETLEASE`). The kernel breaks a lease that is not
+/// given back within `/proc/sys/fs/lease-break-time` (45 s by default).
 #[derive(Debug)]
 pub(super) struct FileLease {
     file: Arc<OwnedFd>,
@@ -20,21 +21,22 @@ pub(super) struct FileLease {
 }
 
 impl FileLease {
-    /// No lease yet. The file was opened for reading only.
+    /// A file without a lease, opened for reading only.
     pub(super) fn new(file: Arc<OwnedFd>) -> Self {
         Self { file, held: AtomicBool::new(false) }
     }
 
-    /// Takes the lease, if it is not held; false if the file is open for writing somewhere.
+    /// Takes the lease unless it is held; returns false if some process has the file open for
+    /// writing.
     ///
     /// # Errors
-    /// The file system has no leases, or the file is another user's.
+    /// The file system has no leases, or the file belongs to another user.
     pub(super) fn take(&self) -> io::Result<bool> {
         if self.held.load(Ordering::Relaxed) {
             return Ok(true);
         }
-        // The kernel tells the holder by a signal that somebody waits. By default that is SIGIO,
-        // which would end the process; SIGURG does nothing.
+        // The kernel signals the holder when another process waits. The default, SIGIO, would end
+        // the process; SIGURG is ignored.
         self.control(F_SETSIG, libc::SIGURG)?;
         match self.control(libc::F_SETLEASE, libc::F_RDLCK) {
             Ok(_) => {}
@@ -42,21 +44,21 @@ impl FileLease {
             Err(error) => return Err(error),
         }
         self.held.store(true, Ordering::Relaxed);
-        // Nobody needs the signal.
+        // No process needs the signal.
         self.control(libc::F_SETOWN, 0)?;
         Ok(true)
     }
 
-    /// Whether the lease is held, and somebody waits for its end.
+    /// Whether the lease is held and another process waits for it.
     pub(super) fn is_breaking(&self) -> bool {
         let is_whole = || self.control(libc::F_GETLEASE, 0).is_ok_and(|kind| kind == libc::F_RDLCK);
         self.held.load(Ordering::Relaxed) && !is_whole()
     }
 
-    /// Gives the lease back.
+    /// Gives back the lease.
     pub(super) fn release(&self) {
         if self.held.swap(false, Ordering::Relaxed) {
-            // It may have been taken by force.
+            // Fails if the kernel has broken the lease.
             let _ = self.control(libc::F_SETLEASE, libc::F_UNLCK);
         }
     }

@@ -1,22 +1,22 @@
-//! The errors of an open medium, kept until it is opened again.
+//! Errors of an open medium, kept until it is opened again.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 
-/// The lasting faults of an open medium. All cores and the control path share it.
+/// Lasting faults of an open medium, shared by all cores and the control path.
 #[derive(Debug)]
 pub struct Health {
-    /// The same for all lengths that the medium has had.
+    /// Shared with the health of the medium at other lengths.
     write_back_failed: Arc<AtomicBool>,
-    /// The length that the medium was opened with, in bytes.
+    /// Length of the medium when it was opened, in bytes.
     exact_bytes: u64,
-    /// Bytes of the original length that still exist: fewer once the file was found shorter.
+    /// Bytes of the original length that always existed: fewer once the file was found shorter.
     present_bytes: AtomicU64,
     announced: AtomicBool,
 }
 
 impl Health {
-    /// The health of a medium of `exact_bytes` bytes without known errors.
+    /// Health of a medium of `exact_bytes` without known errors.
     pub fn new(exact_bytes: u64) -> Self {
         Self {
             write_back_failed: Arc::default(),
@@ -26,14 +26,14 @@ impl Health {
         }
     }
 
-    /// The health of the same medium, which is to have another length from now on.
+    /// Health of the same medium with another length.
     pub(super) fn resized(&self, exact_bytes: u64) -> Self {
         let write_back_failed = Arc::clone(&self.write_back_failed);
         Self { write_back_failed, ..Self::new(exact_bytes) }
     }
 
-    /// Acknowledged writes did not reach the medium. The kernel reports that once per open file and
-    /// drops the pages that it could not write, so that a later `fsync` succeeds.
+    /// Records that acknowledged writes were lost. The kernel reports that once per open file and
+    /// drops the pages that it could not write, so a later `fsync` succeeds.
     pub(crate) fn write_back_fails(&self) {
         self.write_back_failed.store(true, Ordering::Release);
     }
@@ -43,29 +43,29 @@ impl Health {
         self.write_back_failed.load(Ordering::Acquire)
     }
 
-    /// The file was found to have been cut to `bytes` bytes.
+    /// Records that the file was cut to `bytes`.
     pub(super) fn found_bytes(&self, bytes: u64) {
         if bytes < self.exact_bytes {
             self.present_bytes.fetch_min(bytes, Ordering::AcqRel);
         }
     }
 
-    /// How many bytes of the file have been there all the time.
+    /// Bytes from the start of the file that always existed.
     pub(super) fn present_bytes(&self) -> u64 {
         self.present_bytes.load(Ordering::Acquire)
     }
 
-    /// Whether the file was found shorter than it was when it was opened.
+    /// Whether the file was found shorter than when it was opened.
     pub fn shrank(&self) -> bool {
         self.present_bytes() < self.exact_bytes
     }
 
-    /// Whether anything is wrong that lasts.
+    /// Whether the medium has a lasting fault.
     pub fn is_degraded(&self) -> bool {
         self.write_back_failed() || self.shrank()
     }
 
-    /// Whether the medium is degraded and the caller is the first to ask.
+    /// True for the first caller after the medium became degraded.
     pub(crate) fn announce(&self) -> bool {
         self.is_degraded() && !self.announced.swap(true, Ordering::AcqRel)
     }

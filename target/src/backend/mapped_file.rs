@@ -1,10 +1,10 @@
-//! A file that is kept in memory, so that its bytes are read without a system call.
+//! A file kept in memory, so that reads need no system call.
 //!
-//! Parts that hosts find in the page cache are locked there by a thread of the control path.
-//! Only those are read through the mapping: a page that is not there would stop a core until the
-//! medium has brought it. While anything is locked the file is leased ([`FileLease`]): whoever
-//! opens it for writing, or cuts it, waits until nothing is read through the mapping any more.
-//! Of a file that was cut, the mapping would show zeros in the page in which it ends.
+//! A thread of the control path locks the parts of the file that reads found in the page cache.
+//! Only locked parts are read through the mapping: a missing page would stop a core until the
+//! medium has delivered it. While anything is locked the file is leased ([`FileLease`]), so a
+//! process that opens it for writing or truncates it waits until the mapping is no longer read.
+//! (Beyond the end of a truncated file the mapping shows zeros up to the end of the page.)
 #![expect(unsafe_code, reason = "maps a file, and locks its pages")]
 
 use std::num::NonZero;
@@ -23,30 +23,29 @@ use super::cache_room::CacheRoom;
 use super::file_lease::FileLease;
 use super::resident_copy;
 
-/// Bytes that are locked at a time. Doubled, the thread that does it takes twice as long for each,
-/// and hosts that read little of a file have more of it locked; not measured.
+/// Bytes locked at a time. A larger unit locks more of a file that hosts read little of.
 const EXTENT_BYTES: u64 = 2 << 20;
 
-/// What is known of an extent.
+/// State of an extent that no read has found in the page cache.
 const NOT_READ: u8 = 0;
-/// It was in the page cache when it was read.
+/// State of an extent that is to be locked.
 const WANTED: u8 = 1;
 const LOCKED: u8 = 2;
 
-/// A mapping of a whole file.
+/// Mapping of a whole file.
 pub(crate) struct MappedFile {
     base: NonNull<u8>,
     bytes: NonZero<usize>,
     extents: Box<[AtomicU8]>,
-    /// Set with an extent that is wanted.
+    /// Set while an extent is to be locked.
     wanted: AtomicBool,
-    /// Set when a page was gone, or could not be locked.
+    /// Set once a page was missing or could not be locked.
     given_up: AtomicBool,
     lease: FileLease,
     room: Arc<CacheRoom>,
 }
 
-/// Bytes of a mapped file that were locked in memory.
+/// Locked bytes of a mapped file.
 #[derive(Clone, Copy, Debug)]
 pub struct MappedPlace {
     file: *const MappedFile,
@@ -60,8 +59,8 @@ unsafe impl Send for MappedFile {}
 unsafe impl Sync for MappedFile {}
 
 impl MappedFile {
-    /// Maps the first `bytes` of a file, which have room in `room`; nothing where a process may not
-    /// lock as much as it likes, since what it may lock is needed for other memory, too.
+    /// Maps the first `bytes` of a file, which have room in `room`. Returns `None` where the
+    /// process may not lock an unlimited amount of memory, since pools need what it may lock.
     pub(super) fn new(file: &Arc<OwnedFd>, bytes: u64, room: &Arc<CacheRoom>) -> Option<Self> {
         if !may_lock() {
             return None;
@@ -87,7 +86,7 @@ impl MappedFile {
         Ok(Self { base, bytes, extents, wanted, given_up, lease, room })
     }
 
-    /// Where bytes of the file are in memory, if all of them are locked there.
+    /// Place of a range in memory, if all of it is locked.
     pub(super) fn place(&self, offset: u64, length: u32) -> Option<MappedPlace> {
         self.is_locked(offset, length).then_some(MappedPlace { file: self, offset, length })
     }
@@ -99,11 +98,11 @@ impl MappedFile {
             && extents.is_some_and(|extents| extents.iter().all(is_locked))
     }
 
-    /// Bytes of the file were in the page cache.
+    /// Marks the extents of a range that was in the page cache, so that they get locked.
     pub(super) fn was_cached(&self, offset: u64, length: u32) {
         for extent in self.extents_of(offset, length).into_iter().flatten() {
             if extent.load(Ordering::Relaxed) == NOT_READ {
-                // Whatever the other thread made of it meanwhile.
+                // The other thread may have changed the state of the extent already.
                 let (order, failed) = (Ordering::Relaxed, Ordering::Relaxed);
                 let _ = extent.compare_exchange(NOT_READ, WANTED, order, failed);
                 self.wanted.store(true, Ordering::Release);
@@ -111,13 +110,13 @@ impl MappedFile {
         }
     }
 
-    /// It is not used any more.
+    /// Stops the use of the mapping for good.
     pub(super) fn give_up(&self) {
         self.given_up.store(true, Ordering::Relaxed);
     }
 
-    /// Locks what is wanted, or unlocks everything where there is no memory for it any more or
-    /// somebody wants to change the file. It may wait for the medium: for the control path.
+    /// Locks the extents that are marked, or unlocks everything if memory is short or another
+    /// process waits for the lease. May wait for the medium, so only the control path calls this.
     pub(crate) fn tend(&self) {
         let given_up = self.given_up.load(Ordering::Relaxed);
         if given_up || !self.room.is_open() || self.lease.is_breaking() {
@@ -130,14 +129,14 @@ impl MappedFile {
     fn lock_wanted(&self) {
         match self.lease.take() {
             Ok(true) => {}
-            // Somebody has it open for writing; perhaps not for ever.
+            // Another process has it open for writing, and may close it.
             Ok(false) => return,
             Err(error) => {
                 tracing::debug!(%error, "a file cannot be leased: it is read with system calls");
                 return self.give_up();
             }
         }
-        // What is wanted from now on is for the next time.
+        // Extents marked from here on are for the next call.
         self.wanted.swap(false, Ordering::Acquire);
         for (index, extent) in self.extents.iter().enumerate() {
             if extent.load(Ordering::Relaxed) != WANTED {
@@ -155,22 +154,22 @@ impl MappedFile {
         }
     }
 
-    /// Ends all use of the mapping, and lets others change the file.
+    /// Ends all reads through the mapping and gives back the lease.
     fn unlock(&self) {
         for (index, extent) in self.extents.iter().enumerate() {
             if extent.swap(NOT_READ, Ordering::Relaxed) == LOCKED {
                 let range = self.range(index);
-                // SAFETY: within the mapping. Who reads there still may have to wait for a page.
+                // SAFETY: within the mapping. A read in progress may have to wait for a page.
                 let _ = unsafe { rustix::mm::munlock(self.at(range.start), range.len()) };
                 self.room.unlocked(range.len() as u64);
             }
         }
-        // The other side of the fence of `MappedPlace::copy_to`.
+        // Pairs with the fence in `MappedPlace::copy_to`.
         fence(Ordering::SeqCst);
         self.lease.release();
     }
 
-    /// The extents that a range touches; none if it is not within the file.
+    /// Extents that a range touches; `None` if it is not within the file.
     fn extents_of(&self, offset: u64, length: u32) -> Option<&[AtomicU8]> {
         let end = offset.checked_add(length.into())?;
         if end > self.bytes.get() as u64 {
@@ -179,7 +178,7 @@ impl MappedFile {
         self.extents.get((offset / EXTENT_BYTES) as usize..end.div_ceil(EXTENT_BYTES) as usize)
     }
 
-    /// The bytes of an extent.
+    /// Byte range of an extent.
     fn range(&self, index: usize) -> Range<usize> {
         let start = index * EXTENT_BYTES as usize;
         start..(start + EXTENT_BYTES as usize).min(self.bytes.get())
@@ -191,12 +190,12 @@ impl MappedFile {
 }
 
 impl MappedPlace {
-    /// Copies the bytes, and returns how many those are: fewer than the place has, if the file is
-    /// not locked any more.
+    /// Copies the bytes and returns their number, which is smaller than the place's length if the
+    /// file is no longer locked.
     ///
     /// # Safety
-    /// The mapped file is still there. As many bytes from `to` on as the place has may be written,
-    /// and nothing else reads or writes them meanwhile.
+    /// The mapped file still exists. Memory for the place's length at `to` may be written, and
+    /// nothing else reads or writes it during the call.
     pub(crate) unsafe fn copy_to(self, to: *mut u8) -> usize {
         let Self { file, offset, length } = self;
         // SAFETY: the caller's promise.
@@ -205,7 +204,8 @@ impl MappedPlace {
         // SAFETY: the range is within the mapping, as its extents are, and a mapping is made after
         // `prepare` was successful.
         let copied = unsafe { resident_copy::copy(from, to, length as usize) };
-        // Who is let in by the end of the lease may change what was read after it.
+        // A process that gets the file when the lease ends may change the bytes after this read
+        // only.
         fence(Ordering::Acquire);
         if file.is_locked(offset, length) { copied } else { 0 }
     }
@@ -225,7 +225,7 @@ impl fmt::Debug for MappedFile {
     }
 }
 
-/// Whether this process may lock as much memory as it likes.
+/// Whether this process may lock an unlimited amount of memory.
 fn may_lock() -> bool {
     let is_capable = rustix::thread::capabilities(None)
         .is_ok_and(|sets| sets.effective.contains(CapabilitySet::IPC_LOCK));
@@ -246,7 +246,7 @@ mod tests {
 
     const BYTES: usize = 3 * EXTENT_BYTES as usize + 777;
 
-    /// A file that nobody has open, and its bytes.
+    /// A file that no process has open, and its bytes.
     fn file() -> (TempPath, Vec<u8>) {
         let bytes: Vec<u8> = (0..BYTES).map(|at| (at / 3 + at / 4096) as u8).collect();
         let mut file = NamedTempFile::new().expect("a file");
@@ -270,8 +270,8 @@ mod tests {
         Some(mapped)
     }
 
-    /// Has the beginning of the file locked. A process that another test starts may have the file
-    /// open for writing, until it has become another program.
+    /// Locks the beginning of the file. Retries, since a process forked by another test may have
+    /// the file open for writing until its exec.
     fn want(mapped: &MappedFile, bytes: u32) {
         mapped.was_cached(0, bytes);
         for _ in 0..1_000_000 {
@@ -281,10 +281,10 @@ mod tests {
             }
             std::thread::yield_now();
         }
-        panic!("leases and locks are not to be had");
+        panic!("leases and locks are not available");
     }
 
-    /// Opens the file for writing, as soon as that is let happen, and has it end there.
+    /// Opens the file for writing as soon as the lease allows, and truncates it.
     fn cut(path: &Path, bytes: u64) -> File {
         let file = File::options().write(true).open(path).expect("opened");
         file.set_len(bytes).expect("cut");
@@ -299,7 +299,7 @@ mod tests {
         bytes
     }
 
-    /// Copies as a read does; nothing if the bytes are not locked.
+    /// Copies as a read does; `None` if the bytes are not locked.
     fn copied(mapped: &MappedFile, offset: usize, length: usize) -> Option<Vec<u8>> {
         mapped.place(offset as u64, length as u32).map(copied_from)
     }
@@ -334,7 +334,7 @@ mod tests {
     fn a_page_that_is_gone_ends_the_copy() {
         let (path, bytes) = file();
         let Some(mapped) = mapped_and_locked(&path) else { return };
-        // As if it had been taken by force.
+        // As if the kernel had broken the lease.
         mapped.lease.release();
         let _file = cut(&path, 8192);
         assert_eq!(copied(&mapped, 8192, 4096), Some(Vec::new()));
@@ -367,7 +367,7 @@ mod tests {
         assert!(copied(&mapped, 0, 4096).is_some(), "and now it is not");
     }
 
-    /// What raised the signal elsewhere ends the process, as it does without us.
+    /// A SIGBUS raised elsewhere ends the process, as it does without the handler.
     #[test]
     fn other_bus_errors_are_not_ours() {
         const CHILD: &str = "FEEDRAIL_TEST_BUS_ERROR";
@@ -376,7 +376,7 @@ mod tests {
         let Some(mapped) = mapped(&path) else { return };
         if std::env::var_os(CHILD).is_some() {
             let _file = cut(&path, 0);
-            // SAFETY: the address is mapped, and its page is gone: that is the test.
+            // SAFETY: the address is mapped; its page is missing, which is the case under test.
             let byte = unsafe { mapped.base.as_ptr().read_volatile() };
             panic!("a page that is gone has {byte}");
         }

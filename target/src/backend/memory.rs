@@ -12,19 +12,20 @@ use super::page_lock::PageLock;
 use super::{Backend, BackendError, Errno, MemoryRoom, Step};
 use crate::backend::{Operation, OperationKind};
 
-/// Unit of allocation of a memory namespace in bytes. Doubled, sparse namespaces take more memory,
-/// and zeroing unwritten ranges looks at half as many chunks; not measured.
+/// Unit of allocation of a memory namespace in bytes. Smaller chunks save memory of sparse
+/// namespaces and cost more lookups.
 const CHUNK_BYTES: u64 = 64 * 1024;
 const WORD_BYTES: u64 = 8;
-/// Unit of atomic reads and writes. No logical block is larger, and none lies in two.
+/// Unit of atomic reads and writes in bytes. Logical blocks are at most this large and aligned, so
+/// that none spans two units.
 const PAGE_BYTES: u64 = 4096;
 const PAGE_WORDS: usize = (PAGE_BYTES / WORD_BYTES) as usize;
-/// The most that one step of zeroing may cost, counted in bytes that are zeroed: between steps the
-/// core serves other operations. Doubled, they wait twice as long for such a step; not measured.
+/// Most cost of one step of zeroing, in bytes zeroed. The core serves other operations between
+/// steps.
 const STEP_BYTES: u64 = 1 << 20;
-/// The cost of finding out that a chunk is not allocated, in bytes zeroed; not measured.
+/// Cost of a check for an unallocated chunk, in bytes zeroed. An estimate.
 const LOOK_BYTES: u64 = 256;
-/// Until the next step: not in the same turn.
+/// Delay until the next step, so that it falls into a later turn.
 const MOMENT: Duration = Duration::from_nanos(1);
 
 #[derive(Debug)]
@@ -33,8 +34,8 @@ struct Chunk {
     pages: Box<[PageLock]>,
 }
 
-/// Memory that is lost when the target ends. Chunks are allocated when they are first written. Of
-/// commands that race for the same bytes, each page holds the result of one.
+/// Medium in memory, lost when the target ends. Chunks are allocated when they are first written.
+/// Each page holds the result of one of several racing commands.
 #[derive(Debug)]
 pub struct MemoryBackend {
     chunks: Box<[OnceLock<Chunk>]>,
@@ -43,15 +44,15 @@ pub struct MemoryBackend {
 }
 
 impl MemoryBackend {
-    /// `size` bytes of zeros, a multiple of eight.
+    /// A medium of `size` zero bytes, a multiple of eight.
     ///
     /// # Errors
-    /// There is no memory for the table of chunks, which is there from the beginning.
+    /// There is no memory for the table of chunks, which is allocated up front.
     pub fn new(size: u64) -> Result<Self, TryReserveError> {
         Self::in_room(size, Arc::clone(MemoryRoom::of_process()))
     }
 
-    /// The same, whose chunks take memory from a room.
+    /// Takes the memory of chunks from `room`.
     pub(super) fn in_room(size: u64, room: Arc<MemoryRoom>) -> Result<Self, TryReserveError> {
         assert!(size.is_multiple_of(WORD_BYTES));
         Ok(Self { chunks: defaults(size.div_ceil(CHUNK_BYTES))?, size, room })
@@ -66,7 +67,7 @@ impl MemoryBackend {
         }
     }
 
-    /// Writes all of it, or nothing where there is no memory for it.
+    /// Writes all of the bytes, or nothing if memory for them is lacking.
     fn write(&self, offset: u64, bytes: &mut [u8]) -> Result<(), BackendError> {
         for piece in pieces(offset, bytes.len() as u64) {
             self.chunk(piece)?;
@@ -77,7 +78,7 @@ impl MemoryBackend {
         Ok(())
     }
 
-    /// The chunk of a piece, which is allocated if it is not there.
+    /// Chunk of a piece, allocated if missing.
     fn chunk(&self, piece: ChunkPiece) -> Result<&Chunk, BackendError> {
         let place = &self.chunks[piece.chunk];
         if let Some(chunk) = place.get() {
@@ -91,7 +92,7 @@ impl MemoryBackend {
         Ok(place.get_or_init(|| chunk))
     }
 
-    /// Makes more of the operation's range zeros, as much as one step may.
+    /// Zeros the next part of the operation's range, at most [`STEP_BYTES`].
     fn zero_on(&self, now: Time, operation: &mut Operation) -> Step {
         let from = operation.offset() + operation.done;
         let mut cost_bytes = 0;
@@ -105,10 +106,10 @@ impl MemoryBackend {
         Step::Done(Ok(()))
     }
 
-    /// Makes a piece zeros, and returns the cost in bytes.
+    /// Zeros a piece and returns the cost in bytes.
     fn zero(&self, piece: ChunkPiece) -> u64 {
         match self.chunks[piece.chunk].get() {
-            // Others may be reading or writing it: it can not be given back.
+            // Other operations may be reading or writing the chunk, so it cannot be freed.
             Some(chunk) => {
                 chunk.zero(piece);
                 piece.length()
@@ -134,8 +135,8 @@ impl Backend for MemoryBackend {
             OperationKind::Write { .. } => {
                 return Step::Done(self.write(operation.offset(), operation.bytes()));
             }
-            // Never over at once, however short: a host with many of them would otherwise have them
-            // done one after the other in one turn.
+            // Takes a later turn, however short the range: a host with many such commands would
+            // otherwise keep the core busy with all of them in one turn.
             OperationKind::WriteZeroes { .. } | OperationKind::Deallocate => {
                 return Step::WaitUntil(now + MOMENT);
             }
@@ -180,7 +181,7 @@ impl Chunk {
         }
     }
 
-    /// The pages that a piece touches, each with those of its words.
+    /// Pages that a piece touches, each with its words.
     fn pages_of(&self, piece: ChunkPiece) -> impl Iterator<Item = (&PageLock, &[AtomicU64])> {
         let words = piece.words();
         let touched = words.start / PAGE_WORDS..words.end.div_ceil(PAGE_WORDS);
@@ -200,12 +201,12 @@ fn defaults<T: Default>(count: u64) -> Result<Box<[T]>, TryReserveError> {
     Ok(values.into())
 }
 
-/// A third faster than word by word for 4 KiB.
+/// Loads words. For 4 KiB one instruction is a third faster than a loop over words.
 #[cfg(target_arch = "x86_64")]
 fn load(words: &[AtomicU64], bytes: &mut [u8]) {
     let length = bytes.len().min(size_of_val(words));
-    // SAFETY: both are at least as long. The words may be written meanwhile, which is no concern of
-    // an instruction: the page lock has the caller read again.
+    // SAFETY: both are at least as long. A concurrent write to the words is harmless to the
+    // instruction: the page lock makes the caller read again.
     unsafe {
         core::arch::asm!(
             "rep movsb",
@@ -231,7 +232,7 @@ fn store(words: &[AtomicU64], bytes: &[u8]) {
     }
 }
 
-/// The part of a range that lies in one chunk, in bytes.
+/// Part of a range that lies in one chunk.
 #[derive(Clone, Copy, Debug)]
 struct ChunkPiece {
     chunk: usize,
@@ -259,7 +260,7 @@ fn pieces(offset: u64, length: u64) -> ChunkPieces {
 }
 
 impl ChunkPieces {
-    /// Each piece with its share of `bytes`.
+    /// Pairs each piece with its share of `bytes`.
     fn zip_bytes(self, mut bytes: &mut [u8]) -> impl Iterator<Item = (ChunkPiece, &mut [u8])> {
         self.map(move |piece| {
             let (head, tail) = std::mem::take(&mut bytes).split_at_mut(piece.length() as usize);

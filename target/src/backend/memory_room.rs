@@ -1,39 +1,38 @@
-//! The memory that namespaces in memory may still take: what the process may have, by the machine
-//! and its control groups, looked at now and then, and less what they took since.
+//! Memory budget of memory namespaces: what the process can still allocate by the limits of the
+//! machine and its control groups, checked periodically, less the chunks allocated since the check.
 
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, LazyLock, OnceLock};
 
 use super::cache_room;
 
-/// This part of the memory that there was at first is kept for the rest of the process and of the
-/// machine. With a smaller one, a machine without swap has no page cache left when namespaces are
-/// full; not measured.
+/// Share of the available memory at the first check that namespaces never take: 1/8. Without it, a
+/// machine without swap has no page cache left when namespaces are full.
 const KEPT_PART: u64 = 8;
 
 static OF_PROCESS: LazyLock<Arc<MemoryRoom>> = LazyLock::new(|| Arc::new(MemoryRoom::of(u64::MAX)));
 
-/// A bound of the memory that namespaces take. All cores take from it.
+/// Budget that all cores take memory from.
 #[derive(Debug)]
 pub(crate) struct MemoryRoom {
     left_bytes: AtomicU64,
-    /// Not given to namespaces; known after the first look.
+    /// Bytes kept back from namespaces, set by the first check.
     kept_bytes: OnceLock<u64>,
 }
 
 impl MemoryRoom {
-    /// That of this process, without a bound before the first look.
+    /// Budget of this process; unlimited before the first check.
     pub(crate) fn of_process() -> &'static Arc<Self> {
         &OF_PROCESS
     }
 
-    /// So much, until the next look.
+    /// A budget of `left_bytes` until the next check.
     pub(super) fn of(left_bytes: u64) -> Self {
         Self { left_bytes: AtomicU64::new(left_bytes), kept_bytes: OnceLock::new() }
     }
 
-    /// Looks at the memory that is there, and returns what namespaces may take of it. Reads files
-    /// of the kernel, so only the control path does.
+    /// Checks the available memory and returns the bytes that namespaces may take. Reads files of
+    /// procfs and cgroupfs, so only the control path calls this.
     pub(super) fn look(&self) -> u64 {
         if let Some(available) = cache_room::available_to_process() {
             self.found(available);
@@ -41,7 +40,7 @@ impl MemoryRoom {
         self.left_bytes.load(Ordering::Relaxed)
     }
 
-    /// Looks again, if namespaces in memory were ever opened.
+    /// Checks again, if a memory namespace was ever opened.
     pub(crate) fn look_again(&self) {
         if self.kept_bytes.get().is_some() {
             self.look();
@@ -53,7 +52,7 @@ impl MemoryRoom {
         self.left_bytes.store(available_bytes.saturating_sub(kept), Ordering::Relaxed);
     }
 
-    /// Takes memory; false if there is not as much.
+    /// Takes `bytes` from the budget; false if there are not enough left.
     pub(super) fn take(&self, bytes: u64) -> bool {
         let order = Ordering::Relaxed;
         self.left_bytes.fetch_update(order, order, |left| left.checked_sub(bytes)).is_ok()

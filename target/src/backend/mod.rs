@@ -1,8 +1,8 @@
 //! The medium behind a namespace: bytes at offsets. A backend knows nothing of NVMe.
 //!
-//! A backend never does anything itself: [`Backend::start`] and [`Backend::resume`] say which step
-//! comes next, and the storage of a core takes it. So the same backend runs on io_uring and
-//! in the simulator.
+//! A backend executes nothing itself: [`Backend::start`] and [`Backend::resume`] return the next
+//! step, and the storage of a core executes it. So the same backend runs on io_uring and in the
+//! simulator.
 
 mod block;
 mod cache_room;
@@ -57,43 +57,43 @@ pub use self::system_call::{CachedRead, DeviceId, FileId, FileRef, SystemCall};
 
 /// Turns operations into steps. Shared by all cores.
 pub trait Backend: fmt::Debug + Send + Sync {
-    /// The first step of an operation.
+    /// First step of an operation.
     fn start(&self, now: Time, operation: &mut Operation) -> Step;
 
-    /// The step after the call of the last step returned `result` (a negated `errno` if it failed),
-    /// or after its wait.
+    /// Step after the previous step's call returned `result` (a negated `errno` on failure), or
+    /// after its wait.
     fn resume(&self, now: Time, operation: &mut Operation, result: i32) -> Step;
 
-    /// Whether all that is ever read are zeros. Then reads succeed without an operation, and are
-    /// answered from memory that holds nothing else.
+    /// Whether the medium always reads as zeros. Reads then succeed without an operation and are
+    /// answered from a shared buffer of zeros.
     fn reads_zeros(&self) -> bool {
         false
     }
 
-    /// Bytes of the medium that take up space now, where holes take up none; `None` where all of it
-    /// does or it is not known. The answer comes from attributes that the system has in memory.
+    /// Bytes of the medium that occupy space, holes excluded; `None` if all do or it is unknown.
+    /// Answered from attributes cached in memory.
     fn allocated_bytes(&self) -> Option<u64> {
         None
     }
 }
 
-/// The next step of an operation.
+/// Next step of an operation.
 #[derive(Debug)]
 pub enum Step {
-    /// Nothing: the operation has ended with this result.
+    /// End of the operation, with this result.
     Done(Result<(), BackendError>),
     /// A system call; its result resumes the operation.
     Call(SystemCall),
     /// A read of what the page cache has now, without waiting; its result resumes the operation.
     ReadCached(CachedRead),
-    /// To be resumed at a time.
+    /// Wait until this time; the operation is then resumed.
     WaitUntil(Time),
 }
 
-/// The cause for which an operation failed, from which its NVMe status follows.
+/// Cause of an operation's failure, from which its NVMe status follows.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum BackendError {
-    /// The medium has no room, or the user's quota is used up.
+    /// The medium is full, or the user's quota is used up.
     #[error("no space left on the medium: {0}")]
     OutOfSpace(Errno),
     /// The medium could not be read or written.
@@ -102,26 +102,26 @@ pub enum BackendError {
     /// The file is shorter than it was when it was opened.
     #[error("the file shrank")]
     Shrunk,
-    /// Earlier writes were lost on their way from the page cache; it stays so until the medium is
-    /// opened again.
+    /// Earlier writes were lost on their way from the page cache to the medium. Lasts until the
+    /// medium is opened again.
     #[error("earlier writes did not reach the medium")]
     WriteBackFailed,
-    /// It can not be written.
+    /// The medium cannot be written.
     #[error("read-only: {0}")]
     ReadOnly(Errno),
-    /// The medium can not do this.
+    /// The medium does not support the operation.
     #[error("not supported by the medium: {0}")]
     Unsupported(Errno),
-    /// The medium is not exported any more.
+    /// The medium is no longer exported.
     #[error("the namespace was removed")]
     Removed,
-    /// A cancellation was asked for before the operation was done.
+    /// The operation was cancelled before it was done.
     #[error("cancelled")]
     Cancelled,
-    /// The device behind it is gone.
+    /// The device was removed.
     #[error("the device is gone: {0}")]
     Gone(Errno),
-    /// Anything else the system said.
+    /// Any other error of the system.
     #[error("system error: {0}")]
     System(Errno),
 }
@@ -143,7 +143,7 @@ impl fmt::Debug for Errno {
 }
 
 impl BackendError {
-    /// The class that an `errno` belongs to; the number itself is kept for messages.
+    /// Class of an `errno`; the number itself is kept for messages.
     pub const fn from_errno(errno: i32) -> Self {
         let said = Errno(errno);
         match errno {

@@ -5,14 +5,14 @@ use rdma::Time;
 use super::{Backend, Step};
 use crate::backend::{Operation, OperationKind};
 
-/// A medium that costs nothing, to measure everything else.
+/// A medium without cost, to measure everything else.
 #[derive(Debug)]
 pub(crate) struct NullBackend;
 
 impl Backend for NullBackend {
     fn start(&self, _now: Time, operation: &mut Operation) -> Step {
         if operation.kind() == OperationKind::Read {
-            // For a Compare; the buffer last held another request's data.
+            // Compare reads the buffer, which holds another request's data.
             operation.bytes().fill(0);
         }
         Step::Done(Ok(()))

@@ -1,5 +1,5 @@
-//! Opens the medium behind a namespace: its size, its alignment, and whether the page cache is
-//! used.
+//! Opens the medium behind a namespace: determines its size, its alignment, and the use of the page
+//! cache.
 #![expect(unsafe_code, reason = "probes direct I/O with a system call that takes an address")]
 
 use std::fmt;
@@ -20,80 +20,80 @@ use super::{
     MemoryBackend, MemoryRoom, NullBackend, OpenedFile, block, cache_room, claim, write_unit,
 };
 
-/// Logical blocks have 512 bytes unless something needs more.
+/// Logical block of 512 bytes, the default unless the medium needs a larger one.
 const DEFAULT_LBA_SHIFT: u8 = 9;
-/// The largest logical block that hosts accept on ordinary pages.
+/// Largest logical block that hosts with 4 KiB pages accept.
 const MAX_LBA_SHIFT: u8 = 12;
-/// Where the kernel describes devices.
+/// Mount point of sysfs.
 const SYSFS: &str = "/sys";
-/// Alignment of every buffer that reaches a backend, in bytes.
+/// Alignment of every buffer passed to a backend, in bytes.
 pub(crate) const MEMORY_ALIGNMENT: u32 = 4096;
 
-/// How to open it.
+/// Options for opening a medium.
 #[derive(Clone, Copy, Debug, Default)]
 pub(crate) struct OpenMode<'a> {
-    /// For writing as well.
+    /// Whether hosts may write the medium.
     pub writable: bool,
-    /// Bytes per logical block as a power of two; `None` chooses.
+    /// Bytes per logical block as a power of two; `None` chooses by the medium.
     pub lba_shift: Option<u8>,
-    /// The use of the page cache.
+    /// Use of the page cache.
     pub cache: CachePolicy<'a>,
 }
 
 /// The use of the page cache for files and block devices.
 #[derive(Clone, Copy, Debug, Default)]
 pub(crate) enum CachePolicy<'a> {
-    /// None where direct I/O is to be had.
+    /// Direct I/O where it is available.
     #[default]
     Bypass,
-    /// For files that are only read and have room there. Others are treated like
-    /// [`CachePolicy::Bypass`].
+    /// Reads through the cache for read-only files with room; like [`CachePolicy::Bypass`] for
+    /// others.
     WhileRoom(&'a Arc<CacheRoom>),
-    /// All I/O goes through it.
+    /// All I/O through the cache.
     Use,
 }
 
-/// An open medium and the properties that its namespace announces.
+/// An open medium and the properties that its namespace reports.
 #[derive(Clone, Debug)]
 pub(crate) struct OpenedBackend {
-    /// The backend that runs its operations.
+    /// Backend that executes its operations.
     pub backend: Arc<dyn Backend>,
-    /// Its length in bytes; the last block may be partly beyond it.
+    /// Length in bytes; the last block may extend beyond it.
     pub exact_bytes: u64,
     /// Bytes per logical block as a power of two.
     pub lba_shift: u8,
-    /// How its bytes travel.
+    /// Path of its bytes.
     pub access: IoMode,
-    /// Bytes that its device writes as one even if power fails, if that is known.
+    /// Bytes that its device writes atomically across power failures, if known.
     pub write_unit_bytes: Option<u32>,
-    /// The errors of the medium that are known.
+    /// Known errors of the medium.
     pub health: Arc<Health>,
-    /// The identity of its bytes.
+    /// Identity of its bytes.
     pub content: Content,
-    /// The files that rings register.
+    /// Files that rings register.
     pub files: Vec<FileId>,
-    /// The file in memory, to be tended now and then.
+    /// Mapping of the file, for the control path to maintain.
     pub mapped: Option<Arc<MappedFile>>,
-    /// The regular file, to look at now and then.
+    /// Regular file, which the control path checks for changes.
     pub source: Option<Arc<OpenedFile>>,
-    /// The file or device, whose length may change.
+    /// File or device whose length may change.
     pub file: Option<Arc<FileBackend>>,
-    /// The identity of the file or device.
+    /// Identity of the file or device.
     pub key: Option<FileKey>,
 }
 
-/// How bytes travel between the buffers and the medium.
+/// Path of bytes between buffers and the medium.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) enum IoMode {
     /// Past the page cache.
     Direct,
     /// Reads go through the page cache while there is memory for them, writes past it.
     CachedReads,
-    /// Through the page cache, as configured.
+    /// All I/O goes through the page cache, as configured.
     Cached,
-    /// Through the page cache, for the reason given.
+    /// All I/O goes through the page cache, for the reason given.
     Buffered(String),
-    /// There is no medium.
+    /// Null or memory namespace, without a file.
     Synthetic,
 }
 
@@ -109,29 +109,29 @@ impl fmt::Display for IoMode {
     }
 }
 
-/// The cause for which a medium can not be exported; each message names the remedy.
+/// Reason that a medium cannot be exported; each message names the remedy.
 #[derive(Debug, thiserror::Error)]
 pub enum OpenError {
     /// A system call failed; the message adds a hint for the common causes.
     #[error("{}: {error}{}", path.display(), open_hint(error))]
     Io {
-        /// The file or device that was to be opened.
+        /// File or device that failed.
         path: PathBuf,
-        /// The error of the system call.
+        /// Error of the system call.
         error: io::Error,
     },
     /// A directory where a file is wanted.
     #[error("{}: is a directory: name a file in it, or export it as a directory", path.display())]
     Directory {
-        /// The path that names a directory.
+        /// Path of the directory.
         path: PathBuf,
     },
     /// Neither a regular file nor a block device.
     #[error("{}: is not a {wanted}", path.display())]
     WrongType {
-        /// The path that was to be opened.
+        /// Path of the file.
         path: PathBuf,
-        /// The kind that the configuration asks for: `regular file` or `block device`.
+        /// Type that the configuration asks for: `regular file` or `block device`.
         wanted: &'static str,
     },
     /// Another process or mount has write access to it, or it is to be written and is in use.
@@ -140,30 +140,30 @@ pub enum OpenError {
         path.display()
     )]
     Busy {
-        /// The file or device in use.
+        /// File or device in use.
         path: PathBuf,
-        /// The process or mount that uses it, as far as `/proc` tells.
+        /// Process or mount that uses it, as far as `/proc` tells.
         user: String,
     },
     /// The file or device has zero bytes.
     #[error("{}: is empty: a namespace needs at least one byte", path.display())]
     Empty {
-        /// The file or device of zero bytes.
+        /// Empty file or device.
         path: PathBuf,
     },
-    /// A write to its last block would make it longer.
+    /// A write to the last block would make the file longer.
     #[error(
         "{}: has {bytes} bytes, and a writable namespace needs a multiple of its {lba_bytes}-byte \
          blocks: `truncate -s {rounded} {}` makes it so", path.display(), path.display()
     )]
     PartialBlock {
-        /// The file that was to be writable.
+        /// File that was to be writable.
         path: PathBuf,
-        /// Its length in bytes.
+        /// Length of the file in bytes.
         bytes: u64,
-        /// Bytes of a logical block of the namespace.
+        /// Logical block size of the namespace in bytes.
         lba_bytes: u64,
-        /// The next larger multiple of the block size, in bytes.
+        /// Next larger multiple of the block size, in bytes.
         rounded: u64,
     },
     /// Logical blocks smaller than those of the device.
@@ -172,17 +172,17 @@ pub enum OpenError {
         path.display()
     )]
     SmallBlocks {
-        /// The block device whose logical blocks are larger.
+        /// Block device with the larger blocks.
         path: PathBuf,
-        /// The device's block size.
+        /// Block size of the device in bytes.
         device_bytes: u32,
     },
     /// The size of a null or memory namespace is not a whole number of blocks.
     #[error("a size of {bytes} bytes is not a multiple of the {lba_bytes}-byte blocks")]
     Size {
-        /// The configured size in bytes.
+        /// Configured size in bytes.
         bytes: u64,
-        /// Bytes of a logical block of the namespace.
+        /// Logical block size of the namespace in bytes.
         lba_bytes: u64,
     },
     /// The machine, or the control group of the target, has no memory for a memory namespace.
@@ -191,7 +191,7 @@ pub enum OpenError {
          smaller"
     )]
     NoMemory {
-        /// The configured size in bytes.
+        /// Configured size in bytes.
         bytes: u64,
         /// Bytes that all memory namespaces together may still take.
         left_bytes: u64,
@@ -219,7 +219,7 @@ pub(crate) fn open_block(path: &Path, mode: OpenMode<'_>) -> Result<OpenedBacken
     })
 }
 
-/// A namespace that reads zeros and discards writes.
+/// Opens a namespace that reads zeros and discards writes.
 ///
 /// # Errors
 /// The size is not a whole number of blocks.
@@ -227,10 +227,10 @@ pub(crate) fn open_null(size_bytes: u64, mode: OpenMode<'_>) -> Result<OpenedBac
     synthetic(size_bytes, mode, Content::zeros(), || Ok(Arc::new(NullBackend)))
 }
 
-/// A namespace of anonymous memory.
+/// Opens a namespace of anonymous memory.
 ///
 /// # Errors
-/// The size is not a whole number of blocks, or more than there is memory for.
+/// The size is not a whole number of blocks, or exceeds the available memory.
 pub(crate) fn open_memory(size_bytes: u64, mode: OpenMode<'_>) -> Result<OpenedBackend, OpenError> {
     synthetic(size_bytes, mode, Content::new_memory(), || {
         let left_bytes = MemoryRoom::of_process().look();
@@ -287,7 +287,7 @@ fn open(
         }
         _ => Ok(()),
     };
-    // Before opening, since opening a FIFO would wait for its other end.
+    // Checked before opening, since opening a FIFO would wait for its other end.
     let found = place.find().map_err(io)?;
     let metadata = found.metadata().map_err(io)?;
     check(&metadata)?;
@@ -328,7 +328,7 @@ fn open(
     Ok(OpenedBackend { access, write_unit_bytes, ..opened })
 }
 
-/// The length of a file or device in bytes.
+/// Length of a file or device in bytes.
 fn length(file: &File, path: &Path, metadata: &Metadata) -> Result<u64, OpenError> {
     let bytes = match metadata.file_type().is_block_device() {
         true => block::size_bytes(file)
@@ -341,7 +341,7 @@ fn length(file: &File, path: &Path, metadata: &Metadata) -> Result<u64, OpenErro
     }
 }
 
-/// What was found out about an open file.
+/// Measurements of an open file.
 struct Measured {
     exact_bytes: u64,
     lba_shift: u8,
@@ -377,10 +377,10 @@ fn opened(
     }
 }
 
-/// The same file or device, which is written, with the length that it has now.
+/// Measures the length of a writable file or device again.
 ///
 /// # Errors
-/// It can not be looked at, is empty, or its length does not fit the blocks.
+/// The file cannot be examined, is empty, or its length does not fit the blocks.
 pub(crate) fn measure_again(
     file: &FileBackend,
     place: FilePlace<'_>,
@@ -399,8 +399,8 @@ pub(crate) fn measure_again(
     Ok(opened(file.resized(exact_bytes), place, mode, block, measured))
 }
 
-/// Has reads tried in the page cache where the policy allows. `buffered` is the file without direct
-/// I/O where the backend has it with direct I/O.
+/// Enables reads from the page cache where the policy allows. `buffered` is the file without direct
+/// I/O if `backend` has direct I/O.
 fn with_cache(
     backend: FileBackend,
     bytes: u64,
@@ -414,8 +414,8 @@ fn with_cache(
         (CachePolicy::Use | CachePolicy::WhileRoom(_), None) => {
             (backend.with_cached_reads(), access)
         }
-        // The two ways to a medium that is written would have to be kept coherent, and a device
-        // has a page cache of its own beside those of its files.
+        // Two ways to a written medium would have to be kept coherent, and a device has a page
+        // cache apart from that of its files.
         (CachePolicy::WhileRoom(room), Some(file))
             if !mode.writable && !block && cache_room::is_local(&file) =>
         {
@@ -431,8 +431,8 @@ fn with_cache(
     }
 }
 
-/// Makes sure that no other process writes to the medium, and if it is to be written that no other
-/// process uses it.
+/// Claims the medium: no other process may write it, and if it is to be written, no other process
+/// may use it.
 fn claim_alone(
     (path, found): (&Path, &FoundFile),
     mode: OpenMode<'_>,
@@ -446,7 +446,7 @@ fn claim_alone(
         return Ok(file);
     }
     if !mode.writable || choice.access == IoMode::Direct {
-        // A medium that is written was opened for direct I/O exclusively.
+        // A writable device was opened exclusively together with direct I/O.
         return Ok(file);
     }
     claim::open_alone(found, 0).map_err(|error| match error.raw_os_error() {
@@ -472,7 +472,7 @@ fn check_writable(
 struct IoModeChoice {
     access: IoMode,
     lba_shift: u8,
-    /// Alignment of offsets for direct I/O in bytes, also when it is not used.
+    /// Alignment of offsets for direct I/O in bytes, even where direct I/O is not used.
     alignment: u32,
 }
 
@@ -481,16 +481,16 @@ impl IoModeChoice {
         (self.access == IoMode::Direct).then_some(self.alignment)
     }
 
-    /// Whether a logical block is never read while it is half written. File systems that no block
-    /// device is known of, as `tmpfs`, take direct I/O and use the page cache all the same.
+    /// Whether a read can never return a half-written logical block. File systems without a known
+    /// block device, such as `tmpfs`, accept direct I/O and use the page cache all the same.
     fn writes_blocks_as_one(&self, write_unit_bytes: Option<u32>) -> bool {
         let lba_bytes = 1 << self.lba_shift;
         self.access == IoMode::Direct && write_unit_bytes.is_some_and(|unit| unit >= lba_bytes)
     }
 }
 
-/// The file opened for direct I/O where it allows that for the block size and the policy takes it.
-/// The block size is the same whatever the policy is.
+/// Opens the file for direct I/O where the file supports that for the block size and the policy
+/// wants it. The choice of block size does not depend on the policy.
 fn choose_access(
     found: &FoundFile,
     mode: OpenMode<'_>,
@@ -503,7 +503,7 @@ fn choose_access(
     }
 }
 
-/// Direct I/O where the file allows it for the block size.
+/// Tries direct I/O for the block size.
 fn probe_access(
     found: &FoundFile,
     mode: OpenMode<'_>,
@@ -529,7 +529,8 @@ fn probe_access(
     (Some(direct), IoModeChoice { access: IoMode::Direct, lba_shift, alignment })
 }
 
-/// The file opened for direct I/O, and the alignment of offsets; or why not.
+/// Opens the file for direct I/O and returns the alignment of offsets, or the reason that it is not
+/// available.
 fn open_direct(found: &FoundFile, mode: OpenMode<'_>, file: &File) -> Result<(File, u32), String> {
     let stated = stated_alignment(file);
     if stated == Some((0, 0)) {
@@ -554,14 +555,15 @@ fn open_direct(found: &FoundFile, mode: OpenMode<'_>, file: &File) -> Result<(Fi
     Ok((direct, alignment))
 }
 
-/// The answer of `statx` about direct I/O: alignment of memory and of offsets, zeros for none.
+/// Alignment of memory and of offsets for direct I/O by `statx`; zeros if there is no direct I/O.
 fn stated_alignment(file: &File) -> Option<(u32, u32)> {
     let status = rustix::fs::statx(file, "", AtFlags::EMPTY_PATH, StatxFlags::DIOALIGN).ok()?;
     (status.stx_mask & StatxFlags::DIOALIGN.bits() != 0)
         .then_some((status.stx_dio_mem_align, status.stx_dio_offset_align))
 }
 
-/// Tries direct reads, for kernels before 6.1 and file systems that do not say.
+/// Determines the alignment by direct reads, for kernels before 6.1 and file systems that do not
+/// report it.
 fn probe_alignment(direct: &File) -> Result<u32, String> {
     #[repr(align(4096))]
     struct Page([u8; 4096]);

@@ -2,9 +2,9 @@
 
 use std::io;
 
-/// The remedy, as it stands behind the error.
+/// Remedy, appended to the text of the error.
 pub(super) fn open_hint(error: &io::Error) -> &'static str {
-    // systemd gives each start of a service an id.
+    // systemd sets it for each start of a service.
     hint_for(error, std::env::var_os("INVOCATION_ID").is_some())
 }
 

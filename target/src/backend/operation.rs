@@ -5,104 +5,104 @@ use std::ptr::NonNull;
 
 use super::range_lock::RangeLock;
 
-/// One thing to do with a namespace's medium, and how far it got.
+/// A request to a namespace's medium, and its progress.
 #[derive(Debug)]
 pub struct Operation {
     kind: OperationKind,
     offset: u64,
     length: u64,
     span: Option<Span>,
-    /// Bytes that are done.
+    /// Bytes completed so far.
     pub(crate) done: u64,
-    /// How often in a row its system call did nothing and was to be made again.
+    /// Consecutive interruptions of its system call.
     pub(crate) interruptions: u32,
-    /// The step under way, for operations that take several system calls.
+    /// Current stage of an operation that takes several system calls.
     pub(crate) stage: OperationStage,
-    /// The file that a read takes its bytes from, where the medium has two.
+    /// File that a read takes its bytes from, if the medium has two.
     pub(crate) path: ReadPath,
     /// Whether a delay still has to pass.
     pub(crate) hold: DelayHold,
-    /// The lock that keeps other operations off its range, where the medium has none.
+    /// Lock on its range, for media without atomic blocks.
     pub(crate) lock: Option<RangeLock>,
     /// Whether only part of a write is stored.
     torn: bool,
 }
 
-/// The action of an operation.
+/// Action of an operation.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum OperationKind {
-    /// Fills the span with the bytes of the medium.
+    /// Fills the span from the medium.
     Read,
-    /// Stores the span's bytes.
+    /// Stores the span in the medium.
     Write {
-        /// The bytes are on the medium before the operation ends (`RWF_DSYNC`).
+        /// Whether the bytes must be on the medium before the operation ends (`RWF_DSYNC`).
         durable: bool,
     },
-    /// Everything written before is on the medium before the operation ends.
+    /// Makes all completed writes durable.
     Flush,
-    /// The range reads as zeros afterwards.
+    /// Makes the range read as zeros.
     WriteZeroes {
-        /// On the medium before the operation ends.
+        /// Whether the zeros must be on the medium before the operation ends.
         durable: bool,
-        /// The space may be given back to the file system.
+        /// Whether the space may be returned to the file system.
         deallocate: bool,
     },
-    /// The range is of no interest any more.
+    /// Returns the space of the range, whose bytes are no longer needed.
     Deallocate,
 }
 
-/// The step that a backend has reached in an operation.
+/// Stage that a backend has reached in an operation.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(crate) enum OperationStage {
-    /// The operation's own system call, without a detour.
+    /// The operation's own system call.
     #[default]
     Main,
-    /// A hole is being made where zeros are wanted.
+    /// Punches a hole in place of zeros.
     Hole,
-    /// Zeros are being written because the file system can not make them.
+    /// Writes zeros, because `fallocate` cannot make them.
     Zeros,
-    /// The change is being made durable.
+    /// Makes the change durable.
     Sync,
 }
 
-/// The way of a read's bytes.
+/// Path of a read's bytes.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(crate) enum ReadPath {
     /// The read has not begun.
     #[default]
     Unchosen,
-    /// From the page cache, as far as it has them.
+    /// Bytes present in the page cache only.
     Cached,
-    /// Through the page cache, from the medium where it lacks them.
+    /// Page cache, with missing bytes read from the medium.
     Buffered,
-    /// The way of writes.
+    /// The descriptor that writes use.
     Own,
 }
 
-/// Whether a delay decorator still holds an operation.
+/// State of an operation in a delay decorator.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(crate) enum DelayHold {
-    /// Not seen by it yet.
+    /// The delay has not begun.
     #[default]
     Fresh,
-    /// Its delay runs: a timer will resume it.
+    /// Delayed; a timer will resume it.
     Held,
-    /// Its delay is over, and the inner backend has it.
+    /// Passed on to the inner backend.
     Released,
 }
 
 impl Operation {
-    /// Fills `span` from `offset` on.
+    /// Reads `span` from `offset`.
     pub fn read(offset: u64, span: Span) -> Self {
         Self::with_span(OperationKind::Read, offset, span)
     }
 
-    /// Stores the bytes of `span` at `offset`.
+    /// Writes the bytes of `span` to `offset`.
     pub fn write(offset: u64, span: Span, durable: bool) -> Self {
         Self::with_span(OperationKind::Write { durable }, offset, span)
     }
 
-    /// Makes everything written before durable.
+    /// Makes all completed writes durable.
     pub fn flush() -> Self {
         Self::bare(OperationKind::Flush, 0, 0)
     }
@@ -112,32 +112,32 @@ impl Operation {
         Self::bare(OperationKind::WriteZeroes { durable, deallocate }, offset, length)
     }
 
-    /// Gives a range back.
+    /// Returns the space of a range.
     pub fn deallocate(offset: u64, length: u64) -> Self {
         Self::bare(OperationKind::Deallocate, offset, length)
     }
 
-    /// The action that the operation asks for.
+    /// Action of the operation.
     pub fn kind(&self) -> OperationKind {
         self.kind
     }
 
-    /// Where it begins, in bytes.
+    /// Start of the range in bytes.
     pub fn offset(&self) -> u64 {
         self.offset
     }
 
-    /// How many bytes it concerns.
+    /// Length of the range in bytes.
     pub fn length(&self) -> u64 {
         self.length
     }
 
-    /// Its memory; only reads and writes have any.
+    /// Memory of a read or write.
     pub fn span(&self) -> Option<&Span> {
         self.span.as_ref()
     }
 
-    /// Leaves only the first `length` bytes of a write.
+    /// Truncates a write to its first `length` bytes.
     pub(crate) fn tear(&mut self, length: u64) {
         self.length = length.min(self.length);
         if let Some(span) = &mut self.span {
@@ -151,7 +151,7 @@ impl Operation {
         self.torn
     }
 
-    /// Its bytes; empty for an operation without memory.
+    /// Memory of the operation; empty for one without memory.
     pub fn bytes(&mut self) -> &mut [u8] {
         self.span.as_mut().map_or(&mut [], Span::bytes)
     }
@@ -180,7 +180,7 @@ impl Operation {
     }
 }
 
-/// Memory that is lent to an operation, exclusively, until the operation is over.
+/// Memory lent exclusively to an operation until the operation ends.
 #[derive(Debug)]
 pub struct Span {
     address: NonNull<u8>,
@@ -195,24 +195,25 @@ impl Span {
     ///
     /// # Safety
     /// `length` bytes at `address` stay mapped and are read and written through this span only,
-    /// until the span is dropped and every operation that carried it is over.
+    /// until the span is dropped and every operation that carried it has ended.
     pub unsafe fn new(address: *mut u8, length: u32) -> Self {
         let address = NonNull::new(address).expect("a span is not at address zero");
         Self { address, length }
     }
 
-    /// Its length in bytes.
+    /// Length of the memory in bytes.
     pub fn length(&self) -> u32 {
         self.length
     }
 
-    /// Its bytes. Backends use this only while no system call is at work on it: between steps.
+    /// Bytes of the memory. Backends use this only between steps, when no system call uses the
+    /// memory.
     pub fn bytes(&mut self) -> &mut [u8] {
         // SAFETY: the contract of `new`, and the unique reference.
         unsafe { std::slice::from_raw_parts_mut(self.address.as_ptr(), self.length as usize) }
     }
 
-    /// The part from `from` on, at most `length` bytes, for a system call.
+    /// Part that starts at `from`, at most `length` bytes, for a system call.
     pub(crate) fn part(&self, from: u32, length: u32) -> MemoryPart {
         assert!(from <= self.length, "a part begins inside its span");
         let length = length.min(self.length - from);
@@ -220,7 +221,7 @@ impl Span {
     }
 }
 
-/// The memory of one system call: part of a [`Span`], or constant zeros to be written.
+/// Memory of one system call: part of a [`Span`], or constant zeros to write.
 #[derive(Clone, Copy, Debug)]
 pub struct MemoryPart {
     address: *mut u8,
@@ -228,7 +229,7 @@ pub struct MemoryPart {
 }
 
 impl MemoryPart {
-    /// At most `length` zeros, to write from and never to read into.
+    /// Constant zeros, at most `length` bytes, only to write from.
     pub(crate) fn zeros(length: u64) -> Self {
         let length = length.min(ZEROS.0.len() as u64) as u32;
         Self { address: ZEROS.0.as_ptr().cast_mut(), length }
@@ -239,7 +240,7 @@ impl MemoryPart {
         self.address
     }
 
-    /// Length in bytes, which is what a read fills or a write stores.
+    /// Length in bytes: what a read fills or a write stores.
     pub fn length(&self) -> u32 {
         self.length
     }

@@ -1,21 +1,19 @@
-//! Makes reads and writes of a page of memory atomic.
+//! Atomic reads and writes of a page of memory.
 
 use std::sync::atomic::{AtomicU32, Ordering, fence};
 
-/// After this many reads of a page that were written into, the reader keeps writers off. Doubled, a
-/// reader beside busy writers copies the page up to twice as often; not measured.
+/// Reads disturbed by writes after which the reader takes the lock as a writer does.
 const OPTIMISTIC_READS: u32 = 64;
-/// After this many looks at a page that is being written, the reader yields, since the writer may
-/// need the processor. Doubled, a reader on the writer's core spins twice as long; not measured.
+/// Attempts to lock a page between yields, since the holder may need the processor.
 const LOOKS: u32 = 256;
 
-/// Of one page: odd while it is being written. Readers write nothing to it, unless writers leave
-/// them no time.
+/// Lock of one page: odd while it is being written. Readers do not write to it until writers have
+/// disturbed them [`OPTIMISTIC_READS`] times.
 #[derive(Debug, Default)]
 pub(super) struct PageLock(AtomicU32);
 
 impl PageLock {
-    /// Has `copy` read the page, again if a write came between.
+    /// Calls `copy` to read the page, again if a write came between.
     pub(super) fn read(&self, mut copy: impl FnMut()) {
         for _ in 0..OPTIMISTIC_READS {
             let before = self.0.load(Ordering::Acquire);
@@ -31,7 +29,7 @@ impl PageLock {
         self.write(copy);
     }
 
-    /// Has `change` write the page while no other thread reads or writes it.
+    /// Calls `change` to write the page while no other thread reads or writes it.
     pub(super) fn write(&self, mut change: impl FnMut()) {
         let mut looks = 0;
         loop {

@@ -1,5 +1,5 @@
-//! Where a file or device is: a path is resolved once, to a descriptor by which the file is looked
-//! at and then opened, however often. Whoever changes the path meanwhile changes nothing of it.
+//! Paths of files and devices. A path is resolved once to an `O_PATH` descriptor, through which the
+//! file is examined and opened as often as needed; later changes of the path have no effect.
 
 use std::ffi::OsString;
 use std::fs::{File, Metadata, OpenOptions};
@@ -14,34 +14,33 @@ use rustix::io::Errno;
 
 use super::{block, claim};
 
-/// Attempts at a file that somebody has leased (`fcntl(2)`, `F_SETLEASE`), 10 ms apart, 10 s in
-/// all: another target gives a lease back within a second or two. Doubled, a file whose lease stays
-/// is an error after 20 s; not measured.
+/// Attempts to open a file that another process has leased (`fcntl(2)`, `F_SETLEASE`), 10 ms apart
+/// (10 s in all). Another target gives back a lease within a second or two.
 const TRIES: u32 = 1000;
-/// The same for a file of a directory, 1 s: a user who puts files there could lease many, and each
-/// of them delays the others by that time.
+/// Attempts for a file of a served directory (1 s in all), where a user could lease many files,
+/// and each delays the next.
 const TRIES_IN_DIRECTORY: u32 = 100;
 
-/// A path, and the directory that it must not lead out of, whatever is changed in there.
+/// A path, and the directory that it must not lead out of even if its entries change.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct FilePlace<'a> {
-    /// The path of the file or device.
+    /// Path of the file or device.
     pub path: &'a Path,
-    /// The real path of the directory; `None` where an operator named the file, whose symlinks are
-    /// followed then.
+    /// Real path of the directory; `None` for a file that an operator named, whose symlinks are
+    /// followed.
     pub root: Option<&'a Path>,
 }
 
 impl<'a> FilePlace<'a> {
-    /// A file or device that an operator named.
+    /// Place of a file or device that an operator named.
     pub(crate) fn named(path: &'a Path) -> Self {
         Self { path, root: None }
     }
 
-    /// Resolves the path, without opening what is there.
+    /// Resolves the path without opening the file.
     ///
     /// # Errors
-    /// Nothing is there, or the path leads through a symlink that is in the directory.
+    /// No file exists there, or the path leads through a symlink in the directory.
     pub(crate) fn find(self) -> io::Result<FoundFile> {
         let Some(root) = self.root else {
             let flags = OFlags::PATH | OFlags::CLOEXEC;
@@ -53,7 +52,7 @@ impl<'a> FilePlace<'a> {
     }
 }
 
-/// A file, device or folder that a path led to, which is not open yet (`O_PATH`).
+/// A file, device or folder found at a path, with an `O_PATH` descriptor.
 #[derive(Debug)]
 pub(crate) struct FoundFile {
     handle: File,
@@ -61,18 +60,18 @@ pub(crate) struct FoundFile {
 }
 
 impl FoundFile {
-    /// The file type, size and device that fstat reports.
+    /// File type, size and device from `fstat`.
     ///
     /// # Errors
-    /// The file system does not say.
+    /// The error of `fstat`.
     pub(crate) fn metadata(&self) -> io::Result<Metadata> {
         self.handle.metadata()
     }
 
-    /// The length of a file or block device, in bytes. Only a device is opened for it.
+    /// Length of a file or block device in bytes. Opens a device to find it.
     ///
     /// # Errors
-    /// The file system does not say, or the device cannot be opened.
+    /// The file system does not report it, or the device cannot be opened.
     pub(crate) fn size_bytes(&self) -> io::Result<u64> {
         let metadata = self.metadata()?;
         match metadata.file_type().is_block_device() {
@@ -81,10 +80,10 @@ impl FoundFile {
         }
     }
 
-    /// Opens it, and no other file that may have its path by now.
+    /// Opens the found file, even if its path has another file by now.
     ///
     /// # Errors
-    /// It cannot be opened in this way, or somebody has leased it and does not give the lease back.
+    /// It cannot be opened in this way, or another process does not give back its lease.
     pub(super) fn open(&self, writable: bool, flags: i32) -> io::Result<File> {
         let path = format!("/proc/self/fd/{}", self.handle.as_raw_fd());
         let mut options = OpenOptions::new();
@@ -103,15 +102,15 @@ impl FoundFile {
     }
 }
 
-/// The same open file, whose reads wait for its medium: io_uring would refuse them otherwise.
+/// Clears `O_NONBLOCK`, with which io_uring would fail reads that have to wait.
 fn blocking(file: File) -> io::Result<File> {
     let flags = rustix::fs::fcntl_getfl(&file)?;
     rustix::fs::fcntl_setfl(&file, flags - OFlags::NONBLOCK)?;
     Ok(file)
 }
 
-/// A directory whose files are found from its descriptor. Users who may change what is in it can
-/// lead nobody out of it: below it, no symlink is followed.
+/// A directory whose files are opened relative to its descriptor. Symlinks below it are not
+/// followed, so users who may change its entries cannot lead out of it.
 #[derive(Debug)]
 pub(crate) struct ServedRoot {
     path: PathBuf,
@@ -119,15 +118,15 @@ pub(crate) struct ServedRoot {
 }
 
 impl ServedRoot {
-    /// The directory that an operator named, whose symlinks are followed.
+    /// Opens a directory that an operator named, following symlinks.
     ///
     /// # Errors
-    /// It is not there, or no directory.
+    /// It does not exist or is no directory.
     pub(crate) fn open(path: &Path) -> io::Result<Self> {
         Self::at(path.canonicalize()?)
     }
 
-    /// The directory at a path without symlinks.
+    /// Opens the directory at a path without symlinks.
     fn at(path: PathBuf) -> io::Result<Self> {
         let flags = OFlags::PATH | OFlags::DIRECTORY | OFlags::CLOEXEC;
         let resolve = ResolveFlags::NO_SYMLINKS | ResolveFlags::NO_MAGICLINKS;
@@ -135,24 +134,24 @@ impl ServedRoot {
         Ok(Self { path, handle })
     }
 
-    /// The path with symlinks resolved.
+    /// Path with symlinks resolved.
     pub(crate) fn path(&self) -> &Path {
         &self.path
     }
 
-    /// A file in it or its folders, by a relative path without symlinks.
+    /// Finds a file in the directory or its folders by a relative path.
     ///
     /// # Errors
-    /// It is not there, or the path leads through a symlink or out of the directory.
+    /// It does not exist, or the path leads through a symlink or out of the directory.
     pub(crate) fn find(&self, relative: &Path) -> io::Result<FoundFile> {
         let handle = self.open_beneath(relative, OFlags::PATH)?.into();
         Ok(FoundFile { handle, tries: TRIES_IN_DIRECTORY })
     }
 
-    /// Itself, by the empty path, or a folder in it.
+    /// Opens a folder in the directory, or the directory itself for the empty path.
     ///
     /// # Errors
-    /// It is not there, cannot be read, or the path leads through a symlink.
+    /// It does not exist, cannot be read, or the path leads through a symlink.
     pub(crate) fn folder(&self, relative: &Path) -> io::Result<ServedFolder> {
         let handle = self.open_beneath(relative, OFlags::RDONLY | OFlags::DIRECTORY)?;
         Ok(ServedFolder { relative: relative.to_owned(), handle })
@@ -166,19 +165,19 @@ impl ServedRoot {
     }
 }
 
-/// An open folder of a directory.
+/// An open folder of a served directory.
 #[derive(Debug)]
 pub(crate) struct ServedFolder {
     relative: PathBuf,
     handle: OwnedFd,
 }
 
-/// A name in a folder.
+/// Entry of a folder.
 #[derive(Debug)]
 pub(crate) struct FolderEntry {
-    /// Its path from the directory on.
+    /// Path relative to the directory.
     pub relative: PathBuf,
-    /// What has the name, where that can be looked at: its type and its bytes.
+    /// File type and size in bytes, if the entry can be examined.
     pub kind: Option<(FileType, u64)>,
 }
 
@@ -192,10 +191,10 @@ impl FolderEntry {
 }
 
 impl ServedFolder {
-    /// All names in it. Symlinks are not followed.
+    /// All entries. Symlinks are not followed.
     ///
     /// # Errors
-    /// It cannot be read.
+    /// The folder cannot be read.
     pub(crate) fn entries(&self) -> io::Result<Vec<FolderEntry>> {
         let mut entries = Vec::new();
         for entry in Dir::read_from(&self.handle)? {
@@ -216,7 +215,7 @@ impl ServedFolder {
         Ok(entries)
     }
 
-    /// A path to it that leads to no other folder while it is open.
+    /// Path through the descriptor (`/proc/self/fd`), which leads to this folder while it is open.
     pub(crate) fn pinned_path(&self) -> PathBuf {
         format!("/proc/self/fd/{}", self.handle.as_raw_fd()).into()
     }
@@ -230,7 +229,7 @@ mod tests {
 
     use super::*;
 
-    /// A directory `d` with files and symlinks of all kinds, and a secret beside it.
+    /// A directory `d` with files and symlinks of all kinds, and a secret outside it.
     fn served() -> (tempfile::TempDir, PathBuf) {
         let folder = tempfile::tempdir().expect("a folder");
         let path = folder.path().canonicalize().expect("real");

@@ -2,24 +2,22 @@
 //!
 //! The kernel copies between the page cache and memory without a lock that readers take, so a read
 //! can return a block that a write has half changed. Operations lock their range before their first
-//! system call and keep it until the last one that touches the range has ended. No thread blocks:
-//! an operation that has to wait is told when to try again.
+//! system call and keep it until the last call on the range has ended. No thread blocks: an
+//! operation that has to wait is told when to try again.
 //!
-//! Each page has a lock in a table that pages share when there are more of them. An operation takes
-//! the locks of its pages in ascending order and keeps those that it has while it waits for the
-//! next one, so no operations wait for each other in a circle.
+//! Each page maps to a lock of a table; large files share locks between pages. An operation takes
+//! the locks of its pages in ascending order and keeps them while it waits for the next one, so
+//! there are no deadlocks.
 //!
-//! An operation that has to wait draws a number, and the lowest number that waits for a lock is
-//! stored in the lock. While a number is stored there, the lock is given only to operations with
-//! that number or a lower one. So readers cannot keep a writer waiting for ever, nor writers a
-//! reader: every operation is overtaken only by those that began to wait before it, and by those
-//! that come while such a one has just been served and the others have not tried again yet, which
-//! is a millisecond at most each time.
+//! An operation that has to wait draws a number, and each lock stores the lowest number waiting for
+//! it. While a number is stored there, the lock is given only to operations with that number or a
+//! lower one. So neither readers nor writers starve: an operation is overtaken only by those that
+//! began to wait before it, and by those that arrive after such a one was served and before the
+//! others have tried again, at most a millisecond each time.
 //!
 //! A lock is held for as long as storage takes. A read of one block that overlaps a write of 1 MiB
-//! waits for the end of all of that write, and a write of a block waits for a read of it that the
-//! medium has to serve. A wait may also end late: by as long as it has lasted, and by a millisecond
-//! at most.
+//! waits for the end of that whole write, and a write of a block waits for a read of it from the
+//! medium. A wait may also end late, by its own length or a millisecond, whichever is less.
 
 use std::fmt;
 use std::sync::Arc;
@@ -32,61 +30,58 @@ mod loom_tests;
 #[cfg(all(test, not(loom)))]
 mod tests;
 
-/// The unit that one lock protects. No logical block is larger, and none lies in two pages.
+/// Bytes protected by one lock. Logical blocks are at most this large and aligned, so that none
+/// lies in two pages.
 const PAGE_BYTES: u64 = 4096;
-/// Locks of a file, 32 KiB in all. Of two operations with one page each, at different places of a
-/// large file, one waits in vain for the other once in this many times. Doubled, that is half as
-/// often, and each file takes 64 KiB; not measured.
+/// Most locks of a file (32 KiB). Two operations of one page each in a large file wait for each
+/// other without need with a probability of 1 in 4,096.
 const MOST_LOCKS: u64 = 4096;
-/// The first wait, and the longest one. Each wait is twice as long as the one before. A larger
-/// first wait delays short conflicts, a larger longest one the end of long ones; not measured.
+/// First and longest wait between attempts. Each wait is twice as long as the one before.
 const FIRST_WAIT: Duration = Duration::from_micros(1);
 const LONGEST_WAIT: Duration = Duration::from_millis(1);
 
-/// A lock: the lowest bits are the number of the operation that is next, 0 if none waits; then
-/// there is a count of readers; the highest bit tells that there is a writer.
+/// Layout of a lock: the low bits are the lowest waiting number (0 for none), then follows a count
+/// of readers; the highest bit is the writer.
 const WRITER: u64 = 1 << 63;
 const READER: u64 = 1 << 48;
 const READERS: u64 = WRITER - READER;
-/// 2^48 numbers are more than a target can draw in its lifetime.
+/// A target cannot draw 2^48 numbers in its lifetime.
 const NEXT: u64 = READER - 1;
 
-/// The locks of one file. All cores share them.
+/// Locks of one file, shared by all cores.
 pub(crate) struct RangeLocks {
     locks: Box<[AtomicU64]>,
-    /// The number that was drawn last.
+    /// Number that was drawn last.
     drawn: AtomicU64,
 }
 
-/// The use that an operation makes of its range.
+/// Use that an operation makes of its range.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum RangeAccess {
-    /// It reads, beside any number of others that read.
+    /// Reads, concurrently with other reads.
     Shared,
-    /// It changes the range.
+    /// Changes bytes of the range.
     Exclusive,
 }
 
-/// The locks of an operation's range, those that it has and those that it still needs. Dropping it
-/// gives up both.
+/// Locks of an operation's range, taken or still needed. Dropping it releases both.
 pub(crate) struct RangeLock {
     table: Arc<RangeLocks>,
     access: RangeAccess,
-    /// The lock of the first page.
+    /// Index of the first page's lock.
     first: u32,
-    /// Locks that are needed, in ascending order and from the beginning of the table again after
-    /// its end.
+    /// Number of locks needed, in ascending order and wrapping at the end of the table.
     count: u32,
-    /// How many of these it has, lowest first.
+    /// Number of locks taken, lowest first.
     taken: u32,
-    /// How often it had to wait.
+    /// Number of waits so far.
     waits: u32,
-    /// Drawn for its first wait; 0 before.
+    /// Number drawn for the first wait; 0 before.
     number: u64,
 }
 
 impl RangeLocks {
-    /// For a file of `size_bytes`.
+    /// Locks for a file of `size_bytes`.
     pub(super) fn new(size_bytes: u64) -> Arc<Self> {
         Self::with(size_bytes.div_ceil(PAGE_BYTES).clamp(1, MOST_LOCKS))
     }
@@ -96,7 +91,7 @@ impl RangeLocks {
         Arc::new(Self { locks, drawn: AtomicU64::new(0) })
     }
 
-    /// A lock on a range, of which nothing is locked yet.
+    /// Lock of a range, with none of its pages taken yet.
     pub(super) fn lock(
         self: &Arc<Self>,
         access: RangeAccess,
@@ -122,11 +117,10 @@ impl RangeLocks {
 }
 
 impl RangeLock {
-    /// Locks the pages of the range that are not locked yet.
+    /// Takes the remaining locks of the range.
     ///
     /// # Errors
-    /// Another operation has to end first. The error is how long to wait before this is called
-    /// again.
+    /// Another operation holds a lock. The error is the time to wait before the next call.
     pub(super) fn advance(&mut self) -> Result<(), Duration> {
         while self.taken < self.count {
             let mut taken = self.access.take(self.at(self.taken), self.number);
@@ -142,7 +136,7 @@ impl RangeLock {
         Ok(())
     }
 
-    /// Whether something is still missing.
+    /// Whether a lock is still missing.
     pub(super) fn is_waiting(&self) -> bool {
         self.taken < self.count
     }
@@ -153,8 +147,8 @@ impl RangeLock {
         wait.min(LONGEST_WAIT)
     }
 
-    /// The lock at a place in ascending order. Of a range that goes on at the beginning of the
-    /// table, that part is first.
+    /// Lock at a position in ascending order. For a range that wraps, the part at the beginning of
+    /// the table comes first.
     fn at(&self, place: u32) -> &AtomicU64 {
         let at_beginning = (self.first + self.count).saturating_sub(self.table.locks.len() as u32);
         let index = match place.checked_sub(at_beginning) {
@@ -177,7 +171,7 @@ impl Drop for RangeLock {
 }
 
 impl RangeAccess {
-    /// The number that a holder adds to a lock.
+    /// Value that a holder adds to a lock.
     const fn unit(self) -> u64 {
         match self {
             Self::Shared => READER,
@@ -185,16 +179,16 @@ impl RangeAccess {
         }
     }
 
-    /// Whether the holders of a lock allow one more.
+    /// Whether the present holders admit one more.
     const fn is_compatible(self, lock: u64) -> bool {
         match self {
-            // As many readers as can be counted.
+            // Up to the largest count of readers.
             Self::Shared => lock & !NEXT < READERS,
             Self::Exclusive => lock & !NEXT == 0,
         }
     }
 
-    /// Takes a lock. Otherwise stores `number` there, unless a lower one waits or it is 0.
+    /// Takes a lock. Otherwise stores `number` in it, unless a lower one waits or it is 0.
     fn take(self, lock: &AtomicU64, number: u64) -> bool {
         let mut before = lock.load(Ordering::Relaxed);
         loop {

@@ -1,5 +1,5 @@
-//! Copies out of a mapped file. A file that is cut takes its pages out of all mappings, and reading
-//! them then raises SIGBUS: the copy ends early instead.
+//! Copies out of a mapped file. Truncating a file removes its pages from all mappings, and reading
+//! them raises SIGBUS: the copy then ends early.
 #![expect(unsafe_code, reason = "copies by address, and handles a signal")]
 
 use std::io;
@@ -7,10 +7,10 @@ use std::sync::OnceLock;
 
 use libc::{c_int, c_void, siginfo_t};
 
-/// Makes [`copy`] safe for pages that vanish, for all of the process.
+/// Installs the SIGBUS handler of [`copy`] for the process.
 ///
 /// # Errors
-/// That of the system call.
+/// The error of `sigaction`.
 pub(super) fn prepare() -> io::Result<()> {
     static PREPARED: OnceLock<Result<(), i32>> = OnceLock::new();
     let result = PREPARED
@@ -18,18 +18,18 @@ pub(super) fn prepare() -> io::Result<()> {
     result.map_err(io::Error::from_raw_os_error)
 }
 
-/// Copies bytes, and returns how many those are: fewer than `length` where a page of the source is
-/// gone.
+/// Copies bytes and returns their number: fewer than `length` if a page of the source is missing.
 ///
 /// # Safety
-/// [`prepare`] was successful. `length` bytes from `from` on are mapped, though pages of them may
-/// be gone; as many from `to` on may be written, and nothing else reads or writes them meanwhile.
+/// [`prepare`] was successful. `length` bytes at `from` are mapped, though their pages may be
+/// missing; `length` bytes at `to` may be written, and nothing else reads or writes them during the
+/// call.
 pub(crate) unsafe fn copy(from: *const u8, to: *mut u8, length: usize) -> usize {
     // SAFETY: the caller's promise; what the source holds while it changes is of no concern.
     length - unsafe { machine::copy(to, from, length) }
 }
 
-/// Who handled the signal before.
+/// Earlier handler of the signal.
 static EARLIER: OnceLock<libc::sigaction> = OnceLock::new();
 
 fn install() -> io::Result<()> {
@@ -38,7 +38,7 @@ fn install() -> io::Result<()> {
     }
     // SAFETY: a plain structure, for which zeros are valid.
     let mut earlier: libc::sigaction = unsafe { std::mem::zeroed() };
-    // SAFETY: asks only.
+    // SAFETY: only queries the action.
     if unsafe { libc::sigaction(libc::SIGBUS, std::ptr::null(), &raw mut earlier) } != 0 {
         return Err(io::Error::last_os_error());
     }
@@ -49,14 +49,14 @@ fn install() -> io::Result<()> {
     let handler: extern "C" fn(c_int, *mut siginfo_t, *mut c_void) = on_bus_error;
     ours.sa_sigaction = handler as *const () as usize;
     ours.sa_flags = libc::SA_SIGINFO | libc::SA_ONSTACK | libc::SA_RESTART;
-    // SAFETY: the handler does only what a handler may do.
+    // SAFETY: the handler is async-signal-safe.
     match unsafe { libc::sigaction(libc::SIGBUS, &raw const ours, std::ptr::null_mut()) } {
         0 => Ok(()),
         _ => Err(io::Error::last_os_error()),
     }
 }
 
-/// Ends a copy that raised the signal. Whatever else raised it, the earlier handler has it.
+/// Ends the copy if the signal was raised in it; otherwise calls the earlier handler.
 extern "C" fn on_bus_error(signal: c_int, info: *mut siginfo_t, context: *mut c_void) {
     // SAFETY: the kernel passes the state of the interrupted thread, which is ours to change.
     if unsafe { machine::end_copy(&mut *context.cast()) } {
@@ -77,11 +77,11 @@ extern "C" fn on_bus_error(signal: c_int, info: *mut siginfo_t, context: *mut c_
 mod machine {
     use libc::ucontext_t;
 
-    /// Whether there is a copy for this processor.
+    /// Whether this architecture has an implementation.
     pub(super) const IS_KNOWN: bool = true;
 
-    // `rep movsb` leaves how much it has not copied in rcx. When it raises a signal, the handler
-    // goes on behind it.
+    // `rep movsb` leaves the number of bytes still to copy in rcx. After a signal, the handler
+    // continues at the instruction behind it.
     core::arch::global_asm!(
         ".pushsection .text.feedrail_copy_resident,\"ax\",@progbits",
         ".globl feedrail_copy_resident, feedrail_copy_resident_load, feedrail_copy_resident_end",
@@ -105,16 +105,16 @@ mod machine {
         static feedrail_copy_resident_end: u8;
     }
 
-    /// Returns how many bytes were not copied.
+    /// Copies, and returns the number of bytes not copied.
     ///
     /// # Safety
-    /// Those of [`super::copy`] hold.
+    /// The conditions of [`super::copy`] hold.
     pub(super) unsafe fn copy(to: *mut u8, from: *const u8, length: usize) -> usize {
         // SAFETY: the caller's promise.
         unsafe { feedrail_copy_resident(to, from, length) }
     }
 
-    /// Has a thread go on behind the copy, if it was interrupted in it.
+    /// Makes the thread continue behind the copy, if the signal interrupted it there.
     pub(super) fn end_copy(context: &mut ucontext_t) -> bool {
         let place = &mut context.uc_mcontext.gregs[libc::REG_RIP as usize];
         let is_copy = *place == (&raw const feedrail_copy_resident_load).addr() as i64;

@@ -1,4 +1,5 @@
-//! The file behind a namespace, looked at from time to time: whether others changed or replaced it.
+//! Checks for changes by other programs to the file behind a namespace: changed content, or another
+//! file under its name.
 
 use std::os::fd::OwnedFd;
 use std::path::{Path, PathBuf};
@@ -10,32 +11,31 @@ use rustix::fs::{AtFlags, Statx, StatxFlags};
 use super::claim::FileKey;
 use super::{Content, FilePlace, Health};
 
-/// An open regular file. Looking at it makes system calls that may wait, so only the control path
-/// does.
+/// An open regular file. A check makes system calls that may wait, so only the control path calls
+/// it.
 #[derive(Debug)]
 pub(crate) struct OpenedFile {
     file: Arc<OwnedFd>,
     path: PathBuf,
     root: Option<PathBuf>,
     key: Option<FileKey>,
-    /// Hosts change it all the time.
+    /// Whether hosts change its content.
     writable: bool,
     seen: Mutex<Option<FileStatus>>,
     replaced: AtomicBool,
     health: Arc<Health>,
 }
 
-/// A change that a check found and earlier ones had not.
+/// Change found by a check.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) enum FileChange {
-    /// The bytes of the open file may be others.
+    /// The bytes of the open file may have changed.
     Content(Content),
-    /// Another file has its name, or none. The open one is the same as before.
+    /// Another file, or none, has the name; the open file is the same as before.
     Replaced,
 }
 
-/// The attributes that change with the bytes of a file, and those that change the time of its
-/// inode.
+/// Attributes that change with the bytes of a file, and those that change the time of its inode.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 struct FileStatus {
     bytes: Stamp,
@@ -55,9 +55,9 @@ impl FileStatus {
         }
     }
 
-    /// Whether the bytes may be others than at an earlier check. A writer can set back the time of
-    /// modification, but not that of the inode; a change of that is harmless where links, rights or
-    /// names explain it.
+    /// Whether the bytes may have changed since an earlier check. A writer can set back the time of
+    /// modification, but not the inode's time of change; a change of that is harmless if links,
+    /// permissions or names explain it.
     fn may_differ_from(self, earlier: Self, renamed: bool) -> bool {
         let explained = renamed || self.rest != earlier.rest;
         self.bytes != earlier.bytes || (self.inode_changed != earlier.inode_changed && !explained)
@@ -65,7 +65,7 @@ impl FileStatus {
 }
 
 impl OpenedFile {
-    /// Of a file that was just opened.
+    /// State of a file that was just opened.
     pub(super) fn new(
         file: Arc<OwnedFd>,
         place: FilePlace<'_>,
@@ -78,7 +78,7 @@ impl OpenedFile {
         Self { file, path, root, key, writable, seen, replaced: AtomicBool::new(false), health }
     }
 
-    /// Looks whether something changed since the last look.
+    /// Looks for changes since the last call.
     pub(crate) fn look(&self) -> Option<FileChange> {
         let place = FilePlace { path: &self.path, root: self.root.as_deref() };
         let replaced = FileKey::of_place(place) != self.key;

@@ -5,81 +5,80 @@ use std::os::fd::RawFd;
 use super::MappedPlace;
 use super::operation::MemoryPart;
 
-/// A system call on a file. It carries addresses: the [`super::Operation`] that it belongs to keeps
-/// their memory lent until the call is over.
+/// System call on a file. It contains addresses: the [`super::Operation`] that it belongs to lends
+/// the memory until the call returns.
 #[derive(Clone, Copy, Debug)]
 pub enum SystemCall {
     /// `pread`: fills memory from a file.
     Read {
-        /// The file that is read.
+        /// File that is read.
         file: FileRef,
-        /// From this byte on.
+        /// Offset in the file, in bytes.
         offset: u64,
-        /// The memory that is filled.
+        /// Memory that the read fills.
         part: MemoryPart,
     },
     /// `pwritev2`: stores memory in a file.
     Write {
-        /// The file that is written.
+        /// File that is written.
         file: FileRef,
-        /// From this byte on.
+        /// Offset in the file, in bytes.
         offset: u64,
-        /// The memory that is stored.
+        /// Memory that the write stores.
         part: MemoryPart,
-        /// With `RWF_DSYNC`: the bytes are on the medium when the call ends.
+        /// Whether to pass `RWF_DSYNC`, so that the bytes are on the medium when the call returns.
         durable: bool,
     },
-    /// `fdatasync`: puts completed writes on the medium.
+    /// `fdatasync`: makes completed writes durable.
     Sync {
-        /// The file that is synced.
+        /// File that is synced.
         file: FileRef,
     },
-    /// `fallocate`: makes a hole, or zeros a range.
+    /// `fallocate`: punches a hole or zeros a range.
     Fallocate {
-        /// The file that is changed.
+        /// File that is changed.
         file: FileRef,
         /// A set of `FALLOC_FL_*` bits.
         mode: i32,
-        /// From this byte on.
+        /// Offset in the file, in bytes.
         offset: u64,
         /// Length of the range in bytes.
         length: u64,
     },
 }
 
-/// A read of what the page cache has at this moment: a copy of what is mapped, else `preadv2` with
-/// `RWF_NOWAIT`. It carries addresses like a [`SystemCall`].
+/// Read of bytes in the page cache: a copy from the mapping, else `preadv2` with `RWF_NOWAIT`. It
+/// contains addresses as a [`SystemCall`] does.
 #[derive(Clone, Copy, Debug)]
 pub struct CachedRead {
-    /// The file that is read, not opened for direct I/O.
+    /// File to read, opened without direct I/O.
     pub file: FileRef,
-    /// From this byte on.
+    /// Offset in the file, in bytes.
     pub offset: u64,
-    /// The memory that is filled.
+    /// Memory that the read fills.
     pub part: MemoryPart,
-    /// Where the bytes are in memory, if they are mapped and locked there.
+    /// Place of the bytes in memory, if they are mapped and locked.
     pub mapped: Option<MappedPlace>,
 }
 
-/// An open file, and a number that no other file of the process ever had: descriptors are reused,
-/// this is not, so a ring may register the file under it.
+/// An open file, and a number that is unique in the process: descriptors are reused, the number is
+/// not, so a ring may register the file under it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct FileRef {
-    /// The descriptor, open for as long as the call runs.
+    /// Descriptor, open for as long as the call runs.
     pub fd: RawFd,
-    /// Its number, used once in the life of the process.
+    /// Number of the file, never reused.
     pub id: FileId,
-    /// The device that it is on.
+    /// Device of the file.
     pub device: DeviceId,
-    /// It was opened for direct I/O.
+    /// Whether the file was opened for direct I/O.
     pub direct: bool,
 }
 
-/// A device number, as `stat` gives it: of a block device its own, of a file that of its file
-/// system.
+/// Device number from `stat`: a block device's own, or that of a file's file system.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct DeviceId(pub u64);
 
-/// The number of an open file, which is never used again; see [`FileRef`].
+/// Number of an open file, never reused; see [`FileRef`].
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub struct FileId(pub u64);

@@ -25,7 +25,7 @@ const BLOCK: usize = 1 << 20;
 /// Storage with a pool that runs one operation at a time.
 struct Rig {
     now: Time,
-    // Dropped before the pool: it waits for operations under way.
+    // Dropped before the pool, since it waits for running operations.
     storage: Storage,
     pool: Pool,
 }
@@ -37,7 +37,7 @@ impl Rig {
         Self { now: Time::ZERO, storage, pool }
     }
 
-    /// One on each engine that this machine has.
+    /// A rig for each engine that this machine has.
     fn each() -> Vec<Self> {
         let pool = || Pool::new(PoolMemory::new(4 * BLOCK, 0).unwrap(), 0, 4, BLOCK);
         let mut rigs = vec![Self::new(Box::new(Inline::new()), pool())];
@@ -87,10 +87,10 @@ impl Rig {
         length: usize,
     ) -> Result<Vec<u8>, BackendError> {
         let mut buffer = self.buffer(&vec![0xEE; length]);
-        // SAFETY: the buffer is kept until the operation is over.
+        // SAFETY: the buffer is kept until the operation ends.
         let span = unsafe { self.pool.span(&buffer, 0, length as u32) };
         let result = self.run(backend, Operation::read(offset, span));
-        // SAFETY: the operation is over.
+        // SAFETY: the operation has ended.
         let bytes = unsafe { self.pool.bytes(&mut buffer) }.to_vec();
         self.pool.release(buffer);
         result.map(|()| bytes)
@@ -104,7 +104,7 @@ impl Rig {
         durable: bool,
     ) -> Result<(), BackendError> {
         let buffer = self.buffer(bytes);
-        // SAFETY: the buffer is kept until the operation is over.
+        // SAFETY: the buffer is kept until the operation ends.
         let span = unsafe { self.pool.span(&buffer, 0, bytes.len() as u32) };
         let result = self.run(backend, Operation::write(offset, span, durable));
         self.pool.release(buffer);
@@ -117,7 +117,7 @@ fn pattern(length: usize) -> Vec<u8> {
 }
 
 fn file_with(bytes: &[u8]) -> NamedTempFile {
-    // Beside the sources' build output, not in a tmpfs that knows no direct I/O.
+    // In the source folder, since a tmpfs may lack direct I/O.
     let mut file = NamedTempFile::new_in(env!("CARGO_MANIFEST_DIR")).unwrap();
     file.write_all(bytes).unwrap();
     file
@@ -247,7 +247,7 @@ fn nothing_is_written_after_a_failed_write_back() {
         let steps = results(backend, operation, returned);
         let last = steps.last().unwrap();
         assert!(matches!(last, Step::Done(Err(_))) && !is_write_back_failure(last), "{steps:?}");
-        // The kernel tells one of several calls only.
+        // The kernel tells only one of several calls.
         assert!(is_write_back_failure(&backend.resume(Time::ZERO, &mut beside, 0)));
         for later in [Operation::flush(), zeroes(), Operation::deallocate(0, 4096)] {
             let steps = results(backend, later, &[]);
@@ -292,8 +292,7 @@ fn a_cut_file_is_not_extended() {
             let zeroes = Operation::write_zeroes(60 << 10, 4096, false, false);
             assert_eq!(rig.run(&backend, zeroes), shrunk);
             assert_eq!(length(), 16 << 10);
-            // Another process makes it long again: the bytes that were cut off are lost all the
-            // same.
+            // Another process extends it again: the bytes that were cut off stay lost.
             file.as_file().set_len(64 << 10).unwrap();
             rig.now = rig.now + Duration::from_millis(1);
             assert_eq!(rig.read(&backend, 32 << 10, 4096).unwrap_err(), BackendError::Shrunk);
@@ -316,8 +315,8 @@ fn a_cut_that_a_read_finds_stops_writes() {
     }
 }
 
-/// Writers of one core fill a block with one byte each, in turn; no read returns two of them at
-/// once.
+/// Writers of one core fill a block with one byte each, in turn; no read returns two different
+/// bytes.
 #[test]
 fn a_block_of_memory_is_never_half_written() {
     use std::sync::atomic::{AtomicBool, Ordering};
@@ -335,7 +334,7 @@ fn a_block_of_memory_is_never_half_written() {
                 while !over.load(Ordering::Relaxed) {
                     let next = block[0].wrapping_add(1);
                     block.fill(next);
-                    // SAFETY: the operation is over before the block is used again.
+                    // SAFETY: the operation has ended before the block is used again.
                     let span = unsafe { Span::new(block.as_mut_ptr(), length) };
                     at_once(&backend, Operation::write(8192, span, false));
                 }
@@ -343,7 +342,7 @@ fn a_block_of_memory_is_never_half_written() {
             let mut block = [0u8; 4096];
             let mut torn = 0;
             for _ in 0..READS {
-                // SAFETY: the operation is over before the block is used again.
+                // SAFETY: the operation has ended before the block is used again.
                 let span = unsafe { Span::new(block.as_mut_ptr(), length) };
                 at_once(&backend, Operation::read(8192, span));
                 let read = &block[..length as usize];
@@ -356,7 +355,7 @@ fn a_block_of_memory_is_never_half_written() {
     }
 }
 
-/// One core writes 16 blocks, each time with another byte, while another one reads them.
+/// One core writes 16 blocks, each time with another byte, while another core reads them.
 #[test]
 fn a_block_of_a_file_is_never_half_written() {
     use std::sync::atomic::{AtomicBool, Ordering};
@@ -440,7 +439,7 @@ fn operations_wait_for_the_writer_of_their_page() {
     }
 }
 
-/// Whether a read of a block waits while a write of it is under way.
+/// Whether a read of a block waits while a write of it is running.
 fn locks_ranges(backend: &dyn Backend) -> bool {
     let mut rig = Rig::each().remove(0);
     let buffer = rig.buffer(&[2; 4096]);
@@ -539,7 +538,7 @@ fn zeros_are_written_without_zero_range() {
     assert!(matches!(steps[3], Step::Call(SystemCall::Write { offset: 65_536, .. })), "{steps:?}");
     assert!(matches!(steps[4], Step::Call(SystemCall::Sync { .. })), "{steps:?}");
     assert!(matches!(steps[5], Step::Done(Ok(()))), "{steps:?}");
-    // It is not asked again; and giving space back silently does nothing.
+    // The file system is not asked again; returning the space silently does nothing.
     let again = results(&*opened.backend, Operation::write_zeroes(0, 512, false, true), &[]);
     assert!(matches!(again[0], Step::Call(SystemCall::Write { .. })), "{again:?}");
     let trim = results(&*opened.backend, Operation::deallocate(0, 512), &[]);
@@ -645,10 +644,10 @@ fn memory_that_is_not_there_costs_the_writer_an_error() {
         rig.write(&backend, 5 * chunk, &[2; 4096], false).unwrap();
         let full = Err(BackendError::OutOfSpace(Errno(libc::ENOMEM)));
         assert_eq!(rig.write(&backend, 9 * chunk, &[3; 4096], false), full);
-        // Nothing of a write across chunks is done.
+        // No part of a write across chunks is done.
         assert_eq!(rig.write(&backend, chunk - 4096, &[3; 8192], false), full);
         assert_eq!(rig.read(&backend, chunk - 4096, 4096).unwrap(), [0; 4096]);
-        // What is there can be changed, and the rest reads as zeros.
+        // Allocated chunks can be changed, and the rest reads as zeros.
         rig.write(&backend, chunk - 4096, &[4; 4096], false).unwrap();
         assert_eq!(rig.read(&backend, 9 * chunk, 4096).unwrap(), [0; 4096]);
         rig.run(&backend, Operation::deallocate(0, 1 << 30)).unwrap();
@@ -664,7 +663,7 @@ fn failed_allocations_are_reported() {
     }
 }
 
-/// A file whose system calls never get anywhere costs a command an error, and not for ever a core.
+/// Endless interruptions fail the command and do not block a core for ever.
 #[test]
 fn endless_interruptions_end_in_an_error() {
     let file = file_with(&[0; 4096]);
@@ -797,7 +796,7 @@ fn a_held_operation_is_cancelled_at_once() {
             Some(StorageReport::Done { result: Err(BackendError::Cancelled), .. })
         ));
         assert_eq!(rig.storage.in_flight(), 0);
-        // The timer that is left over does nothing, even to an operation in the same slot.
+        // A stale timer has no effect, even on an operation in the same slot.
         let later = rig.now + Duration::from_secs(1);
         let _ = rig.storage.submit(later, Tag(8), &slow, Operation::flush());
         rig.storage.turn(rig.now + Duration::from_secs(1000));
@@ -878,7 +877,7 @@ fn one_turn_resumes_a_bounded_number_of_operations() {
 
 proptest! {
     #![proptest_config(ProptestConfig::with_cases(32))]
-    /// Memory is a disk: it holds the bytes last written, zeros elsewhere.
+    /// Memory behaves as a disk: it holds the bytes last written, zeros elsewhere.
     #[test]
     fn memory_agrees_with_a_plain_array(
         steps in prop::collection::vec((0u64..400, 1usize..200, 0u8..3, any::<u8>()), 1..40)

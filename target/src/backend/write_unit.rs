@@ -1,15 +1,15 @@
-//! The unit that the device beneath a file writes atomically: a power failure leaves all of it or
-//! nothing.
+//! Atomic write unit of the device beneath a file: after a power failure the unit is written
+//! completely or not at all.
 
 use std::fs::{self, File};
 use std::os::unix::fs::{FileTypeExt as _, MetadataExt as _};
 use std::path::Path;
 
-/// In bytes. `None` if no block device of this machine is known: for file systems of other
-/// machines, in memory, or over several devices. `sysfs` is where the kernel describes devices.
+/// Write unit of an open file or block device in bytes; `None` for file systems without a single
+/// local block device (network, memory, several devices). `sysfs` is the mount point of sysfs.
 ///
-/// A block of a file system that is smaller than the device's unit may lie anywhere in it, so the
-/// block is the unit there.
+/// For a file it is at most the file system's block size, since smaller blocks may lie anywhere
+/// within the device's unit.
 pub(super) fn of_file(file: &File, sysfs: &Path) -> Option<u32> {
     let metadata = file.metadata().ok()?;
     if metadata.file_type().is_block_device() {
@@ -20,11 +20,12 @@ pub(super) fn of_file(file: &File, sysfs: &Path) -> Option<u32> {
     Some(u32::try_from(block).map_or(unit, |block| unit.min(block)))
 }
 
-/// Of a block device by its number.
+/// Write unit of the block device with the number `device` (major and minor), in bytes: its
+/// `physical_block_size`.
 fn of_device(device: u64, sysfs: &Path) -> Option<u32> {
     let (major, minor) = (rustix::fs::major(device), rustix::fs::minor(device));
     let folder = sysfs.join(format!("dev/block/{major}:{minor}"));
-    // A partition has no queue: it is in the folder of its disk, which is the one above.
+    // A partition has no `queue` folder; that of its disk is one level up.
     ["queue", "../queue"].iter().find_map(|queue| {
         let text = fs::read_to_string(folder.join(queue).join("physical_block_size")).ok()?;
         text.trim().parse().ok().filter(|bytes| *bytes > 0)
@@ -39,7 +40,7 @@ mod tests {
 
     use super::*;
 
-    /// Devices 8:0 with its partition 8:1, and 259:7, as the kernel shows them.
+    /// A sysfs with the devices 8:0, its partition 8:1, and 259:7.
     fn sysfs() -> tempfile::TempDir {
         let root = tempfile::tempdir().expect("a folder");
         let disk = |name: &str, physical: &str| {

@@ -1,14 +1,14 @@
-//! The text of a configuration file, to say where something stands in it.
+//! Text of a configuration file, with positions for error messages.
 
 use std::path::{Path, PathBuf};
 
 use super::{ConfigError, Origin};
 
-/// A configuration file's text and name.
+/// Text and name of a configuration file.
 pub(super) struct Document<'a> {
     path: &'a Path,
     text: &'a str,
-    /// Where each line begins.
+    /// Byte offset of the start of each line.
     lines: Vec<usize>,
 }
 
@@ -18,7 +18,7 @@ impl<'a> Document<'a> {
         Self { path, text, lines: std::iter::once(0).chain(after).collect() }
     }
 
-    /// An error about the text at a byte offset: one line, whatever values it quotes.
+    /// Creates an error about the text at a byte offset: one line, whatever values it quotes.
     pub(super) fn error(&self, offset: usize, message: impl AsRef<str>) -> ConfigError {
         self.invalid(offset, self.key_at(offset), message.as_ref())
     }
@@ -29,7 +29,7 @@ impl<'a> Document<'a> {
         ConfigError::Invalid { path, line, column, key, message: in_one_line(message) }
     }
 
-    /// The message of the TOML parser, or the more likely mistake.
+    /// Creates an error with the message of the TOML parser, or about the more likely mistake.
     pub(super) fn refusal(&self, error: &toml::de::Error) -> ConfigError {
         if let Some((offset, message)) = self.wrong_header() {
             return self.error(offset, message);
@@ -42,7 +42,7 @@ impl<'a> Document<'a> {
         self.error(offset, error.message().trim_end().replace('\n', ", "))
     }
 
-    /// The first header that is not among [`TABLES`], though something like it is.
+    /// First header that is not in [`TABLES`], though a similar one is.
     fn wrong_header(&self) -> Option<(usize, String)> {
         self.lines.iter().find_map(|start| {
             let line = self.text[*start..].lines().next().unwrap_or_default();
@@ -56,30 +56,29 @@ impl<'a> Document<'a> {
         })
     }
 
-    /// The word at the start of the line at an offset, if a key should stand there and nothing
-    /// follows that makes it one.
+    /// Word at the start of the line at an offset, if a key should be there and has no value.
     fn key_without_value(&self, offset: usize) -> Option<&str> {
         let (line, _) = self.line_and_column(offset);
         let text = self.text[self.lines[line - 1]..].lines().next()?.trim();
         let word = text.split_whitespace().next()?;
         let is_key =
             word.starts_with(|c: char| c.is_ascii_lowercase()) && word.chars().all(is_bare);
-        // Within a list that spans lines there are quotes or digits.
+        // A list that spans lines has quotes or digits.
         (is_key && !text.contains('=') && !matches!(word, "true" | "false")).then_some(word)
     }
 
-    /// The place for later messages about the text at a byte offset.
+    /// Origin of later messages about the text at a byte offset.
     pub(super) fn origin(&self, offset: usize) -> Origin {
         let (line, _) = self.line_and_column(offset);
         Origin(format!("{}:{line}: {}", self.path.display(), self.key_at(offset)))
     }
 
-    /// A path relative to the folder of the file.
+    /// Resolves a path relative to the folder of the file.
     pub(super) fn resolve(&self, path: &Path) -> PathBuf {
         self.path.parent().unwrap_or(Path::new("")).join(path)
     }
 
-    /// The line, and the column in bytes, both counted from 1.
+    /// Line and column in bytes, both counted from 1.
     fn line_and_column(&self, offset: usize) -> (usize, usize) {
         let offset = self.before(offset).len();
         let line = self.lines.partition_point(|start| *start <= offset);
@@ -87,7 +86,7 @@ impl<'a> Document<'a> {
         (line, offset - self.lines[line - 1] + 1)
     }
 
-    /// The text up to `offset`, or up to the character boundary before it.
+    /// Text up to `offset`, or up to the character boundary before it.
     fn before(&self, offset: usize) -> &str {
         let mut end = offset.min(self.text.len());
         while !self.text.is_char_boundary(end) {
@@ -96,7 +95,7 @@ impl<'a> Document<'a> {
         &self.text[..end]
     }
 
-    /// The dotted key around an offset: the last `key =` at or above its line, under the last table
+    /// Dotted key around an offset: the last `key =` at or above its line, under the last table
     /// header. A value that spans lines belongs to the key above it.
     fn key_at(&self, offset: usize) -> String {
         let start = self.before(offset).len();
@@ -115,7 +114,7 @@ impl<'a> Document<'a> {
     }
 }
 
-/// The same with control characters as one would write them.
+/// Message with control characters escaped.
 fn in_one_line(message: &str) -> String {
     let visible = |character: char| match character.is_control() {
         true => character.escape_default().to_string(),
@@ -169,7 +168,7 @@ const TABLES: [TableRules; 6] = [
     },
 ];
 
-/// The table whose name ends like this one.
+/// Table whose name ends like this one.
 fn meant(name: &str) -> Option<&'static TableRules> {
     let last = |name: &'_ str| name.rsplit('.').next().unwrap_or_default().trim().to_owned();
     let written = last(name);

@@ -1,5 +1,5 @@
-//! UUIDs, NGUIDs and EUI-64s of namespaces. A host takes namespaces that share one for paths to one
-//! disk.
+//! UUIDs, NGUIDs and EUI-64s of namespaces. A host takes namespaces with a common one for paths to
+//! one disk.
 
 use std::collections::BTreeMap;
 use std::collections::btree_map::Entry;
@@ -12,7 +12,7 @@ use uuid::Uuid;
 use super::{Medium, NamespaceConfig};
 use crate::derived_ids::SubsystemIdentity;
 
-/// An identifier of a namespace. Those of different kinds are never the same.
+/// Identifier of a namespace. Identifiers of different kinds are never equal.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub(crate) enum Identifier {
     /// The UUID of a namespace.
@@ -23,7 +23,7 @@ pub(crate) enum Identifier {
     Eui64(Eui64),
 }
 
-/// An IEEE Extended Unique Identifier, written as 16 hexadecimal digits.
+/// IEEE Extended Unique Identifier, written as 16 hexadecimal digits.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub struct Eui64(pub [u8; 8]);
 
@@ -71,31 +71,31 @@ impl fmt::Display for Identifier {
     }
 }
 
-/// An identifier that cannot be that of a namespace.
+/// Reason that an identifier is refused for a namespace.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub(crate) enum IdentifierError {
-    /// Zeros, which stand for no identifier.
+    /// The identifier is all zeros, which stands for no identifier.
     #[error("the nil {0} identifies nothing; leave it out, or give a real one")]
     Nil(&'static str),
-    /// A namespace of other data has it.
+    /// A namespace with other data has the identifier.
     #[error(
         "has the {id} of \"{other}\" of {nqn}; hosts would take them for one disk, so give it one of its own"
     )]
     Taken {
         id: Identifier,
-        /// The name of the namespace that has it.
+        /// Name of the namespace that has it.
         other: String,
-        /// The subsystem of that namespace.
+        /// Subsystem of that namespace.
         nqn: String,
     },
 }
 
-/// The NGUID of a namespace that was given none: the bytes of its UUID, as SPDK has it.
+/// NGUID of a namespace without a configured one: the bytes of its UUID, as with SPDK.
 pub(crate) fn derived_nguid(uuid: Uuid) -> [u8; 16] {
     uuid.into_bytes()
 }
 
-/// The identifiers of a namespace.
+/// All identifiers of a namespace.
 fn of(namespace: &NamespaceConfig) -> impl Iterator<Item = Identifier> {
     let nguid = Uuid::from_bytes(namespace.nguid);
     let always = [Identifier::Uuid(namespace.uuid), Identifier::Nguid(nguid)];
@@ -115,11 +115,11 @@ struct User {
 }
 
 impl Identifiers {
-    /// Adds those of a namespace.
+    /// Adds the identifiers of a namespace.
     ///
     /// # Errors
-    /// One is nil, or a namespace of other data has it. Two subsystems have the same data where
-    /// they export one file or device, or files of one name in one dataset.
+    /// One is nil, or a namespace with other data has it. Two subsystems have the same data if they
+    /// export the same file or device, or files with the same name of one dataset.
     pub(crate) fn add(
         &mut self,
         identity: &SubsystemIdentity,
@@ -160,7 +160,7 @@ impl User {
     }
 }
 
-/// True if two namespaces have an identifier in common.
+/// Whether two namespaces have an identifier in common.
 pub(crate) fn share_one(one: &NamespaceConfig, other: &NamespaceConfig) -> bool {
     of(one).any(|id| of(other).any(|of_other| of_other == id))
 }

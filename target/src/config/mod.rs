@@ -1,4 +1,4 @@
-//! The configuration: exported media, allowed hosts, addresses and resources.
+//! Configuration: exported media, allowed hosts, addresses and resources.
 //!
 //! A [`Config`] comes from a TOML file ([`Config::from_file`]) or from the command line
 //! ([`Config::quick`]), and is valid by construction as far as that can be checked without opening
@@ -35,52 +35,53 @@ pub use crate::derived_ids::{Machine, MachineError, SubsystemIdentity};
 pub use crate::inventory::ana::AnaGroupId;
 pub use crate::limits::{CntlidRange, Limits};
 
-/// A checked configuration, from a TOML file or from the quick form of the command line.
+/// Checked configuration, from a TOML file or from the quick form of the command line.
 #[derive(Clone, Debug)]
 pub struct Config {
-    /// Which RDMA provider to use.
+    /// RDMA provider to use.
     pub provider: ProviderChoice,
-    /// Whether responses may take back the host's key to its memory, on RDMA devices that can.
+    /// Whether responses invalidate the host's memory key, on RDMA devices with Send with
+    /// Invalidate.
     pub send_with_invalidate: bool,
-    /// Users who may share memory with the target beside its own and root.
+    /// Group of users who may share memory with the target, besides its own user and root.
     pub shared_memory_group: Option<SharingGroup>,
-    /// On which cores the poll groups run.
+    /// Cores that the poll groups run on.
     pub cores: Cores,
-    /// For how long a poll group that waits for work polls at the most before it sleeps.
+    /// Longest time that an idle poll group polls before it sleeps.
     pub polling: Duration,
-    /// Folder of the NSIDs of directories and of write protections.
+    /// Folder for the NSIDs of directories and for write protections.
     pub state_dir: PathBuf,
-    /// The name of the discovery service, beside the one that all of them have.
+    /// Unique NQN of the discovery service, in addition to the well-known one.
     pub discovery_nqn: Nqn,
-    /// The socket through which the exports can be changed while the target runs.
+    /// Path of the socket through which the exports can be changed at run time.
     pub management: Option<PathBuf>,
-    /// Where the counters can be read over HTTP.
+    /// Address at which the counters can be read over HTTP.
     pub metrics: Option<SocketAddr>,
-    /// How much is told there.
+    /// Detail of the counters read there.
     pub metrics_detail: MetricsDetail,
-    /// The machine's identity, from which names and ids follow that are not configured.
+    /// Identity of the machine, from which names and ids are derived that are not configured.
     pub machine: Machine,
-    /// Bounds of memory, queues and controllers.
+    /// Limits of memory, queues and controllers.
     pub limits: Limits,
-    /// Where to listen. At least one.
+    /// Ports to listen on, at least one.
     pub ports: Vec<PortConfig>,
-    /// The subsystems to export. At least one.
+    /// Subsystems to export, at least one.
     pub subsystems: Vec<SubsystemConfig>,
 }
 
 impl Config {
-    /// Whether the exports can be changed while the target runs.
+    /// Whether the exports can be changed at run time.
     pub(crate) fn is_managed(&self) -> bool {
         self.management.is_some() || self.watched().next().is_some()
     }
 
-    /// The directories that are watched.
+    /// Directories that are watched.
     pub(crate) fn watched(&self) -> impl Iterator<Item = &DirectoryConfig> {
         let directories = self.subsystems.iter().flat_map(|subsystem| &subsystem.directories);
         directories.filter(|directory| directory.watch)
     }
 
-    /// The keys that are others in a new configuration, of those that are read at the start only.
+    /// Keys that differ in a new configuration and are read at the start only.
     pub(crate) fn differences_at_start(&self, new: &Self) -> Vec<&'static str> {
         let Self {
             provider,
@@ -95,7 +96,7 @@ impl Config {
             metrics_detail,
             machine,
             limits,
-            // They can change while it runs.
+            // Can change at run time.
             ports: _,
             subsystems: _,
         } = self;
@@ -117,11 +118,11 @@ impl Config {
     }
 }
 
-/// Which RDMA provider to use.
+/// RDMA provider to use.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, serde::Deserialize, clap::ValueEnum)]
 #[serde(rename_all = "lowercase")]
 pub enum ProviderChoice {
-    /// Verbs where a usable device routes to the address, else soft; and shared memory beside it.
+    /// Verbs if a usable device routes to the address, else soft; and shared memory in addition.
     #[default]
     Auto,
     /// libibverbs: RDMA NICs and `rdma_rxe`.
@@ -144,33 +145,33 @@ impl fmt::Display for ProviderChoice {
     }
 }
 
-/// How much the page of counters tells.
+/// Detail of the page of counters.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, serde::Deserialize, clap::ValueEnum)]
 #[serde(rename_all = "lowercase")]
 pub enum MetricsDetail {
     /// Histograms of latencies by subsystem.
     #[default]
     Subsystem,
-    /// Histograms by namespace too: 100 samples for each that is used.
+    /// Histograms by namespace as well: 100 samples for each used one.
     Namespace,
 }
 
-/// The use of direct I/O for files and block devices.
+/// Use of direct I/O for files and block devices.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, serde::Deserialize, clap::ValueEnum)]
 #[serde(rename_all = "lowercase")]
 pub enum DirectIo {
-    /// As `always`, but files that are only read and fit the memory are read through the page
-    /// cache.
+    /// All I/O bypasses the page cache as with `Always`, except reads of read-only files that fit
+    /// the memory.
     #[default]
     Auto,
-    /// All I/O bypasses the page cache, where the file system can do that.
+    /// All I/O bypasses the page cache if the file system supports that.
     Always,
     /// All I/O goes through the page cache.
     Never,
 }
 
 impl DirectIo {
-    /// The value of the key `direct_io`.
+    /// Value of the key `direct_io`.
     pub(crate) fn word(self) -> &'static str {
         match self {
             Self::Auto => "auto",
@@ -180,17 +181,17 @@ impl DirectIo {
     }
 }
 
-/// On which cores the poll groups run.
+/// Cores that the poll groups run on.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Cores {
-    /// This many poll groups, which the scheduler may move between cores.
+    /// Number of poll groups, which the scheduler may move between cores.
     Count(u16),
-    /// One poll group on each of these, pinned.
+    /// Core of each poll group, which is pinned to it.
     Pinned(Vec<u16>),
 }
 
 impl Cores {
-    /// How many poll groups there are.
+    /// Number of poll groups.
     pub fn count(&self) -> usize {
         match self {
             Self::Count(count) => usize::from(*count),
@@ -199,17 +200,17 @@ impl Cores {
     }
 }
 
-/// A place to listen.
+/// Configuration of a port to listen on.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct PortConfig {
-    /// The port id of the discovery log.
+    /// Port ID in the discovery log.
     pub id: u16,
-    /// The address; port 0 picks a free one. A wildcard (0.0.0.0 or ::) stands for all addresses of
-    /// its family that this machine has, and for those that it gets.
+    /// Address to listen on; port number 0 picks a free one. A wildcard (0.0.0.0 or ::) stands for
+    /// all present and future addresses of its family on this machine.
     pub address: SocketAddr,
-    /// The subsystems that it serves; `None` means all.
+    /// Subsystems that it serves; `None` means all.
     pub subsystems: Option<Vec<Nqn>>,
-    /// Where this stands in the configuration.
+    /// Place in the configuration.
     pub origin: Origin,
 }
 
@@ -230,7 +231,7 @@ impl PortConfig {
     }
 }
 
-/// The configuration of a subsystem: its identity, the hosts that may use it, its namespaces.
+/// Configuration of a subsystem: its identity, the hosts that may use it, its namespaces.
 #[derive(Clone, Debug)]
 pub struct SubsystemConfig {
     /// NVMe Qualified Name, unique in the configuration.
@@ -239,21 +240,21 @@ pub struct SubsystemConfig {
     pub serial: String,
     /// Model number, up to 40 printable ASCII characters.
     pub model: String,
-    /// The hosts that may connect to it.
+    /// Hosts that may connect to it.
     pub hosts: HostPolicy,
-    /// Whether hosts may give space back: Dataset Management, and Write Zeroes with Deallocate.
+    /// Whether hosts may deallocate blocks: Dataset Management, and Write Zeroes with Deallocate.
     pub deallocate: bool,
-    /// The identity that the UUIDs of its namespaces are derived from.
+    /// Identity that the UUIDs of its namespaces are derived from.
     pub identity: SubsystemIdentity,
     /// Namespaces that the configuration lists one by one.
     pub namespaces: Vec<NamespaceConfig>,
     /// Directories whose files are namespaces.
     pub directories: Vec<DirectoryConfig>,
-    /// Where this stands in the configuration.
+    /// Place in the configuration.
     pub origin: Origin,
 }
 
-/// The hosts that may connect to a subsystem.
+/// Hosts that may connect to a subsystem.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum HostPolicy {
     /// Any host that reaches the port.
@@ -262,12 +263,13 @@ pub enum HostPolicy {
     Listed(Vec<Nqn>),
 }
 
-/// The configuration of one namespace.
+/// Configuration of one namespace.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct NamespaceConfig {
-    /// Its id in the subsystem.
+    /// NSID in the subsystem.
     pub nsid: Nsid,
-    /// Its name: the relative path in a directory, else the configured name or the file name.
+    /// Name in messages: the relative path in a directory, else the configured name or the file
+    /// name.
     pub name: String,
     /// UUID that Identify reports, derived if the configuration has none.
     pub uuid: Uuid,
@@ -275,42 +277,42 @@ pub struct NamespaceConfig {
     pub nguid: [u8; 16],
     /// EUI-64 that Identify reports.
     pub eui64: Option<Eui64>,
-    /// The medium behind it.
+    /// Medium behind the namespace.
     pub medium: Medium,
-    /// How it fails on purpose.
+    /// Faults injected into the medium.
     pub faults: DiskFaults,
     /// Whether hosts may write.
     pub writable: bool,
-    /// The operator's name for the bytes, the same wherever the same bytes are served.
+    /// Operator's name for the bytes, equal wherever the same bytes are served.
     pub content_id: Option<String>,
-    /// Bytes per logical block as a power of two (9..=12); `None` takes 9, or more where direct I/O
+    /// Bytes per logical block as a power of two (9..=12); `None` chooses 9, or more if direct I/O
     /// needs it.
     pub lba_shift: Option<u8>,
-    /// The use of direct I/O; without meaning where there is no file or device.
+    /// Use of direct I/O; ignored without a file or device.
     pub direct_io: DirectIo,
-    /// Its group of asymmetric namespace access.
+    /// ANA group that it belongs to.
     pub ana_group: AnaGroupId,
-    /// The hosts that see it; all of them where there is no list.
+    /// NQNs of the hosts that see it; `None` for all hosts.
     pub visible_to: Option<BTreeSet<Nqn>>,
-    /// Where this stands in the configuration.
+    /// Place in the configuration.
     pub origin: Origin,
 }
 
 impl NamespaceConfig {
-    /// Whether another one differs at most in its place in the file.
+    /// Whether `other` is equal, apart from its place in the file.
     pub(crate) fn describes_same(&self, other: &Self) -> bool {
         *self == Self { origin: self.origin.clone(), ..other.clone() }
     }
 }
 
-/// The medium behind a namespace.
+/// Medium behind a namespace.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Medium {
     /// A regular file, opened as [`DirectIo`] says.
     File {
         /// Path of the file; a relative one starts at the folder of the configuration.
         path: PathBuf,
-        /// The directory that it was found in, and that its path must not lead out of.
+        /// Directory that it was found in, and that its path must not lead out of.
         root: Option<Arc<Path>>,
     },
     /// A block device, which must not be mounted or in use.
@@ -331,7 +333,7 @@ pub enum Medium {
 }
 
 impl Medium {
-    /// The path of a file or block device.
+    /// Path of a file or block device.
     pub fn path(&self) -> Option<&Path> {
         match self {
             Self::File { path, .. } | Self::Block { path } => Some(path),
@@ -339,7 +341,7 @@ impl Medium {
         }
     }
 
-    /// Where a file or block device is.
+    /// Place of a file or block device.
     pub(crate) fn place(&self) -> Option<FilePlace<'_>> {
         match self {
             Self::File { path, root } => Some(FilePlace { path, root: root.as_deref() }),
@@ -348,9 +350,9 @@ impl Medium {
         }
     }
 
-    /// The UUID of a namespace where the configuration gives none. Files and devices of a dataset
-    /// follow from their names, others from their paths on this machine. Memory is never the same
-    /// on two machines.
+    /// UUID of a namespace without a configured one: derived from the name for files and devices of
+    /// a dataset, from the path and the machine for others. Memory never has the same UUID on two
+    /// machines.
     pub(crate) fn namespace_uuid(&self, identity: &SubsystemIdentity, name: &str) -> Uuid {
         let of_dataset = || identity.dataset_uuid(name);
         match self {
@@ -363,16 +365,17 @@ impl Medium {
     }
 }
 
-/// Faults of a medium on purpose, for experiments. None by default.
+/// Faults that are injected into a medium, for experiments. None by default.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct DiskFaults {
-    /// Every operation whose number is a multiple of this fails.
+    /// Interval of failing operations: each operation whose number is a multiple of it fails.
     pub fail_every: Option<u64>,
-    /// The error that they fail with.
+    /// Error of the failing operations.
     pub fail_with: BackendError,
-    /// Every operation starts this much later.
+    /// Delay before each operation.
     pub delay: Option<Duration>,
-    /// Every write whose number is a multiple of this stores its first half only, and fails.
+    /// Interval of torn writes: each write whose number is a multiple of it stores its first half
+    /// only, and fails.
     pub tear_every: Option<u64>,
 }
 
@@ -391,23 +394,23 @@ impl DiskFaults {
 pub struct DirectoryConfig {
     /// Path of the directory, searched with its subdirectories.
     pub path: PathBuf,
-    /// Only files whose name ends so; empty means all files.
+    /// Suffix of the names of files to export; empty means all files.
     pub suffix: String,
     /// Whether hosts may write.
     pub writable: bool,
-    /// The operator's name for the content of all the files, as in [`NamespaceConfig`].
+    /// Operator's name for the content of all the files, as in [`NamespaceConfig`].
     pub content_id: Option<String>,
     /// Log2 of the block size, as in [`NamespaceConfig`].
     pub lba_shift: Option<u8>,
-    /// The use of direct I/O.
+    /// Use of direct I/O.
     pub direct_io: DirectIo,
-    /// Whether files that appear and vanish while the target runs do so as namespaces.
+    /// Whether files that appear and vanish at run time do so as namespaces.
     pub watch: bool,
-    /// Where this stands in the configuration.
+    /// Place in the configuration.
     pub origin: Origin,
 }
 
-/// Where a part of the configuration comes from, for error messages: `feedrail.toml:12:
+/// Place of a part of the configuration, for error messages: `feedrail.toml:12:
 /// subsystem.namespace` or `argument shard.tar`.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Origin(pub String);

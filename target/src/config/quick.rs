@@ -1,4 +1,4 @@
-//! The quick form: files on the command line, no configuration file.
+//! Quick form: files on the command line, no configuration file.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::net::{IpAddr, SocketAddr};
@@ -15,35 +15,32 @@ use super::{
 use crate::derived_ids::{self, Machine, SubsystemIdentity};
 use crate::limits::Limits;
 
-/// Default of `polling_us`: the most that a poll group polls before it sleeps, in microseconds.
-/// Doubled, a core keeps the processor up to 4 ms after the last command of a slow host; not
-/// measured.
+/// Default of `polling_us`: longest time that a poll group polls before it sleeps, in microseconds.
 pub(super) const POLLING_US: u32 = 2000;
 
-/// The arguments of the quick form: each file is one namespace of one subsystem that any host may
-/// use.
+/// Arguments of the quick form: each file is one namespace of one subsystem that any host may use.
 #[derive(Clone, Debug)]
 pub struct Quick {
-    /// The addresses to listen on.
+    /// Addresses to listen on.
     pub listen: Vec<SocketAddr>,
-    /// The files, numbered from NSID 1 in this order.
+    /// Files to export, numbered from NSID 1 in this order.
     pub files: Vec<PathBuf>,
     /// Whether hosts may write.
     pub writable: bool,
-    /// The use of direct I/O.
+    /// Use of direct I/O.
     pub direct_io: DirectIo,
-    /// The subsystem's name; one of this machine and these addresses when left out.
+    /// NQN of the subsystem; `None` derives it from this machine and these addresses.
     pub nqn: Option<Nqn>,
-    /// Which provider to use.
+    /// RDMA provider to use.
     pub provider: ProviderChoice,
-    /// How many poll groups.
+    /// Number or cores of the poll groups.
     pub cores: Cores,
-    /// The machine that it runs on; looked for when left out.
+    /// Machine that it runs on; `None` finds it out.
     pub machine: Option<Machine>,
 }
 
 impl Config {
-    /// The configuration that the quick form stands for.
+    /// Configuration that the quick form stands for.
     ///
     /// # Errors
     /// No address, no file, the same file twice, or a machine whose id is damaged.
@@ -52,7 +49,7 @@ impl Config {
             return Err(ConfigError::Usage("no address to listen on; add --listen IP:4420".into()));
         }
         let mut seen = BTreeSet::new();
-        // Port 0 is another one each time.
+        // Port number 0 stands for a different port each time.
         quick.listen.retain(|address| address.port() == 0 || seen.insert(*address));
         let ports = quick.listen.iter().enumerate().map(|(index, address)| PortConfig {
             id: u16::try_from(index + 1).unwrap_or(u16::MAX),
@@ -134,7 +131,7 @@ impl Quick {
         })
     }
 
-    /// The file names, or the whole paths where files share a name.
+    /// File names, or the whole paths of files with equal names.
     fn names(&self) -> Vec<String> {
         let names: Vec<_> = self.files.iter().map(|path| derived_ids::file_name(path)).collect();
         let mut count: BTreeMap<&str, u32> = BTreeMap::new();
@@ -147,8 +144,8 @@ impl Quick {
     }
 }
 
-/// A block device if the path is one now, or is in /dev and may become one; everything else is
-/// treated as a file, and refused on opening if it is none.
+/// Medium at a path: a block device if it is one now, or is in /dev and may become one. Everything
+/// else is taken for a file, and refused on opening if it is none.
 pub(super) fn medium(path: PathBuf) -> Medium {
     use std::os::unix::fs::FileTypeExt as _;
     let block = match std::fs::metadata(&path) {
@@ -158,7 +155,7 @@ pub(super) fn medium(path: PathBuf) -> Medium {
     if block { Medium::Block { path } } else { Medium::File { path, root: None } }
 }
 
-/// Parses `IP:PORT` or `[IPv6]:PORT`, with the port optional, and refuses addresses that can not be
+/// Parses `IP:PORT` or `[IPv6]:PORT`, with the port optional, and refuses addresses that cannot be
 /// listened on.
 pub(crate) fn parse_address(text: &str) -> Result<SocketAddr, String> {
     let with_default_port = || {
@@ -192,14 +189,14 @@ pub(crate) fn parse_address(text: &str) -> Result<SocketAddr, String> {
     Ok(address)
 }
 
-/// Parses the name of a subsystem of this target; the error names the remedy.
+/// Parses the NQN of a subsystem of this target; the error names the remedy.
 pub(crate) fn parse_nqn(text: &str) -> Result<Nqn, String> {
     Nqn::standard(text).map_err(|error| {
         format!("{text:?} is no NQN ({error}); write nqn.YYYY-MM.REVERSED.DOMAIN:NAME, at most 223 bytes")
     })
 }
 
-/// Parses the name by which a host is let in; the error names its form.
+/// Parses the NQN of an allowed host; the error names its form.
 pub(crate) fn parse_host(text: &str) -> Result<Nqn, String> {
     let wrong = |rule: &dyn std::fmt::Display| {
         format!(

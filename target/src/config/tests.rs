@@ -1,4 +1,4 @@
-//! Configurations: correct ones are understood, and a mistake is reported with its place.
+//! Tests that correct configurations are understood, and mistakes reported with their place.
 
 use std::path::{Path, PathBuf};
 use std::time::Duration;
@@ -133,7 +133,7 @@ fn everything_arrives() {
         HostPolicy::Listed(vec![Nqn::new("nqn.2026-01.io.feedrail:host.one").expect("valid")])
     );
     let [shard, other] = &a.namespaces[..] else { panic!("two namespaces") };
-    // The explicit id is taken; a relative path is relative to the file.
+    // The explicit NSID is used; a relative path is relative to the file.
     assert_eq!((shard.nsid, other.nsid), (Nsid(2), Nsid(1)));
     assert_eq!(shard.medium, Medium::File { path: "/etc/a/shard.tar".into(), root: None });
     assert_eq!((shard.name.as_str(), shard.writable, shard.lba_shift), ("shard.tar", false, None));
@@ -225,7 +225,7 @@ fn quick_targets_of_two_machines_differ() {
     }
 }
 
-/// Each case: the text to replace in the good file, its replacement, and a part of the error
+/// Each case: the text to replace in the correct file, its replacement, and a part of the error
 /// message.
 const WRONG: &[(&str, &str, &str)] = &[
     (
@@ -395,7 +395,7 @@ const WRONG: &[(&str, &str, &str)] = &[
         "memory and null namespaces have no file",
     ),
     ("size_bytes = \"1GiB\"", "", "size_bytes is missing"),
-    ("size_bytes = \"1GiB\"", "size_bytes = -5", "can not be negative"),
+    ("size_bytes = \"1GiB\"", "size_bytes = -5", "cannot be negative"),
     (
         "lba_bytes = 4096",
         "lba_bytes = 8192",
@@ -468,7 +468,8 @@ fn every_usable_core_can_be_configured() {
 fn the_largest_pool_has_numberable_units() {
     let config = parse(&GOOD.replace("128MiB", "1TiB")).expect("valid");
     assert_eq!(config.limits.pool_bytes, MAX_POOL_BYTES);
-    // One core has all of it, or many have it with blocks as large as they get, which rounds it up.
+    // One core has all of the pool, or many have it in blocks of the largest size, which rounds it
+    // up.
     for (cores, block_bytes) in [(1, 8192), (1024, 32 << 20)] {
         let bytes = PoolPlan::new(MAX_POOL_BYTES, cores, block_bytes).memory_bytes() as u64;
         assert!(bytes >= MAX_POOL_BYTES);
@@ -630,7 +631,7 @@ fn sizes_have_units() {
 }
 
 proptest! {
-    /// Whatever is in the file, reading it ends with a configuration or with one line.
+    /// Any content of the file leads to a configuration or to a one-line error.
     #[test]
     fn damaged_files_are_refused_in_one_line(at in 0_usize..1200, junk in r"(\\[nrt0]|\PC){0,6}", cut in 0_usize..40) {
         let mut text = GOOD.to_owned();
@@ -654,7 +655,7 @@ fn a_path_in_dev_is_a_block_device() {
         let config = parse(&text).expect("valid");
         config.subsystems[0].namespaces[0].medium.clone()
     };
-    // It may come later.
+    // The device may appear later.
     for (path, kind, is_block) in [
         ("/dev/feedrail-none", "", true),
         ("/dev/feedrail-none", "kind = \"file\"", false),

@@ -1,4 +1,4 @@
-//! The TOML file: its shape, and its way to a [`Config`].
+//! TOML file: its shape, and its conversion to a [`Config`].
 
 use std::collections::BTreeSet;
 use std::net::SocketAddr;
@@ -25,11 +25,11 @@ use crate::limits::{
 };
 
 impl Config {
-    /// Reads and checks a configuration file. Paths in it are relative to the folder it is in. The
-    /// machine that it is for is looked for when left out.
+    /// Reads and checks a configuration file. Paths in it are relative to its folder. `machine` is
+    /// the machine that it is for; `None` finds it out.
     ///
     /// # Errors
-    /// The file can not be read, or a value in it is wrong: one line with the place and the remedy.
+    /// The file cannot be read, or a value in it is wrong: one line with the place and the remedy.
     pub fn from_file(path: &Path, machine: Option<Machine>) -> Result<Self, ConfigError> {
         let read = |error| ConfigError::Read { path: path.to_owned(), error };
         let text = std::fs::read_to_string(path).map_err(read)?;
@@ -39,7 +39,7 @@ impl Config {
     /// Checks a configuration given as text; `path` names it in errors and anchors relative paths.
     ///
     /// # Errors
-    /// The same as those of [`Config::from_file`], except that the file is not read.
+    /// The errors of [`Config::from_file`], except that the file is not read.
     pub fn from_toml(path: &Path, text: &str) -> Result<Self, ConfigError> {
         Self::read(path, text, None)
     }
@@ -188,11 +188,11 @@ struct DirectoryTable {
     watch: bool,
 }
 
-/// Turns tables into the configuration, with the document at hand for errors.
+/// Converts tables to the configuration, with the document at hand for errors.
 struct Reader<'a> {
     document: Document<'a>,
     machine: Machine,
-    /// Exports can be added at run time.
+    /// Whether exports can be added at run time.
     managed: bool,
 }
 
@@ -253,7 +253,7 @@ impl Reader<'_> {
             limits.slow_command = Some(Duration::from_millis(slow));
         }
         if let Some(quiesce) = table.command_quiesce_ms {
-            let what = "milliseconds that storage goes on with commands of lost hosts";
+            let what = "milliseconds that storage continues commands of lost hosts";
             let quiesce = self.in_range(&quiesce, 0, u16::MAX.into(), what)?;
             limits.command_quiesce = Duration::from_millis(quiesce);
         }

@@ -9,13 +9,13 @@ use serde::de::{Deserializer, Error, SeqAccess, Visitor};
 use super::Cores;
 use crate::limits::MAX_CORES;
 
-/// A number of bytes: an integer, or a string as in `"64MiB"`.
+/// Number of bytes: an integer, or a string as in `"64MiB"`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct ByteCount(pub(super) u64);
 
 const UNITS: [(&str, u32); 4] = [("TiB", 40), ("GiB", 30), ("MiB", 20), ("KiB", 10)];
 
-/// Parses `"64MiB"`, and the forms that the command line takes for the same: `"64M"`, `"64m"`,
+/// Parses `"64MiB"`, and the forms that the command line accepts for the same: `"64M"`, `"64m"`,
 /// `"64Mi"`, and `"67108864"`.
 pub(super) fn parse_bytes(text: &str) -> Option<u64> {
     let (digits, unit) = text.split_at(text.bytes().take_while(u8::is_ascii_digit).count());
@@ -31,7 +31,7 @@ pub(super) fn parse_bytes(text: &str) -> Option<u64> {
     digits.parse::<u64>().ok()?.checked_mul(1 << shift)
 }
 
-/// A number of bytes as a configuration would say it: `64MiB`, or `1000` where no unit divides it.
+/// Number of bytes as written in a configuration: `64MiB`, or `1000` if no unit divides it.
 pub(super) fn show_bytes(bytes: u64) -> String {
     let whole = |shift: &u32| bytes != 0 && bytes.is_multiple_of(1 << shift);
     match UNITS.iter().find(|(_, shift)| whole(shift)) {
@@ -53,7 +53,7 @@ impl<'de> Deserialize<'de> for ByteCount {
             }
 
             fn visit_i64<E: Error>(self, value: i64) -> Result<ByteCount, E> {
-                let invalid = || E::custom("a number of bytes can not be negative");
+                let invalid = || E::custom("a number of bytes cannot be negative");
                 Ok(ByteCount(u64::try_from(value).map_err(|_| invalid())?))
             }
 

@@ -1,4 +1,4 @@
-//! How a queue joins an association, how one leaves, and how all end.
+//! Queues that join and leave an association, and the end of associations.
 
 use std::sync::Arc;
 
@@ -16,43 +16,42 @@ use super::state::{Controller, SharedState};
 use crate::deliberate_bugs::{self, Bug};
 use crate::limits::ABORTS;
 
-/// Storage works on commands of a queue whose connection has ended. The queue is gone with the last
-/// of them.
+/// Hold on a queue whose connection has ended while storage executes its commands. When the last
+/// hold is dropped, the queue is gone.
 #[derive(Debug)]
-struct Departure {
+struct LeavingQueue {
     controller: Arc<Controller>,
     link: Arc<QueueLink>,
 }
 
-impl Drop for Departure {
+impl Drop for LeavingQueue {
     fn drop(&mut self) {
         self.controller.queue_gone(&self.link);
     }
 }
 
 impl Controller {
-    /// Takes in the admin queue of a new association, which another core may have ended already.
+    /// Adds the admin queue of a new association, which another core may have ended already.
     pub(super) fn join_admin(&self, link: &Arc<QueueLink>) {
         let members = &mut self.shared().members;
         members.ending.into_iter().for_each(|reason| link.close(reason));
         members.admin = Some(Arc::clone(link));
     }
 
-    /// Adds an I/O queue. `cid` is its Connect command.
+    /// Adds an I/O queue. `cid` is that of its Connect command.
     ///
     /// # Errors
-    /// The association is ending, is not enabled, or has a queue of that id.
+    /// The association is ending, is not enabled, or has a queue with this QID.
     pub(super) fn join(&self, link: &Arc<QueueLink>, cid: Cid) -> Result<(Epoch, Joined), Status> {
         let mut shared = self.shared();
         let members = &mut shared.members;
         if members.ending.is_some() {
             return Err(Status::CONNECT_CONTROLLER_BUSY);
         }
-        // Under the lock: a reset on another core must not come in between.
+        // Under the lock, so that no reset on another core comes between.
         let epoch = self.ready_epoch().ok_or(Status::COMMAND_SEQUENCE_ERROR.with_dnr())?;
         if let Some(old) = members.io.get(&link.qid).cloned() {
-            // A connection that the connection manager knows to be lost does not stand in the way
-            // of its successor.
+            // A queue whose connection is known to be lost is replaced by its successor.
             if !old.is_lost() {
                 return Err(Status::COMMAND_SEQUENCE_ERROR.with_dnr());
             }
@@ -63,19 +62,19 @@ impl Controller {
         if !members.is_leaving() || deliberate_bugs::has(Bug::ResetEarly) {
             return Ok((epoch, Joined::Now));
         }
-        // Storage may still work for a queue that has left; that must not overtake the writes of
-        // this one.
+        // Storage may still execute writes of a queue that has left; they must not overwrite those
+        // of this one.
         members.joining.push((Arc::clone(link), cid));
         Ok((epoch, Joined::Later))
     }
 
-    /// The host said Disconnect: another queue may have the id.
+    /// Handles the Disconnect command of a host, after which another queue may use the QID.
     pub(super) fn queue_disconnects(&self, link: &Arc<QueueLink>) {
         self.shared().members.detach(link);
     }
 
-    /// A queue's connection has ended. An association ends with its admin queue only. Commands that
-    /// storage still works on and that change the medium keep the result until they are over.
+    /// Removes a queue whose connection has ended; the association ends with its admin queue.
+    /// Running commands that change the medium keep the returned hold until they end.
     pub(super) fn queue_left(self: &Arc<Self>, link: &Arc<QueueLink>) -> CommandHold {
         let mut shared = self.shared();
         if link.qid.is_admin() {
@@ -85,17 +84,17 @@ impl Controller {
             shared.members.detach(link);
         }
         drop(shared);
-        CommandHold::new(Departure { controller: Arc::clone(self), link: Arc::clone(link) })
+        CommandHold::new(LeavingQueue { controller: Arc::clone(self), link: Arc::clone(link) })
     }
 
-    /// A queue is gone, and storage does nothing more for it that changes the medium.
+    /// Removes a queue whose commands that change the medium have all ended.
     pub(super) fn queue_gone(&self, link: &Arc<QueueLink>) {
         let mut shared = self.shared();
         let members = &mut shared.members;
         members.leaving.retain(|member| !Arc::ptr_eq(member, link));
         if !members.is_leaving() {
             members.admit(self.connect_response());
-            // While the target drains, the admin queue waits for the others.
+            // While the target drains, the admin queue waits for the other queues.
             members.admin().inspect(|admin| admin.wake());
             self.all_have_left(&mut shared);
         }
@@ -106,7 +105,7 @@ impl Controller {
     }
 
     fn forget(&self) {
-        if self.announced {
+        if self.start_logged {
             tracing::info!(cntlid = %self.cntlid, host = %self.host.nqn, peer = %self.peer, "disconnected");
         }
         if let Some(associations) = self.associations.upgrade() {
@@ -114,17 +113,17 @@ impl Controller {
         }
     }
 
-    /// Whether I/O queues are connected, those that are leaving included.
+    /// Whether I/O queues are connected, leaving ones included.
     pub(crate) fn has_io_connections(&self) -> bool {
         self.shared().members.io_queues().next().is_some()
     }
 
-    /// How many I/O queues are connected, those that are leaving included.
+    /// Number of connected I/O queues, leaving ones included.
     pub(crate) fn io_queues(&self) -> usize {
         self.shared().members.io_queues().count()
     }
 
-    /// The ids of the queues that are connected.
+    /// QIDs of the connected queues.
     pub(crate) fn qids(&self) -> Vec<Qid> {
         let shared = self.shared();
         let members = &shared.members;
@@ -136,21 +135,21 @@ impl Controller {
             .collect()
     }
 
-    /// Whether commands may still change the medium that the host may have given up, because it
-    /// knows that the connections have ended on which it sent them.
+    /// Whether running commands may still change the medium although the host knows that the
+    /// connections on which it sent them have ended.
     pub(crate) fn has_unfinished_writes(&self) -> bool {
         self.shared().members.has_unfinished_writes()
             && !deliberate_bugs::has(Bug::IgnoreDepartures)
     }
 
-    /// Ends the association: every queue is told to close.
+    /// Ends the association and tells every queue to close.
     pub(crate) fn end(&self, reason: CloseReason) {
         self.end_locked(&mut self.shared(), reason);
     }
 
     fn end_locked(&self, shared: &mut SharedState, reason: CloseReason) {
         let first = shared.members.ending.is_none();
-        if self.announced && first && reason != CloseReason::AssociationEnded {
+        if self.start_logged && first && reason != CloseReason::AssociationEnded {
             tracing::info!(cntlid = %self.cntlid, host = %self.host.nqn, peer = %self.peer, %reason, "ending");
         }
         if reason == CloseReason::KeepAlive {
@@ -161,15 +160,15 @@ impl Controller {
         shared.members.end(reason);
     }
 
-    /// When the last command came on any queue.
+    /// Time of the last command on any queue.
     pub(super) fn last_command(&self) -> Time {
         let shared = self.shared();
         let queues = shared.members.admin().into_iter().chain(shared.members.io_queues());
         queues.map(|link| link.last_command()).max().unwrap_or(Time::ZERO)
     }
 
-    /// Passes a host's wish on to the queue that has the command. `Ok(true)` means that the answer
-    /// comes later, `Ok(false)` that there is nothing to abort.
+    /// Passes an Abort command on to the queue that has the command. `Ok(true)` means that the
+    /// response comes later, `Ok(false)` that no command is to abort.
     pub(super) fn request_abort(&self, asked_by: Cid, sqid: Qid, cid: Cid) -> Result<bool, Status> {
         let mut shared = self.shared();
         if sqid.is_admin() && shared.async_events.take_request(cid) {

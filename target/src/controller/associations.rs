@@ -1,4 +1,4 @@
-//! The live controllers, and the state of hosts over all associations.
+//! Live controllers, and state about hosts across associations.
 
 use std::collections::BTreeMap;
 use std::fmt;
@@ -39,11 +39,11 @@ use crate::limits::connection_quota::{Admissions, ConnectionPermit, Full};
 use crate::limits::displacing_set::{DisplacingLimits, DisplacingSet};
 use crate::limits::log_rate::LogRateLimit;
 use crate::limits::peer::Party;
-use crate::limits::{ADOPTION_PATIENCE, CLOSE_PATIENCE, CntlidRange, MAX_ASSOCIATIONS};
+use crate::limits::{ADOPTION_TIMEOUT, CLOSE_TIMEOUT, CntlidRange, MAX_ASSOCIATIONS};
 use crate::metrics::peer_errors::PeerErrorTable;
 
-/// The associations of a target with its hosts, and its state about hosts: their errors, their
-/// places, and the rate of messages about them.
+/// Associations of a target with its hosts, and its state about hosts: their errors, their
+/// connection permits, and the rate of messages about them.
 #[derive(Debug)]
 pub struct Associations {
     registry: Arc<Registry>,
@@ -51,7 +51,7 @@ pub struct Associations {
     stopping: AtomicBool,
     peer_errors: PeerErrorTable,
     keep_alive_losses: AtomicU64,
-    /// How often the discovery log of any host may have changed (GENCTR).
+    /// Number of possible changes of any host's discovery log (GENCTR).
     discovery_changes: AtomicU64,
     admissions: Arc<Admissions>,
     log_rate: LogRateLimit,
@@ -60,19 +60,18 @@ pub struct Associations {
     trace: CommandTrace,
 }
 
-/// The live controllers. Only the control path takes the lock.
+/// Live controllers, locked by the control path only.
 #[derive(Debug)]
 struct LiveControllers {
-    /// Controllers with a subsystem of the configuration.
+    /// Controllers of configured subsystems.
     hosts: Controllers,
-    /// With the discovery service, a subsystem of its own, so that its controllers take no ids from
-    /// others.
+    /// Controllers of the discovery service, with a separate range of CNTLIDs.
     discovery: Controllers,
-    /// The discovery controllers that were not displaced yet, oldest first.
+    /// Discovery controllers that may be displaced, oldest first.
     discovery_by_age: DisplacingSet<Cntlid>,
 }
 
-/// Live controllers by id.
+/// Live controllers by CNTLID.
 #[derive(Debug)]
 struct Controllers {
     live: BTreeMap<u16, Arc<Controller>>,
@@ -81,7 +80,7 @@ struct Controllers {
 }
 
 impl Associations {
-    /// No associations yet with the exports of `registry`.
+    /// Creates the state without associations, for the exports of `registry`.
     pub fn new(registry: Arc<Registry>) -> Arc<Self> {
         let limits = registry.limits();
         let live = LiveControllers {
@@ -107,31 +106,31 @@ impl Associations {
         })
     }
 
-    /// The inventory that the target exports.
+    /// Inventory that the target exports.
     pub fn registry(&self) -> &Arc<Registry> {
         &self.registry
     }
 
-    /// The trace of commands.
+    /// Trace of I/O commands.
     pub(crate) fn trace(&self) -> &CommandTrace {
         &self.trace
     }
 
-    /// The live controllers of a subsystem.
+    /// Live controllers of a subsystem.
     pub(crate) fn controllers_of(&self, subsystem: &Arc<Subsystem>) -> Vec<Arc<Controller>> {
         let mut controllers = self.controllers();
         controllers.retain(|one| one.subsystem().is_some_and(|of| Arc::ptr_eq(of, subsystem)));
         controllers
     }
 
-    /// The live controllers of the subsystem that has a namespace.
+    /// Live controllers of the subsystem that a namespace belongs to.
     fn controllers_with(&self, namespace: &Namespace) -> Vec<Arc<Controller>> {
         let subsystem = self.registry.subsystem_of(namespace);
         subsystem.map(|subsystem| self.controllers_of(&subsystem)).unwrap_or_default()
     }
 
-    /// Adds a namespace while hosts work, and tells those that are connected. Commands for it are
-    /// taken when this returns.
+    /// Adds a namespace at run time and notifies connected hosts. All cores accept commands for it
+    /// on return.
     pub(crate) fn add_namespace(
         &self,
         nqn: &Nqn,
@@ -142,17 +141,17 @@ impl Associations {
         Ok(added.namespace)
     }
 
-    /// Removes a namespace while hosts work, tells those that are connected, and closes it.
-    /// Commands that have begun end as they would have; no other one begins.
+    /// Removes a namespace at run time, notifies connected hosts, and closes it. Running commands
+    /// end normally; later ones are refused.
     pub(crate) fn remove_namespace(&self, nqn: &Nqn, nsid: Nsid) -> Result<Closed, ChangeError> {
         self.registry.close_idle();
         let removed = self.registry.remove_namespace(nqn, nsid)?;
         self.announce(&[&removed]);
-        Ok(self.registry.close(removed, CLOSE_PATIENCE))
+        Ok(self.registry.close(removed, CLOSE_TIMEOUT))
     }
 
-    /// Gives a namespace the size of its medium, or this size, while hosts work, and tells those
-    /// that are connected.
+    /// Resizes a namespace at run time to the size of its medium, or to the given size, and
+    /// notifies connected hosts.
     pub(crate) fn resize_namespace(
         &self,
         nqn: &Nqn,
@@ -163,13 +162,14 @@ impl Associations {
         let resized = self.registry.resize_namespace(nqn, nsid, size_bytes)?;
         let Some(NamespaceResize { old, new }) = resized else { return Ok(()) };
         self.announce(&[&new]);
-        // What was written is the new one's, too, which hosts can flush.
-        let _ = self.registry.close(old, CLOSE_PATIENCE);
+        // A failed flush of the old size is not an error: hosts can flush the same writes through
+        // the new one.
+        let _ = self.registry.close(old, CLOSE_TIMEOUT);
         Ok(())
     }
 
-    /// Changes which hosts may use a subsystem, and ends the associations of those that may not any
-    /// more.
+    /// Changes which hosts may use a subsystem, and ends the associations of hosts that no longer
+    /// may.
     pub(crate) fn change_hosts(&self, nqn: &Nqn, change: HostsChange) -> Result<(), ChangeError> {
         let subsystem = self.registry.find_subsystem(nqn)?;
         subsystem.change_hosts(change)?;
@@ -178,8 +178,8 @@ impl Associations {
         Ok(())
     }
 
-    /// Removes a subsystem with its namespaces, and ends its associations. The result has a line
-    /// for each namespace that did not end well.
+    /// Removes a subsystem with its namespaces and ends its associations. Returns a line for each
+    /// namespace that could not be flushed or closed.
     pub(crate) fn remove_subsystem(&self, nqn: &Nqn) -> Result<Vec<String>, ChangeError> {
         self.registry.close_idle();
         let namespaces = self.registry.remove_subsystem(nqn)?;
@@ -188,7 +188,7 @@ impl Associations {
         Ok(self.close(namespaces))
     }
 
-    /// Tells hosts of the discovery service of another.
+    /// Adds a referral to another discovery service and notifies hosts.
     pub(crate) fn add_referral(&self, referral: Referral) -> Result<(), ChangeError> {
         let address = referral.address;
         self.registry.referrals().add(referral)?;
@@ -197,7 +197,7 @@ impl Associations {
         Ok(())
     }
 
-    /// Tells hosts no more of the discovery service of another.
+    /// Removes a referral to another discovery service and notifies hosts.
     pub(crate) fn remove_referral(&self, address: SocketAddr) -> Result<(), ChangeError> {
         self.registry.referrals().remove(address)?;
         tracing::info!(%address, "referral removed");
@@ -212,7 +212,7 @@ impl Associations {
         Ok(())
     }
 
-    /// Does not serve a subsystem at an address any more, and ends the associations there.
+    /// Stops serving a subsystem at an address, and ends the associations there.
     pub(crate) fn remove_listener(
         &self,
         nqn: &Nqn,
@@ -224,7 +224,7 @@ impl Associations {
         Ok(())
     }
 
-    /// Shows a namespace to a host, or hides it, and tells the host.
+    /// Shows a namespace to a host, or hides it, and notifies the host.
     pub(crate) fn change_visibility(
         &self,
         nqn: &Nqn,
@@ -232,7 +232,7 @@ impl Associations {
         change: VisibilityChange,
     ) -> Result<(), ChangeError> {
         let changed = self.registry.change_visibility(nqn, nsid, change)?;
-        self.registry.publication().wait_adopted(changed.generation, ADOPTION_PATIENCE);
+        self.registry.publication().wait_adopted(changed.generation, ADOPTION_TIMEOUT);
         let (VisibilityChange::Show(host) | VisibilityChange::Hide(host)) = change;
         let mut concerned = self.controllers_of(&changed.subsystem);
         concerned.retain(|controller| controller.host.nqn.0 == host);
@@ -240,7 +240,7 @@ impl Associations {
         Ok(())
     }
 
-    /// Gives a namespace another name, and tells hosts that see it.
+    /// Renames a namespace, and notifies hosts that see it.
     pub(crate) fn rename_namespace(
         &self,
         nqn: &Nqn,
@@ -252,8 +252,8 @@ impl Associations {
         Ok(())
     }
 
-    /// Keeps hosts from writing a namespace, or lets them again, in later runs, too. Writes that
-    /// have begun end as they would have.
+    /// Sets or clears write protection of a namespace, also for later runs. Running writes end
+    /// normally.
     pub(crate) fn protect_namespace(
         &self,
         nqn: &Nqn,
@@ -266,7 +266,7 @@ impl Associations {
             let refused = || ChangeError::ReadOnly { nqn: nqn.to_string(), nsid };
             return if protected { Ok(()) } else { Err(refused()) };
         }
-        // Writes are refused before the protection is kept, and taken only when its end is.
+        // Protection takes effect before it is stored; its end takes effect once that is stored.
         let mut changed = protected && namespace.protect(true);
         let (sender, kept) = channel::bounded(1);
         let keep = move |result| _ = sender.send(result);
@@ -289,8 +289,8 @@ impl Associations {
         Ok(())
     }
 
-    /// Changes how the namespaces of groups can be reached at an address, and tells those that are
-    /// connected there. All groups are meant where none is named.
+    /// Sets the ANA state of groups (all if none is named) at an address, and notifies the hosts
+    /// connected there.
     pub(crate) fn set_ana_state(
         &self,
         nqn: &Nqn,
@@ -308,7 +308,7 @@ impl Associations {
         Ok(())
     }
 
-    /// A second has passed: transitions end that have lasted for as long as hosts were told.
+    /// Advances the time of ANA transitions by one second, and ends those that reach ANATT.
     pub(crate) fn end_ana_transitions(&self) {
         for port in self.registry.ports() {
             for ana in port.ana_of_all().iter().filter(|ana| ana.second_passed()) {
@@ -327,12 +327,12 @@ impl Associations {
         concerned.for_each(|controller| controller.ana_changed());
     }
 
-    /// Ends the associations that could not be made any more.
+    /// Ends the associations that would now be refused.
     fn end_refused(&self) {
         self.end_where(CloseReason::HostRemoved, |controller| {
             controller.subsystem().is_some_and(|subsystem| !subsystem.allows(&controller.host))
         });
-        // A subsystem that is gone is served nowhere.
+        // A removed subsystem is served nowhere.
         self.end_where(CloseReason::ListenerRemoved, |controller| !controller.is_served());
     }
 
@@ -342,19 +342,19 @@ impl Associations {
         }
     }
 
-    /// Ends the associations with the discovery service at a port that is not listened on any more.
+    /// Ends the associations with the discovery service at a port that is no longer listened on.
     pub(crate) fn end_discovery_at(&self, port: &Arc<Port>) {
         self.end_where(CloseReason::ListenerRemoved, |controller| {
             controller.is_discovery() && Arc::ptr_eq(&controller.port, port)
         });
     }
 
-    /// How often the discovery log may have changed since the target started.
+    /// Number of possible changes of the discovery log since the target started.
     pub(crate) fn discovery_changes(&self) -> u64 {
         self.discovery_changes.load(Ordering::Relaxed)
     }
 
-    /// Tells hosts that ask where subsystems are that there may be others.
+    /// Notifies hosts with discovery controllers that their log may have changed.
     pub(crate) fn announce_discovery(&self) {
         self.discovery_changes.fetch_add(1, Ordering::Relaxed);
         let controllers = self.controllers();
@@ -362,7 +362,7 @@ impl Associations {
         discovery.for_each(|controller| controller.discovery_log_changed());
     }
 
-    /// Exports what a configuration says while hosts work, and tells those that are connected. With
+    /// Applies a configuration at run time and notifies connected hosts. With
     /// [`OpenPurpose::Check`] nothing changes.
     ///
     /// # Errors
@@ -384,8 +384,8 @@ impl Associations {
         Ok(ReloadReport { changes, warnings: self.close(removed) })
     }
 
-    /// Exports the files that watched directories hold now, and tells hosts. Those that operators
-    /// have removed stay so.
+    /// Exports the present files of watched directories and notifies hosts. Namespaces that
+    /// operators have removed stay removed.
     ///
     /// # Errors
     /// See [`ReloadError`]. Nothing changes then.
@@ -401,20 +401,20 @@ impl Associations {
         Ok(ReloadReport { changes, warnings: self.close(removed) })
     }
 
-    /// Closes namespaces that were removed. The result has a line for each that did not end well.
+    /// Closes removed namespaces. Returns a line for each that could not be flushed or closed.
     fn close(&self, removed: Vec<NamespaceChange>) -> Vec<String> {
         let mut warnings = Vec::new();
-        let mut patience = CLOSE_PATIENCE;
+        let mut timeout = CLOSE_TIMEOUT;
         for one in removed {
             let name = format!("namespace {} ({})", one.namespace.nsid, one.namespace.name());
-            match self.registry.close(one, patience) {
+            match self.registry.close(one, timeout) {
                 Closed::Flushed(Ok(())) => {}
                 Closed::Flushed(Err(error)) => {
                     warnings.push(format!("{name}: what was written last may be lost: {error}"));
                 }
                 Closed::Busy => {
-                    // The others have had that time, too.
-                    patience = Duration::ZERO;
+                    // The other namespaces have had that time as well.
+                    timeout = Duration::ZERO;
                     warnings.push(format!(
                         "{name}: storage still works on it; it is closed when that ends"
                     ));
@@ -424,11 +424,11 @@ impl Associations {
         warnings
     }
 
-    /// Tells hosts that namespaces of their subsystems came or went, when all cores know it.
+    /// Notifies hosts of added and removed namespaces once all cores have adopted the change.
     pub(crate) fn announce(&self, changes: &[&NamespaceChange]) {
         let Some(generation) = changes.iter().map(|change| change.generation).max() else { return };
-        // A core that is stuck does not keep hosts from hearing of it.
-        self.registry.publication().wait_adopted(generation, ADOPTION_PATIENCE);
+        // A stuck core does not delay the notification of hosts for ever.
+        self.registry.publication().wait_adopted(generation, ADOPTION_TIMEOUT);
         for controller in self.controllers() {
             let Some(subsystem) = controller.subsystem() else { continue };
             for change in changes.iter().filter(|one| Arc::ptr_eq(&one.subsystem, subsystem)) {
@@ -439,8 +439,7 @@ impl Associations {
         }
     }
 
-    /// Counts an error of a namespace's medium and logs it. `what` names the operation and its
-    /// range.
+    /// Counts and logs an error of a namespace's medium. `what` names the operation and its range.
     pub(crate) fn storage_failed(
         &self,
         now: Time,
@@ -474,7 +473,7 @@ impl Associations {
         }
     }
 
-    /// Logs a command that took long, and what took it. `what` names the operation and its range.
+    /// Logs a slow command with the time of each stage. `what` names the operation and its range.
     pub(crate) fn log_slow(
         &self,
         now: Time,
@@ -497,8 +496,8 @@ impl Associations {
         );
     }
 
-    /// Looks whether others changed the file of a namespace, and tells the hosts that are
-    /// connected.
+    /// Checks whether another program changed the file of a namespace, and notifies connected
+    /// hosts.
     pub(crate) fn look_at_file(&self, namespace: &Namespace, log: &mut dyn FnMut() -> bool) {
         let change = namespace.look_at_file();
         self.announce_health(namespace);
@@ -521,8 +520,7 @@ impl Associations {
         controllers.iter().for_each(|controller| controller.namespace_changed(nsid));
     }
 
-    /// Tells the hosts that are connected that a namespace's medium is degraded, the first time
-    /// that it is.
+    /// Notifies connected hosts that a namespace's medium is degraded, once.
     pub(crate) fn announce_health(&self, namespace: &Namespace) {
         if namespace.health().announce() {
             let controllers = self.controllers_with(namespace);
@@ -530,8 +528,7 @@ impl Associations {
         }
     }
 
-    /// Associations that ended because their host was silent for longer than its keep alive
-    /// timeout.
+    /// Associations that ended because their host sent nothing for its Keep Alive Timeout.
     pub fn keep_alive_losses(&self) -> u64 {
         self.keep_alive_losses.load(Ordering::Relaxed)
     }
@@ -540,17 +537,15 @@ impl Associations {
         self.keep_alive_losses.fetch_add(1, Ordering::Relaxed);
     }
 
-    /// Makes a controller; `None` when there are too many, the target is stopping, or the host may
-    /// not use the subsystem any more. An id is not
-    /// used again while its controller lives, and as late as possible after. A discovery controller
-    /// may end an older one.
+    /// Creates a controller; `None` if there are too many, the target is stopping, or the host is
+    /// no longer allowed to use the subsystem. The CNTLID of an ended controller is reused as late
+    /// as possible. A discovery controller may end an older one.
     pub(crate) fn associate(self: &Arc<Self>, new: NewController) -> Option<Arc<Controller>> {
         let mut live = self.live();
         if self.is_stopping() {
             return None;
         }
-        // With the lock: who changes hosts, listeners and subsystems after this finds the
-        // controller.
+        // Under the lock: later changes of hosts, listeners and subsystems find the controller.
         if let ControllerKind::Nvm(subsystem) = &new.kind
             && !(subsystem.allows(&new.host) && new.port.still_serves(subsystem, &new.ana))
         {
@@ -569,25 +564,24 @@ impl Associations {
         Some(controller)
     }
 
-    /// The live controller of a subsystem with an id.
+    /// Live controller of a subsystem with the CNTLID.
     pub fn controller(&self, cntlid: Cntlid) -> Option<Arc<Controller>> {
         self.live().hosts.get(cntlid)
     }
 
-    /// All live controllers, those of the discovery service last.
+    /// All live controllers, discovery controllers last.
     pub fn controllers(&self) -> Vec<Arc<Controller>> {
         let live = self.live();
         let all = [&live.hosts, &live.discovery];
         all.iter().flat_map(|controllers| controllers.live.values().cloned()).collect()
     }
 
-    /// A place for one more queue of a party, on any device and of any association with a
-    /// subsystem, unless there are too many.
+    /// Takes a permit for one more connection of a party, counted over all devices and subsystems.
     pub(crate) fn admit(&self, party: Party) -> Result<ConnectionPermit, Full> {
         self.admissions.admit(party, self.registry.limits())
     }
 
-    /// Whether [`Associations::admit`] would have a place now.
+    /// Whether [`Associations::admit`] would succeed now.
     pub(crate) fn may_admit(&self, party: Party) -> Result<(), Full> {
         self.admissions.check(party, self.registry.limits())
     }
@@ -600,8 +594,8 @@ impl Associations {
         }
     }
 
-    /// Whether commands of a host for a subsystem, over connections that have ended, may still
-    /// change the medium. They could undo the host's next writes, so its next association has to
+    /// Whether running commands of a host for a subsystem, over ended connections, may still change
+    /// the medium. They could overwrite the host's next writes, so its next association has to
     /// wait.
     pub(crate) fn has_unfinished(&self, host: HostId, subsystem: &Arc<Subsystem>) -> bool {
         self.controllers().iter().any(|controller| {
@@ -628,7 +622,7 @@ impl Associations {
         &self.peer_errors
     }
 
-    /// Asked before a message that peers can cause.
+    /// Rate limit of log messages that peers can cause.
     pub(crate) fn log_rate(&self) -> &LogRateLimit {
         &self.log_rate
     }
@@ -653,7 +647,7 @@ impl Controllers {
         self.live.get(&cntlid.0).cloned()
     }
 
-    /// Adds one, unless there are too many.
+    /// Adds a controller unless there are too many.
     fn add(&mut self, make: impl FnOnce(Cntlid) -> Controller) -> Option<Arc<Controller>> {
         if self.live.len() >= MAX_ASSOCIATIONS.min(self.ids.count()) {
             return None;
@@ -664,7 +658,7 @@ impl Controllers {
         Some(controller)
     }
 
-    /// The next id in turn that no live controller has. Fewer controllers live than there are ids.
+    /// Next CNTLID in turn without a live controller. There are fewer controllers than CNTLIDs.
     fn free_id(&mut self) -> u16 {
         loop {
             let id = self.next;

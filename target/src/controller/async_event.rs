@@ -1,4 +1,5 @@
-//! Asynchronous events: requests that wait for events, events that wait for requests (Base, 5.1.2).
+//! Asynchronous events: requests that wait for events, and events that wait for requests (Base,
+//! 5.1.2).
 
 use std::collections::{BTreeSet, VecDeque};
 
@@ -8,19 +9,19 @@ use nvme_proto::{Cid, Nsid, Status};
 
 use crate::limits::{ASYNC_EVENT_REQUESTS, ASYNC_EVENTS_PENDING, CHANGED_NAMESPACES};
 
-/// The events of one controller.
+/// Asynchronous events of one controller.
 #[derive(Debug, Default)]
 pub(super) struct AsyncEvents {
     requests: VecDeque<Cid>,
-    /// Not told yet, for want of a request.
+    /// Events to report with the next request.
     pending: VecDeque<AsyncEvent>,
-    /// Told, and not told again before the host has read its log page.
+    /// Reported events, not reported again until the host has read the log page.
     masked: Vec<AsyncEvent>,
     changed: BTreeSet<u32>,
 }
 
 impl AsyncEvents {
-    /// Takes a request in; an event that waited completes it at once.
+    /// Accepts a request; returns an event if one waits, which completes the request immediately.
     pub(super) fn request(&mut self, cid: Cid) -> Result<Option<AsyncEvent>, Status> {
         if let Some(event) = self.pending.pop_front() {
             self.masked.push(event);
@@ -33,7 +34,7 @@ impl AsyncEvents {
         Ok(None)
     }
 
-    /// Something happened; the request that is to complete with it, if one waits.
+    /// Records an event; returns the request to complete with it, if one waits.
     pub(super) fn raise(&mut self, event: AsyncEvent) -> Option<Cid> {
         if self.masked.contains(&event) || self.pending.contains(&event) {
             return None;
@@ -47,8 +48,8 @@ impl AsyncEvents {
         request
     }
 
-    /// The host read a log page: its events are reported again, and the listed namespaces are
-    /// known.
+    /// Unmasks the events of a log page that the host has read, and empties the list of changed
+    /// namespaces if it was that page.
     pub(super) fn clear(&mut self, page: LogId) {
         if page == LogId::CHANGED_NAMESPACES {
             self.changed.clear();
@@ -57,26 +58,26 @@ impl AsyncEvents {
         self.pending.retain(|event| event.log_page() != page);
     }
 
-    /// Takes a request out; false if there is no such request.
+    /// Removes a request; false if there is no such request.
     pub(super) fn take_request(&mut self, cid: Cid) -> bool {
         let found = self.requests.iter().position(|request| *request == cid);
         found.is_some_and(|at| self.requests.remove(at).is_some())
     }
 
-    /// Drops all events; returns the requests that were waiting.
+    /// Drops all events; returns the waiting requests.
     pub(super) fn reset(&mut self) -> VecDeque<Cid> {
         std::mem::take(self).requests
     }
 
-    /// Lists a namespace that changed.
+    /// Adds a namespace to the list of changed ones.
     pub(super) fn add_changed(&mut self, nsid: Nsid) {
-        // One more than the list holds is enough to know that it does not.
+        // One more than fit is enough to know that the list has overflowed.
         if self.changed.len() <= CHANGED_NAMESPACES {
             self.changed.insert(nsid.0);
         }
     }
 
-    /// The namespaces that changed since the host last read the list.
+    /// Namespaces changed since the host last read the list.
     pub(super) fn changed(&self) -> ChangedNamespaces {
         match self.changed.len() {
             0..=CHANGED_NAMESPACES => {

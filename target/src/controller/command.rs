@@ -1,23 +1,22 @@
-//! Commands on their way between a transport and a controller.
+//! Commands between a transport and a controller.
 //!
-//! A transport hands each submission queue entry to [`Queue::parse`](super::Queue::parse) and gets
-//! back a [`ParsedCommand`]: how much data must move which way, and what to do. It fetches data
-//! from the host first, has [`CommandWork::Control`] done by
-//! [`Queue::execute`](super::Queue::execute) and [`CommandWork::Io`] by its storage engine, moves
-//! data to the host last, and makes the response with
-//! [`Queue::completion`](super::Queue::completion).
+//! A transport passes each submission queue entry to [`Queue::parse`](super::Queue::parse) and gets
+//! a [`ParsedCommand`]: the data to move and the work to do. It first fetches data from the host,
+//! then passes [`CommandWork::Control`] to [`Queue::execute`](super::Queue::execute) and
+//! [`CommandWork::Io`] to its storage engine, then moves data to the host, and finally builds the
+//! response with [`Queue::completion`](super::Queue::completion).
 
 use nvme_proto::{AdminCommand, DataDirection, DataTransfer, FabricsCommand, Nsid, Status};
 
 use super::stage::Epoch;
 use crate::inventory::index::NamespaceIndex;
 
-/// A command that was found well-formed and allowed in its queue's state.
+/// A well-formed command that is allowed in its queue's state.
 #[derive(Clone, Copy, Debug)]
 pub struct ParsedCommand {
-    /// Data that the command moves; the SGL must cover it exactly.
+    /// Data that the command moves; the SGL must describe exactly this length.
     pub transfer: Option<CommandTransfer>,
-    /// The work that the command asks for.
+    /// Work that the command asks for.
     pub work: CommandWork,
 }
 
@@ -30,7 +29,7 @@ pub struct CommandTransfer {
     pub length_bytes: u32,
 }
 
-/// Which way data moves.
+/// Direction in which data moves.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum TransferDirection {
     /// In-capsule data or RDMA READ.
@@ -39,7 +38,7 @@ pub enum TransferDirection {
     ControllerToHost,
 }
 
-/// The component that carries a command out.
+/// Component that executes a command.
 #[derive(Clone, Copy, Debug)]
 pub enum CommandWork {
     /// The controller, on the control path.
@@ -62,66 +61,66 @@ impl ControlWork {
 #[derive(Clone, Copy, Debug)]
 pub(super) enum ControlCommand {
     Fabrics(FabricsCommand),
-    /// With the epoch in which it came.
+    /// Admin command, and the epoch in which it arrived.
     Admin(AdminCommand, Epoch),
 }
 
-/// A command on one namespace, in bytes. Range, protection and size were checked.
+/// I/O command for one namespace, in bytes, with checked range, protection and size.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct IoWork {
-    /// The namespace, as `Registry::namespace` knows it.
+    /// Index of the namespace, for `Registry::namespace`.
     pub namespace: NamespaceIndex,
-    /// Its id in the subsystem.
+    /// NSID in the subsystem.
     pub nsid: Nsid,
-    /// Bytes of its logical blocks, as a power of two.
+    /// Bytes per logical block as a power of two.
     pub lba_shift: u8,
-    /// Its size in logical blocks.
+    /// Size of the namespace in logical blocks.
     pub size_blocks: u64,
-    /// The operation on the namespace.
+    /// Operation on the namespace.
     pub kind: IoKind,
     /// First byte in the namespace. 0 for Flush and Deallocate.
     pub offset_bytes: u64,
-    /// Bytes of data for Read, Write and Compare, of the medium for Write Zeroes; 0 for Flush and
-    /// Deallocate.
+    /// Length in bytes: of the data for Read, Write and Compare, of the range for Write Zeroes; 0
+    /// for Flush and Deallocate.
     pub length_bytes: u64,
 }
 
-/// The operation of an I/O command.
+/// Operation of an I/O command.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum IoKind {
-    /// Medium to host; with `fua`, earlier writes are on the medium first.
+    /// Reads from the medium; with `fua`, flushes earlier writes first.
     Read {
         /// Force Unit Access: the bytes come from the medium, not from a volatile cache.
         fua: bool,
     },
-    /// Zeros to host, which is all that the medium gives.
+    /// Sends zeros, for a medium that always reads as zeros.
     ReadZeros,
-    /// Host to medium; with `fua` it is on the medium before the response.
+    /// Writes to the medium; with `fua` the bytes are durable before the response.
     Write {
         /// Force Unit Access: the response waits until the bytes are on the medium.
         fua: bool,
     },
-    /// All earlier completed writes reach the medium.
+    /// Makes all earlier completed writes durable.
     Flush,
-    /// The range reads as zeros.
+    /// Makes the range read as zeros.
     WriteZeroes {
         /// Force Unit Access: the response waits until the zeros are on the medium.
         fua: bool,
-        /// The space may be given back.
+        /// Whether the space may be returned to the file system.
         deallocate: bool,
     },
-    /// Host data is compared with the medium; a difference is Compare Failure.
+    /// Compares host data with the medium; a difference is Compare Failure.
     Compare {
-        /// Force Unit Access, as of Read.
+        /// Force Unit Access, as for Read.
         fua: bool,
     },
-    /// The host's ranges, which arrive as data and go through
-    /// [`Queue::next_range`](super::Queue::next_range), hold nothing of value any more.
+    /// Deallocates the host's ranges, which arrive as data and are parsed by
+    /// [`Queue::next_range`](super::Queue::next_range).
     Deallocate,
 }
 
 impl IoKind {
-    /// Whether it changes the result of a later read.
+    /// Whether it changes the bytes that a later read returns.
     pub(crate) fn changes_medium(self) -> bool {
         match self {
             Self::Write { .. } | Self::WriteZeroes { .. } | Self::Deallocate => true,
@@ -161,19 +160,19 @@ impl From<Result<u64, Status>> for CommandOutcome {
     }
 }
 
-/// The result of handing a control command to the controller.
+/// Result of passing a control command to the controller.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Execution {
-    /// It ended: move its data to the host if it succeeded, then respond.
+    /// The command ended: move its data to the host if it succeeded, then respond.
     Complete(CommandOutcome),
-    /// It stays open: [`Queue::poll`](super::Queue::poll) completes it later, or it is dropped when
-    /// the queue ends. Give its buffer back; keep its slot.
+    /// The command stays open: [`Queue::poll`](super::Queue::poll) completes it later, or it is
+    /// dropped when the queue ends. Return its buffer; keep its slot.
     Parked,
-    /// It ended; respond, then close the connection once the response was sent.
+    /// The command ended; respond, then close the connection once the response was sent.
     Disconnect(CommandOutcome),
 }
 
-/// The transfer that an entry implies, for data that a controller moves; nothing for zero bytes.
+/// Transfer that an entry implies, for data that a controller moves; `None` for zero bytes.
 pub(super) fn transfer(of: DataTransfer, most: u32) -> Result<Option<CommandTransfer>, Status> {
     let direction = match of.direction {
         DataDirection::HostToController => TransferDirection::HostToController,

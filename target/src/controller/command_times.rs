@@ -1,42 +1,42 @@
-//! When a command reached its stages, for the log of slow ones.
+//! Times at which a command reached its stages, for the log of slow commands.
 
 use std::time::Duration;
 
 use rdma::Time;
 
-/// The times of the turns in which a command reached its stages. Those of stages that it has not
-/// reached, or does not have, are before its arrival.
+/// Times of the turns in which a command reached its stages. Stages that it has not reached or does
+/// not have are earlier than its arrival.
 #[derive(Clone, Copy, Debug, Default)]
 pub(crate) struct CommandTimes {
-    /// Its capsule was there.
+    /// Arrival of the command's capsule.
     pub(crate) arrived: Time,
-    /// It had its buffer.
+    /// Time at which it got a buffer.
     pub(crate) buffered: Time,
-    /// Its data was there, and storage began.
+    /// Start of the storage operation, after its data was fetched.
     pub(crate) executing: Time,
 }
 
-/// How long a command was in each stage.
+/// Durations of the stages of a command.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct CommandStages {
-    /// It waited for a buffer.
+    /// Wait for a buffer.
     pub(crate) buffer: Duration,
-    /// Its data was fetched from the host.
+    /// Fetch of its data from the host.
     pub(crate) fetch: Duration,
-    /// Storage worked for it.
+    /// Storage operations for the command.
     pub(crate) storage: Duration,
 }
 
 impl CommandTimes {
-    /// The stages of a command that ends now.
+    /// Durations of the stages of a command that ends at `now`.
     pub(crate) fn stages(&self, now: Time) -> CommandStages {
         let Self { arrived, buffered, executing } = *self;
         let was_executed = executing >= arrived;
         let had_buffer = match buffered >= arrived {
             true => buffered,
-            // It needed none.
+            // The command needed no buffer.
             false if was_executed => arrived,
-            // It waited for one to the end.
+            // The command waited for a buffer to the end.
             false => now,
         };
         let began = if was_executed { executing } else { now };
@@ -64,7 +64,7 @@ mod tests {
     fn a_command_is_in_one_stage_at_a_time() {
         assert_eq!(stages(110, 140), [10, 30, 60]);
         assert_eq!(stages(100, 100), [0, 0, 100]);
-        // Times of the slot's last command.
+        // Times of the slot's previous command.
         assert_eq!(stages(50, 160), [0, 60, 40], "its data came in the capsule");
         assert_eq!(stages(130, 50), [30, 70, 0], "the host did not give its data");
         assert_eq!(stages(50, 50), [100, 0, 0], "no buffer was free");

@@ -1,6 +1,6 @@
-//! A trace of I/O commands: when each of them reached its stages, for an operator who asks for it.
+//! Trace of I/O commands with the times of their stages, taken on an operator's request.
 //!
-//! While none is taken a core looks at one flag in each turn, and nowhere else.
+//! Without a trace, a core reads one flag in each turn.
 
 use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
 use std::sync::{Mutex, OnceLock};
@@ -15,10 +15,9 @@ use super::command::IoWork;
 use super::command_times::{CommandStages, CommandTimes};
 use crate::driver::clock::Clock;
 
-/// The most commands of a trace. Doubled, a target that was asked for one keeps 16 MiB; not
-/// measured.
+/// Most commands of a trace. The first trace allocates 8 MiB for them.
 pub(crate) const MAX_TRACED: usize = 1 << 16;
-/// How often a trace looks whether it has all that it may have. Doubled, it ends up to 40 ms later.
+/// Interval between checks for the end of a trace.
 const LOOK_EVERY: Duration = Duration::from_millis(20);
 
 /// An I/O command that has ended.
@@ -28,14 +27,14 @@ pub(crate) struct TracedCommand {
     pub(crate) qid: Qid,
     pub(crate) cid: Cid,
     pub(crate) work: IoWork,
-    /// When its capsule was there.
+    /// Arrival of its capsule.
     pub(crate) arrived: Time,
     pub(crate) stages: CommandStages,
     pub(crate) succeeded: bool,
 }
 
 impl TracedCommand {
-    /// A command that ends now. Who it is of is said by its queue.
+    /// Creates the record of a command that ends now, without the identity that its queue adds.
     pub(crate) fn new(
         (cntlid, qid, cid): (Cntlid, Qid, Cid),
         work: &IoWork,
@@ -48,18 +47,18 @@ impl TracedCommand {
     }
 }
 
-/// The commands of a trace.
+/// Result of a trace.
 #[derive(Debug)]
 pub(crate) struct TraceRecord {
-    /// In the order of their ends on each core.
+    /// Commands in the order in which they ended on each core.
     pub(crate) commands: Vec<TracedCommand>,
-    /// Commands that ended when there were as many as were asked for.
+    /// Commands beyond the limit, which were not recorded.
     pub(crate) dropped: u64,
     /// Nanoseconds between 1970 and [`Time::ZERO`].
     pub(crate) origin_unix_nanos: u64,
 }
 
-/// Why no trace was taken.
+/// Reason that no trace was taken.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 pub(crate) enum TraceError {
     #[error("another trace is being taken")]
@@ -68,22 +67,22 @@ pub(crate) enum TraceError {
     NoClock,
 }
 
-/// The trace that is being taken, if there is one.
+/// Running trace, if there is one.
 #[derive(Debug, Default)]
 pub(crate) struct CommandTrace {
     is_active: AtomicBool,
     limit: AtomicUsize,
     dropped: AtomicU64,
     commands: OnceLock<ArrayQueue<TracedCommand>>,
-    /// That of the cores.
+    /// Clock of the cores.
     clock: OnceLock<Clock>,
     taking: Mutex<()>,
 }
 
 impl CommandTrace {
-    /// The cores go by this clock.
+    /// Sets the clock that the cores use.
     pub(crate) fn set_clock(&self, clock: Clock) {
-        // A target has one set of cores.
+        // A target sets it once, with its cores.
         let _ = self.clock.set(clock);
     }
 
@@ -91,7 +90,7 @@ impl CommandTrace {
         self.is_active.load(Ordering::Relaxed)
     }
 
-    /// Takes down a command, if there is room.
+    /// Records a command if there is room.
     pub(crate) fn add(&self, command: TracedCommand) {
         let Some(commands) = self.commands.get() else { return };
         let has_room = commands.len() < self.limit.load(Ordering::Relaxed);
@@ -100,11 +99,11 @@ impl CommandTrace {
         }
     }
 
-    /// Takes a trace of at most `limit` commands, up to [`MAX_TRACED`], that end within a time.
-    /// Blocks until that is over, there are so many, or `is_over` says so.
+    /// Traces commands that end within `time`, at most `limit` and [`MAX_TRACED`] of them. Blocks
+    /// until the time has passed, the limit is reached, or `is_over` returns true.
     ///
     /// # Errors
-    /// Another one is being taken, or no core runs.
+    /// Another trace is running, or no core is.
     pub(crate) fn take(
         &self,
         time: Duration,
@@ -114,7 +113,7 @@ impl CommandTrace {
         let Ok(_taking) = self.taking.try_lock() else { return Err(TraceError::Busy) };
         let clock = self.clock.get().ok_or(TraceError::NoClock)?;
         let commands = self.commands.get_or_init(|| ArrayQueue::new(MAX_TRACED));
-        // What cores added when the last one was over.
+        // Cores may have added commands after the end of the previous trace.
         while commands.pop().is_some() {}
         self.dropped.store(0, Ordering::Relaxed);
         self.limit.store(limit, Ordering::Relaxed);

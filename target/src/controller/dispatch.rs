@@ -1,4 +1,4 @@
-//! Commands of a queue: which part of the controller decides about each, and how each ends.
+//! Dispatch of a queue's commands to the parts of the controller, and their completion.
 
 use std::fmt;
 
@@ -15,20 +15,20 @@ use crate::backend::BackendError;
 use crate::inventory::exports::Exports;
 
 impl Queue {
-    /// Looks at a command before any of its data moved, and decides all that the entry alone
-    /// decides.
+    /// Checks a command before its data is moved: everything that the entry alone decides.
     ///
     /// # Errors
-    /// How to complete the command at once.
+    /// Outcome with which to complete the command immediately.
     pub fn parse(&mut self, now: Time, sqe: &Sqe) -> Result<ParsedCommand, CommandOutcome> {
         let exports = self.associations.registry().exports();
         self.parse_in(&exports, now, sqe)
     }
 
-    /// As [`Queue::parse`], with the exports that the core of the connection uses in this turn.
+    /// Checks a command as [`Queue::parse`] does, with the exports that the core of the connection
+    /// uses in this turn.
     ///
     /// # Errors
-    /// How to complete the command at once.
+    /// Outcome with which to complete the command immediately.
     pub(crate) fn parse_in(
         &mut self,
         exports: &Exports,
@@ -64,9 +64,9 @@ impl Queue {
         }
     }
 
-    /// Does a fabrics or admin command. Data from the host must be in `data`; data for the host is
-    /// put there, every byte of it. `data` has the length of the command's transfer. May lock,
-    /// never blocks for long.
+    /// Executes a fabrics or admin command. `data` has the length of the command's transfer; it
+    /// holds data from the host or is filled completely with data for the host. May take a lock,
+    /// but never blocks for long.
     pub fn execute(
         &mut self,
         now: Time,
@@ -94,8 +94,8 @@ impl Queue {
         }
     }
 
-    /// How an I/O command ends: the storage engine's error as a status, counted, and in the error
-    /// log.
+    /// Completes an I/O command: converts the storage engine's error to a status, counts it, and
+    /// adds it to the error log.
     pub fn finish_io(
         &mut self,
         cid: Cid,
@@ -111,35 +111,34 @@ impl Queue {
             Err(error) => {
                 let status = io::status_of(error, work.kind);
                 let entry = error_log::of_io(self.qid, cid, work, status);
-                // It is not the host that failed.
+                // The host did not fail, so it is not counted against it.
                 self.log_failure(entry, status.into())
             }
         }
     }
 
-    /// How an I/O command ends that failed for a reason that is not the medium's: the host's
-    /// memory, an abort, Compare Failure.
+    /// Completes an I/O command that failed for another reason than its medium: the host's memory,
+    /// an abort, Compare Failure.
     pub(crate) fn io_failed(&mut self, cid: Cid, work: &IoWork, status: Status) -> CommandOutcome {
         let entry = error_log::of_io(self.qid, cid, work, status);
         self.failed(entry, status.into())
     }
 
-    /// Checks the ranges of a Deallocate command, which are the data that came with it, before the
-    /// first is begun.
+    /// Checks the ranges in the data of a Deallocate command, before the first is started.
     ///
     /// # Errors
-    /// A range is outside the namespace; then none of them is to be deallocated.
+    /// A range is outside the namespace; no range may then be deallocated.
     pub fn check_ranges(&self, work: &IoWork, data: &[u8]) -> Result<(), Status> {
         io::check_ranges(work, data)
     }
 
-    /// Where the first range begins that is not `passed` yet, and its length, both in bytes; then
-    /// it is passed. Of ranges that were checked. Empty ones are passed by.
+    /// Start and length in bytes of the next non-empty range after the first `passed`, which is
+    /// advanced. The ranges have been checked.
     pub fn next_range(&self, work: &IoWork, data: &[u8], passed: &mut usize) -> Option<(u64, u64)> {
         io::next_range(work, data, passed)
     }
 
-    /// Counts and logs a command that was refused.
+    /// Counts and logs a refused command.
     fn refused(&mut self, now: Time, sqe: &Sqe, outcome: CommandOutcome) -> CommandOutcome {
         let (connect, command) = (ConnectStatus(outcome.status), CommandStatus(outcome.status));
         let connects = matches!(self.state, QueueState::Connecting { .. }) && sqe.is_fabrics();
@@ -151,7 +150,7 @@ impl Queue {
         self.failed(error_log::of_sqe(self.qid, sqe, outcome.status), outcome)
     }
 
-    /// Counts a command that failed against its host; the error log has the details.
+    /// Counts a failed command against its host; the error log has the details.
     fn failed(&mut self, entry: ErrorLogEntry, outcome: CommandOutcome) -> CommandOutcome {
         self.failed += 1;
         self.log_failure(entry, outcome)

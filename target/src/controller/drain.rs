@@ -1,4 +1,4 @@
-//! Draining: hosts use other paths, and the commands that have begun here end.
+//! Draining of addresses: hosts switch to other paths, and running commands end.
 
 use std::net::SocketAddr;
 use std::sync::Arc;
@@ -8,32 +8,32 @@ use crossbeam::channel;
 use nvme_proto::Nqn;
 
 use super::associations::Associations;
-use super::event::{AwaitedCommands, Settle};
+use super::event::{AwaitedCommands, Quiesce};
 use super::hold::CommandHold;
 use crate::inventory::ana::AnaStates;
 
-/// The subsystems and addresses that are drained: all of them where none is named.
+/// Subsystems and addresses to drain; all if none is named.
 #[derive(Clone, Copy, Debug, Default)]
 pub(crate) struct DrainScope {
     pub(crate) nqn: Option<Nqn>,
     pub(crate) address: Option<SocketAddr>,
 }
 
-/// The commands that had begun before a drain.
+/// State of the commands that were running at the start of a drain.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Drained {
     /// No subsystem is served at such an address.
     Nothing,
-    /// All of them are over.
+    /// All commands have ended.
     Done,
-    /// Some are under way, or their cores have not looked yet.
+    /// Some commands are running, or their cores have not checked yet.
     UnderWay,
 }
 
 impl Associations {
-    /// Makes addresses inaccessible, and waits for at most `patience` until the commands are over
-    /// that have begun there. Each later one is refused, so that nothing comes behind these.
-    pub(crate) fn drain(&self, scope: DrainScope, patience: Duration) -> Drained {
+    /// Makes addresses inaccessible, and waits at most `timeout` for the end of the commands
+    /// running there. Later commands are refused.
+    pub(crate) fn drain(&self, scope: DrainScope, timeout: Duration) -> Drained {
         let drained = self.served_in(scope);
         if drained.is_empty() {
             return Drained::Nothing;
@@ -44,23 +44,23 @@ impl Associations {
                 self.announce_ana(ana);
             }
         }
-        // Nothing is sent: it hangs up with the last command.
+        // Nothing is sent: the channel disconnects when the last command ends.
         let (sender, over) = channel::bounded::<()>(0);
-        let settle = Settle { commands: AwaitedCommands::All, hold: CommandHold::new(sender) };
+        let quiesce = Quiesce { commands: AwaitedCommands::All, hold: CommandHold::new(sender) };
         for controller in self.controllers() {
             if drained.iter().any(|(_, _, ana)| Arc::ptr_eq(ana, &controller.ana)) {
-                controller.shared().members.settle(&settle);
+                controller.shared().members.quiesce(&quiesce);
             }
         }
-        drop(settle);
-        match over.recv_timeout(patience) {
+        drop(quiesce);
+        match over.recv_timeout(timeout) {
             Err(channel::RecvTimeoutError::Timeout) => Drained::UnderWay,
             Ok(()) | Err(channel::RecvTimeoutError::Disconnected) => Drained::Done,
         }
     }
 
-    /// Gives addresses the access states from before they were drained. False if no subsystem is
-    /// served at such an address.
+    /// Restores the ANA states of addresses from before the drain. False if no subsystem is served
+    /// at such an address.
     pub(crate) fn end_drain(&self, scope: DrainScope) -> bool {
         let served = self.served_in(scope);
         for (nqn, address, ana) in &served {

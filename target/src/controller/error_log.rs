@@ -1,4 +1,4 @@
-//! The error log: commands that failed, newest first (Base, 5.1.12.1.2).
+//! Error log: failed commands, newest first (Base, 5.1.12.1.2).
 
 use std::collections::VecDeque;
 use std::sync::Arc;
@@ -10,7 +10,7 @@ use super::command::IoWork;
 use crate::limits::ERROR_LOG_ENTRIES;
 use crate::metrics::error_counts::ErrorCounts;
 
-/// The errors of one controller.
+/// Error log of one controller.
 #[derive(Debug)]
 pub(super) struct ErrorLog {
     /// Newest first, at most [`ERROR_LOG_ENTRIES`].
@@ -19,7 +19,7 @@ pub(super) struct ErrorLog {
 }
 
 impl ErrorLog {
-    /// An empty log of a controller whose errors are counted there.
+    /// An empty log of a controller whose errors are counted in `counts`.
     pub(super) fn new(counts: Arc<ErrorCounts>) -> Self {
         Self { entries: VecDeque::new(), counts }
     }
@@ -35,7 +35,7 @@ impl ErrorLog {
     }
 }
 
-/// A command that failed by its entry.
+/// Entry for a command refused because of its submission queue entry.
 pub(super) fn of_sqe(qid: Qid, sqe: &Sqe, status: Status) -> ErrorLogEntry {
     let mut entry = of_command(qid, sqe.cid(), status);
     entry.opcode = sqe.opcode;
@@ -49,7 +49,7 @@ pub(super) fn of_sqe(qid: Qid, sqe: &Sqe, status: Status) -> ErrorLogEntry {
     entry
 }
 
-/// A command that failed later.
+/// Entry for a command that failed during execution.
 pub(super) fn of_command(qid: Qid, cid: Cid, status: Status) -> ErrorLogEntry {
     let mut entry = ErrorLogEntry::new_zeroed();
     entry.sqid = U16::new(qid.0);
@@ -60,7 +60,7 @@ pub(super) fn of_command(qid: Qid, cid: Cid, status: Status) -> ErrorLogEntry {
     entry
 }
 
-/// An I/O command that failed later.
+/// Entry for an I/O command that failed during execution.
 pub(super) fn of_io(qid: Qid, cid: Cid, work: &IoWork, status: Status) -> ErrorLogEntry {
     let mut entry = of_command(qid, cid, status);
     entry.nsid = U32::new(work.nsid.0);
@@ -68,7 +68,7 @@ pub(super) fn of_io(qid: Qid, cid: Cid, work: &IoWork, status: Status) -> ErrorL
     entry
 }
 
-/// The byte of the entry that a status is about, where it can be only one.
+/// Byte of the submission queue entry that a status is about, if there is only one.
 fn location(status: Status) -> U16 {
     let about = |codes: &[Status]| codes.iter().any(|code| code.is(status));
     if about(&[Status::INVALID_OPCODE]) {

@@ -1,4 +1,4 @@
-//! Events that the rest of an association sends to a queue's owner.
+//! Events sent to a queue's owner by other parts of its association.
 
 use nvme_proto::Cid;
 
@@ -6,47 +6,46 @@ use super::command::{CommandOutcome, IoWork};
 use super::hold::CommandHold;
 use crate::inventory::index::NamespaceIndex;
 
-/// An action that the owner of a queue has to take.
+/// Action that the owner of a queue has to take.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum QueueEvent {
-    /// A parked command ended: respond.
+    /// Respond to a parked command that has ended.
     Complete {
-        /// The command, as the host numbered it.
+        /// Command identifier chosen by the host.
         cid: Cid,
-        /// Result and status to respond with.
+        /// Result and status of the response.
         outcome: CommandOutcome,
     },
-    /// The host wants a command of this queue aborted. Try, respond to the command itself if that
-    /// worked (Command Abort Requested), and say so with
-    /// [`Queue::answer_abort`](super::Queue::answer_abort).
+    /// Try to abort a command of this queue for the host. On success respond to it with Command
+    /// Abort Requested; report the result with [`Queue::answer_abort`](super::Queue::answer_abort).
     Abort(AbortRequest),
-    /// A job waits for commands of this queue that were taken up before: each keeps the hold of
-    /// `Settle::of` until it is over.
-    Settle(Settle),
-    /// The medium of a namespace is to be flushed. Tell [`Queue::flushed`](super::Queue::flushed)
-    /// how that ended.
+    /// Attach the hold of `Quiesce::of` to each running command of this queue until it ends,
+    /// because a job waits for them.
+    Quiesce(Quiesce),
+    /// Flush the medium of a namespace, and report the result with
+    /// [`Queue::flushed`](super::Queue::flushed).
     Flush(FlushJob),
-    /// The association ended, or this queue must not go on: close the connection.
+    /// Close the connection: the association ended, or this queue must not continue.
     Close(CloseReason),
 }
 
-/// A wish to have a command aborted.
+/// Request to abort a command.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct AbortRequest {
-    /// The command to abort.
+    /// Command that is to be aborted.
     pub cid: Cid,
-    /// The Abort command, on the admin queue.
+    /// Abort command on the admin queue.
     pub(super) asked_by: Cid,
 }
 
-/// Why a queue must close.
+/// Reason that a queue must close.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 #[non_exhaustive]
 pub enum CloseReason {
     /// No Connect command came in time.
     #[error("no Connect command within {} s", crate::limits::CONNECT_TIMEOUT.as_secs())]
     ConnectTimeout,
-    /// The host sent nothing for its keep-alive time-out.
+    /// The host sent no command for its Keep Alive Timeout.
     #[error("keep alive time-out")]
     KeepAlive,
     /// The host never enabled the controller.
@@ -55,65 +54,65 @@ pub enum CloseReason {
     /// The admin queue of the association ended.
     #[error("the admin queue of the association ended")]
     AssociationEnded,
-    /// The connection has ended, and the host has connected another one as this queue.
+    /// The connection has ended, and the host has reconnected the queue.
     #[error("the connection was lost")]
     Lost,
-    /// It is a discovery controller, whose number is limited.
+    /// A newer discovery controller took its place, since their number is limited.
     #[error("newer discovery controllers need its place")]
     Displaced,
     /// The host reset the controller, which ends its I/O queues.
     #[error("controller reset")]
     Reset,
     /// The hosts that may use the subsystem were changed.
-    #[error("the host may not use the subsystem any more")]
+    #[error("the host is no longer allowed to use the subsystem")]
     HostRemoved,
-    /// The subsystem was removed, or is not served at the address of the connection any more.
-    #[error("the subsystem is not served at this address any more")]
+    /// The subsystem was removed, or is no longer served at the address of the connection.
+    #[error("the subsystem is no longer served at this address")]
     ListenerRemoved,
     /// The target is stopping.
     #[error("the target is stopping")]
     Stopping,
 }
 
-/// Names a job of one controller.
+/// Number of a job of one controller.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct JobId(pub(super) u32);
 
 /// A flush of a namespace's medium, to be reported with [`Queue::flushed`](super::Queue::flushed).
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct FlushJob {
-    /// The namespace whose medium is flushed.
+    /// Namespace whose medium is flushed.
     pub namespace: NamespaceIndex,
     pub(super) job: JobId,
 }
 
 impl FlushJob {
-    /// Distinguishes flushes that are under way at once; below 2^31.
+    /// Number that distinguishes concurrent flushes; below 2^31.
     pub fn number(&self) -> u32 {
         self.job.0
     }
 }
 
-/// Commands of an I/O queue are to be over: see [`QueueEvent::Settle`].
+/// Request to attach a hold to running commands of an I/O queue: see [`QueueEvent::Quiesce`].
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Settle {
+pub struct Quiesce {
     pub(super) commands: AwaitedCommands,
     pub(super) hold: CommandHold,
 }
 
-/// The commands that are to be over.
+/// Commands that a job waits for.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum AwaitedCommands {
     /// All I/O commands of the queue.
     All,
-    /// Those that change a medium.
+    /// I/O commands that change a medium.
     Changes,
-    /// Those that change the medium of this namespace.
+    /// I/O commands that change the medium of this namespace.
     ChangesOf(NamespaceIndex),
 }
 
-impl Settle {
-    /// The hold that a command keeps until it is over, if a job waits for commands of its kind.
+impl Quiesce {
+    /// Hold for a command, if the job waits for commands of its kind.
     pub(crate) fn of(&self, work: &IoWork) -> Option<CommandHold> {
         let changes = work.kind.changes_medium();
         let concerned = match self.commands {

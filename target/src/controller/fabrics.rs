@@ -29,11 +29,11 @@ use crate::limits::connection_quota::ConnectionPermit;
 
 /// The version that controllers report.
 pub(super) const VERSION: Version = Version::V2_0;
-/// Timeout for RDY to follow EN (CAP.TO), in units of 500 ms. It bounds the wait for a reset too;
-/// doubled, hosts wait 20 s for a stuck target. Not measured.
+/// Timeout for RDY to follow EN (CAP.TO), in units of 500 ms. Also bounds a host's wait for a
+/// controller reset.
 const READY_TIMEOUT: u8 = 20;
 
-/// Only Connect is legal on a new connection.
+/// Checks the first command of a connection, which must be Connect.
 pub(super) fn parse_connecting(
     queue: &Queue,
     sqe: &Sqe,
@@ -52,7 +52,7 @@ pub(super) fn parse_connecting(
             }
             Ok(control(FabricsCommand::Connect(connect)))
         }
-        // The one parameter that parsing itself refuses is a queue of one entry.
+        // The only parameter that parsing refuses is a queue of one entry.
         Err(status) if status.is(Status::CONNECT_INVALID_PARAMETERS) => {
             refuse(status, ConnectParameter::SQSIZE)
         }
@@ -61,7 +61,8 @@ pub(super) fn parse_connecting(
     }
 }
 
-/// On a live queue Connect comes too late, and an I/O queue has no properties.
+/// Checks a fabrics command of a connected queue: Connect comes too late, and an I/O queue has no
+/// properties.
 pub(super) fn parse_live(qid: Qid, command: FabricsCommand) -> Result<ParsedCommand, Status> {
     match command {
         FabricsCommand::Connect(_) => Err(Status::COMMAND_SEQUENCE_ERROR.with_dnr()),
@@ -77,7 +78,7 @@ pub(super) fn parse_live(qid: Qid, command: FabricsCommand) -> Result<ParsedComm
 
 fn control(command: FabricsCommand) -> ParsedCommand {
     ParsedCommand {
-        // Only Connect has data, and of a fixed size.
+        // Only Connect has data, of a fixed size.
         transfer: transfer(command.transfer(), ConnectData::BYTES as u32).unwrap_or_default(),
         work: CommandWork::Control(ControlWork(ControlCommand::Fabrics(command))),
     }
@@ -120,7 +121,7 @@ fn with_controller(
     }
 }
 
-/// Keeps the time since when a controller is not enabled.
+/// Records the time since which a controller is not enabled.
 fn note_enabled(queue: &mut Queue, now: Time) {
     if let QueueState::Live(live) = &mut queue.state {
         live.disabled_since = match (live.controller.is_ready(), live.disabled_since) {
@@ -130,7 +131,8 @@ fn note_enabled(queue: &mut Queue, now: Time) {
     }
 }
 
-/// Connect, whose entry was checked: checks the data, then makes an association or joins one.
+/// Executes Connect, whose entry was checked: checks the data, then creates an association or joins
+/// one.
 fn connect(
     queue: &mut Queue,
     now: Time,
@@ -166,7 +168,7 @@ fn connect(
     })
 }
 
-/// The host of a Connect command. Some hosts send no name unless they are configured with one.
+/// Host of a Connect command. Some hosts send no NQN unless they are configured with one.
 fn host(data: &ConnectData) -> Result<NamedHost, CommandOutcome> {
     let id = data.hostid;
     if id.is_zero() {
@@ -181,7 +183,7 @@ fn host(data: &ConnectData) -> Result<NamedHost, CommandOutcome> {
     }
 }
 
-/// Tells of a Connect that was refused before its data was looked at.
+/// Reports a Connect that was refused before its data was checked.
 pub(super) fn report_refusal(queue: &Queue, now: Time, outcome: CommandOutcome) {
     if queue.associations.log_rate().admit(now) {
         let reason = ConnectRefusal(outcome);
@@ -189,7 +191,7 @@ pub(super) fn report_refusal(queue: &Queue, now: Time, outcome: CommandOutcome) 
     }
 }
 
-/// Why a Connect was refused.
+/// Reason that a Connect was refused.
 struct ConnectRefusal(CommandOutcome);
 
 impl fmt::Display for ConnectRefusal {
@@ -203,12 +205,12 @@ impl fmt::Display for ConnectRefusal {
     }
 }
 
-/// A queue is of an association now.
+/// Result of a successful Connect: the queue's place in an association.
 struct QueueEntry {
     controller: Arc<Controller>,
     epoch: Epoch,
     joined: Joined,
-    /// None for a discovery controller.
+    /// Permit of the connection; `None` for a discovery controller.
     place: Option<ConnectionPermit>,
 }
 
@@ -219,7 +221,7 @@ fn invalid(parameter: ConnectParameter) -> CommandOutcome {
     }
 }
 
-/// Makes an association or joins one.
+/// Creates an association or joins one.
 fn enter_association(
     queue: &Queue,
     now: Time,
@@ -236,12 +238,12 @@ fn enter_association(
     }
 }
 
-/// A place for one more queue of a host. Otherwise no controller is available to it (NVMe-oF,
+/// Permit for one more queue of a host; without one no controller is available to it (NVMe-oF,
 /// Connect).
 fn admit(queue: &Queue, now: Time, host: &NamedHost) -> Result<ConnectionPermit, CommandOutcome> {
     queue.associations.admit(queue.peer.party()).map_err(|full| {
         if queue.associations.log_rate().admit(now) {
-            tracing::warn!(peer = %queue.peer, host = %host.nqn, "no more queues: {full}");
+            tracing::warn!(peer = %queue.peer, host = %host.nqn, "queue refused: {full}");
         }
         Status::CONNECT_CONTROLLER_BUSY.into()
     })
@@ -283,7 +285,7 @@ fn make_association(
     };
     let controller = queue.associations.associate(new).ok_or(Status::CONNECT_CONTROLLER_BUSY)?;
     controller.join_admin(&queue.link);
-    if controller.announced {
+    if controller.start_logged {
         tracing::info!(
             cntlid = %controller.cntlid, %nqn, host = %host.nqn, peer = %queue.peer, "connected"
         );
@@ -299,8 +301,7 @@ fn join_association(
     host: &NamedHost,
     place: ConnectionPermit,
 ) -> Result<QueueEntry, CommandOutcome> {
-    // The association may just have ended; a host that connects anew can do better, so it may
-    // retry.
+    // The association may just have ended. A reconnecting host can succeed, so it may retry.
     let gone = || CommandOutcome {
         status: Status::CONNECT_INVALID_PARAMETERS,
         ..invalid(ConnectParameter::CNTLID)
@@ -334,7 +335,7 @@ fn join_association(
     Ok(QueueEntry { controller, epoch, joined, place: Some(place) })
 }
 
-/// The register CAP of every controller, which follows from the limits.
+/// CAP register of every controller, which follows from the limits.
 pub(super) fn capabilities(limits: &Limits) -> Cap {
     Cap::new()
         .with_mqes_z(limits.queue_depth - 1)
@@ -367,12 +368,12 @@ impl Controller {
         self.configure(Cc::from_bits(set.value as u32))
     }
 
-    /// The result of a successful Connect: the controller id.
+    /// Result of a successful Connect: the CNTLID.
     pub(super) fn connect_response(&self) -> u64 {
         ConnectResponse::controller(self.cntlid).into_bits().into()
     }
 
-    /// How many I/O queues the host may make.
+    /// Number of I/O queues that the host may create.
     fn granted_io_queues(&self) -> u16 {
         self.shared().features.io_queues()
     }

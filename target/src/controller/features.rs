@@ -1,8 +1,8 @@
-//! The values of the features that a host may tune.
+//! Values of the features that a host may set.
 
 use nvme_proto::feature::{Arbitration, AsyncEventConfig};
 
-/// The features of one controller. None survives a reset.
+/// Features of one controller. A reset restores the defaults.
 #[derive(Debug)]
 pub(super) struct Features {
     pub(super) arbitration: Arbitration,
@@ -11,7 +11,7 @@ pub(super) struct Features {
 }
 
 impl Features {
-    /// Defaults; every queue is granted until the host asks for fewer.
+    /// Defaults; all I/O queues are granted until the host asks for fewer.
     pub(super) fn new(io_queues: u16) -> Self {
         Self {
             arbitration: Arbitration::new().with_burst(7),

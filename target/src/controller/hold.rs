@@ -1,15 +1,15 @@
-//! Holds: each counts a command of an I/O queue until it is over, on whichever core it is.
+//! Holds: each counts a command of an I/O queue, on any core, until it ends.
 
 use std::fmt;
 use std::sync::Arc;
 
-/// Kept by each command that something waits for.
+/// Token kept by each command that something waits for.
 #[derive(Clone, Debug)]
 #[must_use]
 pub struct CommandHold(Arc<dyn fmt::Debug + Send + Sync>);
 
 impl CommandHold {
-    /// For commands that something waits for: `waiting` is dropped with the last clone.
+    /// Creates a hold for commands: `waiting` is dropped with the last clone.
     pub(super) fn new(waiting: impl fmt::Debug + Send + Sync + 'static) -> Self {
         Self(Arc::new(waiting))
     }

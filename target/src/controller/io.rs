@@ -1,4 +1,4 @@
-//! NVM commands: from blocks of a namespace to bytes of a medium, and from the medium's errors to
+//! NVM commands: converts blocks of a namespace to bytes of a medium, and the medium's errors to
 //! status.
 
 use nvme_proto::nvm::DsmRange;
@@ -13,8 +13,8 @@ use crate::inventory::exports::Exports;
 use crate::inventory::namespace::Namespace;
 use crate::metrics::io_counters::IoCounters;
 
-/// Checks a command and gives it its bytes. `Err` completes it at once, also where there is nothing
-/// to do.
+/// Checks a command and converts its range to bytes. `Err` completes it immediately, also if there
+/// is nothing to do.
 pub(super) fn parse(
     live: &mut Live,
     exports: &Exports,
@@ -65,7 +65,7 @@ fn kind_and_range(
     namespace: &Namespace,
     command: &NvmCommand,
 ) -> Result<(IoKind, Option<LbaRange>), CommandOutcome> {
-    // A read-only medium has no writes that are yet to reach it.
+    // A read-only medium has no unwritten data to commit.
     let commits = |fua: bool| fua && namespace.writable;
     Ok(match command {
         NvmCommand::Read(read) if namespace.reads_zeros => (IoKind::ReadZeros, Some(read.range)),
@@ -83,7 +83,7 @@ fn kind_and_range(
         NvmCommand::DatasetManagement(dsm) if dsm.attributes.deallocate() => {
             (IoKind::Deallocate, None)
         }
-        // Hints, which nothing here can use.
+        // Hints have no effect here.
         NvmCommand::DatasetManagement(_) => return Err(CommandOutcome::SUCCESS),
     })
 }
@@ -93,7 +93,7 @@ fn bytes_of(namespace: &Namespace, range: LbaRange) -> Result<(u64, u64), Status
     Ok((range.slba << namespace.lba_shift, range.length_bytes(namespace.lba_bytes())))
 }
 
-/// Success if every range lies in the namespace; see [`super::Queue::check_ranges`].
+/// Checks that every range lies in the namespace; see [`super::Queue::check_ranges`].
 pub(super) fn check_ranges(work: &IoWork, data: &[u8]) -> Result<(), Status> {
     let inside = |range: &DsmRange| {
         let end = range.slba.get().checked_add(range.length_blocks.get().into());
@@ -105,7 +105,7 @@ pub(super) fn check_ranges(work: &IoWork, data: &[u8]) -> Result<(), Status> {
     }
 }
 
-/// The next range to deallocate, in bytes; see [`super::Queue::next_range`].
+/// Next range to deallocate, in bytes; see [`super::Queue::next_range`].
 pub(super) fn next_range(work: &IoWork, data: &[u8], passed: &mut usize) -> Option<(u64, u64)> {
     let shift = work.lba_shift;
     let rest = ranges(data).ok()?.get(*passed..)?;
@@ -119,7 +119,7 @@ fn ranges(data: &[u8]) -> Result<&[DsmRange], Status> {
     <[DsmRange]>::ref_from_bytes(data).map_err(|_| Status::DATA_SGL_LENGTH_INVALID.with_dnr())
 }
 
-/// The one place where errors of storage become NVMe status.
+/// Converts errors of storage to NVMe status; the only place that does.
 pub(super) fn status_of(error: BackendError, kind: IoKind) -> Status {
     let medium = if kind.changes_medium() || kind == IoKind::Flush {
         Status::WRITE_FAULT

@@ -1,5 +1,5 @@
-//! Work on media that a command of the admin queue asks for: I/O queues finish earlier commands,
-//! then the owner of the admin queue flushes.
+//! Progress of jobs, which are work on media for an admin command: I/O queues finish earlier
+//! commands, then the owner of the admin queue flushes.
 
 use std::sync::Arc;
 
@@ -8,7 +8,7 @@ use nvme_proto::{Cid, Status};
 use rdma::Time;
 
 use super::command::IoKind;
-use super::event::{AwaitedCommands, FlushJob, JobId, QueueEvent, Settle};
+use super::event::{AwaitedCommands, FlushJob, JobId, QueueEvent, Quiesce};
 use super::hold::CommandHold;
 use super::io;
 use super::jobs::{ControllerJob, JobPurpose, Protect};
@@ -18,7 +18,7 @@ use crate::backend::BackendError;
 use crate::inventory::namespace::Namespace;
 use crate::inventory::persist::protection::ProtectionError;
 
-/// A job of the admin queue waits for commands.
+/// Hold of a job that waits for commands.
 #[derive(Debug)]
 struct JobWait {
     admin: Arc<QueueLink>,
@@ -27,13 +27,13 @@ struct JobWait {
 
 impl Drop for JobWait {
     fn drop(&mut self) {
-        // Under the lock of a controller perhaps: its mailbox is all that this may touch.
-        self.admin.settled(self.job);
+        // A controller's lock may be held here, so only the mailbox is touched.
+        self.admin.quiesced(self.job);
     }
 }
 
 impl SharedState {
-    /// Gives up all jobs, as a reset does.
+    /// Drops all jobs at a reset.
     pub(super) fn abort_jobs(&mut self) {
         for job in std::mem::take(&mut self.jobs.open) {
             if let JobPurpose::Protect(protect) = job.purpose {
@@ -44,8 +44,8 @@ impl SharedState {
 }
 
 impl Controller {
-    /// Begins a shutdown whose I/O queues take no more commands: flushes the medium of all that can
-    /// be written when the commands are over that they have. False if there is nothing to do.
+    /// Starts a shutdown, after which I/O queues accept no commands: once running commands have
+    /// ended, all writable media are flushed. False if there is nothing to do.
     pub(super) fn begin_shutdown(&self, shared: &mut SharedState) -> bool {
         let all = self.subsystem().map(|subsystem| subsystem.namespaces()).unwrap_or_default();
         let writable: Vec<_> = all.iter().filter(|namespace| namespace.writable).cloned().collect();
@@ -56,14 +56,13 @@ impl Controller {
             admin,
             job: shared.jobs.begin(JobPurpose::Shutdown, writable),
         });
-        shared.members.settle(&Settle { commands: AwaitedCommands::Changes, hold });
+        shared.members.quiesce(&Quiesce { commands: AwaitedCommands::Changes, hold });
         true
     }
 
-    /// Write protects a namespace: commands that came earlier end first, on all queues of all
-    /// hosts, and are flushed. The response to `cid` comes when that is done, and kept for later
-    /// runs. `first` says that it was not protected before. False if the queue that would respond
-    /// has ended.
+    /// Write protects a namespace: earlier commands on all queues of all hosts end first and are
+    /// flushed. The response to `cid` comes when that is done and stored for later runs. `first`
+    /// tells that it was not protected before. False if the queue that would respond has ended.
     pub(super) fn begin_protection(
         &self,
         cid: Cid,
@@ -83,17 +82,17 @@ impl Controller {
             job: shared.jobs.begin(purpose, vec![Arc::clone(namespace)]),
         });
         drop(shared);
-        let settle = Settle { commands: AwaitedCommands::ChangesOf(namespace.index), hold };
+        let quiesce = Quiesce { commands: AwaitedCommands::ChangesOf(namespace.index), hold };
         for controller in associations.controllers() {
             if controller.subsystem().is_some_and(|other| Arc::ptr_eq(other, subsystem)) {
-                controller.shared().members.settle(&settle);
+                controller.shared().members.quiesce(&quiesce);
             }
         }
         true
     }
 
-    /// Lifts a write protection when that is kept for later runs; the response to `cid` comes then.
-    /// False if nothing is kept.
+    /// Clears a write protection once that is stored for later runs; the response to `cid` comes
+    /// then. False if there is no store.
     pub(super) fn begin_lifting(&self, cid: Cid, namespace: &Arc<Namespace>) -> bool {
         let mut shared = self.shared();
         let namespace = Arc::clone(namespace);
@@ -106,7 +105,7 @@ impl Controller {
         later
     }
 
-    /// Has the state of a job written to the state folder. False if nothing is kept.
+    /// Writes the protection of a job to the state folder. False if there is no store.
     fn keep(&self, shared: &mut SharedState, id: JobId) -> bool {
         let associations = self.associations.upgrade();
         let (Some(associations), Some(subsystem)) = (associations, self.subsystem()) else {
@@ -131,14 +130,14 @@ impl Controller {
         )
     }
 
-    /// The state of a job was written to the state folder, or could not be.
+    /// Continues a job whose protection was written to the state folder, or could not be.
     pub(super) fn kept(&self, id: JobId, well: bool) {
         let job = self.shared().jobs.take(id);
         let Some(ControllerJob { purpose: JobPurpose::Protect(protect), .. }) = job else { return };
         self.end_protection(&protect, if well { Status::SUCCESS } else { Status::INTERNAL_ERROR });
     }
 
-    /// Responds to a change of write protection. A change that failed has no effect.
+    /// Responds to a change of write protection, which is undone if it failed.
     fn end_protection(&self, protect: &Protect, status: Status) {
         let lifts = match status.is_success() {
             true => !protect.protected,
@@ -150,7 +149,7 @@ impl Controller {
         self.shared().members.complete(protect.cid, status.into());
     }
 
-    /// Goes on with a job: commands that it waited for are over, or a flush is.
+    /// Continues a job after the commands that it waited for, or a flush, have ended.
     pub(super) fn go_on(&self, id: JobId) {
         let mut shared = self.shared();
         let Some(job) = shared.jobs.get(id) else { return };
@@ -176,7 +175,7 @@ impl Controller {
         }
     }
 
-    /// How a flush ended.
+    /// Records the result of a flush.
     pub(super) fn flushed(&self, now: Time, flush: FlushJob, result: Result<(), BackendError>) {
         if let Err(error) = result {
             let mut shared = self.shared();

@@ -1,4 +1,4 @@
-//! Work on media that a command of the admin queue asks for, as a list.
+//! Jobs: work on media that an admin command asks for.
 
 use std::sync::Arc;
 
@@ -7,7 +7,7 @@ use nvme_proto::{Cid, Status};
 use super::event::JobId;
 use crate::inventory::namespace::Namespace;
 
-/// The jobs of one controller.
+/// Running jobs of one controller.
 #[derive(Debug, Default)]
 pub(super) struct Jobs {
     pub(super) next: u32,
@@ -18,27 +18,27 @@ pub(super) struct Jobs {
 pub(super) struct ControllerJob {
     pub(super) id: JobId,
     pub(super) purpose: JobPurpose,
-    /// Yet to be flushed.
+    /// Namespaces that are still to be flushed.
     pub(super) namespaces: Vec<Arc<Namespace>>,
     pub(super) error: Option<Status>,
 }
 
 #[derive(Debug)]
 pub(super) enum JobPurpose {
-    /// CC.SHN: earlier writes are durable when CSTS.SHST says that the shutdown is complete.
+    /// Shutdown (CC.SHN): earlier writes are durable when CSTS.SHST reports completion.
     Shutdown,
     /// Set Features, Namespace Write Protection Config.
     Protect(Protect),
 }
 
-/// A change of write protection.
+/// Change of write protection.
 #[derive(Debug)]
 pub(super) struct Protect {
     pub(super) cid: Cid,
     pub(super) namespace: Arc<Namespace>,
-    /// Protected, or not any more.
+    /// Whether to set or clear the protection.
     pub(super) protected: bool,
-    /// The namespace was not protected before.
+    /// Whether the namespace was unprotected before.
     pub(super) first: bool,
 }
 

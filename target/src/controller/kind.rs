@@ -1,10 +1,10 @@
-//! The two kinds of controllers.
+//! Kinds of controllers: I/O and discovery.
 
 use std::sync::Arc;
 
 use crate::inventory::subsystem::Subsystem;
 
-/// The service that a controller gives access to.
+/// Service that a controller gives access to.
 #[derive(Clone, Debug)]
 pub(crate) enum ControllerKind {
     /// The namespaces of a subsystem.

@@ -1,5 +1,5 @@
-//! The life of a controller as its registers tell it: enable, reset, shutdown, and the end (Base,
-//! 3.5 and 3.6).
+//! Life of a controller as its registers show it: enable, reset, shutdown and end (Base, 3.5 and
+//! 3.6).
 
 use nvme_proto::Status;
 use nvme_proto::registers::{Cc, CcCss, Csts, ShutdownNotification, ShutdownStatus};
@@ -11,7 +11,7 @@ use super::state::{Controller, SharedState};
 use crate::deliberate_bugs::{self, Bug};
 
 impl Controller {
-    /// A write of CC (Base, 3.1.4.5): enable, reset, shut down, or none of it.
+    /// Handles a write of CC (Base, 3.1.4.5): enable, reset, shut down, or none of these.
     ///
     /// # Errors
     /// The host enables a controller whose reset is not complete: it has to wait for CSTS.RDY to be
@@ -49,9 +49,9 @@ impl Controller {
         }
     }
 
-    /// Controller reset: I/O queues end, parked commands are aborted, features get their defaults.
-    /// It is complete when the I/O queues are gone and storage does nothing for them that changes
-    /// the medium.
+    /// Resets the controller: ends I/O queues, aborts parked commands, restores the defaults of
+    /// features. The reset is complete when the I/O queues are gone and their commands that change
+    /// the medium have ended.
     fn reset(&self, shared: &mut SharedState) {
         self.stage.set(RegisterPhase::Disabled);
         shared.members.close_io_queues(CloseReason::Reset);
@@ -62,15 +62,15 @@ impl Controller {
         shared.features = Features::new(self.limits.io_queues);
     }
 
-    /// No I/O queue is leaving any more.
+    /// Completes a reset: no I/O queue is leaving now.
     pub(super) fn all_have_left(&self, shared: &mut SharedState) {
         if !shared.cc.en() {
             shared.csts.set_rdy(false);
         }
     }
 
-    /// Shutdown: no command is taken any more; present ones end, and earlier writes are made
-    /// durable. Then it is complete. If that fails it never is, and CSTS.CFS is set.
+    /// Shuts down: refuses new commands, waits for running ones and flushes. If the flush fails,
+    /// the shutdown never completes and CSTS.CFS is set.
     fn shut_down(&self, shared: &mut SharedState) {
         if shared.csts.shst() != ShutdownStatus::NORMAL {
             return;

@@ -1,5 +1,4 @@
-//! The state that a queue's owner shares with the controller: the other cores' way to reach the
-//! queue.
+//! Link between a queue's owner and the controller, through which other cores reach the queue.
 
 use std::collections::VecDeque;
 use std::sync::{Arc, PoisonError};
@@ -11,25 +10,25 @@ use rdma::Time;
 use super::event::{CloseReason, JobId, QueueEvent};
 use crate::sync::{AtomicBool, AtomicU64, Mutex, MutexGuard, Ordering};
 
-/// One queue as the rest of the process sees it.
+/// Queue as seen by other threads.
 #[derive(Debug)]
 pub(super) struct QueueLink {
     pub(super) qid: Qid,
     waker: Waker,
-    /// Set after the mailbox changed, cleared by the owner before it looks.
+    /// Set after the mailbox changed, cleared by the owner before it reads it.
     mail: AtomicBool,
     mailbox: Mutex<QueueMailbox>,
-    /// When the last command came.
+    /// Time of the last command.
     last_command: AtomicU64,
     lost: Arc<Lost>,
 }
 
-/// Set by the connection manager when a connection ended, before its poll group notices.
+/// Flag that the connection manager sets when a connection ends, before its poll group notices.
 #[derive(Debug, Default)]
 pub struct Lost(AtomicBool);
 
 impl Lost {
-    /// The connection has ended: its host has said so, or cannot be reached.
+    /// Records that the host disconnected or cannot be reached.
     pub fn set(&self) {
         self.0.store(true, Ordering::Release);
     }
@@ -45,14 +44,14 @@ struct QueueMailbox {
     close: Option<CloseReason>,
 }
 
-/// The contents of the mailbox of a queue's owner.
+/// Message in the mailbox of a queue's owner.
 #[derive(Debug)]
 pub(super) enum Mail {
-    /// It has to do something.
+    /// An action for the owner.
     Event(QueueEvent),
-    /// Commands are over that a job of this admin queue waited for.
-    Settled(JobId),
-    /// The state of a job was written to the state folder, or could not be.
+    /// Commands that a job of this admin queue waited for have ended.
+    Quiesced(JobId),
+    /// The protection of a job was written to the state folder (true) or could not be.
     Kept(JobId, bool),
 }
 
@@ -68,38 +67,38 @@ impl QueueLink {
         }
     }
 
-    /// Puts an event into the mailbox, which is bounded by the commands that a host may have
+    /// Posts an event to the mailbox, which is bounded by the commands that a host may have
     /// outstanding.
     pub(super) fn post(&self, event: QueueEvent) {
         self.mailbox().mail.push_back(Mail::Event(event));
         self.ring();
     }
 
-    /// Commands are over that a job of this admin queue waited for.
-    pub(super) fn settled(&self, job: JobId) {
-        self.mailbox().mail.push_back(Mail::Settled(job));
+    /// Posts that the commands that a job waited for have ended.
+    pub(super) fn quiesced(&self, job: JobId) {
+        self.mailbox().mail.push_back(Mail::Quiesced(job));
         self.ring();
     }
 
-    /// The state of a job was written to the state folder, or could not be.
+    /// Posts whether the protection of a job was written to the state folder.
     pub(super) fn kept(&self, job: JobId, well: bool) {
         self.mailbox().mail.push_back(Mail::Kept(job, well));
         self.ring();
     }
 
-    /// Tells the owner to close the connection; the first reason counts.
+    /// Tells the owner to close the connection; only the first reason counts.
     pub(super) fn close(&self, reason: CloseReason) {
         self.mailbox().close.get_or_insert(reason);
         self.ring();
     }
 
-    /// Makes the owner look at its deadlines again.
+    /// Makes the owner check its deadlines again.
     pub(super) fn wake(&self) {
         self.waker.wake_by_ref();
     }
 
-    /// The next mail for the owner. One relaxed load when there is none. After [`QueueLink::close`]
-    /// it is the closing for ever.
+    /// Next message for the owner. A single relaxed load if the box is empty. After
+    /// [`QueueLink::close`] it is always the close.
     pub(super) fn next_mail(&self) -> Option<Mail> {
         if !self.mail.load(Ordering::Relaxed) {
             return None;
@@ -109,7 +108,7 @@ impl QueueLink {
             return Some(Mail::Event(QueueEvent::Close(reason)));
         }
         let mail = mailbox.mail.pop_front();
-        // Under the lock, so that nothing that is posted now is overlooked.
+        // Under the lock, so that no message posted now is missed.
         self.mail.store(!mailbox.mail.is_empty(), Ordering::Relaxed);
         mail
     }
@@ -146,7 +145,7 @@ mod loom_tests {
     use super::*;
     use crate::doorbell::Doorbell;
 
-    /// Two threads post, and the owner sleeps as long as it has nothing to do.
+    /// Two threads post while the owner sleeps as long as it has nothing to do.
     #[test]
     fn no_event_is_slept_through() {
         const EVENTS: usize = 2;

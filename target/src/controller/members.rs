@@ -1,4 +1,4 @@
-//! The queues of an association, and the events that they wait for.
+//! Queues of an association, and the events that they wait for.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -6,32 +6,31 @@ use std::sync::Arc;
 use nvme_proto::{Cid, Qid};
 
 use super::command::CommandOutcome;
-use super::event::{CloseReason, QueueEvent, Settle};
+use super::event::{CloseReason, QueueEvent, Quiesce};
 use super::link::QueueLink;
 
-/// The queues of an association, with their pending aborts and joins.
+/// Queues of an association, with pending aborts and joins.
 #[derive(Debug, Default)]
 pub(super) struct Members {
     pub(super) admin: Option<Arc<QueueLink>>,
     pub(super) io: BTreeMap<Qid, Arc<QueueLink>>,
-    /// I/O queues that are not of the association any more: sent away, disconnected or lost. Each
-    /// stays here until its connection has ended and storage has finished its commands that change
-    /// the medium.
+    /// I/O queues that have left the association: closed, disconnected or lost. Each stays here
+    /// until its connection has ended and its commands that change the medium have ended.
     pub(super) leaving: Vec<Arc<QueueLink>>,
-    /// Connect commands that are answered when no queue is leaving any more.
+    /// Connect commands to answer once no queue is leaving.
     pub(super) joining: Vec<(Arc<QueueLink>, Cid)>,
-    /// Why the association ends.
+    /// Reason that the association ends.
     pub(super) ending: Option<CloseReason>,
-    /// Abort commands that wait for an answer: which, and from which queue.
+    /// Abort commands that wait for an answer, each with its queue.
     pub(super) aborts: Vec<(Cid, Arc<QueueLink>)>,
 }
 
-/// When the Connect command of a queue that has joined is answered.
+/// Time of the response to the Connect command of a queue that has joined.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Joined {
-    /// At once: no queue is leaving.
+    /// Immediately: no queue is leaving.
     Now,
-    /// When no queue is leaving any more, by a [`QueueEvent::Complete`].
+    /// Once no queue is leaving, by a [`QueueEvent::Complete`].
     Later,
 }
 
@@ -48,17 +47,17 @@ impl Members {
         self.admin.as_ref()
     }
 
-    /// I/O queues, those that are leaving included.
+    /// I/O queues, leaving ones included.
     pub(super) fn io_queues(&self) -> impl Iterator<Item = &Arc<QueueLink>> {
         self.io.values().chain(&self.leaving)
     }
 
-    /// Has I/O queues keep a hold until commands that they have are over.
-    pub(super) fn settle(&self, settle: &Settle) {
-        self.io_queues().for_each(|link| link.post(QueueEvent::Settle(settle.clone())));
+    /// Attaches a hold to the running commands of I/O queues.
+    pub(super) fn quiesce(&self, quiesce: &Quiesce) {
+        self.io_queues().for_each(|link| link.post(QueueEvent::Quiesce(quiesce.clone())));
     }
 
-    /// Whether I/O queues may still change the medium though their host may have given them up.
+    /// Whether leaving I/O queues may still change the medium.
     pub(super) fn has_unfinished_writes(&self) -> bool {
         let connections = self.admin.iter().chain(self.io.values());
         self.is_leaving()
@@ -69,7 +68,7 @@ impl Members {
         self.admin.is_none() && self.io.is_empty() && self.leaving.is_empty()
     }
 
-    /// The queue of the association with an id.
+    /// Queue of the association with the QID.
     pub(super) fn get(&self, qid: Qid) -> Option<&Arc<QueueLink>> {
         if qid.is_admin() { self.admin() } else { self.io.get(&qid) }
     }
@@ -80,7 +79,7 @@ impl Members {
         self.close_io_queues(reason);
     }
 
-    /// Sends the I/O queues away without ending the association.
+    /// Closes the I/O queues without ending the association.
     pub(super) fn close_io_queues(&mut self, reason: CloseReason) {
         for (_, link) in std::mem::take(&mut self.io) {
             link.close(reason);
@@ -89,7 +88,7 @@ impl Members {
         self.joining.clear();
     }
 
-    /// Takes an I/O queue out of the association, if it is in it.
+    /// Removes an I/O queue from the association, if it is a member.
     pub(super) fn detach(&mut self, link: &Arc<QueueLink>) {
         if self.io.get(&link.qid).is_some_and(|member| Arc::ptr_eq(member, link)) {
             self.io.remove(&link.qid);
@@ -99,7 +98,7 @@ impl Members {
         self.answer_aborts_of(link);
     }
 
-    /// Answers the Connect commands that waited for queues to be gone.
+    /// Answers the Connect commands that waited for leaving queues.
     pub(super) fn admit(&mut self, result: u64) {
         for (link, cid) in std::mem::take(&mut self.joining) {
             link.post(QueueEvent::Complete { cid, outcome: CommandOutcome::success(result) });

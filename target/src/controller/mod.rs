@@ -1,11 +1,11 @@
 //! Controllers: the rules of NVMe, apart from how bytes move.
 //!
 //! A [`Queue`] is one connection's view, owned by its core. A [`Controller`] is the state that the
-//! queues of one association share. The data path reads atomics of it; everything else is behind
-//! one lock. Nothing here waits, reads a clock or does I/O.
+//! queues of one association share. The data path reads its atomics; the rest is behind one lock.
+//! Nothing here waits, reads a clock or does I/O.
 //!
-//! Not offered: authentication, static controllers, PRPs, fused operations, metadata, reservations,
-//! namespace management, NVM subsystem reset.
+//! Not implemented: authentication, static controllers, PRPs, fused operations, metadata,
+//! reservations, namespace management, NVM subsystem reset.
 
 mod admin;
 mod association;
@@ -43,7 +43,7 @@ pub(crate) use self::command::{CommandTransfer, ControlWork, TransferDirection};
 pub(crate) use self::command_times::CommandTimes;
 pub(crate) use self::drain::{DrainScope, Drained};
 pub use self::event::QueueEvent;
-pub(crate) use self::event::{AbortRequest, CloseReason, FlushJob, Settle};
+pub(crate) use self::event::{AbortRequest, CloseReason, FlushJob, Quiesce};
 pub(crate) use self::hold::CommandHold;
 pub(crate) use self::link::Lost;
 pub use self::queue::{Accepted, Queue};

@@ -15,12 +15,12 @@ impl Controller {
         self.shared().async_events.request(cid)
     }
 
-    /// Drops a request; false if there is no such request.
+    /// Drops an Asynchronous Event Request; false if there is no such request.
     pub(super) fn give_up_event(&self, cid: Cid) -> bool {
         self.shared().async_events.take_request(cid)
     }
 
-    /// A medium of the subsystem is degraded.
+    /// Reports that a medium of the subsystem is degraded.
     pub(crate) fn reliability_degraded(&self) {
         let mut shared = self.shared();
         let wanted = shared.features.async_events.smart_critical_warnings();
@@ -30,7 +30,7 @@ impl Controller {
         shared.notify(AsyncEvent::RELIABILITY_DEGRADED);
     }
 
-    /// A namespace's attributes changed.
+    /// Reports that a namespace's attributes have changed.
     pub(crate) fn namespace_changed(&self, nsid: Nsid) {
         let mut shared = self.shared();
         // Under the lock: a host that enables the controller later sees the change in Identify.
@@ -44,7 +44,7 @@ impl Controller {
         shared.notify(AsyncEvent::NAMESPACE_ATTRIBUTE_CHANGED);
     }
 
-    /// Namespaces can be reached in another way than before.
+    /// Reports that ANA states have changed.
     pub(crate) fn ana_changed(&self) {
         let mut shared = self.shared();
         if self.is_ready() && shared.features.async_events.ana_change() {
@@ -52,7 +52,7 @@ impl Controller {
         }
     }
 
-    /// The discovery log may list other subsystems than before.
+    /// Reports that the discovery log may have changed.
     pub(crate) fn discovery_log_changed(&self) {
         let mut shared = self.shared();
         if self.is_ready() && shared.features.async_events.discovery_log() {
@@ -60,7 +60,7 @@ impl Controller {
         }
     }
 
-    /// Tells every controller of the subsystem but this one, whose host knows.
+    /// Notifies every controller of the subsystem except this one, whose host made the change.
     pub(super) fn notify_namespace_changed(&self, nsid: Nsid) {
         let associations = self.associations.upgrade();
         let (Some(associations), Some(subsystem)) = (associations, self.subsystem()) else {

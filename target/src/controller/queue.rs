@@ -1,4 +1,4 @@
-//! One queue of one association, on the core that owns its connection.
+//! One queue of an association, on the core that owns its connection.
 
 use std::sync::Arc;
 use std::task::Waker;
@@ -21,29 +21,30 @@ use crate::inventory::subsystem::Subsystem;
 use crate::limits::connection_quota::ConnectionPermit;
 use crate::limits::peer::RemotePeer;
 use crate::limits::{CONNECT_TIMEOUT, ENABLE_TIMEOUT, KNOWN_SUCCESSORS};
-use crate::metrics::io_counters::{CoreIoCounters, Tally};
+use crate::metrics::io_counters::{CoreIoCounters, CoreIoStats};
 
 /// A connection that the transport accepted.
 #[derive(Debug)]
 pub struct Accepted {
-    /// The port that it came in on.
+    /// Port that it came in on.
     pub port: Arc<Port>,
-    /// The queue id that it asked for.
+    /// Requested queue identifier (QID).
     pub qid: Qid,
-    /// Entries that its Connect command may ask for, as negotiated.
+    /// Most entries that its Connect command may ask for, as negotiated.
     pub entries: u16,
-    /// The host that connected.
+    /// Host that has connected.
     pub peer: RemotePeer,
     /// Wakes the core that owns the connection; called from other cores.
     pub waker: Waker,
-    /// Time of the connection's acceptance.
+    /// Time at which the connection was accepted.
     pub now: Time,
-    /// Set when the connection manager knows that the connection has ended.
+    /// Set once the connection manager knows that the connection has ended.
     pub lost: Arc<Lost>,
 }
 
-/// One NVMe queue. Its owner calls, for each command, [`Queue::parse`] and at its end
-/// [`Queue::completion`]; each turn [`Queue::poll`]; at the end of the connection [`Queue::close`].
+/// An NVMe queue. For each command its owner calls [`Queue::parse`] and at its end
+/// [`Queue::completion`]; in each turn [`Queue::poll`]; at the end of the connection
+/// [`Queue::close`].
 #[derive(Debug)]
 pub struct Queue {
     pub(super) associations: Arc<Associations>,
@@ -51,49 +52,49 @@ pub struct Queue {
     pub(super) qid: Qid,
     pub(super) peer: RemotePeer,
     pub(super) link: Arc<QueueLink>,
-    tally: Arc<Tally>,
-    /// Of its subsystem, once connected and while a Connect is executed that names it.
+    io_stats: Arc<CoreIoStats>,
+    /// Counters of its subsystem, from the execution of a Connect that names it.
     pub(super) counters: CoreIoCounters,
-    /// Commands that failed, which its peer is not charged with yet.
+    /// Failed commands not yet counted against the peer.
     pub(super) failed: u64,
     pub(super) state: QueueState,
-    /// Submission queue entries: as negotiated, then those of the Connect command.
+    /// Submission queue entries: first as negotiated, then as asked for by Connect.
     pub(super) entries: u16,
     head: Head,
 }
 
-/// Which commands are legal.
+/// Commands that are legal.
 #[derive(Debug)]
 pub(super) enum QueueState {
-    /// Connect and nothing else, since this time.
+    /// Connect only, since the given time.
     Connecting { since: Time },
-    /// Those of the queue's kind.
+    /// All commands of the queue's kind.
     Live(Live),
-    /// None; the connection is about to go.
+    /// None; the connection is about to end.
     Ended,
 }
 
 #[derive(Debug)]
 pub(super) struct Live {
     pub(super) controller: Arc<Controller>,
-    /// Among the queues that hosts and its address may have. A discovery controller takes none.
+    /// Permit of the connection; `None` for a discovery controller.
     _place: Option<Box<ConnectionPermit>>,
-    /// Start of the running keep-alive interval. Of the admin queue.
+    /// Start of the current keep-alive interval (admin queue only).
     pub(super) interval_start: Time,
-    /// Since when the controller is not enabled. Of the admin queue.
+    /// Time since which the controller is not enabled (admin queue only).
     pub(super) disabled_since: Option<Time>,
-    /// In which epoch it joined. Of an I/O queue.
+    /// Epoch in which the queue joined (I/O queues only).
     pub(super) epoch: Epoch,
     /// Namespaces that took over an NSID and that the host knows.
     known: Vec<NamespaceIndex>,
-    /// This queue ended the association, whose owner may take its time with that. It is one loss,
-    /// and no timer counts then.
+    /// Whether this queue ended the association. Its owner may close it later; it is counted once
+    /// and timers are ignored until then.
     ended_association: bool,
 }
 
 impl Live {
-    /// Whether the host means this namespace, whose NSID another one had before. A lock is taken
-    /// for the first command only.
+    /// Whether the host means this namespace, whose NSID belonged to another namespace before.
+    /// Takes a lock for the first command only.
     pub(super) fn knows(&mut self, namespace: &Namespace) -> bool {
         if self.known.contains(&namespace.index) {
             return true;
@@ -113,13 +114,17 @@ impl Live {
 #[derive(Clone, Copy, Debug)]
 pub(super) enum Head {
     At(u16),
-    /// The host asked for no flow control.
+    /// The host disabled flow control.
     Disabled,
 }
 
 impl Queue {
-    /// A queue whose host has not sent Connect yet, on the core whose tally this is.
-    pub fn new(associations: Arc<Associations>, tally: Arc<Tally>, accepted: Accepted) -> Self {
+    /// A queue whose host has not sent Connect yet, with the counters of its core.
+    pub fn new(
+        associations: Arc<Associations>,
+        io_stats: Arc<CoreIoStats>,
+        accepted: Accepted,
+    ) -> Self {
         Self {
             associations,
             port: accepted.port,
@@ -131,8 +136,8 @@ impl Queue {
                 accepted.now,
                 accepted.lost,
             )),
-            counters: Arc::clone(&tally.unconnected),
-            tally,
+            counters: Arc::clone(&io_stats.unconnected),
+            io_stats,
             failed: 0,
             state: QueueState::Connecting { since: accepted.now },
             entries: accepted.entries,
@@ -140,12 +145,12 @@ impl Queue {
         }
     }
 
-    /// The queue's id; 0 is the admin queue.
+    /// Queue identifier; 0 is the admin queue.
     pub fn qid(&self) -> Qid {
         self.qid
     }
 
-    /// The id of its controller, once it is connected.
+    /// CNTLID of its controller, once connected.
     pub(crate) fn cntlid(&self) -> Option<Cntlid> {
         self.controller().map(|controller| controller.cntlid)
     }
@@ -155,7 +160,7 @@ impl Queue {
         matches!(self.state, QueueState::Live(_))
     }
 
-    /// The controller, once connected.
+    /// Controller of the queue, once connected.
     pub(crate) fn controller(&self) -> Option<&Arc<Controller>> {
         match &self.state {
             QueueState::Live(live) => Some(&live.controller),
@@ -163,8 +168,8 @@ impl Queue {
         }
     }
 
-    /// Drops a parked Asynchronous Event Request, to which no response is sent. False if there is
-    /// none.
+    /// Drops a parked Asynchronous Event Request, which gets no response; false if none has the
+    /// CID.
     pub(crate) fn give_up_event_request(&mut self, cid: Cid) -> bool {
         let known = self.controller().is_some_and(|controller| controller.give_up_event(cid));
         if known {
@@ -173,7 +178,7 @@ impl Queue {
         known
     }
 
-    /// The entry of a command is free again; the new head.
+    /// Frees the entry of a command; returns the new head.
     fn advance(&mut self) -> u16 {
         match &mut self.head {
             Head::Disabled => 0xFFFF,
@@ -184,23 +189,22 @@ impl Queue {
         }
     }
 
-    /// The response to a command that ended. Its receive was posted again before.
+    /// Response to a command that ended. Its receive was posted again before.
     pub fn completion(&mut self, cid: Cid, outcome: CommandOutcome) -> Cqe {
         let head = self.advance();
         Cqe::new(cid, outcome.status).with_result(outcome.result).with_queue(head, self.qid)
     }
 
-    /// The next action of the owner, if any. Cheap when there is none; call it until it returns
-    /// none, each turn, and whenever [`Queue::deadline`] has come. After [`QueueEvent::Close`]
-    /// nothing else follows.
+    /// Next action of the owner, if any. Call it in each turn and at [`Queue::deadline`] until it
+    /// returns `None`, which is cheap. Nothing follows [`QueueEvent::Close`].
     pub fn poll(&mut self, now: Time) -> Option<QueueEvent> {
-        if let Some(reason) = self.overdue(now) {
+        if let Some(reason) = self.check_timeouts(now) {
             self.end(reason);
         }
         loop {
             match self.link.next_mail()? {
                 Mail::Event(event) => return Some(event),
-                Mail::Settled(job) => {
+                Mail::Quiesced(job) => {
                     self.controller().inspect(|controller| controller.go_on(job));
                 }
                 Mail::Kept(job, well) => {
@@ -211,19 +215,19 @@ impl Queue {
     }
 
     /// Ends the association after two Keep Alive Timeouts without a command: the host may rely on
-    /// that and have reconnected. Returns whether the connection is to end.
+    /// that and have reconnected. Returns whether the connection has to end.
     pub(crate) fn end_if_abandoned(&mut self, now: Time) -> bool {
         let QueueState::Live(live) = &self.state else { return false };
         let kato = live.controller.keep_alive();
         let abandoned = kato.is_some_and(|kato| now >= live.controller.last_command() + 2 * kato);
-        // It is one loss, however many queues notice it.
+        // Counted once, however many queues notice it.
         if abandoned && self.qid.is_admin() {
             self.end(CloseReason::KeepAlive);
         }
         abandoned
     }
 
-    /// When [`Queue::poll`] must run again at the latest. Changes made by other cores come with a
+    /// Latest time at which [`Queue::poll`] must run again. Changes made by other cores come with a
     /// wake-up.
     pub fn deadline(&self) -> Option<Time> {
         match &self.state {
@@ -238,7 +242,7 @@ impl Queue {
         }
     }
 
-    /// Tells how [`QueueEvent::Flush`] ended.
+    /// Reports the result of [`QueueEvent::Flush`].
     pub fn flushed(&mut self, now: Time, flush: FlushJob, result: Result<(), BackendError>) {
         if let QueueState::Live(live) = &self.state {
             live.controller.flushed(now, flush, result);
@@ -252,23 +256,22 @@ impl Queue {
         }
     }
 
-    /// The connection is gone. An association ends with its admin queue. Of a queue that was
-    /// connected there is something for the commands to keep that storage still works on and that
-    /// change the medium, each until its operation is over: until then the host must not be told
-    /// that it can go on.
+    /// Ends the queue after its connection is gone; the association ends with its admin queue. A
+    /// connected queue returns a hold, to be kept by each command that storage still executes and
+    /// that changes the medium: the host must not be told to continue until they have ended.
     pub fn close(mut self) -> Option<CommandHold> {
         self.leave()
     }
 
-    /// From now on commands count for a subsystem, or for none.
+    /// Counts later commands for a subsystem, or for none.
     pub(super) fn count_for(&mut self, subsystem: Option<&Subsystem>) {
         self.counters = match subsystem {
-            Some(subsystem) => self.tally.open(subsystem.index),
-            None => Arc::clone(&self.tally.unconnected),
+            Some(subsystem) => self.io_stats.open(subsystem.index),
+            None => Arc::clone(&self.io_stats.unconnected),
         };
     }
 
-    /// Counts how long an I/O command took that succeeded.
+    /// Counts the duration of a successful I/O command.
     #[inline]
     pub(crate) fn count_latency(&self, work: &IoWork, latency_nanos: u64) {
         match work.kind {
@@ -303,13 +306,13 @@ impl Queue {
         });
     }
 
-    /// A timer of this queue that ran out.
-    fn overdue(&mut self, now: Time) -> Option<CloseReason> {
+    /// Checks the timers of this queue; returns the reason to close if one expired.
+    fn check_timeouts(&mut self, now: Time) -> Option<CloseReason> {
         match &mut self.state {
             QueueState::Connecting { since } if now >= *since + CONNECT_TIMEOUT => {
                 Some(CloseReason::ConnectTimeout)
             }
-            QueueState::Live(live) if self.qid.is_admin() => live.overdue(now),
+            QueueState::Live(live) if self.qid.is_admin() => live.check_timeouts(now),
             _ => None,
         }
     }
@@ -348,7 +351,7 @@ impl Drop for Queue {
 }
 
 impl Live {
-    fn overdue(&mut self, now: Time) -> Option<CloseReason> {
+    fn check_timeouts(&mut self, now: Time) -> Option<CloseReason> {
         if self.disabled_since.is_some_and(|since| now >= since + ENABLE_TIMEOUT) {
             return Some(CloseReason::EnableTimeout);
         }
@@ -356,7 +359,7 @@ impl Live {
         if now < self.interval_start + kato {
             return None;
         }
-        // Traffic based: an interval in which a command came starts anew.
+        // Traffic based: an interval with a command starts again.
         let alive = self.controller.last_command() > self.interval_start;
         self.interval_start = now;
         (!alive).then_some(CloseReason::KeepAlive)

@@ -1,18 +1,19 @@
-//! Whether the registers of a controller allow commands, as the data path reads it.
+//! Phase of a controller's registers, which the data path reads to decide whether commands are
+//! allowed.
 
 use std::sync::atomic::{AtomicU64, Ordering};
 
 use nvme_proto::Status;
 
-/// CC and CSTS as far as the data path depends on them.
+/// Phase of CC and CSTS as far as the data path depends on them.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[repr(u8)]
 pub(super) enum RegisterPhase {
-    /// Not enabled. As long as I/O queues of the last epoch are leaving, CSTS.RDY is still 1.
+    /// Not enabled. CSTS.RDY stays 1 until the I/O queues of the last epoch have left.
     Disabled,
     /// CSTS.RDY is 1, and commands are accepted.
     Ready,
-    /// The host has shut it down, or is about to.
+    /// The host has shut it down or is shutting it down.
     ShutDown,
     /// CSTS.CFS is 1: the host must reset the controller.
     Fatal,
@@ -20,7 +21,7 @@ pub(super) enum RegisterPhase {
     Ended,
 }
 
-/// Counts how often a controller was enabled. Commands and I/O queues belong to one epoch and are
+/// Number of times a controller was enabled. Commands and I/O queues belong to one epoch and are
 /// void in the next.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(super) struct Epoch(u32);
@@ -35,13 +36,12 @@ fn word(phase: RegisterPhase, epoch: Epoch) -> u64 {
 }
 
 impl Stage {
-    /// Of a controller that was never enabled.
+    /// Stage of a controller that was never enabled.
     pub(super) fn new() -> Self {
         Self(AtomicU64::new(word(RegisterPhase::Disabled, Epoch::default())))
     }
 
-    /// The epoch in which commands other than fabrics commands are legal; `None` while they are
-    /// not.
+    /// Epoch in which commands other than fabrics commands are legal; `None` while they are not.
     pub(super) fn ready_epoch(&self) -> Option<Epoch> {
         let word = self.0.load(Ordering::Acquire);
         (word as u8 == RegisterPhase::Ready as u8).then_some(Epoch((word >> 8) as u32))
@@ -52,8 +52,8 @@ impl Stage {
         self.0.load(Ordering::Acquire) == word(RegisterPhase::Ready, epoch)
     }
 
-    /// The status of a command that is not legal now. The host cannot know that the target is
-    /// ending the association: it may issue the command again, over the next one.
+    /// Status of a command that is not legal now. The host cannot know that the target is ending
+    /// the association, so it may repeat the command over the next one.
     pub(super) fn refusal(&self) -> Status {
         match self.0.load(Ordering::Acquire) as u8 == RegisterPhase::Ended as u8 {
             true => Status::ABORTED_SQ_DELETION,
@@ -61,7 +61,7 @@ impl Stage {
         }
     }
 
-    /// Under the controller's lock, which the caller has. Nothing follows the end.
+    /// Sets the phase. The caller holds the controller's lock. [`RegisterPhase::Ended`] is final.
     pub(super) fn set(&self, phase: RegisterPhase) {
         let word = self.0.load(Ordering::Relaxed);
         if word as u8 == RegisterPhase::Ended as u8 {

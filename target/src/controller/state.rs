@@ -1,4 +1,4 @@
-//! A controller: the state that the queues of one association share.
+//! A controller: state that the queues of one association share.
 
 use std::collections::BTreeSet;
 use std::net::SocketAddr;
@@ -34,34 +34,34 @@ use crate::limits::{
 /// A controller: one host's association with one subsystem, or with the discovery service.
 #[derive(Debug)]
 pub struct Controller {
-    /// Controller id, unique among the live controllers of its service.
+    /// CNTLID, unique among the live controllers of its service.
     pub cntlid: Cntlid,
-    /// The service that it gives access to.
+    /// Service that it gives access to.
     pub(crate) kind: ControllerKind,
-    /// The host that connected the admin queue.
+    /// Host that connected the admin queue.
     pub(crate) host: NamedHost,
-    /// The port that it came to.
+    /// Port that the host connected to.
     pub(crate) port: Arc<Port>,
-    /// How the namespaces can be reached there.
+    /// ANA states of the subsystem at this port.
     pub(crate) ana: Arc<AnaStates>,
-    /// The host's address and UDP port.
+    /// IP address and UDP port of the host.
     pub peer: SocketAddr,
     /// Time of its Connect command.
     pub connected_at: Time,
     pub(super) associations: Weak<Associations>,
-    /// Whether the log has a line of its start, so that its end gets one too.
-    pub(super) announced: bool,
+    /// Whether the start of the association was logged, so that its end is logged as well.
+    pub(super) start_logged: bool,
     pub(super) limits: Limits,
     pub(super) support: Support,
     pub(super) io_opcodes: Opcodes,
     pub(super) stage: Stage,
-    /// The serial number of the first namespace that was added later than the controller.
+    /// Serial number that the first later namespace will have.
     later_serial: u32,
     pub(super) keep_alive_ms: AtomicU32,
     shared: Mutex<SharedState>,
 }
 
-/// The state that the queues of an association share, behind the lock.
+/// State that the queues of an association share, behind a lock.
 #[derive(Debug)]
 pub(super) struct SharedState {
     pub(super) cc: Cc,
@@ -70,12 +70,12 @@ pub(super) struct SharedState {
     pub(super) jobs: Jobs,
     pub(super) async_events: AsyncEvents,
     pub(super) errors: ErrorLog,
-    /// Namespaces that took over the NSIDs of others, and that the host has identified since.
+    /// Namespaces that took over an NSID and that the host has identified since.
     identified: BTreeSet<NamespaceIndex>,
     pub(super) features: Features,
 }
 
-/// An association is connected, ends, and is disconnected.
+/// Messages about an association: connected, ends, disconnected.
 const LIFE_MESSAGES: u32 = 3;
 
 impl Controller {
@@ -105,7 +105,7 @@ impl Controller {
             support,
             io_opcodes: support.io_opcodes(),
             associations: Arc::downgrade(associations),
-            announced: associations.log_rate().allows_all(new.now, LIFE_MESSAGES),
+            start_logged: associations.log_rate().allows_all(new.now, LIFE_MESSAGES),
             limits,
             stage: Stage::new(),
             later_serial: associations.registry().exports().next_serial(),
@@ -123,21 +123,21 @@ impl Controller {
         }
     }
 
-    /// Whether a host that sends the NSID of a namespace can mean this one: it is not the successor
-    /// of another one that the host may still know under this NSID.
+    /// Whether a host that sends the NSID of a namespace can mean this one: it has not replaced a
+    /// namespace that the host may still know under this NSID.
     pub(super) fn knows(&self, namespace: &Namespace) -> bool {
-        // Later ones have greater numbers, which begin anew after 2^32.
+        // Later namespaces have greater numbers, which wrap after 2^32.
         let is_later = namespace.index.serial.wrapping_sub(self.later_serial) < u32::MAX / 2;
         !(namespace.takes_over && is_later) || self.shared().identified.contains(&namespace.index)
     }
 
-    /// The name of the target's discovery service.
+    /// NQN of the target's discovery service.
     pub(super) fn discovery_nqn(&self) -> Nqn {
         let associations = self.associations.upgrade();
         associations.map_or(Nqn::DISCOVERY, |associations| associations.registry().discovery_nqn())
     }
 
-    /// The host has been told what namespace has an NSID.
+    /// Records that the host has identified a namespace.
     pub(super) fn note_identified(&self, namespace: &Namespace) {
         if self.knows(namespace) {
             return;
@@ -151,7 +151,7 @@ impl Controller {
         shared.identified.insert(namespace.index);
     }
 
-    /// The subsystem, unless it is the discovery service.
+    /// Subsystem, unless it is the discovery service.
     pub(crate) fn subsystem(&self) -> Option<&Arc<Subsystem>> {
         match &self.kind {
             ControllerKind::Nvm(subsystem) => Some(subsystem),
@@ -164,7 +164,7 @@ impl Controller {
         self.subsystem().is_none_or(|subsystem| self.port.still_serves(subsystem, &self.ana))
     }
 
-    /// The namespace with an id, if the host sees it.
+    /// Namespace with the NSID, if the host sees it.
     pub(super) fn namespace(&self, nsid: Nsid) -> Option<Arc<Namespace>> {
         let found = self.subsystem()?.namespace(nsid);
         found.filter(|namespace| namespace.is_visible_to(&self.host))
@@ -174,7 +174,7 @@ impl Controller {
         matches!(self.kind, ControllerKind::Discovery)
     }
 
-    /// The keep-alive interval; `None` when the host asked for none.
+    /// Keep Alive Timeout; `None` if the host asked for none.
     pub(super) fn keep_alive(&self) -> Option<Duration> {
         match (self.keep_alive_ms.load(Ordering::Relaxed), &self.kind) {
             (0, ControllerKind::Nvm(_)) => None,
@@ -188,8 +188,7 @@ impl Controller {
         self.shared().errors.push(entry);
     }
 
-    /// The epoch in which commands other than fabrics commands are legal; `None` while they are
-    /// not.
+    /// Epoch in which commands other than fabrics commands are legal; `None` while they are not.
     pub(super) fn ready_epoch(&self) -> Option<Epoch> {
         self.stage.ready_epoch()
     }
@@ -199,7 +198,7 @@ impl Controller {
         self.stage.is_ready_in(epoch)
     }
 
-    /// The status of a command that is not legal now.
+    /// Status of a command that is not legal now.
     pub(super) fn refusal(&self) -> Status {
         self.stage.refusal()
     }
@@ -210,12 +209,12 @@ impl Controller {
     }
 
     pub(super) fn shared(&self) -> MutexGuard<'_, SharedState> {
-        // Nothing that holds the lock leaves the state half changed.
+        // No holder of the lock can panic halfway through a change.
         self.shared.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 
-/// The parts of a Connect command from which a controller is made.
+/// Parts of a Connect command from which a controller is created.
 #[derive(Debug)]
 pub(crate) struct NewController {
     pub(crate) kind: ControllerKind,
@@ -227,7 +226,7 @@ pub(crate) struct NewController {
     pub(crate) now: Time,
 }
 
-/// To the granularity that controllers report (KAS).
+/// Rounds up to the granularity that controllers report (KAS).
 fn round_up(interval: Duration) -> Duration {
     let unit = KEEP_ALIVE_GRANULARITY.as_millis();
     let units = interval.as_millis().div_ceil(unit);

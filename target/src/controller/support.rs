@@ -1,5 +1,5 @@
-//! The tables of supported commands, pages and features. Identify, the log pages about them, and
-//! the dispatch of commands all follow from these tables.
+//! Tables of supported commands, pages and features. Identify, the log pages about them, and the
+//! dispatch of commands all follow from these tables.
 
 use nvme_proto::feature::{AsyncEventConfig, FeatureId};
 use nvme_proto::identify::{Cns, Lpa, Nwpc, Oacs, Oaes, Ofcs, Oncs, Vwc};
@@ -10,30 +10,29 @@ use nvme_proto::{AdminOpcode, NvmOpcode, U16};
 
 use super::kind::ControllerKind;
 
-/// The controllers that implement an entry of the tables below.
+/// Controllers that implement an entry of the tables below.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Offer {
     /// Every controller implements it.
     Always,
-    /// Those of the discovery service.
+    /// Discovery controllers implement it.
     Discovery,
-    /// I/O controllers, not those of the discovery service.
+    /// I/O controllers implement it.
     Io,
-    /// I/O controllers with a namespace that hosts may write.
+    /// I/O controllers with a writable namespace implement it.
     Writable,
-    /// I/O controllers, unless the configuration keeps hosts from giving space back.
+    /// I/O controllers, unless the configuration disables deallocation.
     Deallocate,
 }
 
-/// The properties of a controller that decide on its support. They do not change while the
-/// controller lives.
+/// Properties of a controller that decide on its support. They are fixed for its life.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Support {
     Discovery,
     Io {
-        /// It has a namespace that hosts may write.
+        /// Whether it has a namespace that hosts may write.
         writable: bool,
-        /// Hosts may give space back.
+        /// Whether hosts may deallocate blocks.
         deallocate: bool,
     },
 }
@@ -42,7 +41,7 @@ struct AdminEntry {
     opcode: AdminOpcode,
     offer: Offer,
     effects: CommandEffects,
-    /// The bits of OACS that it sets.
+    /// OACS bits that the command sets.
     oacs: Oacs,
 }
 
@@ -50,49 +49,49 @@ struct NvmEntry {
     opcode: NvmOpcode,
     offer: Offer,
     effects: CommandEffects,
-    /// The bits of ONCS that it sets.
+    /// ONCS bits that the command sets.
     oncs: Oncs,
 }
 
-/// A row of the table of Identify data structures.
+/// Row of the table of Identify data structures.
 pub(super) struct CnsEntry {
     cns: Cns,
     offer: Offer,
-    /// CSI names an I/O command set. Where this is false, CSI is ignored.
+    /// Whether CSI names an I/O command set. If false, CSI is ignored.
     pub(super) takes_csi: bool,
     pub(super) describe: Describe,
 }
 
-/// The contents of an Identify data structure, and the meaning of NSID for it.
+/// Contents of an Identify data structure, and the meaning of NSID for it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Describe {
-    /// The controller. The NSID is not looked at.
+    /// The controller. The NSID is ignored.
     Controller,
     /// Identify Controller of the NVM command set. NSID is ignored.
     ControllerOfCommandSet,
-    /// A namespace. It is zeros where the NSID is in range, but no namespace has it (Base,
-    /// 5.1.13.1). So are the next two.
+    /// A namespace. All zeros if the NSID is in range but no namespace has it (Base, 5.1.13.1), as
+    /// for the next two.
     Namespace,
     /// Identify Namespace of the NVM command set.
     NamespaceOfCommandSet,
-    /// Identify Namespace that every command set has.
+    /// Identify Namespace common to all command sets.
     IndependentNamespace,
-    /// The descriptors of a namespace that is there.
+    /// Descriptors of an existing namespace.
     NamespaceDescriptors,
-    /// The NSIDs of the namespaces above it.
+    /// NSIDs of the namespaces above the given one.
     NamespacesAbove,
 }
 
-/// A row of the table of log pages.
+/// Row of the table of log pages.
 pub(super) struct PageEntry {
     lid: LogId,
     offer: Offer,
-    /// The bits of Log Page Attributes that it sets.
+    /// Log Page Attributes bits that the page sets.
     lpa: Lpa,
     pub(super) content: PageContent,
 }
 
-/// The contents of a log page.
+/// Contents of a log page.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum PageContent {
     SupportedPages,
@@ -107,12 +106,12 @@ pub(super) enum PageContent {
     Discovery,
 }
 
-/// A row of the table of features.
+/// Row of the table of features.
 pub(super) struct FeatureEntry {
     fid: FeatureId,
     offer: Offer,
     effects: FeatureEffects,
-    /// Set Features can give it another value.
+    /// Whether Set Features can change it.
     pub(super) changeable: bool,
 }
 
@@ -128,7 +127,8 @@ const READS: CommandEffects = CommandEffects::SUPPORTED;
 const WRITES: CommandEffects = CommandEffects::WRITES;
 const OF_CONTROLLER: CommandEffects = CommandEffects::SUPPORTED.with_scope(Scope::CONTROLLER);
 
-/// Scopes are left out where they depend on the command's fields. OACS has a bit for none of these.
+/// Scopes are omitted where they depend on the command's fields. OACS has no bit for these
+/// commands.
 const ADMIN: [AdminEntry; 8] = [
     admin(AdminOpcode::GET_LOG_PAGE, Offer::Always, CommandEffects::SUPPORTED, Oacs::new()),
     admin(AdminOpcode::IDENTIFY, Offer::Always, CommandEffects::SUPPORTED, Oacs::new()),
@@ -182,7 +182,7 @@ const PAGES: [PageEntry; 10] = [
     page(LogId::FIRMWARE_SLOT, Offer::Io, Lpa::new(), PageContent::FirmwareSlots),
     page(LogId::CHANGED_NAMESPACES, Offer::Io, Lpa::new(), PageContent::ChangedNamespaces),
     page(LogId::EFFECTS, Offer::Io, Lpa::new().with_effects(true), PageContent::Effects),
-    // The bit for this page and the next, and for scopes in the one before.
+    // One bit for this page and the next, and for scopes in the previous one.
     page(
         LogId::FEATURE_EFFECTS,
         Offer::Io,
@@ -216,7 +216,7 @@ impl Support {
             ControllerKind::Discovery => Self::Discovery,
             ControllerKind::Nvm(subsystem) => {
                 let namespaces = subsystem.namespaces();
-                // One that can be written may be added later.
+                // A writable namespace may be added later.
                 let writable =
                     subsystem.managed || namespaces.iter().any(|namespace| namespace.writable);
                 Self::Io { writable, deallocate: subsystem.deallocate }
@@ -234,7 +234,7 @@ impl Support {
         }
     }
 
-    /// Whether hosts may give space back.
+    /// Whether hosts may deallocate blocks.
     pub(super) const fn deallocates(self) -> bool {
         self.has(Offer::Deallocate)
     }
@@ -255,7 +255,7 @@ impl Support {
         FEATURES.iter().filter(move |entry| self.has(entry.offer))
     }
 
-    /// Whether an admin command is there.
+    /// Whether an admin command is supported.
     pub(super) fn has_admin(self, opcode: AdminOpcode) -> bool {
         self.admin().any(|entry| entry.opcode == opcode)
     }
@@ -264,24 +264,24 @@ impl Support {
         self.nvm().any(|entry| entry.opcode == opcode)
     }
 
-    /// The opcodes of the I/O commands that are there.
+    /// Opcodes of the supported I/O commands.
     pub(super) fn io_opcodes(self) -> Opcodes {
         let mut opcodes = Opcodes::default();
         self.nvm().for_each(|entry| opcodes.add(entry.opcode));
         opcodes
     }
 
-    /// The row for a value of CNS, if the controller supports it.
+    /// Row for a value of CNS, if the controller supports it.
     pub(super) fn cns(self, cns: Cns) -> Option<&'static CnsEntry> {
         IDENTIFY.iter().find(|entry| entry.cns == cns && self.has(entry.offer))
     }
 
-    /// A log page, if it is there.
+    /// Row of a log page, if it is supported.
     pub(super) fn page(self, lid: LogId) -> Option<&'static PageEntry> {
         self.pages().find(|entry| entry.lid == lid)
     }
 
-    /// A feature, if it is there.
+    /// Row of a feature, if it is supported.
     pub(super) fn feature(self, fid: FeatureId) -> Option<&'static FeatureEntry> {
         self.features().find(|entry| entry.fid == fid)
     }
@@ -302,7 +302,7 @@ impl Support {
         Ofcs::new().with_disconnect(self.has_nvm(NvmOpcode::FABRICS))
     }
 
-    /// Volatile write cache. A Flush of all namespaces at once is refused.
+    /// Volatile write cache. A Flush with the broadcast NSID is refused.
     pub(super) fn vwc(self) -> Vwc {
         let present = self.feature(FeatureId::VOLATILE_WRITE_CACHE).is_some();
         let flush_all = if self.has_nvm(NvmOpcode::FLUSH) { 2 } else { 0 };
@@ -321,7 +321,7 @@ impl Support {
         Oncs::from_bits(bits.fold(0, |all, bits| all | bits).into())
     }
 
-    /// Log page attributes. Every page is read in parts.
+    /// Log page attributes. Every page can be read in parts.
     pub(super) fn lpa(self) -> Lpa {
         let bits = self.pages().map(|entry| entry.lpa.into_bits());
         Lpa::from_bits(bits.fold(0, |all, bits| all | bits)).with_extended_data(true)
@@ -364,7 +364,7 @@ impl Support {
     }
 }
 
-/// A set of opcodes, quick to ask.
+/// Set of opcodes as a bit map.
 #[derive(Clone, Copy, Debug, Default)]
 pub(super) struct Opcodes([u64; 4]);
 
@@ -391,7 +391,7 @@ const fn cns(cns: Cns, offer: Offer, describe: Describe) -> CnsEntry {
     CnsEntry { cns, offer, takes_csi: false, describe }
 }
 
-/// Only controllers with I/O queues have command sets.
+/// Row for controllers with I/O queues, as only these have command sets.
 const fn of_command_set(cns: Cns, describe: Describe) -> CnsEntry {
     CnsEntry { cns, offer: Offer::Io, takes_csi: true, describe }
 }
@@ -409,7 +409,7 @@ const fn feature(fid: FeatureId, offer: Offer, scope: Scope, changeable: bool) -
     FeatureEntry { fid, offer, effects, changeable }
 }
 
-/// A feature whose change also changes Identify Namespace.
+/// Row for a feature whose change also changes Identify Namespace.
 const fn changes_namespace(entry: FeatureEntry) -> FeatureEntry {
     FeatureEntry { effects: entry.effects.with_namespace_capability_change(true), ..entry }
 }

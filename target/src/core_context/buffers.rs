@@ -1,9 +1,9 @@
-//! The buffers of one core: a share for hosts, and one for anonymous connections.
+//! Buffers of one core: a share for hosts, and one for anonymous connections.
 //!
-//! An anonymous connection is a connection that was not let into a subsystem: Connect has not
-//! succeeded yet, or it is the discovery service's. Anonymous connections have small buffers of
-//! their own, so that unknown peers take no buffer from hosts, and hosts that hold much keep no
-//! host from connecting.
+//! A connection is anonymous until it was admitted to a subsystem: Connect has not succeeded yet,
+//! or it is one of the discovery service. Anonymous connections have a small pool of their own, so
+//! that unknown peers take no buffers from hosts, and hosts with many buffers keep no other host
+//! from connecting.
 
 use nvme_proto::HostNqn;
 
@@ -13,19 +13,19 @@ use crate::core_context::pool::{Buffer, Pool};
 use crate::core_context::request_key::RequestKey;
 use crate::limits::peer::PeerOrigin;
 
-/// The buffers of one core, and the requests that stand in line for one.
+/// Buffers of one core, and the requests that wait for one.
 pub(crate) struct CoreBuffers {
     hosts: Share,
     anonymous: Share,
 }
 
-/// A connection's accounts with the [`CoreBuffers`] of its core.
+/// Accounts of a connection with the [`CoreBuffers`] of its core.
 #[derive(Debug)]
 pub(crate) struct Accounts {
     origin: PeerOrigin,
     requests: usize,
     anonymous: AccountKey,
-    /// Once it was let into a subsystem.
+    /// Account of its host, once it was admitted to a subsystem.
     host: Option<AccountKey>,
 }
 
@@ -34,14 +34,14 @@ impl CoreBuffers {
         Self { hosts: Share::new(hosts), anonymous: Share::new(anonymous) }
     }
 
-    /// Adds a connection, with at most `requests` at once, as an anonymous one.
+    /// Adds an anonymous connection with at most `requests` concurrent requests.
     pub(crate) fn join(&mut self, origin: PeerOrigin, requests: usize) -> Accounts {
         let anonymous = self.anonymous.join(origin, AccountName::Unsaid, requests);
         Accounts { origin, requests, anonymous, host: None }
     }
 
-    /// A connection was let into a subsystem under this name: its later requests count as that
-    /// host's.
+    /// Moves a connection to the account of the host that was admitted to a subsystem; its later
+    /// requests count there.
     pub(crate) fn recognise(&mut self, accounts: &mut Accounts, name: HostNqn) {
         if accounts.host.is_none() {
             let host = self.hosts.join(accounts.origin, AccountName::Said(name), accounts.requests);
@@ -49,7 +49,7 @@ impl CoreBuffers {
         }
     }
 
-    /// A connection is gone, and has neither buffers nor requests that wait.
+    /// Removes a connection that has neither buffers nor waiting requests.
     pub(crate) fn part(&mut self, accounts: Accounts) {
         self.anonymous.part(accounts.anonymous, accounts.requests);
         if let Some(host) = accounts.host {
@@ -57,7 +57,7 @@ impl CoreBuffers {
         }
     }
 
-    /// A buffer for a request, or a place in the line.
+    /// Allocates a buffer for a request, or queues it.
     pub(crate) fn allocate(
         &mut self,
         accounts: &Accounts,
@@ -70,30 +70,30 @@ impl CoreBuffers {
         }
     }
 
-    /// The next request that gets a buffer, if there is room for any.
+    /// Next request that gets a buffer, if there is room for any.
     pub(crate) fn grant(&mut self) -> Option<(RequestKey, Buffer)> {
         self.hosts.grant().or_else(|| self.anonymous.grant())
     }
 
-    /// Takes a buffer back.
+    /// Returns a buffer to its pool.
     pub(crate) fn release(&mut self, accounts: &Accounts, buffer: Buffer) {
         let (share, account) = self.owner(accounts, &buffer);
         share.release(account, buffer);
     }
 
-    /// A connection has ended, and storage still works on a buffer of its.
-    pub(crate) fn leave_behind(&mut self, accounts: &Accounts, buffer: &Buffer) {
+    /// Marks a buffer that storage still uses after its connection has ended.
+    pub(crate) fn orphan(&mut self, accounts: &Accounts, buffer: &Buffer) {
         let (share, account) = self.owner(accounts, buffer);
-        share.leave_behind(account, buffer);
+        share.orphan(account, buffer);
     }
 
-    /// Takes a buffer back that was left behind.
-    pub(crate) fn release_left_behind(&mut self, accounts: &Accounts, buffer: Buffer) {
+    /// Returns a buffer whose connection had ended before.
+    pub(crate) fn release_orphan(&mut self, accounts: &Accounts, buffer: Buffer) {
         let (share, account) = self.owner(accounts, &buffer);
-        share.release_left_behind(account, buffer);
+        share.release_orphan(account, buffer);
     }
 
-    /// Where a buffer of a connection came from.
+    /// Share that a connection's buffer came from, and the account there.
     fn owner(&mut self, accounts: &Accounts, buffer: &Buffer) -> (&mut Share, AccountKey) {
         match accounts.host {
             Some(host) if !self.anonymous.pool().owns(buffer) => (&mut self.hosts, host),
@@ -101,12 +101,12 @@ impl CoreBuffers {
         }
     }
 
-    /// Whether a request waits.
+    /// Whether a request waits for a buffer.
     pub(crate) fn is_waited_for(&self) -> bool {
         self.hosts.is_waited_for() || self.anonymous.is_waited_for()
     }
 
-    /// Takes a request out of the line.
+    /// Removes a waiting request.
     pub(crate) fn leave(&mut self, accounts: &Accounts, whose: RequestKey) {
         self.anonymous.leave(accounts.anonymous, whose);
         if let Some(host) = accounts.host {
@@ -114,7 +114,7 @@ impl CoreBuffers {
         }
     }
 
-    /// Takes all requests of a connection out of the line, in one pass.
+    /// Removes all waiting requests of a connection, in one pass.
     pub(crate) fn leave_all(&mut self, accounts: &Accounts, connection: RequestKey) {
         self.anonymous.leave_all(accounts.anonymous, connection);
         if let Some(host) = accounts.host {
@@ -122,7 +122,7 @@ impl CoreBuffers {
         }
     }
 
-    /// The pool of hosts. It finds the memory of anonymous connections' buffers as well.
+    /// Pool of hosts. It also resolves the addresses of anonymous connections' buffers.
     pub(crate) fn pool(&self) -> &Pool {
         self.hosts.pool()
     }
@@ -132,24 +132,24 @@ impl CoreBuffers {
         self.hosts.pool().total_bytes() + self.anonymous.pool().total_bytes()
     }
 
-    /// Bytes that requests have.
+    /// Bytes of buffers in use.
     pub(crate) fn used_bytes(&self) -> u64 {
         self.hosts.used_bytes() + self.anonymous.used_bytes()
     }
 
-    /// The events of the pools of hosts and of anonymous connections since the last call. Events
-    /// are kept from the first call on, so it comes before all connections.
+    /// Events of the pools of hosts and of anonymous connections since the last call. Events are
+    /// recorded from the first call on, which comes before all connections.
     pub(crate) fn take_events(&mut self) -> [Vec<BufferEvent>; 2] {
         [self.hosts.take_events(), self.anonymous.take_events()]
     }
 
-    /// The core has nothing to do until something happens.
+    /// Records that the core has nothing to do.
     pub(crate) fn note_rest(&mut self) {
         self.hosts.note_rest();
         self.anonymous.note_rest();
     }
 
-    /// How often a request had to stand in line.
+    /// Number of requests that had to wait.
     pub(crate) fn waits(&self) -> u64 {
         self.hosts.waits() + self.anonymous.waits()
     }

@@ -1,72 +1,72 @@
-//! The events of a pool and of the line before it, in order.
+//! Events of a pool and its waiting requests, in order.
 //!
-//! A simulator follows them to check that every request gets its buffer as soon as `share` says. A
-//! share whose events are not taken keeps none.
+//! A simulator reads them to check that every request gets its buffer as early as `share` promises.
+//! A share whose events are not read records none.
 
 use super::request_key::RequestKey;
 use crate::limits::peer::Party;
 
-/// One of them. Accounts have numbers, which are used again once they are closed.
+/// Event of a pool. Accounts have numbers, which are reused once they are closed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum BufferEvent {
-    /// There is a new account.
+    /// An account was opened in the pool.
     Opened {
-        /// Its number in the pool of this core.
+        /// Number of the account in the pool of this core.
         account: usize,
-        /// The host's party, which may have several accounts.
+        /// Party of the host, which may have several accounts.
         party: Party,
     },
-    /// An account is gone. It had no buffer and no request in line.
+    /// An account without buffers and waiting requests was closed.
     Closed {
-        /// The number that it had.
+        /// Number that the account had.
         account: usize,
     },
-    /// A request stands in line, behind all others of its account.
+    /// A request began to wait, behind all others of its account.
     LinedUp {
-        /// The account of the request's host.
+        /// Account of the request's host.
         account: usize,
-        /// The request that waits.
+        /// Request that began to wait.
         whose: RequestKey,
-        /// The bytes that its buffer takes, unless it is the progress block.
+        /// Bytes that its buffer takes, unless it is the progress block.
         bytes: u64,
     },
-    /// A request got a buffer, in line or at once.
+    /// A request got a buffer, immediately or after waiting.
     Granted {
-        /// The account of the request's host.
+        /// Account of the request's host.
         account: usize,
-        /// The request that got it.
+        /// Request that got it.
         whose: RequestKey,
         /// Address of the buffer's first byte.
         address: usize,
         /// Bytes that it takes of the pool.
         bytes: u64,
-        /// It is the progress block.
+        /// Whether it is the progress block.
         progress: bool,
     },
-    /// A request left the line without a buffer.
+    /// A request stopped waiting without a buffer.
     Left {
-        /// The account of the request's host.
+        /// Account of the request's host.
         account: usize,
-        /// The request that left.
+        /// Request that stopped waiting.
         whose: RequestKey,
     },
-    /// The connection of a buffer has ended, and storage still works on it.
-    LeftBehind {
+    /// The connection of a buffer that storage still uses has ended.
+    Orphaned {
         /// Address of the buffer's first byte.
         address: usize,
     },
-    /// A buffer is back.
+    /// A buffer was returned to the pool.
     Returned {
         /// Address of the buffer's first byte.
         address: usize,
     },
-    /// No request in line can be given a buffer now.
-    Settled,
+    /// No waiting request can get a buffer now.
+    NoGrant,
     /// The core has nothing to do until something else happens.
     Rested,
 }
 
-/// Keeps the events once they have been asked for.
+/// Record of events, kept once they have been asked for.
 #[derive(Debug, Default)]
 pub(super) struct BufferEvents(Option<Vec<BufferEvent>>);
 
@@ -77,7 +77,7 @@ impl BufferEvents {
         }
     }
 
-    /// The events since the last call. They are kept from the first call on.
+    /// Events since the last call. They are recorded from the first call on.
     pub(super) fn take(&mut self) -> Vec<BufferEvent> {
         self.0.replace(Vec::new()).unwrap_or_default()
     }

@@ -1,4 +1,4 @@
-//! The resources that the transports of one core share: time, storage and buffers.
+//! Resources that the transports of one core share: time, storage and buffers.
 
 pub(crate) mod buffers;
 pub(crate) mod events;
@@ -18,33 +18,34 @@ use crate::doorbell::Doorbell;
 use crate::inventory::Registry;
 use crate::inventory::exports::CoreExports;
 use crate::inventory::index::NamespaceIndex;
-use crate::metrics::io_counters::Tally;
+use crate::metrics::io_counters::CoreIoStats;
 use crate::metrics::namespace_io::CoreNamespaceIo;
 use crate::storage::{Storage, Submitted, Tag};
 
-/// The resources of one core: buffers, storage engine, and the time of its turn.
+/// Resources of one core: buffers, storage engine, and the time of its turn.
 pub(crate) struct CoreContext {
-    /// The time of this turn.
+    /// Time at the start of this turn.
     pub now: Time,
     /// Whether another thread rang before this turn.
     pub(crate) rung: bool,
-    /// The inventory that the target exports.
+    /// Inventory that the target exports.
     pub registry: Arc<Registry>,
-    /// Its namespaces, as this core uses them in this turn.
+    /// Exported namespaces as this core uses them in this turn.
     pub(crate) exports: CoreExports,
-    /// The live controllers of the target.
+    /// Live controllers of the target.
     pub associations: Arc<Associations>,
-    /// The I/O counters of this core.
-    pub tally: Arc<Tally>,
+    /// I/O counters of this core.
+    pub io_stats: Arc<CoreIoStats>,
     namespace_io: CoreNamespaceIo,
-    /// From which latency on commands are slow.
+    /// Latency from which on commands are slow, in nanoseconds.
     slow_nanos: u64,
-    /// From which latency on they are told of in this turn: all of them while a trace is taken.
+    /// Latency from which on commands are logged or traced in this turn, in nanoseconds; 0 while a
+    /// trace is running.
     told_nanos: u64,
-    // Before the buffers: it waits for operations that use them.
+    // Dropped before the buffers: waits for operations that use them.
     storage: Storage,
     buffers: CoreBuffers,
-    /// Of all connections at once.
+    /// Most concurrent requests of all connections together.
     requests: usize,
 }
 
@@ -57,7 +58,7 @@ impl CoreContext {
     ) -> Self {
         let registry = Arc::clone(associations.registry());
         let exports = registry.publication().join(Arc::clone(bell));
-        let tally = registry.open_tally();
+        let io_stats = registry.open_core_io_stats();
         let slow = registry.limits().slow_command;
         let slow_nanos =
             slow.map_or(u64::MAX, |slow| slow.as_nanos().try_into().unwrap_or(u64::MAX));
@@ -67,7 +68,7 @@ impl CoreContext {
             registry,
             exports,
             associations,
-            tally,
+            io_stats,
             namespace_io: CoreNamespaceIo::default(),
             slow_nanos,
             told_nanos: slow_nanos,
@@ -77,23 +78,23 @@ impl CoreContext {
         }
     }
 
-    /// The buffers of this core.
+    /// Buffers of this core.
     pub(crate) fn buffers(&mut self) -> &mut CoreBuffers {
         &mut self.buffers
     }
 
-    /// The storage engine of this core.
+    /// Storage engine of this core.
     pub(crate) fn storage(&mut self) -> &mut Storage {
         &mut self.storage
     }
 
-    /// Makes room for the requests of a new connection.
+    /// Reserves room for the requests of a new connection.
     pub(crate) fn reserve(&mut self, requests: usize) {
         self.requests += requests;
         self.storage.reserve(self.requests);
     }
 
-    /// The requests of a connection are gone.
+    /// Gives up the room of a connection that is gone.
     pub(crate) fn unreserve(&mut self, requests: usize) {
         self.requests -= requests;
     }
@@ -104,18 +105,17 @@ impl CoreContext {
         self.told_nanos = if self.associations.trace().is_active() { 0 } else { self.slow_nanos };
     }
 
-    /// How long a command took that ends now.
+    /// Duration of a command that ends now, in nanoseconds.
     pub(crate) fn latency_nanos(&self, arrived: Time) -> u64 {
         self.now.as_nanos().saturating_sub(arrived.as_nanos())
     }
 
-    /// Whether a command that ends now took as long as slow commands do.
+    /// Whether a command that ends now was slow.
     pub(crate) fn is_slow(&self, arrived: Time) -> bool {
         self.latency_nanos(arrived) >= self.slow_nanos
     }
 
-    /// Counts an I/O command that is over; true if it is to be told of, as slow ones and those of a
-    /// trace are.
+    /// Counts an I/O command that has ended; true if it is to be logged (a slow one) or traced.
     pub(crate) fn count_io(&mut self, work: &IoWork, latency_nanos: u64, succeeded: bool) -> bool {
         let Self { namespace_io, exports, .. } = self;
         let list = || exports.namespace(work.namespace).map(|namespace| &*namespace.io);
@@ -136,29 +136,28 @@ impl CoreContext {
         self.storage.submit(self.now, Tag(whose.to_bits()), namespace.backend(), operation)
     }
 
-    /// Flushes a namespace's medium, also of one that was removed: that was flushed before it was
-    /// closed.
+    /// Flushes a namespace's medium. A removed namespace was flushed before it was closed.
     pub(crate) fn flush(&mut self, whose: RequestKey, namespace: NamespaceIndex) -> Submitted {
         let backend = match self.exports.namespace(namespace) {
             Some(namespace) => Some(Arc::clone(namespace.backend())),
-            None => self.exports.retired_backend(namespace),
+            None => self.exports.draining_backend(namespace),
         };
         let Some(backend) = backend else { return Submitted::Over(Ok(())) };
         self.storage.submit(self.now, Tag(whose.to_bits()), &backend, Operation::flush())
     }
 
-    /// Takes the latest exports, and says when the namespaces that are not among them any more are
-    /// idle on this core. Cheap while nothing changes.
+    /// Adopts the latest exports, and reports once the removed namespaces are idle on this core.
+    /// Cheap while nothing changes.
     pub(crate) fn follow_exports(&mut self) {
         if !self.exports.follow() {
             return;
         }
         let mut idle = true;
-        for retiring in self.exports.retiring() {
-            idle &= self.storage.retire(&retiring.medium);
+        for draining in self.exports.draining() {
+            idle &= self.storage.release_if_idle(&draining.medium);
         }
         if idle {
-            self.exports.settle();
+            self.exports.report_idle();
         }
     }
 }

@@ -1,11 +1,11 @@
-//! The name of a request, by which storage and buffers find its connection.
+//! Identity of a request, by which storage and buffers find its connection.
 
-/// Names a request in a poll group.
+/// Identity of a request in a poll group.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct RequestKey {
     /// Index of the transport in its poll group.
     pub transport: u8,
-    /// The connection, by the transport's numbering.
+    /// Index of the connection in its transport.
     pub connection: u32,
     /// Index of its request slot in the connection.
     pub slot: u32,
@@ -19,7 +19,7 @@ impl RequestKey {
         (self.transport, self.connection) == (other.transport, other.connection)
     }
 
-    /// As a number, for storage's tags.
+    /// Packs the key into a number, for storage's tags.
     pub(crate) fn to_bits(self) -> u64 {
         debug_assert!(self.connection < 1 << Self::CONNECTION_BITS);
         u64::from(self.transport) << 56 | u64::from(self.connection) << 32 | u64::from(self.slot)

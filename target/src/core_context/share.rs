@@ -1,26 +1,27 @@
 //! A pool, the accounts that use it, and the requests that wait for a buffer of it.
 //!
-//! A party is an address, or a user of this machine whose processes share memory with the target.
-//! It may hold no more than the bytes that are free beside it, so that ten parties that take
-//! nothing leave an eleventh to others. A party beside which nobody holds or waits for anything may
-//! hold all but what is kept for newcomers: the progress block (see below), and of the other blocks
-//! every eighth. Names, and processes of a user, share their party's part as parties share the
-//! pool, so that inventing names gains nothing. A request beyond that waits in its account's line,
-//! where small requests pass large ones (see `RequestLine`).
+//! A party is an IP address, or a user of this machine whose processes share memory with the
+//! target. It may hold at most as many bytes as are then left free, so that ten parties that hold
+//! their maximum leave a part for an eleventh. A party may hold everything if no other party holds
+//! or waits for anything, except what is kept for newcomers: the progress block (see below), and
+//! every eighth of the other blocks. Host NQNs, and processes of a user, divide their party's part
+//! by the same rule, so inventing names gains nothing. A request beyond that waits in its account's
+//! line, where small requests pass large ones (see `RequestLine`).
 //!
-//! One block, the progress block, is set aside for requests that would wait for ever otherwise: a
+//! One block, the progress block, is set aside for requests that would otherwise wait for ever: a
 //! large request beside many small ones finds no room, and other accounts may hold so much that an
 //! account gets no first buffer. It is lent to one request at a time, strictly in turn: first to
 //! accounts that hold nothing, then to those that hold less than they ask for; of these first by
-//! party, then by name. So a request is granted after at most `(ahead + 1) * (1 + parties *
-//! names)` rounds. A round begins when no request in line can be given a buffer, and lasts until
-//! every buffer that was held then is back; `ahead` counts the requests before it in its account's
-//! line, `parties` those that have accounts, and `names` the accounts of its own. An account that
-//! opens later is later in turn. While the account holds nothing, the block is lent to others at
-//! most `parties * names - 1` times.
+//! party, then by name. So a request is granted after at most `(ahead + 1) * (1 + parties * names)`
+//! rounds. A round begins when no waiting request can get a buffer, and lasts until every buffer
+//! held at that time was returned; `ahead` counts the requests before it in its account's line,
+//! `parties` those that have accounts, and `names` the accounts of its own. An account that opens
+//! later is later in turn. While the account holds nothing, the block is lent to others at most
+//! `parties * names - 1` times.
 //!
-//! A buffer on which storage still works when its connection has ended comes back when storage is
-//! done, which may be never. It counts for the party, but no request of the account waits for it.
+//! A buffer that storage still uses after its connection has ended is returned when storage has
+//! finished, which may be never. It counts for the party, but no request of the account waits for
+//! it.
 
 use std::collections::VecDeque;
 
@@ -37,24 +38,24 @@ mod request_line;
 
 use request_line::{RequestLine, Waiting};
 
-/// Of this many blocks beside the progress block one is kept for newcomers. Doubled, a lone host
-/// has 94 instead of 88 of 100 blocks, and hosts that come meanwhile half as many; not measured.
+/// One of this many blocks, the progress block not counted, is kept for newcomers: a lone host gets
+/// 88 of 100 blocks.
 const BLOCKS_FOR_ONE_KEPT: u64 = 8;
 
-/// Whose account it is.
+/// Name of the host that an account belongs to.
 #[expect(
     clippy::large_enum_variant,
     reason = "there is one for each host, and it is seldom looked at"
 )]
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum AccountName {
-    /// No host has given a name: Connect has not succeeded.
+    /// No host has sent its NQN: Connect has not succeeded.
     Unsaid,
-    /// A host said this name, which may be another host's.
+    /// NQN that a host sent, which may be another host's.
     Said(HostNqn),
 }
 
-/// Names an account of a [`Share`].
+/// Index of an account in a [`Share`].
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct AccountKey(usize);
 
@@ -64,9 +65,9 @@ pub(super) struct Share {
     progress: ProgressBlock,
     parties: Slab<PartyAccounts>,
     accounts: Slab<NameAccount>,
-    /// Accounts with requests that wait, each once; those that were served longest ago come first.
+    /// Accounts with waiting requests, each once, the longest unserved first.
     turns: VecDeque<usize>,
-    /// Of the last turn with the progress block.
+    /// Number of the last turn with the progress block.
     last_turn: u64,
     waits: u64,
     events: BufferEvents,
@@ -76,7 +77,7 @@ pub(super) struct Share {
 struct ProgressBlock {
     /// The block while it is not lent.
     idle: Option<Buffer>,
-    /// Its place in the pool, to recognise it when it comes back.
+    /// First unit of the block, to recognise it when it is returned.
     place: u32,
 }
 
@@ -85,29 +86,29 @@ struct PartyAccounts {
     party: Party,
     accounts: usize,
     held_bytes: u64,
-    /// When it had the progress block, or came.
+    /// Last turn with the progress block, or turn of its arrival.
     last_turn: u64,
 }
 
-/// The account of one name at one origin.
+/// Account of one name at one origin.
 struct NameAccount {
-    /// The number of its party.
+    /// Index of its party.
     of: usize,
     origin: PeerOrigin,
     name: AccountName,
     connections: usize,
     requests: usize,
-    /// Bytes that it holds, left-behind buffers not included.
+    /// Bytes that it holds, buffers of ended connections not included.
     held_bytes: u64,
     waiting: RequestLine,
-    /// It is in `turns`.
+    /// Whether it is in `turns`.
     in_line: bool,
-    /// When it had the progress block, or came.
+    /// Last turn with the progress block, or turn of its arrival.
     last_turn: u64,
 }
 
 impl Share {
-    /// Of a pool from which nothing is allocated yet.
+    /// Creates a share of a pool without allocated buffers.
     pub(super) fn new(mut pool: Pool) -> Self {
         let block = pool.allocate(pool.block_bytes() as u32).expect("a pool has a block");
         let progress = ProgressBlock { place: block.unit(), idle: Some(block) };
@@ -116,7 +117,7 @@ impl Share {
         Self { pool, progress, parties, accounts, turns, last_turn: 0, waits: 0, events }
     }
 
-    /// Adds a connection to an account, with at most `requests` at once.
+    /// Adds a connection to an account, with at most `requests` concurrent requests.
     pub(super) fn join(
         &mut self,
         origin: PeerOrigin,
@@ -133,7 +134,7 @@ impl Share {
         AccountKey(key)
     }
 
-    /// Opens an account. Its turn comes after that of every account that exists.
+    /// Opens an account. Its turn comes after that of every existing account.
     fn open(&mut self, origin: PeerOrigin, name: AccountName) -> usize {
         self.last_turn += 1;
         let last_turn = self.last_turn;
@@ -159,7 +160,7 @@ impl Share {
         account
     }
 
-    /// A connection is gone, and has neither buffers nor requests that wait.
+    /// Removes a connection that has neither buffers nor waiting requests.
     pub(super) fn part(&mut self, key: AccountKey, requests: usize) {
         let account = &mut self.accounts[key.0];
         account.connections -= 1;
@@ -179,7 +180,7 @@ impl Share {
         }
     }
 
-    /// A buffer for a request, or a place in the line. While any request waits, [`Share::grant`]
+    /// Allocates a buffer for a request, or queues it. While any request waits, [`Share::grant`]
     /// decides which is next.
     pub(super) fn allocate(
         &mut self,
@@ -203,7 +204,7 @@ impl Share {
         None
     }
 
-    /// The next request that gets a buffer, if there is room for any.
+    /// Next request that gets a buffer, if there is room for any.
     pub(super) fn grant(&mut self) -> Option<(RequestKey, Buffer)> {
         let first = self.turns.front().map(|&key| self.accounts[key].of);
         let alone = first.is_some_and(|of| self.is_alone(of));
@@ -216,12 +217,12 @@ impl Share {
         }
         let lent = self.lend_progress_block();
         if lent.is_none() {
-            self.events.push(|| BufferEvent::Settled);
+            self.events.push(|| BufferEvent::NoGrant);
         }
         lent
     }
 
-    /// A request that an account may have a buffer for now, and that buffer.
+    /// A waiting request of an account that may get a buffer now, and the buffer.
     fn fitting(&mut self, key: usize, alone: bool) -> Option<(Waiting, Buffer)> {
         let waiting = &self.accounts[key].waiting;
         [waiting.passing(), waiting.first()].into_iter().flatten().find_map(|next| {
@@ -237,9 +238,9 @@ impl Share {
             return None;
         }
         let block = self.progress.idle.take()?;
-        // An account that holds as much as it asks for waits until some of that comes back. An
-        // account that holds less may hold it for long, such as a small buffer of a connection that
-        // is idle. Requests that passed its first one do not count.
+        // An account that holds as much as it asks for waits until some of that is returned. An
+        // account that holds less may hold it for long, such as a small buffer of an idle
+        // connection. Requests that passed its first one do not count.
         let lacks = |key: &usize| {
             let account = &self.accounts[*key];
             let wanted = account.waiting.first().map_or(0, |first| first.bytes());
@@ -266,7 +267,7 @@ impl Share {
         Some(self.hand_out(key, first, block.of_length(first.length)))
     }
 
-    /// Gives a buffer to a request of an account that was taken out of the line.
+    /// Grants a buffer to a request that was taken from its account's line.
     fn hand_out(&mut self, key: usize, next: Waiting, buffer: Buffer) -> (RequestKey, Buffer) {
         let account = &mut self.accounts[key];
         account.in_line = false;
@@ -282,8 +283,8 @@ impl Share {
             && self.turns.iter().all(|&key| self.accounts[key].of == of)
     }
 
-    /// Whether its party may have so much more, and as much as an account would hold then is left
-    /// of what the party may have. In an empty pool there is room for anything.
+    /// Whether an account may hold `length` more bytes: its party stays within its part, and the
+    /// account leaves as much of that part as it holds. Anything is allowed in an empty pool.
     fn may_hold(&self, key: usize, length: u32, alone: bool) -> bool {
         let (account, free_bytes) = (&self.accounts[key], self.pool.free_bytes());
         let party = &self.parties[account.of];
@@ -296,13 +297,13 @@ impl Share {
         (more_bytes <= room_bytes && account_may) || free_bytes == self.ordinary_bytes()
     }
 
-    /// Kept for newcomers beside the progress block.
+    /// Bytes kept for newcomers in addition to the progress block.
     fn kept_bytes(&self) -> u64 {
         let block_bytes = self.pool.block_bytes() as u64;
         self.ordinary_bytes() / block_bytes / BLOCKS_FOR_ONE_KEPT * block_bytes
     }
 
-    /// Of all but the progress block.
+    /// Bytes of all blocks except the progress block.
     fn ordinary_bytes(&self) -> u64 {
         self.pool.total_bytes() - self.pool.block_bytes() as u64
     }
@@ -320,23 +321,22 @@ impl Share {
         });
     }
 
-    /// A connection has ended, and storage still works on a buffer of its. From now on that counts
-    /// for the address only: it comes back whenever storage likes, and the account's turn does not
-    /// wait for that.
-    pub(super) fn leave_behind(&mut self, key: AccountKey, buffer: &Buffer) {
+    /// Marks a buffer that storage still uses after its connection has ended. From now on it counts
+    /// for the party only, and the account's turn does not wait for its return.
+    pub(super) fn orphan(&mut self, key: AccountKey, buffer: &Buffer) {
         self.accounts[key.0].held_bytes -= buffer.bytes();
         let address = self.pool.address(buffer).addr();
-        self.events.push(|| BufferEvent::LeftBehind { address });
+        self.events.push(|| BufferEvent::Orphaned { address });
     }
 
-    /// Takes a buffer back.
+    /// Returns a buffer to the pool.
     pub(super) fn release(&mut self, key: AccountKey, buffer: Buffer) {
         self.accounts[key.0].held_bytes -= buffer.bytes();
-        self.release_left_behind(key, buffer);
+        self.release_orphan(key, buffer);
     }
 
-    /// Takes a buffer back that was left behind.
-    pub(super) fn release_left_behind(&mut self, key: AccountKey, buffer: Buffer) {
+    /// Returns a buffer whose connection had ended before.
+    pub(super) fn release_orphan(&mut self, key: AccountKey, buffer: Buffer) {
         let address = self.pool.address(&buffer).addr();
         self.events.push(|| BufferEvent::Returned { address });
         self.parties[self.accounts[key.0].of].held_bytes -= buffer.bytes();
@@ -347,12 +347,12 @@ impl Share {
         }
     }
 
-    /// Whether a request waits.
+    /// Whether a request waits for a buffer.
     pub(super) fn is_waited_for(&self) -> bool {
         !self.turns.is_empty()
     }
 
-    /// Takes a request out of the line.
+    /// Removes a waiting request.
     pub(super) fn leave(&mut self, key: AccountKey, whose: RequestKey) {
         if self.accounts[key.0].waiting.leave(whose) {
             self.events.push(|| BufferEvent::Left { account: key.0, whose });
@@ -360,7 +360,7 @@ impl Share {
         }
     }
 
-    /// Takes all requests of a connection out of the line, in one pass.
+    /// Removes all waiting requests of a connection, in one pass.
     pub(super) fn leave_all(&mut self, key: AccountKey, connection: RequestKey) {
         let waiting = &mut self.accounts[key.0].waiting;
         let events = &mut self.events;
@@ -370,7 +370,7 @@ impl Share {
         self.line_up(key.0);
     }
 
-    /// Puts an account in line if it has requests that wait, and takes it out if it has none.
+    /// Adds an account to `turns` if it has waiting requests, and removes it if it has none.
     fn line_up(&mut self, key: usize) {
         let account = &mut self.accounts[key];
         let waits = !account.waiting.is_empty();
@@ -383,35 +383,35 @@ impl Share {
         }
     }
 
-    /// The pool that is shared.
+    /// Pool that the accounts share.
     pub(super) fn pool(&self) -> &Pool {
         &self.pool
     }
 
-    /// Bytes that requests have, the whole progress block included.
+    /// Bytes of buffers in use, the whole progress block included.
     pub(super) fn used_bytes(&self) -> u64 {
         let block = self.progress.idle.as_ref().map_or(0, Buffer::bytes);
         self.pool.total_bytes() - self.pool.free_bytes() - block
     }
 
-    /// The events since the last call; see [`BufferEvents::take`].
+    /// Events since the last call; see [`BufferEvents::take`].
     pub(super) fn take_events(&mut self) -> Vec<BufferEvent> {
         self.events.take()
     }
 
-    /// The core has nothing to do.
+    /// Records that the core has nothing to do.
     pub(super) fn note_rest(&mut self) {
         self.events.push(|| BufferEvent::Rested);
     }
 
-    /// How often a request had to stand in line.
+    /// Number of requests that had to wait.
     pub(super) fn waits(&self) -> u64 {
         self.waits
     }
 }
 
 impl NameAccount {
-    /// Bytes that it holds, but for requests that passed the first of those that wait.
+    /// Bytes that it holds, except those of requests that passed the first waiting one.
     fn held_before_passing(&self) -> u64 {
         self.held_bytes.saturating_sub(self.waiting.passed_bytes())
     }

@@ -1,4 +1,4 @@
-//! The command line of `feedrail-target`.
+//! Command line of `feedrail-target`.
 
 use std::net::SocketAddr;
 use std::path::{Path, PathBuf};
@@ -23,8 +23,8 @@ use crate::limits::MAX_CORES;
 ///
 /// Standard output carries JSON lines: "listening" for each address and subsystem when ready,
 /// "not_listening" for each address that cannot be served (an error only if there is no other),
-/// "stats" on SIGUSR1 and at the end. SIGTERM and SIGINT let commands under way end, then exit with
-/// 0.
+/// "stats" on SIGUSR1 and at the end. SIGTERM and SIGINT wait for running commands to end, then
+/// exit with 0.
 #[derive(Clone, Debug, Parser)]
 #[command(name = "feedrail-target", version, after_help = EXAMPLES)]
 pub(super) struct DaemonArguments {
@@ -70,7 +70,7 @@ pub(super) struct DaemonArguments {
     #[arg(long, value_name = "ADDRESS")]
     metrics: Option<SocketAddr>,
 
-    /// What has histograms of latencies on that page; overrides the configuration
+    /// Level of the histograms of latencies on that page; overrides the configuration
     #[arg(long, value_name = "WHAT", value_enum)]
     metrics_detail: Option<MetricsDetail>,
 
@@ -92,7 +92,7 @@ pub(super) struct DaemonArguments {
     #[arg(long, value_enum, value_name = "FORMAT", default_value_t = LogFormatArg::Auto)]
     pub(super) log_format: LogFormatArg,
 
-    /// How long commands under way may take to end after SIGTERM, in seconds
+    /// How long running commands may take to end after SIGTERM, in seconds
     #[arg(long, value_name = "SECONDS", default_value_t = 10, value_parser = clap::value_parser!(u64).range(0..=3600))]
     drain_seconds: u64,
 

@@ -1,5 +1,5 @@
-//! Checks whether a target would start. The checks do not disturb a target that runs: nothing is
-//! written, no packet is taken, no memory is filled.
+//! Check of whether a target would start. It does not disturb a running target: it writes nothing,
+//! receives no packets and fills no memory.
 
 use std::collections::BTreeSet;
 use std::net::{IpAddr, SocketAddr};
@@ -15,10 +15,10 @@ use crate::management::SocketPlace;
 use crate::storage::Uring;
 use crate::target::StartError;
 
-/// The exports of a target, as it would announce them.
+/// Opens the exports of a target, as it would report them.
 ///
 /// # Errors
-/// Everything that would keep it from starting, a line each.
+/// Everything that would keep it from starting, one line each.
 pub(super) fn check(config: &Config) -> Result<Arc<Registry>, Vec<String>> {
     let mut problems = Vec::new();
     let registry = Registry::check(config);
@@ -34,7 +34,7 @@ pub(super) fn check(config: &Config) -> Result<Arc<Registry>, Vec<String>> {
     registry.filter(|_| problems.is_empty()).ok_or(problems)
 }
 
-/// Address space for the buffers is to be had.
+/// Checks that address space for the buffers is available.
 fn pool(config: &Config) -> Result<(), String> {
     let limits = &config.limits;
     let bytes =
@@ -43,7 +43,7 @@ fn pool(config: &Config) -> Result<(), String> {
     memory.map(drop).map_err(|error| StartError::Pool(error).to_string())
 }
 
-/// The page of counters can have its address. A target that runs may have it now.
+/// Checks that the page of counters can have its address, which a running target may have now.
 fn metrics(address: SocketAddr) -> Result<(), String> {
     match MetricsAddress::bind(address) {
         Ok(_) => Ok(()),
@@ -61,7 +61,7 @@ fn cores(cores: &Cores) -> Vec<String> {
     list.iter().filter_map(|core| Some(threads::try_core(*core).err()?.to_string())).collect()
 }
 
-/// A target starts if it can serve one of its addresses.
+/// Checks the addresses: a target starts if it can serve one of them.
 fn addresses(config: &Config) -> Vec<String> {
     let named = config.ports.iter().filter(|port| !port.is_wildcard());
     let addresses: BTreeSet<IpAddr> = named.map(|port| port.address.ip()).collect();

@@ -1,4 +1,4 @@
-//! A bound on the lines of the log, whoever causes them.
+//! Rate limit of log lines for each place in the code.
 #![expect(clippy::disallowed_types, reason = "call sites have a hash and no order")]
 
 use std::collections::HashMap;
@@ -14,8 +14,8 @@ use crate::limits::log_rate::RatePeriod;
 use crate::log_level::AUDIT;
 
 /// Admits [`crate::limits::PEER_MESSAGES`] lines of each place in the code in each period, so that
-/// no place needs a bound of its own. Lines of `debug` and `trace`, which an operator asks for,
-/// and of the audit log, which strangers cannot cause, have no bound.
+/// no place needs its own limit. Lines of `debug` and `trace`, which an operator asks for, and of
+/// the audit log, which strangers cannot cause, are not limited.
 pub(super) struct LineRate<C, N> {
     clock: C,
     /// Writes how many lines of a place were left out.

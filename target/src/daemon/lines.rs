@@ -1,5 +1,4 @@
-//! Lines of text for a reader that may stop reading: neither the log nor the report may stop the
-//! target then.
+//! Lines of text for a reader that may stop reading, which must not stop the target.
 
 use std::fs::File;
 use std::io::{self, Write};
@@ -10,11 +9,10 @@ use std::time::Duration;
 
 use crossbeam::channel::{Receiver, Sender, TrySendError, bounded};
 
-/// Lines that wait for their reader; further ones are dropped and counted. Doubled, a reader may
-/// stop for twice as long, and the queue takes twice the memory; not measured.
+/// Most lines that wait for their reader; further ones are dropped and counted.
 const QUEUE_LINES: usize = 4096;
 
-/// The writing end: takes lines without ever waiting. Clones share one queue.
+/// Writing end: accepts lines without ever waiting. Clones share one queue.
 #[derive(Clone)]
 pub(super) struct LineWriter {
     queue: Sender<LogEntry>,
@@ -30,15 +28,15 @@ enum LogEntry {
     Flush(Sender<()>),
 }
 
-/// Makes the line that stands where lines were dropped, from their number.
+/// Builds the line that replaces dropped lines, from their number.
 pub(super) type DroppedLinesNotice = fn(u64) -> String;
 
 impl LineWriter {
-    /// Lines that a thread writes to a descriptor, past the locks of the standard library, which a
-    /// thread that panics takes.
+    /// Starts a thread that writes lines to a descriptor, bypassing the locks of the standard
+    /// library, which a panicking thread may hold.
     ///
     /// # Errors
-    /// No descriptor or no thread is to be had.
+    /// A descriptor or a thread is not available.
     pub(super) fn to(
         descriptor: impl AsFd,
         name: &str,
@@ -61,7 +59,7 @@ impl LineWriter {
         Ok(Self { queue, dropped })
     }
 
-    /// Takes a line, its newline included, unless too many wait already.
+    /// Queues a line, its newline included, unless too many wait already.
     pub(super) fn push(&self, text: Vec<u8>) {
         let dropped_before = self.dropped.swap(0, Ordering::Relaxed);
         match self.queue.try_send(LogEntry::Line { text, dropped_before }) {
@@ -72,16 +70,16 @@ impl LineWriter {
         }
     }
 
-    /// Waits until all that was taken is written, but not for longer than this.
-    pub(super) fn flush(&self, patience: Duration) {
+    /// Waits until all queued lines are written, at most for `timeout`.
+    pub(super) fn flush(&self, timeout: Duration) {
         let (done, written) = bounded(1);
-        if self.queue.send_timeout(LogEntry::Flush(done), patience).is_ok() {
-            let _ = written.recv_timeout(patience);
+        if self.queue.send_timeout(LogEntry::Flush(done), timeout).is_ok() {
+            let _ = written.recv_timeout(timeout);
         }
     }
 }
 
-/// For a log that gives whole lines.
+/// Writer for a log that passes whole lines.
 impl Write for LineWriter {
     fn write(&mut self, line: &[u8]) -> io::Result<usize> {
         self.push(line.to_vec());
@@ -128,7 +126,8 @@ impl<W: Write> Writer<W> {
         }
     }
 
-    /// A reader that went away or a full disk is no reason to stop.
+    /// Writes a text. Errors are ignored: a reader that went away or a full disk must not stop the
+    /// target.
     fn write(&mut self, text: &[u8]) {
         let _ = self.out.write_all(text).and_then(|()| self.out.flush());
     }
@@ -164,7 +163,7 @@ mod tests {
     fn a_stopped_reader_blocks_no_thread() {
         let (mut reader, writer) = io::pipe().expect("a pipe");
         let lines = LineWriter::start(writer, "lines", notice, 8).expect("a thread");
-        // More than a pipe of any usual size and the queue take.
+        // More than the queue and a pipe of any usual size hold.
         let line = [vec![b'x'; 1 << 20], b"\n".to_vec()].concat();
         for _ in 0..100 {
             lines.push(line.clone());

@@ -1,4 +1,4 @@
-//! A log filter, checked for levels that do not exist.
+//! Log filter, checked for levels that do not exist.
 
 use std::fmt;
 use std::str::FromStr;
@@ -8,11 +8,11 @@ use tracing_subscriber::filter::{LevelFilter, Targets};
 /// `info`, or `warn,feedrail_target::controller=debug`: a level, and levels of modules.
 ///
 /// `Targets` alone takes a bare word that is no level as a module's name, so that a misspelt level
-/// would silence everything else. Here a bare word is a level or an error.
+/// would silence everything else. Here a bare word must be a level.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct LogFilter(String);
 
-/// Why a text is not a log filter.
+/// Reason that a text is not a log filter.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct LogFilterError(String);
 
@@ -57,7 +57,7 @@ impl FromStr for LogFilter {
 }
 
 impl LogFilter {
-    /// The filter as the `tracing` subscriber takes it.
+    /// Filter for the `tracing` subscriber.
     pub fn to_filter(&self) -> Targets {
         // It was parsed before.
         self.0.parse().unwrap_or_default()

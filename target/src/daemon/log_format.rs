@@ -1,4 +1,4 @@
-//! The format of the log on standard error.
+//! Format of the log on standard error.
 
 use std::fmt;
 use std::io::IsTerminal as _;
@@ -24,20 +24,20 @@ use super::one_line::OneLineFields;
 use crate::driver::clock::Clock;
 use crate::log_level::LogLevel;
 
-/// The format of the log, as the command line names it.
+/// Format of the log, as the command line names it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
 pub(super) enum LogFormatArg {
-    /// That of the journal where systemd's journal reads it, else text
+    /// `journal` if systemd's journal reads it, else `text`
     Auto,
     /// Time, level, message and fields
     Text,
     /// An object for each line: timestamp, level, message and fields
     Json,
-    /// Without time, and with priorities as sd-daemon(3) has them
+    /// No time; priorities as in sd-daemon(3)
     Journal,
 }
 
-/// How lines of the log look.
+/// Format of lines of the log.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum LogFormat {
     Text,
@@ -46,7 +46,7 @@ pub(super) enum LogFormat {
 }
 
 impl LogFormatArg {
-    /// The format that it stands for.
+    /// Format that it stands for.
     pub(super) fn resolve(self) -> LogFormat {
         match self {
             Self::Auto if is_read_by_the_journal() => LogFormat::Journal,
@@ -58,7 +58,7 @@ impl LogFormatArg {
 }
 
 impl LogFormat {
-    /// Has events logged so, unless the process has a log already.
+    /// Installs the log in this format, unless the process has one already.
     pub(super) fn start(self, filter: &LogFilter, lines: LineWriter) {
         let clock = Clock::new();
         let targets = filter.to_filter();
@@ -73,7 +73,7 @@ impl LogFormat {
         }
     }
 
-    /// Writes events as lines, whose number is bounded and whose text stays on them.
+    /// Writes events as lines, with a limited rate and escaped text.
     fn subscriber(
         self,
         filter: impl Layer<Registry> + Send + Sync,
@@ -86,8 +86,7 @@ impl LogFormat {
         };
         let log = tracing_subscriber::fmt::layer()
             .with_writer(move || lines.clone())
-            // It would report a standard error that takes nothing on standard error, and panic
-            // over that.
+            // It would report errors of standard error on standard error, and panic if that fails.
             .log_internal_errors(false)
             .with_ansi(std::io::stderr().is_terminal() && colours_are_wanted())
             .with_target(false)
@@ -103,7 +102,7 @@ impl LogFormat {
         tracing_subscriber::registry().with(filter).with(LineRate::new(clock, notice)).with(log)
     }
 
-    /// A line of an error that is not an event.
+    /// Line for an error that is not an event.
     pub(super) fn error_line(self, message: &str) -> String {
         match self {
             Self::Text => format!("feedrail-target: {message}\n"),
@@ -115,7 +114,7 @@ impl LogFormat {
         }
     }
 
-    /// The line that stands where lines were dropped.
+    /// Line that replaces dropped lines.
     pub(super) fn dropped_lines_notice(self) -> DroppedLinesNotice {
         match self {
             Self::Text => |lines| Self::Text.error_line(&dropped(lines)),
@@ -141,7 +140,7 @@ fn is_read_by_the_journal() -> bool {
     fstat(std::io::stderr()).is_ok_and(|stat| stream == format!("{}:{}", stat.st_dev, stat.st_ino))
 }
 
-/// Lines with a priority in front, and without what the journal knows itself.
+/// Lines that start with a priority and omit what the journal records itself.
 struct WithPriority;
 
 impl<S, N> FormatEvent<S, N> for WithPriority
@@ -161,7 +160,7 @@ where
     }
 }
 
-/// The priority of syslog(3).
+/// Priority of a level in syslog(3).
 fn priority(level: Level) -> u8 {
     match level {
         Level::ERROR => 3,
@@ -180,7 +179,7 @@ mod tests {
     use super::*;
     use crate::limits::{PEER_MESSAGES, PEER_MESSAGES_PERIOD};
 
-    /// What a log of this format has of `count` lines of strangers in each of two periods.
+    /// Text of a log of this format with `count` lines of strangers in each of two periods.
     fn log_of(format: LogFormat, count: u32) -> String {
         let (reader, writer) = std::io::pipe().unwrap();
         let lines = LineWriter::to(&writer, "log", format.dropped_lines_notice()).unwrap();

@@ -1,4 +1,4 @@
-//! The address of the page of counters.
+//! Address of the page of counters.
 
 use std::io;
 use std::net::{SocketAddr, TcpListener};
@@ -7,16 +7,16 @@ use std::os::fd::OwnedFd;
 use rustix::net::sockopt::set_socket_reuseaddr;
 use rustix::net::{AddressFamily, SocketFlags, SocketType, bind, listen, socket_with};
 
-/// The most clients that wait to be accepted.
+/// Most clients that wait to be accepted.
 const BACKLOG: i32 = 128;
 
-/// An address that is taken, and where nobody can connect yet.
+/// A bound address on which the server does not listen yet.
 pub(super) struct MetricsAddress {
     socket: OwnedFd,
     address: SocketAddr,
 }
 
-/// The cause for which the page cannot have an address: one line with the remedy.
+/// Reason that the page cannot have an address: one line with the remedy.
 #[derive(Debug, thiserror::Error)]
 #[error("metrics: cannot listen on {address}: {error}; {remedy}", remedy = self.remedy())]
 pub(super) struct MetricsAddressError {
@@ -25,10 +25,10 @@ pub(super) struct MetricsAddressError {
 }
 
 impl MetricsAddress {
-    /// Takes an address of this machine.
+    /// Binds an address of this machine.
     ///
     /// # Errors
-    /// It is not one, or its port is in use or not for this user.
+    /// The address is not of this machine, or its port is in use or not allowed for this user.
     pub(super) fn bind(address: SocketAddr) -> Result<Self, MetricsAddressError> {
         let socket = Self::bound(&address);
         let failed =
@@ -40,16 +40,16 @@ impl MetricsAddress {
         let family = if address.is_ipv4() { AddressFamily::INET } else { AddressFamily::INET6 };
         let flags = SocketFlags::CLOEXEC | SocketFlags::NONBLOCK;
         let socket = socket_with(family, SocketType::STREAM, flags, None)?;
-        // Connections of a target that has just ended keep the port from nobody.
+        // Connections of a target that has just ended do not block the port.
         set_socket_reuseaddr(&socket, true)?;
         bind(&socket, address)?;
         Ok(socket)
     }
 
-    /// Begins to take connections, without a thread that serves them.
+    /// Listens for connections, without a thread that serves them.
     ///
     /// # Errors
-    /// Another socket of the port listens.
+    /// Another socket listens on the port.
     pub(super) fn listen(self) -> Result<TcpListener, MetricsAddressError> {
         let Self { socket, address } = self;
         listen(&socket, BACKLOG)
@@ -59,7 +59,7 @@ impl MetricsAddress {
 }
 
 impl MetricsAddressError {
-    /// Whether another socket has it.
+    /// Whether the address is in use.
     pub(super) fn is_in_use(&self) -> bool {
         self.error.kind() == io::ErrorKind::AddrInUse
     }

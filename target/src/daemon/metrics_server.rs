@@ -1,7 +1,7 @@
-//! The counters for Prometheus: an HTTP/1.1 server with one page, on a thread of its own.
+//! Counters for Prometheus: an HTTP/1.1 server with one page, on a separate thread.
 //!
-//! A client has one request and one response, a bounded time for both, and a place among few. None
-//! of them makes others wait, and no core of the target takes part but for its counters.
+//! A client has one request and one response, a bounded time for both, and one of a few places. No
+//! client blocks others, and the cores of the target take no part except for their counters.
 
 use std::io::{self, ErrorKind, Read as _, Write as _};
 use std::net::{SocketAddr, TcpListener, TcpStream};
@@ -19,20 +19,18 @@ use super::negotiation::PageVariant;
 use crate::driver::clock::Clock;
 use crate::metrics::exposition::MetricsFormat;
 
-/// The most clients; a further one takes the place of the oldest.
+/// Most concurrent clients; a further one replaces the oldest.
 const MAX_CLIENTS: usize = 16;
-/// The longest request; a longer one is answered by 431.
+/// Longest request in bytes; a longer one is answered by 431.
 const MAX_REQUEST_BYTES: usize = 8 << 10;
-/// The time of a client, for its request and its response. Doubled, a silent one keeps its place
-/// for 10 s.
+/// Time of a client for its request and its response.
 const CLIENT_TIME: Duration = Duration::from_secs(5);
-/// A text serves all clients that ask for its format and coding for so long: counting costs the
-/// cores a little. Doubled, the counters are 200 ms old at most. While a client still takes an
-/// earlier text, the next one serves until that client is gone, so there never are more than
-/// two of each.
+/// Age up to which a text is reused for clients that ask for the same format and coding, since
+/// counting costs the cores a little. While a client still receives an earlier text, the next one
+/// is reused until that client is gone, so there are at most two of each.
 const TEXT_AGE: Duration = Duration::from_millis(100);
 
-/// The socket that clients connect to, before it is served.
+/// Socket that clients connect to, before it is served.
 pub(super) struct MetricsServer {
     listener: TcpListener,
     /// Readable when the target ends.
@@ -53,7 +51,7 @@ enum ClientPhase {
     Reading(Response),
 }
 
-/// A response that a client is taking. Clients share the text of the page.
+/// A response in transmission. Clients share the text of the page.
 #[derive(Default)]
 struct Response {
     head: Vec<u8>,
@@ -66,7 +64,7 @@ impl Response {
         Self { head: head.into_bytes(), ..Self::default() }
     }
 
-    /// The bytes to send next; none if all are sent.
+    /// Bytes to send next; empty if all are sent.
     fn rest(&self) -> &[u8] {
         match self.sent.checked_sub(self.head.len()) {
             None => &self.head[self.sent..],
@@ -75,9 +73,9 @@ impl Response {
     }
 }
 
-/// The state of a client after a look at it.
+/// Outcome of a client's turn.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum ClientFate {
+enum ClientOutcome {
     Stays,
     Leaves,
 }
@@ -95,12 +93,12 @@ impl MetricsServer {
         Ok((Self { listener, stopped }, MetricsStop(stop)))
     }
 
-    /// The address, with the port that the system chose.
+    /// Address with the port that the system chose.
     pub(super) fn address(&self) -> io::Result<SocketAddr> {
         self.listener.local_addr()
     }
 
-    /// Serves until the target ends. `text` makes the page.
+    /// Serves until the target ends. `text` produces the page.
     pub(super) fn run(&self, text: impl Fn(MetricsFormat) -> String) {
         let mut clients: Vec<MetricsClient> = Vec::new();
         let mut pages = MetricsPages::new(text);
@@ -119,11 +117,11 @@ impl MetricsServer {
                 // Descriptors may be short: try again later.
                 accepts_from = now + Duration::from_secs(1);
             }
-            clients.retain_mut(|client| client.go_on(&mut pages, now) == ClientFate::Stays);
+            clients.retain_mut(|client| client.go_on(&mut pages, now) == ClientOutcome::Stays);
         }
     }
 
-    /// Waits for anything to do; false when the target ends.
+    /// Waits for something to do; false when the target ends.
     fn wait(
         &self,
         clients: &[MetricsClient],
@@ -140,12 +138,12 @@ impl MetricsServer {
             let left = until.saturating_since(now) + Duration::from_millis(1);
             Timespec { tv_sec: left.as_secs() as i64, tv_nsec: left.subsec_nanos().into() }
         });
-        // An interrupted wait is a short one.
+        // An interrupted wait is just a short one.
         let _ = poll(&mut fds, timeout.as_ref());
         fds[0].revents().is_empty()
     }
 
-    /// Takes as many clients as there are places, at most: a flood makes nobody else wait.
+    /// Accepts at most [`MAX_CLIENTS`] clients, so that a flood does not block the others.
     fn accept_some(&self, clients: &mut Vec<MetricsClient>, now: Time) -> io::Result<()> {
         for _ in 0..MAX_CLIENTS {
             let stream = match self.listener.accept() {
@@ -172,16 +170,16 @@ impl MetricsServer {
     }
 }
 
-/// The page in each variant, made again when it is old.
+/// The page in each variant, produced again when it is old.
 struct MetricsPages<F> {
     text: F,
     variants: [PageCopies; PageVariant::COUNT],
 }
 
-/// The copies of a variant of the page.
+/// Copies of a variant of the page.
 struct PageCopies {
     made: Option<(Time, Rc<[u8]>)>,
-    /// The one before, as long as a client takes it.
+    /// Previous copy, while a client receives it.
     earlier: Weak<[u8]>,
 }
 
@@ -205,7 +203,7 @@ impl<F: Fn(MetricsFormat) -> String> MetricsPages<F> {
 }
 
 impl PageCopies {
-    /// Keeps an old one for those alone that take it now, if nobody takes one that is older still.
+    /// Drops an old copy unless a client receives it, if no client receives a still older one.
     fn let_go(&mut self, now: Time) {
         if let Some((at, body)) = &self.made
             && now >= *at + TEXT_AGE
@@ -217,7 +215,7 @@ impl PageCopies {
     }
 }
 
-/// A text as gzip has it. Samples of one family differ little, so the least effort does.
+/// Compresses a text with gzip. Samples of one family differ little, so the lowest level suffices.
 fn compressed(text: &[u8]) -> Vec<u8> {
     let mut encoder = GzEncoder::new(Vec::new(), Compression::fast());
     let written = encoder.write_all(text).and_then(|()| encoder.finish());
@@ -232,32 +230,33 @@ impl MetricsClient {
         }
     }
 
-    /// Reads and writes as much as it can without waiting.
+    /// Reads and writes as much as possible without waiting.
     fn go_on(
         &mut self,
         pages: &mut MetricsPages<impl Fn(MetricsFormat) -> String>,
         now: Time,
-    ) -> ClientFate {
+    ) -> ClientOutcome {
         if let ClientPhase::Asking(request) = &mut self.phase {
             let Some(response) = ask(&mut self.stream, request, pages, now) else {
-                return ClientFate::Stays;
+                return ClientOutcome::Stays;
             };
             self.phase = ClientPhase::Reading(response);
         }
-        let ClientPhase::Reading(response) = &mut self.phase else { return ClientFate::Stays };
+        let ClientPhase::Reading(response) = &mut self.phase else { return ClientOutcome::Stays };
         while !response.rest().is_empty() {
             match self.stream.write(response.rest()) {
                 Ok(count) => response.sent += count,
-                Err(error) if error.kind() == ErrorKind::WouldBlock => return ClientFate::Stays,
+                Err(error) if error.kind() == ErrorKind::WouldBlock => return ClientOutcome::Stays,
                 Err(error) if error.kind() == ErrorKind::Interrupted => {}
-                Err(_) => return ClientFate::Leaves,
+                Err(_) => return ClientOutcome::Leaves,
             }
         }
-        ClientFate::Leaves
+        ClientOutcome::Leaves
     }
 }
 
-/// Reads on; the response, once there is a request, which is empty for a client that has left.
+/// Continues to read; returns the response once a request is complete, which is empty for a client
+/// that has left.
 fn ask(
     stream: &mut TcpStream,
     request: &mut Vec<u8>,
@@ -282,7 +281,7 @@ fn ask(
     }
 }
 
-/// The response to a request's head. What follows the head is not read.
+/// Response to a request's head. What follows the head is not read.
 fn respond(
     head: &[u8],
     pages: &mut MetricsPages<impl Fn(MetricsFormat) -> String>,
@@ -406,7 +405,7 @@ mod tests {
                 .map(|_| TcpStream::connect(address).expect("connected"))
                 .collect();
             let mut endless = TcpStream::connect(address).expect("connected");
-            // The server may have closed it before all of it is sent.
+            // The server may close it before all is sent.
             let _ = endless.write_all(&vec![b'a'; 2 * MAX_REQUEST_BYTES]);
             let page = response(address, b"GET /metrics HTTP/1.1\r\n\r\n");
             assert!(page.contains("200 OK"), "{page}");
@@ -458,7 +457,7 @@ mod tests {
         let held: Vec<_> = (0..64).map(ask).collect();
         assert_eq!((held.len(), made.get()), (64, 8));
         drop(held);
-        // What nobody takes or asks for is not kept.
+        // A copy that no client receives or asks for is not kept.
         let _ = pages.get(PLAIN, at(64));
         assert_eq!(pages.variants.iter().filter(|copies| copies.made.is_some()).count(), 1);
     }

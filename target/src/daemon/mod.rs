@@ -43,11 +43,10 @@ use crate::config::Config;
 use crate::reloader::ConfigSource;
 use crate::target::Target;
 
-/// How long a slow reader of standard output and standard error may delay the process's end.
-/// Doubled, `systemctl stop` may take 1 s longer; not measured.
+/// Longest delay of the process's end by a slow reader of standard output and standard error.
 const READER_TIMEOUT: Duration = Duration::from_secs(1);
 
-/// The command line of the daemon, for man pages and completions.
+/// Command line of the daemon, for man pages and completions.
 pub fn command() -> clap::Command {
     DaemonArguments::command()
 }
@@ -63,7 +62,7 @@ pub fn main_with_args(args: impl IntoIterator<Item = OsString>) -> ExitCode {
         }
     };
     let format = arguments.log_format.resolve();
-    // A thread of its own writes to standard error, since a slow reader may block it.
+    // A separate thread writes to standard error, since a slow reader may block it.
     let notice = format.dropped_lines_notice();
     let log = LineWriter::to(std::io::stderr(), "feedrail-log", notice);
     let (log, report) = match (log, StdoutReport::start()) {
@@ -86,9 +85,9 @@ pub fn main_with_args(args: impl IntoIterator<Item = OsString>) -> ExitCode {
     if result.is_ok() { ExitCode::SUCCESS } else { ExitCode::FAILURE }
 }
 
-/// A target that lost one of its threads would serve some hosts and leave others hanging. It ends
-/// instead, so that its supervisor starts it again. It waits at most [`READER_TIMEOUT`] for the
-/// reader of its message.
+/// Ends the process when a thread panics, since a target without one of its threads would serve
+/// some hosts and leave others hanging; its supervisor starts it again. Waits at most
+/// [`READER_TIMEOUT`] for the reader of its message.
 fn abort_on_panic(log: LineWriter, format: LogFormat) {
     std::panic::set_hook(Box::new(move |panic| {
         let thread = std::thread::current();
@@ -104,7 +103,7 @@ fn abort_on_panic(log: LineWriter, format: LogFormat) {
     }));
 }
 
-/// The errors are one line each.
+/// Runs a target. The errors are one line each.
 fn run(arguments: &DaemonArguments, report: &StdoutReport) -> Result<(), Vec<String>> {
     let config = arguments.config().map_err(|error| vec![error.to_string()])?;
     raise_descriptor_limit();
@@ -120,7 +119,7 @@ fn serve(
     arguments: &DaemonArguments,
     report: &StdoutReport,
 ) -> Result<(), String> {
-    // Before the start, so that a signal that comes meanwhile is kept.
+    // Registered before the start, so that no signal is lost.
     let mut signals = Signals::new([SIGTERM, SIGINT, SIGUSR1, SIGHUP])
         .map_err(|error| format!("cannot take signals: {error}"))?;
     keep_machine(config);
@@ -163,14 +162,14 @@ fn serve(
     Ok(())
 }
 
-/// The configuration file of a command line, to be read again.
+/// Configuration file of a command line, to be read again.
 fn config_source(arguments: &DaemonArguments) -> Option<ConfigSource> {
     let path = arguments.config_path()?.to_owned();
     let arguments = arguments.clone();
     Some(ConfigSource { path, read: Box::new(move || arguments.config()) })
 }
 
-/// Works until a signal ends it.
+/// Handles signals until one ends the target.
 fn obey_signals(
     signals: &mut Signals,
     target: &Target,
@@ -189,7 +188,7 @@ fn obey_signals(
     }
 }
 
-/// A machine without an id gets one for good, so that names and ids are the same at the next start.
+/// Stores an id for a machine without one, so that names and ids are the same at the next start.
 fn keep_machine(config: &Config) {
     if let Err(error) = config.machine.keep(&config.state_dir) {
         tracing::warn!(
@@ -200,8 +199,8 @@ fn keep_machine(config: &Config) {
     }
 }
 
-/// Once the flag is up, a further SIGTERM or SIGINT ends the process without waiting for commands
-/// under way.
+/// Makes a further SIGTERM or SIGINT, once the returned flag is set, end the process without
+/// waiting for running commands.
 fn exit_on_second_signal() -> Result<Arc<AtomicBool>, String> {
     let flag = Arc::new(AtomicBool::new(false));
     for signal in [SIGTERM, SIGINT] {
@@ -211,8 +210,7 @@ fn exit_on_second_signal() -> Result<Arc<AtomicBool>, String> {
     Ok(flag)
 }
 
-/// A directory of ten thousand shards needs as many descriptors; the hard limit usually allows
-/// that.
+/// Raises the soft limit of descriptors to the hard limit, since each shard needs one.
 fn raise_descriptor_limit() {
     let limit = getrlimit(Resource::Nofile);
     let raised = Rlimit { current: limit.maximum, maximum: limit.maximum };

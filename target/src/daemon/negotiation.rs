@@ -1,4 +1,4 @@
-//! The representation of the page of counters that suits a client (RFC 9110, section 12).
+//! Negotiation of the page's representation (RFC 9110, section 12).
 
 use crate::metrics::exposition::MetricsFormat;
 
@@ -12,8 +12,8 @@ pub(super) struct PageVariant {
 impl PageVariant {
     pub(super) const COUNT: usize = 4;
 
-    /// The one that the head of a request prefers: without a preference, uncompressed text of
-    /// Prometheus, which is what a client gets too that takes none of them.
+    /// Variant that the head of a request prefers: without a preference, or if the client accepts
+    /// none, uncompressed text of Prometheus.
     pub(super) fn of_request(head: &[u8]) -> Self {
         let head = String::from_utf8_lossy(head);
         Self { format: format(&preferences(&head, "accept")), gzip: takes_gzip(&head) }
@@ -25,7 +25,7 @@ impl PageVariant {
     }
 }
 
-/// An element of a header that lists what a client takes.
+/// Element of a header that lists what a client accepts.
 struct Preference<'a> {
     value: &'a str,
     version: Option<&'a str>,
@@ -33,7 +33,7 @@ struct Preference<'a> {
     quality: u16,
 }
 
-/// How much a client wants something: the quality first, then how exactly it was named.
+/// Strength of a client's preference: the quality first, then how exactly it was named.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord)]
 struct Wish {
     quality: u16,
@@ -41,7 +41,7 @@ struct Wish {
 }
 
 impl<'a> Preference<'a> {
-    /// Nothing for an element that is malformed.
+    /// Returns `None` for a malformed element.
     fn parse(element: &'a str) -> Option<Self> {
         let mut parts = element.split(';').map(str::trim);
         let value = parts.next().filter(|value| !value.is_empty())?;
@@ -60,7 +60,7 @@ impl<'a> Preference<'a> {
         Some(preference)
     }
 
-    /// How exactly it names a format; nothing if it does not.
+    /// How exactly it names a format; `None` if it does not.
     fn names(&self, format: MetricsFormat) -> Option<u8> {
         let (kind, subtype, version) = match format {
             MetricsFormat::Prometheus => ("text", "plain", "0.0.4"),
@@ -81,7 +81,7 @@ impl<'a> Preference<'a> {
     }
 }
 
-/// The elements of all headers with a name.
+/// Elements of all headers with a name.
 fn preferences<'a>(head: &'a str, name: &str) -> Vec<Preference<'a>> {
     let headers = head.split("\r\n").skip(1).filter_map(|line| line.split_once(':'));
     let named = headers.filter(|(header, _)| header.trim().eq_ignore_ascii_case(name));
@@ -132,7 +132,7 @@ mod tests {
             ("application/openmetrics-text; version=\"1.0.0\"", true),
             ("application/openmetrics-text;version=0.0.1", false),
             ("APPLICATION/OpenMetrics-Text;Version=1.0.0;Q=0.5", true),
-            // What versions of Prometheus send.
+            // Sent by versions of Prometheus.
             (
                 "application/openmetrics-text;version=1.0.0,application/openmetrics-text;\
                  version=0.0.1;q=0.75,text/plain;version=0.0.4;q=0.5,*/*;q=0.1",
@@ -157,7 +157,7 @@ mod tests {
             ("application/openmetrics-text;q=0", false),
             ("application/openmetrics-text;q=2", false),
             ("application/openmetrics-text;q=NaN", false),
-            // The more exact one of two that are as good.
+            // The more exact one of two with equal weights.
             ("application/openmetrics-text, */*", true),
             ("application/*, text/plain", false),
             (", ;q=1, application/openmetrics-text", true),

@@ -1,5 +1,5 @@
-//! Tells systemd when the daemon is ready and when it stops (the `sd_notify` protocol: a datagram
-//! to the socket that `NOTIFY_SOCKET` names).
+//! Notifications to systemd when the daemon is ready and when it stops (the `sd_notify` protocol: a
+//! datagram to the socket that `NOTIFY_SOCKET` names).
 
 use std::os::linux::net::SocketAddrExt as _;
 use std::os::unix::ffi::OsStrExt as _;
@@ -7,12 +7,12 @@ use std::os::unix::net::{SocketAddr, UnixDatagram};
 
 use rustix::time::{ClockId, clock_gettime};
 
-/// Tells systemd that the target listens (`READY=1`).
+/// Reports to systemd that the target listens (`READY=1`).
 pub(super) fn ready() {
     send("READY=1");
 }
 
-/// Tells systemd that the configuration is read again (`RELOADING=1`), which [`ready`] ends.
+/// Reports to systemd that the configuration is read again (`RELOADING=1`), which [`ready`] ends.
 pub(super) fn reloading() {
     let now = clock_gettime(ClockId::Monotonic);
     // Neither is negative on this clock.
@@ -20,12 +20,12 @@ pub(super) fn reloading() {
     send(&format!("RELOADING=1\nMONOTONIC_USEC={micros}"));
 }
 
-/// Tells systemd that the target is about to end (`STOPPING=1`).
+/// Reports to systemd that the target is about to end (`STOPPING=1`).
 pub(super) fn stopping() {
     send("STOPPING=1");
 }
 
-/// Tells systemd that all threads go on (`WATCHDOG=1`).
+/// Reports to systemd that all threads make progress (`WATCHDOG=1`).
 pub(super) fn watchdog() {
     send("WATCHDOG=1");
 }

@@ -6,8 +6,8 @@ use tracing_subscriber::field::RecordFields;
 use tracing_subscriber::fmt::FormatFields;
 use tracing_subscriber::fmt::format::{DefaultFields, Writer};
 
-/// Text that stays on its line and changes nothing of a terminal: control characters, line
-/// separators and marks of direction are escaped as Rust writes them.
+/// Text that stays on its line and does not affect a terminal: control characters, line separators
+/// and direction marks are escaped as Rust writes them.
 pub(super) struct OneLine<'a>(pub(super) &'a str);
 
 impl fmt::Display for OneLine<'_> {
@@ -23,7 +23,7 @@ impl fmt::Display for OneLine<'_> {
     }
 }
 
-/// Writes the message and the fields of each line as [`OneLine`].
+/// Formats the message and the fields of each line as [`OneLine`].
 pub(super) struct OneLineFields;
 
 impl<'writer> FormatFields<'writer> for OneLineFields {

@@ -1,5 +1,5 @@
-//! SIGHUP: the configuration is read again on a thread of its own, since a file system may keep
-//! that thread for ever.
+//! SIGHUP: reads the configuration again on a separate thread, since a file system may block that
+//! thread for ever.
 
 use std::io;
 use std::sync::Arc;
@@ -14,23 +14,23 @@ use crate::reloader::Reloader;
 pub(super) struct ReloadSignal(Option<Sender<()>>);
 
 impl ReloadSignal {
-    /// Takes signals for a target whose configuration can be read again.
+    /// Starts the thread for a target whose configuration can be read again.
     ///
     /// # Errors
-    /// There is no thread to be had.
+    /// A thread is not available.
     pub(super) fn start(reloader: Option<&Arc<Reloader>>) -> io::Result<Self> {
         let Some(reloader) = reloader.cloned() else { return Ok(Self(None)) };
-        // One that waits reads the configuration as it is then, so that more need not wait.
+        // A waiting signal reads the configuration as it is later, so that more need not wait.
         let (sender, asked) = channel::bounded(1);
         let run = move || obey(&reloader, &asked);
         std::thread::Builder::new().name("feedrail-reload".into()).spawn(run)?;
         Ok(Self(Some(sender)))
     }
 
-    /// Has the configuration read again.
+    /// Requests a reload of the configuration.
     pub(super) fn raise(&self) {
         match &self.0 {
-            // It is full where one waits already.
+            // Full if a signal waits already.
             Some(sender) => _ = sender.try_send(()),
             None => tracing::warn!(
                 "SIGHUP is ignored: the configuration is read again only by a target with --config and --management; \

@@ -1,4 +1,4 @@
-//! The JSON lines on standard output.
+//! JSON lines on standard output.
 
 use std::time::Duration;
 
@@ -8,7 +8,7 @@ use super::lines::LineWriter;
 use crate::inventory::Registry;
 use crate::target::Target;
 
-/// The JSON lines on standard output.
+/// Writer of the JSON lines on standard output.
 pub(super) struct StdoutReport {
     lines: LineWriter,
 }
@@ -19,12 +19,12 @@ impl StdoutReport {
         Ok(Self { lines: LineWriter::to(std::io::stdout(), "feedrail-report", notice)? })
     }
 
-    /// Waits for the reader, but not for longer than this.
-    pub(super) fn flush(&self, patience: Duration) {
-        self.lines.flush(patience);
+    /// Waits for the reader, at most for `timeout`.
+    pub(super) fn flush(&self, timeout: Duration) {
+        self.lines.flush(timeout);
     }
 
-    /// One line for each address and each subsystem that is served there, and one for each address
+    /// Writes a line for each address and each subsystem served there, and one for each address
     /// that is not.
     pub(super) fn listening(&self, target: &Target) {
         for failed in target.not_listening() {
@@ -42,7 +42,7 @@ impl StdoutReport {
                 shared_memory = listening.shared_memory, "listening"
             );
             let served: Vec<_> = port.subsystems().into_iter().map(Some).collect();
-            // It may be that subsystems come at run time only.
+            // Subsystems may be added only at run time.
             let none = [None];
             for subsystem in if served.is_empty() { &none[..] } else { &served[..] } {
                 let subsystem = subsystem.as_ref();
@@ -60,7 +60,7 @@ impl StdoutReport {
         }
     }
 
-    /// One line for each subsystem that could be exported.
+    /// Writes a line for each subsystem that could be exported.
     pub(super) fn checked(&self, registry: &Registry) {
         for subsystem in registry.subsystems() {
             self.say(&json!({
@@ -71,7 +71,7 @@ impl StdoutReport {
         }
     }
 
-    /// Writes one line with all counters.
+    /// Writes a line with all counters.
     pub(super) fn stats(&self, target: &Target) {
         self.write(target.stats().to_json_line());
     }

@@ -1,5 +1,5 @@
-//! Feeds the watchdog of systemd (`sd_watchdog_enabled(3)`) as long as all threads of the target go
-//! on.
+//! Watchdog of systemd (`sd_watchdog_enabled(3)`), notified as long as all threads of the target
+//! make progress.
 
 use std::time::Duration;
 
@@ -8,7 +8,7 @@ use crossbeam::channel::{Receiver, RecvTimeoutError};
 use super::notify;
 use crate::driver::turn_mark::TurnWatch;
 
-/// How often it is to be fed; nothing if nobody watches this process.
+/// Interval of notifications; `None` if nobody watches this process.
 pub(super) fn interval() -> Option<Duration> {
     let number = |name: &str| std::env::var(name).ok()?.parse::<u64>().ok();
     of_variables(number("WATCHDOG_USEC"), number("WATCHDOG_PID"), std::process::id())
@@ -22,7 +22,7 @@ fn of_variables(micros: Option<u64>, watched: Option<u64>, own: u32) -> Option<D
     micros.filter(|micros| *micros > 1).map(|micros| Duration::from_micros(micros / 2))
 }
 
-/// Feeds it until the other end of `stop` is dropped.
+/// Notifies the watchdog until the other end of `stop` is dropped.
 pub(super) fn run(mut watch: TurnWatch, interval: Duration, stop: &Receiver<()>) {
     let mut hangs = false;
     while stop.recv_timeout(interval) == Err(RecvTimeoutError::Timeout) {
@@ -34,7 +34,7 @@ pub(super) fn run(mut watch: TurnWatch, interval: Duration, stop: &Receiver<()>)
             hangs = !go_on;
             match hangs {
                 true => tracing::error!(?interval, "a thread has been in one turn for so long"),
-                false => tracing::info!("all threads go on again"),
+                false => tracing::info!("all threads make progress again"),
             }
         }
     }

@@ -6,7 +6,7 @@ use loom::thread;
 
 use super::*;
 
-/// A descriptor that readers sleep on.
+/// Model of a descriptor that readers sleep on.
 #[derive(Default)]
 pub(crate) struct Descriptor {
     readable: Mutex<bool>,
@@ -38,8 +38,7 @@ impl Doorbell<Descriptor> {
         Self::with(Descriptor::default())
     }
 
-    /// The loop of a thread that has nothing else to do, until `done`, which it asks after each
-    /// ring.
+    /// Runs the loop of a thread without other work until `done`, which it calls after each ring.
     pub(crate) fn serve(&self, mut done: impl FnMut() -> bool) {
         while !(self.answer() && done()) {
             if self.is_quiet() {

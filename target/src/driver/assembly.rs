@@ -1,4 +1,4 @@
-//! Assembles a target from its parts; threads or a simulator drive it.
+//! Assembly of a target's parts, which threads or a simulator then drive.
 
 use std::io;
 use std::sync::Arc;
@@ -15,13 +15,13 @@ use crate::inventory::port::Port;
 use crate::listen_error::{AddError, ListenError};
 use crate::poll_group::{PollGroupBuilder, StopRequest};
 
-/// The parts of a target: a seed for each core's poll group, and the devices.
+/// Parts of a target: a builder for each core's poll group, and the devices.
 pub struct Assembly {
     pub(crate) associations: Arc<Associations>,
     pub(crate) seeds: Vec<PollGroupBuilder>,
     pub(crate) devices: Devices,
     pub(crate) receptions: Receptions,
-    /// Wakes whoever drives the receptions.
+    /// Wakes the driver of the receptions.
     pub(crate) reception_bell: Arc<Doorbell>,
     pub(crate) orders: Arc<StopRequest>,
 }
@@ -33,10 +33,11 @@ impl ListenError {
 }
 
 impl Assembly {
-    /// The parts for `cores` cores that export the namespaces of `registry`, without a device yet.
+    /// Creates the parts for `cores` cores that export the namespaces of `registry`, without a
+    /// device.
     ///
     /// # Errors
-    /// The pool's memory is not to be had.
+    /// Memory for the pool is not available.
     pub fn new(registry: Arc<Registry>, cores: usize) -> io::Result<Self> {
         let associations = Associations::new(registry);
         let limits = associations.registry().limits();
@@ -46,14 +47,14 @@ impl Assembly {
         let mut seeds = Vec::with_capacity(cores);
         let mut doors = Vec::with_capacity(cores);
         for index in 0..cores {
-            let (pool, guest_pool) = plan.pools(&memory, index);
+            let (pool, anonymous_pool) = plan.pools(&memory, index);
             let (sender, transports) = channel::unbounded();
             let bell = Doorbell::new()?;
             doors.push(CoreDoor { bell: Arc::clone(&bell), transports: sender });
             seeds.push(PollGroupBuilder {
                 associations: Arc::clone(&associations),
                 pool,
-                guest_pool,
+                anonymous_pool,
                 transports,
                 bell,
                 orders: Arc::clone(&orders),
@@ -65,13 +66,13 @@ impl Assembly {
         Ok(Self { associations, seeds, devices, receptions, reception_bell, orders })
     }
 
-    /// Adds a device, which must have been opened for as many groups as there are cores, and
-    /// listens on the ports with its address. Returns the ports that can not be listened on, if
-    /// there are others.
+    /// Adds a device, which must have been opened with a group for each core, and
+    /// listens on the ports with its address. Returns the ports that cannot be listened on, if at
+    /// least one can.
     ///
     /// # Errors
     /// The device refuses memory, a group or its connection manager, or no port can be listened on.
-    /// Then the parts are as they were.
+    /// Then the parts are unchanged.
     pub fn add<P>(&mut self, device: P::Device) -> Result<Vec<ListenError>, AddError>
     where
         P: Provider,

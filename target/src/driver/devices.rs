@@ -1,4 +1,4 @@
-//! The devices of a target, to which more are added while it runs.
+//! Devices of a target, which can be added at run time.
 
 use std::collections::BTreeSet;
 use std::io;
@@ -18,7 +18,8 @@ use crate::poll_group::JoiningTransport;
 use crate::transport::rdma::{DeviceParts, RdmaReception, RdmaTransport};
 use crate::transport::{DeviceFailure, Reception, ReceptionStats};
 
-/// The devices of a target, and where its cores and its reception take in further ones.
+/// Devices of a target, and the channels by which its cores and its reception thread receive
+/// further ones.
 pub(crate) struct Devices {
     associations: Arc<Associations>,
     memory: Arc<PoolMemory>,
@@ -26,11 +27,11 @@ pub(crate) struct Devices {
     receptions: Sender<ReceptionOrder>,
     reception_bell: Arc<Doorbell>,
     added: Vec<AddedDevice>,
-    /// Ids of ports that devices beside the main one listen for.
+    /// Ids of ports that secondary devices listen on.
     beside: BTreeSet<u16>,
 }
 
-/// Where a core takes in transports.
+/// Channel by which a core receives transports.
 pub(crate) struct CoreDoor {
     pub(crate) bell: Arc<Doorbell>,
     pub(crate) transports: Sender<JoiningTransport>,
@@ -40,53 +41,53 @@ pub(crate) struct CoreDoor {
 struct AddedDevice {
     address: IpAddr,
     role: DeviceRole,
-    /// Its transports and its reception hold it, too, as long as they are there.
+    /// Failure flag, shared with its transports and its reception while they exist.
     failure: Arc<DeviceFailure>,
 }
 
 impl AddedDevice {
-    /// Whether it has failed, and all that was made of it has been dropped.
+    /// Whether it has failed, and everything created from it has been dropped.
     fn is_gone(&self) -> bool {
         self.failure.is_noted() && Arc::strong_count(&self.failure) == 1
     }
 }
 
-/// The part that a device plays for its address.
+/// Role of a device for its address.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum DeviceRole {
-    /// Hosts of other machines reach the address by it.
+    /// Reached by hosts of other machines.
     Main,
-    /// Hosts of this machine may use it instead.
+    /// Offered to hosts of this machine as an alternative.
     Beside,
 }
 
-/// An order for the thread of the receptions.
+/// Order for the thread of the receptions.
 pub(crate) enum ReceptionOrder {
-    /// To serve a further device.
+    /// Serve a further device.
     Add(DeviceRole, Box<dyn Reception>),
-    /// To listen for a port at the device with its address.
+    /// Listen on a port at the device with its address.
     Listen {
-        /// The port, for which that device does not listen yet.
+        /// Port that the device does not listen on yet.
         port: Arc<Port>,
-        /// The role of the device.
+        /// Role of the device.
         role: DeviceRole,
-        /// Where the result goes.
+        /// Channel for the result.
         answer: Sender<Result<(), CmError>>,
     },
-    /// To take no more connections for a port.
+    /// Reject later connections to a port.
     Close(Arc<Port>),
 }
 
-/// The receptions of all devices.
+/// Receptions of all devices.
 pub(crate) struct Receptions {
     all: Vec<(DeviceRole, Box<dyn Reception>)>,
     orders: Receiver<ReceptionOrder>,
-    /// Counters of those that are gone.
+    /// Counters of receptions that were dropped.
     gone: ReceptionStats,
 }
 
 impl Devices {
-    /// No device yet, and where receptions come from.
+    /// Creates the set without devices, and the receiver of receptions.
     pub(crate) fn new(
         associations: Arc<Associations>,
         memory: Arc<PoolMemory>,
@@ -100,12 +101,13 @@ impl Devices {
         (devices, Receptions { all: Vec::new(), orders, gone: ReceptionStats::default() })
     }
 
-    /// Adds a device, which must have been opened for as many groups as there are cores, and
-    /// listens for ports of its address. Returns those for which it can not, if it can for others.
+    /// Adds a device, which must have been opened with a group for each core, and
+    /// listens on ports with its address. Returns the ports that cannot be listened on, if at least
+    /// one can.
     ///
     /// # Errors
-    /// The device refuses memory, a group or its connection manager, or can listen for no port.
-    /// Then it is not added.
+    /// The device refuses memory, a group or its connection manager, or can listen on no port. Then
+    /// it is not added.
     pub(crate) fn add<P>(
         &mut self,
         device: P::Device,
@@ -156,21 +158,21 @@ impl Devices {
         Ok(failed)
     }
 
-    /// Whether an address has a device in a role that has not failed.
+    /// Whether an address has a working device with a role.
     pub(crate) fn serve(&self, address: IpAddr, role: DeviceRole) -> bool {
         let is_it = |device: &AddedDevice| device.address == address && device.role == role;
         self.added.iter().any(|device| is_it(device) && !device.failure.is_noted())
     }
 
-    /// Whether a device beside the main one listens for a port.
+    /// Whether a secondary device listens on a port.
     pub(crate) fn listen_beside(&self, port: &Port) -> bool {
         self.beside.contains(&port.id)
     }
 
-    /// Listens for a port at the device of its address with this role.
+    /// Listens on a port at the device of its address with this role.
     ///
     /// # Errors
-    /// It cannot listen there.
+    /// The device cannot listen there.
     pub(crate) fn listen(&mut self, port: &Arc<Port>, role: DeviceRole) -> Result<(), AddError> {
         let (answer, answered) = channel::bounded(1);
         self.order(ReceptionOrder::Listen { port: Arc::clone(port), role, answer });
@@ -182,7 +184,7 @@ impl Devices {
         Ok(())
     }
 
-    /// Takes no more connections for a port. The device stays.
+    /// Rejects later connections to a port. The device stays.
     pub(crate) fn close(&mut self, port: &Arc<Port>) {
         self.beside.remove(&port.id);
         self.order(ReceptionOrder::Close(Arc::clone(port)));
@@ -195,7 +197,7 @@ impl Devices {
     }
 }
 
-/// Listens for ports; an error only if all of them fail.
+/// Listens on ports; an error only if all of them fail.
 fn listen(
     reception: &mut dyn Reception,
     ports: &[Arc<Port>],
@@ -212,7 +214,7 @@ fn listen(
 }
 
 impl Receptions {
-    /// Does what was ordered; true if there was anything.
+    /// Executes orders; true if there were any.
     pub(crate) fn obey(&mut self) -> bool {
         let mut progress = false;
         while let Ok(order) = self.orders.try_recv() {
@@ -237,7 +239,7 @@ impl Receptions {
         device.listen(port).map(drop)
     }
 
-    /// Drops those whose devices are gone, so that the system can forget these.
+    /// Drops receptions whose devices are gone, so that the system can release the devices.
     pub(crate) fn drop_gone(&mut self) {
         let Self { all, gone, .. } = self;
         all.retain(|(_, reception)| {

@@ -1,4 +1,4 @@
-//! A thread that has the files of watched directories exported as they appear and vanish.
+//! Thread that exports the files of watched directories as they appear and vanish.
 
 use std::collections::BTreeMap;
 use std::ffi::OsStr;
@@ -23,35 +23,33 @@ use crate::controller::Associations;
 use crate::inventory::refresh::WatchedFiles;
 use crate::limits::DIRECTORY_DEPTH;
 
-/// How long a directory has to be quiet before it is looked at, so that many files that come
-/// together are one change. Doubled, a file is a namespace 0.1 s later; not measured.
+/// Time without events after which a directory is scanned, so that many files that arrive together
+/// are one change.
 const QUIET: Duration = Duration::from_millis(100);
-/// The most looks that events put off, each for [`QUIET`]. Doubled, files that come one by one
-/// without a pause are namespaces up to 2 s later; not measured.
+/// Most delays of a scan by further events, each of [`QUIET`], so that a steady stream of files
+/// does not postpone it for ever.
 const MOST_QUIETS: u32 = 20;
-/// Time after which a look that failed is repeated. Doubled, a directory that can be read again is
-/// followed up to 5 s later; not measured.
+/// Time after which a failed scan is repeated.
 const RETRY: Duration = Duration::from_secs(5);
-/// The most that the end of the thread is waited for: a file system may keep it for ever. Doubled,
-/// a stop beside such a file system takes 1 s longer; not measured.
+/// Longest wait for the end of the thread, since a file system may block it for ever.
 const JOIN_TIMEOUT: Duration = Duration::from_secs(1);
-/// Bytes of events that are read at once. Doubled, bursts take half the calls; not measured.
+/// Bytes of events that are read at a time.
 const EVENT_BYTES: usize = 16 << 10;
 
-/// The thread. Dropping this ends it.
+/// Handle of the thread. Dropping it ends the thread.
 #[derive(Debug)]
 pub(crate) struct DirectoryWatch {
     applied: Arc<AppliedConfig>,
     stop: Arc<AtomicBool>,
-    /// Closed when it has ended.
+    /// Disconnected when the thread has ended.
     over: Receiver<()>,
 }
 
 impl DirectoryWatch {
-    /// Begins to follow the watched directories of the configuration, whichever is applied.
+    /// Starts to follow the watched directories of the applied configuration.
     ///
     /// # Errors
-    /// There is no thread or no descriptor to be had.
+    /// A thread or a descriptor is not available.
     pub(crate) fn start(
         associations: Arc<Associations>,
         applied: Arc<AppliedConfig>,
@@ -83,12 +81,12 @@ impl Drop for DirectoryWatch {
     fn drop(&mut self) {
         self.stop.store(true, Ordering::Relaxed);
         self.applied.wake();
-        // Whatever the reason: it has ended, or is not waited for.
+        // The thread has ended, or is not waited for.
         let _ = self.over.recv_timeout(JOIN_TIMEOUT);
     }
 }
 
-/// What wakes the thread.
+/// Cause of a wake-up of the thread.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Wake {
     Events,
@@ -101,17 +99,17 @@ struct Follower {
     applied: Arc<AppliedConfig>,
     stop: Arc<AtomicBool>,
     inotify: OwnedFd,
-    /// The folders that are watched, by the number of the watch.
+    /// Watched folders by watch descriptor.
     folders: BTreeMap<i32, PathBuf>,
     files: WatchedFiles,
-    /// Why the last look failed, so that it is logged once.
+    /// Error of the last scan, so that it is logged once.
     last_error: Option<String>,
 }
 
 impl Follower {
     fn run(&mut self, mut config: Config) {
         self.watch_folders(&config);
-        // Whatever came between the start and the watches is found now.
+        // Changes between the start and the creation of the watches are found now.
         let mut failed = !self.refresh(&config);
         loop {
             match self.wait(failed.then_some(RETRY)) {
@@ -140,12 +138,12 @@ impl Follower {
             Ok(0) => Wake::Timeout,
             Ok(_) if !fds[0].revents().is_empty() => Wake::Applied,
             Ok(_) => Wake::Events,
-            // A signal; whoever waits looks once more.
+            // A signal arrived; the thread scans once more.
             Err(_) => Wake::Timeout,
         }
     }
 
-    /// Takes events until there is none for [`QUIET`].
+    /// Reads events until none comes for [`QUIET`].
     fn until_quiet(&mut self) {
         for _ in 0..MOST_QUIETS {
             self.take_events();
@@ -155,7 +153,7 @@ impl Follower {
         }
     }
 
-    /// Notes which files are being written. What else has happened is found by a look.
+    /// Notes the files that are being written. Other changes are found by the scan.
     fn take_events(&mut self) {
         let mut buffer = [MaybeUninit::<u8>::uninit(); EVENT_BYTES];
         let mut events = inotify::Reader::new(&self.inotify, &mut buffer);
@@ -167,7 +165,7 @@ impl Follower {
             };
             let what = event.events();
             if what.contains(ReadFlags::QUEUE_OVERFLOW) {
-                // Whoever wrote a file may have closed it.
+                // The writers may have closed the files.
                 self.files.unfinished.clear();
             }
             if what.contains(ReadFlags::IGNORED) {
@@ -184,8 +182,7 @@ impl Follower {
         }
     }
 
-    /// Watches the folders of the directories that are to be watched. Folders that are watched
-    /// already stay so.
+    /// Watches the folders of the watched directories, unless they are watched already.
     fn watch_folders(&mut self, config: &Config) {
         for directory in config.watched() {
             let Ok(root) = ServedRoot::open(&directory.path) else { continue };
@@ -196,8 +193,7 @@ impl Follower {
                 else {
                     continue;
                 };
-                // The watch comes before the list: a folder that is made between the two is found
-                // by either.
+                // Watched before it is listed, so that a folder created in between is found.
                 self.watch_folder(&folder, path);
                 if depth < DIRECTORY_DEPTH {
                     let below = folder.entries().unwrap_or_default().into_iter();
@@ -227,7 +223,7 @@ impl Follower {
         }
     }
 
-    /// Exports what the directories hold; false if that failed, and nothing has changed.
+    /// Exports the files of the directories; false if that failed and nothing has changed.
     fn refresh(&mut self, config: &Config) -> bool {
         if config.watched().next().is_none() {
             return true;
@@ -260,7 +256,7 @@ fn warn(folder: &Path, error: &io::Error) {
     tracing::warn!(folder = %folder.display(), "cannot watch a folder: {error}");
 }
 
-/// Whether a file was made to be written, and is not another name of one.
+/// Whether a file is open for its first write, rather than another name of an existing file.
 fn is_new_file(path: &Path) -> bool {
     let found = path.symlink_metadata();
     found.is_ok_and(|file| file.is_file() && std::os::unix::fs::MetadataExt::nlink(&file) == 1)

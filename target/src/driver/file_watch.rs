@@ -1,4 +1,4 @@
-//! Checks the files that are served, since the system sends no event when others change them.
+//! Checks exported files periodically, since the system sends no event when others change them.
 
 use std::io;
 use std::sync::Arc;
@@ -9,29 +9,28 @@ use crate::driver::clock::Clock;
 use crate::driver::periodic::Periodic;
 use crate::limits::log_rate::LogRateLimit;
 
-/// Files that it checks each time, in turn, so that the cost is bounded. Doubled, a check takes
-/// twice as long, and a change is found in half the time; not measured.
+/// Most files per check, which takes files in turn, so that its cost is bounded.
 const FILES_AT_ONCE: usize = 1000;
 
-/// Begins to look at the files that are exported.
+/// Starts the periodic check of exported files.
 ///
 /// # Errors
-/// There is no thread to be had.
+/// A thread is not available.
 pub(crate) fn watch_files(associations: Arc<Associations>) -> io::Result<Periodic> {
     let (mut round, clock) = (Round::new(associations), Clock::new());
     Periodic::start("feedrail-watch", move || round.look(clock.now()))
 }
 
-/// Begins to close removed namespaces that were busy, once their last command has ended. Not with
-/// the looks at files, which a medium that is slow to flush would keep from their turn.
+/// Starts the periodic closing of removed namespaces that were busy, once their last command has
+/// ended. A separate thread, since a slow flush would delay the checks of files.
 ///
 /// # Errors
-/// There is no thread to be had.
+/// A thread is not available.
 pub(crate) fn close_removed(associations: Arc<Associations>) -> io::Result<Periodic> {
     Periodic::start("feedrail-close", move || associations.registry().close_idle())
 }
 
-/// Where it is in the list of namespaces.
+/// Position in the list of namespaces.
 struct Round {
     associations: Arc<Associations>,
     next: usize,
@@ -43,12 +42,12 @@ impl Round {
         Self { associations, next: 0, log_rate: LogRateLimit::about("files that changed") }
     }
 
-    /// Looks at the next files, and at the memory that they may be kept in.
+    /// Checks the next files, and the memory available for locked files.
     fn look(&mut self, now: rdma::Time) {
         self.associations.registry().cache_room().look();
         MemoryRoom::of_process().look_again();
         let namespaces = self.associations.registry().namespaces();
-        // All of them: who wants to change a file waits for this.
+        // For all of them, since a process that wants to change a file waits for this.
         namespaces.iter().for_each(|namespace| namespace.keep_in_memory());
         for _ in 0..FILES_AT_ONCE.min(namespaces.len()) {
             let namespace = &namespaces[self.next % namespaces.len()];
@@ -95,7 +94,7 @@ mod tests {
         }
     }
 
-    /// No other change of the exports has to come first.
+    /// Removed namespaces are closed without a further change of the exports.
     #[test]
     fn removed_namespaces_are_closed_when_their_last_command_has_ended() {
         let folder = tempfile::tempdir().expect("a folder");
@@ -108,7 +107,7 @@ mod tests {
         assert!(core.follow());
         assert_eq!(registry.close(removed, Duration::ZERO), Closed::Busy);
         let _closes = close_removed(Arc::clone(&round.associations)).expect("a thread");
-        core.settle();
+        core.report_idle();
         assert!(!core.follow());
         while registry.closing() > 0 {
             let _ = channel::never::<()>().recv_timeout(Duration::from_millis(10));

@@ -1,46 +1,43 @@
-//! How long a core that has nothing to do looks for work before it sleeps.
+//! Duration for which an idle core polls before it sleeps.
 //!
 //! A wake-up costs more than a short wait: a host that reads one block after the other would pay
-//! for it with every read, and so would one that sends several at once and waits for all of them.
-//! So a core polls for as long as commands on namespaces lately took to come, up to the maximum.
-//! Commands that only keep a connection alive do not keep the core awake. Other threads get the
-//! processor between two polls. Where they keep it for long, as the hosts do if they run on the
-//! same core, the core still polls for a single operation, but not for several at once: a thread
-//! that is woken by the first of them finds others done as well, and the hosts need the processor
-//! more. Beside a thread that computes the core sleeps at once, since it would get the processor
-//! back late.
+//! for it with every read, as would one that sends several commands and waits for all of them. So a
+//! core polls for as long as commands on namespaces recently took to arrive, up to a maximum.
+//! Commands that only keep a connection alive do not count. Between two polls the core yields the
+//! processor. If other threads keep it for long, as hosts on the same core do, the core continues
+//! to poll for a single operation, but not for several: a thread that is woken by the first of them
+//! finds the others done, and the hosts need the processor more. Beside a thread that computes, the
+//! core sleeps immediately, since it would get the processor back late.
 
 use std::time::Duration;
 
 use rdma::{CpuContention, Time};
 
-/// A core polls for at least this long after any work, since a wake-up takes about as long. If
-/// other threads had the processor for this long between two polls, they need it. Doubled: not
-/// measured.
+/// Shortest polling time after any work, about the cost of a wake-up. Other threads that keep the
+/// processor for this long between two polls need it.
 const MIN_POLLING: Duration = Duration::from_micros(50);
 
-/// Turns with operations for which it polls no longer than [`MIN_POLLING`] after it had to share
-/// the processor with hosts that send several operations at once. Doubled, a core whose neighbours
-/// are gone sleeps too early for 128 turns; not measured.
+/// Turns with operations during which a core polls for [`MIN_POLLING`] only, after it shared the
+/// processor with hosts that send several operations at a time.
 const BACKOFF_TURNS: u32 = 64;
 
-/// The polling time of one core, learnt from the times between operations.
+/// Polling time of one core, learnt from the times between operations.
 #[derive(Debug)]
 pub(crate) struct IdlePolling {
     most: Duration,
     window: Duration,
     last_work: Time,
-    /// Operations on namespaces until now.
+    /// Operations on namespaces so far.
     operations: u64,
-    /// The last turn with operations had several.
+    /// Whether the last turn with operations had several.
     several: bool,
-    /// Turns with operations after which it learns again.
+    /// Remaining turns with operations until it learns again.
     backoff_turns: u32,
     contention: CpuContention,
 }
 
 impl IdlePolling {
-    /// Of a core that polls for `most` at the most.
+    /// Creates the state of a core that polls for at most `most`.
     pub(crate) fn new(now: Time, most: Duration) -> Self {
         Self {
             most,
@@ -53,7 +50,7 @@ impl IdlePolling {
         }
     }
 
-    /// There was work; `operations` on namespaces have begun and ended since the start.
+    /// Records work; `operations` is the number that have begun and ended since the start.
     pub(crate) fn worked(&mut self, now: Time, operations: u64) {
         let done = operations - self.operations;
         if done > 0 {
@@ -73,7 +70,7 @@ impl IdlePolling {
         now - self.last_work < self.window && !self.contention.should_sleep(now)
     }
 
-    /// Between two looks, until `now`, others had the processor for `time`.
+    /// Records that other threads had the processor for `time` between two polls, until `now`.
     pub(crate) fn gave_way(&mut self, now: Time, time: Duration) {
         self.contention.gave_way(now, time);
         if time >= MIN_POLLING && self.several {
@@ -82,8 +79,8 @@ impl IdlePolling {
         }
     }
 
-    /// Waits of less than twice the maximum count as short, since the time of a wake-up is saved
-    /// too.
+    /// Learns from a wait. One of less than twice the maximum counts as short, since the time of a
+    /// wake-up is saved too.
     fn learn(&mut self, waited: Duration) {
         let wanted = if waited < 2 * self.most { 2 * waited } else { Duration::ZERO };
         // A single short wait among longer ones shortens the window by 1/16 only.
@@ -101,7 +98,7 @@ mod tests {
 
     const MOST: Duration = Duration::from_millis(1);
 
-    /// Works at these distances, with this many operations on namespaces that begin or end.
+    /// Records work at these intervals, with these numbers of started and ended operations.
     fn after(waits: &[(u64, u64)]) -> (IdlePolling, Time) {
         let mut now = Time::from_nanos(1);
         let mut polling = IdlePolling::new(now, MOST);

@@ -1,4 +1,4 @@
-//! The drivers of poll groups: threads that sleep, or a test that steps them by hand.
+//! Drivers of poll groups: threads that sleep, or a test that steps them.
 
 pub(crate) mod assembly;
 pub(crate) mod clock;

@@ -1,31 +1,29 @@
-//! A thread that does something once in each second.
+//! Thread that calls a function once a second.
 
 use std::io;
 use std::time::Duration;
 
 use crossbeam::channel::{self, Receiver, RecvTimeoutError, Sender};
 
-/// Time between the end of a look and the next one. Doubled, a change is found up to 1 s later; not
-/// measured.
+/// Time between the end of a call and the next one.
 const PERIOD: Duration = Duration::from_secs(1);
-/// The most that the end of the thread is waited for: the system may keep it for ever. Doubled, a
-/// stop beside such a system takes 1 s longer; not measured.
+/// Longest wait for the end of the thread, since the system may block it for ever.
 const JOIN_TIMEOUT: Duration = Duration::from_secs(1);
 
-/// The thread. Dropping this ends it.
+/// Handle of the thread. Dropping it ends the thread.
 #[derive(Debug)]
 pub(crate) struct Periodic {
-    /// Dropped to end it.
+    /// Dropped to end the thread.
     stop: Option<Sender<()>>,
-    /// Closed when it has ended.
+    /// Disconnected when the thread has ended.
     over: Receiver<()>,
 }
 
 impl Periodic {
-    /// Begins to call a function in a thread of that name.
+    /// Starts to call a function in a thread of that name.
     ///
     /// # Errors
-    /// There is no thread to be had.
+    /// A thread is not available.
     pub(crate) fn start(name: &str, mut look: impl FnMut() + Send + 'static) -> io::Result<Self> {
         let (stop, stopped) = channel::bounded::<()>(0);
         let (ended, over) = channel::bounded::<()>(0);
@@ -43,7 +41,7 @@ impl Periodic {
 impl Drop for Periodic {
     fn drop(&mut self) {
         drop(self.stop.take());
-        // Whatever the reason: it has ended, or is not waited for.
+        // The thread has ended, or is not waited for.
         let _ = self.over.recv_timeout(JOIN_TIMEOUT);
     }
 }

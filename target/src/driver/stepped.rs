@@ -1,4 +1,4 @@
-//! A target without threads or a clock: its caller drives it. For simulators and tests.
+//! Target without threads and clock, which its caller drives, for simulators and tests.
 
 use std::error::Error;
 use std::net::SocketAddr;
@@ -31,35 +31,36 @@ pub struct Stepped {
     groups: Vec<PollGroup>,
     devices: Devices,
     receptions: Receptions,
-    /// Until then a group gets no turn.
+    /// Time before which each group gets no turn.
     stalled: Vec<Time>,
-    /// Namespaces that came or went, of which hosts hear when all cores know it.
+    /// Added and removed namespaces that hosts are notified of once all cores have adopted the
+    /// change.
     unannounced: Vec<PublishedNamespace>,
 }
 
-/// A change of a subsystem that an operator makes while hosts work.
+/// Change of a subsystem that an operator makes at run time.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum LiveChange {
-    /// How all of its namespaces can be reached at an address.
+    /// Sets the ANA state of all its namespaces at an address.
     Ana(SocketAddr, AnaState),
-    /// It is served at an address from now on.
+    /// Serves the subsystem at an address.
     AddListener(SocketAddr),
-    /// It is not any more, and associations there end.
+    /// Stops serving it at an address, and ends the associations there.
     RemoveListener(SocketAddr),
-    /// Whether hosts may connect that are not listed; associations of others end.
+    /// Sets whether unlisted hosts may connect; associations of refused hosts end.
     AllowAnyHost(bool),
-    /// It loses the namespace with an id, or gets one of 64 KiB that reads zeros.
+    /// Removes the namespace with an NSID, or adds one of 64 KiB that reads zeros.
     ToggleNamespace(Nsid),
 }
 
-/// A namespace that came or went in a published generation.
+/// A namespace added or removed in a published generation.
 struct PublishedNamespace {
     change: NamespaceChange,
     removed: bool,
 }
 
 impl Stepped {
-    /// The target of these parts, with an engine for each core.
+    /// Creates the target of these parts, with an engine for each core.
     pub fn new(assembly: Assembly, mut engine: impl FnMut() -> Box<dyn Engine>) -> Self {
         let Assembly { associations, seeds, devices, mut receptions, orders, .. } = assembly;
         receptions.obey();
@@ -69,10 +70,10 @@ impl Stepped {
         Self { associations, orders, groups, devices, receptions, stalled, unannounced }
     }
 
-    /// Adds a device while hosts work. Otherwise as [`Assembly::add`].
+    /// Adds a device at run time, otherwise as [`Assembly::add`].
     ///
     /// # Errors
-    /// The same as those of [`Assembly::add`].
+    /// The errors of [`Assembly::add`].
     pub fn add_device<P>(&mut self, device: P::Device) -> Result<Vec<ListenError>, AddError>
     where
         P: Provider,
@@ -85,7 +86,7 @@ impl Stepped {
         Ok(refused)
     }
 
-    /// Does all that is ready at `now`.
+    /// Does everything that is due at `now`.
     pub fn turn(&mut self, now: Time) -> Turn {
         let mut busy = false;
         let mut next: Option<Time> = None;
@@ -104,18 +105,18 @@ impl Stepped {
         }
         self.receptions.drop_gone();
         self.finish_changes();
-        // A message that groups just sent is not left for the next step.
+        // Messages that groups just sent are not left for the next step.
         busy |= self.receptions.iter().any(|reception| !reception.may_sleep());
         let receptions = self.receptions.iter().filter_map(|reception| reception.deadline());
         let next = receptions.chain(next).min();
         if busy { Turn::Busy } else { Turn::SleepUntil(next) }
     }
 
-    /// Makes a change from one moment to the next. That a namespace came or went is published;
-    /// cores acknowledge it in their turns, and then hosts are told.
+    /// Makes a change. Added and removed namespaces are published; cores acknowledge the change in
+    /// their turns, and then hosts are notified.
     ///
     /// # Errors
-    /// The cause for which nothing changes.
+    /// Reason that nothing changes.
     pub fn change(&mut self, nqn: &Nqn, change: LiveChange) -> Result<(), Box<dyn Error>> {
         let associations = &self.associations;
         match change {
@@ -141,12 +142,12 @@ impl Stepped {
         Ok(())
     }
 
-    /// Changes of namespaces that cores have not acknowledged, or that are not closed yet.
+    /// Number of namespaces whose change cores have not acknowledged, or that are not closed yet.
     pub fn unfinished_changes(&self) -> usize {
         self.unannounced.len() + self.registry().closing()
     }
 
-    /// Tells hosts of changes that all cores know by now, and closes what is idle.
+    /// Notifies hosts of changes that all cores have adopted, and closes idle namespaces.
     fn finish_changes(&mut self) {
         let registry = self.associations.registry();
         let publication = registry.publication();
@@ -156,32 +157,32 @@ impl Stepped {
         for PublishedNamespace { change, removed } in self.unannounced.extract_if(.., is_known) {
             self.associations.announce(&[&change]);
             if removed {
-                // One that is busy is closed in a later turn.
+                // A busy namespace is closed in a later turn.
                 let _ = registry.close(change, Duration::ZERO);
             }
         }
         registry.close_idle();
     }
 
-    /// Gives the group of a core no turn before a time, as a core that others keep busy. Nothing
-    /// without that core.
+    /// Withholds turns from the group of a core before a time, like a core that others keep busy.
+    /// No effect if there is no such core.
     pub fn stall(&mut self, core: usize, until: Time) {
         if let Some(stalled) = self.stalled.get_mut(core) {
             *stalled = until;
         }
     }
 
-    /// The ports, subsystems and namespaces that it exports.
+    /// Ports, subsystems and namespaces that it exports.
     pub fn registry(&self) -> &Arc<Registry> {
         self.associations.registry()
     }
 
-    /// The live controllers of the target.
+    /// Live controllers of the target.
     pub fn associations(&self) -> &Arc<Associations> {
         &self.associations
     }
 
-    /// Takes no more connections and ends those that there are.
+    /// Rejects later connections and ends the existing ones.
     pub fn stop(&mut self, how: Stop) {
         self.receptions.iter_mut().for_each(|reception| reception.close());
         if how == Stop::Now {
@@ -201,14 +202,13 @@ impl Stepped {
         self.groups.iter().all(PollGroup::is_over)
     }
 
-    /// Number of connections, those that are disconnecting included.
+    /// Number of connections, disconnecting ones included.
     pub fn connections(&self) -> u64 {
         self.receptions.iter().map(|reception| reception.stats().connections).sum()
     }
 
-    /// The events since the last call of the buffers of hosts and of those of anonymous
-    /// connections, for each poll group. A caller that wants all events calls it before the first
-    /// turn.
+    /// Events since the last call of the buffers of hosts and of anonymous connections, for each
+    /// poll group. A caller that wants all events calls it before the first turn.
     pub fn buffer_events(&mut self) -> impl Iterator<Item = [Vec<BufferEvent>; 2]> {
         self.groups.iter_mut().map(PollGroup::buffer_events)
     }

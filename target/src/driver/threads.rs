@@ -24,26 +24,24 @@ use crate::poll_group::{PollGroup, PollGroupBuilder, PollGroupStats, StopRequest
 use crate::storage::{BufferRegistration, Uring, UringError};
 use crate::transport::{ReceptionStats, Stop};
 
-/// The most that disconnecting from hosts may take at the end. Doubled, a stop beside hosts that do
-/// not answer takes 2 s longer; not measured.
+/// Longest time for disconnecting from hosts at the end.
 const SHUTDOWN_GRACE: Duration = Duration::from_secs(2);
-/// The most that a busy thread may take to publish its counters; then its last ones are used.
-/// Doubled, SIGUSR1 beside a stuck thread takes 1 s longer; not measured.
+/// Longest wait for a busy thread to publish its counters; afterwards its last ones are used.
 const STATS_TIMEOUT: Duration = Duration::from_secs(1);
 
-/// How the threads run.
+/// Options of the threads.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct RuntimeOptions {
-    /// For how long a poll group that waits for work polls at the most before it sleeps.
+    /// Longest time that an idle poll group polls before it sleeps.
     pub polling: Duration,
-    /// The cores to pin the poll groups to, in order; empty leaves that to the scheduler.
+    /// Cores to pin the poll groups to, in order; empty leaves that to the scheduler.
     pub pins: Vec<u16>,
 }
 
-/// Why threads do not start.
+/// Reason that threads do not start.
 #[derive(Debug, thiserror::Error)]
 pub enum RuntimeError {
-    /// io_uring is not to be had.
+    /// io_uring is not available.
     #[error(transparent)]
     Uring(#[from] UringError),
     /// A core does not exist, or this process may not use it.
@@ -52,21 +50,21 @@ pub enum RuntimeError {
          the machine, and AllowedCPUs= or a cpuset may leave fewer"
     )]
     Core {
-        /// The number of the core, as in `cores`.
+        /// Number of the core, as in `cores`.
         core: u16,
-        /// The error of the system call.
+        /// Error of the system call.
         error: io::Error,
     },
-    /// No thread or no descriptor is to be had.
+    /// A thread or a descriptor is not available.
     #[error("cannot start a thread: {0}")]
     Thread(io::Error),
 }
 
-/// The threads of a target.
+/// Threads of a target.
 pub(crate) struct Runtime {
     clock: Clock,
     groups: Vec<Worker<PollGroupStats>>,
-    /// How long the turns of each group took.
+    /// Durations of the turns of each group.
     turns: Vec<Arc<LatencyCounters>>,
     reception: Worker<ReceptionStats>,
     orders: Arc<StopRequest>,
@@ -83,7 +81,7 @@ impl Runtime {
     /// Starts the threads of a target, to which devices can be added.
     ///
     /// # Errors
-    /// io_uring is not to be had, a core, or a thread.
+    /// io_uring, a core or a thread is not available.
     pub(crate) fn start(
         assembly: Assembly,
         options: &RuntimeOptions,
@@ -118,7 +116,7 @@ impl Runtime {
         Ok((runtime, devices))
     }
 
-    /// How long it runs.
+    /// Time since its start.
     pub(crate) fn uptime(&self) -> Duration {
         self.clock.now() - Time::ZERO
     }
@@ -128,12 +126,12 @@ impl Runtime {
         self.groups.iter().map(Worker::stats).collect()
     }
 
-    /// How long the turns of each poll group took that did something.
+    /// Durations of the turns of each poll group that did something.
     pub(crate) fn turn_stats(&self) -> Vec<LatencyStats> {
         self.turns.iter().map(|turns| turns.snapshot()).collect()
     }
 
-    /// Counters of the receptions, summed up.
+    /// Sum of the counters of the receptions.
     pub(crate) fn reception_stats(&self) -> ReceptionStats {
         self.reception.stats()
     }
@@ -144,12 +142,11 @@ impl Runtime {
         TurnWatch::new(groups.chain([&self.reception.mark]).map(Arc::clone))
     }
 
-    /// Ends all connections and threads: connections with commands under way get `patience` to
-    /// finish them.
-    pub(crate) fn stop(mut self, patience: Duration) {
-        if !patience.is_zero() {
+    /// Ends all connections and threads; running commands get `timeout` to finish.
+    pub(crate) fn stop(mut self, timeout: Duration) {
+        if !timeout.is_zero() {
             self.order(Stop::Drain);
-            let until = self.clock.now() + patience;
+            let until = self.clock.now() + timeout;
             while self.clock.now() < until && !self.groups.iter().all(Worker::is_over) {
                 let left = until - self.clock.now();
                 if let Some(group) = self.groups.iter().find(|group| !group.is_over()) {
@@ -157,7 +154,7 @@ impl Runtime {
                 }
             }
         }
-        // The rest is done by the drop.
+        // The drop does the rest.
     }
 
     fn order(&mut self, how: Stop) {
@@ -190,7 +187,7 @@ impl<S: Copy + Default> Worker<S> {
         self.bell.ring();
         let Some(thread) = self.thread.take() else { return };
         match self.mailbox.wait_for_end() {
-            // It is left to the end of the process.
+            // Left to the end of the process.
             ThreadEnd::Stuck => {}
             ThreadEnd::Done if thread.join().is_err() => {
                 tracing::error!("a thread of the target panicked");
@@ -200,7 +197,7 @@ impl<S: Copy + Default> Worker<S> {
     }
 }
 
-/// Where a thread publishes its counters on request.
+/// Mailbox in which a thread publishes its counters on request.
 #[derive(Debug, Default)]
 struct StatsMailbox<S> {
     asked: AtomicBool,
@@ -216,7 +213,7 @@ struct Published<S> {
     over: Option<ThreadEnd>,
 }
 
-/// How the work of a thread ended.
+/// State in which the work of a thread ended.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum ThreadEnd {
     /// The thread ends, and can be joined.
@@ -226,7 +223,7 @@ enum ThreadEnd {
 }
 
 impl<S: Copy + Default> StatsMailbox<S> {
-    /// For the thread: whether counters were asked for since the last call.
+    /// Checks, in the thread, whether counters were asked for since the last call.
     fn is_asked(&self) -> bool {
         self.asked.load(Ordering::Relaxed) && self.asked.swap(false, Ordering::AcqRel)
     }
@@ -239,7 +236,7 @@ impl<S: Copy + Default> StatsMailbox<S> {
         self.changed.notify_all();
     }
 
-    /// The counters, fresh if the thread answers in time.
+    /// Counters, fresh if the thread answers in time.
     fn fetch(&self, ring: impl FnOnce()) -> S {
         let before = self.published().number;
         self.asked.store(true, Ordering::Release);
@@ -254,9 +251,9 @@ impl<S: Copy + Default> StatsMailbox<S> {
         self.published().over.is_some()
     }
 
-    fn wait_for_end_within(&self, patience: Duration) {
+    fn wait_for_end_within(&self, timeout: Duration) {
         let running = |published: &mut Published<S>| published.over.is_none();
-        let waited = self.changed.wait_timeout_while(self.published(), patience, running);
+        let waited = self.changed.wait_timeout_while(self.published(), timeout, running);
         drop(waited);
     }
 
@@ -285,7 +282,7 @@ impl<S: Copy + Default> Drop for OnEnd<'_, S> {
     }
 }
 
-/// By which clock a poll group takes its turns, how long it polls, and where turns are counted.
+/// Clock, polling time and turn counters of a poll group.
 struct GroupPace {
     clock: Clock,
     polling: Duration,
@@ -331,7 +328,7 @@ fn run_group(
 ) {
     let mailbox = end.0;
     let mut idle = IdlePolling::new(clock.now(), polling);
-    // When the last turn began, if the present one followed it at once.
+    // Start of the last turn, if the present one followed it immediately.
     let mut last: Option<Time> = None;
     while !group.is_over() {
         mark.begin_turn();
@@ -355,7 +352,7 @@ fn run_group(
                 let after = clock.now();
                 idle.gave_way(after, after - before);
             }
-            // A group that had to ask for its wake-ups takes one more turn first.
+            // A group that had to arm its wake-ups takes one more turn first.
             Turn::SleepUntil(at) if !group.arm() && !group.is_over() => {
                 mark.sleep();
                 group.sleep(at.map(|at| at - now));
@@ -363,7 +360,7 @@ fn run_group(
             Turn::SleepUntil(_) => {}
         }
     }
-    // Its end may wait for storage.
+    // The drop of the group may wait for storage.
     mark.sleep();
     end.1 = group.stats();
     if let Err(operations) = group.end() {
@@ -379,7 +376,7 @@ fn run_group(
     }
 }
 
-/// Pins the calling thread.
+/// Pins the calling thread to a core.
 fn pin_to(core: u16) -> Result<(), RuntimeError> {
     let mut set = CpuSet::new();
     set.set(usize::from(core));
@@ -387,16 +384,16 @@ fn pin_to(core: u16) -> Result<(), RuntimeError> {
         .map_err(|error| RuntimeError::Core { core, error: error.into() })
 }
 
-/// Whether a thread can be pinned to a core.
+/// Checks whether a thread can be pinned to a core.
 ///
 /// # Errors
-/// The thread can not be started, or the core is not one of this process.
+/// The thread cannot be started, or this process may not use the core.
 pub(crate) fn try_core(core: u16) -> Result<(), RuntimeError> {
     let thread = std::thread::Builder::new().spawn(move || pin_to(core));
     thread.map_err(RuntimeError::Thread)?.join().unwrap_or(Ok(()))
 }
 
-/// Tells of more threads than cores: they take turns then, and each waits for the others.
+/// Warns of more threads than cores: they take turns then, and each waits for the others.
 pub(crate) fn tell_of_few_cores(cores: &Cores) {
     let available = std::thread::available_parallelism().map_or(usize::MAX, usize::from);
     if cores.count() > available {
@@ -438,9 +435,9 @@ struct ReceptionThread {
     mailbox: Arc<StatsMailbox<ReceptionStats>>,
     mark: Arc<TurnMark>,
     orders: Arc<StopRequest>,
-    /// Some device has not failed.
+    /// Whether at least one device works.
     serves: bool,
-    /// When it ends though hosts have not confirmed the end of their connections.
+    /// Time at which it ends even if hosts have not confirmed the end of their connections.
     leave_at: Option<Time>,
 }
 
@@ -472,7 +469,7 @@ impl ReceptionThread {
         end.1 = self.receptions.stats();
     }
 
-    /// Says, once, that no device is left.
+    /// Logs, once, that no device is left.
     fn check_devices(&mut self) {
         let serves = self.receptions.iter().any(|reception| !reception.has_failed());
         if std::mem::replace(&mut self.serves, serves) && !serves {
@@ -505,7 +502,7 @@ impl ReceptionThread {
             .collect();
         let timeout = timeout.and_then(|timeout| Timespec::try_from(timeout).ok());
         self.mark.sleep();
-        // An interrupted sleep is a short one.
+        // An interrupted sleep is just a short one.
         let _ = rustix::event::poll(&mut fds, timeout.as_ref());
     }
 }

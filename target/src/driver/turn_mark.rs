@@ -1,27 +1,27 @@
-//! Whether threads get anywhere: each marks the beginning of its turns and of its sleep.
+//! Progress of threads: each marks the start of its turns and of its sleep.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 
-/// The mark of one thread, which only that thread writes: odd in a turn, even while it sleeps.
+/// Mark of one thread, which only that thread writes: odd in a turn, even while it sleeps.
 #[derive(Debug, Default)]
 pub(crate) struct TurnMark(AtomicU64);
 
-/// Looks at the marks of several threads.
+/// Watches the marks of several threads.
 #[derive(Debug)]
 pub(crate) struct TurnWatch {
-    /// Each with its value at the last look.
+    /// Marks with their values at the last check.
     marks: Vec<(Arc<TurnMark>, u64)>,
 }
 
 impl TurnMark {
-    /// The thread begins a turn.
+    /// Marks the start of a turn.
     pub(crate) fn begin_turn(&self) {
         let mark = self.0.load(Ordering::Relaxed);
         self.0.store((mark + 1) | 1, Ordering::Relaxed);
     }
 
-    /// The thread sleeps until there is something to do, or has ended.
+    /// Marks that the thread sleeps until there is work, or has ended.
     pub(crate) fn sleep(&self) {
         let mark = self.0.load(Ordering::Relaxed);
         self.0.store(mark.next_multiple_of(2), Ordering::Relaxed);
@@ -33,7 +33,7 @@ impl TurnWatch {
         Self { marks: marks.into_iter().map(|mark| (mark, 0)).collect() }
     }
 
-    /// Whether each thread sleeps or has begun another turn since the last look.
+    /// Whether each thread sleeps or has begun another turn since the last check.
     pub(crate) fn all_go_on(&mut self) -> bool {
         let mut all = true;
         for (mark, seen) in &mut self.marks {

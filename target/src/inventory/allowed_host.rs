@@ -1,4 +1,4 @@
-//! Hosts: the names that they send, and whether those may connect.
+//! Hosts as they identify themselves, and the hosts that may connect to a subsystem.
 
 use std::collections::BTreeSet;
 
@@ -7,44 +7,44 @@ use nvme_proto::{HostId, HostNqn, Nqn};
 use crate::config::HostPolicy;
 use crate::limits::MAX_ALLOWED_HOSTS;
 
-/// A host as its Connect command names it. All queues of one association must name the same.
+/// Host of a Connect command. All queues of one association must name the same host.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct NamedHost {
-    /// Its name, or one made of its identifier if it said none.
+    /// Host NQN, or one derived from the Host Identifier if the host sent none.
     pub(crate) nqn: HostNqn,
-    /// Whether it said its name. If not it may connect where any host may.
+    /// Whether the host sent an NQN. If not, it may connect only where any host may.
     pub(crate) named: bool,
     /// Host Identifier of its Connect command, 16 bytes.
     pub(crate) id: HostId,
 }
 
 impl NamedHost {
-    /// Whether it is on a list of those that see something; all are where there is no list.
+    /// Whether the host is in `hosts`; true if there is no list.
     pub(crate) fn is_among(&self, hosts: Option<&BTreeSet<Nqn>>) -> bool {
         hosts.is_none_or(|hosts| self.named && hosts.contains(&self.nqn.0))
     }
 }
 
-/// The hosts that may connect to a subsystem.
+/// Hosts that may connect to a subsystem.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct AllowedHosts {
-    /// Those that are not listed may, too.
+    /// Whether unlisted hosts may connect as well.
     pub(crate) any: bool,
     pub(crate) listed: Vec<Nqn>,
 }
 
-/// A change of the hosts that may connect.
+/// Change of the hosts that may connect.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum HostsChange {
-    /// A host may connect by its name.
+    /// Allows the host with this NQN.
     Add(Nqn),
-    /// It may not any more.
+    /// Removes the host with this NQN from the list.
     Remove(Nqn),
-    /// Whether hosts may that are not listed.
+    /// Sets whether unlisted hosts may connect.
     AllowAny(bool),
 }
 
-/// Why the hosts stay as they are.
+/// Reason that a change of hosts is refused.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub(crate) enum HostsError {
     #[error("host {0} is allowed already")]
@@ -64,7 +64,7 @@ impl AllowedHosts {
     /// Adds or removes a host, or changes whether any host may connect.
     ///
     /// # Errors
-    /// It would change nothing, or there are too many hosts.
+    /// The change would have no effect, or there are too many hosts.
     pub(crate) fn change(&mut self, change: HostsChange) -> Result<(), HostsError> {
         match change {
             HostsChange::Add(host) if self.listed.contains(&host) => {
@@ -91,7 +91,7 @@ impl AllowedHosts {
 }
 
 impl AllowedHosts {
-    /// The changes that make others of them.
+    /// Changes that lead from these hosts to `other`.
     pub(crate) fn changes_to(&self, other: &Self) -> Vec<HostsChange> {
         let any = (self.any != other.any).then_some(HostsChange::AllowAny(other.any));
         let added = other.listed.iter().filter(|host| !self.listed.contains(host));

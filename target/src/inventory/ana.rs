@@ -1,4 +1,4 @@
-//! Asymmetric namespace access (ANA): how namespaces can be reached through a port (Base, 8.1.1).
+//! Asymmetric Namespace Access (ANA): the state of namespaces at each port (Base, 8.1.1).
 
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Mutex, MutexGuard, PoisonError};
@@ -8,65 +8,65 @@ use nvme_proto::log::AnaState;
 
 use crate::limits::{ANA_GROUPS, ANA_TRANSITION};
 
-/// A group of namespaces that have one state at each port: 1 to `ANA_GROUPS`.
+/// ANA Group Identifier: 1 to `ANA_GROUPS`. The namespaces of a group have one state at each port.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub struct AnaGroupId(u32);
 
 impl AnaGroupId {
-    /// That of namespaces which nobody gave another one.
+    /// Group of namespaces without an explicit group.
     pub const DEFAULT: Self = Self(1);
 
-    /// `None` where there is no such group.
+    /// Returns `None` if `id` is out of range.
     pub fn new(id: u32) -> Option<Self> {
         (1..=ANA_GROUPS).contains(&id).then_some(Self(id))
     }
 
-    /// All groups, in their order.
+    /// All groups in ascending order.
     pub(crate) fn all() -> impl Iterator<Item = Self> + Clone {
         (1..=ANA_GROUPS).map(Self)
     }
 
-    /// The number that hosts see, AGID.
+    /// Number of the group as hosts see it (ANAGRPID).
     pub fn get(self) -> u32 {
         self.0
     }
 
-    /// Its place in a list of all.
+    /// Index of the group in a list of all.
     fn place(self) -> usize {
         self.0 as usize - 1
     }
 
-    /// The place of its state in [`AnaStates`].
+    /// Position in bits of its state in [`AnaStates`].
     fn shift(self) -> u32 {
         STATE_BITS * (self.0 - 1)
     }
 }
 
-/// Bits of a state (Base, ANA group descriptor).
+/// Bits of a state (Base, ANA Group Descriptor).
 const STATE_BITS: u32 = 4;
 const STATE_MASK: u64 = (1 << STATE_BITS) - 1;
 const _: () = assert!(ANA_GROUPS * STATE_BITS == u64::BITS);
 
-/// The states of a subsystem's groups at a port. Cores look at them with every command.
+/// ANA states of a subsystem's groups at a port. Cores read them with every command.
 #[derive(Debug)]
 pub(crate) struct AnaStates {
-    /// That of the first group in the lowest bits.
+    /// State of each group, the first group in the lowest bits.
     states: AtomicU64,
     transitions: Mutex<Transitions>,
 }
 
 #[derive(Debug, Default)]
 struct Transitions {
-    /// How often a state has changed.
+    /// Number of state changes so far.
     changes: u64,
-    /// How long each group has been in the state Change.
+    /// Seconds that each group has been in the state Change.
     seconds: [u8; ANA_GROUPS as usize],
-    /// The states to go back to, while the groups are drained.
+    /// States to restore when the drain ends; `None` unless the groups are drained.
     before_drain: Option<u64>,
 }
 
 impl Default for AnaStates {
-    /// All groups are optimized.
+    /// Creates states in which all groups are optimized.
     fn default() -> Self {
         let optimized = |states, group: AnaGroupId| with(states, group, AnaState::OPTIMIZED);
         let states = AnaGroupId::all().fold(0, optimized);
@@ -83,15 +83,15 @@ fn with(states: u64, group: AnaGroupId, state: AnaState) -> u64 {
 }
 
 impl AnaStates {
-    /// The state of a group.
+    /// Current state of a group.
     pub(crate) fn state(&self, group: AnaGroupId) -> AnaState {
         state_in(self.states.load(Ordering::Acquire), group)
     }
 
-    /// Whether commands for a namespace of the group are processed.
+    /// Checks that commands for a namespace of the group are processed.
     ///
     /// # Errors
-    /// They are not. The host may repeat the command on another path, or here later.
+    /// The status for the state. The host may repeat the command on another path, or here later.
     pub(crate) fn access(&self, group: AnaGroupId) -> Result<(), Status> {
         match self.state(group) {
             AnaState::OPTIMIZED | AnaState::NON_OPTIMIZED => Ok(()),
@@ -101,7 +101,7 @@ impl AnaStates {
         }
     }
 
-    /// Gives groups a state, which is theirs after a drain as well; false if all of them had it.
+    /// Sets the state of groups, also as the state after a drain; false if it changes nothing.
     pub(crate) fn set(
         &self,
         groups: impl Iterator<Item = AnaGroupId> + Clone,
@@ -114,14 +114,14 @@ impl AnaStates {
         self.set_locked(&mut transitions, groups, state)
     }
 
-    /// Makes all groups inaccessible until [`AnaStates::end_drain`]; false if they were.
+    /// Makes all groups inaccessible until [`AnaStates::end_drain`]; false if they already were.
     pub(crate) fn drain(&self) -> bool {
         let mut transitions = self.lock();
         transitions.before_drain.get_or_insert(self.states.load(Ordering::Acquire));
         self.set_locked(&mut transitions, AnaGroupId::all(), AnaState::INACCESSIBLE)
     }
 
-    /// Gives all groups the states from before they were drained; false if that changes nothing.
+    /// Restores the states from before the drain; false if that changes nothing.
     pub(crate) fn end_drain(&self) -> bool {
         let mut transitions = self.lock();
         let Some(before) = transitions.before_drain.take() else { return false };
@@ -152,13 +152,13 @@ impl AnaStates {
         new != old
     }
 
-    /// How often a state has changed.
+    /// Number of state changes so far (for the Change Count of the ANA log page).
     pub(crate) fn changes(&self) -> u64 {
         self.lock().changes
     }
 
-    /// A second has passed: a group that would be in the state Change for longer than hosts were
-    /// told (ANATT) is inaccessible now. Returns whether there was one.
+    /// Advances the time by one second: a group that has been in the state Change for longer than
+    /// hosts were told (ANATT) becomes inaccessible. Returns whether there was one.
     pub(crate) fn second_passed(&self) -> bool {
         let mut transitions = self.lock();
         let mut late = Vec::new();
@@ -166,7 +166,7 @@ impl AnaStates {
             let seconds = &mut transitions.seconds[group.place()];
             if self.state(group) == AnaState::CHANGE {
                 *seconds += 1;
-                // The first one was not whole.
+                // The first second was not a whole one.
                 if u64::from(*seconds) >= ANA_TRANSITION.as_secs() {
                     late.push(group);
                 }
@@ -225,7 +225,7 @@ mod tests {
         assert!(states.drain());
         assert!(!states.drain(), "again");
         assert!(AnaGroupId::all().all(|group| states.state(group) == AnaState::INACCESSIBLE));
-        // What is asked for meanwhile stays.
+        // A state that is set during a drain applies after it.
         set(3, AnaState::PERSISTENT_LOSS);
         assert!(states.end_drain());
         let now = [1, 2, 3, 4].map(|id| states.state(group(id)));
@@ -245,7 +245,7 @@ mod tests {
         assert!(states.second_passed());
         let now = [1, 2, 3].map(|id| states.state(group(id)));
         assert_eq!(now, [AnaState::OPTIMIZED, AnaState::INACCESSIBLE, AnaState::CHANGE]);
-        // Each transition has the whole time.
+        // Each transition gets the full time.
         states.set([group(2)].into_iter(), AnaState::CHANGE);
         assert!(!states.second_passed());
     }

@@ -1,4 +1,4 @@
-//! Changes of what is exported, while hosts work.
+//! Changes of the exported namespaces while hosts work.
 
 use std::collections::BTreeSet;
 use std::slice;
@@ -27,15 +27,15 @@ use crate::inventory::subsystem::Subsystem;
 use crate::limits::{MAX_ALLOWED_HOSTS, MAX_NAMESPACES};
 use crate::storage::{Inline, Storage, StorageReport, Submitted, Tag};
 
-/// A namespace to add.
+/// A namespace to add at run time.
 #[derive(Clone, Debug)]
 pub(crate) struct NewNamespace {
-    /// Its id; the lowest one that is free where it is left out.
+    /// NSID; `None` chooses the lowest free one.
     pub nsid: Option<Nsid>,
     pub name: String,
-    /// Derived from the medium where it is left out.
+    /// UUID; `None` derives it from the medium.
     pub uuid: Option<Uuid>,
-    /// Derived from the UUID where it is left out.
+    /// NGUID; `None` derives it from the UUID.
     pub nguid: Option<[u8; 16]>,
     pub eui64: Option<Eui64>,
     pub content_id: Option<String>,
@@ -43,43 +43,43 @@ pub(crate) struct NewNamespace {
     pub medium: Medium,
     pub writable: bool,
     pub lba_shift: Option<u8>,
-    /// Its group of asymmetric namespace access.
+    /// ANA group that the namespace belongs to.
     pub ana_group: AnaGroupId,
-    /// Whether a host sees it only when it is named.
+    /// Whether only hosts that are listed see it.
     pub masked: bool,
-    /// The name of its medium in the management interface.
+    /// Name of its medium (bdev) in the management interface.
     pub bdev: String,
-    /// The medium, if it is open.
+    /// Open medium; `None` for one that is yet to be opened.
     pub opened: Option<OpenedBackend>,
 }
 
-/// A change of the hosts that see a namespace.
+/// Change of the hosts that see a namespace.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum VisibilityChange {
-    /// A host sees it from now on.
+    /// Shows it to the host with this NQN.
     Show(Nqn),
-    /// It sees it no more.
+    /// Hides it from the host with this NQN.
     Hide(Nqn),
 }
 
-/// A namespace has another size.
+/// Change of a namespace's size.
 #[derive(Debug)]
 pub(crate) struct NamespaceResize {
     pub(crate) old: NamespaceChange,
     pub(crate) new: NamespaceChange,
 }
 
-/// How a removed namespace ended.
+/// Outcome of closing a removed namespace.
 #[derive(Debug, PartialEq, Eq)]
 pub(crate) enum Closed {
-    /// Its writes are on the medium, and the target has closed it.
+    /// The target has flushed and closed it; the result is that of the flush.
     Flushed(Result<(), BackendError>),
-    /// Storage still works on operations. It is closed when they are over.
+    /// Operations are still running. The namespace is closed when they have ended.
     Busy,
 }
 
 impl Registry {
-    /// Adds a namespace to a subsystem. Cores export it when they reach its generation.
+    /// Adds a namespace to a subsystem. Cores export it once they adopt its generation.
     pub(crate) fn add_namespace(
         &self,
         nqn: &Nqn,
@@ -139,13 +139,13 @@ impl Registry {
         Ok(added.changed_in(generation))
     }
 
-    /// The identifiers of the namespaces that have one in common with a new namespace.
+    /// Identifiers of the namespaces that share one with a new namespace.
     fn identifiers_shared_with(&self, new: &NamespaceConfig) -> Identifiers {
         let mut identifiers = Identifiers::default();
         for subsystem in self.subsystems() {
             for namespace in subsystem.namespaces().iter() {
                 if share_one(&namespace.config, new) {
-                    // It is exported, whatever others are.
+                    // It is already exported, so conflicts with others do not matter.
                     let _ = identifiers.add(&subsystem.identity, &namespace.config);
                 }
             }
@@ -153,18 +153,18 @@ impl Registry {
         identifiers
     }
 
-    /// Publishes the latest exports without some namespaces, and with others. The caller keeps
-    /// others from changing the exports since it has looked at them.
+    /// Publishes the latest exports with some namespaces removed and others added. The caller holds
+    /// the lock on changes since it read the exports.
     pub(super) fn publish_change(
         &self,
         removed: &[OwnedNamespace],
         added: &[OwnedNamespace],
     ) -> ExportsNumber {
         let publication = self.publication();
-        publication.publish(publication.exports().changed(publication.settled(), removed, added))
+        publication.publish(publication.exports().changed(publication.idle(), removed, added))
     }
 
-    /// Removes a namespace from a subsystem. Cores refuse commands for it when they reach the
+    /// Removes a namespace from a subsystem. Cores refuse commands for it once they adopt the
     /// change's generation; [`Registry::close`] closes it.
     pub(crate) fn remove_namespace(
         &self,
@@ -181,8 +181,9 @@ impl Registry {
         Ok(removed.changed_in(generation))
     }
 
-    /// Gives a namespace the size that its file or device has now, or this size if it reads zeros.
-    /// Commands that have begun end on the old size. None where the size is the same.
+    /// Resizes a namespace to the present size of its file or device, or to the given size if it
+    /// reads zeros. Running commands end with the old size. Returns `None` if the size is
+    /// unchanged.
     pub(crate) fn resize_namespace(
         &self,
         nqn: &Nqn,
@@ -240,8 +241,7 @@ impl Registry {
         Ok(Some(NamespaceResize { old, new }))
     }
 
-    /// Shows a namespace to a host, or hides it. Commands of the host that have begun end as they
-    /// would have.
+    /// Shows a namespace to a host, or hides it. Running commands of the host end normally.
     pub(crate) fn change_visibility(
         &self,
         nqn: &Nqn,
@@ -273,7 +273,7 @@ impl Registry {
         Ok(changed)
     }
 
-    /// Gives a namespace another name. What was derived from the old one stays.
+    /// Renames a namespace. Identifiers that were derived from the old name stay.
     pub(crate) fn rename_namespace(
         &self,
         nqn: &Nqn,
@@ -292,8 +292,8 @@ impl Registry {
         Ok(changed)
     }
 
-    /// Publishes the latest exports with another description of a namespace, whose medium stays in
-    /// use. The caller keeps others from changing the exports since it has looked at them.
+    /// Publishes the latest exports with a changed description of a namespace, whose medium stays
+    /// in use. The caller holds the lock on changes since it read the exports.
     fn publish_redescribed(
         &self,
         subsystem: &Arc<Subsystem>,
@@ -301,21 +301,21 @@ impl Registry {
     ) -> NamespaceChange {
         let one = OwnedNamespace::new(subsystem, &Arc::new(namespace));
         let publication = self.publication();
-        let next = publication.exports().redescribed(publication.settled(), &one);
+        let next = publication.exports().redescribed(publication.idle(), &one);
         one.changed_in(publication.publish(next))
     }
 
-    /// Waits until a removed namespace is idle on all cores, flushes it, and closes it. Where that
-    /// takes longer than `patience` it is left to a later call of [`Registry::close_idle`].
-    pub(crate) fn close(&self, removed: NamespaceChange, patience: Duration) -> Closed {
-        if self.publication().wait_settled(removed.generation, patience) {
+    /// Waits until a removed namespace is idle on all cores, flushes it, and closes it. After
+    /// `timeout` it is left to a later [`Registry::close_idle`].
+    pub(crate) fn close(&self, removed: NamespaceChange, timeout: Duration) -> Closed {
+        if self.publication().wait_idle(removed.generation, timeout) {
             return Closed::Flushed(flush(removed));
         }
         self.leaving.lock().unwrap_or_else(PoisonError::into_inner).push(removed);
         Closed::Busy
     }
 
-    /// Whether a namespace of this medium is exported, or is not closed yet.
+    /// Whether a namespace of this medium is exported or not closed yet.
     pub(crate) fn uses_bdev(&self, name: &str) -> bool {
         let uses = |namespace: &Namespace| namespace.bdev.as_deref() == Some(name);
         let leaving = self.leaving.lock().unwrap_or_else(PoisonError::into_inner);
@@ -323,26 +323,25 @@ impl Registry {
             || self.exports().namespaces().any(|namespace| uses(namespace))
     }
 
-    /// Removed namespaces that are not closed yet.
+    /// Number of removed namespaces that are not closed yet.
     pub(crate) fn closing(&self) -> usize {
         self.leaving.lock().unwrap_or_else(PoisonError::into_inner).len()
     }
 
-    /// Closes removed namespaces that were busy, and are idle now.
+    /// Closes removed namespaces that have become idle.
     pub(crate) fn close_idle(&self) {
         let mut leaving = self.leaving.lock().unwrap_or_else(PoisonError::into_inner);
-        let settled = |one: &mut NamespaceChange| self.publication().is_settled(one.generation);
-        let idle: Vec<_> = leaving.extract_if(.., settled).collect();
+        let is_idle = |one: &mut NamespaceChange| self.publication().is_idle(one.generation);
+        let idle: Vec<_> = leaving.extract_if(.., is_idle).collect();
         drop(leaving);
         for removed in idle {
-            // It has been logged.
+            // The function logs the error.
             let _ = flush(removed);
         }
     }
 }
 
-/// Puts on the medium what hosts wrote to a namespace that is idle, since none of them can flush it
-/// any more, and closes it.
+/// Flushes an idle removed namespace, since no host can flush it now, and closes it.
 fn flush(removed: NamespaceChange) -> Result<(), BackendError> {
     let NamespaceChange { namespace, subsystem, .. } = removed;
     if !namespace.writable {
@@ -371,7 +370,7 @@ fn flush_backend(backend: &Arc<dyn Backend>) -> Result<(), BackendError> {
         if let Some(StorageReport::Done { result, .. }) = storage.next_report() {
             return result;
         }
-        // Decorators may hold it back, by a clock that nothing else goes by.
+        // Decorators may delay it by the clock passed here, which nothing else uses.
         now = storage.deadline().unwrap_or(now).max(now);
     }
 }

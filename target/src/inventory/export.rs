@@ -1,4 +1,4 @@
-//! From a configuration to the live set: directories are listed, NSIDs given, media opened.
+//! Opens a configuration: lists directories, assigns NSIDs, opens media.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::path::Path;
@@ -29,12 +29,12 @@ use crate::inventory::subsystem::Subsystem;
 use crate::inventory::{Registry, RegistryParts};
 use crate::limits::MAX_NAMESPACES;
 
-/// Whether opening is for good.
+/// Purpose of opening a configuration.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum OpenPurpose {
-    /// To serve: new NSIDs are kept.
+    /// Serve it: new NSIDs are kept.
     Serve,
-    /// To see whether it would work: nothing is written.
+    /// Check it: nothing is written.
     Check,
 }
 
@@ -42,18 +42,18 @@ pub enum OpenPurpose {
 pub type Decorate<'a> = &'a dyn Fn(&NamespaceConfig, Arc<dyn Backend>) -> Arc<dyn Backend>;
 
 impl Registry {
-    /// Opens all that a configuration exports.
+    /// Opens everything that a configuration exports.
     ///
     /// # Errors
-    /// See [`ExportError`]. Nothing stays open then.
+    /// See [`ExportError`]. Nothing stays open.
     pub fn open(config: &Config, purpose: OpenPurpose) -> Result<Arc<Self>, ExportError> {
         Self::open_with(config, purpose, &|_, backend| backend)
     }
 
-    /// As [`Registry::open`], with backends wrapped in decorators.
+    /// Opens a configuration as [`Registry::open`] does, with backends wrapped by `decorate`.
     ///
     /// # Errors
-    /// See [`ExportError`]. Nothing stays open then.
+    /// See [`ExportError`]. Nothing stays open.
     pub fn open_with(
         config: &Config,
         purpose: OpenPurpose,
@@ -86,10 +86,10 @@ impl Registry {
         Ok(registry)
     }
 
-    /// As [`Registry::open`] to see whether it works, but returns every error.
+    /// Opens a configuration to check it, and collects all errors.
     ///
     /// # Errors
-    /// All that cannot be exported.
+    /// Everything that cannot be exported.
     pub fn check(config: &Config) -> Result<Arc<Self>, Vec<ExportError>> {
         let mut errors = Vec::new();
         let mut files = Files::new();
@@ -146,7 +146,7 @@ impl Registry {
     }
 }
 
-/// Opens the namespaces of a subsystem. `refuse` gets the errors of those that have to be there.
+/// Opens the namespaces of a subsystem. `refuse` gets the errors of namespaces that must exist.
 fn open_all(
     listed: &[Candidate],
     decorate: Decorate<'_>,
@@ -186,13 +186,13 @@ fn open_all(
 #[derive(Clone)]
 pub(super) struct Candidate {
     pub(super) namespace: NamespaceConfig,
-    /// In a directory; else the configuration names it, and it must be there.
+    /// Whether it was found in a directory. If not, the configuration names it and it must exist.
     pub(super) found: bool,
 }
 
 impl Candidate {
-    /// Opens a namespace that is added later. Nothing where it was found in a directory and can not
-    /// be opened.
+    /// Opens a namespace that is added later. Returns `None` if it was found in a directory and
+    /// cannot be opened.
     pub(super) fn open(
         &self,
         index: NamespaceIndex,
@@ -219,20 +219,20 @@ pub(super) fn cannot_open(namespace: &NamespaceConfig, error: OpenError) -> Expo
     ExportError::Open { origin: namespace.origin.clone(), error }
 }
 
-/// Whether the process lacks something that any file would need.
+/// Whether the process lacks a resource that every file needs.
 fn is_shortage(error: &OpenError) -> bool {
     let OpenError::Io { error, .. } = error else { return false };
     matches!(error.raw_os_error(), Some(libc::EMFILE | libc::ENFILE | libc::ENOMEM))
 }
 
-/// The files and devices of all namespaces that were opened until now.
+/// Files and devices of all namespaces opened so far.
 pub(super) struct Files {
     opened: BTreeMap<FileKey, FileUse>,
-    /// Their room in the page cache.
+    /// Page cache room of the files.
     room: Arc<CacheRoom>,
 }
 
-/// The namespace that has a file.
+/// Namespace that uses a file.
 struct FileUse {
     name: String,
     origin: Origin,
@@ -240,12 +240,12 @@ struct FileUse {
 }
 
 impl Files {
-    /// Those of a target that has not opened any.
+    /// Files of a target that has opened none.
     fn new() -> Self {
         Self { opened: BTreeMap::new(), room: Arc::new(CacheRoom::of_this_machine()) }
     }
 
-    /// Those of namespaces that are exported.
+    /// Files of exported namespaces.
     pub(super) fn of<'a>(
         namespaces: impl Iterator<Item = &'a Arc<Namespace>>,
         room: &Arc<CacheRoom>,
@@ -259,8 +259,8 @@ impl Files {
         Self { opened, room: Arc::clone(room) }
     }
 
-    /// Adds that of a namespace, unless another has it and one of them can be written: whatever
-    /// their paths are.
+    /// Adds the file of a namespace, unless another namespace has the same file (by any path) and
+    /// one of them is writable.
     pub(super) fn add(&mut self, namespace: &NamespaceConfig) -> Result<(), ExportError> {
         let Some(key) = namespace.medium.place().and_then(FileKey::of_place) else { return Ok(()) };
         match self.opened.get(&key) {
@@ -286,7 +286,7 @@ fn protect(
     subsystem: &SubsystemConfig,
     namespaces: &[Arc<Namespace>],
 ) -> Result<ProtectionFile, ProtectionError> {
-    // Only writable namespaces can be protected by hosts: other targets need no state.
+    // Hosts can protect only writable namespaces; other targets need no state.
     if !config.is_managed() && !namespaces.iter().any(|namespace| namespace.writable) {
         return Ok(ProtectionFile::nothing(&config.state_dir, &subsystem.nqn));
     }
@@ -298,27 +298,27 @@ fn protect(
     Ok(file)
 }
 
-/// The namespaces that a configuration lists for a subsystem, and those of its directories.
+/// Namespaces that a configuration lists for a subsystem, and the files of its directories.
 pub(crate) struct ListedNamespaces {
     pub(super) candidates: Vec<Candidate>,
-    /// The NSIDs of the files of its directories.
+    /// NSIDs of the files of its directories.
     nsids: Option<NsidFile>,
-    /// How many files of its directories are left out.
+    /// Number of files of its directories that are left out.
     pub(super) left_out: usize,
 }
 
 impl ListedNamespaces {
-    /// Those of a subsystem that exports nothing else.
+    /// Lists a subsystem that exports nothing yet.
     pub(crate) fn of(config: &Config, subsystem: &SubsystemConfig) -> Result<Self, ExportError> {
         Self::beside(config, subsystem, &BTreeSet::new(), &mut LeftOutFiles::default())
     }
 
-    /// The same, without a line of the log for what is left out.
+    /// Lists a subsystem again, without log lines for files that are left out.
     pub(crate) fn again(config: &Config, subsystem: &SubsystemConfig) -> Result<Self, ExportError> {
         Self::beside(config, subsystem, &BTreeSet::new(), &mut LeftOutFiles::logged())
     }
 
-    /// Those of a subsystem that has other namespaces with these NSIDs, which were added at run
+    /// Lists a subsystem that has other namespaces with the NSIDs `others`, which were added at run
     /// time.
     pub(super) fn beside(
         config: &Config,
@@ -341,7 +341,7 @@ impl ListedNamespaces {
             tracing::warn!(
                 nqn = %subsystem.nqn, file = %nsids.path().display(),
                 "no NSIDs of earlier runs: files get theirs in the order of their names. If hosts have used this \
-                 subsystem before, stop the target and restore the file, or let those hosts connect anew"
+                 subsystem before, stop the target and restore the file, or let those hosts reconnect"
             );
         }
         let ids = nsids.assign(&names, &reserved)?;
@@ -351,12 +351,12 @@ impl ListedNamespaces {
         Ok(Self { candidates, nsids: Some(nsids), left_out })
     }
 
-    /// Those that the configuration lists, and then the files of its directories.
+    /// Configured namespaces, followed by the files of directories.
     pub(crate) fn configs(&self) -> impl Iterator<Item = &NamespaceConfig> {
         self.candidates.iter().map(|candidate| &candidate.namespace)
     }
 
-    /// Keeps the NSIDs of its directories' files for later runs, or says whether that would work.
+    /// Keeps the NSIDs of the directories' files for later runs, or checks that this would work.
     pub(super) fn keep(&mut self, purpose: OpenPurpose) -> Result<(), NsidFileError> {
         let Some(nsids) = &mut self.nsids else { return Ok(()) };
         match purpose {
@@ -366,11 +366,10 @@ impl ListedNamespaces {
     }
 }
 
-/// A shard, and the directory that it is in.
+/// A shard and its directory.
 type ShardOf<'a> = (&'a DirectoryConfig, Shard);
 
-/// The files of all directories of a subsystem, which differ in their relative paths, and how many
-/// are left out.
+/// Files of all directories of a subsystem, with distinct relative paths, and the number left out.
 fn all_shards<'a>(
     directories: &'a [DirectoryConfig],
     left_out: &mut LeftOutFiles,
@@ -432,7 +431,7 @@ pub(super) fn distinct(candidates: &[Candidate]) -> Result<(), ExportError> {
     Ok(())
 }
 
-/// The index of a namespace in a slot.
+/// Index of a namespace in a slot.
 pub(super) fn index(slot: usize, serial: u32) -> Result<NamespaceIndex, ExportError> {
     match u32::try_from(slot) {
         Ok(number) if slot < MAX_NAMESPACES => Ok(NamespaceIndex { slot: number, serial }),
@@ -480,7 +479,7 @@ fn make(
     Namespace::new(index, config, opened)
 }
 
-/// A backend with the faults that a configuration asks for.
+/// Wraps a backend with the faults of a configuration.
 fn with_faults(faults: &DiskFaults, mut backend: Arc<dyn Backend>) -> Arc<dyn Backend> {
     if let Some(delay) = faults.delay {
         backend = Arc::new(Delay::new(backend, delay));
@@ -515,7 +514,7 @@ pub(super) fn open_medium(
     }
 }
 
-/// Files of directories that can not be exported.
+/// Files of directories that cannot be exported.
 #[derive(Default)]
 struct LeftOut {
     first: Option<ExportError>,
@@ -523,7 +522,7 @@ struct LeftOut {
 }
 
 impl LeftOut {
-    /// The most names in one line of the log; the rest are counted. Not measured.
+    /// Most names in one line of the log; the rest are counted.
     const NAMED: usize = 16;
 
     fn note(&mut self, namespace: &NamespaceConfig, error: OpenError) {
@@ -534,23 +533,20 @@ impl LeftOut {
         self.first.get_or_insert_with(|| cannot_open(namespace, error));
     }
 
-    /// An error if nothing is left.
+    /// Returns the first error if no namespace is left.
     fn log_all(self, left: usize) -> Result<(), ExportError> {
         let Some(error) = self.first else { return Ok(()) };
         if left == 0 {
             return Err(error);
         }
         if self.count > Self::NAMED {
-            tracing::warn!(
-                files = self.count,
-                "left out in all, of which the first are named above"
-            );
+            tracing::warn!(files = self.count, "files left out in all; the first are named above");
         }
         Ok(())
     }
 }
 
-/// Namespaces that go through the page cache: why the first one does, and how many more.
+/// Namespaces that use the page cache: the reason for the first, and the number of all.
 #[derive(Default)]
 struct Buffered {
     first: Option<(String, String)>,
@@ -576,9 +572,9 @@ impl Buffered {
     }
 }
 
-/// Writable namespaces with logical blocks that their device does not write as one, though NVMe
-/// promises that a power failure leaves a block as it was or as it was to be (AWUPF): the first
-/// one, and how many there are.
+/// Writable namespaces with logical blocks that their device does not write atomically, though NVMe
+/// promises that a power failure leaves either the old or the new block (AWUPF): the first one, and
+/// the number of all.
 #[derive(Default)]
 struct Tearable {
     first: Option<(String, String)>,

@@ -1,7 +1,7 @@
-//! What is exported, as generations: immutable snapshots that the cores follow.
+//! Exports in generations: immutable snapshots that cores adopt.
 //!
-//! A core looks at one number each turn. Where that has changed it takes the next snapshot, and
-//! later says that namespaces which are not in it any more are idle on this core.
+//! A core compares one number each turn. When it has changed, the core adopts the new snapshot and
+//! reports once the namespaces missing from it are idle on this core.
 
 use std::collections::BTreeSet;
 use std::fmt;
@@ -19,15 +19,15 @@ use crate::inventory::index::{NamespaceIndex, SubsystemIndex};
 use crate::inventory::namespace::Namespace;
 use crate::inventory::subsystem::Subsystem;
 
-/// The number of a snapshot; later ones are greater.
+/// Number of a generation, ascending.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord)]
 pub(crate) struct ExportsNumber(u64);
 
 impl ExportsNumber {
-    /// That of a core which has ended, and uses nothing any more.
+    /// Number reported by a core that has ended and uses nothing.
     const ENDED: Self = Self(u64::MAX);
 
-    /// A number that is greater for later ones.
+    /// Number as an integer, ascending.
     pub(crate) fn get(self) -> u64 {
         self.0
     }
@@ -37,20 +37,20 @@ impl ExportsNumber {
     }
 }
 
-/// The namespaces of all subsystems at one time.
+/// Namespaces of all subsystems in one generation.
 #[derive(Debug, Default)]
 pub(crate) struct Exports {
     generation: ExportsNumber,
-    /// The serial number of the first namespace that is not in this generation or an earlier one.
+    /// Serial number of the next new namespace.
     next_serial: u32,
-    /// By the slot of their index.
+    /// Namespaces, indexed by the slot of their index.
     slots: Vec<Option<Arc<Namespace>>>,
-    /// By the slot of the subsystem's index.
+    /// Lists of subsystems, indexed by the slot of their index.
     lists: Vec<SubsystemExports>,
-    /// That of a subsystem which is gone.
+    /// Empty list, for subsystems that were removed.
     none: Arc<ExportedList>,
     /// Namespaces of earlier generations that a core may still use.
-    retiring: Vec<Retiring>,
+    draining: Vec<Draining>,
 }
 
 /// A published change of a namespace.
@@ -61,16 +61,16 @@ pub(crate) struct NamespaceChange {
     pub(crate) namespace: Arc<Namespace>,
 }
 
-/// A namespace that was removed, as far as a core has to know it. It keeps no file open.
+/// A removed namespace as cores see it. Keeps no file open.
 #[derive(Clone, Debug)]
-pub(crate) struct Retiring {
+pub(crate) struct Draining {
     index: NamespaceIndex,
-    /// The first generation without it.
+    /// First generation without it.
     since: ExportsNumber,
     pub(crate) medium: ClosingMedium,
 }
 
-/// What the subsystem with an index exports.
+/// Namespaces of one subsystem.
 #[derive(Clone, Debug)]
 struct SubsystemExports {
     index: SubsystemIndex,
@@ -89,7 +89,7 @@ impl OwnedNamespace {
         Self { subsystem: Arc::clone(subsystem), namespace: Arc::clone(namespace) }
     }
 
-    /// The change that added or removed it.
+    /// Change that added or removed it in `generation`.
     pub(crate) fn changed_in(self, generation: ExportsNumber) -> NamespaceChange {
         let Self { subsystem, namespace } = self;
         NamespaceChange { generation, subsystem, namespace }
@@ -103,20 +103,20 @@ fn of_subsystem(
     list.iter().filter(move |one| one.subsystem.index == index).map(|one| &one.namespace)
 }
 
-/// The namespaces of a subsystem, sorted by NSID, each NSID once.
+/// Namespaces of a subsystem, sorted by NSID and unique.
 #[derive(Debug, Default)]
 pub(crate) struct ExportedList(Vec<Arc<Namespace>>);
 
 impl ExportedList {
-    /// Of namespaces in any order, whose NSIDs differ.
+    /// Sorts namespaces with distinct NSIDs.
     pub(crate) fn new(mut namespaces: Vec<Arc<Namespace>>) -> Self {
         namespaces.sort_by_key(|namespace| namespace.nsid);
         Self(namespaces)
     }
 
-    /// The namespace with an id.
+    /// Namespace with the NSID.
     pub(crate) fn get(&self, nsid: Nsid) -> Option<&Arc<Namespace>> {
-        // Ids without gaps, the usual case, are found at once.
+        // NSIDs without gaps, the usual case, need no search.
         let guess = self.0.get((nsid.0 as usize).wrapping_sub(1));
         if let Some(namespace) = guess.filter(|namespace| namespace.nsid == nsid) {
             return Some(namespace);
@@ -125,7 +125,7 @@ impl ExportedList {
         found.ok().map(|at| &self.0[at])
     }
 
-    /// The highest NSID, or 0.
+    /// Highest NSID, or 0 if there is no namespace.
     pub(crate) fn highest_nsid(&self) -> u32 {
         self.0.last().map_or(0, |namespace| namespace.nsid.0)
     }
@@ -140,7 +140,7 @@ impl Deref for ExportedList {
 }
 
 impl Exports {
-    /// The first generation: `lists` has the namespaces of each subsystem.
+    /// First generation, with the namespaces of each subsystem.
     pub(crate) fn first(lists: Vec<ExportedList>) -> Self {
         let mut exports = Self { generation: ExportsNumber(1), ..Self::default() };
         for (serial, list) in (0..).zip(lists) {
@@ -155,7 +155,7 @@ impl Exports {
         let NamespaceIndex { slot, serial } = namespace.index;
         let slot = slot as usize;
         if self.namespace(namespace.index).is_none() {
-            // They are added in this order.
+            // Namespaces are added in this order.
             self.next_serial = serial.wrapping_add(1);
         }
         if self.slots.len() <= slot {
@@ -164,29 +164,29 @@ impl Exports {
         self.slots[slot] = Some(Arc::clone(namespace));
     }
 
-    /// The generation after this one. All that `settled` does not have is idle.
+    /// Next generation. Namespaces missing from generation `idle` are idle on all cores.
     pub(crate) fn changed(
         &self,
-        settled: ExportsNumber,
+        idle: ExportsNumber,
         removed: &[OwnedNamespace],
         added: &[OwnedNamespace],
     ) -> Self {
-        let is_awaited = |one: &&Retiring| one.since > settled;
+        let is_awaited = |one: &&Draining| one.since > idle;
         let mut next = Self {
             generation: self.generation.next(),
             next_serial: self.next_serial,
             slots: self.slots.clone(),
             lists: self.lists.clone(),
             none: Arc::clone(&self.none),
-            retiring: self.retiring.iter().filter(is_awaited).cloned().collect(),
+            draining: self.draining.iter().filter(is_awaited).cloned().collect(),
         };
         let stays: BTreeSet<_> = added.iter().map(|one| one.namespace.index).collect();
         for OwnedNamespace { namespace, .. } in removed {
-            // One that has another size keeps its index.
+            // A resized namespace keeps its index.
             if !stays.contains(&namespace.index) {
                 next.slots[namespace.index.slot as usize] = None;
             }
-            next.retiring.push(Retiring {
+            next.draining.push(Draining {
                 index: namespace.index,
                 since: next.generation,
                 medium: ClosingMedium::of(namespace.backend(), namespace.files.clone()),
@@ -203,10 +203,10 @@ impl Exports {
         next
     }
 
-    /// The generation after this one, with another description of a namespace. Its medium stays in
-    /// use, so nothing retires.
-    pub(crate) fn redescribed(&self, settled: ExportsNumber, one: &OwnedNamespace) -> Self {
-        let mut next = self.changed(settled, &[], &[]);
+    /// Next generation, with a changed description of a namespace. Its medium stays in use, so
+    /// nothing is drained.
+    pub(crate) fn redescribed(&self, idle: ExportsNumber, one: &OwnedNamespace) -> Self {
+        let mut next = self.changed(idle, &[], &[]);
         let (index, new) = (one.subsystem.index, &one.namespace);
         next.occupy(new);
         let describe =
@@ -219,7 +219,7 @@ impl Exports {
     fn set_list(&mut self, index: SubsystemIndex, namespaces: Arc<ExportedList>) {
         let slot = index.slot as usize;
         while self.lists.len() <= slot {
-            // No subsystem has it yet.
+            // No subsystem has the slot yet.
             self.lists.push(SubsystemExports { index, namespaces: Arc::clone(&self.none) });
         }
         self.lists[slot] = SubsystemExports { index, namespaces };
@@ -229,12 +229,12 @@ impl Exports {
         self.generation
     }
 
-    /// The serial number of the first namespace that is not in this generation or an earlier one.
+    /// Serial number of the next new namespace.
     pub(crate) fn next_serial(&self) -> u32 {
         self.next_serial
     }
 
-    /// The slots that no namespace has when `removed` are gone, the lowest first.
+    /// Slots that are free once `removed` are gone, in ascending order.
     pub(crate) fn free_slots<'a>(
         &'a self,
         removed: &[OwnedNamespace],
@@ -245,44 +245,44 @@ impl Exports {
         (0..).filter(move |slot| is_free(slot) || freed.contains(slot))
     }
 
-    /// A namespace, unless it was removed.
+    /// Namespace with the index; `None` if it was removed.
     pub(crate) fn namespace(&self, index: NamespaceIndex) -> Option<&Arc<Namespace>> {
         let found = self.slots.get(index.slot as usize)?.as_ref()?;
         (found.index == index).then_some(found)
     }
 
-    /// The namespaces of a subsystem; none where it is gone.
+    /// Namespaces of a subsystem; empty if it was removed.
     pub(crate) fn list(&self, subsystem: SubsystemIndex) -> &Arc<ExportedList> {
         let found = self.lists.get(subsystem.slot as usize);
         let found = found.filter(|list| list.index == subsystem);
         found.map_or(&self.none, |list| &list.namespaces)
     }
 
-    /// The namespaces of all subsystems.
+    /// Namespaces of all subsystems.
     pub(crate) fn namespaces(&self) -> impl Iterator<Item = &Arc<Namespace>> {
         self.slots.iter().flatten()
     }
 
-    /// The namespaces that are to become idle.
-    pub(crate) fn retiring(&self) -> &[Retiring] {
-        &self.retiring
+    /// Removed namespaces that have to become idle.
+    pub(crate) fn draining(&self) -> &[Draining] {
+        &self.draining
     }
 
-    /// The backend of a namespace that was removed, while it is open.
-    pub(crate) fn retired_backend(&self, index: NamespaceIndex) -> Option<Arc<dyn Backend>> {
-        let of_index = self.retiring.iter().filter(|one| one.index == index);
-        // Several where it had several sizes; all are the same medium.
+    /// Backend of a removed namespace while it is still open.
+    pub(crate) fn draining_backend(&self, index: NamespaceIndex) -> Option<Arc<dyn Backend>> {
+        let of_index = self.draining.iter().filter(|one| one.index == index);
+        // A resized namespace has several backends of the same medium.
         of_index.filter_map(|one| one.medium.backend.upgrade()).next()
     }
 }
 
-/// Where the latest generation is, and which ones the cores have reached.
+/// Latest generation, and the generations that the cores have reached.
 #[derive(Debug)]
 pub(crate) struct Publication {
-    /// That of `published`, for a look without the lock.
+    /// Number of the latest generation, read without the lock.
     latest: AtomicU64,
     published: Mutex<LatestExports>,
-    /// A core has reached another generation.
+    /// Signalled when a core reaches another generation.
     progress: Condvar,
 }
 
@@ -294,15 +294,15 @@ struct LatestExports {
 
 struct CoreProgress {
     bell: Arc<Doorbell>,
-    /// It starts nothing that a later generation than this does not have.
+    /// Generation that the core has adopted: it starts nothing on namespaces missing from it.
     adopted: ExportsNumber,
-    /// All that this generation does not have is idle on it.
-    settled: ExportsNumber,
+    /// Generation that the core has drained: namespaces missing from it are idle on the core.
+    idle: ExportsNumber,
 }
 
 impl fmt::Debug for CoreProgress {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "adopted {:?}, settled {:?}", self.adopted, self.settled)
+        write!(f, "adopted {:?}, idle {:?}", self.adopted, self.idle)
     }
 }
 
@@ -316,13 +316,13 @@ impl Publication {
         })
     }
 
-    /// The latest generation. For the control path: it takes a lock.
+    /// Latest generation. Takes a lock, so only the control path calls this.
     pub(crate) fn exports(&self) -> Arc<Exports> {
         Arc::clone(&self.published().exports)
     }
 
-    /// Makes a generation the latest one. The caller keeps others from publishing between its look
-    /// at [`Publication::exports`] and this.
+    /// Publishes a generation. The caller holds the lock on changes since it called
+    /// [`Publication::exports`].
     pub(crate) fn publish(&self, exports: Exports) -> ExportsNumber {
         let generation = exports.generation;
         let mut published = self.published();
@@ -334,48 +334,47 @@ impl Publication {
         generation
     }
 
-    /// Adds a core, which is woken by `bell`.
+    /// Adds a core, which `bell` wakes.
     pub(crate) fn join(self: &Arc<Self>, bell: Arc<Doorbell>) -> CoreExports {
         let mut published = self.published();
         let exports = Arc::clone(&published.exports);
-        let (adopted, settled) = (exports.generation, exports.generation);
-        published.cores.push(CoreProgress { bell, adopted, settled });
+        let (adopted, idle) = (exports.generation, exports.generation);
+        published.cores.push(CoreProgress { bell, adopted, idle });
         let core = published.cores.len() - 1;
         drop(published);
-        CoreExports { publication: Arc::clone(self), core, exports, settled: true }
+        CoreExports { publication: Arc::clone(self), core, exports, idle: true }
     }
 
-    /// Whether all that a generation does not have is idle on every core.
-    pub(crate) fn is_settled(&self, generation: ExportsNumber) -> bool {
-        self.published().is_settled(generation)
+    /// Whether namespaces missing from a generation are idle on every core.
+    pub(crate) fn is_idle(&self, generation: ExportsNumber) -> bool {
+        self.published().is_idle(generation)
     }
 
-    /// The latest generation that all cores have settled.
-    pub(crate) fn settled(&self) -> ExportsNumber {
+    /// Latest generation that all cores have drained.
+    pub(crate) fn idle(&self) -> ExportsNumber {
         let published = self.published();
-        published.cores.iter().map(|core| core.settled).min().unwrap_or(ExportsNumber::ENDED)
+        published.cores.iter().map(|core| core.idle).min().unwrap_or(ExportsNumber::ENDED)
     }
 
-    /// Waits until no core starts anything any more that a generation does not have; false if that
-    /// takes longer.
-    pub(crate) fn wait_adopted(&self, generation: ExportsNumber, patience: Duration) -> bool {
-        self.wait(patience, |published| published.is_adopted(generation))
+    /// Waits until all cores have adopted a generation; false after `timeout`.
+    pub(crate) fn wait_adopted(&self, generation: ExportsNumber, timeout: Duration) -> bool {
+        self.wait(timeout, |published| published.is_adopted(generation))
     }
 
-    /// Waits for [`Publication::is_settled`]; false if that takes longer.
-    pub(crate) fn wait_settled(&self, generation: ExportsNumber, patience: Duration) -> bool {
-        self.wait(patience, |published| published.is_settled(generation))
+    /// Waits for [`Publication::is_idle`]; false after `timeout`.
+    pub(crate) fn wait_idle(&self, generation: ExportsNumber, timeout: Duration) -> bool {
+        self.wait(timeout, |published| published.is_idle(generation))
     }
 
-    fn wait(&self, patience: Duration, reached: impl Fn(&LatestExports) -> bool) -> bool {
+    fn wait(&self, timeout: Duration, reached: impl Fn(&LatestExports) -> bool) -> bool {
         let not_yet = |published: &mut LatestExports| !reached(published);
-        let waited = self.progress.wait_timeout_while(self.published(), patience, not_yet);
+        let waited = self.progress.wait_timeout_while(self.published(), timeout, not_yet);
         let (published, _) = waited.unwrap_or_else(PoisonError::into_inner);
         reached(&published)
     }
 
     fn published(&self) -> MutexGuard<'_, LatestExports> {
-        // Nothing that holds the lock leaves the state half changed.
+        // No holder of the lock can panic halfway through a change.
         self.published.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
@@ -385,23 +384,23 @@ impl LatestExports {
         self.cores.iter().all(|core| core.adopted >= generation)
     }
 
-    fn is_settled(&self, generation: ExportsNumber) -> bool {
-        self.cores.iter().all(|core| core.settled >= generation)
+    fn is_idle(&self, generation: ExportsNumber) -> bool {
+        self.cores.iter().all(|core| core.idle >= generation)
     }
 }
 
-/// The generation that a core uses.
+/// Generation that a core uses.
 #[derive(Debug)]
 pub(crate) struct CoreExports {
     publication: Arc<Publication>,
     core: usize,
     exports: Arc<Exports>,
-    settled: bool,
+    idle: bool,
 }
 
 impl CoreExports {
-    /// Takes the latest generation. Returns whether the core has yet to say that the namespaces
-    /// which retire are idle. One load where nothing has changed.
+    /// Adopts the latest generation. Returns whether the core has yet to report that removed
+    /// namespaces are idle. A single atomic load if nothing has changed.
     pub(crate) fn follow(&mut self) -> bool {
         if self.publication.latest.load(Ordering::Acquire) != self.exports.generation.0 {
             let mut published = self.publication.published();
@@ -410,15 +409,15 @@ impl CoreExports {
             drop(published);
             self.publication.progress.notify_all();
             self.exports = latest;
-            self.settled = false;
+            self.idle = false;
         }
-        !self.settled
+        !self.idle
     }
 
-    /// All namespaces that retire are idle on this core.
-    pub(crate) fn settle(&mut self) {
-        self.settled = true;
-        self.publication.published().cores[self.core].settled = self.exports.generation;
+    /// Reports that all removed namespaces are idle on this core.
+    pub(crate) fn report_idle(&mut self) {
+        self.idle = true;
+        self.publication.published().cores[self.core].idle = self.exports.generation;
         self.publication.progress.notify_all();
     }
 }
@@ -435,7 +434,7 @@ impl Drop for CoreExports {
     fn drop(&mut self) {
         let mut published = self.publication.published();
         let core = &mut published.cores[self.core];
-        (core.adopted, core.settled) = (ExportsNumber::ENDED, ExportsNumber::ENDED);
+        (core.adopted, core.idle) = (ExportsNumber::ENDED, ExportsNumber::ENDED);
         drop(published);
         self.publication.progress.notify_all();
     }
@@ -501,15 +500,15 @@ mod tests {
         assert!(core.follow());
         assert!(registry.publication().wait_adopted(removed.generation, Duration::ZERO));
         assert!(core.namespace(index).is_none() && core.list(FIRST).get(Nsid(1)).is_none());
-        assert!(core.retired_backend(index).is_some());
+        assert!(core.draining_backend(index).is_some());
         assert!(first.get(Nsid(1)).is_some(), "a snapshot does not change");
-        assert!(core.follow(), "it is not settled");
+        assert!(core.follow(), "it is not idle");
         assert_eq!(registry.close(removed, Duration::ZERO), Closed::Busy);
         drop(first);
-        core.settle();
+        core.report_idle();
         assert!(!core.follow());
         registry.close_idle();
-        assert!(core.retired_backend(index).is_none(), "it is closed");
+        assert!(core.draining_backend(index).is_none(), "it is closed");
     }
 
     #[test]
@@ -537,7 +536,7 @@ mod tests {
             assert_eq!((added.namespace.nsid, index.slot), (Nsid(2), 1), "both are used again");
             drop(added);
             core.follow();
-            core.settle();
+            core.report_idle();
             assert!(core.namespace(index).is_some());
             assert!(earlier.iter().all(|index| core.namespace(*index).is_none()));
             earlier.push(index);
@@ -545,7 +544,7 @@ mod tests {
             assert!(matches!(again, ChangeError::Identifier(_)), "{again}");
             let removed = registry.remove_namespace(&nqn(), Nsid(2)).expect("it is there");
             core.follow();
-            core.settle();
+            core.report_idle();
             assert_eq!(registry.close(removed, Duration::ZERO), Closed::Flushed(Ok(())));
         }
         let missing = registry.remove_namespace(&nqn(), Nsid(2)).expect_err("it is gone");
@@ -553,7 +552,7 @@ mod tests {
     }
 
     #[test]
-    fn nothing_is_awaited_that_all_cores_have_settled() {
+    fn nothing_is_awaited_that_is_idle_on_all_cores() {
         let dir = tempfile::tempdir().expect("a folder");
         let registry = registry(dir.path());
         let mut core = registry.publication().join(Doorbell::new().expect("a descriptor"));
@@ -562,11 +561,11 @@ mod tests {
         let removed = registry.remove_namespace(&nqn(), Nsid(1)).expect("it is there");
         let added = registry.add_namespace(&nqn(), file(&path)).expect("opened");
         core.follow();
-        assert_eq!((core.generation(), core.retiring().len()), (added.generation, 1));
-        core.settle();
+        assert_eq!((core.generation(), core.draining().len()), (added.generation, 1));
+        core.report_idle();
         drop(removed);
         registry.remove_namespace(&nqn(), added.namespace.nsid).expect("it is there");
         core.follow();
-        assert_eq!(core.retiring().len(), 1, "only the one that was removed last");
+        assert_eq!(core.draining().len(), 1, "only the one that was removed last");
     }
 }

@@ -1,13 +1,13 @@
-//! Names of namespaces and subsystems in this process.
+//! Process-wide indexes of namespaces and subsystems.
 
 use std::fmt;
 
-/// Names a namespace in this process. No other one ever has the same.
+/// Index of a namespace, unique in this process.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct NamespaceIndex {
-    /// Its place in tables, which others had before and will have after it.
+    /// Position in tables, reused after the namespace is gone.
     pub(crate) slot: u32,
-    /// How many namespaces were opened before it.
+    /// Number of namespaces opened before it.
     pub(crate) serial: u32,
 }
 
@@ -17,11 +17,11 @@ impl fmt::Display for NamespaceIndex {
     }
 }
 
-/// Names a subsystem in this process. No other one ever has the same.
+/// Index of a subsystem, unique in this process.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub(crate) struct SubsystemIndex {
-    /// Its place in tables, which others had before and will have after it.
+    /// Position in tables, reused after the subsystem is gone.
     pub(crate) slot: u32,
-    /// How many subsystems there were before it.
+    /// Number of subsystems created before it.
     pub(crate) serial: u32,
 }

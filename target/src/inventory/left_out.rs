@@ -1,34 +1,33 @@
-//! Files that directories leave out of the exports, which the log names once.
+//! Files of directories that are not exported; each is logged once.
 
 use std::collections::BTreeSet;
 use std::path::{Path, PathBuf};
 
-/// The most that are remembered; further ones are logged each time. Doubled, they may take twice as
-/// much memory; not measured.
+/// Most files remembered; further ones are logged at each scan.
 const MOST: usize = 4096;
 
-/// The files that were left out at the last look at some directories, and why.
+/// Files that the last scan of some directories left out, with the reasons.
 #[derive(Debug, Default)]
 pub(crate) struct LeftOutFiles {
-    /// Another look, which was not remembered, has logged what there is.
+    /// Whether an earlier scan, which kept no record, has logged them all.
     all_logged: bool,
     before: BTreeSet<(PathBuf, String)>,
     now: BTreeSet<(PathBuf, String)>,
 }
 
 impl LeftOutFiles {
-    /// Those of directories that were just looked at, and logged.
+    /// Record of directories that were just scanned and logged.
     pub(super) fn logged() -> Self {
         Self { all_logged: true, ..Self::default() }
     }
 
-    /// Ends a look. What the next one leaves out for the same reasons is not logged again.
+    /// Ends a scan. The next scan does not log files with the same reasons again.
     pub(super) fn end_look(&mut self) {
         self.all_logged = false;
         self.before = std::mem::take(&mut self.now);
     }
 
-    /// A file is left out; true if that was logged.
+    /// Notes a file that is left out; returns whether it was logged.
     pub(super) fn note(&mut self, path: &Path, reason: impl Into<String>) -> bool {
         let entry = (path.to_owned(), reason.into());
         let is_new = self.is_new(&entry);
@@ -39,8 +38,7 @@ impl LeftOutFiles {
         is_new
     }
 
-    /// A file is left out by a rule that the documentation states. Beyond what is remembered it is
-    /// not logged.
+    /// Notes a file left out by a documented rule. Beyond [`MOST`] files it is not logged.
     pub(super) fn skip(&mut self, path: &Path, rule: &str) -> bool {
         let entry = (path.to_owned(), rule.to_owned());
         let is_new = self.is_new(&entry) && self.now.len() < MOST;

@@ -36,42 +36,42 @@ use crate::inventory::port::Port;
 use crate::inventory::referral::Referrals;
 use crate::inventory::subsystem::Subsystem;
 use crate::limits::Limits;
-use crate::metrics::io_counters::{SubsystemIoStats, Tally};
+use crate::metrics::io_counters::{CoreIoStats, SubsystemIoStats};
 use crate::metrics::snapshot::{IoStats, StorageErrors};
 
-/// The inventory of a target. Ports and subsystems come and go while it runs, and namespaces do in
+/// Inventory of a target. Ports and subsystems can change at run time; namespaces change in
 /// generations.
 #[derive(Debug)]
 pub struct Registry {
     limits: Limits,
-    /// What ids of new subsystems follow from.
+    /// Machine that the ids of new subsystems are derived from.
     machine: Machine,
     discovery_nqn: Nqn,
     ports: Mutex<Vec<Arc<Port>>>,
     subsystems: Mutex<Vec<Arc<Subsystem>>>,
     referrals: Referrals,
     publication: Arc<Publication>,
-    /// Locked while the exports change.
+    /// Serial numbers, locked during each change of the exports.
     serials: Mutex<NextSerials>,
-    /// Namespaces that were removed and are not idle yet.
+    /// Removed namespaces that are not idle yet.
     leaving: Mutex<Vec<NamespaceChange>>,
     state_dir: PathBuf,
-    /// The room of the files of its namespaces in the page cache.
+    /// Page cache room of the files of its namespaces.
     cache_room: Arc<CacheRoom>,
-    /// Keeps the write protections of hosts; none where no namespace is writable.
+    /// Stores the write protections of hosts; `None` if no namespace is writable.
     keeper: Option<Keeper>,
-    /// One of each core.
-    tallies: Mutex<Vec<Arc<Tally>>>,
+    /// I/O counters of each core.
+    core_io_stats: Mutex<Vec<Arc<CoreIoStats>>>,
 }
 
-/// The serial numbers of what is added next.
+/// Serial numbers of the next subsystem and namespace.
 #[derive(Clone, Copy, Debug)]
 struct NextSerials {
     namespace: u32,
     subsystem: u32,
 }
 
-/// The parts of a [`Registry`].
+/// Parts of a [`Registry`].
 struct RegistryParts {
     limits: Limits,
     machine: Machine,
@@ -85,12 +85,12 @@ struct RegistryParts {
 }
 
 impl Registry {
-    /// The registry of these parts, which exports `lists`: the namespaces of each subsystem. Their
-    /// serial numbers count up from 0.
+    /// Creates a registry that exports `lists`, the namespaces of each subsystem, with serial
+    /// numbers from 0.
     fn new(parts: RegistryParts, lists: Vec<ExportedList>) -> Arc<Self> {
         let opened: usize = lists.iter().map(|list| list.len()).sum();
         parts.publication.publish(Exports::first(lists));
-        // There are at most as many as NSIDs, and fewer subsystems.
+        // At most as many as NSIDs; there are fewer subsystems.
         let serial = |count| u32::try_from(count).unwrap_or(u32::MAX);
         let serials =
             NextSerials { namespace: serial(opened), subsystem: serial(parts.subsystems.len()) };
@@ -107,48 +107,48 @@ impl Registry {
             state_dir: parts.state_dir,
             cache_room: parts.cache_room,
             keeper: parts.keeper,
-            tallies: Mutex::default(),
+            core_io_stats: Mutex::default(),
         })
     }
 
-    /// The limits of the configuration.
+    /// Limits of the configuration.
     pub fn limits(&self) -> &Limits {
         &self.limits
     }
 
-    /// The name of the discovery service that no other one has, if it was given one.
+    /// Unique NQN of the discovery service, or the well-known one if none was configured.
     pub(crate) fn discovery_nqn(&self) -> Nqn {
         self.discovery_nqn
     }
 
-    /// Whether a name is one of the discovery service.
+    /// Whether an NQN is that of the discovery service.
     pub(crate) fn is_discovery(&self, nqn: &Nqn) -> bool {
         nqn.is_discovery() || *nqn == self.discovery_nqn
     }
 
-    /// The discovery services of others that hosts are told of.
+    /// Discovery services of other targets that hosts are told of.
     pub(crate) fn referrals(&self) -> &Referrals {
         &self.referrals
     }
 
-    /// The ports, in the order in which they came. For the control path, as are the next ones: they
-    /// take a lock.
+    /// Ports in the order in which they were added. Takes a lock, as the following functions do, so
+    /// only the control path calls them.
     pub fn ports(&self) -> Vec<Arc<Port>> {
         self.lock_ports().clone()
     }
 
-    /// The ports that are to listen at a local address.
+    /// Ports at a local address.
     pub(crate) fn ports_of(&self, ip: IpAddr) -> Vec<Arc<Port>> {
         let ports = self.lock_ports();
         ports.iter().filter(|port| port.configured_address().ip() == ip).cloned().collect()
     }
 
-    /// Has a further port.
+    /// Adds a port to the inventory.
     pub(crate) fn add_port(&self, port: &Arc<Port>) {
         self.lock_ports().push(Arc::clone(port));
     }
 
-    /// Has a port no more.
+    /// Removes a port from the inventory.
     pub(crate) fn remove_port(&self, port: &Arc<Port>) {
         self.lock_ports().retain(|other| !Arc::ptr_eq(other, port));
     }
@@ -157,17 +157,17 @@ impl Registry {
         self.ports.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// The subsystems, in the order in which they came.
+    /// Subsystems in the order in which they were added.
     pub(crate) fn subsystems(&self) -> Vec<Arc<Subsystem>> {
         self.lock_subsystems().clone()
     }
 
-    /// The subsystem of a name.
+    /// Subsystem with this NQN.
     pub(crate) fn subsystem(&self, nqn: &Nqn) -> Option<Arc<Subsystem>> {
         self.lock_subsystems().iter().find(|subsystem| subsystem.nqn == *nqn).cloned()
     }
 
-    /// The same, or the error that there is none.
+    /// Finds a subsystem by its NQN, or returns the error that it does not exist.
     pub(crate) fn find_subsystem(&self, nqn: &Nqn) -> Result<Arc<Subsystem>, ChangeError> {
         self.subsystem(nqn).ok_or_else(|| ChangeError::no_subsystem(nqn))
     }
@@ -180,12 +180,12 @@ impl Registry {
         self.serials.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Where cores find the latest exports.
+    /// Place where cores find the latest exports.
     pub(crate) fn publication(&self) -> &Arc<Publication> {
         &self.publication
     }
 
-    /// The latest exports. For the control path: it takes a lock.
+    /// Latest exports. Takes a lock, so only the control path calls this.
     pub(crate) fn exports(&self) -> Arc<Exports> {
         self.publication.exports()
     }
@@ -195,17 +195,17 @@ impl Registry {
         self.exports().namespaces().cloned().collect()
     }
 
-    /// A namespace, unless it was removed.
+    /// Namespace with this index; `None` if it was removed.
     pub(crate) fn namespace(&self, index: NamespaceIndex) -> Option<Arc<Namespace>> {
         self.exports().namespace(index).cloned()
     }
 
-    /// The room of the files of its namespaces in the page cache.
+    /// Page cache room of the files of its namespaces.
     pub(crate) fn cache_room(&self) -> &Arc<CacheRoom> {
         &self.cache_room
     }
 
-    /// The subsystem that has a namespace.
+    /// Subsystem that a namespace belongs to.
     pub(crate) fn subsystem_of(&self, namespace: &Namespace) -> Option<Arc<Subsystem>> {
         let has = |subsystem: &&Arc<Subsystem>| {
             let found = subsystem.namespace(namespace.nsid);
@@ -214,7 +214,7 @@ impl Registry {
         self.lock_subsystems().iter().find(has).cloned()
     }
 
-    /// The namespaces whose media failed, worst first, at most `most`.
+    /// Namespaces with failed media, worst first, at most `most`.
     pub(crate) fn storage_errors(&self, most: usize) -> Vec<StorageErrors> {
         let failed = |namespace: &&Arc<Namespace>| {
             namespace.storage_errors.total() > 0 || namespace.health().is_degraded()
@@ -236,15 +236,15 @@ impl Registry {
         failed.into_iter().map(report).collect()
     }
 
-    /// Opens the I/O counters of one core.
-    pub fn open_tally(&self) -> Arc<Tally> {
-        let tally = Arc::<Tally>::default();
-        self.tallies().push(Arc::clone(&tally));
-        tally
+    /// Creates the I/O counters of one core.
+    pub fn open_core_io_stats(&self) -> Arc<CoreIoStats> {
+        let io_stats = Arc::<CoreIoStats>::default();
+        self.core_io_stats().push(Arc::clone(&io_stats));
+        io_stats
     }
 
-    /// Keeps the write protection of a namespace for later runs, and then calls `done` on another
-    /// thread. False where nothing is kept.
+    /// Stores the write protection of a namespace for later runs, then calls `done` on another
+    /// thread. Returns false if there is no store.
     pub(crate) fn keep_protection(
         &self,
         subsystem: &Subsystem,
@@ -257,16 +257,16 @@ impl Registry {
         true
     }
 
-    /// I/O commands since the start.
+    /// I/O commands of all cores since the start.
     pub fn io_stats(&self) -> IoStats {
         let mut sum = IoStats::default();
-        self.tallies().iter().for_each(|tally| sum += tally.all());
+        self.core_io_stats().iter().for_each(|io_stats| sum += io_stats.all());
         sum
     }
 
     /// I/O commands of each core since the start.
     pub(crate) fn io_stats_by_core(&self) -> Vec<IoStats> {
-        self.tallies().iter().map(|tally| tally.all()).collect()
+        self.core_io_stats().iter().map(|io_stats| io_stats.all()).collect()
     }
 
     /// I/O commands of one subsystem since the start.
@@ -274,16 +274,18 @@ impl Registry {
         self.io_of(subsystem).unwrap_or_default().commands
     }
 
-    /// The same with latencies; nothing if no Connect has named the subsystem yet.
+    /// I/O commands of one subsystem with latencies; `None` if no Connect has named it yet.
     pub(crate) fn io_of(&self, subsystem: &Subsystem) -> Option<SubsystemIoStats> {
-        let tallies = self.tallies();
-        tallies.iter().filter_map(|tally| tally.of(subsystem.index)).reduce(|mut sum, one| {
-            sum += one;
-            sum
-        })
+        let core_io_stats = self.core_io_stats();
+        core_io_stats.iter().filter_map(|io_stats| io_stats.of(subsystem.index)).reduce(
+            |mut sum, one| {
+                sum += one;
+                sum
+            },
+        )
     }
 
-    fn tallies(&self) -> MutexGuard<'_, Vec<Arc<Tally>>> {
-        self.tallies.lock().unwrap_or_else(PoisonError::into_inner)
+    fn core_io_stats(&self) -> MutexGuard<'_, Vec<Arc<CoreIoStats>>> {
+        self.core_io_stats.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }

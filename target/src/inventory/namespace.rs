@@ -22,48 +22,48 @@ use crate::metrics::namespace_io::NamespaceIoList;
 /// A namespace: its identity, its format, and the backend behind it.
 #[derive(Clone)]
 pub(crate) struct Namespace {
-    /// Its index in this process.
+    /// Unique index in this process.
     pub index: NamespaceIndex,
-    /// Its id in the subsystem.
+    /// NSID in the subsystem.
     pub nsid: Nsid,
-    /// The name of its medium in the management interface, if it was added there.
+    /// Name of its medium (bdev) in the management interface, if it was added there.
     pub bdev: Option<String>,
-    /// What it was made of.
+    /// Configuration that it was opened from.
     pub(crate) config: NamespaceConfig,
     /// Bytes per logical block, as a power of two.
     pub lba_shift: u8,
-    /// Its size in logical blocks: the exact size rounded up.
+    /// Size in logical blocks: the exact size rounded up.
     pub size_blocks: u64,
-    /// The exact size in bytes; the rest of the last block reads as zeros.
+    /// Exact size in bytes; the rest of the last block reads as zeros.
     pub exact_bytes: u64,
-    /// Its group of asymmetric namespace access.
+    /// ANA group that it belongs to.
     pub(crate) ana_group: AnaGroupId,
-    /// The hosts that see it; all of them where there is no list.
+    /// NQNs of the hosts that see it; `None` for all hosts.
     pub(crate) hosts: Option<BTreeSet<Nqn>>,
-    /// Whether another namespace had its NSID before, which hosts may still mean.
+    /// Whether its NSID belonged to another namespace before, which hosts may still expect.
     pub(crate) takes_over: bool,
-    /// Whether the configuration lets hosts write.
+    /// Whether the configuration allows hosts to write.
     pub writable: bool,
-    /// Whether all that is read are zeros.
+    /// Whether it always reads as zeros.
     pub(crate) reads_zeros: bool,
-    /// Whether a host set write protection (Namespace Write Protection Config).
+    /// Whether a host has set write protection (Namespace Write Protection Config).
     protected: Arc<AtomicBool>,
     generation: Arc<AtomicU64>,
     backend: Arc<dyn Backend>,
-    /// The files of its backend, which rings register.
+    /// Files of its backend, which rings register.
     pub(crate) files: Vec<FileId>,
-    /// What is behind its path, where it has one.
+    /// Identity of its file or device, if it has one.
     pub(crate) file_key: Option<FileKey>,
     health: Arc<Health>,
     mapped: Option<Arc<MappedFile>>,
     source: Option<Arc<OpenedFile>>,
-    /// The file or device, whose length may change.
+    /// File or device whose length may change.
     file: Option<Arc<FileBackend>>,
     pub(crate) storage_errors: Arc<ErrorCounters>,
     pub(crate) io: Arc<NamespaceIoList>,
 }
 
-/// How often a namespace's medium failed. Any core counts.
+/// Failures of a namespace's medium, counted by all cores.
 #[derive(Debug, Default)]
 pub(crate) struct ErrorCounters {
     reads: AtomicU64,
@@ -71,12 +71,12 @@ pub(crate) struct ErrorCounters {
 }
 
 impl ErrorCounters {
-    /// A command failed that changes nothing.
+    /// Counts a failed command that changes nothing.
     pub(crate) fn count_read(&self) {
         self.reads.fetch_add(1, Ordering::Relaxed);
     }
 
-    /// A command failed that changes the medium or makes changes durable.
+    /// Counts a failed command that changes the medium or makes changes durable.
     pub(crate) fn count_write(&self) {
         self.writes.fetch_add(1, Ordering::Relaxed);
     }
@@ -95,12 +95,12 @@ impl ErrorCounters {
 }
 
 impl Namespace {
-    /// What a configuration would have to say for it, with what has changed since it was added.
+    /// Configuration that describes it, including changes since it was added.
     pub(crate) fn described(&self) -> NamespaceConfig {
         NamespaceConfig { visible_to: self.hosts.clone(), ..self.config.clone() }
     }
 
-    /// A namespace over an opened medium.
+    /// Creates a namespace over an opened medium.
     pub(crate) fn new(
         index: NamespaceIndex,
         config: &NamespaceConfig,
@@ -135,13 +135,13 @@ impl Namespace {
         }
     }
 
-    /// The same, whose NSID another one had before.
+    /// Sets whether its NSID belonged to another namespace before.
     pub(crate) fn taking_over(mut self, takes_over: bool) -> Self {
         self.takes_over = takes_over;
         self
     }
 
-    /// This one with another size: the same namespace, whose commands find it by the same index.
+    /// Creates the same namespace with another size and the same index.
     pub(crate) fn resized(&self, config: &NamespaceConfig, opened: OpenedBackend) -> Self {
         Self {
             bdev: self.bdev.clone(),
@@ -154,7 +154,7 @@ impl Namespace {
         }
     }
 
-    /// The same, which these hosts see.
+    /// Sets the hosts that see it.
     pub(crate) fn visible_to(mut self, hosts: Option<BTreeSet<Nqn>>) -> Self {
         self.hosts = hosts;
         self
@@ -165,29 +165,29 @@ impl Namespace {
         host.is_among(self.hosts.as_ref())
     }
 
-    /// Its file or device.
+    /// File or device behind it.
     pub(crate) fn file(&self) -> Option<&Arc<FileBackend>> {
         self.file.as_ref()
     }
 
-    /// The same, made of a medium that the management interface names.
+    /// Sets the name of its medium in the management interface.
     pub(crate) fn of_bdev(mut self, name: String) -> Self {
         self.bdev = Some(name);
         self
     }
 
-    /// The same under another name.
+    /// Sets its name in messages.
     pub(crate) fn named(mut self, name: String) -> Self {
         self.config.name = name;
         self
     }
 
-    /// Its name in messages.
+    /// Name of the namespace in messages.
     pub(crate) fn name(&self) -> &str {
         &self.config.name
     }
 
-    /// The file or device behind it, if there is one.
+    /// Path of the file or device behind it, if there is one.
     pub(crate) fn path(&self) -> Option<&Path> {
         self.config.medium.path()
     }
@@ -197,12 +197,12 @@ impl Namespace {
         self.config.uuid
     }
 
-    /// Whether a write is refused now.
+    /// Whether writes are currently refused.
     pub(crate) fn write_protected(&self) -> bool {
         !self.writable || self.protected.load(Ordering::Acquire)
     }
 
-    /// Whether write protection was set, which ends with the next command that clears it.
+    /// Whether write protection is set, which lasts until a command clears it.
     pub(crate) fn is_protected(&self) -> bool {
         self.protected.load(Ordering::Acquire)
     }
@@ -212,14 +212,13 @@ impl Namespace {
         self.protected.swap(protected, Ordering::AcqRel) != protected
     }
 
-    /// A number that differs from an earlier one where bytes that no host wrote may have changed
-    /// since.
+    /// Number that changes when bytes may have changed other than by a host's write.
     pub(crate) fn generation(&self) -> u64 {
         self.generation.load(Ordering::Acquire)
     }
 
-    /// Looks whether others changed the file, which makes it a new generation. May wait for the
-    /// file system.
+    /// Checks whether another program changed the file, which starts a new generation. May wait for
+    /// the file system.
     pub(crate) fn look_at_file(&self) -> Option<FileChange> {
         let change = self.source.as_ref()?.look()?;
         if let FileChange::Content(content) = &change {
@@ -229,7 +228,7 @@ impl Namespace {
         Some(change)
     }
 
-    /// Keeps in memory what hosts read from it. May wait for the medium.
+    /// Locks in memory what hosts read from it. May wait for the medium.
     pub(crate) fn keep_in_memory(&self) {
         if let Some(mapped) = &self.mapped {
             mapped.tend();
@@ -241,12 +240,12 @@ impl Namespace {
         1 << self.lba_shift
     }
 
-    /// The errors of its medium that are known.
+    /// Known errors of its medium.
     pub(crate) fn health(&self) -> &Health {
         &self.health
     }
 
-    /// The backend that runs its operations.
+    /// Backend that executes its operations.
     pub(crate) fn backend(&self) -> &Arc<dyn Backend> {
         &self.backend
     }

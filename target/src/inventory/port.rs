@@ -10,16 +10,16 @@ use crate::inventory::allowed_host::NamedHost;
 use crate::inventory::ana::AnaStates;
 use crate::inventory::subsystem::Subsystem;
 
-/// An address to listen on, and the subsystems that it offers.
+/// Address to listen on, and the subsystems served there.
 #[derive(Debug)]
 pub struct Port {
-    /// The port id of the discovery log.
+    /// Port ID in the discovery log.
     pub id: u16,
     configured: SocketAddr,
-    /// The id of the configured port with the wildcard address that stands for this one.
+    /// ID of the configured port with a wildcard address that this one belongs to.
     wildcard: Option<u16>,
     bound: OnceLock<SocketAddr>,
-    /// For the control path only.
+    /// Subsystems served here, used by the control path only.
     served: Mutex<Vec<ServedSubsystem>>,
 }
 
@@ -27,26 +27,26 @@ pub struct Port {
 #[derive(Clone, Debug)]
 pub(crate) struct ServedSubsystem {
     pub(crate) subsystem: Arc<Subsystem>,
-    /// How its namespaces can be reached there.
+    /// ANA states of its namespaces at the port.
     pub(crate) ana: Arc<AnaStates>,
 }
 
 impl ServedSubsystem {
-    /// A subsystem all of whose namespaces can be reached well.
+    /// A subsystem with all ANA groups optimized.
     fn new(subsystem: &Arc<Subsystem>) -> Self {
         Self { subsystem: Arc::clone(subsystem), ana: Arc::default() }
     }
 }
 
 impl Port {
-    /// A port that serves those of `subsystems` that the configuration names.
+    /// A port that serves the subsystems named in its configuration.
     pub(crate) fn new(config: &PortConfig, subsystems: &[Arc<Subsystem>]) -> Self {
         let served = |subsystem: &&Arc<Subsystem>| config.serves(&subsystem.nqn);
         let served = subsystems.iter().filter(served).map(ServedSubsystem::new).collect();
         Self { served: Mutex::new(served), ..Self::added(config.id, config.address) }
     }
 
-    /// A port at one of the addresses for which a configured one stands.
+    /// A port at one of the addresses that a configured wildcard stands for.
     pub(crate) fn of_wildcard(
         id: u16,
         address: SocketAddr,
@@ -57,7 +57,7 @@ impl Port {
         Self { id, configured: address, wildcard: Some(config.id), ..port }
     }
 
-    /// A port that no configuration has, and that serves nothing yet.
+    /// A port added at run time, which serves nothing yet.
     pub(crate) fn added(id: u16, address: SocketAddr) -> Self {
         Self {
             id,
@@ -68,7 +68,7 @@ impl Port {
         }
     }
 
-    /// Whether it is the port that a configuration names, or one of those for which that stands.
+    /// Whether it is the configured port, or belongs to its wildcard address.
     pub(crate) fn is_of(&self, config: &PortConfig) -> bool {
         match self.wildcard {
             Some(id) => {
@@ -79,22 +79,22 @@ impl Port {
         }
     }
 
-    /// The address to listen on, whose port may be 0.
+    /// Address to listen on, whose port number may be 0.
     pub(crate) fn configured_address(&self) -> SocketAddr {
         self.configured
     }
 
-    /// Says which address is listened on; only the first call counts.
+    /// Sets the address that is listened on; only the first call counts.
     pub(crate) fn set_address(&self, address: SocketAddr) {
         let _ = self.bound.set(address);
     }
 
-    /// Whether it is listened on.
+    /// Whether the target listens on it.
     pub(crate) fn is_bound(&self) -> bool {
         self.bound.get().is_some()
     }
 
-    /// The address that hosts connect to.
+    /// Address that hosts connect to.
     pub fn address(&self) -> SocketAddr {
         *self.bound.get().unwrap_or(&self.configured)
     }
@@ -104,7 +104,7 @@ impl Port {
         self.lock().iter().map(|served| Arc::clone(&served.subsystem)).collect()
     }
 
-    /// The subsystem of that name, if this port serves it.
+    /// Subsystem with this NQN, if the port serves it.
     pub(crate) fn find(&self, nqn: &Nqn) -> Option<ServedSubsystem> {
         self.lock().iter().find(|served| served.subsystem.nqn == *nqn).cloned()
     }
@@ -114,25 +114,25 @@ impl Port {
         self.ana(subsystem).is_some()
     }
 
-    /// How the namespaces of a subsystem can be reached here; `None` where it is not served.
+    /// ANA states of a subsystem here; `None` if it is not served.
     pub(crate) fn ana(&self, subsystem: &Arc<Subsystem>) -> Option<Arc<AnaStates>> {
         let served = self.lock();
         let found = served.iter().find(|one| Arc::ptr_eq(&one.subsystem, subsystem));
         found.map(|one| Arc::clone(&one.ana))
     }
 
-    /// Whether it serves a subsystem, and has since these states were its own: one that was removed
-    /// and added again has others.
+    /// Whether it has served a subsystem without interruption since it had these states: a
+    /// subsystem that was removed and added again has new ones.
     pub(crate) fn still_serves(&self, subsystem: &Arc<Subsystem>, ana: &Arc<AnaStates>) -> bool {
         self.ana(subsystem).is_some_and(|now| Arc::ptr_eq(&now, ana))
     }
 
-    /// The states of all subsystems that it serves.
+    /// ANA states of all subsystems that it serves.
     pub(crate) fn ana_of_all(&self) -> Vec<Arc<AnaStates>> {
         self.lock().iter().map(|served| Arc::clone(&served.ana)).collect()
     }
 
-    /// Serves a subsystem from now on; false if it did already.
+    /// Starts to serve a subsystem; false if it already did.
     pub(crate) fn add(&self, subsystem: &Arc<Subsystem>) -> bool {
         let mut served = self.lock();
         let is_new = !served.iter().any(|one| Arc::ptr_eq(&one.subsystem, subsystem));
@@ -142,7 +142,7 @@ impl Port {
         is_new
     }
 
-    /// Does not serve a subsystem any more; false if it did not. Those who are connected stay.
+    /// Stops serving a subsystem; false if it did not. Connected hosts stay.
     pub(crate) fn remove(&self, subsystem: &Arc<Subsystem>) -> bool {
         let mut served = self.lock();
         let before = served.len();
@@ -150,12 +150,12 @@ impl Port {
         served.len() != before
     }
 
-    /// Serves only those of its subsystems that are to stay. Those who are connected stay.
+    /// Keeps only some of the subsystems. Connected hosts stay.
     pub(crate) fn retain(&self, stays: impl Fn(&Arc<Subsystem>) -> bool) {
         self.lock().retain(|served| stays(&served.subsystem));
     }
 
-    /// The subsystems that a host may connect to here.
+    /// Subsystems that a host may connect to here.
     pub(crate) fn visible_to(&self, host: &NamedHost) -> Vec<Arc<Subsystem>> {
         self.subsystems().into_iter().filter(|subsystem| subsystem.allows(host)).collect()
     }

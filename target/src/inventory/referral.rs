@@ -1,4 +1,4 @@
-//! Referrals: other discovery services that hosts are told to ask (NVMe-oF, discovery log).
+//! Referrals: other discovery services that hosts are told to query (NVMe-oF, discovery log).
 
 use std::collections::BTreeSet;
 use std::net::SocketAddr;
@@ -10,15 +10,15 @@ use crate::inventory::allowed_host::NamedHost;
 use crate::inventory::error::ChangeError;
 use crate::limits::MAX_REFERRALS;
 
-/// The discovery services of others, in the order in which they were added.
+/// Discovery services of other targets, in the order in which they were added.
 #[derive(Debug, Default)]
 pub(crate) struct Referrals(Mutex<Vec<Referral>>);
 
-/// The discovery service of another target.
+/// Discovery service of another target.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct Referral {
     pub(crate) address: SocketAddr,
-    /// The hosts that are told of it; all of them where there is no list.
+    /// NQNs of the hosts that are told of it; `None` for all hosts.
     pub(crate) hosts: Option<BTreeSet<Nqn>>,
 }
 
@@ -30,10 +30,10 @@ impl Referral {
 }
 
 impl Referrals {
-    /// Tells hosts of another one.
+    /// Adds a referral, which hosts are told of.
     ///
     /// # Errors
-    /// They are told of it already, or of too many.
+    /// The address is listed already, or there are too many referrals.
     pub(crate) fn add(&self, referral: Referral) -> Result<(), ChangeError> {
         let mut referrals = self.lock();
         if referrals.iter().any(|other| other.address == referral.address) {
@@ -46,10 +46,10 @@ impl Referrals {
         Ok(())
     }
 
-    /// Tells hosts no more of one.
+    /// Removes the referral to an address.
     ///
     /// # Errors
-    /// They are not told of it.
+    /// The address is not listed.
     pub(crate) fn remove(&self, address: SocketAddr) -> Result<(), ChangeError> {
         let mut referrals = self.lock();
         let before = referrals.len();
@@ -60,7 +60,7 @@ impl Referrals {
         }
     }
 
-    /// All of them, in the order in which they were added.
+    /// All referrals in the order in which they were added.
     pub(crate) fn list(&self) -> Vec<Referral> {
         self.lock().clone()
     }

@@ -1,4 +1,4 @@
-//! Makes the exports follow the files of watched directories, and nothing else.
+//! Updates the exports to the present files of watched directories.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::path::{Path, PathBuf};
@@ -16,37 +16,37 @@ use crate::inventory::namespace::Namespace;
 use crate::inventory::reload::{Difference, ReloadError, Reloaded, namespace_changes};
 use crate::inventory::subsystem::Subsystem;
 
-/// What is known of the files of watched directories.
+/// Known files of watched directories.
 #[derive(Debug)]
 pub(crate) struct WatchedFiles {
-    /// Files that somebody writes: they become namespaces when they are closed.
+    /// Files that a program is writing: they become namespaces once they are closed.
     pub(crate) unfinished: BTreeSet<PathBuf>,
-    /// Those that were namespaces, or could be, at the last look. One that is none any more was
-    /// removed by an operator, and stays so until it has been away.
+    /// NSIDs of the files that the last scan found. A known file that is not exported was removed
+    /// by an operator, and stays so until the file has been missing.
     known: BTreeMap<Nqn, BTreeSet<Nsid>>,
     left_out: LeftOutFiles,
 }
 
 impl WatchedFiles {
-    /// Those that are namespaces now: the configuration was just applied.
+    /// Files that are namespaces now, after the configuration was applied.
     pub(crate) fn of(registry: &Registry, config: &Config) -> Self {
         let (unfinished, left_out) = (BTreeSet::new(), LeftOutFiles::logged());
         Self { unfinished, known: exported_shards(registry, config), left_out }
     }
 
-    /// The same for another configuration.
+    /// Adapts to another configuration that was applied.
     pub(crate) fn apply(&mut self, registry: &Registry, config: &Config) {
         let unfinished = std::mem::take(&mut self.unfinished);
         *self = Self { unfinished, ..Self::of(registry, config) };
     }
 }
 
-/// The files of a subsystem's watched directories, and those that are its namespaces.
+/// Files of a subsystem's watched directories, and those exported as namespaces.
 struct DirectoryLook {
     subsystem: Arc<Subsystem>,
     exported: Vec<Arc<Namespace>>,
     wanted: Vec<Candidate>,
-    /// Those that operators have removed.
+    /// NSIDs that operators have removed.
     left_out: BTreeSet<Nsid>,
     listed: ListedNamespaces,
 }
@@ -85,7 +85,7 @@ impl DirectoryLook {
 }
 
 impl Registry {
-    /// Exports the files that watched directories hold now.
+    /// Exports the present files of watched directories.
     ///
     /// # Errors
     /// See [`ReloadError`]. Nothing changes then.
@@ -117,7 +117,7 @@ impl Registry {
         }
         let generation = (!changes.is_empty()).then(|| self.publish_change(&removed, &added));
         files.left_out.end_look();
-        // One that could not be opened is tried again.
+        // A file that could not be opened is tried again.
         files.known = exported_shards(self, config);
         for look in looks {
             files.known.entry(look.subsystem.nqn).or_default().extend(look.left_out);
@@ -129,7 +129,7 @@ impl Registry {
     }
 }
 
-/// The subsystems that are there and have watched directories.
+/// Existing subsystems with watched directories.
 fn watched<'a>(
     registry: &Registry,
     config: &'a Config,
@@ -139,7 +139,7 @@ fn watched<'a>(
     of_file.filter_map(|one| Some((registry.subsystem(&one.nqn)?, one))).collect()
 }
 
-/// The NSIDs of the namespaces that are files of watched directories, by subsystem.
+/// NSIDs of the namespaces that are files of watched directories, by subsystem.
 fn exported_shards(registry: &Registry, config: &Config) -> BTreeMap<Nqn, BTreeSet<Nsid>> {
     let shards = |(subsystem, of_file): (Arc<Subsystem>, &SubsystemConfig)| {
         (subsystem.nqn, nsids(&shards_of(&subsystem, of_file)))
@@ -147,7 +147,7 @@ fn exported_shards(registry: &Registry, config: &Config) -> BTreeMap<Nqn, BTreeS
     watched(registry, config).into_iter().map(shards).collect()
 }
 
-/// The namespaces of a subsystem that are files of its watched directories.
+/// Namespaces of a subsystem that are files of its watched directories.
 fn shards_of(subsystem: &Subsystem, of_file: &SubsystemConfig) -> Vec<Arc<Namespace>> {
     let roots = roots(of_file);
     let listed: BTreeSet<Nsid> = of_file.namespaces.iter().map(|one| one.nsid).collect();
@@ -158,8 +158,8 @@ fn shards_of(subsystem: &Subsystem, of_file: &SubsystemConfig) -> Vec<Arc<Namesp
     subsystem.namespaces().iter().filter(is_shard).cloned().collect()
 }
 
-/// Where the watched directories of a subsystem really are. One that can not be found holds none
-/// of its namespaces, and the search for its files tells why.
+/// Real paths of a subsystem's watched directories. A directory that cannot be found is skipped: it
+/// has no namespaces, and the scan for its files reports why.
 fn roots(of_file: &SubsystemConfig) -> Vec<PathBuf> {
     let directories = of_file.directories.iter().filter(|directory| directory.watch);
     directories.filter_map(|directory| directory.path.canonicalize().ok()).collect()

@@ -1,4 +1,4 @@
-//! How the exports follow a new configuration: all of it in one generation, or nothing.
+//! Applies a new configuration to the exports: all of it in one generation, or nothing.
 
 use std::collections::btree_map::Entry;
 use std::collections::{BTreeMap, BTreeSet};
@@ -29,80 +29,77 @@ use crate::listen_error::AddressError;
 #[derive(Debug)]
 pub(crate) struct ReloadReport {
     pub(crate) changes: Vec<ExportChange>,
-    /// Failures to close namespaces that are gone, a line each.
+    /// Failures to close removed namespaces, one line each.
     pub(crate) warnings: Vec<String>,
 }
 
-/// The cause for which the exports stay as they are: one line with the remedy.
+/// Reason that a reload is refused: one line with the remedy.
 #[derive(Debug, thiserror::Error)]
 pub(crate) enum ReloadError {
     /// The configuration is wrong.
     #[error(transparent)]
     Config(#[from] ConfigError),
-    /// It differs in what can not change while the target runs.
+    /// The configuration changes settings that are read at the start only.
     #[error("nothing is changed, since these are read at the start only: {}; restart the target", .0.join(", "))]
     AtStart(Vec<&'static str>),
-    /// It differs in what can not change while a subsystem is there.
+    /// The configuration changes a setting that is fixed while its subsystem exists.
     #[error(
-        "nothing is changed, since {key} of subsystem {nqn} is another; take the subsystem out of the configuration, \
+        "nothing is changed, since {key} of subsystem {nqn} has changed; take the subsystem out of the configuration, \
          reload, and put it in again"
     )]
     OfSubsystem {
-        /// The subsystem that has another value.
         nqn: String,
-        /// The key of the configuration.
+        /// Key of the configuration.
         key: &'static str,
     },
     /// There would be more subsystems than a target can have.
     #[error("nothing is changed: more than {MAX_SUBSYSTEMS} subsystems")]
     TooManySubsystems,
-    /// Something can not be exported.
+    /// A namespace cannot be exported.
     #[error("nothing is changed: {0}")]
     Export(#[from] ExportError),
-    /// A further address can not be listened on.
+    /// A new address cannot be listened on.
     #[error("nothing is changed: {0}")]
     Address(#[from] AddressError),
-    /// The port at an address has another id.
+    /// The port at an address has another ID.
     #[error(
         "nothing is changed, since the target listens at {address} as port id {id} already; give it that id, or take \
          the address out of the configuration, reload, and put it in again"
     )]
     PortId {
-        /// The address of the configuration.
         address: SocketAddr,
-        /// The id that its port has.
+        /// ID of the existing port.
         id: u16,
     },
-    /// A file that is exported differently from now on, and locked by the target as long as it is
-    /// exported as before.
+    /// A file would be exported differently, but the target has it locked for the present export.
     #[error(
         "nothing is changed: {name} ({origin}) is exported as namespace {nsid} of {nqn} already, and hosts may write \
          it; take it out of the configuration, reload, and put it in again"
     )]
     Written {
-        /// The name that the namespace would have.
+        /// Name that the namespace would have.
         name: String,
-        /// Where the configuration names it.
+        /// Place in the configuration that names it.
         origin: String,
-        /// The subsystem that exports it now.
+        /// Subsystem that exports it now.
         nqn: String,
-        /// The id that it has now.
+        /// NSID that it has now.
         nsid: Nsid,
     },
 }
 
-/// Why a namespace takes the place of another one with its NSID.
+/// Reason that a namespace is replaced by a new one with the same NSID.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Replacement {
-    /// Its keys are others.
+    /// The configuration changes its keys.
     Keys,
     /// Another file has its path.
     File,
-    /// Its file has another size.
+    /// The size of its file has changed.
     Size,
 }
 
-/// A change that follows from a configuration.
+/// A change that a configuration makes.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct ExportChange {
     pub(crate) nqn: Nqn,
@@ -128,40 +125,40 @@ pub(crate) enum ExportChangeKind {
     },
     Host(HostsChange),
     SubsystemAdded,
-    /// With all namespaces that it had.
+    /// The subsystem and all its namespaces are removed.
     SubsystemRemoved,
     ListenerAdded(SocketAddr),
     ListenerRemoved(SocketAddr),
 }
 
-/// What a configuration changes, or would change.
+/// Changes that a configuration makes or would make.
 #[derive(Debug, Default)]
 pub(crate) struct Reloaded {
     pub(crate) changes: Vec<ExportChange>,
-    /// The namespaces that are not exported any more.
+    /// Namespaces that are no longer exported.
     pub(crate) removed: Vec<NamespaceChange>,
-    /// The namespaces that are, and were not.
+    /// Namespaces that are newly exported.
     pub(crate) added: Vec<NamespaceChange>,
 }
 
-/// What is to change, with all that is needed for it at hand.
+/// Changes to make, with everything opened that they need.
 struct ReloadPlan {
     changes: Vec<ExportChange>,
     removed: Vec<OwnedNamespace>,
     added: Vec<OwnedNamespace>,
     subsystems: SubsystemPlan,
-    /// With NSIDs that are to be kept.
+    /// Listed namespaces, whose new NSIDs have to be kept.
     listed: Vec<ListedNamespaces>,
     serials: NextSerials,
 }
 
-/// What becomes of the subsystems.
+/// Subsystems to keep, add and remove.
 struct SubsystemPlan {
-    /// Those of the configuration, in its order.
+    /// Subsystems of the configuration, in its order.
     wanted: Vec<WantedSubsystem>,
-    /// Those that it does not have.
+    /// Subsystems that are removed.
     gone: Vec<Arc<Subsystem>>,
-    /// What each port is to serve.
+    /// Subsystems that each port is to serve.
     ports: Vec<(Arc<Port>, Vec<Arc<Subsystem>>)>,
 }
 
@@ -172,7 +169,7 @@ struct WantedSubsystem {
     hosts: AllowedHosts,
 }
 
-/// The namespaces that a configuration changes.
+/// Namespaces that a configuration adds and removes.
 #[derive(Default)]
 pub(super) struct Difference {
     removed: Vec<OwnedNamespace>,
@@ -193,8 +190,8 @@ pub(super) struct ReadyNamespace {
 }
 
 impl Registry {
-    /// Exports what a configuration says, at the ports that there are and those that are new. With
-    /// [`OpenPurpose::Check`] nothing changes.
+    /// Exports a new configuration at the existing and new ports. With [`OpenPurpose::Check`]
+    /// nothing changes.
     ///
     /// # Errors
     /// See [`ReloadError`]. Nothing changes then.
@@ -212,7 +209,7 @@ impl Registry {
         }
     }
 
-    /// Opens all that is to be exported and is not yet.
+    /// Opens everything that is newly exported.
     fn plan(
         &self,
         config: &Config,
@@ -246,8 +243,7 @@ impl Registry {
         Ok(ReloadPlan { changes, removed, added, subsystems, listed, serials })
     }
 
-    /// Opens the namespaces that are to be exported. The result has those that are not any more,
-    /// too.
+    /// Opens the namespaces that are newly exported. The result also lists those to remove.
     pub(super) fn open_difference(
         &self,
         Difference { removed, wanted }: Difference,
@@ -309,7 +305,7 @@ impl Registry {
             return Err(ReloadError::TooManySubsystems);
         }
         let of_port = |port: Arc<Port>| {
-            // One that the configuration does not have serves nothing.
+            // A port that the configuration lacks serves nothing.
             let config = config.ports.iter().find(|config| port.is_of(config));
             let serves = |one: &&WantedSubsystem| {
                 config.is_some_and(|config| config.serves(&one.subsystem.nqn))
@@ -325,7 +321,7 @@ impl Registry {
         Ok(SubsystemPlan { wanted, gone, ports })
     }
 
-    /// Publishes what was opened. The caller keeps others from changing the exports since.
+    /// Publishes a plan. The caller holds the lock on changes since it made the plan.
     fn apply(&self, plan: ReloadPlan, serials: &mut NextSerials) -> Result<Reloaded, ReloadError> {
         let ReloadPlan { changes, removed, added, subsystems, mut listed, serials: next } = plan;
         for namespaces in &mut listed {
@@ -336,7 +332,7 @@ impl Registry {
         for one in &wanted {
             one.subsystem.set_hosts(one.hosts.clone());
         }
-        // Whoever connects from now on finds all of it, or nothing of what is gone.
+        // Hosts that connect from now on find all of the changes.
         for (port, served) in &ports {
             port.retain(|subsystem| served.iter().any(|one| Arc::ptr_eq(one, subsystem)));
         }
@@ -350,7 +346,7 @@ impl Registry {
             served.iter().for_each(|subsystem| _ = port.add(subsystem));
         }
         for subsystem in &gone {
-            self.tallies().iter().for_each(|tally| tally.close(subsystem.index));
+            self.core_io_stats().iter().for_each(|io_stats| io_stats.close(subsystem.index));
         }
         let change = |one: OwnedNamespace| Some(one.changed_in(generation?));
         let removed = removed.into_iter().filter_map(change).collect();
@@ -379,7 +375,7 @@ impl Registry {
     }
 }
 
-/// An error if a file would have to be opened again while hosts may write it.
+/// Returns an error if a file would have to be opened again while hosts may write it.
 fn refuse_written(
     removed: &[OwnedNamespace],
     wanted: &[WantedNamespace],
@@ -428,7 +424,7 @@ pub(super) fn namespace_changes<'a>(
 }
 
 impl SubsystemPlan {
-    /// What changes, of subsystems, their addresses and their hosts.
+    /// Changes of subsystems, their addresses and their hosts.
     fn changes(&self) -> Vec<ExportChange> {
         let gone = self.gone.iter();
         let mut changes: Vec<_> = gone
@@ -460,7 +456,7 @@ impl SubsystemPlan {
 }
 
 impl Difference {
-    /// Adds that of a subsystem.
+    /// Adds the difference of one subsystem.
     pub(super) fn add<'a>(
         &mut self,
         subsystem: &Arc<Subsystem>,
@@ -488,8 +484,8 @@ impl Difference {
 }
 
 impl Namespace {
-    /// Why another one has to take its place so that it is what a configuration says, if one has
-    /// to. A file that hosts write may have another size than it had.
+    /// Reason that the namespace has to be replaced to match a configuration, if it has to be. A
+    /// file that hosts write may have changed in size.
     fn replacement(&self, config: &NamespaceConfig) -> Option<Replacement> {
         if !self.described().describes_same(config) {
             return Some(Replacement::Keys);

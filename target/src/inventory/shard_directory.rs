@@ -1,4 +1,4 @@
-//! The shards of a directory: which of its files are namespaces.
+//! Shards of a directory: selects the files that become namespaces.
 
 use std::io;
 use std::path::{Path, PathBuf};
@@ -14,24 +14,24 @@ use crate::limits::{DIRECTORY_DEPTH, MAX_NAMESPACES};
 /// One file to export.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub(crate) struct Shard {
-    /// Its path relative to the directory, with `/`.
+    /// Path relative to the directory, separated by `/`.
     pub relative: String,
-    /// Where it really is, symlinks resolved.
+    /// Real path of the file, with symlinks resolved.
     pub path: PathBuf,
-    /// Where the directory really is.
+    /// Real path of the directory.
     pub root: Arc<Path>,
 }
 
-/// What a directory holds.
+/// Files found in a directory.
 #[derive(Debug)]
 pub(crate) struct ShardFiles {
-    /// The files to export, sorted by relative path.
+    /// Files to export, sorted by relative path.
     pub shards: Vec<Shard>,
-    /// How many files and folders are left out that have the suffix.
+    /// Number of files and folders with the suffix that are left out.
     pub left_out: usize,
 }
 
-/// Why a directory can not be exported.
+/// Reason that a directory cannot be exported.
 #[derive(Debug, thiserror::Error)]
 #[error("{}: {reason}", path.display())]
 pub struct DirectoryError {
@@ -39,16 +39,15 @@ pub struct DirectoryError {
     reason: String,
 }
 
-/// The regular files of a directory and its folders, sorted by relative path.
+/// Regular files of a directory and its folders, sorted by relative path.
 ///
-/// Left out, with a line of the log: names that start with a dot, empty files and what is no
-/// regular
-/// file, and (with a warning) symlinks that lead outside the directory or nowhere, names that are
-/// not UTF-8 and folders that can not be read. Symlinks to folders are not followed. Files without
-/// the suffix are passed over.
+/// Left out, with a line in the log: names that start with a dot, empty files, files that are not
+/// regular, and (with a warning) symlinks that are dangling or lead outside the directory, names
+/// that are not UTF-8 and unreadable folders. Symlinks to folders are not followed. Files without
+/// the suffix are skipped.
 ///
 /// # Errors
-/// The directory can not be read, it is none, or it holds nothing to export.
+/// The directory cannot be read, is no directory, or has no file to export.
 pub(crate) fn scan(
     config: &DirectoryConfig,
     left_out: &mut LeftOutFiles,
@@ -110,7 +109,7 @@ pub(crate) fn scan(
     Ok(ShardFiles { shards, left_out: count })
 }
 
-/// A namespace of no bytes would have an NSZE of 0, as one that is not active has.
+/// Reason for leaving out empty files: their NSZE would be 0, like that of an inactive namespace.
 const EMPTY: &str = "it is empty";
 const NOT_REGULAR: &str = "it is no regular file";
 
@@ -130,7 +129,7 @@ fn classify(root: &ServedRoot, entry: &FolderEntry, suffix: &str) -> DirectoryEn
         return DirectoryEntry::LeftOut("its name begins with a dot");
     }
     match entry.kind {
-        None => DirectoryEntry::Unusable("it can not be looked at"),
+        None => DirectoryEntry::Unusable("it cannot be examined"),
         Some((FileType::Directory, _)) => DirectoryEntry::Folder,
         Some(_) if !name.ends_with(suffix) => DirectoryEntry::OtherSuffix,
         Some((FileType::Symlink, _)) => classify_symlink(root, &entry.relative),
@@ -140,7 +139,7 @@ fn classify(root: &ServedRoot, entry: &FolderEntry, suffix: &str) -> DirectoryEn
     }
 }
 
-/// A symlink is the file that it leads to now; whatever it leads to later is not opened.
+/// Resolves a symlink to the file that it leads to now; its later targets are not opened.
 fn classify_symlink(root: &ServedRoot, relative: &Path) -> DirectoryEntry {
     let Ok(real) = root.path().join(relative).canonicalize() else {
         return DirectoryEntry::Unusable("the symlink leads nowhere");
@@ -152,7 +151,7 @@ fn classify_symlink(root: &ServedRoot, relative: &Path) -> DirectoryEntry {
         Ok(meta) if meta.is_file() && meta.len() > 0 => shard(root, relative, real),
         Ok(meta) if meta.is_file() => DirectoryEntry::LeftOut(EMPTY),
         Ok(_) => DirectoryEntry::LeftOut(NOT_REGULAR),
-        Err(_) => DirectoryEntry::Unusable("it can not be looked at"),
+        Err(_) => DirectoryEntry::Unusable("it cannot be examined"),
     }
 }
 

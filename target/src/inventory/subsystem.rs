@@ -1,4 +1,4 @@
-//! A subsystem: the namespaces that hosts see under one name.
+//! A subsystem: the namespaces that hosts see under one NQN.
 
 use std::collections::BTreeSet;
 use std::sync::atomic::{AtomicUsize, Ordering};
@@ -15,7 +15,7 @@ use crate::inventory::namespace::Namespace;
 use crate::limits::NSID_LAST;
 use crate::metrics::error_counts::ErrorCounts;
 
-/// A subsystem. Its namespaces are those of the latest generation of exports.
+/// A subsystem. Its namespaces are in the latest generation of exports.
 #[derive(Debug)]
 pub(crate) struct Subsystem {
     /// NVMe Qualified Name of the subsystem.
@@ -24,29 +24,29 @@ pub(crate) struct Subsystem {
     pub serial: AsciiField<20>,
     /// Model number, padded with spaces as in Identify.
     pub model: AsciiField<40>,
-    /// Whether hosts may give space back.
+    /// Whether hosts may deallocate blocks.
     pub(crate) deallocate: bool,
-    /// The identity that the UUIDs of its namespaces are derived from.
+    /// Identity that the UUIDs of its namespaces are derived from.
     pub(crate) identity: SubsystemIdentity,
-    /// For the control path only.
+    /// Hosts that may connect, used by the control path only.
     hosts: Mutex<AllowedHosts>,
-    /// The NSIDs of namespaces that were removed.
+    /// NSIDs of removed namespaces.
     used_nsids: Mutex<BTreeSet<Nsid>>,
-    /// How many files of its directories are no namespaces.
+    /// Number of files of its directories that are left out.
     left_out_files: AtomicUsize,
-    /// Its index in this process.
+    /// Unique index in this process.
     pub(crate) index: SubsystemIndex,
-    /// Whether namespaces can be added while it lives.
+    /// Whether namespaces can be added at run time.
     pub(crate) managed: bool,
-    /// The highest NSID that a namespace may have.
+    /// Highest NSID that a namespace may have.
     pub(crate) nsid_last: u32,
     publication: Arc<Publication>,
-    /// Commands of its controllers that failed.
+    /// Counts of failed commands of its controllers.
     pub(crate) errors: Arc<ErrorCounts>,
 }
 
 impl Subsystem {
-    /// A subsystem whose namespaces are published under its index.
+    /// Creates a subsystem whose namespaces are published under its index.
     pub(crate) fn new(
         config: &SubsystemConfig,
         index: SubsystemIndex,
@@ -71,7 +71,7 @@ impl Subsystem {
         }
     }
 
-    /// The key that a configuration has another value of, among those that can not change.
+    /// First fixed key that a configuration changes.
     pub(crate) fn difference(&self, config: &SubsystemConfig) -> Option<&'static str> {
         let keys = [
             ("serial", self.serial == AsciiField::new(&config.serial).unwrap_or_default()),
@@ -82,12 +82,12 @@ impl Subsystem {
         keys.iter().find(|(_, same)| !same).map(|(key, _)| *key)
     }
 
-    /// How many files of its directories were left out at the last look.
+    /// Number of files of its directories left out at the last scan.
     pub(crate) fn left_out_files(&self) -> usize {
         self.left_out_files.load(Ordering::Relaxed)
     }
 
-    /// Files of its directories are left out.
+    /// Sets the number of files of its directories that are left out.
     pub(crate) fn set_left_out_files(&self, count: usize) {
         self.left_out_files.store(count, Ordering::Relaxed);
     }
@@ -97,20 +97,20 @@ impl Subsystem {
         self.lock_hosts().allows(host)
     }
 
-    /// The hosts that may connect now.
+    /// Hosts that may currently connect.
     pub(crate) fn hosts(&self) -> AllowedHosts {
         self.lock_hosts().clone()
     }
 
-    /// Changes which hosts may connect. Those that are connected stay.
+    /// Changes which hosts may connect. Connected hosts stay.
     ///
     /// # Errors
-    /// The change is none, or there are too many hosts.
+    /// The change has no effect, or there are too many hosts.
     pub(crate) fn change_hosts(&self, change: HostsChange) -> Result<(), HostsError> {
         self.lock_hosts().change(change)
     }
 
-    /// Replaces the hosts that may connect. Those that are connected stay.
+    /// Replaces the hosts that may connect. Connected hosts stay.
     pub(crate) fn set_hosts(&self, hosts: AllowedHosts) {
         *self.lock_hosts() = hosts;
     }
@@ -119,12 +119,12 @@ impl Subsystem {
         self.hosts.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Whether a namespace that was removed had an id.
+    /// Whether a removed namespace had the NSID.
     pub(crate) fn had_namespace(&self, nsid: Nsid) -> bool {
         self.lock_used().contains(&nsid)
     }
 
-    /// A namespace with this id was removed.
+    /// Records the NSID of a removed namespace.
     pub(crate) fn note_removed(&self, nsid: Nsid) {
         self.lock_used().insert(nsid);
     }
@@ -133,23 +133,24 @@ impl Subsystem {
         self.used_nsids.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// All namespaces, by NSID. For the control path, as are the next ones: they take a lock.
+    /// All namespaces by NSID. Takes a lock, as the following functions do, so only the control
+    /// path calls them.
     pub(crate) fn namespaces(&self) -> Arc<ExportedList> {
         Arc::clone(self.publication.exports().list(self.index))
     }
 
-    /// The namespace with an id.
+    /// Namespace with the NSID.
     pub(crate) fn namespace(&self, nsid: Nsid) -> Option<Arc<Namespace>> {
         self.namespaces().get(nsid).cloned()
     }
 
-    /// The same, or the error that there is none.
+    /// Finds a namespace by its NSID, or returns the error that it does not exist.
     pub(crate) fn find_namespace(&self, nsid: Nsid) -> Result<Arc<Namespace>, ChangeError> {
         let none = || ChangeError::NoNamespace { nqn: self.nqn.to_string(), nsid };
         self.namespace(nsid).ok_or_else(none)
     }
 
-    /// The highest NSID that a namespace of it may have while a host is connected, or 0.
+    /// Highest NSID that a namespace may get while a host is connected, or 0.
     pub(crate) fn most_nsid(&self) -> u32 {
         let highest = self.namespaces().highest_nsid();
         if self.managed { highest.max(self.nsid_last) } else { highest }

@@ -1,4 +1,4 @@
-//! Subsystems that come and go, and the addresses that they are served at, while hosts work.
+//! Adds and removes subsystems and their addresses while hosts work.
 
 use std::collections::BTreeSet;
 use std::net::SocketAddr;
@@ -17,22 +17,22 @@ use crate::inventory::subsystem::Subsystem;
 use crate::inventory::{NextSerials, Registry};
 use crate::limits::{MAX_SUBSYSTEMS, NSID_LAST};
 
-/// A subsystem to add.
+/// A subsystem to add at run time.
 #[derive(Clone, Debug)]
 pub(crate) struct NewSubsystem {
     pub(crate) nqn: Nqn,
-    /// Up to 20 characters; follows from this machine and the name where it is left out.
+    /// Serial number of up to 20 characters; `None` derives it from this machine and the NQN.
     pub(crate) serial: Option<String>,
-    /// Up to 40 characters.
+    /// Model number of up to 40 characters.
     pub(crate) model: Option<String>,
     pub(crate) allow_any_host: bool,
-    /// Whether hosts may give space back.
+    /// Whether hosts may deallocate blocks.
     pub(crate) deallocate: bool,
-    /// The highest NSID of a namespace; that of a target where it is left out.
+    /// Highest NSID of a namespace; `None` for the target's limit.
     pub(crate) nsid_last: Option<u32>,
 }
 
-/// The index of a subsystem that joins others.
+/// Unique index for a subsystem that is added to others.
 pub(super) fn free_index(others: &[Arc<Subsystem>], serials: &mut NextSerials) -> SubsystemIndex {
     let taken: BTreeSet<_> = others.iter().map(|other| other.index.slot).collect();
     let slot = (0..).find(|slot| !taken.contains(slot)).unwrap_or_default();
@@ -42,7 +42,7 @@ pub(super) fn free_index(others: &[Arc<Subsystem>], serials: &mut NextSerials) -
 }
 
 impl Registry {
-    /// Adds a subsystem without namespaces, which is served nowhere yet.
+    /// Adds a subsystem without namespaces that is not served at any address yet.
     pub(crate) fn add_subsystem(&self, new: &NewSubsystem) -> Result<Arc<Subsystem>, ChangeError> {
         if self.is_discovery(&new.nqn) {
             return Err(ChangeError::DiscoveryName);
@@ -92,8 +92,8 @@ impl Registry {
         Ok(subsystem)
     }
 
-    /// Removes a subsystem with its namespaces. No host can connect to it any more; its controllers
-    /// are the caller's, who closes the namespaces, too.
+    /// Removes a subsystem with its namespaces, so that hosts can no longer connect to it. The
+    /// caller ends its controllers and closes the namespaces.
     pub(crate) fn remove_subsystem(&self, nqn: &Nqn) -> Result<Vec<NamespaceChange>, ChangeError> {
         let _one_at_a_time = self.serials();
         let mut subsystems = self.lock_subsystems();
@@ -109,7 +109,7 @@ impl Registry {
         let generation = self.publish_change(&removed, &[]);
         let namespaces: Vec<_> =
             removed.into_iter().map(|one| one.changed_in(generation)).collect();
-        self.tallies().iter().for_each(|tally| tally.close(subsystem.index));
+        self.core_io_stats().iter().for_each(|io_stats| io_stats.close(subsystem.index));
         tracing::info!(%nqn, namespaces = namespaces.len(), "subsystem removed");
         Ok(namespaces)
     }
@@ -125,7 +125,7 @@ impl Registry {
         Ok(())
     }
 
-    /// Does not serve a subsystem at an address any more. Those who are connected there stay.
+    /// Stops serving a subsystem at an address. Hosts connected there stay.
     pub(crate) fn remove_listener(
         &self,
         nqn: &Nqn,
@@ -140,7 +140,7 @@ impl Registry {
         Ok(())
     }
 
-    /// How the namespaces of a subsystem can be reached at an address.
+    /// ANA states of a subsystem at an address.
     pub(crate) fn ana(
         &self,
         nqn: &Nqn,
@@ -155,7 +155,7 @@ impl Registry {
         self.port_at(address).is_ok()
     }
 
-    /// The port that hosts connect to at an address.
+    /// Port that hosts connect to at an address.
     fn port_at(&self, address: SocketAddr) -> Result<Arc<Port>, ChangeError> {
         let is_there = |port: &Arc<Port>| port.is_bound() && port.address() == address;
         self.ports().into_iter().find(is_there).ok_or(ChangeError::NoPort(address))

@@ -1,4 +1,4 @@
-//! How many connections hosts have with subsystems, whatever devices they came to.
+//! Quota of connections that hosts have with subsystems, over all devices.
 
 use std::collections::BTreeMap;
 use std::collections::btree_map::Entry;
@@ -7,9 +7,9 @@ use std::sync::{Arc, Mutex, PoisonError};
 use crate::limits::Limits;
 use crate::limits::peer::Party;
 
-/// Counts connections whose Connect to a subsystem succeeded, all of them and those of each
-/// address or user of this machine. Names are not counted: a host could use up another host's share
-/// by sending its name.
+/// Counts of connections whose Connect to a subsystem succeeded, in all and for each address or
+/// user of this machine. Not counted by NQN: a host could use up another host's share by sending
+/// its NQN.
 #[derive(Debug, Default)]
 pub(crate) struct Admissions {
     counts: Mutex<Counts>,
@@ -18,24 +18,24 @@ pub(crate) struct Admissions {
 #[derive(Debug, Default)]
 struct Counts {
     connections: u32,
-    /// How many of them are of one party; a party without any is not in here.
+    /// Connections of each party; parties without any are not listed.
     by_party: BTreeMap<Party, u32>,
 }
 
-/// A connection's place among those that there may be.
+/// Permit of a counted connection, returned when dropped.
 #[derive(Debug)]
 pub(crate) struct ConnectionPermit {
     admissions: Arc<Admissions>,
     party: Party,
 }
 
-/// Why there is no place for one more connection.
+/// Reason that no further connection is admitted.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 pub(crate) enum Full {
-    /// There are as many as there may be.
+    /// The process has the largest number of connections, which is given.
     #[error("there are {0} connections, as limits.connections says; raise it if hosts need more")]
     All(u32),
-    /// The address, or the user of this machine, has as many as it may have.
+    /// The address, or the user of this machine, has its largest number of connections.
     #[error(
         "its address or user has {0} connections, as limits.connections_per_host says; raise it if the host needs more"
     )]
@@ -56,12 +56,12 @@ impl Counts {
 }
 
 impl Admissions {
-    /// Whether one more connection of this party would have a place now.
+    /// Checks whether one more connection of this party would be admitted now.
     pub(crate) fn check(&self, party: Party, limits: &Limits) -> Result<(), Full> {
         self.change(|counts| counts.check(party, limits))
     }
 
-    /// A place for one more connection of this party, unless there are too many.
+    /// Admits one more connection of this party, unless there are too many.
     pub(crate) fn admit(
         self: &Arc<Self>,
         party: Party,

@@ -1,19 +1,19 @@
-//! A bounded set of connections and controllers that peers hold without authorization: connections
-//! before their Connect has succeeded, and discovery controllers.
+//! Bounded set of connections and controllers that unauthorized peers hold: connections before a
+//! successful Connect, and discovery controllers.
 
 use std::collections::{BTreeMap, VecDeque};
 
 use crate::limits::peer::Party;
 
-/// The most members of a [`DisplacingSet`], and of those the most of one party.
+/// Most members of a [`DisplacingSet`], in all and for one party.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct DisplacingLimits {
     pub(crate) all: usize,
     pub(crate) of_party: usize,
 }
 
-/// Members with their parties, oldest first. A new member displaces an old one, so that a
-/// party that holds many keeps no other out.
+/// Members with their parties, oldest first. A new member displaces an old one, so a party with
+/// many members keeps no other party out.
 #[derive(Debug)]
 pub(crate) struct DisplacingSet<K> {
     by_age: VecDeque<(K, Party)>,
@@ -25,8 +25,8 @@ impl<K: PartialEq> DisplacingSet<K> {
         Self { by_age: VecDeque::new(), room }
     }
 
-    /// Adds a member. Returns the member that is displaced: the oldest of its party, or of the
-    /// party with the most.
+    /// Adds a member. Returns the displaced member: the oldest one of its party, or of the party
+    /// with the most.
     pub(crate) fn add(&mut self, key: K, party: Party) -> Option<K> {
         let displaced = self.party_to_displace(party).and_then(|most| {
             let at = self.by_age.iter().position(|(_, other)| *other == most)?;
@@ -36,7 +36,7 @@ impl<K: PartialEq> DisplacingSet<K> {
         displaced.map(|(key, _)| key)
     }
 
-    /// The party whose oldest member is displaced before one of `party` is added.
+    /// Party whose oldest member is displaced to make room for one of `party`.
     fn party_to_displace(&self, party: Party) -> Option<Party> {
         let of_party = self.by_age.iter().filter(|(_, other)| *other == party).count();
         if of_party >= self.room.of_party {

@@ -1,4 +1,4 @@
-//! A bound on the messages that peers can cause in the log.
+//! Rate limit of log messages that peers can cause.
 
 use std::sync::{Mutex, PoisonError};
 
@@ -6,15 +6,15 @@ use rdma::Time;
 
 use crate::limits::{PEER_MESSAGES, PEER_MESSAGES_PERIOD};
 
-/// Admits a fixed number of messages in each period, and tells how many it suppressed.
+/// Admits a fixed number of messages in each period, and reports how many it suppressed.
 #[derive(Debug)]
 pub(crate) struct LogRateLimit {
-    /// The subject of the messages, for the line about suppressed ones.
+    /// Subject of the messages, for the line about suppressed ones.
     subject: &'static str,
     period: Mutex<RatePeriod>,
 }
 
-/// The messages of the period that runs.
+/// Messages of the current period.
 #[derive(Debug, Default)]
 pub(crate) struct RatePeriod {
     start: Time,
@@ -22,16 +22,16 @@ pub(crate) struct RatePeriod {
     kept_back: u64,
 }
 
-/// Whether messages may be written.
+/// Decision whether messages may be written.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct LineAdmission {
     pub(crate) is_admitted: bool,
-    /// Messages of the period before that were suppressed, which nobody was told yet.
+    /// Suppressed messages of earlier periods that were not reported yet.
     pub(crate) left_out_before: u64,
 }
 
 impl RatePeriod {
-    /// Counts `messages`, and says whether they may be written.
+    /// Counts `messages`, and decides whether they may be written.
     pub(crate) fn admit(&mut self, now: Time, messages: u32) -> LineAdmission {
         let mut left_out_before = 0;
         if now - self.start >= PEER_MESSAGES_PERIOD {
@@ -49,7 +49,7 @@ impl RatePeriod {
 }
 
 impl LogRateLimit {
-    /// For messages about `subject`.
+    /// Creates a limit for messages about `subject`.
     pub(crate) fn about(subject: &'static str) -> Self {
         Self { subject, period: Mutex::default() }
     }
@@ -59,8 +59,8 @@ impl LogRateLimit {
         self.allows_all(now, 1)
     }
 
-    /// Whether `messages` may be written, of which the first is due now: the end of an association
-    /// is logged if and only if its beginning was.
+    /// Whether `messages` may be written, the first of them now: the end of an association is
+    /// logged if and only if its start was.
     pub(crate) fn allows_all(&self, now: Time, messages: u32) -> bool {
         let mut period = self.period.lock().unwrap_or_else(PoisonError::into_inner);
         let LineAdmission { is_admitted, left_out_before } = period.admit(now, messages);

@@ -1,35 +1,35 @@
-//! Hosts at the other end of connections, and whom their share of anything is counted for.
+//! Hosts at the other end of connections, and the party that their shares are counted for.
 
 use std::fmt;
 use std::net::{IpAddr, SocketAddr};
 
 use rdma::LocalPeer;
 
-/// A host at the other end of a connection.
+/// Host at the other end of a connection.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct RemotePeer {
-    /// Its address and port, as far as its request tells them.
+    /// IP address and port, as far as its request contains them.
     pub address: SocketAddr,
-    /// The process that it is, as the kernel knows it, if memory is shared with it.
+    /// Process of the host as the kernel reports it, if it shares memory with the target.
     pub process: Option<LocalPeer>,
 }
 
-/// Where a host is: all hosts on shared memory have an address of the target.
+/// Location of a host. Hosts on shared memory have an address of the target.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum PeerOrigin {
-    /// At an address of the network.
+    /// An address on the network.
     Address(IpAddr),
-    /// In a process of this machine.
+    /// A process of this machine.
     Process {
-        /// Its effective user, as the kernel knows it.
+        /// Effective user of the process, as the kernel reports it.
         uid: u32,
-        /// The number of the process; zero in another process namespace.
+        /// Process number; 0 if it is in another PID namespace.
         pid: i32,
     },
 }
 
-/// Those who have a share together. No host chooses it: it could have as many shares as it likes
-/// otherwise, as a user can have processes.
+/// Peers that share one quota. Chosen by location, since hosts can invent NQNs and users can start
+/// processes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub enum Party {
     /// All hosts at an address.

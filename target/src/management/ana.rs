@@ -1,4 +1,4 @@
-//! How the management interface names the states of asymmetric namespace access.
+//! Names of ANA states in the management interface.
 
 use nvme_proto::log::AnaState;
 use serde::Deserialize;
@@ -16,11 +16,11 @@ pub(super) struct AnaParams {
     pub(super) nqn: String,
     pub(super) listen_address: ListenAddress,
     pub(super) ana_state: String,
-    /// All groups where it is left out.
+    /// ANA group; `None` for all groups.
     pub(super) anagrpid: Option<u32>,
 }
 
-/// The states as SPDK writes them; it has no word for the last two.
+/// States as SPDK writes them; it has no word for the last two.
 const NAMES: [(AnaState, &str); 5] = [
     (AnaState::OPTIMIZED, "optimized"),
     (AnaState::NON_OPTIMIZED, "non_optimized"),
@@ -29,7 +29,7 @@ const NAMES: [(AnaState, &str); 5] = [
     (AnaState::CHANGE, "change"),
 ];
 
-/// The state with a name.
+/// ANA state with this name.
 pub(super) fn state(name: &str) -> Result<AnaState, RpcError> {
     let found = NAMES.iter().find(|(_, other)| *other == name);
     found.map(|(state, _)| *state).ok_or_else(|| {
@@ -38,7 +38,7 @@ pub(super) fn state(name: &str) -> Result<AnaState, RpcError> {
     })
 }
 
-/// The group with a number.
+/// ANA group with this number.
 pub(super) fn group(id: u32) -> Result<AnaGroupId, RpcError> {
     AnaGroupId::new(id).ok_or_else(|| {
         RpcError::invalid_params(format_args!(
@@ -47,13 +47,13 @@ pub(super) fn group(id: u32) -> Result<AnaGroupId, RpcError> {
     })
 }
 
-/// The name of a group's state.
+/// Name of a group's state.
 pub(super) fn state_name(states: &AnaStates, group: AnaGroupId) -> &'static str {
     let state = states.state(group);
     NAMES.iter().find(|(other, _)| *other == state).map_or("inaccessible", |(_, name)| *name)
 }
 
-/// The states of all groups at a listener.
+/// States of all groups at a listener.
 pub(super) fn describe_states(states: &AnaStates) -> Value {
     let describe = |group: AnaGroupId| json!({ "ana_group": group.get(), "ana_state": state_name(states, group) });
     AnaGroupId::all().map(describe).collect()

@@ -1,4 +1,4 @@
-//! The audit log: one line for each change that a client of the management socket asks for.
+//! Audit log: one line for each change that a client of the management socket asks for.
 
 use rdma::LocalPeer;
 use serde_json::{Value, json};
@@ -7,7 +7,7 @@ use super::rpc::{Params, RpcError};
 use super::spdk_framework;
 use crate::log_level::AUDIT;
 
-/// The longest text of a field, in bytes.
+/// Longest text of a field, in bytes.
 const MAX_TEXT_BYTES: usize = 1024;
 /// Methods that change nothing, besides those named `_get_`.
 const READING: [&str; 2] = ["feedrail_trace_commands", "framework_wait_init"];
@@ -16,13 +16,13 @@ const READING: [&str; 2] = ["feedrail_trace_commands", "framework_wait_init"];
 #[derive(Debug, PartialEq, Eq)]
 pub(super) struct AuditedCall {
     method: String,
-    /// JSON, cut to its bound.
+    /// Parameters in JSON, truncated to [`MAX_TEXT_BYTES`].
     params: String,
 }
 
 impl AuditedCall {
-    /// None if the method only reads, or does nothing here. A method that is not known to read is
-    /// taken for one that changes something.
+    /// Returns `None` if the method only reads or has no effect. Unknown methods are taken to
+    /// change something.
     pub(super) fn of(method: &str, params: &Params) -> Option<Self> {
         let is_dry_run =
             method == "feedrail_reload_config" && params.get("dry_run") == Some(&json!(true));

@@ -1,4 +1,4 @@
-//! Named media that namespaces can be made of, in the words of SPDK.
+//! Named media for namespaces: SPDK's bdevs.
 
 use std::collections::BTreeMap;
 use std::io;
@@ -16,14 +16,14 @@ use crate::inventory::ana::AnaGroupId;
 use crate::inventory::change::NewNamespace;
 use crate::inventory::namespace::Namespace;
 
-/// The most of them. Doubled, clients may make the target hold twice as much; not measured.
+/// Most bdevs that clients may create.
 const MAX_BDEVS: usize = 65_536;
 
-/// The media by name.
+/// All bdevs by name.
 #[derive(Debug, Default)]
 pub(super) struct Bdevs(BTreeMap<String, Bdev>);
 
-/// A medium. A file is opened when a namespace is made of it.
+/// A named medium. A file is opened when a namespace is made of it.
 #[derive(Clone, Debug)]
 pub(super) struct Bdev {
     pub(super) medium: Medium,
@@ -31,11 +31,11 @@ pub(super) struct Bdev {
     pub(super) lba_shift: Option<u8>,
     pub(super) uuid: Option<Uuid>,
     pub(super) kind: BdevKind,
-    /// Memory, which keeps its bytes while no namespace is made of it.
+    /// Open memory, which keeps its bytes while no namespace is made of it.
     memory: Option<OpenedBackend>,
 }
 
-/// The kinds of media that SPDK has names for.
+/// Kinds of media, as SPDK distinguishes them.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum BdevKind {
     Aio,
@@ -45,7 +45,7 @@ pub(super) enum BdevKind {
 }
 
 impl BdevKind {
-    /// Its name in the list of media.
+    /// Product name in the list of bdevs.
     pub(super) fn product_name(self) -> &'static str {
         match self {
             Self::Aio => "AIO disk",
@@ -55,7 +55,7 @@ impl BdevKind {
         }
     }
 
-    /// The method that makes one.
+    /// Method that creates a bdev of the kind.
     pub(super) fn create_method(self) -> &'static str {
         match self {
             Self::Aio => "bdev_aio_create",
@@ -86,7 +86,7 @@ pub(super) struct NullParams {
     num_blocks: u64,
     block_size: u32,
     uuid: Option<Uuid>,
-    /// SPDK has no such parameter.
+    /// Extension: SPDK has no such parameter.
     #[serde(default)]
     readonly: bool,
 }
@@ -99,13 +99,13 @@ pub(super) struct MallocParams {
     num_blocks: u64,
     block_size: u32,
     uuid: Option<Uuid>,
-    /// SPDK has no such parameter.
+    /// Extension: SPDK has no such parameter.
     #[serde(default)]
     readonly: bool,
 }
 
 impl Bdevs {
-    /// Names a file or block device, which has to be there. The result is the name.
+    /// Creates a bdev for an existing file or block device. Returns the name.
     pub(super) fn create_file(
         &mut self,
         params: FileParams,
@@ -129,7 +129,7 @@ impl Bdevs {
         self.add(params.name, bdev)
     }
 
-    /// Names a medium that reads zeros and discards writes. The result is the name.
+    /// Creates a bdev that reads zeros and discards writes. Returns the name.
     pub(super) fn create_null(&mut self, params: NullParams) -> Result<String, RpcError> {
         let lba_shift = lba_shift(params.block_size)?;
         let size_bytes = size_bytes(params.num_blocks, lba_shift)?;
@@ -141,7 +141,7 @@ impl Bdevs {
         self.add(params.name, bdev)
     }
 
-    /// Names memory, of zeros at first. The result is the name.
+    /// Creates a bdev of memory, initially zeros. Returns the name.
     pub(super) fn create_malloc(&mut self, params: MallocParams) -> Result<String, RpcError> {
         let lba_shift = lba_shift(params.block_size)?;
         let size_bytes = size_bytes(params.num_blocks, lba_shift)?;
@@ -157,7 +157,7 @@ impl Bdevs {
     }
 
     fn free_name(&self, prefix: &str) -> String {
-        // One of the first that many is free.
+        // At least one of this many names is free.
         let mut names = (0..=self.0.len()).map(|number| format!("{prefix}{number}"));
         names.find(|name| !self.0.contains_key(name)).unwrap_or_default()
     }
@@ -183,13 +183,13 @@ impl Bdevs {
         Ok(name)
     }
 
-    /// A medium by its name.
+    /// Bdev with this name.
     pub(super) fn get(&self, name: &str) -> Result<&Bdev, RpcError> {
         let missing = || RpcError::invalid_params(format_args!("there is no bdev {name}"));
         self.0.get(name).ok_or_else(missing)
     }
 
-    /// A medium of a kind, by its name.
+    /// Bdev of a kind with this name.
     pub(super) fn get_of(&self, name: &str, kind: BdevKind) -> Result<&Bdev, RpcError> {
         let bdev = self.get(name)?;
         if bdev.kind != kind {
@@ -199,19 +199,19 @@ impl Bdevs {
         Ok(bdev)
     }
 
-    /// Gives a medium that reads zeros another size.
+    /// Sets the size of a medium that reads zeros.
     pub(super) fn set_null_size(&mut self, name: &str, bytes: u64) {
         if let Some(Bdev { medium: Medium::Null { size_bytes }, .. }) = self.0.get_mut(name) {
             *size_bytes = bytes;
         }
     }
 
-    /// All of them, by name.
+    /// All bdevs by name.
     pub(super) fn iter(&self) -> impl Iterator<Item = (&String, &Bdev)> {
         self.0.iter()
     }
 
-    /// Forgets a name, of the same kind.
+    /// Deletes a bdev, which must be of this kind.
     pub(super) fn delete(&mut self, name: &str, kind: BdevKind) -> Result<(), RpcError> {
         self.get_of(name, kind)?;
         self.0.remove(name);
@@ -220,12 +220,12 @@ impl Bdevs {
 }
 
 impl Bdev {
-    /// The bytes of a block: those of SPDK's default where it was given none.
+    /// Block size in bytes; SPDK's default if none was given.
     pub(super) fn block_bytes(&self) -> u32 {
         self.lba_shift.map_or(512, |shift| 1 << shift)
     }
 
-    /// The bytes of a medium that no namespace is made of.
+    /// Size in bytes of a medium that no namespace is made of.
     ///
     /// # Errors
     /// A file or device cannot be opened or measured.
@@ -238,7 +238,7 @@ impl Bdev {
         }
     }
 
-    /// The medium of a namespace of the configuration file, which has no name here.
+    /// Bdev that stands for the medium of a namespace from the configuration file.
     pub(super) fn of_namespace(namespace: &Namespace) -> Self {
         let medium = namespace.config.medium.clone();
         let kind = match medium {
@@ -250,12 +250,12 @@ impl Bdev {
         Self { medium, writable, lba_shift, uuid: None, kind, memory: None }
     }
 
-    /// The name of a namespace of this medium that is given no other one.
+    /// Default name of a namespace of this medium.
     pub(super) fn namespace_name(&self, bdev: &str) -> String {
         self.medium.path().map_or_else(|| bdev.to_owned(), derived_ids::file_name)
     }
 
-    /// A namespace of this medium.
+    /// Configuration of a namespace of this medium.
     pub(super) fn namespace(
         &self,
         bdev: &str,
@@ -281,7 +281,7 @@ impl Bdev {
     }
 }
 
-/// The name of a namespace's medium: its own, if it was given none.
+/// Name of a namespace's bdev, or the namespace's own name if it has none.
 pub(super) fn bdev_name(namespace: &Namespace) -> &str {
     namespace.bdev.as_deref().unwrap_or(namespace.name())
 }
@@ -298,7 +298,7 @@ fn lba_shift(block_size: u32) -> Result<u8, RpcError> {
 
 fn size_bytes(num_blocks: u64, lba_shift: u8) -> Result<u64, RpcError> {
     let bytes = num_blocks.checked_mul(1 << lba_shift).filter(|bytes| *bytes > 0);
-    // Offsets of files end there.
+    // Largest offset in a file.
     let bytes = bytes.filter(|bytes| i64::try_from(*bytes).is_ok());
     bytes.ok_or_else(|| {
         RpcError::invalid_params(format_args!("num_blocks: {num_blocks} is none or too many"))

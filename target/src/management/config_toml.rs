@@ -1,5 +1,4 @@
-//! `feedrail_get_config_toml`: the configuration file of a target, with what it exports now in
-//! place of what the file says.
+//! `feedrail_get_config_toml`: the configuration file of a target, updated to what it exports now.
 
 use std::collections::BTreeSet;
 use std::sync::Arc;
@@ -23,7 +22,7 @@ use crate::inventory::subsystem::Subsystem;
 use crate::limits::NSID_LAST;
 use crate::reloader::Reloader;
 
-/// The text, and what it can not say.
+/// Text of the file, and what it cannot express.
 pub(super) fn describe_toml(registry: &Registry, reloader: &Reloader) -> Result<Value, RpcError> {
     let (text, config) = reloader.read_file().map_err(RpcError::internal)?;
     let mut document: DocumentMut = text.parse().map_err(RpcError::internal)?;
@@ -36,11 +35,11 @@ pub(super) fn describe_toml(registry: &Registry, reloader: &Reloader) -> Result<
     Ok(json!({ "toml": text, "warnings": writer.warnings }))
 }
 
-/// Changes the tables of a file so that they say what is exported. Whatever says so already stays
-/// as it is, with its comments.
+/// Updates the tables of a file to the present exports. Tables that are up to date stay unchanged,
+/// with their comments.
 struct TomlWriter<'a> {
     registry: &'a Registry,
-    /// What the file says.
+    /// Configuration that the file describes.
     config: &'a Config,
     warnings: Vec<String>,
 }
@@ -155,7 +154,7 @@ impl TomlWriter<'_> {
         self.namespaces(table, config, subsystem)
     }
 
-    /// They are in the state folder, where the same target finds them.
+    /// Write protections are in the state folder, where the same target finds them.
     fn protections(&mut self, subsystem: &Subsystem) {
         let namespaces = subsystem.namespaces();
         let nsids = namespaces.iter().filter(|one| one.is_protected()).map(|one| one.nsid);
@@ -220,7 +219,7 @@ impl TomlWriter<'_> {
         let tables = tables(item, config.namespaces.len())?;
         let of_file = std::mem::take(tables).into_iter().zip(&config.namespaces);
         for (mut table, config) in of_file.filter(|(_, config)| said.contains(&config.nsid)) {
-            // Without it, its place in the list would count.
+            // Without it, its position in the list would count.
             if !table.contains_key("nsid") {
                 table.insert("nsid", value(i64::from(config.nsid.0)));
             }
@@ -234,9 +233,10 @@ impl TomlWriter<'_> {
     }
 }
 
-/// The tables of an item; it becomes that many tables if it is written in another way.
+/// Tables of an item, which is replaced by `count` tables if it is written in another way.
 fn tables(item: &mut Item, count: usize) -> Result<&mut ArrayOfTables, RpcError> {
-    let changed = || RpcError::internal("the configuration file has changed meanwhile; try again");
+    let changed =
+        || RpcError::internal("the configuration file has changed since it was read; try again");
     let tables = match std::mem::take(item) {
         Item::None => ArrayOfTables::new(),
         written => written.into_array_of_tables().map_err(|_| changed())?,
@@ -263,7 +263,7 @@ fn new_subsystem(subsystem: &Subsystem) -> Table {
     table
 }
 
-/// A namespace with all its keys, since the derived ones may be others at run time.
+/// Table of a namespace with all its keys, since derived values may differ at run time.
 fn new_namespace(config: &NamespaceConfig) -> Table {
     let NamespaceConfig {
         nsid,
@@ -272,7 +272,7 @@ fn new_namespace(config: &NamespaceConfig) -> Table {
         nguid,
         eui64,
         medium,
-        // Those of a file stay in its own table; at run time there are none.
+        // Faults of a file stay in its own table; namespaces added at run time have none.
         faults: _,
         writable,
         content_id,

@@ -1,47 +1,47 @@
-//! Frames: the JSON objects of a stream, which nothing separates.
+//! Frames: JSON objects that follow each other in a stream without separators.
 
 use std::ops::Range;
 
-/// The longest request. A saved configuration takes about 500 bytes for each namespace.
+/// Longest request in bytes. A saved configuration takes about 500 bytes for each namespace.
 pub(super) const MAX_FRAME_BYTES: usize = 16 << 20;
 
-/// Finds the end of each object (or array) of a stream by its brackets. It looks at each byte once,
+/// Finds the end of each object (or array) of a stream by its brackets. Examines each byte once,
 /// however the stream is cut into reads.
 #[derive(Debug, Default)]
 pub(super) struct FrameSplitter {
     buffer: Vec<u8>,
-    /// Bytes of the buffer that were looked at.
+    /// Bytes of the buffer that were examined.
     seen: usize,
-    /// Where in the buffer the frame begins that is not complete.
+    /// Start of the incomplete frame in the buffer.
     start: usize,
-    /// Brackets that are open.
+    /// Number of open brackets.
     depth: usize,
     text: Text,
 }
 
-/// Whether a byte stands in a string.
+/// State of the scan with respect to strings.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 enum Text {
     #[default]
     Outside,
     Inside,
-    /// Inside, after a backslash.
+    /// Inside a string, after a backslash.
     Escaped,
 }
 
-/// The stream can not be split any further.
+/// Reason that the stream cannot be split any further.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 pub(super) enum FrameError {
     /// Something else than an object follows.
     #[error("Parse error: a JSON object is expected")]
     NotAnObject,
-    /// A frame has no end.
+    /// A frame exceeds [`MAX_FRAME_BYTES`].
     #[error("Parse error: a request has more than {MAX_FRAME_BYTES} bytes")]
     TooLong,
 }
 
 impl FrameSplitter {
-    /// Takes the next bytes of the stream. All frames are to be taken out before.
+    /// Adds the next bytes of the stream. All complete frames must be taken before.
     pub(super) fn push(&mut self, bytes: &[u8]) {
         self.buffer.drain(..self.start);
         self.seen -= self.start;
@@ -49,7 +49,7 @@ impl FrameSplitter {
         self.buffer.extend_from_slice(bytes);
     }
 
-    /// The next frame, if it is complete. After an error nothing else can be found.
+    /// Next frame, if it is complete. After an error nothing else can be found.
     pub(super) fn next(&mut self) -> Result<Option<&[u8]>, FrameError> {
         let found = self.find()?;
         Ok(found.map(|range| &self.buffer[range]))
@@ -102,7 +102,7 @@ mod tests {
 
     use super::*;
 
-    /// The frames of a stream that comes in these pieces, and how it ended.
+    /// Frames of a stream that arrives in these pieces, and its error.
     fn split(pieces: &[&[u8]]) -> (Vec<Vec<u8>>, Option<FrameError>) {
         let mut splitter = FrameSplitter::default();
         let mut frames = Vec::new();

@@ -1,4 +1,4 @@
-//! The result of `bdev_get_iostat`.
+//! Result of the method `bdev_get_iostat`.
 
 use nvme_proto::Nqn;
 use serde_json::{Value, json};
@@ -8,8 +8,8 @@ use crate::inventory::namespace::Namespace;
 use crate::metrics::latency::LatencyStats;
 use crate::metrics::namespace_io::NamespaceStats;
 
-/// What hosts did with a namespace since it was added: SPDK's fields, with latencies in nanoseconds
-/// and summed over all commands, and the subsystem and NSID, which SPDK does not tell.
+/// I/O of a namespace since it was added: SPDK's fields, with latencies in nanoseconds and summed
+/// over all commands, and as an extension the subsystem and NSID.
 pub(super) fn describe_io(nqn: &Nqn, namespace: &Namespace) -> Value {
     let io = namespace.io.stats().unwrap_or_default();
     let NamespaceStats { reads, read_bytes, writes, written_bytes, deallocates, failed, .. } =
@@ -29,7 +29,7 @@ pub(super) fn describe_io(nqn: &Nqn, namespace: &Namespace) -> Value {
     })
 }
 
-/// More than 584 years of latency do not occur.
+/// Latencies above 584 years do not occur.
 fn nanos(latencies: &LatencyStats) -> u64 {
     u64::try_from(latencies.sum().as_nanos()).unwrap_or(u64::MAX)
 }

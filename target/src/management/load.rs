@@ -1,4 +1,4 @@
-//! `feedrail_load_config`: makes all calls of a saved configuration, or takes back those made.
+//! `feedrail_load_config`: makes all calls of a saved configuration, or undoes those made.
 
 use std::collections::BTreeMap;
 
@@ -11,7 +11,7 @@ use super::rpc::{Params, RpcError, read};
 use super::spdk_framework;
 use super::spdk_params::take_foreign;
 
-/// The parameters: calls in the order in which they are made.
+/// Parameters: calls in the order in which they are made.
 #[derive(Deserialize)]
 #[serde(deny_unknown_fields)]
 struct LoadParams {
@@ -24,17 +24,17 @@ struct GivenCall {
     params: Option<Params>,
 }
 
-/// A method and its parameters.
+/// Method and its parameters.
 type Call = (&'static str, Params);
-/// Makes the call that takes back one with these parameters and this result.
+/// Builds the call that undoes one with these parameters and this result.
 type Undo = fn(&Params, &Value) -> Call;
 
-/// A method that a saved configuration may call.
+/// Method that a saved configuration may call.
 struct Loadable {
     method: &'static str,
-    /// Pointers to the parameters that name what the call is about.
+    /// JSON pointers to the parameters that identify the subject of the call.
     names: &'static [&'static str],
-    /// None if it changes nothing.
+    /// Function for the call that undoes it; `None` if it changes nothing.
     undo: Option<Undo>,
 }
 
@@ -114,24 +114,24 @@ const ADD_NAMESPACE: &str = "nvmf_subsystem_add_ns";
 const PROTECT: &str = "feedrail_protect_ns";
 const SET_ANA_STATE: &str = "nvmf_subsystem_listener_set_ana_state";
 
-/// A call that can be made and taken back.
+/// A call that can be made and undone.
 struct LoadCall {
     loadable: &'static Loadable,
     params: Params,
 }
 
-/// Subject of a call: its method, and the parameters that name it.
+/// Subject of a call: its method, and the parameters that identify it.
 type Subject = (&'static str, Vec<String>);
 
-/// The calls that would make the target export what it exports.
+/// Calls that would make the target export what it exports.
 struct ExportedCalls(BTreeMap<Subject, Params>);
 
-/// Loads a configuration by `call`, into a target that `exported` makes. What it says and the
-/// target exports already stays as it is, so loading a configuration again changes nothing.
+/// Loads a configuration by `call` into a target that `exported` describes. Skips calls for what
+/// the target already exports, so loading a configuration again changes nothing.
 ///
 /// # Errors
 /// A method that no saved configuration of this target has, before any call is made; the error of
-/// the first call that fails, after those before it were taken back.
+/// the first call that fails, after those before it were undone.
 pub(super) fn load(
     params: Params,
     exported: Vec<Value>,
@@ -158,7 +158,7 @@ pub(super) fn load(
     Ok(json!({ "made": made, "unchanged": unchanged, "skipped": skipped }))
 }
 
-/// The calls to make, and the methods among the given ones that have no effect on this target.
+/// Calls to make, and the methods among the given ones that have no effect on this target.
 fn sort(given: Vec<GivenCall>) -> Result<(Vec<LoadCall>, Vec<String>), RpcError> {
     let (mut calls, mut skipped) = (Vec::new(), Vec::new());
     for GivenCall { method, params } in given {
@@ -180,7 +180,7 @@ fn sort(given: Vec<GivenCall>) -> Result<(Vec<LoadCall>, Vec<String>), RpcError>
     Ok((calls, skipped))
 }
 
-/// Takes back what was done, the last first. The result is the error of the load.
+/// Undoes the calls made, the last first. Returns the error of the load.
 fn failed(
     call: &dyn Fn(&str, Params) -> Result<Value, RpcError>,
     undo: Vec<Call>,
@@ -215,12 +215,12 @@ impl ExportedCalls {
         Self(calls.into_iter().filter_map(call).collect())
     }
 
-    /// True if a call would change nothing.
+    /// Whether a call would change nothing.
     fn says(&self, loadable: &Loadable, params: &Params) -> bool {
         if let Some(current) = self.0.get(&loadable.subject(params)) {
             return includes(current, params);
         }
-        // One that leaves its NSID to the target is known by the rest.
+        // A namespace whose NSID the target chooses is identified by its other parameters.
         let nsid = params.get("namespace").and_then(|namespace| namespace.get("nsid"));
         loadable.method == ADD_NAMESPACE
             && nsid.is_none()
@@ -230,7 +230,8 @@ impl ExportedCalls {
                 .any(|((method, _), current)| *method == ADD_NAMESPACE && includes(current, params))
     }
 
-    /// The call that takes one back: what was there before, if it was changed, or its opposite.
+    /// Call that undoes one: it restores the former parameters if they were changed, else it is the
+    /// opposite.
     fn undo(&self, loadable: &Loadable, params: &Params, result: &Value) -> Option<Call> {
         match self.0.get(&loadable.subject(params)) {
             Some(before) => Some((loadable.method, before.clone())),
@@ -251,20 +252,20 @@ impl Loadable {
     }
 }
 
-/// The parameters, with another value of one.
+/// Copy of the parameters with another value of one.
 fn with(params: &Params, key: &str, value: Value) -> Params {
     let mut params = params.clone();
     params.insert(key.to_owned(), value);
     params
 }
 
-/// The parameters of these names.
+/// Copy of the parameters with these names.
 fn only(params: &Params, keys: &[&str]) -> Params {
     let kept = keys.iter().filter_map(|key| Some(((*key).to_owned(), params.get(*key)?.clone())));
     kept.collect()
 }
 
-/// True if `said` has all that `wanted` asks for.
+/// Whether `said` contains all that `wanted` asks for.
 fn includes(said: &Params, wanted: &Params) -> bool {
     wanted.iter().all(|(key, wanted)| match (said.get(key).unwrap_or(&Value::Null), wanted) {
         (Value::Object(said), Value::Object(wanted)) => includes(said, wanted),
@@ -273,7 +274,7 @@ fn includes(said: &Params, wanted: &Params) -> bool {
             said.eq_ignore_ascii_case(wanted)
                 || uuid(said).is_some_and(|of| uuid(wanted) == Some(of))
         }
-        // Left out, a switch is off, and a limit or a name is the target's own.
+        // An omitted switch is off, and an omitted limit or name is the target's own.
         (Value::Null, Value::Bool(false) | Value::Null) => true,
         (Value::Null, _) => matches!(key.as_str(), "ana_reporting" | "max_cntlid" | "min_cntlid"),
         (said, wanted) => said == wanted,

@@ -1,4 +1,4 @@
-//! The methods of the management socket, under SPDK's names where they do the same.
+//! Methods of the management socket, under SPDK's names if they do the same.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -42,20 +42,20 @@ use crate::listen_error::AddressError;
 use crate::listeners::Listeners;
 use crate::reloader::Reloader;
 
-/// What the methods work on.
+/// State that the methods work on.
 #[derive(Debug)]
 pub(super) struct Methods {
     associations: Arc<Associations>,
     listeners: Arc<Listeners>,
     reloader: Option<Arc<Reloader>>,
     bdevs: Mutex<Bdevs>,
-    /// What the ticks of `bdev_get_iostat` are counted by.
+    /// Clock for the ticks of `bdev_get_iostat`.
     clock: Clock,
 }
 
-/// How long one call of `feedrail_drain` waits for commands. Doubled, a client that is interrupted
-/// holds a place for 2 s; not measured.
-const DRAIN_PATIENCE: Duration = Duration::from_secs(1);
+/// Longest wait of one `feedrail_drain` call for commands, which bounds the time that an
+/// interrupted client keeps its place.
+const DRAIN_TIMEOUT: Duration = Duration::from_secs(1);
 
 type Method = fn(&Methods, Params) -> Result<Value, RpcError>;
 
@@ -126,7 +126,7 @@ struct BdevName {
     name: String,
 }
 
-/// The media whose I/O is asked for: all of them if none is named.
+/// Bdevs whose I/O is asked for; all if none is named.
 #[derive(Deserialize)]
 #[serde(deny_unknown_fields)]
 struct IostatFilter {
@@ -146,7 +146,7 @@ struct SubsystemFilter {
     nqn: Option<String>,
 }
 
-/// SPDK's filters of `rpc_get_methods`. All methods are current, and none has another name.
+/// SPDK's filters of `rpc_get_methods`. All methods are current, and none has an alias.
 #[derive(Deserialize)]
 #[serde(deny_unknown_fields)]
 struct MethodFilter {
@@ -174,7 +174,7 @@ struct NamespaceParams {
     anagrpid: Option<u32>,
     #[serde(default)]
     no_auto_visible: bool,
-    /// This and what follows SPDK does not have.
+    /// Extension, as the following fields: SPDK has no such parameter.
     name: Option<String>,
     content_id: Option<String>,
     #[serde(default)]
@@ -229,7 +229,7 @@ struct ReloadParams {
 #[serde(deny_unknown_fields)]
 struct NullSize {
     name: String,
-    /// In MiB, as in SPDK.
+    /// New size in MiB, as in SPDK.
     new_size: u64,
 }
 
@@ -270,7 +270,7 @@ impl Methods {
         Self { associations, listeners, reloader, bdevs: Mutex::default(), clock: Clock::new() }
     }
 
-    /// Runs a method. May wait for storage.
+    /// Executes a method. May wait for storage.
     pub(super) fn call(&self, method: &str, mut params: Params) -> Result<Value, RpcError> {
         if let Some(result) = spdk_framework::without_effect(method) {
             return Ok(result);
@@ -298,7 +298,7 @@ impl Methods {
         Ok(true.into())
     }
 
-    /// Gives the namespace of a file or device the size that this has now.
+    /// Resizes the namespace of a file or device to its present size.
     fn rescan_bdev(&self, params: Params, kind: BdevKind) -> Result<Value, RpcError> {
         let BdevName { name } = read(params)?;
         let bdevs = self.bdevs();
@@ -336,7 +336,7 @@ impl Methods {
         Ok(())
     }
 
-    /// The result is the size in bytes, which may be the one that it had.
+    /// Returns the size in bytes, which may be unchanged.
     fn resize_namespace(&self, params: Params) -> Result<Value, RpcError> {
         let ResizeParams { nqn, nsid, size_bytes } = read(params)?;
         let (nqn, nsid) = (parse_nqn(&nqn)?, Nsid(nsid));
@@ -388,7 +388,7 @@ impl Methods {
         Ok(bdevs.iter().filter(wanted).map(describe).collect())
     }
 
-    /// The I/O of each namespace since it was added, under the name of its bdev.
+    /// I/O of each namespace since it was added, under the name of its bdev.
     fn get_iostat(&self, params: Params) -> Result<Value, RpcError> {
         let IostatFilter { name, names } = read(params)?;
         let wanted: Vec<String> = names.into_iter().flatten().chain(name).collect();
@@ -403,7 +403,7 @@ impl Methods {
                 }
             }
         }
-        // One that no namespace is made of has no I/O.
+        // A bdev that no namespace is made of has no I/O.
         for name in wanted.iter().filter(|name| !found.contains(*name)) {
             self.bdevs().get(name)?;
         }
@@ -447,7 +447,7 @@ impl Methods {
         })
     }
 
-    /// The calls that make another target export the same.
+    /// Calls that make another target export the same.
     fn get_config(&self, params: Params) -> Result<Value, RpcError> {
         let BdevName { name } = read(params)?;
         let registry = self.associations.registry();
@@ -465,7 +465,7 @@ impl Methods {
         load::load(params, exported, &|method, params| self.call(method, params))
     }
 
-    /// What the calls of `framework_get_config` do not say, a line each.
+    /// Settings that the calls of `framework_get_config` do not express, one line each.
     fn get_config_losses(&self, params: Params) -> Result<Value, RpcError> {
         let NoParams {} = read(params)?;
         Ok(config::losses(self.associations.registry()).into())
@@ -559,8 +559,8 @@ impl Methods {
         Ok(true.into())
     }
 
-    /// The result is whether the commands are over that had begun: a client asks again until they
-    /// are. With `undo` the addresses are what they were.
+    /// Drains addresses, or with `undo` ends the drain. Returns whether the commands that had begun
+    /// have ended; if not, the client asks again.
     fn drain(&self, params: Params) -> Result<Value, RpcError> {
         let DrainParams { nqn, listen_address, undo } = read(params)?;
         let nqn = nqn.as_deref().map(parse_nqn).transpose()?;
@@ -569,7 +569,7 @@ impl Methods {
         let drained = match undo {
             true if self.associations.end_drain(scope) => Drained::Done,
             true => Drained::Nothing,
-            false => self.associations.drain(scope, DRAIN_PATIENCE),
+            false => self.associations.drain(scope, DRAIN_TIMEOUT),
         };
         match drained {
             Drained::Nothing => {
@@ -581,7 +581,7 @@ impl Methods {
         }
     }
 
-    /// To be called once in each second.
+    /// Ends expired ANA transitions; called once a second.
     pub(super) fn second_passed(&self) {
         self.associations.end_ana_transitions();
     }
@@ -615,7 +615,7 @@ impl Methods {
         Ok(true.into())
     }
 
-    /// The controllers of the subsystem that a client names.
+    /// Controllers of the subsystem that a client names.
     fn controllers_of(&self, params: Params) -> Result<Vec<Arc<Controller>>, RpcError> {
         let SubsystemName { nqn } = read(params)?;
         let registry = self.associations.registry();
@@ -636,7 +636,7 @@ impl Methods {
         Ok(stats)
     }
 
-    /// Blocks for as long as the trace takes.
+    /// Takes a trace. Blocks for as long as that takes.
     fn trace_commands(&self, params: Params) -> Result<Value, RpcError> {
         let (time, limit) = read::<TraceParams>(params)?.bounds()?;
         let is_over = || self.associations.is_stopping();
@@ -663,7 +663,8 @@ impl Methods {
         let AddParams { nqn, namespace } = read(params)?;
         let nqn = parse_nqn(&nqn)?;
         let name = &namespace.bdev_name;
-        // Held until it is added: nobody deletes the medium, or makes another namespace of it.
+        // Held until it is added, so that no client deletes the bdev or makes another namespace of
+        // it.
         let bdevs = self.bdevs();
         let bdev = bdevs.get(name)?;
         if self.associations.registry().uses_bdev(name) {
@@ -673,9 +674,9 @@ impl Methods {
         let eui64 = namespace.eui64.as_deref().map(str::parse).transpose();
         let eui64 =
             eui64.map_err(|error| RpcError::invalid_params(format_args!("eui64: {error}")))?;
-        // SPDK lets 0 choose, too.
+        // 0 chooses the NSID, as with SPDK.
         let nsid = namespace.nsid.filter(|nsid| *nsid != 0).map(Nsid);
-        // SPDK lets 0 be the group with the number of the NSID.
+        // 0 is the group with the number of the NSID, as with SPDK.
         let ana_group = namespace.anagrpid.filter(|id| *id != 0).map(ana::group).transpose()?;
         let of_bdev = bdev.namespace(name, nsid, namespace.uuid);
         let new = NewNamespace {
@@ -706,7 +707,7 @@ impl Methods {
         }
     }
 
-    /// Exports what the configuration says now, or only tells what that would change.
+    /// Applies the present configuration file, or only reports what that would change.
     fn reload_config(&self, params: Params) -> Result<Value, RpcError> {
         let ReloadParams { dry_run } = read(params)?;
         let reloader = self.reloader()?;
@@ -715,10 +716,10 @@ impl Methods {
         Ok(describe_reload(&report, dry_run))
     }
 
-    /// The configuration file, with what is exported now.
+    /// Configuration file, updated to the present exports.
     fn get_config_toml(&self, params: Params) -> Result<Value, RpcError> {
         let NoParams {} = read(params)?;
-        // No bdev is added or deleted meanwhile.
+        // Held so that no bdev is added or deleted until the end.
         let _bdevs = self.bdevs();
         describe_toml(self.associations.registry(), self.reloader()?)
     }
@@ -738,7 +739,8 @@ fn parse_nqn(text: &str) -> Result<Nqn, RpcError> {
     Nqn::new(text).map_err(|error| RpcError::invalid_params(format_args!("nqn: {error}")))
 }
 
-/// Names that are not there are the client's mistake, media that do not open are not.
+/// Classifies an error: a name that does not exist is the client's mistake, a medium that does not
+/// open is not.
 fn refusal(error: ChangeError) -> RpcError {
     match error {
         ChangeError::Address(AddressError::NoInterface(_)) => RpcError::invalid_params(error),
@@ -749,12 +751,12 @@ fn refusal(error: ChangeError) -> RpcError {
     }
 }
 
-/// The ports that serve a subsystem.
+/// Ports that serve a subsystem.
 fn ports_of(registry: &Registry, subsystem: &Arc<Subsystem>) -> Vec<Arc<Port>> {
     registry.ports().into_iter().filter(|port| port.serves(subsystem)).collect()
 }
 
-/// The namespaces of named media, by the name.
+/// Namespaces of bdevs by name.
 fn exported_bdevs(registry: &Registry) -> BTreeMap<String, Arc<Namespace>> {
     let subsystems = registry.subsystems();
     let namespaces = subsystems.iter().flat_map(|subsystem| subsystem.namespaces().to_vec());
@@ -804,7 +806,7 @@ fn get_methods(params: Params) -> Result<Value, RpcError> {
     Ok(names.map(Value::from).collect())
 }
 
-/// The names of the methods that do something.
+/// Names of the methods that have an effect.
 pub(super) fn method_names() -> impl Iterator<Item = &'static str> {
     METHODS.iter().map(|(name, _)| *name)
 }

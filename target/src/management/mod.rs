@@ -1,8 +1,8 @@
-//! The management socket: JSON-RPC 2.0 over a Unix stream socket, by which an operator changes what
-//! is exported while hosts work.
+//! Management socket: JSON-RPC 2.0 over a Unix stream socket, by which an operator changes the
+//! exports at run time.
 //!
-//! One thread accepts clients, and each client has a thread, so that one which never reads or sends
-//! half a request holds up itself alone. No core of the target takes part.
+//! One thread accepts clients, and each client has a thread, so that a client that never reads or
+//! sends half a request blocks only itself. The cores of the target take no part.
 
 mod ana;
 mod audit;
@@ -45,17 +45,15 @@ use crate::driver::clock::Clock;
 use crate::listeners::Listeners;
 use crate::reloader::Reloader;
 
-/// Clients at once; the one that has been silent for longest makes room for another. Doubled, they
-/// may take twice the threads and memory; not measured.
+/// Most concurrent clients; a further one replaces the one that has been silent for longest.
 const MAX_CLIENTS: usize = 32;
-/// How long a client may leave a response unread before its connection ends. Doubled, its thread is
-/// taken for 20 s; not measured.
+/// Longest time that a client may leave a response unread before its connection ends.
 const WRITE_TIMEOUT: Duration = Duration::from_secs(10);
 const SECOND: Duration = Duration::from_secs(1);
-/// Bytes of one read. Doubled, each client takes twice that memory; not measured.
+/// Size of a client's read buffer in bytes.
 const READ_BYTES: usize = 16 << 10;
 
-/// The socket and its threads. Dropping this ends them.
+/// Handle of the socket and its threads. Dropping it ends them.
 #[derive(Debug)]
 pub(crate) struct Management {
     /// Dropped to end the thread that accepts.
@@ -64,13 +62,13 @@ pub(crate) struct Management {
     clients: Arc<Clients>,
 }
 
-/// The clients that are connected.
+/// Clients that are connected.
 #[derive(Debug, Default)]
 struct Clients(Mutex<ClientList>);
 
 #[derive(Debug, Default)]
 struct ClientList {
-    /// The one that has been silent for longest first.
+    /// Connected clients, the one that has been silent for longest first.
     live: Vec<Client>,
     next: u64,
 }
@@ -78,9 +76,9 @@ struct ClientList {
 #[derive(Debug)]
 struct Client {
     number: u64,
-    /// To end its connection from another thread.
+    /// Connection, for ending it from another thread.
     stream: UnixStream,
-    /// A method runs for it.
+    /// Whether a method is running for the client.
     busy: bool,
 }
 
@@ -88,7 +86,7 @@ impl Management {
     /// Listens on a socket.
     ///
     /// # Errors
-    /// It can not be made, another target has it, or there is no thread to be had.
+    /// The socket cannot be created, another target has it, or a thread is not available.
     pub(crate) fn start(
         path: &Path,
         listeners: Arc<Listeners>,
@@ -118,7 +116,7 @@ impl Drop for Management {
         if self.thread.take().is_some_and(|thread| thread.join().is_err()) {
             tracing::error!("the management thread panicked");
         }
-        // One that came meanwhile.
+        // A client may have connected since.
         self.clients.end();
     }
 }
@@ -141,7 +139,7 @@ impl Server {
                 PollFd::new(&self.socket, PollFlags::IN),
             ];
             let second = rustix::event::Timespec { tv_sec: 1, tv_nsec: 0 };
-            // An interrupted wait is a short one.
+            // An interrupted wait is just a short one.
             let _ = rustix::event::poll(&mut fds, Some(&second));
             if clock.now() >= next_second {
                 next_second = clock.now() + SECOND;
@@ -155,7 +153,7 @@ impl Server {
                 Ok(None) => {}
                 Err(error) => {
                     tracing::warn!(%error, "the management socket takes no client");
-                    // Descriptors are short perhaps; not at once again.
+                    // Descriptors may be short, so the next attempt waits.
                     let pause = rustix::event::Timespec { tv_sec: 1, tv_nsec: 0 };
                     let _ = rustix::event::poll(&mut fds[..1], Some(&pause));
                 }
@@ -163,7 +161,7 @@ impl Server {
         }
     }
 
-    /// Gives a client a thread.
+    /// Starts a thread for a client.
     fn take(&self, stream: UnixStream, peer: LocalPeer) {
         let started = self.clients.add(&stream).and_then(|number| {
             let conversation = Conversation {
@@ -185,7 +183,7 @@ impl Server {
 }
 
 impl Clients {
-    /// Adds a client, and ends another one where there are too many.
+    /// Adds a client, and disconnects the one silent for longest if there are too many.
     fn add(&self, stream: &UnixStream) -> io::Result<u64> {
         let mut list = self.list();
         if list.live.len() >= MAX_CLIENTS {
@@ -203,7 +201,7 @@ impl Clients {
         Ok(number)
     }
 
-    /// A client has sent a request, or has been answered.
+    /// Records that a client has sent a request or was answered.
     fn mark(&self, number: u64, busy: bool) {
         let mut list = self.list();
         let Some(at) = list.live.iter().position(|client| client.number == number) else { return };
@@ -226,11 +224,11 @@ impl Clients {
 }
 
 fn end(stream: &UnixStream) {
-    // A client that has left is as good.
+    // Fails if the client has left.
     let _ = stream.shutdown(std::net::Shutdown::Both);
 }
 
-/// What is said with one client.
+/// Connection with one client.
 struct Conversation {
     number: u64,
     stream: UnixStream,
@@ -283,11 +281,11 @@ impl Conversation {
     }
 }
 
-/// What a request is answered with.
+/// Answer to a frame.
 struct RpcReply {
-    /// Nothing where no response is wanted.
+    /// Response; empty if none is wanted.
     response: Vec<u8>,
-    /// The client does not speak JSON: it is not listened to any more.
+    /// Whether to close the connection, because the client does not send JSON.
     is_last: bool,
 }
 
@@ -307,7 +305,7 @@ fn answer(methods: &Methods, peer: LocalPeer, frame: &[u8]) -> RpcReply {
     RpcReply { response: response.as_ref().map(rpc::line).unwrap_or_default(), is_last }
 }
 
-/// The response to one request; none where none is wanted.
+/// Response to one request; `None` if none is wanted.
 fn answer_call(
     methods: &Methods,
     peer: LocalPeer,

@@ -1,4 +1,4 @@
-//! The result of `feedrail_reload_config`.
+//! Result of the method `feedrail_reload_config`.
 
 use serde_json::{Value, json};
 

@@ -4,10 +4,10 @@ use serde::Deserialize;
 use serde::de::DeserializeOwned;
 use serde_json::{Map, Value, json};
 
-/// The unit of ticks, in all methods.
+/// Unit of ticks in all methods.
 pub(super) const NANOS_PER_SECOND: u64 = 1_000_000_000;
 
-/// Parameters of a method, by name.
+/// Parameters of a method by name.
 pub(super) type Params = Map<String, Value>;
 
 /// Parameters of a method that takes none.
@@ -21,16 +21,16 @@ pub(super) fn read<T: DeserializeOwned>(params: Params) -> Result<T, RpcError> {
     read.map_err(|error| RpcError::invalid_params(format_args!("Invalid params: {error}")))
 }
 
-/// A request that was understood.
+/// A well-formed request of a client.
 #[derive(Debug, PartialEq)]
 pub(super) struct RpcCall {
     pub(super) method: String,
     pub(super) params: Params,
-    /// None where no response is wanted.
+    /// Request id; `None` if no response is wanted.
     pub(super) id: Option<Value>,
 }
 
-/// An error of a response.
+/// Error of a response.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) struct RpcError {
     pub(super) code: i32,
@@ -38,12 +38,12 @@ pub(super) struct RpcError {
 }
 
 impl RpcError {
-    /// It is no JSON.
+    /// The frame is not JSON.
     pub(super) fn parse(message: impl ToString) -> Self {
         Self { code: -32700, message: message.to_string() }
     }
 
-    /// It is no request.
+    /// The JSON is not a request.
     pub(super) fn invalid_request(message: impl ToString) -> Self {
         Self { code: -32600, message: message.to_string() }
     }
@@ -53,28 +53,28 @@ impl RpcError {
         Self { code: -32601, message: "Method not found".into() }
     }
 
-    /// The parameters are not those of the method, or name something that is not there.
+    /// The parameters are not those of the method, or name something that does not exist.
     pub(super) fn invalid_params(message: impl ToString) -> Self {
         Self { code: -32602, message: message.to_string() }
     }
 
-    /// The target can not do it.
+    /// The target failed to execute the method.
     pub(super) fn internal(message: impl ToString) -> Self {
         Self { code: -32603, message: message.to_string() }
     }
 
-    /// Whether nothing that follows can be understood.
+    /// Whether nothing after it can be parsed.
     pub(super) fn is_parse_error(&self) -> bool {
         self.code == -32700
     }
 
-    /// The target has no place for the client.
+    /// The target has no room for the client.
     pub(super) fn refused(message: impl ToString) -> Self {
         Self { code: -32000, message: message.to_string() }
     }
 }
 
-/// An error about a request, and whom to answer: the request's id, or null where it is not known.
+/// Error about a request, with the request's id for the answer, or null if it is not known.
 #[derive(Debug, PartialEq)]
 pub(super) struct BadCall {
     pub(super) id: Value,
@@ -91,12 +91,12 @@ impl BadCall {
 #[derive(Debug, PartialEq)]
 pub(super) enum RpcRequest {
     One(RpcCall),
-    /// At least one request; their answers are one response.
+    /// One or more requests; their answers are one response.
     Batch(Vec<Result<RpcCall, BadCall>>),
 }
 
 impl RpcRequest {
-    /// Parses a frame: an object, or an array of some.
+    /// Parses a frame: an object, or an array of objects.
     pub(super) fn parse(frame: &[u8]) -> Result<Self, BadCall> {
         let value: Value = serde_json::from_slice(frame).map_err(|error| {
             BadCall::of_unknown(RpcError::parse(format_args!("Parse error: {error}")))
@@ -154,7 +154,7 @@ impl RpcCall {
     }
 }
 
-/// The response to a request.
+/// Response to a request.
 pub(super) fn response(id: &Value, result: Result<Value, RpcError>) -> Value {
     match result {
         Ok(result) => json!({ "jsonrpc": "2.0", "id": id, "result": result }),

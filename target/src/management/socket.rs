@@ -1,4 +1,4 @@
-//! The listening socket, which only the target's user and root may use.
+//! Listening socket, which only the target's user and root may use.
 
 use std::io;
 use std::os::fd::{AsFd, BorrowedFd};
@@ -21,7 +21,7 @@ pub(super) struct Socket {
 impl Socket {
     pub(super) fn listen(path: &Path) -> Result<Self, SocketError> {
         let place = SocketPlace::find(path)?;
-        // One that a target left behind is replaced.
+        // The socket file of a target that has ended is replaced.
         if place.is_taken() && UnixStream::connect(path).is_ok() {
             return Err(SocketError::InUse(path.to_owned()));
         }
@@ -29,12 +29,13 @@ impl Socket {
             .map_err(|error| SocketError::Listen { path: path.to_owned(), error })
     }
 
-    /// It gets its name when its permissions are right, so that nobody else connects before.
+    /// Renames the socket to its path once its permissions are set, so that nobody else connects
+    /// before.
     fn bind(path: &Path) -> io::Result<Self> {
         let mut name = path.as_os_str().to_owned();
         name.push(format!(".{}", std::process::id()));
         let first = PathBuf::from(name);
-        // Of a process of that number which has ended.
+        // Left by an ended process with the same number.
         let _ = std::fs::remove_file(&first);
         let listener = UnixListener::bind(&first)?;
         let named = Self::name(&listener, &first, path);
@@ -51,7 +52,7 @@ impl Socket {
         std::fs::rename(first, path)
     }
 
-    /// The next client that waits, if it is the target's user or root, and who it is.
+    /// Next waiting client, if it is the target's user or root, with its identity.
     pub(super) fn accept(&self) -> io::Result<Option<(UnixStream, LocalPeer)>> {
         let stream = match self.listener.accept() {
             Ok((stream, _)) => stream,
@@ -67,7 +68,7 @@ impl Socket {
     }
 }
 
-/// The client has left, or there is none.
+/// Whether the client has left, or none is waiting.
 fn is_passing(error: &io::Error) -> bool {
     use io::ErrorKind::{ConnectionAborted, Interrupted, WouldBlock};
     matches!(error.kind(), WouldBlock | Interrupted | ConnectionAborted)

@@ -1,4 +1,4 @@
-//! A path that a management socket can have.
+//! Paths that a management socket can have.
 
 use std::io;
 use std::os::unix::fs::FileTypeExt as _;
@@ -6,66 +6,65 @@ use std::path::{Path, PathBuf};
 
 use rustix::fs::{Access, access};
 
-/// The longest path that a Unix socket is bound to (`sun_path`, with the zero behind it).
+/// Longest path that a Unix socket can be bound to (`sun_path` less the terminating zero).
 const SOCKET_PATH_BYTES: usize = 107;
-/// Suffix of the name that the socket has at first: a dot and the number of the process, which is
+/// Length of the suffix of the socket's temporary name: a dot and the process number, which is
 /// below 4,194,304.
 const FIRST_NAME_BYTES: usize = 8;
 
-/// The cause for which there is no management socket: one line with the remedy.
+/// Reason that a management socket cannot be created: one line with the remedy.
 #[derive(Debug, thiserror::Error)]
 pub enum SocketError {
-    /// A process listens there.
+    /// A process listens on the socket.
     #[error("management: {}: another process listens there; give each target a socket of its own", .0.display())]
     InUse(PathBuf),
-    /// The kernel takes no such path.
+    /// The path is too long for the kernel.
     #[error("management: {}: has {length} bytes, and a socket takes {most} at most; give a shorter path", path.display())]
     TooLong {
-        /// The path of the socket.
+        /// Path of the socket.
         path: PathBuf,
-        /// The length of the path in bytes.
+        /// Length of the path in bytes.
         length: usize,
-        /// The most that it may have.
+        /// Most bytes that it may have.
         most: usize,
     },
-    /// The folder of the socket is not there, or nothing can be made in it.
+    /// The folder of the socket does not exist, or nothing can be created in it.
     #[error(
         "management: no socket can be made in {}: {error}; make the folder, with the target's user as its owner \
          (RuntimeDirectory= of systemd makes one in /run)", folder.display()
     )]
     Folder {
-        /// The folder of the path.
+        /// Folder of the path.
         folder: PathBuf,
-        /// The error of the system call.
+        /// Error of the system call.
         error: io::Error,
     },
-    /// Something else has the name.
+    /// The path belongs to something other than a socket.
     #[error("management: {}: is there and is no socket; give another path", .0.display())]
     NoSocket(PathBuf),
     /// A system call failed.
     #[error("management: cannot listen on {}: {error}", path.display())]
     Listen {
-        /// The path of the socket.
+        /// Path of the socket.
         path: PathBuf,
-        /// The error of the system call.
+        /// Error of the system call.
         error: io::Error,
     },
 }
 
-/// A path short enough for a socket, in a folder where one can be made, that belongs to nothing
-/// else than a socket.
+/// A path short enough for a socket, in a writable folder, that is free or belongs to a socket.
 #[derive(Debug)]
 pub(crate) struct SocketPlace {
     path: PathBuf,
-    /// A socket is there, of a target that runs or that left it behind.
+    /// Whether the path has a socket, of a running or an ended target.
     is_taken: bool,
 }
 
 impl SocketPlace {
-    /// Looks at a path, and changes nothing.
+    /// Checks a path without changing anything.
     ///
     /// # Errors
-    /// No socket can be made there.
+    /// No socket can be created there.
     pub(crate) fn find(path: &Path) -> Result<Self, SocketError> {
         let length = path.as_os_str().len();
         let most = SOCKET_PATH_BYTES - FIRST_NAME_BYTES;
@@ -93,7 +92,7 @@ impl SocketPlace {
         &self.path
     }
 
-    /// Whether a socket is there.
+    /// Whether the path has a socket.
     pub(super) fn is_taken(&self) -> bool {
         self.is_taken
     }

@@ -1,4 +1,4 @@
-//! Methods about the process, which SPDK's tools call before and beside those that export.
+//! Methods about the process, which SPDK's tools call in addition to those that export.
 
 use std::fs;
 
@@ -10,7 +10,7 @@ use super::rpc::{NANOS_PER_SECOND, NoParams, Params, RpcError, read};
 use crate::limits::{ADMIN_QUEUE_ENTRIES, Limits, MAX_SUBSYSTEMS};
 use crate::log_level::LogLevel;
 
-/// Levels of SPDK's log, and those of this one. What is written for a notice there is info here.
+/// Levels of SPDK's log, and those of this one. Messages of the level notice are info here.
 const LEVELS: [(&str, LevelFilter); 6] = [
     ("DISABLED", LevelFilter::OFF),
     ("ERROR", LevelFilter::ERROR),
@@ -23,8 +23,8 @@ const LEVELS: [(&str, LevelFilter); 6] = [
 /// Flags of the log: modules whose debug lines can be switched on.
 const FLAGS: [&str; 4] = ["feedrail_target", "nvme_proto", "rdma", "roce_proto"];
 
-/// Calls in configurations that SPDK saves, about parts that this target does not have: nothing of
-/// what is exported depends on them.
+/// Calls in saved configurations of SPDK about parts that this target does not have. The exports do
+/// not depend on them.
 const WITHOUT_EFFECT: [&str; 19] = [
     "accel_assign_opc",
     "accel_set_driver",
@@ -73,12 +73,12 @@ struct MaxSubsystems {
     max_subsystems: usize,
 }
 
-/// The names of the calls without effect.
+/// Names of the calls without effect.
 pub(super) fn names_without_effect() -> impl Iterator<Item = &'static str> {
     WITHOUT_EFFECT.into_iter()
 }
 
-/// Answers a call that has no effect here, with a line in the log; none if it is another call.
+/// Answers a call that has no effect here, with a line in the log; `None` for other calls.
 pub(super) fn without_effect(method: &str) -> Option<Value> {
     let name = WITHOUT_EFFECT.iter().find(|name| **name == method)?;
     tracing::info!(method = name, "call without effect: it concerns a part of SPDK");
@@ -103,13 +103,13 @@ pub(super) fn version(params: Params) -> Result<Value, RpcError> {
     }))
 }
 
-/// A target that answers has started.
+/// Answers immediately, since a target that answers has started.
 pub(super) fn wait_init(params: Params) -> Result<Value, RpcError> {
     let NoParams {} = read(params)?;
     Ok(true.into())
 }
 
-/// The one transport, with its limits.
+/// The only transport, with its limits.
 pub(super) fn transports(params: Params, limits: &Limits) -> Result<Value, RpcError> {
     let filter: TransportFilter = read(params)?;
     if let Some(other) = filter.trtype.filter(|trtype| !trtype.eq_ignore_ascii_case("rdma")) {
@@ -140,7 +140,7 @@ pub(super) fn set_max_subsystems(params: Params) -> Result<Value, RpcError> {
     }
 }
 
-/// The threads that serve hosts, one for each core: times in nanoseconds.
+/// Threads that serve hosts, one for each core, with times in nanoseconds.
 pub(super) fn reactors(params: Params) -> Result<Value, RpcError> {
     let NoParams {} = read(params)?;
     let tasks = fs::read_dir("/proc/self/task").map_err(RpcError::internal)?;
@@ -166,13 +166,13 @@ struct Reactor {
 }
 
 impl Reactor {
-    /// None if the thread serves no hosts, or has ended.
+    /// Returns `None` if the thread serves no hosts or has ended.
     fn read(tid: u32) -> Option<Self> {
         let file = |name: &str| fs::read_to_string(format!("/proc/self/task/{tid}/{name}")).ok();
         let name = file("comm")?.trim_end().to_owned();
         let index = name.strip_prefix("feedrail-")?.parse().ok()?;
         let busy_nanos = file("schedstat")?.split_whitespace().next()?.parse().ok()?;
-        // Behind the name in parentheses, which may hold spaces, field 22 is the twentieth.
+        // After the name in parentheses, which may contain spaces, field 22 is the twentieth.
         let stat = file("stat")?;
         let start_ticks = stat.rsplit_once(") ")?.1.split(' ').nth(19)?.parse::<u64>().ok()?;
         let ticks_per_second = rustix::param::clock_ticks_per_second().max(1);
@@ -222,7 +222,7 @@ pub(super) fn set_log_level(params: Params) -> Result<Value, RpcError> {
 pub(super) fn log_level(params: Params) -> Result<Value, RpcError> {
     let NoParams {} = read(params)?;
     let level = log()?.level();
-    // Trace lines, which SPDK has no word for, are debug lines.
+    // SPDK has no word for trace lines, which become debug lines.
     Ok(LEVELS.iter().find(|(_, other)| *other == level).map_or("DEBUG", |(name, _)| name).into())
 }
 

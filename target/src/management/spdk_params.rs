@@ -1,24 +1,24 @@
-//! Parameters of SPDK's methods about things that this target does not have. `rpc.py` and saved
-//! configurations of SPDK give them where they are not asked for, too.
+//! Parameters of SPDK's methods about parts that this target does not have. `rpc.py` and saved
+//! configurations of SPDK send them even if they were not asked for.
 
 use serde_json::Value;
 
 use super::rpc::{Params, RpcError};
 
-/// What a parameter may be without asking for something.
+/// Values of a parameter that ask for nothing.
 #[derive(Clone, Copy)]
 enum Neutral {
     /// False, as a switch that is off.
     Off,
     /// Zero, as a size of none.
     Zero,
-    /// Whatever it is: a hint, or a limit that another one of this target stands for.
+    /// Any value: a hint, or a limit that a limit of this target replaces.
     Any,
 }
 
 use Neutral::{Any, Off, Zero};
 
-/// The parameters of each method; those of `nvmf_subsystem_add_ns` are in its `namespace`.
+/// Parameters of each method; those of `nvmf_subsystem_add_ns` are in its `namespace`.
 const FOREIGN: [(&str, &[(&str, Neutral)]); 9] = [
     ("bdev_aio_create", &[("fallocate", Off), ("nowait", Off)]),
     ("bdev_get_iostat", &[("per_channel", Off)]),
@@ -68,10 +68,10 @@ const FOREIGN: [(&str, &[(&str, Neutral)]); 9] = [
     ("nvmf_subsystem_add_ns", &[("hide_metadata", Off)]),
 ];
 
-/// Takes those out that ask for nothing.
+/// Removes the parameters that ask for nothing.
 ///
 /// # Errors
-/// One asks for something.
+/// A parameter asks for something.
 pub(super) fn take_foreign(method: &str, params: &mut Params) -> Result<(), RpcError> {
     let Some((_, foreign)) = FOREIGN.iter().find(|(name, _)| *name == method) else {
         return Ok(());

@@ -1,4 +1,4 @@
-//! The results of `nvmf_get_stats` and `nvmf_subsystem_get_qpairs`.
+//! Results of `nvmf_get_stats` and `nvmf_subsystem_get_qpairs`.
 
 use std::sync::Arc;
 
@@ -9,8 +9,8 @@ use super::subsystem::describe_address;
 use crate::controller::Controller;
 use crate::metrics::io_counters::IoStats;
 
-/// What a target does: SPDK's fields, with a poll group for each core. SPDK counts connections for
-/// each poll group; here they are those of all.
+/// Statistics in SPDK's fields, with a poll group for each core. SPDK counts connections for each
+/// poll group; here each shows those of all.
 pub(super) fn describe_stats(cores: &[IoStats], controllers: &[Arc<Controller>]) -> Value {
     let admin = controllers.iter().filter(|one| one.qids().contains(&Qid::ADMIN)).count();
     let io: usize = controllers.iter().map(|controller| controller.io_queues()).sum();
@@ -35,7 +35,7 @@ fn completed(stats: &IoStats) -> u64 {
     reads + writes + flushes + write_zeroes + deallocates + compares
 }
 
-/// The queues of a controller, each a connection.
+/// Queues of a controller, each a connection.
 pub(super) fn describe_queues(controller: &Controller) -> Vec<Value> {
     let address = describe_address(&controller.port);
     let describe = |qid: Qid| {

@@ -22,19 +22,19 @@ pub(super) struct CreateParams {
     model_number: Option<String>,
     #[serde(default)]
     allow_any_host: bool,
-    /// Whether hosts may give space back. SPDK has no such parameter.
+    /// Whether hosts may deallocate blocks. SPDK has no such parameter.
     #[serde(default = "yes")]
     deallocate: bool,
     max_namespaces: Option<u32>,
-    /// Accepted for SPDK's sake: the states are reported in any case.
+    /// Accepted for compatibility with SPDK: ANA states are always reported.
     #[serde(rename = "ana_reporting", default)]
     _ana_reporting: bool,
     min_cntlid: Option<u16>,
     max_cntlid: Option<u16>,
 }
 
-/// Parameters of the method `nvmf_create_transport`, with which SPDK's users begin. What RDMA needs
-/// is in the configuration.
+/// Parameters of the method `nvmf_create_transport`, with which SPDK's users begin. The settings of
+/// RDMA are in the configuration.
 #[derive(Deserialize)]
 pub(super) struct TransportParams {
     trtype: String,
@@ -46,7 +46,7 @@ pub(super) struct TransportParams {
 pub(super) struct NewListenerParams {
     pub(super) nqn: String,
     pub(super) listen_address: ListenAddress,
-    /// Of all groups; optimized where it is left out.
+    /// ANA state of all groups; optimized if omitted.
     pub(super) ana_state: Option<String>,
 }
 
@@ -63,13 +63,13 @@ pub(super) struct ListenerParams {
 #[serde(deny_unknown_fields)]
 pub(super) struct ReferralParams {
     address: ListenAddress,
-    /// That of discovery services; no other one is taken.
+    /// NQN of discovery services; others are refused.
     subnqn: Option<String>,
-    /// The hosts that are told of it; all of them where there is no list. SPDK has no such thing.
+    /// Hosts that are told of it; all if omitted. SPDK has no such parameter.
     hosts: Option<Vec<String>>,
 }
 
-/// Parameters of the method that removes one.
+/// Parameters of the method that removes a referral.
 #[derive(Deserialize)]
 #[serde(deny_unknown_fields)]
 pub(super) struct ReferralName {
@@ -92,7 +92,7 @@ fn yes() -> bool {
 }
 
 impl CreateParams {
-    /// The subsystem, in a target whose controllers get these ids.
+    /// Subsystem to add, in a target whose controllers get these CNTLIDs.
     pub(super) fn subsystem(self, cntlids: CntlidRange) -> Result<NewSubsystem, RpcError> {
         let first = self.min_cntlid.unwrap_or(cntlids.first);
         let last = self.max_cntlid.unwrap_or(cntlids.last);
@@ -110,14 +110,14 @@ impl CreateParams {
             model: self.model_number,
             allow_any_host: self.allow_any_host,
             deallocate: self.deallocate,
-            // SPDK takes 0 for its default, too.
+            // 0 is the default, as with SPDK.
             nsid_last: self.max_namespaces.filter(|most| *most != 0),
         })
     }
 }
 
 impl TransportParams {
-    /// An error unless it is the one transport, which is always there.
+    /// Checks that it names the only transport, which always exists.
     pub(super) fn check(&self) -> Result<(), RpcError> {
         match self.trtype.eq_ignore_ascii_case("rdma") {
             true => Ok(()),
@@ -144,7 +144,7 @@ impl ReferralParams {
 }
 
 impl ReferralName {
-    /// The address of the discovery service.
+    /// Address of the discovery service.
     pub(super) fn service(&self) -> Result<SocketAddr, RpcError> {
         service(&self.address, self.subnqn.as_deref())
     }
@@ -160,14 +160,14 @@ fn service(address: &ListenAddress, subnqn: Option<&str>) -> Result<SocketAddr, 
     }
 }
 
-/// The name of a host.
+/// Parses the NQN of a host.
 pub(super) fn parse_host(text: &str) -> Result<Nqn, RpcError> {
     config::parse_host(text)
         .map_err(|error| RpcError::invalid_params(format_args!("host: {error}")))
 }
 
 impl ListenAddress {
-    /// The address, which is one of RDMA.
+    /// Address, which must be one of RDMA.
     pub(super) fn get(&self) -> Result<SocketAddr, RpcError> {
         let Self { trtype, adrfam, traddr, trsvcid } = self;
         let invalid = |key: &str, text: &str, expected: &str| {
@@ -191,12 +191,12 @@ fn family(address: IpAddr) -> &'static str {
     if address.is_ipv4() { "IPv4" } else { "IPv6" }
 }
 
-/// Where hosts connect to a port.
+/// Address of a port that hosts connect to.
 pub(super) fn describe_address(port: &Port) -> Value {
     describe_socket_address(port.address())
 }
 
-/// An address of RDMA.
+/// Description of an RDMA address.
 pub(super) fn describe_socket_address(address: SocketAddr) -> Value {
     json!({
         "trtype": "RDMA",

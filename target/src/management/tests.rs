@@ -1,4 +1,4 @@
-//! The socket, with clients that behave and clients that do not.
+//! Tests of the socket with well-behaved and misbehaving clients.
 
 use std::os::unix::fs::PermissionsExt as _;
 use std::path::PathBuf;
@@ -44,7 +44,7 @@ impl Running {
     }
 }
 
-/// Asks a target, and takes the response.
+/// Sends a request to a target, and reads the response.
 fn ask(stream: &mut UnixStream, request: &Value) -> Value {
     stream.write_all(request.to_string().as_bytes()).expect("sent");
     receive(stream)
@@ -171,7 +171,7 @@ fn only_the_user_may_connect() {
     assert!(!path.exists());
 }
 
-/// Those of a target that nobody drives.
+/// Listeners of a target that nobody drives.
 fn listeners(config: &Config, purpose: OpenPurpose) -> Arc<Listeners> {
     let registry = Registry::open(config, purpose).expect("opened");
     let Assembly { associations, devices, .. } = Assembly::new(registry, 1).expect("memory");
@@ -203,7 +203,7 @@ fn hostile_clients_cost_only_themselves() {
     let running = Running::start();
     let mut patient = running.connect();
     assert_eq!(nsids(&mut patient), [1]);
-    // Half a request each, and more of them than there are places.
+    // Half a request from each, and more clients than there are places.
     let halves: Vec<_> = (0..3 * MAX_CLIENTS)
         .map(|_| {
             let mut client = running.connect();
@@ -211,7 +211,7 @@ fn hostile_clients_cost_only_themselves() {
             client
         })
         .collect();
-    // One asks and never reads.
+    // One client sends a request and never reads.
     let mut deaf = running.connect();
     deaf.set_nonblocking(true).expect("set");
     let request = br#"{"jsonrpc":"2.0","id":1,"method":"nvmf_get_subsystems"}"#;
@@ -258,7 +258,7 @@ fn a_batch_has_one_response() {
         (&json!("b"), &json!(-32601))
     );
     assert!(responses.get(2).is_none(), "{responses}");
-    // Only what wants a response gets one.
+    // Only requests with an id get a response.
     stream.write_all(json!([notice]).to_string().as_bytes()).expect("sent");
     assert_eq!(ask(&mut stream, &of("framework_wait_init", json!(2)))["id"], 2);
 }

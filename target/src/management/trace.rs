@@ -1,4 +1,4 @@
-//! The result of `feedrail_trace_commands`.
+//! Result of the method `feedrail_trace_commands`.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -13,10 +13,10 @@ use crate::controller::Controller;
 use crate::controller::IoKind;
 use crate::controller::command_trace::{MAX_TRACED, TraceRecord, TracedCommand};
 
-/// The longest trace. Its client has nothing else to do meanwhile.
+/// Longest trace in milliseconds, during which its client is blocked.
 const MAX_TIME_MS: u64 = 60_000;
 
-/// How long a trace is taken, and of how many commands.
+/// Duration of a trace, and its number of commands.
 #[derive(Deserialize)]
 #[serde(deny_unknown_fields)]
 pub(super) struct TraceParams {
@@ -40,7 +40,7 @@ impl TraceParams {
     }
 }
 
-/// The commands, with the hosts of the controllers that live now.
+/// Commands of a trace, with the hosts of the controllers that live now.
 pub(super) fn describe_trace(record: &TraceRecord, controllers: &[Arc<Controller>]) -> Value {
     let hosts: BTreeMap<_, _> = controllers
         .iter()

@@ -4,8 +4,8 @@ use std::sync::atomic::{AtomicU64, Ordering};
 
 use nvme_proto::Status;
 
-/// The errors of a whole subsystem since the target started, over all its controllers. The SMART
-/// log page tells them.
+/// Errors of a subsystem since the target started, over all its controllers, as reported by the
+/// SMART log page.
 #[derive(Debug, Default)]
 pub(crate) struct ErrorCounts {
     entries: AtomicU64,
@@ -13,17 +13,17 @@ pub(crate) struct ErrorCounts {
 }
 
 impl ErrorCounts {
-    /// Entries ever made in an error log.
+    /// Number of entries ever made in an error log.
     pub(crate) fn entries(&self) -> u64 {
         self.entries.load(Ordering::Relaxed)
     }
 
-    /// Those of them that are the medium's.
+    /// Number of those entries with media errors.
     pub(crate) fn media(&self) -> u64 {
         self.media.load(Ordering::Relaxed)
     }
 
-    /// Counts an error; its number, from 1 on.
+    /// Counts an error; returns its number, from 1 on.
     pub(crate) fn add(&self, status: Status) -> u64 {
         self.media.fetch_add(is_media_error(status).into(), Ordering::Relaxed);
         self.entries.fetch_add(1, Ordering::Relaxed) + 1

@@ -1,13 +1,13 @@
-//! The text formats that Prometheus reads: families of samples with labels.
+//! Text formats that Prometheus reads: families of samples with labels.
 
 use std::fmt::Write as _;
 
 use super::latency::LatencyStats;
 
-/// A text format of counters.
+/// Text format of counters.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum MetricsFormat {
-    /// The text format 0.0.4 of Prometheus, which all of its versions and most other readers take.
+    /// Text format 0.0.4 of Prometheus, which all of its versions and most other readers accept.
     Prometheus,
     /// OpenMetrics 1.0, which has units and an end mark.
     OpenMetrics,
@@ -21,7 +21,7 @@ pub(super) enum MetricKind {
     Info,
 }
 
-/// The text so far.
+/// A text under construction.
 pub(super) struct Exposition {
     format: MetricsFormat,
     text: String,
@@ -30,7 +30,7 @@ pub(super) struct Exposition {
 pub(super) type Label<'a> = (&'static str, &'a str);
 
 impl MetricsFormat {
-    /// The media type of the text.
+    /// Media type of the text.
     pub(crate) fn media_type(self) -> &'static str {
         match self {
             Self::Prometheus => "text/plain; version=0.0.4; charset=utf-8",
@@ -40,7 +40,7 @@ impl MetricsFormat {
 }
 
 impl MetricKind {
-    /// The type as a format names it, and what its samples have behind the name of the family.
+    /// Name of the type in a format, and the suffix of its samples.
     fn in_format(self, format: MetricsFormat) -> (&'static str, &'static str) {
         match (self, format) {
             (Self::Counter, _) => ("counter", "_total"),
@@ -57,7 +57,7 @@ impl Exposition {
         Self { format, text: String::new() }
     }
 
-    /// The whole text. OpenMetrics marks its end, so that readers notice when a part is missing.
+    /// Complete text. OpenMetrics marks its end, so that readers notice a truncated one.
     pub(super) fn end(mut self) -> String {
         if self.format == MetricsFormat::OpenMetrics {
             self.text += "# EOF\n";
@@ -91,7 +91,7 @@ impl Exposition {
         samples
     }
 
-    /// A family without labels.
+    /// Writes a family with one sample without labels.
     pub(super) fn single(&mut self, kind: MetricKind, name: &str, help: &str, value: u64) {
         let samples = self.family(kind, name, help);
         self.sample(&samples, &[], value);
@@ -112,7 +112,7 @@ impl Exposition {
         let _ = writeln!(self.text, "{closing} {value}");
     }
 
-    /// The samples of a histogram.
+    /// Writes the samples of a histogram.
     pub(super) fn histogram(&mut self, name: &str, labels: &[Label<'_>], stats: &LatencyStats) {
         let bucket = format!("{name}_bucket");
         for (micros, below) in stats.cumulative() {
@@ -127,7 +127,7 @@ impl Exposition {
     }
 }
 
-/// A label's value as it stands between quotes.
+/// Value of a label as it is written between quotes.
 fn escaped(text: &str) -> String {
     text.replace('\\', "\\\\").replace('\n', "\\n").replace('"', "\\\"")
 }

@@ -1,4 +1,4 @@
-//! The I/O counters of each core.
+//! I/O counters of each core.
 
 use std::collections::BTreeMap;
 use std::ops::AddAssign;
@@ -11,7 +11,8 @@ use serde::Serialize;
 use super::latency::{LatencyCounters, LatencyStats};
 use crate::inventory::index::SubsystemIndex;
 
-/// Counters of one core, for the commands of one subsystem or of none. Only that core writes.
+/// Counters of one core for the commands of one subsystem, or of no subsystem. Only that core
+/// writes.
 pub(crate) type CoreIoCounters = Arc<CachePadded<SubsystemIo>>;
 
 /// Counters of one core for the commands of a subsystem.
@@ -50,33 +51,33 @@ impl AddAssign for SubsystemIoStats {
     }
 }
 
-/// The I/O commands of one core, by subsystem.
+/// I/O counters of one core, by subsystem.
 #[derive(Debug, Default)]
-pub struct Tally {
+pub struct CoreIoStats {
     /// Counters of the discovery subsystem, and of queues that are not connected.
     pub(crate) unconnected: CoreIoCounters,
-    subsystems: Mutex<SubsystemTallies>,
+    subsystems: Mutex<SubsystemCounters>,
 }
 
 #[derive(Debug, Default)]
-struct SubsystemTallies {
+struct SubsystemCounters {
     open: BTreeMap<SubsystemIndex, CoreIoCounters>,
-    /// Counters of subsystems that are gone.
+    /// Sum of the counters of removed subsystems.
     closed: IoStats,
 }
 
-impl Tally {
-    /// The counters of a subsystem, for a connection on this core.
+impl CoreIoStats {
+    /// Counters of a subsystem, for a connection on this core.
     pub(crate) fn open(&self, subsystem: SubsystemIndex) -> CoreIoCounters {
         Arc::clone(self.subsystems().open.entry(subsystem).or_default())
     }
 
-    /// The counters of a subsystem; none if no Connect has named it here.
+    /// Counters of a subsystem; `None` if no Connect has named it on this core.
     pub(crate) fn of(&self, subsystem: SubsystemIndex) -> Option<SubsystemIoStats> {
         self.subsystems().open.get(&subsystem).map(|counters| counters.snapshot())
     }
 
-    /// A subsystem is gone: from now on its commands are in the sum only.
+    /// Closes the counters of a removed subsystem; its commands stay in the sum.
     pub(crate) fn close(&self, subsystem: SubsystemIndex) {
         let mut subsystems = self.subsystems();
         if let Some(counters) = subsystems.open.remove(&subsystem) {
@@ -84,7 +85,7 @@ impl Tally {
         }
     }
 
-    /// The sum over all subsystems.
+    /// Sum over all subsystems.
     pub(crate) fn all(&self) -> IoStats {
         let subsystems = self.subsystems();
         let mut sum = subsystems.closed;
@@ -93,18 +94,18 @@ impl Tally {
         sum
     }
 
-    fn subsystems(&self) -> MutexGuard<'_, SubsystemTallies> {
+    fn subsystems(&self) -> MutexGuard<'_, SubsystemCounters> {
         self.subsystems.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 
-/// A number with one writer and many readers.
+/// Number with one writer and many readers.
 #[derive(Debug, Default)]
 pub(crate) struct Counter(AtomicU64);
 
 impl Counter {
     pub(crate) fn add(&self, by: u64) {
-        // One writer: no read-modify-write needed.
+        // With one writer no read-modify-write is needed.
         self.0.store(self.0.load(Ordering::Relaxed).wrapping_add(by), Ordering::Relaxed);
     }
 
@@ -113,7 +114,7 @@ impl Counter {
     }
 }
 
-/// Declares counters that one core counts and others read, and the struct of their values.
+/// Declares counters that one core writes and others read, and the struct of their values.
 macro_rules! shared_counters {
     (
         $(#[$attribute:meta])*
@@ -164,18 +165,18 @@ shared_counters! {
         deallocates,
         /// Compare commands that succeeded.
         compares,
-        /// Commands that failed, on admin queues too and also because of storage, and refused
-        /// Connects: of a subsystem, those that name it.
+        /// Commands that failed, on admin queues and because of storage as well, and refused
+        /// Connects that name the subsystem.
         failed,
         /// Reads and writes of files that bypassed the page cache.
         direct,
         /// Reads and writes of files that io_uring made through the page cache.
         bounced,
-        /// Reads of files that the page cache answered at once, in part or whole.
+        /// Reads of files that the page cache answered immediately, in part or whole.
         cached,
-        /// Bytes of files that the page cache answered at once.
+        /// Bytes of files that the page cache answered immediately.
         cached_read_bytes,
-        /// Bytes of those that were copied from a mapping, without a system call.
+        /// Bytes copied from a mapping, without a system call.
         mapped_read_bytes,
         /// Bytes of files that io_uring read through the page cache.
         buffered_read_bytes,
@@ -190,15 +191,15 @@ mod tests {
 
     #[test]
     fn a_subsystem_that_is_gone_stays_in_the_sum() {
-        let tally = Tally::default();
+        let io_stats = CoreIoStats::default();
         let [one, other] = [0, 1].map(|serial| SubsystemIndex { slot: 0, serial });
-        tally.open(one).commands.reads.add(2);
-        tally.open(one).commands.reads.add(3);
-        tally.open(other).commands.reads.add(7);
-        tally.unconnected.commands.failed.add(1);
-        let reads = |subsystem| tally.of(subsystem).map(|io| io.commands.reads);
-        assert_eq!((reads(one), reads(other), tally.all().reads), (Some(5), Some(7), 12));
-        tally.close(one);
-        assert_eq!((reads(one), tally.all().reads, tally.all().failed), (None, 12, 1));
+        io_stats.open(one).commands.reads.add(2);
+        io_stats.open(one).commands.reads.add(3);
+        io_stats.open(other).commands.reads.add(7);
+        io_stats.unconnected.commands.failed.add(1);
+        let reads = |subsystem| io_stats.of(subsystem).map(|io| io.commands.reads);
+        assert_eq!((reads(one), reads(other), io_stats.all().reads), (Some(5), Some(7), 12));
+        io_stats.close(one);
+        assert_eq!((reads(one), io_stats.all().reads, io_stats.all().failed), (None, 12, 1));
     }
 }

@@ -6,18 +6,18 @@ use std::time::Duration;
 
 use super::io_counters::Counter;
 
-/// Buckets with a bound. The last bound is 16.8 s.
+/// Number of buckets with an upper bound. The last bound is 16.8 s.
 const BOUNDED: usize = 48;
 const ALL: usize = BOUNDED + 1;
 
-/// A histogram that one core writes and others read.
+/// Histogram that one core writes and others read.
 #[derive(Debug)]
 pub(crate) struct LatencyCounters {
     buckets: [Counter; ALL],
     sum_nanos: Counter,
 }
 
-/// A histogram at one moment.
+/// Histogram at one moment.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct LatencyStats {
     buckets: [u64; ALL],
@@ -53,17 +53,17 @@ impl LatencyCounters {
 }
 
 impl LatencyStats {
-    /// How many latencies were counted.
+    /// Number of latencies counted.
     pub(crate) fn count(&self) -> u64 {
         self.buckets.iter().sum()
     }
 
-    /// The sum of all latencies.
+    /// Sum of all latencies.
     pub(crate) fn sum(&self) -> Duration {
         Duration::from_nanos(self.sum_nanos)
     }
 
-    /// Each bound in microseconds, and how many latencies are not above it.
+    /// Upper bounds in microseconds, each with the number of latencies up to it.
     pub(crate) fn cumulative(&self) -> impl Iterator<Item = (u64, u64)> {
         let mut below = 0;
         self.buckets[..BOUNDED].iter().enumerate().map(move |(at, count)| {
@@ -82,7 +82,7 @@ impl AddAssign for LatencyStats {
     }
 }
 
-/// The first bucket whose bound is not below a latency.
+/// First bucket whose bound is at least a latency.
 fn bucket_of(nanos: u64) -> usize {
     let micros = nanos.div_ceil(1000);
     if micros <= 2 {

@@ -1,5 +1,5 @@
-//! The counters of the target: I/O of each namespace and connection, errors of peers, and a
-//! snapshot of all of it.
+//! Counters of the target: I/O of each namespace and connection, errors of peers, and a snapshot of
+//! them all.
 
 pub(crate) mod error_counts;
 pub(crate) mod exposition;

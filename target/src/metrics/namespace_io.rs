@@ -1,4 +1,4 @@
-//! What hosts do with each namespace, counted by each core for itself.
+//! I/O of hosts by namespace, counted separately by each core.
 
 use std::sync::{Arc, Mutex, PoisonError};
 
@@ -31,7 +31,7 @@ shared_counters! {
     }
 }
 
-/// The I/O of one core on one namespace. Only that core writes.
+/// I/O of one core on one namespace. Only that core writes.
 #[derive(Debug, Default)]
 pub(crate) struct NamespaceIo {
     counters: NamespaceCounters,
@@ -39,26 +39,26 @@ pub(crate) struct NamespaceIo {
     writes: LatencyCounters,
 }
 
-/// The I/O of all cores on one namespace.
+/// I/O of all cores on one namespace.
 #[derive(Debug, Default)]
 pub(crate) struct NamespaceIoList(Mutex<Vec<Arc<NamespaceIo>>>);
 
-/// All that was counted on one namespace.
+/// Sums of the I/O on one namespace.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct NamespaceIoStats {
     pub(crate) counters: NamespaceStats,
-    /// From the arrival of a Read command to its response.
+    /// Times from the arrival of a Read command to its response.
     pub(crate) reads: LatencyStats,
-    /// From the arrival of a Write command to its response.
+    /// Times from the arrival of a Write command to its response.
     pub(crate) writes: LatencyStats,
 }
 
-/// Where a core counts, by the slots of namespaces.
+/// Counters of one core by the slots of namespaces.
 #[derive(Debug, Default)]
 pub(crate) struct CoreNamespaceIo(Vec<Option<(NamespaceIndex, Arc<NamespaceIo>)>>);
 
 impl NamespaceIo {
-    /// Counts a command that took this long.
+    /// Counts a command with its latency.
     fn count(&self, work: &IoWork, latency_nanos: u64, succeeded: bool) {
         let counters = &self.counters;
         if !succeeded {
@@ -84,14 +84,14 @@ impl NamespaceIo {
 }
 
 impl NamespaceIoList {
-    /// The place of one more core.
+    /// Adds counters for one more core.
     fn open(&self) -> Arc<NamespaceIo> {
         let io = Arc::<NamespaceIo>::default();
         self.0.lock().unwrap_or_else(PoisonError::into_inner).push(Arc::clone(&io));
         io
     }
 
-    /// What all cores have counted; nothing if there was no I/O.
+    /// Sums over all cores; `None` if there was no I/O.
     pub(crate) fn stats(&self) -> Option<NamespaceIoStats> {
         let cores = self.0.lock().unwrap_or_else(PoisonError::into_inner);
         let mut sum = NamespaceIoStats::default();
@@ -105,7 +105,8 @@ impl NamespaceIoList {
 }
 
 impl CoreNamespaceIo {
-    /// Counts a command. `list` is of its namespace, and asked for with the first one only.
+    /// Counts a command. `list` returns the list of its namespace, and is called for the first
+    /// command only.
     pub(crate) fn count<'a>(
         &mut self,
         work: &IoWork,

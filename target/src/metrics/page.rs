@@ -1,8 +1,8 @@
-//! The page of counters.
+//! Page of counters for Prometheus.
 //!
-//! Names and help of counters follow from their declarations ([`rdma::CounterSet`]); what is no
-//! counter is declared here. A namespace that was never used and a subsystem that no Connect named
-//! have next to nothing on the page: there may be tens of thousands.
+//! Names and help of counters follow from their declarations ([`rdma::CounterSet`]); other metrics
+//! are declared here. A namespace that was never used and a subsystem that no Connect named have
+//! next to nothing on the page, since there may be tens of thousands.
 
 use rdma::{CounterInfo, CounterSet};
 
@@ -27,10 +27,10 @@ const OF_ENGINES: [&str; 7] = [
 /// Counters of commands that change a namespace.
 const OF_WRITERS: [&str; 5] = ["writes", "written_bytes", "flushes", "write_zeroes", "deallocates"];
 
-/// All that is told of a target.
+/// Values of all metrics of a target.
 pub(crate) struct TargetSnapshot {
     pub(crate) stats: Stats,
-    /// How long the turns of each core took that did something.
+    /// Durations of the turns of each core that did something.
     pub(crate) turns: Vec<LatencyStats>,
     pub(crate) subsystems: Vec<SubsystemSnapshot>,
 }
@@ -41,9 +41,9 @@ pub(crate) struct SubsystemSnapshot {
     pub(crate) namespaces: usize,
     pub(crate) size_bytes: u64,
     pub(crate) media_errors: u64,
-    /// Nothing where no Connect has named it yet.
+    /// I/O counters; `None` if no Connect has named it yet.
     pub(crate) io: Option<SubsystemIoStats>,
-    /// Namespaces that were used, or that something is wrong with.
+    /// Namespaces that were used or have a fault.
     pub(crate) used: Vec<NamespaceSnapshot>,
 }
 
@@ -61,7 +61,7 @@ pub(crate) struct NamespaceSnapshot {
 }
 
 impl TargetSnapshot {
-    /// The text in a format.
+    /// Page as a text in a format.
     pub(crate) fn to_text(&self, format: MetricsFormat, detail: MetricsDetail) -> String {
         let mut exposition = Exposition::new(format);
         of_target(&mut exposition, &self.stats);
@@ -102,7 +102,7 @@ fn of_target(exposition: &mut Exposition, stats: &Stats) {
     counter("feedrail_connections_rejected", help, stats.connections_rejected);
     counters(exposition, "feedrail_io", &stats.io, |_| true);
     counters(exposition, "feedrail_network", &stats.network, |counter| {
-        // They are among the system calls.
+        // Counted among the system calls.
         !["send_calls", "receive_calls"].contains(&counter.name)
     });
     let help = "System calls of the threads that serve hosts, by kind.";
@@ -119,7 +119,7 @@ fn of_target(exposition: &mut Exposition, stats: &Stats) {
     exposition.single(MetricKind::Counter, "feedrail_pool_waits", help, waits);
 }
 
-/// The wanted counters of a set, one family each.
+/// Writes the wanted counters of a set, one family each.
 fn counters<S: CounterSet>(
     exposition: &mut Exposition,
     prefix: &str,
@@ -168,7 +168,7 @@ fn of_subsystems(exposition: &mut Exposition, subsystems: &[SubsystemSnapshot]) 
         let samples = exposition.family(MetricKind::Counter, &name, counter.help);
         for SubsystemSnapshot { nqn, io, .. } in subsystems {
             let value = io.as_ref().and_then(|io| io.commands.values().nth(at));
-            // The first refused Connect has to be an increase.
+            // Present from the start, so that the first refused Connect is an increase.
             if value.is_some() || counter.name == "failed" {
                 let value = value.map_or(0, |(_, value)| value);
                 exposition.sample(&samples, &[("nqn", nqn)], value);
@@ -217,7 +217,7 @@ impl NamespaceFamilies<'_> {
             }
         });
         let name = "feedrail_namespace_write_back_failed";
-        let help = "1 if acknowledged writes were lost, so that it takes no more.";
+        let help = "1 if acknowledged writes were lost, after which it accepts none.";
         self.exposition.family(MetricKind::Gauge, name, help);
         self.each(|exposition, labels, namespace| {
             if namespace.writable {
@@ -272,7 +272,7 @@ impl NamespaceFamilies<'_> {
     }
 }
 
-/// Families of the peers with the most errors.
+/// Writes the families of the peers with the most errors.
 fn of_peers(exposition: &mut Exposition, stats: &Stats) {
     let name = "feedrail_peer_commands_failed";
     let help = "Commands of the peer that failed for another reason than storage.";
@@ -392,7 +392,7 @@ mod tests {
         }
     }
 
-    /// 12,000 namespaces in as many subsystems as that many may be in.
+    /// 12,000 namespaces in the fewest subsystems that can have them.
     #[test]
     fn what_was_never_used_takes_little_room() {
         let idle = || SubsystemSnapshot { used: Vec::new(), ..subsystem(None) };

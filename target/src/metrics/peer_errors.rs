@@ -1,4 +1,4 @@
-//! Protocol errors of each peer, for operators: by address, bounded.
+//! Protocol errors of each peer, for operators: by address, in a table of bounded size.
 
 use std::collections::BTreeMap;
 use std::net::IpAddr;
@@ -7,8 +7,7 @@ use std::sync::{Mutex, MutexGuard, PoisonError};
 use crate::limits::PEERS_REMEMBERED;
 use crate::metrics::snapshot::PeerErrors;
 
-/// Errors by peer. When there are more peers than it remembers, the one with the fewest errors is
-/// forgotten.
+/// Errors by peer. When the table is full, the peer with the fewest errors is dropped.
 #[derive(Debug, Default)]
 pub struct PeerErrorTable {
     peers: Mutex<BTreeMap<IpAddr, Errors>>,
@@ -27,19 +26,19 @@ impl Errors {
 }
 
 impl PeerErrorTable {
-    /// Commands of a peer failed.
+    /// Counts failed commands of a peer.
     pub(crate) fn add_failed(&self, peer: IpAddr, commands: u64) {
         if commands > 0 {
             self.update(peer, |errors| errors.commands_failed += commands);
         }
     }
 
-    /// A connection ended because its peer broke a rule or went silent.
+    /// Counts a connection that ended because its peer broke a rule or went silent.
     pub(crate) fn add_lost(&self, peer: IpAddr) {
         self.update(peer, |errors| errors.connections_lost += 1);
     }
 
-    /// The worst peers first, at most `most`.
+    /// Peers with the most errors, at most `most`, worst first.
     pub fn worst(&self, most: usize) -> Vec<PeerErrors> {
         let mut peers: Vec<_> =
             self.peers().iter().map(|(peer, errors)| (*peer, *errors)).collect();

@@ -9,7 +9,7 @@ use crate::storage::EngineStats;
 /// All counters of a target at one moment.
 #[derive(Clone, Debug, Default, Serialize)]
 pub struct Stats {
-    /// Since the target started, in milliseconds.
+    /// Time since the target started, in milliseconds.
     pub uptime_ms: u64,
     /// Associations (connected controllers) at present.
     pub associations: u64,
@@ -23,7 +23,7 @@ pub struct Stats {
     pub io: IoStats,
     /// System calls of the poll groups, by kind.
     pub system_calls: SystemCallStats,
-    /// Packets and datagrams; zeros where hardware keeps them to itself.
+    /// Packets and datagrams; zeros for hardware that does not report them.
     #[serde(serialize_with = "packets")]
     pub network: GroupStats,
     /// Size and use of the buffer pool, all cores together.
@@ -32,7 +32,7 @@ pub struct Stats {
     pub peer_errors: Vec<PeerErrors>,
     /// Namespaces whose files or devices failed, worst first; at most 64 are listed.
     pub storage_errors: Vec<StorageErrors>,
-    /// Resident memory of the process, pool included.
+    /// Resident memory of the process in bytes, pool included.
     pub resident_bytes: u64,
 }
 
@@ -61,7 +61,7 @@ rdma::counters! {
     pub struct PoolStats {
         /// Size of the pool in bytes.
         bytes,
-        /// Bytes that requests have now.
+        /// Bytes of the pool in use by requests.
         used_bytes,
         /// Requests that had to wait for a buffer.
         waits,
@@ -79,11 +79,12 @@ pub struct StorageErrors {
     pub name: String,
     /// Reads and Compares that failed.
     pub read_errors: u64,
-    /// Commands that failed which change or flush it.
+    /// Failed commands that change or flush the medium.
     pub write_errors: u64,
-    /// Acknowledged writes were lost: it takes no more until the target is started again.
+    /// Whether acknowledged writes were lost, after which it accepts none until the target is
+    /// restarted.
     pub write_back_failed: bool,
-    /// The file was cut: commands beyond its new end fail until the target is started again.
+    /// Whether the file was cut: commands beyond its new end fail until the target is restarted.
     pub shrank: bool,
 }
 
@@ -94,7 +95,7 @@ pub struct PeerErrors {
     pub peer: String,
     /// Commands that ended with an error status for another reason than a failure of storage.
     pub commands_failed: u64,
-    /// Connections that ended because it broke a rule or went silent.
+    /// Connections that ended because the peer broke a rule or went silent.
     pub connections_lost: u64,
 }
 
@@ -113,7 +114,7 @@ impl Stats {
 }
 
 impl SystemCallStats {
-    /// Those of an engine and of device groups.
+    /// System calls of an engine and of device groups.
     pub(crate) fn of(engine: &EngineStats, network: &GroupStats) -> Self {
         Self {
             uring_enter: engine.enters,
@@ -126,7 +127,7 @@ impl SystemCallStats {
     }
 }
 
-/// Those of the packets, without the calls, which are among the system calls.
+/// Counters of packets, without the calls, which are among the system calls.
 fn packets<S: Serializer>(network: &GroupStats, serializer: S) -> Result<S::Ok, S::Error> {
     const CALLS: [&str; 2] = ["send_calls", "receive_calls"];
     let packets = network.values().filter(|(counter, _)| !CALLS.contains(&counter.name));
@@ -148,7 +149,7 @@ mod tests {
         assert_eq!(line["network"]["send_drops"], 7);
     }
 
-    /// A line of JSON that names every counter once, each with a number of its own.
+    /// A JSON line that names every counter once, each with a distinct number.
     #[test]
     fn the_json_line_stays_as_it_is() {
         let network = GroupStats {

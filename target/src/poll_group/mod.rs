@@ -1,8 +1,7 @@
 //! Poll groups: everything that one core does.
 //!
 //! A group never waits and reads no clock. Its driver calls [`PollGroup::turn`] with the time; when
-//! a turn returns that there is nothing to do, the driver may sleep, on a thread with
-//! [`PollGroup::sleep`].
+//! a turn returns that nothing is due, the driver may sleep, on a thread with [`PollGroup::sleep`].
 
 use std::os::fd::RawFd;
 use std::sync::Arc;
@@ -23,43 +22,43 @@ use crate::metrics::snapshot::PoolStats;
 use crate::storage::{Engine, EngineStats, Storage, StorageReport};
 use crate::transport::{Stop, Transport};
 
-/// The result of a turn, for its driver.
+/// Result of a turn, for its driver.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Turn {
     /// Something was done; there may be more.
     Busy,
-    /// Nothing is to be done before a wake-up or this time.
+    /// Nothing is due before a wake-up or this time.
     SleepUntil(Option<Time>),
 }
 
-/// One core's work: transports, storage and buffers.
+/// Work of one core: transports, storage and buffers.
 pub(crate) struct PollGroup {
-    // First: their connections are gone before the storage and the buffers.
+    // Dropped first: their connections end before the storage and the buffers.
     transports: Vec<Option<Box<dyn Transport>>>,
-    /// Those that are to join them.
+    /// Transports of devices that are added.
     joining: Receiver<JoiningTransport>,
     core: CoreContext,
     bell: Arc<Doorbell>,
     orders: Arc<StopRequest>,
     applied_stop: Option<Stop>,
-    /// When it ends though storage still works on something.
+    /// Time at which it ends even if storage operations are running.
     over_at: Option<Time>,
     gave_up: bool,
 }
 
-/// A transport that a core is to take in.
+/// A transport for a core to take over.
 pub(crate) struct JoiningTransport {
-    /// Its index among the transports of the core: the next one, or that of one that is gone.
+    /// Index among the transports of the core: the next one, or that of a dropped one.
     pub(crate) slot: usize,
     pub(crate) transport: Box<dyn Transport>,
 }
 
-/// A poll group that still lacks its engine, which has to be made on the thread that will use it.
+/// A poll group without its engine, which has to be created on the thread that will use it.
 pub(crate) struct PollGroupBuilder {
     pub(crate) associations: Arc<Associations>,
     pub(crate) pool: Pool,
-    pub(crate) guest_pool: Pool,
-    /// Where its transports come from, now and later.
+    pub(crate) anonymous_pool: Pool,
+    /// Channel of its transports, for now and later.
     pub(crate) transports: Receiver<JoiningTransport>,
     pub(crate) bell: Arc<Doorbell>,
     pub(crate) orders: Arc<StopRequest>,
@@ -68,18 +67,18 @@ pub(crate) struct PollGroupBuilder {
 /// Counters of one group.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct PollGroupStats {
-    /// Of its storage engine.
+    /// Counters of its storage engine.
     pub engine: EngineStats,
-    /// Of its device groups.
+    /// Counters of its device groups.
     pub network: GroupStats,
-    /// Of its buffer pool.
+    /// Size and use of its buffer pool.
     pub pool: PoolStats,
 }
 
 impl PollGroupBuilder {
-    /// The group, with its engine.
+    /// Builds the group with its engine.
     pub(crate) fn build(self, engine: Box<dyn Engine>) -> PollGroup {
-        let buffers = CoreBuffers::new(self.pool, self.guest_pool);
+        let buffers = CoreBuffers::new(self.pool, self.anonymous_pool);
         let storage = Storage::new(engine);
         let core = CoreContext::new(self.associations, storage, buffers, &self.bell);
         let (joining, bell, orders) = (self.transports, self.bell, self.orders);
@@ -97,14 +96,14 @@ impl PollGroupBuilder {
         group
     }
 
-    /// The pool of hosts, for an engine that registers it. Anonymous connections need no storage.
+    /// Pool of hosts, for an engine that registers it. Anonymous connections need no storage.
     pub(crate) fn pool(&self) -> &Pool {
         &self.pool
     }
 }
 
 impl PollGroup {
-    /// Does all that is ready at `now`.
+    /// Does everything that is due at `now`.
     pub(crate) fn turn(&mut self, now: Time) -> Turn {
         self.core.begin_turn(now);
         self.core.rung = self.bell.answer();
@@ -131,11 +130,11 @@ impl PollGroup {
         Turn::SleepUntil(self.deadline())
     }
 
-    /// Asks the devices for wake-ups. Returns whether one more turn is due before sleeping, since
+    /// Arms the devices' wake-ups. Returns whether one more turn is needed before sleeping, since
     /// something may have arrived before.
     pub(crate) fn arm(&mut self) -> bool {
-        // Buffers that were sent are free when that is reported, which matters only to those that
-        // wait for one.
+        // Sent buffers are free once that is reported, which matters only to requests that wait for
+        // one.
         let what = match self.core.buffers().is_waited_for() {
             true => WakeFor::Everything,
             false => WakeFor::Arrivals,
@@ -143,13 +142,13 @@ impl PollGroup {
         let arm = |unsure, transport: &mut Box<dyn Transport>| transport.arm(what) | unsure;
         let unsure = self.transports.iter_mut().flatten().fold(false, arm);
         if unsure {
-            // It does not sleep, so that peers need not wake it.
+            // A polling group needs no wake-ups from its peers.
             self.transports.iter_mut().flatten().for_each(|transport| transport.woken());
         }
         unsure
     }
 
-    /// Sleeps until there is something to do, or `timeout` passes. For drivers with a thread.
+    /// Sleeps until there is work, or `timeout` passes. For drivers with a thread.
     pub(crate) fn sleep(&mut self, timeout: Option<Duration>) {
         if !self.bell.is_quiet() {
             return;
@@ -175,17 +174,17 @@ impl PollGroup {
         self.transports.iter().flatten().all(|transport| transport.is_empty())
     }
 
-    /// Whether the target is ending and this group is done, or has given up operations that storage
-    /// does not end.
+    /// Whether the target is ending and this group has finished, or has given up operations that
+    /// storage does not end.
     pub(crate) fn is_over(&self) -> bool {
         self.applied_stop.is_some() && (self.is_empty() || self.gave_up)
     }
 
-    /// Ends a group that is over.
+    /// Ends a group that has finished (see [`PollGroup::is_over`]).
     ///
     /// # Errors
-    /// The number of operations on which storage still works. Their memory is never freed; and the
-    /// thread must not end before the process, since the kernel would have it wait for them.
+    /// The number of running storage operations. Their memory is never freed, and the thread must
+    /// not end before the process, since the kernel would make it wait for them.
     pub(crate) fn end(self) -> Result<(), usize> {
         if self.is_empty() {
             return Ok(());
@@ -194,7 +193,7 @@ impl PollGroup {
         Err(kept.core.storage().in_flight())
     }
 
-    /// How many operations on namespaces have begun and ended.
+    /// Number of operations on namespaces that have begun, plus the number that have ended.
     pub(crate) fn operations(&mut self) -> u64 {
         self.core.storage().begun_and_ended()
     }
@@ -216,13 +215,13 @@ impl PollGroup {
         }
     }
 
-    /// The events of the buffers of hosts and of those of anonymous connections since the last
-    /// call; the first one comes before all connections.
+    /// Events of the buffers of hosts and of anonymous connections since the last call; the first
+    /// call comes before all connections.
     pub(crate) fn buffer_events(&mut self) -> [Vec<BufferEvent>; 2] {
         self.core.buffers().take_events()
     }
 
-    /// Takes in the transports of devices that were added.
+    /// Takes over the transports of devices that were added.
     fn take_transports(&mut self) {
         while let Ok(JoiningTransport { slot, mut transport }) = self.joining.try_recv() {
             if let Some(how) = self.applied_stop {
@@ -235,7 +234,7 @@ impl PollGroup {
         }
     }
 
-    /// Drops the transports whose devices are gone, so that the system can forget these.
+    /// Drops the transports whose devices are gone, so that the system can release the devices.
     fn drop_gone(&mut self) {
         for slot in &mut self.transports {
             if let Some(gone) = slot.take_if(|transport| transport.is_over())
@@ -299,7 +298,7 @@ impl PollGroup {
     }
 }
 
-/// The transport that has a request.
+/// Transport that a request belongs to.
 fn transport_of(
     transports: &mut [Option<Box<dyn Transport>>],
     whose: RequestKey,
@@ -308,14 +307,13 @@ fn transport_of(
 }
 
 impl Drop for PollGroup {
-    /// Connections and buffers that are dropped with the group must not be in the kernel's hands
-    /// any more.
+    /// The kernel must not use connections and buffers when they are dropped with the group.
     fn drop(&mut self) {
         self.core.storage().abandon();
     }
 }
 
-/// The instruction of the target to all its poll groups.
+/// Instruction of the target to all its poll groups.
 #[derive(Debug, Default)]
 pub(crate) struct StopRequest(AtomicU8);
 

@@ -1,4 +1,4 @@
-//! Reads of the page cache, which the core makes itself: as many in each turn as other work can
+//! Reads of the page cache, executed by the core itself: in each turn as many as other work can
 //! wait for.
 
 use std::collections::VecDeque;
@@ -8,14 +8,13 @@ use rdma::Time;
 use super::engine::Engine;
 use crate::backend::{Backend, CachedRead, Operation, Step};
 
-/// Bytes that are asked of the page cache in one turn. The copies take some 100 us, for which
-/// packets and other hosts wait. Doubled, they wait for twice as long; not measured.
+/// Most bytes of reads from the page cache in one turn. Their copies take about 100 us, during
+/// which packets and other hosts wait.
 const TURN_BYTES: u64 = 1 << 20;
-/// Price of a try besides its bytes. Doubled, a turn makes 85 short tries instead of 128; not
-/// measured.
+/// Cost of an attempt in addition to its bytes.
 const TRY_BYTES: u64 = 4096;
 
-/// What is left of a turn's bytes, and the operations that wait for the next turn.
+/// Remaining bytes of a turn, and the operations that wait for the next turn.
 pub(super) struct CachedTries {
     left: u64,
     waiting: VecDeque<WaitingTry>,
@@ -35,7 +34,7 @@ impl CachedTries {
         Self { left: TURN_BYTES, waiting: VecDeque::new() }
     }
 
-    /// Room for as many operations that wait.
+    /// Reserves room for this many waiting operations.
     pub(super) fn reserve(&mut self, operations: usize) {
         self.waiting.reserve(operations.saturating_sub(self.waiting.len()));
     }
@@ -44,27 +43,27 @@ impl CachedTries {
         self.waiting.clear();
     }
 
-    /// Since when the first one waits.
+    /// Time since which the first one waits.
     pub(super) fn deadline(&self) -> Option<Time> {
         self.waiting.front().map(|first| first.since)
     }
 
-    /// Gives a turn that begins all its bytes.
+    /// Restores the bytes at the start of a turn.
     pub(super) fn begin_turn(&mut self) {
         self.left = TURN_BYTES;
     }
 
-    /// Has an operation wait, for a later turn or for its place in this one.
+    /// Queues an operation for a later turn or its place in this one.
     pub(super) fn wait(&mut self, waiting: WaitingTry) {
         self.waiting.push_back(waiting);
     }
 
-    /// The operation that has waited longest, unless the turn has no bytes left.
+    /// Operation that has waited longest, unless the turn has no bytes left.
     pub(super) fn next(&mut self) -> Option<WaitingTry> {
         if self.left == 0 { None } else { self.waiting.pop_front() }
     }
 
-    /// The step of a new operation after its tries, unless others wait.
+    /// Step of a new operation after its attempts, unless others wait.
     pub(super) fn advance_new(
         &mut self,
         engine: &mut dyn Engine,
@@ -79,7 +78,7 @@ impl CachedTries {
         }
     }
 
-    /// Tries as long as the operation's next step is one and the turn has bytes left.
+    /// Makes attempts while the operation's next step is one and the turn has bytes left.
     pub(super) fn advance(
         &mut self,
         engine: &mut dyn Engine,

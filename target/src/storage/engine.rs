@@ -1,35 +1,34 @@
-//! Engines that run system calls on files: io_uring, or plain calls for tests and simulators.
+//! Engines that execute system calls on files: io_uring, or plain calls for tests and simulators.
 
 use std::os::fd::RawFd;
 use std::time::Duration;
 
 use crate::backend::{CachedRead, FileId, FileRef, SystemCall};
 
-/// Names a system call under way; never reused by one engine's user.
+/// Identifier of a running system call, never reused by one user of an engine.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct CallId(pub u64);
 
-/// An event that an engine reports.
+/// Event reported by an engine.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum EngineEvent {
     /// A call ended with its return value, or a negated `errno`.
     Ended {
         /// The call that ended.
         call: CallId,
-        /// As the system call returns it.
+        /// Return value of the system call.
         result: i32,
     },
-    /// A call could not be cancelled: it is running or over already.
+    /// A call could not be cancelled: it is running or has ended.
     NotCancelled {
         /// The call that was to be cancelled.
         call: CallId,
     },
 }
 
-/// Runs system calls for one core.
+/// Executes system calls for one core.
 pub trait Engine {
-    /// Starts a call. It never refuses: a call that does not fit the queue of the kernel waits in
-    /// line.
+    /// Starts a call. Never fails: a call that does not fit the submission queue waits.
     ///
     /// # Safety
     /// The memory of the call's part stays lent to it until its [`EngineEvent::Ended`] was
@@ -37,8 +36,8 @@ pub trait Engine {
     #[expect(unsafe_code, reason = "declares a method that takes memory by address")]
     unsafe fn start(&mut self, call: CallId, what: SystemCall);
 
-    /// Reads what the page cache has now, without waiting for a medium, and returns how many bytes
-    /// that was, or a negated `errno`. An engine without a page cache has nothing there.
+    /// Reads what is in the page cache, without waiting for a medium, and returns the number of
+    /// bytes or a negated `errno`. An engine without a page cache finds nothing.
     ///
     /// # Safety
     /// The memory of the part is lent to it until it returns.
@@ -47,33 +46,34 @@ pub trait Engine {
         -libc::EAGAIN
     }
 
-    /// Tries to keep a call from happening. It ends in any case; if that can not be hastened
+    /// Tries to cancel a call. The call ends in any case; if it cannot be cancelled,
     /// [`EngineEvent::NotCancelled`] comes first.
     fn cancel(&mut self, call: CallId);
 
-    /// Hands all started calls to the kernel and fetches ended ones, in one system call at most.
+    /// Submits all started calls and reaps ended ones, in one system call at most.
     fn turn(&mut self);
 
-    /// The next event of those fetched.
+    /// Next of the reaped events.
     fn next_event(&mut self) -> Option<EngineEvent>;
 
-    /// Space for this many calls at once, so that none of them allocates.
+    /// Reserves room for this many concurrent calls, so that none of them allocates.
     fn reserve(&mut self, calls: usize);
 
-    /// Hands everything started to the kernel and sleeps until a call ends, one of `watched` is
-    /// readable, or `timeout` passes. Only drivers call it.
+    /// Submits everything started and sleeps until a call ends, one of `watched` is readable, or
+    /// `timeout` passes. Only drivers call it.
     fn sleep(&mut self, watched: &[RawFd], timeout: Option<Duration>);
 
     /// Whether this descriptor was found readable by a sleep or later; each time is reported once.
     fn was_readable(&mut self, watched: RawFd) -> bool;
 
-    /// A descriptor that was watched is to be closed.
+    /// Forgets a watched descriptor that is about to be closed.
     fn unwatch(&mut self, _watched: RawFd) {}
 
-    /// A file is to be closed: no call on it is under way, and only `fdatasync` may still come.
+    /// Forgets a file that is about to be closed: no call on it is running, and only `fdatasync`
+    /// may follow.
     fn forget(&mut self, _file: FileId) {}
 
-    /// Counters since the engine was made.
+    /// Counters since the engine was created.
     fn stats(&self) -> EngineStats;
 }
 
@@ -88,13 +88,13 @@ rdma::counters! {
         registers,
         /// Plain file system calls (no io_uring).
         plain,
-        /// Reads handed over to the kernel.
+        /// Reads submitted to the kernel.
         reads,
-        /// Writes handed over to the kernel.
+        /// Writes submitted to the kernel.
         writes,
-        /// `fdatasync` calls handed over to the kernel.
+        /// `fdatasync` calls submitted to the kernel.
         syncs,
-        /// `fallocate` calls handed over to the kernel.
+        /// `fallocate` calls submitted to the kernel.
         fallocates,
         /// Reads and writes on registered buffers.
         fixed,
@@ -104,13 +104,13 @@ rdma::counters! {
         buffered,
         /// Reads that the page cache answered in part or whole, without io_uring.
         cached,
-        /// Bytes that those moved.
+        /// Bytes of reads answered from the page cache.
         cached_read_bytes,
-        /// Bytes of those that were copied from a mapping, without a system call.
+        /// Bytes copied from a mapping, without a system call.
         mapped_read_bytes,
-        /// Bytes of the reads through the page cache that io_uring was asked for.
+        /// Bytes of reads submitted to io_uring that go through the page cache.
         buffered_read_bytes,
-        /// Bytes of the reads past the page cache that io_uring was asked for.
+        /// Bytes of reads submitted to io_uring that bypass the page cache.
         direct_read_bytes,
     }
 }

@@ -1,5 +1,5 @@
-//! The engine without io_uring: each call runs at once, on the thread that starts it. For the
-//! simulator and for tests, where the order of events must be a function of the seed.
+//! Engine without io_uring: executes each call immediately on the thread that starts it. For the
+//! simulator and for tests, in which the seed must determine the order of events.
 #![expect(unsafe_code, reason = "hands lent memory to system calls")]
 
 use std::collections::VecDeque;
@@ -12,7 +12,7 @@ use rustix::event::{PollFd, PollFlags, Timespec};
 use super::engine::{CallId, Engine, EngineEvent, EngineStats};
 use crate::backend::{CachedRead, FileRef, SystemCall};
 
-/// An engine that runs each call when it is started.
+/// Engine that executes each call when it is started.
 #[derive(Debug, Default)]
 pub struct Inline {
     events: VecDeque<EngineEvent>,
@@ -21,7 +21,7 @@ pub struct Inline {
 }
 
 impl Inline {
-    /// An engine with nothing under way.
+    /// Creates an engine without calls.
     pub fn new() -> Self {
         Self::default()
     }
@@ -64,7 +64,7 @@ impl Engine for Inline {
         let mut fds: Vec<PollFd<'_>> =
             watched.iter().map(|&fd| PollFd::from_borrowed_fd(borrow(fd), PollFlags::IN)).collect();
         let timeout = timeout.and_then(|timeout| Timespec::try_from(timeout).ok());
-        // An interrupted sleep is a short one.
+        // An interrupted sleep is just a short one.
         let _ = rustix::event::poll(&mut fds, timeout.as_ref());
         let readable = watched.iter().zip(&fds).filter(|(_, fd)| !fd.revents().is_empty());
         self.readable.extend(readable.map(|(fd, _)| *fd));

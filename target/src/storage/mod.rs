@@ -1,7 +1,7 @@
-//! Storage of one core: runs operations on backends through an engine.
+//! Storage of one core: executes operations on backends through an engine.
 //!
-//! A backend returns the system calls of an operation, one step at a time; the engine runs them;
-//! this module keeps the two together, and the timers of operations that a decorator holds back.
+//! A backend returns the system calls of an operation, one step at a time, and the engine executes
+//! them. This module connects the two, and keeps the timers of operations that a decorator delays.
 
 pub(crate) mod batching;
 mod cached_tries;
@@ -33,58 +33,57 @@ use crate::backend::{
 };
 use crate::deliberate_bugs::{self, Bug};
 
-/// The user's name for an operation.
+/// Name that the user gives to an operation.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Tag(pub u64);
 
-/// Operations that go on in one turn because their time has come. Each may take long, and other
-/// work is to be served in between. Doubled, that work waits up to twice as long; not measured.
+/// Most operations resumed by timers in one turn, since each may take long and other work waits.
 const TIMERS_AT_ONCE: usize = 16;
 
-/// Tag of operations without a request, which only a deliberate bug makes.
+/// Tag of operations without a request, which only a deliberate bug creates.
 const NO_REQUEST: Tag = Tag(u64::MAX);
 
-/// Names an operation under way, to cancel it.
+/// Identifies a running operation, to cancel it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct OperationKey {
     index: u32,
     serial: u32,
 }
 
-/// The result of handing over an operation.
+/// Result of submitting an operation.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[must_use]
 pub(crate) enum Submitted {
-    /// Its end will be reported.
+    /// The operation is running, and its end will be reported.
     UnderWay(OperationKey),
-    /// It took no time, and is over. Nothing is reported.
+    /// The operation ended immediately. Nothing is reported.
     Over(Result<(), BackendError>),
 }
 
-/// The end of an operation, or of an attempt to cancel it.
+/// End of an operation, or of an attempt to cancel it.
 #[derive(Debug)]
 pub(crate) enum StorageReport {
     /// The operation has ended, and its span is free.
     Done {
-        /// The tag that it was begun with.
+        /// Tag that it was submitted with.
         tag: Tag,
         /// Success, or the cause of the failure.
         result: Result<(), BackendError>,
     },
-    /// The operation can not be cancelled: it will end by itself.
+    /// The operation cannot be cancelled: it will end by itself.
     NotCancelled {
-        /// The tag that it was begun with.
+        /// Tag that it was submitted with.
         tag: Tag,
     },
 }
 
-/// Runs operations for one core. Between [`Storage::reserve`] calls it allocates nothing.
+/// Executes operations for one core. Allocates only in [`Storage::reserve`].
 pub(crate) struct Storage {
-    // Dropped first: it waits for calls of the kernel on the operations' memory.
+    // Dropped first: waits for calls of the kernel on the operations' memory.
     engine: Box<dyn Engine>,
     gates: Gates,
     running: Slab<Running>,
-    /// Operations begun until now. The low bits distinguish those that use one slot after another.
+    /// Operations started so far. The low bits distinguish successive users of a slot.
     begun: u64,
     timers: BinaryHeap<Reverse<(Time, u32, u32)>>,
     tries: CachedTries,
@@ -96,14 +95,15 @@ struct Running {
     tag: Tag,
     backend: Arc<dyn Backend>,
     operation: Operation,
-    /// A system call is at work or held back, else a timer runs or a try waits for its turn.
+    /// Whether a system call is running or held back; if not, a timer runs or a read of the page
+    /// cache waits for its turn.
     in_call: bool,
-    /// The stay of that call at its device, if a gate counts it.
+    /// The running call at a gate, if one counts it.
     visit: Option<Visit>,
 }
 
 impl Storage {
-    /// Storage that nothing was reserved in yet.
+    /// Creates storage without reserved room.
     pub(crate) fn new(engine: Box<dyn Engine>) -> Self {
         let (timers, reports) = (BinaryHeap::new(), VecDeque::new());
         let (gates, running) = (Gates::default(), Slab::new());
@@ -111,19 +111,19 @@ impl Storage {
         Self { engine, gates, running, begun: 0, timers, tries, reports }
     }
 
-    /// Space for this many operations at once, in all.
+    /// Reserves room for this many concurrent operations in all.
     pub(crate) fn reserve(&mut self, operations: usize) {
         let more = |length: usize| operations.saturating_sub(length);
         self.running.reserve(more(self.running.len()));
         self.timers.reserve(more(self.timers.len()));
         self.tries.reserve(operations);
-        // Each operation may leave an answer to a cancellation and its end.
+        // Each operation may report an answer to a cancellation and its end.
         self.reports.reserve((2 * operations).saturating_sub(self.reports.len()));
         self.engine.reserve(operations);
         self.gates.reserve(operations);
     }
 
-    /// Starts an operation. Its end is reported under `tag`, if it is not over at once.
+    /// Starts an operation. Its end is reported under `tag` unless it ends immediately.
     pub(crate) fn submit(
         &mut self,
         now: Time,
@@ -152,8 +152,8 @@ impl Storage {
         Submitted::UnderWay(OperationKey { index, serial })
     }
 
-    /// Tries to keep an operation from happening. Its end is reported in any case, as
-    /// [`BackendError::Cancelled`] if that worked; if it can not work
+    /// Tries to cancel an operation. Its end is reported in any case, as
+    /// [`BackendError::Cancelled`] on success; if it cannot be cancelled,
     /// [`StorageReport::NotCancelled`] comes first.
     pub(crate) fn cancel(&mut self, key: OperationKey) {
         let Some(running) = self.running.get(key.index as usize) else { return };
@@ -172,13 +172,13 @@ impl Storage {
         }
     }
 
-    /// Hands over submitted calls and fetches ended ones; true if anything happened.
+    /// Submits started calls and reaps ended ones; true if anything happened.
     pub(crate) fn turn(&mut self, now: Time) -> bool {
         self.tries.begin_turn();
         let mut progress = self.turn_engine(now);
         progress |= self.run_waiting_tries(now);
         progress |= self.run_timers(now);
-        self.gates.settle(now);
+        self.gates.update(now);
         if self.hand_over_released() {
             self.turn_engine(now);
             progress = true;
@@ -186,14 +186,14 @@ impl Storage {
         progress
     }
 
-    /// The oldest report that was not taken yet.
+    /// Oldest report that was not taken yet.
     pub(crate) fn next_report(&mut self) -> Option<StorageReport> {
         self.reports.pop_front()
     }
 
-    /// Whether no operation is under way on the medium of a namespace that was removed. Then its
-    /// files are not registered any more.
-    pub(crate) fn retire(&mut self, medium: &ClosingMedium) -> bool {
+    /// Whether no operation runs on the medium of a removed namespace. Its files are then
+    /// unregistered.
+    pub(crate) fn release_if_idle(&mut self, medium: &ClosingMedium) -> bool {
         let backend = medium.backend.as_ptr();
         let uses = |running: &Running| ptr::addr_eq(Arc::as_ptr(&running.backend), backend);
         if self.running.iter().any(|(_, running)| uses(running)) {
@@ -203,10 +203,9 @@ impl Storage {
         true
     }
 
-    /// Drops every operation, after waiting for the kernel to be done with their memory. For the
-    /// end.
+    /// Drops every operation, after the kernel has finished with their memory. Used at the end.
     pub(crate) fn abandon(&mut self) {
-        // Dropping the engine waits.
+        // Dropping the old engine waits.
         self.engine = Box::new(Inline::new());
         self.gates.clear();
         self.running.clear();
@@ -215,14 +214,13 @@ impl Storage {
         self.reports.clear();
     }
 
-    /// When [`Storage::turn`] must run again though nothing completes.
+    /// Time at which [`Storage::turn`] must run even if nothing completes.
     pub(crate) fn deadline(&self) -> Option<Time> {
         let timer = self.timers.peek().map(|Reverse((at, ..))| *at);
         timer.into_iter().chain(self.tries.deadline()).chain(self.gates.deadline()).min()
     }
 
-    /// Operations that were begun, and those that are over, together; a growth since the last call
-    /// is work.
+    /// Sum of started and ended operations; a growth since the last call means work.
     pub(crate) fn begun_and_ended(&self) -> u64 {
         2 * self.begun - self.running.len() as u64
     }
@@ -232,8 +230,8 @@ impl Storage {
         self.running.len()
     }
 
-    /// Sleeps until a system call ends, one of `watched` is readable, or `timeout` passes. For
-    /// drivers.
+    /// Sleeps until a system call ends, one of `watched` is readable, or `timeout` passes. Only
+    /// drivers call it.
     pub(crate) fn sleep(&mut self, watched: &[RawFd], timeout: Option<Duration>) {
         self.engine.sleep(watched, timeout);
     }
@@ -243,7 +241,7 @@ impl Storage {
         self.engine.was_readable(watched)
     }
 
-    /// A descriptor that was watched is to be closed.
+    /// Forgets a watched descriptor that is about to be closed.
     pub(crate) fn unwatch(&mut self, watched: RawFd) {
         self.engine.unwatch(watched);
     }
@@ -311,7 +309,7 @@ impl Storage {
         }
     }
 
-    /// Makes the tries that had to wait for this turn, as far as its bytes go.
+    /// Runs the attempts that waited for this turn, as far as its bytes suffice.
     fn run_waiting_tries(&mut self, now: Time) -> bool {
         let mut progress = false;
         while let Some(WaitingTry { index, serial, read, .. }) = self.tries.next() {
@@ -376,9 +374,9 @@ impl Storage {
         self.reports.push_back(StorageReport::Done { tag: running.tag, result });
     }
 
-    /// Reports the end of an operation that goes on.
+    /// Reports the end of an operation that continues.
     fn report_abandoned(&mut self, index: u32, result: Result<(), BackendError>) {
-        let running = self.running.get_mut(index as usize).expect("it is under way");
+        let running = self.running.get_mut(index as usize).expect("the operation runs");
         let tag = std::mem::replace(&mut running.tag, NO_REQUEST);
         self.reports.push_back(StorageReport::Done { tag, result });
     }

@@ -1,4 +1,4 @@
-//! Many operations at once, sleeping, and rings that end with work under way.
+//! Many concurrent operations, sleeping, and rings that end with running operations.
 #![expect(unsafe_code, reason = "lends pool memory to operations")]
 
 use std::os::fd::AsRawFd;
@@ -28,13 +28,13 @@ fn pool() -> Pool {
 
 #[test]
 fn operations_beyond_the_queue_share_system_calls() {
-    // On a busy machine the kernel may end the operations of a try one by one.
+    // On a busy machine the kernel may end the operations of an attempt one by one.
     let few = |stats: EngineStats| stats.enters + stats.waits < 500;
     let mut tries = (0..50).map_while(|_| more_operations_than_the_queue());
     assert!(uring(&pool()).is_none() || tries.any(few));
 }
 
-/// Reads 1000 blocks at once; the engine's counters, or `None` without io_uring.
+/// Reads 1000 blocks concurrently; returns the engine's counters, or `None` without io_uring.
 fn more_operations_than_the_queue() -> Option<EngineStats> {
     let mut pool = pool();
     let engine = uring(&pool)?;
@@ -62,7 +62,7 @@ fn more_operations_than_the_queue() -> Option<EngineStats> {
     }
     assert!(ended.iter().all(|&times| times == 1), "each ends exactly once");
     for (tag, buffer) in buffers.iter_mut().enumerate() {
-        // SAFETY: all operations are over.
+        // SAFETY: all operations have ended.
         let held = unsafe { pool.bytes(buffer) };
         assert_eq!(*held, bytes[tag * 4096..][..4096]);
     }
@@ -82,7 +82,7 @@ fn a_readable_watched_descriptor_ends_a_sleep() {
         storage.sleep(&watched, Some(Duration::from_millis(1)));
         assert!(!storage.was_readable(watched[0]), "{round}");
         rustix::io::write(&bell, &1u64.to_ne_bytes()).unwrap();
-        // Without an end: only the bell wakes it.
+        // Without a timeout: only the bell wakes it.
         storage.sleep(&watched, None);
         rustix::io::read(&bell, &mut [0; 8]).unwrap();
         storage.turn(Time::ZERO);
@@ -102,7 +102,7 @@ fn dropping_storage_waits_for_its_operations() {
     let opened = open_file(FilePlace::named(file.path()), mode).unwrap();
     let mut storage = Storage::new(Box::new(engine));
     let mut buffer = pool.allocate(1 << 20).unwrap();
-    // SAFETY: nothing is under way.
+    // SAFETY: no operation is running.
     unsafe { pool.bytes(&mut buffer) }.fill(0x5A);
     // SAFETY: the buffer outlives the storage.
     let span = unsafe { pool.span(&buffer, 0, 1 << 20) };
@@ -130,12 +130,12 @@ fn a_file_that_retires_is_closed() {
         // SAFETY: the buffer outlives the storage.
         let span = unsafe { pool.span(&buffer, 0, 4096) };
         let _ = storage.submit(Time::ZERO, Tag(round), &opened.backend, Operation::read(0, span));
-        assert!(!storage.retire(&closing), "the read is under way");
+        assert!(!storage.release_if_idle(&closing), "the read is running");
         while storage.next_report().is_none() {
             storage.sleep(&[], None);
             storage.turn(Time::ZERO);
         }
-        assert!(storage.retire(&closing));
+        assert!(storage.release_if_idle(&closing));
         // A flush comes last, and must not keep it open.
         let _ = storage.submit(Time::ZERO, Tag(round), &opened.backend, Operation::flush());
         while storage.next_report().is_none() {

@@ -1,4 +1,4 @@
-//! The engine on io_uring: registered files, registered buffers, one system call per turn.
+//! Engine on io_uring: registered files, registered buffers, one system call per turn.
 #![expect(unsafe_code, reason = "hands memory and descriptors to the kernel")]
 
 use std::collections::{BTreeMap, VecDeque};
@@ -15,36 +15,34 @@ use super::inline;
 use crate::backend::MemoryPart;
 use crate::backend::{CachedRead, FileId, FileRef, SystemCall};
 
-/// Entries of a ring's queues. The kernel keeps the completions that do not fit.
+/// Sizes of a ring's queues in entries. The kernel keeps completions that do not fit.
 #[derive(Clone, Copy, PartialEq, Eq)]
 struct Sizes {
     submissions: u32,
     completions: u32,
 }
 
-/// Sizes of the rings to try, the wanted ones first; smaller ones fit a low RLIMIT_MEMLOCK.
-/// Doubled, more calls go to the kernel with one system call; not measured.
+/// Sizes of rings to try, the preferred ones first; smaller ones fit a low RLIMIT_MEMLOCK.
 const SIZES: [Sizes; 3] = [
     Sizes { submissions: 256, completions: 4096 },
     Sizes { submissions: 64, completions: 512 },
     Sizes { submissions: 16, completions: 64 },
 ];
-/// The most files that are registered with a ring; further ones work unregistered. Doubled, the
-/// table takes 256 KiB instead of 128 KiB of each core, and files beyond 16,384 save the kernel a
-/// reference count for each call; not measured.
+/// Most files registered with a ring (128 KiB of memory for each core); further ones work
+/// unregistered and cost the kernel a reference count for each call.
 const FILES: u32 = 16_384;
-/// The kernel takes registered buffers of at most this many bytes each.
+/// Largest registered buffer that the kernel accepts, in bytes.
 const FIXED_BYTES: usize = 1 << 30;
 
-/// In `user_data`, where call ids have zeros.
+/// Bit of `user_data` for cancellations, which is 0 in call ids.
 const CANCEL_BIT: u64 = 1 << 31;
 const POLL_BIT: u64 = 1 << 30;
-/// The number of a call that ends a poll.
+/// `user_data` of a call that ends a poll.
 const UNWATCH: u64 = CANCEL_BIT | POLL_BIT;
-/// In place of a descriptor that is not watched any more.
+/// Value in place of a descriptor that is no longer watched.
 const GONE: RawFd = -1;
 
-/// An engine on io_uring; used by the thread that made it.
+/// Engine on io_uring, used by the thread that created it.
 pub struct Uring {
     ring: IoUring,
     events: VecDeque<EngineEvent>,
@@ -52,9 +50,9 @@ pub struct Uring {
     backlog: VecDeque<squeue::Entry>,
     in_flight: usize,
     files: BTreeMap<FileId, u32>,
-    /// Slots of files that were registered before.
+    /// Slots of files that are no longer registered.
     free_slots: Vec<u32>,
-    /// The first slot that no file had.
+    /// First slot that was never used.
     next_slot: u32,
     file_slots: u32,
     fixed: Option<FixedRange>,
@@ -75,19 +73,19 @@ struct WatchedDescriptor {
     readable: bool,
 }
 
-/// Whether the pool is registered with the ring.
+/// Registration of the pool with the ring.
 #[derive(Debug)]
 pub enum BufferRegistration {
-    /// It is: no page is looked up per operation.
+    /// The pool is registered, so no pages are looked up per operation.
     Registered,
-    /// It is not, for the reason given; everything works, at a higher cost per operation.
+    /// The pool is not registered, for the reason given; operations work at a higher cost.
     Unregistered(String),
 }
 
-/// The cause for which there is no io_uring, in one line with the remedy.
+/// Reason that io_uring is not available, in one line with the remedy.
 #[derive(Debug, thiserror::Error)]
 pub enum UringError {
-    /// The kernel was built without it, or is older than it.
+    /// The kernel was built without it, or is too old to have it.
     #[error("this kernel has no io_uring: Linux 5.11 or later with CONFIG_IO_URING is needed")]
     Missing,
     /// The kernel's io_uring lacks an operation or flag that is needed.
@@ -123,10 +121,10 @@ pub enum UringError {
 }
 
 impl Uring {
-    /// A ring with `memory` registered as its fixed buffers where the limits allow.
+    /// Creates a ring with `memory` registered as its fixed buffers if the limits allow.
     ///
     /// # Errors
-    /// io_uring is not to be had.
+    /// io_uring is not available.
     pub fn new(memory: Option<(*mut u8, usize)>) -> Result<(Self, BufferRegistration), UringError> {
         let ring =
             build_ring().map_err(|error| explain(error, &io_uring_disabled(), is_filtered()))?;
@@ -167,8 +165,8 @@ impl Uring {
             })
             .collect();
         self.stats.registers += 1;
-        // SAFETY: the kernel pins the pages, and touches them only for calls that carry lent parts
-        // of them.
+        // SAFETY: the kernel pins the pages, and accesses them only for calls with lent parts of
+        // them.
         match unsafe { self.ring.submitter().register_buffers(&slices) } {
             Ok(()) => {
                 self.fixed = Some(FixedRange { base: base as usize, length });
@@ -178,7 +176,7 @@ impl Uring {
         }
     }
 
-    /// The index of the registered buffer that holds a part, if one does.
+    /// Index of the registered buffer that contains a part, if there is one.
     fn fixed_index(&self, part: MemoryPart) -> Option<u16> {
         let fixed = self.fixed?;
         let from = (part.address() as usize).checked_sub(fixed.base)?;
@@ -187,7 +185,7 @@ impl Uring {
         (to <= fixed.length && (to - 1) / FIXED_BYTES == index).then_some(index as u16)
     }
 
-    /// The slot under which a file is registered, after registering it if there is room.
+    /// Slot under which a file is registered, after registering it if there is room.
     fn file_slot(&mut self, file: FileRef) -> Option<Fixed> {
         if let Some(&slot) = self.files.get(&file.id) {
             return Some(Fixed(slot));
@@ -218,7 +216,7 @@ impl Uring {
             }
             SystemCall::Sync { file } => {
                 let flags = FsyncFlags::DATASYNC;
-                // It registers no file: one that is to be closed is synced last.
+                // Registers no file here: a file that is about to be closed is synced last.
                 match self.files.get(&file.id).copied().map(Fixed) {
                     Some(slot) => opcode::Fsync::new(slot).flags(flags).build(),
                     None => opcode::Fsync::new(Fd(file.fd)).flags(flags).build(),
@@ -295,7 +293,7 @@ impl Uring {
         }
     }
 
-    /// One `io_uring_enter` if there is anything to hand over or to fetch.
+    /// Calls `io_uring_enter` once if there is anything to submit or reap.
     fn enter(&mut self) {
         let submission = self.ring.submission();
         if submission.is_empty() && !submission.taskrun() && !submission.cq_overflow() {
@@ -313,7 +311,7 @@ impl Uring {
             self.in_flight -= 1;
             let (id, result) = (completion.user_data(), completion.result());
             if id & UNWATCH == UNWATCH {
-                // Whether or not it was still armed, it is not any more.
+                // The poll is no longer armed, whether or not it was.
             } else if id & POLL_BIT != 0 {
                 let watch = &mut self.watched[(id & !POLL_BIT) as usize];
                 watch.armed = false;
@@ -409,7 +407,7 @@ impl Engine for Uring {
 
     fn unwatch(&mut self, watched: RawFd) {
         let Some(index) = self.watched.iter().position(|watch| watch.fd == watched) else { return };
-        // Another descriptor gets the number, and an entry of its own.
+        // Another descriptor with the same number gets a new entry.
         self.watched[index].fd = GONE;
         if self.watched[index].armed {
             self.cancel_id(POLL_BIT | index as u64, UNWATCH);
@@ -431,7 +429,7 @@ impl Engine for Uring {
 }
 
 impl Drop for Uring {
-    /// Waits for everything under way: its memory is only lent, and is taken back after this.
+    /// Waits for everything in flight, since its memory is only lent and is freed after this.
     fn drop(&mut self) {
         for index in 0..self.watched.len() {
             if self.watched[index].armed {
@@ -446,8 +444,8 @@ impl Drop for Uring {
     }
 }
 
-/// An error that interrupts or postpones an enter is handled by the next one; any other would leave
-/// operations hanging in silence.
+/// Panics on errors other than those that interrupt or postpone an enter, which the next one
+/// handles: they would leave operations hanging silently.
 fn check(entered: io::Result<usize>) {
     let Err(error) = entered else { return };
     match error.raw_os_error() {
@@ -456,8 +454,8 @@ fn check(entered: io::Result<usize>) {
     }
 }
 
-/// A ring as large as RLIMIT_MEMLOCK allows; kernels from 6.14 on count the queues against it, for
-/// all processes of a user together.
+/// Builds a ring as large as RLIMIT_MEMLOCK allows; kernels since 6.14 count the queues of all
+/// processes of a user against it.
 fn build_ring() -> io::Result<IoUring> {
     let mut last = io::Error::from_raw_os_error(libc::ENOMEM);
     for sizes in SIZES {
@@ -465,7 +463,7 @@ fn build_ring() -> io::Result<IoUring> {
             Err(error) if error.raw_os_error() == Some(libc::ENOMEM) => last = error,
             Ok(ring) if sizes != SIZES[0] => {
                 tracing::warn!(
-                    "io_uring gets queues of {} instead of {} entries: RLIMIT_MEMLOCK allows no more; \
+                    "io_uring gets queues of {} instead of {} entries, the most that RLIMIT_MEMLOCK allows; \
                      raise it with `ulimit -l` or LimitMEMLOCK= of the service",
                     sizes.submissions,
                     SIZES[0].submissions
@@ -494,7 +492,7 @@ fn build_ring_of(sizes: Sizes) -> io::Result<IoUring> {
     }
 }
 
-/// The most files to register: the kernel takes no more than a process may have open.
+/// Most files to register: the kernel accepts at most as many as a process may have open.
 fn most_files() -> u32 {
     let limit = rustix::process::getrlimit(rustix::process::Resource::Nofile).current;
     limit.map_or(FILES, |limit| FILES.min(u32::try_from(limit).unwrap_or(FILES)))
@@ -504,7 +502,7 @@ fn io_uring_disabled() -> String {
     std::fs::read_to_string("/proc/sys/kernel/io_uring_disabled").unwrap_or_default()
 }
 
-/// Whether a seccomp filter decides on this process's system calls.
+/// Whether a seccomp filter restricts this process's system calls.
 fn is_filtered() -> bool {
     let status = std::fs::read_to_string("/proc/self/status").unwrap_or_default();
     status.lines().any(|line| line.split_whitespace().eq(["Seccomp:", "2"]))

@@ -1,4 +1,4 @@
-//! Transports: how capsules and data travel between hosts and a poll group.
+//! Transports: move capsules and data between hosts and a poll group.
 
 pub(crate) mod rdma;
 
@@ -14,12 +14,12 @@ use crate::core_context::pool::Buffer;
 use crate::core_context::{CoreContext, RequestKey};
 use crate::inventory::port::Port;
 
-/// One way to reach hosts, on one core. A poll group calls it; one virtual call per turn and event.
+/// Transport of one device on one core. A poll group makes one virtual call per turn and event.
 pub(crate) trait Transport: Send {
     /// Handles arrived capsules, completions and messages of other threads; true if there were any.
     fn turn(&mut self, core: &mut CoreContext) -> bool;
 
-    /// A request's operation ended.
+    /// Continues a request whose storage operation has ended.
     fn operation_ended(
         &mut self,
         core: &mut CoreContext,
@@ -27,47 +27,47 @@ pub(crate) trait Transport: Send {
         result: Result<(), BackendError>,
     );
 
-    /// A request's operation was to be cancelled and can not be.
+    /// Continues a request whose storage operation cannot be cancelled.
     fn operation_not_cancelled(&mut self, core: &mut CoreContext, whose: RequestKey);
 
-    /// A request that stood in line gets its buffer.
+    /// Gives a waiting request its buffer.
     fn buffer_granted(&mut self, core: &mut CoreContext, whose: RequestKey, buffer: Buffer);
 
-    /// Hands everything to the device that the turn produced.
+    /// Submits to the device everything that the turn produced.
     fn flush(&mut self, core: &mut CoreContext);
 
-    /// When [`Transport::turn`] must run again though nothing arrives.
+    /// Time at which [`Transport::turn`] must run even if nothing arrives.
     fn deadline(&self) -> Option<Time>;
 
-    /// Asks for a wake-up on [`Transport::watched`]. Returns whether one more turn is due before
+    /// Arms a wake-up on [`Transport::watched`]. Returns whether one more turn is needed before
     /// sleeping.
     fn arm(&mut self, what: WakeFor) -> bool;
 
-    /// Takes the events of [`Transport::watched`], which was readable.
+    /// Consumes the events that made [`Transport::watched`] readable.
     fn woken(&mut self);
 
-    /// The descriptor to sleep on; nothing where a simulator drives.
+    /// Descriptor to sleep on; `None` under a simulator.
     fn watched(&self) -> Option<RawFd>;
 
-    /// Ends every connection: now, or as soon as it has no command under way.
+    /// Ends every connection: immediately, or once its running commands are answered.
     fn stop(&mut self, how: Stop);
 
     /// Whether no connection is left.
     fn is_empty(&self) -> bool;
 
-    /// Whether its device is gone, and so are its connections: it can be dropped.
+    /// Whether its device and connections are gone, so that it can be dropped.
     fn is_over(&self) -> bool;
 
     /// Counters of its device group.
     fn stats(&self) -> GroupStats;
 }
 
-/// Where hosts knock: takes connections in and places them on cores. One per device.
+/// Accepts connections of one device and places them on cores.
 pub(crate) trait Reception: Send {
-    /// The address of its device.
+    /// IP address of its device.
     fn local_ip(&self) -> IpAddr;
 
-    /// Listens for a port; returns the address, whose port number was chosen if it was 0.
+    /// Listens for a port; returns the address, with a chosen port number if it was 0.
     ///
     /// # Errors
     /// The error of the connection manager.
@@ -76,28 +76,28 @@ pub(crate) trait Reception: Send {
     /// Handles events of the connection manager and messages of groups; true if there were any.
     fn turn(&mut self, now: Time) -> bool;
 
-    /// When [`Reception::turn`] must run again though nothing arrives.
+    /// Time at which [`Reception::turn`] must run even if nothing arrives.
     fn deadline(&self) -> Option<Time>;
 
-    /// The descriptors to sleep on.
+    /// Descriptors to sleep on.
     fn watched(&self) -> [Option<RawFd>; 3];
 
-    /// Before a sleep: false if another thread has something for it.
+    /// Checks for work of other threads before a sleep: false if there is some.
     fn may_sleep(&self) -> bool;
 
-    /// Takes no more connections.
+    /// Rejects all later connections.
     fn close(&mut self);
 
-    /// Takes no more connections for a port.
+    /// Rejects later connections to a port.
     fn close_port(&mut self, port: &Arc<Port>);
 
-    /// Whether its device is gone: it takes no connections any more.
+    /// Whether its device is gone, so that it accepts no connections.
     fn has_failed(&self) -> bool;
 
-    /// Whether every connection has ended and its disconnection was confirmed or given up.
+    /// Whether every connection has ended, with its disconnect confirmed or given up.
     fn is_empty(&self) -> bool;
 
-    /// Whether its device is gone, and so are its connections: it can be dropped.
+    /// Whether its device and connections are gone, so that it can be dropped.
     fn is_over(&self) -> bool {
         self.has_failed() && self.is_empty()
     }
@@ -118,12 +118,12 @@ pub(crate) trait Reception: Send {
     }
 }
 
-/// Whether a device is gone.
+/// Flag that a device is gone.
 #[derive(Debug, Default)]
 pub(crate) struct DeviceFailure(AtomicBool);
 
 impl DeviceFailure {
-    /// Notes that it is; false if that is known.
+    /// Sets the flag; false if it was set.
     pub(crate) fn note(&self) -> bool {
         !self.0.swap(true, Ordering::Relaxed)
     }
@@ -133,11 +133,11 @@ impl DeviceFailure {
     }
 }
 
-/// How connections end when the target does.
+/// Way in which connections end when the target stops.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub enum Stop {
-    /// Each when its commands are answered.
+    /// Each connection ends once its commands are answered.
     Drain,
-    /// At once, without a response to commands under way.
+    /// Immediately, without a response to running commands.
     Now,
 }

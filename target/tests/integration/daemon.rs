@@ -32,7 +32,7 @@ impl Place {
         path
     }
 
-    /// A configuration with one subsystem, given its part below `allow_any_host`.
+    /// Writes a configuration with one subsystem, given its part below `allow_any_host`.
     fn config(&self, rest: &str) -> PathBuf {
         let path = self.path("feedrail.toml");
         let text = format!(
@@ -45,7 +45,7 @@ impl Place {
     }
 }
 
-/// An address of this machine that other processes hardly use at the moment.
+/// A loopback address that other processes hardly use.
 fn address() -> Ipv4Addr {
     let mut random = [0; 3];
     rustix::rand::getrandom(&mut random, rustix::rand::GetRandomFlags::empty())
@@ -67,8 +67,8 @@ fn output<S: AsRef<OsStr>>(arguments: impl IntoIterator<Item = S>) -> Output {
     daemon(arguments).output().expect("it starts")
 }
 
-/// Exits with a failure and says so in exactly one line, apart from its log, with nothing on
-/// standard output.
+/// Asserts a failure with exactly one line of error, apart from the log, and nothing on standard
+/// output.
 #[track_caller]
 fn assert_refused<S: AsRef<OsStr>>(arguments: impl IntoIterator<Item = S>, expected: &[&str]) {
     let output = output(arguments);
@@ -136,7 +136,7 @@ fn the_example_configuration_is_accepted() {
 
 #[test]
 fn the_example_configuration_has_only_known_keys() {
-    // Lines that are commented out must be valid too, where they have a value.
+    // Keys that are commented out must be valid too, if they have a value.
     let path = Path::new(env!("CARGO_MANIFEST_DIR")).join("examples/feedrail.toml");
     let text = std::fs::read_to_string(&path).expect("there");
     let shown = |line: &str| match line.strip_prefix('#') {
@@ -225,7 +225,7 @@ fn check_reports_all_obstacles() {
     assert_eq!(lines.len(), 6, "{errors}");
 }
 
-/// What `--check` passes starts, and what it refuses does not, for the same reason.
+/// Configurations that pass `--check` start; refused ones do not, for the same reason.
 #[test]
 fn check_and_start_agree() {
     let place = Place::new();
@@ -413,7 +413,7 @@ fn sigint_ends_it_and_a_closed_pipe_does_not() {
     command.arg(&file);
     let mut running = Running::start(command);
     running.line();
-    // Standard output is closed from here on.
+    // Closes standard output from here on.
     let Running { child, .. } = &running;
     let pid = Pid::from_child(child);
     running.lines = {

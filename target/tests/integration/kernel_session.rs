@@ -1,5 +1,5 @@
-//! The commands that a Linux 6.12 host sent to the kernel's target, sent to this one: the capture
-//! in `roce-proto/tests/data`, replayed against a controller.
+//! Replay of a capture against a controller: the commands that a Linux 6.12 host sent to the
+//! kernel's target (`roce-proto/tests/data`).
 
 #[path = "../../../roce-proto/tests/integration/capture/pcap.rs"]
 #[allow(dead_code, reason = "made for the tests of the packets themselves")]
@@ -28,8 +28,7 @@ use nvme_proto::{AdminCommand, Cntlid, Command, Cqe, FromBytes, Qid, Sqe};
 use rdma::Time;
 use session::{Exchange, exchanges};
 
-/// The queues in the order of the capture: discovery, then one association's admin queue and I/O
-/// queue.
+/// Queues in the order of the capture: discovery, then one association's admin queue and I/O queue.
 fn queues() -> [Vec<Exchange>; 3] {
     let mut queues: Vec<Vec<Exchange>> = Vec::new();
     for exchange in exchanges() {
@@ -76,11 +75,11 @@ fn accept(target: &Arc<Associations>, qid: u16) -> Queue {
         now: Time::ZERO,
         lost: Arc::default(),
     };
-    Queue::new(Arc::clone(target), target.registry().open_tally(), accepted)
+    Queue::new(Arc::clone(target), target.registry().open_core_io_stats(), accepted)
 }
 
-/// Gives a command to a queue, with its data; the response and the data that came of it. `None`
-/// when it parked.
+/// Replays a command with its data; returns the response and the data for the host, or `None` if it
+/// parked.
 fn replay(queue: &mut Queue, exchange: &Exchange, data: &[u8]) -> Option<(Cqe, Vec<u8>)> {
     let cid = exchange.sqe.cid();
     let mut data = data.to_vec();
@@ -110,8 +109,8 @@ fn replay(queue: &mut Queue, exchange: &Exchange, data: &[u8]) -> Option<(Cqe, V
     Some((queue.completion(cid, outcome), data))
 }
 
-/// The host selects all I/O command sets where CAP offers that, as the kernel's target does; ours
-/// offers the NVM command set alone.
+/// The entry, with the command set changed to one that this target offers: the host selects all I/O
+/// command sets as the kernel's target does, ours has the NVM command set alone.
 fn selecting_offered(exchange: &Exchange) -> Sqe {
     match exchange.command {
         Command::Fabrics(FabricsCommand::PropertySet(set)) if set.property == Property::CC => {
@@ -123,7 +122,7 @@ fn selecting_offered(exchange: &Exchange) -> Sqe {
     }
 }
 
-/// The status must be the kernel's, except for commands that this target does not support.
+/// Checks that the status is the kernel's, except for commands that this target does not support.
 fn check(exchange: &Exchange, answer: Option<&Cqe>) {
     let theirs = exchange
         .response
@@ -147,7 +146,7 @@ fn check(exchange: &Exchange, answer: Option<&Cqe>) {
     }
 }
 
-/// A command that the host sends only because the kernel's target reports ANA; this one does not.
+/// Whether a host sends a command only because the kernel's target reports ANA; this one does not.
 fn is_about_ana(command: &Command) -> bool {
     match command {
         Command::Admin(AdminCommand::GetLogPage(get)) => get.lid == LogId::ANA,
@@ -176,7 +175,7 @@ fn discovery_is_answered() {
     let [mut discovery, admin, _] = queues();
     let target = target(&admin);
     let mut queue = accept(&target, 0);
-    // Asynchronous event requests stand last; the host sends them before it shuts the controller
+    // Asynchronous event requests come last; the host sends them before it shuts the controller
     // down.
     let shutdown = discovery.iter().position(is_shutdown).expect("the host disconnects in order");
     let rest = discovery.split_off(shutdown);
@@ -192,7 +191,7 @@ fn a_disk_appears_is_used_and_goes() {
     let [_, admin, io] = queues();
     let target = target(&admin);
     let mut admin_queue = accept(&target, 0);
-    // Asynchronous event requests are never answered, so they stand last in the capture.
+    // Asynchronous event requests are never answered, so they are last in the capture.
     let (parked, answered): (Vec<_>, Vec<_>) =
         admin.into_iter().partition(|exchange| exchange.response.is_none());
     let shutdown = answered.iter().position(is_shutdown).expect("the host disconnects in order");
@@ -206,7 +205,7 @@ fn a_disk_appears_is_used_and_goes() {
 
     let failed = target.registry().io_stats().failed;
     let mut io_queue = accept(&target, 1);
-    // The one thing that the host took from the kernel's answers: its controller.
+    // The only value that the host took from the kernel's answers: its controller.
     let mut connect = io[0].data.clone();
     connect[16..18].copy_from_slice(&cntlid.0.to_le_bytes());
     let (cqe, _) = replay(&mut io_queue, &io[0], &connect).expect("an answer");
@@ -216,7 +215,7 @@ fn a_disk_appears_is_used_and_goes() {
     assert!(stats.reads > 0 && stats.writes > 0 && stats.flushes > 0 && stats.deallocates > 0);
     assert_eq!(stats.failed, failed, "no command of the I/O queue failed");
 
-    // The host takes its I/O queue down first, and then writes CC.
+    // The host closes its I/O queue first, and then writes CC.
     drop(io_queue.close());
     assert_eq!(admin_queue.poll(Time::ZERO), None);
     replay_all(&mut admin_queue, after);

@@ -75,7 +75,7 @@ struct Held {
     bytes: u64,
     progress: bool,
     /// True once the connection has ended.
-    left_behind: bool,
+    orphaned: bool,
 }
 
 impl Held {
@@ -104,7 +104,7 @@ impl Line {
     /// # Panics
     /// When a request starves, or is overtaken.
     pub(super) fn follow(&mut self, event: BufferEvent, hung: &[usize]) {
-        let looked = matches!(event, BufferEvent::Settled | BufferEvent::Granted { .. });
+        let looked = matches!(event, BufferEvent::NoGrant | BufferEvent::Granted { .. });
         self.settled = looked || (self.settled && event == BufferEvent::Rested);
         match event {
             BufferEvent::Opened { account, party } => {
@@ -135,7 +135,7 @@ impl Line {
                 if progress {
                     self.lent(account);
                 }
-                let held = Held { account, address, bytes, progress, left_behind: false };
+                let held = Held { account, address, bytes, progress, orphaned: false };
                 self.held.insert(self.grants, held);
                 self.grants += 1;
                 if was_first {
@@ -151,13 +151,13 @@ impl Line {
                     self.begin_wait(account);
                 }
             }
-            BufferEvent::LeftBehind { address } => {
+            BufferEvent::Orphaned { address } => {
                 let mut held = self.held.values_mut();
                 let held = held.find(|held| held.address == address);
-                held.expect("a left-behind buffer was held").left_behind = true;
+                held.expect("a orphaned buffer was held").orphaned = true;
             }
             BufferEvent::Returned { address } => self.returned(address, hung),
-            BufferEvent::Settled => {
+            BufferEvent::NoGrant => {
                 self.check(hung);
                 let grants = self.grants;
                 let waits = self.accounts.values_mut().map(|account| &mut account.wait);
@@ -189,7 +189,7 @@ impl Line {
     fn lent(&mut self, to: usize) {
         for (number, account) in &mut self.accounts {
             let mut held = self.held.values();
-            let holds_nothing = held.all(|held| held.account != *number || held.left_behind);
+            let holds_nothing = held.all(|held| held.account != *number || held.orphaned);
             if *number != to && holds_nothing && !account.waiting.is_empty() {
                 account.wait.lendings += 1;
                 let Wait { lendings, turns, .. } = account.wait;
@@ -252,7 +252,7 @@ impl Line {
                 continue;
             }
             let mut own = hanging().filter(|held| held.account == *number);
-            if progress_hangs || own.any(|held| !held.left_behind) {
+            if progress_hangs || own.any(|held| !held.orphaned) {
                 excused += 1;
                 continue;
             }
@@ -301,11 +301,11 @@ mod tests {
 
     /// One waits, while another gets its buffers again and again, `rounds` times.
     fn one_waits(line: &mut Line, rounds: u32, hung: &[usize]) {
-        follow(line, &[granted(0, 0, 1), lined_up(1, 0), BufferEvent::Settled], hung);
+        follow(line, &[granted(0, 0, 1), lined_up(1, 0), BufferEvent::NoGrant], hung);
         for slot in 1..=rounds {
             let others = [lined_up(0, slot), returned(1), granted(0, slot, 1)];
             follow(line, &others, hung);
-            line.follow(BufferEvent::Settled, hung);
+            line.follow(BufferEvent::NoGrant, hung);
         }
     }
 
@@ -313,7 +313,7 @@ mod tests {
     fn two_accounts_wait_for_three_rounds_at_most() {
         let mut line = line(2);
         one_waits(&mut line, 2, &[]);
-        follow(&mut line, &[returned(1), granted(1, 0, 1), BufferEvent::Settled], &[]);
+        follow(&mut line, &[returned(1), granted(1, 0, 1), BufferEvent::NoGrant], &[]);
         assert_eq!(line.stats(), LineStats { waits: 3, long_waits: 1, ..LineStats::default() });
     }
 
@@ -326,7 +326,7 @@ mod tests {
     #[test]
     #[should_panic(expected = "starves: it waited 0 rounds")]
     fn waiting_without_held_buffers_is_starvation() {
-        follow(&mut line(1), &[lined_up(0, 0), BufferEvent::Settled], &[]);
+        follow(&mut line(1), &[lined_up(0, 0), BufferEvent::NoGrant], &[]);
     }
 
     #[test]
@@ -379,11 +379,11 @@ mod tests {
     }
 
     /// Account 1 has a buffer at address 8 that hangs.
-    fn one_hangs(left_behind: bool, hung: &[usize]) -> Line {
+    fn one_hangs(orphaned: bool, hung: &[usize]) -> Line {
         let mut line = line(2);
         line.follow(granted(1, 99, 8), hung);
-        if left_behind {
-            line.follow(BufferEvent::LeftBehind { address: 8 * BYTES as usize }, hung);
+        if orphaned {
+            line.follow(BufferEvent::Orphaned { address: 8 * BYTES as usize }, hung);
         }
         one_waits(&mut line, 8, hung);
         line

@@ -1,4 +1,4 @@
-//! Makes a backend slow.
+//! Delays the operations of a backend.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -8,7 +8,7 @@ use rdma::Time;
 use crate::backend::{Backend, Step};
 use crate::backend::{DelayHold, Operation};
 
-/// Holds every operation back for a while before it starts.
+/// Delays each operation before it starts.
 #[derive(Debug)]
 pub struct Delay {
     inner: Arc<dyn Backend>,
@@ -16,7 +16,7 @@ pub struct Delay {
 }
 
 impl Delay {
-    /// Around `inner`. Delays do not nest.
+    /// Delays the operations of `inner`. Delays do not nest.
     pub fn new(inner: Arc<dyn Backend>, delay: Duration) -> Self {
         Self { inner, delay }
     }

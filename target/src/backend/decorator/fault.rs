@@ -1,4 +1,4 @@
-//! Makes a backend fail.
+//! Injects errors into a backend.
 
 use std::ops::Range;
 use std::sync::Arc;
@@ -9,7 +9,7 @@ use rdma::Time;
 use crate::backend::Operation;
 use crate::backend::{Backend, BackendError, Step};
 
-/// Fails the operations that a plan picks and passes the others on.
+/// Fails the operations that a plan selects and passes the others on.
 #[derive(Debug)]
 pub struct Fault {
     inner: Arc<dyn Backend>,
@@ -17,21 +17,22 @@ pub struct Fault {
     seen: AtomicU64,
 }
 
-/// Which operations fail, and with which error. An operation fails if any of the rules matches it.
+/// Selects the operations that fail, and their error. An operation that matches any of the rules
+/// fails.
 #[derive(Clone, Debug)]
 pub struct FaultPlan {
-    /// The error that those operations end with; the medium is not touched.
+    /// Error of the selected operations, which do not touch the medium.
     pub error: BackendError,
-    /// The n-th operation, from 1.
+    /// Number of the operation that fails, counted from 1.
     pub nth: Option<u64>,
-    /// Every k-th operation, counted from the first one that the decorator sees.
+    /// Interval of failing operations: each k-th one, counted from the first.
     pub every: Option<u64>,
-    /// Operations that touch one of these byte ranges.
+    /// Byte ranges in which operations fail.
     pub ranges: Vec<Range<u64>>,
 }
 
 impl FaultPlan {
-    /// A plan that picks nothing yet.
+    /// A plan that selects no operation.
     pub fn new(error: BackendError) -> Self {
         Self { error, nth: None, every: None, ranges: Vec::new() }
     }
@@ -45,7 +46,7 @@ impl FaultPlan {
 }
 
 impl Fault {
-    /// Puts the plan in front of `inner`, with no operation counted yet.
+    /// Applies `plan` to the operations of `inner`, counting from 1.
     pub fn new(inner: Arc<dyn Backend>, plan: FaultPlan) -> Self {
         Self { inner, plan, seen: AtomicU64::new(0) }
     }

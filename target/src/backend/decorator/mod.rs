@@ -1,4 +1,4 @@
-//! Backends around backends: faults and delays, for tests and experiments.
+//! Backends that wrap backends and inject faults and delays, for tests and experiments.
 
 mod delay;
 mod fault;

@@ -1,4 +1,4 @@
-//! Makes a backend tear writes.
+//! Tears writes of a backend.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -8,10 +8,10 @@ use rdma::Time;
 use crate::backend::{Backend, BackendError, Step};
 use crate::backend::{Operation, OperationKind};
 
-/// Writes are torn at multiples of this, which every medium takes.
+/// Granularity of torn writes in bytes, a multiple of the alignment of every medium.
 const GRAIN_BYTES: u64 = 4096;
 
-/// Stores only the first half of every write whose number is a multiple of `every`, and fails it.
+/// Stores only the first half of each `every`-th write, and fails it.
 #[derive(Debug)]
 pub(crate) struct Tear {
     inner: Arc<dyn Backend>,
@@ -20,7 +20,7 @@ pub(crate) struct Tear {
 }
 
 impl Tear {
-    /// Around `inner`; `every` is not 0.
+    /// Tears each `every`-th write of `inner`; `every` is not 0.
     pub(crate) fn new(inner: Arc<dyn Backend>, every: u64) -> Self {
         Self { inner, every, writes: AtomicU64::new(0) }
     }

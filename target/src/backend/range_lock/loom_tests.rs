@@ -5,14 +5,14 @@ use loom::thread;
 
 use super::*;
 
-/// Attempts of an operation before it is abandoned. Attempts until success would have no end in
-/// some interleavings, in which the holder is never scheduled.
+/// Attempts of an operation before it gives up. Unlimited attempts would never end in interleavings
+/// that never schedule the holder.
 const TRIES: u32 = 2;
 
-/// Pages that loom watches: it fails when one is changed while another thread is at it.
+/// Pages that loom watches: it fails when one is changed while another thread accesses it.
 struct Pages([UnsafeCell<u32>; 2]);
 
-/// Runs an operation from a page to the last one.
+/// Runs an operation from page `first` to the last one.
 fn operate(table: &Arc<RangeLocks>, pages: &Pages, (access, first): (RangeAccess, u64)) {
     let length = (2 - first) * PAGE_BYTES;
     let mut lock = table.lock(access, first * PAGE_BYTES, length);
@@ -27,7 +27,7 @@ fn operate(table: &Arc<RangeLocks>, pages: &Pages, (access, first): (RangeAccess
     }
 }
 
-/// Runs operations at the same time; nothing is locked afterwards, and no operation waits.
+/// Runs operations concurrently. Afterwards nothing is locked and no operation waits.
 fn race(here: (RangeAccess, u64), there: [(RangeAccess, u64); 2]) {
     loom::model(move || {
         let table = RangeLocks::with(2);

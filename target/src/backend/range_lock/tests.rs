@@ -101,7 +101,7 @@ fn endless_writes_do_not_block_a_read() {
     drop(first);
     assert!(!has(&mut second) && !has(&mut read));
     assert!(has(&mut third));
-    // A reader that tries now is behind the writers that have tried.
+    // A reader that tries now queues behind the waiting writers.
     assert!(!has(&mut read));
     drop(third);
     assert!(!has(&mut second));
@@ -134,7 +134,7 @@ fn waits_grow_to_a_millisecond() {
     assert!(waits[10..].iter().all(|wait| *wait == 1000), "{waits:?}");
 }
 
-/// An operation, the locks that it holds, and for how many steps.
+/// An operation, its locks, and the number of steps that it holds them.
 struct Running {
     lock: RangeLock,
     access: RangeAccess,
@@ -151,8 +151,8 @@ impl Running {
 
 proptest! {
     #![proptest_config(ProptestConfig::with_cases(256))]
-    /// Operations come, try in any order, are given up, and end. Those that hold their range at one
-    /// time agree, and all of them end.
+    /// Operations arrive, try in any order, give up and end. Concurrent holders of a range are
+    /// compatible, and all operations end.
     #[test]
     fn conflicting_ranges_never_overlap_and_all_end(
         arrivals in prop::collection::vec(

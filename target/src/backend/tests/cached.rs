@@ -1,4 +1,4 @@
-//! Reads of files through the page cache, past it, and some of each.
+//! Reads of files through the page cache, past it, and mixed.
 
 use std::fs::File;
 
@@ -6,7 +6,7 @@ use rustix::fs::Advice;
 
 use super::*;
 
-/// The policies that a configuration can ask for, with room for the files of tests.
+/// All policies of a configuration, with room for the files of tests.
 fn policies(room: &Arc<CacheRoom>) -> [CachePolicy<'_>; 3] {
     [CachePolicy::Bypass, CachePolicy::Use, CachePolicy::WhileRoom(room)]
 }
@@ -19,7 +19,7 @@ fn opened(file: &NamedTempFile, writable: bool, cache: CachePolicy<'_>) -> Opene
     open_file(FilePlace::named(file.path()), OpenMode { writable, lba_shift: None, cache }).unwrap()
 }
 
-/// Takes the file out of the page cache, as far as the kernel does that.
+/// Evicts the file from the page cache, as far as the kernel complies.
 fn evict(file: &File) {
     file.sync_all().unwrap();
     rustix::fs::fadvise(file, 0, None, Advice::DontNeed).unwrap();
@@ -155,7 +155,7 @@ fn a_file_that_was_cut_fails_the_same_in_each_way() {
     }
 }
 
-/// The next read of a file with these results of the reads before.
+/// Steps a read of a file by hand, with the results of its calls.
 struct ByHand {
     backend: Arc<dyn Backend>,
     rig: Rig,
@@ -228,7 +228,7 @@ fn reads_go_past_the_cache_while_memory_lacks() {
     let Step::Call(SystemCall::Read { file: past, .. }) = steps[0] else { panic!("{steps:?}") };
     assert!(past.direct);
     room.found(1 << 20);
-    // A read that has begun keeps its way.
+    // A read that has begun keeps its path.
     // SAFETY: no call is really made.
     let span = unsafe { by_hand.rig.pool.span(&by_hand.buffer, 0, 16_384) };
     let mut read = Operation::read(0, span);

@@ -1,17 +1,17 @@
-//! Block devices, as loop devices of files: where the user may make them, which is root's right.
+//! Block devices: loop devices of files, where the user may create them (root).
 
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
 use super::*;
 
-/// A loop device, until it is dropped.
+/// A loop device, removed when dropped.
 struct LoopDevice {
     path: PathBuf,
 }
 
 impl LoopDevice {
-    /// That of a file; `None` where there is none to be had.
+    /// Creates a loop device of a file; `None` if the system does not allow it.
     fn of(file: &Path) -> Option<Self> {
         let made = Command::new("losetup").args(["--find", "--show"]).arg(file).output().ok()?;
         let path = String::from_utf8(made.stdout).ok().filter(|_| made.status.success())?;
@@ -32,7 +32,7 @@ fn a_device_that_is_released_meanwhile_is_obtained() {
     let held = open_block(&device.path, WRITABLE).unwrap();
     std::thread::scope(|scope| {
         let again = scope.spawn(|| open_block(&device.path, WRITABLE).map(drop));
-        // It tries in vain for a while, as beside the last write of a process that was killed.
+        // Long enough for several failed attempts, as beside the last write of a killed process.
         (0..20).for_each(|_| claim::pause());
         drop(held);
         again.join().unwrap().unwrap();

@@ -1,4 +1,4 @@
-//! The log page of asymmetric namespace access: the groups, their states, and their namespaces.
+//! ANA log page: the groups, their states, and their namespaces.
 
 use std::collections::BTreeMap;
 
@@ -7,8 +7,8 @@ use nvme_proto::{IntoBytes, Nsid};
 
 use crate::controller::state::Controller;
 
-/// The page for a controller: what its host reaches through its port. `groups_only` leaves the
-/// namespaces out (RGO).
+/// ANA log page for a controller, as its host sees the namespaces through its port. `groups_only`
+/// omits the namespaces (RGO).
 pub(super) fn page(controller: &Controller, groups_only: bool) -> Vec<u8> {
     let associations = controller.associations.upgrade();
     let (Some(subsystem), Some(associations)) = (controller.subsystem(), associations) else {
@@ -20,7 +20,7 @@ pub(super) fn page(controller: &Controller, groups_only: bool) -> Vec<u8> {
     for namespace in namespaces.filter(|namespace| namespace.is_visible_to(&controller.host)) {
         groups.entry(namespace.ana_group).or_default().push(namespace.nsid);
     }
-    // Neither ever shrinks, and the page only changes when one of them grows.
+    // Neither number ever shrinks, and the page changes only when one of them grows.
     let changes = controller.ana.changes() + exports.generation().get();
     let header = AnaHeader::new(changes, groups.len() as u16);
     let mut page = header.as_bytes().to_vec();

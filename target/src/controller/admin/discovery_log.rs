@@ -1,4 +1,4 @@
-//! The discovery log: the subsystems that a host may connect to at the port that it asked, their
+//! Discovery log page: the subsystems that a host may connect to at the port that it asked, their
 //! other ports, and the discovery services of other targets (Base, 5.1.12.3.1).
 
 use std::net::SocketAddr;
@@ -15,11 +15,11 @@ use crate::inventory::port::Port;
 use crate::inventory::subsystem::Subsystem;
 use crate::limits::ADMIN_QUEUE_ENTRIES;
 
-/// The whole page, for the host and the port of this controller: the subsystems that the host may
-/// connect to here with all of their ports, the discovery service at those ports, and referrals.
+/// Complete page for the host and port of this controller: the subsystems that the host may connect
+/// to here with all of their ports, the discovery service at those ports, and referrals.
 pub(super) fn page(controller: &Controller) -> Vec<u8> {
     let associations = controller.associations.upgrade();
-    // Taken before the entries, so that those are no older.
+    // Read before the entries, so that the entries are at least as new.
     let changes = associations.as_ref().map_or(0, |associations| associations.discovery_changes());
     let registry = associations.as_ref().map(|associations| associations.registry());
     let own = &controller.port;
@@ -45,8 +45,8 @@ pub(super) fn page(controller: &Controller) -> Vec<u8> {
     [header.as_bytes(), entries.as_bytes()].concat()
 }
 
-/// Whether a host that reached one port may be told of another. It cannot reach a loopback address
-/// of this machine, unless it is on this machine.
+/// Whether a host that reached one port may be told of another. Only a host on this machine is told
+/// of loopback addresses.
 fn is_beside(own: &Arc<Port>, other: &Arc<Port>) -> bool {
     let is_loopback = |port: &Port| port.address().ip().is_loopback();
     !Arc::ptr_eq(own, other) && other.is_bound() && (is_loopback(own) || !is_loopback(other))
@@ -65,7 +65,7 @@ fn entry(port: &Port, subsystem: &Subsystem) -> DiscoveryEntry {
     entry
 }
 
-/// The discovery service at a port; `is_same` if this host is told the same there as here.
+/// Entry of the discovery service at a port; `is_same` if the host gets the same log there.
 fn service(port: &Port, name: Nqn, is_same: bool) -> DiscoveryEntry {
     let mut entry = at_address(port.address());
     entry.subtype = SubsystemType::CURRENT_DISCOVERY;

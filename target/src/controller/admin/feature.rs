@@ -12,7 +12,8 @@ use crate::controller::state::Controller;
 use crate::controller::support::FeatureEntry;
 use crate::inventory::namespace::Namespace;
 
-/// The feature, if the controller has it, and the command names a namespace only where it may.
+/// Finds a feature of the controller, and checks that the command names a namespace only where it
+/// may.
 fn find(
     controller: &Controller,
     fid: FeatureId,
@@ -25,7 +26,7 @@ fn find(
     Ok(entry)
 }
 
-/// Sets a feature; dword 0 of the response, or nothing if the response comes later.
+/// Sets a feature; returns dword 0 of the response, or `None` if the response comes later.
 pub(super) fn set(
     controller: &Controller,
     cid: Cid,
@@ -38,8 +39,7 @@ pub(super) fn set(
     match set.feature {
         Feature::Arbitration(arbitration) => controller.shared().features.arbitration = arbitration,
         Feature::ErrorRecovery(recovery) => recover(controller, set.nsid, recovery)?,
-        // There is one whenever something can be written, and no way round it but Force Unit
-        // Access.
+        // The cache cannot be disabled: only Force Unit Access bypasses it.
         Feature::VolatileWriteCache { enabled: true } => {}
         Feature::VolatileWriteCache { enabled: false } => {
             return Err(Status::FEATURE_NOT_CHANGEABLE.with_dnr());
@@ -47,7 +47,7 @@ pub(super) fn set(
         Feature::NumberOfQueues(wanted) => return grant_queues(controller, wanted).map(Some),
         Feature::AsyncEventConfig(config) => return configure_events(controller, config).map(Some),
         Feature::KeepAliveTimer { timeout_ms } => controller.set_keep_alive_ms(timeout_ms),
-        // Over fabrics it comes with Connect.
+        // Over fabrics the host sends its identifier with Connect.
         Feature::HostIdentifier { .. } => return Err(Status::COMMAND_SEQUENCE_ERROR.with_dnr()),
         Feature::NamespaceWriteProtection(state) => {
             return protect(controller, cid, set.nsid, state);
@@ -57,7 +57,7 @@ pub(super) fn set(
     Ok(Some(0))
 }
 
-/// Storage tries as long as it likes, and deallocated blocks are zeros: one setting, of every
+/// Error Recovery feature: no time limit, and deallocated blocks read as zeros, for every
 /// namespace.
 const ERROR_RECOVERY: ErrorRecovery = ErrorRecovery::new();
 
@@ -84,8 +84,8 @@ fn grant_queues(controller: &Controller, wanted: QueueCounts) -> Result<u32, Sta
     Ok(Feature::NumberOfQueues(QueueCounts::pairs(granted)).value())
 }
 
-/// Notices that are not offered can not be asked for; critical warnings can, also those that never
-/// come.
+/// Sets the asynchronous events that are enabled. Notices that are not offered are refused; all
+/// critical warnings are accepted, even those that never occur.
 fn configure_events(controller: &Controller, config: AsyncEventConfig) -> Result<u32, Status> {
     let offered = controller.support.notices().with_smart_critical_warnings(0xFF).into_bits();
     if config.into_bits() & !offered != 0 {
@@ -95,7 +95,7 @@ fn configure_events(controller: &Controller, config: AsyncEventConfig) -> Result
     Ok(0)
 }
 
-/// Earlier writes are on the medium when the response to a protection comes.
+/// Sets write protection. The response comes once earlier writes are on the medium.
 fn protect(
     controller: &Controller,
     cid: Cid,
@@ -140,7 +140,7 @@ fn namespace(controller: &Controller, nsid: Nsid) -> Result<Arc<Namespace>, Stat
     controller.namespace(nsid).ok_or(Status::INVALID_NAMESPACE_OR_FORMAT.with_dnr())
 }
 
-/// A feature's value: dword 0 of the response, or in the data.
+/// Gets a feature's value: returned as dword 0 of the response, or stored in the data.
 pub(super) fn get(
     controller: &Controller,
     get: &GetFeatures,
@@ -150,8 +150,7 @@ pub(super) fn get(
     if get.select == Select::CAPABILITIES {
         return Ok(capabilities(entry).into_bits());
     }
-    // Nothing is saved, and select other than this is not offered: the value is always the current
-    // one.
+    // Select is not supported and nothing is saved, so this is always the current value.
     let shared = controller.shared();
     let feature = match get.fid {
         FeatureId::ARBITRATION => Feature::Arbitration(shared.features.arbitration),

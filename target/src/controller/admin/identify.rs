@@ -25,20 +25,19 @@ use crate::limits::{
     KEEP_ALIVE_GRANULARITY,
 };
 
-/// 128-bit host identifiers, and traffic based keep alive.
+/// CTRATT: 128-bit host identifiers, and traffic based keep alive.
 const CTRATT: u32 = 1 << 0 | 1 << 6;
-/// All five states, and namespaces that keep their group.
+/// ANACAP: all five states, and namespaces that keep their group.
 const ANACAP: u8 = 1 << 6 | 0x1F;
-/// One slot of firmware, read-only.
+/// FRMW: one slot of firmware, read-only.
 const FRMW: u8 = 1 << 1 | 1;
-/// Entries of submission (64 bytes) and completion queues (16 bytes), required and maximum.
+/// Sizes of submission (64 bytes) and completion queue entries (16 bytes), required and maximum.
 const SQES: u8 = 0x66;
 const CQES: u8 = 0x44;
-/// Preferred granularity of writes in bytes where blocks are smaller: the page of most file
-/// systems. Its effect is the host's choice; not measured.
+/// Preferred granularity of writes in bytes if blocks are smaller: the page of most file systems.
 const PREFERRED_BYTES: u32 = 4096;
 
-/// Fills `data`, which is zeros.
+/// Fills `data`, which is all zeros.
 pub(super) fn write(
     controller: &Controller,
     identify: &Identify,
@@ -81,7 +80,7 @@ pub(super) fn write(
 const INVALID_FIELD: Status = Status::INVALID_FIELD.with_dnr();
 const INVALID_NAMESPACE: Status = Status::INVALID_NAMESPACE_OR_FORMAT.with_dnr();
 
-/// The namespace with an NSID; nothing if a namespace may have it, and none has that the host sees.
+/// Namespace with the NSID; `None` if the NSID is in range but the host sees no namespace with it.
 fn in_range(
     controller: &Controller,
     subsystem: &Subsystem,
@@ -119,12 +118,12 @@ fn controller(controller: &Controller, data: &mut [u8]) {
     }
 }
 
-/// The NVM command set has nothing more to say of a controller.
+/// All zeros: the NVM command set has no further fields for a controller.
 fn controller_of_command_set(data: &mut [u8]) {
     put(data, &IdentifyControllerNvm::new_zeroed());
 }
 
-/// The fields that both kinds of controller report.
+/// Fields that both kinds of controller report.
 fn common(controller: &Controller, nqn: Nqn) -> IdentifyController {
     let (limits, support) = (&controller.limits, controller.support);
     let mut id = IdentifyController::blank();
@@ -144,8 +143,8 @@ fn common(controller: &Controller, nqn: Nqn) -> IdentifyController {
     id.vwc = support.vwc();
     id.nwpc = support.nwpc();
     id.ofcs = support.ofcs();
-    // A discovery controller has no I/O queues; hosts clamp the depths of others to this value,
-    // with a line in their log.
+    // A discovery controller has no I/O queues; hosts limit the depth of other queues to this value
+    // and log that.
     id.maxcmd = U16::new(limits.queue_depth);
     id.sqes = SQES;
     id.cqes = CQES;
@@ -220,7 +219,7 @@ fn namespace(support: Support, namespace: &Namespace, data: &mut [u8]) {
     put(data, &id);
 }
 
-/// The NVM command set has nothing more to say of a namespace.
+/// All zeros: the NVM command set has no further fields for a namespace.
 fn namespace_of_command_set(data: &mut [u8]) {
     put(data, &IdentifyNamespaceNvm::new_zeroed());
 }

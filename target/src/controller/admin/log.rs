@@ -15,13 +15,13 @@ use crate::derived_ids;
 use crate::inventory::subsystem::Subsystem;
 use crate::limits::ERROR_LOG_ENTRIES;
 
-/// In the log specific parameter of the ANA page: its groups without their namespaces (RGO).
+/// Log Specific Parameter of the ANA page: groups without their namespaces (RGO).
 const RETURN_GROUPS_ONLY: u8 = 1;
 
-/// Fills `data`, which is zeros, with the part of the page that the command wants. Beyond the end
-/// of the page it stays zeros; an offset beyond the end is an error.
+/// Fills `data`, which is all zeros, with the part of the page that the command asks for. Bytes
+/// beyond the end of the page stay zeros; an offset beyond the end is an error.
 ///
-/// The page is made, and its events are cleared, under one lock: later changes are reported again.
+/// Creates the page and clears its events under one lock, so that later changes are reported again.
 pub(super) fn write(
     controller: &Controller,
     get: &GetLogPage,
@@ -67,8 +67,8 @@ fn errors(shared: &SharedState) -> Vec<u8> {
     page
 }
 
-/// All of it is the whole subsystem's: an association is too short-lived to have a health. There is
-/// no temperature to tell.
+/// SMART page. All counts are of the whole subsystem, since an association is too short-lived;
+/// there is no temperature sensor.
 fn smart(controller: &Controller) -> Vec<u8> {
     controller.subsystem().map_or_else(Vec::new, |subsystem| {
         smart_log(controller.associations.upgrade(), subsystem).as_bytes().to_vec()
@@ -91,7 +91,7 @@ fn smart_log(associations: Option<Arc<Associations>>, subsystem: &Arc<Subsystem>
     log
 }
 
-/// Thousands of 512 bytes, rounded up.
+/// Units of a thousand 512-byte blocks, rounded up.
 fn data_units(bytes: u64) -> u128 {
     u128::from(bytes.div_ceil(512 * 1000))
 }
@@ -115,7 +115,7 @@ fn feature_effects(controller: &Controller) -> Vec<u8> {
     controller.support.feature_effects().as_bytes().to_vec()
 }
 
-/// There are no NVMe-MI commands.
+/// All zeros: there are no NVMe-MI commands.
 fn nvme_mi_effects() -> Vec<u8> {
     vec![0; 4096]
 }

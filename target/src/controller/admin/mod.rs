@@ -1,4 +1,4 @@
-//! Admin commands: which are legal, and which component carries them out.
+//! Admin commands: decides which are legal and which module executes them.
 
 mod ana_log;
 mod discovery_log;
@@ -67,7 +67,7 @@ pub(super) fn execute(
     Execution::Complete(CommandOutcome::from(result))
 }
 
-/// The command itself was the sign of life; without a timer it is an error.
+/// The arrival of the command itself restarts the timer; without a timer the command is an error.
 fn keep_alive(controller: &Controller) -> Result<u64, Status> {
     match controller.keep_alive() {
         Some(_) => Ok(0),

@@ -1,5 +1,5 @@
-//! The commands of a Linux host between Connect and a usable disk, and the pages and features
-//! besides.
+//! Commands that a Linux host sends between Connect and a usable disk, and other pages and
+//! features.
 
 use nvme_proto::async_event::AsyncEvent;
 use nvme_proto::feature::{
@@ -147,7 +147,7 @@ fn sparse_files_are_thin_and_tell_their_use() {
 fn unallocated_and_invalid_nsids_differ() {
     let associations = associations();
     let (mut line, _) = ready(&associations, Time::ZERO);
-    // Within the range, but not there: zeros.
+    // In range, but without a namespace: zeros.
     assert_eq!(identify(&mut line, Identify::namespace(Cns::NAMESPACE, Nsid(2))), Ok([0; 4096]));
     let invalid = [
         (Cns::NAMESPACE, 0),
@@ -236,8 +236,8 @@ fn write_protection_is_enforced_and_other_hosts_notified() {
     assert!(io.refused(write.to_sqe()).is(Status::NAMESPACE_IS_WRITE_PROTECTED));
     let [QueueEvent::Complete { cid, outcome }] = other.events()[..] else { panic!("an event") };
     assert_eq!((cid, outcome.result & 0xFF_FFFF), (parked, 0x04_00_02));
-    assert_eq!(line.serve(Ok(())), [], "a queue has not said yet that its writes are over");
-    assert!(matches!(io.events()[..], [QueueEvent::Settle(_)]));
+    assert_eq!(line.serve(Ok(())), [], "a queue has not reported the end of its writes yet");
+    assert!(matches!(io.events()[..], [QueueEvent::Quiesce(_)]));
     let done = QueueEvent::Complete { cid: asked, outcome: CommandOutcome::SUCCESS };
     assert_eq!(line.serve(Ok(())), [done], "the host that did it knows");
 
@@ -258,12 +258,12 @@ fn write_protection_is_enforced_and_other_hosts_notified() {
     assert!(set(&mut line, 9, protect).status().is(Status::INVALID_NAMESPACE_OR_FORMAT));
     let forever = Feature::NamespaceWriteProtection(WriteProtection::Permanent);
     assert!(set(&mut line, 1, forever).status().is(Status::INVALID_FIELD));
-    // A host can not lift a protection of the configuration.
+    // A host cannot clear a protection of the configuration.
     assert!(set(&mut line, 3, lift).status().is(Status::FEATURE_NOT_CHANGEABLE));
     assert!(associations.registry().namespaces()[1].write_protected());
 }
 
-/// Sets or lifts the write protection of namespace 1.
+/// Sets or clears the write protection of namespace 1.
 fn change(line: &mut Line, protected: bool) -> Status {
     if !protected {
         let feature = Feature::NamespaceWriteProtection(WriteProtection::None);
@@ -314,7 +314,7 @@ fn a_change_during_a_read_is_never_lost() {
     (0..2).for_each(|_| assert!(other.control(request, &mut []).is_none()));
     let whole = GetLogPage::new(LogId::CHANGED_NAMESPACES, 4096);
     let together = std::sync::Barrier::new(2);
-    // Nothing is asserted before the other thread has ended, which would wait for ever.
+    // Asserted after the other thread has ended, which would otherwise wait for ever.
     let mut seen = Vec::new();
     std::thread::scope(|scope| {
         scope.spawn(|| {
@@ -365,9 +365,9 @@ fn write_protection_waits_for_earlier_writes_and_flushes() {
     let (_, other) = io.io(NvmCommand::Read(Io::new(Nsid(1), 0, 1)).to_sqe()).expect("taken up");
     let asked = protect_later(&mut line, 1);
     let events = io.events();
-    let [QueueEvent::Settle(settle)] = &events[..] else { panic!("it is asked") };
-    assert_eq!(settle.of(&other), None, "reads are not waited for");
-    let hold = settle.of(&work);
+    let [QueueEvent::Quiesce(quiesce)] = &events[..] else { panic!("it is asked") };
+    assert_eq!(quiesce.of(&other), None, "reads are not waited for");
+    let hold = quiesce.of(&work);
     assert!(hold.is_some());
     assert_eq!(line.events(), []);
     drop(hold);
@@ -379,7 +379,7 @@ fn write_protection_waits_for_earlier_writes_and_flushes() {
     assert_eq!((cid, outcome), (asked, CommandOutcome::SUCCESS));
 }
 
-/// Associations that keep write protections in a folder, as long as that is there.
+/// Associations that store write protections in a folder, as long as it exists.
 fn keeping(state_dir: &std::path::Path) -> std::sync::Arc<Associations> {
     let text = format!("state_dir = \"{}\"\n{CONFIG}", state_dir.display());
     let config = crate::config::Config::from_toml(std::path::Path::new("/test.toml"), &text);
@@ -388,7 +388,7 @@ fn keeping(state_dir: &std::path::Path) -> std::sync::Arc<Associations> {
     Associations::new(registry.expect("memory can be opened"))
 }
 
-/// Sets or lifts the write protection of namespace 1, and waits until that is kept.
+/// Sets or clears the write protection of namespace 1, and waits until that is stored.
 fn change_and_wait(line: &mut Line, state: WriteProtection) -> Status {
     let feature = Feature::NamespaceWriteProtection(state);
     let set = SetFeatures { nsid: Nsid(1), save: false, feature };
@@ -419,7 +419,7 @@ fn write_protection_that_cannot_be_kept_fails() {
     let dir = tempfile::tempdir().expect("a folder");
     let state_dir = dir.path().join("state");
     let associations = keeping(&state_dir);
-    // It cannot become a folder any more.
+    // The path can no longer become a folder.
     std::fs::write(&state_dir, "").expect("written");
     let (mut line, _) = ready(&associations, Time::ZERO);
     let status = change_and_wait(&mut line, WriteProtection::Protected);
@@ -446,7 +446,7 @@ fn write_protection_that_cannot_flush_fails() {
     let [QueueEvent::Complete { cid, outcome }] =
         line.serve(Err(BackendError::from_errno(libc::EIO)))[..]
     else {
-        panic!("it is over")
+        panic!("the job never ended")
     };
     assert_eq!(cid, asked);
     assert!(outcome.status.is(Status::WRITE_FAULT), "{:?}", outcome.status);
@@ -559,7 +559,7 @@ fn errors_are_logged_with_their_place() {
     assert_eq!(entry.trtype, TransportType::RDMA.0);
     assert_eq!(entries[2].error_count.get(), 0);
 
-    // A flood keeps the newest, and counts all.
+    // A flood keeps the newest entries, and counts all.
     for _ in 0..200 {
         line.refused(Sqe::new(0xC6));
     }
@@ -670,7 +670,7 @@ fn log_pages_are_read_in_parts() {
     assert!(line.refused(too_long).is(Status::INVALID_FIELD));
 }
 
-/// The groups of the ANA page: number, state, namespaces.
+/// Groups of the ANA page: number, state, namespaces.
 fn ana_groups(line: &mut Line, get: GetLogPage) -> Vec<(u32, AnaState, Vec<u32>)> {
     let page = log(line, get).expect("offered");
     AnaGroups::new(&page)
@@ -743,7 +743,7 @@ fn hosts_hear_how_namespaces_can_be_reached() {
             }
         }
     }
-    // A transition that lasts for too long.
+    // A transition that exceeds ANATT.
     assert!(line.control(AdminCommand::AsyncEventRequest.to_sqe(), &mut []).is_none());
     associations.set_ana_state(&nqn, port.address(), None, AnaState::CHANGE).expect("it is served");
     assert_eq!(line.events().len(), 1);
@@ -841,7 +841,7 @@ fn a_host_that_does_not_see_a_namespace_gets_nothing_of_it() {
         assert_eq!(line.events().len(), 1);
         assert_eq!(read_changed(&mut line, whole), Ok(vec![Nsid(7)]));
         assert!(line.control(AdminCommand::AsyncEventRequest.to_sqe(), &mut []).is_none());
-        // What was on its way ends as it would have.
+        // A running command ends normally.
         assert!(io.queue.finish_io(Cid(1), &work, Ok(())).status.is_success());
     }
     assert!(associations.change_visibility(&nqn, Nsid(1), show).is_err(), "all hosts see it");
@@ -870,7 +870,7 @@ fn hosts_hear_of_namespaces_that_come_and_go() {
         assert_eq!(line.events().len(), 1);
         assert_eq!(read_changed(&mut line, whole), Ok(vec![Nsid(7)]));
         if round > 0 {
-            // The host may mean the first one, which had the NSID before.
+            // The host may mean the first namespace, which had the NSID before.
             assert!(io.refused(read).is(Status::INVALID_NAMESPACE_OR_FORMAT));
             let (later, cntlid) = ready(&associations, Time::ZERO);
             let mut io = io_queue(&associations, 1, cntlid, Time::ZERO);
@@ -886,7 +886,7 @@ fn hosts_hear_of_namespaces_that_come_and_go() {
         assert_eq!(read_changed(&mut line, whole), Ok(vec![Nsid(7)]));
         let id: IdentifyNamespace = identified(&mut line, Cns::NAMESPACE, 7);
         assert_eq!(id.nsze.get(), 0, "an inactive namespace is zeros");
-        // A command that was on its way.
+        // A running command.
         let outcome = io.queue.finish_io(Cid(1), &work, Err(BackendError::Removed));
         assert!(outcome.status.is(Status::INVALID_NAMESPACE_OR_FORMAT));
     }

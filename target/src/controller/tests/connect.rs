@@ -78,7 +78,7 @@ fn connect_waits_for_queues_not_yet_notified() {
         again.connect(&connect_command(0), &connect_data(Cntlid::DYNAMIC)).status()
     };
     assert!(connect().is(Status::CONNECT_CONTROLLER_BUSY));
-    // Its core has not looked for events yet.
+    // Its core has not polled for events yet.
     assert!(old.refused(write()).is(Status::ABORTED_SQ_DELETION));
     let hold = old.close_with_a_write();
     assert!(connect().is(Status::CONNECT_CONTROLLER_BUSY));
@@ -121,7 +121,7 @@ fn queues_are_limited_by_address_not_by_name() {
     };
     let (_first, cntlid) = ready(&associations, Time::ZERO);
     let second = io_queue(&associations, 1, cntlid, Time::ZERO);
-    // A host that was refused for another reason takes no place.
+    // A host that was refused for another reason takes no permit.
     assert!(connect(&connect_data(Cntlid(5))).1.do_not_retry());
     let (_third, status) = connect(&data);
     assert!(status.is_success(), "{status:?}");
@@ -182,7 +182,7 @@ fn wrong_admin_connects_get_status_and_offset() {
     assert!(line.connect(&good, &data).status().is_success());
 }
 
-/// Everything that is logged in the meantime.
+/// Everything that is logged during `act`.
 fn logged(act: impl FnOnce()) -> String {
     let (sender, receiver) = std::sync::mpsc::channel();
     let writer = move || Sent(sender.clone());
@@ -243,7 +243,7 @@ fn a_nameless_host_is_identified_by_hostid() {
     assert_eq!(controller.host.nqn, HostNqn::from_host_id(HOST_ID));
     let mut io = Line::new(&associations, 1, Time::ZERO);
     assert!(io.connect(&connect_command(1), &nameless(cntlid)).status().is_success());
-    // The name that it is given gets it in nowhere.
+    // The NQN derived for it gives it no access.
     let closed = CONFIG.replace(
         "nqn.2026-01.io.feedrail:host.friend",
         "nqn.2014-08.org.nvmexpress:uuid:07070707-0707-0707-0707-070707070707",
@@ -307,7 +307,7 @@ fn io_queues_join_their_controller_and_no_other() {
     assert_invalid(&line.connect(&good, &other), ConnectParameter::HOSTID);
     let unknown = line.connect(&good, &connect_data(Cntlid(first.0 + 1)));
     assert_invalid(&unknown, ConnectParameter::CNTLID);
-    assert!(!unknown.status().do_not_retry(), "a host must be free to connect anew");
+    assert!(!unknown.status().do_not_retry(), "a host must be free to reconnect");
 
     assert!(line.connect(&good, &data).status().is_success());
     let mut twin = Line::new(&associations, 1, Time::ZERO);
@@ -362,7 +362,7 @@ fn stopping_admits_no_host() {
 proptest! {
     #![proptest_config(ProptestConfig::with_cases(32))]
 
-    /// However hosts come and go, no two live controllers share an id.
+    /// No two live controllers share a CNTLID, in any order of connects and ends.
     #[test]
     fn controller_ids_are_unique_while_they_live(steps in prop::collection::vec(0_usize..6, 1..200)) {
         let associations = associations();

@@ -54,7 +54,7 @@ fn discovery_lists_the_subsystems_a_host_may_use() {
     assert_eq!(generations, [0; 3], "nothing changed");
 }
 
-/// Hosts reach it by either name, and are told the one that no other service has.
+/// Hosts reach it by either name, and are told the unique one.
 #[test]
 fn a_discovery_service_may_have_a_name_of_its_own() {
     let own = "nqn.2026-01.io.feedrail:discovery";
@@ -96,13 +96,13 @@ fn discovery_lists_the_other_ports_of_a_subsystem() {
         .collect();
     let associations = associations_of(&(CONFIG.to_owned() + &others));
     let bound = associations.registry().ports().to_vec();
-    // Nothing listens at the last.
+    // Nothing listens at the last port.
     for (port, address) in bound.iter().zip(&ports[..3]) {
         port.set_address(address.parse().expect("an address"));
     }
     let subsystems = bound[2].subsystems();
     bound[2].retain(|subsystem| Arc::ptr_eq(subsystem, &subsystems[0]));
-    // The entries of a port: subtypes, addresses, and whether the host is told the same there.
+    // Entries of a port: subtypes, addresses, and whether the host gets the same log there.
     let told = |port: usize, host: &str| {
         let mut line = Line::at_port(&associations, port, 0, Time::ZERO);
         let data = ConnectData::new(HOST_ID, Cntlid::DYNAMIC, Nqn::DISCOVERY, self::host(host));
@@ -131,7 +131,7 @@ fn discovery_lists_the_other_ports_of_a_subsystem() {
         (3, two, true),
     ];
     assert_eq!(told(0, "stranger"), expected(&all), "one subsystem, at three ports");
-    // From afar nobody reaches a loopback address; `friend` has a subsystem that one port lacks.
+    // A remote host cannot reach a loopback address; `friend` has a subsystem that one port lacks.
     let friend =
         [(2, one, false), (2, one, false), (2, two, false), (3, one, true), (3, two, false)];
     assert_eq!(told(1, "friend"), expected(&friend));
@@ -171,7 +171,7 @@ fn hosts_hear_of_subsystems_that_come_and_go() {
         deallocate: true,
         nsid_last: None,
     };
-    // Of the header: the generation counter and the number of records.
+    // Fields of the header: the generation counter and the number of records.
     let header = |line: &mut Line| {
         let page = log(line, GetLogPage::new(LogId::DISCOVERY, 1024)).expect("offered");
         let header = DiscoveryHeader::ref_from_bytes(&page).expect("its size");

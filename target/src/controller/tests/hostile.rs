@@ -1,11 +1,11 @@
-//! Bytes that no host should send: nothing panics, every command is answered, other hosts are not
-//! affected.
+//! Bytes that no host should send: nothing panics, every command is answered, and other hosts are
+//! not affected.
 
 use proptest::prelude::*;
 
 use super::*;
 
-/// An entry with a known opcode more often than not, so that most get past the first check.
+/// An entry, mostly with a known opcode, so that most pass the first check.
 fn entry() -> impl Strategy<Value = Sqe> {
     let opcode = prop_oneof![
         Just(0x7F_u8),

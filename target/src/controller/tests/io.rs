@@ -88,7 +88,7 @@ fn wrong_commands_get_their_status() {
         let sqe = Sqe { flags, ..read(1, 0, 1) };
         assert!(line.refused(sqe).is(Status::INVALID_FIELD), "{flags:?}");
     }
-    // Properties are the admin queue's.
+    // Only the admin queue has properties.
     let get = PropertyGet { property: Property::CSTS, size: PropertySize::FourBytes };
     assert!(line.refused(get.to_sqe()).is(Status::INVALID_OPCODE));
 }
@@ -110,7 +110,7 @@ fn deallocation_is_all_or_nothing() {
         let ranges = [DsmRange::new(0, 8), outside];
         let status = line.queue.check_ranges(&work, ranges.as_bytes()).expect_err("outside");
         assert!(status.is(Status::LBA_OUT_OF_RANGE));
-        // The next range is found without another look at all of them.
+        // The next range is found without another pass over all of them.
         let next = line.queue.next_range(&work, ranges.as_bytes(), &mut 0);
         assert_eq!(next, Some((0, 4096)));
     }

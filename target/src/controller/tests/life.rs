@@ -1,4 +1,4 @@
-//! The life of an association: enable, keep alive, reset, shutdown, abort, and the end.
+//! Life of an association: enable, keep alive, reset, shutdown, abort, and the end.
 
 use nvme_proto::fabrics::{Connect, ConnectData};
 use nvme_proto::registers::{ShutdownNotification, ShutdownStatus};
@@ -44,7 +44,7 @@ fn a_configuration_that_is_not_offered_is_fatal() {
         let csts = line.csts();
         assert!(csts.cfs() && !csts.rdy(), "{cc:?}");
         assert!(line.refused(keep_alive()).is(Status::COMMAND_SEQUENCE_ERROR));
-        // A reset mends it.
+        // A reset clears it.
         assert!(line.set_cc(Cc::new()).is_success());
         assert!(line.set_cc(enabled()).is_success());
         assert!(line.csts().rdy() && !line.csts().cfs());
@@ -78,7 +78,7 @@ fn only_silent_hosts_are_dropped() {
     let associations = associations();
     let (mut line, cntlid) = ready(&associations, Time::ZERO);
     let mut io = io_queue(&associations, 1, cntlid, Time::ZERO);
-    // Nothing but I/O for ten intervals of 5 s: traffic is a sign of life.
+    // I/O alone for ten intervals of 5 s keeps the association alive.
     for second in 1..50 {
         io.now = seconds(second);
         io.io(flush()).expect("legal");
@@ -91,7 +91,7 @@ fn only_silent_hosts_are_dropped() {
     line.now = seconds(60);
     assert_eq!(line.events(), [QueueEvent::Close(CloseReason::KeepAlive)]);
     assert_eq!(io.events(), [QueueEvent::Close(CloseReason::KeepAlive)]);
-    // A second notice of the same loss, after a pause, counts no further one.
+    // A second notice of the same loss, after a pause, is not counted.
     line.now = seconds(70);
     assert!(line.queue.end_if_abandoned(line.now));
     assert_eq!(associations.keep_alive_losses(), 1);
@@ -104,7 +104,7 @@ fn only_silent_hosts_are_dropped() {
 #[test]
 fn the_deadline_leads_to_the_timeout() {
     // A driver that sleeps until each deadline notices a silent host in time, and no call is late
-    // or in vain.
+    // or without effect.
     let associations = associations();
     let (mut line, _) = ready(&associations, Time::ZERO);
     let mut wakes = 0;
@@ -290,7 +290,7 @@ fn after_a_shutdown_only_properties_are_served() {
     assert_eq!(line.csts().shst(), ShutdownStatus::COMPLETE);
     assert!(io.refused(flush()).is(Status::COMMAND_SEQUENCE_ERROR));
     assert!(line.refused(keep_alive()).is(Status::COMMAND_SEQUENCE_ERROR));
-    // A host that stays afterwards is let go.
+    // A host that stays after the shutdown is dropped.
     line.now = seconds(121);
     assert!(matches!(line.events().as_slice(), [QueueEvent::Close(_)]));
 }
@@ -313,7 +313,7 @@ fn aborts_reach_the_queue_that_has_the_command() {
     let done = QueueEvent::Complete { cid: asked_by, outcome: CommandOutcome::success(0) };
     assert_eq!(line.events(), [done]);
 
-    // A command that is not answered before the queue leaves is answered by its leaving.
+    // A command that is not answered before its queue leaves is answered by its leaving.
     assert!(line.control(abort(2, 0x43), &mut []).is_none());
     let asked_by = Cid(line.next_cid - 1);
     assert!(io.without_data(nvme_proto::fabrics::Disconnect.to_sqe()).status().is_success());
@@ -417,14 +417,14 @@ fn a_drain_waits_for_all_commands_that_have_begun() {
     let mut drain = |begun: &[_], holds: &mut Vec<_>| {
         let (sender, drained) = std::sync::mpsc::channel();
         let waiting = Arc::clone(&associations);
-        let patience = std::time::Duration::from_secs(if begun.is_empty() { 600 } else { 0 });
+        let timeout = std::time::Duration::from_secs(if begun.is_empty() { 600 } else { 0 });
         let thread = std::thread::spawn(move || {
-            sender.send(waiting.drain(DrainScope::default(), patience)).expect("awaited");
+            sender.send(waiting.drain(DrainScope::default(), timeout)).expect("awaited");
         });
         let result = loop {
             for event in io.events() {
-                let QueueEvent::Settle(settle) = event else { panic!("{event:?}") };
-                holds.extend(begun.iter().filter_map(|work| settle.of(work)));
+                let QueueEvent::Quiesce(quiesce) = event else { panic!("{event:?}") };
+                holds.extend(begun.iter().filter_map(|work| quiesce.of(work)));
             }
             if let Ok(result) = drained.try_recv() {
                 break result;
@@ -433,10 +433,10 @@ fn a_drain_waits_for_all_commands_that_have_begun() {
         };
         thread.join().expect("it ends");
         let late = io.events().into_iter().filter_map(|event| match event {
-            QueueEvent::Settle(settle) => Some(settle),
+            QueueEvent::Quiesce(quiesce) => Some(quiesce),
             _ => None,
         });
-        late.for_each(|settle| holds.extend(begun.iter().filter_map(|work| settle.of(work))));
+        late.for_each(|quiesce| holds.extend(begun.iter().filter_map(|work| quiesce.of(work))));
         result
     };
     while !begun.is_empty() {
@@ -466,8 +466,8 @@ fn a_shutdown_waits_for_writes_and_flushes() {
     let (_, work) = io.io(nvme_proto::NvmCommand::Write(write).to_sqe()).expect("it is taken up");
     assert!(line.set_cc(enabled().with_shn(ShutdownNotification::NORMAL)).is_success());
     let events = io.events();
-    let [QueueEvent::Settle(settle)] = &events[..] else { panic!("it is asked") };
-    let hold = settle.of(&work);
+    let [QueueEvent::Quiesce(quiesce)] = &events[..] else { panic!("it is asked") };
+    let hold = quiesce.of(&work);
     drop(events);
     for step in [hold, Some(leaving)] {
         assert_eq!(line.serve(Ok(())), []);
@@ -491,7 +491,7 @@ fn a_shutdown_that_cannot_flush_never_completes() {
     assert_eq!(line.serve(Err(crate::backend::BackendError::from_errno(libc::EIO))), []);
     let csts = line.csts();
     assert!(csts.cfs() && csts.shst() == ShutdownStatus::OCCURRING, "{csts:?}");
-    // A reset begins anew.
+    // A reset starts again.
     assert!(line.set_cc(Cc::new()).is_success());
     let csts = line.csts();
     assert!(!csts.cfs() && csts.shst() == ShutdownStatus::NORMAL, "{csts:?}");
@@ -508,7 +508,7 @@ fn a_reset_gives_up_a_shutdown() {
     assert_eq!(line.csts(), Csts::new().with_rdy(true));
 }
 
-/// Nobody is told that a write protection will last which nothing keeps.
+/// A write protection that cannot be stored is reported as an error.
 #[test]
 fn a_protection_that_nothing_keeps_is_an_error() {
     let folder = tempfile::tempdir().expect("a folder");

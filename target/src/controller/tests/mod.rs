@@ -96,8 +96,11 @@ impl Line {
             now,
             lost: Arc::clone(&lost),
         };
-        let queue =
-            Queue::new(Arc::clone(associations), associations.registry().open_tally(), accepted);
+        let queue = Queue::new(
+            Arc::clone(associations),
+            associations.registry().open_core_io_stats(),
+            accepted,
+        );
         Self { queue, lost, now, next_cid: 0x1000 }
     }
 
@@ -171,7 +174,7 @@ impl Line {
         events
     }
 
-    /// Does the flushes of the controller, with this result, and returns all other events.
+    /// Executes the flushes of the controller with this result, and returns all other events.
     fn serve(&mut self, result: Result<(), BackendError>) -> Vec<QueueEvent> {
         let mut events = Vec::new();
         while let Some(event) = self.queue.poll(self.now) {
@@ -187,12 +190,12 @@ impl Line {
         events
     }
 
-    /// The connection ends, and storage has nothing left to do.
+    /// Ends the connection when storage has nothing left to do.
     fn close(self) {
         drop(self.queue.close());
     }
 
-    /// The connection ends while storage works on a command that changes the medium.
+    /// Ends the connection while storage executes a command that changes the medium.
     fn close_with_a_write(self) -> CommandHold {
         self.queue.close().expect("it was connected")
     }

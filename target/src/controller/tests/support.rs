@@ -1,4 +1,4 @@
-//! Announced support equals actual support, for every code and every kind of controller.
+//! Reported support equals actual support, for every code and every kind of controller.
 
 use nvme_proto::feature::{
     ErrorRecovery, Feature, FeatureCapabilities, FeatureId, GetFeatures, Select, SetFeatures,
@@ -38,7 +38,7 @@ fn page<T: FromBytes>(line: &mut Line, lid: LogId) -> T {
     T::read_from_bytes(&bytes).expect("its size")
 }
 
-/// Whether a queue takes an opcode for one of a command.
+/// Whether a queue accepts an opcode as that of a command.
 fn takes(line: &mut Line, opcode: u8) -> bool {
     let entry = match opcode {
         0x7F if line.queue.qid().is_admin() => {
@@ -87,7 +87,7 @@ fn commands_are_taken_as_their_effects_say() {
         assert_eq!(id.oacs.directives(), has(AdminOpcode::DIRECTIVE_SEND));
         assert_eq!(id.oacs.get_lba_status(), has(AdminOpcode::GET_LBA_STATUS));
         assert_eq!(id.ofcs.disconnect(), has(AdminOpcode::FABRICS));
-        // Compare and Write, the only fused operation that there is.
+        // Compare and Write, the only defined fused operation.
         let mut first = Sqe::new(NvmOpcode::COMPARE.0).with_nsid(Nsid(1));
         first.flags.set_fuse(1);
         let fused = io.queue.parse(io.now, &first).is_ok();
@@ -95,8 +95,8 @@ fn commands_are_taken_as_their_effects_say() {
     }
 }
 
-/// Every value of CNS that a controller has, whether it takes CSI, and its statuses where the NSID
-/// is 0 and 2, which no namespace has.
+/// Every value of CNS that a controller has, whether it takes CSI, and its statuses for the NSIDs 0
+/// and 2, which no namespace has.
 type Described = (Cns, bool, Result<(), Status>, Result<(), Status>);
 
 const NO_NAMESPACE: Result<(), Status> = Err(Status::INVALID_NAMESPACE_OR_FORMAT);
@@ -178,7 +178,7 @@ fn log_pages_are_there_as_listed() {
     }
 }
 
-/// Whether a controller has a feature, for every feature identifier.
+/// Checks whether a controller has a feature, for every feature identifier.
 fn has_features(line: &mut Line, listed: impl Fn(FeatureId) -> FeatureEffects) {
     for fid in (0..=255).map(FeatureId) {
         let listed = listed(fid);

@@ -1,23 +1,23 @@
-//! A buddy allocator over numbered units: it decides which are free and never touches memory.
+//! Buddy allocator over numbered units: it keeps track of free ones and never touches memory.
 
 use std::mem;
 
 const NONE: u32 = u32::MAX;
-/// The order of a unit that does not begin a free run.
+/// Order of a unit that does not begin a free run.
 const TAKEN: u8 = u8::MAX;
 
-/// Blocks of `1 << top` units, split on demand and joined again when both halves are free.
+/// Blocks of `1 << top` units, split on demand and merged again when both halves are free.
 #[derive(Debug)]
 pub(super) struct Buddy {
     top: u8,
     free_units: u32,
-    /// For each order, the first free run of that size.
+    /// First free run of each order.
     heads: Vec<u32>,
     units: Vec<Unit>,
 }
 
-/// The state of a unit that begins a free run: the order of the run, and its neighbours among those
-/// of that order.
+/// State of a unit that begins a free run: the order of the run, and its neighbours in the list of
+/// that order.
 #[derive(Clone, Debug)]
 struct Unit {
     next: u32,
@@ -53,7 +53,7 @@ impl Buddy {
         self.free_units
     }
 
-    /// The first unit of a run of `1 << order` units.
+    /// Allocates a run of `1 << order` units; returns its first unit.
     pub(super) fn allocate(&mut self, order: u8) -> Option<u32> {
         let found = (order..=self.top).find(|&order| self.heads[usize::from(order)] != NONE)?;
         let unit = self.heads[usize::from(found)];

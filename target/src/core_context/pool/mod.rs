@@ -1,4 +1,4 @@
-//! The buffers that data passes through on its way between a host and a namespace.
+//! Buffers that data passes through on its way between a host and a namespace.
 #![expect(unsafe_code, reason = "maps the pool's memory and hands out parts of it")]
 
 mod buddy;
@@ -13,25 +13,24 @@ use self::buddy::Buddy;
 use crate::backend::{MEMORY_ALIGNMENT, Span};
 use crate::limits::{ANONYMOUS_POOL_BYTES, ANONYMOUS_TRANSFER_BYTES, POOL_LEAST_BLOCKS};
 
-/// The smallest buffer, in bytes: the page and the alignment of every buffer.
+/// Smallest buffer in bytes: the page size, and the alignment of every buffer.
 pub(crate) const UNIT_BYTES: usize = 4096;
 const _: () = assert!(UNIT_BYTES.is_multiple_of(MEMORY_ALIGNMENT as usize));
 
 /// Bytes of a huge page, on processors with 4 KiB pages.
 const HUGE_PAGE_BYTES: usize = 2 << 20;
 
-/// Buffers of each size that are kept as they are when they come back, not merged into larger ones.
-/// Doubled, more of the pool may be spare until a large request merges it; not measured.
+/// Returned buffers of each size that are kept for reuse and not merged into larger ones.
 const SPARE_BUFFERS: usize = 32;
 
 /// Memory of the process that is registered once with each RDMA device. The process writes it only
-/// through buffers and receive areas, each of which has one owner.
+/// through buffers and receive areas, each with one owner.
 #[derive(Debug)]
 pub(crate) struct PoolMemory {
-    /// First byte of the mapping, whose length follows.
+    /// First byte of the mapping; its length is in the field `mapped_length`.
     mapped: NonNull<u8>,
     mapped_length: usize,
-    /// First byte of the memory in it, behind which there are zeros.
+    /// First byte of the usable memory in the mapping; zeros follow it.
     base: NonNull<u8>,
     length: usize,
     zeros_length: usize,
@@ -44,16 +43,16 @@ unsafe impl Send for PoolMemory {}
 unsafe impl Sync for PoolMemory {}
 
 impl PoolMemory {
-    /// Maps `length` bytes, rounded up to whole pages, on huge pages where the system gives them:
-    /// the kernel passes those to a disk at a fraction of the cost. Files in memory would have
-    /// names, but seldom get any. Behind them it maps `zeros_length` bytes of zeros.
+    /// Maps `length` bytes, rounded up to whole pages, followed by `zeros_length` bytes of zeros.
+    /// Uses huge pages if the system provides them, which the kernel passes to a disk at a fraction
+    /// of the cost. The memory is anonymous: a file in memory seldom gets huge pages.
     ///
     /// # Errors
     /// The error of the system call.
     pub(crate) fn new(length: usize, zeros_length: usize) -> io::Result<Arc<Self>> {
         let length = length.max(1).next_multiple_of(UNIT_BYTES);
         let zeros_length = zeros_length.next_multiple_of(UNIT_BYTES);
-        // Huge pages begin at multiples of their size.
+        // Huge pages are aligned to their size.
         let mapped_length = length + zeros_length + HUGE_PAGE_BYTES;
         let protection = ProtFlags::READ | ProtFlags::WRITE;
         // SAFETY: a new mapping at an address of the kernel's choice touches no memory of ours.
@@ -74,18 +73,18 @@ impl PoolMemory {
         Ok(Arc::new(Self { mapped, mapped_length, base, length, zeros_length }))
     }
 
-    /// The address of its first byte.
+    /// Address of its first byte.
     pub(crate) fn address(&self) -> *mut u8 {
         self.base.as_ptr()
     }
 
-    /// The length in bytes of all that devices send from: the zeros are there as well.
+    /// Length in bytes of the memory that devices may access, the zeros included.
     pub(crate) fn registered_length(&self) -> usize {
         self.length + self.zeros_length
     }
 
-    /// Address of `length` bytes that stay zero. They are never written, so that the system has one
-    /// page of its own for all, until a device pins them.
+    /// Address of `length` bytes that stay zero. They are never written, so that the system backs
+    /// them with one shared page until a device pins them.
     pub(crate) fn zeros(&self, length: u32) -> *const u8 {
         assert!(length as usize <= self.zeros_length, "as long as the longest transfer");
         self.address().wrapping_add(self.length)
@@ -100,8 +99,8 @@ impl Drop for PoolMemory {
     }
 }
 
-/// How the memory of a process is divided: a pool for the hosts of each core, and behind them all a
-/// small one for the anonymous connections of each core.
+/// Division of a process's memory: a pool for the hosts of each core, followed by a small one for
+/// the anonymous connections of each core.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct PoolPlan {
     cores: usize,
@@ -111,8 +110,8 @@ pub(crate) struct PoolPlan {
 }
 
 impl PoolPlan {
-    /// Of at least `wanted` bytes for the hosts of all `cores`, in blocks of `block_bytes`, and at
-    /// least [`POOL_LEAST_BLOCKS`] for each core.
+    /// Plans at least `wanted` bytes for the hosts of all `cores`, in blocks of `block_bytes`, and
+    /// at least [`POOL_LEAST_BLOCKS`] for each core.
     pub(crate) fn new(wanted: u64, cores: usize, block_bytes: usize) -> Self {
         let blocks = (wanted as usize).div_ceil(cores * block_bytes).max(POOL_LEAST_BLOCKS);
         Self { cores, block_bytes, blocks }
@@ -128,8 +127,8 @@ impl PoolPlan {
         self.host_bytes() + self.cores * ANONYMOUS_POOL_BYTES
     }
 
-    /// The pools of one core, for hosts and for anonymous connections, in memory of that many
-    /// bytes.
+    /// Pools of one core, for hosts and for anonymous connections, in memory of
+    /// [`PoolPlan::memory_bytes`].
     pub(crate) fn pools(&self, memory: &Arc<PoolMemory>, core: usize) -> (Pool, Pool) {
         let start = core * self.blocks * self.block_bytes;
         let hosts = Pool::new(Arc::clone(memory), start, self.blocks, self.block_bytes);
@@ -140,21 +139,22 @@ impl PoolPlan {
     }
 }
 
-/// A part of the memory, handed out as power-of-two buffers from [`UNIT_BYTES`] up to its block
-/// size. Small and large transfers share it: the buffer of a 4 KiB read becomes part of a large one
-/// again as soon as its neighbours are free.
+/// A part of the memory, divided into power-of-two buffers from [`UNIT_BYTES`] up to its block
+/// size. Small and large transfers share it: the buffer of a 4 KiB read is merged into a larger one
+/// as soon as its neighbours are free.
 #[derive(Debug)]
 pub(crate) struct Pool {
     memory: Arc<PoolMemory>,
-    /// The first unit of the part, counted from the start of the memory.
+    /// First unit of the part, counted from the start of the memory.
     first: u32,
     buddy: Buddy,
-    /// Of each order, buffers that went back just now: the next ones are likely to be as large.
+    /// Recently returned buffers by order, kept because the next requests are likely to be as
+    /// large.
     spare: Box<[Vec<u32>]>,
     spare_units: u32,
 }
 
-/// A part of a pool. It has to go back to its pool; dropping it would lose its memory.
+/// Buffer of a pool. It has to be released to its pool; dropping it leaks its memory.
 #[derive(Debug)]
 #[must_use]
 pub(crate) struct Buffer {
@@ -165,12 +165,12 @@ pub(crate) struct Buffer {
 }
 
 impl Buffer {
-    /// Its first unit, by which it differs from all others of the memory.
+    /// First unit of the buffer, which identifies it in the memory.
     pub(crate) fn unit(&self) -> u32 {
         self.unit
     }
 
-    /// The same buffer, for another use of it.
+    /// Same buffer with another length.
     pub(crate) fn of_length(self, length: u32) -> Self {
         assert!(u64::from(length) <= self.bytes(), "no more than there is");
         Self { length, ..self }
@@ -183,9 +183,10 @@ impl Buffer {
 }
 
 impl Pool {
-    /// `blocks` blocks of `block_bytes` from `start` on in `memory`, which must hold them.
+    /// Creates a pool of `blocks` blocks of `block_bytes` at `start` in `memory`, which must
+    /// contain them.
     ///
-    /// `block_bytes` is a power of two of at least one unit and is the largest buffer.
+    /// `block_bytes` is a power of two of at least one unit, and the size of the largest buffer.
     pub(crate) fn new(
         memory: Arc<PoolMemory>,
         start: usize,
@@ -201,12 +202,12 @@ impl Pool {
         Self { memory, first, buddy: Buddy::new(blocks as u32, top), spare, spare_units: 0 }
     }
 
-    /// The bytes that a buffer of at least `length` bytes takes.
+    /// Bytes that a buffer of at least `length` bytes takes.
     pub(crate) fn bytes_for(length: u32) -> u64 {
         (UNIT_BYTES as u64) << order_for(length)
     }
 
-    /// A buffer of at least `length` bytes, if there is one now.
+    /// Allocates a buffer of at least `length` bytes, if one is free.
     pub(crate) fn allocate(&mut self, length: u32) -> Option<Buffer> {
         let order = order_for(length);
         let spare = self.spare.get_mut(usize::from(order))?.pop();
@@ -220,7 +221,7 @@ impl Pool {
         Some(Buffer { unit: self.first + unit, order, length })
     }
 
-    /// Takes a buffer back.
+    /// Returns a buffer to the pool.
     pub(crate) fn release(&mut self, buffer: Buffer) {
         debug_assert!(self.owns(&buffer));
         let unit = buffer.unit - self.first;
@@ -238,7 +239,7 @@ impl Pool {
         (self.first..self.first + self.buddy.units()).contains(&buffer.unit)
     }
 
-    /// Lets spare buffers become parts of larger ones again.
+    /// Merges spare buffers into larger ones, and allocates again.
     #[cold]
     fn join_and_allocate(&mut self, order: u8) -> Option<u32> {
         for (order, spare) in (0..).zip(&mut self.spare) {
@@ -248,12 +249,12 @@ impl Pool {
         self.buddy.allocate(order)
     }
 
-    /// The largest buffer, in bytes.
+    /// Bytes of the largest buffer.
     pub(crate) fn block_bytes(&self) -> usize {
         UNIT_BYTES << self.buddy.top()
     }
 
-    /// Bytes that are not handed out.
+    /// Bytes of the pool that are not allocated.
     pub(crate) fn free_bytes(&self) -> u64 {
         u64::from(self.buddy.free_units() + self.spare_units) * UNIT_BYTES as u64
     }
@@ -263,37 +264,37 @@ impl Pool {
         u64::from(self.buddy.units()) * UNIT_BYTES as u64
     }
 
-    /// Where it lies in memory.
+    /// Address and length of the pool in memory.
     pub(crate) fn range(&self) -> (*mut u8, usize) {
         let start = self.first as usize * UNIT_BYTES;
         (self.memory.address().wrapping_add(start), self.total_bytes() as usize)
     }
 
-    /// The memory that it is a part of.
+    /// Memory that it is a part of.
     pub(crate) fn memory(&self) -> &Arc<PoolMemory> {
         &self.memory
     }
 
-    /// The address of a buffer of this pool, or of another one of the same memory.
+    /// Address of a buffer of any pool in the same memory.
     pub(crate) fn address(&self, buffer: &Buffer) -> *mut u8 {
         self.memory.address().wrapping_add(buffer.unit as usize * UNIT_BYTES)
     }
 
-    /// The bytes of a buffer of this pool, or of another one of the same memory.
+    /// Bytes of a buffer of any pool in the same memory.
     ///
     /// # Safety
-    /// No device and no ring may be at work on the buffer while the slice lives.
+    /// No device and no ring uses the buffer while the slice lives.
     pub(crate) unsafe fn bytes<'a>(&'a self, buffer: &'a mut Buffer) -> &'a mut [u8] {
-        // SAFETY: the buffer lies in the mapping, which the pool keeps, the unique reference to
-        // the buffer makes the slice the only one, and the caller vouches for devices.
+        // SAFETY: the buffer lies in the mapping, which the pool keeps, the unique reference to the
+        // buffer makes the slice the only one, and the caller vouches for devices.
         unsafe { std::slice::from_raw_parts_mut(self.address(buffer), buffer.length as usize) }
     }
 
-    /// `length` bytes of a buffer from `offset` on, for storage.
+    /// Part of a buffer for storage: `length` bytes from `offset` on.
     ///
     /// # Safety
     /// The buffer stays allocated, and nothing else reads or writes that part of it, until the
-    /// operation that carries the span is over.
+    /// operation with the span has ended.
     pub(crate) unsafe fn span(&self, buffer: &Buffer, offset: u32, length: u32) -> Span {
         assert!(u64::from(offset) + u64::from(length) <= (UNIT_BYTES as u64) << buffer.order);
         let address = self.address(buffer).wrapping_add(offset as usize);
@@ -302,7 +303,7 @@ impl Pool {
     }
 }
 
-/// The smallest power of two of units that holds `length` bytes.
+/// Smallest order whose run of units holds `length` bytes.
 fn order_for(length: u32) -> u8 {
     let last_unit = length.saturating_sub(1) / UNIT_BYTES as u32;
     (u32::BITS - last_unit.leading_zeros()) as u8
@@ -324,10 +325,10 @@ mod tests {
     fn pools_of_a_plan_lie_side_by_side() {
         let plan = PoolPlan::new(4 * BLOCK as u64, 2, BLOCK);
         let memory = PoolMemory::new(plan.memory_bytes(), 0).unwrap();
-        let (first, first_guests) = plan.pools(&memory, 0);
-        let (second, second_guests) = plan.pools(&memory, 1);
+        let (first, first_anonymous) = plan.pools(&memory, 0);
+        let (second, second_anonymous) = plan.pools(&memory, 1);
         let mut end = memory.address() as usize;
-        for pool in [first, second, first_guests, second_guests] {
+        for pool in [first, second, first_anonymous, second_anonymous] {
             let (start, length) = pool.range();
             assert_eq!(start as usize, end);
             end += length;

@@ -1,51 +1,51 @@
-//! The requests of one account that wait for a buffer.
+//! Waiting requests of one account.
 
 use std::collections::VecDeque;
 
 use crate::core_context::pool::{Pool, UNIT_BYTES};
 use crate::core_context::request_key::RequestKey;
 
-/// A request is small if as many fit the longest transfer, which is half a block. Doubled, fewer
-/// requests pass others; not measured.
+/// Number of requests that together fit the longest transfer (half a block), up to which size a
+/// request is small.
 const SMALL_IN_LONGEST: usize = 16;
 
-/// Requests that wait, in order of arrival: but small ones pass a large one while they take less
-/// together than that asks for.
+/// Waiting requests in order of arrival; small ones pass a large one as long as they take less in
+/// all than it asks for.
 pub(super) struct RequestLine {
     small: VecDeque<Waiting>,
     large: VecDeque<Waiting>,
     small_bytes: usize,
-    /// How many requests came.
+    /// Number of requests that came so far.
     count: u64,
     /// Bytes of requests that passed the one that is first now.
     passed_bytes: u64,
 }
 
-/// A request that waits.
+/// A request that waits for a buffer.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Waiting {
     pub(super) whose: RequestKey,
     pub(super) length: u32,
-    /// Those that came before have lower ones.
+    /// Number in order of arrival, ascending.
     number: u64,
 }
 
 impl Waiting {
-    /// The bytes of a pool that it takes.
+    /// Bytes of the pool that it takes.
     pub(super) fn bytes(&self) -> u64 {
         Pool::bytes_for(self.length)
     }
 }
 
 impl RequestLine {
-    /// The line before a pool with blocks of this length.
+    /// Creates the line for a pool with blocks of this length.
     pub(super) fn new(block_bytes: usize) -> Self {
         let small_bytes = (block_bytes / 2 / SMALL_IN_LONGEST).max(UNIT_BYTES);
         let (small, large) = (VecDeque::new(), VecDeque::new());
         Self { small, large, small_bytes, count: 0, passed_bytes: 0 }
     }
 
-    /// Makes room for this many requests.
+    /// Reserves room for this many requests.
     pub(super) fn reserve(&mut self, requests: usize) {
         for line in [&mut self.small, &mut self.large] {
             line.reserve(requests.saturating_sub(line.len()));
@@ -70,7 +70,7 @@ impl RequestLine {
         }
     }
 
-    /// The request that came first.
+    /// First request in order of arrival.
     pub(super) fn first(&self) -> Option<Waiting> {
         let fronts = self.small.front().into_iter().chain(self.large.front());
         fronts.min_by_key(|waiting| waiting.number).copied()
@@ -84,7 +84,7 @@ impl RequestLine {
         passes.then_some(*small)
     }
 
-    /// Takes out the first request, or the one that passes it.
+    /// Removes the first request, or the one that passes it.
     pub(super) fn take(&mut self, taken: &Waiting) {
         let is_first = self.first().is_some_and(|first| first.number == taken.number);
         self.passed_bytes = if is_first { 0 } else { self.passed_bytes + taken.bytes() };
@@ -93,12 +93,12 @@ impl RequestLine {
         }
     }
 
-    /// Takes out a request; returns whether it waited.
+    /// Removes a request; returns whether it waited.
     pub(super) fn leave(&mut self, whose: RequestKey) -> bool {
         self.keep(|waiting| waiting.whose != whose)
     }
 
-    /// Takes out all requests of a connection.
+    /// Removes all requests of a connection.
     pub(super) fn leave_all(&mut self, connection: RequestKey, mut left: impl FnMut(RequestKey)) {
         self.keep(|waiting| {
             let leaves = waiting.whose.is_of_connection(connection);
@@ -109,7 +109,7 @@ impl RequestLine {
         });
     }
 
-    /// Keeps some requests; returns whether any had to go.
+    /// Keeps the requests for which `kept` is true; returns whether any was removed.
     fn keep(&mut self, mut kept: impl FnMut(&Waiting) -> bool) -> bool {
         let number = |line: &Self| line.first().map(|first| first.number);
         let (first, count) = (number(self), self.small.len() + self.large.len());

@@ -1,4 +1,4 @@
-//! Each request gets its buffer within the rounds that the module states.
+//! Tests that each request gets its buffer within the rounds that the module states.
 
 use proptest::prelude::*;
 
@@ -7,7 +7,7 @@ use crate::core_context::pool::PoolMemory;
 
 const BLOCK: u32 = 64 << 10;
 
-/// A share with `blocks` blocks beside the progress block.
+/// A share with `blocks` blocks besides the progress block.
 fn share(blocks: usize) -> Share {
     share_of(blocks, BLOCK)
 }
@@ -30,7 +30,7 @@ fn request(connection: u32, slot: u32) -> RequestKey {
     RequestKey { transport: 0, connection, slot }
 }
 
-/// Asks for as many buffers as an account gets.
+/// Allocates as many buffers as an account gets.
 fn take_all(share: &mut Share, key: AccountKey, connection: u32, length: u32) -> Vec<Buffer> {
     let taken: Vec<Buffer> = (0..1000)
         .map_while(|slot| share.allocate(key, request(connection, slot), length))
@@ -71,7 +71,7 @@ fn a_newcomer_halves_what_is_free() {
     assert_eq!(share.grant().map(|(whose, _)| whose), Some(request(1, 0)));
 }
 
-/// Small requests wait neither for all large ones before them, nor let them wait for ever.
+/// Small requests do not wait for all large ones before them, and do not starve them.
 #[test]
 fn small_requests_pass_a_large_one_within_a_bound() {
     const LARGE: u32 = 1 << 20;
@@ -193,12 +193,12 @@ fn left_behind_buffers_block_no_successor() {
     let stuck = share.allocate(key, request(0, 0), BLOCK).unwrap();
     assert!(share.allocate(key, request(1, 0), BLOCK).is_none());
     assert!(share.grant().is_none(), "its own comes back");
-    share.leave_behind(key, &stuck);
+    share.orphan(key, &stuck);
     let (whose, block) = share.grant().expect("the progress block");
     assert_eq!(whose, request(1, 0));
     assert!(share.allocate(key, request(1, 1), 4096).is_none());
     assert!(share.grant().is_none(), "left-behind buffers count for their address");
-    share.release_left_behind(key, stuck);
+    share.release_orphan(key, stuck);
     let (_, last) = share.grant().expect("an ordinary one");
     for buffer in [block, last] {
         share.release(key, buffer);
@@ -311,7 +311,7 @@ fn a_large_request_among_many_hosts_is_served() {
     }
 }
 
-/// The property tests' record of a request that waits.
+/// Record of a waiting request in the property tests.
 #[derive(Debug)]
 struct Waiting {
     account: usize,
@@ -320,7 +320,7 @@ struct Waiting {
     ahead: usize,
 }
 
-/// Accounts that ask for and give back buffers in any order.
+/// Accounts that allocate and return buffers in any order.
 struct ShareModel {
     share: Share,
     keys: Vec<AccountKey>,
@@ -367,13 +367,13 @@ impl ShareModel {
     fn grant(&mut self) {
         while let Some((whose, buffer)) = self.share.grant() {
             let found = self.waiting.iter().position(|waiting| waiting.whose == whose);
-            self.waiting.remove(found.expect("it waited, and waits no more"));
+            self.waiting.remove(found.expect("the request waited"));
             self.held.push((whose.connection as usize, self.round, buffer));
             self.check_share(whose.connection as usize);
         }
     }
 
-    /// Beside others an address gets no more than half.
+    /// Checks that a party that is not alone holds at most half.
     fn check_share(&self, account: usize) {
         let is_mine = |other: usize| other / self.names == account / self.names;
         let (mine, others): (Vec<_>, Vec<_>) =
@@ -397,8 +397,8 @@ impl ShareModel {
         self.grant();
     }
 
-    /// Gives everything back that was held at the beginning of the round, in any order; after each,
-    /// an account asks for more.
+    /// Returns everything that was held at the beginning of the round, in any order; after each, an
+    /// account asks for more.
     fn turn(&mut self, asks: &[(usize, u32)], order: &prop::sample::Index) {
         self.round += 1;
         let mut asks = asks.iter().cycle();
@@ -425,8 +425,8 @@ impl ShareModel {
 }
 
 proptest! {
-    /// The law in the module's documentation, whatever others ask for and in whatever order buffers
-    /// come back.
+    /// Bound stated in the module's documentation, whatever others ask for and in whatever order
+    /// buffers are returned.
     #[test]
     fn every_request_is_granted_within_its_rounds(
         blocks in 1_usize..5,

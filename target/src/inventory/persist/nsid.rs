@@ -1,8 +1,8 @@
-//! Which NSID each file of a subsystem's directories has, kept across restarts.
+//! NSIDs of the files of a subsystem's directories, kept across restarts.
 //!
-//! A name keeps its NSID, also while the file is away, so a host does not find other data under an
-//! id that it knows. Only when every NSID was used do new names take those of the files that have
-//! been away for longest. One small JSON file per subsystem, replaced atomically.
+//! A file name keeps its NSID even while the file is missing, so a host never finds other data
+//! under an NSID that it knows. Once every NSID has been used, new files get those of the files
+//! that have been missing for longest. There is one JSON file per subsystem, replaced atomically.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::path::{Path, PathBuf};
@@ -14,13 +14,13 @@ use crate::derived_ids;
 use crate::inventory::persist::state_file::{self, KeptState, StateError};
 use crate::limits::NSID_LAST;
 
-/// The NSIDs of one subsystem's directory files.
+/// NSIDs of the files of one subsystem's directories.
 #[derive(Debug)]
 pub(crate) struct NsidFile {
     path: PathBuf,
     content: KeptNsids,
     changed: bool,
-    /// There was no file, though the folder has other ones.
+    /// Whether the state file was missing though the folder has others.
     may_be_lost: bool,
 }
 
@@ -30,16 +30,16 @@ struct KeptNsids {
     version: u32,
     nqn: String,
     nsids: BTreeMap<String, u32>,
-    /// Names whose files are away, and in which order they went: a lower number was away earlier.
-    /// Since version 2.
+    /// Missing files, with the order in which they went missing: lower numbers went earlier. Since
+    /// version 2.
     #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
     gone: BTreeMap<String, u64>,
 }
 
-/// Why NSIDs can not be looked up or kept.
+/// Reason that NSIDs cannot be looked up or kept.
 #[derive(Debug, thiserror::Error)]
 pub enum NsidFileError {
-    /// The file can not be read or written.
+    /// The state file cannot be read or written.
     #[error(transparent)]
     State(#[from] StateError),
     /// There are more files than NSIDs.
@@ -51,10 +51,10 @@ pub enum NsidFileError {
 }
 
 impl NsidFile {
-    /// Reads the NSIDs of a subsystem; there are none if there is no file yet.
+    /// Reads the NSIDs of a subsystem; empty if there is no file yet.
     ///
     /// # Errors
-    /// The file exists and can not be read or understood.
+    /// The file exists and cannot be read or understood.
     pub(crate) fn open(state_dir: &Path, nqn: &Nqn) -> Result<Self, NsidFileError> {
         let name = format!("nsids-{}.json", derived_ids::state_key(nqn));
         let path = state_dir.join(name);
@@ -70,19 +70,18 @@ impl NsidFile {
         &self.path
     }
 
-    /// True if this file was missing beside other state: the subsystem is new, or the NSIDs that
-    /// hosts know were lost. Nothing was lost where the folder has no state.
+    /// Whether the file was missing though other state exists: the subsystem is new, or the NSIDs
+    /// that hosts know were lost. False if the folder has no state.
     pub(crate) fn may_be_lost(&self) -> bool {
         self.may_be_lost
     }
 
-    /// The NSID of each name, in order; new names get the lowest ids that no name has or had, and
-    /// if there are none those of the names that have been away for longest. `names` are all that
-    /// are there now, each once; `reserved` are ids that the configuration gives to other
-    /// namespaces.
+    /// Returns the NSID of each name in `names`, which are all existing files, without duplicates.
+    /// New names get the lowest NSIDs never used, then those of the names that have been missing
+    /// for longest. `reserved` are the NSIDs that the configuration gives to other namespaces.
     ///
     /// # Errors
-    /// There are more names than ids.
+    /// There are more names than NSIDs.
     pub(crate) fn assign(
         &mut self,
         names: &[&str],
@@ -113,7 +112,7 @@ impl NsidFile {
         Ok(nsids)
     }
 
-    /// Remembers which names are away, and since when.
+    /// Records the names that are missing and since when.
     fn note_gone(&mut self, names: &BTreeSet<&str>) {
         let KeptNsids { nsids, gone, .. } = &mut self.content;
         let before = gone.len();
@@ -128,11 +127,11 @@ impl NsidFile {
         }
     }
 
-    /// Writes the file if anything is new: a temporary file beside it, synced, then renamed over
-    /// it.
+    /// Writes the file if anything has changed: a temporary file beside it, synced, then renamed
+    /// over it.
     ///
     /// # Errors
-    /// The file can not be written.
+    /// The file cannot be written.
     pub(crate) fn save(&mut self) -> Result<(), NsidFileError> {
         if !self.changed {
             return Ok(());
@@ -142,10 +141,10 @@ impl NsidFile {
         Ok(())
     }
 
-    /// Whether [`NsidFile::save`] would be allowed to write, without writing.
+    /// Checks whether [`NsidFile::save`] could write, without writing.
     ///
     /// # Errors
-    /// The file is to change, and its folder can not be written.
+    /// The file needs a change, and its folder cannot be written.
     pub(crate) fn check_save(&self) -> Result<(), NsidFileError> {
         if !self.changed {
             return Ok(());
@@ -157,15 +156,15 @@ impl NsidFile {
 /// An NSID for a new name.
 struct NsidSlot {
     nsid: u32,
-    /// Which name had it.
+    /// Name that had it before.
     of: Option<String>,
 }
 
-/// The NSIDs that new names get, in order.
+/// NSIDs for new names, in order.
 struct FreeNsids {
-    /// The ids that no name has or had.
+    /// NSIDs that were never used.
     unused: std::vec::IntoIter<u32>,
-    /// Those of names that are away, the longest first.
+    /// NSIDs of missing names, the longest missing first.
     gone: std::vec::IntoIter<(u64, String, u32)>,
 }
 
@@ -190,7 +189,7 @@ impl FreeNsids {
     }
 }
 
-/// NSIDs that have gone from one name to another.
+/// NSIDs that passed from one name to another.
 #[derive(Default)]
 struct Reused {
     first: Option<(u32, String, String)>,
@@ -211,7 +210,7 @@ impl Reused {
                 old,
                 new,
                 "every NSID was used once: new files get those of the files that have been away for longest; hosts \
-                 that were connected then should connect anew"
+                 that were connected then should reconnect"
             );
         }
     }
@@ -257,7 +256,7 @@ mod tests {
         file.save().expect("saved");
 
         let mut file = NsidFile::open(dir.path(), &nqn()).expect("again");
-        // "b" is away, "a" is new and sorts first: it must get neither id.
+        // "b" is missing, "a" is new and sorts first: it must get neither id.
         assert_eq!(file.assign(&["a", "c"], &BTreeSet::new()).expect("room"), [3, 2]);
         file.save().expect("saved");
 
@@ -281,7 +280,7 @@ mod tests {
         let names: Vec<&str> = names.iter().map(String::as_str).collect();
         let none = BTreeSet::new();
         assert_eq!(file.assign(&names, &none).expect("room").last(), Some(&NSID_LAST));
-        // NSID 9 is away first, then 5, then 7, which comes back.
+        // NSID 9 goes missing first, then 5, then 7, which comes back.
         let without = |gone: &[usize]| -> Vec<&str> {
             let there = names.iter().enumerate().filter(|(at, _)| !gone.contains(&(at + 1)));
             there.map(|(_, name)| *name).collect()

@@ -1,8 +1,8 @@
-//! Which namespaces hosts have write protected, kept across restarts: that state outlives a power
-//! cycle (Base, Namespace Write Protection).
+//! Namespaces that hosts have write protected, kept across restarts: the state persists across
+//! power cycles (Base, Namespace Write Protection).
 //!
-//! One small JSON file for each subsystem, replaced atomically. A thread writes them: a disk may
-//! take its time.
+//! There is one JSON file per subsystem, replaced atomically. A thread writes them, since a disk
+//! may be slow.
 
 use std::collections::btree_map::Entry;
 use std::collections::{BTreeMap, BTreeSet};
@@ -17,7 +17,7 @@ use uuid::Uuid;
 use crate::derived_ids;
 use crate::inventory::persist::state_file::{self, KeptState, StateError};
 
-/// The write protected namespaces of one subsystem.
+/// Write protected namespaces of one subsystem.
 #[derive(Debug)]
 pub(crate) struct ProtectionFile {
     path: PathBuf,
@@ -32,25 +32,25 @@ struct KeptProtection {
     protected: BTreeSet<Uuid>,
 }
 
-/// The cause for which write protections can not be read or kept.
+/// Reason that write protections cannot be read or kept.
 #[derive(Debug, thiserror::Error)]
 pub enum ProtectionError {
-    /// The file can not be read or written.
+    /// The state file cannot be read or written.
     #[error(transparent)]
     State(#[from] StateError),
-    /// There is no thread to write it.
+    /// The thread that writes the file cannot be started.
     #[error("cannot start a thread: {0}")]
     Thread(io::Error),
-    /// The thread that writes it has ended, by a fault of the target.
+    /// The thread that writes the file has ended by a fault of the target.
     #[error("what writes the file has ended: restart the target")]
     KeeperEnded,
 }
 
 impl ProtectionFile {
-    /// Reads the protections of a subsystem; there are none if there is no file yet.
+    /// Reads the protections of a subsystem; none if there is no file yet.
     ///
     /// # Errors
-    /// The file exists and can not be read or understood.
+    /// The file exists and cannot be read or understood.
     pub(crate) fn open(state_dir: &Path, nqn: &Nqn) -> Result<Self, ProtectionError> {
         let mut file = Self::nothing(state_dir, nqn);
         if let Some(content) = state_file::read(&file.path, nqn)? {
@@ -59,7 +59,7 @@ impl ProtectionFile {
         Ok(file)
     }
 
-    /// A subsystem without protections, without reading its file.
+    /// A subsystem without protections, whose file is not read.
     pub(crate) fn nothing(state_dir: &Path, nqn: &Nqn) -> Self {
         let path = state_dir.join(format!("protection-{}.json", derived_ids::state_key(nqn)));
         let nqn = nqn.to_string();
@@ -78,10 +78,10 @@ impl ProtectionFile {
         self.content.protected.contains(&namespace)
     }
 
-    /// Protects a namespace or lifts that, for all later runs.
+    /// Sets or clears the protection of a namespace, for later runs as well.
     ///
     /// # Errors
-    /// The file can not be written; then nothing has changed.
+    /// The file cannot be written; then nothing has changed.
     pub(crate) fn set(&mut self, namespace: Uuid, protected: bool) -> Result<(), ProtectionError> {
         let mut content = self.content.clone();
         let changed = match protected {
@@ -107,7 +107,7 @@ impl KeptState for KeptProtection {
     }
 }
 
-/// The thread that writes the files. It ends when this is dropped.
+/// Thread that writes the files. It ends when this is dropped.
 #[derive(Debug)]
 pub(crate) struct Keeper(mpsc::Sender<ProtectionChange>);
 
@@ -119,7 +119,8 @@ struct ProtectionChange {
 }
 
 impl Keeper {
-    /// With the files of the first subsystems; those of later ones are in the same folder.
+    /// Starts the thread with the files of the first subsystems. Those of later subsystems are in
+    /// the same folder.
     pub(crate) fn start(
         state_dir: &Path,
         files: Vec<ProtectionFile>,
@@ -144,7 +145,7 @@ impl Keeper {
         Ok(Self(sender))
     }
 
-    /// Writes a change, and then calls `done` on another thread.
+    /// Writes a change, then calls `done` on another thread.
     pub(crate) fn keep(
         &self,
         subsystem: Nqn,

@@ -1,5 +1,5 @@
-//! Files in the state folder: the state of a subsystem that outlives a restart. Each is one JSON
-//! document, and is replaced atomically.
+//! Files in the state folder: state of a subsystem that outlives a restart. Each is one JSON
+//! document, replaced atomically.
 
 use std::fmt;
 use std::fs::File;
@@ -13,22 +13,22 @@ use serde::Serialize;
 use serde::de::DeserializeOwned;
 use tempfile::NamedTempFile;
 
-/// The content of one kind of state file.
+/// Content of one kind of state file.
 pub(crate) trait KeptState: Serialize + DeserializeOwned {
-    /// The content's name in errors.
+    /// Name of the content in errors.
     const WHAT: &'static str;
-    /// The advice to an operator whose file is damaged.
+    /// Advice to an operator whose file is damaged.
     const IF_DAMAGED: &'static str;
-    /// The latest version. All from 1 on are understood.
+    /// Latest version of the format. All versions from 1 on are understood.
     const VERSION: u32;
 
-    /// The version of a document, and the subsystem that it is of.
+    /// Version of a document, and the NQN of its subsystem.
     fn header(&self) -> (u32, &str);
 
-    /// Whether the parts of a document agree with each other.
+    /// Checks that the parts of a document are consistent.
     ///
     /// # Errors
-    /// They do not, for this reason.
+    /// Description of the inconsistency.
     fn check(&self) -> Result<(), String> {
         Ok(())
     }
@@ -37,22 +37,22 @@ pub(crate) trait KeptState: Serialize + DeserializeOwned {
 /// State that cannot be read or written.
 #[derive(Debug)]
 pub struct StateError {
-    /// Where the file is, or would be.
+    /// Path of the state file.
     pub path: PathBuf,
-    /// The cause for which reading or writing failed.
+    /// Reason that reading or writing failed.
     pub problem: Problem,
     what: &'static str,
     to_do: &'static str,
 }
 
-/// Why a state file is of no use.
+/// Reason that a state file is unusable.
 #[derive(Debug)]
 pub enum Problem {
-    /// The system does not let it be read.
+    /// The system does not allow it to be read.
     Unreadable(io::Error),
-    /// It is damaged, or of another version or subsystem.
+    /// The file is damaged, or of another version or subsystem.
     Damaged(String),
-    /// The system does not let it be written.
+    /// The system does not allow it to be written.
     Unwritable(io::Error),
 }
 
@@ -86,7 +86,7 @@ impl fmt::Display for StateError {
 
 impl std::error::Error for StateError {}
 
-/// The content of a subsystem's file; none if there is no file.
+/// Content of a subsystem's file; `None` if there is no file.
 pub(crate) fn read<C: KeptState>(path: &Path, nqn: &Nqn) -> Result<Option<C>, StateError> {
     let bytes = match read_regular(path) {
         Ok(bytes) => bytes,
@@ -99,7 +99,7 @@ pub(crate) fn read<C: KeptState>(path: &Path, nqn: &Nqn) -> Result<Option<C>, St
     Ok(Some(content))
 }
 
-/// Whether there is any state, of whichever subsystem.
+/// Whether the folder has state of any subsystem.
 pub(crate) fn has_any(state_dir: &Path) -> bool {
     let entries = std::fs::read_dir(state_dir).into_iter().flatten().flatten();
     entries.map(|entry| entry.path()).any(|path| path.extension().is_some_and(|end| end == "json"))
@@ -116,8 +116,8 @@ fn check_header<C: KeptState>(content: &C, nqn: &Nqn) -> Result<(), String> {
     Ok(())
 }
 
-/// The bytes of a file that a target keeps for itself, which is a regular file: what others may
-/// have put in its place, as a symlink or a FIFO, is not followed and not waited for.
+/// Reads a file that only the target writes. It must be a regular file: a symlink is not followed,
+/// and a FIFO is not waited for.
 pub(crate) fn read_regular(path: &Path) -> io::Result<Vec<u8>> {
     let flags = libc::O_NOFOLLOW | libc::O_NONBLOCK;
     let mut file = File::options().read(true).custom_flags(flags).open(path)?;
@@ -131,7 +131,7 @@ pub(crate) fn read_regular(path: &Path) -> io::Result<Vec<u8>> {
     Ok(bytes)
 }
 
-/// Replaces a file atomically: by a temporary one beside it, synced, then renamed over it.
+/// Replaces a file atomically: a temporary file beside it, synced, then renamed over it.
 pub(crate) fn replace<C: KeptState>(path: &Path, content: &C) -> Result<(), StateError> {
     try_replace(path, content)
         .map_err(|error| StateError::new::<C>(path, Problem::Unwritable(error)))
@@ -140,7 +140,7 @@ pub(crate) fn replace<C: KeptState>(path: &Path, content: &C) -> Result<(), Stat
 fn try_replace(path: &Path, content: &impl Serialize) -> io::Result<()> {
     let folder = folder_of(path);
     std::fs::create_dir_all(folder)?;
-    // Deleted again unless it gets its name.
+    // Deleted unless it is renamed.
     let mut file = NamedTempFile::new_in(folder)?;
     serde_json::to_writer_pretty(&mut file, content)?;
     file.write_all(b"\n")?;
@@ -149,18 +149,18 @@ fn try_replace(path: &Path, content: &impl Serialize) -> io::Result<()> {
     File::open(folder)?.sync_all()
 }
 
-/// Whether [`replace`] would be allowed to write, without writing.
+/// Checks whether [`replace`] could write, without writing.
 pub(crate) fn check_replace<C: KeptState>(path: &Path) -> Result<(), StateError> {
     check_folder(folder_of(path))
         .map_err(|error| StateError::new::<C>(path, Problem::Unwritable(error)))
 }
 
-/// Whether a folder can be written, or be made in a parent that can.
+/// Checks that a folder can be written, or created in a writable parent.
 fn check_folder(folder: &Path) -> io::Result<()> {
     let existing = folder.ancestors().find(|folder| folder.symlink_metadata().is_ok());
     let existing = match existing {
         Some(existing) => existing,
-        // A relative path of which nothing exists begins in the working directory.
+        // No part of a relative path exists: it begins in the working directory.
         None => Path::new("."),
     };
     if !std::fs::metadata(existing)?.is_dir() {
@@ -169,8 +169,8 @@ fn check_folder(folder: &Path) -> io::Result<()> {
     Ok(rustix::fs::access(existing, Access::WRITE_OK | Access::EXEC_OK)?)
 }
 
-/// The folder of a file. A file name alone is in the working directory, which the empty path does
-/// not open.
+/// Folder of a file. A bare file name is in the working directory, which the empty path does not
+/// open.
 fn folder_of(path: &Path) -> &Path {
     let folder = path.parent().filter(|folder| !folder.as_os_str().is_empty());
     folder.unwrap_or(Path::new("."))

@@ -1,11 +1,11 @@
-//! Gates: calls held back from a device that does better with many at a time.
+//! Gates: hold back calls from a device that works better with many at a time.
 //!
-//! Many a virtual disk takes the calls that it finds queued as one job, does one job after the
-//! other, and reports the end of all calls of a job at once. Every job has a fixed cost. A target
-//! that answers one call after the other and submits the next ones one by one gives such a device
-//! small jobs for ever. Behind a gate, calls wait while the device is busy, until as many wait as
-//! it still has: so it works on one half while the target answers the other. A device that works on
-//! many calls side by side may lose by that; a [`Trial`] measures which kind it is.
+//! Many virtual disks take the queued calls as one job, process one job at a time, and report the
+//! end of all calls of a job together. Every job has a fixed cost. A target that answers calls one
+//! by one and submits the next ones one by one gives such a device only small jobs. Behind a gate,
+//! calls wait while the device is busy, until as many wait as the device has: so it processes one
+//! half while the target answers the other. A device that processes calls in parallel may become
+//! slower; a [`Trial`] measures which kind it is.
 
 use std::collections::VecDeque;
 use std::time::Duration;
@@ -16,44 +16,41 @@ use super::trial::Trial;
 use crate::backend::{DeviceId, SystemCall};
 use crate::storage::engine::CallId;
 
-/// Weight of the calls from which on a device is busy, and more may be held back from it: 8 calls
-/// of 512 bytes, or one of 224 KiB. Doubled, fewer devices are tried, and jobs begin larger; not
-/// measured.
+/// Weight of the calls above which a device is busy, so that more may be held back: 8 calls of 512
+/// bytes, or one of 224 KiB.
 const BUSY_WEIGHT: u64 = 256 * 1024;
-/// Weight of a call besides its bytes: the price of a short call. Doubled, four short calls make a
-/// device busy instead of eight; not measured.
+/// Weight of a call in addition to its bytes: the cost of a short call.
 const CALL_BYTES: u64 = 32 * 1024;
-/// The longest that a call is held back, whatever the device does. Doubled, a stuck device delays
-/// calls by 20 ms; not measured.
+/// Longest time that a call is held back, which bounds the delay by a stuck device.
 const MAX_HOLD: Duration = Duration::from_millis(10);
 
-/// The gates of one core's devices.
+/// Gates of the devices that one core uses.
 #[derive(Default)]
 pub(crate) struct Gates {
-    // A core has few devices.
+    // A core uses few devices.
     gates: Vec<Gate>,
-    /// Calls that may be held back at once.
+    /// Most calls held back at a time.
     room: usize,
 }
 
-/// The result of handing over a call.
+/// Decision about a call.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[must_use]
 pub(crate) enum GateDecision {
-    /// It may be handed over. If a gate counts it, that is to be told of its end.
+    /// The call may be started. If a gate counts it, report its end with [`Gates::leave`].
     Admitted(Option<Visit>),
-    /// It was kept, and will be among [`Gates::next_released`].
+    /// The call was kept, and will be returned by [`Gates::next_released`].
     Held,
 }
 
-/// A call's stay at its device.
+/// A call that a gate counts at its device.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Visit {
     gate: u32,
     weight: u64,
 }
 
-/// A call that was held back and may be handed over now.
+/// A call that was held back and may be started now.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Released {
     pub(crate) call: CallId,
@@ -68,7 +65,7 @@ struct Gate {
     held: VecDeque<HeldCall>,
     /// Weight of the calls that are held back.
     waiting: u64,
-    /// How many of those are to go.
+    /// Number of held calls to release.
     going: usize,
     trial: Trial,
 }
@@ -81,7 +78,7 @@ struct HeldCall {
 }
 
 impl Gates {
-    /// Room for this many calls.
+    /// Reserves room for this many calls.
     pub(crate) fn reserve(&mut self, calls: usize) {
         self.room = self.room.max(calls);
         for gate in &mut self.gates {
@@ -89,13 +86,13 @@ impl Gates {
         }
     }
 
-    /// Whether a call may be handed over now; if not, it is kept.
+    /// Decides whether a call may be started now; if not, keeps it.
     pub(crate) fn admit(&mut self, now: Time, call: CallId, what: SystemCall) -> GateDecision {
         let (SystemCall::Read { file, part, .. } | SystemCall::Write { file, part, .. }) = what
         else {
             return GateDecision::Admitted(None);
         };
-        // Calls that the page cache answers do not reach the device.
+        // Calls answered from the page cache do not reach the device.
         if !file.direct {
             return GateDecision::Admitted(None);
         }
@@ -114,17 +111,17 @@ impl Gates {
         GateDecision::Admitted(Some(visit))
     }
 
-    /// A call that was admitted ended.
+    /// Records the end of a call that was admitted.
     pub(crate) fn leave(&mut self, visit: Visit) {
         let gate = &mut self.gates[visit.gate as usize];
         gate.inside -= visit.weight;
         gate.trial.ended(visit.weight);
     }
 
-    /// Decides which held calls may go, after all ends until now were reported.
-    pub(crate) fn settle(&mut self, now: Time) {
+    /// Selects the held calls to release, after all ends so far were reported.
+    pub(crate) fn update(&mut self, now: Time) {
         for gate in &mut self.gates {
-            gate.trial.settle(now);
+            gate.trial.update(now);
             let overdue = gate.deadline().is_some_and(|time| time <= now);
             if overdue || !gate.holds() || gate.waiting >= gate.inside {
                 gate.going = gate.held.len();
@@ -132,7 +129,7 @@ impl Gates {
         }
     }
 
-    /// The next call to hand over that was held back.
+    /// Next released call that was held back.
     pub(crate) fn next_released(&mut self) -> Option<Released> {
         let gate = self.gates.iter_mut().find(|gate| gate.going > 0)?;
         gate.going -= 1;
@@ -147,7 +144,7 @@ impl Gates {
         })
     }
 
-    /// When calls must be released though none ended.
+    /// Time at which calls must be released even if none ends.
     pub(crate) fn deadline(&self) -> Option<Time> {
         self.gates.iter().filter_map(Gate::deadline).min()
     }
@@ -169,7 +166,7 @@ impl Gates {
 }
 
 impl Gate {
-    /// Whether a call is held back that comes now.
+    /// Whether a new call is held back now.
     fn holds(&self) -> bool {
         self.inside >= BUSY_WEIGHT && self.trial.holds()
     }

@@ -1,4 +1,4 @@
-//! How many system calls on one device are under way at once.
+//! Batching: controls the number of concurrent system calls on a device.
 
 pub(crate) mod gate;
 pub(crate) mod trial;

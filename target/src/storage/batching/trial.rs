@@ -1,46 +1,42 @@
-//! Trials: whether a device ends more when calls are held back from it, measured while it works.
+//! Trials: measure under load whether a device completes more when calls are held back from it.
 //!
-//! Time in which the device is busy is cut into pairs of periods. As long as the result is not
-//! clear, one period of each pair is spent with and one without holding back; when it is clear, so
-//! is one pair of many. A device for which holding back is wrong loses next to nothing by that, and
-//! a change of the device is noticed. A device that is never busy is not tried.
+//! Time in which the device is busy is divided into pairs of periods. Until the result is clear,
+//! each pair has one period with holding back and one without; afterwards only one pair of many
+//! does. So a device for which holding back is wrong loses next to nothing, and a change of the
+//! device is noticed. A device that is never busy has no trial.
 
 use std::time::Duration;
 
 use rdma::Time;
 
-/// Least duration of a period; it also needs [`MIN_ENDS`] calls that ended and [`MIN_BUSY_CALLS`]
-/// that met a busy device. Doubled, a verdict takes twice as long; not measured.
+/// Least duration of a period; it also needs [`MIN_ENDS`] ended calls and [`MIN_BUSY_CALLS`] that
+/// found the device busy.
 const PERIOD: Duration = Duration::from_millis(10);
-/// Calls that have to end in a period. Doubled, slow devices are judged half as often; not
-/// measured.
+/// Least number of calls that end in a period.
 const MIN_ENDS: u32 = 64;
-/// Calls of a period that have to meet a busy device. Doubled, lightly loaded devices are not
-/// judged; not measured.
+/// Least number of calls of a period that find the device busy.
 const MIN_BUSY_CALLS: u32 = 16;
-/// A longer period does not count: the device was idle at times, or it is so slow that a turn of
-/// the target does not matter. Doubled, pauses count as slowness more often; not measured.
+/// Longest period that counts: in a longer one the device was idle at times, or is so slow that a
+/// turn of the target does not matter.
 const PERIOD_MAX: Duration = Duration::from_millis(100);
 /// Ratio of throughputs from which on a period is better than the other of its pair; a smaller one
-/// is chance. Closer to 1, chance decides more pairs; not measured.
+/// is noise.
 const WIN_RATIO: f64 = 1.03;
-/// Pairs won, less those lost, with which the case is clear. Doubled, a device works the worse way
-/// in half of twelve pairs instead of six before that; not measured.
+/// Pairs won less pairs lost at which the result is clear.
 const CLEAR_SCORE: i8 = 6;
-/// When the case is clear, one of this many pairs is a trial: the worse way has one period of 66.
-/// Odd, so that either way is the first in turn. Doubled, a trial costs half as much, and a change
-/// of the device is noticed half as soon; not measured.
+/// Interval of trials once the result is clear: one of this many pairs, so the worse way has one
+/// period of 66. Odd, so that the ways take turns to be first.
 const TRIAL_EVERY: u32 = 33;
 
-/// The trial of one device.
+/// Trial of one device.
 #[derive(Debug, Default)]
 pub(crate) struct Trial {
-    /// Pairs in which the device ended more with calls held back, less those in which it ended
-    /// less.
+    /// Pairs in which the device completed more with calls held back, less those in which it
+    /// completed less.
     score: i8,
-    /// Pairs of periods that ended.
+    /// Pairs of periods that have ended.
     pairs: u32,
-    /// The period before the present one said something.
+    /// Whether the previous period counted.
     steady: bool,
     /// Weight per second of the first period of the present pair.
     first: Option<f64>,
@@ -51,26 +47,26 @@ pub(crate) struct Trial {
 struct TrialPeriod {
     began: Time,
     ends: u32,
-    /// Of the calls that ended.
+    /// Weight of the calls that ended in the period.
     weight: u64,
-    /// Calls that met a device with enough to do.
+    /// Calls that found the device busy.
     busy_calls: u32,
 }
 
 impl Trial {
-    /// Whether calls are to be held back now from a device that has enough to do.
+    /// Whether calls are held back at present from a busy device.
     pub(crate) fn holds(&self) -> bool {
         if self.is_on() { self.holds_first() == self.first.is_none() } else { self.score > 0 }
     }
 
-    /// A call met a device that has enough to do.
+    /// Counts a call that found the device busy.
     pub(crate) fn met_busy_device(&mut self, now: Time) {
         self.period
             .get_or_insert(TrialPeriod { began: now, ends: 0, weight: 0, busy_calls: 0 })
             .busy_calls += 1;
     }
 
-    /// A call of this weight ended.
+    /// Counts the end of a call of this weight.
     pub(crate) fn ended(&mut self, weight: u64) {
         if let Some(period) = &mut self.period {
             period.ends += 1;
@@ -78,8 +74,8 @@ impl Trial {
         }
     }
 
-    /// Looks at the clock.
-    pub(crate) fn settle(&mut self, now: Time) {
+    /// Ends the period if its time has come.
+    pub(crate) fn update(&mut self, now: Time) {
         let Some(period) = &self.period else { return };
         let lasted = now - period.began;
         if lasted >= PERIOD_MAX {
@@ -94,7 +90,7 @@ impl Trial {
         }
     }
 
-    /// A period of a pair came to this.
+    /// Counts the rate of a period that ended.
     fn count(&mut self, rate: f64) {
         let Some(first) = self.first.take() else {
             self.first = Some(rate);
@@ -111,13 +107,13 @@ impl Trial {
         self.pairs = self.pairs.wrapping_add(1);
     }
 
-    /// Which way comes first in the present pair. It alternates, so that a load that grows or
-    /// shrinks favours neither.
+    /// Way that comes first in the present pair. It alternates, so that a growing or shrinking load
+    /// favours neither.
     fn holds_first(&self) -> bool {
         self.pairs.is_multiple_of(2)
     }
 
-    /// Whether the present pair is spent either way.
+    /// Whether the present pair is a trial.
     fn is_on(&self) -> bool {
         self.steady && (self.score.abs() < CLEAR_SCORE || self.pairs.is_multiple_of(TRIAL_EVERY))
     }
@@ -127,8 +123,7 @@ impl Trial {
 mod tests {
     use super::*;
 
-    /// Periods of a load under which a device ends so much a second with calls held back, and
-    /// without.
+    /// Runs periods of a load with these rates per second, with calls held back and without.
     fn run(trial: &mut Trial, now: &mut Time, periods: u32, held: u64, open: u64) -> u32 {
         let mut spent_holding = 0;
         for _ in 0..periods {
@@ -137,7 +132,7 @@ mod tests {
             (0..MIN_BUSY_CALLS).for_each(|_| trial.met_busy_device(*now));
             (0..MIN_ENDS).for_each(|_| trial.ended(rate));
             *now = *now + PERIOD;
-            trial.settle(*now);
+            trial.update(*now);
         }
         spent_holding
     }
@@ -147,7 +142,7 @@ mod tests {
         let (mut trial, mut now) = (Trial::default(), Time::ZERO);
         assert!(run(&mut trial, &mut now, 20, 50, 100) >= 6, "it is tried");
         assert!((1..=40).contains(&run(&mut trial, &mut now, 1000, 50, 100)));
-        // The worse way gets better.
+        // The worse way becomes the better one.
         run(&mut trial, &mut now, 1000, 100, 50);
         assert!((960..1000).contains(&run(&mut trial, &mut now, 1000, 100, 50)));
     }
@@ -166,7 +161,7 @@ mod tests {
             trial.met_busy_device(now);
             trial.ended(1);
             now = now + Duration::from_millis(2);
-            trial.settle(now);
+            trial.update(now);
             assert!(!trial.holds());
         }
     }
@@ -181,7 +176,7 @@ mod tests {
             (0..MIN_BUSY_CALLS).for_each(|_| trial.met_busy_device(now));
             (0..MIN_ENDS).for_each(|_| trial.ended(100));
             now = now + Duration::from_secs(5);
-            trial.settle(now);
+            trial.update(now);
         }
         assert_eq!(trial.score, CLEAR_SCORE);
     }

@@ -1,4 +1,4 @@
-//! Reads of the page cache, which one core has many of.
+//! Many reads of the page cache on one core.
 
 use super::*;
 use crate::backend::CachePolicy;
@@ -14,7 +14,7 @@ struct Hot {
 }
 
 impl Hot {
-    /// A file in the page cache, which was just written there.
+    /// A file in the page cache, where it was just written.
     fn new() -> Self {
         let file = tempfile::NamedTempFile::new_in(env!("CARGO_MANIFEST_DIR")).unwrap();
         std::fs::write(file.path(), vec![7; READ_BYTES as usize]).unwrap();
@@ -25,10 +25,10 @@ impl Hot {
         Self { storage, pool: pool(), backend, _file: file }
     }
 
-    /// Begins a read; true if it is over.
+    /// Starts a read; returns whether it has ended.
     fn read(&mut self, tag: u64) -> Submitted {
         let buffer = self.pool.allocate(READ_BYTES).expect("there is enough");
-        // SAFETY: the buffer is never given back, and the pool outlives the storage.
+        // SAFETY: the buffer is never released, and the pool outlives the storage.
         let span = unsafe { self.pool.span(&buffer, 0, READ_BYTES) };
         self.storage.submit(Time::ZERO, Tag(tag), &self.backend, Operation::read(0, span))
     }
@@ -83,7 +83,7 @@ fn a_read_that_waits_for_its_turn_can_be_cancelled() {
     let (tag, key) = waiting.expect("one has to wait");
     hot.storage.cancel(key);
     assert_eq!(hot.ended(), [(tag, false)]);
-    // Its place is another's.
+    // Another operation uses its slot.
     assert!(matches!(hot.read(READS), Submitted::UnderWay(_)));
     assert!(hot.storage.turn(Time::ZERO));
     assert_eq!(hot.ended(), [(READS, true)]);

@@ -1,4 +1,4 @@
-//! Gates before devices of different kinds, in simulated time.
+//! Gates of devices of different kinds, in simulated time.
 
 use std::cell::{Cell, RefCell};
 use std::collections::VecDeque;
@@ -12,14 +12,14 @@ const DEPTH: u64 = 32;
 /// Time that the target takes to answer a read.
 const ANSWER: Duration = Duration::from_micros(30);
 
-/// The way in which a device handles its calls.
+/// Way in which a device processes its calls.
 #[derive(Clone, Copy)]
 enum Kind {
-    /// The calls that it gets at a time are one job, and it does one after the other.
+    /// The calls submitted together are one job, and one job is processed at a time.
     Jobs { fixed: Duration, each: Duration },
-    /// All at once, each for itself.
+    /// All calls are processed in parallel.
     Parallel { each: Duration },
-    /// One after the other, each for itself.
+    /// Calls are processed one after the other.
     Serial { each: Duration },
 }
 
@@ -27,7 +27,7 @@ const JOBS: Kind = Kind::Jobs { fixed: Duration::from_micros(35), each: Duration
 const PARALLEL: Kind = Kind::Parallel { each: Duration::from_micros(90) };
 const SERIAL: Kind = Kind::Serial { each: Duration::from_micros(35) };
 
-/// A device, and the clock that it goes by.
+/// A device with its clock.
 #[derive(Clone)]
 struct Device {
     now: Rc<Cell<Time>>,
@@ -37,9 +37,9 @@ struct Device {
 
 #[derive(Default)]
 struct Calls {
-    /// Given since the last turn.
+    /// Calls submitted since the last turn.
     given: Vec<CallId>,
-    /// Under way, and when each ends.
+    /// Running calls, and the time at which each ends.
     inside: VecDeque<(CallId, Time)>,
     ended: VecDeque<EngineEvent>,
     cancelled: usize,
@@ -117,7 +117,7 @@ impl Engine for Device {
     }
 }
 
-/// A host that keeps reads in flight, and a target that takes its time to answer each.
+/// A host that keeps reads in flight, and a target that takes time to answer each.
 struct Load {
     pool: Pool,
     buffer: crate::core_context::pool::Buffer,
@@ -128,7 +128,7 @@ struct Load {
 }
 
 impl Load {
-    /// The gates leave the page cache alone.
+    /// Gates ignore reads through the page cache.
     fn new(kind: Kind, direct: bool) -> Self {
         let device = Device::new(kind);
         let mut pool = pool();
@@ -163,7 +163,7 @@ impl Load {
         self.device.pass(Duration::from_micros(1));
     }
 
-    /// Answers within a time.
+    /// Number of answers within a time.
     fn run(&mut self, time: Duration) -> u64 {
         let before = self.answered;
         let end = self.device.now.get() + time;
@@ -183,7 +183,7 @@ fn begun(kind: Kind, direct: bool) -> Load {
     load
 }
 
-/// Answers within a second, by a device of this kind, to reads that gates look at or not.
+/// Number of answers within a second, by a device of this kind, with or without gates.
 fn answers(kind: Kind, direct: bool) -> u64 {
     begun(kind, direct).run(Duration::from_secs(1))
 }
@@ -216,7 +216,7 @@ fn a_device_that_changes_its_ways_is_followed() {
     assert!(10 * gated >= 12 * open, "{gated} with gates, {open} without");
 }
 
-/// Two reads that a device does not end, and a third that is held back; the device has got stuck.
+/// Two reads that a stuck device does not end, and a third that is held back.
 fn stuck() -> (Load, OperationKey) {
     let mut load = begun(JOBS, true);
     load.run(Duration::from_secs(1));

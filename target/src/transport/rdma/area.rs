@@ -1,4 +1,4 @@
-//! The memory of one connection: where capsules arrive and responses leave from.
+//! Memory of one connection into which capsules arrive and from which responses are sent.
 #![expect(unsafe_code, reason = "maps memory that a device writes, and reads it")]
 
 use std::io;
@@ -17,18 +17,18 @@ use crate::transport::rdma::connection::request::{Receive, SlotId};
 const SQE_BYTES: usize = size_of::<Sqe>();
 const CQE_BYTES: usize = size_of::<Cqe>();
 
-/// How large it is.
+/// Sizes of a connection's memory.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct AreaLayout {
     pub(super) receives: u32,
     pub(super) slots: u32,
-    /// In-capsule data of one command, in bytes.
+    /// Most in-capsule data of one command, in bytes.
     pub(super) in_capsule: u32,
 }
 
 impl AreaLayout {
-    /// In-capsule data begins on a page of its own, so that it can go to the medium from where it
-    /// landed.
+    /// Distance of in-capsule data of successive receives: whole pages, so that data can go to the
+    /// medium from where it arrived.
     fn stride(&self) -> usize {
         (self.in_capsule as usize).next_multiple_of(UNIT_BYTES)
     }
@@ -41,13 +41,13 @@ impl AreaLayout {
         self.sqes_at() + self.receives as usize * SQE_BYTES
     }
 
-    /// The part that a connection has until its Connect has succeeded.
+    /// Layout of the first part, which exists until Connect succeeds.
     fn first(&self) -> Self {
         let receives = self.receives.min(UNCONNECTED_RECEIVES);
         Self { receives, slots: self.slots.min(2 * receives), ..*self }
     }
 
-    /// The part that it gets when its Connect has succeeded.
+    /// Layout of the part that is added when Connect succeeds.
     fn rest(&self) -> Self {
         let first = self.first();
         let (receives, slots) = (self.receives - first.receives, self.slots - first.slots);
@@ -59,16 +59,16 @@ impl AreaLayout {
     }
 }
 
-/// Registered memory of one connection. It is small until the Connect command has succeeded.
+/// Registered memory of one connection. It is small until Connect succeeds.
 pub(super) struct Area<P: Provider> {
     first: AreaPart<P>,
     rest: Option<AreaPart<P>>,
-    /// The sizes of both parts together.
+    /// Sizes of both parts together.
     layout: AreaLayout,
 }
 
 impl<P: Provider> Area<P> {
-    /// Maps and registers the part that a connection has until its Connect has succeeded.
+    /// Maps and registers the part that a connection has until its Connect succeeds.
     ///
     /// # Errors
     /// The error of the system call.
@@ -88,7 +88,7 @@ impl<P: Provider> Area<P> {
         Ok(())
     }
 
-    /// As it is to be in the end.
+    /// Layout of both parts together, even before it has grown.
     pub(super) fn layout(&self) -> AreaLayout {
         self.layout
     }
@@ -98,24 +98,24 @@ impl<P: Provider> Area<P> {
         self.first.layout.receives + self.rest.as_ref().map_or(0, |rest| rest.layout.receives)
     }
 
-    /// Request slots that it has responses for at first.
+    /// Number of request slots with responses in the first part.
     pub(super) fn first_slots(&self) -> u32 {
         self.first.layout.slots
     }
 
-    /// Where a capsule goes: the entry, then its data on a page of its own.
+    /// Scatter list of a receive: the entry, then its data on a separate page.
     pub(super) fn receive_sges(&self, receive: Receive) -> ([Sge; 2], usize) {
         let (part, receive) = self.part(receive);
         part.receive_sges(receive)
     }
 
-    /// The entry of a capsule that has arrived.
+    /// Submission queue entry of a capsule that has arrived.
     pub(super) fn entry(&self, receive: Receive) -> Sqe {
         let (part, receive) = self.part(receive);
         part.entry(receive)
     }
 
-    /// Writes a slot's response and returns its address.
+    /// Writes a slot's response and returns its scatter element.
     pub(super) fn set_response(&mut self, slot: SlotId, response: &Cqe) -> Sge {
         match slot.0.checked_sub(self.first.layout.slots) {
             None => self.first.set_response(slot, response),
@@ -129,8 +129,8 @@ impl<P: Provider> Area<P> {
     /// In-capsule data of a capsule that has arrived.
     ///
     /// # Safety
-    /// The receive completed and is not posted again while the slice lives, and no operation works
-    /// on it.
+    /// The receive completed and is not posted again while the slice lives, and no operation uses
+    /// it.
     pub(super) unsafe fn in_capsule(
         &mut self,
         receive: Receive,
@@ -138,7 +138,7 @@ impl<P: Provider> Area<P> {
         length: u32,
     ) -> &mut [u8] {
         let (part, receive) = self.part(receive);
-        // SAFETY: the caller's promise, and it has the area to itself.
+        // SAFETY: promised by the caller, who has exclusive use of the area.
         unsafe { part.in_capsule(receive, offset, length) }
     }
 
@@ -146,14 +146,14 @@ impl<P: Provider> Area<P> {
     ///
     /// # Safety
     /// The receive completed and is not posted again, nor the area dropped, until the operation
-    /// that carries the span is over; nothing else reads or writes it meanwhile.
+    /// with the span has ended; nothing else reads or writes it until then.
     pub(super) unsafe fn span(&self, receive: Receive, offset: u32, length: u32) -> Span {
         let (part, receive) = self.part(receive);
         // SAFETY: the caller's promise.
         unsafe { part.span(receive, offset, length) }
     }
 
-    /// The part that a receive is in, and its place there.
+    /// Part that contains a receive, and the receive's index in that part.
     fn part(&self, receive: Receive) -> (&AreaPart<P>, Receive) {
         match receive.0.checked_sub(self.first.layout.receives) {
             None => (&self.first, receive),
@@ -184,7 +184,7 @@ impl<P: Provider> AreaPart<P> {
         Ok(Self { memory, layout })
     }
 
-    /// Where a capsule goes: the entry, then its data on a page of its own.
+    /// Scatter list of a receive: the entry, then its data on a separate page.
     fn receive_sges(&self, receive: Receive) -> ([Sge; 2], usize) {
         let lkey = self.memory.region().lkey();
         let entry = Sge { addr: self.sqe(receive) as u64, length: SQE_BYTES as u32, lkey };
@@ -192,14 +192,14 @@ impl<P: Provider> AreaPart<P> {
         ([entry, data], if self.layout.in_capsule == 0 { 1 } else { 2 })
     }
 
-    /// The entry of a capsule that has arrived.
+    /// Submission queue entry of a capsule that has arrived.
     fn entry(&self, receive: Receive) -> Sqe {
         // SAFETY: in bounds by construction; the receive completed, so the device does not write it
         // until it is posted again; any bytes are an entry.
         unsafe { ptr::read_unaligned(self.sqe(receive).cast()) }
     }
 
-    /// Writes a slot's response and returns its address.
+    /// Writes a slot's response and returns its scatter element.
     fn set_response(&mut self, slot: SlotId, response: &Cqe) -> Sge {
         let at = self.at(self.layout.cqes_at(), slot.0, self.layout.slots, CQE_BYTES);
         let bytes = response.as_bytes();
@@ -211,8 +211,8 @@ impl<P: Provider> AreaPart<P> {
     /// In-capsule data of a capsule that has arrived.
     ///
     /// # Safety
-    /// The receive completed and is not posted again while the slice lives, and no operation works
-    /// on it.
+    /// The receive completed and is not posted again while the slice lives, and no operation uses
+    /// it.
     #[expect(
         clippy::mut_from_ref,
         reason = "the slice is of the mapping, which the caller has to itself"
@@ -228,7 +228,7 @@ impl<P: Provider> AreaPart<P> {
     ///
     /// # Safety
     /// The receive completed and is not posted again, nor the area dropped, until the operation
-    /// that carries the span is over; nothing else reads or writes it meanwhile.
+    /// with the span has ended; nothing else reads or writes it until then.
     unsafe fn span(&self, receive: Receive, offset: u32, length: u32) -> Span {
         self.check(offset, length);
         // SAFETY: in bounds as checked; the rest is the caller's promise.
@@ -278,10 +278,10 @@ impl Mapping {
 impl Drop for Mapping {
     fn drop(&mut self) {
         if deliberate_bugs::has(Bug::AcknowledgeEarly) || deliberate_bugs::has(Bug::DropAbort) {
-            // Operations that have lost their connection may still use it.
+            // Operations that outlived their connection may still use it.
             return;
         }
-        // SAFETY: the mapping made in `new`; nothing refers to it any more.
+        // SAFETY: the mapping made in `new`; nothing refers to it now.
         let _ = unsafe { rustix::mm::munmap(self.base.as_ptr().cast(), self.length) };
     }
 }

@@ -9,17 +9,17 @@ use crate::controller::Lost;
 use crate::inventory::port::Port;
 use crate::limits::peer::RemotePeer;
 
-/// To a poll group.
+/// Message to a poll group.
 pub(super) enum ToGroup<P: Provider> {
-    /// A connection to take over.
+    /// Take over this connection.
     Adopt(Box<NewConnection<P>>),
     /// The connection manager lost a connection.
     Lost(ConnId),
-    /// Newer connections need the place of this one, unless its Connect has succeeded.
+    /// End this connection, displaced by newer ones, unless its Connect has succeeded.
     Displace(ConnId),
-    /// An event of the device: the queue pair with this number failed.
+    /// The device reported a failure of the queue pair with this number.
     QueuePairFailed(u32),
-    /// The device is gone: every connection ends.
+    /// The device is gone: end every connection.
     DeviceFailed,
 }
 
@@ -33,24 +33,24 @@ pub(super) struct NewConnection<P: Provider> {
     pub(super) lost: Arc<Lost>,
 }
 
-/// A message from a poll group to a reception.
+/// Message from a poll group to a reception.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct ToReception {
     pub(super) conn: ConnId,
     pub(super) update: ConnectionUpdate,
 }
 
-/// An event of a connection in its poll group.
+/// Event of a connection in its poll group.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum ConnectionUpdate {
-    /// Its receives are posted: accept it.
+    /// Receives are posted: accept the connection.
     Ready,
-    /// Its Connect has succeeded.
+    /// The Connect command has succeeded.
     Connected,
-    /// There is no memory for it.
+    /// Memory is lacking: reject the connection.
     Refused,
-    /// Its queue pair is in ERROR: disconnect it.
+    /// The queue pair is in ERROR: disconnect.
     Ending,
-    /// Its queue pair is released.
+    /// The queue pair has been released.
     Gone,
 }

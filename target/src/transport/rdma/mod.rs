@@ -1,7 +1,8 @@
 //! NVMe over RDMA, on any provider.
 //!
-//! A [`RdmaReception`] per device takes connection requests, checks them and places them on cores.
-//! An [`RdmaTransport`] per device and core owns the queue pairs there and moves capsules and data.
+//! A [`RdmaReception`] per device accepts connection requests, checks them and places them on
+//! cores. An [`RdmaTransport`] per device and core owns the queue pairs there and moves capsules
+//! and data.
 
 mod area;
 mod connection;
@@ -38,69 +39,67 @@ use crate::core_context::{CoreContext, RequestKey};
 use crate::doorbell::Doorbell;
 use crate::limits::COMPLETIONS_PER_GROUP;
 
-/// Completions fetched at once. Doubled, a busy core calls the device half as often, and its first
-/// answer comes later; not measured.
+/// Most completions fetched with one call of the device.
 const BATCH: usize = 64;
 /// If at least this many commands found the core idle, half of them are answered before the others
-/// are looked at: else a host that waits for its answers and a target that waits for its commands
-/// would work in turns (`docs/decisions/048-halves-of-a-batch.md`). Doubled, bursts of 16 to 31
-/// commands are answered as one; not measured.
+/// are parsed: otherwise a host that waits for answers and a target that waits for commands would
+/// work in turns (`docs/decisions/048-halves-of-a-batch.md`).
 const HALVING_MIN_COMMANDS: usize = 16;
-/// After a pause of this length between two turns, a Keep Alive Timeout may have passed: it is the
-/// granularity of those. Doubled, a command of a host that has reconnected could be executed;
-/// smaller, connections are checked more often than needed.
+/// Pause between two turns after which a Keep Alive Timeout may have passed: the granularity of
+/// these timeouts. A longer one could let a command of a host that has reconnected be executed; a
+/// shorter one checks connections more often than needed.
 const PAUSE: Duration = Duration::from_millis(100);
 
-/// The queue pairs of one device on one core.
+/// Queue pairs of one device on one core.
 pub(crate) struct RdmaTransport<P: Provider> {
-    // Connections first: their areas are deregistered before the device's group goes.
+    // Dropped first: their areas are deregistered before the device's group is dropped.
     connections: Slab<Connection<P>>,
     device: P::Device,
     group: P::Group,
-    /// The registration of the pool with this device.
+    /// Registration of the pool with this device.
     _pool: Arc<RegisteredPool<P>>,
     plan: TransportConfig,
     inbox: Receiver<ToGroup<P>>,
     reception: Sender<ToReception>,
     reception_bell: Arc<Doorbell>,
-    /// Rung by other threads: messages, and changes to controllers.
+    /// Rung by other threads after messages and changes to controllers.
     bell: Arc<Doorbell>,
     completions: Box<[Wc]>,
-    /// Connections that cannot go on before a send request is reported as done.
+    /// Connections that wait for a send completion before they can continue.
     awaiting_sends: usize,
-    /// Nothing had arrived at the last look.
+    /// Whether the last poll found nothing.
     idle: bool,
-    /// Connections that are ending, until their last operation is over.
+    /// Ending connections whose last operation has not ended.
     ending: Vec<usize>,
     /// Connections with responses to send at the end of the turn.
     answering: Vec<usize>,
-    /// When a controller has to be looked at.
+    /// Next time at which controllers have to be checked.
     next_look: Option<Time>,
     latest_turn: Time,
     stop: Option<Stop>,
-    /// The device is gone, and nothing more is heard of it.
+    /// Whether the device is gone and reports no further completions.
     failed: bool,
-    /// Who holds it tells that this transport is still there.
+    /// Reference whose count tells the reception that this transport still exists.
     _failure: Arc<DeviceFailure>,
 }
 
-/// The sending half of a poll group's inbox, for a [`RdmaReception`].
+/// Sender to a poll group's inbox, for a [`RdmaReception`].
 pub(crate) struct GroupPort<P: Provider> {
     handle: P::GroupHandle,
     inbox: Sender<ToGroup<P>>,
     bell: Arc<Doorbell>,
 }
 
-/// The pool as a device knows it.
+/// The pool registered with a device.
 pub(crate) type RegisteredPool<P> = Registered<P, Arc<PoolMemory>>;
 
-/// The shared parts from which the transports of one device are made.
+/// Shared parts from which the transports of one device are created.
 pub(crate) struct DeviceParts<P: Provider> {
-    /// The device that serves one local address.
+    /// Device that serves one local address.
     pub device: P::Device,
-    /// The pool, registered with it.
+    /// The pool, registered with the device.
     pub pool: Arc<RegisteredPool<P>>,
-    /// Whether it is gone.
+    /// Flag that the device is gone.
     pub failure: Arc<DeviceFailure>,
     reception: Sender<ToReception>,
     reception_bell: Arc<Doorbell>,
@@ -131,7 +130,7 @@ impl<P: Provider> DeviceParts<P> {
 }
 
 impl<P: Provider> RdmaTransport<P> {
-    /// The transport of one core.
+    /// Creates the transport of one core.
     ///
     /// # Errors
     /// The error of the system call.
@@ -180,7 +179,7 @@ impl<P: Provider> RdmaTransport<P> {
     }
 
     fn notify_reception(&self, conn: ConnId, update: ConnectionUpdate) {
-        // The receiver is gone once the reception is, and then nothing is to be done.
+        // The receiver is gone only after the reception, when there is nothing to do.
         let _ = self.reception.send(ToReception { conn, update });
         self.reception_bell.ring();
     }
@@ -207,7 +206,7 @@ impl<P: Provider> RdmaTransport<P> {
                 }
                 ToGroup::QueuePairFailed(qpn) => {
                     let mut connections = self.connections.iter();
-                    // The device drops the queue pairs of connections that are ending.
+                    // The device drops the queue pairs of ending connections itself.
                     let found = connections
                         .find(|(_, other)| !other.is_ending() && self.group.qpn(other.qp()) == qpn);
                     if let Some((key, _)) = found {
@@ -298,7 +297,7 @@ impl<P: Provider> RdmaTransport<P> {
         }
     }
 
-    /// Work requests of a connection are done.
+    /// Handles completed work requests of a connection.
     fn completed(&mut self, core: &mut CoreContext, key: usize, run: &[Wc]) {
         self.with(core, key, |connection, context| {
             run.iter().try_for_each(|completion| connection.completed(context, completion))
@@ -341,8 +340,8 @@ impl<P: Provider> RdmaTransport<P> {
         }
     }
 
-    /// After a pause of the whole process, commands lie here whose hosts may long have come back
-    /// and asked for something else: those are not to be begun any more.
+    /// Checks for a pause of the whole process: queued commands may be of hosts that have since
+    /// reconnected and sent others, so they must not be executed.
     fn notice_time(&mut self, core: &mut CoreContext) {
         let paused = core.now >= self.latest_turn + PAUSE;
         self.latest_turn = core.now;
@@ -353,7 +352,7 @@ impl<P: Provider> RdmaTransport<P> {
         }
     }
 
-    /// Handles the events of every controller, after a wake-up or when a deadline has come.
+    /// Handles the events of every controller, after a wake-up or at a deadline.
     fn look(&mut self, core: &mut CoreContext) {
         self.next_look = None;
         for key in 0..self.connections.capacity() {
@@ -376,7 +375,7 @@ impl<P: Provider> RdmaTransport<P> {
         self.notify_reception(conn, ConnectionUpdate::Ending);
     }
 
-    /// Frees the connections whose last operation is over.
+    /// Frees the connections whose last operation has ended.
     fn release_resources(&mut self, core: &mut CoreContext) {
         let mut index = 0;
         while index < self.ending.len() {
@@ -393,14 +392,14 @@ impl<P: Provider> RdmaTransport<P> {
         }
     }
 
-    /// While draining: connections that owe nothing.
+    /// Ends connections without unanswered commands while the target drains.
     fn end_idle(&mut self, core: &mut CoreContext, how: Stop) {
         self.end_all(core, &Ended::Stopping, |connection| {
             how == Stop::Now || connection.is_drained()
         });
     }
 
-    /// Ends the connections that are not ending yet and of which `which` is true.
+    /// Ends those connections not ending yet for which `which` returns true.
     fn end_all(
         &mut self,
         core: &mut CoreContext,
@@ -417,8 +416,8 @@ impl<P: Provider> RdmaTransport<P> {
     }
 }
 
-/// Completions up to the middle one of those that bring work, and the others, of which there are
-/// none if the work is little.
+/// Splits completions after the middle one of those that bring work; the second part is empty if
+/// the work is little.
 fn halves(completions: &[Wc]) -> (&[Wc], &[Wc]) {
     let mut work = (0..).zip(completions).filter(|(_, completion)| brings_work(completion));
     let count = work.clone().count();
@@ -443,7 +442,7 @@ impl<P: Provider> Drop for RdmaTransport<P> {
 impl<P: Provider> Transport for RdmaTransport<P> {
     fn turn(&mut self, core: &mut CoreContext) -> bool {
         self.notice_time(core);
-        // The bell was answered by the poll group; whatever rang it is looked for here.
+        // The poll group has cleared the bell; its causes are checked here.
         let mut progress = self.read_inbox(core);
         progress |= self.poll_completions(core);
         if core.rung || self.next_look.is_some_and(|at| at <= core.now) {
@@ -512,7 +511,7 @@ impl<P: Provider> Transport for RdmaTransport<P> {
 
     fn stop(&mut self, how: Stop) {
         self.stop = self.stop.max(Some(how));
-        // At once: another core may have ended a queue whose association has others here, which
+        // Immediately: another core may have ended a queue whose association has queues here, which
         // finish first.
         self.plan.draining = true;
     }

@@ -1,5 +1,5 @@
-//! The parameters that a host asks for when it connects, and those that it gets (NVMe RDMA
-//! transport, connection private data).
+//! Negotiation of a connection's parameters: those that a host asks for and those that it gets
+//! (NVMe RDMA transport, connection private data).
 
 use ::rdma::{Caps, ConnParams, PrivateData};
 use nvme_proto::rdma_cm::{ConnectAccept, ConnectRequest, Reject, RejectStatus};
@@ -8,23 +8,23 @@ use nvme_proto::{IntoBytes, Qid};
 use super::area::AreaLayout;
 use crate::limits::{ADMIN_QUEUE_ENTRIES, Limits};
 
-/// The sizes of a connection, agreed.
+/// Negotiated sizes of a connection.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Negotiated {
     pub(super) qid: Qid,
     /// Commands that the host may have outstanding, and receives that we post.
     pub(super) entries: u16,
-    /// Entries that its Connect command may ask for. There are hosts that ask for the number they
-    /// wanted, not for the one they got; commands in excess of `entries` wait on their side.
+    /// Most entries that its Connect command may ask for. Some hosts ask for the number that they
+    /// wanted, not for the granted one; commands in excess of `entries` wait on their side.
     pub(super) connect_entries: u16,
     /// RDMA READs that we may have in flight.
     pub(super) initiator_depth: u8,
-    /// In-capsule data of one command, in bytes.
+    /// Most in-capsule data of one command, in bytes.
     pub(super) in_capsule: u32,
 }
 
 impl Negotiated {
-    /// Looks at a connection request; `params` are seen from our side.
+    /// Checks a connection request; `params` are seen from our side.
     ///
     /// # Errors
     /// The error to reject it with.
@@ -42,11 +42,11 @@ impl Negotiated {
         if wanted < 2 || (!qid.is_admin() && wanted > limits.queue_depth) {
             return Err(RejectStatus::INVALID_HSQSIZE);
         }
-        // A host with less room for responses than for commands gets room for that many commands.
+        // A host with fewer receives than commands gets as many entries as receives.
         let connect_entries = wanted.min(request.receive_entries());
         let most = if qid.is_admin() { ADMIN_QUEUE_ENTRIES } else { limits.queue_depth };
         let entries = connect_entries.min(most);
-        // Data of writes and of Connect comes by RDMA READ.
+        // Data of writes and of Connect is fetched by RDMA READ.
         let initiator_depth = params.initiator_depth.min(caps.max_initiator_depth);
         if initiator_depth == 0 {
             return Err(RejectStatus::INVALID_IRD);
@@ -56,8 +56,8 @@ impl Negotiated {
         Ok(Self { qid, entries, connect_entries, initiator_depth, in_capsule })
     }
 
-    /// Request slots: as many again as there are commands, for responses that are under way while
-    /// their hosts already send the next commands.
+    /// Request slots: twice the commands, since hosts send the next commands while responses are in
+    /// flight.
     pub(super) fn slots(&self) -> u32 {
         2 * u32::from(self.entries)
     }
@@ -67,7 +67,7 @@ impl Negotiated {
         2 * self.slots() + u32::from(self.initiator_depth)
     }
 
-    /// Entries of the longest send queue that there may be.
+    /// Entries of the longest possible send queue.
     pub(super) fn most_send_entries(caps: &Caps, limits: &Limits) -> u32 {
         let entries = limits.queue_depth.max(ADMIN_QUEUE_ENTRIES);
         let initiator_depth = caps.max_initiator_depth;
@@ -81,7 +81,7 @@ impl Negotiated {
         AreaLayout { receives, slots: self.slots(), in_capsule: self.in_capsule }
     }
 
-    /// The parameters to accept the connection with.
+    /// Parameters to accept the connection with.
     pub(super) fn acceptance(&self, request: &ConnParams) -> ConnParams {
         ConnParams {
             responder_resources: 0,
@@ -93,7 +93,7 @@ impl Negotiated {
     }
 }
 
-/// The private data of a rejection.
+/// Private data of a rejection.
 pub(super) fn rejection(status: RejectStatus) -> PrivateData {
     private(Reject::new(status).as_bytes())
 }

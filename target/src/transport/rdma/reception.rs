@@ -1,4 +1,4 @@
-//! Where hosts knock: connection requests of one device.
+//! Reception of connection requests of one device.
 
 use std::collections::BTreeMap;
 use std::net::{IpAddr, SocketAddr};
@@ -24,12 +24,11 @@ use crate::limits::peer::{Party, RemotePeer};
 use crate::limits::{Limits, UNCONNECTED, UNCONNECTED_PER_ADDRESS};
 use crate::transport::{DeviceFailure, Reception, ReceptionStats};
 
-/// Events of the connection manager that one turn handles, so that a flood of requests does not
-/// keep the reception from anything else. Doubled, other work waits for twice as many; not
-/// measured.
+/// Events of the connection manager handled in one turn, so that a flood of requests does not block
+/// other work.
 const EVENTS_AT_ONCE: usize = 64;
 
-/// The connection manager of one device, its listeners, and the connections under its care.
+/// Connection manager of one device, its listeners, and the connections under its care.
 pub(crate) struct RdmaReception<P: Provider> {
     cm: P::Cm,
     device: P::Device,
@@ -37,9 +36,9 @@ pub(crate) struct RdmaReception<P: Provider> {
     ports: BTreeMap<ConnId, Arc<Port>>,
     groups: Vec<GroupLoad<P>>,
     connections: BTreeMap<ConnId, TrackedConnection>,
-    /// Of these, the ones whose Connect has not succeeded and that are not ending.
+    /// Connections whose Connect has not succeeded and that are not ending.
     unconnected: DisplacingSet<ConnId>,
-    /// Connections whose Connect has succeeded.
+    /// Number of connections whose Connect has succeeded.
     connected: usize,
     inbox: Receiver<ToReception>,
     bell: Arc<Doorbell>,
@@ -47,18 +46,18 @@ pub(crate) struct RdmaReception<P: Provider> {
     stats: ReceptionStats,
 }
 
-/// A poll group, and how many connections it has.
+/// A poll group, and its number of connections.
 struct GroupLoad<P: Provider> {
     port: GroupPort<P>,
     connections: u32,
 }
 
-/// Why a connection is rejected.
+/// Reason that a connection is rejected.
 #[derive(Debug, thiserror::Error)]
 enum ConnectionRefusal {
     #[error("{0}")]
     Request(#[from] RejectStatus),
-    #[error("nothing listens any more")]
+    #[error("the port is closed")]
     Closed,
     #[error(transparent)]
     Full(#[from] Full),
@@ -86,21 +85,21 @@ impl ConnectionRefusal {
 struct TrackedConnection {
     group: usize,
     party: Party,
-    /// Its Connect has succeeded.
+    /// Whether Connect has succeeded.
     connected: bool,
     acceptance: ConnParams,
     /// Tells other cores of its end before its own core handles it.
     lost: Arc<Lost>,
-    /// The connection manager has accepted it.
+    /// Whether the connection manager has accepted it.
     accepted: bool,
-    /// The poll group has let go of the queue pair.
+    /// Whether the poll group has released the queue pair.
     gone: bool,
-    /// The connection manager is done with it.
+    /// Whether the connection manager has reported its last event.
     disconnected: bool,
 }
 
 impl<P: Provider> RdmaReception<P> {
-    /// The reception of a device whose connection manager is not taken yet.
+    /// Creates the reception of a device whose connection manager is not taken yet.
     ///
     /// # Errors
     /// The error of the system call.
@@ -141,7 +140,7 @@ impl<P: Provider> RdmaReception<P> {
                 self.lost(conn)
             }
             CmEvent::DeviceRemoved { .. } => self.device_failed(now, "it was removed"),
-            // The group does not care: commands may come before this does.
+            // The poll group needs no notice: commands may arrive before this event.
             _ => {}
         }
     }
@@ -174,7 +173,7 @@ impl<P: Provider> RdmaReception<P> {
         }
     }
 
-    /// The device sends no more events: its connections end, and no further one is accepted.
+    /// Handles the loss of the device: its connections end, and no further one is accepted.
     fn device_failed(&mut self, now: Time, why: &str) {
         if !self.failure.note() {
             return;
@@ -189,13 +188,13 @@ impl<P: Provider> RdmaReception<P> {
         self.close();
         self.send_to_groups(|| ToGroup::DeviceFailed);
         for (&conn, connection) in &mut self.connections {
-            // A disconnection may still reach the host; its answer is not waited for.
+            // A disconnect may still reach the host; its answer is not waited for.
             if connection.accepted {
                 self.cm.disconnect(now, conn);
             }
             connection.disconnected = true;
         }
-        // Groups that were done with a connection already say nothing more of it.
+        // Groups report nothing for connections that they have released already.
         let connections: Vec<_> = self.connections.keys().copied().collect();
         connections.into_iter().for_each(|conn| self.remove_if_over(conn));
     }
@@ -224,7 +223,7 @@ impl<P: Provider> RdmaReception<P> {
         }
     }
 
-    /// Of connections that have sent no Connect yet, an older one has to go when there are many.
+    /// Displaces an older connection without Connect if there are too many.
     fn make_room(&mut self, conn: ConnId, party: Party) {
         let displaced = self.unconnected.add(conn, party);
         if let Some(connection) = displaced.and_then(|conn| self.connections.get(&conn)) {
@@ -233,7 +232,7 @@ impl<P: Provider> RdmaReception<P> {
         }
     }
 
-    /// Makes the queue pair of a connection and sends it to the least loaded core.
+    /// Creates the queue pair of a connection and sends it to the least loaded core.
     fn assign_to_group(
         &mut self,
         conn: ConnId,
@@ -242,7 +241,7 @@ impl<P: Provider> RdmaReception<P> {
         port: Arc<Port>,
         negotiated: Negotiated,
     ) -> Result<(), ConnectionRefusal> {
-        // It gets its place when Connect succeeds, if there still is one.
+        // The permit is taken when Connect succeeds, if there still is one.
         self.associations.may_admit(peer.party())?;
         self.check_nameless(peer.party())?;
         let group = self.choose_group();
@@ -276,7 +275,8 @@ impl<P: Provider> RdmaReception<P> {
         Ok(())
     }
 
-    /// Those that were displaced count until the connection manager is done with them.
+    /// Checks the number of connections without Connect. Displaced ones count until the connection
+    /// manager has finished with them.
     fn check_nameless(&self, party: Party) -> Result<(), ConnectionRefusal> {
         let all = self.connections.len() - self.connected;
         let of_that_party =
@@ -291,7 +291,7 @@ impl<P: Provider> RdmaReception<P> {
         Ok(())
     }
 
-    /// The group with the fewest connections.
+    /// Group with the fewest connections.
     fn choose_group(&self) -> usize {
         let groups = (0..self.groups.len()).min_by_key(|&index| self.groups[index].connections);
         groups.expect("there is a core")
@@ -314,7 +314,7 @@ impl<P: Provider> RdmaReception<P> {
         }
     }
 
-    /// The connection manager is done with a connection.
+    /// Handles the end of a connection at the connection manager.
     fn lost(&mut self, conn: ConnId) {
         let Some(connection) = self.connections.get_mut(&conn) else { return };
         connection.disconnected = true;
@@ -363,13 +363,13 @@ impl<P: Provider> RdmaReception<P> {
         }
     }
 
-    /// Rejects a connection that its poll group cannot serve after all.
+    /// Rejects a connection that its poll group cannot serve.
     fn reject_after_accept(&mut self, now: Time, conn: ConnId) {
         let Some(connection) = self.connections.get_mut(&conn) else { return };
         connection.disconnected = true;
         self.stats.rejected += 1;
         let refusal = rejection(RejectStatus::NO_RESOURCES);
-        // It may have ended meanwhile.
+        // The connection may have ended since.
         let _ = self.cm.reject(now, conn, refusal.as_slice());
     }
 
@@ -386,8 +386,8 @@ impl<P: Provider> RdmaReception<P> {
     }
 }
 
-/// Says at the start that a device has no room for the completions of as many queues as there may
-/// be.
+/// Warns at the start if a device has too few completion queue entries for the largest number of
+/// queues.
 fn warn_of_few_completions<P: Provider>(device: &impl Device<P>, groups: usize, limits: &Limits) {
     let caps = device.caps();
     let per_group = caps.max_cqe / Negotiated::most_send_entries(caps, limits);
@@ -409,7 +409,7 @@ impl<P: Provider> Reception for RdmaReception<P> {
     }
 
     fn listen(&mut self, port: Arc<Port>) -> Result<SocketAddr, CmError> {
-        // Where another device listens already, its address.
+        // If another device already listens, its address.
         let wanted = port.address();
         let listener = self.cm.listen(wanted, &ConnOptions::default())?;
         let address = self.cm.local_addr(listener).unwrap_or(wanted);
@@ -424,8 +424,7 @@ impl<P: Provider> Reception for RdmaReception<P> {
             progress = true;
             self.handle_message(now, message);
         }
-        // The remaining events are for the next turn, which comes at once after one that did
-        // something.
+        // Remaining events are for the next turn, which follows immediately after one with work.
         for _ in 0..EVENTS_AT_ONCE {
             let Some(event) = self.cm.poll(now) else { break };
             progress = true;
@@ -476,7 +475,7 @@ impl<P: Provider> Reception for RdmaReception<P> {
 
 impl<P: Provider> GroupPort<P> {
     fn send(&self, message: ToGroup<P>) {
-        // A group that is gone has no connections left to hear of.
+        // A group that is gone has no connections to notify.
         let _ = self.inbox.send(message);
         self.bell.ring();
     }

@@ -1,11 +1,11 @@
-//! Where a command's data is, from its one SGL descriptor (NVMe RDMA transport, SGL support).
+//! Location of a command's data, from its single SGL descriptor (NVMe RDMA transport, SGL support).
 
 use nvme_proto::{Sgl, SglDescriptor, Status};
 
 use crate::controller::{CommandTransfer, TransferDirection};
 use crate::transport::rdma::connection::request::HostData;
 
-/// The key that a descriptor asks to have invalidated, whatever becomes of the command.
+/// Key that a descriptor asks to have invalidated, whether or not the command succeeds.
 pub(super) fn invalidated_key(descriptor: &SglDescriptor) -> Option<u32> {
     match descriptor.parse() {
         Ok(Sgl::Keyed { key, invalidate: true, length, .. }) if length > 0 => Some(key),
@@ -13,13 +13,13 @@ pub(super) fn invalidated_key(descriptor: &SglDescriptor) -> Option<u32> {
     }
 }
 
-/// Finds the data of a command that moves some. `received` is how much in-capsule data came with
-/// it.
+/// Locates the data of a command that moves some. `received` is the length of the in-capsule data
+/// that arrived with it.
 ///
-/// A descriptor may cover more than the command moves; it must not cover less.
+/// A descriptor may cover more than the command moves, but not less.
 ///
 /// # Errors
-/// The status that names the mistake.
+/// The status for an invalid descriptor.
 pub(super) fn locate(
     descriptor: &SglDescriptor,
     transfer: CommandTransfer,
@@ -39,10 +39,10 @@ pub(super) fn locate(
                 return Err(Status::SGL_OFFSET_INVALID.with_dnr());
             }
             covers(length, transfer.length_bytes)?;
-            // Not beyond the received bytes, so it fits.
+            // Within the received bytes, so it fits in 32 bits.
             Ok(HostData::InCapsule { offset: offset as u32 })
         }
-        // One descriptor is all that Identify Controller (MSDBD) offers.
+        // Identify Controller (MSDBD) offers a single descriptor.
         Sgl::LastSegment { .. } => Err(Status::SGL_DESCRIPTOR_TYPE_INVALID.with_dnr()),
     }
 }
@@ -128,8 +128,7 @@ mod tests {
     }
 
     proptest! {
-        /// Whatever bytes describe the data: a parsed descriptor names bytes that exist, of the
-        /// right length.
+        /// Located data exists and has the right length, for any descriptor bytes.
         #[test]
         fn data_is_where_the_descriptor_says_or_nowhere(
             bytes: [u8; 15],

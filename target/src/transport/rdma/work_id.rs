@@ -1,19 +1,19 @@
-//! The kind and slot of a work request, packed into its id.
+//! Kind and slot of a work request, packed into its `wr_id`.
 
-/// The purpose of a work request.
+/// Kind of a work request.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum WorkKind {
-    /// A command capsule; the index is that of the receive.
+    /// Receive of a command capsule; the index is that of the receive.
     Receive,
-    /// Data from the host; the index is that of the slot.
+    /// Fetch of data from the host; the index is that of the slot.
     Fetch,
     /// Data to the host, reported only if it fails.
     Data,
-    /// A response capsule; the index is that of the slot.
+    /// Response capsule to the host; the index is that of the slot.
     Response,
 }
 
-/// The id of a work request.
+/// Identifier of a work request.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct WorkId {
     pub(super) kind: WorkKind,

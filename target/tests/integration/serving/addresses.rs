@@ -1,9 +1,8 @@
-//! No CPU touches payload: the memory that io_uring fills or empties is the memory that the work
-//! request names, and there is nothing in between.
+//! Zero copy: the memory that io_uring fills or empties is the memory of the work request.
 //!
 //! The provider is a recording one. The transport is the same code for every provider, and the
-//! recording one sees exactly what verbs would be given: with verbs the device moves the bytes, so
-//! the processor does not.
+//! recording one sees exactly what verbs would get: with verbs the device moves the bytes, so the
+//! processor does not.
 
 use std::path::Path;
 
@@ -19,7 +18,7 @@ use super::pattern;
 use super::recording::{Record, Recorder, Recording, RecordingDevice, RecordingEngine, Stretch};
 use super::world::{NQN, On, World, config, io, read, write};
 
-/// Not a multiple of anything.
+/// Not a multiple of any block size.
 const FILE_BYTES: usize = (256 << 10) + 100;
 const SCRATCH_BYTES: usize = 256 << 10;
 
@@ -28,15 +27,14 @@ struct Scene {
     on: On,
     recorder: Recorder,
     pool: Stretch,
-    /// io_uring has the pool as fixed buffers.
+    /// Whether io_uring has the pool as fixed buffers.
     fixed: bool,
     file: Vec<u8>,
     _folder: TempDir,
 }
 
 impl Scene {
-    /// A target that exports a file read-only and another one writable; `None` where there is no
-    /// io_uring.
+    /// A target that exports a read-only and a writable file; `None` without io_uring.
     fn new() -> Option<Self> {
         let folder = tempfile::tempdir_in(env!("CARGO_MANIFEST_DIR")).unwrap();
         let file = pattern(FILE_BYTES, 5);
@@ -67,21 +65,21 @@ impl Scene {
         Some(Self { world, on, recorder, pool, fixed, file, _folder: folder })
     }
 
-    /// The work requests of the target for one read command, which must give these bytes.
+    /// Work requests of the target for one read command, which must return `expected`.
     fn read(&mut self, slba: u64, expected: &[u8]) -> Vec<Record> {
         self.recorder.take();
         assert!(self.world.read(self.on, 1, slba, expected.len()) == expected);
         self.recorder.take()
     }
 
-    /// The only stretch of memory that `of` finds.
+    /// The only memory range that `of` finds.
     fn only(records: &[Record], of: impl Fn(&Record) -> Option<Stretch>) -> Stretch {
         let found: Vec<_> = records.iter().filter_map(of).collect();
         assert_eq!(found.len(), 1, "{records:?}");
         found[0]
     }
 
-    /// Every read and write of a file was one on fixed buffers.
+    /// Asserts that every read and write of a file used fixed buffers.
     fn assert_fixed(&mut self) {
         let engine = self.world.target.stats()[0].engine;
         let expected = if self.fixed { engine.reads + engine.writes } else { 0 };
@@ -108,7 +106,7 @@ fn file_written(record: &Record) -> Option<Stretch> {
     if let Record::FileWrite(stretch) = record { Some(*stretch) } else { None }
 }
 
-/// The memory of an RDMA WRITE; it has one piece.
+/// Memory of an RDMA WRITE, which has one element.
 fn sent_to_host(record: &Record) -> Option<Stretch> {
     match record {
         Record::Send(Op::RdmaWrite { .. }, stretches) => {
@@ -119,7 +117,7 @@ fn sent_to_host(record: &Record) -> Option<Stretch> {
     }
 }
 
-/// The same of an RDMA READ.
+/// Memory of an RDMA READ, which has one element.
 fn fetched_from_host(record: &Record) -> Option<Stretch> {
     match record {
         Record::Send(Op::RdmaRead { .. }, stretches) => {
@@ -196,7 +194,7 @@ fn a_compare_reads_the_medium_into_aligned_memory() {
     scene.assert_fixed();
 }
 
-/// Data that comes with its command is written from where the device received it.
+/// Data in a capsule is written from where the device received it.
 #[test]
 fn in_capsule_data_is_written_from_the_receive() {
     let Some(mut scene) = Scene::new() else { return };
@@ -216,7 +214,7 @@ fn in_capsule_data_is_written_from_the_receive() {
     assert!(scene.world.read(scene.on, 2, 8, 4096) == bytes);
 }
 
-/// Commands that are under way together: each has memory of its own.
+/// Concurrent commands have separate memory.
 #[test]
 fn each_command_under_way_has_its_own_memory() {
     const COMMANDS: usize = 16;

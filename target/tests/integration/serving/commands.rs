@@ -46,7 +46,7 @@ fn data_in_the_capsule_is_written() {
     let in_capsule = Sgl::InCapsule { offset: 0, length: 4096 };
     world.ok(on, &write(1, 8, 4096).with_data(in_capsule), &bytes);
     assert!(world.read(on, 1, 8, 4096) == bytes);
-    // Not at the start of the capsule's data: it takes a copy, and works.
+    // Data not at the start of the capsule's data is copied, and works.
     let shifted = Sgl::InCapsule { offset: 24, length: 512 };
     let data = [&[0xAA; 24][..], &bytes[..512]].concat();
     world.ok(on, &write(1, 100, 512).with_data(shifted), &data);
@@ -122,7 +122,7 @@ fn compare_zeroes_deallocate_and_flush() {
     let compare = NvmCommand::Compare(io(1, 16, 512)).to_sqe().with_data(in_capsule);
     world.ok(on, &compare, &bytes[..512]);
     assert_eq!(world.status(on, &compare, &bytes[1..513]), Status::COMPARE_FAILURE);
-    // Of a medium that has nothing but zeros.
+    // A medium that always reads as zeros.
     let compare = NvmCommand::Compare(io(2, 16, 512)).to_sqe().with_data(in_capsule);
     assert_eq!(world.status(on, &compare, &bytes[..512]), Status::COMPARE_FAILURE);
     world.ok(on, &compare, &[0; 512]);
@@ -143,7 +143,7 @@ fn compare_zeroes_deallocate_and_flush() {
         ranges: 3,
         attributes: DsmAttributes::new().with_deallocate(true),
     };
-    // As kernels send it: a whole page, of which three ranges count.
+    // As kernels send it: a whole page with three valid ranges.
     let mut page = vec![0xFF; 4096];
     page[..48].copy_from_slice(ranges.as_bytes());
     world.hosts[on.host].put(0, &page);
@@ -156,7 +156,7 @@ fn compare_zeroes_deallocate_and_flush() {
     assert!(world.read(on, 1, 16, 8192) == wanted);
 }
 
-/// As hosts of SPDK do when they detach: they have given their event requests up without a word.
+/// Hosts of SPDK abandon their event requests silently when they detach.
 #[test]
 fn an_event_requests_id_may_be_reused() {
     let mut world = World::new(&two_namespaces());
@@ -169,11 +169,11 @@ fn an_event_requests_id_may_be_reused() {
         world.hosts[host].send(admin.queue, &get.to_sqe().with_cid(cid), &[]);
         assert!(world.response(admin, cid).status().is_success());
     }
-    // Any other command keeps its id.
+    // Any other command keeps its CID.
     let set = Feature::NamespaceWriteProtection(WriteProtection::None);
     let set = SetFeatures { nsid: Nsid(1), save: false, feature: set }.to_sqe();
     world.ok(admin, &set, &[]);
-    // A host that gave an event request up gets no event through it.
+    // A host gets no event through an abandoned request.
     let config = AsyncEventConfig::new().with_namespace_attribute(true);
     let set = Feature::AsyncEventConfig(config);
     let set = SetFeatures { nsid: Nsid(0), save: false, feature: set }.to_sqe();
@@ -216,7 +216,7 @@ fn an_id_in_flight_is_refused() {
     assert_eq!(first.status().without_flags(), Status::COMMAND_ID_CONFLICT);
     let second = world.response(on, Cid(77));
     assert!(second.status().is_success(), "{second:?}");
-    // And afterwards it is free again.
+    // Afterwards it is free again.
     world.hosts[host].send(on.queue, &sqe, &[]);
     assert!(world.response(on, Cid(77)).status().is_success());
 }
@@ -268,7 +268,7 @@ fn forced_reads_come_from_the_medium() {
         world.hosts[host].fill(0, 4096, 0xEE);
         assert_eq!(asked(&mut world, NvmCommand::Read(forced(1))), both);
         assert!(world.hosts[host].get(0, 4096) == bytes);
-        // A read-only medium has no writes under way.
+        // A read-only medium has no unfinished writes.
         assert_eq!(asked(&mut world, NvmCommand::Read(forced(3))), [OperationKind::Read]);
         assert_eq!(asked(&mut world, NvmCommand::Read(io(1, 8, 4096))), [OperationKind::Read]);
     }
@@ -276,7 +276,7 @@ fn forced_reads_come_from_the_medium() {
 
 #[test]
 fn a_forced_read_fails_with_its_flush() {
-    /// A cache that can not be written back.
+    /// Medium with a cache that cannot be flushed.
     #[derive(Debug)]
     struct NoFlush(Arc<dyn Backend>);
 

@@ -1,4 +1,4 @@
-//! How connections begin and end.
+//! Start and end of connections.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -30,12 +30,12 @@ fn connections_are_refused_with_the_reason() {
     ] {
         assert_eq!(world.link_with(host, &private), Link::Rejected(status), "{private:?}");
     }
-    // Nothing is left of them.
+    // No resources of them are left.
     let admin = world.admin(host);
     world.io(admin, 1, 128);
 }
 
-/// However many knock at once, one turn takes in some of them, and says that there is more to do.
+/// One turn accepts some of many connections, and reports that more are waiting.
 #[test]
 fn many_connections_are_accepted_over_several_turns() {
     const CROWD: usize = 120;
@@ -45,7 +45,7 @@ fn many_connections_are_accepted_over_several_turns() {
     for _ in 0..CROWD {
         world.hosts[host].connect(now, to, 0, 4);
     }
-    // All of them have arrived before the target looks.
+    // All have arrived before the target polls.
     let until = now + Duration::from_millis(10);
     while world.now < until {
         if !world.hosts[host].turn(world.now) {
@@ -73,7 +73,7 @@ fn one_host_does_not_take_all_connections() {
     assert_eq!(world.link(greedy, 0, 32).1, Link::Rejected(RejectStatus::NO_RESOURCES));
     let admin = world.admin(other);
     world.io(admin, 1, 32);
-    // When it has gone there is room again.
+    // After it has left there is room again.
     let now = world.now;
     world.hosts[greedy].disconnect(now, taken.queue);
     world.wait_down(taken);
@@ -81,7 +81,7 @@ fn one_host_does_not_take_all_connections() {
     world.admin(greedy);
 }
 
-/// A host can send any name.
+/// Quotas ignore NQNs, since a host can send any.
 #[test]
 fn a_borrowed_name_does_not_use_its_owners_quota() {
     let mut world = World::new(&namespaces("connections = 8"));
@@ -148,7 +148,7 @@ fn the_oldest_unconnected_connection_is_displaced() {
     assert_eq!(world.state(known), Link::Up(32), "its Connect succeeded");
 }
 
-/// The completions of many long queues are no limit of their own.
+/// Completion queues of many long queues do not limit connections further.
 #[test]
 fn long_queues_are_accepted_up_to_the_limit() {
     const QUEUES: usize = 110;
@@ -266,7 +266,7 @@ fn a_connection_without_connect_is_closed() {
     let (on, link) = world.link(host, 0, 32);
     assert_eq!(link, Link::Up(32));
     world.wait_down(on);
-    // And a command before Connect is out of sequence.
+    // A command before Connect is out of sequence.
     let (on, _) = world.link(host, 0, 32);
     let sqe = nvme_proto::Sqe::new(0x18);
     assert_eq!(world.status(on, &sqe, &[]), Status::COMMAND_SEQUENCE_ERROR);
@@ -291,11 +291,11 @@ fn draining_finishes_commands_under_way() {
     }
     world.wait_down(on);
     world.wait_down(admin);
-    world.run_until("the target is over", |world| world.target.is_over());
+    world.run_until("the target has ended", |world| world.target.is_over());
 }
 
-/// While one queue still works for its host the others are gone, and its end is waited for without
-/// looking all the time.
+/// The other queues end while one still has commands for its host, and its end is waited for
+/// without polling.
 #[test]
 fn a_long_drain_sleeps_between_events() {
     let medium = Duration::from_secs(6);
@@ -322,7 +322,7 @@ fn a_long_drain_sleeps_between_events() {
     }
     assert!(world.response(busy, cid).status().is_success());
     world.wait_down(admin);
-    world.run_until("the target is over", |world| world.target.is_over());
+    world.run_until("the target has ended", |world| world.target.is_over());
     assert!(world.target.associations().peer_errors().worst(1).is_empty(), "no peer was lost");
 }
 
@@ -334,7 +334,7 @@ fn stopping_ends_all_connections_at_once() {
     world.post(bad, &read(1, 0, 4096).with_data(sgl), &[]);
     world.run_for(Duration::from_micros(500));
     world.target.stop(Stop::Now);
-    world.run_until("the target is over", |world| world.target.is_over());
+    world.run_until("the target has ended", |world| world.target.is_over());
     world.wait_down(bad);
     world.wait_down(good);
 }
@@ -358,7 +358,7 @@ fn connections_come_and_go_without_a_trace() {
         world.hosts[host].forget();
     }
     world.target.stop(Stop::Now);
-    world.run_until("the target is over", |world| world.target.is_over());
+    world.run_until("the target has ended", |world| world.target.is_over());
 }
 
 #[test]

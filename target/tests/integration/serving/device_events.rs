@@ -7,7 +7,7 @@ use super::host::Link;
 use super::pattern;
 use super::world::{On, World, two_addresses, two_namespaces};
 
-/// The only host of the target at an address, with an admin and an I/O queue.
+/// Only host of the target at an address, with an admin and an I/O queue.
 fn host_at(world: &mut World, device: usize) -> (On, On) {
     world.address.set_ip(world.devices[device].local_ip());
     let host = world.add_host();
@@ -70,7 +70,7 @@ fn a_failed_device_ends_only_its_own_connections() {
         world.run_until("nothing is left of them", |world| world.target.connections() == 2);
         assert!(world.devices[0].queue_pairs().is_empty());
         works(&mut world, good);
-        // Nobody answers at the one address; the other still accepts connections.
+        // The one address does not respond; the other still accepts connections.
         world.address.set_ip(world.devices[0].local_ip());
         assert_eq!(world.link(io.host, 0, 32).1, Link::Down);
         let (_, newcomer) = host_at(&mut world, 1);
@@ -78,7 +78,7 @@ fn a_failed_device_ends_only_its_own_connections() {
     }
 }
 
-/// Commands that storage still works on keep their buffers until they are over, device or not.
+/// Running storage operations keep their buffers until they end, with or without a device.
 #[test]
 fn a_device_may_fail_with_commands_under_way() {
     let mut world = World::slow(&two_addresses());
@@ -100,7 +100,7 @@ fn a_device_may_fail_with_commands_under_way() {
     });
 }
 
-/// The network has only one device at each address: one that is let go makes way for the next.
+/// Replaces a device, since the network has only one at each address.
 fn replace_device(world: &mut World, number: usize) {
     let ip = world.devices[number].local_ip();
     let groups = world.target.stats().len();
@@ -136,7 +136,7 @@ fn devices_come_back_again_and_again() {
     works(&mut world, newcomer);
 }
 
-/// What storage still works on keeps a failed device until it is over, and nothing longer.
+/// Running storage operations keep a failed device until they end, and nothing keeps it longer.
 #[test]
 fn a_failed_device_is_let_go_after_its_commands() {
     let mut world = World::slow(&two_addresses());
@@ -150,16 +150,16 @@ fn a_failed_device_is_let_go_after_its_commands() {
     raise(&world, 0, DeviceEvent::DeviceFatal);
     let busy = |world: &mut World| world.target.stats().iter().any(|g| g.pool.used_bytes > 0);
     let (ip, network) = (world.devices[0].local_ip(), world.network.clone());
-    // This one is the test's own.
+    // Device held by the test itself.
     let held = world.devices.remove(0);
     let mut steps = 0;
-    world.run_until("it is over", |world| {
+    world.run_until("the operation has ended", |world| {
         steps += u32::from(busy(world));
         let address_is_free = network.device(ip, 1).is_ok();
         assert!(!address_is_free);
         !busy(world)
     });
-    assert!(steps > 1, "the device failed under way");
+    assert!(steps > 1, "the device failed during the operation");
     world.devices.insert(0, held);
     replace_device(&mut world, 0);
     works(&mut world, good);

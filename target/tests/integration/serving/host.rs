@@ -1,4 +1,4 @@
-//! A host whose capsules are made by hand.
+//! A host whose capsules are built by hand.
 #![allow(dead_code, reason = "each test uses a part of it")]
 
 use std::collections::VecDeque;
@@ -61,12 +61,12 @@ impl<P: Provider> Host<P> {
         self.raw.links[queue].state
     }
 
-    /// Whether all connections that it began are in this state.
+    /// Whether all of its connections are in this state.
     pub(crate) fn all_are(&self, state: Link) -> bool {
         self.raw.links.iter().all(|link| link.state == state)
     }
 
-    /// Responses that no test took.
+    /// Responses that no test has taken.
     pub(crate) fn responses(&mut self, queue: usize) -> &mut VecDeque<Cqe> {
         &mut self.raw.links[queue].responses
     }
@@ -80,12 +80,12 @@ impl<P: Provider> Host<P> {
         self.raw.send(queue, bytes).unwrap();
     }
 
-    /// Writes to data memory, which commands point at.
+    /// Writes to data memory, which commands refer to.
     pub(crate) fn put(&self, offset: usize, bytes: &[u8]) {
         self.raw.put(offset, bytes);
     }
 
-    /// Writes one byte to all of a part of data memory.
+    /// Fills a part of data memory with one byte.
     pub(crate) fn fill(&self, offset: usize, length: usize, byte: u8) {
         self.raw.fill(offset, length, byte);
     }
@@ -95,7 +95,7 @@ impl<P: Provider> Host<P> {
         self.raw.get(offset, length).collect()
     }
 
-    /// A descriptor of data memory.
+    /// Descriptor of data memory.
     pub(crate) fn keyed(&self, offset: usize, length: usize) -> Sgl {
         self.raw.keyed(offset, length)
     }
@@ -110,7 +110,7 @@ impl<P: Provider> Host<P> {
         self.raw.forget();
     }
 
-    /// Does all that is ready; true if there was anything.
+    /// Does everything that is due; true if there was anything.
     pub(crate) fn turn(&mut self, now: Time) -> bool {
         self.raw.turn(now)
     }
@@ -119,12 +119,12 @@ impl<P: Provider> Host<P> {
         self.raw.deadline()
     }
 
-    /// Takes as many responses as there are receives for, and no more.
+    /// Stops posting receives: accepts responses for the present receives only.
     pub(crate) fn post_no_more(&mut self, queue: usize) {
         self.raw.links[queue].receives.later = 0;
     }
 
-    /// Takes one more response on a queue that takes no more by itself.
+    /// Accepts one more response on a queue that has stopped posting receives.
     pub(crate) fn take_one_more(&mut self, queue: usize) {
         self.raw.post_receives(queue, 1);
     }

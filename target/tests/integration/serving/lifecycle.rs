@@ -1,4 +1,4 @@
-//! Operations of storage for queues that have left, and the host's rights meanwhile.
+//! Storage operations of queues that have left, and what their host may do until they end.
 #![expect(unsafe_code, reason = "an engine that holds system calls back")]
 
 use std::os::fd::RawFd;
@@ -21,7 +21,7 @@ use tempfile::TempDir;
 
 use super::world::{NQN, On, World, config, read, write};
 
-/// Which system calls hang.
+/// Selects the system calls that hang.
 #[derive(Debug, Default)]
 struct Hang {
     reads: AtomicBool,
@@ -44,8 +44,7 @@ impl Hang {
     }
 }
 
-/// Plain calls, of which those that hang are carried out when they hang no more. None can be
-/// cancelled.
+/// Engine with plain calls. Hanging ones are executed later. None can be cancelled.
 struct Hanging {
     inner: Inline,
     hang: Arc<Hang>,
@@ -72,7 +71,7 @@ impl Engine for Hanging {
 
     fn turn(&mut self) {
         for (call, what) in std::mem::take(&mut self.held) {
-            // SAFETY: the call has not ended, so its memory is lent still.
+            // SAFETY: the call has not ended, so its memory is still lent.
             unsafe { self.start(call, what) }
         }
         self.inner.turn();
@@ -100,7 +99,7 @@ impl Engine for Hanging {
     }
 }
 
-/// A target with a writable file as namespace 1 whose disk hangs at will, and a host with an I/O
+/// A target with a writable file as namespace 1 whose disk hangs on demand, and a host with an I/O
 /// queue there.
 struct Stage {
     world: World,
@@ -120,7 +119,7 @@ impl Stage {
         Self { world, hang, admin, io, folder }
     }
 
-    /// As new, with a write of 4096 bytes `A` to the first block in storage, which hangs.
+    /// Creates it with a hanging write of 4096 bytes `A` to the first block.
     fn with_hanging_write() -> Self {
         let mut stage = Self::new();
         hanging_write(&mut stage.world, &stage.hang, stage.io, b'A');
@@ -170,7 +169,7 @@ fn csts(world: &mut World, on: On) -> Csts {
     Csts::from_bits(world.ok(on, &get.to_sqe(), &[]).dw0.get())
 }
 
-/// Has a write of these bytes reach the disk, which hangs.
+/// Sends a write of these bytes to the disk, where it hangs.
 fn hanging_write(world: &mut World, hang: &Hang, on: On, byte: u8) {
     hang.writes.store(true, Ordering::Relaxed);
     world.hosts[on.host].fill(1 << 20, 4096, byte);
@@ -241,7 +240,7 @@ fn a_hung_read_does_not_block_reconnection() {
     world.write(io, 1, 8, &[b'B'; 4096]);
 }
 
-/// As `bdev_nvme` of SPDK does when it has examined a device.
+/// `bdev_nvme` of SPDK does this after it has examined a device.
 #[test]
 fn a_host_continues_after_dropping_a_queue() {
     let Stage { mut world, hang, admin, io: first, folder: _folder } = Stage::new();
@@ -255,7 +254,7 @@ fn a_host_continues_after_dropping_a_queue() {
     for on in [second, third, again] {
         assert_eq!(world.read(on, 1, 0, 4096), [b'A'; 4096]);
     }
-    // With a write that the disk still has, the next queue waits for it and is then accepted.
+    // While the disk still has a write, the next queue waits for it and is then accepted.
     hanging_write(&mut world, &hang, again, b'B');
     disconnect(&mut world, again);
     world.wait_down(again);
@@ -273,7 +272,7 @@ fn a_hung_operation_delays_the_stop_boundedly() {
     world.target.stop(Stop::Now);
     world.wait_down(io);
     assert!(!world.target.groups_are_over());
-    world.run_until("the target is over", |world| world.target.groups_are_over());
+    world.run_until("the target has ended", |world| world.target.groups_are_over());
     assert!(world.now - start < STORAGE_GRACE + Duration::from_secs(1), "{:?}", world.now - start);
 }
 

@@ -1,4 +1,4 @@
-//! Full queues, an empty pool, aborts.
+//! Full queues, an empty pool, and aborts.
 
 use std::collections::{BTreeSet, VecDeque};
 use std::time::Duration;
@@ -55,7 +55,7 @@ fn more_commands_than_entries_wait() {
 
 #[test]
 fn requests_wait_for_buffers_in_turn() {
-    // Each core has two blocks of two transfers' size, of which one is lent in turn.
+    // Each core has two blocks of twice the transfer size, one of them lent in turn.
     let config = namespaces("max_transfer_bytes = \"256KiB\"\npool_bytes = \"2MiB\"");
     let mut world = World::slow(&config);
     let host = world.add_host();
@@ -132,8 +132,8 @@ fn unknown_commands_are_not_aborted() {
     assert_eq!(abort(&mut world, admin, 1, Cid(0xFFFF)), Abort::NOT_DONE);
 }
 
-/// A queue to 8 MiB of memory that is full of something else than zeros, and a Dataset Management
-/// of it with as many ranges as there may be, each of them all of it.
+/// A queue to 8 MiB of memory filled with nonzero bytes, and a running Dataset Management command
+/// with the most ranges, each of them the whole namespace.
 fn zeroing_much() -> (World, On, On, Cid) {
     let mut world = World::new(&config(&format!(
         "[[subsystem]]\nnqn = \"{NQN}\"\nallow_any_host = true\n[[subsystem.namespace]]\n\
@@ -162,7 +162,7 @@ const BLOCKS: u64 = (8 << 20) / 512;
 #[test]
 fn a_command_that_zeroes_much_lets_others_pass() {
     let (mut world, _, on, dsm) = zeroing_much();
-    // When the ranges are there that it works on, another one comes.
+    // Once its ranges have arrived and it is running, a read arrives.
     world.run_for(Duration::from_micros(50));
     let last = world.read(on, 1, BLOCKS - 1, 512);
     assert!(world.take_response(on, dsm).is_none(), "it is not over yet");
@@ -183,7 +183,7 @@ fn a_command_that_zeroes_much_is_aborted() {
     world.read(on, 1, 0, 512);
 }
 
-/// A host may answer "receiver not ready" for ever, so there is a time-out.
+/// A host may answer "receiver not ready" for ever, so there is a timeout.
 #[test]
 fn a_host_that_takes_no_response_is_disconnected() {
     let config = namespaces("max_transfer_bytes = \"256KiB\"\npool_bytes = \"4MiB\"");
@@ -191,7 +191,7 @@ fn a_host_that_takes_no_response_is_disconnected() {
     let (stubborn, other) = (world.add_host(), world.add_host());
     let stubborn_admin = world.admin(stubborn);
     let stubborn_io = world.io(stubborn_admin, 1, 16);
-    // One receive for each entry is posted: this many responses find a place, and no more.
+    // One receive for each entry is posted: exactly this many responses find a place.
     world.hosts[stubborn].post_no_more(stubborn_io.queue);
     let admin = world.admin(other);
     let io = world.io(admin, 1, 64);
@@ -209,7 +209,7 @@ fn a_host_that_takes_no_response_is_disconnected() {
     assert_eq!(world.state(stubborn_admin), Link::Up(32));
 }
 
-/// A response now and then is no reason to keep the buffers of all others.
+/// Occasional responses do not entitle a host to keep the buffers of all others.
 #[test]
 fn a_host_that_takes_responses_slowly_is_disconnected() {
     let config = namespaces("max_transfer_bytes = \"256KiB\"\npool_bytes = \"4MiB\"");
@@ -233,7 +233,7 @@ fn a_host_that_takes_responses_slowly_is_disconnected() {
     assert_eq!(used(&mut world), 0);
 }
 
-/// Zeros are the same for all, so that reads of them neither wait for a buffer nor hold one.
+/// All reads of zeros share one buffer, so they neither wait for one nor hold one.
 #[test]
 fn a_read_of_zeros_needs_no_buffer() {
     let config = namespaces("max_transfer_bytes = \"256KiB\"\npool_bytes = \"2MiB\"");
@@ -258,8 +258,8 @@ fn used(world: &mut World) -> u64 {
     world.target.stats().iter().map(|group| group.pool.used_bytes).sum()
 }
 
-/// A host that asks for much and takes nothing keeps its share of the buffers busy, and no more,
-/// over whatever connections.
+/// A host that asks for much and accepts nothing keeps at most its share of the buffers busy, over
+/// any number of connections.
 #[test]
 fn a_stalled_host_does_not_starve_others() {
     let config = namespaces("max_transfer_bytes = \"256KiB\"\npool_bytes = \"4MiB\"");
@@ -275,7 +275,7 @@ fn a_stalled_host_does_not_starve_others() {
             world.post(on, &read(2, 0, 256 * 1024).with_data(sgl), &[]);
         }
     }
-    // All commands have arrived, and the media still work on them.
+    // All commands have arrived, and their media operations are running.
     world.run_for(Duration::from_millis(2));
     world.network.cut("10.0.0.1".parse().unwrap(), "10.0.1.1".parse().unwrap());
     world.run_for(Duration::from_millis(10));
@@ -289,8 +289,8 @@ fn a_stalled_host_does_not_starve_others() {
     assert_eq!(world.target.associations().controllers().len(), 2, "long before it is given up");
 }
 
-/// Each core has the fewest blocks that it may have, and there are always small reads that end at
-/// different times.
+/// Each core has the fewest possible blocks, and there are always small reads that end at different
+/// times.
 #[test]
 fn small_reads_do_not_starve_a_large_one() {
     const LARGE: usize = 256 * 1024;
@@ -298,7 +298,7 @@ fn small_reads_do_not_starve_a_large_one() {
     let mut world = World::slow(&config);
     let (a, b) = (world.add_host(), world.add_host());
     let admin = world.admin(a);
-    // On both cores.
+    // Queues on both cores.
     let small: Vec<On> = (1..=2).map(|qid| world.io(admin, qid, 32)).collect();
     let admin = world.admin(b);
     let on = world.io(admin, 1, 32);
@@ -341,7 +341,7 @@ fn discovery_takes_no_buffers_from_hosts() {
     let io = world.io(admin, 1, 64);
     let lines: Vec<On> = (0..60).map(|number| world.discover(stranger, number)).collect();
     for &on in &lines {
-        // It takes no response any more: those that there are receives for, and no more.
+        // It accepts only the responses that it has receives for.
         world.hosts[stranger].post_no_more(on.queue);
         for _ in 0..24 {
             let sgl = world.keyed(on, 0, 64 << 10);
@@ -392,7 +392,7 @@ fn discovery_transfers_are_bounded_by_mdts() {
         let sqe = page.to_sqe().with_data(world.keyed(on, 0, bytes as usize));
         assert_eq!(world.status(on, &sqe, &[]), expected, "{bytes}");
     }
-    // Behind the page there are zeros, and not the bytes of the buffer's last use.
+    // Zeros follow the page, not the bytes of the buffer's last use.
     let data = world.hosts[host].get(0, ANONYMOUS_TRANSFER_BYTES as usize);
     assert!(data[4096..ANONYMOUS_TRANSFER_BYTES as usize].iter().all(|byte| *byte == 0));
 }

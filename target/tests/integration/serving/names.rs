@@ -1,4 +1,4 @@
-//! The names of hosts. `spdk_nvme_perf` sends an empty HOSTNQN unless it is told one.
+//! Names of hosts. `spdk_nvme_perf` sends an empty HOSTNQN unless it is given one.
 
 use std::io::Write;
 use std::sync::mpsc::{Sender, channel};
@@ -38,7 +38,7 @@ impl Write for Lines {
     }
 }
 
-/// The response to a Connect of an admin queue, and all that the target logs in the meantime.
+/// Response to a Connect of an admin queue, and the log of the target up to it.
 fn refused(world: &mut World, host: usize) -> (Cqe, String) {
     let (sender, lines) = channel();
     let writer = move || Lines(sender.clone());
@@ -79,7 +79,7 @@ fn a_nameless_host_is_refused_by_a_list() {
     assert_eq!(cqe.status(), Status::CONNECT_INVALID_HOST.with_dnr());
     let hostid = format!("{:?}", world.ids[stranger]);
     assert_logged(&log, &["10.0.1.1", "host=\"\"", &hostid, NQN, "Connect Invalid Host"]);
-    // A listed host connects beside it.
+    // A listed host connects as well.
     let friend = world.add_host();
     let admin = world.admin(friend);
     let on = world.io(admin, 1, 32);
@@ -105,8 +105,8 @@ fn a_host_with_an_invalid_name_is_refused() {
     control[..4].copy_from_slice(b"a\nb\0");
     let mut not_utf8 = [0; 256];
     not_utf8[0] = 0xFF;
-    // No NUL in it; a control character, which would make a line of the log; bytes that are no
-    // text.
+    // No NUL in it; a control character, which would add a line to the log; bytes that are not
+    // UTF-8.
     for name in [[b'x'; 256], control, not_utf8] {
         let mut world = World::new(&two_namespaces());
         let host = world.add_host();

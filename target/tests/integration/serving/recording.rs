@@ -1,4 +1,4 @@
-//! A provider and a storage engine that write down which memory they are given.
+//! Provider and storage engine that record the memory that they are given.
 #![expect(unsafe_code, reason = "passes on memory by address")]
 
 use std::collections::VecDeque;
@@ -18,7 +18,7 @@ use rdma::{
     RecvWr, SendWr, Sge, Time, WakeFor, Wc,
 };
 
-/// A stretch of memory.
+/// Address range of memory.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Stretch {
     pub(crate) address: u64,
@@ -44,13 +44,13 @@ impl From<MemoryPart> for Stretch {
     }
 }
 
-/// The records, in order.
+/// Recorded event, in order.
 #[derive(Clone, Debug)]
 pub(crate) enum Record {
     /// Memory was registered with the device.
     Registered(Stretch),
-    /// io_uring has the pool as fixed buffers; where a limit refuses that it gets the same
-    /// addresses, unregistered.
+    /// The pool was registered with io_uring as fixed buffers; where a limit refuses that, io_uring
+    /// gets the same addresses unregistered.
     Fixed,
     /// A receive was posted.
     Receive(Vec<Stretch>),
@@ -70,12 +70,12 @@ impl Recorder {
         self.0.lock().unwrap().push(record);
     }
 
-    /// The records since the last call.
+    /// Records since the last call.
     pub(crate) fn take(&self) -> Vec<Record> {
         std::mem::take(&mut self.0.lock().unwrap())
     }
 
-    /// The memory that was registered first: the pool.
+    /// Memory that was registered first: the pool.
     pub(crate) fn pool(&self) -> Stretch {
         let records = self.0.lock().unwrap();
         let registered = records.iter().find_map(|record| match record {
@@ -86,7 +86,7 @@ impl Recorder {
     }
 }
 
-/// The simulated provider, watched.
+/// The simulated provider, with a recorder.
 pub(crate) struct Recording;
 
 #[derive(Clone)]
@@ -294,7 +294,7 @@ impl ConnectionManager<Recording> for RecordingCm {
     }
 }
 
-/// An io_uring engine that is recorded. The virtual clock does not run ahead of the disk: a turn
+/// An io_uring engine with a recorder. The virtual clock does not run ahead of the disk: a turn
 /// waits for started calls.
 pub(crate) struct RecordingEngine {
     engine: Uring,
@@ -304,7 +304,7 @@ pub(crate) struct RecordingEngine {
 }
 
 impl RecordingEngine {
-    /// With the pool registered, as the target has it.
+    /// Creates an engine with the pool registered, as the target does.
     pub(crate) fn new(recorder: Recorder) -> Result<Self, UringError> {
         let pool = recorder.pool();
         let memory = (pool.address as *mut u8, pool.length as usize);

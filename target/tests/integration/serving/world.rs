@@ -33,12 +33,12 @@ pub(crate) struct World {
     pub(crate) now: Time,
     pub(crate) network: SimNetwork,
     pub(crate) target: Stepped,
-    /// Where hosts connect to.
+    /// Address that hosts connect to.
     pub(crate) address: SocketAddr,
-    /// The target's, one for each address that it listens on.
+    /// Devices of the target, one for each address that it listens on.
     pub(crate) devices: Vec<SimDevice>,
     pub(crate) hosts: Vec<Host<Sim>>,
-    /// The NQNs of the hosts.
+    /// NQNs of the hosts.
     pub(crate) names: Vec<NqnField>,
     /// Host Identifiers, one for each host.
     pub(crate) ids: Vec<HostId>,
@@ -63,7 +63,7 @@ pub(crate) fn two_namespaces() -> Config {
     namespaces("")
 }
 
-/// The same at a second address, through a second device.
+/// Namespaces of [`two_namespaces`] at a second address and device as well.
 pub(crate) fn two_addresses() -> Config {
     let mut config = two_namespaces();
     let mut second = config.ports[0].clone();
@@ -86,7 +86,7 @@ impl World {
         Self::with(config, 1, SimConfig::default(), &|_, backend| backend)
     }
 
-    /// With media that take five milliseconds for everything.
+    /// Creates a world whose media take five milliseconds for every operation.
     pub(crate) fn slow(config: &Config) -> Self {
         Self::with(config, 1, SimConfig::default(), &|_, backend| {
             Arc::new(Delay::new(backend, Duration::from_millis(5)))
@@ -103,7 +103,7 @@ impl World {
         Self::of_parts(config, seed, network, decorate, add, || Box::new(Inline::new()))
     }
 
-    /// With devices that `add` adds to the target, and with these engines.
+    /// Creates a world with the devices that `add` adds to the target, and with these engines.
     pub(crate) fn of_parts(
         config: &Config,
         seed: u64,
@@ -141,7 +141,7 @@ impl World {
         self.hosts.len() - 1
     }
 
-    /// One step: every party does what is ready, or time goes on to the next thing that happens.
+    /// Takes one step: every party does what is due, or the time advances to the next event.
     pub(crate) fn step(&mut self) {
         self.step_within(Time::from_nanos(u64::MAX));
     }
@@ -158,7 +158,7 @@ impl World {
         let Turn::SleepUntil(target) = target else { unreachable!() };
         let next = self.hosts.iter().filter_map(|host| host.deadline());
         let next = next.chain(target).chain(self.network.next_event()).min();
-        // With nothing on its way, a test that waits for something waits in large steps.
+        // Without packets in flight, a waiting test waits in large steps.
         let next = next.unwrap_or(self.now + Duration::from_millis(1));
         self.now = next.max(self.now + Duration::from_nanos(100)).min(until);
     }
@@ -180,7 +180,7 @@ impl World {
         }
     }
 
-    /// An RDMA connection, whatever becomes of it.
+    /// Starts an RDMA connection, and waits until it is accepted or rejected.
     pub(crate) fn link(&mut self, host: usize, qid: u16, entries: u16) -> (On, Link) {
         let (now, to) = (self.now, self.address);
         let queue = self.hosts[host].connect(now, to, qid, entries);
@@ -234,7 +234,7 @@ impl World {
         on
     }
 
-    /// The admin queue of an enabled discovery controller, of a host with an invented name.
+    /// Admin queue of an enabled discovery controller, of a host with an invented name.
     pub(crate) fn discover(&mut self, host: usize, number: u8) -> On {
         let (on, _) = self.link(host, 0, 32);
         let name: Nqn = format!("nqn.2026-01.io.stranger:{number}").parse().unwrap();

@@ -14,7 +14,7 @@ use crate::serving::host::{self, Host};
 
 pub(crate) const NQN: &str = "nqn.2026-01.io.feedrail:threads";
 
-/// Loopback has 2^24 addresses, so tests side by side do not meet.
+/// Random loopback address; there are 2^24, so concurrent tests do not collide.
 pub(crate) fn random_loopback() -> String {
     let mut random = [0u8; 3];
     rustix::rand::getrandom(&mut random, rustix::rand::GetRandomFlags::empty()).unwrap();
@@ -46,7 +46,7 @@ impl Link {
         }
     }
 
-    /// An admin queue and one I/O queue.
+    /// Connects an admin queue and one I/O queue.
     pub(crate) fn associate(&mut self) {
         let admin = self.connect(0, Cntlid::DYNAMIC, 32);
         let cc = Cc::new().with_en(true).with_iosqes(6).with_iocqes(4);

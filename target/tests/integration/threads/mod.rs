@@ -14,7 +14,7 @@ use feedrail_target::Target;
 use link::Link;
 use rusty_fork::rusty_fork_test;
 
-/// Counts the allocations of one thread.
+/// Allocator that counts the allocations of one thread.
 struct Counting;
 
 static THREAD: AtomicI32 = AtomicI32::new(0);
@@ -23,14 +23,14 @@ static ALLOCATIONS: AtomicU64 = AtomicU64::new(0);
 impl Counting {
     fn count() {
         let thread = THREAD.load(Ordering::Relaxed);
-        // SAFETY: it asks for a number.
+        // SAFETY: only asks for a number.
         if thread != 0 && thread == unsafe { libc::gettid() } {
             ALLOCATIONS.fetch_add(1, Ordering::Relaxed);
         }
     }
 }
 
-// SAFETY: all is passed on to the system's allocator.
+// SAFETY: passes everything on to the system's allocator.
 unsafe impl GlobalAlloc for Counting {
     unsafe fn alloc(&self, layout: Layout) -> *mut u8 {
         Self::count();
@@ -53,7 +53,7 @@ unsafe impl GlobalAlloc for Counting {
 #[global_allocator]
 static ALLOCATOR: Counting = Counting;
 
-/// The thread of this process with a name.
+/// Thread of this process with a name.
 fn thread(name: &str) -> i32 {
     let tasks = std::fs::read_dir("/proc/self/task").unwrap().flatten();
     let found = tasks.into_iter().find(|task| {
@@ -79,7 +79,7 @@ fn start(address: &str, path: &Path) -> Target {
 }
 
 rusty_fork_test! {
-    /// One test: the allocator and the clock are the process's.
+    /// One test, since the allocator and the clock are the process's.
     #[test]
     fn io_allocates_nothing_and_an_idle_target_sleeps() {
         let bytes = pattern(1 << 20);

@@ -1,4 +1,4 @@
-//! From a capsule to a command that has its data.
+//! Arrival of a command: parses its capsule, finds its data and fetches it.
 #![expect(unsafe_code, reason = "lends a buffer to the device, and copies in-capsule data")]
 
 use ::rdma::{Op, Provider, SendFlags, SendWr, Sge};
@@ -12,7 +12,7 @@ use crate::transport::rdma::sgl;
 use crate::transport::rdma::work_id::WorkKind;
 
 impl<P: Provider> Connection<P> {
-    /// A capsule of `bytes` bytes is in a receive.
+    /// Handles a capsule of `bytes` bytes in a receive.
     pub(super) fn received(
         &mut self,
         context: &mut TurnContext<'_, P>,
@@ -30,7 +30,7 @@ impl<P: Provider> Connection<P> {
         self.slots.has_room() && self.leaving == Leaving::No && !context.plan.draining
     }
 
-    /// Takes capsules that waited up in order while there are free slots.
+    /// Starts commands of waiting capsules in order while there are free slots.
     pub(super) fn admit(&mut self, context: &mut TurnContext<'_, P>) -> Result<(), Ended> {
         while self.may_begin(context)
             && let Some((receive, bytes)) = self.arrived.pop_front()
@@ -63,16 +63,16 @@ impl<P: Provider> Connection<P> {
         }
     }
 
-    /// Drops an Asynchronous Event Request whose id the host uses for another command: it has given
-    /// it up without a word. (So do hosts of SPDK when they detach.) Nothing else that is in flight
-    /// is dropped.
+    /// Drops an Asynchronous Event Request if the host reuses its CID for another command: the host
+    /// has abandoned it silently, as hosts with SPDK do when they detach. No other command is
+    /// dropped.
     fn give_up_event_request(
         &mut self,
         context: &mut TurnContext<'_, P>,
         cid: Cid,
     ) -> Result<(), Ended> {
         // An event that has happened is reported first.
-        self.serve_controller(context)?;
+        self.handle_queue_events(context)?;
         let Some(slot) = self.find(cid, RequestState::Parked) else { return Ok(()) };
         let request = self.slots.get(slot);
         let waits =
@@ -83,12 +83,12 @@ impl<P: Provider> Connection<P> {
         let request = self.slots.get(slot);
         request.abandon();
         let receive = request.receive;
-        let remains = self.slots.end(slot);
-        self.release(context, remains.buffer);
+        let resources = self.slots.end(slot);
+        self.release(context, resources.buffer);
         self.post_receive(context, receive)
     }
 
-    /// Finds the data of a command, and a buffer for it.
+    /// Finds the data of a command, and allocates a buffer for it.
     fn place(
         &mut self,
         context: &mut TurnContext<'_, P>,
@@ -118,8 +118,8 @@ impl<P: Provider> Connection<P> {
         }
     }
 
-    /// A host that does not take its data keeps buffers busy, and gets no more than its share of
-    /// them.
+    /// Allocates a buffer, within the host's share: a host that does not accept its data keeps its
+    /// buffers busy.
     fn allocate(
         &mut self,
         context: &mut TurnContext<'_, P>,
@@ -136,14 +136,14 @@ impl<P: Provider> Connection<P> {
         }
     }
 
-    /// A request's buffer goes back.
+    /// Returns a request's buffer, if it has one.
     pub(super) fn release(&mut self, context: &mut TurnContext<'_, P>, buffer: Option<Buffer>) {
         if let Some(buffer) = buffer {
             context.core.buffers().release(&self.accounts, buffer);
         }
     }
 
-    /// A request that stood in line has its buffer.
+    /// Continues a request that has waited for a buffer.
     pub(crate) fn buffer_granted(
         &mut self,
         context: &mut TurnContext<'_, P>,
@@ -183,7 +183,7 @@ impl<P: Provider> Connection<P> {
         }
     }
 
-    /// Starts RDMA READs in order, as many as the host serves at once.
+    /// Starts RDMA READs in order, at most as many as the host serves concurrently.
     pub(super) fn fetch(&mut self, context: &mut TurnContext<'_, P>) -> Result<(), Ended> {
         while self.fetches < self.max_fetches
             && self.send_entries_left > 0
@@ -205,13 +205,13 @@ impl<P: Provider> Connection<P> {
                 sges: &[sge],
             };
             // SAFETY: the buffer stays with its request until this completes or the queue pair is
-            // released, and nothing else works on it meanwhile.
+            // released, and nothing else uses it until then.
             unsafe { self.push_send(context, &wr) }?;
         }
         Ok(())
     }
 
-    /// A request's data is in its buffer.
+    /// Continues a request whose data has been fetched.
     pub(super) fn fetched(
         &mut self,
         context: &mut TurnContext<'_, P>,
@@ -225,14 +225,13 @@ impl<P: Provider> Connection<P> {
     }
 }
 
-/// Where the medium's data lies in the buffer of a Compare, behind so much of the host's: on a
-/// page, as direct I/O wants it.
+/// Offset of the medium's data in the buffer of a Compare, after `length` bytes of host data,
+/// rounded up to a page for direct I/O.
 pub(super) fn medium_at(length: u32) -> u32 {
     length.next_multiple_of(UNIT_BYTES as u32)
 }
 
-/// The buffer that a command needs: none when its data can be used where it lies in the capsule, or
-/// is zeros.
+/// Size of the buffer that a command needs; `None` if its data is used in the capsule or is zeros.
 fn buffer_bytes(io: Option<&IoWork>, host: HostData, length: u32) -> Option<u32> {
     let compares = io.is_some_and(|work| matches!(work.kind, IoKind::Compare { .. }));
     let writes = io.is_some_and(|work| matches!(work.kind, IoKind::Write { .. }));
@@ -241,7 +240,7 @@ fn buffer_bytes(io: Option<&IoWork>, host: HostData, length: u32) -> Option<u32>
         HostData::Keyed { .. } if io.is_some_and(|work| work.kind == IoKind::ReadZeros) => None,
         _ if compares => Some(medium_at(length) + length),
         HostData::Keyed { .. } => Some(length),
-        // The medium takes whole pages only; data elsewhere in the capsule has to be copied.
+        // The medium accepts whole pages only; data elsewhere in the capsule is copied.
         HostData::InCapsule { offset } => {
             (writes && !(offset as usize).is_multiple_of(UNIT_BYTES)).then_some(length)
         }

@@ -1,4 +1,4 @@
-//! A command that has its data is done by its controller or by storage.
+//! Execution of a command that has its data, by its controller or by storage.
 #![expect(unsafe_code, reason = "lends buffers to storage, and reads and writes them")]
 
 use std::fmt;
@@ -18,7 +18,7 @@ use crate::inventory::index::NamespaceIndex;
 use crate::storage::Submitted;
 use crate::transport::rdma::connection::request::{Commit, HostData, RequestState, SlotId};
 
-/// Reports a flush for the controller that failed.
+/// Logs a failed flush of the controller.
 fn flush_failed(core: &CoreContext, namespace: NamespaceIndex, result: Result<(), BackendError>) {
     if let Err(error) = result
         && !matches!(error, BackendError::Cancelled | BackendError::Removed)
@@ -27,10 +27,10 @@ fn flush_failed(core: &CoreContext, namespace: NamespaceIndex, result: Result<()
     }
 }
 
-/// The storage operation of a command, in words of the log.
+/// Description of a storage operation for the log.
 struct Attempt<'a> {
     work: &'a IoWork,
-    /// Of a Deallocate, counted from 1.
+    /// Number of the range of a Deallocate, counted from 1.
     range: usize,
 }
 
@@ -74,8 +74,8 @@ impl<P: Provider> Connection<P> {
         let request = self.slots.get(slot);
         let length = request.length as usize;
         let data: &mut [u8] = match (&mut request.buffer, request.host) {
-            // SAFETY: nothing works on the buffer now: its data has been fetched, or is yet to be
-            // made.
+            // SAFETY: nothing uses the buffer now: its data has been fetched, or is yet to be
+            // produced.
             (Some(buffer), _) => unsafe { context.core.buffers().pool().bytes(buffer) },
             (None, HostData::InCapsule { offset }) => {
                 // SAFETY: the receive completed, and is posted again with the response only.
@@ -110,8 +110,8 @@ impl<P: Provider> Connection<P> {
         self.release(context, buffer);
     }
 
-    /// Goes on with a Disconnect: it is answered when no other command of the queue is left, and
-    /// then the connection ends.
+    /// Continues a Disconnect: answers it when no other command of the queue is left, and then ends
+    /// the connection.
     pub(super) fn leave(&mut self, context: &mut TurnContext<'_, P>) -> Result<(), Ended> {
         match self.leaving {
             Leaving::Asked { slot, outcome } if self.owes_nothing() => {
@@ -123,7 +123,8 @@ impl<P: Provider> Connection<P> {
         }
     }
 
-    /// A host that was let into a subsystem is not anonymous any more.
+    /// Moves the connection from the anonymous account to its host's, once it was admitted to a
+    /// subsystem.
     fn recognise(&mut self, context: &mut TurnContext<'_, P>) {
         let queue = self.queue.as_ref().and_then(Queue::controller);
         if let Some(controller) = queue.filter(|controller| controller.subsystem().is_some()) {
@@ -163,8 +164,7 @@ impl<P: Provider> Connection<P> {
         }
     }
 
-    /// Has everything that was written before on the medium, and then reads it (NVM, Read, Force
-    /// Unit Access).
+    /// Flushes earlier writes before a Read with Force Unit Access (NVM, Read).
     fn commit(
         &mut self,
         context: &mut TurnContext<'_, P>,
@@ -192,7 +192,7 @@ impl<P: Provider> Connection<P> {
         }
     }
 
-    /// Continues a Deallocate: all next ranges that take no time, and one that does.
+    /// Continues a Deallocate: all next ranges that complete immediately, and one that does not.
     fn deallocate(
         &mut self,
         context: &mut TurnContext<'_, P>,
@@ -213,7 +213,7 @@ impl<P: Provider> Connection<P> {
         }
     }
 
-    /// Hands an operation to storage. Returns how it ended, if it did at once.
+    /// Submits an operation to storage. Returns the result if it ended immediately.
     fn submit(
         &mut self,
         context: &mut TurnContext<'_, P>,
@@ -232,12 +232,12 @@ impl<P: Provider> Connection<P> {
         }
     }
 
-    /// The memory of a request's data, `from` bytes into its buffer.
+    /// Memory of a request's data, `from` bytes into its buffer.
     fn span(&mut self, context: &mut TurnContext<'_, P>, slot: SlotId, from: u32) -> Span {
         let request = self.slots.get(slot);
         match (&request.buffer, request.host) {
-            // SAFETY: the buffer stays with its request, and no device works on it, until the
-            // operation ends: the response comes after that, and an ending connection waits for it.
+            // SAFETY: the buffer stays with its request, and no device uses it, until the operation
+            // ends: the response comes after that, and an ending connection waits for it.
             (Some(buffer), _) => unsafe {
                 context.core.buffers().pool().span(buffer, from, request.length)
             },
@@ -257,7 +257,7 @@ impl<P: Provider> Connection<P> {
     ) -> Result<Option<(u64, u64)>, Status> {
         let request = self.slots.get(slot);
         let data: &[u8] = match (&mut request.buffer, request.host) {
-            // SAFETY: fetched, and storage never works on a list of ranges.
+            // SAFETY: the data was fetched, and storage never uses a list of ranges.
             (Some(buffer), _) => unsafe { context.core.buffers().pool().bytes(buffer) },
             (None, HostData::InCapsule { offset }) => {
                 // SAFETY: the receive completed, and is posted again with the response only.
@@ -288,7 +288,7 @@ impl<P: Provider> Connection<P> {
         }
     }
 
-    /// A flush for the controller is over.
+    /// Reports the result of a flush to the controller.
     fn flushed(
         &mut self,
         context: &mut TurnContext<'_, P>,
@@ -299,11 +299,11 @@ impl<P: Provider> Connection<P> {
         let flush = self.flushes.swap_remove(at.expect("it was begun"));
         flush_failed(context.core, flush.namespace, result);
         self.queue().flushed(context.core.now, flush, result);
-        // There may be another one to do, or a command to respond to.
+        // The controller may have another flush or a response to make.
         context.look_by(context.core.now);
     }
 
-    /// The operation of a request is over.
+    /// Continues a request whose storage operation has ended.
     pub(crate) fn executed(
         &mut self,
         context: &mut TurnContext<'_, P>,
@@ -353,11 +353,11 @@ impl<P: Provider> Connection<P> {
         }
     }
 
-    /// Whether host data and medium agree, which are both in the buffer.
+    /// Compares host data and medium data, which are both in the buffer.
     fn is_equal(&mut self, context: &mut TurnContext<'_, P>, slot: SlotId) -> bool {
         let request = self.slots.get(slot);
         let buffer = request.buffer.as_mut().expect("a Compare has a buffer");
-        // SAFETY: the operation is over, and no device works on it.
+        // SAFETY: the operation has ended, and no device uses the buffer.
         let bytes = unsafe { context.core.buffers().pool().bytes(buffer) };
         let length = request.length as usize;
         let medium = &bytes[medium_at(request.length) as usize..];
@@ -380,7 +380,7 @@ impl<P: Provider> Connection<P> {
         self.respond(context, slot, outcome)
     }
 
-    /// Counts a command that is over. Those that were slow are logged.
+    /// Counts a command that has ended, and logs it if it was slow.
     fn count(&mut self, core: &mut CoreContext, slot: SlotId, work: &IoWork, succeeded: bool) {
         let latency_nanos = core.latency_nanos(self.slots.get(slot).times.arrived);
         if succeeded {
@@ -420,7 +420,7 @@ impl<P: Provider> Connection<P> {
         core.associations.storage_failed(core.now, work.namespace, work.kind, &attempt, error);
     }
 
-    /// After the end: an operation of storage is over.
+    /// Handles the end of a storage operation after the connection has ended.
     pub(crate) fn operation_over(
         &mut self,
         core: &mut CoreContext,
@@ -442,7 +442,7 @@ impl<P: Provider> Connection<P> {
         }
         self.slots.get(slot).holds.clear();
         if let Some(buffer) = self.slots.end(slot).buffer {
-            core.buffers().release_left_behind(&self.accounts, buffer);
+            core.buffers().release_orphan(&self.accounts, buffer);
         }
     }
 
@@ -459,7 +459,7 @@ impl<P: Provider> Connection<P> {
         self.respond(context, slot, outcome)
     }
 
-    /// Ends a command before it was done.
+    /// Ends a command that was not executed.
     pub(super) fn refuse(
         &mut self,
         context: &mut TurnContext<'_, P>,

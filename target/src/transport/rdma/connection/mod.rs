@@ -1,7 +1,7 @@
-//! One connection: an NVMe queue, its queue pair, and the requests under way on it.
+//! A connection: an NVMe queue, its queue pair, and its running requests.
 //!
-//! A command goes through `arrival` (its capsule is parsed, its data found and fetched),
-//! `execution` (the controller or storage does it) and `response`.
+//! A command passes through `arrival` (parses its capsule, finds and fetches its data), `execution`
+//! (by the controller or storage) and `response`.
 
 mod arrival;
 mod execution;
@@ -22,7 +22,7 @@ use super::negotiation::Negotiated;
 use super::work_id::{WorkId, WorkKind};
 use crate::controller::{
     AbortRequest, Accepted, CloseReason, CommandOutcome, CommandWork, FlushJob, Queue, QueueEvent,
-    Settle,
+    Quiesce,
 };
 use crate::core_context::buffers::Accounts;
 use crate::core_context::{CoreContext, RequestKey};
@@ -30,84 +30,86 @@ use crate::deliberate_bugs::{self, Bug};
 use crate::limits::peer::RemotePeer;
 use crate::transport::rdma::connection::request::{Receive, RequestState, SlotId, Slots};
 
-/// In place of a slot, with the number of a [`FlushJob`].
+/// Bit set in [`RequestKey::slot`] if the rest is the number of a [`FlushJob`].
 const FLUSH_SLOT: u32 = 1 << 31;
 
-/// A connection in its poll group: one queue pair, one NVMe queue and its requests.
+/// Connection in its poll group: one queue pair, one NVMe queue and its requests.
 pub(super) struct Connection<P: Provider> {
     key: usize,
     conn: ConnId,
     qp: QpKey,
     peer: RemotePeer,
-    /// Nothing once the connection is ending.
+    /// NVMe queue; `None` once the connection is ending.
     queue: Option<Queue>,
     area: Area<P>,
     slots: Slots,
-    /// Its Connect has succeeded, and it has all its receives and slots.
+    /// Whether Connect has succeeded, which gives it all its receives and slots.
     is_connected: bool,
     /// Capsules that found no free slot: receive, and bytes of the capsule.
     arrived: VecDeque<(Receive, u32)>,
-    /// Of the buffers that its requests have or wait for.
+    /// Accounts of the buffers that its requests have or wait for.
     accounts: Accounts,
-    /// Requests in line for an RDMA READ.
+    /// Requests that wait for an RDMA READ.
     to_fetch: VecDeque<SlotId>,
-    /// Requests in line for room in the send queue.
+    /// Requests that wait for room in the send queue.
     to_respond: Vec<SlotId>,
-    /// The transport knows that there are responses to send at the end of the turn.
-    announced: bool,
-    /// RDMA READs under way, and how many the host serves at once.
+    /// Whether the connection is on the transport's list of those with responses to send at the end
+    /// of the turn.
+    responses_scheduled: bool,
+    /// RDMA READs in flight; the host serves at most `max_fetches` concurrently.
     fetches: u32,
     max_fetches: u32,
-    /// Room in the send queue.
+    /// Free entries of the send queue.
     send_entries_left: u32,
-    /// Work requests that the host has to acknowledge.
+    /// Work requests that the host has yet to acknowledge.
     outstanding: Outstanding,
-    /// Operations that storage still works on.
+    /// Storage operations that are running.
     operations: u32,
-    /// Flushes among them that the controller asked for.
+    /// Flushes among them, requested by the controller.
     flushes: Vec<FlushJob>,
     leaving: Leaving,
-    /// It is among those that await the end of a send request.
+    /// Whether the transport counts it among the connections that await a send completion.
     counted_in: bool,
 }
 
-/// The progress of a Disconnect command.
+/// Progress of a Disconnect command.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Leaving {
     /// The host has not sent Disconnect.
     No,
-    /// It sent Disconnect, which waits for the queue's other commands. No further one is begun.
+    /// The host sent Disconnect, which waits for the queue's other commands. No new command is
+    /// started.
     Asked { slot: SlotId, outcome: CommandOutcome },
-    /// The connection ends when that response was sent.
+    /// The connection ends when that response has been sent.
     Answered,
 }
 
-/// The properties that all connections of one transport have in common.
+/// Properties common to all connections of a transport.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct TransportConfig {
-    /// The key by which the device knows the pool.
+    /// Local key (lkey) of the pool's registration.
     pub(super) pool_key: u32,
-    /// Whether the device can invalidate with a response.
+    /// Whether the device supports Send with Invalidate.
     pub(super) can_invalidate: bool,
-    /// Whether packets of equal length in a row leave as one train.
+    /// Whether the device sends consecutive packets of equal length as one train.
     pub(super) trains: bool,
-    /// The transport's index in its poll group.
+    /// Index of the transport in its poll group.
     pub(super) transport: u8,
-    /// No further command is taken up.
+    /// Whether the target drains, so that no new command is started.
     pub(super) draining: bool,
 }
 
-/// The parts of the core and transport that a connection uses during one call.
+/// Parts of the core and transport that a connection uses during one call.
 pub(super) struct TurnContext<'a, P: Provider> {
     pub(super) group: &'a mut P::Group,
     pub(super) core: &'a mut CoreContext,
     device: &'a P::Device,
     plan: &'a TransportConfig,
-    /// When the connection has to be looked at, at the latest.
+    /// Latest time at which the connection has to be checked.
     pub(super) look_at: Option<Time>,
-    /// The connection has responses to send at the end of the turn.
+    /// Whether the connection has responses to send at the end of the turn.
     pub(super) answers: bool,
-    /// Its Connect has succeeded just now.
+    /// Whether Connect has succeeded during this call.
     pub(super) connected: bool,
 }
 
@@ -121,34 +123,34 @@ impl<'a, P: Provider> TurnContext<'a, P> {
         Self { group, core, device, plan, look_at: None, answers: false, connected: false }
     }
 
-    /// Has the connection looked at, at the latest then.
+    /// Makes the transport check the connection at `at` or earlier.
     pub(super) fn look_by(&mut self, at: Time) {
         self.look_at = Some(self.look_at.map_or(at, |earlier| earlier.min(at)));
     }
 }
 
-/// Why a connection ends.
+/// Reason that a connection ends.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Ended {
-    /// The host went away, or is unreachable.
+    /// The host disconnected, or is unreachable.
     Disconnected,
     /// A work request failed, which leaves the queue pair in ERROR.
     WorkFailed(WorkKind, WcStatus),
-    /// An event of the device: the queue pair failed.
+    /// The device reported a failure of the queue pair.
     QueuePairFailed,
     /// The RDMA device was removed or failed.
     DeviceFailed,
-    /// A capsule of this many bytes, too few for an entry.
+    /// A capsule has this many bytes, too few for a submission queue entry.
     ShortCapsule(u32),
-    /// The device did not take a work request.
+    /// The device refused a work request.
     Push(PushError),
-    /// The host did not take its responses and give its data in time.
+    /// The host did not accept responses or supply data in time.
     Stalled,
-    /// There is no memory for its receives.
+    /// Memory for its receives is lacking.
     NoMemory,
-    /// It sent no Connect, and newer connections need its place.
+    /// The host sent no Connect, and newer connections displaced it.
     Displaced,
-    /// The controller wants it.
+    /// The controller closes the queue.
     Controller(CloseReason),
     /// The host sent a Disconnect command.
     OrderlyDisconnect,
@@ -157,7 +159,7 @@ pub(super) enum Ended {
 }
 
 impl Ended {
-    /// Whether the host broke a rule or failed, and did not just leave.
+    /// Whether the host broke a rule or failed, rather than disconnecting.
     fn is_fault(&self) -> bool {
         !matches!(self, Self::Disconnected | Self::OrderlyDisconnect | Self::Stopping)
     }
@@ -202,8 +204,8 @@ impl<P: Provider> Connection<P> {
         let slots = area.layout().slots;
         let peer = accepted.peer;
         let accounts = context.core.buffers().join(peer.origin(), slots as usize);
-        let (associations, tally) = (&context.core.associations, &context.core.tally);
-        let queue = Queue::new(Arc::clone(associations), Arc::clone(tally), accepted);
+        let (associations, io_stats) = (&context.core.associations, &context.core.io_stats);
+        let queue = Queue::new(Arc::clone(associations), Arc::clone(io_stats), accepted);
         let send_entries = context.group.granted(qp).send_wr.min(negotiated.send_entries());
         Self {
             key,
@@ -218,7 +220,7 @@ impl<P: Provider> Connection<P> {
             accounts,
             to_fetch: VecDeque::with_capacity(slots as usize),
             to_respond: Vec::with_capacity(slots as usize),
-            announced: false,
+            responses_scheduled: false,
             fetches: 0,
             max_fetches: negotiated.initiator_depth.into(),
             send_entries_left: send_entries,
@@ -230,7 +232,7 @@ impl<P: Provider> Connection<P> {
         }
     }
 
-    /// A work request is done, or failed.
+    /// Handles a completion of a work request.
     pub(super) fn completed(
         &mut self,
         context: &mut TurnContext<'_, P>,
@@ -259,14 +261,15 @@ impl<P: Provider> Connection<P> {
         self.qp
     }
 
-    /// Posts the first receives, before the connection is accepted: commands may arrive before the
-    /// host is known to be ready.
+    /// Posts the first receives before the connection is accepted, since commands may arrive before
+    /// the host is known to be ready.
     pub(super) fn post_receives(&mut self, context: &mut TurnContext<'_, P>) -> Result<(), Ended> {
         context.core.reserve(self.slots.count());
         (0..self.area.receives()).try_for_each(|index| self.post_receive(context, Receive(index)))
     }
 
-    /// Connect has succeeded: makes and posts all other receives, before the response is sent.
+    /// Handles a successful Connect: creates and posts all other receives before the response is
+    /// sent.
     pub(super) fn note_connected(&mut self, context: &mut TurnContext<'_, P>) -> Result<(), Ended> {
         if self.is_connected || !self.queue().is_live() {
             return Ok(());
@@ -304,8 +307,8 @@ impl<P: Provider> Connection<P> {
 
     #[expect(unsafe_code, reason = "lends memory to the device")]
     /// # Safety
-    /// As for [`Group::push_send`]; the memory belongs to this connection until its queue pair is
-    /// released.
+    /// The conditions of [`Group::push_send`] hold; the memory belongs to this connection until its
+    /// queue pair is released.
     unsafe fn push_send(
         &mut self,
         context: &mut TurnContext<'_, P>,
@@ -328,8 +331,8 @@ impl<P: Provider> Connection<P> {
         RequestKey { transport: context.plan.transport, connection: self.key as u32, slot: slot.0 }
     }
 
-    /// Counts it in or out, when that changes, among those that cannot go on before a send request
-    /// of theirs is reported as done.
+    /// Updates the transport's count of connections that wait for a send completion before they can
+    /// continue.
     pub(super) fn count_in(&mut self, awaiting_sends: &mut usize) {
         let awaits = self.awaits_sends();
         if awaits != self.counted_in {
@@ -351,14 +354,14 @@ impl<P: Provider> Connection<P> {
         self.queue.as_mut().expect("a connection has its queue until it is ending")
     }
 
-    /// The host acknowledged `send_entries` work requests.
+    /// Handles the acknowledgement of `send_entries` work requests by the host.
     fn moved(&mut self, context: &mut TurnContext<'_, P>, send_entries: u32, bytes: u32) {
         self.send_entries_left += send_entries;
         self.outstanding.done(context.core.now, send_entries, bytes);
         self.outstanding.deadline().into_iter().for_each(|at| context.look_by(at));
     }
 
-    /// Ends a connection whose host has given it up by now.
+    /// Ends a connection that its host has given up by now.
     pub(super) fn end_if_abandoned(
         &mut self,
         context: &mut TurnContext<'_, P>,
@@ -369,16 +372,16 @@ impl<P: Provider> Connection<P> {
         }
     }
 
-    /// Ends a connection whose host exceeds a deadline, and handles the controller's events.
+    /// Ends a connection whose host exceeded a deadline, and handles the controller's events.
     pub(super) fn look(&mut self, context: &mut TurnContext<'_, P>) -> Result<(), Ended> {
         if self.outstanding.deadline().is_some_and(|at| at <= context.core.now) {
             return Err(Ended::Stalled);
         }
-        self.serve_controller(context)
+        self.handle_queue_events(context)
     }
 
     /// Handles the events of the controller.
-    fn serve_controller(&mut self, context: &mut TurnContext<'_, P>) -> Result<(), Ended> {
+    fn handle_queue_events(&mut self, context: &mut TurnContext<'_, P>) -> Result<(), Ended> {
         while let Some(event) = self.queue().poll(context.core.now) {
             match event {
                 QueueEvent::Complete { cid, outcome } => {
@@ -388,7 +391,7 @@ impl<P: Provider> Connection<P> {
                     }
                 }
                 QueueEvent::Abort(abort) => self.abort(context, abort)?,
-                QueueEvent::Settle(settle) => self.settle(&settle),
+                QueueEvent::Quiesce(quiesce) => self.quiesce(&quiesce),
                 QueueEvent::Flush(flush) => self.flush(context, flush),
                 QueueEvent::Close(reason) => return Err(Ended::Controller(reason)),
             }
@@ -396,7 +399,7 @@ impl<P: Provider> Connection<P> {
         Ok(())
     }
 
-    /// When [`Connection::look`] must run again.
+    /// Time at which [`Connection::look`] must run again.
     pub(super) fn deadline(&self) -> Option<Time> {
         let controller = self.queue.as_ref()?.deadline();
         controller.into_iter().chain(self.outstanding.deadline()).min()
@@ -406,7 +409,7 @@ impl<P: Provider> Connection<P> {
         self.slots.find(cid).filter(|&slot| self.slots.get(slot).state == state)
     }
 
-    /// Aborts a command if it has not gone too far.
+    /// Aborts a command that has not been executed yet.
     fn abort(
         &mut self,
         context: &mut TurnContext<'_, P>,
@@ -438,27 +441,27 @@ impl<P: Provider> Connection<P> {
         Ok(())
     }
 
-    /// Has the commands that are under way keep something until they are over.
-    fn settle(&mut self, settle: &Settle) {
+    /// Attaches a hold to running commands until they end.
+    fn quiesce(&mut self, quiesce: &Quiesce) {
         for slot in self.slots.in_use() {
             let request = self.slots.get(slot);
             let over =
                 matches!(request.state, RequestState::AwaitingResponse | RequestState::Responding);
             if let Some(CommandWork::Io(work)) = request.work.filter(|_| !over) {
-                request.holds.extend(settle.of(&work));
+                request.holds.extend(quiesce.of(&work));
             }
         }
     }
 
-    /// The operation of a request could not be cancelled: it goes on.
+    /// Reports that the operation of a request could not be cancelled and continues.
     pub(super) fn not_cancelled(&mut self, slot: u32) {
         if let Some(abort) = self.slots.get(SlotId(slot)).abort.take() {
             self.queue().answer_abort(abort, false);
         }
     }
 
-    /// Whether it may end when the target drains: it owes nothing, and is not needed by other
-    /// queues.
+    /// Whether it may end when the target drains: all commands are answered, and no other queue
+    /// needs it.
     pub(super) fn is_drained(&self) -> bool {
         let controller = self.queue.as_ref().filter(|queue| queue.qid().is_admin());
         let controller = controller.and_then(Queue::controller);
@@ -466,8 +469,7 @@ impl<P: Provider> Connection<P> {
         !needed && self.owes_nothing()
     }
 
-    /// Whether every command that was taken up is answered, but for those the controller keeps
-    /// open.
+    /// Whether every command is answered, except those that the controller keeps open.
     fn owes_nothing(&self) -> bool {
         self.slots.all(RequestState::Parked)
     }
@@ -476,8 +478,8 @@ impl<P: Provider> Connection<P> {
         self.queue.is_none()
     }
 
-    /// Stops everything: from here on nothing that the host sends is placed, and no command is
-    /// answered. Memory on which storage does not work is free at once.
+    /// Ends the connection: nothing that the host sends is placed in memory from here on, and no
+    /// command is answered. Memory that storage does not use is freed immediately.
     pub(super) fn end(&mut self, context: &mut TurnContext<'_, P>, why: &Ended) {
         let Some(mut queue) = self.queue.take() else { return };
         if why.is_fault() && context.core.associations.log_rate().admit(context.core.now) {
@@ -485,7 +487,7 @@ impl<P: Provider> Connection<P> {
         } else {
             tracing::debug!(peer = %self.peer, qid = %queue.qid(), "connection ended: {why}");
         }
-        // From here on no device uses its buffers.
+        // No device uses its buffers from here on.
         context.group.release(self.qp);
         let connection = self.request_key(context, SlotId(0));
         context.core.buffers().leave_all(&self.accounts, connection);
@@ -516,7 +518,7 @@ impl<P: Provider> Connection<P> {
                 request.holds.extend(hold.clone());
             }
             if let Some(buffer) = &request.buffer {
-                context.core.buffers().leave_behind(&self.accounts, buffer);
+                context.core.buffers().orphan(&self.accounts, buffer);
             }
         }
     }
@@ -526,7 +528,7 @@ impl<P: Provider> Connection<P> {
         self.operations > 0
     }
 
-    /// The transport goes, commands or not.
+    /// Abandons all commands, because the transport is dropped.
     pub(super) fn abandon_all(&mut self) {
         self.slots.abandon_all();
     }

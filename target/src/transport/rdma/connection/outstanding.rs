@@ -1,5 +1,5 @@
-//! Work requests that are done when the host does its part: it takes data and responses, and gives
-//! data that it is asked for.
+//! Work requests that complete when the host acknowledges them: data and responses that it
+//! receives, and data that it supplies.
 
 use std::time::Duration;
 
@@ -7,22 +7,21 @@ use rdma::Time;
 
 use crate::limits::HOST_LEAST_BYTES_PER_SECOND;
 
-/// The outstanding work requests, and the deadline by which the host has to have acknowledged them.
-/// A host that acknowledges a little now and then is not given more time for the rest: all that is
-/// outstanding at one moment has a common deadline, and later requests wait for that, so a work
-/// request is outstanding for two such periods at the most.
+/// Outstanding work requests, and the deadline by which the host has to acknowledge them. Slow
+/// partial acknowledgements do not extend the deadline: all requests outstanding at one moment have
+/// a common one, and later requests get the next, so each is outstanding for two periods at most.
 #[derive(Debug)]
 pub(super) struct Outstanding {
     timeout: Duration,
     entries: u32,
     bytes: u64,
-    /// Of those entries the oldest, which have to be done by `due`.
+    /// Number of the oldest entries, which must complete by `due`.
     due_entries: u32,
     due: Time,
 }
 
 impl Outstanding {
-    /// Of a host that may take `timeout` for any amount, and longer for much data.
+    /// Creates it for a host that gets `timeout`, and more time for much data.
     pub(super) fn new(timeout: Duration) -> Self {
         Self { timeout, entries: 0, bytes: 0, due_entries: 0, due: Time::ZERO }
     }
@@ -36,7 +35,7 @@ impl Outstanding {
         }
     }
 
-    /// The `entries` oldest entries are done, which moved `bytes`.
+    /// Removes the `entries` oldest entries, which moved `bytes`.
     pub(super) fn done(&mut self, now: Time, entries: u32, bytes: u32) {
         self.entries -= entries;
         self.bytes -= u64::from(bytes);
@@ -52,7 +51,7 @@ impl Outstanding {
         self.due = now + self.timeout + Duration::from_nanos(nanos);
     }
 
-    /// Until when the host has time; nothing while it has nothing to do.
+    /// Deadline of the host; `None` if nothing is outstanding.
     pub(super) fn deadline(&self) -> Option<Time> {
         (self.due_entries > 0).then_some(self.due)
     }

@@ -1,4 +1,4 @@
-//! Requests: the commands of one connection between their arrival and the end of their response.
+//! Requests: commands of a connection from their arrival to the end of their response.
 
 use std::mem;
 
@@ -11,48 +11,48 @@ use crate::controller::{
 use crate::core_context::pool::Buffer;
 use crate::storage::OperationKey;
 
-/// Names a slot of a [`Slots`].
+/// Index of a slot in [`Slots`].
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct SlotId(pub(crate) u32);
 
-/// Names a receive of a connection, and the capsule that lies in it.
+/// Index of a connection's receive, and of the capsule in it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Receive(pub(crate) u32);
 
-/// Where a request is in its life.
+/// State of a request.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum RequestState {
-    /// There is none in this slot.
+    /// The slot has no request.
     Free,
-    /// Its capsule was parsed; it goes on at once.
+    /// The capsule was parsed; the request continues immediately.
     Arrived,
-    /// It needs a buffer and stands in line for one.
+    /// The request waits for a buffer.
     AwaitingBuffer,
-    /// It has a buffer and stands in line to fetch its data from the host.
+    /// The request has a buffer and waits to fetch its data from the host.
     AwaitingFetch,
-    /// An RDMA READ brings its data from the host.
+    /// An RDMA READ fetches its data from the host.
     Fetching,
-    /// Storage works on it.
+    /// Storage executes its operation.
     Executing,
     /// The controller keeps it open (Asynchronous Event Request, Abort).
     Parked,
-    /// It ended, and its response stands in line for room in the send queue.
+    /// Ended; the response waits for room in the send queue.
     AwaitingResponse,
-    /// Its response is in the send queue; the host may use its command id again.
+    /// The response is in the send queue; the host may reuse the CID.
     Responding,
 }
 
-/// Where a request's data is on the host's side.
+/// Place of a request's data on the host's side.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum HostData {
     /// The command moves no data.
     None,
-    /// In the capsule that it came with.
+    /// The data is in the command's capsule.
     InCapsule {
         /// Offset into the in-capsule data, in bytes.
         offset: u32,
     },
-    /// In the host's memory.
+    /// The data is in the host's memory.
     Keyed {
         /// Virtual address in the host's memory.
         address: u64,
@@ -61,46 +61,46 @@ pub(crate) enum HostData {
     },
 }
 
-/// The progress of the flush that a Read with Force Unit Access needs before it reads.
+/// Progress of the flush that precedes a Read with Force Unit Access.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Commit {
     /// The flush has not begun.
     Due,
-    /// A flush is under way.
+    /// The flush is in progress.
     Flushing,
     /// The flush has ended: the command may read.
     Done,
 }
 
-/// A command under way. It owes the host exactly one completion.
+/// A running command. It owes the host exactly one completion.
 #[derive(Debug)]
 pub(crate) struct Request {
     pub(crate) state: RequestState,
     pub(crate) cid: Cid,
     pub(crate) times: CommandTimes,
-    /// The receive that its capsule came in; held until the response, so a connection never has
-    /// more commands than receives.
+    /// Receive of its capsule, held until the response, so a connection never has more commands
+    /// than receives.
     pub(crate) receive: Receive,
-    /// Its one completion is yet to be sent, and the connection is there to send it on.
+    /// Whether its completion is yet to be sent on a live connection.
     owed: bool,
-    /// The work of the command; nothing for one that was refused.
+    /// Work of the command; `None` for one that was refused.
     pub(crate) work: Option<CommandWork>,
     pub(crate) host: HostData,
     pub(crate) direction: Option<TransferDirection>,
     /// Bytes to move between host and buffer.
     pub(crate) length: u32,
-    /// The key that the host wants invalidated with the response.
+    /// Key that the host wants invalidated with the response.
     pub(crate) invalidate: Option<u32>,
     pub(crate) buffer: Option<Buffer>,
-    /// The operation that storage runs for it now.
+    /// Running storage operation of the request.
     pub(crate) operation: Option<OperationKey>,
-    /// Ranges of a Deallocate that were begun, or are empty.
+    /// Ranges of a Deallocate that were started or are empty.
     pub(crate) ranges_passed: usize,
-    /// Of a Read or Compare with Force Unit Access.
+    /// Progress of a Read or Compare with Force Unit Access.
     pub(crate) commit: Commit,
-    /// Another command asked for its abort and waits for the answer.
+    /// Abort command that waits for an answer.
     pub(crate) abort: Option<AbortRequest>,
-    /// Dropped when it is over: something waits for that.
+    /// Holds dropped when it ends, because something waits for it.
     pub(crate) holds: Vec<CommandHold>,
     pub(crate) outcome: CommandOutcome,
     /// Entries of the send queue that its response takes.
@@ -108,7 +108,7 @@ pub(crate) struct Request {
 }
 
 impl Request {
-    /// Of a slot without a request.
+    /// Content of a slot without a request.
     fn none() -> Self {
         Self {
             state: RequestState::Free,
@@ -132,8 +132,7 @@ impl Request {
         }
     }
 
-    /// A command has arrived. Fields of the slot's last one are overwritten where they could be
-    /// taken for this one's.
+    /// Starts a command in a slot, overwriting the fields that its previous command may have left.
     fn begin(&mut self, cid: Cid, receive: Receive, now: Time) {
         debug_assert_eq!(self.state, RequestState::Free);
         debug_assert!(self.buffer.is_none() && self.operation.is_none() && self.abort.is_none());
@@ -152,7 +151,7 @@ impl Request {
         self.outcome = CommandOutcome::SUCCESS;
     }
 
-    /// The one completion is being sent.
+    /// Marks the completion as sent.
     fn answer(&mut self) {
         debug_assert_ne!(self.state, RequestState::Responding);
         debug_assert!(self.owed, "a command is completed once");
@@ -160,13 +159,12 @@ impl Request {
         self.owed = false;
     }
 
-    /// The connection is gone: there is no peer to answer. Also right when its answer is on the
-    /// way.
+    /// Abandons a request whose connection is gone, whether or not its completion was sent.
     pub(crate) fn abandon(&mut self) {
         self.owed = false;
     }
 
-    /// Whether it changes the result of a later read.
+    /// Whether it changes the bytes that a later read returns.
     pub(crate) fn changes_medium(&self) -> bool {
         matches!(self.work, Some(CommandWork::Io(work)) if work.kind.changes_medium())
     }
@@ -178,34 +176,34 @@ impl Request {
     }
 }
 
-/// The resources that a request releases at its end.
+/// Resources that a request releases at its end.
 #[derive(Debug)]
 #[must_use]
-pub(crate) struct Remains {
+pub(crate) struct RequestResources {
     pub(crate) buffer: Option<Buffer>,
     /// Entries of the send queue that its response took.
     pub(crate) send_entries: u32,
 }
 
-/// The request slots of one connection: a few when it is made, and all when its Connect has
-/// succeeded.
+/// Request slots of a connection. Starts with a few; grows to the full number once Connect
+/// succeeds.
 #[derive(Debug)]
 pub(crate) struct Slots {
     requests: Vec<Request>,
-    /// As many as there will be.
+    /// Number of slots after it has grown.
     all: u32,
     free: Vec<SlotId>,
     unanswered: Unanswered,
 }
 
-/// Finds slots by the ids of their commands: a chain of slots for each remainder of an id.
+/// Hash table from CIDs to slots, with a chain of slots for each remainder of a CID.
 #[derive(Debug)]
 struct Unanswered {
-    /// The first slot of each chain.
+    /// First slot of each chain.
     chains: Box<[u32]>,
-    /// The slot that follows each one in its chain.
+    /// Next slot in the chain of each slot.
     following: Box<[u32]>,
-    /// The id of each slot that is in a chain.
+    /// CID of each slot that is in a chain.
     cids: Box<[Cid]>,
 }
 
@@ -214,7 +212,7 @@ impl Unanswered {
 
     fn new(slots: u32) -> Self {
         let slots = slots as usize;
-        // Hosts number their commands from 0, so that chains are short.
+        // Hosts number their commands from 0, so chains are short.
         let chains = vec![Self::NONE; slots.next_power_of_two()].into();
         Self { chains, following: vec![Self::NONE; slots].into(), cids: vec![Cid(0); slots].into() }
     }
@@ -229,12 +227,12 @@ impl Unanswered {
 
     fn add(&mut self, slot: SlotId, cid: Cid) {
         self.cids[slot.0 as usize] = cid;
-        // Last: of commands with the same id the oldest is found.
+        // Appended at the end, so that of commands with the same CID the oldest is found.
         let (last, _) = self.seek(cid, Self::NONE);
         self.link(cid, last, slot.0);
     }
 
-    /// Takes a slot out of its chain, if it is there.
+    /// Removes a slot from its chain, if it is there.
     fn remove(&mut self, slot: SlotId) {
         let cid = self.cids[slot.0 as usize];
         let (before, found) = self.seek(cid, slot.0);
@@ -248,8 +246,8 @@ impl Unanswered {
         usize::from(cid.0) & (self.chains.len() - 1)
     }
 
-    /// Follows a chain to a slot, or to the end; returns the slot before it, if any, and the place
-    /// that it reached.
+    /// Follows a chain to a slot or to the end; returns the slot before it, if any, and the
+    /// position reached.
     fn seek(&self, cid: Cid, slot: u32) -> (u32, u32) {
         let (mut before, mut at) = (Self::NONE, self.chains[self.chain(cid)]);
         while at != slot && at != Self::NONE {
@@ -258,7 +256,7 @@ impl Unanswered {
         (before, at)
     }
 
-    /// Has a slot, or the beginning of the chain, followed by another one, or by none.
+    /// Links a slot, or the head of a chain, to its next slot, or to none.
     fn link(&mut self, cid: Cid, before: u32, following: u32) {
         match before {
             Self::NONE => self.chains[self.chain(cid)] = following,
@@ -268,7 +266,7 @@ impl Unanswered {
 }
 
 impl Slots {
-    /// The `first` of `all` slots.
+    /// Creates the `first` of `all` slots.
     pub(crate) fn new(first: u32, all: u32) -> Self {
         let mut free = Vec::with_capacity(all as usize);
         free.extend((0..first).rev().map(SlotId));
@@ -276,12 +274,12 @@ impl Slots {
         Self { requests, all, free, unanswered: Unanswered::new(all) }
     }
 
-    /// Makes the others. Returns how many.
+    /// Creates the remaining slots. Returns their number.
     pub(crate) fn grow(&mut self) -> usize {
         let first = self.requests.len();
         self.requests.reserve_exact(self.all as usize - first);
         self.requests.resize_with(self.all as usize, Request::none);
-        // Those that there are stay first in turn.
+        // Existing slots stay first in order of use.
         let used_first = std::mem::take(&mut self.free);
         self.free.reserve_exact(self.all as usize);
         self.free.extend((first as u32..self.all).rev().map(SlotId));
@@ -297,7 +295,7 @@ impl Slots {
         !self.free.is_empty()
     }
 
-    /// Begins a request in a free slot; there must be one.
+    /// Starts a request in a free slot; there must be one.
     pub(crate) fn begin(&mut self, cid: Cid, receive: Receive, now: Time) -> SlotId {
         let slot = self.free.pop().expect("the caller saw room");
         self.unanswered.add(slot, cid);
@@ -305,41 +303,42 @@ impl Slots {
         slot
     }
 
-    /// The request in a slot, which is known by its request only.
+    /// Request in a slot. Only the caller knows whether it is in use.
     pub(crate) fn get(&mut self, slot: SlotId) -> &mut Request {
         let request = &mut self.requests[slot.0 as usize];
         debug_assert_ne!(request.state, RequestState::Free);
         request
     }
 
-    /// The request's response is on its way: its id is free again.
+    /// Frees the CID of a request whose response is being sent.
     pub(crate) fn answer(&mut self, slot: SlotId) {
         self.get(slot).answer();
         self.unanswered.remove(slot);
     }
 
     /// Ends a request that was answered or abandoned.
-    pub(crate) fn end(&mut self, slot: SlotId) -> Remains {
+    pub(crate) fn end(&mut self, slot: SlotId) -> RequestResources {
         let request = self.get(slot);
         debug_assert!(!request.owed, "a command was never completed");
-        // An abandoned request still has its id.
+        // An abandoned request still has its CID.
         let answered = request.state == RequestState::Responding;
         request.state = RequestState::Free;
-        let remains = Remains { buffer: request.buffer.take(), send_entries: request.send_entries };
+        let resources =
+            RequestResources { buffer: request.buffer.take(), send_entries: request.send_entries };
         if !answered {
             (request.operation, request.abort) = (None, None);
             self.unanswered.remove(slot);
         }
         self.free.push(slot);
-        remains
+        resources
     }
 
-    /// The slot of the unanswered command with this id.
+    /// Slot of the unanswered command with this CID.
     pub(crate) fn find(&self, cid: Cid) -> Option<SlotId> {
         self.unanswered.find(cid)
     }
 
-    /// The connection ends abruptly: no command will be answered.
+    /// Abandons all requests when the connection ends abruptly.
     pub(crate) fn abandon_all(&mut self) {
         self.requests.iter_mut().for_each(Request::abandon);
     }
@@ -428,7 +427,7 @@ mod tests {
     }
 
     proptest! {
-        /// Any sequence of arrivals, answers and ends, against a list of the ids in use.
+        /// Any sequence of arrivals, answers and ends, compared with a list of the CIDs in use.
         #[test]
         fn a_slot_is_one_commands_from_its_arrival_to_its_end(
             steps in prop::collection::vec((0..3, 0u16..6, any::<prop::sample::Index>()), 1..200)

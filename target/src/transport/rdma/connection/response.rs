@@ -1,7 +1,7 @@
-//! The end of a command: its data and its response go to the host.
+//! End of a command: sends its data and its response to the host.
 //!
-//! The answers of a turn are sent at its end, data first and then the responses: requests of one
-//! kind and length follow each other, which a provider in software sends as one train.
+//! The answers of a turn are sent at its end, data first and then the responses: consecutive
+//! requests of one kind and length, which a software provider sends as one train.
 #![expect(unsafe_code, reason = "lends buffers to the device")]
 
 use std::mem;
@@ -15,27 +15,27 @@ use crate::limits::{DATA_BEFORE_RESPONSES_BYTES, DATA_BEFORE_RESPONSES_MAX_BYTES
 use crate::transport::rdma::connection::request::{HostData, RequestState, SlotId};
 use crate::transport::rdma::work_id::WorkKind;
 
-/// How much data is sent before the first of its responses. Without responses in between it makes
-/// fuller trains; but a host goes on only when a response has come.
+/// Limit of the data sent before the first of its responses. Data without responses in between
+/// makes fuller trains, but a host continues only when a response arrives.
 #[derive(Clone, Copy, Debug)]
 struct DataBatchLimit {
-    /// From this number of commands on, the batch may be a long one.
+    /// Number of commands from which on the batch may be a long one.
     commands: usize,
 }
 
 impl DataBatchLimit {
-    /// While storage has something to do, hosts are to ask it for more soon; and a device without
-    /// trains gains nothing.
+    /// Limit while storage has work: hosts should send more commands soon. Also that of a device
+    /// without trains, which gains nothing from long batches.
     const NONE: Self = Self { commands: 0 };
 
-    /// Else it is the core that takes its time. The host has the first half of the answers to work
-    /// on while the second is sent.
+    /// Limit while the core is the bottleneck: the host processes the first half of the answers
+    /// while the second is sent.
     const fn for_responses(to_respond: usize) -> Self {
         Self { commands: to_respond.div_ceil(2) }
     }
 
-    /// Whether the data of another command comes before the responses to `commands` of which
-    /// `bytes` were sent.
+    /// Whether the data of another command precedes the responses to `commands` commands with
+    /// `bytes` of data sent so far.
     const fn goes_on(self, commands: usize, bytes: u32) -> bool {
         bytes < DATA_BEFORE_RESPONSES_BYTES
             || (commands < self.commands && bytes < DATA_BEFORE_RESPONSES_MAX_BYTES)
@@ -57,18 +57,18 @@ impl<P: Provider> Connection<P> {
         request.send_entries = if request.sends_data() { 2 } else { 1 };
         request.send_entries += u32::from(deliberate_bugs::has(Bug::CompleteTwice));
         self.to_respond.push(slot);
-        self.announce_responses(context);
+        self.schedule_responses(context);
         Ok(())
     }
 
-    /// Has [`Connection::send_responses`] called at the end of the turn.
-    fn announce_responses(&mut self, context: &mut TurnContext<'_, P>) {
-        context.answers |= !mem::replace(&mut self.announced, true);
+    /// Schedules [`Connection::send_responses`] for the end of the turn.
+    fn schedule_responses(&mut self, context: &mut TurnContext<'_, P>) {
+        context.answers |= !mem::replace(&mut self.responses_scheduled, true);
     }
 
-    /// The turn ends: answers all commands that the send queue has room for.
+    /// Answers, at the end of the turn, all commands that the send queue has room for.
     pub(crate) fn send_responses(&mut self, context: &mut TurnContext<'_, P>) -> Result<(), Ended> {
-        self.announced = false;
+        self.responses_scheduled = false;
         let storage_is_idle = context.core.storage().in_flight() == 0;
         let run = if storage_is_idle && context.plan.trains {
             DataBatchLimit::for_responses(self.to_respond.len())
@@ -87,7 +87,7 @@ impl<P: Provider> Connection<P> {
         }
     }
 
-    /// Sends the data of the first commands in line. Returns how many.
+    /// Sends the data of the first waiting commands. Returns their number.
     fn send_all_data(
         &mut self,
         context: &mut TurnContext<'_, P>,
@@ -137,7 +137,7 @@ impl<P: Provider> Connection<P> {
         if deliberate_bugs::has(Bug::CompleteTwice) {
             let wr_id = self.work_id(WorkKind::Data, slot.0);
             let twin = SendWr { wr_id, flags: SendFlags::NONE, ..wr };
-            // SAFETY: as below, before which it is done.
+            // SAFETY: as below; this one completes earlier.
             unsafe { self.push_send(context, &twin) }?;
         }
         // SAFETY: the area lives until the queue pair is released, and the slot is taken until this
@@ -145,8 +145,8 @@ impl<P: Provider> Connection<P> {
         unsafe { self.push_send(context, &wr) }
     }
 
-    /// Data to the host. The response follows it in the same queue, so it arrives first; only the
-    /// response is reported. Returns how many bytes.
+    /// Sends data to the host and returns the number of bytes. The response follows in the same
+    /// queue, so the data arrives first; only the response is reported.
     fn send_data(&mut self, context: &mut TurnContext<'_, P>, slot: SlotId) -> Result<u32, Ended> {
         let request = self.slots.get(slot);
         let HostData::Keyed { address, key } = request.host else {
@@ -173,7 +173,7 @@ impl<P: Provider> Connection<P> {
         Ok(sge.length)
     }
 
-    /// A response was sent: its request is over.
+    /// Ends a request whose response was sent.
     pub(super) fn responded(
         &mut self,
         context: &mut TurnContext<'_, P>,
@@ -181,16 +181,16 @@ impl<P: Provider> Connection<P> {
     ) -> Result<(), Ended> {
         let request = self.slots.get(SlotId(slot));
         let bytes = if request.sends_data() { request.length } else { 0 };
-        let remains = self.slots.end(SlotId(slot));
-        self.moved(context, remains.send_entries, bytes);
-        self.release(context, remains.buffer);
+        let resources = self.slots.end(SlotId(slot));
+        self.moved(context, resources.send_entries, bytes);
+        self.release(context, resources.buffer);
         self.pump(context)
     }
 
     /// Continues requests that waited for room in the send queue.
     pub(super) fn pump(&mut self, context: &mut TurnContext<'_, P>) -> Result<(), Ended> {
         if !self.to_respond.is_empty() {
-            self.announce_responses(context);
+            self.schedule_responses(context);
         }
         if !self.to_fetch.is_empty() {
             self.fetch(context)?;
@@ -206,7 +206,7 @@ impl<P: Provider> Connection<P> {
 mod tests {
     use super::*;
 
-    /// How many of `count` commands of a length are answered together.
+    /// Number of commands, of `count` with the same length, that are answered together.
     fn together(run: DataBatchLimit, count: usize, length: u32) -> usize {
         let bytes = |commands: usize| u32::try_from(commands).unwrap() * length;
         (0..count).find(|&sent| !run.goes_on(sent, bytes(sent))).unwrap_or(count)
