@@ -27,6 +27,8 @@ mod jobs;
 mod kind;
 mod life;
 mod link;
+mod live_controllers;
+mod media_reports;
 mod members;
 mod notices;
 mod queue;
