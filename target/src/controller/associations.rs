@@ -1,5 +1,6 @@
 //! Live controllers, and state about hosts across associations.
 
+use std::collections::BTreeMap;
 use std::net::SocketAddr;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -12,7 +13,6 @@ use nvme_proto::{Cntlid, HostId, Nqn, Nsid};
 use super::command_trace::CommandTrace;
 use super::event::CloseReason;
 use super::kind::ControllerKind;
-use super::live_controllers::{Controllers, LiveControllers};
 use super::state::{Controller, NewController};
 use crate::config::Config;
 use crate::inventory::Registry;
@@ -33,7 +33,7 @@ use crate::limits::connection_quota::{Admissions, ConnectionPermit, Full};
 use crate::limits::displacing_set::{DisplacingLimits, DisplacingSet};
 use crate::limits::log_rate::LogRateLimit;
 use crate::limits::peer::Party;
-use crate::limits::{ADOPTION_TIMEOUT, CLOSE_TIMEOUT, CntlidRange};
+use crate::limits::{ADOPTION_TIMEOUT, CLOSE_TIMEOUT, CntlidRange, MAX_ASSOCIATIONS};
 use crate::metrics::peer_errors::PeerErrorTable;
 
 /// Associations of a target with its hosts, and its state about hosts: their errors, their
@@ -52,6 +52,25 @@ pub struct Associations {
     pub(super) storage_log_rate: LogRateLimit,
     pub(super) slow_log_rate: LogRateLimit,
     trace: CommandTrace,
+}
+
+/// Live controllers, locked by the control path only.
+#[derive(Debug)]
+struct LiveControllers {
+    /// Controllers of configured subsystems.
+    hosts: Controllers,
+    /// Controllers of the discovery service, with a separate range of CNTLIDs.
+    discovery: Controllers,
+    /// Discovery controllers that may be displaced, oldest first.
+    discovery_by_age: DisplacingSet<Cntlid>,
+}
+
+/// Live controllers by CNTLID.
+#[derive(Debug)]
+struct Controllers {
+    live: BTreeMap<u16, Arc<Controller>>,
+    ids: CntlidRange,
+    next: u16,
 }
 
 impl Associations {
@@ -514,5 +533,55 @@ impl Associations {
 
     fn live(&self) -> MutexGuard<'_, LiveControllers> {
         self.live.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+impl LiveControllers {
+    /// Controllers of the discovery service or of subsystems.
+    fn of(&mut self, is_discovery: bool) -> &mut Controllers {
+        if is_discovery { &mut self.discovery } else { &mut self.hosts }
+    }
+}
+
+impl Controllers {
+    fn new(ids: CntlidRange) -> Self {
+        Self { live: BTreeMap::new(), ids, next: ids.first }
+    }
+
+    /// Controller with the CNTLID.
+    fn get(&self, cntlid: Cntlid) -> Option<Arc<Controller>> {
+        self.live.get(&cntlid.0).cloned()
+    }
+
+    /// All of them by CNTLID.
+    fn all(&self) -> impl Iterator<Item = &Arc<Controller>> {
+        self.live.values()
+    }
+
+    /// Removes a controller that has ended.
+    fn remove(&mut self, cntlid: Cntlid) {
+        self.live.remove(&cntlid.0);
+    }
+
+    /// Adds a controller unless there are too many.
+    fn add(&mut self, make: impl FnOnce(Cntlid) -> Controller) -> Option<Arc<Controller>> {
+        if self.live.len() >= MAX_ASSOCIATIONS.min(self.ids.count()) {
+            return None;
+        }
+        let id = self.free_id();
+        let controller = Arc::new(make(Cntlid(id)));
+        self.live.insert(id, Arc::clone(&controller));
+        Some(controller)
+    }
+
+    /// Next CNTLID in turn without a live controller. There are fewer controllers than CNTLIDs.
+    fn free_id(&mut self) -> u16 {
+        loop {
+            let id = self.next;
+            self.next = self.ids.next(id);
+            if !self.live.contains_key(&id) {
+                return id;
+            }
+        }
     }
 }

@@ -27,7 +27,6 @@ mod jobs;
 mod kind;
 mod life;
 mod link;
-mod live_controllers;
 mod media_reports;
 mod members;
 mod notices;
