@@ -43,6 +43,7 @@ mod driver;
 mod inventory;
 mod limits;
 mod listen_error;
+mod listen_retries;
 mod listeners;
 mod log_level;
 mod management;
@@ -67,7 +68,7 @@ pub const EXAMPLE_CONFIGURATION: &str = include_str!("../examples/feedrail.toml"
 
 /// Causes of a [`StartError`].
 pub mod error {
-    pub use crate::backend::open::OpenError;
+    pub use crate::backend::open_error::OpenError;
     pub use crate::driver::threads::RuntimeError;
     pub use crate::inventory::error::ExportError;
     pub use crate::inventory::persist::nsid::NsidFileError;

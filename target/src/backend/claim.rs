@@ -64,7 +64,7 @@ impl FileKey {
 /// locks.
 ///
 /// # Errors
-/// A description of the process that holds the lock, for [`super::open::OpenError::Busy`].
+/// A description of the process that holds the lock, for [`super::open_error::OpenError::Busy`].
 pub(super) fn lock(file: &File, path: &Path, writable: bool) -> Result<(), String> {
     let wanted = match writable {
         true => FlockOperation::NonBlockingLockExclusive,

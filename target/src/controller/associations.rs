@@ -1,7 +1,6 @@
 //! Live controllers, and state about hosts across associations.
 
 use std::collections::BTreeMap;
-use std::fmt;
 use std::net::SocketAddr;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -10,15 +9,11 @@ use std::time::Duration;
 use crossbeam::channel;
 use nvme_proto::log::AnaState;
 use nvme_proto::{Cntlid, HostId, Nqn, Nsid};
-use rdma::Time;
 
-use super::command::{IoKind, IoWork};
-use super::command_times::{CommandStages, CommandTimes};
 use super::command_trace::CommandTrace;
 use super::event::CloseReason;
 use super::kind::ControllerKind;
 use super::state::{Controller, NewController};
-use crate::backend::{BackendError, FileChange};
 use crate::config::Config;
 use crate::inventory::Registry;
 use crate::inventory::allowed_host::HostsChange;
@@ -27,7 +22,6 @@ use crate::inventory::change::{Closed, NamespaceResize, NewNamespace, Visibility
 use crate::inventory::error::ChangeError;
 use crate::inventory::export::OpenPurpose;
 use crate::inventory::exports::NamespaceChange;
-use crate::inventory::index::NamespaceIndex;
 use crate::inventory::namespace::Namespace;
 use crate::inventory::persist::protection::ProtectionError;
 use crate::inventory::port::Port;
@@ -46,7 +40,7 @@ use crate::metrics::peer_errors::PeerErrorTable;
 /// connection permits, and the rate of messages about them.
 #[derive(Debug)]
 pub struct Associations {
-    registry: Arc<Registry>,
+    pub(super) registry: Arc<Registry>,
     live: Mutex<LiveControllers>,
     stopping: AtomicBool,
     peer_errors: PeerErrorTable,
@@ -55,8 +49,8 @@ pub struct Associations {
     discovery_changes: AtomicU64,
     admissions: Arc<Admissions>,
     log_rate: LogRateLimit,
-    storage_log_rate: LogRateLimit,
-    slow_log_rate: LogRateLimit,
+    pub(super) storage_log_rate: LogRateLimit,
+    pub(super) slow_log_rate: LogRateLimit,
     trace: CommandTrace,
 }
 
@@ -124,7 +118,7 @@ impl Associations {
     }
 
     /// Live controllers of the subsystem that a namespace belongs to.
-    fn controllers_with(&self, namespace: &Namespace) -> Vec<Arc<Controller>> {
+    pub(super) fn controllers_with(&self, namespace: &Namespace) -> Vec<Arc<Controller>> {
         let subsystem = self.registry.subsystem_of(namespace);
         subsystem.map(|subsystem| self.controllers_of(&subsystem)).unwrap_or_default()
     }
@@ -439,95 +433,6 @@ impl Associations {
         }
     }
 
-    /// Counts and logs an error of a namespace's medium. `what` names the operation and its range.
-    pub(crate) fn storage_failed(
-        &self,
-        now: Time,
-        namespace: NamespaceIndex,
-        kind: IoKind,
-        what: &dyn fmt::Display,
-        error: BackendError,
-    ) {
-        let Some(namespace) = self.registry.namespace(namespace) else {
-            tracing::error!("{what} failed on a namespace that was removed: {error}");
-            return;
-        };
-        let namespace = &*namespace;
-        match kind {
-            IoKind::Read { .. } | IoKind::ReadZeros | IoKind::Compare { .. } => {
-                namespace.storage_errors.count_read();
-            }
-            IoKind::Write { .. }
-            | IoKind::WriteZeroes { .. }
-            | IoKind::Flush
-            | IoKind::Deallocate => namespace.storage_errors.count_write(),
-        }
-        self.announce_health(namespace);
-        if self.storage_log_rate.admit(now) {
-            let nqn =
-                self.registry.subsystem_of(namespace).map(|subsystem| subsystem.nqn.to_string());
-            tracing::error!(
-                nqn, nsid = %namespace.nsid, name = namespace.name(), path = ?namespace.path(),
-                "{what} failed: {error}"
-            );
-        }
-    }
-
-    /// Logs a slow command with the time of each stage. `what` names the operation and its range.
-    pub(crate) fn log_slow(
-        &self,
-        now: Time,
-        work: &IoWork,
-        what: &dyn fmt::Display,
-        times: &CommandTimes,
-    ) {
-        if !self.slow_log_rate.admit(now) {
-            return;
-        }
-        let namespace = self.registry.namespace(work.namespace);
-        let subsystem = namespace.as_ref().and_then(|one| self.registry.subsystem_of(one));
-        let millis = |time: Duration| u64::try_from(time.as_millis()).unwrap_or(u64::MAX);
-        let CommandStages { buffer, fetch, storage } = times.stages(now);
-        tracing::warn!(
-            nqn = subsystem.map(|subsystem| subsystem.nqn.to_string()), nsid = %work.nsid,
-            total_ms = millis(buffer + fetch + storage), buffer_ms = millis(buffer),
-            fetch_ms = millis(fetch), storage_ms = millis(storage),
-            "slow command: {what}"
-        );
-    }
-
-    /// Checks whether another program changed the file of a namespace, and notifies connected
-    /// hosts.
-    pub(crate) fn look_at_file(&self, namespace: &Namespace, log: &mut dyn FnMut() -> bool) {
-        let change = namespace.look_at_file();
-        self.announce_health(namespace);
-        if change.is_none() || (change == Some(FileChange::Replaced) && !log()) {
-            return;
-        }
-        let (nsid, name, path) = (namespace.nsid, namespace.name(), namespace.path());
-        if change == Some(FileChange::Replaced) {
-            tracing::warn!(
-                %nsid, name, ?path,
-                "another file has this path, or none: the old one is served until the target is \
-                 started again"
-            );
-            return;
-        }
-        if log() {
-            tracing::warn!(%nsid, name, ?path, "the file was changed while it is served");
-        }
-        let controllers = self.controllers_with(namespace);
-        controllers.iter().for_each(|controller| controller.namespace_changed(nsid));
-    }
-
-    /// Notifies connected hosts that a namespace's medium is degraded, once.
-    pub(crate) fn announce_health(&self, namespace: &Namespace) {
-        if namespace.health().announce() {
-            let controllers = self.controllers_with(namespace);
-            controllers.iter().for_each(|controller| controller.reliability_degraded());
-        }
-    }
-
     /// Associations that ended because their host sent nothing for its Keep Alive Timeout.
     pub fn keep_alive_losses(&self) -> u64 {
         self.keep_alive_losses.load(Ordering::Relaxed)
@@ -572,8 +477,7 @@ impl Associations {
     /// All live controllers, discovery controllers last.
     pub fn controllers(&self) -> Vec<Arc<Controller>> {
         let live = self.live();
-        let all = [&live.hosts, &live.discovery];
-        all.iter().flat_map(|controllers| controllers.live.values().cloned()).collect()
+        live.hosts.all().chain(live.discovery.all()).cloned().collect()
     }
 
     /// Takes a permit for one more connection of a party, counted over all devices and subsystems.
@@ -588,7 +492,7 @@ impl Associations {
 
     pub(crate) fn forget(&self, controller: &Controller) {
         let mut live = self.live();
-        live.of(controller.is_discovery()).live.remove(&controller.cntlid.0);
+        live.of(controller.is_discovery()).remove(controller.cntlid);
         if controller.is_discovery() {
             live.discovery_by_age.remove(&controller.cntlid);
         }
@@ -633,6 +537,7 @@ impl Associations {
 }
 
 impl LiveControllers {
+    /// Controllers of the discovery service or of subsystems.
     fn of(&mut self, is_discovery: bool) -> &mut Controllers {
         if is_discovery { &mut self.discovery } else { &mut self.hosts }
     }
@@ -643,8 +548,19 @@ impl Controllers {
         Self { live: BTreeMap::new(), ids, next: ids.first }
     }
 
+    /// Controller with the CNTLID.
     fn get(&self, cntlid: Cntlid) -> Option<Arc<Controller>> {
         self.live.get(&cntlid.0).cloned()
+    }
+
+    /// All of them by CNTLID.
+    fn all(&self) -> impl Iterator<Item = &Arc<Controller>> {
+        self.live.values()
+    }
+
+    /// Removes a controller that has ended.
+    fn remove(&mut self, cntlid: Cntlid) {
+        self.live.remove(&cntlid.0);
     }
 
     /// Adds a controller unless there are too many.

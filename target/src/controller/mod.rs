@@ -27,6 +27,7 @@ mod jobs;
 mod kind;
 mod life;
 mod link;
+mod media_reports;
 mod members;
 mod notices;
 mod queue;

@@ -18,7 +18,7 @@ use crate::derived_ids::NAME_BYTES;
 use crate::inventory::Registry;
 use crate::inventory::allowed_host::HostsError;
 use crate::inventory::ana::AnaGroupId;
-use crate::inventory::error::ChangeError;
+use crate::inventory::error::{ChangeError, ExportError};
 use crate::inventory::export::{self, Files};
 use crate::inventory::exports::{ExportsNumber, NamespaceChange, OwnedNamespace};
 use crate::inventory::namespace::Namespace;
@@ -204,7 +204,7 @@ impl Registry {
             (Medium::Null { size_bytes }, Some(wanted)) => {
                 *size_bytes = wanted;
                 let mode = OpenMode { lba_shift: Some(old.lba_shift), ..OpenMode::default() };
-                open_null(wanted, mode).map_err(|error| export::cannot_open(&config, error))?
+                open_null(wanted, mode).map_err(|error| ExportError::cannot_open(&config, error))?
             }
             (Medium::File { .. } | Medium::Block { .. }, Some(_)) => {
                 return Err(refuse("its size is that of its file or device; change that before"));
@@ -221,7 +221,7 @@ impl Registry {
                     (true, Some(file)) => measure_again(file, place, old.lba_shift),
                     _ => export::open_medium(&old.config, self.cache_room()),
                 };
-                opened.map_err(|error| export::cannot_open(&config, error))?
+                opened.map_err(|error| ExportError::cannot_open(&config, error))?
             }
         };
         if opened.exact_bytes == old.exact_bytes {

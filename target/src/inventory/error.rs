@@ -5,8 +5,8 @@ use std::net::SocketAddr;
 use nvme_proto::{Nqn, Nsid};
 
 use crate::backend::OpenError;
-use crate::config::Origin;
 use crate::config::identifiers::IdentifierError;
+use crate::config::{NamespaceConfig, Origin};
 use crate::derived_ids::NAME_BYTES;
 use crate::inventory::allowed_host::HostsError;
 use crate::inventory::persist::nsid::NsidFileError;
@@ -147,6 +147,12 @@ pub(crate) enum ChangeError {
     /// Write protections cannot be read or kept.
     #[error(transparent)]
     Protection(#[from] ProtectionError),
+}
+
+impl ExportError {
+    pub(crate) fn cannot_open(namespace: &NamespaceConfig, error: OpenError) -> Self {
+        Self::Open { origin: namespace.origin.clone(), error }
+    }
 }
 
 impl ChangeError {

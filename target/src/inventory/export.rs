@@ -8,8 +8,7 @@ use nvme_proto::Nsid;
 
 use crate::backend::decorator::{Delay, Fault, FaultPlan, Tear};
 use crate::backend::{
-    self, Backend, CachePolicy, CacheRoom, FileKey, FilePlace, IoMode, OpenError, OpenMode,
-    OpenedBackend,
+    self, Backend, CachePolicy, CacheRoom, FileKey, FilePlace, OpenError, OpenMode, OpenedBackend,
 };
 use crate::config::identifiers::derived_nguid;
 use crate::config::{
@@ -21,6 +20,7 @@ use crate::inventory::exports::{ExportedList, Publication};
 use crate::inventory::index::{NamespaceIndex, SubsystemIndex};
 use crate::inventory::left_out::LeftOutFiles;
 use crate::inventory::namespace::Namespace;
+use crate::inventory::open_warnings::{Buffered, LeftOut, Tearable};
 use crate::inventory::persist::nsid::{NsidFile, NsidFileError};
 use crate::inventory::persist::protection::{Keeper, ProtectionError, ProtectionFile};
 use crate::inventory::port::Port;
@@ -173,7 +173,7 @@ fn open_all(
                 namespaces.push(Arc::new(make(index, namespace, opened, decorate)));
             }
             Err(error) if *found && !is_shortage(&error) => left_out.note(namespace, error),
-            Err(error) => refuse(cannot_open(namespace, error))?,
+            Err(error) => refuse(ExportError::cannot_open(namespace, error))?,
         }
     }
     left_out.log_all(namespaces.len() - first)?;
@@ -210,13 +210,9 @@ impl Candidate {
                 left_out.note(path, error.to_string());
                 Ok(None)
             }
-            Err(error) => Err(cannot_open(&self.namespace, error)),
+            Err(error) => Err(ExportError::cannot_open(&self.namespace, error)),
         }
     }
-}
-
-pub(super) fn cannot_open(namespace: &NamespaceConfig, error: OpenError) -> ExportError {
-    ExportError::Open { origin: namespace.origin.clone(), error }
 }
 
 /// Whether the process lacks a resource that every file needs.
@@ -449,7 +445,8 @@ pub(super) fn open_one(
 ) -> Result<Namespace, ExportError> {
     let opened = match opened {
         Some(opened) => opened,
-        None => open_medium(config, &files.room).map_err(|error| cannot_open(config, error))?,
+        None => open_medium(config, &files.room)
+            .map_err(|error| ExportError::cannot_open(config, error))?,
     };
     let mut buffered = Buffered::default();
     let mut tearable = Tearable::default();
@@ -514,273 +511,5 @@ pub(super) fn open_medium(
     }
 }
 
-/// Files of directories that cannot be exported.
-#[derive(Default)]
-struct LeftOut {
-    first: Option<ExportError>,
-    count: usize,
-}
-
-impl LeftOut {
-    /// Most names in one line of the log; the rest are counted.
-    const NAMED: usize = 16;
-
-    fn note(&mut self, namespace: &NamespaceConfig, error: OpenError) {
-        if self.count < Self::NAMED {
-            tracing::warn!(nsid = %namespace.nsid, "left out: {error}");
-        }
-        self.count += 1;
-        self.first.get_or_insert_with(|| cannot_open(namespace, error));
-    }
-
-    /// Returns the first error if no namespace is left.
-    fn log_all(self, left: usize) -> Result<(), ExportError> {
-        let Some(error) = self.first else { return Ok(()) };
-        if left == 0 {
-            return Err(error);
-        }
-        if self.count > Self::NAMED {
-            tracing::warn!(files = self.count, "files left out in all; the first are named above");
-        }
-        Ok(())
-    }
-}
-
-/// Namespaces that use the page cache: the reason for the first, and the number of all.
-#[derive(Default)]
-struct Buffered {
-    first: Option<(String, String)>,
-    count: usize,
-}
-
-impl Buffered {
-    fn note(&mut self, name: &str, access: &IoMode) {
-        let IoMode::Buffered(reason) = access else { return };
-        self.first.get_or_insert_with(|| (name.to_owned(), reason.to_owned()));
-        self.count += 1;
-    }
-
-    fn log_all(&self) {
-        if let Some((name, reason)) = &self.first {
-            tracing::warn!(
-                name,
-                reason,
-                more = self.count - 1,
-                "I/O goes through the page cache instead of past it"
-            );
-        }
-    }
-}
-
-/// Writable namespaces with logical blocks that their device does not write atomically, though NVMe
-/// promises that a power failure leaves either the old or the new block (AWUPF): the first one, and
-/// the number of all.
-#[derive(Default)]
-struct Tearable {
-    first: Option<(String, String)>,
-    count: usize,
-}
-
-impl Tearable {
-    fn note(&mut self, namespace: &NamespaceConfig, opened: &OpenedBackend) {
-        let (lba_bytes, unit_bytes) = (1 << opened.lba_shift, opened.write_unit_bytes);
-        let Some(unit_bytes) = unit_bytes.filter(|unit| *unit < lba_bytes) else { return };
-        if !namespace.writable {
-            return;
-        }
-        self.count += 1;
-        self.first.get_or_insert_with(|| {
-            let text = format!(
-                "power failure may tear a {lba_bytes}-byte logical block: the device writes {unit_bytes} bytes as \
-                 one; set lba_bytes = {unit_bytes}"
-            );
-            (namespace.name.clone(), text)
-        });
-    }
-
-    fn log_all(&self) {
-        if let Some((name, text)) = &self.first {
-            tracing::warn!(name, more = self.count - 1, "{text}");
-        }
-    }
-}
-
 #[cfg(test)]
-mod tests {
-    use std::path::Path;
-
-    use uuid::Uuid;
-
-    use super::*;
-
-    fn subsystem(dir: &Path, rest: &str) -> Result<Arc<Registry>, ExportError> {
-        let text = format!(
-            "state_dir = \"state\"\n[[port]]\naddress = \"127.0.0.1\"\n[[subsystem]]\n\
-             nqn = \"nqn.2026-01.io.feedrail:t\"\nallow_any_host = true\n{rest}\n"
-        );
-        let config = Config::from_toml(&dir.join("feedrail.toml"), &text).expect("valid");
-        Registry::open(&config, OpenPurpose::Serve)
-    }
-
-    fn names(registry: &Registry) -> Vec<(u32, String, u64)> {
-        let namespaces = registry.subsystems()[0].namespaces();
-        namespaces.iter().map(|n| (n.nsid.0, n.name().to_owned(), n.size_blocks)).collect()
-    }
-
-    const DIRECTORY: &str = "[[subsystem.directory]]\npath = \"d\"";
-
-    #[test]
-    fn directory_nsids_survive_added_and_removed_files() {
-        let dir = tempfile::tempdir().expect("a folder");
-        let file = |name: &str, bytes| {
-            std::fs::write(dir.path().join("d").join(name), vec![1; bytes]).expect("written");
-        };
-        std::fs::create_dir(dir.path().join("d")).expect("made");
-        file("b", 1);
-        file("c", 513);
-        let registry = subsystem(dir.path(), DIRECTORY).expect("exported");
-        assert_eq!(names(&registry), [(1, "b".into(), 1), (2, "c".into(), 2)]);
-        let uuid = registry.namespaces()[1].uuid();
-
-        std::fs::remove_file(dir.path().join("d/b")).expect("removed");
-        file("a", 512);
-        let registry = subsystem(dir.path(), DIRECTORY).expect("exported");
-        assert_eq!(names(&registry), [(2, "c".into(), 2), (3, "a".into(), 1)]);
-        assert_eq!(registry.subsystems()[0].namespace(Nsid(2)).expect("there").uuid(), uuid);
-        assert!(registry.subsystems()[0].namespace(Nsid(1)).is_none());
-    }
-
-    #[test]
-    fn tearable_blocks_are_warned_of_once() {
-        let mut tearable = Tearable::default();
-        let mut note = |name: &str, lba_bytes: u32, unit, writable| {
-            let lba_shift = Some(lba_bytes.trailing_zeros() as u8);
-            let mode = OpenMode { writable, lba_shift, ..OpenMode::default() };
-            let mut opened = backend::open_memory(8192, mode).expect("there is memory");
-            opened.write_unit_bytes = unit;
-            let namespace = NamespaceConfig {
-                nsid: Nsid(1),
-                name: name.into(),
-                uuid: Uuid::nil(),
-                nguid: [0; 16],
-                eui64: None,
-                medium: Medium::Memory { size_bytes: 8192 },
-                faults: DiskFaults::NONE,
-                writable,
-                content_id: None,
-                lba_shift,
-                direct_io: DirectIo::default(),
-                ana_group: AnaGroupId::DEFAULT,
-                visible_to: None,
-                origin: Origin("a test".into()),
-            };
-            tearable.note(&namespace, &opened);
-        };
-        note("whole", 4096, Some(4096), true);
-        note("small", 512, Some(4096), true);
-        note("unknown", 4096, None, true);
-        note("read-only", 4096, Some(512), false);
-        note("torn", 4096, Some(512), true);
-        note("torn too", 1024, Some(512), true);
-        let (name, text) = tearable.first.expect("some are torn");
-        assert_eq!((&*name, tearable.count), ("torn", 2));
-        assert_eq!(
-            text,
-            "power failure may tear a 4096-byte logical block: the device writes 512 bytes as one; set lba_bytes = 512"
-        );
-    }
-
-    #[test]
-    fn unfit_files_of_a_directory_are_skipped() {
-        let dir = tempfile::tempdir().expect("a folder");
-        std::fs::create_dir(dir.path().join("d")).expect("made");
-        let writable = format!("{DIRECTORY}\nread_only = false\nlba_bytes = 512");
-        std::fs::write(dir.path().join("d/ragged"), vec![1; 100]).expect("written");
-        let error = subsystem(dir.path(), &writable).expect_err("nothing fits");
-        assert!(matches!(error, ExportError::Open { .. }), "{error}");
-
-        std::fs::write(dir.path().join("d/whole"), vec![1; 512]).expect("written");
-        let registry = subsystem(dir.path(), &writable).expect("exported");
-        assert_eq!(names(&registry), [(2, "whole".into(), 1)], "ragged keeps its NSID");
-    }
-
-    #[test]
-    fn two_directories_do_not_share_a_name() {
-        let dir = tempfile::tempdir().expect("a folder");
-        for path in ["d", "e"] {
-            std::fs::create_dir(dir.path().join(path)).expect("made");
-            std::fs::write(dir.path().join(path).join("a"), "a").expect("written");
-        }
-        let both = format!("{DIRECTORY}\n[[subsystem.directory]]\npath = \"e\"");
-        let error = subsystem(dir.path(), &both).expect_err("one NSID for two files");
-        assert!(matches!(error, ExportError::SameName { .. }), "{error}");
-    }
-
-    #[test]
-    fn listed_namespaces_go_before_and_twins_are_refused() {
-        let dir = tempfile::tempdir().expect("a folder");
-        std::fs::create_dir(dir.path().join("d")).expect("made");
-        std::fs::write(dir.path().join("d/a"), "a").expect("written");
-        let listed = "[[subsystem.namespace]]\nkind = \"null\"\nsize_bytes = 512\n";
-        let registry = subsystem(dir.path(), &format!("{listed}{DIRECTORY}")).expect("exported");
-        assert_eq!(names(&registry), [(1, "null-1".into(), 1), (2, "a".into(), 1)]);
-
-        let named = "dataset_id = \"6f1c1b0e-6f7b-4c0f-9a3e-0d6a3d8d3b12\"\n[[subsystem.namespace]]\n\
-                     kind = \"null\"\nsize_bytes = 512\nname = \"a\"\n";
-        let error = subsystem(dir.path(), &format!("{named}{DIRECTORY}")).expect_err("twins");
-        assert!(matches!(error, ExportError::SameIdentity { .. }), "{error}");
-    }
-
-    #[test]
-    fn a_file_that_is_written_is_exported_once() {
-        let dir = tempfile::tempdir().expect("a folder");
-        std::fs::write(dir.path().join("disk"), [1; 4096]).expect("written");
-        std::fs::hard_link(dir.path().join("disk"), dir.path().join("hard")).expect("linked");
-        std::os::unix::fs::symlink("disk", dir.path().join("soft")).expect("linked");
-        let one = |path: &str, read_only: bool| {
-            format!("[[subsystem.namespace]]\npath = \"{path}\"\nread_only = {read_only}\n")
-        };
-        for path in ["hard", "soft"] {
-            for (first, second) in [(false, true), (true, false), (false, false)] {
-                let both = one("disk", first) + &one(path, second);
-                let error = subsystem(dir.path(), &both).expect_err("one file").to_string();
-                assert!(error.contains("\"disk\"") && error.contains(path), "{error}");
-            }
-            subsystem(dir.path(), &(one("disk", true) + &one(path, true))).expect("only read");
-        }
-    }
-
-    #[test]
-    fn two_targets_do_not_share_a_writable_file() {
-        let dir = tempfile::tempdir().expect("a folder");
-        std::fs::write(dir.path().join("disk"), [1; 4096]).expect("written");
-        let table = |read_only: bool| {
-            format!("[[subsystem.namespace]]\npath = \"disk\"\nread_only = {read_only}\n")
-        };
-        for (first, second) in [(false, false), (false, true), (true, false)] {
-            let held = subsystem(dir.path(), &table(first)).expect("the lock is free");
-            let error = subsystem(dir.path(), &table(second)).expect_err("in use").to_string();
-            let pid = format!("process {} (", std::process::id());
-            assert!(error.contains("disk: is in use by") && error.contains(&pid), "{error}");
-            drop(held);
-        }
-        let held = subsystem(dir.path(), &table(true)).expect("the lock is free");
-        let other = subsystem(dir.path(), &table(true)).expect("it is only read");
-        drop((held, other));
-        subsystem(dir.path(), &table(false)).expect("it was given up");
-    }
-
-    #[test]
-    fn targets_of_the_same_shards_agree_on_identity() {
-        let uuids = || {
-            let dir = tempfile::tempdir().expect("a folder");
-            std::fs::create_dir_all(dir.path().join("d/train")).expect("made");
-            std::fs::write(dir.path().join("d/train/0.tar"), "a").expect("written");
-            let dataset = "dataset_id = \"6f1c1b0e-6f7b-4c0f-9a3e-0d6a3d8d3b12\"\n";
-            let registry =
-                subsystem(dir.path(), &format!("{dataset}{DIRECTORY}")).expect("exported");
-            registry.namespaces()[0].uuid()
-        };
-        assert_eq!(uuids(), uuids());
-    }
-}
+mod tests;

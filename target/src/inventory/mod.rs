@@ -9,6 +9,7 @@ pub(crate) mod exports;
 pub(crate) mod index;
 pub(crate) mod left_out;
 pub(crate) mod namespace;
+mod open_warnings;
 pub(crate) mod persist;
 pub(crate) mod port;
 pub(crate) mod referral;

@@ -1,20 +1,22 @@
 //! Methods of the management socket, under SPDK's names if they do the same.
 
-use std::collections::{BTreeMap, BTreeSet};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
 use nvme_proto::{Nqn, Nsid};
-use serde::Deserialize;
 use serde_json::{Value, json};
 use uuid::Uuid;
 
 use super::ana::{self, AnaParams, describe_states};
-use super::bdev::{Bdev, BdevKind, Bdevs, FileParams, bdev_name};
+use super::bdev::{BdevKind, Bdevs, bdev_name};
 use super::config;
 use super::config_toml::describe_toml;
-use super::iostat::describe_io;
 use super::load;
+use super::method_params::{
+    AddParams, AnyHostParams, BdevName, DrainParams, HostParams, MethodFilter, NamespaceHostParams,
+    ProtectParams, ReloadParams, RemoveParams, RenameParams, ResizeParams, SubsystemFilter,
+    SubsystemName,
+};
 use super::reload::describe_reload;
 use super::rpc::{NANOS_PER_SECOND, NoParams, Params, RpcError, read};
 use super::spdk_framework;
@@ -25,7 +27,6 @@ use super::subsystem::{
     TransportParams, describe_address, describe_socket_address, parse_host,
 };
 use super::trace::{TraceParams, describe_trace};
-use crate::config::DirectIo;
 use crate::controller::{Associations, Controller, DrainScope, Drained};
 use crate::driver::clock::Clock;
 use crate::inventory::Registry;
@@ -45,12 +46,12 @@ use crate::reloader::Reloader;
 /// State that the methods work on.
 #[derive(Debug)]
 pub(super) struct Methods {
-    associations: Arc<Associations>,
+    pub(super) associations: Arc<Associations>,
     listeners: Arc<Listeners>,
     reloader: Option<Arc<Reloader>>,
     bdevs: Mutex<Bdevs>,
     /// Clock for the ticks of `bdev_get_iostat`.
-    clock: Clock,
+    pub(super) clock: Clock,
 }
 
 /// Longest wait of one `feedrail_drain` call for commands, which bounds the time that an
@@ -120,150 +121,6 @@ const METHODS: [(&str, Method); 58] = [
     ("spdk_get_version", |_, params| spdk_framework::version(params)),
 ];
 
-#[derive(Deserialize)]
-#[serde(deny_unknown_fields)]
-struct BdevName {
-    name: String,
-}
-
-/// Bdevs whose I/O is asked for; all if none is named.
-#[derive(Deserialize)]
-#[serde(deny_unknown_fields)]
-struct IostatFilter {
-    name: Option<String>,
-    names: Option<Vec<String>>,
-}
-
-#[derive(Deserialize)]
-#[serde(deny_unknown_fields)]
-struct BdevFilter {
-    name: Option<String>,
-}
-
-#[derive(Deserialize)]
-#[serde(deny_unknown_fields)]
-struct SubsystemFilter {
-    nqn: Option<String>,
-}
-
-/// SPDK's filters of `rpc_get_methods`. All methods are current, and none has an alias.
-#[derive(Deserialize)]
-#[serde(deny_unknown_fields)]
-struct MethodFilter {
-    #[serde(rename = "current", default)]
-    _current: bool,
-    #[serde(rename = "include_aliases", default)]
-    _include_aliases: bool,
-}
-
-#[derive(Deserialize)]
-#[serde(deny_unknown_fields)]
-struct AddParams {
-    nqn: String,
-    namespace: NamespaceParams,
-}
-
-#[derive(Deserialize)]
-#[serde(deny_unknown_fields)]
-struct NamespaceParams {
-    bdev_name: String,
-    nsid: Option<u32>,
-    uuid: Option<Uuid>,
-    nguid: Option<Uuid>,
-    eui64: Option<String>,
-    anagrpid: Option<u32>,
-    #[serde(default)]
-    no_auto_visible: bool,
-    /// Extension, as the following fields: SPDK has no such parameter.
-    name: Option<String>,
-    content_id: Option<String>,
-    #[serde(default)]
-    direct_io: DirectIo,
-}
-
-#[derive(Deserialize)]
-#[serde(deny_unknown_fields)]
-struct SubsystemName {
-    nqn: String,
-}
-
-#[derive(Deserialize)]
-#[serde(deny_unknown_fields)]
-struct HostParams {
-    nqn: String,
-    host: String,
-}
-
-#[derive(Deserialize)]
-#[serde(deny_unknown_fields)]
-struct NamespaceHostParams {
-    nqn: String,
-    nsid: u32,
-    host: String,
-}
-
-#[derive(Deserialize)]
-#[serde(deny_unknown_fields)]
-struct AnyHostParams {
-    nqn: String,
-    allow_any_host: bool,
-}
-
-#[derive(Deserialize)]
-#[serde(deny_unknown_fields)]
-struct DrainParams {
-    nqn: Option<String>,
-    listen_address: Option<ListenAddress>,
-    #[serde(default)]
-    undo: bool,
-}
-
-#[derive(Deserialize)]
-#[serde(deny_unknown_fields)]
-struct ReloadParams {
-    #[serde(default)]
-    dry_run: bool,
-}
-
-#[derive(Deserialize)]
-#[serde(deny_unknown_fields)]
-struct NullSize {
-    name: String,
-    /// New size in MiB, as in SPDK.
-    new_size: u64,
-}
-
-#[derive(Deserialize)]
-#[serde(deny_unknown_fields)]
-struct ResizeParams {
-    nqn: String,
-    nsid: u32,
-    size_bytes: Option<u64>,
-}
-
-#[derive(Deserialize)]
-#[serde(deny_unknown_fields)]
-struct RenameParams {
-    nqn: String,
-    nsid: u32,
-    name: String,
-}
-
-#[derive(Deserialize)]
-#[serde(deny_unknown_fields)]
-struct ProtectParams {
-    nqn: String,
-    nsid: u32,
-    protected: bool,
-}
-
-#[derive(Deserialize)]
-#[serde(deny_unknown_fields)]
-struct RemoveParams {
-    nqn: String,
-    nsid: u32,
-}
-
 impl Methods {
     pub(super) fn new(listeners: Arc<Listeners>, reloader: Option<Arc<Reloader>>) -> Self {
         let associations = Arc::clone(listeners.associations());
@@ -279,61 +136,6 @@ impl Methods {
         let (name, method) = found.ok_or_else(RpcError::no_method)?;
         take_foreign(name, &mut params)?;
         method(self, params)
-    }
-
-    fn create_file(&self, params: Params, kind: BdevKind) -> Result<Value, RpcError> {
-        let params: FileParams = read(params)?;
-        Ok(self.bdevs().create_file(params, kind)?.into())
-    }
-
-    fn delete_bdev(&self, params: Params, kind: BdevKind) -> Result<Value, RpcError> {
-        let BdevName { name } = read(params)?;
-        let mut bdevs = self.bdevs();
-        bdevs.get(&name)?;
-        if self.associations.registry().uses_bdev(&name) {
-            let message = format!("{name} is the bdev of a namespace; remove that before");
-            return Err(RpcError::invalid_params(message));
-        }
-        bdevs.delete(&name, kind)?;
-        Ok(true.into())
-    }
-
-    /// Resizes the namespace of a file or device to its present size.
-    fn rescan_bdev(&self, params: Params, kind: BdevKind) -> Result<Value, RpcError> {
-        let BdevName { name } = read(params)?;
-        let bdevs = self.bdevs();
-        bdevs.get_of(&name, kind)?;
-        self.resize_bdev(&name, None)?;
-        Ok(true.into())
-    }
-
-    fn resize_null(&self, params: Params) -> Result<Value, RpcError> {
-        let NullSize { name, new_size } = read(params)?;
-        let size_bytes = new_size.checked_mul(1 << 20).filter(|bytes| *bytes > 0);
-        let wrong = || RpcError::invalid_params("new_size: is none, or more than fits");
-        let size_bytes = size_bytes.ok_or_else(wrong)?;
-        let mut bdevs = self.bdevs();
-        bdevs.get_of(&name, BdevKind::Null)?;
-        self.resize_bdev(&name, Some(size_bytes))?;
-        bdevs.set_null_size(&name, size_bytes);
-        Ok(true.into())
-    }
-
-    /// A medium that no namespace is made of is measured when one is.
-    fn resize_bdev(&self, name: &str, size_bytes: Option<u64>) -> Result<(), RpcError> {
-        for subsystem in self.associations.registry().subsystems() {
-            for namespace in subsystem.namespaces().iter() {
-                if namespace.bdev.as_deref() == Some(name) {
-                    let resized = self.associations.resize_namespace(
-                        &subsystem.nqn,
-                        namespace.nsid,
-                        size_bytes,
-                    );
-                    resized.map_err(refusal)?;
-                }
-            }
-        }
-        Ok(())
     }
 
     /// Returns the size in bytes, which may be unchanged.
@@ -358,57 +160,6 @@ impl Methods {
         let nqn = parse_nqn(&nqn)?;
         self.associations.protect_namespace(&nqn, Nsid(nsid), protected).map_err(refusal)?;
         Ok(true.into())
-    }
-
-    fn get_bdevs(&self, params: Params) -> Result<Value, RpcError> {
-        let BdevFilter { name } = read(params)?;
-        let bdevs = self.bdevs();
-        if let Some(name) = &name {
-            bdevs.get(name)?;
-        }
-        let wanted = |(other, _): &(&String, &Bdev)| name.as_ref().is_none_or(|one| one == *other);
-        let exported = exported_bdevs(self.associations.registry());
-        let describe = |(name, bdev): (&String, &Bdev)| {
-            let namespace = exported.get(name).map(Arc::as_ref);
-            let (block_bytes, size_bytes) = match namespace {
-                Some(namespace) => (namespace.lba_bytes(), Some(namespace.exact_bytes)),
-                None => (bdev.block_bytes(), bdev.size_bytes().ok()),
-            };
-            json!({
-                "name": name,
-                "product_name": bdev.kind.product_name(),
-                "uuid": namespace.map(|one| one.uuid()).or(bdev.uuid).map(|id| id.to_string()),
-                "block_size": block_bytes,
-                "num_blocks": size_bytes.map(|bytes| bytes / u64::from(block_bytes)),
-                "claimed": namespace.is_some(),
-                "filename": bdev.medium.path().map(|path| path.display().to_string()),
-                "readonly": !bdev.writable,
-            })
-        };
-        Ok(bdevs.iter().filter(wanted).map(describe).collect())
-    }
-
-    /// I/O of each namespace since it was added, under the name of its bdev.
-    fn get_iostat(&self, params: Params) -> Result<Value, RpcError> {
-        let IostatFilter { name, names } = read(params)?;
-        let wanted: Vec<String> = names.into_iter().flatten().chain(name).collect();
-        let mut described = Vec::new();
-        let mut found = BTreeSet::new();
-        for subsystem in self.associations.registry().subsystems() {
-            for namespace in subsystem.namespaces().iter() {
-                let name = bdev_name(namespace);
-                if wanted.is_empty() || wanted.iter().any(|wanted| wanted == name) {
-                    found.insert(name.to_owned());
-                    described.push(describe_io(&subsystem.nqn, namespace));
-                }
-            }
-        }
-        // A bdev that no namespace is made of has no I/O.
-        for name in wanted.iter().filter(|name| !found.contains(*name)) {
-            self.bdevs().get(name)?;
-        }
-        let ticks = self.clock.now().as_nanos();
-        Ok(json!({ "tick_rate": NANOS_PER_SECOND, "ticks": ticks, "bdevs": described }))
     }
 
     fn get_subsystems(&self, params: Params) -> Result<Value, RpcError> {
@@ -730,7 +481,7 @@ impl Methods {
         })
     }
 
-    fn bdevs(&self) -> MutexGuard<'_, Bdevs> {
+    pub(super) fn bdevs(&self) -> MutexGuard<'_, Bdevs> {
         self.bdevs.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
@@ -741,7 +492,7 @@ fn parse_nqn(text: &str) -> Result<Nqn, RpcError> {
 
 /// Classifies an error: a name that does not exist is the client's mistake, a medium that does not
 /// open is not.
-fn refusal(error: ChangeError) -> RpcError {
+pub(super) fn refusal(error: ChangeError) -> RpcError {
     match error {
         ChangeError::Address(AddressError::NoInterface(_)) => RpcError::invalid_params(error),
         ChangeError::Export(ExportError::Open { .. } | ExportError::TooMany)
@@ -754,13 +505,6 @@ fn refusal(error: ChangeError) -> RpcError {
 /// Ports that serve a subsystem.
 fn ports_of(registry: &Registry, subsystem: &Arc<Subsystem>) -> Vec<Arc<Port>> {
     registry.ports().into_iter().filter(|port| port.serves(subsystem)).collect()
-}
-
-/// Namespaces of bdevs by name.
-fn exported_bdevs(registry: &Registry) -> BTreeMap<String, Arc<Namespace>> {
-    let subsystems = registry.subsystems();
-    let namespaces = subsystems.iter().flat_map(|subsystem| subsystem.namespaces().to_vec());
-    namespaces.filter_map(|namespace| Some((namespace.bdev.clone()?, namespace))).collect()
 }
 
 fn describe_namespace(namespace: &Arc<Namespace>) -> Value {

@@ -7,12 +7,14 @@
 mod ana;
 mod audit;
 mod bdev;
+mod bdev_methods;
 mod config;
 mod config_toml;
 mod frame;
 mod iostat;
 mod load;
 mod method;
+mod method_params;
 mod reload;
 mod rpc;
 mod socket;

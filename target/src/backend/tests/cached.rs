@@ -4,6 +4,7 @@ use std::fs::File;
 
 use rustix::fs::Advice;
 
+use super::range_locks::waits;
 use super::*;
 
 /// All policies of a configuration, with room for the files of tests.

@@ -10,18 +10,13 @@ use nvme_proto::identify::{
     IdentifyNamespace, IdentifyNamespaceIndependent, NamespaceList,
 };
 use nvme_proto::log::{
-    AnaGroups, AnaState, ChangedNamespaces, EffectsLog, ErrorLogEntry, GetLogPage, LogId,
-    LogOffset, SmartLog, TransportType,
+    ChangedNamespaces, EffectsLog, ErrorLogEntry, GetLogPage, LogId, LogOffset, SmartLog,
+    TransportType,
 };
-use nvme_proto::nvm::{Flush, Io};
-use nvme_proto::{
-    AdminCommand, AdminOpcode, Cid, Csi, FromBytes, Nsid, NvmCommand, NvmOpcode, Status,
-};
+use nvme_proto::nvm::Io;
+use nvme_proto::{AdminCommand, AdminOpcode, Csi, FromBytes, Nsid, NvmCommand, NvmOpcode};
 
 use super::*;
-use crate::backend::BackendError;
-use crate::inventory::ana::AnaGroupId;
-use crate::inventory::change::{NewNamespace, VisibilityChange};
 
 pub(super) fn identify(line: &mut Line, identify: Identify) -> Result<[u8; 4096], Status> {
     let mut data = [0xEE; 4096];
@@ -47,6 +42,27 @@ pub(super) fn set(line: &mut Line, nsid: u32, feature: Feature) -> Cqe {
 
 pub(super) fn get(line: &mut Line, fid: FeatureId) -> Cqe {
     line.without_data(GetFeatures::current(fid).to_sqe())
+}
+
+/// Asks for write protection, whose response comes later. Returns the command.
+pub(super) fn protect_later(line: &mut Line, nsid: u32) -> Cid {
+    let feature = Feature::NamespaceWriteProtection(WriteProtection::Protected);
+    let set = SetFeatures { nsid: Nsid(nsid), save: false, feature };
+    assert!(line.control(set.to_sqe(), &mut []).is_none(), "it is parked");
+    Cid(line.next_cid - 1)
+}
+
+/// Sets or clears the write protection of namespace 1.
+fn change(line: &mut Line, protected: bool) -> Status {
+    if !protected {
+        let feature = Feature::NamespaceWriteProtection(WriteProtection::None);
+        return set(line, 1, feature).status();
+    }
+    let asked = protect_later(line, 1);
+    match line.serve(Ok(()))[..] {
+        [QueueEvent::Complete { cid, outcome }] if cid == asked => outcome.status,
+        ref other => panic!("{other:?}"),
+    }
 }
 
 #[test]
@@ -218,65 +234,7 @@ fn features_are_got_and_set() {
     assert!(set(&mut line, 0, unknown).status().is(Status::INVALID_FIELD));
 }
 
-#[test]
-fn write_protection_is_enforced_and_other_hosts_notified() {
-    let associations = associations();
-    let (mut line, _) = ready(&associations, Time::ZERO);
-    let (mut other, second) = ready(&associations, Time::ZERO);
-    let mut io = io_queue(&associations, 1, second, Time::ZERO);
-    let write = NvmCommand::Write(Io::new(Nsid(1), 0, 1));
-    let wants = Feature::AsyncEventConfig(AsyncEventConfig::new().with_namespace_attribute(true));
-    assert!(set(&mut other, 0, wants).status().is_success());
-    assert!(other.control(AdminCommand::AsyncEventRequest.to_sqe(), &mut []).is_none());
-    let parked = Cid(other.next_cid - 1);
-    assert!(io.io(write.to_sqe()).is_ok());
-
-    let protect = Feature::NamespaceWriteProtection(WriteProtection::Protected);
-    let asked = protect_later(&mut line, 1);
-    assert!(io.refused(write.to_sqe()).is(Status::NAMESPACE_IS_WRITE_PROTECTED));
-    let [QueueEvent::Complete { cid, outcome }] = other.events()[..] else { panic!("an event") };
-    assert_eq!((cid, outcome.result & 0xFF_FFFF), (parked, 0x04_00_02));
-    assert_eq!(line.serve(Ok(())), [], "a queue has not reported the end of its writes yet");
-    assert!(matches!(io.events()[..], [QueueEvent::Quiesce(_)]));
-    let done = QueueEvent::Complete { cid: asked, outcome: CommandOutcome::SUCCESS };
-    assert_eq!(line.serve(Ok(())), [done], "the host that did it knows");
-
-    // The event is reported once until its page is read.
-    let lift = Feature::NamespaceWriteProtection(WriteProtection::None);
-    assert!(other.control(AdminCommand::AsyncEventRequest.to_sqe(), &mut []).is_none());
-    assert!(set(&mut line, 1, lift).status().is_success());
-    assert_eq!(other.events(), []);
-    let page = log(&mut other, GetLogPage::new(LogId::CHANGED_NAMESPACES, 4096)).expect("offered");
-    let changed = ChangedNamespaces::ref_from_bytes(&page).expect("its size");
-    assert_eq!(changed.iter().collect::<Vec<_>>(), [Nsid(1)]);
-    let asked = protect_later(&mut line, 1);
-    assert_eq!(other.events().len(), 1);
-    drop(io.events());
-    let done = QueueEvent::Complete { cid: asked, outcome: CommandOutcome::SUCCESS };
-    assert_eq!(line.serve(Ok(())), [done]);
-
-    assert!(set(&mut line, 9, protect).status().is(Status::INVALID_NAMESPACE_OR_FORMAT));
-    let forever = Feature::NamespaceWriteProtection(WriteProtection::Permanent);
-    assert!(set(&mut line, 1, forever).status().is(Status::INVALID_FIELD));
-    // A host cannot clear a protection of the configuration.
-    assert!(set(&mut line, 3, lift).status().is(Status::FEATURE_NOT_CHANGEABLE));
-    assert!(associations.registry().namespaces()[1].write_protected());
-}
-
-/// Sets or clears the write protection of namespace 1.
-fn change(line: &mut Line, protected: bool) -> Status {
-    if !protected {
-        let feature = Feature::NamespaceWriteProtection(WriteProtection::None);
-        return set(line, 1, feature).status();
-    }
-    let asked = protect_later(line, 1);
-    match line.serve(Ok(()))[..] {
-        [QueueEvent::Complete { cid, outcome }] if cid == asked => outcome.status,
-        ref other => panic!("{other:?}"),
-    }
-}
-
-fn read_changed(line: &mut Line, get: GetLogPage) -> Result<Vec<Nsid>, Status> {
+pub(super) fn read_changed(line: &mut Line, get: GetLogPage) -> Result<Vec<Nsid>, Status> {
     let page = log(line, get)?;
     let (changed, _) = ChangedNamespaces::ref_from_prefix(&page).expect("its size");
     Ok(changed.iter().collect())
@@ -345,125 +303,6 @@ fn a_change_during_a_read_is_never_lost() {
         let again = left.expect("offered").len();
         assert_eq!(told, 1 + again, "each change that the list still holds was told");
     }
-}
-
-/// Asks for write protection, whose response comes later. Returns the command.
-fn protect_later(line: &mut Line, nsid: u32) -> Cid {
-    let feature = Feature::NamespaceWriteProtection(WriteProtection::Protected);
-    let set = SetFeatures { nsid: Nsid(nsid), save: false, feature };
-    assert!(line.control(set.to_sqe(), &mut []).is_none(), "it is parked");
-    Cid(line.next_cid - 1)
-}
-
-#[test]
-fn write_protection_waits_for_earlier_writes_and_flushes() {
-    let associations = associations();
-    let (mut line, cntlid) = ready(&associations, Time::ZERO);
-    let mut io = io_queue(&associations, 1, cntlid, Time::ZERO);
-    let write = NvmCommand::Write(Io::new(Nsid(1), 0, 1)).to_sqe();
-    let (_, work) = io.io(write).expect("it is taken up");
-    let (_, other) = io.io(NvmCommand::Read(Io::new(Nsid(1), 0, 1)).to_sqe()).expect("taken up");
-    let asked = protect_later(&mut line, 1);
-    let events = io.events();
-    let [QueueEvent::Quiesce(quiesce)] = &events[..] else { panic!("it is asked") };
-    assert_eq!(quiesce.of(&other), None, "reads are not waited for");
-    let hold = quiesce.of(&work);
-    assert!(hold.is_some());
-    assert_eq!(line.events(), []);
-    drop(hold);
-    assert_eq!(line.events(), [], "the event itself holds it up");
-    drop(events);
-    let [QueueEvent::Complete { cid, outcome }] = line.serve(Ok(()))[..] else {
-        panic!("it is done")
-    };
-    assert_eq!((cid, outcome), (asked, CommandOutcome::SUCCESS));
-}
-
-/// Associations that store write protections in a folder, as long as it exists.
-fn keeping(state_dir: &std::path::Path) -> std::sync::Arc<Associations> {
-    let text = format!("state_dir = \"{}\"\n{CONFIG}", state_dir.display());
-    let config = crate::config::Config::from_toml(std::path::Path::new("/test.toml"), &text);
-    let purpose = crate::inventory::export::OpenPurpose::Serve;
-    let registry = crate::inventory::Registry::open(&config.expect("valid"), purpose);
-    Associations::new(registry.expect("memory can be opened"))
-}
-
-/// Sets or clears the write protection of namespace 1, and waits until that is stored.
-fn change_and_wait(line: &mut Line, state: WriteProtection) -> Status {
-    let feature = Feature::NamespaceWriteProtection(state);
-    let set = SetFeatures { nsid: Nsid(1), save: false, feature };
-    assert!(line.control(set.to_sqe(), &mut []).is_none(), "it is parked");
-    loop {
-        if let [QueueEvent::Complete { outcome, .. }] = line.serve(Ok(()))[..] {
-            return outcome.status;
-        }
-        std::thread::yield_now();
-    }
-}
-
-#[test]
-fn write_protection_survives_a_restart() {
-    let dir = tempfile::tempdir().expect("a folder");
-    for (state, protected) in [(WriteProtection::Protected, true), (WriteProtection::None, false)] {
-        let associations = keeping(dir.path());
-        let (mut line, _) = ready(&associations, Time::ZERO);
-        assert!(change_and_wait(&mut line, state).is_success());
-        assert_eq!(associations.registry().namespaces()[0].write_protected(), protected);
-        drop((line, associations));
-        assert_eq!(keeping(dir.path()).registry().namespaces()[0].write_protected(), protected);
-    }
-}
-
-#[test]
-fn write_protection_that_cannot_be_kept_fails() {
-    let dir = tempfile::tempdir().expect("a folder");
-    let state_dir = dir.path().join("state");
-    let associations = keeping(&state_dir);
-    // The path can no longer become a folder.
-    std::fs::write(&state_dir, "").expect("written");
-    let (mut line, _) = ready(&associations, Time::ZERO);
-    let status = change_and_wait(&mut line, WriteProtection::Protected);
-    assert!(status.is(Status::INTERNAL_ERROR), "{status:?}");
-    assert!(!associations.registry().namespaces()[0].write_protected());
-}
-
-#[test]
-fn a_failed_flush_lifts_no_earlier_protection() {
-    let associations = associations();
-    let (mut line, _) = ready(&associations, Time::ZERO);
-    protect_later(&mut line, 1);
-    assert_eq!(line.serve(Ok(())).len(), 1);
-    protect_later(&mut line, 1);
-    assert_eq!(line.serve(Err(BackendError::from_errno(libc::EIO))).len(), 1);
-    assert!(associations.registry().namespaces()[0].write_protected());
-}
-
-#[test]
-fn write_protection_that_cannot_flush_fails() {
-    let associations = associations();
-    let (mut line, _) = ready(&associations, Time::ZERO);
-    let asked = protect_later(&mut line, 1);
-    let [QueueEvent::Complete { cid, outcome }] =
-        line.serve(Err(BackendError::from_errno(libc::EIO)))[..]
-    else {
-        panic!("the job never ended")
-    };
-    assert_eq!(cid, asked);
-    assert!(outcome.status.is(Status::WRITE_FAULT), "{:?}", outcome.status);
-    assert!(!associations.registry().namespaces()[0].write_protected());
-}
-
-#[test]
-fn a_reset_aborts_a_write_protection() {
-    let associations = associations();
-    let (mut line, cntlid) = ready(&associations, Time::ZERO);
-    let io = io_queue(&associations, 1, cntlid, Time::ZERO);
-    let asked = protect_later(&mut line, 1);
-    assert!(line.set_cc(Cc::new()).is_success());
-    let aborted = QueueEvent::Complete { cid: asked, outcome: Status::ABORT_REQUESTED.into() };
-    assert_eq!(line.serve(Ok(())), [aborted]);
-    io.close();
-    assert_eq!(line.serve(Ok(())), []);
 }
 
 #[test]
@@ -670,17 +509,6 @@ fn log_pages_are_read_in_parts() {
     assert!(line.refused(too_long).is(Status::INVALID_FIELD));
 }
 
-/// Groups of the ANA page: number, state, namespaces.
-fn ana_groups(line: &mut Line, get: GetLogPage) -> Vec<(u32, AnaState, Vec<u32>)> {
-    let page = log(line, get).expect("offered");
-    AnaGroups::new(&page)
-        .map(|(group, nsids)| {
-            let nsids = nsids.iter().map(|nsid| nsid.get()).collect();
-            (group.agid.get(), group.state.state(), nsids)
-        })
-        .collect()
-}
-
 #[test]
 fn hosts_hear_how_long_storage_may_go_on() {
     for (ms, expected) in [(None, 0), (Some(1), 1), (Some(65_535), 65_535)] {
@@ -690,204 +518,5 @@ fn hosts_hear_how_long_storage_may_go_on() {
         let (mut line, _) = ready(&associations, Time::ZERO);
         let id: IdentifyController = identified(&mut line, Cns::CONTROLLER, 0);
         assert_eq!(id.cqt.get(), expected);
-    }
-}
-
-#[test]
-fn hosts_hear_how_namespaces_can_be_reached() {
-    let associations = associations_of(CONFIG);
-    let (mut line, cntlid) = ready(&associations, Time::ZERO);
-    let mut io = io_queue(&associations, 1, cntlid, Time::ZERO);
-    let id: IdentifyController = identified(&mut line, Cns::CONTROLLER, 0);
-    assert_eq!((id.anatt, id.anacap & 0x1F, id.nanagrpid.get()), (10, 0x1F, 16));
-    let one: IdentifyNamespace = identified(&mut line, Cns::NAMESPACE, 1);
-    assert_eq!(one.anagrpid.get(), 1);
-    let page = GetLogPage::new(LogId::ANA, 4096);
-    let before = ana_groups(&mut line, page);
-    assert_eq!(before.len(), 1);
-    let nsids = before[0].2.clone();
-    assert_eq!(before, [(1, AnaState::OPTIMIZED, nsids.clone())]);
-    assert!(nsids.contains(&1) && nsids.is_sorted());
-    let groups_only = GetLogPage { lsp: 1, ..page };
-    assert_eq!(ana_groups(&mut line, groups_only), [(1, AnaState::OPTIMIZED, vec![])]);
-
-    let wants = Feature::AsyncEventConfig(AsyncEventConfig::new().with_ana_change(true));
-    assert!(set(&mut line, 0, wants).status().is_success());
-    let nqn = Nqn::new(SUBSYSTEM).expect("valid");
-    let port = Arc::clone(&associations.registry().ports()[0]);
-    port.set_address(port.configured_address());
-    let read = NvmCommand::Read(Io::new(Nsid(1), 0, 1)).to_sqe();
-    let flush = NvmCommand::Flush(Flush { nsid: Nsid(1) }).to_sqe();
-    for (state, status) in [
-        (AnaState::NON_OPTIMIZED, None),
-        (AnaState::INACCESSIBLE, Some(Status::ANA_INACCESSIBLE)),
-        (AnaState::CHANGE, Some(Status::ANA_TRANSITION)),
-        (AnaState::PERSISTENT_LOSS, Some(Status::ANA_PERSISTENT_LOSS)),
-        (AnaState::OPTIMIZED, None),
-    ] {
-        assert!(line.control(AdminCommand::AsyncEventRequest.to_sqe(), &mut []).is_none());
-        for _ in 0..2 {
-            associations.set_ana_state(&nqn, port.address(), None, state).expect("it is served");
-        }
-        assert_eq!(line.events().len(), 1, "told once");
-        assert_eq!(ana_groups(&mut line, page), [(1, state, nsids.clone())]);
-        match status {
-            None => assert!(io.io(read).is_ok(), "{state}"),
-            Some(status) => {
-                for command in [read, flush] {
-                    let refused = io.refused(command);
-                    assert!(refused.is(status) && !refused.do_not_retry(), "{state}: {refused}");
-                }
-                let protect = Feature::NamespaceWriteProtection(WriteProtection::Protected);
-                assert!(set(&mut line, 1, protect).status().is(status));
-            }
-        }
-    }
-    // A transition that exceeds ANATT.
-    assert!(line.control(AdminCommand::AsyncEventRequest.to_sqe(), &mut []).is_none());
-    associations.set_ana_state(&nqn, port.address(), None, AnaState::CHANGE).expect("it is served");
-    assert_eq!(line.events().len(), 1);
-    ana_groups(&mut line, page);
-    assert!(line.control(AdminCommand::AsyncEventRequest.to_sqe(), &mut []).is_none());
-    (0..10).for_each(|_| associations.end_ana_transitions());
-    assert_eq!(line.events().len(), 1);
-    assert!(io.refused(read).is(Status::ANA_INACCESSIBLE));
-}
-
-fn null_namespace(nsid: Nsid, masked: bool) -> NewNamespace {
-    NewNamespace {
-        ana_group: AnaGroupId::DEFAULT,
-        masked,
-        nsid: Some(nsid),
-        name: "new".into(),
-        uuid: None,
-        nguid: None,
-        eui64: None,
-        content_id: None,
-        direct_io: crate::config::DirectIo::default(),
-        medium: crate::config::Medium::Null { size_bytes: 4096 },
-        writable: true,
-        lba_shift: None,
-        bdev: "new".into(),
-        opened: None,
-    }
-}
-
-#[test]
-fn a_configuration_says_who_sees_a_namespace_and_its_group() {
-    let friend = "visible_to = [\"nqn.2026-01.io.feedrail:host.friend\"]\nana_group = 5\nnsid = 3";
-    let associations = associations_of(&CONFIG.replacen("nsid = 3", friend, 1));
-    for (name, expected) in [("friend", &[Nsid(1), Nsid(3)][..]), ("stranger", &[Nsid(1)])] {
-        let mut line = Line::new(&associations, 0, Time::ZERO);
-        let data = ConnectData::new(
-            HOST_ID,
-            Cntlid::DYNAMIC,
-            SUBSYSTEM.parse().expect("a name"),
-            host(name),
-        );
-        assert!(line.connect(&connect_command(0), &data).status().is_success());
-        assert!(line.set_cc(enabled()).is_success());
-        let list: NamespaceList = identified(&mut line, Cns::ACTIVE_NAMESPACES, 0);
-        assert!(list.iter().eq(expected.iter().copied()), "{name}");
-        let third: IdentifyNamespace = identified(&mut line, Cns::NAMESPACE, 3);
-        let group = if name == "friend" { 5 } else { 0 };
-        assert_eq!(third.anagrpid.get(), group, "{name}");
-    }
-}
-
-#[test]
-fn a_host_that_does_not_see_a_namespace_gets_nothing_of_it() {
-    let managed = CONFIG.replacen("[[port]]", "management = \"/socket\"\n[[port]]", 1);
-    let associations = associations_of(&managed);
-    let (mut line, cntlid) = ready(&associations, Time::ZERO);
-    let mut io = io_queue(&associations, 1, cntlid, Time::ZERO);
-    let nqn = Nqn::new(SUBSYSTEM).expect("valid");
-    let wants = Feature::AsyncEventConfig(AsyncEventConfig::new().with_namespace_attribute(true));
-    assert!(set(&mut line, 0, wants).status().is_success());
-    let host = associations.controllers()[0].host.nqn.0;
-    let (show, hide) = (VisibilityChange::Show(host), VisibilityChange::Hide(host));
-    assert!(line.control(AdminCommand::AsyncEventRequest.to_sqe(), &mut []).is_none());
-    associations.add_namespace(&nqn, null_namespace(Nsid(7), true)).expect("a free id");
-    associations
-        .change_visibility(&nqn, Nsid(7), VisibilityChange::Show(Nqn::DISCOVERY))
-        .expect("another host");
-    assert_eq!(line.events().len(), 0, "this host hears nothing of it");
-    let read = NvmCommand::Read(Io::new(Nsid(7), 0, 1)).to_sqe();
-    let page = GetLogPage::new(LogId::ANA, 4096);
-    for _ in 0..2 {
-        let status = io.refused(read);
-        assert!(status.is(Status::INVALID_NAMESPACE_OR_FORMAT) && status.do_not_retry());
-        let protect = Feature::NamespaceWriteProtection(WriteProtection::Protected);
-        assert!(set(&mut line, 7, protect).status().is(Status::INVALID_NAMESPACE_OR_FORMAT));
-        let id: IdentifyNamespace = identified(&mut line, Cns::NAMESPACE, 7);
-        assert_eq!((id.nsze.get(), id.anagrpid.get()), (0, 0));
-        let list: NamespaceList = identified(&mut line, Cns::ACTIVE_NAMESPACES, 0);
-        assert!(list.iter().all(|nsid| nsid != Nsid(7)));
-        assert!(!ana_groups(&mut line, page)[0].2.contains(&7));
-
-        associations.change_visibility(&nqn, Nsid(7), show).expect("it was hidden");
-        assert!(associations.change_visibility(&nqn, Nsid(7), show).is_err());
-        assert_eq!(line.events().len(), 1);
-        let whole = GetLogPage::new(LogId::CHANGED_NAMESPACES, 4096);
-        assert_eq!(read_changed(&mut line, whole), Ok(vec![Nsid(7)]));
-        assert!(line.control(AdminCommand::AsyncEventRequest.to_sqe(), &mut []).is_none());
-        let list: NamespaceList = identified(&mut line, Cns::ACTIVE_NAMESPACES, 0);
-        assert!(list.iter().any(|nsid| nsid == Nsid(7)));
-        assert!(ana_groups(&mut line, page)[0].2.contains(&7));
-        let (_, work) = io.io(read).expect("it is there");
-
-        associations.change_visibility(&nqn, Nsid(7), hide).expect("it was shown");
-        assert!(associations.change_visibility(&nqn, Nsid(7), hide).is_err());
-        assert_eq!(line.events().len(), 1);
-        assert_eq!(read_changed(&mut line, whole), Ok(vec![Nsid(7)]));
-        assert!(line.control(AdminCommand::AsyncEventRequest.to_sqe(), &mut []).is_none());
-        // A running command ends normally.
-        assert!(io.queue.finish_io(Cid(1), &work, Ok(())).status.is_success());
-    }
-    assert!(associations.change_visibility(&nqn, Nsid(1), show).is_err(), "all hosts see it");
-    assert!(associations.change_visibility(&nqn, Nsid(8), show).is_err(), "it is not there");
-}
-
-#[test]
-fn hosts_hear_of_namespaces_that_come_and_go() {
-    let managed = CONFIG.replacen("[[port]]", "management = \"/socket\"\n[[port]]", 1);
-    let associations = associations_of(&managed);
-    let (mut line, cntlid) = ready(&associations, Time::ZERO);
-    let mut io = io_queue(&associations, 1, cntlid, Time::ZERO);
-    let id: IdentifyController = identified(&mut line, Cns::CONTROLLER, 0);
-    assert_eq!((id.nn.get(), id.vwc.present()), (65_536, true), "what may come is announced");
-    let wants = Feature::AsyncEventConfig(AsyncEventConfig::new().with_namespace_attribute(true));
-    assert!(set(&mut line, 0, wants).status().is_success());
-    let whole = GetLogPage::new(LogId::CHANGED_NAMESPACES, 4096);
-    let nqn = Nqn::new(SUBSYSTEM).expect("valid");
-    let read = NvmCommand::Read(Io::new(Nsid(7), 0, 1)).to_sqe();
-    for round in 0..2 {
-        let status = io.refused(read);
-        assert!(status.is(Status::INVALID_NAMESPACE_OR_FORMAT) && status.do_not_retry());
-        assert!(line.control(AdminCommand::AsyncEventRequest.to_sqe(), &mut []).is_none());
-        let new = null_namespace(Nsid(7), false);
-        associations.add_namespace(&nqn, new).expect("a free id");
-        assert_eq!(line.events().len(), 1);
-        assert_eq!(read_changed(&mut line, whole), Ok(vec![Nsid(7)]));
-        if round > 0 {
-            // The host may mean the first namespace, which had the NSID before.
-            assert!(io.refused(read).is(Status::INVALID_NAMESPACE_OR_FORMAT));
-            let (later, cntlid) = ready(&associations, Time::ZERO);
-            let mut io = io_queue(&associations, 1, cntlid, Time::ZERO);
-            assert!(io.io(read).is_ok(), "this host has never known the first one");
-            later.close();
-        }
-        let id: IdentifyNamespace = identified(&mut line, Cns::NAMESPACE, 7);
-        let (_, work) = io.io(read).expect("it is there");
-        assert_eq!(id.nsze.get(), 8);
-        assert!(line.control(AdminCommand::AsyncEventRequest.to_sqe(), &mut []).is_none());
-        associations.remove_namespace(&nqn, Nsid(7)).expect("it is there");
-        assert_eq!(line.events().len(), 1);
-        assert_eq!(read_changed(&mut line, whole), Ok(vec![Nsid(7)]));
-        let id: IdentifyNamespace = identified(&mut line, Cns::NAMESPACE, 7);
-        assert_eq!(id.nsze.get(), 0, "an inactive namespace is zeros");
-        // A running command.
-        let outcome = io.queue.finish_io(Cid(1), &work, Err(BackendError::Removed));
-        assert!(outcome.status.is(Status::INVALID_NAMESPACE_OR_FORMAT));
     }
 }

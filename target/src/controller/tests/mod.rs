@@ -6,6 +6,8 @@ mod discovery;
 mod hostile;
 mod io;
 mod life;
+mod namespaces;
+mod protection;
 mod support;
 
 use std::path::Path;

@@ -1,0 +1,104 @@
+//! Reports about media: errors, slow commands, and files that other programs change.
+
+use std::fmt;
+use std::time::Duration;
+
+use rdma::Time;
+
+use super::associations::Associations;
+use super::command::{IoKind, IoWork};
+use super::command_times::{CommandStages, CommandTimes};
+use crate::backend::{BackendError, FileChange};
+use crate::inventory::index::NamespaceIndex;
+use crate::inventory::namespace::Namespace;
+
+impl Associations {
+    /// Counts and logs an error of a namespace's medium. `what` names the operation and its range.
+    pub(crate) fn storage_failed(
+        &self,
+        now: Time,
+        namespace: NamespaceIndex,
+        kind: IoKind,
+        what: &dyn fmt::Display,
+        error: BackendError,
+    ) {
+        let Some(namespace) = self.registry.namespace(namespace) else {
+            tracing::error!("{what} failed on a namespace that was removed: {error}");
+            return;
+        };
+        let namespace = &*namespace;
+        match kind {
+            IoKind::Read { .. } | IoKind::ReadZeros | IoKind::Compare { .. } => {
+                namespace.storage_errors.count_read();
+            }
+            IoKind::Write { .. }
+            | IoKind::WriteZeroes { .. }
+            | IoKind::Flush
+            | IoKind::Deallocate => namespace.storage_errors.count_write(),
+        }
+        self.announce_health(namespace);
+        if self.storage_log_rate.admit(now) {
+            let nqn =
+                self.registry.subsystem_of(namespace).map(|subsystem| subsystem.nqn.to_string());
+            tracing::error!(
+                nqn, nsid = %namespace.nsid, name = namespace.name(), path = ?namespace.path(),
+                "{what} failed: {error}"
+            );
+        }
+    }
+
+    /// Logs a slow command with the time of each stage. `what` names the operation and its range.
+    pub(crate) fn log_slow(
+        &self,
+        now: Time,
+        work: &IoWork,
+        what: &dyn fmt::Display,
+        times: &CommandTimes,
+    ) {
+        if !self.slow_log_rate.admit(now) {
+            return;
+        }
+        let namespace = self.registry.namespace(work.namespace);
+        let subsystem = namespace.as_ref().and_then(|one| self.registry.subsystem_of(one));
+        let millis = |time: Duration| u64::try_from(time.as_millis()).unwrap_or(u64::MAX);
+        let CommandStages { buffer, fetch, storage } = times.stages(now);
+        tracing::warn!(
+            nqn = subsystem.map(|subsystem| subsystem.nqn.to_string()), nsid = %work.nsid,
+            total_ms = millis(buffer + fetch + storage), buffer_ms = millis(buffer),
+            fetch_ms = millis(fetch), storage_ms = millis(storage),
+            "slow command: {what}"
+        );
+    }
+
+    /// Checks whether another program changed the file of a namespace, and notifies connected
+    /// hosts.
+    pub(crate) fn look_at_file(&self, namespace: &Namespace, log: &mut dyn FnMut() -> bool) {
+        let change = namespace.look_at_file();
+        self.announce_health(namespace);
+        if change.is_none() || (change == Some(FileChange::Replaced) && !log()) {
+            return;
+        }
+        let (nsid, name, path) = (namespace.nsid, namespace.name(), namespace.path());
+        if change == Some(FileChange::Replaced) {
+            tracing::warn!(
+                %nsid, name, ?path,
+                "another file has this path, or none: the old one is served until the target is \
+                 started again"
+            );
+            return;
+        }
+        if log() {
+            tracing::warn!(%nsid, name, ?path, "the file was changed while it is served");
+        }
+        let controllers = self.controllers_with(namespace);
+        controllers.iter().for_each(|controller| controller.namespace_changed(nsid));
+    }
+
+    /// Notifies connected hosts that a namespace's medium is degraded, once.
+    pub(crate) fn announce_health(&self, namespace: &Namespace) {
+        if namespace.health().announce() {
+            let controllers = self.controllers_with(namespace);
+            controllers.iter().for_each(|controller| controller.reliability_degraded());
+        }
+    }
+}

@@ -1,0 +1,135 @@
+//! Repeated attempts to listen on addresses that could not be listened on.
+
+use std::collections::BTreeMap;
+use std::ffi::OsString;
+use std::fs;
+use std::net::{IpAddr, SocketAddr};
+use std::sync::Arc;
+
+use rdma::LocalAddress;
+
+use crate::driver::devices::Devices;
+use crate::inventory::Registry;
+use crate::inventory::port::Port;
+use crate::listen_error::AddressError;
+
+/// Failed attempts to listen on an address, and the wait until the next.
+#[derive(Debug, Default)]
+struct FailedTries {
+    count: u32,
+    /// Checks until the next attempt.
+    wait: u32,
+    /// Error of the last attempt, which was logged.
+    error: String,
+}
+
+/// Addresses that cannot be listened on, kept from check to check.
+#[derive(Debug, Default)]
+pub(crate) struct MissingAddresses {
+    failures: BTreeMap<SocketAddr, FailedTries>,
+    last: NetworkState,
+}
+
+/// Ports that cannot be listened on in shared memory, since another process has the name; kept from
+/// check to check.
+#[derive(Debug, Default)]
+pub(crate) struct UnsharedPorts(BTreeMap<SocketAddr, FailedTries>);
+
+/// State of the machine's network: cheap facts that decide whether an address can be listened on.
+#[derive(Debug, Default, PartialEq, Eq)]
+pub(crate) struct NetworkState {
+    addresses: Vec<LocalAddress>,
+    /// Names of RDMA devices.
+    devices: Vec<OsString>,
+}
+
+/// Most checks between two attempts if nothing changes, which bounds the time until an address that
+/// another process gives up is found.
+const LOOKS_BETWEEN_TRIES: u32 = 32;
+
+impl NetworkState {
+    pub(crate) fn look() -> Self {
+        let devices = fs::read_dir("/sys/class/infiniband").into_iter().flatten().flatten();
+        let mut devices: Vec<_> = devices.map(|entry| entry.file_name()).collect();
+        devices.sort();
+        Self { addresses: rdma::local_addresses().unwrap_or_default(), devices }
+    }
+
+    pub(crate) fn have(&self, ip: IpAddr) -> bool {
+        ip.is_loopback() || self.addresses.iter().any(|local| local.ip == ip)
+    }
+}
+
+impl MissingAddresses {
+    /// Makes all addresses due if the network has changed.
+    pub(crate) fn note_network(&mut self, now: NetworkState) {
+        if self.last != now {
+            self.last = now;
+            self.failures.values_mut().for_each(|failures| failures.wait = 0);
+        }
+    }
+
+    /// Whether an address is to be tried in this check.
+    pub(crate) fn is_due(&mut self, address: SocketAddr) -> bool {
+        self.failures.get_mut(&address).is_none_or(FailedTries::is_due)
+    }
+
+    /// Drops the record of an address that the target listens on.
+    pub(crate) fn forget(&mut self, address: SocketAddr) {
+        self.failures.remove(&address);
+    }
+
+    /// Records a failed attempt at an address.
+    pub(crate) fn note(&mut self, address: SocketAddr, error: String) {
+        if self.failures.entry(address).or_default().note(&error) {
+            tracing::warn!(%address, "still not listening: {error}");
+        }
+    }
+}
+
+impl UnsharedPorts {
+    /// Addresses whose failure the start of the target has logged.
+    pub(crate) fn at_start(devices: &Devices, registry: &Registry) -> Self {
+        let ports = registry.ports().into_iter().filter(|port| !devices.listen_beside(port));
+        let tried = |port: Arc<Port>| {
+            (port.configured_address(), FailedTries { count: 1, wait: 2, error: String::new() })
+        };
+        Self(ports.map(tried).collect())
+    }
+
+    pub(crate) fn is_due(&mut self, address: SocketAddr) -> bool {
+        self.0.get_mut(&address).is_none_or(FailedTries::is_due)
+    }
+
+    pub(crate) fn note(&mut self, address: SocketAddr, error: &AddressError) {
+        let is_known = self.0.contains_key(&address);
+        self.0.entry(address).or_default().note(&error.to_string());
+        if !is_known {
+            tracing::warn!(%address, "hosts on this machine use the network: {error}");
+        }
+    }
+
+    pub(crate) fn shared(&mut self, address: SocketAddr) {
+        if self.0.remove(&address).is_some() {
+            tracing::info!(%address, "hosts on this machine may share memory again");
+        }
+    }
+}
+
+impl FailedTries {
+    /// Whether the address is to be tried in this check.
+    fn is_due(&mut self) -> bool {
+        self.wait = self.wait.saturating_sub(1);
+        self.wait == 0
+    }
+
+    /// Counts a failed attempt. Returns whether the error differs from the last one.
+    fn note(&mut self, error: &str) -> bool {
+        self.count = self.count.saturating_add(1);
+        self.wait = 1_u32.checked_shl(self.count).unwrap_or(LOOKS_BETWEEN_TRIES);
+        self.wait = self.wait.min(LOOKS_BETWEEN_TRIES);
+        let is_new = self.error != error;
+        self.error = error.to_owned();
+        is_new
+    }
+}

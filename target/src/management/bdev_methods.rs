@@ -1,0 +1,129 @@
+//! Methods of the management socket about bdevs.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::sync::Arc;
+
+use serde_json::{Value, json};
+
+use super::bdev::{Bdev, BdevKind, FileParams, bdev_name};
+use super::iostat::describe_io;
+use super::method::{Methods, refusal};
+use super::method_params::{BdevFilter, BdevName, IostatFilter, NullSize};
+use super::rpc::{NANOS_PER_SECOND, Params, RpcError, read};
+use crate::inventory::Registry;
+use crate::inventory::namespace::Namespace;
+
+impl Methods {
+    pub(super) fn create_file(&self, params: Params, kind: BdevKind) -> Result<Value, RpcError> {
+        let params: FileParams = read(params)?;
+        Ok(self.bdevs().create_file(params, kind)?.into())
+    }
+
+    pub(super) fn delete_bdev(&self, params: Params, kind: BdevKind) -> Result<Value, RpcError> {
+        let BdevName { name } = read(params)?;
+        let mut bdevs = self.bdevs();
+        bdevs.get(&name)?;
+        if self.associations.registry().uses_bdev(&name) {
+            let message = format!("{name} is the bdev of a namespace; remove that before");
+            return Err(RpcError::invalid_params(message));
+        }
+        bdevs.delete(&name, kind)?;
+        Ok(true.into())
+    }
+
+    /// Resizes the namespace of a file or device to its present size.
+    pub(super) fn rescan_bdev(&self, params: Params, kind: BdevKind) -> Result<Value, RpcError> {
+        let BdevName { name } = read(params)?;
+        let bdevs = self.bdevs();
+        bdevs.get_of(&name, kind)?;
+        self.resize_bdev(&name, None)?;
+        Ok(true.into())
+    }
+
+    pub(super) fn resize_null(&self, params: Params) -> Result<Value, RpcError> {
+        let NullSize { name, new_size } = read(params)?;
+        let size_bytes = new_size.checked_mul(1 << 20).filter(|bytes| *bytes > 0);
+        let wrong = || RpcError::invalid_params("new_size: is none, or more than fits");
+        let size_bytes = size_bytes.ok_or_else(wrong)?;
+        let mut bdevs = self.bdevs();
+        bdevs.get_of(&name, BdevKind::Null)?;
+        self.resize_bdev(&name, Some(size_bytes))?;
+        bdevs.set_null_size(&name, size_bytes);
+        Ok(true.into())
+    }
+
+    /// A medium that no namespace is made of is measured when one is.
+    fn resize_bdev(&self, name: &str, size_bytes: Option<u64>) -> Result<(), RpcError> {
+        for subsystem in self.associations.registry().subsystems() {
+            for namespace in subsystem.namespaces().iter() {
+                if namespace.bdev.as_deref() == Some(name) {
+                    let resized = self.associations.resize_namespace(
+                        &subsystem.nqn,
+                        namespace.nsid,
+                        size_bytes,
+                    );
+                    resized.map_err(refusal)?;
+                }
+            }
+        }
+        Ok(())
+    }
+
+    pub(super) fn get_bdevs(&self, params: Params) -> Result<Value, RpcError> {
+        let BdevFilter { name } = read(params)?;
+        let bdevs = self.bdevs();
+        if let Some(name) = &name {
+            bdevs.get(name)?;
+        }
+        let wanted = |(other, _): &(&String, &Bdev)| name.as_ref().is_none_or(|one| one == *other);
+        let exported = exported_bdevs(self.associations.registry());
+        let describe = |(name, bdev): (&String, &Bdev)| {
+            let namespace = exported.get(name).map(Arc::as_ref);
+            let (block_bytes, size_bytes) = match namespace {
+                Some(namespace) => (namespace.lba_bytes(), Some(namespace.exact_bytes)),
+                None => (bdev.block_bytes(), bdev.size_bytes().ok()),
+            };
+            json!({
+                "name": name,
+                "product_name": bdev.kind.product_name(),
+                "uuid": namespace.map(|one| one.uuid()).or(bdev.uuid).map(|id| id.to_string()),
+                "block_size": block_bytes,
+                "num_blocks": size_bytes.map(|bytes| bytes / u64::from(block_bytes)),
+                "claimed": namespace.is_some(),
+                "filename": bdev.medium.path().map(|path| path.display().to_string()),
+                "readonly": !bdev.writable,
+            })
+        };
+        Ok(bdevs.iter().filter(wanted).map(describe).collect())
+    }
+
+    /// I/O of each namespace since it was added, under the name of its bdev.
+    pub(super) fn get_iostat(&self, params: Params) -> Result<Value, RpcError> {
+        let IostatFilter { name, names } = read(params)?;
+        let wanted: Vec<String> = names.into_iter().flatten().chain(name).collect();
+        let mut described = Vec::new();
+        let mut found = BTreeSet::new();
+        for subsystem in self.associations.registry().subsystems() {
+            for namespace in subsystem.namespaces().iter() {
+                let name = bdev_name(namespace);
+                if wanted.is_empty() || wanted.iter().any(|wanted| wanted == name) {
+                    found.insert(name.to_owned());
+                    described.push(describe_io(&subsystem.nqn, namespace));
+                }
+            }
+        }
+        // A bdev that no namespace is made of has no I/O.
+        for name in wanted.iter().filter(|name| !found.contains(*name)) {
+            self.bdevs().get(name)?;
+        }
+        let ticks = self.clock.now().as_nanos();
+        Ok(json!({ "tick_rate": NANOS_PER_SECOND, "ticks": ticks, "bdevs": described }))
+    }
+}
+
+/// Namespaces of bdevs by name.
+fn exported_bdevs(registry: &Registry) -> BTreeMap<String, Arc<Namespace>> {
+    let subsystems = registry.subsystems();
+    let namespaces = subsystems.iter().flat_map(|subsystem| subsystem.namespaces().to_vec());
+    namespaces.filter_map(|namespace| Some((namespace.bdev.clone()?, namespace))).collect()
+}
