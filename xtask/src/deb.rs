@@ -8,6 +8,7 @@ use clap::Args;
 
 use crate::lab::guest::{self, Guest, Suite};
 use crate::lab::qemu::Accelerator;
+use crate::release::architecture::Architecture;
 use crate::release::programs;
 use crate::{root, run};
 
@@ -30,8 +31,8 @@ pub(crate) struct Options {
 pub(crate) enum Built {
     /// Programs of this machine, with its C library.
     Here,
-    /// Programs of a triple, with an old C library, in out/cross.
-    Crossed(String),
+    /// Programs of a release, with an old C library.
+    Crossed(Architecture),
 }
 
 /// The folder of the manual pages and completions that packages take, as their manifests name it.
@@ -66,14 +67,17 @@ pub(crate) fn package(revision: &str, folder: &Path, built: &Built, path: &str) 
     fs::create_dir_all(folder)?;
     let folder = folder.display().to_string();
     let (built_in, target) = match built {
-        Built::Here => ("out", &[][..]),
-        Built::Crossed(triple) => ("out/cross", &["--target", triple.as_str()][..]),
+        Built::Here => ("out".to_owned(), vec![]),
+        Built::Crossed(architecture) => {
+            (architecture.target_dir(), vec!["--target".to_owned(), architecture.triple()])
+        }
     };
-    let variables = [("CARGO_TARGET_DIR", built_in), ("PATH", path)];
+    let target: Vec<&str> = target.iter().map(String::as_str).collect();
+    let variables = [("CARGO_TARGET_DIR", &*built_in), ("PATH", path)];
     for name in CRATES {
         let options = ["deb", "-p", name, "--no-build", "--profile", "dist", "--locked", "--quiet"];
         let result = ["--deb-revision", revision, "--output", &folder];
-        run("cargo", &[&options[..], &result, target].concat(), &variables)
+        run("cargo", &[&options[..], &result, &target].concat(), &variables)
             .context("cargo-deb makes packages: cargo install cargo-deb --locked")?;
     }
     Ok(())

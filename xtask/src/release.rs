@@ -1,7 +1,7 @@
 //! A release: everything that a maintainer publishes, made and tried on this machine.
 //! `docs/releasing.md` says how it is used.
 
-mod architecture;
+pub(crate) mod architecture;
 mod archive;
 mod artefact;
 mod crates;
@@ -196,7 +196,7 @@ impl Maker<'_> {
         self.tools.install_cargo_deb()?;
         self.described()?;
         programs::build(self.tools, architecture)?;
-        let built = deb::Built::Crossed(architecture.triple());
+        let built = deb::Built::Crossed(architecture);
         deb::package("1", &self.release.folder, &built, &self.tools.search_path())
     }
 

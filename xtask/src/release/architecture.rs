@@ -36,6 +36,12 @@ impl Architecture {
         format!("{}-unknown-linux-gnu", self.name())
     }
 
+    /// Where cargo puts what it builds: another architecture may have another compiler, which would
+    /// wait for the folder of the first.
+    pub(crate) fn target_dir(self) -> String {
+        if self.runs_here() { "out/cross".to_owned() } else { format!("out/cross-{}", self.name()) }
+    }
+
     /// Whether programs of it run on this machine.
     pub(crate) fn runs_here(self) -> bool {
         self.name() == std::env::consts::ARCH

@@ -27,7 +27,7 @@ pub(crate) fn build(tools: &Tools, architecture: Architecture) -> Result<PathBuf
     let profile = ["zigbuild", "--profile", "dist", "--locked", "--target", &target];
     let zigbuild = tools.program("cargo-zigbuild");
     tools.environment(architecture)?.run(&zigbuild, &[&profile[..], &packages].concat())?;
-    Ok(root().join("out/cross").join(triple).join("dist"))
+    Ok(root().join(architecture.target_dir()).join(triple).join("dist"))
 }
 
 /// Writes the completions of both programs, each shell's in a folder of its own.

@@ -66,7 +66,7 @@ impl Tools {
     pub(crate) fn environment(&self, architecture: Architecture) -> Result<BuildEnvironment> {
         let mut variables = vec![
             ("PATH", self.search_path()),
-            ("CARGO_TARGET_DIR", root().join("out/cross").display().to_string()),
+            ("CARGO_TARGET_DIR", root().join(architecture.target_dir()).display().to_string()),
         ];
         if !is_compiled_for(architecture)? {
             let folder = self.folder.join(format!("rust-{}", architecture.name()));

@@ -130,7 +130,7 @@ impl System {
 /// Boots a guest that installs the Debian packages, and whose systemd starts the unit.
 fn life_cycle(tools: &Tools) -> Result<String> {
     let next = folder_of("next");
-    let built = deb::Built::Crossed(Architecture::X86_64.triple());
+    let built = deb::Built::Crossed(Architecture::X86_64);
     deb::package("2", &next, &built, &tools.search_path())?;
     deb::live(&folder_of("bookworm"), &next)?;
     Ok("installed, started, reloaded, upgraded, removed, purged".to_owned())
