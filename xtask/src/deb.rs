@@ -1,20 +1,19 @@
 //! Debian packages of the target and the command line.
 
 use std::fs;
-use std::path::Path;
-use std::process::Command;
+use std::path::{Path, PathBuf};
 
 use anyhow::{Context, Result, ensure};
 use clap::Args;
 
 use crate::lab::guest::{self, Guest, Suite};
 use crate::lab::qemu::Accelerator;
+use crate::release::architecture::Architecture;
+use crate::release::programs;
 use crate::{root, run};
 
 /// The crates that are packaged.
 const CRATES: [&str; 2] = ["feedrail-target", "feedrail-cli"];
-/// The shells for which completions are packaged, each with the name of a program's file.
-const SHELLS: [(&str, &str, &str); 3] = [("bash", "", ""), ("zsh", "_", ""), ("fish", "", ".fish")];
 /// The guest prints this line when all steps have passed.
 const PASSED: &str = "life cycle: passed";
 /// The Debian suite of the guest, whose C library is the one that packages are built with.
@@ -28,60 +27,64 @@ pub(crate) struct Options {
     life_cycle: bool,
 }
 
+/// The programs that are packaged, by where cargo has built them.
+pub(crate) enum Built {
+    /// Programs of this machine, with its C library.
+    Here,
+    /// Programs of a release, with an old C library.
+    Crossed(Architecture),
+}
+
+/// The folder of the manual pages and completions that packages take, as their manifests name it.
+pub(crate) fn extras() -> PathBuf {
+    root().join("out/packages")
+}
+
 /// Builds the packages into out/packages; needs cargo-deb.
 pub(crate) fn main(options: &Options) -> Result<()> {
-    let release = ["build", "--release", "--locked"];
+    let build = ["build", "--profile", "dist", "--locked"];
     let packages = CRATES.map(|name| ["-p", name]).concat();
-    let stripped = [
-        ("CARGO_TARGET_DIR", "out"),
-        ("CARGO_PROFILE_RELEASE_DEBUG", "none"),
-        ("CARGO_PROFILE_RELEASE_STRIP", "symbols"),
-    ];
-    run("cargo", &[&release[..], &packages].concat(), &stripped)?;
-    let folder = root().join("out/packages");
+    run("cargo", &[&build[..], &packages].concat(), &[("CARGO_TARGET_DIR", "out")])?;
+    let folder = extras();
     if folder.exists() {
         fs::remove_dir_all(&folder).with_context(|| folder.display().to_string())?;
     }
-    write_completions(&folder.join("completions"))?;
-    run("out/release/feedrail", &["man", "out/packages/man"], &[])?;
-    package("1", &folder)?;
+    let feedrail = root().join("out/dist/feedrail");
+    programs::write_completions(&feedrail, &folder.join("completions"))?;
+    programs::write_manual(&feedrail, &folder.join("man"))?;
+    let search_path = std::env::var("PATH")?;
+    package("1", &folder, &Built::Here, &search_path)?;
     if options.life_cycle {
         let next = folder.join("next");
-        package("2", &next)?;
+        package("2", &next, &Built::Here, &search_path)?;
         return live(&folder, &next);
     }
     Ok(())
 }
 
-fn write_completions(folder: &Path) -> Result<()> {
-    for (shell, prefix, suffix) in SHELLS {
-        let folder = folder.join(shell);
-        fs::create_dir_all(&folder)?;
-        for program in ["feedrail", "feedrail-target"] {
-            let mut command = Command::new(root().join("out/release/feedrail"));
-            let output = command.args(["completions", shell, program]).output()?;
-            ensure!(output.status.success(), "no completions of {program} for {shell}");
-            fs::write(folder.join(format!("{prefix}{program}{suffix}")), output.stdout)?;
-        }
-    }
-    Ok(())
-}
-
-/// Packages what is built, with a revision, into a folder.
-fn package(revision: &str, folder: &Path) -> Result<()> {
+/// Packages what is built, with a revision, into a folder; cargo-deb is looked for in the path.
+pub(crate) fn package(revision: &str, folder: &Path, built: &Built, path: &str) -> Result<()> {
     fs::create_dir_all(folder)?;
     let folder = folder.display().to_string();
+    let (built_in, target) = match built {
+        Built::Here => ("out".to_owned(), vec![]),
+        Built::Crossed(architecture) => {
+            (architecture.target_dir(), vec!["--target".to_owned(), architecture.triple()])
+        }
+    };
+    let target: Vec<&str> = target.iter().map(String::as_str).collect();
+    let variables = [("CARGO_TARGET_DIR", &*built_in), ("PATH", path)];
     for name in CRATES {
-        let options = ["deb", "-p", name, "--no-build", "--locked", "--quiet"];
+        let options = ["deb", "-p", name, "--no-build", "--profile", "dist", "--locked", "--quiet"];
         let result = ["--deb-revision", revision, "--output", &folder];
-        run("cargo", &[&options[..], &result].concat(), &[("CARGO_TARGET_DIR", "out")])
+        run("cargo", &[&options[..], &result, &target].concat(), &variables)
             .context("cargo-deb makes packages: cargo install cargo-deb --locked")?;
     }
     Ok(())
 }
 
-/// Boots a guest that installs the packages, upgrades to the next ones, and purges them.
-fn live(first: &Path, next: &Path) -> Result<()> {
+/// Boots a guest that installs packages, upgrades to the next ones, and purges them.
+pub(crate) fn live(first: &Path, next: &Path) -> Result<()> {
     let kernel = Guest::build(SUITE)?;
     let initrd = root().join("out/lab/packages.initrd");
     let script = root().join("tests/packages/build-guest.sh");

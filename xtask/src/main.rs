@@ -5,6 +5,7 @@ mod bench;
 mod ci;
 mod deb;
 mod lab;
+mod release;
 mod shape;
 mod sim;
 mod source;
@@ -42,6 +43,9 @@ enum Chore {
     Lab(lab::Options),
     /// Debian packages of the target and the command line, in out/packages.
     Deb(deb::Options),
+    /// Everything that is published, made into out/release-files, tried and published: wheels,
+    /// tarballs, Debian packages, a container image, checksums, a bill of materials, notes.
+    Release(release::Options),
     /// Targets, hosts, disks and networks in simulated worlds, one for each seed, in which
     /// everything goes wrong.
     #[command(disable_help_flag = true)]
@@ -71,6 +75,7 @@ fn main() -> ExitCode {
         Chore::Shape(tree) => shape::main(tree),
         Chore::Lab(options) => lab::main(options),
         Chore::Deb(options) => deb::main(options),
+        Chore::Release(options) => release::main(options),
         Chore::Sim(options) => sim::main(options),
         Chore::Soak { kills } => soak(*kills),
         Chore::Hostile => hostile(),

@@ -22,6 +22,8 @@ pub(crate) enum When {
     Always,
     /// If one of these files or folders has changed since `--full` passed last.
     Changed(&'static [&'static str]),
+    /// Never: `--full` alone does.
+    Full,
 }
 
 /// Whether a step is run, or why it is not.
@@ -40,6 +42,7 @@ impl CiStep {
             When::Changed(_) => {
                 StepDecision::Skip("nothing that it checks has changed since --full passed")
             }
+            When::Full => StepDecision::Skip("it is a step of --full"),
         }
     }
 }
@@ -49,6 +52,7 @@ impl fmt::Display for CiStep {
         let when = match self.when {
             When::Always => "always".to_owned(),
             When::Changed(paths) => format!("if there are changes in {}", paths.join(", ")),
+            When::Full => "by --full".to_owned(),
         };
         write!(f, "{:<16}{when}: {}", self.name, self.reason)
     }
@@ -69,12 +73,13 @@ mod tests {
         assert_eq!(decision(When::Always), StepDecision::Run);
         assert_eq!(decision(When::Changed(&["target", "rdma"])), StepDecision::Run);
         assert!(matches!(decision(When::Changed(&["target"])), StepDecision::Skip(_)));
+        assert!(matches!(decision(When::Full), StepDecision::Skip(_)));
     }
 
     #[test]
     fn full_runs_everything() {
         let changes = Changes::Files([].into());
-        for when in [When::Always, When::Changed(&["target"])] {
+        for when in [When::Always, When::Changed(&["target"]), When::Full] {
             assert_eq!(step(when).decide(true, &changes), StepDecision::Run);
         }
     }

@@ -97,7 +97,7 @@ pub(crate) const STEPS: &[CiStep] = &[
         name: "as-shipped",
         when: When::Changed(&["roce-proto", "Cargo.toml", "rust-toolchain.toml"]),
         reason: "the compiler's optimisations have broken the protocol in no other profile",
-        run: |_| cargo("test --release --package feedrail-roce-proto --lib"),
+        run: |_| cargo("test --profile dist --package feedrail-roce-proto --lib"),
     },
     CiStep {
         name: "linked",
@@ -122,6 +122,12 @@ pub(crate) const STEPS: &[CiStep] = &[
         when: When::Always,
         reason: "the kernel's peers; emulated, the gate takes a part",
         run: lab::ci,
+    },
+    CiStep {
+        name: "release",
+        when: When::Full,
+        reason: "everything that is published, made and tried; it takes half an hour",
+        run: |_| crate::run("cargo", &["xtask", "release", "--try"], &[]),
     },
     CiStep {
         name: "torch",
@@ -194,8 +200,6 @@ pub(crate) fn loom() -> Result<()> {
         &[
             ("RUSTFLAGS", "--cfg loom"),
             ("LOOM_MAX_PREEMPTIONS", "3"),
-            ("CARGO_PROFILE_RELEASE_LTO", "off"),
-            ("CARGO_PROFILE_RELEASE_CODEGEN_UNITS", "16"),
             ("CARGO_PROFILE_RELEASE_OPT_LEVEL", "2"),
             ("CARGO_PROFILE_RELEASE_DEBUG", "0"),
         ],

@@ -8,6 +8,7 @@ mod names;
 
 use anyhow::{Result, bail};
 
+use crate::release::version;
 use crate::shape;
 use crate::source::Tree;
 
@@ -44,6 +45,7 @@ pub(crate) fn run(options: &Options) -> Result<()> {
     complaints.extend(mannerisms::complaints(&options.tree, &texts)?);
     complaints.extend(shape::complaints(&options.tree, &sources)?);
     complaints.extend(names::complaints(&sources)?);
+    complaints.extend(version::complaints(&options.tree)?);
     complaints.extend(comments::complaints(&sources));
     complaints.extend(docs::complaints(&sources));
     for complaint in &complaints {

@@ -1,0 +1,188 @@
+//! The crates that the programs are made of, as cargo resolves them.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::fmt::Write as _;
+use std::fs;
+use std::path::Path;
+
+use anyhow::{Context, Result};
+use serde_json::{Value, json};
+
+/// The crates whose dependencies are looked for.
+const ROOTS: [&str; 3] = ["feedrail-cli", "feedrail-target", "feedrail-python"];
+
+/// A crate that is compiled into a program or the Python module.
+pub(crate) struct Crate {
+    pub(crate) name: String,
+    pub(crate) version: String,
+    licence: String,
+    /// Where it is from; none of crates of this workspace.
+    source: Option<String>,
+    manifest: String,
+    /// The crates that it calls, as places in the list.
+    calls: Vec<usize>,
+}
+
+/// The crates in the order of their names, without those of tests and of builds.
+pub(crate) fn shipped() -> Result<Vec<Crate>> {
+    let triple = super::architecture::Architecture::X86_64.triple();
+    let arguments = ["metadata", "--format-version=1", "--locked", "--filter-platform", &triple];
+    let metadata: Value = serde_json::from_str(&crate::output("cargo", &arguments)?)?;
+    parse(&metadata)
+}
+
+fn parse(metadata: &Value) -> Result<Vec<Crate>> {
+    let list = |value: &Value, key: &str| value[key].as_array().cloned().unwrap_or_default();
+    let text = |value: &Value| value.as_str().unwrap_or_default().to_owned();
+    let packages = list(metadata, "packages");
+    let calls: BTreeMap<String, Vec<String>> = list(&metadata["resolve"], "nodes")
+        .iter()
+        .map(|node| {
+            let normal = |dependency: &&Value| {
+                list(dependency, "dep_kinds").iter().any(|kind| kind["kind"].is_null())
+            };
+            let dependencies = list(node, "deps");
+            let called = dependencies.iter().filter(normal).map(|called| text(&called["pkg"]));
+            (text(&node["id"]), called.collect())
+        })
+        .collect();
+    let is_root = |package: &&Value| ROOTS.contains(&package["name"].as_str().unwrap_or_default());
+    let mut next: Vec<_> = packages.iter().filter(is_root).map(|root| text(&root["id"])).collect();
+    let mut reached = BTreeSet::new();
+    while let Some(id) = next.pop() {
+        next.extend(calls.get(&id).into_iter().flatten().cloned());
+        if !reached.insert(id.clone()) {
+            next.retain(|id| !reached.contains(id));
+        }
+    }
+    let mut shipped: Vec<_> =
+        packages.iter().filter(|package| reached.contains(&text(&package["id"]))).collect();
+    shipped.sort_by_key(|package| (text(&package["name"]), text(&package["version"])));
+    let places: BTreeMap<_, _> =
+        shipped.iter().enumerate().map(|(place, package)| (text(&package["id"]), place)).collect();
+    let crates = shipped.iter().map(|package| Crate {
+        name: text(&package["name"]),
+        version: text(&package["version"]),
+        licence: text(&package["license"]),
+        source: package["source"].as_str().map(str::to_owned),
+        manifest: text(&package["manifest_path"]),
+        calls: calls
+            .get(&text(&package["id"]))
+            .into_iter()
+            .flatten()
+            .filter_map(|id| places.get(id).copied())
+            .collect(),
+    });
+    Ok(crates.collect())
+}
+
+impl Crate {
+    /// The package URL, by which bills of materials name it.
+    fn url(&self) -> String {
+        format!("pkg:cargo/{}@{}", self.name, self.version)
+    }
+}
+
+/// The bill of materials, in CycloneDX 1.5.
+pub(crate) fn bill(crates: &[Crate], version: &str) -> Result<String> {
+    let component = |package: &Crate| {
+        // Of old manifests, which separate licences by a slash.
+        let licence = package.licence.replace('/', " OR ");
+        json!({
+            "type": "library", "bom-ref": package.url(), "purl": package.url(),
+            "name": package.name, "version": package.version,
+            "licenses": [{"expression": licence}],
+        })
+    };
+    let depends = |package: &Crate| {
+        let on: BTreeSet<_> = package.calls.iter().map(|&place| crates[place].url()).collect();
+        json!({"ref": package.url(), "dependsOn": on})
+    };
+    let bill = json!({
+        "bomFormat": "CycloneDX", "specVersion": "1.5", "version": 1,
+        "metadata": {"component": {
+            "type": "application", "name": "feedrail", "version": version,
+            "bom-ref": format!("pkg:generic/feedrail@{version}"),
+            "licenses": [{"expression": "Apache-2.0 OR MIT"}],
+        }},
+        "components": crates.iter().map(component).collect::<Vec<_>>(),
+        "dependencies": crates.iter().map(depends).collect::<Vec<_>>(),
+    });
+    Ok(serde_json::to_string_pretty(&bill)? + "\n")
+}
+
+/// The licences of all crates of others, with their texts.
+pub(crate) fn licences(crates: &[Crate]) -> Result<String> {
+    let mut text =
+        "The programs contain these works of others, each under its licence.\n".to_owned();
+    for package in crates.iter().filter(|package| package.source.is_some()) {
+        writeln!(text, "\n=== {} {}: {}\n", package.name, package.version, package.licence)?;
+        let folder =
+            Path::new(&package.manifest).parent().context("a manifest without a folder")?;
+        for path in licence_files(folder)? {
+            let bytes = fs::read(&path).with_context(|| path.display().to_string())?;
+            text += String::from_utf8_lossy(&bytes).trim_end();
+            text += "\n\n";
+        }
+    }
+    Ok(text)
+}
+
+fn licence_files(folder: &Path) -> Result<Vec<std::path::PathBuf>> {
+    let mut files = Vec::new();
+    for entry in fs::read_dir(folder).with_context(|| folder.display().to_string())? {
+        let path = entry?.path();
+        let name = path.file_name().unwrap_or_default().to_string_lossy().to_uppercase();
+        let is_licence = ["LICENSE", "LICENCE", "COPYING", "COPYRIGHT", "NOTICE"]
+            .iter()
+            .any(|begin| name.starts_with(begin));
+        if is_licence && path.is_file() {
+            files.push(path);
+        }
+    }
+    files.sort();
+    Ok(files)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn metadata() -> Value {
+        let package = |name: &str, source: Option<&str>| {
+            json!({"id": name, "name": name, "version": "1.0.0", "license": "MIT/Apache-2.0",
+                "source": source, "manifest_path": "/nowhere/Cargo.toml"})
+        };
+        let calls =
+            |name: &str, kind: Option<&str>| json!({"pkg": name, "dep_kinds": [{"kind": kind}]});
+        json!({
+            "packages": [
+                package("feedrail-cli", None), package("used", Some("registry")),
+                package("below", Some("registry")), package("tester", Some("registry")),
+            ],
+            "resolve": {"nodes": [
+                {"id": "feedrail-cli", "deps": [calls("used", None), calls("tester", Some("dev"))]},
+                {"id": "used", "deps": [calls("below", None)]},
+                {"id": "below", "deps": []},
+                {"id": "tester", "deps": []},
+            ]},
+        })
+    }
+
+    #[test]
+    fn what_is_shipped_is_what_programs_call() {
+        let crates = parse(&metadata()).unwrap();
+        let names: Vec<_> = crates.iter().map(|package| &*package.name).collect();
+        assert_eq!(names, ["below", "feedrail-cli", "used"]);
+    }
+
+    #[test]
+    fn the_bill_names_each_crate_and_what_it_depends_on() {
+        let bill = bill(&parse(&metadata()).unwrap(), "1.0.0").unwrap();
+        let bill: Value = serde_json::from_str(&bill).unwrap();
+        assert_eq!(bill["components"].as_array().unwrap().len(), 3);
+        assert_eq!(bill["components"][0]["licenses"][0]["expression"], "MIT OR Apache-2.0");
+        assert_eq!(bill["dependencies"][2]["ref"], "pkg:cargo/used@1.0.0");
+        assert_eq!(bill["dependencies"][2]["dependsOn"], json!(["pkg:cargo/below@1.0.0"]));
+    }
+}

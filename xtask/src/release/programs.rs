@@ -1,0 +1,69 @@
+//! `feedrail` and `feedrail-target` of an architecture, and what they write about themselves.
+//!
+//! They are linked with glibc, by zig and for an old version: a static program cannot load
+//! rdma-core, which the provider `verbs` does when it is first used.
+
+use std::collections::BTreeMap;
+use std::fs;
+use std::path::{Path, PathBuf};
+use std::process::Command;
+
+use anyhow::{Context, Result, ensure};
+
+use super::architecture::{Architecture, GLIBC};
+use super::tools::Tools;
+use crate::root;
+
+/// The names of the programs.
+pub(crate) const NAMES: [&str; 2] = ["feedrail", "feedrail-target"];
+/// The shells for which completions are made, each with how a program's file begins and ends.
+const SHELLS: [(&str, &str, &str); 3] = [("bash", "", ""), ("zsh", "_", ""), ("fish", "", ".fish")];
+
+/// Builds the programs; the folder where they are.
+pub(crate) fn build(tools: &Tools, architecture: Architecture) -> Result<PathBuf> {
+    let triple = architecture.triple();
+    let target = format!("{triple}.{GLIBC}");
+    let packages = ["--package", "feedrail-cli", "--package", "feedrail-target"];
+    let profile = ["zigbuild", "--profile", "dist", "--locked", "--target", &target];
+    let zigbuild = tools.program("cargo-zigbuild");
+    tools.environment(architecture)?.run(&zigbuild, &[&profile[..], &packages].concat())?;
+    Ok(root().join(architecture.target_dir()).join(triple).join("dist"))
+}
+
+/// Writes the completions of both programs, each shell's in a folder of its own.
+pub(crate) fn write_completions(feedrail: &Path, folder: &Path) -> Result<()> {
+    for (shell, prefix, suffix) in SHELLS {
+        let folder = folder.join(shell);
+        fs::create_dir_all(&folder)?;
+        for program in NAMES {
+            let mut command = Command::new(feedrail);
+            let output = command.args(["completions", shell, program]).output()?;
+            ensure!(output.status.success(), "no completions of {program} for {shell}");
+            fs::write(folder.join(format!("{prefix}{program}{suffix}")), output.stdout)?;
+        }
+    }
+    Ok(())
+}
+
+/// Writes the manual pages of both programs, in folders of their sections.
+pub(crate) fn write_manual(feedrail: &Path, folder: &Path) -> Result<()> {
+    crate::run(&feedrail.display().to_string(), &["man", &folder.display().to_string()], &[])
+}
+
+/// All files below a folder, by their path in it.
+pub(crate) fn files(folder: &Path) -> Result<BTreeMap<String, Vec<u8>>> {
+    let mut found = BTreeMap::new();
+    let mut folders = vec![folder.to_owned()];
+    while let Some(next) = folders.pop() {
+        for entry in fs::read_dir(&next).with_context(|| next.display().to_string())? {
+            let path = entry?.path();
+            if path.is_dir() {
+                folders.push(path);
+                continue;
+            }
+            let name = path.strip_prefix(folder)?.to_string_lossy().into_owned();
+            found.insert(name, fs::read(&path).with_context(|| path.display().to_string())?);
+        }
+    }
+    Ok(found)
+}

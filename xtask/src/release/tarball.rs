@@ -1,0 +1,66 @@
+//! The tarball of both programs, laid out as below /usr.
+
+use std::fs;
+use std::path::Path;
+
+use anyhow::{Context, Result};
+
+use super::archive::Archive;
+use super::programs;
+use crate::root;
+
+/// Files of the checkout that the tarball has, and where.
+const FILES: [(&str, &str); 11] = [
+    ("target/examples/feedrail-target.service", "lib/systemd/system/feedrail-target.service"),
+    ("target/examples/feedrail-target.sysusers", "lib/sysusers.d/feedrail-target.conf"),
+    ("target/examples/feedrail.toml", "share/doc/feedrail/examples/feedrail.toml"),
+    (
+        "target/examples/grafana-dashboard.json",
+        "share/doc/feedrail/examples/grafana-dashboard.json",
+    ),
+    ("target/examples/prometheus-alerts.yml", "share/doc/feedrail/examples/prometheus-alerts.yml"),
+    ("README.md", "share/doc/feedrail/README.md"),
+    ("CHANGELOG.md", "share/doc/feedrail/CHANGELOG.md"),
+    ("SECURITY.md", "share/doc/feedrail/SECURITY.md"),
+    ("LICENSE-APACHE", "share/doc/feedrail/LICENSE-APACHE"),
+    ("LICENSE-MIT", "share/doc/feedrail/LICENSE-MIT"),
+    ("NOTICE", "share/doc/feedrail/NOTICE"),
+];
+/// Where the completions of a shell are looked for.
+const COMPLETIONS: [(&str, &str); 3] = [
+    ("bash", "share/bash-completion/completions"),
+    ("zsh", "share/zsh/site-functions"),
+    ("fish", "share/fish/vendor_completions.d"),
+];
+
+/// Parts of the tarball besides the files of the checkout.
+pub(crate) struct Parts<'a> {
+    pub(crate) programs: &'a Path,
+    pub(crate) completions: &'a Path,
+    pub(crate) manual: &'a Path,
+    pub(crate) licences: &'a str,
+}
+
+/// Puts everything below a folder of this name.
+pub(crate) fn archive(name: &str, parts: &Parts<'_>, seconds: u64) -> Result<Archive> {
+    let mut archive = Archive::new(seconds);
+    for program in programs::NAMES {
+        let path = parts.programs.join(program);
+        let bytes = fs::read(&path).with_context(|| path.display().to_string())?;
+        archive.file(&format!("{name}/bin/{program}"), 0o755, bytes);
+    }
+    for (from, to) in FILES {
+        let bytes = fs::read(root().join(from)).with_context(|| from.to_owned())?;
+        archive.file(&format!("{name}/{to}"), 0o644, bytes);
+    }
+    archive.file(&format!("{name}/share/doc/feedrail/THIRD-PARTY.txt"), 0o644, parts.licences);
+    for (shell, folder) in COMPLETIONS {
+        for (file, bytes) in programs::files(&parts.completions.join(shell))? {
+            archive.file(&format!("{name}/{folder}/{file}"), 0o644, bytes);
+        }
+    }
+    for (file, bytes) in programs::files(parts.manual)? {
+        archive.file(&format!("{name}/share/man/{file}"), 0o644, bytes);
+    }
+    Ok(archive)
+}

@@ -1,0 +1,107 @@
+//! The programs that make a release: maturin, zig and cargo-zigbuild from PyPI, cargo-deb from
+//! crates.io, and a Rust that compiles for the other architecture. They are kept in out/tools.
+
+use std::path::{Path, PathBuf};
+use std::{env, fs};
+
+use anyhow::{Context, Result};
+
+use super::architecture::Architecture;
+use crate::{output, root, run};
+
+/// Packages from PyPI. Zig has a linker and the symbols of every glibc.
+const REQUIREMENTS: [&str; 4] =
+    ["maturin>=1.16,<2", "ziglang>=0.16,<0.18", "cargo-zigbuild>=0.24,<0.25", "twine>=6,<8"];
+/// The package from crates.io that makes Debian packages.
+const CARGO_DEB: &str = "cargo-deb@3.8";
+
+/// The environment that has them.
+pub(crate) struct Tools {
+    folder: PathBuf,
+}
+
+impl Tools {
+    /// Installs what is missing.
+    pub(crate) fn install() -> Result<Self> {
+        let folder = root().join("out/tools");
+        let (list, wanted) = (folder.join("requirements"), REQUIREMENTS.join("\n"));
+        if !fs::read_to_string(&list).is_ok_and(|installed| installed == wanted) {
+            let environment = folder.join("python").display().to_string();
+            run("python3", &["-m", "venv", "--clear", &environment], &[])?;
+            let pip = format!("{environment}/bin/pip");
+            let quiet = ["install", "--quiet", "--disable-pip-version-check"];
+            run(&pip, &[&quiet[..], &REQUIREMENTS].concat(), &[])?;
+            fs::write(list, wanted)?;
+        }
+        Ok(Self { folder })
+    }
+
+    /// A program from PyPI.
+    pub(crate) fn program(&self, name: &str) -> String {
+        self.folder.join("python/bin").join(name).display().to_string()
+    }
+
+    /// The folders of the programs, in front of those of the environment.
+    pub(crate) fn search_path(&self) -> String {
+        let own = ["python/bin", "cargo/bin"].map(|name| self.folder.join(name));
+        let inherited = env::var_os("PATH").unwrap_or_default();
+        let folders = own.into_iter().chain(env::split_paths(&inherited));
+        env::join_paths(folders).unwrap_or(inherited).to_string_lossy().into_owned()
+    }
+
+    /// Installs cargo-deb, which takes some minutes once, where cargo has none.
+    pub(crate) fn install_cargo_deb(&self) -> Result<()> {
+        let folder = self.folder.join("cargo");
+        if folder.join("bin/cargo-deb").exists() || output("cargo", &["deb", "--version"]).is_ok() {
+            return Ok(());
+        }
+        let folder = folder.display().to_string();
+        run("cargo", &["install", "--quiet", "--locked", "--root", &folder, CARGO_DEB], &[])
+    }
+
+    /// The environment of a build for an architecture.
+    ///
+    /// # Errors
+    /// If neither cargo's compiler nor a Debian package has its standard library.
+    pub(crate) fn environment(&self, architecture: Architecture) -> Result<BuildEnvironment> {
+        let mut variables = vec![
+            ("PATH", self.search_path()),
+            ("CARGO_TARGET_DIR", root().join(architecture.target_dir()).display().to_string()),
+        ];
+        if !is_compiled_for(architecture)? {
+            let folder = self.folder.join(format!("rust-{}", architecture.name()));
+            variables.push(("RUSTC", debian_compiler(&folder, architecture)?));
+        }
+        Ok(BuildEnvironment(variables))
+    }
+}
+
+/// Variables that a build is given.
+pub(crate) struct BuildEnvironment(Vec<(&'static str, String)>);
+
+impl BuildEnvironment {
+    pub(crate) fn run(&self, program: &str, arguments: &[&str]) -> Result<()> {
+        let variables: Vec<_> = self.0.iter().map(|(name, value)| (*name, &**value)).collect();
+        run(program, arguments, &variables)
+    }
+}
+
+/// Whether the compiler that cargo calls has the standard library of an architecture.
+fn is_compiled_for(architecture: Architecture) -> Result<bool> {
+    let library = ["--print", "target-libdir", "--target", &architecture.triple()];
+    Ok(Path::new(output("rustc", &library)?.trim()).exists())
+}
+
+/// Debian's compiler with its standard library of another architecture, unpacked into a folder.
+fn debian_compiler(folder: &Path, architecture: Architecture) -> Result<String> {
+    let compiler = folder.join("rustc").display().to_string();
+    if !Path::new(&compiler).exists() {
+        let script = root().join("xtask/release/debian-rust.sh").display().to_string();
+        let folder = folder.display().to_string();
+        run("bash", &[&script, &folder, architecture.debian()], &[]).with_context(|| {
+            let triple = architecture.triple();
+            format!("no Rust compiles for {triple} here; rustup does: rustup target add {triple}")
+        })?;
+    }
+    Ok(compiler)
+}

@@ -1,0 +1,35 @@
+//! Wheels of the Python package for manylinux_2_28, and its source distribution.
+//!
+//! One wheel of an architecture is for all Pythons from 3.11 on. Python 3.10 has one of its own:
+//! its stable interface has no buffers.
+
+use std::path::Path;
+
+use anyhow::Result;
+
+use super::architecture::Architecture;
+use super::tools::Tools;
+
+/// A wheel for these Pythons: the interpreter that maturin is told, and features of the crate.
+const PYTHONS: [(&str, &[&str]); 2] =
+    [("python3.11", &[]), ("python3.10", &["--no-default-features"])];
+
+/// Builds the wheels of an architecture into a folder.
+pub(crate) fn build(tools: &Tools, architecture: Architecture, folder: &Path) -> Result<()> {
+    let (triple, folder) = (architecture.triple(), folder.display().to_string());
+    for (python, features) in PYTHONS {
+        let manifest = ["build", "--manifest-path", "python/Cargo.toml", "--locked", "--zig"];
+        let wanted = ["--profile", "dist", "--compatibility", "manylinux_2_28"];
+        let target = ["--target", &triple, "--interpreter", python, "--out", &folder];
+        let arguments = [&manifest[..], &wanted, &target, features].concat();
+        tools.environment(architecture)?.run(&tools.program("maturin"), &arguments)?;
+    }
+    Ok(())
+}
+
+/// Writes the source distribution into a folder.
+pub(crate) fn write_sources(tools: &Tools, folder: &Path) -> Result<()> {
+    let folder = folder.display().to_string();
+    let arguments = ["sdist", "--manifest-path", "python/Cargo.toml", "--out", &folder];
+    crate::run(&tools.program("maturin"), &arguments, &[])
+}
