@@ -4,7 +4,7 @@ use clap::{ArgAction, Parser, Subcommand};
 
 use crate::{
     bench_loader, completions, demo, devices, discover, doctor, id_ctrl, id_ns, index, list, man,
-    manifest, merge_traces, perf, read, target, write,
+    manifest, merge_traces, mount, perf, read, target, unmount, write,
 };
 
 const EXAMPLES: &str = "\
@@ -19,6 +19,8 @@ Examples:
       What a target offers.
   feedrail read -a 192.0.2.10 -n nqn.2026-01.org.example:shards --offset 1M --length 64K > part
       A byte range of namespace 1.
+  feedrail mount nvmf://192.0.2.10/nqn.2026-01.org.example:shards /mnt
+      Namespaces as files, for programs that know files only.
   feedrail perf -a 192.0.2.10 -n nqn.2026-01.org.example:shards --rw randread --bs 4k --iodepth 32
       How fast it is.";
 
@@ -52,6 +54,8 @@ pub(crate) enum CliCommand {
     BenchLoader(bench_loader::BenchLoader),
     Index(index::IndexArgs),
     Manifest(manifest::ManifestArgs),
+    Mount(mount::Mount),
+    Unmount(unmount::Unmount),
     Target(target::TargetArgs),
     Demo(demo::Demo),
     Completions(completions::CompletionsArgs),

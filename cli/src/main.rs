@@ -27,6 +27,7 @@ mod list;
 mod man;
 mod manifest;
 mod merge_traces;
+mod mount;
 mod options;
 mod output;
 mod partial_file;
@@ -41,6 +42,7 @@ mod stream;
 mod target;
 mod training_data;
 mod transfer;
+mod unmount;
 mod write;
 
 use std::io::{self, IsTerminal};
@@ -90,6 +92,8 @@ fn run(command: CliCommand, verbose: u8) -> Result<()> {
         CliCommand::Man(man) => man.run(),
         CliCommand::Index(index) => index.run(),
         CliCommand::Manifest(manifest) => manifest.run(),
+        CliCommand::Mount(mount) => mount.run(),
+        CliCommand::Unmount(unmount) => unmount.run(),
         CliCommand::Demo(demo) => demo.run(verbose),
         CliCommand::Target(target) => target.run(),
         CliCommand::Doctor(_) => unreachable!("handled by the caller"),

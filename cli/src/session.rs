@@ -186,12 +186,17 @@ fn keep_alive_of_paths(timeout_ms: u64) -> u32 {
 }
 
 fn host_with(local: &Local, options: ControllerOptions) -> Result<Host> {
+    Ok(host_builder(local)?.controller_options(options).build()?)
+}
+
+/// Hosts of one identity.
+pub(crate) fn host_builder(local: &Local) -> Result<HostBuilder> {
     let builder = builder(HostIdArgs::from_args(local)?, local.provider);
     let builder = match local.host_traddr {
         Some(address) => builder.source(address),
         None => builder,
     };
-    Ok(builder.controller_options(options).build()?)
+    Ok(builder.controller_options(local.options()))
 }
 
 fn builder(identity: HostIdArgs, provider: ProviderArg) -> HostBuilder {

@@ -20,7 +20,7 @@ use feedrail_initiator::Namespace;
 use uuid::Uuid;
 
 use self::reader::WatchedShard;
-pub(crate) use self::remote::{SubsystemUrl, Subsystems};
+pub(crate) use self::remote::{SubsystemUrl, Subsystems, address};
 use crate::interrupt::Interrupt;
 use crate::options::Local;
 

@@ -110,7 +110,8 @@ fn is_chosen(choice: &NamespaceChoice, namespace: &Namespace, name: &Name) -> bo
     }
 }
 
-fn address(url: &TargetUrl) -> Result<SocketAddr> {
+/// The address of a target, whose name is resolved.
+pub(crate) fn address(url: &TargetUrl) -> Result<SocketAddr> {
     let name = match &url.host {
         UrlHost::Address(address) => return Ok(SocketAddr::new(*address, url.port)),
         UrlHost::Name(name) => name.as_str(),

@@ -15,6 +15,7 @@ use crate::api::namespace::Namespace;
 use crate::api::pending::Pending;
 use crate::driver::host_state::Inner;
 use crate::engine::Connecting;
+use crate::engine::change_count::ChangeKind;
 use crate::engine::controller::{ControllerLimits, QueueKind, RawData, RawReply};
 use crate::engine::reply::promise;
 use crate::types::error::{Error, ErrorKind, SubsystemAddress};
@@ -113,6 +114,18 @@ impl Controller {
             let opened = in_order(OPENED_AT_A_TIME, active.into_iter().map(open)).await?;
             Ok(opened.into_iter().flatten().collect())
         })
+    }
+
+    /// Waits until namespaces may have come, gone or changed another number of times than `seen`,
+    /// and returns that number: the controller told so by an event, or was connected to again. The
+    /// namespaces that are open have been checked by then: [`Namespace::change`]. With
+    /// [`u64::MAX`] it is the number now. While the controller cannot be reached, this waits for it.
+    ///
+    /// # Errors
+    /// Why the controller was given up.
+    pub fn namespace_changes(&self, seen: u64) -> Pending<Result<u64, Error>> {
+        let handle = Arc::clone(&self.handle);
+        self.pending(async move { handle.change(ChangeKind::Namespaces, seen).await })
     }
 
     /// Whether it is connected now. Where it is not, connecting continues unless the target was

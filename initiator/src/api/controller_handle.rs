@@ -9,6 +9,7 @@ use nvme_proto::{AdminCommand, Sqe};
 use crate::driver::DriverState;
 use crate::driver::host_state::Inner;
 use crate::engine::Attachment;
+use crate::engine::change_count::ChangeKind;
 use crate::engine::controller::{ControllerLimits, QueueKind, Raw, RawData, RawReply};
 use crate::engine::namespace_identity::NamespaceIdentity;
 use crate::engine::reply::{Promise, Reply, promise};
@@ -74,13 +75,13 @@ impl ControllerHandle {
         engine.is_some_and(|engine| !engine.load(self.key, None).is_away())
     }
 
-    /// How often the discovery log page has changed, as soon as that is not as often as was seen.
-    pub(crate) async fn log_change(&self, seen: u64) -> Result<u64, Error> {
+    /// How often something has changed, as soon as that is not as often as was seen.
+    pub(crate) async fn change(&self, kind: ChangeKind, seen: u64) -> Result<u64, Error> {
         let (promise, reply) = promise(self.host.shared.process());
         let waiting = {
             let mut state = self.host.shared.lock()?;
             let engine = state.engines.get_mut(self.engine).ok_or(ErrorKind::Closed)?;
-            engine.await_log_change(self.key, seen, promise)?
+            engine.await_change(self.key, kind, seen, promise)?
         };
         match waiting {
             Some(count) => Ok(count),

@@ -10,6 +10,7 @@ use crate::api::controller::Controller;
 use crate::api::controller_handle::ControllerHandle;
 use crate::api::pending::Pending;
 use crate::driver::host_state::Inner;
+use crate::engine::change_count::ChangeKind;
 use crate::engine::controller::RawData;
 use crate::types::error::{Error, ErrorKind, SubsystemAddress};
 use crate::types::options::ControllerOptions;
@@ -76,7 +77,7 @@ impl DiscoveryController {
         Pending::new(host, async move {
             let handle = controller.handle();
             // The count now comes immediately, since it is never this one.
-            let mut seen = handle.log_change(u64::MAX).await?;
+            let mut seen = handle.change(ChangeKind::DiscoveryLog, u64::MAX).await?;
             let mut told = false;
             loop {
                 match read_whole(handle).await {
@@ -85,7 +86,7 @@ impl DiscoveryController {
                     // It is read again after the next event or over the next connection.
                     Ok(_) | Err(_) => {}
                 }
-                seen = handle.log_change(seen).await?;
+                seen = handle.change(ChangeKind::DiscoveryLog, seen).await?;
                 told = true;
             }
         })

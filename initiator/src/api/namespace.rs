@@ -195,6 +195,20 @@ impl Namespace {
         })
     }
 
+    /// Why nothing is read from it or written to it any longer, if it turned out not to be what it
+    /// was when it was opened, over any of its paths. Sends nothing:
+    /// [`Controller::namespace_changes`] says when to ask.
+    ///
+    /// [`Controller::namespace_changes`]: crate::Controller::namespace_changes
+    pub fn change(&self) -> Option<Error> {
+        let state = self.host().shared.lock().ok()?;
+        let handles = self.handles();
+        handles.as_slice().iter().find_map(|path| {
+            let engine = state.engines.get(path.engine())?;
+            engine.namespace_change(path.controller_key(), path.number())
+        })
+    }
+
     /// Makes all that was written, and reported as such, durable.
     pub fn flush(&self) -> Pending<Result<(), Error>> {
         let sqe = NvmCommand::Flush(Flush { nsid: self.nsid() }).to_sqe();

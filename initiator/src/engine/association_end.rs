@@ -209,6 +209,7 @@ impl<P: Provider> HostEngine<P> {
             first.promise.keep(Err(error.clone()), outbox);
         }
         controller.log_changes.end(&error, outbox);
+        controller.namespace_changes.end(&error, outbox);
         self.fail_waiting(key, &error, outbox);
     }
 

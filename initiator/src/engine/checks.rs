@@ -73,6 +73,8 @@ pub(crate) struct Checks {
     ana_again: Option<Time>,
     /// When the last of them was sent or answered.
     progress: Time,
+    /// Namespaces may have changed, which is counted when the checks are done.
+    has_news: bool,
 }
 
 impl Checks {
@@ -107,6 +109,7 @@ impl<P: Provider> HostEngine<P> {
     pub(crate) fn begin_checks(&mut self, now: Time, key: usize, outbox: &mut Outbox) {
         let controller = &mut self.controllers[key];
         controller.check_where(|_| true);
+        controller.checks.has_news = true;
         match controller.ana {
             Some(_) => controller.checks.reads_ana = true,
             None => self.apply_ana(now, key, outbox),
@@ -136,6 +139,7 @@ impl<P: Provider> HostEngine<P> {
         let Some(controller) = self.controllers.get_mut(key) else { return };
         let checks = &mut controller.checks;
         checks.reads_list |= notice == Notice::NAMESPACE_ATTRIBUTE_CHANGED;
+        checks.has_news |= checks.reads_list;
         checks.reads_ana |= notice == Notice::ANA_CHANGE && controller.ana.is_some();
         if notice == Notice::DISCOVERY_LOG_CHANGED {
             controller.log_changes.note(outbox);
@@ -164,7 +168,9 @@ impl<P: Provider> HostEngine<P> {
                 self.send_check(now, key, sqe, task, outbox);
                 continue;
             }
-            let Some(namespace) = self.next_to_check(key) else { return };
+            let Some(namespace) = self.next_to_check(key) else {
+                return self.controllers[key].tell_of_changes(outbox);
+            };
             let controller = &mut self.controllers[key];
             let attached = &mut controller.namespaces[namespace];
             attached.check = Check::Namespace { stale: false };
@@ -462,6 +468,15 @@ fn is_final(status: Status) -> bool {
 }
 
 impl<P: Provider> ControllerState<P> {
+    /// Counts a change of the namespaces, once all are checked that it may be about.
+    fn tell_of_changes(&mut self, outbox: &mut Outbox) {
+        let checks = &mut self.checks;
+        if checks.has_news && checks.under_way == 0 && checks.due.is_empty() {
+            checks.has_news = false;
+            self.namespace_changes.note(outbox);
+        }
+    }
+
     /// Schedules a check of the attached namespaces that `which` selects.
     fn check_where(&mut self, which: impl Fn(Nsid) -> bool) {
         for (number, attached) in &mut self.namespaces {

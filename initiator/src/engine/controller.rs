@@ -12,8 +12,8 @@ use slab::Slab;
 
 use crate::engine::block_plan::{BlockStep, Geometry};
 use crate::engine::breaker::{Admission, CircuitBreaker};
+use crate::engine::change_count::ChangeCount;
 use crate::engine::checks::{Check, CheckTask, Checks};
-use crate::engine::log_changes::LogChanges;
 use crate::engine::namespace_identity::NamespaceIdentity;
 use crate::engine::path_access::{AnaTable, PathAccess};
 use crate::engine::plan_run::IssueTurns;
@@ -99,7 +99,9 @@ pub(crate) struct ControllerState<P: Provider> {
     pub(crate) namespaces: Slab<Attached>,
     pub(crate) checks: Checks,
     /// Changes of the discovery log page.
-    pub(crate) log_changes: LogChanges,
+    pub(crate) log_changes: ChangeCount,
+    /// Changes of the namespaces.
+    pub(crate) namespace_changes: ChangeCount,
     /// Ranges with commands to issue, by class.
     pub(crate) ready: [VecDeque<usize>; Class::COUNT],
     /// Plans with ranges that have no issued command, by class.
@@ -426,6 +428,7 @@ impl<P: Provider> ControllerState<P> {
             namespaces,
             checks,
             log_changes,
+            namespace_changes,
             ready,
             runs,
             turns,
@@ -463,6 +466,7 @@ impl<P: Provider> ControllerState<P> {
             namespaces,
             checks,
             log_changes,
+            namespace_changes,
             ready,
             runs,
             turns,

@@ -3,6 +3,7 @@
 pub(crate) mod association_end;
 pub(crate) mod block_plan;
 pub(crate) mod breaker;
+pub(crate) mod change_count;
 pub(crate) mod checks;
 pub(crate) mod command_trace;
 pub(crate) mod connect;
@@ -11,7 +12,6 @@ pub(crate) mod controller;
 pub(crate) mod device_events;
 pub(crate) mod fence;
 pub(crate) mod live_routes;
-pub(crate) mod log_changes;
 pub(crate) mod namespace_identity;
 pub(crate) mod passthrough;
 pub(crate) mod path_access;
@@ -42,6 +42,7 @@ use rdma::{
 };
 use slab::Slab;
 
+use crate::engine::change_count::ChangeKind;
 use crate::engine::connections::{ConnectionRole, Connections};
 use crate::engine::controller::{
     Attached, ControllerLimits, ControllerPhase, ControllerState, FirstConnect, KeepAlive, Raw,
@@ -127,14 +128,17 @@ pub(crate) trait ErasedEngine: Send {
     fn is_quiet(&self) -> bool;
     /// Queues a command for the next turn.
     fn raw(&mut self, controller: usize, raw: Raw);
-    /// How often the discovery log page has changed, if that is not as often as the caller has
-    /// seen; else `promise` is kept at the next change.
-    fn await_log_change(
+    /// How often something has changed, if that is not as often as the caller has seen; else
+    /// `promise` is kept at the next change.
+    fn await_change(
         &mut self,
         controller: usize,
+        kind: ChangeKind,
         seen: u64,
         promise: Promise<u64>,
     ) -> Result<Option<u64>, Error>;
+    /// Why a namespace that was opened is not used any longer, if it is not what it was.
+    fn namespace_change(&self, controller: usize, namespace: usize) -> Option<Error>;
     /// How often the controller was connected: what was learned over one connection may not hold
     /// for another.
     fn epoch(&self, controller: usize) -> Result<u64, Error>;
@@ -586,6 +590,7 @@ impl<P: Provider> ErasedEngine for HostEngine<P> {
             namespaces: Slab::new(),
             checks: Default::default(),
             log_changes: Default::default(),
+            namespace_changes: Default::default(),
             ready: Default::default(),
             runs: Default::default(),
             turns: Default::default(),
@@ -632,17 +637,24 @@ impl<P: Provider> ErasedEngine for HostEngine<P> {
         self.fresh.raws.push((controller, raw));
     }
 
-    fn await_log_change(
+    fn await_change(
         &mut self,
         controller: usize,
+        kind: ChangeKind,
         seen: u64,
         promise: Promise<u64>,
     ) -> Result<Option<u64>, Error> {
         let controller = self.controllers.get_mut(controller).ok_or(ErrorKind::Closed)?;
-        match controller.refusal() {
-            Some(error) => Err(error.clone()),
-            None => Ok(controller.log_changes.wait(seen, promise)),
+        match (kind, controller.refusal(), &controller.phase) {
+            (ChangeKind::DiscoveryLog, Some(error), _) => Err(error.clone()),
+            (ChangeKind::DiscoveryLog, None, _) => Ok(controller.log_changes.wait(seen, promise)),
+            (ChangeKind::Namespaces, _, ControllerPhase::Dead(error)) => Err(error.clone()),
+            (ChangeKind::Namespaces, ..) => Ok(controller.namespace_changes.wait(seen, promise)),
         }
+    }
+
+    fn namespace_change(&self, controller: usize, namespace: usize) -> Option<Error> {
+        self.controllers.get(controller)?.namespaces.get(namespace)?.gone.clone()
     }
 
     fn epoch(&self, controller: usize) -> Result<u64, Error> {

@@ -6,8 +6,8 @@ use std::sync::OnceLock;
 use std::time::SystemTime;
 
 /// The folders whose code is in the binaries.
-const PARTS: [&str; 7] =
-    ["nvme-proto", "roce-proto", "rdma", "target", "initiator", "dataset", "cli"];
+const PARTS: [&str; 8] =
+    ["nvme-proto", "roce-proto", "rdma", "target", "initiator", "dataset", "mount", "cli"];
 
 /// Path of `feedrail` or `feedrail-target`, of the profile that the tests were built with.
 ///

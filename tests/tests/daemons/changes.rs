@@ -5,6 +5,7 @@ use std::os::unix::fs::FileExt as _;
 
 use feedrail_initiator::{Error, ErrorKind, Namespace};
 use feedrail_tests::process::{Bytes, Daemon, DaemonOptions, eventually, host};
+use nvme_proto::Nsid;
 
 const SIZE_BYTES: usize = 100_000;
 
@@ -99,4 +100,40 @@ fn a_file_written_while_connected_is_an_error() {
     assert_ne!(namespace.info().generation, reopened.info().generation);
     let counters = host.counters();
     assert_eq!((counters.connections_lost, counters.reconnects), (0, 0));
+}
+
+/// A host that reads nothing learns of changes as well, and of a target that was started again.
+#[test]
+fn changes_are_told_to_a_host_that_reads_nothing() {
+    let folder = tempfile::tempdir().unwrap();
+    let path = folder.path().join("shard.bin");
+    fs::write(&path, Bytes::new(1).take(SIZE_BYTES)).unwrap();
+    let daemon = Daemon::serving([&path]);
+    let address = daemon.address();
+    let host = host().build().unwrap();
+    let controller = daemon.connect(&host);
+    let namespace = controller.namespace(Nsid(1)).wait().unwrap();
+    let mut seen = controller.namespace_changes(u64::MAX).wait().unwrap();
+    daemon.terminate();
+    let daemon = DaemonOptions::files([&path]).at(address).start();
+    loop {
+        seen = controller.namespace_changes(seen).wait().unwrap();
+        if controller.is_connected() {
+            break;
+        }
+    }
+    assert!(namespace.change().is_none(), "it is the same file");
+
+    let file = File::options().write(true).open(&path).unwrap();
+    file.write_all_at(&Bytes::new(2).take(SIZE_BYTES), 0).unwrap();
+    let change = loop {
+        match namespace.change() {
+            Some(change) => break change,
+            None => seen = controller.namespace_changes(seen).wait().unwrap(),
+        }
+    };
+    assert!(matches!(change.kind(), ErrorKind::Changed(_)), "{change}");
+    let again = controller.namespace(Nsid(1)).wait().unwrap();
+    assert!(again.change().is_none() && namespace.change().is_some());
+    assert!(daemon.terminate().0.success());
 }

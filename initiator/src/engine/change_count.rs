@@ -1,18 +1,27 @@
-//! Changes of a discovery log page, and who waits for the next one.
+//! Changes that a controller tells of, and who waits for the next one.
 
 use crate::engine::reply::Promise;
 use crate::engine::results::Outbox;
 use crate::types::error::Error;
 
-/// The changes that a discovery controller has told of. A new connection counts as one, since
+/// The kinds of changes that are counted.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum ChangeKind {
+    /// The discovery log page has changed.
+    DiscoveryLog,
+    /// Namespaces came, went or changed, and those that are open were checked since.
+    Namespaces,
+}
+
+/// The changes of one kind that a controller has told of. A new connection counts as one, since
 /// changes may have been missed.
 #[derive(Debug, Default)]
-pub(crate) struct LogChanges {
+pub(crate) struct ChangeCount {
     count: u64,
     waiting: Vec<Promise<u64>>,
 }
 
-impl LogChanges {
+impl ChangeCount {
     /// Number of changes so far, if it differs from the number that the caller has seen; else the
     /// promise is kept at the next change.
     pub(crate) fn wait(&mut self, seen: u64, promise: Promise<u64>) -> Option<u64> {

@@ -1,0 +1,107 @@
+//! What is to be mounted: a subsystem, or a manifest in a file or a namespace.
+
+use std::convert::Infallible;
+use std::fs;
+use std::path::PathBuf;
+use std::str::FromStr;
+use std::sync::Arc;
+
+use anyhow::{Context as _, Result, ensure};
+use feedrail_dataset::manifest::{Manifest, TargetEntry};
+use feedrail_dataset::url::{self, NamespaceChoice, SourceUrl};
+use feedrail_initiator::SubsystemAddress;
+use feedrail_mount::{Source, SourceTarget};
+
+use crate::options::Local;
+use crate::session;
+use crate::shards;
+
+/// The longest manifest that is read from a namespace, in bytes.
+const MANIFEST_BYTES: u64 = 1 << 30;
+
+/// The first argument of `mount`.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(super) enum MountSource {
+    /// A manifest.
+    File(PathBuf),
+    /// A subsystem, or the namespace of a manifest.
+    Url(Box<SourceUrl>),
+}
+
+impl FromStr for MountSource {
+    type Err = String;
+
+    fn from_str(text: &str) -> Result<Self, String> {
+        if text.starts_with("nvmf://") {
+            let parsed = text.parse().map_err(|error: url::Error| error.to_string())?;
+            return Ok(Self::Url(Box::new(parsed)));
+        }
+        text.parse().map(Self::File).map_err(|never: Infallible| match never {})
+    }
+}
+
+impl MountSource {
+    /// Finds what it names.
+    pub(super) fn resolve(&self, local: &Local) -> Result<Source> {
+        match self {
+            Self::File(path) => {
+                let about = || path.display().to_string();
+                let json = fs::read(path).with_context(about)?;
+                manifest(&json).with_context(about)
+            }
+            Self::Url(url) => match &url.namespace {
+                None => Ok(Source::subsystem(target(url)?)),
+                Some(choice) => {
+                    let json = read(url, choice, local).with_context(|| url.to_string())?;
+                    let about = || format!("{url} is not the manifest of a data set");
+                    manifest(&json).with_context(about)
+                }
+            },
+        }
+    }
+}
+
+fn target(url: &SourceUrl) -> Result<SourceTarget> {
+    let address = SubsystemAddress { address: shards::address(&url.target)?, nqn: url.nqn };
+    let whole = SourceUrl { namespace: None, ..url.clone() };
+    Ok(SourceTarget { address, url: whole.to_string() })
+}
+
+fn read(url: &SourceUrl, choice: &NamespaceChoice, local: &Local) -> Result<Vec<u8>> {
+    let controller = session::host(local)?.connect(target(url)?.address).wait()?;
+    let namespace = match choice {
+        NamespaceChoice::Nsid(nsid) => controller.namespace(*nsid).wait()?,
+        NamespaceChoice::Name(name) => controller.namespace_named(name.as_str()).wait()?,
+    };
+    let bytes = namespace.size_bytes();
+    ensure!(bytes <= MANIFEST_BYTES, "{bytes} bytes are too many for a manifest");
+    let mut json = vec![0; usize::try_from(bytes)?];
+    namespace.read_at(0, &mut json)?;
+    Ok(json)
+}
+
+fn manifest(json: &[u8]) -> Result<Source> {
+    let manifest = Manifest::parse(json)?;
+    let target = |TargetEntry { nqn, url }: &TargetEntry| {
+        target(&SourceUrl { target: url.clone(), nqn: *nqn, namespace: None })
+    };
+    let targets = manifest.targets().iter().map(|(_, entry)| target(entry));
+    let targets = targets.collect::<Result<_>>()?;
+    Ok(Source::manifest(Arc::new(manifest), targets))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_source_is_a_url_by_its_scheme() {
+        let parse = |text: &str| text.parse::<MountSource>();
+        assert!(matches!(
+            parse("nvmf://192.0.2.1/nqn.2026-01.io.feedrail:a"),
+            Ok(MountSource::Url(_))
+        ));
+        assert_eq!(parse("data/manifest.json"), Ok(MountSource::File("data/manifest.json".into())));
+        assert!(parse("nvmf://192.0.2.1").is_err());
+    }
+}

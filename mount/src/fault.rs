@@ -1,0 +1,97 @@
+//! Failures of reads, and which of them may pass.
+
+use std::time::Duration;
+
+use feedrail_initiator::{Error, ErrorKind, MonotonicTime};
+use rustix::io::Errno;
+
+/// How long a read is tried again though the target was given up: it may be about to come back, and
+/// other lanes have it already.
+const PATIENCE: Duration = Duration::from_secs(3);
+
+/// Why a read cannot be answered with bytes.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Fault {
+    /// The reader is told.
+    Final(Errno),
+    /// There is no connection to the target.
+    Away,
+    /// There has been none for longer than the host waits.
+    Lost,
+}
+
+impl Fault {
+    pub(crate) fn of(error: &Error) -> Self {
+        match error.kind() {
+            ErrorKind::Changed(_) => Self::Final(Errno::STALE),
+            _ if error.is_no_namespace() => Self::Final(Errno::STALE),
+            ErrorKind::Cancelled => Self::Final(Errno::INTR),
+            ErrorKind::Lost { .. } => Self::Lost,
+            ErrorKind::ConnectionLost(_)
+            | ErrorKind::Unreachable(_)
+            | ErrorKind::Rejected(_)
+            | ErrorKind::ConnectRefused { .. } => Self::Away,
+            _ => Self::Final(Errno::IO),
+        }
+    }
+}
+
+/// The time since which a lane's target is away, and how long its reads wait for it.
+#[derive(Debug)]
+pub(crate) struct Absence {
+    timeout: Duration,
+    since: Option<MonotonicTime>,
+}
+
+impl Absence {
+    pub(crate) fn new(timeout: Duration) -> Self {
+        Self { timeout, since: None }
+    }
+
+    /// A read has ended well.
+    pub(crate) fn end(&mut self) {
+        self.since = None;
+    }
+
+    /// What a reader is told whose read was begun at `begun` and has failed `now`; `None` if it is
+    /// tried again.
+    pub(crate) fn verdict(
+        &mut self,
+        fault: Fault,
+        begun: MonotonicTime,
+        now: MonotonicTime,
+    ) -> Option<Errno> {
+        let is_within = |limit, from| now.saturating_duration_since(from) < limit;
+        let waits = match fault {
+            Fault::Final(errno) => return Some(errno),
+            Fault::Lost => false,
+            Fault::Away => is_within(self.timeout, *self.since.get_or_insert(now)),
+        };
+        (!waits && !is_within(PATIENCE, begun)).then_some(Errno::IO)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn at(seconds: u64) -> MonotonicTime {
+        MonotonicTime::from_nanos(seconds * 1_000_000_000)
+    }
+
+    #[test]
+    fn reads_wait_for_a_target_for_a_bounded_time() {
+        let mut absence = Absence::new(Duration::from_secs(10));
+        assert_eq!(absence.verdict(Fault::Away, at(100), at(100)), None);
+        assert_eq!(absence.verdict(Fault::Away, at(100), at(109)), None);
+        assert_eq!(absence.verdict(Fault::Away, at(100), at(110)), Some(Errno::IO));
+        // Those that come later do not wait as long.
+        assert_eq!(absence.verdict(Fault::Away, at(110), at(112)), None);
+        assert_eq!(absence.verdict(Fault::Lost, at(110), at(112)), None);
+        assert_eq!(absence.verdict(Fault::Lost, at(110), at(113)), Some(Errno::IO));
+        absence.end();
+        assert_eq!(absence.verdict(Fault::Away, at(110), at(120)), None);
+        let stale = Fault::Final(Errno::STALE);
+        assert_eq!(absence.verdict(stale, at(120), at(120)), Some(Errno::STALE));
+    }
+}

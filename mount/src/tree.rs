@@ -1,0 +1,343 @@
+//! The folders and files of a mount, as a snapshot; and what changed from one to the next.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::sync::{Arc, PoisonError, RwLock};
+
+use crate::file::FileVersion;
+use crate::path;
+use crate::protocol::ROOT;
+
+/// The first number of an inode besides the root. Lower ones are places in the list of a folder.
+const FIRST_INODE: u64 = 16;
+
+/// A file to be put in the tree.
+#[derive(Clone, Debug)]
+pub(crate) struct NamedFile {
+    /// A peer's text, which may be no path.
+    pub(crate) name: Option<String>,
+    /// Number that it is called by if the name cannot be used.
+    pub(crate) number: u32,
+    pub(crate) version: Arc<FileVersion>,
+}
+
+/// A folder or a file.
+#[derive(Clone, Debug)]
+pub(crate) enum Node {
+    Folder(Folder),
+    File(Arc<FileVersion>),
+}
+
+/// The entries of a folder.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub(crate) struct Folder {
+    pub(crate) parent: u64,
+    /// Inodes by name.
+    children: BTreeMap<Box<str>, u64>,
+    /// Names by inode, which is the order in which they are listed: a name that is added later
+    /// comes behind those that a reader has seen.
+    listed: BTreeMap<u64, Box<str>>,
+}
+
+impl Folder {
+    pub(crate) fn child(&self, name: &str) -> Option<u64> {
+        self.children.get(name).copied()
+    }
+
+    /// The entries behind this inode.
+    pub(crate) fn behind(&self, inode: u64) -> impl Iterator<Item = (u64, &str)> {
+        self.listed.range(inode.saturating_add(1)..).map(|(&inode, name)| (inode, &**name))
+    }
+
+    /// Folders in it and itself, as its count of links tells.
+    pub(crate) fn len(&self) -> usize {
+        self.children.len()
+    }
+
+    fn add(&mut self, name: &str, inode: u64) {
+        self.children.insert(name.into(), inode);
+        self.listed.insert(inode, name.into());
+    }
+}
+
+/// The tree at one time.
+#[derive(Clone, Debug)]
+pub(crate) struct Tree {
+    nodes: BTreeMap<u64, Node>,
+    /// Inodes by path, of files and folders: those that stay have the same ones in the next tree.
+    inodes: BTreeMap<String, u64>,
+    /// Next inode: none is used twice.
+    next: u64,
+    bytes: u64,
+    files: u64,
+}
+
+/// A cached thing that the kernel is to forget.
+#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub(crate) enum Outdated {
+    /// A name in a folder.
+    Entry { parent: u64, name: Box<str> },
+    /// The pages of a file, or the list of a folder.
+    Inode(u64),
+}
+
+impl Tree {
+    /// A tree without files.
+    pub(crate) fn empty() -> Self {
+        let root = Folder { parent: ROOT, ..Folder::default() };
+        Self {
+            nodes: [(ROOT, Node::Folder(root))].into(),
+            inodes: [(String::new(), ROOT)].into(),
+            next: FIRST_INODE,
+            bytes: 0,
+            files: 0,
+        }
+    }
+
+    /// A tree of these files. What is in this one as well keeps its inode.
+    ///
+    /// A file has the path that its name is. One whose name is no path, or is that of a folder or
+    /// of a file before, is called `namespace-NUMBER` in the root folder; if that is taken as well,
+    /// with a `~` behind, or several.
+    pub(crate) fn next(&self, files: &[NamedFile]) -> Self {
+        let folders = folders_of(files);
+        let mut next = Self { next: self.next, ..Self::empty() };
+        let mut left = Vec::new();
+        for file in files {
+            let name = file.name.as_deref().filter(|name| path::parts(name).is_some());
+            match name.filter(|name| !folders.contains(*name) && next.is_free(name)) {
+                Some(name) => next.add(self, name, &file.version),
+                None => left.push(file),
+            }
+        }
+        for file in left {
+            let mut name = path::made_up(file.number);
+            while folders.contains(&*name) || !next.is_free(&name) {
+                name.push('~');
+            }
+            next.add(self, &name, &file.version);
+        }
+        next
+    }
+
+    fn is_free(&self, path: &str) -> bool {
+        !self.inodes.contains_key(path)
+    }
+
+    fn add(&mut self, before: &Self, path: &str, version: &Arc<FileVersion>) {
+        let (folder, name) = path.rsplit_once('/').unwrap_or(("", path));
+        let parent = self.folder(before, folder);
+        let same = before.inodes.get(path).copied().filter(|inode| {
+            matches!(before.nodes.get(inode), Some(Node::File(old)) if old.is_same_as(version))
+        });
+        let inode = same.unwrap_or_else(|| self.new_inode());
+        self.insert(path, parent, name, inode, Node::File(Arc::clone(version)));
+        self.bytes = self.bytes.saturating_add(version.size_bytes);
+        self.files += 1;
+    }
+
+    /// The inode of a folder, which is made with those around it.
+    fn folder(&mut self, before: &Self, path: &str) -> u64 {
+        if let Some(&inode) = self.inodes.get(path) {
+            return inode;
+        }
+        let (around, name) = path.rsplit_once('/').unwrap_or(("", path));
+        let parent = self.folder(before, around);
+        let same = before.inodes.get(path).copied();
+        let same = same.filter(|inode| matches!(before.nodes.get(inode), Some(Node::Folder(_))));
+        let inode = same.unwrap_or_else(|| self.new_inode());
+        let folder = Folder { parent, ..Folder::default() };
+        self.insert(path, parent, name, inode, Node::Folder(folder));
+        inode
+    }
+
+    fn insert(&mut self, path: &str, parent: u64, name: &str, inode: u64, node: Node) {
+        self.inodes.insert(path.to_owned(), inode);
+        self.nodes.insert(inode, node);
+        if let Some(Node::Folder(folder)) = self.nodes.get_mut(&parent) {
+            folder.add(name, inode);
+        }
+    }
+
+    fn new_inode(&mut self) -> u64 {
+        let inode = self.next;
+        self.next += 1;
+        inode
+    }
+
+    pub(crate) fn node(&self, inode: u64) -> Option<&Node> {
+        self.nodes.get(&inode)
+    }
+
+    /// A file, unless the inode is that of a folder, or of a version that is no more.
+    pub(crate) fn file(&self, inode: u64) -> Option<&Arc<FileVersion>> {
+        match self.node(inode)? {
+            Node::File(version) => Some(version),
+            Node::Folder(_) => None,
+        }
+    }
+
+    /// Bytes of all files.
+    pub(crate) fn bytes(&self) -> u64 {
+        self.bytes
+    }
+
+    /// How many files there are.
+    pub(crate) fn files(&self) -> u64 {
+        self.files
+    }
+
+    /// What of this tree is no longer so in the next one: names first, then what they stood for.
+    pub(crate) fn outdated(&self, next: &Self) -> Vec<Outdated> {
+        let mut outdated = Vec::new();
+        for (inode, node) in &self.nodes {
+            let now = next.nodes.get(inode);
+            match (node, now) {
+                (Node::Folder(old), Some(Node::Folder(new))) if old != new => {
+                    outdated.push(Outdated::Inode(*inode));
+                }
+                (_, None) => outdated.push(Outdated::Inode(*inode)),
+                _ => {}
+            }
+            let Node::Folder(old) = node else { continue };
+            let stays = |name: &str, child| match now {
+                Some(Node::Folder(new)) => new.child(name) == Some(child),
+                _ => false,
+            };
+            let gone = old.children.iter().filter(|&(name, &child)| !stays(name, child));
+            outdated.extend(
+                gone.map(|(name, _)| Outdated::Entry { parent: *inode, name: name.clone() }),
+            );
+        }
+        outdated.sort();
+        outdated
+    }
+}
+
+/// The paths of all folders that names of files are in.
+fn folders_of(files: &[NamedFile]) -> BTreeSet<&str> {
+    let names = files.iter().filter_map(|file| file.name.as_deref());
+    let names = names.filter(|name| path::parts(name).is_some());
+    names.flat_map(|name| name.match_indices('/').map(|(end, _)| &name[..end])).collect()
+}
+
+/// The tree of a mount, which is replaced as a whole.
+pub(crate) struct SharedTree(RwLock<Arc<Tree>>);
+
+impl SharedTree {
+    pub(crate) fn new() -> Self {
+        Self(RwLock::new(Arc::new(Tree::empty())))
+    }
+
+    /// The tree now.
+    pub(crate) fn get(&self) -> Arc<Tree> {
+        Arc::clone(&self.0.read().unwrap_or_else(PoisonError::into_inner))
+    }
+
+    /// Replaces the tree.
+    pub(crate) fn set(&self, tree: Tree) {
+        *self.0.write().unwrap_or_else(PoisonError::into_inner) = Arc::new(tree);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::file::tests::version;
+
+    fn file(name: Option<&str>, number: u32, generation: u64) -> NamedFile {
+        let version = Arc::new(version(number, 10, generation));
+        NamedFile { name: name.map(str::to_owned), number, version }
+    }
+
+    fn named(names: &[&str]) -> Vec<NamedFile> {
+        (1..).zip(names).map(|(number, name)| file(Some(name), number, 1)).collect()
+    }
+
+    /// All paths, those of folders with a slash.
+    fn paths(tree: &Tree) -> Vec<String> {
+        let path = |(path, inode): (&String, &u64)| match tree.node(*inode).unwrap() {
+            Node::Folder(_) => format!("{path}/"),
+            Node::File(_) => path.clone(),
+        };
+        tree.inodes.iter().map(path).collect()
+    }
+
+    fn inode(tree: &Tree, path: &str) -> u64 {
+        tree.inodes[path]
+    }
+
+    #[test]
+    fn slashes_make_folders() {
+        let tree = Tree::empty().next(&named(&["b", "x/y/c", "x/a"]));
+        assert_eq!(paths(&tree), ["/", "b", "x/", "x/a", "x/y/", "x/y/c"]);
+        assert_eq!((tree.files(), tree.bytes()), (3, 30));
+        let Some(Node::Folder(folder)) = tree.node(inode(&tree, "x")) else { panic!("a folder") };
+        assert_eq!((folder.parent, folder.len()), (ROOT, 2));
+        let behind: Vec<_> = folder.behind(0).map(|(_, name)| name).collect();
+        assert_eq!(behind, ["y", "a"]);
+        assert_eq!(folder.behind(inode(&tree, "x/y")).count(), 1);
+        assert_eq!(folder.behind(u64::MAX).count(), 0);
+    }
+
+    #[test]
+    fn names_that_cannot_be_paths_are_numbers() {
+        let long = "n".repeat(256);
+        let mut files = named(&["..", "a//b", "/etc/passwd", "x/../y", &long, "ok"]);
+        files.push(file(None, 70, 1));
+        let tree = Tree::empty().next(&files);
+        let expected = ["/", "namespace-1", "namespace-2", "namespace-3", "namespace-4"];
+        assert_eq!(paths(&tree)[..5], expected);
+        assert_eq!(paths(&tree)[5..], ["namespace-5", "namespace-70", "ok"]);
+    }
+
+    #[test]
+    fn a_name_is_that_of_one_thing() {
+        // A file that is a folder as well, one name twice, and a made-up name that is taken.
+        let tree = Tree::empty().next(&named(&["a", "a/b", "same", "same", "namespace-1"]));
+        let expected = ["/", "a/", "a/b", "namespace-1", "namespace-1~", "namespace-4", "same"];
+        assert_eq!(paths(&tree), expected);
+        let of = |path: &str| tree.file(inode(&tree, path)).unwrap().replicas[0].nsid.0;
+        assert_eq!((of("same"), of("namespace-1"), of("namespace-1~")), (3, 5, 1));
+    }
+
+    #[test]
+    fn what_stays_keeps_its_inode() {
+        let before = Tree::empty().next(&named(&["x/a", "x/b", "c"]));
+        let same = before.next(&named(&["x/a", "x/b", "c"]));
+        assert_eq!(before.outdated(&same), []);
+        let mut files = named(&["x/a", "x/b", "c"]);
+        files[1] = file(Some("x/b"), 2, 2);
+        files.push(file(Some("new"), 9, 1));
+        let next = before.next(&files);
+        assert_eq!(inode(&next, "x/a"), inode(&before, "x/a"));
+        assert_ne!(inode(&next, "x/b"), inode(&before, "x/b"));
+        assert!(next.node(inode(&before, "x/b")).is_none(), "the old version is gone");
+        let folder = inode(&before, "x");
+        let mut expected = [
+            Outdated::Inode(ROOT),
+            Outdated::Inode(folder),
+            Outdated::Inode(inode(&before, "x/b")),
+            Outdated::Entry { parent: folder, name: "b".into() },
+        ];
+        expected.sort();
+        assert_eq!(before.outdated(&next), expected);
+    }
+
+    #[test]
+    fn a_file_becomes_a_folder_and_goes() {
+        let before = Tree::empty().next(&named(&["a"]));
+        let next = before.next(&named(&["a/b"]));
+        let old = inode(&before, "a");
+        assert_ne!(inode(&next, "a"), old);
+        let mut expected = [
+            Outdated::Inode(ROOT),
+            Outdated::Inode(old),
+            Outdated::Entry { parent: ROOT, name: "a".into() },
+        ];
+        expected.sort();
+        assert_eq!(before.outdated(&next), expected);
+        let none = next.next(&[]);
+        assert_eq!(paths(&none), ["/"]);
+        assert_eq!(next.outdated(&none).len(), 5);
+    }
+}
