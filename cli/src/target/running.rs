@@ -74,7 +74,8 @@ fn of_target(bound: &str, name_of: impl Fn(u32) -> Option<String>) -> Option<Pat
     }
 }
 
-/// The name of a process of this user or of root: a socket of anybody else may be a trap.
+/// The name of a process; `None` unless it runs as this user or root, since any other user could
+/// bind a socket that poses as a target's.
 fn name_of_process(process: u32) -> Option<String> {
     let owner = fs::metadata(format!("/proc/{process}")).ok()?.uid();
     if owner != 0 && owner != rustix::process::geteuid().as_raw() {

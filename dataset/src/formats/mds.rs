@@ -9,7 +9,7 @@ use super::error::{FormatError, FormatProblem};
 use super::shard::{ByteRange, ShardBytes, ShardWindow, until_error};
 use crate::manifest::RelativePath;
 
-/// More than any index has: one of 10^5 shards with 10 columns has 60 MB.
+/// Bound of `index.json`, above any real one: 10^5 shards with 10 columns take 60 MB.
 const MAX_INDEX_BYTES: u64 = 256 << 20;
 
 /// A shard of MDS that is not compressed.

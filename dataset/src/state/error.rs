@@ -47,9 +47,9 @@ pub enum Error {
          a change of the world size, change the batch size of each rank so that the product stays"
     )]
     GlobalBatch {
-        /// Global batch of the state.
+        /// Samples of a batch over all ranks, in the state.
         state: NonZeroU64,
-        /// Global batch of the loader.
+        /// Samples of a batch over all ranks, in the loader.
         current: NonZeroU64,
     },
     /// More samples were consumed than there are.

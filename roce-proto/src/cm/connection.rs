@@ -51,8 +51,8 @@ pub(super) enum Contact {
 }
 
 impl Contact {
-    /// Messages that were not asked for, however many requests came.
-    const UNSOLICITED: u8 = 2;
+    /// Most unsolicited messages to an unproven peer: one for each of its requests, up to this many.
+    const MAX_UNSOLICITED: u8 = 2;
 
     const FIRST_REQUEST: Self = Self::Claimed { requests: 1, unsolicited: 0 };
 
@@ -67,7 +67,7 @@ impl Contact {
     /// the same for all unproven peers together.
     pub(super) fn permit_unsolicited(&mut self, of_all: impl FnOnce() -> bool) -> bool {
         let Self::Claimed { requests, unsolicited } = self else { return true };
-        let allowed = *unsolicited < Self::UNSOLICITED.min(*requests) && of_all();
+        let allowed = *unsolicited < Self::MAX_UNSOLICITED.min(*requests) && of_all();
         *unsolicited += u8::from(allowed);
         allowed
     }

@@ -35,7 +35,7 @@ impl MemoryRoom {
     /// procfs and cgroupfs, so only the control path calls this.
     pub(super) fn look(&self) -> u64 {
         if let Some(available) = cache_room::available_to_process() {
-            self.found(available);
+            self.set_available(available);
         }
         self.left_bytes.load(Ordering::Relaxed)
     }
@@ -47,7 +47,7 @@ impl MemoryRoom {
         }
     }
 
-    fn found(&self, available_bytes: u64) {
+    fn set_available(&self, available_bytes: u64) {
         let kept = *self.kept_bytes.get_or_init(|| available_bytes / KEPT_PART);
         self.left_bytes.store(available_bytes.saturating_sub(kept), Ordering::Relaxed);
     }
@@ -67,13 +67,13 @@ mod tests {
     fn a_part_of_the_memory_is_kept() {
         let room = MemoryRoom::of(u64::MAX);
         assert!(room.take(1 << 50), "nobody has looked");
-        room.found(800);
+        room.set_available(800);
         assert!(room.take(700) && !room.take(1));
-        room.found(150);
+        room.set_available(150);
         assert!(room.take(50) && !room.take(1));
-        room.found(50);
+        room.set_available(50);
         assert!(!room.take(1));
-        room.found(900);
+        room.set_available(900);
         assert!(room.take(800), "namespaces were removed");
     }
 }

@@ -144,8 +144,9 @@ impl Quick {
     }
 }
 
-/// Medium at a path: a block device if it is one now, or is in /dev and may become one. Everything
-/// else is taken for a file, and refused on opening if it is none.
+/// Guesses the medium from its path: a block device if the path is one, or if it does not exist
+/// yet under /dev (outside /dev/shm), where the device may still appear. Any other path is taken
+/// for a file; opening it fails if it is something else.
 pub(super) fn medium(path: PathBuf) -> Medium {
     use std::os::unix::fs::FileTypeExt as _;
     let block = match std::fs::metadata(&path) {

@@ -63,7 +63,7 @@ pub struct Queue {
     head: Head,
 }
 
-/// Commands that are legal.
+/// State of a queue, which decides which commands it accepts.
 #[derive(Debug)]
 pub(super) enum QueueState {
     /// Connect only, since the given time.

@@ -315,7 +315,8 @@ impl Registry {
         Closed::Busy
     }
 
-    /// Whether a namespace of this medium is exported or not closed yet.
+    /// Whether the bdev of this name backs a namespace that is exported, or that was removed but is
+    /// not closed yet.
     pub(crate) fn uses_bdev(&self, name: &str) -> bool {
         let uses = |namespace: &Namespace| namespace.bdev.as_deref() == Some(name);
         let leaving = self.leaving.lock().unwrap_or_else(PoisonError::into_inner);

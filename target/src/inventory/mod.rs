@@ -54,7 +54,8 @@ pub struct Registry {
     publication: Arc<Publication>,
     /// Serial numbers, locked during each change of the exports.
     serials: Mutex<NextSerials>,
-    /// Removed namespaces that are not idle yet.
+    /// Removed namespaces that a core still used when [`Registry::close`] timed out;
+    /// [`Registry::close_idle`] closes them.
     leaving: Mutex<Vec<NamespaceChange>>,
     state_dir: PathBuf,
     /// Page cache room of the files of its namespaces.

@@ -72,7 +72,7 @@ impl FrameSplitter {
                 return Err(FrameError::TooLong);
             }
             self.seen += 1;
-            self.look_at(byte);
+            self.track_nesting(byte);
             if self.depth == 0 {
                 let range = self.start..self.seen;
                 self.start = self.seen;
@@ -82,7 +82,7 @@ impl FrameSplitter {
         Ok(None)
     }
 
-    fn look_at(&mut self, byte: u8) {
+    fn track_nesting(&mut self, byte: u8) {
         match (self.text, byte) {
             (Text::Escaped, _) => self.text = Text::Inside,
             (Text::Inside, b'\\') => self.text = Text::Escaped,

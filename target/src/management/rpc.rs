@@ -82,7 +82,7 @@ pub(super) struct BadCall {
 }
 
 impl BadCall {
-    fn of_unknown(error: RpcError) -> Self {
+    fn without_id(error: RpcError) -> Self {
         Self { id: Value::Null, error }
     }
 }
@@ -99,7 +99,7 @@ impl RpcRequest {
     /// Parses a frame: an object, or an array of objects.
     pub(super) fn parse(frame: &[u8]) -> Result<Self, BadCall> {
         let value: Value = serde_json::from_slice(frame).map_err(|error| {
-            BadCall::of_unknown(RpcError::parse(format_args!("Parse error: {error}")))
+            BadCall::without_id(RpcError::parse(format_args!("Parse error: {error}")))
         })?;
         match value {
             Value::Array(members) if !members.is_empty() => {
@@ -112,7 +112,7 @@ impl RpcRequest {
 
 impl RpcCall {
     fn parse(value: Value) -> Result<Self, BadCall> {
-        let unknown = BadCall::of_unknown;
+        let unknown = BadCall::without_id;
         let Value::Object(mut members) = value else {
             let message = "Invalid Request: an object, or an array of some, is expected";
             return Err(unknown(RpcError::invalid_request(message)));

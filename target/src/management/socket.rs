@@ -20,7 +20,7 @@ pub(super) struct Socket {
 
 impl Socket {
     pub(super) fn listen(path: &Path) -> Result<Self, SocketError> {
-        let place = SocketPlace::find(path)?;
+        let place = SocketPlace::check(path)?;
         // The socket file of a target that has ended is replaced.
         if place.is_taken() && UnixStream::connect(path).is_ok() {
             return Err(SocketError::InUse(path.to_owned()));

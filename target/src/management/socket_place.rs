@@ -65,7 +65,7 @@ impl SocketPlace {
     ///
     /// # Errors
     /// No socket can be created there.
-    pub(crate) fn find(path: &Path) -> Result<Self, SocketError> {
+    pub(crate) fn check(path: &Path) -> Result<Self, SocketError> {
         let length = path.as_os_str().len();
         let most = SOCKET_PATH_BYTES - FIRST_NAME_BYTES;
         if length > most {
@@ -108,7 +108,7 @@ mod tests {
         let room = SOCKET_PATH_BYTES - FIRST_NAME_BYTES - folder.path().as_os_str().len() - 1;
         for (length, fits) in [(1, true), (room, true), (room + 1, false)] {
             let path = folder.path().join("s".repeat(length));
-            let found = SocketPlace::find(&path);
+            let found = SocketPlace::check(&path);
             assert_eq!(found.is_ok(), fits, "{length}: {found:?}");
             // As the process with the highest number would.
             let first = format!("{}.4194303", path.display());
@@ -127,7 +127,7 @@ mod tests {
             (folder.path().join("none/socket"), "No such file"),
             (file.join("socket"), "not a directory"),
         ] {
-            let error = SocketPlace::find(&path).expect_err("no place").to_string();
+            let error = SocketPlace::check(&path).expect_err("no place").to_string();
             assert!(error.contains(part), "{error}");
         }
     }

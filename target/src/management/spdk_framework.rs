@@ -21,7 +21,7 @@ const LEVELS: [(&str, LevelFilter); 6] = [
 ];
 
 /// Flags of the log: modules whose debug lines can be switched on.
-const FLAGS: [&str; 4] = ["feedrail_target", "nvme_proto", "rdma", "roce_proto"];
+const LOG_FLAGS: [&str; 4] = ["feedrail_target", "nvme_proto", "rdma", "roce_proto"];
 
 /// Calls in saved configurations of SPDK about parts that this target does not have. The exports do
 /// not depend on them.
@@ -109,7 +109,8 @@ pub(super) fn wait_init(params: Params) -> Result<Value, RpcError> {
     Ok(true.into())
 }
 
-/// The only transport, with its limits.
+/// Answers `nvmf_get_transports`: RDMA, the only transport, with its limits. A filter for another
+/// one is an error.
 pub(super) fn transports(params: Params, limits: &Limits) -> Result<Value, RpcError> {
     let filter: TransportFilter = read(params)?;
     if let Some(other) = filter.trtype.filter(|trtype| !trtype.eq_ignore_ascii_case("rdma")) {
@@ -229,14 +230,18 @@ pub(super) fn log_level(params: Params) -> Result<Value, RpcError> {
 pub(super) fn log_flags(params: Params) -> Result<Value, RpcError> {
     let NoParams {} = read(params)?;
     let log = log()?;
-    Ok(FLAGS.iter().map(|flag| ((*flag).to_owned(), Value::from(log.is_debugged(flag)))).collect())
+    Ok(LOG_FLAGS
+        .iter()
+        .map(|flag| ((*flag).to_owned(), Value::from(log.is_debugged(flag))))
+        .collect())
 }
 
 pub(super) fn set_log_flag(params: Params, wanted: bool) -> Result<Value, RpcError> {
     let LogFlagParams { flag } = read(params)?;
-    let chosen: Vec<_> = FLAGS.into_iter().filter(|one| flag == "all" || flag == *one).collect();
+    let chosen: Vec<_> =
+        LOG_FLAGS.into_iter().filter(|one| flag == "all" || flag == *one).collect();
     if chosen.is_empty() {
-        let message = format!("flag: {flag:?} is not all, or one of {}", FLAGS.join(", "));
+        let message = format!("flag: {flag:?} is not all, or one of {}", LOG_FLAGS.join(", "));
         return Err(RpcError::invalid_params(message));
     }
     for flag in chosen {
