@@ -4,13 +4,15 @@ use clap::{ArgAction, Parser, Subcommand};
 
 use crate::{
     bench_loader, completions, demo, devices, discover, doctor, id_ctrl, id_ns, index, list, man,
-    manifest, merge_traces, perf, read, target, write,
+    manifest, merge_traces, perf, read, serve, target, write,
 };
 
 const EXAMPLES: &str = "\
 Examples:
   feedrail demo
       Export a file, read it back and check every byte. Needs no RDMA NIC and no root.
+  feedrail serve /data/shards
+      Serve a folder, and print the commands that read it.
   feedrail devices
       Which RDMA devices there are, and what is used without one.
   feedrail doctor
@@ -53,6 +55,7 @@ pub(crate) enum CliCommand {
     Index(index::IndexArgs),
     Manifest(manifest::ManifestArgs),
     Target(target::TargetArgs),
+    Serve(serve::Serve),
     Demo(demo::Demo),
     Completions(completions::CompletionsArgs),
     Man(man::ManArgs),

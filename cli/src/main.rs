@@ -34,11 +34,13 @@ mod perf;
 mod progress;
 mod read;
 mod seed;
+mod serve;
 mod session;
 mod shards;
 mod size;
 mod stream;
 mod target;
+mod target_child;
 mod training_data;
 mod transfer;
 mod write;
@@ -51,16 +53,21 @@ use clap::Parser;
 use feedrail_target::daemon::{LogFilter, LogFilterError, colours_are_wanted};
 
 use crate::args::{Cli, CliCommand};
-use crate::demo::TargetProcess;
 use crate::interrupt::Interrupted;
 use crate::output::ReaderGone;
+use crate::target_child::TargetProcess;
 
 fn main() -> ExitCode {
-    // The daemon has its own logging and its own errors, and is nobody's command.
+    // The daemon has its own logging and its own errors.
     if let Some(target) = TargetProcess::of_command_line(std::env::args_os()) {
         return target.run();
     }
     let cli = Cli::parse();
+    if let CliCommand::Serve(serve) = &cli.command
+        && serve.prints_json()
+    {
+        return serve.run_as_daemon(cli.verbose);
+    }
     if let Err(error) = start_logging(cli.verbose) {
         output::note(format_args!("feedrail: RUST_LOG: {error}"));
         return ExitCode::from(2);
@@ -89,6 +96,7 @@ fn run(command: CliCommand, verbose: u8) -> Result<()> {
         CliCommand::Index(index) => index.run(),
         CliCommand::Manifest(manifest) => manifest.run(),
         CliCommand::Demo(demo) => demo.run(verbose),
+        CliCommand::Serve(serve) => serve.run(verbose),
         CliCommand::Target(target) => target.run(),
         CliCommand::Doctor(_) => unreachable!("handled by the caller"),
     }

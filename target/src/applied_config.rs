@@ -1,6 +1,7 @@
 //! The configuration that a target follows.
 
 use std::io;
+use std::net::SocketAddr;
 use std::os::fd::{AsFd as _, BorrowedFd, OwnedFd};
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
@@ -28,6 +29,11 @@ impl AppliedConfig {
 
     pub(crate) fn get(&self) -> Config {
         self.lock().clone()
+    }
+
+    /// Address of the counters as an HTTP page.
+    pub(crate) fn metrics(&self) -> Option<SocketAddr> {
+        self.lock().metrics
     }
 
     /// The ports that it has.

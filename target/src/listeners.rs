@@ -361,6 +361,11 @@ impl Listeners {
         Self { associations, options, devices: Mutex::new(devices), applied, unshared }
     }
 
+    /// Address of the counters as an HTTP page.
+    pub(crate) fn metrics(&self) -> Option<SocketAddr> {
+        self.applied.metrics()
+    }
+
     /// The associations that hosts make at the listeners.
     pub(crate) fn associations(&self) -> &Arc<Associations> {
         &self.associations

@@ -117,7 +117,7 @@ impl CacheRoom {
     }
 
     /// Bytes of the files that are locked in memory.
-    pub(super) fn locked_bytes(&self) -> u64 {
+    pub(crate) fn locked_bytes(&self) -> u64 {
         self.locked_bytes.load(Ordering::Relaxed)
     }
 

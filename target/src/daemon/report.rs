@@ -1,5 +1,6 @@
 //! The JSON lines on standard output.
 
+use std::net::SocketAddr;
 use std::time::Duration;
 
 use serde_json::{Value, json};
@@ -58,6 +59,12 @@ impl StdoutReport {
                 }));
             }
         }
+    }
+
+    /// The line after all others of the start.
+    pub(super) fn ready(&self, metrics: Option<SocketAddr>) {
+        let metrics = metrics.map(|address| address.to_string());
+        self.say(&json!({ "event": "ready", "metrics": metrics }));
     }
 
     /// One line for each subsystem that could be exported.
