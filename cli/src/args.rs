@@ -4,13 +4,15 @@ use clap::{ArgAction, Parser, Subcommand};
 
 use crate::{
     bench_loader, completions, demo, devices, discover, doctor, id_ctrl, id_ns, index, list, man,
-    manifest, merge_traces, mount, perf, read, target, unmount, write,
+    manifest, merge_traces, mount, perf, read, serve, target, unmount, write,
 };
 
 const EXAMPLES: &str = "\
 Examples:
   feedrail demo
       Export a file, read it back and check every byte. Needs no RDMA NIC and no root.
+  feedrail serve /data/shards
+      Serve a folder, and print the commands that read it.
   feedrail devices
       Which RDMA devices there are, and what is used without one.
   feedrail doctor
@@ -57,6 +59,7 @@ pub(crate) enum CliCommand {
     Mount(mount::Mount),
     Unmount(unmount::Unmount),
     Target(target::TargetArgs),
+    Serve(serve::Serve),
     Demo(demo::Demo),
     Completions(completions::CompletionsArgs),
     Man(man::ManArgs),

@@ -35,11 +35,13 @@ mod perf;
 mod progress;
 mod read;
 mod seed;
+mod serve;
 mod session;
 mod shards;
 mod size;
 mod stream;
 mod target;
+mod target_child;
 mod training_data;
 mod transfer;
 mod unmount;
@@ -55,16 +57,21 @@ use tracing_subscriber::layer::SubscriberExt as _;
 use tracing_subscriber::util::SubscriberInitExt as _;
 
 use crate::args::{Cli, CliCommand};
-use crate::demo::TargetProcess;
 use crate::interrupt::Interrupted;
 use crate::output::ReaderGone;
+use crate::target_child::TargetProcess;
 
 fn main() -> ExitCode {
-    // The daemon has its own logging and its own errors, and is nobody's command.
+    // The daemon has its own logging and its own errors.
     if let Some(target) = TargetProcess::of_command_line(std::env::args_os()) {
         return target.run();
     }
     let cli = Cli::parse();
+    if let CliCommand::Serve(serve) = &cli.command
+        && serve.prints_json()
+    {
+        return serve.run_as_daemon(cli.verbose);
+    }
     if let Err(error) = start_logging(cli.verbose) {
         output::note(format_args!("feedrail: RUST_LOG: {error}"));
         return ExitCode::from(2);
@@ -95,6 +102,7 @@ fn run(command: CliCommand, verbose: u8) -> Result<()> {
         CliCommand::Mount(mount) => mount.run(),
         CliCommand::Unmount(unmount) => unmount.run(),
         CliCommand::Demo(demo) => demo.run(verbose),
+        CliCommand::Serve(serve) => serve.run(verbose),
         CliCommand::Target(target) => target.run(),
         CliCommand::Doctor(_) => unreachable!("handled by the caller"),
     }

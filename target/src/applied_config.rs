@@ -1,6 +1,7 @@
 //! Configuration that a target currently follows.
 
 use std::io;
+use std::net::SocketAddr;
 use std::os::fd::{AsFd as _, BorrowedFd, OwnedFd};
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
@@ -30,7 +31,12 @@ impl AppliedConfig {
         self.lock().clone()
     }
 
-    /// Ports of the configuration.
+    /// Address of the counters as an HTTP page.
+    pub(crate) fn metrics(&self) -> Option<SocketAddr> {
+        self.lock().metrics
+    }
+
+    /// The ports that it has.
     pub(crate) fn ports(&self) -> Vec<PortConfig> {
         self.lock().ports.clone()
     }

@@ -50,6 +50,7 @@ mod management;
 mod metrics;
 mod poll_group;
 mod reloader;
+mod status;
 mod storage;
 mod sync;
 mod target;

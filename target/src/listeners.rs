@@ -325,7 +325,12 @@ impl Listeners {
         Self { associations, options, devices: Mutex::new(devices), applied, unshared }
     }
 
-    /// Associations that hosts make at the listeners.
+    /// Address of the counters as an HTTP page.
+    pub(crate) fn metrics(&self) -> Option<SocketAddr> {
+        self.applied.metrics()
+    }
+
+    /// The associations that hosts make at the listeners.
     pub(crate) fn associations(&self) -> &Arc<Associations> {
         &self.associations
     }

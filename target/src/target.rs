@@ -28,6 +28,7 @@ use crate::metrics::page::{NamespaceSnapshot, SubsystemSnapshot, TargetSnapshot}
 use crate::metrics::snapshot::{IoStats, Stats, SystemCallStats};
 use crate::poll_group::PollGroupStats;
 use crate::reloader::{ConfigSource, Reloader};
+use crate::status::TargetStatus;
 
 /// A target with its threads. Dropping it ends every connection immediately.
 pub struct Target {
@@ -180,11 +181,26 @@ impl Target {
 
     /// Counters of all threads, and those of each subsystem and namespace, as a text.
     pub(crate) fn metrics(&self, format: MetricsFormat, detail: MetricsDetail) -> String {
+        self.snapshot().to_text(format, detail)
+    }
+
+    /// The state that the status page shows, as JSON.
+    pub(crate) fn status(&self) -> String {
+        let status = TargetStatus {
+            snapshot: &self.snapshot(),
+            registry: self.associations.registry(),
+            controllers: &self.associations.controllers(),
+            listening: &self.listening,
+            not_listening: &self.not_listening,
+        };
+        status.to_json().to_string()
+    }
+
+    fn snapshot(&self) -> TargetSnapshot {
         let registry = self.associations.registry();
         let subsystems = registry.subsystems();
         let subsystems = subsystems.iter().map(|of| subsystem_snapshot(registry, of)).collect();
-        let turns = self.runtime.turn_stats();
-        TargetSnapshot { stats: self.stats(), turns, subsystems }.to_text(format, detail)
+        TargetSnapshot { stats: self.stats(), turns: self.runtime.turn_stats(), subsystems }
     }
 
     /// Stops after running commands have ended, at most after `timeout`. New connections and

@@ -1,16 +1,15 @@
 //! Continuous integration: the gate, which every change passes, and everything else.
 
 mod changes;
+mod last_passed;
 mod step;
 mod steps;
 
-use std::fs;
-use std::path::PathBuf;
 use std::time::Instant;
 
-use anyhow::{Context, Result, bail};
+use anyhow::{Result, bail};
 
-use changes::Changes;
+use last_passed::LastPassed;
 use step::{CiStep, StepDecision};
 pub(crate) use steps::{loom, miri};
 
@@ -41,6 +40,15 @@ struct Row {
     outcome: String,
 }
 
+impl Row {
+    fn has_passed(&self) -> bool {
+        self.outcome == PASSED
+    }
+}
+
+/// Outcome of a step without a failure.
+const PASSED: &str = "passed";
+
 /// Runs the steps that are wanted, and prints how long each took.
 pub(crate) fn main(options: &Options) -> Result<()> {
     if let Some(name) = options.steps.iter().find(|name| steps::named(name).is_none()) {
@@ -50,29 +58,35 @@ pub(crate) fn main(options: &Options) -> Result<()> {
         steps::STEPS.iter().for_each(|step| println!("{step}"));
         return Ok(());
     }
-    let changes = Changes::since(&last_full()?)?;
+    let last_passed = LastPassed::read()?;
     let mut rows = Vec::new();
     let mut failure = Ok(());
     for step in steps::STEPS {
-        let row = take(step, options, &changes, &mut failure);
+        let row = take(step, options, &last_passed, &mut failure);
         rows.push(row);
         if failure.is_err() && !options.keep_going {
             break;
         }
     }
     report(&rows, options);
-    failure?;
-    if options.full && options.steps.is_empty() {
-        record_full()?;
-    }
-    Ok(())
+    let passed = |step: &&CiStep| {
+        step.is_conditional() && rows.iter().any(|row| row.name == step.name && row.has_passed())
+    };
+    let passed: Vec<_> = steps::STEPS.iter().filter(passed).map(|step| step.name).collect();
+    last_passed.record(&passed)?;
+    failure
 }
 
 /// Runs one step, or says why not.
 #[expect(clippy::disallowed_methods, reason = "the table shows what took the time")]
-fn take(step: &CiStep, options: &Options, changes: &Changes, failure: &mut Result<()>) -> Row {
+fn take(
+    step: &CiStep,
+    options: &Options,
+    last_passed: &LastPassed,
+    failure: &mut Result<()>,
+) -> Row {
     let decision = match options.steps.as_slice() {
-        [] => step.decide(options.full, changes),
+        [] => step.decide(options.full, last_passed.commit(step.name)),
         names if names.iter().any(|name| name == step.name) => StepDecision::Run,
         _ => StepDecision::Skip("not asked for"),
     };
@@ -80,7 +94,7 @@ fn take(step: &CiStep, options: &Options, changes: &Changes, failure: &mut Resul
         let begin = Instant::now();
         let result = (step.run)(options.full);
         let seconds = begin.elapsed().as_secs();
-        let outcome = if result.is_ok() { "passed" } else { "FAILED" };
+        let outcome = if result.is_ok() { PASSED } else { "FAILED" };
         eprintln!("{outcome} after {seconds} s: {}", step.name);
         if let Err(error) = result {
             eprintln!("{}: {error:#}", step.name);
@@ -103,27 +117,4 @@ fn report(rows: &[Row], options: &Options) {
     if total > GATE_SECONDS && !options.full {
         println!("warning: the gate is to take less than {GATE_SECONDS} s");
     }
-}
-
-fn record() -> PathBuf {
-    crate::root().join("xtask/last-full")
-}
-
-/// The commit that `--full` passed at last.
-fn last_full() -> Result<String> {
-    let path = record();
-    let text = fs::read_to_string(&path).with_context(|| path.display().to_string())?;
-    Ok(text.trim().to_owned())
-}
-
-/// Notes the commit that has passed, if what has passed is that commit.
-fn record_full() -> Result<()> {
-    if !crate::output("git", &["status", "--porcelain"])?.is_empty() {
-        println!("xtask/last-full stays: there are uncommitted changes");
-        return Ok(());
-    }
-    let commit = crate::output("git", &["rev-parse", "HEAD"])?;
-    fs::write(record(), &commit)?;
-    println!("xtask/last-full is now {}: commit it", commit.trim());
-    Ok(())
 }

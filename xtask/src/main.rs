@@ -60,6 +60,8 @@ enum Chore {
     /// Takes minutes; `FEEDRAIL_HOSTILE_ONLY=WORDS` in the environment takes only those whose
     /// description has the words.
     Hostile,
+    /// Makes docs/status-page.png, a picture of a target's status page; needs chromium.
+    Screenshot,
     /// Interpret the tests of registered memory with Miri; needs a nightly compiler with `miri` and
     /// `rust-src`.
     Miri,
@@ -79,6 +81,7 @@ fn main() -> ExitCode {
         Chore::Sim(options) => sim::main(options),
         Chore::Soak { kills } => soak(*kills),
         Chore::Hostile => hostile(),
+        Chore::Screenshot => screenshot(),
         Chore::Miri => ci::miri(),
         Chore::Loom => ci::loom(),
     };
@@ -95,6 +98,12 @@ fn hostile() -> Result<()> {
     let test =
         "test --release -p feedrail-tests --test hostile --no-fail-fast -- --ignored --nocapture";
     run("cargo", &test.split(' ').collect::<Vec<_>>(), &[])
+}
+
+fn screenshot() -> Result<()> {
+    let test = "test --workspace --test command_line -- status_page:: --nocapture";
+    let path = root().join("docs/status-page.png").display().to_string();
+    run("cargo", &test.split(' ').collect::<Vec<_>>(), &[("FEEDRAIL_SCREENSHOT", &path)])
 }
 
 fn soak(kills: u32) -> Result<()> {

@@ -1,11 +1,10 @@
 //! `feedrail demo`: the whole way from a file to a host's memory and back to the file, checked.
 
-mod child;
 mod file;
-mod log;
 mod plan;
 mod verify;
 
+use std::ffi::OsString;
 use std::path::PathBuf;
 use std::time::Duration;
 
@@ -13,8 +12,6 @@ use anyhow::Result;
 use clap::Args;
 use splitmix64::SplitMix64;
 
-use self::child::TargetChild;
-pub(crate) use self::child::TargetProcess;
 use self::file::DemoFile;
 use self::verify::{Checked, Verify};
 use crate::interrupt::Interrupt;
@@ -22,6 +19,7 @@ use crate::options::ProviderArg;
 use crate::output;
 use crate::seed::fresh_seed;
 use crate::size::human;
+use crate::target_child::{TargetChild, free_loopback_address};
 
 const EXAMPLES: &str = "\
 Examples:
@@ -61,7 +59,10 @@ impl Demo {
                 DemoFile::made_up(seed, &interrupt)?
             }
         };
-        let target = TargetChild::start(sample.path(), self.provider, verbose, &interrupt)?;
+        let address = free_loopback_address().to_string();
+        let options = ["--listen", &address, "--provider", self.provider.name()];
+        let arguments = options.map(OsString::from).into_iter().chain([sample.path().into()]);
+        let target = TargetChild::start(arguments, verbose, &interrupt)?;
         output::print(&announce(&sample, &target))?;
         let ranges = plan::plan(sample.size_bytes(), SplitMix64::new(seed));
         let verify = Verify { sample: &sample, interrupt: &interrupt, depth: self.depth as usize };
@@ -71,7 +72,7 @@ impl Demo {
 }
 
 fn announce(sample: &DemoFile, target: &TargetChild) -> String {
-    let listening = &target.listening;
+    let listening = &target.listening()[0];
     format!(
         "exporting {} ({} bytes, {} mod 512)\n\
          target: process {}, {} at {}, provider {} ({})\n",

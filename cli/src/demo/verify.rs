@@ -6,7 +6,6 @@ use std::time::Instant;
 use anyhow::Result;
 use nvme_proto::Nsid;
 
-use super::child::{ListeningLine, TargetChild};
 use super::file::DemoFile;
 use super::plan::{DemoRange, RANGE_MAX_BYTES};
 use crate::clock::now;
@@ -16,6 +15,7 @@ use crate::latency::Latency;
 use crate::options::ProviderArg;
 use crate::progress::Progress;
 use crate::session::Session;
+use crate::target_child::{ListeningLine, TargetChild};
 
 /// The parameters of a check.
 pub(crate) struct Verify<'a> {
@@ -54,7 +54,7 @@ impl Verify<'_> {
         ranges: impl Iterator<Item = DemoRange>,
         provider: ProviderArg,
     ) -> Result<Checked> {
-        match self.read_from(&target.listening, ranges, provider) {
+        match self.read_from(&target.listening()[0], ranges, provider) {
             Ok(checked) => {
                 target.stop()?;
                 Ok(checked)

@@ -23,9 +23,10 @@ impl Show {
     pub(super) fn run(&self) -> Result<()> {
         let mut target = RpcClient::connect(&self.socket.socket)?;
         let subsystems = target.call("nvmf_get_subsystems", json!({}))?;
+        let metrics = target.call("feedrail_get_metrics_address", json!({}))?;
         output::print(&match self.output.output_format {
-            Format::Json => output::json(&json!({ "subsystems": subsystems })),
-            Format::Normal => text(&subsystems),
+            Format::Json => output::json(&json!({ "subsystems": subsystems, "metrics": metrics })),
+            Format::Normal => text(&subsystems) + &status_page(&metrics),
         })
     }
 }
@@ -38,6 +39,13 @@ fn text(subsystems: &Value) -> String {
     let access = output::table(&["Subsystem", "Addresses", "Hosts"], &rows);
     let left_out: String = items(subsystems).filter_map(left_out).collect();
     format!("{namespaces}\n{access}{left_out}")
+}
+
+fn status_page(metrics: &Value) -> String {
+    metrics
+        .as_str()
+        .map(|address| format!("\nstatus page: http://{address}/\n"))
+        .unwrap_or_default()
 }
 
 fn printed(value: &Value) -> String {

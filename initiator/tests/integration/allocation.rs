@@ -108,7 +108,7 @@ rusty_fork_test! {
         };
         let config = Config::quick(Quick {
             listen: vec![at.address],
-            files: vec![file.path().to_owned()],
+            paths: vec![file.path().to_owned()],
             writable: false,
             direct_io: Default::default(),
             nqn: Some(at.nqn),

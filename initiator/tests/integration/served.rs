@@ -46,7 +46,7 @@ impl Served {
             Subsystem { address: address(), nqn: "nqn.2026-01.io.feedrail:files".parse().unwrap() };
         let config = Config::quick(Quick {
             listen: vec![at.address],
-            files: vec![path.clone()],
+            paths: vec![path.clone()],
             writable,
             direct_io: Default::default(),
             nqn: Some(at.nqn),

@@ -42,7 +42,7 @@ impl Served {
         let at = SubsystemAddress { address: SocketAddr::new(ip, 4420), nqn };
         let config = Config::quick(Quick {
             listen: vec![at.address],
-            files: vec![file.path().to_owned()],
+            paths: vec![file.path().to_owned()],
             writable: false,
             direct_io: Default::default(),
             nqn: Some(at.nqn),

@@ -116,8 +116,8 @@ impl CacheRoom {
         self.locked_bytes.fetch_sub(bytes, Ordering::Relaxed);
     }
 
-    /// File bytes locked in memory.
-    pub(super) fn locked_bytes(&self) -> u64 {
+    /// Bytes of the files that are locked in memory.
+    pub(crate) fn locked_bytes(&self) -> u64 {
         self.locked_bytes.load(Ordering::Relaxed)
     }
 

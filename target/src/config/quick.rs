@@ -1,16 +1,16 @@
-//! Quick form: files on the command line, no configuration file.
+//! The quick form: paths on the command line, no configuration file.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::net::{IpAddr, SocketAddr};
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 use nvme_proto::{Nqn, Nsid};
 
 use super::identifiers::derived_nguid;
 use super::{
-    AnaGroupId, Config, ConfigError, Cores, DirectIo, DiskFaults, HostPolicy, Medium,
-    MetricsDetail, NamespaceConfig, Origin, PortConfig, ProviderChoice, SubsystemConfig,
+    AnaGroupId, Config, ConfigError, Cores, DirectIo, DirectoryConfig, DiskFaults, HostPolicy,
+    Medium, MetricsDetail, NamespaceConfig, Origin, PortConfig, ProviderChoice, SubsystemConfig,
 };
 use crate::derived_ids::{self, Machine, SubsystemIdentity};
 use crate::limits::Limits;
@@ -18,13 +18,14 @@ use crate::limits::Limits;
 /// Default of `polling_us`: longest time that a poll group polls before it sleeps, in microseconds.
 pub(super) const POLLING_US: u32 = 2000;
 
-/// Arguments of the quick form: each file is one namespace of one subsystem that any host may use.
+/// The arguments of the quick form: one subsystem that any host may use.
 #[derive(Clone, Debug)]
 pub struct Quick {
     /// Addresses to listen on.
     pub listen: Vec<SocketAddr>,
-    /// Files to export, numbered from NSID 1 in this order.
-    pub files: Vec<PathBuf>,
+    /// Files, which are numbered from NSID 1 in this order, and directories, whose files are
+    /// namespaces as long as they exist.
+    pub paths: Vec<PathBuf>,
     /// Whether hosts may write.
     pub writable: bool,
     /// Use of direct I/O.
@@ -85,16 +86,18 @@ impl Config {
 
 impl Quick {
     fn subsystem(&self, machine: &Machine) -> Result<SubsystemConfig, ConfigError> {
+        let (directories, files): (Vec<_>, Vec<_>) =
+            self.paths.iter().partition(|path| path.is_dir());
         let nqn = self.nqn.unwrap_or_else(|| machine.subsystem_nqn(&self.listen));
         let identity = SubsystemIdentity::new(machine, nqn, None);
         let mut seen = BTreeSet::new();
-        let mut namespaces = Vec::with_capacity(self.files.len());
-        for ((path, name), nsid) in self.files.iter().zip(self.names()).zip(1..) {
-            if !seen.insert(name.clone()) {
-                let message = format!("argument {}: given twice", path.display());
-                return Err(ConfigError::Usage(message));
-            }
-            let medium = medium(path.clone());
+        if let Some(path) = self.paths.iter().find(|path| !seen.insert(*path)) {
+            let message = format!("argument {}: given twice", path.display());
+            return Err(ConfigError::Usage(message));
+        }
+        let mut namespaces = Vec::with_capacity(files.len());
+        for ((path, name), nsid) in files.iter().zip(names(&files)).zip(1..) {
+            let medium = medium(path.to_path_buf());
             let uuid = medium.namespace_uuid(&identity, &name);
             namespaces.push(NamespaceConfig {
                 nsid: Nsid(nsid),
@@ -113,9 +116,9 @@ impl Quick {
                 name,
             });
         }
-        if namespaces.is_empty() {
-            let message =
-                "nothing to export; name files to export, or a configuration with --config";
+        if self.paths.is_empty() {
+            let message = "nothing to export; name files or directories to export, or a configuration \
+                           with --config";
             return Err(ConfigError::Usage(message.into()));
         }
         Ok(SubsystemConfig {
@@ -125,23 +128,36 @@ impl Quick {
             deallocate: true,
             identity,
             namespaces,
-            directories: Vec::new(),
+            directories: directories.into_iter().map(|path| self.directory(path)).collect(),
             origin: Origin("command line".into()),
             nqn,
         })
     }
 
-    /// File names, or the whole paths of files with equal names.
-    fn names(&self) -> Vec<String> {
-        let names: Vec<_> = self.files.iter().map(|path| derived_ids::file_name(path)).collect();
-        let mut count: BTreeMap<&str, u32> = BTreeMap::new();
-        names.iter().for_each(|name| *count.entry(name).or_default() += 1);
-        let unique = |(path, name): (&PathBuf, &String)| match count[name.as_str()] {
-            1 => name.clone(),
-            _ => path.to_string_lossy().into_owned(),
-        };
-        self.files.iter().zip(&names).map(unique).collect()
+    fn directory(&self, path: &Path) -> DirectoryConfig {
+        DirectoryConfig {
+            path: path.to_owned(),
+            suffix: String::new(),
+            writable: self.writable,
+            content_id: None,
+            lba_shift: None,
+            direct_io: self.direct_io,
+            watch: true,
+            origin: Origin(format!("argument {}", path.display())),
+        }
     }
+}
+
+/// The file names, or the whole paths where files share a name.
+fn names(files: &[&PathBuf]) -> Vec<String> {
+    let names: Vec<_> = files.iter().map(|path| derived_ids::file_name(path)).collect();
+    let mut count: BTreeMap<&str, u32> = BTreeMap::new();
+    names.iter().for_each(|name| *count.entry(name).or_default() += 1);
+    let unique = |(path, name): (&&PathBuf, &String)| match count[name.as_str()] {
+        1 => name.clone(),
+        _ => path.to_string_lossy().into_owned(),
+    };
+    files.iter().zip(&names).map(unique).collect()
 }
 
 /// Guesses the medium from its path: a block device if the path is one, or if it does not exist

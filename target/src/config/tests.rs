@@ -207,7 +207,7 @@ fn quick_targets_of_two_machines_differ() {
     let quick = |machine, port| {
         let quick = Quick {
             listen: vec![SocketAddr::from(([127, 0, 0, 1], port))],
-            files: vec!["a.bin".into()],
+            paths: vec!["a.bin".into()],
             writable: false,
             direct_io: DirectIo::default(),
             nqn: None,
@@ -486,7 +486,7 @@ fn the_default_pool_suffices_for_all_cores() {
     let (files, cores) = (vec!["a".into()], Cores::Count(32));
     let quick = Config::quick(Quick {
         listen,
-        files,
+        paths: files,
         writable: false,
         direct_io: DirectIo::default(),
         nqn: None,
@@ -563,7 +563,7 @@ fn an_empty_file_says_what_is_missing() {
 fn quick(files: &[&str]) -> Result<Config, ConfigError> {
     Config::quick(Quick {
         listen: vec!["127.0.0.1:4420".parse().expect("an address")],
-        files: files.iter().map(PathBuf::from).collect(),
+        paths: files.iter().map(PathBuf::from).collect(),
         writable: false,
         direct_io: DirectIo::default(),
         nqn: None,
@@ -579,7 +579,7 @@ fn an_address_given_twice_is_one_port() {
         ["127.0.0.1:4420", "127.0.0.1:4421", "127.0.0.1:4420", "127.0.0.1:0", "127.0.0.1:0"];
     let config = Config::quick(Quick {
         listen: listen.map(|address| address.parse().expect("an address")).into(),
-        files: vec!["a.bin".into()],
+        paths: vec!["a.bin".into()],
         writable: false,
         direct_io: DirectIo::default(),
         nqn: None,
@@ -590,6 +590,20 @@ fn an_address_given_twice_is_one_port() {
     let ports: Vec<_> =
         config.expect("valid").ports.iter().map(|port| (port.id, port.address.port())).collect();
     assert_eq!(ports, [(1, 4420), (2, 4421), (3, 0), (4, 0)]);
+}
+
+#[test]
+fn the_quick_form_takes_directories() {
+    let folder = tempfile::tempdir().expect("a folder");
+    let path = folder.path().to_str().expect("text");
+    let config = quick(&["a.bin", path, "b.bin"]).expect("valid");
+    let subsystem = &config.subsystems[0];
+    let names: Vec<_> = subsystem.namespaces.iter().map(|one| (one.nsid.0, &*one.name)).collect();
+    assert_eq!(names, [(1, "a.bin"), (2, "b.bin")]);
+    let [directory] = &subsystem.directories[..] else { panic!("one directory") };
+    assert_eq!((directory.path.as_path(), directory.watch), (folder.path(), true));
+    let error = quick(&[path, path]).expect_err("twice").to_string();
+    assert!(error.ends_with("given twice"), "{error}");
 }
 
 #[test]

@@ -18,18 +18,19 @@ use crate::limits::MAX_CORES;
 
 /// Exports files and block devices as NVMe namespaces over RDMA (RoCE v2).
 ///
-/// Either with a configuration file, or in the quick form: every FILE is one namespace, numbered
-/// from 1, of one subsystem that any host may use.
+/// Either with a configuration file, or in the quick form: every PATH is one namespace, numbered
+/// from 1, of one subsystem that any host may use. A directory is one namespace for each file in it
+/// and its subdirectories.
 ///
-/// Standard output carries JSON lines: "listening" for each address and subsystem when ready,
-/// "not_listening" for each address that cannot be served (an error only if there is no other),
-/// "stats" on SIGUSR1 and at the end. SIGTERM and SIGINT wait for running commands to end, then
-/// exit with 0.
+/// Standard output carries JSON lines: "listening" for each address and subsystem, "not_listening"
+/// for each address that cannot be served (an error only if there is no other), then "ready", and
+/// "stats" on SIGUSR1 and at the end. SIGTERM and SIGINT let commands under way end, then exit with
+/// 0.
 #[derive(Clone, Debug, Parser)]
 #[command(name = "feedrail-target", version, after_help = EXAMPLES)]
 pub(super) struct DaemonArguments {
     /// Configuration file in TOML, instead of the quick form
-    #[arg(short, long, value_name = "PATH", conflicts_with_all = ["files", "listen", "writable", "direct_io", "nqn", "cores"])]
+    #[arg(short, long, value_name = "PATH", conflicts_with_all = ["paths", "listen", "writable", "direct_io", "nqn", "cores"])]
     config: Option<PathBuf>,
 
     /// Quick form: address to listen on, IP or IP:PORT (default port 4420), 0.0.0.0 or [::] for
@@ -96,13 +97,14 @@ pub(super) struct DaemonArguments {
     #[arg(long, value_name = "SECONDS", default_value_t = 10, value_parser = clap::value_parser!(u64).range(0..=3600))]
     drain_seconds: u64,
 
-    /// Quick form: files or block devices to export
-    #[arg(value_name = "FILE")]
-    files: Vec<PathBuf>,
+    /// Quick form: files, block devices or directories to export
+    #[arg(value_name = "PATH")]
+    paths: Vec<PathBuf>,
 }
 
 const EXAMPLES: &str = "Examples:
   feedrail-target --listen 127.0.0.1:4420 shard-00.tar shard-01.tar
+  feedrail-target --listen 192.0.2.10 /data/shards
   feedrail-target --listen 127.0.0.1 --writable scratch.img
   feedrail-target --config /etc/feedrail/target.toml --check";
 
@@ -133,7 +135,7 @@ impl DaemonArguments {
     fn quick(&self) -> Quick {
         Quick {
             listen: self.listen.clone(),
-            files: self.files.clone(),
+            paths: self.paths.clone(),
             writable: self.writable,
             direct_io: self.direct_io,
             nqn: self.nqn,

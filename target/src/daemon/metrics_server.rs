@@ -1,4 +1,5 @@
-//! Counters for Prometheus: an HTTP/1.1 server with one page, on a separate thread.
+//! The counters for Prometheus and the status page for people: an HTTP/1.1 server on a thread of
+//! its own.
 //!
 //! A client has one request and one response, a bounded time for both, and one of a few places. No
 //! client blocks others, and the cores of the target take no part except for their counters.
@@ -15,9 +16,9 @@ use rdma::Time;
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 
 use super::metrics_address::MetricsAddress;
-use super::negotiation::PageVariant;
+use super::negotiation::{PageContent, PageVariant};
+use super::status_page::StatusPage;
 use crate::driver::clock::Clock;
-use crate::metrics::exposition::MetricsFormat;
 
 /// Most concurrent clients; a further one replaces the oldest.
 const MAX_CLIENTS: usize = 16;
@@ -98,8 +99,8 @@ impl MetricsServer {
         self.listener.local_addr()
     }
 
-    /// Serves until the target ends. `text` produces the page.
-    pub(super) fn run(&self, text: impl Fn(MetricsFormat) -> String) {
+    /// Serves until the target ends. `text` makes the pages.
+    pub(super) fn run(&self, text: impl Fn(PageContent) -> String) {
         let mut clients: Vec<MetricsClient> = Vec::new();
         let mut pages = MetricsPages::new(text);
         let clock = Clock::new();
@@ -183,7 +184,7 @@ struct PageCopies {
     earlier: Weak<[u8]>,
 }
 
-impl<F: Fn(MetricsFormat) -> String> MetricsPages<F> {
+impl<F: Fn(PageContent) -> String> MetricsPages<F> {
     fn new(text: F) -> Self {
         let nobodys: Rc<[u8]> = Rc::default();
         let none = || PageCopies { made: None, earlier: Rc::downgrade(&nobodys) };
@@ -193,7 +194,7 @@ impl<F: Fn(MetricsFormat) -> String> MetricsPages<F> {
     fn get(&mut self, variant: PageVariant, now: Time) -> Rc<[u8]> {
         self.variants.iter_mut().for_each(|copies| copies.let_go(now));
         let make = || {
-            let text = (self.text)(variant.format).into_bytes();
+            let text = (self.text)(variant.content).into_bytes();
             let body = if variant.gzip { compressed(&text) } else { text };
             (now, body.into())
         };
@@ -233,7 +234,7 @@ impl MetricsClient {
     /// Reads and writes as much as possible without waiting.
     fn go_on(
         &mut self,
-        pages: &mut MetricsPages<impl Fn(MetricsFormat) -> String>,
+        pages: &mut MetricsPages<impl Fn(PageContent) -> String>,
         now: Time,
     ) -> ClientOutcome {
         if let ClientPhase::Asking(request) = &mut self.phase {
@@ -260,7 +261,7 @@ impl MetricsClient {
 fn ask(
     stream: &mut TcpStream,
     request: &mut Vec<u8>,
-    pages: &mut MetricsPages<impl Fn(MetricsFormat) -> String>,
+    pages: &mut MetricsPages<impl Fn(PageContent) -> String>,
     now: Time,
 ) -> Option<Response> {
     let mut bytes = [0; 1024];
@@ -284,7 +285,7 @@ fn ask(
 /// Response to a request's head. What follows the head is not read.
 fn respond(
     head: &[u8],
-    pages: &mut MetricsPages<impl Fn(MetricsFormat) -> String>,
+    pages: &mut MetricsPages<impl Fn(PageContent) -> String>,
     now: Time,
 ) -> Response {
     let line = head.split(|byte| *byte == b'\r').next().unwrap_or_default();
@@ -296,21 +297,40 @@ fn respond(
     let path = target.split(|byte| *byte == b'?').next().unwrap_or_default();
     match (method, path) {
         (b"GET" | b"HEAD", b"/metrics") => {
-            let variant = PageVariant::of_request(head);
-            let page = pages.get(variant, now);
-            let (media, length) = (variant.format.media_type(), page.len());
-            let coding = if variant.gzip { "Content-Encoding: gzip\r\n" } else { "" };
-            let head = format!(
-                "HTTP/1.1 200 OK\r\nContent-Type: {media}\r\n{coding}\
-                 Vary: Accept, Accept-Encoding\r\nContent-Length: {length}\r\n\
-                 Connection: close\r\n\r\n"
-            );
-            let body = if method == b"GET" { page } else { Rc::default() };
-            Response { body, ..Response::of_head(head) }
+            of_page(pages, PageVariant::of_request(head), now, method)
+        }
+        (b"GET" | b"HEAD", b"/status.json") => {
+            of_page(pages, PageVariant::status(head), now, method)
+        }
+        (b"GET" | b"HEAD", b"/") => {
+            let StatusPage { headers, body } = StatusPage::new();
+            success(method, "text/html; charset=utf-8", &headers, body.into_bytes().into())
         }
         (b"GET" | b"HEAD", _) => refusal("404 Not Found", ""),
         _ => refusal("405 Method Not Allowed", "Allow: GET, HEAD\r\n"),
     }
+}
+
+fn of_page(
+    pages: &mut MetricsPages<impl Fn(PageContent) -> String>,
+    variant: PageVariant,
+    now: Time,
+    method: &[u8],
+) -> Response {
+    let coding = if variant.gzip { "Content-Encoding: gzip\r\n" } else { "" };
+    let headers = format!("{coding}Vary: Accept, Accept-Encoding\r\n");
+    success(method, variant.content.media_type(), &headers, pages.get(variant, now))
+}
+
+/// The response to GET, or its head alone.
+fn success(method: &[u8], media: &str, headers: &str, body: Rc<[u8]>) -> Response {
+    let head = format!(
+        "HTTP/1.1 200 OK\r\nContent-Type: {media}\r\n{headers}Content-Length: {}\r\n\
+         Connection: close\r\n\r\n",
+        body.len()
+    );
+    let body = if method == b"GET" { body } else { Rc::default() };
+    Response { body, ..Response::of_head(head) }
 }
 
 fn refusal(status: &str, header: &str) -> Response {
@@ -325,6 +345,7 @@ mod tests {
     use std::thread;
 
     use super::*;
+    use crate::metrics::exposition::MetricsFormat;
 
     /// Runs a server while `test` connects to it.
     fn serving(test: impl FnOnce(SocketAddr)) {
@@ -332,7 +353,12 @@ mod tests {
             MetricsServer::listen("127.0.0.1:0".parse().expect("valid")).expect("free");
         let address = server.address().expect("bound");
         thread::scope(|scope| {
-            scope.spawn(|| server.run(|format| format!("{format:?}\n")));
+            scope.spawn(|| {
+                server.run(|content| match content {
+                    PageContent::Metrics(format) => format!("{format:?}\n"),
+                    PageContent::Status => "{}".to_owned(),
+                })
+            });
             test(address);
             drop(stop);
         });
@@ -369,6 +395,32 @@ mod tests {
             flate2::read::GzDecoder::new(&page[end..]).read_to_string(&mut text).expect("gzip");
             assert_eq!(text, "Prometheus\n");
         });
+    }
+
+    #[test]
+    fn people_have_a_page_that_reads_the_status() {
+        serving(|address| {
+            let page = response(address, b"GET / HTTP/1.1\r\nHost: a\r\n\r\n");
+            assert!(page.contains("\r\nContent-Type: text/html; charset=utf-8\r\n"), "{page}");
+            assert!(page.contains("\r\nContent-Security-Policy: default-src 'none'; "));
+            assert!(page.ends_with("</html>\n"));
+            let status = response(address, b"GET /status.json HTTP/1.1\r\nHost: a\r\n\r\n");
+            assert!(status.contains("\r\nContent-Type: application/json\r\n"), "{status}");
+            assert!(status.ends_with("\r\n\r\n{}"), "{status}");
+        });
+    }
+
+    #[test]
+    fn a_turn_accepts_a_bounded_number_of_clients() {
+        let address = "127.0.0.1:0".parse().expect("valid");
+        let (server, _stop) = MetricsServer::listen(address).expect("free");
+        let address = server.address().expect("bound");
+        let connect = |_| TcpStream::connect(address).expect("connected");
+        let _waiting: Vec<_> = (0..=MAX_CLIENTS).map(connect).collect();
+        let mut clients = Vec::new();
+        server.accept_some(&mut clients, Clock::new().now()).expect("accepted");
+        assert_eq!(clients.len(), MAX_CLIENTS);
+        assert!(server.listener.accept().is_ok(), "one waits for the next turn");
     }
 
     #[test]
@@ -413,9 +465,10 @@ mod tests {
         });
     }
 
-    const PLAIN: PageVariant = PageVariant { format: MetricsFormat::Prometheus, gzip: false };
+    const PLAIN: PageVariant =
+        PageVariant { content: PageContent::Metrics(MetricsFormat::Prometheus), gzip: false };
 
-    fn numbered(made: &Cell<u32>) -> MetricsPages<impl Fn(MetricsFormat) -> String> {
+    fn numbered(made: &Cell<u32>) -> MetricsPages<impl Fn(PageContent) -> String> {
         MetricsPages::new(|_| {
             made.set(made.get() + 1);
             made.get().to_string()
@@ -447,11 +500,12 @@ mod tests {
     fn clients_of_all_variants_hold_two_of_each_at_most() {
         let made = Cell::new(0);
         let mut pages = numbered(&made);
-        let formats = [MetricsFormat::Prometheus, MetricsFormat::OpenMetrics];
+        let contents =
+            [MetricsFormat::Prometheus, MetricsFormat::OpenMetrics].map(PageContent::Metrics);
         let at = |number: u32| Time::from_nanos(1) + number * TEXT_AGE;
         let ask = |number: u32| {
             let variant =
-                PageVariant { format: formats[number as usize % 2], gzip: number % 4 < 2 };
+                PageVariant { content: contents[number as usize % 2], gzip: number % 4 < 2 };
             pages.get(variant, at(number))
         };
         let held: Vec<_> = (0..64).map(ask).collect();

@@ -1,7 +1,7 @@
 //! The daemon: arguments, signals, output and exit status.
 //!
-//! Standard output carries JSON lines only: `listening` (and `not_listening`) when ready, `stats`
-//! on SIGUSR1 and at the end. Messages for operators go to standard error. A reader that falls
+//! Standard output carries JSON lines only: `listening` (and `not_listening`) for each address, then
+//! `ready`, and `stats` on SIGUSR1 and at the end. Messages for operators go to standard error. A reader that falls
 //! behind loses lines, and blocks no thread that serves hosts.
 
 mod arguments;
@@ -17,6 +17,7 @@ mod notify;
 mod one_line;
 mod reload_signal;
 mod report;
+mod status_page;
 mod watchdog;
 
 use std::backtrace::{Backtrace, BacktraceStatus};
@@ -37,6 +38,7 @@ use self::lines::LineWriter;
 pub use self::log_filter::{LogFilter, LogFilterError, colours_are_wanted};
 use self::log_format::LogFormat;
 use self::metrics_server::MetricsServer;
+use self::negotiation::PageContent;
 use self::reload_signal::ReloadSignal;
 use self::report::StdoutReport;
 use crate::config::Config;
@@ -127,6 +129,7 @@ fn serve(
     let target = Target::start_with(config, config_source(arguments));
     let target = target.map_err(|error| error.to_string())?;
     report.listening(&target);
+    report.ready(metrics.as_ref().and_then(|(server, _)| server.address().ok()));
     notify::ready();
     let reload = ReloadSignal::start(target.reloader())
         .map_err(|error| format!("cannot start a thread for reloads: {error}"))?;
@@ -138,7 +141,11 @@ fn serve(
                 tracing::info!(%address, "metrics");
             }
             let thread = std::thread::Builder::new().name("feedrail-metrics".into());
-            let serve = || server.run(|format| target.metrics(format, config.metrics_detail));
+            let text = |content: PageContent| match content {
+                PageContent::Metrics(format) => target.metrics(format, config.metrics_detail),
+                PageContent::Status => target.status(),
+            };
+            let serve = move || server.run(text);
             thread
                 .spawn_scoped(scope, serve)
                 .map_err(|error| format!("cannot start a thread for metrics: {error}"))?;

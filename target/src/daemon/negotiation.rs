@@ -2,26 +2,54 @@
 
 use crate::metrics::exposition::MetricsFormat;
 
-/// A representation of the page.
+/// What a page says.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum PageContent {
+    Metrics(MetricsFormat),
+    /// The state of the target, as JSON.
+    Status,
+}
+
+impl PageContent {
+    pub(super) fn media_type(self) -> &'static str {
+        match self {
+            Self::Metrics(format) => format.media_type(),
+            Self::Status => "application/json",
+        }
+    }
+}
+
+/// A representation of a page.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct PageVariant {
-    pub(super) format: MetricsFormat,
+    pub(super) content: PageContent,
     pub(super) gzip: bool,
 }
 
 impl PageVariant {
-    pub(super) const COUNT: usize = 4;
+    pub(super) const COUNT: usize = 6;
 
-    /// Variant that the head of a request prefers: without a preference, or if the client accepts
-    /// none, uncompressed text of Prometheus.
+    /// The counters as the head of a request prefers them: without a preference, uncompressed text
+    /// of Prometheus, which is what a client gets too that takes none of them.
     pub(super) fn of_request(head: &[u8]) -> Self {
         let head = String::from_utf8_lossy(head);
-        Self { format: format(&preferences(&head, "accept")), gzip: takes_gzip(&head) }
+        let format = format(&preferences(&head, "accept"));
+        Self { content: PageContent::Metrics(format), gzip: takes_gzip(&head) }
+    }
+
+    /// The state of the target.
+    pub(super) fn status(head: &[u8]) -> Self {
+        Self { content: PageContent::Status, gzip: takes_gzip(&String::from_utf8_lossy(head)) }
     }
 
     /// Index in a table of all variants.
     pub(super) fn index(self) -> usize {
-        usize::from(self.format == MetricsFormat::OpenMetrics) * 2 + usize::from(self.gzip)
+        let content = match self.content {
+            PageContent::Metrics(MetricsFormat::Prometheus) => 0,
+            PageContent::Metrics(MetricsFormat::OpenMetrics) => 1,
+            PageContent::Status => 2,
+        };
+        2 * content + usize::from(self.gzip)
     }
 }
 
@@ -164,12 +192,19 @@ mod tests {
         ] {
             let expected =
                 if newer { MetricsFormat::OpenMetrics } else { MetricsFormat::Prometheus };
-            assert_eq!(variant(&format!("Accept: {accept}")).format, expected, "{accept}");
+            assert_eq!(
+                variant(&format!("Accept: {accept}")).content,
+                PageContent::Metrics(expected),
+                "{accept}"
+            );
         }
-        assert_eq!(variant("Host: a").format, MetricsFormat::Prometheus);
+        assert_eq!(variant("Host: a").content, PageContent::Metrics(MetricsFormat::Prometheus));
         let several = format!("aCCept: text/plain;q=0.1\r\nHost: a\r\nAccept:{NEWER}");
-        assert_eq!(variant(&several).format, MetricsFormat::OpenMetrics);
-        assert_eq!(variant(&format!("X-Accept: {NEWER}")).format, MetricsFormat::Prometheus);
+        assert_eq!(variant(&several).content, PageContent::Metrics(MetricsFormat::OpenMetrics));
+        assert_eq!(
+            variant(&format!("X-Accept: {NEWER}")).content,
+            PageContent::Metrics(MetricsFormat::Prometheus)
+        );
     }
 
     #[test]
@@ -192,12 +227,10 @@ mod tests {
 
     #[test]
     fn each_variant_has_a_place() {
-        let mut places: Vec<_> = [MetricsFormat::Prometheus, MetricsFormat::OpenMetrics]
-            .iter()
-            .flat_map(|format| {
-                [false, true].map(|gzip| PageVariant { format: *format, gzip }.index())
-            })
-            .collect();
+        let metrics = [MetricsFormat::Prometheus, MetricsFormat::OpenMetrics];
+        let contents = metrics.map(PageContent::Metrics).into_iter().chain([PageContent::Status]);
+        let places = |content| [false, true].map(|gzip| PageVariant { content, gzip }.index());
+        let mut places: Vec<_> = contents.flat_map(places).collect();
         places.sort_unstable();
         assert!(places.into_iter().eq(0..PageVariant::COUNT));
     }

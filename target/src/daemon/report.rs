@@ -1,5 +1,6 @@
 //! JSON lines on standard output.
 
+use std::net::SocketAddr;
 use std::time::Duration;
 
 use serde_json::{Value, json};
@@ -60,7 +61,13 @@ impl StdoutReport {
         }
     }
 
-    /// Writes a line for each subsystem that could be exported.
+    /// The line after all others of the start.
+    pub(super) fn ready(&self, metrics: Option<SocketAddr>) {
+        let metrics = metrics.map(|address| address.to_string());
+        self.say(&json!({ "event": "ready", "metrics": metrics }));
+    }
+
+    /// One line for each subsystem that could be exported.
     pub(super) fn checked(&self, registry: &Registry) {
         for subsystem in registry.subsystems() {
             self.say(&json!({

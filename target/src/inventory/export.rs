@@ -18,7 +18,7 @@ use crate::config::{
 use crate::inventory::error::ExportError;
 use crate::inventory::exports::{ExportedList, Publication};
 use crate::inventory::index::{NamespaceIndex, SubsystemIndex};
-use crate::inventory::left_out::LeftOutFiles;
+use crate::inventory::left_out::{LeftOutFiles, LeftOutSummary};
 use crate::inventory::namespace::Namespace;
 use crate::inventory::open_warnings::{Buffered, LeftOut, Tearable};
 use crate::inventory::persist::nsid::{NsidFile, NsidFileError};
@@ -80,8 +80,8 @@ impl Registry {
         let keeper =
             if keeps { Some(Keeper::start(&config.state_dir, protections)?) } else { None };
         let registry = Self::of(config, lists, files.room, keeper);
-        for (subsystem, count) in registry.subsystems().iter().zip(left_out) {
-            subsystem.set_left_out_files(count);
+        for (subsystem, files) in registry.subsystems().iter().zip(left_out) {
+            subsystem.set_left_out_files(files);
         }
         Ok(registry)
     }
@@ -299,8 +299,8 @@ pub(crate) struct ListedNamespaces {
     pub(super) candidates: Vec<Candidate>,
     /// NSIDs of the files of its directories.
     nsids: Option<NsidFile>,
-    /// Number of files of its directories that are left out.
-    pub(super) left_out: usize,
+    /// Files of its directories that are left out.
+    pub(super) left_out: LeftOutSummary,
 }
 
 impl ListedNamespaces {
@@ -326,7 +326,8 @@ impl ListedNamespaces {
         let mut candidates: Vec<_> =
             listed.map(|n| Candidate { namespace: n.clone(), found: false }).collect();
         if subsystem.directories.is_empty() {
-            return Ok(Self { candidates, nsids: None, left_out: 0 });
+            let left_out = LeftOutSummary::default();
+            return Ok(Self { candidates, nsids: None, left_out });
         }
         let (shards, left_out) = all_shards(&subsystem.directories, left_out)?;
         let names: Vec<&str> = shards.iter().map(|(_, shard)| shard.relative.as_str()).collect();
@@ -334,10 +335,10 @@ impl ListedNamespaces {
         let reserved: BTreeSet<u32> = reserved.map(|nsid| nsid.0).collect();
         let mut nsids = NsidFile::open(&config.state_dir, &subsystem.nqn)?;
         if nsids.may_be_lost() {
-            tracing::warn!(
+            tracing::info!(
                 nqn = %subsystem.nqn, file = %nsids.path().display(),
-                "no NSIDs of earlier runs: files get theirs in the order of their names. If hosts have used this \
-                 subsystem before, stop the target and restore the file, or let those hosts reconnect"
+                "a new subsystem: its files get NSIDs in the order of their names. If hosts have used it before, \
+                 stop the target and restore the file, or let those hosts connect again"
             );
         }
         let ids = nsids.assign(&names, &reserved)?;
@@ -365,18 +366,19 @@ impl ListedNamespaces {
 /// A shard and its directory.
 type ShardOf<'a> = (&'a DirectoryConfig, Shard);
 
-/// Files of all directories of a subsystem, with distinct relative paths, and the number left out.
+/// The files of all directories of a subsystem, which differ in their relative paths, and those
+/// that are left out.
 fn all_shards<'a>(
     directories: &'a [DirectoryConfig],
     left_out: &mut LeftOutFiles,
-) -> Result<(Vec<ShardOf<'a>>, usize), ExportError> {
+) -> Result<(Vec<ShardOf<'a>>, LeftOutSummary), ExportError> {
     let mut names = BTreeSet::new();
-    let (mut shards, mut count) = (Vec::new(), 0);
+    let (mut shards, mut summary) = (Vec::new(), LeftOutSummary::default());
     for directory in directories {
         let origin = || directory.origin.clone();
         let found = shard_directory::scan(directory, left_out)
             .map_err(|error| ExportError::Directory { origin: origin(), error })?;
-        count += found.left_out;
+        summary.add_all(found.left_out);
         for shard in found.shards {
             if !names.insert(shard.relative.clone()) {
                 return Err(ExportError::SameName { origin: origin(), name: shard.relative });
@@ -384,7 +386,7 @@ fn all_shards<'a>(
             shards.push((directory, shard));
         }
     }
-    Ok((shards, count))
+    Ok((shards, summary))
 }
 
 fn of_shard(

@@ -6,7 +6,10 @@ use std::path::{Path, PathBuf};
 /// Most files remembered; further ones are logged at each scan.
 const MOST: usize = 4096;
 
-/// Files that the last scan of some directories left out, with the reasons.
+/// Files of a subsystem whose reason is kept for the status page.
+const EXAMPLES: usize = 100;
+
+/// The files that were left out at the last look at some directories, and why.
 #[derive(Debug, Default)]
 pub(crate) struct LeftOutFiles {
     /// Whether an earlier scan, which kept no record, has logged them all.
@@ -57,6 +60,29 @@ impl LeftOutFiles {
         if self.now.len() < MOST {
             self.now.insert(entry);
         }
+    }
+}
+
+/// Files that the directories of a subsystem left out at the last look.
+#[derive(Clone, Debug, Default)]
+pub(crate) struct LeftOutSummary {
+    pub(crate) count: usize,
+    /// The first of them, each with the reason.
+    pub(crate) examples: Vec<(PathBuf, String)>,
+}
+
+impl LeftOutSummary {
+    pub(super) fn add(&mut self, path: &Path, reason: &str) {
+        self.count += 1;
+        if self.examples.len() < EXAMPLES {
+            self.examples.push((path.to_owned(), reason.to_owned()));
+        }
+    }
+
+    pub(super) fn add_all(&mut self, other: Self) {
+        self.count += other.count;
+        self.examples.extend(other.examples);
+        self.examples.truncate(EXAMPLES);
     }
 }
 

@@ -216,8 +216,8 @@ impl Registry {
         self.lock_subsystems().iter().find(has).cloned()
     }
 
-    /// Namespaces with failed media, worst first, at most `most`.
-    pub(crate) fn storage_errors(&self, most: usize) -> Vec<StorageErrors> {
+    /// Errors of the namespaces whose media failed, most errors first, at most `most` namespaces.
+    pub fn storage_errors(&self, most: usize) -> Vec<StorageErrors> {
         let failed = |namespace: &&Arc<Namespace>| {
             namespace.storage_errors.total() > 0 || namespace.health().is_degraded()
         };

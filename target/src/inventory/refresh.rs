@@ -107,7 +107,7 @@ impl Registry {
         let (removed, ready) = self.open_difference(difference, &mut next, &mut files.left_out)?;
         for look in &mut looks {
             look.listed.keep(OpenPurpose::Serve).map_err(ExportError::from)?;
-            look.subsystem.set_left_out_files(look.listed.left_out);
+            look.subsystem.set_left_out_files(look.listed.left_out.clone());
         }
         *serials = next;
         let changes = namespace_changes(removed.iter(), &ready);

@@ -225,7 +225,7 @@ impl Registry {
             namespaces.keep(OpenPurpose::Check).map_err(ExportError::from)?;
             distinct(&namespaces.candidates)?;
             let subsystem = &wanted.subsystem;
-            subsystem.set_left_out_files(namespaces.left_out);
+            subsystem.set_left_out_files(namespaces.left_out.clone());
             difference.add(subsystem, exports.list(subsystem.index).iter(), &namespaces.candidates);
             listed.push(namespaces);
         }

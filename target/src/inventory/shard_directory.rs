@@ -8,7 +8,7 @@ use rustix::fs::FileType;
 
 use crate::backend::{FolderEntry, ServedRoot};
 use crate::config::DirectoryConfig;
-use crate::inventory::left_out::LeftOutFiles;
+use crate::inventory::left_out::{LeftOutFiles, LeftOutSummary};
 use crate::limits::{DIRECTORY_DEPTH, MAX_NAMESPACES};
 
 /// One file to export.
@@ -27,8 +27,8 @@ pub(crate) struct Shard {
 pub(crate) struct ShardFiles {
     /// Files to export, sorted by relative path.
     pub shards: Vec<Shard>,
-    /// Number of files and folders with the suffix that are left out.
-    pub left_out: usize,
+    /// Files and folders that are left out.
+    pub left_out: LeftOutSummary,
 }
 
 /// Reason that a directory cannot be exported.
@@ -57,15 +57,16 @@ pub(crate) fn scan(
         reason: error.to_string(),
     };
     let root = ServedRoot::open(&config.path).map_err(|error| failed(&config.path, error))?;
-    let (mut shards, mut count) = (Vec::new(), 0);
+    let (mut shards, mut summary) = (Vec::new(), LeftOutSummary::default());
     let mut folders = vec![(PathBuf::new(), 0)];
     while let Some((folder, depth)) = folders.pop() {
         let path = root.path().join(&folder);
         let entries = match root.folder(&folder).and_then(|folder| folder.entries()) {
             Ok(entries) => entries,
             Err(error) if depth > 0 => {
-                left_out.note(&path, format!("with all that is in it: {error}"));
-                count += 1;
+                let reason = format!("with all that is in it: {error}");
+                summary.add(&path, &reason);
+                left_out.note(&path, reason);
                 continue;
             }
             Err(error) => return Err(failed(&path, error)),
@@ -79,17 +80,17 @@ pub(crate) fn scan(
                 }
                 DirectoryEntry::Folder => {
                     let reason = format!("folders nest more than {DIRECTORY_DEPTH} deep");
+                    summary.add(&path, &reason);
                     left_out.note(&path, reason);
-                    count += 1;
                 }
                 DirectoryEntry::OtherSuffix => {}
                 DirectoryEntry::LeftOut(rule) => {
+                    summary.add(&path, rule);
                     left_out.skip(&path, rule);
-                    count += 1;
                 }
                 DirectoryEntry::Unusable(reason) => {
+                    summary.add(&path, reason);
                     left_out.note(&path, reason);
-                    count += 1;
                 }
             }
             if shards.len() > MAX_NAMESPACES {
@@ -106,7 +107,7 @@ pub(crate) fn scan(
         return Err(DirectoryError { path: root.path().to_owned(), reason });
     }
     shards.sort();
-    Ok(ShardFiles { shards, left_out: count })
+    Ok(ShardFiles { shards, left_out: summary })
 }
 
 /// Reason for leaving out empty files: their NSZE would be 0, like that of an inactive namespace.
@@ -207,7 +208,7 @@ mod tests {
 
         let found = scan(&config(root, ".tar"), &mut LeftOutFiles::default()).expect("shards");
         // .hidden.tar, empty.tar, out.tar and dangling.tar: the links to folders have no suffix.
-        assert_eq!(found.left_out, 4);
+        assert_eq!((found.left_out.count, found.left_out.examples.len()), (4, 4));
         let names: Vec<_> = found.shards.iter().map(|shard| shard.relative.as_str()).collect();
         assert_eq!(names, ["b.tar", "inside.tar", "sub/a.tar"]);
     }

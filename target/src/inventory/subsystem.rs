@@ -1,7 +1,6 @@
 //! A subsystem: the namespaces that hosts see under one NQN.
 
 use std::collections::BTreeSet;
-use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use nvme_proto::{AsciiField, Nqn, Nsid};
@@ -11,6 +10,7 @@ use crate::inventory::allowed_host::{AllowedHosts, HostsChange, HostsError, Name
 use crate::inventory::error::ChangeError;
 use crate::inventory::exports::{ExportedList, Publication};
 use crate::inventory::index::SubsystemIndex;
+use crate::inventory::left_out::LeftOutSummary;
 use crate::inventory::namespace::Namespace;
 use crate::limits::NSID_LAST;
 use crate::metrics::error_counts::ErrorCounts;
@@ -32,9 +32,9 @@ pub(crate) struct Subsystem {
     hosts: Mutex<AllowedHosts>,
     /// NSIDs of removed namespaces.
     used_nsids: Mutex<BTreeSet<Nsid>>,
-    /// Number of files of its directories that are left out.
-    left_out_files: AtomicUsize,
-    /// Unique index in this process.
+    /// Files of its directories that are no namespaces.
+    left_out_files: Mutex<Arc<LeftOutSummary>>,
+    /// Its index in this process.
     pub(crate) index: SubsystemIndex,
     /// Whether namespaces can be added at run time.
     pub(crate) managed: bool,
@@ -62,7 +62,7 @@ impl Subsystem {
             identity: config.identity,
             hosts: Mutex::new((&config.hosts).into()),
             used_nsids: Mutex::default(),
-            left_out_files: AtomicUsize::new(0),
+            left_out_files: Mutex::default(),
             index,
             managed,
             nsid_last: NSID_LAST,
@@ -82,14 +82,14 @@ impl Subsystem {
         keys.iter().find(|(_, same)| !same).map(|(key, _)| *key)
     }
 
-    /// Number of files of its directories left out at the last scan.
-    pub(crate) fn left_out_files(&self) -> usize {
-        self.left_out_files.load(Ordering::Relaxed)
+    /// Files of its directories that were left out at the last look.
+    pub(crate) fn left_out_files(&self) -> Arc<LeftOutSummary> {
+        Arc::clone(&self.left_out_files.lock().unwrap_or_else(PoisonError::into_inner))
     }
 
-    /// Sets the number of files of its directories that are left out.
-    pub(crate) fn set_left_out_files(&self, count: usize) {
-        self.left_out_files.store(count, Ordering::Relaxed);
+    pub(crate) fn set_left_out_files(&self, files: LeftOutSummary) {
+        let mut place = self.left_out_files.lock().unwrap_or_else(PoisonError::into_inner);
+        *place = Arc::new(files);
     }
 
     /// Whether a host may connect.

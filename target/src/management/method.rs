@@ -60,7 +60,7 @@ const DRAIN_TIMEOUT: Duration = Duration::from_secs(1);
 
 type Method = fn(&Methods, Params) -> Result<Value, RpcError>;
 
-const METHODS: [(&str, Method); 58] = [
+const METHODS: [(&str, Method); 59] = [
     ("bdev_aio_create", |of, params| of.create_file(params, BdevKind::Aio)),
     ("bdev_aio_delete", |of, params| of.delete_bdev(params, BdevKind::Aio)),
     ("bdev_aio_rescan", |of, params| of.rescan_bdev(params, BdevKind::Aio)),
@@ -77,6 +77,7 @@ const METHODS: [(&str, Method); 58] = [
     ("feedrail_drain", Methods::drain),
     ("feedrail_get_config_losses", Methods::get_config_losses),
     ("feedrail_get_config_toml", Methods::get_config_toml),
+    ("feedrail_get_metrics_address", Methods::get_metrics_address),
     ("feedrail_load_config", Methods::load_config),
     ("feedrail_protect_ns", Methods::protect_namespace),
     ("feedrail_reload_config", Methods::reload_config),
@@ -193,7 +194,7 @@ impl Methods {
             "deallocate": subsystem.deallocate,
             "min_cntlid": limits.cntlids.first,
             "max_cntlid": limits.cntlids.last,
-            "left_out_files": subsystem.left_out_files(),
+            "left_out_files": subsystem.left_out_files().count,
             "namespaces": subsystem.namespaces().iter().map(describe_namespace).collect::<Value>(),
         })
     }
@@ -207,6 +208,12 @@ impl Methods {
             "nvmf" => Ok(config::nvmf_calls(registry).into()),
             _ => Err(RpcError::invalid_params(format_args!("name: {name} is not bdev or nvmf"))),
         }
+    }
+
+    /// Address of the counters and of the status page; null without one.
+    fn get_metrics_address(&self, params: Params) -> Result<Value, RpcError> {
+        let NoParams {} = read(params)?;
+        Ok(json!(self.listeners.metrics().map(|address| address.to_string())))
     }
 
     fn load_config(&self, params: Params) -> Result<Value, RpcError> {

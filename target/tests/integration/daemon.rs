@@ -355,6 +355,7 @@ fn it_listens_counts_and_ends() {
     assert_eq!(listening["provider"], "soft");
     assert!(listening["reason"].as_str().is_some_and(|reason| !reason.is_empty()));
     assert_eq!(listening["nqn"], "nqn.2026-01.io.feedrail:quick");
+    assert_eq!(running.line(), serde_json::json!({ "event": "ready", "metrics": null }));
     let mut datagram = [0; 64];
     let length = socket.recv(&mut datagram).expect("told");
     assert_eq!(&datagram[..length], b"READY=1");
@@ -440,6 +441,7 @@ fn a_blocked_standard_error_does_not_end_it() {
     command.arg(&file).stderr(full());
     let mut running = Running::start(command);
     assert_eq!(running.line()["event"], "listening");
+    assert_eq!(running.line()["event"], "ready");
     running.signal(Signal::TERM);
     assert_eq!(running.line()["event"], "stats");
     assert!(running.wait().success());

@@ -255,7 +255,7 @@ fn is_explained(line: &Value) {
 #[test]
 fn every_event_is_explained() {
     let events = first_cells("What the daemon prints");
-    let expected = ["checked", "dropped", "listening", "not_listening", "stats"];
+    let expected = ["checked", "dropped", "listening", "not_listening", "ready", "stats"];
     assert_eq!(events, expected.map(str::to_owned).into());
     let folder = tempfile::tempdir().unwrap();
     let file = folder.path().join("file.bin");

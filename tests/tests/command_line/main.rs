@@ -6,5 +6,7 @@ mod interrupt;
 mod packages;
 mod perf;
 mod read;
+mod serve;
+mod status_page;
 mod top;
 mod write;

@@ -2,8 +2,6 @@
 
 use std::collections::BTreeSet;
 
-use anyhow::Result;
-
 /// The files that differ between a commit and the working tree.
 pub(crate) enum Changes {
     Files(BTreeSet<String>),
@@ -12,13 +10,12 @@ pub(crate) enum Changes {
 }
 
 impl Changes {
-    pub(crate) fn since(commit: &str) -> Result<Self> {
-        let Ok(changed) = crate::output("git", &["diff", "--name-only", "--no-renames", commit])
-        else {
-            return Ok(Self::Unknown);
-        };
-        let untracked = crate::output("git", &["ls-files", "--others", "--exclude-standard"])?;
-        Ok(Self::Files(changed.lines().chain(untracked.lines()).map(str::to_owned).collect()))
+    pub(crate) fn since(commit: &str) -> Self {
+        let git = |arguments: &[&str]| crate::output("git", arguments).ok();
+        let changed = git(&["diff", "--name-only", "--no-renames", commit.trim()]);
+        let untracked = git(&["ls-files", "--others", "--exclude-standard"]);
+        let (Some(changed), Some(untracked)) = (changed, untracked) else { return Self::Unknown };
+        Self::Files(changed.lines().chain(untracked.lines()).map(str::to_owned).collect())
     }
 
     /// Whether a file has changed that is, or is in a folder that is, one of `paths`.

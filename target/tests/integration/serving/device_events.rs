@@ -1,5 +1,7 @@
 //! Asynchronous events of a device.
 
+use std::time::Duration;
+
 use rdma::sim::Sim;
 use rdma::{Device, DeviceEvent};
 
@@ -163,6 +165,25 @@ fn a_failed_device_is_let_go_after_its_commands() {
     world.devices.insert(0, held);
     replace_device(&mut world, 0);
     works(&mut world, good);
+    let (_, newcomer) = host_at(&mut world, 0);
+    works(&mut world, newcomer);
+}
+
+/// Connections that wait only for the host's answer to a disconnection end with their device.
+#[test]
+fn a_failed_device_keeps_no_disconnecting_connection() {
+    let mut world = World::new(&two_addresses());
+    host_at(&mut world, 0);
+    let (target, silent) = (world.devices[0].local_ip(), "10.0.1.1".parse().unwrap());
+    world.network.cut(target, silent);
+    world.run_until("the association is given up", |world| {
+        world.target.associations().controllers().is_empty()
+    });
+    world.run_for(Duration::from_millis(1));
+    assert_eq!(world.target.connections(), 2, "no answer has come");
+    raise(&world, 0, DeviceEvent::DeviceFatal);
+    world.run_until("nothing is left of them", |world| world.target.connections() == 0);
+    replace_device(&mut world, 0);
     let (_, newcomer) = host_at(&mut world, 0);
     works(&mut world, newcomer);
 }

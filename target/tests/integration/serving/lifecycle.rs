@@ -26,6 +26,9 @@ use super::world::{NQN, On, World, config, read, write};
 struct Hang {
     reads: AtomicBool,
     writes: AtomicBool,
+    held_syncs: AtomicBool,
+    /// Syncs that are held end with EIO.
+    syncs_fail: AtomicBool,
     /// Number of syncs that began.
     syncs: AtomicU32,
 }
@@ -37,7 +40,7 @@ impl Hang {
             SystemCall::Write { .. } => self.writes.load(Ordering::Relaxed),
             SystemCall::Sync { .. } => {
                 self.syncs.fetch_add(1, Ordering::Relaxed);
-                false
+                self.held_syncs.load(Ordering::Relaxed)
             }
             SystemCall::Fallocate { .. } => false,
         }
@@ -49,7 +52,7 @@ struct Hanging {
     inner: Inline,
     hang: Arc<Hang>,
     held: Vec<(CallId, SystemCall)>,
-    refusals: Vec<CallId>,
+    events: Vec<EngineEvent>,
 }
 
 impl Engine for Hanging {
@@ -63,7 +66,7 @@ impl Engine for Hanging {
 
     fn cancel(&mut self, call: CallId) {
         if self.held.iter().any(|(held, _)| *held == call) {
-            self.refusals.push(call);
+            self.events.push(EngineEvent::NotCancelled { call });
         } else {
             self.inner.cancel(call);
         }
@@ -71,15 +74,19 @@ impl Engine for Hanging {
 
     fn turn(&mut self) {
         for (call, what) in std::mem::take(&mut self.held) {
-            // SAFETY: the call has not ended, so its memory is still lent.
+            let is_sync = matches!(what, SystemCall::Sync { .. });
+            if is_sync && self.hang.syncs_fail.load(Ordering::Relaxed) {
+                self.events.push(EngineEvent::Ended { call, result: -libc::EIO });
+                continue;
+            }
+            // SAFETY: the call has not ended, so its memory is lent still.
             unsafe { self.start(call, what) }
         }
         self.inner.turn();
     }
 
     fn next_event(&mut self) -> Option<EngineEvent> {
-        let refused = self.refusals.pop().map(|call| EngineEvent::NotCancelled { call });
-        refused.or_else(|| self.inner.next_event())
+        self.events.pop().or_else(|| self.inner.next_event())
     }
 
     fn reserve(&mut self, calls: usize) {
@@ -141,7 +148,7 @@ fn world(file: &Path) -> (World, Arc<Hang>) {
     let hang = Arc::new(Hang::default());
     let engine = || -> Box<dyn Engine> {
         let (hang, inner) = (Arc::clone(&hang), Inline::new());
-        Box::new(Hanging { inner, hang, held: Vec::new(), refusals: Vec::new() })
+        Box::new(Hanging { inner, hang, held: Vec::new(), events: Vec::new() })
     };
     let world = World::of_parts(
         &config,
@@ -289,6 +296,24 @@ fn a_shutdown_waits_for_storage_and_flushes() {
         csts(world, admin).shst() == ShutdownStatus::COMPLETE
     });
     assert_eq!(hang.syncs.load(Ordering::Relaxed), 1);
+}
+
+#[test]
+fn a_flush_that_fails_after_its_connection_has_ended_is_counted() {
+    let Stage { mut world, hang, admin, io, folder: _folder } = Stage::new();
+    world.write(io, 1, 0, &[b'A'; 4096]);
+    hang.held_syncs.store(true, Ordering::Relaxed);
+    let shut_down = enabled().with_shn(ShutdownNotification::NORMAL);
+    assert!(set_cc(&mut world, admin, shut_down).is_success());
+    world.run_until("the flush has begun", |_| hang.syncs.load(Ordering::Relaxed) > 0);
+    disconnect(&mut world, admin);
+    world.wait_down(admin);
+    world.run_for(Duration::from_millis(5));
+    assert_eq!(world.target.registry().storage_errors(1), []);
+    hang.syncs_fail.store(true, Ordering::Relaxed);
+    world.run_until("the connections are over", |world| world.target.connections() == 0);
+    let errors = world.target.registry().storage_errors(1);
+    assert_eq!(errors.iter().map(|of| of.write_errors).collect::<Vec<_>>(), [1]);
 }
 
 #[test]

@@ -1,25 +1,28 @@
-//! The demo's target: this program again, in a second process.
+//! A target daemon as a child: this program again, in a second process.
+
+mod announcement;
+mod log;
+mod process;
 
 use std::ffi::OsString;
 use std::io::{BufRead, BufReader};
 use std::net::{IpAddr, Ipv4Addr, SocketAddr, UdpSocket};
-use std::os::unix::process::{CommandExt, parent_id};
-use std::path::Path;
-use std::process::{Child, Command, ExitCode, ExitStatus, Stdio};
+use std::os::unix::process::CommandExt;
+use std::process::{Child, Command, ExitStatus, Stdio};
 use std::sync::mpsc::{self, Receiver, RecvTimeoutError};
 use std::thread;
 
 use anyhow::{Context, Result, bail};
 use core::time::Duration;
-use nvme_proto::Nqn;
 use rustix::event::{PollFd, PollFlags, poll};
 use rustix::process::{Pid, PidfdFlags, Signal, kill_process, pidfd_open};
-use serde_json::Value;
 use splitmix64::SplitMix64;
 
-use super::log::Log;
+pub(crate) use self::announcement::{Announcement, ListeningLine};
+use self::log::Log;
+use self::process::TARGET_PROCESS;
+pub(crate) use self::process::{TargetProcess, run_daemon};
 use crate::interrupt::{Interrupt, Interrupted};
-use crate::options::ProviderArg;
 use crate::seed::fresh_seed;
 
 /// RoCE v2's UDP port.
@@ -28,97 +31,49 @@ const NVME_PORT: u16 = 4420;
 /// How long a target may take to listen; it only opens a file and a few sockets.
 const START_TIMEOUT: Duration = Duration::from_secs(30);
 const LOOK_EVERY: Duration = Duration::from_millis(50);
+/// How long a target may take to stop: it gives commands in flight 10 s.
+const STOP_TIMEOUT: Duration = Duration::from_secs(15);
 /// How long a target that has closed its sockets may take to be gone.
 const END_TIMEOUT: Duration = Duration::from_millis(200);
 
-/// The word by which this program runs the target daemon. It is no command of the command line, so
-/// that no shell completes it.
-const TARGET_PROCESS: &str = "target-process";
-
-/// A target daemon to be run in this process.
-#[derive(Debug)]
-pub(crate) struct TargetProcess {
-    /// The process to end with.
-    parent: u32,
-    /// Arguments that feedrail-target is run with.
-    arguments: Vec<OsString>,
-}
-
-impl TargetProcess {
-    /// The job for which the demo runs this program; none for a command of a user.
-    pub(crate) fn of_command_line(mut words: impl Iterator<Item = OsString>) -> Option<Self> {
-        words.nth(1).filter(|word| word == TARGET_PROCESS)?;
-        let parent = words.next()?.to_str()?.parse().ok()?;
-        Some(Self { parent, arguments: words.collect() })
-    }
-
-    pub(crate) fn run(self) -> ExitCode {
-        // If the demo is killed it cannot clean up, so its target must notice by itself.
-        let _ = rustix::process::set_parent_process_death_signal(Some(Signal::TERM));
-        // It may be gone already, and then no signal comes.
-        if parent_id() != self.parent {
-            return ExitCode::FAILURE;
-        }
-        let arguments = [OsString::from("feedrail-target")].into_iter().chain(self.arguments);
-        feedrail_target::daemon::main_with_args(arguments)
-    }
-}
-
-/// A running target that serves one file; it ends when this is dropped.
+/// A running target; it ends when this is dropped.
 #[derive(Debug)]
 pub(crate) struct TargetChild {
     child: Child,
     log: Log,
-    /// The line that it printed when it began to listen.
-    pub(crate) listening: ListeningLine,
-}
-
-/// The daemon's `listening` line.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub(crate) struct ListeningLine {
-    pub(crate) address: SocketAddr,
-    pub(crate) nqn: Nqn,
-    pub(crate) provider: String,
-    pub(crate) reason: String,
-}
-
-impl ListeningLine {
-    /// `None` for other lines; the daemon may say more than this.
-    fn parse(line: &str) -> Option<Self> {
-        let line: Value = serde_json::from_str(line).ok()?;
-        let text = |key: &str| Some(line.get(key)?.as_str()?.to_owned());
-        (text("event")? == "listening").then_some(())?;
-        Some(Self {
-            address: text("address")?.parse().ok()?,
-            nqn: text("nqn")?.parse().ok()?,
-            provider: text("provider")?,
-            reason: text("reason").unwrap_or_default(),
-        })
-    }
+    announcement: Announcement,
 }
 
 impl TargetChild {
-    /// Starts a target for `file` on a free loopback address and waits until it listens.
+    /// Starts a target with these arguments of feedrail-target, and waits until it listens at all
+    /// of its addresses.
     pub(crate) fn start(
-        file: &Path,
-        provider: ProviderArg,
+        arguments: impl IntoIterator<Item = OsString>,
         verbose: u8,
         interrupt: &Interrupt,
     ) -> Result<Self> {
-        let address =
-            SocketAddr::new(free_loopback_address(&mut SplitMix64::new(fresh_seed())), NVME_PORT);
-        let mut child = spawn(file, address, provider, verbose)?;
+        let mut child = spawn(arguments, verbose)?;
         let (lines, mut log) = read_output(&mut child).inspect_err(|_| end(&mut child))?;
-        match wait_for_listening(&mut child, &lines, interrupt) {
-            Ok(listening) => {
+        match wait_until_ready(&mut child, &lines, interrupt) {
+            Ok(announcement) => {
                 log.pass_on();
-                Ok(Self { child, log, listening })
+                Ok(Self { child, log, announcement })
             }
             Err(error) => {
                 end(&mut child);
                 Err(if error.is::<Interrupted>() { error } else { explain(error, &mut log) })
             }
         }
+    }
+
+    /// The addresses that it listens at.
+    pub(crate) fn listening(&self) -> &[ListeningLine] {
+        &self.announcement.listening
+    }
+
+    /// Address of its status page.
+    pub(crate) fn metrics(&self) -> Option<SocketAddr> {
+        self.announcement.metrics
     }
 
     pub(crate) fn id(&self) -> u32 {
@@ -128,7 +83,22 @@ impl TargetChild {
     /// An error if the target is no longer there. A process that ends closes its sockets a little
     /// earlier, so that others may know before.
     pub(crate) fn check(&mut self) -> Result<()> {
-        match wait_at_most(&mut self.child, END_TIMEOUT)? {
+        self.check_for(END_TIMEOUT)
+    }
+
+    /// Waits for a signal to this process.
+    ///
+    /// # Errors
+    /// The target ended.
+    pub(crate) fn wait_for(&mut self, interrupt: &Interrupt) -> Result<()> {
+        while interrupt.check().is_ok() {
+            self.check_for(LOOK_EVERY)?;
+        }
+        Ok(())
+    }
+
+    fn check_for(&mut self, time: Duration) -> Result<()> {
+        match wait_at_most(&mut self.child, time)? {
             None => Ok(()),
             Some(status) => Err(explain(ended(status), &mut self.log)),
         }
@@ -139,11 +109,14 @@ impl TargetChild {
         if let Some(pid) = pid(&self.child) {
             let _ = kill_process(pid, Signal::TERM);
         }
-        let status = wait_at_most(&mut self.child, Duration::from_secs(5))?;
+        let status = wait_at_most(&mut self.child, STOP_TIMEOUT)?;
         match status {
             Some(status) if status.success() => Ok(()),
             Some(status) => Err(explain(ended(status), &mut self.log)),
-            None => bail!("the target process did not end within 5 s of SIGTERM"),
+            None => bail!(
+                "the target process did not end within {} s of SIGTERM",
+                STOP_TIMEOUT.as_secs()
+            ),
         }
     }
 }
@@ -159,14 +132,13 @@ fn end(child: &mut Child) {
     let _ = child.wait();
 }
 
-fn spawn(file: &Path, address: SocketAddr, provider: ProviderArg, verbose: u8) -> Result<Child> {
+fn spawn(arguments: impl IntoIterator<Item = OsString>, verbose: u8) -> Result<Child> {
     let program = std::env::current_exe().context("cannot find this program to start it again")?;
     let mut command = Command::new(program);
     command
         .args([TARGET_PROCESS, &std::process::id().to_string()])
-        .args(["--listen", &address.to_string(), "--provider", provider.name()])
-        .arg(file)
-        // Ctrl-C is for the demo alone, which then ends its target in order.
+        .args(arguments)
+        // Ctrl-C is for this process alone, which then stops its target in order.
         .process_group(0)
         .stdin(Stdio::null())
         .stdout(Stdio::piped())
@@ -196,7 +168,11 @@ fn read_output(child: &mut Child) -> Result<(Receiver<String>, Log)> {
 
 /// An address in 127.0.0.0/8 whose RoCE port is free; the target reports it if another process
 /// was faster.
-fn free_loopback_address(random: &mut SplitMix64) -> IpAddr {
+pub(crate) fn free_loopback_address() -> SocketAddr {
+    SocketAddr::new(choose_free(&mut SplitMix64::new(fresh_seed())), NVME_PORT)
+}
+
+fn choose_free(random: &mut SplitMix64) -> IpAddr {
     let mut candidate = || {
         let mut octet = || 1 + random.below(254) as u8;
         Ipv4Addr::new(127, octet(), octet(), octet())
@@ -206,19 +182,18 @@ fn free_loopback_address(random: &mut SplitMix64) -> IpAddr {
     [first].into_iter().chain((0..16).map(|_| candidate())).find(free).unwrap_or(first).into()
 }
 
-fn wait_for_listening(
+fn wait_until_ready(
     child: &mut Child,
     lines: &Receiver<String>,
     interrupt: &Interrupt,
-) -> Result<ListeningLine> {
+) -> Result<Announcement> {
+    let mut announcement = Announcement::default();
     let mut waited = Duration::ZERO;
     loop {
         interrupt.check()?;
         match lines.recv_timeout(LOOK_EVERY) {
-            Ok(line) => match ListeningLine::parse(&line) {
-                Some(listening) => return Ok(listening),
-                None => continue,
-            },
+            Ok(line) if announcement.add(&line) => return Ok(announcement),
+            Ok(_) => continue,
             Err(RecvTimeoutError::Timeout) => waited += LOOK_EVERY,
             Err(RecvTimeoutError::Disconnected) => return Err(ended(child.wait()?)),
         }
@@ -261,21 +236,10 @@ mod tests {
     use super::*;
 
     #[test]
-    fn the_listening_line_is_found_among_others() {
-        let line = r#"{"event":"listening","address":"127.3.2.1:4420","provider":"soft","reason":"no RDMA device","nqn":"nqn.x","more":1}"#;
-        let listening = ListeningLine::parse(line).unwrap();
-        assert_eq!(listening.address, "127.3.2.1:4420".parse().unwrap());
-        assert_eq!((listening.provider.as_str(), listening.nqn.as_str()), ("soft", "nqn.x"));
-        for other in ["", "{}", "listening", r#"{"event":"stats"}"#, r#"{"event":"listening"}"#] {
-            assert_eq!(ListeningLine::parse(other), None, "{other}");
-        }
-    }
-
-    #[test]
     fn addresses_are_loopback_and_not_the_usual_one() {
         let mut random = SplitMix64::new(1);
         for _ in 0..100 {
-            let IpAddr::V4(address) = free_loopback_address(&mut random) else { unreachable!() };
+            let IpAddr::V4(address) = choose_free(&mut random) else { unreachable!() };
             assert!(address.is_loopback() && address != Ipv4Addr::LOCALHOST);
         }
     }

@@ -1,0 +1,184 @@
+//! State of a target as JSON, for its status page.
+
+use std::cmp::Reverse;
+use std::sync::Arc;
+
+use serde_json::{Value, json};
+
+use crate::controller::Controller;
+use crate::inventory::Registry;
+use crate::inventory::subsystem::Subsystem;
+use crate::listeners::{Listening, NotListening};
+use crate::metrics::latency::LatencyStats;
+use crate::metrics::page::{NamespaceSnapshot, SubsystemSnapshot, TargetSnapshot};
+
+/// Entries of each list. The page stays small with thousands of namespaces, hosts or subsystems;
+/// `total` says how many there are.
+const MOST_LISTED: usize = 100;
+
+/// State of a target, which is turned into JSON.
+pub(crate) struct TargetStatus<'a> {
+    pub(crate) snapshot: &'a TargetSnapshot,
+    pub(crate) registry: &'a Registry,
+    pub(crate) controllers: &'a [Arc<Controller>],
+    pub(crate) listening: &'a [Listening],
+    pub(crate) not_listening: &'a [NotListening],
+}
+
+impl TargetStatus<'_> {
+    pub(crate) fn to_json(&self) -> Value {
+        let (mut reads, mut writes) = (LatencyStats::default(), LatencyStats::default());
+        for io in self.snapshot.subsystems.iter().filter_map(|subsystem| subsystem.io.as_ref()) {
+            reads += io.reads;
+            writes += io.writes;
+        }
+        json!({
+            "version": env!("CARGO_PKG_VERSION"),
+            "stats": self.snapshot.stats,
+            "locked_bytes": self.registry.cache_room().locked_bytes(),
+            "read_latency": latency(&reads),
+            "write_latency": latency(&writes),
+            "addresses": self.addresses(),
+            "subsystems": self.subsystems(),
+            "hosts": self.hosts(),
+            "namespaces": self.namespaces(),
+            "left_out": self.left_out(),
+        })
+    }
+
+    fn addresses(&self) -> Value {
+        let listening = self.listening.iter().map(|one| {
+            let address = one.address.to_string();
+            json!({ "address": address, "provider": one.provider, "reason": one.reason })
+        });
+        let not_listening = self.not_listening.iter().map(|one| {
+            json!({ "address": one.address.to_string(), "provider": null, "reason": one.reason })
+        });
+        listed(listening.chain(not_listening))
+    }
+
+    fn subsystems(&self) -> Value {
+        let subsystems = self.registry.subsystems();
+        let ports = self.registry.ports();
+        let describe = |subsystem: &Arc<Subsystem>| {
+            let nqn = subsystem.nqn.as_str();
+            let addresses = ports.iter().filter(|port| port.serves(subsystem));
+            let snapshot = self.snapshot.subsystems.iter().find(|one| one.nqn == nqn);
+            json!({
+                "nqn": nqn,
+                "addresses": addresses.map(|port| port.address().to_string()).collect::<Value>(),
+                "allow_any_host": subsystem.hosts().any,
+                "namespaces": snapshot.map_or(0, |of| of.namespaces),
+                "size_bytes": snapshot.map_or(0, |of| of.size_bytes),
+            })
+        };
+        listed(subsystems.iter().map(describe))
+    }
+
+    /// Hosts with a connection to a subsystem.
+    fn hosts(&self) -> Value {
+        let describe = |controller: &Arc<Controller>| {
+            Some(json!({
+                "nqn": controller.subsystem()?.nqn.as_str(),
+                "hostnqn": controller.host.nqn.to_string(),
+                "peer": controller.peer.ip().to_string(),
+                "address": controller.port.address().to_string(),
+                "io_queues": controller.io_queues(),
+            }))
+        };
+        listed(self.controllers.iter().filter_map(describe))
+    }
+
+    /// Namespaces that were used, those that moved the most bytes first.
+    fn namespaces(&self) -> Value {
+        let mut used: Vec<(&str, &NamespaceSnapshot)> = Vec::new();
+        for SubsystemSnapshot { nqn, used: namespaces, .. } in &self.snapshot.subsystems {
+            used.extend(namespaces.iter().map(|namespace| (nqn.as_str(), namespace)));
+        }
+        let moved = |namespace: &NamespaceSnapshot| {
+            let counters = &namespace.io.counters;
+            counters.read_bytes + counters.written_bytes
+        };
+        used.sort_by_key(|(_, namespace)| Reverse(moved(namespace)));
+        let describe = |(nqn, namespace): (&str, &NamespaceSnapshot)| {
+            let counters = &namespace.io.counters;
+            json!({
+                "nqn": nqn,
+                "nsid": namespace.nsid,
+                "name": namespace.name,
+                "size_bytes": namespace.size_bytes,
+                "reads": counters.reads,
+                "read_bytes": counters.read_bytes,
+                "writes": counters.writes,
+                "written_bytes": counters.written_bytes,
+                "errors": namespace.read_errors + namespace.write_errors,
+            })
+        };
+        listed(used.into_iter().map(describe))
+    }
+
+    /// Files of directories that are no namespaces, and why.
+    fn left_out(&self) -> Value {
+        let subsystems = self.registry.subsystems();
+        let files: Vec<_> = subsystems.iter().map(|subsystem| subsystem.left_out_files()).collect();
+        let examples = files.iter().flat_map(|files| &files.examples).take(MOST_LISTED);
+        let describe = |(path, reason): &(std::path::PathBuf, String)| json!({ "path": path.to_string_lossy(), "reason": reason });
+        json!({
+            "total": files.iter().map(|files| files.count).sum::<usize>(),
+            "first": examples.map(describe).collect::<Value>(),
+        })
+    }
+}
+
+/// The first entries of a list, and how many it has.
+fn listed(entries: impl Iterator<Item = Value>) -> Value {
+    let (mut first, mut total) = (Vec::new(), 0);
+    for entry in entries {
+        total += 1;
+        if first.len() < MOST_LISTED {
+            first.push(entry);
+        }
+    }
+    json!({ "total": total, "first": first })
+}
+
+/// The buckets of a histogram that are not empty: upper bound in microseconds, and how many
+/// commands took that long. Slower ones have the bound `null`.
+fn latency(stats: &LatencyStats) -> Value {
+    let mut buckets = Vec::new();
+    let mut below = 0;
+    for (bound_us, cumulative) in stats.cumulative() {
+        if cumulative > below {
+            buckets.push(json!([bound_us, cumulative - below]));
+        }
+        below = cumulative;
+    }
+    if stats.count() > below {
+        buckets.push(json!([null, stats.count() - below]));
+    }
+    json!({ "count": stats.count(), "sum_us": stats.sum().as_micros() as u64, "buckets": buckets })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::metrics::latency::LatencyCounters;
+
+    #[test]
+    fn lists_are_bounded() {
+        let list = listed((0..12_000).map(|number| json!(number)));
+        assert_eq!(list["total"], 12_000);
+        assert_eq!(list["first"].as_array().map(Vec::len), Some(MOST_LISTED));
+    }
+
+    #[test]
+    fn histograms_have_their_buckets_in_order() {
+        let counters = LatencyCounters::default();
+        for nanos in [900, 900, 5_000, u64::MAX / 2] {
+            counters.count(nanos);
+        }
+        let json = latency(&counters.snapshot());
+        assert_eq!(json["count"], 4);
+        assert_eq!(json["buckets"], json!([[1, 2], [6, 1], [null, 1]]));
+    }
+}
