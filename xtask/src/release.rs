@@ -40,7 +40,7 @@ pub(crate) struct Options {
     /// Make them for these architectures only.
     #[arg(long, value_enum, value_delimiter = ',', value_name = "NAME")]
     architecture: Vec<Architecture>,
-    /// Make nothing: what lies in out/dist is tried or published.
+    /// Make nothing: what lies in out/release-files is tried or published.
     #[arg(long)]
     keep: bool,
     /// Then try each artefact in small Debian systems without a compiler and a network; needs root.

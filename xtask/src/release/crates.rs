@@ -8,6 +8,9 @@ use std::path::Path;
 use anyhow::{Context, Result};
 use serde_json::{Value, json};
 
+use super::architecture::Architecture;
+use crate::output;
+
 /// The crates whose dependencies are looked for.
 const ROOTS: [&str; 3] = ["feedrail-cli", "feedrail-target", "feedrail-python"];
 
@@ -25,55 +28,51 @@ pub(crate) struct Crate {
 
 /// The crates in the order of their names, without those of tests and of builds.
 pub(crate) fn shipped() -> Result<Vec<Crate>> {
-    let triple = super::architecture::Architecture::X86_64.triple();
-    let arguments = ["metadata", "--format-version=1", "--locked", "--filter-platform", &triple];
-    let metadata: Value = serde_json::from_str(&crate::output("cargo", &arguments)?)?;
-    parse(&metadata)
+    let triple = Architecture::X86_64.triple();
+    let roots = ROOTS.map(|name| ["--package", name]).concat();
+    // Metadata have all that any feature of the workspace needs, and the tree what is compiled.
+    let tree = ["tree", "--locked", "--prefix=none", "--format={p}", "--target", &triple];
+    let edges = ["--edges", "normal,no-proc-macro"];
+    let tree = output("cargo", &[&tree[..], &edges, &roots].concat())?;
+    let metadata = ["metadata", "--format-version=1", "--locked", "--filter-platform", &triple];
+    Ok(parse(&serde_json::from_str(&output("cargo", &metadata)?)?, &tree))
 }
 
-fn parse(metadata: &Value) -> Result<Vec<Crate>> {
+/// The crates of a tree, which has a line `NAME vVERSION ...` for each, as metadata tell of them.
+fn parse(metadata: &Value, tree: &str) -> Vec<Crate> {
     let list = |value: &Value, key: &str| value[key].as_array().cloned().unwrap_or_default();
     let text = |value: &Value| value.as_str().unwrap_or_default().to_owned();
-    let packages = list(metadata, "packages");
-    let calls: BTreeMap<String, Vec<String>> = list(&metadata["resolve"], "nodes")
-        .iter()
-        .map(|node| {
-            let normal = |dependency: &&Value| {
-                list(dependency, "dep_kinds").iter().any(|kind| kind["kind"].is_null())
-            };
-            let dependencies = list(node, "deps");
-            let called = dependencies.iter().filter(normal).map(|called| text(&called["pkg"]));
-            (text(&node["id"]), called.collect())
-        })
-        .collect();
-    let is_root = |package: &&Value| ROOTS.contains(&package["name"].as_str().unwrap_or_default());
-    let mut next: Vec<_> = packages.iter().filter(is_root).map(|root| text(&root["id"])).collect();
-    let mut reached = BTreeSet::new();
-    while let Some(id) = next.pop() {
-        next.extend(calls.get(&id).into_iter().flatten().cloned());
-        if !reached.insert(id.clone()) {
-            next.retain(|id| !reached.contains(id));
-        }
-    }
-    let mut shipped: Vec<_> =
-        packages.iter().filter(|package| reached.contains(&text(&package["id"]))).collect();
-    shipped.sort_by_key(|package| (text(&package["name"]), text(&package["version"])));
+    let words = |line: &str| {
+        let mut words = line.split(' ');
+        Some((words.next()?.to_owned(), words.next()?.strip_prefix('v')?.to_owned()))
+    };
+    let compiled: BTreeSet<_> = tree.lines().filter_map(words).collect();
+    let mut packages = list(metadata, "packages");
+    let identity = |package: &Value| (text(&package["name"]), text(&package["version"]));
+    packages.retain(|package| compiled.contains(&identity(package)));
+    packages.sort_by_key(identity);
     let places: BTreeMap<_, _> =
-        shipped.iter().enumerate().map(|(place, package)| (text(&package["id"]), place)).collect();
-    let crates = shipped.iter().map(|package| Crate {
+        packages.iter().enumerate().map(|(place, package)| (text(&package["id"]), place)).collect();
+    let is_called = |dependency: &Value| {
+        list(dependency, "dep_kinds").iter().any(|kind| kind["kind"].is_null())
+    };
+    let calls = |node: &Value| {
+        let dependencies = list(node, "deps");
+        let called = dependencies.iter().filter(|dependency| is_called(dependency));
+        let called = called.filter_map(|called| places.get(&text(&called["pkg"])).copied());
+        (text(&node["id"]), called.collect())
+    };
+    let mut calls: BTreeMap<String, Vec<usize>> =
+        list(&metadata["resolve"], "nodes").iter().map(calls).collect();
+    let described = packages.iter().map(|package| Crate {
         name: text(&package["name"]),
         version: text(&package["version"]),
         licence: text(&package["license"]),
         source: package["source"].as_str().map(str::to_owned),
         manifest: text(&package["manifest_path"]),
-        calls: calls
-            .get(&text(&package["id"]))
-            .into_iter()
-            .flatten()
-            .filter_map(|id| places.get(id).copied())
-            .collect(),
+        calls: calls.remove(&text(&package["id"])).unwrap_or_default(),
     });
-    Ok(crates.collect())
+    described.collect()
 }
 
 impl Crate {
@@ -148,6 +147,7 @@ fn licence_files(folder: &Path) -> Result<Vec<std::path::PathBuf>> {
 mod tests {
     use super::*;
 
+    /// A crate has `not-compiled` for a feature of another program.
     fn metadata() -> Value {
         let package = |name: &str, source: Option<&str>| {
             json!({"id": name, "name": name, "version": "1.0.0", "license": "MIT/Apache-2.0",
@@ -159,26 +159,31 @@ mod tests {
             "packages": [
                 package("feedrail-cli", None), package("used", Some("registry")),
                 package("below", Some("registry")), package("tester", Some("registry")),
+                package("not-compiled", Some("registry")),
             ],
             "resolve": {"nodes": [
                 {"id": "feedrail-cli", "deps": [calls("used", None), calls("tester", Some("dev"))]},
-                {"id": "used", "deps": [calls("below", None)]},
+                {"id": "used", "deps": [calls("below", None), calls("not-compiled", None)]},
                 {"id": "below", "deps": []},
                 {"id": "tester", "deps": []},
+                {"id": "not-compiled", "deps": []},
             ]},
         })
     }
 
+    const TREE: &str =
+        "feedrail-cli v1.0.0 (/nowhere)\nused v1.0.0\nbelow v1.0.0\nused v1.0.0 (*)\n";
+
     #[test]
-    fn what_is_shipped_is_what_programs_call() {
-        let crates = parse(&metadata()).unwrap();
+    fn what_is_shipped_is_what_is_compiled() {
+        let crates = parse(&metadata(), TREE);
         let names: Vec<_> = crates.iter().map(|package| &*package.name).collect();
         assert_eq!(names, ["below", "feedrail-cli", "used"]);
     }
 
     #[test]
     fn the_bill_names_each_crate_and_what_it_depends_on() {
-        let bill = bill(&parse(&metadata()).unwrap(), "1.0.0").unwrap();
+        let bill = bill(&parse(&metadata(), TREE), "1.0.0").unwrap();
         let bill: Value = serde_json::from_str(&bill).unwrap();
         assert_eq!(bill["components"].as_array().unwrap().len(), 3);
         assert_eq!(bill["components"][0]["licenses"][0]["expression"], "MIT OR Apache-2.0");

@@ -15,7 +15,7 @@ use crate::{output, root};
 /// Where things are published, and whether they are.
 #[derive(Args)]
 pub(crate) struct Destination {
-    /// Publish what lies in out/dist: crates, wheels, the image, the git tag.
+    /// Publish what lies in out/release-files: crates, wheels, the image, the git tag.
     #[arg(long)]
     publish: bool,
     /// Answer each question with yes.
@@ -75,7 +75,7 @@ impl Destination {
     ) -> Result<Vec<PublishStep>> {
         let version = &release.version;
         let mut steps: Vec<_> = crates.iter().map(|name| self.of_crate(name, version)).collect();
-        let mut upload = vec![tools.program("twine"), "upload".into(), "--skip-existing".into()];
+        let mut upload = vec![tools.program("maturin"), "upload".into(), "--skip-existing".into()];
         if let Some(url) = &self.wheel_repository {
             upload.extend(["--repository-url".into(), url.clone()]);
         }
@@ -154,6 +154,7 @@ impl Destination {
 
 /// Refuses uncommitted changes, and a changelog without the version.
 fn ready(release: &ReleaseFiles) -> Result<()> {
+    ensure!(!release.files(".whl")?.is_empty(), "there are no wheels: cargo xtask release wheel");
     let changes = output("git", &["status", "--porcelain"])?;
     ensure!(changes.is_empty(), "there are uncommitted changes:\n{changes}");
     let changelog = std::fs::read_to_string(root().join("CHANGELOG.md"))?;
@@ -174,7 +175,9 @@ fn in_order(metadata: &Value) -> Result<Vec<String>> {
     while ordered.len() < names.len() {
         let ready = published.iter().find(|package| {
             let needs = package["dependencies"].as_array().into_iter().flatten();
-            let own = needs.filter(|need| need["kind"] != "dev").map(name);
+            // Cargo leaves out what tests need by its path alone.
+            let left_out = |need: &&Value| need["kind"] == "dev" && need["req"] == "*";
+            let own = needs.filter(|need| !left_out(need)).map(name);
             !ordered.contains(&name(package))
                 && own.filter(|need| names.contains(need)).all(|need| ordered.contains(&need))
         });
@@ -221,16 +224,21 @@ mod tests {
     #[test]
     fn a_crate_is_published_behind_those_that_it_needs() {
         let package = |name: &str, publish: Value, needs: &[(&str, Value)]| {
-            let needs = needs.iter().map(|(name, kind)| json!({"name": name, "kind": kind}));
+            let need = |(name, kind): &(&str, Value)| match name.strip_prefix("by-path:") {
+                Some(name) => json!({"name": name, "kind": kind, "req": "*"}),
+                None => json!({"name": name, "kind": kind, "req": "^1"}),
+            };
+            let needs = needs.iter().map(need);
             json!({"name": name, "publish": publish, "dependencies": needs.collect::<Vec<_>>()})
         };
         let metadata = json!({"packages": [
-            package("program", Value::Null, &[("library", Value::Null), ("tests", json!("dev"))]),
-            package("library", Value::Null, &[("base", Value::Null), ("program", json!("dev"))]),
+            package("program", Value::Null, &[("library", Value::Null), ("checked", json!("dev"))]),
+            package("library", Value::Null, &[("base", Value::Null), ("by-path:program", json!("dev"))]),
+            package("checked", Value::Null, &[]),
             package("base", Value::Null, &[("foreign", Value::Null)]),
             package("tests", json!([]), &[("program", Value::Null)]),
         ]});
-        assert_eq!(in_order(&metadata).unwrap(), ["base", "library", "program"]);
+        assert_eq!(in_order(&metadata).unwrap(), ["checked", "base", "library", "program"]);
     }
 
     #[test]

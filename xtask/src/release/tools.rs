@@ -10,8 +10,8 @@ use super::architecture::Architecture;
 use crate::{output, root, run};
 
 /// Packages from PyPI. Zig has a linker and the symbols of every glibc.
-const REQUIREMENTS: [&str; 4] =
-    ["maturin>=1.16,<2", "ziglang>=0.16,<0.18", "cargo-zigbuild>=0.24,<0.25", "twine>=6,<8"];
+const REQUIREMENTS: [&str; 3] =
+    ["maturin>=1.16,<2", "ziglang>=0.16,<0.18", "cargo-zigbuild>=0.24,<0.25"];
 /// The package from crates.io that makes Debian packages.
 const CARGO_DEB: &str = "cargo-deb@3.8";
 
