@@ -19,7 +19,7 @@ pub enum AddressError {
     #[error(transparent)]
     Soft(EndpointError),
     /// The soft provider's port is in use, perhaps by the RDMA device that was not chosen.
-    #[error("{error} (it is to be soft, because of this: {reason})")]
+    #[error("{error} (the provider soft was chosen because: {reason})")]
     PortTaken {
         /// Reason that soft was chosen.
         reason: String,
@@ -27,7 +27,7 @@ pub enum AddressError {
         error: EndpointError,
     },
     /// The shared-memory provider cannot serve it.
-    #[error("no shared memory with peers: {0}")]
+    #[error("memory cannot be shared with hosts: {0}")]
     Shm(io::Error),
     /// The verbs provider cannot serve it.
     #[error(transparent)]
@@ -48,7 +48,7 @@ pub enum AddressError {
         "{0} is not the address of an interface; a [[port]] of the configuration can have a wildcard address"
     )]
     NoInterface(SocketAddr),
-    /// The target listens on the most ports already.
+    /// The target listens on the largest number of ports already.
     #[error("more than {MAX_PORTS} addresses with ports to listen on")]
     TooMany,
 }

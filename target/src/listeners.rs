@@ -185,7 +185,7 @@ fn add_device(
 ) -> Result<(Selection, Vec<ListenError>), AddressError> {
     let selection = rdma::select(options.kind(), address)?;
     if let Some(down) = &selection.down {
-        tracing::warn!(%address, "nothing gets through yet: {down}");
+        tracing::warn!(%address, "no packets get through yet: {down}");
     }
     let role = DeviceRole::Main;
     let refused = match selection.choice {

@@ -61,7 +61,7 @@ pub enum StartError {
     #[error(transparent)]
     Management(#[from] SocketError),
     /// Memory or descriptors are not available.
-    #[error("cannot make the buffer pool, whose size limits.pool_bytes says: {0}")]
+    #[error("cannot allocate the buffer pool (limits.pool_bytes): {0}")]
     Pool(io::Error),
 }
 

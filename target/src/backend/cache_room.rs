@@ -100,7 +100,7 @@ impl CacheRoom {
             tracing::info!(
                 files_mib = given,
                 available_mib = available,
-                "memory for files that are kept in it: reads go {} the page cache",
+                "the available memory changed: reads of cached files go {} the page cache",
                 if open { "through" } else { "past" }
             );
         }

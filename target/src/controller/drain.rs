@@ -65,7 +65,7 @@ impl Associations {
         let served = self.served_in(scope);
         for (nqn, address, ana) in &served {
             if ana.end_drain() {
-                tracing::info!(%nqn, %address, "not drained any longer");
+                tracing::info!(%nqn, %address, "drain ended");
                 self.announce_ana(ana);
             }
         }

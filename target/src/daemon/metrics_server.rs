@@ -114,7 +114,7 @@ impl MetricsServer {
             }
             let now = clock.now();
             if accepts && let Err(error) = self.accept_some(&mut clients, now) {
-                tracing::warn!(%error, "the metrics page takes no client");
+                tracing::warn!(%error, "the metrics page cannot accept a client");
                 // Descriptors may be short: try again later.
                 accepts_from = now + Duration::from_secs(1);
             }

@@ -256,7 +256,8 @@ fn warn(folder: &Path, error: &io::Error) {
     tracing::warn!(folder = %folder.display(), "cannot watch a folder: {error}");
 }
 
-/// Whether a file is open for its first write, rather than another name of an existing file.
+/// Whether a path that has appeared is a file that its creator may still write, rather than a hard
+/// link to an existing file.
 fn is_new_file(path: &Path) -> bool {
     let found = path.symlink_metadata();
     found.is_ok_and(|file| file.is_file() && std::os::unix::fs::MetadataExt::nlink(&file) == 1)

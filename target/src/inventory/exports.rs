@@ -296,7 +296,7 @@ struct CoreProgress {
     bell: Arc<Doorbell>,
     /// Generation that the core has adopted: it starts nothing on namespaces missing from it.
     adopted: ExportsNumber,
-    /// Generation that the core has drained: namespaces missing from it are idle on the core.
+    /// Generation whose removed namespaces are idle on the core.
     idle: ExportsNumber,
 }
 
@@ -350,7 +350,7 @@ impl Publication {
         self.published().is_idle(generation)
     }
 
-    /// Latest generation that all cores have drained.
+    /// Latest generation whose removed namespaces are idle on all cores.
     pub(crate) fn idle(&self) -> ExportsNumber {
         let published = self.published();
         published.cores.iter().map(|core| core.idle).min().unwrap_or(ExportsNumber::ENDED)

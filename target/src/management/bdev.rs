@@ -301,6 +301,6 @@ fn size_bytes(num_blocks: u64, lba_shift: u8) -> Result<u64, RpcError> {
     // Largest offset in a file.
     let bytes = bytes.filter(|bytes| i64::try_from(*bytes).is_ok());
     bytes.ok_or_else(|| {
-        RpcError::invalid_params(format_args!("num_blocks: {num_blocks} is none or too many"))
+        RpcError::invalid_params(format_args!("num_blocks: {num_blocks} is zero or too large"))
     })
 }

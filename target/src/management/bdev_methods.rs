@@ -43,7 +43,7 @@ impl Methods {
     pub(super) fn resize_null(&self, params: Params) -> Result<Value, RpcError> {
         let NullSize { name, new_size } = read(params)?;
         let size_bytes = new_size.checked_mul(1 << 20).filter(|bytes| *bytes > 0);
-        let wrong = || RpcError::invalid_params("new_size: is none, or more than fits");
+        let wrong = || RpcError::invalid_params("new_size: is zero or too large");
         let size_bytes = size_bytes.ok_or_else(wrong)?;
         let mut bdevs = self.bdevs();
         bdevs.get_of(&name, BdevKind::Null)?;

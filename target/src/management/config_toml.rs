@@ -30,7 +30,7 @@ pub(super) fn describe_toml(registry: &Registry, reloader: &Reloader) -> Result<
     writer.write(&mut document)?;
     let text = document.to_string();
     Config::from_toml(reloader.path(), &text).map_err(|error| {
-        RpcError::internal(format_args!("what is exported is no configuration: {error}"))
+        RpcError::internal(format_args!("the exports do not form a valid configuration: {error}"))
     })?;
     Ok(json!({ "toml": text, "warnings": writer.warnings }))
 }
@@ -142,7 +142,9 @@ impl TomlWriter<'_> {
     ) -> Result<(), RpcError> {
         if let Some(key) = subsystem.difference(config) {
             let nqn = subsystem.nqn;
-            self.warnings.push(format!("{key} of {nqn} is what the file says, not what it was"));
+            self.warnings.push(format!(
+                "{key} of {nqn} has the value of the file, not that of the running target"
+            ));
         }
         if !subsystem.hosts().changes_to(&AllowedHosts::from(&config.hosts)).is_empty() {
             table.remove("allow_any_host");

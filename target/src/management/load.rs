@@ -198,7 +198,7 @@ fn failed(
     }
     let rest = match kept.is_empty() {
         true => "nothing was loaded".to_owned(),
-        false => format!("these could not be taken back: {}", kept.join("; ")),
+        false => format!("these could not be undone: {}", kept.join("; ")),
     };
     let params = Value::Object(params.clone());
     RpcError { code: error.code, message: format!("{method} {params}: {}; {rest}", error.message) }

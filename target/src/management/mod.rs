@@ -154,7 +154,7 @@ impl Server {
                 Ok(Some((stream, peer))) => self.take(stream, peer),
                 Ok(None) => {}
                 Err(error) => {
-                    tracing::warn!(%error, "the management socket takes no client");
+                    tracing::warn!(%error, "the management socket cannot accept a client");
                     // Descriptors may be short, so the next attempt waits.
                     let pause = rustix::event::Timespec { tv_sec: 1, tv_nsec: 0 };
                     let _ = rustix::event::poll(&mut fds[..1], Some(&pause));
@@ -190,7 +190,8 @@ impl Clients {
         let mut list = self.list();
         if list.live.len() >= MAX_CLIENTS {
             let Some(at) = list.live.iter().position(|client| !client.busy) else {
-                let error = RpcError::refused("all places are taken by clients whose methods run");
+                let error =
+                    RpcError::refused("all places are taken by clients with running methods");
                 let response = rpc::line(&rpc::response(&Value::Null, Err(error)));
                 let _ = stream.set_nonblocking(true).and_then(|()| (&*stream).write_all(&response));
                 return Err(io::Error::other("too many clients"));

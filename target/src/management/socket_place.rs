@@ -40,7 +40,7 @@ pub enum SocketError {
         error: io::Error,
     },
     /// The path belongs to something other than a socket.
-    #[error("management: {}: is there and is no socket; give another path", .0.display())]
+    #[error("management: {}: exists and is not a socket; give another path", .0.display())]
     NoSocket(PathBuf),
     /// A system call failed.
     #[error("management: cannot listen on {}: {error}", path.display())]

@@ -233,7 +233,7 @@ impl KeptState for KeptNsids {
             return Err("an NSID is there twice or out of range".into());
         }
         match self.gone.keys().find(|name| !self.nsids.contains_key(*name)) {
-            Some(name) => Err(format!("{name:?} is away and has no NSID")),
+            Some(name) => Err(format!("{name:?} is missing and has no NSID")),
             None => Ok(()),
         }
     }

@@ -42,7 +42,7 @@ pub enum ProtectionError {
     #[error("cannot start a thread: {0}")]
     Thread(io::Error),
     /// The thread that writes the file has ended by a fault of the target.
-    #[error("what writes the file has ended: restart the target")]
+    #[error("the thread that writes the file has ended: restart the target")]
     KeeperEnded,
 }
 

@@ -111,7 +111,7 @@ fn check_header<C: KeptState>(content: &C, nqn: &Nqn) -> Result<(), String> {
         return Err(format!("version {version}, not 1 to {}", C::VERSION));
     }
     if of != nqn.as_str() {
-        return Err(format!("it is of the subsystem {of}"));
+        return Err(format!("it belongs to the subsystem {of}"));
     }
     Ok(())
 }
@@ -124,7 +124,7 @@ pub(crate) fn read_regular(path: &Path) -> io::Result<Vec<u8>> {
     let kind = file.metadata()?.file_type();
     if !kind.is_file() {
         let kind = if kind.is_dir() { "a folder" } else { "a device, FIFO or socket" };
-        return Err(io::Error::other(format!("it is {kind} and no regular file")));
+        return Err(io::Error::other(format!("it is {kind}, not a regular file")));
     }
     let mut bytes = Vec::new();
     file.read_to_end(&mut bytes)?;
@@ -239,7 +239,7 @@ mod tests {
         std::fs::create_dir(&path).expect("a folder in the way");
         assert_eq!(
             text(read::<Number>(&path, &nqn()).expect_err("a folder")),
-            ": cannot read a number (it is a folder and no regular file); let the target read the file"
+            ": cannot read a number (it is a folder, not a regular file); let the target read the file"
         );
         assert_eq!(
             text(replace(&path, &number(1)).expect_err("a folder")),
