@@ -22,7 +22,7 @@ impl Background {
     }
 
     /// Lets the user's command end well, and parts from its terminal.
-    pub(super) fn is_ready(self) -> Result<()> {
+    pub(super) fn report_ready(self) -> Result<()> {
         let mut stdout = io::stdout().lock();
         writeln!(stdout, "{READY}").and_then(|()| stdout.flush()).context("the command is gone")?;
         // Nobody waits for this process: it leads no group, and is of no session but its own.

@@ -107,7 +107,7 @@ impl Mount {
         let signals = UnmountOnSignal::install()?;
         let mounted = mount(&source, &host, &self.mountpoint, &options)?;
         if let Some(background) = background {
-            background.is_ready()?;
+            background.report_ready()?;
         }
         signals.wait(mounted)
     }

@@ -27,7 +27,7 @@ pub(super) fn check(config: &Config) -> Result<Arc<Registry>, Vec<String>> {
     problems.extend(pool(config).err());
     problems.extend(Uring::new(None).map(drop).map_err(|error| error.to_string()).err());
     problems.extend(cores(&config.cores));
-    let management = config.management.as_deref().map(SocketPlace::find);
+    let management = config.management.as_deref().map(SocketPlace::check);
     problems.extend(management.and_then(Result::err).map(|error| error.to_string()));
     problems.extend(config.metrics.and_then(|address| metrics(address).err()));
     problems.extend(addresses(config));

@@ -1,9 +1,9 @@
-//! Type names that mean different things in different files.
+//! Names of public types that mean different things in different files.
 
 use std::collections::{BTreeMap, BTreeSet};
 
 use anyhow::{Result, bail};
-use syn::{Ident, Item};
+use syn::{Ident, Item, Visibility};
 
 use crate::source::{ProductFile, SourceFile, product};
 
@@ -38,22 +38,26 @@ fn shared(files: &[ProductFile]) -> BTreeMap<String, Places> {
     names
 }
 
-/// The types that a module and those within it in the same file define.
+/// The public types that a module and those within it in the same file define.
 fn definitions(items: &[Item]) -> Vec<&Ident> {
     let mut names = Vec::new();
     for item in items {
-        match item {
-            Item::Struct(item) => names.push(&item.ident),
-            Item::Enum(item) => names.push(&item.ident),
-            Item::Union(item) => names.push(&item.ident),
-            Item::Trait(item) => names.push(&item.ident),
-            Item::TraitAlias(item) => names.push(&item.ident),
-            Item::Type(item) => names.push(&item.ident),
+        let (visibility, name) = match item {
+            Item::Struct(item) => (&item.vis, &item.ident),
+            Item::Enum(item) => (&item.vis, &item.ident),
+            Item::Union(item) => (&item.vis, &item.ident),
+            Item::Trait(item) => (&item.vis, &item.ident),
+            Item::TraitAlias(item) => (&item.vis, &item.ident),
+            Item::Type(item) => (&item.vis, &item.ident),
             Item::Mod(module) => {
                 let inner = module.content.as_ref().map(|(_, items)| definitions(items));
                 names.extend(inner.unwrap_or_default());
+                continue;
             }
-            _ => {}
+            _ => continue,
+        };
+        if matches!(visibility, Visibility::Public(_)) {
+            names.push(name);
         }
     }
     names
@@ -82,9 +86,9 @@ mod tests {
     #[test]
     fn types_of_two_files_are_found() {
         let files = [
-            file("a.rs", "struct One;\nenum Two {}\nfn f() { struct Local; }\n"),
-            file("b.rs", "mod inner {\n    trait One {}\n}\nstruct Local;\n"),
-            file("c.rs", "type Two = u8;\nimpl I for X { type One = u8; }\n"),
+            file("a.rs", "pub struct One;\npub enum Two {}\nfn f() { struct Local; }\nstruct Own;\n"),
+            file("b.rs", "mod inner {\n    pub trait One {}\n}\npub struct Local;\nstruct Own;\n"),
+            file("c.rs", "pub type Two = u8;\nimpl I for X { type One = u8; }\n"),
         ];
         let at = |places: [(&str, usize); 2]| places.map(|(path, line)| (path.to_owned(), line));
         let one = ("One".to_owned(), at([("a.rs", 1), ("b.rs", 2)]).into());
@@ -94,7 +98,7 @@ mod tests {
 
     #[test]
     fn one_file_may_define_a_type_twice() {
-        let text = "#[cfg(unix)]\nstruct One;\n#[cfg(not(unix))]\nstruct One;\n";
+        let text = "#[cfg(unix)]\npub struct One;\n#[cfg(not(unix))]\npub struct One;\n";
         assert!(shared(&[file("a.rs", text)]).is_empty());
     }
 
