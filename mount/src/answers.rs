@@ -7,13 +7,13 @@ use zerocopy::IntoBytes;
 
 use crate::file::FileVersion;
 use crate::protocol::{
-    Attributes, AttributesOut, DirectoryEntries, EntryOut, Opcode, ROOT, ReadIn, Request,
-    StatfsOut, XattrIn, XattrOut,
+    AttributesOut, DirectoryEntries, EntryOut, FuseOpcode, FuseRequest, InodeAttributes, ROOT,
+    ReadIn, StatfsOut, XattrIn, XattrOut,
 };
-use crate::tree::{Node, Tree};
+use crate::tree::{FileTree, TreeNode};
 
-/// How long the kernel may go by what it was told of a name or of attributes. It is told of changes:
-/// this bounds how long it goes by an answer that crossed with a change.
+/// Time for which the kernel may go by what it was told of a name or of attributes. It is told of
+/// changes: this bounds how long it goes by an answer that crossed with a change.
 const VALID: Duration = Duration::from_secs(60);
 
 const FOLDER_MODE: u32 = libc::S_IFDIR | 0o555;
@@ -27,7 +27,7 @@ const XATTR_UUID: &str = "user.feedrail.uuid";
 const XATTR_GENERATION: &str = "user.feedrail.generation";
 const XATTR_TARGET: &str = "user.feedrail.target";
 
-/// What all inodes have in common.
+/// Properties that all inodes have in common.
 #[derive(Clone, Debug)]
 pub(crate) struct Ownership {
     pub(crate) uid: u32,
@@ -56,40 +56,40 @@ impl From<Result<(), Errno>> for Answer {
 }
 
 /// Answers requests out of a tree.
-pub(crate) struct Answers<'a> {
-    pub(crate) tree: &'a Tree,
+pub(crate) struct FuseAnswers<'a> {
+    pub(crate) tree: &'a FileTree,
     pub(crate) ownership: &'a Ownership,
     /// Where the data of the answer goes.
     pub(crate) out: &'a mut Vec<u8>,
 }
 
-impl Answers<'_> {
+impl FuseAnswers<'_> {
     /// The answer to any request but reads, those that have none, and those of the connection.
-    pub(crate) fn to(mut self, request: &Request<'_>) -> Answer {
+    pub(crate) fn to(mut self, request: &FuseRequest<'_>) -> Answer {
         self.out.clear();
         let inode = request.header.inode;
         match request.opcode() {
-            Opcode::LOOKUP => self.lookup(inode, request),
-            Opcode::GETATTR => self.attributes(inode),
-            Opcode::READDIR => self.list(inode, request, false),
-            Opcode::READDIRPLUS => self.list(inode, request, true),
-            Opcode::STATFS => self.totals(),
-            Opcode::GETXATTR => self.xattr(inode, request),
-            Opcode::LISTXATTR => self.xattr_names(inode, request),
+            FuseOpcode::LOOKUP => self.lookup(inode, request),
+            FuseOpcode::GETATTR => self.attributes(inode),
+            FuseOpcode::READDIR => self.list(inode, request, false),
+            FuseOpcode::READDIRPLUS => self.list(inode, request, true),
+            FuseOpcode::STATFS => self.totals(),
+            FuseOpcode::GETXATTR => self.xattr(inode, request),
+            FuseOpcode::LISTXATTR => self.xattr_names(inode, request),
             opcode if opcode.changes_something() => Err(Errno::ROFS),
-            // The kernel does what it can by itself, and asks no more: of open and opendir, which
-            // keep their pages thereby, access, flush, locks, lseek, ioctl, poll and others.
+            // The kernel does what it can by itself, and asks no further: of open and opendir,
+            // which keep their pages thereby, access, flush, locks, lseek, ioctl, poll and others.
             _ => Err(Errno::NOSYS),
         }
         .into()
     }
 
-    fn node(&self, inode: u64) -> Result<&Node, Errno> {
+    fn node(&self, inode: u64) -> Result<&TreeNode, Errno> {
         self.tree.node(inode).ok_or(Errno::STALE)
     }
 
-    fn lookup(&mut self, inode: u64, request: &Request<'_>) -> Result<(), Errno> {
-        let Node::Folder(folder) = self.node(inode)? else { return Err(Errno::NOTDIR) };
+    fn lookup(&mut self, inode: u64, request: &FuseRequest<'_>) -> Result<(), Errno> {
+        let TreeNode::Folder(folder) = self.node(inode)? else { return Err(Errno::NOTDIR) };
         let name = request.name(0).ok_or(Errno::INVAL)?;
         let name = std::str::from_utf8(name).map_err(|_| Errno::NOENT)?;
         let child = folder.child(name).ok_or(Errno::NOENT)?;
@@ -104,16 +104,16 @@ impl Answers<'_> {
         Ok(())
     }
 
-    fn attributes_of(&self, inode: u64, node: &Node) -> Attributes {
+    fn attributes_of(&self, inode: u64, node: &TreeNode) -> InodeAttributes {
         let Ownership { uid, gid, mounted, .. } = *self.ownership;
         let (size, mode, modified) = match node {
-            Node::Folder(folder) => (folder.len() as u64, FOLDER_MODE, mounted),
-            Node::File(version) => {
+            TreeNode::Folder(folder) => (folder.len() as u64, FOLDER_MODE, mounted),
+            TreeNode::File(version) => {
                 (version.size_bytes, FILE_MODE, version.modified().unwrap_or(mounted))
             }
         };
         let (seconds, nanos) = (modified.as_secs(), modified.subsec_nanos());
-        Attributes {
+        InodeAttributes {
             inode,
             size,
             blocks: size.div_ceil(512),
@@ -134,15 +134,15 @@ impl Answers<'_> {
         }
     }
 
-    fn list(&mut self, inode: u64, request: &Request<'_>, plus: bool) -> Result<(), Errno> {
+    fn list(&mut self, inode: u64, request: &FuseRequest<'_>, plus: bool) -> Result<(), Errno> {
         let ReadIn { offset, size, .. } = request.argument().ok_or(Errno::INVAL)?;
         let tree = self.tree;
-        let Node::Folder(folder) = tree.node(inode).ok_or(Errno::STALE)? else {
+        let TreeNode::Folder(folder) = tree.node(inode).ok_or(Errno::STALE)? else {
             return Err(Errno::NOTDIR);
         };
         let mut out = std::mem::take(self.out);
         let mut entries = DirectoryEntries::new(&mut out, size as usize);
-        // Places 1 and 2 are those of the two that are not looked up, of which nothing is kept.
+        // Places 1 and 2 are those of the two that are not looked up, and nothing is kept of them.
         let none = plus.then(EntryOut::default);
         let dots = [(1, inode, "."), (2, folder.parent, "..")];
         let mut has_room = true;
@@ -172,21 +172,21 @@ impl Answers<'_> {
         Ok(())
     }
 
-    fn xattr(&mut self, inode: u64, request: &Request<'_>) -> Result<(), Errno> {
+    fn xattr(&mut self, inode: u64, request: &FuseRequest<'_>) -> Result<(), Errno> {
         let room: XattrIn = request.argument().ok_or(Errno::INVAL)?;
         let name = request.name(size_of::<XattrIn>()).ok_or(Errno::INVAL)?;
         let value = match self.node(inode)? {
-            Node::Folder(_) => None,
-            Node::File(version) => self.value(version, name),
+            TreeNode::Folder(_) => None,
+            TreeNode::File(version) => self.value(version, name),
         };
         let value = value.ok_or(Errno::NODATA)?;
         self.sized(room, value.as_bytes())
     }
 
-    fn xattr_names(&mut self, inode: u64, request: &Request<'_>) -> Result<(), Errno> {
+    fn xattr_names(&mut self, inode: u64, request: &FuseRequest<'_>) -> Result<(), Errno> {
         let room: XattrIn = request.argument().ok_or(Errno::INVAL)?;
         let mut names = Vec::new();
-        if let Node::File(version) = self.node(inode)? {
+        if let TreeNode::File(version) = self.node(inode)? {
             for name in [XATTR_UUID, XATTR_GENERATION, XATTR_TARGET] {
                 if self.value(version, name.as_bytes()).is_some() {
                     names.extend(name.as_bytes());
@@ -244,13 +244,13 @@ mod tests {
         Ownership { uid: 3, gid: 4, mounted: Duration::from_secs(5), targets }
     }
 
-    fn tree(names: &[&str]) -> Tree {
+    fn tree(names: &[&str]) -> FileTree {
         let file = |(number, name): (u32, &&str)| NamedFile {
             name: Some((*name).to_owned()),
             number,
             version: Arc::new(version(number, 1_000, 7)),
         };
-        Tree::empty().next(&(1..).zip(names).map(file).collect::<Vec<_>>())
+        FileTree::empty().next(&(1..).zip(names).map(file).collect::<Vec<_>>())
     }
 
     fn request(opcode: u32, inode: u64, arguments: &[u8]) -> Vec<u8> {
@@ -260,18 +260,23 @@ mod tests {
         [header.as_bytes(), arguments].concat()
     }
 
-    fn ask(tree: &Tree, opcode: Opcode, inode: u64, arguments: &[u8]) -> Result<Vec<u8>, Errno> {
+    fn ask(
+        tree: &FileTree,
+        opcode: FuseOpcode,
+        inode: u64,
+        arguments: &[u8],
+    ) -> Result<Vec<u8>, Errno> {
         let (bytes, mut out) = (request(opcode.0, inode, arguments), Vec::new());
         let ownership = ownership();
-        let answers = Answers { tree, ownership: &ownership, out: &mut out };
-        match answers.to(&Request::parse(&bytes).unwrap()) {
+        let answers = FuseAnswers { tree, ownership: &ownership, out: &mut out };
+        match answers.to(&FuseRequest::parse(&bytes).unwrap()) {
             Answer::Data => Ok(out),
             Answer::Error(error) => Err(error),
         }
     }
 
-    fn inode(tree: &Tree, folder: u64, name: &str) -> u64 {
-        let answer = ask(tree, Opcode::LOOKUP, folder, format!("{name}\0").as_bytes()).unwrap();
+    fn inode(tree: &FileTree, folder: u64, name: &str) -> u64 {
+        let answer = ask(tree, FuseOpcode::LOOKUP, folder, format!("{name}\0").as_bytes()).unwrap();
         u64::from_ne_bytes(answer[..8].try_into().unwrap())
     }
 
@@ -286,19 +291,19 @@ mod tests {
         let tree = tree(&["x/a"]);
         let folder = inode(&tree, ROOT, "x");
         let file = inode(&tree, folder, "a");
-        let answer = ask(&tree, Opcode::GETATTR, file, &[0; 16]).unwrap();
+        let answer = ask(&tree, FuseOpcode::GETATTR, file, &[0; 16]).unwrap();
         assert_eq!(u64::from_ne_bytes(answer[24..32].try_into().unwrap()), 1_000);
-        assert_eq!(ask(&tree, Opcode::LOOKUP, ROOT, b"none\0"), Err(Errno::NOENT));
-        assert_eq!(ask(&tree, Opcode::LOOKUP, ROOT, b"\xff\0"), Err(Errno::NOENT));
-        assert_eq!(ask(&tree, Opcode::LOOKUP, file, b"a\0"), Err(Errno::NOTDIR));
-        assert_eq!(ask(&tree, Opcode::GETATTR, 999, &[0; 16]), Err(Errno::STALE));
+        assert_eq!(ask(&tree, FuseOpcode::LOOKUP, ROOT, b"none\0"), Err(Errno::NOENT));
+        assert_eq!(ask(&tree, FuseOpcode::LOOKUP, ROOT, b"\xff\0"), Err(Errno::NOENT));
+        assert_eq!(ask(&tree, FuseOpcode::LOOKUP, file, b"a\0"), Err(Errno::NOTDIR));
+        assert_eq!(ask(&tree, FuseOpcode::GETATTR, 999, &[0; 16]), Err(Errno::STALE));
     }
 
     #[test]
     fn a_list_continues_where_it_stopped() {
         let names: Vec<String> = (0..100).map(|i| format!("file-{i:03}")).collect();
         let tree = tree(&names.iter().map(String::as_str).collect::<Vec<_>>());
-        for (opcode, front) in [(Opcode::READDIR, 0), (Opcode::READDIRPLUS, 128)] {
+        for (opcode, front) in [(FuseOpcode::READDIR, 0), (FuseOpcode::READDIRPLUS, 128)] {
             let (mut offset, mut found) = (0, Vec::new());
             loop {
                 let list = ask(&tree, opcode, ROOT, &read_in(offset, 600)).unwrap();
@@ -325,14 +330,14 @@ mod tests {
         let file = inode(&tree, ROOT, "a");
         let get = |name: &str, room: u32| {
             let arguments = [&room.to_ne_bytes(), &[0; 4], name.as_bytes(), &[0][..]].concat();
-            ask(&tree, Opcode::GETXATTR, file, &arguments)
+            ask(&tree, FuseOpcode::GETXATTR, file, &arguments)
         };
         assert_eq!(get(XATTR_GENERATION, 100).unwrap(), b"0000000000000007");
         assert_eq!(get(XATTR_GENERATION, 0).unwrap()[..4], 16u32.to_ne_bytes());
         assert_eq!(get(XATTR_GENERATION, 15), Err(Errno::RANGE));
         assert_eq!(get("security.capability", 100), Err(Errno::NODATA));
         assert!(get(XATTR_TARGET, 1_000).unwrap().ends_with(b":a/nsid:1"));
-        let names = ask(&tree, Opcode::LISTXATTR, file, &1_000u64.to_ne_bytes()).unwrap();
+        let names = ask(&tree, FuseOpcode::LISTXATTR, file, &1_000u64.to_ne_bytes()).unwrap();
         assert_eq!(names.iter().filter(|&&byte| byte == 0).count(), 3);
     }
 
@@ -340,7 +345,11 @@ mod tests {
     fn nothing_can_be_changed() {
         let tree = tree(&["a"]);
         for opcode in [4, 6, 8, 9, 10, 11, 12, 13, 16, 21, 24, 35, 43, 45, 47, 51] {
-            assert_eq!(ask(&tree, Opcode(opcode), ROOT, &[0; 64]), Err(Errno::ROFS), "{opcode}");
+            assert_eq!(
+                ask(&tree, FuseOpcode(opcode), ROOT, &[0; 64]),
+                Err(Errno::ROFS),
+                "{opcode}"
+            );
         }
     }
 
@@ -350,7 +359,7 @@ mod tests {
             opcode in 0u32..60, inode in 0u64..20,
             arguments in prop::collection::vec(any::<u8>(), 0..100),
         ) {
-            let _ = ask(&tree(&["a", "x/b"]), Opcode(opcode), inode, &arguments);
+            let _ = ask(&tree(&["a", "x/b"]), FuseOpcode(opcode), inode, &arguments);
         }
     }
 }

@@ -20,7 +20,7 @@ enum LaneTarget {
 }
 
 /// All targets of a mount, by their numbers.
-pub(crate) struct Connections {
+pub(crate) struct LaneConnections {
     addresses: Vec<SubsystemAddress>,
     targets: Vec<LaneTarget>,
 }
@@ -29,12 +29,12 @@ pub(crate) struct Connections {
 #[derive(Clone, Debug)]
 pub(crate) enum Reached {
     Yes(Controller),
-    /// It is being connected.
+    /// The connection is being made.
     NotYet,
     No,
 }
 
-impl Connections {
+impl LaneConnections {
     /// Begins to connect to all.
     pub(crate) fn begin(host: &Host, addresses: Vec<SubsystemAddress>) -> Self {
         let connecting =

@@ -17,12 +17,12 @@ use crate::protocol::OutHeader;
 #[derive(Debug)]
 pub(crate) struct FuseDevice(OwnedFd);
 
-/// What a read of the device gave.
+/// Result of a read of the device.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Received {
     /// A request of so many bytes.
     Request(usize),
-    /// There is none now.
+    /// No request is waiting.
     Nothing,
     /// The file system is unmounted.
     Unmounted,
@@ -73,7 +73,7 @@ impl FuseDevice {
         note(rustix::io::write(&self.0, header.as_bytes()).map(drop));
     }
 
-    /// Answers with data.
+    /// Answers with bytes of the file system's own.
     pub(crate) fn answer(&self, unique: u64, data: &[u8]) {
         let header = header(unique, data.len());
         let parts = [io::IoSlice::new(header.as_bytes()), io::IoSlice::new(data)];

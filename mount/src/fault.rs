@@ -11,7 +11,7 @@ const PATIENCE: Duration = Duration::from_secs(3);
 
 /// Why a read cannot be answered with bytes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Fault {
+pub(crate) enum ReadFault {
     /// The reader is told.
     Final(Errno),
     /// There is no connection to the target.
@@ -20,7 +20,7 @@ pub(crate) enum Fault {
     Lost,
 }
 
-impl Fault {
+impl ReadFault {
     pub(crate) fn of(error: &Error) -> Self {
         match error.kind() {
             ErrorKind::Changed(_) => Self::Final(Errno::STALE),
@@ -53,19 +53,19 @@ impl Absence {
         self.since = None;
     }
 
-    /// What a reader is told whose read was begun at `begun` and has failed `now`; `None` if it is
-    /// tried again.
+    /// The error for the reader of a read that was begun at `begun` and has failed `now`; `None` if
+    /// it is tried again.
     pub(crate) fn verdict(
         &mut self,
-        fault: Fault,
+        fault: ReadFault,
         begun: MonotonicTime,
         now: MonotonicTime,
     ) -> Option<Errno> {
         let is_within = |limit, from| now.saturating_duration_since(from) < limit;
         let waits = match fault {
-            Fault::Final(errno) => return Some(errno),
-            Fault::Lost => false,
-            Fault::Away => is_within(self.timeout, *self.since.get_or_insert(now)),
+            ReadFault::Final(errno) => return Some(errno),
+            ReadFault::Lost => false,
+            ReadFault::Away => is_within(self.timeout, *self.since.get_or_insert(now)),
         };
         (!waits && !is_within(PATIENCE, begun)).then_some(Errno::IO)
     }
@@ -82,16 +82,16 @@ mod tests {
     #[test]
     fn reads_wait_for_a_target_for_a_bounded_time() {
         let mut absence = Absence::new(Duration::from_secs(10));
-        assert_eq!(absence.verdict(Fault::Away, at(100), at(100)), None);
-        assert_eq!(absence.verdict(Fault::Away, at(100), at(109)), None);
-        assert_eq!(absence.verdict(Fault::Away, at(100), at(110)), Some(Errno::IO));
+        assert_eq!(absence.verdict(ReadFault::Away, at(100), at(100)), None);
+        assert_eq!(absence.verdict(ReadFault::Away, at(100), at(109)), None);
+        assert_eq!(absence.verdict(ReadFault::Away, at(100), at(110)), Some(Errno::IO));
         // Those that come later do not wait as long.
-        assert_eq!(absence.verdict(Fault::Away, at(110), at(112)), None);
-        assert_eq!(absence.verdict(Fault::Lost, at(110), at(112)), None);
-        assert_eq!(absence.verdict(Fault::Lost, at(110), at(113)), Some(Errno::IO));
+        assert_eq!(absence.verdict(ReadFault::Away, at(110), at(112)), None);
+        assert_eq!(absence.verdict(ReadFault::Lost, at(110), at(112)), None);
+        assert_eq!(absence.verdict(ReadFault::Lost, at(110), at(113)), Some(Errno::IO));
         absence.end();
-        assert_eq!(absence.verdict(Fault::Away, at(110), at(120)), None);
-        let stale = Fault::Final(Errno::STALE);
+        assert_eq!(absence.verdict(ReadFault::Away, at(110), at(120)), None);
+        let stale = ReadFault::Final(Errno::STALE);
         assert_eq!(absence.verdict(stale, at(120), at(120)), Some(Errno::STALE));
     }
 }

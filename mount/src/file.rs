@@ -10,7 +10,7 @@ const YEAR_2000: Duration = Duration::from_secs(946_684_800);
 /// Bits of a generation that become seconds: 17 years of them.
 const SECONDS_BITS: u32 = 29;
 
-/// What a namespace must be for its bytes to be those that were read before.
+/// Properties of a namespace whose bytes are those that were read before.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct Identity {
     pub(crate) size_bytes: u64,
@@ -34,14 +34,14 @@ impl Identity {
 
 /// A namespace that has the bytes of a file.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(crate) struct Replica {
+pub(crate) struct FileReplica {
     /// Number of its target.
     pub(crate) target: usize,
     pub(crate) nsid: Nsid,
     pub(crate) identity: Identity,
 }
 
-impl Replica {
+impl FileReplica {
     /// Whether a namespace that was opened is this one.
     pub(crate) fn is(&self, info: &NamespaceInfo) -> bool {
         self.identity == Identity::of(info)
@@ -55,13 +55,13 @@ pub(crate) struct FileVersion {
     pub(crate) uuid: Option<[u8; 16]>,
     pub(crate) generation: Option<u64>,
     /// Where to read it from, the best first.
-    pub(crate) replicas: Vec<Replica>,
+    pub(crate) replicas: Vec<FileReplica>,
 }
 
 impl FileVersion {
     /// A file of one namespace.
     pub(crate) fn of_namespace(target: usize, info: &NamespaceInfo) -> Self {
-        let replica = Replica { target, nsid: info.nsid, identity: Identity::of(info) };
+        let replica = FileReplica { target, nsid: info.nsid, identity: Identity::of(info) };
         Self {
             size_bytes: info.size_bytes,
             uuid: info.uuid,
@@ -119,7 +119,7 @@ pub(crate) mod tests {
             size_bytes,
             uuid: identity.uuid,
             generation: identity.generation,
-            replicas: vec![Replica { target: 0, nsid: Nsid(nsid), identity }],
+            replicas: vec![FileReplica { target: 0, nsid: Nsid(nsid), identity }],
         }
     }
 
@@ -128,7 +128,7 @@ pub(crate) mod tests {
         let one = version(1, 10, 7);
         assert!(one.is_same_as(&one.clone()));
         let moved = FileVersion {
-            replicas: vec![Replica { nsid: Nsid(9), ..one.replicas[0].clone() }],
+            replicas: vec![FileReplica { nsid: Nsid(9), ..one.replicas[0].clone() }],
             ..one.clone()
         };
         assert!(one.is_same_as(&moved), "another number is no change of bytes");

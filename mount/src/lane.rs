@@ -10,39 +10,41 @@ use feedrail_initiator::{EngineTurn, ErrorKind, Host, MonotonicTime, SubsystemAd
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::io::Errno;
 
-use crate::answers::{Answer, Answers, Ownership};
-use crate::connections::Connections;
+use crate::answers::{Answer, FuseAnswers, Ownership};
+use crate::connections::LaneConnections;
 use crate::device::{FuseDevice, Received};
-use crate::fault::{Absence, Fault};
-use crate::mailbox::Mailbox;
-use crate::open_files::{FileStatus, OpenFiles};
-use crate::protocol::{InterruptIn, MAX_TRANSFER_BYTES, Opcode, REQUEST_BYTES, ReadIn, Request};
-use crate::reads::{Read, Reads};
-use crate::tree::{Node, SharedTree, Tree};
+use crate::fault::{Absence, ReadFault};
+use crate::mailbox::InterruptMailbox;
+use crate::open_files::{FileReadiness, OpenFiles};
+use crate::protocol::{
+    FuseOpcode, FuseRequest, InterruptIn, MAX_TRANSFER_BYTES, REQUEST_BYTES, ReadIn,
+};
+use crate::reads::{PendingRead, Reads};
+use crate::tree::{FileTree, SharedTree, TreeNode};
 
 /// Requests that are taken before the host is turned.
 const REQUESTS_AT_A_TIME: usize = 32;
 
-/// What the lanes of a mount share.
+/// State that the lanes of a mount share.
 pub(crate) struct Shared {
     pub(crate) tree: SharedTree,
     pub(crate) ownership: Ownership,
     /// A mailbox of each lane.
-    pub(crate) mailboxes: Vec<Mailbox>,
+    pub(crate) mailboxes: Vec<InterruptMailbox>,
     pub(crate) targets: Vec<SubsystemAddress>,
     /// How long reads wait for a target that is away.
     pub(crate) timeout: Duration,
 }
 
 /// A thread of a mount.
-pub(crate) struct Lane {
+pub(crate) struct MountLane {
     number: usize,
     device: FuseDevice,
     host: Host,
     shared: Arc<Shared>,
     /// The tree that the files were looked up in last.
-    tree: Arc<Tree>,
-    connections: Connections,
+    tree: Arc<FileTree>,
+    connections: LaneConnections,
     files: OpenFiles,
     reads: Reads,
     absence: Absence,
@@ -50,7 +52,7 @@ pub(crate) struct Lane {
     answer: Vec<u8>,
 }
 
-impl Lane {
+impl MountLane {
     /// A lane over a polled host, with the mailbox of that number.
     ///
     /// # Errors
@@ -64,7 +66,7 @@ impl Lane {
         Ok(Self {
             number,
             device,
-            connections: Connections::begin(&host, shared.targets.clone()),
+            connections: LaneConnections::begin(&host, shared.targets.clone()),
             host,
             tree: shared.tree.get(),
             absence: Absence::new(shared.timeout),
@@ -130,22 +132,22 @@ impl Lane {
     }
 
     fn handle(&mut self, bytes: &[u8]) {
-        let Some(request) = Request::parse(bytes) else { return };
+        let Some(request) = FuseRequest::parse(bytes) else { return };
         let unique = request.header.unique;
         match request.opcode() {
-            Opcode::READ => self.take_read(&request),
-            Opcode::INTERRUPT => {
+            FuseOpcode::READ => self.take_read(&request),
+            FuseOpcode::INTERRUPT => {
                 if let Some(InterruptIn { unique }) = request.argument() {
                     self.shared.mailboxes.iter().for_each(|mailbox| mailbox.interrupt(unique));
                 }
             }
             // These have no answer.
-            Opcode::FORGET | Opcode::BATCH_FORGET => {}
-            Opcode::DESTROY => self.device.answer(unique, &[]),
+            FuseOpcode::FORGET | FuseOpcode::BATCH_FORGET => {}
+            FuseOpcode::DESTROY => self.device.answer(unique, &[]),
             _ => {
                 let tree = self.shared.tree.get();
                 let ownership = &self.shared.ownership;
-                let answers = Answers { tree: &tree, ownership, out: &mut self.answer };
+                let answers = FuseAnswers { tree: &tree, ownership, out: &mut self.answer };
                 match answers.to(&request) {
                     Answer::Data => self.device.answer(unique, &self.answer),
                     Answer::Error(error) => self.device.fail(unique, error),
@@ -154,11 +156,11 @@ impl Lane {
         }
     }
 
-    fn take_read(&mut self, request: &Request<'_>) {
+    fn take_read(&mut self, request: &FuseRequest<'_>) {
         let (unique, inode) = (request.header.unique, request.header.inode);
         match range(&self.shared.tree.get(), request) {
             Ok((_, 0)) => self.device.answer(unique, &[]),
-            Ok(range) => self.reads.push(Read::new(unique, inode, range, Host::now())),
+            Ok(range) => self.reads.push(PendingRead::new(unique, inode, range, Host::now())),
             Err(error) => self.device.fail(unique, error),
         }
     }
@@ -189,12 +191,12 @@ impl Lane {
             let (host, connections) = (&self.host, &mut self.connections);
             let status = self.files.status(host, connections, read.inode, version, now);
             let started = match status {
-                FileStatus::Open(shards) => self.reads.start(host, shards, read),
-                FileStatus::NotYet => {
+                FileReadiness::Open(shards) => self.reads.start(host, shards, read),
+                FileReadiness::NotYet => {
                     self.reads.push(read);
                     Ok(())
                 }
-                FileStatus::Failed(fault) => Err(fault),
+                FileReadiness::Failed(fault) => Err(fault),
             };
             if let Err(fault) = started {
                 self.settle(read, fault, now);
@@ -214,13 +216,13 @@ impl Lane {
             if matches!(error.kind(), ErrorKind::Changed(_)) {
                 self.files.close(read.inode);
             }
-            self.settle(read, Fault::of(&error), now);
+            self.settle(read, ReadFault::of(&error), now);
         }
         has_moved
     }
 
     /// Tries a read again that has failed, or tells its reader.
-    fn settle(&mut self, read: Read, fault: Fault, now: MonotonicTime) {
+    fn settle(&mut self, read: PendingRead, fault: ReadFault, now: MonotonicTime) {
         match self.absence.verdict(fault, read.begun, now) {
             None => self.reads.push(read.postponed(now)),
             Some(errno) => self.device.fail(read.unique, errno),
@@ -248,12 +250,12 @@ impl Lane {
 }
 
 /// The bytes that a READ asks for, as far as the file has them.
-fn range(tree: &Tree, request: &Request<'_>) -> Result<(u64, u32), Errno> {
+fn range(tree: &FileTree, request: &FuseRequest<'_>) -> Result<(u64, u32), Errno> {
     let ReadIn { offset, size, .. } = request.argument().ok_or(Errno::INVAL)?;
     match tree.node(request.header.inode) {
         None => Err(Errno::STALE),
-        Some(Node::Folder(_)) => Err(Errno::ISDIR),
-        Some(Node::File(version)) => {
+        Some(TreeNode::Folder(_)) => Err(Errno::ISDIR),
+        Some(TreeNode::File(version)) => {
             let left = version.size_bytes.saturating_sub(offset);
             // At most 1 MiB.
             let length = left.min(size.into()).min(MAX_TRANSFER_BYTES as u64) as u32;

@@ -1,13 +1,13 @@
 //! Namespaces of NVMe over Fabrics targets as the files of a read-only FUSE file system, for
 //! programs that know files only.
 //!
-//! [`mount`] connects to the targets of a [`Source`], and shows their namespaces by their names
-//! below a folder. A name with slashes is a path. Files have exact sizes, and the page cache of the
-//! kernel keeps what was read for as long as the namespaces are what they were.
+//! [`mount`] connects to the targets of a [`MountSource`], and shows their namespaces by their
+//! names below a folder. A name with slashes is a path. Files have exact sizes, and the page cache
+//! of the kernel keeps what was read for as long as the namespaces are what they were.
 //!
 //! ```no_run
 //! use feedrail_initiator::{Host, SubsystemAddress};
-//! use feedrail_mount::{MountOptions, Source, SourceTarget, mount};
+//! use feedrail_mount::{MountOptions, MountSource, SourceTarget, mount};
 //!
 //! # fn main() -> Result<(), Box<dyn std::error::Error>> {
 //! let address = SubsystemAddress {
@@ -15,7 +15,7 @@
 //!     nqn: "nqn.2024-01.org.example:shards".parse()?,
 //! };
 //! let url = "nvmf://192.0.2.7/nqn.2024-01.org.example:shards".to_owned();
-//! let source = Source::subsystem(SourceTarget { address, url });
+//! let source = MountSource::subsystem(SourceTarget { address, url });
 //! let mounted = mount(&source, &Host::builder(), "/mnt".as_ref(), &MountOptions::default())?;
 //! // Until somebody unmounts it.
 //! mounted.wait();
@@ -31,7 +31,7 @@
 //! is unmounted whatever the target does.
 //!
 //! A watcher for each target lists namespaces, and again when the target tells of a change or was
-//! connected to again. A namespace that changed is another inode from then on: reads of the old one
+//! connected to again. A namespace that changed has a new inode from then on: reads of the old one
 //! are `ESTALE`, and the kernel is told to forget its pages.
 
 mod answers;
@@ -53,4 +53,4 @@ mod watch;
 
 pub use mount::{MountError, MountOptions, Mounted, mount};
 pub use place::{UnmountMode, unmount};
-pub use source::{Source, SourceTarget};
+pub use source::{MountSource, SourceTarget};

@@ -9,14 +9,14 @@ use rustix::event::{EventfdFlags, eventfd};
 
 /// Names of requests that nobody waits for any longer, and a descriptor that wakes their lane.
 #[derive(Debug)]
-pub(crate) struct Mailbox {
+pub(crate) struct InterruptMailbox {
     interrupted: Mutex<Vec<u64>>,
     /// Whether there may be any: a lane looks after each turn.
     has_mail: AtomicBool,
     wake: OwnedFd,
 }
 
-impl Mailbox {
+impl InterruptMailbox {
     pub(crate) fn new() -> io::Result<Self> {
         let wake = eventfd(0, EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK)?;
         Ok(Self { interrupted: Mutex::default(), has_mail: AtomicBool::new(false), wake })
@@ -41,7 +41,7 @@ impl Mailbox {
     }
 }
 
-impl AsFd for Mailbox {
+impl AsFd for InterruptMailbox {
     fn as_fd(&self) -> BorrowedFd<'_> {
         self.wake.as_fd()
     }

@@ -14,15 +14,15 @@ use fuser::{Config, Filesystem, InitFlags, KernelConfig, MountOption, Session, S
 
 use crate::answers::Ownership;
 use crate::device::FuseDevice;
-use crate::lane::{Lane, Shared};
-use crate::mailbox::Mailbox;
+use crate::lane::{MountLane, Shared};
+use crate::mailbox::InterruptMailbox;
 use crate::place::{self, UnmountMode};
 use crate::protocol::MAX_TRANSFER_BYTES;
-use crate::source::{Catalog, Source};
+use crate::source::{Catalog, MountSource};
 use crate::tree::SharedTree;
 use crate::watch::Watch;
 
-/// Requests of the kernel's own, such as read-ahead, that are under way at a time.
+/// Requests of the kernel's own, such as read-ahead, that are in progress at a time.
 const MAX_BACKGROUND: u16 = 64;
 /// How long a mount waits for further targets once one has answered.
 const STRAGGLERS: Duration = Duration::from_secs(5);
@@ -35,25 +35,28 @@ pub struct MountOptions {
     /// Whether `fusermount3` unmounts it when this process ends, in whatever way. Needs
     /// `allow_other`.
     pub auto_unmount: bool,
+    /// Whether its files are no programs that can be run.
+    pub no_exec: bool,
     /// Threads that answer the kernel, at least 1. Each has a connection to each target, and
     /// 32 MiB of registered memory.
     pub threads: usize,
-    /// How long reads wait for a target that is away, before they fail. Longer than the loss timeout
-    /// of the hosts makes no difference.
+    /// How long reads wait for a target that is away, before they fail: no longer than the loss
+    /// timeout of the hosts.
     pub timeout: Duration,
     /// Bytes that the kernel reads ahead of sequential readers, where it may be set (as root).
     pub read_ahead_bytes: u64,
 }
 
 impl Default for MountOptions {
-    /// For the user who mounts alone; two threads, 10 s, 1 MiB of read-ahead.
+    /// Two threads, 10 s and 2 MiB of read-ahead; others may not read.
     fn default() -> Self {
         Self {
             allow_other: false,
             auto_unmount: false,
+            no_exec: false,
             threads: 2,
             timeout: Duration::from_secs(10),
-            read_ahead_bytes: 1 << 20,
+            read_ahead_bytes: 2 << 20,
         }
     }
 }
@@ -66,11 +69,11 @@ pub enum MountError {
     #[error(transparent)]
     Source(#[from] Error),
     /// The kernel, or `fusermount3`, does not mount.
-    #[error("cannot mount at {}: {error}{}", place.display(), hint(error))]
+    #[error("cannot mount at {}: {}", place.display(), refusal(error))]
     Mount {
         /// Where it was to be.
         place: PathBuf,
-        /// The refusal.
+        /// Refusal of the kernel or of `fusermount3`.
         error: io::Error,
     },
     /// The system has no memory, descriptors or threads.
@@ -78,24 +81,25 @@ pub enum MountError {
     System(#[from] io::Error),
 }
 
-fn hint(error: &io::Error) -> &'static str {
-    match error.kind() {
-        io::ErrorKind::NotConnected => ": a file system without its daemon is there; unmount it",
-        io::ErrorKind::NotFound => ": there is no such folder, no /dev/fuse, or no fusermount3",
-        io::ErrorKind::PermissionDenied => {
-            ": as a user, it takes fusermount3 and a folder of one's own"
-        }
+/// The text of a refusal; `fusermount3` says what is to be done by itself.
+fn refusal(error: &io::Error) -> String {
+    let text = error.to_string().trim().replace('\n', "; ");
+    let hint = match error.raw_os_error() {
+        Some(libc::ENOTCONN) => ": the daemon of what is mounted there is gone; unmount it",
+        Some(libc::ENOENT) => ": there is no such folder, no /dev/fuse, or no fusermount3",
+        Some(libc::EACCES | libc::EPERM) => ": it takes root, or fusermount3 and one's own folder",
         _ => "",
-    }
+    };
+    text + hint
 }
 
-/// A file system that is mounted. It is unmounted when this is dropped. Files that are open then can
-/// be read for as long as the process lives.
+/// A file system that is mounted, until this is dropped. Files that are open then can be read for
+/// as long as the process lives.
 #[derive(Debug)]
 pub struct Mounted {
     place: PathBuf,
     lanes: Mutex<Vec<JoinHandle<()>>>,
-    /// Its drop would unmount whatever is at the place by then.
+    /// Never dropped: that would unmount whatever is at the place by then.
     session: ManuallyDrop<Session<Handshake>>,
 }
 
@@ -105,13 +109,13 @@ pub struct Mounted {
 /// # Errors
 /// No target can be reached, or nothing can be mounted there.
 pub fn mount(
-    source: &Source,
+    source: &MountSource,
     host: &HostBuilder,
     place: &Path,
     options: &MountOptions,
 ) -> Result<Mounted, MountError> {
     let threads = options.threads.max(1);
-    let mailboxes = (0..threads).map(|_| Mailbox::new()).collect::<io::Result<_>>()?;
+    let mailboxes = (0..threads).map(|_| InterruptMailbox::new()).collect::<io::Result<_>>()?;
     let targets = source.targets.iter().map(|target| target.address).collect();
     let (tree, ownership) = (SharedTree::new(), ownership(source));
     let timeout = options.timeout;
@@ -168,7 +172,7 @@ fn follow(watch: &Arc<Watch>, targets: usize) -> Result<(), MountError> {
     Ok(())
 }
 
-fn ownership(source: &Source) -> Ownership {
+fn ownership(source: &MountSource) -> Ownership {
     #[expect(clippy::disallowed_methods, reason = "the time of the mount is that of its folders")]
     let now = SystemTime::now();
     Ownership {
@@ -179,7 +183,7 @@ fn ownership(source: &Source) -> Ownership {
     }
 }
 
-fn config(source: &Source, options: &MountOptions) -> Config {
+fn config(source: &MountSource, options: &MountOptions) -> Config {
     let name = source.targets.first().map_or("feedrail", |target| &target.url);
     let mut config = Config::default();
     config.mount_options = vec![
@@ -190,6 +194,9 @@ fn config(source: &Source, options: &MountOptions) -> Config {
         // As the kernel takes it: `fuse.feedrail` is the type that is shown.
         MountOption::CUSTOM("subtype=feedrail".to_owned()),
     ];
+    if options.no_exec {
+        config.mount_options.push(MountOption::NoExec);
+    }
     if options.auto_unmount {
         config.mount_options.push(MountOption::AutoUnmount);
     }
@@ -204,7 +211,7 @@ impl Mounted {
         let device = FuseDevice::new(self.session.as_fd())?;
         let mut lanes = self.lanes.lock().unwrap_or_else(PoisonError::into_inner);
         for (number, host) in hosts.into_iter().enumerate() {
-            let lane = Lane::new(number, device.another()?, host, Arc::clone(shared))?;
+            let lane = MountLane::new(number, device.another()?, host, Arc::clone(shared))?;
             let run = move || {
                 if let Err(error) = lane.run() {
                     tracing::error!(%error, "a thread of the mount ended");
@@ -270,7 +277,7 @@ impl Filesystem for Handshake {
             // One that an older kernel does not have costs speed only.
             let _ = config.add_capabilities(flag);
         }
-        // The size of requests follows from that of writes, which there are none of.
+        // The size of reads follows from that of writes, though none come.
         let _ = config.set_max_write(MAX_TRANSFER_BYTES as u32);
         let _ = config.set_max_background(MAX_BACKGROUND);
         Ok(())

@@ -10,23 +10,23 @@ use std::time::Duration;
 use feedrail_initiator::{Controller, Host, MonotonicTime, Namespace, ReplicaPolicy, Shards};
 use rustix::io::Errno;
 
-use crate::connections::{Connections, Reached};
-use crate::fault::Fault;
-use crate::file::{FileVersion, Replica};
-use crate::tree::Tree;
+use crate::connections::{LaneConnections, Reached};
+use crate::fault::ReadFault;
+use crate::file::{FileReplica, FileVersion};
+use crate::tree::FileTree;
 
 /// The most files that a lane keeps open: each is checked after a reconnect.
 const OPEN_AT_MOST: usize = 1024;
 /// A file without some of its replicas is opened again by the first read after this time.
 const LOOK_FOR_REPLICAS: Duration = Duration::from_secs(10);
 
-type Opening = Pin<Box<dyn Future<Output = Result<Shards, Fault>> + Send>>;
+type FileOpening = Pin<Box<dyn Future<Output = Result<Shards, ReadFault>> + Send>>;
 
 enum OpenState {
-    Opening(Opening),
+    Opening(FileOpening),
     Open(Shards),
-    /// For the reads that wait; then it is forgotten.
-    Failed(Fault),
+    /// Kept until the reads that wait are told.
+    Failed(ReadFault),
 }
 
 struct OpenFile {
@@ -46,11 +46,11 @@ pub(crate) struct OpenFiles {
 }
 
 /// Whether a file can be read.
-pub(crate) enum FileStatus<'a> {
+pub(crate) enum FileReadiness<'a> {
     Open(&'a Shards),
-    /// It is being opened, or its target is being connected.
+    /// The file is being opened, or its target connected.
     NotYet,
-    Failed(Fault),
+    Failed(ReadFault),
 }
 
 impl OpenFiles {
@@ -58,11 +58,11 @@ impl OpenFiles {
     pub(crate) fn status(
         &mut self,
         host: &Host,
-        connections: &mut Connections,
+        connections: &mut LaneConnections,
         inode: u64,
         version: &Arc<FileVersion>,
         now: MonotonicTime,
-    ) -> FileStatus<'_> {
+    ) -> FileReadiness<'_> {
         self.uses += 1;
         let is_due =
             |since: MonotonicTime| now.saturating_duration_since(since) >= LOOK_FOR_REPLICAS;
@@ -78,16 +78,16 @@ impl OpenFiles {
                     let file = OpenFile { version, state, incomplete_since, used: 0 };
                     self.files.insert(inode, file);
                 }
-                Ok(None) => return FileStatus::NotYet,
-                Err(fault) => return FileStatus::Failed(fault),
+                Ok(None) => return FileReadiness::NotYet,
+                Err(fault) => return FileReadiness::Failed(fault),
             }
         }
-        let Some(file) = self.files.get_mut(&inode) else { return FileStatus::NotYet };
+        let Some(file) = self.files.get_mut(&inode) else { return FileReadiness::NotYet };
         file.used = self.uses;
         match &file.state {
-            OpenState::Opening(_) => FileStatus::NotYet,
-            OpenState::Open(shards) => FileStatus::Open(shards),
-            OpenState::Failed(fault) => FileStatus::Failed(*fault),
+            OpenState::Opening(_) => FileReadiness::NotYet,
+            OpenState::Open(shards) => FileReadiness::Open(shards),
+            OpenState::Failed(fault) => FileReadiness::Failed(*fault),
         }
     }
 
@@ -127,7 +127,7 @@ impl OpenFiles {
     }
 
     /// Closes the files that are not in the tree.
-    pub(crate) fn close_others(&mut self, tree: &Tree) {
+    pub(crate) fn close_others(&mut self, tree: &FileTree) {
         self.files.retain(|inode, _| tree.file(*inode).is_some());
     }
 }
@@ -141,10 +141,10 @@ fn is_same(one: &Arc<FileVersion>, other: &Arc<FileVersion>) -> bool {
 /// `None` if one is to be waited for.
 fn open(
     host: &Host,
-    connections: &mut Connections,
+    connections: &mut LaneConnections,
     version: &FileVersion,
     now: MonotonicTime,
-) -> Result<Option<(Opening, bool)>, Fault> {
+) -> Result<Option<(FileOpening, bool)>, ReadFault> {
     let (mut reached, mut is_coming) = (Vec::new(), false);
     for replica in &version.replicas {
         match connections.reach(host, replica.target, now) {
@@ -154,34 +154,35 @@ fn open(
         }
     }
     if reached.is_empty() {
-        return if is_coming { Ok(None) } else { Err(Fault::Away) };
+        return if is_coming { Ok(None) } else { Err(ReadFault::Away) };
     }
     let is_complete = reached.len() == version.replicas.len();
     Ok(Some((Box::pin(open_over(reached)), is_complete)))
 }
 
 /// Opens the namespaces that have the bytes of the file.
-async fn open_over(reached: Vec<(Controller, Replica)>) -> Result<Shards, Fault> {
+async fn open_over(reached: Vec<(Controller, FileReplica)>) -> Result<Shards, ReadFault> {
     // Sent all together.
     let opening: Vec<_> = reached
         .into_iter()
         .map(|(controller, replica)| (controller.namespace(replica.nsid), replica))
         .collect();
     let (mut namespaces, mut failure): (Vec<Namespace>, _) =
-        (Vec::new(), Fault::Final(Errno::STALE));
+        (Vec::new(), ReadFault::Final(Errno::STALE));
     for (opening, replica) in opening {
         match opening.await {
             Ok(namespace) if replica.is(namespace.info()) => namespaces.push(namespace),
-            // It is another one by now, which the tree will have soon.
+            // The namespace has changed, which the tree will have soon.
             Ok(_) => {}
             Err(error) => {
                 tracing::warn!(%error, "cannot open a namespace");
-                failure = Fault::of(&error);
+                failure = ReadFault::of(&error);
             }
         }
     }
     if namespaces.is_empty() {
         return Err(failure);
     }
-    Shards::with_replicas(ReplicaPolicy::default(), [namespaces]).map_err(|error| Fault::of(&error))
+    Shards::with_replicas(ReplicaPolicy::default(), [namespaces])
+        .map_err(|error| ReadFault::of(&error))
 }

@@ -14,9 +14,10 @@ use rustix::mount::UnmountFlags;
 pub enum UnmountMode {
     /// Only if nobody uses it.
     Idle,
-    /// In any case: it is out of sight immediately, and ends when nobody uses it any longer.
+    /// Even if it is used: it is out of sight immediately, and ends when nobody uses it any longer.
     Lazy,
-    /// In any case, and immediately: requests in progress fail, and open files cannot be read.
+    /// Even if it is used, and immediately: requests in progress fail, and open files are
+    /// of no use.
     Force,
 }
 

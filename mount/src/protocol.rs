@@ -14,9 +14,9 @@ pub(crate) const ROOT: u64 = 1;
 
 /// The operation of a request.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) struct Opcode(pub(crate) u32);
+pub(crate) struct FuseOpcode(pub(crate) u32);
 
-impl Opcode {
+impl FuseOpcode {
     pub(crate) const LOOKUP: Self = Self(1);
     pub(crate) const FORGET: Self = Self(2);
     pub(crate) const GETATTR: Self = Self(3);
@@ -135,7 +135,7 @@ pub(crate) struct XattrOut {
 /// Attributes of an inode.
 #[repr(C)]
 #[derive(Clone, Copy, Debug, Default, FromBytes, IntoBytes, Immutable, KnownLayout)]
-pub(crate) struct Attributes {
+pub(crate) struct InodeAttributes {
     pub(crate) inode: u64,
     pub(crate) size: u64,
     /// Blocks of 512 bytes.
@@ -155,18 +155,18 @@ pub(crate) struct Attributes {
     pub(crate) flags: u32,
 }
 
-/// Answer to GETATTR.
+/// Answer to GETATTR: attributes, and how long they may be kept.
 #[repr(C)]
 #[derive(Clone, Copy, Debug, FromBytes, IntoBytes, Immutable, KnownLayout)]
 pub(crate) struct AttributesOut {
     valid_secs: u64,
     valid_nanos: u32,
     padding: u32,
-    attributes: Attributes,
+    attributes: InodeAttributes,
 }
 
 impl AttributesOut {
-    pub(crate) fn new(attributes: Attributes, valid: Duration) -> Self {
+    pub(crate) fn new(attributes: InodeAttributes, valid: Duration) -> Self {
         let (valid_secs, valid_nanos) = (valid.as_secs(), valid.subsec_nanos());
         Self { valid_secs, valid_nanos, padding: 0, attributes }
     }
@@ -182,11 +182,11 @@ pub(crate) struct EntryOut {
     attributes_valid_secs: u64,
     entry_valid_nanos: u32,
     attributes_valid_nanos: u32,
-    attributes: Attributes,
+    attributes: InodeAttributes,
 }
 
 impl EntryOut {
-    pub(crate) fn new(attributes: Attributes, valid: Duration) -> Self {
+    pub(crate) fn new(attributes: InodeAttributes, valid: Duration) -> Self {
         Self {
             inode: attributes.inode,
             generation: 0,
@@ -199,7 +199,7 @@ impl EntryOut {
     }
 }
 
-/// Answer to STATFS.
+/// Answer to STATFS, in blocks.
 #[repr(C)]
 #[derive(Clone, Copy, Debug, Default, FromBytes, IntoBytes, Immutable, KnownLayout)]
 pub(crate) struct StatfsOut {
@@ -218,7 +218,7 @@ pub(crate) struct StatfsOut {
 /// An entry of READDIR before its name.
 #[repr(C)]
 #[derive(Clone, Copy, Debug, FromBytes, IntoBytes, Immutable, KnownLayout)]
-struct DirectoryEntry {
+struct DirentHeader {
     inode: u64,
     /// Where the reader continues behind it.
     offset: u64,
@@ -249,7 +249,7 @@ impl<'a> DirectoryEntries<'a> {
         entry: Option<EntryOut>,
     ) -> bool {
         let front = entry.map_or(0, |_| size_of::<EntryOut>());
-        let length = (front + size_of::<DirectoryEntry>() + name.len()).next_multiple_of(8);
+        let length = (front + size_of::<DirentHeader>() + name.len()).next_multiple_of(8);
         if self.out.len() + length > self.room {
             return false;
         }
@@ -260,7 +260,7 @@ impl<'a> DirectoryEntries<'a> {
         // File type bits of the mode are what readdir tells as `d_type`.
         let kind = mode >> 12;
         // Names are components of paths, of at most 255 bytes.
-        let record = DirectoryEntry { inode, offset, name_bytes: name.len() as u32, kind };
+        let record = DirentHeader { inode, offset, name_bytes: name.len() as u32, kind };
         self.out.extend(record.as_bytes());
         self.out.extend(name);
         self.out.resize(end, 0);
@@ -270,20 +270,20 @@ impl<'a> DirectoryEntries<'a> {
 
 /// A request, as it was read from the device.
 #[derive(Clone, Copy, Debug)]
-pub(crate) struct Request<'a> {
+pub(crate) struct FuseRequest<'a> {
     pub(crate) header: InHeader,
     arguments: &'a [u8],
 }
 
-impl<'a> Request<'a> {
+impl<'a> FuseRequest<'a> {
     /// `None` for bytes that are no request.
     pub(crate) fn parse(bytes: &'a [u8]) -> Option<Self> {
         let (header, arguments) = InHeader::read_from_prefix(bytes).ok()?;
         (header.length as usize == bytes.len()).then_some(Self { header, arguments })
     }
 
-    pub(crate) fn opcode(&self) -> Opcode {
-        Opcode(self.header.opcode)
+    pub(crate) fn opcode(&self) -> FuseOpcode {
+        FuseOpcode(self.header.opcode)
     }
 
     /// The structure in front of the arguments; `None` if there are too few bytes.
@@ -307,9 +307,9 @@ mod tests {
     fn structures_have_the_sizes_of_the_protocol() {
         assert_eq!((size_of::<InHeader>(), size_of::<OutHeader>()), (40, 16));
         assert_eq!((size_of::<ReadIn>(), size_of::<XattrIn>()), (40, 8));
-        assert_eq!((size_of::<Attributes>(), size_of::<AttributesOut>()), (88, 104));
+        assert_eq!((size_of::<InodeAttributes>(), size_of::<AttributesOut>()), (88, 104));
         assert_eq!((size_of::<EntryOut>(), size_of::<StatfsOut>()), (128, 80));
-        assert_eq!(size_of::<DirectoryEntry>(), 24);
+        assert_eq!(size_of::<DirentHeader>(), 24);
     }
 
     #[test]
@@ -325,12 +325,12 @@ mod tests {
             extension: 0,
         };
         let bytes = [header.as_bytes(), b"abc\0"].concat();
-        let request = Request::parse(&bytes).unwrap();
-        assert_eq!((request.opcode(), request.name(0)), (Opcode::LOOKUP, Some(&b"abc"[..])));
+        let request = FuseRequest::parse(&bytes).unwrap();
+        assert_eq!((request.opcode(), request.name(0)), (FuseOpcode::LOOKUP, Some(&b"abc"[..])));
         assert_eq!(request.name(4), None);
         assert!(request.argument::<ReadIn>().is_none());
-        assert!(Request::parse(&bytes[..43]).is_none());
-        assert!(Request::parse(&bytes[..9]).is_none());
+        assert!(FuseRequest::parse(&bytes[..43]).is_none());
+        assert!(FuseRequest::parse(&bytes[..9]).is_none());
     }
 
     #[test]

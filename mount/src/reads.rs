@@ -11,7 +11,7 @@ use feedrail_initiator::{
 use rustix::io::Errno;
 
 use crate::device::FuseDevice;
-use crate::fault::Fault;
+use crate::fault::ReadFault;
 use crate::protocol::MAX_TRANSFER_BYTES;
 
 /// Reads in flight at a time, each with memory for the largest: those beyond wait.
@@ -26,13 +26,13 @@ const PAUSE: Duration = Duration::from_millis(200);
 
 /// A READ that was not answered.
 #[derive(Clone, Copy, Debug)]
-pub(crate) struct Read {
+pub(crate) struct PendingRead {
     pub(crate) unique: u64,
     pub(crate) inode: u64,
     pub(crate) offset: u64,
-    /// Within the file, and at most [`MAX_TRANSFER_BYTES`].
+    /// Bytes, all of them within the file: at most [`MAX_TRANSFER_BYTES`].
     pub(crate) length: u32,
-    /// When it came.
+    /// Time at which the kernel has asked.
     pub(crate) begun: MonotonicTime,
     /// When it is tried again, if it has failed.
     again: Option<MonotonicTime>,
@@ -40,7 +40,7 @@ pub(crate) struct Read {
     give_up: Option<MonotonicTime>,
 }
 
-impl Read {
+impl PendingRead {
     pub(crate) fn new(
         unique: u64,
         inode: u64,
@@ -73,7 +73,7 @@ fn later(time: MonotonicTime, by: Duration) -> MonotonicTime {
 /// A read whose commands are on their way.
 struct InFlight {
     /// `None` once it was given up: the memory is in use until the commands have ended.
-    read: Option<Read>,
+    read: Option<PendingRead>,
     ticket: Ticket,
 }
 
@@ -82,7 +82,7 @@ pub(crate) struct Reads {
     region: Region,
     slots: Vec<Option<InFlight>>,
     free: Vec<usize>,
-    waiting: VecDeque<Read>,
+    waiting: VecDeque<PendingRead>,
 }
 
 impl Reads {
@@ -98,12 +98,12 @@ impl Reads {
     }
 
     /// Takes a read, which waits for its file and for memory.
-    pub(crate) fn push(&mut self, read: Read) {
+    pub(crate) fn push(&mut self, read: PendingRead) {
         self.waiting.push_back(read);
     }
 
     /// The reads that wait; those that still do are to be pushed again.
-    pub(crate) fn take_waiting(&mut self) -> VecDeque<Read> {
+    pub(crate) fn take_waiting(&mut self) -> VecDeque<PendingRead> {
         std::mem::take(&mut self.waiting)
     }
 
@@ -116,7 +116,12 @@ impl Reads {
     ///
     /// # Errors
     /// Why it cannot be started.
-    pub(crate) fn start(&mut self, host: &Host, shards: &Shards, read: Read) -> Result<(), Fault> {
+    pub(crate) fn start(
+        &mut self,
+        host: &Host,
+        shards: &Shards,
+        read: PendingRead,
+    ) -> Result<(), ReadFault> {
         let Some(slot) = self.free.pop() else {
             self.waiting.push_back(read);
             return Ok(());
@@ -132,8 +137,8 @@ impl Reads {
                 self.free.push(slot);
                 tracing::warn!(%error, "cannot read");
                 Err(match error {
-                    PlanError::Host(error) => Fault::of(&error),
-                    _ => Fault::Final(Errno::IO),
+                    PlanError::Host(error) => ReadFault::of(&error),
+                    _ => ReadFault::Final(Errno::IO),
                 })
             }
         }
@@ -144,7 +149,7 @@ impl Reads {
     pub(crate) fn finish(
         &mut self,
         device: &FuseDevice,
-        mut ended: impl FnMut(Read, Option<Error>),
+        mut ended: impl FnMut(PendingRead, Option<Error>),
     ) -> bool {
         let mut has_moved = false;
         for (number, slot) in self.slots.iter_mut().enumerate() {
@@ -179,7 +184,7 @@ impl Reads {
 
     /// Gives up the interrupted reads whose time has come.
     pub(crate) fn give_up(&mut self, device: &FuseDevice, now: MonotonicTime) {
-        let is_over = |read: &Read| read.give_up.is_some_and(|time| time <= now);
+        let is_over = |read: &PendingRead| read.give_up.is_some_and(|time| time <= now);
         self.waiting.retain(|read| {
             if is_over(read) {
                 device.fail(read.unique, Errno::INTR);

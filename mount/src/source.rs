@@ -1,4 +1,4 @@
-//! What is mounted: all namespaces of a subsystem, or the shards of a manifest.
+//! Sources of mounts: all namespaces of a subsystem, or the shards of a manifest.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -7,12 +7,12 @@ use feedrail_dataset::manifest::{Manifest, ShardEntry, TargetIndex};
 use feedrail_dataset::placement::Placement;
 use feedrail_initiator::{NamespaceInfo, SubsystemAddress};
 
-use crate::file::{FileVersion, Identity, Replica};
+use crate::file::{FileReplica, FileVersion, Identity};
 use crate::tree::NamedFile;
 
-/// What is mounted, and where it is.
+/// Namespaces to mount, and where they are.
 #[derive(Clone, Debug)]
-pub struct Source {
+pub struct MountSource {
     pub(crate) targets: Vec<SourceTarget>,
     pub(crate) content: SourceContent,
 }
@@ -20,9 +20,9 @@ pub struct Source {
 /// A subsystem at an address.
 #[derive(Clone, Debug)]
 pub struct SourceTarget {
-    /// Where it is.
+    /// Address and name of the subsystem.
     pub address: SubsystemAddress,
-    /// Its URL (`nvmf://HOST[:PORT]/NQN`), for people.
+    /// The URL (`nvmf://HOST[:PORT]/NQN`), for people.
     pub url: String,
 }
 
@@ -34,7 +34,7 @@ pub(crate) enum SourceContent {
     Shards(Arc<Manifest>),
 }
 
-impl Source {
+impl MountSource {
     /// All namespaces of a subsystem.
     pub fn subsystem(target: SourceTarget) -> Self {
         Self { targets: vec![target], content: SourceContent::Namespaces }
@@ -57,7 +57,7 @@ pub(crate) struct Catalog {
 }
 
 impl Catalog {
-    pub(crate) fn new(source: &Source) -> Self {
+    pub(crate) fn new(source: &MountSource) -> Self {
         let placement = match &source.content {
             SourceContent::Namespaces => None,
             SourceContent::Shards(manifest) => Some(Placement::new(manifest)),
@@ -77,7 +77,7 @@ impl Catalog {
         }
     }
 
-    /// The files now.
+    /// The files that the namespaces make now.
     pub(crate) fn files(&mut self) -> Vec<NamedFile> {
         match &self.content {
             SourceContent::Namespaces => self.namespaces(),
@@ -113,7 +113,7 @@ impl Catalog {
                 let identity = Identity::of(info);
                 let first = known.entry((number, target)).or_insert_with(|| identity.clone());
                 let is_unchanged = *first == identity;
-                is_unchanged.then_some(Replica { target, nsid: info.nsid, identity })
+                is_unchanged.then_some(FileReplica { target, nsid: info.nsid, identity })
             };
             let version = FileVersion {
                 size_bytes: shard.bytes,

@@ -22,7 +22,7 @@ pub(crate) struct NamedFile {
 
 /// A folder or a file.
 #[derive(Clone, Debug)]
-pub(crate) enum Node {
+pub(crate) enum TreeNode {
     Folder(Folder),
     File(Arc<FileVersion>),
 }
@@ -31,7 +31,7 @@ pub(crate) enum Node {
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub(crate) struct Folder {
     pub(crate) parent: u64,
-    /// Inodes by name.
+    /// Inodes of the entries by their names.
     children: BTreeMap<Box<str>, u64>,
     /// Names by inode, which is the order in which they are listed: a name that is added later
     /// comes behind those that a reader has seen.
@@ -61,8 +61,8 @@ impl Folder {
 
 /// The tree at one time.
 #[derive(Clone, Debug)]
-pub(crate) struct Tree {
-    nodes: BTreeMap<u64, Node>,
+pub(crate) struct FileTree {
+    nodes: BTreeMap<u64, TreeNode>,
     /// Inodes by path, of files and folders: those that stay have the same ones in the next tree.
     inodes: BTreeMap<String, u64>,
     /// Next inode: none is used twice.
@@ -80,12 +80,12 @@ pub(crate) enum Outdated {
     Inode(u64),
 }
 
-impl Tree {
+impl FileTree {
     /// A tree without files.
     pub(crate) fn empty() -> Self {
         let root = Folder { parent: ROOT, ..Folder::default() };
         Self {
-            nodes: [(ROOT, Node::Folder(root))].into(),
+            nodes: [(ROOT, TreeNode::Folder(root))].into(),
             inodes: [(String::new(), ROOT)].into(),
             next: FIRST_INODE,
             bytes: 0,
@@ -127,10 +127,10 @@ impl Tree {
         let (folder, name) = path.rsplit_once('/').unwrap_or(("", path));
         let parent = self.folder(before, folder);
         let same = before.inodes.get(path).copied().filter(|inode| {
-            matches!(before.nodes.get(inode), Some(Node::File(old)) if old.is_same_as(version))
+            matches!(before.nodes.get(inode), Some(TreeNode::File(old)) if old.is_same_as(version))
         });
         let inode = same.unwrap_or_else(|| self.new_inode());
-        self.insert(path, parent, name, inode, Node::File(Arc::clone(version)));
+        self.insert(path, parent, name, inode, TreeNode::File(Arc::clone(version)));
         self.bytes = self.bytes.saturating_add(version.size_bytes);
         self.files += 1;
     }
@@ -143,17 +143,18 @@ impl Tree {
         let (around, name) = path.rsplit_once('/').unwrap_or(("", path));
         let parent = self.folder(before, around);
         let same = before.inodes.get(path).copied();
-        let same = same.filter(|inode| matches!(before.nodes.get(inode), Some(Node::Folder(_))));
+        let same =
+            same.filter(|inode| matches!(before.nodes.get(inode), Some(TreeNode::Folder(_))));
         let inode = same.unwrap_or_else(|| self.new_inode());
         let folder = Folder { parent, ..Folder::default() };
-        self.insert(path, parent, name, inode, Node::Folder(folder));
+        self.insert(path, parent, name, inode, TreeNode::Folder(folder));
         inode
     }
 
-    fn insert(&mut self, path: &str, parent: u64, name: &str, inode: u64, node: Node) {
+    fn insert(&mut self, path: &str, parent: u64, name: &str, inode: u64, node: TreeNode) {
         self.inodes.insert(path.to_owned(), inode);
         self.nodes.insert(inode, node);
-        if let Some(Node::Folder(folder)) = self.nodes.get_mut(&parent) {
+        if let Some(TreeNode::Folder(folder)) = self.nodes.get_mut(&parent) {
             folder.add(name, inode);
         }
     }
@@ -164,15 +165,15 @@ impl Tree {
         inode
     }
 
-    pub(crate) fn node(&self, inode: u64) -> Option<&Node> {
+    pub(crate) fn node(&self, inode: u64) -> Option<&TreeNode> {
         self.nodes.get(&inode)
     }
 
-    /// A file, unless the inode is that of a folder, or of a version that is no more.
+    /// A file, unless the inode is that of a folder, or of a version that is gone.
     pub(crate) fn file(&self, inode: u64) -> Option<&Arc<FileVersion>> {
         match self.node(inode)? {
-            Node::File(version) => Some(version),
-            Node::Folder(_) => None,
+            TreeNode::File(version) => Some(version),
+            TreeNode::Folder(_) => None,
         }
     }
 
@@ -186,21 +187,21 @@ impl Tree {
         self.files
     }
 
-    /// What of this tree is no longer so in the next one: names first, then what they stood for.
+    /// Names and inodes of this tree that the next one has no longer, or has changed: names first.
     pub(crate) fn outdated(&self, next: &Self) -> Vec<Outdated> {
         let mut outdated = Vec::new();
         for (inode, node) in &self.nodes {
             let now = next.nodes.get(inode);
             match (node, now) {
-                (Node::Folder(old), Some(Node::Folder(new))) if old != new => {
+                (TreeNode::Folder(old), Some(TreeNode::Folder(new))) if old != new => {
                     outdated.push(Outdated::Inode(*inode));
                 }
                 (_, None) => outdated.push(Outdated::Inode(*inode)),
                 _ => {}
             }
-            let Node::Folder(old) = node else { continue };
+            let TreeNode::Folder(old) = node else { continue };
             let stays = |name: &str, child| match now {
-                Some(Node::Folder(new)) => new.child(name) == Some(child),
+                Some(TreeNode::Folder(new)) => new.child(name) == Some(child),
                 _ => false,
             };
             let gone = old.children.iter().filter(|&(name, &child)| !stays(name, child));
@@ -221,20 +222,20 @@ fn folders_of(files: &[NamedFile]) -> BTreeSet<&str> {
 }
 
 /// The tree of a mount, which is replaced as a whole.
-pub(crate) struct SharedTree(RwLock<Arc<Tree>>);
+pub(crate) struct SharedTree(RwLock<Arc<FileTree>>);
 
 impl SharedTree {
     pub(crate) fn new() -> Self {
-        Self(RwLock::new(Arc::new(Tree::empty())))
+        Self(RwLock::new(Arc::new(FileTree::empty())))
     }
 
-    /// The tree now.
-    pub(crate) fn get(&self) -> Arc<Tree> {
+    /// The tree as it was set last.
+    pub(crate) fn get(&self) -> Arc<FileTree> {
         Arc::clone(&self.0.read().unwrap_or_else(PoisonError::into_inner))
     }
 
-    /// Replaces the tree.
-    pub(crate) fn set(&self, tree: Tree) {
+    /// Replaces the tree for all that come from now on.
+    pub(crate) fn set(&self, tree: FileTree) {
         *self.0.write().unwrap_or_else(PoisonError::into_inner) = Arc::new(tree);
     }
 }
@@ -254,24 +255,26 @@ mod tests {
     }
 
     /// All paths, those of folders with a slash.
-    fn paths(tree: &Tree) -> Vec<String> {
+    fn paths(tree: &FileTree) -> Vec<String> {
         let path = |(path, inode): (&String, &u64)| match tree.node(*inode).unwrap() {
-            Node::Folder(_) => format!("{path}/"),
-            Node::File(_) => path.clone(),
+            TreeNode::Folder(_) => format!("{path}/"),
+            TreeNode::File(_) => path.clone(),
         };
         tree.inodes.iter().map(path).collect()
     }
 
-    fn inode(tree: &Tree, path: &str) -> u64 {
+    fn inode(tree: &FileTree, path: &str) -> u64 {
         tree.inodes[path]
     }
 
     #[test]
     fn slashes_make_folders() {
-        let tree = Tree::empty().next(&named(&["b", "x/y/c", "x/a"]));
+        let tree = FileTree::empty().next(&named(&["b", "x/y/c", "x/a"]));
         assert_eq!(paths(&tree), ["/", "b", "x/", "x/a", "x/y/", "x/y/c"]);
         assert_eq!((tree.files(), tree.bytes()), (3, 30));
-        let Some(Node::Folder(folder)) = tree.node(inode(&tree, "x")) else { panic!("a folder") };
+        let Some(TreeNode::Folder(folder)) = tree.node(inode(&tree, "x")) else {
+            panic!("a folder")
+        };
         assert_eq!((folder.parent, folder.len()), (ROOT, 2));
         let behind: Vec<_> = folder.behind(0).map(|(_, name)| name).collect();
         assert_eq!(behind, ["y", "a"]);
@@ -284,7 +287,7 @@ mod tests {
         let long = "n".repeat(256);
         let mut files = named(&["..", "a//b", "/etc/passwd", "x/../y", &long, "ok"]);
         files.push(file(None, 70, 1));
-        let tree = Tree::empty().next(&files);
+        let tree = FileTree::empty().next(&files);
         let expected = ["/", "namespace-1", "namespace-2", "namespace-3", "namespace-4"];
         assert_eq!(paths(&tree)[..5], expected);
         assert_eq!(paths(&tree)[5..], ["namespace-5", "namespace-70", "ok"]);
@@ -293,7 +296,7 @@ mod tests {
     #[test]
     fn a_name_is_that_of_one_thing() {
         // A file that is a folder as well, one name twice, and a made-up name that is taken.
-        let tree = Tree::empty().next(&named(&["a", "a/b", "same", "same", "namespace-1"]));
+        let tree = FileTree::empty().next(&named(&["a", "a/b", "same", "same", "namespace-1"]));
         let expected = ["/", "a/", "a/b", "namespace-1", "namespace-1~", "namespace-4", "same"];
         assert_eq!(paths(&tree), expected);
         let of = |path: &str| tree.file(inode(&tree, path)).unwrap().replicas[0].nsid.0;
@@ -302,7 +305,7 @@ mod tests {
 
     #[test]
     fn what_stays_keeps_its_inode() {
-        let before = Tree::empty().next(&named(&["x/a", "x/b", "c"]));
+        let before = FileTree::empty().next(&named(&["x/a", "x/b", "c"]));
         let same = before.next(&named(&["x/a", "x/b", "c"]));
         assert_eq!(before.outdated(&same), []);
         let mut files = named(&["x/a", "x/b", "c"]);
@@ -325,7 +328,7 @@ mod tests {
 
     #[test]
     fn a_file_becomes_a_folder_and_goes() {
-        let before = Tree::empty().next(&named(&["a"]));
+        let before = FileTree::empty().next(&named(&["a"]));
         let next = before.next(&named(&["a/b"]));
         let old = inode(&before, "a");
         assert_ne!(inode(&next, "a"), old);

@@ -31,7 +31,7 @@ impl Watch {
         Self { host, shared, catalog, notifier }
     }
 
-    /// Has the kernel told of the changes from now on.
+    /// Tells the kernel of the changes from now on.
     pub(crate) fn notify(&self, notifier: Notifier) {
         *self.notifier.lock().unwrap_or_else(PoisonError::into_inner) = Some(notifier);
     }

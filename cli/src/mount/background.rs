@@ -21,8 +21,8 @@ impl Background {
         std::env::var_os(VARIABLE).map(|_| Self(()))
     }
 
-    /// Lets the user's command end well, and parts from its terminal.
-    pub(super) fn report_ready(self) -> Result<()> {
+    /// Ends the user's command well, and parts from its terminal.
+    pub(super) fn announce(self) -> Result<()> {
         let mut stdout = io::stdout().lock();
         writeln!(stdout, "{READY}").and_then(|()| stdout.flush()).context("the command is gone")?;
         // Nobody waits for this process: it leads no group, and is of no session but its own.

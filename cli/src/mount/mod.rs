@@ -15,7 +15,7 @@ use feedrail_mount::mount;
 use self::background::Background;
 use self::ended::UnmountOnSignal;
 use self::mount_options::MountWords;
-use self::mount_source::MountSource;
+use self::mount_source::MountArg;
 use crate::options::Local;
 use crate::session;
 
@@ -42,11 +42,11 @@ In /etc/fstab:
 pub(crate) struct Mount {
     /// `nvmf://host[:port]/<nqn>`, or a manifest: a file, or the URL of its namespace
     #[arg(value_name = "SOURCE")]
-    source: MountSource,
+    source: MountArg,
     /// The folder to mount at
     #[arg(value_name = "MOUNTPOINT")]
     mountpoint: PathBuf,
-    /// Options as mount(8) has them: ro, allow_other (let other users read), auto_unmount, and
+    /// Options as mount(8) has them: ro, noexec, allow_other (others read), auto_unmount, and
     /// those below by their names with `_` for `-`, which replace all that are given beside
     #[arg(short = 'o', value_name = "OPTIONS")]
     options: Vec<MountWords>,
@@ -57,7 +57,7 @@ pub(crate) struct Mount {
     #[arg(long, value_name = "N", default_value_t = 2, value_parser = clap::value_parser!(u8).range(1..=64))]
     threads: u8,
     /// How far the kernel reads ahead of sequential readers in KiB, where root mounts
-    #[arg(long, value_name = "KIB", default_value_t = 1024, value_parser = clap::value_parser!(u32).range(0..=1_048_576))]
+    #[arg(long, value_name = "KIB", default_value_t = 2048, value_parser = clap::value_parser!(u32).range(0..=1_048_576))]
     read_ahead: u32,
     #[command(flatten)]
     local: Local,
@@ -67,7 +67,7 @@ pub(crate) struct Mount {
     /// Sloppy: pass over options that are not known, as mount(8) asks of its helpers
     #[arg(short = 's', hide = true)]
     sloppy: bool,
-    /// Without an entry in /etc/mtab, as mount(8) asks of its helpers
+    /// No entry in /etc/mtab, as mount(8) asks of its helpers
     #[arg(short = 'n', hide = true)]
     without_mtab: bool,
 }
@@ -98,6 +98,7 @@ impl Mount {
         let options = feedrail_mount::MountOptions {
             allow_other: known.allow_other,
             auto_unmount: known.auto_unmount,
+            no_exec: known.no_exec,
             threads: known.threads.unwrap_or(self.threads).into(),
             timeout: Duration::from_millis(local.timeout),
             read_ahead_bytes: u64::from(known.read_ahead.unwrap_or(self.read_ahead)) << 10,
@@ -107,7 +108,7 @@ impl Mount {
         let signals = UnmountOnSignal::install()?;
         let mounted = mount(&source, &host, &self.mountpoint, &options)?;
         if let Some(background) = background {
-            background.report_ready()?;
+            background.announce()?;
         }
         signals.wait(mounted)
     }

@@ -41,7 +41,7 @@ const OF_MOUNT: [&str; 29] = [
     "nolazytime",
 ];
 
-/// What `-o` is followed by: options with commas between them.
+/// Argument of `-o`: options with commas between them.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub(super) struct MountWords(Vec<String>);
 
@@ -53,11 +53,12 @@ impl FromStr for MountWords {
     }
 }
 
-/// What the options say.
+/// Meaning of the options.
 #[derive(Debug, Default)]
 pub(super) struct KnownOptions {
     pub(super) allow_other: bool,
     pub(super) auto_unmount: bool,
+    pub(super) no_exec: bool,
     pub(super) threads: Option<u8>,
     pub(super) read_ahead: Option<u32>,
     /// The options of connections, if any are given.
@@ -87,6 +88,7 @@ impl MountWords {
             match word.split_once('=') {
                 None if word == "allow_other" => known.allow_other = true,
                 None if word == "auto_unmount" => known.auto_unmount = true,
+                None if word == "noexec" => known.no_exec = true,
                 None if OF_MOUNT.contains(&word.as_str()) || word.starts_with("x-") => {}
                 Some(("threads", value)) => {
                     let threads = value.parse().ok().filter(|threads| (1..=64).contains(threads));
@@ -136,8 +138,8 @@ mod tests {
 
     #[test]
     fn options_of_fstab_are_taken() {
-        let known = parse("rw,_netdev,x-systemd.automount,allow_other,nofail,comment=a").unwrap();
-        assert!(known.allow_other && !known.auto_unmount && known.local.is_none());
+        let known = parse("rw,noexec,x-systemd.automount,allow_other,nofail,comment=a").unwrap();
+        assert!(known.no_exec && known.allow_other && !known.auto_unmount && known.local.is_none());
         let known = parse("provider=soft,keep_alive_tmo=3,threads=4,read_ahead=0").unwrap();
         let local = known.local.unwrap();
         assert_eq!((local.provider, local.keep_alive_tmo), (ProviderArg::Soft, Some(3)));

@@ -1,4 +1,4 @@
-//! What is to be mounted: a subsystem, or a manifest in a file or a namespace.
+//! Argument of `mount`: a subsystem, or a manifest in a file or a namespace.
 
 use std::convert::Infallible;
 use std::fs;
@@ -10,7 +10,7 @@ use anyhow::{Context as _, Result, ensure};
 use feedrail_dataset::manifest::{Manifest, TargetEntry};
 use feedrail_dataset::url::{self, NamespaceChoice, SourceUrl};
 use feedrail_initiator::SubsystemAddress;
-use feedrail_mount::{Source, SourceTarget};
+use feedrail_mount::{MountSource, SourceTarget};
 
 use crate::options::Local;
 use crate::session;
@@ -21,14 +21,14 @@ const MANIFEST_BYTES: u64 = 1 << 30;
 
 /// The first argument of `mount`.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(super) enum MountSource {
-    /// A manifest.
+pub(super) enum MountArg {
+    /// The manifest of a data set.
     File(PathBuf),
     /// A subsystem, or the namespace of a manifest.
     Url(Box<SourceUrl>),
 }
 
-impl FromStr for MountSource {
+impl FromStr for MountArg {
     type Err = String;
 
     fn from_str(text: &str) -> Result<Self, String> {
@@ -40,9 +40,9 @@ impl FromStr for MountSource {
     }
 }
 
-impl MountSource {
+impl MountArg {
     /// Finds what it names.
-    pub(super) fn resolve(&self, local: &Local) -> Result<Source> {
+    pub(super) fn resolve(&self, local: &Local) -> Result<MountSource> {
         match self {
             Self::File(path) => {
                 let about = || path.display().to_string();
@@ -50,7 +50,7 @@ impl MountSource {
                 manifest(&json).with_context(about)
             }
             Self::Url(url) => match &url.namespace {
-                None => Ok(Source::subsystem(target(url)?)),
+                None => Ok(MountSource::subsystem(target(url)?)),
                 Some(choice) => {
                     let json = read(url, choice, local).with_context(|| url.to_string())?;
                     let about = || format!("{url} is not the manifest of a data set");
@@ -80,14 +80,14 @@ fn read(url: &SourceUrl, choice: &NamespaceChoice, local: &Local) -> Result<Vec<
     Ok(json)
 }
 
-fn manifest(json: &[u8]) -> Result<Source> {
+fn manifest(json: &[u8]) -> Result<MountSource> {
     let manifest = Manifest::parse(json)?;
     let target = |TargetEntry { nqn, url }: &TargetEntry| {
         target(&SourceUrl { target: url.clone(), nqn: *nqn, namespace: None })
     };
     let targets = manifest.targets().iter().map(|(_, entry)| target(entry));
     let targets = targets.collect::<Result<_>>()?;
-    Ok(Source::manifest(Arc::new(manifest), targets))
+    Ok(MountSource::manifest(Arc::new(manifest), targets))
 }
 
 #[cfg(test)]
@@ -96,12 +96,12 @@ mod tests {
 
     #[test]
     fn a_source_is_a_url_by_its_scheme() {
-        let parse = |text: &str| text.parse::<MountSource>();
+        let parse = |text: &str| text.parse::<MountArg>();
         assert!(matches!(
             parse("nvmf://192.0.2.1/nqn.2026-01.io.feedrail:a"),
-            Ok(MountSource::Url(_))
+            Ok(MountArg::Url(_))
         ));
-        assert_eq!(parse("data/manifest.json"), Ok(MountSource::File("data/manifest.json".into())));
+        assert_eq!(parse("data/manifest.json"), Ok(MountArg::File("data/manifest.json".into())));
         assert!(parse("nvmf://192.0.2.1").is_err());
     }
 }

@@ -117,9 +117,9 @@ impl Controller {
     }
 
     /// Waits until namespaces may have come, gone or changed another number of times than `seen`,
-    /// and returns that number: the controller told so by an event, or was connected to again. The
-    /// namespaces that are open have been checked by then: [`Namespace::change`]. With
-    /// [`u64::MAX`] it is the number now. While the controller cannot be reached, this waits for it.
+    /// and returns that number: the controller told so by an event, or was connected to again.
+    /// Namespaces that are open have been checked by then: [`Namespace::change`]. With [`u64::MAX`]
+    /// it is the number now. While the controller cannot be reached, this waits for it.
     ///
     /// # Errors
     /// Why the controller was given up.

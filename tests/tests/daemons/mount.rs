@@ -35,7 +35,7 @@ pub(crate) fn write(folder: &TempDir, name: &str, seed: u64, length: usize) -> V
     let path = folder.path().join("shards").join(name);
     fs::create_dir_all(path.parent().unwrap()).unwrap();
     let bytes = Bytes::new(seed).take(length);
-    // At once, so that a target sees it whole.
+    // In one step, so that a target sees it whole.
     let new = folder.path().join("new");
     fs::write(&new, &bytes).unwrap();
     fs::rename(&new, &path).unwrap();

@@ -1,4 +1,4 @@
-//! What readers of a mounted file system see when something fails, and how it ends.
+//! Faults as readers of a mounted file system see them, and its end.
 
 use std::fs::{self, File};
 use std::io;
@@ -8,7 +8,7 @@ use std::thread;
 use std::time::Duration;
 
 use feedrail_tests::process::{
-    Bytes, Daemon, DaemonOptions, MountedFiles, Program, Running, eventually, feedrail,
+    Bytes, Daemon, DaemonOptions, MountedFiles, Program, Running, binary, eventually, feedrail,
     fuse_is_missing, pause,
 };
 use rustix::io::Errno;
@@ -32,13 +32,13 @@ fn is(error: &io::Error, errno: Errno) -> bool {
     error.raw_os_error() == Some(errno.raw_os_error())
 }
 
-/// Has the kernel forget the pages of a file.
+/// Drops the pages of a file from the page cache.
 fn forget(file: &File) {
     let whole = std::num::NonZeroU64::new(u64::MAX >> 1);
     rustix::fs::fadvise(file, 0, whole, rustix::fs::Advice::DontNeed).unwrap();
 }
 
-/// A program that reads a file, of which nothing is in the page cache.
+/// A program that reads a file which is not in the page cache.
 fn reader(path: &Path) -> Running {
     Program::new("cat").args([path]).start()
 }
@@ -243,6 +243,29 @@ fn readers_of_a_replaced_file_never_see_the_new_one() {
     assert_eq!(names.len(), 2, "{names:?}");
 }
 
+/// The pages of a file that was replaced while its target was away are those of no file.
+#[test]
+fn a_target_that_comes_back_with_another_file_has_a_new_one() {
+    if fuse_is_missing() {
+        return;
+    }
+    let (folder, old, daemon) = serve_one();
+    let address = daemon.address();
+    let mounted = MountedFiles::of(&daemon, &["--timeout", "1500"]);
+    let path = mounted.path("a.bin");
+    let opened = File::open(&path).unwrap();
+    assert!(fs::read(&path).unwrap() == old);
+    daemon.terminate();
+    let new = Bytes::new(2).take(SIZE_BYTES + 1);
+    fs::write(folder.path().join("new"), &new).unwrap();
+    fs::rename(folder.path().join("new"), folder.path().join("a.bin")).unwrap();
+    let _daemon = DaemonOptions::files([folder.path().join("a.bin")]).at(address).start();
+    eventually("the new file is there", || fs::read(&path).is_ok_and(|read| read == new));
+    let error = opened.read_at(&mut [0; 100], 0).unwrap_err();
+    assert!(is(&error, Errno::STALE) || is(&error, Errno::IO), "{error}");
+    assert_eq!(fs::metadata(&path).unwrap().len(), SIZE_BYTES as u64 + 1);
+}
+
 /// The command ends when the file system is there, or with an error and without one.
 #[test]
 fn the_command_ends_when_the_file_system_is_there() {
@@ -256,8 +279,15 @@ fn the_command_ends_when_the_file_system_is_there() {
     let mounted = feedrail(["mount", &url, &at, "-o", "rw,_netdev,allow_other"]).run();
     assert_eq!(mounted.success(), b"");
     assert!(fs::read(place.path().join("a.bin")).unwrap() == bytes);
-    let again = feedrail(["unmount", &at]).run();
-    again.success();
+    feedrail(["unmount", &at]).run().success();
+    // The helper that mount(8) runs, as it runs it.
+    let helper = concat!(env!("CARGO_MANIFEST_DIR"), "/../cli/debian/mount.feedrail");
+    let programs = binary("feedrail").parent().unwrap().display().to_string();
+    let words = [helper, &url, &at, "-n", "-o", "rw,noexec,_netdev,timeout=5000"];
+    let path = format!("{programs}:/usr/bin:/bin");
+    Program::new("/bin/sh").args(words).env("PATH", path).run().success();
+    assert!(fs::read(place.path().join("a.bin")).unwrap() == bytes);
+    feedrail(["unmount", &at]).run().success();
     assert_eq!(fs::read_dir(place.path()).unwrap().count(), 0);
 
     let none = url.replace("nqn.", "nqn.1999-01.none:");
