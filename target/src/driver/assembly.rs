@@ -23,7 +23,7 @@ pub struct Assembly {
     pub(crate) receptions: Receptions,
     /// Wakes the driver of the receptions.
     pub(crate) reception_bell: Arc<Doorbell>,
-    pub(crate) orders: Arc<StopRequest>,
+    pub(crate) stop_request: Arc<StopRequest>,
 }
 
 impl ListenError {
@@ -43,7 +43,7 @@ impl Assembly {
         let limits = associations.registry().limits();
         let plan = PoolPlan::new(limits.pool_bytes, cores, limits.block_bytes());
         let memory = PoolMemory::new(plan.memory_bytes(), limits.max_transfer_bytes as usize)?;
-        let orders = Arc::new(StopRequest::default());
+        let stop_request = Arc::new(StopRequest::default());
         let mut seeds = Vec::with_capacity(cores);
         let mut doors = Vec::with_capacity(cores);
         for index in 0..cores {
@@ -57,13 +57,13 @@ impl Assembly {
                 anonymous_pool,
                 transports,
                 bell,
-                orders: Arc::clone(&orders),
+                stop_request: Arc::clone(&stop_request),
             });
         }
         let reception_bell = Doorbell::new()?;
         let (devices, receptions) =
             Devices::new(Arc::clone(&associations), memory, doors, Arc::clone(&reception_bell));
-        Ok(Self { associations, seeds, devices, receptions, reception_bell, orders })
+        Ok(Self { associations, seeds, devices, receptions, reception_bell, stop_request })
     }
 
     /// Adds a device, which must have been opened with a group for each core, and

@@ -27,7 +27,7 @@ use crate::transport::Stop;
 /// A target that its caller drives.
 pub struct Stepped {
     associations: Arc<Associations>,
-    orders: Arc<StopRequest>,
+    stop_request: Arc<StopRequest>,
     groups: Vec<PollGroup>,
     devices: Devices,
     receptions: Receptions,
@@ -62,12 +62,12 @@ struct PublishedNamespace {
 impl Stepped {
     /// Creates the target of these parts, with an engine for each core.
     pub fn new(assembly: Assembly, mut engine: impl FnMut() -> Box<dyn Engine>) -> Self {
-        let Assembly { associations, seeds, devices, mut receptions, orders, .. } = assembly;
+        let Assembly { associations, seeds, devices, mut receptions, stop_request, .. } = assembly;
         receptions.obey();
         let groups: Vec<_> = seeds.into_iter().map(|seed| seed.build(engine())).collect();
         let stalled = vec![Time::ZERO; groups.len()];
         let unannounced = Vec::new();
-        Self { associations, orders, groups, devices, receptions, stalled, unannounced }
+        Self { associations, stop_request, groups, devices, receptions, stalled, unannounced }
     }
 
     /// Adds a device at run time, otherwise as [`Assembly::add`].
@@ -188,7 +188,7 @@ impl Stepped {
         if how == Stop::Now {
             self.associations.stop();
         }
-        self.orders.set(how);
+        self.stop_request.set(how);
     }
 
     /// Whether it was stopped and every connection has ended.

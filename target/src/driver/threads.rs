@@ -67,7 +67,7 @@ pub(crate) struct Runtime {
     /// Durations of the turns of each group.
     turns: Vec<Arc<LatencyCounters>>,
     reception: Worker<ReceptionStats>,
-    orders: Arc<StopRequest>,
+    stop_request: Arc<StopRequest>,
 }
 
 struct Worker<S> {
@@ -88,15 +88,15 @@ impl Runtime {
     ) -> Result<(Self, Devices), RuntimeError> {
         let clock = Clock::new();
         assembly.associations.trace().set_clock(clock);
-        let Assembly { seeds, receptions, reception_bell, orders, devices, .. } = assembly;
+        let Assembly { seeds, receptions, reception_bell, stop_request, devices, .. } = assembly;
         let (ready, started) = mpsc::channel();
         let mut runtime = Self {
             clock,
             groups: Vec::with_capacity(seeds.len()),
             turns: Vec::with_capacity(seeds.len()),
-            reception: start_receptions(receptions, reception_bell, clock, &orders)
+            reception: start_receptions(receptions, reception_bell, clock, &stop_request)
                 .map_err(RuntimeError::Thread)?,
-            orders,
+            stop_request,
         };
         let count = seeds.len();
         for (index, seed) in seeds.into_iter().enumerate() {
@@ -158,7 +158,7 @@ impl Runtime {
     }
 
     fn order(&mut self, how: Stop) {
-        self.orders.set(how);
+        self.stop_request.set(how);
         self.reception.bell.ring();
         self.groups.iter().for_each(|group| group.bell.ring());
     }
@@ -409,7 +409,7 @@ fn start_receptions(
     mut receptions: Receptions,
     bell: Arc<Doorbell>,
     clock: Clock,
-    orders: &Arc<StopRequest>,
+    stop_request: &Arc<StopRequest>,
 ) -> io::Result<Worker<ReceptionStats>> {
     receptions.obey();
     let (mailbox, mark) = (Arc::new(StatsMailbox::default()), Arc::new(TurnMark::default()));
@@ -420,7 +420,7 @@ fn start_receptions(
         bell: Arc::clone(&bell),
         mailbox: Arc::clone(&mailbox),
         mark: Arc::clone(&mark),
-        orders: Arc::clone(orders),
+        stop_request: Arc::clone(stop_request),
         leave_at: None,
     };
     let builder = std::thread::Builder::new().name("feedrail-cm".into());
@@ -434,7 +434,7 @@ struct ReceptionThread {
     bell: Arc<Doorbell>,
     mailbox: Arc<StatsMailbox<ReceptionStats>>,
     mark: Arc<TurnMark>,
-    orders: Arc<StopRequest>,
+    stop_request: Arc<StopRequest>,
     /// Whether at least one device works.
     serves: bool,
     /// Time at which it ends even if hosts have not confirmed the end of their connections.
@@ -480,7 +480,7 @@ impl ReceptionThread {
     }
 
     fn is_over(&mut self, now: Time) -> bool {
-        let Some(how) = self.orders.get() else { return false };
+        let Some(how) = self.stop_request.get() else { return false };
         self.receptions.iter_mut().for_each(|reception| reception.close());
         if how == Stop::Drain {
             return false;

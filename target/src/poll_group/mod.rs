@@ -39,7 +39,7 @@ pub(crate) struct PollGroup {
     joining: Receiver<JoiningTransport>,
     core: CoreContext,
     bell: Arc<Doorbell>,
-    orders: Arc<StopRequest>,
+    stop_request: Arc<StopRequest>,
     applied_stop: Option<Stop>,
     /// Time at which it ends even if storage operations are running.
     over_at: Option<Time>,
@@ -61,7 +61,7 @@ pub(crate) struct PollGroupBuilder {
     /// Channel of its transports, for now and later.
     pub(crate) transports: Receiver<JoiningTransport>,
     pub(crate) bell: Arc<Doorbell>,
-    pub(crate) orders: Arc<StopRequest>,
+    pub(crate) stop_request: Arc<StopRequest>,
 }
 
 /// Counters of one group.
@@ -81,13 +81,13 @@ impl PollGroupBuilder {
         let buffers = CoreBuffers::new(self.pool, self.anonymous_pool);
         let storage = Storage::new(engine);
         let core = CoreContext::new(self.associations, storage, buffers, &self.bell);
-        let (joining, bell, orders) = (self.transports, self.bell, self.orders);
+        let (joining, bell, stop_request) = (self.transports, self.bell, self.stop_request);
         let mut group = PollGroup {
             transports: Vec::with_capacity(MAX_DEVICES),
             joining,
             core,
             bell,
-            orders,
+            stop_request,
             applied_stop: None,
             over_at: None,
             gave_up: false,
@@ -246,7 +246,7 @@ impl PollGroup {
     }
 
     fn apply_stop(&mut self) {
-        let ordered = self.orders.get();
+        let ordered = self.stop_request.get();
         if ordered != self.applied_stop {
             self.applied_stop = ordered;
             if let Some(how) = ordered {

@@ -58,7 +58,7 @@ pub(crate) struct RdmaTransport<P: Provider> {
     group: P::Group,
     /// Registration of the pool with this device.
     _pool: Arc<RegisteredPool<P>>,
-    plan: TransportConfig,
+    config: TransportConfig,
     inbox: Receiver<ToGroup<P>>,
     reception: Sender<ToReception>,
     reception_bell: Arc<Doorbell>,
@@ -84,7 +84,7 @@ pub(crate) struct RdmaTransport<P: Provider> {
 }
 
 /// Sender to a poll group's inbox, for a [`RdmaReception`].
-pub(crate) struct GroupPort<P: Provider> {
+pub(crate) struct GroupInbox<P: Provider> {
     handle: P::GroupHandle,
     inbox: Sender<ToGroup<P>>,
     bell: Arc<Doorbell>,
@@ -139,7 +139,7 @@ impl<P: Provider> RdmaTransport<P> {
         index: u8,
         core: u32,
         bell: Arc<Doorbell>,
-    ) -> std::io::Result<(Self, GroupPort<P>)> {
+    ) -> std::io::Result<(Self, GroupInbox<P>)> {
         let config = GroupConfig {
             completions: COMPLETIONS_PER_GROUP.min(parts.device.caps().max_cqe),
             queue_pairs: 64,
@@ -147,12 +147,12 @@ impl<P: Provider> RdmaTransport<P> {
         };
         let group = parts.device.group(&config)?;
         let (sender, inbox) = unbounded();
-        let port = GroupPort { handle: group.handle(), inbox: sender, bell: Arc::clone(&bell) };
+        let port = GroupInbox { handle: group.handle(), inbox: sender, bell: Arc::clone(&bell) };
         let transport = Self {
             connections: Slab::new(),
             device: parts.device.clone(),
             group,
-            plan: TransportConfig {
+            config: TransportConfig {
                 pool_key: parts.pool.region().lkey(),
                 can_invalidate: parts.device.caps().send_with_invalidate,
                 trains: parts.device.caps().trains,
@@ -248,7 +248,7 @@ impl<P: Provider> RdmaTransport<P> {
         };
         let entry = self.connections.vacant_entry();
         let key = entry.key();
-        let mut context = TurnContext::<P>::new(&mut self.group, core, &self.device, &self.plan);
+        let mut context = TurnContext::<P>::new(&mut self.group, core, &self.device, &self.config);
         let connection = Connection::new(key, conn, qp, area, negotiated, &mut context, accepted);
         let connection = entry.insert(connection);
         match connection.post_receives(&mut context) {
@@ -315,7 +315,7 @@ impl<P: Provider> RdmaTransport<P> {
         if connection.is_ending() {
             return;
         }
-        let mut context = TurnContext::<P>::new(&mut self.group, core, &self.device, &self.plan);
+        let mut context = TurnContext::<P>::new(&mut self.group, core, &self.device, &self.config);
         let result = act(connection, &mut context);
         connection.count_in(&mut self.awaiting_sends);
         if context.answers {
@@ -368,7 +368,7 @@ impl<P: Provider> RdmaTransport<P> {
             return;
         }
         let conn = connection.conn();
-        let mut context = TurnContext::<P>::new(&mut self.group, core, &self.device, &self.plan);
+        let mut context = TurnContext::<P>::new(&mut self.group, core, &self.device, &self.config);
         connection.end(&mut context, why);
         connection.count_in(&mut self.awaiting_sends);
         self.ending.push(key);
@@ -513,7 +513,7 @@ impl<P: Provider> Transport for RdmaTransport<P> {
         self.stop = self.stop.max(Some(how));
         // Immediately: another core may have ended a queue whose association has queues here, which
         // finish first.
-        self.plan.draining = true;
+        self.config.draining = true;
     }
 
     fn is_empty(&self) -> bool {

@@ -14,7 +14,7 @@ use nvme_proto::rdma_cm::RejectStatus;
 
 use super::message::{ConnectionUpdate, NewConnection, ToGroup, ToReception};
 use super::negotiation::{Negotiated, rejection};
-use super::{DeviceParts, GroupPort};
+use super::{DeviceParts, GroupInbox};
 use crate::controller::{Associations, Lost};
 use crate::doorbell::Doorbell;
 use crate::inventory::port::Port;
@@ -48,7 +48,7 @@ pub(crate) struct RdmaReception<P: Provider> {
 
 /// A poll group, and its number of connections.
 struct GroupLoad<P: Provider> {
-    port: GroupPort<P>,
+    port: GroupInbox<P>,
     connections: u32,
 }
 
@@ -105,7 +105,7 @@ impl<P: Provider> RdmaReception<P> {
     /// The error of the system call.
     pub(crate) fn new(
         parts: DeviceParts<P>,
-        groups: Vec<GroupPort<P>>,
+        groups: Vec<GroupInbox<P>>,
         associations: Arc<Associations>,
     ) -> std::io::Result<Self> {
         let cm = parts.device.connection_manager()?;
@@ -342,7 +342,7 @@ impl<P: Provider> RdmaReception<P> {
                 ConnectionUpdate::Ready => self.accept(now, conn),
                 ConnectionUpdate::Ending if connection.accepted => self.cm.disconnect(now, conn),
                 ConnectionUpdate::Ending | ConnectionUpdate::Refused => {
-                    self.reject_after_accept(now, conn)
+                    self.reject_unserved(now, conn)
                 }
                 ConnectionUpdate::Gone | ConnectionUpdate::Connected => {}
             }
@@ -364,7 +364,7 @@ impl<P: Provider> RdmaReception<P> {
     }
 
     /// Rejects a connection that its poll group cannot serve.
-    fn reject_after_accept(&mut self, now: Time, conn: ConnId) {
+    fn reject_unserved(&mut self, now: Time, conn: ConnId) {
         let Some(connection) = self.connections.get_mut(&conn) else { return };
         connection.disconnected = true;
         self.stats.rejected += 1;
@@ -473,7 +473,7 @@ impl<P: Provider> Reception for RdmaReception<P> {
     }
 }
 
-impl<P: Provider> GroupPort<P> {
+impl<P: Provider> GroupInbox<P> {
     fn send(&self, message: ToGroup<P>) {
         // A group that is gone has no connections to notify.
         let _ = self.inbox.send(message);

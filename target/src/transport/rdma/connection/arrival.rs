@@ -27,7 +27,7 @@ impl<P: Provider> Connection<P> {
     }
 
     fn may_begin(&self, context: &TurnContext<'_, P>) -> bool {
-        self.slots.has_room() && self.leaving == Leaving::No && !context.plan.draining
+        self.slots.has_room() && self.leaving == Leaving::No && !context.config.draining
     }
 
     /// Starts commands of waiting capsules in order while there are free slots.
@@ -99,7 +99,7 @@ impl<P: Provider> Connection<P> {
     ) -> Result<(), Ended> {
         let request = self.slots.get(slot);
         request.invalidate =
-            sgl::invalidated_key(&sqe.dptr).filter(|_| context.plan.can_invalidate);
+            sgl::invalidated_key(&sqe.dptr).filter(|_| context.config.can_invalidate);
         let io = match &command.work {
             CommandWork::Io(work) => Some(*work),
             CommandWork::Control(_) => None,
@@ -197,7 +197,7 @@ impl<P: Provider> Connection<P> {
             };
             let buffer = request.buffer.as_ref().expect("it was buffered before");
             let addr = context.core.buffers().pool().address(buffer) as u64;
-            let sge = Sge { addr, length: request.length, lkey: context.plan.pool_key };
+            let sge = Sge { addr, length: request.length, lkey: context.config.pool_key };
             let wr = SendWr {
                 wr_id: self.work_id(WorkKind::Fetch, slot.0),
                 op: Op::RdmaRead { remote_addr: address, rkey: key },

@@ -104,7 +104,7 @@ pub(super) struct TurnContext<'a, P: Provider> {
     pub(super) group: &'a mut P::Group,
     pub(super) core: &'a mut CoreContext,
     device: &'a P::Device,
-    plan: &'a TransportConfig,
+    config: &'a TransportConfig,
     /// Latest time at which the connection has to be checked.
     pub(super) look_at: Option<Time>,
     /// Whether the connection has responses to send at the end of the turn.
@@ -118,9 +118,9 @@ impl<'a, P: Provider> TurnContext<'a, P> {
         group: &'a mut P::Group,
         core: &'a mut CoreContext,
         device: &'a P::Device,
-        plan: &'a TransportConfig,
+        config: &'a TransportConfig,
     ) -> Self {
-        Self { group, core, device, plan, look_at: None, answers: false, connected: false }
+        Self { group, core, device, config, look_at: None, answers: false, connected: false }
     }
 
     /// Makes the transport check the connection at `at` or earlier.
@@ -328,7 +328,11 @@ impl<P: Provider> Connection<P> {
     }
 
     fn request_key(&self, context: &TurnContext<'_, P>, slot: SlotId) -> RequestKey {
-        RequestKey { transport: context.plan.transport, connection: self.key as u32, slot: slot.0 }
+        RequestKey {
+            transport: context.config.transport,
+            connection: self.key as u32,
+            slot: slot.0,
+        }
     }
 
     /// Updates the transport's count of connections that wait for a send completion before they can

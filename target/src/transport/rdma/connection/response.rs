@@ -70,7 +70,7 @@ impl<P: Provider> Connection<P> {
     pub(crate) fn send_responses(&mut self, context: &mut TurnContext<'_, P>) -> Result<(), Ended> {
         self.responses_scheduled = false;
         let storage_is_idle = context.core.storage().in_flight() == 0;
-        let run = if storage_is_idle && context.plan.trains {
+        let run = if storage_is_idle && context.config.trains {
             DataBatchLimit::for_responses(self.to_respond.len())
         } else {
             DataBatchLimit::NONE
@@ -160,7 +160,7 @@ impl<P: Provider> Connection<P> {
             }
             (None, _) => unreachable!("data for the host is in a buffer, unless it is zeros"),
         };
-        let sge = Sge { addr, length: request.length, lkey: context.plan.pool_key };
+        let sge = Sge { addr, length: request.length, lkey: context.config.pool_key };
         let wr = SendWr {
             wr_id: self.work_id(WorkKind::Data, slot.0),
             op: Op::RdmaWrite { remote_addr: address, rkey: key },
