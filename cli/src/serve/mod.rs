@@ -49,7 +49,7 @@ pub(crate) struct Serve {
     /// Name of the subsystem [default: one of this machine and the addresses]
     #[arg(short = 'n', long, value_name = "NQN")]
     nqn: Option<Nqn>,
-    /// Threads that serve
+    /// Poll groups: threads that serve hosts, each on a core
     #[arg(long, value_name = "COUNT", default_value_t = 1, value_parser = clap::value_parser!(u8).range(1..))]
     cores: u8,
     /// RDMA provider of the target
@@ -89,7 +89,7 @@ impl Serve {
         target.stop()
     }
 
-    /// Arguments of feedrail-target.
+    /// Options and paths in the quick form of feedrail-target.
     fn arguments(&self) -> impl Iterator<Item = OsString> {
         let mut words: Vec<OsString> = Vec::new();
         for address in &self.listen {

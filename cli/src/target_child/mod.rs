@@ -89,7 +89,7 @@ impl TargetChild {
     /// Waits for a signal to this process.
     ///
     /// # Errors
-    /// The target ended.
+    /// The target ended before the signal came; the error has its last line of log.
     pub(crate) fn wait_for(&mut self, interrupt: &Interrupt) -> Result<()> {
         while interrupt.check().is_ok() {
             self.check_for(LOOK_EVERY)?;

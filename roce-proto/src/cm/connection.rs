@@ -51,7 +51,7 @@ pub(super) enum Contact {
 }
 
 impl Contact {
-    /// Most unsolicited messages to an unproven peer: one for each of its requests, up to this many.
+    /// Most unsolicited messages to an unproven peer: one for each of its requests, up to this.
     const MAX_UNSOLICITED: u8 = 2;
 
     const FIRST_REQUEST: Self = Self::Claimed { requests: 1, unsolicited: 0 };

@@ -1,8 +1,8 @@
 //! The daemon: arguments, signals, output and exit status.
 //!
-//! Standard output carries JSON lines only: `listening` (and `not_listening`) for each address, then
-//! `ready`, and `stats` on SIGUSR1 and at the end. Messages for operators go to standard error. A reader that falls
-//! behind loses lines, and blocks no thread that serves hosts.
+//! Standard output carries JSON lines only: `listening` or `not_listening` for each address, then
+//! `ready`, and `stats` on SIGUSR1 and at the end. Messages for operators go to standard error. A
+//! reader that falls behind loses lines, and blocks no thread that serves hosts.
 
 mod arguments;
 mod check;

@@ -86,7 +86,10 @@ mod tests {
     #[test]
     fn types_of_two_files_are_found() {
         let files = [
-            file("a.rs", "pub struct One;\npub enum Two {}\nfn f() { struct Local; }\nstruct Own;\n"),
+            file(
+                "a.rs",
+                "pub struct One;\npub enum Two {}\nfn f() { struct Local; }\nstruct Own;\n",
+            ),
             file("b.rs", "mod inner {\n    pub trait One {}\n}\npub struct Local;\nstruct Own;\n"),
             file("c.rs", "pub type Two = u8;\nimpl I for X { type One = u8; }\n"),
         ];
