@@ -52,8 +52,7 @@ def make(folder, size):
 
 
 def sequential(path):
-    """GB/s of one reader, from nothing in the page cache."""
-    forget(path)
+    """GB/s of one reader."""
     buffer, total = bytearray(1 << 20), 0
     begin = time.perf_counter()
     with open(path, "rb", buffering=0) as file:
@@ -63,8 +62,7 @@ def sequential(path):
 
 
 def random_reads(path):
-    """Reads/s of 16 threads, 4 KiB each, from nothing in the page cache."""
-    forget(path)
+    """Reads/s of 16 threads, 4 KiB each."""
     counts, end = [0] * 16, time.perf_counter() + SECONDS
     size = os.stat(path).st_size
 
@@ -85,8 +83,7 @@ def random_reads(path):
 
 
 def batches(path, size):
-    """Batches/s of rows out of a mapped file: cold, and again with all of it in the page cache."""
-    forget(path)
+    """Batches/s of rows out of a mapped file: as it is, and again with all of it in the page cache."""
     result = []
     for warm in (False, True):
         with open(path, "rb", buffering=0) as file, mmap.mmap(file.fileno(), size, prot=mmap.PROT_READ) as mapped:
@@ -117,12 +114,19 @@ def find(folder):
     return result
 
 
-def figures(root, size):
+def figures(root, size, empty_cache):
+    """All figures of the files below a folder; `empty_cache` drops their pages."""
     big = root / "data.bin"
     first, second = find(root)
+    empty_cache()
     cold, warm = batches(big, size)
+    rates = []
+    for _ in range(3):
+        empty_cache()
+        rates.append(sequential(big))
+    empty_cache()
     return {
-        "sequential GB/s": max(sequential(big) for _ in range(3)),
+        "sequential GB/s": sorted(rates)[1],
         "16 x 4 KiB random, IOPS": random_reads(big),
         "mapped batches/s, cold": cold,
         "mapped batches/s, warm": warm,
@@ -138,7 +142,7 @@ def perf(binaries, provider):
     for _ in range(3):
         said = json.loads(subprocess.run(words, capture_output=True, check=True).stdout)
         rates.append(said["results"]["read"]["bytes_per_second"] / 1e9)
-    return max(rates)
+    return sorted(rates)[1]
 
 
 def main():
@@ -155,7 +159,7 @@ def main():
         files, configuration, place = folder / "files", folder / "target.toml", folder / "mounted"
         make(files, arguments.size)
         place.mkdir()
-        result["local"] = figures(files, arguments.size)
+        result["local"] = figures(files, arguments.size, lambda: forget(files / "data.bin"))
         configuration.write_text(
             f'state_dir = "{folder}/state"\n[[port]]\naddress = "{ADDRESS}:4420"\n[[subsystem]]\nnqn = "{NQN}"\n'
             f'allow_any_host = true\n[[subsystem.directory]]\npath = "{files}"\n'
@@ -165,15 +169,22 @@ def main():
         while b"listening" not in target.stdout.readline():
             if target.poll() is not None:
                 sys.exit("the target does not start")
+        feedrail = arguments.binaries / "feedrail"
+        unmount = [feedrail, "unmount", "--force", place]
         for provider in arguments.provider.split(","):
-            url = f"nvmf://{ADDRESS}/{NQN}"
-            feedrail = arguments.binaries / "feedrail"
             result[f"perf, {provider}: GB/s"] = perf(arguments.binaries, provider)
-            subprocess.run([feedrail, "mount", url, place, "--provider", provider], check=True)
+            mount = [feedrail, "mount", f"nvmf://{ADDRESS}/{NQN}", place, "--provider", provider]
+
+            def again():
+                """Mounts it anew: the pages of the old one are gone."""
+                subprocess.run(unmount, check=True)
+                subprocess.run(mount, check=True)
+
+            subprocess.run(mount, check=True)
             try:
-                result[provider] = figures(place, arguments.size)
+                result[provider] = figures(place, arguments.size, again)
             finally:
-                subprocess.run([feedrail, "unmount", "--force", place], check=True)
+                subprocess.run(unmount, check=True)
     finally:
         if target:
             target.send_signal(signal.SIGTERM)
