@@ -438,7 +438,7 @@ mod tests {
                 "{head}"
             );
             for (request, status) in [
-                ("GET / HTTP/1.1\r\n\r\n", "404"),
+                ("GET /favicon.ico HTTP/1.1\r\n\r\n", "404"),
                 ("POST /metrics HTTP/1.1\r\n\r\n", "405"),
                 ("GET /metrics\r\n\r\n", "400"),
                 ("GET /metrics SPDY\r\n\r\n", "400"),

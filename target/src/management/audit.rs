@@ -90,6 +90,7 @@ mod tests {
                 "bdev_get_iostat",
                 "feedrail_get_config_losses",
                 "feedrail_get_config_toml",
+                "feedrail_get_metrics_address",
                 "feedrail_trace_commands",
                 "framework_get_config",
                 "framework_get_reactors",

@@ -122,8 +122,8 @@ mod tests {
         let file = folder.path().join("file");
         std::fs::write(&file, "").expect("written");
         for (path, part) in [
-            (file.clone(), "is no socket"),
-            (folder.path().to_owned(), "is no socket"),
+            (file.clone(), "is not a socket"),
+            (folder.path().to_owned(), "is not a socket"),
             (folder.path().join("none/socket"), "No such file"),
             (file.join("socket"), "not a directory"),
         ] {

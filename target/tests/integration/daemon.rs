@@ -235,7 +235,7 @@ fn check_and_start_agree() {
     let long = format!("management = \"{}\"", "s".repeat(120));
     for (line, part) in [
         ("management = \"none/socket\"", "none: No such file"),
-        ("management = \"file\"", "is no socket"),
+        ("management = \"file\"", "is not a socket"),
         ("management = \"file/socket\"", "not a directory"),
         (&*long, "give a shorter path"),
         ("metrics = \"192.0.2.78:9420\"", "192.0.2.78:9420: Cannot assign"),
