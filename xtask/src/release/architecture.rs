@@ -41,7 +41,7 @@ impl Architecture {
         format!("out/cross/programs-{}", self.name())
     }
 
-    /// The folder where maturin builds its wheels, whose linker is another one.
+    /// The folder where maturin builds its wheels, with its own linker.
     pub(crate) fn wheels_dir(self) -> String {
         format!("out/cross/wheels-{}", self.name())
     }
