@@ -13,4 +13,20 @@ tar --extract --gzip --file /opt/feedrail/feedrail.tar.gz --directory /tmp --str
 begin=$(date +%s.%N)
 /tmp/environment/bin/python /opt/feedrail/quickstart.py /tmp/bin/feedrail-target >/tmp/said
 grep --quiet 'all as in the file' /tmp/said
-echo "tried: $("$1" -V), pip install in $installed s, quickstart in $(seconds "$begin") s"
+quickstart=$(seconds "$begin")
+# Python ends a daemon thread that waits in Rust code.
+head -c 10000000 /dev/urandom >/tmp/file
+nqn=nqn.2026-01.io.feedrail:trial
+/tmp/bin/feedrail-target --listen 127.9.9.9:4420 --nqn $nqn /tmp/file >/tmp/listening 2>/dev/null &
+target=$!
+until grep --quiet '"listening"' /tmp/listening; do sleep 0.1; done
+for _ in 1 2 3 4 5; do
+    /tmp/environment/bin/python - nvmf://127.9.9.9/$nqn <<'PYTHON'
+import sys, threading, numpy as np, feedrail
+source = feedrail.open(sys.argv[1])
+plan = feedrail.make_plan(np.arange(1000) * 9_000, 9_000)
+threading.Thread(target=source.read_many, args=(plan, np.zeros(9_000_000, np.uint8)), daemon=True).start()
+PYTHON
+done
+kill $target
+echo "tried: $("$1" -V), pip install in $installed s, quickstart in $quickstart s, daemon threads at exit"

@@ -69,7 +69,7 @@ pub(crate) fn package(revision: &str, folder: &Path, built: &Built, path: &str) 
     let (built_in, target) = match built {
         Built::Here => ("out".to_owned(), vec![]),
         Built::Crossed(architecture) => {
-            (architecture.target_dir(), vec!["--target".to_owned(), architecture.triple()])
+            (architecture.programs_dir(), vec!["--target".to_owned(), architecture.triple()])
         }
     };
     let target: Vec<&str> = target.iter().map(String::as_str).collect();

@@ -36,10 +36,14 @@ impl Architecture {
         format!("{}-unknown-linux-gnu", self.name())
     }
 
-    /// Where cargo puts what it builds: another architecture may have another compiler, which would
-    /// wait for the folder of the first.
-    pub(crate) fn target_dir(self) -> String {
-        if self.runs_here() { "out/cross".to_owned() } else { format!("out/cross-{}", self.name()) }
+    /// The folder where cargo builds its programs.
+    pub(crate) fn programs_dir(self) -> String {
+        format!("out/cross/programs-{}", self.name())
+    }
+
+    /// The folder where maturin builds its wheels, with its own linker.
+    pub(crate) fn wheels_dir(self) -> String {
+        format!("out/cross/wheels-{}", self.name())
     }
 
     /// Whether programs of it run on this machine.

@@ -26,8 +26,9 @@ pub(crate) fn build(tools: &Tools, architecture: Architecture) -> Result<PathBuf
     let packages = ["--package", "feedrail-cli", "--package", "feedrail-target"];
     let profile = ["zigbuild", "--profile", "dist", "--locked", "--target", &target];
     let zigbuild = tools.program("cargo-zigbuild");
-    tools.environment(architecture)?.run(&zigbuild, &[&profile[..], &packages].concat())?;
-    Ok(root().join(architecture.target_dir()).join(triple).join("dist"))
+    let environment = tools.environment(architecture, &architecture.programs_dir())?;
+    environment.run(&zigbuild, &[&profile[..], &packages].concat())?;
+    Ok(root().join(architecture.programs_dir()).join(triple).join("dist"))
 }
 
 /// Writes the completions of both programs, each shell's in a folder of its own.

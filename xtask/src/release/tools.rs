@@ -6,7 +6,7 @@ use std::{env, fs};
 
 use anyhow::{Context, Result};
 
-use super::architecture::Architecture;
+use super::architecture::{Architecture, GLIBC};
 use crate::{output, root, run};
 
 /// Packages from PyPI. Zig has a linker and the symbols of every glibc.
@@ -59,14 +59,34 @@ impl Tools {
         run("cargo", &["install", "--quiet", "--locked", "--root", &folder, CARGO_DEB], &[])
     }
 
+    /// The unwinder of systems with glibc, to link with: its symbols, compiled for an architecture.
+    pub(crate) fn unwinder(&self, architecture: Architecture) -> Result<PathBuf> {
+        let folder = self.folder.join(format!("unwinder-{}", architecture.name()));
+        fs::create_dir_all(&folder)?;
+        let library = folder.join("libgcc_s.so.1");
+        let sources = root().join("xtask/release");
+        let target = format!("{}-linux-gnu.{GLIBC}", architecture.name());
+        let symbols = format!("-Wl,--version-script={}", sources.join("libgcc_s.map").display());
+        let source = sources.join("libgcc_s.c").display().to_string();
+        let output = library.display().to_string();
+        let zig = ["-m", "ziglang", "cc", "-target", &target, "-shared", "-nostdlib"];
+        let linked = ["-Wl,-soname,libgcc_s.so.1", &symbols, "-o", &output, &source];
+        run(&self.program("python3"), &[&zig[..], &linked].concat(), &[])?;
+        Ok(library)
+    }
+
     /// The environment of a build for an architecture.
     ///
     /// # Errors
     /// If neither cargo's compiler nor a Debian package has its standard library.
-    pub(crate) fn environment(&self, architecture: Architecture) -> Result<BuildEnvironment> {
+    pub(crate) fn environment(
+        &self,
+        architecture: Architecture,
+        target_dir: &str,
+    ) -> Result<BuildEnvironment> {
         let mut variables = vec![
             ("PATH", self.search_path()),
-            ("CARGO_TARGET_DIR", root().join(architecture.target_dir()).display().to_string()),
+            ("CARGO_TARGET_DIR", root().join(target_dir).display().to_string()),
         ];
         if !is_compiled_for(architecture)? {
             let folder = self.folder.join(format!("rust-{}", architecture.name()));
@@ -80,6 +100,11 @@ impl Tools {
 pub(crate) struct BuildEnvironment(Vec<(&'static str, String)>);
 
 impl BuildEnvironment {
+    pub(crate) fn with(mut self, name: &'static str, value: &Path) -> Self {
+        self.0.push((name, value.display().to_string()));
+        self
+    }
+
     pub(crate) fn run(&self, program: &str, arguments: &[&str]) -> Result<()> {
         let variables: Vec<_> = self.0.iter().map(|(name, value)| (*name, &**value)).collect();
         run(program, arguments, &variables)

@@ -9,6 +9,7 @@ use anyhow::Result;
 
 use super::architecture::Architecture;
 use super::tools::Tools;
+use crate::root;
 
 /// A wheel for these Pythons: the interpreter that maturin is told, and features of the crate.
 const PYTHONS: [(&str, &[&str]); 2] =
@@ -17,12 +18,17 @@ const PYTHONS: [(&str, &[&str]); 2] =
 /// Builds the wheels of an architecture into a folder.
 pub(crate) fn build(tools: &Tools, architecture: Architecture, folder: &Path) -> Result<()> {
     let (triple, folder) = (architecture.triple(), folder.display().to_string());
+    let environment = tools.environment(architecture, &architecture.wheels_dir())?;
+    // zig would link an unwinder of its own.
+    let environment = environment
+        .with("CARGO_ZIGBUILD_PYTHON_PATH", &root().join("xtask/release/python-for-zig.sh"))
+        .with("FEEDRAIL_LIBGCC", &tools.unwinder(architecture)?);
     for (python, features) in PYTHONS {
         let manifest = ["build", "--manifest-path", "python/Cargo.toml", "--locked", "--zig"];
         let wanted = ["--profile", "dist", "--compatibility", "manylinux_2_28"];
         let target = ["--target", &triple, "--interpreter", python, "--out", &folder];
         let arguments = [&manifest[..], &wanted, &target, features].concat();
-        tools.environment(architecture)?.run(&tools.program("maturin"), &arguments)?;
+        environment.run(&tools.program("maturin"), &arguments)?;
     }
     Ok(())
 }

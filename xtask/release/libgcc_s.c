@@ -1,0 +1,17 @@
+/* The unwinder of glibc's systems, to link with: its symbols without their code. */
+#define SYMBOL(name) void name(void) {}
+SYMBOL(_Unwind_Backtrace)
+SYMBOL(_Unwind_DeleteException)
+SYMBOL(_Unwind_FindEnclosingFunction)
+SYMBOL(_Unwind_GetCFA)
+SYMBOL(_Unwind_GetDataRelBase)
+SYMBOL(_Unwind_GetGR)
+SYMBOL(_Unwind_GetIP)
+SYMBOL(_Unwind_GetIPInfo)
+SYMBOL(_Unwind_GetLanguageSpecificData)
+SYMBOL(_Unwind_GetRegionStart)
+SYMBOL(_Unwind_GetTextRelBase)
+SYMBOL(_Unwind_RaiseException)
+SYMBOL(_Unwind_Resume)
+SYMBOL(_Unwind_SetGR)
+SYMBOL(_Unwind_SetIP)
