@@ -176,7 +176,7 @@ def main():
             mount = [feedrail, "mount", f"nvmf://{ADDRESS}/{NQN}", place, "--provider", provider]
 
             def again():
-                """Mounts it anew: the pages of the old one are gone."""
+                """Mounts it again: the pages of the old one are gone."""
                 subprocess.run(unmount, check=True)
                 subprocess.run(mount, check=True)
 
