@@ -132,7 +132,8 @@ fn readers_can_be_interrupted_and_the_file_system_unmounted() {
     let mut mounted = MountedFiles::of(&daemon, &["--timeout", "3600000", "--keep-alive-tmo", "0"]);
     let path = mounted.path("a.bin");
     daemon.signal(Signal::STOP);
-    for sent in [Signal::INT, Signal::KILL] {
+    // Not SIGINT, which is ignored in what a shell has started in the background.
+    for sent in [Signal::TERM, Signal::KILL] {
         let waiting = reader(&path);
         wait_until_it_reads(&waiting, &path);
         signal(&waiting, sent);
