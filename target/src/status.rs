@@ -54,7 +54,7 @@ impl TargetStatus<'_> {
         let not_listening = self.not_listening.iter().map(|one| {
             json!({ "address": one.address.to_string(), "provider": null, "reason": one.reason })
         });
-        listed(listening.chain(not_listening))
+        listed(listening.chain(not_listening), |address| address)
     }
 
     fn subsystems(&self) -> Value {
@@ -72,21 +72,25 @@ impl TargetStatus<'_> {
                 "size_bytes": snapshot.map_or(0, |of| of.size_bytes),
             })
         };
-        listed(subsystems.iter().map(describe))
+        listed(subsystems.iter(), describe)
     }
 
     /// Hosts with a connection to a subsystem.
     fn hosts(&self) -> Value {
-        let describe = |controller: &Arc<Controller>| {
-            Some(json!({
-                "nqn": controller.subsystem()?.nqn.as_str(),
+        let of_subsystem = |controller| {
+            let subsystem = Arc::<Controller>::as_ref(controller).subsystem()?;
+            Some((controller, subsystem.nqn.as_str()))
+        };
+        let describe = |(controller, nqn): (&Arc<Controller>, &str)| {
+            json!({
+                "nqn": nqn,
                 "hostnqn": controller.host.nqn.to_string(),
                 "peer": controller.peer.ip().to_string(),
                 "address": controller.port.address().to_string(),
                 "io_queues": controller.io_queues(),
-            }))
+            })
         };
-        listed(self.controllers.iter().filter_map(describe))
+        listed(self.controllers.iter().filter_map(of_subsystem), describe)
     }
 
     /// Namespaces that were used, those that moved the most bytes first.
@@ -114,7 +118,7 @@ impl TargetStatus<'_> {
                 "errors": namespace.read_errors + namespace.write_errors,
             })
         };
-        listed(used.into_iter().map(describe))
+        listed(used.into_iter(), describe)
     }
 
     /// Files of directories that are no namespaces, and why.
@@ -130,15 +134,10 @@ impl TargetStatus<'_> {
     }
 }
 
-/// The first entries of a list, and how many it has.
-fn listed(entries: impl Iterator<Item = Value>) -> Value {
-    let (mut first, mut total) = (Vec::new(), 0);
-    for entry in entries {
-        total += 1;
-        if first.len() < MOST_LISTED {
-            first.push(entry);
-        }
-    }
+/// The first entries of a list, which alone are described, and how many it has.
+fn listed<T>(mut entries: impl Iterator<Item = T>, describe: impl Fn(T) -> Value) -> Value {
+    let first: Vec<_> = entries.by_ref().take(MOST_LISTED).map(describe).collect();
+    let total = first.len() + entries.count();
     json!({ "total": total, "first": first })
 }
 
@@ -166,7 +165,7 @@ mod tests {
 
     #[test]
     fn lists_are_bounded() {
-        let list = listed((0..12_000).map(|number| json!(number)));
+        let list = listed(0..12_000, |number| json!(number));
         assert_eq!(list["total"], 12_000);
         assert_eq!(list["first"].as_array().map(Vec::len), Some(MOST_LISTED));
     }

@@ -5,7 +5,7 @@ use std::fmt::Write as _;
 use std::net::{IpAddr, SocketAddr};
 
 use anyhow::Result;
-use feedrail_dataset::url::{SourceUrl, TargetUrl, UrlHost};
+use feedrail_dataset::url::{DEFAULT_PORT, SourceUrl, TargetUrl, UrlHost};
 use feedrail_initiator::NamespaceInfo;
 use nvme_proto::Nqn;
 
@@ -17,8 +17,6 @@ use crate::target_child::{ListeningLine, TargetChild};
 
 /// Namespaces that are listed; a directory may have thousands.
 const LISTED: usize = 8;
-/// Port that commands need not name.
-const NVME_PORT: u16 = 4420;
 
 /// The commands that read from a target, with its addresses filled in.
 pub(super) struct Directions<'a> {
@@ -125,7 +123,7 @@ fn first_namespaces(target: &ListeningLine) -> Result<Vec<NamespaceInfo>> {
 
 fn port_option(address: SocketAddr) -> String {
     match address.port() {
-        NVME_PORT => String::new(),
+        DEFAULT_PORT => String::new(),
         port => format!(" -s {port}"),
     }
 }

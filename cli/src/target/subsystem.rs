@@ -5,13 +5,11 @@ use std::net::{IpAddr, SocketAddr};
 
 use anyhow::Result;
 use clap::Args;
+use feedrail_dataset::url::DEFAULT_PORT;
 use nvme_proto::Nqn;
 use serde_json::{Map, Value, json};
 
 use super::{RpcClient, SocketArgs};
-
-/// The port number of an address without one (NVMe-oF, RDMA Transport).
-const DEFAULT_PORT: u16 = 4420;
 
 /// Adds a subsystem without namespaces
 ///

@@ -14,6 +14,7 @@ use std::thread;
 
 use anyhow::{Context, Result, bail};
 use core::time::Duration;
+use feedrail_dataset::url::DEFAULT_PORT;
 use rustix::event::{PollFd, PollFlags, poll};
 use rustix::process::{Pid, PidfdFlags, Signal, kill_process, pidfd_open};
 use splitmix64::SplitMix64;
@@ -27,7 +28,6 @@ use crate::seed::fresh_seed;
 
 /// RoCE v2's UDP port.
 const ROCE_PORT: u16 = 4791;
-const NVME_PORT: u16 = 4420;
 /// How long a target may take to listen; it only opens a file and a few sockets.
 const START_TIMEOUT: Duration = Duration::from_secs(30);
 const LOOK_EVERY: Duration = Duration::from_millis(50);
@@ -169,7 +169,7 @@ fn read_output(child: &mut Child) -> Result<(Receiver<String>, Log)> {
 /// An address in 127.0.0.0/8 whose RoCE port is free; the target reports it if another process
 /// was faster.
 pub(crate) fn free_loopback_address() -> SocketAddr {
-    SocketAddr::new(choose_free(&mut SplitMix64::new(fresh_seed())), NVME_PORT)
+    SocketAddr::new(choose_free(&mut SplitMix64::new(fresh_seed())), DEFAULT_PORT)
 }
 
 fn choose_free(random: &mut SplitMix64) -> IpAddr {
