@@ -147,7 +147,7 @@ impl Target {
     pub fn stats(&self) -> Stats {
         let mut sum = PollGroupStats::default();
         self.runtime.group_stats().into_iter().for_each(|group| sum += group);
-        let reception = self.runtime.reception_stats();
+        let acceptor = self.runtime.acceptor_stats();
         let io = IoStats {
             direct: sum.engine.direct,
             bounced: sum.engine.buffered,
@@ -161,9 +161,9 @@ impl Target {
         Stats {
             uptime_ms: u64::try_from(self.runtime.uptime().as_millis()).unwrap_or(u64::MAX),
             associations: self.associations.controllers().len() as u64,
-            connections: reception.connections,
-            connections_accepted: reception.accepted,
-            connections_rejected: reception.rejected,
+            connections: acceptor.connections,
+            connections_accepted: acceptor.accepted,
+            connections_rejected: acceptor.rejected,
             io,
             system_calls: SystemCallStats::of(&sum.engine, &sum.network),
             network: sum.network,

@@ -9,7 +9,7 @@ use rdma::{CmError, Device, Provider};
 use crate::controller::Associations;
 use crate::core_context::pool::{PoolMemory, PoolPlan};
 use crate::doorbell::Doorbell;
-use crate::driver::devices::{CoreDoor, DeviceRole, Devices, Receptions};
+use crate::driver::devices::{Acceptors, CoreDoor, DeviceRole, Devices};
 use crate::inventory::Registry;
 use crate::inventory::port::Port;
 use crate::listen_error::{AddError, ListenError};
@@ -20,9 +20,9 @@ pub struct Assembly {
     pub(crate) associations: Arc<Associations>,
     pub(crate) seeds: Vec<PollGroupBuilder>,
     pub(crate) devices: Devices,
-    pub(crate) receptions: Receptions,
-    /// Wakes the driver of the receptions.
-    pub(crate) reception_bell: Arc<Doorbell>,
+    pub(crate) acceptors: Acceptors,
+    /// Wakes the driver of the acceptors.
+    pub(crate) acceptor_bell: Arc<Doorbell>,
     pub(crate) stop_request: Arc<StopRequest>,
 }
 
@@ -60,10 +60,10 @@ impl Assembly {
                 stop_request: Arc::clone(&stop_request),
             });
         }
-        let reception_bell = Doorbell::new()?;
-        let (devices, receptions) =
-            Devices::new(Arc::clone(&associations), memory, doors, Arc::clone(&reception_bell));
-        Ok(Self { associations, seeds, devices, receptions, reception_bell, stop_request })
+        let acceptor_bell = Doorbell::new()?;
+        let (devices, acceptors) =
+            Devices::new(Arc::clone(&associations), memory, doors, Arc::clone(&acceptor_bell));
+        Ok(Self { associations, seeds, devices, acceptors, acceptor_bell, stop_request })
     }
 
     /// Adds a device, which must have been opened with a group for each core, and

@@ -15,17 +15,17 @@ use crate::inventory::port::Port;
 use crate::limits::MAX_DEVICES;
 use crate::listen_error::{AddError, ListenError};
 use crate::poll_group::JoiningTransport;
-use crate::transport::rdma::{DeviceParts, RdmaReception, RdmaTransport};
-use crate::transport::{DeviceFailure, Reception, ReceptionStats};
+use crate::transport::rdma::{DeviceParts, RdmaAcceptor, RdmaTransport};
+use crate::transport::{Acceptor, AcceptorStats, DeviceFailure};
 
-/// Devices of a target, and the channels by which its cores and its reception thread receive
+/// Devices of a target, and the channels by which its cores and its acceptor thread receive
 /// further ones.
 pub(crate) struct Devices {
     associations: Arc<Associations>,
     memory: Arc<PoolMemory>,
     cores: Vec<CoreDoor>,
-    receptions: Sender<ReceptionOrder>,
-    reception_bell: Arc<Doorbell>,
+    acceptors: Sender<AcceptorRequest>,
+    acceptor_bell: Arc<Doorbell>,
     added: Vec<AddedDevice>,
     /// Ids of ports that secondary devices listen on.
     beside: BTreeSet<u16>,
@@ -41,7 +41,7 @@ pub(crate) struct CoreDoor {
 struct AddedDevice {
     address: IpAddr,
     role: DeviceRole,
-    /// Failure flag, shared with its transports and its reception while they exist.
+    /// Failure flag, shared with its transports and its acceptor while they exist.
     failure: Arc<DeviceFailure>,
 }
 
@@ -61,10 +61,10 @@ pub(crate) enum DeviceRole {
     Beside,
 }
 
-/// Order for the thread of the receptions.
-pub(crate) enum ReceptionOrder {
+/// Order for the thread of the acceptors.
+pub(crate) enum AcceptorRequest {
     /// Serve a further device.
-    Add(DeviceRole, Box<dyn Reception>),
+    Add(DeviceRole, Box<dyn Acceptor>),
     /// Listen on a port at the device with its address.
     Listen {
         /// Port that the device does not listen on yet.
@@ -78,27 +78,26 @@ pub(crate) enum ReceptionOrder {
     Close(Arc<Port>),
 }
 
-/// Receptions of all devices.
-pub(crate) struct Receptions {
-    all: Vec<(DeviceRole, Box<dyn Reception>)>,
-    orders: Receiver<ReceptionOrder>,
-    /// Counters of receptions that were dropped.
-    gone: ReceptionStats,
+/// Acceptors of all devices, one for each.
+pub(crate) struct Acceptors {
+    all: Vec<(DeviceRole, Box<dyn Acceptor>)>,
+    orders: Receiver<AcceptorRequest>,
+    /// Counters of acceptors that were dropped.
+    gone: AcceptorStats,
 }
 
 impl Devices {
-    /// Creates the set without devices, and the receiver of receptions.
+    /// Creates the set without devices, and the receiver of acceptors.
     pub(crate) fn new(
         associations: Arc<Associations>,
         memory: Arc<PoolMemory>,
         cores: Vec<CoreDoor>,
-        reception_bell: Arc<Doorbell>,
-    ) -> (Self, Receptions) {
-        let (receptions, orders) = channel::unbounded();
+        acceptor_bell: Arc<Doorbell>,
+    ) -> (Self, Acceptors) {
+        let (acceptors, orders) = channel::unbounded();
         let (added, beside) = (Vec::new(), BTreeSet::new());
-        let devices =
-            Self { associations, memory, cores, receptions, reception_bell, added, beside };
-        (devices, Receptions { all: Vec::new(), orders, gone: ReceptionStats::default() })
+        let devices = Self { associations, memory, cores, acceptors, acceptor_bell, added, beside };
+        (devices, Acceptors { all: Vec::new(), orders, gone: AcceptorStats::default() })
     }
 
     /// Adds a device, which must have been opened with a group for each core, and
@@ -138,14 +137,14 @@ impl Devices {
         }
         let failure = Arc::clone(&parts.failure);
         let associations = Arc::clone(&self.associations);
-        let mut reception = RdmaReception::new(parts, groups, associations).map_err(refused)?;
-        let failed = listen(&mut reception, ports)?;
+        let mut acceptor = RdmaAcceptor::new(parts, groups, associations).map_err(refused)?;
+        let failed = listen(&mut acceptor, ports)?;
         for (door, transport) in self.cores.iter().zip(transports) {
             // A core that is gone has no connections.
             let _ = door.transports.send(JoiningTransport { slot, transport: Box::new(transport) });
             door.bell.ring();
         }
-        self.order(ReceptionOrder::Add(role, Box::new(reception)));
+        self.order(AcceptorRequest::Add(role, Box::new(acceptor)));
         if role == DeviceRole::Beside {
             let is_refused = |port: &Port| failed.iter().any(|error| error.port_id == port.id);
             self.beside.extend(ports.iter().filter(|port| !is_refused(port)).map(|port| port.id));
@@ -175,7 +174,7 @@ impl Devices {
     /// The device cannot listen there.
     pub(crate) fn listen(&mut self, port: &Arc<Port>, role: DeviceRole) -> Result<(), AddError> {
         let (answer, answered) = channel::bounded(1);
-        self.order(ReceptionOrder::Listen { port: Arc::clone(port), role, answer });
+        self.order(AcceptorRequest::Listen { port: Arc::clone(port), role, answer });
         let result = answered.recv().map_err(|_| AddError::Stopping)?;
         result.map_err(|error| ListenError::new(port, error))?;
         if role == DeviceRole::Beside {
@@ -187,24 +186,24 @@ impl Devices {
     /// Rejects later connections to a port. The device stays.
     pub(crate) fn close(&mut self, port: &Arc<Port>) {
         self.beside.remove(&port.id);
-        self.order(ReceptionOrder::Close(Arc::clone(port)));
+        self.order(AcceptorRequest::Close(Arc::clone(port)));
     }
 
-    fn order(&self, order: ReceptionOrder) {
-        // The receptions are gone when the target ends.
-        let _ = self.receptions.send(order);
-        self.reception_bell.ring();
+    fn order(&self, order: AcceptorRequest) {
+        // The acceptors are gone when the target ends.
+        let _ = self.acceptors.send(order);
+        self.acceptor_bell.ring();
     }
 }
 
 /// Listens on ports; an error only if all of them fail.
 fn listen(
-    reception: &mut dyn Reception,
+    acceptor: &mut dyn Acceptor,
     ports: &[Arc<Port>],
 ) -> Result<Vec<ListenError>, ListenError> {
     let mut failed = Vec::new();
     for port in ports {
-        let result = reception.listen(Arc::clone(port));
+        let result = acceptor.listen(Arc::clone(port));
         failed.extend(result.err().map(|error| ListenError::new(port, error)));
     }
     match failed.pop() {
@@ -213,19 +212,19 @@ fn listen(
     }
 }
 
-impl Receptions {
+impl Acceptors {
     /// Executes orders; true if there were any.
     pub(crate) fn obey(&mut self) -> bool {
         let mut progress = false;
         while let Ok(order) = self.orders.try_recv() {
             progress = true;
             match order {
-                ReceptionOrder::Add(role, reception) => self.all.push((role, reception)),
-                ReceptionOrder::Listen { port, role, answer } => {
+                AcceptorRequest::Add(role, acceptor) => self.all.push((role, acceptor)),
+                AcceptorRequest::Listen { port, role, answer } => {
                     let _ = answer.send(self.listen(port, role));
                 }
-                ReceptionOrder::Close(port) => {
-                    self.iter_mut().for_each(|reception| reception.close_port(&port));
+                AcceptorRequest::Close(port) => {
+                    self.iter_mut().for_each(|acceptor| acceptor.close_port(&port));
                 }
             }
         }
@@ -239,22 +238,22 @@ impl Receptions {
         device.listen(port).map(drop)
     }
 
-    /// Drops receptions whose devices are gone, so that the system can release the devices.
+    /// Drops acceptors whose devices are gone, so that the system can release the devices.
     pub(crate) fn drop_gone(&mut self) {
         let Self { all, gone, .. } = self;
-        all.retain(|(_, reception)| {
-            let is_over = reception.is_over();
+        all.retain(|(_, acceptor)| {
+            let is_over = acceptor.is_over();
             if is_over {
-                *gone += reception.stats();
+                *gone += acceptor.stats();
             }
             !is_over
         });
     }
 
     /// Counters since the start.
-    pub(crate) fn stats(&self) -> ReceptionStats {
+    pub(crate) fn stats(&self) -> AcceptorStats {
         let mut sum = self.gone;
-        self.iter().for_each(|reception| sum += reception.stats());
+        self.iter().for_each(|acceptor| sum += acceptor.stats());
         sum
     }
 
@@ -262,17 +261,17 @@ impl Receptions {
         &mut self,
         ip: IpAddr,
         role: DeviceRole,
-    ) -> impl Iterator<Item = &mut Box<dyn Reception>> {
+    ) -> impl Iterator<Item = &mut Box<dyn Acceptor>> {
         let of_role = self.all.iter_mut().filter(move |(is, _)| *is == role);
         of_role.map(|(_, one)| one).filter(move |one| one.local_ip() == ip && !one.has_failed())
     }
 
-    pub(crate) fn iter(&self) -> impl Iterator<Item = &dyn Reception> {
-        self.all.iter().map(|(_, reception)| &**reception)
+    pub(crate) fn iter(&self) -> impl Iterator<Item = &dyn Acceptor> {
+        self.all.iter().map(|(_, acceptor)| &**acceptor)
     }
 
-    pub(crate) fn iter_mut(&mut self) -> impl Iterator<Item = &mut Box<dyn Reception>> {
-        self.all.iter_mut().map(|(_, reception)| reception)
+    pub(crate) fn iter_mut(&mut self) -> impl Iterator<Item = &mut Box<dyn Acceptor>> {
+        self.all.iter_mut().map(|(_, acceptor)| acceptor)
     }
 
     pub(crate) fn is_empty(&self) -> bool {

@@ -13,7 +13,7 @@ use crate::config::Medium;
 use crate::controller::Associations;
 use crate::core_context::events::BufferEvent;
 use crate::driver::assembly::Assembly;
-use crate::driver::devices::{DeviceRole, Devices, Receptions};
+use crate::driver::devices::{Acceptors, DeviceRole, Devices};
 use crate::inventory::Registry;
 use crate::inventory::allowed_host::HostsChange;
 use crate::inventory::ana::AnaGroupId;
@@ -30,7 +30,7 @@ pub struct Stepped {
     stop_request: Arc<StopRequest>,
     groups: Vec<PollGroup>,
     devices: Devices,
-    receptions: Receptions,
+    acceptors: Acceptors,
     /// Time before which each group gets no turn.
     stalled: Vec<Time>,
     /// Added and removed namespaces that hosts are notified of once all cores have adopted the
@@ -62,12 +62,12 @@ struct PublishedNamespace {
 impl Stepped {
     /// Creates the target of these parts, with an engine for each core.
     pub fn new(assembly: Assembly, mut engine: impl FnMut() -> Box<dyn Engine>) -> Self {
-        let Assembly { associations, seeds, devices, mut receptions, stop_request, .. } = assembly;
-        receptions.obey();
+        let Assembly { associations, seeds, devices, mut acceptors, stop_request, .. } = assembly;
+        acceptors.obey();
         let groups: Vec<_> = seeds.into_iter().map(|seed| seed.build(engine())).collect();
         let stalled = vec![Time::ZERO; groups.len()];
         let unannounced = Vec::new();
-        Self { associations, stop_request, groups, devices, receptions, stalled, unannounced }
+        Self { associations, stop_request, groups, devices, acceptors, stalled, unannounced }
     }
 
     /// Adds a device at run time, otherwise as [`Assembly::add`].
@@ -82,7 +82,7 @@ impl Stepped {
     {
         let ports = self.registry().ports_of(device.local_ip());
         let refused = self.devices.add::<P>(device, DeviceRole::Main, &ports)?;
-        self.receptions.obey();
+        self.acceptors.obey();
         Ok(refused)
     }
 
@@ -90,8 +90,8 @@ impl Stepped {
     pub fn turn(&mut self, now: Time) -> Turn {
         let mut busy = false;
         let mut next: Option<Time> = None;
-        for reception in self.receptions.iter_mut() {
-            busy |= reception.turn(now);
+        for acceptor in self.acceptors.iter_mut() {
+            busy |= acceptor.turn(now);
         }
         for (group, &until) in self.groups.iter_mut().zip(&self.stalled) {
             if until > now {
@@ -103,12 +103,12 @@ impl Stepped {
                 Turn::SleepUntil(at) => next = next.into_iter().chain(at).min(),
             }
         }
-        self.receptions.drop_gone();
+        self.acceptors.drop_gone();
         self.finish_changes();
         // Messages that groups just sent are not left for the next step.
-        busy |= self.receptions.iter().any(|reception| !reception.may_sleep());
-        let receptions = self.receptions.iter().filter_map(|reception| reception.deadline());
-        let next = receptions.chain(next).min();
+        busy |= self.acceptors.iter().any(|acceptor| !acceptor.may_sleep());
+        let acceptors = self.acceptors.iter().filter_map(|acceptor| acceptor.deadline());
+        let next = acceptors.chain(next).min();
         if busy { Turn::Busy } else { Turn::SleepUntil(next) }
     }
 
@@ -184,7 +184,7 @@ impl Stepped {
 
     /// Rejects later connections and ends the existing ones.
     pub fn stop(&mut self, how: Stop) {
-        self.receptions.iter_mut().for_each(|reception| reception.close());
+        self.acceptors.iter_mut().for_each(|acceptor| acceptor.close());
         if how == Stop::Now {
             self.associations.stop();
         }
@@ -193,7 +193,7 @@ impl Stepped {
 
     /// Whether it was stopped and every connection has ended.
     pub fn is_over(&self) -> bool {
-        self.groups_are_over() && self.receptions.iter().all(|reception| reception.is_empty())
+        self.groups_are_over() && self.acceptors.iter().all(|acceptor| acceptor.is_empty())
     }
 
     /// Whether it was stopped and every poll group has ended its connections, or waits for storage
@@ -204,7 +204,7 @@ impl Stepped {
 
     /// Number of connections, disconnecting ones included.
     pub fn connections(&self) -> u64 {
-        self.receptions.iter().map(|reception| reception.stats().connections).sum()
+        self.acceptors.iter().map(|acceptor| acceptor.stats().connections).sum()
     }
 
     /// Events since the last call of the buffers of hosts and of anonymous connections, for each

@@ -1,4 +1,4 @@
-//! Threads: one for each poll group, and one for the receptions. The only place that waits.
+//! Threads: one for each poll group, and one for the acceptors. The only place that waits.
 
 use std::io;
 use std::os::fd::{BorrowedFd, RawFd};
@@ -15,14 +15,14 @@ use crate::config::Cores;
 use crate::doorbell::Doorbell;
 use crate::driver::assembly::Assembly;
 use crate::driver::clock::Clock;
-use crate::driver::devices::{Devices, Receptions};
+use crate::driver::devices::{Acceptors, Devices};
 use crate::driver::idle_polling::IdlePolling;
 use crate::driver::turn_mark::{TurnMark, TurnWatch};
 use crate::limits::STORAGE_GRACE;
 use crate::metrics::latency::{LatencyCounters, LatencyStats};
 use crate::poll_group::{PollGroup, PollGroupBuilder, PollGroupStats, StopRequest, Turn};
 use crate::storage::{BufferRegistration, Uring, UringError};
-use crate::transport::{ReceptionStats, Stop};
+use crate::transport::{AcceptorStats, Stop};
 
 /// Longest time for disconnecting from hosts at the end.
 const SHUTDOWN_GRACE: Duration = Duration::from_secs(2);
@@ -66,7 +66,7 @@ pub(crate) struct Runtime {
     groups: Vec<Worker<PollGroupStats>>,
     /// Durations of the turns of each group.
     turns: Vec<Arc<LatencyCounters>>,
-    reception: Worker<ReceptionStats>,
+    acceptor: Worker<AcceptorStats>,
     stop_request: Arc<StopRequest>,
 }
 
@@ -88,13 +88,13 @@ impl Runtime {
     ) -> Result<(Self, Devices), RuntimeError> {
         let clock = Clock::new();
         assembly.associations.trace().set_clock(clock);
-        let Assembly { seeds, receptions, reception_bell, stop_request, devices, .. } = assembly;
+        let Assembly { seeds, acceptors, acceptor_bell, stop_request, devices, .. } = assembly;
         let (ready, started) = mpsc::channel();
         let mut runtime = Self {
             clock,
             groups: Vec::with_capacity(seeds.len()),
             turns: Vec::with_capacity(seeds.len()),
-            reception: start_receptions(receptions, reception_bell, clock, &stop_request)
+            acceptor: start_acceptors(acceptors, acceptor_bell, clock, &stop_request)
                 .map_err(RuntimeError::Thread)?,
             stop_request,
         };
@@ -131,15 +131,15 @@ impl Runtime {
         self.turns.iter().map(|turns| turns.snapshot()).collect()
     }
 
-    /// Sum of the counters of the receptions.
-    pub(crate) fn reception_stats(&self) -> ReceptionStats {
-        self.reception.stats()
+    /// Sum of the counters of the acceptors.
+    pub(crate) fn acceptor_stats(&self) -> AcceptorStats {
+        self.acceptor.stats()
     }
 
     /// A watch of all threads.
     pub(crate) fn turn_watch(&self) -> TurnWatch {
         let groups = self.groups.iter().map(|group| &group.mark);
-        TurnWatch::new(groups.chain([&self.reception.mark]).map(Arc::clone))
+        TurnWatch::new(groups.chain([&self.acceptor.mark]).map(Arc::clone))
     }
 
     /// Ends all connections and threads; running commands get `timeout` to finish.
@@ -159,7 +159,7 @@ impl Runtime {
 
     fn order(&mut self, how: Stop) {
         self.stop_request.set(how);
-        self.reception.bell.ring();
+        self.acceptor.bell.ring();
         self.groups.iter().for_each(|group| group.bell.ring());
     }
 }
@@ -170,7 +170,7 @@ impl Drop for Runtime {
         for group in &mut self.groups {
             group.join();
         }
-        self.reception.join();
+        self.acceptor.join();
     }
 }
 
@@ -405,17 +405,17 @@ pub(crate) fn tell_of_few_cores(cores: &Cores) {
     }
 }
 
-fn start_receptions(
-    mut receptions: Receptions,
+fn start_acceptors(
+    mut acceptors: Acceptors,
     bell: Arc<Doorbell>,
     clock: Clock,
     stop_request: &Arc<StopRequest>,
-) -> io::Result<Worker<ReceptionStats>> {
-    receptions.obey();
+) -> io::Result<Worker<AcceptorStats>> {
+    acceptors.obey();
     let (mailbox, mark) = (Arc::new(StatsMailbox::default()), Arc::new(TurnMark::default()));
-    let thread_state = ReceptionThread {
-        serves: !receptions.is_empty(),
-        receptions,
+    let thread_state = AcceptorThread {
+        serves: !acceptors.is_empty(),
+        acceptors,
         clock,
         bell: Arc::clone(&bell),
         mailbox: Arc::clone(&mailbox),
@@ -428,11 +428,11 @@ fn start_receptions(
     Ok(Worker { thread: Some(thread), bell, mailbox, mark })
 }
 
-struct ReceptionThread {
-    receptions: Receptions,
+struct AcceptorThread {
+    acceptors: Acceptors,
     clock: Clock,
     bell: Arc<Doorbell>,
-    mailbox: Arc<StatsMailbox<ReceptionStats>>,
+    mailbox: Arc<StatsMailbox<AcceptorStats>>,
     mark: Arc<TurnMark>,
     stop_request: Arc<StopRequest>,
     /// Whether at least one device works.
@@ -441,22 +441,22 @@ struct ReceptionThread {
     leave_at: Option<Time>,
 }
 
-impl ReceptionThread {
+impl AcceptorThread {
     fn run(mut self) {
         let mailbox = Arc::clone(&self.mailbox);
-        let mut end = OnEnd(&*mailbox, ReceptionStats::default());
+        let mut end = OnEnd(&*mailbox, AcceptorStats::default());
         loop {
             self.mark.begin_turn();
             let now = self.clock.now();
             let mut busy = self.bell.answer();
-            busy |= busy && self.receptions.obey();
-            for reception in self.receptions.iter_mut() {
-                busy |= reception.turn(now);
+            busy |= busy && self.acceptors.obey();
+            for acceptor in self.acceptors.iter_mut() {
+                busy |= acceptor.turn(now);
             }
             self.check_devices();
-            self.receptions.drop_gone();
+            self.acceptors.drop_gone();
             if self.mailbox.is_asked() {
-                self.mailbox.publish(self.receptions.stats(), None);
+                self.mailbox.publish(self.acceptors.stats(), None);
             }
             if self.is_over(now) {
                 break;
@@ -466,12 +466,12 @@ impl ReceptionThread {
             }
         }
         self.mark.sleep();
-        end.1 = self.receptions.stats();
+        end.1 = self.acceptors.stats();
     }
 
     /// Logs, once, that no device is left.
     fn check_devices(&mut self) {
-        let serves = self.receptions.iter().any(|reception| !reception.has_failed());
+        let serves = self.acceptors.iter().any(|acceptor| !acceptor.has_failed());
         if std::mem::replace(&mut self.serves, serves) && !serves {
             tracing::error!(
                 "no RDMA device is left: the target serves no host until there is one again"
@@ -481,22 +481,22 @@ impl ReceptionThread {
 
     fn is_over(&mut self, now: Time) -> bool {
         let Some(how) = self.stop_request.get() else { return false };
-        self.receptions.iter_mut().for_each(|reception| reception.close());
+        self.acceptors.iter_mut().for_each(|acceptor| acceptor.close());
         if how == Stop::Drain {
             return false;
         }
         let leave_at = *self.leave_at.get_or_insert(now + SHUTDOWN_GRACE);
-        now >= leave_at || self.receptions.iter().all(|reception| reception.is_empty())
+        now >= leave_at || self.acceptors.iter().all(|acceptor| acceptor.is_empty())
     }
 
     fn rest(&self, now: Time) {
-        let quiet = self.receptions.iter().all(|reception| reception.may_sleep());
+        let quiet = self.acceptors.iter().all(|acceptor| acceptor.may_sleep());
         if !quiet || !self.bell.is_quiet() {
             return;
         }
-        let deadlines = self.receptions.iter().filter_map(|reception| reception.deadline());
+        let deadlines = self.acceptors.iter().filter_map(|acceptor| acceptor.deadline());
         let timeout = deadlines.chain(self.leave_at).min().map(|at| at - now);
-        let watched = self.receptions.iter().flat_map(|reception| reception.watched()).flatten();
+        let watched = self.acceptors.iter().flat_map(|acceptor| acceptor.watched()).flatten();
         let mut fds: Vec<PollFd<'_>> = (watched.chain([self.bell.fd()]))
             .map(|fd| PollFd::from_borrowed_fd(borrow(fd), PollFlags::IN))
             .collect();
@@ -509,7 +509,7 @@ impl ReceptionThread {
 
 #[expect(unsafe_code, reason = "sleeps on descriptors by number")]
 fn borrow<'a>(fd: RawFd) -> BorrowedFd<'a> {
-    // SAFETY: receptions keep their descriptors open as long as they live, and none is dropped
+    // SAFETY: acceptors keep their descriptors open as long as they live, and none is dropped
     // during a sleep.
     unsafe { BorrowedFd::borrow_raw(fd) }
 }

@@ -521,6 +521,23 @@ mod tests {
         assert_eq!(registry.close(removed, Duration::ZERO), Closed::Flushed(Ok(())));
     }
 
+    /// `Target::drain` does this when its threads have stopped.
+    #[test]
+    fn namespaces_that_are_busy_until_the_stop_are_closed() {
+        let dir = tempfile::tempdir().expect("a folder");
+        let registry = registry(dir.path());
+        let mut core = registry.publication().join(Doorbell::new().expect("a descriptor"));
+        let removed = registry.remove_namespace(&nqn(), Nsid(1)).expect("it is there");
+        assert!(core.follow());
+        let open = Arc::downgrade(removed.namespace.backend());
+        assert_eq!(registry.close(removed, Duration::ZERO), Closed::Busy);
+        registry.close_idle();
+        assert!(open.strong_count() > 0, "a core still uses it");
+        drop(core);
+        registry.close_idle();
+        assert_eq!((registry.closing(), open.strong_count()), (0, 0));
+    }
+
     #[test]
     fn an_index_is_never_that_of_another_namespace() {
         let dir = tempfile::tempdir().expect("a folder");

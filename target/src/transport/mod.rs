@@ -63,7 +63,7 @@ pub(crate) trait Transport: Send {
 }
 
 /// Accepts connections of one device and places them on cores.
-pub(crate) trait Reception: Send {
+pub(crate) trait Acceptor: Send {
     /// IP address of its device.
     fn local_ip(&self) -> IpAddr;
 
@@ -76,7 +76,7 @@ pub(crate) trait Reception: Send {
     /// Handles events of the connection manager and messages of groups; true if there were any.
     fn turn(&mut self, now: Time) -> bool;
 
-    /// Time at which [`Reception::turn`] must run even if nothing arrives.
+    /// Time at which [`Acceptor::turn`] must run even if nothing arrives.
     fn deadline(&self) -> Option<Time>;
 
     /// Descriptors to sleep on.
@@ -102,13 +102,13 @@ pub(crate) trait Reception: Send {
         self.has_failed() && self.is_empty()
     }
 
-    /// Counters of this reception since the start.
-    fn stats(&self) -> ReceptionStats;
+    /// Counters of this acceptor since the start.
+    fn stats(&self) -> AcceptorStats;
 }
 
 ::rdma::counters! {
-    /// Counters of a reception.
-    pub(crate) struct ReceptionStats {
+    /// Counters of an acceptor.
+    pub(crate) struct AcceptorStats {
         /// Connections that exist now.
         connections,
         /// Connections accepted since the start.

@@ -1,4 +1,4 @@
-//! Messages between a reception and the poll groups.
+//! Messages between an acceptor and the poll groups.
 
 use std::sync::Arc;
 
@@ -33,9 +33,9 @@ pub(super) struct NewConnection<P: Provider> {
     pub(super) lost: Arc<Lost>,
 }
 
-/// Message from a poll group to a reception.
+/// Message from a poll group to an acceptor.
 #[derive(Clone, Copy, Debug)]
-pub(super) struct ToReception {
+pub(super) struct ToAcceptor {
     pub(super) conn: ConnId,
     pub(super) update: ConnectionUpdate,
 }

@@ -1,14 +1,14 @@
 //! NVMe over RDMA, on any provider.
 //!
-//! A [`RdmaReception`] per device accepts connection requests, checks them and places them on
+//! A [`RdmaAcceptor`] per device accepts connection requests, checks them and places them on
 //! cores. An [`RdmaTransport`] per device and core owns the queue pairs there and moves capsules
 //! and data.
 
+mod acceptor;
 mod area;
 mod connection;
 mod message;
 mod negotiation;
-mod reception;
 mod sgl;
 mod work_id;
 
@@ -25,11 +25,11 @@ use ::rdma::{
 use crossbeam::channel::{Receiver, Sender, unbounded};
 use slab::Slab;
 
-pub(crate) use self::reception::RdmaReception;
+pub(crate) use self::acceptor::RdmaAcceptor;
 
 use self::area::Area;
 use self::connection::{Connection, Ended, TransportConfig, TurnContext};
-use self::message::{ConnectionUpdate, NewConnection, ToGroup, ToReception};
+use self::message::{ConnectionUpdate, NewConnection, ToAcceptor, ToGroup};
 use self::work_id::{WorkId, WorkKind};
 use super::{DeviceFailure, Stop, Transport};
 use crate::backend::BackendError;
@@ -60,8 +60,8 @@ pub(crate) struct RdmaTransport<P: Provider> {
     _pool: Arc<RegisteredPool<P>>,
     config: TransportConfig,
     inbox: Receiver<ToGroup<P>>,
-    reception: Sender<ToReception>,
-    reception_bell: Arc<Doorbell>,
+    acceptor: Sender<ToAcceptor>,
+    acceptor_bell: Arc<Doorbell>,
     /// Rung by other threads after messages and changes to controllers.
     bell: Arc<Doorbell>,
     completions: Box<[Wc]>,
@@ -79,11 +79,11 @@ pub(crate) struct RdmaTransport<P: Provider> {
     stop: Option<Stop>,
     /// Whether the device is gone and reports no further completions.
     failed: bool,
-    /// Reference whose count tells the reception that this transport still exists.
+    /// Reference whose count tells the acceptor that this transport still exists.
     _failure: Arc<DeviceFailure>,
 }
 
-/// Sender to a poll group's inbox, for a [`RdmaReception`].
+/// Sender to a poll group's inbox, for a [`RdmaAcceptor`].
 pub(crate) struct GroupInbox<P: Provider> {
     handle: P::GroupHandle,
     inbox: Sender<ToGroup<P>>,
@@ -101,9 +101,9 @@ pub(crate) struct DeviceParts<P: Provider> {
     pub pool: Arc<RegisteredPool<P>>,
     /// Flag that the device is gone.
     pub failure: Arc<DeviceFailure>,
-    reception: Sender<ToReception>,
-    reception_bell: Arc<Doorbell>,
-    inbox: Receiver<ToReception>,
+    acceptor: Sender<ToAcceptor>,
+    acceptor_bell: Arc<Doorbell>,
+    inbox: Receiver<ToAcceptor>,
 }
 
 impl<P: Provider> DeviceParts<P> {
@@ -117,13 +117,13 @@ impl<P: Provider> DeviceParts<P> {
         // SAFETY: the place is that of the memory, which is reached through buffers only.
         let pool = unsafe { Registered::new(&device, memory.clone(), host, Access::LOCAL_WRITE) }?;
         let pool = Arc::new(pool);
-        let (reception, inbox) = unbounded();
+        let (acceptor, inbox) = unbounded();
         Ok(Self {
             device,
             pool,
             failure: Arc::default(),
-            reception,
-            reception_bell: Doorbell::new()?,
+            acceptor,
+            acceptor_bell: Doorbell::new()?,
             inbox,
         })
     }
@@ -161,8 +161,8 @@ impl<P: Provider> RdmaTransport<P> {
             },
             _pool: Arc::clone(&parts.pool),
             inbox,
-            reception: parts.reception.clone(),
-            reception_bell: Arc::clone(&parts.reception_bell),
+            acceptor: parts.acceptor.clone(),
+            acceptor_bell: Arc::clone(&parts.acceptor_bell),
             bell,
             completions: vec![Wc::default(); BATCH].into(),
             awaiting_sends: 0,
@@ -178,10 +178,10 @@ impl<P: Provider> RdmaTransport<P> {
         Ok((transport, port))
     }
 
-    fn notify_reception(&self, conn: ConnId, update: ConnectionUpdate) {
-        // The receiver is gone only after the reception, when there is nothing to do.
-        let _ = self.reception.send(ToReception { conn, update });
-        self.reception_bell.ring();
+    fn notify_acceptor(&self, conn: ConnId, update: ConnectionUpdate) {
+        // The receiver is gone only after the acceptor, when there is nothing to do.
+        let _ = self.acceptor.send(ToAcceptor { conn, update });
+        self.acceptor_bell.ring();
     }
 
     fn read_inbox(&mut self, core: &mut CoreContext) -> bool {
@@ -234,7 +234,7 @@ impl<P: Provider> RdmaTransport<P> {
                     tracing::warn!(%peer, %error, "no memory for a connection");
                 }
                 self.group.release(qp);
-                return self.notify_reception(conn, ConnectionUpdate::Refused);
+                return self.notify_acceptor(conn, ConnectionUpdate::Refused);
             }
         };
         let accepted = Accepted {
@@ -252,7 +252,7 @@ impl<P: Provider> RdmaTransport<P> {
         let connection = Connection::new(key, conn, qp, area, negotiated, &mut context, accepted);
         let connection = entry.insert(connection);
         match connection.post_receives(&mut context) {
-            Ok(()) => self.notify_reception(conn, ConnectionUpdate::Ready),
+            Ok(()) => self.notify_acceptor(conn, ConnectionUpdate::Ready),
             Err(ended) => self.end(core, key, &ended),
         }
         // Each is listed once at most.
@@ -326,7 +326,7 @@ impl<P: Provider> RdmaTransport<P> {
             self.next_look = Some(self.next_look.map_or(at, |earlier| earlier.min(at)));
         }
         if connected && let Some(connection) = self.connections.get(key) {
-            self.notify_reception(connection.conn(), ConnectionUpdate::Connected);
+            self.notify_acceptor(connection.conn(), ConnectionUpdate::Connected);
         }
         if let Err(ended) = result {
             self.end(core, key, &ended);
@@ -372,7 +372,7 @@ impl<P: Provider> RdmaTransport<P> {
         connection.end(&mut context, why);
         connection.count_in(&mut self.awaiting_sends);
         self.ending.push(key);
-        self.notify_reception(conn, ConnectionUpdate::Ending);
+        self.notify_acceptor(conn, ConnectionUpdate::Ending);
     }
 
     /// Frees the connections whose last operation has ended.
@@ -388,7 +388,7 @@ impl<P: Provider> RdmaTransport<P> {
             let connection = self.connections.remove(key);
             let conn = connection.conn();
             connection.release_resources(core);
-            self.notify_reception(conn, ConnectionUpdate::Gone);
+            self.notify_acceptor(conn, ConnectionUpdate::Gone);
         }
     }
 

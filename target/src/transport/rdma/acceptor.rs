@@ -1,4 +1,4 @@
-//! Reception of connection requests of one device.
+//! Acceptor of the connection requests of one device.
 
 use std::collections::BTreeMap;
 use std::net::{IpAddr, SocketAddr};
@@ -12,7 +12,7 @@ use ::rdma::{
 use crossbeam::channel::Receiver;
 use nvme_proto::rdma_cm::RejectStatus;
 
-use super::message::{ConnectionUpdate, NewConnection, ToGroup, ToReception};
+use super::message::{ConnectionUpdate, NewConnection, ToAcceptor, ToGroup};
 use super::negotiation::{Negotiated, rejection};
 use super::{DeviceParts, GroupInbox};
 use crate::controller::{Associations, Lost};
@@ -22,14 +22,14 @@ use crate::limits::connection_quota::Full;
 use crate::limits::displacing_set::{DisplacingLimits, DisplacingSet};
 use crate::limits::peer::{Party, RemotePeer};
 use crate::limits::{Limits, UNCONNECTED, UNCONNECTED_PER_ADDRESS};
-use crate::transport::{DeviceFailure, Reception, ReceptionStats};
+use crate::transport::{Acceptor, AcceptorStats, DeviceFailure};
 
 /// Events of the connection manager handled in one turn, so that a flood of requests does not block
 /// other work.
 const EVENTS_AT_ONCE: usize = 64;
 
 /// Connection manager of one device, its listeners, and the connections under its care.
-pub(crate) struct RdmaReception<P: Provider> {
+pub(crate) struct RdmaAcceptor<P: Provider> {
     cm: P::Cm,
     device: P::Device,
     associations: Arc<Associations>,
@@ -40,10 +40,10 @@ pub(crate) struct RdmaReception<P: Provider> {
     unconnected: DisplacingSet<ConnId>,
     /// Number of connections whose Connect has succeeded.
     connected: usize,
-    inbox: Receiver<ToReception>,
+    inbox: Receiver<ToAcceptor>,
     bell: Arc<Doorbell>,
     failure: Arc<DeviceFailure>,
-    stats: ReceptionStats,
+    stats: AcceptorStats,
 }
 
 /// A poll group, and its number of connections.
@@ -98,8 +98,8 @@ struct TrackedConnection {
     disconnected: bool,
 }
 
-impl<P: Provider> RdmaReception<P> {
-    /// Creates the reception of a device whose connection manager is not taken yet.
+impl<P: Provider> RdmaAcceptor<P> {
+    /// Creates the acceptor of a device whose connection manager is not taken yet.
     ///
     /// # Errors
     /// The error of the system call.
@@ -124,9 +124,9 @@ impl<P: Provider> RdmaReception<P> {
             }),
             connected: 0,
             inbox: parts.inbox,
-            bell: parts.reception_bell,
+            bell: parts.acceptor_bell,
             failure: parts.failure,
-            stats: ReceptionStats::default(),
+            stats: AcceptorStats::default(),
         })
     }
 
@@ -325,8 +325,8 @@ impl<P: Provider> RdmaReception<P> {
         self.remove_if_over(conn);
     }
 
-    fn handle_message(&mut self, now: Time, message: ToReception) {
-        let ToReception { conn, update } = message;
+    fn handle_message(&mut self, now: Time, message: ToAcceptor) {
+        let ToAcceptor { conn, update } = message;
         let Some(connection) = self.connections.get_mut(&conn) else { return };
         connection.gone |= matches!(update, ConnectionUpdate::Refused | ConnectionUpdate::Gone);
         if update == ConnectionUpdate::Connected
@@ -403,7 +403,7 @@ fn warn_of_few_completions<P: Provider>(device: &impl Device<P>, groups: usize, 
     }
 }
 
-impl<P: Provider> Reception for RdmaReception<P> {
+impl<P: Provider> Acceptor for RdmaAcceptor<P> {
     fn local_ip(&self) -> IpAddr {
         self.device.local_ip()
     }
@@ -468,8 +468,8 @@ impl<P: Provider> Reception for RdmaReception<P> {
         self.connections.is_empty()
     }
 
-    fn stats(&self) -> ReceptionStats {
-        ReceptionStats { connections: self.connections.len() as u64, ..self.stats }
+    fn stats(&self) -> AcceptorStats {
+        AcceptorStats { connections: self.connections.len() as u64, ..self.stats }
     }
 }
 
