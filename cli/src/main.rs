@@ -16,6 +16,7 @@ mod devices;
 mod discover;
 mod doctor;
 mod fields;
+mod file_map;
 mod id_ctrl;
 mod id_ns;
 mod identity;

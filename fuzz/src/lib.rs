@@ -18,7 +18,6 @@ pub mod mutate;
 pub mod packet;
 pub mod pages;
 pub mod queue_pair;
-pub mod random;
 pub mod run;
 pub mod shared_memory;
 

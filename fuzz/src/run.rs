@@ -4,9 +4,10 @@ use std::panic::{self, AssertUnwindSafe};
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::thread;
 
+use splitmix64::SplitMix64;
+
 use crate::FuzzTarget;
 use crate::mutate::mutate;
-use crate::random::FuzzRandom;
 
 /// Executions of a target on mutations of its corpus. No execution depends on another, so any can
 /// be repeated alone.
@@ -34,8 +35,8 @@ pub struct Finding {
 impl Campaign {
     /// The input of the execution with this number.
     pub fn input(&self, execution: u64) -> Vec<u8> {
-        let mut random = FuzzRandom::new(self.seed);
-        let mut random = FuzzRandom::new(random.next_u64() ^ execution);
+        let mut random = SplitMix64::new(self.seed);
+        let mut random = SplitMix64::new(random.next_u64() ^ execution);
         mutate(&self.corpus, self.target.record_bytes, self.target.limit_bytes, &mut random)
     }
 

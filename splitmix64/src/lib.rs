@@ -27,6 +27,11 @@ impl SplitMix64 {
         ((self.next_u64() as u128 * bound as u128) >> 64) as u64
     }
 
+    /// An index into a slice of `length` items, or zero if it is empty.
+    pub const fn index(&mut self, length: usize) -> usize {
+        self.below(length as u64) as usize
+    }
+
     /// True `per_million` times in a million.
     pub const fn chance(&mut self, per_million: u32) -> bool {
         self.below(1_000_000) < per_million as u64
@@ -35,7 +40,7 @@ impl SplitMix64 {
     /// Puts the items in random order, each order being equally likely.
     pub fn shuffle<T>(&mut self, items: &mut [T]) {
         for last in (1..items.len()).rev() {
-            items.swap(last, self.below(last as u64 + 1) as usize);
+            items.swap(last, self.index(last + 1));
         }
     }
 }

@@ -1,19 +1,17 @@
 //! Copies of the shards in local files, and how threads read them with system calls or mapped.
-#![expect(unsafe_code, reason = "maps files")]
 
-use core::ptr;
 use std::fs::{File, OpenOptions};
 use std::os::unix::fs::{FileExt as _, OpenOptionsExt as _};
-use std::path::{Path, PathBuf};
+use std::path::PathBuf;
 use std::sync::Arc;
 
 use anyhow::{Context as _, Result, ensure};
 use feedrail_initiator::{Entry, Grant, RegionSlice};
 use rustix::fs::OFlags;
-use rustix::mm::{MapFlags, ProtFlags, mmap, munmap};
 
 use super::blocks::{BLOCK_BYTES, CHUNK_BYTES, chunks, is_aligned, whole_blocks};
 use super::pool::RangeReader;
+use crate::file_map::FileMap;
 
 /// The local files, one for each shard.
 #[derive(Clone, Debug)]
@@ -65,7 +63,7 @@ impl LocalFiles {
 
     /// Maps each of them whole into memory.
     pub(super) fn map(&self) -> Result<Arc<[FileMap]>> {
-        self.0.iter().map(|path| FileMap::new(path)).collect()
+        self.0.iter().map(|path| FileMap::open(path)).collect()
     }
 }
 
@@ -167,56 +165,4 @@ fn each(
 
 pub(super) fn file<'a>(files: &'a [File], entry: &Entry) -> Result<&'a File> {
     files.get(entry.shard as usize).context("no such shard")
-}
-
-/// A file that is mapped whole.
-pub(super) struct FileMap {
-    base: *const u8,
-    bytes: usize,
-}
-
-// SAFETY: the mapping is only read, and stays until this is dropped.
-unsafe impl Send for FileMap {}
-// SAFETY: likewise.
-unsafe impl Sync for FileMap {}
-
-impl FileMap {
-    pub(super) fn new(path: &Path) -> Result<Self> {
-        let about = || format!("cannot map {}", path.display());
-        let file = File::open(path).with_context(about)?;
-        let bytes = usize::try_from(file.metadata()?.len())?;
-        ensure!(bytes > 0, "{} is empty", path.display());
-        // SAFETY: a new mapping, which no other code uses.
-        let base =
-            unsafe { mmap(ptr::null_mut(), bytes, ProtFlags::READ, MapFlags::SHARED, &file, 0) };
-        let base = base.with_context(about)?;
-        Ok(Self { base: base.cast::<u8>().cast_const(), bytes })
-    }
-
-    /// The address of the first byte.
-    pub(super) fn base(&self) -> *const u8 {
-        self.base
-    }
-
-    pub(super) fn bytes(&self) -> usize {
-        self.bytes
-    }
-
-    fn copy(&self, offset: u64, into: &mut [u8]) -> Result<()> {
-        let offset = usize::try_from(offset)?;
-        let end = offset.checked_add(into.len());
-        ensure!(end.is_some_and(|end| end <= self.bytes), "the file ends within a sample");
-        // SAFETY: within the mapping, and the buffer is not in it. Another process may change the
-        // bytes during the copy, and nothing depends on their values; if it shortens the file, this
-        // process ends by SIGBUS.
-        unsafe { ptr::copy_nonoverlapping(self.base.add(offset), into.as_mut_ptr(), into.len()) };
-        Ok(())
-    }
-}
-
-impl Drop for FileMap {
-    fn drop(&mut self) {
-        // SAFETY: our mapping, which is no longer read.
-        let _ = unsafe { munmap(self.base.cast_mut().cast(), self.bytes) };
-    }
 }

@@ -11,7 +11,8 @@ use clap::ValueEnum;
 use rustix::fs::{Access, Advice, access, fadvise};
 use rustix::process::geteuid;
 
-use super::local_files::{FileMap, LocalFiles};
+use super::local_files::LocalFiles;
+use crate::file_map::FileMap;
 use crate::interrupt::Interrupt;
 
 /// How much of a file is looked at by one call.
@@ -134,7 +135,7 @@ fn is_told(path: &Path) -> io::Result<bool> {
 
 fn file_residency(path: &Path) -> Result<Residency> {
     let page = rustix::param::page_size();
-    let map = FileMap::new(path)?;
+    let map = FileMap::open(path)?;
     let mut found = Residency::default();
     let mut flags = vec![0_u8; WINDOW_PAGES];
     for start in (0..map.bytes()).step_by(WINDOW_PAGES * page) {

@@ -1,7 +1,5 @@
 //! Baseline: reads of a local file as loaders do them, by threads and through the page cache.
-#![expect(unsafe_code, reason = "maps a file")]
 
-use core::ptr;
 use core::sync::atomic::{AtomicBool, Ordering};
 use core::time::Duration;
 use std::fs::File;
@@ -12,13 +10,13 @@ use std::thread;
 
 use anyhow::{Context, Result};
 use rustix::fs::{Advice, fadvise};
-use rustix::mm::{MapFlags, ProtFlags, mmap, munmap};
 use serde_json::{Value, json};
 
 use super::job::IoIterator;
 use super::measure::Measure;
 use super::workload::IoDirection;
 use crate::clock::now;
+use crate::file_map::FileMap;
 use crate::interrupt::Interrupt;
 
 /// How a thread gets at bytes of a file.
@@ -65,10 +63,9 @@ impl AccessMethod {
         workloads: Vec<IoIterator>,
         until: Until<'_>,
     ) -> Result<Baseline> {
-        let file = File::open(path).with_context(|| format!("cannot open {}", path.display()))?;
+        let source = LocalFile::open(self, path)?;
         // Pages that the system keeps nevertheless are cached for both ways.
-        let _ = fadvise(&file, 0, None, Advice::DontNeed);
-        let source = LocalFile::new(self, file)?;
+        let _ = fadvise(&File::open(path)?, 0, None, Advice::DontNeed);
         let start = now();
         let measure = read_in_threads(&source, workloads, until, thread::Builder::new)?;
         Ok(Baseline { way: self, measure, elapsed: start.elapsed() })
@@ -139,54 +136,27 @@ fn read_all(
     Ok(measure)
 }
 
-/// An open file, or one that is mapped whole.
+/// How the bytes of the file are reached.
 enum LocalFile {
     Plain(File),
-    Mapped { file: File, base: *const u8, length: usize },
+    Mapped(FileMap),
 }
 
-// SAFETY: the mapping is only read, and stays until this is dropped.
-unsafe impl Send for LocalFile {}
-// SAFETY: likewise.
-unsafe impl Sync for LocalFile {}
-
 impl LocalFile {
-    fn new(way: AccessMethod, file: File) -> Result<Self> {
-        if way == AccessMethod::Pread {
-            return Ok(Self::Plain(file));
-        }
-        let length = usize::try_from(file.metadata()?.len())?;
-        // SAFETY: a new mapping, which no other code uses.
-        let base =
-            unsafe { mmap(ptr::null_mut(), length, ProtFlags::READ, MapFlags::SHARED, &file, 0) };
-        let base = base.context("cannot map the file")?.cast::<u8>().cast_const();
-        Ok(Self::Mapped { file, base, length })
+    fn open(way: AccessMethod, path: &Path) -> Result<Self> {
+        Ok(match way {
+            AccessMethod::Pread => {
+                let open = File::open(path);
+                Self::Plain(open.with_context(|| format!("cannot open {}", path.display()))?)
+            }
+            AccessMethod::Mmap => Self::Mapped(FileMap::open(path)?),
+        })
     }
 
     fn read(&self, into: &mut [u8], offset: u64) -> Result<()> {
         match self {
             Self::Plain(file) => file.read_exact_at(into, offset).context("cannot read the file"),
-            Self::Mapped { file, base, length } => {
-                let offset = usize::try_from(offset)?;
-                let inside = offset.checked_add(into.len()).is_some_and(|end| end <= *length);
-                anyhow::ensure!(inside, "{file:?} is too short");
-                // SAFETY: within the mapping, and the buffer is not in it. Another process may
-                // change the bytes during the copy, and nothing depends on them; if it shortens the
-                // file, this process ends by SIGBUS.
-                unsafe {
-                    ptr::copy_nonoverlapping(base.add(offset), into.as_mut_ptr(), into.len())
-                };
-                Ok(())
-            }
-        }
-    }
-}
-
-impl Drop for LocalFile {
-    fn drop(&mut self) {
-        if let Self::Mapped { base, length, .. } = self {
-            // SAFETY: our mapping, which is no longer read.
-            let _ = unsafe { munmap(base.cast_mut().cast(), *length) };
+            Self::Mapped(map) => map.copy(offset, into),
         }
     }
 }
@@ -200,7 +170,7 @@ mod tests {
 
     #[test]
     fn a_refused_thread_ends_the_others_with_error() {
-        let mut file = tempfile::tempfile().unwrap();
+        let mut file = tempfile::NamedTempFile::new().unwrap();
         io::Write::write_all(&mut file, &[0; 512]).unwrap();
         let io = PerfIo { direction: IoDirection::Read, offset_bytes: 0, length_bytes: 512 };
         let workload = || -> IoIterator { Box::new(iter::repeat(io)) };
@@ -210,7 +180,7 @@ mod tests {
         let mut stacks = [1 << 20, 1 << 20, 1 << 60].into_iter();
         let builder = || thread::Builder::new().stack_size(stacks.next().unwrap());
         let workloads = vec![workload(), workload(), workload()];
-        let source = LocalFile::new(AccessMethod::Pread, file).unwrap();
+        let source = LocalFile::open(AccessMethod::Pread, file.path()).unwrap();
         let Err(error) = read_in_threads(&source, workloads, endless, builder) else {
             panic!("a stack of 2^60 bytes")
         };

@@ -11,25 +11,8 @@ use super::pair::*;
 use crate::cm::*;
 use crate::{PathMtu, Qpn, Time};
 
-/// Random numbers that follow from a seed.
-struct Random(SplitMix64);
-
-impl Random {
-    fn next(&mut self) -> u64 {
-        self.0.next_u64()
-    }
-
-    fn below(&mut self, limit: u64) -> u64 {
-        self.next() % limit
-    }
-
-    fn percent(&mut self, percent: u64) -> bool {
-        self.below(100) < percent
-    }
-
-    fn duration_ms(&mut self, limit: u64) -> Duration {
-        Duration::from_micros(self.below(limit * 1000))
-    }
+fn duration_ms(random: &mut SplitMix64, limit: u64) -> Duration {
+    Duration::from_micros(random.below(limit * 1000))
 }
 
 /// Something that happens at a point in time. The first side is the host, the second the target.
@@ -45,7 +28,7 @@ enum Action {
 }
 
 struct World {
-    random: Random,
+    random: SplitMix64,
     now: Time,
     sides: [Side; 2],
     agenda: BTreeMap<(Time, u64), Action>,
@@ -61,12 +44,12 @@ const CONNECTIONS: usize = 4;
 
 impl World {
     fn new(seed: u64) -> Self {
-        let mut random = Random(SplitMix64::new(seed));
+        let mut random = SplitMix64::new(seed);
         let path_mtu = PathMtu::ALL[random.below(5) as usize];
         let loss_percent = random.below(30);
         let pair = Pair::with(
-            ManagerConfig::new(0xA, random.next().into()),
-            ManagerConfig { path_mtu, ..ManagerConfig::new(0xB, random.next().into()) },
+            ManagerConfig::new(0xA, random.next_u64().into()),
+            ManagerConfig { path_mtu, ..ManagerConfig::new(0xB, random.next_u64().into()) },
         );
         Self {
             random,
@@ -88,12 +71,12 @@ impl World {
 
     fn transmit(&mut self, from: usize) {
         for transmit in self.sides[from].sent() {
-            let copies = if self.random.percent(5) { 2 } else { 1 };
+            let copies = if self.random.below(100) < 5 { 2 } else { 1 };
             for _ in 0..copies {
-                if !self.random.percent(self.loss_percent) {
+                if self.random.below(100) >= self.loss_percent {
                     // Now and then one takes so long that it is overtaken by retries.
-                    let slowest = if self.random.percent(5) { 3000 } else { 20 };
-                    let delay = self.random.duration_ms(slowest);
+                    let slowest = if self.random.below(100) < 5 { 3000 } else { 20 };
+                    let delay = duration_ms(&mut self.random, slowest);
                     self.schedule(delay, Action::Deliver(1 - from, Box::new(transmit.mad)));
                 }
             }
@@ -102,7 +85,7 @@ impl World {
 
     fn consume(&mut self, side: usize) {
         while let Some(event) = self.sides[side].manager.poll_event() {
-            let think = self.random.duration_ms(600);
+            let think = duration_ms(&mut self.random, 600);
             match event {
                 ManagerEvent::Request { connection, .. } => {
                     self.schedule(think, Action::Answer(connection));
@@ -140,7 +123,7 @@ impl World {
             }
             Action::Answer(connection) => {
                 let qpn = 0x1000 + connection.0 as u32;
-                if self.random.percent(20) {
+                if self.random.below(100) < 20 {
                     let _ = self.sides[1].manager.reject(now, connection, b"no");
                 } else {
                     let _ = self.sides[1].manager.accept(now, connection, &accept_with(qpn));
@@ -149,7 +132,7 @@ impl World {
             Action::Confirm(connection) => {
                 // The host's first packet is sent until it arrives, while a lost RTU may stay lost.
                 if self.sides[0].manager.confirm(connection).is_ok() {
-                    let when = self.random.duration_ms(600);
+                    let when = duration_ms(&mut self.random, 600);
                     self.schedule(when, Action::Packet(connection));
                 }
             }
@@ -228,8 +211,8 @@ fn live(seed: u64) -> usize {
     for side in [0, 1] {
         let open: Vec<_> = world.established[side].keys().copied().collect();
         for connection in open {
-            if world.random.percent(60) {
-                let when = world.random.duration_ms(50);
+            if world.random.below(100) < 60 {
+                let when = duration_ms(&mut world.random, 50);
                 world.schedule(when, Action::Disconnect(side, connection));
             }
         }

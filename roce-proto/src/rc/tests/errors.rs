@@ -1,5 +1,6 @@
 //! Errors end in the right status at both ends, and nothing is written after them.
 
+use core::time::Duration;
 use std::vec::Vec;
 
 use super::memory::{ALL, BASE, LOCAL, REMOTE_READ, REMOTE_WRITE};
@@ -397,4 +398,20 @@ fn a_response_that_refuses_is_no_data() {
         pair.run();
         assert_eq!(statuses(&pair, 0), [(1, status)], "{syndrome:?}");
     }
+}
+
+#[test]
+fn a_long_read_can_be_abandoned() {
+    let mut options =
+        Options { mtu: PathMtu::Bytes256, memory_bytes: 1 << 24, ..Options::default() };
+    options.queue_pairs = 1;
+    let mut pair = Pair::new(&options);
+    pair.ends[1].memory.open(0x99, 0, 1 << 24, ALL);
+    let read = SendOp::RdmaRead { remote_addr: BASE, rkey: 0x99 };
+    pair.send(0, 1, read, &[sge(0, 1 << 24)]);
+    pair.run_for(Duration::from_micros(50));
+    pair.fail(1);
+    pair.fail(0);
+    pair.run();
+    assert_eq!(pair.ends[0].reads.used(), 0);
 }

@@ -3,7 +3,6 @@
 mod congestion;
 mod errors;
 mod faults;
-mod fuzz;
 mod goodput;
 mod memory;
 mod operations;

@@ -229,10 +229,6 @@ impl Rng {
         self.next() % bound
     }
 
-    pub(super) fn chance(&mut self, thousandths: u64) -> bool {
-        self.below(1000) < thousandths
-    }
-
     pub(super) fn chance_ppm(&mut self, millionths: u64) -> bool {
         millionths > 0 && self.below(1_000_000) < millionths
     }
