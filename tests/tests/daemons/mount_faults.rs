@@ -140,10 +140,12 @@ fn readers_can_be_interrupted_and_the_file_system_unmounted() {
         let ended = waiting.wait();
         assert!(ended.status.is_some_and(|status| status.code().is_none()), "{ended}");
     }
-    // One that handles the signal, and reads past the page cache: it is told.
+    // One that handles the signal, and reads past the page cache: its read ends. The timer must not
+    // fire once Python has taken the handler away at its exit.
     let code = "import os, signal, sys, mmap\n\
                 f = os.open(sys.argv[1], os.O_RDONLY | os.O_DIRECT)\n\
-                signal.signal(signal.SIGALRM, lambda *_: sys.exit(7))\n\
+                def end(*_):\n    signal.setitimer(signal.ITIMER_REAL, 0)\n    sys.exit(7)\n\
+                signal.signal(signal.SIGALRM, end)\n\
                 signal.setitimer(signal.ITIMER_REAL, 0.2, 0.2)\n\
                 os.preadv(f, [mmap.mmap(-1, 65536)], 0)\n";
     let told = Program::new("python3").args(["-c", code]).args([&path]).run();
