@@ -71,7 +71,7 @@ fn main() -> ExitCode {
     if let CliCommand::Serve(serve) = &cli.command
         && serve.prints_json()
     {
-        return serve.run_as_daemon(cli.verbose);
+        return serve.run_as_daemon(cli.verbose).unwrap_or_else(|error| report(&error));
     }
     if let Err(error) = start_logging(cli.verbose) {
         output::note(format_args!("feedrail: RUST_LOG: {error}"));

@@ -1,5 +1,6 @@
 //! `feedrail serve`: a target in the foreground, and how to read from it.
 
+mod companion;
 mod directions;
 
 use std::ffi::OsString;
@@ -11,7 +12,9 @@ use std::process::ExitCode;
 use anyhow::Result;
 use clap::Args;
 use nvme_proto::Nqn;
+use rustix::process::Pid;
 
+use self::companion::{end_with, parse_pid};
 use self::directions::Directions;
 use crate::interrupt::Interrupt;
 use crate::options::{Format, ProviderArg};
@@ -59,6 +62,9 @@ pub(crate) struct Serve {
     /// another port if that is taken]
     #[arg(long, value_name = "IP:PORT")]
     metrics: Option<SocketAddr>,
+    /// Stop when the process with this number ends, as `tail --pid` does
+    #[arg(long, value_name = "PID", value_parser = parse_pid)]
+    pid: Option<Pid>,
     /// Format of the output: json prints the lines of feedrail-target [default: normal in a
     /// terminal, else json]
     #[arg(short = 'o', long, value_enum)]
@@ -75,13 +81,15 @@ impl Serve {
     }
 
     /// Becomes a target daemon.
-    pub(crate) fn run_as_daemon(&self, verbose: u8) -> ExitCode {
+    pub(crate) fn run_as_daemon(&self, verbose: u8) -> Result<ExitCode> {
+        self.pid.map_or(Ok(()), end_with)?;
         let log = (verbose > 0).then_some(["--log", "debug"].map(OsString::from));
-        run_daemon(self.arguments().chain(log.into_iter().flatten()))
+        Ok(run_daemon(self.arguments().chain(log.into_iter().flatten())))
     }
 
     pub(crate) fn run(&self, verbose: u8) -> Result<()> {
         let interrupt = Interrupt::install()?;
+        self.pid.map_or(Ok(()), end_with)?;
         let mut target = TargetChild::start(self.arguments(), verbose, &interrupt)?;
         output::print(&Directions::new(&target, self.writable).to_text())?;
         target.wait_for(&interrupt)?;

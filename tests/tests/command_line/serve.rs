@@ -29,9 +29,14 @@ impl Folder {
 
     /// Starts `feedrail serve` for it on a loopback address.
     fn serve(&self, format: &str) -> Served {
+        self.serve_with(format, &[])
+    }
+
+    fn serve_with(&self, format: &str, options: &[&str]) -> Served {
         let address = loopback_address().to_string();
         let mut child = Command::new(binary("feedrail"))
             .args(["serve", "-o", format, "--listen", &address, "--metrics", "127.0.0.1:0"])
+            .args(options)
             .arg(self.place.path().join("data"))
             .env("STATE_DIRECTORY", self.place.path().join("state"))
             .env_remove("RUST_LOG")
@@ -61,9 +66,13 @@ impl Served {
         lines
     }
 
-    fn stop(mut self, signal: Signal) {
+    fn stop(self, signal: Signal) {
         let pid = Pid::from_raw(self.child.id().cast_signed()).unwrap();
         kill_process(pid, signal).unwrap();
+        self.ends();
+    }
+
+    fn ends(mut self) {
         let status = wait_at_most(&mut self.child, Duration::from_secs(120));
         assert!(status.is_some_and(|status| status.success()), "{status:?}");
     }
@@ -105,10 +114,29 @@ fn the_lines_of_the_daemon_are_printed_as_json() {
 }
 
 #[test]
+fn it_ends_with_the_process_that_it_was_told() {
+    let folder = Folder::new();
+    for (format, last) in [("normal", "Ctrl-C stops serving"), ("json", r#""event":"ready""#)] {
+        let mut other = Command::new("sleep").arg("infinity").spawn().unwrap();
+        let pid = other.id().to_string();
+        let mut served = folder.serve_with(format, &["--pid", &pid]);
+        served.lines_until(|line| line.contains(last));
+        // The number is taken until the process is waited for.
+        other.kill().unwrap();
+        served.ends();
+        other.wait().unwrap();
+    }
+}
+
+#[test]
 fn what_cannot_be_served_is_a_one_line_error() {
     for format in ["normal", "json"] {
         let run = |path: &str| feedrail(["serve", "-o", format, "-l", "127.0.0.1", path]).run();
         let line = run("/nonexistent/train.bin").failure();
         assert!(line.contains("/nonexistent/train.bin: No such file"), "{line}");
+        // No number of a process is as large.
+        let line =
+            feedrail(["serve", "-o", format, "--pid", "2147483647", "a.bin"]).run().failure();
+        assert!(line.contains("process 2147483647: No such process"), "{line}");
     }
 }
