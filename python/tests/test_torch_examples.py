@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import subprocess
 import sys
@@ -11,6 +12,8 @@ from types import ModuleType
 import numpy as np
 import pytest
 from conftest import ROOT, Serve, binary
+
+import feedrail
 
 torch = pytest.importorskip("torch")
 
@@ -92,6 +95,17 @@ def test_two_ranks_read_each_sample_once(serve: Serve, tokens: Path) -> None:
 def test_the_quick_start() -> None:
     said = run(sys.executable, EXAMPLES / "quickstart.py", binary("feedrail-target"))
     assert said.startswith("torch: 480 rows") and said.endswith("all as in the file\n")
+
+
+def test_the_cell_of_the_tour_learns(
+    serve: Serve, tokens: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    cells = json.loads((EXAMPLES / "tour.ipynb").read_text())["cells"]
+    source = "".join(next(cell["source"] for cell in cells if cell["id"] == "torch"))
+    names = {"feedrail": feedrail, "url": serve(tokens).url, "BATCH": 8, "WINDOW": 64, "VOCABULARY": 256}
+    exec(compile(source, "tour.ipynb", "exec"), names)
+    first, *_, last = [float(line.split()[-1]) for line in capsys.readouterr().out.splitlines()]
+    assert last < first - 1
 
 
 def test_weights_are_loaded(serve: Serve, tmp_path: Path) -> None:
