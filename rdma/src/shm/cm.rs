@@ -115,7 +115,10 @@ enum ConnStage {
     Accepted,
     Established,
     /// We have said that it ends.
-    Ending,
+    Ending {
+        /// Whether the peer may have said that it is ready before it heard that.
+        ready_may_come: bool,
+    },
     Over,
 }
 
@@ -352,12 +355,15 @@ impl ShmCm {
                 let params = ConnParams { private_data: PrivateData::EMPTY, ..connection.params };
                 self.events.push_back(CmEvent::Established { conn, params });
             }
+            (CmMessageKind::Ready, ConnStage::Ending { ready_may_come: true }) => {
+                connection.stage = ConnStage::Ending { ready_may_come: false };
+            }
             (CmMessageKind::Disconnect, ConnStage::Accepted | ConnStage::Established) => {
                 connection.send(CmMessageKind::Disconnected);
                 self.lose(conn);
             }
             // Both ends said so at the same time, or the peer answers.
-            (CmMessageKind::Disconnect | CmMessageKind::Disconnected, ConnStage::Ending) => {
+            (CmMessageKind::Disconnect | CmMessageKind::Disconnected, ConnStage::Ending { .. }) => {
                 self.lose(conn);
             }
             (_, ConnStage::Over) => {}
@@ -426,7 +432,7 @@ impl ShmCm {
             ConnStage::Asked | ConnStage::Requested(_) | ConnStage::Accepted => {
                 CmEvent::ConnectFailed { conn, failure: ConnectFailure::GivenUp }
             }
-            ConnStage::Established | ConnStage::Ending => {
+            ConnStage::Established | ConnStage::Ending { .. } => {
                 CmEvent::Disconnected { conn, confirmed: true }
             }
         };
@@ -446,7 +452,7 @@ impl ShmCm {
             ConnStage::RetryingConnect { until, .. } if now < until => {
                 return self.retry_connect(now, id);
             }
-            ConnStage::Ending => CmEvent::Disconnected { conn: id, confirmed: false },
+            ConnStage::Ending { .. } => CmEvent::Disconnected { conn: id, confirmed: false },
             ConnStage::Accepted => {
                 CmEvent::ConnectFailed { conn: id, failure: ConnectFailure::GivenUp }
             }
@@ -696,11 +702,12 @@ impl ConnectionManager<Shm> for ShmCm {
         match connection.stage {
             ConnStage::Accepted | ConnStage::Established => {
                 connection.send(CmMessageKind::Disconnect);
-                connection.stage = ConnStage::Ending;
+                let ready_may_come = matches!(connection.stage, ConnStage::Accepted);
+                connection.stage = ConnStage::Ending { ready_may_come };
                 connection.deadline = Some(now + CLOSE_TIMEOUT);
                 self.note_deadline(now + CLOSE_TIMEOUT);
             }
-            ConnStage::Ending | ConnStage::Over => {}
+            ConnStage::Ending { .. } | ConnStage::Over => {}
             // The peer learns it from the end of the socket.
             _ => {
                 connection.socket = None;

@@ -24,8 +24,9 @@ use super::work_limits::WorkLimits;
 use super::*;
 use crate::software::regions::SoftwareRegion;
 use crate::{
-    Access, CmEvent, ConnOptions, ConnParams, ConnectionManager, Device, Group, GroupConfig, Mem,
-    MemoryRegion, Op, QpConfig, QpKey, RecvWr, SendFlags, SendWr, Sge, Time, WakeFor, Wc, WcStatus,
+    Access, CmEvent, ConnId, ConnOptions, ConnParams, ConnectionManager, Device, Group,
+    GroupConfig, Mem, MemoryRegion, Op, QpConfig, QpKey, RecvWr, SendFlags, SendWr, Sge, Time,
+    WakeFor, Wc, WcStatus,
 };
 
 const QP: QpConfig =
@@ -470,33 +471,82 @@ fn silent_peers_make_way() {
     assert!(silent[..1000 - 256].iter().all(closed), "the oldest ones made way");
 }
 
+/// A connection that a peer has asked for and the group has accepted.
+struct AcceptedConnection {
+    cm: ShmCm,
+    conn: ConnId,
+    peer: OwnedFd,
+    _link: ShmLink,
+}
+
+impl AcceptedConnection {
+    fn new(victim: &mut Victim) -> Self {
+        let mut cm = victim.device.connection_manager().unwrap();
+        let listener = cm.listen(([127, 0, 0, 1], 0).into(), &ConnOptions::default()).unwrap();
+        let peer = socket::connect(cm.local_addr(listener).unwrap(), PeerTrust::default()).unwrap();
+        let (link, offer) = ShmLink::create().unwrap();
+        let request = ShmCmMessage::plain(CmMessageKind::Request);
+        socket::send_request(peer.as_fd(), &request, &offer).unwrap();
+        let event = cm.poll(later(1));
+        let Some(CmEvent::ConnectRequest { conn, .. }) = event else { panic!("asked") };
+        let group = victim.group.handle();
+        let qp = cm.create_qp(conn, &group, &victim.device, &QP).unwrap();
+        victim.group.adopt(qp);
+        cm.accept(later(1), conn, &ConnParams::default()).unwrap();
+        let accepted = Self { cm, conn, peer, _link: link };
+        assert_eq!(accepted.received(), Some(CmMessageKind::Accept));
+        accepted
+    }
+
+    /// Sends a message as the peer.
+    fn say(&self, kind: CmMessageKind) -> std::io::Result<()> {
+        socket::send(self.peer.as_fd(), &ShmCmMessage::plain(kind))
+    }
+
+    /// The next message to the peer.
+    fn received(&self) -> Option<CmMessageKind> {
+        match socket::receive(self.peer.as_fd()) {
+            Incoming::Message(message) => Some(message.kind),
+            _ => None,
+        }
+    }
+}
+
+fn later(ms: u64) -> Time {
+    Time::ZERO + Duration::from_millis(ms)
+}
+
 /// A peer could have us read messages without end of a connection that has ended.
 #[test]
 fn nobody_listens_to_a_connection_that_is_over() {
     let mut victim = Victim::new();
-    let mut cm = victim.device.connection_manager().unwrap();
-    let listener = cm.listen(([127, 0, 0, 1], 0).into(), &ConnOptions::default()).unwrap();
-    let peer = socket::connect(cm.local_addr(listener).unwrap(), PeerTrust::default()).unwrap();
-    let (_link, offer) = ShmLink::create().unwrap();
-    let request = ShmCmMessage::plain(CmMessageKind::Request);
-    socket::send_request(peer.as_fd(), &request, &offer).unwrap();
-    let later = |ms| Time::ZERO + Duration::from_millis(ms);
-    let Some(CmEvent::ConnectRequest { conn, .. }) = cm.poll(later(1)) else { panic!("asked") };
-    let group = victim.group.handle();
-    let qp = cm.create_qp(conn, &group, &victim.device, &QP).unwrap();
-    victim.group.adopt(qp);
-    cm.accept(later(1), conn, &ConnParams::default()).unwrap();
-    let disconnect = ShmCmMessage::plain(CmMessageKind::Disconnect);
-    socket::send(peer.as_fd(), &disconnect).unwrap();
-    assert!(matches!(cm.poll(later(2)), Some(CmEvent::ConnectFailed { .. })));
-    let received = || match socket::receive(peer.as_fd()) {
-        Incoming::Message(message) => Some(message.kind),
-        _ => None,
-    };
-    assert_eq!(received(), Some(CmMessageKind::Accept));
-    assert_eq!(received(), Some(CmMessageKind::Disconnected));
-    assert!(matches!(socket::receive(peer.as_fd()), Incoming::End));
-    assert!(socket::send(peer.as_fd(), &disconnect).is_err());
+    let mut accepted = AcceptedConnection::new(&mut victim);
+    accepted.say(CmMessageKind::Disconnect).unwrap();
+    assert!(matches!(accepted.cm.poll(later(2)), Some(CmEvent::ConnectFailed { .. })));
+    assert_eq!(accepted.received(), Some(CmMessageKind::Disconnected));
+    assert!(matches!(socket::receive(accepted.peer.as_fd()), Incoming::End));
+    assert!(accepted.say(CmMessageKind::Disconnect).is_err());
+}
+
+/// The peer has said so before it heard that the connection ends; it does not say so again.
+#[test]
+fn a_peer_may_be_ready_for_a_connection_that_ends() {
+    for times in [1, 2] {
+        let mut victim = Victim::new();
+        let mut accepted = AcceptedConnection::new(&mut victim);
+        accepted.cm.disconnect(later(2), accepted.conn);
+        assert_eq!(accepted.received(), Some(CmMessageKind::Disconnect));
+        for _ in 0..times {
+            accepted.say(CmMessageKind::Ready).unwrap();
+        }
+        let event = accepted.cm.poll(later(3));
+        assert_eq!(event.is_none(), times == 1, "{event:?}");
+        if times == 1 {
+            accepted.say(CmMessageKind::Disconnected).unwrap();
+            let event = accepted.cm.poll(later(4));
+            assert!(matches!(event, Some(CmEvent::Disconnected { confirmed: true, .. })));
+        }
+    }
 }
 
 /// One step of a peer that does whatever comes to its mind.
