@@ -114,7 +114,7 @@ class Shard:
 
 
 class Shards(Sequence[Shard]):
-    """The shards of a source, by number; names can be looked up."""
+    """The shards of a source, by number (`shards[0]`) and by name (`shards["train.bin"]`)."""
 
     def __init__(self, shards: Sequence[Shard]) -> None:
         self._all = tuple(shards)
@@ -156,11 +156,11 @@ class Shards(Sequence[Shard]):
         return f"blake2b:{digest.hexdigest()}"
 
     @overload
-    def __getitem__(self, index: int) -> Shard: ...
+    def __getitem__(self, index: int | str) -> Shard: ...
     @overload
     def __getitem__(self, index: slice) -> Sequence[Shard]: ...
-    def __getitem__(self, index: int | slice) -> Shard | Sequence[Shard]:
-        return self._all[index]
+    def __getitem__(self, index: int | str | slice) -> Shard | Sequence[Shard]:
+        return self._all[self.number(index) if isinstance(index, str) else index]
 
     def __len__(self) -> int:
         return len(self._all)

@@ -30,9 +30,10 @@ def test_shards_are_described(source: feedrail.Source, content: np.ndarray) -> N
     (shard,) = source.shards
     assert (shard.name, shard.nbytes, shard.nsid) == ("train.bin", len(content), 1)
     assert source.nbytes == len(content)
-    assert source.shards.number("train.bin") == 0
-    with pytest.raises(FileNotFoundError):
-        source.shards.number("other.bin")
+    assert source.shards.number("train.bin") == 0 and source.shards["train.bin"] is shard
+    for find in [source.shards.number, source.shards.__getitem__]:
+        with pytest.raises(FileNotFoundError):
+            find("other.bin")
 
 
 @pytest.mark.parametrize("kind", ["pool", "array", "bytearray", "registered"])
