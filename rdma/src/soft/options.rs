@@ -73,7 +73,11 @@ pub enum PortChoice {
 #[non_exhaustive]
 pub enum EndpointError {
     /// The port is in use.
-    #[error("UDP port {port} of {address} is in use by {owner}", port = .address.port(), address = .address.ip())]
+    #[error(
+        "UDP port {port} of {address} is in use by {owner}. One process of each address can use \
+         soft: end that one, or use another address of this machine",
+        port = .address.port(), address = .address.ip()
+    )]
     PortTaken {
         /// The endpoint that was wanted.
         address: SocketAddr,
