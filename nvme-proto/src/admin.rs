@@ -8,31 +8,31 @@ use crate::identify::Identify;
 use crate::log::GetLogPage;
 use crate::{AdminOpcode, Cid, DataTransfer, Qid, Sqe, Status};
 
-/// An admin command, other than the fabrics commands.
+/// Admin command, other than the fabrics commands that the admin queue also takes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum AdminCommand {
-    /// Read a log page.
+    /// Reads a part of a log page.
     GetLogPage(GetLogPage),
-    /// Read a structure of 4,096 bytes that CNS selects.
+    /// Reads the structure or list of 4,096 bytes that CNS selects.
     Identify(Identify),
-    /// Ask the controller to abort one command.
+    /// Requests that the controller aborts one command.
     Abort(Abort),
-    /// Change the value of a feature of the controller or of a namespace.
+    /// Changes the value of a feature of the controller or of a namespace.
     SetFeatures(SetFeatures),
-    /// Read a value of a feature, or its capabilities.
+    /// Reads a value of a feature, or its capabilities.
     GetFeatures(GetFeatures),
-    /// Complete when something happens: see [`crate::async_event`].
+    /// Completes when an event occurs, see [`crate::async_event`].
     AsyncEventRequest,
-    /// Keep the association alive; the command has no fields.
+    /// Restarts the keep alive timer of the controller; the command has no fields.
     KeepAlive,
 }
 
 impl AdminCommand {
-    /// Decodes an entry from the admin queue.
+    /// Decodes a submission queue entry of the admin queue.
     ///
     /// # Errors
-    /// With Do Not Retry: Invalid Command Opcode for all but the commands here, else the status
-    /// that the command's own parsing returns. Reserved fields are ignored.
+    /// All with Do Not Retry: Invalid Command Opcode if this enum has no variant for the opcode,
+    /// else the status that decoding the command returns. Reserved fields are ignored.
     pub fn parse(sqe: &Sqe) -> Result<Self, Status> {
         match AdminOpcode(sqe.opcode) {
             AdminOpcode::GET_LOG_PAGE => GetLogPage::parse(sqe).map(Self::GetLogPage),
@@ -50,7 +50,7 @@ impl AdminCommand {
     /// data pointer.
     ///
     /// # Panics
-    /// When a field does not fit the entry: see the command.
+    /// If a value does not fit its field, see `to_sqe` of the command.
     pub fn to_sqe(&self) -> Sqe {
         match self {
             Self::GetLogPage(command) => command.to_sqe(),
@@ -63,7 +63,7 @@ impl AdminCommand {
         }
     }
 
-    /// The opcode that [`AdminCommand::to_sqe`] writes into byte 0 of the entry.
+    /// Opcode that [`AdminCommand::to_sqe`] writes into byte 0 of the entry.
     pub const fn opcode(&self) -> AdminOpcode {
         match self {
             Self::GetLogPage(_) => AdminOpcode::GET_LOG_PAGE,
@@ -76,7 +76,7 @@ impl AdminCommand {
         }
     }
 
-    /// The direction and length of the data that the command moves.
+    /// Direction and length of the data that the command transfers.
     pub const fn transfer(&self) -> DataTransfer {
         match self {
             Self::GetLogPage(command) => DataTransfer::to_host(command.length_bytes),
@@ -91,17 +91,17 @@ impl AdminCommand {
 /// Abort (Base, 5.1.1). Dword 0 of its completion is [`Abort::DONE`] or [`Abort::NOT_DONE`].
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Abort {
-    /// Queue of the command to abort.
+    /// Submission queue of the command to abort.
     pub sqid: Qid,
     /// Identifier of the command to abort.
     pub cid: Cid,
 }
 
 impl Abort {
-    /// The command was aborted: it has completed with Command Abort Requested, or will before this
-    /// does.
+    /// Dword 0: the command was aborted. Its completion, Command Abort Requested, is sent before
+    /// that of Abort.
     pub const DONE: u32 = 0;
-    /// The command was not aborted.
+    /// Dword 0: the command was not aborted, for example because it has completed already.
     pub const NOT_DONE: u32 = 1;
 
     fn parse(sqe: &Sqe) -> Self {

@@ -22,21 +22,21 @@ pub struct AsyncEvent {
 }
 
 impl AsyncEvent {
-    /// Attributes or the list of namespaces changed.
+    /// Notice that attributes of namespaces or the list of attached namespaces have changed.
     pub const NAMESPACE_ATTRIBUTE_CHANGED: Self =
         Self::notice(Notice::NAMESPACE_ATTRIBUTE_CHANGED, LogId::CHANGED_NAMESPACES);
-    /// A critical warning of the SMART log page says that reliability is degraded.
+    /// SMART event for the critical warning that the reliability of the subsystem is degraded.
     pub const RELIABILITY_DEGRADED: Self = Self::new()
         .with_event_type(EventType::SMART)
         .with_information(0)
         .with_log_page(LogId::SMART);
-    /// The state of an ANA group changed.
+    /// Notice that the ANA log page has changed.
     pub const ANA_CHANGED: Self = Self::notice(Notice::ANA_CHANGE, LogId::ANA);
-    /// The discovery log changed.
+    /// Notice that the discovery log page has changed.
     pub const DISCOVERY_LOG_CHANGED: Self =
         Self::notice(Notice::DISCOVERY_LOG_CHANGED, LogId::DISCOVERY);
 
-    /// An event of type Notice that reading `log_page` clears.
+    /// Creates an event of type Notice, which the host clears by reading `log_page`.
     pub const fn notice(notice: Notice, log_page: LogId) -> Self {
         Self::new()
             .with_event_type(EventType::NOTICE)
@@ -44,7 +44,7 @@ impl AsyncEvent {
             .with_log_page(log_page)
     }
 
-    /// The information as a notice; `None` for an event of another type.
+    /// Returns the notice; `None` for an event of another type.
     pub fn as_notice(&self) -> Option<Notice> {
         (self.event_type() == EventType::NOTICE).then(|| Notice(self.information()))
     }
@@ -63,7 +63,7 @@ open_enum! {
 }
 
 open_enum! {
-    /// Information of an event of type Notice.
+    /// Asynchronous event information of an event of type Notice, bits 15:8 of dword 0.
     pub struct Notice(u8) {
         NAMESPACE_ATTRIBUTE_CHANGED = 0x00, "Attached Namespace Attribute Changed";
         FIRMWARE_ACTIVATION_STARTING = 0x01, "Firmware Activation Starting";
@@ -75,7 +75,7 @@ open_enum! {
 }
 
 open_enum! {
-    /// Information of an event of type Error.
+    /// Asynchronous event information of an event of type Error, bits 15:8 of dword 0.
     pub struct ErrorEvent(u8) {
         INVALID_DOORBELL_REGISTER = 0x00, "Write to Invalid Doorbell Register";
         INVALID_DOORBELL_VALUE = 0x01, "Invalid Doorbell Write Value";
@@ -87,7 +87,7 @@ open_enum! {
 }
 
 open_enum! {
-    /// Information of an event of type SMART / Health.
+    /// Asynchronous event information of an event of type SMART / Health, bits 15:8 of dword 0.
     pub struct SmartEvent(u8) {
         RELIABILITY = 0x00, "NVM Subsystem Reliability";
         TEMPERATURE = 0x01, "Temperature Threshold";

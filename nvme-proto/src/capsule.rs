@@ -1,25 +1,25 @@
-//! Command capsules: an entry, and the data that follows it.
+//! Command capsules: a submission queue entry, and the data that follows it.
 
 use zerocopy::FromBytes;
 
 use crate::{Sgl, SglDescriptor, Sqe, Status, Truncated};
 
-/// A command capsule: the entry, and the in-capsule data that really arrived (Base, 2.2 and 4.1;
-/// RDMA, on capsules).
+/// Command capsule: the submission queue entry, and the in-capsule data that was received (Base,
+/// 2.2 and 4.1; RDMA, on capsules).
 #[derive(Clone, Copy, Debug)]
 pub struct CommandCapsule<'a> {
     /// The first 64 bytes of the capsule.
     pub sqe: &'a Sqe,
-    /// The bytes after the entry, as many as arrived; empty without in-capsule data.
+    /// The received bytes after the entry; empty without in-capsule data.
     pub data: &'a [u8],
 }
 
 impl<'a> CommandCapsule<'a> {
-    /// Splits received bytes. The in-capsule data offset is 0, so data starts right after the
-    /// entry.
+    /// Splits a received message. The in-capsule data offset (ICDOFF) is 0, so data starts right
+    /// after the entry.
     ///
     /// # Errors
-    /// [`Truncated`] when there is not even a whole entry.
+    /// [`Truncated`] if there are fewer than 64 bytes.
     pub fn parse(bytes: &'a [u8]) -> Result<Self, Truncated> {
         match Sqe::ref_from_prefix(bytes) {
             Ok((sqe, data)) => Ok(Self { sqe, data }),
@@ -27,11 +27,11 @@ impl<'a> CommandCapsule<'a> {
         }
     }
 
-    /// The part of the in-capsule data that a descriptor describes.
+    /// Returns the part of the in-capsule data that an SGL descriptor describes.
     ///
     /// # Errors
-    /// With Do Not Retry: SGL Offset Invalid when it starts past the data received, Data SGL Length
-    /// Invalid when it ends past it.
+    /// All with Do Not Retry: SGL Offset Invalid if the part starts behind the end of the received
+    /// data, Data SGL Length Invalid if only its end is behind that.
     pub fn in_capsule(&self, offset: u64, length: u32) -> Result<&'a [u8], Status> {
         let start = usize::try_from(offset).ok();
         let rest = start.and_then(|start| self.data.get(start..));
@@ -39,13 +39,13 @@ impl<'a> CommandCapsule<'a> {
         rest.get(..length as usize).ok_or(Status::DATA_SGL_LENGTH_INVALID.with_dnr())
     }
 
-    /// The descriptors that describe the command's data: those of the last segment in the capsule,
-    /// or the one in the entry.
+    /// Returns the SGL descriptors of the command's data: those of the last segment, which is in
+    /// the capsule, or else the one in the entry.
     ///
     /// # Errors
-    /// With Do Not Retry: SGL Offset Invalid when the segment starts past the data received,
-    /// Invalid SGL Segment Descriptor when it is empty, not a multiple of 16 bytes, or ends past
-    /// the data received.
+    /// All with Do Not Retry: SGL Offset Invalid if the segment starts behind the end of the
+    /// received data; Invalid SGL Segment Descriptor if it is empty, not a multiple of 16 bytes, or
+    /// its end is behind that.
     pub fn descriptors(&self) -> Result<&'a [SglDescriptor], Status> {
         let Ok(Sgl::LastSegment { offset, length }) = self.sqe.dptr.parse() else {
             return Ok(core::slice::from_ref(&self.sqe.dptr));

@@ -1,8 +1,8 @@
-//! Commands of all command sets.
+//! Decoding of commands of all command sets.
 
 use crate::{AdminCommand, DataDirection, FabricsCommand, NvmCommand, Qid, Sqe, Status};
 
-/// A command, by the command set that its queue and opcode select.
+/// Decoded command. Queue and opcode select the command set.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Command {
     /// A fabrics command, on any queue.
@@ -14,12 +14,12 @@ pub enum Command {
 }
 
 impl Command {
-    /// Decodes an entry that came on queue `qid`. The caller checks whether the state of the queue
-    /// allows the command.
+    /// Decodes a submission queue entry received on queue `qid`. The caller checks whether the
+    /// state of the queue allows the command.
     ///
     /// # Errors
-    /// The status to complete the command with: Invalid Command Opcode, Invalid Field in Command,
-    /// or the one that the command's own parsing returns; always with Do Not Retry.
+    /// Status for the completion, always with Do Not Retry: Invalid Field in Command for wrong
+    /// flags, Invalid Command Opcode, or the status that decoding the command returns.
     pub fn parse(qid: Qid, sqe: &Sqe) -> Result<Self, Status> {
         sqe.check_flags()?;
         if sqe.is_fabrics() {
@@ -32,18 +32,17 @@ impl Command {
     }
 }
 
-/// The data that a command moves, as its fields imply. The SGL must describe at least as many
-/// bytes.
+/// Data transfer that the fields of a command imply. The SGL must describe at least as many bytes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct DataTransfer {
     /// Direction of the transfer; [`DataDirection::None`] for a command without data.
     pub direction: DataDirection,
-    /// Length in bytes; 0 when there is no direction.
+    /// Length in bytes; 0 for [`DataDirection::None`].
     pub length_bytes: u64,
 }
 
 impl DataTransfer {
-    /// The transfer of a command without data: length 0.
+    /// No transfer.
     pub const NONE: Self = Self { direction: DataDirection::None, length_bytes: 0 };
 
     pub(crate) const fn to_host(length_bytes: u64) -> Self {

@@ -31,22 +31,22 @@ open_enum! {
     }
 }
 
-/// A feature and its value: command dword 11 of Set Features, and dword 0 of the completion of
-/// either command.
+/// Feature and its value: command dword 11 of Set Features, and dword 0 of the completion of Set
+/// Features and Get Features.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Feature {
-    /// Weights of the arbitration.
+    /// Arbitration burst, and weights of the priority classes.
     Arbitration(Arbitration),
-    /// Time limit of retries on a namespace, and whether reading a deallocated block is an error.
+    /// Time limit of retries, and whether reading a deallocated block is an error; of a namespace.
     ErrorRecovery(ErrorRecovery),
-    /// Whether writes may complete before they are durable.
+    /// Whether Write commands may complete before their data is non-volatile.
     VolatileWriteCache {
         /// Cache enabled, WCE: bit 0 of the value.
         enabled: bool,
     },
-    /// I/O queues asked for, or granted.
+    /// Number of I/O queues requested by the host, or allocated by the controller.
     NumberOfQueues(QueueCounts),
-    /// Events that the host asks the controller to report.
+    /// Asynchronous events that the host requests the controller to report.
     AsyncEventConfig(AsyncEventConfig),
     /// Time after which the controller ends an association that the host does not keep alive.
     KeepAliveTimer {
@@ -55,16 +55,16 @@ pub enum Feature {
     },
     /// The host identifier, which is in the data: see [`crate::HostId`].
     HostIdentifier {
-        /// 128 bits rather than 64, EXHID; fabrics demand it.
+        /// EXHID: the identifier has 128 bits, as fabrics require, not 64.
         extended: bool,
     },
     /// The write protection of a namespace.
     NamespaceWriteProtection(WriteProtection),
-    /// A feature that this crate does not decode.
+    /// Feature whose value this crate does not decode.
     Other {
         /// Identifier of the feature, FID.
         fid: FeatureId,
-        /// The value, as it is on the wire.
+        /// Value as on the wire.
         value: u32,
     },
 }
@@ -73,7 +73,7 @@ impl Feature {
     /// Decodes the value of feature `fid`.
     ///
     /// # Errors
-    /// Invalid Field in Command, with Do Not Retry, for a value that the feature does not have.
+    /// Invalid Field in Command with Do Not Retry, if the value is not allowed for the feature.
     pub fn parse(fid: FeatureId, value: u32) -> Result<Self, Status> {
         Ok(match fid {
             FeatureId::ARBITRATION => Self::Arbitration(Arbitration::from_bits(value)),
@@ -107,7 +107,7 @@ impl Feature {
         }
     }
 
-    /// The value as a dword.
+    /// Returns the value as a dword.
     pub const fn value(&self) -> u32 {
         match self {
             Self::Arbitration(arbitration) => arbitration.into_bits(),
@@ -123,12 +123,12 @@ impl Feature {
     }
 }
 
-/// Set Features. Dwords 12 to 15, which no feature here uses, are not kept.
+/// Set Features command. Command dwords 12 to 15, which no feature here uses, are not decoded.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct SetFeatures {
-    /// The namespace, of a feature that belongs to one.
+    /// Namespace, for a feature that belongs to one.
     pub nsid: Nsid,
-    /// Keep the value across power cycles and resets, SV.
+    /// SV: the value shall persist across power cycles and resets.
     pub save: bool,
     /// The feature and its new value.
     pub feature: Feature,
@@ -151,7 +151,7 @@ impl SetFeatures {
         sqe
     }
 
-    /// The data that the command moves; none for a feature that this crate does not decode.
+    /// Returns the data transfer; none for a feature that this crate does not decode.
     pub const fn transfer(&self) -> DataTransfer {
         match self.feature {
             Feature::HostIdentifier { extended: true } => {
@@ -176,18 +176,18 @@ struct SetDw10 {
 /// Get Features: reads one value of a feature, or its capabilities.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct GetFeatures {
-    /// The namespace, of a feature that belongs to one.
+    /// Namespace, for a feature that belongs to one.
     pub nsid: Nsid,
     /// Identifier of the feature, FID.
     pub fid: FeatureId,
     /// The value to read: current, default, saved, or the capabilities.
     pub select: Select,
-    /// Command dword 11; of the host identifier, whether 128 bits are wanted (bit 0).
+    /// Command dword 11. For the host identifier, bit 0 (EXHID) requests 128 bits.
     pub value: u32,
 }
 
 impl GetFeatures {
-    /// The current value of a feature that belongs to no namespace.
+    /// Creates a command for the current value of a feature that does not belong to a namespace.
     pub const fn current(fid: FeatureId) -> Self {
         let value = if fid.0 == FeatureId::HOST_IDENTIFIER.0 { 1 } else { 0 };
         Self { nsid: Nsid::NONE, fid, select: Select::CURRENT, value }
@@ -208,7 +208,7 @@ impl GetFeatures {
         sqe
     }
 
-    /// The data that the command moves; none for a feature that this crate does not decode.
+    /// Returns the data transfer; none for a feature that this crate does not decode.
     pub const fn transfer(&self) -> DataTransfer {
         match (self.fid, self.select) {
             (_, Select::CAPABILITIES) => DataTransfer::NONE,
@@ -246,11 +246,11 @@ open_enum! {
 #[bitfield(u32)]
 #[derive(PartialEq, Eq)]
 pub struct FeatureCapabilities {
-    /// The value can be saved.
+    /// Whether a value can be saved (SV in Set Features).
     pub saveable: bool,
-    /// The value belongs to a namespace.
+    /// Whether each namespace has its own value.
     pub namespace_specific: bool,
-    /// The value can be changed.
+    /// Whether Set Features can change the value.
     pub changeable: bool,
     #[bits(29)]
     __: u32,
@@ -260,7 +260,7 @@ pub struct FeatureCapabilities {
 #[bitfield(u32)]
 #[derive(PartialEq, Eq)]
 pub struct Arbitration {
-    /// Arbitration burst as a power of two; 7 for no limit.
+    /// Arbitration burst, AB: log2 of the number of commands; 7 for no limit.
     #[bits(3)]
     pub burst: u8,
     #[bits(5)]
@@ -277,9 +277,9 @@ pub struct Arbitration {
 #[bitfield(u32)]
 #[derive(PartialEq, Eq)]
 pub struct ErrorRecovery {
-    /// Time for which a read or write is retried, in units of 100 ms; 0 for no limit, TLER.
+    /// TLER: time for which a failed command is retried, in units of 100 ms; 0 for no limit.
     pub time_limit: u16,
-    /// Reading a deallocated block is an error, DULBE.
+    /// DULBE: reading a deallocated or unwritten block is an error.
     pub deallocated_error: bool,
     #[bits(15)]
     __: u16,
@@ -294,7 +294,7 @@ pub struct QueueCounts {
 }
 
 impl QueueCounts {
-    /// `count` queues of each kind; 0 counts as 1.
+    /// Creates counts of `count` submission and `count` completion queues; 0 counts as 1.
     pub const fn pairs(count: u16) -> Self {
         let count_z = count.saturating_sub(1);
         Self { submission_z: count_z, completion_z: count_z }
@@ -318,7 +318,7 @@ impl QueueCounts {
         self.completion_z + 1
     }
 
-    /// Number of queue pairs: the smaller of the two counts.
+    /// Number of I/O queue pairs that can be used: the smaller of the two counts.
     pub const fn usable(&self) -> u16 {
         if self.submission_z < self.completion_z { self.submission() } else { self.completion() }
     }
@@ -328,7 +328,7 @@ impl QueueCounts {
     }
 }
 
-/// Asynchronous event configuration, 0Bh (Base, 5.1.25.1).
+/// Asynchronous event configuration, 0Bh (Base, 5.1.25.1). A set bit enables the notices.
 #[bitfield(u32)]
 #[derive(PartialEq, Eq)]
 pub struct AsyncEventConfig {
@@ -353,13 +353,13 @@ pub struct AsyncEventConfig {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[repr(u8)]
 pub enum WriteProtection {
-    /// No protection: the namespace takes writes.
+    /// Not protected: the namespace can be written.
     None = 0,
-    /// Protected until the host sets another state.
+    /// Protected until a host sets another state.
     Protected = 1,
     /// Protected until the next power cycle.
     UntilPowerCycle = 2,
-    /// Protected permanently: the state cannot be changed again.
+    /// Protected permanently.
     Permanent = 3,
 }
 

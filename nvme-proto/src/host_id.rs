@@ -1,12 +1,12 @@
-//! Host identifiers and their UUID text.
+//! Host identifiers, and their text form as UUIDs.
 
 use core::fmt;
 use core::str::FromStr;
 
 use zerocopy::{FromBytes, Immutable, IntoBytes, KnownLayout, Unaligned};
 
-/// The 128-bit host identifier, in the byte order of a UUID's text (Base, 5.1.25.1.28). Fabrics
-/// know no other length.
+/// Host identifier (HOSTID) of 128 bits, in the byte order of a UUID's text (Base, 5.1.25.1.28).
+/// Fabrics do not allow 64 bits.
 #[derive(
     Clone,
     Copy,
@@ -28,15 +28,15 @@ pub struct HostId(pub [u8; 16]);
 const _: () = assert!(size_of::<HostId>() == 16);
 
 impl HostId {
-    /// Not a valid identifier: a host that connects must have another.
+    /// All zero, which is not a valid identifier for a host that connects.
     pub const ZERO: Self = Self([0; 16]);
 
-    /// Whether it is the invalid all-zero value.
+    /// Whether all bytes are zero.
     pub const fn is_zero(self) -> bool {
         u128::from_ne_bytes(self.0) == 0
     }
 
-    /// UUID text of the identifier: 8-4-4-4-12 lower-case hexadecimal digits.
+    /// Returns the UUID text of the identifier: 8-4-4-4-12 lower-case hexadecimal digits.
     pub(crate) fn to_text(self) -> [u8; 36] {
         const DIGITS: &[u8; 16] = b"0123456789abcdef";
         let mut text = [b'-'; 36];
@@ -53,7 +53,7 @@ impl HostId {
     }
 }
 
-/// Text that is not a UUID.
+/// Error of parsing a text that is not a UUID.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("a host identifier is a UUID: 32 hexadecimal digits, with or without dashes")]
 pub struct InvalidHostId;

@@ -9,14 +9,14 @@ use zerocopy::{FromBytes, Immutable, IntoBytes, KnownLayout, Unaligned};
 pub struct Nsid(pub u32);
 
 impl Nsid {
-    /// No namespace: the field is not used.
+    /// 0: the field is not used.
     pub const NONE: Self = Self(0);
-    /// The broadcast value: all namespaces attached to the controller.
+    /// Broadcast value FFFFFFFFh: all namespaces attached to the controller.
     pub const ALL: Self = Self(0xFFFF_FFFF);
-    /// The largest that can name one namespace.
+    /// Highest identifier of a single namespace.
     pub const MAX: Self = Self(0xFFFF_FFFE);
 
-    /// Whether it can name one namespace: neither 0 nor broadcast.
+    /// Whether it identifies a single namespace, so is neither 0 nor the broadcast value.
     pub const fn is_one(self) -> bool {
         self.0 != Self::NONE.0 && self.0 != Self::ALL.0
     }
@@ -39,11 +39,12 @@ impl fmt::Debug for Nsid {
 pub struct Cntlid(pub u16);
 
 impl Cntlid {
-    /// Value in Connect for any controller, of a subsystem that allocates them at connect.
+    /// Value in Connect for a subsystem of the dynamic controller model, which allocates a
+    /// controller.
     pub const DYNAMIC: Self = Self(0xFFFF);
-    /// Value in Connect for any controller, of a subsystem whose controllers exist beforehand.
+    /// Value in Connect for any controller of a subsystem of the static controller model.
     pub const STATIC: Self = Self(0xFFFE);
-    /// The largest that can name a controller.
+    /// Highest identifier of a controller.
     pub const MAX: Self = Self(0xFFEF);
 }
 
@@ -63,12 +64,12 @@ impl fmt::Debug for Cntlid {
     }
 }
 
-/// Queue identifier; over fabrics a submission queue and its completion queue share it.
+/// Queue identifier. Over fabrics, a submission queue and its completion queue have the same.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct Qid(pub u16);
 
 impl Qid {
-    /// The admin queue, which has identifier 0.
+    /// Admin queue.
     pub const ADMIN: Self = Self(0);
 
     /// Whether it is the admin queue.
@@ -83,7 +84,7 @@ impl fmt::Display for Qid {
     }
 }
 
-/// Command identifier: the host's name for a command in flight on one queue.
+/// Command identifier, which the host assigns; unique among the outstanding commands of a queue.
 #[derive(Clone, Copy, Default, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct Cid(pub u16);
 

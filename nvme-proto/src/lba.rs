@@ -33,7 +33,8 @@ pub struct LbaFormat {
 const _: () = assert!(size_of::<LbaFormat>() == 4);
 
 impl LbaFormat {
-    /// A format without metadata. `None` unless `block_bytes` is a power of two of at least 512.
+    /// Creates a format without metadata. `None` unless `block_bytes` is a power of two of at least
+    /// 512.
     pub fn new(block_bytes: u32) -> Option<Self> {
         if !block_bytes.is_power_of_two() || block_bytes < 512 {
             return None;
@@ -42,7 +43,8 @@ impl LbaFormat {
         Some(Self { lbads, ..Self::default() })
     }
 
-    /// Bytes of data in a block; `None` when the format is not available (below 512) or above 2^31.
+    /// Data bytes per block; `None` if the format is not available (LBADS below 9) or above 2^31
+    /// bytes.
     pub fn block_bytes(&self) -> Option<u32> {
         if self.lbads < 9 {
             return None;
@@ -62,7 +64,7 @@ pub struct RelativePerformance {
     __: u8,
 }
 
-/// A range of blocks as a command names it: 64-bit start, 1 to 65,536 blocks.
+/// Range of logical blocks of a command.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct LbaRange {
     /// First block of the range, SLBA.
@@ -72,7 +74,7 @@ pub struct LbaRange {
 }
 
 impl LbaRange {
-    /// The most blocks that one command names.
+    /// Most blocks in one command.
     pub const MAX_BLOCKS: u32 = 1 << 16;
 
     pub(crate) fn parse(cdw10: U32, cdw11: U32, nlb_z: u16) -> Self {
@@ -80,21 +82,21 @@ impl LbaRange {
         Self { slba, blocks: u32::from(nlb_z) + 1 }
     }
 
-    /// The zero-based number of blocks.
+    /// Returns the zero-based number of blocks, NLB.
     ///
     /// # Panics
-    /// When `blocks` is not in 1 to 65,536.
+    /// If `blocks` is not in 1 to 65,536.
     pub(crate) fn nlb_z(&self) -> u16 {
         let nlb_z = self.blocks.checked_sub(1).and_then(|z| u16::try_from(z).ok());
         nlb_z.expect("a command names 1 to 65,536 blocks")
     }
 
-    /// SLBA as dwords 10 and 11.
+    /// Returns SLBA as command dwords 10 and 11.
     pub(crate) fn slba_dwords(&self) -> (U32, U32) {
         (U32::new(self.slba as u32), U32::new((self.slba >> 32) as u32))
     }
 
-    /// Checks that the range lies within a namespace of `size_blocks` (NSZE).
+    /// Checks that the range is within a namespace of `size_blocks` (NSZE).
     ///
     /// # Errors
     /// LBA Out of Range, with Do Not Retry.

@@ -1,23 +1,23 @@
-//! NVMe and NVMe over Fabrics on the wire: typed, length-checked, `no_std`, no I/O and no clock.
+//! Wire formats of NVMe and NVMe over Fabrics: typed, length-checked, `no_std`, without I/O and
+//! clock.
 //!
-//! Sources, each cited by section in the items: *NVM Express Base Specification*, revision 2.1
-//! ("Base"); *NVM Express NVM Command Set Specification*, revision 1.1 ("NVM"); *NVM Express RDMA
-//! Transport Specification*, revision 1.1 ("RDMA").
+//! Sources, cited by section in the items: *NVM Express Base Specification*, revision 2.1 ("Base");
+//! *NVM Express NVM Command Set Specification*, revision 1.1 ("NVM"); *NVM Express RDMA Transport
+//! Specification*, revision 1.1 ("RDMA").
 //!
 //! Reading order: [`Sqe`], [`Cqe`], [`Status`] and [`SglDescriptor`] are the bytes of a command and
-//! its completion. [`Command::parse`] gives the bytes a meaning: [`FabricsCommand`],
-//! [`AdminCommand`] or [`NvmCommand`]; each command's `to_sqe` is the way back. Data structures
-//! ([`identify`], [`log`], [`fabrics::ConnectData`], [`rdma_cm`]) are little-endian, unaligned
-//! views of a buffer, reached with [`view`] or with zerocopy's own traits.
+//! its completion. [`Command::parse`] decodes a command to a [`FabricsCommand`], [`AdminCommand`]
+//! or [`NvmCommand`]; `to_sqe` of each command encodes it. Data structures ([`identify`], [`log`],
+//! [`fabrics::ConnectData`], [`rdma_cm`]) are little-endian, unaligned views of a buffer, created
+//! with [`view`] or with the traits of zerocopy.
 //!
-//! Two layers of meaning are kept apart: a buffer that is too short is [`Truncated`]; a command
-//! whose fields break a rule is refused with the [`Status`] that goes back to the host. Codes are
-//! open: an unknown value survives parsing and prints as hexadecimal. Reserved fields are ignored
-//! on receipt.
+//! There are two kinds of errors: a buffer that is too short is [`Truncated`]; a command with
+//! invalid fields is refused with the [`Status`] for its completion. Unknown values of codes are
+//! kept and displayed as hexadecimal. Reserved fields are ignored on receipt.
 //!
 //! Not implemented: PRPs, fused operations, metadata and protection information, reservations,
 //! namespace management, Format NVM, Sanitize, firmware commands, Copy, Verify, authentication, the
-//! TCP transport, command sets other than NVM, and what only PCIe uses. Commands that have no
+//! TCP transport, command sets other than NVM, and features of PCIe only. Commands without a
 //! variant here are refused with Invalid Command Opcode.
 #![no_std]
 #![forbid(unsafe_code)]

@@ -1,4 +1,4 @@
-//! NVMe qualified names of subsystems and hosts.
+//! NVMe Qualified Names (NQNs) of subsystems and hosts.
 
 use core::fmt::{self, Write as _};
 use core::hash::{Hash, Hasher};
@@ -8,15 +8,15 @@ use zerocopy::{FromBytes, Immutable, IntoBytes, KnownLayout, Unaligned};
 
 use crate::HostId;
 
-/// An NVMe qualified name: 1 to 223 bytes of UTF-8 without control characters (Base, 4.7). The
-/// bytes are stored inline, without an allocation.
+/// NVMe Qualified Name: 1 to 223 bytes of UTF-8 without control characters (Base, 4.7), stored
+/// inline.
 ///
-/// [`Nqn::new`] accepts any format, as Linux does, so that hosts with names of another format can
-/// connect. Names that Feedrail gives go through [`Nqn::standard`], which accepts the formats of
-/// the specification only.
+/// [`Nqn::new`] accepts any format, as Linux does, so that hosts with names of other formats can
+/// connect. Names that Feedrail assigns are checked with [`Nqn::standard`], which accepts only the
+/// formats of the specification.
 ///
 /// [`Display`](fmt::Display) escapes characters that a terminal would not show as they are, such as
-/// those that change the direction of text; [`Nqn::as_str`] is the name itself.
+/// those that change the direction of text. [`Nqn::as_str`] returns the unescaped name.
 #[derive(Clone, Copy)]
 pub struct Nqn {
     length: u8,
@@ -24,10 +24,10 @@ pub struct Nqn {
 }
 
 impl Nqn {
-    /// The longest name, in bytes.
+    /// Longest name in bytes.
     pub const MAX_BYTES: usize = 223;
 
-    /// The well-known name of every discovery subsystem (Base, 4.7).
+    /// Well-known NQN of discovery subsystems (Base, 4.7).
     pub const DISCOVERY: Self = match Self::new("nqn.2014-08.org.nvmexpress.discovery") {
         Ok(nqn) => nqn,
         Err(_) => panic!("the discovery name is a valid name"),
@@ -36,7 +36,7 @@ impl Nqn {
     /// Checks the length and the characters of a name, but not its format.
     ///
     /// # Errors
-    /// The rule that the name breaks.
+    /// [`InvalidNqn`]: the name is empty, too long, or has control characters.
     pub const fn new(name: &str) -> Result<Self, InvalidNqn> {
         let name = name.as_bytes();
         if name.is_empty() {
@@ -59,12 +59,12 @@ impl Nqn {
         Ok(Self { length: name.len() as u8, bytes })
     }
 
-    /// Checks a name that is to have a format of the specification (Base, 4.7):
+    /// Checks a name that must have a format of the specification (Base, 4.7):
     /// `nqn.YYYY-MM.REVERSED.DOMAIN:NAME`, or `nqn.2014-08.org.nvmexpress:uuid:UUID`, or the
-    /// discovery name.
+    /// discovery NQN.
     ///
     /// # Errors
-    /// The rule that the name breaks.
+    /// [`InvalidNqn`]: as for [`Nqn::new`], or the first part that does not have the format.
     pub fn standard(name: &str) -> Result<Self, InvalidNqn> {
         let nqn = Self::new(name)?;
         if !nqn.is_discovery() {
@@ -73,19 +73,19 @@ impl Nqn {
         Ok(nqn)
     }
 
-    /// The name, without escapes or padding.
+    /// Returns the name without escapes and padding.
     pub fn as_str(&self) -> &str {
-        // The bytes come from a `str` and are cut at its length only.
+        // The bytes are the whole of a `str`.
         core::str::from_utf8(&self.bytes[..usize::from(self.length)]).unwrap_or_default()
     }
 
-    /// Whether it is the well-known discovery name.
+    /// Whether it is the well-known discovery NQN.
     pub fn is_discovery(&self) -> bool {
         *self == Self::DISCOVERY
     }
 }
 
-/// Prefix of a name that contains a UUID.
+/// Prefix of an NQN with a UUID.
 const UUID_PREFIX: &str = "nqn.2014-08.org.nvmexpress:uuid:";
 
 fn check_format(name: &str) -> Result<(), InvalidNqn> {
@@ -104,7 +104,7 @@ fn check_format(name: &str) -> Result<(), InvalidNqn> {
     if assigned.is_empty() { Err(InvalidNqn::NoName) } else { Ok(()) }
 }
 
-/// A year and a month, `YYYY-MM`.
+/// Whether a text is a year and a month, `YYYY-MM`.
 fn is_date(text: &str) -> bool {
     let digits =
         |text: &str, count| text.len() == count && text.bytes().all(|byte| byte.is_ascii_digit());
@@ -113,26 +113,26 @@ fn is_date(text: &str) -> bool {
     })
 }
 
-/// A label of a domain name.
+/// Whether a text is a label of a domain name.
 fn is_label(text: &str) -> bool {
     let inner = text.bytes().all(|byte| byte.is_ascii_alphanumeric() || byte == b'-');
     let ends = !text.starts_with('-') && !text.ends_with('-');
     (1..=63).contains(&text.len()) && inner && ends
 }
 
-/// The rule that an invalid NQN breaks.
+/// Reason that a text is not a valid NQN.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum InvalidNqn {
     /// The name has no bytes.
     #[error("an NQN must not be empty")]
     Empty,
-    /// More than 223 bytes, or in a field no NUL after them.
+    /// The name has more than 223 bytes; or a field of a structure has no NUL.
     #[error("an NQN has at most 223 bytes")]
     TooLong,
-    /// A byte sequence that is not UTF-8.
+    /// A field of a structure is not UTF-8.
     #[error("an NQN must be UTF-8")]
     NotUtf8,
-    /// A control character in it.
+    /// The name has a control character.
     #[error("an NQN must not contain control characters")]
     ControlCharacter,
     /// A standard name does not begin with `nqn.`.
@@ -202,7 +202,7 @@ impl fmt::Display for Nqn {
     }
 }
 
-/// Whether a terminal would not show a character as it is.
+/// Whether a terminal would not show the character as it is.
 fn is_hidden(letter: char) -> bool {
     let quoted = matches!(letter, '\\' | '"' | '\'');
     !quoted && letter.escape_debug().next() == Some('\\')
@@ -214,12 +214,12 @@ impl fmt::Debug for Nqn {
     }
 }
 
-/// The name of a host, so that it is not mistaken for a subsystem's.
+/// NQN of a host, as a type of its own so that it is not confused with that of a subsystem.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct HostNqn(pub Nqn);
 
 impl HostNqn {
-    /// The UUID-based name of a host identifier (Base, 4.7, second format).
+    /// Creates the UUID-based NQN of a host identifier (Base, 4.7, second format).
     pub fn from_host_id(id: HostId) -> Self {
         let mut nqn = Nqn { length: 0, bytes: [0; Nqn::MAX_BYTES] };
         let mut push = |part: &[u8]| {
@@ -232,7 +232,7 @@ impl HostNqn {
         Self(nqn)
     }
 
-    /// The name, without escapes or padding.
+    /// Returns the name without escapes and padding.
     pub fn as_str(&self) -> &str {
         self.0.as_str()
     }
@@ -258,16 +258,16 @@ impl fmt::Debug for HostNqn {
     }
 }
 
-/// A name in a data structure: 256 bytes, NUL-terminated, padded with NULs.
+/// NQN field of a data structure: 256 bytes, terminated and padded with NULs.
 #[derive(Clone, Copy, PartialEq, Eq, FromBytes, IntoBytes, Immutable, KnownLayout, Unaligned)]
 #[repr(transparent)]
 pub struct NqnField([u8; 256]);
 
 impl NqnField {
-    /// The name in the field.
+    /// Returns the NQN in the field.
     ///
     /// # Errors
-    /// The rule that the name breaks: empty, no NUL within 224 bytes, not UTF-8, control
+    /// [`InvalidNqn`]: the name is empty, has no NUL within 224 bytes, is not UTF-8, or has control
     /// characters.
     pub fn parse(&self) -> Result<Nqn, InvalidNqn> {
         let end = self.0.iter().position(|&byte| byte == 0).ok_or(InvalidNqn::TooLong)?;

@@ -1,4 +1,4 @@
-//! Opcodes and the direction of data that they imply.
+//! Opcodes, and the direction of data that their low two bits imply.
 
 open_enum! {
     /// Opcodes of the admin command set (Base, 5).
@@ -60,7 +60,7 @@ open_enum! {
     }
 }
 
-/// The opcode that all fabrics commands share, on any queue (Base, 6).
+/// Opcode of all fabrics commands, on any queue (Base, 6).
 pub const FABRICS_OPCODE: u8 = 0x7F;
 
 open_enum! {
@@ -75,7 +75,7 @@ open_enum! {
     }
 }
 
-/// The way data moves, from the low two bits of an opcode or FCTYPE (Base, 4.1, command dword 0).
+/// Direction of data, from the low two bits of an opcode or FCTYPE (Base, 4.1, command dword 0).
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum DataDirection {
     /// No data: the low two bits are 00b.
@@ -84,12 +84,12 @@ pub enum DataDirection {
     HostToController,
     /// Transfer to the host, 10b: on RDMA by RDMA WRITE into the host's memory.
     ControllerToHost,
-    /// Both ways, 11b; no command of this crate does so.
+    /// Both directions, 11b; no command of this crate has it.
     Bidirectional,
 }
 
 impl DataDirection {
-    /// The direction that an opcode or FCTYPE implies.
+    /// Returns the direction that an opcode or FCTYPE implies.
     pub const fn of(code: u8) -> Self {
         match code & 0b11 {
             0b00 => Self::None,

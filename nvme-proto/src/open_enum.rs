@@ -1,7 +1,7 @@
-//! Codes on the wire as newtypes with named constants, so that values without a name are kept.
+//! Newtypes for codes on the wire, with named constants; values without a name are kept.
 
-/// Declares an open code: a newtype over an unsigned integer with named constants. `Display` gives
-/// the specification's words, or the number for a value without a name.
+/// Declares a newtype over an unsigned integer with named constants. `Display` writes the
+/// specification's name, or the number of a value without a name.
 macro_rules! open_enum {
     (
         $(#[$meta:meta])*
@@ -22,7 +22,7 @@ macro_rules! open_enum {
                 pub const $constant: Self = Self($value);
             )*
 
-            /// The specification's name of the value, if it has one.
+            /// Returns the specification's name of the value; `None` if it has none.
             pub const fn name(self) -> Option<&'static str> {
                 match self {
                     $(Self::$constant => Some($text),)*

@@ -5,7 +5,7 @@ use zerocopy::{FromBytes, Immutable, IntoBytes, KnownLayout, Unaligned};
 
 use crate::{Cntlid, Qid, Reserved};
 
-/// Private data of the request to connect.
+/// Private data of the request (REQ), which the host sends.
 #[derive(
     Clone, Copy, Debug, PartialEq, Eq, FromBytes, IntoBytes, Immutable, KnownLayout, Unaligned,
 )]
@@ -22,12 +22,12 @@ pub struct ConnectRequest {
 const _: () = assert!(size_of::<ConnectRequest>() == 32);
 
 impl ConnectRequest {
-    /// A request for queue `qid`. `receive_entries` is the number of responses that the host has
-    /// receives for, `send_entries` the number of commands that it keeps in flight (1 to 65,536;
-    /// zero-based on the wire).
+    /// Creates a request for queue `qid`. `receive_entries` is the number of receives that the host
+    /// has posted for responses, `send_entries` the most commands that it sends at a time (1 to
+    /// 65,536; zero-based on the wire).
     ///
     /// # Panics
-    /// When `send_entries` is not in 1 to 65,536.
+    /// If `send_entries` is not in 1 to 65,536.
     pub fn new(qid: Qid, cntlid: Cntlid, receive_entries: u16, send_entries: u32) -> Self {
         let hsqsize_z = send_entries.checked_sub(1).and_then(|z| u16::try_from(z).ok());
         Self {
@@ -40,13 +40,13 @@ impl ConnectRequest {
         }
     }
 
-    /// The private data of a received request; bytes after the first 32 are padding. The caller
-    /// checks the sizes and the queue.
+    /// Views the private data of a received request; bytes after the first 32 are padding. The
+    /// caller checks the sizes and the queue.
     ///
     /// # Errors
-    /// The reason to reject the request with: Invalid Private Data Length when there are fewer than
-    /// 32 bytes, Invalid RECFMT when the record format is not 0, Invalid HRQSIZE when the host's
-    /// receive queue has no entry.
+    /// Status for the rejection: Invalid Private Data Length if there are fewer than 32 bytes,
+    /// Invalid RECFMT if the record format is not 0, Invalid HRQSIZE if the host's receive queue
+    /// has no entry.
     pub fn parse(private_data: &[u8]) -> Result<&Self, RejectStatus> {
         let request: &Self =
             crate::view(private_data).map_err(|_| RejectStatus::INVALID_PRIVATE_DATA_LENGTH)?;
@@ -59,28 +59,29 @@ impl ConnectRequest {
         Ok(request)
     }
 
-    /// Identifier of the queue that the connection becomes.
+    /// Identifier of the queue that the connection is for, QID.
     pub const fn qid(&self) -> Qid {
         Qid(self.qid.get())
     }
 
-    /// The controller of an I/O queue; without meaning for the admin queue.
+    /// Controller of an I/O queue, CNTLID; without meaning for the admin queue.
     pub const fn cntlid(&self) -> Cntlid {
         Cntlid(self.cntlid.get())
     }
 
-    /// Entries of the host's receive queue, HRQSIZE.
+    /// Number of entries of the host's receive queue, HRQSIZE.
     pub const fn receive_entries(&self) -> u16 {
         self.hrqsize.get()
     }
 
-    /// Entries of the host's send queue, HSQSIZE: commands in flight, 1 to 65,536.
+    /// Number of entries of the host's send queue, HSQSIZE: the most outstanding commands, 1 to
+    /// 65,536.
     pub const fn send_entries(&self) -> u32 {
         self.hsqsize_z.get() as u32 + 1
     }
 }
 
-/// Private data of the acceptance.
+/// Private data of the acceptance (REP), which the controller sends.
 #[derive(
     Clone, Copy, Debug, PartialEq, Eq, FromBytes, IntoBytes, Immutable, KnownLayout, Unaligned,
 )]
@@ -94,26 +95,27 @@ pub struct ConnectAccept {
 const _: () = assert!(size_of::<ConnectAccept>() == 32);
 
 impl ConnectAccept {
-    /// An acceptance. `receive_entries` is the number of commands that the controller has receives
-    /// for.
+    /// Creates an acceptance. `receive_entries` is the number of receives that the controller has
+    /// posted for commands.
     pub const fn new(receive_entries: u16) -> Self {
         Self { recfmt: U16::ZERO, crqsize: U16::new(receive_entries), reserved_4: Reserved::ZERO }
     }
 
-    /// The private data of a received acceptance; `None` when there are fewer than 32 bytes or the
-    /// record format is not 0. Bytes after the first 32 are padding.
+    /// Views the private data of a received acceptance; `None` if there are fewer than 32 bytes or
+    /// the record format is not 0. Bytes after the first 32 are padding.
     pub fn parse(private_data: &[u8]) -> Option<&Self> {
         let accept: &Self = crate::view(private_data).ok()?;
         (accept.recfmt == U16::ZERO).then_some(accept)
     }
 
-    /// Entries of the controller's receive queue, CRQSIZE.
+    /// Number of entries of the controller's receive queue, CRQSIZE.
     pub const fn receive_entries(&self) -> u16 {
         self.crqsize.get()
     }
 }
 
-/// Private data of the rejection, which has the reason "consumer defined".
+/// Private data of the rejection (REJ), which the controller sends with the reason "consumer
+/// defined".
 #[derive(
     Clone, Copy, Debug, PartialEq, Eq, FromBytes, IntoBytes, Immutable, KnownLayout, Unaligned,
 )]
@@ -126,13 +128,13 @@ pub struct Reject {
 const _: () = assert!(size_of::<Reject>() == 4);
 
 impl Reject {
-    /// A rejection with record format 0.
+    /// Creates a rejection with record format 0.
     pub const fn new(status: RejectStatus) -> Self {
         Self { recfmt: U16::ZERO, status: U16::new(status.0) }
     }
 
-    /// The private data of a received rejection; `None` when there are fewer than 4 bytes or the
-    /// record format is not 0. Bytes after the first 4 are padding.
+    /// Views the private data of a received rejection; `None` if there are fewer than 4 bytes or
+    /// the record format is not 0. Bytes after the first 4 are padding.
     pub fn parse(private_data: &[u8]) -> Option<&Self> {
         let reject: &Self = crate::view(private_data).ok()?;
         (reject.recfmt == U16::ZERO).then_some(reject)

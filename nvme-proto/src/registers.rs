@@ -9,7 +9,7 @@ use zerocopy::{FromBytes, Immutable, IntoBytes, KnownLayout, Unaligned};
 use crate::fabrics::PropertySize;
 
 open_enum! {
-    /// A property by its offset in bytes.
+    /// Controller property, identified by its offset in bytes.
     pub struct Property(u32) {
         CAP = 0x00, "CAP";
         VS = 0x08, "VS";
@@ -21,7 +21,7 @@ open_enum! {
 }
 
 impl Property {
-    /// The size of a property that fabrics controllers have; `None` for others.
+    /// Returns the size of a property that fabrics controllers have; `None` for others.
     pub const fn size(self) -> Option<PropertySize> {
         match self {
             Self::CAP => Some(PropertySize::EightBytes),
@@ -39,14 +39,14 @@ impl Property {
 pub struct Cap {
     /// Maximum queue entries supported, zero-based.
     pub mqes_z: u16,
-    /// Contiguous queues required: 1 over fabrics.
+    /// Contiguous queues required: always set over fabrics.
     pub cqr: bool,
-    /// Arbitration mechanisms beside round robin.
+    /// Arbitration mechanisms supported in addition to round robin.
     #[bits(2)]
     pub ams: u8,
     #[bits(5)]
     __: u8,
-    /// Worst case time for RDY to follow EN, in units of 500 ms.
+    /// Timeout: the longest time until RDY follows a change of EN, in units of 500 ms.
     pub to: u8,
     /// Doorbell stride: 0 over fabrics.
     #[bits(4)]
@@ -61,10 +61,10 @@ pub struct Cap {
     /// Controller power scope: 0 not reported, 1 controller, 2 domain, 3 NVM subsystem.
     #[bits(2)]
     pub cps: u8,
-    /// Minimum memory page size, 2^(12 + n).
+    /// Minimum memory page size: 2^(12 + n) bytes.
     #[bits(4)]
     pub mpsmin: u8,
-    /// Maximum memory page size, 2^(12 + n).
+    /// Maximum memory page size: 2^(12 + n) bytes.
     #[bits(4)]
     pub mpsmax: u8,
     /// Persistent memory region supported.
@@ -91,7 +91,7 @@ pub struct CapCss {
     pub nvm: bool,
     #[bits(5)]
     __: u8,
-    /// One or more I/O command sets, selected by CSI.
+    /// I/O command sets that the host selects by CSI.
     pub iocss: bool,
     /// No I/O command set: admin commands only.
     pub noiocss: bool,
@@ -144,14 +144,14 @@ impl fmt::Display for Version {
 #[bitfield(u32)]
 #[derive(PartialEq, Eq)]
 pub struct Cc {
-    /// Enable; the host clears it to reset the controller.
+    /// Enable: the host sets it to start the controller, and clears it to reset the controller.
     pub en: bool,
     #[bits(3)]
     __: u8,
-    /// Bits 6:4: I/O command set selected.
+    /// Bits 6:4: selected I/O command set.
     #[bits(3)]
     pub css: CcCss,
-    /// Memory page size, 2^(12 + n).
+    /// Memory page size: 2^(12 + n) bytes.
     #[bits(4)]
     pub mps: u8,
     /// Bits 13:11: arbitration mechanism; 0 for round robin.
@@ -173,9 +173,9 @@ pub struct Cc {
 }
 
 impl Cc {
-    /// Submission queue entry size that the NVM command set requires: 64 bytes.
+    /// `iosqes` that the NVM command set requires: 64 bytes, as a power of two.
     pub const IOSQES: u8 = 6;
-    /// Completion queue entry size that the NVM command set requires: 16 bytes.
+    /// `iocqes` that the NVM command set requires: 16 bytes, as a power of two.
     pub const IOCQES: u8 = 4;
 }
 
@@ -203,7 +203,7 @@ open_enum! {
 pub struct Csts {
     /// Ready: the controller processes submission queue entries.
     pub rdy: bool,
-    /// Controller fatal status: an error that no completion could report.
+    /// Controller fatal status: an error that could not be reported by a completion.
     pub cfs: bool,
     /// Bits 3:2: progress of a shutdown.
     #[bits(2)]
@@ -212,7 +212,7 @@ pub struct Csts {
     pub nssro: bool,
     /// Bit 5: processing of commands is paused.
     pub pp: bool,
-    /// Shutdown type: of the subsystem rather than the controller.
+    /// Shutdown type: set if `shst` is about the subsystem, clear if about the controller.
     pub st: bool,
     #[bits(25)]
     __: u32,
@@ -237,5 +237,5 @@ pub struct Crto {
     pub crimt: u16,
 }
 
-/// Value whose write to NSSR resets the NVM subsystem: "NVMe" in ASCII.
+/// Value to write to NSSR for a reset of the NVM subsystem: "NVMe" in ASCII.
 pub const NSSR_RESET: u32 = 0x4E56_4D65;

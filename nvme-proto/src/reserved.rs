@@ -4,14 +4,14 @@ use core::fmt;
 
 use zerocopy::{FromBytes, Immutable, IntoBytes, KnownLayout, Unaligned};
 
-/// Reserved bytes of a structure. Received values are kept; `Debug` prints their number, and
-/// whether all of them are zero.
+/// Reserved bytes of a structure. Received values are kept. `Debug` shows how many there are and
+/// whether all are zero.
 #[derive(Clone, Copy, PartialEq, Eq, FromBytes, IntoBytes, Immutable, KnownLayout, Unaligned)]
 #[repr(transparent)]
 pub struct Reserved<const N: usize>([u8; N]);
 
 impl<const N: usize> Reserved<N> {
-    /// All zero, as a sender must leave them.
+    /// All zero, as a sender has to set them.
     pub const ZERO: Self = Self([0; N]);
 }
 

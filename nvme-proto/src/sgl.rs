@@ -6,7 +6,7 @@ use zerocopy::{FromBytes, Immutable, IntoBytes, KnownLayout, Unaligned};
 
 use crate::Status;
 
-/// An SGL descriptor as it is on the wire (Base, 4.3.2). [`SglDescriptor::parse`] decodes it.
+/// SGL descriptor as on the wire (Base, 4.3.2); [`SglDescriptor::parse`] decodes it.
 #[derive(
     Clone, Copy, PartialEq, Eq, Hash, FromBytes, IntoBytes, Immutable, KnownLayout, Unaligned,
 )]
@@ -19,18 +19,18 @@ pub struct SglDescriptor {
 const _: () = assert!(size_of::<SglDescriptor>() == 16);
 
 impl SglDescriptor {
-    /// The data pointer of a command without data: a keyed data block of length 0.
+    /// Data pointer of a command without data: a keyed data block of length 0.
     pub const NO_DATA: Self = Self { specific: [0; 15], sgl_type: SglType::KEYED };
 
-    /// Byte 15: type and subtype of the descriptor.
+    /// Byte 15: type and subtype.
     pub const fn sgl_type(&self) -> SglType {
         self.sgl_type
     }
 
-    /// The descriptor's meaning, if it is of a type that NVMe over RDMA uses.
+    /// Decodes the descriptor, if it is of a type that NVMe over RDMA uses.
     ///
     /// # Errors
-    /// SGL Descriptor Type Invalid, with Do Not Retry.
+    /// SGL Descriptor Type Invalid with Do Not Retry, for other types.
     pub fn parse(&self) -> Result<Sgl, Status> {
         match self.sgl_type {
             SglType::KEYED => Ok(self.keyed(false)),
@@ -82,7 +82,7 @@ impl fmt::Debug for SglDescriptor {
 }
 
 open_enum! {
-    /// The type byte of a descriptor: type in the high four bits, subtype in the low four (Base,
+    /// SGL identifier, byte 15 of a descriptor: type in bits 7:4, subtype in bits 3:0 (Base,
     /// 4.3.2).
     #[derive(FromBytes, IntoBytes, Immutable, KnownLayout, Unaligned)]
     pub struct SglType(u8) {
@@ -99,38 +99,40 @@ open_enum! {
     }
 }
 
-/// A descriptor of a type that NVMe over RDMA uses (RDMA, on capsules and SGLs; Base, 4.3.2).
+/// Decoded descriptor of a type that NVMe over RDMA uses (RDMA, on capsules and SGLs; Base, 4.3.2).
 #[derive(Clone, Copy, PartialEq, Eq, Hash)]
 pub enum Sgl {
-    /// Host memory, reached by RDMA. 0x40, or 0x4F when `invalidate`.
+    /// Keyed data block: host memory for RDMA READ or RDMA WRITE. Type 40h, or 4Fh with
+    /// `invalidate`.
     Keyed {
         /// Remote address of the first byte, as the host registered it.
         address: u64,
         /// Length in bytes, below 2^24.
         length: u32,
-        /// Remote key of the host's registration.
+        /// Remote key (rkey) of the host's memory registration.
         key: u32,
-        /// The controller may invalidate the key with its response.
+        /// Whether the controller may invalidate the key by sending its response with Send with
+        /// Invalidate.
         invalidate: bool,
     },
-    /// Data in the command capsule. 0x01.
+    /// Data block in the command capsule. Type 01h.
     InCapsule {
-        /// Bytes from the start of the in-capsule data.
+        /// Offset in bytes from the start of the in-capsule data.
         offset: u64,
         /// Length of the data in bytes.
         length: u32,
     },
-    /// A list of descriptors in the command capsule; the only and last one. 0x31.
+    /// Last segment: a list of descriptors in the command capsule. Type 31h.
     LastSegment {
-        /// Bytes from the start of the in-capsule data.
+        /// Offset in bytes from the start of the in-capsule data.
         offset: u64,
-        /// Length in bytes: 16 for each descriptor.
+        /// Length of the list in bytes: 16 per descriptor.
         length: u32,
     },
 }
 
 impl Sgl {
-    /// The most bytes that one keyed descriptor can describe.
+    /// Most bytes that one keyed descriptor can describe.
     pub const KEYED_MAX_BYTES: u32 = (1 << 24) - 1;
 
     /// Length in bytes: of the data, or of the list of descriptors.
@@ -145,7 +147,7 @@ impl Sgl {
 
 impl From<Sgl> for SglDescriptor {
     /// # Panics
-    /// When a keyed length exceeds [`Sgl::KEYED_MAX_BYTES`]: the field has 24 bits.
+    /// If a keyed length exceeds [`Sgl::KEYED_MAX_BYTES`], since the field has 24 bits.
     fn from(sgl: Sgl) -> Self {
         match sgl {
             Sgl::Keyed { address, length, key, invalidate } => {

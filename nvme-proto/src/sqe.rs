@@ -8,21 +8,20 @@ use zerocopy::{FromBytes, Immutable, IntoBytes, KnownLayout, Unaligned};
 
 use crate::{Cid, FABRICS_OPCODE, FabricsType, Nsid, SglDescriptor, Status};
 
-/// A submission queue entry: the command half of a command capsule (Base, 4.1).
+/// Submission queue entry: the first 64 bytes of a command capsule (Base, 4.1).
 ///
-/// The fields are those common to all commands; a command's own view of `cdw10` to `cdw15` comes
-/// from [`crate::Command::parse`]. A fabrics command has its type where others have the namespace
-/// identifier.
+/// The fields are those common to all commands; [`crate::Command::parse`] decodes `cdw10` to
+/// `cdw15`. A fabrics command has FCTYPE in place of the NSID.
 #[derive(Clone, Copy, PartialEq, Eq, FromBytes, IntoBytes, Immutable, KnownLayout, Unaligned)]
 #[repr(C)]
 pub struct Sqe {
-    /// Opcode; its meaning depends on the queue.
+    /// Opcode, whose command set depends on the queue.
     pub opcode: u8,
-    /// Fused operation, and PRP or SGL.
+    /// Fused operation, and whether the data pointer is a PRP or an SGL.
     pub flags: SqeFlags,
     /// Command identifier, unique among the commands in flight on the queue.
     pub cid: U16,
-    /// Namespace identifier; of a fabrics command, byte 0 is FCTYPE.
+    /// Namespace identifier; for a fabrics command, byte 0 is FCTYPE.
     pub nsid: U32,
     /// Command dword 2, bytes 8 to 11.
     pub cdw2: U32,
@@ -49,7 +48,8 @@ pub struct Sqe {
 const _: () = assert!(size_of::<Sqe>() == 64);
 
 impl Sqe {
-    /// An entry with identifier 0, no namespace, no data and SGLs selected, as fabrics demand.
+    /// Creates an entry with command identifier 0, NSID 0, no data, and SGLs, which fabrics
+    /// require.
     pub const fn new(opcode: u8) -> Self {
         Self {
             opcode,
@@ -69,7 +69,7 @@ impl Sqe {
         }
     }
 
-    /// An entry as [`Sqe::new`] makes it, with the fabrics opcode and type `fctype`.
+    /// Creates an entry as [`Sqe::new`] does, with the fabrics opcode and type `fctype`.
     pub const fn fabrics(fctype: FabricsType) -> Self {
         let mut sqe = Self::new(FABRICS_OPCODE);
         sqe.nsid = U32::new(fctype.0 as u32);
@@ -114,8 +114,8 @@ impl Sqe {
         FabricsType(self.nsid.get() as u8)
     }
 
-    /// Checks the flags that every command must have over fabrics: SGLs, and no fused operation,
-    /// which Feedrail controllers do not support.
+    /// Checks the flags for use over fabrics: SGLs, and no fused operation, which Feedrail
+    /// controllers do not support.
     ///
     /// # Errors
     /// Invalid Field in Command, with Do Not Retry.
@@ -142,7 +142,7 @@ impl fmt::Debug for Sqe {
     }
 }
 
-/// The second byte of an entry.
+/// Byte 1 of an entry.
 #[bitfield(u8)]
 #[derive(PartialEq, Eq, FromBytes, IntoBytes, Immutable, KnownLayout, Unaligned)]
 pub struct SqeFlags {
@@ -151,7 +151,7 @@ pub struct SqeFlags {
     pub fuse: u8,
     #[bits(4)]
     __: u8,
-    /// PRP or SGL for data transfer.
+    /// Format of the data pointer.
     #[bits(2)]
     pub psdt: Psdt,
 }

@@ -1,12 +1,12 @@
-//! Status of completions: types, codes and flags.
+//! Status of completions: status code types, status codes and flags.
 
 use core::fmt;
 
-/// The 15-bit status of a completion: status code type and code, command retry delay, More and Do
-/// Not Retry (Base, 4.2.3). The phase tag, which fabrics do not use, is not part of it.
+/// Status of a completion, 15 bits: status code type and code, command retry delay, More and Do Not
+/// Retry (Base, 4.2.3). The phase tag, which fabrics do not use, is not included.
 ///
-/// Values without a name are kept. The constants have neither flag set; compare with
-/// [`Status::is`], which looks at type and code only.
+/// Values without a name are kept. The constants have no flag set; [`Status::is`] compares status
+/// code type and code only.
 #[derive(Clone, Copy, Default, PartialEq, Eq, Hash)]
 pub struct Status(u16);
 
@@ -16,18 +16,17 @@ impl Status {
     const MORE: u16 = 1 << 13;
     const DNR: u16 = 1 << 14;
 
-    /// A status with neither flag set.
+    /// Creates a status without flags and retry delay.
     pub const fn new(sct: StatusCodeType, sc: u8) -> Self {
         Self(((sct.0 as u16 & 0b111) << 8) | sc as u16)
     }
 
-    /// Decodes the status field without the phase tag: bit 0 is the lowest bit of SC. Bit 15 is
-    /// dropped.
+    /// Decodes the status field without the phase tag: bit 0 is bit 0 of SC. Bit 15 is ignored.
     pub const fn from_bits(bits: u16) -> Self {
         Self(bits & 0x7FFF)
     }
 
-    /// The status field without the phase tag.
+    /// Returns the status field without the phase tag.
     pub const fn to_bits(self) -> u16 {
         self.0
     }
@@ -37,7 +36,7 @@ impl Status {
         Self(field >> 1)
     }
 
-    /// The last two bytes of a completion, phase tag clear.
+    /// Encodes the last two bytes of a completion, with phase tag 0.
     pub const fn to_wire(self) -> u16 {
         self.0 << 1
     }
@@ -52,12 +51,12 @@ impl Status {
         (self.0 & 0xFF) as u8
     }
 
-    /// Command retry delay, CRD: 0, or which of the controller's three delay times applies.
+    /// Command retry delay, CRD: 0 for none, or 1 to 3 for that element of the controller's CRDT.
     pub const fn retry_delay(self) -> u8 {
         ((self.0 >> Self::CRD_SHIFT) & 0b11) as u8
     }
 
-    /// More, M: the error log says more about it.
+    /// More, M: the Error Information log page has details.
     pub const fn more(self) -> bool {
         self.0 & Self::MORE != 0
     }
@@ -72,7 +71,7 @@ impl Status {
         Self(self.0 | Self::DNR)
     }
 
-    /// Sets More: the error information log has details.
+    /// Sets More.
     pub const fn with_more(self) -> Self {
         Self(self.0 | Self::MORE)
     }
@@ -82,12 +81,12 @@ impl Status {
         Self(self.0 & !(0b11 << Self::CRD_SHIFT) | ((crd as u16 & 0b11) << Self::CRD_SHIFT))
     }
 
-    /// Type and code alone.
+    /// Returns status code type and code without flags and retry delay.
     pub const fn without_flags(self) -> Self {
         Self(self.0 & Self::CODE_MASK)
     }
 
-    /// Whether type and code are those of `other`, with any flags.
+    /// Whether status code type and code are those of `other`, with any flags.
     pub const fn is(self, other: Self) -> bool {
         self.without_flags().0 == other.without_flags().0
     }
@@ -97,13 +96,13 @@ impl Status {
         self.is(Self::SUCCESS)
     }
 
-    /// Whether the path is to blame, so that the same command may succeed over another (Base,
+    /// Whether the path caused the error, so that the command may succeed on another path (Base,
     /// 4.2.3.4).
     pub const fn is_path_related(self) -> bool {
         self.code_type().0 == StatusCodeType::PATH.0
     }
 
-    /// `Ok` on success, else the status as the error.
+    /// Converts the status to a result.
     ///
     /// # Errors
     /// The status itself, unless it is Successful Completion.
@@ -123,8 +122,9 @@ open_enum! {
     }
 }
 
-/// The named statuses: constants and the words to print. A number that two command sets share has
-/// one line in `names` with both readings, and its constants under `aliases`.
+/// Declares the named statuses: constants, and names for `Display`. A code with different meanings
+/// for Connect and for I/O commands has one line in `names` with both, and further constants in
+/// `aliases`.
 macro_rules! statuses {
     (
         names { $($constant:ident = $sct:ident $sc:literal, $text:literal;)* }
@@ -140,7 +140,8 @@ macro_rules! statuses {
                 pub const $alias: Self = Self::$same;
             )*
 
-            /// The specification's name of type and code, if they have one.
+            /// Returns the specification's name of status code type and code; `None` if they have
+            /// none.
             pub const fn name(self) -> Option<&'static str> {
                 match self.without_flags() {
                     $(Self::$constant => Some($text),)*
@@ -260,7 +261,7 @@ impl fmt::Display for Status {
     }
 }
 
-/// A status as the answer to Connect: some of its codes mean something else for I/O commands.
+/// Status of a Connect command, for `Display`: some codes mean something else for I/O commands.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct ConnectStatus(pub Status);
 
@@ -270,7 +271,7 @@ impl fmt::Display for ConnectStatus {
     }
 }
 
-/// A status as the answer to any other command than Connect.
+/// Status of a command other than Connect, for `Display`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct CommandStatus(pub Status);
 
@@ -281,7 +282,7 @@ impl fmt::Display for CommandStatus {
 }
 
 impl Status {
-    /// The name, and the name that the same code has for an I/O command, if it differs.
+    /// Returns the name, and the different name that the code has for an I/O command.
     fn readings(self) -> Option<(&'static str, Option<&'static str>)> {
         let both = self.name()?;
         let of_io = |rest: &'static str| rest.strip_suffix(" for an I/O command)");

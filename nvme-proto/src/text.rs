@@ -1,20 +1,20 @@
-//! Text in fixed fields.
+//! ASCII text in fields of fixed length.
 
 use core::fmt;
 
 use zerocopy::{FromBytes, Immutable, IntoBytes, KnownLayout, Unaligned};
 
-/// An ASCII field, left-justified and padded with spaces: serial number, model number, firmware
-/// revision; and, with NULs for padding tolerated, the text fields of discovery.
+/// ASCII field, left-justified and padded with spaces: serial number, model number, firmware
+/// revision, and text fields of the discovery log page, which may be padded with NULs.
 #[derive(Clone, Copy, PartialEq, Eq, FromBytes, IntoBytes, Immutable, KnownLayout, Unaligned)]
 #[repr(transparent)]
 pub struct AsciiField<const N: usize>([u8; N]);
 
 impl<const N: usize> AsciiField<N> {
-    /// A field of spaces: the empty text.
+    /// Field of spaces: the empty text.
     pub const BLANK: Self = Self([b' '; N]);
 
-    /// The text, padded; `None` if it is too long or has a character outside 0x20..=0x7E.
+    /// Pads a text; `None` if it is too long or has a character outside 0x20..=0x7E.
     pub const fn new(text: &str) -> Option<Self> {
         let text = text.as_bytes();
         if text.len() > N {
@@ -37,7 +37,8 @@ impl<const N: usize> AsciiField<N> {
         &self.0
     }
 
-    /// The text up to the first NUL, without padding; `None` if it has a byte outside ASCII.
+    /// Returns the text before the first NUL, without padding; `None` if it has bytes outside
+    /// ASCII.
     pub fn text(&self) -> Option<&str> {
         let end = self.0.iter().position(|&byte| byte == 0).unwrap_or(N);
         let text = self.0.get(..end)?;

@@ -1,14 +1,14 @@
-//! Structures as views of received bytes.
+//! Views of received bytes as structures.
 
 use core::any::type_name;
 use core::fmt;
 
 use zerocopy::{FromBytes, Immutable, KnownLayout, Unaligned};
 
-/// The structure at the start of `bytes`; bytes after it are ignored.
+/// Returns the structure at the start of `bytes`; bytes after it are ignored.
 ///
 /// # Errors
-/// [`Truncated`] when there are too few bytes. Any bytes are a valid structure, so there is no
+/// [`Truncated`] if there are too few bytes. Any bytes are a valid structure, so that there is no
 /// other error.
 pub fn view<T>(bytes: &[u8]) -> Result<&T, Truncated>
 where
@@ -20,7 +20,7 @@ where
     }
 }
 
-/// Fewer bytes than the structure has.
+/// Error of a view: fewer bytes than the structure has.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Truncated {
     /// Name of the structure's type, without its path.

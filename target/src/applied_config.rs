@@ -1,4 +1,4 @@
-//! Configuration that a target currently follows.
+//! Configuration that a target currently applies.
 
 use std::io;
 use std::net::SocketAddr;
@@ -9,19 +9,19 @@ use rustix::event::{EventfdFlags, eventfd};
 
 use crate::config::{Config, PortConfig};
 
-/// Configuration that was applied last, with a descriptor that signals changes.
+/// Configuration that was applied last, with a file descriptor that signals changes.
 #[derive(Debug)]
 pub(crate) struct AppliedConfig {
     config: Mutex<Config>,
-    /// Event counter that is incremented for each new configuration.
+    /// Eventfd, incremented for each new configuration.
     changed: OwnedFd,
 }
 
 impl AppliedConfig {
-    /// Creates it with the configuration of the start.
+    /// Creates it with the configuration at the start of the target.
     ///
     /// # Errors
-    /// A descriptor is not available.
+    /// The eventfd cannot be created.
     pub(crate) fn new(config: Config) -> io::Result<Self> {
         let flags = EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK;
         Ok(Self { config: Mutex::new(config), changed: eventfd(0, flags)? })
@@ -31,17 +31,16 @@ impl AppliedConfig {
         self.lock().clone()
     }
 
-    /// Address of the counters as an HTTP page.
+    /// Configured address of the metrics page; `None` if there is none.
     pub(crate) fn metrics(&self) -> Option<SocketAddr> {
         self.lock().metrics
     }
 
-    /// The ports that it has.
     pub(crate) fn ports(&self) -> Vec<PortConfig> {
         self.lock().ports.clone()
     }
 
-    /// Keys that differ in a new configuration and are read at the start only.
+    /// Keys that `new` changes although they are read only at the start of the target.
     pub(crate) fn differences_at_start(&self, new: &Config) -> Vec<&'static str> {
         self.lock().differences_at_start(new)
     }
@@ -51,13 +50,13 @@ impl AppliedConfig {
         self.wake();
     }
 
-    /// Wakes the waiting thread, as a new configuration does.
+    /// Wakes the thread that waits for changes, as a new configuration does.
     pub(crate) fn wake(&self) {
-        // A counter that is full wakes as well.
+        // The write fails only if the counter is full, which keeps the descriptor readable.
         let _ = rustix::io::write(&self.changed, &1_u64.to_ne_bytes());
     }
 
-    /// Descriptor that is readable if there is a new configuration since the last call of
+    /// File descriptor that is readable if there was a change since the last
     /// [`AppliedConfig::note_seen`].
     pub(crate) fn changed(&self) -> BorrowedFd<'_> {
         self.changed.as_fd()

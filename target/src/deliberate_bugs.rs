@@ -1,9 +1,9 @@
-//! Deliberate bugs, one at a time, to test whether the simulator finds them. Only builds with the
-//! feature `deliberate-bugs` can have one.
+//! Deliberate bugs, one at a time, to test whether the simulator finds them. They exist only in
+//! builds with the feature `deliberate-bugs`.
 
 use core::sync::atomic::{AtomicU8, Ordering};
 
-/// Bug that this crate can have.
+/// Bug that tests can switch on.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[repr(u8)]
 pub enum Bug {
@@ -23,32 +23,32 @@ pub enum Bug {
     IgnoreWriteProtect,
     /// The progress block is never lent.
     KeepProgressBlock,
-    /// An account that had the progress block is not moved behind those that wait for it.
+    /// An account that had the progress block does not move behind the accounts that wait for it.
     LendOutOfTurn,
-    /// The progress block is lent only to accounts that hold something.
+    /// The progress block is lent only to accounts that hold buffers.
     SkipEmptyAccounts,
-    /// A request that finds room does not queue behind waiting ones.
+    /// A request for a buffer does not queue behind waiting requests if there is room for it.
     BypassLine,
-    /// A host may reconnect while storage still executes commands of queues that it has left.
+    /// A host may reconnect while storage still executes commands of its former queues.
     IgnoreDepartures,
     /// A controller reset completes while storage still executes commands of closed queues.
     ResetEarly,
-    /// A command that waits for an earlier epoch's writes waits for its reads as well.
+    /// A command that has to wait for an earlier epoch's writes waits for its reads as well.
     AwaitReads,
 }
 
-/// Whether this build can have bugs.
+/// Whether this build has the feature.
 pub(crate) const POSSIBLE: bool = cfg!(feature = "deliberate-bugs");
 
-/// Number of the present [`Bug`]; 0 for none.
+/// Number of the [`Bug`] that is switched on; 0 for none.
 static PRESENT: AtomicU8 = AtomicU8::new(0);
 
-/// Sets the bug of the crate, which replaces an earlier one.
+/// Switches a bug on in place of an earlier one; `None` switches it off.
 pub fn set(bug: Option<Bug>) {
     PRESENT.store(bug.map_or(0, |bug| bug as u8), Ordering::Relaxed);
 }
 
-/// Whether the crate has a bug: never, in builds without the feature.
+/// Whether a bug is switched on; always false in builds without the feature.
 #[inline]
 pub(crate) fn has(bug: Bug) -> bool {
     POSSIBLE && PRESENT.load(Ordering::Relaxed) == bug as u8

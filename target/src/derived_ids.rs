@@ -1,5 +1,5 @@
-//! Derived names and ids: stable over time, unique to their data, and equal on all targets of a
-//! dataset.
+//! Names and identifiers that are derived from other facts: they stay the same over time, differ
+//! for different data, and are the same on all targets that export a dataset.
 
 use std::io::{self, Write as _};
 use std::net::SocketAddr;
@@ -11,33 +11,33 @@ use uuid::Uuid;
 
 use crate::inventory::persist::state_file;
 
-/// Model number without a configured one.
+/// Model number (MN) if none is configured.
 pub(crate) const MODEL: &str = "Feedrail";
-/// Firmware revision: the crate's version, cut to the field's 8 bytes.
+/// Firmware revision (FR): the version of this crate, which has to fit 8 bytes.
 pub(crate) const FIRMWARE: &str = env!("CARGO_PKG_VERSION");
 /// Longest name of a namespace, in bytes.
 pub(crate) const NAME_BYTES: usize = 1024;
 
-/// Name space of every UUID that Feedrail derives.
+/// Namespace UUID (RFC 9562) of identifiers that depend on no machine.
 const FEEDRAIL: Uuid = Uuid::from_u128(0x0c1d_9b52_7f0e_5a51_9c57_64e0_86a1_7f21);
-/// Key that machine ids are hashed with: machine-id(5) asks applications never to reveal the id
-/// itself.
+/// Namespace UUID with which machine ids are hashed: machine-id(5) demands that applications do not
+/// reveal the id itself.
 const MACHINE_KEY: Uuid = Uuid::from_u128(0x5b0e_8a5c_2f6d_4c0b_8e1f_b7a4_93d2_6c58);
-/// File in which systemd and D-Bus keep the id of a machine.
+/// File with the machine id of systemd and D-Bus.
 const MACHINE_ID_FILE: &str = "/etc/machine-id";
-/// File in the state folder with the id of a machine that has none of its own.
+/// File in the state folder with a generated id, for a machine without [`MACHINE_ID_FILE`].
 const KEPT_MACHINE_FILE: &str = "machine-id";
 
-/// Machine that a target runs on: derived ids differ between machines.
+/// Identity of the machine that a target runs on. Derived identifiers differ between machines.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Machine {
     /// Hash of the machine id, which does not reveal it.
     key: Uuid,
-    /// Newly generated id of a machine that has none: [`Machine::keep`] stores it.
+    /// Generated id that is not stored yet, of a machine without one; [`Machine::keep`] stores it.
     made_up: Option<Uuid>,
 }
 
-/// The machine's id cannot be read.
+/// Failure to read the machine id that an earlier run has stored.
 #[derive(Debug, thiserror::Error)]
 #[error(
     "{}: cannot tell the id of this machine ({error}); restore the file or delete it, or give --machine-id",
@@ -49,23 +49,22 @@ pub struct MachineError {
 }
 
 impl Machine {
-    /// Machine with this id.
+    /// Creates the identity from a machine id.
     pub fn with_id(id: Uuid) -> Self {
         Self { key: Uuid::new_v5(&MACHINE_KEY, id.as_bytes()), made_up: None }
     }
 
-    /// Present machine: identified by its machine-id(5), else by the id kept in `state_dir`, else
-    /// by a new random id.
+    /// Identity of this machine, from its machine-id(5), else from the id kept in `state_dir`, else
+    /// from a new random id.
     ///
     /// # Errors
-    /// An id was kept and cannot be read.
+    /// The id kept in `state_dir` cannot be read or is malformed.
     pub fn this(state_dir: &Path) -> Result<Self, MachineError> {
         Self::find(Path::new(MACHINE_ID_FILE), state_dir)
     }
 
     fn find(machine_id: &Path, state_dir: &Path) -> Result<Self, MachineError> {
-        // The file is empty or has the text "uninitialized" in images that many machines start
-        // from.
+        // In machine images the file is empty or has the text "uninitialized".
         let system = std::fs::read_to_string(machine_id).ok().and_then(|text| parse_id(&text));
         if let Some(id) = system {
             return Ok(Self::with_id(id));
@@ -91,10 +90,10 @@ impl Machine {
         }
     }
 
-    /// Stores a generated id for the next start. Does nothing if the machine has an id.
+    /// Stores a generated id for later runs. Does nothing if the machine has an id.
     ///
     /// # Errors
-    /// The directory cannot be written, or another process has stored an id since.
+    /// The folder cannot be written, or another process has stored an id meanwhile.
     pub fn keep(&self, state_dir: &Path) -> io::Result<()> {
         let Some(id) = self.made_up else { return Ok(()) };
         std::fs::create_dir_all(state_dir)?;
@@ -105,8 +104,7 @@ impl Machine {
         Ok(())
     }
 
-    /// NQN of a subsystem without a configured one: different on each machine and for each set of
-    /// addresses.
+    /// NQN of the quick form's subsystem: different for each machine and each list of addresses.
     pub(crate) fn subsystem_nqn(&self, listen: &[SocketAddr]) -> Nqn {
         let addresses: Vec<_> = listen.iter().map(SocketAddr::to_string).collect();
         let uuid = Uuid::new_v5(&self.key, addresses.join(" ").as_bytes());
@@ -118,7 +116,7 @@ fn is_absent(error: &io::Error) -> bool {
     matches!(error.kind(), io::ErrorKind::NotFound | io::ErrorKind::NotADirectory)
 }
 
-/// Parses an id as machine-id(5) writes it, or as a UUID; zeros are none.
+/// Parses an id in the format of machine-id(5) or as a UUID; `None` if it is malformed or all zero.
 pub(crate) fn parse_id(text: &str) -> Option<Uuid> {
     Uuid::try_parse(text.trim()).ok().filter(|id| !id.is_nil())
 }
@@ -126,16 +124,16 @@ pub(crate) fn parse_id(text: &str) -> Option<Uuid> {
 /// Identity that the serial number of a subsystem and the UUIDs of its namespaces are derived from.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct SubsystemIdentity {
-    /// Name space of this machine and the subsystem's NQN.
+    /// Namespace UUID of this machine and the subsystem's NQN.
     local: Uuid,
-    /// Operator's name of the data, equal on every machine.
+    /// UUID of the configured `dataset_id`, the same on every machine.
     dataset: Option<Uuid>,
     nqn: Nqn,
 }
 
 impl SubsystemIdentity {
-    /// A subsystem on a machine. With a dataset id its files are the same data as files with the
-    /// same names on other machines; without one they belong to this machine.
+    /// Creates the identity of a subsystem. With a dataset id, its files have the same UUIDs as
+    /// files with the same names on other machines; without one, the UUIDs depend on this machine.
     pub fn new(machine: &Machine, nqn: Nqn, dataset: Option<Uuid>) -> Self {
         Self { local: Uuid::new_v5(&machine.key, nqn.as_str().as_bytes()), dataset, nqn }
     }
@@ -145,12 +143,12 @@ impl SubsystemIdentity {
         self.nqn
     }
 
-    /// Whether the operator has named the data.
+    /// Whether a `dataset_id` is configured.
     pub(crate) fn has_dataset(&self) -> bool {
         self.dataset.is_some()
     }
 
-    /// Serial number without a configured one: 20 hexadecimal digits.
+    /// Serial number (SN) if none is configured: 20 hexadecimal digits.
     pub fn serial(&self) -> String {
         let from = self.dataset.unwrap_or(self.local);
         let mut serial = Uuid::new_v5(&from, self.nqn.as_str().as_bytes()).simple().to_string();
@@ -158,26 +156,26 @@ impl SubsystemIdentity {
         serial
     }
 
-    /// UUID of the namespace with this name in the dataset, on every machine; `None` without a
-    /// dataset id.
+    /// UUID of the namespace with this name in the dataset, the same on every machine; `None`
+    /// without a dataset id.
     pub(crate) fn dataset_uuid(&self, name: &str) -> Option<Uuid> {
         self.dataset.map(|dataset| Uuid::new_v5(&dataset, name.as_bytes()))
     }
 
-    /// UUID of a file or device of this machine.
+    /// UUID of the namespace with this file or device, which depends on this machine.
     pub(crate) fn path_uuid(&self, path: &Path) -> Uuid {
         let path = std::path::absolute(path).unwrap_or_else(|_| path.to_owned());
         Uuid::new_v5(&self.local, path.as_os_str().as_bytes())
     }
 
-    /// UUID of the namespace with this name on this machine, if it has no path.
+    /// UUID of the namespace with this name if it has no path; it depends on this machine.
     pub(crate) fn name_uuid(&self, name: &str) -> Uuid {
-        // No path begins so.
+        // Absolute paths, the other input, do not begin like this.
         Uuid::new_v5(&self.local, format!("name:{name}").as_bytes())
     }
 }
 
-/// Name of the files that keep a subsystem's state; derived from the NQN alone.
+/// Part of the names of a subsystem's state files, derived from its NQN alone.
 pub(crate) fn state_key(nqn: &Nqn) -> Uuid {
     Uuid::new_v5(&FEEDRAIL, nqn.as_str().as_bytes())
 }
@@ -189,12 +187,13 @@ pub(crate) fn discovery_serial() -> String {
     serial
 }
 
-/// Last component of a path, or the path if it has none.
+/// Last component of a path, or the whole path if it has none.
 pub(crate) fn file_name(path: &Path) -> String {
     path.file_name().unwrap_or(path.as_os_str()).to_string_lossy().into_owned()
 }
 
-/// Default state folder: systemd's `STATE_DIRECTORY`, else the system's or the user's folder.
+/// Default state folder: `STATE_DIRECTORY` of systemd, else a system folder for root, else a folder
+/// of the user.
 pub(crate) fn default_state_dir() -> PathBuf {
     let set = |name| std::env::var_os(name).filter(|value| !value.is_empty()).map(PathBuf::from);
     if let Some(dir) = set("STATE_DIRECTORY") {

@@ -1,4 +1,4 @@
-//! Doorbells: wake a thread that sleeps on a descriptor.
+//! Doorbells: wake a thread that waits for a file descriptor.
 
 use std::os::fd::{AsFd, AsRawFd, OwnedFd, RawFd};
 use std::sync::Arc;
@@ -8,20 +8,20 @@ use rustix::event::EventfdFlags;
 
 use crate::sync::{AtomicBool, Ordering};
 
-/// A flag with a descriptor that is readable while the flag is set. Ringing twice before it is
-/// answered costs one system call.
+/// Flag with a file descriptor that is readable while the flag is set. If it rings several times
+/// before the thread answers, only the first time costs a system call.
 #[derive(Debug)]
 pub(crate) struct Doorbell<S = OwnedFd> {
     rung: AtomicBool,
     signal: S,
 }
 
-/// Primitive that a thread sleeps on.
+/// File descriptor, or its model in loom tests, that a thread waits for.
 pub(crate) trait Signal {
-    /// Wakes the thread, and every sleep that begins before it is cleared.
+    /// Wakes the thread, and ends each later wait at once until [`Signal::clear`].
     fn raise(&self);
 
-    /// Allows the thread to sleep.
+    /// Lets later waits block again.
     fn clear(&self);
 }
 
@@ -47,8 +47,8 @@ impl<S: Signal> Doorbell<S> {
         }
     }
 
-    /// Clears the flag; true if it was set. Writes before the ring are visible afterwards. One
-    /// relaxed load while it is clear.
+    /// Clears the flag. Returns whether it was set; then all writes before [`Doorbell::ring`] are
+    /// visible. If it is clear, this costs one relaxed load.
     pub(crate) fn answer(&self) -> bool {
         if !self.rung.load(Ordering::Relaxed) {
             return false;
@@ -57,8 +57,9 @@ impl<S: Signal> Doorbell<S> {
         self.rung.swap(false, Ordering::AcqRel)
     }
 
-    /// Whether the thread may sleep: false if the flag is set. Also clears a count that a slow
-    /// ringer left on the descriptor after its flag was cleared, which would end every later sleep.
+    /// Whether the thread may wait: false if the flag is set. Also clears the descriptor, in case a
+    /// slow caller of [`Doorbell::ring`] raised it after the flag was cleared, which would end
+    /// every later wait.
     pub(crate) fn is_quiet(&self) -> bool {
         self.signal.clear();
         !self.rung.load(Ordering::Acquire)
@@ -67,12 +68,12 @@ impl<S: Signal> Doorbell<S> {
 
 impl Signal for OwnedFd {
     fn raise(&self) {
-        // Cannot fail, since the counter is at most one.
+        // The write cannot fail, since the counter is at most 1.
         let _ = rustix::io::write(self, &1u64.to_ne_bytes());
     }
 
     fn clear(&self) {
-        // Fails if there is nothing to read.
+        // The read fails if the counter is 0.
         let _ = rustix::io::read(self, &mut [0; 8]);
     }
 }

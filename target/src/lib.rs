@@ -1,6 +1,6 @@
 //! NVMe over Fabrics target: exports files, block devices and memory over RDMA.
 //!
-//! A [`Config`] has the exports and addresses; [`Target`] serves it on threads of its own until it
+//! A [`Config`] has the exports and addresses; [`Target`] serves them on its own threads until it
 //! is stopped. [`daemon`] is the process `feedrail-target`, [`stepped`] is a target for simulators,
 //! and [`backend`] is the interface of a namespace to its medium.
 //!
@@ -20,11 +20,12 @@
 //! # Ok::<(), Box<dyn std::error::Error>>(())
 //! ```
 //!
-//! Inside, two halves meet in the module `controller`. *The rules of NVMe*: the `inventory` opens a
-//! configuration as subsystems, namespaces and ports, and a queue of `controller` per connection
-//! decodes and checks each command. *How bytes move*: a `poll_group` per core drives its
-//! `transport`s and its `storage`, with the time, storage and buffers of its `core_context`;
-//! backends know bytes and offsets alone. `driver` has the threads around both.
+//! The crate has two halves, which meet in the module `controller`. *The rules of NVMe*: the
+//! `inventory` opens a configuration as subsystems, namespaces and ports, and a queue of
+//! `controller` per connection decodes and checks each command. *The transfer of data*: a
+//! `poll_group` per core drives its `transport`s and its `storage`, with the time, storage and
+//! buffers of its `core_context`; backends know only bytes and offsets. `driver` has the threads
+//! around both.
 //!
 //! Not implemented: authentication and encryption, reservations, namespace management by hosts,
 //! Format NVM, Sanitize, fused operations, Copy, metadata and protection information, zoned
@@ -64,10 +65,10 @@ pub use self::metrics::snapshot::{
 pub use self::target::{StartError, Target};
 pub use rdma::{CounterInfo, CounterSet};
 
-/// A configuration with every key, each with a comment.
+/// Example configuration file in TOML with every key, each with a comment.
 pub const EXAMPLE_CONFIGURATION: &str = include_str!("../examples/feedrail.toml");
 
-/// Causes of a [`StartError`].
+/// Error types that a [`StartError`] contains.
 pub mod error {
     pub use crate::backend::open_error::OpenError;
     pub use crate::driver::threads::RuntimeError;
@@ -82,7 +83,7 @@ pub mod error {
 }
 
 pub mod stepped {
-    //! A target without threads and without a clock, which its caller drives: for simulators.
+    //! Target without threads and clock, which its caller drives, for simulators.
     //!
     //! A [`Registry`] opens the exports of a configuration, an [`Assembly`] adds devices to it, and
     //! [`Stepped`] does everything that is due at the given time. Each core has an [`Engine`] for
@@ -99,8 +100,7 @@ pub mod stepped {
     pub use crate::transport::Stop;
 }
 
-/// Items for the tests, fuzzers and measurements of this workspace, exempt from any promise of
-/// stability.
+/// Items for the tests, fuzzers and benchmarks of this workspace, which may change at any time.
 #[doc(hidden)]
 pub mod testing {
     pub use crate::backend::decorator::{Delay, Fault, FaultPlan};

@@ -1,4 +1,4 @@
-//! Reasons that a target cannot listen.
+//! Errors of listening on an address.
 
 use std::io;
 use std::net::{IpAddr, SocketAddr};
@@ -9,57 +9,58 @@ use rdma::verbs::VerbsError;
 
 use crate::limits::{MAX_DEVICES, MAX_PORTS};
 
-/// Reason that an address cannot be listened on: one line with the remedy.
+/// Reason that an address cannot be listened on; its message is one line with the remedy.
 #[derive(Debug, thiserror::Error)]
 pub enum AddressError {
-    /// No provider serves it.
+    /// No RDMA provider can serve the address.
     #[error(transparent)]
     Provider(#[from] rdma::SelectError),
-    /// The soft provider cannot serve it.
+    /// The soft provider (RoCE v2 in software) cannot serve the address.
     #[error(transparent)]
     Soft(EndpointError),
-    /// The soft provider's port is in use, perhaps by the RDMA device that was not chosen.
+    /// The UDP port of the soft provider is in use, perhaps by an RDMA device that was not
+    /// selected.
     #[error("{error} (the provider soft was chosen because: {reason})")]
     PortTaken {
-        /// Reason that soft was chosen.
+        /// Reason that the soft provider was selected.
         reason: String,
-        /// Reason that it cannot listen there.
+        /// Error of binding the port.
         error: EndpointError,
     },
-    /// The shared-memory provider cannot serve it.
+    /// The shared-memory provider cannot serve the address.
     #[error("memory cannot be shared with hosts: {0}")]
     Shm(io::Error),
-    /// The verbs provider cannot serve it.
+    /// The verbs provider (RDMA hardware) cannot serve the address.
     #[error(transparent)]
     Verbs(#[from] VerbsError),
-    /// A port cannot be listened on, or a device refuses resources.
+    /// No port of the device can be listened on, or the device refuses resources.
     #[error(transparent)]
     Add(#[from] AddError),
-    /// The system refuses the address.
+    /// Binding a UDP socket to the address failed.
     #[error("cannot listen at {address}: {error}")]
     System {
-        /// Address of the configuration.
+        /// Local address to bind.
         address: IpAddr,
         /// Error of the system call.
         error: io::Error,
     },
-    /// The address is a wildcard or of no interface.
+    /// An address to add at run time is a wildcard or multicast address, or its port number is 0.
     #[error(
         "{0} is not the address of an interface; a [[port]] of the configuration can have a wildcard address"
     )]
     NoInterface(SocketAddr),
-    /// The target listens on the largest number of ports already.
+    /// The target has `MAX_PORTS` ports already, or no port ID is free.
     #[error("more than {MAX_PORTS} addresses with ports to listen on")]
     TooMany,
 }
 
-/// Reason that a device cannot be added.
+/// Reason that a device cannot be added to the running target.
 #[derive(Debug, thiserror::Error)]
 pub enum AddError {
-    /// No port can be listened on.
+    /// No port of the device can be listened on.
     #[error(transparent)]
     Listen(#[from] ListenError),
-    /// Memory, a group or the connection manager is refused.
+    /// The device refuses a memory registration, a group of queue pairs or the connection manager.
     #[error("the device at {address} refuses resources: {error}")]
     Device {
         /// Local address of the device.
@@ -67,21 +68,21 @@ pub enum AddError {
         /// Error of the device or of the system.
         error: io::Error,
     },
-    /// There are more devices than a poll group serves.
+    /// There are `MAX_DEVICES` devices already, the most that a poll group serves.
     #[error("more than {MAX_DEVICES} devices")]
     TooMany,
-    /// The target is about to end.
+    /// The target is stopping.
     #[error("the target is stopping")]
     Stopping,
 }
 
-/// Reason that a port cannot be listened on.
+/// Failure to listen on one port of a device.
 #[derive(Debug, thiserror::Error)]
 #[error("cannot listen on {address}: {error}")]
 pub struct ListenError {
-    /// Port ID of the configuration.
+    /// Port ID (PORTID) of the port.
     pub port_id: u16,
-    /// Address that it was to listen on.
+    /// Address of the port.
     pub address: SocketAddr,
     /// Error of the connection manager.
     pub error: CmError,

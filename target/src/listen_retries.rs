@@ -1,4 +1,4 @@
-//! Repeated attempts to listen on addresses that could not be listened on.
+//! Retries of listening on addresses after failures, with increasing intervals.
 
 use std::collections::BTreeMap;
 use std::ffi::OsString;
@@ -13,38 +13,37 @@ use crate::inventory::Registry;
 use crate::inventory::port::Port;
 use crate::listen_error::AddressError;
 
-/// Failed attempts to listen on an address, and the wait until the next.
+/// Number of failed attempts to listen on an address, and the wait until the next.
 #[derive(Debug, Default)]
 struct FailedTries {
     count: u32,
-    /// Checks until the next attempt.
+    /// Number of checks (one per second) until the next attempt.
     wait: u32,
-    /// Error of the last attempt, which was logged.
+    /// Error of the last attempt, which has been logged.
     error: String,
 }
 
-/// Addresses that cannot be listened on, kept from check to check.
+/// Failed attempts by address, and the state of the network at the last check.
 #[derive(Debug, Default)]
 pub(crate) struct MissingAddresses {
     failures: BTreeMap<SocketAddr, FailedTries>,
     last: NetworkState,
 }
 
-/// Ports that cannot be listened on in shared memory, since another process has the name; kept from
-/// check to check.
+/// Failed attempts to listen in shared memory, by address: another process may have the name.
 #[derive(Debug, Default)]
 pub(crate) struct UnsharedPorts(BTreeMap<SocketAddr, FailedTries>);
 
-/// State of the machine's network: cheap facts that decide whether an address can be listened on.
+/// Addresses and RDMA devices of this machine. A change means that an attempt may succeed now.
 #[derive(Debug, Default, PartialEq, Eq)]
 pub(crate) struct NetworkState {
     addresses: Vec<LocalAddress>,
-    /// Names of RDMA devices.
+    /// Names in `/sys/class/infiniband`, sorted.
     devices: Vec<OsString>,
 }
 
-/// Most checks between two attempts if nothing changes, which bounds the time until an address that
-/// another process gives up is found.
+/// Most checks between two attempts while the network does not change. It limits the delay until
+/// the target listens on an address that another process has released.
 const LOOKS_BETWEEN_TRIES: u32 = 32;
 
 impl NetworkState {
@@ -61,7 +60,7 @@ impl NetworkState {
 }
 
 impl MissingAddresses {
-    /// Makes all addresses due if the network has changed.
+    /// Lets all addresses be retried in this check if the network has changed.
     pub(crate) fn note_network(&mut self, now: NetworkState) {
         if self.last != now {
             self.last = now;
@@ -69,17 +68,17 @@ impl MissingAddresses {
         }
     }
 
-    /// Whether an address is to be tried in this check.
+    /// Whether to try an address in this check. Counts down its wait.
     pub(crate) fn is_due(&mut self, address: SocketAddr) -> bool {
         self.failures.get_mut(&address).is_none_or(FailedTries::is_due)
     }
 
-    /// Drops the record of an address that the target listens on.
+    /// Removes an address on which the target listens now.
     pub(crate) fn forget(&mut self, address: SocketAddr) {
         self.failures.remove(&address);
     }
 
-    /// Records a failed attempt at an address.
+    /// Records a failed attempt; logs the error unless it is the same as before.
     pub(crate) fn note(&mut self, address: SocketAddr, error: String) {
         if self.failures.entry(address).or_default().note(&error) {
             tracing::warn!(%address, "still not listening: {error}");
@@ -88,7 +87,7 @@ impl MissingAddresses {
 }
 
 impl UnsharedPorts {
-    /// Addresses whose failure the start of the target has logged.
+    /// Creates the list after the start, which has logged the failures of these ports.
     pub(crate) fn at_start(devices: &Devices, registry: &Registry) -> Self {
         let ports = registry.ports().into_iter().filter(|port| !devices.listen_beside(port));
         let tried = |port: Arc<Port>| {
@@ -117,7 +116,7 @@ impl UnsharedPorts {
 }
 
 impl FailedTries {
-    /// Whether the address is to be tried in this check.
+    /// Whether to try the address in this check. Counts down its wait.
     fn is_due(&mut self) -> bool {
         self.wait = self.wait.saturating_sub(1);
         self.wait == 0

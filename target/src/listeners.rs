@@ -1,4 +1,4 @@
-//! Listeners of a target: those of the start, and addresses that appear later.
+//! Listeners of a target: those of its start, and of addresses and devices that appear later.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fmt;
@@ -25,27 +25,27 @@ use crate::limits::MAX_PORTS;
 use crate::listen_error::{AddError, AddressError, ListenError};
 use crate::listen_retries::{MissingAddresses, NetworkState, UnsharedPorts};
 
-/// An address on which a target listens.
+/// Address on which a target listens.
 #[derive(Clone, Debug)]
 pub struct Listening {
-    /// Port of the inventory.
+    /// Port ID, and the subsystems that are served at the address.
     pub port: Arc<Port>,
     /// Address that hosts connect to.
     pub address: SocketAddr,
-    /// Name of the RDMA provider.
+    /// Name of the RDMA provider: `verbs`, `soft` or `shm`.
     pub provider: &'static str,
-    /// Reason for that provider, for the log.
+    /// Reason that this provider was selected, for the log.
     pub reason: String,
-    /// Whether hosts on this machine may connect by shared memory instead.
+    /// Whether hosts on this machine can connect through shared memory.
     pub shared_memory: bool,
 }
 
-/// A configured address on which a target cannot listen, though it does on others.
+/// Configured address on which a target cannot listen, although it listens on others.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct NotListening {
-    /// Address of the configuration.
+    /// Configured address.
     pub address: SocketAddr,
-    /// Reason, and the remedy.
+    /// Reason and remedy, in one line.
     pub reason: String,
 }
 
@@ -53,21 +53,21 @@ pub struct NotListening {
 #[derive(Clone, Debug)]
 struct DeviceOptions {
     provider: ProviderChoice,
-    /// Number of groups: one for each core.
+    /// Number of groups of queue pairs that a device has: one per core.
     groups: usize,
     sharing_group: Option<SharingGroup>,
     send_with_invalidate: bool,
 }
 
-/// Listeners of a running target. It listens on further addresses on request, and when a configured
-/// address or device appears.
+/// Listeners of a running target. They change on request, on reload, and when a configured address
+/// or its device appears.
 pub(crate) struct Listeners {
     associations: Arc<Associations>,
     options: DeviceOptions,
-    /// Devices, locked while the set of listeners changes.
+    /// RDMA devices with their listeners, locked while listeners change.
     devices: Mutex<Devices>,
     applied: Arc<AppliedConfig>,
-    /// Ports without shared memory, locked after the devices.
+    /// Ports without shared memory. This lock is taken after that of the devices.
     unshared: Mutex<UnsharedPorts>,
 }
 
@@ -123,7 +123,7 @@ impl DeviceOptions {
     }
 }
 
-/// Listens on all ports of a configuration with usable addresses; an error if none can be served.
+/// Listens on all ports of a configuration. Returns an error only if no address can be served.
 pub(crate) fn listen_everywhere(
     devices: &mut Devices,
     registry: &Registry,
@@ -157,7 +157,7 @@ pub(crate) fn listen_everywhere(
     if let Some(error) = first_error.filter(|_| served.is_empty()) {
         return Err(error);
     }
-    // After all of them, so that it takes no place from another address.
+    // Shared memory comes last, so that it takes no place (`MAX_DEVICES`) from another address.
     let mut unshared = UnsharedPorts::default();
     share_memory(devices, &options, &ports, &mut unshared);
     let (lost, kept): (Vec<_>, Vec<_>) =
@@ -175,8 +175,8 @@ pub(crate) fn listen_everywhere(
     Ok((kept.into_iter().map(listening).collect(), lost.into_iter().map(not_listening).collect()))
 }
 
-/// Opens the device that serves an address and listens on its ports. Logs the device, and the ports
-/// that cannot be listened on although others can.
+/// Opens the device that serves an address and listens on its ports. Returns the selected provider
+/// and the ports that cannot be listened on although others can.
 fn add_device(
     devices: &mut Devices,
     options: &DeviceOptions,
@@ -198,8 +198,8 @@ fn add_device(
     Ok((selection, refused))
 }
 
-/// Listens in shared memory as well, for hosts on this machine, on ports where that is possible and
-/// not done yet.
+/// Listens in shared memory too, for hosts on this machine, on those ports where that is possible
+/// and not done yet.
 fn share_memory(
     devices: &mut Devices,
     options: &DeviceOptions,
@@ -221,7 +221,7 @@ fn share_memory(
     }
 }
 
-/// Listens on a port in shared memory, by the device of its address or a new one.
+/// Listens on a port in shared memory, with the existing device of its address or a new one.
 fn share_port(
     devices: &mut Devices,
     options: &DeviceOptions,
@@ -236,8 +236,8 @@ fn share_port(
     Ok(())
 }
 
-/// New ports for the addresses of this machine that wildcard addresses stand for and that have no
-/// port yet.
+/// Creates ports for those addresses of this machine that a wildcard address stands for and that
+/// have no port yet.
 fn missing_wildcards(registry: &Registry, configs: &[PortConfig]) -> Vec<Arc<Port>> {
     let mut wildcards = configs.iter().filter(|config| config.is_wildcard()).peekable();
     if wildcards.peek().is_none() {
@@ -252,7 +252,8 @@ fn missing_wildcards(registry: &Registry, configs: &[PortConfig]) -> Vec<Arc<Por
     let mut ids = taken_ids(&ports, configs);
     let mut missing = Vec::new();
     for config in wildcards {
-        // Changes at run time apply to addresses that appear later as well.
+        // Subsystems added or removed at a wildcard address apply to addresses that appear later
+        // too.
         let sibling = ports.iter().find(|port| port.is_of(config));
         let served = sibling.map_or_else(|| registry.subsystems(), |port| port.subsystems());
         for ip in local.iter().map(|local| local.ip).filter(|ip| config.stands_for(*ip)) {
@@ -265,18 +266,18 @@ fn missing_wildcards(registry: &Registry, configs: &[PortConfig]) -> Vec<Arc<Por
     missing
 }
 
-/// Port IDs that are unavailable: those of existing ports, and those in the configuration.
+/// Port IDs in use: those of existing ports, and those in the configuration.
 fn taken_ids(ports: &[Arc<Port>], configs: &[PortConfig]) -> BTreeSet<u16> {
     let of_ports = ports.iter().map(|port| port.id);
     of_ports.chain(configs.iter().map(|config| config.id)).collect()
 }
 
-/// Highest free port ID, since configurations use low ones.
+/// Returns the highest free port ID, since configurations use low ones.
 fn free_id(taken: &BTreeSet<u16>) -> Option<u16> {
     (1..=u16::MAX).rev().find(|id| !taken.contains(id))
 }
 
-/// Result of a check of an address, made without disturbing a target that serves it.
+/// Result of [`try_address`], which does not disturb a target that serves the address.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Reachable {
     /// The UDP port is free, or the verbs device was opened.
@@ -285,10 +286,10 @@ pub(crate) enum Reachable {
     InUse,
 }
 
-/// Checks an address of a configuration, and releases it immediately.
+/// Checks that an address can be served, and releases it at once.
 ///
 /// # Errors
-/// Reason that the address cannot be served.
+/// The address cannot be served; see [`AddressError`].
 pub(crate) fn try_address(config: &Config, address: IpAddr) -> Result<Reachable, AddressError> {
     let options = DeviceOptions::of(config);
     let selection = rdma::select(options.kind(), address)?;
@@ -297,11 +298,13 @@ pub(crate) fn try_address(config: &Config, address: IpAddr) -> Result<Reachable,
             options.open_verbs(address)?;
             return Ok(Reachable::Free);
         }
-        // Listeners have names there, which is all that can be in use.
+        // In shared memory, only the name of a listener can be in use, and listening does not
+        // happen here.
         Choice::Shm => return Ok(Reachable::Free),
         Choice::Soft => {}
     }
-    // A socket that shared the port, as those of a target do, would receive packets meant for them.
+    // This socket does not share the port, as those of a target do, since it would then receive
+    // packets for a running target.
     match UdpSocket::bind((address, rdma::soft::ROCE_PORT)) {
         Ok(_) => Ok(Reachable::Free),
         Err(error) if error.kind() == io::ErrorKind::AddrInUse => Ok(Reachable::InUse),
@@ -313,7 +316,7 @@ pub(crate) fn try_address(config: &Config, address: IpAddr) -> Result<Reachable,
 }
 
 impl Listeners {
-    /// Creates the listeners of a target that has begun to listen.
+    /// Creates the listeners after the start of the target has listened on `devices`.
     pub(crate) fn new(
         associations: Arc<Associations>,
         config: &Config,
@@ -325,12 +328,12 @@ impl Listeners {
         Self { associations, options, devices: Mutex::new(devices), applied, unshared }
     }
 
-    /// Address of the counters as an HTTP page.
+    /// Configured address of the metrics page; `None` if there is none.
     pub(crate) fn metrics(&self) -> Option<SocketAddr> {
         self.applied.metrics()
     }
 
-    /// The associations that hosts make at the listeners.
+    /// Associations of hosts with the controllers of this target.
     pub(crate) fn associations(&self) -> &Arc<Associations> {
         &self.associations
     }
@@ -338,7 +341,7 @@ impl Listeners {
     /// Serves a subsystem at an address, and starts to listen there if the target does not yet.
     ///
     /// # Errors
-    /// See [`ChangeError`]. Nothing changes then.
+    /// See [`ChangeError`]. Nothing has changed then.
     pub(crate) fn add_listener(&self, nqn: &Nqn, address: SocketAddr) -> Result<(), ChangeError> {
         let mut devices = self.devices();
         let registry = self.associations.registry();
@@ -357,11 +360,11 @@ impl Listeners {
         added
     }
 
-    /// Stops serving a subsystem at an address, ends the associations there, and stops listening if
-    /// nothing is left to serve and the configuration has no port.
+    /// Stops serving a subsystem at an address and ends the associations there. Also stops
+    /// listening if no subsystem is left there and the configuration does not have the port.
     ///
     /// # Errors
-    /// See [`ChangeError`]. Nothing changes then.
+    /// See [`ChangeError`]. Nothing has changed then.
     pub(crate) fn remove_listener(
         &self,
         nqn: &Nqn,
@@ -373,11 +376,11 @@ impl Listeners {
         Ok(())
     }
 
-    /// Removes a subsystem with its namespaces and listeners. Returns a line for each namespace
+    /// Removes a subsystem with its namespaces and listeners. Returns one line for each namespace
     /// that could not be flushed or closed.
     ///
     /// # Errors
-    /// See [`ChangeError`]. Nothing changes then.
+    /// See [`ChangeError`]. Nothing has changed then.
     pub(crate) fn remove_subsystem(&self, nqn: &Nqn) -> Result<Vec<String>, ChangeError> {
         let mut devices = self.devices();
         let warnings = self.associations.remove_subsystem(nqn)?;
@@ -385,11 +388,11 @@ impl Listeners {
         Ok(warnings)
     }
 
-    /// Applies a configuration to the exports and listeners. With [`OpenPurpose::Check`] nothing
-    /// changes.
+    /// Applies a configuration to exports and listeners; with [`OpenPurpose::Check`], only returns
+    /// the changes that it would make.
     ///
     /// # Errors
-    /// See [`ReloadError`]. Nothing changes then.
+    /// See [`ReloadError`]. Nothing has changed then.
     pub(crate) fn reload(
         &self,
         config: Config,
@@ -417,12 +420,12 @@ impl Listeners {
         if reloaded.is_ok() {
             self.applied.set(config);
         }
-        // The new ones, if it failed.
+        // After a failure, these are the new ports.
         self.close_unwanted(&mut devices);
         reloaded
     }
 
-    /// Ports that a configuration adds, wildcard addresses apart.
+    /// Creates the ports that a configuration adds, except for wildcard addresses.
     fn new_ports(&self, config: &Config) -> Result<Vec<Arc<Port>>, ReloadError> {
         let ports = self.associations.registry().ports();
         let mut new = Vec::new();
@@ -440,8 +443,8 @@ impl Listeners {
         Ok(new)
     }
 
-    /// A port at an address that the configuration does not name, or whose own port could not be
-    /// listened on yet.
+    /// Returns a port to open at an address: the configured one that could not be listened on so
+    /// far, or a new one.
     fn unbound_port(&self, address: SocketAddr) -> Result<Arc<Port>, AddressError> {
         let ports = self.associations.registry().ports();
         if let Some(port) = ports.iter().find(|port| port.configured_address() == address) {
@@ -451,7 +454,7 @@ impl Listeners {
         Ok(Arc::new(Port::added(id, address)))
     }
 
-    /// Listens on a port and adds it to the inventory.
+    /// Listens on a port and adds it to the inventory, with a new device if the address has none.
     fn open(&self, devices: &mut Devices, port: &Arc<Port>) -> Result<(), AddressError> {
         let registry = self.associations.registry();
         let ip = port.configured_address().ip();
@@ -463,7 +466,7 @@ impl Listeners {
         if devices.serve(ip, DeviceRole::Main) {
             devices.listen(port, DeviceRole::Main)?;
         } else {
-            // Includes the ports of a device that has failed.
+            // If a device has failed, its other ports are listened on again too.
             let mut ports = others;
             ports.extend((!is_known).then(|| Arc::clone(port)));
             let (selection, refused) = add_device(devices, &self.options, ip, &ports)?;
@@ -483,7 +486,7 @@ impl Listeners {
         Ok(())
     }
 
-    /// Stops listening on ports that serve nothing and are not configured.
+    /// Stops listening on ports without subsystems that the configuration does not have.
     fn close_unwanted(&self, devices: &mut Devices) {
         let registry = self.associations.registry();
         let configs = self.applied.ports();
@@ -498,8 +501,8 @@ impl Listeners {
         }
     }
 
-    /// Listens on addresses and devices that have appeared since the last check. Called once a
-    /// second.
+    /// Listens on configured addresses that could not be listened on so far. A thread calls this
+    /// once a second.
     pub(crate) fn look(&self, missing: &mut MissingAddresses) {
         let mut devices = self.devices();
         let registry = self.associations.registry();
@@ -519,7 +522,7 @@ impl Listeners {
         let mut opened = false;
         for port in ports {
             let address = port.configured_address();
-            // Another port may have brought the device of both.
+            // An earlier port in this loop may have opened the device of both.
             if !is_missing(&devices, &port) || !missing.is_due(address) {
                 continue;
             }

@@ -1,70 +1,70 @@
-//! Level of the log, which may be changed at run time.
+//! Log level, which can be changed at run time by methods of the management socket.
 
 use std::collections::BTreeSet;
 use std::sync::{Mutex, MutexGuard, OnceLock, PoisonError};
 
 use tracing::level_filters::LevelFilter;
 
-/// `tracing` target of changes that clients of the management socket make.
+/// `tracing` target of the audit log: changes by clients of the management socket.
 pub(crate) const AUDIT: &str = "audit";
 
-/// Log of the process, if it has one that can be changed.
+/// Log of the process; empty if another program has installed its own subscriber.
 static LOG: OnceLock<LogLevel> = OnceLock::new();
 
-/// Sets the filter of the log, in the notation of `--log`.
+/// Function that sets the filter of the log, in the syntax of `--log`.
 type SetFilter = Box<dyn Fn(&str) -> Result<(), String> + Send + Sync>;
 
-/// Filter of a log: that of the start, and the changes since.
+/// Filter of the process's log: that of the start, with later changes.
 pub(crate) struct LogLevel {
     set_filter: SetFilter,
     state: Mutex<LogState>,
 }
 
 struct LogState {
-    /// Filter of the start, or a level that was set later.
+    /// Filter of the start, or the filter for a level that was set later.
     base: String,
     level: LevelFilter,
-    /// Modules whose debug lines are written as well.
+    /// Modules whose debug lines are written in addition (SPDK's log flags).
     debugged: BTreeSet<&'static str>,
 }
 
 impl LogLevel {
-    /// Registers the filter of the process's log. Only the first call counts.
+    /// Registers the log of the process. Later calls have no effect.
     pub(crate) fn register(base: String, level: LevelFilter, set_filter: SetFilter) {
         let state = Mutex::new(LogState { base, level, debugged: BTreeSet::new() });
         let _ = LOG.set(Self { set_filter, state });
     }
 
-    /// Log of the process; `None` if another program writes it.
+    /// Log of the process; `None` if another program has installed its own subscriber.
     pub(crate) fn get() -> Option<&'static Self> {
         LOG.get()
     }
 
-    /// Level that was set last, or the most detailed one of the filter at the start.
+    /// Level that was set last; before that, the most detailed level in the filter of the start.
     pub(crate) fn level(&self) -> LevelFilter {
         self.state().level
     }
 
-    /// Writes lines of this level and above, whatever the filter was. The audit log is not
-    /// affected: a client that may change the level cannot hide other changes.
+    /// Sets the level for all modules, in place of the filter of the start. The audit log stays at
+    /// `info`, so that a client cannot hide its changes.
     ///
     /// # Errors
-    /// The log does not accept the filter.
+    /// The subscriber rejects the filter.
     pub(crate) fn set_level(&self, level: LevelFilter) -> Result<(), String> {
         let mut state = self.state();
         (state.base, state.level) = (format!("{level},{AUDIT}=info"), level);
         (self.set_filter)(&state.filter())
     }
 
-    /// Whether debug lines of a module are asked for.
+    /// Whether debug lines of a module were switched on by [`LogLevel::set_debugged`].
     pub(crate) fn is_debugged(&self, module: &str) -> bool {
         self.state().debugged.contains(module)
     }
 
-    /// Writes debug lines of a module, or only those that the level has.
+    /// Switches debug lines of a module on, or off to those that the level has.
     ///
     /// # Errors
-    /// The log does not accept the filter.
+    /// The subscriber rejects the filter.
     pub(crate) fn set_debugged(&self, module: &'static str, wanted: bool) -> Result<(), String> {
         let mut state = self.state();
         match wanted {

@@ -1,4 +1,4 @@
-//! Program `feedrail-target`; its parts are in `daemon/`.
+//! Program `feedrail-target`. The code is in `daemon/`.
 
 use std::process::ExitCode;
 

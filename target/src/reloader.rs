@@ -1,4 +1,4 @@
-//! Reloads the configuration at run time.
+//! Reload of the configuration file at run time.
 
 use std::fmt;
 use std::path::{Path, PathBuf};
@@ -9,15 +9,15 @@ use crate::inventory::export::OpenPurpose;
 use crate::inventory::reload::{ReloadError, ReloadReport};
 use crate::listeners::Listeners;
 
-/// Source of the configuration.
+/// Configuration file, and how to read it.
 pub(crate) struct ConfigSource {
-    /// File that it is read from.
+    /// Path of the file.
     pub(crate) path: PathBuf,
-    /// Reads it, and adds the options of the command line.
+    /// Function that reads the file and applies the options of the command line.
     pub(crate) read: Box<dyn Fn() -> Result<Config, ConfigError> + Send + Sync>,
 }
 
-/// Reloads the configuration on an operator's request.
+/// Reloads the configuration file on SIGHUP or by `feedrail_reload_config`.
 pub(crate) struct Reloader {
     listeners: Arc<Listeners>,
     source: ConfigSource,
@@ -33,21 +33,21 @@ impl Reloader {
         &self.source.path
     }
 
-    /// Text of the configuration file, and the configuration that it describes.
+    /// Reads the configuration file. Returns its text and the configuration that it describes.
     ///
     /// # Errors
-    /// The file cannot be read, or is wrong.
+    /// The file cannot be read or is invalid.
     pub(crate) fn read_file(&self) -> Result<(String, Config), ConfigError> {
         let read = |error| ConfigError::Read { path: self.path().to_owned(), error };
         let text = std::fs::read_to_string(self.path()).map_err(read)?;
         Ok((text, (self.source.read)()?))
     }
 
-    /// Reads the configuration and applies it to exports and listeners. With [`OpenPurpose::Check`]
-    /// nothing changes, and the report has the changes that would be made.
+    /// Reads the configuration file and applies it to exports and listeners. With
+    /// [`OpenPurpose::Check`], the report has the changes that would be made.
     ///
     /// # Errors
-    /// See [`ReloadError`]. Nothing changes then.
+    /// See [`ReloadError`]. Nothing has changed then.
     pub(crate) fn reload(&self, purpose: OpenPurpose) -> Result<ReloadReport, ReloadError> {
         self.listeners.reload((self.source.read)()?, purpose)
     }

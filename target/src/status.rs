@@ -12,11 +12,11 @@ use crate::listeners::{Listening, NotListening};
 use crate::metrics::latency::LatencyStats;
 use crate::metrics::page::{NamespaceSnapshot, SubsystemSnapshot, TargetSnapshot};
 
-/// Entries of each list. The page stays small with thousands of namespaces, hosts or subsystems;
-/// `total` says how many there are.
+/// Most entries of each list, so that the page stays small with thousands of namespaces, hosts or
+/// subsystems. `total` has the real number.
 const MOST_LISTED: usize = 100;
 
-/// State of a target, which is turned into JSON.
+/// Source of the status page's data.
 pub(crate) struct TargetStatus<'a> {
     pub(crate) snapshot: &'a TargetSnapshot,
     pub(crate) registry: &'a Registry,
@@ -75,7 +75,7 @@ impl TargetStatus<'_> {
         listed(subsystems.iter(), describe)
     }
 
-    /// Hosts with a connection to a subsystem.
+    /// Controllers of NVM subsystems, each with its host.
     fn hosts(&self) -> Value {
         let of_subsystem = |controller| {
             let subsystem = Arc::<Controller>::as_ref(controller).subsystem()?;
@@ -93,7 +93,7 @@ impl TargetStatus<'_> {
         listed(self.controllers.iter().filter_map(of_subsystem), describe)
     }
 
-    /// Namespaces that were used, those that moved the most bytes first.
+    /// Namespaces that had I/O commands or have a fault, in descending order of transferred bytes.
     fn namespaces(&self) -> Value {
         let mut used: Vec<(&str, &NamespaceSnapshot)> = Vec::new();
         for SubsystemSnapshot { nqn, used: namespaces, .. } in &self.snapshot.subsystems {
@@ -121,7 +121,7 @@ impl TargetStatus<'_> {
         listed(used.into_iter(), describe)
     }
 
-    /// Files of directories that are no namespaces, and why.
+    /// Files of exported directories that are not namespaces, with the reasons.
     fn left_out(&self) -> Value {
         let subsystems = self.registry.subsystems();
         let files: Vec<_> = subsystems.iter().map(|subsystem| subsystem.left_out_files()).collect();
@@ -134,15 +134,15 @@ impl TargetStatus<'_> {
     }
 }
 
-/// The first entries of a list, which alone are described, and how many it has.
+/// Describes the first [`MOST_LISTED`] entries of a list, and counts all of them.
 fn listed<T>(mut entries: impl Iterator<Item = T>, describe: impl Fn(T) -> Value) -> Value {
     let first: Vec<_> = entries.by_ref().take(MOST_LISTED).map(describe).collect();
     let total = first.len() + entries.count();
     json!({ "total": total, "first": first })
 }
 
-/// The buckets of a histogram that are not empty: upper bound in microseconds, and how many
-/// commands took that long. Slower ones have the bound `null`.
+/// Describes the buckets of a histogram that are not empty, as pairs of upper bound in microseconds
+/// and number of commands. The bound is `null` for commands slower than all bounds.
 fn latency(stats: &LatencyStats) -> Value {
     let mut buckets = Vec::new();
     let mut below = 0;

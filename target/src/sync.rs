@@ -1,4 +1,4 @@
-//! Synchronisation primitives of doorbells and links, replaced by loom's in its tests.
+//! Synchronisation primitives of doorbells and links: those of `std`, or of `loom` in its tests.
 
 #[cfg(not(all(loom, test)))]
 pub(crate) use std::sync::{

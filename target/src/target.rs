@@ -1,4 +1,4 @@
-//! A running target: the threads that serve a configuration.
+//! A running target: the threads that serve the exports of a configuration.
 
 use std::io;
 use std::sync::Arc;
@@ -30,9 +30,9 @@ use crate::poll_group::PollGroupStats;
 use crate::reloader::{ConfigSource, Reloader};
 use crate::status::TargetStatus;
 
-/// A target with its threads. Dropping it ends every connection immediately.
+/// Running target. Dropping it closes every connection immediately.
 pub struct Target {
-    // Dropped first: it uses files that are released with the rest.
+    // This is dropped first, since it uses files that are released with the other fields.
     _management: Option<Management>,
     _files: Periodic,
     _removed: Periodic,
@@ -45,40 +45,40 @@ pub struct Target {
     not_listening: Vec<NotListening>,
 }
 
-/// Reason that a target does not start: one line with the remedy.
+/// Reason that a target cannot start; its message is one line with the remedy.
 #[derive(Debug, thiserror::Error)]
 pub enum StartError {
-    /// A namespace cannot be exported.
+    /// A namespace or directory cannot be opened.
     #[error(transparent)]
     Export(#[from] ExportError),
     /// The threads cannot be started.
     #[error(transparent)]
     Runtime(#[from] RuntimeError),
-    /// No address can be listened on.
+    /// No configured address can be listened on.
     #[error(transparent)]
     Address(#[from] AddressError),
     /// The management socket cannot be created.
     #[error(transparent)]
     Management(#[from] SocketError),
-    /// Memory or descriptors are not available.
+    /// Memory or file descriptors of the buffer pool are not available.
     #[error("cannot allocate the buffer pool (limits.pool_bytes): {0}")]
     Pool(io::Error),
 }
 
 impl Target {
-    /// Opens the exports of a configuration, listens, and starts serving. An address that cannot be
-    /// served is left out if the target can listen elsewhere.
+    /// Opens the exports of a configuration, listens, and starts to serve hosts. Addresses that
+    /// cannot be served are skipped if the target can listen on another.
     ///
     /// # Errors
-    /// See [`StartError`]. Nothing keeps running then.
+    /// See [`StartError`]. No thread keeps running then.
     pub fn start(config: &Config) -> Result<Self, StartError> {
         Self::start_with(config, None)
     }
 
-    /// Starts a target as [`Target::start`] does, with a configuration that can be read again.
+    /// Starts a target as [`Target::start`] does, with a configuration that can be reloaded.
     ///
     /// # Errors
-    /// See [`StartError`]. Nothing keeps running then.
+    /// See [`StartError`]. No thread keeps running then.
     pub(crate) fn start_with(
         config: &Config,
         source: Option<ConfigSource>,
@@ -102,7 +102,8 @@ impl Target {
         let files = watch_files(Arc::clone(&associations)).map_err(RuntimeError::Thread)?;
         let removed = close_removed(Arc::clone(&associations)).map_err(RuntimeError::Thread)?;
         let addresses = watch_addresses(Arc::clone(&listeners)).map_err(RuntimeError::Thread)?;
-        // Hosts expect no changes of a target that is not managed.
+        // Only a managed target (with a management socket or watched directories) announces to
+        // hosts that its exports may change.
         let source = source.filter(|_| config.is_managed());
         let reloader = source.map(|source| Arc::new(Reloader::new(Arc::clone(&listeners), source)));
         let directories = config
@@ -128,22 +129,22 @@ impl Target {
         })
     }
 
-    /// Reloader of the configuration, if it can be read again.
+    /// Reloader of the configuration; `None` if it cannot be reloaded.
     pub(crate) fn reloader(&self) -> Option<&Arc<Reloader>> {
         self.reloader.as_ref()
     }
 
-    /// Addresses on which it listens, in the order of the configuration.
+    /// Addresses on which the target listens since its start, in the order of the ports.
     pub fn listening(&self) -> &[Listening] {
         &self.listening
     }
 
-    /// Configured addresses on which it cannot listen.
+    /// Configured addresses on which the target could not listen at its start.
     pub fn not_listening(&self) -> &[NotListening] {
         &self.not_listening
     }
 
-    /// Counters of all threads, asked for now.
+    /// Returns the present values of the counters of all threads.
     pub fn stats(&self) -> Stats {
         let mut sum = PollGroupStats::default();
         self.runtime.group_stats().into_iter().for_each(|group| sum += group);
@@ -174,17 +175,17 @@ impl Target {
         }
     }
 
-    /// A watch of the threads that serve hosts.
+    /// Returns a watch that finds threads without progress, for the watchdog.
     pub(crate) fn turn_watch(&self) -> TurnWatch {
         self.runtime.turn_watch()
     }
 
-    /// Counters of all threads, and those of each subsystem and namespace, as a text.
+    /// Returns the metrics page.
     pub(crate) fn metrics(&self, format: MetricsFormat, detail: MetricsDetail) -> String {
         self.snapshot().to_text(format, detail)
     }
 
-    /// The state that the status page shows, as JSON.
+    /// Returns the state of the target as JSON, for the status page.
     pub(crate) fn status(&self) -> String {
         let status = TargetStatus {
             snapshot: &self.snapshot(),
@@ -203,16 +204,16 @@ impl Target {
         TargetSnapshot { stats: self.stats(), turns: self.runtime.turn_stats(), subsystems }
     }
 
-    /// Stops after running commands have ended, at most after `timeout`. New connections and
-    /// commands are refused from now on.
+    /// Stops the target once commands in progress have completed, or after `timeout`. New
+    /// connections and commands are refused from now on.
     pub fn drain(self, timeout: Duration) {
         self.runtime.stop(timeout);
         self.associations.stop();
-        // Namespaces that were removed and busy until now.
+        // Only now the last removed namespaces have become idle.
         self.associations.registry().close_idle();
     }
 
-    /// Ends every connection and stops.
+    /// Closes every connection and stops the target.
     pub fn stop(self) {
         self.drain(Duration::ZERO);
     }
@@ -230,7 +231,7 @@ fn subsystem_snapshot(registry: &Registry, subsystem: &Subsystem) -> SubsystemSn
     }
 }
 
-/// Snapshot of a namespace, if it was used or has a fault.
+/// Returns the snapshot of a namespace if it had I/O commands or has a fault.
 fn used_namespace(namespace: &Namespace) -> Option<NamespaceSnapshot> {
     let io = namespace.io.stats();
     let failed = namespace.storage_errors.total() > 0 || namespace.health().is_degraded();
@@ -247,13 +248,13 @@ fn used_namespace(namespace: &Namespace) -> Option<NamespaceSnapshot> {
     })
 }
 
-/// Starts to look for addresses and devices that appear.
+/// Starts the thread that looks once a second for addresses and devices that have appeared.
 fn watch_addresses(listeners: Arc<Listeners>) -> io::Result<Periodic> {
     let mut missing = MissingAddresses::default();
     Periodic::start("feedrail-listen", move || listeners.look(&mut missing))
 }
 
-/// Resident memory of this process in bytes.
+/// Resident memory (RSS) of this process in bytes.
 fn resident_bytes() -> Option<u64> {
     let statm = std::fs::read_to_string("/proc/self/statm").ok()?;
     let pages: u64 = statm.split_whitespace().nth(1)?.parse().ok()?;

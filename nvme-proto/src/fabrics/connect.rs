@@ -10,13 +10,14 @@ use crate::{
     Truncated,
 };
 
-/// Connect (Base, 6.3): makes a connection a queue of a controller. [`ConnectData`] comes with it.
+/// Connect (Base, 6.3): assigns the connection that it is received on to a queue of a controller.
+/// [`ConnectData`] is its data.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Connect {
-    /// The queue that the connection becomes: 0 makes an association, any other joins one.
+    /// Identifier of the queue: 0, the admin queue, creates an association; other queues join one.
     pub qid: Qid,
-    /// Entries of the submission queue, 2 to 65,536 (zero-based on the wire); the completion queue
-    /// has as many.
+    /// Number of entries of the submission queue, 2 to 65,536 (zero-based on the wire, SQSIZE); the
+    /// completion queue has as many.
     pub queue_entries: u32,
     /// Attributes of the queue.
     pub attributes: ConnectAttributes,
@@ -28,8 +29,8 @@ impl Connect {
     /// Decodes command dwords 10 to 12; the opcode is not checked.
     ///
     /// # Errors
-    /// With Do Not Retry: Connect Incompatible Format for a record format other than 0, Connect
-    /// Invalid Parameters for a queue of one entry. The response to the latter names
+    /// All with Do Not Retry: Connect Incompatible Format for a record format other than 0; Connect
+    /// Invalid Parameters for a queue of one entry, to whose completion the caller adds
     /// [`ConnectParameter::SQSIZE`].
     pub fn parse(sqe: &Sqe) -> Result<Self, Status> {
         let format = RecordFormat::of(sqe);
@@ -52,7 +53,7 @@ impl Connect {
     /// data pointer.
     ///
     /// # Panics
-    /// When `queue_entries` is not in 2 to 65,536.
+    /// If `queue_entries` is not in 2 to 65,536.
     pub fn to_sqe(&self) -> Sqe {
         assert!((2..=65_536).contains(&self.queue_entries), "a queue has 2 to 65,536 entries");
         let sqsize_z = (self.queue_entries - 1) as u16;
@@ -81,9 +82,9 @@ pub struct ConnectAttributes {
     /// Priority class of the queue; 0 is urgent, 3 is low.
     #[bits(2)]
     pub priority_class: u8,
-    /// The host asks not to use submission queue flow control.
+    /// Whether the host requests that submission queue flow control is disabled.
     pub disable_sq_flow_control: bool,
-    /// The host can delete single I/O queues by Disconnect.
+    /// Whether the host supports deletion of single I/O queues by Disconnect.
     pub individual_queue_deletion: bool,
     #[bits(4)]
     __: u8,
@@ -95,13 +96,13 @@ pub struct ConnectAttributes {
 )]
 #[repr(C)]
 pub struct ConnectData {
-    /// Host identifier, HOSTID, at byte 0: always the 128-bit form.
+    /// Host identifier, HOSTID, at byte 0; always 128 bits over fabrics.
     pub hostid: HostId,
     cntlid: U16,
     reserved_18: Reserved<238>,
-    /// Name of the subsystem, SUBNQN, at byte 256.
+    /// NQN of the subsystem, SUBNQN, at byte 256.
     pub subnqn: NqnField,
-    /// Name of the host, HOSTNQN, at byte 512.
+    /// NQN of the host, HOSTNQN, at byte 512.
     pub hostnqn: NqnField,
     reserved_768: Reserved<256>,
 }
@@ -112,8 +113,8 @@ impl ConnectData {
     /// Size of the structure in bytes.
     pub const BYTES: usize = 1024;
 
-    /// The data to send. The admin queue asks for [`Cntlid::DYNAMIC`] (or a static controller's),
-    /// an I/O queue for the controller that its admin queue got.
+    /// Creates the data. `cntlid` is [`Cntlid::DYNAMIC`] (or a static controller) for the admin
+    /// queue, and the controller of the admin queue for an I/O queue.
     pub fn new(hostid: HostId, cntlid: Cntlid, subnqn: Nqn, hostnqn: HostNqn) -> Self {
         Self {
             hostid,
@@ -125,47 +126,47 @@ impl ConnectData {
         }
     }
 
-    /// The data as received.
+    /// Views received bytes as Connect data.
     ///
     /// # Errors
-    /// [`Truncated`] when there are fewer than 1,024 bytes.
+    /// [`Truncated`] if there are fewer than 1,024 bytes.
     pub fn parse(bytes: &[u8]) -> Result<&Self, Truncated> {
         crate::view(bytes)
     }
 
-    /// The controller that the host asks for.
+    /// Returns the requested controller, or [`Cntlid::DYNAMIC`] or [`Cntlid::STATIC`].
     pub const fn cntlid(&self) -> Cntlid {
         Cntlid(self.cntlid.get())
     }
 
-    /// The subsystem that the host asks for.
+    /// Returns the NQN of the requested subsystem.
     ///
     /// # Errors
-    /// The [`ConnectParameter`] of the field, when it holds no valid name.
+    /// [`ConnectParameter::SUBNQN`] if the field has no valid NQN.
     pub fn subsystem(&self) -> Result<Nqn, ConnectParameter> {
         self.subnqn.parse().map_err(|_| ConnectParameter::SUBNQN)
     }
 
-    /// The name of the host that connects.
+    /// Returns the NQN of the host.
     ///
     /// # Errors
-    /// The [`ConnectParameter`] of the field, when it holds no valid name.
+    /// [`ConnectParameter::HOSTNQN`] if the field has no valid NQN.
     pub fn host(&self) -> Result<HostNqn, ConnectParameter> {
         self.hostnqn.parse().map(HostNqn).map_err(|_| ConnectParameter::HOSTNQN)
     }
 }
 
-/// A field of a Connect command that the controller refuses: the result of Connect Invalid
-/// Parameters (Base, 6.3).
+/// Field for which a controller refuses a Connect command: dword 0 of a completion with Connect
+/// Invalid Parameters (Base, 6.3).
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct ConnectParameter {
-    /// Structure that `offset` counts in: bit 16 of the result.
+    /// Structure that the field belongs to, IATTR: bit 16 of dword 0.
     pub layer: ConnectLayer,
-    /// Offset of the field in bytes, IPO: bits 15:0 of the result.
+    /// Offset of the field in bytes, IPO: bits 15:0 of dword 0.
     pub offset: u16,
 }
 
-/// Structure that holds the refused field of a Connect command, IATTR.
+/// Structure that an invalid field of Connect belongs to, IATTR.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum ConnectLayer {
     /// The submission queue entry, IATTR 0.
@@ -192,13 +193,13 @@ impl ConnectParameter {
     /// HOSTNQN, bytes 512 to 767 of the data.
     pub const HOSTNQN: Self = Self { layer: ConnectLayer::Data, offset: 512 };
 
-    /// Decodes dword 0 of the response.
+    /// Decodes dword 0 of the completion.
     pub const fn from_dw0(dw0: u32) -> Self {
         let layer = if dw0 & 1 << 16 == 0 { ConnectLayer::Sqe } else { ConnectLayer::Data };
         Self { layer, offset: dw0 as u16 }
     }
 
-    /// Encodes the field as dword 0 of the response.
+    /// Encodes the field as dword 0 of the completion.
     pub const fn to_dw0(self) -> u32 {
         match self.layer {
             ConnectLayer::Sqe => self.offset as u32,
@@ -206,13 +207,13 @@ impl ConnectParameter {
         }
     }
 
-    /// The completion that refuses a Connect for this field: Connect Invalid Parameters, Do Not
-    /// Retry.
+    /// Creates the completion that refuses a Connect for this field: Connect Invalid Parameters
+    /// with Do Not Retry.
     pub const fn refuse(self, cid: Cid) -> Cqe {
         Cqe::new(cid, Status::CONNECT_INVALID_PARAMETERS.with_dnr()).with_dw0(self.to_dw0())
     }
 
-    /// The specification's name of the field, if it begins one.
+    /// Returns the specification's name of the field; `None` if no field starts at the offset.
     pub fn name(self) -> Option<&'static str> {
         match self {
             Self::QID => Some("QID"),
@@ -241,27 +242,27 @@ impl core::fmt::Display for ConnectParameter {
     }
 }
 
-/// Dword 0 of the response to a successful Connect.
+/// Dword 0 of the completion of a successful Connect.
 #[bitfield(u32)]
 #[derive(PartialEq, Eq)]
 pub struct ConnectResponse {
     cntlid_bits: u16,
     __: bool,
-    /// Authentication transaction required, ATR.
+    /// ATR: the host has to authenticate.
     pub authentication_required: bool,
-    /// Authentication over a secure channel required, ASCR.
+    /// ASCR: the host has to authenticate over a secure channel.
     pub secure_channel_required: bool,
     #[bits(13)]
     __: u16,
 }
 
 impl ConnectResponse {
-    /// The response that names the controller and asks for no authentication.
+    /// Creates the response with this controller identifier, without demand for authentication.
     pub const fn controller(cntlid: Cntlid) -> Self {
         Self::new().with_cntlid_bits(cntlid.0)
     }
 
-    /// The controller that the queue belongs to.
+    /// Returns the controller that the queue belongs to.
     pub const fn cntlid(&self) -> Cntlid {
         Cntlid(self.cntlid_bits())
     }

@@ -12,25 +12,25 @@ pub use property::{PropertyGet, PropertySet, PropertySize};
 
 use crate::{DataDirection, DataTransfer, FabricsType, Sqe, Status, U32};
 
-/// A fabrics command. All but Property Get and Set may come on any queue.
+/// Fabrics command. Property Get and Property Set are for the admin queue only.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum FabricsCommand {
-    /// Make this connection a queue of a controller.
+    /// Assigns the connection to a queue of a controller.
     Connect(Connect),
-    /// Read a controller property.
+    /// Reads a controller property.
     PropertyGet(PropertyGet),
-    /// Write a controller property.
+    /// Writes a controller property.
     PropertySet(PropertySet),
-    /// Delete this I/O queue.
+    /// Deletes the I/O queue that it is received on.
     Disconnect(Disconnect),
 }
 
 impl FabricsCommand {
-    /// Decodes an entry with the fabrics opcode.
+    /// Decodes a submission queue entry with the fabrics opcode.
     ///
     /// # Errors
-    /// With Do Not Retry: Invalid Command Opcode for an unknown type, else the status that the
-    /// command's own parsing returns.
+    /// All with Do Not Retry: Invalid Command Opcode for another opcode or an unknown FCTYPE, else
+    /// the status that decoding the command returns.
     pub fn parse(sqe: &Sqe) -> Result<Self, Status> {
         match sqe.fabrics_type() {
             _ if !sqe.is_fabrics() => Err(Status::INVALID_OPCODE.with_dnr()),
@@ -63,7 +63,7 @@ impl FabricsCommand {
         }
     }
 
-    /// The direction and length of the data that the command moves.
+    /// Direction and length of the data that the command transfers.
     pub const fn transfer(&self) -> DataTransfer {
         match self {
             Self::Connect(_) => DataTransfer {
@@ -75,8 +75,8 @@ impl FabricsCommand {
     }
 }
 
-/// Disconnect (Base, 6.4): deletes the I/O queue that it comes on. On the admin queue it is
-/// refused, which is the controller's part.
+/// Disconnect (Base, 6.4): deletes the I/O queue that it is received on. The controller has to
+/// refuse it on the admin queue.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Disconnect;
 

@@ -5,12 +5,12 @@ use zerocopy::little_endian::U32;
 use crate::registers::Property;
 use crate::{FabricsType, Sqe, Status};
 
-/// Property Get (Base, 6.5): the result of the completion is the value.
+/// Property Get (Base, 6.5): dwords 0 and 1 of the completion have the value.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct PropertyGet {
-    /// The property, by its offset in bytes.
+    /// Property to read, identified by its offset in bytes.
     pub property: Property,
-    /// Number of bytes to read.
+    /// Size of the access.
     pub size: PropertySize,
 }
 
@@ -36,11 +36,11 @@ impl PropertyGet {
 /// Property Set (Base, 6.6).
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct PropertySet {
-    /// The property, by its offset in bytes.
+    /// Property to write, identified by its offset in bytes.
     pub property: Property,
-    /// Number of bytes to write.
+    /// Size of the access.
     pub size: PropertySize,
-    /// The value; of 4 bytes, the low half.
+    /// Value to write; only the low half for an access of 4 bytes.
     pub value: u64,
 }
 

@@ -25,7 +25,7 @@ pub struct IdentifyController {
     pub mn: AsciiField<40>,
     /// Revision of the active firmware, padded with spaces.
     pub fr: AsciiField<8>,
-    /// Recommended arbitration burst, a power of two.
+    /// Recommended arbitration burst, as log2 of the number of commands.
     pub rab: u8,
     /// IEEE OUI, least significant byte first.
     pub ieee: [u8; 3],
@@ -48,14 +48,15 @@ pub struct IdentifyController {
     /// Read recovery levels supported.
     pub rrls: U16,
     reserved_102: Reserved<9>,
-    /// Controller type; 0 is not reported.
+    /// Controller type; 0 if not reported.
     pub cntrltype: ControllerType,
     /// FRU globally unique identifier.
     pub fguid: [u8; 16],
     /// Command retry delay times 1 to 3 in units of 100 ms.
     pub crdt: [U16; 3],
     reserved_134: Reserved<119>,
-    /// NVM subsystem report; bit 0: part of an NVMe storage device, bit 1: of an NVMe enclosure.
+    /// NVM subsystem report; bit 0: part of an NVMe storage device, bit 1: part of an NVMe
+    /// enclosure.
     pub nvmsr: u8,
     /// VPD write cycle information.
     pub vwci: u8,
@@ -67,7 +68,7 @@ pub struct IdentifyController {
     pub acl_z: u8,
     /// Asynchronous event request limit, zero-based.
     pub aerl_z: u8,
-    /// Firmware updates; bit 0: slot 1 is read-only, bits 3:1: slots.
+    /// Firmware updates; bit 0: slot 1 is read-only, bits 3:1: number of slots.
     pub frmw: u8,
     /// Log page attributes: optional log pages and fields.
     pub lpa: Lpa,
@@ -119,7 +120,7 @@ pub struct IdentifyController {
     pub nsetidmax: U16,
     /// Endurance group identifier maximum.
     pub endgidmax: U16,
-    /// ANA transition time in seconds.
+    /// ANA transition time: the longest time in the ANA Change state, in seconds.
     pub anatt: u8,
     /// ANA capabilities; bits 4:0: the states that the controller can report.
     pub anacap: u8,
@@ -135,18 +136,18 @@ pub struct IdentifyController {
     /// Maximum endurance group capacity in bytes.
     pub megcap: U128,
     reserved_384: Reserved<2>,
-    /// Command quiesce time in milliseconds: the longest that commands in progress are expected to
-    /// continue when the controller has found out that its host is lost; 0: not reported.
+    /// Command quiesce time in milliseconds: how long commands may continue after the controller
+    /// has detected the loss of its host; 0: not reported.
     pub cqt: U16,
     reserved_388: Reserved<124>,
-    /// Submission queue entry sizes as powers of two: required in the low four bits, maximum in the
-    /// high four.
+    /// Submission queue entry sizes as powers of two: bits 3:0 the required, bits 7:4 the maximum
+    /// size.
     pub sqes: u8,
-    /// Completion queue entry sizes, in the same format.
+    /// Completion queue entry sizes, in the format of `sqes`.
     pub cqes: u8,
     /// Maximum outstanding commands of a queue.
     pub maxcmd: U16,
-    /// Number of namespaces: the largest NSID in use.
+    /// Number of namespaces: the highest valid NSID.
     pub nn: U32,
     /// Optional NVM command support.
     pub oncs: Oncs,
@@ -168,7 +169,7 @@ pub struct IdentifyController {
     pub acwu_z: U16,
     /// Optional copy formats supported: one bit for each format.
     pub ocfs: U16,
-    /// SGL support: descriptors that the controller takes.
+    /// SGL support: types of descriptors that the controller accepts.
     pub sgls: Sgls,
     /// Maximum number of allowed namespaces.
     pub mnan: U32,
@@ -177,7 +178,7 @@ pub struct IdentifyController {
     /// Maximum I/O controller namespace attachments.
     pub maxcna: U32,
     reserved_564: Reserved<204>,
-    /// Name of the subsystem.
+    /// NQN of the subsystem.
     pub subnqn: NqnField,
     reserved_1024: Reserved<768>,
     /// I/O queue command capsule supported size in units of 16 bytes.
@@ -213,7 +214,7 @@ const _: () = assert!(core::mem::offset_of!(IdentifyController, ioccsz) == 1792)
 const _: () = assert!(core::mem::offset_of!(IdentifyController, psd) == 2048);
 
 impl IdentifyController {
-    /// A structure that is all zero, but for texts of spaces.
+    /// Creates a structure that is all zero, except for the text fields, which are spaces.
     pub fn blank() -> Self {
         let mut controller = Self::new_zeroed();
         controller.sn = AsciiField::BLANK;
@@ -242,14 +243,14 @@ impl IdentifyController {
         1u64.checked_shl(shift)
     }
 
-    /// The descriptors of the power states that the controller has.
+    /// Returns the descriptors of the power states that the controller has.
     pub fn power_states(&self) -> &[PowerState] {
         let count = usize::from(self.npss_z) + 1;
         &self.psd[..count.min(self.psd.len())]
     }
 
-    /// Bytes of data that fit into a command capsule of an I/O queue; 0 if the controller takes
-    /// none, or claims less than an entry.
+    /// Most bytes of in-capsule data in a command on an I/O queue, from IOCCSZ; 0 if IOCCSZ allows
+    /// no data.
     pub fn in_capsule_bytes(&self) -> u64 {
         (u64::from(self.ioccsz.get()) * 16).saturating_sub(64)
     }
@@ -263,15 +264,15 @@ pub struct Cmic {
     pub multiple_ports: bool,
     /// The subsystem may have several controllers.
     pub multiple_controllers: bool,
-    /// The controller is an SR-IOV virtual function's.
+    /// The controller is that of an SR-IOV virtual function.
     pub sr_iov: bool,
-    /// Asymmetric namespace access reporting.
+    /// The subsystem reports ANA states.
     pub ana: bool,
     #[bits(4)]
     __: u8,
 }
 
-/// Optional asynchronous events supported, OAES.
+/// Optional asynchronous events, OAES. A set bit means that the controller can send the notices.
 #[bitfield(u32, repr = U32, from = U32::new, into = U32::get)]
 #[derive(PartialEq, Eq, FromBytes, IntoBytes, Immutable, KnownLayout, Unaligned)]
 pub struct Oaes {
@@ -300,7 +301,7 @@ open_enum! {
     }
 }
 
-/// Optional admin command support, OACS.
+/// Optional admin command support, OACS. A set bit means that the commands are supported.
 #[bitfield(u16, repr = U16, from = U16::new, into = U16::get)]
 #[derive(PartialEq, Eq, FromBytes, IntoBytes, Immutable, KnownLayout, Unaligned)]
 pub struct Oacs {
@@ -330,7 +331,7 @@ pub struct Oacs {
     __: u8,
 }
 
-/// Log page attributes, LPA.
+/// Log page attributes, LPA. A set bit means that the log page or attribute is supported.
 #[bitfield(u8)]
 #[derive(PartialEq, Eq, FromBytes, IntoBytes, Immutable, KnownLayout, Unaligned)]
 pub struct Lpa {
@@ -344,14 +345,14 @@ pub struct Lpa {
     pub telemetry: bool,
     /// Bit 4: the persistent event log.
     pub persistent_events: bool,
-    /// Bit 5: the supported log pages log page and those that go with it.
+    /// Bit 5: the Supported Log Pages log page, and those for features and NVMe-MI commands.
     pub supported_pages: bool,
     /// Bit 6: telemetry data area 4.
     pub telemetry_area_4: bool,
     __: bool,
 }
 
-/// Optional NVM command support, ONCS.
+/// Optional NVM command support, ONCS. A set bit means that the command or feature is supported.
 #[bitfield(u16, repr = U16, from = U16::new, into = U16::get)]
 #[derive(PartialEq, Eq, FromBytes, IntoBytes, Immutable, KnownLayout, Unaligned)]
 pub struct Oncs {
@@ -390,11 +391,11 @@ pub struct Vwc {
     __: u8,
 }
 
-/// Namespace write protection capabilities, NWPC.
+/// Namespace write protection capabilities, NWPC: states that a host can set.
 #[bitfield(u8)]
 #[derive(PartialEq, Eq, FromBytes, IntoBytes, Immutable, KnownLayout, Unaligned)]
 pub struct Nwpc {
-    /// Bit 0: the states without protection and with protection.
+    /// Bit 0: write protection can be set and cleared.
     pub supported: bool,
     /// Bit 1: protection until a power cycle.
     pub until_power_cycle: bool,
@@ -408,7 +409,7 @@ pub struct Nwpc {
 #[bitfield(u32, repr = U32, from = U32::new, into = U32::get)]
 #[derive(PartialEq, Eq, FromBytes, IntoBytes, Immutable, KnownLayout, Unaligned)]
 pub struct Sgls {
-    /// Bits 1:0: 0 none, 1 without alignment, 2 with dword alignment and granularity.
+    /// Bits 1:0: 0 not supported, 1 with any alignment, 2 with dword alignment and granularity.
     #[bits(2)]
     pub supported: u8,
     /// Bit 2: keyed data block descriptors.
@@ -435,7 +436,7 @@ pub struct Sgls {
 #[bitfield(u8)]
 #[derive(PartialEq, Eq, FromBytes, IntoBytes, Immutable, KnownLayout, Unaligned)]
 pub struct Fcatt {
-    /// The controller is one of a static controller model.
+    /// The subsystem has the static controller model; if clear, the dynamic one.
     pub static_model: bool,
     #[bits(7)]
     __: u8,
@@ -451,7 +452,7 @@ pub struct Ofcs {
     __: u16,
 }
 
-/// Power state descriptor, 32 bytes; Identify Controller holds 32 of them.
+/// Power state descriptor of 32 bytes. Identify Controller has 32 of them.
 #[derive(
     Clone,
     Copy,
@@ -467,10 +468,10 @@ pub struct Ofcs {
 )]
 #[repr(C)]
 pub struct PowerState {
-    /// Maximum power in units of 10 mW, or of 0.1 mW when `flags` bit 0 says so.
+    /// Maximum power in units of 10 mW, or of 0.1 mW if bit 0 of `flags` is set.
     pub mp: U16,
     reserved_2: u8,
-    /// Bit 0: scale of the maximum power; bit 1: not operational.
+    /// Bit 0: unit of the maximum power; bit 1: non-operational state.
     pub flags: u8,
     /// Entry latency in microseconds.
     pub enlat: U32,
@@ -493,12 +494,12 @@ pub struct PowerState {
 const _: () = assert!(size_of::<PowerState>() == 32);
 
 impl PowerState {
-    /// Whether the maximum power counts tenths of a milliwatt.
+    /// Whether the unit of the maximum power is 0.1 mW, not 10 mW.
     pub const fn counts_tenths_of_mw(&self) -> bool {
         self.flags & 1 != 0
     }
 
-    /// Whether the controller does no I/O in this state.
+    /// Whether the controller processes no I/O commands in this state.
     pub const fn is_non_operational(&self) -> bool {
         self.flags & 2 != 0
     }

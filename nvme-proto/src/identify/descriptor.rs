@@ -4,7 +4,8 @@ use zerocopy::{FromBytes, Immutable, IntoBytes, KnownLayout, Unaligned};
 
 use crate::{Csi, Reserved};
 
-/// An identifier of a namespace, or its command set (Base, 5.1.13.2.3).
+/// Namespace Identification Descriptor: an identifier of a namespace, or its command set (Base,
+/// 5.1.13.2.3).
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum IdDescriptor {
     /// IEEE extended unique identifier.
@@ -17,7 +18,7 @@ pub enum IdDescriptor {
     Csi(Csi),
 }
 
-/// The head of each descriptor.
+/// Header of each descriptor on the wire.
 #[derive(
     Clone, Copy, Debug, PartialEq, Eq, FromBytes, IntoBytes, Immutable, KnownLayout, Unaligned,
 )]
@@ -25,7 +26,7 @@ pub enum IdDescriptor {
 pub struct IdDescriptorHeader {
     /// Type of the descriptor, NIDT.
     pub nidt: DescriptorType,
-    /// Length of what follows the head in bytes, NIDL; 0 ends the list.
+    /// Length of the identifier after the header in bytes, NIDL; 0 ends the list.
     pub nidl: u8,
     reserved_2: Reserved<2>,
 }
@@ -43,14 +44,15 @@ open_enum! {
     }
 }
 
-/// Writes a list into `data`, which is zeroed first. Descriptors that do not fit are left out.
+/// Writes a list into `data` and fills the rest with zeros. Descriptors that do not fit are left
+/// out.
 pub fn write_descriptors(data: &mut [u8], descriptors: &[IdDescriptor]) {
     data.fill(0);
     let mut rest = data;
     for descriptor in descriptors {
         let value = descriptor.value();
         let length = size_of::<IdDescriptorHeader>() + value.len();
-        // The byte of the length fits: values have at most 16 bytes.
+        // The length fits one byte: values have at most 16 bytes.
         let header = IdDescriptorHeader {
             nidt: descriptor.descriptor_type(),
             nidl: value.len() as u8,
@@ -93,15 +95,15 @@ impl IdDescriptor {
     }
 }
 
-/// The descriptors of a received list. Those of unknown type, or of a length that their type does
-/// not have, are passed over; the end of the list or of the data ends it.
+/// Iterator over the descriptors of a received list. It skips those of unknown type or wrong
+/// length, and stops at the end of the list or of the data.
 #[derive(Clone, Debug)]
 pub struct Descriptors<'a> {
     rest: &'a [u8],
 }
 
 impl<'a> Descriptors<'a> {
-    /// Iterates over the descriptors in the data of Identify.
+    /// Creates an iterator over the data that Identify returned.
     pub const fn new(data: &'a [u8]) -> Self {
         Self { rest: data }
     }

@@ -1,14 +1,13 @@
-//! The file behind a namespace: Feedrail's vendor-specific part of Identify Namespace.
+//! File behind a namespace, in Feedrail's vendor-specific bytes of Identify Namespace.
 
 use core::fmt;
 
 use zerocopy::little_endian::{U16, U32, U64};
 use zerocopy::{FromBytes, Immutable, IntoBytes, KnownLayout, Unaligned};
 
-/// The exact length, the name and the generation of the file that a namespace is made of. A
-/// Feedrail target reports them in the vendor-specific bytes of Identify Namespace, 384 to 4095
-/// (NVM, 4.1.5.1), since a namespace itself can only be a whole number of blocks long. All numbers
-/// are little-endian:
+/// Exact length, name and generation of the file that a namespace exports. A Feedrail target
+/// reports them in the vendor-specific bytes of Identify Namespace, 384 to 4095 (NVM, 4.1.5.1),
+/// since NSZE can only express whole blocks. All numbers are little-endian:
 ///
 /// | byte | content |
 /// |---|---|
@@ -28,10 +27,10 @@ pub struct FileInfo<'a> {
     generation: Option<u64>,
 }
 
-/// The longest name, in bytes.
+/// Longest name in bytes.
 pub const MAX_NAME_BYTES: usize = AREA_BYTES - size_of::<Header>() - size_of::<U64>();
 
-/// Size of the vendor-specific part of Identify Namespace.
+/// Size of the vendor-specific bytes of Identify Namespace.
 pub(super) const AREA_BYTES: usize = 4096 - 384;
 
 const MAGIC: [u8; 8] = *b"FEEDRAIL";
@@ -51,19 +50,21 @@ struct Header {
 const _: () = assert!(size_of::<Header>() == 24);
 
 impl<'a> FileInfo<'a> {
-    /// The file's length and name. A name that is too long is cut, at a character.
+    /// Creates a record without a generation. A name that is too long is cut at a character
+    /// boundary.
     pub fn new(length_bytes: u64, name: &'a str) -> Self {
         let name = &name[..name.floor_char_boundary(MAX_NAME_BYTES)];
         Self { length_bytes, name, generation: None }
     }
 
-    /// Adds a generation, which makes it a record of version 2 of the layout.
+    /// Adds a generation; the record is then encoded in version 2 of the layout.
     #[must_use]
     pub const fn with_generation(self, generation: u64) -> Self {
         Self { generation: Some(generation), ..self }
     }
 
-    /// Decodes the area; `None` unless it holds a whole and undamaged record of a known version.
+    /// Decodes the vendor-specific bytes; `None` unless they are an undamaged record of a known
+    /// version.
     pub fn parse(area: &'a [u8]) -> Option<Self> {
         let area = area.get(..AREA_BYTES)?;
         let (header, rest) = Header::ref_from_prefix(area).ok()?;
@@ -87,7 +88,7 @@ impl<'a> FileInfo<'a> {
         Some(Self { length_bytes: header.length_bytes.get(), name, generation })
     }
 
-    /// Encodes the record as the vendor-specific area, with its CRC.
+    /// Encodes the record as vendor-specific bytes, with its CRC.
     pub fn to_bytes(&self) -> [u8; AREA_BYTES] {
         let mut header = Header {
             magic: MAGIC,
@@ -95,7 +96,7 @@ impl<'a> FileInfo<'a> {
                 None => WITHOUT_GENERATION,
                 Some(_) => WITH_GENERATION,
             }),
-            // `new` and `parse` bound the name.
+            // `new` and `parse` limit the length.
             name_bytes: U16::new(self.name.len() as u16),
             crc: U32::ZERO,
             length_bytes: U64::new(self.length_bytes),
@@ -122,21 +123,21 @@ impl<'a> FileInfo<'a> {
         self.length_bytes
     }
 
-    /// Name of the file, as the target reports it. The text comes from a peer and may contain any
+    /// Name of the file as reported by the target, which is not trusted: it may have any
     /// characters.
     pub const fn name(&self) -> &'a str {
         self.name
     }
 
-    /// Generation of the file: where it differs from an earlier one of the same namespace, the
-    /// bytes may differ. Targets that serve the same bytes may report different generations. `None`
-    /// if the target reports none.
+    /// Generation of the file. If it differs from an earlier one of the same namespace, the content
+    /// may differ. Targets with the same content may report different generations. `None` if the
+    /// target does not report it.
     pub const fn generation(&self) -> Option<u64> {
         self.generation
     }
 }
 
-/// The CRC of the area with its own field taken as zero.
+/// CRC of the vendor-specific bytes, with the CRC field taken as zero.
 fn crc(area: &[u8]) -> u32 {
     let (before, after) = area.split_at(core::mem::offset_of!(Header, crc));
     let mut hasher = crc32fast::Hasher::new();

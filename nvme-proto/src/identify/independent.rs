@@ -42,7 +42,7 @@ const _: () = assert!(core::mem::offset_of!(IdentifyNamespaceIndependent, nstat)
 #[bitfield(u8)]
 #[derive(PartialEq, Eq, FromBytes, IntoBytes, Immutable, KnownLayout, Unaligned)]
 pub struct Nstat {
-    /// Ready for commands that need the medium.
+    /// The namespace is ready for commands that access its medium.
     pub nrdy: bool,
     #[bits(7)]
     __: u8,

@@ -7,8 +7,8 @@ use zerocopy::{FromBytes, Immutable, IntoBytes, KnownLayout, Unaligned};
 
 use crate::Nsid;
 
-/// List of up to 1,024 namespace identifiers in ascending order, ended by 0 (Base, 5.1.13.2.2);
-/// also the changed attached namespace list, log page 04h (Base, 5.1.12.1.5).
+/// List of up to 1,024 NSIDs in ascending order, ended by 0 (Base, 5.1.13.2.2). It is also the
+/// format of the Changed Attached Namespace List, log page 04h (Base, 5.1.12.1.5).
 #[derive(Clone, Copy, PartialEq, Eq, FromBytes, IntoBytes, Immutable, KnownLayout, Unaligned)]
 #[repr(transparent)]
 pub struct NamespaceList([U32; 1024]);
@@ -16,20 +16,20 @@ pub struct NamespaceList([U32; 1024]);
 const _: () = assert!(size_of::<NamespaceList>() == 4096);
 
 impl NamespaceList {
-    /// The most identifiers that one list holds.
+    /// Most NSIDs in a list.
     pub const MAX: usize = 1024;
 
-    /// The list without identifiers: all zero.
+    /// Empty list: all zero.
     pub const EMPTY: Self = Self([U32::ZERO; Self::MAX]);
 
-    /// The changed namespace list after more than 1,024 changes: the first identifier is FFFFFFFFh.
+    /// Changed Attached Namespace List after more than 1,024 changes: its first entry is FFFFFFFFh.
     pub const TOO_MANY: Self = {
         let mut list = Self::EMPTY;
         list.0[0] = U32::new(u32::MAX);
         list
     };
 
-    /// The first 1,024 of `nsids`, which must ascend.
+    /// Creates a list of the first 1,024 of `nsids`, which must be in ascending order.
     pub fn new(nsids: impl IntoIterator<Item = Nsid>) -> Self {
         let mut list = Self::EMPTY;
         for (slot, nsid) in list.0.iter_mut().zip(nsids) {
@@ -38,12 +38,12 @@ impl NamespaceList {
         list
     }
 
-    /// The identifiers up to the first 0.
+    /// Returns the NSIDs before the first 0.
     pub fn iter(&self) -> impl Iterator<Item = Nsid> + '_ {
         self.0.iter().map(|nsid| Nsid(nsid.get())).take_while(|&nsid| nsid != Nsid::NONE)
     }
 
-    /// The identifier after which the next list begins: the last one, if this list is full.
+    /// Returns the NSID to request the next list with: the last one, if this list is full.
     pub fn next_after(&self) -> Option<Nsid> {
         self.iter().nth(self.0.len() - 1).filter(|nsid| nsid.is_one())
     }

@@ -26,18 +26,18 @@ pub use nvm::{IdentifyControllerNvm, IdentifyNamespaceNvm};
 
 use crate::{AdminOpcode, Cntlid, Csi, Nsid, Sqe};
 
-/// Identify. The controller always returns 4,096 bytes.
+/// Identify command. The controller always returns 4,096 bytes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Identify {
-    /// The namespace, or the identifier after which a list begins.
+    /// Namespace, or the NSID after which a list begins.
     pub nsid: Nsid,
-    /// Selects the structure or list to return.
+    /// Structure or list to return.
     pub cns: Cns,
-    /// The controller, for the values of CNS that take one.
+    /// Controller, for those values of CNS that select one.
     pub cntid: Cntlid,
-    /// An identifier that depends on CNS.
+    /// CNS specific identifier.
     pub cnssid: u16,
-    /// The I/O command set, for the values of CNS that take one.
+    /// I/O command set, for those values of CNS that select one.
     pub csi: Csi,
 }
 
@@ -45,12 +45,12 @@ impl Identify {
     /// Size of the returned data in bytes.
     pub const DATA_BYTES: usize = 4096;
 
-    /// Asks for a structure of the controller, or a list of all namespaces.
+    /// Creates a request for a structure of the controller, or a list from its beginning.
     pub const fn new(cns: Cns) -> Self {
         Self::namespace(cns, Nsid::NONE)
     }
 
-    /// Asks for a structure of namespace `nsid`, or a list that begins after it.
+    /// Creates a request for a structure of namespace `nsid`, or a list of the NSIDs above it.
     pub const fn namespace(cns: Cns, nsid: Nsid) -> Self {
         Self { nsid, cns, cntid: Cntlid(0), cnssid: 0, csi: Csi::NVM }
     }

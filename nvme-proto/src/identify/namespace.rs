@@ -9,25 +9,25 @@ use super::file_info::AREA_BYTES;
 use crate::{LbaFormat, Reserved};
 
 /// Identify Namespace of the NVM command set (NVM, 4.1.5.1). Field names are the specification's
-/// abbreviations. All zero for an NSID that is not active.
+/// abbreviations. For an inactive NSID, all bytes are zero.
 #[derive(
     Clone, Copy, Debug, PartialEq, Eq, FromBytes, IntoBytes, Immutable, KnownLayout, Unaligned,
 )]
 #[repr(C)]
 pub struct IdentifyNamespace {
-    /// Size in blocks: the highest LBA plus 1.
+    /// Size in logical blocks: the highest LBA plus 1.
     pub nsze: U64,
-    /// Capacity: the most blocks that can be allocated at a time.
+    /// Capacity: the most logical blocks that can be allocated at a time.
     pub ncap: U64,
-    /// Utilization: blocks that are allocated at present.
+    /// Utilization: logical blocks that are allocated now.
     pub nuse: U64,
-    /// Features: thin provisioning and the fields that apply.
+    /// Features: thin provisioning, and which optional fields are valid.
     pub nsfeat: Nsfeat,
     /// Number of LBA formats, zero-based.
     pub nlbaf_z: u8,
-    /// The LBA format in use.
+    /// LBA format in use.
     pub flbas: Flbas,
-    /// Metadata capabilities; bit 0: as part of an extended block, bit 1: in a separate buffer.
+    /// Metadata capabilities; bit 0: at the end of each block, bit 1: in a separate buffer.
     pub mc: u8,
     /// End-to-end data protection capabilities.
     pub dpc: u8,
@@ -39,7 +39,7 @@ pub struct IdentifyNamespace {
     pub rescap: u8,
     /// Format progress indicator; bit 7: supported, bits 6:0: percentage left to format.
     pub fpi: u8,
-    /// Deallocate features: values that deallocated blocks read as.
+    /// Deallocate features: what a read of deallocated blocks returns.
     pub dlfeat: Dlfeat,
     /// Atomic write unit normal in blocks, zero-based.
     pub nawun_z: U16,
@@ -100,39 +100,40 @@ const _: () = assert!(core::mem::offset_of!(IdentifyNamespace, lbaf) == 128);
 const _: () = assert!(core::mem::offset_of!(IdentifyNamespace, vendor) == 384);
 
 impl IdentifyNamespace {
-    /// The LBA formats that the namespace has.
+    /// Returns the LBA formats that the namespace supports.
     pub fn lba_formats(&self) -> &[LbaFormat] {
         let count = usize::from(self.nlbaf_z) + 1;
         &self.lbaf[..count.min(self.lbaf.len())]
     }
 
-    /// Index of the format in use; may lie past the end of [`IdentifyNamespace::lba_formats`].
+    /// Index of the LBA format in use, which may be beyond [`IdentifyNamespace::lba_formats`] in
+    /// wrong data.
     pub fn lba_format_index(&self) -> usize {
-        // The high bits apply only where there are more than 16 formats.
+        // The high bits are valid only if there are more than 16 formats.
         usize::from(match self.nlbaf_z {
             0..16 => self.flbas.index_low(),
             _ => self.flbas.index_high() << 4 | self.flbas.index_low(),
         })
     }
 
-    /// The LBA format in use; `None` when the structure names one that it does not have.
+    /// Returns the LBA format in use; `None` if its index is beyond the supported formats.
     pub fn lba_format(&self) -> Option<LbaFormat> {
         self.lba_formats().get(self.lba_format_index()).copied()
     }
 
-    /// The file behind the namespace, as a Feedrail target reports it; `None` from other targets,
-    /// or when the record is damaged.
+    /// Returns the file behind the namespace as a Feedrail target reports it; `None` if another
+    /// target or a damaged record has been read.
     pub fn file_info(&self) -> Option<FileInfo<'_>> {
         FileInfo::parse(self.vendor.as_bytes())
     }
 
-    /// Sets the record that [`IdentifyNamespace::file_info`] reads.
+    /// Sets the record that [`IdentifyNamespace::file_info`] returns.
     pub fn set_file_info(&mut self, info: &FileInfo<'_>) {
         self.vendor = VendorArea(info.to_bytes());
     }
 }
 
-/// Bytes 384 to 4095 of Identify Namespace.
+/// Vendor-specific bytes 384 to 4095 of Identify Namespace.
 #[derive(Clone, Copy, PartialEq, Eq, FromBytes, IntoBytes, Immutable, KnownLayout, Unaligned)]
 #[repr(transparent)]
 pub struct VendorArea([u8; AREA_BYTES]);
@@ -153,13 +154,13 @@ impl core::fmt::Debug for VendorArea {
 pub struct Nsfeat {
     /// Bit 0: thin provisioning; the capacity may be less than the size.
     pub thin: bool,
-    /// Bit 1: the atomic write fields of the namespace apply, not the controller's.
+    /// Bit 1: the atomic write fields of the namespace are valid, in place of the controller's.
     pub atomic_fields: bool,
     /// Bit 2: reading a deallocated or unwritten block can be made an error.
     pub deallocated_error: bool,
     /// Bit 3: NGUID and EUI64 are never reused.
     pub uid_reuse: bool,
-    /// Bits 5:4: optimal performance fields that apply: NPWG, NPWA, NPDG, NPDA and NOWS for 1.
+    /// Bits 5:4: which optimal performance fields are valid; 1: NPWG, NPWA, NPDG, NPDA and NOWS.
     #[bits(2)]
     pub optimal_fields: u8,
     #[bits(2)]
@@ -173,7 +174,7 @@ pub struct Flbas {
     /// Low four bits of the format's index.
     #[bits(4)]
     pub index_low: u8,
-    /// Metadata follows the data of each block.
+    /// Metadata is transferred at the end of the data of each block.
     pub extended: bool,
     /// Bits 5:4 of the format's index.
     #[bits(2)]
@@ -187,7 +188,7 @@ pub struct Flbas {
 pub struct Nmic {
     /// The namespace may be attached to several controllers at a time.
     pub shared: bool,
-    /// The namespace is dispersed over several subsystems.
+    /// The namespace may be attached to controllers of several subsystems (dispersed namespace).
     pub dispersed: bool,
     #[bits(6)]
     __: u8,
@@ -197,12 +198,12 @@ pub struct Nmic {
 #[bitfield(u8)]
 #[derive(PartialEq, Eq, FromBytes, IntoBytes, Immutable, KnownLayout, Unaligned)]
 pub struct Dlfeat {
-    /// Bits 2:0: value that a deallocated block reads as: 0 not reported, 1 zeros, 2 ones.
+    /// Bits 2:0: bytes that a read of a deallocated block returns: 0 not reported, 1 00h, 2 FFh.
     #[bits(3)]
     pub read_behavior: u8,
-    /// Write Zeroes may deallocate.
+    /// Write Zeroes supports the Deallocate bit.
     pub write_zeroes_deallocates: bool,
-    /// The guard field of a deallocated block is the CRC of its value.
+    /// The guard field of a deallocated block is the CRC of its data; if clear, FFFFh.
     pub guard_crc: bool,
     #[bits(3)]
     __: u8,
@@ -213,7 +214,7 @@ pub struct Dlfeat {
 #[bitfield(u8)]
 #[derive(PartialEq, Eq, FromBytes, IntoBytes, Immutable, KnownLayout, Unaligned)]
 pub struct Nsattr {
-    /// Bit 0: write protected at present, for any reason.
+    /// Bit 0: the namespace is write protected now, for whatever reason.
     pub write_protected: bool,
     #[bits(7)]
     __: u8,

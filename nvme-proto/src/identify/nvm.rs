@@ -1,4 +1,4 @@
-//! Identify structures of the NVM command set alone, CNS 05h and 06h.
+//! Identify structures that are specific to the NVM command set, CNS 05h and 06h.
 
 use zerocopy::little_endian::{U16, U32, U64};
 use zerocopy::{FromBytes, Immutable, IntoBytes, KnownLayout, Unaligned};
@@ -6,8 +6,8 @@ use zerocopy::{FromBytes, Immutable, IntoBytes, KnownLayout, Unaligned};
 use crate::Reserved;
 use crate::registers::Version;
 
-/// Identify Namespace of the NVM command set, CNS 05h with CSI 00h (NVM, 4.1.5). All zero without
-/// protection information and without preferences.
+/// I/O Command Set specific Identify Namespace of the NVM command set, CNS 05h with CSI 00h (NVM,
+/// 4.1.5). All bytes are zero without protection information and preferred sizes.
 #[derive(
     Clone, Copy, Debug, PartialEq, Eq, FromBytes, IntoBytes, Immutable, KnownLayout, Unaligned,
 )]
@@ -38,8 +38,8 @@ pub struct IdentifyNamespaceNvm {
 const _: () = assert!(size_of::<IdentifyNamespaceNvm>() == 4096);
 const _: () = assert!(core::mem::offset_of!(IdentifyNamespaceNvm, npdgl) == 268);
 
-/// Identify Controller of the NVM command set, CNS 06h with CSI 00h (NVM, 4.1.5). Zero means no
-/// limit reported.
+/// I/O Command Set specific Identify Controller of the NVM command set, CNS 06h with CSI 00h (NVM,
+/// 4.1.5). 0 means that no limit is reported.
 #[derive(
     Clone, Copy, Debug, PartialEq, Eq, FromBytes, IntoBytes, Immutable, KnownLayout, Unaligned,
 )]

@@ -6,13 +6,13 @@ use zerocopy::{FromBytes, Immutable, IntoBytes, KnownLayout, Unaligned};
 
 use crate::Reserved;
 
-/// Head of the ANA log page (Base, 5.1.12.1.13); [`AnaGroups`] follow it.
+/// Header of the ANA log page (Base, 5.1.12.1.13); [`AnaGroups`] reads the descriptors after it.
 #[derive(
     Clone, Copy, Debug, PartialEq, Eq, FromBytes, IntoBytes, Immutable, KnownLayout, Unaligned,
 )]
 #[repr(C)]
 pub struct AnaHeader {
-    /// Change count: differs whenever the page does.
+    /// Change count: increases with each change of the page.
     pub chgcnt: U64,
     /// Number of group descriptors.
     pub nanagrpd: U16,
@@ -22,13 +22,13 @@ pub struct AnaHeader {
 const _: () = assert!(size_of::<AnaHeader>() == 16);
 
 impl AnaHeader {
-    /// The head of a page with so many groups.
+    /// Creates the header of a page with `nanagrpd` group descriptors.
     pub fn new(chgcnt: u64, nanagrpd: u16) -> Self {
         Self { chgcnt: U64::new(chgcnt), nanagrpd: U16::new(nanagrpd), reserved_10: Reserved::ZERO }
     }
 }
 
-/// An ANA group descriptor; its namespace identifiers follow it.
+/// ANA Group Descriptor; the NSIDs of the group follow it.
 #[derive(
     Clone, Copy, Debug, PartialEq, Eq, FromBytes, IntoBytes, Immutable, KnownLayout, Unaligned,
 )]
@@ -36,11 +36,11 @@ impl AnaHeader {
 pub struct AnaGroup {
     /// Identifier of the ANA group, AGID.
     pub agid: U32,
-    /// Number of namespace identifiers.
+    /// Number of NSIDs after the descriptor.
     pub nnsid: U32,
-    /// Change count of the group; 0 where the controller does not count.
+    /// Change count of the group; 0 if not reported.
     pub chgcnt: U64,
-    /// Access state that all namespaces of the group share.
+    /// ANA state of all namespaces of the group.
     pub state: AnaGroupState,
     reserved_17: Reserved<15>,
 }
@@ -48,7 +48,7 @@ pub struct AnaGroup {
 const _: () = assert!(size_of::<AnaGroup>() == 32);
 
 impl AnaGroup {
-    /// A group that so many namespace identifiers follow, without a change count of its own.
+    /// Creates a descriptor that `nnsid` NSIDs follow, without a change count.
     pub fn new(agid: u32, nnsid: u32, state: AnaState) -> Self {
         Self {
             agid: U32::new(agid),
@@ -60,11 +60,11 @@ impl AnaGroup {
     }
 }
 
-/// The byte of a descriptor with its state.
+/// Byte 16 of the descriptor.
 #[bitfield(u8)]
 #[derive(PartialEq, Eq, FromBytes, IntoBytes, Immutable, KnownLayout, Unaligned)]
 pub struct AnaGroupState {
-    /// How the group's namespaces can be reached through this controller.
+    /// State in which this controller accesses the namespaces of the group.
     #[bits(4)]
     pub state: AnaState,
     #[bits(4)]
@@ -82,8 +82,8 @@ open_enum! {
     }
 }
 
-/// The groups of a received page, each with its namespace identifiers. Ends where the page is cut
-/// short.
+/// Iterator over the group descriptors of a received page, each with its NSIDs. It stops early if
+/// the page is truncated.
 #[derive(Clone, Debug)]
 pub struct AnaGroups<'a> {
     left: u16,
@@ -91,7 +91,7 @@ pub struct AnaGroups<'a> {
 }
 
 impl<'a> AnaGroups<'a> {
-    /// Iterates over the groups of a whole page, head included.
+    /// Creates an iterator over a page, which includes the header.
     pub fn new(page: &'a [u8]) -> Self {
         match AnaHeader::ref_from_prefix(page) {
             Ok((header, rest)) => Self { left: header.nanagrpd.get(), rest },

@@ -6,15 +6,15 @@ use zerocopy::{FromBytes, FromZeros, Immutable, IntoBytes, KnownLayout, Unaligne
 
 use crate::{AsciiField, Cntlid, NqnField, Reserved};
 
-/// Head of the discovery log page (Base, 5.1.12.3.1); [`DiscoveryEntry`]s follow it.
+/// Header of the discovery log page (Base, 5.1.12.3.1); [`DiscoveryEntry`]s follow it.
 #[derive(
     Clone, Copy, Debug, PartialEq, Eq, FromBytes, IntoBytes, Immutable, KnownLayout, Unaligned,
 )]
 #[repr(C)]
 pub struct DiscoveryHeader {
-    /// Generation counter: changes whenever the page does.
+    /// Generation counter: increases with each change of the page.
     pub genctr: U64,
-    /// Number of entries after the head.
+    /// Number of entries after the header.
     pub numrec: U64,
     /// Record format: 0 for this layout.
     pub recfmt: U16,
@@ -24,7 +24,7 @@ pub struct DiscoveryHeader {
 const _: () = assert!(size_of::<DiscoveryHeader>() == 1024);
 
 impl DiscoveryHeader {
-    /// The head of a page.
+    /// Creates the header.
     pub const fn new(genctr: u64, numrec: u64) -> Self {
         Self {
             genctr: U64::new(genctr),
@@ -35,7 +35,7 @@ impl DiscoveryHeader {
     }
 }
 
-/// An entry of the discovery log page: one way to reach one subsystem.
+/// Entry of the discovery log page: an address at which a subsystem can be reached.
 #[derive(
     Clone, Copy, Debug, PartialEq, Eq, FromBytes, IntoBytes, Immutable, KnownLayout, Unaligned,
 )]
@@ -45,26 +45,26 @@ pub struct DiscoveryEntry {
     pub trtype: TransportType,
     /// Address family, which gives the format of `traddr`.
     pub adrfam: AddressFamily,
-    /// Subsystem type: discovery or NVM subsystem.
+    /// Subsystem type: NVM subsystem, or discovery subsystem (this one or a referral).
     pub subtype: SubsystemType,
     /// Transport requirements: secure channel and flow control.
     pub treq: TransportRequirements,
     /// Identifier of the subsystem's port, PORTID.
     pub portid: U16,
     cntlid: U16,
-    /// Admin queue size: most entries.
+    /// Admin maximum submission queue size, in entries.
     pub asqsz: U16,
     /// Flags of the entry, EFLAGS.
     pub eflags: EntryFlags,
     reserved_12: Reserved<20>,
-    /// Transport service identifier: of RDMA over IP, the port in decimal.
+    /// Transport service identifier; for RDMA over IP, the port number in decimal.
     pub trsvcid: AsciiField<32>,
     reserved_64: Reserved<192>,
-    /// Name of the subsystem.
+    /// NQN of the subsystem.
     pub subnqn: NqnField,
     /// Transport address in ASCII, in the format of `adrfam`.
     pub traddr: AsciiField<256>,
-    /// Transport specific address subtype, as RDMA defines it.
+    /// Transport specific address subtype, in the layout of RDMA.
     pub tsas: RdmaTsas,
 }
 
@@ -74,7 +74,8 @@ const _: () = assert!(core::mem::offset_of!(DiscoveryEntry, traddr) == 512);
 const _: () = assert!(core::mem::offset_of!(DiscoveryEntry, tsas) == 768);
 
 impl DiscoveryEntry {
-    /// An entry that is all zero, but for texts of spaces and CNTLID, which is [`Cntlid::DYNAMIC`].
+    /// Creates an entry that is all zero, except for text fields (spaces) and CNTLID
+    /// ([`Cntlid::DYNAMIC`]).
     pub fn blank() -> Self {
         let mut entry = Self::new_zeroed();
         entry.cntlid = U16::new(Cntlid::DYNAMIC.0);
@@ -83,12 +84,12 @@ impl DiscoveryEntry {
         entry
     }
 
-    /// Controller identifier to ask for in Connect.
+    /// Controller identifier for Connect.
     pub const fn cntlid(&self) -> Cntlid {
         Cntlid(self.cntlid.get())
     }
 
-    /// Sets the controller identifier to ask for in Connect.
+    /// Sets the controller identifier for Connect.
     pub fn set_cntlid(&mut self, cntlid: Cntlid) {
         self.cntlid = U16::new(cntlid.0);
     }
@@ -153,11 +154,11 @@ open_enum! {
 #[bitfield(u16, repr = U16, from = U16::new, into = U16::get)]
 #[derive(PartialEq, Eq, FromBytes, IntoBytes, Immutable, KnownLayout, Unaligned)]
 pub struct EntryFlags {
-    /// Other ports of the discovery subsystem return the same, DUPRETINFO.
+    /// DUPRETINFO: the other ports of the discovery subsystem return the same information.
     pub duplicate_information: bool,
-    /// Explicit persistent connections supported, EPCSD.
+    /// EPCSD: explicit persistent connections are supported.
     pub persistent_connection: bool,
-    /// No connectivity to a centralized discovery controller, NCC.
+    /// NCC: there is no connection to a centralized discovery controller.
     pub no_cdc: bool,
     #[bits(13)]
     __: u16,
@@ -176,7 +177,7 @@ pub struct RdmaTsas {
     /// RDMA connection management service, RDMA_CMS: byte 2.
     pub cms: RdmaCms,
     reserved_3: Reserved<5>,
-    /// Partition key, of InfiniBand.
+    /// Partition key (InfiniBand only).
     pub pkey: U16,
     reserved_10: Reserved<246>,
 }
@@ -184,7 +185,8 @@ pub struct RdmaTsas {
 const _: () = assert!(size_of::<RdmaTsas>() == 256);
 
 impl RdmaTsas {
-    /// Reliable connections over any RDMA provider, made by the RDMA connection manager.
+    /// Creates a subtype for reliable connections over any RDMA provider, by the RDMA connection
+    /// manager.
     pub fn reliable_connected() -> Self {
         let mut tsas = Self::new_zeroed();
         tsas.qptype = RdmaQptype::RC;

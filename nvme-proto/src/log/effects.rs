@@ -22,19 +22,19 @@ pub struct EffectsLog {
 const _: () = assert!(size_of::<EffectsLog>() == 4096);
 
 impl EffectsLog {
-    /// The page with no command supported.
+    /// Page without any supported command.
     pub const EMPTY: Self = Self {
         admin: [CommandEffects::new(); 256],
         io: [CommandEffects::new(); 256],
         reserved_2048: Reserved::ZERO,
     };
 
-    /// The entry of an admin command.
+    /// Returns the entry of an admin command.
     pub fn admin(&self, opcode: AdminOpcode) -> CommandEffects {
         self.admin[usize::from(opcode.0)]
     }
 
-    /// The entry of an I/O command.
+    /// Returns the entry of an I/O command.
     pub fn io(&self, opcode: NvmOpcode) -> CommandEffects {
         self.io[usize::from(opcode.0)]
     }
@@ -50,27 +50,27 @@ impl EffectsLog {
     }
 }
 
-/// Support and effects of one command.
+/// Whether a command is supported, and its effects.
 #[bitfield(u32, repr = U32, from = U32::new, into = U32::get)]
 #[derive(PartialEq, Eq, FromBytes, IntoBytes, Immutable, KnownLayout, Unaligned)]
 pub struct CommandEffects {
     /// Bit 0: the command is supported, CSUPP.
     pub supported: bool,
-    /// May change blocks, LBCC.
+    /// LBCC: the command may change the content of logical blocks.
     pub block_content_change: bool,
-    /// May change what Identify says of a namespace, NCC.
+    /// NCC: the command may change capabilities of a namespace.
     pub namespace_capability_change: bool,
-    /// May change the set of namespaces, NIC.
+    /// NIC: the command may change the number of namespaces.
     pub namespace_inventory_change: bool,
-    /// May change the capabilities of the controller, CCC.
+    /// CCC: the command may change capabilities of the controller.
     pub controller_capability_change: bool,
     #[bits(9)]
     __: u16,
-    /// Submission and execution relaxations, CSER.
+    /// Command submission and execution relaxations, CSER.
     #[bits(2)]
     pub relaxations: u8,
-    /// Submission and execution restrictions, CSE: 0 none, 1 none other on the namespace, 2 none
-    /// other at all.
+    /// Command submission and execution restrictions, CSE: 0 none; 1 no other command for the same
+    /// namespace may be outstanding; 2 no other command for any namespace.
     #[bits(3)]
     pub restrictions: u8,
     /// Bit 19: the command supports UUID selection.
@@ -81,13 +81,13 @@ pub struct CommandEffects {
 }
 
 impl CommandEffects {
-    /// Supported, and changes nothing.
+    /// Supported command without effects.
     pub const SUPPORTED: Self = Self::new().with_supported(true);
-    /// Supported, and may change blocks.
+    /// Supported command that may change the content of logical blocks.
     pub const WRITES: Self = Self::SUPPORTED.with_block_content_change(true);
 }
 
-/// Scope of a command or feature; all zero where the controller does not report it.
+/// What a command or feature affects; 0 if not reported.
 #[bitfield(u16)]
 #[derive(PartialEq, Eq)]
 pub struct Scope {
@@ -124,10 +124,10 @@ pub struct FeatureEffectsLog([FeatureEffects; 256]);
 const _: () = assert!(size_of::<FeatureEffectsLog>() == 1024);
 
 impl FeatureEffectsLog {
-    /// The page with no feature supported.
+    /// Page without any supported feature.
     pub const EMPTY: Self = Self([FeatureEffects::new(); 256]);
 
-    /// The entry of a feature.
+    /// Returns the entry of a feature.
     pub fn feature(&self, fid: FeatureId) -> FeatureEffects {
         self.0[usize::from(fid.0)]
     }
@@ -138,19 +138,19 @@ impl FeatureEffectsLog {
     }
 }
 
-/// Support of one feature, and effects of setting it.
+/// Whether a feature is supported, and the effects of setting it.
 #[bitfield(u32, repr = U32, from = U32::new, into = U32::get)]
 #[derive(PartialEq, Eq, FromBytes, IntoBytes, Immutable, KnownLayout, Unaligned)]
 pub struct FeatureEffects {
     /// Bit 0: the feature is supported, FSUPP.
     pub supported: bool,
-    /// May change blocks, UDCC.
+    /// UDCC: setting it may change the content of logical blocks.
     pub block_content_change: bool,
-    /// May change what Identify says of a namespace, NCC.
+    /// NCC: setting it may change capabilities of a namespace.
     pub namespace_capability_change: bool,
-    /// May change the set of namespaces, NIC.
+    /// NIC: setting it may change the number of namespaces.
     pub namespace_inventory_change: bool,
-    /// May change the capabilities of the controller, CCC.
+    /// CCC: setting it may change capabilities of the controller.
     pub controller_capability_change: bool,
     #[bits(14)]
     __: u16,

@@ -5,38 +5,38 @@ use zerocopy::{FromBytes, Immutable, IntoBytes, KnownLayout, Unaligned};
 
 use crate::{Csi, Reserved, Status};
 
-/// One entry of the error log (Base, 5.1.12.1.2), newest first. An entry with count 0 is not in
-/// use.
+/// Error Information Log Entry (Base, 5.1.12.1.2). The page has the newest entry first; an entry
+/// with Error Count 0 is unused.
 #[derive(
     Clone, Copy, Debug, PartialEq, Eq, FromBytes, IntoBytes, Immutable, KnownLayout, Unaligned,
 )]
 #[repr(C)]
 pub struct ErrorLogEntry {
-    /// Unique count of this error.
+    /// Number of this error, ascending from 1; 0 for an unused entry.
     pub error_count: U64,
     /// Submission queue of the command.
     pub sqid: U16,
     /// Identifier of the command.
     pub cid: U16,
     status: U16,
-    /// Location of the error in the command: byte in bits 7:0, bit in bits 10:8; FFFFh if it has
-    /// none.
+    /// Parameter error location in the command: byte in bits 7:0, bit in bits 10:8; FFFFh if the
+    /// error is not specific to a parameter.
     pub parameter_location: U16,
-    /// First block with the error.
+    /// First logical block with the error.
     pub lba: U64,
     /// Namespace that the error concerns, if any.
     pub nsid: U32,
-    /// Log page with vendor specific information, or 0.
+    /// Identifier of a log page with vendor specific information; 0 if there is none.
     pub vendor_page: u8,
-    /// Transport type, or 0.
+    /// Transport type (TRTYPE) of the connection; 0 if not reported.
     pub trtype: u8,
     /// Command set of the command.
     pub csi: Csi,
     /// Opcode of the command.
     pub opcode: u8,
-    /// Information that the definition of the command gives a meaning.
+    /// Command specific information.
     pub command_specific: U64,
-    /// Information that the transport type gives a meaning.
+    /// Transport type specific information.
     pub transport_specific: U16,
     reserved_42: Reserved<21>,
     /// Version of the entry.
@@ -46,7 +46,7 @@ pub struct ErrorLogEntry {
 const _: () = assert!(size_of::<ErrorLogEntry>() == 64);
 
 impl ErrorLogEntry {
-    /// Parameter location of an error that has none in the command.
+    /// `parameter_location` of an error that is not specific to a parameter.
     pub const NO_LOCATION: U16 = U16::new(0xFFFF);
 
     /// Status of the command.

@@ -11,10 +11,10 @@ use crate::{AsciiField, Reserved};
 )]
 #[repr(C)]
 pub struct FirmwareSlotLog {
-    /// Slots now and after the next reset.
+    /// Slot of the running firmware, and slot for the next reset.
     pub active: FirmwareSlots,
     reserved_1: Reserved<7>,
-    /// Revisions in slots 1 to 7; zeros for a slot that is empty or not there.
+    /// Firmware revisions in slots 1 to 7; zeros for a slot that is empty or does not exist.
     pub revisions: [AsciiField<8>; 7],
     reserved_64: Reserved<448>,
 }
@@ -29,7 +29,7 @@ pub struct FirmwareSlots {
     #[bits(3)]
     pub current: u8,
     __: bool,
-    /// Slot that the next reset will activate, or 0.
+    /// Slot that the next reset activates; 0 if not reported.
     #[bits(3)]
     pub next: u8,
     __: bool,

@@ -52,10 +52,10 @@ open_enum! {
     }
 }
 
-/// Get Log Page: reads a part of a log page.
+/// Get Log Page command: reads a part of a log page.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct GetLogPage {
-    /// The namespace, of a page that belongs to one.
+    /// Namespace, for a log page that belongs to one.
     pub nsid: Nsid,
     /// Identifier of the page, LID.
     pub lid: LogId,
@@ -63,13 +63,13 @@ pub struct GetLogPage {
     pub lsp: u8,
     /// Log specific identifier, LSI.
     pub lsi: u16,
-    /// Retain asynchronous event, RAE: reading does not clear the event.
+    /// Retain asynchronous event, RAE: the read does not clear the event that announced the page.
     pub retain_event: bool,
     /// Length in bytes, a multiple of 4 from 4 to 2^34; in zero-based dwords on the wire, NUMD.
     pub length_bytes: u64,
-    /// Byte or entry at which the read begins.
+    /// Place at which the read begins.
     pub offset: LogOffset,
-    /// The I/O command set, for the pages that take one.
+    /// I/O command set, for those pages that depend on one.
     pub csi: Csi,
 }
 
@@ -78,12 +78,12 @@ pub struct GetLogPage {
 pub enum LogOffset {
     /// Byte offset, a multiple of 4.
     Bytes(u64),
-    /// Number of an entry, in a page that has an index.
+    /// Index of an entry (OT is set), for pages that support index offsets.
     Index(u64),
 }
 
 impl GetLogPage {
-    /// The first `length_bytes` of a page that belongs to no namespace.
+    /// Creates a read of the first `length_bytes` of a page that does not belong to a namespace.
     pub const fn new(lid: LogId, length_bytes: u64) -> Self {
         Self {
             nsid: Nsid::NONE,
@@ -97,7 +97,7 @@ impl GetLogPage {
         }
     }
 
-    /// Moves the read to begin at byte `offset_bytes`.
+    /// Sets the byte offset at which the read begins.
     pub const fn at(mut self, offset_bytes: u64) -> Self {
         self.offset = LogOffset::Bytes(offset_bytes);
         self
@@ -125,7 +125,7 @@ impl GetLogPage {
     /// data pointer.
     ///
     /// # Panics
-    /// When the length is not a multiple of 4 from 4 to 2^34, or an offset in bytes no multiple of
+    /// If the length is not a multiple of 4 from 4 to 2^34, or a byte offset is not a multiple of
     /// 4.
     pub fn to_sqe(&self) -> Sqe {
         assert!(self.length_bytes.is_multiple_of(4), "a log page is read in dwords");

@@ -20,7 +20,7 @@ pub struct SmartLog {
     pub available_spare: u8,
     /// Available spare threshold in percent.
     pub available_spare_threshold: u8,
-    /// Used-up part of the expected life in percent; may exceed 100.
+    /// Used part of the expected life in percent; may exceed 100.
     pub percentage_used: u8,
     /// Critical warnings of the endurance groups.
     pub endurance_critical_warning: u8,
@@ -33,27 +33,27 @@ pub struct SmartLog {
     pub host_read_commands: U128,
     /// Write commands that the controller completed.
     pub host_write_commands: U128,
-    /// Minutes that the controller was busy.
+    /// Minutes that the controller was busy with I/O commands.
     pub controller_busy_minutes: U128,
     /// Number of power cycles so far.
     pub power_cycles: U128,
     /// Hours with power; time in non-operational power states may be missing.
     pub power_on_hours: U128,
-    /// Losses of power without a shutdown.
+    /// Losses of power without a preceding shutdown notification.
     pub unsafe_shutdowns: U128,
     /// Unrecovered data integrity errors.
     pub media_errors: U128,
-    /// Entries ever made in the error log.
+    /// Number of Error Information Log Entries over the life of the controller.
     pub error_log_entries: U128,
-    /// Minutes above the warning temperature.
+    /// Minutes at or above the warning composite temperature (WCTEMP).
     pub warning_temperature_minutes: U32,
-    /// Minutes above the critical temperature.
+    /// Minutes at or above the critical composite temperature (CCTEMP).
     pub critical_temperature_minutes: U32,
     /// Temperature sensors in kelvins; 0 where a sensor is missing.
     pub temperature_sensors_k: [U16; 8],
-    /// Transitions of thermal management temperatures 1 and 2.
+    /// Number of transitions to lower power, for thermal management temperatures 1 and 2.
     pub thermal_transitions: [U32; 2],
-    /// Seconds in thermal management 1 and 2.
+    /// Seconds at lower power, for thermal management temperatures 1 and 2.
     pub thermal_seconds: [U32; 2],
     reserved_232: Reserved<280>,
 }
@@ -62,7 +62,7 @@ const _: () = assert!(size_of::<SmartLog>() == 512);
 const _: () = assert!(core::mem::offset_of!(SmartLog, data_units_read) == 32);
 const _: () = assert!(core::mem::offset_of!(SmartLog, temperature_sensors_k) == 200);
 
-/// Critical warnings of the SMART log page.
+/// Critical warnings of the SMART log page. A set bit means that the condition exists now.
 #[bitfield(u8)]
 #[derive(PartialEq, Eq, FromBytes, IntoBytes, Immutable, KnownLayout, Unaligned)]
 pub struct CriticalWarning {

@@ -6,7 +6,7 @@ use zerocopy::{FromBytes, Immutable, IntoBytes, KnownLayout, Unaligned};
 
 use super::LogId;
 
-/// Supported Log Pages (Base, 5.1.12.1.1): one entry for each identifier.
+/// Supported Log Pages (Base, 5.1.12.1.1): one entry for each log page identifier.
 #[derive(
     Clone, Copy, Debug, PartialEq, Eq, FromBytes, IntoBytes, Immutable, KnownLayout, Unaligned,
 )]
@@ -16,7 +16,7 @@ pub struct SupportedLogPages(pub [SupportedPage; 256]);
 const _: () = assert!(size_of::<SupportedLogPages>() == 1024);
 
 impl SupportedLogPages {
-    /// The pages in `pages`, without index offsets.
+    /// Creates the page: `pages` are supported, without index offsets.
     pub fn new(pages: &[LogId]) -> Self {
         let mut supported = Self([SupportedPage::new(); 256]);
         for page in pages {
@@ -25,13 +25,13 @@ impl SupportedLogPages {
         supported
     }
 
-    /// The entry of page `lid`.
+    /// Returns the entry of page `lid`.
     pub fn page(&self, lid: LogId) -> SupportedPage {
         self.0[usize::from(lid.0)]
     }
 }
 
-/// Support of one log page.
+/// Whether a log page is supported, and how.
 #[bitfield(u32, repr = U32, from = U32::new, into = U32::get)]
 #[derive(PartialEq, Eq, FromBytes, IntoBytes, Immutable, KnownLayout, Unaligned)]
 pub struct SupportedPage {
@@ -41,6 +41,6 @@ pub struct SupportedPage {
     pub index_offset: bool,
     #[bits(14)]
     __: u16,
-    /// Bits 31:16: specific to the page.
+    /// Bits 31:16: LID specific parameter.
     pub specific: u16,
 }

@@ -6,19 +6,19 @@ use zerocopy::{FromBytes, Immutable, IntoBytes, KnownLayout, Unaligned};
 
 use crate::{Nsid, NvmOpcode, Sqe, Status};
 
-/// Dataset Management (NVM, 3). Its data is a list of [`DsmRange`].
+/// Dataset Management command (NVM, 3). Its data is a list of [`DsmRange`]s.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct DatasetManagement {
     /// Namespace that the ranges belong to.
     pub nsid: Nsid,
     /// Number of ranges, 1 to 256; zero-based on the wire.
     pub ranges: u16,
-    /// Hints, and whether to deallocate the ranges.
+    /// Hints on the use of the ranges, and whether to deallocate them.
     pub attributes: DsmAttributes,
 }
 
 impl DatasetManagement {
-    /// The most ranges that one command holds.
+    /// Most ranges in one command.
     pub const MAX_RANGES: u16 = 256;
 
     pub(crate) fn parse(sqe: &Sqe) -> Self {
@@ -33,7 +33,7 @@ impl DatasetManagement {
     /// data pointer.
     ///
     /// # Panics
-    /// When `ranges` is not in 1 to 256.
+    /// If `ranges` is not in 1 to 256.
     pub fn to_sqe(&self) -> Sqe {
         assert!((1..=Self::MAX_RANGES).contains(&self.ranges), "a command holds 1 to 256 ranges");
         let mut sqe = Sqe::new(NvmOpcode::DATASET_MANAGEMENT.0).with_nsid(self.nsid);
@@ -47,10 +47,10 @@ impl DatasetManagement {
         self.ranges as u64 * size_of::<DsmRange>() as u64
     }
 
-    /// The ranges in `data`, which came with the command.
+    /// Returns the ranges in `data`, the data of the command.
     ///
     /// # Errors
-    /// Data SGL Length Invalid, with Do Not Retry, when there is less data than ranges.
+    /// Data SGL Length Invalid with Do Not Retry, if `data` is shorter than the list of ranges.
     pub fn ranges_in<'a>(&self, data: &'a [u8]) -> Result<&'a [DsmRange], Status> {
         match <[DsmRange]>::ref_from_prefix_with_elems(data, usize::from(self.ranges)) {
             Ok((ranges, _rest)) => Ok(ranges),
@@ -63,9 +63,9 @@ impl DatasetManagement {
 #[bitfield(u32)]
 #[derive(PartialEq, Eq)]
 pub struct DsmAttributes {
-    /// Integral dataset for read: a hint.
+    /// Integral dataset for read, IDR: a hint.
     pub integral_read: bool,
-    /// Integral dataset for write: a hint.
+    /// Integral dataset for write, IDW: a hint.
     pub integral_write: bool,
     /// Bit 2: deallocate the ranges, AD.
     pub deallocate: bool,
@@ -73,7 +73,7 @@ pub struct DsmAttributes {
     __: u32,
 }
 
-/// One range of Dataset Management.
+/// Range of Dataset Management.
 #[derive(
     Clone,
     Copy,
@@ -100,7 +100,7 @@ pub struct DsmRange {
 const _: () = assert!(size_of::<DsmRange>() == 16);
 
 impl DsmRange {
-    /// A range without hints.
+    /// Creates a range without hints.
     pub const fn new(slba: u64, length_blocks: u32) -> Self {
         Self { cattr: U32::ZERO, length_blocks: U32::new(length_blocks), slba: U64::new(slba) }
     }

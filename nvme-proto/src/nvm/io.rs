@@ -5,7 +5,8 @@ use zerocopy::little_endian::U32;
 
 use crate::{LbaRange, Nsid, NvmOpcode, Sqe};
 
-/// Flush (Base, 7.2). [`Nsid::ALL`] flushes every namespace, where the controller says that it may.
+/// Flush command (Base, 7.2). [`Nsid::ALL`] flushes every namespace, if the controller supports it
+/// (VWC in Identify Controller).
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Flush {
     /// Namespace to flush, or [`Nsid::ALL`].
@@ -24,21 +25,22 @@ impl Flush {
     }
 }
 
-/// Read, Write or Compare (NVM, 3): blocks with data.
+/// Read, Write or Compare command (NVM, 3).
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Io {
     /// Namespace that the blocks belong to.
     pub nsid: Nsid,
     /// Blocks to read, write or compare.
     pub range: LbaRange,
-    /// Force unit access, FUA: from the medium; of Write, to the medium before it completes.
+    /// Force unit access, FUA: Read and Compare read the non-volatile medium; Write completes only
+    /// when the data is on it.
     pub fua: bool,
     /// Limited retry, LR: the controller should limit its retries.
     pub limited_retry: bool,
 }
 
 impl Io {
-    /// `blocks` blocks from `slba` on, without flags.
+    /// Creates a command for `blocks` blocks from `slba` on, without FUA and limited retry.
     pub const fn new(nsid: Nsid, slba: u64, blocks: u32) -> Self {
         Self { nsid, range: LbaRange { slba, blocks }, fua: false, limited_retry: false }
     }
@@ -59,17 +61,18 @@ impl Io {
     }
 }
 
-/// Write Zeroes (NVM, 3).
+/// Write Zeroes command (NVM, 3).
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct WriteZeroes {
     /// Namespace that the blocks belong to.
     pub nsid: Nsid,
     /// Blocks to set to zero.
     pub range: LbaRange,
-    /// Deallocate, DEAC: the host asks for the blocks to be deallocated, if they then read as
+    /// Deallocate, DEAC: the host requests that the blocks are deallocated, if they then read as
     /// zeros.
     pub deallocate: bool,
-    /// Force unit access, FUA: to the medium before it completes.
+    /// Force unit access, FUA: the command completes only when the zeros are on the non-volatile
+    /// medium.
     pub fua: bool,
     /// Limited retry, LR: the controller should limit its retries.
     pub limited_retry: bool,
@@ -91,7 +94,7 @@ impl WriteZeroes {
     /// data pointer.
     ///
     /// # Panics
-    /// When the range does not name 1 to 65,536 blocks.
+    /// If the range does not have 1 to 65,536 blocks.
     pub fn to_sqe(&self) -> Sqe {
         let flags = Dw12::new()
             .with_deallocate(self.deallocate)
@@ -101,14 +104,14 @@ impl WriteZeroes {
     }
 }
 
-/// Command dword 12 of the commands on one range.
+/// Command dword 12 of the commands on one range of blocks.
 #[bitfield(u32)]
 #[derive(PartialEq, Eq)]
 struct Dw12 {
     nlb_z: u16,
     #[bits(9)]
     __: u16,
-    /// DEAC, which only Write Zeroes has.
+    /// DEAC, for Write Zeroes only.
     deallocate: bool,
     /// PRINFO, ignored without protection information.
     #[bits(4)]

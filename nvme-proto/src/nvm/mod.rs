@@ -8,30 +8,30 @@ pub use io::{Flush, Io, WriteZeroes};
 
 use crate::{DataTransfer, Nsid, NvmOpcode, Sqe, Status};
 
-/// A command of the NVM command set. Fields of protection information, which this crate does not
-/// support, are not kept.
+/// Command of the NVM command set. Fields for protection information, which this crate does not
+/// support, are not decoded.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum NvmCommand {
-    /// Make completed writes durable.
+    /// Makes the data of completed writes non-volatile.
     Flush(Flush),
-    /// Write blocks from the host's data.
+    /// Writes the host's data to blocks.
     Write(Io),
-    /// Read blocks into the host's memory.
+    /// Reads blocks into the host's memory.
     Read(Io),
-    /// Compare blocks with the host's data.
+    /// Compares blocks with the host's data.
     Compare(Io),
-    /// Zero blocks without data.
+    /// Sets blocks to zero, without a data transfer.
     WriteZeroes(WriteZeroes),
-    /// Deallocate ranges, or hint at their use.
+    /// Deallocates ranges of blocks, or gives hints on their use.
     DatasetManagement(DatasetManagement),
 }
 
 impl NvmCommand {
-    /// Decodes an entry from an I/O queue.
+    /// Decodes a submission queue entry of an I/O queue.
     ///
     /// # Errors
-    /// Invalid Command Opcode, with Do Not Retry, for all but the commands here. Reserved and
-    /// unsupported hint fields are ignored.
+    /// Invalid Command Opcode with Do Not Retry, if this enum has no variant for the opcode.
+    /// Reserved fields and unsupported hints are ignored.
     pub fn parse(sqe: &Sqe) -> Result<Self, Status> {
         match NvmOpcode(sqe.opcode) {
             NvmOpcode::FLUSH => Ok(Self::Flush(Flush::parse(sqe))),
@@ -50,7 +50,7 @@ impl NvmCommand {
     /// data pointer.
     ///
     /// # Panics
-    /// When a number of blocks is not in 1 to 65,536, or a number of ranges not in 1 to 256.
+    /// If a number of blocks is not in 1 to 65,536, or a number of ranges is not in 1 to 256.
     pub fn to_sqe(&self) -> Sqe {
         match self {
             Self::Flush(command) => command.to_sqe(),
@@ -62,7 +62,7 @@ impl NvmCommand {
         }
     }
 
-    /// The opcode that [`NvmCommand::to_sqe`] writes into byte 0 of the entry.
+    /// Opcode that [`NvmCommand::to_sqe`] writes into byte 0 of the entry.
     pub const fn opcode(&self) -> NvmOpcode {
         match self {
             Self::Flush(_) => NvmOpcode::FLUSH,
@@ -74,7 +74,7 @@ impl NvmCommand {
         }
     }
 
-    /// The namespace that the command addresses.
+    /// Namespace that the command addresses.
     pub const fn nsid(&self) -> Nsid {
         match self {
             Self::Flush(command) => command.nsid,
@@ -84,7 +84,7 @@ impl NvmCommand {
         }
     }
 
-    /// The data that the command moves, for a namespace with blocks of `block_bytes`.
+    /// Returns the data transfer, for a namespace with blocks of `block_bytes` bytes.
     pub fn transfer(&self, block_bytes: u32) -> DataTransfer {
         match self {
             Self::Read(io) => DataTransfer::to_host(io.range.length_bytes(block_bytes)),

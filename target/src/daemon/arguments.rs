@@ -109,7 +109,8 @@ const EXAMPLES: &str = "Examples:
   feedrail-target --config /etc/feedrail/target.toml --check";
 
 impl DaemonArguments {
-    /// The configuration that they ask for.
+    /// Returns the configuration: that of the file or of the quick form, with the overriding
+    /// options.
     pub(super) fn config(&self) -> Result<Config, ConfigError> {
         let mut config = match &self.config {
             Some(path) => Config::from_file(path, self.machine_id)?,
@@ -127,7 +128,7 @@ impl DaemonArguments {
         Ok(config)
     }
 
-    /// The configuration file, unless they are in the quick form.
+    /// Path of the configuration file; `None` for the quick form.
     pub(super) fn config_path(&self) -> Option<&Path> {
         self.config.as_deref()
     }

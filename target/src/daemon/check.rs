@@ -1,5 +1,5 @@
-//! Check of whether a target would start. It does not disturb a running target: it writes nothing,
-//! receives no packets and fills no memory.
+//! The option `--check`: whether a target with this configuration would start. A running target is
+//! not disturbed, since the check writes nothing, receives no packets and fills no memory.
 
 use std::collections::BTreeSet;
 use std::net::{IpAddr, SocketAddr};
@@ -15,10 +15,10 @@ use crate::management::SocketPlace;
 use crate::storage::Uring;
 use crate::target::StartError;
 
-/// Opens the exports of a target, as it would report them.
+/// Opens everything that a target would open at its start, and returns its exports.
 ///
 /// # Errors
-/// Everything that would keep it from starting, one line each.
+/// One line for each problem that would prevent the start.
 pub(super) fn check(config: &Config) -> Result<Arc<Registry>, Vec<String>> {
     let mut problems = Vec::new();
     let registry = Registry::check(config);
@@ -34,7 +34,7 @@ pub(super) fn check(config: &Config) -> Result<Arc<Registry>, Vec<String>> {
     registry.filter(|_| problems.is_empty()).ok_or(problems)
 }
 
-/// Checks that address space for the buffers is available.
+/// Checks that the address space of the buffer pool can be reserved.
 fn pool(config: &Config) -> Result<(), String> {
     let limits = &config.limits;
     let bytes =
@@ -43,7 +43,8 @@ fn pool(config: &Config) -> Result<(), String> {
     memory.map(drop).map_err(|error| StartError::Pool(error).to_string())
 }
 
-/// Checks that the page of counters can have its address, which a running target may have now.
+/// Checks that the metrics page can use its address. An address in use is no error, since a running
+/// target may have it.
 fn metrics(address: SocketAddr) -> Result<(), String> {
     match MetricsAddress::bind(address) {
         Ok(_) => Ok(()),
@@ -61,7 +62,8 @@ fn cores(cores: &Cores) -> Vec<String> {
     list.iter().filter_map(|core| Some(threads::try_core(*core).err()?.to_string())).collect()
 }
 
-/// Checks the addresses: a target starts if it can serve one of them.
+/// Checks the addresses to listen on. Problems are only warnings if at least one address can be
+/// served, since the target would start.
 fn addresses(config: &Config) -> Vec<String> {
     let named = config.ports.iter().filter(|port| !port.is_wildcard());
     let addresses: BTreeSet<IpAddr> = named.map(|port| port.address.ip()).collect();
@@ -76,7 +78,7 @@ fn addresses(config: &Config) -> Vec<String> {
             Err(error) => problems.push(error.to_string()),
         }
     }
-    // Every machine has an address that a wildcard stands for.
+    // A wildcard address always stands for at least one usable address.
     if problems.len() < addresses.len() || config.ports.iter().any(PortConfig::is_wildcard) {
         for problem in problems.drain(..) {
             tracing::warn!("the target would start, but without an address: {problem}");

@@ -1,4 +1,4 @@
-//! Rate limit of log lines for each place in the code.
+//! Rate limit of log lines, for each call site separately.
 #![expect(clippy::disallowed_types, reason = "call sites have a hash and no order")]
 
 use std::collections::HashMap;
@@ -13,12 +13,12 @@ use tracing_subscriber::layer::Context;
 use crate::limits::log_rate::RatePeriod;
 use crate::log_level::AUDIT;
 
-/// Admits [`crate::limits::PEER_MESSAGES`] lines of each place in the code in each period, so that
-/// no place needs its own limit. Lines of `debug` and `trace`, which an operator asks for, and of
-/// the audit log, which strangers cannot cause, are not limited.
+/// Admits [`crate::limits::PEER_MESSAGES`] lines of each call site per period. Not limited are
+/// lines of levels `debug` and `trace`, which an operator has requested, and of the audit log,
+/// which remote peers cannot cause.
 pub(super) struct LineRate<C, N> {
     clock: C,
-    /// Writes how many lines of a place were left out.
+    /// Function that logs how many lines of a call site were omitted.
     notice: N,
     places: Mutex<HashMap<Identifier, RatePeriod>>,
 }

@@ -1,4 +1,5 @@
-//! Lines of text for a reader that may stop reading, which must not stop the target.
+//! Queue of lines for standard output or standard error, whose reader may be slow or stop, without
+//! blocking the target.
 
 use std::fs::File;
 use std::io::{self, Write};
@@ -9,10 +10,10 @@ use std::time::Duration;
 
 use crossbeam::channel::{Receiver, Sender, TrySendError, bounded};
 
-/// Most lines that wait for their reader; further ones are dropped and counted.
+/// Most lines in the queue; further ones are dropped and counted.
 const QUEUE_LINES: usize = 4096;
 
-/// Writing end: accepts lines without ever waiting. Clones share one queue.
+/// Sending end of the queue, which never blocks. Clones share one queue.
 #[derive(Clone)]
 pub(super) struct LineWriter {
     queue: Sender<LogEntry>,
@@ -22,21 +23,22 @@ pub(super) struct LineWriter {
 enum LogEntry {
     Line {
         text: Vec<u8>,
-        /// Lines that were dropped just before this one.
+        /// Number of lines that were dropped between the previous line and this one.
         dropped_before: u64,
     },
+    /// Request for a reply once all lines before it are written.
     Flush(Sender<()>),
 }
 
-/// Builds the line that replaces dropped lines, from their number.
+/// Function that returns the line to write in place of this number of dropped lines.
 pub(super) type DroppedLinesNotice = fn(u64) -> String;
 
 impl LineWriter {
-    /// Starts a thread that writes lines to a descriptor, bypassing the locks of the standard
+    /// Starts a thread that writes the lines to a descriptor. It bypasses the locks of the standard
     /// library, which a panicking thread may hold.
     ///
     /// # Errors
-    /// A descriptor or a thread is not available.
+    /// The descriptor cannot be duplicated, or the thread cannot be started.
     pub(super) fn to(
         descriptor: impl AsFd,
         name: &str,
@@ -59,7 +61,7 @@ impl LineWriter {
         Ok(Self { queue, dropped })
     }
 
-    /// Queues a line, its newline included, unless too many wait already.
+    /// Queues a line, which includes its newline. The line is dropped if the queue is full.
     pub(super) fn push(&self, text: Vec<u8>) {
         let dropped_before = self.dropped.swap(0, Ordering::Relaxed);
         match self.queue.try_send(LogEntry::Line { text, dropped_before }) {
@@ -70,7 +72,8 @@ impl LineWriter {
         }
     }
 
-    /// Waits until all queued lines are written, at most for `timeout`.
+    /// Waits until all queued lines are written; for at most `timeout` until there is room in the
+    /// queue, and as long again.
     pub(super) fn flush(&self, timeout: Duration) {
         let (done, written) = bounded(1);
         if self.queue.send_timeout(LogEntry::Flush(done), timeout).is_ok() {
@@ -79,7 +82,7 @@ impl LineWriter {
     }
 }
 
-/// Writer for a log that passes whole lines.
+/// For `tracing`, which passes one whole line per call.
 impl Write for LineWriter {
     fn write(&mut self, line: &[u8]) -> io::Result<usize> {
         self.push(line.to_vec());
@@ -126,8 +129,7 @@ impl<W: Write> Writer<W> {
         }
     }
 
-    /// Writes a text. Errors are ignored: a reader that went away or a full disk must not stop the
-    /// target.
+    /// Writes a line. Errors are ignored: a closed pipe or a full disk must not stop the target.
     fn write(&mut self, text: &[u8]) {
         let _ = self.out.write_all(text).and_then(|()| self.out.flush());
     }

@@ -1,18 +1,18 @@
-//! Log filter, checked for levels that do not exist.
+//! Log filter that rejects misspelt levels.
 
 use std::fmt;
 use std::str::FromStr;
 
 use tracing_subscriber::filter::{LevelFilter, Targets};
 
-/// `info`, or `warn,feedrail_target::controller=debug`: a level, and levels of modules.
+/// Log filter: a level, or levels by module, as in `warn,feedrail_target::controller=debug`.
 ///
-/// `Targets` alone takes a bare word that is no level as a module's name, so that a misspelt level
-/// would silence everything else. Here a bare word must be a level.
+/// `Targets` takes a word that is no level as the name of a module, so that a misspelt level would
+/// silence all others. Here a word without `=` must be a level.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct LogFilter(String);
 
-/// Reason that a text is not a log filter.
+/// Description of why a text is not a log filter.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct LogFilterError(String);
 
@@ -57,14 +57,14 @@ impl FromStr for LogFilter {
 }
 
 impl LogFilter {
-    /// Filter for the `tracing` subscriber.
+    /// Returns the filter for a `tracing` subscriber.
     pub fn to_filter(&self) -> Targets {
-        // It was parsed before.
+        // `from_str` has parsed the same text.
         self.0.parse().unwrap_or_default()
     }
 }
 
-/// Whether a log may have colours: `NO_COLOR` is unset or empty (no-color.org).
+/// Whether log lines may have colours: `NO_COLOR` is unset or empty (no-color.org).
 pub fn colours_are_wanted() -> bool {
     std::env::var_os("NO_COLOR").is_none_or(|value| value.is_empty())
 }

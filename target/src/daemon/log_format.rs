@@ -24,7 +24,7 @@ use super::one_line::OneLineFields;
 use crate::driver::clock::Clock;
 use crate::log_level::LogLevel;
 
-/// Format of the log, as the command line names it.
+/// Format of the log as given on the command line.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
 pub(super) enum LogFormatArg {
     /// `journal` if systemd's journal reads it, else `text`
@@ -37,7 +37,7 @@ pub(super) enum LogFormatArg {
     Journal,
 }
 
-/// Format of lines of the log.
+/// Format of log lines, see [`LogFormatArg`].
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum LogFormat {
     Text,
@@ -46,7 +46,8 @@ pub(super) enum LogFormat {
 }
 
 impl LogFormatArg {
-    /// Format that it stands for.
+    /// Returns the format; `Auto` becomes `Journal` if standard error goes to the journal, else
+    /// `Text`.
     pub(super) fn resolve(self) -> LogFormat {
         match self {
             Self::Auto if is_read_by_the_journal() => LogFormat::Journal,
@@ -58,7 +59,7 @@ impl LogFormatArg {
 }
 
 impl LogFormat {
-    /// Installs the log in this format, unless the process has one already.
+    /// Installs the `tracing` subscriber of the process, unless there is one already.
     pub(super) fn start(self, filter: &LogFilter, lines: LineWriter) {
         let clock = Clock::new();
         let targets = filter.to_filter();
@@ -73,7 +74,7 @@ impl LogFormat {
         }
     }
 
-    /// Writes events as lines, with a limited rate and escaped text.
+    /// Creates the subscriber: it writes each event as one line, escapes text and limits the rate.
     fn subscriber(
         self,
         filter: impl Layer<Registry> + Send + Sync,
@@ -86,7 +87,8 @@ impl LogFormat {
         };
         let log = tracing_subscriber::fmt::layer()
             .with_writer(move || lines.clone())
-            // It would report errors of standard error on standard error, and panic if that fails.
+            // Otherwise the layer reports failed writes to standard error there, and panics if that
+            // fails too.
             .log_internal_errors(false)
             .with_ansi(std::io::stderr().is_terminal() && colours_are_wanted())
             .with_target(false)
@@ -102,7 +104,7 @@ impl LogFormat {
         tracing_subscriber::registry().with(filter).with(LineRate::new(clock, notice)).with(log)
     }
 
-    /// Line for an error that is not an event.
+    /// Returns the line for an error that is not a `tracing` event.
     pub(super) fn error_line(self, message: &str) -> String {
         match self {
             Self::Text => format!("feedrail-target: {message}\n"),
@@ -114,7 +116,7 @@ impl LogFormat {
         }
     }
 
-    /// Line that replaces dropped lines.
+    /// Returns the function for the line that replaces dropped lines.
     pub(super) fn dropped_lines_notice(self) -> DroppedLinesNotice {
         match self {
             Self::Text => |lines| Self::Text.error_line(&dropped(lines)),
@@ -133,14 +135,15 @@ fn dropped(lines: u64) -> String {
     format!("{lines} lines of the log were dropped, since its reader was too slow")
 }
 
-/// Whether standard error is the stream that systemd names: device and inode (systemd.exec(5),
-/// `JOURNAL_STREAM`).
+/// Whether standard error is connected to the journal: systemd gives the device and inode number of
+/// the stream (systemd.exec(5), `JOURNAL_STREAM`).
 fn is_read_by_the_journal() -> bool {
     let Ok(stream) = std::env::var("JOURNAL_STREAM") else { return false };
     fstat(std::io::stderr()).is_ok_and(|stat| stream == format!("{}:{}", stat.st_dev, stat.st_ino))
 }
 
-/// Lines that start with a priority and omit what the journal records itself.
+/// Formatter of lines that start with a priority, as in `<6>`, and omit the time, which the journal
+/// records itself.
 struct WithPriority;
 
 impl<S, N> FormatEvent<S, N> for WithPriority
@@ -160,7 +163,7 @@ where
     }
 }
 
-/// Priority of a level in syslog(3).
+/// syslog(3) priority of a level.
 fn priority(level: Level) -> u8 {
     match level {
         Level::ERROR => 3,

@@ -1,4 +1,4 @@
-//! Address of the page of counters.
+//! Listening address of the metrics page.
 
 use std::io;
 use std::net::{SocketAddr, TcpListener};
@@ -7,16 +7,16 @@ use std::os::fd::OwnedFd;
 use rustix::net::sockopt::set_socket_reuseaddr;
 use rustix::net::{AddressFamily, SocketFlags, SocketType, bind, listen, socket_with};
 
-/// Most clients that wait to be accepted.
+/// Most connections in the accept queue of the socket.
 const BACKLOG: i32 = 128;
 
-/// A bound address on which the server does not listen yet.
+/// TCP socket that is bound but does not listen yet.
 pub(super) struct MetricsAddress {
     socket: OwnedFd,
     address: SocketAddr,
 }
 
-/// Reason that the page cannot have an address: one line with the remedy.
+/// Reason that the metrics page cannot have an address; its message is one line with the remedy.
 #[derive(Debug, thiserror::Error)]
 #[error("metrics: cannot listen on {address}: {error}; {remedy}", remedy = self.remedy())]
 pub(super) struct MetricsAddressError {
@@ -25,7 +25,7 @@ pub(super) struct MetricsAddressError {
 }
 
 impl MetricsAddress {
-    /// Binds an address of this machine.
+    /// Binds a socket to an address of this machine.
     ///
     /// # Errors
     /// The address is not of this machine, or its port is in use or not allowed for this user.
@@ -40,13 +40,13 @@ impl MetricsAddress {
         let family = if address.is_ipv4() { AddressFamily::INET } else { AddressFamily::INET6 };
         let flags = SocketFlags::CLOEXEC | SocketFlags::NONBLOCK;
         let socket = socket_with(family, SocketType::STREAM, flags, None)?;
-        // Connections of a target that has just ended do not block the port.
+        // Connections of an earlier target in TIME_WAIT must not block the port.
         set_socket_reuseaddr(&socket, true)?;
         bind(&socket, address)?;
         Ok(socket)
     }
 
-    /// Listens for connections, without a thread that serves them.
+    /// Starts to listen. The caller accepts the connections.
     ///
     /// # Errors
     /// Another socket listens on the port.

@@ -1,8 +1,7 @@
-//! The counters for Prometheus and the status page for people: an HTTP/1.1 server on a thread of
-//! its own.
+//! HTTP/1.1 server for the metrics and the status page, on a separate thread.
 //!
-//! A client has one request and one response, a bounded time for both, and one of a few places. No
-//! client blocks others, and the cores of the target take no part except for their counters.
+//! A connection carries one request and one response, for which it has a limited time. No client
+//! blocks others. The threads that serve hosts are not involved, except to report counters.
 
 use std::io::{self, ErrorKind, Read as _, Write as _};
 use std::net::{SocketAddr, TcpListener, TcpStream};
@@ -20,39 +19,42 @@ use super::negotiation::{PageContent, PageVariant};
 use super::status_page::StatusPage;
 use crate::driver::clock::Clock;
 
-/// Most concurrent clients; a further one replaces the oldest.
+/// Most concurrent clients. A further one replaces the oldest.
 const MAX_CLIENTS: usize = 16;
-/// Longest request in bytes; a longer one is answered by 431.
+/// Longest request head in bytes. The response to a longer one is status 431.
 const MAX_REQUEST_BYTES: usize = 8 << 10;
-/// Time of a client for its request and its response.
+/// Time that a client has for its request and the response together.
 const CLIENT_TIME: Duration = Duration::from_secs(5);
-/// Age up to which a text is reused for clients that ask for the same format and coding, since
-/// counting costs the cores a little. While a client still receives an earlier text, the next one
-/// is reused until that client is gone, so there are at most two of each.
+/// Age up to which a page is sent again to clients that request the same format and coding, since
+/// collecting counters costs the cores some time. While a client still receives an older page, the
+/// next one is also reused beyond that age, so that at most two pages of a kind exist.
 const TEXT_AGE: Duration = Duration::from_millis(100);
 
-/// Socket that clients connect to, before it is served.
+/// Listening socket of the server.
 pub(super) struct MetricsServer {
     listener: TcpListener,
-    /// Readable when the target ends.
+    /// Readable once the [`MetricsStop`] is dropped.
     stopped: UnixStream,
 }
 
-/// Ends the server when it is dropped.
+/// Handle that ends the server when it is dropped.
 pub(super) struct MetricsStop(#[expect(dead_code, reason = "it is dropped")] UnixStream);
 
 struct MetricsClient {
     stream: TcpStream,
+    /// Time at which the client is disconnected.
     until: Time,
     phase: ClientPhase,
 }
 
 enum ClientPhase {
+    /// The request is being received; these are its bytes so far.
     Asking(Vec<u8>),
+    /// The response is being sent.
     Reading(Response),
 }
 
-/// A response in transmission. Clients share the text of the page.
+/// Response that is being sent. Clients that receive the same page share its body.
 #[derive(Default)]
 struct Response {
     head: Vec<u8>,
@@ -65,7 +67,7 @@ impl Response {
         Self { head: head.into_bytes(), ..Self::default() }
     }
 
-    /// Bytes to send next; empty if all are sent.
+    /// Bytes that remain to be sent, of the head or the body; empty if all are sent.
     fn rest(&self) -> &[u8] {
         match self.sent.checked_sub(self.head.len()) {
             None => &self.head[self.sent..],
@@ -74,7 +76,7 @@ impl Response {
     }
 }
 
-/// Outcome of a client's turn.
+/// Whether a client stays connected.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum ClientOutcome {
     Stays,
@@ -82,10 +84,10 @@ enum ClientOutcome {
 }
 
 impl MetricsServer {
-    /// Listens at an address.
+    /// Listens on an address.
     ///
     /// # Errors
-    /// The address cannot be used: one line with the remedy.
+    /// The address cannot be used; the message is one line with the remedy.
     pub(super) fn listen(address: SocketAddr) -> Result<(Self, MetricsStop), String> {
         let bound = MetricsAddress::bind(address).and_then(MetricsAddress::listen);
         let listener = bound.map_err(|error| error.to_string())?;
@@ -94,12 +96,12 @@ impl MetricsServer {
         Ok((Self { listener, stopped }, MetricsStop(stop)))
     }
 
-    /// Address with the port that the system chose.
+    /// Listening address, with the port number that the system chose if it was 0.
     pub(super) fn address(&self) -> io::Result<SocketAddr> {
         self.listener.local_addr()
     }
 
-    /// Serves until the target ends. `text` makes the pages.
+    /// Serves clients until the [`MetricsStop`] is dropped. `text` creates a page.
     pub(super) fn run(&self, text: impl Fn(PageContent) -> String) {
         let mut clients: Vec<MetricsClient> = Vec::new();
         let mut pages = MetricsPages::new(text);
@@ -115,14 +117,14 @@ impl MetricsServer {
             let now = clock.now();
             if accepts && let Err(error) = self.accept_some(&mut clients, now) {
                 tracing::warn!(%error, "the metrics page cannot accept a client");
-                // Descriptors may be short: try again later.
+                // File descriptors may have run out, so the next attempt is made in 1 s.
                 accepts_from = now + Duration::from_secs(1);
             }
             clients.retain_mut(|client| client.go_on(&mut pages, now) == ClientOutcome::Stays);
         }
     }
 
-    /// Waits for something to do; false when the target ends.
+    /// Waits for a client or a timeout. Returns false if the [`MetricsStop`] was dropped.
     fn wait(
         &self,
         clients: &[MetricsClient],
@@ -139,12 +141,12 @@ impl MetricsServer {
             let left = until.saturating_since(now) + Duration::from_millis(1);
             Timespec { tv_sec: left.as_secs() as i64, tv_nsec: left.subsec_nanos().into() }
         });
-        // An interrupted wait is just a short one.
+        // A wait that a signal interrupts is merely shorter.
         let _ = poll(&mut fds, timeout.as_ref());
         fds[0].revents().is_empty()
     }
 
-    /// Accepts at most [`MAX_CLIENTS`] clients, so that a flood does not block the others.
+    /// Accepts at most [`MAX_CLIENTS`] clients, so that many new ones do not delay the others.
     fn accept_some(&self, clients: &mut Vec<MetricsClient>, now: Time) -> io::Result<()> {
         for _ in 0..MAX_CLIENTS {
             let stream = match self.listener.accept() {
@@ -171,16 +173,17 @@ impl MetricsServer {
     }
 }
 
-/// The page in each variant, produced again when it is old.
+/// Cache of pages, one for each variant.
 struct MetricsPages<F> {
     text: F,
     variants: [PageCopies; PageVariant::COUNT],
 }
 
-/// Copies of a variant of the page.
+/// Cached page of one variant.
 struct PageCopies {
+    /// Time of creation and text of the page.
     made: Option<(Time, Rc<[u8]>)>,
-    /// Previous copy, while a client receives it.
+    /// Page before that one, which a client may still receive.
     earlier: Weak<[u8]>,
 }
 
@@ -204,7 +207,8 @@ impl<F: Fn(PageContent) -> String> MetricsPages<F> {
 }
 
 impl PageCopies {
-    /// Drops an old copy unless a client receives it, if no client receives a still older one.
+    /// Drops a page that is older than [`TEXT_AGE`], unless a client still receives the one before
+    /// it.
     fn let_go(&mut self, now: Time) {
         if let Some((at, body)) = &self.made
             && now >= *at + TEXT_AGE
@@ -216,7 +220,7 @@ impl PageCopies {
     }
 }
 
-/// Compresses a text with gzip. Samples of one family differ little, so the lowest level suffices.
+/// Compresses a text with gzip, at the lowest level, since the lines are very similar.
 fn compressed(text: &[u8]) -> Vec<u8> {
     let mut encoder = GzEncoder::new(Vec::new(), Compression::fast());
     let written = encoder.write_all(text).and_then(|()| encoder.finish());
@@ -231,7 +235,7 @@ impl MetricsClient {
         }
     }
 
-    /// Reads and writes as much as possible without waiting.
+    /// Reads and writes as much as is possible without blocking.
     fn go_on(
         &mut self,
         pages: &mut MetricsPages<impl Fn(PageContent) -> String>,
@@ -256,8 +260,8 @@ impl MetricsClient {
     }
 }
 
-/// Continues to read; returns the response once a request is complete, which is empty for a client
-/// that has left.
+/// Reads from a client. Returns the response once the request is complete; an empty one if the
+/// client has disconnected.
 fn ask(
     stream: &mut TcpStream,
     request: &mut Vec<u8>,
@@ -282,7 +286,7 @@ fn ask(
     }
 }
 
-/// Response to a request's head. What follows the head is not read.
+/// Returns the response to the head of a request. A body is not read.
 fn respond(
     head: &[u8],
     pages: &mut MetricsPages<impl Fn(PageContent) -> String>,
@@ -322,7 +326,7 @@ fn of_page(
     success(method, variant.content.media_type(), &headers, pages.get(variant, now))
 }
 
-/// The response to GET, or its head alone.
+/// Returns the response with status 200, without a body for HEAD.
 fn success(method: &[u8], media: &str, headers: &str, body: Rc<[u8]>) -> Response {
     let head = format!(
         "HTTP/1.1 200 OK\r\nContent-Type: {media}\r\n{headers}Content-Length: {}\r\n\

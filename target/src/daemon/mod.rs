@@ -1,8 +1,8 @@
-//! The daemon: arguments, signals, output and exit status.
+//! The daemon `feedrail-target`: arguments, signals, output and exit status.
 //!
-//! Standard output carries JSON lines only: `listening` or `not_listening` for each address, then
-//! `ready`, and `stats` on SIGUSR1 and at the end. Messages for operators go to standard error. A
-//! reader that falls behind loses lines, and blocks no thread that serves hosts.
+//! Standard output has JSON lines only: `listening` or `not_listening` for each address, then
+//! `ready`, and `stats` on SIGUSR1 and at the end. Log messages go to standard error. If a reader
+//! is too slow, lines are dropped, and no thread that serves hosts is blocked.
 
 mod arguments;
 mod check;
@@ -45,7 +45,7 @@ use crate::config::Config;
 use crate::reloader::ConfigSource;
 use crate::target::Target;
 
-/// Longest delay of the process's end by a slow reader of standard output and standard error.
+/// Longest time that the process waits at its end for slow readers of its output.
 const READER_TIMEOUT: Duration = Duration::from_secs(1);
 
 /// Command line of the daemon, for man pages and completions.
@@ -58,19 +58,19 @@ pub fn main_with_args(args: impl IntoIterator<Item = OsString>) -> ExitCode {
     let arguments = match DaemonArguments::try_parse_from(args) {
         Ok(arguments) => arguments,
         Err(error) => {
-            // Help and version go to standard output and are no failure.
+            // `--help` and `--version` write to standard output and exit with 0.
             let _ = error.print();
             return ExitCode::from(u8::from(error.use_stderr()) * 2);
         }
     };
     let format = arguments.log_format.resolve();
-    // A separate thread writes to standard error, since a slow reader may block it.
+    // A separate thread writes to standard error, since writes may block.
     let notice = format.dropped_lines_notice();
     let log = LineWriter::to(std::io::stderr(), "feedrail-log", notice);
     let (log, report) = match (log, StdoutReport::start()) {
         (Ok(log), Ok(report)) => (log, report),
         (Err(error), _) | (_, Err(error)) => {
-            // Without a reader, the exit status still tells.
+            // If nobody reads standard error, the exit status still reports the failure.
             let line = format.error_line(&format!("cannot start a thread: {error}"));
             let _ = std::io::stderr().write_all(line.as_bytes());
             return ExitCode::FAILURE;
@@ -87,9 +87,9 @@ pub fn main_with_args(args: impl IntoIterator<Item = OsString>) -> ExitCode {
     if result.is_ok() { ExitCode::SUCCESS } else { ExitCode::FAILURE }
 }
 
-/// Ends the process when a thread panics, since a target without one of its threads would serve
-/// some hosts and leave others hanging; its supervisor starts it again. Waits at most
-/// [`READER_TIMEOUT`] for the reader of its message.
+/// Installs a panic hook that aborts the process, since a target without one of its threads would
+/// leave some hosts without responses; the service manager restarts it. The hook waits at most
+/// [`READER_TIMEOUT`] until its message is written.
 fn abort_on_panic(log: LineWriter, format: LogFormat) {
     std::panic::set_hook(Box::new(move |panic| {
         let thread = std::thread::current();
@@ -105,7 +105,7 @@ fn abort_on_panic(log: LineWriter, format: LogFormat) {
     }));
 }
 
-/// Runs a target. The errors are one line each.
+/// Runs a target, or checks its configuration. Each error is one line.
 fn run(arguments: &DaemonArguments, report: &StdoutReport) -> Result<(), Vec<String>> {
     let config = arguments.config().map_err(|error| vec![error.to_string()])?;
     raise_descriptor_limit();
@@ -121,7 +121,7 @@ fn serve(
     arguments: &DaemonArguments,
     report: &StdoutReport,
 ) -> Result<(), String> {
-    // Registered before the start, so that no signal is lost.
+    // Signals are registered before the start, so that none is lost.
     let mut signals = Signals::new([SIGTERM, SIGINT, SIGUSR1, SIGHUP])
         .map_err(|error| format!("cannot take signals: {error}"))?;
     keep_machine(config);
@@ -169,14 +169,14 @@ fn serve(
     Ok(())
 }
 
-/// Configuration file of a command line, to be read again.
+/// Returns how to read the configuration again; `None` without a configuration file.
 fn config_source(arguments: &DaemonArguments) -> Option<ConfigSource> {
     let path = arguments.config_path()?.to_owned();
     let arguments = arguments.clone();
     Some(ConfigSource { path, read: Box::new(move || arguments.config()) })
 }
 
-/// Handles signals until one ends the target.
+/// Handles signals until SIGTERM or SIGINT.
 fn obey_signals(
     signals: &mut Signals,
     target: &Target,
@@ -195,7 +195,8 @@ fn obey_signals(
     }
 }
 
-/// Stores an id for a machine without one, so that names and ids are the same at the next start.
+/// Stores a generated machine id in the state folder if the machine has none, so that derived names
+/// and identifiers are the same after the next start.
 fn keep_machine(config: &Config) {
     if let Err(error) = config.machine.keep(&config.state_dir) {
         tracing::warn!(
@@ -206,8 +207,8 @@ fn keep_machine(config: &Config) {
     }
 }
 
-/// Makes a further SIGTERM or SIGINT, once the returned flag is set, end the process without
-/// waiting for running commands.
+/// Once the returned flag is set, SIGTERM or SIGINT ends the process immediately with status 1,
+/// without waiting for commands.
 fn exit_on_second_signal() -> Result<Arc<AtomicBool>, String> {
     let flag = Arc::new(AtomicBool::new(false));
     for signal in [SIGTERM, SIGINT] {
@@ -217,7 +218,7 @@ fn exit_on_second_signal() -> Result<Arc<AtomicBool>, String> {
     Ok(flag)
 }
 
-/// Raises the soft limit of descriptors to the hard limit, since each shard needs one.
+/// Raises the soft limit of open files to the hard limit, since each exported file needs one.
 fn raise_descriptor_limit() {
     let limit = getrlimit(Resource::Nofile);
     let raised = Rlimit { current: limit.maximum, maximum: limit.maximum };

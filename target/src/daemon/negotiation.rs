@@ -1,8 +1,8 @@
-//! Negotiation of the page's representation (RFC 9110, section 12).
+//! HTTP content negotiation of the metrics page (RFC 9110, section 12).
 
 use crate::metrics::exposition::MetricsFormat;
 
-/// What a page says.
+/// Content of a page.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum PageContent {
     Metrics(MetricsFormat),
@@ -19,30 +19,32 @@ impl PageContent {
     }
 }
 
-/// A representation of a page.
+/// Content and coding of a page.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct PageVariant {
     pub(super) content: PageContent,
+    /// Whether the body is compressed with gzip.
     pub(super) gzip: bool,
 }
 
 impl PageVariant {
+    /// Number of variants: three contents, each with and without gzip.
     pub(super) const COUNT: usize = 6;
 
-    /// The counters as the head of a request prefers them: without a preference, uncompressed text
-    /// of Prometheus, which is what a client gets too that takes none of them.
+    /// Returns the variant of the metrics that a request prefers (Accept, Accept-Encoding). Without
+    /// a preference, or if the client accepts none, that is Prometheus text, uncompressed.
     pub(super) fn of_request(head: &[u8]) -> Self {
         let head = String::from_utf8_lossy(head);
         let format = format(&preferences(&head, "accept"));
         Self { content: PageContent::Metrics(format), gzip: takes_gzip(&head) }
     }
 
-    /// The state of the target.
+    /// Returns the variant of the state that a request prefers (Accept-Encoding).
     pub(super) fn status(head: &[u8]) -> Self {
         Self { content: PageContent::Status, gzip: takes_gzip(&String::from_utf8_lossy(head)) }
     }
 
-    /// Index in a table of all variants.
+    /// Index in an array of all variants, below [`PageVariant::COUNT`].
     pub(super) fn index(self) -> usize {
         let content = match self.content {
             PageContent::Metrics(MetricsFormat::Prometheus) => 0,
@@ -53,15 +55,17 @@ impl PageVariant {
     }
 }
 
-/// Element of a header that lists what a client accepts.
+/// Element of an Accept or Accept-Encoding header.
 struct Preference<'a> {
+    /// Element without its parameters, such as `text/plain` or `gzip`.
     value: &'a str,
+    /// Parameter `version` of a media type.
     version: Option<&'a str>,
-    /// Weight (q) in thousandths.
+    /// Weight (`q`) in thousandths, 0 to 1000.
     quality: u16,
 }
 
-/// Strength of a client's preference: the quality first, then how exactly it was named.
+/// Preference for a format, ordered by weight, then by how exactly the header names the format.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord)]
 struct Wish {
     quality: u16,
@@ -69,7 +73,7 @@ struct Wish {
 }
 
 impl<'a> Preference<'a> {
-    /// Returns `None` for a malformed element.
+    /// Parses an element; `None` if it is malformed.
     fn parse(element: &'a str) -> Option<Self> {
         let mut parts = element.split(';').map(str::trim);
         let value = parts.next().filter(|value| !value.is_empty())?;
@@ -88,7 +92,8 @@ impl<'a> Preference<'a> {
         Some(preference)
     }
 
-    /// How exactly it names a format; `None` if it does not.
+    /// Rank of the element's match with a format, from 0 (`*/*`) to 3 (with version); `None`
+    /// without a match.
     fn names(&self, format: MetricsFormat) -> Option<u8> {
         let (kind, subtype, version) = match format {
             MetricsFormat::Prometheus => ("text", "plain", "0.0.4"),
@@ -109,7 +114,7 @@ impl<'a> Preference<'a> {
     }
 }
 
-/// Elements of all headers with a name.
+/// Elements of all headers with this name.
 fn preferences<'a>(head: &'a str, name: &str) -> Vec<Preference<'a>> {
     let headers = head.split("\r\n").skip(1).filter_map(|line| line.split_once(':'));
     let named = headers.filter(|(header, _)| header.trim().eq_ignore_ascii_case(name));
@@ -117,7 +122,7 @@ fn preferences<'a>(head: &'a str, name: &str) -> Vec<Preference<'a>> {
 }
 
 fn format(accepted: &[Preference<'_>]) -> MetricsFormat {
-    // The element counts that names a format most exactly.
+    // The element that names a format most exactly determines its weight.
     let wish = |format| {
         let named = accepted.iter().filter_map(|one| Some((one.names(format)?, one.quality)));
         named.max().map_or(Wish::default(), |(exactness, quality)| Wish { quality, exactness })

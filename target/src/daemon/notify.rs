@@ -1,5 +1,5 @@
-//! Notifications to systemd when the daemon is ready and when it stops (the `sd_notify` protocol: a
-//! datagram to the socket that `NOTIFY_SOCKET` names).
+//! Notifications to systemd about the state of the daemon (the `sd_notify` protocol: datagrams to
+//! the socket that `NOTIFY_SOCKET` names).
 
 use std::os::linux::net::SocketAddrExt as _;
 use std::os::unix::ffi::OsStrExt as _;
@@ -7,25 +7,25 @@ use std::os::unix::net::{SocketAddr, UnixDatagram};
 
 use rustix::time::{ClockId, clock_gettime};
 
-/// Reports to systemd that the target listens (`READY=1`).
+/// Reports that the target listens, or has completed a reload (`READY=1`).
 pub(super) fn ready() {
     send("READY=1");
 }
 
-/// Reports to systemd that the configuration is read again (`RELOADING=1`), which [`ready`] ends.
+/// Reports that a reload of the configuration begins (`RELOADING=1`). [`ready`] reports its end.
 pub(super) fn reloading() {
     let now = clock_gettime(ClockId::Monotonic);
-    // Neither is negative on this clock.
+    // This clock is never negative.
     let micros = now.tv_sec as u64 * 1_000_000 + now.tv_nsec as u64 / 1000;
     send(&format!("RELOADING=1\nMONOTONIC_USEC={micros}"));
 }
 
-/// Reports to systemd that the target is about to end (`STOPPING=1`).
+/// Reports that the target begins to stop (`STOPPING=1`).
 pub(super) fn stopping() {
     send("STOPPING=1");
 }
 
-/// Reports to systemd that all threads make progress (`WATCHDOG=1`).
+/// Reports that all threads make progress (`WATCHDOG=1`).
 pub(super) fn watchdog() {
     send("WATCHDOG=1");
 }

@@ -1,4 +1,4 @@
-//! Text of strangers in the log.
+//! Escapes text from remote peers in log lines.
 
 use std::fmt::{self, Write as _};
 
@@ -6,8 +6,8 @@ use tracing_subscriber::field::RecordFields;
 use tracing_subscriber::fmt::FormatFields;
 use tracing_subscriber::fmt::format::{DefaultFields, Writer};
 
-/// Text that stays on its line and does not affect a terminal: control characters, line separators
-/// and direction marks are escaped as Rust writes them.
+/// Text that is displayed on one line and cannot control a terminal: control characters, line
+/// separators and text direction marks are escaped as in Rust.
 pub(super) struct OneLine<'a>(pub(super) &'a str);
 
 impl fmt::Display for OneLine<'_> {
@@ -23,7 +23,7 @@ impl fmt::Display for OneLine<'_> {
     }
 }
 
-/// Formats the message and the fields of each line as [`OneLine`].
+/// Formatter that escapes the message and fields of each line as [`OneLine`] does.
 pub(super) struct OneLineFields;
 
 impl<'writer> FormatFields<'writer> for OneLineFields {

@@ -1,5 +1,4 @@
-//! SIGHUP: reads the configuration again on a separate thread, since a file system may block that
-//! thread for ever.
+//! SIGHUP: reloads the configuration on a separate thread, since reading a file may block forever.
 
 use std::io;
 use std::sync::Arc;
@@ -10,27 +9,27 @@ use super::notify;
 use crate::inventory::export::OpenPurpose;
 use crate::reloader::Reloader;
 
-/// Wakes the thread that reloads.
+/// Handle that wakes the thread for reloads; `None` if the configuration cannot be reloaded.
 pub(super) struct ReloadSignal(Option<Sender<()>>);
 
 impl ReloadSignal {
-    /// Starts the thread for a target whose configuration can be read again.
+    /// Starts the thread, unless `reloader` is `None`.
     ///
     /// # Errors
-    /// A thread is not available.
+    /// The thread cannot be started.
     pub(super) fn start(reloader: Option<&Arc<Reloader>>) -> io::Result<Self> {
         let Some(reloader) = reloader.cloned() else { return Ok(Self(None)) };
-        // A waiting signal reads the configuration as it is later, so that more need not wait.
+        // One pending request suffices: it reads the configuration that is present then.
         let (sender, asked) = channel::bounded(1);
         let run = move || obey(&reloader, &asked);
         std::thread::Builder::new().name("feedrail-reload".into()).spawn(run)?;
         Ok(Self(Some(sender)))
     }
 
-    /// Requests a reload of the configuration.
+    /// Requests a reload; logs a warning if that is impossible.
     pub(super) fn raise(&self) {
         match &self.0 {
-            // Full if a signal waits already.
+            // The channel is full if a request is pending already.
             Some(sender) => _ = sender.try_send(()),
             None => tracing::warn!(
                 "SIGHUP is ignored: the configuration is read again only by a target with --config and --management; \

@@ -20,13 +20,13 @@ impl StdoutReport {
         Ok(Self { lines: LineWriter::to(std::io::stdout(), "feedrail-report", notice)? })
     }
 
-    /// Waits for the reader, at most for `timeout`.
+    /// Waits until all lines are written, or `timeout` has passed.
     pub(super) fn flush(&self, timeout: Duration) {
         self.lines.flush(timeout);
     }
 
-    /// Writes a line for each address and each subsystem served there, and one for each address
-    /// that is not.
+    /// Writes `listening` for each address and each subsystem served there, and `not_listening` for
+    /// each address that cannot be served.
     pub(super) fn listening(&self, target: &Target) {
         for failed in target.not_listening() {
             tracing::error!(address = %failed.address, "not listening: {}", failed.reason);
@@ -43,7 +43,7 @@ impl StdoutReport {
                 shared_memory = listening.shared_memory, "listening"
             );
             let served: Vec<_> = port.subsystems().into_iter().map(Some).collect();
-            // Subsystems may be added only at run time.
+            // An address without subsystems has a line too; they may be added at run time.
             let none = [None];
             for subsystem in if served.is_empty() { &none[..] } else { &served[..] } {
                 let subsystem = subsystem.as_ref();
@@ -61,13 +61,13 @@ impl StdoutReport {
         }
     }
 
-    /// The line after all others of the start.
+    /// Writes `ready`, the last line of the start, with the address of the metrics page.
     pub(super) fn ready(&self, metrics: Option<SocketAddr>) {
         let metrics = metrics.map(|address| address.to_string());
         self.say(&json!({ "event": "ready", "metrics": metrics }));
     }
 
-    /// One line for each subsystem that could be exported.
+    /// Writes `checked` for each subsystem of a configuration without errors.
     pub(super) fn checked(&self, registry: &Registry) {
         for subsystem in registry.subsystems() {
             self.say(&json!({
@@ -78,7 +78,7 @@ impl StdoutReport {
         }
     }
 
-    /// Writes a line with all counters.
+    /// Writes `stats` with the present values of all counters.
     pub(super) fn stats(&self, target: &Target) {
         self.write(target.stats().to_json_line());
     }

@@ -1,5 +1,4 @@
-//! Watchdog of systemd (`sd_watchdog_enabled(3)`), notified as long as all threads of the target
-//! make progress.
+//! Watchdog of systemd (`sd_watchdog_enabled(3)`): it is notified while all threads make progress.
 
 use std::time::Duration;
 
@@ -8,13 +7,13 @@ use crossbeam::channel::{Receiver, RecvTimeoutError};
 use super::notify;
 use crate::driver::turn_mark::TurnWatch;
 
-/// Interval of notifications; `None` if nobody watches this process.
+/// Interval at which to notify systemd; `None` if its watchdog is off for this process.
 pub(super) fn interval() -> Option<Duration> {
     let number = |name: &str| std::env::var(name).ok()?.parse::<u64>().ok();
     of_variables(number("WATCHDOG_USEC"), number("WATCHDOG_PID"), std::process::id())
 }
 
-/// Half of the time after which the service manager acts.
+/// Returns half of the time after which systemd acts on a missing notification.
 fn of_variables(micros: Option<u64>, watched: Option<u64>, own: u32) -> Option<Duration> {
     if watched.is_some_and(|watched| watched != u64::from(own)) {
         return None;
@@ -22,7 +21,8 @@ fn of_variables(micros: Option<u64>, watched: Option<u64>, own: u32) -> Option<D
     micros.filter(|micros| *micros > 1).map(|micros| Duration::from_micros(micros / 2))
 }
 
-/// Notifies the watchdog until the other end of `stop` is dropped.
+/// Notifies systemd at each `interval` in which all threads have made progress, until the other end
+/// of `stop` is dropped.
 pub(super) fn run(mut watch: TurnWatch, interval: Duration, stop: &Receiver<()>) {
     let mut hangs = false;
     while stop.recv_timeout(interval) == Err(RecvTimeoutError::Timeout) {

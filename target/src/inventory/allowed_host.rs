@@ -1,4 +1,4 @@
-//! Hosts as they identify themselves, and the hosts that may connect to a subsystem.
+//! Identity of a host in its Connect command, and the hosts that may connect to a subsystem.
 
 use std::collections::BTreeSet;
 
@@ -7,19 +7,21 @@ use nvme_proto::{HostId, HostNqn, Nqn};
 use crate::config::HostPolicy;
 use crate::limits::MAX_ALLOWED_HOSTS;
 
-/// Host of a Connect command. All queues of one association must name the same host.
+/// Identity that a host sent in a Connect command, the same for all queues of an association.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct NamedHost {
     /// Host NQN, or one derived from the Host Identifier if the host sent none.
     pub(crate) nqn: HostNqn,
-    /// Whether the host sent an NQN. If not, it may connect only where any host may.
+    /// Whether the host sent an NQN. If false, it may connect only to subsystems that allow any
+    /// host.
     pub(crate) named: bool,
-    /// Host Identifier of its Connect command, 16 bytes.
+    /// Host Identifier (HOSTID) of the Connect command.
     pub(crate) id: HostId,
 }
 
 impl NamedHost {
-    /// Whether the host is in `hosts`; true if there is no list.
+    /// Whether the host is in `hosts`; true if `hosts` is `None`. A host without an NQN is in no
+    /// list.
     pub(crate) fn is_among(&self, hosts: Option<&BTreeSet<Nqn>>) -> bool {
         hosts.is_none_or(|hosts| self.named && hosts.contains(&self.nqn.0))
     }
@@ -30,10 +32,11 @@ impl NamedHost {
 pub(crate) struct AllowedHosts {
     /// Whether unlisted hosts may connect as well.
     pub(crate) any: bool,
+    /// NQNs of the hosts that may connect even if `any` is false.
     pub(crate) listed: Vec<Nqn>,
 }
 
-/// Change of the hosts that may connect.
+/// Change to the [`AllowedHosts`] of a subsystem.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum HostsChange {
     /// Allows the host with this NQN.
@@ -44,7 +47,7 @@ pub(crate) enum HostsChange {
     AllowAny(bool),
 }
 
-/// Reason that a change of hosts is refused.
+/// Reason that a change to the hosts of a subsystem or namespace is refused.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub(crate) enum HostsError {
     #[error("host {0} is allowed already")]
@@ -56,7 +59,7 @@ pub(crate) enum HostsError {
 }
 
 impl AllowedHosts {
-    /// Whether a host may connect.
+    /// Whether a host may connect. A host without an NQN may only if `any` is set.
     pub(crate) fn allows(&self, host: &NamedHost) -> bool {
         self.any || (host.named && self.listed.contains(&host.nqn.0))
     }
@@ -64,7 +67,7 @@ impl AllowedHosts {
     /// Adds or removes a host, or changes whether any host may connect.
     ///
     /// # Errors
-    /// The change would have no effect, or there are too many hosts.
+    /// The host to add is listed already, the host to remove is not, or the list is full.
     pub(crate) fn change(&mut self, change: HostsChange) -> Result<(), HostsError> {
         match change {
             HostsChange::Add(host) if self.listed.contains(&host) => {
@@ -91,7 +94,7 @@ impl AllowedHosts {
 }
 
 impl AllowedHosts {
-    /// Changes that lead from these hosts to `other`.
+    /// Returns the changes that turn `self` into `other`; the order of the listed hosts is ignored.
     pub(crate) fn changes_to(&self, other: &Self) -> Vec<HostsChange> {
         let any = (self.any != other.any).then_some(HostsChange::AllowAny(other.any));
         let added = other.listed.iter().filter(|host| !self.listed.contains(host));

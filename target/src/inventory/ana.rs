@@ -1,4 +1,4 @@
-//! Asymmetric Namespace Access (ANA): the state of namespaces at each port (Base, 8.1.1).
+//! Asymmetric Namespace Access (ANA): state of each ANA group at each port (Base, 8.1.1).
 
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Mutex, MutexGuard, PoisonError};
@@ -8,7 +8,7 @@ use nvme_proto::log::AnaState;
 
 use crate::limits::{ANA_GROUPS, ANA_TRANSITION};
 
-/// ANA Group Identifier: 1 to `ANA_GROUPS`. The namespaces of a group have one state at each port.
+/// ANA Group Identifier, 1 to `ANA_GROUPS`. The namespaces of a group share one state at each port.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub struct AnaGroupId(u32);
 
@@ -16,7 +16,7 @@ impl AnaGroupId {
     /// Group of namespaces without an explicit group.
     pub const DEFAULT: Self = Self(1);
 
-    /// Returns `None` if `id` is out of range.
+    /// Creates an identifier; `None` if `id` is not in 1 to `ANA_GROUPS`.
     pub fn new(id: u32) -> Option<Self> {
         (1..=ANA_GROUPS).contains(&id).then_some(Self(id))
     }
@@ -31,37 +31,37 @@ impl AnaGroupId {
         self.0
     }
 
-    /// Index of the group in a list of all.
+    /// Index of the group in an array of all groups, from 0.
     fn place(self) -> usize {
         self.0 as usize - 1
     }
 
-    /// Position in bits of its state in [`AnaStates`].
+    /// Bit offset of the group's state in [`AnaStates`].
     fn shift(self) -> u32 {
         STATE_BITS * (self.0 - 1)
     }
 }
 
-/// Bits of a state (Base, ANA Group Descriptor).
+/// Width in bits of the ANA State field (Base, ANA Group Descriptor).
 const STATE_BITS: u32 = 4;
 const STATE_MASK: u64 = (1 << STATE_BITS) - 1;
 const _: () = assert!(ANA_GROUPS * STATE_BITS == u64::BITS);
 
-/// ANA states of a subsystem's groups at a port. Cores read them with every command.
+/// ANA states of a subsystem's groups at a port. Cores read them for each command without a lock.
 #[derive(Debug)]
 pub(crate) struct AnaStates {
-    /// State of each group, the first group in the lowest bits.
+    /// [`STATE_BITS`] bits for the state of each group, group 1 in the lowest bits.
     states: AtomicU64,
     transitions: Mutex<Transitions>,
 }
 
 #[derive(Debug, Default)]
 struct Transitions {
-    /// Number of state changes so far.
+    /// Number of calls that changed the state of at least one group.
     changes: u64,
-    /// Seconds that each group has been in the state Change.
+    /// Seconds that each group has been in the ANA Change state.
     seconds: [u8; ANA_GROUPS as usize],
-    /// States to restore when the drain ends; `None` unless the groups are drained.
+    /// States that [`AnaStates::end_drain`] restores; `None` unless the groups are drained.
     before_drain: Option<u64>,
 }
 
@@ -83,15 +83,15 @@ fn with(states: u64, group: AnaGroupId, state: AnaState) -> u64 {
 }
 
 impl AnaStates {
-    /// Current state of a group.
     pub(crate) fn state(&self, group: AnaGroupId) -> AnaState {
         state_in(self.states.load(Ordering::Acquire), group)
     }
 
-    /// Checks that commands for a namespace of the group are processed.
+    /// Checks that the state of the group allows commands to its namespaces.
     ///
     /// # Errors
-    /// The status for the state. The host may repeat the command on another path, or here later.
+    /// Path-related status for each state other than Optimized and Non-Optimized. The host may
+    /// retry the command on another path, or here later.
     pub(crate) fn access(&self, group: AnaGroupId) -> Result<(), Status> {
         match self.state(group) {
             AnaState::OPTIMIZED | AnaState::NON_OPTIMIZED => Ok(()),
@@ -101,7 +101,7 @@ impl AnaStates {
         }
     }
 
-    /// Sets the state of groups, also as the state after a drain; false if it changes nothing.
+    /// Sets the state of `groups`, now and after a drain. Returns whether a state has changed.
     pub(crate) fn set(
         &self,
         groups: impl Iterator<Item = AnaGroupId> + Clone,
@@ -114,14 +114,15 @@ impl AnaStates {
         self.set_locked(&mut transitions, groups, state)
     }
 
-    /// Makes all groups inaccessible until [`AnaStates::end_drain`]; false if they already were.
+    /// Makes all groups Inaccessible until [`AnaStates::end_drain`]. Returns whether a state
+    /// changed.
     pub(crate) fn drain(&self) -> bool {
         let mut transitions = self.lock();
         transitions.before_drain.get_or_insert(self.states.load(Ordering::Acquire));
         self.set_locked(&mut transitions, AnaGroupId::all(), AnaState::INACCESSIBLE)
     }
 
-    /// Restores the states from before the drain; false if that changes nothing.
+    /// Restores the states from before the drain. Returns whether a state has changed.
     pub(crate) fn end_drain(&self) -> bool {
         let mut transitions = self.lock();
         let Some(before) = transitions.before_drain.take() else { return false };
@@ -152,13 +153,13 @@ impl AnaStates {
         new != old
     }
 
-    /// Number of state changes so far (for the Change Count of the ANA log page).
+    /// Number of state changes so far, for the Change Count field of the ANA log page.
     pub(crate) fn changes(&self) -> u64 {
         self.lock().changes
     }
 
-    /// Advances the time by one second: a group that has been in the state Change for longer than
-    /// hosts were told (ANATT) becomes inaccessible. Returns whether there was one.
+    /// Advances the time by one second. A group that has been in the ANA Change state for as long
+    /// as Identify allows (ANATT) becomes Inaccessible. Returns whether a state has changed.
     pub(crate) fn second_passed(&self) -> bool {
         let mut transitions = self.lock();
         let mut late = Vec::new();
@@ -166,7 +167,7 @@ impl AnaStates {
             let seconds = &mut transitions.seconds[group.place()];
             if self.state(group) == AnaState::CHANGE {
                 *seconds += 1;
-                // The first second was not a whole one.
+                // The first count came within a second of the change, so at most ANATT has passed.
                 if u64::from(*seconds) >= ANA_TRANSITION.as_secs() {
                     late.push(group);
                 }

@@ -1,4 +1,4 @@
-//! Changes of the exported namespaces while hosts work.
+//! Adds, removes, resizes, renames, shows and hides namespaces while hosts are connected.
 
 use std::collections::BTreeSet;
 use std::slice;
@@ -27,33 +27,35 @@ use crate::inventory::subsystem::Subsystem;
 use crate::limits::{MAX_ALLOWED_HOSTS, MAX_NAMESPACES};
 use crate::storage::{Inline, Storage, StorageReport, Submitted, Tag};
 
-/// A namespace to add at run time.
+/// Parameters of [`Registry::add_namespace`].
 #[derive(Clone, Debug)]
 pub(crate) struct NewNamespace {
     /// NSID; `None` chooses the lowest free one.
     pub nsid: Option<Nsid>,
+    /// Name in log messages, 1 to `NAME_BYTES` bytes.
     pub name: String,
     /// UUID; `None` derives it from the medium.
     pub uuid: Option<Uuid>,
     /// NGUID; `None` derives it from the UUID.
     pub nguid: Option<[u8; 16]>,
     pub eui64: Option<Eui64>,
+    /// Version of the content, given by the operator; `None` if there is none.
     pub content_id: Option<String>,
     pub direct_io: DirectIo,
     pub medium: Medium,
     pub writable: bool,
+    /// Logical block size as a power of two; `None` chooses that of the medium.
     pub lba_shift: Option<u8>,
-    /// ANA group that the namespace belongs to.
     pub ana_group: AnaGroupId,
-    /// Whether only hosts that are listed see it.
+    /// Whether only the hosts added by [`VisibilityChange::Show`] see it; if false, all hosts do.
     pub masked: bool,
-    /// Name of its medium (bdev) in the management interface.
+    /// Name of its bdev in the management interface.
     pub bdev: String,
-    /// Open medium; `None` for one that is yet to be opened.
+    /// Opened medium; `None` if [`Registry::add_namespace`] shall open it.
     pub opened: Option<OpenedBackend>,
 }
 
-/// Change of the hosts that see a namespace.
+/// Change to the hosts that see a namespace with a list of hosts.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum VisibilityChange {
     /// Shows it to the host with this NQN.
@@ -62,19 +64,20 @@ pub(crate) enum VisibilityChange {
     Hide(Nqn),
 }
 
-/// Change of a namespace's size.
+/// Namespace before and after a change of its size; both have the same index.
 #[derive(Debug)]
 pub(crate) struct NamespaceResize {
     pub(crate) old: NamespaceChange,
     pub(crate) new: NamespaceChange,
 }
 
-/// Outcome of closing a removed namespace.
+/// Result of [`Registry::close`].
 #[derive(Debug, PartialEq, Eq)]
 pub(crate) enum Closed {
-    /// The target has flushed and closed it; the result is that of the flush.
+    /// The namespace was idle: it has been flushed, with this result, and closed.
     Flushed(Result<(), BackendError>),
-    /// Operations are still running. The namespace is closed when they have ended.
+    /// Operations still ran at the timeout. [`Registry::close_idle`] closes it when they have
+    /// ended.
     Busy,
 }
 
@@ -139,13 +142,14 @@ impl Registry {
         Ok(added.changed_in(generation))
     }
 
-    /// Identifiers of the namespaces that share one with a new namespace.
+    /// UUID, NGUID and EUI64 of the exported namespaces that have one of them in common with `new`.
     fn identifiers_shared_with(&self, new: &NamespaceConfig) -> Identifiers {
         let mut identifiers = Identifiers::default();
         for subsystem in self.subsystems() {
             for namespace in subsystem.namespaces().iter() {
                 if share_one(&namespace.config, new) {
-                    // It is already exported, so conflicts with others do not matter.
+                    // It is exported already, so its conflicts with other exported namespaces do
+                    // not matter.
                     let _ = identifiers.add(&subsystem.identity, &namespace.config);
                 }
             }
@@ -153,8 +157,8 @@ impl Registry {
         identifiers
     }
 
-    /// Publishes the latest exports with some namespaces removed and others added. The caller holds
-    /// the lock on changes since it read the exports.
+    /// Publishes the latest exports with some namespaces removed and others added. The caller has
+    /// held the lock on `serials` since before it read the exports.
     pub(super) fn publish_change(
         &self,
         removed: &[OwnedNamespace],
@@ -181,8 +185,8 @@ impl Registry {
         Ok(removed.changed_in(generation))
     }
 
-    /// Resizes a namespace to the present size of its file or device, or to the given size if it
-    /// reads zeros. Running commands end with the old size. Returns `None` if the size is
+    /// Resizes a namespace to the present size of its file or device, or a null namespace to
+    /// `size_bytes`. Commands in progress complete with the old size. Returns `None` if the size is
     /// unchanged.
     pub(crate) fn resize_namespace(
         &self,
@@ -241,7 +245,7 @@ impl Registry {
         Ok(Some(NamespaceResize { old, new }))
     }
 
-    /// Shows a namespace to a host, or hides it. Running commands of the host end normally.
+    /// Shows a namespace to a host, or hides it. The host's commands in progress complete normally.
     pub(crate) fn change_visibility(
         &self,
         nqn: &Nqn,
@@ -273,7 +277,7 @@ impl Registry {
         Ok(changed)
     }
 
-    /// Renames a namespace. Identifiers that were derived from the old name stay.
+    /// Renames a namespace. Its UUID and NGUID stay, even if they were derived from the old name.
     pub(crate) fn rename_namespace(
         &self,
         nqn: &Nqn,
@@ -292,8 +296,8 @@ impl Registry {
         Ok(changed)
     }
 
-    /// Publishes the latest exports with a changed description of a namespace, whose medium stays
-    /// in use. The caller holds the lock on changes since it read the exports.
+    /// Publishes the latest exports with another name or visibility of a namespace, whose backend
+    /// stays in use. The caller has held the lock on `serials` since before it read the exports.
     fn publish_redescribed(
         &self,
         subsystem: &Arc<Subsystem>,
@@ -305,8 +309,8 @@ impl Registry {
         one.changed_in(publication.publish(next))
     }
 
-    /// Waits until a removed namespace is idle on all cores, flushes it, and closes it. After
-    /// `timeout` it is left to a later [`Registry::close_idle`].
+    /// Waits until a removed namespace is idle on all cores, flushes it, and closes it. If that
+    /// takes longer than `timeout`, a later [`Registry::close_idle`] closes it.
     pub(crate) fn close(&self, removed: NamespaceChange, timeout: Duration) -> Closed {
         if self.publication().wait_idle(removed.generation, timeout) {
             return Closed::Flushed(flush(removed));
@@ -329,20 +333,20 @@ impl Registry {
         self.leaving.lock().unwrap_or_else(PoisonError::into_inner).len()
     }
 
-    /// Closes removed namespaces that have become idle.
+    /// Flushes and closes the removed namespaces that have become idle since [`Registry::close`].
     pub(crate) fn close_idle(&self) {
         let mut leaving = self.leaving.lock().unwrap_or_else(PoisonError::into_inner);
         let is_idle = |one: &mut NamespaceChange| self.publication().is_idle(one.generation);
         let idle: Vec<_> = leaving.extract_if(.., is_idle).collect();
         drop(leaving);
         for removed in idle {
-            // The function logs the error.
+            // `flush` logs the error.
             let _ = flush(removed);
         }
     }
 }
 
-/// Flushes an idle removed namespace, since no host can flush it now, and closes it.
+/// Flushes and closes a removed namespace, since hosts can no longer flush it.
 fn flush(removed: NamespaceChange) -> Result<(), BackendError> {
     let NamespaceChange { namespace, subsystem, .. } = removed;
     if !namespace.writable {
@@ -371,7 +375,7 @@ fn flush_backend(backend: &Arc<dyn Backend>) -> Result<(), BackendError> {
         if let Some(StorageReport::Done { result, .. }) = storage.next_report() {
             return result;
         }
-        // Decorators may delay it by the clock passed here, which nothing else uses.
+        // A decorator that delays the operation uses this clock, so the loop advances it at once.
         now = storage.deadline().unwrap_or(now).max(now);
     }
 }

@@ -1,4 +1,4 @@
-//! Errors of opening and changing what a target exports.
+//! Errors of opening a configuration and of changing the exports at run time.
 
 use std::net::SocketAddr;
 
@@ -15,29 +15,30 @@ use crate::inventory::shard_directory::DirectoryError;
 use crate::limits::{MAX_NAMESPACES, MAX_REFERRALS, MAX_SUBSYSTEMS};
 use crate::listen_error::AddressError;
 
-/// Reason that a configuration cannot be exported: one line with the place and the remedy.
+/// Reason that a configuration cannot be exported; its message is one line with the place in the
+/// configuration and the remedy.
 #[derive(Debug, thiserror::Error)]
 pub enum ExportError {
-    /// A namespace cannot be opened.
+    /// The file, device or memory of a namespace cannot be opened.
     #[error("{origin}: {error}")]
     Open {
-        /// Place in the configuration that names it.
+        /// Place in the configuration that names the namespace.
         origin: Origin,
-        /// Reason that it cannot be opened.
+        /// Failure of the medium.
         error: OpenError,
     },
-    /// A directory of shards cannot be listed.
+    /// A directory cannot be scanned for files to export.
     #[error("{origin}: {error}")]
     Directory {
-        /// Place in the configuration that names it.
+        /// Place in the configuration that names the directory.
         origin: Origin,
-        /// Reason that it cannot be listed.
+        /// Failure to scan it.
         error: DirectoryError,
     },
-    /// The NSIDs of earlier runs cannot be read or kept.
+    /// The file with the NSIDs of earlier runs cannot be read or written.
     #[error(transparent)]
     NsidFile(#[from] NsidFileError),
-    /// The write protections of earlier runs cannot be read or kept.
+    /// The file with the write protections of earlier runs cannot be read or written.
     #[error(transparent)]
     Protection(#[from] ProtectionError),
     /// Two namespaces have the same UUID.
@@ -45,11 +46,11 @@ pub enum ExportError {
         "{origin}: \"{name}\" has the same UUID as \"{other}\"; hosts would take them for one disk"
     )]
     SameIdentity {
-        /// Place in the configuration that names it.
+        /// Place in the configuration that names the second namespace.
         origin: Origin,
-        /// Name of one namespace.
+        /// Name of the second namespace.
         name: String,
-        /// Name of the other namespace.
+        /// Name of the first namespace.
         other: String,
     },
     /// Two directories of a subsystem have a file with the same relative path.
@@ -63,37 +64,37 @@ pub enum ExportError {
         /// Relative path of the file in both directories.
         name: String,
     },
-    /// Two namespaces have the same file, and one of them is writable.
+    /// Two namespaces have the same file or device, and at least one of them is writable.
     #[error(
         "{origin}: \"{name}\" is the file of \"{other}\" ({other_origin}), and hosts may write it: \
          export it once, or read-only each time"
     )]
     SameFile {
-        /// Place in the configuration that names it.
+        /// Place in the configuration that names the second namespace.
         origin: Origin,
-        /// Name of one namespace.
+        /// Name of the second namespace.
         name: String,
-        /// Name of the other namespace.
+        /// Name of the first namespace.
         other: String,
-        /// Place in the configuration that names the other.
+        /// Place in the configuration that names the first namespace.
         other_origin: Origin,
     },
-    /// There are more namespaces than a target can number.
+    /// The configuration has more than `MAX_NAMESPACES` namespaces.
     #[error("more than {MAX_NAMESPACES} namespaces")]
     TooMany,
 }
 
-/// Reason that a change of the exports is refused: one line with the remedy.
+/// Reason that a change at run time is refused; its message is one line with the remedy.
 #[derive(Debug, thiserror::Error)]
 pub(crate) enum ChangeError {
     #[error("there is no subsystem {0}")]
     NoSubsystem(String),
     #[error("there is a subsystem {0} already")]
     SubsystemTaken(String),
-    /// The name is that of the discovery service.
+    /// The NQN of the new subsystem is that of the discovery service.
     #[error("this is the name of the discovery service, which is always there; choose another")]
     DiscoveryName,
-    /// A serial number or model number does not fit Identify.
+    /// The serial number or model number does not fit its field of Identify Controller.
     #[error("a serial number has 1 to 20 printable ASCII characters, a model number 1 to 40")]
     NotAscii,
     #[error("more than {MAX_SUBSYSTEMS} subsystems")]
@@ -106,7 +107,7 @@ pub(crate) enum ChangeError {
     TooManyReferrals,
     #[error("the target does not listen at {0}")]
     NoPort(SocketAddr),
-    /// The target cannot listen at the address.
+    /// The target cannot listen at the address of the new port.
     #[error(transparent)]
     Address(#[from] AddressError),
     #[error("subsystem {nqn} is served at {address} already")]
@@ -118,33 +119,33 @@ pub(crate) enum ChangeError {
     /// Another namespace has the NSID.
     #[error("subsystem {nqn} has a namespace {nsid} already")]
     Taken { nqn: String, nsid: Nsid },
-    /// The NSID is not a valid one for a namespace of the subsystem.
+    /// The NSID or the highest NSID of a subsystem is 0 or above this limit.
     #[error("a namespace id is a number from 1 to {0}")]
     OutOfRange(u32),
     /// An identifier of the new namespace is nil or belongs to another namespace.
     #[error(transparent)]
     Identifier(#[from] IdentifierError),
-    /// All hosts see the namespace, so hosts cannot be listed.
+    /// The namespace has no list of hosts, since all hosts see it.
     #[error(
         "all hosts see namespace {nsid} of {nqn}; remove it, and add it with no_auto_visible (--no-auto-visible)"
     )]
     NotMasked { nqn: String, nsid: Nsid },
-    /// The size of the namespace cannot change, or not to this size.
+    /// The namespace cannot have another size, or not the requested one.
     #[error("namespace {nsid} of {nqn} stays as it is: {reason}")]
     NotResizable { nqn: String, nsid: Nsid, reason: &'static str },
-    /// The name of the medium is invalid.
+    /// The new name of the namespace is empty or too long.
     #[error("a name has 1 to {NAME_BYTES} bytes")]
     Name,
-    /// The namespace cannot be made writable.
+    /// A request to clear write protection names a namespace that was added as read-only.
     #[error("namespace {nsid} of {nqn} was added to be read only")]
     ReadOnly { nqn: String, nsid: Nsid },
-    /// The list of hosts cannot change.
+    /// The list of hosts of a subsystem or namespace refuses the change.
     #[error(transparent)]
     Hosts(#[from] HostsError),
-    /// The medium cannot be exported.
+    /// The namespace cannot be opened and exported.
     #[error(transparent)]
     Export(#[from] ExportError),
-    /// Write protections cannot be read or kept.
+    /// The file with the write protections cannot be read or written.
     #[error(transparent)]
     Protection(#[from] ProtectionError),
 }

@@ -1,4 +1,4 @@
-//! Opens a configuration: lists directories, assigns NSIDs, opens media.
+//! Opens the exports of a configuration: lists directories, assigns NSIDs, opens media.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::path::Path;
@@ -29,23 +29,23 @@ use crate::inventory::subsystem::Subsystem;
 use crate::inventory::{Registry, RegistryParts};
 use crate::limits::MAX_NAMESPACES;
 
-/// Purpose of opening a configuration.
+/// Whether a configuration is opened to serve it or only to check it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum OpenPurpose {
-    /// Serve it: new NSIDs are kept.
+    /// The target will serve it: NSIDs assigned to new files are written to the state folder.
     Serve,
-    /// Check it: nothing is written.
+    /// The configuration is only checked: nothing is written.
     Check,
 }
 
-/// Wraps the backend of a namespace, for tests and experiments.
+/// Function that wraps the backend of each namespace, for tests and experiments.
 pub type Decorate<'a> = &'a dyn Fn(&NamespaceConfig, Arc<dyn Backend>) -> Arc<dyn Backend>;
 
 impl Registry {
-    /// Opens everything that a configuration exports.
+    /// Opens all namespaces of a configuration and creates the registry that exports them.
     ///
     /// # Errors
-    /// See [`ExportError`]. Nothing stays open.
+    /// The first [`ExportError`]. The files and devices opened before it are closed.
     pub fn open(config: &Config, purpose: OpenPurpose) -> Result<Arc<Self>, ExportError> {
         Self::open_with(config, purpose, &|_, backend| backend)
     }
@@ -53,7 +53,7 @@ impl Registry {
     /// Opens a configuration as [`Registry::open`] does, with backends wrapped by `decorate`.
     ///
     /// # Errors
-    /// See [`ExportError`]. Nothing stays open.
+    /// The first [`ExportError`]. The files and devices opened before it are closed.
     pub fn open_with(
         config: &Config,
         purpose: OpenPurpose,
@@ -89,7 +89,7 @@ impl Registry {
     /// Opens a configuration to check it, and collects all errors.
     ///
     /// # Errors
-    /// Everything that cannot be exported.
+    /// One error for each namespace, directory and state file that is unusable.
     pub fn check(config: &Config) -> Result<Arc<Self>, Vec<ExportError>> {
         let mut errors = Vec::new();
         let mut files = Files::new();
@@ -146,7 +146,8 @@ impl Registry {
     }
 }
 
-/// Opens the namespaces of a subsystem. `refuse` gets the errors of namespaces that must exist.
+/// Opens the namespaces of a subsystem. A file found in a directory is left out with a warning if
+/// it cannot be opened; the errors of other namespaces go to `refuse`, which may end the loop.
 fn open_all(
     listed: &[Candidate],
     decorate: Decorate<'_>,
@@ -182,17 +183,17 @@ fn open_all(
     Ok(())
 }
 
-/// A namespace to open.
+/// Namespace that a configuration lists, or a file that was found in one of its directories.
 #[derive(Clone)]
 pub(super) struct Candidate {
     pub(super) namespace: NamespaceConfig,
-    /// Whether it was found in a directory. If not, the configuration names it and it must exist.
+    /// Whether it was found in a directory. If false, the configuration names it and it must exist.
     pub(super) found: bool,
 }
 
 impl Candidate {
-    /// Opens a namespace that is added later. Returns `None` if it was found in a directory and
-    /// cannot be opened.
+    /// Opens the namespace at run time. Returns `None` if it was found in a directory and cannot be
+    /// opened.
     pub(super) fn open(
         &self,
         index: NamespaceIndex,
@@ -215,20 +216,20 @@ impl Candidate {
     }
 }
 
-/// Whether the process lacks a resource that every file needs.
+/// Whether the error is a lack of file descriptors or memory, which affects every file.
 fn is_shortage(error: &OpenError) -> bool {
     let OpenError::Io { error, .. } = error else { return false };
     matches!(error.raw_os_error(), Some(libc::EMFILE | libc::ENFILE | libc::ENOMEM))
 }
 
-/// Files and devices of all namespaces opened so far.
+/// Files and devices of the exported namespaces, to find one that is exported twice.
 pub(super) struct Files {
     opened: BTreeMap<FileKey, FileUse>,
-    /// Page cache room of the files.
+    /// Limit on the page cache that the files may use.
     room: Arc<CacheRoom>,
 }
 
-/// Namespace that uses a file.
+/// First namespace that uses a file or device.
 struct FileUse {
     name: String,
     origin: Origin,
@@ -236,12 +237,12 @@ struct FileUse {
 }
 
 impl Files {
-    /// Files of a target that has opened none.
+    /// Creates an empty list.
     fn new() -> Self {
         Self { opened: BTreeMap::new(), room: Arc::new(CacheRoom::of_this_machine()) }
     }
 
-    /// Files of exported namespaces.
+    /// Lists the files and devices of exported namespaces.
     pub(super) fn of<'a>(
         namespaces: impl Iterator<Item = &'a Arc<Namespace>>,
         room: &Arc<CacheRoom>,
@@ -255,8 +256,8 @@ impl Files {
         Self { opened, room: Arc::clone(room) }
     }
 
-    /// Adds the file of a namespace, unless another namespace has the same file (by any path) and
-    /// one of them is writable.
+    /// Adds the file or device of a namespace. Returns an error if another namespace has the same
+    /// (by any path) and one of them is writable.
     pub(super) fn add(&mut self, namespace: &NamespaceConfig) -> Result<(), ExportError> {
         let Some(key) = namespace.medium.place().and_then(FileKey::of_place) else { return Ok(()) };
         match self.opened.get(&key) {
@@ -276,13 +277,13 @@ impl Files {
     }
 }
 
-/// Applies the write protections of earlier runs.
+/// Restores the write protection that hosts set in earlier runs, and returns the state file.
 fn protect(
     config: &Config,
     subsystem: &SubsystemConfig,
     namespaces: &[Arc<Namespace>],
 ) -> Result<ProtectionFile, ProtectionError> {
-    // Hosts can protect only writable namespaces; other targets need no state.
+    // Hosts can protect only writable namespaces; a read-only target needs no state file.
     if !config.is_managed() && !namespaces.iter().any(|namespace| namespace.writable) {
         return Ok(ProtectionFile::nothing(&config.state_dir, &subsystem.nqn));
     }
@@ -294,28 +295,29 @@ fn protect(
     Ok(file)
 }
 
-/// Namespaces that a configuration lists for a subsystem, and the files of its directories.
+/// Namespaces of one subsystem: those that its configuration names, and the files of its
+/// directories.
 pub(crate) struct ListedNamespaces {
     pub(super) candidates: Vec<Candidate>,
-    /// NSIDs of the files of its directories.
+    /// State file with the NSIDs of the files; `None` if the subsystem has no directory.
     nsids: Option<NsidFile>,
-    /// Files of its directories that are left out.
+    /// Files of its directories that are not exported.
     pub(super) left_out: LeftOutSummary,
 }
 
 impl ListedNamespaces {
-    /// Lists a subsystem that exports nothing yet.
+    /// Lists the namespaces of a subsystem and logs each file that is left out.
     pub(crate) fn of(config: &Config, subsystem: &SubsystemConfig) -> Result<Self, ExportError> {
         Self::beside(config, subsystem, &BTreeSet::new(), &mut LeftOutFiles::default())
     }
 
-    /// Lists a subsystem again, without log lines for files that are left out.
+    /// Lists the namespaces of a subsystem without log lines for files that are left out.
     pub(crate) fn again(config: &Config, subsystem: &SubsystemConfig) -> Result<Self, ExportError> {
         Self::beside(config, subsystem, &BTreeSet::new(), &mut LeftOutFiles::logged())
     }
 
-    /// Lists a subsystem that has other namespaces with the NSIDs `others`, which were added at run
-    /// time.
+    /// Lists the namespaces of a subsystem that also has the NSIDs `others`, which were added at
+    /// run time and are not assigned to files.
     pub(super) fn beside(
         config: &Config,
         subsystem: &SubsystemConfig,
@@ -353,7 +355,8 @@ impl ListedNamespaces {
         self.candidates.iter().map(|candidate| &candidate.namespace)
     }
 
-    /// Keeps the NSIDs of the directories' files for later runs, or checks that this would work.
+    /// Writes the NSIDs of the directories' files to the state folder, or checks that it can be
+    /// written.
     pub(super) fn keep(&mut self, purpose: OpenPurpose) -> Result<(), NsidFileError> {
         let Some(nsids) = &mut self.nsids else { return Ok(()) };
         match purpose {
@@ -363,11 +366,11 @@ impl ListedNamespaces {
     }
 }
 
-/// A shard and its directory.
+/// File of a directory, and the configuration of that directory.
 type ShardOf<'a> = (&'a DirectoryConfig, Shard);
 
-/// The files of all directories of a subsystem, which differ in their relative paths, and those
-/// that are left out.
+/// Returns the files of all directories of a subsystem and a summary of those left out. The
+/// relative paths of the files must be unique.
 fn all_shards<'a>(
     directories: &'a [DirectoryConfig],
     left_out: &mut LeftOutFiles,
@@ -429,7 +432,7 @@ pub(super) fn distinct(candidates: &[Candidate]) -> Result<(), ExportError> {
     Ok(())
 }
 
-/// Index of a namespace in a slot.
+/// Creates the index of the namespace in `slot`; an error if `slot` is not below `MAX_NAMESPACES`.
 pub(super) fn index(slot: usize, serial: u32) -> Result<NamespaceIndex, ExportError> {
     match u32::try_from(slot) {
         Ok(number) if slot < MAX_NAMESPACES => Ok(NamespaceIndex { slot: number, serial }),
@@ -437,7 +440,7 @@ pub(super) fn index(slot: usize, serial: u32) -> Result<NamespaceIndex, ExportEr
     }
 }
 
-/// Opens a namespace that is added later.
+/// Opens a namespace of the management interface, unless its medium is `opened` already.
 pub(super) fn open_one(
     index: NamespaceIndex,
     config: &NamespaceConfig,
@@ -478,7 +481,7 @@ fn make(
     Namespace::new(index, config, opened)
 }
 
-/// Wraps a backend with the faults of a configuration.
+/// Wraps a backend with the delay, torn writes and failures that a configuration demands for tests.
 fn with_faults(faults: &DiskFaults, mut backend: Arc<dyn Backend>) -> Arc<dyn Backend> {
     if let Some(delay) = faults.delay {
         backend = Arc::new(Delay::new(backend, delay));

@@ -1,7 +1,7 @@
-//! Exports in generations: immutable snapshots that cores adopt.
+//! Exports in generations: each change publishes an immutable snapshot of all namespaces.
 //!
-//! A core compares one number each turn. When it has changed, the core adopts the new snapshot and
-//! reports once the namespaces missing from it are idle on this core.
+//! A core compares one number per turn of its loop. If it has changed, the core adopts the new
+//! snapshot, and reports when no operation of its own runs on namespaces missing from it.
 
 use std::collections::BTreeSet;
 use std::fmt;
@@ -19,15 +19,14 @@ use crate::inventory::index::{NamespaceIndex, SubsystemIndex};
 use crate::inventory::namespace::Namespace;
 use crate::inventory::subsystem::Subsystem;
 
-/// Number of a generation, ascending.
+/// Number of a generation of [`Exports`]; later generations have higher numbers.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord)]
 pub(crate) struct ExportsNumber(u64);
 
 impl ExportsNumber {
-    /// Number reported by a core that has ended and uses nothing.
+    /// Number of a core that has stopped: it counts as having reached every generation.
     const ENDED: Self = Self(u64::MAX);
 
-    /// Number as an integer, ascending.
     pub(crate) fn get(self) -> u64 {
         self.0
     }
@@ -37,23 +36,23 @@ impl ExportsNumber {
     }
 }
 
-/// Namespaces of all subsystems in one generation.
+/// Namespaces of all subsystems in one generation, immutable once published.
 #[derive(Debug, Default)]
 pub(crate) struct Exports {
     generation: ExportsNumber,
-    /// Serial number of the next new namespace.
+    /// Serial number of the next namespace to add.
     next_serial: u32,
-    /// Namespaces, indexed by the slot of their index.
+    /// Namespaces at position [`NamespaceIndex::slot`]; `None` for a free slot.
     slots: Vec<Option<Arc<Namespace>>>,
-    /// Lists of subsystems, indexed by the slot of their index.
+    /// Namespaces by subsystem, at position [`SubsystemIndex::slot`].
     lists: Vec<SubsystemExports>,
-    /// Empty list, for subsystems that were removed.
+    /// Empty list, returned for subsystems that were removed.
     none: Arc<ExportedList>,
-    /// Namespaces of earlier generations that a core may still use.
+    /// Removed namespaces on which a core may still run operations.
     draining: Vec<Draining>,
 }
 
-/// A published change of a namespace.
+/// Namespace that was added or removed, and the first generation with the change.
 #[derive(Debug)]
 pub(crate) struct NamespaceChange {
     pub(crate) generation: ExportsNumber,
@@ -61,23 +60,23 @@ pub(crate) struct NamespaceChange {
     pub(crate) namespace: Arc<Namespace>,
 }
 
-/// A removed namespace as cores see it. Keeps no file open.
+/// Removed namespace whose operations cores complete. It does not keep the backend open.
 #[derive(Clone, Debug)]
 pub(crate) struct Draining {
     index: NamespaceIndex,
-    /// First generation without it.
+    /// First generation without the namespace.
     since: ExportsNumber,
     pub(crate) medium: ClosingMedium,
 }
 
-/// Namespaces of one subsystem.
+/// Namespaces of one subsystem. An index with another serial number is that of a removed subsystem.
 #[derive(Clone, Debug)]
 struct SubsystemExports {
     index: SubsystemIndex,
     namespaces: Arc<ExportedList>,
 }
 
-/// A namespace and its subsystem.
+/// Namespace with the subsystem that exports it.
 #[derive(Clone, Debug)]
 pub(crate) struct OwnedNamespace {
     pub(crate) subsystem: Arc<Subsystem>,
@@ -89,7 +88,7 @@ impl OwnedNamespace {
         Self { subsystem: Arc::clone(subsystem), namespace: Arc::clone(namespace) }
     }
 
-    /// Change that added or removed it in `generation`.
+    /// Returns the change that was published in `generation`.
     pub(crate) fn changed_in(self, generation: ExportsNumber) -> NamespaceChange {
         let Self { subsystem, namespace } = self;
         NamespaceChange { generation, subsystem, namespace }
@@ -103,20 +102,19 @@ fn of_subsystem(
     list.iter().filter(move |one| one.subsystem.index == index).map(|one| &one.namespace)
 }
 
-/// Namespaces of a subsystem, sorted by NSID and unique.
+/// Namespaces of a subsystem, sorted by NSID, without duplicates.
 #[derive(Debug, Default)]
 pub(crate) struct ExportedList(Vec<Arc<Namespace>>);
 
 impl ExportedList {
-    /// Sorts namespaces with distinct NSIDs.
+    /// Sorts `namespaces`, whose NSIDs must be distinct.
     pub(crate) fn new(mut namespaces: Vec<Arc<Namespace>>) -> Self {
         namespaces.sort_by_key(|namespace| namespace.nsid);
         Self(namespaces)
     }
 
-    /// Namespace with the NSID.
     pub(crate) fn get(&self, nsid: Nsid) -> Option<&Arc<Namespace>> {
-        // NSIDs without gaps, the usual case, need no search.
+        // NSIDs usually start at 1 without gaps, so that the position follows from the NSID.
         let guess = self.0.get((nsid.0 as usize).wrapping_sub(1));
         if let Some(namespace) = guess.filter(|namespace| namespace.nsid == nsid) {
             return Some(namespace);
@@ -140,7 +138,7 @@ impl Deref for ExportedList {
 }
 
 impl Exports {
-    /// First generation, with the namespaces of each subsystem.
+    /// Creates generation 1. The position in `lists` is the slot of the subsystem.
     pub(crate) fn first(lists: Vec<ExportedList>) -> Self {
         let mut exports = Self { generation: ExportsNumber(1), ..Self::default() };
         for (serial, list) in (0..).zip(lists) {
@@ -155,7 +153,7 @@ impl Exports {
         let NamespaceIndex { slot, serial } = namespace.index;
         let slot = slot as usize;
         if self.namespace(namespace.index).is_none() {
-            // Namespaces are added in this order.
+            // New namespaces are added in the order of their serial numbers.
             self.next_serial = serial.wrapping_add(1);
         }
         if self.slots.len() <= slot {
@@ -164,7 +162,8 @@ impl Exports {
         self.slots[slot] = Some(Arc::clone(namespace));
     }
 
-    /// Next generation. Namespaces missing from generation `idle` are idle on all cores.
+    /// Creates the next generation. All cores have drained generation `idle`, so namespaces that it
+    /// lacks are no longer listed as draining.
     pub(crate) fn changed(
         &self,
         idle: ExportsNumber,
@@ -182,7 +181,7 @@ impl Exports {
         };
         let stays: BTreeSet<_> = added.iter().map(|one| one.namespace.index).collect();
         for OwnedNamespace { namespace, .. } in removed {
-            // A resized namespace keeps its index.
+            // A resized namespace keeps its index and its slot.
             if !stays.contains(&namespace.index) {
                 next.slots[namespace.index.slot as usize] = None;
             }
@@ -203,8 +202,8 @@ impl Exports {
         next
     }
 
-    /// Next generation, with a changed description of a namespace. Its medium stays in use, so
-    /// nothing is drained.
+    /// Creates the next generation with another name or visibility of a namespace. Its backend
+    /// stays in use, so that nothing is drained.
     pub(crate) fn redescribed(&self, idle: ExportsNumber, one: &OwnedNamespace) -> Self {
         let mut next = self.changed(idle, &[], &[]);
         let (index, new) = (one.subsystem.index, &one.namespace);
@@ -219,7 +218,7 @@ impl Exports {
     fn set_list(&mut self, index: SubsystemIndex, namespaces: Arc<ExportedList>) {
         let slot = index.slot as usize;
         while self.lists.len() <= slot {
-            // No subsystem has the slot yet.
+            // Placeholder for slots that have no list yet.
             self.lists.push(SubsystemExports { index, namespaces: Arc::clone(&self.none) });
         }
         self.lists[slot] = SubsystemExports { index, namespaces };
@@ -229,12 +228,12 @@ impl Exports {
         self.generation
     }
 
-    /// Serial number of the next new namespace.
     pub(crate) fn next_serial(&self) -> u32 {
         self.next_serial
     }
 
-    /// Slots that are free once `removed` are gone, in ascending order.
+    /// Returns the free slots, those of `removed` included, in ascending order. The iterator is
+    /// endless.
     pub(crate) fn free_slots<'a>(
         &'a self,
         removed: &[OwnedNamespace],
@@ -258,31 +257,31 @@ impl Exports {
         found.map_or(&self.none, |list| &list.namespaces)
     }
 
-    /// Namespaces of all subsystems.
+    /// Namespaces of all subsystems, in the order of their slots.
     pub(crate) fn namespaces(&self) -> impl Iterator<Item = &Arc<Namespace>> {
         self.slots.iter().flatten()
     }
 
-    /// Removed namespaces that have to become idle.
+    /// Removed namespaces on which a core may still run operations.
     pub(crate) fn draining(&self) -> &[Draining] {
         &self.draining
     }
 
-    /// Backend of a removed namespace while it is still open.
+    /// Backend of a removed namespace; `None` once it is closed.
     pub(crate) fn draining_backend(&self, index: NamespaceIndex) -> Option<Arc<dyn Backend>> {
         let of_index = self.draining.iter().filter(|one| one.index == index);
-        // A resized namespace has several backends of the same medium.
+        // After a resize there are several backends of the same medium; any will do.
         of_index.filter_map(|one| one.medium.backend.upgrade()).next()
     }
 }
 
-/// Latest generation, and the generations that the cores have reached.
+/// Latest generation of [`Exports`], and how far each core has followed it.
 #[derive(Debug)]
 pub(crate) struct Publication {
-    /// Number of the latest generation, read without the lock.
+    /// Number of the latest generation, which cores read without the lock.
     latest: AtomicU64,
     published: Mutex<LatestExports>,
-    /// Signalled when a core reaches another generation.
+    /// Signalled when a core adopts a generation or has drained one.
     progress: Condvar,
 }
 
@@ -293,10 +292,12 @@ struct LatestExports {
 }
 
 struct CoreProgress {
+    /// Doorbell that wakes the core after a publication.
     bell: Arc<Doorbell>,
-    /// Generation that the core has adopted: it starts nothing on namespaces missing from it.
+    /// Generation that the core has adopted: it starts no operation on namespaces missing from it.
     adopted: ExportsNumber,
-    /// Generation whose removed namespaces are idle on the core.
+    /// Generation that the core has drained: its operations on namespaces missing from it have
+    /// ended.
     idle: ExportsNumber,
 }
 
@@ -316,13 +317,13 @@ impl Publication {
         })
     }
 
-    /// Latest generation. Takes a lock, so only the control path calls this.
+    /// Latest generation. Takes a lock, so only the control path may call this.
     pub(crate) fn exports(&self) -> Arc<Exports> {
         Arc::clone(&self.published().exports)
     }
 
-    /// Publishes a generation. The caller holds the lock on changes since it called
-    /// [`Publication::exports`].
+    /// Publishes a generation and wakes all cores. The caller has held the registry's lock on
+    /// serial numbers since before it called [`Publication::exports`].
     pub(crate) fn publish(&self, exports: Exports) -> ExportsNumber {
         let generation = exports.generation;
         let mut published = self.published();
@@ -334,7 +335,8 @@ impl Publication {
         generation
     }
 
-    /// Adds a core, which `bell` wakes.
+    /// Adds a core, which starts with the latest generation. `bell` wakes it after each
+    /// publication.
     pub(crate) fn join(self: &Arc<Self>, bell: Arc<Doorbell>) -> CoreExports {
         let mut published = self.published();
         let exports = Arc::clone(&published.exports);
@@ -345,23 +347,23 @@ impl Publication {
         CoreExports { publication: Arc::clone(self), core, exports, idle: true }
     }
 
-    /// Whether namespaces missing from a generation are idle on every core.
+    /// Whether no core still runs operations on namespaces missing from a generation.
     pub(crate) fn is_idle(&self, generation: ExportsNumber) -> bool {
         self.published().is_idle(generation)
     }
 
-    /// Latest generation whose removed namespaces are idle on all cores.
+    /// Latest generation that all cores have drained.
     pub(crate) fn idle(&self) -> ExportsNumber {
         let published = self.published();
         published.cores.iter().map(|core| core.idle).min().unwrap_or(ExportsNumber::ENDED)
     }
 
-    /// Waits until all cores have adopted a generation; false after `timeout`.
+    /// Waits until all cores have adopted a generation; returns false after `timeout`.
     pub(crate) fn wait_adopted(&self, generation: ExportsNumber, timeout: Duration) -> bool {
         self.wait(timeout, |published| published.is_adopted(generation))
     }
 
-    /// Waits for [`Publication::is_idle`]; false after `timeout`.
+    /// Waits until [`Publication::is_idle`] is true; returns false after `timeout`.
     pub(crate) fn wait_idle(&self, generation: ExportsNumber, timeout: Duration) -> bool {
         self.wait(timeout, |published| published.is_idle(generation))
     }
@@ -374,7 +376,8 @@ impl Publication {
     }
 
     fn published(&self) -> MutexGuard<'_, LatestExports> {
-        // No holder of the lock can panic halfway through a change.
+        // No code that holds the lock can panic halfway through a change, so a poisoned lock is
+        // usable.
         self.published.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
@@ -389,18 +392,20 @@ impl LatestExports {
     }
 }
 
-/// Generation that a core uses.
+/// Generation that one core has adopted.
 #[derive(Debug)]
 pub(crate) struct CoreExports {
     publication: Arc<Publication>,
+    /// Position of the core in `LatestExports::cores`.
     core: usize,
     exports: Arc<Exports>,
+    /// Whether the core has reported that it has drained the generation.
     idle: bool,
 }
 
 impl CoreExports {
-    /// Adopts the latest generation. Returns whether the core has yet to report that removed
-    /// namespaces are idle. A single atomic load if nothing has changed.
+    /// Adopts the latest generation. Returns whether [`CoreExports::report_idle`] is still due for
+    /// it. If nothing has changed, this costs one atomic load.
     pub(crate) fn follow(&mut self) -> bool {
         if self.publication.latest.load(Ordering::Acquire) != self.exports.generation.0 {
             let mut published = self.publication.published();
@@ -414,7 +419,7 @@ impl CoreExports {
         !self.idle
     }
 
-    /// Reports that all removed namespaces are idle on this core.
+    /// Reports that no operation on a removed namespace runs on this core.
     pub(crate) fn report_idle(&mut self) {
         self.idle = true;
         self.publication.published().cores[self.core].idle = self.exports.generation;

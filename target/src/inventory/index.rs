@@ -2,12 +2,12 @@
 
 use std::fmt;
 
-/// Index of a namespace, unique in this process.
+/// Index of a namespace. No other namespace gets the same index while the process runs.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct NamespaceIndex {
-    /// Position in tables, reused after the namespace is gone.
+    /// Position in per-namespace tables, reused after the namespace is removed.
     pub(crate) slot: u32,
-    /// Number of namespaces opened before it.
+    /// Number of namespaces opened before it in this process.
     pub(crate) serial: u32,
 }
 
@@ -17,11 +17,11 @@ impl fmt::Display for NamespaceIndex {
     }
 }
 
-/// Index of a subsystem, unique in this process.
+/// Index of a subsystem. No other subsystem gets the same index while the process runs.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub(crate) struct SubsystemIndex {
-    /// Position in tables, reused after the subsystem is gone.
+    /// Position in per-subsystem tables, reused after the subsystem is removed.
     pub(crate) slot: u32,
-    /// Number of subsystems created before it.
+    /// Number of subsystems created before it in this process.
     pub(crate) serial: u32,
 }

@@ -1,25 +1,25 @@
-//! Files of directories that are not exported; each is logged once.
+//! Files of exported directories that do not become namespaces. Each is logged once.
 
 use std::collections::BTreeSet;
 use std::path::{Path, PathBuf};
 
-/// Most files remembered; further ones are logged at each scan.
+/// Most files that are remembered from one scan to the next; others are logged at each scan.
 const MOST: usize = 4096;
 
-/// Files of a subsystem whose reason is kept for the status page.
+/// Most files of a subsystem that the status page names with the reason.
 const EXAMPLES: usize = 100;
 
-/// The files that were left out at the last look at some directories, and why.
+/// Files left out in the last two scans of some directories, with the reason for each.
 #[derive(Debug, Default)]
 pub(crate) struct LeftOutFiles {
-    /// Whether an earlier scan, which kept no record, has logged them all.
+    /// Whether the files were logged by a scan that left no record, so that this one is silent.
     all_logged: bool,
     before: BTreeSet<(PathBuf, String)>,
     now: BTreeSet<(PathBuf, String)>,
 }
 
 impl LeftOutFiles {
-    /// Record of directories that were just scanned and logged.
+    /// Creates the record after a scan that has logged all files.
     pub(super) fn logged() -> Self {
         Self { all_logged: true, ..Self::default() }
     }
@@ -30,7 +30,7 @@ impl LeftOutFiles {
         self.before = std::mem::take(&mut self.now);
     }
 
-    /// Notes a file that is left out; returns whether it was logged.
+    /// Records a file that is left out, with a warning if it is new. Returns whether it was logged.
     pub(super) fn note(&mut self, path: &Path, reason: impl Into<String>) -> bool {
         let entry = (path.to_owned(), reason.into());
         let is_new = self.is_new(&entry);
@@ -41,7 +41,8 @@ impl LeftOutFiles {
         is_new
     }
 
-    /// Notes a file left out by a documented rule. Beyond [`MOST`] files it is not logged.
+    /// Records a file that a documented rule leaves out, as [`LeftOutFiles::note`] does at level
+    /// info, except that files beyond the first [`MOST`] are not logged.
     pub(super) fn skip(&mut self, path: &Path, rule: &str) -> bool {
         let entry = (path.to_owned(), rule.to_owned());
         let is_new = self.is_new(&entry) && self.now.len() < MOST;
@@ -63,11 +64,11 @@ impl LeftOutFiles {
     }
 }
 
-/// Files that the directories of a subsystem left out at the last look.
+/// Number of files that a subsystem's directories left out in the last scan, with examples.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct LeftOutSummary {
     pub(crate) count: usize,
-    /// The first of them, each with the reason.
+    /// Paths and reasons of the first 100 of them.
     pub(crate) examples: Vec<(PathBuf, String)>,
 }
 

@@ -40,29 +40,31 @@ use crate::limits::Limits;
 use crate::metrics::io_counters::{CoreIoStats, SubsystemIoStats};
 use crate::metrics::snapshot::{IoStats, StorageErrors};
 
-/// Inventory of a target. Ports and subsystems can change at run time; namespaces change in
-/// generations.
+/// Ports, subsystems and namespaces of a target. Ports and subsystems change behind locks;
+/// namespaces change by publishing a new generation.
 #[derive(Debug)]
 pub struct Registry {
     limits: Limits,
-    /// Machine that the ids of new subsystems are derived from.
+    /// Machine identity from which the identifiers of new subsystems are derived.
     machine: Machine,
     discovery_nqn: Nqn,
     ports: Mutex<Vec<Arc<Port>>>,
     subsystems: Mutex<Vec<Arc<Subsystem>>>,
     referrals: Referrals,
     publication: Arc<Publication>,
-    /// Serial numbers, locked during each change of the exports.
+    /// Serial numbers of [`NamespaceIndex`] and subsystem indexes. The lock also serializes all
+    /// changes of the exports.
     serials: Mutex<NextSerials>,
     /// Removed namespaces that a core still used when [`Registry::close`] timed out;
     /// [`Registry::close_idle`] closes them.
     leaving: Mutex<Vec<NamespaceChange>>,
     state_dir: PathBuf,
-    /// Page cache room of the files of its namespaces.
+    /// Limit on the page cache that the files of its namespaces may use.
     cache_room: Arc<CacheRoom>,
-    /// Stores the write protections of hosts; `None` if no namespace is writable.
+    /// Writes the write protections that hosts set to the state folder; `None` if no namespace can
+    /// be writable.
     keeper: Option<Keeper>,
-    /// I/O counters of each core.
+    /// I/O counters, one set per core.
     core_io_stats: Mutex<Vec<Arc<CoreIoStats>>>,
 }
 
@@ -73,7 +75,7 @@ struct NextSerials {
     subsystem: u32,
 }
 
-/// Parts of a [`Registry`].
+/// Arguments of `Registry::new`.
 struct RegistryParts {
     limits: Limits,
     machine: Machine,
@@ -87,12 +89,12 @@ struct RegistryParts {
 }
 
 impl Registry {
-    /// Creates a registry that exports `lists`, the namespaces of each subsystem, with serial
-    /// numbers from 0.
+    /// Creates a registry. `lists` are the namespaces of each subsystem, whose serial numbers start
+    /// at 0.
     fn new(parts: RegistryParts, lists: Vec<ExportedList>) -> Arc<Self> {
         let opened: usize = lists.iter().map(|list| list.len()).sum();
         parts.publication.publish(Exports::first(lists));
-        // At most as many as NSIDs; there are fewer subsystems.
+        // Both counts are limited far below `u32::MAX`.
         let serial = |count| u32::try_from(count).unwrap_or(u32::MAX);
         let serials =
             NextSerials { namespace: serial(opened), subsystem: serial(parts.subsystems.len()) };
@@ -113,44 +115,42 @@ impl Registry {
         })
     }
 
-    /// Limits of the configuration.
+    /// Limits on queues, transfers and resources from the configuration.
     pub fn limits(&self) -> &Limits {
         &self.limits
     }
 
-    /// Unique NQN of the discovery service, or the well-known one if none was configured.
+    /// NQN of the discovery service: the configured unique one, or else the well-known one.
     pub(crate) fn discovery_nqn(&self) -> Nqn {
         self.discovery_nqn
     }
 
-    /// Whether an NQN is that of the discovery service.
+    /// Whether an NQN is the well-known or the unique NQN of the discovery service.
     pub(crate) fn is_discovery(&self, nqn: &Nqn) -> bool {
         nqn.is_discovery() || *nqn == self.discovery_nqn
     }
 
-    /// Discovery services of other targets that hosts are told of.
+    /// Discovery services of other targets, which the discovery log lists as referrals.
     pub(crate) fn referrals(&self) -> &Referrals {
         &self.referrals
     }
 
     /// Ports in the order in which they were added. Takes a lock, as the following functions do, so
-    /// only the control path calls them.
+    /// only the control path may call them.
     pub fn ports(&self) -> Vec<Arc<Port>> {
         self.lock_ports().clone()
     }
 
-    /// Ports at a local address.
+    /// Ports whose configured address has this IP address.
     pub(crate) fn ports_of(&self, ip: IpAddr) -> Vec<Arc<Port>> {
         let ports = self.lock_ports();
         ports.iter().filter(|port| port.configured_address().ip() == ip).cloned().collect()
     }
 
-    /// Adds a port to the inventory.
     pub(crate) fn add_port(&self, port: &Arc<Port>) {
         self.lock_ports().push(Arc::clone(port));
     }
 
-    /// Removes a port from the inventory.
     pub(crate) fn remove_port(&self, port: &Arc<Port>) {
         self.lock_ports().retain(|other| !Arc::ptr_eq(other, port));
     }
@@ -164,12 +164,12 @@ impl Registry {
         self.lock_subsystems().clone()
     }
 
-    /// Subsystem with this NQN.
+    /// Subsystem with this NQN; `None` if there is none.
     pub(crate) fn subsystem(&self, nqn: &Nqn) -> Option<Arc<Subsystem>> {
         self.lock_subsystems().iter().find(|subsystem| subsystem.nqn == *nqn).cloned()
     }
 
-    /// Finds a subsystem by its NQN, or returns the error that it does not exist.
+    /// Subsystem with this NQN, or else [`ChangeError::NoSubsystem`].
     pub(crate) fn find_subsystem(&self, nqn: &Nqn) -> Result<Arc<Subsystem>, ChangeError> {
         self.subsystem(nqn).ok_or_else(|| ChangeError::no_subsystem(nqn))
     }
@@ -182,12 +182,12 @@ impl Registry {
         self.serials.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Place where cores find the latest exports.
+    /// Publication from which cores adopt the latest exports.
     pub(crate) fn publication(&self) -> &Arc<Publication> {
         &self.publication
     }
 
-    /// Latest exports. Takes a lock, so only the control path calls this.
+    /// Latest exports. Takes a lock, so only the control path may call this.
     pub(crate) fn exports(&self) -> Arc<Exports> {
         self.publication.exports()
     }
@@ -202,12 +202,12 @@ impl Registry {
         self.exports().namespace(index).cloned()
     }
 
-    /// Page cache room of the files of its namespaces.
+    /// Limit on the page cache that the files of its namespaces may use.
     pub(crate) fn cache_room(&self) -> &Arc<CacheRoom> {
         &self.cache_room
     }
 
-    /// Subsystem that a namespace belongs to.
+    /// Subsystem that exports a namespace; `None` if the namespace was removed.
     pub(crate) fn subsystem_of(&self, namespace: &Namespace) -> Option<Arc<Subsystem>> {
         let has = |subsystem: &&Arc<Subsystem>| {
             let found = subsystem.namespace(namespace.nsid);
@@ -216,7 +216,8 @@ impl Registry {
         self.lock_subsystems().iter().find(has).cloned()
     }
 
-    /// Errors of the namespaces whose media failed, most errors first, at most `most` namespaces.
+    /// Error counts of the namespaces whose media failed, highest total first, at most `most` of
+    /// them.
     pub fn storage_errors(&self, most: usize) -> Vec<StorageErrors> {
         let failed = |namespace: &&Arc<Namespace>| {
             namespace.storage_errors.total() > 0 || namespace.health().is_degraded()
@@ -238,15 +239,15 @@ impl Registry {
         failed.into_iter().map(report).collect()
     }
 
-    /// Creates the I/O counters of one core.
+    /// Creates the I/O counters of one core and adds them to the sums of the following functions.
     pub fn open_core_io_stats(&self) -> Arc<CoreIoStats> {
         let io_stats = Arc::<CoreIoStats>::default();
         self.core_io_stats().push(Arc::clone(&io_stats));
         io_stats
     }
 
-    /// Stores the write protection of a namespace for later runs, then calls `done` on another
-    /// thread. Returns false if there is no store.
+    /// Writes the write protection of a namespace to the state folder, then calls `done` on another
+    /// thread. Returns false, without a call, if the target keeps no protections.
     pub(crate) fn keep_protection(
         &self,
         subsystem: &Subsystem,
@@ -259,24 +260,24 @@ impl Registry {
         true
     }
 
-    /// I/O commands of all cores since the start.
+    /// I/O counters since the start of the target, summed over all cores.
     pub fn io_stats(&self) -> IoStats {
         let mut sum = IoStats::default();
         self.core_io_stats().iter().for_each(|io_stats| sum += io_stats.all());
         sum
     }
 
-    /// I/O commands of each core since the start.
+    /// I/O counters since the start of the target, for each core.
     pub(crate) fn io_stats_by_core(&self) -> Vec<IoStats> {
         self.core_io_stats().iter().map(|io_stats| io_stats.all()).collect()
     }
 
-    /// I/O commands of one subsystem since the start.
+    /// I/O counters of one subsystem since the start of the target, summed over all cores.
     pub(crate) fn io_stats_of(&self, subsystem: &Subsystem) -> IoStats {
         self.io_of(subsystem).unwrap_or_default().commands
     }
 
-    /// I/O commands of one subsystem with latencies; `None` if no Connect has named it yet.
+    /// I/O counters and latencies of one subsystem; `None` before the first Connect command for it.
     pub(crate) fn io_of(&self, subsystem: &Subsystem) -> Option<SubsystemIoStats> {
         let core_io_stats = self.core_io_stats();
         core_io_stats.iter().filter_map(|io_stats| io_stats.of(subsystem.index)).reduce(

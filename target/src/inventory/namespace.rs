@@ -1,4 +1,4 @@
-//! A namespace: the identity and geometry that hosts see, and the backend behind it.
+//! A namespace: its identity and format as hosts see them, and the backend that stores its data.
 
 use std::collections::BTreeSet;
 use std::fmt;
@@ -19,51 +19,51 @@ use crate::inventory::ana::AnaGroupId;
 use crate::inventory::index::NamespaceIndex;
 use crate::metrics::namespace_io::NamespaceIoList;
 
-/// A namespace: its identity, its format, and the backend behind it.
+/// A namespace. A change of its size, name or visibility creates a new value with the same index.
 #[derive(Clone)]
 pub(crate) struct Namespace {
-    /// Unique index in this process.
     pub index: NamespaceIndex,
-    /// NSID in the subsystem.
     pub nsid: Nsid,
-    /// Name of its medium (bdev) in the management interface, if it was added there.
+    /// Name of its bdev; `None` if it comes from the configuration file.
     pub bdev: Option<String>,
-    /// Configuration that it was opened from.
+    /// Configuration from which it was opened; [`Namespace::described`] has later changes too.
     pub(crate) config: NamespaceConfig,
-    /// Bytes per logical block, as a power of two.
+    /// Logical block size as a power of two, 9 for 512 bytes.
     pub lba_shift: u8,
-    /// Size in logical blocks: the exact size rounded up.
+    /// Size in logical blocks (NSZE): the exact size rounded up.
     pub size_blocks: u64,
-    /// Exact size in bytes; the rest of the last block reads as zeros.
+    /// Size of the medium in bytes. The rest of the last logical block reads as zeros.
     pub exact_bytes: u64,
-    /// ANA group that it belongs to.
     pub(crate) ana_group: AnaGroupId,
     /// NQNs of the hosts that see it; `None` for all hosts.
     pub(crate) hosts: Option<BTreeSet<Nqn>>,
-    /// Whether its NSID belonged to another namespace before, which hosts may still expect.
+    /// Whether an earlier namespace had its NSID, whose data hosts may still expect.
     pub(crate) takes_over: bool,
     /// Whether the configuration allows hosts to write.
     pub writable: bool,
-    /// Whether it always reads as zeros.
+    /// Whether every read returns zeros (null medium).
     pub(crate) reads_zeros: bool,
-    /// Whether a host has set write protection (Namespace Write Protection Config).
+    /// Whether a host has set write protection (Namespace Write Protection Config feature).
     protected: Arc<AtomicBool>,
+    /// See [`Namespace::generation`].
     generation: Arc<AtomicU64>,
     backend: Arc<dyn Backend>,
-    /// Files of its backend, which rings register.
+    /// Files of its backend, which io_uring instances register.
     pub(crate) files: Vec<FileId>,
-    /// Identity of its file or device, if it has one.
+    /// Identity of its file or device, equal for all paths to it; `None` for other media.
     pub(crate) file_key: Option<FileKey>,
     health: Arc<Health>,
+    /// Mapping of its file, if reads are served from memory.
     mapped: Option<Arc<MappedFile>>,
+    /// Opened file, to detect changes by other programs.
     source: Option<Arc<OpenedFile>>,
-    /// File or device whose length may change.
+    /// Backend of its file or device, to measure the length again.
     file: Option<Arc<FileBackend>>,
     pub(crate) storage_errors: Arc<ErrorCounters>,
     pub(crate) io: Arc<NamespaceIoList>,
 }
 
-/// Failures of a namespace's medium, counted by all cores.
+/// Failed commands of a namespace's medium, counted by all cores.
 #[derive(Debug, Default)]
 pub(crate) struct ErrorCounters {
     reads: AtomicU64,
@@ -71,12 +71,12 @@ pub(crate) struct ErrorCounters {
 }
 
 impl ErrorCounters {
-    /// Counts a failed command that changes nothing.
+    /// Counts a failed command of a kind that does not modify the medium.
     pub(crate) fn count_read(&self) {
         self.reads.fetch_add(1, Ordering::Relaxed);
     }
 
-    /// Counts a failed command that changes the medium or makes changes durable.
+    /// Counts a failed command of a kind that modifies the medium or flushes it.
     pub(crate) fn count_write(&self) {
         self.writes.fetch_add(1, Ordering::Relaxed);
     }
@@ -95,7 +95,7 @@ impl ErrorCounters {
 }
 
 impl Namespace {
-    /// Configuration that describes it, including changes since it was added.
+    /// Configuration of the namespace, including changes since it was added.
     pub(crate) fn described(&self) -> NamespaceConfig {
         NamespaceConfig { visible_to: self.hosts.clone(), ..self.config.clone() }
     }
@@ -135,13 +135,14 @@ impl Namespace {
         }
     }
 
-    /// Sets whether its NSID belonged to another namespace before.
+    /// Sets whether an earlier namespace had its NSID.
     pub(crate) fn taking_over(mut self, takes_over: bool) -> Self {
         self.takes_over = takes_over;
         self
     }
 
-    /// Creates the same namespace with another size and the same index.
+    /// Creates the namespace with the size of `opened`. Index, write protection, hosts and counters
+    /// stay.
     pub(crate) fn resized(&self, config: &NamespaceConfig, opened: OpenedBackend) -> Self {
         Self {
             bdev: self.bdev.clone(),
@@ -154,71 +155,71 @@ impl Namespace {
         }
     }
 
-    /// Sets the hosts that see it.
+    /// Sets the hosts that see it; `None` for all hosts.
     pub(crate) fn visible_to(mut self, hosts: Option<BTreeSet<Nqn>>) -> Self {
         self.hosts = hosts;
         self
     }
 
-    /// Whether a host that may use the subsystem sees it.
+    /// Whether a host that is connected to the subsystem sees the namespace.
     pub(crate) fn is_visible_to(&self, host: &NamedHost) -> bool {
         host.is_among(self.hosts.as_ref())
     }
 
-    /// File or device behind it.
+    /// Backend of its file or device, to measure the length again.
     pub(crate) fn file(&self) -> Option<&Arc<FileBackend>> {
         self.file.as_ref()
     }
 
-    /// Sets the name of its medium in the management interface.
+    /// Sets the name of its bdev in the management interface.
     pub(crate) fn of_bdev(mut self, name: String) -> Self {
         self.bdev = Some(name);
         self
     }
 
-    /// Sets its name in messages.
+    /// Sets its name in log messages and reports.
     pub(crate) fn named(mut self, name: String) -> Self {
         self.config.name = name;
         self
     }
 
-    /// Name of the namespace in messages.
+    /// Name in log messages and reports.
     pub(crate) fn name(&self) -> &str {
         &self.config.name
     }
 
-    /// Path of the file or device behind it, if there is one.
+    /// Path of its file or device; `None` for other media.
     pub(crate) fn path(&self) -> Option<&Path> {
         self.config.medium.path()
     }
 
-    /// The UUID that Identify reports.
+    /// UUID in the Namespace Identification Descriptor list.
     pub(crate) fn uuid(&self) -> Uuid {
         self.config.uuid
     }
 
-    /// Whether writes are currently refused.
+    /// Whether writes are refused: the namespace is read-only, or a host has write protected it.
     pub(crate) fn write_protected(&self) -> bool {
         !self.writable || self.protected.load(Ordering::Acquire)
     }
 
-    /// Whether write protection is set, which lasts until a command clears it.
+    /// Whether a host has write protected it, until a host clears that.
     pub(crate) fn is_protected(&self) -> bool {
         self.protected.load(Ordering::Acquire)
     }
 
-    /// Sets or clears write protection; true if that changed anything.
+    /// Sets or clears write protection. Returns whether that changed anything.
     pub(crate) fn protect(&self, protected: bool) -> bool {
         self.protected.swap(protected, Ordering::AcqRel) != protected
     }
 
-    /// Number that changes when bytes may have changed other than by a host's write.
+    /// Number that changes when the content may have changed other than by commands of hosts.
     pub(crate) fn generation(&self) -> u64 {
         self.generation.load(Ordering::Acquire)
     }
 
-    /// Checks whether another program changed the file, which starts a new generation. May wait for
-    /// the file system.
+    /// Checks whether another program has changed the file; changed content starts a new
+    /// generation. May block in the file system.
     pub(crate) fn look_at_file(&self) -> Option<FileChange> {
         let change = self.source.as_ref()?.look()?;
         if let FileChange::Content(content) = &change {
@@ -228,24 +229,24 @@ impl Namespace {
         Some(change)
     }
 
-    /// Locks in memory what hosts read from it. May wait for the medium.
+    /// Locks in memory the pages that hosts read, see [`MappedFile::tend`]. May block on the
+    /// medium.
     pub(crate) fn keep_in_memory(&self) {
         if let Some(mapped) = &self.mapped {
             mapped.tend();
         }
     }
 
-    /// Bytes per logical block.
     pub(crate) fn lba_bytes(&self) -> u32 {
         1 << self.lba_shift
     }
 
-    /// Known errors of its medium.
+    /// Lasting faults of its medium: a failed write-back, or a file that has shrunk.
     pub(crate) fn health(&self) -> &Health {
         &self.health
     }
 
-    /// Backend that executes its operations.
+    /// Backend that executes its I/O operations.
     pub(crate) fn backend(&self) -> &Arc<dyn Backend> {
         &self.backend
     }

@@ -1,10 +1,11 @@
-//! Warnings about namespaces of a configuration: counted while they are opened, then logged once.
+//! Warnings about the namespaces of a configuration: counted while the namespaces are opened, then
+//! logged as one line of each kind.
 
 use crate::backend::{IoMode, OpenError, OpenedBackend};
 use crate::config::NamespaceConfig;
 use crate::inventory::error::ExportError;
 
-/// Files of directories that cannot be exported.
+/// Files of directories that cannot be opened: the error of the first, and the number of all.
 #[derive(Default)]
 pub(super) struct LeftOut {
     first: Option<ExportError>,
@@ -12,7 +13,7 @@ pub(super) struct LeftOut {
 }
 
 impl LeftOut {
-    /// Most names in one line of the log; the rest are counted.
+    /// Most files that are logged one by one; further ones are only counted.
     const NAMED: usize = 16;
 
     pub(super) fn note(&mut self, namespace: &NamespaceConfig, error: OpenError) {
@@ -23,7 +24,8 @@ impl LeftOut {
         self.first.get_or_insert_with(|| ExportError::cannot_open(namespace, error));
     }
 
-    /// Returns the first error if no namespace is left.
+    /// Logs the number of files. Returns the first error if `left`, the number of opened
+    /// namespaces, is 0.
     pub(super) fn log_all(self, left: usize) -> Result<(), ExportError> {
         let Some(error) = self.first else { return Ok(()) };
         if left == 0 {
@@ -36,7 +38,7 @@ impl LeftOut {
     }
 }
 
-/// Namespaces that use the page cache: the reason for the first, and the number of all.
+/// Namespaces whose I/O uses the page cache: name and reason of the first, and the number of all.
 #[derive(Default)]
 pub(super) struct Buffered {
     first: Option<(String, String)>,
@@ -62,9 +64,9 @@ impl Buffered {
     }
 }
 
-/// Writable namespaces with logical blocks that their device does not write atomically, though NVMe
-/// promises that a power failure leaves either the old or the new block (AWUPF): the first one, and
-/// the number of all.
+/// Writable namespaces whose logical block exceeds the unit that the device writes atomically,
+/// though NVMe promises that a power failure leaves either the old or the new block (AWUPF): name
+/// and message of the first, and the number of all.
 #[derive(Default)]
 pub(super) struct Tearable {
     first: Option<(String, String)>,

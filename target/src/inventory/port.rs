@@ -1,4 +1,4 @@
-//! A port: an address that the target listens on.
+//! A port: an address that the target listens on, with the subsystems served there.
 
 use std::net::SocketAddr;
 use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
@@ -10,20 +10,21 @@ use crate::inventory::allowed_host::NamedHost;
 use crate::inventory::ana::AnaStates;
 use crate::inventory::subsystem::Subsystem;
 
-/// Address to listen on, and the subsystems served there.
+/// Port of the NVM subsystems: an address to listen on, and the subsystems served there.
 #[derive(Debug)]
 pub struct Port {
-    /// Port ID in the discovery log.
+    /// Port ID (PORTID) in the discovery log.
     pub id: u16,
     configured: SocketAddr,
-    /// ID of the configured port with a wildcard address that this one belongs to.
+    /// ID of the configured port with a wildcard address (`0.0.0.0` or `::`) that created this one.
     wildcard: Option<u16>,
+    /// Address that the target listens on, once it does.
     bound: OnceLock<SocketAddr>,
     /// Subsystems served here, used by the control path only.
     served: Mutex<Vec<ServedSubsystem>>,
 }
 
-/// A subsystem at a port.
+/// Subsystem served at a port.
 #[derive(Clone, Debug)]
 pub(crate) struct ServedSubsystem {
     pub(crate) subsystem: Arc<Subsystem>,
@@ -32,21 +33,21 @@ pub(crate) struct ServedSubsystem {
 }
 
 impl ServedSubsystem {
-    /// A subsystem with all ANA groups optimized.
+    /// Creates the entry with all ANA groups Optimized.
     fn new(subsystem: &Arc<Subsystem>) -> Self {
         Self { subsystem: Arc::clone(subsystem), ana: Arc::default() }
     }
 }
 
 impl Port {
-    /// A port that serves the subsystems named in its configuration.
+    /// Creates a port that serves those of `subsystems` that its configuration names.
     pub(crate) fn new(config: &PortConfig, subsystems: &[Arc<Subsystem>]) -> Self {
         let served = |subsystem: &&Arc<Subsystem>| config.serves(&subsystem.nqn);
         let served = subsystems.iter().filter(served).map(ServedSubsystem::new).collect();
         Self { served: Mutex::new(served), ..Self::added(config.id, config.address) }
     }
 
-    /// A port at one of the addresses that a configured wildcard stands for.
+    /// Creates a port for one of the addresses that a configured wildcard stands for.
     pub(crate) fn of_wildcard(
         id: u16,
         address: SocketAddr,
@@ -57,7 +58,7 @@ impl Port {
         Self { id, configured: address, wildcard: Some(config.id), ..port }
     }
 
-    /// A port added at run time, which serves nothing yet.
+    /// Creates a port at run time, which serves no subsystem yet.
     pub(crate) fn added(id: u16, address: SocketAddr) -> Self {
         Self {
             id,
@@ -68,7 +69,7 @@ impl Port {
         }
     }
 
-    /// Whether it is the configured port, or belongs to its wildcard address.
+    /// Whether `config` describes this port, or the wildcard address that it belongs to.
     pub(crate) fn is_of(&self, config: &PortConfig) -> bool {
         match self.wildcard {
             Some(id) => {
@@ -79,55 +80,52 @@ impl Port {
         }
     }
 
-    /// Address to listen on, whose port number may be 0.
+    /// Address to listen on. If its port number is 0, the system chooses one.
     pub(crate) fn configured_address(&self) -> SocketAddr {
         self.configured
     }
 
-    /// Sets the address that is listened on; only the first call counts.
+    /// Sets the address that the target listens on. Later calls have no effect.
     pub(crate) fn set_address(&self, address: SocketAddr) {
         let _ = self.bound.set(address);
     }
 
-    /// Whether the target listens on it.
+    /// Whether the target listens on the port.
     pub(crate) fn is_bound(&self) -> bool {
         self.bound.get().is_some()
     }
 
-    /// Address that hosts connect to.
+    /// Address that hosts connect to; before the target listens, the configured one.
     pub fn address(&self) -> SocketAddr {
         *self.bound.get().unwrap_or(&self.configured)
     }
 
-    /// All subsystems that it serves.
     pub(crate) fn subsystems(&self) -> Vec<Arc<Subsystem>> {
         self.lock().iter().map(|served| Arc::clone(&served.subsystem)).collect()
     }
 
-    /// Subsystem with this NQN, if the port serves it.
+    /// Subsystem with this NQN and its ANA states; `None` if the port does not serve it.
     pub(crate) fn find(&self, nqn: &Nqn) -> Option<ServedSubsystem> {
         self.lock().iter().find(|served| served.subsystem.nqn == *nqn).cloned()
     }
 
-    /// Whether it serves a subsystem.
     pub(crate) fn serves(&self, subsystem: &Arc<Subsystem>) -> bool {
         self.ana(subsystem).is_some()
     }
 
-    /// ANA states of a subsystem here; `None` if it is not served.
+    /// ANA states of a subsystem at this port; `None` if the port does not serve it.
     pub(crate) fn ana(&self, subsystem: &Arc<Subsystem>) -> Option<Arc<AnaStates>> {
         let served = self.lock();
         let found = served.iter().find(|one| Arc::ptr_eq(&one.subsystem, subsystem));
         found.map(|one| Arc::clone(&one.ana))
     }
 
-    /// Whether it has served a subsystem without interruption since it had these states: a
-    /// subsystem that was removed and added again has new ones.
+    /// Whether the port has served a subsystem without interruption since [`Port::find`] returned
+    /// `ana`: a subsystem that is removed and added again gets new ANA states.
     pub(crate) fn still_serves(&self, subsystem: &Arc<Subsystem>, ana: &Arc<AnaStates>) -> bool {
         self.ana(subsystem).is_some_and(|now| Arc::ptr_eq(&now, ana))
     }
 
-    /// ANA states of all subsystems that it serves.
     pub(crate) fn ana_of_all(&self) -> Vec<Arc<AnaStates>> {
         self.lock().iter().map(|served| Arc::clone(&served.ana)).collect()
     }
@@ -150,7 +148,7 @@ impl Port {
         served.len() != before
     }
 
-    /// Keeps only some of the subsystems. Connected hosts stay.
+    /// Stops serving the subsystems for which `stays` returns false. Connected hosts stay.
     pub(crate) fn retain(&self, stays: impl Fn(&Arc<Subsystem>) -> bool) {
         self.lock().retain(|served| stays(&served.subsystem));
     }

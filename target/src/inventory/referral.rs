@@ -1,4 +1,4 @@
-//! Referrals: other discovery services that hosts are told to query (NVMe-oF, discovery log).
+//! Referrals: entries of the discovery log for discovery services of other targets.
 
 use std::collections::BTreeSet;
 use std::net::SocketAddr;
@@ -14,23 +14,23 @@ use crate::limits::MAX_REFERRALS;
 #[derive(Debug, Default)]
 pub(crate) struct Referrals(Mutex<Vec<Referral>>);
 
-/// Discovery service of another target.
+/// Referral to the discovery service of another target.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct Referral {
     pub(crate) address: SocketAddr,
-    /// NQNs of the hosts that are told of it; `None` for all hosts.
+    /// NQNs of the hosts whose discovery log lists it; `None` for all hosts.
     pub(crate) hosts: Option<BTreeSet<Nqn>>,
 }
 
 impl Referral {
-    /// Whether a host is told of it.
+    /// Whether the discovery log of a host lists it.
     pub(crate) fn is_visible_to(&self, host: &NamedHost) -> bool {
         host.is_among(self.hosts.as_ref())
     }
 }
 
 impl Referrals {
-    /// Adds a referral, which hosts are told of.
+    /// Adds a referral to the discovery log.
     ///
     /// # Errors
     /// The address is listed already, or there are too many referrals.
@@ -60,7 +60,6 @@ impl Referrals {
         }
     }
 
-    /// All referrals in the order in which they were added.
     pub(crate) fn list(&self) -> Vec<Referral> {
         self.lock().clone()
     }

@@ -1,4 +1,4 @@
-//! Updates the exports to the present files of watched directories.
+//! Updates the exports to the present files of directories that are watched for changes.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::path::{Path, PathBuf};
@@ -16,37 +16,39 @@ use crate::inventory::namespace::Namespace;
 use crate::inventory::reload::{Difference, ReloadError, Reloaded, namespace_changes};
 use crate::inventory::subsystem::Subsystem;
 
-/// Known files of watched directories.
+/// Files of watched directories at the last scan.
 #[derive(Debug)]
 pub(crate) struct WatchedFiles {
-    /// Files that a program is writing: they become namespaces once they are closed.
+    /// Files that a program still has open for writing; they become namespaces once closed.
     pub(crate) unfinished: BTreeSet<PathBuf>,
-    /// NSIDs of the files that the last scan found. A known file that is not exported was removed
-    /// by an operator, and stays so until the file has been missing.
+    /// NSIDs of the files that the last scan found, by subsystem. A known file that is not exported
+    /// was removed by an operator; it is exported again only after the file has been missing.
     known: BTreeMap<Nqn, BTreeSet<Nsid>>,
     left_out: LeftOutFiles,
 }
 
 impl WatchedFiles {
-    /// Files that are namespaces now, after the configuration was applied.
+    /// Creates the list from the exported files, after the configuration was applied.
     pub(crate) fn of(registry: &Registry, config: &Config) -> Self {
         let (unfinished, left_out) = (BTreeSet::new(), LeftOutFiles::logged());
         Self { unfinished, known: exported_shards(registry, config), left_out }
     }
 
-    /// Adapts to another configuration that was applied.
+    /// Updates the list after another configuration was applied.
     pub(crate) fn apply(&mut self, registry: &Registry, config: &Config) {
         let unfinished = std::mem::take(&mut self.unfinished);
         *self = Self { unfinished, ..Self::of(registry, config) };
     }
 }
 
-/// Files of a subsystem's watched directories, and those exported as namespaces.
+/// Scan of a subsystem's watched directories, and the namespaces that they export now.
 struct DirectoryLook {
     subsystem: Arc<Subsystem>,
+    /// Namespaces that are files of the directories.
     exported: Vec<Arc<Namespace>>,
+    /// Files that shall be namespaces.
     wanted: Vec<Candidate>,
-    /// NSIDs that operators have removed.
+    /// NSIDs of present files whose namespaces an operator has removed.
     left_out: BTreeSet<Nsid>,
     listed: ListedNamespaces,
 }
@@ -85,10 +87,10 @@ impl DirectoryLook {
 }
 
 impl Registry {
-    /// Exports the present files of watched directories.
+    /// Adds namespaces for new files of watched directories, and removes those of missing files.
     ///
     /// # Errors
-    /// See [`ReloadError`]. Nothing changes then.
+    /// The first [`ReloadError`]. Nothing has changed then.
     pub(crate) fn refresh_directories(
         &self,
         config: &Config,
@@ -117,7 +119,8 @@ impl Registry {
         }
         let generation = (!changes.is_empty()).then(|| self.publish_change(&removed, &added));
         files.left_out.end_look();
-        // A file that could not be opened is tried again.
+        // The exported files are known; a file that could not be opened is not, so it is tried
+        // again.
         files.known = exported_shards(self, config);
         for look in looks {
             files.known.entry(look.subsystem.nqn).or_default().extend(look.left_out);
@@ -129,7 +132,7 @@ impl Registry {
     }
 }
 
-/// Existing subsystems with watched directories.
+/// Subsystems with watched directories that exist now.
 fn watched<'a>(
     registry: &Registry,
     config: &'a Config,
@@ -147,7 +150,7 @@ fn exported_shards(registry: &Registry, config: &Config) -> BTreeMap<Nqn, BTreeS
     watched(registry, config).into_iter().map(shards).collect()
 }
 
-/// Namespaces of a subsystem that are files of its watched directories.
+/// Namespaces of a subsystem that are files of its watched directories, not listed one by one.
 fn shards_of(subsystem: &Subsystem, of_file: &SubsystemConfig) -> Vec<Arc<Namespace>> {
     let roots = roots(of_file);
     let listed: BTreeSet<Nsid> = of_file.namespaces.iter().map(|one| one.nsid).collect();
@@ -158,8 +161,8 @@ fn shards_of(subsystem: &Subsystem, of_file: &SubsystemConfig) -> Vec<Arc<Namesp
     subsystem.namespaces().iter().filter(is_shard).cloned().collect()
 }
 
-/// Real paths of a subsystem's watched directories. A directory that cannot be found is skipped: it
-/// has no namespaces, and the scan for its files reports why.
+/// Real paths of a subsystem's watched directories. A directory that does not exist is skipped: it
+/// has no namespaces, and the scan reports the error.
 fn roots(of_file: &SubsystemConfig) -> Vec<PathBuf> {
     let directories = of_file.directories.iter().filter(|directory| directory.watch);
     directories.filter_map(|directory| directory.path.canonicalize().ok()).collect()

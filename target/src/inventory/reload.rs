@@ -1,4 +1,4 @@
-//! Applies a new configuration to the exports: all of it in one generation, or nothing.
+//! Applies a new configuration to the exports: all of its changes in one generation, or none.
 
 use std::collections::btree_map::Entry;
 use std::collections::{BTreeMap, BTreeSet};
@@ -25,7 +25,7 @@ use crate::inventory::{NextSerials, Registry};
 use crate::limits::MAX_SUBSYSTEMS;
 use crate::listen_error::AddressError;
 
-/// Result of a reload.
+/// Result of a successful reload.
 #[derive(Debug)]
 pub(crate) struct ReloadReport {
     pub(crate) changes: Vec<ExportChange>,
@@ -33,13 +33,13 @@ pub(crate) struct ReloadReport {
     pub(crate) warnings: Vec<String>,
 }
 
-/// Reason that a reload is refused: one line with the remedy.
+/// Reason that a reload is refused; its message is one line with the remedy.
 #[derive(Debug, thiserror::Error)]
 pub(crate) enum ReloadError {
-    /// The configuration is wrong.
+    /// The configuration file cannot be read or is invalid.
     #[error(transparent)]
     Config(#[from] ConfigError),
-    /// The configuration changes settings that are read at the start only.
+    /// The configuration changes these keys, which are read only at the start of the target.
     #[error("nothing is changed, since these are read at the start only: {}; restart the target", .0.join(", "))]
     AtStart(Vec<&'static str>),
     /// The configuration changes a setting that is fixed while its subsystem exists.
@@ -49,19 +49,19 @@ pub(crate) enum ReloadError {
     )]
     OfSubsystem {
         nqn: String,
-        /// Key of the configuration.
+        /// Key in the configuration file that has changed.
         key: &'static str,
     },
-    /// There would be more subsystems than a target can have.
+    /// The configuration has more than `MAX_SUBSYSTEMS` subsystems.
     #[error("nothing is changed: more than {MAX_SUBSYSTEMS} subsystems")]
     TooManySubsystems,
-    /// A namespace cannot be exported.
+    /// A namespace or directory cannot be opened.
     #[error("nothing is changed: {0}")]
     Export(#[from] ExportError),
-    /// A new address cannot be listened on.
+    /// The target cannot listen at a new address.
     #[error("nothing is changed: {0}")]
     Address(#[from] AddressError),
-    /// The port at an address has another ID.
+    /// The target listens at an address already, under another port ID than the configuration has.
     #[error(
         "nothing is changed, since the target listens at {address} as port id {id} already; give it that id, or take \
          the address out of the configuration, reload, and put it in again"
@@ -71,7 +71,8 @@ pub(crate) enum ReloadError {
         /// ID of the existing port.
         id: u16,
     },
-    /// A file would be exported differently, but the target has it locked for the present export.
+    /// A file would be opened again with other settings, while the present namespace holds a lock
+    /// on it because hosts may write it.
     #[error(
         "nothing is changed: {name} ({origin}) is exported as namespace {nsid} of {nqn} already, and hosts may write \
          it; take it out of the configuration, reload, and put it in again"
@@ -79,11 +80,11 @@ pub(crate) enum ReloadError {
     Written {
         /// Name that the namespace would have.
         name: String,
-        /// Place in the configuration that names it.
+        /// Place in the configuration that names the new namespace.
         origin: String,
-        /// Subsystem that exports it now.
+        /// NQN of the subsystem that exports the file now.
         nqn: String,
-        /// NSID that it has now.
+        /// NSID under which the file is exported now.
         nsid: Nsid,
     },
 }
@@ -91,15 +92,15 @@ pub(crate) enum ReloadError {
 /// Reason that a namespace is replaced by a new one with the same NSID.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Replacement {
-    /// The configuration changes its keys.
+    /// The configuration changes its settings.
     Keys,
-    /// Another file has its path.
+    /// Its path leads to another file or device now.
     File,
-    /// The size of its file has changed.
+    /// The file of a read-only namespace has another size now.
     Size,
 }
 
-/// A change that a configuration makes.
+/// Change that a configuration makes to one subsystem.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct ExportChange {
     pub(crate) nqn: Nqn,
@@ -108,15 +109,18 @@ pub(crate) struct ExportChange {
 
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) enum ExportChangeKind {
+    /// The namespace is new.
     Added {
         nsid: Nsid,
         name: String,
         size_bytes: u64,
     },
+    /// The namespace is removed, and none gets its NSID.
     Removed {
         nsid: Nsid,
         name: String,
     },
+    /// A new namespace gets the NSID of one that is removed.
     Replaced {
         nsid: Nsid,
         name: String,
@@ -131,7 +135,7 @@ pub(crate) enum ExportChangeKind {
     ListenerRemoved(SocketAddr),
 }
 
-/// Changes that a configuration makes or would make.
+/// Changes that a configuration has made, or would make if it was only checked.
 #[derive(Debug, Default)]
 pub(crate) struct Reloaded {
     pub(crate) changes: Vec<ExportChange>,
@@ -141,28 +145,29 @@ pub(crate) struct Reloaded {
     pub(crate) added: Vec<NamespaceChange>,
 }
 
-/// Changes to make, with everything opened that they need.
+/// Changes to make, with all new namespaces opened.
 struct ReloadPlan {
     changes: Vec<ExportChange>,
     removed: Vec<OwnedNamespace>,
     added: Vec<OwnedNamespace>,
     subsystems: SubsystemPlan,
-    /// Listed namespaces, whose new NSIDs have to be kept.
+    /// Namespaces of each subsystem; the NSIDs of new files have to be written to the state folder.
     listed: Vec<ListedNamespaces>,
+    /// Serial numbers after the changes.
     serials: NextSerials,
 }
 
-/// Subsystems to keep, add and remove.
+/// Changes to subsystems.
 struct SubsystemPlan {
-    /// Subsystems of the configuration, in its order.
+    /// Subsystems of the configuration, kept or new, in its order.
     wanted: Vec<WantedSubsystem>,
-    /// Subsystems that are removed.
+    /// Subsystems that the configuration no longer has.
     gone: Vec<Arc<Subsystem>>,
-    /// Subsystems that each port is to serve.
+    /// All ports, each with the subsystems that it shall serve.
     ports: Vec<(Arc<Port>, Vec<Arc<Subsystem>>)>,
 }
 
-/// A subsystem of the configuration.
+/// Subsystem of the configuration, with the hosts that it shall allow.
 struct WantedSubsystem {
     subsystem: Arc<Subsystem>,
     is_new: bool,
@@ -176,25 +181,26 @@ pub(super) struct Difference {
     wanted: Vec<WantedNamespace>,
 }
 
-/// A namespace that is not exported yet.
+/// Namespace to open.
 struct WantedNamespace {
     subsystem: Arc<Subsystem>,
     candidate: Candidate,
+    /// Reason for replacing the namespace with the same NSID; `None` if no namespace has it.
     replaces: Option<Replacement>,
 }
 
-/// A namespace that has been opened.
+/// Namespace that has been opened but not published.
 pub(super) struct ReadyNamespace {
     pub(super) owned: OwnedNamespace,
     replaces: Option<Replacement>,
 }
 
 impl Registry {
-    /// Exports a new configuration at the existing and new ports. With [`OpenPurpose::Check`]
-    /// nothing changes.
+    /// Applies a new configuration, and serves its subsystems at the existing ports and
+    /// `new_ports`. With [`OpenPurpose::Check`], only returns the changes.
     ///
     /// # Errors
-    /// See [`ReloadError`]. Nothing changes then.
+    /// The first [`ReloadError`]. Nothing has changed then.
     pub(crate) fn reload(
         &self,
         config: &Config,
@@ -209,7 +215,7 @@ impl Registry {
         }
     }
 
-    /// Opens everything that is newly exported.
+    /// Determines the changes and opens the new namespaces.
     fn plan(
         &self,
         config: &Config,
@@ -243,7 +249,7 @@ impl Registry {
         Ok(ReloadPlan { changes, removed, added, subsystems, listed, serials })
     }
 
-    /// Opens the namespaces that are newly exported. The result also lists those to remove.
+    /// Opens the namespaces to add. Returns those to remove and those that were opened.
     pub(super) fn open_difference(
         &self,
         Difference { removed, wanted }: Difference,
@@ -305,7 +311,7 @@ impl Registry {
             return Err(ReloadError::TooManySubsystems);
         }
         let of_port = |port: Arc<Port>| {
-            // A port that the configuration lacks serves nothing.
+            // A port that the configuration lacks shall serve no subsystem.
             let config = config.ports.iter().find(|config| port.is_of(config));
             let serves = |one: &&WantedSubsystem| {
                 config.is_some_and(|config| config.serves(&one.subsystem.nqn))
@@ -321,7 +327,7 @@ impl Registry {
         Ok(SubsystemPlan { wanted, gone, ports })
     }
 
-    /// Publishes a plan. The caller holds the lock on changes since it made the plan.
+    /// Publishes a plan. The caller has held the lock on `serials` since before it made the plan.
     fn apply(&self, plan: ReloadPlan, serials: &mut NextSerials) -> Result<Reloaded, ReloadError> {
         let ReloadPlan { changes, removed, added, subsystems, mut listed, serials: next } = plan;
         for namespaces in &mut listed {
@@ -332,7 +338,8 @@ impl Registry {
         for one in &wanted {
             one.subsystem.set_hosts(one.hosts.clone());
         }
-        // Hosts that connect from now on find all of the changes.
+        // First remove and then add, so that hosts that find a new subsystem find all its
+        // namespaces.
         for (port, served) in &ports {
             port.retain(|subsystem| served.iter().any(|one| Arc::ptr_eq(one, subsystem)));
         }
@@ -354,7 +361,7 @@ impl Registry {
         Ok(Reloaded { changes, removed, added })
     }
 
-    /// Applies the write protections of earlier runs.
+    /// Restores the write protection that hosts have set on these namespaces earlier.
     fn protect_as_before(&self, added: &[ReadyNamespace]) -> Result<(), ExportError> {
         let mut files: BTreeMap<SubsystemIndex, ProtectionFile> = BTreeMap::new();
         for OwnedNamespace { subsystem, namespace } in added.iter().map(|one| &one.owned) {
@@ -375,7 +382,8 @@ impl Registry {
     }
 }
 
-/// Returns an error if a file would have to be opened again while hosts may write it.
+/// Returns [`ReloadError::Written`] if a file has to be opened again and the old or new namespace
+/// is writable.
 fn refuse_written(
     removed: &[OwnedNamespace],
     wanted: &[WantedNamespace],
@@ -424,7 +432,7 @@ pub(super) fn namespace_changes<'a>(
 }
 
 impl SubsystemPlan {
-    /// Changes of subsystems, their addresses and their hosts.
+    /// Changes to subsystems, the ports that serve them, and their hosts.
     fn changes(&self) -> Vec<ExportChange> {
         let gone = self.gone.iter();
         let mut changes: Vec<_> = gone
@@ -456,7 +464,8 @@ impl SubsystemPlan {
 }
 
 impl Difference {
-    /// Adds the difference of one subsystem.
+    /// Compares the exported namespaces of one subsystem with those that it shall have
+    /// (`candidates`).
     pub(super) fn add<'a>(
         &mut self,
         subsystem: &Arc<Subsystem>,
@@ -484,8 +493,9 @@ impl Difference {
 }
 
 impl Namespace {
-    /// Reason that the namespace has to be replaced to match a configuration, if it has to be. A
-    /// file that hosts write may have changed in size.
+    /// Returns why the namespace has to be replaced to match a configuration; `None` if it can
+    /// stay. A changed size counts only for read-only files, since writes may change the size of
+    /// others.
     fn replacement(&self, config: &NamespaceConfig) -> Option<Replacement> {
         if !self.described().describes_same(config) {
             return Some(Replacement::Keys);

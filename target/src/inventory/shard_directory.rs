@@ -1,4 +1,4 @@
-//! Shards of a directory: selects the files that become namespaces.
+//! Selects the files of an exported directory that become namespaces (shards).
 
 use std::io;
 use std::path::{Path, PathBuf};
@@ -11,18 +11,18 @@ use crate::config::DirectoryConfig;
 use crate::inventory::left_out::{LeftOutFiles, LeftOutSummary};
 use crate::limits::{DIRECTORY_DEPTH, MAX_NAMESPACES};
 
-/// One file to export.
+/// File of a directory that becomes a namespace.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub(crate) struct Shard {
-    /// Path relative to the directory, separated by `/`.
+    /// Path relative to the exported directory.
     pub relative: String,
     /// Real path of the file, with symlinks resolved.
     pub path: PathBuf,
-    /// Real path of the directory.
+    /// Real path of the exported directory.
     pub root: Arc<Path>,
 }
 
-/// Files found in a directory.
+/// Result of [`scan`].
 #[derive(Debug)]
 pub(crate) struct ShardFiles {
     /// Files to export, sorted by relative path.
@@ -39,15 +39,15 @@ pub struct DirectoryError {
     reason: String,
 }
 
-/// Regular files of a directory and its folders, sorted by relative path.
+/// Returns the regular files of a directory and its subfolders, sorted by relative path.
 ///
-/// Left out, with a line in the log: names that start with a dot, empty files, files that are not
-/// regular, and (with a warning) symlinks that are dangling or lead outside the directory, names
-/// that are not UTF-8 and unreadable folders. Symlinks to folders are not followed. Files without
-/// the suffix are skipped.
+/// It leaves out, with a line in the log: names that start with a dot, empty files, files that are
+/// not regular, and (with a warning) symlinks that are dangling or lead outside the directory,
+/// names that are not UTF-8, unreadable folders, and folders nested too deep. Symlinks to folders
+/// are not followed. Files without the configured suffix are skipped.
 ///
 /// # Errors
-/// The directory cannot be read, is no directory, or has no file to export.
+/// The directory cannot be read, is no directory, or has no file to export or too many.
 pub(crate) fn scan(
     config: &DirectoryConfig,
     left_out: &mut LeftOutFiles,
@@ -118,7 +118,9 @@ enum DirectoryEntry {
     Shard(Shard),
     Folder,
     OtherSuffix,
+    /// Left out by a documented rule; logged at level info.
     LeftOut(&'static str),
+    /// Left out because of a problem; logged as a warning.
     Unusable(&'static str),
 }
 
@@ -140,7 +142,8 @@ fn classify(root: &ServedRoot, entry: &FolderEntry, suffix: &str) -> DirectoryEn
     }
 }
 
-/// Resolves a symlink to the file that it leads to now; its later targets are not opened.
+/// Resolves a symlink once: the namespace has the real path of the file, and later changes of the
+/// link have no effect.
 fn classify_symlink(root: &ServedRoot, relative: &Path) -> DirectoryEntry {
     let Ok(real) = root.path().join(relative).canonicalize() else {
         return DirectoryEntry::Unusable("the symlink leads nowhere");

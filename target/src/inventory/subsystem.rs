@@ -1,4 +1,4 @@
-//! A subsystem: the namespaces that hosts see under one NQN.
+//! An NVM subsystem: the namespaces that hosts see under one NQN.
 
 use std::collections::BTreeSet;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -15,38 +15,36 @@ use crate::inventory::namespace::Namespace;
 use crate::limits::NSID_LAST;
 use crate::metrics::error_counts::ErrorCounts;
 
-/// A subsystem. Its namespaces are in the latest generation of exports.
+/// An NVM subsystem. The latest generation of [`Publication`] has its namespaces.
 #[derive(Debug)]
 pub(crate) struct Subsystem {
-    /// NVMe Qualified Name of the subsystem.
     pub nqn: Nqn,
-    /// Serial number, padded with spaces as in Identify.
+    /// Serial number (SN), padded with spaces.
     pub serial: AsciiField<20>,
-    /// Model number, padded with spaces as in Identify.
+    /// Model number (MN), padded with spaces.
     pub model: AsciiField<40>,
-    /// Whether hosts may deallocate blocks.
+    /// Whether hosts may deallocate logical blocks (Dataset Management).
     pub(crate) deallocate: bool,
     /// Identity that the UUIDs of its namespaces are derived from.
     pub(crate) identity: SubsystemIdentity,
-    /// Hosts that may connect, used by the control path only.
+    /// Hosts that may connect. Only the control path takes the lock.
     hosts: Mutex<AllowedHosts>,
-    /// NSIDs of removed namespaces.
+    /// NSIDs of namespaces that were removed while the target ran.
     used_nsids: Mutex<BTreeSet<Nsid>>,
-    /// Files of its directories that are no namespaces.
+    /// Files of its directories that the last scan did not export.
     left_out_files: Mutex<Arc<LeftOutSummary>>,
-    /// Its index in this process.
     pub(crate) index: SubsystemIndex,
     /// Whether namespaces can be added at run time.
     pub(crate) managed: bool,
-    /// Highest NSID that a namespace may have.
+    /// Highest NSID that a namespace added at run time may have.
     pub(crate) nsid_last: u32,
     publication: Arc<Publication>,
-    /// Counts of failed commands of its controllers.
+    /// Counts of error log entries over all its controllers.
     pub(crate) errors: Arc<ErrorCounts>,
 }
 
 impl Subsystem {
-    /// Creates a subsystem whose namespaces are published under its index.
+    /// Creates a subsystem. `publication` has its namespaces under `index`.
     pub(crate) fn new(
         config: &SubsystemConfig,
         index: SubsystemIndex,
@@ -55,7 +53,7 @@ impl Subsystem {
     ) -> Self {
         Self {
             nqn: config.nqn,
-            // The configuration was checked to fit.
+            // The parser of the configuration has checked the lengths.
             serial: AsciiField::new(&config.serial).unwrap_or_default(),
             model: AsciiField::new(&config.model).unwrap_or_default(),
             deallocate: config.deallocate,
@@ -71,7 +69,8 @@ impl Subsystem {
         }
     }
 
-    /// First fixed key that a configuration changes.
+    /// First configuration key with another value in `config` than this subsystem has, among those
+    /// that are fixed while it exists.
     pub(crate) fn difference(&self, config: &SubsystemConfig) -> Option<&'static str> {
         let keys = [
             ("serial", self.serial == AsciiField::new(&config.serial).unwrap_or_default()),
@@ -82,7 +81,7 @@ impl Subsystem {
         keys.iter().find(|(_, same)| !same).map(|(key, _)| *key)
     }
 
-    /// Files of its directories that were left out at the last look.
+    /// Files of its directories that the last scan did not export.
     pub(crate) fn left_out_files(&self) -> Arc<LeftOutSummary> {
         Arc::clone(&self.left_out_files.lock().unwrap_or_else(PoisonError::into_inner))
     }
@@ -92,25 +91,23 @@ impl Subsystem {
         *place = Arc::new(files);
     }
 
-    /// Whether a host may connect.
     pub(crate) fn allows(&self, host: &NamedHost) -> bool {
         self.lock_hosts().allows(host)
     }
 
-    /// Hosts that may currently connect.
     pub(crate) fn hosts(&self) -> AllowedHosts {
         self.lock_hosts().clone()
     }
 
-    /// Changes which hosts may connect. Connected hosts stay.
+    /// Changes which hosts may connect. Hosts that are connected stay so.
     ///
     /// # Errors
-    /// The change has no effect, or there are too many hosts.
+    /// See [`AllowedHosts::change`].
     pub(crate) fn change_hosts(&self, change: HostsChange) -> Result<(), HostsError> {
         self.lock_hosts().change(change)
     }
 
-    /// Replaces the hosts that may connect. Connected hosts stay.
+    /// Replaces the hosts that may connect. Hosts that are connected stay so.
     pub(crate) fn set_hosts(&self, hosts: AllowedHosts) {
         *self.lock_hosts() = hosts;
     }
@@ -119,12 +116,12 @@ impl Subsystem {
         self.hosts.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Whether a removed namespace had the NSID.
+    /// Whether a namespace with this NSID was removed while the target ran.
     pub(crate) fn had_namespace(&self, nsid: Nsid) -> bool {
         self.lock_used().contains(&nsid)
     }
 
-    /// Records the NSID of a removed namespace.
+    /// Records the NSID of a removed namespace for [`Subsystem::had_namespace`].
     pub(crate) fn note_removed(&self, nsid: Nsid) {
         self.lock_used().insert(nsid);
     }
@@ -133,24 +130,24 @@ impl Subsystem {
         self.used_nsids.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// All namespaces by NSID. Takes a lock, as the following functions do, so only the control
-    /// path calls them.
+    /// Namespaces in order of NSID. Takes a lock, as the following functions do, so only the
+    /// control path may call them.
     pub(crate) fn namespaces(&self) -> Arc<ExportedList> {
         Arc::clone(self.publication.exports().list(self.index))
     }
 
-    /// Namespace with the NSID.
+    /// Namespace with this NSID; `None` if there is none.
     pub(crate) fn namespace(&self, nsid: Nsid) -> Option<Arc<Namespace>> {
         self.namespaces().get(nsid).cloned()
     }
 
-    /// Finds a namespace by its NSID, or returns the error that it does not exist.
+    /// Namespace with this NSID, or else [`ChangeError::NoNamespace`].
     pub(crate) fn find_namespace(&self, nsid: Nsid) -> Result<Arc<Namespace>, ChangeError> {
         let none = || ChangeError::NoNamespace { nqn: self.nqn.to_string(), nsid };
         self.namespace(nsid).ok_or_else(none)
     }
 
-    /// Highest NSID that a namespace may get while a host is connected, or 0.
+    /// Highest NSID that a namespace has, or may get at run time (NN); 0 if there is none.
     pub(crate) fn most_nsid(&self) -> u32 {
         let highest = self.namespaces().highest_nsid();
         if self.managed { highest.max(self.nsid_last) } else { highest }

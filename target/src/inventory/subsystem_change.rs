@@ -1,4 +1,4 @@
-//! Adds and removes subsystems and their addresses while hosts work.
+//! Adds and removes subsystems and their listeners while hosts are connected.
 
 use std::collections::BTreeSet;
 use std::net::SocketAddr;
@@ -17,22 +17,23 @@ use crate::inventory::subsystem::Subsystem;
 use crate::inventory::{NextSerials, Registry};
 use crate::limits::{MAX_SUBSYSTEMS, NSID_LAST};
 
-/// A subsystem to add at run time.
+/// Parameters of [`Registry::add_subsystem`].
 #[derive(Clone, Debug)]
 pub(crate) struct NewSubsystem {
     pub(crate) nqn: Nqn,
     /// Serial number of up to 20 characters; `None` derives it from this machine and the NQN.
     pub(crate) serial: Option<String>,
-    /// Model number of up to 40 characters.
+    /// Model number of up to 40 characters; `None` for the default of the target.
     pub(crate) model: Option<String>,
     pub(crate) allow_any_host: bool,
-    /// Whether hosts may deallocate blocks.
+    /// Whether hosts may deallocate logical blocks (Dataset Management).
     pub(crate) deallocate: bool,
     /// Highest NSID of a namespace; `None` for the target's limit.
     pub(crate) nsid_last: Option<u32>,
 }
 
-/// Unique index for a subsystem that is added to others.
+/// Returns the index for a new subsystem: the lowest slot that `others` leave free, and a new
+/// serial number.
 pub(super) fn free_index(others: &[Arc<Subsystem>], serials: &mut NextSerials) -> SubsystemIndex {
     let taken: BTreeSet<_> = others.iter().map(|other| other.index.slot).collect();
     let slot = (0..).find(|slot| !taken.contains(slot)).unwrap_or_default();
@@ -42,7 +43,7 @@ pub(super) fn free_index(others: &[Arc<Subsystem>], serials: &mut NextSerials) -
 }
 
 impl Registry {
-    /// Adds a subsystem without namespaces that is not served at any address yet.
+    /// Adds a subsystem that has no namespaces and is not served at any port yet.
     pub(crate) fn add_subsystem(&self, new: &NewSubsystem) -> Result<Arc<Subsystem>, ChangeError> {
         if self.is_discovery(&new.nqn) {
             return Err(ChangeError::DiscoveryName);
@@ -92,8 +93,8 @@ impl Registry {
         Ok(subsystem)
     }
 
-    /// Removes a subsystem with its namespaces, so that hosts can no longer connect to it. The
-    /// caller ends its controllers and closes the namespaces.
+    /// Removes a subsystem and its namespaces, so that hosts can no longer connect to it. The
+    /// caller disconnects its controllers and closes the returned namespaces.
     pub(crate) fn remove_subsystem(&self, nqn: &Nqn) -> Result<Vec<NamespaceChange>, ChangeError> {
         let _one_at_a_time = self.serials();
         let mut subsystems = self.lock_subsystems();
@@ -114,7 +115,7 @@ impl Registry {
         Ok(namespaces)
     }
 
-    /// Serves a subsystem at another address of the target.
+    /// Serves a subsystem at one more of the addresses that the target listens on.
     pub(crate) fn add_listener(&self, nqn: &Nqn, address: SocketAddr) -> Result<(), ChangeError> {
         let _one_at_a_time = self.serials();
         let subsystem = self.find_subsystem(nqn)?;
@@ -125,7 +126,7 @@ impl Registry {
         Ok(())
     }
 
-    /// Stops serving a subsystem at an address. Hosts connected there stay.
+    /// Stops serving a subsystem at an address. Hosts that are connected there stay so.
     pub(crate) fn remove_listener(
         &self,
         nqn: &Nqn,
@@ -140,7 +141,7 @@ impl Registry {
         Ok(())
     }
 
-    /// ANA states of a subsystem at an address.
+    /// ANA states of a subsystem at the port with this address.
     pub(crate) fn ana(
         &self,
         nqn: &Nqn,
@@ -150,12 +151,12 @@ impl Registry {
         found.ok_or_else(|| ChangeError::NotServedThere { nqn: nqn.to_string(), address })
     }
 
-    /// Whether hosts can connect to an address.
+    /// Whether the target listens at an address.
     pub(crate) fn listens_at(&self, address: SocketAddr) -> bool {
         self.port_at(address).is_ok()
     }
 
-    /// Port that hosts connect to at an address.
+    /// Port that listens at an address.
     fn port_at(&self, address: SocketAddr) -> Result<Arc<Port>, ChangeError> {
         let is_there = |port: &Arc<Port>| port.is_bound() && port.address() == address;
         self.ports().into_iter().find(is_there).ok_or(ChangeError::NoPort(address))

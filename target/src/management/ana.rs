@@ -1,4 +1,4 @@
-//! Names of ANA states in the management interface.
+//! ANA states as the management interface names them.
 
 use nvme_proto::log::AnaState;
 use serde::Deserialize;
@@ -20,7 +20,7 @@ pub(super) struct AnaParams {
     pub(super) anagrpid: Option<u32>,
 }
 
-/// States as SPDK writes them; it has no word for the last two.
+/// States by their names in SPDK, which has none for the last two.
 const NAMES: [(AnaState, &str); 5] = [
     (AnaState::OPTIMIZED, "optimized"),
     (AnaState::NON_OPTIMIZED, "non_optimized"),
@@ -29,7 +29,6 @@ const NAMES: [(AnaState, &str); 5] = [
     (AnaState::CHANGE, "change"),
 ];
 
-/// ANA state with this name.
 pub(super) fn state(name: &str) -> Result<AnaState, RpcError> {
     let found = NAMES.iter().find(|(_, other)| *other == name);
     found.map(|(state, _)| *state).ok_or_else(|| {
@@ -38,7 +37,6 @@ pub(super) fn state(name: &str) -> Result<AnaState, RpcError> {
     })
 }
 
-/// ANA group with this number.
 pub(super) fn group(id: u32) -> Result<AnaGroupId, RpcError> {
     AnaGroupId::new(id).ok_or_else(|| {
         RpcError::invalid_params(format_args!(
@@ -47,13 +45,12 @@ pub(super) fn group(id: u32) -> Result<AnaGroupId, RpcError> {
     })
 }
 
-/// Name of a group's state.
 pub(super) fn state_name(states: &AnaStates, group: AnaGroupId) -> &'static str {
     let state = states.state(group);
     NAMES.iter().find(|(other, _)| *other == state).map_or("inaccessible", |(_, name)| *name)
 }
 
-/// States of all groups at a listener.
+/// JSON array with the state of each group at a listener.
 pub(super) fn describe_states(states: &AnaStates) -> Value {
     let describe = |group: AnaGroupId| json!({ "ana_group": group.get(), "ana_state": state_name(states, group) });
     AnaGroupId::all().map(describe).collect()

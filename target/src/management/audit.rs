@@ -1,4 +1,4 @@
-//! Audit log: one line for each change that a client of the management socket asks for.
+//! Audit log: one line for each call that may change something.
 
 use rdma::LocalPeer;
 use serde_json::{Value, json};
@@ -7,12 +7,12 @@ use super::rpc::{Params, RpcError};
 use super::spdk_framework;
 use crate::log_level::AUDIT;
 
-/// Longest text of a field, in bytes.
+/// Most bytes of a text field; longer texts are truncated.
 const MAX_TEXT_BYTES: usize = 1024;
-/// Methods that change nothing, besides those named `_get_`.
+/// Methods that change nothing, although their names lack `_get_`.
 const READING: [&str; 2] = ["feedrail_trace_commands", "framework_wait_init"];
 
-/// A call that may change something, before its result is known.
+/// Call that may change something, recorded before it is executed.
 #[derive(Debug, PartialEq, Eq)]
 pub(super) struct AuditedCall {
     method: String,
@@ -21,8 +21,7 @@ pub(super) struct AuditedCall {
 }
 
 impl AuditedCall {
-    /// Returns `None` if the method only reads or has no effect. Unknown methods are taken to
-    /// change something.
+    /// Returns `None` if the method only reads or has no effect. Unknown methods are recorded.
     pub(super) fn of(method: &str, params: &Params) -> Option<Self> {
         let is_dry_run =
             method == "feedrail_reload_config" && params.get("dry_run") == Some(&json!(true));
@@ -34,7 +33,7 @@ impl AuditedCall {
         Some(Self { method: cut(method), params: cut(&params) })
     }
 
-    /// Writes the line. Texts are quoted, so that none of them can pass for another field.
+    /// Writes the line to the log. Texts are quoted, so that none of them looks like another field.
     pub(super) fn log(&self, peer: LocalPeer, result: &Result<Value, RpcError>) {
         let LocalPeer { pid, uid, .. } = peer;
         let Self { method, params } = self;
@@ -44,7 +43,7 @@ impl AuditedCall {
     }
 }
 
-/// Writes the line of a call that the method `of` makes.
+/// Writes the line of a call that is part of the method `of` (`feedrail_load_config`).
 pub(super) fn log_part(of: &str, method: &str, params: &Params, result: &Result<Value, RpcError>) {
     let params = cut(&serde_json::to_string(params).unwrap_or_default());
     let (params, result) = (params.as_str(), outcome(result));
@@ -59,7 +58,7 @@ fn outcome(result: &Result<Value, RpcError>) -> String {
     }
 }
 
-/// The text, or its beginning with the number of bytes that are left out.
+/// Returns the text, or its beginning with the number of bytes that are left out.
 fn cut(text: &str) -> String {
     if text.len() <= MAX_TEXT_BYTES {
         return text.to_owned();

@@ -1,4 +1,4 @@
-//! Named media for namespaces: SPDK's bdevs.
+//! Bdevs: named files, devices and memory of which namespaces can be made, as in SPDK.
 
 use std::collections::BTreeMap;
 use std::io;
@@ -19,33 +19,39 @@ use crate::inventory::namespace::Namespace;
 /// Most bdevs that clients may create.
 const MAX_BDEVS: usize = 65_536;
 
-/// All bdevs by name.
+/// Bdevs that clients have created, by name.
 #[derive(Debug, Default)]
 pub(super) struct Bdevs(BTreeMap<String, Bdev>);
 
-/// A named medium. A file is opened when a namespace is made of it.
+/// Bdev. Its file or device is not open before a namespace is made of it.
 #[derive(Clone, Debug)]
 pub(super) struct Bdev {
     pub(super) medium: Medium,
     pub(super) writable: bool,
+    /// Logical block size as a power of two; `None` chooses that of the file or device.
     pub(super) lba_shift: Option<u8>,
+    /// UUID of a namespace of the bdev; `None` derives it from the medium.
     pub(super) uuid: Option<Uuid>,
     pub(super) kind: BdevKind,
-    /// Open memory, which keeps its bytes while no namespace is made of it.
+    /// Memory of a malloc bdev, which keeps its content while no namespace is made of it.
     memory: Option<OpenedBackend>,
 }
 
-/// Kinds of media, as SPDK distinguishes them.
+/// Kind of a bdev, by the SPDK module that it stands for.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum BdevKind {
+    /// `bdev_aio`: a file or block device.
     Aio,
+    /// `bdev_uring`: a file or block device, opened as for `bdev_aio`.
     Uring,
+    /// `bdev_null`: reads return zeros.
     Null,
+    /// `bdev_malloc`: memory of the target.
     Malloc,
 }
 
 impl BdevKind {
-    /// Product name in the list of bdevs.
+    /// Value of `product_name` in `bdev_get_bdevs`, as in SPDK.
     pub(super) fn product_name(self) -> &'static str {
         match self {
             Self::Aio => "AIO disk",
@@ -55,7 +61,7 @@ impl BdevKind {
         }
     }
 
-    /// Method that creates a bdev of the kind.
+    /// Name of the method that creates such a bdev.
     pub(super) fn create_method(self) -> &'static str {
         match self {
             Self::Aio => "bdev_aio_create",
@@ -72,6 +78,7 @@ impl BdevKind {
 pub(super) struct FileParams {
     name: String,
     filename: PathBuf,
+    /// Logical block size in bytes; if omitted or 0, that of the file or device.
     block_size: Option<u32>,
     #[serde(default)]
     readonly: bool,
@@ -95,6 +102,7 @@ pub(super) struct NullParams {
 #[derive(Deserialize)]
 #[serde(deny_unknown_fields)]
 pub(super) struct MallocParams {
+    /// Name; if omitted, the first free one of `Malloc0`, `Malloc1` and so on.
     name: Option<String>,
     num_blocks: u64,
     block_size: u32,
@@ -129,7 +137,7 @@ impl Bdevs {
         self.add(params.name, bdev)
     }
 
-    /// Creates a bdev that reads zeros and discards writes. Returns the name.
+    /// Creates a bdev whose reads return zeros and whose writes are discarded. Returns the name.
     pub(super) fn create_null(&mut self, params: NullParams) -> Result<String, RpcError> {
         let lba_shift = lba_shift(params.block_size)?;
         let size_bytes = size_bytes(params.num_blocks, lba_shift)?;
@@ -141,7 +149,7 @@ impl Bdevs {
         self.add(params.name, bdev)
     }
 
-    /// Creates a bdev of memory, initially zeros. Returns the name.
+    /// Creates a bdev in memory, filled with zeros. Returns the name.
     pub(super) fn create_malloc(&mut self, params: MallocParams) -> Result<String, RpcError> {
         let lba_shift = lba_shift(params.block_size)?;
         let size_bytes = size_bytes(params.num_blocks, lba_shift)?;
@@ -157,7 +165,7 @@ impl Bdevs {
     }
 
     fn free_name(&self, prefix: &str) -> String {
-        // At least one of this many names is free.
+        // One more candidate than there are bdevs, so at least one is free.
         let mut names = (0..=self.0.len()).map(|number| format!("{prefix}{number}"));
         names.find(|name| !self.0.contains_key(name)).unwrap_or_default()
     }
@@ -183,13 +191,14 @@ impl Bdevs {
         Ok(name)
     }
 
-    /// Bdev with this name.
+    /// Returns the bdev with this name, or else an error for the client.
     pub(super) fn get(&self, name: &str) -> Result<&Bdev, RpcError> {
         let missing = || RpcError::invalid_params(format_args!("there is no bdev {name}"));
         self.0.get(name).ok_or_else(missing)
     }
 
-    /// Bdev of a kind with this name.
+    /// Returns the bdev with this name, or an error for the client if it is missing or of another
+    /// kind.
     pub(super) fn get_of(&self, name: &str, kind: BdevKind) -> Result<&Bdev, RpcError> {
         let bdev = self.get(name)?;
         if bdev.kind != kind {
@@ -199,19 +208,18 @@ impl Bdevs {
         Ok(bdev)
     }
 
-    /// Sets the size of a medium that reads zeros.
+    /// Sets the size of a null bdev; does nothing for others.
     pub(super) fn set_null_size(&mut self, name: &str, bytes: u64) {
         if let Some(Bdev { medium: Medium::Null { size_bytes }, .. }) = self.0.get_mut(name) {
             *size_bytes = bytes;
         }
     }
 
-    /// All bdevs by name.
     pub(super) fn iter(&self) -> impl Iterator<Item = (&String, &Bdev)> {
         self.0.iter()
     }
 
-    /// Deletes a bdev, which must be of this kind.
+    /// Deletes a bdev. Returns an error if it is missing or of another kind.
     pub(super) fn delete(&mut self, name: &str, kind: BdevKind) -> Result<(), RpcError> {
         self.get_of(name, kind)?;
         self.0.remove(name);
@@ -220,12 +228,12 @@ impl Bdevs {
 }
 
 impl Bdev {
-    /// Block size in bytes; SPDK's default if none was given.
+    /// Logical block size in bytes; 512, SPDK's default, if none was given.
     pub(super) fn block_bytes(&self) -> u32 {
         self.lba_shift.map_or(512, |shift| 1 << shift)
     }
 
-    /// Size in bytes of a medium that no namespace is made of.
+    /// Present size in bytes, for a bdev without a namespace.
     ///
     /// # Errors
     /// A file or device cannot be opened or measured.
@@ -238,7 +246,7 @@ impl Bdev {
         }
     }
 
-    /// Bdev that stands for the medium of a namespace from the configuration file.
+    /// Returns a bdev for the medium of a namespace from the configuration file.
     pub(super) fn of_namespace(namespace: &Namespace) -> Self {
         let medium = namespace.config.medium.clone();
         let kind = match medium {
@@ -250,12 +258,12 @@ impl Bdev {
         Self { medium, writable, lba_shift, uuid: None, kind, memory: None }
     }
 
-    /// Default name of a namespace of this medium.
+    /// Default name of a namespace of the bdev: the file name, or else the bdev's name.
     pub(super) fn namespace_name(&self, bdev: &str) -> String {
         self.medium.path().map_or_else(|| bdev.to_owned(), derived_ids::file_name)
     }
 
-    /// Configuration of a namespace of this medium.
+    /// Returns the parameters of a namespace of the bdev. `uuid` replaces the bdev's own.
     pub(super) fn namespace(
         &self,
         bdev: &str,
@@ -281,7 +289,7 @@ impl Bdev {
     }
 }
 
-/// Name of a namespace's bdev, or the namespace's own name if it has none.
+/// Name of a namespace's bdev; for one from the configuration file, the namespace's own name.
 pub(super) fn bdev_name(namespace: &Namespace) -> &str {
     namespace.bdev.as_deref().unwrap_or(namespace.name())
 }
@@ -298,7 +306,7 @@ fn lba_shift(block_size: u32) -> Result<u8, RpcError> {
 
 fn size_bytes(num_blocks: u64, lba_shift: u8) -> Result<u64, RpcError> {
     let bytes = num_blocks.checked_mul(1 << lba_shift).filter(|bytes| *bytes > 0);
-    // Largest offset in a file.
+    // `off_t`, the offset in a file, is a signed 64-bit number.
     let bytes = bytes.filter(|bytes| i64::try_from(*bytes).is_ok());
     bytes.ok_or_else(|| {
         RpcError::invalid_params(format_args!("num_blocks: {num_blocks} is zero or too large"))

@@ -1,4 +1,4 @@
-//! Methods of the management socket about bdevs.
+//! Methods of the management socket that concern bdevs.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
@@ -31,7 +31,7 @@ impl Methods {
         Ok(true.into())
     }
 
-    /// Resizes the namespace of a file or device to its present size.
+    /// Resizes the namespace of a bdev to the present size of its file or device.
     pub(super) fn rescan_bdev(&self, params: Params, kind: BdevKind) -> Result<Value, RpcError> {
         let BdevName { name } = read(params)?;
         let bdevs = self.bdevs();
@@ -52,7 +52,8 @@ impl Methods {
         Ok(true.into())
     }
 
-    /// A medium that no namespace is made of is measured when one is.
+    /// Resizes the namespace of a bdev. Does nothing without one: its size is read when one is
+    /// added.
     fn resize_bdev(&self, name: &str, size_bytes: Option<u64>) -> Result<(), RpcError> {
         for subsystem in self.associations.registry().subsystems() {
             for namespace in subsystem.namespaces().iter() {
@@ -97,7 +98,7 @@ impl Methods {
         Ok(bdevs.iter().filter(wanted).map(describe).collect())
     }
 
-    /// I/O of each namespace since it was added, under the name of its bdev.
+    /// Returns the I/O counters of each namespace since it was added, under the name of its bdev.
     pub(super) fn get_iostat(&self, params: Params) -> Result<Value, RpcError> {
         let IostatFilter { name, names } = read(params)?;
         let wanted: Vec<String> = names.into_iter().flatten().chain(name).collect();
@@ -112,7 +113,7 @@ impl Methods {
                 }
             }
         }
-        // A bdev that no namespace is made of has no I/O.
+        // A bdev without a namespace has no counters; a name that is no bdev is an error.
         for name in wanted.iter().filter(|name| !found.contains(*name)) {
             self.bdevs().get(name)?;
         }
@@ -121,7 +122,7 @@ impl Methods {
     }
 }
 
-/// Namespaces of bdevs by name.
+/// Namespaces that are made of bdevs, by the name of the bdev.
 fn exported_bdevs(registry: &Registry) -> BTreeMap<String, Arc<Namespace>> {
     let subsystems = registry.subsystems();
     let namespaces = subsystems.iter().flat_map(|subsystem| subsystem.namespaces().to_vec());

@@ -1,4 +1,4 @@
-//! `framework_get_config`: the calls that make an empty target export the same.
+//! `framework_get_config`: the calls that restore the present exports in an empty target.
 
 use std::sync::Arc;
 
@@ -18,7 +18,7 @@ use crate::inventory::namespace::Namespace;
 use crate::inventory::referral::Referral;
 use crate::inventory::subsystem::Subsystem;
 
-/// Names of the parts of a configuration, in the order in which they have to be loaded.
+/// Names of the parts of a saved configuration (`bdev`, `nvmf`), in the order of loading.
 pub(super) fn parts() -> Value {
     json!([
         { "subsystem": "bdev", "depends_on": [] },
@@ -26,7 +26,8 @@ pub(super) fn parts() -> Value {
     ])
 }
 
-/// Calls that create the bdevs: those of clients, and those for media of the configuration file.
+/// Calls that create the bdevs: those of clients, and one for each namespace of the configuration
+/// file.
 pub(super) fn bdev_calls(bdevs: &Bdevs, registry: &Registry) -> Vec<Value> {
     let named = bdevs.iter().map(|(name, bdev)| bdev_call(name, bdev));
     let mut calls: Vec<_> = named.collect();
@@ -47,7 +48,7 @@ fn bdev_call(name: &str, bdev: &Bdev) -> Value {
     let block_bytes = bdev.lba_shift.map(|shift| 1_u64 << shift);
     match &bdev.medium {
         Medium::File { path, .. } | Medium::Block { path } => {
-            // A relative path of the configuration file starts in the target's working directory.
+            // A relative path in the configuration file starts at the target's working directory.
             let path = std::path::absolute(path).unwrap_or_else(|_| path.clone());
             params["filename"] = path.display().to_string().into();
             params["readonly"] = (!bdev.writable).into();
@@ -67,7 +68,7 @@ fn bdev_call(name: &str, bdev: &Bdev) -> Value {
     json!({ "method": bdev.kind.create_method(), "params": params })
 }
 
-/// Calls that create the subsystems with namespaces on the bdevs.
+/// Calls that create referrals, subsystems, and namespaces made of the bdevs.
 pub(super) fn nvmf_calls(registry: &Registry) -> Vec<Value> {
     let referral = |referral: Referral| {
         let mut params = json!({ "address": describe_socket_address(referral.address) });
@@ -158,7 +159,7 @@ fn subsystem_calls(registry: &Registry, subsystem: &Arc<Subsystem>) -> Vec<Value
     calls
 }
 
-/// Settings that the calls do not express, one line each.
+/// Settings that the calls cannot express, as one line of text each.
 pub(super) fn losses(registry: &Registry) -> Vec<String> {
     let mut losses = Vec::new();
     for subsystem in registry.subsystems() {
@@ -202,7 +203,7 @@ fn losses_of(namespace: &Namespace) -> impl Iterator<Item = &'static str> {
     losses.into_iter().filter(|(_, lost)| *lost).map(|(loss, _)| loss)
 }
 
-/// Name of a namespace's bdev; derived from its place if the configuration file has it.
+/// Name of a namespace's bdev; `NQN/NSID` for a namespace of the configuration file.
 fn medium_name(subsystem: &Subsystem, namespace: &Namespace) -> String {
     let of_place = || format!("{}/{}", subsystem.nqn, namespace.nsid);
     namespace.bdev.clone().unwrap_or_else(of_place)

@@ -1,4 +1,4 @@
-//! `feedrail_get_config_toml`: the configuration file of a target, updated to what it exports now.
+//! `feedrail_get_config_toml`: the configuration file of a target, updated to the present exports.
 
 use std::collections::BTreeSet;
 use std::sync::Arc;
@@ -22,7 +22,7 @@ use crate::inventory::subsystem::Subsystem;
 use crate::limits::NSID_LAST;
 use crate::reloader::Reloader;
 
-/// Text of the file, and what it cannot express.
+/// Returns the text of the file, and warnings for each thing that it cannot express.
 pub(super) fn describe_toml(registry: &Registry, reloader: &Reloader) -> Result<Value, RpcError> {
     let (text, config) = reloader.read_file().map_err(RpcError::internal)?;
     let mut document: DocumentMut = text.parse().map_err(RpcError::internal)?;
@@ -35,8 +35,8 @@ pub(super) fn describe_toml(registry: &Registry, reloader: &Reloader) -> Result<
     Ok(json!({ "toml": text, "warnings": writer.warnings }))
 }
 
-/// Updates the tables of a file to the present exports. Tables that are up to date stay unchanged,
-/// with their comments.
+/// Updates the tables of a file to the present exports. Tables that are up to date stay as they
+/// are, with their comments.
 struct TomlWriter<'a> {
     registry: &'a Registry,
     /// Configuration that the file describes.
@@ -69,7 +69,7 @@ impl TomlWriter<'_> {
         for (table, (config, port)) in tables.iter_mut().zip(of_config) {
             match port {
                 Some(port) => self.port(table, config, port),
-                // A reload of the file would listen there.
+                // The address stays, since a reload of the file may listen there.
                 None => {
                     let address = config.address;
                     self.warnings
@@ -156,7 +156,8 @@ impl TomlWriter<'_> {
         self.namespaces(table, config, subsystem)
     }
 
-    /// Write protections are in the state folder, where the same target finds them.
+    /// Warns that write protections are in the state folder, where this target finds them, and not
+    /// in the file.
     fn protections(&mut self, subsystem: &Subsystem) {
         let namespaces = subsystem.namespaces();
         let nsids = namespaces.iter().filter(|one| one.is_protected()).map(|one| one.nsid);
@@ -221,7 +222,7 @@ impl TomlWriter<'_> {
         let tables = tables(item, config.namespaces.len())?;
         let of_file = std::mem::take(tables).into_iter().zip(&config.namespaces);
         for (mut table, config) in of_file.filter(|(_, config)| said.contains(&config.nsid)) {
-            // Without it, its position in the list would count.
+            // Without this key, the position of the table would determine the NSID.
             if !table.contains_key("nsid") {
                 table.insert("nsid", value(i64::from(config.nsid.0)));
             }
@@ -235,7 +236,7 @@ impl TomlWriter<'_> {
     }
 }
 
-/// Tables of an item, which is replaced by `count` tables if it is written in another way.
+/// Converts an item to an array of tables; an error if it does not have `count` of them.
 fn tables(item: &mut Item, count: usize) -> Result<&mut ArrayOfTables, RpcError> {
     let changed =
         || RpcError::internal("the configuration file has changed since it was read; try again");
@@ -265,7 +266,7 @@ fn new_subsystem(subsystem: &Subsystem) -> Table {
     table
 }
 
-/// Table of a namespace with all its keys, since derived values may differ at run time.
+/// Creates the table of a namespace with all keys, since derived values may differ at run time.
 fn new_namespace(config: &NamespaceConfig) -> Table {
     let NamespaceConfig {
         nsid,
@@ -274,7 +275,7 @@ fn new_namespace(config: &NamespaceConfig) -> Table {
         nguid,
         eui64,
         medium,
-        // Faults of a file stay in its own table; namespaces added at run time have none.
+        // Faults stay in tables of the file; namespaces added at run time have none.
         faults: _,
         writable,
         content_id,
@@ -300,7 +301,7 @@ fn new_namespace(config: &NamespaceConfig) -> Table {
             table.insert("path", value(path.display().to_string()));
         }
         Medium::Null { size_bytes } | Medium::Memory { size_bytes } => {
-            // Sizes in files are 63 bits wide, as those of file systems.
+            // TOML integers have 63 bits and a sign, as sizes of files do.
             table.insert("size_bytes", value(i64::try_from(*size_bytes).unwrap_or(i64::MAX)));
         }
     }

@@ -1,25 +1,25 @@
-//! Frames: JSON objects that follow each other in a stream without separators.
+//! Splits a stream into frames: JSON objects or arrays that follow each other without separators.
 
 use std::ops::Range;
 
 /// Longest request in bytes. A saved configuration takes about 500 bytes for each namespace.
 pub(super) const MAX_FRAME_BYTES: usize = 16 << 20;
 
-/// Finds the end of each object (or array) of a stream by its brackets. Examines each byte once,
-/// however the stream is cut into reads.
+/// Finds the end of each object or array in a stream by counting brackets. It examines each byte
+/// once, however the stream is split into reads.
 #[derive(Debug, Default)]
 pub(super) struct FrameSplitter {
     buffer: Vec<u8>,
-    /// Bytes of the buffer that were examined.
+    /// Number of bytes of the buffer that have been examined.
     seen: usize,
-    /// Start of the incomplete frame in the buffer.
+    /// Offset in the buffer at which the incomplete frame starts.
     start: usize,
     /// Number of open brackets.
     depth: usize,
     text: Text,
 }
 
-/// State of the scan with respect to strings.
+/// Whether the scan is inside a JSON string, where brackets do not count.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 enum Text {
     #[default]
@@ -29,10 +29,10 @@ enum Text {
     Escaped,
 }
 
-/// Reason that the stream cannot be split any further.
+/// Error after which the rest of the stream cannot be split.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 pub(super) enum FrameError {
-    /// Something else than an object follows.
+    /// A character other than `{`, `[` or white space follows a frame.
     #[error("Parse error: a JSON object is expected")]
     NotAnObject,
     /// A frame exceeds [`MAX_FRAME_BYTES`].
@@ -41,7 +41,7 @@ pub(super) enum FrameError {
 }
 
 impl FrameSplitter {
-    /// Adds the next bytes of the stream. All complete frames must be taken before.
+    /// Appends bytes of the stream. The caller must have taken all complete frames before.
     pub(super) fn push(&mut self, bytes: &[u8]) {
         self.buffer.drain(..self.start);
         self.seen -= self.start;
@@ -49,7 +49,7 @@ impl FrameSplitter {
         self.buffer.extend_from_slice(bytes);
     }
 
-    /// Next frame, if it is complete. After an error nothing else can be found.
+    /// Returns the next frame, or `None` if it is incomplete. Errors are final.
     pub(super) fn next(&mut self) -> Result<Option<&[u8]>, FrameError> {
         let found = self.find()?;
         Ok(found.map(|range| &self.buffer[range]))

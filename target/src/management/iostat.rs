@@ -8,8 +8,8 @@ use crate::inventory::namespace::Namespace;
 use crate::metrics::latency::LatencyStats;
 use crate::metrics::namespace_io::NamespaceStats;
 
-/// I/O of a namespace since it was added: SPDK's fields, with latencies in nanoseconds and summed
-/// over all commands, and as an extension the subsystem and NSID.
+/// I/O counters of a namespace since it was added: SPDK's fields, with latencies in nanoseconds,
+/// summed over all commands. NQN and NSID are an extension.
 pub(super) fn describe_io(nqn: &Nqn, namespace: &Namespace) -> Value {
     let io = namespace.io.stats().unwrap_or_default();
     let NamespaceStats { reads, read_bytes, writes, written_bytes, deallocates, failed, .. } =
@@ -29,7 +29,7 @@ pub(super) fn describe_io(nqn: &Nqn, namespace: &Namespace) -> Value {
     })
 }
 
-/// Latencies above 584 years do not occur.
+/// Sum of the latencies in nanoseconds, which 64 bits hold for 584 years.
 fn nanos(latencies: &LatencyStats) -> u64 {
     u64::try_from(latencies.sum().as_nanos()).unwrap_or(u64::MAX)
 }

@@ -1,4 +1,5 @@
-//! `feedrail_load_config`: makes all calls of a saved configuration, or undoes those made.
+//! `feedrail_load_config`: executes all calls of a saved configuration. If one fails, those before
+//! it are undone.
 
 use std::collections::BTreeMap;
 
@@ -11,7 +12,7 @@ use super::rpc::{Params, RpcError, read};
 use super::spdk_framework;
 use super::spdk_params::take_foreign;
 
-/// Parameters: calls in the order in which they are made.
+/// Parameters of the method; the calls are executed in this order.
 #[derive(Deserialize)]
 #[serde(deny_unknown_fields)]
 struct LoadParams {
@@ -24,17 +25,17 @@ struct GivenCall {
     params: Option<Params>,
 }
 
-/// Method and its parameters.
+/// Name of a method, and its parameters.
 type Call = (&'static str, Params);
-/// Builds the call that undoes one with these parameters and this result.
+/// Function that returns the call to undo a call with these parameters and this result.
 type Undo = fn(&Params, &Value) -> Call;
 
-/// Method that a saved configuration may call.
+/// Method that a saved configuration may contain.
 struct Loadable {
     method: &'static str,
-    /// JSON pointers to the parameters that identify the subject of the call.
+    /// JSON pointers to the parameters that identify what the call creates or sets.
     names: &'static [&'static str],
-    /// Function for the call that undoes it; `None` if it changes nothing.
+    /// Function for the call that undoes it; `None` if the method changes nothing.
     undo: Option<Undo>,
 }
 
@@ -69,7 +70,7 @@ const LOADABLE: [Loadable; 14] = [
         names: &["/nqn"],
         undo: Some(|params, _| ("nvmf_delete_subsystem", only(params, &["nqn"]))),
     },
-    // Only checks its parameters.
+    // These methods only check their parameters.
     Loadable { method: "nvmf_create_transport", names: &["/trtype"], undo: None },
     Loadable { method: "nvmf_set_max_subsystems", names: &[], undo: None },
     Loadable {
@@ -114,24 +115,24 @@ const ADD_NAMESPACE: &str = "nvmf_subsystem_add_ns";
 const PROTECT: &str = "feedrail_protect_ns";
 const SET_ANA_STATE: &str = "nvmf_subsystem_listener_set_ana_state";
 
-/// A call that can be made and undone.
+/// Call to execute.
 struct LoadCall {
     loadable: &'static Loadable,
     params: Params,
 }
 
-/// Subject of a call: its method, and the parameters that identify it.
+/// What a call creates or sets: its method, and the values of `Loadable::names`.
 type Subject = (&'static str, Vec<String>);
 
-/// Calls that would make the target export what it exports.
+/// Parameters of the calls that would restore the present exports, by subject.
 struct ExportedCalls(BTreeMap<Subject, Params>);
 
-/// Loads a configuration by `call` into a target that `exported` describes. Skips calls for what
-/// the target already exports, so loading a configuration again changes nothing.
+/// Executes the calls of a saved configuration by `call`. `exported` are the calls that restore the
+/// present exports; those are skipped, so that loading a configuration again changes nothing.
 ///
 /// # Errors
-/// A method that no saved configuration of this target has, before any call is made; the error of
-/// the first call that fails, after those before it were undone.
+/// A method that no saved configuration of this target has, before any call is executed; or the
+/// error of the first call that fails, after those before it were undone.
 pub(super) fn load(
     params: Params,
     exported: Vec<Value>,
@@ -158,7 +159,7 @@ pub(super) fn load(
     Ok(json!({ "made": made, "unchanged": unchanged, "skipped": skipped }))
 }
 
-/// Calls to make, and the methods among the given ones that have no effect on this target.
+/// Returns the calls to execute, and the names of the methods without effect on this target.
 fn sort(given: Vec<GivenCall>) -> Result<(Vec<LoadCall>, Vec<String>), RpcError> {
     let (mut calls, mut skipped) = (Vec::new(), Vec::new());
     for GivenCall { method, params } in given {
@@ -180,7 +181,7 @@ fn sort(given: Vec<GivenCall>) -> Result<(Vec<LoadCall>, Vec<String>), RpcError>
     Ok((calls, skipped))
 }
 
-/// Undoes the calls made, the last first. Returns the error of the load.
+/// Executes the `undo` calls, the last first. Returns the error for the client.
 fn failed(
     call: &dyn Fn(&str, Params) -> Result<Value, RpcError>,
     undo: Vec<Call>,
@@ -215,12 +216,13 @@ impl ExportedCalls {
         Self(calls.into_iter().filter_map(call).collect())
     }
 
-    /// Whether a call would change nothing.
+    /// Whether the target already exports what the call would create or set.
     fn says(&self, loadable: &Loadable, params: &Params) -> bool {
         if let Some(current) = self.0.get(&loadable.subject(params)) {
             return includes(current, params);
         }
-        // A namespace whose NSID the target chooses is identified by its other parameters.
+        // A namespace without an NSID, which the target would choose, is identified by its other
+        // parameters.
         let nsid = params.get("namespace").and_then(|namespace| namespace.get("nsid"));
         loadable.method == ADD_NAMESPACE
             && nsid.is_none()
@@ -230,8 +232,7 @@ impl ExportedCalls {
                 .any(|((method, _), current)| *method == ADD_NAMESPACE && includes(current, params))
     }
 
-    /// Call that undoes one: it restores the former parameters if they were changed, else it is the
-    /// opposite.
+    /// Returns the call that undoes another: it restores former parameters, or reverses the call.
     fn undo(&self, loadable: &Loadable, params: &Params, result: &Value) -> Option<Call> {
         match self.0.get(&loadable.subject(params)) {
             Some(before) => Some((loadable.method, before.clone())),
@@ -252,20 +253,20 @@ impl Loadable {
     }
 }
 
-/// Copy of the parameters with another value of one.
+/// Copies the parameters and sets one of them.
 fn with(params: &Params, key: &str, value: Value) -> Params {
     let mut params = params.clone();
     params.insert(key.to_owned(), value);
     params
 }
 
-/// Copy of the parameters with these names.
+/// Copies only the parameters with these names.
 fn only(params: &Params, keys: &[&str]) -> Params {
     let kept = keys.iter().filter_map(|key| Some(((*key).to_owned(), params.get(*key)?.clone())));
     kept.collect()
 }
 
-/// Whether `said` contains all that `wanted` asks for.
+/// Whether the parameters `said` of an exported object satisfy all that are `wanted`.
 fn includes(said: &Params, wanted: &Params) -> bool {
     wanted.iter().all(|(key, wanted)| match (said.get(key).unwrap_or(&Value::Null), wanted) {
         (Value::Object(said), Value::Object(wanted)) => includes(said, wanted),
@@ -274,7 +275,7 @@ fn includes(said: &Params, wanted: &Params) -> bool {
             said.eq_ignore_ascii_case(wanted)
                 || uuid(said).is_some_and(|of| uuid(wanted) == Some(of))
         }
-        // An omitted switch is off, and an omitted limit or name is the target's own.
+        // An omitted switch is off, and an omitted limit or name has the target's own value.
         (Value::Null, Value::Bool(false) | Value::Null) => true,
         (Value::Null, _) => matches!(key.as_str(), "ana_reporting" | "max_cntlid" | "min_cntlid"),
         (said, wanted) => said == wanted,

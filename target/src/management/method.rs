@@ -1,4 +1,4 @@
-//! Methods of the management socket, under SPDK's names if they do the same.
+//! Methods of the management socket. Those that do the same as in SPDK have SPDK's names.
 
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
@@ -43,19 +43,19 @@ use crate::listen_error::AddressError;
 use crate::listeners::Listeners;
 use crate::reloader::Reloader;
 
-/// State that the methods work on.
+/// State that the methods read and change.
 #[derive(Debug)]
 pub(super) struct Methods {
     pub(super) associations: Arc<Associations>,
     listeners: Arc<Listeners>,
     reloader: Option<Arc<Reloader>>,
     bdevs: Mutex<Bdevs>,
-    /// Clock for the ticks of `bdev_get_iostat`.
+    /// Clock for the field `ticks` of `bdev_get_iostat`, in nanoseconds.
     pub(super) clock: Clock,
 }
 
-/// Longest wait of one `feedrail_drain` call for commands, which bounds the time that an
-/// interrupted client keeps its place.
+/// Longest time that one `feedrail_drain` call waits for commands. A client that has left occupies
+/// its place for at most this time.
 const DRAIN_TIMEOUT: Duration = Duration::from_secs(1);
 
 type Method = fn(&Methods, Params) -> Result<Value, RpcError>;
@@ -128,7 +128,7 @@ impl Methods {
         Self { associations, listeners, reloader, bdevs: Mutex::default(), clock: Clock::new() }
     }
 
-    /// Executes a method. May wait for storage.
+    /// Executes a method. May block on storage.
     pub(super) fn call(&self, method: &str, mut params: Params) -> Result<Value, RpcError> {
         if let Some(result) = spdk_framework::without_effect(method) {
             return Ok(result);
@@ -139,7 +139,7 @@ impl Methods {
         method(self, params)
     }
 
-    /// Returns the size in bytes, which may be unchanged.
+    /// Returns the size in bytes after the call, even if it is unchanged.
     fn resize_namespace(&self, params: Params) -> Result<Value, RpcError> {
         let ResizeParams { nqn, nsid, size_bytes } = read(params)?;
         let (nqn, nsid) = (parse_nqn(&nqn)?, Nsid(nsid));
@@ -199,7 +199,7 @@ impl Methods {
         })
     }
 
-    /// Calls that make another target export the same.
+    /// Returns the calls that restore the present exports in another target.
     fn get_config(&self, params: Params) -> Result<Value, RpcError> {
         let BdevName { name } = read(params)?;
         let registry = self.associations.registry();
@@ -210,7 +210,7 @@ impl Methods {
         }
     }
 
-    /// Address of the counters and of the status page; null without one.
+    /// Returns the address of the metrics and the status page; null if they are not served.
     fn get_metrics_address(&self, params: Params) -> Result<Value, RpcError> {
         let NoParams {} = read(params)?;
         Ok(json!(self.listeners.metrics().map(|address| address.to_string())))
@@ -223,7 +223,7 @@ impl Methods {
         load::load(params, exported, &|method, params| self.call(method, params))
     }
 
-    /// Settings that the calls of `framework_get_config` do not express, one line each.
+    /// Returns the settings that `framework_get_config` cannot express, one line each.
     fn get_config_losses(&self, params: Params) -> Result<Value, RpcError> {
         let NoParams {} = read(params)?;
         Ok(config::losses(self.associations.registry()).into())
@@ -317,8 +317,8 @@ impl Methods {
         Ok(true.into())
     }
 
-    /// Drains addresses, or with `undo` ends the drain. Returns whether the commands that had begun
-    /// have ended; if not, the client asks again.
+    /// Drains listeners, or ends the drain if `undo` is set. Returns whether all commands have
+    /// completed; if not, the client repeats the call.
     fn drain(&self, params: Params) -> Result<Value, RpcError> {
         let DrainParams { nqn, listen_address, undo } = read(params)?;
         let nqn = nqn.as_deref().map(parse_nqn).transpose()?;
@@ -339,7 +339,7 @@ impl Methods {
         }
     }
 
-    /// Ends expired ANA transitions; called once a second.
+    /// Ends ANA transitions that have exceeded ANATT. The server calls this once a second.
     pub(super) fn second_passed(&self) {
         self.associations.end_ana_transitions();
     }
@@ -373,7 +373,7 @@ impl Methods {
         Ok(true.into())
     }
 
-    /// Controllers of the subsystem that a client names.
+    /// Controllers of the subsystem that the parameters name.
     fn controllers_of(&self, params: Params) -> Result<Vec<Arc<Controller>>, RpcError> {
         let SubsystemName { nqn } = read(params)?;
         let registry = self.associations.registry();
@@ -394,7 +394,7 @@ impl Methods {
         Ok(stats)
     }
 
-    /// Takes a trace. Blocks for as long as that takes.
+    /// Records a trace of commands. Blocks until it is complete.
     fn trace_commands(&self, params: Params) -> Result<Value, RpcError> {
         let (time, limit) = read::<TraceParams>(params)?.bounds()?;
         let is_over = || self.associations.is_stopping();
@@ -421,8 +421,8 @@ impl Methods {
         let AddParams { nqn, namespace } = read(params)?;
         let nqn = parse_nqn(&nqn)?;
         let name = &namespace.bdev_name;
-        // Held until it is added, so that no client deletes the bdev or makes another namespace of
-        // it.
+        // The lock is held until the namespace is added, so that no client deletes the bdev or
+        // makes another namespace of it.
         let bdevs = self.bdevs();
         let bdev = bdevs.get(name)?;
         if self.associations.registry().uses_bdev(name) {
@@ -432,9 +432,9 @@ impl Methods {
         let eui64 = namespace.eui64.as_deref().map(str::parse).transpose();
         let eui64 =
             eui64.map_err(|error| RpcError::invalid_params(format_args!("eui64: {error}")))?;
-        // 0 chooses the NSID, as with SPDK.
+        // 0 lets the target choose the NSID, as in SPDK.
         let nsid = namespace.nsid.filter(|nsid| *nsid != 0).map(Nsid);
-        // 0 is the group with the number of the NSID, as with SPDK.
+        // 0 stands for the default group (in SPDK, for the group with the number of the NSID).
         let ana_group = namespace.anagrpid.filter(|id| *id != 0).map(ana::group).transpose()?;
         let of_bdev = bdev.namespace(name, nsid, namespace.uuid);
         let new = NewNamespace {
@@ -465,7 +465,7 @@ impl Methods {
         }
     }
 
-    /// Applies the present configuration file, or only reports what that would change.
+    /// Applies the present configuration file; with `dry_run`, only returns what would change.
     fn reload_config(&self, params: Params) -> Result<Value, RpcError> {
         let ReloadParams { dry_run } = read(params)?;
         let reloader = self.reloader()?;
@@ -474,10 +474,10 @@ impl Methods {
         Ok(describe_reload(&report, dry_run))
     }
 
-    /// Configuration file, updated to the present exports.
+    /// Returns the configuration file, updated to the present exports.
     fn get_config_toml(&self, params: Params) -> Result<Value, RpcError> {
         let NoParams {} = read(params)?;
-        // Held so that no bdev is added or deleted until the end.
+        // The lock is held so that no client adds or deletes a bdev meanwhile.
         let _bdevs = self.bdevs();
         describe_toml(self.associations.registry(), self.reloader()?)
     }
@@ -497,8 +497,8 @@ fn parse_nqn(text: &str) -> Result<Nqn, RpcError> {
     Nqn::new(text).map_err(|error| RpcError::invalid_params(format_args!("nqn: {error}")))
 }
 
-/// Classifies an error: a name that does not exist is the client's mistake, a medium that does not
-/// open is not.
+/// Converts an error: a wrong name is the client's (invalid params), a medium that cannot be opened
+/// the target's (internal error).
 pub(super) fn refusal(error: ChangeError) -> RpcError {
     match error {
         ChangeError::Address(AddressError::NoInterface(_)) => RpcError::invalid_params(error),
@@ -509,7 +509,6 @@ pub(super) fn refusal(error: ChangeError) -> RpcError {
     }
 }
 
-/// Ports that serve a subsystem.
 fn ports_of(registry: &Registry, subsystem: &Arc<Subsystem>) -> Vec<Arc<Port>> {
     registry.ports().into_iter().filter(|port| port.serves(subsystem)).collect()
 }
@@ -557,7 +556,7 @@ fn get_methods(params: Params) -> Result<Value, RpcError> {
     Ok(names.map(Value::from).collect())
 }
 
-/// Names of the methods that have an effect.
+/// Names of all methods but those of SPDK that have no effect here.
 pub(super) fn method_names() -> impl Iterator<Item = &'static str> {
     METHODS.iter().map(|(name, _)| *name)
 }

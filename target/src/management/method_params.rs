@@ -1,4 +1,4 @@
-//! Parameters of methods that have no module of their own.
+//! Parameters of methods that are not defined beside their method.
 
 use serde::Deserialize;
 use uuid::Uuid;
@@ -12,7 +12,7 @@ pub(super) struct BdevName {
     pub(super) name: String,
 }
 
-/// Bdevs whose I/O is asked for; all if none is named.
+/// Parameters of `bdev_get_iostat`: the bdevs to list; all if none is named.
 #[derive(Deserialize)]
 #[serde(deny_unknown_fields)]
 pub(super) struct IostatFilter {
@@ -29,10 +29,11 @@ pub(super) struct BdevFilter {
 #[derive(Deserialize)]
 #[serde(deny_unknown_fields)]
 pub(super) struct SubsystemFilter {
+    /// Subsystem to describe; all if omitted.
     pub(super) nqn: Option<String>,
 }
 
-/// SPDK's filters of `rpc_get_methods`. All methods are current, and none has an alias.
+/// Parameters of `rpc_get_methods`, without effect: no method is deprecated or has an alias.
 #[derive(Deserialize)]
 #[serde(deny_unknown_fields)]
 pub(super) struct MethodFilter {
@@ -58,9 +59,10 @@ pub(super) struct NamespaceParams {
     pub(super) nguid: Option<Uuid>,
     pub(super) eui64: Option<String>,
     pub(super) anagrpid: Option<u32>,
+    /// Whether only hosts of `nvmf_ns_add_host` see the namespace.
     #[serde(default)]
     pub(super) no_auto_visible: bool,
-    /// Extension, as the following fields: SPDK has no such parameter.
+    /// Extension, as are the fields below: SPDK has no such parameter.
     pub(super) name: Option<String>,
     pub(super) content_id: Option<String>,
     #[serde(default)]
@@ -98,8 +100,11 @@ pub(super) struct AnyHostParams {
 #[derive(Deserialize)]
 #[serde(deny_unknown_fields)]
 pub(super) struct DrainParams {
+    /// Subsystem to drain; all if omitted.
     pub(super) nqn: Option<String>,
+    /// Address to drain; all if omitted.
     pub(super) listen_address: Option<ListenAddress>,
+    /// Whether to end the drain.
     #[serde(default)]
     pub(super) undo: bool,
 }
@@ -107,6 +112,7 @@ pub(super) struct DrainParams {
 #[derive(Deserialize)]
 #[serde(deny_unknown_fields)]
 pub(super) struct ReloadParams {
+    /// Whether to only report what would change.
     #[serde(default)]
     pub(super) dry_run: bool,
 }
@@ -124,6 +130,7 @@ pub(super) struct NullSize {
 pub(super) struct ResizeParams {
     pub(super) nqn: String,
     pub(super) nsid: u32,
+    /// New size of a null namespace; others take the size of their file or device.
     pub(super) size_bytes: Option<u64>,
 }
 
@@ -140,6 +147,7 @@ pub(super) struct RenameParams {
 pub(super) struct ProtectParams {
     pub(super) nqn: String,
     pub(super) nsid: u32,
+    /// Whether to set write protection, or to clear it.
     pub(super) protected: bool,
 }
 

@@ -1,8 +1,8 @@
-//! Management socket: JSON-RPC 2.0 over a Unix stream socket, by which an operator changes the
-//! exports at run time.
+//! Management socket: JSON-RPC 2.0 over a Unix stream socket, for changes to the exports at run
+//! time.
 //!
-//! One thread accepts clients, and each client has a thread, so that a client that never reads or
-//! sends half a request blocks only itself. The cores of the target take no part.
+//! One thread accepts clients, and each client has a thread, so that a client that does not read,
+//! or sends half a request, blocks only itself. The target's I/O threads are not involved.
 
 mod ana;
 mod audit;
@@ -47,48 +47,49 @@ use crate::driver::clock::Clock;
 use crate::listeners::Listeners;
 use crate::reloader::Reloader;
 
-/// Most concurrent clients; a further one replaces the one that has been silent for longest.
+/// Most concurrent clients. A further one replaces the client that has been idle for longest.
 const MAX_CLIENTS: usize = 32;
-/// Longest time that a client may leave a response unread before its connection ends.
+/// Time after which a client that does not read its response is disconnected.
 const WRITE_TIMEOUT: Duration = Duration::from_secs(10);
 const SECOND: Duration = Duration::from_secs(1);
 /// Size of a client's read buffer in bytes.
 const READ_BYTES: usize = 16 << 10;
 
-/// Handle of the socket and its threads. Dropping it ends them.
+/// Handle of the management socket. Dropping it disconnects all clients and ends the threads.
 #[derive(Debug)]
 pub(crate) struct Management {
-    /// Dropped to end the thread that accepts.
+    /// Other end of `Server::stopped`; dropping it ends the thread that accepts clients.
     stop: Option<UnixStream>,
     thread: Option<JoinHandle<()>>,
     clients: Arc<Clients>,
 }
 
-/// Clients that are connected.
+/// Connected clients, shared by their threads.
 #[derive(Debug, Default)]
 struct Clients(Mutex<ClientList>);
 
 #[derive(Debug, Default)]
 struct ClientList {
-    /// Connected clients, the one that has been silent for longest first.
+    /// Connected clients, the one that has been idle for longest first.
     live: Vec<Client>,
+    /// Number of the next client.
     next: u64,
 }
 
 #[derive(Debug)]
 struct Client {
     number: u64,
-    /// Connection, for ending it from another thread.
+    /// Second handle of the connection, for closing it from another thread.
     stream: UnixStream,
-    /// Whether a method is running for the client.
+    /// Whether a method is running for the client, which is then not replaced.
     busy: bool,
 }
 
 impl Management {
-    /// Listens on a socket.
+    /// Creates the socket at `path` and starts the thread that accepts clients.
     ///
     /// # Errors
-    /// The socket cannot be created, another target has it, or a thread is not available.
+    /// The socket cannot be created, a process listens on it, or a thread cannot be started.
     pub(crate) fn start(
         path: &Path,
         listeners: Arc<Listeners>,
@@ -118,14 +119,14 @@ impl Drop for Management {
         if self.thread.take().is_some_and(|thread| thread.join().is_err()) {
             tracing::error!("the management thread panicked");
         }
-        // A client may have connected since.
+        // A client may have connected before the thread ended.
         self.clients.end();
     }
 }
 
 struct Server {
     socket: Socket,
-    /// Readable when the target ends.
+    /// Readable once [`Management`] is dropped.
     stopped: UnixStream,
     clients: Arc<Clients>,
     methods: Arc<Methods>,
@@ -141,7 +142,7 @@ impl Server {
                 PollFd::new(&self.socket, PollFlags::IN),
             ];
             let second = rustix::event::Timespec { tv_sec: 1, tv_nsec: 0 };
-            // An interrupted wait is just a short one.
+            // A wait that a signal interrupts is merely shorter.
             let _ = rustix::event::poll(&mut fds, Some(&second));
             if clock.now() >= next_second {
                 next_second = clock.now() + SECOND;
@@ -155,7 +156,7 @@ impl Server {
                 Ok(None) => {}
                 Err(error) => {
                     tracing::warn!(%error, "the management socket cannot accept a client");
-                    // Descriptors may be short, so the next attempt waits.
+                    // If file descriptors have run out, a retry at once would fail as well.
                     let pause = rustix::event::Timespec { tv_sec: 1, tv_nsec: 0 };
                     let _ = rustix::event::poll(&mut fds[..1], Some(&pause));
                 }
@@ -163,7 +164,7 @@ impl Server {
         }
     }
 
-    /// Starts a thread for a client.
+    /// Starts a thread that serves a client.
     fn take(&self, stream: UnixStream, peer: LocalPeer) {
         let started = self.clients.add(&stream).and_then(|number| {
             let conversation = Conversation {
@@ -185,7 +186,8 @@ impl Server {
 }
 
 impl Clients {
-    /// Adds a client, and disconnects the one silent for longest if there are too many.
+    /// Adds a client and returns its number. If there are too many, it disconnects the one that has
+    /// been idle for longest, or refuses the new one if methods run for all.
     fn add(&self, stream: &UnixStream) -> io::Result<u64> {
         let mut list = self.list();
         if list.live.len() >= MAX_CLIENTS {
@@ -204,7 +206,7 @@ impl Clients {
         Ok(number)
     }
 
-    /// Records that a client has sent a request or was answered.
+    /// Records that a client has sent a request (`busy`) or received its response.
     fn mark(&self, number: u64, busy: bool) {
         let mut list = self.list();
         let Some(at) = list.live.iter().position(|client| client.number == number) else { return };
@@ -216,7 +218,7 @@ impl Clients {
         self.list().live.retain(|client| client.number != number);
     }
 
-    /// Ends the connections of all clients.
+    /// Disconnects all clients.
     fn end(&self) {
         self.list().live.iter().for_each(|client| end(&client.stream));
     }
@@ -227,11 +229,11 @@ impl Clients {
 }
 
 fn end(stream: &UnixStream) {
-    // Fails if the client has left.
+    // An error means that the client has disconnected.
     let _ = stream.shutdown(std::net::Shutdown::Both);
 }
 
-/// Connection with one client.
+/// Thread that serves one client.
 struct Conversation {
     number: u64,
     stream: UnixStream,
@@ -242,7 +244,7 @@ struct Conversation {
 
 impl Conversation {
     fn run(mut self) {
-        // The client is gone, or too slow.
+        // An error means that the client has disconnected, or does not read its responses.
         let _ = self.talk();
         end(&self.stream);
         self.clients.remove(self.number);
@@ -284,11 +286,11 @@ impl Conversation {
     }
 }
 
-/// Answer to a frame.
+/// Response to a frame, and whether it is the last.
 struct RpcReply {
-    /// Response; empty if none is wanted.
+    /// Bytes to send; empty if the request was a notification.
     response: Vec<u8>,
-    /// Whether to close the connection, because the client does not send JSON.
+    /// Whether to disconnect the client, because the frame is not JSON.
     is_last: bool,
 }
 
@@ -308,7 +310,7 @@ fn answer(methods: &Methods, peer: LocalPeer, frame: &[u8]) -> RpcReply {
     RpcReply { response: response.as_ref().map(rpc::line).unwrap_or_default(), is_last }
 }
 
-/// Response to one request; `None` if none is wanted.
+/// Executes one request. Returns the response; `None` for a notification.
 fn answer_call(
     methods: &Methods,
     peer: LocalPeer,

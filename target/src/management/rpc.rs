@@ -1,13 +1,13 @@
-//! JSON-RPC 2.0: requests and responses.
+//! Requests and responses of JSON-RPC 2.0.
 
 use serde::Deserialize;
 use serde::de::DeserializeOwned;
 use serde_json::{Map, Value, json};
 
-/// Unit of ticks in all methods.
+/// Ticks per second (`tick_rate`) in the results of all methods.
 pub(super) const NANOS_PER_SECOND: u64 = 1_000_000_000;
 
-/// Parameters of a method by name.
+/// Parameters of a method, given by name.
 pub(super) type Params = Map<String, Value>;
 
 /// Parameters of a method that takes none.
@@ -15,66 +15,68 @@ pub(super) type Params = Map<String, Value>;
 #[serde(deny_unknown_fields)]
 pub(super) struct NoParams {}
 
-/// Parses the parameters of a method; unknown ones are errors.
+/// Parses the parameters of a method; unknown names are errors.
 pub(super) fn read<T: DeserializeOwned>(params: Params) -> Result<T, RpcError> {
     let read = serde_json::from_value(Value::Object(params));
     read.map_err(|error| RpcError::invalid_params(format_args!("Invalid params: {error}")))
 }
 
-/// A well-formed request of a client.
+/// Well-formed request.
 #[derive(Debug, PartialEq)]
 pub(super) struct RpcCall {
     pub(super) method: String,
     pub(super) params: Params,
-    /// Request id; `None` if no response is wanted.
+    /// Request id; `None` for a notification, which gets no response.
     pub(super) id: Option<Value>,
 }
 
-/// Error of a response.
+/// Error object of a response.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) struct RpcError {
+    /// Code of JSON-RPC 2.0, such as -32602 for "Invalid params".
     pub(super) code: i32,
     pub(super) message: String,
 }
 
 impl RpcError {
-    /// The frame is not JSON.
+    /// Creates "Parse error": the frame is not JSON.
     pub(super) fn parse(message: impl ToString) -> Self {
         Self { code: -32700, message: message.to_string() }
     }
 
-    /// The JSON is not a request.
+    /// Creates "Invalid Request": the JSON is not a request.
     pub(super) fn invalid_request(message: impl ToString) -> Self {
         Self { code: -32600, message: message.to_string() }
     }
 
-    /// The target has no such method.
+    /// Creates "Method not found".
     pub(super) fn no_method() -> Self {
         Self { code: -32601, message: "Method not found".into() }
     }
 
-    /// The parameters are not those of the method, or name something that does not exist.
+    /// Creates "Invalid params": they are not those of the method, or name something that does not
+    /// exist.
     pub(super) fn invalid_params(message: impl ToString) -> Self {
         Self { code: -32602, message: message.to_string() }
     }
 
-    /// The target failed to execute the method.
+    /// Creates "Internal error": the target failed to execute the method.
     pub(super) fn internal(message: impl ToString) -> Self {
         Self { code: -32603, message: message.to_string() }
     }
 
-    /// Whether nothing after it can be parsed.
+    /// Whether the rest of the stream cannot be parsed.
     pub(super) fn is_parse_error(&self) -> bool {
         self.code == -32700
     }
 
-    /// The target has no room for the client.
+    /// Creates a server error: the target has no place for the client.
     pub(super) fn refused(message: impl ToString) -> Self {
         Self { code: -32000, message: message.to_string() }
     }
 }
 
-/// Error about a request, with the request's id for the answer, or null if it is not known.
+/// Malformed request: the error, and the request id for the response (null if unknown).
 #[derive(Debug, PartialEq)]
 pub(super) struct BadCall {
     pub(super) id: Value,
@@ -87,16 +89,16 @@ impl BadCall {
     }
 }
 
-/// Requests that arrive together.
+/// Content of a frame.
 #[derive(Debug, PartialEq)]
 pub(super) enum RpcRequest {
     One(RpcCall),
-    /// One or more requests; their answers are one response.
+    /// Batch of one or more requests, whose responses are sent as one array.
     Batch(Vec<Result<RpcCall, BadCall>>),
 }
 
 impl RpcRequest {
-    /// Parses a frame: an object, or an array of objects.
+    /// Parses a frame: a request object, or an array of them.
     pub(super) fn parse(frame: &[u8]) -> Result<Self, BadCall> {
         let value: Value = serde_json::from_slice(frame).map_err(|error| {
             BadCall::without_id(RpcError::parse(format_args!("Parse error: {error}")))
@@ -154,7 +156,7 @@ impl RpcCall {
     }
 }
 
-/// Response to a request.
+/// Creates a response object.
 pub(super) fn response(id: &Value, result: Result<Value, RpcError>) -> Value {
     match result {
         Ok(result) => json!({ "jsonrpc": "2.0", "id": id, "result": result }),
@@ -164,7 +166,7 @@ pub(super) fn response(id: &Value, result: Result<Value, RpcError>) -> Value {
     }
 }
 
-/// A response, or those of a batch, as a line of text.
+/// Serializes a response, or the array of a batch, as a line of text.
 pub(super) fn line(response: &Value) -> Vec<u8> {
     format!("{response}\n").into_bytes()
 }

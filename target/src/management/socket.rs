@@ -1,4 +1,4 @@
-//! Listening socket, which only the target's user and root may use.
+//! Listening socket, which only the target's user and root may connect to.
 
 use std::io;
 use std::os::fd::{AsFd, BorrowedFd};
@@ -10,7 +10,7 @@ use rdma::LocalPeer;
 
 use super::socket_place::{SocketError, SocketPlace};
 
-/// The socket. Its file is removed when this is dropped.
+/// Listening socket. Dropping it removes the socket file, unless another process has replaced that.
 #[derive(Debug)]
 pub(super) struct Socket {
     listener: UnixListener,
@@ -21,7 +21,7 @@ pub(super) struct Socket {
 impl Socket {
     pub(super) fn listen(path: &Path) -> Result<Self, SocketError> {
         let place = SocketPlace::check(path)?;
-        // The socket file of a target that has ended is replaced.
+        // The socket file of a target that no longer runs is replaced.
         if place.is_taken() && UnixStream::connect(path).is_ok() {
             return Err(SocketError::InUse(path.to_owned()));
         }
@@ -29,13 +29,13 @@ impl Socket {
             .map_err(|error| SocketError::Listen { path: path.to_owned(), error })
     }
 
-    /// Renames the socket to its path once its permissions are set, so that nobody else connects
-    /// before.
+    /// Binds the socket under a temporary name, and renames it to its path once its permissions are
+    /// set, so that no other user can connect before.
     fn bind(path: &Path) -> io::Result<Self> {
         let mut name = path.as_os_str().to_owned();
         name.push(format!(".{}", std::process::id()));
         let first = PathBuf::from(name);
-        // Left by an ended process with the same number.
+        // A process that had the same PID may have left the file.
         let _ = std::fs::remove_file(&first);
         let listener = UnixListener::bind(&first)?;
         let named = Self::name(&listener, &first, path);
@@ -52,7 +52,8 @@ impl Socket {
         std::fs::rename(first, path)
     }
 
-    /// Next waiting client, if it is the target's user or root, with its identity.
+    /// Accepts the next client. Returns `None` if none is waiting, or if it is neither root nor the
+    /// target's user, and is refused.
     pub(super) fn accept(&self) -> io::Result<Option<(UnixStream, LocalPeer)>> {
         let stream = match self.listener.accept() {
             Ok((stream, _)) => stream,
@@ -68,7 +69,7 @@ impl Socket {
     }
 }
 
-/// Whether the client has left, or none is waiting.
+/// Whether no client is waiting, or the client has disconnected already.
 fn is_passing(error: &io::Error) -> bool {
     use io::ErrorKind::{ConnectionAborted, Interrupted, WouldBlock};
     matches!(error.kind(), WouldBlock | Interrupted | ConnectionAborted)

@@ -1,4 +1,4 @@
-//! Paths that a management socket can have.
+//! Checks of the path of a management socket.
 
 use std::io;
 use std::os::unix::fs::FileTypeExt as _;
@@ -6,19 +6,18 @@ use std::path::{Path, PathBuf};
 
 use rustix::fs::{Access, access};
 
-/// Longest path that a Unix socket can be bound to (`sun_path` less the terminating zero).
+/// Longest path of a Unix socket in bytes (`sun_path` without the terminating zero).
 const SOCKET_PATH_BYTES: usize = 107;
-/// Length of the suffix of the socket's temporary name: a dot and the process number, which is
-/// below 4,194,304.
+/// Bytes that the socket's temporary name is longer: a dot and the PID, which is below 4,194,304.
 const FIRST_NAME_BYTES: usize = 8;
 
-/// Reason that a management socket cannot be created: one line with the remedy.
+/// Reason that a management socket cannot be created; its message is one line with the remedy.
 #[derive(Debug, thiserror::Error)]
 pub enum SocketError {
     /// A process listens on the socket.
     #[error("management: {}: another process listens there; give each target a socket of its own", .0.display())]
     InUse(PathBuf),
-    /// The path is too long for the kernel.
+    /// The path or the temporary name is too long for `sun_path`.
     #[error("management: {}: has {length} bytes, and a socket takes {most} at most; give a shorter path", path.display())]
     TooLong {
         /// Path of the socket.
@@ -34,12 +33,12 @@ pub enum SocketError {
          (RuntimeDirectory= of systemd makes one in /run)", folder.display()
     )]
     Folder {
-        /// Folder of the path.
+        /// Folder that the path is in.
         folder: PathBuf,
         /// Error of the system call.
         error: io::Error,
     },
-    /// The path belongs to something other than a socket.
+    /// A file that is not a socket has the path.
     #[error("management: {}: exists and is not a socket; give another path", .0.display())]
     NoSocket(PathBuf),
     /// A system call failed.
@@ -52,19 +51,19 @@ pub enum SocketError {
     },
 }
 
-/// A path short enough for a socket, in a writable folder, that is free or belongs to a socket.
+/// Path that a socket can be bound to: short enough, in a writable folder, and free or of a socket.
 #[derive(Debug)]
 pub(crate) struct SocketPlace {
     path: PathBuf,
-    /// Whether the path has a socket, of a running or an ended target.
+    /// Whether a socket file has the path, of a running or an ended process.
     is_taken: bool,
 }
 
 impl SocketPlace {
-    /// Checks a path without changing anything.
+    /// Checks a path, without creating anything.
     ///
     /// # Errors
-    /// No socket can be created there.
+    /// See [`SocketError`].
     pub(crate) fn check(path: &Path) -> Result<Self, SocketError> {
         let length = path.as_os_str().len();
         let most = SOCKET_PATH_BYTES - FIRST_NAME_BYTES;
@@ -92,7 +91,7 @@ impl SocketPlace {
         &self.path
     }
 
-    /// Whether the path has a socket.
+    /// Whether a socket file has the path.
     pub(super) fn is_taken(&self) -> bool {
         self.is_taken
     }

@@ -1,4 +1,4 @@
-//! Methods about the process, which SPDK's tools call in addition to those that export.
+//! Methods of SPDK about the process itself: log, version, threads, transports.
 
 use std::fs;
 
@@ -10,7 +10,7 @@ use super::rpc::{NANOS_PER_SECOND, NoParams, Params, RpcError, read};
 use crate::limits::{ADMIN_QUEUE_ENTRIES, Limits, MAX_SUBSYSTEMS};
 use crate::log_level::LogLevel;
 
-/// Levels of SPDK's log, and those of this one. Messages of the level notice are info here.
+/// Log levels of SPDK and of this target. SPDK's notice and info are both info here.
 const LEVELS: [(&str, LevelFilter); 6] = [
     ("DISABLED", LevelFilter::OFF),
     ("ERROR", LevelFilter::ERROR),
@@ -20,11 +20,11 @@ const LEVELS: [(&str, LevelFilter); 6] = [
     ("DEBUG", LevelFilter::DEBUG),
 ];
 
-/// Flags of the log: modules whose debug lines can be switched on.
+/// Log flags: modules whose debug messages can be switched on.
 const LOG_FLAGS: [&str; 4] = ["feedrail_target", "nvme_proto", "rdma", "roce_proto"];
 
-/// Calls in saved configurations of SPDK about parts that this target does not have. The exports do
-/// not depend on them.
+/// Methods in SPDK's saved configurations that concern parts which this target does not have. They
+/// succeed without effect.
 const WITHOUT_EFFECT: [&str; 19] = [
     "accel_assign_opc",
     "accel_set_driver",
@@ -73,12 +73,11 @@ struct MaxSubsystems {
     max_subsystems: usize,
 }
 
-/// Names of the calls without effect.
 pub(super) fn names_without_effect() -> impl Iterator<Item = &'static str> {
     WITHOUT_EFFECT.into_iter()
 }
 
-/// Answers a call that has no effect here, with a line in the log; `None` for other calls.
+/// Returns the result of a method without effect, and logs the call; `None` for other methods.
 pub(super) fn without_effect(method: &str) -> Option<Value> {
     let name = WITHOUT_EFFECT.iter().find(|name| **name == method)?;
     tracing::info!(method = name, "call without effect: it concerns a part of SPDK");
@@ -103,14 +102,13 @@ pub(super) fn version(params: Params) -> Result<Value, RpcError> {
     }))
 }
 
-/// Answers immediately, since a target that answers has started.
+/// Returns at once, since a target that responds has started.
 pub(super) fn wait_init(params: Params) -> Result<Value, RpcError> {
     let NoParams {} = read(params)?;
     Ok(true.into())
 }
 
-/// Answers `nvmf_get_transports`: RDMA, the only transport, with its limits. A filter for another
-/// one is an error.
+/// Describes RDMA, the only transport, with its limits. A filter for another one is an error.
 pub(super) fn transports(params: Params, limits: &Limits) -> Result<Value, RpcError> {
     let filter: TransportFilter = read(params)?;
     if let Some(other) = filter.trtype.filter(|trtype| !trtype.eq_ignore_ascii_case("rdma")) {
@@ -130,7 +128,7 @@ pub(super) fn transports(params: Params, limits: &Limits) -> Result<Value, RpcEr
     }]))
 }
 
-/// Accepts a number of subsystems that the target can have; it needs no space reserved for them.
+/// Checks that the number is within the target's fixed limit; has no other effect.
 pub(super) fn set_max_subsystems(params: Params) -> Result<Value, RpcError> {
     let MaxSubsystems { max_subsystems } = read(params)?;
     match max_subsystems {
@@ -141,7 +139,7 @@ pub(super) fn set_max_subsystems(params: Params) -> Result<Value, RpcError> {
     }
 }
 
-/// Threads that serve hosts, one for each core, with times in nanoseconds.
+/// Describes the threads that serve hosts, one per core, with times in nanoseconds.
 pub(super) fn reactors(params: Params) -> Result<Value, RpcError> {
     let NoParams {} = read(params)?;
     let tasks = fs::read_dir("/proc/self/task").map_err(RpcError::internal)?;
@@ -156,7 +154,7 @@ pub(super) fn reactors(params: Params) -> Result<Value, RpcError> {
     }))
 }
 
-/// A thread that serves hosts, as the kernel counts it (proc_pid_stat(5), `schedstat`).
+/// Statistics of a thread that serves hosts, from `/proc` (proc_pid_stat(5), `schedstat`).
 struct Reactor {
     index: u32,
     tid: u32,
@@ -167,13 +165,13 @@ struct Reactor {
 }
 
 impl Reactor {
-    /// Returns `None` if the thread serves no hosts or has ended.
+    /// Reads the statistics of a thread; `None` if it is no core's thread or has ended.
     fn read(tid: u32) -> Option<Self> {
         let file = |name: &str| fs::read_to_string(format!("/proc/self/task/{tid}/{name}")).ok();
         let name = file("comm")?.trim_end().to_owned();
         let index = name.strip_prefix("feedrail-")?.parse().ok()?;
         let busy_nanos = file("schedstat")?.split_whitespace().next()?.parse().ok()?;
-        // After the name in parentheses, which may contain spaces, field 22 is the twentieth.
+        // The name (field 2) is in parentheses and may have spaces; field 22 is the 20th after it.
         let stat = file("stat")?;
         let start_ticks = stat.rsplit_once(") ")?.1.split(' ').nth(19)?.parse::<u64>().ok()?;
         let ticks_per_second = rustix::param::clock_ticks_per_second().max(1);
@@ -223,7 +221,7 @@ pub(super) fn set_log_level(params: Params) -> Result<Value, RpcError> {
 pub(super) fn log_level(params: Params) -> Result<Value, RpcError> {
     let NoParams {} = read(params)?;
     let level = log()?.level();
-    // SPDK has no word for trace lines, which become debug lines.
+    // SPDK has no level trace, so it is reported as debug.
     Ok(LEVELS.iter().find(|(_, other)| *other == level).map_or("DEBUG", |(name, _)| name).into())
 }
 

@@ -1,24 +1,24 @@
-//! Parameters of SPDK's methods about parts that this target does not have. `rpc.py` and saved
-//! configurations of SPDK send them even if they were not asked for.
+//! Parameters of SPDK's methods that concern features which this target does not have. `rpc.py` and
+//! saved configurations of SPDK send them even if the user has not set them.
 
 use serde_json::Value;
 
 use super::rpc::{Params, RpcError};
 
-/// Values of a parameter that ask for nothing.
+/// Values of a parameter that request no feature, so that it can be ignored.
 #[derive(Clone, Copy)]
 enum Neutral {
-    /// False, as a switch that is off.
+    /// False: the feature is off.
     Off,
-    /// Zero, as a size of none.
+    /// Zero: a size or type of none.
     Zero,
-    /// Any value: a hint, or a limit that a limit of this target replaces.
+    /// Any value: a hint, or a limit in place of which the target uses its own.
     Any,
 }
 
 use Neutral::{Any, Off, Zero};
 
-/// Parameters of each method; those of `nvmf_subsystem_add_ns` are in its `namespace`.
+/// Parameters by method; those of `nvmf_subsystem_add_ns` are members of its `namespace`.
 const FOREIGN: [(&str, &[(&str, Neutral)]); 9] = [
     ("bdev_aio_create", &[("fallocate", Off), ("nowait", Off)]),
     ("bdev_get_iostat", &[("per_channel", Off)]),
@@ -68,10 +68,10 @@ const FOREIGN: [(&str, &[(&str, Neutral)]); 9] = [
     ("nvmf_subsystem_add_ns", &[("hide_metadata", Off)]),
 ];
 
-/// Removes the parameters that ask for nothing.
+/// Removes these parameters from a call.
 ///
 /// # Errors
-/// A parameter asks for something.
+/// A parameter requests a feature that the target does not have.
 pub(super) fn take_foreign(method: &str, params: &mut Params) -> Result<(), RpcError> {
     let Some((_, foreign)) = FOREIGN.iter().find(|(name, _)| *name == method) else {
         return Ok(());

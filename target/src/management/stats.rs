@@ -9,8 +9,8 @@ use super::subsystem::describe_address;
 use crate::controller::Controller;
 use crate::metrics::io_counters::IoStats;
 
-/// Statistics in SPDK's fields, with a poll group for each core. SPDK counts connections for each
-/// poll group; here each shows those of all.
+/// Describes I/O counters in SPDK's fields, with one poll group per core. Connections are counted
+/// over all poll groups, not for each as in SPDK.
 pub(super) fn describe_stats(cores: &[IoStats], controllers: &[Arc<Controller>]) -> Value {
     let admin = controllers.iter().filter(|one| one.qids().contains(&Qid::ADMIN)).count();
     let io: usize = controllers.iter().map(|controller| controller.io_queues()).sum();
@@ -35,7 +35,7 @@ fn completed(stats: &IoStats) -> u64 {
     reads + writes + flushes + write_zeroes + deallocates + compares
 }
 
-/// Queues of a controller, each a connection.
+/// Describes the queues of a controller, each with its connection.
 pub(super) fn describe_queues(controller: &Controller) -> Vec<Value> {
     let address = describe_address(&controller.port);
     let describe = |qid: Qid| {

@@ -22,19 +22,19 @@ pub(super) struct CreateParams {
     model_number: Option<String>,
     #[serde(default)]
     allow_any_host: bool,
-    /// Whether hosts may deallocate blocks. SPDK has no such parameter.
+    /// Whether hosts may deallocate logical blocks. SPDK has no such parameter.
     #[serde(default = "yes")]
     deallocate: bool,
     max_namespaces: Option<u32>,
-    /// Accepted for compatibility with SPDK: ANA states are always reported.
+    /// Ignored: ANA states are always reported. SPDK has the parameter.
     #[serde(rename = "ana_reporting", default)]
     _ana_reporting: bool,
     min_cntlid: Option<u16>,
     max_cntlid: Option<u16>,
 }
 
-/// Parameters of the method `nvmf_create_transport`, with which SPDK's users begin. The settings of
-/// RDMA are in the configuration.
+/// Parameters of the method `nvmf_create_transport`, a first call in SPDK. Here the transport
+/// exists already, with the settings of the configuration file.
 #[derive(Deserialize)]
 pub(super) struct TransportParams {
     trtype: String,
@@ -46,11 +46,11 @@ pub(super) struct TransportParams {
 pub(super) struct NewListenerParams {
     pub(super) nqn: String,
     pub(super) listen_address: ListenAddress,
-    /// ANA state of all groups; optimized if omitted.
+    /// ANA state of all groups; Optimized if omitted.
     pub(super) ana_state: Option<String>,
 }
 
-/// Parameters of the method that removes a listener.
+/// Parameters of the method `nvmf_subsystem_remove_listener`.
 #[derive(Deserialize)]
 #[serde(deny_unknown_fields)]
 pub(super) struct ListenerParams {
@@ -58,18 +58,18 @@ pub(super) struct ListenerParams {
     pub(super) listen_address: ListenAddress,
 }
 
-/// Parameters of the method that adds a referral.
+/// Parameters of the method `nvmf_discovery_add_referral`.
 #[derive(Deserialize)]
 #[serde(deny_unknown_fields)]
 pub(super) struct ReferralParams {
     address: ListenAddress,
-    /// NQN of discovery services; others are refused.
+    /// Well-known discovery NQN; any other is an error.
     subnqn: Option<String>,
-    /// Hosts that are told of it; all if omitted. SPDK has no such parameter.
+    /// NQNs of the hosts that see the referral; all if omitted. SPDK has no such parameter.
     hosts: Option<Vec<String>>,
 }
 
-/// Parameters of the method that removes a referral.
+/// Parameters of the method `nvmf_discovery_remove_referral`.
 #[derive(Deserialize)]
 #[serde(deny_unknown_fields)]
 pub(super) struct ReferralName {
@@ -77,7 +77,7 @@ pub(super) struct ReferralName {
     subnqn: Option<String>,
 }
 
-/// An address that a target listens on.
+/// Transport address, with SPDK's field names.
 #[derive(Deserialize)]
 #[serde(deny_unknown_fields)]
 pub(super) struct ListenAddress {
@@ -92,7 +92,8 @@ fn yes() -> bool {
 }
 
 impl CreateParams {
-    /// Subsystem to add, in a target whose controllers get these CNTLIDs.
+    /// Converts the parameters. The CNTLID limits must be omitted or equal to the target's,
+    /// `cntlids`.
     pub(super) fn subsystem(self, cntlids: CntlidRange) -> Result<NewSubsystem, RpcError> {
         let first = self.min_cntlid.unwrap_or(cntlids.first);
         let last = self.max_cntlid.unwrap_or(cntlids.last);
@@ -110,14 +111,14 @@ impl CreateParams {
             model: self.model_number,
             allow_any_host: self.allow_any_host,
             deallocate: self.deallocate,
-            // 0 is the default, as with SPDK.
+            // 0 stands for the default, as in SPDK.
             nsid_last: self.max_namespaces.filter(|most| *most != 0),
         })
     }
 }
 
 impl TransportParams {
-    /// Checks that it names the only transport, which always exists.
+    /// Checks that `trtype` is RDMA, the only transport, which always exists.
     pub(super) fn check(&self) -> Result<(), RpcError> {
         match self.trtype.eq_ignore_ascii_case("rdma") {
             true => Ok(()),
@@ -144,7 +145,7 @@ impl ReferralParams {
 }
 
 impl ReferralName {
-    /// Address of the discovery service.
+    /// Returns the address of the discovery service.
     pub(super) fn service(&self) -> Result<SocketAddr, RpcError> {
         service(&self.address, self.subnqn.as_deref())
     }
@@ -160,14 +161,13 @@ fn service(address: &ListenAddress, subnqn: Option<&str>) -> Result<SocketAddr, 
     }
 }
 
-/// Parses the NQN of a host.
 pub(super) fn parse_host(text: &str) -> Result<Nqn, RpcError> {
     config::parse_host(text)
         .map_err(|error| RpcError::invalid_params(format_args!("host: {error}")))
 }
 
 impl ListenAddress {
-    /// Address, which must be one of RDMA.
+    /// Converts the address, which must be one of RDMA; the default port is 4420.
     pub(super) fn get(&self) -> Result<SocketAddr, RpcError> {
         let Self { trtype, adrfam, traddr, trsvcid } = self;
         let invalid = |key: &str, text: &str, expected: &str| {
@@ -191,12 +191,12 @@ fn family(address: IpAddr) -> &'static str {
     if address.is_ipv4() { "IPv4" } else { "IPv6" }
 }
 
-/// Address of a port that hosts connect to.
+/// Describes the address that hosts connect to.
 pub(super) fn describe_address(port: &Port) -> Value {
     describe_socket_address(port.address())
 }
 
-/// Description of an RDMA address.
+/// Describes an RDMA transport address in SPDK's fields.
 pub(super) fn describe_socket_address(address: SocketAddr) -> Value {
     json!({
         "trtype": "RDMA",

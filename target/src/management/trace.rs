@@ -13,10 +13,10 @@ use crate::controller::Controller;
 use crate::controller::IoKind;
 use crate::controller::command_trace::{MAX_TRACED, TraceRecord, TracedCommand};
 
-/// Longest trace in milliseconds, during which its client is blocked.
+/// Longest duration of a trace in milliseconds. The call of the client blocks for this time.
 const MAX_TIME_MS: u64 = 60_000;
 
-/// Duration of a trace, and its number of commands.
+/// Parameters of the method: duration in milliseconds, and most commands to record.
 #[derive(Deserialize)]
 #[serde(deny_unknown_fields)]
 pub(super) struct TraceParams {
@@ -40,7 +40,8 @@ impl TraceParams {
     }
 }
 
-/// Commands of a trace, with the hosts of the controllers that live now.
+/// Describes the commands of a trace. Subsystem and host are null if the controller no longer
+/// exists.
 pub(super) fn describe_trace(record: &TraceRecord, controllers: &[Arc<Controller>]) -> Value {
     let hosts: BTreeMap<_, _> = controllers
         .iter()

@@ -1,10 +1,10 @@
-//! Text formats that Prometheus reads: families of samples with labels.
+//! Text formats that Prometheus reads: metric families, each with samples that have labels.
 
 use std::fmt::Write as _;
 
 use super::latency::LatencyStats;
 
-/// Text format of counters.
+/// Text format of the metrics.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum MetricsFormat {
     /// Text format 0.0.4 of Prometheus, which all of its versions and most other readers accept.
@@ -13,6 +13,7 @@ pub(crate) enum MetricsFormat {
     OpenMetrics,
 }
 
+/// Type of a metric family.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum MetricKind {
     Counter,
@@ -21,7 +22,7 @@ pub(super) enum MetricKind {
     Info,
 }
 
-/// A text under construction.
+/// Metrics text that is being written.
 pub(super) struct Exposition {
     format: MetricsFormat,
     text: String,
@@ -30,7 +31,7 @@ pub(super) struct Exposition {
 pub(super) type Label<'a> = (&'static str, &'a str);
 
 impl MetricsFormat {
-    /// Media type of the text.
+    /// Media type for the HTTP header Content-Type.
     pub(crate) fn media_type(self) -> &'static str {
         match self {
             Self::Prometheus => "text/plain; version=0.0.4; charset=utf-8",
@@ -40,7 +41,7 @@ impl MetricsFormat {
 }
 
 impl MetricKind {
-    /// Name of the type in a format, and the suffix of its samples.
+    /// Returns the word for the type in a format, and the suffix of the names of its samples.
     fn in_format(self, format: MetricsFormat) -> (&'static str, &'static str) {
         match (self, format) {
             (Self::Counter, _) => ("counter", "_total"),
@@ -57,7 +58,8 @@ impl Exposition {
         Self { format, text: String::new() }
     }
 
-    /// Complete text. OpenMetrics marks its end, so that readers notice a truncated one.
+    /// Returns the complete text. OpenMetrics marks the end, so that readers notice a truncated
+    /// text.
     pub(super) fn end(mut self) -> String {
         if self.format == MetricsFormat::OpenMetrics {
             self.text += "# EOF\n";
@@ -65,15 +67,15 @@ impl Exposition {
         self.text
     }
 
-    /// Writes the lines before the samples of a family, and returns the name of the samples. The
-    /// unit is the end of the family's name. The older format names the samples instead of the
-    /// family, and has no units.
+    /// Writes the TYPE, UNIT and HELP lines of a family, and returns the name of its samples. The
+    /// unit is the last word of the family's name. The Prometheus format names the samples instead
+    /// of the family, and has no UNIT line.
     pub(super) fn family(&mut self, kind: MetricKind, name: &str, help: &str) -> String {
         let (word, suffix) = kind.in_format(self.format);
         let samples = format!("{name}{suffix}");
         match self.format {
             MetricsFormat::Prometheus => {
-                // Quotes are no special characters there.
+                // The Prometheus format does not escape quotes in HELP.
                 let help = help.replace('\\', "\\\\").replace('\n', "\\n");
                 let _ = writeln!(self.text, "# HELP {samples} {help}");
                 let _ = writeln!(self.text, "# TYPE {samples} {word}");
@@ -127,7 +129,7 @@ impl Exposition {
     }
 }
 
-/// Value of a label as it is written between quotes.
+/// Escapes a label value, or OpenMetrics help, for its place between quotes.
 fn escaped(text: &str) -> String {
     text.replace('\\', "\\\\").replace('\n', "\\n").replace('"', "\\\"")
 }

@@ -1,4 +1,4 @@
-//! I/O counters of each core.
+//! I/O counters, one set per core, so that cores do not share cache lines.
 
 use std::collections::BTreeMap;
 use std::ops::AddAssign;
@@ -11,11 +11,10 @@ use serde::Serialize;
 use super::latency::{LatencyCounters, LatencyStats};
 use crate::inventory::index::SubsystemIndex;
 
-/// Counters of one core for the commands of one subsystem, or of no subsystem. Only that core
-/// writes.
+/// Counters of one core for the commands of one subsystem, or of none. Only that core writes them.
 pub(crate) type CoreIoCounters = Arc<CachePadded<SubsystemIo>>;
 
-/// Counters of one core for the commands of a subsystem.
+/// Counters and latencies of one core for one subsystem.
 #[derive(Debug, Default)]
 pub(crate) struct SubsystemIo {
     pub(crate) commands: IoCounters,
@@ -25,7 +24,7 @@ pub(crate) struct SubsystemIo {
     pub(crate) writes: LatencyCounters,
 }
 
-/// Sums over all cores at one moment.
+/// Values of [`SubsystemIo`], of one core or summed over all.
 #[derive(Clone, Copy, Debug, Default)]
 pub(crate) struct SubsystemIoStats {
     pub(crate) commands: IoStats,
@@ -54,7 +53,7 @@ impl AddAssign for SubsystemIoStats {
 /// I/O counters of one core, by subsystem.
 #[derive(Debug, Default)]
 pub struct CoreIoStats {
-    /// Counters of the discovery subsystem, and of queues that are not connected.
+    /// Counters of the discovery subsystem, and of queues before their Connect command.
     pub(crate) unconnected: CoreIoCounters,
     subsystems: Mutex<SubsystemCounters>,
 }
@@ -62,22 +61,22 @@ pub struct CoreIoStats {
 #[derive(Debug, Default)]
 struct SubsystemCounters {
     open: BTreeMap<SubsystemIndex, CoreIoCounters>,
-    /// Sum of the counters of removed subsystems.
+    /// Sum of the counters of subsystems that were removed.
     closed: IoStats,
 }
 
 impl CoreIoStats {
-    /// Counters of a subsystem, for a connection on this core.
+    /// Returns the counters of a subsystem for a new connection on this core.
     pub(crate) fn open(&self, subsystem: SubsystemIndex) -> CoreIoCounters {
         Arc::clone(self.subsystems().open.entry(subsystem).or_default())
     }
 
-    /// Counters of a subsystem; `None` if no Connect has named it on this core.
+    /// Values for a subsystem; `None` if no connection on this core has belonged to it.
     pub(crate) fn of(&self, subsystem: SubsystemIndex) -> Option<SubsystemIoStats> {
         self.subsystems().open.get(&subsystem).map(|counters| counters.snapshot())
     }
 
-    /// Closes the counters of a removed subsystem; its commands stay in the sum.
+    /// Closes the counters of a removed subsystem, whose commands stay in [`CoreIoStats::all`].
     pub(crate) fn close(&self, subsystem: SubsystemIndex) {
         let mut subsystems = self.subsystems();
         if let Some(counters) = subsystems.open.remove(&subsystem) {
@@ -85,7 +84,7 @@ impl CoreIoStats {
         }
     }
 
-    /// Sum over all subsystems.
+    /// Sum over all subsystems, removed ones included, and queues without one.
     pub(crate) fn all(&self) -> IoStats {
         let subsystems = self.subsystems();
         let mut sum = subsystems.closed;
@@ -99,13 +98,13 @@ impl CoreIoStats {
     }
 }
 
-/// Number with one writer and many readers.
+/// Counter that one thread writes and any thread reads.
 #[derive(Debug, Default)]
 pub(crate) struct Counter(AtomicU64);
 
 impl Counter {
     pub(crate) fn add(&self, by: u64) {
-        // With one writer no read-modify-write is needed.
+        // With a single writer, no atomic read-modify-write is needed.
         self.0.store(self.0.load(Ordering::Relaxed).wrapping_add(by), Ordering::Relaxed);
     }
 
@@ -114,7 +113,8 @@ impl Counter {
     }
 }
 
-/// Declares counters that one core writes and others read, and the struct of their values.
+/// Declares a struct of counters that one core writes, and the struct of their values. The doc
+/// comments of the fields are also the help texts of the metrics.
 macro_rules! shared_counters {
     (
         $(#[$attribute:meta])*

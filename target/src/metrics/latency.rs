@@ -1,4 +1,4 @@
-//! Histograms of latencies: two buckets for each power of two.
+//! Histograms of latencies, with two buckets for each power of two of microseconds.
 
 use std::array;
 use std::ops::AddAssign;
@@ -6,18 +6,18 @@ use std::time::Duration;
 
 use super::io_counters::Counter;
 
-/// Number of buckets with an upper bound. The last bound is 16.8 s.
+/// Number of buckets with an upper bound; the highest bound is 16.8 s.
 const BOUNDED: usize = 48;
 const ALL: usize = BOUNDED + 1;
 
-/// Histogram that one core writes and others read.
+/// Histogram that one core writes and any thread reads.
 #[derive(Debug)]
 pub(crate) struct LatencyCounters {
     buckets: [Counter; ALL],
     sum_nanos: Counter,
 }
 
-/// Histogram at one moment.
+/// Values of a histogram, of one core or summed over several.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct LatencyStats {
     buckets: [u64; ALL],
@@ -37,7 +37,7 @@ impl Default for LatencyStats {
 }
 
 impl LatencyCounters {
-    /// Counts the latency of one command.
+    /// Counts one latency.
     #[inline]
     pub(crate) fn count(&self, nanos: u64) {
         self.buckets[bucket_of(nanos)].add(1);
@@ -53,7 +53,6 @@ impl LatencyCounters {
 }
 
 impl LatencyStats {
-    /// Number of latencies counted.
     pub(crate) fn count(&self) -> u64 {
         self.buckets.iter().sum()
     }
@@ -63,7 +62,7 @@ impl LatencyStats {
         Duration::from_nanos(self.sum_nanos)
     }
 
-    /// Upper bounds in microseconds, each with the number of latencies up to it.
+    /// Upper bounds of the buckets in microseconds, each with the number of latencies up to it.
     pub(crate) fn cumulative(&self) -> impl Iterator<Item = (u64, u64)> {
         let mut below = 0;
         self.buckets[..BOUNDED].iter().enumerate().map(move |(at, count)| {
@@ -82,13 +81,13 @@ impl AddAssign for LatencyStats {
     }
 }
 
-/// First bucket whose bound is at least a latency.
+/// Index of the first bucket whose upper bound is at least `nanos`.
 fn bucket_of(nanos: u64) -> usize {
     let micros = nanos.div_ceil(1000);
     if micros <= 2 {
         return usize::from(micros == 2);
     }
-    // Above 2^e to 2^e + 2^(e-1), and from there to 2^(e+1).
+    // For e = `exponent`, one bucket ends at 2^e + 2^(e-1) µs, the next at 2^(e+1) µs.
     let above = micros - 1;
     let exponent = above.ilog2();
     let is_upper = above >> (exponent - 1) & 1;

@@ -1,5 +1,5 @@
-//! Counters of the target: I/O of each namespace and connection, errors of peers, and a snapshot of
-//! them all.
+//! Counters of the target: I/O by subsystem and namespace, errors of hosts, and the metrics page
+//! that shows them.
 
 pub(crate) mod error_counts;
 pub(crate) mod exposition;

@@ -1,4 +1,4 @@
-//! I/O of hosts by namespace, counted separately by each core.
+//! I/O counters by namespace. Each core has its own set.
 
 use std::sync::{Arc, Mutex, PoisonError};
 
@@ -31,7 +31,7 @@ shared_counters! {
     }
 }
 
-/// I/O of one core on one namespace. Only that core writes.
+/// Counters of one core for one namespace. Only that core writes them.
 #[derive(Debug, Default)]
 pub(crate) struct NamespaceIo {
     counters: NamespaceCounters,
@@ -39,11 +39,11 @@ pub(crate) struct NamespaceIo {
     writes: LatencyCounters,
 }
 
-/// I/O of all cores on one namespace.
+/// Counters of one namespace, one set for each core that has executed a command for it.
 #[derive(Debug, Default)]
 pub(crate) struct NamespaceIoList(Mutex<Vec<Arc<NamespaceIo>>>);
 
-/// Sums of the I/O on one namespace.
+/// Sums over all cores of the counters of one namespace.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct NamespaceIoStats {
     pub(crate) counters: NamespaceStats,
@@ -53,12 +53,12 @@ pub(crate) struct NamespaceIoStats {
     pub(crate) writes: LatencyStats,
 }
 
-/// Counters of one core by the slots of namespaces.
+/// Counters of one core, at position [`NamespaceIndex::slot`].
 #[derive(Debug, Default)]
 pub(crate) struct CoreNamespaceIo(Vec<Option<(NamespaceIndex, Arc<NamespaceIo>)>>);
 
 impl NamespaceIo {
-    /// Counts a command with its latency.
+    /// Counts a completed command. Latencies are kept for successful Read and Write only.
     fn count(&self, work: &IoWork, latency_nanos: u64, succeeded: bool) {
         let counters = &self.counters;
         if !succeeded {
@@ -84,14 +84,14 @@ impl NamespaceIo {
 }
 
 impl NamespaceIoList {
-    /// Adds counters for one more core.
+    /// Adds the counters of one more core.
     fn open(&self) -> Arc<NamespaceIo> {
         let io = Arc::<NamespaceIo>::default();
         self.0.lock().unwrap_or_else(PoisonError::into_inner).push(Arc::clone(&io));
         io
     }
 
-    /// Sums over all cores; `None` if there was no I/O.
+    /// Sums over all cores; `None` if there was no I/O command.
     pub(crate) fn stats(&self) -> Option<NamespaceIoStats> {
         let cores = self.0.lock().unwrap_or_else(PoisonError::into_inner);
         let mut sum = NamespaceIoStats::default();
@@ -105,8 +105,8 @@ impl NamespaceIoList {
 }
 
 impl CoreNamespaceIo {
-    /// Counts a command. `list` returns the list of its namespace, and is called for the first
-    /// command only.
+    /// Counts a completed command. `list` returns the list of its namespace; it is called only for
+    /// the core's first command to that namespace.
     pub(crate) fn count<'a>(
         &mut self,
         work: &IoWork,

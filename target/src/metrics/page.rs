@@ -1,8 +1,8 @@
-//! Page of counters for Prometheus.
+//! Metrics page for Prometheus.
 //!
-//! Names and help of counters follow from their declarations ([`rdma::CounterSet`]); other metrics
-//! are declared here. A namespace that was never used and a subsystem that no Connect named have
-//! next to nothing on the page, since there may be tens of thousands.
+//! Names and help texts of counters come from their declarations ([`rdma::CounterSet`]); other
+//! metrics are declared here. Unused namespaces, and subsystems without a Connect command so far,
+//! have few or no samples, since there may be tens of thousands of them.
 
 use rdma::{CounterInfo, CounterSet};
 
@@ -13,7 +13,7 @@ use super::namespace_io::{NamespaceIoStats, NamespaceStats};
 use super::snapshot::{PoolStats, Stats, SystemCallStats};
 use crate::config::MetricsDetail;
 
-/// Counters of storage engines, of all subsystems together.
+/// Counters of [`IoStats`] that storage engines count for all subsystems together.
 const OF_ENGINES: [&str; 7] = [
     "direct",
     "bounced",
@@ -24,36 +24,41 @@ const OF_ENGINES: [&str; 7] = [
     "direct_read_bytes",
 ];
 
-/// Counters of commands that change a namespace.
+/// Counters that are shown for writable namespaces only.
 const OF_WRITERS: [&str; 5] = ["writes", "written_bytes", "flushes", "write_zeroes", "deallocates"];
 
 /// Values of all metrics of a target.
 pub(crate) struct TargetSnapshot {
     pub(crate) stats: Stats,
-    /// Durations of the turns of each core that did something.
+    /// By core, durations of those turns of its loop in which there was work.
     pub(crate) turns: Vec<LatencyStats>,
     pub(crate) subsystems: Vec<SubsystemSnapshot>,
 }
 
-/// A subsystem and its counters.
+/// Values of the metrics of one subsystem.
 pub(crate) struct SubsystemSnapshot {
     pub(crate) nqn: String,
+    /// Number of namespaces.
     pub(crate) namespaces: usize,
+    /// Sum of the sizes of its namespaces.
     pub(crate) size_bytes: u64,
+    /// Commands that completed with Write Fault or Unrecovered Read Error.
     pub(crate) media_errors: u64,
-    /// I/O counters; `None` if no Connect has named it yet.
+    /// I/O counters; `None` before the first Connect command for the subsystem.
     pub(crate) io: Option<SubsystemIoStats>,
-    /// Namespaces that were used or have a fault.
+    /// Namespaces that had I/O commands or have a fault.
     pub(crate) used: Vec<NamespaceSnapshot>,
 }
 
-/// A namespace and its counters.
+/// Values of the metrics of one namespace.
 pub(crate) struct NamespaceSnapshot {
     pub(crate) nsid: u32,
     pub(crate) name: String,
     pub(crate) writable: bool,
     pub(crate) size_bytes: u64,
+    /// Failed commands of kinds that do not modify the medium.
     pub(crate) read_errors: u64,
+    /// Failed commands of kinds that modify or flush the medium.
     pub(crate) write_errors: u64,
     pub(crate) write_back_failed: bool,
     pub(crate) shrank: bool,
@@ -61,7 +66,7 @@ pub(crate) struct NamespaceSnapshot {
 }
 
 impl TargetSnapshot {
-    /// Page as a text in a format.
+    /// Writes the page. `detail` decides whether each namespace has histograms.
     pub(crate) fn to_text(&self, format: MetricsFormat, detail: MetricsDetail) -> String {
         let mut exposition = Exposition::new(format);
         of_target(&mut exposition, &self.stats);
@@ -102,7 +107,7 @@ fn of_target(exposition: &mut Exposition, stats: &Stats) {
     counter("feedrail_connections_rejected", help, stats.connections_rejected);
     counters(exposition, "feedrail_io", &stats.io, |_| true);
     counters(exposition, "feedrail_network", &stats.network, |counter| {
-        // Counted among the system calls.
+        // `feedrail_system_calls` has these.
         !["send_calls", "receive_calls"].contains(&counter.name)
     });
     let help = "System calls of the threads that serve hosts, by kind.";
@@ -119,7 +124,7 @@ fn of_target(exposition: &mut Exposition, stats: &Stats) {
     exposition.single(MetricKind::Counter, "feedrail_pool_waits", help, waits);
 }
 
-/// Writes the wanted counters of a set, one family each.
+/// Writes the `wanted` counters of a set, as one family each.
 fn counters<S: CounterSet>(
     exposition: &mut Exposition,
     prefix: &str,
@@ -168,7 +173,8 @@ fn of_subsystems(exposition: &mut Exposition, subsystems: &[SubsystemSnapshot]) 
         let samples = exposition.family(MetricKind::Counter, &name, counter.help);
         for SubsystemSnapshot { nqn, io, .. } in subsystems {
             let value = io.as_ref().and_then(|io| io.commands.values().nth(at));
-            // Present from the start, so that the first refused Connect is an increase.
+            // This sample exists from the start, so that the first refused Connect shows as an
+            // increase.
             if value.is_some() || counter.name == "failed" {
                 let value = value.map_or(0, |(_, value)| value);
                 exposition.sample(&samples, &[("nqn", nqn)], value);
@@ -192,7 +198,7 @@ fn latency_help(command: &str) -> String {
     format!("Time from the arrival of a {command} command to its response.")
 }
 
-/// Families with a sample for each namespace.
+/// Writer of the families that have a sample for each namespace.
 struct NamespaceFamilies<'a> {
     exposition: Exposition,
     subsystems: &'a [SubsystemSnapshot],
@@ -272,7 +278,7 @@ impl NamespaceFamilies<'_> {
     }
 }
 
-/// Writes the families of the peers with the most errors.
+/// Writes the error counters of the peers with the most errors.
 fn of_peers(exposition: &mut Exposition, stats: &Stats) {
     let name = "feedrail_peer_commands_failed";
     let help = "Commands of the peer that failed for another reason than storage.";

@@ -1,4 +1,4 @@
-//! Protocol errors of each peer, for operators: by address, in a table of bounded size.
+//! Protocol errors by the IP address of the peer, in a table of bounded size.
 
 use std::collections::BTreeMap;
 use std::net::IpAddr;
@@ -7,12 +7,13 @@ use std::sync::{Mutex, MutexGuard, PoisonError};
 use crate::limits::PEERS_REMEMBERED;
 use crate::metrics::snapshot::PeerErrors;
 
-/// Errors by peer. When the table is full, the peer with the fewest errors is dropped.
+/// Errors by peer. If the table is full, a new peer replaces the one with the fewest errors.
 #[derive(Debug, Default)]
 pub struct PeerErrorTable {
     peers: Mutex<BTreeMap<IpAddr, Errors>>,
 }
 
+/// Error counts of one peer, as in [`PeerErrors`].
 #[derive(Clone, Copy, Debug, Default)]
 struct Errors {
     commands_failed: u64,
@@ -26,19 +27,19 @@ impl Errors {
 }
 
 impl PeerErrorTable {
-    /// Counts failed commands of a peer.
+    /// Adds a number of failed commands of a peer.
     pub(crate) fn add_failed(&self, peer: IpAddr, commands: u64) {
         if commands > 0 {
             self.update(peer, |errors| errors.commands_failed += commands);
         }
     }
 
-    /// Counts a connection that ended because its peer broke a rule or went silent.
+    /// Counts a connection that ended because the peer violated the protocol or stopped responding.
     pub(crate) fn add_lost(&self, peer: IpAddr) {
         self.update(peer, |errors| errors.connections_lost += 1);
     }
 
-    /// Peers with the most errors, at most `most`, worst first.
+    /// Returns at most `most` peers, those with the most errors first.
     pub fn worst(&self, most: usize) -> Vec<PeerErrors> {
         let mut peers: Vec<_> =
             self.peers().iter().map(|(peer, errors)| (*peer, *errors)).collect();

@@ -1,4 +1,4 @@
-//! Counters of the target, and their JSON line.
+//! Values of all counters of the target, and their JSON line.
 
 use rdma::{CounterSet as _, GroupStats};
 use serde::{Serialize, Serializer};
@@ -6,12 +6,12 @@ use serde::{Serialize, Serializer};
 pub use crate::metrics::io_counters::IoStats;
 use crate::storage::EngineStats;
 
-/// All counters of a target at one moment.
+/// Values of all counters of a target at one moment.
 #[derive(Clone, Debug, Default, Serialize)]
 pub struct Stats {
     /// Time since the target started, in milliseconds.
     pub uptime_ms: u64,
-    /// Associations (connected controllers) at present.
+    /// Connected controllers (associations), discovery controllers included.
     pub associations: u64,
     /// Connections (queues), admin queues included.
     pub connections: u64,
@@ -23,14 +23,14 @@ pub struct Stats {
     pub io: IoStats,
     /// System calls of the poll groups, by kind.
     pub system_calls: SystemCallStats,
-    /// Packets and datagrams; zeros for hardware that does not report them.
+    /// Packets and datagrams; 0 for RDMA devices that do not report them.
     #[serde(serialize_with = "packets")]
     pub network: GroupStats,
     /// Size and use of the buffer pool, all cores together.
     pub pool: PoolStats,
-    /// Peers that broke a rule or whose commands failed, worst first; at most 64 are listed.
+    /// Peers that violated the protocol or whose commands failed, most errors first; at most 64.
     pub peer_errors: Vec<PeerErrors>,
-    /// Namespaces whose files or devices failed, worst first; at most 64 are listed.
+    /// Namespaces whose files or devices failed, most errors first; at most 64.
     pub storage_errors: Vec<StorageErrors>,
     /// Resident memory of the process in bytes, pool included.
     pub resident_bytes: u64,
@@ -71,20 +71,20 @@ rdma::counters! {
 /// Errors of the file or device of one namespace.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize)]
 pub struct StorageErrors {
-    /// NQN of its subsystem.
+    /// NQN of the subsystem.
     pub nqn: String,
-    /// NSID in that subsystem.
+    /// NSID in the subsystem.
     pub nsid: u32,
     /// Name of the namespace, as in the log.
     pub name: String,
     /// Reads and Compares that failed.
     pub read_errors: u64,
-    /// Failed commands that change or flush the medium.
+    /// Failed commands that modify or flush the medium.
     pub write_errors: u64,
-    /// Whether acknowledged writes were lost, after which it accepts none until the target is
-    /// restarted.
+    /// Whether writes that had been acknowledged were lost (failed write-back). All further writes
+    /// are then refused until the target is restarted.
     pub write_back_failed: bool,
-    /// Whether the file was cut: commands beyond its new end fail until the target is restarted.
+    /// Whether the file has shrunk. Commands beyond its new end fail until the target is restarted.
     pub shrank: bool,
 }
 
@@ -95,12 +95,12 @@ pub struct PeerErrors {
     pub peer: String,
     /// Commands that ended with an error status for another reason than a failure of storage.
     pub commands_failed: u64,
-    /// Connections that ended because the peer broke a rule or went silent.
+    /// Connections that ended because the peer violated the protocol or stopped responding.
     pub connections_lost: u64,
 }
 
 impl Stats {
-    /// One line of JSON: `{"event":"stats", ...}`.
+    /// Returns one line of JSON, without the newline: `{"event":"stats", ...}`.
     pub fn to_json_line(&self) -> String {
         #[derive(Serialize)]
         struct Line<'a> {
@@ -114,7 +114,7 @@ impl Stats {
 }
 
 impl SystemCallStats {
-    /// System calls of an engine and of device groups.
+    /// Collects the system calls of storage engines and network devices.
     pub(crate) fn of(engine: &EngineStats, network: &GroupStats) -> Self {
         Self {
             uring_enter: engine.enters,
@@ -127,7 +127,7 @@ impl SystemCallStats {
     }
 }
 
-/// Counters of packets, without the calls, which are among the system calls.
+/// Serializes the packet counters, without the system calls, which `system_calls` has.
 fn packets<S: Serializer>(network: &GroupStats, serializer: S) -> Result<S::Ok, S::Error> {
     const CALLS: [&str; 2] = ["send_calls", "receive_calls"];
     let packets = network.values().filter(|(counter, _)| !CALLS.contains(&counter.name));

@@ -1,18 +1,18 @@
-//! The status page: one HTML file, which asks for `/status.json` every 2 s while it is visible.
+//! Status page: one HTML file, whose script requests `/status.json` every 2 s while it is visible.
 
 use uuid::Uuid;
 
 const PAGE: &str = include_str!("page.html");
 
-/// The page and the headers that protect its reader: it runs only its own script, which reaches
-/// only this server (Content Security Policy Level 3).
+/// Status page with its HTTP headers, which allow only the page's own script to run and to connect
+/// only to this server (Content Security Policy Level 3).
 pub(super) struct StatusPage {
     pub(super) headers: String,
     pub(super) body: String,
 }
 
 impl StatusPage {
-    /// Makes the page with a new nonce.
+    /// Creates the page with a new nonce for its script.
     pub(super) fn new() -> Self {
         let nonce = Uuid::new_v4().simple().to_string();
         let headers = format!(

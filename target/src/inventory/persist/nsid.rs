@@ -1,6 +1,6 @@
-//! NSIDs of the files of a subsystem's directories, kept across restarts.
+//! NSIDs assigned to the files of a subsystem's directories, kept across restarts.
 //!
-//! A file name keeps its NSID even while the file is missing, so a host never finds other data
+//! A file name keeps its NSID even while the file is missing, so that a host never finds other data
 //! under an NSID that it knows. Once every NSID has been used, new files get those of the files
 //! that have been missing for longest. There is one JSON file per subsystem, replaced atomically.
 
@@ -14,13 +14,14 @@ use crate::derived_ids;
 use crate::inventory::persist::state_file::{self, KeptState, StateError};
 use crate::limits::NSID_LAST;
 
-/// NSIDs of the files of one subsystem's directories.
+/// State file with the NSIDs of one subsystem's files.
 #[derive(Debug)]
 pub(crate) struct NsidFile {
     path: PathBuf,
     content: KeptNsids,
+    /// Whether `content` differs from the file on disk.
     changed: bool,
-    /// Whether the state file was missing though the folder has others.
+    /// See [`NsidFile::may_be_lost`].
     may_be_lost: bool,
 }
 
@@ -29,32 +30,33 @@ pub(crate) struct NsidFile {
 struct KeptNsids {
     version: u32,
     nqn: String,
+    /// NSID by the path of the file, relative to its directory.
     nsids: BTreeMap<String, u32>,
-    /// Missing files, with the order in which they went missing: lower numbers went earlier. Since
-    /// version 2.
+    /// Missing files, numbered in the order in which they went missing. Since version 2 of the
+    /// format.
     #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
     gone: BTreeMap<String, u64>,
 }
 
-/// Reason that NSIDs cannot be looked up or kept.
+/// Reason that NSIDs cannot be assigned, read or written.
 #[derive(Debug, thiserror::Error)]
 pub enum NsidFileError {
     /// The state file cannot be read or written.
     #[error(transparent)]
     State(#[from] StateError),
-    /// There are more files than NSIDs.
+    /// The directories of a subsystem have more files than there are NSIDs.
     #[error("{}: there are more files than the {NSID_LAST} NSIDs; split the directory", path.display())]
     Full {
-        /// Path of the directory whose files have no NSID left.
+        /// Path of the subsystem's state file.
         path: PathBuf,
     },
 }
 
 impl NsidFile {
-    /// Reads the NSIDs of a subsystem; empty if there is no file yet.
+    /// Reads the NSIDs of a subsystem; none if it has no state file yet.
     ///
     /// # Errors
-    /// The file exists and cannot be read or understood.
+    /// The file exists, but cannot be read, is damaged, or has an unknown version.
     pub(crate) fn open(state_dir: &Path, nqn: &Nqn) -> Result<Self, NsidFileError> {
         let name = format!("nsids-{}.json", derived_ids::state_key(nqn));
         let path = state_dir.join(name);
@@ -65,20 +67,20 @@ impl NsidFile {
         Ok(Self { path, content, changed: false, may_be_lost })
     }
 
-    /// Path of the state file.
     pub(crate) fn path(&self) -> &Path {
         &self.path
     }
 
-    /// Whether the file was missing though other state exists: the subsystem is new, or the NSIDs
-    /// that hosts know were lost. False if the folder has no state.
+    /// Whether the state file was missing although the folder has other state files: the subsystem
+    /// is new, or the NSIDs that hosts know were lost.
     pub(crate) fn may_be_lost(&self) -> bool {
         self.may_be_lost
     }
 
-    /// Returns the NSID of each name in `names`, which are all existing files, without duplicates.
-    /// New names get the lowest NSIDs never used, then those of the names that have been missing
-    /// for longest. `reserved` are the NSIDs that the configuration gives to other namespaces.
+    /// Returns the NSID of each name in `names`, the relative paths of all existing files, without
+    /// duplicates. New names get the lowest NSIDs never used, then those of the names that have
+    /// been missing for longest. `reserved` are the NSIDs of namespaces that are not files of
+    /// directories.
     ///
     /// # Errors
     /// There are more names than NSIDs.
@@ -112,7 +114,7 @@ impl NsidFile {
         Ok(nsids)
     }
 
-    /// Records the names that are missing and since when.
+    /// Updates the list of missing names: adds those that are not in `names`, drops those that are.
     fn note_gone(&mut self, names: &BTreeSet<&str>) {
         let KeptNsids { nsids, gone, .. } = &mut self.content;
         let before = gone.len();
@@ -141,10 +143,10 @@ impl NsidFile {
         Ok(())
     }
 
-    /// Checks whether [`NsidFile::save`] could write, without writing.
+    /// Checks whether [`NsidFile::save`] would succeed, without writing.
     ///
     /// # Errors
-    /// The file needs a change, and its folder cannot be written.
+    /// There is something to write, and the folder is not writable.
     pub(crate) fn check_save(&self) -> Result<(), NsidFileError> {
         if !self.changed {
             return Ok(());
@@ -153,18 +155,18 @@ impl NsidFile {
     }
 }
 
-/// An NSID for a new name.
+/// NSID for a new name.
 struct NsidSlot {
     nsid: u32,
-    /// Name that had it before.
+    /// Missing name that had it before; `None` if it was never used.
     of: Option<String>,
 }
 
-/// NSIDs for new names, in order.
+/// NSIDs for new names, in the order in which they are assigned.
 struct FreeNsids {
-    /// NSIDs that were never used.
+    /// NSIDs that were never used, ascending.
     unused: std::vec::IntoIter<u32>,
-    /// NSIDs of missing names, the longest missing first.
+    /// Order, name and NSID of missing names, the longest missing first.
     gone: std::vec::IntoIter<(u64, String, u32)>,
 }
 
@@ -189,7 +191,8 @@ impl FreeNsids {
     }
 }
 
-/// NSIDs that passed from one name to another.
+/// NSIDs of missing names that new names got: number, old name and new name of the first, and the
+/// number of all.
 #[derive(Default)]
 struct Reused {
     first: Option<(u32, String, String)>,

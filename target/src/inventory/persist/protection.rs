@@ -1,8 +1,8 @@
-//! Namespaces that hosts have write protected, kept across restarts: the state persists across
-//! power cycles (Base, Namespace Write Protection).
+//! Namespaces that hosts have write protected, kept across restarts, since the state persists
+//! across power cycles (Base, Namespace Write Protection).
 //!
-//! There is one JSON file per subsystem, replaced atomically. A thread writes them, since a disk
-//! may be slow.
+//! There is one JSON file per subsystem, replaced atomically. A separate thread writes the files,
+//! since a write may block on a slow disk.
 
 use std::collections::btree_map::Entry;
 use std::collections::{BTreeMap, BTreeSet};
@@ -17,7 +17,7 @@ use uuid::Uuid;
 use crate::derived_ids;
 use crate::inventory::persist::state_file::{self, KeptState, StateError};
 
-/// Write protected namespaces of one subsystem.
+/// State file with the write protected namespaces of one subsystem.
 #[derive(Debug)]
 pub(crate) struct ProtectionFile {
     path: PathBuf,
@@ -29,10 +29,11 @@ pub(crate) struct ProtectionFile {
 struct KeptProtection {
     version: u32,
     nqn: String,
+    /// UUIDs of the protected namespaces.
     protected: BTreeSet<Uuid>,
 }
 
-/// Reason that write protections cannot be read or kept.
+/// Reason that write protections cannot be read or written.
 #[derive(Debug, thiserror::Error)]
 pub enum ProtectionError {
     /// The state file cannot be read or written.
@@ -41,16 +42,16 @@ pub enum ProtectionError {
     /// The thread that writes the file cannot be started.
     #[error("cannot start a thread: {0}")]
     Thread(io::Error),
-    /// The thread that writes the file has ended by a fault of the target.
+    /// The thread that writes the file has panicked.
     #[error("the thread that writes the file has ended: restart the target")]
     KeeperEnded,
 }
 
 impl ProtectionFile {
-    /// Reads the protections of a subsystem; none if there is no file yet.
+    /// Reads the protections of a subsystem; none if it has no state file yet.
     ///
     /// # Errors
-    /// The file exists and cannot be read or understood.
+    /// The file exists, but cannot be read, is damaged, or has an unknown version.
     pub(crate) fn open(state_dir: &Path, nqn: &Nqn) -> Result<Self, ProtectionError> {
         let mut file = Self::nothing(state_dir, nqn);
         if let Some(content) = state_file::read(&file.path, nqn)? {
@@ -59,7 +60,7 @@ impl ProtectionFile {
         Ok(file)
     }
 
-    /// A subsystem without protections, whose file is not read.
+    /// Creates an empty list of protections without reading the file.
     pub(crate) fn nothing(state_dir: &Path, nqn: &Nqn) -> Self {
         let path = state_dir.join(format!("protection-{}.json", derived_ids::state_key(nqn)));
         let nqn = nqn.to_string();
@@ -73,15 +74,15 @@ impl ProtectionFile {
         }
     }
 
-    /// Whether a namespace is protected.
+    /// Whether the namespace with this UUID is protected.
     pub(crate) fn contains(&self, namespace: Uuid) -> bool {
         self.content.protected.contains(&namespace)
     }
 
-    /// Sets or clears the protection of a namespace, for later runs as well.
+    /// Sets or clears the protection of a namespace and writes the file.
     ///
     /// # Errors
-    /// The file cannot be written; then nothing has changed.
+    /// The file cannot be written; the protection is then unchanged.
     pub(crate) fn set(&mut self, namespace: Uuid, protected: bool) -> Result<(), ProtectionError> {
         let mut content = self.content.clone();
         let changed = match protected {
@@ -107,10 +108,11 @@ impl KeptState for KeptProtection {
     }
 }
 
-/// Thread that writes the files. It ends when this is dropped.
+/// Handle of the thread that writes the state files. The thread ends when this is dropped.
 #[derive(Debug)]
 pub(crate) struct Keeper(mpsc::Sender<ProtectionChange>);
 
+/// Request to the thread; `done` gets the result of the write.
 struct ProtectionChange {
     subsystem: Nqn,
     namespace: Uuid,
@@ -119,8 +121,8 @@ struct ProtectionChange {
 }
 
 impl Keeper {
-    /// Starts the thread with the files of the first subsystems. Those of later subsystems are in
-    /// the same folder.
+    /// Starts the thread with the files of the configured subsystems. It opens those of subsystems
+    /// added later in `state_dir`.
     pub(crate) fn start(
         state_dir: &Path,
         files: Vec<ProtectionFile>,
@@ -145,7 +147,7 @@ impl Keeper {
         Ok(Self(sender))
     }
 
-    /// Writes a change, then calls `done` on another thread.
+    /// Has the thread write a change and then call `done` with the result.
     pub(crate) fn keep(
         &self,
         subsystem: Nqn,
@@ -154,7 +156,7 @@ impl Keeper {
         done: impl FnOnce(Result<(), ProtectionError>) + Send + 'static,
     ) {
         let change = ProtectionChange { subsystem, namespace, protected, done: Box::new(done) };
-        // The thread lives as long as the sender.
+        // The thread receives until the sender is dropped, so sending cannot fail.
         let _ = self.0.send(change);
     }
 }

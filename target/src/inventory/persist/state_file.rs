@@ -1,5 +1,5 @@
-//! Files in the state folder: state of a subsystem that outlives a restart. Each is one JSON
-//! document, replaced atomically.
+//! Files in the state folder: state of a subsystem that is kept across restarts. Each file is one
+//! JSON document, replaced atomically.
 
 use std::fmt;
 use std::fs::File;
@@ -13,19 +13,19 @@ use serde::Serialize;
 use serde::de::DeserializeOwned;
 use tempfile::NamedTempFile;
 
-/// Content of one kind of state file.
+/// Content of a kind of state file (NSIDs or write protections).
 pub(crate) trait KeptState: Serialize + DeserializeOwned {
-    /// Name of the content in errors.
+    /// Words for the content in error messages.
     const WHAT: &'static str;
-    /// Advice to an operator whose file is damaged.
+    /// Advice in the error message for a damaged file.
     const IF_DAMAGED: &'static str;
-    /// Latest version of the format. All versions from 1 on are understood.
+    /// Version of the format that is written. All versions from 1 up to it can be read.
     const VERSION: u32;
 
-    /// Version of a document, and the NQN of its subsystem.
+    /// Returns the version of a document and the NQN of its subsystem.
     fn header(&self) -> (u32, &str);
 
-    /// Checks that the parts of a document are consistent.
+    /// Checks the consistency of a document that was read.
     ///
     /// # Errors
     /// Description of the inconsistency.
@@ -34,7 +34,7 @@ pub(crate) trait KeptState: Serialize + DeserializeOwned {
     }
 }
 
-/// State that cannot be read or written.
+/// Error of a state file; its message has the path, the reason and the remedy.
 #[derive(Debug)]
 pub struct StateError {
     /// Path of the state file.
@@ -45,14 +45,14 @@ pub struct StateError {
     to_do: &'static str,
 }
 
-/// Reason that a state file is unusable.
+/// Kind of failure of a state file, with its cause.
 #[derive(Debug)]
 pub enum Problem {
-    /// The system does not allow it to be read.
+    /// Opening or reading the file failed, or it is no regular file.
     Unreadable(io::Error),
-    /// The file is damaged, or of another version or subsystem.
+    /// The file is not valid, has an unknown version, or belongs to another subsystem.
     Damaged(String),
-    /// The system does not allow it to be written.
+    /// Writing or replacing the file failed.
     Unwritable(io::Error),
 }
 
@@ -86,7 +86,7 @@ impl fmt::Display for StateError {
 
 impl std::error::Error for StateError {}
 
-/// Content of a subsystem's file; `None` if there is no file.
+/// Reads a subsystem's state file; `None` if there is no file.
 pub(crate) fn read<C: KeptState>(path: &Path, nqn: &Nqn) -> Result<Option<C>, StateError> {
     let bytes = match read_regular(path) {
         Ok(bytes) => bytes,
@@ -99,7 +99,7 @@ pub(crate) fn read<C: KeptState>(path: &Path, nqn: &Nqn) -> Result<Option<C>, St
     Ok(Some(content))
 }
 
-/// Whether the folder has state of any subsystem.
+/// Whether the folder has a state file (`*.json`) of any subsystem.
 pub(crate) fn has_any(state_dir: &Path) -> bool {
     let entries = std::fs::read_dir(state_dir).into_iter().flatten().flatten();
     entries.map(|entry| entry.path()).any(|path| path.extension().is_some_and(|end| end == "json"))
@@ -116,8 +116,8 @@ fn check_header<C: KeptState>(content: &C, nqn: &Nqn) -> Result<(), String> {
     Ok(())
 }
 
-/// Reads a file that only the target writes. It must be a regular file: a symlink is not followed,
-/// and a FIFO is not waited for.
+/// Reads a file that only the target writes. It must be a regular file: opening fails for a
+/// symlink, and does not block on a FIFO.
 pub(crate) fn read_regular(path: &Path) -> io::Result<Vec<u8>> {
     let flags = libc::O_NOFOLLOW | libc::O_NONBLOCK;
     let mut file = File::options().read(true).custom_flags(flags).open(path)?;
@@ -131,7 +131,8 @@ pub(crate) fn read_regular(path: &Path) -> io::Result<Vec<u8>> {
     Ok(bytes)
 }
 
-/// Replaces a file atomically: a temporary file beside it, synced, then renamed over it.
+/// Replaces a file atomically: writes and syncs a temporary file in the same folder, then renames
+/// it.
 pub(crate) fn replace<C: KeptState>(path: &Path, content: &C) -> Result<(), StateError> {
     try_replace(path, content)
         .map_err(|error| StateError::new::<C>(path, Problem::Unwritable(error)))
@@ -140,7 +141,7 @@ pub(crate) fn replace<C: KeptState>(path: &Path, content: &C) -> Result<(), Stat
 fn try_replace(path: &Path, content: &impl Serialize) -> io::Result<()> {
     let folder = folder_of(path);
     std::fs::create_dir_all(folder)?;
-    // Deleted unless it is renamed.
+    // The temporary file is deleted when dropped, unless it was renamed.
     let mut file = NamedTempFile::new_in(folder)?;
     serde_json::to_writer_pretty(&mut file, content)?;
     file.write_all(b"\n")?;
@@ -149,7 +150,7 @@ fn try_replace(path: &Path, content: &impl Serialize) -> io::Result<()> {
     File::open(folder)?.sync_all()
 }
 
-/// Checks whether [`replace`] could write, without writing.
+/// Checks whether [`replace`] would succeed, without writing.
 pub(crate) fn check_replace<C: KeptState>(path: &Path) -> Result<(), StateError> {
     check_folder(folder_of(path))
         .map_err(|error| StateError::new::<C>(path, Problem::Unwritable(error)))
@@ -160,7 +161,7 @@ fn check_folder(folder: &Path) -> io::Result<()> {
     let existing = folder.ancestors().find(|folder| folder.symlink_metadata().is_ok());
     let existing = match existing {
         Some(existing) => existing,
-        // No part of a relative path exists: it begins in the working directory.
+        // No component of a relative path exists; it would be created in the working directory.
         None => Path::new("."),
     };
     if !std::fs::metadata(existing)?.is_dir() {
@@ -169,8 +170,7 @@ fn check_folder(folder: &Path) -> io::Result<()> {
     Ok(rustix::fs::access(existing, Access::WRITE_OK | Access::EXEC_OK)?)
 }
 
-/// Folder of a file. A bare file name is in the working directory, which the empty path does not
-/// open.
+/// Folder of a file; `.` for a bare file name, since an empty path cannot be opened.
 fn folder_of(path: &Path) -> &Path {
     let folder = path.parent().filter(|folder| !folder.as_os_str().is_empty());
     folder.unwrap_or(Path::new("."))
