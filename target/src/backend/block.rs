@@ -1,4 +1,4 @@
-//! Sizes and exclusive use of block devices.
+//! Sizes of block devices.
 
 use std::fs::File;
 use std::io::{self, Seek, SeekFrom};

@@ -2,10 +2,10 @@
 //! cache.
 //!
 //! Files that together exceed the memory evict each other from the cache before they are read
-//! again, so each read pays for a copy and gains nothing. Files get room in the order in which they
-//! are opened until half of the available memory is used up. Of a large set, these files stay
-//! cached; the others are read with direct I/O and evict nothing. A file with room holds a second
-//! descriptor, so the limit on descriptors bounds the number of files as well.
+//! again, so each read costs a copy and finds nothing in the cache. Files get room in the order in
+//! which they are opened until half of the available memory is used up. Of a large set, these files
+//! stay cached; the others are read with direct I/O and evict nothing. A file with room holds a
+//! second descriptor, so the limit on descriptors bounds the number of files as well.
 
 use std::fs;
 use std::os::fd::AsFd;
@@ -13,7 +13,7 @@ use std::path::Path;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 
-/// Available memory for each byte of room given out.
+/// Bytes of available memory needed for each byte of room.
 const MARGIN: u64 = 2;
 
 /// Descriptors of the process (`RLIMIT_NOFILE`) for each file with room. A smaller number keeps
@@ -33,13 +33,13 @@ const LOCAL_FILE_SYSTEMS: [u64; 8] = [
     0x0102_1994, // tmpfs
 ];
 
-/// Page cache room of all files of a target, shared by all cores.
+/// Budget of page cache for all read-only files of a target. All cores share it.
 #[derive(Debug)]
 pub(crate) struct CacheRoom {
-    /// Most bytes given to files.
+    /// Most bytes of files with room.
     limit_bytes: u64,
     given_bytes: AtomicU64,
-    /// Most files with room.
+    /// Most files with room; see [`DESCRIPTORS`].
     limit_files: u64,
     files: AtomicU64,
     /// File bytes locked in memory.
@@ -49,14 +49,14 @@ pub(crate) struct CacheRoom {
 }
 
 impl CacheRoom {
-    /// Room in the memory that is available now.
+    /// Creates a budget of half the memory that is available now.
     pub(crate) fn of_this_machine() -> Self {
         let limit = rustix::process::getrlimit(rustix::process::Resource::Nofile).current;
         let limit_files = limit.map_or(u64::MAX, |limit| limit / DESCRIPTORS);
         Self { limit_files, ..Self::of(available_bytes(0)) }
     }
 
-    /// Room in `available_bytes` of memory; none if the amount is unknown.
+    /// Creates a budget of half of `available_bytes`; 0 bytes if the amount is unknown.
     pub(super) fn of(available_bytes: Option<u64>) -> Self {
         let limit_bytes = available_bytes.unwrap_or(0) / MARGIN;
         let [given_bytes, files, locked_bytes] = [0; 3].map(AtomicU64::new);
@@ -64,7 +64,7 @@ impl CacheRoom {
         Self { limit_bytes, given_bytes, limit_files, files, locked_bytes, open }
     }
 
-    /// Gives `bytes` of room to a file; `None` if there is not enough left.
+    /// Reserves room for a file of `bytes`; `None` if too little is left.
     pub(super) fn give(self: &Arc<Self>, bytes: u64) -> Option<CacheShare> {
         let more = |given: u64| given.checked_add(bytes).filter(|sum| *sum <= self.limit_bytes);
         let another = |files: u64| Some(files + 1).filter(|sum| *sum <= self.limit_files);
@@ -91,7 +91,8 @@ impl CacheRoom {
         }
     }
 
-    /// Opens or closes the room by the memory available now, the cache of its files included.
+    /// Opens the room if the available memory suffices, or closes it. `available_bytes` includes
+    /// the page cache of the files with room.
     pub(super) fn found(&self, available_bytes: u64) {
         let needed = if self.is_open() { self.given() } else { self.given() * MARGIN };
         let open = available_bytes >= needed;
@@ -106,12 +107,12 @@ impl CacheRoom {
         }
     }
 
-    /// Counts file bytes that were locked in memory.
+    /// Adds bytes of a file that were locked in memory (`mlock`).
     pub(super) fn locked(&self, bytes: u64) {
         self.locked_bytes.fetch_add(bytes, Ordering::Relaxed);
     }
 
-    /// Counts file bytes that were unlocked.
+    /// Subtracts bytes of a file that were unlocked (`munlock`).
     pub(super) fn unlocked(&self, bytes: u64) {
         self.locked_bytes.fetch_sub(bytes, Ordering::Relaxed);
     }
@@ -126,7 +127,7 @@ impl CacheRoom {
     }
 }
 
-/// Room of one open file, given back when this is dropped.
+/// Room that one open file has in a [`CacheRoom`], given back when dropped.
 #[derive(Debug)]
 pub(super) struct CacheShare {
     room: Arc<CacheRoom>,
@@ -134,7 +135,7 @@ pub(super) struct CacheShare {
 }
 
 impl CacheShare {
-    /// Room that this is a share of.
+    /// Budget that the room is a part of.
     pub(super) fn room(&self) -> &Arc<CacheRoom> {
         &self.room
     }
@@ -164,9 +165,9 @@ pub(super) fn available_to_process() -> Option<u64> {
     available_bytes(0)
 }
 
-/// Available memory in bytes, reclaimable page cache included: the smaller of the machine's and of
-/// that of this process's control groups. The machine counts locked pages as used, so they are
-/// added.
+/// Available memory in bytes, reclaimable page cache included: the smaller of that of the machine
+/// and that of this process's control groups. The machine counts locked pages as used, so
+/// `locked_bytes` are added to its value.
 fn available_bytes(locked_bytes: u64) -> Option<u64> {
     let of_machine = of_meminfo(&fs::read_to_string("/proc/meminfo").ok()?)? + locked_bytes;
     let groups = fs::read_to_string("/proc/self/cgroup").unwrap_or_default();
@@ -202,7 +203,7 @@ fn of_groups(list: &str, root: &Path) -> Option<u64> {
     list.lines().filter_map(of_line).min()
 }
 
-/// Names of the files that describe a control group's memory.
+/// Names of the files in a control group's folder that describe its memory.
 struct GroupFiles {
     limits: &'static [&'static str],
     used: &'static str,
@@ -223,7 +224,8 @@ const VERSION_1: GroupFiles = GroupFiles {
 };
 
 impl GroupFiles {
-    /// Bytes up to the limit of a group, plus its reclaimable page cache.
+    /// Bytes that the group in `folder` can still allocate: up to its lowest limit, plus its
+    /// reclaimable page cache; `None` if it has no limit.
     fn available(&self, folder: &Path) -> Option<u64> {
         let number = |name| fs::read_to_string(folder.join(name)).ok()?.trim().parse::<u64>().ok();
         let limit = self.limits.iter().filter_map(number).min()?;

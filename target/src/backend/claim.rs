@@ -46,7 +46,7 @@ impl FileKey {
         Some(Self::of(&place.find().ok()?.metadata().ok()?))
     }
 
-    /// Identity of an open file.
+    /// Identity of an open file; `None` if it cannot be examined.
     pub(super) fn of_descriptor(file: &OwnedFd) -> Option<Self> {
         let file = File::from(file.try_clone().ok()?);
         Some(Self::of(&file.metadata().ok()?))
@@ -125,7 +125,7 @@ fn backing_file(device: &File) -> Option<PathBuf> {
 
 /// Opens a block device exclusively, for writing. Waits while the device is busy, unless a mount or
 /// another device uses it: an exited process keeps it until its last call returns, and the kernel
-/// does not tell which process that is.
+/// does not report which process that is.
 ///
 /// # Errors
 /// The device stays in use, or cannot be opened.
@@ -178,7 +178,7 @@ pub(super) fn pause() {
     std::thread::sleep(PAUSE);
 }
 
-/// Process that holds a lock.
+/// Process that holds a lock, for error messages.
 struct LockHolder {
     /// 0 if the process is in another PID namespace.
     pid: u32,
@@ -194,7 +194,7 @@ impl LockHolder {
         Some(Self { pid, command: command.map(|name| name.trim().to_owned()) })
     }
 
-    /// Whether the process is gone or a zombie.
+    /// Whether the process has exited, even if it is still a zombie.
     fn has_ended(&self) -> bool {
         if self.pid == 0 {
             return false;
@@ -229,7 +229,7 @@ fn lock_holder(locks: &str, device: u64, inode: u64) -> Option<u32> {
     let place = format!("{:02x}:{:02x}:{inode}", libc::major(device), libc::minor(device));
     locks.lines().find_map(|line| {
         let mut fields = line.split_whitespace().skip(1);
-        // A line with an arrow is of a waiting process.
+        // A line with an arrow describes a waiting process.
         let of_file = fields.next()? == "FLOCK" && fields.nth(3)? == place;
         of_file.then(|| line.split_whitespace().nth(4)?.parse().ok())?
     })

@@ -1,11 +1,11 @@
-//! A medium that is being closed.
+//! Medium of a removed namespace, until all cores have finished their operations on it.
 
 use std::sync::{Arc, Weak};
 
 use super::{Backend, FileId};
 
-/// Backend of a removed namespace and the files that it has registered. Does not keep the files
-/// open.
+/// Backend of a removed namespace, and the files of it that rings may have registered. The weak
+/// reference does not keep the files open.
 #[derive(Clone, Debug)]
 pub(crate) struct ClosingMedium {
     pub(crate) backend: Weak<dyn Backend>,

@@ -1,4 +1,4 @@
-//! Identity of a medium's bytes: tells whether they may have changed since an earlier open.
+//! Identity of a medium's bytes, to detect that they may have changed since an earlier open.
 
 use std::fs::File;
 use std::io;
@@ -24,7 +24,8 @@ const CONTENT: Uuid = Uuid::from_u128(0x5b1f_0d6e_93a7_5c28_8f41_7d90_2e6c_b35a)
 pub(crate) struct Content(Vec<u8>);
 
 impl Content {
-    /// Content of an open file or block device.
+    /// Determines the content of an open file or block device. `writable` says whether hosts may
+    /// write it.
     ///
     /// # Errors
     /// The error of `statx`.
@@ -36,7 +37,7 @@ impl Content {
         Ok(Self::of_status(&status, writable))
     }
 
-    /// Content of a regular file with this status.
+    /// Content of a regular file with this `statx` result.
     pub(super) fn of_status(status: &Statx, writable: bool) -> Self {
         let mut known = b"file".to_vec();
         known.extend(status.stx_ino.to_le_bytes());
@@ -62,14 +63,14 @@ impl Content {
 
     fn of_device(status: &Statx, size_bytes: u64) -> Self {
         let (major, minor) = (status.stx_rdev_major, status.stx_rdev_minor);
-        // The kernel has it since 5.15.
+        // The file exists since Linux 5.15.
         let sequence = std::fs::read_to_string(format!("/sys/dev/block/{major}:{minor}/diskseq"));
         let sequence = sequence.unwrap_or_default();
         Self(format!("device {major}:{minor} {size_bytes} {}", sequence.trim()).into_bytes())
     }
 
-    /// Generation of a namespace with this content, derived from the operator's `content_id` if
-    /// there is one.
+    /// Generation of a namespace with this content: a hash of the operator's `content_id` if given,
+    /// else of the content.
     pub(crate) fn generation(&self, content_id: Option<&str>) -> u64 {
         match content_id {
             Some(id) => generation_of(id.as_bytes()),
@@ -77,8 +78,8 @@ impl Content {
         }
     }
 
-    /// Generation after the file changed while it was served, when the operator's `content_id` no
-    /// longer holds.
+    /// Generation after the file changed while it was served: a hash of `content_id` and the
+    /// content, since `content_id` alone no longer identifies the bytes.
     pub(crate) fn generation_after_change(&self, content_id: Option<&str>) -> u64 {
         match content_id {
             Some(id) => generation_of(&[id.as_bytes(), &self.0].concat()),

@@ -1,4 +1,4 @@
-//! A regular file or a block device as a medium.
+//! Backend of regular files and block devices.
 
 use std::os::fd::{AsRawFd, OwnedFd};
 use std::sync::Arc;
@@ -29,7 +29,8 @@ const CACHED_BYTES: u32 = 256 << 10;
 /// Largest logical block in bytes.
 const MOST_BLOCK_BYTES: u64 = 4096;
 
-/// Backend of an open file of fixed length.
+/// Backend of an open file or block device of fixed length. A resize creates a new one on the same
+/// descriptor.
 #[derive(Debug)]
 pub struct FileBackend {
     file: Arc<OwnedFd>,
@@ -68,7 +69,8 @@ struct Claim {
 }
 
 impl Drop for Claim {
-    /// A ring that is being torn down may still keep the file open.
+    /// Releases the lock explicitly, since an io_uring that is being torn down may keep the file
+    /// open.
     fn drop(&mut self) {
         claim::release(&*self.file);
     }
@@ -94,8 +96,8 @@ struct Twin {
 }
 
 impl FileBackend {
-    /// Backend of a file of `exact_bytes`. `direct_alignment` is the alignment of offsets for
-    /// direct I/O, if it is used.
+    /// Creates the backend of a file of `exact_bytes`. `direct_alignment` is the alignment of
+    /// offsets in bytes if `file` was opened for direct I/O, else `None`.
     pub fn new(file: OwnedFd, exact_bytes: u64, direct_alignment: Option<u32>) -> Self {
         let (device, grows) = device_of(&file);
         let file = Arc::new(file);
@@ -118,7 +120,7 @@ impl FileBackend {
         }
     }
 
-    /// Keeps open the locked file behind a loop device.
+    /// Keeps the locked file behind a loop device open until the claim is dropped.
     #[must_use]
     pub(super) fn with_backing_file(mut self, backing: Option<std::fs::File>) -> Self {
         if let Some(claim) = Arc::get_mut(&mut self.claim) {
@@ -127,8 +129,8 @@ impl FileBackend {
         self
     }
 
-    /// Backend of the same open file with another length and the same range locks. The file has no
-    /// twin.
+    /// Creates a backend of the same open file with another length and the same range locks,
+    /// without a second descriptor for the page cache.
     pub(super) fn resized(&self, exact_bytes: u64) -> Self {
         let cannot = |flag: &AtomicBool| AtomicBool::new(flag.load(Ordering::Relaxed));
         Self {
@@ -153,14 +155,14 @@ impl FileBackend {
         }
     }
 
-    /// Sets the size of logical blocks.
+    /// Sets the logical block size, and with it the end of the last block.
     #[must_use]
     pub(super) fn with_blocks(mut self, lba_shift: u8) -> Self {
         self.end_bytes = self.exact_bytes.next_multiple_of(1 << lba_shift);
         self
     }
 
-    /// Locks the range of each operation. Needed for a writable file in the page cache, and for
+    /// Makes each operation lock its range. Needed for a writable file in the page cache, and for
     /// direct I/O with logical blocks that the device does not write atomically.
     #[must_use]
     pub fn with_range_locks(mut self) -> Self {
@@ -168,7 +170,7 @@ impl FileBackend {
         self
     }
 
-    /// Tries the page cache first in reads, for files not opened for direct I/O and for media of
+    /// Makes reads try the page cache first, for files not opened for direct I/O and for media of
     /// tests.
     #[must_use]
     pub fn with_cached_reads(mut self) -> Self {
@@ -176,8 +178,8 @@ impl FileBackend {
         self
     }
 
-    /// Reads through the page cache by way of `file`, the same file opened without direct I/O,
-    /// while `room` is open.
+    /// Makes reads go through the page cache while `room` is open. `file` is the same file, opened
+    /// without direct I/O.
     #[must_use]
     pub(super) fn with_twin(mut self, file: OwnedFd, room: CacheShare) -> Self {
         let file = Arc::new(file);
@@ -203,7 +205,7 @@ impl FileBackend {
         self.cached.as_ref()?.twin.as_ref()?.mapped.as_ref()
     }
 
-    /// Known errors of the medium.
+    /// Lasting faults of the medium.
     pub fn health(&self) -> &Arc<Health> {
         &self.health
     }
@@ -213,7 +215,7 @@ impl FileBackend {
         FileRef { fd: self.file.as_raw_fd(), id, device, direct }
     }
 
-    /// Way of a read that begins.
+    /// Chooses the path of a read that begins.
     fn choose_path(&self) -> ReadPath {
         let Some(cached) = &self.cached else { return ReadPath::Own };
         if cached.twin.as_ref().is_some_and(|twin| !twin.room.is_open()) {
@@ -225,7 +227,7 @@ impl FileBackend {
         }
     }
 
-    /// File that a read takes its bytes from.
+    /// Descriptor that a read with this path uses.
     fn file_of(&self, path: ReadPath) -> FileRef {
         let twin = self.cached.as_ref().and_then(|cached| cached.twin.as_ref());
         match (path, twin) {
@@ -242,7 +244,7 @@ impl FileBackend {
         self.exact_bytes.saturating_sub(operation.offset()).min(operation.length())
     }
 
-    /// Checks that an operation may change the medium.
+    /// Checks that an operation may change the medium: no write was lost, and its range exists.
     fn allow_change(&self, now: Time, operation: &Operation) -> Result<(), BackendError> {
         if self.health.write_back_failed() {
             return Err(BackendError::WriteBackFailed);
@@ -254,8 +256,8 @@ impl FileBackend {
         self.allow_range(operation)
     }
 
-    /// Checks that the operation's range lies within the present length of the file. Beyond a cut
-    /// the file has a hole, even if it is extended again.
+    /// Checks that the operation's range lies within the smallest length of the file so far. A file
+    /// that was truncated and extended again has a hole there.
     fn allow_range(&self, operation: &Operation) -> Result<(), BackendError> {
         let end = operation.offset() + operation.length();
         // The command may have been checked when the file was longer.
@@ -266,9 +268,9 @@ impl FileBackend {
         }
     }
 
-    /// Checks whether the file was cut: a write beyond the end would leave a hole that reads as
-    /// zeros. Done once for all writes of a turn, from cached attributes, so that it does not wait.
-    /// A cut between this check and the write is found by a later one.
+    /// Checks whether the file was truncated: a write beyond its end would leave a hole that reads
+    /// as zeros. Done once for all writes of a turn, with cached attributes, so that it does not
+    /// wait. A truncation between this check and the write is found by a later check.
     fn look_at_length(&self, now: Time) {
         let now = (now - Time::ZERO).as_nanos() as u64;
         if !self.grows || self.looked_at.swap(now, Ordering::Relaxed) == now {
@@ -280,7 +282,7 @@ impl FileBackend {
         }
     }
 
-    /// Records that the file ends at byte `at` or before.
+    /// Records that a read found the end of the file at byte `at` or before.
     fn found_end(&self, at: u64) {
         let flags = AtFlags::EMPTY_PATH | AtFlags::STATX_DONT_SYNC;
         let status = rustix::fs::statx(&*self.file, "", flags, StatxFlags::SIZE);
@@ -301,7 +303,7 @@ impl FileBackend {
         operation.lock.get_or_insert_with(|| locks.lock(access, offset, length)).advance()
     }
 
-    /// First step of an operation that holds its range.
+    /// Returns the first step of an operation that has the lock of its range, if it needs one.
     fn begin(&self, now: Time, operation: &mut Operation) -> Step {
         let allowed = match operation.kind() {
             OperationKind::Read => self.allow_range(operation),
@@ -351,7 +353,7 @@ impl FileBackend {
             if bytes == asked {
                 mapped.was_cached(offset, asked);
             } else if mapped.place(offset, asked).is_some() {
-                // The extent is locked, yet a page is missing: the file was cut.
+                // The extent is locked, yet a page is missing: the file was truncated.
                 mapped.give_up();
             }
         }
@@ -384,7 +386,8 @@ impl FileBackend {
     fn write_on(&self, operation: &mut Operation, durable: bool) -> Step {
         let durable = durable && !deliberate_bugs::has(Bug::IgnoreFua);
         if operation.done >= operation.length() {
-            // In the page cache, a failed write and a failed sync can be told apart.
+            // With the page cache, a separate sync shows whether the write failed or the
+            // write-back.
             return if durable && !self.direct { self.sync(operation) } else { Step::Done(Ok(())) };
         }
         let (offset, part) = (operation.offset() + operation.done, rest(operation));
@@ -444,7 +447,8 @@ impl FileBackend {
     }
 
     fn synced(&self) -> Step {
-        // The kernel reports a lost write-back to only one of several calls.
+        // The kernel reports a failed write-back once: the sync of another operation may have got
+        // the error.
         match self.health.write_back_failed() {
             true => Step::Done(Err(BackendError::WriteBackFailed)),
             false => Step::Done(Ok(())),
@@ -467,7 +471,8 @@ impl FileBackend {
         Step::Call(SystemCall::Fallocate { file: self.file(), mode, offset, length })
     }
 
-    /// Remembers that the file system lacks a `fallocate` mode, and takes the next best way.
+    /// Remembers that the file system lacks the `fallocate` mode of the operation's last call, and
+    /// returns the step that replaces it.
     fn unsupported(&self, operation: &mut Operation) -> Step {
         // The refused call is the one that this operation made; other operations may have set the
         // flags since.
@@ -587,7 +592,7 @@ fn next_part(operation: &Operation, length: u32) -> MemoryPart {
     span.part(operation.done as u32, length)
 }
 
-/// A number that no open file had before.
+/// Returns a number that no open file of this process had before.
 fn next_id() -> FileId {
     static NEXT_ID: AtomicU64 = AtomicU64::new(0);
     FileId(NEXT_ID.fetch_add(1, Ordering::Relaxed))

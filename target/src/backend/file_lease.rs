@@ -12,8 +12,8 @@ use libc::c_int;
 /// Command of `fcntl(2)` that the `libc` crate lacks.
 const F_SETSIG: c_int = 10;
 
-/// A file that may be leased (`fcntl(2)`, `F_SETLEASE`). The kernel breaks a lease that is not
-/// given back within `/proc/sys/fs/lease-break-time` (45 s by default).
+/// Read lease of this process on a file (`fcntl(2)`, `F_SETLEASE`), held or not. The kernel breaks
+/// a lease that is not given back within `/proc/sys/fs/lease-break-time` (45 s by default).
 #[derive(Debug)]
 pub(super) struct FileLease {
     file: Arc<OwnedFd>,
@@ -21,7 +21,7 @@ pub(super) struct FileLease {
 }
 
 impl FileLease {
-    /// A file without a lease, opened for reading only.
+    /// Creates the state for a file that is opened for reading only. The lease is not taken yet.
     pub(super) fn new(file: Arc<OwnedFd>) -> Self {
         Self { file, held: AtomicBool::new(false) }
     }
@@ -55,7 +55,7 @@ impl FileLease {
         self.held.load(Ordering::Relaxed) && !is_whole()
     }
 
-    /// Gives back the lease.
+    /// Gives back the lease, if it is held.
     pub(super) fn release(&self) {
         if self.held.swap(false, Ordering::Relaxed) {
             // Fails if the kernel has broken the lease.

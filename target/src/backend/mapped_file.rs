@@ -1,4 +1,4 @@
-//! A file kept in memory, so that reads need no system call.
+//! Mapping of a file with its pages locked in memory, so that reads need no system call.
 //!
 //! A thread of the control path locks the parts of the file that reads found in the page cache.
 //! Only locked parts are read through the mapping: a missing page would stop a core until the
@@ -23,7 +23,8 @@ use super::cache_room::CacheRoom;
 use super::file_lease::FileLease;
 use super::resident_copy;
 
-/// Bytes locked at a time. A larger unit locks more of a file that hosts read little of.
+/// Bytes of an extent, the unit of locking. Larger extents would lock more bytes that no host
+/// reads.
 const EXTENT_BYTES: u64 = 2 << 20;
 
 /// State of an extent that no read has found in the page cache.
@@ -32,20 +33,20 @@ const NOT_READ: u8 = 0;
 const WANTED: u8 = 1;
 const LOCKED: u8 = 2;
 
-/// Mapping of a whole file.
+/// Mapping of a whole file, and the state of its extents.
 pub(crate) struct MappedFile {
     base: NonNull<u8>,
     bytes: NonZero<usize>,
     extents: Box<[AtomicU8]>,
     /// Set while an extent is to be locked.
     wanted: AtomicBool,
-    /// Set once a page was missing or could not be locked.
+    /// Set once a page was missing or could not be locked; reads then use system calls for good.
     given_up: AtomicBool,
     lease: FileLease,
     room: Arc<CacheRoom>,
 }
 
-/// Locked bytes of a mapped file.
+/// Range of a mapped file that was locked in memory when this was created.
 #[derive(Clone, Copy, Debug)]
 pub struct MappedPlace {
     file: *const MappedFile,
@@ -86,7 +87,7 @@ impl MappedFile {
         Ok(Self { base, bytes, extents, wanted, given_up, lease, room })
     }
 
-    /// Place of a range in memory, if all of it is locked.
+    /// Returns a range of the mapping to read from; `None` unless all of it is locked in memory.
     pub(super) fn place(&self, offset: u64, length: u32) -> Option<MappedPlace> {
         self.is_locked(offset, length).then_some(MappedPlace { file: self, offset, length })
     }
@@ -98,11 +99,12 @@ impl MappedFile {
             && extents.is_some_and(|extents| extents.iter().all(is_locked))
     }
 
-    /// Marks the extents of a range that was in the page cache, so that they get locked.
+    /// Marks the extents of a range that was in the page cache, for [`MappedFile::tend`] to lock.
     pub(super) fn was_cached(&self, offset: u64, length: u32) {
         for extent in self.extents_of(offset, length).into_iter().flatten() {
             if extent.load(Ordering::Relaxed) == NOT_READ {
-                // The other thread may have changed the state of the extent already.
+                // The control path or another core may have changed the state of the extent
+                // already.
                 let (order, failed) = (Ordering::Relaxed, Ordering::Relaxed);
                 let _ = extent.compare_exchange(NOT_READ, WANTED, order, failed);
                 self.wanted.store(true, Ordering::Release);
@@ -110,13 +112,14 @@ impl MappedFile {
         }
     }
 
-    /// Stops the use of the mapping for good.
+    /// Ends reads through the mapping for good. The next [`MappedFile::tend`] unlocks it.
     pub(super) fn give_up(&self) {
         self.given_up.store(true, Ordering::Relaxed);
     }
 
-    /// Locks the extents that are marked, or unlocks everything if memory is short or another
-    /// process waits for the lease. May wait for the medium, so only the control path calls this.
+    /// Locks the extents that [`MappedFile::was_cached`] marked, or unlocks all if memory is short
+    /// or another process waits for the lease. May wait for the medium, so only the control path
+    /// calls this.
     pub(crate) fn tend(&self) {
         let given_up = self.given_up.load(Ordering::Relaxed);
         if given_up || !self.room.is_open() || self.lease.is_breaking() {
@@ -204,8 +207,8 @@ impl MappedPlace {
         // SAFETY: the range is within the mapping, as its extents are, and a mapping is made after
         // `prepare` was successful.
         let copied = unsafe { resident_copy::copy(from, to, length as usize) };
-        // A process that gets the file when the lease ends may change the bytes after this read
-        // only.
+        // Orders the copy before the check. If the bytes are still locked then, the lease was held
+        // during the copy, so no process changed them.
         fence(Ordering::Acquire);
         if file.is_locked(offset, length) { copied } else { 0 }
     }

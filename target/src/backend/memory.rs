@@ -1,4 +1,4 @@
-//! Anonymous memory as a medium.
+//! Backend of memory namespaces: anonymous memory.
 #![expect(unsafe_code, reason = "copies with one instruction")]
 
 use std::collections::TryReserveError;
@@ -20,10 +20,11 @@ const WORD_BYTES: u64 = 8;
 /// that none spans two units.
 const PAGE_BYTES: u64 = 4096;
 const PAGE_WORDS: usize = (PAGE_BYTES / WORD_BYTES) as usize;
-/// Most cost of one step of zeroing, in bytes zeroed. The core serves other operations between
-/// steps.
+/// Cost, in bytes zeroed, after which a step of Write Zeroes or Deallocate ends. The core serves
+/// other operations between steps.
 const STEP_BYTES: u64 = 1 << 20;
-/// Cost of a check for an unallocated chunk, in bytes zeroed. An estimate.
+/// Cost of finding that a chunk is not allocated, in bytes that could be zeroed in that time (an
+/// estimate).
 const LOOK_BYTES: u64 = 256;
 /// Delay until the next step, so that it falls into a later turn.
 const MOMENT: Duration = Duration::from_nanos(1);
@@ -35,7 +36,7 @@ struct Chunk {
 }
 
 /// Medium in memory, lost when the target ends. Chunks are allocated when they are first written.
-/// Each page holds the result of one of several racing commands.
+/// Reads and writes of a page are atomic: of concurrent writes, one determines all of its bytes.
 #[derive(Debug)]
 pub struct MemoryBackend {
     chunks: Box<[OnceLock<Chunk>]>,
@@ -44,7 +45,7 @@ pub struct MemoryBackend {
 }
 
 impl MemoryBackend {
-    /// A medium of `size` zero bytes, a multiple of eight.
+    /// Creates a medium of `size` zero bytes, a multiple of eight.
     ///
     /// # Errors
     /// There is no memory for the table of chunks, which is allocated up front.
@@ -52,7 +53,7 @@ impl MemoryBackend {
         Self::in_room(size, Arc::clone(MemoryRoom::of_process()))
     }
 
-    /// Takes the memory of chunks from `room`.
+    /// Creates a medium that takes the memory of its chunks from `room`.
     pub(super) fn in_room(size: u64, room: Arc<MemoryRoom>) -> Result<Self, TryReserveError> {
         assert!(size.is_multiple_of(WORD_BYTES));
         Ok(Self { chunks: defaults(size.div_ceil(CHUNK_BYTES))?, size, room })
@@ -78,7 +79,7 @@ impl MemoryBackend {
         Ok(())
     }
 
-    /// Chunk of a piece, allocated if missing.
+    /// Chunk of a piece, allocated if missing; an error if there is no memory for it.
     fn chunk(&self, piece: ChunkPiece) -> Result<&Chunk, BackendError> {
         let place = &self.chunks[piece.chunk];
         if let Some(chunk) = place.get() {
@@ -92,7 +93,7 @@ impl MemoryBackend {
         Ok(place.get_or_init(|| chunk))
     }
 
-    /// Zeros the next part of the operation's range, at most [`STEP_BYTES`].
+    /// Zeros the next chunks of the operation's range until the cost reaches [`STEP_BYTES`].
     fn zero_on(&self, now: Time, operation: &mut Operation) -> Step {
         let from = operation.offset() + operation.done;
         let mut cost_bytes = 0;
@@ -106,7 +107,8 @@ impl MemoryBackend {
         Step::Done(Ok(()))
     }
 
-    /// Zeros a piece and returns the cost in bytes.
+    /// Zeros a piece. Returns the cost: the bytes zeroed, or [`LOOK_BYTES`] if the chunk is not
+    /// allocated and therefore reads as zeros already.
     fn zero(&self, piece: ChunkPiece) -> u64 {
         match self.chunks[piece.chunk].get() {
             // Other operations may be reading or writing the chunk, so it cannot be freed.
@@ -201,7 +203,7 @@ fn defaults<T: Default>(count: u64) -> Result<Box<[T]>, TryReserveError> {
     Ok(values.into())
 }
 
-/// Loads words. For 4 KiB one instruction is a third faster than a loop over words.
+/// Copies words to `bytes`. For 4 KiB one instruction is a third faster than a loop over words.
 #[cfg(target_arch = "x86_64")]
 fn load(words: &[AtomicU64], bytes: &mut [u8]) {
     let length = bytes.len().min(size_of_val(words));
@@ -232,7 +234,7 @@ fn store(words: &[AtomicU64], bytes: &[u8]) {
     }
 }
 
-/// Part of a range that lies in one chunk.
+/// Part of a range that lies in one chunk: its bytes `from..to`.
 #[derive(Clone, Copy, Debug)]
 struct ChunkPiece {
     chunk: usize,
@@ -260,7 +262,7 @@ fn pieces(offset: u64, length: u64) -> ChunkPieces {
 }
 
 impl ChunkPieces {
-    /// Pairs each piece with its share of `bytes`.
+    /// Pairs each piece with its part of `bytes`.
     fn zip_bytes(self, mut bytes: &mut [u8]) -> impl Iterator<Item = (ChunkPiece, &mut [u8])> {
         self.map(move |piece| {
             let (head, tail) = std::mem::take(&mut bytes).split_at_mut(piece.length() as usize);

@@ -12,7 +12,7 @@ const KEPT_PART: u64 = 8;
 
 static OF_PROCESS: LazyLock<Arc<MemoryRoom>> = LazyLock::new(|| Arc::new(MemoryRoom::of(u64::MAX)));
 
-/// Budget that all cores take memory from.
+/// Bytes that the memory namespaces of the process may still allocate. All cores take from it.
 #[derive(Debug)]
 pub(crate) struct MemoryRoom {
     left_bytes: AtomicU64,
@@ -26,7 +26,7 @@ impl MemoryRoom {
         &OF_PROCESS
     }
 
-    /// A budget of `left_bytes` until the next check.
+    /// Creates a budget of `left_bytes`, which the next check replaces.
     pub(super) fn of(left_bytes: u64) -> Self {
         Self { left_bytes: AtomicU64::new(left_bytes), kept_bytes: OnceLock::new() }
     }

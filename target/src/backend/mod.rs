@@ -1,8 +1,9 @@
-//! The medium behind a namespace: bytes at offsets. A backend knows nothing of NVMe.
+//! Backends: access to the media behind namespaces (files, block devices, memory, null) as bytes at
+//! offsets, without NVMe.
 //!
-//! A backend executes nothing itself: [`Backend::start`] and [`Backend::resume`] return the next
-//! step, and the storage of a core executes it. So the same backend runs on io_uring and in the
-//! simulator.
+//! A backend makes no system calls for an operation itself: [`Backend::start`] and
+//! [`Backend::resume`] return the next step, and the `Storage` of a core executes it. So the same
+//! backend runs on io_uring and in the simulator.
 
 mod block;
 mod cache_room;
@@ -57,13 +58,14 @@ pub(crate) use self::place::{FilePlace, FolderEntry, ServedFolder, ServedRoot};
 pub(crate) use self::source::{FileChange, OpenedFile};
 pub use self::system_call::{CachedRead, DeviceId, FileId, FileRef, SystemCall};
 
-/// Turns operations into steps. Shared by all cores.
+/// Access to one medium: a state machine that turns each operation into [`Step`]s. All cores share
+/// one instance.
 pub trait Backend: fmt::Debug + Send + Sync {
-    /// First step of an operation.
+    /// Returns the first step of an operation.
     fn start(&self, now: Time, operation: &mut Operation) -> Step;
 
-    /// Step after the previous step's call returned `result` (a negated `errno` on failure), or
-    /// after its wait.
+    /// Returns the next step once the previous one has ended: its call returned `result` (a negated
+    /// `errno` on failure), or its wait has ended and `result` is 0.
     fn resume(&self, now: Time, operation: &mut Operation, result: i32) -> Step;
 
     /// Whether the medium always reads as zeros. Reads then succeed without an operation and are
@@ -72,27 +74,29 @@ pub trait Backend: fmt::Debug + Send + Sync {
         false
     }
 
-    /// Bytes of the medium that occupy space, holes excluded; `None` if all do or it is unknown.
-    /// Answered from attributes cached in memory.
+    /// Bytes that the medium occupies on its file system, holes excluded, for the Namespace
+    /// Utilization (NUSE); `None` if all of it does, or if unknown. Does not wait for the medium:
+    /// the kernel's cached attributes suffice.
     fn allocated_bytes(&self) -> Option<u64> {
         None
     }
 }
 
-/// Next step of an operation.
+/// Next step of an operation, which `Storage` executes.
 #[derive(Debug)]
 pub enum Step {
     /// End of the operation, with this result.
     Done(Result<(), BackendError>),
     /// A system call; its result resumes the operation.
     Call(SystemCall),
-    /// A read of what the page cache has now, without waiting; its result resumes the operation.
+    /// A read that returns the bytes present in the page cache and does not wait for the medium;
+    /// its result resumes the operation.
     ReadCached(CachedRead),
     /// Wait until this time; the operation is then resumed.
     WaitUntil(Time),
 }
 
-/// Cause of an operation's failure, from which its NVMe status follows.
+/// Cause of an operation's failure, which determines the NVMe status of the command.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum BackendError {
     /// The medium is full, or the user's quota is used up.
@@ -123,12 +127,12 @@ pub enum BackendError {
     /// The device was removed.
     #[error("the device is gone: {0}")]
     Gone(Errno),
-    /// Any other error of the system.
+    /// A system call failed with any other `errno`.
     #[error("system error: {0}")]
     System(Errno),
 }
 
-/// An error number of the system.
+/// Error number of a failed system call (`errno`).
 #[derive(Clone, Copy, PartialEq, Eq)]
 pub struct Errno(pub i32);
 
@@ -145,7 +149,7 @@ impl fmt::Debug for Errno {
 }
 
 impl BackendError {
-    /// Class of an `errno`; the number itself is kept for messages.
+    /// Classifies an `errno`. All classes but `Cancelled` keep the number for messages.
     pub const fn from_errno(errno: i32) -> Self {
         let said = Errno(errno);
         match errno {

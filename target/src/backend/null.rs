@@ -1,18 +1,18 @@
-//! A backend that reads zeros and discards writes.
+//! Null medium: reads return zeros, writes are discarded.
 
 use rdma::Time;
 
 use super::{Backend, Step};
 use crate::backend::{Operation, OperationKind};
 
-/// A medium without cost, to measure everything else.
+/// Backend of a null medium, without I/O, to measure the rest of the target.
 #[derive(Debug)]
 pub(crate) struct NullBackend;
 
 impl Backend for NullBackend {
     fn start(&self, _now: Time, operation: &mut Operation) -> Step {
         if operation.kind() == OperationKind::Read {
-            // Compare reads the buffer, which holds another request's data.
+            // For Compare: the buffer still has the data of an earlier request.
             operation.bytes().fill(0);
         }
         Step::Done(Ok(()))

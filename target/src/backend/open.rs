@@ -1,5 +1,5 @@
-//! Opens the medium behind a namespace: determines its size, its alignment, and the use of the page
-//! cache.
+//! Opens the medium behind a namespace: determines its size, its block size, and the use of direct
+//! I/O and the page cache.
 #![expect(unsafe_code, reason = "probes direct I/O with a system call that takes an address")]
 
 use std::fmt;
@@ -20,9 +20,9 @@ use super::{
     MemoryBackend, MemoryRoom, NullBackend, OpenedFile, block, cache_room, claim, write_unit,
 };
 
-/// Logical block of 512 bytes, the default unless the medium needs a larger one.
+/// Default logical block size as a power of two (512 bytes), unless direct I/O needs a larger one.
 const DEFAULT_LBA_SHIFT: u8 = 9;
-/// Largest logical block that hosts with 4 KiB pages accept.
+/// Largest logical block size as a power of two (4 KiB), which hosts with 4 KiB pages accept.
 const MAX_LBA_SHIFT: u8 = 12;
 /// Mount point of sysfs.
 const SYSFS: &str = "/sys";
@@ -34,22 +34,22 @@ pub(crate) const MEMORY_ALIGNMENT: u32 = 4096;
 pub(crate) struct OpenMode<'a> {
     /// Whether hosts may write the medium.
     pub writable: bool,
-    /// Bytes per logical block as a power of two; `None` chooses by the medium.
+    /// Bytes per logical block as a power of two; `None` chooses 9, or more if direct I/O needs it.
     pub lba_shift: Option<u8>,
     /// Use of the page cache.
     pub cache: CachePolicy<'a>,
 }
 
-/// The use of the page cache for files and block devices.
+/// Use of the page cache for files and block devices, from the key `direct_io`.
 #[derive(Clone, Copy, Debug, Default)]
 pub(crate) enum CachePolicy<'a> {
-    /// Direct I/O where it is available.
+    /// Direct I/O where it is available (`always`).
     #[default]
     Bypass,
-    /// Reads through the cache for read-only files with room; like [`CachePolicy::Bypass`] for
-    /// others.
+    /// Reads of a read-only file go through the page cache if this budget has room for the file;
+    /// everything else as with [`CachePolicy::Bypass`] (`auto`).
     WhileRoom(&'a Arc<CacheRoom>),
-    /// All I/O through the cache.
+    /// All I/O through the page cache (`never`).
     Use,
 }
 
@@ -62,36 +62,37 @@ pub(crate) struct OpenedBackend {
     pub exact_bytes: u64,
     /// Bytes per logical block as a power of two.
     pub lba_shift: u8,
-    /// Path of its bytes.
+    /// Whether its I/O is direct or goes through the page cache.
     pub access: IoMode,
     /// Bytes that its device writes atomically across power failures, if known.
     pub write_unit_bytes: Option<u32>,
-    /// Known errors of the medium.
+    /// Lasting faults of the medium, updated by its backend and by checks.
     pub health: Arc<Health>,
-    /// Identity of its bytes.
+    /// Identity of its bytes, from which the generation of its namespace is derived.
     pub content: Content,
-    /// Files that rings register.
+    /// Numbers under which io_uring rings register its files.
     pub files: Vec<FileId>,
-    /// Mapping of the file, for the control path to maintain.
+    /// Mapping of the file, which the control path maintains; `None` if it is not mapped.
     pub mapped: Option<Arc<MappedFile>>,
-    /// Regular file, which the control path checks for changes.
+    /// Regular file, which the control path checks for changes by other programs; `None` for other
+    /// media.
     pub source: Option<Arc<OpenedFile>>,
-    /// File or device whose length may change.
+    /// Backend of a file or device, for [`measure_again`]; `None` for other media.
     pub file: Option<Arc<FileBackend>>,
-    /// Identity of the file or device.
+    /// Identity of the file or device; `None` for other media.
     pub key: Option<FileKey>,
 }
 
-/// Path of bytes between buffers and the medium.
+/// Use of direct I/O and the page cache for an open medium, as log messages show it.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) enum IoMode {
-    /// Past the page cache.
+    /// All I/O is direct: it bypasses the page cache.
     Direct,
     /// Reads go through the page cache while there is memory for them, writes past it.
     CachedReads,
-    /// All I/O goes through the page cache, as configured.
+    /// All I/O goes through the page cache, as configured with `direct_io`.
     Cached,
-    /// All I/O goes through the page cache, for the reason given.
+    /// All I/O goes through the page cache, since direct I/O is not possible for the reason given.
     Buffered(String),
     /// Null or memory namespace, without a file.
     Synthetic,
@@ -130,7 +131,7 @@ pub(crate) fn open_block(path: &Path, mode: OpenMode<'_>) -> Result<OpenedBacken
     })
 }
 
-/// Opens a namespace that reads zeros and discards writes.
+/// Creates a medium that reads zeros and discards writes.
 ///
 /// # Errors
 /// The size is not a whole number of blocks.
@@ -138,7 +139,7 @@ pub(crate) fn open_null(size_bytes: u64, mode: OpenMode<'_>) -> Result<OpenedBac
     synthetic(size_bytes, mode, Content::zeros(), || Ok(Arc::new(NullBackend)))
 }
 
-/// Opens a namespace of anonymous memory.
+/// Creates a medium of anonymous memory, filled with zeros.
 ///
 /// # Errors
 /// The size is not a whole number of blocks, or exceeds the available memory.
@@ -239,7 +240,7 @@ fn open(
     Ok(OpenedBackend { access, write_unit_bytes, ..opened })
 }
 
-/// Length of a file or device in bytes.
+/// Length of a file or device in bytes; an error if it is 0.
 fn length(file: &File, path: &Path, metadata: &Metadata) -> Result<u64, OpenError> {
     let bytes = match metadata.file_type().is_block_device() {
         true => block::size_bytes(file)
@@ -252,7 +253,7 @@ fn length(file: &File, path: &Path, metadata: &Metadata) -> Result<u64, OpenErro
     }
 }
 
-/// Measurements of an open file.
+/// Length, block size and identity of an open file or device.
 struct Measured {
     exact_bytes: u64,
     lba_shift: u8,
@@ -288,7 +289,8 @@ fn opened(
     }
 }
 
-/// Measures the length of a writable file or device again.
+/// Measures the length of a writable file or device again, and returns it as a medium of that
+/// length, with the same descriptor and range locks.
 ///
 /// # Errors
 /// The file cannot be examined, is empty, or its length does not fit the blocks.
@@ -414,7 +416,8 @@ fn choose_access(
     }
 }
 
-/// Tries direct I/O for the block size.
+/// Opens the file for direct I/O with the configured block size, or with the smallest possible one.
+/// If that is not possible, the choice has the reason.
 fn probe_access(
     found: &FoundFile,
     mode: OpenMode<'_>,

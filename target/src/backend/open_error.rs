@@ -16,21 +16,22 @@ pub enum OpenError {
         /// Error of the system call.
         error: io::Error,
     },
-    /// A directory where a file is wanted.
+    /// The path leads to a directory, but a file is configured.
     #[error("{}: is a directory: name a file in it, or export it as a directory", path.display())]
     Directory {
         /// Path of the directory.
         path: PathBuf,
     },
-    /// Neither a regular file nor a block device.
+    /// The path does not lead to a file of the configured type.
     #[error("{}: is not a {wanted}", path.display())]
     WrongType {
         /// Path of the file.
         path: PathBuf,
-        /// Type that the configuration asks for: `regular file` or `block device`.
+        /// Type that the configuration requires: `regular file` or `block device`.
         wanted: &'static str,
     },
-    /// Another process or mount has write access to it, or it is to be written and is in use.
+    /// Another process or mount may write the file or device, or it is in use and hosts are to
+    /// write it.
     #[error(
         "{}: is in use by {user}: a file that is written has one user; end that, or export a copy",
         path.display()
@@ -38,7 +39,7 @@ pub enum OpenError {
     Busy {
         /// File or device in use.
         path: PathBuf,
-        /// Process or mount that uses it, as far as `/proc` tells.
+        /// Process or mount that uses it, as far as `/proc` shows it.
         user: String,
     },
     /// The file or device has zero bytes.
@@ -62,7 +63,7 @@ pub enum OpenError {
         /// Next larger multiple of the block size, in bytes.
         rounded: u64,
     },
-    /// Logical blocks smaller than those of the device.
+    /// The configured logical blocks are smaller than those of the device.
     #[error(
         "{}: the device has blocks of {device_bytes} bytes: give its namespace at least that block size",
         path.display()

@@ -2,9 +2,9 @@
 
 use std::io;
 
-/// Remedy, appended to the text of the error.
+/// Remedy to append to the text of an error; empty if none is known.
 pub(super) fn open_hint(error: &io::Error) -> &'static str {
-    // systemd sets it for each start of a service.
+    // systemd sets this variable for each start of a service.
     hint_for(error, std::env::var_os("INVOCATION_ID").is_some())
 }
 

@@ -1,11 +1,11 @@
-//! Operations of storage: bytes and offsets, nothing of NVMe.
+//! Operations on media, in bytes and offsets, without NVMe.
 #![expect(unsafe_code, reason = "a span is memory that a kernel may be writing")]
 
 use std::ptr::NonNull;
 
 use super::range_lock::RangeLock;
 
-/// A request to a namespace's medium, and its progress.
+/// An operation on a namespace's medium, with its progress.
 #[derive(Debug)]
 pub struct Operation {
     kind: OperationKind,
@@ -18,22 +18,22 @@ pub struct Operation {
     pub(crate) interruptions: u32,
     /// Current stage of an operation that takes several system calls.
     pub(crate) stage: OperationStage,
-    /// File that a read takes its bytes from, if the medium has two.
+    /// Path that a read has chosen.
     pub(crate) path: ReadPath,
-    /// Whether a delay still has to pass.
+    /// State of the delay, if the medium has a `Delay` decorator.
     pub(crate) hold: DelayHold,
-    /// Lock on its range, for media without atomic blocks.
+    /// Lock of its range, for media that could return half-written blocks.
     pub(crate) lock: Option<RangeLock>,
-    /// Whether only part of a write is stored.
+    /// Whether [`Operation::tear`] truncated the write.
     torn: bool,
 }
 
-/// Action of an operation.
+/// Kind of an operation.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum OperationKind {
-    /// Fills the span from the medium.
+    /// Reads the range into the span.
     Read,
-    /// Stores the span in the medium.
+    /// Writes the span to the range.
     Write {
         /// Whether the bytes must be on the medium before the operation ends (`RWF_DSYNC`).
         durable: bool,
@@ -44,38 +44,38 @@ pub enum OperationKind {
     WriteZeroes {
         /// Whether the zeros must be on the medium before the operation ends.
         durable: bool,
-        /// Whether the space may be returned to the file system.
+        /// Whether the range may be deallocated in place of writing zeros.
         deallocate: bool,
     },
-    /// Returns the space of the range, whose bytes are no longer needed.
+    /// Deallocates the range, whose bytes are no longer needed. Has no effect if the medium cannot.
     Deallocate,
 }
 
-/// Stage that a backend has reached in an operation.
+/// Kind of system call that an operation on a file makes at present.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(crate) enum OperationStage {
-    /// The operation's own system call.
+    /// The system call for its kind, such as `pwritev2` for a write.
     #[default]
     Main,
-    /// Punches a hole in place of zeros.
+    /// Punches a hole (`fallocate`), for Write Zeroes that may deallocate.
     Hole,
     /// Writes zeros, because `fallocate` cannot make them.
     Zeros,
-    /// Makes the change durable.
+    /// Makes the change durable (`fdatasync`).
     Sync,
 }
 
-/// Path of a read's bytes.
+/// Path of a read: descriptor and use of the page cache.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(crate) enum ReadPath {
     /// The read has not begun.
     #[default]
     Unchosen,
-    /// Bytes present in the page cache only.
+    /// Reads only the bytes that are in the page cache, without waiting.
     Cached,
-    /// Page cache, with missing bytes read from the medium.
+    /// Reads through the page cache, which reads missing bytes from the medium.
     Buffered,
-    /// The descriptor that writes use.
+    /// Uses the backend's own descriptor, as writes do.
     Own,
 }
 
@@ -92,32 +92,32 @@ pub(crate) enum DelayHold {
 }
 
 impl Operation {
-    /// Reads `span` from `offset`.
+    /// Creates a read of the bytes at `offset` into `span`.
     pub fn read(offset: u64, span: Span) -> Self {
         Self::with_span(OperationKind::Read, offset, span)
     }
 
-    /// Writes the bytes of `span` to `offset`.
+    /// Creates a write of the bytes of `span` to `offset`.
     pub fn write(offset: u64, span: Span, durable: bool) -> Self {
         Self::with_span(OperationKind::Write { durable }, offset, span)
     }
 
-    /// Makes all completed writes durable.
+    /// Creates a flush of all completed writes.
     pub fn flush() -> Self {
         Self::bare(OperationKind::Flush, 0, 0)
     }
 
-    /// Makes a range read as zeros.
+    /// Creates an operation that makes a range read as zeros.
     pub fn write_zeroes(offset: u64, length: u64, durable: bool, deallocate: bool) -> Self {
         Self::bare(OperationKind::WriteZeroes { durable, deallocate }, offset, length)
     }
 
-    /// Returns the space of a range.
+    /// Creates a deallocation of a range.
     pub fn deallocate(offset: u64, length: u64) -> Self {
         Self::bare(OperationKind::Deallocate, offset, length)
     }
 
-    /// Action of the operation.
+    /// Kind of the operation.
     pub fn kind(&self) -> OperationKind {
         self.kind
     }
@@ -132,7 +132,7 @@ impl Operation {
         self.length
     }
 
-    /// Memory of a read or write.
+    /// Memory of a read or write; `None` for other kinds.
     pub fn span(&self) -> Option<&Span> {
         self.span.as_ref()
     }

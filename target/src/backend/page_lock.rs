@@ -1,19 +1,19 @@
-//! Atomic reads and writes of a page of memory.
+//! Lock that makes reads and writes of one page of memory atomic.
 
 use std::sync::atomic::{AtomicU32, Ordering, fence};
 
-/// Reads disturbed by writes after which the reader takes the lock as a writer does.
+/// Attempts of a read that concurrent writes disturb, before it takes the lock as a writer does.
 const OPTIMISTIC_READS: u32 = 64;
 /// Attempts to lock a page between yields, since the holder may need the processor.
 const LOOKS: u32 = 256;
 
-/// Lock of one page: odd while it is being written. Readers do not write to it until writers have
-/// disturbed them [`OPTIMISTIC_READS`] times.
+/// Sequence lock of one page: the number is odd while the page is locked. Readers do not change it
+/// until writers have disturbed them [`OPTIMISTIC_READS`] times.
 #[derive(Debug, Default)]
 pub(super) struct PageLock(AtomicU32);
 
 impl PageLock {
-    /// Calls `copy` to read the page, again if a write came between.
+    /// Calls `copy` to read the page, and calls it again if a write came between.
     pub(super) fn read(&self, mut copy: impl FnMut()) {
         for _ in 0..OPTIMISTIC_READS {
             let before = self.0.load(Ordering::Acquire);

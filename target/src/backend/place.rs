@@ -32,7 +32,7 @@ pub(crate) struct FilePlace<'a> {
 }
 
 impl<'a> FilePlace<'a> {
-    /// Place of a file or device that an operator named.
+    /// Path that an operator named, which may lead anywhere.
     pub(crate) fn named(path: &'a Path) -> Self {
         Self { path, root: None }
     }
@@ -80,10 +80,10 @@ impl FoundFile {
         }
     }
 
-    /// Opens the found file, even if its path has another file by now.
+    /// Opens the found file, even if its path leads to another file by now.
     ///
     /// # Errors
-    /// It cannot be opened in this way, or another process does not give back its lease.
+    /// The file cannot be opened with this access, or another process does not give back its lease.
     pub(super) fn open(&self, writable: bool, flags: i32) -> io::Result<File> {
         let path = format!("/proc/self/fd/{}", self.handle.as_raw_fd());
         let mut options = OpenOptions::new();
@@ -134,7 +134,7 @@ impl ServedRoot {
         Ok(Self { path, handle })
     }
 
-    /// Path with symlinks resolved.
+    /// Path of the directory, with symlinks resolved.
     pub(crate) fn path(&self) -> &Path {
         &self.path
     }
@@ -182,7 +182,7 @@ pub(crate) struct FolderEntry {
 }
 
 impl FolderEntry {
-    /// Whether it is a folder whose name does not start with a dot.
+    /// Whether the entry is a folder whose name does not start with a dot.
     pub(crate) fn is_visible_folder(&self) -> bool {
         let name = self.relative.file_name();
         let visible = name.is_some_and(|name| !name.as_bytes().starts_with(b"."));
@@ -191,7 +191,7 @@ impl FolderEntry {
 }
 
 impl ServedFolder {
-    /// All entries. Symlinks are not followed.
+    /// Reads all entries except `.` and `..`. Symlinks are not followed.
     ///
     /// # Errors
     /// The folder cannot be read.

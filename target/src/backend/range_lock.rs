@@ -3,7 +3,7 @@
 //! The kernel copies between the page cache and memory without a lock that readers take, so a read
 //! can return a block that a write has half changed. Operations lock their range before their first
 //! system call and keep it until the last call on the range has ended. No thread blocks: an
-//! operation that has to wait is told when to try again.
+//! operation that has to wait gets the time until its next attempt.
 //!
 //! Each page maps to a lock of a table; large files share locks between pages. An operation takes
 //! the locks of its pages in ascending order and keeps them while it waits for the next one, so
@@ -45,17 +45,17 @@ const LONGEST_WAIT: Duration = Duration::from_millis(1);
 const WRITER: u64 = 1 << 63;
 const READER: u64 = 1 << 48;
 const READERS: u64 = WRITER - READER;
-/// A target cannot draw 2^48 numbers in its lifetime.
+/// Mask of the lowest waiting number. A target cannot draw 2^48 numbers in its lifetime.
 const NEXT: u64 = READER - 1;
 
 /// Locks of one file, shared by all cores.
 pub(crate) struct RangeLocks {
     locks: Box<[AtomicU64]>,
-    /// Number that was drawn last.
+    /// Number that [`RangeLocks::draw`] returned last.
     drawn: AtomicU64,
 }
 
-/// Use that an operation makes of its range.
+/// Whether an operation reads or changes its range.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum RangeAccess {
     /// Reads, concurrently with other reads.
@@ -64,7 +64,7 @@ pub(crate) enum RangeAccess {
     Exclusive,
 }
 
-/// Locks of an operation's range, taken or still needed. Dropping it releases both.
+/// Locks of an operation's range, taken or still needed. Dropping it releases them and ends a wait.
 pub(crate) struct RangeLock {
     table: Arc<RangeLocks>,
     access: RangeAccess,
@@ -76,7 +76,7 @@ pub(crate) struct RangeLock {
     taken: u32,
     /// Number of waits so far.
     waits: u32,
-    /// Number drawn for the first wait; 0 before.
+    /// Number drawn at the first wait; 0 as long as it has not waited.
     number: u64,
 }
 
@@ -91,7 +91,7 @@ impl RangeLocks {
         Arc::new(Self { locks, drawn: AtomicU64::new(0) })
     }
 
-    /// Lock of a range, with none of its pages taken yet.
+    /// Creates the lock of a range, without taking any of its locks.
     pub(super) fn lock(
         self: &Arc<Self>,
         access: RangeAccess,
@@ -136,7 +136,7 @@ impl RangeLock {
         Ok(())
     }
 
-    /// Whether a lock is still missing.
+    /// Whether a lock of the range is not taken yet.
     pub(super) fn is_waiting(&self) -> bool {
         self.taken < self.count
     }
@@ -179,7 +179,7 @@ impl RangeAccess {
         }
     }
 
-    /// Whether the present holders admit one more.
+    /// Whether a lock with this value can be taken in addition to its present holders.
     const fn is_compatible(self, lock: u64) -> bool {
         match self {
             // Up to the largest count of readers.

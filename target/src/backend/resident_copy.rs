@@ -29,7 +29,7 @@ pub(crate) unsafe fn copy(from: *const u8, to: *mut u8, length: usize) -> usize 
     length - unsafe { machine::copy(to, from, length) }
 }
 
-/// Earlier handler of the signal.
+/// Action for SIGBUS before [`prepare`], for signals that no copy raised.
 static EARLIER: OnceLock<libc::sigaction> = OnceLock::new();
 
 fn install() -> io::Result<()> {
@@ -42,7 +42,7 @@ fn install() -> io::Result<()> {
     if unsafe { libc::sigaction(libc::SIGBUS, std::ptr::null(), &raw mut earlier) } != 0 {
         return Err(io::Error::last_os_error());
     }
-    // The handler needs it from its first call on.
+    // Set before the handler is installed, which reads it.
     EARLIER.get_or_init(|| earlier);
     // SAFETY: as above.
     let mut ours: libc::sigaction = unsafe { std::mem::zeroed() };
@@ -114,7 +114,8 @@ mod machine {
         unsafe { feedrail_copy_resident(to, from, length) }
     }
 
-    /// Makes the thread continue behind the copy, if the signal interrupted it there.
+    /// Makes the thread continue behind the copy, if the signal interrupted it there; returns
+    /// whether it did.
     pub(super) fn end_copy(context: &mut ucontext_t) -> bool {
         let place = &mut context.uc_mcontext.gregs[libc::REG_RIP as usize];
         let is_copy = *place == (&raw const feedrail_copy_resident_load).addr() as i64;

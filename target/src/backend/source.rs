@@ -11,15 +11,15 @@ use rustix::fs::{AtFlags, Statx, StatxFlags};
 use super::claim::FileKey;
 use super::{Content, FilePlace, Health};
 
-/// An open regular file. A check makes system calls that may wait, so only the control path calls
-/// it.
+/// An open regular file, with its status at the last check. [`OpenedFile::look`] makes system calls
+/// that may wait, so only the control path calls it.
 #[derive(Debug)]
 pub(crate) struct OpenedFile {
     file: Arc<OwnedFd>,
     path: PathBuf,
     root: Option<PathBuf>,
     key: Option<FileKey>,
-    /// Whether hosts change its content.
+    /// Whether hosts may write it. Changes of its content are then not reported.
     writable: bool,
     seen: Mutex<Option<FileStatus>>,
     replaced: AtomicBool,
@@ -31,7 +31,7 @@ pub(crate) struct OpenedFile {
 pub(crate) enum FileChange {
     /// The bytes of the open file may have changed.
     Content(Content),
-    /// Another file, or none, has the name; the open file is the same as before.
+    /// The path leads to another file, or to none. The open file has not changed.
     Replaced,
 }
 
@@ -43,7 +43,7 @@ struct FileStatus {
     rest: (u32, u16, u32, u32),
 }
 
-/// Length and time of modification.
+/// Length in bytes, and time of modification in seconds and nanoseconds.
 type Stamp = (u64, i64, u32);
 
 impl FileStatus {
@@ -65,7 +65,7 @@ impl FileStatus {
 }
 
 impl OpenedFile {
-    /// State of a file that was just opened.
+    /// Records the status of a file that was just opened.
     pub(super) fn new(
         file: Arc<OwnedFd>,
         place: FilePlace<'_>,
@@ -78,7 +78,7 @@ impl OpenedFile {
         Self { file, path, root, key, writable, seen, replaced: AtomicBool::new(false), health }
     }
 
-    /// Looks for changes since the last call.
+    /// Checks the file and its path, and returns a change since the last call.
     pub(crate) fn look(&self) -> Option<FileChange> {
         let place = FilePlace { path: &self.path, root: self.root.as_deref() };
         let replaced = FileKey::of_place(place) != self.key;

@@ -4,7 +4,7 @@ use std::path::{Path, PathBuf};
 
 use super::{ConfigError, Origin};
 
-/// Text and name of a configuration file.
+/// Text and path of a configuration file.
 pub(super) struct Document<'a> {
     path: &'a Path,
     text: &'a str,
@@ -18,7 +18,8 @@ impl<'a> Document<'a> {
         Self { path, text, lines: std::iter::once(0).chain(after).collect() }
     }
 
-    /// Creates an error about the text at a byte offset: one line, whatever values it quotes.
+    /// Creates an error about the text at a byte offset. Control characters in `message` are
+    /// escaped, so that it takes one line.
     pub(super) fn error(&self, offset: usize, message: impl AsRef<str>) -> ConfigError {
         self.invalid(offset, self.key_at(offset), message.as_ref())
     }
@@ -29,7 +30,8 @@ impl<'a> Document<'a> {
         ConfigError::Invalid { path, line, column, key, message: in_one_line(message) }
     }
 
-    /// Creates an error with the message of the TOML parser, or about the more likely mistake.
+    /// Creates an error from one of the TOML parser. A wrong table header and a key without a value
+    /// get messages of their own.
     pub(super) fn refusal(&self, error: &toml::de::Error) -> ConfigError {
         if let Some((offset, message)) = self.wrong_header() {
             return self.error(offset, message);
@@ -42,7 +44,8 @@ impl<'a> Document<'a> {
         self.error(offset, error.message().trim_end().replace('\n', ", "))
     }
 
-    /// First header that is not in [`TABLES`], though a similar one is.
+    /// Byte offset of the first table header that is similar but not equal to one of [`TABLES`],
+    /// and a message with the right one.
     fn wrong_header(&self) -> Option<(usize, String)> {
         self.lines.iter().find_map(|start| {
             let line = self.text[*start..].lines().next().unwrap_or_default();
@@ -56,18 +59,18 @@ impl<'a> Document<'a> {
         })
     }
 
-    /// Word at the start of the line at an offset, if a key should be there and has no value.
+    /// Key at the start of the line at a byte offset, if the line has no `=`.
     fn key_without_value(&self, offset: usize) -> Option<&str> {
         let (line, _) = self.line_and_column(offset);
         let text = self.text[self.lines[line - 1]..].lines().next()?.trim();
         let word = text.split_whitespace().next()?;
         let is_key =
             word.starts_with(|c: char| c.is_ascii_lowercase()) && word.chars().all(is_bare);
-        // A list that spans lines has quotes or digits.
+        // The lines of a list have quotes or digits.
         (is_key && !text.contains('=') && !matches!(word, "true" | "false")).then_some(word)
     }
 
-    /// Origin of later messages about the text at a byte offset.
+    /// Place of the text at a byte offset, for messages after parsing.
     pub(super) fn origin(&self, offset: usize) -> Origin {
         let (line, _) = self.line_and_column(offset);
         Origin(format!("{}:{line}: {}", self.path.display(), self.key_at(offset)))
@@ -141,7 +144,7 @@ fn is_bare(c: char) -> bool {
     c.is_ascii_alphanumeric() || matches!(c, '_' | '-' | '.')
 }
 
-/// A table that a configuration may have.
+/// A table that a configuration may have, with its correct header and the reason for its brackets.
 struct TableRules {
     name: &'static str,
     header: &'static str,
@@ -168,7 +171,7 @@ const TABLES: [TableRules; 6] = [
     },
 ];
 
-/// Table whose name ends like this one.
+/// Table whose name has the same last part as `name`, or as `name` without a final `s`.
 fn meant(name: &str) -> Option<&'static TableRules> {
     let last = |name: &'_ str| name.rsplit('.').next().unwrap_or_default().trim().to_owned();
     let written = last(name);

@@ -30,10 +30,10 @@ pub enum ConfigError {
         /// The mistake, and a value that would be right.
         message: String,
     },
-    /// Names and ids cannot be derived, because the machine has no readable id.
+    /// Names and ids cannot be derived, because the id of the machine cannot be read.
     #[error(transparent)]
     Machine(#[from] MachineError),
-    /// The command line is wrong.
+    /// The command line is wrong, or two ports conflict; the text says how.
     #[error("{0}")]
     Usage(String),
 }

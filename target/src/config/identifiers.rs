@@ -1,5 +1,5 @@
-//! UUIDs, NGUIDs and EUI-64s of namespaces. A host takes namespaces with a common one for paths to
-//! one disk.
+//! UUIDs, NGUIDs and EUI-64s of namespaces. A host takes two namespaces with an equal identifier
+//! for paths to one disk.
 
 use std::collections::BTreeMap;
 use std::collections::btree_map::Entry;
@@ -15,11 +15,11 @@ use crate::derived_ids::SubsystemIdentity;
 /// Identifier of a namespace. Identifiers of different kinds are never equal.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub(crate) enum Identifier {
-    /// The UUID of a namespace.
+    /// Universally Unique Identifier, 128 bits.
     Uuid(Uuid),
-    /// The Namespace Globally Unique Identifier.
+    /// Namespace Globally Unique Identifier, 128 bits.
     Nguid(Uuid),
-    /// The IEEE Extended Unique Identifier.
+    /// IEEE Extended Unique Identifier, 64 bits.
     Eui64(Eui64),
 }
 
@@ -74,7 +74,7 @@ impl fmt::Display for Identifier {
 /// Reason that an identifier is refused for a namespace.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub(crate) enum IdentifierError {
-    /// The identifier is all zeros, which stands for no identifier.
+    /// The identifier is all zeros, which stands for no identifier. The field is its kind.
     #[error("the nil {0} identifies nothing; leave it out, or give a real one")]
     Nil(&'static str),
     /// A namespace with other data has the identifier.
@@ -83,7 +83,7 @@ pub(crate) enum IdentifierError {
     )]
     Taken {
         id: Identifier,
-        /// Name of the namespace that has it.
+        /// Name of the namespace that has the identifier.
         other: String,
         /// Subsystem of that namespace.
         nqn: String,

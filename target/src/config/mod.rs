@@ -40,24 +40,26 @@ pub use crate::limits::{CntlidRange, Limits};
 pub struct Config {
     /// RDMA provider to use.
     pub provider: ProviderChoice,
-    /// Whether responses invalidate the host's memory key, on RDMA devices with Send with
-    /// Invalidate.
+    /// Whether responses invalidate the host's memory key with Send with Invalidate, on RDMA
+    /// devices that support it.
     pub send_with_invalidate: bool,
-    /// Group of users who may share memory with the target, besides its own user and root.
+    /// Group whose users may connect over shared memory, besides the target's own user and root.
     pub shared_memory_group: Option<SharingGroup>,
     /// Cores that the poll groups run on.
     pub cores: Cores,
     /// Longest time that an idle poll group polls before it sleeps.
     pub polling: Duration,
-    /// Folder for the NSIDs of directories and for write protections.
+    /// State folder, for what is kept across restarts: NSIDs of directories' files, write
+    /// protections, and the machine's id if the system has none.
     pub state_dir: PathBuf,
     /// Unique NQN of the discovery service, in addition to the well-known one.
     pub discovery_nqn: Nqn,
-    /// Path of the socket through which the exports can be changed at run time.
+    /// Path of the management socket (JSON-RPC), which can change the exports at run time; `None`
+    /// for no socket.
     pub management: Option<PathBuf>,
-    /// Address at which the counters can be read over HTTP.
+    /// Address at which the metrics page is served over HTTP; `None` for no page.
     pub metrics: Option<SocketAddr>,
-    /// Detail of the counters read there.
+    /// Detail of the latency histograms on the metrics page.
     pub metrics_detail: MetricsDetail,
     /// Identity of the machine, from which names and ids are derived that are not configured.
     pub machine: Machine,
@@ -70,18 +72,20 @@ pub struct Config {
 }
 
 impl Config {
-    /// Whether the exports can be changed at run time.
+    /// Whether the exports can change at run time, through the management socket or a watched
+    /// directory.
     pub(crate) fn is_managed(&self) -> bool {
         self.management.is_some() || self.watched().next().is_some()
     }
 
-    /// Directories that are watched.
+    /// Directories whose files are added and removed as namespaces at run time.
     pub(crate) fn watched(&self) -> impl Iterator<Item = &DirectoryConfig> {
         let directories = self.subsystems.iter().flat_map(|subsystem| &subsystem.directories);
         directories.filter(|directory| directory.watch)
     }
 
-    /// Keys that differ in a new configuration and are read at the start only.
+    /// Keys that differ in `new` and are read at the start only, so that a reload cannot apply
+    /// them.
     pub(crate) fn differences_at_start(&self, new: &Self) -> Vec<&'static str> {
         let Self {
             provider,
@@ -145,7 +149,7 @@ impl fmt::Display for ProviderChoice {
     }
 }
 
-/// Detail of the page of counters.
+/// Detail of the latency histograms on the metrics page.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, serde::Deserialize, clap::ValueEnum)]
 #[serde(rename_all = "lowercase")]
 pub enum MetricsDetail {
@@ -171,7 +175,7 @@ pub enum DirectIo {
 }
 
 impl DirectIo {
-    /// Value of the key `direct_io`.
+    /// Value of the key `direct_io` in a configuration file.
     pub(crate) fn word(self) -> &'static str {
         match self {
             Self::Auto => "auto",
@@ -200,32 +204,32 @@ impl Cores {
     }
 }
 
-/// Configuration of a port to listen on.
+/// Configuration of a port: an address to listen on, and the subsystems that it serves.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct PortConfig {
-    /// Port ID in the discovery log.
+    /// Port ID (PORTID) in the discovery log, unique in the configuration.
     pub id: u16,
     /// Address to listen on; port number 0 picks a free one. A wildcard (0.0.0.0 or ::) stands for
     /// all present and future addresses of its family on this machine.
     pub address: SocketAddr,
-    /// Subsystems that it serves; `None` means all.
+    /// NQNs of the subsystems that it serves; `None` means all.
     pub subsystems: Option<Vec<Nqn>>,
-    /// Place in the configuration.
+    /// Place in the configuration, for messages.
     pub origin: Origin,
 }
 
 impl PortConfig {
-    /// Whether a subsystem is served there.
+    /// Whether the port serves the subsystem `nqn`.
     pub(crate) fn serves(&self, nqn: &Nqn) -> bool {
         self.subsystems.as_ref().is_none_or(|list| list.contains(nqn))
     }
 
-    /// Whether it stands for all addresses of this machine of one family.
+    /// Whether the port listens on all addresses of an IP family (0.0.0.0 or ::).
     pub(crate) fn is_wildcard(&self) -> bool {
         self.address.ip().is_unspecified()
     }
 
-    /// Whether it is a wildcard that stands for an address of this machine.
+    /// Whether the port is the wildcard of the IP family of `ip`.
     pub(crate) fn stands_for(&self, ip: IpAddr) -> bool {
         self.is_wildcard() && self.address.is_ipv4() == ip.is_ipv4()
     }
@@ -250,7 +254,7 @@ pub struct SubsystemConfig {
     pub namespaces: Vec<NamespaceConfig>,
     /// Directories whose files are namespaces.
     pub directories: Vec<DirectoryConfig>,
-    /// Place in the configuration.
+    /// Place in the configuration, for messages.
     pub origin: Origin,
 }
 
@@ -275,7 +279,7 @@ pub struct NamespaceConfig {
     pub uuid: Uuid,
     /// NGUID that Identify reports, derived if the configuration has none.
     pub nguid: [u8; 16],
-    /// EUI-64 that Identify reports.
+    /// EUI-64 that Identify reports; `None` if it has none.
     pub eui64: Option<Eui64>,
     /// Medium behind the namespace.
     pub medium: Medium,
@@ -283,7 +287,8 @@ pub struct NamespaceConfig {
     pub faults: DiskFaults,
     /// Whether hosts may write.
     pub writable: bool,
-    /// Operator's name for the bytes, equal wherever the same bytes are served.
+    /// Operator's name for the bytes, the same on all targets that serve these bytes. The
+    /// namespace's generation is derived from it.
     pub content_id: Option<String>,
     /// Bytes per logical block as a power of two (9..=12); `None` chooses 9, or more if direct I/O
     /// needs it.
@@ -294,7 +299,7 @@ pub struct NamespaceConfig {
     pub ana_group: AnaGroupId,
     /// NQNs of the hosts that see it; `None` for all hosts.
     pub visible_to: Option<BTreeSet<Nqn>>,
-    /// Place in the configuration.
+    /// Place in the configuration, for messages.
     pub origin: Origin,
 }
 
@@ -305,14 +310,15 @@ impl NamespaceConfig {
     }
 }
 
-/// Medium behind a namespace.
+/// Configured medium of a namespace.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Medium {
     /// A regular file, opened as [`DirectIo`] says.
     File {
         /// Path of the file; a relative one starts at the folder of the configuration.
         path: PathBuf,
-        /// Directory that it was found in, and that its path must not lead out of.
+        /// Configured directory that contains the file, which its path must not lead out of; `None`
+        /// for a file that is configured itself.
         root: Option<Arc<Path>>,
     },
     /// A block device, which must not be mounted or in use.
@@ -333,7 +339,7 @@ pub enum Medium {
 }
 
 impl Medium {
-    /// Path of a file or block device.
+    /// Path of a file or block device; `None` for other media.
     pub fn path(&self) -> Option<&Path> {
         match self {
             Self::File { path, .. } | Self::Block { path } => Some(path),
@@ -341,7 +347,7 @@ impl Medium {
         }
     }
 
-    /// Place of a file or block device.
+    /// Path of a file or block device, with the directory of a file; `None` for other media.
     pub(crate) fn place(&self) -> Option<FilePlace<'_>> {
         match self {
             Self::File { path, root } => Some(FilePlace { path, root: root.as_deref() }),
@@ -400,13 +406,13 @@ pub struct DirectoryConfig {
     pub writable: bool,
     /// Operator's name for the content of all the files, as in [`NamespaceConfig`].
     pub content_id: Option<String>,
-    /// Log2 of the block size, as in [`NamespaceConfig`].
+    /// Bytes per logical block as a power of two, as in [`NamespaceConfig`].
     pub lba_shift: Option<u8>,
     /// Use of direct I/O.
     pub direct_io: DirectIo,
-    /// Whether files that appear and vanish at run time do so as namespaces.
+    /// Whether namespaces are added and removed at run time as files appear and vanish.
     pub watch: bool,
-    /// Place in the configuration.
+    /// Place in the configuration, for messages.
     pub origin: Origin,
 }
 

@@ -34,14 +34,14 @@ pub struct Quick {
     pub nqn: Option<Nqn>,
     /// RDMA provider to use.
     pub provider: ProviderChoice,
-    /// Number or cores of the poll groups.
+    /// Number of poll groups, or the cores that they are pinned to.
     pub cores: Cores,
-    /// Machine that it runs on; `None` finds it out.
+    /// Identity of the machine; `None` determines it with [`Machine::this`].
     pub machine: Option<Machine>,
 }
 
 impl Config {
-    /// Configuration that the quick form stands for.
+    /// Converts the arguments of the quick form to a configuration.
     ///
     /// # Errors
     /// No address, no file, the same file twice, or a machine whose id is damaged.
@@ -50,7 +50,7 @@ impl Config {
             return Err(ConfigError::Usage("no address to listen on; add --listen IP:4420".into()));
         }
         let mut seen = BTreeSet::new();
-        // Port number 0 stands for a different port each time.
+        // Each address with port number 0 gets a free port of its own.
         quick.listen.retain(|address| address.port() == 0 || seen.insert(*address));
         let ports = quick.listen.iter().enumerate().map(|(index, address)| PortConfig {
             id: u16::try_from(index + 1).unwrap_or(u16::MAX),
@@ -227,7 +227,7 @@ pub(crate) fn parse_host(text: &str) -> Result<Nqn, String> {
     Nqn::standard(text).map_err(|error| wrong(&error))
 }
 
-/// Parses the id of a machine.
+/// Parses the id of a machine: 32 hexadecimal digits, not all zero.
 pub(crate) fn parse_machine(text: &str) -> Result<Machine, String> {
     let wrong = || format!("{text:?} is no machine id; write 32 hexadecimal digits, not all zero");
     derived_ids::parse_id(text).map(Machine::with_id).ok_or_else(wrong)

@@ -1,4 +1,4 @@
-//! TOML file: its shape, and its conversion to a [`Config`].
+//! Tables and keys of the TOML file, and their conversion to a [`Config`].
 
 mod subsystems;
 
@@ -22,7 +22,7 @@ use crate::limits::{CntlidRange, Limits, MAX_POOL_BYTES};
 
 impl Config {
     /// Reads and checks a configuration file. Paths in it are relative to its folder. `machine` is
-    /// the machine that it is for; `None` finds it out.
+    /// the identity to derive names and ids from; `None` determines that of this machine.
     ///
     /// # Errors
     /// The file cannot be read, or a value in it is wrong: one line with the place and the remedy.
@@ -32,7 +32,8 @@ impl Config {
         Self::read(path, &text, machine)
     }
 
-    /// Checks a configuration given as text; `path` names it in errors and anchors relative paths.
+    /// Checks a configuration given as text; `path` is its path in errors, and relative paths in it
+    /// start at the folder of `path`.
     ///
     /// # Errors
     /// The errors of [`Config::from_file`], except that the file is not read.
@@ -104,11 +105,11 @@ struct PortTable {
     subsystems: Option<Vec<Spanned<String>>>,
 }
 
-/// Converts tables to the configuration, with the document at hand for errors.
+/// Converts the tables of a document to a [`Config`]. Errors contain positions in the document.
 struct Reader<'a> {
     document: Document<'a>,
     machine: Machine,
-    /// Whether exports can be added at run time.
+    /// Whether there is a management socket, so that exports can be added at run time.
     managed: bool,
 }
 

@@ -1,4 +1,4 @@
-//! Values that operators write with units or in short forms.
+//! Formats of byte counts and of cores in configurations.
 
 use std::fmt;
 

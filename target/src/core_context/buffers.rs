@@ -1,4 +1,4 @@
-//! Buffers of one core: a share for hosts, and one for anonymous connections.
+//! Buffers of one core: a pool for hosts, and one for anonymous connections.
 //!
 //! A connection is anonymous until it was admitted to a subsystem: Connect has not succeeded yet,
 //! or it is one of the discovery service. Anonymous connections have a small pool of their own, so
@@ -19,13 +19,13 @@ pub(crate) struct CoreBuffers {
     anonymous: Share,
 }
 
-/// Accounts of a connection with the [`CoreBuffers`] of its core.
+/// Accounts in [`CoreBuffers`] to which a connection's buffers are charged.
 #[derive(Debug)]
 pub(crate) struct Accounts {
     origin: PeerOrigin,
     requests: usize,
     anonymous: AccountKey,
-    /// Account of its host, once it was admitted to a subsystem.
+    /// Account of its host, once the connection was admitted to a subsystem.
     host: Option<AccountKey>,
 }
 
@@ -57,7 +57,7 @@ impl CoreBuffers {
         }
     }
 
-    /// Allocates a buffer for a request, or queues it.
+    /// Allocates a buffer for a request. `None`: the request waits for [`CoreBuffers::grant`].
     pub(crate) fn allocate(
         &mut self,
         accounts: &Accounts,
@@ -70,7 +70,7 @@ impl CoreBuffers {
         }
     }
 
-    /// Next request that gets a buffer, if there is room for any.
+    /// Allocates a buffer for the next waiting request; `None` if none can get one now.
     pub(crate) fn grant(&mut self) -> Option<(RequestKey, Buffer)> {
         self.hosts.grant().or_else(|| self.anonymous.grant())
     }
@@ -87,7 +87,7 @@ impl CoreBuffers {
         share.orphan(account, buffer);
     }
 
-    /// Returns a buffer whose connection had ended before.
+    /// Returns a buffer marked with [`CoreBuffers::orphan`] to its pool.
     pub(crate) fn release_orphan(&mut self, accounts: &Accounts, buffer: Buffer) {
         let (share, account) = self.owner(accounts, &buffer);
         share.release_orphan(account, buffer);
@@ -106,7 +106,7 @@ impl CoreBuffers {
         self.hosts.is_waited_for() || self.anonymous.is_waited_for()
     }
 
-    /// Removes a waiting request.
+    /// Ends the wait of a request for a buffer. No effect if it does not wait.
     pub(crate) fn leave(&mut self, accounts: &Accounts, whose: RequestKey) {
         self.anonymous.leave(accounts.anonymous, whose);
         if let Some(host) = accounts.host {
@@ -122,12 +122,13 @@ impl CoreBuffers {
         }
     }
 
-    /// Pool of hosts. It also resolves the addresses of anonymous connections' buffers.
+    /// Pool of hosts. It also resolves the addresses of anonymous connections' buffers, which lie
+    /// in the same memory.
     pub(crate) fn pool(&self) -> &Pool {
         self.hosts.pool()
     }
 
-    /// Bytes of all buffers.
+    /// Bytes of both pools, free or in use.
     pub(crate) fn total_bytes(&self) -> u64 {
         self.hosts.pool().total_bytes() + self.anonymous.pool().total_bytes()
     }
@@ -143,13 +144,13 @@ impl CoreBuffers {
         [self.hosts.take_events(), self.anonymous.take_events()]
     }
 
-    /// Records that the core has nothing to do.
+    /// Records [`BufferEvent::Rested`], for the simulator.
     pub(crate) fn note_rest(&mut self) {
         self.hosts.note_rest();
         self.anonymous.note_rest();
     }
 
-    /// Number of requests that had to wait.
+    /// Number of requests so far that had to wait for a buffer.
     pub(crate) fn waits(&self) -> u64 {
         self.hosts.waits() + self.anonymous.waits()
     }

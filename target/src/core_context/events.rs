@@ -6,7 +6,8 @@
 use super::request_key::RequestKey;
 use crate::limits::peer::Party;
 
-/// Event of a pool. Accounts have numbers, which are reused once they are closed.
+/// Event of a buffer pool, for the simulator. Accounts have numbers, which are reused once they are
+/// closed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum BufferEvent {
     /// An account was opened in the pool.
@@ -27,7 +28,7 @@ pub enum BufferEvent {
         account: usize,
         /// Request that began to wait.
         whose: RequestKey,
-        /// Bytes that its buffer takes, unless it is the progress block.
+        /// Bytes of the pool that its buffer takes, unless it gets the progress block.
         bytes: u64,
     },
     /// A request got a buffer, immediately or after waiting.
@@ -62,11 +63,11 @@ pub enum BufferEvent {
     },
     /// No waiting request can get a buffer now.
     NoGrant,
-    /// The core has nothing to do until something else happens.
+    /// The core has nothing to do and sleeps until something else happens.
     Rested,
 }
 
-/// Record of events, kept once they have been asked for.
+/// Record of events; empty until the first call of [`BufferEvents::take`].
 #[derive(Debug, Default)]
 pub(super) struct BufferEvents(Option<Vec<BufferEvent>>);
 

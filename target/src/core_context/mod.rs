@@ -22,27 +22,27 @@ use crate::metrics::io_counters::CoreIoStats;
 use crate::metrics::namespace_io::CoreNamespaceIo;
 use crate::storage::{Storage, Submitted, Tag};
 
-/// Resources of one core: buffers, storage engine, and the time of its turn.
+/// Resources of one core, which its poll group lends to each transport during a turn.
 pub(crate) struct CoreContext {
     /// Time at the start of this turn.
     pub now: Time,
-    /// Whether another thread rang before this turn.
+    /// Whether another thread rang the core's doorbell since the previous turn.
     pub(crate) rung: bool,
-    /// Inventory that the target exports.
+    /// Ports, subsystems and namespaces of the target.
     pub registry: Arc<Registry>,
     /// Exported namespaces as this core uses them in this turn.
     pub(crate) exports: CoreExports,
-    /// Live controllers of the target.
+    /// Controllers of the target, one for each association.
     pub associations: Arc<Associations>,
     /// I/O counters of this core.
     pub io_stats: Arc<CoreIoStats>,
     namespace_io: CoreNamespaceIo,
-    /// Latency from which on commands are slow, in nanoseconds.
+    /// Latency from which on commands are slow (`slow_command_ms`), in nanoseconds.
     slow_nanos: u64,
     /// Latency from which on commands are logged or traced in this turn, in nanoseconds; 0 while a
     /// trace is running.
     told_nanos: u64,
-    // Dropped before the buffers: waits for operations that use them.
+    // Dropped before the buffers: its drop waits for operations that use them.
     storage: Storage,
     buffers: CoreBuffers,
     /// Most concurrent requests of all connections together.
@@ -78,34 +78,33 @@ impl CoreContext {
         }
     }
 
-    /// Buffers of this core.
     pub(crate) fn buffers(&mut self) -> &mut CoreBuffers {
         &mut self.buffers
     }
 
-    /// Storage engine of this core.
     pub(crate) fn storage(&mut self) -> &mut Storage {
         &mut self.storage
     }
 
-    /// Reserves room for the requests of a new connection.
+    /// Reserves memory in storage for the requests of a new connection.
     pub(crate) fn reserve(&mut self, requests: usize) {
         self.requests += requests;
         self.storage.reserve(self.requests);
     }
 
-    /// Gives up the room of a connection that is gone.
+    /// Subtracts the requests of a connection that has ended. Their memory is kept for later ones.
     pub(crate) fn unreserve(&mut self, requests: usize) {
         self.requests -= requests;
     }
 
-    /// Begins a turn of the core.
+    /// Begins a turn: sets the time, and whether a trace records all commands.
     pub(crate) fn begin_turn(&mut self, now: Time) {
         self.now = now;
         self.told_nanos = if self.associations.trace().is_active() { 0 } else { self.slow_nanos };
     }
 
-    /// Duration of a command that ends now, in nanoseconds.
+    /// Nanoseconds from `arrived` to the start of this turn, the latency of a command that ends
+    /// now.
     pub(crate) fn latency_nanos(&self, arrived: Time) -> u64 {
         self.now.as_nanos().saturating_sub(arrived.as_nanos())
     }
@@ -123,7 +122,7 @@ impl CoreContext {
         latency_nanos >= self.told_nanos
     }
 
-    /// Starts an operation on a namespace's medium.
+    /// Starts an operation of a request on a namespace's medium, unless the namespace was removed.
     pub(crate) fn submit(
         &mut self,
         whose: RequestKey,
@@ -136,7 +135,8 @@ impl CoreContext {
         self.storage.submit(self.now, Tag(whose.to_bits()), namespace.backend(), operation)
     }
 
-    /// Flushes a namespace's medium. A removed namespace was flushed before it was closed.
+    /// Flushes a namespace's medium. For a namespace that was removed and closed it succeeds, since
+    /// the medium was flushed then.
     pub(crate) fn flush(&mut self, whose: RequestKey, namespace: NamespaceIndex) -> Submitted {
         let backend = match self.exports.namespace(namespace) {
             Some(namespace) => Some(Arc::clone(namespace.backend())),
@@ -146,8 +146,8 @@ impl CoreContext {
         self.storage.submit(self.now, Tag(whose.to_bits()), &backend, Operation::flush())
     }
 
-    /// Adopts the latest exports, and reports once the removed namespaces are idle on this core.
-    /// Cheap while nothing changes.
+    /// Adopts the latest exports, and reports when no operation of this core uses the namespaces
+    /// removed from them. Called in each turn; cheap while nothing changes.
     pub(crate) fn follow_exports(&mut self) {
         if !self.exports.follow() {
             return;

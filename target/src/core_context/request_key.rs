@@ -14,12 +14,12 @@ pub struct RequestKey {
 impl RequestKey {
     const CONNECTION_BITS: u32 = 24;
 
-    /// Whether both are of one connection.
+    /// Whether both requests belong to one connection.
     pub(crate) fn is_of_connection(self, other: Self) -> bool {
         (self.transport, self.connection) == (other.transport, other.connection)
     }
 
-    /// Packs the key into a number, for storage's tags.
+    /// Packs the key into a number, for the `Tag` of an operation.
     pub(crate) fn to_bits(self) -> u64 {
         debug_assert!(self.connection < 1 << Self::CONNECTION_BITS);
         u64::from(self.transport) << 56 | u64::from(self.connection) << 32 | u64::from(self.slot)

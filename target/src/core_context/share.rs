@@ -1,4 +1,4 @@
-//! A pool, the accounts that use it, and the requests that wait for a buffer of it.
+//! Shares of a buffer pool: the accounts that use it, and the requests that wait for a buffer.
 //!
 //! A party is an IP address, or a user of this machine whose processes share memory with the
 //! target. It may hold at most as many bytes as are then left free, so that ten parties that hold
@@ -11,13 +11,13 @@
 //! One block, the progress block, is set aside for requests that would otherwise wait for ever: a
 //! large request beside many small ones finds no room, and other accounts may hold so much that an
 //! account gets no first buffer. It is lent to one request at a time, strictly in turn: first to
-//! accounts that hold nothing, then to those that hold less than they ask for; of these first by
-//! party, then by name. So a request is granted after at most `(ahead + 1) * (1 + parties * names)`
-//! rounds. A round begins when no waiting request can get a buffer, and lasts until every buffer
-//! held at that time was returned; `ahead` counts the requests before it in its account's line,
-//! `parties` those that have accounts, and `names` the accounts of its own. An account that opens
-//! later is later in turn. While the account holds nothing, the block is lent to others at most
-//! `parties * names - 1` times.
+//! accounts that hold nothing, then to those that hold less than their first request needs; of
+//! these first by party, then by name. So a request is granted after at most `(ahead + 1) * (1 +
+//! parties * names)` rounds. A round begins when no waiting request can get a buffer, and lasts
+//! until every buffer held at that time was returned; `ahead` counts the requests before it in its
+//! account's line, `parties` those that have accounts, and `names` the accounts of its own. An
+//! account that opens later is later in turn. While the account holds nothing, the block is lent to
+//! others at most `parties * names - 1` times.
 //!
 //! A buffer that storage still uses after its connection has ended is returned when storage has
 //! finished, which may be never. It counts for the party, but no request of the account waits for
@@ -38,8 +38,8 @@ mod request_line;
 
 use request_line::{RequestLine, Waiting};
 
-/// One of this many blocks, the progress block not counted, is kept for newcomers: a lone host gets
-/// 88 of 100 blocks.
+/// One of this many blocks, the progress block not counted, is kept for parties that hold nothing
+/// yet. A lone host gets 88 of 100 blocks.
 const BLOCKS_FOR_ONE_KEPT: u64 = 8;
 
 /// Name of the host that an account belongs to.
@@ -59,7 +59,7 @@ pub(super) enum AccountName {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct AccountKey(usize);
 
-/// A pool and the accounts that use it.
+/// A pool, the accounts that use it, and their waiting requests.
 pub(super) struct Share {
     pool: Pool,
     progress: ProgressBlock,
@@ -67,13 +67,13 @@ pub(super) struct Share {
     accounts: Slab<NameAccount>,
     /// Accounts with waiting requests, each once, the longest unserved first.
     turns: VecDeque<usize>,
-    /// Number of the last turn with the progress block.
+    /// Latest turn number. Each loan of the progress block and each new account gets the next one.
     last_turn: u64,
     waits: u64,
     events: BufferEvents,
 }
 
-/// The block that is lent in turn.
+/// Block set aside for requests that would otherwise wait for ever, lent in turn.
 struct ProgressBlock {
     /// The block while it is not lent.
     idle: Option<Buffer>,
@@ -81,29 +81,29 @@ struct ProgressBlock {
     place: u32,
 }
 
-/// All accounts of one party.
+/// Sums over the accounts of one party (an IP address, or a user of this machine).
 struct PartyAccounts {
     party: Party,
     accounts: usize,
     held_bytes: u64,
-    /// Last turn with the progress block, or turn of its arrival.
+    /// Number of the turn in which it last got the progress block, or in which it was added.
     last_turn: u64,
 }
 
-/// Account of one name at one origin.
+/// Account of one host NQN at one IP address or process, for the buffers of its connections.
 struct NameAccount {
-    /// Index of its party.
+    /// Index of its party in [`Share::parties`].
     of: usize,
     origin: PeerOrigin,
     name: AccountName,
     connections: usize,
     requests: usize,
-    /// Bytes that it holds, buffers of ended connections not included.
+    /// Bytes of buffers that it holds, those of ended connections not included.
     held_bytes: u64,
     waiting: RequestLine,
     /// Whether it is in `turns`.
     in_line: bool,
-    /// Last turn with the progress block, or turn of its arrival.
+    /// Number of the turn in which it last got the progress block, or in which it was added.
     last_turn: u64,
 }
 
@@ -117,7 +117,8 @@ impl Share {
         Self { pool, progress, parties, accounts, turns, last_turn: 0, waits: 0, events }
     }
 
-    /// Adds a connection to an account, with at most `requests` concurrent requests.
+    /// Adds a connection with at most `requests` concurrent requests to its account, which is
+    /// opened if needed.
     pub(super) fn join(
         &mut self,
         origin: PeerOrigin,
@@ -134,7 +135,8 @@ impl Share {
         AccountKey(key)
     }
 
-    /// Opens an account. Its turn comes after that of every existing account.
+    /// Opens an account. Its turn for the progress block comes after that of every existing
+    /// account.
     fn open(&mut self, origin: PeerOrigin, name: AccountName) -> usize {
         self.last_turn += 1;
         let last_turn = self.last_turn;
@@ -180,8 +182,8 @@ impl Share {
         }
     }
 
-    /// Allocates a buffer for a request, or queues it. While any request waits, [`Share::grant`]
-    /// decides which is next.
+    /// Allocates a buffer for a request. `None`: the request waits for [`Share::grant`], as every
+    /// request does while another waits.
     pub(super) fn allocate(
         &mut self,
         key: AccountKey,
@@ -204,7 +206,7 @@ impl Share {
         None
     }
 
-    /// Next request that gets a buffer, if there is room for any.
+    /// Allocates a buffer for the next waiting request; `None` if none can get one now.
     pub(super) fn grant(&mut self) -> Option<(RequestKey, Buffer)> {
         let first = self.turns.front().map(|&key| self.accounts[key].of);
         let alone = first.is_some_and(|of| self.is_alone(of));
@@ -222,7 +224,7 @@ impl Share {
         lent
     }
 
-    /// A waiting request of an account that may get a buffer now, and the buffer.
+    /// Allocates a buffer for a waiting request of an account; `None` if none can get one now.
     fn fitting(&mut self, key: usize, alone: bool) -> Option<(Waiting, Buffer)> {
         let waiting = &self.accounts[key].waiting;
         [waiting.passing(), waiting.first()].into_iter().flatten().find_map(|next| {
@@ -238,9 +240,9 @@ impl Share {
             return None;
         }
         let block = self.progress.idle.take()?;
-        // An account that holds as much as it asks for waits until some of that is returned. An
-        // account that holds less may hold it for long, such as a small buffer of an idle
-        // connection. Requests that passed its first one do not count.
+        // An account that holds as much as its first request needs waits until some of that is
+        // returned. An account that holds less may hold it for long, such as a small buffer of an
+        // idle connection. Requests that passed its first one do not count.
         let lacks = |key: &usize| {
             let account = &self.accounts[*key];
             let wanted = account.waiting.first().map_or(0, |first| first.bytes());
@@ -267,7 +269,7 @@ impl Share {
         Some(self.hand_out(key, first, block.of_length(first.length)))
     }
 
-    /// Grants a buffer to a request that was taken from its account's line.
+    /// Removes a request from its account's line, and charges the buffer that it gets.
     fn hand_out(&mut self, key: usize, next: Waiting, buffer: Buffer) -> (RequestKey, Buffer) {
         let account = &mut self.accounts[key];
         account.in_line = false;
@@ -277,14 +279,15 @@ impl Share {
         (next.whose, buffer)
     }
 
-    /// Whether no other party holds or waits for anything.
+    /// Whether no party but `of` holds a buffer or waits for one.
     fn is_alone(&self, of: usize) -> bool {
         self.used_bytes() == self.parties[of].held_bytes
             && self.turns.iter().all(|&key| self.accounts[key].of == of)
     }
 
-    /// Whether an account may hold `length` more bytes: its party stays within its part, and the
-    /// account leaves as much of that part as it holds. Anything is allowed in an empty pool.
+    /// Whether an account may hold a buffer of `length` more bytes: its party stays within its
+    /// part, and the account leaves as much of that part as it holds. Allowed in any case while no
+    /// buffer is in use.
     fn may_hold(&self, key: usize, length: u32, alone: bool) -> bool {
         let (account, free_bytes) = (&self.accounts[key], self.pool.free_bytes());
         let party = &self.parties[account.of];
@@ -297,7 +300,7 @@ impl Share {
         (more_bytes <= room_bytes && account_may) || free_bytes == self.ordinary_bytes()
     }
 
-    /// Bytes kept for newcomers in addition to the progress block.
+    /// Bytes kept for parties that hold nothing yet, in addition to the progress block.
     fn kept_bytes(&self) -> u64 {
         let block_bytes = self.pool.block_bytes() as u64;
         self.ordinary_bytes() / block_bytes / BLOCKS_FOR_ONE_KEPT * block_bytes
@@ -335,7 +338,7 @@ impl Share {
         self.release_orphan(key, buffer);
     }
 
-    /// Returns a buffer whose connection had ended before.
+    /// Returns a buffer marked with [`Share::orphan`] to the pool.
     pub(super) fn release_orphan(&mut self, key: AccountKey, buffer: Buffer) {
         let address = self.pool.address(&buffer).addr();
         self.events.push(|| BufferEvent::Returned { address });
@@ -352,7 +355,7 @@ impl Share {
         !self.turns.is_empty()
     }
 
-    /// Removes a waiting request.
+    /// Ends the wait of a request for a buffer. No effect if it does not wait.
     pub(super) fn leave(&mut self, key: AccountKey, whose: RequestKey) {
         if self.accounts[key.0].waiting.leave(whose) {
             self.events.push(|| BufferEvent::Left { account: key.0, whose });
@@ -399,12 +402,12 @@ impl Share {
         self.events.take()
     }
 
-    /// Records that the core has nothing to do.
+    /// Records [`BufferEvent::Rested`], for the simulator.
     pub(super) fn note_rest(&mut self) {
         self.events.push(|| BufferEvent::Rested);
     }
 
-    /// Number of requests that had to wait.
+    /// Number of requests so far that had to wait for a buffer.
     pub(super) fn waits(&self) -> u64 {
         self.waits
     }

@@ -22,7 +22,7 @@ struct Counts {
     by_party: BTreeMap<Party, u32>,
 }
 
-/// Permit of a counted connection, returned when dropped.
+/// Permit of an admitted connection. Dropping it removes the connection from the counts.
 #[derive(Debug)]
 pub(crate) struct ConnectionPermit {
     admissions: Arc<Admissions>,
@@ -32,10 +32,10 @@ pub(crate) struct ConnectionPermit {
 /// Reason that no further connection is admitted.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 pub(crate) enum Full {
-    /// The process has the largest number of connections, which is given.
+    /// The process has `limits.connections` connections, which is the number given.
     #[error("there are {0} connections, as limits.connections says; raise it if hosts need more")]
     All(u32),
-    /// The address, or the user of this machine, has its largest number of connections.
+    /// The party has `limits.connections_per_host` connections, which is the number given.
     #[error(
         "its address or user has {0} connections, as limits.connections_per_host says; raise it if the host needs more"
     )]
@@ -61,7 +61,7 @@ impl Admissions {
         self.change(|counts| counts.check(party, limits))
     }
 
-    /// Admits one more connection of this party, unless there are too many.
+    /// Admits and counts one more connection of this party, unless a limit is reached.
     pub(crate) fn admit(
         self: &Arc<Self>,
         party: Party,

@@ -12,8 +12,8 @@ pub(crate) struct DisplacingLimits {
     pub(crate) of_party: usize,
 }
 
-/// Members with their parties, oldest first. A new member displaces an old one, so a party with
-/// many members keeps no other party out.
+/// Bounded set of members with their parties, oldest first. In a full set a new member displaces an
+/// old one, so a party with many members keeps no other party out.
 #[derive(Debug)]
 pub(crate) struct DisplacingSet<K> {
     by_age: VecDeque<(K, Party)>,
@@ -25,8 +25,8 @@ impl<K: PartialEq> DisplacingSet<K> {
         Self { by_age: VecDeque::new(), room }
     }
 
-    /// Adds a member. Returns the displaced member: the oldest one of its party, or of the party
-    /// with the most.
+    /// Adds a member. If the set or the party is full, removes and returns a member: the oldest one
+    /// of the full party, or else of the party with the most.
     pub(crate) fn add(&mut self, key: K, party: Party) -> Option<K> {
         let displaced = self.party_to_displace(party).and_then(|most| {
             let at = self.by_age.iter().position(|(_, other)| *other == most)?;
@@ -36,7 +36,8 @@ impl<K: PartialEq> DisplacingSet<K> {
         displaced.map(|(key, _)| key)
     }
 
-    /// Party whose oldest member is displaced to make room for one of `party`.
+    /// Party whose oldest member is displaced to make room for one of `party`; `None` if there is
+    /// room.
     fn party_to_displace(&self, party: Party) -> Option<Party> {
         let of_party = self.by_age.iter().filter(|(_, other)| *other == party).count();
         if of_party >= self.room.of_party {

@@ -6,7 +6,8 @@ use rdma::Time;
 
 use crate::limits::{PEER_MESSAGES, PEER_MESSAGES_PERIOD};
 
-/// Admits a fixed number of messages in each period, and reports how many it suppressed.
+/// Admits [`PEER_MESSAGES`] messages in each [`PEER_MESSAGES_PERIOD`], and logs how many it
+/// suppressed.
 #[derive(Debug)]
 pub(crate) struct LogRateLimit {
     /// Subject of the messages, for the line about suppressed ones.
@@ -14,7 +15,7 @@ pub(crate) struct LogRateLimit {
     period: Mutex<RatePeriod>,
 }
 
-/// Messages of the current period.
+/// Numbers of messages written and suppressed in the current period.
 #[derive(Debug, Default)]
 pub(crate) struct RatePeriod {
     start: Time,
@@ -22,7 +23,7 @@ pub(crate) struct RatePeriod {
     kept_back: u64,
 }
 
-/// Decision whether messages may be written.
+/// Decision whether log messages may be written.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct LineAdmission {
     pub(crate) is_admitted: bool,
@@ -31,7 +32,7 @@ pub(crate) struct LineAdmission {
 }
 
 impl RatePeriod {
-    /// Counts `messages`, and decides whether they may be written.
+    /// Counts `messages`, and decides whether all of them may be written, or none.
     pub(crate) fn admit(&mut self, now: Time, messages: u32) -> LineAdmission {
         let mut left_out_before = 0;
         if now - self.start >= PEER_MESSAGES_PERIOD {

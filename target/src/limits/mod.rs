@@ -10,11 +10,11 @@ pub(crate) mod peer;
 
 use std::time::Duration;
 
-/// Entries of an admin queue. A host that asks for more, as some do, gets this number.
+/// Most entries of an admin queue. A host that requests more, as some do, gets this number.
 pub(crate) const ADMIN_QUEUE_ENTRIES: u16 = 128;
 /// Most associations with subsystems (controllers) that live in the process at a time.
 pub(crate) const MAX_ASSOCIATIONS: usize = 4096;
-/// Most discovery controllers if [`Limits::connections`] is small.
+/// Least value of [`Limits::discovery_controllers`], for a small [`Limits::connections`].
 pub(crate) const DISCOVERY_CONTROLLERS_LEAST: usize = 64;
 /// Lowest CNTLID that is assigned.
 pub(crate) const CNTLID_FIRST: u16 = 1;
@@ -22,7 +22,8 @@ pub(crate) const CNTLID_FIRST: u16 = 1;
 pub(crate) const CNTLID_LAST: u16 = 0xFFEF;
 /// Asynchronous Event Requests that one controller keeps (AERL + 1). Linux sends one.
 pub(crate) const ASYNC_EVENT_REQUESTS: usize = 4;
-/// Events that one controller keeps while no request waits for them; further ones are dropped.
+/// Events that one controller keeps without an outstanding Asynchronous Event Request; further ones
+/// are dropped.
 pub(crate) const ASYNC_EVENTS_PENDING: usize = 8;
 /// Outstanding Abort commands of one controller (ACL + 1); a further one fails with Abort Command
 /// Limit Exceeded.
@@ -34,31 +35,31 @@ pub(crate) const CHANGED_NAMESPACES: usize = 1024;
 /// ANA groups (ANAGRPMAX). The states of all groups at a port fit into one 64-bit word.
 pub(crate) const ANA_GROUPS: u32 = 16;
 /// Longest time that a group is in the ANA state Change (ANATT), in whole seconds. A host waits as
-/// long before it gives up a path.
+/// long before it fails the path.
 pub(crate) const ANA_TRANSITION: Duration = Duration::from_secs(10);
 /// Highest NSID that a configuration may give.
 pub(crate) const NSID_LAST: u32 = 65_536;
 /// Most namespaces in one process. Each is an open file; the limit of descriptors is usually
 /// reached first.
 pub(crate) const MAX_NAMESPACES: usize = 65_536;
-/// Namespaces with a reused NSID that a queue remembers as known to its host; for further ones it
-/// asks its controller each time.
+/// Namespaces with a reused NSID that a queue remembers as known to its host. A further one clears
+/// the list, which is then rebuilt from the controller.
 pub(crate) const KNOWN_SUCCESSORS: usize = 16;
-/// Most subsystems up to which clients of the management socket may add some at run time.
+/// Number of subsystems from which on none can be added at run time.
 pub(crate) const MAX_SUBSYSTEMS: usize = 4096;
-/// Most ports up to which clients of the management socket may add some at run time.
+/// Number of ports from which on none can be added at run time.
 pub(crate) const MAX_PORTS: usize = 1024;
 /// Most RDMA devices of a target: each poll group has a transport for each.
 pub(crate) const MAX_DEVICES: usize = 32;
 /// Most referrals to other discovery services. Each adds 1 KiB to a discovery log.
 pub(crate) const MAX_REFERRALS: usize = 64;
-/// Most hosts that a subsystem may list, up to which clients of the management socket may add some.
+/// Most hosts that a subsystem may list, or that a namespace may be visible to.
 pub(crate) const MAX_ALLOWED_HOSTS: usize = 4096;
 /// Largest buffer pool of the process in bytes. The pools of all cores number their 4 KiB units
 /// with 32 bits.
 pub(crate) const MAX_POOL_BYTES: u64 = 1 << 40;
-/// Fewest blocks of each core's buffer pool: one is lent in turn, and the others go to any request
-/// that finds room.
+/// Fewest blocks of each core's buffer pool: one is the progress block, which is lent in turn, and
+/// the others go to any request.
 pub(crate) const POOL_LEAST_BLOCKS: usize = 2;
 /// Most data of one command of an anonymous connection, in bytes: of a queue before its Connect
 /// succeeded, or of a discovery controller (its MDTS). A power of two.
@@ -66,34 +67,35 @@ pub const ANONYMOUS_TRANSFER_BYTES: u32 = 64 << 10;
 /// Bytes of buffers for the anonymous connections of one core, in addition to
 /// [`Limits::pool_bytes`].
 pub const ANONYMOUS_POOL_BYTES: usize = 16 * ANONYMOUS_TRANSFER_BYTES as usize;
-/// Bytes of command data sent before the first of their responses while storage is busy.
+/// Bytes of data that a connection sends to the host before the first of the responses to several
+/// commands, while storage is busy.
 pub(crate) const DATA_BEFORE_RESPONSES_BYTES: u32 = 128 << 10;
-/// Bytes of command data sent before the first of their responses while storage is idle and trains
-/// profit, but at most the data of half of the commands to answer. Chosen with reads of 16 to 128
+/// Bytes of data sent before the first of the responses while storage is idle and the device sends
+/// trains, but at most the data of half of the commands to answer. Chosen with reads of 16 to 128
 /// KiB over `soft` (`cargo xtask bench`): at 128 KiB, two packets of each batch ended trains early.
 pub(crate) const DATA_BEFORE_RESPONSES_MAX_BYTES: u32 = 512 << 10;
-/// Completion queue entries of one core on one device at first; the queue grows as far as the
-/// device allows.
+/// Completion queue entries of one core on one device at first, at most as many as the device
+/// allows. The queue grows up to that limit if more are needed.
 pub(crate) const COMPLETIONS_PER_GROUP: u32 = 1 << 18;
-/// Most threads that serve. Every device has a group for each of them, and the queue pair numbers
-/// of `soft` have room for this many groups.
+/// Most cores (poll groups) of a target. Every device has a group for each of them, and the queue
+/// pair numbers of `soft` have room for this many groups.
 pub(crate) const MAX_CORES: u16 = rdma::soft::MAX_GROUPS as u16;
-/// Levels of folders in a directory of shards; a deeper folder is an error. Bounds recursion
+/// Levels of folders in an exported directory; a deeper folder is an error. Bounds recursion
 /// through mounts.
 pub(crate) const DIRECTORY_DEPTH: usize = 16;
 /// Log messages about hosts that connect, leave or are refused, in each [`PEER_MESSAGES_PERIOD`].
 pub const PEER_MESSAGES: u32 = 200;
 /// Period in which [`PEER_MESSAGES`] are admitted.
 pub const PEER_MESSAGES_PERIOD: Duration = Duration::from_secs(10);
-/// Most namespaces with storage errors in the statistics.
+/// Most namespaces whose storage errors the statistics list.
 pub(crate) const NAMESPACES_REPORTED: usize = 64;
 /// Most peers whose errors are remembered; beyond that the one with the fewest is dropped.
 pub(crate) const PEERS_REMEMBERED: usize = 256;
-/// Most peers with errors in the statistics.
+/// Most peers whose errors the statistics list.
 pub(crate) const PEERS_REPORTED: usize = 64;
 /// Granularity of the Keep Alive timer that controllers report (KAS).
 pub(crate) const KEEP_ALIVE_GRANULARITY: Duration = Duration::from_millis(100);
-/// Keep Alive Timeout of a discovery controller whose host asked for none: how long a vanished host
+/// Keep Alive Timeout of a discovery controller whose host requested none: how long a vanished host
 /// keeps it, unless a newer one displaces it.
 pub(crate) const DISCOVERY_KEEP_ALIVE: Duration = Duration::from_secs(120);
 /// Longest time from the acceptance of a connection to a successful Connect command.
@@ -105,16 +107,17 @@ pub(crate) const UNCONNECTED: usize = 512;
 /// Most connections without a successful Connect of one address, or user of this machine.
 pub const UNCONNECTED_PER_ADDRESS: usize = 128;
 /// Receives of a connection until its Connect succeeds, since only Connect is legal before. Its
-/// queue pair is created for all receives, because the host is told how many commands it may send
-/// (CRQSIZE, RDMA-CM private data) before it sends Connect: an RDMA device allocates its full work
-/// queues then, while `soft` allocates memory for the receives that are posted after Connect.
+/// queue pair is created for all receives, because the host receives the number of commands that it
+/// may send (CRQSIZE, RDMA-CM private data) before it sends Connect: an RDMA device allocates its
+/// full work queues then, while `soft` allocates memory for the receives that are posted after
+/// Connect.
 pub(crate) const UNCONNECTED_RECEIVES: u32 = 2;
-/// Longest delay of the target's end by operations that storage does not complete.
+/// Longest time that the end of the target waits for operations that storage does not complete.
 pub const STORAGE_GRACE: Duration = Duration::from_secs(5);
 /// Longest wait for cores to adopt a change of the exports before hosts are notified regardless.
 pub(crate) const ADOPTION_TIMEOUT: Duration = Duration::from_secs(5);
-/// Longest wait of a namespace's removal for running operations; afterwards it continues without
-/// its caller.
+/// Longest time that the removal of a namespace waits for its running operations. Afterwards its
+/// caller continues, and the namespace is closed once they have ended.
 pub(crate) const CLOSE_TIMEOUT: Duration = Duration::from_secs(10);
 /// Longest time that a host may leave a controller disabled (NVMe-oF: the association may then be
 /// ended).
@@ -127,7 +130,7 @@ pub(crate) const HOST_LEAST_BYTES_PER_SECOND: u64 = 1 << 20;
 /// Limits that an operator may set.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Limits {
-    /// Most entries of an I/O queue that a host may ask for, 2..=1024.
+    /// Most entries of an I/O queue that a host may request, 2..=1024.
     pub queue_depth: u16,
     /// Most I/O queues of one association, 1..=1024.
     pub io_queues: u16,

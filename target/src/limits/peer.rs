@@ -1,4 +1,4 @@
-//! Hosts at the other end of connections, and the party that their shares are counted for.
+//! Hosts at the other end of connections, and the parties that quotas are counted for.
 
 use std::fmt;
 use std::net::{IpAddr, SocketAddr};
@@ -8,13 +8,14 @@ use rdma::LocalPeer;
 /// Host at the other end of a connection.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct RemotePeer {
-    /// IP address and port, as far as its request contains them.
+    /// IP address and port, as far as the connection request contains them.
     pub address: SocketAddr,
     /// Process of the host as the kernel reports it, if it shares memory with the target.
     pub process: Option<LocalPeer>,
 }
 
-/// Location of a host. Hosts on shared memory have an address of the target.
+/// Location of a host: a process if it is on shared memory, since its address is one of the
+/// target's.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum PeerOrigin {
     /// An address on the network.

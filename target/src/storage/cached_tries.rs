@@ -1,5 +1,5 @@
-//! Reads of the page cache, executed by the core itself: in each turn as many as other work can
-//! wait for.
+//! Reads of the page cache, which the core executes itself: at most 1 MiB in each turn, since its
+//! other work waits for the copies.
 
 use std::collections::VecDeque;
 
@@ -11,10 +11,10 @@ use crate::backend::{Backend, CachedRead, Operation, Step};
 /// Most bytes of reads from the page cache in one turn. Their copies take about 100 us, during
 /// which packets and other hosts wait.
 const TURN_BYTES: u64 = 1 << 20;
-/// Cost of an attempt in addition to its bytes.
+/// Bytes of the turn that an attempt uses up in addition to its length.
 const TRY_BYTES: u64 = 4096;
 
-/// Remaining bytes of a turn, and the operations that wait for the next turn.
+/// Remaining bytes of the present turn, and the operations that wait for a read of the page cache.
 pub(super) struct CachedTries {
     left: u64,
     waiting: VecDeque<WaitingTry>,
@@ -34,7 +34,7 @@ impl CachedTries {
         Self { left: TURN_BYTES, waiting: VecDeque::new() }
     }
 
-    /// Reserves room for this many waiting operations.
+    /// Reserves memory for this many waiting operations.
     pub(super) fn reserve(&mut self, operations: usize) {
         self.waiting.reserve(operations.saturating_sub(self.waiting.len()));
     }
@@ -43,27 +43,30 @@ impl CachedTries {
         self.waiting.clear();
     }
 
-    /// Time since which the first one waits.
+    /// Deadline for waiting operations. It has already passed, so the next turn follows
+    /// immediately.
     pub(super) fn deadline(&self) -> Option<Time> {
         self.waiting.front().map(|first| first.since)
     }
 
-    /// Restores the bytes at the start of a turn.
+    /// Sets the remaining bytes to [`TURN_BYTES`] at the start of a turn.
     pub(super) fn begin_turn(&mut self) {
         self.left = TURN_BYTES;
     }
 
-    /// Queues an operation for a later turn or its place in this one.
+    /// Queues an operation behind those that wait, for this turn or a later one.
     pub(super) fn wait(&mut self, waiting: WaitingTry) {
         self.waiting.push_back(waiting);
     }
 
-    /// Operation that has waited longest, unless the turn has no bytes left.
+    /// Removes and returns the operation that has waited longest, unless the turn has no bytes
+    /// left.
     pub(super) fn next(&mut self) -> Option<WaitingTry> {
         if self.left == 0 { None } else { self.waiting.pop_front() }
     }
 
-    /// Step of a new operation after its attempts, unless others wait.
+    /// Does as [`CachedTries::advance`] does, unless others wait: a new operation queues behind
+    /// them.
     pub(super) fn advance_new(
         &mut self,
         engine: &mut dyn Engine,
@@ -78,7 +81,8 @@ impl CachedTries {
         }
     }
 
-    /// Makes attempts while the operation's next step is one and the turn has bytes left.
+    /// Reads the page cache while that is the operation's next step and the turn has bytes left.
+    /// Returns the step that follows.
     pub(super) fn advance(
         &mut self,
         engine: &mut dyn Engine,

@@ -1,43 +1,44 @@
-//! Engines that execute system calls on files: io_uring, or plain calls for tests and simulators.
+//! Interface of engines, which execute system calls on files: io_uring, or plain calls for tests.
 
 use std::os::fd::RawFd;
 use std::time::Duration;
 
 use crate::backend::{CachedRead, FileId, FileRef, SystemCall};
 
-/// Identifier of a running system call, never reused by one user of an engine.
+/// Identifier of a system call, which the caller chooses and does not reuse.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct CallId(pub u64);
 
 /// Event reported by an engine.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum EngineEvent {
-    /// A call ended with its return value, or a negated `errno`.
+    /// A call ended, successfully or not.
     Ended {
         /// The call that ended.
         call: CallId,
-        /// Return value of the system call.
+        /// Return value of the system call, or a negated `errno`.
         result: i32,
     },
-    /// A call could not be cancelled: it is running or has ended.
+    /// A call could not be cancelled, since it is running or has ended. `Ended` is reported as
+    /// well.
     NotCancelled {
         /// The call that was to be cancelled.
         call: CallId,
     },
 }
 
-/// Executes system calls for one core.
+/// Executes system calls on files for one core.
 pub trait Engine {
     /// Starts a call. Never fails: a call that does not fit the submission queue waits.
     ///
     /// # Safety
-    /// The memory of the call's part stays lent to it until its [`EngineEvent::Ended`] was
-    /// returned.
+    /// The memory of the call's part stays lent to it until [`Engine::next_event`] has returned its
+    /// [`EngineEvent::Ended`].
     #[expect(unsafe_code, reason = "declares a method that takes memory by address")]
     unsafe fn start(&mut self, call: CallId, what: SystemCall);
 
     /// Reads what is in the page cache, without waiting for a medium, and returns the number of
-    /// bytes or a negated `errno`. An engine without a page cache finds nothing.
+    /// bytes or a negated `errno`. The default returns `EAGAIN`, for engines without a page cache.
     ///
     /// # Safety
     /// The memory of the part is lent to it until it returns.
@@ -46,34 +47,34 @@ pub trait Engine {
         -libc::EAGAIN
     }
 
-    /// Tries to cancel a call. The call ends in any case; if it cannot be cancelled,
-    /// [`EngineEvent::NotCancelled`] comes first.
+    /// Tries to cancel a call. [`EngineEvent::Ended`] follows in any case, with `ECANCELED` on
+    /// success; otherwise [`EngineEvent::NotCancelled`] is reported as well.
     fn cancel(&mut self, call: CallId);
 
     /// Submits all started calls and reaps ended ones, in one system call at most.
     fn turn(&mut self);
 
-    /// Next of the reaped events.
+    /// Removes and returns the oldest reaped event.
     fn next_event(&mut self) -> Option<EngineEvent>;
 
-    /// Reserves room for this many concurrent calls, so that none of them allocates.
+    /// Reserves memory for `calls` concurrent calls, so that none of them allocates.
     fn reserve(&mut self, calls: usize);
 
     /// Submits everything started and sleeps until a call ends, one of `watched` is readable, or
     /// `timeout` passes. Only drivers call it.
     fn sleep(&mut self, watched: &[RawFd], timeout: Option<Duration>);
 
-    /// Whether this descriptor was found readable by a sleep or later; each time is reported once.
+    /// Whether a descriptor passed to `sleep` was found readable since the last call.
     fn was_readable(&mut self, watched: RawFd) -> bool;
 
-    /// Forgets a watched descriptor that is about to be closed.
+    /// Stops watching a descriptor that is about to be closed.
     fn unwatch(&mut self, _watched: RawFd) {}
 
-    /// Forgets a file that is about to be closed: no call on it is running, and only `fdatasync`
-    /// may follow.
+    /// Unregisters a file that is about to be closed. No call on it is running, and only
+    /// `fdatasync` may follow.
     fn forget(&mut self, _file: FileId) {}
 
-    /// Counters since the engine was created.
+    /// Returns the counters since the engine was created.
     fn stats(&self) -> EngineStats;
 }
 

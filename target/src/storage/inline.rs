@@ -1,5 +1,5 @@
-//! Engine without io_uring: executes each call immediately on the thread that starts it. For the
-//! simulator and for tests, in which the seed must determine the order of events.
+//! Engine without io_uring: executes each call immediately on the thread that starts it. For tests,
+//! and for the simulator, where the seed must determine the order of events.
 #![expect(unsafe_code, reason = "hands lent memory to system calls")]
 
 use std::collections::VecDeque;
@@ -64,7 +64,7 @@ impl Engine for Inline {
         let mut fds: Vec<PollFd<'_>> =
             watched.iter().map(|&fd| PollFd::from_borrowed_fd(borrow(fd), PollFlags::IN)).collect();
         let timeout = timeout.and_then(|timeout| Timespec::try_from(timeout).ok());
-        // An interrupted sleep is just a short one.
+        // An interrupted sleep ends early, which callers allow for.
         let _ = rustix::event::poll(&mut fds, timeout.as_ref());
         let readable = watched.iter().zip(&fds).filter(|(_, fd)| !fd.revents().is_empty());
         self.readable.extend(readable.map(|(fd, _)| *fd));
@@ -87,7 +87,7 @@ fn borrow<'a>(fd: RawFd) -> BorrowedFd<'a> {
 }
 
 /// # Safety
-/// The read's part is lent to it.
+/// The memory of the read's part is lent to it.
 pub(super) unsafe fn read_cached(read: CachedRead) -> i32 {
     let CachedRead { file, offset, part, mapped } = read;
     if let Some(place) = mapped {
@@ -100,7 +100,7 @@ pub(super) unsafe fn read_cached(read: CachedRead) -> i32 {
 }
 
 /// # Safety
-/// The call's part is lent to it.
+/// The memory of the call's part is lent to it.
 unsafe fn run(what: SystemCall) -> i32 {
     let result = match what {
         SystemCall::Read { file: FileRef { fd, .. }, offset, part } => {
@@ -126,7 +126,7 @@ unsafe fn run(what: SystemCall) -> i32 {
     result_of(result)
 }
 
-/// A result, or a negated `errno`.
+/// Result of a system call, or its `errno` negated.
 fn result_of(result: isize) -> i32 {
     match result {
         -1 => -io::Error::last_os_error().raw_os_error().unwrap_or(libc::EIO),

@@ -1,7 +1,7 @@
-//! Storage of one core: executes operations on backends through an engine.
+//! Storage of one core: executes the operations of its commands on backends, through an engine.
 //!
 //! A backend returns the system calls of an operation, one step at a time, and the engine executes
-//! them. This module connects the two, and keeps the timers of operations that a decorator delays.
+//! them. This module connects the two, and keeps the timers of operations that have to wait.
 
 pub(crate) mod batching;
 mod cached_tries;
@@ -33,17 +33,18 @@ use crate::backend::{
 };
 use crate::deliberate_bugs::{self, Bug};
 
-/// Name that the user gives to an operation.
+/// Number that the caller of [`Storage::submit`] gives to an operation.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Tag(pub u64);
 
-/// Most operations resumed by timers in one turn, since each may take long and other work waits.
+/// Most operations that timers resume in one turn: each may take long, and the rest of the core
+/// waits.
 const TIMERS_AT_ONCE: usize = 16;
 
 /// Tag of operations without a request, which only a deliberate bug creates.
 const NO_REQUEST: Tag = Tag(u64::MAX);
 
-/// Identifies a running operation, to cancel it.
+/// Identifies a running operation, for [`Storage::cancel`].
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct OperationKey {
     index: u32,
@@ -54,9 +55,9 @@ pub(crate) struct OperationKey {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[must_use]
 pub(crate) enum Submitted {
-    /// The operation is running, and its end will be reported.
+    /// The operation is running. A [`StorageReport`] follows when it ends.
     UnderWay(OperationKey),
-    /// The operation ended immediately. Nothing is reported.
+    /// The operation ended immediately, with this result. No [`StorageReport`] follows.
     Over(Result<(), BackendError>),
 }
 
@@ -70,16 +71,16 @@ pub(crate) enum StorageReport {
         /// Success, or the cause of the failure.
         result: Result<(), BackendError>,
     },
-    /// The operation cannot be cancelled: it will end by itself.
+    /// The operation could not be cancelled; `Done` follows when it ends.
     NotCancelled {
         /// Tag that it was submitted with.
         tag: Tag,
     },
 }
 
-/// Executes operations for one core. Allocates only in [`Storage::reserve`].
+/// Executes operations for one core. Allocates memory only in [`Storage::reserve`].
 pub(crate) struct Storage {
-    // Dropped first: waits for calls of the kernel on the operations' memory.
+    // Dropped first: its drop waits for system calls that use the operations' memory.
     engine: Box<dyn Engine>,
     gates: Gates,
     running: Slab<Running>,
@@ -95,15 +96,15 @@ struct Running {
     tag: Tag,
     backend: Arc<dyn Backend>,
     operation: Operation,
-    /// Whether a system call is running or held back; if not, a timer runs or a read of the page
-    /// cache waits for its turn.
+    /// Whether a system call is running or held back by a gate. If not, the operation waits for a
+    /// timer or to read the page cache.
     in_call: bool,
-    /// The running call at a gate, if one counts it.
+    /// The running call as the gate of its device counts it, if it does.
     visit: Option<Visit>,
 }
 
 impl Storage {
-    /// Creates storage without reserved room.
+    /// Creates storage without room for operations.
     pub(crate) fn new(engine: Box<dyn Engine>) -> Self {
         let (timers, reports) = (BinaryHeap::new(), VecDeque::new());
         let (gates, running) = (Gates::default(), Slab::new());
@@ -111,19 +112,19 @@ impl Storage {
         Self { engine, gates, running, begun: 0, timers, tries, reports }
     }
 
-    /// Reserves room for this many concurrent operations in all.
+    /// Reserves memory for `operations` concurrent operations in all.
     pub(crate) fn reserve(&mut self, operations: usize) {
         let more = |length: usize| operations.saturating_sub(length);
         self.running.reserve(more(self.running.len()));
         self.timers.reserve(more(self.timers.len()));
         self.tries.reserve(operations);
-        // Each operation may report an answer to a cancellation and its end.
+        // An operation has at most two reports: `NotCancelled` and `Done`.
         self.reports.reserve((2 * operations).saturating_sub(self.reports.len()));
         self.engine.reserve(operations);
         self.gates.reserve(operations);
     }
 
-    /// Starts an operation. Its end is reported under `tag` unless it ends immediately.
+    /// Starts an operation. Its report has `tag`, unless the operation ends immediately.
     pub(crate) fn submit(
         &mut self,
         now: Time,
@@ -152,9 +153,9 @@ impl Storage {
         Submitted::UnderWay(OperationKey { index, serial })
     }
 
-    /// Tries to cancel an operation. Its end is reported in any case, as
-    /// [`BackendError::Cancelled`] on success; if it cannot be cancelled,
-    /// [`StorageReport::NotCancelled`] comes first.
+    /// Tries to cancel an operation. [`StorageReport::Done`] follows in any case, with
+    /// [`BackendError::Cancelled`] on success; otherwise [`StorageReport::NotCancelled`] may
+    /// precede it.
     pub(crate) fn cancel(&mut self, key: OperationKey) {
         let Some(running) = self.running.get(key.index as usize) else { return };
         if running.serial != key.serial {
@@ -172,7 +173,7 @@ impl Storage {
         }
     }
 
-    /// Submits started calls and reaps ended ones; true if anything happened.
+    /// Submits started calls, handles ended calls and timers, and returns whether there were any.
     pub(crate) fn turn(&mut self, now: Time) -> bool {
         self.tries.begin_turn();
         let mut progress = self.turn_engine(now);
@@ -186,13 +187,13 @@ impl Storage {
         progress
     }
 
-    /// Oldest report that was not taken yet.
+    /// Removes and returns the oldest report.
     pub(crate) fn next_report(&mut self) -> Option<StorageReport> {
         self.reports.pop_front()
     }
 
-    /// Whether no operation runs on the medium of a removed namespace. Its files are then
-    /// unregistered.
+    /// Unregisters the files of a removed namespace unless an operation still runs on it; returns
+    /// whether it did.
     pub(crate) fn release_if_idle(&mut self, medium: &ClosingMedium) -> bool {
         let backend = medium.backend.as_ptr();
         let uses = |running: &Running| ptr::addr_eq(Arc::as_ptr(&running.backend), backend);
@@ -203,9 +204,9 @@ impl Storage {
         true
     }
 
-    /// Drops every operation, after the kernel has finished with their memory. Used at the end.
+    /// Waits until no call uses the operations' memory, then drops all operations without reports.
     pub(crate) fn abandon(&mut self) {
-        // Dropping the old engine waits.
+        // Dropping the old engine waits for its calls.
         self.engine = Box::new(Inline::new());
         self.gates.clear();
         self.running.clear();
@@ -220,7 +221,7 @@ impl Storage {
         timer.into_iter().chain(self.tries.deadline()).chain(self.gates.deadline()).min()
     }
 
-    /// Sum of started and ended operations; a growth since the last call means work.
+    /// Number of operations started plus number ended; a growth since the last call means work.
     pub(crate) fn begun_and_ended(&self) -> u64 {
         2 * self.begun - self.running.len() as u64
     }
@@ -236,17 +237,16 @@ impl Storage {
         self.engine.sleep(watched, timeout);
     }
 
-    /// Whether this descriptor was found readable by a sleep or later; each time is reported once.
+    /// Whether a descriptor passed to `sleep` was found readable since the last call.
     pub(crate) fn was_readable(&mut self, watched: RawFd) -> bool {
         self.engine.was_readable(watched)
     }
 
-    /// Forgets a watched descriptor that is about to be closed.
+    /// Stops watching a descriptor that is about to be closed.
     pub(crate) fn unwatch(&mut self, watched: RawFd) {
         self.engine.unwatch(watched);
     }
 
-    /// Counters of the engine.
     pub(crate) fn stats(&self) -> EngineStats {
         self.engine.stats()
     }
@@ -309,7 +309,7 @@ impl Storage {
         }
     }
 
-    /// Runs the attempts that waited for this turn, as far as its bytes suffice.
+    /// Executes waiting reads of the page cache, until the bytes of this turn are used up.
     fn run_waiting_tries(&mut self, now: Time) -> bool {
         let mut progress = false;
         while let Some(WaitingTry { index, serial, read, .. }) = self.tries.next() {
@@ -374,7 +374,7 @@ impl Storage {
         self.reports.push_back(StorageReport::Done { tag: running.tag, result });
     }
 
-    /// Reports the end of an operation that continues.
+    /// Reports the end of an operation that continues, for deliberate bugs.
     fn report_abandoned(&mut self, index: u32, result: Result<(), BackendError>) {
         let running = self.running.get_mut(index as usize).expect("the operation runs");
         let tag = std::mem::replace(&mut running.tag, NO_REQUEST);

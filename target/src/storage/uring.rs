@@ -1,4 +1,4 @@
-//! Engine on io_uring: registered files, registered buffers, one system call per turn.
+//! Engine on io_uring, with registered files and buffers, and one `io_uring_enter` per turn.
 #![expect(unsafe_code, reason = "hands memory and descriptors to the kernel")]
 
 use std::collections::{BTreeMap, VecDeque};
@@ -34,10 +34,10 @@ const FILES: u32 = 16_384;
 /// Largest registered buffer that the kernel accepts, in bytes.
 const FIXED_BYTES: usize = 1 << 30;
 
-/// Bit of `user_data` for cancellations, which is 0 in call ids.
+/// Bit of `user_data` for cancellations; 0 in call ids.
 const CANCEL_BIT: u64 = 1 << 31;
 const POLL_BIT: u64 = 1 << 30;
-/// `user_data` of a call that ends a poll.
+/// `user_data` of a cancellation that ends a poll.
 const UNWATCH: u64 = CANCEL_BIT | POLL_BIT;
 /// Value in place of a descriptor that is no longer watched.
 const GONE: RawFd = -1;
@@ -46,13 +46,13 @@ const GONE: RawFd = -1;
 pub struct Uring {
     ring: IoUring,
     events: VecDeque<EngineEvent>,
-    /// Entries that found the submission queue full.
+    /// Entries that wait because the submission queue was full.
     backlog: VecDeque<squeue::Entry>,
     in_flight: usize,
     files: BTreeMap<FileId, u32>,
-    /// Slots of files that are no longer registered.
+    /// Slots of the file table whose files are no longer registered.
     free_slots: Vec<u32>,
-    /// First slot that was never used.
+    /// First slot of the file table that was never used.
     next_slot: u32,
     file_slots: u32,
     fixed: Option<FixedRange>,
@@ -73,16 +73,16 @@ struct WatchedDescriptor {
     readable: bool,
 }
 
-/// Registration of the pool with the ring.
+/// Result of registering the buffer pool with the ring.
 #[derive(Debug)]
 pub enum BufferRegistration {
-    /// The pool is registered, so no pages are looked up per operation.
+    /// The pool is registered: its pages are pinned once, not for each operation.
     Registered,
     /// The pool is not registered, for the reason given; operations work at a higher cost.
     Unregistered(String),
 }
 
-/// Reason that io_uring is not available, in one line with the remedy.
+/// Reason that io_uring is not available. The message is one line with the remedy.
 #[derive(Debug, thiserror::Error)]
 pub enum UringError {
     /// The kernel was built without it, or is too old to have it.
@@ -102,7 +102,7 @@ pub enum UringError {
          kernel.io_uring_disabled=0`, or put this user's group into `sysctl kernel.io_uring_group`"
     )]
     Reserved,
-    /// A sandbox refuses it.
+    /// A seccomp filter or another sandbox refuses it.
     #[error(
         "io_uring is refused, probably by a seccomp filter: let the container's profile allow \
          io_uring_setup, io_uring_enter and io_uring_register (--security-opt seccomp=FILE of docker \
@@ -121,7 +121,7 @@ pub enum UringError {
 }
 
 impl Uring {
-    /// Creates a ring with `memory` registered as its fixed buffers if the limits allow.
+    /// Creates a ring with `memory` (address, bytes) registered as fixed buffers if limits allow.
     ///
     /// # Errors
     /// io_uring is not available.
@@ -176,7 +176,7 @@ impl Uring {
         }
     }
 
-    /// Index of the registered buffer that contains a part, if there is one.
+    /// Index of the registered buffer that contains a part; `None` if none contains all of it.
     fn fixed_index(&self, part: MemoryPart) -> Option<u16> {
         let fixed = self.fixed?;
         let from = (part.address() as usize).checked_sub(fixed.base)?;
@@ -185,7 +185,8 @@ impl Uring {
         (to <= fixed.length && (to - 1) / FIXED_BYTES == index).then_some(index as u16)
     }
 
-    /// Slot under which a file is registered, after registering it if there is room.
+    /// Slot in which a file is registered, after registering it if needed; `None` if there is no
+    /// room.
     fn file_slot(&mut self, file: FileRef) -> Option<Fixed> {
         if let Some(&slot) = self.files.get(&file.id) {
             return Some(Fixed(slot));
@@ -216,7 +217,7 @@ impl Uring {
             }
             SystemCall::Sync { file } => {
                 let flags = FsyncFlags::DATASYNC;
-                // Registers no file here: a file that is about to be closed is synced last.
+                // Does not register the file: the sync may be the last call before it is closed.
                 match self.files.get(&file.id).copied().map(Fixed) {
                     Some(slot) => opcode::Fsync::new(slot).flags(flags).build(),
                     None => opcode::Fsync::new(Fd(file.fd)).flags(flags).build(),
@@ -311,7 +312,8 @@ impl Uring {
             self.in_flight -= 1;
             let (id, result) = (completion.user_data(), completion.result());
             if id & UNWATCH == UNWATCH {
-                // The poll is no longer armed, whether or not it was.
+                // The result of a poll's cancellation is not needed: the poll has its own
+                // completion.
             } else if id & POLL_BIT != 0 {
                 let watch = &mut self.watched[(id & !POLL_BIT) as usize];
                 watch.armed = false;
@@ -379,7 +381,7 @@ impl Engine for Uring {
     }
 
     fn reserve(&mut self, calls: usize) {
-        // A call may be cancelled, and both end.
+        // A call may have a cancellation, and both have a completion.
         let room = 2 * calls + self.watched.len();
         self.events.reserve(room.saturating_sub(self.events.len()));
         self.backlog.reserve(room.saturating_sub(self.backlog.len()));
@@ -429,7 +431,7 @@ impl Engine for Uring {
 }
 
 impl Drop for Uring {
-    /// Waits for everything in flight, since its memory is only lent and is freed after this.
+    /// Waits for all calls in flight, since the memory lent to them may be freed afterwards.
     fn drop(&mut self) {
         for index in 0..self.watched.len() {
             if self.watched[index].armed {
@@ -444,8 +446,8 @@ impl Drop for Uring {
     }
 }
 
-/// Panics on errors other than those that interrupt or postpone an enter, which the next one
-/// handles: they would leave operations hanging silently.
+/// Panics on errors of `io_uring_enter`, which would leave operations hanging silently, except
+/// those that only interrupt or postpone it.
 fn check(entered: io::Result<usize>) {
     let Err(error) = entered else { return };
     match error.raw_os_error() {

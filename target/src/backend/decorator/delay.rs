@@ -8,7 +8,7 @@ use rdma::Time;
 use crate::backend::{Backend, Step};
 use crate::backend::{DelayHold, Operation};
 
-/// Delays each operation before it starts.
+/// Backend that delays each operation, then passes it to the inner backend.
 #[derive(Debug)]
 pub struct Delay {
     inner: Arc<dyn Backend>,
@@ -16,7 +16,7 @@ pub struct Delay {
 }
 
 impl Delay {
-    /// Delays the operations of `inner`. Delays do not nest.
+    /// Delays the operations of `inner`, which must not contain a `Delay` itself.
     pub fn new(inner: Arc<dyn Backend>, delay: Duration) -> Self {
         Self { inner, delay }
     }

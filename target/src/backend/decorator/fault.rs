@@ -9,7 +9,8 @@ use rdma::Time;
 use crate::backend::Operation;
 use crate::backend::{Backend, BackendError, Step};
 
-/// Fails the operations that a plan selects and passes the others on.
+/// Backend that fails the operations that a plan selects and passes the others to the inner
+/// backend.
 #[derive(Debug)]
 pub struct Fault {
     inner: Arc<dyn Backend>,
@@ -25,7 +26,8 @@ pub struct FaultPlan {
     pub error: BackendError,
     /// Number of the operation that fails, counted from 1.
     pub nth: Option<u64>,
-    /// Interval of failing operations: each k-th one, counted from the first.
+    /// Interval of failing operations: each one whose number is a multiple of it fails; 0 selects
+    /// none.
     pub every: Option<u64>,
     /// Byte ranges in which operations fail.
     pub ranges: Vec<Range<u64>>,

@@ -1,4 +1,4 @@
-//! Tears writes of a backend.
+//! Injects torn writes into a backend.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -11,7 +11,7 @@ use crate::backend::{Operation, OperationKind};
 /// Granularity of torn writes in bytes, a multiple of the alignment of every medium.
 const GRAIN_BYTES: u64 = 4096;
 
-/// Stores only the first half of each `every`-th write, and fails it.
+/// Backend that stores only the first half of each `every`-th write, and fails it with `EIO`.
 #[derive(Debug)]
 pub(crate) struct Tear {
     inner: Arc<dyn Backend>,

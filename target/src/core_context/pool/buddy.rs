@@ -1,9 +1,10 @@
-//! Buddy allocator over numbered units: it keeps track of free ones and never touches memory.
+//! Buddy allocator over numbered units. It keeps track of free units, and never touches the memory
+//! that they stand for.
 
 use std::mem;
 
 const NONE: u32 = u32::MAX;
-/// Order of a unit that does not begin a free run.
+/// Value of `free_order` for a unit that does not begin a free run.
 const TAKEN: u8 = u8::MAX;
 
 /// Blocks of `1 << top` units, split on demand and merged again when both halves are free.
@@ -11,7 +12,7 @@ const TAKEN: u8 = u8::MAX;
 pub(super) struct Buddy {
     top: u8,
     free_units: u32,
-    /// First free run of each order.
+    /// First unit of the first free run of each order, or [`NONE`].
     heads: Vec<u32>,
     units: Vec<Unit>,
 }

@@ -73,7 +73,7 @@ impl PoolMemory {
         Ok(Arc::new(Self { mapped, mapped_length, base, length, zeros_length }))
     }
 
-    /// Address of its first byte.
+    /// Address of the first usable byte.
     pub(crate) fn address(&self) -> *mut u8 {
         self.base.as_ptr()
     }
@@ -117,12 +117,12 @@ impl PoolPlan {
         Self { cores, block_bytes, blocks }
     }
 
-    /// Bytes of the pools of hosts.
+    /// Bytes of the pools for hosts, of all cores.
     pub(crate) fn host_bytes(&self) -> usize {
         self.cores * self.blocks * self.block_bytes
     }
 
-    /// Bytes of all pools.
+    /// Bytes of all pools, those for anonymous connections included.
     pub(crate) fn memory_bytes(&self) -> usize {
         self.host_bytes() + self.cores * ANONYMOUS_POOL_BYTES
     }
@@ -170,13 +170,13 @@ impl Buffer {
         self.unit
     }
 
-    /// Same buffer with another length.
+    /// Sets the length of the buffer, at most [`Buffer::bytes`].
     pub(crate) fn of_length(self, length: u32) -> Self {
         assert!(u64::from(length) <= self.bytes(), "no more than there is");
         Self { length, ..self }
     }
 
-    /// Bytes that it takes of its pool.
+    /// Bytes that the buffer takes in its pool, a power of two.
     pub(crate) fn bytes(&self) -> u64 {
         (UNIT_BYTES as u64) << self.order
     }
@@ -202,12 +202,13 @@ impl Pool {
         Self { memory, first, buddy: Buddy::new(blocks as u32, top), spare, spare_units: 0 }
     }
 
-    /// Bytes that a buffer of at least `length` bytes takes.
+    /// Bytes that a buffer of `length` takes in its pool: the next power of two, at least
+    /// [`UNIT_BYTES`].
     pub(crate) fn bytes_for(length: u32) -> u64 {
         (UNIT_BYTES as u64) << order_for(length)
     }
 
-    /// Allocates a buffer of at least `length` bytes, if one is free.
+    /// Allocates a buffer of `length` bytes; `None` if none is free or `length` exceeds a block.
     pub(crate) fn allocate(&mut self, length: u32) -> Option<Buffer> {
         let order = order_for(length);
         let spare = self.spare.get_mut(usize::from(order))?.pop();
@@ -234,7 +235,7 @@ impl Pool {
         }
     }
 
-    /// Whether a buffer is of this pool.
+    /// Whether a buffer was allocated from this pool.
     pub(crate) fn owns(&self, buffer: &Buffer) -> bool {
         (self.first..self.first + self.buddy.units()).contains(&buffer.unit)
     }
@@ -249,7 +250,7 @@ impl Pool {
         self.buddy.allocate(order)
     }
 
-    /// Bytes of the largest buffer.
+    /// Bytes of a block, the largest buffer.
     pub(crate) fn block_bytes(&self) -> usize {
         UNIT_BYTES << self.buddy.top()
     }
@@ -259,7 +260,7 @@ impl Pool {
         u64::from(self.buddy.free_units() + self.spare_units) * UNIT_BYTES as u64
     }
 
-    /// Bytes of all buffers.
+    /// Bytes of the pool, free or allocated.
     pub(crate) fn total_bytes(&self) -> u64 {
         u64::from(self.buddy.units()) * UNIT_BYTES as u64
     }
@@ -270,7 +271,7 @@ impl Pool {
         (self.memory.address().wrapping_add(start), self.total_bytes() as usize)
     }
 
-    /// Memory that it is a part of.
+    /// Memory that the pool is a part of.
     pub(crate) fn memory(&self) -> &Arc<PoolMemory> {
         &self.memory
     }
@@ -280,7 +281,7 @@ impl Pool {
         self.memory.address().wrapping_add(buffer.unit as usize * UNIT_BYTES)
     }
 
-    /// Bytes of a buffer of any pool in the same memory.
+    /// Contents of a buffer of any pool in the same memory.
     ///
     /// # Safety
     /// No device and no ring uses the buffer while the slice lives.

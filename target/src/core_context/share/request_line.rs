@@ -1,21 +1,20 @@
-//! Waiting requests of one account.
+//! Requests of one account that wait for a buffer.
 
 use std::collections::VecDeque;
 
 use crate::core_context::pool::{Pool, UNIT_BYTES};
 use crate::core_context::request_key::RequestKey;
 
-/// Number of requests that together fit the longest transfer (half a block), up to which size a
-/// request is small.
+/// Longest transfer (half a block) divided by the largest size of a small request.
 const SMALL_IN_LONGEST: usize = 16;
 
-/// Waiting requests in order of arrival; small ones pass a large one as long as they take less in
-/// all than it asks for.
+/// Waiting requests in order of arrival. Small ones may pass a large one as long as they take fewer
+/// bytes in all than it needs.
 pub(super) struct RequestLine {
     small: VecDeque<Waiting>,
     large: VecDeque<Waiting>,
     small_bytes: usize,
-    /// Number of requests that came so far.
+    /// Number of requests that have begun to wait so far.
     count: u64,
     /// Bytes of requests that passed the one that is first now.
     passed_bytes: u64,
@@ -31,21 +30,21 @@ pub(super) struct Waiting {
 }
 
 impl Waiting {
-    /// Bytes of the pool that it takes.
+    /// Bytes of the pool that its buffer takes.
     pub(super) fn bytes(&self) -> u64 {
         Pool::bytes_for(self.length)
     }
 }
 
 impl RequestLine {
-    /// Creates the line for a pool with blocks of this length.
+    /// Creates an empty line for a pool with blocks of `block_bytes`.
     pub(super) fn new(block_bytes: usize) -> Self {
         let small_bytes = (block_bytes / 2 / SMALL_IN_LONGEST).max(UNIT_BYTES);
         let (small, large) = (VecDeque::new(), VecDeque::new());
         Self { small, large, small_bytes, count: 0, passed_bytes: 0 }
     }
 
-    /// Reserves room for this many requests.
+    /// Reserves memory for this many waiting requests.
     pub(super) fn reserve(&mut self, requests: usize) {
         for line in [&mut self.small, &mut self.large] {
             line.reserve(requests.saturating_sub(line.len()));
@@ -70,13 +69,13 @@ impl RequestLine {
         }
     }
 
-    /// First request in order of arrival.
+    /// Returns the waiting request that arrived first.
     pub(super) fn first(&self) -> Option<Waiting> {
         let fronts = self.small.front().into_iter().chain(self.large.front());
         fronts.min_by_key(|waiting| waiting.number).copied()
     }
 
-    /// A small request that may pass the first one.
+    /// Returns a small request that may pass the first one.
     pub(super) fn passing(&self) -> Option<Waiting> {
         let (small, large) = (self.small.front()?, self.large.front()?);
         let passes =
@@ -84,7 +83,7 @@ impl RequestLine {
         passes.then_some(*small)
     }
 
-    /// Removes the first request, or the one that passes it.
+    /// Removes a request that gets a buffer: the first one, or one that passes it.
     pub(super) fn take(&mut self, taken: &Waiting) {
         let is_first = self.first().is_some_and(|first| first.number == taken.number);
         self.passed_bytes = if is_first { 0 } else { self.passed_bytes + taken.bytes() };

@@ -1,9 +1,9 @@
-//! Gates: hold back calls from a device that works better with many at a time.
+//! Gates: hold back calls from a device that is faster if it gets many at a time.
 //!
 //! Many virtual disks take the queued calls as one job, process one job at a time, and report the
 //! end of all calls of a job together. Every job has a fixed cost. A target that answers calls one
 //! by one and submits the next ones one by one gives such a device only small jobs. Behind a gate,
-//! calls wait while the device is busy, until as many wait as the device has: so it processes one
+//! calls wait while the device is busy, until as many wait as the device has. So it processes one
 //! half while the target answers the other. A device that processes calls in parallel may become
 //! slower; a [`Trial`] measures which kind it is.
 
@@ -16,24 +16,24 @@ use super::trial::Trial;
 use crate::backend::{DeviceId, SystemCall};
 use crate::storage::engine::CallId;
 
-/// Weight of the calls above which a device is busy, so that more may be held back: 8 calls of 512
-/// bytes, or one of 224 KiB.
+/// Weight of the calls at a device from which on it is busy, so that further ones may be held back:
+/// 8 calls of 512 bytes, or one of 224 KiB.
 const BUSY_WEIGHT: u64 = 256 * 1024;
-/// Weight of a call in addition to its bytes: the cost of a short call.
+/// Weight of a call in addition to its length in bytes, for its fixed cost.
 const CALL_BYTES: u64 = 32 * 1024;
-/// Longest time that a call is held back, which bounds the delay by a stuck device.
+/// Longest time that a call is held back, even if the device completes none.
 const MAX_HOLD: Duration = Duration::from_millis(10);
 
-/// Gates of the devices that one core uses.
+/// Gates of the devices that one core accesses with direct I/O.
 #[derive(Default)]
 pub(crate) struct Gates {
-    // A core uses few devices.
+    // One for each device. A core uses few.
     gates: Vec<Gate>,
-    /// Most calls held back at a time.
+    /// Number of calls that memory is reserved for in each gate.
     room: usize,
 }
 
-/// Decision about a call.
+/// Decision whether a call may be started.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[must_use]
 pub(crate) enum GateDecision {
@@ -43,7 +43,7 @@ pub(crate) enum GateDecision {
     Held,
 }
 
-/// A call that a gate counts at its device.
+/// A call that its gate counts as being at the device.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Visit {
     gate: u32,
@@ -60,12 +60,12 @@ pub(crate) struct Released {
 
 struct Gate {
     device: DeviceId,
-    /// Weight of the calls that the device has.
+    /// Weight of the calls at the device.
     inside: u64,
     held: VecDeque<HeldCall>,
     /// Weight of the calls that are held back.
     waiting: u64,
-    /// Number of held calls to release.
+    /// Number of held calls that [`Gates::next_released`] is to return.
     going: usize,
     trial: Trial,
 }
@@ -78,7 +78,7 @@ struct HeldCall {
 }
 
 impl Gates {
-    /// Reserves room for this many calls.
+    /// Reserves memory for holding back `calls` calls of each device.
     pub(crate) fn reserve(&mut self, calls: usize) {
         self.room = self.room.max(calls);
         for gate in &mut self.gates {
@@ -86,7 +86,7 @@ impl Gates {
         }
     }
 
-    /// Decides whether a call may be started now; if not, keeps it.
+    /// Decides whether a call may be started now; if not, keeps it. Holds back direct I/O only.
     pub(crate) fn admit(&mut self, now: Time, call: CallId, what: SystemCall) -> GateDecision {
         let (SystemCall::Read { file, part, .. } | SystemCall::Write { file, part, .. }) = what
         else {
@@ -118,7 +118,7 @@ impl Gates {
         gate.trial.ended(visit.weight);
     }
 
-    /// Selects the held calls to release, after all ends so far were reported.
+    /// Selects the held calls to release. Called after [`Gates::leave`] for all ended calls.
     pub(crate) fn update(&mut self, now: Time) {
         for gate in &mut self.gates {
             gate.trial.update(now);
@@ -129,14 +129,14 @@ impl Gates {
         }
     }
 
-    /// Next released call that was held back.
+    /// Returns the next call that [`Gates::update`] has released.
     pub(crate) fn next_released(&mut self) -> Option<Released> {
         let gate = self.gates.iter_mut().find(|gate| gate.going > 0)?;
         gate.going -= 1;
         gate.release(0)
     }
 
-    /// Releases one call, if it is held back.
+    /// Releases one call if it is held back, so that it can be cancelled.
     pub(crate) fn release(&mut self, call: CallId) -> Option<Released> {
         self.gates.iter_mut().find_map(|gate| {
             let place = gate.held.iter().position(|held| held.call == call)?;
@@ -144,7 +144,7 @@ impl Gates {
         })
     }
 
-    /// Time at which calls must be released even if none ends.
+    /// Time at which [`Gates::update`] must run to release calls, even if none ends.
     pub(crate) fn deadline(&self) -> Option<Time> {
         self.gates.iter().filter_map(Gate::deadline).min()
     }
@@ -166,7 +166,7 @@ impl Gates {
 }
 
 impl Gate {
-    /// Whether a new call is held back now.
+    /// Whether the gate holds back new calls now.
     fn holds(&self) -> bool {
         self.inside >= BUSY_WEIGHT && self.trial.holds()
     }

@@ -1,4 +1,4 @@
-//! Batching: controls the number of concurrent system calls on a device.
+//! Batching: holds back system calls from devices whose throughput that raises.
 
 pub(crate) mod gate;
 pub(crate) mod trial;

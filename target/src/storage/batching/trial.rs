@@ -1,8 +1,9 @@
-//! Trials: measure under load whether a device completes more when calls are held back from it.
+//! Trials: measure under load whether a device has a higher throughput if calls are held back from
+//! it.
 //!
 //! Time in which the device is busy is divided into pairs of periods. Until the result is clear,
 //! each pair has one period with holding back and one without; afterwards only one pair of many
-//! does. So a device for which holding back is wrong loses next to nothing, and a change of the
+//! does. So a device that holding back makes slower loses next to nothing, and a change of the
 //! device is noticed. A device that is never busy has no trial.
 
 use std::time::Duration;
@@ -12,33 +13,32 @@ use rdma::Time;
 /// Least duration of a period; it also needs [`MIN_ENDS`] ended calls and [`MIN_BUSY_CALLS`] that
 /// found the device busy.
 const PERIOD: Duration = Duration::from_millis(10);
-/// Least number of calls that end in a period.
+/// Calls that have to end in a period before it ends.
 const MIN_ENDS: u32 = 64;
-/// Least number of calls of a period that find the device busy.
+/// Calls that have to find the device busy in a period before it ends.
 const MIN_BUSY_CALLS: u32 = 16;
-/// Longest period that counts: in a longer one the device was idle at times, or is so slow that a
-/// turn of the target does not matter.
+/// Longest period that counts: in a longer one the device was idle at times, or is so slow that
+/// holding back makes no difference.
 const PERIOD_MAX: Duration = Duration::from_millis(100);
-/// Ratio of throughputs from which on a period is better than the other of its pair; a smaller one
-/// is noise.
+/// Ratio of throughputs above which a period wins against the other of its pair; a smaller one is
+/// noise.
 const WIN_RATIO: f64 = 1.03;
 /// Pairs won less pairs lost at which the result is clear.
 const CLEAR_SCORE: i8 = 6;
-/// Interval of trials once the result is clear: one of this many pairs, so the worse way has one
-/// period of 66. Odd, so that the ways take turns to be first.
+/// Interval of trials once the result is clear: one of this many pairs, so the slower mode has one
+/// period of 66. Odd, so that the modes are first alternately.
 const TRIAL_EVERY: u32 = 33;
 
-/// Trial of one device.
+/// Trial of one device: compares its throughput with calls held back and without.
 #[derive(Debug, Default)]
 pub(crate) struct Trial {
-    /// Pairs in which the device completed more with calls held back, less those in which it
-    /// completed less.
+    /// Number of pairs won by holding back, less the number won by not holding back.
     score: i8,
     /// Pairs of periods that have ended.
     pairs: u32,
-    /// Whether the previous period counted.
+    /// Whether the previous period counted: it lasted less than [`PERIOD_MAX`].
     steady: bool,
-    /// Weight per second of the first period of the present pair.
+    /// Weight per second of the first period of the present pair, once it has ended.
     first: Option<f64>,
     period: Option<TrialPeriod>,
 }
@@ -74,7 +74,7 @@ impl Trial {
         }
     }
 
-    /// Ends the period if its time has come.
+    /// Ends the present period if it has lasted long enough.
     pub(crate) fn update(&mut self, now: Time) {
         let Some(period) = &self.period else { return };
         let lasted = now - period.began;
@@ -90,7 +90,7 @@ impl Trial {
         }
     }
 
-    /// Counts the rate of a period that ended.
+    /// Counts the throughput of a period that has ended, in weight per second.
     fn count(&mut self, rate: f64) {
         let Some(first) = self.first.take() else {
             self.first = Some(rate);
@@ -107,13 +107,13 @@ impl Trial {
         self.pairs = self.pairs.wrapping_add(1);
     }
 
-    /// Way that comes first in the present pair. It alternates, so that a growing or shrinking load
-    /// favours neither.
+    /// Whether the first period of the present pair holds calls back. This alternates, so that a
+    /// growing or shrinking load favours neither mode.
     fn holds_first(&self) -> bool {
         self.pairs.is_multiple_of(2)
     }
 
-    /// Whether the present pair is a trial.
+    /// Whether the present pair compares the two modes.
     fn is_on(&self) -> bool {
         self.steady && (self.score.abs() < CLEAR_SCORE || self.pairs.is_multiple_of(TRIAL_EVERY))
     }
