@@ -63,7 +63,11 @@ impl<P: Provider> HostEngine<P> {
         if controller.first.is_some() {
             return self.end_first_attempt(now, attempt_since.unwrap_or(now), key, cause, outbox);
         }
-        tracing::warn!(%cause, "connection ended");
+        match live_for {
+            Some(_) => tracing::warn!(%cause, "connection ended"),
+            // There are as many as the outage is long.
+            None => tracing::info!(%cause, "cannot connect again yet"),
+        }
         if matches!(cause.kind(), ErrorKind::Unsupported(_)) {
             return self.release_resources(key, cause, outbox);
         }
