@@ -209,6 +209,18 @@ impl Namespace {
         })
     }
 
+    /// The name as the target told it last: a target may rename a namespace that is open, which
+    /// does not change its bytes. [`Namespace::info`] has the one that it was opened with. Sends
+    /// nothing: [`Controller::namespace_changes`] says when to ask.
+    ///
+    /// [`Controller::namespace_changes`]: crate::Controller::namespace_changes
+    pub fn current_name(&self) -> Option<String> {
+        let state = self.host().shared.lock().ok()?;
+        let path = self.first_path();
+        let engine = state.engines.get(path.engine())?;
+        engine.namespace_name(path.controller_key(), path.number())
+    }
+
     /// Makes all that was written, and reported as such, durable.
     pub fn flush(&self) -> Pending<Result<(), Error>> {
         let sqe = NvmCommand::Flush(Flush { nsid: self.nsid() }).to_sqe();

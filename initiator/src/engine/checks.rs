@@ -418,6 +418,7 @@ impl<P: Provider> HostEngine<P> {
                 attached.geometry = geometry;
                 let has_moved = attached.identity.ana_group != identity.ana_group;
                 attached.identity.ana_group = identity.ana_group;
+                attached.identity.name.clone_from(&identity.name);
                 if stale {
                     // It changed again, perhaps after it answered.
                     attached.check = Check::Due;

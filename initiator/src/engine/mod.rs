@@ -139,6 +139,8 @@ pub(crate) trait ErasedEngine: Send {
     ) -> Result<Option<u64>, Error>;
     /// Why a namespace that was opened is not used any longer, if it is not what it was.
     fn namespace_change(&self, controller: usize, namespace: usize) -> Option<Error>;
+    /// The name of a namespace as the target told it last, if it told one.
+    fn namespace_name(&self, controller: usize, namespace: usize) -> Option<String>;
     /// How often the controller was connected: what was learned over one connection may not hold
     /// for another.
     fn epoch(&self, controller: usize) -> Result<u64, Error>;
@@ -655,6 +657,10 @@ impl<P: Provider> ErasedEngine for HostEngine<P> {
 
     fn namespace_change(&self, controller: usize, namespace: usize) -> Option<Error> {
         self.controllers.get(controller)?.namespaces.get(namespace)?.gone.clone()
+    }
+
+    fn namespace_name(&self, controller: usize, namespace: usize) -> Option<String> {
+        self.controllers.get(controller)?.namespaces.get(namespace)?.identity.name.clone()
     }
 
     fn epoch(&self, controller: usize) -> Result<u64, Error> {

@@ -92,7 +92,11 @@ fn a_namespace_is_renamed_while_it_is_read() {
     let host = host().build().unwrap();
     let controller = daemon.connect(&host);
     let before = controller.namespace_named("shard").wait().unwrap();
+    let changes = controller.namespace_changes(u64::MAX).wait().unwrap();
     rename("train/0").success();
+    controller.namespace_changes(changes).wait().unwrap();
+    assert_eq!(before.current_name().as_deref(), Some("train/0"));
+    assert_eq!(before.info().name.as_deref(), Some("shard"));
     let after = controller.namespace_named("train/0").wait().unwrap();
     assert!(controller.namespace_named("shard").wait().is_err());
     assert_eq!((after.info().uuid, after.nsid()), (before.info().uuid, before.nsid()));
