@@ -19,6 +19,11 @@ impl Name {
     pub fn as_str(&self) -> &str {
         &self.0
     }
+
+    /// The name of a namespace that tells none, or none that can be used where it is shown.
+    pub fn of_nameless(number: u32) -> Self {
+        Self(format!("namespace-{number}"))
+    }
 }
 
 impl FromStr for Name {

@@ -98,8 +98,7 @@ fn named(candidates: &Candidates, name: Name) -> Result<ListedShard> {
 
 /// The name that the target tells, or one made of the identifier.
 fn name(info: &NamespaceInfo) -> Result<Name> {
-    let made_up = || format!("namespace-{}", info.nsid.0);
-    let text = info.name.clone().unwrap_or_else(made_up);
+    let Some(text) = &info.name else { return Ok(Name::of_nameless(info.nsid.0)) };
     text.parse().with_context(|| format!("the name of namespace {}", info.nsid))
 }
 
