@@ -14,11 +14,6 @@ pub(crate) fn parts(name: &str) -> Option<Vec<&str>> {
     parts.iter().all(is_part).then_some(parts)
 }
 
-/// The name of a namespace whose own cannot be used.
-pub(crate) fn made_up(nsid: u32) -> String {
-    format!("namespace-{nsid}")
-}
-
 #[cfg(test)]
 mod tests {
     use proptest::prelude::*;

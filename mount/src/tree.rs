@@ -3,6 +3,9 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::{Arc, PoisonError, RwLock};
 
+use feedrail_dataset::Name;
+use feedrail_initiator::Nsid;
+
 use crate::file::FileVersion;
 use crate::path;
 use crate::protocol::ROOT;
@@ -93,28 +96,29 @@ impl FileTree {
         }
     }
 
-    /// A tree of these files. What is in this one as well keeps its inode.
+    /// A tree of these files. What is in this one as well keeps its inode, under another name too.
     ///
     /// A file has the path that its name is. One whose name is no path, or is that of a folder or
     /// of a file before, is called `namespace-NUMBER` in the root folder; if that is taken as well,
     /// with a `~` behind, or several.
     pub(crate) fn next(&self, files: &[NamedFile]) -> Self {
         let folders = folders_of(files);
+        let before = Inodes::of(self);
         let mut next = Self { next: self.next, ..Self::empty() };
         let mut left = Vec::new();
         for file in files {
             let name = file.name.as_deref().filter(|name| path::parts(name).is_some());
             match name.filter(|name| !folders.contains(*name) && next.is_free(name)) {
-                Some(name) => next.add(self, name, &file.version),
+                Some(name) => next.add(&before, name, &file.version),
                 None => left.push(file),
             }
         }
         for file in left {
-            let mut name = path::made_up(file.number);
+            let mut name = Name::of_nameless(file.number).to_string();
             while folders.contains(&*name) || !next.is_free(&name) {
                 name.push('~');
             }
-            next.add(self, &name, &file.version);
+            next.add(&before, &name, &file.version);
         }
         next
     }
@@ -123,13 +127,16 @@ impl FileTree {
         !self.inodes.contains_key(path)
     }
 
-    fn add(&mut self, before: &Self, path: &str, version: &Arc<FileVersion>) {
+    fn add(&mut self, before: &Inodes<'_>, path: &str, version: &Arc<FileVersion>) {
         let (folder, name) = path.rsplit_once('/').unwrap_or(("", path));
-        let parent = self.folder(before, folder);
-        let same = before.inodes.get(path).copied().filter(|inode| {
-            matches!(before.nodes.get(inode), Some(TreeNode::File(old)) if old.is_same_as(version))
+        let parent = self.folder(before.tree, folder);
+        let mut same = before.candidates(path, version).filter(|inode| {
+            let old = before.tree.file(*inode);
+            old.is_some_and(|old| old.is_same_as(version)) && !self.nodes.contains_key(inode)
         });
-        let inode = same.unwrap_or_else(|| self.new_inode());
+        let inode = same.next();
+        drop(same);
+        let inode = inode.unwrap_or_else(|| self.new_inode());
         self.insert(path, parent, name, inode, TreeNode::File(Arc::clone(version)));
         self.bytes = self.bytes.saturating_add(version.size_bytes);
         self.files += 1;
@@ -211,6 +218,33 @@ impl FileTree {
         }
         outdated.sort();
         outdated
+    }
+}
+
+/// The inodes of a tree by what a file may be known again by.
+struct Inodes<'a> {
+    tree: &'a FileTree,
+    /// Inodes of files by the targets and namespaces that have them.
+    by_namespace: BTreeMap<(usize, Nsid), u64>,
+}
+
+impl<'a> Inodes<'a> {
+    fn of(tree: &'a FileTree) -> Self {
+        let files = tree.nodes.iter().filter_map(|(&inode, node)| match node {
+            TreeNode::File(version) => Some((inode, version)),
+            TreeNode::Folder(_) => None,
+        });
+        let by_namespace = files.flat_map(|(inode, version)| {
+            version.replicas.iter().map(move |replica| ((replica.target, replica.nsid), inode))
+        });
+        Self { tree, by_namespace: by_namespace.collect() }
+    }
+
+    /// Inodes that a file may have had: that of its namespace, and that of its path.
+    fn candidates(&self, path: &str, version: &FileVersion) -> impl Iterator<Item = u64> {
+        let first = version.replicas.first();
+        let renamed = first.and_then(|it| self.by_namespace.get(&(it.target, it.nsid)));
+        renamed.into_iter().chain(self.tree.inodes.get(path)).copied()
     }
 }
 
@@ -324,6 +358,26 @@ mod tests {
         ];
         expected.sort();
         assert_eq!(before.outdated(&next), expected);
+    }
+
+    #[test]
+    fn a_renamed_file_is_the_same() {
+        let before = FileTree::empty().next(&named(&["a", "x/b", "c"]));
+        // Two that exchange their names, and one that goes to another folder.
+        let next = before.next(&named(&["c", "y/b", "a"]));
+        for (old, new) in [("a", "c"), ("x/b", "y/b"), ("c", "a")] {
+            assert_eq!(inode(&next, new), inode(&before, old), "{new}");
+        }
+        let outdated = before.outdated(&next);
+        let entry = |parent, name: &str| Outdated::Entry { parent, name: name.into() };
+        assert!(outdated.contains(&entry(ROOT, "a")) && outdated.contains(&entry(ROOT, "c")));
+        assert!(outdated.contains(&entry(inode(&before, "x"), "b")));
+        assert!(!outdated.contains(&Outdated::Inode(inode(&before, "a"))), "its pages stay");
+        // A different file of the name has a new inode.
+        let mut files = named(&["c", "y/b", "a"]);
+        files[0] = file(Some("c"), 9, 1);
+        let replaced = next.next(&files);
+        assert_ne!(inode(&replaced, "c"), inode(&next, "c"));
     }
 
     #[test]

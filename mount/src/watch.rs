@@ -80,7 +80,7 @@ impl Watch {
                     }
                 }
             }
-            let infos = open.values().map(|namespace: &Namespace| namespace.info().clone());
+            let infos = open.values().map(info_now);
             self.publish(target, infos.collect());
             tell(Ok(()));
         }
@@ -110,6 +110,13 @@ impl Watch {
             }
         }
     }
+}
+
+/// The properties of a namespace, with the name that it has now.
+fn info_now(namespace: &Namespace) -> NamespaceInfo {
+    let mut info = namespace.info().clone();
+    info.name = namespace.current_name();
+    info
 }
 
 #[expect(clippy::disallowed_methods, reason = "a watcher waits by the real clock")]

@@ -10,8 +10,8 @@ use std::path::{Path, PathBuf};
 use std::process::Command;
 
 use feedrail_tests::process::{
-    Bytes, Daemon, DaemonOptions, MountedFiles, fuse_is_missing, loopback_address,
-    write_configuration,
+    Bytes, Daemon, DaemonOptions, MountedFiles, eventually, feedrail, fuse_is_missing,
+    loopback_address, write_configuration,
 };
 use rustix::fs::FlockOperation;
 use rustix::io::Errno;
@@ -204,7 +204,9 @@ fn a_database_can_be_read() {
     let make = "import sqlite3, sys\nd = sqlite3.connect(sys.argv[1])\n\
                 d.execute('create table t (a integer primary key, b text)')\n\
                 d.executemany('insert into t values (?, ?)', ((i, 'x' * (i % 300)) for i in range(20000)))\n\
-                d.execute('create index i on t (b)')\nd.commit()\n";
+                d.execute('create index i on t (b)')\nd.commit()\n\
+                w = sqlite3.connect(sys.argv[1] + '.wal')\nw.execute('pragma journal_mode=wal')\n\
+                w.execute('create table t as select 7 a')\nw.commit()\nw.close()\n";
     let made = python(make, &folder.path().join("shards/data.db"));
     if !made.is_ok_and(|made| made.status.success()) {
         eprintln!("left out: there is no python3 with sqlite3 here");
@@ -215,10 +217,18 @@ fn a_database_can_be_read() {
     let read = "import sqlite3, sys\nd = sqlite3.connect(f'file:{sys.argv[1]}?mode=ro', uri=True)\n\
                 print(d.execute('pragma integrity_check').fetchone()[0],\n\
                 d.execute('select count(*), sum(length(b)) from t').fetchone(),\n\
-                d.execute('select count(*) from t where b = ?', ('x' * 7,)).fetchone()[0])\n";
+                d.execute('select count(*) from t where b = ?', ('x' * 7,)).fetchone()[0])\n\
+                d.execute('pragma mmap_size=100000000')\n\
+                w = sqlite3.connect(f'file:{sys.argv[1]}.wal?immutable=1', uri=True)\n\
+                print(d.execute('select sum(a) from t').fetchone(), w.execute('select a from t').fetchone())\n";
     let read = python(read, &mounted.path("data.db")).unwrap();
     let said = String::from_utf8(read.stdout).unwrap();
-    assert_eq!(said, "ok (20000, 2980000) 67\n", "{}", String::from_utf8_lossy(&read.stderr));
+    assert_eq!(
+        said,
+        "ok (20000, 2980000) 67\n(199990000,) (7,)\n",
+        "{}",
+        String::from_utf8_lossy(&read.stderr)
+    );
 }
 
 #[test]
@@ -247,4 +257,44 @@ fn ten_thousand_files_are_found() {
         let path = mounted.path(&format!("{:02}/{number:05}", number % 100));
         assert_eq!(fs::read_to_string(path).unwrap(), format!("{number}\n"));
     }
+}
+
+#[test]
+fn a_renamed_namespace_is_the_same_file_under_another_name() {
+    if fuse_is_missing() {
+        return;
+    }
+    let folder = tempfile::tempdir_in(env!("CARGO_TARGET_TMPDIR")).unwrap();
+    let bytes = write(&folder, "a", 1, 2 << 20);
+    let nqn = "nqn.2026-01.io.feedrail:renamed";
+    let text = format!(
+        "state_dir = \"state\"\nmanagement = \"socket\"\n[[port]]\naddress = \"{}:4420\"\n\
+         [[subsystem]]\nnqn = \"{nqn}\"\nallow_any_host = true\n\
+         [[subsystem.namespace]]\npath = \"shards/a\"\n",
+        loopback_address()
+    );
+    let configuration = write_configuration(folder.path(), &text);
+    let daemon = DaemonOptions::default().arg("--config").arg(configuration).start();
+    let socket = folder.path().join("socket").display().to_string();
+    let mounted = MountedFiles::of(&daemon, &[]);
+    let file = File::open(mounted.path("a")).unwrap();
+    let mut part = vec![0; 1 << 16];
+    file.read_exact_at(&mut part, 0).unwrap();
+    let mut old = "a";
+    for new in ["x/b", "x/c", "a"] {
+        feedrail(["target", "rename", nqn, "1", new, "--socket", &socket]).run().success();
+        eventually("it has the new name", || {
+            mounted.path(new).exists() && !mounted.path(old).exists()
+        });
+        let found = fs::metadata(mounted.path(new)).unwrap();
+        assert_eq!(found.ino(), file.metadata().unwrap().ino());
+        assert!(fs::read(mounted.path(new)).unwrap() == bytes);
+        // What was opened under another name is read on, past the page cache as well.
+        let whole = std::num::NonZeroU64::new(u64::MAX >> 1);
+        rustix::fs::fadvise(&file, 0, whole, rustix::fs::Advice::DontNeed).unwrap();
+        file.read_exact_at(&mut part, 1 << 20).unwrap();
+        assert!(part == bytes[1 << 20..][..1 << 16]);
+        old = new;
+    }
+    assert!(!mounted.path("x").exists());
 }
