@@ -184,13 +184,12 @@ fn ownership(source: &MountSource) -> Ownership {
 }
 
 fn config(source: &MountSource, options: &MountOptions) -> Config {
-    let name = source.targets.first().map_or("feedrail", |target| &target.url);
     let mut config = Config::default();
     config.mount_options = vec![
         MountOption::RO,
         MountOption::NoAtime,
         // A comma would end the option.
-        MountOption::FSName(name.replace(',', "_")),
+        MountOption::FSName(source.name.replace(',', "_")),
         // As the kernel takes it: `fuse.feedrail` is the type that is shown.
         MountOption::CUSTOM("subtype=feedrail".to_owned()),
     ];
@@ -235,7 +234,7 @@ impl Mounted {
             match lane {
                 // One that panicked has said so.
                 Some(lane) => drop(lane.join()),
-                None => return,
+                None => break,
             }
         }
     }

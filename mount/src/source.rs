@@ -13,6 +13,8 @@ use crate::tree::NamedFile;
 /// Namespaces to mount, and where they are.
 #[derive(Clone, Debug)]
 pub struct MountSource {
+    /// Name in tables of mounts.
+    pub(crate) name: String,
     pub(crate) targets: Vec<SourceTarget>,
     pub(crate) content: SourceContent,
 }
@@ -37,12 +39,21 @@ pub(crate) enum SourceContent {
 impl MountSource {
     /// All namespaces of a subsystem.
     pub fn subsystem(target: SourceTarget) -> Self {
-        Self { targets: vec![target], content: SourceContent::Namespaces }
+        let name = target.url.clone();
+        Self { name, targets: vec![target], content: SourceContent::Namespaces }
     }
 
     /// The shards of a manifest. `targets` are those of the manifest, in its order.
     pub fn manifest(manifest: Arc<Manifest>, targets: Vec<SourceTarget>) -> Self {
-        Self { targets, content: SourceContent::Shards(manifest) }
+        let name = targets.first().map_or("feedrail", |target| &target.url).to_owned();
+        Self { name, targets, content: SourceContent::Shards(manifest) }
+    }
+
+    /// Sets the name in tables of mounts (`/proc/mounts`, `df`), which is otherwise the URL
+    /// of the first target: `mount -a` knows by it what is mounted.
+    #[must_use]
+    pub fn named(self, name: String) -> Self {
+        Self { name, ..self }
     }
 }
 

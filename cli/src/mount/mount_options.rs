@@ -9,7 +9,7 @@ use crate::options::Local;
 
 /// Options that mount(8) means for itself or for the kernel, which holds to them by itself or needs
 /// not for files that can only be read.
-const OF_MOUNT: [&str; 29] = [
+const OF_MOUNT: [&str; 39] = [
     "",
     "ro",
     "rw",
@@ -37,8 +37,18 @@ const OF_MOUNT: [&str; 29] = [
     "dev",
     "nodev",
     "async",
+    "sync",
+    "dirsync",
     "lazytime",
     "nolazytime",
+    "symfollow",
+    "nosymfollow",
+    "silent",
+    "loud",
+    "mand",
+    "nomand",
+    "iversion",
+    "noiversion",
 ];
 
 /// Argument of `-o`: options with commas between them.
@@ -89,7 +99,10 @@ impl MountWords {
                 None if word == "allow_other" => known.allow_other = true,
                 None if word == "auto_unmount" => known.auto_unmount = true,
                 None if word == "noexec" => known.no_exec = true,
-                None if OF_MOUNT.contains(&word.as_str()) || word.starts_with("x-") => {}
+                None if OF_MOUNT.contains(&word.as_str()) || is_of_mount(word) => {}
+                None if word == "remount" => {
+                    bail!("options of a mount do not change: unmount it, and mount it again")
+                }
                 Some(("threads", value)) => {
                     let threads = value.parse().ok().filter(|threads| (1..=64).contains(threads));
                     known.threads = Some(threads.with_context(|| number(value))?);
@@ -98,7 +111,7 @@ impl MountWords {
                     let kib = value.parse().ok().filter(|&kib| kib <= 1 << 20);
                     known.read_ahead = Some(kib.with_context(|| number(value))?);
                 }
-                Some((name, _)) if name.starts_with("x-") || name == "comment" => {}
+                Some((name, _)) if is_of_mount(name) => {}
                 Some((name, value)) if is_of_connections(name) => {
                     arguments.extend([format!("--{}", name.replace('_', "-")), value.to_owned()]);
                 }
@@ -117,6 +130,13 @@ impl MountWords {
         }
         Ok(known)
     }
+}
+
+/// Whether an option is one that mount(8) or others keep for themselves, by the name in front of
+/// its value.
+fn is_of_mount(name: &str) -> bool {
+    let is_of_others = name.starts_with("x-") || name.starts_with("X-");
+    is_of_others || ["comment", "user", "uhelper"].contains(&name)
 }
 
 /// Whether an option is that of a connection, by its long name.
@@ -140,6 +160,9 @@ mod tests {
     fn options_of_fstab_are_taken() {
         let known = parse("rw,noexec,x-systemd.automount,allow_other,nofail,comment=a").unwrap();
         assert!(known.no_exec && known.allow_other && !known.auto_unmount && known.local.is_none());
+        let options =
+            "defaults,user=joe,X-mount.mkdir=0755,x-systemd.device-timeout=9,nosymfollow,sync";
+        assert!(parse(options).is_ok());
         let known = parse("provider=soft,keep_alive_tmo=3,threads=4,read_ahead=0").unwrap();
         let local = known.local.unwrap();
         assert_eq!((local.provider, local.keep_alive_tmo), (ProviderArg::Soft, Some(3)));
@@ -150,6 +173,7 @@ mod tests {
     fn others_are_named() {
         let error = |text: &str| parse(text).unwrap_err().to_string();
         assert_eq!(error("ro,nonsense"), "-o nonsense: there is no such option");
+        assert!(error("remount,ro").contains("mount it again"));
         assert!(error("threads=0").contains("threads=0"));
         assert!(error("provider=magic").contains("magic"));
         assert!("nonsense,a=b".parse::<MountWords>().unwrap().parse(true).is_ok());

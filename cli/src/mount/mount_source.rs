@@ -1,6 +1,5 @@
 //! Argument of `mount`: a subsystem, or a manifest in a file or a namespace.
 
-use std::convert::Infallible;
 use std::fs;
 use std::path::PathBuf;
 use std::str::FromStr;
@@ -21,7 +20,14 @@ const MANIFEST_BYTES: u64 = 1 << 30;
 
 /// The first argument of `mount`.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(super) enum MountArg {
+pub(super) struct MountArg {
+    /// Text of the argument, which tables of mounts show.
+    text: String,
+    kind: SourceKind,
+}
+
+#[derive(Clone, Debug, PartialEq, Eq)]
+enum SourceKind {
     /// The manifest of a data set.
     File(PathBuf),
     /// A subsystem, or the namespace of a manifest.
@@ -32,17 +38,25 @@ impl FromStr for MountArg {
     type Err = String;
 
     fn from_str(text: &str) -> Result<Self, String> {
-        if text.starts_with("nvmf://") {
+        let kind = if text.starts_with("nvmf://") {
             let parsed = text.parse().map_err(|error: url::Error| error.to_string())?;
-            return Ok(Self::Url(Box::new(parsed)));
-        }
-        text.parse().map(Self::File).map_err(|never: Infallible| match never {})
+            SourceKind::Url(Box::new(parsed))
+        } else {
+            SourceKind::File(text.into())
+        };
+        Ok(Self { text: text.to_owned(), kind })
     }
 }
 
 impl MountArg {
     /// Finds what it names.
     pub(super) fn resolve(&self, local: &Local) -> Result<MountSource> {
+        Ok(self.kind.resolve(local)?.named(self.text.clone()))
+    }
+}
+
+impl SourceKind {
+    fn resolve(&self, local: &Local) -> Result<MountSource> {
         match self {
             Self::File(path) => {
                 let about = || path.display().to_string();
@@ -96,12 +110,12 @@ mod tests {
 
     #[test]
     fn a_source_is_a_url_by_its_scheme() {
-        let parse = |text: &str| text.parse::<MountArg>();
+        let parse = |text: &str| text.parse::<MountArg>().map(|it| it.kind);
         assert!(matches!(
             parse("nvmf://192.0.2.1/nqn.2026-01.io.feedrail:a"),
-            Ok(MountArg::Url(_))
+            Ok(SourceKind::Url(_))
         ));
-        assert_eq!(parse("data/manifest.json"), Ok(MountArg::File("data/manifest.json".into())));
+        assert_eq!(parse("data/manifest.json"), Ok(SourceKind::File("data/manifest.json".into())));
         assert!(parse("nvmf://192.0.2.1").is_err());
     }
 }

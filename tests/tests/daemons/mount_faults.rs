@@ -286,9 +286,12 @@ fn the_command_ends_when_the_file_system_is_there() {
     // The helper that mount(8) runs, as it runs it.
     let helper = concat!(env!("CARGO_MANIFEST_DIR"), "/../cli/debian/mount.feedrail");
     let programs = binary("feedrail").parent().unwrap().display().to_string();
-    let words = [helper, &url, &at, "-n", "-o", "rw,noexec,_netdev,timeout=5000"];
+    let words = [helper, &url, &at, "-n", "-o", "rw,noexec,_netdev,nofail,timeout=5000"];
     let path = format!("{programs}:/usr/bin:/bin");
     Program::new("/bin/sh").args(words).env("PATH", path).run().success();
+    // By its source `mount -a` knows what is mounted.
+    let mounts = fs::read_to_string("/proc/self/mounts").unwrap();
+    assert!(mounts.contains(&format!("{url} {at} fuse.feedrail ro")), "{mounts}");
     assert!(fs::read(place.path().join("a.bin")).unwrap() == bytes);
     feedrail(["unmount", &at]).run().success();
     assert_eq!(fs::read_dir(place.path()).unwrap().count(), 0);
