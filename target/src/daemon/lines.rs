@@ -31,7 +31,7 @@ enum LogEntry {
 }
 
 /// Function that returns the line to write in place of this number of dropped lines.
-pub(super) type DroppedLinesNotice = fn(u64) -> String;
+pub(super) type DroppedLinesNotice = Box<dyn Fn(u64) -> String + Send>;
 
 impl LineWriter {
     /// Starts a thread that writes the lines to a descriptor. It bypasses the locks of the standard
@@ -44,8 +44,19 @@ impl LineWriter {
         name: &str,
         notice: DroppedLinesNotice,
     ) -> io::Result<Self> {
-        let file = File::from(descriptor.as_fd().try_clone_to_owned()?);
-        Self::start(file, name, notice, QUEUE_LINES)
+        Self::into(File::from(descriptor.as_fd().try_clone_to_owned()?), name, notice)
+    }
+
+    /// Starts a thread that writes lines, each by one call of `out`.
+    ///
+    /// # Errors
+    /// A thread is not available.
+    pub(super) fn into(
+        out: impl Write + Send + 'static,
+        name: &str,
+        notice: DroppedLinesNotice,
+    ) -> io::Result<Self> {
+        Self::start(out, name, notice, QUEUE_LINES)
     }
 
     fn start(
@@ -143,14 +154,14 @@ mod tests {
 
     const FLUSH_TIMEOUT: Duration = Duration::from_secs(60);
 
-    fn notice(dropped: u64) -> String {
-        format!("{dropped} dropped\n")
+    fn notice() -> DroppedLinesNotice {
+        Box::new(|dropped| format!("{dropped} dropped\n"))
     }
 
     #[test]
     fn lines_arrive_in_order() {
         let (mut reader, writer) = io::pipe().expect("a pipe");
-        let lines = LineWriter::start(writer, "lines", notice, 8).expect("a thread");
+        let lines = LineWriter::start(writer, "lines", notice(), 8).expect("a thread");
         for line in ["a\n", "b\n", "c\n"] {
             lines.push(line.into());
         }
@@ -164,7 +175,7 @@ mod tests {
     #[test]
     fn a_stopped_reader_blocks_no_thread() {
         let (mut reader, writer) = io::pipe().expect("a pipe");
-        let lines = LineWriter::start(writer, "lines", notice, 8).expect("a thread");
+        let lines = LineWriter::start(writer, "lines", notice(), 8).expect("a thread");
         // More than the queue and a pipe of any usual size hold.
         let line = [vec![b'x'; 1 << 20], b"\n".to_vec()].concat();
         for _ in 0..100 {
@@ -193,7 +204,7 @@ mod tests {
     fn a_reader_that_left_ends_nothing() {
         let (reader, writer) = io::pipe().expect("a pipe");
         drop(reader);
-        let lines = LineWriter::start(writer, "lines", notice, 8).expect("a thread");
+        let lines = LineWriter::start(writer, "lines", notice(), 8).expect("a thread");
         for _ in 0..100 {
             lines.push(b"x\n".into());
         }

@@ -1,7 +1,6 @@
 //! Format of the log on standard error.
 
 use std::fmt;
-use std::io::IsTerminal as _;
 
 use clap::ValueEnum;
 use rdma::Time;
@@ -39,33 +38,46 @@ pub(super) enum LogFormatArg {
 
 /// Format of log lines, see [`LogFormatArg`].
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum LogFormat {
+pub(super) struct LogFormat {
+    pub(super) style: LineStyle,
+    /// Name of the program, where lines have it.
+    pub(super) program: &'static str,
+}
+
+/// Parts of a line besides its message and fields.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum LineStyle {
     Text,
     Json,
     Journal,
+    /// Priority, program and process, as `/dev/log` takes them.
+    Syslog,
 }
 
 impl LogFormatArg {
     /// Returns the format; `Auto` becomes `Journal` if standard error goes to the journal, else
     /// `Text`.
     pub(super) fn resolve(self) -> LogFormat {
-        match self {
-            Self::Auto if is_read_by_the_journal() => LogFormat::Journal,
-            Self::Auto | Self::Text => LogFormat::Text,
-            Self::Json => LogFormat::Json,
-            Self::Journal => LogFormat::Journal,
-        }
+        let style = match self {
+            Self::Auto if is_read_by_the_journal() => LineStyle::Journal,
+            Self::Auto | Self::Text => LineStyle::Text,
+            Self::Json => LineStyle::Json,
+            Self::Journal => LineStyle::Journal,
+        };
+        LogFormat { style, program: "feedrail-target" }
     }
 }
 
 impl LogFormat {
-    /// Installs the `tracing` subscriber of the process, unless there is one already.
-    pub(super) fn start(self, filter: &LogFilter, lines: LineWriter) {
+    /// Installs the log in this format, unless the process has one already. Lines for a terminal
+    /// have colours, if these are wanted.
+    pub(super) fn start(self, filter: &LogFilter, lines: LineWriter, is_terminal: bool) {
         let clock = Clock::new();
         let targets = filter.to_filter();
         let level = Layer::<Registry>::max_level_hint(&targets).unwrap_or(LevelFilter::TRACE);
         let (layer, handle) = reload::Layer::new(targets);
-        if self.subscriber(layer, lines, move || clock.now()).try_init().is_ok() {
+        let colours = is_terminal && colours_are_wanted();
+        if self.subscriber(layer, lines, colours, move || clock.now()).try_init().is_ok() {
             let set_filter = move |text: &str| {
                 let filter: LogFilter = text.parse().map_err(|error| format!("{error}"))?;
                 handle.reload(filter.to_filter()).map_err(|error| error.to_string())
@@ -79,6 +91,7 @@ impl LogFormat {
         self,
         filter: impl Layer<Registry> + Send + Sync,
         lines: LineWriter,
+        colours: bool,
         clock: impl Fn() -> Time + Send + Sync + 'static,
     ) -> impl Subscriber + Send + Sync + 'static {
         let notices = lines.clone();
@@ -90,13 +103,13 @@ impl LogFormat {
             // Otherwise the layer reports failed writes to standard error there, and panics if that
             // fails too.
             .log_internal_errors(false)
-            .with_ansi(std::io::stderr().is_terminal() && colours_are_wanted())
+            .with_ansi(colours)
             .with_target(false)
             .fmt_fields(OneLineFields);
-        let log = match self {
-            Self::Text => log.boxed(),
-            Self::Journal => log.event_format(WithPriority).boxed(),
-            Self::Json => {
+        let log = match self.style {
+            LineStyle::Text => log.boxed(),
+            LineStyle::Journal | LineStyle::Syslog => log.event_format(WithPriority(self)).boxed(),
+            LineStyle::Json => {
                 let log = log.json().flatten_event(true);
                 log.with_current_span(false).with_span_list(false).boxed()
             }
@@ -106,23 +119,32 @@ impl LogFormat {
 
     /// Returns the line for an error that is not a `tracing` event.
     pub(super) fn error_line(self, message: &str) -> String {
-        match self {
-            Self::Text => format!("feedrail-target: {message}\n"),
-            Self::Journal => format!("<{}>{message}\n", priority(Level::ERROR)),
-            Self::Json => {
+        match self.style {
+            LineStyle::Text => format!("{}: {message}\n", self.program),
+            LineStyle::Journal | LineStyle::Syslog => {
+                format!("{}{message}\n", self.front(Level::ERROR))
+            }
+            LineStyle::Json => {
                 let line = serde_json::json!({ "level": "ERROR", "message": message });
                 format!("{line}\n")
             }
         }
     }
 
+    /// Prefix that readers take off a line to sort lines by priority.
+    fn front(self, level: Level) -> String {
+        match self.style {
+            LineStyle::Syslog => {
+                let priority = SYSLOG_DAEMON + priority(level);
+                format!("<{priority}>{}[{}]: ", self.program, std::process::id())
+            }
+            _ => format!("<{}>", priority(level)),
+        }
+    }
+
     /// Returns the function for the line that replaces dropped lines.
     pub(super) fn dropped_lines_notice(self) -> DroppedLinesNotice {
-        match self {
-            Self::Text => |lines| Self::Text.error_line(&dropped(lines)),
-            Self::Json => |lines| Self::Json.error_line(&dropped(lines)),
-            Self::Journal => |lines| Self::Journal.error_line(&dropped(lines)),
-        }
+        Box::new(move |lines| self.error_line(&dropped(lines)))
     }
 }
 
@@ -135,16 +157,18 @@ fn dropped(lines: u64) -> String {
     format!("{lines} lines of the log were dropped, since its reader was too slow")
 }
 
-/// Whether standard error is connected to the journal: systemd gives the device and inode number of
-/// the stream (systemd.exec(5), `JOURNAL_STREAM`).
-fn is_read_by_the_journal() -> bool {
+/// Whether standard error is the stream that systemd names: device and inode (systemd.exec(5),
+/// `JOURNAL_STREAM`).
+pub(super) fn is_read_by_the_journal() -> bool {
     let Ok(stream) = std::env::var("JOURNAL_STREAM") else { return false };
     fstat(std::io::stderr()).is_ok_and(|stat| stream == format!("{}:{}", stat.st_dev, stat.st_ino))
 }
 
-/// Formatter of lines that start with a priority, as in `<6>`, and omit the time, which the journal
-/// records itself.
-struct WithPriority;
+/// The facility `daemon` of syslog(3), as part of a priority.
+const SYSLOG_DAEMON: u8 = 3 << 3;
+
+/// Lines that start with a priority and omit what their reader records itself.
+struct WithPriority(LogFormat);
 
 impl<S, N> FormatEvent<S, N> for WithPriority
 where
@@ -157,7 +181,7 @@ where
         mut writer: Writer<'_>,
         event: &Event<'_>,
     ) -> fmt::Result {
-        write!(writer, "<{}>", priority(*event.metadata().level()))?;
+        writer.write_str(&self.0.front(*event.metadata().level()))?;
         let plain = format().without_time().with_level(false).with_target(false);
         plain.with_ansi(false).format_event(context, writer, event)
     }
@@ -191,7 +215,7 @@ mod tests {
         let time = Arc::new(AtomicU64::new(1));
         let now = Arc::clone(&time);
         let clock = move || Time::from_nanos(now.load(Ordering::Relaxed));
-        let subscriber = format.subscriber(LevelFilter::INFO, lines.clone(), clock);
+        let subscriber = format.subscriber(LevelFilter::INFO, lines.clone(), false, clock);
         let strange = "name\nERROR forged\u{1b}[2J";
         tracing::subscriber::with_default(subscriber, || {
             for _ in 0..2 {
@@ -207,7 +231,8 @@ mod tests {
 
     #[test]
     fn strangers_write_neither_many_lines_nor_lines_of_their_own() {
-        for format in [LogFormat::Text, LogFormat::Journal, LogFormat::Json] {
+        for style in [LineStyle::Text, LineStyle::Journal, LineStyle::Json, LineStyle::Syslog] {
+            let format = LogFormat { style, program: "feedrail-test" };
             let log = log_of(format, 10 * PEER_MESSAGES);
             let lines = log.lines().count();
             assert_eq!(lines, 2 * PEER_MESSAGES as usize + 1, "{format:?}");
@@ -217,5 +242,12 @@ mod tests {
             assert!(!log.contains('\u{1b}'), "{format:?}");
             assert!(log.contains(r"of name\nERROR forged\"), "{format:?}: {log}");
         }
+    }
+
+    #[test]
+    fn lines_for_syslog_name_the_program() {
+        let log = log_of(LogFormat { style: LineStyle::Syslog, program: "feedrail-test" }, 1);
+        let front = format!("<28>feedrail-test[{}]: of name", std::process::id());
+        assert!(log.lines().all(|line| line.starts_with(&front)), "{log}");
     }
 }

@@ -15,6 +15,7 @@ mod metrics_server;
 mod negotiation;
 mod notify;
 mod one_line;
+mod process_log;
 mod reload_signal;
 mod report;
 mod status_page;
@@ -22,7 +23,7 @@ mod watchdog;
 
 use std::backtrace::{Backtrace, BacktraceStatus};
 use std::ffi::OsString;
-use std::io::Write as _;
+use std::io::{IsTerminal as _, Write as _};
 use std::process::ExitCode;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -39,6 +40,7 @@ pub use self::log_filter::{LogFilter, LogFilterError, colours_are_wanted};
 use self::log_format::LogFormat;
 use self::metrics_server::MetricsServer;
 use self::negotiation::PageContent;
+pub use self::process_log::{LogOutput, ProcessLog};
 use self::reload_signal::ReloadSignal;
 use self::report::StdoutReport;
 use crate::config::Config;
@@ -77,7 +79,7 @@ pub fn main_with_args(args: impl IntoIterator<Item = OsString>) -> ExitCode {
         }
     };
     abort_on_panic(log.clone(), format);
-    format.start(&arguments.log, log.clone());
+    format.start(&arguments.log, log.clone(), std::io::stderr().is_terminal());
     let result = run(&arguments, &report);
     for message in result.as_ref().err().into_iter().flatten() {
         log.push(format.error_line(message).into_bytes());

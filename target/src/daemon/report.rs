@@ -17,7 +17,8 @@ pub(super) struct StdoutReport {
 impl StdoutReport {
     pub(super) fn start() -> std::io::Result<Self> {
         let notice = |lines: u64| format!("{}\n", json!({ "event": "dropped", "lines": lines }));
-        Ok(Self { lines: LineWriter::to(std::io::stdout(), "feedrail-report", notice)? })
+        let lines = LineWriter::to(std::io::stdout(), "feedrail-report", Box::new(notice))?;
+        Ok(Self { lines })
     }
 
     /// Waits until all lines are written, or `timeout` has passed.
