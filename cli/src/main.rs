@@ -73,7 +73,12 @@ fn main() -> ExitCode {
     {
         return serve.run_as_daemon(cli.verbose).unwrap_or_else(|error| report(&error));
     }
-    if let Err(error) = start_logging(cli.verbose) {
+    let logging = match &cli.command {
+        // A mount runs for long, and has a log of its own.
+        CliCommand::Mount(_) => Ok(()),
+        _ => start_logging(cli.verbose),
+    };
+    if let Err(error) = logging {
         output::note(format_args!("feedrail: RUST_LOG: {error}"));
         return ExitCode::from(2);
     }
@@ -100,7 +105,7 @@ fn run(command: CliCommand, verbose: u8) -> Result<()> {
         CliCommand::Man(man) => man.run(),
         CliCommand::Index(index) => index.run(),
         CliCommand::Manifest(manifest) => manifest.run(),
-        CliCommand::Mount(mount) => mount.run(),
+        CliCommand::Mount(mount) => mount.run(verbose),
         CliCommand::Unmount(unmount) => unmount.run(),
         CliCommand::Demo(demo) => demo.run(verbose),
         CliCommand::Serve(serve) => serve.run(verbose),
@@ -110,14 +115,7 @@ fn run(command: CliCommand, verbose: u8) -> Result<()> {
 }
 
 fn start_logging(verbose: u8) -> Result<(), LogFilterError> {
-    let default = match verbose {
-        0 => "error",
-        1 => "info",
-        2 => "debug",
-        _ => "trace",
-    };
-    let asked = std::env::var("RUST_LOG").ok().filter(|text| !text.is_empty());
-    let filter: LogFilter = asked.as_deref().unwrap_or(default).parse()?;
+    let filter = log_filter("error", verbose)?;
     let colours = io::stderr().is_terminal() && colours_are_wanted();
     let log = tracing_subscriber::fmt::layer()
         .with_writer(io::stderr)
@@ -126,6 +124,18 @@ fn start_logging(verbose: u8) -> Result<(), LogFilterError> {
         .log_internal_errors(false);
     tracing_subscriber::registry().with(filter.to_filter()).with(log).init();
     Ok(())
+}
+
+/// Filter of the log: `quiet` unless `-v` or RUST_LOG asks for something else.
+fn log_filter(quiet: &str, verbose: u8) -> Result<LogFilter, LogFilterError> {
+    let default = match verbose {
+        0 => quiet,
+        1 => "info",
+        2 => "debug",
+        _ => "trace",
+    };
+    let asked = std::env::var("RUST_LOG").ok().filter(|text| !text.is_empty());
+    asked.as_deref().unwrap_or(default).parse()
 }
 
 /// Says on one line what went wrong, and chooses the exit code.

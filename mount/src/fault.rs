@@ -39,18 +39,32 @@ impl ReadFault {
 /// The time since which a lane's target is away, and how long its reads wait for it.
 #[derive(Debug)]
 pub(crate) struct Absence {
+    lane: usize,
     timeout: Duration,
     since: Option<MonotonicTime>,
+    logged: LoggedAbsence,
+}
+
+/// Latest stage of an absence that was logged.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+enum LoggedAbsence {
+    Nothing,
+    ReadsWait,
+    ReadsFail,
 }
 
 impl Absence {
-    pub(crate) fn new(timeout: Duration) -> Self {
-        Self { timeout, since: None }
+    pub(crate) fn new(lane: usize, timeout: Duration) -> Self {
+        Self { lane, timeout, since: None, logged: LoggedAbsence::Nothing }
     }
 
     /// A read has ended well.
     pub(crate) fn end(&mut self) {
         self.since = None;
+        if self.logged != LoggedAbsence::Nothing {
+            self.logged = LoggedAbsence::Nothing;
+            tracing::info!(lane = self.lane, "reads are answered again");
+        }
     }
 
     /// The error for the reader of a read that was begun at `begun` and has failed `now`; `None` if
@@ -67,7 +81,23 @@ impl Absence {
             ReadFault::Lost => false,
             ReadFault::Away => is_within(self.timeout, *self.since.get_or_insert(now)),
         };
-        (!waits && !is_within(PATIENCE, begun)).then_some(Errno::IO)
+        let fails = !waits && !is_within(PATIENCE, begun);
+        self.log(if fails { LoggedAbsence::ReadsFail } else { LoggedAbsence::ReadsWait });
+        fails.then_some(Errno::IO)
+    }
+
+    /// Logs what readers see of an absence, once.
+    fn log(&mut self, now: LoggedAbsence) {
+        if now <= self.logged {
+            return;
+        }
+        self.logged = now;
+        let lane = self.lane;
+        match now {
+            LoggedAbsence::Nothing => {}
+            LoggedAbsence::ReadsWait => tracing::warn!(lane, "reads wait for a target"),
+            LoggedAbsence::ReadsFail => tracing::error!(lane, "reads fail: a target stays away"),
+        }
     }
 }
 
@@ -81,7 +111,7 @@ mod tests {
 
     #[test]
     fn reads_wait_for_a_target_for_a_bounded_time() {
-        let mut absence = Absence::new(Duration::from_secs(10));
+        let mut absence = Absence::new(0, Duration::from_secs(10));
         assert_eq!(absence.verdict(ReadFault::Away, at(100), at(100)), None);
         assert_eq!(absence.verdict(ReadFault::Away, at(100), at(109)), None);
         assert_eq!(absence.verdict(ReadFault::Away, at(100), at(110)), Some(Errno::IO));

@@ -69,7 +69,7 @@ impl MountLane {
             connections: LaneConnections::begin(&host, shared.targets.clone()),
             host,
             tree: shared.tree.get(),
-            absence: Absence::new(shared.timeout),
+            absence: Absence::new(number, shared.timeout),
             shared,
             files: OpenFiles::default(),
             reads: Reads::new()?,
@@ -212,11 +212,16 @@ impl MountLane {
             Some(error) => failed.push((read, error)),
         });
         for (read, error) in failed {
-            tracing::warn!(%error, "a read failed");
+            let fault = ReadFault::of(&error);
+            match fault {
+                ReadFault::Final(_) => tracing::warn!(%error, "a read failed"),
+                // There are as many as readers, again and again.
+                ReadFault::Away | ReadFault::Lost => tracing::debug!(%error, "a read failed"),
+            }
             if matches!(error.kind(), ErrorKind::Changed(_)) {
                 self.files.close(read.inode);
             }
-            self.settle(read, ReadFault::of(&error), now);
+            self.settle(read, fault, now);
         }
         has_moved
     }

@@ -136,6 +136,7 @@ pub fn mount(
     };
     mounted.start_lanes(hosts, &shared)?;
     place::set_read_ahead(&mounted.place, options.read_ahead_bytes);
+    tracing::info!(place = %mounted.place.display(), "mounted {}", source.name);
     Ok(mounted)
 }
 
@@ -237,6 +238,7 @@ impl Mounted {
                 None => break,
             }
         }
+        tracing::info!(place = %self.place.display(), "unmounted");
     }
 
     /// Unmounts it. Files that are open stay so for as long as this process lives.

@@ -175,8 +175,13 @@ async fn open_over(reached: Vec<(Controller, FileReplica)>) -> Result<Shards, Re
             // The namespace has changed, which the tree will have soon.
             Ok(_) => {}
             Err(error) => {
-                tracing::warn!(%error, "cannot open a namespace");
                 failure = ReadFault::of(&error);
+                match failure {
+                    ReadFault::Final(_) => tracing::warn!(%error, "cannot open a namespace"),
+                    ReadFault::Away | ReadFault::Lost => {
+                        tracing::debug!(%error, "cannot open a namespace");
+                    }
+                }
             }
         }
     }

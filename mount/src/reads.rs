@@ -135,7 +135,7 @@ impl Reads {
             }
             Err(error) => {
                 self.free.push(slot);
-                tracing::warn!(%error, "cannot read");
+                tracing::debug!(%error, "cannot read");
                 Err(match error {
                     PlanError::Host(error) => ReadFault::of(&error),
                     _ => ReadFault::Final(Errno::IO),

@@ -2,6 +2,7 @@
 
 mod background;
 mod ended;
+mod mount_log;
 mod mount_options;
 mod mount_source;
 
@@ -11,6 +12,7 @@ use std::time::Duration;
 use anyhow::{Context as _, Result, ensure};
 use clap::Args;
 use feedrail_mount::mount;
+use feedrail_target::daemon::ProcessLog;
 
 use self::background::Background;
 use self::ended::UnmountOnSignal;
@@ -59,6 +61,10 @@ pub(crate) struct Mount {
     /// How far the kernel reads ahead of sequential readers in KiB, where root mounts
     #[arg(long, value_name = "KIB", default_value_t = 2048, value_parser = clap::value_parser!(u32).range(0..=1_048_576))]
     read_ahead: u32,
+    /// Append the log to this file. Without it the log goes to stderr, and that of a process in the
+    /// background to systemd's journal or syslog, as feedrail-mount
+    #[arg(long, value_name = "FILE")]
+    log_file: Option<PathBuf>,
     #[command(flatten)]
     local: Local,
     /// Fake: check the arguments alone, as mount(8) asks of its helpers
@@ -73,7 +79,7 @@ pub(crate) struct Mount {
 }
 
 impl Mount {
-    pub(crate) fn run(&self) -> Result<()> {
+    pub(crate) fn run(&self, verbose: u8) -> Result<()> {
         let words = MountWords::join(&self.options);
         let known = words.parse(self.sloppy)?;
         let local = known.local.as_ref().unwrap_or(&self.local);
@@ -94,6 +100,8 @@ impl Mount {
                 None => return background::start(),
             },
         };
+        let file = known.log_file.as_deref().or(self.log_file.as_deref());
+        let log = mount_log::start(verbose, file, background.is_some())?;
         let source = self.source.resolve(local)?;
         let options = feedrail_mount::MountOptions {
             allow_other: known.allow_other,
@@ -110,6 +118,8 @@ impl Mount {
         if let Some(background) = background {
             background.announce()?;
         }
-        signals.wait(mounted)
+        signals.wait(mounted)?;
+        log.iter().for_each(ProcessLog::flush);
+        Ok(())
     }
 }

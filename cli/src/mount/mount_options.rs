@@ -1,5 +1,6 @@
 //! Options of a mount in the words of mount(8), as fstab has them.
 
+use std::path::PathBuf;
 use std::str::FromStr;
 
 use anyhow::{Context as _, Result, bail};
@@ -71,6 +72,7 @@ pub(super) struct KnownOptions {
     pub(super) no_exec: bool,
     pub(super) threads: Option<u8>,
     pub(super) read_ahead: Option<u32>,
+    pub(super) log_file: Option<PathBuf>,
     /// The options of connections, if any are given.
     pub(super) local: Option<Local>,
 }
@@ -111,6 +113,7 @@ impl MountWords {
                     let kib = value.parse().ok().filter(|&kib| kib <= 1 << 20);
                     known.read_ahead = Some(kib.with_context(|| number(value))?);
                 }
+                Some(("log_file", value)) => known.log_file = Some(value.into()),
                 Some((name, _)) if is_of_mount(name) => {}
                 Some((name, value)) if is_of_connections(name) => {
                     arguments.extend([format!("--{}", name.replace('_', "-")), value.to_owned()]);
@@ -163,6 +166,8 @@ mod tests {
         let options =
             "defaults,user=joe,X-mount.mkdir=0755,x-systemd.device-timeout=9,nosymfollow,sync";
         assert!(parse(options).is_ok());
+        let known = parse("log_file=/var/log/shards.log").unwrap();
+        assert_eq!(known.log_file, Some("/var/log/shards.log".into()));
         let known = parse("provider=soft,keep_alive_tmo=3,threads=4,read_ahead=0").unwrap();
         let local = known.local.unwrap();
         assert_eq!((local.provider, local.keep_alive_tmo), (ProviderArg::Soft, Some(3)));

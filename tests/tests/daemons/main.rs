@@ -25,6 +25,7 @@ mod many_namespaces;
 mod metrics;
 mod mount;
 mod mount_faults;
+mod mount_log;
 mod mount_replicas;
 mod multipath;
 mod prometheus;
