@@ -1,6 +1,6 @@
-//! NVMe over Fabrics over RDMA, from the side that reads: namespaces of any target (Feedrail,
-//! Linux, SPDK), straight into registered memory, many byte ranges at a time. No root, no kernel
-//! module, no huge pages.
+//! NVMe over Fabrics host (initiator) over RDMA: reads and writes byte ranges of namespaces of any
+//! target (Feedrail, Linux, SPDK), directly to and from registered memory, with many ranges in
+//! flight. It needs no root privileges, no kernel module and no huge pages.
 //!
 //! ```no_run
 //! use feedrail_initiator::{Grant, Host, Nsid, ReadRange, RegionSlice, SubsystemAddress};
@@ -12,8 +12,8 @@
 //!     nqn: "nqn.2024-01.org.example:shards".parse()?,
 //! };
 //! let shard = host.connect(target).wait()?.namespace(Nsid(1)).wait()?;
-//! // One registered megabyte, cut into 64 samples. Each is moved into the batch and comes back
-//! // with it.
+//! // One registered mebibyte, split into 64 samples. Each is moved into the batch and returned
+//! // with its result.
 //! let samples = RegionSlice::allocate(1 << 20, Grant::Persistent)?.chunks(16 << 10);
 //! let batch = samples.enumerate().map(|(i, into)| {
 //!     ReadRange { namespace: shard.clone(), offset: i as u64 * 100_003, into }
@@ -26,17 +26,18 @@
 //! # }
 //! ```
 //!
-//! # Which way to read
+//! # Which call to use
 //!
 //! | Call | Reads | Into | For |
 //! |---|---|---|---|
 //! | [`Namespace::read_at`] | one range | any `&mut [u8]`, copied | headers, footers |
-//! | [`Host::read_many`] | a list of ranges | a [`RegionSlice`] each | some ranges now and then |
-//! | [`Host::ring`] | one by one, so many in flight | a [`RegionSlice`] each | streams, writes |
+//! | [`Host::read_many`] | a list of ranges | a [`RegionSlice`] each | occasional ranges |
+//! | [`Host::ring`] | single ranges, many in flight | a [`RegionSlice`] each | streams, writes |
 //! | [`Host::submit`] | a plan of any [`Shards`] | one [`Region`] | batches of training loops |
 //!
-//! A plan, which is what is given to [`Host::submit`], allocates nothing for a range, may be read
-//! from several replicas of a shard, and gives each range an outcome of 8 bytes:
+//! A plan is the list of entries that is passed to [`Host::submit`]. It allocates no memory per
+//! range, can be read from several replicas of a shard, and returns an outcome of 8 bytes for each
+//! range:
 //!
 //! ```no_run
 //! # use feedrail_initiator::{Entry, Grant, Host, Namespace, Region, Shards, Submit};
@@ -46,7 +47,7 @@
 //! let row = |i: u64| Entry { shard: 0, length: 2_050, offset: i * 1_000_003, dst: i * 2_050 };
 //! let plan: Vec<Entry> = (0..480).map(row).collect();
 //! let ticket = host.submit(&shards, &plan, &region, Submit::default())?;
-//! // The ranges are in progress: the batch before can be used here.
+//! // The ranges are in progress: the previous batch can be used here.
 //! if ticket.wait(ticket.len(), None).failed > 0 {
 //!     let failed = (0..ticket.len()).find_map(|entry| ticket.error(entry));
 //!     return Err(failed.expect("one has failed").into());
@@ -58,12 +59,11 @@
 //! ```
 //!
 //! # Waiting
-//! [`Pending`] is a future for any runtime; [`Pending::wait`] is the same, blocking. A caller that
-//! waits drives the connections; while none does a thread of the [`Host`]'s keeps them alive. A
-//! [polled](Host::polled) host has no thread. [`Ring`] keeps a fixed number of ranges in flight
-//! without allocating.
+//! [`Pending`] is a future for any runtime; [`Pending::wait`] blocks instead. A waiting caller
+//! drives the connections; while no caller waits, a thread of the [`Host`] does. A
+//! [polled](Host::polled) host has no thread. [`Ring`] keeps ranges in flight without allocating.
 //!
-//! With tokio, or any other runtime, which needs no feature of its own:
+//! With tokio or any other runtime, without a feature flag:
 //!
 //! ```no_run
 //! # use feedrail_initiator::{Host, Nsid, SubsystemAddress};
@@ -71,7 +71,7 @@
 //! let runtime = tokio::runtime::Builder::new_current_thread().build()?;
 //! let (head, tail) = runtime.block_on(async {
 //!     let shard = host.connect(target).await?.namespace(Nsid(1)).await?;
-//!     // Both are in progress before either is waited for.
+//!     // Both are in progress before either is awaited.
 //!     let head = shard.read_to_vec(0, 4096);
 //!     let tail = shard.read_to_vec(shard.size_bytes() - 512, 512);
 //!     Ok::<_, feedrail_initiator::Error>((head.await?, tail.await?))
@@ -81,7 +81,7 @@
 //! # }
 //! ```
 //!
-//! Without a thread, in the loop of the program's own that polls descriptors:
+//! Without a thread, in an event loop of the program that polls descriptors:
 //!
 //! ```no_run
 //! # use std::{pin::Pin, task::{Context, Poll, Waker}};
@@ -92,7 +92,7 @@
 //! let mut connecting = host.connect(target);
 //! let mut context = Context::from_waker(Waker::noop());
 //! let controller = loop {
-//!     // Before the turn, so that what comes after it wakes the poll.
+//!     // Before the turn, so that later events wake the poll.
 //!     host.arm();
 //!     let turn = host.turn(Host::now());
 //!     if let Poll::Ready(controller) = Pin::new(&mut connecting).poll(&mut context) {
@@ -110,10 +110,10 @@
 //! # }
 //! ```
 //!
-//! # What to try again
-//! Nothing, most often: ranges that a lost connection interrupts, or that the target asks to
-//! repeat, are repeated until [`ControllerOptions::io_timeout`] or their deadline. What fails then
-//! may succeed later if [`Error::is_retryable`] says so:
+//! # Retries
+//! Few are necessary: ranges that a lost connection interrupts, or that fail with a status that
+//! permits a retry, are retried until [`ControllerOptions::io_timeout`] or their deadline. If they
+//! fail then, [`Error::is_retryable`] says whether they may succeed later:
 //!
 //! ```no_run
 //! # use feedrail_initiator::{Error, Namespace};
@@ -129,14 +129,15 @@
 //! ```
 //!
 //! # Writing
-//! Offsets and lengths may be any, but **two hosts that write different parts of one block at the
-//! same time lose bytes without an error**: [several writers](Namespace#several-writers). A write
-//! that has ended well is durable after [`Namespace::flush`], or by itself with
-//! [`Ring::write_durable`].
+//! Offsets and lengths may have any alignment, but **if two hosts write different parts of one
+//! block at the same time, bytes are lost without an error**: [several
+//! writers](Namespace#several-writers). A successful write is durable after [`Namespace::flush`],
+//! or immediately with [`Ring::write_durable`].
 //!
-//! # Ending
-//! Connections end when the last handle of their controller and of its namespaces goes, tickets and
-//! rings among them. The last handle of the host waits for that, for up to half a second:
+//! # Closing
+//! A connection ends when the last handle of its controller and of its namespaces is dropped,
+//! including tickets and rings. Dropping the last handle of the host waits for that, for up to half
+//! a second:
 //!
 //! ```no_run
 //! # use feedrail_initiator::{Controller, Error, Host, Namespace};
@@ -148,43 +149,44 @@
 //! # }
 //! ```
 //!
-//! # Losing a target
-//! A target that owes answers and sends none for [`ControllerOptions::silence_timeout`] has lost
-//! its connection. A connection that is lost is made again: immediately, then after pauses that
-//! grow up to [`ControllerOptions::reconnect_delay`]. If writes were in progress it is made when
-//! the target has confirmed the end of the old one, or must have found out by the lack of Keep
-//! Alive (two timeouts and a second, and the target's Command Quiesce Time), since it might carry
-//! them out until then. Ranges wait for it until [`ControllerOptions::io_timeout`]; after
-//! [`ControllerOptions::loss_timeout`] everything fails immediately with an [`Error`] that names
-//! the target, until it is back; a plan has connecting tried once more. Ranges with replicas
-//! elsewhere ([`Shards`]) do not wait: they are read there. A namespace that comes back with
-//! another identity, size or generation, or changes while it is connected, is
-//! [`ErrorKind::Changed`], never other bytes. Memory is handed back only when the target can no
-//! longer write to it: the command has ended, or all queue pairs of the connection have.
+//! # Lost targets
+//! A connection is lost if the target sends no response for [`ControllerOptions::silence_timeout`]
+//! while commands are in flight. It is established again: immediately, then after pauses that grow
+//! up to [`ControllerOptions::reconnect_delay`]. If writes were in flight, the target may still
+//! execute them. The host then reconnects when the target has confirmed the end of the old
+//! connection, or must have detected it by the lack of Keep Alive (two timeouts and a second, and
+//! the target's Command Quiesce Time). Ranges wait for the connection until
+//! [`ControllerOptions::io_timeout`]. After [`ControllerOptions::loss_timeout`] all operations fail
+//! immediately with an [`Error`] that names the target, until it is connected again; each new plan
+//! starts an attempt to connect. Ranges with other replicas ([`Shards`]) do not wait, but are read
+//! there. A namespace whose identity, size or generation differs after a reconnect, or changes
+//! during a connection, fails with [`ErrorKind::Changed`], and never returns other bytes. Memory is
+//! returned only when the target can no longer write to it: when the command has completed, or all
+//! queue pairs of the connection are closed.
 //!
 //! # Several paths
-//! [`Host::find_paths`] asks a discovery service for the ports of a subsystem, and
-//! [`Host::connect_paths`] connects to all of them. [`SubsystemPaths::multipath_namespace`] is one
-//! [`Namespace`] over all paths, for batches, rings, plans and writes: each range takes one that
-//! serves, as Asymmetric Namespace Access has it, and continues over another if that is lost.
-//! [`Host::follow_paths`] takes paths that come or go later, too. A namespace that was opened over
-//! a [`Controller`] has that one path.
+//! [`Host::find_paths`] reads the ports of a subsystem from a discovery service, and
+//! [`Host::connect_paths`] connects to all of them. [`SubsystemPaths::multipath_namespace`] returns
+//! one [`Namespace`] over all paths, for batches, rings, plans and writes: each range takes a path
+//! that Asymmetric Namespace Access permits, and continues on another if that one is lost.
+//! [`Host::follow_paths`] also uses ports that are added later. A namespace that was opened over a
+//! [`Controller`] has only that path.
 //!
 //! # Forks
-//! A host belongs to the process that opened it. In a process forked from it, such as a data
-//! loader's worker, each call to what was inherited ends immediately with [`ErrorKind::Forked`],
-//! and dropping it says nothing to any target: the parent's connections stay as they are. A worker
-//! opens a [`Host`] of its own after the fork. Memory is copied as by any fork, and results of the
-//! parent's reads do not reach the child's copy. On RDMA devices, kernels before 5.12 need
+//! A host belongs to the process that opened it. In a process forked from it, such as a worker of a
+//! data loader, each call on an inherited handle fails immediately with [`ErrorKind::Forked`], and
+//! dropping a handle sends nothing to any target: the parent's connections are not affected. A
+//! worker opens a [`Host`] of its own after the fork. Memory is copied as by any fork, and results
+//! of the parent's reads do not reach the child's copy. On RDMA devices, kernels before 5.12 need
 //! `ibv_fork_init` (`RDMAV_FORK_SAFE=1`) in the parent before it opens a host, and then registered
 //! memory does not exist in the child at all.
 //!
 //! # Not implemented
-//! Authentication and encryption, the fused Compare and Write, reservations, metadata and
-//! protection information, memory of GPUs, block devices for the kernel, and other transports than
+//! Authentication and encryption, the fused Compare and Write operation, reservations, metadata and
+//! protection information, GPU memory, block devices for the kernel, and transports other than
 //! RDMA.
 
-/// The examples of the README.
+/// The examples of the README, which are tested as part of the documentation.
 #[cfg(doctest)]
 #[doc = include_str!("../README.md")]
 struct Readme;

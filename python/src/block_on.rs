@@ -1,4 +1,4 @@
-//! Waiting with the interpreter's lock given up, while signals still arrive.
+//! Waiting with the interpreter detached, while handlers of signals still run.
 
 use std::future::Future;
 use std::pin::pin;
@@ -11,10 +11,10 @@ use pyo3::prelude::*;
 
 use crate::released;
 
-/// How often a thread that waits runs the handlers of signals that arrived.
+/// Pause between runs of the handlers of signals while a thread waits.
 const SIGNALS_EVERY: Duration = Duration::from_millis(100);
 
-/// Wakes a thread that waits.
+/// Waker of a waiting thread.
 #[derive(Debug, Default)]
 pub(crate) struct ThreadWaker {
     woken: Mutex<bool>,
@@ -22,7 +22,7 @@ pub(crate) struct ThreadWaker {
 }
 
 impl ThreadWaker {
-    /// Waits until it was woken since the last call, or the time has passed.
+    /// Waits until it was woken since the last call, or `at_most` has passed.
     pub(crate) fn wait(&self, at_most: Duration) {
         let woken = self.woken.lock().unwrap_or_else(PoisonError::into_inner);
         let waited = self.changed.wait_timeout_while(woken, at_most, |woken| !*woken);
@@ -42,12 +42,12 @@ impl Wake for ThreadWaker {
     }
 }
 
-/// Calls `wait`, which waits for at most as long as it is told, until it returns something or
-/// `timeout` has passed; `None` then. Calls `between` with the interpreter attached each time that
-/// `wait` returned nothing.
+/// Calls `wait`, which waits for at most the given time, until it returns a result or `timeout` has
+/// passed; then returns `None`. After each call of `wait` without a result, calls `between` with
+/// the interpreter attached.
 ///
 /// # Errors
-/// What a signal's handler raised, within 100 ms, or what `between` returned.
+/// The exception that a handler of a signal raised, within 100 ms, or that of `between`.
 pub(crate) fn wait_interruptibly<T: Send>(
     py: Python<'_>,
     timeout: Option<Duration>,
@@ -74,7 +74,7 @@ pub(crate) fn wait_interruptibly<T: Send>(
 /// Waits for a future.
 ///
 /// # Errors
-/// What a signal's handler raised; the future is dropped then.
+/// The exception that a handler of a signal raised, after which the future is dropped.
 pub(crate) fn block_on<T: Send>(
     py: Python<'_>,
     future: impl Future<Output = T> + Send,

@@ -19,7 +19,7 @@ use crate::owner::{ExportedMemory, MemoryExporter};
 use crate::process::HomeProcess;
 use crate::released::{self, DrainOnDrop, ReleaseToPython};
 
-/// Memory of the host that batches read into.
+/// Host memory that batches read into.
 pub(crate) struct BufferMemory {
     region: Arc<Region>,
     /// Offset of the first byte in the region.
@@ -30,20 +30,20 @@ pub(crate) struct BufferMemory {
 }
 
 impl BufferMemory {
-    /// All of a region.
+    /// Returns all of a region.
     pub(crate) fn whole(region: Region) -> Self {
         let length = region.len();
         let (region, home) = (Arc::new(region), HomeProcess::current());
         Self { region, at: 0, length, home, _lease: None }
     }
 
-    /// The part of a region that is leased.
+    /// Returns the leased part of a region.
     pub(crate) fn leased(region: &Arc<Region>, lease: Lease, length: usize) -> Self {
         let (region, home) = (Arc::clone(region), HomeProcess::current());
         Self { region, at: lease.at, length, home, _lease: Some(lease) }
     }
 
-    /// The region, to read into.
+    /// Returns the region to read into.
     ///
     /// # Errors
     /// `ForkedHandleError` in a child of the process that registered it.
@@ -62,8 +62,8 @@ impl BufferMemory {
 
 /// Registered memory that batches read into.
 ///
-/// It exports its bytes by the buffer protocol and DLPack, without copies. Memory that came from
-/// an array keeps that array until every device has forgotten it.
+/// It exports its bytes by the buffer protocol and DLPack, without copies. Memory of an array keeps
+/// that array until every device has deregistered it.
 #[pyclass(frozen, weakref, name = "Buffer", module = "feedrail._core")]
 pub(crate) struct BufferObject {
     memory: Arc<BufferMemory>,
@@ -75,24 +75,24 @@ impl BufferObject {
         Self { memory: Arc::new(memory), _drain: DrainOnDrop }
     }
 
-    /// Memory of the buffer, for a batch.
+    /// Returns the memory of the buffer.
     pub(crate) fn memory(&self) -> &Arc<BufferMemory> {
         &self.memory
     }
 }
 
-/// A region of memory that an exporter keeps valid.
+/// Returns a region of memory that an exporter keeps valid.
 ///
 /// # Safety
 /// `length` bytes at `address` are writable until the exporter is dropped.
 unsafe fn adopt(address: NonNull<u8>, length: usize, exporter: MemoryExporter) -> Region {
     let owner = Box::new(ReleaseToPython::new(exporter));
-    // SAFETY: the owner has the exporter. Nobody but Python's code has pointers to the memory, and
-    // that is told not to use the bytes of a batch before it has ended.
+    // SAFETY: the owner has the exporter. Only Python code has pointers to the memory, and is
+    // documented not to use the bytes of a batch before it has ended.
     unsafe { Region::from_raw(address, length, Grant::Persistent, owner) }
 }
 
-/// Calls a function of `feedrail._views`; elements are `uint8` if no type is named.
+/// Calls a function of `feedrail._views`; the default of `dtype` is `uint8`.
 fn view<'py>(
     buffer: &Bound<'py, BufferObject>,
     function: &Bound<'py, PyString>,
@@ -107,7 +107,7 @@ fn view<'py>(
 
 #[pymethods]
 impl BufferObject {
-    /// Allocates zeroed memory, which begins a page.
+    /// Allocates zeroed, page-aligned memory.
     #[staticmethod]
     fn allocate(py: Python<'_>, nbytes: usize) -> PyResult<Self> {
         released::drain(py);
@@ -159,19 +159,19 @@ impl BufferObject {
         self.memory.length()
     }
 
-    /// Where the memory is: `"cpu"`.
+    /// Device of the memory: `"cpu"`.
     #[getter]
     fn device(&self) -> &'static str {
         "cpu"
     }
 
-    /// How bytes get there: `"host"` is registered memory of the host, without a copy on the way.
+    /// Path of the bytes to the memory: `"host"`, which is registered host memory without a copy.
     #[getter]
     fn path(&self) -> &'static str {
         "host"
     }
 
-    /// An array of numpy's in the memory, of its first bytes if there are more.
+    /// Returns a numpy array of the memory, or of its first bytes if `shape` needs fewer.
     #[pyo3(signature = (dtype = None, shape = None))]
     fn as_numpy<'py>(
         slf: &Bound<'py, Self>,
@@ -181,7 +181,7 @@ impl BufferObject {
         view(slf, intern!(slf.py(), "as_numpy"), dtype, shape)
     }
 
-    /// A tensor of torch's in the memory, of its first bytes if there are more.
+    /// Returns a torch tensor of the memory, or of its first bytes if `shape` needs fewer.
     #[pyo3(signature = (dtype = None, shape = None))]
     fn as_tensor<'py>(
         slf: &Bound<'py, Self>,
@@ -191,7 +191,7 @@ impl BufferObject {
         view(slf, intern!(slf.py(), "as_tensor"), dtype, shape)
     }
 
-    /// The address of the first byte.
+    /// Address of the first byte.
     #[getter]
     fn address(&self) -> usize {
         self.memory.address().as_ptr().expose_provenance()
@@ -205,12 +205,12 @@ impl BufferObject {
         format!("<feedrail.Buffer: {} bytes, cpu, path host>", self.memory.length())
     }
 
-    /// The type and number of the device, as DLPack has them.
+    /// Returns type and number of the device, by DLPack.
     fn __dlpack_device__(&self) -> (i32, i32) {
         (1, 0)
     }
 
-    /// The bytes as a one-dimensional `uint8` tensor.
+    /// Returns a DLPack capsule of the bytes as a one-dimensional `uint8` tensor.
     #[pyo3(signature = (*, stream = None, max_version = None, dl_device = None, copy = None))]
     fn __dlpack__<'py>(
         slf: &Bound<'py, Self>,

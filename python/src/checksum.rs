@@ -1,4 +1,4 @@
-//! Checksums of whole namespaces.
+//! CRC-32C of whole namespaces.
 
 use std::io;
 use std::time::Duration;
@@ -7,10 +7,11 @@ use feedrail_initiator::{
     Class, Entry, Error, Grant, Host, Namespace, PlanError, Region, Shards, Submit,
 };
 
-/// Bytes that are read at a time.
+/// Bytes that are read by one plan.
 const STEP_BYTES: u32 = 16 << 20;
 
-/// A namespace that is read from its beginning to its end, behind other reads.
+/// CRC-32C in progress of a namespace, which is read from its beginning to its end with background
+/// priority.
 pub(crate) struct Checksum {
     shards: Shards,
     region: Region,
@@ -20,7 +21,7 @@ pub(crate) struct Checksum {
 }
 
 impl Checksum {
-    /// Nothing is read yet.
+    /// Allocates the memory, without reading yet.
     ///
     /// # Errors
     /// The system has no memory for it.
@@ -30,17 +31,17 @@ impl Checksum {
         Ok(Self { shards, region, bytes: Vec::new(), at: 0, crc32c: 0 })
     }
 
-    /// Reads on, and returns the CRC-32C of all bytes once they were read.
+    /// Reads the next bytes, and returns the CRC-32C if all have been read.
     ///
     /// # Errors
-    /// What a read failed with.
+    /// The error of the read.
     pub(crate) fn step(&mut self, host: &Host) -> Result<Option<u32>, Error> {
         let size_bytes = self.shards.get(0).map_or(0, Namespace::size_bytes);
         let left = size_bytes - self.at;
         if left == 0 {
             return Ok(Some(self.crc32c));
         }
-        // Not more than fits 32 bits.
+        // At most `STEP_BYTES`, which fits 32 bits.
         let length = left.min(STEP_BYTES.into()) as u32;
         let plan = [Entry { shard: 0, length, offset: self.at, dst: 0 }];
         let options = Submit { deadline: None, class: Class::Background };

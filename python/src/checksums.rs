@@ -1,24 +1,24 @@
-//! CRC-32C of what was read.
+//! CRC-32C of ranges and of exported bytes.
 
 use feedrail_initiator::{Entry, PlanError, Region, Ticket};
 use pyo3::prelude::*;
 
 use crate::exported::ExportedBytes;
 
-/// Bytes that are copied out at a time: they stay in the cache of a core.
+/// Bytes that are copied at a time, few enough to stay in the cache of a core.
 const CHUNK_BYTES: usize = 64 << 10;
 
-/// A range whose bytes are not those of the index.
+/// A range whose bytes do not have the CRC-32C of the index.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Mismatch {
-    /// Number of the range in the plan.
+    /// Index of the range in the plan.
     pub(crate) range: usize,
     pub(crate) computed: u32,
     pub(crate) expected: u32,
 }
 
-/// The ranges of a batch whose bytes do not have the checksum that is expected: four bytes for each
-/// range, zeros if none is. Ranges that failed have no bytes to check.
+/// Returns the ranges of a batch that do not have the expected CRC-32C. `expected` has four bytes
+/// for each range, zeros if it is not checked. Failed ranges are not checked.
 ///
 /// # Errors
 /// Another batch reads into some of the bytes.
@@ -44,7 +44,7 @@ pub(crate) fn mismatches(
 }
 
 fn region_crc32c(region: &Region, entry: &Entry, chunk: &mut [u8]) -> Result<u32, PlanError> {
-    // The plan was accepted: its bytes are in the region, and so in memory.
+    // The plan was accepted, so its bytes are within the region, and thereby in memory.
     let (mut at, end) = (entry.dst as usize, entry.dst as usize + entry.length as usize);
     let mut crc = 0;
     while at < end {
@@ -56,7 +56,7 @@ fn region_crc32c(region: &Region, entry: &Entry, chunk: &mut [u8]) -> Result<u32
     Ok(crc)
 }
 
-/// CRC-32C of the bytes that an object exports, with those before it if `crc` is theirs.
+/// Returns the CRC-32C of the bytes that an object exports, continuing from `crc`.
 #[pyfunction]
 #[pyo3(signature = (data, crc = 0))]
 pub(crate) fn crc32c(data: &Bound<'_, PyAny>, mut crc: u32) -> PyResult<u32> {

@@ -1,4 +1,4 @@
-//! Tensors across libraries, by the DLPack protocol (dmlc/dlpack, versions 0 and 1).
+//! Exchange of tensors with other libraries by the DLPack protocol (dmlc/dlpack, versions 0 and 1).
 #![expect(unsafe_code, reason = "DLPack is a protocol of C structures")]
 
 use std::ffi::{CStr, c_void};
@@ -11,7 +11,7 @@ use pyo3::intern;
 use pyo3::prelude::*;
 use pyo3::types::{PyCapsule, PyDict};
 
-/// `DLDevice`: a kind and a number.
+/// `DLDevice`: type and number of a device.
 #[repr(C)]
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 struct DlDevice {
@@ -22,7 +22,7 @@ struct DlDevice {
 impl DlDevice {
     /// `kDLCPU`, memory of the host.
     const CPU: Self = Self { device_type: 1, device_id: 0 };
-    /// `kDLCUDAHost`, which is memory of the host that CUDA pinned.
+    /// `kDLCUDAHost`, which is host memory that CUDA pinned.
     const CUDA_HOST: i32 = 3;
 
     fn is_host(self) -> bool {
@@ -30,7 +30,7 @@ impl DlDevice {
     }
 }
 
-/// `DLDataType`: elements are `lanes` values of `bits` each.
+/// `DLDataType`: elements have `lanes` values of `bits` each.
 #[repr(C)]
 #[derive(Clone, Copy, Debug)]
 struct DlDataType {
@@ -48,7 +48,7 @@ impl DlDataType {
     const LAST: u8 = 17;
 }
 
-/// `DLTensor`: where the elements are.
+/// `DLTensor`: location, shape and type of the elements.
 #[repr(C)]
 struct DlTensor {
     data: *mut c_void,
@@ -60,7 +60,7 @@ struct DlTensor {
     byte_offset: u64,
 }
 
-/// `DLManagedTensor`, of version 0.
+/// `DLManagedTensor` of version 0.
 #[repr(C)]
 struct DlManagedTensor {
     tensor: DlTensor,
@@ -68,7 +68,7 @@ struct DlManagedTensor {
     deleter: Option<unsafe extern "C" fn(*mut DlManagedTensor)>,
 }
 
-/// `DLManagedTensorVersioned`, since version 1.0.
+/// `DLManagedTensorVersioned` of versions since 1.0.
 #[repr(C)]
 struct DlManagedTensorVersioned {
     version: [u32; 2],
@@ -82,14 +82,14 @@ const NAME: &CStr = c"dltensor";
 const NAME_USED: &CStr = c"used_dltensor";
 const NAME_VERSIONED: &CStr = c"dltensor_versioned";
 const NAME_VERSIONED_USED: &CStr = c"used_dltensor_versioned";
-/// The version that this module speaks: major, minor.
+/// Version of the protocol that this module implements: major, minor.
 const VERSION: [u32; 2] = [1, 0];
 /// `DLPACK_FLAG_BITMASK_READ_ONLY`: nobody may write to the tensor.
 const READ_ONLY: u64 = 1;
-/// Far more dimensions than any library has.
+/// Most dimensions of a tensor, more than any library supports.
 const MAX_DIMENSIONS: i32 = 64;
 
-/// A tensor that another library handed over; it gets it back when this is dropped.
+/// A tensor that another library exported. Dropping this calls its deleter.
 pub(crate) struct ImportedTensor(Managed);
 
 enum Managed {
@@ -97,20 +97,20 @@ enum Managed {
     Versioned(NonNull<DlManagedTensorVersioned>),
 }
 
-// SAFETY: the tensor is dropped with the interpreter attached only, which is what its deleter
-// asks for; it is not used otherwise.
+// SAFETY: the tensor is dropped only with the interpreter attached, which its deleter requires; it
+// is not used otherwise.
 unsafe impl Send for ImportedTensor {}
-// SAFETY: as above: shared references only read the description, which nobody changes.
+// SAFETY: as above; shared references only read the description, which does not change.
 unsafe impl Sync for ImportedTensor {}
 
-/// Memory as a tensor describes it.
+/// Memory of a tensor.
 pub(crate) struct TensorMemory {
     pub(crate) address: *mut c_void,
     pub(crate) length: usize,
 }
 
 impl ImportedTensor {
-    /// The tensor of an object with `__dlpack__`.
+    /// Imports the tensor of an object with `__dlpack__`.
     pub(crate) fn of(object: &Bound<'_, PyAny>) -> PyResult<Self> {
         check_device(object)?;
         let capsule = export(object)?;
@@ -120,7 +120,7 @@ impl ImportedTensor {
         Self::take(capsule)
     }
 
-    /// Takes the tensor out of a capsule, which is renamed so that nobody else does.
+    /// Takes the tensor from a capsule, which is renamed so that it cannot be taken again.
     fn take(capsule: &Bound<'_, PyCapsule>) -> PyResult<Self> {
         if capsule.is_valid_checked(Some(NAME_VERSIONED)) {
             let pointer = capsule.pointer_checked(Some(NAME_VERSIONED))?.cast();
@@ -135,10 +135,11 @@ impl ImportedTensor {
         Err(PyBufferError::new_err("the capsule holds no DLPack tensor, or it was used already"))
     }
 
-    /// Where its elements are, if a target may write to all of them.
+    /// Returns the memory of the tensor, if it is contiguous, writable host memory.
     pub(crate) fn memory(&self) -> PyResult<TensorMemory> {
         if let Managed::Versioned(managed) = self.0 {
-            // SAFETY: the tensor is ours until we give it back, and later versions only append.
+            // SAFETY: the tensor belongs to this until its deleter is called, and later versions
+            // only append.
             let (version, flags) = unsafe { (managed.as_ref().version, managed.as_ref().flags) };
             if version[0] != VERSION[0] {
                 let message =
@@ -192,7 +193,7 @@ impl DlTensor {
         Ok(TensorMemory { address, length })
     }
 
-    /// The address of the first of `length` bytes.
+    /// Returns the address of the first of `length` bytes.
     fn start(&self, length: usize) -> PyResult<*mut c_void> {
         let offset = usize::try_from(self.byte_offset).ok();
         let end =
@@ -220,7 +221,7 @@ impl DlTensor {
         Ok(unsafe { std::slice::from_raw_parts(self.shape, self.dimensions as usize) })
     }
 
-    /// Whether elements follow each other in C order; no strides say so.
+    /// Returns whether the elements are contiguous in C order, which is implied without strides.
     fn is_contiguous(&self, shape: &[i64]) -> bool {
         if self.strides.is_null() || shape.is_empty() || shape.contains(&0) {
             return true;
@@ -237,7 +238,7 @@ impl DlTensor {
 }
 
 impl DlDataType {
-    /// Bytes of a dense tensor of this shape; types of less than a byte are packed.
+    /// Returns the bytes of a dense tensor of this shape; elements of less than a byte are packed.
     fn bytes_of(self, shape: &[i64]) -> PyResult<usize> {
         if self.code == Self::OPAQUE_HANDLE || self.code > Self::LAST {
             let message = format!("elements of DLPack type {} are not plain numbers", self.code);
@@ -253,7 +254,7 @@ impl DlDataType {
     }
 }
 
-/// Refuses memory of a device before the exporter synchronises with it.
+/// Rejects memory of a device, before the exporter synchronises with it.
 fn check_device(object: &Bound<'_, PyAny>) -> PyResult<()> {
     let py = object.py();
     let device = object.call_method0(intern!(py, "__dlpack_device__"))?;
@@ -268,7 +269,7 @@ fn not_host(device_type: i32) -> PyErr {
     ))
 }
 
-/// Asks for a capsule of version 1, and of version 0 from libraries that know no other.
+/// Requests a capsule of version 1, or of version 0 from libraries that do not know the argument.
 fn export<'py>(object: &Bound<'py, PyAny>) -> PyResult<Bound<'py, PyAny>> {
     let py = object.py();
     let arguments = PyDict::new(py);
@@ -287,13 +288,13 @@ fn rename(capsule: &Bound<'_, PyCapsule>, name: &'static CStr) -> PyResult<()> {
     if failed == 0 { Ok(()) } else { Err(PyErr::fetch(capsule.py())) }
 }
 
-/// Owner of an exported tensor's memory, and the tensor's shape.
+/// Owner of an exported tensor's memory, with the tensor's shape.
 struct Exported {
     keeps: Py<PyAny>,
     shape: [i64; 1],
 }
 
-/// A capsule with `length` writable bytes at `address`, which are valid while `keeps` lives.
+/// Returns a capsule of `length` writable bytes at `address`, which `keeps` keeps valid.
 pub(crate) fn capsule(
     keeps: Bound<'_, PyAny>,
     address: NonNull<u8>,
@@ -303,7 +304,7 @@ pub(crate) fn capsule(
     let py = keeps.py();
     let shape = [i64::try_from(length).unwrap_or(i64::MAX)];
     let exported = Box::into_raw(Box::new(Exported { keeps: keeps.unbind(), shape }));
-    // SAFETY: it was made in the line above.
+    // SAFETY: the line above created it.
     let shape = unsafe { &raw mut (*exported).shape }.cast();
     let tensor = DlTensor {
         data: address.as_ptr().cast(),
@@ -329,17 +330,18 @@ pub(crate) fn capsule(
             DlManagedTensor { tensor, manager_context: exported.cast(), deleter: Some(delete) };
         (Box::into_raw(Box::new(managed)).cast(), NAME)
     };
-    // SAFETY: the name lives as long as the program, and the destructor knows both names.
+    // SAFETY: the name exists as long as the program, and the destructor knows both names.
     unsafe {
         let capsule = pyo3::ffi::PyCapsule_New(pointer, name.as_ptr(), Some(destroy_capsule));
         Bound::from_owned_ptr_or_err(py, capsule)
     }
 }
 
-/// The destructor of a capsule: gives the tensor back that nobody took out.
+/// Destructor of a capsule: deletes a tensor that no library has taken from it.
 unsafe extern "C" fn destroy_capsule(capsule: *mut pyo3::ffi::PyObject) {
-    // SAFETY: Python calls it with a capsule that `capsule` made: under either name its pointer is
-    // that of a tensor of ours, and under another name the tensor belongs to who renamed it.
+    // SAFETY: Python calls it with a capsule that `capsule` made. Under either name its pointer is
+    // that of a tensor of ours; under another name the tensor belongs to the library that renamed
+    // it.
     unsafe {
         if pyo3::ffi::PyCapsule_IsValid(capsule, NAME.as_ptr()) != 0 {
             delete(pyo3::ffi::PyCapsule_GetPointer(capsule, NAME.as_ptr()).cast());
@@ -349,12 +351,12 @@ unsafe extern "C" fn destroy_capsule(capsule: *mut pyo3::ffi::PyObject) {
             );
         }
     }
-    // Python calls a destructor attached.
+    // Python calls a destructor with the interpreter attached.
     let _ = Python::try_attach(released::drain);
 }
 
 unsafe extern "C" fn delete(managed: *mut DlManagedTensor) {
-    // SAFETY: a deleter is called once, with the tensor that it came with.
+    // SAFETY: a deleter is called once, with its own tensor.
     unsafe { forget(Box::from_raw(managed).manager_context) };
 }
 
@@ -363,9 +365,10 @@ unsafe extern "C" fn delete_versioned(managed: *mut DlManagedTensorVersioned) {
     unsafe { forget(Box::from_raw(managed).manager_context) };
 }
 
-/// Releases the owner of a tensor's memory. Libraries may do so from any thread, and after the
-/// interpreter ended. torch does so with the interpreter detached, even amid a call of ours that
-/// has it attached: `Python::attach` would take its word for it.
+/// Releases the owner of a tensor's memory. Libraries may call deleters on any thread, and after
+/// the interpreter has ended. torch does so with the interpreter detached, even within a call of
+/// ours that attached it, in which `Python::attach` would wrongly rely on that.
+///
 /// # Safety
 /// `context` is that of a tensor that [`capsule`] made, and this is called once for it.
 unsafe fn forget(context: *mut c_void) {

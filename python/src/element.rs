@@ -1,5 +1,4 @@
-//! Types of the elements of exported memory, by the format codes of Python's `struct` module and of
-//! PEP 3118.
+//! Element types of exported memory, by the format codes of Python's `struct` module and PEP 3118.
 
 use std::iter::Peekable;
 use std::slice::Iter;
@@ -8,17 +7,17 @@ use pyo3::buffer::PyUntypedBuffer;
 use pyo3::exceptions::PyBufferError;
 use pyo3::prelude::*;
 
-/// Structures within structures, at most.
+/// Most levels of nested structures.
 const MAX_DEPTH: usize = 16;
 
-/// Refuses memory whose elements are not numbers or characters of one byte from end to end: an
-/// element that holds an address would let the bytes of a target choose what Python follows.
+/// Rejects memory whose elements are not only numbers or characters of one byte. If an element
+/// contained an address, the bytes of a target could choose which memory Python accesses.
 ///
 /// # Errors
-/// `BufferError` where the elements are not plain numbers.
+/// `BufferError` if the elements are not plain numbers.
 pub(crate) fn check(buffer: &PyUntypedBuffer) -> PyResult<()> {
     let (format, bytes) = (buffer.format(), buffer.item_size());
-    // Sizes differ where a format does not tell all: unions, packed structures, gaps between
+    // The sizes differ if the format is incomplete: for unions, packed structures, and gaps between
     // fields.
     if number_bytes(format.to_bytes()) == Some(bytes) {
         return Ok(());
@@ -29,7 +28,7 @@ pub(crate) fn check(buffer: &PyUntypedBuffer) -> PyResult<()> {
     )))
 }
 
-/// Bytes of an element of this format; `None` if it has anything besides numbers.
+/// Returns the bytes of an element of this format; `None` if it contains anything but numbers.
 fn number_bytes(format: &[u8]) -> Option<usize> {
     let mut parser = FormatParser { rest: format.iter().peekable(), native: true };
     let bytes = parser.fields(MAX_DEPTH)?;
@@ -38,12 +37,12 @@ fn number_bytes(format: &[u8]) -> Option<usize> {
 
 struct FormatParser<'a> {
     rest: Peekable<Iter<'a, u8>>,
-    /// Whether codes have the sizes of C's types here.
+    /// Whether codes have the sizes of the C types of this platform.
     native: bool,
 }
 
 impl FormatParser<'_> {
-    /// Bytes of all fields up to the end of a structure.
+    /// Returns the bytes of all fields up to the end of a structure.
     fn fields(&mut self, depth: usize) -> Option<usize> {
         let mut sum = 0_usize;
         while self.rest.peek().is_some_and(|&&code| code != b'}') {
@@ -52,7 +51,7 @@ impl FormatParser<'_> {
         Some(sum)
     }
 
-    /// Bytes of one field with its counts; none of a name or a space.
+    /// Returns the bytes of a field with its counts; 0 for a name or a space.
     fn field(&mut self, depth: usize) -> Option<usize> {
         let code = *self.rest.next()?;
         match code {
@@ -62,7 +61,8 @@ impl FormatParser<'_> {
         }
     }
 
-    /// Bytes of the elements that begin with this code, which may be a count or a byte order.
+    /// Returns the bytes of the elements that start with this code, which may be a count or a byte
+    /// order.
     fn element(&mut self, mut code: u8, depth: usize) -> Option<usize> {
         let mut count = 1_usize;
         loop {
@@ -87,7 +87,7 @@ impl FormatParser<'_> {
         bytes?.checked_mul(count)
     }
 
-    /// The product of the sizes up to the bracket.
+    /// Returns the product of the sizes up to the closing bracket.
     fn sizes(&mut self) -> Option<usize> {
         let mut product = 1_usize;
         loop {
@@ -99,7 +99,7 @@ impl FormatParser<'_> {
         }
     }
 
-    /// The number that begins with this digit.
+    /// Returns the number that starts with this digit.
     fn number(&mut self, first: u8) -> Option<usize> {
         let value = |digit: u8| char::from(digit).to_digit(10).map(|value| value as usize);
         let mut number = value(first)?;
@@ -126,7 +126,7 @@ impl FormatParser<'_> {
             b'l' | b'L' => 4,
             b'q' | b'Q' | b'd' => 8,
             b'n' | b'N' => size_of::<usize>(),
-            // `long double`, which is as long whatever the byte order.
+            // `long double`, which has the same size in every byte order.
             b'g' => 16,
             _ => return None,
         })

@@ -1,4 +1,4 @@
-//! Plans and results as Python has them: arrays of 24-byte entries and 8-byte results.
+//! Python's plans and results: arrays of 24-byte entries and 8-byte results.
 
 use feedrail_initiator::{Entry, Outcome};
 use pyo3::exceptions::{PyTypeError, PyValueError};
@@ -9,8 +9,8 @@ use crate::exported::ExportedBytes;
 /// Bytes of an entry of `feedrail.PLAN_DTYPE`.
 const ENTRY_BYTES: usize = 24;
 
-/// Copies a plan in, and checks that every entry goes to a buffer of `out_bytes`. The initiator
-/// checks the rest.
+/// Parses a plan, and checks that the destination of each entry is within a buffer of `out_bytes`.
+/// Other checks are made by the initiator.
 pub(crate) fn parse(plan: &Bound<'_, PyAny>, out_bytes: usize) -> PyResult<Vec<Entry>> {
     let buffer = ExportedBytes::of(plan)?;
     if buffer.item_bytes() != ENTRY_BYTES {
@@ -31,14 +31,14 @@ pub(crate) fn parse(plan: &Bound<'_, PyAny>, out_bytes: usize) -> PyResult<Vec<E
     Ok(entries)
 }
 
-/// Parses the little-endian layout of `feedrail.PLAN_DTYPE`.
+/// Parses an entry in the little-endian layout of `feedrail.PLAN_DTYPE`.
 fn entry(bytes: &[u8]) -> Entry {
     let half = |at| u32::from_le_bytes(std::array::from_fn(|i| bytes[at + i]));
     let whole = |at| u64::from_le_bytes(std::array::from_fn(|i| bytes[at + i]));
     Entry { shard: half(0), length: half(4), offset: whole(8), dst: whole(16) }
 }
 
-/// Encodes in the little-endian layout of `feedrail.RESULT_DTYPE`.
+/// Returns a result in the little-endian layout of `feedrail.RESULT_DTYPE`.
 pub(crate) fn result_bytes(outcome: Outcome) -> [u8; 8] {
     let [s0, s1] = outcome.status.to_le_bytes();
     let [l0, l1, l2, l3] = outcome.latency_us.to_le_bytes();

@@ -1,4 +1,4 @@
-//! Errors of the initiator as exceptions of `feedrail`.
+//! Conversion of errors of the initiator to exceptions of `feedrail`.
 
 use std::io;
 
@@ -11,13 +11,13 @@ use pyo3::types::{PyDict, PyTuple};
 
 use crate::replicas::NotOpened;
 
-/// The exception for an error of the initiator.
+/// Returns the exception for an error of the initiator.
 pub(crate) fn exception(py: Python<'_>, error: &Error) -> PyErr {
     let made = new_exception(py, class(error.kind()), error);
     made.map_or_else(|failed| failed, PyErr::from_value)
 }
 
-/// The exception for a manifest that cannot be opened.
+/// Returns the exception for a manifest that cannot be opened.
 pub(crate) fn not_opened(py: Python<'_>, error: NotOpened) -> PyErr {
     let (class, message, retryable) = match error {
         NotOpened::Changed(message) => ("DatasetChanged", message, false),
@@ -32,24 +32,24 @@ pub(crate) fn not_opened(py: Python<'_>, error: NotOpened) -> PyErr {
     make().map_or_else(|failed| failed, PyErr::from_value)
 }
 
-/// The exception for a handle that another process made.
+/// Returns the exception for a handle of another process: `ForkedHandleError`.
 pub(crate) fn forked(py: Python<'_>) -> PyErr {
     exception(py, &ErrorKind::Forked.into())
 }
 
-/// The exception of a pool without room.
+/// Returns the exception for a pool without enough free bytes: `PoolFull`.
 pub(crate) fn pool_full(py: Python<'_>, message: String) -> PyErr {
     of_class(py, "PoolFull", message)
 }
 
-/// The exception for what the system refused.
+/// Returns the exception for an error of a system call.
 pub(crate) fn system(py: Python<'_>, error: &io::Error) -> PyErr {
     with_details(py, "FeedrailError", error.to_string(), |details| {
         details.set_item(intern!(py, "errno"), error.raw_os_error())
     })
 }
 
-/// The exception for bytes of a namespace that do not have their CRC-32C.
+/// Returns the exception for bytes of a namespace with a wrong CRC-32C: `ChecksumError`.
 pub(crate) fn checksum(
     py: Python<'_>,
     namespace: &Namespace,
@@ -66,7 +66,7 @@ pub(crate) fn checksum(
     })
 }
 
-/// The exception for a shard that is not what its format says.
+/// Returns the exception for a shard that violates its format: `FormatError`.
 pub(crate) fn format(py: Python<'_>, error: &FormatError) -> PyErr {
     with_details(py, "FormatError", error.problem.to_string(), |details| {
         details.set_item(intern!(py, "shard"), error.shard)?;
@@ -102,7 +102,7 @@ fn new_exception<'py>(py: Python<'py>, class: &str, error: &Error) -> PyResult<B
     class.call((error.to_string(),), Some(&details))
 }
 
-/// The name of its class in `feedrail._errors`.
+/// Returns the name of the class in `feedrail._errors` for a kind of error.
 fn class(kind: &ErrorKind) -> &'static str {
     match kind {
         ErrorKind::OutOfRange { .. } => "RangeError",
@@ -122,7 +122,7 @@ fn class(kind: &ErrorKind) -> &'static str {
     }
 }
 
-/// The exception for a plan that was not accepted, whose destinations were shifted by `at` bytes.
+/// Returns the exception for a rejected plan, whose destinations were shifted by `at` bytes.
 pub(crate) fn refused(py: Python<'_>, error: PlanError, entries: &[Entry], at: usize) -> PyErr {
     match error {
         PlanError::Host(error) => exception(py, &error),
@@ -144,13 +144,13 @@ pub(crate) fn refused(py: Python<'_>, error: PlanError, entries: &[Entry], at: u
     }
 }
 
-/// An exception of a class of `feedrail._errors`.
+/// Returns an exception of a class of `feedrail._errors`.
 fn of_class(py: Python<'_>, class: &str, message: String) -> PyErr {
     let make = || py.import("feedrail._errors")?.getattr(class)?.call1((message,));
     make().map_or_else(|failed| failed, PyErr::from_value)
 }
 
-/// Says in an exception which range it is about.
+/// Sets the attributes `shard`, `offset` and `length` of an exception for a range.
 pub(crate) fn locate(py: Python<'_>, exception: &PyErr, entry: &Entry) -> PyResult<()> {
     let exception = exception.value(py);
     exception.setattr(intern!(py, "shard"), entry.shard)?;

@@ -9,18 +9,19 @@ use pyo3::prelude::*;
 
 use crate::element;
 
-/// A C-contiguous export. It is read with the interpreter attached all the while, so that no Python
-/// code writes to it during the read.
+/// A C-contiguous export. The interpreter is attached during each read, so that no Python code
+/// writes to the bytes.
 pub(crate) struct ExportedBytes<'py> {
     buffer: PyUntypedBuffer,
     _py: Python<'py>,
 }
 
 impl<'py> ExportedBytes<'py> {
-    /// The memory of an object.
+    /// Returns the memory that an object exports.
     ///
     /// # Errors
-    /// `TypeError` if it exports none, or has gaps; `BufferError` if its elements are not numbers.
+    /// `TypeError` if it exports none, or is not contiguous; `BufferError` if its elements are not
+    /// numbers.
     pub(crate) fn of(object: &Bound<'py, PyAny>) -> PyResult<Self> {
         let buffer = PyUntypedBuffer::get(object)?;
         if !buffer.is_c_contiguous() {
@@ -30,7 +31,7 @@ impl<'py> ExportedBytes<'py> {
         Ok(Self { buffer, _py: object.py() })
     }
 
-    /// How many bytes an element has.
+    /// Returns the bytes of an element.
     pub(crate) fn item_bytes(&self) -> usize {
         self.buffer.item_size()
     }
@@ -39,20 +40,20 @@ impl<'py> ExportedBytes<'py> {
         self.buffer.len_bytes()
     }
 
-    /// Copies bytes out, from `at` on; `None` if there are not so many.
+    /// Copies bytes, from `at` on, to `to`; `None` if there are too few.
     pub(crate) fn copy(&self, at: usize, to: &mut [u8]) -> Option<()> {
         let end = at.checked_add(to.len())?;
         if end > self.length() {
             return None;
         }
         let from = self.buffer.buf_ptr().cast::<u8>();
-        // SAFETY: the export is contiguous, as long as that, and held; the interpreter is attached
-        // as long as this exists. What Rust code has in `to` is no memory of Python's.
+        // SAFETY: the export is contiguous, has this length (checked) and is held; the interpreter
+        // is attached as long as this exists. `to` is memory of Rust code, not of Python.
         unsafe { std::ptr::copy_nonoverlapping(from.add(at), to.as_mut_ptr(), to.len()) };
         Some(())
     }
 
-    /// A copy of all bytes.
+    /// Returns a copy of all bytes.
     pub(crate) fn to_vec(&self) -> Vec<u8> {
         let mut bytes = vec![0; self.length()];
         self.copy(0, &mut bytes);

@@ -20,17 +20,17 @@ use zerocopy::IntoBytes as _;
 use crate::errors;
 use crate::exported::ExportedBytes;
 
-/// How many samples Python gets at a time.
+/// Number of samples that are passed to Python at a time.
 const BATCH: usize = 16 << 10;
 
-/// Where the bytes of a shard are: a path, or its length and a function of offset and length.
+/// Source of the bytes of a shard: a path, or its length and a function of offset and length.
 #[derive(FromPyObject)]
 pub(crate) enum ShardAccess {
     Read(u64, Py<PyAny>),
     Path(PathBuf),
 }
 
-/// How samples are found: arguments of `feedrail.index.build`.
+/// Options for finding samples: arguments of `feedrail.index.build`.
 #[derive(FromPyObject)]
 #[pyo3(from_item_all)]
 pub(crate) struct BuildOptions {
@@ -43,7 +43,7 @@ pub(crate) struct BuildOptions {
     crc: bool,
 }
 
-/// Keys and members of samples.
+/// Keys and members of samples, from which `keys.npz` is made.
 #[pyclass(frozen, name = "Keys", module = "feedrail._core")]
 pub(crate) struct KeysObject(Mutex<SampleKeys>);
 
@@ -54,7 +54,7 @@ impl KeysObject {
         Self(Mutex::default())
     }
 
-    /// The arrays of `keys.npz`: type and bytes by name.
+    /// Returns the arrays of `keys.npz`: data type and bytes by name.
     fn arrays<'py>(&self, py: Python<'py>) -> PyResult<Bound<'py, PyDict>> {
         let all = PyDict::new(py);
         for array in self.keys().arrays() {
@@ -70,8 +70,8 @@ impl KeysObject {
     }
 }
 
-/// Finds the samples of a shard, and returns the name of its format. `sink` gets records of the
-/// index as bytes, many at a time, and how many bytes of the shard are done.
+/// Finds the samples of a shard, and returns the name of its format. `sink` is called with the
+/// bytes of many records of the index, and the number of bytes of the shard that are done.
 #[pyfunction]
 #[pyo3(signature = (number, name, data, idx, options, keys, sink))]
 #[expect(
@@ -99,7 +99,8 @@ pub(crate) fn index_shard(
         let idx = idx.as_deref().map(|idx: &dyn ReadAt| ShardBytes::new(number, idx));
         let format = match (format, idx) {
             (Some(format), _) => format,
-            // Its first bytes tell nothing.
+            // A Megatron data file cannot be detected by its first bytes; only this format has an
+            // index file.
             (None, Some(_)) => ShardFormat::Megatron,
             (None, None) => detect(name, data)?,
         };
@@ -150,7 +151,7 @@ impl BuildOptions {
 }
 
 impl ShardAccess {
-    /// Opens it for reads of parts, or of all in order.
+    /// Opens the shard for reads of parts, or, if `is_whole`, for reading all of it in order.
     fn open(self, is_whole: bool) -> Result<Box<dyn ReadAt>, BuildError> {
         Ok(match self {
             Self::Path(path) => {
@@ -175,7 +176,7 @@ fn cannot_open(path: &std::path::Path, error: io::Error) -> PyErr {
     }
 }
 
-/// Runs the handlers of signals before each read.
+/// A reader that runs the handlers of signals before each read.
 struct Interruptible<R>(R);
 
 impl<R: ReadAt> ReadAt for Interruptible<R> {
@@ -189,14 +190,14 @@ impl<R: ReadAt> ReadAt for Interruptible<R> {
     }
 }
 
-/// A shard that a function of Python's reads.
+/// A shard that is read by a Python function.
 pub(crate) struct PythonReads {
     length: u64,
     read: Py<PyAny>,
 }
 
 impl PythonReads {
-    /// A shard of `length` bytes; `read` takes an offset and a length.
+    /// Returns a shard of `length` bytes; `read` is called with an offset and a length.
     pub(crate) fn new(length: u64, read: Py<PyAny>) -> Self {
         Self { length, read }
     }
@@ -217,14 +218,14 @@ impl ReadAt for PythonReads {
     }
 }
 
-/// Why a shard could not be taken apart.
+/// Error for a shard whose samples could not be found.
 pub(crate) enum BuildError {
     Format(FormatError),
     Python(PyErr),
 }
 
 impl BuildError {
-    /// Exception that a read or the sink raised, or the one for a damaged shard.
+    /// Returns the exception that a read or the sink raised, or `FormatError` for a damaged shard.
     pub(crate) fn into_exception(self, py: Python<'_>) -> PyErr {
         match self {
             Self::Python(error) => error,

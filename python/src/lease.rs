@@ -1,4 +1,4 @@
-//! Parts of a pool's memory, each used by one buffer at a time.
+//! Parts of a pool's memory, each leased to one buffer at a time.
 
 use std::collections::BTreeMap;
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
@@ -6,19 +6,19 @@ use std::time::Duration;
 
 use crate::process::HomeProcess;
 
-/// Unit of a pool's parts, in bytes: a page, so that arrays of any type are aligned.
+/// Granularity of a pool's parts in bytes: a page, so that arrays of any type are aligned.
 const GRAIN_BYTES: usize = 4096;
 
-/// Which bytes of a region are free.
+/// Free bytes of a region.
 #[derive(Debug)]
 pub(crate) struct Arena {
     home: HomeProcess,
-    /// Lengths of the free parts by their offsets; no two are neighbours.
+    /// Lengths of the free parts by offset; adjacent free parts are merged.
     free: Mutex<BTreeMap<usize, usize>>,
     returned: Condvar,
 }
 
-/// A part of an arena, which goes back when this is dropped.
+/// A part of an arena, which is returned to it when this is dropped.
 #[derive(Debug)]
 pub(crate) struct Lease {
     arena: Arc<Arena>,
@@ -27,18 +27,18 @@ pub(crate) struct Lease {
 }
 
 impl Arena {
-    /// The length of an arena that has room for a part of so many bytes.
+    /// Returns the length of an arena for a part of `length` bytes; `None` if it overflows.
     pub(crate) fn length_for(length: usize) -> Option<usize> {
         length.max(1).checked_next_multiple_of(GRAIN_BYTES)
     }
 
-    /// An arena of so many bytes, all free.
+    /// Returns an arena of `length` bytes, all free.
     pub(crate) fn new(length: usize) -> Arc<Self> {
         let free = Mutex::new(BTreeMap::from([(0, length)]));
         Arc::new(Self { home: HomeProcess::current(), free, returned: Condvar::new() })
     }
 
-    /// The first free part that is long enough, if one is or becomes free in time.
+    /// Leases the first free part that is long enough, waiting for one for up to `at_most`.
     pub(crate) fn take(self: &Arc<Self>, length: usize, at_most: Duration) -> Option<Lease> {
         let length = Self::length_for(length)?;
         let mut found = None;
@@ -50,7 +50,7 @@ impl Arena {
         found.map(|at| Lease { arena: Arc::clone(self), at, length })
     }
 
-    /// Bytes that are free, in parts of any length.
+    /// Returns the number of free bytes, in parts of any length.
     pub(crate) fn free_bytes(&self) -> usize {
         self.lock().values().sum()
     }
@@ -62,7 +62,7 @@ impl Arena {
 
 impl Drop for Lease {
     fn drop(&mut self) {
-        // A thread of the parent may have held the lock when this process was forked from it.
+        // In a forked child the lock is not taken, since a thread of the parent may have held it.
         if self.arena.home.is_current() {
             give_back(&mut self.arena.lock(), self.at, self.length);
             self.arena.returned.notify_all();
@@ -70,7 +70,7 @@ impl Drop for Lease {
     }
 }
 
-/// Cuts `length` bytes off the first free part that has them, and returns their offset.
+/// Takes `length` bytes from the first free part that is long enough, and returns their offset.
 fn cut(free: &mut BTreeMap<usize, usize>, length: usize) -> Option<usize> {
     let (&at, &room) = free.iter().find(|&(_, &room)| room >= length)?;
     free.remove(&at);
@@ -80,7 +80,7 @@ fn cut(free: &mut BTreeMap<usize, usize>, length: usize) -> Option<usize> {
     Some(at)
 }
 
-/// Adds a free part, joined with those that it touches.
+/// Adds a free part, merged with adjacent ones.
 fn give_back(free: &mut BTreeMap<usize, usize>, mut at: usize, mut length: usize) {
     if let Some(after) = free.remove(&(at + length)) {
         length += after;

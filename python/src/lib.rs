@@ -1,10 +1,10 @@
 //! The native module `feedrail._core`: connections, registered memory and batches, for the Python
-//! package `feedrail`, which wraps them.
+//! package `feedrail`, which wraps it.
 //!
-//! Every call that waits gives up the interpreter's lock once, and takes it back for an instant
-//! every 100 ms to run signal handlers. No thread of the initiator's ever takes it.
+//! Every call that waits detaches from the interpreter, and attaches briefly every 100 ms to run
+//! the handlers of signals. Threads of the initiator never attach.
 //!
-//! Not implemented: writes to namespaces, and reads into memory of GPUs.
+//! Not implemented: writes to namespaces, and reads into GPU memory.
 
 mod block_on;
 mod buffer;

@@ -1,7 +1,7 @@
-//! Batches without a waiter, whose memory a target may still write to.
+//! Batches that were dropped in flight, whose memory a target may still write to.
 //!
-//! A buffer of a pool goes back only when its batch has ended, which for a batch that was dropped
-//! the next calls from Python find out.
+//! The memory, such as that of a pool, is kept until the batch has ended, which later calls from
+//! Python check.
 
 use std::sync::{Arc, Mutex, PoisonError};
 
@@ -15,7 +15,7 @@ struct Dropped {
     _memory: Arc<BufferMemory>,
 }
 
-/// Locked only while the interpreter is attached, so that no other thread holds it at a fork.
+/// Locked only while the interpreter is attached, so that no other thread holds the lock at a fork.
 static ALL: Mutex<Vec<Dropped>> = Mutex::new(Vec::new());
 
 /// Cancels a batch, and keeps its memory until it has ended.

@@ -11,7 +11,7 @@ use pyo3::types::PyDict;
 
 use crate::exported::ExportedBytes;
 
-/// A manifest whose parts fit together, and where its shards are best read.
+/// A valid manifest, with the preferred targets of its shards.
 #[pyclass(frozen, name = "Manifest", module = "feedrail._core")]
 pub(crate) struct ManifestObject {
     manifest: Arc<Manifest>,
@@ -20,7 +20,7 @@ pub(crate) struct ManifestObject {
 
 #[pymethods]
 impl ManifestObject {
-    /// Reads the text of a manifest; `ValueError` names the first rule that it breaks.
+    /// Parses a manifest; `ValueError` names the first rule that it violates.
     #[new]
     fn new(text: &[u8]) -> PyResult<Self> {
         let manifest =
@@ -44,7 +44,7 @@ impl ManifestObject {
         self.manifest.content_hash().to_string()
     }
 
-    /// Name, URL and NQN of each target, in the order of names.
+    /// Returns name, URL and NQN of each target, sorted by name.
     fn targets(&self) -> Vec<(&str, String, String)> {
         let targets = self.manifest.targets().iter();
         let target = targets.map(|(name, entry)| {
@@ -53,23 +53,23 @@ impl ManifestObject {
         target.collect()
     }
 
-    /// The properties of each shard; `replicas` are numbers of targets.
+    /// Returns the properties of each shard; `replicas` are indexes of targets.
     fn shards<'py>(&self, py: Python<'py>) -> PyResult<Vec<Bound<'py, PyDict>>> {
         self.manifest.shards().iter().map(|shard| properties(py, shard)).collect()
     }
 
-    /// File, hash and number of samples of the index, if there is one.
+    /// Returns file, hash and number of samples of the index, if there is one.
     fn index(&self) -> Option<(&str, String, u64)> {
         let index = self.manifest.index()?;
         Some((index.file.as_str(), index.hash.to_string(), index.samples))
     }
 
-    /// The numbers of the targets of a shard, the one first that hosts prefer to read it from.
+    /// Returns the indexes of a shard's targets, in descending order of preference for reads.
     fn ranked(&self, shard: u32) -> Vec<u32> {
         self.placement.ranked(shard).iter().map(|target| target.0).collect()
     }
 
-    /// Checks that the bytes of an index are those that the manifest names, and lie in the shards.
+    /// Checks that an index has the hash of the manifest, and that its samples lie in the shards.
     fn check_index(&self, py: Python<'_>, index: &Bound<'_, PyAny>) -> PyResult<()> {
         let bytes = ExportedBytes::of(index)?.to_vec();
         let check = || -> Result<(), String> {

@@ -1,4 +1,4 @@
-//! The namespaces that a session has open, as plans number them.
+//! The open namespaces of a session, by the shard numbers of plans.
 
 use std::ffi::CString;
 use std::sync::{Mutex, MutexGuard, PoisonError};
@@ -9,18 +9,18 @@ use pyo3::prelude::*;
 
 use crate::replicas::{NotOpened, ReplicaReport, ReplicaSet};
 
-/// Warnings of one call; the others are counted.
+/// Most warnings of one call; a last one gives the number of the others.
 const WARNINGS_AT_MOST: usize = 8;
 
-/// The namespaces that are open. Locked only while the interpreter is attached, so that no other
-/// thread holds it at a fork.
+/// The open namespaces. Locked only while the interpreter is attached, so that no other thread
+/// holds the lock at a fork.
 pub(crate) struct OpenShards(Mutex<OpenNamespaces>);
 
 struct OpenNamespaces {
     all: Vec<Namespace>,
-    /// Shards as plans number them: those of `all`, or those of the manifest.
+    /// Shards by number: those of `all`, or those of the manifest.
     numbered: Shards,
-    /// Where the shards are those of a manifest.
+    /// Replicas, if the shards are those of a manifest.
     replicas: Option<ReplicaSet>,
 }
 
@@ -35,7 +35,7 @@ impl OpenShards {
     /// Adds the namespaces of a subsystem, as shards with the next numbers.
     ///
     /// # Errors
-    /// They are of another host: nothing is added.
+    /// They are of another host; nothing is added.
     pub(crate) fn add(&self, opened: Vec<Namespace>) -> Result<(), Error> {
         let mut open = self.lock();
         open.numbered = Shards::new(open.all.iter().chain(&opened).cloned())?;
@@ -43,7 +43,7 @@ impl OpenShards {
         Ok(())
     }
 
-    /// Takes the shards of a manifest whose targets have answered.
+    /// Sets the shards of a manifest, after its targets were connected.
     ///
     /// # Errors
     /// A shard has no replica.
@@ -54,7 +54,7 @@ impl OpenShards {
         Ok(())
     }
 
-    /// Adds the replicas of targets that are there by now. Returns the shards.
+    /// Adds the replicas of targets that have been connected since. Returns the shards.
     pub(crate) fn advance(&self, host: &Host) -> Shards {
         let open = &mut *self.lock();
         if let Some(replicas) = &mut open.replicas
@@ -62,7 +62,8 @@ impl OpenShards {
             && replicas.advance(host, Waker::noop())
         {
             replicas.note_changes(&open.numbered);
-            // A shard whose last replica was taken out keeps saying so.
+            // If the last replica of a shard was taken out, the old shards stay, and reads return
+            // the reason.
             if let Ok(shards) = replicas.shards() {
                 open.numbered = shards;
             }
@@ -70,11 +71,12 @@ impl OpenShards {
         open.numbered.clone()
     }
 
-    /// Warns of the replicas that are no longer read from, and of the targets that are away, as far
-    /// as it has not been done. `frames` are Python's up to the one that is told.
+    /// Issues warnings for the replicas that were taken out and the targets that are disconnected,
+    /// unless that was done before. `frames` is the stack level of the caller that the warning
+    /// names.
     ///
     /// # Errors
-    /// The warning is an error, as its filter has it.
+    /// The exception of a warning that Python's filter turns into one.
     pub(crate) fn tell(&self, py: Python<'_>, frames: i32) -> PyResult<()> {
         let news = self.take_news();
         if news.is_empty() {
@@ -101,12 +103,12 @@ impl OpenShards {
         replicas.take_news()
     }
 
-    /// The namespace of a replica of a shard of a manifest, if it is in use.
+    /// Returns the namespace of a replica of a manifest's shard, if it is in use.
     pub(crate) fn replica(&self, shard: usize, replica: usize) -> Option<Namespace> {
         self.lock().replicas.as_ref()?.namespace(shard, replica)
     }
 
-    /// Stops reading from a replica of a shard of a manifest. The last one of a shard stays.
+    /// Takes out a replica of a manifest's shard: it is not read from again, unless it is the last.
     pub(crate) fn take_out(&self, shard: usize, replica: usize, reason: &str) {
         let open = &mut *self.lock();
         let Some(replicas) = &mut open.replicas else { return };
@@ -117,13 +119,13 @@ impl OpenShards {
         }
     }
 
-    /// The replicas of a shard of a manifest.
+    /// Returns the replicas of a manifest's shard.
     pub(crate) fn report(&self, shard: usize) -> Vec<ReplicaReport> {
         let open = self.lock();
         open.replicas.as_ref().map_or_else(Vec::new, |replicas| replicas.report(shard))
     }
 
-    /// Names of the targets of a manifest that have no connection.
+    /// Returns the names of a manifest's targets without a connection.
     pub(crate) fn away(&self) -> Vec<String> {
         self.lock().replicas.as_ref().map_or_else(Vec::new, ReplicaSet::away)
     }

@@ -7,7 +7,7 @@ use pyo3::exceptions::{PyOverflowError, PyValueError};
 use pyo3::prelude::*;
 use pyo3::types::PyBytes;
 
-/// Which sample is at which position of one epoch.
+/// Order of the samples of one epoch: which sample is at which position.
 #[pyclass(frozen, name = "Order", module = "feedrail._core")]
 pub(crate) struct OrderObject(Order);
 
@@ -17,17 +17,17 @@ impl OrderObject {
     #[new]
     fn new(py: Python<'_>, order: &str, samples: u64, seed: u64, epoch: u64) -> PyResult<Self> {
         let shuffle = parse_shuffle(order)?;
-        // torch's order is a table.
+        // The order `torch` is a table, which takes time to fill.
         let made = py.detach(|| Order::new(shuffle, samples, seed, epoch));
         made.map(Self).map_err(|error| PyOverflowError::new_err(error.to_string()))
     }
 
-    /// How many samples a rank has; `leftover` is `keep`, `pad` or `drop`.
+    /// Returns the number of samples of a rank; `leftover` is `keep`, `pad` or `drop`.
     fn rank_len(&self, rank: u32, world: u32, leftover: &str) -> PyResult<u64> {
         Ok(self.split(rank, world, leftover)?.len())
     }
 
-    /// Samples of a rank from its number `first` on, at most `count`, as bytes of `int64`.
+    /// Returns at most `count` samples of a rank, from its sample `first` on, as bytes of `int64`.
     fn of_rank<'py>(
         &self,
         py: Python<'py>,
@@ -40,8 +40,8 @@ impl OrderObject {
         Ok(as_bytes(py, &py.detach(|| self.samples_of(split, first, count))))
     }
 
-    /// Samples of a rank in a global batch, the positions from `begin` to `end`, as bytes of
-    /// `int64`.
+    /// Returns the samples of a rank in a global batch of the positions from `begin` to `end`, as
+    /// bytes of `int64`.
     fn of_batch<'py>(
         &self,
         py: Python<'py>,
@@ -72,7 +72,7 @@ impl OrderObject {
         let left = split.len().saturating_sub(first);
         let count = usize::try_from(left).map_or(count, |left| left.min(count));
         let mut samples = vec![0; count];
-        // A rank without a position below 2^64 has padding only.
+        // A rank whose first position would be 2^64 or more has only padding.
         let begin = first.checked_mul(split.rank.count().get());
         let begin = begin.and_then(|begin| begin.checked_add(split.rank.index().into()));
         let filled = begin.map_or(0, |at| self.0.fill_every(at, split.rank.count(), &mut samples));
@@ -84,17 +84,17 @@ impl OrderObject {
     }
 }
 
-/// The order of a name.
+/// Parses the name of an order.
 pub(crate) fn parse_shuffle(order: &str) -> PyResult<Shuffle> {
     order.parse().map_err(|error| PyValueError::new_err(format!("order {order:?}: {error}")))
 }
 
-/// Number `index` of `count`.
+/// Returns the stripe with index `index` of `count`.
 pub(crate) fn stripe(index: u32, count: u32) -> PyResult<Stripe> {
     Stripe::new(index, count).map_err(|error| PyValueError::new_err(error.to_string()))
 }
 
-/// A number of samples that is not zero.
+/// Returns a number of samples, or `ValueError` for zero.
 pub(crate) fn positive(what: &str, number: u64) -> PyResult<NonZeroU64> {
     NonZeroU64::new(number).ok_or_else(|| PyValueError::new_err(format!("{what} is 1 or more")))
 }

@@ -1,4 +1,4 @@
-//! The Python objects that own memory which devices write to.
+//! Python objects that own memory to which devices write.
 
 use std::ffi::c_void;
 use std::ptr::NonNull;
@@ -11,18 +11,18 @@ use pyo3::prelude::*;
 use crate::dlpack::ImportedTensor;
 use crate::element;
 
-/// Owner of memory that is not ours. Dropped with the interpreter attached only.
+/// Owner of memory of another library. Dropped only with the interpreter attached.
 #[expect(dead_code, reason = "held, not read")]
 pub(crate) enum MemoryExporter {
     /// An export of the buffer protocol.
     Buffer(PyUntypedBuffer),
     /// A tensor of a DLPack capsule.
     Tensor(ImportedTensor),
-    /// The object that the caller of `register_ptr` named.
+    /// The object that was passed to `register_ptr`.
     Object(Py<PyAny>),
 }
 
-/// Memory of another library's, and what keeps it valid.
+/// Memory of another library, with the owner that keeps it valid.
 pub(crate) struct ExportedMemory {
     pub(crate) address: NonNull<u8>,
     pub(crate) length: usize,
@@ -30,14 +30,15 @@ pub(crate) struct ExportedMemory {
 }
 
 impl ExportedMemory {
-    /// The memory of an array or a tensor: writable numbers, C-contiguous, on the host.
+    /// Returns the memory of an array or tensor, which must be writable, C-contiguous host memory
+    /// of numbers.
     pub(crate) fn of(object: &Bound<'_, PyAny>) -> PyResult<Self> {
         match PyUntypedBuffer::get(object) {
             Ok(buffer) => Self::of_buffer(buffer),
             Err(error) if object.hasattr(intern!(object.py(), "__dlpack__"))? => {
                 match ImportedTensor::of(object) {
                     Ok(tensor) => Self::of_tensor(tensor),
-                    // It has no buffer protocol at all.
+                    // The object has no buffer protocol at all.
                     Err(dlpack) if error.is_instance_of::<PyTypeError>(object.py()) => Err(dlpack),
                     Err(_) => Err(not_exported(object, &error)?),
                 }
@@ -73,7 +74,7 @@ impl ExportedMemory {
     }
 }
 
-/// The address of memory; some libraries give none for empty arrays.
+/// Returns the address of memory; some libraries have none for empty arrays.
 fn address_of(pointer: *mut c_void, length: usize) -> PyResult<NonNull<u8>> {
     match NonNull::new(pointer.cast()) {
         Some(address) => Ok(address),
@@ -82,7 +83,8 @@ fn address_of(pointer: *mut c_void, length: usize) -> PyResult<NonNull<u8>> {
     }
 }
 
-/// An exporter that refuses for its own reasons, such as an element type that has no format code.
+/// Returns the exception for an object whose export failed, for example because its element type
+/// has no format code.
 fn not_exported(object: &Bound<'_, PyAny>, error: &PyErr) -> PyResult<PyErr> {
     let name = object.get_type().name()?;
     let message = format!("{name} does not export its memory: {error}; pass array.view('u1')");

@@ -1,4 +1,4 @@
-//! Pools: memory that is registered once, and lent to batches.
+//! Pools: memory that is registered once and leased to batches.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -15,7 +15,7 @@ use crate::process::HomeProcess;
 use crate::released;
 use crate::seconds::Seconds;
 
-/// Registered memory of the host, lent in parts that are multiples of 4,096 bytes.
+/// Registered host memory, leased in multiples of 4,096 bytes.
 #[pyclass(frozen, name = "Pool", module = "feedrail._core")]
 pub(crate) struct PoolObject {
     home: HomeProcess,
@@ -37,13 +37,13 @@ impl PoolObject {
         Ok(Self { home, region: Arc::new(region), arena })
     }
 
-    /// Number of bytes, lent or not.
+    /// Number of bytes, leased or not.
     #[getter]
     fn nbytes(&self) -> usize {
         self.region.len()
     }
 
-    /// Number of bytes that are not lent, in parts of any length.
+    /// Number of free bytes, in parts of any length.
     #[getter]
     fn free(&self, py: Python<'_>) -> PyResult<usize> {
         released::drain(py);
@@ -51,10 +51,11 @@ impl PoolObject {
         Ok(self.arena.free_bytes())
     }
 
-    /// Lends `nbytes` bytes, which come back when the buffer and all arrays made of it are gone.
+    /// Leases `nbytes` bytes, which are returned when the buffer and all arrays over it were
+    /// dropped.
     ///
-    /// `PoolFull` if there are not that many in one piece within `timeout` seconds; immediately if
-    /// it is `None`.
+    /// Raises `PoolFull` if no contiguous part of that length becomes free within `timeout`
+    /// seconds, or immediately if `timeout` is `None`.
     #[pyo3(signature = (nbytes, *, timeout = None))]
     fn take(
         &self,

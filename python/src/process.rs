@@ -1,13 +1,13 @@
-//! Which process this is: handles of a parent process are of no use in its child.
+//! Detection of forks: handles of a parent process cannot be used in its child.
 
 use std::sync::atomic::{AtomicU64, Ordering};
 
 use pyo3::prelude::*;
 
-/// Forks between the process that loaded the module and this one, as Python counts them.
+/// Number of forks between the process that loaded the module and this one, counted by Python.
 static FORKS: AtomicU64 = AtomicU64::new(0);
 
-/// The process that made a handle. Forks that Python does not see change the process number.
+/// Process that made a handle. Forks that Python does not count change its process identifier.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct HomeProcess {
     id: u32,
@@ -15,18 +15,18 @@ pub(crate) struct HomeProcess {
 }
 
 impl HomeProcess {
-    /// The process that the caller runs in.
+    /// Returns the process that the caller runs in.
     pub(crate) fn current() -> Self {
         Self { id: std::process::id(), forks: FORKS.load(Ordering::Relaxed) }
     }
 
-    /// Whether the caller runs in this process, not in a child of it.
+    /// Returns whether the caller runs in this process, and not in a child of it.
     pub(crate) fn is_current(self) -> bool {
         self == Self::current()
     }
 }
 
-/// Counts a fork: `os.register_at_fork` calls it in each child.
+/// Counts a fork; registered with `os.register_at_fork`, which calls it in each child.
 #[pyfunction]
 pub(crate) fn after_fork_in_child() {
     FORKS.fetch_add(1, Ordering::Relaxed);

@@ -1,7 +1,7 @@
-//! Owners of memory that every device has forgotten.
+//! Owners of memory that every device has deregistered.
 //!
-//! A thread of the initiator's that drops a region puts its owner here, without a lock of any kind;
-//! the next call from Python drops the owner, which runs Python code.
+//! When a thread of the initiator drops a region, it adds the owner to a list without a lock. The
+//! next call from Python drops the owner, which runs Python code.
 #![expect(
     unsafe_code,
     reason = "a list that threads push to without a lock, so that forks cannot hang it"
@@ -28,15 +28,15 @@ static NEWEST: AtomicPtr<ReleasedOwner> = AtomicPtr::new(ptr::null_mut());
 pub(crate) fn push(exporter: MemoryExporter) {
     let node = Box::into_raw(Box::new(ReleasedOwner { exporter, next: ptr::null_mut() }));
     let link = |newest| {
-        // SAFETY: the node is not in the list yet, so nobody else has it.
+        // SAFETY: the node is not in the list yet, so no other thread has it.
         unsafe { (*node).next = newest };
         Some(node)
     };
-    // The closure never refuses, so this always links the node.
+    // The closure always returns a node, so this cannot fail.
     let _ = NEWEST.fetch_update(Ordering::Release, Ordering::Relaxed, link);
 }
 
-/// Owner of a region's memory: hands the exporter over when every device has forgotten the memory.
+/// Owner of a region's memory, which adds the exporter to the list when it is dropped.
 pub(crate) struct ReleaseToPython(Option<MemoryExporter>);
 
 impl ReleaseToPython {
@@ -51,7 +51,7 @@ impl Drop for ReleaseToPython {
     }
 }
 
-/// Drops the owners that were added; called at the start of each call from Python.
+/// Drops the owners in the list; called at the start of each call from Python.
 pub(crate) fn drain(py: Python<'_>) {
     lingering::reap(py);
     if NEWEST.load(Ordering::Relaxed).is_null() {
@@ -59,21 +59,21 @@ pub(crate) fn drain(py: Python<'_>) {
     }
     let mut next = NEWEST.swap(ptr::null_mut(), Ordering::Acquire);
     while !next.is_null() {
-        // SAFETY: the swap took the whole list away from all other threads, and each node came
-        // from `Box::into_raw`.
+        // SAFETY: the swap removed the whole list from all other threads, and each node came from
+        // `Box::into_raw`.
         let node = unsafe { Box::from_raw(next) };
         next = node.next;
         drop(node.exporter);
     }
 }
 
-/// Makes the main thread drop them, between two of its steps. Any thread may call it, attached or
-/// not.
+/// Makes the main thread drain the list soon, between two bytecode instructions. Any thread may
+/// call it, attached to the interpreter or not.
 pub(crate) fn drain_soon() {
-    // SAFETY: it needs no interpreter; the function is there as long as the program.
+    // SAFETY: these need no attached thread; the function exists as long as the program.
     unsafe {
         if ffi::Py_IsInitialized() != 0 {
-            // It fails if many calls are pending: then one of them is this, or the next call
+            // Fails if too many calls are pending: then one of them is this one, or the next call
             // drains.
             ffi::Py_AddPendingCall(Some(drain_now), ptr::null_mut());
         }
@@ -85,18 +85,19 @@ extern "C" fn drain_now(_: *mut c_void) -> c_int {
     0
 }
 
-/// The last field of what may hold the last handle of a region: where it is dropped, with the
-/// interpreter attached, the region's owner is dropped too, and not at the next call.
+/// Last field of objects that may hold the last handle of a region. When they are dropped, with the
+/// interpreter attached, the region's owner is dropped as well, and not at the next call.
 pub(crate) struct DrainOnDrop;
 
 impl Drop for DrainOnDrop {
     fn drop(&mut self) {
-        // It fails only once the interpreter is gone.
+        // Fails only after the interpreter has ended.
         let _ = Python::try_attach(drain);
     }
 }
 
-/// Releases the arrays whose memory every device has forgotten, as each other call does first.
+/// Releases the arrays whose memory every device has deregistered, which every other call does
+/// first.
 #[pyfunction]
 pub(crate) fn release_forgotten(py: Python<'_>) {
     drain(py);

@@ -1,4 +1,4 @@
-//! The targets of a manifest: which of them have which shards, and which are away.
+//! The targets of a manifest, the shards on each, and their connections.
 
 use std::future::Future;
 use std::net::{SocketAddr, ToSocketAddrs};
@@ -16,14 +16,14 @@ use feedrail_initiator::{
     NamespaceInfo, Pending, ReplicaPolicy, Shards, SubsystemAddress,
 };
 
-/// A target that could not be connected is tried again by the first read after this time.
+/// Pause after which the next read tries again to connect to a target.
 const TRY_AGAIN: Duration = Duration::from_secs(1);
 
-/// Once each shard can be read, other targets are waited for at most this long when a manifest is
-/// opened: they join later.
+/// Longest time for which opening a manifest waits for further targets once each shard can be read.
+/// Targets that connect later are added.
 const STRAGGLERS: Duration = Duration::from_secs(5);
 
-/// The targets and shards of a manifest, as one session sees them.
+/// Targets and shards of a manifest, for one session.
 pub(crate) struct ReplicaSet {
     manifest: Arc<Manifest>,
     placement: Arc<Placement>,
@@ -32,9 +32,9 @@ pub(crate) struct ReplicaSet {
     targets: Vec<ManifestTarget>,
     /// Replicas of each shard, in the order of the manifest.
     shards: Vec<Vec<Replica>>,
-    /// Messages that Python was not told yet.
+    /// Warnings that were not issued yet.
     news: Vec<String>,
-    /// Replicas that the initiator took out, as far as they were noted.
+    /// Number of replicas in [`Shards::changed`] that were recorded.
     changed: usize,
 }
 
@@ -46,7 +46,7 @@ struct ManifestTarget {
     connection: TargetConnection,
 }
 
-/// A target and its namespaces, on their way.
+/// Connection to a target and opening of its namespaces, in progress.
 type Joining = Pin<Box<dyn Future<Output = Result<JoinedTarget, Error>> + Send>>;
 
 struct JoinedTarget {
@@ -55,7 +55,7 @@ struct JoinedTarget {
 }
 
 enum TargetConnection {
-    /// When it was tried last, if it was.
+    /// Not connected; `tried` is the time of the last failure.
     Away {
         reason: String,
         tried: Option<MonotonicTime>,
@@ -64,42 +64,42 @@ enum TargetConnection {
         future: Joining,
         reason: String,
     },
-    /// The target's shards are known; the initiator keeps it connected.
+    /// The target's shards are known; the initiator reconnects to it.
     Joined(Controller),
 }
 
-/// A shard on a target.
+/// Replica of a shard on one target, and whether it is read from.
 pub(crate) struct Replica {
     target: usize,
     state: ReplicaState,
-    /// The generation that it had when it was first opened, by this process or its parent.
+    /// Generation when it was first opened, by this process or its parent.
     generation: Option<u64>,
 }
 
 enum ReplicaState {
-    /// The target has not been connected yet.
+    /// The target was not connected yet.
     Away,
     Used(Namespace),
-    /// The replica is not read from.
+    /// The replica was taken out, for this reason, and is not read from.
     Out(String),
 }
 
 /// A replica for Python: name of the target, state, reason and generation.
 pub(crate) type ReplicaReport = (String, &'static str, Option<String>, Option<u64>);
 
-/// Why a manifest could not be opened.
+/// Reason why a manifest could not be opened.
 pub(crate) enum NotOpened {
     /// A shard has no replica with its bytes.
     Changed(String),
     /// The targets of a shard cannot be reached.
     Lost(String),
-    /// Refusal by the initiator.
+    /// The initiator returned an error.
     Refused(Error),
 }
 
 impl ReplicaSet {
-    /// Begins to connect to all targets. `known` has for each shard generations that its replicas
-    /// had before, by the numbers of their targets.
+    /// Starts to connect to all targets. `known` has, for each shard, earlier generations of its
+    /// replicas by the index of their targets.
     pub(crate) fn begin(
         host: &Host,
         options: ControllerOptions,
@@ -146,8 +146,8 @@ impl ReplicaSet {
         set
     }
 
-    /// Continues with the targets that are being connected, and begins with those whose time has
-    /// come. Returns whether there are replicas that the shards given before do not have.
+    /// Continues connecting, and retries targets that are due. Returns whether a target was
+    /// connected, so that [`ReplicaSet::shards`] may have more replicas.
     pub(crate) fn advance(&mut self, host: &Host, waker: &Waker) -> bool {
         self.try_targets(host);
         let mut has_joined = false;
@@ -185,7 +185,7 @@ impl ReplicaSet {
         }
     }
 
-    /// Compares what a target has with the manifest, and with the replicas that are in use.
+    /// Adds the replicas on a target, after comparing them with the manifest and with those in use.
     fn take_replicas(&mut self, number: usize, namespaces: &[Namespace]) {
         let manifest = Arc::clone(&self.manifest);
         for (shard, entry) in manifest.shards().iter().enumerate() {
@@ -217,7 +217,7 @@ impl ReplicaSet {
         }
     }
 
-    /// The namespace of a replica that is in use.
+    /// Returns the namespace of a replica that is in use.
     pub(crate) fn namespace(&self, shard: usize, replica: usize) -> Option<Namespace> {
         match &self.shards.get(shard)?.get(replica)?.state {
             ReplicaState::Used(namespace) => Some(namespace.clone()),
@@ -225,7 +225,7 @@ impl ReplicaSet {
         }
     }
 
-    /// Stops reading from a replica.
+    /// Takes out a replica: it is not read from again.
     pub(crate) fn take_out(&mut self, shard: usize, replica: usize, reason: String) {
         let replica = &mut self.shards[shard][replica];
         let name = &self.manifest.shards()[shard].name;
@@ -237,7 +237,7 @@ impl ReplicaSet {
         replica.state = ReplicaState::Out(reason);
     }
 
-    /// Notes the replicas that the initiator found changed.
+    /// Records the replicas that the initiator has found changed.
     pub(crate) fn note_changes(&mut self, shards: &Shards) {
         let changed = shards.changed();
         for ChangedReplica { shard, namespace, error } in changed.iter().skip(self.changed) {
@@ -253,12 +253,12 @@ impl ReplicaSet {
         self.changed = changed.len();
     }
 
-    /// How many replicas the initiator has taken out, as far as they were noted.
+    /// Returns the number of changed replicas that were recorded.
     pub(crate) fn noted_changes(&self) -> usize {
         self.changed
     }
 
-    /// Whether targets are away or being connected.
+    /// Returns whether targets are disconnected or being connected.
     pub(crate) fn is_incomplete(&self) -> bool {
         let is_joined = |target: &ManifestTarget| {
             matches!(target.connection, TargetConnection::Joined(_)) || target.address.is_none()
@@ -266,8 +266,8 @@ impl ReplicaSet {
         !self.targets.iter().all(is_joined)
     }
 
-    /// Whether opening is done: each shard can be read, or never will be, and no target that is
-    /// worth waiting for is about to answer. `covered` is when each shard could first be read.
+    /// Returns whether opening is complete: no connect is in progress, or each shard could be read
+    /// for [`STRAGGLERS`]. `covered` is set to the time since which each shard can be read.
     pub(crate) fn is_open(&self, covered: &mut Option<MonotonicTime>) -> bool {
         let is_joining =
             |target: &ManifestTarget| matches!(target.connection, TargetConnection::Joining { .. });
@@ -282,14 +282,14 @@ impl ReplicaSet {
         now.saturating_duration_since(*covered.get_or_insert(now)) >= STRAGGLERS
     }
 
-    /// The shards with the replicas that are in use, the best first.
+    /// Returns the shards with the replicas in use, in descending order of preference.
     ///
     /// # Errors
-    /// A shard has none.
+    /// A shard has no replica in use.
     pub(crate) fn shards(&mut self) -> Result<Shards, NotOpened> {
         let used = (0..self.shards.len()).map(|shard| self.used(shard));
         let used: Vec<_> = used.collect::<Result<_, _>>()?;
-        // Newly made shards have none that are changed.
+        // Shards that were just built have no changed replicas.
         self.changed = 0;
         Shards::with_replicas(self.policy, used).map_err(NotOpened::Refused)
     }
@@ -297,7 +297,7 @@ impl ReplicaSet {
     fn used(&self, shard: usize) -> Result<Vec<Namespace>, NotOpened> {
         let in_order = match self.policy {
             ReplicaPolicy::First => self.manifest.shards()[shard].replicas.as_slice(),
-            // Far fewer shards than 2^32, as the manifest says.
+            // A manifest has far fewer shards than 2^32.
             _ => self.placement.ranked(shard as u32),
         };
         let replica = |target: &TargetIndex| {
@@ -312,7 +312,7 @@ impl ReplicaSet {
         if used.is_empty() { Err(self.unusable(shard)) } else { Ok(used) }
     }
 
-    /// Why a shard has no replica.
+    /// Returns the error for a shard without a replica in use.
     fn unusable(&self, shard: usize) -> NotOpened {
         let replicas = &self.shards[shard];
         let reasons = replicas.iter().map(|replica| {
@@ -332,7 +332,7 @@ impl ReplicaSet {
         }
     }
 
-    /// Queues a message for Python on each target that is away, when a manifest was opened.
+    /// Adds a warning for each target that is not connected after a manifest was opened.
     pub(crate) fn tell_of_absent(&mut self) {
         let away = self.targets.iter().filter(|target| target.why_not_joined().is_some());
         let news = away.map(|target| {
@@ -352,7 +352,7 @@ impl ReplicaSet {
         std::mem::take(&mut self.news)
     }
 
-    /// The replicas of a shard, in the order of the manifest.
+    /// Returns the replicas of a shard, in the order of the manifest.
     pub(crate) fn report(&self, shard: usize) -> Vec<ReplicaReport> {
         let of_replica = |replica: &Replica| {
             let target = &self.targets[replica.target];
@@ -366,7 +366,7 @@ impl ReplicaSet {
         self.shards.get(shard).into_iter().flatten().map(of_replica).collect()
     }
 
-    /// Names of the targets that have no connection.
+    /// Returns the names of the targets without a connection.
     pub(crate) fn away(&self) -> Vec<String> {
         let away = self.targets.iter().filter(|target| target.is_lost());
         away.map(|target| target.name.clone()).collect()
@@ -405,7 +405,7 @@ async fn join(connecting: Pending<Result<Controller, Error>>) -> Result<JoinedTa
     Ok(JoinedTarget { controller, namespaces })
 }
 
-/// The addresses of targets, their names looked up beside each other.
+/// Returns the addresses of targets; names are resolved concurrently.
 fn resolve(urls: &[&TargetUrl]) -> Vec<Result<SocketAddr, String>> {
     let look_up = |url: &TargetUrl| match &url.host {
         UrlHost::Address(address) => Ok(SocketAddr::new(*address, url.port)),
@@ -431,8 +431,8 @@ fn resolve(urls: &[&TargetUrl]) -> Vec<Result<SocketAddr, String>> {
     })
 }
 
-/// Whether a namespace is a replica of a shard: by its name, or by its UUID where the target tells
-/// no names.
+/// Returns whether a namespace is a replica of a shard: by its name, or by its UUID if the target
+/// reports no names.
 fn is_of(shard: &ShardEntry<TargetIndex>, info: &NamespaceInfo) -> bool {
     match &info.name {
         Some(name) => name == shard.name.as_str(),
@@ -440,10 +440,10 @@ fn is_of(shard: &ShardEntry<TargetIndex>, info: &NamespaceInfo) -> bool {
     }
 }
 
-/// Whether a namespace may have the bytes of a shard.
+/// Checks that a namespace can have the bytes of a shard.
 ///
 /// # Errors
-/// Why it has not.
+/// The property that differs, as text.
 fn check(
     shard: &ShardEntry<TargetIndex>,
     info: &NamespaceInfo,
@@ -474,7 +474,7 @@ fn check(
             return Err(format!("its generation is {found}, and was {expected:016x} {when}"));
         }
     }
-    // With a checksum the manifest says that the bytes are the same, whatever the UUIDs are.
+    // With a checksum in the manifest, replicas have the same bytes even if their UUIDs differ.
     if shard.uuid.is_none()
         && shard.crc32c.is_none()
         && let Some((other, used)) = used

@@ -5,10 +5,10 @@ use pyo3::prelude::*;
 
 use crate::index::{BuildError, PythonReads};
 
-/// Name, type as the format names it, shape, first byte and length of a tensor.
+/// Name, type as the format names it, shape, first byte and length in bytes of a tensor.
 type TensorPlace = (String, String, Vec<usize>, u64, u64);
 
-/// The tensors of a file, whose header is read by a function of offset and length.
+/// Returns the tensors of a file, whose header is read by a function of offset and length.
 #[pyfunction]
 pub(crate) fn safetensors_tensors(
     py: Python<'_>,

@@ -1,4 +1,4 @@
-//! Times as Python has them.
+//! Durations that Python passes.
 
 use std::time::Duration;
 

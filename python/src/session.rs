@@ -1,4 +1,4 @@
-//! The connections of a source.
+//! A session: the connections of a source.
 
 use std::net::{IpAddr, SocketAddr};
 use std::sync::Arc;
@@ -27,8 +27,8 @@ use crate::seconds::Seconds;
 use crate::stalls::StallCounters;
 use crate::ticket::TicketObject;
 
-/// A host, its connections, and the namespaces that are open. It belongs to the process that made
-/// it: a child gets `ForkedHandleError`.
+/// A host, its connections and its open namespaces. In a child of the process that made it, each
+/// call raises `ForkedHandleError`.
 #[pyclass(frozen, weakref, name = "Session", module = "feedrail._core")]
 pub(crate) struct SessionObject {
     home: HomeProcess,
@@ -38,18 +38,18 @@ pub(crate) struct SessionObject {
     stalls: Arc<StallCounters>,
 }
 
-/// How long a target may be silent that others can stand in for: it is asked for a sign after half
-/// of it.
+/// Silence time-out for targets of shards with several replicas. A Keep Alive is sent after half of
+/// it.
 const SILENCE: Duration = Duration::from_millis(400);
 
-/// The bounds of the time that one attempt to connect may take: a busy target may need the one, and
-/// nobody wants to wait for longer than the other.
+/// Bounds of the time for one attempt to connect, which otherwise equals the loss time-out: a busy
+/// target may need 1 s, and 10 s is the default.
 const CONNECT_MIN: Duration = Duration::from_secs(1);
 const CONNECT_MAX: Duration = Duration::from_secs(10);
 
-/// Python's functions between a caller of `feedrail.open` and this module.
+/// Stack level of the caller of `feedrail.open` in a warning of this module.
 const FRAMES_OF_OPEN: i32 = 4;
-/// Python's functions between a caller of `Source.read_many` and this module.
+/// Stack level of the caller of `Source.read_many` in a warning of this module.
 const FRAMES_OF_READ: i32 = 2;
 
 #[pymethods]
@@ -89,7 +89,7 @@ impl SessionObject {
         })
     }
 
-    /// Connects to a subsystem and opens its namespaces, or those with the number `nsid` or the
+    /// Connects to a subsystem and opens its namespaces, or those with the identifier `nsid` or the
     /// name `name`. Returns their properties, in the order of their shard numbers.
     #[pyo3(signature = (address, port, nqn, *, nsid = None, name = None))]
     fn open<'py>(
@@ -110,7 +110,7 @@ impl SessionObject {
         let opened = block_on(py, open_all(&self.host, target, nsid.map(Nsid)))?;
         let mut opened = opened.map_err(|error| errors::exception(py, &error))?;
         if let Some(name) = name {
-            // One that has no name is called by its number, as in the shards of a source.
+            // A namespace without a name is named by its identifier, as in the shards of a source.
             opened.retain(|namespace| match &namespace.info().name {
                 Some(known) => known == name,
                 None => namespace.nsid().0.to_string() == name,
@@ -122,8 +122,8 @@ impl SessionObject {
         Ok(properties)
     }
 
-    /// Connects to all targets of a manifest. `known` has for each shard the generations that its
-    /// replicas had when it was opened before, by the numbers of their targets.
+    /// Connects to all targets of a manifest. `known` has, for each shard, earlier generations of
+    /// its replicas by the index of their targets.
     fn open_manifest(
         &self,
         py: Python<'_>,
@@ -162,15 +162,15 @@ impl SessionObject {
         self.shards.tell(py, FRAMES_OF_OPEN)
     }
 
-    /// The replicas of a shard of a manifest, in its order: name of the target, state, reason for
-    /// it, and generation.
+    /// Returns the replicas of a manifest's shard, in its order: name of the target, state, reason
+    /// for the state, and generation.
     fn replicas(&self, py: Python<'_>, shard: usize) -> PyResult<Vec<ReplicaReport>> {
         self.check(py)?;
         Ok(self.shards.report(shard))
     }
 
-    /// Reads all bytes of a replica of a shard of a manifest, and returns their CRC-32C. `None` if
-    /// it is not in use. Signals are seen every 16 MiB.
+    /// Reads all bytes of a replica of a manifest's shard, and returns their CRC-32C; `None` if it
+    /// is not in use. Handlers of signals run every 16 MiB.
     fn checksum(&self, py: Python<'_>, shard: usize, replica: usize) -> PyResult<Option<u32>> {
         released::drain(py);
         self.check(py)?;
@@ -186,14 +186,14 @@ impl SessionObject {
         }
     }
 
-    /// Stops reading from a replica of a shard of a manifest, and warns of it.
+    /// Takes out a replica of a manifest's shard, and issues a warning.
     fn take_out(&self, py: Python<'_>, shard: usize, replica: usize, reason: &str) -> PyResult<()> {
         self.check(py)?;
         self.shards.take_out(shard, replica, reason);
         self.shards.tell(py, FRAMES_OF_READ)
     }
 
-    /// Names of the targets of a manifest that have no connection now.
+    /// Returns the names of the manifest's targets without a connection.
     fn targets_away(&self, py: Python<'_>) -> PyResult<Vec<String>> {
         self.check(py)?;
         self.shards.advance(&self.host);
@@ -201,7 +201,7 @@ impl SessionObject {
         Ok(self.shards.away())
     }
 
-    /// Reads a plan into a buffer; `timeout` seconds are the deadline of each range.
+    /// Submits a plan into a buffer; `timeout` in seconds is the deadline of each range.
     fn submit(
         &self,
         py: Python<'_>,
@@ -247,13 +247,13 @@ impl SessionObject {
         Ok(ticket)
     }
 
-    /// Which RDMA provider is used for each local address, and why.
+    /// Returns one line for each device in use: its provider and the reason for that choice.
     fn providers(&self, py: Python<'_>) -> PyResult<Vec<String>> {
         self.check(py)?;
         Ok(self.host.providers())
     }
 
-    /// Counters since the session was made.
+    /// Returns the counters since the session was made.
     fn counters<'py>(&self, py: Python<'py>) -> PyResult<Bound<'py, PyDict>> {
         self.check(py)?;
         let all = counters(py, &py.detach(|| self.host.counters()))?;

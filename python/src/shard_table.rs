@@ -8,28 +8,28 @@ use pyo3::prelude::*;
 use pyo3::types::PyBytes;
 use uuid::Uuid;
 
-/// Name, bytes, samples, UUID in hexadecimal digits, generation and CRC-32C of a shard.
+/// Name, size in bytes, samples, UUID in hexadecimal digits, generation and CRC-32C of a shard.
 type DescribedShard = (String, u64, u64, Option<String>, Option<u64>, Option<u32>);
 
-/// The shards of an index, in the order in which its samples count them.
+/// Shards of an index, in the order of the shard numbers of its samples.
 #[pyclass(frozen, name = "ShardTable", module = "feedrail._core")]
 pub(crate) struct ShardTableObject(ShardTable);
 
 #[pymethods]
 impl ShardTableObject {
-    /// `ValueError` for a name that no shard can have.
+    /// Raises `ValueError` for a name that no shard can have.
     #[new]
     fn new(shards: Vec<DescribedShard>) -> PyResult<Self> {
         Ok(Self(ShardTable::new(described(shards)?)))
     }
 
-    /// Table behind the records of an index; `None` in a file of the old form.
+    /// Parses the table after the records of an index; `None` for a file of the old format.
     #[staticmethod]
     fn parse(behind_records: &[u8]) -> PyResult<Option<Self>> {
         Ok(ShardTable::parse(behind_records).map_err(invalid)?.map(Self))
     }
 
-    /// The bytes that follow the records.
+    /// Returns the bytes that follow the records.
     fn to_bytes<'py>(&self, py: Python<'py>) -> PyResult<Bound<'py, PyBytes>> {
         Ok(PyBytes::new(py, &self.0.to_bytes()?))
     }
@@ -48,8 +48,8 @@ impl ShardTableObject {
         self.0.shards().iter().map(shard).collect()
     }
 
-    /// The number of each shard in a source, `None` for those without samples; `ValueError` names
-    /// the first shard that the source does not have or has otherwise.
+    /// Returns the number of each shard in a source, `None` for those without samples. `ValueError`
+    /// names the first shard that the source does not have, or that differs there.
     fn numbers_in(&self, source: Vec<DescribedShard>) -> PyResult<Vec<Option<u32>>> {
         self.0.numbers_in(&described(source)?).map_err(invalid)
     }

@@ -1,4 +1,4 @@
-//! How long batches took, and how long threads waited for them.
+//! Durations of batches, and of the time that threads waited for them.
 
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
@@ -21,12 +21,12 @@ impl StallCounters {
         self.batches.fetch_add(1, Ordering::Relaxed);
     }
 
-    /// Counts the time that a finished batch took.
+    /// Adds the duration of a batch that has ended.
     pub(crate) fn ended(&self, duration: Duration) {
         self.latency.add(duration);
     }
 
-    /// Calls `wait`, and counts the time that it takes.
+    /// Calls `wait`, and adds its duration to the time that threads waited.
     pub(crate) fn during<T>(&self, wait: impl FnOnce() -> T) -> T {
         let start = Host::now();
         let result = wait();
@@ -35,17 +35,17 @@ impl StallCounters {
         result
     }
 
-    /// Batches that were accepted.
+    /// Returns the number of accepted batches.
     pub(crate) fn batches(&self) -> u64 {
         self.batches.load(Ordering::Relaxed)
     }
 
-    /// Seconds that threads waited for batches, the sum of all threads.
+    /// Returns the seconds that threads waited for batches, summed over all threads.
     pub(crate) fn stall_seconds(&self) -> f64 {
         self.stalled_us.load(Ordering::Relaxed) as f64 / 1e6
     }
 
-    /// How long batches took.
+    /// Returns the durations of batches.
     pub(crate) fn latency(&self) -> &BatchHistogram {
         &self.latency
     }

@@ -14,7 +14,7 @@ pub(crate) struct SequenceObject(Sequence);
 
 #[pymethods]
 impl SequenceObject {
-    /// `dataset` is a text that differs for different data; `order` is as for `Order`.
+    /// `dataset` is a text that identifies the data; `order` is as for `Order`.
     #[new]
     fn new(
         dataset: &str,
@@ -34,25 +34,26 @@ impl SequenceObject {
         }))
     }
 
-    /// How many samples an epoch reads.
+    /// Number of samples that an epoch reads.
     #[getter]
     fn epoch_samples(&self) -> u64 {
         self.0.epoch_samples()
     }
 
-    /// The state of a loader, as JSON.
+    /// Returns the state of a loader, as JSON.
     fn state(&self, epoch: u64, consumed: u64) -> String {
         self.0.state(Place { epoch, consumed }).to_json()
     }
 
-    /// Epoch and consumed samples of a state in JSON; `ValueError` if it is of another sequence.
+    /// Returns epoch and consumed samples of a state in JSON; `ValueError` if it is of another
+    /// sequence.
     fn resume(&self, state: &str) -> PyResult<(u64, u64)> {
         let place = State::parse(state.as_bytes()).and_then(|state| self.0.resume(&state));
         let place = place.map_err(|error| PyValueError::new_err(error.to_string()))?;
         Ok((place.epoch, place.consumed))
     }
 
-    /// The batches after `consumed` samples: number `skip`, and every `step`-th from there on.
+    /// Returns every `step`-th of the batches after `consumed` samples, starting with index `skip`.
     fn batches(&self, consumed: u64, skip: usize, step: usize) -> PyResult<BatchesObject> {
         if step == 0 {
             return Err(PyValueError::new_err("a step is 1 or more"));
@@ -62,10 +63,10 @@ impl SequenceObject {
     }
 }
 
-/// Iterates over batches, as the positions of the first sample and after the last.
+/// Iterator over batches, each as the positions of its first sample and after its last.
 #[pyclass(frozen, name = "Batches", module = "feedrail._core")]
 pub(crate) struct BatchesObject {
-    /// Batches to come, and how many of them to skip before the next.
+    /// Remaining batches, and how many of them to skip before the next.
     rest: Mutex<(Batches, usize)>,
     step: usize,
 }

@@ -1,4 +1,4 @@
-//! Members of samples of WebDataset, for `feedrail.formats.webdataset`.
+//! Members of WebDataset samples, for `feedrail.formats.webdataset`.
 
 use std::io;
 
@@ -19,10 +19,10 @@ impl ReadAt for ExportedBytes<'_> {
     }
 }
 
-/// Name of a member, its first byte and its length.
+/// Name, first byte and length in bytes of a member.
 type MemberPlace = (String, u64, u64);
 
-/// Key and members of the sample in the bytes from `begin` to `end`.
+/// Returns key and members of the sample in the bytes from `begin` to `end`.
 #[pyfunction]
 pub(crate) fn webdataset_members(
     py: Python<'_>,

@@ -21,20 +21,20 @@ use crate::released::{self, DrainOnDrop};
 use crate::seconds::Seconds;
 use crate::stalls::StallCounters;
 
-/// Python's functions between a caller of `Source.read_many` or `Ticket.wait` and this module.
+/// Stack level of the caller of `Source.read_many` or `Ticket.wait` in a warning of this module.
 const FRAMES_OF_WAIT: i32 = 2;
 
 /// A batch in flight. Dropping it cancels the ranges that have not ended.
 #[pyclass(frozen, weakref, name = "Ticket", module = "feedrail._core")]
 pub(crate) struct TicketObject {
     home: HomeProcess,
-    /// There until it is dropped.
+    /// Set until it is dropped.
     ticket: Option<Ticket>,
     entries: Vec<Entry>,
     memory: Arc<BufferMemory>,
     stalls: Arc<StallCounters>,
     began: MonotonicTime,
-    /// True once the time of the finished batch was counted.
+    /// Whether the duration of the finished batch was counted.
     is_counted: AtomicBool,
     shards: Arc<OpenShards>,
     _drain: DrainOnDrop,
@@ -65,9 +65,9 @@ impl TicketObject {
         }
     }
 
-    /// Waits until the batch has ended, or `timeout` has passed; says whether it has ended. Calls
-    /// `progress` with the bytes of the ranges that have ended and of all, each 100 ms and at the
-    /// end.
+    /// Waits until the batch has ended, or `timeout` has passed; returns whether it has ended.
+    /// Calls `progress` every 100 ms and at the end with the bytes of the ranges that have ended,
+    /// and those of all ranges.
     pub(crate) fn wait_for(
         &self,
         py: Python<'_>,
@@ -89,7 +89,7 @@ impl TicketObject {
         Ok(over.is_some())
     }
 
-    /// Bytes of the ranges that have ended, and of all.
+    /// Returns the bytes of the ranges that have ended, and those of all ranges.
     fn ended_bytes(&self, ticket: &Ticket) -> (u64, u64) {
         let ranges = self.entries.iter().zip(ticket.outcomes());
         ranges.fold((0, 0), |(ended, all), (entry, outcome)| {
@@ -98,14 +98,14 @@ impl TicketObject {
         })
     }
 
-    /// Counts the time that it took, when it is first seen to be over.
+    /// Counts the duration of the batch, when its end is first observed.
     fn count(&self) {
         if !self.is_counted.swap(true, Ordering::Relaxed) {
             self.stalls.ended(Host::now().saturating_duration_since(self.began));
         }
     }
 
-    /// The batch, for a call from Python.
+    /// Returns the ticket, for a call from Python.
     ///
     /// # Errors
     /// `ForkedHandleError` in a child of the process that submitted it.
@@ -118,7 +118,7 @@ impl TicketObject {
 impl Drop for TicketObject {
     fn drop(&mut self) {
         if let Some(ticket) = self.ticket.take_if(|ticket| !ticket.is_done()) {
-            // It fails only once the interpreter is gone: the process ends.
+            // Fails only after the interpreter has ended, when the process exits.
             let _ = Python::try_attach(|py| lingering::cancel(py, ticket, &self.memory));
         }
     }
@@ -126,7 +126,7 @@ impl Drop for TicketObject {
 
 #[pymethods]
 impl TicketObject {
-    /// Whether every range has its result.
+    /// Returns whether every range has its result.
     fn done(&self, py: Python<'_>) -> PyResult<bool> {
         released::drain(py);
         let ticket = self.ticket(py)?;
@@ -137,7 +137,7 @@ impl TicketObject {
         Ok(is_done)
     }
 
-    /// Waits for `timeout` seconds at most; returns whether every range has its result.
+    /// Waits for at most `timeout` seconds; returns whether every range has its result.
     #[pyo3(signature = (timeout = None, progress = None))]
     fn wait(
         &self,
@@ -149,8 +149,8 @@ impl TicketObject {
         self.wait_for(py, timeout.map(|Seconds(timeout)| timeout), progress)
     }
 
-    /// Number and exception of the ranges without an error whose bytes do not have their CRC-32C;
-    /// `crc32c` has a little-endian `uint32` for each range, 0 for those that are not checked.
+    /// Returns index and exception of each successful range whose bytes have a wrong CRC-32C.
+    /// `crc32c` has a little-endian `uint32` for each range, 0 if it is not checked.
     fn mismatches(&self, py: Python<'_>, crc32c: &[u8]) -> PyResult<Vec<(usize, PyErr)>> {
         let ticket = self.ticket(py)?;
         let region = self.memory.region(py)?;
@@ -165,27 +165,27 @@ impl TicketObject {
         located.collect()
     }
 
-    /// Gives up the ranges without a result, and returns the number of those that ended
-    /// immediately.
+    /// Cancels the ranges without a result, and returns the number of those that ended immediately.
     fn cancel(&self, py: Python<'_>) -> PyResult<usize> {
         let ticket = self.ticket(py)?;
         Ok(py.detach(|| ticket.cancel()))
     }
 
-    /// A descriptor that is readable once every range has its result. It belongs to the ticket.
+    /// Returns a descriptor that is readable once every range has its result. It belongs to the
+    /// ticket.
     fn fileno(&self, py: Python<'_>) -> PyResult<i32> {
         let ticket = self.ticket(py)?;
         let descriptor = py.detach(|| ticket.fd()).map_err(|error| errors::system(py, &error))?;
         Ok(descriptor.as_raw_fd())
     }
 
-    /// A result of `RESULT_DTYPE` for each range, as bytes.
+    /// Returns a result of `RESULT_DTYPE` for each range, as bytes.
     fn results<'py>(&self, py: Python<'py>) -> PyResult<Bound<'py, PyBytes>> {
         let bytes: Vec<u8> = self.ticket(py)?.outcomes().flat_map(entry::result_bytes).collect();
         Ok(PyBytes::new(py, &bytes))
     }
 
-    /// Number and exception of the ranges that failed, of `at_most` of them.
+    /// Returns index and exception of at most `at_most` ranges that failed.
     fn failures(&self, py: Python<'_>, at_most: usize) -> PyResult<Vec<(usize, PyErr)>> {
         let ticket = self.ticket(py)?;
         let failed = |&(_, outcome): &(usize, Outcome)| !outcome.is_ok() && !outcome.is_pending();

@@ -6,10 +6,10 @@ use nvme_proto::Nsid;
 use pyo3::exceptions::PyValueError;
 use pyo3::prelude::*;
 
-/// Host, port, NQN, name and identifier of a namespace.
+/// Host, port, NQN, and name or identifier of a namespace.
 type UrlParts = (String, u16, String, Option<String>, Option<u32>);
 
-/// Takes a URL apart; `ValueError` names the first rule that it breaks.
+/// Parses a URL; `ValueError` names the first rule that it violates.
 #[pyfunction]
 pub(crate) fn parse_url(url: &str) -> PyResult<UrlParts> {
     let parsed: SourceUrl = url.parse().map_err(|error| invalid(url, error))?;
@@ -25,7 +25,7 @@ pub(crate) fn parse_url(url: &str) -> PyResult<UrlParts> {
     Ok((host, parsed.target.port, parsed.nqn.as_str().to_owned(), name, nsid))
 }
 
-/// The URL of parts, percent-encoded where that is needed.
+/// Returns the URL of parts, percent-encoded where necessary.
 #[pyfunction]
 pub(crate) fn format_url(parts: UrlParts) -> PyResult<String> {
     let (host, port, nqn, name, nsid) = parts;

@@ -10,28 +10,27 @@ use crate::engine::range_op::RangeDirection;
 use crate::memory::region::RegionSlice;
 use crate::types::options::BatchOptions;
 
-/// Bytes to read: as many as the slice has.
+/// A range to read, as long as the slice.
 #[derive(Debug)]
 pub struct ReadRange {
-    /// The namespace to read from, of the host that reads.
+    /// The namespace to read from. It must have been opened on the host that reads.
     pub namespace: Namespace,
-    /// Where in the namespace to begin, in bytes; any alignment.
+    /// First byte in the namespace; any alignment.
     pub offset: u64,
-    /// The memory that the bytes land in; its length is the number of bytes.
+    /// Memory that receives the bytes; its length is the number of bytes to read.
     pub into: RegionSlice,
 }
 
-/// Bytes to write: as many as the slice has.
+/// A range to write, as long as the slice.
 #[derive(Debug)]
 pub struct WriteRange {
-    /// The namespace to write to, of the host that writes.
+    /// The namespace to write to. It must have been opened on the host that writes.
     pub namespace: Namespace,
-    /// Where in the namespace to begin, in bytes; any alignment. Where other hosts write the same
-    /// namespace, offset and length are to be multiples of
-    /// [`block_bytes`](crate::NamespaceInfo::block_bytes): of two hosts that write different parts
-    /// of one block, one [loses its bytes](Namespace#several-writers).
+    /// First byte in the namespace; any alignment. If other hosts write the same namespace, offset
+    /// and length must be multiples of [`block_bytes`](crate::NamespaceInfo::block_bytes): if two
+    /// hosts write different parts of one block, one write [is lost](Namespace#several-writers).
     pub offset: u64,
-    /// The bytes to write: all that the slice has.
+    /// Memory that holds the bytes; its length is the number of bytes to write.
     pub from: RegionSlice,
 }
 

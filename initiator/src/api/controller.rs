@@ -1,4 +1,4 @@
-//! Connected controllers, as callers hold them.
+//! Public handles of connected controllers.
 
 use std::fmt;
 use std::future::Future;
@@ -21,13 +21,13 @@ use crate::engine::reply::promise;
 use crate::types::error::{Error, ErrorKind, SubsystemAddress};
 use crate::types::options::ControllerOptions;
 
-/// Namespaces that are identified at a time: half of what an admin queue takes.
+/// Namespaces that are identified concurrently; an admin queue takes twice as many commands.
 const OPENED_AT_A_TIME: usize = 16;
 
-/// The most namespaces that a list is read for.
+/// Most namespaces in the list of active ones; a longer list is rejected.
 const MAX_NAMESPACES: usize = 1 << 20;
 
-/// A controller that is connected, and stays so: connections that are lost are made again.
+/// A connected controller. A connection that is lost is established again.
 ///
 /// Cheap to clone. The connection ends when the last handle of the controller and of its namespaces
 /// is dropped.
@@ -36,16 +36,16 @@ pub struct Controller {
     handle: Arc<ControllerHandle>,
 }
 
-/// The answer of a controller to a command.
+/// Response of a controller to a command.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct CommandAnswer {
-    /// Dwords 0 and 1 of the completion.
+    /// Dwords 0 and 1 of the completion queue entry.
     pub result: u64,
-    /// The data that came.
+    /// Data that the command transferred to the host.
     pub data: Vec<u8>,
 }
 
-/// Data that goes with a command of the caller's own making.
+/// Data of a command that the caller assembled.
 #[derive(Clone, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum CommandData {
@@ -79,33 +79,35 @@ impl Controller {
         })
     }
 
-    /// The subsystem that it belongs to, and its address.
+    /// Returns the address and NQN of the subsystem.
     pub fn target(&self) -> &SubsystemAddress {
         &self.handle.target
     }
 
-    /// Identifier and limits of the controller, as of the present connection.
+    /// Returns the identifier and limits of the controller on its current connection.
     ///
     /// # Errors
-    /// Why it was given up.
+    /// [`ErrorKind::Closed`], or the error with which all operations fail now: the target was lost,
+    /// or the controller cannot be used.
     pub fn limits(&self) -> Result<ControllerLimits, Error> {
         self.handle.limits()
     }
 
-    /// Opens a namespace, and identifies it, so that it is known again after a reconnect.
+    /// Identifies and opens a namespace. After each reconnect it is identified again, to detect
+    /// changes.
     pub fn namespace(&self, nsid: Nsid) -> Pending<Result<Namespace, Error>> {
         let handle = Arc::clone(&self.handle);
         self.pending(async move { Namespace::open(handle, nsid).await })
     }
 
-    /// The namespaces that are active, in ascending order.
+    /// Returns the identifiers of the active namespaces, in ascending order.
     pub fn active_namespaces(&self) -> Pending<Result<Vec<Nsid>, Error>> {
         let handle = Arc::clone(&self.handle);
         self.pending(async move { active_namespaces(&handle).await })
     }
 
-    /// Opens all active namespaces, in ascending order of their numbers;
-    /// 16 are asked for at a time. One that is removed meanwhile is left out.
+    /// Opens all active namespaces, in ascending order of their identifiers. Up to 16 are
+    /// identified concurrently. A namespace that is removed before is omitted.
     pub fn namespaces(&self) -> Pending<Result<Vec<Namespace>, Error>> {
         let handle = Arc::clone(&self.handle);
         self.pending(async move {
@@ -116,26 +118,27 @@ impl Controller {
         })
     }
 
-    /// Waits until namespaces may have come, gone or changed another number of times than `seen`,
-    /// and returns that number: the controller told so by an event, or was connected to again.
-    /// Namespaces that are open have been checked by then: [`Namespace::change`]. With [`u64::MAX`]
-    /// it is the number now. While the controller cannot be reached, this waits for it.
+    /// Waits until the number of namespace changes differs from `seen`, and returns it. It is
+    /// incremented when the controller reports an Asynchronous Event for its namespaces, and at
+    /// each reconnect. Open namespaces have been identified again before this returns:
+    /// [`Namespace::change`]. With [`u64::MAX`] it returns the present number. Without a connection
+    /// it waits for the next one.
     ///
     /// # Errors
-    /// Why the controller was given up.
+    /// The reason for which the host no longer connects to the target.
     pub fn namespace_changes(&self, seen: u64) -> Pending<Result<u64, Error>> {
         let handle = Arc::clone(&self.handle);
         self.pending(async move { handle.change(ChangeKind::Namespaces, seen).await })
     }
 
-    /// Whether it is connected now. Where it is not, connecting continues unless the target was
-    /// given up.
+    /// Returns whether it is connected now. If not, connecting continues, except after an error
+    /// that ended all attempts.
     pub fn is_connected(&self) -> bool {
         self.handle.is_connected()
     }
 
     /// Opens the first namespace with this [name](crate::NamespaceInfo::name). Namespaces are
-    /// opened one after the other until one has it.
+    /// opened one after the other, in ascending order, until one has it.
     pub fn namespace_named(&self, name: &str) -> Pending<Result<Namespace, Error>> {
         let name = name.to_owned();
         let handle = Arc::clone(&self.handle);
@@ -153,36 +156,37 @@ impl Controller {
         })
     }
 
-    /// Identify Controller (CNS 01h): 4,096 bytes, for
-    /// [`nvme_proto::identify::IdentifyController`].
+    /// Returns the data of Identify Controller (CNS 01h): 4,096 bytes, which
+    /// [`nvme_proto::identify::IdentifyController`] decodes.
     pub fn identify(&self) -> Pending<Result<Vec<u8>, Error>> {
         self.identify_with(Identify::new(Cns::CONTROLLER))
     }
 
-    /// Identify Namespace (CNS 00h): 4,096 bytes, for [`nvme_proto::identify::IdentifyNamespace`].
+    /// Returns the data of Identify Namespace (CNS 00h): 4,096 bytes, which
+    /// [`nvme_proto::identify::IdentifyNamespace`] decodes.
     pub fn identify_namespace(&self, nsid: Nsid) -> Pending<Result<Vec<u8>, Error>> {
         self.identify_with(Identify::namespace(Cns::NAMESPACE, nsid))
     }
 
-    /// Any Identify: 4,096 bytes.
+    /// Returns the data of any Identify command: 4,096 bytes.
     pub fn identify_with(&self, command: Identify) -> Pending<Result<Vec<u8>, Error>> {
         let handle = Arc::clone(&self.handle);
         self.pending(async move { handle.identify(command).await })
     }
 
-    /// Reads a log page, in as many pieces as it takes.
+    /// Reads a log page, with as many commands as the transfer limit requires.
     pub fn log_page(&self, command: GetLogPage) -> Pending<Result<Vec<u8>, Error>> {
         let handle = Arc::clone(&self.handle);
         self.pending(async move { handle.log_page(command).await })
     }
 
-    /// Sends Get Features; the answer has the feature's value, and its data if it has any.
+    /// Sends Get Features. The response has the value of the feature, and its data if it has any.
     pub fn get_features(&self, command: GetFeatures) -> Pending<Result<CommandAnswer, Error>> {
         let data = RawData::to_host(command.transfer().length_bytes);
         self.command(AdminCommand::GetFeatures(command).to_sqe(), data, QueueKind::Admin)
     }
 
-    /// Changes a feature; `data` is what belongs to it, for most features nothing.
+    /// Sends Set Features; `data` is empty for features without data.
     pub fn set_features(
         &self,
         command: SetFeatures,
@@ -192,8 +196,8 @@ impl Controller {
         self.command(AdminCommand::SetFeatures(command).to_sqe(), data, QueueKind::Admin)
     }
 
-    /// Sends an administrative command of the caller's own making. Its identifier and data pointer
-    /// are filled in.
+    /// Sends an admin command that the caller assembled, after setting its command identifier and
+    /// data pointer.
     pub fn admin_command(
         &self,
         sqe: Sqe,
@@ -202,9 +206,9 @@ impl Controller {
         self.command(sqe, data.into(), QueueKind::Admin)
     }
 
-    /// Sends an I/O command of the caller's own making. Its NSID names the namespace that the
-    /// controller has now: unlike an operation of a [`Namespace`], it does not fail where that was
-    /// replaced since it was opened.
+    /// Sends an I/O command that the caller assembled. Its NSID refers to the namespace that the
+    /// controller has now: unlike an operation of a [`Namespace`], it does not fail if that was
+    /// replaced.
     pub fn io_command(&self, sqe: Sqe, data: CommandData) -> Pending<Result<CommandAnswer, Error>> {
         self.command(sqe, data.into(), QueueKind::Io)
     }
@@ -247,7 +251,7 @@ impl From<CommandData> for RawData {
     }
 }
 
-/// Opens a namespace that was listed; none if it was removed meanwhile.
+/// Opens a namespace of the list of active ones; `None` if it was removed since.
 async fn open_listed(
     handle: Arc<ControllerHandle>,
     nsid: Nsid,

@@ -1,4 +1,4 @@
-//! The state that the handles of a controller share.
+//! State shared by the handles of a controller.
 
 use std::sync::Arc;
 
@@ -17,7 +17,7 @@ use crate::memory::bounce::CHUNK_BYTES;
 use crate::memory::region::CurrentScope;
 use crate::types::error::{Error, ErrorKind, SubsystemAddress};
 
-/// The state that the handles of a controller share.
+/// State shared by the handles of a controller, whose connection ends when it is dropped.
 pub(crate) struct ControllerHandle {
     pub(crate) host: Arc<Inner>,
     pub(crate) engine: usize,
@@ -27,12 +27,12 @@ pub(crate) struct ControllerHandle {
 }
 
 impl ControllerHandle {
-    /// Queues a command for the host's next turn.
+    /// Queues a command, which the host sends at its next turn.
     pub(crate) fn send(&self, sqe: Sqe, data: RawData, queue: QueueKind) -> Reply<RawReply> {
         self.queue(|promise| Raw::new(sqe, data, queue, promise))
     }
 
-    /// Queues an I/O command for a namespace that was opened, unless that is not what it was.
+    /// Queues an I/O command for an open namespace; it fails if the namespace has changed since.
     pub(crate) fn send_to(&self, namespace: usize, sqe: Sqe, data: RawData) -> Reply<RawReply> {
         let queue = QueueKind::Io;
         self.queue(|promise| {
@@ -41,7 +41,8 @@ impl ControllerHandle {
         })
     }
 
-    /// Queues a command that changes nothing, and so may be sent again over the next connection.
+    /// Queues an admin command without side effects, which may be sent again on the next
+    /// connection.
     pub(crate) fn ask(&self, sqe: Sqe, data: RawData) -> Reply<RawReply> {
         let queue = QueueKind::Admin;
         self.queue(|promise| {
@@ -53,8 +54,8 @@ impl ControllerHandle {
     fn queue(&self, command: impl FnOnce(Promise<RawReply>) -> Raw) -> Reply<RawReply> {
         let (promise, reply) = promise(self.host.shared.process());
         let raw = command(promise);
-        // A closing host has no engines left; the promise is dropped, which says so. In a child the
-        // reply says what is wrong.
+        // A host that is closing has no engines: the promise is dropped, and the reply resolves to
+        // `Closed`. In a forked child the reply itself reports that.
         if let Ok(mut state) = self.host.shared.lock()
             && let Some(engine) = state.engines.get_mut(self.engine)
         {
@@ -63,7 +64,7 @@ impl ControllerHandle {
         reply
     }
 
-    /// The limits of the present connection.
+    /// Returns the limits of the current connection.
     pub(crate) fn limits(&self) -> Result<ControllerLimits, Error> {
         let state = self.host.shared.lock()?;
         state.engines.get(self.engine).ok_or(ErrorKind::Closed)?.limits(self.key)
@@ -75,7 +76,7 @@ impl ControllerHandle {
         engine.is_some_and(|engine| !engine.load(self.key, None).is_away())
     }
 
-    /// How often something has changed, as soon as that is not as often as was seen.
+    /// Waits until the count of changes differs from `seen`, and returns it.
     pub(crate) async fn change(&self, kind: ChangeKind, seen: u64) -> Result<u64, Error> {
         let (promise, reply) = promise(self.host.shared.process());
         let waiting = {
@@ -89,14 +90,14 @@ impl ControllerHandle {
         }
     }
 
-    /// Names the present connection.
+    /// Returns the number of the current connection, which each reconnect changes.
     pub(crate) fn epoch(&self) -> Result<u64, Error> {
         let state = self.host.shared.lock()?;
         state.engines.get(self.engine).ok_or(ErrorKind::Closed)?.epoch(self.key)
     }
 
-    /// Makes a namespace known that was identified over a connection, if that is still the present
-    /// one.
+    /// Registers an identified namespace with the engine; `None` if the connection is no longer
+    /// that of `epoch`, since the namespace may have changed then.
     pub(crate) fn attach(
         &self,
         epoch: u64,
@@ -136,7 +137,7 @@ impl ControllerHandle {
         Ok(page)
     }
 
-    /// How much of a log page is read at a time.
+    /// Returns the most bytes of a log page that one command reads.
     fn piece_bytes(&self) -> Result<u64, Error> {
         Ok(self.limits()?.max_transfer_bytes.clamp(4096, CHUNK_BYTES as u64))
     }
@@ -156,7 +157,7 @@ impl Drop for ControllerHandle {
 }
 
 impl RawData {
-    /// Data of this length, up to 2^32 - 1 bytes.
+    /// Returns the data of a command that transfers this many bytes, at most 2^32 - 1, to the host.
     pub(crate) fn to_host(length_bytes: u64) -> Self {
         match u32::try_from(length_bytes).unwrap_or(u32::MAX) {
             0 => Self::None,

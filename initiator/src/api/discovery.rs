@@ -1,4 +1,4 @@
-//! Discovery: the subsystems at an address.
+//! Discovery of the subsystems at an address.
 
 use std::net::SocketAddr;
 use std::sync::Arc;
@@ -15,26 +15,27 @@ use crate::engine::controller::RawData;
 use crate::types::error::{Error, ErrorKind, SubsystemAddress};
 use crate::types::options::ControllerOptions;
 
-/// The discovery log page, all of one generation.
+/// A Discovery Log Page, all of whose entries are of one generation.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct DiscoveryLog {
-    /// Generation counter (GENCTR): it changes when the log page does.
+    /// Generation Counter (GENCTR), which changes with the log page.
     pub genctr: u64,
-    /// The entries, as the controller gave them.
+    /// Entries, in the order of the log page.
     pub entries: Vec<DiscoveryEntry>,
 }
 
-/// The most entries that are read: far more than there are subsystems anywhere.
+/// Most entries of a log page, far more than there are subsystems anywhere; a longer page is
+/// rejected.
 const MAX_ENTRIES: u64 = 1 << 16;
 
-/// How often a page that changes while it is read is read again.
+/// Attempts to read a log page whose Generation Counter changes.
 const ATTEMPTS: usize = 10;
 
 const ENTRY_BYTES: u64 = size_of::<DiscoveryEntry>() as u64;
 const HEADER_BYTES: u64 = size_of::<DiscoveryHeader>() as u64;
 
-/// A connection to a discovery service that lasts, and learns when the log page changes: a
-/// persistent discovery controller (Base, 3.1.3.3.1). A connection that is lost is made again.
+/// A connection to a persistent discovery controller (Base, 3.1.3.3.1), which reports changes of
+/// the log page. A connection that is lost is established again.
 ///
 /// Cheap to clone. The connection ends when the last handle is dropped.
 #[derive(Clone, Debug)]
@@ -45,7 +46,8 @@ pub struct DiscoveryController {
 impl DiscoveryController {
     pub(crate) async fn connect(host: Arc<Inner>, address: SocketAddr) -> Result<Self, Error> {
         let keep_alive_ms = match host.controller.keep_alive_ms {
-            // It is to be kept alive, though others of this host are not.
+            // A persistent connection needs Keep Alive, even if the other connections of the host
+            // have none.
             0 => ControllerOptions::default().keep_alive_ms,
             timeout_ms => timeout_ms,
         };
@@ -53,37 +55,38 @@ impl DiscoveryController {
         Ok(Self { controller: connect(&host, address, options).await? })
     }
 
-    /// Where the service is.
+    /// Returns the address of the discovery service.
     pub fn address(&self) -> SocketAddr {
         self.controller.target().address
     }
 
-    /// Reads the log page.
+    /// Reads the Discovery Log Page.
     pub fn log(&self) -> Pending<Result<DiscoveryLog, Error>> {
         let controller = self.controller.clone();
         let host = &self.controller.handle().host;
         Pending::new(host, async move { read_whole(controller.handle()).await })
     }
 
-    /// Waits until the log page has another generation counter than `genctr`, or the service says
-    /// by an event that it changed or is connected to again, and reads it: a service that was
-    /// started again counts from zero. While the service cannot be reached, this waits for it.
+    /// Waits until the Generation Counter differs from `genctr`, the service reports a change by an
+    /// Asynchronous Event, or the connection was established again, and reads the log page. The
+    /// last case counts because a restarted service counts from zero. Without a connection it waits
+    /// for the next one.
     ///
     /// # Errors
-    /// The service, or its answer, cannot be used.
+    /// The service was lost or cannot be used, or its log page is not valid.
     pub fn log_after(&self, genctr: u64) -> Pending<Result<DiscoveryLog, Error>> {
         let controller = self.controller.clone();
         let host = &self.controller.handle().host;
         Pending::new(host, async move {
             let handle = controller.handle();
-            // The count now comes immediately, since it is never this one.
+            // Since no count is `u64::MAX`, this returns the present one immediately.
             let mut seen = handle.change(ChangeKind::DiscoveryLog, u64::MAX).await?;
             let mut told = false;
             loop {
                 match read_whole(handle).await {
                     Ok(log) if told || log.genctr != genctr => return Ok(log),
                     Err(error) if !is_of_connection(&error) => return Err(error),
-                    // It is read again after the next event or over the next connection.
+                    // The log page is read again after the next event or on the next connection.
                     Ok(_) | Err(_) => {}
                 }
                 seen = handle.change(ChangeKind::DiscoveryLog, seen).await?;
@@ -93,7 +96,7 @@ impl DiscoveryController {
     }
 }
 
-/// Whether a command failed with its connection, after which there may be another.
+/// Returns whether a command failed because its connection did, so that it may succeed on the next.
 fn is_of_connection(error: &Error) -> bool {
     matches!(
         error.kind(),
@@ -119,7 +122,7 @@ pub(crate) async fn discover(host: Arc<Inner>, address: SocketAddr) -> Result<Di
     read_whole(controller.handle()).await
 }
 
-/// Reads the page until it is all of one generation.
+/// Reads the log page again until no entry can be of another generation.
 async fn read_whole(handle: &ControllerHandle) -> Result<DiscoveryLog, Error> {
     for _ in 0..ATTEMPTS {
         if let Some(log) = read(handle).await? {
@@ -130,7 +133,7 @@ async fn read_whole(handle: &ControllerHandle) -> Result<DiscoveryLog, Error> {
         .of_target(&handle.target))
 }
 
-/// Reads the page once; `None` if it changed in between.
+/// Reads the log page once; `None` if its Generation Counter changed.
 async fn read(handle: &ControllerHandle) -> Result<Option<DiscoveryLog>, Error> {
     let header = header(handle).await?;
     let (genctr, count) = (header.genctr.get(), header.numrec.get());
@@ -142,7 +145,7 @@ async fn read(handle: &ControllerHandle) -> Result<Option<DiscoveryLog>, Error> 
     }
     let mut entries = Vec::new();
     if count > 0 {
-        // Memory grows with what arrives, not with what was announced.
+        // Memory is allocated for the entries that arrive, not for the announced number.
         let page = GetLogPage::new(LogId::DISCOVERY, count * ENTRY_BYTES).at(HEADER_BYTES);
         let bytes = handle.log_page(page).await?;
         for entry in bytes.chunks_exact(ENTRY_BYTES as usize) {

@@ -1,4 +1,4 @@
-//! The paths of a subsystem, as discovery services name them now and later.
+//! The paths of a subsystem, updated from discovery services.
 
 use std::future::{Future, poll_fn};
 use std::net::SocketAddr;
@@ -15,22 +15,22 @@ use crate::api::subsystem_paths::{SubsystemPaths, no_port, take};
 use crate::driver::host_state::Inner;
 use crate::types::error::{Error, SubsystemAddress};
 
-/// A subsystem through all ports that discovery services name, with a connection to each service
-/// that lasts, so that ports which come or go are noticed.
+/// The paths to a subsystem over all ports that discovery services report, with a persistent
+/// connection to each service to learn of changes.
 ///
-/// [`FollowedPaths::next`] waits for that, and [`FollowedPaths::keep_up`] moves namespaces to the
-/// new paths each time. Plans read over the paths that existed when their
-/// [`Shards`](crate::Shards) were made; those of `next` have the new ones, and the connection of a
-/// path that is gone ends once the old ones are dropped.
+/// [`FollowedPaths::next`] waits for a change, and [`FollowedPaths::keep_up`] moves namespaces to
+/// the new paths at each change. Plans use the paths that existed when their
+/// [`Shards`](crate::Shards) were built; shards over the result of `next` use the new ones. The
+/// connection of a path that was removed ends when the old shards are dropped.
 #[derive(Clone, Debug)]
 pub struct FollowedPaths {
     nqn: Nqn,
-    /// The one that the caller named, and those that it refers to.
+    /// The service that the caller named, then those that its referrals lead to.
     services: Vec<FollowedService>,
     paths: SubsystemPaths,
 }
 
-/// A discovery service, and what it said last.
+/// A discovery service, and the log page that it returned last.
 #[derive(Clone, Debug)]
 struct FollowedService {
     controller: DiscoveryController,
@@ -60,36 +60,36 @@ impl FollowedPaths {
         Ok(Self { nqn, services, paths })
     }
 
-    /// The paths that were found.
+    /// Returns the connected paths, as of the change that led to this value.
     pub fn paths(&self) -> &SubsystemPaths {
         &self.paths
     }
 
-    /// The discovery services that are followed.
+    /// Returns the addresses of the discovery services.
     pub fn services(&self) -> impl Iterator<Item = SocketAddr> {
         self.services.iter().map(|service| service.controller.address())
     }
 
-    /// Waits until the services name other ports of the subsystem, and connects to those that are
-    /// new. Ports that could not be reached are tried again with the next change. While no port is
-    /// named, or none can be reached, the paths are what they were.
+    /// Waits until the services report other ports of the subsystem, and connects to new ones.
+    /// Ports that cannot be reached are tried again at the next change. While no port is reported,
+    /// or none can be reached, the paths stay as they are.
     ///
     /// # Errors
-    /// The first service can no longer be used.
+    /// The first service was lost or cannot be used, or its log page is not valid.
     pub fn next(&self) -> Pending<Result<Self, Error>> {
         let host = Arc::clone(&self.paths.controllers()[0].handle().host);
         let followed = self.clone();
         Pending::new(&host, followed.into_next(Arc::clone(&host)))
     }
 
-    /// Changes the paths of namespaces that were opened by [`SubsystemPaths::multipath_namespace`]
-    /// with each change, as [`Namespace::change_paths`], for as long as it is waited for: in a
-    /// thread of its own, for example. A namespace that is on none of the new paths keeps those
-    /// that it had.
+    /// Calls [`Namespace::change_paths`] at each change for these namespaces, which
+    /// [`SubsystemPaths::multipath_namespace`] opened, for as long as the caller waits, for example
+    /// in a thread of its own. A namespace that cannot be reached over any of the new paths keeps
+    /// its old ones.
     ///
     /// # Errors
-    /// The first service can no longer be used, or one of the namespaces is of another host than
-    /// the paths: the only ways in which it ends.
+    /// It returns only with an error: the first service was lost or cannot be used, its log page is
+    /// not valid, or a namespace belongs to another host than the paths.
     pub fn keep_up(&self, namespaces: &[Namespace]) -> Pending<Error> {
         let host = Arc::clone(&self.paths.controllers()[0].handle().host);
         let (mut followed, namespaces) = (self.clone(), namespaces.to_vec());
@@ -105,7 +105,7 @@ impl FollowedPaths {
                     Err(error) => return error,
                 };
                 for namespace in &namespaces {
-                    // What is wrong now may be right with the next change.
+                    // A namespace that fails at this change is tried again at the next.
                     match namespace.change_paths(&followed.paths).await {
                         Ok(left_out) => left_out
                             .iter()
@@ -141,8 +141,8 @@ impl FollowedPaths {
     }
 }
 
-/// The addresses of a subsystem that services and those that they refer to name. Connects to the
-/// latter, and leaves those that are no longer referred to.
+/// Returns the addresses of a subsystem that the services and those of their referrals report.
+/// Connects to the latter, and drops the services that no referral leads to any longer.
 async fn named(
     host: &Arc<Inner>,
     nqn: &Nqn,
@@ -156,7 +156,7 @@ async fn named(
         let place = known.iter().position(|known| known.controller.address() == address);
         let service = match place {
             Some(place) => known.remove(place),
-            // One that is out of reach does not hide what the others name.
+            // A service that cannot be reached does not hide ports that others report.
             None => match FollowedService::connect(Arc::clone(host), address).await {
                 Ok(service) => service,
                 Err(_) => continue,
@@ -168,7 +168,7 @@ async fn named(
     found
 }
 
-/// The result that comes first, and its place.
+/// Waits for the first result, and returns it with the index of its future.
 async fn first_of<F: Future + Unpin>(mut futures: Vec<F>) -> (usize, F::Output) {
     poll_fn(|context| {
         for (place, future) in futures.iter_mut().enumerate() {

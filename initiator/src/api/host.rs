@@ -1,4 +1,4 @@
-//! Hosts: their identity, their connections to targets, and the RDMA provider underneath.
+//! Hosts: identity, connections to targets, and RDMA provider.
 
 use std::fmt;
 use std::net::{IpAddr, SocketAddr};
@@ -36,17 +36,17 @@ use crate::types::provider::RdmaProvider;
 use crate::types::time::MonotonicTime;
 use crate::types::turn::EngineTurn;
 
-/// A host: an identity, the RDMA devices that it uses, and the connections that it has.
+/// An NVMe host: an identity, the RDMA devices that it uses, and its connections.
 ///
-/// Cheap to clone; clones are the same host. Connections end when the last handle of their
-/// controller and of its namespaces is dropped. A process that was forked from the one that made it
-/// needs a host of its own: [`ErrorKind::Forked`](crate::ErrorKind::Forked).
+/// Cheap to clone; clones are the same host. A connection ends when the last handle of its
+/// controller and of its namespaces is dropped. A process that was forked from the one that built
+/// the host needs a host of its own: [`ErrorKind::Forked`](crate::ErrorKind::Forked).
 #[derive(Clone)]
 pub struct Host {
     pub(crate) inner: Arc<Inner>,
 }
 
-/// How a [`Host`] is to be.
+/// Options of a [`Host`] that is to be built.
 #[derive(Clone, Debug)]
 pub struct HostBuilder {
     nqn: Option<HostNqn>,
@@ -59,15 +59,15 @@ pub struct HostBuilder {
 }
 
 impl Host {
-    /// A host with the machine's identity and defaults for everything else.
+    /// Builds a host with the machine's identity and defaults for everything else.
     ///
     /// # Errors
-    /// All errors of [`HostBuilder::build`].
+    /// The same as those of [`HostBuilder::build`].
     pub fn new() -> Result<Self, Error> {
         Self::builder().build()
     }
 
-    /// A host to be configured.
+    /// Returns a builder with defaults for everything.
     pub fn builder() -> HostBuilder {
         HostBuilder {
             nqn: None,
@@ -80,11 +80,11 @@ impl Host {
         }
     }
 
-    /// A host without a thread of its own: the caller owes [`Host::turn`] before each deadline that
-    /// it returns, and whenever [`Host::fd`] is readable.
+    /// Builds a host without a thread of its own: the caller must call [`Host::turn`] at the latest
+    /// at each time that it returns, and whenever [`Host::fd`] is readable.
     ///
     /// # Errors
-    /// All errors of [`HostBuilder::build`].
+    /// The same as those of [`HostBuilder::build`].
     pub fn polled() -> Result<Self, Error> {
         Self::builder().polled().build()
     }
@@ -99,15 +99,16 @@ impl Host {
         self.inner.identity.id
     }
 
-    /// Connects to a subsystem with the host's options.
+    /// Connects to a subsystem, with the options of the host.
     pub fn connect(&self, target: SubsystemAddress) -> Pending<Result<Controller, Error>> {
         self.connect_with(target, self.inner.controller.clone())
     }
 
-    /// Connects to a subsystem with other options than the host's.
+    /// Connects to a subsystem, with these options instead of those of the host.
     ///
     /// # Errors
-    /// An option is out of its range, or why the controller is not usable.
+    /// An option is out of range, or the controller cannot be reached, refuses the connection, or
+    /// cannot be used.
     pub fn connect_with(
         &self,
         target: SubsystemAddress,
@@ -120,15 +121,15 @@ impl Host {
         Pending::new(&self.inner, async move { connecting?.await })
     }
 
-    /// Reads the discovery log page of the discovery controller at an address, within the host's
-    /// time-outs.
+    /// Reads the log page of the discovery controller at an address, with the time-outs of the
+    /// host, and closes the connection.
     pub fn discover(&self, address: SocketAddr) -> Pending<Result<DiscoveryLog, Error>> {
         let inner = Arc::clone(&self.inner);
         Pending::new(&self.inner, async move { discovery::discover(inner, address).await })
     }
 
-    /// Connects to the discovery service at an address for as long as the result lives, to learn of
-    /// changes.
+    /// Opens a persistent connection to the discovery service at an address, which reports changes
+    /// and lasts as long as the result.
     pub fn connect_discovery(
         &self,
         address: SocketAddr,
@@ -137,12 +138,13 @@ impl Host {
         Pending::new(&self.inner, connecting)
     }
 
-    /// Connects to a subsystem at all addresses that the discovery service at `service` and those
-    /// that it refers to name, as [`Host::find_paths`] and [`Host::connect_paths`]; and to those
-    /// that they name later, as long as the result lives.
+    /// Connects to a subsystem at all addresses that [`Host::find_paths`] finds, as
+    /// [`Host::connect_paths`] does, and follows later changes of the discovery services as long as
+    /// the result lives.
     ///
     /// # Errors
-    /// The service cannot be asked, names none, or none can be reached.
+    /// The service cannot be reached, reports no port of the subsystem, or none of the ports can be
+    /// reached.
     pub fn follow_paths(
         &self,
         service: SocketAddr,
@@ -152,11 +154,11 @@ impl Host {
         Pending::new(&self.inner, connecting)
     }
 
-    /// The addresses of a subsystem: those that the discovery service at `service` names to this
-    /// host, and the services that it refers to (at most 15).
+    /// Returns the addresses of a subsystem that the discovery service at `service` reports to this
+    /// host, and those that services of its referrals (at most 15) report.
     ///
     /// # Errors
-    /// The service cannot be asked, or names none.
+    /// The service cannot be reached, or no service reports a port of the subsystem.
     pub fn find_paths(
         &self,
         service: SocketAddr,
@@ -166,11 +168,11 @@ impl Host {
         Pending::new(&self.inner, async move { subsystem_paths::find(inner, service, nqn).await })
     }
 
-    /// Connects to a subsystem at several addresses, with the host's options. Those that cannot be
-    /// reached are left out ([`SubsystemPaths::unreachable`]).
+    /// Connects to a subsystem at several addresses, with the options of the host. Addresses that
+    /// cannot be reached are omitted ([`SubsystemPaths::unreachable`]).
     ///
     /// # Errors
-    /// None can be reached: the error of the first.
+    /// None of them can be reached: the error of the first.
     pub fn connect_paths(
         &self,
         targets: impl IntoIterator<Item = SubsystemAddress>,
@@ -179,8 +181,8 @@ impl Host {
         Pending::new(&self.inner, async move { SubsystemPaths::connect(inner, targets).await })
     }
 
-    /// Reads many ranges together, of any namespaces of this host. Each range gets its own result,
-    /// in the order given. They are in progress when this returns, before they are waited for.
+    /// Reads many ranges, of any namespaces of this host, and returns a result for each in the
+    /// order given. They are in progress when this returns.
     pub fn read_many(
         &self,
         ranges: impl IntoIterator<Item = ReadRange>,
@@ -188,7 +190,7 @@ impl Host {
         batch::read_many(&self.inner, BatchOptions::new(), ranges)
     }
 
-    /// Reads many ranges as [`Host::read_many`], with options.
+    /// Reads many ranges like [`Host::read_many`], with options.
     pub fn read_many_with(
         &self,
         options: BatchOptions,
@@ -197,9 +199,9 @@ impl Host {
         batch::read_many(&self.inner, options, ranges)
     }
 
-    /// Writes many ranges together; as [`Host::read_many`]. Ranges of one batch that share bytes
-    /// are written in no particular order. Parts of blocks are safe from other writes of this host
-    /// only: [several writers](crate::Namespace#several-writers).
+    /// Writes many ranges like [`Host::read_many`]. The order among ranges of a batch that overlap
+    /// is unspecified. Writes of parts of blocks are safe only from other writes of this host:
+    /// [several writers](crate::Namespace#several-writers).
     pub fn write_many(
         &self,
         ranges: impl IntoIterator<Item = WriteRange>,
@@ -207,7 +209,7 @@ impl Host {
         batch::write_many(&self.inner, BatchOptions::new(), ranges)
     }
 
-    /// Writes many ranges as [`Host::write_many`], with options.
+    /// Writes many ranges like [`Host::write_many`], with options.
     pub fn write_many_with(
         &self,
         options: BatchOptions,
@@ -216,13 +218,12 @@ impl Host {
         batch::write_many(&self.inner, options, ranges)
     }
 
-    /// Reads the ranges of a plan, of any shards, into one region. They are in progress when this
-    /// returns. Costs a constant number of allocations, one lock of the host, and memory for the
-    /// entries and their outcomes; ranges become commands as the controllers take them.
+    /// Starts to read the ranges of a plan, of any shards, into one region. It takes a constant
+    /// number of allocations, one lock of the host, and memory for the entries and their outcomes;
+    /// commands are sent as the queues of the controllers have room.
     ///
     /// # Errors
-    /// The plan is not one ([`PlanError`]), or nothing can be begun at all. Nothing of it was
-    /// begun.
+    /// The plan is not valid, or the host cannot start it ([`PlanError`]). No command was sent.
     pub fn submit(
         &self,
         shards: &Shards,
@@ -233,34 +234,34 @@ impl Host {
         plan::submit(&self.inner, shards, plan, into, options)
     }
 
-    /// Waits until one of these plans has as many ended ranges as its number says (all if it has
-    /// fewer), or until `timeout` has passed; drives the host while it waits. For callers that keep
-    /// several plans in flight and cannot say which ends first. Takes one lock of the host, and
-    /// time in proportion to the number of plans.
+    /// Waits until one of these plans has at least as many ended ranges as the number beside it
+    /// (all if it has fewer), or until `timeout` has passed; drives the host until then. For
+    /// callers with several plans in flight. Takes one lock of the host, and time in proportion to
+    /// the number of plans.
     ///
     /// # Panics
-    /// A ticket is of another host, or the host uses a simulated device: nothing but the simulator
-    /// can drive that.
+    /// A ticket is of another host, or the host uses a simulated device, which only the simulator
+    /// can drive.
     pub fn wait_any(&self, plans: &[(&Ticket, usize)], timeout: Option<Duration>) {
         ticket::wait_any(&self.inner, plans, timeout);
     }
 
-    /// A ring of `depth` ranges, for callers that keep as many in flight: at least 1, and at most
-    /// [`Ring::MAX_DEPTH`], whatever `depth` says.
+    /// Builds a ring for `depth` ranges in flight, a number that is raised to 1 or lowered to
+    /// [`Ring::MAX_DEPTH`] if it is out of range.
     pub fn ring(&self, depth: usize) -> Ring {
         Ring::new(&self.inner, depth, BatchOptions::new())
     }
 
-    /// Makes a ring as [`Host::ring`], with options for all of its ranges.
+    /// Builds a ring like [`Host::ring`], with options for all of its ranges.
     pub fn ring_with(&self, depth: usize, options: BatchOptions) -> Ring {
         Ring::new(&self.inner, depth, options)
     }
 
-    /// Registers the memory of a slice for every controller that the host has by now, rather than
-    /// when it is first used with it.
+    /// Registers the memory of a slice with the devices of all current controllers, instead of at
+    /// its first use with each.
     ///
     /// # Errors
-    /// The error of the system call, with the limit that it names.
+    /// The error of the registration, with the resource limit that it exceeded.
     pub fn register(&self, slice: &RegionSlice) -> Result<(), Error> {
         let state = self.inner.shared.lock()?;
         let scopes: Vec<_> = state.engines.iter().flat_map(|engine| engine.scopes()).collect();
@@ -268,42 +269,42 @@ impl Host {
         scopes.iter().try_for_each(|scope| slice.register(&**scope)).map_err(Error::from)
     }
 
-    /// Does all that is ready at `now` and says when to be called again. Only a polled host needs
-    /// it; `now` is [`Host::now`], or the simulator's time.
+    /// Does all work that is ready at `now`, and returns when to call it again. Only for polled
+    /// hosts; `now` is [`Host::now`], or the time of the simulator.
     pub fn turn(&self, now: MonotonicTime) -> EngineTurn {
         EngineTurn::of(self.inner.shared.turn_as_owner(now.time()))
     }
 
-    /// Prepares for sleeping on [`Host::fd`]: a turn must follow before.
+    /// Enables wake-ups through [`Host::fd`]; call it after a turn, before sleeping.
     pub fn arm(&self) {
         self.inner.shared.arm();
     }
 
-    /// Consumes the wake-ups that made [`Host::fd`] readable; a turn must follow.
+    /// Clears the wake-ups that made [`Host::fd`] readable; call it before the next turn.
     pub fn acknowledge(&self) {
         self.inner.shared.acknowledge();
     }
 
-    /// Readable when a turn has something to do, once [`Host::arm`] was called.
+    /// Returns a descriptor that becomes readable when a turn has work, once [`Host::arm`] was
+    /// called.
     pub fn fd(&self) -> BorrowedFd<'_> {
         self.inner.shared.fd()
     }
 
-    /// The time on the clock that the host goes by.
+    /// Returns the present time of the clock that hosts use (`CLOCK_MONOTONIC`).
     pub fn now() -> MonotonicTime {
         MonotonicTime::of(system_now())
     }
 
-    /// Counters since the host was made; zeros in a process that was forked from its own.
+    /// Returns the counters since the host was built; zeros in a process that was forked since.
     pub fn counters(&self) -> HostCounters {
         let Ok(state) = self.inner.shared.lock() else { return HostCounters::default() };
         let own = state.counters;
         state.engines.iter().fold(own, |sum, engine| sum.and(engine.counters()))
     }
 
-    /// Takes down the commands of ranges that are answered from now on, up to `limit` and at most
-    /// 1,048,576. A trace that is being taken ends. Room for all is allocated here: 280 bytes for
-    /// each.
+    /// Starts to record commands of ranges as they complete, up to `limit` and at most 1,048,576. A
+    /// trace in progress is discarded. Memory for `limit` commands of 280 bytes is allocated here.
     pub fn start_trace(&self, limit: usize) {
         let trace = TraceInProgress::new(limit);
         if let Ok(mut state) = self.inner.shared.lock() {
@@ -311,19 +312,19 @@ impl Host {
         }
     }
 
-    /// Ends the trace that was started; `None` if none was.
+    /// Ends the trace in progress and returns it; `None` without a trace.
     pub fn take_trace(&self) -> Option<HostTrace> {
         let trace = self.inner.shared.lock().ok()?.outbox.trace.take();
         trace.map(TraceInProgress::into_trace)
     }
 
-    /// Counters of its providers, one for each device.
+    /// Returns the counters of the RDMA provider of each device in use.
     pub fn provider_stats(&self) -> Vec<ProviderStats> {
         let Ok(state) = self.inner.shared.lock() else { return Vec::new() };
         state.engines.iter().map(|engine| ProviderStats::of(engine.group_stats())).collect()
     }
 
-    /// Which providers it uses, and why: one line for each device.
+    /// Returns one line for each device in use: its provider and the reason for that choice.
     pub fn providers(&self) -> Vec<String> {
         let Ok(state) = self.inner.shared.lock() else { return Vec::new() };
         state.reasons.iter().filter(|reason| !reason.is_empty()).cloned().collect()
@@ -337,102 +338,104 @@ impl fmt::Debug for Host {
 }
 
 impl HostBuilder {
-    /// The host's name. Default: `/etc/nvme/hostnqn` if it can be read, else one made from the
-    /// identifier.
+    /// Sets the host NQN. Default: the one in `/etc/nvme/hostnqn` if it is readable and valid, else
+    /// one derived from the host identifier.
     #[must_use]
     pub fn host_nqn(mut self, nqn: HostNqn) -> Self {
         self.nqn = Some(nqn);
         self
     }
 
-    /// The host's identifier. Default: `/etc/nvme/hostid` if it can be read, else a random one.
+    /// Sets the host identifier. Default: that in `/etc/nvme/hostid` if it is readable and valid,
+    /// else random.
     #[must_use]
     pub fn host_id(mut self, id: HostId) -> Self {
         self.id = Some(id);
         self
     }
 
-    /// The RDMA provider. Default: the best that the machine has for each target's address.
+    /// Sets the RDMA provider. Default: [`RdmaProvider::Auto`].
     #[must_use]
     pub fn provider(mut self, provider: RdmaProvider) -> Self {
         self.provider = provider;
         self
     }
 
-    /// Whether memory windows of RDMA devices are used, which
-    /// [`Grant::PerCommand`](crate::Grant::PerCommand) needs; off for a device that has them and
-    /// fails at them. Default: on.
+    /// Sets whether memory windows of RDMA devices are used, which
+    /// [`Grant::PerCommand`](crate::Grant::PerCommand) requires; disable them for a device on which
+    /// they fail. Default: on.
     #[must_use]
     pub fn memory_windows(mut self, used: bool) -> Self {
         self.verbs.no_memory_windows = !used;
         self
     }
 
-    /// The local address to connect from. Default: the one that the route to each target has.
+    /// Sets the local address of connections. Default: that of the route to each target.
     #[must_use]
     pub fn source(mut self, address: IpAddr) -> Self {
         self.source = Some(address);
         self
     }
 
-    /// Sets all options of connections.
+    /// Replaces all options of connections.
     #[must_use]
     pub fn controller_options(mut self, options: ControllerOptions) -> Self {
         self.controller = options;
         self
     }
 
-    /// I/O queues of a connection, at least 1.
+    /// Sets the number of I/O queues of a connection, at least 1.
     #[must_use]
     pub fn io_queues(mut self, queues: u16) -> Self {
         self.controller.io_queues = queues;
         self
     }
 
-    /// Entries of an I/O queue, 2 to 1,024.
+    /// Sets the entries of an I/O queue, 2 to 1,024.
     #[must_use]
     pub fn queue_entries(mut self, entries: u16) -> Self {
         self.controller.queue_entries = entries;
         self
     }
 
-    /// Keep alive timeout in milliseconds, 0 for none.
+    /// Sets the Keep Alive Timeout in milliseconds, 0 for none.
     #[must_use]
     pub fn keep_alive_ms(mut self, timeout_ms: u32) -> Self {
         self.controller.keep_alive_ms = timeout_ms;
         self
     }
 
-    /// Type of service of the packets, in both directions.
+    /// Sets the type of service of the packets, in both directions.
     #[must_use]
     pub fn type_of_service(mut self, type_of_service: u8) -> Self {
         self.controller.type_of_service = Some(type_of_service);
         self
     }
 
-    /// How long either side waits for an acknowledgement: 4.096 us times two to the power of
-    /// `exponent`, 1 to 31.
+    /// Sets the acknowledgement time-out of both sides: 4.096 us * 2^`exponent`, `exponent` 1 to
+    /// 31.
     #[must_use]
     pub fn ack_timeout_exponent(mut self, exponent: u8) -> Self {
         self.controller.ack_timeout_exponent = Some(exponent);
         self
     }
 
-    /// Longest pause between attempts to reconnect, at least 1 ms.
+    /// Sets the longest pause between attempts to reconnect, at least 1 ms.
     #[must_use]
     pub fn reconnect_delay(mut self, delay: Duration) -> Self {
         self.controller.reconnect_delay = delay;
         self
     }
 
-    /// Time without a connection after which a target is given up.
+    /// Sets the time without a connection after which operations fail:
+    /// [`ControllerOptions::loss_timeout`].
     #[must_use]
     pub fn loss_timeout(mut self, timeout: Duration) -> Self {
         self.controller.loss_timeout = timeout;
         self
     }
 
-    /// Time without progress after which a range fails, more than zero:
+    /// Sets the time without progress after which a range fails, more than zero:
     /// [`ControllerOptions::io_timeout`].
     #[must_use]
     pub fn io_timeout(mut self, timeout: Duration) -> Self {
@@ -440,17 +443,17 @@ impl HostBuilder {
         self
     }
 
-    /// Builds the host without a thread: see [`Host::polled`].
+    /// Makes [`HostBuilder::build`] start no thread: see [`Host::polled`].
     #[must_use]
     pub fn polled(mut self) -> Self {
         self.polled = true;
         self
     }
 
-    /// Makes the host. Devices are opened as targets need them.
+    /// Builds the host. RDMA devices are opened when a target needs them.
     ///
     /// # Errors
-    /// An option of [`ControllerOptions`] is out of its range, or the system has no descriptor or
+    /// An option of [`ControllerOptions`] is out of range, or the system has no descriptor or
     /// thread for the host.
     pub fn build(self) -> Result<Host, Error> {
         let host = self.build_polled()?;
@@ -460,12 +463,12 @@ impl HostBuilder {
         Ok(host)
     }
 
-    /// Makes a host that uses this device and no other: for simulated devices, and for devices that
-    /// the caller opened himself. It is meant for the simulator and the benchmarks, and is exempt
-    /// from the stability that the version number promises: it changes with `rdma`.
+    /// Builds a host that uses only this device, which is simulated or was opened by the caller.
+    /// For the simulator and the benchmarks; it changes with `rdma`, regardless of the version
+    /// number.
     ///
     /// # Errors
-    /// The error of the device.
+    /// The device cannot be used.
     #[doc(hidden)]
     pub fn build_on<P: Provider>(mut self, device: P::Device) -> Result<Host, Error> {
         self.source = None;
@@ -504,7 +507,7 @@ impl HostBuilder {
     }
 }
 
-/// The machine's identity, where it has one.
+/// Returns the given identity, with that of the machine or a random one for what is missing.
 fn identity(nqn: Option<HostNqn>, id: Option<HostId>) -> HostIdentity {
     let read = |path| std::fs::read_to_string(path).ok();
     let id = id

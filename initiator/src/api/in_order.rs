@@ -1,18 +1,18 @@
-//! Futures that run beside each other, in bounded numbers.
+//! Concurrent futures, in bounded numbers.
 
 use std::collections::VecDeque;
 use std::future::Future;
 use std::pin::Pin;
 use std::task::Poll;
 
-/// A future of several, and what became of it.
+/// A future that runs, or its result that waits for those of the futures before it.
 enum OrderedSlot<F: Future> {
     Running(Pin<Box<F>>),
     Done(F::Output),
 }
 
-/// Runs futures, the first `at_a_time` that have not ended beside each other. Returns their results
-/// in their order, or the error of the first that failed: the others are dropped then.
+/// Runs at most `at_a_time` futures concurrently, and returns their results in their order, or the
+/// error of the first that failed: the others are dropped then.
 pub(crate) async fn in_order<F, T, E>(
     at_a_time: usize,
     futures: impl IntoIterator<Item = F>,

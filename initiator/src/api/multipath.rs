@@ -1,4 +1,4 @@
-//! A namespace over several paths, which may be others later.
+//! A namespace over several paths, which can change.
 
 use std::mem;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -13,24 +13,24 @@ use crate::engine::range_op::RangePaths;
 use crate::engine::shard_routes::ReplicaPolicy;
 use crate::types::error::{Error, SubsystemAddress};
 
-/// A namespace that has several paths, as all of its handles share it.
+/// A namespace over several paths, shared by all of its handles.
 pub(crate) struct Multipath {
     host: Arc<Inner>,
     policy: ReplicaPolicy,
-    /// Properties of the namespace, as its first path told when it was opened.
+    /// Properties of the namespace that its first path had when it was opened.
     info: NamespaceInfo,
-    /// The address of that path.
+    /// The subsystem at the address of that first path.
     target: Arc<SubsystemAddress>,
     set: Mutex<Arc<PathSet>>,
-    /// Routes of the set, for ranges in progress.
+    /// Routes of the current set, which ranges in progress look up for a failover.
     routes: Arc<LiveRoutes>,
 }
 
-/// The path that a command takes, and those that it was tried over.
+/// The path of a command, with the record of the paths on which it was attempted.
 pub(crate) struct CommandPath {
     set: Arc<PathSet>,
     replica: usize,
-    /// A bit for each that was tried, this one included.
+    /// Bit mask of the attempted paths, by index in the set; this one is included.
     tried: u8,
 }
 
@@ -41,10 +41,10 @@ impl CommandPath {
 }
 
 impl Multipath {
-    /// A namespace over these paths.
+    /// Returns a namespace over these paths.
     ///
     /// # Errors
-    /// No path is given, or the paths are of different hosts.
+    /// There is no path, or the paths are of different hosts.
     pub(crate) fn new(
         policy: ReplicaPolicy,
         paths: Vec<Arc<NamespacePath>>,
@@ -69,7 +69,7 @@ impl Multipath {
         &self.target
     }
 
-    /// The paths at present.
+    /// Returns the set of paths that new operations use.
     pub(crate) fn set(&self) -> Arc<PathSet> {
         Arc::clone(&self.lock_set())
     }
@@ -78,7 +78,7 @@ impl Multipath {
         self.set.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// The path that the next range takes.
+    /// Chooses the path of the next range, by the policy.
     pub(crate) fn choose(&self, state: &mut DriverState) -> ChosenPath {
         let set = self.set();
         let replica = state.choose_path(&set.routes);
@@ -87,8 +87,8 @@ impl Multipath {
         ChosenPath { paths: Some(paths), set: Some(set), ..only }
     }
 
-    /// The path that the next command takes; after one that failed `before` another, as long as
-    /// there is one that was not tried.
+    /// Chooses the path of a command. After it failed on `before`, chooses one that was not
+    /// attempted; `None` if all were.
     pub(crate) fn command_path(&self, before: Option<&CommandPath>) -> Option<CommandPath> {
         let set = self.set();
         let same = before.filter(|before| Arc::ptr_eq(&before.set, &set));
@@ -104,8 +104,8 @@ impl Multipath {
         Some(CommandPath { set, replica, tried: tried | 1 << replica })
     }
 
-    /// Changes the paths to those over these controllers. Returns why it cannot be reached over
-    /// some of them.
+    /// Replaces the paths by those over these controllers. Returns the errors of the controllers
+    /// over which the namespace cannot be reached.
     pub(crate) async fn change_to(
         &self,
         controllers: &[Arc<ControllerHandle>],
@@ -135,16 +135,16 @@ impl Multipath {
 
     fn replace(&self, set: Arc<PathSet>) -> Result<(), Error> {
         let before = {
-            // Nobody chooses a path under the lock.
+            // No range can choose a path while the host is locked.
             let mut state = self.host.shared.lock()?;
             self.routes.replace(Arc::clone(&set.routes));
             state.note_changed_paths();
             let before = mem::replace(&mut *self.lock_set(), Arc::clone(&set));
-            // It is the first that comes after them.
+            // The set has no successor yet, since each set is replaced once.
             let _ = before.next.set(set);
             before
         };
-        // Not where the host is locked.
+        // Dropping it may close connections, which takes the host's lock.
         drop(before);
         if self.host.shared.threaded {
             self.host.shared.kick();

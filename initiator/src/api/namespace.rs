@@ -1,4 +1,4 @@
-//! Namespaces: where bytes are.
+//! Namespaces, and operations on their byte ranges.
 
 use std::fmt;
 use std::sync::Arc;
@@ -24,28 +24,27 @@ use crate::types::options::BatchOptions;
 /// A namespace, read and written by byte ranges of any alignment.
 ///
 /// # Several writers
-/// A write of a part of a block reads the block, changes the part, and writes the whole block
-/// back. All writes of one [`Host`](crate::Host) that share a block follow each other, over
-/// whichever controllers they go, so that none undoes another. **Two hosts that write different
-/// parts of one block at the same time lose bytes: both writes succeed, and one of them is
-/// undone.** So hosts that share a namespace write whole blocks, or different blocks. The
-/// fused operation Compare and Write could prevent it; Feedrail's target does not offer it, and
-/// this initiator does not use it.
+/// A write to a part of a block reads the block, changes the part, and writes the whole block.
+/// Writes of one [`Host`](crate::Host) that share a block are serialized, over whichever
+/// controllers they go, so that none undoes another. **If two hosts write different parts of one
+/// block at the same time, both writes succeed, and the bytes of one are lost.** Hosts that share a
+/// namespace must therefore write whole blocks, or different blocks. The fused operation Compare
+/// and Write could prevent it; Feedrail's target does not offer it, and this initiator does not use
+/// it.
 ///
 /// # Lost connections
-/// Reads and writes that a lost connection interrupts are issued again when it is back, until their
-/// deadline. For writes that is safe since it writes the same bytes to the same place, which is
-/// unchanged until the range is handed back. A write whose connection is lost before the target
-/// answers may still be carried out for a while: until the target must know of the loss, writes of
-/// this host to the same blocks of the namespace wait, over whichever controller they go. That is
-/// two Keep Alive timeouts and a second, and the target's Command Quiesce Time
+/// Reads and writes that a lost connection interrupts are issued again on the next connection,
+/// until their deadline. For writes that is safe since they write the same bytes to the same
+/// blocks: the memory is unchanged until the range has ended. A target may still execute a write
+/// after the connection was lost. Until it must have detected the loss, other writes of this host
+/// to the same blocks wait, over whichever controller they go: for two Keep Alive Timeouts, one
+/// second, and the target's Command Quiesce Time
 /// ([`command_quiesce_ms`](crate::ControllerLimits::command_quiesce_ms)). Storage of a lost target
-/// that continues a write for longer may put it over a newer one.
+/// that executes a write even later may overwrite a newer one.
 ///
 /// A namespace over several paths ([`SubsystemPaths::multipath_namespace`]) is read and written
-/// over each of them as its policy says. What is in progress over a path that is lost, or no longer
-/// serves the namespace, continues over another immediately. [`Namespace::change_paths`] gives it
-/// other paths.
+/// over each of them as its policy says. Operations on a path that is lost, or no longer serves the
+/// namespace, continue on another immediately. [`Namespace::change_paths`] replaces its paths.
 ///
 /// [`SubsystemPaths::multipath_namespace`]: crate::SubsystemPaths::multipath_namespace
 #[derive(Clone)]
@@ -58,38 +57,39 @@ impl Namespace {
         Ok(Self::over_one(NamespacePath::open(controller, nsid).await?))
     }
 
-    /// The namespace over one path.
+    /// Returns a namespace over one path, which stays the only one.
     pub(crate) fn over_one(handle: Arc<NamespacePath>) -> Self {
         Self { paths: NamespacePaths::One(handle) }
     }
 
-    /// One namespace over these paths.
+    /// Returns a namespace over these paths, which can change.
     ///
     /// # Errors
-    /// No path is given, or the paths are of different hosts.
+    /// There is no path, or the paths are of different hosts.
     pub(crate) fn over_paths(policy: ReplicaPolicy, paths: Vec<Self>) -> Result<Self, Error> {
         let paths = paths.iter().flat_map(|path| path.handles().as_slice().to_vec()).collect();
         let multipath = Multipath::new(policy, paths)?;
         Ok(Self { paths: NamespacePaths::Several(Arc::new(multipath)) })
     }
 
-    /// The namespace over each of its paths alone; itself where it was opened over one controller.
+    /// Returns a namespace for each path alone; a clone of itself if it was opened over one
+    /// controller.
     pub fn paths(&self) -> impl Iterator<Item = Self> + use<> {
         let alone: Vec<_> = self.handles().as_slice().iter().cloned().map(Self::over_one).collect();
         alone.into_iter()
     }
 
-    /// The path or the paths that it is reached over.
+    /// Returns the path or the set of paths of the namespace.
     pub(crate) fn reached_over(&self) -> &NamespacePaths {
         &self.paths
     }
 
-    /// The paths that it has now.
+    /// Returns the paths that new operations use.
     pub(crate) fn handles(&self) -> PathHandles<'_> {
         self.paths.handles()
     }
 
-    /// The first path that it has now.
+    /// Returns the first of the paths that new operations use.
     pub(crate) fn first_path(&self) -> Arc<NamespacePath> {
         Arc::clone(&self.handles().as_slice()[0])
     }
@@ -98,34 +98,35 @@ impl Namespace {
         self.paths.host()
     }
 
-    /// The properties that it had when it was opened.
+    /// Returns the properties that it had when it was opened.
     pub fn info(&self) -> &NamespaceInfo {
         self.paths.info()
     }
 
-    /// Namespace identifier (NSID) in the subsystem.
+    /// Returns the namespace identifier (NSID) in the subsystem.
     pub fn nsid(&self) -> Nsid {
         self.info().nsid
     }
 
-    /// Size of the namespace in bytes, as [`NamespaceInfo::size_bytes`].
+    /// Returns the size in bytes, as [`NamespaceInfo::size_bytes`].
     pub fn size_bytes(&self) -> u64 {
         self.info().size_bytes
     }
 
-    /// The subsystem that it belongs to, at the address of the path that was its first when it was
+    /// Returns the subsystem, at the address of the path that was the first when the namespace was
     /// opened.
     pub fn target(&self) -> &SubsystemAddress {
         self.paths.target()
     }
 
-    /// Reads as many bytes as `into` has, from `offset` on.
+    /// Reads as many bytes as `into` holds, from byte `offset` of the namespace.
     pub fn read(&self, offset: u64, into: RegionSlice) -> Pending<RangeOutcome> {
         self.transfer(RangeDirection::Read, offset, into)
     }
 
-    /// Writes the bytes of `from`, to `offset` on. Parts of blocks are safe from other writes of
-    /// this host only: [several writers](Namespace#several-writers).
+    /// Writes the bytes of `from` to byte `offset` of the namespace and those after it. Writes of
+    /// parts of blocks are safe only from other writes of this host: [several
+    /// writers](Namespace#several-writers).
     pub fn write(&self, offset: u64, from: RegionSlice) -> Pending<RangeOutcome> {
         self.transfer(RangeDirection::Write { fua: false }, offset, from)
     }
@@ -143,11 +144,11 @@ impl Namespace {
         })
     }
 
-    /// Reads bytes into a vector: for small things, since each call registers memory.
+    /// Reads bytes into a new vector. For small ranges, since each call registers memory.
     pub fn read_to_vec(&self, offset: u64, length: usize) -> Pending<Result<Vec<u8>, Error>> {
         let size_bytes = self.size_bytes();
         if offset.checked_add(length as u64).is_none_or(|end| end > size_bytes) {
-            // Before memory for it is allocated.
+            // Checked before memory is allocated for it.
             let error = self.about(ErrorKind::OutOfRange { size_bytes }.into());
             let error = error.of_range(offset, length as u64);
             return Pending::new(self.host(), async move { Err(error) });
@@ -160,15 +161,14 @@ impl Namespace {
         })
     }
 
-    /// Reads as many bytes as `into` has, from `offset` on, and waits for them. They are copied
-    /// through registered memory of at most 1 MiB, which each call registers: plans and rings do
-    /// without either.
+    /// Reads as many bytes as `into` holds, from byte `offset`, and waits for them. They are copied
+    /// from a buffer of at most 1 MiB, which each call registers; plans and rings avoid both.
     ///
     /// # Errors
-    /// Not all bytes were read; the contents of `into` are unspecified then.
+    /// Not all bytes were read; the contents of `into` are then unspecified.
     ///
     /// # Panics
-    /// On a host over a simulated device, as [`Pending::wait`] does.
+    /// The host uses a simulated device: see [`Pending::wait`].
     pub fn read_at(&self, offset: u64, into: &mut [u8]) -> Result<(), Error> {
         let mut slice = RegionSlice::allocate(into.len().min(READ_AT_BYTES), Grant::Persistent)?;
         let mut at = offset;
@@ -183,9 +183,8 @@ impl Namespace {
         Ok(())
     }
 
-    /// The properties that the namespace has now, which may be others than those it was opened
-    /// with: those of this handle stay as they are. A namespace of another size is to be opened
-    /// again.
+    /// Identifies the namespace again, and returns its present properties. Those of this handle do
+    /// not change. A namespace whose size changed must be opened again.
     pub fn refresh(&self) -> Pending<Result<NamespaceInfo, Error>> {
         let this = self.clone();
         Pending::new(self.host(), async move {
@@ -195,9 +194,9 @@ impl Namespace {
         })
     }
 
-    /// Why nothing is read from it or written to it any longer, if it turned out not to be what it
-    /// was when it was opened, over any of its paths. Sends nothing:
-    /// [`Controller::namespace_changes`] says when to ask.
+    /// Returns the reason why all reads and writes fail, if the namespace is no longer the one that
+    /// was opened, on any of its paths. Sends no command: [`Controller::namespace_changes`] returns
+    /// when there may be a reason.
     ///
     /// [`Controller::namespace_changes`]: crate::Controller::namespace_changes
     pub fn change(&self) -> Option<Error> {
@@ -209,9 +208,9 @@ impl Namespace {
         })
     }
 
-    /// The name as the target told it last: a target may rename a namespace that is open, which
-    /// does not change its bytes. [`Namespace::info`] has the one that it was opened with. Sends
-    /// nothing: [`Controller::namespace_changes`] says when to ask.
+    /// Returns the name that the target reported last. A target may rename an open namespace, which
+    /// does not change its bytes; [`Namespace::info`] has the name at the time of opening. Nothing
+    /// is sent: wait for [`Controller::namespace_changes`] to learn of a rename.
     ///
     /// [`Controller::namespace_changes`]: crate::Controller::namespace_changes
     pub fn current_name(&self) -> Option<String> {
@@ -221,13 +220,13 @@ impl Namespace {
         engine.namespace_name(path.controller_key(), path.number())
     }
 
-    /// Makes all that was written, and reported as such, durable.
+    /// Sends Flush: makes all completed writes durable.
     pub fn flush(&self) -> Pending<Result<(), Error>> {
         let sqe = NvmCommand::Flush(Flush { nsid: self.nsid() }).to_sqe();
         self.commands(vec![(sqe, RawData::None)])
     }
 
-    /// Zeroes whole blocks without sending data.
+    /// Sends Write Zeroes for whole blocks, which transfers no data.
     pub fn write_zeroes(&self, offset: u64, length: u64) -> Pending<Result<(), Error>> {
         let nsid = self.nsid();
         let blocks = self.whole_blocks(offset, length, u64::from(LbaRange::MAX_BLOCKS));
@@ -246,7 +245,8 @@ impl Namespace {
         }))
     }
 
-    /// Deallocates whole blocks: tells the target that their contents are no longer needed.
+    /// Sends Dataset Management with Deallocate for ranges of whole blocks, as (offset, length) in
+    /// bytes: their contents are no longer needed.
     pub fn deallocate(&self, ranges: &[(u64, u64)]) -> Pending<Result<(), Error>> {
         let nsid = self.nsid();
         let pieces: Result<Vec<_>, Error> = ranges
@@ -261,7 +261,7 @@ impl Namespace {
                 .collect();
             let command = |ranges: &[DsmRange]| {
                 let attributes = DsmAttributes::new().with_deallocate(true);
-                // At most 256: the size of a chunk.
+                // At most 256, the size of a chunk.
                 let count = ranges.len() as u16;
                 let sqe = DatasetManagement { nsid, ranges: count, attributes };
                 let data = RawData::ToController(ranges.as_bytes().to_vec());
@@ -271,7 +271,8 @@ impl Namespace {
         }))
     }
 
-    /// Compares whole blocks with `bytes`. Where they differ the error's status is Compare Failure.
+    /// Sends Compare for whole blocks and `bytes`. If they differ, the status of the error is
+    /// Compare Failure.
     pub fn compare(&self, offset: u64, bytes: &[u8]) -> Pending<Result<(), Error>> {
         let nsid = self.nsid();
         let block = self.info().block_bytes;
@@ -281,7 +282,7 @@ impl Namespace {
         let pieces = self.whole_blocks(offset, bytes.len() as u64, most.max(1));
         self.commands_or(pieces.map(|pieces| {
             let command = |range: LbaRange| {
-                // Within `bytes`, as `whole_blocks` made sure.
+                // Within `bytes`, since `whole_blocks` has checked it.
                 let from = (range.slba * block - offset) as usize;
                 let piece = &bytes[from..from + (u64::from(range.blocks) * block) as usize];
                 let io = Io { nsid, range, fua: false, limited_retry: false };
@@ -291,7 +292,7 @@ impl Namespace {
         }))
     }
 
-    /// The blocks of an aligned range within the namespace, in pieces of at most `most_blocks`.
+    /// Splits a range of whole blocks within the namespace into pieces of at most `most_blocks`.
     fn whole_blocks(
         &self,
         offset: u64,
@@ -329,8 +330,8 @@ impl Namespace {
         }
     }
 
-    /// Sends commands all together; the first error is the result. Each can be sent twice to the
-    /// same effect: one that fails because of its path is sent over the others.
+    /// Sends commands concurrently, and returns the first error. The commands are idempotent, so
+    /// that one that fails because of its path is sent again on the others.
     fn commands(&self, commands: Vec<(Sqe, RawData)>) -> Pending<Result<(), Error>> {
         let send = |(sqe, data): (Sqe, RawData)| match self.paths.command_path(None) {
             None => (self.first_path().send(sqe, data), None),
@@ -354,8 +355,8 @@ impl Namespace {
         })
     }
 
-    /// Sends a command over the paths that were not tried, one after the other, as long as `reply`
-    /// says that the path is to blame.
+    /// Sends a command on the paths that were not attempted, one after the other, as long as
+    /// `reply` is an error of the path.
     async fn send_elsewhere(
         &self,
         mut reply: Result<RawReply, Error>,
@@ -377,16 +378,16 @@ impl Namespace {
         error.of_target(self.paths.target()).of_namespace(self.nsid())
     }
 
-    /// The error of one that is used together with those of another host.
+    /// Returns the error for a namespace that is used together with those of another host.
     pub(crate) fn is_of_another_host(&self) -> Error {
         self.about(ErrorKind::Invalid(ANOTHER_HOST).into())
     }
 }
 
-/// Bytes that [`Namespace::read_at`] reads at a time.
+/// Largest number of bytes that [`Namespace::read_at`] reads with one range.
 const READ_AT_BYTES: usize = 1 << 20;
 
-/// Commands that one call makes at most.
+/// Largest number of commands of one call.
 const MAX_COMMANDS: u64 = 1 << 16;
 
 impl fmt::Debug for Namespace {

@@ -1,4 +1,4 @@
-//! The paths that a namespace is reached over: one, or several that may change.
+//! The paths of a namespace: one, or several that can change.
 
 use std::slice;
 use std::sync::Arc;
@@ -10,23 +10,23 @@ use crate::driver::DriverState;
 use crate::driver::host_state::Inner;
 use crate::types::error::SubsystemAddress;
 
-/// The paths of a namespace.
+/// The paths of a namespace, which is open over a controller or over the ports of a subsystem.
 #[derive(Clone)]
 pub(crate) enum NamespacePaths {
-    /// A controller, which stays the only one.
+    /// The path over one controller, which stays the only one.
     One(Arc<NamespacePath>),
-    /// Several, or one that may get others beside it.
+    /// A set of paths, of at least one, which can change.
     Several(Arc<Multipath>),
 }
 
-/// The paths of a namespace at one time.
+/// The paths of a namespace at the time of a call.
 pub(crate) enum PathHandles<'a> {
     One(&'a Arc<NamespacePath>),
     Several(Arc<PathSet>),
 }
 
 impl PathHandles<'_> {
-    /// There is at least one.
+    /// Returns the paths, at least one.
     pub(crate) fn as_slice(&self) -> &[Arc<NamespacePath>] {
         match self {
             Self::One(handle) => slice::from_ref(handle),
@@ -36,7 +36,7 @@ impl PathHandles<'_> {
 }
 
 impl NamespacePaths {
-    /// The paths at present.
+    /// Returns the paths that new operations use.
     pub(crate) fn handles(&self) -> PathHandles<'_> {
         match self {
             Self::One(path) => PathHandles::One(path),
@@ -44,7 +44,7 @@ impl NamespacePaths {
         }
     }
 
-    /// The path that the next range takes, and those that it may be moved to.
+    /// Chooses the path of the next range, with those that the range may be moved to.
     pub(crate) fn choose(&self, state: &mut DriverState) -> ChosenPath {
         match self {
             Self::One(path) => ChosenPath::only(path),
@@ -52,7 +52,8 @@ impl NamespacePaths {
         }
     }
 
-    /// The path that a command takes, after `before` another; `None` if there is no choice.
+    /// Chooses the path of a command, other than those attempted up to `before`; `None` if there is
+    /// no other path.
     pub(crate) fn command_path(&self, before: Option<&CommandPath>) -> Option<CommandPath> {
         match self {
             Self::One(_) => None,
@@ -67,7 +68,7 @@ impl NamespacePaths {
         }
     }
 
-    /// The properties of the namespace when it was opened.
+    /// Returns the properties of the namespace when it was opened.
     pub(crate) fn info(&self) -> &NamespaceInfo {
         match self {
             Self::One(path) => &path.info,
@@ -75,7 +76,8 @@ impl NamespacePaths {
         }
     }
 
-    /// The subsystem, at the address of the path that was the first when the namespace was opened.
+    /// Returns the subsystem, at the address of the path that was the first when the namespace was
+    /// opened.
     pub(crate) fn target(&self) -> &Arc<SubsystemAddress> {
         match self {
             Self::One(path) => &path.controller.target,

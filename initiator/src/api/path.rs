@@ -1,4 +1,4 @@
-//! Paths: a namespace over one controller.
+//! Paths: a namespace over one controller each.
 
 use std::sync::Arc;
 
@@ -23,30 +23,29 @@ const DIFFERENT: &str = "it has another namespace of that number than the subsys
 pub(crate) const ANOTHER_HOST: &str =
     "it was opened over another Host than the others: namespaces of one host only go together";
 
-/// How often a namespace is identified again since the connection is not the one that it was
-/// identified over.
+/// Attempts to identify a namespace, which fails if its connection is replaced.
 const ATTEMPTS: usize = 10;
 
-/// The properties of a namespace, as its controller told them when it was opened.
+/// Properties of a namespace, as its controller reported them when it was opened.
 #[derive(Clone, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct NamespaceInfo {
     /// Namespace identifier (NSID) in the subsystem.
     pub nsid: Nsid,
-    /// Bytes in it. Where the target tells (Feedrail does), the exact length of the file behind it;
-    /// else that of all its blocks.
+    /// Size in bytes. Feedrail's target reports the exact length of the file behind the namespace;
+    /// with others it is the size of all logical blocks.
     pub size_bytes: u64,
-    /// Logical blocks in it.
+    /// Number of logical blocks.
     pub blocks: u64,
-    /// Bytes of a logical block.
+    /// Size of a logical block in bytes.
     pub block_bytes: u64,
-    /// Name of the file behind it, where the target tells. A peer's text.
+    /// Name of the file behind it, if the target reports it; untrusted text.
     pub name: Option<String>,
-    /// A number that differs when the bytes may differ, where the target tells.
+    /// Number that changes when the bytes may have changed, if the target reports it.
     pub generation: Option<u64>,
-    /// Whether writes are refused at present.
+    /// Whether the namespace is write protected.
     pub write_protected: bool,
-    /// UUID, in the byte order of its text.
+    /// UUID, as 16 bytes in the order of its text.
     pub uuid: Option<[u8; 16]>,
     /// Namespace globally unique identifier (NGUID).
     pub nguid: Option<[u8; 16]>,
@@ -55,7 +54,8 @@ pub struct NamespaceInfo {
 }
 
 impl NamespaceInfo {
-    /// Whether two namespaces of one subsystem cannot be the same.
+    /// Returns whether two namespaces cannot be the same one of a subsystem: size, block size or an
+    /// identifier differs.
     pub(crate) fn is_of_another(&self, other: &Self) -> bool {
         let of =
             |info: &Self| (info.size_bytes, info.block_bytes, info.uuid, info.nguid, info.eui64);
@@ -63,7 +63,7 @@ impl NamespaceInfo {
     }
 }
 
-/// A namespace over one controller, which forgets the namespace when its last handle is dropped.
+/// A namespace over one controller, whose engine detaches it when the last handle is dropped.
 pub(crate) struct NamespacePath {
     pub(crate) controller: Arc<ControllerHandle>,
     pub(crate) number: usize,
@@ -72,8 +72,8 @@ pub(crate) struct NamespacePath {
 }
 
 impl NamespacePath {
-    /// Opens a namespace over a controller: identifies it, so that it is known again after a
-    /// reconnect.
+    /// Identifies a namespace and opens it over a controller. After each reconnect it is identified
+    /// again, to detect changes.
     pub(crate) async fn open(
         controller: Arc<ControllerHandle>,
         nsid: Nsid,
@@ -95,7 +95,7 @@ impl NamespacePath {
         Err(about(ErrorKind::ConnectionLost(what).into()))
     }
 
-    /// The properties that the namespace has now.
+    /// Identifies the namespace again and returns its present properties.
     pub(crate) async fn refresh(&self) -> Result<NamespaceInfo, Error> {
         Ok(info(&identify(&self.controller, self.info.nsid).await?))
     }
@@ -104,7 +104,7 @@ impl NamespacePath {
         &self.controller.host
     }
 
-    /// Queues an I/O command for the host's next turn.
+    /// Queues an I/O command, which the host sends at its next turn.
     pub(crate) fn send(&self, sqe: Sqe, data: RawData) -> Reply<RawReply> {
         self.controller.send_to(self.number, sqe, data)
     }
@@ -121,7 +121,8 @@ impl NamespacePath {
         self.number
     }
 
-    /// Where memory is registered that is used with it.
+    /// Returns the scope in which memory for this path is registered: the protection domain of the
+    /// device of its connection.
     pub(crate) fn scope(&self) -> &dyn ErasedScope {
         &*self.controller.scope
     }
@@ -131,19 +132,19 @@ impl NamespacePath {
         limits.map_or(CHUNK_BYTES as u64, |limits| limits.max_transfer_bytes)
     }
 
-    /// How a shard's ranges take this path: its connection gets a place in `routes`.
+    /// Returns the route of a shard's ranges over this path, whose controller is added to `routes`.
     pub(crate) fn route(&self, routes: &mut ShardRoutes) -> (ShardRoute, PathAccess) {
         let (engine, controller) = (self.engine(), self.controller_key());
         let place = routes.place(ShardPlace { engine, controller });
         (ShardRoute { namespace: self.number, place }, self.access.clone())
     }
 
-    /// The error of a path whose namespace is not the one of the other paths.
+    /// Returns the error for a path whose namespace is not that of the other paths.
     pub(crate) fn is_different(&self) -> Error {
         self.about(ErrorKind::Protocol(DIFFERENT).into())
     }
 
-    /// The error of a path that is used together with those of another host.
+    /// Returns the error for a path that is used together with those of another host.
     pub(crate) fn is_of_another_host(&self) -> Error {
         self.about(ErrorKind::Invalid(ANOTHER_HOST).into())
     }

@@ -9,21 +9,23 @@ use crate::engine::range_op::RangePaths;
 use crate::engine::shard_routes::{ReplicaPolicy, ShardRoutes};
 use crate::types::error::{Error, ErrorKind};
 
-/// The paths of a namespace at one time; at least one. It must not be dropped where the host is
-/// locked: connections may end with it.
+/// The paths of a namespace at one time, at least one. It must not be dropped while the host's lock
+/// is held, since that may close connections, which takes the lock.
 pub(crate) struct PathSet {
     pub(crate) handles: Vec<Arc<NamespacePath>>,
-    /// One shard, whose replicas they are.
+    /// Routes of a single shard, whose replicas are these paths.
     pub(crate) routes: Arc<ShardRoutes>,
-    /// The paths that replaced these: a set keeps all paths that a range may have been moved to.
+    /// The set that replaced this one, kept since a range of this set may have been moved to its
+    /// paths.
     pub(crate) next: OnceLock<Arc<PathSet>>,
 }
 
 impl PathSet {
-    /// The first [`ShardRoutes::MAX_REPLICAS`] of these paths.
+    /// Returns a set of the first [`ShardRoutes::MAX_REPLICAS`] of these paths, in the order of the
+    /// policy.
     ///
     /// # Errors
-    /// No path is given, or the paths are of different hosts.
+    /// There is no path, or the paths are of different hosts.
     pub(crate) fn new(
         policy: ReplicaPolicy,
         mut paths: Vec<Arc<NamespacePath>>,
@@ -46,14 +48,14 @@ impl PathSet {
         &self.handles
     }
 
-    /// The one over a controller.
+    /// Returns the path over a controller.
     pub(crate) fn over(&self, controller: &Arc<ControllerHandle>) -> Option<&Arc<NamespacePath>> {
         self.handles.iter().find(|path| Arc::ptr_eq(&path.controller, controller))
     }
 }
 
 impl Drop for PathSet {
-    /// One after the other: there may be many, if a range took long.
+    /// Drops the successors in a loop: recursion through a long list could overflow the stack.
     fn drop(&mut self) {
         let mut next = self.next.take();
         while let Some(set) = next {
@@ -62,12 +64,12 @@ impl Drop for PathSet {
     }
 }
 
-/// The distances that a policy ranks paths by, if it does.
+/// Returns the distances by which [`ReplicaPolicy::Numa`] ranks paths; `None` for other policies.
 pub(crate) fn distances(policy: ReplicaPolicy) -> Option<PathDistances> {
     (policy == ReplicaPolicy::Numa).then(PathDistances::from_here)
 }
 
-/// Leaves out the paths to namespaces of another size than that of the first path, and sorts the
+/// Removes the paths to namespaces of another size than that of the first path, and sorts the
 /// others by distance if `distances` are given.
 pub(crate) fn arrange(paths: &mut Vec<Arc<NamespacePath>>, distances: Option<&mut PathDistances>) {
     let Some(first) = paths.first() else { return };
@@ -81,22 +83,22 @@ pub(crate) fn arrange(paths: &mut Vec<Arc<NamespacePath>>, distances: Option<&mu
     }
 }
 
-/// The path that a range begins on.
+/// The path on which a range starts.
 pub(crate) struct ChosenPath {
-    /// Number of the engine.
+    /// Index of the engine in the host.
     pub(crate) engine: usize,
-    /// The controller, as its engine numbers it.
+    /// Key of the controller in its engine.
     pub(crate) controller: usize,
-    /// The namespace, as its controller numbers it.
+    /// Key of the namespace in its controller.
     pub(crate) namespace: usize,
-    /// Paths that the range may be moved to, if the namespace has others.
+    /// Paths that the range may be moved to; `None` if the namespace is open over one controller.
     pub(crate) paths: Option<RangePaths>,
-    /// The set of paths, which is to be kept until the range has ended.
+    /// Set of these paths, which must be kept until the range has ended.
     pub(crate) set: Option<Arc<PathSet>>,
 }
 
 impl ChosenPath {
-    /// The path of a namespace that has no other.
+    /// Returns the path of a namespace that is open over one controller.
     pub(crate) fn only(handle: &NamespacePath) -> Self {
         Self {
             engine: handle.engine(),

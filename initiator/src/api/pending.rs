@@ -1,4 +1,4 @@
-//! Results that are not there yet.
+//! Results that may not be available yet.
 
 use std::fmt;
 use std::future::Future;
@@ -11,14 +11,15 @@ use crate::driver::process::Forked;
 use crate::driver::system_now;
 use crate::engine::results::{RangeCompletion, RingKey};
 
-/// An operation that was started: a future for any runtime, or [`Pending::wait`] for it.
+/// An operation in progress: a future for any runtime, or a result to wait for with
+/// [`Pending::wait`].
 ///
-/// Wakers are called by whichever thread has the result, with no lock of this crate held. A panic
-/// of one is caught and logged there, and the others are called.
+/// Wakers are called by the thread that has the result, without a lock of this crate. If a waker
+/// panics, the panic is caught and logged, and the other wakers are called.
 ///
-/// The operation is in progress whether or not anybody waits. Dropping this gives up on the result:
-/// writes and commands continue, and reads send nothing further. Memory that was moved in is freed
-/// when the target can no longer touch it.
+/// The operation continues without a waiter. If this is dropped, writes and commands continue, and
+/// reads send no further command. Memory that was moved in is freed when the target can no longer
+/// access it.
 #[must_use = "the result of the operation is lost"]
 pub struct Pending<T> {
     host: Arc<Inner>,
@@ -30,10 +31,10 @@ impl<T> Pending<T> {
         Self { host: Arc::clone(host), future: Box::pin(future) }
     }
 
-    /// Waits for the result, driving the host while it waits.
+    /// Waits for the result, and drives the host until then.
     ///
     /// # Panics
-    /// On a host over a simulated device: nothing but the simulator can drive that.
+    /// The host uses a simulated device, which only the simulator can drive.
     pub fn wait(mut self) -> T {
         let waits = self.host.shared.is_forked() || self.host.can_wait();
         assert!(waits, "a simulated host is driven by its simulator");
@@ -52,7 +53,7 @@ impl<T> Future for Pending<T> {
         if !self.host.shared.threaded {
             return Poll::Pending;
         }
-        // A result that is ready by now needs no other thread.
+        // Takes a result that is ready by now without waking another thread.
         self.host.shared.turn(system_now());
         let polled = self.future.as_mut().poll(context);
         if polled.is_pending() {
@@ -68,7 +69,7 @@ impl<T> fmt::Debug for Pending<T> {
     }
 }
 
-/// A ring that one future owns, closed when it is dropped.
+/// A ring of a single future, which is closed when this is dropped.
 #[derive(Debug)]
 pub(crate) struct OwnRing {
     pub(crate) host: Arc<Inner>,
@@ -81,7 +82,8 @@ impl Drop for OwnRing {
     }
 }
 
-/// Ready when `wanted` results are, or no further one can come.
+/// Future that is ready when `wanted` results are, or no range is in flight; appends them to
+/// `into`.
 pub(crate) struct Completed<'a> {
     pub(crate) ring: &'a OwnRing,
     pub(crate) wanted: usize,

@@ -1,4 +1,4 @@
-//! Plans on their way from the caller to the engines: checked whole, then begun.
+//! Plans between the caller and the engines: all entries are checked before any is started.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -23,7 +23,7 @@ pub(crate) fn submit(
     into: &Region,
     options: Submit,
 ) -> Result<Ticket, PlanError> {
-    // Before any lock is looked at.
+    // Checked before any lock is taken: in a forked child a lock may be held forever.
     into.check_process()?;
     if host.shared.is_forked() {
         return Err(Error::from(ErrorKind::Forked).into());
@@ -44,7 +44,8 @@ pub(crate) fn submit(
     Ok(Ticket::new(host, shards, state, key))
 }
 
-/// Checks that all bytes of a plan exist, and says which controllers they are read over.
+/// Checks that all entries lie within their shards and the region, and returns which controllers
+/// they are read over, by place.
 fn check_entries(
     shards: &Shards,
     entries: &[Entry],
@@ -83,7 +84,7 @@ fn check_entry(
     Ok(())
 }
 
-/// The keys of a region for the controllers that are used, registering it where it is not.
+/// Returns the keys of a region for each controller in use, registering the region where necessary.
 fn keys(shards: &Shards, used: &[bool], into: &Region) -> Result<Box<[Option<Keys>]>, PlanError> {
     let mut keys = vec![None; used.len()].into_boxed_slice();
     for (place, is_used) in used.iter().enumerate() {
@@ -95,7 +96,7 @@ fn keys(shards: &Shards, used: &[bool], into: &Region) -> Result<Box<[Option<Key
     Ok(keys)
 }
 
-/// Two entries with a byte in common; there are such.
+/// Returns the error for two overlapping entries of a plan that has such a pair.
 fn overlap(entries: &[Entry]) -> PlanError {
     let mut order: Vec<usize> = (0..entries.len()).filter(|&i| entries[i].length > 0).collect();
     order.sort_unstable_by_key(|&i| entries[i].destination());
@@ -106,7 +107,7 @@ fn overlap(entries: &[Entry]) -> PlanError {
     PlanError::Overlap { first: a.min(b), second: a.max(b) }
 }
 
-/// The ranges of each controller, with the number of its engine.
+/// Returns the ranges of each controller, with the index of its engine.
 fn runs(plan: PlanKey, state: &Arc<PlanState>, used: &[bool]) -> Vec<(usize, PlanRun)> {
     let run = |place: usize, ranges| {
         let ShardPlace { engine, controller } = state.places()[place];

@@ -1,4 +1,4 @@
-//! Rings: a fixed number of ranges in flight.
+//! Rings: ranges in flight, up to a fixed number.
 
 use std::fmt;
 use std::sync::Arc;
@@ -19,38 +19,38 @@ use crate::memory::region::RegionSlice;
 use crate::types::error::ErrorKind;
 use crate::types::options::BatchOptions;
 
-/// A fixed number of ranges in flight, for callers that submit and reap one by one. Nothing is
-/// allocated for a range once the ring was filled for the first time.
+/// Ranges in flight, up to a fixed number, for callers that submit ranges and take results one by
+/// one. No memory is allocated for a range once the ring has been full.
 ///
-/// Ranges go out sixteen at a time, or when the ring is full, and with [`Ring::submit`],
-/// [`Ring::reap`] and [`Ring::wait`]; on a [polled](crate::Host::polled) host with its next turn.
-/// The ring keeps the connections of its ranges until their results are taken.
+/// Ranges are sent in groups of 16, when the ring is full, and by [`Ring::submit`], [`Ring::reap`]
+/// and [`Ring::wait`]; on a [polled](crate::Host::polled) host at its next turn. The ring keeps the
+/// connections of its ranges until their results are taken.
 ///
-/// A range is in flight until [`Ring::reap`] or [`Ring::wait`] has handed out its result, and the
-/// ring is full when [`Ring::depth`] are: a loop that continues until [`Ring::in_flight`] is 0 has
-/// seen each result.
+/// A range is in flight until [`Ring::reap`] or [`Ring::wait`] has returned its result, and the
+/// ring is full when [`Ring::depth`] ranges are: a loop that runs until [`Ring::in_flight`] is 0
+/// has seen all results.
 pub struct Ring {
-    // Dropped before the namespaces: it must be gone when the paths of its ranges may go.
+    // Dropped before `places`: the ring must be closed before paths of its ranges are dropped.
     own: OwnRing,
     depth: usize,
     options: BatchOptions,
-    /// Ranges without a result that was taken, by their numbers.
+    /// Ranges whose results were not taken, by the token that the engine uses for them.
     places: Slab<Taken>,
-    /// Ranges that have not been sent yet.
+    /// Ranges that were not handed to their engines yet.
     staged: Vec<Staged>,
-    /// Results of a process that was forked from the ring's own: nothing goes out there.
+    /// Results of ranges that were submitted in a forked child, where no range is sent.
     refused: Vec<RangeCompletion>,
 }
 
-/// A range in a ring.
+/// A range in a ring, as its caller identifies it.
 struct Taken {
     namespace: Namespace,
-    /// The paths that the namespace had when the range went out.
+    /// The set of paths at the time when the range was handed to its engine.
     paths: Option<Arc<PathSet>>,
     token: u64,
 }
 
-/// A range that did not go out yet.
+/// A range that was not handed to its engine yet.
 struct Staged {
     place: usize,
     direction: RangeDirection,
@@ -58,22 +58,21 @@ struct Staged {
     memory: SliceKeys,
 }
 
-/// A range that a full ring did not take: its memory is given back.
+/// A range that was submitted to a full ring; its memory is returned.
 #[derive(Debug)]
 #[must_use = "the ring did not take the range: take results, and submit it again"]
 pub struct RingFull(pub RegionSlice);
 
 impl Ring {
-    /// The most ranges that a ring takes. Doubled, the room for the results of one takes 8 MiB
-    /// more.
+    /// The most ranges of a ring. For twice as many, the room for results would take 8 MiB more.
     pub const MAX_DEPTH: usize = 1 << 16;
 
-    /// Ranges that go out together, if no one says that they are to go before.
+    /// Number of staged ranges at which they are sent without a call of [`Ring::submit`].
     const TOGETHER: usize = 16;
 
     pub(crate) fn new(host: &Arc<Inner>, depth: usize, options: BatchOptions) -> Self {
         let depth = depth.clamp(1, Self::MAX_DEPTH);
-        // In a child nothing goes by the number.
+        // In a forked child the key is not used.
         let key = host.shared.lock().map_or(RingKey::NONE, |mut state| state.outbox.open(depth));
         Self {
             own: OwnRing { host: Arc::clone(host), key },
@@ -85,10 +84,11 @@ impl Ring {
         }
     }
 
-    /// Reads as many bytes as `into` has, from `offset` on. `token` comes back with the result.
+    /// Reads as many bytes as `into` holds, from byte `offset` of the namespace. The result has
+    /// `token`.
     ///
     /// # Errors
-    /// The ring is full: reap first.
+    /// The ring is full: call [`Ring::reap`] first.
     #[must_use = "a full ring does not take the range"]
     pub fn read(
         &mut self,
@@ -100,12 +100,12 @@ impl Ring {
         self.stage(namespace, RangeDirection::Read, offset, into, token)
     }
 
-    /// Writes the bytes of `from` to `offset` on. `token` comes back with the result. Parts of
-    /// blocks are safe from other writes of this host only:
+    /// Writes the bytes of `from` to byte `offset` of the namespace and those after it. The result
+    /// has `token`. Writes of parts of blocks are safe only from other writes of this host:
     /// [several writers](Namespace#several-writers).
     ///
     /// # Errors
-    /// The ring is full: reap first.
+    /// The ring is full: call [`Ring::reap`] first.
     #[must_use = "a full ring does not take the range"]
     pub fn write(
         &mut self,
@@ -117,11 +117,11 @@ impl Ring {
         self.stage(namespace, RangeDirection::Write { fua: false }, offset, from, token)
     }
 
-    /// Writes as [`Ring::write`], and the bytes are durable when it has ended well (Force Unit
-    /// Access).
+    /// Writes like [`Ring::write`], with Force Unit Access: the bytes are durable if the result is
+    /// a success.
     ///
     /// # Errors
-    /// The ring is full: reap first.
+    /// The ring is full: call [`Ring::reap`] first.
     #[must_use = "a full ring does not take the range"]
     pub fn write_durable(
         &mut self,
@@ -154,8 +154,7 @@ impl Ring {
         Ok(())
     }
 
-    /// Sends the ranges that have not been sent yet: before doing something else than waiting for
-    /// them.
+    /// Sends the staged ranges. For callers that do something else before they wait for them.
     pub fn submit(&mut self) {
         if self.staged.is_empty() {
             return;
@@ -167,7 +166,7 @@ impl Ring {
         }
     }
 
-    /// Hands the ranges that did not go out to their engines.
+    /// Hands the staged ranges to their engines, without a turn of the engines.
     fn hand_over(&mut self) {
         let Ok(mut state) = self.own.host.shared.lock() else {
             self.refused.extend(self.staged.drain(..).map(|staged| RangeCompletion {
@@ -193,13 +192,13 @@ impl Ring {
         }
     }
 
-    /// How many ranges may be in flight.
+    /// Returns how many ranges may be in flight.
     pub fn depth(&self) -> usize {
         self.depth
     }
 
-    /// Ranges whose results were not handed out. In a process that was forked since, those that
-    /// were submitted there: the others are the parent's.
+    /// Returns the number of ranges whose results were not returned. In a process that was forked
+    /// since, those that were submitted in it: the others belong to the parent.
     pub fn in_flight(&self) -> usize {
         match self.own.host.shared.is_forked() {
             true => self.refused.len() + self.staged.len(),
@@ -207,8 +206,8 @@ impl Ring {
         }
     }
 
-    /// Does what is ready and adds the results there are to `out`, without waiting. Returns how
-    /// many.
+    /// Does the work that is ready, appends the available results to `out` without waiting, and
+    /// returns how many.
     pub fn reap(&mut self, out: &mut Vec<RangeCompletion>) -> usize {
         self.hand_over();
         let shared = &self.own.host.shared;
@@ -220,8 +219,8 @@ impl Ring {
         out.len() - before
     }
 
-    /// Waits until at least `wanted` results are there, or all that can come, or until `timeout`
-    /// has passed; adds the results to `out`. Returns how many.
+    /// Waits until at least `wanted` results are available, or those of all ranges in flight, or
+    /// until `timeout` has passed. Appends the results to `out` and returns how many.
     pub fn wait(
         &mut self,
         wanted: usize,
@@ -239,7 +238,7 @@ impl Ring {
         out.len() - before
     }
 
-    /// Adds the results that are there to `out`.
+    /// Appends the available results to `out`.
     fn take_ready(&mut self, out: &mut Vec<RangeCompletion>) {
         let before = out.len();
         match self.own.host.shared.lock() {
@@ -249,11 +248,11 @@ impl Ring {
         self.name(&mut out[before..]);
     }
 
-    /// Gives results the callers' tokens, and their places to others. Not under the host's lock: a
-    /// namespace may go.
+    /// Replaces the engine's tokens by those of the callers, and frees the places. Not under the
+    /// host's lock, since the last handle of a namespace may be dropped.
     fn name(&mut self, completions: &mut [RangeCompletion]) {
         for completion in completions {
-            // Made of a place.
+            // The engine's token is a place.
             let Taken { token, .. } = self.places.remove(completion.token as usize);
             completion.token = token;
         }
@@ -262,7 +261,7 @@ impl Ring {
 
 impl Drop for Ring {
     fn drop(&mut self) {
-        // The results of reads would be lost.
+        // The caller could no longer see the bytes that a read returns.
         self.staged.retain(|staged| staged.direction != RangeDirection::Read);
         self.submit();
     }

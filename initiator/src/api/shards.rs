@@ -13,40 +13,41 @@ use crate::types::error::Error;
 /// The namespaces that plans read from, numbered from 0 in the order given. The paths of a
 /// namespace that has several are replicas of its shard.
 ///
-/// Cheap to clone. Made once for a source and used for all of its plans: finding out which
-/// connections there are takes time in proportion to the number of shards.
+/// Cheap to clone. Build it once and use it for many plans: finding the connections of the shards
+/// takes time in proportion to their number.
 ///
-/// A shard may have several replicas: namespaces with the same bytes, of several targets. A range
-/// is read from the one of the first two connected replicas that has fewer bytes to send, or from
-/// the first ([`ReplicaPolicy`]). If it fails there through the fault of the target, it is read
-/// from another within the plan's deadline, from each at most once; if the connection is lost it is
-/// read immediately from a replica that is connected, and waits only where none is. How soon a
-/// connection counts as lost is up to its
-/// [`silence_timeout`](crate::ControllerOptions::silence_timeout): with replicas, below a second.
+/// The replicas of a shard are namespaces with the same bytes, possibly on several targets. A range
+/// is read from that one of the first two connected replicas which has fewer bytes in flight, or
+/// always from the first ([`ReplicaPolicy`]). If it fails there because of the target, it is read
+/// from another replica within the plan's deadline, from each at most once. If the connection is
+/// lost, it is read immediately from a connected replica, or waits if all are disconnected.
+/// [`silence_timeout`](crate::ControllerOptions::silence_timeout) says when a connection counts as
+/// lost: with replicas it should be below a second.
 ///
-/// Each target has a circuit breaker. It opens when the connection is lost, or when five ranges in
-/// a row fail or time out: no range is read from the target that has a choice, for 500 ms at first.
-/// Then one range finds out whether it serves, and the next pause is twice as long, up to 30 s, if
-/// it does not.
+/// Each target has a circuit breaker. It opens when the connection is lost, or when five
+/// consecutive ranges fail or time out: for 500 ms no range that has another replica is read from
+/// the target. Then a single range tests the target. If it fails, the breaker stays open for twice
+/// the time, up to 30 s.
 ///
-/// A replica whose namespace turns out to be changed is not read from again: [`Shards::changed`].
+/// A replica whose namespace has changed is no longer read from: [`Shards::changed`].
 #[derive(Clone)]
 pub struct Shards {
-    /// The replicas of each shard, at least one.
+    /// Replicas of each shard, at least one.
     namespaces: Arc<[Vec<Namespace>]>,
     routes: Arc<ShardRoutes>,
-    /// A namespace of each connection.
+    /// One namespace of each connection, by the place of the connection in `routes`.
     connections: Arc<[Namespace]>,
 }
 
-/// A replica that is not read from, since its bytes are not those of the shard.
+/// A replica that was excluded when the shards were built, since its bytes cannot be those of the
+/// shard.
 #[derive(Clone, Debug)]
 pub struct UnlikeReplica {
     /// Number of the shard.
     pub shard: u32,
-    /// The namespace that differs.
+    /// Namespace of the excluded replica.
     pub namespace: Namespace,
-    /// The property that differs from that of the shard's first replica.
+    /// Property that differs from that of the shard's first replica: `size` or `UUID`.
     pub difference: &'static str,
 }
 
@@ -55,30 +56,31 @@ pub struct UnlikeReplica {
 pub struct ChangedReplica {
     /// Number of the shard.
     pub shard: u32,
-    /// The replica, as it was.
+    /// Namespace of the replica, with the properties that it had when it was opened.
     pub namespace: Namespace,
-    /// The change, as an error; its kind is [`ErrorKind::Changed`](crate::ErrorKind::Changed).
+    /// Change of the namespace, an error of kind [`ErrorKind::Changed`](crate::ErrorKind::Changed).
     pub error: Error,
 }
 
 impl Shards {
-    /// The shards with these namespaces, all of one host. It is the only one that takes plans for
+    /// Returns shards with one namespace each. Only the host of the namespaces accepts plans for
     /// them.
     ///
     /// # Errors
-    /// Two namespaces are of different hosts: the error names the first that differs.
+    /// Two namespaces are of different hosts: the error names the first that is not of the host of
+    /// the first namespace.
     pub fn new(namespaces: impl IntoIterator<Item = Namespace>) -> Result<Self, Error> {
         let shards = namespaces.into_iter().map(|namespace| vec![namespace]);
         let shards = of_one_host(shards)?.into_iter().map(|replicas| paths_of(&replicas));
         Ok(Self::of(shards.collect(), ReplicaPolicy::default()))
     }
 
-    /// Shards with replicas, as [`Shards::replicated`]; but the caller knows that the namespaces of
-    /// one shard have the same bytes, whatever their UUIDs are: of a checksum, for example. Those
-    /// of another size than the first of their shard are left out.
+    /// Returns shards with replicas like [`Shards::replicated`], but whatever their UUIDs are: the
+    /// caller knows, for example from a checksum, that the namespaces of a shard have the same
+    /// bytes. Replicas of another size than the first of their shard are omitted.
     ///
     /// # Errors
-    /// The same errors as [`Shards::new`] has.
+    /// The same as those of [`Shards::new`].
     pub fn with_replicas(
         policy: ReplicaPolicy,
         shards: impl IntoIterator<Item = Vec<Namespace>>,
@@ -94,15 +96,15 @@ impl Shards {
         Ok(Self::of(shards.map(alike).collect(), policy))
     }
 
-    /// Shards with replicas: for each shard its namespaces, those to read from first in front, and
-    /// at most 8 of them. The order is the caller's, who may rank them by a hash of the names of
-    /// shard and target so that many hosts spread over many targets.
+    /// Returns shards with replicas: for each shard at most 8 namespaces, in descending order of
+    /// preference. To spread many hosts over many targets, the caller can order them by a hash of
+    /// the names of shard and target.
     ///
-    /// A replica of another size or UUID than the first of its shard is left out and reported. A
-    /// shard without replicas is left out as well, so that the shards after it have lower numbers.
+    /// A replica of another size or UUID than the first of its shard is omitted and reported. A
+    /// shard without replicas is omitted as well, so that the shards after it have lower numbers.
     ///
     /// # Errors
-    /// The same errors as [`Shards::new`] has.
+    /// The same as those of [`Shards::new`].
     pub fn replicated(
         shards: impl IntoIterator<Item = Vec<Namespace>>,
     ) -> Result<(Self, Vec<UnlikeReplica>), Error> {
@@ -140,39 +142,39 @@ impl Shards {
         Self { namespaces, routes: Arc::new(routes), connections: connections.into() }
     }
 
-    /// The host of their namespaces; `None` without namespaces.
+    /// Returns the host of the namespaces; `None` if there are no shards.
     pub(crate) fn host(&self) -> Option<&Arc<Inner>> {
         self.connections.first().map(Namespace::host)
     }
 
-    /// How many there are.
+    /// Returns the number of shards.
     pub fn len(&self) -> usize {
         self.namespaces.len()
     }
 
-    /// Whether the list is empty.
+    /// Returns whether there are no shards.
     pub fn is_empty(&self) -> bool {
         self.namespaces.is_empty()
     }
 
-    /// The first namespace of a shard, if there is a shard with this number.
+    /// Returns the namespace of a shard's first replica; `None` if no shard has this number.
     pub fn get(&self, shard: u32) -> Option<&Namespace> {
         self.replicas(shard).first()
     }
 
-    /// The namespaces of a shard; none if there is no shard with this number.
+    /// Returns the namespaces of a shard; empty if no shard has this number.
     pub fn replicas(&self, shard: u32) -> &[Namespace] {
         self.namespaces.get(shard as usize).map_or(&[], Vec::as_slice)
     }
 
-    /// How many replicas are no longer read from, since their namespaces changed. Takes no lock: it
-    /// may be asked after each plan.
+    /// Returns how many replicas are no longer read from, since their namespaces changed. Takes no
+    /// lock, so that it can be called after each plan.
     pub fn changed_count(&self) -> usize {
         self.routes.out_count()
     }
 
-    /// The replicas that are no longer read from, since their namespaces changed, in the order in
-    /// which that was found out. It is found out when a range is to be read from them.
+    /// Returns the replicas that are no longer read from, since their namespaces changed, in the
+    /// order of detection. A change is detected when a range is to be read from the replica.
     pub fn changed(&self) -> Vec<ChangedReplica> {
         let list = self.routes.out_list();
         let changed = list.iter().filter_map(|out| {
@@ -186,17 +188,17 @@ impl Shards {
         &self.routes
     }
 
-    /// A namespace of each controller that they are reached over.
+    /// Returns one namespace of each connection, by its place in the routes.
     pub(crate) fn connections(&self) -> &[Namespace] {
         &self.connections
     }
 }
 
-/// The shards that have replicas, whose namespaces are all of one host: each host numbers its
-/// controllers and namespaces itself, so that a number means other bytes to another host.
+/// Returns the shards that have replicas, after checking that all are of one host: keys of
+/// controllers and namespaces are valid only in their host.
 ///
 /// # Errors
-/// Names the first namespace of another host than the first of all.
+/// The error names the first namespace that is not of the host of the first.
 fn of_one_host(
     shards: impl IntoIterator<Item = Vec<Namespace>>,
 ) -> Result<Vec<Vec<Namespace>>, Error> {
@@ -210,13 +212,13 @@ fn of_one_host(
     }
 }
 
-/// Namespaces over each of the paths of these.
+/// Returns a namespace for each path of these namespaces.
 fn paths_of(namespaces: &[Namespace]) -> Vec<Namespace> {
     namespaces.iter().flat_map(Namespace::paths).collect()
 }
 
-/// The property by which two namespaces cannot have the same bytes. Generations are numbers of each
-/// target's own.
+/// Returns the property by which two namespaces cannot have the same bytes. Generations are not
+/// compared, since each target has its own.
 fn difference(one: &NamespaceInfo, other: &NamespaceInfo) -> Option<&'static str> {
     let differ = one.uuid.zip(other.uuid).is_some_and(|(one, other)| one != other);
     match one.size_bytes == other.size_bytes {
@@ -226,7 +228,7 @@ fn difference(one: &NamespaceInfo, other: &NamespaceInfo) -> Option<&'static str
 }
 
 impl Default for Shards {
-    /// An empty list of shards, which each host takes.
+    /// Returns an empty list of shards, which every host accepts.
     fn default() -> Self {
         Self {
             namespaces: Arc::default(),

@@ -1,4 +1,4 @@
-//! Ranges on their way to the engine that serves them.
+//! Ranges between the caller and the engine that executes them.
 
 use std::io;
 use std::sync::Arc;
@@ -15,27 +15,26 @@ use crate::memory::region::{Grant, Keys, RegionSlice};
 use crate::types::error::{Error, ErrorKind};
 use crate::types::options::BatchOptions;
 
-/// A range's memory, and whether all of its bytes were transferred.
+/// Memory of a range, and the result of its transfer.
 #[derive(Debug)]
 pub struct RangeOutcome {
-    /// The slice that was moved in. After a failed read its contents are unspecified. In a process
-    /// that was forked while the range was in progress it is empty: the memory is in use by the
-    /// parent.
+    /// The slice that was submitted. After a failed read its contents are unspecified. It is empty
+    /// in a process that was forked while the range was in progress: the parent uses the memory.
     pub slice: RegionSlice,
-    /// The error, if not all bytes were transferred.
+    /// `Ok` if all bytes were transferred.
     pub result: Result<(), Error>,
 }
 
-/// A batch in progress. Its ring is dropped first: it must be gone when the paths of its ranges may
-/// go.
+/// A batch in progress. Fields are dropped in order: the ring must be closed before paths of its
+/// ranges are dropped.
 struct BatchInProgress {
     ring: OwnRing,
-    /// Paths, whose handles keep the connections while ranges are in progress.
+    /// Paths of the ranges, whose handles keep the connections open.
     #[expect(dead_code, reason = "held")]
     paths: Vec<(NamespacePaths, Option<Arc<PathSet>>)>,
 }
 
-/// A range of a batch, whose memory is registered.
+/// A range of a batch, whose memory was registered if that was possible.
 pub(crate) struct BatchRange {
     paths: NamespacePaths,
     offset: u64,
@@ -49,25 +48,25 @@ impl BatchRange {
     }
 }
 
-/// A slice and its keys, or why it has none.
+/// A slice with its keys, or with the error of its registration.
 pub(crate) struct SliceKeys {
     pub(crate) slice: RegionSlice,
     keys: io::Result<Keys>,
 }
 
 impl SliceKeys {
-    /// Registers the slice if need be, for each path of the namespace: before the host is locked,
-    /// since that may take long.
+    /// Registers the slice, if necessary, for each path of the namespace. Called before the host is
+    /// locked, since registration may take long.
     pub(crate) fn new(paths: &NamespacePaths, mut slice: RegionSlice) -> Self {
         let paths = paths.handles();
         let keys = paths.as_slice().iter().map(|path| slice.keys(path.scope()));
-        // One that is out of order leaves the others.
+        // An error for one path does not matter if there are keys for another.
         let keys = keys.reduce(io::Result::or).expect("a namespace has a path");
         Self { slice, keys }
     }
 }
 
-/// Starts a batch of ranges, all of one direction.
+/// Starts a batch of ranges, all of them reads or all of them writes.
 pub(crate) fn start(
     host: &Arc<Inner>,
     direction: RangeDirection,
@@ -76,7 +75,7 @@ pub(crate) fn start(
 ) -> Pending<Vec<RangeOutcome>> {
     let count = ranges.len();
     let mut paths = Vec::with_capacity(count);
-    // Under one lock, so that they go out together.
+    // All ranges are submitted under one lock, so that their commands are sent together.
     let Ok(mut state) = host.shared.lock() else {
         let result = Err(ErrorKind::Forked.into());
         let outcome =
@@ -95,7 +94,7 @@ pub(crate) fn start(
     drop(state);
     let batch = BatchInProgress { ring, paths };
     if host.shared.threaded {
-        // The caller may do something else before it waits.
+        // The commands are sent now, since the caller may do something else before it waits.
         host.shared.launch(system_now());
     }
     Pending::new(host, async move {
@@ -114,14 +113,15 @@ pub(crate) fn start(
     })
 }
 
-/// A range that was in progress when this process was forked. Its memory stays with the parent.
+/// Returns the result of a range that was in progress when this process was forked. The parent
+/// keeps its memory.
 fn lost_to_parent() -> RangeOutcome {
     let slice = RegionSlice::from_vec(Vec::new(), Grant::Persistent);
     RangeOutcome { slice, result: Err(ErrorKind::Forked.into()) }
 }
 
-/// Hands a range to its engine. The ring has room for it. The paths are to be kept until the range
-/// has ended.
+/// Hands a range to its engine. The ring must have room for it, and the returned paths must be kept
+/// until the range has ended.
 #[expect(clippy::too_many_arguments, reason = "what makes up a submission")]
 pub(crate) fn submit(
     state: &mut DriverState,

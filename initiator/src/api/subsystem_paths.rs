@@ -1,4 +1,4 @@
-//! Paths: a subsystem through several of its ports.
+//! Paths: a subsystem over several of its ports.
 
 use std::net::SocketAddr;
 use std::sync::Arc;
@@ -16,19 +16,18 @@ use crate::driver::host_state::Inner;
 use crate::engine::shard_routes::ReplicaPolicy;
 use crate::types::error::{Error, ErrorKind, SubsystemAddress};
 
-/// The most discovery services that are asked for the ports of a subsystem.
+/// Limit on the discovery services that are read for the ports of a subsystem.
 const MAX_SERVICES: usize = 16;
 
-/// A subsystem through several of its ports, or several targets that serve it together, over a
-/// connection each.
+/// Connections to several ports of a subsystem, of one target or of several that serve it together.
 ///
-/// [`SubsystemPaths::multipath_namespace`] is a namespace over all of them, for reads and writes.
-/// Plans read over all of them, too: the namespaces of [`SubsystemPaths::namespace`] are the
-/// replicas of a shard ([`Shards::with_replicas`](crate::Shards::with_replicas)), and the
-/// [`ReplicaPolicy`](crate::ReplicaPolicy) says which path each range takes. Paths whose ANA state
-/// is optimized come first, non-optimized ones only without those; over others nothing is sent
-/// until the controller tells of another state (Base, 8.1.1). Ranges in progress over a path that
-/// is lost, or refuses them for its state, are read over another immediately.
+/// [`SubsystemPaths::multipath_namespace`] returns a namespace over all of them, for reads and
+/// writes. For plans, [`SubsystemPaths::namespace`] returns the replicas of a shard
+/// ([`Shards::with_replicas`](crate::Shards::with_replicas)). The
+/// [`ReplicaPolicy`](crate::ReplicaPolicy) selects the path of each range. Paths in the ANA
+/// Optimized state are used before those in the ANA Non-Optimized state; on others nothing is sent
+/// until the controller reports another state (Base, 8.1.1). Ranges in progress on a path that is
+/// lost, or rejects them for its state, are moved to another immediately.
 #[derive(Clone, Debug)]
 pub struct SubsystemPaths {
     controllers: Vec<Controller>,
@@ -36,7 +35,7 @@ pub struct SubsystemPaths {
 }
 
 impl SubsystemPaths {
-    /// Connects to all at a time; the error of the first if none can be reached.
+    /// Connects to all addresses concurrently; the error of the first if none can be reached.
     pub(crate) async fn connect(
         host: Arc<Inner>,
         targets: Vec<SubsystemAddress>,
@@ -63,11 +62,11 @@ impl SubsystemPaths {
         Ok(Self { controllers, unreachable })
     }
 
-    /// Makes the list of paths to these addresses: keeps the connections to them, and connects to
-    /// the others. [`Namespace::change_paths`] gives the paths to a namespace.
+    /// Returns the paths to these addresses: existing connections are kept, the others are
+    /// established. [`Namespace::change_paths`] moves a namespace to the result.
     ///
     /// # Errors
-    /// Of the first address, if there is no connection to any of them and none can be made.
+    /// That of the first address, if none of the addresses is connected and none can be reached.
     pub fn changed_to(
         &self,
         targets: impl IntoIterator<Item = SubsystemAddress>,
@@ -78,7 +77,7 @@ impl SubsystemPaths {
         Pending::new(&host, async move { paths.change_to(changing, &targets).await })
     }
 
-    /// Changes paths as [`SubsystemPaths::changed_to`], for callers that wait for it.
+    /// Implements [`SubsystemPaths::changed_to`], for callers that await it.
     pub(crate) async fn change_to(
         &self,
         host: Arc<Inner>,
@@ -107,38 +106,38 @@ impl SubsystemPaths {
         self.controllers.iter().map(|path| Arc::clone(path.handle())).collect()
     }
 
-    /// The addresses of the paths that were connected.
+    /// Returns the addresses that were connected.
     pub(crate) fn targets(&self) -> impl Iterator<Item = &SubsystemAddress> {
         self.controllers.iter().map(Controller::target)
     }
 
-    /// The controller of each path that was connected, in the order of the addresses. A connection
-    /// that is lost is made again.
+    /// Returns the controllers of the connected addresses, in their order. A connection that is
+    /// lost is established again.
     pub fn controllers(&self) -> &[Controller] {
         &self.controllers
     }
 
-    /// Why the other addresses could not be connected to. They are not tried again.
+    /// Returns the errors of the other addresses, to which no further attempt is made.
     pub fn unreachable(&self) -> &[Error] {
         &self.unreachable
     }
 
-    /// Opens a namespace over all paths, at most 8, to be read and written as one: each range takes
-    /// the path that the policy chooses among those that are reached best, and continues over
-    /// another if that is lost.
+    /// Opens a namespace over all paths, at most 8, to be read and written as one: the policy
+    /// selects the path of each range among those in the best ANA state, and the range is moved to
+    /// another path if that one is lost.
     ///
-    /// A write that was in progress over a lost path may still be carried out there. So it is sent
-    /// over another path only when the lost one is connected again, which a target refuses until it
-    /// has ended what was in progress, or when the target must know of the loss by the lack of Keep
-    /// Alive ([`keep_alive_ms`](crate::ControllerOptions::keep_alive_ms)) and its Command Quiesce
-    /// Time has passed as well. Until then other writes to the same blocks wait as well, and
-    /// nothing else does. Storage of a lost target that continues for longer than the target
-    /// reports may put the old write over a newer one.
+    /// The target may still execute a write after its path was lost. So the write is sent on
+    /// another path only when the lost one is connected again, which a target refuses until it has
+    /// ended the commands of the old connection, or when the target must have detected the loss by
+    /// the lack of Keep Alive ([`keep_alive_ms`](crate::ControllerOptions::keep_alive_ms)) and its
+    /// Command Quiesce Time has passed as well. Until then other writes to the same blocks wait,
+    /// and no other operations. Storage of a lost target that executes the write even later than
+    /// the target reports may overwrite a newer one.
     ///
-    /// The namespace keeps these paths until [`Namespace::change_paths`] gives it others.
+    /// The namespace keeps these paths until [`Namespace::change_paths`] replaces them.
     ///
     /// # Errors
-    /// It cannot be opened over one of them, or differs between two.
+    /// The namespace cannot be opened over one of the paths, or differs between two.
     pub fn multipath_namespace(
         &self,
         nsid: Nsid,
@@ -149,10 +148,10 @@ impl SubsystemPaths {
         Pending::new(&host, async move { Namespace::over_paths(policy, opening.await?) })
     }
 
-    /// Opens a namespace over each path.
+    /// Opens a namespace over each path alone.
     ///
     /// # Errors
-    /// It cannot be opened over one of them, or differs between two.
+    /// The namespace cannot be opened over one of the paths, or differs between two.
     pub fn namespace(&self, nsid: Nsid) -> Pending<Result<Vec<Namespace>, Error>> {
         let host = Arc::clone(&self.controllers[0].handle().host);
         let opening: Vec<_> = self.controllers.iter().map(|path| path.namespace(nsid)).collect();
@@ -171,21 +170,22 @@ impl SubsystemPaths {
 }
 
 impl Namespace {
-    /// Changes the paths of a namespace that was opened by [`SubsystemPaths::multipath_namespace`]
-    /// to these, at most 8: those of
-    /// [`FollowedPaths::next`](crate::FollowedPaths::next), for example. It keeps the connections
-    /// that it has to them, and is opened over the others. Clones of it change with it; plans and
+    /// Replaces the paths of a namespace that [`SubsystemPaths::multipath_namespace`] opened by
+    /// these, at most 8; for example by those of
+    /// [`FollowedPaths::next`](crate::FollowedPaths::next). The namespace keeps its connections
+    /// among them, and is opened over the others. Clones change as well; plans and
     /// [`Shards`](crate::Shards) do not.
     ///
-    /// What is in progress stays where it is, and continues over one of the new paths should its
-    /// own be lost. The connection of a path that is not among these ends when that is done, and no
-    /// other handle has it.
+    /// Ranges in progress stay on their paths, and continue on a new one if theirs is lost. The
+    /// connection of a removed path ends when its ranges have ended and no other handle uses it.
     ///
-    /// Returns why the namespace cannot be reached over some of the paths, which are left out.
+    /// Returns the errors of the paths over which the namespace cannot be reached; they are
+    /// omitted.
     ///
     /// # Errors
-    /// It can be reached over none of them, is another namespace there, or they are of another
-    /// host: its paths are what they were. Or it was opened over a controller.
+    /// The namespace cannot be reached over any of the paths, is a different one there, or the
+    /// paths are of another host: it keeps its old paths. Or it was opened over a single
+    /// controller.
     ///
     /// [`SubsystemPaths::multipath_namespace`]: crate::SubsystemPaths::multipath_namespace
     pub fn change_paths(&self, paths: &SubsystemPaths) -> Pending<Result<Vec<Error>, Error>> {
@@ -207,7 +207,7 @@ impl Namespace {
     }
 }
 
-/// The addresses of a subsystem that a discovery service names, and those that it refers to.
+/// Returns the addresses of a subsystem that a discovery service and those of its referrals report.
 pub(crate) async fn find(
     host: Arc<Inner>,
     service: SocketAddr,
@@ -219,7 +219,7 @@ pub(crate) async fn find(
         match discover(Arc::clone(&host), service).await {
             Ok(log) => take(&log, &nqn, &mut services, &mut found),
             Err(error) if next == 1 => return Err(error),
-            // One that is out of reach does not hide what the others name.
+            // A service that cannot be reached does not hide ports that others report.
             Err(_) => continue,
         }
     }
@@ -229,8 +229,8 @@ pub(crate) async fn find(
     }
 }
 
-/// Takes the services that a log page refers to, and the addresses of a subsystem that it names,
-/// those that are new.
+/// Adds the referrals of a log page to `services`, and the addresses of the subsystem to `found`,
+/// without duplicates.
 pub(crate) fn take(
     log: &DiscoveryLog,
     nqn: &Nqn,

@@ -1,4 +1,4 @@
-//! Tickets: plans in progress, as their callers hold them.
+//! Tickets: handles of plans in progress.
 
 use std::fmt;
 use std::future::Future;
@@ -21,19 +21,20 @@ use crate::engine::results::PlanKey;
 use crate::types::error::{Error, ErrorKind};
 use crate::types::plan::{Outcome, PlanProgress};
 
-/// A plan that was [submitted](crate::Host::submit). Its ranges are in progress whether or not
-/// anybody waits.
+/// Handle of a plan that was [submitted](crate::Host::submit). Its ranges are in progress whether
+/// or not a thread waits for them.
 ///
-/// Results can be read at any time, without a lock. Dropping the ticket cancels the plan: nothing
-/// more is sent, and memory is freed when the target can no longer write to it. In a process that
-/// was forked since, ranges without a result have [`Outcome::FORKED`], and nothing waits for them.
+/// Results can be read at any time, without a lock. If the ticket is dropped, the plan is
+/// cancelled: no further command is sent, and memory is freed when the target can no longer write
+/// to it. In a process that was forked since, ranges without a result have [`Outcome::FORKED`], and
+/// waiting for them returns immediately.
 #[must_use = "dropping it cancels the plan"]
 pub struct Ticket {
     host: Arc<Inner>,
     state: Arc<PlanState>,
     key: PlanKey,
     ended: OnceLock<Arc<EndedFd>>,
-    /// Keeps the connections while the ticket lives.
+    /// Keeps the connections open while the ticket exists.
     shards: Shards,
 }
 
@@ -48,17 +49,17 @@ impl Ticket {
         Self { host, state, key, ended, shards }
     }
 
-    /// Ranges of the plan.
+    /// Returns the number of ranges of the plan.
     pub fn len(&self) -> usize {
         self.state.len()
     }
 
-    /// Whether the plan has no ranges.
+    /// Returns whether the plan has no ranges.
     pub fn is_empty(&self) -> bool {
         self.len() == 0
     }
 
-    /// How far the plan is. Takes no lock.
+    /// Returns how many ranges have ended. Takes no lock.
     pub fn progress(&self) -> PlanProgress {
         let progress = self.state.progress();
         if !self.is_forked() {
@@ -68,15 +69,16 @@ impl Ticket {
         PlanProgress { done: total, failed: failed + (total - done), total }
     }
 
-    /// Whether all ranges have ended. Takes no lock.
+    /// Returns whether all ranges have ended. Takes no lock.
     pub fn is_done(&self) -> bool {
         self.progress().is_done()
     }
 
-    /// How a range ended, or [`Outcome::PENDING`]. Takes no lock.
+    /// Returns the outcome of a range, whose status is [`Outcome::PENDING`] until it has ended.
+    /// Takes no lock.
     ///
     /// # Panics
-    /// The plan has no range with this number.
+    /// The plan has no range with this index.
     pub fn outcome(&self, entry: usize) -> Outcome {
         match self.state.outcome(entry) {
             pending if pending.is_pending() && self.is_forked() => {
@@ -86,15 +88,15 @@ impl Ticket {
         }
     }
 
-    /// How each range ended, in the order of the plan; as [`Ticket::outcome`].
+    /// Returns the outcomes of all ranges, in the order of the plan; as [`Ticket::outcome`].
     pub fn outcomes(&self) -> impl ExactSizeIterator<Item = Outcome> + '_ {
         (0..self.len()).map(|entry| self.outcome(entry))
     }
 
-    /// Why a range failed; `None` if it did not, or not yet.
+    /// Returns the error of a range; `None` if it succeeded or has not ended.
     ///
     /// # Panics
-    /// The plan has no range with this number.
+    /// The plan has no range with this index.
     pub fn error(&self, entry: usize) -> Option<Error> {
         if self.outcome(entry).status == Outcome::FORKED {
             return Some(ErrorKind::Forked.into());
@@ -102,22 +104,22 @@ impl Ticket {
         self.state.error(entry)
     }
 
-    /// The namespace that a range is read from: of the replicas of its shard the last one that was
-    /// tried.
+    /// Returns the namespace that a range is read from: of the replicas of its shard, the one that
+    /// was attempted last.
     ///
     /// # Panics
-    /// The plan has no range with this number.
+    /// The plan has no range with this index.
     pub fn namespace(&self, entry: usize) -> &Namespace {
         let (shard, replica) = self.state.replica(entry);
         &self.shards.replicas(shard)[replica]
     }
 
-    /// Waits until `min` ranges have ended, all if the plan has fewer, or until `timeout` has
-    /// passed; drives the host while it waits. With a `min` of 0 it does what is ready and returns.
-    /// A caller is woken once, when that many have ended.
+    /// Waits until `min` ranges have ended (all if the plan has fewer), or until `timeout` has
+    /// passed; drives the host until then. With a `min` of 0 it does the work that is ready and
+    /// returns. The thread is woken once, when that many ranges have ended.
     ///
     /// # Panics
-    /// On a host over a simulated device: nothing but the simulator can drive that.
+    /// The host uses a simulated device, which only the simulator can drive.
     pub fn wait(&self, min: usize, timeout: Option<Duration>) -> PlanProgress {
         assert_can_wait(&self.host);
         let shared = &self.host.shared;
@@ -130,7 +132,7 @@ impl Ticket {
         self.progress()
     }
 
-    /// A future that is ready when `min` ranges have ended, or all if there are fewer.
+    /// Returns a future that is ready when `min` ranges have ended (all if the plan has fewer).
     pub fn finished(&self, min: usize) -> impl Future<Output = PlanProgress> + Send + '_ {
         let mut ends = PlanEnds { ticket: self, min };
         std::future::poll_fn(move |context| {
@@ -141,7 +143,7 @@ impl Ticket {
             if !shared.threaded {
                 return Poll::Pending;
             }
-            // A result that is ready by now needs no other thread.
+            // Takes a result that is ready by now without waking another thread.
             shared.turn(system_now());
             let polled = Pin::new(&mut ends).poll(context);
             if polled.is_pending() {
@@ -151,16 +153,16 @@ impl Ticket {
         })
     }
 
-    /// Cancels the plan. Ranges with nothing in flight end immediately, with
-    /// [`Outcome::CANCELLED`]; returns how many. The others end so when the target has answered
-    /// their commands, or after the [time-outs](crate::ControllerOptions::io_timeout) of a silent
-    /// target: memory that it may still write to is in use until then.
+    /// Cancels the plan. Ranges with no command in flight end immediately, with
+    /// [`Outcome::CANCELLED`]; returns their number. The others end with it when the target has
+    /// responded to their commands, or after the [time-outs](crate::ControllerOptions::io_timeout)
+    /// of a silent target: it may write to their memory until then.
     pub fn cancel(&self) -> usize {
         self.host.shared.cancel_plan(self.key)
     }
 
-    /// An event descriptor that is readable once all ranges have ended, for event loops. It is not
-    /// to be read from. On a [polled](crate::Host::polled) host the caller turns the host as well.
+    /// Returns an eventfd that is readable once all ranges have ended, for event loops, which must
+    /// not read from it. A [polled](crate::Host::polled) host must be driven by the caller as well.
     ///
     /// # Errors
     /// The process has no descriptor left, or was forked from the one that submitted the plan.
@@ -181,7 +183,7 @@ impl Ticket {
         if self.host.shared.threaded {
             self.host.shared.kick();
         }
-        // Another thread may have made one since; its plan writes to both.
+        // Another thread may have created one since; the plan then writes to both.
         Ok(self.ended.get_or_init(|| ended).fd.as_fd())
     }
 
@@ -202,7 +204,7 @@ impl fmt::Debug for Ticket {
     }
 }
 
-/// Ready when so many ranges of a plan have ended.
+/// Future that is ready when at least `min` ranges of a plan have ended.
 struct PlanEnds<'a> {
     ticket: &'a Ticket,
     min: usize,
@@ -217,7 +219,8 @@ impl Future for PlanEnds<'_> {
     }
 }
 
-/// Ready when of one of some plans of a host so many ranges have ended, or all if there are fewer.
+/// Future that is ready when one of these plans has at least as many ended ranges as the number
+/// beside it (all if it has fewer).
 struct AnyPlanEnds<'a> {
     host: &'a Inner,
     plans: &'a [(&'a Ticket, usize)],
@@ -253,8 +256,7 @@ fn assert_can_wait(host: &Inner) {
     );
 }
 
-/// Waits until of one of these plans so many ranges have ended: see
-/// [`Host::wait_any`](crate::Host::wait_any).
+/// Implements [`Host::wait_any`](crate::Host::wait_any) for the tickets of a host.
 pub(crate) fn wait_any(host: &Arc<Inner>, plans: &[(&Ticket, usize)], timeout: Option<Duration>) {
     let is_own = |(ticket, _): &(&Ticket, usize)| Arc::ptr_eq(&ticket.host, host);
     assert!(plans.iter().all(is_own), "a ticket is of another host");
@@ -266,7 +268,7 @@ pub(crate) fn wait_any(host: &Arc<Inner>, plans: &[(&Ticket, usize)], timeout: O
     let _ = host.shared.block_on_until(pin!(AnyPlanEnds { host, plans }), deadline);
 }
 
-/// A descriptor that becomes readable when a plan has ended.
+/// An eventfd that becomes readable when a plan has ended.
 struct EndedFd {
     fd: OwnedFd,
 }
@@ -277,7 +279,7 @@ impl Wake for EndedFd {
     }
 
     fn wake_by_ref(self: &Arc<Self>) {
-        // The counter is far from full; were it not, the reader would be woken as well.
+        // A write fails only if the counter is full; the descriptor is then readable already.
         let _ = rustix::io::write(&self.fd, &1u64.to_ne_bytes());
     }
 }

@@ -1,4 +1,4 @@
-//! Callers: threads that wait for a result of theirs, and drive the engines while they wait.
+//! Callers: threads that wait for a result of their own, and drive the engines until it is ready.
 
 use std::thread;
 use std::time::Duration;
@@ -7,14 +7,13 @@ use rdma::Time;
 
 use crate::driver::shared::SharedEngines;
 
-/// One that has waited long leaves the engines to others for this time, where no thread takes over
-/// from them.
+/// Time for which a caller that has waited long lets others drive, on a host without a thread.
 const YIELD_TO_OTHERS: Duration = Duration::from_millis(5);
 
-/// A caller that drives, while it does.
+/// A waiting caller, which is counted among those that drive.
 pub(super) struct Caller<'a> {
     shared: &'a SharedEngines,
-    /// How many callers there had been when it last stood aside for them.
+    /// Value of `DriverState::visits` when it last let others drive.
     seen: u64,
 }
 
@@ -26,14 +25,14 @@ impl<'a> Caller<'a> {
         Self { shared, seen: state.visits }
     }
 
-    /// Whether others have come since it last stood aside.
+    /// Returns whether other callers have come since it last let others drive.
     pub(super) fn sees_others(&self) -> bool {
         self.shared.state().visits != self.seen
     }
 
-    /// Waits for its own result or `deadline`. Should the others stop driving, the host's thread
-    /// takes over; a host without a thread makes it wait for a short time only, and not beyond
-    /// `due`, when the engines want to be turned.
+    /// Waits until it is woken or `deadline`, without driving. If the others stop driving, the
+    /// host's thread takes over. On a host without a thread it waits for a short time only, at most
+    /// until `due`, when the engines must be turned.
     pub(super) fn stand_aside(&mut self, deadline: Option<Time>, due: Option<Time>, now: Time) {
         self.seen = self.shared.state().visits;
         if self.shared.threaded {
@@ -50,12 +49,12 @@ impl<'a> Caller<'a> {
         }
     }
 
-    /// Stops driving and waiting to drive.
+    /// Ends the caller's part in driving.
     fn leave(&self) {
         let mut state = self.shared.state();
         state.callers -= 1;
         state.wake_parked();
-        // Its last turn may have left something to do that those who sleep do not know of.
+        // Its last turn may have left work that sleeping threads do not know of.
         let interrupt = state.is_overslept();
         drop(state);
         if interrupt {

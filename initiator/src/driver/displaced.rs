@@ -1,5 +1,4 @@
-//! Ranges that cannot be served where they were sent: they are sent over another path or read from
-//! another replica.
+//! Failovers: ranges that failed or wait are moved to another path, or read from another replica.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -22,7 +21,7 @@ impl DriverState {
         let mut runs = BTreeMap::<_, Vec<u32>>::new();
         for ReplicaRetry { plan, range, error, service } in self.outbox.take_replica_retries() {
             let state = Arc::clone(self.outbox.plan_state(plan));
-            // Not to a target that is only tried: it has failed once.
+            // The range must not be a probe of another target, since it has failed once.
             let load = |place| self.load(place, Some(now)).without_probe();
             if state.choose_again(range, now, load) {
                 let place = state.entry(range).1.place;
@@ -37,13 +36,13 @@ impl DriverState {
         true
     }
 
-    /// A namespace has other paths: ranges that wait may be moved to them.
+    /// Records that a namespace has new paths, to which waiting ranges may be moved.
     pub(crate) fn note_changed_paths(&mut self) {
         self.outbox.note_move();
     }
 
-    /// Moves ranges that wait for targets without a connection to those that have one, if any of
-    /// them came or went; false if nothing was moved.
+    /// Moves ranges that wait for a disconnected target to a connected one, if a controller was
+    /// connected or lost since the last call; false if nothing was moved.
     pub(super) fn move_waiting(&mut self, now: Time) -> bool {
         let displaced = self.outbox.take_displaced();
         if !self.outbox.take_move() && displaced.is_empty() {
@@ -74,7 +73,7 @@ impl DriverState {
             moves.extend(given.into_iter().map(|op| (usable(&op), op, None)));
         }
         moves.extend(displaced.into_iter().map(|DisplacedRange { op, error }| {
-            // Where none is connected, one that may come back.
+            // If no path is connected, one whose target was not lost.
             let path = op.best_path(load).filter(|path| path.load != TargetLoad::Lost);
             (path, op, Some(error))
         }));
@@ -89,7 +88,7 @@ impl DriverState {
         any
     }
 
-    /// Moves a range to another path, or ends it with an error where no other serves it.
+    /// Moves a range to another path, or ends it with an error if there is no path.
     fn move_range(
         &mut self,
         now: Time,

@@ -1,11 +1,11 @@
-//! Code of the crate's users that its own threads call: wakers, and what frees memory.
+//! Foreign code that threads of this crate call: wakers, and functions that free memory.
 
 use std::mem;
 use std::panic::{self, AssertUnwindSafe};
 
-/// Calls code of others, and returns whether it came to its end. A panic goes no further: the
-/// thread serves others as well, and may be unwinding already, when a second panic would end the
-/// process.
+/// Calls foreign code, and returns whether it returned without a panic. A panic is caught: the
+/// thread serves other callers as well, and if it is unwinding already, a second panic would abort
+/// the process.
 pub(crate) fn call(what: &'static str, code: impl FnOnce()) -> bool {
     let called = panic::catch_unwind(AssertUnwindSafe(code));
     called.map_err(|panic| outlive(what, panic)).is_ok()
@@ -13,7 +13,7 @@ pub(crate) fn call(what: &'static str, code: impl FnOnce()) -> bool {
 
 /// Logs a panic that was caught.
 pub(crate) fn outlive(what: &'static str, panic: Box<dyn std::any::Any + Send>) {
-    // Its drop may panic as well.
+    // Dropping the payload may panic as well.
     mem::forget(panic);
     tracing::error!("{what} panicked; the host continues");
 }

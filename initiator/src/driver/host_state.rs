@@ -1,5 +1,4 @@
-//! The state that the handles of a host share: its identity, its engines and the devices that it
-//! opened.
+//! State shared by the handles of a host: its identity, its engines and the devices that it opened.
 
 use std::collections::BTreeMap;
 use std::fmt;
@@ -18,7 +17,7 @@ use crate::types::error::Error;
 use crate::types::options::ControllerOptions;
 use crate::types::provider::RdmaProvider;
 
-/// The state that the handles of a host share. Dropped with the last of them.
+/// State shared by the handles of a host. Dropped with the last of them.
 pub(crate) struct Inner {
     pub(crate) shared: Arc<SharedEngines>,
     pub(crate) identity: HostIdentity,
@@ -34,8 +33,8 @@ pub(crate) struct Inner {
 #[derive(Default)]
 pub(crate) struct OpenDevices {
     by_source: BTreeMap<IpAddr, usize>,
-    /// Each target on this machine has a device of its own where its provider is chosen for each
-    /// connection. One that is left is used for the next target.
+    /// Engines of targets on this machine, whose provider is selected for each connection, so that
+    /// each has its own. An engine without controllers is reused for the next target.
     by_target: BTreeMap<SocketAddr, usize>,
 }
 
@@ -48,19 +47,19 @@ impl Inner {
         Ok(())
     }
 
-    /// Whether real time moves its devices.
+    /// Returns whether waiting is possible: a simulated device makes no progress in real time.
     pub(crate) fn can_wait(&self) -> bool {
-        // In a child there is nothing to wait for.
+        // In a forked child there is nothing to wait for.
         self.shared.lock().is_ok_and(|state| state.engines.iter().all(|engine| engine.has_fds()))
     }
 
-    /// The local address from which another address is reached.
+    /// Returns the local address from which an address is reached.
     pub(crate) fn source_for(&self, to: IpAddr) -> std::io::Result<IpAddr> {
         self.source.map_or_else(|| rdma::soft::local_address_for(to), Ok)
     }
 
-    /// The engine that reaches an address, opened if need be. It is for that address until the lock
-    /// is released; then for as long as it has a controller.
+    /// Returns the engine for an address, after opening its device if necessary. The engine serves
+    /// that address until the lock is released, and then as long as it has a controller.
     pub(crate) fn engine_for(
         &self,
         to: SocketAddr,
@@ -121,16 +120,16 @@ impl Drop for Inner {
     fn drop(&mut self) {
         let thread = self.thread.get_mut().unwrap_or_else(PoisonError::into_inner).take();
         if self.shared.is_forked() {
-            // Nothing of it may be touched: sockets and queue pairs are the parent's as well, its
-            // locks may be held by threads that are not here, and the number of its thread may be
-            // that of another by now.
+            // Nothing of the host may be used: the parent shares its sockets and queue pairs, its
+            // locks may be held by threads that do not exist here, and the identifier of its thread
+            // may have been reused.
             mem::forget((thread, Arc::clone(&self.shared)));
             return;
         }
         match thread {
             Some(thread) => {
                 self.shared.close();
-                // The thread itself drops the last handle when it wakes a task that held it.
+                // The host's thread itself drops the last handle if it wakes a task that held it.
                 if thread.thread().id() != thread::current().id() {
                     let _ = thread.join();
                 }

@@ -1,10 +1,9 @@
-//! Which thread turns the engines, and when: the only part of the crate that waits or reads a
-//! clock.
+//! The threads that turn the engines; the only part of the crate that waits or reads a clock.
 //!
 //! A caller that waits for a result drives: it turns the engines, and sleeps on their descriptors
-//! in between. Of several that wait at a time one sleeps on the descriptors and the others are
-//! woken by it. One that has waited long leaves the descriptors to those that come and go, since
-//! each of their results would wake it first. While no caller waits a thread of the host drives.
+//! in between. If several wait, one sleeps on the descriptors and wakes the others. A caller that
+//! has waited long leaves the descriptors to those with short waits, each of whose results would
+//! wake it first. While no caller waits, a thread of the host drives.
 
 mod caller;
 mod clock;

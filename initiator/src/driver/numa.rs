@@ -1,4 +1,4 @@
-//! How far the devices of paths are from a processor.
+//! NUMA distances between a processor and network devices.
 
 use std::collections::BTreeMap;
 use std::fs;
@@ -6,17 +6,17 @@ use std::io;
 use std::net::IpAddr;
 use std::path::{Path, PathBuf};
 
-/// The distance within a node (ACPI, SLIT), which stands for one that is not known.
+/// Distance within a node (ACPI, SLIT), which is used if the distance is unknown.
 const LOCAL_DISTANCE: u32 = 10;
 
-/// The NUMA nodes of a machine and the interfaces that are on them, as sysfs tells them.
+/// NUMA nodes of a machine and of its network interfaces, from sysfs.
 pub(crate) struct NumaNodes {
     nodes: PathBuf,
     interfaces: PathBuf,
 }
 
 impl NumaNodes {
-    /// NUMA nodes of this machine.
+    /// Returns the nodes of this machine.
     pub(crate) fn of_machine() -> Self {
         Self::at(Path::new("/sys"))
     }
@@ -25,8 +25,8 @@ impl NumaNodes {
         Self { nodes: sysfs.join("devices/system/node"), interfaces: sysfs.join("class/net") }
     }
 
-    /// The distance between a processor and the device that has an address of this machine. It is
-    /// that within a node where sysfs does not know better.
+    /// Returns the distance between a processor and the device that has a local address, or that
+    /// within a node if sysfs does not have it.
     pub(crate) fn distance(&self, cpu: usize, source: IpAddr) -> u32 {
         let addresses = rdma::local_addresses().unwrap_or_default();
         let found = addresses.into_iter().find(|local| local.ip == source);
@@ -36,7 +36,7 @@ impl NumaNodes {
 
     fn distance_to(&self, cpu: usize, interface: &str) -> Option<u32> {
         let node = self.interfaces.join(interface).join("device/numa_node");
-        // It is -1 where the firmware does not say.
+        // The file contains -1 if the firmware does not report the node.
         let to: u32 = fs::read_to_string(node).ok()?.trim().parse().ok()?;
         let nodes = self.list();
         let on = |node: &&u32| self.folder(**node).join(format!("cpu{cpu}")).exists();
@@ -46,7 +46,7 @@ impl NumaNodes {
         distances.split_whitespace().nth(place)?.parse().ok()
     }
 
-    /// The numbers of all nodes, in the order of distances.
+    /// Returns the numbers of all nodes, in the order of the distances in sysfs.
     fn list(&self) -> Vec<u32> {
         let entries = fs::read_dir(&self.nodes).into_iter().flatten().flatten();
         let number =
@@ -61,7 +61,7 @@ impl NumaNodes {
     }
 }
 
-/// The distances of paths from the processor that asks. Each address is looked up once.
+/// Distances of paths from one processor. Each address is looked up once.
 pub(crate) struct PathDistances {
     cpu: usize,
     nodes: NumaNodes,
@@ -69,14 +69,14 @@ pub(crate) struct PathDistances {
 }
 
 impl PathDistances {
-    /// Distances from the processor that this runs on.
+    /// Returns the distances from the processor that the caller runs on.
     pub(crate) fn from_here() -> Self {
         let (cpu, nodes) = (rustix::thread::sched_getcpu(), NumaNodes::of_machine());
         Self { cpu, nodes, known: BTreeMap::new() }
     }
 
-    /// The distance to the device from which a target is reached; the largest where none is.
-    /// `source` tells the address of that device.
+    /// Returns the distance to the device from which a target is reached, the largest if there is
+    /// no such device. `source` returns the address of the device.
     pub(crate) fn to(&mut self, target: IpAddr, source: impl Fn() -> io::Result<IpAddr>) -> u32 {
         let Self { cpu, nodes, known } = self;
         let look = || source().map_or(u32::MAX, |source| nodes.distance(*cpu, source));

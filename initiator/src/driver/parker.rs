@@ -1,4 +1,4 @@
-//! How a caller that waits is woken.
+//! Wake-up of a waiting caller.
 
 use std::cell::Cell;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -12,25 +12,26 @@ use rdma::Time;
 use crate::driver::shared::SharedEngines;
 use crate::driver::wake_flag::WakeFlag;
 
-/// A caller that comes back within this time after a result is expected to do so after the next.
+/// Time after a result within which a caller waits again promptly: it is then expected to do so
+/// after the next result as well.
 const PROMPT_RETURN: Duration = Duration::from_micros(50);
 
-/// Wakes a caller, wherever it waits.
+/// Wakes a caller, whether it is parked or sleeps on the descriptors.
 pub(super) struct Parker {
     pub(super) thread: Thread,
     pub(super) notice: WakeFlag,
     shared: Weak<SharedEngines>,
-    /// When its thread last left with a result, in nanoseconds.
+    /// Time at which its thread last returned with a result, in nanoseconds.
     left_at: AtomicU64,
 }
 
 thread_local! {
-    /// The parker of this thread's last wait, so that the next needs no new one.
+    /// Parker of this thread's last wait, which the next one reuses.
     static PARKER: Cell<Option<Arc<Parker>>> = const { Cell::new(None) };
 }
 
 impl Parker {
-    /// A parker that no other wait of this thread uses.
+    /// Returns a parker that no other wait of this thread uses.
     pub(super) fn of_this_thread(shared: &Arc<SharedEngines>) -> Arc<Self> {
         let kept = PARKER.try_with(Cell::take).ok().flatten();
         let kept = kept.filter(|parker| parker.shared.as_ptr() == Arc::as_ptr(shared));
@@ -44,20 +45,19 @@ impl Parker {
         })
     }
 
-    /// Whether its thread has come back promptly.
+    /// Returns whether its thread has waited again promptly after the last result.
     pub(super) fn is_quick(&self, now: Time) -> bool {
         now - Time::from_nanos(self.left_at.load(Ordering::Relaxed)) < PROMPT_RETURN
     }
 
-    /// Notes that its thread leaves with a result.
+    /// Records that its thread returns with a result.
     pub(super) fn left(&self, now: Time) {
         self.left_at.store(now.as_nanos(), Ordering::Relaxed);
     }
 
-    /// Keeps it for the thread's next wait. A wake-up that comes late is one too many, which does
-    /// no harm.
+    /// Keeps it for the thread's next wait, in which a late wake-up is spurious and harmless.
     pub(super) fn keep(parker: Arc<Self>) {
-        // While the thread ends there is nowhere to keep it.
+        // Fails only while the thread exits.
         let _ = PARKER.try_with(|kept| kept.set(Some(parker)));
     }
 }

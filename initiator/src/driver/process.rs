@@ -1,32 +1,31 @@
-//! Which process this is: connections, locks and threads of a host are of no use in a process that
-//! was forked from its own.
+//! Detection of forks: connections, locks and threads of a host cannot be used in a child process.
 #![expect(unsafe_code, reason = "registers a handler with the C library")]
 
 use std::io;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 
-/// Forks between the process that made the first host and this one.
+/// Number of forks between the process of the first host and this one.
 static FORKS: AtomicU64 = AtomicU64::new(0);
-/// The handler is registered; a child inherits it.
+/// Whether the handler is registered, also in an ancestor.
 static COUNTS: AtomicBool = AtomicBool::new(false);
 
-/// A process, as its children know that they are not it.
+/// A process, distinguished from its children by the number of forks.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Process(u64);
 
-/// The caller runs in another process than the one that made the host.
+/// Error of a caller in a child of the process that made the host.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Forked;
 
 impl Process {
-    /// Sees to it that forks are counted from now on.
+    /// Registers the handler that counts forks.
     ///
     /// # Errors
-    /// The system has no memory for it.
+    /// The system has no memory for the handler.
     pub(crate) fn count_forks() -> io::Result<()> {
-        // Two threads may both register it, and each fork counts twice then. Neither may wait for
-        // the other: a child that is forked in between would wait for a thread that it does not
-        // have.
+        // Two threads may both register the handler, so that each fork counts twice. A thread must
+        // not wait for the other: a child that is forked then would wait for a thread that it does
+        // not have.
         if COUNTS.load(Ordering::Acquire) {
             return Ok(());
         }
@@ -40,12 +39,13 @@ impl Process {
         Ok(())
     }
 
-    /// The one that the caller runs in. Its children are told apart from it if forks are counted.
+    /// Returns the process that the caller runs in, which is distinguished from its children once
+    /// forks are counted.
     pub(crate) fn current() -> Self {
         Self(FORKS.load(Ordering::Relaxed))
     }
 
-    /// Fails in a child of this process.
+    /// Returns an error in a child of this process.
     pub(crate) fn check(self) -> Result<(), Forked> {
         if self == Self::current() { Ok(()) } else { Err(Forked) }
     }

@@ -1,4 +1,4 @@
-//! Which RDMA provider serves an address.
+//! Opening of RDMA devices with the provider that serves an address.
 
 use std::io;
 use std::net::IpAddr;
@@ -13,14 +13,14 @@ use crate::engine::{ErasedEngine, HostEngine, HostIdentity};
 use crate::types::error::{Error, ErrorKind};
 use crate::types::provider::RdmaProvider;
 
-/// A device that was opened.
+/// An opened device with its engine.
 pub(crate) struct OpenedDevice {
     pub(crate) engine: Box<dyn ErasedEngine>,
-    /// Which provider it is and why, in words.
+    /// Text that names the provider and the reason for its choice.
     pub(crate) reason: String,
 }
 
-/// Opens the device that serves a local address.
+/// Opens the device of a local address.
 pub(crate) fn open(
     provider: RdmaProvider,
     source: IpAddr,
@@ -38,7 +38,8 @@ pub(crate) fn open_local(target: NearTarget, host: HostIdentity) -> Result<Opene
     Ok(OpenedDevice { engine, reason })
 }
 
-/// Opens the device for one of the ways to a target on this machine. Says which it is and why.
+/// Opens the device for a transport to a target on this machine. Also returns the text that names
+/// the provider and the reason for its choice.
 pub(crate) fn open_path(
     target: &NearTarget,
     path: LocalPath,
@@ -67,7 +68,7 @@ fn open_device(
     source: IpAddr,
     options: VerbsOptions,
 ) -> Result<AnyDevice, Error> {
-    // Opened again with the next attempt to connect, so nothing is lost by not opening it now.
+    // The device is opened again at the next attempt to connect.
     if let Some(down) = &selection.down {
         return Err(ErrorKind::Device(down.clone()).into());
     }
@@ -77,8 +78,8 @@ fn open_device(
             AnyDevice::Verbs(device)
         }
         Choice::Soft => {
-            // A target on this machine needs the well-known port, and ours answers at any; foreign
-            // targets answer at the well-known port only.
+            // A target on this machine needs the well-known port, and Feedrail's targets reply to
+            // any port; other targets reply to the well-known port only.
             let port = if source.is_loopback() { PortChoice::Ephemeral } else { PortChoice::Any };
             let options = SoftOptions::new(source, port);
             AnyDevice::Soft(SoftDevice::open(&options).map_err(|error| refused(&error))?)

@@ -1,4 +1,4 @@
-//! The engines of a host and the lock that guards them, which all threads that use the host share.
+//! The engines of a host, and the lock that guards them.
 
 use std::io;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
@@ -18,22 +18,22 @@ use crate::engine::same_machine::NearTarget;
 use crate::engine::{ErasedEngine, NextTurn};
 use crate::memory::plan_region::ClaimedMemory;
 
-/// Names the descriptor that interrupts a sleep among those that are slept on.
+/// Event data of the interrupt descriptor in the epoll instance.
 pub(super) const INTERRUPT: u64 = 1;
 
-/// The engines of a host, and the threads that drive them.
+/// Engines of a host, with what its threads need to drive them.
 pub(crate) struct SharedEngines {
-    /// The process of the engines. In a child of it the lock may be held by a thread that the child
+    /// Process of the engines. In a child of it, the lock may be held by a thread that the child
     /// does not have.
     process: Process,
     state: Mutex<DriverState>,
-    /// The thread waits here while callers drive.
+    /// The host's thread waits on it while callers drive.
     pub(super) idle: Condvar,
-    /// Tells of anything to do: the engines' descriptors and `interrupt`.
+    /// Epoll instance on the engines' descriptors and `interrupt`.
     pub(super) epoll: OwnedFd,
-    /// Interrupts a thread that sleeps on `epoll`.
+    /// Eventfd that interrupts a thread which sleeps on `epoll`.
     pub(super) interrupt: OwnedFd,
-    /// Whether a thread drives when no caller does.
+    /// Whether the host has a thread, which drives when no caller does.
     pub(crate) threaded: bool,
 }
 
@@ -54,7 +54,7 @@ impl SharedEngines {
         Ok(shared)
     }
 
-    /// The state, in the process that made the host.
+    /// Locks the state, in the process that made the host.
     ///
     /// # Errors
     /// The caller runs in a child of that process.
@@ -63,22 +63,23 @@ impl SharedEngines {
         Ok(self.state())
     }
 
-    /// The process that made the host.
+    /// Returns the process that made the host.
     pub(crate) fn process(&self) -> Process {
         self.process
     }
 
-    /// Whether the caller runs in a child of the process that made the host.
+    /// Returns whether the caller runs in a child of the process that made the host.
     pub(crate) fn is_forked(&self) -> bool {
         self.process.check().is_err()
     }
 
-    /// For what runs in the process that made the host only.
+    /// Locks the state, for code that runs only in the process that made the host.
     pub(super) fn state(&self) -> MutexGuard<'_, DriverState> {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Adds an engine, and watches its descriptors. `reason` says which provider it has, and why.
+    /// Adds an engine and watches its descriptors; returns its index. `reason` names its provider
+    /// and the reason for that choice.
     pub(crate) fn add(&self, engine: Box<dyn ErasedEngine>, reason: String) -> io::Result<usize> {
         self.watch_engine(&*engine)?;
         let mut state = self.state();
@@ -87,7 +88,7 @@ impl SharedEngines {
         Ok(state.engines.len() - 1)
     }
 
-    /// The number of one of these engines that serves another target from now on, if one is left.
+    /// Assigns one of these engines that has no controllers to another target; returns its index.
     pub(crate) fn retarget(
         &self,
         mut engines: impl Iterator<Item = usize>,
@@ -101,7 +102,7 @@ impl SharedEngines {
         engine.fds().into_iter().try_for_each(|fd| self.watch(fd, 0))
     }
 
-    /// Chooses the providers of attempts to connect that wait for it.
+    /// Selects the providers of attempts to connect that wait for it.
     fn choose_paths(&self, state: &mut DriverState, now: Time) {
         let DriverState { engines, reasons, .. } = state;
         for (engine, reason) in engines.iter_mut().zip(reasons) {
@@ -124,14 +125,14 @@ impl SharedEngines {
         }
     }
 
-    /// Puts an engine in the place of another one.
+    /// Replaces an engine, and watches the descriptors of the new one.
     fn replace(&self, old: &mut Box<dyn ErasedEngine>, new: Box<dyn ErasedEngine>) {
         for fd in old.fds() {
-            // A child of this process may have it open, so that its end would change nothing.
+            // A child may have inherited it open, so that closing it would not remove it.
             let _ = epoll::delete(&self.epoll, fd);
         }
         if let Err(error) = self.watch_engine(&*new) {
-            // Its timers still turn it.
+            // The engine is still turned when its timers are due.
             tracing::warn!(%error, "cannot wait for a device");
         }
         *old = new;
@@ -142,12 +143,12 @@ impl SharedEngines {
         Ok(epoll::add(&self.epoll, fd, data, epoll::EventFlags::IN)?)
     }
 
-    /// Readable when there is something to do.
+    /// Returns a descriptor that is readable when there is work.
     pub(crate) fn fd(&self) -> BorrowedFd<'_> {
         self.epoll.as_fd()
     }
 
-    /// Turns all engines once.
+    /// Turns all engines once, and does the deferred work; returns when the next turn is due.
     pub(crate) fn turn(&self, now: Time) -> NextTurn {
         let turned = self.with_state(|state| {
             let turn = state.turn(now);
@@ -161,8 +162,8 @@ impl SharedEngines {
         turned.unwrap_or(NextTurn::SleepUntil(None))
     }
 
-    /// Sends what was queued, from the thread that queued it, and sees to it that a thread looks
-    /// for the results.
+    /// Sends queued commands on the thread that queued them, and makes sure that a thread waits for
+    /// their responses.
     pub(crate) fn launch(&self, now: Time) {
         let Ok(state) = self.lock() else { return };
         self.launch_locked(state, now);
@@ -170,7 +171,7 @@ impl SharedEngines {
 
     fn launch_locked(&self, mut state: MutexGuard<'_, DriverState>, now: Time) {
         state.launch(now);
-        // A thread that does not sleep looks by itself.
+        // A thread that is awake finds the work without an interrupt.
         let interrupt = state.is_overslept();
         let deferred = state.take_deferred();
         drop(state);
@@ -180,7 +181,7 @@ impl SharedEngines {
         self.run(deferred);
     }
 
-    /// Changes the state, and then runs what must run outside the lock.
+    /// Changes the state, and does the deferred work after the lock is released.
     ///
     /// # Errors
     /// The caller runs in a child of the process that made the host.
@@ -193,7 +194,7 @@ impl SharedEngines {
         Ok(result)
     }
 
-    /// Runs deferred work, and keeps the room of its lists.
+    /// Does deferred work, and keeps the capacity of its lists.
     fn run(&self, deferred: Option<Deferred>) {
         if let Some(mut deferred) = deferred {
             deferred.run();
@@ -201,7 +202,8 @@ impl SharedEngines {
         }
     }
 
-    /// Begins a plan, and sends what there is room for: `runs` tells the ranges of each engine.
+    /// Starts a plan, and sends commands as far as there is room. `runs` returns the ranges of each
+    /// engine.
     pub(crate) fn submit_plan(
         &self,
         plan: Arc<PlanState>,
@@ -214,26 +216,26 @@ impl SharedEngines {
         }
         let key = state.outbox.open_plan(plan, memory);
         for (engine, run) in runs(key) {
-            // A handle of the controller keeps the host, and so its engine.
+            // A handle of the controller keeps the host, and thereby its engine.
             state.engines[engine].submit_run(run);
         }
         if self.threaded {
-            // The caller may do something else before it waits.
+            // The commands are sent now, since the caller may do something else before it waits.
             self.launch_locked(state, system_now());
         }
         Ok(key)
     }
 
-    /// Cancels a plan; returns how many ranges have ended thereby.
+    /// Cancels a plan; returns how many ranges have ended by that.
     pub(crate) fn cancel_plan(&self, plan: PlanKey) -> usize {
         self.with_state(|state| state.cancel_plan(plan)).unwrap_or(0)
     }
 
-    /// Cancels a plan that no ticket names.
+    /// Cancels and closes a plan whose ticket was dropped.
     pub(crate) fn close_plan(&self, plan: PlanKey) {
-        // In a child of the host's process the plan is the parent's.
+        // In a child of the host's process the plan belongs to the parent.
         let _ = self.with_state(|state| {
-            // Closing a plan that has ended removes it.
+            // A plan that has ended is removed when it is closed.
             let has_ranges = state.outbox.is_plan_in_flight(plan);
             state.outbox.close_plan(plan);
             if has_ranges {
@@ -242,13 +244,14 @@ impl SharedEngines {
         });
     }
 
-    /// Gives a ring up.
+    /// Closes a ring; its reads send no further command.
     pub(crate) fn close_ring(&self, ring: RingKey) {
-        // In a child of the host's process the ring is the parent's.
+        // In a child of the host's process the ring belongs to the parent.
         let _ = self.with_state(|state| state.close_ring(ring));
     }
 
-    /// Makes the thread or caller that drives look at what came in; wakes the thread if none does.
+    /// Makes the thread or caller that drives process queued work; wakes the host's thread if none
+    /// drives.
     pub(crate) fn kick(&self) {
         let Ok(mut state) = self.lock() else { return };
         state.kicked = true;
@@ -261,7 +264,7 @@ impl SharedEngines {
         if self.is_forked() {
             return;
         }
-        // The counter is far from full; were it not, the reader would be woken as well.
+        // A write fails only if the counter is full; the descriptor is then readable already.
         let _ = rustix::io::write(&self.interrupt, &1u64.to_ne_bytes());
     }
 }

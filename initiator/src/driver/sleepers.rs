@@ -1,51 +1,51 @@
-//! Who sleeps on the descriptors of a host, or is about to.
+//! The threads that sleep on the descriptors of a host, or are about to.
 
-/// The threads that have asked for wake-ups and are not known to be awake.
+/// The threads that have armed wake-ups and are not known to be awake.
 ///
-/// A wake-up is asked for once, and told by a descriptor that stays readable until it is consumed.
-/// Whoever consumes it takes it from the others that sleep, who would sleep on with nothing asked
-/// for. So none does but the last one to wake.
+/// A wake-up is armed once, and its descriptor stays readable until it is consumed. If a thread
+/// consumed it while others sleep, nothing would be armed for those. So only the last thread to
+/// wake consumes it.
 #[derive(Debug, Default)]
 pub(crate) struct Sleepers {
     asleep: usize,
-    /// The owner of a polled host is one of them.
+    /// Whether the owner of a polled host is one of them.
     owner: bool,
-    /// One of those that woke was interrupted.
+    /// Whether one of those that woke was interrupted.
     interrupted: bool,
 }
 
-/// Wake-ups that the last sleeper to wake consumes besides those of the engines.
+/// Wake-ups to consume besides those of the engines.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Consumed {
-    /// The descriptor that interrupts was readable.
+    /// Whether the interrupt descriptor was readable.
     pub(crate) interrupt: bool,
 }
 
 impl Sleepers {
-    /// A thread asks for wake-ups, under the lock under which it does. [`Sleepers::wake`] comes
-    /// after, slept or not.
+    /// Counts a thread that arms wake-ups, under the same lock. [`Sleepers::wake`] must follow,
+    /// whether it sleeps or not.
     pub(crate) fn fall_asleep(&mut self) {
         self.asleep += 1;
     }
 
-    /// A thread is awake; `None` if it must consume nothing.
+    /// Subtracts a thread that is awake; `None` if it must not consume wake-ups.
     pub(crate) fn wake(&mut self, interrupted: bool) -> Option<Consumed> {
         self.asleep -= 1;
         self.interrupted |= interrupted;
         self.consumed()
     }
 
-    /// The owner of a polled host asks for wake-ups, once more or for the first time.
+    /// Counts the owner of a polled host, who may arm wake-ups repeatedly.
     pub(crate) fn owner_falls_asleep(&mut self) {
         self.owner = true;
     }
 
-    /// The owner of a polled host does not sleep.
+    /// Subtracts the owner of a polled host, who does not sleep after all.
     pub(crate) fn owner_stays_awake(&mut self) {
         self.owner = false;
     }
 
-    /// The owner of a polled host has slept, and cannot tell what woke it.
+    /// Subtracts the owner of a polled host after a sleep. Whether it was interrupted is not known.
     pub(crate) fn owner_wakes(&mut self) -> Option<Consumed> {
         self.owner = false;
         self.interrupted = true;

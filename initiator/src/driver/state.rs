@@ -1,4 +1,4 @@
-//! The engines of a host, their results, and the threads that drive them.
+//! The engines of a host, their results, and the state of the threads that drive them.
 
 use std::thread::Thread;
 
@@ -11,32 +11,34 @@ use crate::engine::shard_routes::{PathRoute, ShardPlace, ShardRoutes, TargetLoad
 use crate::engine::{ErasedEngine, NextTurn, earliest};
 use crate::types::counters::HostCounters;
 
-/// The state that the lock protects.
+/// State of a host that its lock protects.
 #[derive(Default)]
 pub(crate) struct DriverState {
     pub(crate) engines: Vec<Box<dyn ErasedEngine>>,
-    /// Which provider each engine has, and why, for a person; none for a device of the caller's.
+    /// Text for each engine that names its provider and the reason for that choice; empty for a
+    /// device of the caller.
     pub(crate) reasons: Vec<String>,
     pub(crate) outbox: Outbox,
-    /// Callers that drive or wait to.
+    /// Number of callers that drive or wait to.
     pub(super) callers: usize,
-    /// Callers that have come so far; while this changes the thread leaves the engines to them.
+    /// Number of callers so far; while it changes, the host's thread leaves the engines to them.
     pub(super) visits: u64,
     pub(super) sleepers: Sleepers,
-    /// A caller sleeps on the descriptors until then.
+    /// Set while a caller sleeps on the descriptors: until when (`None`: no limit).
     pub(super) sleeping_until: Option<Option<Time>>,
-    /// The thread sleeps on the descriptors until then.
+    /// Set while the host's thread sleeps on the descriptors: until when (`None`: no limit).
     pub(super) thread_sleeps_until: Option<Option<Time>>,
-    /// When the engines want to be turned again, as of the last turn.
+    /// Time at which the engines must be turned again, as of the last turn.
     pub(super) due: Option<Time>,
-    /// Callers that another one is to wake, should it stop driving.
+    /// Callers that wait without driving; one is woken when the caller that sleeps on the
+    /// descriptors leaves.
     pub(super) parked: Vec<Thread>,
-    /// Something came in that no waiting caller drives.
+    /// Whether the host's thread must process work that no waiting caller drives.
     pub(super) kicked: bool,
     pub(super) closing: bool,
-    /// Counters of events that no engine counts.
+    /// Counters of events that belong to no engine.
     pub(crate) counters: HostCounters,
-    /// Room for what is done outside the lock.
+    /// Lists for deferred work, whose capacity is kept.
     pub(super) deferred: Deferred,
 }
 
@@ -45,7 +47,7 @@ impl DriverState {
         self.engines.iter_mut().for_each(|engine| engine.arm());
     }
 
-    /// Wakes a caller that waits for another caller to drive, if none does.
+    /// Wakes a caller that waits for another to drive, if none does.
     pub(super) fn wake_parked(&mut self) {
         if self.sleeping_until.is_none()
             && let Some(next) = self.parked.pop()
@@ -74,14 +76,14 @@ impl DriverState {
         for engine in &mut self.engines {
             due = earliest(due, engine.launch(now, &mut self.outbox));
         }
-        // Work that was left undone is still to be done.
+        // A previous turn may have left work.
         let has_more = self.resubmit_displaced(now) | self.move_waiting(now) | self.resume_writes();
         let is_busy =
             has_more || self.outbox.has_deferred() || self.due.is_some_and(|time| time <= now);
         self.due = if is_busy { Some(now) } else { due };
     }
 
-    /// Chooses the replica that each range of a plan is read from.
+    /// Chooses the replica of each range of a plan.
     pub(super) fn choose_replicas(&mut self, plan: &PlanState, now: Option<Time>) {
         let load = |place: &ShardPlace| self.load(*place, now);
         let before: Vec<_> = plan.places().iter().map(load).collect();
@@ -96,13 +98,13 @@ impl DriverState {
         }
     }
 
-    /// The load of a controller; without a time, as of the last turn.
+    /// Returns the load of a controller, at `now` or at the last turn.
     pub(crate) fn load(&self, place: ShardPlace, now: Option<Time>) -> TargetLoad {
         let engine = self.engines.get(place.engine);
         engine.map_or(TargetLoad::Away, |engine| engine.load(place.controller, now))
     }
 
-    /// Chooses the path of a range to a namespace that has several.
+    /// Chooses the path of a range to a namespace over several paths; returns its index.
     pub(crate) fn choose_path(&mut self, routes: &ShardRoutes) -> usize {
         let path = routes.best_path(0, |place| self.load(place, None));
         if let Some(PathRoute { place, load: TargetLoad::Probe, .. }) = path
@@ -113,8 +115,8 @@ impl DriverState {
         path.map_or(0, |path| path.replica)
     }
 
-    /// Tries again the writes that wait for others of this host, if any of those ended; false if
-    /// none did.
+    /// Retries writes that wait for other writes of this host, if one of those ended; false if none
+    /// did.
     fn resume_writes(&mut self) -> bool {
         let is_released = self.outbox.writes.take_released();
         if is_released {
@@ -124,7 +126,7 @@ impl DriverState {
     }
 
     pub(super) fn cancel_plan(&mut self, plan: PlanKey) -> usize {
-        // Those that are between two replicas belong to no engine.
+        // Ranges between two replicas belong to no engine.
         let between = self.outbox.cancel_replica_retries(plan);
         let outbox = &mut self.outbox;
         let engines = self.engines.iter_mut();
@@ -132,7 +134,7 @@ impl DriverState {
     }
 
     pub(super) fn close_ring(&mut self, ring: RingKey) {
-        // A ring that is empty is no more once it is closed.
+        // An empty ring is removed when it is closed.
         let has_ranges = self.outbox.in_flight(ring) > 0;
         self.outbox.close(ring);
         if has_ranges {
@@ -142,8 +144,8 @@ impl DriverState {
         }
     }
 
-    /// Whether a thread that sleeps on the descriptors sleeps beyond the time when the engines want
-    /// to be turned.
+    /// Returns whether a thread sleeps on the descriptors beyond the time at which the engines must
+    /// be turned.
     pub(super) fn is_overslept(&self) -> bool {
         let Some(due) = self.due else { return false };
         let sleepers = [self.thread_sleeps_until, self.sleeping_until];

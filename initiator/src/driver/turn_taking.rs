@@ -1,4 +1,4 @@
-//! Which thread turns the engines, and when.
+//! Selection of the thread that turns the engines.
 
 use std::cell::Cell;
 use std::future::Future;
@@ -21,39 +21,39 @@ use crate::driver::sleepers::Consumed;
 use crate::driver::state::DriverState;
 use crate::engine::{NextTurn, earliest};
 
-/// The thread leaves the engines to callers as long as one came within this time. Requests that a
-/// caller has left to be sent wait for the next one no longer than twice that, and no peer sends
-/// anything again so soon. Doubled, they may wait for 8 ms.
+/// Time since the last caller after which the host's thread drives. Requests that a caller left
+/// unsent wait for twice that at most, which is shorter than the retransmission time-outs of peers.
+/// With twice as much, they may wait for 8 ms.
 const CALLER_GRACE: Duration = Duration::from_millis(2);
 
 const NO_EVENT: epoll::Event =
     epoll::Event { flags: epoll::EventFlags::empty(), data: epoll::EventData::new_u64(0) };
 
-/// How long a caller that waits looks for what it waits for before it sleeps, without the time that
-/// it leaves to others: to be woken takes about as long. Doubled, a wait for a late result costs
-/// twice the processor time.
+/// Time for which a waiting caller polls before it sleeps, without the time that it yields to
+/// others: a wake-up takes about as long. With twice as much, a wait for a late result costs twice
+/// the processor time.
 const POLLING: Duration = Duration::from_micros(50);
-/// To offer the processor takes less than this where no other thread wants it.
+/// Longest time of a yield after which no other thread has run.
 const SWITCH: Duration = Duration::from_micros(2);
-/// A caller has waited long after this time.
+/// Time after which a caller has waited long.
 const LONG: Duration = Duration::from_millis(1);
-/// How long the host's thread leaves the engines alone after a turn that panicked, unless something
-/// comes in. Halved, one that panics each time writes twice as much to the log.
+/// Pause of the host's thread after a turn that panicked, unless new work is queued. With half as
+/// much, one that panics each time writes twice as much to the log.
 const AFTER_PANIC: Duration = Duration::from_secs(1);
-/// How long the end of connections is waited for when a host is dropped. Doubled, dropping the host
-/// of a silent target takes up to 1 s.
+/// Time for connections to end when a host is dropped. With twice as much, dropping the host of a
+/// silent target takes up to 1 s.
 const GRACEFUL_CLOSE_TIMEOUT: Duration = Duration::from_millis(500);
 
 impl SharedEngines {
-    /// For the owner of a polled host: asks for wake-ups; what happened before is done in the turn
-    /// that must follow.
+    /// Arms wake-ups for the owner of a polled host, who must turn it before sleeping to process
+    /// earlier events.
     pub(crate) fn arm(&self) {
         let Ok(mut state) = self.lock() else { return };
         state.sleepers.owner_falls_asleep();
         state.arm();
     }
 
-    /// Turns all engines as [`SharedEngines::turn`], for the owner of a polled host.
+    /// Turns all engines for the owner of a polled host; see [`SharedEngines::turn`].
     pub(crate) fn turn_as_owner(&self, now: Time) -> NextTurn {
         let turn = self.turn(now);
         if turn == NextTurn::Busy
@@ -72,14 +72,14 @@ impl SharedEngines {
         self.consume(&mut state, consumed);
     }
 
-    /// Asks for wake-ups, before the turn that comes before a sleep on the descriptors.
+    /// Arms wake-ups, before the turn that precedes a sleep on the descriptors.
     fn fall_asleep(&self) {
         let mut state = self.state();
         state.sleepers.fall_asleep();
         state.arm();
     }
 
-    /// Ends what [`SharedEngines::fall_asleep`] began, slept or not.
+    /// Ends a sleep after [`SharedEngines::fall_asleep`], whether the thread has slept or not.
     fn wake(&self, woken: Woken) {
         let mut state = self.state();
         state.counters.timer_wakes += u64::from(woken == Woken::Timer);
@@ -87,7 +87,8 @@ impl SharedEngines {
         self.consume(&mut state, consumed);
         drop(state);
         if consumed.is_none() {
-            // What woke this thread is left for others that sleep; it would not let it sleep.
+            // The wake-up is left for other sleeping threads, and would prevent this thread from
+            // sleeping.
             thread::yield_now();
         }
     }
@@ -102,19 +103,19 @@ impl SharedEngines {
         }
     }
 
-    /// Runs a future to its end, driving the engines while it waits.
+    /// Polls a future until it is ready, driving the engines while it waits.
     pub(crate) fn block_on<F: Future>(self: &Arc<Self>, future: Pin<&mut F>) -> F::Output {
         self.block_on_until(future, None).expect("without a deadline it runs to its end")
     }
 
-    /// Runs a future to its end or until `deadline`, driving the engines while it waits.
+    /// Polls a future until it is ready or until `deadline`, driving the engines while it waits.
     pub(crate) fn block_on_until<F: Future>(
         self: &Arc<Self>,
         mut future: Pin<&mut F>,
         deadline: Option<Time>,
     ) -> Option<F::Output> {
         if self.is_forked() {
-            // All that a child can wait for has failed.
+            // In a forked child all operations have failed.
             let polled = future.as_mut().poll(&mut Context::from_waker(Waker::noop()));
             return match polled {
                 Poll::Ready(output) => Some(output),
@@ -136,7 +137,7 @@ impl SharedEngines {
         };
         let now = system_now();
         if !is_quick {
-            // Acknowledgements leave with what is asked for next, which may be long in coming.
+            // Acknowledgements are sent with the next request, which may come much later.
             self.turn(now);
         }
         drop(caller);
@@ -145,7 +146,7 @@ impl SharedEngines {
         output
     }
 
-    /// Drives until the caller's future is to be polled; `false` when the deadline comes first.
+    /// Drives until the caller's future must be polled; false at the deadline.
     fn drive_until_notified(
         &self,
         caller: &mut Caller<'_>,
@@ -161,7 +162,7 @@ impl SharedEngines {
             let looks_on = sleeper && now < looks_until && !CROWDING.get().should_sleep(now);
             let armed = sleeper && !looks_on;
             if armed {
-                // Before the turn, so that what comes after it wakes us.
+                // Armed before the turn, so that later events wake this thread.
                 self.fall_asleep();
             }
             now = system_now();
@@ -178,7 +179,7 @@ impl SharedEngines {
                 let until = earliest(due, deadline);
                 match sleeper {
                     true if looks_on => {
-                        // Another thread may drive while this one looks on.
+                        // Another thread may drive while this one polls.
                         self.release_sleep();
                         looks_until = looks_until + give_way();
                         continue;
@@ -203,12 +204,12 @@ impl SharedEngines {
         }
     }
 
-    /// Becomes the caller that sleeps on the descriptors, unless there is one.
+    /// Makes this the caller that sleeps on the descriptors; false if there is one.
     fn claim_sleep(&self) -> bool {
         let mut state = self.state();
         let free = state.sleeping_until.is_none();
         if free {
-            // It does not sleep yet, and will have turned the engines before it does.
+            // It is not asleep yet, and will turn the engines before.
             state.sleeping_until = Some(Some(Time::ZERO));
         }
         free
@@ -233,8 +234,8 @@ impl SharedEngines {
         woken
     }
 
-    /// Waits to be woken by the caller that sleeps on the descriptors, and sees that it does not
-    /// sleep too long.
+    /// Waits until the caller that sleeps on the descriptors wakes this one, after making sure that
+    /// it does not sleep beyond `until`.
     fn park(&self, parker: &Parker, until: Option<Time>, now: Time) {
         let mut state = self.state();
         let Some(sleeper_until) = state.sleeping_until else { return };
@@ -250,7 +251,7 @@ impl SharedEngines {
         self.state().parked.retain(|thread| thread.id() != parker.thread.id());
     }
 
-    /// Sleeps until there is something to do, or until the deadline; says what ended it.
+    /// Sleeps on the descriptors until an event or the deadline; returns which ended it.
     fn wait_for_events(&self, deadline: Option<Time>) -> Woken {
         let mut events = [NO_EVENT; 2];
         let timeout = deadline.map(|deadline| timespec(deadline - system_now()));
@@ -259,18 +260,18 @@ impl SharedEngines {
             Ok(count) if events[..count].iter().any(|event| event.data.u64() == INTERRUPT) => {
                 Woken::Interrupt
             }
-            // An interruption by a signal is as good as an event.
+            // A signal is treated like an event.
             _ => Woken::Event,
         }
     }
 
-    /// Quietens the descriptor that interrupts.
+    /// Clears the interrupt descriptor.
     fn drain_interrupt(&self) {
-        // Nothing to read is as good.
+        // Fails if it is clear already.
         let _ = rustix::io::read(&self.interrupt, &mut [0; 8]);
     }
 
-    /// The life of the host's thread.
+    /// Main loop of the host's thread.
     pub(crate) fn live(&self) {
         while self.wait_for_idleness() {
             if self.outlive_turn(system_now()) == NextTurn::Busy {
@@ -294,8 +295,8 @@ impl SharedEngines {
         self.close_gracefully();
     }
 
-    /// Turns all engines as [`SharedEngines::turn`], on the host's thread: without it nothing would
-    /// drive for tasks that wait.
+    /// Turns all engines on the host's thread and catches a panic, since waiting tasks depend on
+    /// this thread; see [`SharedEngines::turn`].
     fn outlive_turn(&self, now: Time) -> NextTurn {
         let turn = panic::catch_unwind(AssertUnwindSafe(|| self.turn(now)));
         turn.unwrap_or_else(|panic| {
@@ -304,7 +305,7 @@ impl SharedEngines {
         })
     }
 
-    /// Waits until no caller drives; `false` when the host is closed.
+    /// Waits until no caller drives; false when the host is closed.
     fn wait_for_idleness(&self) -> bool {
         let mut state = self.state();
         let mut seen = state.visits;
@@ -323,14 +324,14 @@ impl SharedEngines {
         self.idle.wait_timeout(state, CALLER_GRACE).unwrap_or_else(PoisonError::into_inner).0
     }
 
-    /// Ends the host's thread.
+    /// Makes the host's thread exit.
     pub(crate) fn close(&self) {
         self.state().closing = true;
         self.idle.notify_one();
         self.interrupt();
     }
 
-    /// Ends connections in order, for a short time, and drops the engines.
+    /// Closes connections in order, for up to [`GRACEFUL_CLOSE_TIMEOUT`], and drops the engines.
     pub(crate) fn close_gracefully(&self) {
         let end = system_now() + GRACEFUL_CLOSE_TIMEOUT;
         loop {
@@ -355,27 +356,27 @@ impl SharedEngines {
     /// Drops the engines, connected or not.
     pub(crate) fn drop_engines(&self) {
         let engines = std::mem::take(&mut self.state().engines);
-        // Outside the lock: promises that are dropped unkept wake their owners.
+        // Outside the lock: dropped promises wake their tasks.
         drop(engines);
     }
 }
 
-/// Cause of the end of a sleep on the descriptors, if there was one.
+/// Cause of the end of a sleep on the descriptors; `Event` without a sleep.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Woken {
     Event,
-    /// Another thread of this process.
+    /// Another thread of this process wrote to the interrupt descriptor.
     Interrupt,
     Timer,
 }
 
 thread_local! {
-    /// Whether other threads want the processor of this one.
+    /// Whether other threads compete for the processor of this one.
     static CROWDING: Cell<CpuContention> = const { Cell::new(CpuContention::NONE) };
 }
 
-/// Yields the processor to others, which may do what is waited for; returns for how long they had
-/// it.
+/// Yields the processor to other threads, which may do the awaited work; returns for how long they
+/// ran.
 fn give_way() -> Duration {
     let before = system_now();
     thread::yield_now();

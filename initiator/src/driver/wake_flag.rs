@@ -1,4 +1,4 @@
-//! How a thread that waits is told to look again, when it may be about to sleep.
+//! The flag that notifies a waiting thread, which may be about to sleep.
 
 #[cfg(not(all(loom, test)))]
 use std::sync::atomic::{AtomicBool, Ordering, fence};
@@ -6,11 +6,11 @@ use std::sync::atomic::{AtomicBool, Ordering, fence};
 #[cfg(all(loom, test))]
 use loom::sync::atomic::{AtomicBool, Ordering, fence};
 
-/// A notice for a thread that waits: there may be something to see.
+/// Notification of a waiting thread that its future must be polled.
 #[derive(Debug)]
 pub(crate) struct WakeFlag {
     given: AtomicBool,
-    /// The thread that waits sleeps on the descriptors, or is about to.
+    /// Whether the waiting thread sleeps on the descriptors, or is about to.
     sleeping: AtomicBool,
 }
 
@@ -19,32 +19,32 @@ impl WakeFlag {
         Self { given: AtomicBool::new(false), sleeping: AtomicBool::new(false) }
     }
 
-    /// Gives the notice; the work done before is visible to the thread that takes it. True if that
-    /// thread has to be interrupted.
+    /// Sets the flag; earlier writes are visible to the thread that takes it. True if that thread
+    /// must be interrupted.
     pub(crate) fn give(&self) -> bool {
-        // Not a store: where two give it at a time, one store would hide what the other had done
-        // before its own.
+        // A swap, not a store: of two concurrent stores, the second would hide the writes before
+        // the first.
         self.given.swap(true, Ordering::AcqRel);
         // Pairs with the fence in `may_sleep`: either this sees the sleeper, or the sleeper sees
-        // the notice.
+        // the flag.
         fence(Ordering::SeqCst);
         self.sleeping.load(Ordering::Relaxed)
     }
 
-    /// Takes the notice, if it was given.
+    /// Clears the flag; returns whether it was set.
     pub(crate) fn take(&self) -> bool {
         self.given.swap(false, Ordering::AcqRel)
     }
 
-    /// Announces a sleep on the descriptors; false if the notice was given. [`WakeFlag::wake`]
-    /// comes after, slept or not.
+    /// Announces a sleep on the descriptors; false if the flag is set. [`WakeFlag::wake`] must
+    /// follow, whether the thread sleeps or not.
     pub(crate) fn may_sleep(&self) -> bool {
         self.sleeping.store(true, Ordering::Relaxed);
         fence(Ordering::SeqCst);
         !self.given.load(Ordering::Relaxed)
     }
 
-    /// Ends what [`WakeFlag::may_sleep`] began: the thread is awake and need not be interrupted.
+    /// Ends the sleep that [`WakeFlag::may_sleep`] announced; no interrupt is needed any longer.
     pub(crate) fn wake(&self) {
         self.sleeping.store(false, Ordering::Relaxed);
     }

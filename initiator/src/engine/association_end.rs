@@ -1,4 +1,4 @@
-//! The end of an association, wanted or not, and what follows.
+//! The end of an association, by request or by failure, and the operations that it interrupts.
 
 use std::mem;
 use std::time::Duration;
@@ -15,16 +15,16 @@ use crate::engine::results::Outbox;
 use crate::engine::{HostEngine, earliest};
 use crate::types::error::{Error, ErrorKind};
 
-/// How long a controller may take to confirm that it shuts down; then it is disconnected anyway.
+/// Time for a controller to confirm its shutdown, after which it is disconnected.
 const SHUTDOWN_TIMEOUT: Duration = Duration::from_millis(500);
 
-/// The longest pause before a busy target is asked again whether this host may connect.
+/// Longest pause before another attempt to connect to a target that responded Connect Controller
+/// Busy.
 const BUSY_PAUSE: Duration = Duration::from_millis(200);
 
 impl<P: Provider> HostEngine<P> {
-    /// Ends an association because of `cause`. When this returns nothing that the target still
-    /// sends is placed anywhere, and all that was in flight is either handed back or waits for the
-    /// next association.
+    /// Ends an association because of `cause`. After it, data from the target is no longer placed
+    /// in memory, and each command in flight has either ended or waits for the next association.
     pub(crate) fn end_association(
         &mut self,
         now: Time,
@@ -87,15 +87,15 @@ impl<P: Provider> HostEngine<P> {
             return self.lose(key, cause, outbox);
         }
         match controller.refusal().cloned() {
-            // What had this attempt to wait for.
+            // Operations that waited for this attempt.
             Some(lost) => self.fail_waiting(key, &lost, outbox),
             None => self.start_clocks(now, key),
         }
     }
 
-    /// Ends an attempt that a caller waits for: another attempt follows if the target only has to
-    /// end an earlier controller of this host. Any other failure is told, and the caller decides
-    /// whether to connect again.
+    /// Ends an attempt to connect that a caller waits for. If the target must first end an earlier
+    /// controller of this host, another attempt is scheduled; any other failure is returned to the
+    /// caller.
     fn end_first_attempt(
         &mut self,
         now: Time,
@@ -107,7 +107,7 @@ impl<P: Provider> HostEngine<P> {
         let controller = &mut self.controllers[key];
         let Some(first) = &mut controller.first else { return };
         let until = match first.busy.take() {
-            // Its time passed during the last attempt.
+            // The time for attempts passed during the last one.
             Some(busy) if busy.until <= now => {
                 return self.release_resources(key, busy.refusal, outbox);
             }
@@ -123,21 +123,22 @@ impl<P: Provider> HostEngine<P> {
         controller.phase = ControllerPhase::Resting(next);
     }
 
-    /// Ends an attempt to connect over the network, for one that shares memory.
+    /// Ends an attempt to connect over the network, so that the next one uses shared memory.
     pub(crate) fn leave_for_shared_memory(&mut self, now: Time, key: usize, outbox: &mut Outbox) {
         self.disconnect(now, key, outbox);
         self.reopen_path();
         self.controllers[key].phase = ControllerPhase::Resting(now);
     }
 
-    /// Takes the queues of an association down, and takes back what was in flight on them.
+    /// Disconnects the queues of an association, and interrupts the commands in flight on them.
     fn disconnect(&mut self, now: Time, key: usize, outbox: &mut Outbox) {
         self.ready_list.mark_ready(key);
         self.put_up_fence(now, key, outbox);
         let controller = &mut self.controllers[key];
         controller.keep_alive = KeepAlive::default();
         let queues = mem::take(&mut controller.queues);
-        // First all, since data of one queue's commands might come over another.
+        // All queue pairs are failed first, since data of a command could arrive on another
+        // queue's.
         for &queue in &queues {
             self.group.fail(self.queues[queue as usize].qp());
         }
@@ -174,7 +175,8 @@ impl<P: Provider> HostEngine<P> {
         }
     }
 
-    /// A command went down with its association.
+    /// Handles the loss of a command with its association: it fails, or is sent again on the next
+    /// one.
     pub(crate) fn interrupt(&mut self, key: usize, task: Task, outbox: &mut Outbox) {
         match task {
             Task::Piece(piece) => self.return_piece(key, piece, outbox),
@@ -205,7 +207,7 @@ impl<P: Provider> HostEngine<P> {
         }
     }
 
-    /// Gives a controller up for good: all that waits for it fails, and so does all that comes.
+    /// Makes a controller unusable: waiting and later operations fail with `error`.
     fn release_resources(&mut self, key: usize, error: Error, outbox: &mut Outbox) {
         let controller = &mut self.controllers[key];
         controller.phase = ControllerPhase::Dead(error.clone());
@@ -217,7 +219,7 @@ impl<P: Provider> HostEngine<P> {
         self.fail_waiting(key, &error, outbox);
     }
 
-    /// Fails all that waits for a connection of a controller.
+    /// Fails all operations that wait for a connection of a controller.
     fn fail_waiting(&mut self, key: usize, error: &Error, outbox: &mut Outbox) {
         let controller = &mut self.controllers[key];
         let unchecked = mem::take(&mut controller.unchecked);
@@ -228,7 +230,7 @@ impl<P: Provider> HostEngine<P> {
         self.fail_ranges(key, error, outbox);
     }
 
-    /// Does what is due.
+    /// Does the actions that are due at `now`.
     pub(crate) fn run_timers(&mut self, now: Time, outbox: &mut Outbox) {
         self.expire_ranges(now, outbox);
         self.take_down_fences(now, outbox);
@@ -258,8 +260,8 @@ impl<P: Provider> HostEngine<P> {
         }
     }
 
-    /// The target has been away for too long, or refuses this host: all that waits for it fails,
-    /// and what comes fails immediately, until it is back.
+    /// Records the loss of a target that could not be reached in time or refuses this host: all
+    /// operations fail, new ones immediately, until it is connected again.
     fn lose(&mut self, key: usize, error: Error, outbox: &mut Outbox) {
         let controller = &mut self.controllers[key];
         tracing::warn!(%error, "target lost; connecting to it continues");
@@ -324,8 +326,8 @@ impl<P: Provider> HostEngine<P> {
         self.send_admin(now, key, sqe, Task::KeepAlive, outbox);
     }
 
-    /// Finds out whether a target that owes answers is there at all: what it received may have been
-    /// acknowledged, so that no retransmission tells of its end.
+    /// Ends the association of a target that has not responded for too long. Without this a lost
+    /// target could stay undetected: if it has acknowledged the commands, nothing is retransmitted.
     fn watch_silence(&mut self, now: Time, key: usize, outbox: &mut Outbox) {
         let controller = &mut self.controllers[key];
         let Some(silence) = controller.options.silence() else { return };
@@ -350,8 +352,8 @@ impl<P: Provider> HostEngine<P> {
         }
     }
 
-    /// Tells the controller to abort what is in flight of a range. They end by themselves then; if
-    /// not, the range's second deadline ends the association.
+    /// Sends Abort for the commands of a range in flight. If they do not complete, the second
+    /// deadline of the range ends the association.
     pub(crate) fn abort_commands_of(
         &mut self,
         now: Time,
@@ -372,7 +374,7 @@ impl<P: Provider> HostEngine<P> {
         }
     }
 
-    /// Sends a command without data on the admin queue, if it has room.
+    /// Sends a command without data on the admin queue; does nothing if the queue is full.
     pub(crate) fn send_admin(
         &mut self,
         now: Time,
@@ -395,7 +397,7 @@ impl<P: Provider> HostEngine<P> {
         }
     }
 
-    /// Shuts a controller down whose last handle was dropped.
+    /// Starts the shutdown of a controller whose last handle was dropped.
     pub(crate) fn start_closing(&mut self, now: Time, key: usize, outbox: &mut Outbox) {
         let Some(controller) = self.controllers.get_mut(key) else { return };
         self.ready_list.mark_ready(key);
@@ -422,7 +424,7 @@ impl<P: Provider> HostEngine<P> {
         }
     }
 
-    /// Forgets namespaces without handles and with nothing in progress.
+    /// Removes namespaces without handles and without operations in progress.
     pub(crate) fn sweep_namespaces(&mut self, key: usize, outbox: &mut Outbox) {
         let of_raws = self.namespaces_of_raws(key);
         let ops = &self.ops;
@@ -441,7 +443,7 @@ impl<P: Provider> HostEngine<P> {
 }
 
 impl<P: Provider> ControllerState<P> {
-    /// When something is due that nothing else wakes us for.
+    /// Returns when the next action of the controller is due.
     pub(crate) fn deadline(&self) -> Option<Time> {
         let phase = match &self.phase {
             ControllerPhase::Opening(opening) => earliest(Some(opening.deadline), opening.poll_at),
@@ -460,7 +462,7 @@ impl<P: Provider> ControllerState<P> {
     }
 }
 
-/// Why a failed work request ended a connection, in words.
+/// Returns the reason, as text, for which a failed work request ended a connection.
 pub(crate) fn reason(status: WcStatus) -> &'static str {
     match status {
         WcStatus::RETRY_EXCEEDED => {
@@ -486,14 +488,15 @@ pub(crate) fn reason(status: WcStatus) -> &'static str {
     }
 }
 
-/// Whether the target still works on what the last association left behind (Base, 6.3).
+/// Returns whether the target still executes commands of the last association (Base, 6.3).
 fn is_busy(cause: &Error) -> bool {
     let busy = Status::CONNECT_CONTROLLER_BUSY;
     matches!(cause.kind(), ErrorKind::ConnectRefused { status, .. } if status.is(busy))
 }
 
-/// Whether the target answers the same until someone changes what it allows: what waits is told
-/// immediately instead of after the loss timeout (NVMe base specification, "Do Not Retry").
+/// Returns whether the target will respond the same until its configuration changes, so that
+/// operations fail immediately instead of after the loss time-out (NVMe base specification, "Do Not
+/// Retry").
 fn refuses_until_changed(cause: &Error) -> bool {
     matches!(cause.kind(), ErrorKind::ConnectRefused { status, .. } if status.do_not_retry())
 }

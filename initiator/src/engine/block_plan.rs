@@ -1,49 +1,49 @@
-//! How a byte range becomes commands on whole logical blocks. Pure arithmetic.
+//! Splits byte ranges into commands on whole logical blocks. Pure arithmetic.
 
 use crate::memory::bounce;
 
-/// The limits of a command to one namespace.
+/// Block size of a namespace, and the largest transfer of a command to it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Geometry {
     block_bytes: u64,
     max_transfer_bytes: u64,
 }
 
-/// One command, and where its bytes go.
+/// One command of a range, and the memory that it transfers.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct BlockStep {
-    /// First logical block, as in the SLBA field.
+    /// First logical block, the SLBA field.
     pub(crate) slba: u64,
-    /// Number of logical blocks; NLB is one less.
+    /// Number of logical blocks; the NLB field is one less.
     pub(crate) blocks: u32,
-    /// Bytes of the range that this step covers; the next step begins behind them.
+    /// Bytes of the range that this step covers; the next step begins after them.
     pub(crate) length_bytes: u64,
-    /// The memory that the command transfers.
+    /// Memory that the command transfers.
     pub(crate) place: TransferMemory,
 }
 
-/// The memory that a command transfers.
+/// Memory that a command transfers.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum TransferMemory {
-    /// The caller's: the range covers the blocks exactly.
+    /// The caller's memory: this part of the range consists of whole blocks.
     Direct,
-    /// A bounce chunk: the range begins this many bytes into the first block.
+    /// A bounce chunk, since this part of the range begins or ends within a block.
     Bounce {
-        /// Bytes of the first block that are not part of the range.
+        /// Bytes of the first block before the range.
         skip_bytes: u64,
     },
 }
 
 impl Geometry {
-    /// The longest data block that a keyed descriptor can name is 2^24 - 1 bytes; we stay at a
-    /// power of two below it. NVMe over RDMA Transport, "Keyed SGL Data Block descriptor".
+    /// Largest transfer with a keyed descriptor: the power of two below its limit of 2^24 - 1
+    /// bytes. NVMe over RDMA Transport, "Keyed SGL Data Block descriptor".
     const DESCRIPTOR_MAX_BYTES: u64 = 8 << 20;
-    /// The most blocks of one command: NLB is a zero-based 16-bit field.
+    /// Most blocks of a command: NLB is a zero-based 16-bit field.
     const COMMAND_MAX_BLOCKS: u64 = 1 << 16;
 
-    /// `block_bytes` is a power of two of at most [`bounce::CHUNK_BYTES`]; `max_transfer_bytes` is
-    /// what the controller takes in one command. `None` when a command could not carry even one
-    /// block.
+    /// Returns the limits for blocks of `block_bytes`, a power of two of at most
+    /// [`bounce::CHUNK_BYTES`], and the controller's limit `max_transfer_bytes`. `None` if a
+    /// command cannot transfer a single block.
     pub(crate) fn new(block_bytes: u64, max_transfer_bytes: u64) -> Option<Self> {
         let fits = block_bytes.is_power_of_two() && block_bytes <= bounce::CHUNK_BYTES as u64;
         let most = max_transfer_bytes
@@ -53,16 +53,16 @@ impl Geometry {
         (fits && max_transfer_bytes > 0).then_some(Self { block_bytes, max_transfer_bytes })
     }
 
-    /// Bytes of a logical block.
+    /// Returns the size of a logical block in bytes.
     pub(crate) fn block_bytes(&self) -> u64 {
         self.block_bytes
     }
 
-    /// The first step of the bytes `start..end`, which are not empty.
+    /// Returns the first step of the non-empty byte range `start..end`.
     ///
-    /// Whole blocks go straight to the caller's memory. A range with a partial block at either end
-    /// is read in one bounced command when it is short, since one copy costs less than two more
-    /// commands; otherwise only its partial blocks are bounced.
+    /// Whole blocks are transferred directly to or from the caller's memory. A short range with a
+    /// partial block at either end takes one bounced command, since a copy costs less than two more
+    /// commands; of a longer range only the partial blocks are bounced.
     pub(crate) fn next_step(&self, start: u64, end: u64) -> BlockStep {
         debug_assert!(start < end);
         let (first, behind) = (self.floor(start), self.ceil(end));
@@ -78,12 +78,12 @@ impl Geometry {
         }
     }
 
-    /// The logical blocks that `start..end` touches.
+    /// Returns the logical blocks that `start..end` overlaps.
     pub(crate) fn blocks_of(&self, start: u64, end: u64) -> core::ops::Range<u64> {
         start / self.block_bytes..self.ceil(end) / self.block_bytes
     }
 
-    /// Whether `start..end` consists of whole blocks.
+    /// Returns whether `start..end` consists of whole blocks.
     pub(crate) fn is_aligned(&self, start: u64, end: u64) -> bool {
         (start | end) & (self.block_bytes - 1) == 0
     }
@@ -116,8 +116,8 @@ impl Geometry {
         byte & !(self.block_bytes - 1)
     }
 
-    /// Ranges end within a namespace, whose size in bytes is a multiple of the block and fits 64
-    /// bits.
+    /// Does not overflow: ranges end within a namespace, whose size in bytes is a multiple of the
+    /// block size and fits 64 bits.
     fn ceil(&self, byte: u64) -> u64 {
         self.floor(byte.saturating_add(self.block_bytes - 1))
     }

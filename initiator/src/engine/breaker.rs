@@ -1,24 +1,24 @@
-//! Whether a target is asked that others can stand in for.
+//! Circuit breakers, which direct reads to other replicas while a target fails.
 
 use std::num::NonZeroU32;
 use std::time::Duration;
 
 use rdma::Time;
 
-/// When a breaker opens, and for how long.
+/// Thresholds and pauses of a circuit breaker.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct BreakerOptions {
-    /// So many failures without a success between them open the breaker. A lost connection opens it
+    /// Number of consecutive failures that opens the breaker. A lost connection opens it
     /// immediately.
     pub(crate) failures: NonZeroU32,
-    /// How long the target is not asked after the breaker has opened.
+    /// Time for which the target is avoided after the breaker has opened.
     pub(crate) pause: Duration,
-    /// The pause doubles with each probe that fails, up to this.
+    /// Upper limit of the pause, which doubles with each failed probe.
     pub(crate) pause_max: Duration,
 }
 
 impl Default for BreakerOptions {
-    /// Five failures, and pauses from 500 ms to 30 s.
+    /// Returns five failures, and pauses from 500 ms to 30 s.
     fn default() -> Self {
         Self {
             failures: NonZeroU32::MIN.saturating_add(4),
@@ -28,9 +28,9 @@ impl Default for BreakerOptions {
     }
 }
 
-/// A circuit breaker of one target. It is closed while the target serves; it opens after failures
-/// in a row or a loss; after a pause it is half open, that is one read probes the target, whose
-/// success closes the breaker and whose failure opens it for twice the pause.
+/// Circuit breaker of a target. It is closed while the target works, and opens after consecutive
+/// failures or the loss of the connection. After a pause it is half open: one read probes the
+/// target. If that succeeds the breaker closes, else it opens for twice the pause.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(crate) struct CircuitBreaker {
     options: BreakerOptions,
@@ -39,11 +39,11 @@ pub(crate) struct CircuitBreaker {
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum BreakerState {
-    /// So many reads have failed since the last success.
+    /// Reads are permitted; this many have failed since the last success.
     Closed { failures: u32 },
-    /// Nothing is asked before that time.
+    /// Reads are not permitted before `until`; `pause` is the length of the present pause.
     Open { until: Time, pause: Duration },
-    /// A probe is in progress. If it has not ended by that time, another probe may begin.
+    /// A probe is in progress. If it has not ended at `until`, another probe is permitted.
     HalfOpen { until: Time, pause: Duration },
 }
 
@@ -53,19 +53,19 @@ impl Default for BreakerState {
     }
 }
 
-/// Whether a target may be asked.
+/// Whether a read from a target is permitted.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Admission {
-    /// The target serves, as far as is known.
+    /// Permitted, since the breaker is closed.
     Yes,
-    /// One read may be made, to find out: others wait for its end.
+    /// Permitted for a single read, which probes the target.
     Probe,
-    /// The target is to be left alone for now.
+    /// Not permitted; the read should go to another replica.
     No,
 }
 
 impl CircuitBreaker {
-    /// Whether a read may be made now. [`Admission::Probe`] is to be followed by
+    /// Returns whether a read is permitted now. If a read follows [`Admission::Probe`], call
     /// [`begin_probe`](Self::begin_probe).
     pub(crate) fn admission(&self, now: Time) -> Admission {
         match self.state {
@@ -76,8 +76,8 @@ impl CircuitBreaker {
         }
     }
 
-    /// The read that finds out is made. There is no other until its end is reported or as long a
-    /// pause as before has passed.
+    /// Records the start of a probe. The next one is permitted after its failure and a pause, or
+    /// when the present pause has passed without a result.
     pub(crate) fn begin_probe(&mut self, now: Time) {
         if let BreakerState::Open { pause, .. } | BreakerState::HalfOpen { pause, .. } = self.state
         {
@@ -85,16 +85,16 @@ impl CircuitBreaker {
         }
     }
 
-    /// A read has succeeded. Successes of reads that were made before the breaker opened say
-    /// nothing of the target as it is now, and do not close it.
+    /// Records a successful read. While the breaker is open it is ignored: such a read was started
+    /// before the failures.
     pub(crate) fn succeeded(&mut self) {
         if !matches!(self.state, BreakerState::Open { .. }) {
             self.state = BreakerState::default();
         }
     }
 
-    /// A read has failed through the fault of the target: an error, or a time-out. While the
-    /// breaker is open that changes nothing.
+    /// Records a read that failed because of the target, with an error or a time-out. Ignored while
+    /// the breaker is open.
     pub(crate) fn failed(&mut self, now: Time) {
         match self.state {
             BreakerState::Closed { failures } if failures + 1 < self.options.failures.get() => {
@@ -104,7 +104,7 @@ impl CircuitBreaker {
         }
     }
 
-    /// The connection to the target was lost, or could not be made.
+    /// Records that the connection to the target was lost or could not be established.
     pub(crate) fn lost(&mut self, now: Time) {
         let pause = match self.state {
             BreakerState::Closed { .. } => self.options.pause,

@@ -1,20 +1,20 @@
-//! Changes that a controller tells of, and who waits for the next one.
+//! Counts of changes that a controller reports, and the callers that wait for the next one.
 
 use crate::engine::reply::Promise;
 use crate::engine::results::Outbox;
 use crate::types::error::Error;
 
-/// The kinds of changes that are counted.
+/// Kinds of changes that are counted separately.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum ChangeKind {
-    /// The discovery log page has changed.
+    /// The Discovery Log Page has changed.
     DiscoveryLog,
-    /// Namespaces came, went or changed, and those that are open were checked since.
+    /// Namespaces were added, removed or changed; open ones have been checked since.
     Namespaces,
 }
 
-/// The changes of one kind that a controller has told of. A new connection counts as one, since
-/// changes may have been missed.
+/// Number of changes of one kind, with those who wait for the next. A new connection counts as a
+/// change, since events may have been missed.
 #[derive(Debug, Default)]
 pub(crate) struct ChangeCount {
     count: u64,
@@ -22,8 +22,8 @@ pub(crate) struct ChangeCount {
 }
 
 impl ChangeCount {
-    /// Number of changes so far, if it differs from the number that the caller has seen; else the
-    /// promise is kept at the next change.
+    /// Returns the number of changes if it differs from `seen`; else `None`, and the promise is
+    /// resolved at the next change.
     pub(crate) fn wait(&mut self, seen: u64, promise: Promise<u64>) -> Option<u64> {
         if self.count != seen {
             return Some(self.count);
@@ -32,7 +32,7 @@ impl ChangeCount {
         None
     }
 
-    /// Counts a change, and keeps the promises that wait for it.
+    /// Counts a change, and resolves the promises that wait for it.
     pub(crate) fn note(&mut self, outbox: &mut Outbox) {
         self.count += 1;
         for promise in self.waiting.drain(..) {
@@ -40,7 +40,7 @@ impl ChangeCount {
         }
     }
 
-    /// Fails the promises, since no further change will come.
+    /// Fails the promises, since no further change is reported.
     pub(crate) fn end(&mut self, error: &Error, outbox: &mut Outbox) {
         for promise in self.waiting.drain(..) {
             promise.keep(Err(error.clone()), outbox);

@@ -1,8 +1,8 @@
-//! Whether namespaces are what they were: after a reconnect, and when their controller says that
-//! they changed.
+//! Checks whether namespaces are still those that were opened: after a reconnect, and when their
+//! controller reports a change.
 //!
-//! Until a namespace has been checked nothing is issued to it. Many are checked at a time, beside
-//! the ranges of others.
+//! No command is sent to a namespace until its check has passed. Several are checked concurrently,
+//! while ranges of the others continue.
 
 use std::collections::VecDeque;
 use std::time::Duration;
@@ -23,28 +23,31 @@ use crate::engine::{HostEngine, earliest};
 use crate::memory::bounce::BounceChunk;
 use crate::types::error::{Error, ErrorKind};
 
-/// Commands of checks in flight: they share the admin queue with keep alive and the caller's
-/// commands.
+/// Most commands of checks in flight, since they share the admin queue with Keep Alive and the
+/// commands of callers.
 const MAX_UNDER_WAY: usize = 16;
-/// Least size of an admin queue that may lose one slot for good.
+/// Fewest entries of an admin queue on which an Asynchronous Event Request may occupy one
+/// permanently.
 const SLOTS_FOR_EVENTS: u16 = 8;
-/// Get Log Page's log specific parameter, of the ANA log page: without lists of namespaces (RGO).
+/// Log Specific Parameter of Get Log Page for the ANA log page: Return Groups Only (RGO), without
+/// lists of namespaces.
 const GROUPS_ONLY: u8 = 1;
-/// Pause between two looks at the access states that ranges wait for. An event tells of a change,
-/// but may be lost.
+/// Pause between two reads of the ANA log page while ranges wait for another state, since an event
+/// may be lost.
 const ANA_PAUSE: Duration = Duration::from_secs(1);
 
-/// Progress of the check that a namespace still has its identity and format.
+/// State of the check that a namespace still has its identity and format.
 #[derive(Debug, Default)]
 pub(crate) enum Check {
-    /// No check is needed: identity and format are known.
+    /// No check is necessary.
     #[default]
     Passed,
-    /// The namespace is in the list of those to check.
+    /// The namespace waits for its check.
     Due,
-    /// Identify Namespace is in progress.
+    /// Identify Namespace is in flight. `stale`: another change was reported since it was sent.
     Namespace { stale: bool },
-    /// Identify Namespace succeeded, and the Namespace Identification Descriptors are being read.
+    /// Identify Namespace succeeded, and Identify for the Namespace Identification Descriptors is
+    /// in flight.
     Descriptors { stale: bool, identity: Box<NamespaceIdentity> },
 }
 
@@ -58,54 +61,54 @@ impl Check {
     }
 }
 
-/// The checks of a controller's namespaces.
+/// State of the checks of a controller's namespaces.
 #[derive(Debug, Default)]
 pub(crate) struct Checks {
-    /// Namespaces to check, in turn. They may be gone by then.
+    /// Keys of the namespaces that wait for their check; they may have been removed since.
     due: VecDeque<usize>,
-    /// Commands without an answer.
+    /// Number of commands in flight.
     under_way: usize,
-    /// The list of namespaces that changed is to be read.
+    /// Whether the Changed Namespace List must be read.
     reads_list: bool,
-    /// The ANA log page is to be read.
+    /// Whether the ANA log page must be read.
     pub(crate) reads_ana: bool,
-    /// When that is so again, where ranges wait for another access state.
+    /// Time of the next read of the ANA log page, while ranges wait for another state.
     ana_again: Option<Time>,
-    /// When the last of them was sent or answered.
+    /// Time at which the last command was sent or completed.
     progress: Time,
-    /// Namespaces may have changed, which is counted when the checks are done.
+    /// Whether a change must be counted when the checks are done.
     has_news: bool,
 }
 
 impl Checks {
-    /// Whether commands of checks are without an answer.
+    /// Returns whether commands of checks are in flight.
     pub(crate) fn are_under_way(&self) -> bool {
         self.under_way > 0
     }
 }
 
-/// A command of the checks.
+/// A command of the checks, in flight.
 #[derive(Debug)]
 pub(crate) struct CheckTask {
     question: CheckQuestion,
-    /// Holds the answer's data.
+    /// Bounce chunk for the data of the response.
     chunk: BounceChunk,
 }
 
-/// Question of a command of the checks.
+/// Data that a command of the checks reads.
 #[derive(Clone, Copy, Debug)]
 enum CheckQuestion {
-    /// Identity of this namespace now.
+    /// Identity of this namespace.
     Identify { namespace: usize },
-    /// Which of the namespaces changed.
+    /// Log page with the Changed Namespace List.
     ChangedList,
-    /// How namespaces can be reached.
+    /// ANA log page, with the states of groups.
     AnaLog,
 }
 
 impl<P: Provider> HostEngine<P> {
-    /// The controller is usable: checks what was opened over earlier connections, and asks for word
-    /// of changes.
+    /// Checks the namespaces of earlier connections after a controller was connected, and enables
+    /// Asynchronous Events.
     pub(crate) fn begin_checks(&mut self, now: Time, key: usize, outbox: &mut Outbox) {
         let controller = &mut self.controllers[key];
         controller.check_where(|_| true);
@@ -124,7 +127,7 @@ impl<P: Provider> HostEngine<P> {
         }
     }
 
-    /// Waits for the next event, if the last command about events was successful.
+    /// Sends an Asynchronous Event Request, if the last command for events was successful.
     pub(crate) fn await_event(&mut self, now: Time, key: usize, cqe: &Cqe, outbox: &mut Outbox) {
         if cqe.status().is_success() {
             let sqe = AdminCommand::AsyncEventRequest.to_sqe();
@@ -146,7 +149,7 @@ impl<P: Provider> HostEngine<P> {
         }
     }
 
-    /// Issues what is to be asked, as far as there is room.
+    /// Sends the commands that are due, as far as there is room.
     pub(crate) fn issue_checks(&mut self, now: Time, key: usize, outbox: &mut Outbox) {
         while self.controllers[key].is_live() && self.has_check_room(key) {
             let controller = &mut self.controllers[key];
@@ -181,9 +184,9 @@ impl<P: Provider> HostEngine<P> {
         }
     }
 
-    /// Takes the next namespace to check from the list. Those with writes in flight have to wait: a
-    /// target may take commands for the successor of a namespace once that was identified, and a
-    /// write that is delayed until then would change another namespace than was meant.
+    /// Selects the next namespace to check, other than those with writes in flight: once the
+    /// successor of a namespace was identified, a target may accept commands for it, and a delayed
+    /// write would change the wrong namespace.
     fn next_to_check(&mut self, key: usize) -> Option<usize> {
         for _ in 0..self.controllers[key].checks.due.len() {
             let controller = &mut self.controllers[key];
@@ -200,7 +203,8 @@ impl<P: Provider> HostEngine<P> {
         None
     }
 
-    /// Whether writes to a namespace are in flight, or will be whatever it is.
+    /// Returns whether writes to a namespace are in flight, or must still be sent for blocks that
+    /// were read.
     fn has_writes_on(&self, key: usize, namespace: usize) -> bool {
         let controller = &self.controllers[key];
         let is_of = |command: &RangeCommand| {
@@ -247,15 +251,15 @@ impl<P: Provider> HostEngine<P> {
         }
     }
 
-    /// A command of a check went down with its connection: all namespaces are checked over the
-    /// next.
+    /// Releases a command of a check whose connection was lost. All namespaces are checked on the
+    /// next one.
     pub(crate) fn interrupt_check(&mut self, key: usize, task: CheckTask) {
         let controller = &mut self.controllers[key];
         controller.checks.under_way -= 1;
         controller.bounce.release(task.chunk);
     }
 
-    /// A command of a check was answered.
+    /// Handles the response to a command of a check.
     pub(crate) fn finish_check(
         &mut self,
         now: Time,
@@ -276,7 +280,8 @@ impl<P: Provider> HostEngine<P> {
             }
             CheckQuestion::AnaLog => {
                 controller.bounce.release(chunk);
-                // One that cannot say it now is asked again where it matters.
+                // If the target cannot report states now, the log page is read again while ranges
+                // wait.
                 if cqe.status().is_success() {
                     controller.ana = Some(AnaTable::parse(&data));
                 }
@@ -288,7 +293,7 @@ impl<P: Provider> HostEngine<P> {
         }
     }
 
-    /// A command to a namespace was refused: the status may tell how it can be reached.
+    /// Takes the access state of a namespace from the status of a command that it refused.
     pub(crate) fn note_refused_access(
         &mut self,
         now: Time,
@@ -305,8 +310,8 @@ impl<P: Provider> HostEngine<P> {
         }
     }
 
-    /// Applies the access states that are known to the namespaces. Ranges that waited for another
-    /// state continue, here or over another path.
+    /// Sets the access states of the namespaces from the ANA table. Ranges that waited for another
+    /// state continue, on this path or another.
     fn apply_ana(&mut self, now: Time, key: usize, outbox: &mut Outbox) {
         let controller = &mut self.controllers[key];
         let nothing = AnaTable::default();
@@ -335,7 +340,8 @@ impl<P: Provider> HostEngine<P> {
         self.ready_list.mark_ready(key);
     }
 
-    /// Asks again how namespaces can be reached that commands wait for: an event may be lost.
+    /// Schedules another read of the ANA log page while ranges wait for another state: an event may
+    /// be lost.
     pub(crate) fn ask_again_for_access(&mut self, now: Time, key: usize) {
         let checks = &mut self.controllers[key].checks;
         if checks.ana_again.is_some_and(|time| time <= now) {
@@ -399,7 +405,8 @@ impl<P: Provider> HostEngine<P> {
         }
     }
 
-    /// Whether a namespace is what it was; if so, what waits for it continues.
+    /// Compares the identity of a namespace with that at its opening; if they are equal, ranges
+    /// that waited for the check continue.
     fn compare(
         &mut self,
         now: Time,
@@ -420,7 +427,7 @@ impl<P: Provider> HostEngine<P> {
                 attached.identity.ana_group = identity.ana_group;
                 attached.identity.name.clone_from(&identity.name);
                 if stale {
-                    // It changed again, perhaps after it answered.
+                    // The controller reported another change, possibly after the response.
                     attached.check = Check::Due;
                     controller.checks.due.push_back(namespace);
                 } else {
@@ -437,8 +444,8 @@ impl<P: Provider> HostEngine<P> {
         }
     }
 
-    /// A namespace is not what it was: all that waits for it fails, and nothing is issued to it
-    /// again.
+    /// Records that a namespace is no longer the one that was opened: its waiting ranges fail, as
+    /// do all later commands.
     fn lose_namespace(&mut self, key: usize, number: usize, change: String, outbox: &mut Outbox) {
         let controller = &mut self.controllers[key];
         let attached = &mut controller.namespaces[number];
@@ -450,7 +457,7 @@ impl<P: Provider> HostEngine<P> {
         self.resume_raw(key, number);
     }
 
-    /// Ends the association if a check is not answered.
+    /// Ends the association if a command of a check exceeds the admin time-out.
     pub(crate) fn expire_checks(&mut self, now: Time, key: usize, outbox: &mut Outbox) {
         if self.controllers[key].checks_deadline().is_some_and(|time| time <= now) {
             let cause = "the target does not say whether its namespaces are what they were";
@@ -459,9 +466,9 @@ impl<P: Provider> HostEngine<P> {
     }
 }
 
-/// Whether a status to Identify tells what the namespace is or that it is not there. Others tell of
-/// the controller or the connection, even with Do Not Retry: that is about this command in this
-/// association.
+/// Returns whether a status of Identify describes the namespace, or its absence. Other statuses
+/// concern the controller or the connection, even with Do Not Retry, which is valid for this
+/// command in this association only.
 fn is_final(status: Status) -> bool {
     [Status::SUCCESS, Status::INVALID_NAMESPACE_OR_FORMAT, Status::INVALID_FIELD]
         .iter()
@@ -469,7 +476,7 @@ fn is_final(status: Status) -> bool {
 }
 
 impl<P: Provider> ControllerState<P> {
-    /// Counts a change of the namespaces, once all are checked that it may be about.
+    /// Counts a change of the namespaces when all checks are done.
     fn tell_of_changes(&mut self, outbox: &mut Outbox) {
         let checks = &mut self.checks;
         if checks.has_news && checks.under_way == 0 && checks.due.is_empty() {
@@ -478,7 +485,7 @@ impl<P: Provider> ControllerState<P> {
         }
     }
 
-    /// Schedules a check of the attached namespaces that `which` selects.
+    /// Schedules checks of the open namespaces that `which` selects.
     fn check_where(&mut self, which: impl Fn(Nsid) -> bool) {
         for (number, attached) in &mut self.namespaces {
             if attached.gone.is_some() || !which(attached.nsid) {
@@ -495,11 +502,11 @@ impl<P: Provider> ControllerState<P> {
         }
     }
 
-    /// The answer to the list of changed namespaces.
+    /// Schedules checks of the namespaces in a Changed Namespace List.
     fn check_changed(&mut self, cqe: &Cqe, data: &[u8]) {
         match view::<NamespaceList>(data) {
-            // Sorted, as the specification has it; a list that is not costs its target's namespaces
-            // a check.
+            // The specification requires a sorted list. If it is not sorted, all namespaces are
+            // checked.
             Ok(list) if cqe.status().is_success() && *list != NamespaceList::TOO_MANY => {
                 let changed: Vec<Nsid> = list.iter().collect();
                 let sorted = changed.is_sorted();
@@ -509,12 +516,12 @@ impl<P: Provider> ControllerState<P> {
         }
     }
 
-    /// When something is to be done for checks.
+    /// Returns when the next action for checks is due.
     pub(crate) fn checks_due(&self) -> Option<Time> {
         earliest(self.checks_deadline(), self.checks.ana_again)
     }
 
-    /// The connection is gone, and the commands of checks with it.
+    /// Discards the state of the checks after the connection was lost.
     pub(crate) fn forget_checks(&mut self) {
         self.checks.due.clear();
         self.checks.reads_list = false;
@@ -525,7 +532,7 @@ impl<P: Provider> ControllerState<P> {
         }
     }
 
-    /// When the target has taken too long to answer.
+    /// Returns when the response to a command of a check is overdue.
     fn checks_deadline(&self) -> Option<Time> {
         (self.checks.under_way > 0).then(|| self.checks.progress + self.options.admin_timeout)
     }

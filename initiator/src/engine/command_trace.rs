@@ -1,4 +1,4 @@
-//! The trace of commands, while one is taken.
+//! Recording of completed commands into a trace.
 
 use nvme_proto::{Cqe, NvmOpcode, Qid};
 use rdma::{Provider, Time};
@@ -9,7 +9,7 @@ use crate::types::host_trace::{SentCommand, TraceInProgress};
 use crate::types::time::MonotonicTime;
 
 impl<P: Provider> HostEngine<P> {
-    /// Takes down a command of a range that was answered.
+    /// Adds a completed command of a range to the trace.
     #[cold]
     pub(crate) fn trace_piece(
         &self,

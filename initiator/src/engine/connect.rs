@@ -1,5 +1,4 @@
-//! The connect sequence, from nothing to a usable controller: each step is driven by the answer to
-//! the last.
+//! The connect sequence of a controller; each step is started by the response to the previous one.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -28,21 +27,20 @@ use crate::engine::results::Outbox;
 use crate::memory::bounce::CHUNK_BYTES;
 use crate::types::error::{Error, ErrorKind, RefusedField};
 
-/// Entries of the admin queue: what Linux asks for, and the most that its target grants.
+/// Entries of the admin queue: the number that Linux requests, and the most that its target grants.
 const ADMIN_ENTRIES: u16 = 32;
 
-/// Transfers are split at this size where the controller has no limit or a larger one, so that a
-/// long range is several commands in flight.
+/// Upper limit of MDTS, so that a long range is split into several commands in flight.
 const TRANSFER_BYTES: u64 = 1 << 20;
 
-/// The most data that is sent with a command.
+/// Most data in a command capsule.
 const IN_CAPSULE_BYTES: u64 = 16 << 10;
 
-/// Pause between two readings of CSTS.
+/// Pause between two reads of CSTS.
 const READY_POLL: Duration = Duration::from_millis(20);
 
 impl<P: Provider> HostEngine<P> {
-    /// Starts an attempt to connect.
+    /// Starts an attempt to connect, or waits for the selection of the provider.
     pub(crate) fn open(&mut self, now: Time, key: usize, outbox: &mut Outbox) {
         if self.waits_for_path(outbox) {
             return;
@@ -116,7 +114,7 @@ impl<P: Provider> HostEngine<P> {
         let new = self.cm.create_qp(conn, &self.group.handle(), device, &config).map_err(local)?;
         let qp = self.group.adopt(new);
         let vacant = self.queues.vacant_entry();
-        // Far fewer queues than 2^32.
+        // There are far fewer queues than 2^32.
         let queue_key = vacant.key() as u32;
         let queue = match HostQueue::new(device, queue_key, key, qid, conn, qp, slots) {
             Ok(queue) => vacant.insert(queue),
@@ -141,7 +139,7 @@ impl<P: Provider> HostEngine<P> {
         self.cm.connect(now, conn, &params).map_err(local)
     }
 
-    /// Entries of a submission queue that is about to be connected.
+    /// Returns the entries of a submission queue before it is connected.
     fn entries(&self, key: usize, qid: Qid) -> u16 {
         let wanted = match &self.controllers[key].phase {
             ControllerPhase::Opening(opening) if !qid.is_admin() => opening.queue_entries,
@@ -177,7 +175,7 @@ impl<P: Provider> HostEngine<P> {
             }
             Some(accept) => {
                 let queue = &mut self.queues[queue as usize];
-                // Zero can only mean that the target does not say.
+                // Zero is not valid, so the target does not report the number.
                 if accept.receive_entries() != 0 {
                     queue.limit(accept.receive_entries());
                 }
@@ -249,7 +247,7 @@ impl<P: Provider> HostEngine<P> {
         }
     }
 
-    /// The answer that the attempt was waiting for.
+    /// Handles the response that the attempt waited for, and starts the next step.
     pub(crate) fn advance_opening(
         &mut self,
         now: Time,
@@ -406,7 +404,8 @@ impl<P: Provider> HostEngine<P> {
         limits.volatile_write_cache = identify.vwc.present();
         limits.command_quiesce_ms = identify.cqt.get();
         controller.notices = match discovery {
-            // One that is kept alive is asked to tell of changes; others end before there are any.
+            // Only a persistent discovery connection, which has Keep Alive, lasts until there are
+            // changes.
             true => AsyncEventConfig::new().with_discovery_log(
                 identify.oaes.discovery_log() && controller.options.keep_alive_ms > 0,
             ),
@@ -414,7 +413,7 @@ impl<P: Provider> HostEngine<P> {
                 .with_namespace_attribute(identify.oaes.namespace_attribute())
                 .with_ana_change(identify.oaes.ana_change()),
         };
-        // The states of an earlier connection hold until the controller tells others.
+        // The states of the last connection are valid until the controller reports others.
         let has_groups = identify.cmic.ana() && !discovery;
         controller.ana = has_groups.then(|| controller.ana.take().unwrap_or_default());
         limits.max_commands = match identify.maxcmd.get() {
@@ -452,7 +451,7 @@ impl<P: Provider> HostEngine<P> {
         Ok(())
     }
 
-    /// Connects the next I/O queue, or continues when all are connected.
+    /// Connects the next I/O queue, or completes the attempt when all are connected.
     fn open_next_queue(&mut self, now: Time, key: usize, outbox: &mut Outbox) {
         let controller = &mut self.controllers[key];
         let next = controller.queues.len();
@@ -471,7 +470,7 @@ impl<P: Provider> HostEngine<P> {
         self.open_queue(now, key, Qid(next as u16), outbox);
     }
 
-    /// The controller is usable.
+    /// Completes an attempt to connect: the controller is ready for commands.
     fn opened(&mut self, now: Time, key: usize, outbox: &mut Outbox) {
         let controller = &mut self.controllers[key];
         if let ControllerPhase::Opening(opening) =
@@ -490,7 +489,7 @@ impl<P: Provider> HostEngine<P> {
         if let Some(first) = controller.first.take() {
             first.promise.keep(Ok(controller.limits), outbox);
         }
-        // What the log page said before the connection was lost may no longer hold.
+        // The log page may have changed while there was no connection.
         controller.log_changes.note(outbox);
         let cntlid = controller.limits.cntlid;
         tracing::info!(target = %controller.target, %cntlid, provider = P::NAME, "connected");
@@ -499,7 +498,7 @@ impl<P: Provider> HostEngine<P> {
 }
 
 impl<P: Provider> ControllerState<P> {
-    /// The entry that shuts the controller down.
+    /// Returns the Property Set command that starts a normal shutdown.
     pub(crate) fn shutdown_sqe(&self) -> Sqe {
         set_cc(self.cc.with_shn(nvme_proto::registers::ShutdownNotification::NORMAL))
     }
@@ -526,8 +525,8 @@ fn local(error: rdma::CmError) -> Error {
     }
 }
 
-/// Checks for all that an initiator with keyed SGLs needs (RDMA Transport, "Capsules and SGLs";
-/// Base, "Identify Controller").
+/// Checks that a controller supports what this initiator requires, such as keyed SGLs (RDMA
+/// Transport, "Capsules and SGLs"; Base, "Identify Controller").
 fn check_controller(
     identify: &IdentifyController,
     cntlid: Cntlid,

@@ -1,23 +1,23 @@
-//! The connections of an engine.
+//! The RDMA connections of an engine.
 
 use std::collections::BTreeMap;
 
 use nvme_proto::Qid;
 use rdma::ConnId;
 
-/// The use of a connection of the connection manager.
+/// Use of a connection.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum ConnectionRole {
-    /// A queue that is being connected.
+    /// Connection of a queue that is being established.
     Opening { controller: usize, qid: Qid },
-    /// A queue that is connected and may carry commands.
+    /// Connection of a queue that is established and may carry commands.
     Open { controller: usize },
-    /// Ended by us: only the peer's answer to the disconnect is missing.
+    /// Connection that this host has disconnected; the reply of the peer is awaited.
     Closing,
 }
 
 impl ConnectionRole {
-    /// The controller that the queue belongs to.
+    /// Returns the controller of the queue, unless it is disconnected.
     pub(crate) fn controller(self) -> Option<usize> {
         match self {
             Self::Opening { controller, .. } | Self::Open { controller } => Some(controller),
@@ -25,13 +25,13 @@ impl ConnectionRole {
         }
     }
 
-    /// Whether nothing is expected of it but data.
+    /// Returns whether no event of the connection manager is expected.
     fn is_idle(self) -> bool {
         matches!(self, Self::Open { .. })
     }
 }
 
-/// All connections by name.
+/// All connections of an engine by identifier, with the number that are not idle.
 #[derive(Default)]
 pub(crate) struct Connections {
     all: BTreeMap<ConnId, ConnectionRole>,
@@ -39,7 +39,7 @@ pub(crate) struct Connections {
 }
 
 impl Connections {
-    /// Adds a connection, or says what it is now.
+    /// Adds a connection, or changes its use.
     pub(crate) fn insert(&mut self, id: ConnId, conn: ConnectionRole) {
         self.remove(id);
         self.busy += usize::from(!conn.is_idle());
@@ -56,7 +56,7 @@ impl Connections {
         self.all.get(&id).copied()
     }
 
-    /// Connections of a controller.
+    /// Returns the connections of a controller.
     pub(crate) fn of(
         &self,
         controller: usize,
@@ -69,7 +69,7 @@ impl Connections {
         self.all.is_empty()
     }
 
-    /// Whether no connection is being made or ended.
+    /// Returns whether no connection is being established or disconnected.
     pub(crate) fn are_idle(&self) -> bool {
         self.busy == 0
     }

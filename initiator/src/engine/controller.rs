@@ -1,4 +1,4 @@
-//! The state of a controller in an engine, connected or not.
+//! State of a controller in an engine, connected or not.
 
 use std::collections::VecDeque;
 use std::sync::Arc;
@@ -26,31 +26,31 @@ use crate::memory::region::{CurrentScope, RegistrationScope};
 use crate::types::error::{Error, ErrorKind, SubsystemAddress, UnreachableCause};
 use crate::types::options::{Class, ControllerOptions};
 
-/// The limits of a controller on its present connection.
+/// Limits of a controller on its current connection.
 #[derive(Clone, Copy, Debug)]
 #[non_exhaustive]
 pub struct ControllerLimits {
     /// Controller identifier (CNTLID), assigned in the Connect response.
     pub cntlid: Cntlid,
-    /// I/O queues that are connected.
+    /// Number of connected I/O queues.
     pub io_queues: u16,
     /// Commands that may be in flight on an I/O queue.
     pub queue_depth: u16,
-    /// Bytes that one command may transfer.
+    /// Most bytes that a command transfers.
     pub max_transfer_bytes: u64,
-    /// Bytes of data that an I/O command capsule may carry.
+    /// Most bytes of data in an I/O command capsule.
     pub in_capsule_bytes: u32,
-    /// Whether Flush means anything: a volatile write cache is present.
+    /// Whether the controller has a volatile write cache, without which Flush has no effect.
     pub volatile_write_cache: bool,
-    /// Command Quiesce Time (CQT) in milliseconds, 0 if it is not reported: how long the target's
-    /// storage may continue writes when the target has found out that this host is lost.
+    /// Command Quiesce Time (CQT) in milliseconds, 0 if it is not reported: how long writes may
+    /// still be executed after the target has detected the loss of this host.
     pub command_quiesce_ms: u16,
-    /// Commands that the controller takes on a queue, outstanding together.
+    /// Maximum Outstanding Commands (MAXCMD) of a queue.
     pub(crate) max_commands: u16,
 }
 
 impl ControllerLimits {
-    /// Limits of a controller that said nothing yet.
+    /// Limits of a controller before it is identified.
     pub(crate) const NONE: Self = Self {
         cntlid: Cntlid::DYNAMIC,
         io_queues: 0,
@@ -63,78 +63,78 @@ impl ControllerLimits {
     };
 }
 
-/// A controller, its connection and what waits for it.
+/// A controller with its connection and the operations that wait for it.
 pub(crate) struct ControllerState<P: Provider> {
     pub(crate) target: Arc<SubsystemAddress>,
     pub(crate) options: ControllerOptions,
     pub(crate) phase: ControllerPhase,
-    /// Attempts to connect so far.
+    /// Number of attempts to connect so far.
     pub(crate) epoch: u64,
-    /// Queues of the present association, as the engine numbers them; the admin queue first.
+    /// Keys of the queues of the current association in the engine; the admin queue is the first.
     pub(crate) queues: Vec<u32>,
     pub(crate) next_queue: usize,
     pub(crate) limits: ControllerLimits,
-    /// The changes that it can tell of, of those that the host wants to hear of.
+    /// Asynchronous Events that the host enables: those that it uses and the controller supports.
     pub(crate) notices: AsyncEventConfig,
-    /// The states of its ANA groups, if it has such groups.
+    /// States of the ANA groups; `None` if the controller does not report them.
     pub(crate) ana: Option<AnaTable>,
-    /// The value of CC that enabled the controller.
+    /// Value of CC that enabled the controller.
     pub(crate) cc: Cc,
     pub(crate) bounce: BouncePool<P>,
-    /// Protection domain of the queue pairs of all its associations, and of the memory that they
-    /// may reach. Regions that outlive the controller learn from it that they need not be kept
-    /// registered.
+    /// Protection domain of the queue pairs of all associations, and of the memory that they
+    /// access. Regions that outlive the controller see that it is gone, and release their
+    /// registration.
     pub(crate) scope: Arc<RegistrationScope<P>>,
-    /// Where its handles find that scope.
+    /// Holder of that scope, through which the handles follow a change of provider.
     pub(crate) current_scope: Arc<CurrentScope>,
     pub(crate) keep_alive: KeepAlive,
-    /// Whether ranges are read from it that have a choice.
+    /// Circuit breaker of the target, for ranges that have another replica or path.
     pub(crate) breaker: CircuitBreaker,
-    /// When the next attempt to connect follows the last.
+    /// Schedule of the attempts to reconnect.
     pub(crate) retries: Retries,
-    /// Time since which the connection is missing, and why.
+    /// Missing connection: since when, and why.
     pub(crate) outage: Option<Outage>,
     /// State of the first connect until it has succeeded or failed.
     pub(crate) first: Option<FirstConnect>,
     pub(crate) namespaces: Slab<Attached>,
     pub(crate) checks: Checks,
-    /// Changes of the discovery log page.
+    /// Count of changes of the Discovery Log Page.
     pub(crate) log_changes: ChangeCount,
-    /// Changes of the namespaces.
+    /// Count of changes of the namespaces.
     pub(crate) namespace_changes: ChangeCount,
-    /// Ranges with commands to issue, by class.
+    /// Ranges with commands to send, by class.
     pub(crate) ready: [VecDeque<usize>; Class::COUNT],
-    /// Plans with ranges that have no issued command, by class.
+    /// Plans with ranges that were not started, by class.
     pub(crate) runs: [VecDeque<usize>; Class::COUNT],
-    /// Whose turn it is, by class.
+    /// Turns of ranges and plans, by class.
     pub(crate) turns: [IssueTurns; Class::COUNT],
-    /// Bytes of ranges in progress that no command was issued for.
+    /// Bytes of ranges in progress for which no command was sent.
     pub(crate) unissued_bytes: u64,
-    /// Commands in flight of ranges.
+    /// Commands of ranges in flight.
     pub(crate) in_flight: CommandsInFlight,
-    /// Commands in flight of the class that gives way.
+    /// Commands of background ranges in flight.
     pub(crate) background: CommandsInFlight,
-    /// Edge blocks that were read and modified, and are to be written.
+    /// Blocks that were read and modified for partial writes, and must be written.
     pub(crate) modified: VecDeque<RangeCommand>,
-    /// Writes that share a block with another write of this host, in progress or unanswered.
+    /// Writes that wait for another write to the same blocks, which is in progress or fenced.
     pub(crate) blocked: VecDeque<usize>,
-    /// Ranges that are tried again at a later time.
+    /// Ranges that wait before a retry, each with the time of the retry.
     pub(crate) delayed: Vec<(Time, usize)>,
-    /// Commands that are not reads or writes of ranges, not issued yet.
+    /// Commands other than those of ranges that were not sent yet.
     pub(crate) raw: VecDeque<Raw>,
-    /// Commands that wait for the check of their namespace, or behind a fence.
+    /// Commands that wait for the check of their namespace, or for a fence.
     pub(crate) unchecked: VecDeque<Raw>,
-    /// None of those, issued or not, expires before this time.
+    /// Time before which none of the commands other than those of ranges expires.
     pub(crate) raw_expiry: Option<Time>,
-    /// The last handle was dropped.
+    /// Whether the last handle was dropped, so that the controller is shut down.
     pub(crate) closing: bool,
 }
 
-/// Commands of ranges in flight.
+/// Totals of commands in flight.
 #[derive(Clone, Copy, Debug, Default)]
 pub(crate) struct CommandsInFlight {
     pub(crate) commands: usize,
-    /// Bytes of the ranges that they are part of.
+    /// Bytes that the commands transfer for their ranges.
     pub(crate) bytes: u64,
 }
 
@@ -150,39 +150,41 @@ impl CommandsInFlight {
     }
 }
 
-/// Where a controller is in its life.
+/// State of a controller's connection.
 pub(crate) enum ControllerPhase {
     /// Connecting, for the first time or again.
     Opening(Opening),
-    /// Usable; connected since this time.
+    /// Ready for commands; connected since this time.
     Live(Time),
-    /// Disconnected; the next attempt comes at this time.
+    /// Disconnected until this time, at which the next attempt starts.
     Resting(Time),
-    /// Disconnected; the target may still carry out what was asked of it before.
+    /// Disconnected until the target has confirmed the end of the last association, or must have
+    /// detected it, since it may still execute commands of it.
     Fenced,
-    /// Told to shut down; disconnected when it confirms, or at this time.
+    /// Shutting down; disconnected when the target confirms, or at this time.
     Closing(Time),
-    /// Given up: it could not be connected at first, or cannot be used.
+    /// Unusable: the first connect failed, or the target has no support for what is needed.
     Dead(Error),
 }
 
-/// An attempt to connect.
+/// State of an attempt to connect.
 pub(crate) struct Opening {
     pub(crate) step: OpeningStep,
     pub(crate) since: Time,
     pub(crate) deadline: Time,
-    /// When CSTS is to be read again.
+    /// Time at which CSTS is read again.
     pub(crate) poll_at: Option<Time>,
-    /// Holds the data of the attempt's commands.
+    /// Bounce chunk for the data of the attempt's commands.
     pub(crate) chunk: BounceChunk,
-    /// Bytes of a page of MDTS.
+    /// Page size in bytes, by which MDTS is scaled.
     pub(crate) page_bytes: u64,
-    /// Entries of an I/O queue.
+    /// Entries of an I/O queue, limited by CAP.MQES.
     pub(crate) queue_entries: u16,
 }
 
 impl Opening {
-    /// The error of an attempt whose time has passed. `silence` is why no peer may have answered.
+    /// Returns the error of an attempt that exceeded its deadline. `silence` is the reason to
+    /// report if the peer did not respond at all.
     pub(crate) fn no_answer(&self, silence: rdma::ConnectFailure) -> Error {
         let what = "the target takes connections and answers no commands; look into its log";
         let kind = match self.step {
@@ -193,7 +195,7 @@ impl Opening {
     }
 }
 
-/// The connect that a caller asked for and waits for.
+/// The connect that the caller waits for.
 pub(crate) struct FirstConnect {
     pub(crate) promise: Promise<ControllerLimits>,
     pub(crate) busy: Option<BusyTarget>,
@@ -205,66 +207,66 @@ impl FirstConnect {
     }
 }
 
-/// A target that has yet to end an earlier controller of this host.
+/// A target that has not yet ended an earlier controller of this host.
 pub(crate) struct BusyTarget {
-    /// The error of the last attempt.
+    /// Error of the last attempt.
     pub(crate) refusal: Error,
-    /// When it is asked again for the last time.
+    /// Time after which no further attempt is made.
     pub(crate) until: Time,
 }
 
-/// The event that an attempt to connect is waiting for.
+/// The response or event that an attempt to connect waits for.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum OpeningStep {
-    /// The RDMA connection of a queue.
+    /// Establishment of the RDMA connection of a queue.
     Connection,
-    /// The response to Connect on that queue.
+    /// Response to Connect on that queue.
     Connect,
-    /// The response to Property Get of CAP.
+    /// Response to Property Get of CAP.
     Capabilities,
-    /// The response to setting CC.EN.
+    /// Response to Property Set of CC.EN.
     Enable,
-    /// CSTS.RDY, read by Property Get until it is set.
+    /// CSTS.RDY, which is read by Property Get until it is set.
     Ready,
-    /// The response to Identify Controller.
+    /// Response to Identify Controller.
     Identify,
-    /// Set Features, Number of Queues.
+    /// Response to Set Features, Number of Queues.
     QueueCount,
 }
 
-/// When Keep Alive was sent and is to be sent.
+/// State of Keep Alive and of the silence time-out.
 #[derive(Clone, Copy, Debug, Default)]
 pub(crate) struct KeepAlive {
     pub(crate) next: Option<Time>,
-    /// The one that is not answered yet.
+    /// Time at which the Keep Alive in flight was sent.
     pub(crate) sent: Option<Time>,
-    /// When the target last answered anything, or since when it owes an answer.
+    /// Time of the last response, or of the first command in flight if that is later.
     pub(crate) last_answer: Time,
-    /// When to look whether it is silent, while it owes answers.
+    /// Time of the next test for silence, while responses are outstanding.
     pub(crate) watch: Option<Time>,
 }
 
 impl KeepAlive {
-    /// The state after a connect: the first is due after half the timeout.
+    /// Returns the state after a connect: the first Keep Alive is due after half the timeout.
     pub(crate) fn start(now: Time, timeout_ms: u32) -> Self {
         let next = (timeout_ms > 0).then(|| now + Self::interval(timeout_ms));
         Self { next, sent: None, last_answer: now, watch: None }
     }
 
-    /// Twice in a timeout, so that one may be late.
+    /// Returns the pause between Keep Alives: half the timeout, so that one of them may be late.
     pub(crate) fn interval(timeout_ms: u32) -> Duration {
         Duration::from_millis(u64::from(timeout_ms).div_ceil(2))
     }
 }
 
-/// A time without a connection.
+/// A period without a connection.
 #[derive(Clone, Debug)]
 pub(crate) struct Outage {
     pub(crate) since: Time,
-    /// When the last attempt to connect was begun.
+    /// Start of the last attempt to connect.
     pub(crate) tried: Time,
     pub(crate) cause: Error,
-    /// The error that fails everything, since the target has been away for too long.
+    /// Error of all operations once the loss time-out has passed.
     pub(crate) lost: Option<Error>,
 }
 
@@ -274,63 +276,63 @@ impl Outage {
     }
 }
 
-/// A namespace that a caller holds a handle of.
+/// A namespace for which there are handles.
 pub(crate) struct Attached {
     pub(crate) nsid: Nsid,
     pub(crate) identity: NamespaceIdentity,
     pub(crate) geometry: Geometry,
-    /// How it can be reached over this controller.
+    /// State of the access to it over this controller.
     pub(crate) access: PathAccess,
-    /// How many handles there are; at zero the namespace is forgotten once nothing is in progress.
+    /// Number of handles; at zero it is removed once no command to it is in flight.
     pub(crate) holders: usize,
-    /// Why it can no longer be used.
+    /// Error of all commands, if it is no longer the namespace that was opened.
     pub(crate) gone: Option<Error>,
     pub(crate) check: Check,
-    /// Ranges that wait for the check.
+    /// Ranges that wait for the check or the access state.
     pub(crate) waiting: VecDeque<usize>,
-    /// Name of the namespace among those that the host writes to.
+    /// Key of the namespace in the host's table of writes.
     pub(crate) written: WrittenNamespace,
 }
 
-/// A command of a range.
+/// A read or write command for a part of a range.
 pub(crate) struct RangeCommand {
     pub(crate) op: usize,
-    /// First byte of the range that it covers.
+    /// First byte in the namespace that it covers.
     pub(crate) start: u64,
     pub(crate) step: BlockStep,
-    /// Where its blocks go if not straight to the caller's memory.
+    /// Bounce chunk of its blocks; `None` if they are transferred directly.
     pub(crate) chunk: Option<BounceChunk>,
     pub(crate) stage: BlockStage,
-    /// When it was handed to its queue.
+    /// Time at which it was pushed to its queue.
     pub(crate) sent: Time,
 }
 
-/// Which command of its blocks a [`RangeCommand`] is.
+/// Step of the transfer of its blocks that a [`RangeCommand`] does.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum BlockStage {
-    /// The only one, or the one that writes.
+    /// Read, or Write of blocks whose bytes are all known.
     Transfer,
-    /// Reads the blocks that a partial write is to modify.
+    /// Read of blocks that a partial write modifies.
     Fetch,
 }
 
-/// A command that is not part of a range, with at most a chunk of data.
+/// A command that does not belong to a range, with at most a bounce chunk of data.
 pub(crate) struct Raw {
     pub(crate) sqe: Sqe,
     pub(crate) data: RawData,
     pub(crate) queue: QueueKind,
-    /// The opened namespace that it is for, if any: it fails once that namespace was replaced.
+    /// Key of the open namespace that it is for; it fails once that namespace was replaced.
     pub(crate) namespace: Option<usize>,
-    /// Set when it comes into the engine's hands.
+    /// Set when the engine takes it.
     pub(crate) deadline: Time,
-    /// True if it only asks: when its connection goes down it is sent again over the next.
+    /// Whether it has no side effects, so that it is sent again if its connection is lost.
     pub(crate) repeatable: bool,
-    /// True if it may change something that others see.
+    /// Whether it may change state that others can see, so that a lost one is fenced.
     pub(crate) alters: bool,
     pub(crate) promise: Promise<RawReply>,
 }
 
-/// The data of a [`Raw`] command.
+/// Data of a [`Raw`] command; `length` is in bytes.
 #[derive(Clone)]
 pub(crate) enum RawData {
     None,
@@ -348,59 +350,59 @@ impl RawData {
     }
 }
 
-/// Which kind of queue a command belongs on.
+/// Kind of queue on which a command is sent.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum QueueKind {
     Admin,
     Io,
 }
 
-/// The answer to a successful [`Raw`] command.
+/// Response to a successful [`Raw`] command.
 #[derive(Debug)]
 pub(crate) struct RawReply {
     pub(crate) result: u64,
     pub(crate) data: Vec<u8>,
 }
 
-/// The work of the engine when a command finishes.
+/// Purpose of a command in flight, by which its response is handled.
 pub(crate) enum Task {
-    /// Part of a range.
+    /// A command of a range.
     Piece(RangeCommand),
-    /// A command of its own.
+    /// A [`Raw`] command, whose result is sent to `promise`.
     Raw {
         promise: Promise<RawReply>,
         chunk: Option<BounceChunk>,
         to_host: u32,
         namespace: Option<usize>,
         deadline: Time,
-        /// The command, if it is sent again when its connection goes down.
+        /// The command, if it is sent again after the loss of its connection.
         again: Option<Sqe>,
-        /// True if it may change something that others see.
+        /// Whether it may change state that others can see.
         alters: bool,
     },
-    /// The next answer of [`Opening`].
+    /// A command of [`Opening`].
     Opening,
     KeepAlive,
-    /// A command that finds out whether a namespace is what it was.
+    /// A command of the checks.
     Check(CheckTask),
-    /// The configuration of asynchronous events.
+    /// Set Features, Asynchronous Event Configuration.
     EventConfig,
-    /// Answered when something happens.
+    /// Asynchronous Event Request, which completes at the next event.
     AsyncEvent,
-    /// The command that it names ends by itself, aborted or not.
+    /// Abort. Its result is not used: the aborted command completes by itself.
     Abort,
     Shutdown,
 }
 
-/// The shortest time between two attempts to connect to a target that was lost, however much is
-/// asked of it.
+/// Shortest pause between two attempts to connect to a lost target when operations are submitted to
+/// it.
 const RECONNECT_NOW_INTERVAL: Duration = Duration::from_millis(50);
 
 impl<P: Provider> ControllerState<P> {
-    /// Chunks of bounce memory: resident only as far as they are used.
+    /// Number of bounce chunks; their memory is resident only as far as it was used.
     pub(crate) const CHUNKS: u16 = 128;
 
-    /// Moves the controller to an engine of another provider, where it has no connection yet.
+    /// Moves a controller without a connection to an engine of another provider.
     pub(crate) fn moved<Q: Provider>(
         self,
         scope: Arc<RegistrationScope<Q>>,
@@ -487,8 +489,8 @@ impl<P: Provider> ControllerState<P> {
         matches!(self.phase, ControllerPhase::Live(_))
     }
 
-    /// Something is asked of it. If it was lost the next attempt to connect comes immediately, but
-    /// not sooner than [`RECONNECT_NOW_INTERVAL`] after the last.
+    /// Schedules the next attempt to connect to a lost target immediately, but not sooner than
+    /// [`RECONNECT_NOW_INTERVAL`] after the last. Called when an operation is submitted.
     pub(crate) fn reconnect_now(&mut self, now: Time) {
         if let Some(outage) = self.outage.as_ref().filter(|outage| outage.lost.is_some())
             && let ControllerPhase::Resting(time) = &mut self.phase
@@ -497,7 +499,7 @@ impl<P: Provider> ControllerState<P> {
         }
     }
 
-    /// Load of the controller, for ranges that have a choice.
+    /// Returns the load of the controller, by which replicas and paths are selected.
     pub(crate) fn load(&self, now: Time) -> TargetLoad {
         match self.breaker.admission(now) {
             _ if self.refusal().is_some() => TargetLoad::Lost,
@@ -508,18 +510,18 @@ impl<P: Provider> ControllerState<P> {
         }
     }
 
-    /// Whether commands to a namespace are served over it now.
+    /// Returns whether a namespace is accessible over it now.
     pub(crate) fn is_path_to(&self, namespace: usize) -> bool {
         let attached = self.namespaces.get(namespace);
         self.is_live() && attached.is_some_and(|attached| attached.access.is_usable())
     }
 
-    /// Whether it owes answers to commands of ranges or of checks.
+    /// Returns whether commands of ranges or of checks are in flight.
     pub(crate) fn owes_answers(&self) -> bool {
         self.in_flight.commands > 0 || self.checks.are_under_way()
     }
 
-    /// A command is about to be sent whose answer is waited for.
+    /// Starts the silence time-out if no response was outstanding; called before a command is sent.
     pub(crate) fn expect_answer(&mut self, now: Time) {
         if !self.owes_answers() {
             self.keep_alive.last_answer = now;
@@ -529,12 +531,12 @@ impl<P: Provider> ControllerState<P> {
         }
     }
 
-    /// Whether it is a discovery controller, which has no I/O queues.
+    /// Returns whether it is a discovery controller, which has no I/O queues.
     pub(crate) fn is_discovery(&self) -> bool {
         self.options.io_queues == 0
     }
 
-    /// Why nothing can be asked of it now.
+    /// Returns the error of all operations, if the controller is unusable or lost.
     pub(crate) fn refusal(&self) -> Option<&Error> {
         match &self.phase {
             ControllerPhase::Dead(error) => Some(error),
@@ -542,7 +544,10 @@ impl<P: Provider> ControllerState<P> {
         }
     }
 
-    /// The namespace under `key`, unless it can no longer be used.
+    /// Returns an open namespace.
+    ///
+    /// # Errors
+    /// The namespace was closed, or is no longer the one that was opened.
     pub(crate) fn namespace(&self, key: usize) -> Result<&Attached, Error> {
         let attached = self.namespaces.get(key).ok_or(ErrorKind::Closed)?;
         match &attached.gone {
@@ -553,8 +558,8 @@ impl<P: Provider> ControllerState<P> {
 }
 
 impl Attached {
-    /// Whether commands to it may be sent: it is what it was, and they do not wait for its access
-    /// state.
+    /// Returns whether commands may be sent to it: its check has passed, and they do not wait for
+    /// its access state.
     pub(crate) fn is_ready(&self) -> bool {
         self.check.is_passed() && self.access.obstacle().is_none()
     }

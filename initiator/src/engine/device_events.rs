@@ -1,4 +1,4 @@
-//! Events that a device reports of itself and that belong to no work request.
+//! Asynchronous events of a device, such as a failure or a port that went down.
 
 use std::io;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
@@ -12,19 +12,18 @@ use crate::engine::controller::ControllerPhase;
 use crate::engine::results::Outbox;
 use crate::types::error::ErrorKind;
 
-/// How often an engine asks that nothing wakes, because it never sleeps: asking costs a system
-/// call.
+/// Pause between polls for events by an engine that never sleeps, since each is a system call.
 const INTERVAL: Duration = Duration::from_millis(100);
 
-/// When to ask a device for events.
+/// State of polling a device for asynchronous events.
 pub(crate) struct DeviceEvents {
-    /// Readable when the device has something to say; nothing where a simulator drives. Apart from
-    /// the device's own descriptor, so that it can be closed: that of a failed device may stay
-    /// readable.
+    /// Descriptor that is readable when the device has events; `None` for simulated devices. It is
+    /// an epoll instance on the descriptor of the device, so that it can be closed after the device
+    /// failed, whose descriptor may stay readable.
     wake: Option<OwnedFd>,
-    /// Not before this time, unless something woke us.
+    /// Time of the next poll, unless a wake-up comes earlier.
     ask_at: Time,
-    /// The device has failed, and says nothing more.
+    /// Whether the device has failed, after which it is not polled.
     over: bool,
 }
 
@@ -38,7 +37,7 @@ impl DeviceEvents {
         self.wake.as_ref().map(AsFd::as_fd)
     }
 
-    /// Notes a wake-up, which may have been the device's.
+    /// Records a wake-up, which may have been for an event.
     pub(crate) fn woken(&mut self) {
         self.ask_at = Time::ZERO;
     }
@@ -47,7 +46,7 @@ impl DeviceEvents {
         if self.over || (self.wake.is_some() && now < self.ask_at) {
             return None;
         }
-        // A device that cannot even be asked is gone.
+        // A device whose events cannot be read is treated as failed.
         let event = device.next_async().unwrap_or(Some(DeviceEvent::DeviceFatal));
         match event {
             None => self.ask_at = now + INTERVAL,

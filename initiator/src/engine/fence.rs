@@ -1,17 +1,17 @@
-//! The fence that keeps commands of a new connection from overtaking those of an earlier one.
+//! Fences, which order the commands of a new connection after those of an ended one.
 //!
-//! A write that was not answered when its association ended may still be carried out: storage takes
-//! its time, and the target may not know of the end. Were the host to come back immediately and
-//! write the same blocks again, the old write could land on the new one. So it comes back when the
-//! target knows that each of the old connections has ended (what it does about their writes is up
-//! to it: ours refuses Connect until they are done), or when it must have found out by the lack of
-//! Keep Alive and its Command Quiesce Time (CQT) has passed as well. A target that reports none may
-//! have storage that continues for longer, which no host can know.
+//! The target may still execute a write that was in flight when its association ended: its storage
+//! may be slow, and it may not have detected the end. If the host reconnected immediately and wrote
+//! the same blocks again, the old write could overwrite the new one. So it reconnects when the
+//! target has confirmed the end of all old connections (how it treats their writes is up to the
+//! target: Feedrail's refuses Connect until they are done), or when the target must have detected
+//! the end by the lack of Keep Alive and its Command Quiesce Time (CQT) has passed as well. If a
+//! target reports no CQT, its storage may take longer without the host knowing.
 //!
-//! Other controllers of the host that reach the namespace keep writes to the same blocks back for
-//! longer: `WriteTable`. The target has confirmed the end of connections, but may have storage that
-//! still works on their writes, and what it refuses until then is Connect. So they wait until the
-//! controller is connected again, or that time has passed.
+//! Writes to the same blocks over other controllers of the host wait longer: `WriteTable`. The
+//! target has confirmed the end of connections, but its storage may still execute their writes, for
+//! which it refuses only Connect. So these writes wait until the controller is connected again, or
+//! that time has passed.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -25,33 +25,34 @@ use crate::engine::write_table::{FenceKey, UnansweredChange};
 use crate::engine::{HostEngine, earliest};
 use crate::types::error::SubsystemAddress;
 
-/// The time that a target may take beyond its timeouts, and packets to arrive. Doubled, a host
-/// comes back 1 s later after an end that the target did not confirm.
+/// Allowance for delays of the target's timers and of packets. With twice as much, a host
+/// reconnects 1 s later after an end that the target did not confirm.
 const MARGIN: Duration = Duration::from_secs(1);
-/// The timeout that stands for Keep Alive where a target has none, and need not find out at all: as
-/// long as most hosts use. Doubled, a host comes back to such a target after 21 s, not 11 s.
+/// Keep Alive Timeout that is assumed for connections without one, whose end a target need not
+/// detect: the value of most hosts. With twice as much, a host reconnects after 21 s, not 11 s.
 const WITHOUT_KEEP_ALIVE: Duration = Duration::from_secs(5);
 
-/// An association that ended with commands that may still change something.
+/// An ended association whose commands in flight may still be executed.
 pub(crate) struct Fence {
     key: FenceKey,
     target: Arc<SubsystemAddress>,
     stage: FenceStage,
-    /// When the target must know of the end, its storage has had the time that it asks for, and it
-    /// has not said that it still works on something.
+    /// Time at which the target must have detected the end and its CQT has passed. Extended while
+    /// the target responds that it still executes commands.
     until: Time,
 }
 
-/// Confirmation by the target of the end of an association.
+/// Whether the target has confirmed the end of an association.
 enum FenceStage {
-    /// The target has not confirmed the end of these connections.
+    /// The end of these connections was not confirmed.
     Unconfirmed(Vec<ConnId>),
-    /// The target had confirmed the last at this time.
+    /// The end of all connections was confirmed, that of the last one at this time.
     Confirmed(Time),
 }
 
 impl<P: Provider> HostEngine<P> {
-    /// Puts up a fence behind an association that is about to end, if it leaves anything behind.
+    /// Adds a fence for an association that is about to end with commands that may be executed
+    /// later.
     pub(crate) fn put_up_fence(&mut self, now: Time, key: usize, outbox: &mut Outbox) {
         let controller = &self.controllers[key];
         let queues = controller.queues.iter().map(|&queue| &self.queues[queue as usize]);
@@ -73,7 +74,7 @@ impl<P: Provider> HostEngine<P> {
         self.fences.push(Fence { key: fence, target, stage, until });
     }
 
-    /// The change that an unanswered command may still make.
+    /// Returns the change that a command in flight may still make.
     fn unanswered_change(
         &self,
         controller: &ControllerState<P>,
@@ -110,7 +111,7 @@ impl<P: Provider> HostEngine<P> {
         }
     }
 
-    /// The target knows of the end of a connection.
+    /// Records that the target has confirmed the end of a connection.
     pub(crate) fn confirm_end(&mut self, now: Time, conn: ConnId) {
         for fence in &mut self.fences {
             if let FenceStage::Unconfirmed(connections) = &mut fence.stage {
@@ -121,15 +122,15 @@ impl<P: Provider> HostEngine<P> {
         self.let_reconnect(now);
     }
 
-    /// Removes fences whose time has passed.
+    /// Removes the fences whose time has passed.
     pub(crate) fn take_down_fences(&mut self, now: Time, outbox: &mut Outbox) {
         if self.take_down_where(|fence| fence.until <= now, outbox) {
             self.let_reconnect(now);
         }
     }
 
-    /// A target has taken a connection that was asked for at a time: it has ended what those left
-    /// behind whose end it had confirmed by then.
+    /// Removes fences of a target to which a connection was established that was requested at
+    /// `asked`: commands of associations whose end it had confirmed by then have ended.
     pub(crate) fn take_down_fences_of(
         &mut self,
         target: &SubsystemAddress,
@@ -143,8 +144,8 @@ impl<P: Provider> HostEngine<P> {
         self.take_down_where(is_over, outbox);
     }
 
-    /// A target says that it still works on what was left behind. Until the next attempt to connect
-    /// has an answer its fences stay up.
+    /// Keeps the fences of a target that responds Connect Controller Busy until the next attempt to
+    /// connect has a result.
     pub(crate) fn prolong_fences(&mut self, now: Time, key: usize) {
         let controller = &self.controllers[key];
         let (target, options) = (&controller.target, &controller.options);
@@ -162,7 +163,7 @@ impl<P: Provider> HostEngine<P> {
         self.fences.len() < count
     }
 
-    /// Controllers that wait to be connected look for fences again.
+    /// Allows controllers that wait for fences to try to connect again.
     fn let_reconnect(&mut self, now: Time) {
         for (key, controller) in &mut self.controllers {
             if matches!(controller.phase, ControllerPhase::Fenced) {
@@ -172,7 +173,7 @@ impl<P: Provider> HostEngine<P> {
         }
     }
 
-    /// Whether a controller must not be connected yet.
+    /// Returns whether a controller must not be connected yet.
     pub(crate) fn is_fenced(&self, key: usize) -> bool {
         let target = &self.controllers[key].target;
         let mut fences = self.fences.iter();
@@ -181,14 +182,14 @@ impl<P: Provider> HostEngine<P> {
         })
     }
 
-    /// When the next fence falls by itself.
+    /// Returns when the next fence expires.
     pub(crate) fn next_fence(&self) -> Option<Time> {
         self.fences.iter().fold(None, |time, fence| earliest(time, Some(fence.until)))
     }
 }
 
 impl Fence {
-    /// The connection manager of its connections is gone: none of their ends will be confirmed.
+    /// Records that the connection manager was replaced, so that no end will be confirmed.
     pub(crate) fn forget_connections(&mut self) {
         if let FenceStage::Unconfirmed(connections) = &mut self.stage {
             *connections = vec![ConnId(u64::MAX)];
@@ -205,9 +206,9 @@ impl FenceStage {
     }
 }
 
-/// How long a target may believe in a connection on which it hears nothing. It looks once per
-/// timeout whether it heard anything, so it may be two timeouts after the last command that it
-/// sees; Linux rounds them up to seconds.
+/// Returns the time until a target must have detected the loss of a connection. It checks once per
+/// timeout whether it received anything, so up to two timeouts may pass after the last command;
+/// Linux rounds the timeout up to seconds.
 fn knows_after(keep_alive_ms: u32) -> Duration {
     let timeout = match keep_alive_ms {
         0 => WITHOUT_KEEP_ALIVE,

@@ -1,11 +1,11 @@
-//! The paths of a namespace that may have others later.
+//! Routes to the paths of a namespace, which can change.
 
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use crate::engine::shard_routes::ShardRoutes;
 
-/// The routes of a namespace's paths, as they are now: one shard, whose replicas they are. Whoever
-/// chooses a path has locked the host, as has whoever changes them.
+/// Current routes to a namespace: one shard, whose replicas are the paths. Paths are selected and
+/// replaced while the host is locked.
 #[derive(Debug)]
 pub(crate) struct LiveRoutes(Mutex<Arc<ShardRoutes>>);
 
@@ -14,7 +14,7 @@ impl LiveRoutes {
         Self(Mutex::new(routes))
     }
 
-    /// The present routes, if they differ from these.
+    /// Returns the current routes if they are not these.
     pub(crate) fn other_than(&self, routes: &Arc<ShardRoutes>) -> Option<Arc<ShardRoutes>> {
         let current = self.lock();
         (!Arc::ptr_eq(&current, routes)).then(|| Arc::clone(&current))

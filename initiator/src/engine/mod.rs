@@ -1,4 +1,4 @@
-//! The state machine of one device: everything that moves, driven by [`ErasedEngine::turn`].
+//! The state machine of one device and its connections, driven by [`ErasedEngine::turn`].
 
 pub(crate) mod association_end;
 pub(crate) mod block_plan;
@@ -67,17 +67,17 @@ use crate::types::counters::HostCounters;
 use crate::types::error::{Error, ErrorKind, SubsystemAddress, UnreachableCause};
 use crate::types::options::ControllerOptions;
 
-/// The result of a turn: whether more is ready, else when to turn again.
+/// Result of a turn: when the next one is due.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum NextTurn {
-    /// More is ready: turn again immediately.
+    /// More work is ready: turn again immediately.
     Busy,
-    /// Nothing before this time, unless something wakes the host earlier.
+    /// No work is due before this time (`None`: at no time), unless a wake-up comes earlier.
     SleepUntil(Option<Time>),
 }
 
 impl NextTurn {
-    /// The earlier of both.
+    /// Returns the earlier of both.
     pub(crate) fn and(self, other: Self) -> Self {
         match (self, other) {
             (Self::SleepUntil(a), Self::SleepUntil(b)) => Self::SleepUntil(earliest(a, b)),
@@ -86,7 +86,7 @@ impl NextTurn {
     }
 }
 
-/// The earlier of two times, where there are any.
+/// Returns the earlier of two optional times.
 pub(crate) fn earliest(a: Option<Time>, b: Option<Time>) -> Option<Time> {
     match (a, b) {
         (Some(a), Some(b)) => Some(a.min(b)),
@@ -94,42 +94,45 @@ pub(crate) fn earliest(a: Option<Time>, b: Option<Time>) -> Option<Time> {
     }
 }
 
-/// The identity of a host, sent with each Connect command.
+/// Identity of a host, sent with each Connect command.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct HostIdentity {
     pub(crate) nqn: HostNqn,
     pub(crate) id: HostId,
 }
 
-/// A [`HostEngine`] of some provider.
+/// Interface of [`HostEngine`] without the type of its provider.
 pub(crate) trait ErasedEngine: Send {
-    /// Does all that is ready, never blocks.
+    /// Does the work that is ready at `now`, without blocking.
     fn turn(&mut self, now: Time, outbox: &mut Outbox) -> NextTurn;
-    /// Connects from the next turn on; `opened` is kept when the controller is usable or cannot be
-    /// reached.
+    /// Adds a controller, which is connected from the next turn on. `opened` is resolved when the
+    /// controller is usable, or with the error for which it is not.
     fn connect(
         &mut self,
         target: Arc<SubsystemAddress>,
         options: ControllerOptions,
         opened: Promise<ControllerLimits>,
     ) -> Result<Connecting, Error>;
-    /// Shuts a controller down from the next turn on, and forgets it.
+    /// Removes a controller after an orderly shutdown, which starts at the next turn.
     fn close(&mut self, controller: usize);
-    /// Makes an engine without controllers serve another target on this machine; false if it
-    /// cannot.
+    /// Assigns an engine without controllers to another target on this machine; false if it cannot
+    /// change its target.
     fn retarget(&mut self, target: NearTarget) -> bool;
-    /// The change of the provider that an attempt to connect waits for, if it asked for one.
+    /// Returns the change of provider that an attempt to connect requested and waits for, if there
+    /// is one.
     fn path_change(&mut self, now: Time) -> Option<PathChange>;
-    /// Keeps the provider, since the change cannot be made: the attempt continues without it.
+    /// Keeps the current provider because the change failed: the attempt to connect continues with
+    /// it.
     fn keep_path(&mut self);
-    /// Moves the engine to another device, and leaves this one empty.
+    /// Moves the controllers to a new engine on another device, which is returned; this one is left
+    /// empty.
     fn moved_to(&mut self, device: AnyDevice) -> Result<Box<dyn ErasedEngine>, Error>;
-    /// Whether nothing is connected or about to be.
+    /// Returns whether there are no controllers and no connections.
     fn is_quiet(&self) -> bool;
-    /// Queues a command for the next turn.
+    /// Queues a command, which is sent at the next turn.
     fn raw(&mut self, controller: usize, raw: Raw);
-    /// How often something has changed, if that is not as often as the caller has seen; else
-    /// `promise` is kept at the next change.
+    /// Returns the count of changes if it differs from `seen`; else `None`, and `promise` is
+    /// resolved at the next change.
     fn await_change(
         &mut self,
         controller: usize,
@@ -137,14 +140,14 @@ pub(crate) trait ErasedEngine: Send {
         seen: u64,
         promise: Promise<u64>,
     ) -> Result<Option<u64>, Error>;
-    /// Why a namespace that was opened is not used any longer, if it is not what it was.
+    /// Returns the error of all commands to a namespace that is no longer the one that was opened.
     fn namespace_change(&self, controller: usize, namespace: usize) -> Option<Error>;
-    /// The name of a namespace as the target told it last, if it told one.
+    /// Returns the name of a namespace that the target reported last, if it has one.
     fn namespace_name(&self, controller: usize, namespace: usize) -> Option<String>;
-    /// How often the controller was connected: what was learned over one connection may not hold
-    /// for another.
+    /// Returns the number of attempts to connect the controller so far, which identifies the
+    /// connection: what was read over one connection may not hold for another.
     fn epoch(&self, controller: usize) -> Result<u64, Error>;
-    /// Makes a namespace known; `None` if it was identified over another connection.
+    /// Registers an identified namespace; `None` if it was identified over another connection.
     fn attach(
         &mut self,
         controller: usize,
@@ -152,77 +155,79 @@ pub(crate) trait ErasedEngine: Send {
         identity: NamespaceIdentity,
         outbox: &mut Outbox,
     ) -> Result<Option<Attachment>, Error>;
-    /// One handle of a namespace less.
+    /// Releases one handle of a namespace.
     fn detach(&mut self, controller: usize, namespace: usize, outbox: &mut Outbox);
-    /// Writes and commands that waited for writes of this host are tried again.
+    /// Retries the writes and commands that waited for other writes of this host.
     fn resume_writes(&mut self);
-    /// Queues a range, which has a place in its ring, for the next turn.
+    /// Queues a range, for which its ring has a place, until the next turn.
     fn submit(&mut self, submission: Submission, outbox: &mut Outbox);
-    /// Issues what was queued, without looking for anything else; says when to turn next.
+    /// Sends queued commands without polling for completions or events. Returns when the next turn
+    /// is due.
     fn launch(&mut self, now: Time, outbox: &mut Outbox) -> Option<Time>;
-    /// Abandons the ranges of a ring, which no caller waits for: its reads issue nothing further,
-    /// and its writes stay on their paths.
+    /// Abandons the ranges of a ring that was dropped: its reads send no further command, and its
+    /// writes are not moved to other paths.
     fn abandon(&mut self, ring: RingKey, outbox: &mut Outbox);
-    /// Queues ranges of a plan for the next turn.
+    /// Queues the ranges of a plan until the next turn.
     fn submit_run(&mut self, run: PlanRun);
-    /// The load of a controller, for ranges that have a choice; without a time, as of the last
-    /// turn.
+    /// Returns the load of a controller, by which replicas and paths are selected, at `now` or at
+    /// the last turn.
     fn load(&self, controller: usize, now: Option<Time>) -> TargetLoad;
-    /// The loads of all controllers, by their numbers.
+    /// Returns the loads of all controllers, by their keys.
     fn loads(&self, now: Time) -> Vec<(usize, TargetLoad)>;
-    /// A range is about to find out whether the breaker of a controller can be closed.
+    /// Records that a range tests a controller whose circuit breaker is open.
     fn begin_probe(&mut self, controller: usize, now: Option<Time>);
-    /// Ranges of plans that wait for controllers without a connection, and for which `elsewhere`
-    /// finds another: it is told whether they were begun. They leave this engine.
+    /// Removes and returns the ranges of plans that wait for controllers without a connection and
+    /// for which `elsewhere` finds another replica. Its last argument is whether the range had been
+    /// started.
     fn give_away(
         &mut self,
         elsewhere: &mut dyn FnMut(PlanKey, u32, bool) -> bool,
     ) -> Vec<(PlanKey, u32)>;
-    /// Ranges of rings that wait for controllers without a connection, and for which `elsewhere`
-    /// finds another path. They leave this engine.
+    /// Removes and returns the ranges of rings that wait for controllers without a connection and
+    /// for which `elsewhere` finds another path.
     fn give_away_ring_ranges(&mut self, elsewhere: &dyn Fn(&RangeOp) -> bool) -> Vec<RangeOp>;
-    /// Takes over a range that was on another path, for the next turn.
+    /// Queues a range that was moved here from another path, until the next turn.
     fn adopt_range(&mut self, op: RangeOp, outbox: &mut Outbox);
-    /// Cancels the ranges of a plan, which issue nothing further; returns how many have ended
-    /// thereby.
+    /// Cancels the ranges of a plan, which send no further command; returns how many have ended by
+    /// that.
     fn cancel_plan(&mut self, plan: PlanKey, outbox: &mut Outbox) -> usize;
-    /// Where memory is registered, of every controller.
+    /// Returns the registration scopes of all controllers.
     fn scopes(&self) -> Vec<Arc<dyn ErasedScope>>;
-    /// The limits of a controller's present connection.
+    /// Returns the limits of a controller on its current connection.
     fn limits(&self, controller: usize) -> Result<ControllerLimits, Error>;
-    /// Whether the provider can wake us at all; a simulated one cannot.
+    /// Returns whether the provider has descriptors that wake a thread; a simulated one has none.
     fn has_fds(&self) -> bool {
         !self.fds().is_empty()
     }
-    /// Asks for wake-ups on the descriptors.
+    /// Enables wake-ups through the descriptors.
     fn arm(&mut self);
-    /// Consumes a wake-up, once a descriptor was readable.
+    /// Clears a wake-up, once a descriptor was readable.
     fn acknowledge(&mut self);
-    /// Descriptors that tell of things to do.
+    /// Returns descriptors that become readable when there is work.
     fn fds(&self) -> Vec<BorrowedFd<'_>>;
-    /// Counters of the engine since it was made.
+    /// Returns the counters of the engine since it was created.
     fn counters(&self) -> HostCounters;
-    /// Counters of the provider.
+    /// Returns the counters of the provider.
     fn group_stats(&self) -> GroupStats;
 }
 
-/// A controller that is being connected.
+/// Result of [`ErasedEngine::connect`]: a controller whose connection is not established yet.
 pub(crate) struct Connecting {
     /// Key of the controller in its engine.
     pub(crate) controller: usize,
-    /// Where memory is registered that its targets may reach.
+    /// Scope in which memory is registered that the target may access.
     pub(crate) scope: Arc<CurrentScope>,
 }
 
-/// A namespace that was made known.
+/// A namespace that was registered with a controller.
 pub(crate) struct Attachment {
-    /// Number of the namespace in its controller.
+    /// Key of the namespace in its controller.
     pub(crate) number: usize,
-    /// How it can be reached over the controller.
+    /// State of the access to it over this controller.
     pub(crate) access: PathAccess,
 }
 
-/// A device with its connections.
+/// The engine of a device: its controllers, queues and ranges.
 pub(crate) struct HostEngine<P: Provider> {
     pub(crate) host: HostIdentity,
     pub(crate) cm: P::Cm,
@@ -236,23 +241,23 @@ pub(crate) struct HostEngine<P: Provider> {
     pub(crate) ops: Slab<RangeOp>,
     pub(crate) runs: Slab<PlanRun>,
     pub(crate) counters: HostCounters,
-    /// The time of the last turn or launch.
+    /// Time of the last turn or launch.
     pub(crate) clock: Time,
-    /// Something was pushed since the last flush.
+    /// Work requests were pushed since the last flush.
     pub(crate) pushed: bool,
-    /// Requests that came in since the last turn: the next one knows the time.
+    /// Requests since the last turn; the next one sets their times.
     pub(crate) fresh: Fresh,
-    /// No range expires before this time.
+    /// Time before which no range expires.
     pub(crate) next_expiry: Option<Time>,
-    /// When connection events are looked for next, unless something hints at one earlier.
+    /// When to poll for connection events again, unless a wake-up comes earlier.
     look_at_connections: Time,
     wcs: Vec<Wc>,
-    /// Where it is for a target on this machine: how its provider is chosen.
+    /// Selection of the provider; only for a target on this machine.
     pub(crate) path: Option<PathChoice>,
     pub(crate) device: P::Device,
 }
 
-/// Requests that came in between two turns.
+/// Requests that were queued between two turns, when the engine does not know the time.
 #[derive(Default)]
 pub(crate) struct Fresh {
     pub(crate) ops: Vec<usize>,
@@ -262,15 +267,15 @@ pub(crate) struct Fresh {
 }
 
 impl<P: Provider> HostEngine<P> {
-    /// The most completions taken at a time, before new commands are sent.
+    /// Most completions that are taken before new commands are sent.
     const BATCH: usize = 64;
-    /// The smallest batch of completions: it is worth the system calls that its successors leave
-    /// with.
+    /// Fewest completions in a batch, enough to be worth the system calls that send the next
+    /// commands.
     const BATCH_WORTH_A_CALL: usize = 16;
-    /// Rounds of a turn, so that one busy engine does not keep the others waiting.
+    /// Most rounds of a turn, so that a busy engine does not delay the others.
     const ROUNDS: usize = 16;
-    /// How often connection events are looked for while nothing sleeps until they come. Doubled, an
-    /// engine that never sleeps notices them up to 1 ms later.
+    /// Pause between polls for connection events while no thread sleeps on their descriptor. Twice
+    /// as long, a busy engine would process them up to 1 ms later.
     const LOOK_EVERY: Duration = Duration::from_millis(1);
 
     pub(crate) fn new(device: P::Device, host: HostIdentity) -> io::Result<Self> {
@@ -299,13 +304,14 @@ impl<P: Provider> HostEngine<P> {
         })
     }
 
-    /// The engine of a target on this machine, which may change its provider between connections.
+    /// Returns the engine with a selection of its provider between connections, for a target on
+    /// this machine.
     pub(crate) fn for_target(mut self, choice: Option<PathChoice>) -> Self {
         self.path = choice;
         self
     }
 
-    /// Starts the clock for what came in since the last turn.
+    /// Sets the times of the requests that were queued since the last turn.
     fn take_fresh(&mut self, now: Time, outbox: &mut Outbox) {
         self.clock = now;
         let mut fresh = std::mem::take(&mut self.fresh);
@@ -334,7 +340,7 @@ impl<P: Provider> HostEngine<P> {
         worked
     }
 
-    /// Hands over what waits for a queue.
+    /// Sends commands of the controllers that have become ready.
     fn issue(&mut self, now: Time, outbox: &mut Outbox) {
         while let Some(controller) = self.ready_list.next_stirred() {
             if self.controllers.contains(controller) {
@@ -343,16 +349,16 @@ impl<P: Provider> HostEngine<P> {
             let deadline = self.controllers.get(controller).and_then(ControllerState::deadline);
             self.ready_list.set_timer(controller, deadline);
         }
-        // A caller that waits for a result that is there may submit more right away, which leaves
-        // with the rest.
+        // A waiting caller whose result is ready may submit more immediately, which is sent in the
+        // same flush.
         if self.pushed && !outbox.has_deferred() {
-            // The responses are not there yet: they need no other round.
+            // Responses cannot arrive before the flush returns, so no further round is needed.
             self.pushed = false;
             self.group.flush(now);
         }
     }
 
-    /// Looks for connection events where some may have come; looking is a system call with some
+    /// Polls for connection events if some may have come, since that is a system call with some
     /// providers.
     fn drain_connection_events(&mut self, now: Time, outbox: &mut Outbox) -> bool {
         let due = self.cm.deadline().is_some_and(|time| time <= now);
@@ -400,7 +406,7 @@ impl<P: Provider> HostEngine<P> {
                 if let Some(controller) = known.controller() {
                     self.end_association(now, controller, end_cause(&end), outbox);
                 }
-                // Nothing follows these events.
+                // These events are the last of a connection.
                 self.connections.remove(conn);
                 self.cm.close(conn);
                 if let CmEvent::Disconnected { confirmed: true, .. } = end {
@@ -420,16 +426,16 @@ impl<P: Provider> HostEngine<P> {
         count > 0
     }
 
-    /// How many completions to take now. Their successors leave before the next are looked at, so
-    /// that the target stays busy: a quarter of what is in progress leaves work for the way there,
-    /// for the target and for the way back.
+    /// Returns how many completions to take before the next commands are sent: a quarter of the
+    /// ranges in progress, so that the others keep the target and both directions of the network
+    /// busy.
     fn batch(&self) -> usize {
         (self.ops.len() / 4).clamp(Self::BATCH_WORTH_A_CALL, Self::BATCH)
     }
 
     fn handle_completion(&mut self, now: Time, wc: &Wc, outbox: &mut Outbox) {
         let WrId { queue: key, kind, index } = WrId::unpack(wc.wr_id);
-        // A queue that an earlier completion of this batch brought down is gone.
+        // The queue was removed if an earlier completion of this batch ended its association.
         let Some(queue) = self.queues.get_mut(key as usize) else { return };
         if self.group.qpn(queue.qp()) != wc.qpn {
             return;
@@ -522,7 +528,7 @@ impl<P: Provider> HostEngine<P> {
     }
 }
 
-/// The error of an event that ends a connection.
+/// Returns the error for an event that ends a connection.
 fn end_cause(event: &CmEvent) -> Error {
     match event {
         CmEvent::Rejected { reason, private_data, .. } => {
@@ -550,7 +556,7 @@ impl<P: Provider> ErasedEngine for HostEngine<P> {
                 };
             }
             if outbox.has_deferred() {
-                // A caller waits for a result that is there.
+                // A caller waits for a result that is ready.
                 return NextTurn::Busy;
             }
         }
@@ -705,7 +711,7 @@ impl<P: Provider> ErasedEngine for HostEngine<P> {
             written: outbox.writes.open(controller.target.nqn, nsid),
         };
         let number = controller.namespaces.insert(attached);
-        // Ranges find out what it waits for.
+        // The log page shows the state that ranges wait for.
         controller.checks.reads_ana |= access.obstacle().is_some();
         self.ready_list.mark_ready(key);
         Ok(Some(Attachment { number, access }))
@@ -796,7 +802,7 @@ impl<P: Provider> ErasedEngine for HostEngine<P> {
     }
 
     fn arm(&mut self) {
-        // Every driver takes a turn between this and its sleep.
+        // Drivers always turn between this call and their sleep.
         self.group.arm(WakeFor::Everything);
     }
 

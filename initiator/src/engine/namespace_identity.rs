@@ -1,4 +1,4 @@
-//! The identity of a namespace, by which it is known again after a reconnect.
+//! The identity of a namespace, by which changes are detected after a reconnect.
 
 use nvme_proto::identify::{Descriptors, IdDescriptor, IdentifyNamespace};
 use nvme_proto::{Nsid, Status, view};
@@ -6,27 +6,28 @@ use nvme_proto::{Nsid, Status, view};
 use crate::engine::block_plan::Geometry;
 use crate::types::error::{Error, ErrorKind};
 
-/// Identifiers, size and format of a namespace, as the controller tells them.
+/// Identifiers, size and format of a namespace, as the controller reports them.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct NamespaceIdentity {
     pub(crate) nsid: Nsid,
     pub(crate) blocks: u64,
     pub(crate) block_bytes: u64,
-    /// Length of the file behind it, where the target tells; else of all blocks.
+    /// Length of the file behind it, if the target reports that; else the size of all blocks.
     pub(crate) size_bytes: u64,
     pub(crate) name: Option<String>,
-    /// Where it differs the bytes may differ; where the target tells.
+    /// Number that changes when the bytes may have changed, if the target reports it.
     pub(crate) generation: Option<u64>,
     pub(crate) write_protected: bool,
     pub(crate) uuid: Option<[u8; 16]>,
     pub(crate) nguid: Option<[u8; 16]>,
     pub(crate) eui64: Option<[u8; 8]>,
-    /// ANA group that it is in now, 0 for none; of the paths to it, not of itself.
+    /// Identifier of its ANA group, 0 for none. Not part of the identity, since it depends on the
+    /// path.
     pub(crate) ana_group: u32,
 }
 
-/// Whether this status to Identify with CNS 03h says that the controller does not know the list: it
-/// is of a version before NVMe 1.3.
+/// Returns whether this status of Identify (CNS 03h) means that the controller does not support the
+/// descriptors, as those before NVMe 1.3.
 pub(crate) fn lacks_descriptors(status: Status) -> bool {
     status.is(Status::INVALID_FIELD)
 }
@@ -55,8 +56,8 @@ impl NamespaceIdentity {
             .checked_mul(block_bytes)
             .ok_or(ErrorKind::Malformed("a namespace is larger than 2^64 bytes"))?;
         let file = namespace.file_info();
-        // A length that does not fit the number of blocks belongs to another namespace, or is
-        // wrong: it is not used.
+        // A length that does not fit the number of blocks is ignored: it is wrong, or of another
+        // namespace.
         let file = file.filter(|file| file.length_bytes().div_ceil(block_bytes) == blocks);
         Ok(Self {
             nsid,
@@ -73,7 +74,7 @@ impl NamespaceIdentity {
         })
     }
 
-    /// Adds what the Namespace Identification Descriptors (CNS 03h) tell.
+    /// Adds the Namespace Identification Descriptors (CNS 03h).
     pub(crate) fn add_descriptors(&mut self, data: &[u8]) {
         for descriptor in Descriptors::new(data) {
             match descriptor {
@@ -85,8 +86,8 @@ impl NamespaceIdentity {
         }
     }
 
-    /// Difference to another namespace, in words; `None` if it is the same. Write protection may
-    /// come and go.
+    /// Returns the difference to another identity as text; `None` if the namespace is the same.
+    /// Write protection is not compared.
     pub(crate) fn difference(&self, other: &Self) -> Option<String> {
         if self.uuid != other.uuid {
             return Some(changed("its UUID", text(&self.uuid), text(&other.uuid)));
@@ -103,14 +104,14 @@ impl NamespaceIdentity {
         if self.size_bytes != other.size_bytes || self.blocks != other.blocks {
             return Some(changed("its size", self.size_bytes, other.size_bytes));
         }
-        // Of one that told none nothing can be said.
+        // Compared only if a generation was reported when the namespace was opened.
         if self.generation.is_some() && self.generation != other.generation {
             return Some("the file behind it was replaced or modified".to_owned());
         }
         None
     }
 
-    /// The plan for commands to it.
+    /// Returns the limits of commands to it.
     pub(crate) fn geometry(&self, max_transfer_bytes: u64) -> Result<Geometry, Error> {
         Geometry::new(self.block_bytes, max_transfer_bytes)
             .ok_or_else(|| ErrorKind::Unsupported("the namespace's block size").into())

@@ -1,4 +1,5 @@
-//! Commands that are not reads or writes of ranges: administration, flush, deallocation.
+//! Commands other than reads and writes of ranges: admin commands, Flush, Dataset Management and
+//! others.
 
 use std::collections::VecDeque;
 use std::mem;
@@ -15,9 +16,9 @@ use crate::engine::{HostEngine, earliest};
 use crate::memory::bounce::{BounceChunk, CHUNK_BYTES};
 use crate::types::error::ErrorKind;
 
-/// Slots of the admin queue that are kept for keep alive, aborts and shutdown.
+/// Admin queue slots that are reserved for Keep Alive, Abort and shutdown.
 const RESERVED_SLOTS: usize = 4;
-/// Blocks that a command may change whose range is not looked at.
+/// Blocks that a command may change whose range is not decoded.
 const ALL_BLOCKS: Range<u64> = 0..u64::MAX;
 
 impl<P: Provider> HostEngine<P> {
@@ -45,7 +46,7 @@ impl<P: Provider> HostEngine<P> {
         controller.raw.push_back(raw);
     }
 
-    /// Issues the commands that wait, as far as there is room.
+    /// Sends waiting commands, as far as there is room.
     pub(crate) fn issue_raw(&mut self, now: Time, key: usize, outbox: &mut Outbox) {
         while self.controllers[key].is_live() && self.controllers[key].takes_raw(outbox) {
             let Some(queue) = self.raw_queue(key) else { return };
@@ -60,7 +61,7 @@ impl<P: Provider> HostEngine<P> {
         }
     }
 
-    /// The queue for the command that waits longest, if it has room.
+    /// Returns the queue for the first command in line, if it has room.
     fn raw_queue(&mut self, key: usize) -> Option<u32> {
         let controller = &self.controllers[key];
         match controller.raw.front()?.queue {
@@ -69,7 +70,7 @@ impl<P: Provider> HostEngine<P> {
         }
     }
 
-    /// The admin queue, if it has room for more than what keeps the connection alive and ends it.
+    /// Returns the admin queue, if it has room beyond [`RESERVED_SLOTS`].
     pub(crate) fn admin_with_room(&self, key: usize) -> Option<u32> {
         let admin = *self.controllers[key].queues.first()?;
         let queue = &self.queues[admin as usize];
@@ -131,8 +132,8 @@ impl<P: Provider> HostEngine<P> {
         promise.keep(result, outbox);
     }
 
-    /// Fails commands that were not issued in time; one that was issued and not answered ends the
-    /// association.
+    /// Fails commands that were not sent in time. If a command that was sent has no response in
+    /// time, the association is ended.
     pub(crate) fn expire_raw(&mut self, now: Time, key: usize, outbox: &mut Outbox) {
         let controller = &mut self.controllers[key];
         if controller.raw_expiry.is_none_or(|time| time > now) {
@@ -178,7 +179,7 @@ impl<P: Provider> HostEngine<P> {
             .min()
     }
 
-    /// Puts commands back in line that waited for their namespace to be checked.
+    /// Queues commands that waited for the check of their namespace.
     pub(crate) fn resume_raw(&mut self, key: usize, namespace: usize) {
         let controller = &mut self.controllers[key];
         let (ready, unchecked): (VecDeque<Raw>, VecDeque<Raw>) =
@@ -189,7 +190,7 @@ impl<P: Provider> HostEngine<P> {
         controller.unchecked = unchecked;
     }
 
-    /// The namespaces that commands of a controller are for, issued or not.
+    /// Returns the namespaces of all commands of a controller, whether sent or not.
     pub(crate) fn namespaces_of_raws(&self, key: usize) -> Vec<usize> {
         let Some(controller) = self.controllers.get(key) else { return Vec::new() };
         let fresh = self.fresh.raws.iter().filter(|(of, _)| *of == key).map(|(_, raw)| raw);
@@ -205,7 +206,7 @@ impl<P: Provider> HostEngine<P> {
 }
 
 impl Raw {
-    /// A command that is sent once, and is for no namespace that was opened.
+    /// Returns a command that is sent once, and is not for an open namespace.
     pub(crate) fn new(
         sqe: Sqe,
         data: RawData,
@@ -218,14 +219,15 @@ impl Raw {
     }
 }
 
-/// Whether a command changes nothing that a later write may be mistaken for.
+/// Returns whether a command changes no data, so that it needs no fence.
 fn only_asks(opcode: NvmOpcode) -> bool {
     matches!(opcode, NvmOpcode::FLUSH | NvmOpcode::READ | NvmOpcode::COMPARE | NvmOpcode::VERIFY)
 }
 
 impl<P: Provider> ControllerState<P> {
-    /// Whether there is a command to issue, then the first in line. Those before it wait for the
-    /// check of their namespace or behind a fence, or fail since that is not what it was.
+    /// Returns whether there is a command to send, which is then the first in line. Those before it
+    /// are moved to `unchecked` if they wait for a check or a fence, or fail if their namespace has
+    /// changed.
     fn takes_raw(&mut self, outbox: &mut Outbox) -> bool {
         while let Some(raw) = self.raw.front() {
             let Some(number) = raw.namespace else { return true };

@@ -1,4 +1,4 @@
-//! How namespaces can be reached over a controller: Asymmetric Namespace Access (Base, 8.1.1).
+//! Access to namespaces over a controller: Asymmetric Namespace Access (Base, 8.1.1).
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -7,8 +7,8 @@ use std::sync::atomic::{AtomicU8, Ordering};
 use nvme_proto::Status;
 use nvme_proto::log::{AnaGroups, AnaState};
 
-/// The access state of a namespace at a controller. The engine of the controller writes it; whoever
-/// chooses between paths reads it without a lock.
+/// ANA state of a namespace on a controller. Written by the controller's engine, and read without a
+/// lock to select paths.
 #[derive(Clone, Debug)]
 pub(crate) struct PathAccess(Arc<AtomicU8>);
 
@@ -21,13 +21,13 @@ impl PathAccess {
         AnaState(self.0.load(Ordering::Relaxed))
     }
 
-    /// Whether commands to the namespace are served.
+    /// Returns whether commands to the namespace are executed.
     pub(crate) fn is_usable(&self) -> bool {
         matches!(self.state(), AnaState::OPTIMIZED | AnaState::NON_OPTIMIZED)
     }
 
-    /// Why commands wait for another state, if they do. Without a way back they do not: the
-    /// controller refuses them.
+    /// Returns the status for which commands wait for another state. In ANA Persistent Loss they do
+    /// not wait, since the state does not change: the controller rejects them.
     pub(crate) fn obstacle(&self) -> Option<Status> {
         match self.state() {
             AnaState::OPTIMIZED | AnaState::NON_OPTIMIZED | AnaState::PERSISTENT_LOSS => None,
@@ -36,51 +36,51 @@ impl PathAccess {
         }
     }
 
-    /// Notes a state; false if it is the one before.
+    /// Sets the state; false if it is unchanged.
     fn set(&self, state: AnaState) -> bool {
         self.0.swap(state.0, Ordering::Relaxed) != state.0
     }
 }
 
-/// The consequence of a state for commands that wait for a namespace.
+/// Effect of a new state on commands for a namespace.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum AccessChange {
-    /// The state is what it was.
+    /// The state is unchanged.
     None,
-    /// The state has changed, and as many commands are served or wait in it.
+    /// The state has changed, but not whether commands wait.
     Other,
-    /// Commands no longer wait.
+    /// Commands that waited can be sent.
     Opened,
     /// Commands wait from now on.
     Closed,
 }
 
-/// The states of the ANA groups of a controller, as it told last.
+/// ANA states of the groups of a controller, as last reported.
 #[derive(Debug, Default)]
 pub(crate) struct AnaTable(BTreeMap<u32, AnaState>);
 
 impl AnaTable {
-    /// The groups of an ANA log page. More than fit are not known.
+    /// Parses an ANA log page. Groups that do not fit the page are unknown.
     pub(crate) fn parse(page: &[u8]) -> Self {
         let groups = AnaGroups::new(page);
         Self(groups.map(|(group, _)| (group.agid.get(), group.state.state())).collect())
     }
 
-    /// The state of a group. One that the controller says nothing of is taken for optimized, and so
-    /// is what belongs to no group (0).
+    /// Returns the state of a group; optimized if the controller has not reported the group, and
+    /// for 0, which is no group.
     pub(crate) fn state(&self, group: u32) -> AnaState {
         self.0.get(&group).copied().unwrap_or(AnaState::OPTIMIZED)
     }
 
-    /// A command to a namespace of the group was refused; false if the status tells nothing of
-    /// paths, or the namespace belongs to no group.
+    /// Records that a command to a namespace of the group was rejected; false if the status is not
+    /// an ANA status, or the namespace is in no group.
     pub(crate) fn note_refusal(&mut self, group: u32, status: Status) -> bool {
         let Some(state) = state_of(status).filter(|_| group != 0) else { return false };
         self.0.insert(group, state);
         true
     }
 
-    /// Puts a namespace of a group in the state that is known.
+    /// Sets the state of a namespace to that of its group.
     pub(crate) fn apply(&self, group: u32, access: &PathAccess) -> AccessChange {
         let waited = access.obstacle().is_some();
         let is_other = access.set(self.state(group));
@@ -93,7 +93,7 @@ impl AnaTable {
     }
 }
 
-/// The access state for which a controller refuses commands with a status, if it is one of those.
+/// Returns the ANA state in which a controller rejects commands with this status, if there is one.
 pub(crate) fn state_of(status: Status) -> Option<AnaState> {
     let states = [
         (Status::ANA_PERSISTENT_LOSS, AnaState::PERSISTENT_LOSS),

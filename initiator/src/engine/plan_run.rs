@@ -1,5 +1,5 @@
-//! Ranges of plans on their way to a controller: they become [`RangeOp`]s one by one, as the
-//! controller takes commands, so that a plan of a million ranges costs what its entries take.
+//! Ranges of plans that wait for a controller. They become [`RangeOp`]s one by one, as the queues
+//! have room, so that a plan of a million ranges takes little more memory than its entries.
 
 use std::ops::Range;
 use std::sync::Arc;
@@ -17,14 +17,14 @@ use crate::memory::region::{ErasedScope, Keys};
 use crate::types::error::{Error, ErrorKind};
 use crate::types::options::{BatchOptions, Class};
 
-/// The bytes that one of several plans is issued at a time. Doubled, a plan of 480 rows of 2 KiB
-/// beside one of long ranges has its last row sent after half as many of their commands.
+/// Bytes that are sent of one of several plans before the next. With twice as many, the last of 480
+/// rows of 2 KiB beside a plan of long ranges is sent after half as many of their commands.
 const TURN_BYTES: u64 = 128 << 10;
 
-/// How long a plan waits for a target that was lost before, while connecting to it is tried.
+/// Time for which a new plan waits for a target that was lost, while the host tries to connect.
 const TRIAL: Duration = Duration::from_secs(1);
 
-/// The ranges of a plan on one controller.
+/// The ranges of a plan on one controller that were not started.
 pub(crate) struct PlanRun {
     pub(crate) plan: PlanKey,
     pub(crate) state: Arc<PlanState>,
@@ -32,21 +32,21 @@ pub(crate) struct PlanRun {
     pub(crate) controller: usize,
     pub(crate) ranges: RangeNumbers,
     pub(crate) options: BatchOptions,
-    /// The range whose commands are being issued.
+    /// Range whose commands are being sent.
     current: Option<usize>,
-    /// When it came into its engine's hands.
+    /// Time at which its engine took it.
     began: Time,
-    /// When the plan's deadline passes.
+    /// Deadline of the plan.
     due: Time,
-    /// When it has been without a connection for too long, while that counts.
+    /// Time at which it has waited too long for a connection; never while that is established.
     deadline: Time,
 }
 
-/// Numbers of ranges in their plan, in ascending order.
+/// Indexes of ranges in their plan, in ascending order.
 pub(crate) enum RangeNumbers {
-    /// All numbers of a range.
+    /// All indexes of an interval.
     All(Range<u32>),
-    /// Numbers of the ranges, where several controllers share a plan.
+    /// Selected indexes, if several controllers share a plan.
     Some(std::vec::IntoIter<u32>),
 }
 
@@ -91,12 +91,12 @@ impl PlanRun {
         Self { plan, state, controller, ranges, options, current, began, due, deadline }
     }
 
-    /// When the engine must look at it again.
+    /// Returns when the engine must check its deadlines.
     pub(crate) fn expiry(&self) -> Time {
         self.deadline.min(self.due)
     }
 
-    /// Whether a namespace is that of a range that is to be issued.
+    /// Returns the namespace of the next range.
     fn next_namespace(&self) -> Option<usize> {
         self.ranges.peek().map(|index| self.state.entry(index).1.namespace)
     }
@@ -104,23 +104,23 @@ impl PlanRun {
 
 /// Source of the next command of a class.
 pub(crate) enum IssueLine {
-    /// A range of a ring or batch, or one that is tried again.
+    /// A range of a ring or batch, or one that is retried.
     Range(usize),
     /// A run of a plan.
     Run(usize),
 }
 
-/// Result of the attempt to issue a command of a run.
+/// Result of an attempt to send a command of a run.
 pub(crate) enum RunStep {
-    /// A command was issued, or a range ended without one.
+    /// A command was sent, or a range ended without one.
     Issued,
-    /// The next range of the run waits for the check of its namespace: others come first.
+    /// The next range of the run waits for the check of its namespace, so other runs come first.
     Held,
-    /// Queues or chunks are used up: wait.
+    /// No queue has room, or no bounce chunk is free.
     Stalled,
 }
 
-/// Whose turn it is, of the ranges that wait and of the plans: each is issued a number of bytes.
+/// Bytes that the queued ranges and the current run may still send in this turn.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct IssueTurns {
     ranges_left: u64,
@@ -134,12 +134,12 @@ impl Default for IssueTurns {
 }
 
 impl IssueTurns {
-    /// Bytes of ranges that wait were issued.
+    /// Subtracts bytes that queued ranges have sent.
     pub(crate) fn of_ranges(&mut self, bytes: u64) {
         self.ranges_left = self.ranges_left.saturating_sub(bytes);
     }
 
-    /// Bytes of a plan were issued; true if the next plan is to be issued.
+    /// Subtracts bytes that a run has sent; true if it is the turn of the next run.
     fn of_run(&mut self, bytes: u64) -> bool {
         self.run_left = self.run_left.saturating_sub(bytes);
         let is_over = self.run_left == 0;
@@ -151,7 +151,7 @@ impl IssueTurns {
 }
 
 impl<P: Provider> ControllerState<P> {
-    /// Source of the next command of a class; the last `held` plans in line cannot be.
+    /// Returns the source of the next command of a class; the last `held` runs in line are skipped.
     pub(crate) fn next_line(&self, class: Class, held: usize) -> Option<IssueLine> {
         let runs = &self.runs[class as usize];
         let run = if held < runs.len() { runs.front() } else { None };
@@ -175,7 +175,7 @@ impl<P: Provider> ControllerState<P> {
 }
 
 impl<P: Provider> HostEngine<P> {
-    /// Puts ranges that came in since the last turn in line, unless they were cancelled.
+    /// Queues a new run for its controller, or ends it if that is not possible.
     pub(crate) fn start_run(&mut self, now: Time, run_key: usize, outbox: &mut Outbox) {
         let Some(run) = self.runs.get_mut(run_key) else { return };
         let Some(controller) = self.controllers.get_mut(run.controller) else {
@@ -210,7 +210,7 @@ impl<P: Provider> HostEngine<P> {
         self.ready_list.mark_ready(run.controller);
     }
 
-    /// Issues the next command of a run, the first in its line.
+    /// Sends the next command of a run, which is the first in its line.
     pub(crate) fn issue_run(
         &mut self,
         now: Time,
@@ -235,7 +235,7 @@ impl<P: Provider> HostEngine<P> {
         }
     }
 
-    /// The range of a run that is being issued, or its next one.
+    /// Returns the range of a run that is being sent, or starts the next one.
     fn current_range(&mut self, key: usize, run_key: usize, outbox: &mut Outbox) -> Option<usize> {
         let run = &self.runs[run_key];
         if run.current.is_some() {
@@ -249,7 +249,7 @@ impl<P: Provider> HostEngine<P> {
         self.begin_range(key, run_key, outbox)
     }
 
-    /// A run without a range to issue: it is at its end, or waits.
+    /// Skips a run without a range to send, or removes it if it has ended.
     fn step_over(&mut self, key: usize, run_key: usize) -> RunStep {
         match self.runs[run_key].ranges.peek() {
             None => {
@@ -265,9 +265,10 @@ impl<P: Provider> HostEngine<P> {
         RunStep::Held
     }
 
-    /// A command was issued: the next plan comes, if this one had its turn.
+    /// Accounts for a command that was sent; it is the turn of the next run if this one has used
+    /// its bytes.
     fn note_issued(&mut self, key: usize, run_key: usize, op_key: usize, bytes: u64) {
-        // The command may have brought the association down, and the run with it.
+        // The command may have ended the association, which removes the run.
         let Some(run) = self.runs.get(run_key) else { return };
         let class = run.options.class;
         if self.controllers[key].turns[class as usize].of_run(bytes) {
@@ -282,7 +283,7 @@ impl<P: Provider> HostEngine<P> {
         }
     }
 
-    /// Makes the next range of a run one in progress. Those before it that cannot be read end.
+    /// Starts the next range of a run that can be read. Those before it end.
     fn begin_range(&mut self, key: usize, run_key: usize, outbox: &mut Outbox) -> Option<usize> {
         let run = &mut self.runs[run_key];
         while let Some(index) = run.ranges.next() {
@@ -297,7 +298,7 @@ impl<P: Provider> HostEngine<P> {
             let scope = &self.controllers[key].scope;
             let keys = match keys.scope == scope.id() {
                 true => Ok(keys),
-                // The provider has changed since the plan was submitted.
+                // The provider was changed after the plan was submitted.
                 false => slice.keys(&**scope).map_err(|error| Error::from(error).of_target(target)),
             };
             let result = result.and(keys.as_ref().map(drop).map_err(Error::clone));
@@ -331,18 +332,18 @@ impl<P: Provider> HostEngine<P> {
         None
     }
 
-    /// Removes a range from the run that issues it.
+    /// Removes a range from the run that sends it.
     pub(crate) fn leave_run(&mut self, run_key: usize, op_key: usize) {
         if let Some(run) = self.runs.get_mut(run_key)
             && run.current == Some(op_key)
         {
             run.current = None;
-            // A run that is at its end is to be removed.
+            // The next turn removes the run if it has ended.
             self.ready_list.mark_ready(run.controller);
         }
     }
 
-    /// Forgets a run. A range of it that is being issued is put in line by itself.
+    /// Removes a run. The range that it was sending is queued by itself.
     fn remove_run(&mut self, run_key: usize) -> PlanRun {
         let run = self.runs.remove(run_key);
         if let Some(controller) = self.controllers.get_mut(run.controller) {
@@ -354,7 +355,7 @@ impl<P: Provider> HostEngine<P> {
         run
     }
 
-    /// Ends the ranges of a run that were not begun; returns how many.
+    /// Ends the ranges of a run that were not started; returns how many.
     fn end_run(&mut self, run_key: usize, error: &Error, outbox: &mut Outbox) -> usize {
         let mut run = self.remove_run(run_key);
         let ranges = run.ranges.take();
@@ -367,8 +368,8 @@ impl<P: Provider> HostEngine<P> {
         self.runs.iter().filter(|(_, run)| which(run)).map(|(key, _)| key).collect()
     }
 
-    /// Takes those ranges out of runs that wait for a connection or an access state, and for which
-    /// `elsewhere` finds another path.
+    /// Removes ranges from runs that wait for a connection or an access state and for which
+    /// `elsewhere` finds another replica, and adds them to `given`.
     pub(crate) fn give_away_runs(
         &mut self,
         elsewhere: &mut dyn FnMut(PlanKey, u32, bool) -> bool,
@@ -398,21 +399,21 @@ impl<P: Provider> HostEngine<P> {
         }
     }
 
-    /// Ends the ranges of a plan that were not begun; returns how many.
+    /// Cancels the ranges of a plan that were not started; returns how many.
     pub(crate) fn cancel_runs(&mut self, plan: PlanKey, outbox: &mut Outbox) -> usize {
         let error = ErrorKind::Cancelled.into();
         let runs = self.runs_where(|run| run.plan == plan);
         runs.into_iter().map(|run| self.end_run(run, &error, outbox)).sum()
     }
 
-    /// Fails the ranges of a controller that were not begun.
+    /// Fails the ranges of a controller that were not started.
     pub(crate) fn fail_runs(&mut self, key: usize, error: &Error, outbox: &mut Outbox) {
         for run in self.runs_where(|run| run.controller == key) {
             self.end_run(run, error, outbox);
         }
     }
 
-    /// The connection is gone: from now on the time of ranges that wait for it counts.
+    /// Starts the time-outs of runs that wait for a controller without a connection.
     pub(crate) fn start_run_clocks(&mut self, now: Time, key: usize) {
         let controller = &self.controllers[key];
         let since = controller.outage.as_ref().map_or(now, |outage| outage.since);
@@ -422,8 +423,8 @@ impl<P: Provider> HostEngine<P> {
         }
     }
 
-    /// Fails ranges that were not begun and whose time has passed. Where the connection is back
-    /// they wait for their turn only.
+    /// Fails ranges that were not started and whose deadline has passed. If the controller is
+    /// connected again, the time-out is stopped: they only wait for room.
     pub(crate) fn expire_runs(&mut self, now: Time, outbox: &mut Outbox) {
         for run_key in self.runs_where(|run| run.expiry() <= now) {
             let run = &mut self.runs[run_key];

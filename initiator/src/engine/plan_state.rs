@@ -1,4 +1,4 @@
-//! A plan in flight, as its ticket and the engines share it.
+//! State of a plan, shared by its ticket and the engines.
 
 use std::collections::BTreeMap;
 use std::sync::atomic::{AtomicU16, AtomicU64, AtomicUsize, Ordering};
@@ -13,30 +13,30 @@ use crate::types::error::{Error, ErrorKind};
 use crate::types::options::BatchOptions;
 use crate::types::plan::{Entry, Outcome, PlanProgress};
 
-/// State of a plan. Results are written under the host's lock and read without.
+/// State of a plan. Results are written while the host is locked, and read without the lock.
 pub(crate) struct PlanState {
     entries: Box<[Entry]>,
     routes: Arc<ShardRoutes>,
-    /// Where each range is read from, if there is a choice: the bits of the replicas that were
-    /// tried, and the number of the last one. Empty before that is chosen, and without a choice.
+    /// A [`ReplicaChoice`] for each range, as bits. Empty until the choice, and if no shard has
+    /// replicas.
     choices: OnceLock<Box<[AtomicU16]>>,
     options: BatchOptions,
-    /// When the plan's deadline passes, once that is known.
+    /// Deadline of the plan, once its first range has been taken by an engine.
     due: OnceLock<Time>,
-    /// Keys of the region, for each controller of the shards that the plan reads from.
+    /// Keys of the region, by the place of the controller in `routes`; `None` if it is not used.
     keys: Box<[Option<Keys>]>,
     outcomes: Box<[AtomicU64]>,
     failed: AtomicUsize,
-    /// Written last: who sees a range counted sees its outcome.
+    /// Written after the outcomes: a reader that sees a range counted also sees its outcome.
     done: AtomicUsize,
     failures: Mutex<Failures>,
 }
 
-/// The errors of a plan's ranges, without their offsets and lengths.
+/// Errors of a plan's ranges, without their offsets and lengths.
 #[derive(Default)]
 struct Failures {
     single: BTreeMap<u32, Error>,
-    /// Errors that many ranges ended with at a time.
+    /// Errors that were the result of many ranges together.
     common: Vec<(Box<[u32]>, Error)>,
 }
 
@@ -66,9 +66,9 @@ impl PlanState {
         self.entries.len()
     }
 
-    /// Number of ranges in the plan.
+    /// Returns the number of ranges, as the type of their indexes.
     pub(crate) fn ranges(&self) -> u32 {
-        // A plan has at most so many, as was checked.
+        // A plan has fewer than 2^32 ranges, which is checked when it is submitted.
         self.entries.len() as u32
     }
 
@@ -78,9 +78,9 @@ impl PlanState {
         (entry, &self.routes.of(entry.shard)[replica])
     }
 
-    /// The shard of a range, and the number of the replica that was tried last.
+    /// Returns the shard of a range, and the index of the replica that was attempted last.
     pub(crate) fn replica(&self, index: usize) -> (u32, usize) {
-        // A plan has at most 2^32 ranges, as was checked.
+        // A plan has fewer than 2^32 ranges, which is checked when it is submitted.
         let replica = self.choice(index as u32).map_or(0, |choice| choice.replica);
         (self.entries[index].shard, replica)
     }
@@ -90,12 +90,13 @@ impl PlanState {
         Some(ReplicaChoice::from_bits(choice))
     }
 
-    /// Chooses the replica that each range is read from. `loads` has those of the controllers;
-    /// where a range is a probe of one, [`TargetLoad::Avoided`] replaces [`TargetLoad::Probe`].
+    /// Chooses the replica of each range by `loads`, which are those of the controllers by place.
+    /// If a range becomes the probe of a controller, its [`TargetLoad::Probe`] is replaced by
+    /// [`TargetLoad::Avoided`].
     pub(crate) fn choose_replicas(&self, loads: &mut [TargetLoad]) {
         let choices = self.entries.iter().map(|entry| {
             let load = |place: usize| loads[place];
-            // Where all have other bytes the first says so.
+            // If all replicas were taken out, reading from the first returns the error.
             let replica = self.routes.best(entry.shard, 0, load).unwrap_or_default();
             match &mut loads[self.routes.of(entry.shard)[replica].place] {
                 TargetLoad::Serving(load) => *load += u64::from(entry.length),
@@ -104,17 +105,17 @@ impl PlanState {
             }
             AtomicU16::new(ReplicaChoice::first(replica).to_bits())
         });
-        // Done once, before any range is begun.
+        // It is set once, before any range is started.
         let _ = self.choices.set(choices.collect());
     }
 
-    /// Times that the range was begun at replicas before the last one.
+    /// Returns how often the range was started on replicas before the last one.
     pub(crate) fn earlier_attempts(&self, index: u32) -> u32 {
         self.choice(index).map_or(0, |choice| choice.tried.count_ones() - 1 + choice.moves)
     }
 
-    /// Chooses another replica for a range that failed; false if each was tried, or its time has
-    /// passed.
+    /// Chooses another replica for a range that failed; false if all were attempted, or the
+    /// deadline has passed.
     pub(crate) fn choose_again(
         &self,
         index: u32,
@@ -133,8 +134,9 @@ impl PlanState {
         }
     }
 
-    /// Chooses a connected replica for a range whose target is away, whether or not it was read
-    /// from before; false if no replica is connected. `began` tells whether it was begun.
+    /// Chooses a connected replica for a range whose target is disconnected, even if it was
+    /// attempted before; false if no replica is connected. `began`: whether the range had been
+    /// started.
     pub(crate) fn choose_connected(
         &self,
         index: u32,
@@ -158,13 +160,13 @@ impl PlanState {
         }
     }
 
-    /// Notes that the replica that a range is read from has other bytes than its shard.
+    /// Records that the replica of a range does not have the bytes of its shard.
     pub(crate) fn take_out(&self, index: u32, error: &Error) {
         let replica = self.choice(index).map_or(0, |choice| choice.replica);
         self.routes.take_out(self.entries[index as usize].shard, replica, error);
     }
 
-    /// Whether a range that failed with this error may be read from another replica.
+    /// Returns whether a range that failed with this error may be read from another replica.
     pub(crate) fn has_alternative(&self, index: u32, error: &Error) -> bool {
         let is_its_fault = match error.kind() {
             ErrorKind::Cancelled => false,
@@ -189,19 +191,19 @@ impl PlanState {
         self.routes.places()
     }
 
-    /// When the plan's deadline passes: so long after its first range came to its engine.
+    /// Returns the deadline of the plan: `limit` after the time of the first call.
     pub(crate) fn due(&self, now: Time, limit: Duration) -> Time {
         *self.due.get_or_init(|| now + limit)
     }
 
-    /// Keys of the region, in the domain of a shard's controller.
+    /// Returns the keys of the region in the protection domain of a shard's controller.
     pub(crate) fn keys(&self, route: &ShardRoute) -> Keys {
-        // They were looked up when the plan was submitted.
+        // The keys of all controllers in use were set when the plan was submitted.
         self.keys[route.place].unwrap_or(Keys::NONE)
     }
 
     pub(crate) fn outcome(&self, index: usize) -> Outcome {
-        // Who sees that the range has ended sees its bytes.
+        // Acquire: a reader that sees the end of the range also sees its bytes.
         Outcome::from_bits(self.outcomes[index].load(Ordering::Acquire))
     }
 
@@ -211,7 +213,7 @@ impl PlanState {
         PlanProgress { done, failed, total: self.len() }
     }
 
-    /// The error of a range that failed.
+    /// Returns the error of a range that failed.
     pub(crate) fn error(&self, index: usize) -> Option<Error> {
         let outcome = self.outcome(index);
         if outcome.is_ok() || outcome.is_pending() {
@@ -219,7 +221,7 @@ impl PlanState {
         }
         let entry = &self.entries[index];
         let error = self.failures().of(index as u32);
-        // A cancelled range has no error of its own.
+        // No error is stored for a cancelled range.
         let error = error.unwrap_or_else(|| ErrorKind::Cancelled.into());
         let error = error.of_attempts(outcome.attempts.into());
         Some(error.of_range(entry.offset, entry.length.into()))
@@ -229,7 +231,7 @@ impl PlanState {
         self.failures.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Notes the end of a range. Called once for each, under the host's lock.
+    /// Records the result of a range. Called once for each, while the host is locked.
     pub(crate) fn end(&self, index: u32, outcome: Outcome, error: Option<Error>) {
         if let Some(error) = error {
             self.failed.fetch_add(1, Ordering::Relaxed);
@@ -239,7 +241,7 @@ impl PlanState {
         self.done.fetch_add(1, Ordering::Release);
     }
 
-    /// Notes that unsent ranges end with an error.
+    /// Records the error of ranges that were not started.
     pub(crate) fn end_unsent(&self, ranges: &[u32], error: &Error) {
         let status = Outcome::status_of(error);
         if status != Outcome::CANCELLED {
@@ -255,13 +257,13 @@ impl PlanState {
     }
 }
 
-/// Where a range is read from.
+/// The replica that a range is read from, and those that were attempted.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 struct ReplicaChoice {
     replica: usize,
-    /// A bit for each replica that was tried and failed at it, and for the present one.
+    /// Bit mask of the replicas on which the range failed, and of the current one.
     tried: u8,
-    /// Times that it was begun at a target that went away, up to 31.
+    /// Number of times that it had been started on a target that was disconnected, at most 31.
     moves: u32,
 }
 
@@ -272,18 +274,18 @@ impl ReplicaChoice {
         Self { replica, tried: 1 << replica, moves: 0 }
     }
 
-    /// The choice after the present replica failed.
+    /// Returns the choice after a failure on the current replica.
     const fn next(self, replica: usize) -> Self {
         Self { replica, tried: self.tried | 1 << replica, ..self }
     }
 
-    /// The choice after the target of the present replica went away.
+    /// Returns the choice after the target of the current replica was disconnected.
     fn moved(self, replica: usize, began: bool) -> Self {
         let moves = (self.moves + u32::from(began)).min(Self::MOVES_MAX);
         Self { replica, tried: self.failed() | 1 << replica, moves }
     }
 
-    /// A bit for each replica that failed at it.
+    /// Returns the bit mask of the replicas on which the range failed.
     const fn failed(self) -> u8 {
         self.tried & !(1 << self.replica)
     }

@@ -1,4 +1,4 @@
-//! One NVMe queue: a queue pair, the command capsules that it sends and the responses that it
+//! A queue of a host: a queue pair, the command capsules that it sends and the responses that it
 //! receives.
 #![expect(unsafe_code, reason = "posts its own capsule memory to the queue pair")]
 
@@ -14,23 +14,25 @@ use rdma::{
 
 use crate::memory::pages::Pages;
 
-/// Size of a submission queue entry.
+/// Bytes of a submission queue entry.
 const SQE_BYTES: usize = size_of::<Sqe>();
-/// Size of a response capsule.
+/// Bytes of a response capsule.
 const CQE_BYTES: usize = size_of::<Cqe>();
-/// Bits of a command identifier that number the slot; the rest is its generation.
+/// Low bits of a command identifier, which are the slot; the other bits are its generation.
 const SLOT_BITS: u32 = 10;
 
-/// The purpose of a work request of ours, packed into its identifier.
+/// Identifier of a work request, which says what its completion means.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct WrId {
-    /// The queue, as the engine numbers them.
+    /// Key of the queue in the engine.
     pub(crate) queue: u32,
     pub(crate) kind: WrKind,
-    /// Slot, or receive buffer.
+    /// Index of the command slot, or of the receive buffer.
     pub(crate) index: u16,
 }
 
+/// Kind of a work request: receive of a response, SEND of a command capsule, or bind or local
+/// invalidation of a memory window.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum WrKind {
     Receive,
@@ -55,32 +57,33 @@ impl WrId {
     }
 }
 
-/// The data of a command, as the capsule is to name it.
+/// Data of a command, from which its SGL descriptor is built.
 pub(crate) enum Data<'a, P: Provider> {
     /// The command transfers no data.
     None,
-    /// Memory under a key that the target has.
+    /// Registered memory that the target accesses with the remote key `rkey`; `length` in bytes.
     Keyed { address: u64, length: u32, rkey: u32 },
-    /// Memory that is opened for this command alone.
+    /// Memory to which the target has `access` through a memory window, until this command ends.
     Window { region: &'a P::Region, address: u64, length: u32, access: Access },
-    /// Sent with the capsule, from where it lies. Its memory is in use until the command finishes.
+    /// Data sent in the command capsule. Its memory is in use until the SEND completes.
     InCapsule(Sge),
 }
 
-/// A command whose response arrived and whose memory is no longer used.
+/// A command whose response arrived and whose memory is no longer in use.
 pub(crate) struct FinishedCommand<W> {
     pub(crate) work: W,
     pub(crate) cqe: Cqe,
 }
 
-/// The peer did something on this queue that ends the association.
+/// A violation of the protocol by the target, which ends the association.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Violation(pub(crate) &'static str);
 
-/// A queue whose commands carry `W`.
+/// An NVMe queue on a queue pair. `W` is what the caller keeps with each command.
 ///
-/// In flight are never more commands than the submission queue holds, less one, and than the target
-/// has receives for; so the head pointer in responses, which a target could forge, is not needed.
+/// The commands in flight are at most one less than the entries of the submission queue, and no
+/// more than the receives of the target. So the SQ Head Pointer of responses, which a target could
+/// forge, is not needed.
 pub(crate) struct HostQueue<P: Provider, W> {
     key: u32,
     controller: usize,
@@ -88,58 +91,58 @@ pub(crate) struct HostQueue<P: Provider, W> {
     conn: ConnId,
     qp: QpKey,
     slots: Box<[CommandSlot<P, W>]>,
-    /// The one that became free last is used first: the cache still has it and its capsule.
+    /// Free slots as a stack: the one that was freed last has its capsule in the cache.
     free: Vec<u16>,
-    /// SENDs that are not known to be complete.
+    /// SENDs that are not known to have completed.
     sending: usize,
-    /// SENDs since the last one that reports its completion. That of a later one tells of theirs.
+    /// Unsignaled SENDs since the last signaled one; the completion of the next signaled one covers
+    /// them.
     unreported: usize,
-    /// Slots that are used at all.
+    /// Slots in use, which the limits of the target can lower.
     depth: u16,
-    /// Bytes of data that a capsule may carry.
+    /// Most bytes of data in a command capsule.
     in_capsule_bytes: u32,
     memory: CapsuleMemory<P>,
 }
 
 struct CommandSlot<P: Provider, W> {
     generation: u16,
-    /// Taken when the command finishes.
+    /// Removed when the command finishes.
     work: Option<W>,
     response: Option<Cqe>,
-    /// The SEND gathers from memory that belongs to the command.
+    /// The SEND gathers data of the command, so the command cannot finish before it completes.
     carries_data: bool,
-    /// SENDs before it that do not report and are complete when this one is, as long as it is to
-    /// report its completion.
+    /// Number of unsignaled SENDs that complete with the SEND of this slot, while that is signaled
+    /// and has not completed.
     covers: Option<usize>,
     window: Option<P::Window>,
-    /// The key under which `window` is open.
+    /// Remote key under which `window` is bound, until it is invalidated.
     open_rkey: Option<u32>,
 }
 
-/// Memory for the command capsules of all slots, then for the response capsules.
+/// Memory of the command capsules of all slots, followed by that of the response capsules.
 struct CapsuleMemory<P: Provider> {
     memory: Registered<P, Pages>,
     slots: usize,
 }
 
 impl<P: Provider, W> HostQueue<P, W> {
-    /// The most commands in flight: slot numbers have ten bits of a command identifier, the other
-    /// six are a generation, and the identifier FFFFh never occurs.
+    /// Most commands in flight. With ten bits for the slot and six for its generation, this
+    /// excludes the command identifier FFFFh.
     pub(crate) const MAX_SLOTS: u16 = (1 << SLOT_BITS) - 1;
 
-    /// Work requests that a queue of `slots` commands needs at most: for each a bind, a send and an
-    /// invalidation; and SENDs that are not known to be complete, while their slots have other
-    /// commands.
+    /// Returns the work requests that a send queue for `slots` commands needs: a bind, a SEND and
+    /// an invalidation for each, and the unsignaled SENDs whose slots were reused.
     pub(crate) fn send_wr(slots: u16) -> u32 {
         3 * u32::from(slots) + u32::from(max_unreported(slots))
     }
 
-    /// The most commands that `send_wr` work requests suffice for.
+    /// Returns the most commands for which `send_wr` work requests suffice.
     pub(crate) fn slots(send_wr: u32) -> u16 {
         (0..=Self::MAX_SLOTS).rev().find(|&slots| Self::send_wr(slots) <= send_wr).unwrap_or(0)
     }
 
-    /// A queue on a queue pair that was adopted, for `slots` commands in flight.
+    /// Returns a queue for `slots` commands in flight, on a queue pair of the engine's group.
     pub(crate) fn new(
         device: &P::Device,
         key: u32,
@@ -170,12 +173,12 @@ impl<P: Provider, W> HostQueue<P, W> {
         })
     }
 
-    /// Posts a receive for each slot.
+    /// Posts a receive for the response of each slot.
     pub(crate) fn post_receives(&mut self, group: &mut P::Group) -> Result<(), PushError> {
         (0..self.slots.len()).try_for_each(|index| self.post_receive(group, index as u16))
     }
 
-    /// The controller that it belongs to, as the engine numbers them.
+    /// Returns the key of the controller in the engine.
     pub(crate) fn controller(&self) -> usize {
         self.controller
     }
@@ -196,20 +199,20 @@ impl<P: Provider, W> HostQueue<P, W> {
         self.in_capsule_bytes = bytes;
     }
 
-    /// Keeps at most `limit` commands in flight from now on. At most one, in the lowest slot, may
-    /// be now.
+    /// Lowers the number of commands in flight to `limit`. At most one command, in the lowest slot,
+    /// may be in flight when it is called.
     pub(crate) fn limit(&mut self, limit: u16) {
         let limit = limit.clamp(1, self.depth);
         self.depth = limit;
         self.free.retain(|&slot| slot < limit);
     }
 
-    /// Commands that may be in flight.
+    /// Returns the number of commands that may be in flight.
     pub(crate) fn depth(&self) -> u16 {
         self.depth
     }
 
-    /// Commands that can be issued now.
+    /// Returns the number of commands that can be issued now.
     pub(crate) fn room(&self) -> usize {
         let max_sending = self.slots.len() + self.max_unreported();
         self.free.len().min(max_sending - self.sending)
@@ -219,7 +222,7 @@ impl<P: Provider, W> HostQueue<P, W> {
         max_unreported(self.slots.len() as u16).into()
     }
 
-    /// Commands without a response.
+    /// Returns the commands without a response.
     pub(crate) fn awaiting(&self) -> impl Iterator<Item = (Cid, &W)> {
         self.slots.iter().enumerate().filter_map(|(index, slot)| {
             let work = slot.work.as_ref().filter(|_| slot.response.is_none())?;
@@ -227,16 +230,16 @@ impl<P: Provider, W> HostQueue<P, W> {
         })
     }
 
-    /// The work of commands that were in flight. The queue pair was released.
+    /// Returns the work of the commands in flight, after the queue pair was released.
     pub(crate) fn into_unfinished(self) -> impl Iterator<Item = W> {
         self.slots.into_vec().into_iter().filter_map(|slot| slot.work)
     }
 
-    /// Whether the data of a write had better go with the command than be fetched by the target.
-    /// The latter takes another round trip; but a capsule that does not fit a packet leaves in
-    /// packets of different length, which are no train, while the one or two packets of a short
-    /// READ response are equally long. With this many in flight the price of each counts, not its
-    /// time.
+    /// Returns whether the data of a write should be sent in the capsule, rather than be fetched by
+    /// the target with RDMA READ, which takes another round trip. With trains of packets of equal
+    /// length and many commands in flight, throughput counts more than latency: a capsule that
+    /// exceeds the path MTU consists of packets of different lengths, while a READ response of one
+    /// or two packets can be sent as a train.
     pub(crate) fn sends_data(&self, caps: &Caps, length_bytes: u32) -> bool {
         const MANY: usize = 16;
         let mtu = caps.max_path_mtu;
@@ -245,8 +248,8 @@ impl<P: Provider, W> HostQueue<P, W> {
         length_bytes <= self.in_capsule_bytes && !(caps.trains && dear && in_flight >= MANY)
     }
 
-    /// Pushes a command. There must be [`HostQueue::room`]. An error means that the queue is
-    /// unusable; the command was not sent.
+    /// Pushes a command; there must be [`HostQueue::room`]. After an error the queue is unusable,
+    /// and the command was not sent.
     pub(crate) fn issue(
         &mut self,
         device: &P::Device,
@@ -299,8 +302,8 @@ impl<P: Provider, W> HostQueue<P, W> {
         let sges = [capsule, payload.unwrap_or_default()];
         let used = if payload.is_some() { 2 } else { 1 };
         let wr_id = WrId { queue: self.key, kind: WrKind::Send, index }.pack();
-        // Where something waits for it, and often enough for the send queue to have room. A report
-        // wakes a thread that sleeps, before the response does so again.
+        // Signaled if the completion is waited for, and often enough to free entries of the send
+        // queue. A signaled SEND can wake a sleeping thread once more before the response does.
         let reports = self.qid.is_admin()
             || sqe.is_fabrics()
             || payload.is_some()
@@ -321,7 +324,7 @@ impl<P: Provider, W> HostQueue<P, W> {
         Ok(index)
     }
 
-    /// A SEND completed, and with it those before it.
+    /// Handles the completion of a signaled SEND, which covers the unsignaled ones before it.
     pub(crate) fn sent(&mut self, index: u16) -> Option<FinishedCommand<W>> {
         if let Some(covered) = self.slots[usize::from(index)].covers.take() {
             self.sending -= covered + 1;
@@ -329,13 +332,13 @@ impl<P: Provider, W> HostQueue<P, W> {
         self.try_finish(index)
     }
 
-    /// A window was closed by us.
+    /// Handles the completion of a local invalidation of a memory window.
     pub(crate) fn invalidated(&mut self, index: u16) -> Option<FinishedCommand<W>> {
         self.slots[usize::from(index)].open_rkey = None;
         self.try_finish(index)
     }
 
-    /// A response arrived in receive buffer `buffer`.
+    /// Handles a response in receive buffer `buffer`.
     pub(crate) fn received(
         &mut self,
         group: &mut P::Group,
@@ -368,7 +371,7 @@ impl<P: Provider, W> HostQueue<P, W> {
         Ok(self.try_finish(index))
     }
 
-    /// The slot that awaits a response with this identifier.
+    /// Returns the slot of the command in flight that has this identifier.
     fn slot_of(&self, cid: Cid) -> Result<u16, Violation> {
         let index = cid.0 & ((1 << SLOT_BITS) - 1);
         let generation = cid.0 >> SLOT_BITS;
@@ -380,17 +383,17 @@ impl<P: Provider, W> HostQueue<P, W> {
             .ok_or(Violation("a response names a command that is not in flight"))
     }
 
-    /// Finishes the command if nothing of it is left, and frees the slot, of a SEND that reports
-    /// once it completed.
+    /// Finishes the command if its response has arrived and its memory is no longer in use, and
+    /// frees the slot when a signaled SEND has completed as well.
     ///
-    /// The SENDs that do not report have not completed as far as we know. But a target that
-    /// responds to a command has received it: packets of it that the device sends from now on are
-    /// duplicates, which are dropped unread, so that the capsule may change.
+    /// An unsignaled SEND may not have completed yet. But a target that has responded to a command
+    /// has received it: later packets of it are duplicates, which are dropped without being read,
+    /// so the capsule may be overwritten.
     fn try_finish(&mut self, index: u16) -> Option<FinishedCommand<W>> {
         let slot = &mut self.slots[usize::from(index)];
-        // A response may come before the acknowledgement of its command. An attempt to
-        // connect sends one command after the other on the admin queue, so the command after a
-        // result must find a free slot there.
+        // A response may arrive before the acknowledgement of its command. An attempt to connect
+        // sends one command after the other on the admin queue, which may have a single slot: the
+        // command is then finished only when the slot is free.
         let last = self.qid.is_admin() && self.free.is_empty();
         let sending = slot.covers.is_some();
         let held = slot.open_rkey.is_some() || (sending && (slot.carries_data || last));
@@ -459,8 +462,8 @@ unsafe fn push<P: Provider>(
     unsafe { group.push_send(qp, &SendWr { wr_id, op, flags, sges }) }.map_err(io::Error::other)
 }
 
-/// The most SENDs in a row that do not report, on a queue of `slots`. Each report may wake a
-/// thread for nothing; but a short queue that is full waits for them.
+/// Returns the most consecutive unsignaled SENDs on a queue of `slots` commands. Each signaled SEND
+/// may wake a thread without need; but a short queue that is full waits for it.
 fn max_unreported(slots: u16) -> u16 {
     (slots / 4).clamp(4, 16)
 }
@@ -482,7 +485,7 @@ impl<P: Provider> CapsuleMemory<P> {
         Ok(Self { memory, slots })
     }
 
-    /// Writes a slot's capsule. The previous command of the slot was answered.
+    /// Writes the capsule of a slot, whose previous command has its response.
     fn write_command(&mut self, index: u16, sqe: &Sqe) -> Sge {
         let offset = usize::from(index) * SQE_BYTES;
         assert!(usize::from(index) < self.slots);
@@ -495,7 +498,7 @@ impl<P: Provider> CapsuleMemory<P> {
         self.sge(offset, SQE_BYTES)
     }
 
-    /// Reads the response in a buffer whose receive has completed.
+    /// Returns the response in a buffer whose receive has completed.
     fn read_response(&self, index: u16) -> Cqe {
         let mut bytes = [0; CQE_BYTES];
         assert!(usize::from(index) < self.slots);

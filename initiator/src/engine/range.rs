@@ -1,4 +1,4 @@
-//! Ranges: how reads and writes of bytes become commands, and end.
+//! Ranges: how reads and writes of bytes are split into commands, retried and completed.
 
 use std::collections::VecDeque;
 use std::io;
@@ -27,37 +27,37 @@ use crate::types::error::{Error, ErrorKind};
 use crate::types::options::Class;
 use crate::types::plan::Outcome;
 
-/// The most that is in flight of ranges of the class that gives way: others wait for that much.
-/// Doubled, a row of 2 KiB waits for 9 ms beside 400 MiB from a target that gives 450 MB/s.
+/// Most bytes of background ranges in flight per controller, which foreground ranges wait for. With
+/// twice as many, a row of 2 KiB waits for 9 ms beside 400 MiB from a target that sends 450 MB/s.
 const MAX_BACKGROUND_BYTES: u64 = 2 << 20;
 
-/// The most bytes of ranges in flight for each I/O queue, beside a single command of any length.
-/// What a slow target is sent beyond that would wait there while the clock of its range runs.
-/// Doubled, a target that gives 60 MB/s keeps the last range waiting for 0.5 s.
+/// Most bytes of ranges in flight per I/O queue; a single command may be longer. More would wait at
+/// a slow target while the time-out of its range runs. With twice as many, a target that sends 60
+/// MB/s delays the last range by 0.5 s.
 const MAX_QUEUE_BYTES: u64 = 16 << 20;
 
 const NO_WINDOWS: &str = "the RDMA device has no memory windows";
 
-/// The result of an attempt to issue the next command of a range.
+/// Result of an attempt to send the next command of a range.
 pub(crate) enum Advance {
-    /// A command was handed to a queue, for this many bytes of the range.
+    /// A command was pushed, for this many bytes of the range.
     Issued(u64),
-    /// Queues or chunks are used up: wait.
+    /// No queue has room, or no bounce chunk is free.
     Stalled,
-    /// The range has nothing to issue for now.
+    /// All commands of the range are in flight, or it has failed.
     Done,
-    /// The range waits for another write to the same blocks, in progress or unanswered.
+    /// The write waits for another to the same blocks, which is in progress or fenced.
     Blocked,
-    /// The namespace may have changed, or cannot be reached now.
+    /// The namespace is being checked for changes, or its ANA state does not permit access.
     Unchecked,
 }
 
 impl<P: Provider> HostEngine<P> {
-    /// Attempts after which a status that allows another is final.
+    /// Number of attempts after which a status that permits a retry is final.
     const MAX_ATTEMPTS: u32 = 8;
 
     pub(crate) fn submit_range(&mut self, mut submission: Submission, outbox: &mut Outbox) {
-        // Told of only where nothing else is wrong.
+        // An error of registration is reported only if nothing else is wrong.
         let keys = mem::replace(&mut submission.keys, Ok(Keys::NONE));
         match self.admit(&mut submission, keys) {
             Err(error) => {
@@ -82,7 +82,7 @@ impl<P: Provider> HostEngine<P> {
         self.fresh.ops.push(op);
     }
 
-    /// Takes over a range that was on another path of its namespace.
+    /// Queues a range that was moved here from another path of its namespace.
     pub(crate) fn adopt_range(&mut self, mut op: RangeOp, outbox: &mut Outbox) {
         let has_windows = self.device.caps().memory_windows;
         let known = self.controllers.get(op.controller).ok_or_else(|| ErrorKind::Closed.into());
@@ -90,7 +90,7 @@ impl<P: Provider> HostEngine<P> {
             let nsid = controller.namespace(op.namespace)?.nsid;
             let is_possible = op.slice.grant() == Grant::Persistent || has_windows;
             let keys = match is_possible {
-                // Most often it is registered there: it was when the range was submitted.
+                // The memory was usually registered for this path when the range was submitted.
                 true => op.slice.keys(&*controller.scope).map_err(Error::from),
                 false => Err(ErrorKind::Unsupported(NO_WINDOWS).into()),
             };
@@ -120,9 +120,9 @@ impl<P: Provider> HostEngine<P> {
         op
     }
 
-    /// Puts a range that came in since the last turn in line.
+    /// Queues a new range for its controller and sets its times.
     pub(crate) fn start_range(&mut self, now: Time, op_key: usize, outbox: &mut Outbox) {
-        // It may have failed since, and another may have its number.
+        // The range may have failed since, and another may have its key.
         let fresh = self.ops.get_mut(op_key).filter(|op| op.place == RangeList::Fresh);
         let Some(op) = fresh else { return };
         let controller = &mut self.controllers[op.controller];
@@ -134,7 +134,7 @@ impl<P: Provider> HostEngine<P> {
         if !controller.is_usable(op.namespace) {
             op.start_clock(now, controller.options.io_timeout);
             if op.paths.is_some() {
-                // The path that was chosen has gone away.
+                // The path was lost after it was chosen: the range may move.
                 outbox.note_move();
             }
         }
@@ -147,7 +147,7 @@ impl<P: Provider> HostEngine<P> {
         self.ready_list.mark_ready(op.controller);
     }
 
-    /// Whether the range can be tried at all.
+    /// Checks a range before it is queued, and returns its keys.
     fn admit(&self, submission: &mut Submission, keys: io::Result<Keys>) -> Result<Keys, Error> {
         let (offset, length) = (submission.offset, submission.slice.len() as u64);
         let controller = self.controllers.get(submission.controller).ok_or(ErrorKind::Closed)?;
@@ -172,13 +172,13 @@ impl<P: Provider> HostEngine<P> {
         }
         let keys = keys.and_then(|keys| match keys.scope == controller.scope.id() {
             true => Ok(keys),
-            // The provider has changed since they were asked for.
+            // The provider was changed after the keys were returned.
             false => submission.slice.keys(&*controller.scope),
         });
         keys.map_err(|error| about(error.into(), attached.nsid))
     }
 
-    /// Issues what waits for a controller, as far as its queues have room.
+    /// Sends the commands that wait for a controller, as far as its queues have room.
     pub(crate) fn issue_waiting(&mut self, now: Time, key: usize, outbox: &mut Outbox) {
         self.issue_checks(now, key, outbox);
         self.issue_raw(now, key, outbox);
@@ -196,9 +196,9 @@ impl<P: Provider> HostEngine<P> {
         }
     }
 
-    /// Issues what waits of a class; false if there is no room for the next one.
+    /// Sends the commands that wait in a class; false if there is no room for the next one.
     fn issue_class(&mut self, now: Time, key: usize, class: Class, outbox: &mut Outbox) -> bool {
-        // Runs in a row that have to wait for the check of a namespace.
+        // Consecutive runs whose next range waits for the check of its namespace.
         let mut held = 0;
         while self.controllers[key].is_live() {
             match self.controllers[key].next_line(class, held) {
@@ -218,7 +218,7 @@ impl<P: Provider> HostEngine<P> {
         true
     }
 
-    /// Issues the next command of the first range that waits; false if there is no room for it.
+    /// Sends the next command of the first range in line; false if there is no room for it.
     fn issue_range(
         &mut self,
         now: Time,
@@ -242,7 +242,7 @@ impl<P: Provider> HostEngine<P> {
                 controller.namespaces[namespace].waiting.push_back(op);
             }
             Advance::Done => {
-                // An association that ended in the loop emptied the list.
+                // The list is empty if the association ended in `advance`.
                 let ready = &mut self.controllers[key].ready[class as usize];
                 if ready.front() == Some(&op) {
                     ready.pop_front();
@@ -253,8 +253,8 @@ impl<P: Provider> HostEngine<P> {
         true
     }
 
-    /// Whether another command of this length may be issued without a queue's worth of bytes before
-    /// it.
+    /// Returns whether a command of this length keeps the bytes in flight within
+    /// [`MAX_QUEUE_BYTES`] per queue.
     fn has_byte_room(&self, key: usize, length_bytes: u64) -> bool {
         let controller = &self.controllers[key];
         let CommandsInFlight { commands, bytes } = controller.in_flight;
@@ -262,8 +262,8 @@ impl<P: Provider> HostEngine<P> {
         commands == 0 || bytes + length_bytes <= queues * MAX_QUEUE_BYTES
     }
 
-    /// Whether another command may be issued of the class that gives way: a range of the other
-    /// class that comes later waits for those in flight.
+    /// Returns whether another background command may be sent. The limit bounds how long a
+    /// foreground range waits for those in flight.
     fn has_background_room(&self, key: usize) -> bool {
         let controller = &self.controllers[key];
         let CommandsInFlight { commands, bytes } = controller.background;
@@ -272,7 +272,7 @@ impl<P: Provider> HostEngine<P> {
         commands == 0 || (commands < slots / 2 && bytes < MAX_BACKGROUND_BYTES)
     }
 
-    /// Issues the next command of a range.
+    /// Sends the next command of a range.
     pub(crate) fn advance(
         &mut self,
         now: Time,
@@ -353,7 +353,7 @@ impl<P: Provider> HostEngine<P> {
         queues.iter().skip(1).any(|&queue| self.queues[queue as usize].room() > 0)
     }
 
-    /// An I/O queue with room, each in its turn.
+    /// Selects the next I/O queue with room, in round-robin order.
     pub(crate) fn next_io_queue(&mut self, key: usize) -> Option<u32> {
         let controller = &mut self.controllers[key];
         let io = controller.queues.get(1..)?;
@@ -367,7 +367,7 @@ impl<P: Provider> HostEngine<P> {
         None
     }
 
-    /// Pushes a command of a range. A queue has room.
+    /// Pushes a command of a range to a queue; one must have room.
     fn issue_piece(&mut self, now: Time, key: usize, piece: RangeCommand, outbox: &mut Outbox) {
         let queue = self.next_io_queue(key).expect("the caller asked for room");
         let queue = &mut self.queues[queue as usize];
@@ -417,8 +417,8 @@ impl<P: Provider> HostEngine<P> {
         }
     }
 
-    /// Takes back what a command held that went down with its association, or could not be pushed:
-    /// its range starts over in the next.
+    /// Releases the chunk of a command that was lost with its association or could not be pushed.
+    /// Its range starts again from the beginning on the next connection.
     pub(crate) fn return_piece(&mut self, key: usize, piece: RangeCommand, outbox: &mut Outbox) {
         if let Some(chunk) = piece.chunk {
             self.controllers[key].bounce.release(chunk);
@@ -427,7 +427,7 @@ impl<P: Provider> HostEngine<P> {
         self.piece_done(key, piece.op, piece.step.length_bytes, outbox);
     }
 
-    /// Writes blocks after the caller's part was filled in.
+    /// Sends the write of a block into which the caller's bytes were copied.
     fn issue_modified(
         &mut self,
         now: Time,
@@ -445,7 +445,7 @@ impl<P: Provider> HostEngine<P> {
         Ok(())
     }
 
-    /// A command of a range finished.
+    /// Handles the response to a command of a range.
     pub(crate) fn finish_piece(
         &mut self,
         now: Time,
@@ -461,7 +461,7 @@ impl<P: Provider> HostEngine<P> {
         let length_bytes = piece.step.length_bytes;
         let namespace = self.ops[op_key].namespace;
         if status.is_success() && !self.controllers[key].namespaces[namespace].check.is_passed() {
-            // It may have been done to another namespace than was meant.
+            // The command may have been executed on a successor of the namespace.
             self.ops[op_key].trouble.get_or_insert(RangeFailure::Again(now));
         } else if status.is_success() {
             self.deliver(key, &piece);
@@ -477,7 +477,7 @@ impl<P: Provider> HostEngine<P> {
         self.piece_done(key, op_key, length_bytes, outbox);
     }
 
-    /// Copies what was read through a chunk to the caller's memory.
+    /// Copies data that was read into a chunk to the caller's memory.
     fn deliver(&mut self, key: usize, piece: &RangeCommand) {
         let op = &mut self.ops[piece.op];
         if let (
@@ -493,7 +493,7 @@ impl<P: Provider> HostEngine<P> {
         }
     }
 
-    /// Puts the caller's bytes into the blocks that were read, which are to be written then.
+    /// Copies the caller's bytes into the block that was read, and queues the write of the block.
     fn modify(&mut self, key: usize, piece: RangeCommand) {
         let op = &self.ops[piece.op];
         let controller = &mut self.controllers[key];
@@ -526,7 +526,7 @@ impl<P: Provider> HostEngine<P> {
         });
     }
 
-    /// One command less is outstanding.
+    /// Subtracts an ended command, and ends or retries its range if it was the last in flight.
     fn piece_done(&mut self, key: usize, op_key: usize, length_bytes: u64, outbox: &mut Outbox) {
         let op = &mut self.ops[op_key];
         op.outstanding -= 1;
@@ -541,13 +541,14 @@ impl<P: Provider> HostEngine<P> {
         }
         let op = &self.ops[op_key];
         if op.outstanding == 0 && !self.controllers[key].is_path_to(op.namespace) {
-            // It waits, unless another path is there.
+            // The range waits for its connection or access state, unless it can be moved to another
+            // path.
             outbox.note_move();
         }
     }
 
-    /// Arranges for another attempt once nothing is outstanding, or returns true if the range is at
-    /// its end.
+    /// Schedules another attempt if the range failed and nothing of it is in flight. Returns true
+    /// if the range has ended.
     fn retry_or_end(&mut self, key: usize, op_key: usize) -> bool {
         let op = &mut self.ops[op_key];
         if op.outstanding > 0 {
@@ -571,8 +572,8 @@ impl<P: Provider> HostEngine<P> {
         }
     }
 
-    /// Hands a range back to its ring. Nothing of it is in flight or queued. One that failed
-    /// because of its path continues over another, if it has one.
+    /// Returns the result of a range without commands in flight or queued. A range that
+    /// failed because of its path is moved to another path, if it has one.
     fn finish(&mut self, op_key: usize, outbox: &mut Outbox) {
         self.unqueue(self.ops[op_key].controller, op_key);
         let mut op = self.remove_op(op_key);
@@ -611,8 +612,8 @@ impl<P: Provider> HostEngine<P> {
         outbox.complete(op.sink, completion, service);
     }
 
-    /// Whether a write may be begun, or begun again: no other one of this host that shares a block
-    /// with it is in progress or may still be carried out.
+    /// Returns whether a write may be started, or started again: no other write of this host to one
+    /// of its blocks is in progress, or may still be executed by a target.
     fn begin_write(&mut self, key: usize, op_key: usize, outbox: &mut Outbox) -> bool {
         let op = &mut self.ops[op_key];
         let attached = &self.controllers[key].namespaces[op.namespace];
@@ -644,7 +645,7 @@ impl<P: Provider> HostEngine<P> {
         self.fail_ranges_where(key, |op| op.namespace == namespace, error, outbox);
     }
 
-    /// Fails ranges; those that have something in flight when that has ended.
+    /// Fails ranges; one with commands in flight ends when those have.
     fn fail_ranges_where(
         &mut self,
         key: usize,
@@ -669,8 +670,8 @@ impl<P: Provider> HostEngine<P> {
         self.finish_all(doomed, outbox);
     }
 
-    /// Abandons a ring: its reads issue nothing further. Its writes stay where they are, since
-    /// nothing keeps their other paths.
+    /// Abandons a ring: its reads send no further command, and its writes are not moved, since
+    /// their other paths may be dropped.
     pub(crate) fn abandon_ring(&mut self, ring: RingKey, outbox: &mut Outbox) {
         let mut doomed = Vec::new();
         for (op_key, op) in self.ops.iter_mut().filter(|(_, op)| op.sink == ResultSink::Ring(ring))
@@ -683,8 +684,8 @@ impl<P: Provider> HostEngine<P> {
         self.finish_all(doomed, outbox);
     }
 
-    /// Takes back ranges of rings that wait for a connection or an access state, and for which
-    /// `elsewhere` finds another path.
+    /// Removes and returns ranges of rings that wait for a connection or an access state and for
+    /// which `elsewhere` finds another path.
     pub(crate) fn give_away_ring_ranges(
         &mut self,
         elsewhere: &dyn Fn(&RangeOp) -> bool,
@@ -695,23 +696,23 @@ impl<P: Provider> HostEngine<P> {
         ops.into_iter().map(|op_key| self.take_away(op_key)).collect()
     }
 
-    /// Whether a range waits for a connection or an access state.
+    /// Returns whether a range waits for a connection or an access state.
     fn waits_for_access(&self, op: &RangeOp) -> bool {
         let is_free = op.outstanding == 0 && op.trouble.is_none();
         is_free && !self.controllers[op.controller].is_path_to(op.namespace)
     }
 
-    /// Takes a range back that waits.
+    /// Removes a waiting range from the engine.
     fn take_away(&mut self, op_key: usize) -> RangeOp {
         let controller = self.ops[op_key].controller;
         self.unqueue(controller, op_key);
-        // It may have been the next that was to be tried again.
+        // The timer of the controller may have been that of this range.
         self.ready_list.mark_ready(controller);
         self.remove_op(op_key)
     }
 
-    /// Takes back ranges of plans that wait for a connection or an access state, and for which
-    /// `elsewhere` finds another replica.
+    /// Removes and returns ranges of plans that wait for a connection or an access state and for
+    /// which `elsewhere` finds another replica.
     pub(crate) fn give_away_ops(
         &mut self,
         elsewhere: &mut dyn FnMut(PlanKey, u32, bool) -> bool,
@@ -722,7 +723,7 @@ impl<P: Provider> HostEngine<P> {
             if !self.waits_for_access(op) {
                 continue;
             }
-            // Made of a 32-bit number.
+            // The token of a plan's range is its 32-bit number.
             let range = op.token as u32;
             if elsewhere(plan, range, op.attempts > 0) {
                 given.push((plan, range));
@@ -735,8 +736,8 @@ impl<P: Provider> HostEngine<P> {
         given
     }
 
-    /// Abandons the ranges of a plan that are in progress, which issue nothing further; returns how
-    /// many have ended thereby.
+    /// Abandons the started ranges of a plan, which send no further command; returns how many have
+    /// ended by that.
     pub(crate) fn abandon_plan(&mut self, plan: PlanKey, outbox: &mut Outbox) -> usize {
         let mut doomed = Vec::new();
         for (op_key, op) in self.ops.iter_mut() {
@@ -749,7 +750,7 @@ impl<P: Provider> HostEngine<P> {
         count
     }
 
-    /// Hands back ranges with nothing in flight. They are taken out of the lists in one pass.
+    /// Ends ranges without commands in flight, removing all of them from the lists in one pass.
     fn finish_all(&mut self, ops: Vec<usize>, outbox: &mut Outbox) {
         let mut controllers = Vec::new();
         for &op_key in &ops {
@@ -771,7 +772,7 @@ impl<P: Provider> HostEngine<P> {
         }
     }
 
-    /// Puts a range that has left its run in line, before those that have not begun.
+    /// Queues a range that has left its run before those that were not started.
     pub(crate) fn queue_first(&mut self, op_key: usize) {
         let op = &mut self.ops[op_key];
         op.place = RangeList::Queued;
@@ -779,7 +780,7 @@ impl<P: Provider> HostEngine<P> {
         self.ready_list.mark_ready(op.controller);
     }
 
-    /// A range whose commands were all issued belongs to no run.
+    /// Removes a range from its run when all of its commands were sent.
     pub(crate) fn detach_from_run(&mut self, op_key: usize) {
         if let Some(op) = self.ops.get_mut(op_key)
             && let RangeList::Run(run) = op.place
@@ -789,7 +790,7 @@ impl<P: Provider> HostEngine<P> {
         }
     }
 
-    /// Takes a range out of the lists of those that wait, if it is in one.
+    /// Removes a range from the lists of waiting ranges, if it is in one.
     fn unqueue(&mut self, key: usize, op_key: usize) {
         match mem::replace(&mut self.ops[op_key].place, RangeList::None) {
             RangeList::Queued => self.controllers[key].retain_waiting(|queued| queued != op_key),
@@ -798,7 +799,7 @@ impl<P: Provider> HostEngine<P> {
         }
     }
 
-    /// Puts ranges back in line that waited for their namespace to be checked.
+    /// Queues ranges that waited for the check of their namespace.
     pub(crate) fn resume(&mut self, key: usize, waiting: VecDeque<usize>) {
         let controller = &mut self.controllers[key];
         for op in waiting {
@@ -806,7 +807,7 @@ impl<P: Provider> HostEngine<P> {
         }
     }
 
-    /// Puts ranges whose pause has passed back in line.
+    /// Queues ranges whose pause before a retry has passed.
     pub(crate) fn resume_delayed(&mut self, now: Time, key: usize) {
         let controller = &mut self.controllers[key];
         if !controller.is_live() {
@@ -815,14 +816,14 @@ impl<P: Provider> HostEngine<P> {
         let (ready, ops) = (&mut controller.ready, &self.ops);
         controller.delayed.retain(|&(time, op)| {
             if time <= now {
-                // Before those that have not begun: its clock runs.
+                // Before ranges that were not started, since its time-out is running.
                 ready[ops[op].options.class as usize].push_front(op);
             }
             time > now
         });
     }
 
-    /// Fails ranges whose time has passed, or sees to it that they can be failed soon.
+    /// Fails ranges whose deadline has passed, or aborts their commands.
     pub(crate) fn expire_ranges(&mut self, now: Time, outbox: &mut Outbox) {
         if self.next_expiry.is_none_or(|time| time > now) {
             return;
@@ -838,7 +839,7 @@ impl<P: Provider> HostEngine<P> {
         self.finish_all(idle, outbox);
         self.expire_runs(now, outbox);
         for op_key in busy {
-            // Ending an association may have ended it.
+            // The range may have ended with the association of an earlier one.
             if self.ops.get(op_key).is_some_and(|op| op.expiry() <= now) {
                 self.expire_busy(now, op_key, outbox);
             }
@@ -848,7 +849,7 @@ impl<P: Provider> HostEngine<P> {
         self.next_expiry = of_ranges.chain(of_runs).min().filter(|&time| time != NEVER);
     }
 
-    /// The connection is gone: from now on the time of ranges that wait for it counts.
+    /// Starts the time-outs of ranges that wait for a controller without a connection.
     pub(crate) fn start_clocks(&mut self, now: Time, key: usize) {
         let io_timeout = self.controllers[key].options.io_timeout;
         for (_, op) in self.ops.iter_mut().filter(|(_, op)| op.controller == key) {
@@ -860,8 +861,8 @@ impl<P: Provider> HostEngine<P> {
         self.start_run_clocks(now, key);
     }
 
-    /// Ranges whose time would have passed, that did not begin, and whose connection is back, wait
-    /// for their turn only.
+    /// Stops the time-outs of ranges that were not started and whose controller is connected again:
+    /// they only wait for room.
     fn stop_clocks(&mut self, now: Time) {
         for (_, op) in
             self.ops.iter_mut().filter(|(_, op)| op.deadline <= now && op.began.is_none())
@@ -872,8 +873,8 @@ impl<P: Provider> HostEngine<P> {
         }
     }
 
-    /// Aborts the commands of a range whose time has passed, or ends the association if that did
-    /// not help.
+    /// Aborts the commands of a range whose deadline has passed, or ends the association if they
+    /// did not end within the abort time-out.
     fn expire_busy(&mut self, now: Time, op_key: usize, outbox: &mut Outbox) {
         let op = &self.ops[op_key];
         let key = op.controller;
@@ -886,7 +887,7 @@ impl<P: Provider> HostEngine<P> {
         self.abort_commands_of(now, key, op_key, outbox);
     }
 
-    /// Notes that the time of a range has passed.
+    /// Records that the deadline of a range has passed.
     fn expire(&mut self, now: Time, op_key: usize) {
         let op = &mut self.ops[op_key];
         self.ready_list.mark_ready(op.controller);
@@ -897,7 +898,7 @@ impl<P: Provider> HostEngine<P> {
             _ => controller.options.io_timeout,
         };
         let error = match op.trouble.take() {
-            // What went wrong first.
+            // The first error is the cause.
             Some(RangeFailure::Failed(error)) => error,
             _ => controller.no_result(op.namespace.into(), after).of_namespace(nsid),
         };
@@ -921,8 +922,9 @@ fn sqe(
     command.to_sqe()
 }
 
-/// Whether an error of a range counts against its target. A lost connection is counted by itself,
-/// and a path that does not serve a namespace may serve others.
+/// Returns whether an error of a range counts against the circuit breaker of its target. A lost
+/// connection opens the breaker itself, and a path that does not serve one namespace may serve
+/// others.
 fn is_fault_of_target(error: &Error) -> bool {
     match error.kind() {
         ErrorKind::Status(status) => path_access::state_of(*status).is_none(),
@@ -930,7 +932,7 @@ fn is_fault_of_target(error: &Error) -> bool {
     }
 }
 
-/// Whether a status says that the same command may succeed later.
+/// Returns whether the same command may succeed later, by its status.
 fn may_retry(status: Status) -> bool {
     const TRANSIENT: [Status; 9] = [
         Status::NAMESPACE_NOT_READY,
@@ -947,7 +949,8 @@ fn may_retry(status: Status) -> bool {
 }
 
 impl<P: Provider> ControllerState<P> {
-    /// The error of what had no result in time, of a namespace if that is known.
+    /// Returns the error of an operation without a result in time: the cause of the missing
+    /// connection, the access state of the namespace, or a time-out.
     pub(crate) fn no_result(&self, namespace: Option<usize>, after: Duration) -> Error {
         let attached = namespace.and_then(|number| self.namespaces.get(number));
         let obstacle = attached.and_then(|attached| attached.access.obstacle());
@@ -960,30 +963,29 @@ impl<P: Provider> ControllerState<P> {
         Error::new(kind).of_target(&self.target)
     }
 
-    /// Whether ranges of a namespace wait for nothing but their turn. Those of one that was closed
-    /// do, too: they fail then.
+    /// Returns whether ranges of a namespace wait only for room in the queues. True for a namespace
+    /// that was closed, whose ranges then fail.
     pub(crate) fn is_usable(&self, namespace: usize) -> bool {
         self.is_live() && self.namespaces.get(namespace).is_none_or(Attached::is_ready)
     }
 
-    /// Puts writes and commands back in line that waited for writes of this host; false if none
-    /// did.
+    /// Queues writes and commands that waited for writes of this host; false if none waited.
     pub(crate) fn resume_writes(&mut self, ops: &Slab<RangeOp>) -> bool {
         let has_waiting = !self.blocked.is_empty() || !self.unchecked.is_empty();
         while let Some(blocked) = self.blocked.pop_back() {
             self.ready[ops[blocked].options.class as usize].push_front(blocked);
         }
-        // Those that wait for the check of their namespace find out again that they do.
+        // Commands that wait for the check of their namespace are returned to `unchecked`.
         self.raw.extend(self.unchecked.drain(..));
         has_waiting
     }
 
-    /// When a range is to be tried again.
+    /// Returns when the next range is due for a retry.
     pub(crate) fn next_delayed(&self) -> Option<Time> {
         self.delayed.iter().map(|&(time, _)| time).min()
     }
 
-    /// Takes ranges out of the lists of those that wait.
+    /// Removes ranges from the lists of waiting ranges.
     fn retain_waiting(&mut self, keep: impl Fn(usize) -> bool) {
         self.ready.iter_mut().for_each(|ready| ready.retain(|&queued| keep(queued)));
         self.blocked.retain(|&queued| keep(queued));

@@ -1,4 +1,4 @@
-//! A range in progress: what is asked for, and how far it is.
+//! A range in progress: its parameters and its progress.
 
 use std::io;
 use std::ops::Range;
@@ -15,57 +15,57 @@ use crate::memory::region::{Keys, RegionSlice};
 use crate::types::error::{Error, ErrorKind};
 use crate::types::options::BatchOptions;
 
-/// Which way a range goes.
+/// Direction of a range. `fua`: Force Unit Access, by which a successful write is durable.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum RangeDirection {
     Read,
     Write { fua: bool },
 }
 
-/// A range on its way into an engine. It has a place in its ring.
+/// A range that is submitted to an engine. Its ring has a place for it.
 pub(crate) struct Submission {
     pub(crate) controller: usize,
     pub(crate) namespace: usize,
     pub(crate) direction: RangeDirection,
-    /// First byte, counted from the beginning of the namespace.
+    /// First byte in the namespace.
     pub(crate) offset: u64,
-    /// Memory of the range, whose length is the number of bytes.
+    /// Memory of the range; its length is the number of bytes.
     pub(crate) slice: RegionSlice,
-    /// Keys of the slice, in the controller's protection domain. Nothing is registered in here,
-    /// where the host is locked.
+    /// Keys of the slice in the protection domain of the controller. It was registered before,
+    /// since the host is locked now.
     pub(crate) keys: io::Result<Keys>,
     pub(crate) ring: RingKey,
     pub(crate) token: u64,
     pub(crate) options: BatchOptions,
-    /// Paths that the range may be moved to, if its namespace has others.
+    /// Paths that the range may be moved to; `None` if the namespace is open over one controller.
     pub(crate) paths: Option<RangePaths>,
 }
 
-/// The paths of the namespace of a range.
+/// The paths to the namespace of a range, with its place among them.
 #[derive(Clone, Debug)]
 pub(crate) struct RangePaths {
-    /// The routes of the namespace at present.
+    /// Current routes to the namespace.
     live: Arc<LiveRoutes>,
-    /// The routes when the range came to its path.
+    /// Routes at the time when the range came to its path.
     routes: Arc<ShardRoutes>,
-    /// Number of its path among those routes.
+    /// Index of its path in `routes`.
     replica: usize,
-    /// A bit for each of those on which it failed, though that is connected.
+    /// Bit mask of the paths in `routes` on which it failed although they were connected.
     failed: u8,
 }
 
 impl RangePaths {
-    /// Paths of a range that begins on the path of this number.
+    /// Returns the paths of a range that starts on the path with this index.
     pub(crate) fn new(live: Arc<LiveRoutes>, routes: Arc<ShardRoutes>, replica: usize) -> Self {
         Self { live, routes, replica, failed: 0 }
     }
 
-    /// The range failed on its path, though that is connected.
+    /// Records that the range failed on its path, which is connected.
     pub(super) fn note_failure(&mut self) {
         self.failed |= 1 << self.replica;
     }
 
-    /// The best present path, be it connected or not, beside those on which it failed.
+    /// Returns the best current path, connected or not, other than those on which the range failed.
     fn best(&self, load: impl Fn(ShardPlace) -> TargetLoad) -> Option<PathRoute> {
         match self.live.other_than(&self.routes) {
             Some(routes) => routes.best_path(0, load),
@@ -73,7 +73,7 @@ impl RangePaths {
         }
     }
 
-    /// Moves the range to one of the present paths.
+    /// Records that the range is moved to one of the current paths.
     fn move_to(&mut self, route: &PathRoute) {
         if let Some(routes) = self.live.other_than(&self.routes) {
             (self.routes, self.failed) = (routes, 0);
@@ -82,14 +82,14 @@ impl RangePaths {
     }
 }
 
-/// A range of a ring that its path cannot serve.
+/// A range of a ring that must be moved to another path.
 pub(crate) struct DisplacedRange {
     pub(crate) op: RangeOp,
-    /// Why, should there be no other path.
+    /// Result of the range if there is no other path.
     pub(crate) error: Error,
 }
 
-/// A range in progress.
+/// A range that an engine reads or writes, from its submission to its result.
 pub(crate) struct RangeOp {
     pub(super) controller: usize,
     pub(super) namespace: usize,
@@ -99,60 +99,61 @@ pub(crate) struct RangeOp {
     pub(super) keys: Keys,
     pub(super) sink: ResultSink,
     pub(super) token: u64,
-    /// First byte that no command covers yet.
+    /// First byte that is not covered by a command yet.
     pub(super) position: u64,
-    /// Commands in flight, and partial blocks between their two commands.
+    /// Commands in flight, and partial writes between their read and their write.
     pub(super) outstanding: u32,
-    /// Why it will fail, or must be tried again, when nothing is outstanding.
+    /// Failure or retry that takes effect when nothing is outstanding.
     pub(super) trouble: Option<RangeFailure>,
     pub(super) paths: Option<RangePaths>,
     pub(super) options: BatchOptions,
-    /// When the caller's own deadline passes.
+    /// Deadline of the caller.
     pub(super) due: Time,
-    /// When it has been without progress for too long, while that counts.
+    /// Time at which it has made no progress for too long, or [`NEVER`] while that does not count.
     pub(super) deadline: Time,
-    /// When it came to its first engine.
+    /// Time at which its first engine took it.
     pub(super) submitted: Time,
-    /// When its first command was issued.
+    /// Time at which its first command was sent.
     pub(super) began: Option<Time>,
-    /// The bits of [`Outcome::path`](crate::Outcome::path) so far.
+    /// Bits of [`Outcome::path`](crate::Outcome::path) so far.
     pub(super) path: u8,
-    /// Bytes that were transferred in this attempt, and in the best one.
+    /// Bytes transferred in this attempt, and the most in any attempt.
     pub(super) done: u64,
     pub(super) best: u64,
     pub(super) attempts: u32,
-    /// Key of the range among the writes of its namespace, once it was begun.
+    /// Key in the table of writes, once the write was started.
     pub(super) write: Option<WriteKey>,
     pub(super) place: RangeList,
 }
 
-/// Which list a range is in.
+/// List that a range is in.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum RangeList {
-    /// The range came in since the last turn.
+    /// Ranges that were queued since the last turn.
     Fresh,
-    /// None: all its commands are issued.
+    /// No list: all of its commands were sent.
     None,
-    /// One of its controller's lists of waiting ranges.
+    /// A list of its controller's waiting ranges.
     Queued,
-    /// None: this run of a plan issues its commands.
+    /// No list: its commands are sent by this run of a plan.
     Run(usize),
 }
 
-/// A clock that does not run.
+/// A deadline that is not set.
 pub(crate) const NEVER: Time = Time::from_nanos(u64::MAX);
 
+/// Failure of a range that takes effect when none of its commands is in flight.
 pub(super) enum RangeFailure {
     Failed(Error),
-    /// Issue it again, not before this time.
+    /// The range is issued again, not before this time.
     Again(Time),
-    /// The range expired: its commands were told to abort, and at this time the association is
+    /// The range expired. Abort was sent for its commands, and at this time the association is
     /// ended.
     Expired(Error, Time),
 }
 
 impl RangeOp {
-    /// A range without issued commands.
+    /// Returns a range before its first command is sent.
     pub(crate) fn new(submission: Submission, sink: ResultSink, keys: Keys) -> Self {
         let Submission {
             controller,
@@ -192,19 +193,19 @@ impl RangeOp {
         }
     }
 
-    /// Assigns the range to a run of a plan, which issues its commands.
+    /// Assigns the range to a run of a plan, which sends its commands.
     pub(crate) fn in_run(mut self, run: usize, began: Time, due: Time) -> Self {
         (self.place, self.submitted, self.due) = (RangeList::Run(run), began, due);
         self
     }
 
-    /// The best path for it, be it connected or not, beside those on which it failed.
+    /// Returns the best path for it, connected or not, other than those on which it failed.
     pub(crate) fn best_path(&self, load: impl Fn(ShardPlace) -> TargetLoad) -> Option<PathRoute> {
         self.paths.as_ref()?.best(load)
     }
 
-    /// Moves the range to another path, where it begins again. It keeps its deadlines, and its
-    /// place among the writes.
+    /// Moves the range to another path, on which it starts again. It keeps its deadlines, and its
+    /// key in the table of writes.
     pub(crate) fn moved_to(mut self, route: &PathRoute) -> Self {
         if let Some(paths) = &mut self.paths {
             paths.move_to(route);
@@ -216,7 +217,7 @@ impl RangeOp {
         self
     }
 
-    /// Hands it back with an error.
+    /// Ends the range with an error.
     pub(crate) fn fail(self, error: Error, now: Time, outbox: &mut Outbox) {
         if let Some(write) = self.write {
             outbox.writes.end(write);
@@ -227,17 +228,17 @@ impl RangeOp {
         outbox.complete(self.sink, completion, service);
     }
 
-    /// Bytes that no command was issued for.
+    /// Returns the number of bytes for which no command was sent.
     pub(super) fn unissued(&self) -> u64 {
         self.end() - self.position
     }
 
-    /// Whether all its commands were issued.
+    /// Returns whether all of its commands were sent.
     pub(crate) fn is_issued(&self) -> bool {
         self.position == self.end()
     }
 
-    /// How it was served until now.
+    /// Returns its path bits, attempts and latency until now.
     pub(super) fn service(&self, now: Time) -> RangeService {
         let Some(began) = self.began else { return RangeService::default() };
         let latency_us = u32::try_from((now - began).as_micros()).unwrap_or(u32::MAX);
@@ -248,7 +249,7 @@ impl RangeOp {
         self.offset + self.slice.len() as u64
     }
 
-    /// The part of the slice that holds these bytes.
+    /// Returns the part of the slice that holds these bytes.
     pub(super) fn part(&self, start: u64, length: u64) -> Range<usize> {
         // Within the slice, whose length is a `usize`.
         let from = (start - self.offset) as usize;
@@ -259,7 +260,7 @@ impl RangeOp {
         self.slice.address() + (start - self.offset)
     }
 
-    /// Whether it is on this namespace of this controller.
+    /// Returns whether it is on this namespace of this controller.
     pub(crate) fn is_on(&self, controller: usize, namespace: usize) -> bool {
         self.controller == controller && self.namespace == namespace
     }
@@ -268,7 +269,7 @@ impl RangeOp {
         matches!(self.direction, RangeDirection::Write { .. })
     }
 
-    /// When the engine must look at it again, if it does not end before.
+    /// Returns when the engine must check its deadlines.
     pub(super) fn expiry(&self) -> Time {
         match self.trouble {
             Some(RangeFailure::Expired(_, time)) => time,
@@ -276,7 +277,7 @@ impl RangeOp {
         }
     }
 
-    /// Nothing more of it is issued; true if nothing of it is in flight.
+    /// Stops sending commands of it; true if none is in flight.
     pub(super) fn give_up(&mut self, why: ErrorKind) -> bool {
         if matches!(self.trouble, None | Some(RangeFailure::Again(_))) {
             self.trouble = Some(RangeFailure::Failed(why.into()));
@@ -284,19 +285,20 @@ impl RangeOp {
         self.outstanding == 0
     }
 
-    /// Starts the clock, if it does not run.
+    /// Starts the time-out, unless it is running.
     pub(super) fn start_clock(&mut self, now: Time, io_timeout: Duration) {
         if self.deadline == NEVER {
             self.deadline = now + io_timeout;
         }
     }
 
-    /// Bytes were transferred. Bytes that an earlier attempt had transferred are no progress.
+    /// Records that bytes were transferred. Only more bytes than in any earlier attempt are
+    /// progress.
     pub(super) fn progress(&mut self, now: Time, bytes: u64, io_timeout: Duration) {
         self.done += bytes;
         if self.done > self.best {
             self.best = self.done;
-            // With nothing else in flight it waits for its turn.
+            // With no other command in flight, it only waits for room.
             self.deadline = match self.outstanding {
                 1 => NEVER,
                 _ => now + io_timeout,

@@ -1,20 +1,20 @@
-//! Which controllers a turn looks at: those to which something happened, and those whose time has
-//! come. The others cost nothing, however many there are.
+//! The controllers that a turn must process: those with an event, and those whose timer is due. The
+//! others cost no time.
 
 use std::collections::{BTreeSet, VecDeque};
 
 use rdma::Time;
 
-/// Controllers that a turn has to look at, by their numbers in the engine.
+/// Controllers that a turn must process, by their keys in the engine.
 #[derive(Default)]
 pub(crate) struct ReadyList {
     stirred: VecDeque<usize>,
     timers: BTreeSet<(Time, usize)>,
-    /// The entry of each controller, indexed by its number.
+    /// State of each controller, indexed by its key.
     entries: Vec<ReadyEntry>,
 }
 
-/// The place of a controller in the lists.
+/// State of a controller in the lists.
 #[derive(Clone, Copy, Default)]
 struct ReadyEntry {
     is_stirred: bool,
@@ -22,7 +22,7 @@ struct ReadyEntry {
 }
 
 impl ReadyList {
-    /// Something happened to a controller.
+    /// Records that a controller must be processed.
     pub(crate) fn mark_ready(&mut self, controller: usize) {
         let entry = self.entry(controller);
         if !std::mem::replace(&mut entry.is_stirred, true) {
@@ -30,14 +30,14 @@ impl ReadyList {
         }
     }
 
-    /// The next controller to which something happened.
+    /// Removes the next controller that must be processed.
     pub(crate) fn next_stirred(&mut self) -> Option<usize> {
         let controller = self.stirred.pop_front()?;
         self.entry(controller).is_stirred = false;
         Some(controller)
     }
 
-    /// When a controller is to be looked at, even if nothing happens to it.
+    /// Sets when a controller must be processed even if there is no event.
     pub(crate) fn set_timer(&mut self, controller: usize, time: Option<Time>) {
         let old = std::mem::replace(&mut self.entry(controller).timer, time);
         if old == time {
@@ -51,7 +51,7 @@ impl ReadyList {
         }
     }
 
-    /// A controller whose time has come. It has no timer then.
+    /// Returns a controller whose timer is due, and clears the timer.
     pub(crate) fn next_due(&mut self, now: Time) -> Option<usize> {
         let &(time, controller) = self.timers.first()?;
         if time > now {
@@ -61,12 +61,12 @@ impl ReadyList {
         Some(controller)
     }
 
-    /// The timer of a controller.
+    /// Returns the timer of a controller.
     pub(crate) fn timer(&self, controller: usize) -> Option<Time> {
         self.entries.get(controller)?.timer
     }
 
-    /// When the first timer of all runs out.
+    /// Returns when the first timer is due.
     pub(crate) fn deadline(&self) -> Option<Time> {
         self.timers.first().map(|&(time, _)| time)
     }

@@ -5,11 +5,11 @@ use std::time::Duration;
 use nvme_proto::HostId;
 use splitmix64::{SplitMix64, mix};
 
-/// The pause before the second attempt in a row, since the first comes immediately; each later one
+/// Pause before the second consecutive attempt; the first follows immediately, and each later pause
 /// is twice as long.
 const FIRST: Duration = Duration::from_millis(50);
 
-/// Attempts that failed in a row, and the pauses between them.
+/// Number of consecutive failed attempts, from which the next pause is computed.
 #[derive(Debug)]
 pub(crate) struct Retries {
     failed: u32,
@@ -17,26 +17,26 @@ pub(crate) struct Retries {
 }
 
 impl Retries {
-    /// Delays of one host and controller: hosts that lose a target together do not come back
-    /// together.
+    /// Seeds the random part of the pauses by host and controller, so that hosts which lose a
+    /// target together do not reconnect together.
     pub(crate) fn new(host: &HostId, controller: usize) -> Self {
         let halves = host.0.as_chunks::<8>().0.iter().map(|&half| u64::from_le_bytes(half));
         let seed = halves.fold(controller as u64, |seed, half| mix(seed ^ half));
         Self { failed: 0, random: SplitMix64::new(seed) }
     }
 
-    /// The last connection was of use.
+    /// Starts with no pause again, after a connection that lasted.
     pub(crate) fn reset(&mut self) {
         self.failed = 0;
     }
 
-    /// The pause before the next attempt: none, then ever longer ones up to `longest`.
+    /// Returns the pause before the next attempt: zero, then doubling ones up to `longest`.
     pub(crate) fn next_pause(&mut self, longest: Duration) -> Duration {
         let failed = self.failed;
         self.failed = failed.saturating_add(1);
         let Some(doublings) = failed.checked_sub(1) else { return Duration::ZERO };
         let pause = FIRST.saturating_mul(1 << doublings.min(20)).min(longest);
-        // Up to a quarter less.
+        // Shortened by up to a quarter.
         let less = (self.random.next_u64() >> 32) as u32;
         pause - (pause / 4).mul_f64(f64::from(less) / f64::from(u32::MAX))
     }

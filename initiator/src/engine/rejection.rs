@@ -1,11 +1,11 @@
-//! Why a target's connection manager rejects a connection, in words that say what to do.
+//! Text for the reject reasons of a target's connection manager, with advice.
 
 use nvme_proto::rdma_cm::{Reject, RejectStatus};
 
 use crate::types::error::{Error, ErrorKind};
 
-/// The reasons of the connection-management protocol (InfiniBand volume 1, table of reject reasons)
-/// but for the one that leaves it to the private data.
+/// Reject reasons of the connection management protocol (InfiniBand volume 1, table of reject
+/// reasons), except the one that refers to the private data.
 const REASONS: [(u16, &str); 34] = [
     (1, "the target has no queue pair left; end connections, or raise the limits there"),
     (2, "the target has no end-to-end context left; end connections there"),
@@ -67,11 +67,11 @@ const REASONS: [(u16, &str); 34] = [
         "the target does not take the alternate flow label; path migration is not used by NVMe-oF",
     ),
     (35, "the target does not support an option of the device's vendor"),
-    // Libraries report this for an answer that they cannot interpret.
+    // Libraries report this for a reply that they cannot interpret.
     (0, "the target gives no reason; its log may"),
 ];
 
-/// Why a target rejected a connection.
+/// Returns the error for a rejected connection.
 pub(crate) fn rejection(reason: u16, private: &[u8]) -> Error {
     let text = match reason {
         rdma::REJECT_CONSUMER_DEFINED => consumer(private),
@@ -85,7 +85,7 @@ pub(crate) fn rejection(reason: u16, private: &[u8]) -> Error {
     ErrorKind::Rejected(text).into()
 }
 
-/// The reason of the target's NVMe-oF transport.
+/// Returns the reason that NVMe-oF private data contain.
 fn consumer(private: &[u8]) -> String {
     let Some(reject) = Reject::parse(private) else {
         return "the target does not say why; its log may".to_owned();

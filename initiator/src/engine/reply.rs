@@ -1,4 +1,4 @@
-//! One result from an engine to a caller, for everything that is not on the data path.
+//! A single result from an engine to a caller, for operations off the data path.
 
 use std::future::Future;
 use std::mem;
@@ -11,15 +11,16 @@ use crate::driver::process::Process;
 use crate::engine::results::Outbox;
 use crate::types::error::{Error, ErrorKind};
 
-/// The engine's end: it is kept exactly once. Dropping it instead reports [`ErrorKind::Closed`].
+/// The engine's end, which is resolved once. If it is dropped instead, the result is
+/// [`ErrorKind::Closed`].
 #[derive(Debug)]
 pub(crate) struct Promise<T>(Option<Arc<Cell<T>>>);
 
-/// The caller's end: a future of the result.
+/// The caller's end, a future of the result.
 #[derive(Debug)]
 pub(crate) struct Reply<T> {
     cell: Arc<Cell<T>>,
-    /// Where the engine is.
+    /// Process of the engine; in a forked child the result is an error.
     process: Process,
 }
 
@@ -33,7 +34,7 @@ enum ReplyState<T> {
     Taken,
 }
 
-/// Both ends of a new promise of an engine in this process.
+/// Returns both ends of a new promise of an engine in this process.
 pub(crate) fn promise<T>(process: Process) -> (Promise<T>, Reply<T>) {
     let cell = Arc::new(Cell(Mutex::new(ReplyState::Waiting(None))));
     let promise = Promise(Some(Arc::clone(&cell)));
@@ -41,7 +42,7 @@ pub(crate) fn promise<T>(process: Process) -> (Promise<T>, Reply<T>) {
 }
 
 impl<T> Promise<T> {
-    /// Delivers the result, and has `outbox` wake the task that waits for it.
+    /// Sets the result, and adds the waker of the waiting task to `outbox`.
     pub(crate) fn keep(mut self, result: Result<T, Error>, outbox: &mut Outbox) {
         let waker = self.0.take().and_then(|cell| cell.finish(result));
         if let Some(waker) = waker {

@@ -1,4 +1,4 @@
-//! Where engines leave results, and who is waiting for them.
+//! Results of ranges on their way from the engines to the callers, and the wakers of the callers.
 #![cfg_attr(test, expect(unsafe_code, reason = "memory whose release panics"))]
 
 use std::collections::VecDeque;
@@ -17,43 +17,43 @@ use crate::types::error::{Error, ErrorKind};
 use crate::types::host_trace::TraceInProgress;
 use crate::types::plan::Outcome;
 
-/// How a range of a ring ended.
+/// Result of a range that was submitted to a ring.
 #[derive(Debug)]
 pub struct RangeCompletion {
-    /// Token given when the range was submitted.
+    /// Token that was given with the range.
     pub token: u64,
-    /// The memory, back from the target.
+    /// Memory of the range, which the target can no longer access.
     pub slice: RegionSlice,
-    /// Whether all bytes were transferred; if not, the slice's contents are unspecified.
+    /// `Ok` if all bytes were transferred; else the slice's contents are unspecified.
     pub result: Result<(), Error>,
 }
 
-/// Names a ring of an [`Outbox`].
+/// Key of a ring in an [`Outbox`].
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct RingKey(usize);
 
 impl RingKey {
-    /// A key that names no ring.
+    /// A key of no ring.
     pub(crate) const NONE: Self = Self(usize::MAX);
 }
 
-/// Names a plan of an [`Outbox`].
+/// Key of a plan in an [`Outbox`].
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub(crate) struct PlanKey(usize);
 
-/// Where the result of a range goes.
+/// Destination of the result of a range.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum ResultSink {
-    /// The result is added to those of a ring, where the range has a place.
+    /// The result is added to those of a ring, which has a place for it.
     Ring(RingKey),
-    /// The result is noted as the outcome of a plan's range, whose number the token is.
+    /// The result becomes the outcome of a plan's range, whose index is the token.
     Plan(PlanKey),
 }
 
-/// How a range was served, for the outcomes of plans.
+/// Data on the execution of a range, for the outcome in its plan.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(crate) struct RangeService {
-    /// The bits of [`Outcome::path`](crate::Outcome::path) so far.
+    /// Bits of [`Outcome::path`](crate::Outcome::path) so far.
     pub(crate) path: u8,
     pub(crate) attempts: u32,
     pub(crate) latency_us: u32,
@@ -70,45 +70,45 @@ impl RangeService {
     }
 }
 
-/// State that the engines of a host share: its rings, plans and writes, and the wakers to call once
-/// its lock is released.
+/// State that all engines of a host share: its rings, plans and writes, and the wakers to call
+/// after its lock is released.
 #[derive(Default)]
 pub(crate) struct Outbox {
-    /// The writes of all engines.
+    /// Writes in progress of all engines.
     pub(crate) writes: WriteTable,
-    /// Commands that were answered, while a trace of them is taken.
+    /// Trace in progress of completed commands.
     pub(crate) trace: Option<TraceInProgress>,
     rings: Slab<RingState>,
     plans: Slab<OpenPlan>,
     wakers: Vec<Waker>,
-    /// Results of rings that were abandoned. Their memory is freed once the host's lock is
-    /// released: that calls what its owner left to be called.
+    /// Results of abandoned rings. Their memory is freed after the host's lock is released, since
+    /// that can call code of its owner.
     discarded: Vec<RangeCompletion>,
-    /// Memory of plans that have ended, for the same reason.
+    /// Memory of plans that have ended, which is freed at that time as well.
     ended: Vec<KeptMemory>,
-    /// Ranges of plans that are to be read from other replicas.
+    /// Ranges of plans that must be read from other replicas.
     replica_retries: Vec<ReplicaRetry>,
-    /// Ranges of rings that their path cannot serve.
+    /// Ranges of rings that must be moved to other paths.
     displaced: Vec<DisplacedRange>,
-    /// A controller was connected or lost: ranges that wait for one may be read from another.
+    /// A controller was connected or lost, so that waiting ranges may be moved.
     moved: bool,
-    /// An attempt to connect waits until its provider is chosen.
+    /// An attempt to connect waits for the selection of its provider.
     asks_for_path: bool,
 }
 
-/// Range of a plan that failed at one replica of its shard and is to be read from another.
+/// A range of a plan that failed on one replica of its shard and must be read from another.
 pub(crate) struct ReplicaRetry {
     pub(crate) plan: PlanKey,
     pub(crate) range: u32,
-    /// Error of the range if no other replica is left.
+    /// Result of the range if there is no other replica.
     pub(crate) error: Error,
     pub(crate) service: RangeService,
 }
 
-/// A plan whose ticket was not dropped, or whose ranges have not all ended.
+/// A plan whose ticket exists, or whose ranges have not all ended.
 struct OpenPlan {
     state: Arc<PlanState>,
-    /// Memory of the plan until the last range has ended.
+    /// Destination of the plan, until its last range has ended.
     memory: Option<ClaimedMemory>,
     in_flight: usize,
     waiting: Vec<PlanWaiter>,
@@ -117,7 +117,7 @@ struct OpenPlan {
 
 /// A task that waits for ranges of a plan.
 struct PlanWaiter {
-    /// Ranges that it waits for to have ended.
+    /// Number of ended ranges at which it is woken.
     wanted: usize,
     waker: Waker,
 }
@@ -126,15 +126,15 @@ struct RingState {
     ready: VecDeque<RangeCompletion>,
     in_flight: usize,
     depth: usize,
-    /// `waker` is called when this many are ready.
+    /// Number of ready results at which `waker` is called.
     wanted: usize,
     waker: Option<Waker>,
-    /// The ring was closed while ranges were in flight: their results are discarded.
+    /// The ring was closed while ranges were in flight; their results are discarded.
     abandoned: bool,
 }
 
 impl Outbox {
-    /// A ring for at most `depth` ranges, in flight and ready together.
+    /// Opens a ring for at most `depth` ranges, in flight or ready.
     pub(crate) fn open(&mut self, depth: usize) -> RingKey {
         let ready = VecDeque::with_capacity(depth);
         let ring =
@@ -142,19 +142,19 @@ impl Outbox {
         RingKey(self.rings.insert(ring))
     }
 
-    /// Whether the ring takes another range.
+    /// Returns whether the ring has room for another range.
     pub(crate) fn has_room(&self, key: RingKey) -> bool {
         let ring = &self.rings[key.0];
         ring.in_flight + ring.ready.len() < ring.depth
     }
 
-    /// Takes a place in the ring, which has room.
+    /// Reserves a place in the ring, which must have room.
     pub(crate) fn reserve(&mut self, key: RingKey) {
         debug_assert!(self.has_room(key));
         self.rings[key.0].in_flight += 1;
     }
 
-    /// Delivers the result of a range.
+    /// Delivers the result of a range to its ring or plan.
     pub(crate) fn complete(
         &mut self,
         sink: ResultSink,
@@ -165,10 +165,10 @@ impl Outbox {
             ResultSink::Ring(key) => self.complete_in_ring(key, completion),
             ResultSink::Plan(key) => {
                 let RangeCompletion { token, slice, result } = completion;
-                // Who sees that the range has ended may want all of its memory back. The plan
-                // still keeps it.
+                // A caller that sees the end of the range may reuse the memory, which the plan
+                // still keeps.
                 drop(slice);
-                // Made of a 32-bit number.
+                // The token of a plan's range is its 32-bit index.
                 self.end_range(key, token as u32, result, service);
             }
         }
@@ -195,7 +195,7 @@ impl Outbox {
         }
     }
 
-    /// Notes the outcome of a range that is not read from another replica.
+    /// Records the outcome of a range that is not read from another replica.
     pub(crate) fn end_for_good(
         &mut self,
         plan: PlanKey,
@@ -211,13 +211,12 @@ impl Outbox {
         self.tell_of(plan);
     }
 
-    /// The ranges that are to be read from other replicas. Each is to be submitted again, or to be
-    /// ended.
+    /// Takes the ranges that must be read from other replicas. The caller must submit or end each.
     pub(crate) fn take_replica_retries(&mut self) -> Vec<ReplicaRetry> {
         std::mem::take(&mut self.replica_retries)
     }
 
-    /// Ends the ranges of a plan that are between two replicas; returns how many.
+    /// Cancels the ranges of a plan that wait for another replica; returns their number.
     pub(crate) fn cancel_replica_retries(&mut self, plan: PlanKey) -> usize {
         let of_it = self.replica_retries.extract_if(.., |range| range.plan == plan);
         let ranges: Vec<_> = of_it.collect();
@@ -227,32 +226,32 @@ impl Outbox {
         ranges.len()
     }
 
-    /// Adds a range of a ring that its path cannot serve.
+    /// Adds a range of a ring that must be moved to another path.
     pub(crate) fn displace(&mut self, range: DisplacedRange) {
         self.displaced.push(range);
     }
 
-    /// The ranges of rings that their path cannot serve.
+    /// Takes the ranges of rings that must be moved to other paths.
     pub(crate) fn take_displaced(&mut self) -> Vec<DisplacedRange> {
         std::mem::take(&mut self.displaced)
     }
 
-    /// A controller was connected, or its connection was lost.
+    /// Records that a controller was connected or lost, so that waiting ranges may be moved.
     pub(crate) fn note_move(&mut self) {
         self.moved = true;
     }
 
-    /// Whether that has happened since it was asked last.
+    /// Returns whether that was recorded since the last call.
     pub(crate) fn take_move(&mut self) -> bool {
         std::mem::take(&mut self.moved)
     }
 
-    /// An attempt to connect waits until its provider is chosen.
+    /// Records that an attempt to connect waits for the selection of its provider.
     pub(crate) fn ask_for_path(&mut self) {
         self.asks_for_path = true;
     }
 
-    /// Whether one has begun to wait since it was asked last.
+    /// Returns whether that was recorded since the last call.
     pub(crate) fn take_path_question(&mut self) -> bool {
         std::mem::take(&mut self.asks_for_path)
     }
@@ -265,7 +264,7 @@ impl Outbox {
         &self.plans[plan.0].state
     }
 
-    /// Delivers the result of a range that holds a place.
+    /// Delivers the result of a range that has a place in a ring.
     pub(crate) fn complete_in_ring(&mut self, key: RingKey, completion: RangeCompletion) {
         let ring = &mut self.rings[key.0];
         ring.in_flight -= 1;
@@ -284,30 +283,30 @@ impl Outbox {
         }
     }
 
-    /// The results that are ready.
+    /// Returns the ready results of a ring.
     pub(crate) fn ready(&mut self, key: RingKey) -> &mut VecDeque<RangeCompletion> {
         &mut self.rings[key.0].ready
     }
 
-    /// Ranges without a result yet.
+    /// Returns the number of ranges without a result.
     pub(crate) fn in_flight(&self, key: RingKey) -> usize {
         self.rings[key.0].in_flight
     }
 
-    /// Registers `waker` to be called when `wanted` results are ready.
+    /// Registers a waker that is called when `wanted` results are ready.
     pub(crate) fn notify(&mut self, key: RingKey, wanted: usize, waker: &Waker) {
         let ring = &mut self.rings[key.0];
         ring.wanted = wanted;
         let before = ring.waker.replace(waker.clone());
-        // Not dropped here, as in `close_plan`.
+        // The old waker is dropped after the host's lock is released: see `close_plan`.
         self.wakers.extend(before.filter(|before| !before.will_wake(waker)));
     }
 
-    /// Gives a ring up; the memory of its ranges is freed as they end.
+    /// Closes a ring; the memory of its ranges is freed as they end.
     pub(crate) fn close(&mut self, key: RingKey) {
         let ring = &mut self.rings[key.0];
         ring.abandoned = true;
-        // Not dropped here, as in `close_plan`.
+        // The waker is dropped after the host's lock is released: see `close_plan`.
         self.wakers.extend(ring.waker.take());
         self.discarded.extend(ring.ready.drain(..));
         if ring.in_flight == 0 {
@@ -315,28 +314,28 @@ impl Outbox {
         }
     }
 
-    /// Adds a plan before its ranges begin.
+    /// Opens a plan before its ranges are started.
     pub(crate) fn open_plan(&mut self, state: Arc<PlanState>, memory: ClaimedMemory) -> PlanKey {
         let (in_flight, memory) = (state.len(), Some(memory));
         let plan = OpenPlan { state, memory, in_flight, waiting: Vec::new(), abandoned: false };
         let key = PlanKey(self.plans.insert(plan));
-        // Without ranges it is at its end.
+        // A plan without ranges has ended.
         self.retire(key, 0);
         key
     }
 
-    /// A range of a plan: its destination.
+    /// Returns the destination of a range of a plan; `None` if the plan has ended.
     pub(crate) fn destination(&self, key: PlanKey, at: u64, length: u32) -> Option<RegionSlice> {
         self.plans[key.0].memory.as_ref().map(|memory| memory.part(at, length))
     }
 
-    /// Ends unsent ranges of a plan.
+    /// Ends ranges of a plan that sent no command.
     pub(crate) fn end_unsent(&mut self, key: PlanKey, ranges: &[u32], error: &Error) {
         if ranges.is_empty() {
-            // The plan may have been removed.
+            // The plan may have been removed already.
             return;
         }
-        // Another replica is not what somebody wants who cancels.
+        // A cancelled range is not read from another replica.
         let may_go_on = !matches!(error.kind(), ErrorKind::Cancelled);
         if may_go_on && self.plans[key.0].state.is_replicated() {
             for &range in ranges {
@@ -349,8 +348,8 @@ impl Outbox {
         }
     }
 
-    /// Ranges of a plan are about to be seen to have ended. With the last one its memory is free:
-    /// before anybody sees that, who may submit the next plan into it immediately.
+    /// Subtracts ranges that are about to end. With the last one it releases the memory of the
+    /// plan, before a caller can see the end and submit the next plan into the same memory.
     fn retire(&mut self, key: PlanKey, ended: usize) {
         let plan = &mut self.plans[key.0];
         plan.in_flight -= ended;
@@ -361,7 +360,8 @@ impl Outbox {
         }
     }
 
-    /// Ranges of a plan have ended: wakes those that wait for as many.
+    /// Wakes the tasks that wait for as many ended ranges, and removes an abandoned plan that has
+    /// ended.
     fn tell_of(&mut self, key: PlanKey) {
         let plan = &mut self.plans[key.0];
         let done = plan.state.len() - plan.in_flight;
@@ -372,49 +372,49 @@ impl Outbox {
         }
     }
 
-    /// Whether ranges of a plan have not ended.
+    /// Returns whether ranges of a plan have not ended.
     pub(crate) fn is_plan_in_flight(&self, key: PlanKey) -> bool {
         self.plans[key.0].in_flight > 0
     }
 
-    /// Registers `waker` to be called when `wanted` ranges of a plan have ended. A waker of the
-    /// same task is replaced.
+    /// Registers a waker that is called when `wanted` ranges of a plan have ended. It replaces a
+    /// waker of the same task.
     pub(crate) fn notify_of_plan(&mut self, key: PlanKey, wanted: usize, waker: &Waker) {
         let waiting = &mut self.plans[key.0].waiting;
         waiting.retain(|waiter| !waiter.waker.will_wake(waker));
         waiting.push(PlanWaiter { wanted, waker: waker.clone() });
     }
 
-    /// The ticket of a plan was dropped.
+    /// Closes a plan, whose ticket was dropped.
     pub(crate) fn close_plan(&mut self, key: PlanKey) {
         let plan = &mut self.plans[key.0];
         plan.abandoned = true;
-        // Not dropped here: that may call code of others, which may want the host's lock.
+        // Dropping a waker may call foreign code, which may take the host's lock.
         self.wakers.extend(plan.waiting.drain(..).map(|waiter| waiter.waker));
         if plan.in_flight == 0 {
             self.plans.remove(key.0);
         }
     }
 
-    /// Adds a waker to call.
+    /// Adds a waker to call after the host's lock is released.
     pub(crate) fn wake(&mut self, waker: Waker) {
         self.wakers.push(waker);
     }
 
-    /// Moves the work that waits for the release of the host's lock into `deferred`.
+    /// Moves the work that must be done after the release of the host's lock into `deferred`.
     pub(crate) fn take_deferred(&mut self, deferred: &mut Deferred) {
         deferred.wakers.append(&mut self.wakers);
         deferred.discarded.append(&mut self.discarded);
         deferred.ended.append(&mut self.ended);
     }
 
-    /// Whether any work waits for the release of the host's lock.
+    /// Returns whether work must be done after the release of the host's lock.
     pub(crate) fn has_deferred(&self) -> bool {
         !self.wakers.is_empty() || !self.discarded.is_empty() || !self.ended.is_empty()
     }
 }
 
-/// Work that runs after the host's lock is released, since it calls code of others.
+/// Work that is done after the host's lock is released, since it calls foreign code.
 #[derive(Default)]
 pub(crate) struct Deferred {
     wakers: Vec<Waker>,
@@ -423,7 +423,7 @@ pub(crate) struct Deferred {
 }
 
 impl Deferred {
-    /// Runs all of it, even if some of it panics; keeps the room of the lists.
+    /// Does all of the work, even if some of it panics; keeps the capacity of the lists.
     pub(crate) fn run(&mut self) {
         self.discarded.clear();
         self.ended.clear();

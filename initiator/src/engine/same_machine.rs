@@ -1,5 +1,4 @@
-//! A target on this machine: whether the host shares memory with it or uses the network is chosen
-//! for each connection.
+//! A target on this machine: for each connection the host selects shared memory or the network.
 
 use std::collections::BTreeMap;
 use std::mem;
@@ -19,13 +18,13 @@ use crate::memory::bounce::BouncePool;
 use crate::memory::region::{Grant, RegistrationScope};
 use crate::types::error::{Error, ErrorFamily, ErrorKind};
 
-/// How long the ends of connections are waited for before the provider changes. Doubled, a host
-/// comes back to a target that was killed 0.1 s later over another provider.
+/// Time for connections to end before the provider is changed. With twice as much, a host
+/// reconnects 0.1 s later, over another provider, to a target that was killed.
 const GRACEFUL_CLOSE_TIMEOUT: Duration = Duration::from_millis(100);
-/// How often it is looked whether they have ended.
+/// Pause between checks whether they have ended.
 const GRACEFUL_CLOSE_LOOK: Duration = Duration::from_millis(5);
 
-/// Where a target on this machine is, and from where it is reached.
+/// A target on this machine, with the local address of connections to it.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct NearTarget {
     pub(crate) address: SocketAddr,
@@ -33,7 +32,7 @@ pub(crate) struct NearTarget {
     pub(crate) verbs: VerbsOptions,
 }
 
-/// The two ways to a target on this machine.
+/// Transport to a target on this machine.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum LocalPath {
     SharedMemory,
@@ -41,7 +40,7 @@ pub(crate) enum LocalPath {
 }
 
 impl NearTarget {
-    /// The way to it now.
+    /// Returns the transport that the target offers now.
     pub(crate) fn path(&self) -> LocalPath {
         match shm::probe(self.address) {
             Ok(()) => LocalPath::SharedMemory,
@@ -50,32 +49,32 @@ impl NearTarget {
     }
 }
 
-/// A device of any provider.
+/// An opened device of one of the providers.
 pub(crate) enum AnyDevice {
     Verbs(VerbsDevice),
     Soft(SoftDevice),
     Shm(ShmDevice),
 }
 
-/// How an engine chooses its provider.
+/// Selection of the provider of an engine.
 pub(crate) struct PathChoice {
     target: NearTarget,
     state: PathState,
-    /// The next attempt does not share memory, since the last one failed.
+    /// Whether the next attempt must not use shared memory, since the last one failed.
     avoids_shm: bool,
-    /// True if the network is not available.
+    /// Whether a change to the network failed.
     has_no_network: bool,
-    /// Time until which the ends of connections are waited for.
+    /// Time until which the ends of connections are awaited.
     close_until: Option<Time>,
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum PathState {
-    /// A connection ended, or there was none yet: the next attempt asks for the provider.
+    /// No attempt is in progress: the next one requests the provider.
     Open,
-    /// An attempt to connect waits for the choice.
+    /// An attempt to connect waits for the selection.
     Asked,
-    /// The present provider is that of the next attempt.
+    /// The next attempt uses the current provider.
     Chosen,
 }
 
@@ -86,14 +85,14 @@ impl PathChoice {
     }
 }
 
-/// A change of the provider that an engine asks for.
+/// Change of the provider that an engine requests.
 pub(crate) struct PathChange {
     pub(crate) target: NearTarget,
     pub(crate) to: LocalPath,
 }
 
 impl<P: Provider> HostEngine<P> {
-    /// Whether an attempt to connect must wait until its provider is chosen.
+    /// Returns whether an attempt to connect must wait for the selection of its provider.
     pub(crate) fn waits_for_path(&mut self, outbox: &mut Outbox) -> bool {
         let Some(choice) = &mut self.path else { return false };
         if choice.state == PathState::Chosen {
@@ -104,7 +103,8 @@ impl<P: Provider> HostEngine<P> {
         true
     }
 
-    /// Makes an engine without controllers serve another target from the same address.
+    /// Assigns an engine without controllers to another target that is reached from the same
+    /// address.
     pub(crate) fn retarget(&mut self, target: NearTarget) -> bool {
         let is_left = self.controllers.is_empty();
         let choice = self.path.as_mut().filter(|choice| choice.target.source == target.source);
@@ -117,15 +117,15 @@ impl<P: Provider> HostEngine<P> {
         }
     }
 
-    /// Makes the next attempt to connect ask for its provider.
+    /// Makes the next attempt to connect request its provider.
     pub(crate) fn reopen_path(&mut self) {
         if let Some(choice) = &mut self.path {
             choice.state = PathState::Open;
         }
     }
 
-    /// An association ended. Returns whether it was an attempt to share memory that failed, where
-    /// the network may do.
+    /// Called when an association has ended. Returns whether it was a failed attempt to use shared
+    /// memory, so that the network should be tried.
     pub(crate) fn falls_back(&mut self, key: usize, was_attempt: bool, cause: &Error) -> bool {
         let is_alone = !self.is_any_connected(Some(key));
         let Some(choice) = &mut self.path else { return false };
@@ -137,8 +137,8 @@ impl<P: Provider> HostEngine<P> {
         choice.avoids_shm
     }
 
-    /// Whether a target that was just reached over the network shares memory: it had not begun to
-    /// when the attempt to connect began.
+    /// Returns whether a target that was just reached over the network offers shared memory, which
+    /// it did not when the attempt to connect started.
     pub(crate) fn should_share_memory(&self, key: usize) -> bool {
         let Some(choice) = &self.path else { return false };
         !P::SHARES_MEMORY
@@ -147,7 +147,7 @@ impl<P: Provider> HostEngine<P> {
             && choice.target.path() == LocalPath::SharedMemory
     }
 
-    /// Whether a controller has connections, or is about to, beside the one with this key.
+    /// Returns whether a controller other than that with this key is connected or connecting.
     fn is_any_connected(&self, beside: Option<usize>) -> bool {
         let others = self.controllers.iter().filter(|&(key, _)| Some(key) != beside);
         let mut phases = others.map(|(_, controller)| &controller.phase);
@@ -161,8 +161,8 @@ impl<P: Provider> HostEngine<P> {
         })
     }
 
-    /// The change of the provider that attempts to connect wait for. Without one they continue,
-    /// immediately or when the ends of connections have been waited for.
+    /// Returns the change of provider that attempts to connect wait for. Without a change they
+    /// continue, possibly after old connections have ended.
     pub(crate) fn path_change(&mut self, now: Time) -> Option<PathChange> {
         let is_connected = self.is_any_connected(None);
         let choice = self.path.as_mut().filter(|choice| choice.state == PathState::Asked)?;
@@ -194,7 +194,7 @@ impl<P: Provider> HostEngine<P> {
         }
     }
 
-    /// The provider stays, though another was asked for.
+    /// Keeps the current provider, since the requested change failed.
     pub(crate) fn keep_path(&mut self) {
         let Some(choice) = &mut self.path else { return };
         choice.state = PathState::Chosen;
@@ -202,8 +202,8 @@ impl<P: Provider> HostEngine<P> {
         choice.has_no_network = P::SHARES_MEMORY;
     }
 
-    /// Moves the engine to another device: nothing is connected now. All that waits for a
-    /// connection waits there, under the same numbers.
+    /// Moves the engine, which has no connections, to another device. Waiting operations keep their
+    /// keys.
     pub(crate) fn moved_to(&mut self, device: AnyDevice) -> Result<Box<dyn ErasedEngine>, Error> {
         Ok(match device {
             AnyDevice::Verbs(device) => Box::new(self.moved::<Verbs>(device)?),
@@ -214,7 +214,7 @@ impl<P: Provider> HostEngine<P> {
 
     fn moved<Q: Provider>(&mut self, device: Q::Device) -> Result<HostEngine<Q>, Error> {
         let mut new = HostEngine::<Q>::new(device, self.host)?;
-        // What can fail comes first.
+        // Steps that can fail come first, so that this engine is unchanged after an error.
         let mut homes = BTreeMap::new();
         for (key, _) in &self.controllers {
             let scope = Arc::new(RegistrationScope::<Q>::new(&new.device)?);

@@ -1,4 +1,4 @@
-//! Where the engines find shards: the namespaces of each, by connection.
+//! Routes from shards to the namespaces and controllers of their replicas.
 
 use std::ops::Range;
 use std::sync::atomic::{AtomicU8, AtomicUsize, Ordering};
@@ -9,78 +9,79 @@ use nvme_proto::log::AnaState;
 use crate::engine::path_access::PathAccess;
 use crate::types::error::Error;
 
-/// A replica of a shard.
+/// Route to a replica of a shard.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct ShardRoute {
-    /// The namespace, as its controller numbers it.
+    /// Key of the namespace in its controller.
     pub(crate) namespace: usize,
-    /// Number of its controller among those of the shards.
+    /// Index of its controller in the list of places.
     pub(crate) place: usize,
 }
 
-/// A controller that shards are read over.
+/// A controller over which shards are read.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct ShardPlace {
-    /// Number of the engine.
+    /// Index of the engine in the host.
     pub(crate) engine: usize,
-    /// The controller, as its engine numbers it.
+    /// Key of the controller in its engine.
     pub(crate) controller: usize,
 }
 
-/// The path of a namespace that was found best.
+/// The selected path to a namespace.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct PathRoute {
-    /// Number of the path.
+    /// Index of the path.
     pub(crate) replica: usize,
-    /// The namespace, as the controller numbers it.
+    /// Key of the namespace in the controller.
     pub(crate) namespace: usize,
     pub(crate) place: ShardPlace,
     pub(crate) load: TargetLoad,
 }
 
-/// The load of a controller, as the choice between replicas sees it.
+/// Load of a controller, by which replicas are selected.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum TargetLoad {
-    /// The target was lost, or refuses this host: ranges fail there immediately.
+    /// The target was lost, or refuses this host: ranges fail immediately.
     Lost,
-    /// The target is not connected, or cannot reach the namespace: ranges have to wait for it.
+    /// The target is not connected, or the ANA state denies access: ranges wait.
     Away,
-    /// The target is connected, and its breaker is open: ranges go to others.
+    /// The target is connected, but its circuit breaker is open: ranges go to others.
     Avoided,
-    /// The target is connected, and one range is to find out whether its breaker can be closed.
+    /// The target is connected, and one range may probe whether its circuit breaker can be closed.
     Probe,
-    /// The target has been asked for so many bytes that it has not sent.
+    /// Number of bytes that ranges have requested from the target and not received.
     Serving(u64),
 }
 
 impl TargetLoad {
-    /// Whether nothing is sent there now.
+    /// Returns whether no command is sent there now.
     pub(crate) fn is_away(self) -> bool {
         matches!(self, Self::Lost | Self::Away)
     }
 
-    /// The load for a range that is not to be a probe.
+    /// Returns the load for a range that must not be a probe.
     pub(crate) fn without_probe(self) -> Self {
         if self == Self::Probe { Self::Avoided } else { self }
     }
 }
 
-/// Which of the replicas of a shard are read from. Those that their targets reach well (ANA state
-/// optimized) come before all others (non-optimized).
+/// Selection of the replica or path that a range is read from. Candidates are connected, and their
+/// circuit breaker permits reads. Those in the ANA Optimized state come before those in the ANA
+/// Non-Optimized state.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum ReplicaPolicy {
-    /// The first two that serve, each range from the one with fewer bytes to send.
+    /// The one of the first two candidates that has fewer bytes in flight.
     #[default]
     Spread,
-    /// The first that serves.
+    /// Always the first of the candidates.
     First,
-    /// All that serve, each range from the one with the fewest bytes to send.
+    /// The candidate with the fewest bytes in flight.
     QueueDepth,
-    /// All that serve, in turn.
+    /// All candidates in round-robin order.
     RoundRobin,
-    /// The first that serves, after those whose network devices are nearest to the processor on
-    /// which [`Shards`](crate::Shards) were made came to the front.
+    /// The first candidate, in order of the distance between its network device and the NUMA node
+    /// on which the [`Shards`](crate::Shards) were built.
     Numa,
 }
 
@@ -94,42 +95,42 @@ impl ReplicaPolicy {
     }
 }
 
-/// A replica that has other bytes than its shard, and is no longer read from.
+/// A replica that no longer has the bytes of its shard, and is not read from.
 #[derive(Clone, Debug)]
 pub(crate) struct TakenOut {
     pub(crate) shard: u32,
-    /// Place of the replica among those of the shard.
+    /// Index of the replica in the shard.
     pub(crate) replica: usize,
     pub(crate) error: Error,
 }
 
-/// The replicas of all shards.
+/// Routes to the replicas of all shards.
 #[derive(Debug, Default)]
 pub(crate) struct ShardRoutes {
-    /// Replicas of each shard, one shard behind the other.
+    /// Replicas of all shards, shard by shard.
     replicas: Vec<ShardRoute>,
-    /// How each of those can be reached.
+    /// ANA state of each of those.
     access: Vec<PathAccess>,
-    /// End of each shard's replicas in that list.
+    /// End of each shard's replicas in `replicas`.
     ends: Vec<u32>,
     places: Vec<ShardPlace>,
-    /// The most replicas that a shard has.
+    /// Largest number of replicas of a shard.
     most: usize,
     policy: ReplicaPolicy,
-    /// Ranges that were given to replicas in turn.
+    /// Number of ranges that were assigned in round-robin order.
     turns: AtomicUsize,
-    /// A bit for each replica that is no longer read from, by shard.
+    /// Bit mask of the replicas that were taken out, by shard.
     out: Vec<AtomicU8>,
-    /// How many those are, and why.
+    /// Length of `out_list`, which can be read without a lock.
     out_count: AtomicUsize,
     out_list: Mutex<Vec<TakenOut>>,
 }
 
 impl ShardRoutes {
-    /// More replicas of a shard than this are not kept.
+    /// Most replicas of a shard; further ones are ignored.
     pub(crate) const MAX_REPLICAS: usize = 8;
 
-    /// An empty list of shards, whose replicas are to be chosen by a policy.
+    /// Returns an empty list of shards whose replicas are selected by `policy`.
     pub(crate) fn with_policy(policy: ReplicaPolicy) -> Self {
         Self { policy, ..Self::default() }
     }
@@ -146,7 +147,7 @@ impl ShardRoutes {
         self.out.push(AtomicU8::new(0));
     }
 
-    /// The number of a controller, which is new or was used by an earlier shard.
+    /// Returns the index of a controller, after adding it if it is new.
     pub(crate) fn place(&mut self, place: ShardPlace) -> usize {
         let known = self.places.iter().position(|&known| known == place);
         known.unwrap_or_else(|| {
@@ -155,19 +156,19 @@ impl ShardRoutes {
         })
     }
 
-    /// The replicas of a shard.
+    /// Returns the replicas of a shard.
     pub(crate) fn of(&self, shard: u32) -> &[ShardRoute] {
         &self.replicas[self.places_of(shard)]
     }
 
-    /// Where the replicas of a shard are in the lists.
+    /// Returns the positions of a shard's replicas in the lists.
     fn places_of(&self, shard: u32) -> Range<usize> {
         let end = |shard: usize| self.ends[shard] as usize;
         let begin = (shard as usize).checked_sub(1).map_or(0, end);
         begin..end(shard as usize)
     }
 
-    /// Whether ranges of a shard that are to be read from a replica have to wait.
+    /// Returns whether a range that is read from a replica would have to wait.
     pub(crate) fn is_away(
         &self,
         shard: u32,
@@ -177,8 +178,8 @@ impl ShardRoutes {
         self.load_at(self.places_of(shard).start + replica, load).is_away()
     }
 
-    /// The best replica of the first shard beside those whose bits are set in `skipped`, be it
-    /// connected or not. `load` tells of controllers.
+    /// Returns the best replica of the first shard, connected or not, other than those in the bit
+    /// mask `skipped`. `load` returns the load of a controller.
     pub(crate) fn best_path(
         &self,
         skipped: u8,
@@ -195,7 +196,8 @@ impl ShardRoutes {
         })
     }
 
-    /// The load of a replica by its place in the lists, as ranges of its shard see it.
+    /// Returns the load of the replica at a position in the lists, taking its ANA state into
+    /// account.
     fn load_at(&self, place: usize, load: impl Fn(usize) -> TargetLoad) -> TargetLoad {
         match load(self.replicas[place].place) {
             TargetLoad::Lost => TargetLoad::Lost,
@@ -204,8 +206,8 @@ impl ShardRoutes {
         }
     }
 
-    /// The best replica of a shard beside those whose bits are set in `skipped`, be it connected or
-    /// not. `load` tells of controllers by their numbers here.
+    /// Returns the best replica of a shard, connected or not, other than those in the bit mask
+    /// `skipped`. `load` returns the load of a controller by its index.
     pub(crate) fn best(
         &self,
         shard: u32,
@@ -222,7 +224,7 @@ impl ShardRoutes {
             let reached = left.clone().filter(move |&(_, state, _)| state == wanted);
             reached.filter_map(|(replica, _, load)| match load {
                 TargetLoad::Probe => Some((0, replica)),
-                // A probe comes before any load.
+                // A probe, which has load 0, comes before all others.
                 TargetLoad::Serving(load) => Some((load.saturating_add(1), replica)),
                 TargetLoad::Lost | TargetLoad::Away | TargetLoad::Avoided => None,
             })
@@ -237,7 +239,7 @@ impl ShardRoutes {
         best.or_else(|| others.into_iter().find_map(first))
     }
 
-    /// Chooses one of the replicas that serve, each with its load; 0 is that of a probe.
+    /// Chooses one of the connected replicas by their loads; 0 is that of a probe.
     fn choose(&self, serving: impl Iterator<Item = (u64, usize)> + Clone) -> Option<usize> {
         let lightest = serving.clone().take(self.policy.candidates()).min_by_key(|&(load, _)| load);
         let (load, replica) = lightest?;
@@ -248,12 +250,12 @@ impl ShardRoutes {
         Some(replica)
     }
 
-    /// A bit for each replica of a shard that is no longer read from.
+    /// Returns the bit mask of a shard's replicas that were taken out.
     pub(crate) fn out(&self, shard: u32) -> u8 {
         self.out.get(shard as usize).map_or(0, |out| out.load(Ordering::Relaxed))
     }
 
-    /// A replica turned out to have other bytes: it is not read from again.
+    /// Takes out a replica that does not have the bytes of its shard: it is not read from again.
     pub(crate) fn take_out(&self, shard: u32, replica: usize, error: &Error) {
         let Some(out) = self.out.get(shard as usize) else { return };
         let bit = 1 << replica;
@@ -265,7 +267,7 @@ impl ShardRoutes {
         self.out_count.store(list.len(), Ordering::Release);
     }
 
-    /// Replicas that were taken out so far. Takes no lock.
+    /// Returns the number of replicas that were taken out. Takes no lock.
     pub(crate) fn out_count(&self) -> usize {
         self.out_count.load(Ordering::Acquire)
     }
@@ -278,7 +280,7 @@ impl ShardRoutes {
         &self.places
     }
 
-    /// Whether a shard has more than one replica.
+    /// Returns whether a shard has more than one replica.
     pub(crate) fn is_replicated(&self) -> bool {
         self.most > 1
     }

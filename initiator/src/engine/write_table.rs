@@ -1,5 +1,5 @@
-//! The writes of a host by namespace, over whichever of its controllers they go: those in progress,
-//! and those of ended associations that may still be carried out.
+//! Writes of a host by namespace, over all of its controllers: those in progress, and those of
+//! ended associations that may still be executed.
 
 use std::collections::BTreeMap;
 use std::mem;
@@ -8,43 +8,43 @@ use std::ops::Range;
 use nvme_proto::{Nqn, Nsid};
 use slab::Slab;
 
-/// Names a namespace of a [`WriteTable`].
+/// Key of a namespace in a [`WriteTable`].
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct WrittenNamespace(usize);
 
-/// Names a write in progress.
+/// Key of a write in progress.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct WriteKey {
     namespace: WrittenNamespace,
     number: u64,
 }
 
-/// Names the fence behind an ended association.
+/// Key of the fence of an ended association.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct FenceKey(u64);
 
-/// The change that a command may still make that was not answered when its association ended.
+/// Change that a command may still make that was in flight when its association ended.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) enum UnansweredChange {
-    /// Blocks of a namespace.
+    /// Only these blocks of a namespace.
     Blocks(Nsid, Range<u64>),
-    /// Anything in a namespace.
+    /// Any block of a namespace.
     Namespace(Nsid),
-    /// Anything in the subsystem.
+    /// Any block of any namespace of the subsystem.
     Subsystem,
 }
 
-/// The writes of all engines of a host.
+/// Writes of all engines of a host.
 #[derive(Debug, Default)]
 pub(crate) struct WriteTable {
     namespaces: Slab<NamespaceWrites>,
     numbers: BTreeMap<(Nqn, Nsid), WrittenNamespace>,
     unanswered: Vec<FencedCommand>,
-    /// Numbers of writes and fences that were given out.
+    /// Last number that was used for a write or a fence.
     given: u64,
-    /// Something waits for what is unanswered.
+    /// Whether an operation waits for a fence.
     waits_for_fence: bool,
-    /// True once what waits may be tried again.
+    /// Whether waiting operations can be tried again.
     released: bool,
 }
 
@@ -52,14 +52,14 @@ pub(crate) struct WriteTable {
 struct NamespaceWrites {
     nqn: Nqn,
     nsid: Nsid,
-    /// How many controllers know it.
+    /// Number of controllers that have opened it.
     holders: usize,
     active: Vec<ActiveWrite>,
-    /// Another write waits for one of those.
+    /// Whether another write waits for one of those.
     is_awaited: bool,
 }
 
-/// The blocks of a write in progress.
+/// Blocks of a write in progress.
 #[derive(Debug)]
 struct ActiveWrite {
     number: u64,
@@ -75,7 +75,7 @@ struct FencedCommand {
 }
 
 impl WriteTable {
-    /// A namespace that a controller of the subsystem has; to be closed as often as it is opened.
+    /// Returns the key of a namespace, which each controller that opens it must close.
     pub(crate) fn open(&mut self, nqn: Nqn, nsid: Nsid) -> WrittenNamespace {
         let namespaces = &mut self.namespaces;
         let known = *self.numbers.entry((nqn, nsid)).or_insert_with(|| {
@@ -87,7 +87,7 @@ impl WriteTable {
         known
     }
 
-    /// A controller less has it.
+    /// Closes a namespace for one controller.
     pub(crate) fn close(&mut self, namespace: WrittenNamespace) {
         let writes = &mut self.namespaces[namespace.0];
         writes.holders -= 1;
@@ -97,8 +97,8 @@ impl WriteTable {
         }
     }
 
-    /// Begins a write. `None` if it has to wait, since another write in progress shares a block
-    /// with it, unless both consist of whole blocks only.
+    /// Starts a write. `None` if it must wait for a write in progress that shares a block with it;
+    /// two writes of whole blocks need not wait for each other.
     pub(crate) fn begin(
         &mut self,
         namespace: WrittenNamespace,
@@ -117,14 +117,14 @@ impl WriteTable {
         Some(WriteKey { namespace, number: self.given })
     }
 
-    /// A write has ended.
+    /// Ends a write, for which others may wait.
     pub(crate) fn end(&mut self, WriteKey { namespace, number }: WriteKey) {
         let Some(writes) = self.namespaces.get_mut(namespace.0) else { return };
         writes.active.retain(|write| write.number != number);
         self.released |= mem::take(&mut writes.is_awaited);
     }
 
-    /// Puts up a fence behind an association that left these commands unanswered.
+    /// Adds a fence for an association that ended with these commands in flight.
     pub(crate) fn put_up(&mut self, nqn: Nqn, changes: Vec<UnansweredChange>) -> FenceKey {
         self.given += 1;
         let fence = FenceKey(self.given);
@@ -136,13 +136,14 @@ impl WriteTable {
         fence
     }
 
-    /// Takes a fence down: none of its commands will be carried out.
+    /// Removes a fence, since its commands will not be executed.
     pub(crate) fn take_down(&mut self, fence: FenceKey) {
         self.unanswered.retain(|unanswered| unanswered.fence != fence);
         self.released |= mem::take(&mut self.waits_for_fence);
     }
 
-    /// Whether an unanswered command may still change one of these blocks. Who asks waits then.
+    /// Returns whether a command behind a fence may still change one of these blocks. The caller
+    /// must wait then.
     pub(crate) fn is_fenced(&mut self, namespace: WrittenNamespace, blocks: &Range<u64>) -> bool {
         if self.unanswered.is_empty() {
             return false;
@@ -161,7 +162,7 @@ impl WriteTable {
         is_fenced
     }
 
-    /// Whether what waits may be tried again, since it was asked last.
+    /// Returns whether waiting operations can be tried again, since the last call.
     pub(crate) fn take_released(&mut self) -> bool {
         mem::take(&mut self.released)
     }

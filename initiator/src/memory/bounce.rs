@@ -1,6 +1,7 @@
-//! Memory for blocks that the caller wants a part of.
+//! Bounce buffers: memory for blocks that the caller transfers only in part.
 //!
-//! Each controller has its own, so that what one target may write to never holds another's data.
+//! Each controller has its own, so that memory which a target may write to never holds data of
+//! another target.
 #![expect(unsafe_code, reason = "registers its memory and copies to and from it")]
 
 use std::io;
@@ -13,24 +14,24 @@ use crate::engine::queue::Data;
 use crate::memory::pages::Pages;
 use crate::memory::region::RegionSlice;
 
-/// Bytes of a chunk: the largest logical block, and the most data of an administrative command.
+/// Bytes of a chunk: the largest supported logical block, and the most data of an admin command.
 pub(crate) const CHUNK_BYTES: usize = 64 << 10;
 
-/// An unaligned range that spans at most this many bytes of blocks is bounced whole.
+/// Most bytes of blocks of an unaligned range that is bounced as a whole.
 pub(crate) const WHOLE_RANGE_BYTES: u64 = 16 << 10;
 
-/// A fixed number of chunks, lowest free one first so that few are ever resident.
+/// A fixed number of chunks. The lowest free one is used first, so that few become resident.
 pub(crate) struct BouncePool<P: Provider> {
     memory: Registered<P, Pages>,
     free: Vec<u16>,
 }
 
-/// A chunk in use. It must go back with [`BouncePool::release`].
+/// A chunk in use, which must be returned with [`BouncePool::release`].
 #[derive(Debug, PartialEq, Eq)]
 pub(crate) struct BounceChunk(u16);
 
 impl<P: Provider> BouncePool<P> {
-    /// Maps and registers `chunks` chunks. Most are never touched, so they are not on huge pages.
+    /// Maps and registers `chunks` chunks, without huge pages, since most are never touched.
     pub(crate) fn new(device: &P::Device, chunks: u16) -> io::Result<Self> {
         let pages = Pages::new(usize::from(chunks) * CHUNK_BYTES)?;
         let memory = Mem::Host { addr: pages.address().as_ptr(), length: pages.length() };
@@ -40,28 +41,28 @@ impl<P: Provider> BouncePool<P> {
         Ok(Self { memory, free: (0..chunks).rev().collect() })
     }
 
-    /// A free chunk, if there is one.
+    /// Takes a free chunk, if there is one.
     pub(crate) fn claim(&mut self) -> Option<BounceChunk> {
         self.free.pop().map(BounceChunk)
     }
 
-    /// Whether a chunk is free.
+    /// Returns whether a chunk is free.
     pub(crate) fn has_free(&self) -> bool {
         !self.free.is_empty()
     }
 
-    /// Frees a chunk. No device may be using it.
+    /// Frees a chunk, which no device may be using.
     pub(crate) fn release(&mut self, chunk: BounceChunk) {
         debug_assert!(!self.free.contains(&chunk.0));
         self.free.push(chunk.0);
     }
 
-    /// The first `length` bytes as data of a command.
+    /// Returns the first `length` bytes of a chunk as data of a command.
     pub(crate) fn data(&self, chunk: &BounceChunk, length: u32) -> Data<'static, P> {
         Data::Keyed { address: self.address(chunk), length, rkey: self.memory.region().rkey() }
     }
 
-    /// The address that a target is given.
+    /// Returns the address of a chunk, for SGL descriptors and work requests.
     fn address(&self, chunk: &BounceChunk) -> u64 {
         self.start(chunk).addr().get() as u64
     }
@@ -71,24 +72,24 @@ impl<P: Provider> BouncePool<P> {
         unsafe { self.memory.memory().address().add(usize::from(chunk.0) * CHUNK_BYTES) }
     }
 
-    /// The first `length` bytes as local memory of a work request.
+    /// Returns the first `length` bytes of a chunk as local memory of a work request.
     pub(crate) fn sge(&self, chunk: &BounceChunk, length: u32) -> Sge {
         Sge { addr: self.address(chunk), length, lkey: self.memory.region().lkey() }
     }
 
-    /// Copies bytes out, from `offset` on.
+    /// Copies bytes of a chunk, from `offset` on, to `to`.
     ///
     /// # Panics
-    /// If they are not within the chunk.
+    /// The bytes are not within the chunk.
     pub(crate) fn copy_out(&self, chunk: &BounceChunk, offset: usize, to: &mut [u8]) {
         // SAFETY: `to` is memory of the caller's.
         unsafe { self.copy_out_raw(chunk, offset, NonNull::from(to)) };
     }
 
-    /// Copies bytes out to a part of a slice.
+    /// Copies bytes of a chunk, from `offset` on, to a part of a slice.
     ///
     /// # Panics
-    /// If either is not within its whole.
+    /// The bytes are not within the chunk, or the part is not within the slice.
     pub(crate) fn copy_out_to(
         &self,
         chunk: &BounceChunk,
@@ -105,27 +106,27 @@ impl<P: Provider> BouncePool<P> {
     unsafe fn copy_out_raw(&self, chunk: &BounceChunk, offset: usize, to: NonNull<[u8]>) {
         assert!(offset.checked_add(to.len()).is_some_and(|end| end <= CHUNK_BYTES));
         // SAFETY: the source is within the mapping (checked) and never borrowed as a reference;
-        // `to` is other memory. A target that writes there during the copy breaks the protocol and
-        // garbles its own data only.
+        // `to` is other memory. A target that writes there during the copy violates the protocol
+        // and corrupts only its own data.
         unsafe {
             let from = self.start(chunk).add(offset);
             from.copy_to_nonoverlapping(to.cast(), to.len());
         }
     }
 
-    /// Copies bytes in, to `offset` on.
+    /// Copies bytes to a chunk, from `offset` on.
     ///
     /// # Panics
-    /// If they do not fit the chunk.
+    /// The bytes do not fit the chunk.
     pub(crate) fn copy_in(&mut self, chunk: &BounceChunk, offset: usize, from: &[u8]) {
         // SAFETY: `from` is memory of the caller's.
         unsafe { self.copy_in_raw(chunk, offset, NonNull::from(from)) };
     }
 
-    /// Copies bytes in from a part of a slice.
+    /// Copies a part of a slice to a chunk, from `offset` on.
     ///
     /// # Panics
-    /// If either is not within its whole.
+    /// The bytes do not fit the chunk, or the part is not within the slice.
     pub(crate) fn copy_in_from(
         &mut self,
         chunk: &BounceChunk,

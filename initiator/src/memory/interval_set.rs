@@ -1,18 +1,19 @@
-//! Sets of bytes of a region, as sorted intervals that do not touch each other.
+//! Sets of bytes of a region, as sorted intervals with gaps between them.
 
-/// Sorted, disjoint intervals `start..end`; neighbours that touch are one interval, so that a plan
-/// which fills a buffer from one end to the other has one.
+/// Sorted, disjoint intervals `start..end`. Adjacent ones are merged, so that a plan which fills a
+/// buffer completely has one.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub(crate) struct IntervalSet {
     intervals: Vec<(u64, u64)>,
 }
 
-/// Two of the intervals that a set was to be made of share bytes.
+/// Error for intervals that share bytes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Overlapping;
 
 impl IntervalSet {
-    /// The set of these intervals, in one pass if they come in ascending order, else sorted first.
+    /// Returns the set of these intervals, in one pass if they are in ascending order, else after
+    /// sorting.
     pub(crate) fn new(
         intervals: impl Iterator<Item = (u64, u64)> + Clone,
     ) -> Result<Self, Overlapping> {
@@ -38,8 +39,8 @@ impl IntervalSet {
         Some(Self { intervals: set })
     }
 
-    /// The first bytes that both have in common. Sets that lie apart as a whole are told apart
-    /// immediately.
+    /// Returns the first interval that is in both sets. Takes constant time if one set ends before
+    /// the other begins.
     pub(crate) fn overlap(&self, other: &Self) -> Option<(u64, u64)> {
         let (first, last) = (self.intervals.first()?, self.intervals.last()?);
         let (other_first, other_last) = (other.intervals.first()?, other.intervals.last()?);

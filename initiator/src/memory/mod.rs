@@ -1,5 +1,4 @@
-//! Memory that a target may reach: registered regions, their pages, and the pool that unregistered
-//! memory is copied through.
+//! Memory that targets may access: registered regions, their pages, and bounce buffers.
 
 pub(crate) mod bounce;
 pub(crate) mod interval_set;

@@ -1,4 +1,4 @@
-//! Zeroed, page-aligned memory that stays where it is.
+//! Zeroed, page-aligned memory with a fixed address.
 #![expect(unsafe_code, reason = "maps and unmaps anonymous memory")]
 
 use std::io;
@@ -6,7 +6,7 @@ use std::ptr::{self, NonNull};
 
 use rustix::mm::{Advice, MapFlags, ProtFlags, madvise, mmap_anonymous, munmap};
 
-/// An anonymous private mapping. Nothing is resident before it is touched.
+/// An anonymous private mapping. Pages become resident when they are touched.
 #[derive(Debug)]
 pub(crate) struct Pages {
     address: NonNull<u8>,
@@ -20,7 +20,7 @@ unsafe impl Send for Pages {}
 unsafe impl Sync for Pages {}
 
 impl Pages {
-    /// Size from which huge pages are used.
+    /// Length in bytes from which huge pages are requested.
     const HUGE_FROM_BYTES: usize = 2 << 20;
 
     /// Maps `length` bytes, at least one.
@@ -40,7 +40,7 @@ impl Pages {
         Ok(Self { address, length })
     }
 
-    /// Maps `length` bytes that will all be used: on huge pages, if there are any.
+    /// Maps `length` bytes that will all be used, on huge pages if they are available.
     pub(crate) fn dense(length: usize) -> io::Result<Self> {
         let pages = Self::new(length)?;
         if length >= Self::HUGE_FROM_BYTES {
@@ -52,12 +52,12 @@ impl Pages {
         Ok(pages)
     }
 
-    /// The address of the first byte, which begins a page.
+    /// Returns the address of the first byte, which is that of a page.
     pub(crate) fn address(&self) -> NonNull<u8> {
         self.address
     }
 
-    /// Length in bytes, at least one.
+    /// Returns the length in bytes, at least one.
     pub(crate) fn length(&self) -> usize {
         self.length
     }

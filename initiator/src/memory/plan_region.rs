@@ -1,4 +1,4 @@
-//! Registered memory that plans read into, and which bytes of it are in use.
+//! Registered memory that plans read into, with the bytes in use.
 #![expect(unsafe_code, reason = "copies out of registered memory and hands it out as bytes")]
 
 use std::any::Any;
@@ -16,13 +16,13 @@ use crate::types::plan::PlanError;
 
 /// Registered memory that [plans](crate::Host::submit) read into.
 ///
-/// Any number of plans may read into disjoint parts of it at a time. Which bytes are in use is
-/// tracked: a plan that shares a byte with one in flight is refused ([`PlanError::InFlight`]). The
-/// bytes of a plan are free again when its last range has ended.
+/// Several plans may read into disjoint parts of it concurrently. The bytes in use are tracked: a
+/// plan that overlaps one in flight is rejected ([`PlanError::InFlight`]). The bytes of a plan are
+/// free again when its last range has ended.
 ///
-/// The memory is registered when it is first used with a controller, as a [`RegionSlice`] is. When
-/// the region is dropped the memory stays registered and allocated until no range is in flight. In
-/// a process that was forked since, nothing is freed and nothing is read.
+/// The memory is registered at its first use with each controller, like a [`RegionSlice`]. After
+/// the region is dropped, the memory stays registered and allocated until no range is in flight. In
+/// a process that was forked since, nothing is freed and no plan can be submitted.
 pub struct Region {
     inner: Arc<RegionInner>,
 }
@@ -31,28 +31,28 @@ impl Region {
     /// Allocates zeroed, page-aligned memory.
     ///
     /// # Errors
-    /// The system has no room for it.
+    /// The system has not enough memory.
     pub fn allocate(length_bytes: usize, grant: Grant) -> io::Result<Self> {
         Ok(Self::of(RegionSlice::allocate(length_bytes, grant)?, true))
     }
 
-    /// Takes over a vector's memory. [`Region::into_vec`] gives it back.
+    /// Takes ownership of a vector, which [`Region::into_vec`] returns.
     pub fn from_vec(bytes: Vec<u8>, grant: Grant) -> Self {
         Self::of(RegionSlice::from_vec(bytes, grant), true)
     }
 
-    /// Gives a vector back that came with [`Region::from_vec`], once all ranges of the plans that
-    /// read into it have ended. No target can reach it then.
+    /// Returns the vector that was passed to [`Region::from_vec`], after all ranges of plans that
+    /// read into it have ended. It is deregistered first, so that no target can access it.
     ///
     /// # Errors
-    /// `self`, if a plan is in flight, the memory is no vector's, a device refuses to deregister
-    /// it, or the process was forked from the one that made the region.
+    /// `self`, if a plan is in flight, the memory is not that of a vector, a device fails to
+    /// deregister it, or the process was forked from the one that made the region.
     pub fn into_vec(mut self) -> Result<Vec<u8>, Self> {
         if self.inner.process.check().is_err() {
             return Err(self);
         }
         let grant = self.grant();
-        // Plans in flight share it.
+        // Plans in flight share the memory.
         let Some(inner) = Arc::get_mut(&mut self.inner) else { return Err(self) };
         let none = RegionSlice::from_vec(Vec::new(), grant);
         match mem::replace(&mut *inner.whole, none).into_vec() {
@@ -64,23 +64,22 @@ impl Region {
         }
     }
 
-    /// Uses memory of the caller's, such as a tensor's. `owner` is dropped once: after the region
-    /// was dropped, nothing is in flight, and every device has forgotten the memory. It is dropped
-    /// on any thread, also one of the host's, and no lock of this crate is held during the call; it
-    /// must not wait for anything that waits for this host, and a panic is caught and logged. If a
-    /// device refuses to forget the memory, and in a process that was forked from the one that made
-    /// the region, it is never dropped.
+    /// Uses memory of the caller, such as that of a tensor. `owner` is dropped once, when the
+    /// region was dropped, no range is in flight, and every device has deregistered the memory. It
+    /// is dropped on any thread, including the host's, without a lock of this crate. Its drop must
+    /// not wait for an operation of this host; a panic is caught and logged. If a device fails to
+    /// deregister the memory, or in a process that was forked from the one that made the region,
+    /// `owner` is never dropped.
     ///
     /// # Safety
     /// Until `owner` is dropped, `length` bytes at `address` must stay mapped, readable and
     /// writable.
     ///
-    /// Others may keep pointers to the memory and use it through them, except for the bytes that a
-    /// plan in flight reads into ([`Region::is_in_flight`]), which they must neither read nor
-    /// write, and those that [`Region::copy_out`] reads, while it does, which they must not write.
-    /// Under [`Grant::Persistent`] a target that breaks the protocol may write at any time: no
-    /// reference to the memory may exist once it was registered, unless the target is trusted not
-    /// to.
+    /// Others may keep and use pointers to the memory, with these exceptions: bytes that a plan in
+    /// flight reads into ([`Region::is_in_flight`]) must be neither read nor written, and bytes
+    /// must not be written while [`Region::copy_out`] reads them. Under [`Grant::Persistent`] a
+    /// target that violates the protocol may write at any time: no reference to the memory may
+    /// exist after its registration, unless the target is trusted not to.
     pub unsafe fn from_raw(
         address: NonNull<u8>,
         length: usize,
@@ -99,54 +98,56 @@ impl Region {
         Self { inner: Arc::new(RegionInner { whole, is_own, claims, process: Process::current() }) }
     }
 
-    /// The number of bytes.
+    /// Returns the length in bytes.
     pub fn len(&self) -> usize {
         self.inner.whole.len()
     }
 
-    /// Whether there are no bytes.
+    /// Returns whether the length is zero.
     pub fn is_empty(&self) -> bool {
         self.len() == 0
     }
 
-    /// The access of targets to the region.
+    /// Returns the access that targets get.
     pub fn grant(&self) -> Grant {
         self.inner.whole.grant()
     }
 
-    /// The address of the first byte: valid while the region lives. Bytes that a plan in flight
-    /// reads into must not be read or written through it.
+    /// Returns the address of the first byte, valid while the region exists. Bytes that a plan in
+    /// flight reads into must not be read or written through it.
     pub fn as_ptr(&self) -> *mut u8 {
         self.inner.whole.as_ptr().cast_mut()
     }
 
-    /// Whether a plan is in flight that reads into it. In a process that was forked since, it is.
+    /// Returns whether a plan that reads into it is in flight; true in a process that was forked
+    /// since.
     pub fn is_in_flight(&self) -> bool {
         self.inner.claims().map_or(true, |claims| !claims.is_empty())
     }
 
-    /// Copies bytes out, from `at` on.
+    /// Copies bytes, from `at` on, to `to`.
     ///
     /// # Errors
-    /// A plan is in flight that reads into some of them, they are not within the region, or the
+    /// A plan in flight reads into some of the bytes, they are not within the region, or the
     /// process was forked from the one that made the region.
     pub fn copy_out(&self, at: usize, to: &mut [u8]) -> Result<(), PlanError> {
         if at.checked_add(to.len()).is_none_or(|end| end > self.len()) {
             let error = ErrorKind::Invalid("the bytes to copy are beyond the end of the region");
             return Err(PlanError::Host(error.into()));
         }
-        // Held while the bytes are copied, so that no plan begins.
+        // Locked during the copy, so that no plan that reads into the bytes is started.
         let claims = self.inner.claims()?;
         let wanted = (at as u64, (at + to.len()) as u64);
-        // One interval does not overlap itself.
+        // A single interval cannot overlap.
         let wanted = IntervalSet::new([wanted].into_iter()).unwrap_or_default();
         claims.check(&wanted)?;
         self.inner.whole.copy_out(at, to);
         Ok(())
     }
 
-    /// The bytes. `None` for memory of others ([`Region::from_raw`]), under [`Grant::Persistent`],
-    /// since a target may write to it, while a plan is in flight, and in a forked process.
+    /// Borrows the bytes. `None` under [`Grant::Persistent`], since a target may write to them, for
+    /// memory of the caller ([`Region::from_raw`]), while a plan is in flight, and in a forked
+    /// process.
     pub fn as_bytes(&mut self) -> Option<&[u8]> {
         let is_own = self.inner.is_own && self.grant() == Grant::PerCommand;
         if !is_own || self.is_in_flight() {
@@ -158,7 +159,7 @@ impl Region {
         Some(unsafe { self.inner.whole.as_slice_unchecked() })
     }
 
-    /// Claims bytes for a plan.
+    /// Claims bytes for a plan, unless some of them belong to a plan in flight.
     pub(crate) fn claim(&self, bytes: IntervalSet) -> Result<ClaimedMemory, PlanError> {
         let mut claims = self.inner.claims()?;
         claims.check(&bytes)?;
@@ -167,13 +168,13 @@ impl Region {
         Ok(ClaimedMemory { region: Arc::clone(&self.inner), number })
     }
 
-    /// Fails in a child of the process that made the region.
+    /// Returns an error in a child of the process that made the region.
     pub(crate) fn check_process(&self) -> Result<(), Error> {
         Ok(self.inner.process.check()?)
     }
 
-    /// Keys in a domain, registering the memory if this is its first use there, which may take
-    /// long.
+    /// Returns the keys in a protection domain. The first call for a domain registers the memory,
+    /// which may take long.
     pub(crate) fn keys(&self, scope: &dyn ErasedScope) -> io::Result<Keys> {
         self.inner.whole.shared_keys(scope)
     }
@@ -188,19 +189,19 @@ impl fmt::Debug for Region {
     }
 }
 
-/// The state of a region, which plans in flight share.
+/// State of a region, shared with the plans in flight.
 struct RegionInner {
-    /// All of it. Parts of it are handed to operations as slices of their own, under a claim.
+    /// Slice of the whole memory. Operations get slices of parts of it, under a claim.
     whole: ManuallyDrop<RegionSlice>,
-    /// Nobody but the region has a pointer to the memory.
+    /// Whether only the region has pointers to the memory.
     is_own: bool,
     claims: Mutex<Claims>,
     process: Process,
 }
 
 impl RegionInner {
-    /// The claims, in the process that made the region: in a child of it a thread may hold the
-    /// lock that the child does not have.
+    /// Locks the claims, in the process that made the region: in a child the lock may be held by a
+    /// thread that the child does not have.
     fn claims(&self) -> Result<MutexGuard<'_, Claims>, Error> {
         self.process.check()?;
         Ok(self.claims.lock().unwrap_or_else(PoisonError::into_inner))
@@ -210,7 +211,7 @@ impl RegionInner {
 impl Drop for RegionInner {
     fn drop(&mut self) {
         if self.process.check() == Err(Forked) {
-            // The memory and its owner are the parent's.
+            // The memory and its owner belong to the parent.
             return;
         }
         // SAFETY: it is dropped here only, and not used afterwards.
@@ -218,7 +219,7 @@ impl Drop for RegionInner {
     }
 }
 
-/// Which bytes of a region are in use, by plan.
+/// Bytes of a region in use, by plan.
 #[derive(Default)]
 struct Claims {
     all: Vec<(u64, IntervalSet)>,
@@ -249,24 +250,25 @@ impl Claims {
     }
 }
 
-/// The bytes of a region that a plan reads into, until it is dropped.
+/// The claim of a plan to bytes of a region, which ends when this is dropped.
 pub(crate) struct ClaimedMemory {
     region: Arc<RegionInner>,
     number: u64,
 }
 
 impl ClaimedMemory {
-    /// The memory of a part of the claim. It keeps the memory, but not the claim.
+    /// Returns a slice of a part of the claimed memory. It keeps the memory allocated, but not the
+    /// claim.
     ///
-    /// The parts that are given out of one claim must not overlap, and the claim must not be
-    /// dropped before their operations have ended.
+    /// The parts of a claim must not overlap, and their operations must end before the claim is
+    /// dropped.
     pub(crate) fn part(&self, at: u64, length: u32) -> RegionSlice {
-        // Within the region, as the plan was checked to be.
+        // Within the region, which was checked when the plan was submitted.
         self.region.whole.alias(at as usize, length as usize)
     }
 
-    /// Ends the claim: other plans may read into the bytes. If nobody else has the region, what is
-    /// left of it is returned.
+    /// Ends the claim, so that other plans may read into the bytes. Returns the memory if the
+    /// region was dropped and this was its last claim.
     pub(crate) fn release(self) -> Option<KeptMemory> {
         let region = Arc::clone(&self.region);
         drop(self);
@@ -282,8 +284,8 @@ impl Drop for ClaimedMemory {
     }
 }
 
-/// The memory of a region that is gone. Its drop may call the owner's code, so no lock is held
-/// then.
+/// Memory of a region that was dropped. Dropping this may call foreign code, so no lock may be
+/// held.
 #[expect(dead_code, reason = "held")]
 pub(crate) struct KeptMemory(RegionInner);
 

@@ -17,49 +17,48 @@ use crate::driver::foreign_code;
 use crate::driver::process::{Forked, Process};
 use crate::memory::pages::Pages;
 
-/// The access of a target to a region, and when it has it.
+/// Access of targets to a region.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Grant {
-    /// The region is open to each target it was used with, from the first command until the region
-    /// ends or the controller is closed, and to no other target. Fastest, and needs no memory
-    /// windows. A target that breaks the protocol could write to any byte of the region at any
-    /// time, so its bytes are copied out and in, or reached by address: see [`RegionSlice`].
+    /// The region is accessible to each target that it was used with, and to no other, from the
+    /// first command until the region is freed or the controller is closed. This is fastest, and
+    /// needs no memory windows. A target that violates the protocol could write to any byte of the
+    /// region at any time, so its bytes are copied, or accessed through pointers: see
+    /// [`RegionSlice`].
     #[default]
     Persistent,
-    /// Each command opens exactly the bytes that it transfers, to the one connection it goes over,
-    /// and they are closed again before its result is handed out: what was returned can be
-    /// borrowed. Costs one more work request for each command, and needs a provider with memory
+    /// Each command makes exactly the bytes that it transfers accessible, through the connection of
+    /// its queue. They are inaccessible again before its result is returned, so that they can be
+    /// borrowed. Costs an additional work request per command, and requires a provider with memory
     /// windows.
     PerCommand,
 }
 
-/// An owned piece of registered memory: the destination of a read or the source of a write.
+/// An owned part of registered memory: the destination of a read or the source of a write.
 ///
-/// A slice is moved into an operation and comes back with its result, so memory that a command is
-/// about to change cannot be reached. It can be split and joined without cost, like a `BytesMut`;
-/// the memory is deregistered and freed when its last slice is dropped.
+/// A slice is moved into an operation and returned with its result, so that its memory is not
+/// accessible while a command may change it. Slices can be split and joined without a copy, like a
+/// `BytesMut`; the memory is deregistered and freed when its last slice is dropped.
 ///
-/// Under [`Grant::PerCommand`] no target has access to a slice that is not in an operation, and its
-/// bytes can be borrowed: [`RegionSlice::as_slice`]. Under [`Grant::Persistent`] a target that
-/// breaks the protocol may write them at any time, which a reference must not live through. Such
-/// bytes are copied ([`RegionSlice::copy_out`], [`RegionSlice::copy_in`]), taken back from the
-/// target ([`RegionSlice::into_vec`]), or borrowed by those who trust the target with the soundness
-/// of their process ([`RegionSlice::as_slice_unchecked`]). [`RegionSlice::bytes`] does what the
-/// grant allows.
+/// Under [`Grant::PerCommand`] no target has access to a slice outside an operation, and its bytes
+/// can be borrowed: [`RegionSlice::as_slice`]. Under [`Grant::Persistent`] a target that violates
+/// the protocol may write them at any time, so that a reference would be unsound. Such bytes are
+/// copied ([`RegionSlice::copy_out`], [`RegionSlice::copy_in`]), deregistered
+/// ([`RegionSlice::into_vec`]), or borrowed by callers who trust the target with the soundness of
+/// their process ([`RegionSlice::as_slice_unchecked`]). [`RegionSlice::bytes`] borrows or copies,
+/// depending on the grant.
 ///
-/// Registration happens when a slice is first used with a controller, for that controller, and is
-/// kept until the controller is closed or the region ends. Of memory that is used with several
-/// controllers each has a registration of its own; an RDMA device counts each against the limit on
-/// locked memory.
+/// A slice is registered at its first use with each controller, until the controller is closed or
+/// the region is freed. Memory that is used with several controllers has a registration for each;
+/// an RDMA device counts each against the limit on locked memory.
 pub struct RegionSlice {
     region: Arc<HostMemory>,
     /// Address of the first byte.
     address: MemoryAddress,
     length: usize,
-    /// The grant of the region.
+    /// Copy of the region's grant.
     grant: Grant,
-    /// The keys it was used with last. A command that finds its keys here need not look at
-    /// the region, nor take its lock.
+    /// Keys of the last use. Another use in the same protection domain need not lock the region.
     known: Option<Keys>,
 }
 
@@ -67,35 +66,35 @@ impl RegionSlice {
     /// Allocates zeroed, page-aligned memory.
     ///
     /// # Errors
-    /// The system has no room for it.
+    /// The system has not enough memory.
     pub fn allocate(length_bytes: usize, grant: Grant) -> io::Result<Self> {
         let pages = Pages::dense(length_bytes)?;
         let address = pages.address();
         Ok(Self::whole(address, length_bytes, grant, MemoryOwner::Pages { _pages: pages }))
     }
 
-    /// Takes over a vector's memory. [`RegionSlice::into_vec`] gives it back.
+    /// Takes ownership of a vector, which [`RegionSlice::into_vec`] returns.
     pub fn from_vec(mut bytes: Vec<u8>, grant: Grant) -> Self {
         let address = NonNull::new(bytes.as_mut_ptr()).expect("a vector's pointer is not null");
         let length = bytes.len();
         Self::whole(address, length, grant, MemoryOwner::Vec(bytes))
     }
 
-    /// Uses memory of the caller's, such as a tensor's. `release` is called once, when the last
-    /// slice is gone and every device has forgotten the memory, on whichever thread that is; a
-    /// panic is caught and logged there. If a device refuses to, the memory stays open to its
-    /// targets and `release` is never called.
+    /// Uses memory of the caller, such as that of a tensor. `release` is called once, on any
+    /// thread, when the last slice was dropped and every device has deregistered the memory; a
+    /// panic is caught and logged. If a device fails to deregister it, the memory stays accessible
+    /// to its targets, and `release` is never called.
     ///
     /// # Safety
     /// Until `release` is called, `length` bytes at `address` must stay mapped, readable and
     /// writable.
     ///
-    /// Others may keep pointers to the memory, and use it through them, with these exceptions.
-    /// Bytes whose slice is part of an operation must not be written, nor read where they are read
-    /// into. Accesses to other bytes must not race with methods of the slice that read or write
-    /// them, and must not break what the references promise that it hands out. Under
-    /// [`Grant::Persistent`] a target that breaks the protocol may write at any time: no reference
-    /// to the memory may exist once it was registered, unless the target is trusted not to.
+    /// Others may keep and use pointers to the memory, with these exceptions. Bytes of a slice in
+    /// an operation must not be written, nor read if they are its destination. Accesses to other
+    /// bytes must not race with methods of the slice that read or write them, and must not violate
+    /// the guarantees of references that it returns. Under [`Grant::Persistent`] a target that
+    /// violates the protocol may write at any time: no reference to the memory may exist after its
+    /// registration, unless the target is trusted not to.
     pub unsafe fn from_raw(
         address: NonNull<u8>,
         length: usize,
@@ -117,25 +116,25 @@ impl RegionSlice {
         Self { region, address, length, grant, known: None }
     }
 
-    /// The number of bytes in the slice.
+    /// Returns the length in bytes.
     pub fn len(&self) -> usize {
         self.length
     }
 
-    /// Whether there are no bytes.
+    /// Returns whether the length is zero.
     pub fn is_empty(&self) -> bool {
         self.length == 0
     }
 
-    /// The access of targets to the region.
+    /// Returns the access that targets get.
     pub fn grant(&self) -> Grant {
         self.grant
     }
 
-    /// Splits: `self` keeps the first `at` bytes, the rest is returned.
+    /// Splits the slice: `self` keeps the first `at` bytes, and the others are returned.
     ///
     /// # Panics
-    /// If `at` is beyond the length.
+    /// `at` is greater than the length.
     #[must_use = "dropping the rest gives it up until the whole region is dropped"]
     pub fn split_off(&mut self, at: usize) -> Self {
         assert!(at <= self.length, "split beyond the end of a slice");
@@ -146,10 +145,10 @@ impl RegionSlice {
         Self { region: Arc::clone(&self.region), address, length, ..*self }
     }
 
-    /// Splits into pieces of `length_bytes`; the last may be shorter.
+    /// Splits the slice into pieces of `length_bytes`; the last may be shorter.
     ///
     /// # Panics
-    /// If `length_bytes` is zero.
+    /// The argument `length_bytes` is zero.
     pub fn chunks(self, length_bytes: usize) -> impl Iterator<Item = Self> {
         assert!(length_bytes > 0, "pieces of no length");
         let mut rest = Some(self);
@@ -162,10 +161,10 @@ impl RegionSlice {
         })
     }
 
-    /// Joins two neighbours of one region into one slice.
+    /// Joins two adjacent slices of a region.
     ///
     /// # Errors
-    /// Both are returned if `next` does not begin where `self` ends.
+    /// Both slices, if `next` does not begin at the end of `self`.
     pub fn join(self, next: Self) -> Result<Self, (Self, Self)> {
         let adjacent = Arc::ptr_eq(&self.region, &next.region)
             && self.address() + self.length as u64 == next.address();
@@ -175,10 +174,11 @@ impl RegionSlice {
         Ok(Self { length: self.length + next.length, ..self })
     }
 
-    /// Gives a vector back that came with [`RegionSlice::from_vec`].
+    /// Deregisters and returns the vector that was passed to [`RegionSlice::from_vec`].
     ///
     /// # Errors
-    /// `self`, if it is not the whole of such a vector, or a device refuses to deregister it.
+    /// `self`, if it is not the only slice of all bytes of a vector, or a device fails to
+    /// deregister it.
     pub fn into_vec(self) -> Result<Vec<u8>, Self> {
         let whole =
             self.length == self.region.length && matches!(*self.region.owner, MemoryOwner::Vec(_));
@@ -188,7 +188,7 @@ impl RegionSlice {
         match Arc::try_unwrap(self.region) {
             Ok(mut region) => {
                 let registrations = region.registrations.get_mut();
-                // Before the vector can be reached.
+                // Deregistered before the vector is accessible.
                 let ended = registrations.unwrap_or_else(PoisonError::into_inner).end();
                 match (ended, &mut *region.owner) {
                     (Ok(()), MemoryOwner::Vec(bytes)) => Ok(mem::take(bytes)),
@@ -199,41 +199,41 @@ impl RegionSlice {
         }
     }
 
-    /// The address of the first byte, as work requests name it.
+    /// Returns the address of the first byte, for SGL descriptors and work requests.
     pub(crate) fn address(&self) -> u64 {
         self.address.0.addr().get() as u64
     }
 
-    /// The address of the first byte, to read from: for as long as a slice of the region lives, and
-    /// while this one is in no operation.
+    /// Returns the address of the first byte for reading. It is valid while a slice of the region
+    /// exists, and may be used while this one is not in an operation.
     pub fn as_ptr(&self) -> *const u8 {
         self.address.0.as_ptr()
     }
 
-    /// The address of the first byte, to write to: as [`RegionSlice::as_ptr`].
+    /// Returns the address of the first byte for writing, as [`RegionSlice::as_ptr`].
     pub fn as_mut_ptr(&mut self) -> *mut u8 {
         self.address.0.as_ptr()
     }
 
-    /// The bytes; `None` under [`Grant::Persistent`].
+    /// Borrows the bytes; `None` under [`Grant::Persistent`].
     pub fn as_slice(&self) -> Option<&[u8]> {
         // SAFETY: between operations no window into the slice is open, and the region is not open
         // itself.
         (self.grant == Grant::PerCommand).then(|| unsafe { self.as_slice_unchecked() })
     }
 
-    /// The bytes, to write; `None` under [`Grant::Persistent`].
+    /// Borrows the bytes mutably; `None` under [`Grant::Persistent`].
     pub fn as_mut_slice(&mut self) -> Option<&mut [u8]> {
         // SAFETY: as in `as_slice`.
         (self.grant == Grant::PerCommand).then(|| unsafe { self.as_mut_slice_unchecked() })
     }
 
-    /// The bytes; the grant is not checked.
+    /// Borrows the bytes without checking the grant.
     ///
     /// # Safety
-    /// Under [`Grant::Persistent`], no target that has a key of the region writes to the slice
-    /// while the reference lives: every target that slices of the region were used with keeps to
-    /// the protocol.
+    /// Under [`Grant::Persistent`], no target that has a key of the region may write to the slice
+    /// while the reference exists: the caller trusts every target that slices of the region were
+    /// used with.
     pub unsafe fn as_slice_unchecked(&self) -> &[u8] {
         // SAFETY: the bytes are within the region, which is mapped while `self.region` lives;
         // slices of one region never overlap and this one is not part of an operation, so that we
@@ -241,31 +241,31 @@ impl RegionSlice {
         unsafe { slice::from_raw_parts(self.address.0.as_ptr(), self.length) }
     }
 
-    /// The bytes, to write; the grant is not checked.
+    /// Borrows the bytes mutably without checking the grant.
     ///
     /// # Safety
-    /// As for [`RegionSlice::as_slice_unchecked`]; nor does a target read them.
+    /// As for [`RegionSlice::as_slice_unchecked`]; nor may a target read them.
     pub unsafe fn as_mut_slice_unchecked(&mut self) -> &mut [u8] {
         // SAFETY: as in `as_slice_unchecked`, and `self` is borrowed exclusively.
         unsafe { slice::from_raw_parts_mut(self.address.0.as_ptr(), self.length) }
     }
 
-    /// The bytes: borrowed under [`Grant::PerCommand`], a copy under [`Grant::Persistent`].
+    /// Returns the bytes: borrowed under [`Grant::PerCommand`], copied under [`Grant::Persistent`].
     pub fn bytes(&self) -> Cow<'_, [u8]> {
         self.as_slice().map_or_else(|| Cow::Owned(self.to_vec()), Cow::Borrowed)
     }
 
-    /// A copy of the bytes.
+    /// Returns a copy of the bytes.
     pub fn to_vec(&self) -> Vec<u8> {
         let mut copy = vec![0; self.length];
         self.copy_out(0, &mut copy);
         copy
     }
 
-    /// Copies bytes out, from `at` on.
+    /// Copies bytes, from `at` on, to `to`.
     ///
     /// # Panics
-    /// If they are not within the slice.
+    /// The bytes are not within the slice.
     pub fn copy_out(&self, at: usize, to: &mut [u8]) {
         let from = self.part(at, to.len()).cast::<u8>();
         // SAFETY: the source is mapped and this slice is in no operation; `to` is other memory,
@@ -275,35 +275,35 @@ impl RegionSlice {
         unsafe { ptr::copy_nonoverlapping(from.as_ptr(), to.as_mut_ptr(), to.len()) };
     }
 
-    /// Copies bytes in, to `at` on.
+    /// Copies bytes from `from` to the slice, from `at` on.
     ///
     /// # Panics
-    /// If they do not fit the slice.
+    /// The bytes do not fit the slice.
     pub fn copy_in(&mut self, at: usize, from: &[u8]) {
         let to = self.part(at, from.len()).cast::<u8>();
         // SAFETY: as in `copy_out`, the other way round.
         unsafe { ptr::copy_nonoverlapping(from.as_ptr(), to.as_ptr(), from.len()) };
     }
 
-    /// Sets each byte to `byte`.
+    /// Sets every byte to `byte`.
     pub fn fill(&mut self, byte: u8) {
         // SAFETY: as in `copy_out`, the other way round.
         unsafe { ptr::write_bytes(self.as_mut_ptr(), byte, self.length) };
     }
 
-    /// The address of a part of the slice, while commands may be in flight for other parts. The
-    /// caller makes no reference of it.
+    /// Returns a pointer to a part of the slice, while commands may be in flight for other parts.
+    /// The caller makes no reference of it.
     ///
     /// # Panics
-    /// If it is not within the slice.
+    /// The part is not within the slice.
     pub(crate) fn part(&self, at: usize, length: usize) -> NonNull<[u8]> {
         assert!(at <= self.length && length <= self.length - at, "a part of the slice");
         // SAFETY: within the slice (checked).
         NonNull::slice_from_raw_parts(unsafe { self.address.0.add(at) }, length)
     }
 
-    /// Keys in a domain, registering the memory if this is its first use there, which may take
-    /// long.
+    /// Returns the keys in a protection domain. The first call for a domain registers the memory,
+    /// which may take long.
     pub(crate) fn keys(&mut self, scope: &dyn ErasedScope) -> io::Result<Keys> {
         match self.known {
             Some(keys) if keys.scope == scope.id() => Ok(keys),
@@ -315,27 +315,29 @@ impl RegionSlice {
         }
     }
 
-    /// Keys of a slice that is shared, as [`RegionSlice::keys`]; always looks at the region.
+    /// Returns the keys like [`RegionSlice::keys`], for a shared slice; always locks the region.
     pub(crate) fn shared_keys(&self, scope: &dyn ErasedScope) -> io::Result<Keys> {
         scope.keys(&self.region)
     }
 
-    /// Another slice of the same bytes, which keeps the memory. It is for an operation that no
-    /// other use of these bytes overlaps: the claims of a [`Region`](crate::Region) see to that.
+    /// Returns another slice of the same bytes, which keeps the memory allocated. It is for an
+    /// operation with no concurrent use of these bytes, which claims of a [`Region`](crate::Region)
+    /// guarantee.
     ///
     /// # Panics
-    /// If the bytes are not within the slice.
+    /// The bytes are not within the slice.
     pub(crate) fn alias(&self, at: usize, length: usize) -> Self {
         let address = MemoryAddress(self.part(at, length).cast());
         Self { region: Arc::clone(&self.region), address, length, grant: self.grant, known: None }
     }
 
-    /// Registers the memory in a domain, if it is not.
+    /// Registers the memory in a protection domain, unless it is registered there.
     pub(crate) fn register(&self, scope: &dyn ErasedScope) -> io::Result<()> {
         scope.keys(&self.region).map(drop)
     }
 
-    /// Calls `with` with the registration in a domain. [`RegionSlice::keys`] came before.
+    /// Calls `with` with the registration in a domain, for which [`RegionSlice::keys`] was called
+    /// before.
     pub(crate) fn with_registration<P: Provider, T>(
         &self,
         scope: &RegistrationScope<P>,
@@ -358,7 +360,7 @@ impl fmt::Debug for RegionSlice {
     }
 }
 
-/// Where registered memory is.
+/// Address of registered memory.
 #[derive(Clone, Copy)]
 struct MemoryAddress(NonNull<u8>);
 
@@ -367,23 +369,23 @@ unsafe impl Send for MemoryAddress {}
 // SAFETY: as above.
 unsafe impl Sync for MemoryAddress {}
 
-/// A protection domain as something that regions are registered in. Each controller has one, so
-/// that a target reaches nothing that other targets were given keys of.
+/// A protection domain in which regions are registered. Each controller has its own, so that a
+/// target cannot access memory with keys that were given to other targets.
 #[derive(Debug)]
 pub(crate) struct RegistrationScope<P: Provider> {
     device: P::Device,
     id: ScopeId,
     process: Process,
-    /// Tells regions when the scope is gone.
+    /// Reference whose weak counterparts in registrations show whether the scope exists.
     alive: Arc<()>,
 }
 
-/// Names a scope. No other of this process has, or will have, the same.
+/// Identifier of a scope, unique in this process.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct ScopeId(u64);
 
 impl<P: Provider> RegistrationScope<P> {
-    /// A domain of its own.
+    /// Creates a protection domain.
     pub(crate) fn new(device: &P::Device) -> io::Result<Self> {
         static SCOPES: AtomicU64 = AtomicU64::new(0);
         let id = ScopeId(SCOPES.fetch_add(1, Ordering::Relaxed));
@@ -391,17 +393,17 @@ impl<P: Provider> RegistrationScope<P> {
         Ok(Self { device: device.in_new_domain()?, id, process, alive })
     }
 
-    /// The device, in this domain.
+    /// Returns the device, with this protection domain.
     pub(crate) fn device(&self) -> &P::Device {
         &self.device
     }
 }
 
-/// A [`RegistrationScope`] of some provider. Needs no lock of the host's: registering gigabytes
-/// takes long.
+/// Interface of [`RegistrationScope`] without the type of its provider. Needs no lock of the host,
+/// since registering gigabytes takes long.
 pub(crate) trait ErasedScope: Send + Sync {
     fn id(&self) -> ScopeId;
-    /// The keys of a region, registering it if this is its first use.
+    /// Returns the keys of a region, which is registered at the first call.
     fn keys(&self, region: &HostMemory) -> io::Result<Keys>;
 }
 
@@ -411,14 +413,14 @@ impl<P: Provider> ErasedScope for RegistrationScope<P> {
     }
 
     fn keys(&self, region: &HostMemory) -> io::Result<Keys> {
-        // Before any lock is taken, which a thread of the parent's may have held when this process
-        // was forked.
+        // Checked before a lock is taken, which a thread of the parent may have held during the
+        // fork.
         self.process.check().map_err(|Forked| parents_device())?;
         region.keys(self)
     }
 }
 
-/// The scope of a controller as its handles see it: another scope once its provider has changed.
+/// Current scope of a controller, for its handles. It is replaced when the provider is changed.
 pub(crate) struct CurrentScope {
     /// Identifier of `scope`, readable without its lock.
     id: AtomicU64,
@@ -441,14 +443,15 @@ impl CurrentScope {
 }
 
 impl ErasedScope for CurrentScope {
-    /// Identifier of the current scope: the engine registers again what was registered in an
-    /// earlier one.
+    /// Returns the identifier of the current scope. The engine registers memory again that was
+    /// registered in an earlier one.
     fn id(&self) -> ScopeId {
         ScopeId(self.id.load(Ordering::Relaxed))
     }
 
     fn keys(&self, region: &HostMemory) -> io::Result<Keys> {
-        // Before the lock, which a thread of the parent's may have held.
+        // Checked before the lock is taken, which a thread of the parent may have held during the
+        // fork.
         self.process.check().map_err(|Forked| parents_device())?;
         let scope = Arc::clone(&self.scope.lock().unwrap_or_else(PoisonError::into_inner));
         scope.keys(region)
@@ -459,7 +462,7 @@ fn parents_device() -> io::Error {
     io::Error::other("the device is the parent process's")
 }
 
-/// The keys of a region in one domain.
+/// Keys of a region in one protection domain.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Keys {
     pub(crate) scope: ScopeId,
@@ -468,11 +471,11 @@ pub(crate) struct Keys {
 }
 
 impl Keys {
-    /// The keys of no region: both are zero.
+    /// Keys of no region, both zero.
     pub(crate) const NONE: Self = Self { scope: ScopeId(u64::MAX), lkey: 0, rkey: 0 };
 }
 
-/// Memory and its registrations. The owner is dropped only after all devices have forgotten the
+/// Memory with its registrations. The owner is dropped only after all devices have deregistered the
 /// memory.
 pub(crate) struct HostMemory {
     registrations: RwLock<Registrations>,
@@ -485,7 +488,7 @@ pub(crate) struct HostMemory {
 impl HostMemory {
     fn keys<P: Provider>(&self, scope: &RegistrationScope<P>) -> io::Result<Keys> {
         if self.length == 0 {
-            // No command names it, and no device has memory of no bytes.
+            // No command uses these keys, and a device cannot register memory of length zero.
             return Ok(Keys { scope: scope.id, ..Keys::NONE });
         }
         if let Some(keys) = self.registered(scope.id) {
@@ -538,11 +541,11 @@ impl Grant {
     }
 }
 
-/// The registrations of a region.
+/// Registrations of a region's memory, one for each protection domain that it is used in.
 #[derive(Default)]
 struct Registrations {
     all: Vec<Registration>,
-    /// A device refused to end one, so that its targets may still reach the memory.
+    /// Whether a device failed to deregister the memory, so that its targets may still access it.
     stuck: bool,
 }
 
@@ -557,7 +560,7 @@ impl Registrations {
         }
     }
 
-    /// Ends all registrations; fails if a device refused to end one, now or earlier.
+    /// Deregisters the memory everywhere; fails if a device failed to do so, now or earlier.
     fn end(&mut self) -> Result<(), StillRegistered> {
         self.end_where(|_| true);
         if self.stuck { Err(StillRegistered) } else { Ok(()) }
@@ -568,7 +571,7 @@ struct Registration {
     scope: ScopeId,
     alive: Weak<()>,
     keys: Keys,
-    /// The process whose device it is registered with.
+    /// Process that registered the memory.
     process: Process,
     region: Box<dyn AnyRegion>,
 }
@@ -576,7 +579,7 @@ struct Registration {
 impl Registration {
     fn end(self) -> Result<(), StillRegistered> {
         if self.process.check() == Err(Forked) {
-            // The device is the parent's, which keeps the registration of its own memory.
+            // The registration belongs to the parent, which keeps it for its own memory.
             mem::forget(self.region);
             return Ok(());
         }
@@ -584,7 +587,7 @@ impl Registration {
     }
 }
 
-/// A registered region of some provider.
+/// A memory region of any provider.
 trait AnyRegion: Any + Send + Sync {
     fn deregister(self: Box<Self>) -> Result<(), StillRegistered>;
 }
@@ -597,13 +600,13 @@ impl<P: Provider> AnyRegion for TypedRegion<P> {
     }
 }
 
-/// The owner of the memory, which frees it.
+/// Owner of the memory, which frees it when dropped.
 enum MemoryOwner {
     Pages {
         _pages: Pages,
     },
     Vec(Vec<u8>),
-    /// Memory of the caller; behind a lock only so that it may be shared.
+    /// Function that releases memory of the caller. The lock only makes it `Sync`.
     Foreign(Mutex<Option<Release>>),
 }
 

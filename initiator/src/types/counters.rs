@@ -1,53 +1,54 @@
-//! Counters of a host and of its RDMA providers.
+//! Counters of a host, and of the RDMA providers of its devices.
 
 use rdma::GroupStats;
 
-/// Counters of a host since it was made.
+/// Counters of a host since it was built.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct HostCounters {
     /// Commands sent to controllers, on all queues.
     pub commands: u64,
-    /// Ranges that ended well.
+    /// Ranges that ended without an error.
     pub ranges: u64,
     /// Ranges that ended with an error.
     pub ranges_failed: u64,
-    /// Ranges, or parts of them, that went between the target and the caller's memory without a
-    /// copy.
+    /// Parts of ranges, one command each, that were transferred directly between the target and the
+    /// caller's memory.
     pub direct_steps: u64,
-    /// Bytes of ranges that were transferred without a copy.
+    /// Bytes transferred in the parts of `direct_steps`.
     pub direct_bytes: u64,
-    /// Ranges, or parts of them, that were copied through a bounce buffer.
+    /// Parts of ranges that were copied through a bounce buffer, since they begin or end within a
+    /// block.
     pub bounced_steps: u64,
-    /// Bytes of ranges that were copied.
+    /// Bytes transferred in the parts of `bounced_steps`.
     pub bounced_bytes: u64,
-    /// Writes whose data went with the command.
+    /// Write commands whose data was sent in the command capsule.
     pub in_capsule_writes: u64,
-    /// Ranges that were issued again, after a reconnect or a status that allowed it.
+    /// Times that a range was issued again, after a reconnect or a status that permits a retry.
     pub retries: u64,
-    /// Ranges that were moved to another path, or to another replica of their shard, than they were
-    /// begun with.
+    /// Times that a range was moved to another path of its namespace, or to another replica of its
+    /// shard.
     pub failovers: u64,
-    /// Connections made again after a loss.
+    /// Connections established again after they were lost.
     pub reconnects: u64,
-    /// Connections that ended without being asked to.
+    /// Established connections that ended although this host did not close them.
     pub connections_lost: u64,
-    /// Times that a target broke the protocol.
+    /// Responses that violated the protocol; each ended its connection.
     pub protocol_violations: u64,
-    /// Ranges that had no result before their deadline.
+    /// Ranges that failed because they had no result before their deadline.
     pub timeouts: u64,
     /// Abort commands sent, one for each command of a range past its deadline.
     pub aborts: u64,
     /// Keep Alive commands sent.
     pub keep_alives: u64,
-    /// Times that a thread slept until there was something to do.
+    /// Times that a thread slept while it waited for completions, timers or a wake-up.
     pub sleeps: u64,
-    /// Sleeps that ended because the time for something had come.
+    /// Sleeps that ended because a timer was due.
     pub timer_wakes: u64,
 }
 
 impl HostCounters {
-    /// The sum of both, counter by counter.
+    /// Returns the sum of both, counter by counter.
     pub(crate) fn and(self, other: Self) -> Self {
         Self {
             commands: self.commands + other.commands,
@@ -72,14 +73,15 @@ impl HostCounters {
     }
 }
 
-/// Counters of the RDMA provider of one device. Verbs counts doorbells only: its devices
-/// send and receive the packets.
+/// Counters of the RDMA provider of one device. With `Verbs` only `doorbells` is counted, since the
+/// device itself sends and receives the packets.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct ProviderStats {
     /// Packets sent, retransmissions included.
     pub packets_sent: u64,
-    /// Packets that the system did not take; they are sent again like any that are lost.
+    /// Packets that the system call for sending did not accept; they are retransmitted like lost
+    /// ones.
     pub send_drops: u64,
     /// Packets received and accepted.
     pub packets_received: u64,
@@ -91,35 +93,35 @@ pub struct ProviderStats {
     pub send_calls: u64,
     /// System calls that received packets.
     pub receive_calls: u64,
-    /// Packets sent again after a time-out or a NAK.
+    /// Packets retransmitted after a time-out or a NAK.
     pub packets_retransmitted: u64,
     /// Packets dropped as duplicates, out of order, malformed or for an unknown queue pair.
     pub packets_dropped: u64,
     /// Packets dropped because the invariant CRC was wrong.
     pub icrc_failures: u64,
-    /// Times that the peer said receiver-not-ready.
+    /// RNR (receiver not ready) NAKs received.
     pub rnr_naks_received: u64,
-    /// Times that this host said receiver-not-ready.
+    /// RNR (receiver not ready) NAKs sent.
     pub rnr_naks_sent: u64,
-    /// Times that an acknowledgement did not come in time.
+    /// Times that no acknowledgement arrived within the acknowledgement time-out.
     pub ack_timeouts: u64,
-    /// NAKs sent for a gap in the sequence.
+    /// NAKs sent for a PSN sequence error, which is a gap in the packets received.
     pub sequence_naks_sent: u64,
-    /// NAKs received for a gap in the sequence.
+    /// NAKs received for a PSN sequence error.
     pub sequence_naks_received: u64,
-    /// Packets received that a congested queue had marked (ECN).
+    /// Packets received with the ECN mark Congestion Experienced.
     pub np_ecn_marked_packets: u64,
-    /// Congestion notification packets sent.
+    /// Congestion notification packets (CNP) sent.
     pub np_cnp_sent: u64,
-    /// Congestion notification packets received, after which less is sent.
+    /// Congestion notification packets (CNP) received; each lowers the rate of sending.
     pub rp_cnp_handled: u64,
-    /// Send requests that were handed over.
+    /// Work requests posted to send queues.
     pub doorbells: u64,
 }
 
 impl ProviderStats {
     pub(crate) fn of(stats: GroupStats) -> Self {
-        // Without `..`: a counter that is new is shown here too.
+        // Destructured without `..`, so that the compiler reports a counter that is missing here.
         let GroupStats {
             packets_sent,
             send_drops,

@@ -1,4 +1,4 @@
-//! Errors, and the subsystem, namespace and range that each concerns.
+//! Errors, with the subsystem, namespace and range that each concerns.
 
 use std::fmt;
 use std::io;
@@ -11,10 +11,10 @@ use nvme_proto::{CommandStatus, ConnectStatus, Nqn, Nsid, Status};
 
 use crate::driver::process::Forked;
 
-/// A subsystem at an address: what a host connects to.
+/// Address and NQN of a subsystem, to which a host connects.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct SubsystemAddress {
-    /// IP address and RDMA service port; 4420 is usual.
+    /// IP address and port of the RDMA service; 4420 is the usual port.
     pub address: SocketAddr,
     /// The NVMe qualified name (SUBNQN) of the subsystem.
     pub nqn: Nqn,
@@ -23,8 +23,11 @@ pub struct SubsystemAddress {
 impl TryFrom<&DiscoveryEntry> for SubsystemAddress {
     type Error = Error;
 
-    /// The subsystem that an entry of a discovery log page names, if it is reached over RDMA at an
-    /// IP address.
+    /// Returns the address of the subsystem of a Discovery Log Page entry.
+    ///
+    /// # Errors
+    /// [`ErrorKind::Unsupported`] for a transport other than RDMA, [`ErrorKind::Malformed`] if
+    /// TRADDR is not an IP address, TRSVCID not a port, or SUBNQN not an NQN.
     fn try_from(entry: &DiscoveryEntry) -> Result<Self, Error> {
         if entry.trtype != TransportType::RDMA {
             return Err(ErrorKind::Unsupported("a transport other than RDMA").into());
@@ -45,7 +48,7 @@ impl fmt::Display for SubsystemAddress {
     }
 }
 
-/// An operation that failed: what went wrong, and what it was about.
+/// Error of an operation: its kind, and the subsystem, namespace and range that it concerns.
 #[derive(Clone, Debug)]
 pub struct Error {
     kind: ErrorKind,
@@ -60,43 +63,45 @@ impl Error {
         Self { kind, about: None, nsid: None, range: None, attempts: 0 }
     }
 
-    /// The kind of error; the subsystem, namespace and range have methods of their own.
+    /// Returns the kind of error, which does not include the subsystem, namespace and range.
     pub fn kind(&self) -> &ErrorKind {
         &self.kind
     }
 
-    /// Which of the three families it belongs to.
+    /// Returns the family of the error's kind: undecodable data, an error of the peer, or a local
+    /// one.
     pub fn family(&self) -> ErrorFamily {
         self.kind.family()
     }
 
-    /// The subsystem it concerns.
+    /// Returns the subsystem that the error concerns, if it concerns one.
     pub fn target(&self) -> Option<&SubsystemAddress> {
         self.about.as_deref()
     }
 
-    /// The namespace it concerns.
+    /// Returns the namespace that the error concerns, if it concerns one.
     pub fn nsid(&self) -> Option<Nsid> {
         self.nsid
     }
 
-    /// First byte of the range it concerns, counted from the beginning of the namespace.
+    /// Returns the first byte of the range that failed, counted from the beginning of the
+    /// namespace.
     pub fn offset(&self) -> Option<u64> {
         self.range.map(|(offset, _)| offset)
     }
 
-    /// Bytes of the range it concerns.
+    /// Returns the length in bytes of the range that failed.
     pub fn length(&self) -> Option<u64> {
         self.range.map(|(_, length)| length)
     }
 
-    /// Times that the range was begun; 0 if no command was sent, and for what is not a range.
+    /// Returns how often the range was started; 0 if no command was sent, or no range failed.
     pub fn attempts(&self) -> u32 {
         self.attempts
     }
 
-    /// Whether the same may succeed later, or with another target that has the same bytes, without
-    /// anything being opened again.
+    /// Returns whether the same operation may succeed later, or on another target that has the same
+    /// bytes, without opening the namespace again.
     pub fn is_retryable(&self) -> bool {
         match &self.kind {
             ErrorKind::Status(status) => !status.do_not_retry(),
@@ -109,7 +114,7 @@ impl Error {
         }
     }
 
-    /// True if the subsystem has no such namespace: it was never there, or was removed.
+    /// Returns whether the subsystem has no such namespace: it never existed, or was removed.
     pub fn is_no_namespace(&self) -> bool {
         match &self.kind {
             ErrorKind::NoNamespace(_) => true,
@@ -118,8 +123,8 @@ impl Error {
         }
     }
 
-    /// Whether the same may succeed over another path to the namespace: there was no connection, or
-    /// the status is a path related one (Base, 4.2.3.4).
+    /// Returns whether the operation may succeed over another path to the namespace: there was no
+    /// connection, or the status is a path related one (Base, 4.2.3.4).
     pub(crate) fn is_of_path(&self) -> bool {
         match &self.kind {
             ErrorKind::Status(status) => status.is_path_related(),
@@ -133,7 +138,7 @@ impl Error {
         }
     }
 
-    /// The NVMe status that the controller answered, if that is what went wrong.
+    /// Returns the NVMe status of the controller's response, if that is the kind of the error.
     pub fn status(&self) -> Option<Status> {
         match self.kind {
             ErrorKind::Status(status) => Some(status),
@@ -205,7 +210,8 @@ impl fmt::Display for Error {
 
 impl std::error::Error for Error {
     fn source(&self) -> Option<&(dyn std::error::Error + 'static)> {
-        // Our text has theirs in it, so what follows is what is behind them.
+        // The text of `self` contains the text of that error, so its source comes next in the
+        // chain.
         match &self.kind {
             ErrorKind::Io(error) => error.source(),
             ErrorKind::Lost { cause, .. } => cause.source(),
@@ -214,15 +220,15 @@ impl std::error::Error for Error {
     }
 }
 
-/// The side at which an error arose.
+/// Side on which an error arose.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum ErrorFamily {
-    /// Something the peer sent could not be decoded.
+    /// The peer sent data that could not be decoded.
     Undecodable,
-    /// The peer refused, or broke a rule.
+    /// The peer refused the operation, or violated the protocol.
     Peer,
-    /// Something failed on this side, or between the two.
+    /// The error arose on this host, or in the network.
     Local,
 }
 
@@ -230,94 +236,94 @@ pub enum ErrorFamily {
 #[derive(Clone, Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum ErrorKind {
-    /// The peer sent something that cannot be decoded.
+    /// The peer sent data that cannot be decoded; the text says which.
     #[error("undecodable answer: {0}")]
     Malformed(&'static str),
-    /// The peer broke a rule of the specification.
+    /// The peer violated the specification; the text says how.
     #[error("the target broke the protocol: {0}")]
     Protocol(&'static str),
-    /// The controller answered with an error status.
+    /// The controller completed a command with an error status.
     #[error("{}", CommandStatus(*.0))]
     Status(Status),
-    /// The controller answered Connect with an error status.
+    /// The controller completed a Connect command with an error status.
     #[error("connect refused: {}{field}", ConnectStatus(*status))]
     ConnectRefused {
-        /// The status that the controller answered.
+        /// The status of the Connect response.
         status: Status,
-        /// The field that the controller did not accept.
+        /// The field that the controller did not accept, as the response reports it.
         field: RefusedField,
     },
-    /// The target does not want the RDMA connection.
+    /// The target rejected the RDMA connection, for the reason in the text.
     #[error("connection rejected: {0}")]
     Rejected(String),
-    /// The target has something that this initiator cannot use.
+    /// The target requires or reports a feature that this initiator does not support.
     #[error("not supported: {0}")]
     Unsupported(&'static str),
-    /// The subsystem has no such namespace, or has it no longer.
+    /// The subsystem has no such namespace, or no longer has it.
     #[error("{0}")]
     NoNamespace(&'static str),
-    /// A namespace is not the one that it was when it was opened: nothing is read from it or
-    /// written to it from then on.
+    /// The namespace is not the one that was opened, so that all further reads and writes fail.
     #[error("the namespace changed: {0}; open it again to use it as it is now")]
     Changed(String),
-    /// No RDMA connection to the address could be made.
+    /// No RDMA connection to the address could be established.
     #[error("cannot connect: {0}")]
     Unreachable(UnreachableCause),
-    /// No RDMA device can serve the address, or it cannot be opened.
+    /// No RDMA device can reach the address, or the device cannot be opened.
     #[error("{0}")]
     Device(String),
-    /// The connection broke, for the reason in the text.
+    /// The connection was lost, for the reason in the text.
     #[error("connection lost: {0}")]
     ConnectionLost(&'static str),
-    /// The target is gone, and did not come back in time.
+    /// The connection was lost, and was not established again in time.
     #[error("target lost, not back after {} s: {cause}", after.as_secs_f32())]
     Lost {
-        /// How long it was tried.
+        /// The time that the operation waited for the connection.
         after: Duration,
-        /// Why the last attempt failed.
+        /// Error of the last attempt to connect.
         cause: Box<Error>,
     },
-    /// No result before the deadline.
+    /// The operation had no result before its deadline.
     #[error("no result within {} s", after.as_secs_f32())]
     TimedOut {
-        /// How long was waited.
+        /// The time from the beginning of the operation to its deadline.
         after: Duration,
     },
-    /// The range is not within the namespace.
+    /// The range extends beyond the end of the namespace.
     #[error("beyond the end: the namespace has {size_bytes} bytes")]
     OutOfRange {
         /// Size of the namespace in bytes.
         size_bytes: u64,
     },
-    /// The operation works on whole logical blocks only.
+    /// The operation takes whole logical blocks only, and offset or length is not a multiple of
+    /// them.
     #[error("not a multiple of the logical block of {block_bytes} bytes")]
     Unaligned {
-        /// Bytes of a logical block.
+        /// Size of a logical block in bytes.
         block_bytes: u64,
     },
-    /// An argument makes no sense.
+    /// An argument is not valid; the text says which.
     #[error("{0}")]
     Invalid(&'static str),
-    /// The host or controller was closed.
+    /// The host or the controller was closed.
     #[error("closed")]
     Closed,
-    /// The plan was cancelled before the range had ended.
+    /// The plan was cancelled before the range ended.
     #[error("cancelled")]
     Cancelled,
-    /// This process was forked from the one that opened the host, which keeps its connections
-    /// undisturbed.
+    /// The calling process was forked from the one that opened the host. The connections of the
+    /// parent are not affected.
     #[error(
         "this process was forked from the one that opened the host, and cannot use its connections: open a new Host after \
          the fork, in the process that reads"
     )]
     Forked,
-    /// The system refused something.
+    /// A system call failed.
     #[error("{0}")]
     Io(Arc<io::Error>),
 }
 
 impl ErrorKind {
-    /// Which of the three families it belongs to.
+    /// Returns the family that this kind belongs to.
     pub fn family(&self) -> ErrorFamily {
         match self {
             Self::Malformed(_) => ErrorFamily::Undecodable,
@@ -344,63 +350,64 @@ impl ErrorKind {
     }
 }
 
-/// Why no RDMA connection could be made.
+/// Reason why no RDMA connection could be established.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 #[non_exhaustive]
 pub enum UnreachableCause {
-    /// The address does not lead anywhere.
+    /// The address could not be resolved.
     #[error("the address cannot be resolved")]
     Address,
     /// There is no route to the address.
     #[error("no route to the address")]
     Route,
-    /// An ICMP error refused the packets: no RoCE v2 endpoint is open at the address.
+    /// An ICMP error was received: no RoCE v2 endpoint is open at the address.
     #[error(
         "nothing answers RoCE at the address; start a target there, or look whether the address is \
          right"
     )]
     Refused,
-    /// No process of this machine listens at the address in shared memory.
+    /// No process of this machine listens at the address with the provider `shm`.
     #[error(
         "nothing shares memory at the address; start a target there, on this machine, with \
          `--provider shm`"
     )]
     NotShared,
-    /// The process that listens at the address in shared memory is another user's.
+    /// The process that listens at the address with the provider `shm` runs as another user.
     #[error(
         "another user's process has the address in shared memory; run target and host as one user"
     )]
     Untrusted,
-    /// No answer within the retries.
+    /// The peer did not answer any of the retries.
     #[error(
         "no answer; look whether the address is right, a target runs there, and UDP port 4791 is open \
          in both directions"
     )]
     NoAnswer,
-    /// No answer within the retries at a UDP port other than 4791, which something else has at this
-    /// address of this machine: peers that are not Feedrail answer at 4791 only.
+    /// The peer did not answer any of the retries, and this host sent from a UDP port other than
+    /// 4791, because another program uses 4791 at the local address. Peers other than Feedrail
+    /// answer at 4791 only.
     #[error(
         "no answer; UDP port 4791 of this machine's address {0} is taken by {owner}, and only targets \
          of Feedrail answer at another port: free it or connect from another address, and look \
          whether the target's address is right and it runs", owner = rdma::soft::roce_port_owner(*.0)
     )]
     PortTaken(IpAddr),
-    /// The peer gave the connection up before it was established.
+    /// The peer aborted the connection before it was established.
     #[error("the peer gave the connection up")]
     GivenUp,
-    /// The peer was restarted and does not know the connection, or its answer makes no sense.
+    /// The peer restarted and does not know the connection, or its reply is not valid.
     #[error("the peer does not know the connection")]
     Stale,
 }
 
-/// The field of a Connect that a controller did not accept. Shown behind the status.
+/// Field of a Connect that a controller did not accept. Its text follows that of the status.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 #[non_exhaustive]
 pub enum RefusedField {
-    /// The NQN of the subsystem.
+    /// NQN of the subsystem (SUBNQN).
     #[error(": there is no subsystem of this name")]
     Subsystem,
-    /// The NQN of the host.
+    /// NQN of the host (HOSTNQN).
     #[error(": the subsystem does not allow this host NQN")]
     Host,
     /// Another field of the Connect data.
@@ -409,7 +416,7 @@ pub enum RefusedField {
     /// A field of the Connect command.
     #[error(": a field of the Connect command is not accepted")]
     Command,
-    /// None: the status says why.
+    /// No field is reported; the status alone is the reason.
     #[error("")]
     None,
 }
@@ -425,7 +432,7 @@ impl UnreachableCause {
             rdma::ConnectFailure::GivenUp => Self::GivenUp,
             rdma::ConnectFailure::Stale => Self::Stale,
             rdma::ConnectFailure::PortTaken(address) => Self::PortTaken(address),
-            // `Unreachable`, and what later versions of `rdma` may tell apart from it.
+            // `Unreachable`, and variants that later versions of `rdma` may add.
             _ => Self::NoAnswer,
         }
     }

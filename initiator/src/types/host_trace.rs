@@ -1,52 +1,52 @@
-//! A trace of the commands of a host.
+//! Trace of the commands that a host sends for ranges.
 
 use nvme_proto::{Cid, Cntlid, Nqn, Nsid, NvmOpcode, Qid, Status};
 
 use crate::types::time::MonotonicTime;
 
-/// The commands of ranges that were answered while a trace was taken:
+/// Commands of ranges that were completed during a trace:
 /// [`Host::start_trace`](crate::Host::start_trace).
 #[derive(Clone, Debug, Default)]
 #[non_exhaustive]
 pub struct HostTrace {
-    /// Commands in the order of their answers.
+    /// Commands in the order of their responses.
     pub commands: Vec<SentCommand>,
-    /// Commands that were answered when there were as many as were asked for.
+    /// Number of commands that were completed after the trace had reached its limit.
     pub dropped: u64,
 }
 
-/// A command of a range that was answered. Controller, queue and command identifier say which it
-/// is, to a target as well.
+/// A completed command of a range. Controller, queue and command identifier are those that the
+/// target knows it by as well.
 #[derive(Clone, Debug)]
 #[non_exhaustive]
 pub struct SentCommand {
     /// The subsystem that it was sent to.
     pub subnqn: Nqn,
-    /// The controller id that Connect was answered with.
+    /// Controller identifier (CNTLID) of the Connect response.
     pub cntlid: Cntlid,
-    /// The queue that it was sent on.
+    /// Identifier of the I/O queue (QID) that it was sent on.
     pub qid: Qid,
-    /// The command identifier, which is used again once it is answered.
+    /// Command identifier (CID), which is reused after the response.
     pub cid: Cid,
     /// The namespace that it reads or writes.
     pub nsid: Nsid,
-    /// Read or Write, as it was sent.
+    /// Opcode of the command: Read or Write.
     pub opcode: NvmOpcode,
-    /// First byte in the namespace.
+    /// First byte of its blocks in the namespace.
     pub offset_bytes: u64,
-    /// Bytes of the blocks that it covers.
+    /// Length of its blocks in bytes.
     pub length_bytes: u64,
-    /// When its range came to the host.
+    /// Time at which its range was submitted to the host.
     pub submitted: MonotonicTime,
-    /// When it was handed to its queue.
+    /// Time at which the command was posted to its queue.
     pub sent: MonotonicTime,
-    /// When its answer was there.
+    /// Time at which the host processed the response.
     pub answered: MonotonicTime,
-    /// Status that the target answered with.
+    /// Status of the response.
     pub status: Status,
 }
 
-/// A trace that is being taken.
+/// A trace that is being recorded.
 #[derive(Debug)]
 pub(crate) struct TraceInProgress {
     trace: HostTrace,
@@ -54,7 +54,7 @@ pub(crate) struct TraceInProgress {
 }
 
 impl TraceInProgress {
-    /// The most commands of a trace: their room is allocated before the first.
+    /// The most commands in a trace, since memory for all is allocated when it starts.
     pub(crate) const MAX_COMMANDS: usize = 1 << 20;
 
     pub(crate) fn new(limit: usize) -> Self {
@@ -63,7 +63,7 @@ impl TraceInProgress {
         Self { trace: HostTrace { commands, dropped: 0 }, limit }
     }
 
-    /// Takes down a command, if there is room. Allocates nothing.
+    /// Records a command, or counts it as dropped if the trace is full. Does not allocate.
     pub(crate) fn add(&mut self, command: SentCommand) {
         match self.trace.commands.len() < self.limit {
             true => self.trace.commands.push(command),

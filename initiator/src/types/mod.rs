@@ -1,5 +1,5 @@
-//! Types that both the interface and the engine use: errors, counters, options, and the types that
-//! stand for those of `rdma`.
+//! Types that both the public interface and the engine use: errors, counters, options, and those
+//! that stand for types of `rdma`.
 
 pub(crate) mod counters;
 pub(crate) mod error;

@@ -1,21 +1,22 @@
-//! How callers want connections and ranges to be treated.
+//! Options of connections and of ranges.
 
 use std::time::Duration;
 
 use crate::types::error::{Error, ErrorKind};
 
-/// No silence is taken for the end of a connection earlier, unless it is asked for: a target that
-/// shares its processor with many others may be kept from it for so long.
+/// Shortest default of [`ControllerOptions::silence_timeout`]. A target on a processor that it
+/// shares with many others may not run for this long.
 const SHORTEST_SILENCE: Duration = Duration::from_millis(250);
 
-/// The shortest longest pause between attempts to reconnect: shorter ones keep a processor busy.
+/// Smallest permitted value of [`ControllerOptions::reconnect_delay`]: with shorter pauses,
+/// attempts to connect would occupy a processor.
 const SHORTEST_RECONNECT_DELAY: Duration = Duration::from_millis(1);
 
-/// How to connect to a subsystem and how long to wait for what.
+/// Options of a connection to a subsystem: its queues and time-outs.
 ///
-/// A value out of the range that its setter names is [`ErrorKind::Invalid`] of
+/// A value out of the range that its setter gives is reported as [`ErrorKind::Invalid`] by
 /// [`HostBuilder::build`](crate::HostBuilder::build) or
-/// [`Host::connect_with`](crate::Host::connect_with), whichever the provider is: nothing is sent.
+/// [`Host::connect_with`](crate::Host::connect_with), with every provider, and nothing is sent.
 /// Times may be as long as [`Duration::MAX`].
 #[derive(Clone, Debug)]
 pub struct ControllerOptions {
@@ -34,47 +35,47 @@ pub struct ControllerOptions {
 }
 
 impl ControllerOptions {
-    /// One I/O queue of 128 entries, and the defaults that the setters name.
+    /// Returns options with the defaults that the setters give.
     pub fn new() -> Self {
         Self::default()
     }
 
-    /// I/O queues to ask for, at least 1; the controller may grant fewer. A discovery controller
-    /// has none. Default: 1.
+    /// Number of I/O queues to request, at least 1; the controller may grant fewer. A discovery
+    /// controller has none. Default: 1.
     #[must_use]
     pub fn io_queues(mut self, queues: u16) -> Self {
         self.io_queues = queues;
         self
     }
 
-    /// Entries of an I/O submission queue, 2 to 1,024; at most one less is in flight. Default: 128.
+    /// Entries of an I/O submission queue, 2 to 1,024; one less can be in flight. Default: 128.
     #[must_use]
     pub fn queue_entries(mut self, entries: u16) -> Self {
         self.queue_entries = entries;
         self
     }
 
-    /// Keep alive timeout in milliseconds, 0 for none. A Keep Alive is sent twice in this time. A
-    /// target that cannot be reached knows that a connection has ended when this time has passed
-    /// twice. Default: 5,000.
+    /// Keep Alive Timeout (KATO) in milliseconds, 0 for none. A Keep Alive is sent twice in this
+    /// time. A target that cannot be reached ends the connection at the latest when twice this time
+    /// has passed. Default: 5,000.
     #[must_use]
     pub fn keep_alive_ms(mut self, timeout_ms: u32) -> Self {
         self.keep_alive_ms = timeout_ms;
         self
     }
 
-    /// How long one attempt to connect may take, more than zero, until the controller is usable. A
-    /// first attempt that is refused with Connect Controller Busy, because the target has yet to
-    /// end an earlier controller of this host, is repeated within this time, with pauses of up to
-    /// 200 ms; then the refusal is the error. Default: 10 s.
+    /// Longest duration of one attempt to connect until the controller is ready, more than zero. If
+    /// the first attempt is refused with Connect Controller Busy, because the target has not yet
+    /// ended an earlier controller of this host, it is repeated within this time, with pauses of up
+    /// to 200 ms; then the refusal is the error. Default: 10 s.
     #[must_use]
     pub fn connect_timeout(mut self, timeout: Duration) -> Self {
         self.connect_timeout = timeout;
         self
     }
 
-    /// The longest pause between attempts to reconnect, at least 1 ms. The first attempt follows
-    /// immediately, if the connection had lasted that long; the pauses after it begin with 50 ms
+    /// Longest pause between attempts to reconnect, at least 1 ms. The first attempt follows
+    /// immediately if the connection had lasted for this time; the pauses after it begin with 50 ms
     /// and double, each shortened at random by up to a quarter. Default: 2 s.
     #[must_use]
     pub fn reconnect_delay(mut self, delay: Duration) -> Self {
@@ -82,70 +83,69 @@ impl ControllerOptions {
         self
     }
 
-    /// Time without a connection after which everything that waits for the target fails, and what
-    /// is asked of it fails immediately, until it is back: connecting continues. A plan that is
-    /// submitted then has it tried immediately, and fails when that attempt does or after 1 s.
-    /// Zero: immediately. Default: 60 s.
+    /// Time without a connection after which all operations that wait for the target fail. Until it
+    /// is connected again, new operations fail immediately, while attempts to reconnect continue. A
+    /// new plan starts such an attempt immediately, and fails when that does or after 1 s. Zero:
+    /// operations fail as soon as the connection is lost. Default: 60 s.
     #[must_use]
     pub fn loss_timeout(mut self, timeout: Duration) -> Self {
         self.loss_timeout = timeout;
         self
     }
 
-    /// How long a range may be without progress before it fails, more than zero: since its first
-    /// command was sent, or since the last of its commands ended, reconnects included. Time that it
-    /// waits in the host's own queue for others that make progress does not count; without a
-    /// connection it does. For a bound that includes it see
-    /// [`BatchOptions::deadline`](crate::BatchOptions::deadline). Default: 30 s.
+    /// Longest time without progress after which a range fails, more than zero. It counts from the
+    /// first command of the range, or from the last of its commands that ended, and includes
+    /// reconnects. Time in the host's own queue behind ranges that make progress does not count;
+    /// time without a connection does. [`BatchOptions::deadline`](crate::BatchOptions::deadline) is
+    /// a bound that includes both. Default: 30 s.
     #[must_use]
     pub fn io_timeout(mut self, timeout: Duration) -> Self {
         self.io_timeout = timeout;
         self
     }
 
-    /// How long an administrative command may take, more than zero. Default: 15 s.
+    /// Longest duration of an admin command, more than zero. Default: 15 s.
     #[must_use]
     pub fn admin_timeout(mut self, timeout: Duration) -> Self {
         self.admin_timeout = timeout;
         self
     }
 
-    /// How long an aborted command may take to end, more than zero, before the connection is ended
-    /// to be sure of it. Default: 2 s.
+    /// Longest time from an Abort command to the end of the aborted command, more than zero. After
+    /// it the connection is ended, so that the target can no longer access memory. Default: 2 s.
     #[must_use]
     pub fn abort_timeout(mut self, timeout: Duration) -> Self {
         self.abort_timeout = timeout;
         self
     }
 
-    /// How long a target that owes answers may send none, more than zero, before its connection is
-    /// ended. When half of it has passed the target is sent a Keep Alive, so that one that is busy
-    /// for longer has something to answer. Counts while commands of ranges are in flight. Default:
-    /// the loss timeout, at least 250 ms and at most the keep alive timeout; without keep alive,
-    /// none.
+    /// Time without any response, more than zero, after which the connection is ended. It counts
+    /// only while commands of ranges are in flight. After half of it a Keep Alive is sent, to which
+    /// a target with long-running commands can respond. Default: the loss time-out, but at least
+    /// 250 ms and at most the Keep Alive Timeout; no limit without Keep Alive.
     #[must_use]
     pub fn silence_timeout(mut self, timeout: Duration) -> Self {
         self.silence_timeout = Some(timeout);
         self
     }
 
-    /// How long a target that owes answers may send none, if there is a bound.
+    /// Returns the time without any response after which the connection is ended; `None`: no limit.
     pub(crate) fn silence(&self) -> Option<Duration> {
         let keep_alive = Duration::from_millis(self.keep_alive_ms.into());
         let follows = || self.loss_timeout.max(SHORTEST_SILENCE).min(keep_alive);
         self.silence_timeout.or_else(|| (keep_alive > Duration::ZERO).then(follows))
     }
 
-    /// Type of service of the packets; those of the target have the same. `soft` sets the lower two
-    /// bits, ECN, itself. Default: what the provider takes.
+    /// Type of service (IPv4) or traffic class (IPv6) of the packets in both directions. `soft`
+    /// sets the lower two bits, ECN, itself. Default: that of the provider.
     #[must_use]
     pub fn type_of_service(mut self, type_of_service: u8) -> Self {
         self.type_of_service = Some(type_of_service);
         self
     }
 
-    /// How long either side waits for an acknowledgement before it sends again: 4.096 us times two
-    /// to the power of `exponent`, 1 to 31. Default: what the provider takes.
+    /// Acknowledgement time-out of both sides, after which packets are retransmitted: 4.096 us *
+    /// 2^`exponent`, `exponent` 1 to 31. Default: that of the provider.
     #[must_use]
     pub fn ack_timeout_exponent(mut self, exponent: u8) -> Self {
         self.ack_timeout_exponent = Some(exponent);
@@ -157,7 +157,7 @@ impl ControllerOptions {
     /// Returns the options if all values are in range.
     ///
     /// # Errors
-    /// Names the first that is not.
+    /// [`ErrorKind::Invalid`], which names the first option that is out of range.
     pub(crate) fn checked(self) -> Result<Self, Error> {
         let is_none = |timeout: Duration| timeout.is_zero();
         let out_of_range = [
@@ -200,7 +200,7 @@ impl Default for ControllerOptions {
     }
 }
 
-/// How the ranges of a batch or ring are treated.
+/// Options for the ranges of a batch or ring.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct BatchOptions {
     pub(crate) class: Class,
@@ -208,25 +208,25 @@ pub struct BatchOptions {
 }
 
 impl BatchOptions {
-    /// Foreground, and without a deadline of the batch's own.
+    /// Returns options with class [`Class::Foreground`] and no deadline.
     pub fn new() -> Self {
         Self::default()
     }
 
-    /// Whether the deadline of ranges has passed when they are submitted.
+    /// Returns whether the deadline has already passed when the ranges are submitted.
     pub(crate) fn has_no_time(&self) -> bool {
         self.deadline.is_some_and(|limit| limit.is_zero())
     }
 
-    /// Which ranges go first where several wait for the same controller.
+    /// Sets the priority of the ranges among those that wait for the same controller.
     #[must_use]
     pub fn class(mut self, class: Class) -> Self {
         self.class = class;
         self
     }
 
-    /// Ranges without a result after this time fail, though they may have been waiting for others
-    /// that make progress. It counts from when they are submitted; when it is zero nothing is sent.
+    /// Sets the time after submission at which ranges without a result fail, even if they only
+    /// waited for others that make progress. If it is zero, nothing is sent.
     #[must_use]
     pub fn deadline(mut self, deadline: Duration) -> Self {
         self.deadline = Some(deadline);
@@ -234,16 +234,15 @@ impl BatchOptions {
     }
 }
 
-/// Which ranges go first.
+/// Priority of ranges that wait for the same controller.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum Class {
-    /// Ranges that a caller waits for.
+    /// Ranges that a caller waits for; their commands are sent before those of background ranges.
     #[default]
     Foreground,
-    /// Ranges that can wait, such as a large prefetch: their commands are sent when none of the
-    /// foreground wait, and at most half of a controller's I/O queues and 2 MiB are taken up by
-    /// them.
+    /// Ranges that can wait, such as a large prefetch. Their commands are sent when no foreground
+    /// range waits, and occupy at most half of a controller's I/O queue entries and 2 MiB.
     Background,
 }
 

@@ -1,4 +1,4 @@
-//! Plans: what to read, where to, and how each of it went.
+//! Plans: byte ranges to read, their destinations, and their results.
 
 use std::time::Duration;
 
@@ -8,17 +8,17 @@ use zerocopy::{FromBytes, Immutable, IntoBytes, KnownLayout};
 use crate::types::error::{Error, ErrorKind};
 use crate::types::options::{BatchOptions, Class};
 
-/// A byte range of a shard, and its destination in a [`Region`](crate::Region): 24 bytes in the
-/// machine's byte order, of any bit pattern, so that an array of them can come from another
+/// Byte range of a shard, and its destination in a [`Region`](crate::Region): 24 bytes in the
+/// machine's byte order. Every bit pattern is valid, so that an array of them can come from another
 /// language (numpy: `[("shard","<u4"),("length","<u4"),("offset","<u8"),("dst","<u8")]`).
 #[repr(C)]
 #[derive(
     Clone, Copy, Debug, Default, PartialEq, Eq, FromBytes, IntoBytes, Immutable, KnownLayout,
 )]
 pub struct Entry {
-    /// Number of the shard, as [`Shards`](crate::Shards) counts from 0.
+    /// Number of the shard in [`Shards`](crate::Shards), counted from 0.
     pub shard: u32,
-    /// Number of bytes; a range of 0 bytes ends well immediately.
+    /// Number of bytes; a range of 0 bytes succeeds immediately.
     pub length: u32,
     /// First byte in the shard; any alignment.
     pub offset: u64,
@@ -27,28 +27,28 @@ pub struct Entry {
 }
 
 impl Entry {
-    /// The bytes of the region that it is read into. [`u64::MAX`] stands for an end beyond that.
+    /// Returns the destination in the region as (first byte, byte after the last one), the latter
+    /// at most [`u64::MAX`].
     pub(crate) fn destination(&self) -> (u64, u64) {
         (self.dst, self.dst.saturating_add(self.length.into()))
     }
 }
 
-/// How a range of a plan ended: 8 bytes in the machine's byte order (numpy:
+/// Result of a range of a plan: 8 bytes in the machine's byte order (numpy:
 /// `[("status","<u2"),("path","u1"),("attempts","u1"),("latency_us","<u4")]`).
 #[repr(C)]
 #[derive(
     Clone, Copy, Debug, Default, PartialEq, Eq, FromBytes, IntoBytes, Immutable, KnownLayout,
 )]
 pub struct Outcome {
-    /// Zero for success. With bit 15 clear it is the NVMe status field that the controller
-    /// answered: status code in bits 7:0, type in 10:8, retry delay in 12:11, More in 13, Do Not
-    /// Retry in 14. With bit 15 set it is one of the constants of [`Outcome`].
+    /// Zero for success. With bit 15 clear it is the NVMe status of the response: Status Code in
+    /// bits 7:0, Status Code Type in 10:8, Command Retry Delay in 12:11, More in 13, Do Not Retry
+    /// in 14. With bit 15 set it is one of the constants of [`Outcome`].
     pub status: u16,
-    /// How the bytes came: [`Outcome::DIRECT`], [`Outcome::BOUNCED`], both or, where nothing was
-    /// sent, neither.
+    /// [`Outcome::DIRECT`], [`Outcome::BOUNCED`] or both; 0 if nothing was sent.
     pub path: u8,
-    /// Times that it was begun, at most 255; 0 if no command was sent. Each replica of its shard
-    /// that failed counts once.
+    /// Times that the range was started, at most 255; 0 if no command was sent. Each replica of its
+    /// shard that failed counts once.
     pub attempts: u8,
     /// Microseconds from its first command until it ended; 0 if no command was sent.
     pub latency_us: u32,
@@ -57,32 +57,32 @@ pub struct Outcome {
 impl Outcome {
     /// Status of a range that has not ended.
     pub const PENDING: u16 = 0x8000;
-    /// Status of a range whose plan was cancelled before it ended.
+    /// Status of a range whose plan was cancelled before the range ended.
     pub const CANCELLED: u16 = 0x8001;
-    /// Status of a range that had no result before a deadline.
+    /// Status of a range that had no result before its deadline.
     pub const TIMED_OUT: u16 = 0x8002;
-    /// Status of a range whose target is gone.
+    /// Status of a range whose target could not be reached.
     pub const LOST: u16 = 0x8003;
-    /// Status of a range whose namespace is not what it was when it was opened.
+    /// Status of a range whose namespace is no longer the one that was opened.
     pub const CHANGED: u16 = 0x8004;
     /// Status of a range whose host or controller was closed.
     pub const CLOSED: u16 = 0x8005;
-    /// Status of a pending range, as a process sees it that was forked since.
+    /// Status of a pending range in a process that was forked after the plan was submitted.
     pub const FORKED: u16 = 0x8006;
-    /// Status of all other errors: [`Ticket::error`](crate::Ticket::error) has them.
+    /// Status of all other errors, which [`Ticket::error`](crate::Ticket::error) returns.
     pub const OTHER: u16 = 0x80FF;
 
-    /// Path bit: at least one command read straight into the region.
+    /// Bit of `path`: at least one command read directly into the region.
     pub const DIRECT: u8 = 1;
-    /// Path bit: at least one command read into a bounce buffer, and a part of it was copied.
+    /// Bit of `path`: at least one command read into a bounce buffer, from which bytes were copied.
     pub const BOUNCED: u8 = 2;
 
-    /// Whether all bytes are in the region.
+    /// Returns whether all bytes of the range are in the region.
     pub const fn is_ok(self) -> bool {
         self.status == 0
     }
 
-    /// Whether the range has not ended.
+    /// Returns whether the range has not ended.
     pub const fn is_pending(self) -> bool {
         self.status == Self::PENDING
     }
@@ -107,7 +107,7 @@ impl Outcome {
         Self { status, path: 0, attempts: 0, latency_us: 0 }
     }
 
-    /// The status that stands for an error; never zero.
+    /// Returns the status of an error; never zero.
     pub(crate) fn status_of(error: &Error) -> u16 {
         match error.kind() {
             ErrorKind::Status(status) => nvme_status(*status),
@@ -126,21 +126,21 @@ impl Outcome {
 
 fn nvme_status(status: Status) -> u16 {
     match status.to_bits() & 0x7FFF {
-        // An error is never told of as a success.
+        // An error with the status code of success must not be reported as success.
         0 => Outcome::OTHER,
         bits => bits,
     }
 }
 
-/// How a plan is treated.
+/// Options of a plan.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Submit {
-    /// Ranges that have not ended this long after the plan was submitted fail with
-    /// [`Outcome::TIMED_OUT`], whether they were sent or not; when it is zero none is. Without it a
-    /// range fails when it is without progress for
-    /// [`io_timeout`](crate::ControllerOptions::io_timeout), counted from its first command.
+    /// Time after submission at which ranges that have not ended fail with [`Outcome::TIMED_OUT`];
+    /// if it is zero, nothing is sent. Without a deadline a range fails when it has made no
+    /// progress for [`io_timeout`](crate::ControllerOptions::io_timeout), counted from its first
+    /// command.
     pub deadline: Option<Duration>,
-    /// Which plans go first.
+    /// Priority of the plan among ranges that wait for the same controller.
     pub class: Class,
 }
 
@@ -150,89 +150,88 @@ impl Submit {
     }
 }
 
-/// How far a plan is.
+/// Numbers of ranges of a plan that have ended.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct PlanProgress {
-    /// Ranges that have ended, well or not.
+    /// Ranges that have ended, with or without an error.
     pub done: usize,
     /// Ranges that have ended with an error.
     pub failed: usize,
-    /// Ranges of the plan.
+    /// All ranges of the plan.
     pub total: usize,
 }
 
 impl PlanProgress {
-    /// Whether all ranges have ended.
+    /// Returns whether all ranges have ended.
     pub fn is_done(&self) -> bool {
         self.done == self.total
     }
 }
 
-/// Why a plan was not accepted: none of its ranges was begun.
+/// Reason why a plan was not accepted. No command of it was sent.
 #[derive(Clone, Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum PlanError {
     /// An entry names a shard that does not exist.
     #[error("entry {entry}: there is no shard {shard}, only {shards} shards counted from 0")]
     NoShard {
-        /// Number of the entry in the plan.
+        /// Index of the entry in the plan.
         entry: usize,
-        /// Number of the shard.
+        /// Number of the shard in the entry.
         shard: u32,
-        /// How many shards there are.
+        /// Number of shards that exist.
         shards: usize,
     },
-    /// An entry reads beyond the end of its shard.
+    /// The range of an entry extends beyond the end of its shard.
     #[error("entry {entry}: {length} bytes at {offset} are beyond the shard's {size_bytes} bytes")]
     BeyondShard {
-        /// Number of the entry in the plan.
+        /// Index of the entry in the plan.
         entry: usize,
-        /// First byte of it.
+        /// First byte of the range in the shard.
         offset: u64,
-        /// Number of bytes from there.
+        /// Length of the range in bytes.
         length: u32,
-        /// Bytes of the shard when it was opened.
+        /// Size of the shard in bytes when it was opened.
         size_bytes: u64,
     },
-    /// The destination of an entry is beyond the end of the region.
+    /// The destination of an entry extends beyond the end of the region.
     #[error("entry {entry}: {length} bytes at {dst} are beyond the region's {region_bytes} bytes")]
     BeyondRegion {
-        /// Number of the entry in the plan.
+        /// Index of the entry in the plan.
         entry: usize,
-        /// First byte of the destination.
+        /// First byte of the destination in the region.
         dst: u64,
-        /// Number of bytes from there.
+        /// Length of the destination in bytes.
         length: u32,
-        /// Bytes of the region.
+        /// Size of the region in bytes.
         region_bytes: usize,
     },
-    /// The destinations of two entries share bytes.
+    /// The destinations of two entries overlap.
     #[error("entries {first} and {second} have bytes of the region in common")]
     Overlap {
-        /// Number of the one that comes first in the plan.
+        /// Index of the entry that comes first in the plan.
         first: usize,
-        /// Number of the other one.
+        /// Index of the other entry.
         second: usize,
     },
-    /// Bytes of the region are the destination of another plan, of which not all ranges have
-    /// ended.
+    /// The destination overlaps that of another plan, some ranges of which have not ended.
     #[error(
         "bytes {start} to {end} of the region are the destination of a plan in flight: wait for \
          it, or cancel it and wait"
     )]
     InFlight {
-        /// First byte that is in use.
+        /// First byte of the region that is in use.
         start: u64,
-        /// The byte behind the last one.
+        /// The byte after the last one that is in use.
         end: u64,
     },
-    /// A plan has at most 4,294,967,295 entries.
+    /// The plan has more than 4,294,967,295 entries.
     #[error("a plan of {entries} entries is too long: split it")]
     TooLong {
-        /// Entries of the plan.
+        /// Number of entries of the plan.
         entries: usize,
     },
-    /// The host cannot begin anything: the process was forked, a shard belongs to another host, or
+    /// The host cannot start any range: the process was forked, a shard belongs to another host, or
     /// the memory could not be registered.
     #[error(transparent)]
     Host(#[from] Error),

@@ -1,18 +1,18 @@
-//! RDMA providers, as callers choose them.
+//! RDMA providers that a host can use.
 
-/// Which RDMA provider a host uses.
+/// RDMA provider of a host.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum RdmaProvider {
-    /// Shared memory where the target is on this machine and shares it with us, else verbs where a
-    /// device serves the address, else soft. Chosen again for each connection.
+    /// Selects a provider for each connection: `Shm` if the target is on this machine and offers
+    /// it, else `Verbs` if an RDMA device reaches the address, else `Soft`.
     #[default]
     Auto,
     /// RDMA devices through libibverbs.
     Verbs,
-    /// RoCE v2 in userspace over UDP.
+    /// RoCE v2 in userspace over UDP sockets, without an RDMA device.
     Soft,
-    /// Shared memory, with targets on this machine only.
+    /// Shared memory; only for targets on this machine.
     Shm,
 }
 

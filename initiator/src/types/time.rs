@@ -1,30 +1,30 @@
-//! The clock of a polled host.
+//! Time as a polled host measures it.
 
 use std::time::Duration;
 
 use rdma::Time;
 
-/// Nanoseconds since the origin of a monotonic clock. A polled host measures every time-out by what
-/// [`Host::turn`](crate::Host::turn) is given: [`Host::now`](crate::Host::now) with real devices,
-/// the virtual time of a simulation with simulated ones.
+/// Nanoseconds since the origin of a monotonic clock. A polled host measures all time-outs by the
+/// times that are passed to [`Host::turn`](crate::Host::turn): [`Host::now`](crate::Host::now) with
+/// real devices, the virtual time of the simulation with simulated ones.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct MonotonicTime {
     nanos: u64,
 }
 
 impl MonotonicTime {
-    /// The time `nanos` nanoseconds after the origin.
+    /// Returns the time `nanos` nanoseconds after the origin.
     pub const fn from_nanos(nanos: u64) -> Self {
         Self { nanos }
     }
 
-    /// Nanoseconds since the origin.
+    /// Returns the nanoseconds since the origin.
     pub const fn as_nanos(self) -> u64 {
         self.nanos
     }
 
-    /// The time from `earlier` to `self`, or zero if `earlier` is later. For a deadline and the
-    /// present time it is how long the caller may sleep.
+    /// Returns the duration from `earlier` to `self`, or zero if `earlier` is later. If `self` is a
+    /// deadline and `earlier` the present time, it is how long the caller may sleep.
     pub const fn saturating_duration_since(self, earlier: Self) -> Duration {
         Duration::from_nanos(self.nanos.saturating_sub(earlier.nanos))
     }

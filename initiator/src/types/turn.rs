@@ -1,14 +1,15 @@
-//! The result of a turn of a polled host.
+//! Result of a turn of a polled host.
 
 use crate::engine::NextTurn;
 use crate::types::time::MonotonicTime;
 
-/// Whether more is ready after a turn, else when to turn again.
+/// When to call [`Host::turn`](crate::Host::turn) again.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum EngineTurn {
-    /// More is ready: turn again immediately.
+    /// More work is ready: call it again immediately.
     Busy,
-    /// Nothing before this time, unless something wakes the host earlier.
+    /// No work is due before this time (`None`: at no time), unless the host's descriptor becomes
+    /// readable earlier.
     SleepUntil(Option<MonotonicTime>),
 }
 
