@@ -1,4 +1,4 @@
-//! Doorbells: wake a thread that waits for a file descriptor.
+//! Doorbells, by which a thread wakes another one that sleeps on a file descriptor.
 
 use std::os::fd::{AsFd, AsRawFd, OwnedFd, RawFd};
 use std::sync::Arc;
@@ -8,20 +8,20 @@ use rustix::event::EventfdFlags;
 
 use crate::sync::{AtomicBool, Ordering};
 
-/// Flag with a file descriptor that is readable while the flag is set. If it rings several times
-/// before the thread answers, only the first time costs a system call.
+/// A flag with an eventfd that is readable while the flag is set. Ringing again before
+/// [`Doorbell::answer`] costs no system call.
 #[derive(Debug)]
 pub(crate) struct Doorbell<S = OwnedFd> {
     rung: AtomicBool,
     signal: S,
 }
 
-/// File descriptor, or its model in loom tests, that a thread waits for.
+/// Primitive that a thread sleeps on: an eventfd, or a model of it in tests.
 pub(crate) trait Signal {
-    /// Wakes the thread, and ends each later wait at once until [`Signal::clear`].
+    /// Wakes the thread, and ends every later sleep at once until [`Signal::clear`].
     fn raise(&self);
 
-    /// Lets later waits block again.
+    /// Resets the signal, so that the thread can sleep again.
     fn clear(&self);
 }
 
@@ -47,8 +47,8 @@ impl<S: Signal> Doorbell<S> {
         }
     }
 
-    /// Clears the flag. Returns whether it was set; then all writes before [`Doorbell::ring`] are
-    /// visible. If it is clear, this costs one relaxed load.
+    /// Clears the flag; true if it was set. What other threads wrote before they rang is then
+    /// visible. Costs one relaxed load if it is clear.
     pub(crate) fn answer(&self) -> bool {
         if !self.rung.load(Ordering::Relaxed) {
             return false;
@@ -57,9 +57,9 @@ impl<S: Signal> Doorbell<S> {
         self.rung.swap(false, Ordering::AcqRel)
     }
 
-    /// Whether the thread may wait: false if the flag is set. Also clears the descriptor, in case a
-    /// slow caller of [`Doorbell::ring`] raised it after the flag was cleared, which would end
-    /// every later wait.
+    /// Whether the thread may sleep: false if the flag is set. Also clears a count that a slow
+    /// ringing thread left on the eventfd after the flag was cleared, which would end every later
+    /// sleep.
     pub(crate) fn is_quiet(&self) -> bool {
         self.signal.clear();
         !self.rung.load(Ordering::Acquire)
@@ -68,12 +68,12 @@ impl<S: Signal> Doorbell<S> {
 
 impl Signal for OwnedFd {
     fn raise(&self) {
-        // The write cannot fail, since the counter is at most 1.
+        // Cannot fail, since the counter is small.
         let _ = rustix::io::write(self, &1u64.to_ne_bytes());
     }
 
     fn clear(&self) {
-        // The read fails if the counter is 0.
+        // Fails if the counter is 0, which is fine.
         let _ = rustix::io::read(self, &mut [0; 8]);
     }
 }

@@ -1,4 +1,4 @@
-//! Queues that join and leave an association, and the end of associations.
+//! How queues join and leave an association, and how associations end.
 
 use std::sync::Arc;
 
@@ -16,8 +16,8 @@ use super::state::{Controller, SharedState};
 use crate::deliberate_bugs::{self, Bug};
 use crate::limits::ABORTS;
 
-/// Hold on a queue whose connection has ended while storage executes its commands. When the last
-/// hold is dropped, the queue is gone.
+/// Value shared by the running commands of a queue whose connection has ended. When the last of
+/// these commands ends, the drop removes the queue from its association.
 #[derive(Debug)]
 struct LeavingQueue {
     controller: Arc<Controller>,
@@ -31,27 +31,28 @@ impl Drop for LeavingQueue {
 }
 
 impl Controller {
-    /// Adds the admin queue of a new association, which another core may have ended already.
+    /// Adds the admin queue of a new association; closes it if another core has ended that already.
     pub(super) fn join_admin(&self, link: &Arc<QueueLink>) {
         let members = &mut self.shared().members;
         members.ending.into_iter().for_each(|reason| link.close(reason));
         members.admin = Some(Arc::clone(link));
     }
 
-    /// Adds an I/O queue. `cid` is that of its Connect command.
+    /// Adds an I/O queue; [`Joined`] says when to respond to its Connect, which has the CID `cid`.
     ///
     /// # Errors
-    /// The association is ending, is not enabled, or has a queue with this QID.
+    /// CONNECT_CONTROLLER_BUSY: the association is ending. COMMAND_SEQUENCE_ERROR: the controller
+    /// is not ready, or another queue with a live connection has this QID.
     pub(super) fn join(&self, link: &Arc<QueueLink>, cid: Cid) -> Result<(Epoch, Joined), Status> {
         let mut shared = self.shared();
         let members = &mut shared.members;
         if members.ending.is_some() {
             return Err(Status::CONNECT_CONTROLLER_BUSY);
         }
-        // Under the lock, so that no reset on another core comes between.
+        // The lock keeps a reset on another core from coming between.
         let epoch = self.ready_epoch().ok_or(Status::COMMAND_SEQUENCE_ERROR.with_dnr())?;
         if let Some(old) = members.io.get(&link.qid).cloned() {
-            // A queue whose connection is known to be lost is replaced by its successor.
+            // A queue whose connection is known to be lost is replaced by the new one.
             if !old.is_lost() {
                 return Err(Status::COMMAND_SEQUENCE_ERROR.with_dnr());
             }
@@ -62,19 +63,19 @@ impl Controller {
         if !members.is_leaving() || deliberate_bugs::has(Bug::ResetEarly) {
             return Ok((epoch, Joined::Now));
         }
-        // Storage may still execute writes of a queue that has left; they must not overwrite those
-        // of this one.
+        // Storage may still execute writes of a queue that has left; they must not overwrite writes
+        // that the host sends on the new queue.
         members.joining.push((Arc::clone(link), cid));
         Ok((epoch, Joined::Later))
     }
 
-    /// Handles the Disconnect command of a host, after which another queue may use the QID.
+    /// Removes an I/O queue for which the host sent Disconnect; the host may then reuse its QID.
     pub(super) fn queue_disconnects(&self, link: &Arc<QueueLink>) {
         self.shared().members.detach(link);
     }
 
-    /// Removes a queue whose connection has ended; the association ends with its admin queue.
-    /// Running commands that change the medium keep the returned hold until they end.
+    /// Removes a queue whose connection has ended; the association ends with its admin queue. The
+    /// caller attaches the returned hold to each running command that changes the medium.
     pub(super) fn queue_left(self: &Arc<Self>, link: &Arc<QueueLink>) -> CommandHold {
         let mut shared = self.shared();
         if link.qid.is_admin() {
@@ -87,14 +88,15 @@ impl Controller {
         CommandHold::new(LeavingQueue { controller: Arc::clone(self), link: Arc::clone(link) })
     }
 
-    /// Removes a queue whose commands that change the medium have all ended.
+    /// Removes a queue for good: its connection and all its commands that change the medium have
+    /// ended. The last of them completes a reset and lets waiting Connects succeed.
     pub(super) fn queue_gone(&self, link: &Arc<QueueLink>) {
         let mut shared = self.shared();
         let members = &mut shared.members;
         members.leaving.retain(|member| !Arc::ptr_eq(member, link));
         if !members.is_leaving() {
             members.admit(self.connect_response());
-            // While the target drains, the admin queue waits for the other queues.
+            // When the target stops, the admin queue stays connected until the others have left.
             members.admin().inspect(|admin| admin.wake());
             self.all_have_left(&mut shared);
         }
@@ -113,17 +115,17 @@ impl Controller {
         }
     }
 
-    /// Whether I/O queues are connected, leaving ones included.
+    /// Whether an I/O queue is connected, or has left but its commands have not ended.
     pub(crate) fn has_io_connections(&self) -> bool {
         self.shared().members.io_queues().next().is_some()
     }
 
-    /// Number of connected I/O queues, leaving ones included.
+    /// Number of I/O queues that are connected, or have left but whose commands have not ended.
     pub(crate) fn io_queues(&self) -> usize {
         self.shared().members.io_queues().count()
     }
 
-    /// QIDs of the connected queues.
+    /// QIDs of the connected queues, the admin queue first.
     pub(crate) fn qids(&self) -> Vec<Qid> {
         let shared = self.shared();
         let members = &shared.members;
@@ -135,14 +137,14 @@ impl Controller {
             .collect()
     }
 
-    /// Whether running commands may still change the medium although the host knows that the
-    /// connections on which it sent them have ended.
+    /// Whether running commands may still change the medium although their connections have ended,
+    /// as the host knows. A new association of the host then has to wait.
     pub(crate) fn has_unfinished_writes(&self) -> bool {
         self.shared().members.has_unfinished_writes()
             && !deliberate_bugs::has(Bug::IgnoreDepartures)
     }
 
-    /// Ends the association and tells every queue to close.
+    /// Ends the association and closes all of its queues.
     pub(crate) fn end(&self, reason: CloseReason) {
         self.end_locked(&mut self.shared(), reason);
     }
@@ -160,15 +162,15 @@ impl Controller {
         shared.members.end(reason);
     }
 
-    /// Time of the last command on any queue.
+    /// Time at which the last command arrived on any queue.
     pub(super) fn last_command(&self) -> Time {
         let shared = self.shared();
         let queues = shared.members.admin().into_iter().chain(shared.members.io_queues());
         queues.map(|link| link.last_command()).max().unwrap_or(Time::ZERO)
     }
 
-    /// Passes an Abort command on to the queue that has the command. `Ok(true)` means that the
-    /// response comes later, `Ok(false)` that no command is to abort.
+    /// Handles Abort. `Ok(true)`: the response is posted to the admin queue, possibly after the
+    /// queue of the command has tried to abort it. `Ok(false)`: the association has no such queue.
     pub(super) fn request_abort(&self, asked_by: Cid, sqid: Qid, cid: Cid) -> Result<bool, Status> {
         let mut shared = self.shared();
         if sqid.is_admin() && shared.async_events.take_request(cid) {

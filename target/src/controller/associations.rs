@@ -1,4 +1,4 @@
-//! Live controllers, and state about hosts across associations.
+//! Live controllers of a target, and state about hosts that outlives an association.
 
 use std::collections::BTreeMap;
 use std::net::SocketAddr;
@@ -36,8 +36,8 @@ use crate::limits::peer::Party;
 use crate::limits::{ADOPTION_TIMEOUT, CLOSE_TIMEOUT, CntlidRange, MAX_ASSOCIATIONS};
 use crate::metrics::peer_errors::PeerErrorTable;
 
-/// Associations of a target with its hosts, and its state about hosts: their errors, their
-/// connection permits, and the rate of messages about them.
+/// All live associations of a target, and its state about hosts: their errors, their connection
+/// permits, and the rate of log messages about them.
 #[derive(Debug)]
 pub struct Associations {
     pub(super) registry: Arc<Registry>,
@@ -45,7 +45,7 @@ pub struct Associations {
     stopping: AtomicBool,
     peer_errors: PeerErrorTable,
     keep_alive_losses: AtomicU64,
-    /// Number of possible changes of any host's discovery log (GENCTR).
+    /// Generation Counter (GENCTR) of the discovery logs: changes that may concern some host.
     discovery_changes: AtomicU64,
     admissions: Arc<Admissions>,
     log_rate: LogRateLimit,
@@ -54,18 +54,18 @@ pub struct Associations {
     trace: CommandTrace,
 }
 
-/// Live controllers, locked by the control path only.
+/// Live controllers. Only the control path takes their lock.
 #[derive(Debug)]
 struct LiveControllers {
-    /// Controllers of configured subsystems.
+    /// I/O controllers of configured subsystems.
     hosts: Controllers,
     /// Controllers of the discovery service, with a separate range of CNTLIDs.
     discovery: Controllers,
-    /// Discovery controllers that may be displaced, oldest first.
+    /// Discovery controllers, oldest first; above the limit a new one ends an older one.
     discovery_by_age: DisplacingSet<Cntlid>,
 }
 
-/// Live controllers by CNTLID.
+/// Live controllers by CNTLID, and the CNTLID to try next.
 #[derive(Debug)]
 struct Controllers {
     live: BTreeMap<u16, Arc<Controller>>,
@@ -74,7 +74,7 @@ struct Controllers {
 }
 
 impl Associations {
-    /// Creates the state without associations, for the exports of `registry`.
+    /// Creates the state, without associations, for the subsystems of `registry`.
     pub fn new(registry: Arc<Registry>) -> Arc<Self> {
         let limits = registry.limits();
         let live = LiveControllers {
@@ -100,12 +100,12 @@ impl Associations {
         })
     }
 
-    /// Inventory that the target exports.
+    /// Subsystems, namespaces and ports that the target exports.
     pub fn registry(&self) -> &Arc<Registry> {
         &self.registry
     }
 
-    /// Trace of I/O commands.
+    /// Trace of I/O commands, which runs only at an operator's request.
     pub(crate) fn trace(&self) -> &CommandTrace {
         &self.trace
     }
@@ -123,8 +123,7 @@ impl Associations {
         subsystem.map(|subsystem| self.controllers_of(&subsystem)).unwrap_or_default()
     }
 
-    /// Adds a namespace at run time and notifies connected hosts. All cores accept commands for it
-    /// on return.
+    /// Adds a namespace at run time and notifies connected hosts, once all cores have adopted it.
     pub(crate) fn add_namespace(
         &self,
         nqn: &Nqn,
@@ -144,8 +143,8 @@ impl Associations {
         Ok(self.registry.close(removed, CLOSE_TIMEOUT))
     }
 
-    /// Resizes a namespace at run time to the size of its medium, or to the given size, and
-    /// notifies connected hosts.
+    /// Resizes a namespace to the size of its medium, or to `size_bytes`, and notifies connected
+    /// hosts.
     pub(crate) fn resize_namespace(
         &self,
         nqn: &Nqn,
@@ -162,8 +161,7 @@ impl Associations {
         Ok(())
     }
 
-    /// Changes which hosts may use a subsystem, and ends the associations of hosts that no longer
-    /// may.
+    /// Changes which hosts may connect to a subsystem, and ends associations of removed hosts.
     pub(crate) fn change_hosts(&self, nqn: &Nqn, change: HostsChange) -> Result<(), ChangeError> {
         let subsystem = self.registry.find_subsystem(nqn)?;
         subsystem.change_hosts(change)?;
@@ -199,7 +197,7 @@ impl Associations {
         Ok(())
     }
 
-    /// Serves a subsystem at another address of the target.
+    /// Serves a subsystem at a further address of the target.
     pub(crate) fn add_listener(&self, nqn: &Nqn, address: SocketAddr) -> Result<(), ChangeError> {
         self.registry.add_listener(nqn, address)?;
         self.announce_discovery();
@@ -218,7 +216,7 @@ impl Associations {
         Ok(())
     }
 
-    /// Shows a namespace to a host, or hides it, and notifies the host.
+    /// Makes a namespace visible to a host, or hides it from the host, and notifies the host.
     pub(crate) fn change_visibility(
         &self,
         nqn: &Nqn,
@@ -246,8 +244,8 @@ impl Associations {
         Ok(())
     }
 
-    /// Sets or clears write protection of a namespace, also for later runs. Running writes end
-    /// normally.
+    /// Sets or clears write protection of a namespace and stores it, so that it survives a restart.
+    /// Running writes end normally.
     pub(crate) fn protect_namespace(
         &self,
         nqn: &Nqn,
@@ -260,7 +258,7 @@ impl Associations {
             let refused = || ChangeError::ReadOnly { nqn: nqn.to_string(), nsid };
             return if protected { Ok(()) } else { Err(refused()) };
         }
-        // Protection takes effect before it is stored; its end takes effect once that is stored.
+        // A protection takes effect before it is stored; its removal takes effect after that.
         let mut changed = protected && namespace.protect(true);
         let (sender, kept) = channel::bounded(1);
         let keep = move |result| _ = sender.send(result);
@@ -283,8 +281,7 @@ impl Associations {
         Ok(())
     }
 
-    /// Sets the ANA state of groups (all if none is named) at an address, and notifies the hosts
-    /// connected there.
+    /// Sets the ANA state of a group, or of all groups, at an address, and notifies hosts there.
     pub(crate) fn set_ana_state(
         &self,
         nqn: &Nqn,
@@ -302,7 +299,8 @@ impl Associations {
         Ok(())
     }
 
-    /// Advances the time of ANA transitions by one second, and ends those that reach ANATT.
+    /// Advances the timers of groups in ANA Change state by one second, and makes those
+    /// inaccessible that reach ANATT. Called once a second.
     pub(crate) fn end_ana_transitions(&self) {
         for port in self.registry.ports() {
             for ana in port.ana_of_all().iter().filter(|ana| ana.second_passed()) {
@@ -321,12 +319,13 @@ impl Associations {
         concerned.for_each(|controller| controller.ana_changed());
     }
 
-    /// Ends the associations that would now be refused.
+    /// Ends the associations of hosts that are not allowed now, or at ports that are not served
+    /// now.
     fn end_refused(&self) {
         self.end_where(CloseReason::HostRemoved, |controller| {
             controller.subsystem().is_some_and(|subsystem| !subsystem.allows(&controller.host))
         });
-        // A removed subsystem is served nowhere.
+        // A removed subsystem is served at no port.
         self.end_where(CloseReason::ListenerRemoved, |controller| !controller.is_served());
     }
 
@@ -336,19 +335,19 @@ impl Associations {
         }
     }
 
-    /// Ends the associations with the discovery service at a port that is no longer listened on.
+    /// Ends the discovery controllers at a port that is no longer listened on.
     pub(crate) fn end_discovery_at(&self, port: &Arc<Port>) {
         self.end_where(CloseReason::ListenerRemoved, |controller| {
             controller.is_discovery() && Arc::ptr_eq(&controller.port, port)
         });
     }
 
-    /// Number of possible changes of the discovery log since the target started.
+    /// Number of changes since the start of the target after which a discovery log may differ.
     pub(crate) fn discovery_changes(&self) -> u64 {
         self.discovery_changes.load(Ordering::Relaxed)
     }
 
-    /// Notifies hosts with discovery controllers that their log may have changed.
+    /// Notifies hosts that are connected to the discovery service that their log may have changed.
     pub(crate) fn announce_discovery(&self) {
         self.discovery_changes.fetch_add(1, Ordering::Relaxed);
         let controllers = self.controllers();
@@ -360,7 +359,7 @@ impl Associations {
     /// [`OpenPurpose::Check`] nothing changes.
     ///
     /// # Errors
-    /// See [`ReloadError`]. Nothing changes then.
+    /// See [`ReloadError`]. Then nothing has changed.
     pub(crate) fn reload(
         &self,
         config: &Config,
@@ -378,11 +377,11 @@ impl Associations {
         Ok(ReloadReport { changes, warnings: self.close(removed) })
     }
 
-    /// Exports the present files of watched directories and notifies hosts. Namespaces that
-    /// operators have removed stay removed.
+    /// Exports the files that watched directories now contain, and notifies hosts. A namespace that
+    /// an operator has removed is not exported again.
     ///
     /// # Errors
-    /// See [`ReloadError`]. Nothing changes then.
+    /// See [`ReloadError`]. Then nothing has changed.
     pub(crate) fn refresh_directories(
         &self,
         config: &Config,
@@ -407,7 +406,7 @@ impl Associations {
                     warnings.push(format!("{name}: what was written last may be lost: {error}"));
                 }
                 Closed::Busy => {
-                    // The other namespaces have had that time as well.
+                    // Storage had that time for the other namespaces as well.
                     timeout = Duration::ZERO;
                     warnings.push(format!(
                         "{name}: storage still works on it; it is closed when that ends"
@@ -418,10 +417,11 @@ impl Associations {
         warnings
     }
 
-    /// Notifies hosts of added and removed namespaces once all cores have adopted the change.
+    /// Notifies hosts of added and removed namespaces, once all cores have adopted the change or
+    /// `ADOPTION_TIMEOUT` has passed.
     pub(crate) fn announce(&self, changes: &[&NamespaceChange]) {
         let Some(generation) = changes.iter().map(|change| change.generation).max() else { return };
-        // A stuck core does not delay the notification of hosts for ever.
+        // The timeout keeps a stuck core from delaying the notification for ever.
         self.registry.publication().wait_adopted(generation, ADOPTION_TIMEOUT);
         for controller in self.controllers() {
             let Some(subsystem) = controller.subsystem() else { continue };
@@ -433,7 +433,7 @@ impl Associations {
         }
     }
 
-    /// Associations that ended because their host sent nothing for its Keep Alive Timeout.
+    /// Number of associations that ended because of a Keep Alive Timeout.
     pub fn keep_alive_losses(&self) -> u64 {
         self.keep_alive_losses.load(Ordering::Relaxed)
     }
@@ -442,15 +442,16 @@ impl Associations {
         self.keep_alive_losses.fetch_add(1, Ordering::Relaxed);
     }
 
-    /// Creates a controller; `None` if there are too many, the target is stopping, or the host is
+    /// Creates a controller; `None` if the limit is reached, the target is stopping, or the host is
     /// no longer allowed to use the subsystem. The CNTLID of an ended controller is reused as late
-    /// as possible. A discovery controller may end an older one.
+    /// as possible. Above the limit of discovery controllers, a new one ends an older one.
     pub(crate) fn associate(self: &Arc<Self>, new: NewController) -> Option<Arc<Controller>> {
         let mut live = self.live();
         if self.is_stopping() {
             return None;
         }
-        // Under the lock: later changes of hosts, listeners and subsystems find the controller.
+        // Under the lock, so that later changes of hosts, listeners and subsystems find the
+        // controller.
         if let ControllerKind::Nvm(subsystem) = &new.kind
             && !(subsystem.allows(&new.host) && new.port.still_serves(subsystem, &new.ana))
         {
@@ -469,23 +470,24 @@ impl Associations {
         Some(controller)
     }
 
-    /// Live controller of a subsystem with the CNTLID.
+    /// Returns the live I/O controller with the CNTLID.
     pub fn controller(&self, cntlid: Cntlid) -> Option<Arc<Controller>> {
         self.live().hosts.get(cntlid)
     }
 
-    /// All live controllers, discovery controllers last.
+    /// Returns all live controllers, discovery controllers last.
     pub fn controllers(&self) -> Vec<Arc<Controller>> {
         let live = self.live();
         live.hosts.all().chain(live.discovery.all()).cloned().collect()
     }
 
-    /// Takes a permit for one more connection of a party, counted over all devices and subsystems.
+    /// Takes a permit for a connection of a party (an IP address or a local user). The limits hold
+    /// for all devices and subsystems together.
     pub(crate) fn admit(&self, party: Party) -> Result<ConnectionPermit, Full> {
         self.admissions.admit(party, self.registry.limits())
     }
 
-    /// Whether [`Associations::admit`] would succeed now.
+    /// Checks whether [`Associations::admit`] would succeed now, without taking a permit.
     pub(crate) fn may_admit(&self, party: Party) -> Result<(), Full> {
         self.admissions.check(party, self.registry.limits())
     }
@@ -498,9 +500,8 @@ impl Associations {
         }
     }
 
-    /// Whether running commands of a host for a subsystem, over ended connections, may still change
-    /// the medium. They could overwrite the host's next writes, so its next association has to
-    /// wait.
+    /// Whether commands that a host sent to a subsystem over ended connections may still change the
+    /// medium. They could overwrite the host's next writes, so its next association has to wait.
     pub(crate) fn has_unfinished(&self, host: HostId, subsystem: &Arc<Subsystem>) -> bool {
         self.controllers().iter().any(|controller| {
             let same = controller.subsystem().is_some_and(|other| Arc::ptr_eq(other, subsystem));
@@ -508,7 +509,7 @@ impl Associations {
         })
     }
 
-    /// Ends every association and admits no new one.
+    /// Ends every association; later Connects are refused.
     pub fn stop(&self) {
         self.stopping.store(true, Ordering::Release);
         for controller in self.controllers() {
@@ -521,7 +522,7 @@ impl Associations {
         self.stopping.load(Ordering::Acquire)
     }
 
-    /// Protocol errors and failed commands by peer.
+    /// Counts of protocol errors and failed commands by IP address of the peer.
     pub fn peer_errors(&self) -> &PeerErrorTable {
         &self.peer_errors
     }
@@ -537,7 +538,7 @@ impl Associations {
 }
 
 impl LiveControllers {
-    /// Controllers of the discovery service or of subsystems.
+    /// Returns the discovery controllers (true) or the I/O controllers (false).
     fn of(&mut self, is_discovery: bool) -> &mut Controllers {
         if is_discovery { &mut self.discovery } else { &mut self.hosts }
     }
@@ -548,12 +549,11 @@ impl Controllers {
         Self { live: BTreeMap::new(), ids, next: ids.first }
     }
 
-    /// Controller with the CNTLID.
     fn get(&self, cntlid: Cntlid) -> Option<Arc<Controller>> {
         self.live.get(&cntlid.0).cloned()
     }
 
-    /// All of them by CNTLID.
+    /// Controllers in the order of their CNTLIDs.
     fn all(&self) -> impl Iterator<Item = &Arc<Controller>> {
         self.live.values()
     }
@@ -563,7 +563,7 @@ impl Controllers {
         self.live.remove(&cntlid.0);
     }
 
-    /// Adds a controller unless there are too many.
+    /// Adds a controller; `None` if the maximum number or the CNTLID range is reached.
     fn add(&mut self, make: impl FnOnce(Cntlid) -> Controller) -> Option<Arc<Controller>> {
         if self.live.len() >= MAX_ASSOCIATIONS.min(self.ids.count()) {
             return None;
@@ -574,7 +574,7 @@ impl Controllers {
         Some(controller)
     }
 
-    /// Next CNTLID in turn without a live controller. There are fewer controllers than CNTLIDs.
+    /// Returns the next unused CNTLID in turn. There is one, since `add` checked the number.
     fn free_id(&mut self) -> u16 {
         loop {
             let id = self.next;

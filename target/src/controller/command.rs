@@ -11,43 +11,43 @@ use nvme_proto::{AdminCommand, DataDirection, DataTransfer, FabricsCommand, Nsid
 use super::stage::Epoch;
 use crate::inventory::index::NamespaceIndex;
 
-/// A well-formed command that is allowed in its queue's state.
+/// A submission queue entry that passed all checks, with the data to move and the work to do.
 #[derive(Clone, Copy, Debug)]
 pub struct ParsedCommand {
-    /// Data that the command moves; the SGL must describe exactly this length.
+    /// Data that the command moves, whose length the SGL must cover; `None` if it moves none.
     pub transfer: Option<CommandTransfer>,
-    /// Work that the command asks for.
+    /// Operation to execute, and the component that executes it.
     pub work: CommandWork,
 }
 
-/// Data that a command moves.
+/// Direction and length of the data of a command.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct CommandTransfer {
-    /// Direction of the transfer.
+    /// Whether the host sends or receives the data.
     pub direction: TransferDirection,
     /// Length in bytes; never 0, never above the controller's maximum data transfer size.
     pub length_bytes: u32,
 }
 
-/// Direction in which data moves.
+/// Direction of a data transfer, as seen by the controller.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum TransferDirection {
-    /// In-capsule data or RDMA READ.
+    /// From the host: in-capsule data, or fetched by RDMA READ.
     HostToController,
-    /// RDMA WRITE into the host's memory.
+    /// To the host's memory, by RDMA WRITE.
     ControllerToHost,
 }
 
-/// Component that executes a command.
+/// Work of a command, by the component that executes it.
 #[derive(Clone, Copy, Debug)]
 pub enum CommandWork {
-    /// The controller, on the control path.
+    /// Executed by the controller, with [`Queue::execute`](super::Queue::execute).
     Control(ControlWork),
-    /// The storage engine, on the core of the connection.
+    /// Executed by the storage engine of the core that owns the connection.
     Io(IoWork),
 }
 
-/// A fabrics or admin command.
+/// A fabrics or admin command that was parsed.
 #[derive(Clone, Copy, Debug)]
 pub struct ControlWork(pub(super) ControlCommand);
 
@@ -61,55 +61,56 @@ impl ControlWork {
 #[derive(Clone, Copy, Debug)]
 pub(super) enum ControlCommand {
     Fabrics(FabricsCommand),
-    /// Admin command, and the epoch in which it arrived.
+    /// Admin command, and the epoch in which it arrived. A controller reset aborts it.
     Admin(AdminCommand, Epoch),
 }
 
-/// I/O command for one namespace, in bytes, with checked range, protection and size.
+/// I/O command for one namespace. Range, write protection and transfer size were checked, and
+/// blocks were converted to bytes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct IoWork {
     /// Index of the namespace, for `Registry::namespace`.
     pub namespace: NamespaceIndex,
-    /// NSID in the subsystem.
+    /// NSID of the namespace in its subsystem.
     pub nsid: Nsid,
-    /// Bytes per logical block as a power of two.
+    /// Logical block size in bytes, as a power of two.
     pub lba_shift: u8,
     /// Size of the namespace in logical blocks.
     pub size_blocks: u64,
-    /// Operation on the namespace.
+    /// Operation, with its flags.
     pub kind: IoKind,
-    /// First byte in the namespace. 0 for Flush and Deallocate.
+    /// Offset of the first byte in the namespace. 0 for Flush and Deallocate.
     pub offset_bytes: u64,
     /// Length in bytes: of the data for Read, Write and Compare, of the range for Write Zeroes; 0
     /// for Flush and Deallocate.
     pub length_bytes: u64,
 }
 
-/// Operation of an I/O command.
+/// Operation of an I/O command, as the storage engine executes it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum IoKind {
-    /// Reads from the medium; with `fua`, flushes earlier writes first.
+    /// Reads from the medium.
     Read {
-        /// Force Unit Access: the bytes come from the medium, not from a volatile cache.
+        /// Force Unit Access: earlier writes are flushed first, to read from the medium.
         fua: bool,
     },
-    /// Sends zeros, for a medium that always reads as zeros.
+    /// Returns zeros without storage, for a medium that always reads as zeros.
     ReadZeros,
-    /// Writes to the medium; with `fua` the bytes are durable before the response.
+    /// Writes to the medium.
     Write {
         /// Force Unit Access: the response waits until the bytes are on the medium.
         fua: bool,
     },
-    /// Makes all earlier completed writes durable.
+    /// Makes all writes durable that completed before.
     Flush,
     /// Makes the range read as zeros.
     WriteZeroes {
         /// Force Unit Access: the response waits until the zeros are on the medium.
         fua: bool,
-        /// Whether the space may be returned to the file system.
+        /// Deallocate bit: the file system may free the space.
         deallocate: bool,
     },
-    /// Compares host data with the medium; a difference is Compare Failure.
+    /// Compares the host's data with the medium. If they differ, the status is Compare Failure.
     Compare {
         /// Force Unit Access, as for Read.
         fua: bool,
@@ -120,7 +121,7 @@ pub enum IoKind {
 }
 
 impl IoKind {
-    /// Whether it changes the bytes that a later read returns.
+    /// Whether the operation can change the bytes that a later read returns.
     pub(crate) fn changes_medium(self) -> bool {
         match self {
             Self::Write { .. } | Self::WriteZeroes { .. } | Self::Deallocate => true,
@@ -129,10 +130,10 @@ impl IoKind {
     }
 }
 
-/// Result and status of a command that ended.
+/// Result and status of the response to a command.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct CommandOutcome {
-    /// Dwords 0 (low half) and 1 of the response.
+    /// Dword 0 (low half) and dword 1 of the completion queue entry.
     pub result: u64,
     /// Status field of the completion queue entry, without the phase tag.
     pub status: Status,
@@ -142,7 +143,7 @@ impl CommandOutcome {
     /// Success with result 0.
     pub const SUCCESS: Self = Self { result: 0, status: Status::SUCCESS };
 
-    /// Success with a result.
+    /// Returns Success with `result`, which is dwords 0 and 1 of the response.
     pub const fn success(result: u64) -> Self {
         Self { result, status: Status::SUCCESS }
     }
@@ -160,19 +161,19 @@ impl From<Result<u64, Status>> for CommandOutcome {
     }
 }
 
-/// Result of passing a control command to the controller.
+/// Next step of a command after [`Queue::execute`](super::Queue::execute).
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Execution {
-    /// The command ended: move its data to the host if it succeeded, then respond.
+    /// Move the data to the host if the command succeeded, then respond.
     Complete(CommandOutcome),
-    /// The command stays open: [`Queue::poll`](super::Queue::poll) completes it later, or it is
-    /// dropped when the queue ends. Return its buffer; keep its slot.
+    /// Keep the slot of the command and free its buffer: [`Queue::poll`](super::Queue::poll)
+    /// completes the command later, or it is dropped when the queue ends.
     Parked,
-    /// The command ended; respond, then close the connection once the response was sent.
+    /// Respond, then close the connection once the response was sent.
     Disconnect(CommandOutcome),
 }
 
-/// Transfer that an entry implies, for data that a controller moves; `None` for zero bytes.
+/// Returns the transfer that an entry implies, of at most `most` bytes; `None` for zero bytes.
 pub(super) fn transfer(of: DataTransfer, most: u32) -> Result<Option<CommandTransfer>, Status> {
     let direction = match of.direction {
         DataDirection::HostToController => TransferDirection::HostToController,

@@ -4,31 +4,32 @@ use std::time::Duration;
 
 use rdma::Time;
 
-/// Times of the turns in which a command reached its stages. Stages that it has not reached or does
-/// not have are earlier than its arrival.
+/// Times of the poll group turns in which a command reached its stages. The time of a stage that it
+/// has not reached, or does not have, is earlier than `arrived` (left by the slot's previous
+/// command).
 #[derive(Clone, Copy, Debug, Default)]
 pub(crate) struct CommandTimes {
-    /// Arrival of the command's capsule.
+    /// Time at which the command's capsule arrived.
     pub(crate) arrived: Time,
-    /// Time at which it got a buffer.
+    /// Time at which the command got a data buffer.
     pub(crate) buffered: Time,
-    /// Start of the storage operation, after its data was fetched.
+    /// Start of the storage operation, after the data was fetched from the host.
     pub(crate) executing: Time,
 }
 
-/// Durations of the stages of a command.
+/// Durations of the stages of a command, which add up to the time from its arrival to its end.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct CommandStages {
-    /// Wait for a buffer.
+    /// Wait for a data buffer.
     pub(crate) buffer: Duration,
-    /// Fetch of its data from the host.
+    /// Wait for the data that is fetched from the host.
     pub(crate) fetch: Duration,
-    /// Storage operations for the command.
+    /// From the start of the storage operation to the end of the command.
     pub(crate) storage: Duration,
 }
 
 impl CommandTimes {
-    /// Durations of the stages of a command that ends at `now`.
+    /// Returns the durations of the stages of a command that ends at `now`.
     pub(crate) fn stages(&self, now: Time) -> CommandStages {
         let Self { arrived, buffered, executing } = *self;
         let was_executed = executing >= arrived;
@@ -36,7 +37,7 @@ impl CommandTimes {
             true => buffered,
             // The command needed no buffer.
             false if was_executed => arrived,
-            // The command waited for a buffer to the end.
+            // The command waited for a buffer until it ended.
             false => now,
         };
         let began = if was_executed { executing } else { now };

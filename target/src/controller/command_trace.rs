@@ -15,26 +15,27 @@ use super::command::IoWork;
 use super::command_times::{CommandStages, CommandTimes};
 use crate::driver::clock::Clock;
 
-/// Most commands of a trace. The first trace allocates 8 MiB for them.
+/// Maximum number of commands in a trace. The first trace allocates 8 MiB for them.
 pub(crate) const MAX_TRACED: usize = 1 << 16;
-/// Interval between checks for the end of a trace.
+/// Interval at which a trace is checked for its end.
 const LOOK_EVERY: Duration = Duration::from_millis(20);
 
-/// An I/O command that has ended.
+/// Record of an I/O command that has ended.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct TracedCommand {
     pub(crate) cntlid: Cntlid,
     pub(crate) qid: Qid,
     pub(crate) cid: Cid,
     pub(crate) work: IoWork,
-    /// Arrival of its capsule.
+    /// Time at which its capsule arrived.
     pub(crate) arrived: Time,
     pub(crate) stages: CommandStages,
+    /// Whether its status was Success.
     pub(crate) succeeded: bool,
 }
 
 impl TracedCommand {
-    /// Creates the record of a command that ends now, without the identity that its queue adds.
+    /// Creates the record of a command that ends now; `succeeded` if its status is Success.
     pub(crate) fn new(
         (cntlid, qid, cid): (Cntlid, Qid, Cid),
         work: &IoWork,
@@ -47,14 +48,14 @@ impl TracedCommand {
     }
 }
 
-/// Result of a trace.
+/// Commands that a trace recorded.
 #[derive(Debug)]
 pub(crate) struct TraceRecord {
     /// Commands in the order in which they ended on each core.
     pub(crate) commands: Vec<TracedCommand>,
-    /// Commands beyond the limit, which were not recorded.
+    /// Number of commands beyond the limit, which were not recorded.
     pub(crate) dropped: u64,
-    /// Nanoseconds between 1970 and [`Time::ZERO`].
+    /// Unix time of [`Time::ZERO`], in nanoseconds.
     pub(crate) origin_unix_nanos: u64,
 }
 
@@ -67,22 +68,24 @@ pub(crate) enum TraceError {
     NoClock,
 }
 
-/// Running trace, if there is one.
+/// Recorder of I/O commands; it records only while `is_active`.
 #[derive(Debug, Default)]
 pub(crate) struct CommandTrace {
     is_active: AtomicBool,
+    /// Maximum number of commands of the running trace.
     limit: AtomicUsize,
     dropped: AtomicU64,
     commands: OnceLock<ArrayQueue<TracedCommand>>,
-    /// Clock of the cores.
+    /// Clock of the cores; unset until they start.
     clock: OnceLock<Clock>,
+    /// Locked while a trace runs.
     taking: Mutex<()>,
 }
 
 impl CommandTrace {
-    /// Sets the clock that the cores use.
+    /// Sets the clock that the cores use, when they are started.
     pub(crate) fn set_clock(&self, clock: Clock) {
-        // A target sets it once, with its cores.
+        // Cannot fail: a target sets it once, when it starts its cores.
         let _ = self.clock.set(clock);
     }
 
@@ -90,7 +93,7 @@ impl CommandTrace {
         self.is_active.load(Ordering::Relaxed)
     }
 
-    /// Records a command if there is room.
+    /// Records a command, or counts it as dropped if the limit is reached.
     pub(crate) fn add(&self, command: TracedCommand) {
         let Some(commands) = self.commands.get() else { return };
         let has_room = commands.len() < self.limit.load(Ordering::Relaxed);
@@ -103,7 +106,7 @@ impl CommandTrace {
     /// until the time has passed, the limit is reached, or `is_over` returns true.
     ///
     /// # Errors
-    /// Another trace is running, or no core is.
+    /// [`TraceError::Busy`] if another trace is running, [`TraceError::NoClock`] if no core is.
     pub(crate) fn take(
         &self,
         time: Duration,

@@ -1,4 +1,4 @@
-//! Dispatch of a queue's commands to the parts of the controller, and their completion.
+//! Dispatch of the commands of a queue to the parts of the controller, and their completion.
 
 use std::fmt;
 
@@ -15,10 +15,10 @@ use crate::backend::BackendError;
 use crate::inventory::exports::Exports;
 
 impl Queue {
-    /// Checks a command before its data is moved: everything that the entry alone decides.
+    /// Checks a submission queue entry before the data of the command is moved.
     ///
     /// # Errors
-    /// Outcome with which to complete the command immediately.
+    /// The outcome with which to complete the command immediately.
     pub fn parse(&mut self, now: Time, sqe: &Sqe) -> Result<ParsedCommand, CommandOutcome> {
         let exports = self.associations.registry().exports();
         self.parse_in(&exports, now, sqe)
@@ -28,7 +28,7 @@ impl Queue {
     /// uses in this turn.
     ///
     /// # Errors
-    /// Outcome with which to complete the command immediately.
+    /// The outcome with which to complete the command immediately.
     pub(crate) fn parse_in(
         &mut self,
         exports: &Exports,
@@ -64,9 +64,9 @@ impl Queue {
         }
     }
 
-    /// Executes a fabrics or admin command. `data` has the length of the command's transfer; it
-    /// holds data from the host or is filled completely with data for the host. May take a lock,
-    /// but never blocks for long.
+    /// Executes a fabrics or admin command. `data` has the length of the command's transfer: it
+    /// holds the data from the host, or is filled completely with the data for the host. May take a
+    /// lock, but never waits for I/O.
     pub fn execute(
         &mut self,
         now: Time,
@@ -94,8 +94,8 @@ impl Queue {
         }
     }
 
-    /// Completes an I/O command: converts the storage engine's error to a status, counts it, and
-    /// adds it to the error log.
+    /// Returns the outcome of an I/O command after its storage operation: converts an error to a
+    /// status, counts the command, and adds a failure to the error log.
     pub fn finish_io(
         &mut self,
         cid: Cid,
@@ -111,14 +111,14 @@ impl Queue {
             Err(error) => {
                 let status = io::status_of(error, work.kind);
                 let entry = error_log::of_io(self.qid, cid, work, status);
-                // The host did not fail, so it is not counted against it.
+                // Not the fault of the host, so the failure is not counted against it.
                 self.log_failure(entry, status.into())
             }
         }
     }
 
-    /// Completes an I/O command that failed for another reason than its medium: the host's memory,
-    /// an abort, Compare Failure.
+    /// Returns the outcome of an I/O command that failed, but not because of its medium: the host's
+    /// memory could not be accessed, an abort, Compare Failure.
     pub(crate) fn io_failed(&mut self, cid: Cid, work: &IoWork, status: Status) -> CommandOutcome {
         let entry = error_log::of_io(self.qid, cid, work, status);
         self.failed(entry, status.into())
@@ -127,18 +127,18 @@ impl Queue {
     /// Checks the ranges in the data of a Deallocate command, before the first is started.
     ///
     /// # Errors
-    /// A range is outside the namespace; no range may then be deallocated.
+    /// LBA Out of Range, if a range is outside the namespace; none may then be deallocated.
     pub fn check_ranges(&self, work: &IoWork, data: &[u8]) -> Result<(), Status> {
         io::check_ranges(work, data)
     }
 
-    /// Start and length in bytes of the next non-empty range after the first `passed`, which is
-    /// advanced. The ranges have been checked.
+    /// Returns start and length in bytes of the first non-empty range after the first `passed`
+    /// ones, and sets `passed` to the number of ranges up to it. The caller has checked the ranges.
     pub fn next_range(&self, work: &IoWork, data: &[u8], passed: &mut usize) -> Option<(u64, u64)> {
         io::next_range(work, data, passed)
     }
 
-    /// Counts and logs a refused command.
+    /// Counts and logs a command that was refused because of its submission queue entry.
     fn refused(&mut self, now: Time, sqe: &Sqe, outcome: CommandOutcome) -> CommandOutcome {
         let (connect, command) = (ConnectStatus(outcome.status), CommandStatus(outcome.status));
         let connects = matches!(self.state, QueueState::Connecting { .. }) && sqe.is_fabrics();
@@ -150,7 +150,7 @@ impl Queue {
         self.failed(error_log::of_sqe(self.qid, sqe, outcome.status), outcome)
     }
 
-    /// Counts a failed command against its host; the error log has the details.
+    /// Counts a failed command against its host, and adds it to the error log.
     fn failed(&mut self, entry: ErrorLogEntry, outcome: CommandOutcome) -> CommandOutcome {
         self.failed += 1;
         self.log_failure(entry, outcome)

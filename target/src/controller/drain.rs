@@ -1,4 +1,5 @@
-//! Draining of addresses: hosts switch to other paths, and running commands end.
+//! Draining of addresses before maintenance: they become inaccessible (ANA), so that hosts switch
+//! to other paths, and running commands end.
 
 use std::net::SocketAddr;
 use std::sync::Arc;
@@ -12,27 +13,27 @@ use super::event::{AwaitedCommands, Quiesce};
 use super::hold::CommandHold;
 use crate::inventory::ana::AnaStates;
 
-/// Subsystems and addresses to drain; all if none is named.
+/// Subsystem and address to drain; `None` for all of them.
 #[derive(Clone, Copy, Debug, Default)]
 pub(crate) struct DrainScope {
     pub(crate) nqn: Option<Nqn>,
     pub(crate) address: Option<SocketAddr>,
 }
 
-/// State of the commands that were running at the start of a drain.
+/// Result of a drain, about the commands that were running at its start.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Drained {
     /// No subsystem is served at such an address.
     Nothing,
-    /// All commands have ended.
+    /// All commands that were running at the start have ended.
     Done,
-    /// Some commands are running, or their cores have not checked yet.
+    /// The timeout passed before all cores reported that their commands have ended.
     UnderWay,
 }
 
 impl Associations {
-    /// Makes addresses inaccessible, and waits at most `timeout` for the end of the commands
-    /// running there. Later commands are refused.
+    /// Sets the ANA state at the addresses to inaccessible, and waits at most `timeout` for the end
+    /// of the commands running there. Later commands are refused.
     pub(crate) fn drain(&self, scope: DrainScope, timeout: Duration) -> Drained {
         let drained = self.served_in(scope);
         if drained.is_empty() {
@@ -44,7 +45,7 @@ impl Associations {
                 self.announce_ana(ana);
             }
         }
-        // Nothing is sent: the channel disconnects when the last command ends.
+        // No message is sent: the channel disconnects when the last hold is dropped.
         let (sender, over) = channel::bounded::<()>(0);
         let quiesce = Quiesce { commands: AwaitedCommands::All, hold: CommandHold::new(sender) };
         for controller in self.controllers() {
@@ -59,8 +60,8 @@ impl Associations {
         }
     }
 
-    /// Restores the ANA states of addresses from before the drain. False if no subsystem is served
-    /// at such an address.
+    /// Restores the ANA states that the addresses had before the drain. False if no subsystem is
+    /// served at such an address.
     pub(crate) fn end_drain(&self, scope: DrainScope) -> bool {
         let served = self.served_in(scope);
         for (nqn, address, ana) in &served {

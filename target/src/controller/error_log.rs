@@ -1,4 +1,4 @@
-//! Error log: failed commands, newest first (Base, 5.1.12.1.2).
+//! Error Information log: failed commands, newest first (Base, 5.1.12.1.2).
 
 use std::collections::VecDeque;
 use std::sync::Arc;
@@ -10,7 +10,7 @@ use super::command::IoWork;
 use crate::limits::ERROR_LOG_ENTRIES;
 use crate::metrics::error_counts::ErrorCounts;
 
-/// Error log of one controller.
+/// Error Information log of one controller.
 #[derive(Debug)]
 pub(super) struct ErrorLog {
     /// Newest first, at most [`ERROR_LOG_ENTRIES`].
@@ -35,7 +35,7 @@ impl ErrorLog {
     }
 }
 
-/// Entry for a command refused because of its submission queue entry.
+/// Returns the entry for a command refused because of its submission queue entry.
 pub(super) fn of_sqe(qid: Qid, sqe: &Sqe, status: Status) -> ErrorLogEntry {
     let mut entry = of_command(qid, sqe.cid(), status);
     entry.opcode = sqe.opcode;
@@ -49,7 +49,7 @@ pub(super) fn of_sqe(qid: Qid, sqe: &Sqe, status: Status) -> ErrorLogEntry {
     entry
 }
 
-/// Entry for a command that failed during execution.
+/// Returns the entry for a command that failed during execution.
 pub(super) fn of_command(qid: Qid, cid: Cid, status: Status) -> ErrorLogEntry {
     let mut entry = ErrorLogEntry::new_zeroed();
     entry.sqid = U16::new(qid.0);
@@ -60,7 +60,7 @@ pub(super) fn of_command(qid: Qid, cid: Cid, status: Status) -> ErrorLogEntry {
     entry
 }
 
-/// Entry for an I/O command that failed during execution.
+/// Returns the entry for an I/O command that failed during execution.
 pub(super) fn of_io(qid: Qid, cid: Cid, work: &IoWork, status: Status) -> ErrorLogEntry {
     let mut entry = of_command(qid, cid, status);
     entry.nsid = U32::new(work.nsid.0);
@@ -68,7 +68,8 @@ pub(super) fn of_io(qid: Qid, cid: Cid, work: &IoWork, status: Status) -> ErrorL
     entry
 }
 
-/// Byte of the submission queue entry that a status is about, if there is only one.
+/// Returns the Parameter Error Location: the byte of the submission queue entry that caused a
+/// status, if the status implies one.
 fn location(status: Status) -> U16 {
     let about = |codes: &[Status]| codes.iter().any(|code| code.is(status));
     if about(&[Status::INVALID_OPCODE]) {

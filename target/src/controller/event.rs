@@ -1,4 +1,4 @@
-//! Events sent to a queue's owner by other parts of its association.
+//! Events that other parts of an association send to the core that owns a queue.
 
 use nvme_proto::Cid;
 
@@ -9,18 +9,18 @@ use crate::inventory::index::NamespaceIndex;
 /// Action that the owner of a queue has to take.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum QueueEvent {
-    /// Respond to a parked command that has ended.
+    /// Respond to a command that was [`Execution::Parked`](super::Execution::Parked).
     Complete {
         /// Command identifier chosen by the host.
         cid: Cid,
         /// Result and status of the response.
         outcome: CommandOutcome,
     },
-    /// Try to abort a command of this queue for the host. On success respond to it with Command
-    /// Abort Requested; report the result with [`Queue::answer_abort`](super::Queue::answer_abort).
+    /// Try to abort a command of this queue. If it can be aborted, respond to it with Command Abort
+    /// Requested; report the result with [`Queue::answer_abort`](super::Queue::answer_abort).
     Abort(AbortRequest),
-    /// Attach the hold of `Quiesce::of` to each running command of this queue until it ends,
-    /// because a job waits for them.
+    /// Attach the hold that `Quiesce::of` returns to each running command of this queue until it
+    /// ends. Whoever created the hold waits until all copies are dropped.
     Quiesce(Quiesce),
     /// Flush the medium of a namespace, and report the result with
     /// [`Queue::flushed`](super::Queue::flushed).
@@ -29,12 +29,12 @@ pub enum QueueEvent {
     Close(CloseReason),
 }
 
-/// Request to abort a command.
+/// Request to abort a command, from an Abort command of the host.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct AbortRequest {
-    /// Command that is to be aborted.
+    /// CID of the command to abort.
     pub cid: Cid,
-    /// Abort command on the admin queue.
+    /// CID of the Abort command on the admin queue.
     pub(super) asked_by: Cid,
 }
 
@@ -42,28 +42,28 @@ pub struct AbortRequest {
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 #[non_exhaustive]
 pub enum CloseReason {
-    /// No Connect command came in time.
+    /// The host sent no Connect within `CONNECT_TIMEOUT`.
     #[error("no Connect command within {} s", crate::limits::CONNECT_TIMEOUT.as_secs())]
     ConnectTimeout,
-    /// The host sent no command for its Keep Alive Timeout.
+    /// The host sent no command within its Keep Alive Timeout.
     #[error("keep alive time-out")]
     KeepAlive,
-    /// The host never enabled the controller.
+    /// The host did not enable the controller (CC.EN) in time.
     #[error("controller not enabled within {} s", crate::limits::ENABLE_TIMEOUT.as_secs())]
     EnableTimeout,
     /// The admin queue of the association ended.
     #[error("the admin queue of the association ended")]
     AssociationEnded,
-    /// The connection has ended, and the host has reconnected the queue.
+    /// The connection was lost, and the host has connected the queue again.
     #[error("the connection was lost")]
     Lost,
-    /// A newer discovery controller took its place, since their number is limited.
+    /// A newer discovery controller took the place of this one, since their number is limited.
     #[error("newer discovery controllers need its place")]
     Displaced,
     /// The host reset the controller, which ends its I/O queues.
     #[error("controller reset")]
     Reset,
-    /// The hosts that may use the subsystem were changed.
+    /// The list of hosts that may use the subsystem was changed, and this host is not in it.
     #[error("the host is no longer allowed to use the subsystem")]
     HostRemoved,
     /// The subsystem was removed, or is no longer served at the address of the connection.
@@ -74,11 +74,11 @@ pub enum CloseReason {
     Stopping,
 }
 
-/// Number of a job of one controller.
+/// Identifier of a job within its controller.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct JobId(pub(super) u32);
 
-/// A flush of a namespace's medium, to be reported with [`Queue::flushed`](super::Queue::flushed).
+/// Flush of a namespace's medium, ended by [`Queue::flushed`](super::Queue::flushed).
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct FlushJob {
     /// Namespace whose medium is flushed.
@@ -93,17 +93,17 @@ impl FlushJob {
     }
 }
 
-/// Request to attach a hold to running commands of an I/O queue: see [`QueueEvent::Quiesce`].
+/// Request to attach a hold to running commands of a queue: see [`QueueEvent::Quiesce`].
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Quiesce {
     pub(super) commands: AwaitedCommands,
     pub(super) hold: CommandHold,
 }
 
-/// Commands that a job waits for.
+/// I/O commands of a queue that get the hold.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum AwaitedCommands {
-    /// All I/O commands of the queue.
+    /// All I/O commands.
     All,
     /// I/O commands that change a medium.
     Changes,
@@ -112,7 +112,7 @@ pub(super) enum AwaitedCommands {
 }
 
 impl Quiesce {
-    /// Hold for a command, if the job waits for commands of its kind.
+    /// Returns the hold for a command; `None` if the request is not about commands of its kind.
     pub(crate) fn of(&self, work: &IoWork) -> Option<CommandHold> {
         let changes = work.kind.changes_medium();
         let concerned = match self.commands {

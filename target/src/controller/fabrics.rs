@@ -27,13 +27,13 @@ use crate::inventory::port::ServedSubsystem;
 use crate::limits::Limits;
 use crate::limits::connection_quota::ConnectionPermit;
 
-/// The version that controllers report.
+/// NVMe version that controllers report (VS, VER).
 pub(super) const VERSION: Version = Version::V2_0;
-/// Timeout for RDY to follow EN (CAP.TO), in units of 500 ms. Also bounds a host's wait for a
-/// controller reset.
+/// CAP.TO and CRTO.CRWMT, in units of 500 ms (20 are 10 s): longest time for CSTS.RDY to follow
+/// CC.EN, so also how long a host waits for a controller reset.
 const READY_TIMEOUT: u8 = 20;
 
-/// Checks the first command of a connection, which must be Connect.
+/// Checks the first command of a connection, which must be Connect for the negotiated QID.
 pub(super) fn parse_connecting(
     queue: &Queue,
     sqe: &Sqe,
@@ -52,7 +52,7 @@ pub(super) fn parse_connecting(
             }
             Ok(control(FabricsCommand::Connect(connect)))
         }
-        // The only parameter that parsing refuses is a queue of one entry.
+        // Parsing refuses only one parameter of Connect: an SQSIZE of one entry.
         Err(status) if status.is(Status::CONNECT_INVALID_PARAMETERS) => {
             refuse(status, ConnectParameter::SQSIZE)
         }
@@ -61,8 +61,8 @@ pub(super) fn parse_connecting(
     }
 }
 
-/// Checks a fabrics command of a connected queue: Connect comes too late, and an I/O queue has no
-/// properties.
+/// Checks a fabrics command of a connected queue. A second Connect is refused, as are Property
+/// commands on an I/O queue and Disconnect on the admin queue.
 pub(super) fn parse_live(qid: Qid, command: FabricsCommand) -> Result<ParsedCommand, Status> {
     match command {
         FabricsCommand::Connect(_) => Err(Status::COMMAND_SEQUENCE_ERROR.with_dnr()),
@@ -78,7 +78,7 @@ pub(super) fn parse_live(qid: Qid, command: FabricsCommand) -> Result<ParsedComm
 
 fn control(command: FabricsCommand) -> ParsedCommand {
     ParsedCommand {
-        // Only Connect has data, of a fixed size.
+        // Only Connect has data, of a fixed size (1024 bytes).
         transfer: transfer(command.transfer(), ConnectData::BYTES as u32).unwrap_or_default(),
         work: CommandWork::Control(ControlWork(ControlCommand::Fabrics(command))),
     }
@@ -121,7 +121,7 @@ fn with_controller(
     }
 }
 
-/// Records the time since which a controller is not enabled.
+/// Updates `disabled_since`, from which the enable timeout runs, after a write of CC.
 fn note_enabled(queue: &mut Queue, now: Time) {
     if let QueueState::Live(live) = &mut queue.state {
         live.disabled_since = match (live.controller.is_ready(), live.disabled_since) {
@@ -131,8 +131,8 @@ fn note_enabled(queue: &mut Queue, now: Time) {
     }
 }
 
-/// Executes Connect, whose entry was checked: checks the data, then creates an association or joins
-/// one.
+/// Executes Connect, whose submission queue entry was checked: checks its data, then creates an
+/// association (admin queue) or joins one (I/O queue).
 fn connect(
     queue: &mut Queue,
     now: Time,
@@ -157,7 +157,7 @@ fn connect(
         }
     })?;
     let flow_control = !connect.attributes.disable_sq_flow_control();
-    // At most the entries of the receive queue, which are a u16.
+    // At most `queue.entries`, as was checked, so it fits in 16 bits.
     let entries = u16::try_from(connect.queue_entries).unwrap_or(queue.entries);
     let QueueEntry { controller, epoch, joined, place } = entry;
     let outcome = CommandOutcome::success(controller.connect_response());
@@ -168,7 +168,8 @@ fn connect(
     })
 }
 
-/// Host of a Connect command. Some hosts send no NQN unless they are configured with one.
+/// Returns the host of a Connect command. Some hosts send no NQN unless one is configured; they get
+/// one that is derived from their Host Identifier.
 fn host(data: &ConnectData) -> Result<NamedHost, CommandOutcome> {
     let id = data.hostid;
     if id.is_zero() {
@@ -183,7 +184,7 @@ fn host(data: &ConnectData) -> Result<NamedHost, CommandOutcome> {
     }
 }
 
-/// Reports a Connect that was refused before its data was checked.
+/// Logs a Connect that was refused before its data was checked.
 pub(super) fn report_refusal(queue: &Queue, now: Time, outcome: CommandOutcome) {
     if queue.associations.log_rate().admit(now) {
         let reason = ConnectRefusal(outcome);
@@ -191,7 +192,7 @@ pub(super) fn report_refusal(queue: &Queue, now: Time, outcome: CommandOutcome) 
     }
 }
 
-/// Reason that a Connect was refused.
+/// Reason that a Connect was refused, as text for the log.
 struct ConnectRefusal(CommandOutcome);
 
 impl fmt::Display for ConnectRefusal {
@@ -205,12 +206,12 @@ impl fmt::Display for ConnectRefusal {
     }
 }
 
-/// Result of a successful Connect: the queue's place in an association.
+/// Membership of a queue in an association, after a successful Connect.
 struct QueueEntry {
     controller: Arc<Controller>,
     epoch: Epoch,
     joined: Joined,
-    /// Permit of the connection; `None` for a discovery controller.
+    /// Permit that counts the connection; `None` for a discovery controller.
     place: Option<ConnectionPermit>,
 }
 
@@ -221,7 +222,7 @@ fn invalid(parameter: ConnectParameter) -> CommandOutcome {
     }
 }
 
-/// Creates an association or joins one.
+/// Creates an association for an admin queue; joins one with an I/O queue.
 fn enter_association(
     queue: &Queue,
     now: Time,
@@ -238,8 +239,8 @@ fn enter_association(
     }
 }
 
-/// Permit for one more queue of a host; without one no controller is available to it (NVMe-oF,
-/// Connect).
+/// Takes a permit for a queue of a host. If its limit is reached, Connect fails with Controller
+/// Busy (NVMe-oF, Connect).
 fn admit(queue: &Queue, now: Time, host: &NamedHost) -> Result<ConnectionPermit, CommandOutcome> {
     queue.associations.admit(queue.peer.party()).map_err(|full| {
         if queue.associations.log_rate().admit(now) {
@@ -301,7 +302,7 @@ fn join_association(
     host: &NamedHost,
     place: ConnectionPermit,
 ) -> Result<QueueEntry, CommandOutcome> {
-    // The association may just have ended. A reconnecting host can succeed, so it may retry.
+    // Without DNR: the association may just have ended, and the host can retry with a new one.
     let gone = || CommandOutcome {
         status: Status::CONNECT_INVALID_PARAMETERS,
         ..invalid(ConnectParameter::CNTLID)
@@ -335,7 +336,7 @@ fn join_association(
     Ok(QueueEntry { controller, epoch, joined, place: Some(place) })
 }
 
-/// CAP register of every controller, which follows from the limits.
+/// Value of the CAP register, which depends on the limits only.
 pub(super) fn capabilities(limits: &Limits) -> Cap {
     Cap::new()
         .with_mqes_z(limits.queue_depth - 1)
@@ -368,12 +369,12 @@ impl Controller {
         self.configure(Cc::from_bits(set.value as u32))
     }
 
-    /// Result of a successful Connect: the CNTLID.
+    /// Returns dword 0 of the response to a successful Connect: the CNTLID.
     pub(super) fn connect_response(&self) -> u64 {
         ConnectResponse::controller(self.cntlid).into_bits().into()
     }
 
-    /// Number of I/O queues that the host may create.
+    /// Number of I/O queues granted to the host by Set Features (Number of Queues).
     fn granted_io_queues(&self) -> u16 {
         self.shared().features.io_queues()
     }

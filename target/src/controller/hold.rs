@@ -1,15 +1,16 @@
-//! Holds: each counts a command of an I/O queue, on any core, until it ends.
+//! Holds: running I/O commands keep one each, so that something can wait for their end.
 
 use std::fmt;
 use std::sync::Arc;
 
-/// Token kept by each command that something waits for.
+/// Shared token that a running command keeps until it ends. When the last copy is dropped, the
+/// value in it is dropped, which continues whatever waited for the commands.
 #[derive(Clone, Debug)]
 #[must_use]
 pub struct CommandHold(Arc<dyn fmt::Debug + Send + Sync>);
 
 impl CommandHold {
-    /// Creates a hold for commands: `waiting` is dropped with the last clone.
+    /// Creates a hold; `waiting` is dropped with the last clone.
     pub(super) fn new(waiting: impl fmt::Debug + Send + Sync + 'static) -> Self {
         Self(Arc::new(waiting))
     }

@@ -1,5 +1,5 @@
-//! NVM commands: converts blocks of a namespace to bytes of a medium, and the medium's errors to
-//! status.
+//! NVM commands: converts logical blocks of a namespace to bytes of a medium, and errors of the
+//! medium to NVMe status.
 
 use nvme_proto::nvm::DsmRange;
 use nvme_proto::{FromBytes, LbaRange, NvmCommand, Status};
@@ -13,8 +13,8 @@ use crate::inventory::exports::Exports;
 use crate::inventory::namespace::Namespace;
 use crate::metrics::io_counters::IoCounters;
 
-/// Checks a command and converts its range to bytes. `Err` completes it immediately, also if there
-/// is nothing to do.
+/// Checks an I/O command and converts its range to bytes. `Err` is the outcome with which to
+/// complete the command immediately, which is a success if there is nothing to do.
 pub(super) fn parse(
     live: &mut Live,
     exports: &Exports,
@@ -65,7 +65,7 @@ fn kind_and_range(
     namespace: &Namespace,
     command: &NvmCommand,
 ) -> Result<(IoKind, Option<LbaRange>), CommandOutcome> {
-    // A read-only medium has no unwritten data to commit.
+    // A read-only medium has no unwritten data to flush.
     let commits = |fua: bool| fua && namespace.writable;
     Ok(match command {
         NvmCommand::Read(read) if namespace.reads_zeros => (IoKind::ReadZeros, Some(read.range)),
@@ -83,7 +83,7 @@ fn kind_and_range(
         NvmCommand::DatasetManagement(dsm) if dsm.attributes.deallocate() => {
             (IoKind::Deallocate, None)
         }
-        // Hints have no effect here.
+        // Dataset Management attributes other than Deallocate are hints, which are ignored.
         NvmCommand::DatasetManagement(_) => return Err(CommandOutcome::SUCCESS),
     })
 }
@@ -105,7 +105,7 @@ pub(super) fn check_ranges(work: &IoWork, data: &[u8]) -> Result<(), Status> {
     }
 }
 
-/// Next range to deallocate, in bytes; see [`super::Queue::next_range`].
+/// Returns offset and length in bytes of the next range; see [`super::Queue::next_range`].
 pub(super) fn next_range(work: &IoWork, data: &[u8], passed: &mut usize) -> Option<(u64, u64)> {
     let shift = work.lba_shift;
     let rest = ranges(data).ok()?.get(*passed..)?;
@@ -119,7 +119,7 @@ fn ranges(data: &[u8]) -> Result<&[DsmRange], Status> {
     <[DsmRange]>::ref_from_bytes(data).map_err(|_| Status::DATA_SGL_LENGTH_INVALID.with_dnr())
 }
 
-/// Converts errors of storage to NVMe status; the only place that does.
+/// Converts an error of storage to an NVMe status. No other code does that.
 pub(super) fn status_of(error: BackendError, kind: IoKind) -> Status {
     let medium = if kind.changes_medium() || kind == IoKind::Flush {
         Status::WRITE_FAULT
@@ -140,7 +140,7 @@ pub(super) fn status_of(error: BackendError, kind: IoKind) -> Status {
     }
 }
 
-/// Counts a command that succeeded.
+/// Counts an I/O command that succeeded, by its kind, with the bytes of reads and writes.
 pub(super) fn count(counters: &IoCounters, work: &IoWork) {
     match work.kind {
         IoKind::Read { .. } | IoKind::ReadZeros => {

@@ -1,5 +1,5 @@
-//! Progress of jobs, which are work on media for an admin command: I/O queues finish earlier
-//! commands, then the owner of the admin queue flushes.
+//! Progress of jobs. An admin command that needs a flush waits until the I/O queues have finished
+//! earlier commands; then the owner of the admin queue flushes.
 
 use std::sync::Arc;
 
@@ -18,7 +18,7 @@ use crate::backend::BackendError;
 use crate::inventory::namespace::Namespace;
 use crate::inventory::persist::protection::ProtectionError;
 
-/// Hold of a job that waits for commands.
+/// Value in the hold of a job's commands. Its drop notifies the admin queue that they have ended.
 #[derive(Debug)]
 struct JobWait {
     admin: Arc<QueueLink>,
@@ -27,13 +27,13 @@ struct JobWait {
 
 impl Drop for JobWait {
     fn drop(&mut self) {
-        // A controller's lock may be held here, so only the mailbox is touched.
+        // The caller may hold a controller's lock, so the drop locks only the mailbox.
         self.admin.quiesced(self.job);
     }
 }
 
 impl SharedState {
-    /// Drops all jobs at a reset.
+    /// Drops all jobs, at a reset or shutdown; aborts the commands that wait for them.
     pub(super) fn abort_jobs(&mut self) {
         for job in std::mem::take(&mut self.jobs.open) {
             if let JobPurpose::Protect(protect) = job.purpose {
@@ -44,8 +44,8 @@ impl SharedState {
 }
 
 impl Controller {
-    /// Starts a shutdown, after which I/O queues accept no commands: once running commands have
-    /// ended, all writable media are flushed. False if there is nothing to do.
+    /// Starts the flushes of a shutdown: once the running commands that change a medium have ended,
+    /// all writable media are flushed. False if there is nothing to flush.
     pub(super) fn begin_shutdown(&self, shared: &mut SharedState) -> bool {
         let all = self.subsystem().map(|subsystem| subsystem.namespaces()).unwrap_or_default();
         let writable: Vec<_> = all.iter().filter(|namespace| namespace.writable).cloned().collect();
@@ -60,9 +60,10 @@ impl Controller {
         true
     }
 
-    /// Write protects a namespace: earlier commands on all queues of all hosts end first and are
-    /// flushed. The response to `cid` comes when that is done and stored for later runs. `first`
-    /// tells that it was not protected before. False if the queue that would respond has ended.
+    /// Starts to write protect a namespace: earlier commands of all hosts that change it end first,
+    /// then they are flushed and the protection is stored in the state folder; then the response to
+    /// `cid` is sent. `first`: whether the namespace was unprotected before. False if the admin
+    /// queue that would respond has ended.
     pub(super) fn begin_protection(
         &self,
         cid: Cid,
@@ -91,8 +92,8 @@ impl Controller {
         true
     }
 
-    /// Clears a write protection once that is stored for later runs; the response to `cid` comes
-    /// then. False if there is no store.
+    /// Starts to clear a write protection: that is stored in the state folder first; then the
+    /// response to `cid` is sent. False if there is no state folder.
     pub(super) fn begin_lifting(&self, cid: Cid, namespace: &Arc<Namespace>) -> bool {
         let mut shared = self.shared();
         let namespace = Arc::clone(namespace);
@@ -105,7 +106,7 @@ impl Controller {
         later
     }
 
-    /// Writes the protection of a job to the state folder. False if there is no store.
+    /// Writes the protection of a job to the state folder. False if there is none.
     fn keep(&self, shared: &mut SharedState, id: JobId) -> bool {
         let associations = self.associations.upgrade();
         let (Some(associations), Some(subsystem)) = (associations, self.subsystem()) else {
@@ -130,14 +131,14 @@ impl Controller {
         )
     }
 
-    /// Continues a job whose protection was written to the state folder, or could not be.
+    /// Ends a job after its protection was written to the state folder (`well`), or could not be.
     pub(super) fn kept(&self, id: JobId, well: bool) {
         let job = self.shared().jobs.take(id);
         let Some(ControllerJob { purpose: JobPurpose::Protect(protect), .. }) = job else { return };
         self.end_protection(&protect, if well { Status::SUCCESS } else { Status::INTERNAL_ERROR });
     }
 
-    /// Responds to a change of write protection, which is undone if it failed.
+    /// Responds to a change of write protection. If it failed, the namespace is as before.
     fn end_protection(&self, protect: &Protect, status: Status) {
         let lifts = match status.is_success() {
             true => !protect.protected,
@@ -149,7 +150,7 @@ impl Controller {
         self.shared().members.complete(protect.cid, status.into());
     }
 
-    /// Continues a job after the commands that it waited for, or a flush, have ended.
+    /// Continues a job after the commands that it waited for, or one of its flushes, have ended.
     pub(super) fn go_on(&self, id: JobId) {
         let mut shared = self.shared();
         let Some(job) = shared.jobs.get(id) else { return };
@@ -175,7 +176,7 @@ impl Controller {
         }
     }
 
-    /// Records the result of a flush.
+    /// Records the result of a flush, and continues its job.
     pub(super) fn flushed(&self, now: Time, flush: FlushJob, result: Result<(), BackendError>) {
         if let Err(error) = result {
             let mut shared = self.shared();

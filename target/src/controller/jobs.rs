@@ -1,4 +1,4 @@
-//! Jobs: work on media that an admin command asks for.
+//! Jobs: flushes that an admin command requires before its response.
 
 use std::sync::Arc;
 
@@ -7,36 +7,40 @@ use nvme_proto::{Cid, Status};
 use super::event::JobId;
 use crate::inventory::namespace::Namespace;
 
-/// Running jobs of one controller.
+/// Jobs of one controller that have not ended.
 #[derive(Debug, Default)]
 pub(super) struct Jobs {
     pub(super) next: u32,
     pub(super) open: Vec<ControllerJob>,
 }
 
+/// Job that has not ended.
 #[derive(Debug)]
 pub(super) struct ControllerJob {
     pub(super) id: JobId,
     pub(super) purpose: JobPurpose,
-    /// Namespaces that are still to be flushed.
+    /// Namespaces to flush.
     pub(super) namespaces: Vec<Arc<Namespace>>,
+    /// Status for the first flush that failed.
     pub(super) error: Option<Status>,
 }
 
+/// Reason for which a job flushes.
 #[derive(Debug)]
 pub(super) enum JobPurpose {
     /// Shutdown (CC.SHN): earlier writes are durable when CSTS.SHST reports completion.
     Shutdown,
-    /// Set Features, Namespace Write Protection Config.
+    /// Set Features (Namespace Write Protection Config).
     Protect(Protect),
 }
 
-/// Change of write protection.
+/// Change of the write protection of one namespace.
 #[derive(Debug)]
 pub(super) struct Protect {
+    /// CID of the Set Features command, which waits for the end of the job.
     pub(super) cid: Cid,
     pub(super) namespace: Arc<Namespace>,
-    /// Whether to set or clear the protection.
+    /// True sets the protection, false clears it.
     pub(super) protected: bool,
     /// Whether the namespace was unprotected before.
     pub(super) first: bool,

@@ -1,14 +1,14 @@
-//! Kinds of controllers: I/O and discovery.
+//! Kinds of controllers: I/O controllers and discovery controllers.
 
 use std::sync::Arc;
 
 use crate::inventory::subsystem::Subsystem;
 
-/// Service that a controller gives access to.
+/// Kind of a controller, with the subsystem of an I/O controller.
 #[derive(Clone, Debug)]
 pub(crate) enum ControllerKind {
-    /// The namespaces of a subsystem.
+    /// I/O controller, with access to the namespaces of a subsystem.
     Nvm(Arc<Subsystem>),
-    /// The discovery log, without namespaces.
+    /// Discovery controller, which has a discovery log and no namespaces.
     Discovery,
 }

@@ -1,5 +1,4 @@
-//! Life of a controller as its registers show it: enable, reset, shutdown and end (Base, 3.5 and
-//! 3.6).
+//! Controller life cycle by CC and CSTS: enable, reset, shutdown, end (Base, 3.5 and 3.6).
 
 use nvme_proto::Status;
 use nvme_proto::registers::{Cc, CcCss, Csts, ShutdownNotification, ShutdownStatus};
@@ -14,8 +13,7 @@ impl Controller {
     /// Handles a write of CC (Base, 3.1.4.5): enable, reset, shut down, or none of these.
     ///
     /// # Errors
-    /// The host enables a controller whose reset is not complete: it has to wait for CSTS.RDY to be
-    /// 0.
+    /// COMMAND_SEQUENCE_ERROR if CC.EN is set while CSTS.RDY is still 1 from before the reset.
     pub(super) fn configure(&self, new: Cc) -> Result<(), Status> {
         let mut shared = self.shared();
         let old = shared.cc;
@@ -49,9 +47,9 @@ impl Controller {
         }
     }
 
-    /// Resets the controller: ends I/O queues, aborts parked commands, restores the defaults of
-    /// features. The reset is complete when the I/O queues are gone and their commands that change
-    /// the medium have ended.
+    /// Starts a controller reset: ends I/O queues, aborts parked commands, and restores the
+    /// defaults of features. CSTS.RDY becomes 0 when the I/O queues are gone and their commands
+    /// that change the medium have ended.
     fn reset(&self, shared: &mut SharedState) {
         self.stage.set(RegisterPhase::Disabled);
         shared.members.close_io_queues(CloseReason::Reset);
@@ -62,15 +60,15 @@ impl Controller {
         shared.features = Features::new(self.limits.io_queues);
     }
 
-    /// Completes a reset: no I/O queue is leaving now.
+    /// Completes a reset, if there is one: no I/O queue is leaving now.
     pub(super) fn all_have_left(&self, shared: &mut SharedState) {
         if !shared.cc.en() {
             shared.csts.set_rdy(false);
         }
     }
 
-    /// Shuts down: refuses new commands, waits for running ones and flushes. If the flush fails,
-    /// the shutdown never completes and CSTS.CFS is set.
+    /// Starts a shutdown: refuses new commands, waits for running ones and flushes. If the flush
+    /// fails, CSTS.CFS is set and the shutdown never completes.
     fn shut_down(&self, shared: &mut SharedState) {
         if shared.csts.shst() != ShutdownStatus::NORMAL {
             return;

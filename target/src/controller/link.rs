@@ -1,4 +1,4 @@
-//! Link between a queue's owner and the controller, through which other cores reach the queue.
+//! Part of a queue that its owner shares with the controller, through which other cores reach it.
 
 use std::collections::VecDeque;
 use std::sync::{Arc, PoisonError};
@@ -10,25 +10,25 @@ use rdma::Time;
 use super::event::{CloseReason, JobId, QueueEvent};
 use crate::sync::{AtomicBool, AtomicU64, Mutex, MutexGuard, Ordering};
 
-/// Queue as seen by other threads.
+/// Queue as seen by other threads: its mailbox, and when its last command arrived.
 #[derive(Debug)]
 pub(super) struct QueueLink {
     pub(super) qid: Qid,
     waker: Waker,
-    /// Set after the mailbox changed, cleared by the owner before it reads it.
+    /// Whether the mailbox may have messages; set after a message was added, cleared by the owner.
     mail: AtomicBool,
     mailbox: Mutex<QueueMailbox>,
-    /// Time of the last command.
+    /// Time at which the last command arrived, in nanoseconds.
     last_command: AtomicU64,
     lost: Arc<Lost>,
 }
 
-/// Flag that the connection manager sets when a connection ends, before its poll group notices.
+/// Flag that a connection has ended, set before its poll group handles that.
 #[derive(Debug, Default)]
 pub struct Lost(AtomicBool);
 
 impl Lost {
-    /// Records that the host disconnected or cannot be reached.
+    /// Records that the host disconnected or became unreachable.
     pub fn set(&self) {
         self.0.store(true, Ordering::Release);
     }
@@ -41,17 +41,18 @@ impl Lost {
 #[derive(Debug, Default)]
 struct QueueMailbox {
     mail: VecDeque<Mail>,
+    /// First reason to close the connection.
     close: Option<CloseReason>,
 }
 
-/// Message in the mailbox of a queue's owner.
+/// Message to the owner of a queue.
 #[derive(Debug)]
 pub(super) enum Mail {
-    /// An action for the owner.
+    /// Action that the owner has to take.
     Event(QueueEvent),
     /// Commands that a job of this admin queue waited for have ended.
     Quiesced(JobId),
-    /// The protection of a job was written to the state folder (true) or could not be.
+    /// Whether the write protection of a job could be written to the state folder.
     Kept(JobId, bool),
 }
 
@@ -67,37 +68,37 @@ impl QueueLink {
         }
     }
 
-    /// Posts an event to the mailbox, which is bounded by the commands that a host may have
-    /// outstanding.
+    /// Posts an event to the mailbox. The commands that a host may have outstanding bound its
+    /// length.
     pub(super) fn post(&self, event: QueueEvent) {
         self.mailbox().mail.push_back(Mail::Event(event));
         self.ring();
     }
 
-    /// Posts that the commands that a job waited for have ended.
+    /// Posts that the commands that a job of this admin queue waited for have ended.
     pub(super) fn quiesced(&self, job: JobId) {
         self.mailbox().mail.push_back(Mail::Quiesced(job));
         self.ring();
     }
 
-    /// Posts whether the protection of a job was written to the state folder.
+    /// Posts whether the write protection of a job could be written to the state folder (`well`).
     pub(super) fn kept(&self, job: JobId, well: bool) {
         self.mailbox().mail.push_back(Mail::Kept(job, well));
         self.ring();
     }
 
-    /// Tells the owner to close the connection; only the first reason counts.
+    /// Requests that the owner closes the connection; only the first reason counts.
     pub(super) fn close(&self, reason: CloseReason) {
         self.mailbox().close.get_or_insert(reason);
         self.ring();
     }
 
-    /// Makes the owner check its deadlines again.
+    /// Wakes the owner, which then checks whether it has to do something.
     pub(super) fn wake(&self) {
         self.waker.wake_by_ref();
     }
 
-    /// Next message for the owner. A single relaxed load if the box is empty. After
+    /// Returns the next message for the owner. Costs one relaxed load if there is none. After
     /// [`QueueLink::close`] it is always the close.
     pub(super) fn next_mail(&self) -> Option<Mail> {
         if !self.mail.load(Ordering::Relaxed) {
@@ -108,12 +109,12 @@ impl QueueLink {
             return Some(Mail::Event(QueueEvent::Close(reason)));
         }
         let mail = mailbox.mail.pop_front();
-        // Under the lock, so that no message posted now is missed.
+        // Cleared under the lock, so that no message posted now is missed.
         self.mail.store(!mailbox.mail.is_empty(), Ordering::Relaxed);
         mail
     }
 
-    /// Whether its connection has ended, which its owner may not know yet.
+    /// Whether the connection has ended, which its owner may not have handled yet.
     pub(super) fn is_lost(&self) -> bool {
         self.lost.get()
     }

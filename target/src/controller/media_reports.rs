@@ -13,7 +13,8 @@ use crate::inventory::index::NamespaceIndex;
 use crate::inventory::namespace::Namespace;
 
 impl Associations {
-    /// Counts and logs an error of a namespace's medium. `what` names the operation and its range.
+    /// Counts and logs an error of a namespace's medium, and notifies hosts if it is degraded now.
+    /// `what` names the operation and its range in the log.
     pub(crate) fn storage_failed(
         &self,
         now: Time,
@@ -47,7 +48,7 @@ impl Associations {
         }
     }
 
-    /// Logs a slow command with the time of each stage. `what` names the operation and its range.
+    /// Logs a slow command with the durations of its stages. `what` names operation and range.
     pub(crate) fn log_slow(
         &self,
         now: Time,
@@ -70,8 +71,8 @@ impl Associations {
         );
     }
 
-    /// Checks whether another program changed the file of a namespace, and notifies connected
-    /// hosts.
+    /// Checks whether another program changed or replaced the file of a namespace; notifies hosts
+    /// of a change. `log` returns whether a message may be logged now.
     pub(crate) fn look_at_file(&self, namespace: &Namespace, log: &mut dyn FnMut() -> bool) {
         let change = namespace.look_at_file();
         self.announce_health(namespace);
@@ -94,7 +95,7 @@ impl Associations {
         controllers.iter().for_each(|controller| controller.namespace_changed(nsid));
     }
 
-    /// Notifies connected hosts that a namespace's medium is degraded, once.
+    /// Notifies connected hosts, once, that a namespace's medium is degraded.
     pub(crate) fn announce_health(&self, namespace: &Namespace) {
         if namespace.health().announce() {
             let controllers = self.controllers_with(namespace);

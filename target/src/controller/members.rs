@@ -1,4 +1,4 @@
-//! Queues of an association, and the events that they wait for.
+//! Queues of an association, and the responses that wait for them.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -9,26 +9,28 @@ use super::command::CommandOutcome;
 use super::event::{CloseReason, QueueEvent, Quiesce};
 use super::link::QueueLink;
 
-/// Queues of an association, with pending aborts and joins.
+/// Queues of one association, with the Abort and Connect commands that wait for them.
 #[derive(Debug, Default)]
 pub(super) struct Members {
+    /// Admin queue; `None` once it has left.
     pub(super) admin: Option<Arc<QueueLink>>,
+    /// I/O queues that have not left.
     pub(super) io: BTreeMap<Qid, Arc<QueueLink>>,
-    /// I/O queues that have left the association: closed, disconnected or lost. Each stays here
-    /// until its connection has ended and its commands that change the medium have ended.
+    /// I/O queues that have left the association: closed, disconnected or lost. A queue stays here
+    /// until its connection and its commands that change the medium have ended.
     pub(super) leaving: Vec<Arc<QueueLink>>,
-    /// Connect commands to answer once no queue is leaving.
+    /// Connect commands (queue, CID) that get their response once no queue is leaving.
     pub(super) joining: Vec<(Arc<QueueLink>, Cid)>,
-    /// Reason that the association ends.
+    /// Reason that the association is ending, if it is.
     pub(super) ending: Option<CloseReason>,
-    /// Abort commands that wait for an answer, each with its queue.
+    /// Abort commands without a response (CID), each with the queue of the command to abort.
     pub(super) aborts: Vec<(Cid, Arc<QueueLink>)>,
 }
 
-/// Time of the response to the Connect command of a queue that has joined.
+/// When the response to the Connect command of a joining queue is sent.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Joined {
-    /// Immediately: no queue is leaving.
+    /// Immediately, since no queue is leaving.
     Now,
     /// Once no queue is leaving, by a [`QueueEvent::Complete`].
     Later,
@@ -52,12 +54,12 @@ impl Members {
         self.io.values().chain(&self.leaving)
     }
 
-    /// Attaches a hold to the running commands of I/O queues.
+    /// Sends each I/O queue the request to attach a hold to its running commands.
     pub(super) fn quiesce(&self, quiesce: &Quiesce) {
         self.io_queues().for_each(|link| link.post(QueueEvent::Quiesce(quiesce.clone())));
     }
 
-    /// Whether leaving I/O queues may still change the medium.
+    /// Whether commands of queues that have left or are lost may still change the medium.
     pub(super) fn has_unfinished_writes(&self) -> bool {
         let connections = self.admin.iter().chain(self.io.values());
         self.is_leaving()
@@ -68,7 +70,7 @@ impl Members {
         self.admin.is_none() && self.io.is_empty() && self.leaving.is_empty()
     }
 
-    /// Queue of the association with the QID.
+    /// Returns the queue with the QID; not one that has left.
     pub(super) fn get(&self, qid: Qid) -> Option<&Arc<QueueLink>> {
         if qid.is_admin() { self.admin() } else { self.io.get(&qid) }
     }
@@ -88,7 +90,7 @@ impl Members {
         self.joining.clear();
     }
 
-    /// Removes an I/O queue from the association, if it is a member.
+    /// Moves an I/O queue to the leaving ones, and responds to Aborts that wait for it.
     pub(super) fn detach(&mut self, link: &Arc<QueueLink>) {
         if self.io.get(&link.qid).is_some_and(|member| Arc::ptr_eq(member, link)) {
             self.io.remove(&link.qid);
@@ -98,14 +100,14 @@ impl Members {
         self.answer_aborts_of(link);
     }
 
-    /// Answers the Connect commands that waited for leaving queues.
+    /// Sends the responses (`result`) to Connect commands that waited for leaving queues.
     pub(super) fn admit(&mut self, result: u64) {
         for (link, cid) in std::mem::take(&mut self.joining) {
             link.post(QueueEvent::Complete { cid, outcome: CommandOutcome::success(result) });
         }
     }
 
-    /// Completes a parked command of the admin queue.
+    /// Requests the completion of a parked command of the admin queue.
     pub(super) fn complete(&self, cid: Cid, outcome: CommandOutcome) {
         if let Some(admin) = self.admin() {
             admin.post(QueueEvent::Complete { cid, outcome });

@@ -1,8 +1,8 @@
-//! Controllers: the rules of NVMe, apart from how bytes move.
+//! Controllers: the NVMe protocol above the transport.
 //!
-//! A [`Queue`] is one connection's view, owned by its core. A [`Controller`] is the state that the
-//! queues of one association share. The data path reads its atomics; the rest is behind one lock.
-//! Nothing here waits, reads a clock or does I/O.
+//! A [`Queue`] is the NVMe queue of one connection, owned by its core. A [`Controller`] is the
+//! state that the queues of one association share: atomics, which the data path reads, and one lock
+//! for the rest. Nothing here waits, reads a clock or does I/O.
 //!
 //! Not implemented: authentication, static controllers, PRPs, fused operations, metadata,
 //! reservations, namespace management, NVM subsystem reset.

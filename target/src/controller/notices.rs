@@ -1,5 +1,4 @@
-//! Asynchronous events of a controller, and the controllers that are notified of a namespace's
-//! change.
+//! Asynchronous events: which controllers report a change, if their host enabled the event.
 
 use std::sync::Arc;
 
@@ -15,12 +14,12 @@ impl Controller {
         self.shared().async_events.request(cid)
     }
 
-    /// Drops an Asynchronous Event Request; false if there is no such request.
+    /// Drops an outstanding Asynchronous Event Request; false if none has the CID.
     pub(super) fn give_up_event(&self, cid: Cid) -> bool {
         self.shared().async_events.take_request(cid)
     }
 
-    /// Reports that a medium of the subsystem is degraded.
+    /// Reports that a medium of the subsystem is degraded (SMART critical warning, reliability).
     pub(crate) fn reliability_degraded(&self) {
         let mut shared = self.shared();
         let wanted = shared.features.async_events.smart_critical_warnings();
@@ -60,7 +59,7 @@ impl Controller {
         }
     }
 
-    /// Notifies every controller of the subsystem except this one, whose host made the change.
+    /// Notifies the other controllers that see the namespace; the host of this one made the change.
     pub(super) fn notify_namespace_changed(&self, nsid: Nsid) {
         let associations = self.associations.upgrade();
         let (Some(associations), Some(subsystem)) = (associations, self.subsystem()) else {

@@ -1,4 +1,4 @@
-//! One queue of an association, on the core that owns its connection.
+//! NVMe queue of one connection, on the core that owns it.
 
 use std::sync::Arc;
 use std::task::Waker;
@@ -23,28 +23,27 @@ use crate::limits::peer::RemotePeer;
 use crate::limits::{CONNECT_TIMEOUT, ENABLE_TIMEOUT, KNOWN_SUCCESSORS};
 use crate::metrics::io_counters::{CoreIoCounters, CoreIoStats};
 
-/// A connection that the transport accepted.
+/// Parameters of a connection that the transport has accepted.
 #[derive(Debug)]
 pub struct Accepted {
-    /// Port that it came in on.
+    /// Port of the target that the host connected to.
     pub port: Arc<Port>,
-    /// Requested queue identifier (QID).
+    /// Queue identifier (QID) from the private data of the connection request.
     pub qid: Qid,
-    /// Most entries that its Connect command may ask for, as negotiated.
+    /// Maximum queue size that its Connect command may request, as the transport negotiated.
     pub entries: u16,
-    /// Host that has connected.
+    /// Address of the host, with its process if it is on this machine.
     pub peer: RemotePeer,
     /// Wakes the core that owns the connection; called from other cores.
     pub waker: Waker,
     /// Time at which the connection was accepted.
     pub now: Time,
-    /// Set once the connection manager knows that the connection has ended.
+    /// Flag that the connection manager sets when the connection has ended.
     pub lost: Arc<Lost>,
 }
 
-/// An NVMe queue. For each command its owner calls [`Queue::parse`] and at its end
-/// [`Queue::completion`]; in each turn [`Queue::poll`]; at the end of the connection
-/// [`Queue::close`].
+/// An NVMe queue. Its owner calls [`Queue::parse`] for each command and [`Queue::completion`] at
+/// its end, [`Queue::poll`] in each turn, and [`Queue::close`] after the connection has ended.
 #[derive(Debug)]
 pub struct Queue {
     pub(super) associations: Arc<Associations>,
@@ -53,12 +52,12 @@ pub struct Queue {
     pub(super) peer: RemotePeer,
     pub(super) link: Arc<QueueLink>,
     io_stats: Arc<CoreIoStats>,
-    /// Counters of its subsystem, from the execution of a Connect that names it.
+    /// I/O counters of the subsystem of the last Connect; those for unconnected queues before.
     pub(super) counters: CoreIoCounters,
-    /// Failed commands not yet counted against the peer.
+    /// Number of failed commands that are not yet counted against the peer.
     pub(super) failed: u64,
     pub(super) state: QueueState,
-    /// Submission queue entries: first as negotiated, then as asked for by Connect.
+    /// Size of the submission queue in entries: as negotiated, then as requested by Connect.
     pub(super) entries: u16,
     head: Head,
 }
@@ -66,35 +65,36 @@ pub struct Queue {
 /// State of a queue, which decides which commands it accepts.
 #[derive(Debug)]
 pub(super) enum QueueState {
-    /// Connect only, since the given time.
+    /// Only Connect, which the host has to send within `CONNECT_TIMEOUT` after `since`.
     Connecting { since: Time },
-    /// All commands of the queue's kind.
+    /// All commands of an admin or I/O queue, since Connect has succeeded.
     Live(Live),
-    /// None; the connection is about to end.
+    /// No commands: the connection is ending.
     Ended,
 }
 
+/// State of a queue since its Connect succeeded.
 #[derive(Debug)]
 pub(super) struct Live {
     pub(super) controller: Arc<Controller>,
-    /// Permit of the connection; `None` for a discovery controller.
+    /// Permit that counts the connection; `None` for a discovery controller.
     _place: Option<Box<ConnectionPermit>>,
-    /// Start of the current keep-alive interval (admin queue only).
+    /// Start of the current Keep Alive interval (admin queue only).
     pub(super) interval_start: Time,
-    /// Time since which the controller is not enabled (admin queue only).
+    /// Time since which the controller is not enabled; `None` while it is (admin queue only).
     pub(super) disabled_since: Option<Time>,
-    /// Epoch in which the queue joined (I/O queues only).
+    /// Epoch in which the queue joined; its commands are refused in later ones (I/O queues only).
     pub(super) epoch: Epoch,
-    /// Namespaces that took over an NSID and that the host knows.
+    /// Namespaces with a reused NSID that the host has identified (a cache of the controller's
+    /// set).
     known: Vec<NamespaceIndex>,
-    /// Whether this queue ended the association. Its owner may close it later; it is counted once
-    /// and timers are ignored until then.
+    /// Whether this queue ended the association, so that it is counted once and timers are ignored.
     ended_association: bool,
 }
 
 impl Live {
-    /// Whether the host means this namespace, whose NSID belonged to another namespace before.
-    /// Takes a lock for the first command only.
+    /// Whether the host knows this namespace, whose NSID belonged to another namespace before.
+    /// Takes the controller's lock only for the first command.
     pub(super) fn knows(&mut self, namespace: &Namespace) -> bool {
         if self.known.contains(&namespace.index) {
             return true;
@@ -110,16 +110,17 @@ impl Live {
     }
 }
 
-/// Submission queue head for flow control.
+/// Submission Queue Head Pointer (SQHD) of responses.
 #[derive(Clone, Copy, Debug)]
 pub(super) enum Head {
+    /// Index of the head entry.
     At(u16),
-    /// The host disabled flow control.
+    /// The host disabled flow control: SQHD is 0xFFFF.
     Disabled,
 }
 
 impl Queue {
-    /// A queue whose host has not sent Connect yet, with the counters of its core.
+    /// Creates a queue that waits for Connect. `io_stats` are the counters of its core.
     pub fn new(
         associations: Arc<Associations>,
         io_stats: Arc<CoreIoStats>,
@@ -145,22 +146,22 @@ impl Queue {
         }
     }
 
-    /// Queue identifier; 0 is the admin queue.
+    /// Queue identifier (QID); 0 is the admin queue.
     pub fn qid(&self) -> Qid {
         self.qid
     }
 
-    /// CNTLID of its controller, once connected.
+    /// CNTLID of the controller while the queue is connected.
     pub(crate) fn cntlid(&self) -> Option<Cntlid> {
         self.controller().map(|controller| controller.cntlid)
     }
 
-    /// Whether Connect succeeded and the association lives.
+    /// Whether Connect has succeeded and the queue has not left the association.
     pub(crate) fn is_live(&self) -> bool {
         matches!(self.state, QueueState::Live(_))
     }
 
-    /// Controller of the queue, once connected.
+    /// Controller while the queue is connected.
     pub(crate) fn controller(&self) -> Option<&Arc<Controller>> {
         match &self.state {
             QueueState::Live(live) => Some(&live.controller),
@@ -168,8 +169,7 @@ impl Queue {
         }
     }
 
-    /// Drops a parked Asynchronous Event Request, which gets no response; false if none has the
-    /// CID.
+    /// Drops a parked Asynchronous Event Request without a response; false if none has this CID.
     pub(crate) fn give_up_event_request(&mut self, cid: Cid) -> bool {
         let known = self.controller().is_some_and(|controller| controller.give_up_event(cid));
         if known {
@@ -178,7 +178,7 @@ impl Queue {
         known
     }
 
-    /// Frees the entry of a command; returns the new head.
+    /// Advances the submission queue head by the entry of a command, and returns SQHD.
     fn advance(&mut self) -> u16 {
         match &mut self.head {
             Head::Disabled => 0xFFFF,
@@ -189,14 +189,15 @@ impl Queue {
         }
     }
 
-    /// Response to a command that ended. Its receive was posted again before.
+    /// Returns the completion queue entry for a command. The caller has posted its receive again.
     pub fn completion(&mut self, cid: Cid, outcome: CommandOutcome) -> Cqe {
         let head = self.advance();
         Cqe::new(cid, outcome.status).with_result(outcome.result).with_queue(head, self.qid)
     }
 
-    /// Next action of the owner, if any. Call it in each turn and at [`Queue::deadline`] until it
-    /// returns `None`, which is cheap. Nothing follows [`QueueEvent::Close`].
+    /// Returns the next action of the owner, if any. Call it in each turn, and at
+    /// [`Queue::deadline`], until it returns `None`, which is cheap. Nothing follows
+    /// [`QueueEvent::Close`].
     pub fn poll(&mut self, now: Time) -> Option<QueueEvent> {
         if let Some(reason) = self.check_timeouts(now) {
             self.end(reason);
@@ -215,20 +216,19 @@ impl Queue {
     }
 
     /// Ends the association after two Keep Alive Timeouts without a command: the host may rely on
-    /// that and have reconnected. Returns whether the connection has to end.
+    /// that and have connected again. Returns whether the connection has to end.
     pub(crate) fn end_if_abandoned(&mut self, now: Time) -> bool {
         let QueueState::Live(live) = &self.state else { return false };
         let kato = live.controller.keep_alive();
         let abandoned = kato.is_some_and(|kato| now >= live.controller.last_command() + 2 * kato);
-        // Counted once, however many queues notice it.
+        // Counted once, although every queue of the association notices it.
         if abandoned && self.qid.is_admin() {
             self.end(CloseReason::KeepAlive);
         }
         abandoned
     }
 
-    /// Latest time at which [`Queue::poll`] must run again. Changes made by other cores come with a
-    /// wake-up.
+    /// Latest time at which [`Queue::poll`] must run again, unless another core wakes the owner.
     pub fn deadline(&self) -> Option<Time> {
         match &self.state {
             QueueState::Connecting { since } => Some(*since + CONNECT_TIMEOUT),
@@ -256,14 +256,15 @@ impl Queue {
         }
     }
 
-    /// Ends the queue after its connection is gone; the association ends with its admin queue. A
-    /// connected queue returns a hold, to be kept by each command that storage still executes and
-    /// that changes the medium: the host must not be told to continue until they have ended.
+    /// Removes the queue after its connection has ended; the association ends with its admin queue.
+    /// If the queue was connected, the caller attaches the returned hold to each command that
+    /// storage still executes and that changes the medium: the host must not continue before these
+    /// have ended.
     pub fn close(mut self) -> Option<CommandHold> {
         self.leave()
     }
 
-    /// Counts later commands for a subsystem, or for none.
+    /// Selects the counters for later commands: those of a subsystem, or of unconnected queues.
     pub(super) fn count_for(&mut self, subsystem: Option<&Subsystem>) {
         self.counters = match subsystem {
             Some(subsystem) => self.io_stats.open(subsystem.index),
@@ -271,7 +272,7 @@ impl Queue {
         };
     }
 
-    /// Counts the duration of a successful I/O command.
+    /// Counts the duration of a successful Read or Write, in nanoseconds.
     #[inline]
     pub(crate) fn count_latency(&self, work: &IoWork, latency_nanos: u64) {
         match work.kind {
@@ -306,7 +307,7 @@ impl Queue {
         });
     }
 
-    /// Checks the timers of this queue; returns the reason to close if one expired.
+    /// Checks the timers of this queue. Returns the reason to close if one has expired.
     fn check_timeouts(&mut self, now: Time) -> Option<CloseReason> {
         match &mut self.state {
             QueueState::Connecting { since } if now >= *since + CONNECT_TIMEOUT => {
@@ -359,7 +360,7 @@ impl Live {
         if now < self.interval_start + kato {
             return None;
         }
-        // Traffic based: an interval with a command starts again.
+        // Traffic based keep alive: a command in the interval restarts it.
         let alive = self.controller.last_command() > self.interval_start;
         self.interval_start = now;
         (!alive).then_some(CloseReason::KeepAlive)

@@ -1,4 +1,4 @@
-//! A controller: state that the queues of one association share.
+//! State of a controller, which the queues of one association share.
 
 use std::collections::BTreeSet;
 use std::net::SocketAddr;
@@ -31,12 +31,12 @@ use crate::limits::{
     ANONYMOUS_TRANSFER_BYTES, DISCOVERY_KEEP_ALIVE, KEEP_ALIVE_GRANULARITY, Limits,
 };
 
-/// A controller: one host's association with one subsystem, or with the discovery service.
+/// An NVMe controller: the association of one host with a subsystem or the discovery service.
 #[derive(Debug)]
 pub struct Controller {
-    /// CNTLID, unique among the live controllers of its service.
+    /// Controller ID, unique among the live I/O controllers or the live discovery controllers.
     pub cntlid: Cntlid,
-    /// Service that it gives access to.
+    /// Kind of the controller, and its subsystem.
     pub(crate) kind: ControllerKind,
     /// Host that connected the admin queue.
     pub(crate) host: NamedHost,
@@ -46,7 +46,7 @@ pub struct Controller {
     pub(crate) ana: Arc<AnaStates>,
     /// IP address and UDP port of the host.
     pub peer: SocketAddr,
-    /// Time of its Connect command.
+    /// Time of the Connect command of the admin queue.
     pub connected_at: Time,
     pub(super) associations: Weak<Associations>,
     /// Whether the start of the association was logged, so that its end is logged as well.
@@ -55,8 +55,9 @@ pub struct Controller {
     pub(super) support: Support,
     pub(super) io_opcodes: Opcodes,
     pub(super) stage: Stage,
-    /// Serial number that the first later namespace will have.
+    /// First serial number of namespaces that are added after the association began.
     later_serial: u32,
+    /// Keep Alive Timeout in milliseconds; 0 if the host requested none.
     pub(super) keep_alive_ms: AtomicU32,
     shared: Mutex<SharedState>,
 }
@@ -70,12 +71,12 @@ pub(super) struct SharedState {
     pub(super) jobs: Jobs,
     pub(super) async_events: AsyncEvents,
     pub(super) errors: ErrorLog,
-    /// Namespaces that took over an NSID and that the host has identified since.
+    /// Namespaces with a reused NSID that the host has identified since they were added.
     identified: BTreeSet<NamespaceIndex>,
     pub(super) features: Features,
 }
 
-/// Messages about an association: connected, ends, disconnected.
+/// Log messages about an association: connected, ending, disconnected.
 const LIFE_MESSAGES: u32 = 3;
 
 impl Controller {
@@ -123,21 +124,21 @@ impl Controller {
         }
     }
 
-    /// Whether a host that sends the NSID of a namespace can mean this one: it has not replaced a
-    /// namespace that the host may still know under this NSID.
+    /// Whether a host that sends the NSID of a namespace can mean this one. False if it replaced,
+    /// under the same NSID, a namespace that the host may still expect.
     pub(super) fn knows(&self, namespace: &Namespace) -> bool {
-        // Later namespaces have greater numbers, which wrap after 2^32.
+        // Serial numbers increase, and wrap after 2^32.
         let is_later = namespace.index.serial.wrapping_sub(self.later_serial) < u32::MAX / 2;
         !(namespace.takes_over && is_later) || self.shared().identified.contains(&namespace.index)
     }
 
-    /// NQN of the target's discovery service.
+    /// Returns the NQN of the target's discovery service.
     pub(super) fn discovery_nqn(&self) -> Nqn {
         let associations = self.associations.upgrade();
         associations.map_or(Nqn::DISCOVERY, |associations| associations.registry().discovery_nqn())
     }
 
-    /// Records that the host has identified a namespace.
+    /// Records that the host has identified a namespace, if its NSID is a reused one.
     pub(super) fn note_identified(&self, namespace: &Namespace) {
         if self.knows(namespace) {
             return;
@@ -151,7 +152,7 @@ impl Controller {
         shared.identified.insert(namespace.index);
     }
 
-    /// Subsystem, unless it is the discovery service.
+    /// Subsystem of an I/O controller; `None` for a discovery controller.
     pub(crate) fn subsystem(&self) -> Option<&Arc<Subsystem>> {
         match &self.kind {
             ControllerKind::Nvm(subsystem) => Some(subsystem),
@@ -159,12 +160,12 @@ impl Controller {
         }
     }
 
-    /// Whether its subsystem is still served where the host connected.
+    /// Whether its subsystem is still served at the port that the host connected to.
     pub(crate) fn is_served(&self) -> bool {
         self.subsystem().is_none_or(|subsystem| self.port.still_serves(subsystem, &self.ana))
     }
 
-    /// Namespace with the NSID, if the host sees it.
+    /// Returns the namespace with the NSID, if the host may see it.
     pub(super) fn namespace(&self, nsid: Nsid) -> Option<Arc<Namespace>> {
         let found = self.subsystem()?.namespace(nsid);
         found.filter(|namespace| namespace.is_visible_to(&self.host))
@@ -174,7 +175,8 @@ impl Controller {
         matches!(self.kind, ControllerKind::Discovery)
     }
 
-    /// Keep Alive Timeout; `None` if the host asked for none.
+    /// Keep Alive Timeout, rounded up to KAS. `None` if the host disabled it, which it cannot do on
+    /// a discovery controller.
     pub(super) fn keep_alive(&self) -> Option<Duration> {
         match (self.keep_alive_ms.load(Ordering::Relaxed), &self.kind) {
             (0, ControllerKind::Nvm(_)) => None,
@@ -183,27 +185,27 @@ impl Controller {
         }
     }
 
-    /// Adds to the error log.
+    /// Adds an entry to the Error Information log.
     pub(super) fn log_error(&self, entry: ErrorLogEntry) {
         self.shared().errors.push(entry);
     }
 
-    /// Epoch in which commands other than fabrics commands are legal; `None` while they are not.
+    /// Epoch, if commands other than fabrics commands are allowed now.
     pub(super) fn ready_epoch(&self) -> Option<Epoch> {
         self.stage.ready_epoch()
     }
 
-    /// Whether commands of this epoch are legal.
+    /// Whether commands that arrived in this epoch are allowed.
     pub(super) fn is_ready_in(&self, epoch: Epoch) -> bool {
         self.stage.is_ready_in(epoch)
     }
 
-    /// Status of a command that is not legal now.
+    /// Status for a command that is not allowed now.
     pub(super) fn refusal(&self) -> Status {
         self.stage.refusal()
     }
 
-    /// Whether commands other than fabrics commands are legal.
+    /// Whether commands other than fabrics commands are allowed now.
     pub(super) fn is_ready(&self) -> bool {
         self.ready_epoch().is_some()
     }
@@ -214,7 +216,7 @@ impl Controller {
     }
 }
 
-/// Parts of a Connect command from which a controller is created.
+/// Parameters of a new controller, from the Connect command and its connection.
 #[derive(Debug)]
 pub(crate) struct NewController {
     pub(crate) kind: ControllerKind,
@@ -226,7 +228,7 @@ pub(crate) struct NewController {
     pub(crate) now: Time,
 }
 
-/// Rounds up to the granularity that controllers report (KAS).
+/// Rounds up to a multiple of the granularity that controllers report (KAS).
 fn round_up(interval: Duration) -> Duration {
     let unit = KEEP_ALIVE_GRANULARITY.as_millis();
     let units = interval.as_millis().div_ceil(unit);

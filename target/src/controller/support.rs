@@ -1,5 +1,6 @@
-//! Tables of supported commands, pages and features. Identify, the log pages about them, and the
-//! dispatch of commands all follow from these tables.
+//! Tables of supported commands, Identify data structures, log pages and features. The Identify
+//! fields and log pages that report support, and the dispatch of commands, follow from these
+//! tables.
 
 use nvme_proto::feature::{AsyncEventConfig, FeatureId};
 use nvme_proto::identify::{Cns, Lpa, Nwpc, Oacs, Oaes, Ofcs, Oncs, Vwc};
@@ -10,46 +11,50 @@ use nvme_proto::{AdminOpcode, NvmOpcode, U16};
 
 use super::kind::ControllerKind;
 
-/// Controllers that implement an entry of the tables below.
+/// Condition under which a controller supports an entry of the tables below.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Offer {
-    /// Every controller implements it.
+    /// All controllers.
     Always,
-    /// Discovery controllers implement it.
+    /// Discovery controllers.
     Discovery,
-    /// I/O controllers implement it.
+    /// I/O controllers.
     Io,
-    /// I/O controllers with a writable namespace implement it.
+    /// I/O controllers whose subsystem has a writable namespace, or may get one.
     Writable,
     /// I/O controllers, unless the configuration disables deallocation.
     Deallocate,
 }
 
-/// Properties of a controller that decide on its support. They are fixed for its life.
+/// Properties of a controller that decide which table entries it supports. They never change.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Support {
+    /// Discovery controller.
     Discovery,
+    /// I/O controller.
     Io {
-        /// Whether it has a namespace that hosts may write.
+        /// Whether the subsystem has a namespace that hosts may write, or may get one.
         writable: bool,
         /// Whether hosts may deallocate blocks.
         deallocate: bool,
     },
 }
 
+/// Row of the table of admin commands.
 struct AdminEntry {
     opcode: AdminOpcode,
     offer: Offer,
     effects: CommandEffects,
-    /// OACS bits that the command sets.
+    /// Bits of OACS that are set because of the command.
     oacs: Oacs,
 }
 
+/// Row of the table of I/O commands.
 struct NvmEntry {
     opcode: NvmOpcode,
     offer: Offer,
     effects: CommandEffects,
-    /// ONCS bits that the command sets.
+    /// Bits of ONCS that are set because of the command.
     oncs: Oncs,
 }
 
@@ -57,28 +62,28 @@ struct NvmEntry {
 pub(super) struct CnsEntry {
     cns: Cns,
     offer: Offer,
-    /// Whether CSI names an I/O command set. If false, CSI is ignored.
+    /// Whether CSI selects an I/O command set. If false, CSI is ignored.
     pub(super) takes_csi: bool,
     pub(super) describe: Describe,
 }
 
-/// Contents of an Identify data structure, and the meaning of NSID for it.
+/// Identify data structure, and the meaning of NSID for it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Describe {
-    /// The controller. The NSID is ignored.
+    /// Identify Controller. NSID is ignored.
     Controller,
     /// Identify Controller of the NVM command set. NSID is ignored.
     ControllerOfCommandSet,
-    /// A namespace. All zeros if the NSID is in range but no namespace has it (Base, 5.1.13.1), as
-    /// for the next two.
+    /// Identify Namespace. All zeros if the NSID is in range but no namespace has it (Base,
+    /// 5.1.13.1), as for the next two.
     Namespace,
     /// Identify Namespace of the NVM command set.
     NamespaceOfCommandSet,
-    /// Identify Namespace common to all command sets.
+    /// I/O Command Set Independent Identify Namespace.
     IndependentNamespace,
-    /// Descriptors of an existing namespace.
+    /// Namespace Identification Descriptor list of an existing namespace.
     NamespaceDescriptors,
-    /// NSIDs of the namespaces above the given one.
+    /// Active Namespace ID list: the NSIDs greater than the given one.
     NamespacesAbove,
 }
 
@@ -86,12 +91,12 @@ pub(super) enum Describe {
 pub(super) struct PageEntry {
     lid: LogId,
     offer: Offer,
-    /// Log Page Attributes bits that the page sets.
+    /// Bits of LPA that are set because of the page.
     lpa: Lpa,
     pub(super) content: PageContent,
 }
 
-/// Contents of a log page.
+/// Log page whose contents are built for Get Log Page.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum PageContent {
     SupportedPages,
@@ -111,29 +116,30 @@ pub(super) struct FeatureEntry {
     fid: FeatureId,
     offer: Offer,
     effects: FeatureEffects,
-    /// Whether Set Features can change it.
+    /// Whether Set Features can change the value.
     pub(super) changeable: bool,
 }
 
 impl FeatureEntry {
-    /// Whether it belongs to a namespace.
+    /// Whether each namespace has its own value.
     pub(super) fn is_of_namespace(&self) -> bool {
         self.effects.scope().namespace()
     }
 }
 
-/// I/O commands have no scope: Linux before 6.4 logs each that has one as unusual.
+/// Effects of I/O commands. Their scope is not reported: Linux before 6.4 logs each I/O command
+/// with a scope as unusual.
 const READS: CommandEffects = CommandEffects::SUPPORTED;
 const WRITES: CommandEffects = CommandEffects::WRITES;
 const OF_CONTROLLER: CommandEffects = CommandEffects::SUPPORTED.with_scope(Scope::CONTROLLER);
 
-/// Scopes are omitted where they depend on the command's fields. OACS has no bit for these
-/// commands.
+/// Admin commands. The scope is not reported where it depends on the command's fields. None of
+/// these commands has a bit in OACS.
 const ADMIN: [AdminEntry; 8] = [
     admin(AdminOpcode::GET_LOG_PAGE, Offer::Always, CommandEffects::SUPPORTED, Oacs::new()),
     admin(AdminOpcode::IDENTIFY, Offer::Always, CommandEffects::SUPPORTED, Oacs::new()),
     admin(AdminOpcode::ABORT, Offer::Io, OF_CONTROLLER, Oacs::new()),
-    // Write protection.
+    // The effect (NCC) is that of Namespace Write Protection.
     admin(
         AdminOpcode::SET_FEATURES,
         Offer::Always,
@@ -161,7 +167,7 @@ const NVM: [NvmEntry; 7] = [
     nvm(NvmOpcode::FABRICS, Offer::Io, READS, Oncs::new()),
 ];
 
-/// Fused operations. The parser of `nvme-proto` refuses their commands.
+/// FUSES: no fused operations. The parser of `nvme-proto` refuses their commands.
 const FUSES: U16 = U16::ZERO;
 
 const IDENTIFY: [CnsEntry; 8] = [
@@ -182,7 +188,7 @@ const PAGES: [PageEntry; 10] = [
     page(LogId::FIRMWARE_SLOT, Offer::Io, Lpa::new(), PageContent::FirmwareSlots),
     page(LogId::CHANGED_NAMESPACES, Offer::Io, Lpa::new(), PageContent::ChangedNamespaces),
     page(LogId::EFFECTS, Offer::Io, Lpa::new().with_effects(true), PageContent::Effects),
-    // One bit for this page and the next, and for scopes in the previous one.
+    // LPA has one bit for this page, the next one, and scopes in the previous one.
     page(
         LogId::FEATURE_EFFECTS,
         Offer::Io,
@@ -264,70 +270,69 @@ impl Support {
         self.nvm().any(|entry| entry.opcode == opcode)
     }
 
-    /// Opcodes of the supported I/O commands.
+    /// Returns the opcodes of the supported I/O commands.
     pub(super) fn io_opcodes(self) -> Opcodes {
         let mut opcodes = Opcodes::default();
         self.nvm().for_each(|entry| opcodes.add(entry.opcode));
         opcodes
     }
 
-    /// Row for a value of CNS, if the controller supports it.
+    /// Returns the row of a CNS value, if the controller supports it.
     pub(super) fn cns(self, cns: Cns) -> Option<&'static CnsEntry> {
         IDENTIFY.iter().find(|entry| entry.cns == cns && self.has(entry.offer))
     }
 
-    /// Row of a log page, if it is supported.
+    /// Returns the row of a log page, if it is supported.
     pub(super) fn page(self, lid: LogId) -> Option<&'static PageEntry> {
         self.pages().find(|entry| entry.lid == lid)
     }
 
-    /// Row of a feature, if it is supported.
+    /// Returns the row of a feature, if it is supported.
     pub(super) fn feature(self, fid: FeatureId) -> Option<&'static FeatureEntry> {
         self.features().find(|entry| entry.fid == fid)
     }
 
-    /// Optional admin command support.
+    /// Returns Optional Admin Command Support (OACS).
     pub(super) fn oacs(self) -> Oacs {
         let bits = self.admin().map(|entry| entry.oacs.into_bits().get());
         Oacs::from_bits(bits.fold(0, |all, bits| all | bits).into())
     }
 
-    /// Fused operation support (FUSES): no fused operations.
     pub(super) const fn fuses(self) -> U16 {
         FUSES
     }
 
-    /// Optional fabrics command support: Disconnect is a command of I/O queues.
+    /// Returns Optional Fabrics Commands Support (OFCS): Disconnect, if there are I/O queues.
     pub(super) fn ofcs(self) -> Ofcs {
         Ofcs::new().with_disconnect(self.has_nvm(NvmOpcode::FABRICS))
     }
 
-    /// Volatile write cache. A Flush with the broadcast NSID is refused.
+    /// Returns Volatile Write Cache (VWC). A Flush with the broadcast NSID is refused.
     pub(super) fn vwc(self) -> Vwc {
         let present = self.feature(FeatureId::VOLATILE_WRITE_CACHE).is_some();
         let flush_all = if self.has_nvm(NvmOpcode::FLUSH) { 2 } else { 0 };
         Vwc::new().with_present(present).with_flush_all(flush_all)
     }
 
-    /// Namespace write protection capabilities.
+    /// Returns Namespace Write Protection Capabilities (NWPC).
     pub(super) fn nwpc(self) -> Nwpc {
         let supported = self.feature(FeatureId::NAMESPACE_WRITE_PROTECTION).is_some();
         Nwpc::new().with_supported(supported)
     }
 
-    /// Optional NVM command support.
+    /// Returns Optional NVM Command Support (ONCS).
     pub(super) fn oncs(self) -> Oncs {
         let bits = self.nvm().map(|entry| entry.oncs.into_bits().get());
         Oncs::from_bits(bits.fold(0, |all, bits| all | bits).into())
     }
 
-    /// Log page attributes. Every page can be read in parts.
+    /// Returns Log Page Attributes (LPA). Every page can be read in parts (offset and length).
     pub(super) fn lpa(self) -> Lpa {
         let bits = self.pages().map(|entry| entry.lpa.into_bits());
         Lpa::from_bits(bits.fold(0, |all, bits| all | bits)).with_extended_data(true)
     }
 
-    /// Notices that hosts may ask for.
+    /// Notices that hosts may enable with Set Features (Asynchronous Event Configuration).
     pub(super) const fn notices(self) -> AsyncEventConfig {
         match self {
             Self::Discovery => AsyncEventConfig::new().with_discovery_log(true),
@@ -337,18 +342,18 @@ impl Support {
         }
     }
 
-    /// Optional asynchronous events supported, whose bits are those of the notices.
+    /// Returns Optional Asynchronous Events Supported (OAES), whose bits are those of the notices.
     pub(super) fn oaes(self) -> Oaes {
         Oaes::from_bits(self.notices().into_bits().into())
     }
 
-    /// The page Supported Log Pages (LID 0).
+    /// Returns the Supported Log Pages page (LID 0).
     pub(super) fn supported_pages(self) -> SupportedLogPages {
         let lids: Vec<_> = self.pages().map(|entry| entry.lid).collect();
         SupportedLogPages::new(&lids)
     }
 
-    /// Commands Supported and Effects.
+    /// Returns the Commands Supported and Effects page.
     pub(super) fn effects(self) -> EffectsLog {
         let mut log = EffectsLog::EMPTY;
         self.admin().for_each(|entry| log.set_admin(entry.opcode, entry.effects));
@@ -356,7 +361,7 @@ impl Support {
         log
     }
 
-    /// Feature Identifiers Supported and Effects.
+    /// Returns the Feature Identifiers Supported and Effects page.
     pub(super) fn feature_effects(self) -> FeatureEffectsLog {
         let mut log = FeatureEffectsLog::EMPTY;
         self.features().for_each(|entry| log.set_feature(entry.fid, entry.effects));
@@ -364,7 +369,7 @@ impl Support {
     }
 }
 
-/// Set of opcodes as a bit map.
+/// Set of opcodes, as a bitmap of 256 bits.
 #[derive(Clone, Copy, Debug, Default)]
 pub(super) struct Opcodes([u64; 4]);
 
@@ -391,7 +396,7 @@ const fn cns(cns: Cns, offer: Offer, describe: Describe) -> CnsEntry {
     CnsEntry { cns, offer, takes_csi: false, describe }
 }
 
-/// Row for controllers with I/O queues, as only these have command sets.
+/// Row for I/O controllers, since only these have I/O command sets.
 const fn of_command_set(cns: Cns, describe: Describe) -> CnsEntry {
     CnsEntry { cns, offer: Offer::Io, takes_csi: true, describe }
 }
@@ -409,7 +414,7 @@ const fn feature(fid: FeatureId, offer: Offer, scope: Scope, changeable: bool) -
     FeatureEntry { fid, offer, effects, changeable }
 }
 
-/// Row for a feature whose change also changes Identify Namespace.
+/// Row for a feature whose change also changes Identify Namespace (Namespace Capability Change).
 const fn changes_namespace(entry: FeatureEntry) -> FeatureEntry {
     FeatureEntry { effects: entry.effects.with_namespace_capability_change(true), ..entry }
 }

@@ -1,4 +1,4 @@
-//! Assembly of a target's parts, which threads or a simulator then drive.
+//! Assembly of a target from its parts, which threads or a simulator then drive.
 
 use std::io;
 use std::sync::Arc;
@@ -15,13 +15,13 @@ use crate::inventory::port::Port;
 use crate::listen_error::{AddError, ListenError};
 use crate::poll_group::{PollGroupBuilder, StopRequest};
 
-/// Parts of a target: a builder for each core's poll group, and the devices.
+/// Parts of a target: a builder for the poll group of each core, the devices and the acceptors.
 pub struct Assembly {
     pub(crate) associations: Arc<Associations>,
     pub(crate) seeds: Vec<PollGroupBuilder>,
     pub(crate) devices: Devices,
     pub(crate) acceptors: Acceptors,
-    /// Wakes the driver of the acceptors.
+    /// Doorbell of the acceptors' driver.
     pub(crate) acceptor_bell: Arc<Doorbell>,
     pub(crate) stop_request: Arc<StopRequest>,
 }
@@ -33,11 +33,11 @@ impl ListenError {
 }
 
 impl Assembly {
-    /// Creates the parts for `cores` cores that export the namespaces of `registry`, without a
-    /// device.
+    /// Creates the parts for `cores` cores that export the namespaces of `registry`, without
+    /// devices.
     ///
     /// # Errors
-    /// Memory for the pool is not available.
+    /// The memory of the buffer pool or a doorbell cannot be created.
     pub fn new(registry: Arc<Registry>, cores: usize) -> io::Result<Self> {
         let associations = Associations::new(registry);
         let limits = associations.registry().limits();
@@ -66,13 +66,12 @@ impl Assembly {
         Ok(Self { associations, seeds, devices, acceptors, acceptor_bell, stop_request })
     }
 
-    /// Adds a device, which must have been opened with a group for each core, and
-    /// listens on the ports with its address. Returns the ports that cannot be listened on, if at
-    /// least one can.
+    /// Adds a device and listens on the ports with its address. The device must have been opened
+    /// for this number of cores. Returns the ports that cannot be listened on, if at least one can.
     ///
     /// # Errors
-    /// The device refuses memory, a group or its connection manager, or no port can be listened on.
-    /// Then the parts are unchanged.
+    /// The device refuses the memory, a group or its connection manager, or no port can be listened
+    /// on. Then the target is unchanged.
     pub fn add<P>(&mut self, device: P::Device) -> Result<Vec<ListenError>, AddError>
     where
         P: Provider,

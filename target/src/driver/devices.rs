@@ -1,4 +1,4 @@
-//! Devices of a target, which can be added at run time.
+//! RDMA devices of a target, which can be added at run time.
 
 use std::collections::BTreeSet;
 use std::io;
@@ -18,8 +18,8 @@ use crate::poll_group::JoiningTransport;
 use crate::transport::rdma::{DeviceParts, RdmaAcceptor, RdmaTransport};
 use crate::transport::{Acceptor, AcceptorStats, DeviceFailure};
 
-/// Devices of a target, and the channels by which its cores and its acceptor thread receive
-/// further ones.
+/// Devices of a target, and the channels by which its cores and its acceptor thread receive their
+/// transports and acceptors.
 pub(crate) struct Devices {
     associations: Arc<Associations>,
     memory: Arc<PoolMemory>,
@@ -27,67 +27,67 @@ pub(crate) struct Devices {
     acceptors: Sender<AcceptorRequest>,
     acceptor_bell: Arc<Doorbell>,
     added: Vec<AddedDevice>,
-    /// Ids of ports that secondary devices listen on.
+    /// Ids of ports that devices with [`DeviceRole::Beside`] listen on.
     beside: BTreeSet<u16>,
 }
 
-/// Channel by which a core receives transports.
+/// Channel by which a core receives transports, and the doorbell that wakes it.
 pub(crate) struct CoreDoor {
     pub(crate) bell: Arc<Doorbell>,
     pub(crate) transports: Sender<JoiningTransport>,
 }
 
-/// A device that was added. Its index is that of its transports on each core.
+/// A device that was added. Its index is that of its transport on each core.
 struct AddedDevice {
     address: IpAddr,
     role: DeviceRole,
-    /// Failure flag, shared with its transports and its acceptor while they exist.
+    /// Failure flag, which its transports and its acceptor share as long as they exist.
     failure: Arc<DeviceFailure>,
 }
 
 impl AddedDevice {
-    /// Whether it has failed, and everything created from it has been dropped.
+    /// Whether the device has failed and its transports and acceptor have been dropped.
     fn is_gone(&self) -> bool {
         self.failure.is_noted() && Arc::strong_count(&self.failure) == 1
     }
 }
 
-/// Role of a device for its address.
+/// Role of a device at its IP address, which two devices can share.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum DeviceRole {
-    /// Reached by hosts of other machines.
+    /// RDMA device through which hosts of other machines connect.
     Main,
-    /// Offered to hosts of this machine as an alternative.
+    /// Shared-memory device, for hosts on this machine.
     Beside,
 }
 
-/// Order for the thread of the acceptors.
+/// Request to the thread of the acceptors.
 pub(crate) enum AcceptorRequest {
-    /// Serve a further device.
+    /// Serve a further device with this acceptor.
     Add(DeviceRole, Box<dyn Acceptor>),
-    /// Listen on a port at the device with its address.
+    /// Listen on a port at the device that has the port's address and this role.
     Listen {
-        /// Port that the device does not listen on yet.
+        /// Port on which the device does not listen yet.
         port: Arc<Port>,
         /// Role of the device.
         role: DeviceRole,
-        /// Channel for the result.
+        /// Channel to which the result is sent.
         answer: Sender<Result<(), CmError>>,
     },
-    /// Reject later connections to a port.
+    /// Stop listening on a port, at all devices.
     Close(Arc<Port>),
 }
 
-/// Acceptors of all devices, one for each.
+/// Acceptors of all devices, and the channel of requests to them.
 pub(crate) struct Acceptors {
     all: Vec<(DeviceRole, Box<dyn Acceptor>)>,
     orders: Receiver<AcceptorRequest>,
-    /// Counters of acceptors that were dropped.
+    /// Sum of the counters of acceptors that were dropped.
     gone: AcceptorStats,
 }
 
 impl Devices {
-    /// Creates the set without devices, and the receiver of acceptors.
+    /// Creates the set without devices, and the acceptors that receive its requests.
     pub(crate) fn new(
         associations: Arc<Associations>,
         memory: Arc<PoolMemory>,
@@ -100,13 +100,12 @@ impl Devices {
         (devices, Acceptors { all: Vec::new(), orders, gone: AcceptorStats::default() })
     }
 
-    /// Adds a device, which must have been opened with a group for each core, and
-    /// listens on ports with its address. Returns the ports that cannot be listened on, if at least
-    /// one can.
+    /// Adds a device and listens on ports with its address. The device must have been opened for
+    /// the number of cores. Returns the ports that cannot be listened on, if at least one can.
     ///
     /// # Errors
-    /// The device refuses memory, a group or its connection manager, or can listen on no port. Then
-    /// it is not added.
+    /// The device refuses the memory, a group or its connection manager, or can listen on no port.
+    /// Then it is not added.
     pub(crate) fn add<P>(
         &mut self,
         device: P::Device,
@@ -140,7 +139,7 @@ impl Devices {
         let mut acceptor = RdmaAcceptor::new(parts, groups, associations).map_err(refused)?;
         let failed = listen(&mut acceptor, ports)?;
         for (door, transport) in self.cores.iter().zip(transports) {
-            // A core that is gone has no connections.
+            // A core that has ended has no connections.
             let _ = door.transports.send(JoiningTransport { slot, transport: Box::new(transport) });
             door.bell.ring();
         }
@@ -157,21 +156,21 @@ impl Devices {
         Ok(failed)
     }
 
-    /// Whether an address has a working device with a role.
+    /// Whether an address has a device with this role that has not failed.
     pub(crate) fn serve(&self, address: IpAddr, role: DeviceRole) -> bool {
         let is_it = |device: &AddedDevice| device.address == address && device.role == role;
         self.added.iter().any(|device| is_it(device) && !device.failure.is_noted())
     }
 
-    /// Whether a secondary device listens on a port.
+    /// Whether a device with [`DeviceRole::Beside`] listens on a port.
     pub(crate) fn listen_beside(&self, port: &Port) -> bool {
         self.beside.contains(&port.id)
     }
 
-    /// Listens on a port at the device of its address with this role.
+    /// Listens on a port at the device that has its address and this role.
     ///
     /// # Errors
-    /// The device cannot listen there.
+    /// The device cannot listen there, or the target is stopping.
     pub(crate) fn listen(&mut self, port: &Arc<Port>, role: DeviceRole) -> Result<(), AddError> {
         let (answer, answered) = channel::bounded(1);
         self.order(AcceptorRequest::Listen { port: Arc::clone(port), role, answer });
@@ -183,20 +182,20 @@ impl Devices {
         Ok(())
     }
 
-    /// Rejects later connections to a port. The device stays.
+    /// Stops listening on a port, at all devices. The devices stay.
     pub(crate) fn close(&mut self, port: &Arc<Port>) {
         self.beside.remove(&port.id);
         self.order(AcceptorRequest::Close(Arc::clone(port)));
     }
 
     fn order(&self, order: AcceptorRequest) {
-        // The acceptors are gone when the target ends.
+        // The acceptors have been dropped if the target is stopping.
         let _ = self.acceptors.send(order);
         self.acceptor_bell.ring();
     }
 }
 
-/// Listens on ports; an error only if all of them fail.
+/// Listens on ports. Returns those that failed; an error if there are ports and all of them failed.
 fn listen(
     acceptor: &mut dyn Acceptor,
     ports: &[Arc<Port>],
@@ -213,7 +212,7 @@ fn listen(
 }
 
 impl Acceptors {
-    /// Executes orders; true if there were any.
+    /// Executes the requests that have arrived; true if there were any.
     pub(crate) fn obey(&mut self) -> bool {
         let mut progress = false;
         while let Ok(order) = self.orders.try_recv() {
@@ -238,7 +237,8 @@ impl Acceptors {
         device.listen(port).map(drop)
     }
 
-    /// Drops acceptors whose devices are gone, so that the system can release the devices.
+    /// Drops the acceptors of failed devices whose connections have ended, so that the system can
+    /// release the devices.
     pub(crate) fn drop_gone(&mut self) {
         let Self { all, gone, .. } = self;
         all.retain(|(_, acceptor)| {
@@ -250,7 +250,7 @@ impl Acceptors {
         });
     }
 
-    /// Counters since the start.
+    /// Sum of the counters of all acceptors since the start.
     pub(crate) fn stats(&self) -> AcceptorStats {
         let mut sum = self.gone;
         self.iter().for_each(|acceptor| sum += acceptor.stats());

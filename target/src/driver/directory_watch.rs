@@ -1,4 +1,4 @@
-//! Thread that exports the files of watched directories as they appear and vanish.
+//! Thread that exports the files of watched directories as they appear, and removes deleted ones.
 
 use std::collections::BTreeMap;
 use std::ffi::OsStr;
@@ -23,17 +23,17 @@ use crate::controller::Associations;
 use crate::inventory::refresh::WatchedFiles;
 use crate::limits::DIRECTORY_DEPTH;
 
-/// Time without events after which a directory is scanned, so that many files that arrive together
-/// are one change.
+/// Time without inotify events after which a directory is scanned, so that many files that arrive
+/// together become one change.
 const QUIET: Duration = Duration::from_millis(100);
-/// Most delays of a scan by further events, each of [`QUIET`], so that a steady stream of files
-/// does not postpone it for ever.
+/// Maximum number of times that further events delay a scan by [`QUIET`], so that a steady stream
+/// of files does not postpone it for ever.
 const MOST_QUIETS: u32 = 20;
 /// Time after which a failed scan is repeated.
 const RETRY: Duration = Duration::from_secs(5);
-/// Longest wait for the end of the thread, since a file system may block it for ever.
+/// Maximum wait for the thread at the end, since a file system may block it for ever.
 const JOIN_TIMEOUT: Duration = Duration::from_secs(1);
-/// Bytes of events that are read at a time.
+/// Size in bytes of the buffer for inotify events.
 const EVENT_BYTES: usize = 16 << 10;
 
 /// Handle of the thread. Dropping it ends the thread.
@@ -41,15 +41,15 @@ const EVENT_BYTES: usize = 16 << 10;
 pub(crate) struct DirectoryWatch {
     applied: Arc<AppliedConfig>,
     stop: Arc<AtomicBool>,
-    /// Disconnected when the thread has ended.
+    /// Channel that disconnects when the thread has ended.
     over: Receiver<()>,
 }
 
 impl DirectoryWatch {
-    /// Starts to follow the watched directories of the applied configuration.
+    /// Starts the thread for the watched directories of the applied configuration.
     ///
     /// # Errors
-    /// A thread or a descriptor is not available.
+    /// The inotify descriptor or the thread cannot be created.
     pub(crate) fn start(
         associations: Arc<Associations>,
         applied: Arc<AppliedConfig>,
@@ -81,35 +81,39 @@ impl Drop for DirectoryWatch {
     fn drop(&mut self) {
         self.stop.store(true, Ordering::Relaxed);
         self.applied.wake();
-        // The thread has ended, or is not waited for.
+        // The thread has ended, or the wait for it timed out.
         let _ = self.over.recv_timeout(JOIN_TIMEOUT);
     }
 }
 
-/// Cause of a wake-up of the thread.
+/// Reason for which the thread continues.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Wake {
+    /// Inotify events have arrived.
     Events,
+    /// A new configuration was applied, or the thread has to end.
     Applied,
+    /// The wait timed out, or a signal arrived.
     Timeout,
 }
 
+/// State of the thread.
 struct Follower {
     associations: Arc<Associations>,
     applied: Arc<AppliedConfig>,
     stop: Arc<AtomicBool>,
     inotify: OwnedFd,
-    /// Watched folders by watch descriptor.
+    /// Watched folders by inotify watch descriptor.
     folders: BTreeMap<i32, PathBuf>,
     files: WatchedFiles,
-    /// Error of the last scan, so that it is logged once.
+    /// Error of the last scan, so that a repeated error is logged once.
     last_error: Option<String>,
 }
 
 impl Follower {
     fn run(&mut self, mut config: Config) {
         self.watch_folders(&config);
-        // Changes between the start and the creation of the watches are found now.
+        // The first scan finds changes made before the watches existed.
         let mut failed = !self.refresh(&config);
         loop {
             match self.wait(failed.then_some(RETRY)) {
@@ -127,7 +131,7 @@ impl Follower {
         }
     }
 
-    /// Waits for events of directories or another configuration.
+    /// Waits for inotify events or for a new configuration.
     fn wait(&self, timeout: Option<Duration>) -> Wake {
         let mut fds = [
             PollFd::from_borrowed_fd(self.applied.changed(), PollFlags::IN),
@@ -143,7 +147,7 @@ impl Follower {
         }
     }
 
-    /// Reads events until none comes for [`QUIET`].
+    /// Reads events until none arrives for [`QUIET`], at most [`MOST_QUIETS`] times.
     fn until_quiet(&mut self) {
         for _ in 0..MOST_QUIETS {
             self.take_events();
@@ -153,7 +157,7 @@ impl Follower {
         }
     }
 
-    /// Notes the files that are being written. Other changes are found by the scan.
+    /// Records the files that are still being written. The scan finds all other changes.
     fn take_events(&mut self) {
         let mut buffer = [MaybeUninit::<u8>::uninit(); EVENT_BYTES];
         let mut events = inotify::Reader::new(&self.inotify, &mut buffer);
@@ -165,7 +169,7 @@ impl Follower {
             };
             let what = event.events();
             if what.contains(ReadFlags::QUEUE_OVERFLOW) {
-                // The writers may have closed the files.
+                // Events that files were closed may have been lost.
                 self.files.unfinished.clear();
             }
             if what.contains(ReadFlags::IGNORED) {
@@ -182,7 +186,7 @@ impl Follower {
         }
     }
 
-    /// Watches the folders of the watched directories, unless they are watched already.
+    /// Watches all folders of the watched directories, down to `DIRECTORY_DEPTH`.
     fn watch_folders(&mut self, config: &Config) {
         for directory in config.watched() {
             let Ok(root) = ServedRoot::open(&directory.path) else { continue };
@@ -193,7 +197,7 @@ impl Follower {
                 else {
                     continue;
                 };
-                // Watched before it is listed, so that a folder created in between is found.
+                // Watched before it is listed, to find a folder that is created in between.
                 self.watch_folder(&folder, path);
                 if depth < DIRECTORY_DEPTH {
                     let below = folder.entries().unwrap_or_default().into_iter();
@@ -223,7 +227,7 @@ impl Follower {
         }
     }
 
-    /// Exports the files of the directories; false if that failed and nothing has changed.
+    /// Exports the files in the directories; false if that failed and nothing has changed.
     fn refresh(&mut self, config: &Config) -> bool {
         if config.watched().next().is_none() {
             return true;

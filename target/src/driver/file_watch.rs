@@ -1,4 +1,4 @@
-//! Checks exported files periodically, since the system sends no event when others change them.
+//! Periodic check of exported files, since the system sends no event when others change them.
 
 use std::io;
 use std::sync::Arc;
@@ -9,28 +9,28 @@ use crate::driver::clock::Clock;
 use crate::driver::periodic::Periodic;
 use crate::limits::log_rate::LogRateLimit;
 
-/// Most files per check, which takes files in turn, so that its cost is bounded.
+/// Maximum number of files per check, which takes the files in turn, to bound its cost.
 const FILES_AT_ONCE: usize = 1000;
 
-/// Starts the periodic check of exported files.
+/// Starts a thread that checks exported files once a second.
 ///
 /// # Errors
-/// A thread is not available.
+/// The thread cannot be created.
 pub(crate) fn watch_files(associations: Arc<Associations>) -> io::Result<Periodic> {
     let (mut round, clock) = (Round::new(associations), Clock::new());
     Periodic::start("feedrail-watch", move || round.look(clock.now()))
 }
 
-/// Starts the periodic closing of removed namespaces that were busy, once their last command has
-/// ended. A separate thread, since a slow flush would delay the checks of files.
+/// Starts a thread that, once a second, closes removed namespaces whose last command has ended. It
+/// is a separate thread, since a slow flush would delay the checks of files.
 ///
 /// # Errors
-/// A thread is not available.
+/// The thread cannot be created.
 pub(crate) fn close_removed(associations: Arc<Associations>) -> io::Result<Periodic> {
     Periodic::start("feedrail-close", move || associations.registry().close_idle())
 }
 
-/// Position in the list of namespaces.
+/// Check of all files, and its position in the list of namespaces.
 struct Round {
     associations: Arc<Associations>,
     next: usize,
@@ -42,12 +42,12 @@ impl Round {
         Self { associations, next: 0, log_rate: LogRateLimit::about("files that changed") }
     }
 
-    /// Checks the next files, and the memory available for locked files.
+    /// Checks the next files, the available memory, and how much of it the target may lock.
     fn look(&mut self, now: rdma::Time) {
         self.associations.registry().cache_room().look();
         MemoryRoom::of_process().look_again();
         let namespaces = self.associations.registry().namespaces();
-        // For all of them, since a process that wants to change a file waits for this.
+        // All namespaces, since a process that wants to change a file may wait for this.
         namespaces.iter().for_each(|namespace| namespace.keep_in_memory());
         for _ in 0..FILES_AT_ONCE.min(namespaces.len()) {
             let namespace = &namespaces[self.next % namespaces.len()];

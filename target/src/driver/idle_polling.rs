@@ -1,43 +1,45 @@
 //! Duration for which an idle core polls before it sleeps.
 //!
-//! A wake-up costs more than a short wait: a host that reads one block after the other would pay
-//! for it with every read, as would one that sends several commands and waits for all of them. So a
-//! core polls for as long as commands on namespaces recently took to arrive, up to a maximum.
+//! A wake-up costs more than a short wait: a host that reads one block after the other, or sends
+//! several commands and waits for all of them, would pay for it each time. So an idle core polls
+//! for as long as the next command on a namespace recently took to arrive, up to a maximum.
 //! Commands that only keep a connection alive do not count. Between two polls the core yields the
-//! processor. If other threads keep it for long, as hosts on the same core do, the core continues
-//! to poll for a single operation, but not for several: a thread that is woken by the first of them
-//! finds the others done, and the hosts need the processor more. Beside a thread that computes, the
-//! core sleeps immediately, since it would get the processor back late.
+//! processor. If other threads then keep it for long, as hosts on the same core do, the core
+//! continues to poll only if its last turn had a single operation: with several, a thread that is
+//! woken by the first finds the others done, and the hosts need the processor more. Beside a thread
+//! that computes, the core sleeps immediately, since it would get the processor back late.
 
 use std::time::Duration;
 
 use rdma::{CpuContention, Time};
 
-/// Shortest polling time after any work, about the cost of a wake-up. Other threads that keep the
-/// processor for this long between two polls need it.
+/// Minimum polling time after any work, about the cost of a wake-up. If other threads keep the
+/// processor for this long between two polls, they need it.
 const MIN_POLLING: Duration = Duration::from_micros(50);
 
-/// Turns with operations during which a core polls for [`MIN_POLLING`] only, after it shared the
-/// processor with hosts that send several operations at a time.
+/// Number of turns with operations during which a core polls for [`MIN_POLLING`] only, after it
+/// shared the processor with hosts that send several operations at a time.
 const BACKOFF_TURNS: u32 = 64;
 
-/// Polling time of one core, learnt from the times between operations.
+/// Polling time of one idle core (`window`), adapted to the times between operations.
 #[derive(Debug)]
 pub(crate) struct IdlePolling {
+    /// Maximum polling time.
     most: Duration,
+    /// Present polling time.
     window: Duration,
     last_work: Time,
-    /// Operations on namespaces so far.
+    /// Operations on namespaces so far: those that have begun plus those that have ended.
     operations: u64,
-    /// Whether the last turn with operations had several.
+    /// Whether the last turn with operations had more than one.
     several: bool,
-    /// Remaining turns with operations until it learns again.
+    /// Remaining turns with operations until the polling time is adapted again.
     backoff_turns: u32,
     contention: CpuContention,
 }
 
 impl IdlePolling {
-    /// Creates the state of a core that polls for at most `most`.
+    /// Creates the state of a core that polls for at most `most` before it sleeps.
     pub(crate) fn new(now: Time, most: Duration) -> Self {
         Self {
             most,
@@ -50,11 +52,12 @@ impl IdlePolling {
         }
     }
 
-    /// Records work; `operations` is the number that have begun and ended since the start.
+    /// Records a turn that did work; `operations` is the number that have begun plus the number
+    /// that have ended since the start.
     pub(crate) fn worked(&mut self, now: Time, operations: u64) {
         let done = operations - self.operations;
         if done > 0 {
-            // An operation that began and ended in one turn counts twice.
+            // An operation that began and ended within one turn counts as two.
             self.several = done > 2;
             match self.backoff_turns {
                 0 => self.learn(now - self.last_work),
@@ -79,11 +82,11 @@ impl IdlePolling {
         }
     }
 
-    /// Learns from a wait. One of less than twice the maximum counts as short, since the time of a
-    /// wake-up is saved too.
+    /// Adapts the polling time to the time that the last operation took to arrive. Less than twice
+    /// the maximum counts as short, since the time of a wake-up is saved too.
     fn learn(&mut self, waited: Duration) {
         let wanted = if waited < 2 * self.most { 2 * waited } else { Duration::ZERO };
-        // A single short wait among longer ones shortens the window by 1/16 only.
+        // A wait that is shorter than the others reduces the window by 1/16 only.
         let remembered =
             if wanted.is_zero() { Duration::ZERO } else { self.window - self.window / 16 };
         self.window = wanted.max(remembered).max(MIN_POLLING).min(self.most);

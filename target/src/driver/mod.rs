@@ -1,4 +1,4 @@
-//! Drivers of poll groups: threads that sleep, or a test that steps them.
+//! Drivers of poll groups (threads, or a test that calls each turn), and other threads.
 
 pub(crate) mod assembly;
 pub(crate) mod clock;

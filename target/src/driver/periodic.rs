@@ -5,9 +5,9 @@ use std::time::Duration;
 
 use crossbeam::channel::{self, Receiver, RecvTimeoutError, Sender};
 
-/// Time between the end of a call and the next one.
+/// Time from the end of a call to the next call.
 const PERIOD: Duration = Duration::from_secs(1);
-/// Longest wait for the end of the thread, since the system may block it for ever.
+/// Maximum wait for the thread at the end, since the system may block it for ever.
 const JOIN_TIMEOUT: Duration = Duration::from_secs(1);
 
 /// Handle of the thread. Dropping it ends the thread.
@@ -15,15 +15,15 @@ const JOIN_TIMEOUT: Duration = Duration::from_secs(1);
 pub(crate) struct Periodic {
     /// Dropped to end the thread.
     stop: Option<Sender<()>>,
-    /// Disconnected when the thread has ended.
+    /// Channel that disconnects when the thread has ended.
     over: Receiver<()>,
 }
 
 impl Periodic {
-    /// Starts to call a function in a thread of that name.
+    /// Starts a thread with this name, which calls the function once a second.
     ///
     /// # Errors
-    /// A thread is not available.
+    /// The thread cannot be created.
     pub(crate) fn start(name: &str, mut look: impl FnMut() + Send + 'static) -> io::Result<Self> {
         let (stop, stopped) = channel::bounded::<()>(0);
         let (ended, over) = channel::bounded::<()>(0);
@@ -41,7 +41,7 @@ impl Periodic {
 impl Drop for Periodic {
     fn drop(&mut self) {
         drop(self.stop.take());
-        // The thread has ended, or is not waited for.
+        // The thread has ended, or the wait for it timed out.
         let _ = self.over.recv_timeout(JOIN_TIMEOUT);
     }
 }

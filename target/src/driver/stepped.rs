@@ -1,4 +1,4 @@
-//! Target without threads and clock, which its caller drives, for simulators and tests.
+//! Target without threads or a clock, for simulators and tests: its caller calls each turn.
 
 use std::error::Error;
 use std::net::SocketAddr;
@@ -24,43 +24,42 @@ use crate::poll_group::{PollGroup, PollGroupStats, StopRequest, Turn};
 use crate::storage::Engine;
 use crate::transport::Stop;
 
-/// A target that its caller drives.
+/// A target whose caller calls each turn with the time.
 pub struct Stepped {
     associations: Arc<Associations>,
     stop_request: Arc<StopRequest>,
     groups: Vec<PollGroup>,
     devices: Devices,
     acceptors: Acceptors,
-    /// Time before which each group gets no turn.
+    /// For each group, the time before which it gets no turn.
     stalled: Vec<Time>,
-    /// Added and removed namespaces that hosts are notified of once all cores have adopted the
-    /// change.
+    /// Changes of namespaces. Hosts are notified of each once all cores have adopted it.
     unannounced: Vec<PublishedNamespace>,
 }
 
 /// Change of a subsystem that an operator makes at run time.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum LiveChange {
-    /// Sets the ANA state of all its namespaces at an address.
+    /// Sets the ANA state of all groups of the subsystem at an address.
     Ana(SocketAddr, AnaState),
     /// Serves the subsystem at an address.
     AddListener(SocketAddr),
-    /// Stops serving it at an address, and ends the associations there.
+    /// Stops serving the subsystem at an address, and ends the associations there.
     RemoveListener(SocketAddr),
-    /// Sets whether unlisted hosts may connect; associations of refused hosts end.
+    /// Sets whether hosts that are not listed may connect; if not, their associations end.
     AllowAnyHost(bool),
-    /// Removes the namespace with an NSID, or adds one of 64 KiB that reads zeros.
+    /// Removes the namespace with this NSID, or adds one of 64 KiB that reads as zeros.
     ToggleNamespace(Nsid),
 }
 
-/// A namespace added or removed in a published generation.
+/// A change of a namespace that cores have not all adopted yet.
 struct PublishedNamespace {
     change: NamespaceChange,
     removed: bool,
 }
 
 impl Stepped {
-    /// Creates the target of these parts, with an engine for each core.
+    /// Creates the target from its parts, with one storage engine for each core.
     pub fn new(assembly: Assembly, mut engine: impl FnMut() -> Box<dyn Engine>) -> Self {
         let Assembly { associations, seeds, devices, mut acceptors, stop_request, .. } = assembly;
         acceptors.obey();
@@ -70,7 +69,7 @@ impl Stepped {
         Self { associations, stop_request, groups, devices, acceptors, stalled, unannounced }
     }
 
-    /// Adds a device at run time, otherwise as [`Assembly::add`].
+    /// Adds a device at run time, like [`Assembly::add`].
     ///
     /// # Errors
     /// The errors of [`Assembly::add`].
@@ -86,7 +85,7 @@ impl Stepped {
         Ok(refused)
     }
 
-    /// Does everything that is due at `now`.
+    /// Does all work of all cores and acceptors that is due at `now`.
     pub fn turn(&mut self, now: Time) -> Turn {
         let mut busy = false;
         let mut next: Option<Time> = None;
@@ -105,18 +104,18 @@ impl Stepped {
         }
         self.acceptors.drop_gone();
         self.finish_changes();
-        // Messages that groups just sent are not left for the next step.
+        // Messages that groups have just sent are handled before the caller may sleep.
         busy |= self.acceptors.iter().any(|acceptor| !acceptor.may_sleep());
         let acceptors = self.acceptors.iter().filter_map(|acceptor| acceptor.deadline());
         let next = acceptors.chain(next).min();
         if busy { Turn::Busy } else { Turn::SleepUntil(next) }
     }
 
-    /// Makes a change. Added and removed namespaces are published; cores acknowledge the change in
-    /// their turns, and then hosts are notified.
+    /// Makes a change. A namespace change is published first; hosts are notified once all cores
+    /// have adopted it in their turns.
     ///
     /// # Errors
-    /// Reason that nothing changes.
+    /// The reason for which nothing has changed.
     pub fn change(&mut self, nqn: &Nqn, change: LiveChange) -> Result<(), Box<dyn Error>> {
         let associations = &self.associations;
         match change {
@@ -142,12 +141,12 @@ impl Stepped {
         Ok(())
     }
 
-    /// Number of namespaces whose change cores have not acknowledged, or that are not closed yet.
+    /// Number of namespaces whose change not all cores have adopted, or that are not closed yet.
     pub fn unfinished_changes(&self) -> usize {
         self.unannounced.len() + self.registry().closing()
     }
 
-    /// Notifies hosts of changes that all cores have adopted, and closes idle namespaces.
+    /// Notifies hosts of the changes that all cores have adopted, and closes idle namespaces.
     fn finish_changes(&mut self) {
         let registry = self.associations.registry();
         let publication = registry.publication();
@@ -164,25 +163,25 @@ impl Stepped {
         registry.close_idle();
     }
 
-    /// Withholds turns from the group of a core before a time, like a core that others keep busy.
-    /// No effect if there is no such core.
+    /// Gives the group of a core no turn before a time, as if other threads kept the core busy. No
+    /// effect if there is no such core.
     pub fn stall(&mut self, core: usize, until: Time) {
         if let Some(stalled) = self.stalled.get_mut(core) {
             *stalled = until;
         }
     }
 
-    /// Ports, subsystems and namespaces that it exports.
+    /// Ports, subsystems and namespaces that the target exports.
     pub fn registry(&self) -> &Arc<Registry> {
         self.associations.registry()
     }
 
-    /// Live controllers of the target.
+    /// Live controllers of the target, and its state about hosts.
     pub fn associations(&self) -> &Arc<Associations> {
         &self.associations
     }
 
-    /// Rejects later connections and ends the existing ones.
+    /// Rejects later connections and ends the existing ones, as `how` says.
     pub fn stop(&mut self, how: Stop) {
         self.acceptors.iter_mut().for_each(|acceptor| acceptor.close());
         if how == Stop::Now {
@@ -191,24 +190,24 @@ impl Stepped {
         self.stop_request.set(how);
     }
 
-    /// Whether it was stopped and every connection has ended.
+    /// Whether the target was stopped and every connection has ended.
     pub fn is_over(&self) -> bool {
         self.groups_are_over() && self.acceptors.iter().all(|acceptor| acceptor.is_empty())
     }
 
-    /// Whether it was stopped and every poll group has ended its connections, or waits for storage
-    /// no longer.
+    /// Whether the target was stopped and every poll group has ended its connections, or has
+    /// stopped waiting for storage.
     pub fn groups_are_over(&self) -> bool {
         self.groups.iter().all(PollGroup::is_over)
     }
 
-    /// Number of connections, disconnecting ones included.
+    /// Number of connections, including those that are disconnecting.
     pub fn connections(&self) -> u64 {
         self.acceptors.iter().map(|acceptor| acceptor.stats().connections).sum()
     }
 
-    /// Events since the last call of the buffers of hosts and of anonymous connections, for each
-    /// poll group. A caller that wants all events calls it before the first turn.
+    /// Returns for each poll group the events since the last call of the buffers of hosts and of
+    /// anonymous connections. A caller that wants all events calls it before the first turn.
     pub fn buffer_events(&mut self) -> impl Iterator<Item = [Vec<BufferEvent>; 2]> {
         self.groups.iter_mut().map(PollGroup::buffer_events)
     }

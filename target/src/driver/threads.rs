@@ -1,4 +1,4 @@
-//! Threads: one for each poll group, and one for the acceptors. The only place that waits.
+//! Threads of a target: one for each poll group, and one for all acceptors.
 
 use std::io;
 use std::os::fd::{BorrowedFd, RawFd};
@@ -24,52 +24,53 @@ use crate::poll_group::{PollGroup, PollGroupBuilder, PollGroupStats, StopRequest
 use crate::storage::{BufferRegistration, Uring, UringError};
 use crate::transport::{AcceptorStats, Stop};
 
-/// Longest time for disconnecting from hosts at the end.
+/// Maximum time for disconnecting from hosts when the target stops.
 const SHUTDOWN_GRACE: Duration = Duration::from_secs(2);
-/// Longest wait for a busy thread to publish its counters; afterwards its last ones are used.
+/// Maximum wait for a busy thread to publish its counters; then its last ones are returned.
 const STATS_TIMEOUT: Duration = Duration::from_secs(1);
 
-/// Options of the threads.
+/// Options of the poll groups' threads.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct RuntimeOptions {
-    /// Longest time that an idle poll group polls before it sleeps.
+    /// Maximum time that an idle poll group polls before it sleeps.
     pub polling: Duration,
-    /// Cores to pin the poll groups to, in order; empty leaves that to the scheduler.
+    /// CPU cores to pin the poll groups to, in order. A group without one is left to the scheduler.
     pub pins: Vec<u16>,
 }
 
-/// Reason that threads do not start.
+/// Reason for which threads do not start.
 #[derive(Debug, thiserror::Error)]
 pub enum RuntimeError {
-    /// io_uring is not available.
+    /// io_uring cannot be set up.
     #[error(transparent)]
     Uring(#[from] UringError),
-    /// A core does not exist, or this process may not use it.
+    /// A CPU core does not exist, or this process may not use it.
     #[error(
         "no thread can run on core {core}, which cores names: {error}; /sys/devices/system/cpu/online has those of \
          the machine, and AllowedCPUs= or a cpuset may leave fewer"
     )]
     Core {
-        /// Number of the core, as in `cores`.
+        /// Number of the CPU core, as in the configuration key `cores`.
         core: u16,
-        /// Error of the system call.
+        /// Error of `sched_setaffinity`.
         error: io::Error,
     },
-    /// A thread or a descriptor is not available.
+    /// A thread cannot be created.
     #[error("cannot start a thread: {0}")]
     Thread(io::Error),
 }
 
-/// Threads of a target.
+/// Running threads of a target. Dropping it ends them.
 pub(crate) struct Runtime {
     clock: Clock,
     groups: Vec<Worker<PollGroupStats>>,
-    /// Durations of the turns of each group.
+    /// Durations of the turns of each poll group, in nanoseconds.
     turns: Vec<Arc<LatencyCounters>>,
     acceptor: Worker<AcceptorStats>,
     stop_request: Arc<StopRequest>,
 }
 
+/// A thread, with what wakes it, returns its counters and marks its turns.
 struct Worker<S> {
     thread: Option<JoinHandle<()>>,
     bell: Arc<Doorbell>,
@@ -78,10 +79,10 @@ struct Worker<S> {
 }
 
 impl Runtime {
-    /// Starts the threads of a target, to which devices can be added.
+    /// Starts the threads of a target. Devices can be added to the returned set.
     ///
     /// # Errors
-    /// io_uring, a core or a thread is not available.
+    /// See [`RuntimeError`]. The threads that were started end.
     pub(crate) fn start(
         assembly: Assembly,
         options: &RuntimeOptions,
@@ -109,14 +110,14 @@ impl Runtime {
         }
         drop(ready);
         for _ in 0..count {
-            // On failure the drop of `runtime` ends the others.
+            // If it failed, the drop of `runtime` ends the other threads.
             let buffers = started.recv().expect("each thread reports before it ends")?;
             report(&buffers);
         }
         Ok((runtime, devices))
     }
 
-    /// Time since its start.
+    /// Time since the threads were started.
     pub(crate) fn uptime(&self) -> Duration {
         self.clock.now() - Time::ZERO
     }
@@ -126,7 +127,7 @@ impl Runtime {
         self.groups.iter().map(Worker::stats).collect()
     }
 
-    /// Durations of the turns of each poll group that did something.
+    /// Durations, for each poll group, of the turns that did work, in nanoseconds.
     pub(crate) fn turn_stats(&self) -> Vec<LatencyStats> {
         self.turns.iter().map(|turns| turns.snapshot()).collect()
     }
@@ -136,13 +137,13 @@ impl Runtime {
         self.acceptor.stats()
     }
 
-    /// A watch of all threads.
+    /// Returns a watch that notices whether one of the threads is stuck in a turn.
     pub(crate) fn turn_watch(&self) -> TurnWatch {
         let groups = self.groups.iter().map(|group| &group.mark);
         TurnWatch::new(groups.chain([&self.acceptor.mark]).map(Arc::clone))
     }
 
-    /// Ends all connections and threads; running commands get `timeout` to finish.
+    /// Ends all connections and threads. Running commands get at most `timeout` to finish.
     pub(crate) fn stop(mut self, timeout: Duration) {
         if !timeout.is_zero() {
             self.order(Stop::Drain);
@@ -154,7 +155,7 @@ impl Runtime {
                 }
             }
         }
-        // The drop does the rest.
+        // The drop of `self` ends the threads.
     }
 
     fn order(&mut self, how: Stop) {
@@ -187,7 +188,7 @@ impl<S: Copy + Default> Worker<S> {
         self.bell.ring();
         let Some(thread) = self.thread.take() else { return };
         match self.mailbox.wait_for_end() {
-            // Left to the end of the process.
+            // The thread stays until the process ends.
             ThreadEnd::Stuck => {}
             ThreadEnd::Done if thread.join().is_err() => {
                 tracing::error!("a thread of the target panicked");
@@ -197,7 +198,7 @@ impl<S: Copy + Default> Worker<S> {
     }
 }
 
-/// Mailbox in which a thread publishes its counters on request.
+/// Mailbox in which a thread publishes its counters when they are requested.
 #[derive(Debug, Default)]
 struct StatsMailbox<S> {
     asked: AtomicBool,
@@ -208,22 +209,23 @@ struct StatsMailbox<S> {
 #[derive(Debug, Default)]
 struct Published<S> {
     stats: S,
-    /// Number of publications, so that a caller waits for one after its request.
+    /// Number of publications, by which a caller sees one after its request.
     number: u64,
+    /// Set once the work of the thread has ended.
     over: Option<ThreadEnd>,
 }
 
-/// State in which the work of a thread ended.
+/// How the work of a thread ended.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum ThreadEnd {
-    /// The thread ends, and can be joined.
+    /// The thread ends and can be joined.
     Done,
-    /// The thread keeps the memory that the kernel still uses, for as long as the process lives.
+    /// The thread never ends: it keeps memory that the kernel still uses until the process ends.
     Stuck,
 }
 
 impl<S: Copy + Default> StatsMailbox<S> {
-    /// Checks, in the thread, whether counters were asked for since the last call.
+    /// Whether counters were requested since the last call. Called by the thread.
     fn is_asked(&self) -> bool {
         self.asked.load(Ordering::Relaxed) && self.asked.swap(false, Ordering::AcqRel)
     }
@@ -236,7 +238,8 @@ impl<S: Copy + Default> StatsMailbox<S> {
         self.changed.notify_all();
     }
 
-    /// Counters, fresh if the thread answers in time.
+    /// Requests and returns the counters: new ones if the thread publishes them within
+    /// [`STATS_TIMEOUT`], otherwise the last ones.
     fn fetch(&self, ring: impl FnOnce()) -> S {
         let before = self.published().number;
         self.asked.store(true, Ordering::Release);
@@ -273,7 +276,7 @@ impl<S: Copy + Default> StatsMailbox<S> {
     }
 }
 
-/// Publishes the end of a thread, however it ends.
+/// Publishes at its drop that the thread ends, also if it panics, with the counters.
 struct OnEnd<'a, S: Copy + Default>(&'a StatsMailbox<S>, S);
 
 impl<S: Copy + Default> Drop for OnEnd<'_, S> {
@@ -282,7 +285,7 @@ impl<S: Copy + Default> Drop for OnEnd<'_, S> {
     }
 }
 
-/// Clock, polling time and turn counters of a poll group.
+/// Clock of a poll group's thread, its maximum polling time, and the counters of its turns.
 struct GroupPace {
     clock: Clock,
     polling: Duration,
@@ -328,7 +331,7 @@ fn run_group(
 ) {
     let mailbox = end.0;
     let mut idle = IdlePolling::new(clock.now(), polling);
-    // Start of the last turn, if the present one followed it immediately.
+    // Start of the last turn, if this turn followed it without a pause.
     let mut last: Option<Time> = None;
     while !group.is_over() {
         mark.begin_turn();
@@ -345,14 +348,14 @@ fn run_group(
                 last = Some(now);
                 idle.worked(now, group.operations());
             }
-            // Another thread on this core may do the work that is waited for.
+            // Another thread on this core may have to do the work that this one waits for.
             Turn::SleepUntil(_) if idle.should_poll(now) => {
                 let before = clock.now();
                 std::thread::yield_now();
                 let after = clock.now();
                 idle.gave_way(after, after - before);
             }
-            // A group that had to arm its wake-ups takes one more turn first.
+            // If a wake-up was missed while it was armed, the group takes one more turn first.
             Turn::SleepUntil(at) if !group.arm() && !group.is_over() => {
                 mark.sleep();
                 group.sleep(at.map(|at| at - now));
@@ -360,7 +363,7 @@ fn run_group(
             Turn::SleepUntil(_) => {}
         }
     }
-    // The drop of the group may wait for storage.
+    // The end of the group may wait for storage, which is not a stuck turn.
     mark.sleep();
     end.1 = group.stats();
     if let Err(operations) = group.end() {
@@ -376,7 +379,7 @@ fn run_group(
     }
 }
 
-/// Pins the calling thread to a core.
+/// Pins the calling thread to a CPU core.
 fn pin_to(core: u16) -> Result<(), RuntimeError> {
     let mut set = CpuSet::new();
     set.set(usize::from(core));
@@ -384,16 +387,16 @@ fn pin_to(core: u16) -> Result<(), RuntimeError> {
         .map_err(|error| RuntimeError::Core { core, error: error.into() })
 }
 
-/// Checks whether a thread can be pinned to a core.
+/// Checks whether a thread can be pinned to a CPU core.
 ///
 /// # Errors
-/// The thread cannot be started, or this process may not use the core.
+/// The thread cannot be created, or this process may not use the core.
 pub(crate) fn try_core(core: u16) -> Result<(), RuntimeError> {
     let thread = std::thread::Builder::new().spawn(move || pin_to(core));
     thread.map_err(RuntimeError::Thread)?.join().unwrap_or(Ok(()))
 }
 
-/// Warns of more threads than cores: they take turns then, and each waits for the others.
+/// Warns if there are more poll groups than CPU cores, since they wait for each other.
 pub(crate) fn tell_of_few_cores(cores: &Cores) {
     let available = std::thread::available_parallelism().map_or(usize::MAX, usize::from);
     if cores.count() > available {
@@ -435,9 +438,9 @@ struct AcceptorThread {
     mailbox: Arc<StatsMailbox<AcceptorStats>>,
     mark: Arc<TurnMark>,
     stop_request: Arc<StopRequest>,
-    /// Whether at least one device works.
+    /// Whether at least one device has not failed.
     serves: bool,
-    /// Time at which it ends even if hosts have not confirmed the end of their connections.
+    /// Time at which the thread ends even if hosts have not confirmed the end of their connections.
     leave_at: Option<Time>,
 }
 
@@ -469,7 +472,7 @@ impl AcceptorThread {
         end.1 = self.acceptors.stats();
     }
 
-    /// Logs, once, that no device is left.
+    /// Logs, once, that no working device is left.
     fn check_devices(&mut self) {
         let serves = self.acceptors.iter().any(|acceptor| !acceptor.has_failed());
         if std::mem::replace(&mut self.serves, serves) && !serves {
@@ -502,7 +505,7 @@ impl AcceptorThread {
             .collect();
         let timeout = timeout.and_then(|timeout| Timespec::try_from(timeout).ok());
         self.mark.sleep();
-        // An interrupted sleep is just a short one.
+        // A sleep that a signal interrupts is only a short one.
         let _ = rustix::event::poll(&mut fds, timeout.as_ref());
     }
 }

@@ -1,21 +1,21 @@
-//! Progress of threads: each marks the start of its turns and of its sleep.
+//! Detection of stuck threads: each thread marks the start of its turns and its sleep.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 
-/// Mark of one thread, which only that thread writes: odd in a turn, even while it sleeps.
+/// Counter of one thread, which only that thread writes: odd during a turn, even while it sleeps.
 #[derive(Debug, Default)]
 pub(crate) struct TurnMark(AtomicU64);
 
-/// Watches the marks of several threads.
+/// Watch of several threads, by their marks.
 #[derive(Debug)]
 pub(crate) struct TurnWatch {
-    /// Marks with their values at the last check.
+    /// Marks of the threads, each with its value at the last check.
     marks: Vec<(Arc<TurnMark>, u64)>,
 }
 
 impl TurnMark {
-    /// Marks the start of a turn.
+    /// Marks the start of a turn. Turns may follow each other without a sleep.
     pub(crate) fn begin_turn(&self) {
         let mark = self.0.load(Ordering::Relaxed);
         self.0.store((mark + 1) | 1, Ordering::Relaxed);
@@ -33,7 +33,7 @@ impl TurnWatch {
         Self { marks: marks.into_iter().map(|mark| (mark, 0)).collect() }
     }
 
-    /// Whether each thread sleeps or has begun another turn since the last check.
+    /// Whether each thread sleeps or has begun a further turn since the last check (is not stuck).
     pub(crate) fn all_go_on(&mut self) -> bool {
         let mut all = true;
         for (mark, seen) in &mut self.marks {

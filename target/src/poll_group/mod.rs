@@ -1,7 +1,8 @@
-//! Poll groups: everything that one core does.
+//! Poll groups: all work of one core.
 //!
-//! A group never waits and reads no clock. Its driver calls [`PollGroup::turn`] with the time; when
-//! a turn returns that nothing is due, the driver may sleep, on a thread with [`PollGroup::sleep`].
+//! A group never waits (except in [`PollGroup::sleep`]) and reads no clock. Its driver calls
+//! [`PollGroup::turn`] with the time; when the turn returns that nothing is due, the driver may
+//! sleep.
 
 use std::os::fd::RawFd;
 use std::sync::Arc;
@@ -22,61 +23,63 @@ use crate::metrics::snapshot::PoolStats;
 use crate::storage::{Engine, EngineStats, Storage, StorageReport};
 use crate::transport::{Stop, Transport};
 
-/// Result of a turn, for its driver.
+/// Result of a turn, by which its driver decides whether to sleep.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Turn {
-    /// Something was done; there may be more.
+    /// The turn did some work, and there may be more.
     Busy,
-    /// Nothing is due before a wake-up or this time.
+    /// Nothing is due before a wake-up or this time; `None` is no time limit.
     SleepUntil(Option<Time>),
 }
 
-/// Work of one core: transports, storage and buffers.
+/// All work of one core: transports, storage and buffers.
 pub(crate) struct PollGroup {
-    // Dropped first: their connections end before the storage and the buffers.
+    // Dropped first, so that connections end before storage and buffers are dropped.
     transports: Vec<Option<Box<dyn Transport>>>,
-    /// Transports of devices that are added.
+    /// Channel of transports of devices that were added.
     joining: Receiver<JoiningTransport>,
     core: CoreContext,
     bell: Arc<Doorbell>,
     stop_request: Arc<StopRequest>,
+    /// Last stop request that was passed to the transports.
     applied_stop: Option<Stop>,
-    /// Time at which it ends even if storage operations are running.
+    /// Time at which the group ends even if storage operations are still running.
     over_at: Option<Time>,
+    /// Whether `over_at` has passed.
     gave_up: bool,
 }
 
-/// A transport for a core to take over.
+/// A transport that a core adds to its poll group.
 pub(crate) struct JoiningTransport {
-    /// Index among the transports of the core: the next one, or that of a dropped one.
+    /// Index in the transports of the core: the next one, or that of a dropped transport.
     pub(crate) slot: usize,
     pub(crate) transport: Box<dyn Transport>,
 }
 
-/// A poll group without its engine, which has to be created on the thread that will use it.
+/// A poll group without its storage engine, which must be created on the thread that will use it.
 pub(crate) struct PollGroupBuilder {
     pub(crate) associations: Arc<Associations>,
     pub(crate) pool: Pool,
     pub(crate) anonymous_pool: Pool,
-    /// Channel of its transports, for now and later.
+    /// Channel of its transports: those that exist already, and later ones.
     pub(crate) transports: Receiver<JoiningTransport>,
     pub(crate) bell: Arc<Doorbell>,
     pub(crate) stop_request: Arc<StopRequest>,
 }
 
-/// Counters of one group.
+/// Counters of one poll group.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct PollGroupStats {
     /// Counters of its storage engine.
     pub engine: EngineStats,
-    /// Counters of its device groups.
+    /// Counters of its RDMA provider groups.
     pub network: GroupStats,
     /// Size and use of its buffer pool.
     pub pool: PoolStats,
 }
 
 impl PollGroupBuilder {
-    /// Builds the group with its engine.
+    /// Builds the group with a storage engine.
     pub(crate) fn build(self, engine: Box<dyn Engine>) -> PollGroup {
         let buffers = CoreBuffers::new(self.pool, self.anonymous_pool);
         let storage = Storage::new(engine);
@@ -96,14 +99,15 @@ impl PollGroupBuilder {
         group
     }
 
-    /// Pool of hosts, for an engine that registers it. Anonymous connections need no storage.
+    /// Buffer pool for commands of connected hosts, so that an engine can register it. Buffers of
+    /// anonymous connections are never passed to storage.
     pub(crate) fn pool(&self) -> &Pool {
         &self.pool
     }
 }
 
 impl PollGroup {
-    /// Does everything that is due at `now`.
+    /// Does all work of the core that is due at `now`.
     pub(crate) fn turn(&mut self, now: Time) -> Turn {
         self.core.begin_turn(now);
         self.core.rung = self.bell.answer();
@@ -130,11 +134,11 @@ impl PollGroup {
         Turn::SleepUntil(self.deadline())
     }
 
-    /// Arms the devices' wake-ups. Returns whether one more turn is needed before sleeping, since
-    /// something may have arrived before.
+    /// Arms the wake-ups of the devices. Returns whether the group needs one more turn before it
+    /// may sleep, since something may have arrived in between.
     pub(crate) fn arm(&mut self) -> bool {
-        // Sent buffers are free once that is reported, which matters only to requests that wait for
-        // one.
+        // The completion of a response frees its buffer. A wake-up for that is needed only if a
+        // request waits for a buffer.
         let what = match self.core.buffers().is_waited_for() {
             true => WakeFor::Everything,
             false => WakeFor::Arrivals,
@@ -142,13 +146,13 @@ impl PollGroup {
         let arm = |unsure, transport: &mut Box<dyn Transport>| transport.arm(what) | unsure;
         let unsure = self.transports.iter_mut().flatten().fold(false, arm);
         if unsure {
-            // A polling group needs no wake-ups from its peers.
+            // A group that polls needs no wake-ups from its peers.
             self.transports.iter_mut().flatten().for_each(|transport| transport.woken());
         }
         unsure
     }
 
-    /// Sleeps until there is work, or `timeout` passes. For drivers with a thread.
+    /// Sleeps until there is work, or `timeout` has passed. Only for drivers with threads.
     pub(crate) fn sleep(&mut self, timeout: Option<Duration>) {
         if !self.bell.is_quiet() {
             return;
@@ -169,13 +173,13 @@ impl PollGroup {
         }
     }
 
-    /// Whether no connection is left.
+    /// Whether all connections have ended.
     pub(crate) fn is_empty(&self) -> bool {
         self.transports.iter().flatten().all(|transport| transport.is_empty())
     }
 
-    /// Whether the target is ending and this group has finished, or has given up operations that
-    /// storage does not end.
+    /// Whether the target is stopping and this group has finished, or has waited `STORAGE_GRACE`
+    /// for storage operations that do not end.
     pub(crate) fn is_over(&self) -> bool {
         self.applied_stop.is_some() && (self.is_empty() || self.gave_up)
     }
@@ -193,7 +197,7 @@ impl PollGroup {
         Err(kept.core.storage().in_flight())
     }
 
-    /// Number of operations on namespaces that have begun, plus the number that have ended.
+    /// Number of storage operations on namespaces that have begun, plus the number that have ended.
     pub(crate) fn operations(&mut self) -> u64 {
         self.core.storage().begun_and_ended()
     }
@@ -215,13 +219,13 @@ impl PollGroup {
         }
     }
 
-    /// Events of the buffers of hosts and of anonymous connections since the last call; the first
-    /// call comes before all connections.
+    /// Returns the events since the last call of the buffers of hosts and of anonymous connections.
+    /// The first call comes before all connections.
     pub(crate) fn buffer_events(&mut self) -> [Vec<BufferEvent>; 2] {
         self.core.buffers().take_events()
     }
 
-    /// Takes over the transports of devices that were added.
+    /// Adds the transports of devices that were added.
     fn take_transports(&mut self) {
         while let Ok(JoiningTransport { slot, mut transport }) = self.joining.try_recv() {
             if let Some(how) = self.applied_stop {
@@ -234,7 +238,8 @@ impl PollGroup {
         }
     }
 
-    /// Drops the transports whose devices are gone, so that the system can release the devices.
+    /// Drops the transports whose device has failed and whose connections have ended, so that the
+    /// system can release the device.
     fn drop_gone(&mut self) {
         for slot in &mut self.transports {
             if let Some(gone) = slot.take_if(|transport| transport.is_over())
@@ -298,7 +303,7 @@ impl PollGroup {
     }
 }
 
-/// Transport that a request belongs to.
+/// Returns the transport that a request belongs to.
 fn transport_of(
     transports: &mut [Option<Box<dyn Transport>>],
     whose: RequestKey,
@@ -307,13 +312,14 @@ fn transport_of(
 }
 
 impl Drop for PollGroup {
-    /// The kernel must not use connections and buffers when they are dropped with the group.
+    /// Waits until the kernel has finished with the connections and buffers, which are dropped
+    /// next.
     fn drop(&mut self) {
         self.core.storage().abandon();
     }
 }
 
-/// Instruction of the target to all its poll groups.
+/// Request of the target to stop, which all its poll groups read.
 #[derive(Debug, Default)]
 pub(crate) struct StopRequest(AtomicU8);
 

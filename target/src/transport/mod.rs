@@ -1,4 +1,4 @@
-//! Transports: move capsules and data between hosts and a poll group.
+//! Transports, which move capsules and data, and acceptors of connections.
 
 pub(crate) mod rdma;
 
@@ -27,89 +27,89 @@ pub(crate) trait Transport: Send {
         result: Result<(), BackendError>,
     );
 
-    /// Continues a request whose storage operation cannot be cancelled.
+    /// Responds to the Abort of a request whose storage operation cannot be cancelled.
     fn operation_not_cancelled(&mut self, core: &mut CoreContext, whose: RequestKey);
 
-    /// Gives a waiting request its buffer.
+    /// Continues a request that waited for a buffer.
     fn buffer_granted(&mut self, core: &mut CoreContext, whose: RequestKey, buffer: Buffer);
 
-    /// Submits to the device everything that the turn produced.
+    /// Sends the responses of the turn and submits all work requests to the device.
     fn flush(&mut self, core: &mut CoreContext);
 
     /// Time at which [`Transport::turn`] must run even if nothing arrives.
     fn deadline(&self) -> Option<Time>;
 
-    /// Arms a wake-up on [`Transport::watched`]. Returns whether one more turn is needed before
-    /// sleeping.
+    /// Arms the device, so that the next completion that `what` covers makes [`Transport::watched`]
+    /// readable. Returns whether one more turn is needed before sleeping.
     fn arm(&mut self, what: WakeFor) -> bool;
 
-    /// Consumes the events that made [`Transport::watched`] readable.
+    /// Acknowledges the events that made [`Transport::watched`] readable.
     fn woken(&mut self);
 
-    /// Descriptor to sleep on; `None` under a simulator.
+    /// Descriptor of the device to sleep on; `None` under a simulator.
     fn watched(&self) -> Option<RawFd>;
 
-    /// Ends every connection: immediately, or once its running commands are answered.
+    /// Starts to end every connection, as `how` says.
     fn stop(&mut self, how: Stop);
 
     /// Whether no connection is left.
     fn is_empty(&self) -> bool;
 
-    /// Whether its device and connections are gone, so that it can be dropped.
+    /// Whether its device has failed and all its connections have ended, so that it can be dropped.
     fn is_over(&self) -> bool;
 
-    /// Counters of its device group.
+    /// Counters of its group of the RDMA provider.
     fn stats(&self) -> GroupStats;
 }
 
-/// Accepts connections of one device and places them on cores.
+/// Acceptor, which accepts connections at one device and assigns them to cores.
 pub(crate) trait Acceptor: Send {
     /// IP address of its device.
     fn local_ip(&self) -> IpAddr;
 
-    /// Listens for a port; returns the address, with a chosen port number if it was 0.
+    /// Listens on a port; returns the address, with the chosen port number if it was 0.
     ///
     /// # Errors
-    /// The error of the connection manager.
+    /// The error of the RDMA connection manager.
     fn listen(&mut self, port: Arc<Port>) -> Result<SocketAddr, CmError>;
 
-    /// Handles events of the connection manager and messages of groups; true if there were any.
+    /// Handles connection manager events and messages of poll groups; true if there were any.
     fn turn(&mut self, now: Time) -> bool;
 
     /// Time at which [`Acceptor::turn`] must run even if nothing arrives.
     fn deadline(&self) -> Option<Time>;
 
-    /// Descriptors to sleep on.
+    /// File descriptors to sleep on: connection manager, device events, doorbell.
     fn watched(&self) -> [Option<RawFd>; 3];
 
-    /// Checks for work of other threads before a sleep: false if there is some.
+    /// Whether the thread may sleep: false if another thread has sent work.
     fn may_sleep(&self) -> bool;
 
-    /// Rejects all later connections.
+    /// Stops listening, so that later connection requests are rejected.
     fn close(&mut self);
 
-    /// Rejects later connections to a port.
+    /// Stops listening on one port.
     fn close_port(&mut self, port: &Arc<Port>);
 
-    /// Whether its device is gone, so that it accepts no connections.
+    /// Whether its device was removed or has failed; no connections are accepted then.
     fn has_failed(&self) -> bool;
 
-    /// Whether every connection has ended, with its disconnect confirmed or given up.
+    /// Whether every connection has ended, and its disconnect was confirmed or timed out.
     fn is_empty(&self) -> bool;
 
-    /// Whether its device and connections are gone, so that it can be dropped.
+    /// Whether its device has failed and all its connections have ended, so that it can be dropped.
     fn is_over(&self) -> bool {
         self.has_failed() && self.is_empty()
     }
 
-    /// Counters of this acceptor since the start.
+    /// Counters since the start.
     fn stats(&self) -> AcceptorStats;
 }
 
 ::rdma::counters! {
     /// Counters of an acceptor.
     pub(crate) struct AcceptorStats {
-        /// Connections that exist now.
+        /// Connections that exist now, disconnecting ones included.
         connections,
         /// Connections accepted since the start.
         accepted,
@@ -118,12 +118,12 @@ pub(crate) trait Acceptor: Send {
     }
 }
 
-/// Flag that a device is gone.
+/// Flag that a device was removed or has failed.
 #[derive(Debug, Default)]
 pub(crate) struct DeviceFailure(AtomicBool);
 
 impl DeviceFailure {
-    /// Sets the flag; false if it was set.
+    /// Sets the flag; false if it was set before.
     pub(crate) fn note(&self) -> bool {
         !self.0.swap(true, Ordering::Relaxed)
     }
@@ -133,10 +133,10 @@ impl DeviceFailure {
     }
 }
 
-/// Way in which connections end when the target stops.
+/// How connections end when the target stops.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub enum Stop {
-    /// Each connection ends once its commands are answered.
+    /// Each connection ends once its running commands have a response; no new command is started.
     Drain,
     /// Immediately, without a response to running commands.
     Now,

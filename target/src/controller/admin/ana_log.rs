@@ -1,4 +1,4 @@
-//! ANA log page: the groups, their states, and their namespaces.
+//! Asymmetric Namespace Access log page: the ANA groups, their states, and their namespaces.
 
 use std::collections::BTreeMap;
 
@@ -7,8 +7,8 @@ use nvme_proto::{IntoBytes, Nsid};
 
 use crate::controller::state::Controller;
 
-/// ANA log page for a controller, as its host sees the namespaces through its port. `groups_only`
-/// omits the namespaces (RGO).
+/// Returns the ANA log page of a controller: the groups of the namespaces that its host may see,
+/// with their states at the port that the host connected to. `groups_only` omits the NSIDs (RGO).
 pub(super) fn page(controller: &Controller, groups_only: bool) -> Vec<u8> {
     let associations = controller.associations.upgrade();
     let (Some(subsystem), Some(associations)) = (controller.subsystem(), associations) else {
@@ -20,7 +20,7 @@ pub(super) fn page(controller: &Controller, groups_only: bool) -> Vec<u8> {
     for namespace in namespaces.filter(|namespace| namespace.is_visible_to(&controller.host)) {
         groups.entry(namespace.ana_group).or_default().push(namespace.nsid);
     }
-    // Neither number ever shrinks, and the page changes only when one of them grows.
+    // Change Count (CHGC): neither number ever shrinks; each change of the page increases one.
     let changes = controller.ana.changes() + exports.generation().get();
     let header = AnaHeader::new(changes, groups.len() as u16);
     let mut page = header.as_bytes().to_vec();

@@ -1,5 +1,5 @@
-//! Discovery log page: the subsystems that a host may connect to at the port that it asked, their
-//! other ports, and the discovery services of other targets (Base, 5.1.12.3.1).
+//! Discovery log page: the subsystems that a host may connect to at the port that it connected to,
+//! their other ports, and the discovery services of other targets (Base, 5.1.12.3.1).
 
 use std::net::SocketAddr;
 use std::sync::Arc;
@@ -15,11 +15,12 @@ use crate::inventory::port::Port;
 use crate::inventory::subsystem::Subsystem;
 use crate::limits::ADMIN_QUEUE_ENTRIES;
 
-/// Complete page for the host and port of this controller: the subsystems that the host may connect
-/// to here with all of their ports, the discovery service at those ports, and referrals.
+/// Returns the complete page for the host and port of this controller: the subsystems that the host
+/// may connect to here with all of their ports, the discovery service at those ports, and
+/// referrals.
 pub(super) fn page(controller: &Controller) -> Vec<u8> {
     let associations = controller.associations.upgrade();
-    // Read before the entries, so that the entries are at least as new.
+    // Generation Counter. It is read before the entries, so that they are at least as new.
     let changes = associations.as_ref().map_or(0, |associations| associations.discovery_changes());
     let registry = associations.as_ref().map(|associations| associations.registry());
     let own = &controller.port;
@@ -45,8 +46,8 @@ pub(super) fn page(controller: &Controller) -> Vec<u8> {
     [header.as_bytes(), entries.as_bytes()].concat()
 }
 
-/// Whether a host that reached one port may be told of another. Only a host on this machine is told
-/// of loopback addresses.
+/// Whether the log at port `own` also lists `other`: a port that is listened on, and not at a
+/// loopback address unless `own` is at one as well.
 fn is_beside(own: &Arc<Port>, other: &Arc<Port>) -> bool {
     let is_loopback = |port: &Port| port.address().ip().is_loopback();
     !Arc::ptr_eq(own, other) && other.is_bound() && (is_loopback(own) || !is_loopback(other))
@@ -65,7 +66,7 @@ fn entry(port: &Port, subsystem: &Subsystem) -> DiscoveryEntry {
     entry
 }
 
-/// Entry of the discovery service at a port; `is_same` if the host gets the same log there.
+/// Returns the entry of the discovery service at a port; `is_same` if the host gets the same log.
 fn service(port: &Port, name: Nqn, is_same: bool) -> DiscoveryEntry {
     let mut entry = at_address(port.address());
     entry.subtype = SubsystemType::CURRENT_DISCOVERY;

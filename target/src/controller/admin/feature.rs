@@ -1,4 +1,4 @@
-//! Features (Base, 5.1.25): the values that a host may set in its controller.
+//! Set Features and Get Features (Base, 5.1.25).
 
 use std::sync::Arc;
 
@@ -12,8 +12,8 @@ use crate::controller::state::Controller;
 use crate::controller::support::FeatureEntry;
 use crate::inventory::namespace::Namespace;
 
-/// Finds a feature of the controller, and checks that the command names a namespace only where it
-/// may.
+/// Returns the table row of a feature that the controller supports. A command that gives an NSID
+/// for a feature of the controller is refused.
 fn find(
     controller: &Controller,
     fid: FeatureId,
@@ -26,7 +26,7 @@ fn find(
     Ok(entry)
 }
 
-/// Sets a feature; returns dword 0 of the response, or `None` if the response comes later.
+/// Executes Set Features. Returns dword 0 of the response, or `None` if the response is sent later.
 pub(super) fn set(
     controller: &Controller,
     cid: Cid,
@@ -39,7 +39,7 @@ pub(super) fn set(
     match set.feature {
         Feature::Arbitration(arbitration) => controller.shared().features.arbitration = arbitration,
         Feature::ErrorRecovery(recovery) => recover(controller, set.nsid, recovery)?,
-        // The cache cannot be disabled: only Force Unit Access bypasses it.
+        // The write cache cannot be disabled; a host bypasses it with Force Unit Access.
         Feature::VolatileWriteCache { enabled: true } => {}
         Feature::VolatileWriteCache { enabled: false } => {
             return Err(Status::FEATURE_NOT_CHANGEABLE.with_dnr());
@@ -47,7 +47,7 @@ pub(super) fn set(
         Feature::NumberOfQueues(wanted) => return grant_queues(controller, wanted).map(Some),
         Feature::AsyncEventConfig(config) => return configure_events(controller, config).map(Some),
         Feature::KeepAliveTimer { timeout_ms } => controller.set_keep_alive_ms(timeout_ms),
-        // Over fabrics the host sends its identifier with Connect.
+        // With NVMe-oF, a host sends its identifier only with Connect.
         Feature::HostIdentifier { .. } => return Err(Status::COMMAND_SEQUENCE_ERROR.with_dnr()),
         Feature::NamespaceWriteProtection(state) => {
             return protect(controller, cid, set.nsid, state);
@@ -57,8 +57,8 @@ pub(super) fn set(
     Ok(Some(0))
 }
 
-/// Error Recovery feature: no time limit, and deallocated blocks read as zeros, for every
-/// namespace.
+/// Value of the Error Recovery feature for every namespace: no time limit for retries (TLER), and
+/// no error for reads of deallocated blocks (DULBE), which return zeros.
 const ERROR_RECOVERY: ErrorRecovery = ErrorRecovery::new();
 
 fn recover(controller: &Controller, nsid: Nsid, wanted: ErrorRecovery) -> Result<(), Status> {
@@ -84,8 +84,8 @@ fn grant_queues(controller: &Controller, wanted: QueueCounts) -> Result<u32, Sta
     Ok(Feature::NumberOfQueues(QueueCounts::pairs(granted)).value())
 }
 
-/// Sets the asynchronous events that are enabled. Notices that are not offered are refused; all
-/// critical warnings are accepted, even those that never occur.
+/// Stores which asynchronous events the host wants. Refuses notices that the controller does not
+/// support, but accepts all SMART critical warnings, even those that never occur.
 fn configure_events(controller: &Controller, config: AsyncEventConfig) -> Result<u32, Status> {
     let offered = controller.support.notices().with_smart_critical_warnings(0xFF).into_bits();
     if config.into_bits() & !offered != 0 {
@@ -95,7 +95,8 @@ fn configure_events(controller: &Controller, config: AsyncEventConfig) -> Result
     Ok(0)
 }
 
-/// Sets write protection. The response comes once earlier writes are on the medium.
+/// Sets or clears the write protection of a namespace. The response to a protection is sent once
+/// earlier writes are on the medium.
 fn protect(
     controller: &Controller,
     cid: Cid,
@@ -140,7 +141,7 @@ fn namespace(controller: &Controller, nsid: Nsid) -> Result<Arc<Namespace>, Stat
     controller.namespace(nsid).ok_or(Status::INVALID_NAMESPACE_OR_FORMAT.with_dnr())
 }
 
-/// Gets a feature's value: returned as dword 0 of the response, or stored in the data.
+/// Executes Get Features. Returns dword 0 of the response; a Host Identifier is written to `data`.
 pub(super) fn get(
     controller: &Controller,
     get: &GetFeatures,

@@ -1,4 +1,4 @@
-//! Identify: the data structures about controllers and namespaces.
+//! Identify: builds the data structures about controllers and namespaces.
 
 use std::sync::Arc;
 
@@ -25,19 +25,19 @@ use crate::limits::{
     KEEP_ALIVE_GRANULARITY,
 };
 
-/// CTRATT: 128-bit host identifiers, and traffic based keep alive.
+/// Controller Attributes (CTRATT): 128-bit host identifiers, and traffic based keep alive.
 const CTRATT: u32 = 1 << 0 | 1 << 6;
-/// ANACAP: all five states, and namespaces that keep their group.
+/// ANA capabilities (ANACAP): all five ANA states, and namespaces whose ANAGRPID does not change.
 const ANACAP: u8 = 1 << 6 | 0x1F;
-/// FRMW: one slot of firmware, read-only.
+/// Firmware Updates (FRMW): one firmware slot, which is read-only.
 const FRMW: u8 = 1 << 1 | 1;
-/// Sizes of submission (64 bytes) and completion queue entries (16 bytes), required and maximum.
+/// Submission queue entry size, required and maximum, as powers of two: 2^6 bytes.
 const SQES: u8 = 0x66;
 const CQES: u8 = 0x44;
-/// Preferred granularity of writes in bytes if blocks are smaller: the page of most file systems.
+/// Preferred granularity of writes and deallocation in bytes (NPWG, NPDG), if blocks are smaller.
 const PREFERRED_BYTES: u32 = 4096;
 
-/// Fills `data`, which is all zeros.
+/// Writes the data structure that an Identify command requests to `data`, which is all zeros.
 pub(super) fn write(
     controller: &Controller,
     identify: &Identify,
@@ -80,7 +80,7 @@ pub(super) fn write(
 const INVALID_FIELD: Status = Status::INVALID_FIELD.with_dnr();
 const INVALID_NAMESPACE: Status = Status::INVALID_NAMESPACE_OR_FORMAT.with_dnr();
 
-/// Namespace with the NSID; `None` if the NSID is in range but the host sees no namespace with it.
+/// Returns the namespace with the NSID; `None` if NSID is valid (at most NN) but not active.
 fn in_range(
     controller: &Controller,
     subsystem: &Subsystem,
@@ -118,12 +118,12 @@ fn controller(controller: &Controller, data: &mut [u8]) {
     }
 }
 
-/// All zeros: the NVM command set has no further fields for a controller.
+/// Writes Identify Controller of the NVM command set, all zeros: no field of it is supported.
 fn controller_of_command_set(data: &mut [u8]) {
     put(data, &IdentifyControllerNvm::new_zeroed());
 }
 
-/// Fields that both kinds of controller report.
+/// Returns Identify Controller with the fields that I/O and discovery controllers share.
 fn common(controller: &Controller, nqn: Nqn) -> IdentifyController {
     let (limits, support) = (&controller.limits, controller.support);
     let mut id = IdentifyController::blank();
@@ -143,8 +143,8 @@ fn common(controller: &Controller, nqn: Nqn) -> IdentifyController {
     id.vwc = support.vwc();
     id.nwpc = support.nwpc();
     id.ofcs = support.ofcs();
-    // A discovery controller has no I/O queues; hosts limit the depth of other queues to this value
-    // and log that.
+    // Discovery controllers report it too, although they have no I/O queues: hosts limit the depth
+    // of all queues to MAXCMD, and log that.
     id.maxcmd = U16::new(limits.queue_depth);
     id.sqes = SQES;
     id.cqes = CQES;
@@ -219,7 +219,7 @@ fn namespace(support: Support, namespace: &Namespace, data: &mut [u8]) {
     put(data, &id);
 }
 
-/// All zeros: the NVM command set has no further fields for a namespace.
+/// Writes Identify Namespace of the NVM command set, all zeros: no field of it is supported.
 fn namespace_of_command_set(data: &mut [u8]) {
     put(data, &IdentifyNamespaceNvm::new_zeroed());
 }

@@ -1,4 +1,4 @@
-//! Get Log Page: the log pages and their contents.
+//! Get Log Page: builds the supported log pages.
 
 use std::sync::Arc;
 
@@ -15,13 +15,13 @@ use crate::derived_ids;
 use crate::inventory::subsystem::Subsystem;
 use crate::limits::ERROR_LOG_ENTRIES;
 
-/// Log Specific Parameter of the ANA page: groups without their namespaces (RGO).
+/// Log Specific Parameter bit of the ANA page: groups without their namespaces (RGO).
 const RETURN_GROUPS_ONLY: u8 = 1;
 
-/// Fills `data`, which is all zeros, with the part of the page that the command asks for. Bytes
-/// beyond the end of the page stay zeros; an offset beyond the end is an error.
+/// Writes the part of the page that a Get Log Page command requests to `data`, which is all zeros.
+/// Bytes beyond the end of the page stay zeros; an offset beyond the end is an error.
 ///
-/// Creates the page and clears its events under one lock, so that later changes are reported again.
+/// The page is built and its events are cleared under one lock, to report later changes again.
 pub(super) fn write(
     controller: &Controller,
     get: &GetLogPage,
@@ -67,8 +67,8 @@ fn errors(shared: &SharedState) -> Vec<u8> {
     page
 }
 
-/// SMART page. All counts are of the whole subsystem, since an association is too short-lived;
-/// there is no temperature sensor.
+/// Returns the SMART / Health Information page. Its counts are those of the whole subsystem, since
+/// a controller ends with its association. It reports no temperature, since there is no sensor.
 fn smart(controller: &Controller) -> Vec<u8> {
     controller.subsystem().map_or_else(Vec::new, |subsystem| {
         smart_log(controller.associations.upgrade(), subsystem).as_bytes().to_vec()
@@ -91,7 +91,7 @@ fn smart_log(associations: Option<Arc<Associations>>, subsystem: &Arc<Subsystem>
     log
 }
 
-/// Units of a thousand 512-byte blocks, rounded up.
+/// Converts bytes to SMART data units of 1000 * 512 bytes, rounded up.
 fn data_units(bytes: u64) -> u128 {
     u128::from(bytes.div_ceil(512 * 1000))
 }
@@ -115,7 +115,7 @@ fn feature_effects(controller: &Controller) -> Vec<u8> {
     controller.support.feature_effects().as_bytes().to_vec()
 }
 
-/// All zeros: there are no NVMe-MI commands.
+/// Returns the NVMe-MI Commands Supported and Effects page: none is supported.
 fn nvme_mi_effects() -> Vec<u8> {
     vec![0; 4096]
 }

@@ -1,4 +1,4 @@
-//! Admin commands: decides which are legal and which module executes them.
+//! Admin commands: checks whether a command is allowed, and calls the module that executes it.
 
 mod ana_log;
 mod discovery_log;
@@ -67,7 +67,7 @@ pub(super) fn execute(
     Execution::Complete(CommandOutcome::from(result))
 }
 
-/// The arrival of the command itself restarts the timer; without a timer the command is an error.
+/// Executes Keep Alive: its arrival restarted the timer; an error if the timer is disabled.
 fn keep_alive(controller: &Controller) -> Result<u64, Status> {
     match controller.keep_alive() {
         Some(_) => Ok(0),

@@ -1,4 +1,4 @@
-//! Acceptor of the connection requests of one device.
+//! Acceptor of the connections of one RDMA device.
 
 use std::collections::BTreeMap;
 use std::net::{IpAddr, SocketAddr};
@@ -24,11 +24,11 @@ use crate::limits::peer::{Party, RemotePeer};
 use crate::limits::{Limits, UNCONNECTED, UNCONNECTED_PER_ADDRESS};
 use crate::transport::{Acceptor, AcceptorStats, DeviceFailure};
 
-/// Events of the connection manager handled in one turn, so that a flood of requests does not block
-/// other work.
+/// Maximum number of connection manager events handled in one turn, so that a flood of requests
+/// does not block other work.
 const EVENTS_AT_ONCE: usize = 64;
 
-/// Connection manager of one device, its listeners, and the connections under its care.
+/// Connection manager of one device, its listeners and its connections.
 pub(crate) struct RdmaAcceptor<P: Provider> {
     cm: P::Cm,
     device: P::Device,
@@ -36,7 +36,7 @@ pub(crate) struct RdmaAcceptor<P: Provider> {
     ports: BTreeMap<ConnId, Arc<Port>>,
     groups: Vec<GroupLoad<P>>,
     connections: BTreeMap<ConnId, TrackedConnection>,
-    /// Connections whose Connect has not succeeded and that are not ending.
+    /// Connections whose Connect has not succeeded and that are not ending, oldest first.
     unconnected: DisplacingSet<ConnId>,
     /// Number of connections whose Connect has succeeded.
     connected: usize,
@@ -46,7 +46,7 @@ pub(crate) struct RdmaAcceptor<P: Provider> {
     stats: AcceptorStats,
 }
 
-/// A poll group, and its number of connections.
+/// Inbox of a poll group, and the number of its connections.
 struct GroupLoad<P: Provider> {
     port: GroupInbox<P>,
     connections: u32,
@@ -80,29 +80,31 @@ impl ConnectionRefusal {
     }
 }
 
-/// A connection that was not rejected.
+/// A connection, until both its poll group and the connection manager are done with it.
 #[derive(Debug)]
 struct TrackedConnection {
+    /// Index of its poll group.
     group: usize,
     party: Party,
     /// Whether Connect has succeeded.
     connected: bool,
+    /// Parameters with which it is accepted.
     acceptance: ConnParams,
-    /// Tells other cores of its end before its own core handles it.
+    /// Flag, set when it is lost, that other cores see before its own core handles that.
     lost: Arc<Lost>,
-    /// Whether the connection manager has accepted it.
+    /// Whether it was accepted at the connection manager.
     accepted: bool,
     /// Whether the poll group has released the queue pair.
     gone: bool,
-    /// Whether the connection manager has reported its last event.
+    /// Whether the connection has ended at the connection manager, so that only `gone` is awaited.
     disconnected: bool,
 }
 
 impl<P: Provider> RdmaAcceptor<P> {
-    /// Creates the acceptor of a device whose connection manager is not taken yet.
+    /// Creates the acceptor of a device, and takes the connection manager of the device.
     ///
     /// # Errors
-    /// The error of the system call.
+    /// The error of creating the connection manager.
     pub(crate) fn new(
         parts: DeviceParts<P>,
         groups: Vec<GroupInbox<P>>,
@@ -140,7 +142,8 @@ impl<P: Provider> RdmaAcceptor<P> {
                 self.lost(conn)
             }
             CmEvent::DeviceRemoved { .. } => self.device_failed(now, "it was removed"),
-            // The poll group needs no notice: commands may arrive before this event.
+            // The poll group needs no event for an established connection: commands may arrive
+            // before it.
             _ => {}
         }
     }
@@ -173,7 +176,8 @@ impl<P: Provider> RdmaAcceptor<P> {
         }
     }
 
-    /// Handles the loss of the device: its connections end, and no further one is accepted.
+    /// Handles the failure or removal of the device: its connections end, and no new one is
+    /// accepted.
     fn device_failed(&mut self, now: Time, why: &str) {
         if !self.failure.note() {
             return;
@@ -188,13 +192,13 @@ impl<P: Provider> RdmaAcceptor<P> {
         self.close();
         self.send_to_groups(|| ToGroup::DeviceFailed);
         for (&conn, connection) in &mut self.connections {
-            // A disconnect may still reach the host; its answer is not waited for.
+            // A disconnect may still reach the host, but its confirmation is not waited for.
             if connection.accepted {
                 self.cm.disconnect(now, conn);
             }
             connection.disconnected = true;
         }
-        // Groups report nothing for connections that they have released already.
+        // Groups send no message for connections that they have released already.
         let connections: Vec<_> = self.connections.keys().copied().collect();
         connections.into_iter().for_each(|conn| self.remove_if_over(conn));
     }
@@ -223,7 +227,7 @@ impl<P: Provider> RdmaAcceptor<P> {
         }
     }
 
-    /// Displaces an older connection without Connect if there are too many.
+    /// Adds a connection without Connect; above the limit an older one is displaced.
     fn make_room(&mut self, conn: ConnId, party: Party) {
         let displaced = self.unconnected.add(conn, party);
         if let Some(connection) = displaced.and_then(|conn| self.connections.get(&conn)) {
@@ -232,7 +236,7 @@ impl<P: Provider> RdmaAcceptor<P> {
         }
     }
 
-    /// Creates the queue pair of a connection and sends it to the least loaded core.
+    /// Creates the queue pair of a connection and sends it to the core with the fewest connections.
     fn assign_to_group(
         &mut self,
         conn: ConnId,
@@ -241,7 +245,7 @@ impl<P: Provider> RdmaAcceptor<P> {
         port: Arc<Port>,
         negotiated: Negotiated,
     ) -> Result<(), ConnectionRefusal> {
-        // The permit is taken when Connect succeeds, if there still is one.
+        // The permit itself is taken when Connect succeeds, if there still is one then.
         self.associations.may_admit(peer.party())?;
         self.check_nameless(peer.party())?;
         let group = self.choose_group();
@@ -275,8 +279,8 @@ impl<P: Provider> RdmaAcceptor<P> {
         Ok(())
     }
 
-    /// Checks the number of connections without Connect. Displaced ones count until the connection
-    /// manager has finished with them.
+    /// Checks the number of connections without Connect, which may be twice the displacement limit,
+    /// since displaced ones count until the connection manager has finished with them.
     fn check_nameless(&self, party: Party) -> Result<(), ConnectionRefusal> {
         let all = self.connections.len() - self.connected;
         let of_that_party =
@@ -291,7 +295,7 @@ impl<P: Provider> RdmaAcceptor<P> {
         Ok(())
     }
 
-    /// Group with the fewest connections.
+    /// Returns the index of the group with the fewest connections.
     fn choose_group(&self) -> usize {
         let groups = (0..self.groups.len()).min_by_key(|&index| self.groups[index].connections);
         groups.expect("there is a core")
@@ -314,7 +318,7 @@ impl<P: Provider> RdmaAcceptor<P> {
         }
     }
 
-    /// Handles the end of a connection at the connection manager.
+    /// Handles the end of a connection that the connection manager reported.
     fn lost(&mut self, conn: ConnId) {
         let Some(connection) = self.connections.get_mut(&conn) else { return };
         connection.disconnected = true;
@@ -363,13 +367,13 @@ impl<P: Provider> RdmaAcceptor<P> {
         }
     }
 
-    /// Rejects a connection that its poll group cannot serve.
+    /// Rejects a connection that its poll group cannot serve (no memory, or stopping).
     fn reject_unserved(&mut self, now: Time, conn: ConnId) {
         let Some(connection) = self.connections.get_mut(&conn) else { return };
         connection.disconnected = true;
         self.stats.rejected += 1;
         let refusal = rejection(RejectStatus::NO_RESOURCES);
-        // The connection may have ended since.
+        // An error means that the connection has already ended.
         let _ = self.cm.reject(now, conn, refusal.as_slice());
     }
 
@@ -386,8 +390,7 @@ impl<P: Provider> RdmaAcceptor<P> {
     }
 }
 
-/// Warns at the start if a device has too few completion queue entries for the largest number of
-/// queues.
+/// Warns if a new device has too few completion queue entries for `limits.connections` queues.
 fn warn_of_few_completions<P: Provider>(device: &impl Device<P>, groups: usize, limits: &Limits) {
     let caps = device.caps();
     let per_group = caps.max_cqe / Negotiated::most_send_entries(caps, limits);
@@ -409,7 +412,7 @@ impl<P: Provider> Acceptor for RdmaAcceptor<P> {
     }
 
     fn listen(&mut self, port: Arc<Port>) -> Result<SocketAddr, CmError> {
-        // If another device already listens, its address.
+        // The address has a port number already if another device listens on the port.
         let wanted = port.address();
         let listener = self.cm.listen(wanted, &ConnOptions::default())?;
         let address = self.cm.local_addr(listener).unwrap_or(wanted);
@@ -424,7 +427,7 @@ impl<P: Provider> Acceptor for RdmaAcceptor<P> {
             progress = true;
             self.handle_message(now, message);
         }
-        // Remaining events are for the next turn, which follows immediately after one with work.
+        // Remaining events are handled in the next turn, which follows immediately.
         for _ in 0..EVENTS_AT_ONCE {
             let Some(event) = self.cm.poll(now) else { break };
             progress = true;
@@ -475,7 +478,7 @@ impl<P: Provider> Acceptor for RdmaAcceptor<P> {
 
 impl<P: Provider> GroupInbox<P> {
     fn send(&self, message: ToGroup<P>) {
-        // A group that is gone has no connections to notify.
+        // A group that has ended has no connections to notify.
         let _ = self.inbox.send(message);
         self.bell.ring();
     }

@@ -1,4 +1,4 @@
-//! Memory of one connection into which capsules arrive and from which responses are sent.
+//! Registered memory of one connection, for command capsules and responses.
 #![expect(unsafe_code, reason = "maps memory that a device writes, and reads it")]
 
 use std::io;
@@ -17,18 +17,18 @@ use crate::transport::rdma::connection::request::{Receive, SlotId};
 const SQE_BYTES: usize = size_of::<Sqe>();
 const CQE_BYTES: usize = size_of::<Cqe>();
 
-/// Sizes of a connection's memory.
+/// Numbers and sizes that determine the memory of a connection: receive buffers and request slots.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct AreaLayout {
     pub(super) receives: u32,
     pub(super) slots: u32,
-    /// Most in-capsule data of one command, in bytes.
+    /// Maximum in-capsule data of one command, in bytes.
     pub(super) in_capsule: u32,
 }
 
 impl AreaLayout {
-    /// Distance of in-capsule data of successive receives: whole pages, so that data can go to the
-    /// medium from where it arrived.
+    /// Distance in bytes between the in-capsule data of successive receives: whole pages, so that
+    /// storage can write data to the medium from where it arrived.
     fn stride(&self) -> usize {
         (self.in_capsule as usize).next_multiple_of(UNIT_BYTES)
     }
@@ -41,7 +41,7 @@ impl AreaLayout {
         self.sqes_at() + self.receives as usize * SQE_BYTES
     }
 
-    /// Layout of the first part, which exists until Connect succeeds.
+    /// Layout of the part that exists from the start.
     fn first(&self) -> Self {
         let receives = self.receives.min(UNCONNECTED_RECEIVES);
         Self { receives, slots: self.slots.min(2 * receives), ..*self }
@@ -59,27 +59,27 @@ impl AreaLayout {
     }
 }
 
-/// Registered memory of one connection. It is small until Connect succeeds.
+/// Registered memory of one connection: a small part, and the rest once Connect succeeds.
 pub(super) struct Area<P: Provider> {
     first: AreaPart<P>,
     rest: Option<AreaPart<P>>,
-    /// Sizes of both parts together.
+    /// Layout of both parts together.
     layout: AreaLayout,
 }
 
 impl<P: Provider> Area<P> {
-    /// Maps and registers the part that a connection has until its Connect succeeds.
+    /// Maps and registers the part that exists until Connect succeeds.
     ///
     /// # Errors
-    /// The error of the system call.
+    /// The error of `mmap` or of the registration.
     pub(super) fn new(device: &P::Device, layout: AreaLayout) -> io::Result<Self> {
         Ok(Self { first: AreaPart::new(device, layout.first())?, rest: None, layout })
     }
 
-    /// Maps and registers the rest.
+    /// Maps and registers the rest, when Connect succeeds.
     ///
     /// # Errors
-    /// The error of the system call.
+    /// The error of `mmap` or of the registration.
     pub(super) fn grow(&mut self, device: &P::Device) -> io::Result<()> {
         let rest = self.layout.rest();
         if self.rest.is_none() && rest.slots > 0 {
@@ -98,24 +98,25 @@ impl<P: Provider> Area<P> {
         self.first.layout.receives + self.rest.as_ref().map_or(0, |rest| rest.layout.receives)
     }
 
-    /// Number of request slots with responses in the first part.
+    /// Number of request slots whose responses are in the first part.
     pub(super) fn first_slots(&self) -> u32 {
         self.first.layout.slots
     }
 
-    /// Scatter list of a receive: the entry, then its data on a separate page.
+    /// Returns the scatter list of a receive (the entry, then data on a separate page) and its
+    /// length.
     pub(super) fn receive_sges(&self, receive: Receive) -> ([Sge; 2], usize) {
         let (part, receive) = self.part(receive);
         part.receive_sges(receive)
     }
 
-    /// Submission queue entry of a capsule that has arrived.
+    /// Returns the submission queue entry of a capsule that has arrived.
     pub(super) fn entry(&self, receive: Receive) -> Sqe {
         let (part, receive) = self.part(receive);
         part.entry(receive)
     }
 
-    /// Writes a slot's response and returns its scatter element.
+    /// Writes the response of a slot and returns its scatter/gather element.
     pub(super) fn set_response(&mut self, slot: SlotId, response: &Cqe) -> Sge {
         match slot.0.checked_sub(self.first.layout.slots) {
             None => self.first.set_response(slot, response),
@@ -126,7 +127,7 @@ impl<P: Provider> Area<P> {
         }
     }
 
-    /// In-capsule data of a capsule that has arrived.
+    /// Returns in-capsule data of a capsule that has arrived; `offset` and `length` in bytes.
     ///
     /// # Safety
     /// The receive completed and is not posted again while the slice lives, and no operation uses
@@ -142,7 +143,7 @@ impl<P: Provider> Area<P> {
         unsafe { part.in_capsule(receive, offset, length) }
     }
 
-    /// In-capsule data of a capsule that has arrived, for storage.
+    /// Returns in-capsule data of a capsule that has arrived, as memory for a storage operation.
     ///
     /// # Safety
     /// The receive completed and is not posted again, nor the area dropped, until the operation
@@ -153,7 +154,7 @@ impl<P: Provider> Area<P> {
         unsafe { part.span(receive, offset, length) }
     }
 
-    /// Part that contains a receive, and the receive's index in that part.
+    /// Returns the part that contains a receive, and the index of the receive in that part.
     fn part(&self, receive: Receive) -> (&AreaPart<P>, Receive) {
         match receive.0.checked_sub(self.first.layout.receives) {
             None => (&self.first, receive),
@@ -164,8 +165,8 @@ impl<P: Provider> Area<P> {
     }
 }
 
-/// Registered memory: an entry and in-capsule data for each receive, and a response for each
-/// request slot.
+/// Registered mapping: in-capsule data and a submission queue entry for each receive, then a
+/// completion queue entry for each request slot.
 struct AreaPart<P: Provider> {
     memory: Registered<P, Mapping>,
     layout: AreaLayout,
@@ -175,7 +176,7 @@ impl<P: Provider> AreaPart<P> {
     /// Maps the memory and registers it with the device.
     ///
     /// # Errors
-    /// The error of the system call.
+    /// The error of `mmap` or of the registration.
     fn new(device: &P::Device, layout: AreaLayout) -> io::Result<Self> {
         let memory = Mapping::new(layout.bytes())?;
         let host = Mem::Host { addr: memory.base.as_ptr(), length: memory.length };
@@ -184,7 +185,8 @@ impl<P: Provider> AreaPart<P> {
         Ok(Self { memory, layout })
     }
 
-    /// Scatter list of a receive: the entry, then its data on a separate page.
+    /// Returns the scatter list of a receive (the entry, then data on a separate page) and its
+    /// length.
     fn receive_sges(&self, receive: Receive) -> ([Sge; 2], usize) {
         let lkey = self.memory.region().lkey();
         let entry = Sge { addr: self.sqe(receive) as u64, length: SQE_BYTES as u32, lkey };
@@ -192,14 +194,14 @@ impl<P: Provider> AreaPart<P> {
         ([entry, data], if self.layout.in_capsule == 0 { 1 } else { 2 })
     }
 
-    /// Submission queue entry of a capsule that has arrived.
+    /// Returns the submission queue entry of a capsule that has arrived.
     fn entry(&self, receive: Receive) -> Sqe {
         // SAFETY: in bounds by construction; the receive completed, so the device does not write it
         // until it is posted again; any bytes are an entry.
         unsafe { ptr::read_unaligned(self.sqe(receive).cast()) }
     }
 
-    /// Writes a slot's response and returns its scatter element.
+    /// Writes the response of a slot and returns its scatter/gather element.
     fn set_response(&mut self, slot: SlotId, response: &Cqe) -> Sge {
         let at = self.at(self.layout.cqes_at(), slot.0, self.layout.slots, CQE_BYTES);
         let bytes = response.as_bytes();
@@ -208,7 +210,7 @@ impl<P: Provider> AreaPart<P> {
         Sge { addr: at as u64, length: CQE_BYTES as u32, lkey: self.memory.region().lkey() }
     }
 
-    /// In-capsule data of a capsule that has arrived.
+    /// Returns in-capsule data of a capsule that has arrived; `offset` and `length` in bytes.
     ///
     /// # Safety
     /// The receive completed and is not posted again while the slice lives, and no operation uses
@@ -224,7 +226,7 @@ impl<P: Provider> AreaPart<P> {
         unsafe { std::slice::from_raw_parts_mut(at, length as usize) }
     }
 
-    /// In-capsule data of a capsule that has arrived, for storage.
+    /// Returns in-capsule data of a capsule that has arrived, as memory for a storage operation.
     ///
     /// # Safety
     /// The receive completed and is not posted again, nor the area dropped, until the operation
@@ -254,7 +256,7 @@ impl<P: Provider> AreaPart<P> {
     }
 }
 
-/// An anonymous mapping, unmapped when dropped.
+/// Anonymous memory mapping, which is unmapped when dropped.
 struct Mapping {
     base: NonNull<u8>,
     length: usize,
@@ -278,7 +280,7 @@ impl Mapping {
 impl Drop for Mapping {
     fn drop(&mut self) {
         if deliberate_bugs::has(Bug::AcknowledgeEarly) || deliberate_bugs::has(Bug::DropAbort) {
-            // Operations that outlived their connection may still use it.
+            // Operations that outlive their connection, because of these bugs, may still use it.
             return;
         }
         // SAFETY: the mapping made in `new`; nothing refers to it now.

@@ -13,17 +13,17 @@ use crate::limits::peer::RemotePeer;
 pub(super) enum ToGroup<P: Provider> {
     /// Take over this connection.
     Adopt(Box<NewConnection<P>>),
-    /// The connection manager lost a connection.
+    /// The connection manager reported that this connection has ended.
     Lost(ConnId),
     /// End this connection, displaced by newer ones, unless its Connect has succeeded.
     Displace(ConnId),
     /// The device reported a failure of the queue pair with this number.
     QueuePairFailed(u32),
-    /// The device is gone: end every connection.
+    /// The device was removed or has failed: end every connection.
     DeviceFailed,
 }
 
-/// A connection on its way to its poll group.
+/// A connection that the acceptor hands over to a poll group.
 pub(super) struct NewConnection<P: Provider> {
     pub(super) conn: ConnId,
     pub(super) qp: P::NewQp,
@@ -40,17 +40,17 @@ pub(super) struct ToAcceptor {
     pub(super) update: ConnectionUpdate,
 }
 
-/// Event of a connection in its poll group.
+/// What has happened to a connection in its poll group, and what the acceptor does.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum ConnectionUpdate {
     /// Receives are posted: accept the connection.
     Ready,
-    /// The Connect command has succeeded.
+    /// The Connect command has succeeded: count the connection as connected.
     Connected,
-    /// Memory is lacking: reject the connection.
+    /// There is no memory for it, or the target is stopping: reject it.
     Refused,
     /// The queue pair is in ERROR: disconnect.
     Ending,
-    /// The queue pair has been released.
+    /// All its resources have been freed, and no further message comes.
     Gone,
 }

@@ -1,8 +1,8 @@
-//! NVMe over RDMA, on any provider.
+//! NVMe/RDMA transport, on any RDMA provider.
 //!
-//! A [`RdmaAcceptor`] per device accepts connection requests, checks them and places them on
-//! cores. An [`RdmaTransport`] per device and core owns the queue pairs there and moves capsules
-//! and data.
+//! One [`RdmaAcceptor`] for each device accepts connection requests and assigns them to cores. One
+//! [`RdmaTransport`] for each device and core owns the queue pairs there and moves capsules and
+//! data.
 
 mod acceptor;
 mod area;
@@ -39,67 +39,69 @@ use crate::core_context::{CoreContext, RequestKey};
 use crate::doorbell::Doorbell;
 use crate::limits::COMPLETIONS_PER_GROUP;
 
-/// Most completions fetched with one call of the device.
+/// Maximum number of completions polled with one call.
 const BATCH: usize = 64;
-/// If at least this many commands found the core idle, half of them are answered before the others
-/// are parsed: otherwise a host that waits for answers and a target that waits for commands would
-/// work in turns (`docs/decisions/048-halves-of-a-batch.md`).
+/// If at least this many commands arrived at an idle core, the responses to the first half are sent
+/// before the others are parsed. Otherwise host and target would take turns waiting for each other
+/// (`docs/decisions/048-halves-of-a-batch.md`).
 const HALVING_MIN_COMMANDS: usize = 16;
-/// Pause between two turns after which a Keep Alive Timeout may have passed: the granularity of
-/// these timeouts. A longer one could let a command of a host that has reconnected be executed; a
-/// shorter one checks connections more often than needed.
+/// Pause between two turns after which Keep Alive Timeouts are checked: the granularity of these
+/// timeouts. With a longer one, a command of a host that has connected again could be executed; a
+/// shorter one would check more often than needed.
 const PAUSE: Duration = Duration::from_millis(100);
 
-/// Queue pairs of one device on one core.
+/// Transport of one device on one core: its queue pairs and their connections.
 pub(crate) struct RdmaTransport<P: Provider> {
-    // Dropped first: their areas are deregistered before the device's group is dropped.
+    // Dropped first, so that their memory is deregistered before the device's group is dropped.
     connections: Slab<Connection<P>>,
     device: P::Device,
     group: P::Group,
-    /// Registration of the pool with this device.
+    /// Memory region of the buffer pool at this device.
     _pool: Arc<RegisteredPool<P>>,
     config: TransportConfig,
     inbox: Receiver<ToGroup<P>>,
     acceptor: Sender<ToAcceptor>,
     acceptor_bell: Arc<Doorbell>,
-    /// Rung by other threads after messages and changes to controllers.
+    /// Doorbell of the core, rung by other threads after messages and changes of controllers.
     bell: Arc<Doorbell>,
+    /// Buffer for polled completions.
     completions: Box<[Wc]>,
-    /// Connections that wait for a send completion before they can continue.
+    /// Number of connections that cannot continue before a send completes.
     awaiting_sends: usize,
-    /// Whether the last poll found nothing.
+    /// Whether the last poll returned no completion.
     idle: bool,
-    /// Ending connections whose last operation has not ended.
+    /// Keys of ending connections, until their last storage operation has ended.
     ending: Vec<usize>,
-    /// Connections with responses to send at the end of the turn.
+    /// Keys of connections with responses to send at the end of the turn.
     answering: Vec<usize>,
-    /// Next time at which controllers have to be checked.
+    /// Next time at which [`RdmaTransport::look`] must run.
     next_look: Option<Time>,
+    /// Time of the last turn, by which a pause is noticed.
     latest_turn: Time,
     stop: Option<Stop>,
-    /// Whether the device is gone and reports no further completions.
+    /// Whether the device was removed or has failed, so that completions do not arrive.
     failed: bool,
-    /// Reference whose count tells the acceptor that this transport still exists.
+    /// Reference by whose count `Devices` sees that this transport exists.
     _failure: Arc<DeviceFailure>,
 }
 
-/// Sender to a poll group's inbox, for a [`RdmaAcceptor`].
+/// Sender to the inbox of a poll group, used by its [`RdmaAcceptor`].
 pub(crate) struct GroupInbox<P: Provider> {
     handle: P::GroupHandle,
     inbox: Sender<ToGroup<P>>,
     bell: Arc<Doorbell>,
 }
 
-/// The pool registered with a device.
+/// Buffer pool that is registered with a device.
 pub(crate) type RegisteredPool<P> = Registered<P, Arc<PoolMemory>>;
 
 /// Shared parts from which the transports of one device are created.
 pub(crate) struct DeviceParts<P: Provider> {
-    /// Device that serves one local address.
+    /// Device with one local IP address.
     pub device: P::Device,
-    /// The pool, registered with the device.
+    /// Buffer pool, registered with the device.
     pub pool: Arc<RegisteredPool<P>>,
-    /// Flag that the device is gone.
+    /// Flag that the device was removed or has failed.
     pub failure: Arc<DeviceFailure>,
     acceptor: Sender<ToAcceptor>,
     acceptor_bell: Arc<Doorbell>,
@@ -107,10 +109,10 @@ pub(crate) struct DeviceParts<P: Provider> {
 }
 
 impl<P: Provider> DeviceParts<P> {
-    /// Registers the pool with a device.
+    /// Registers the buffer pool with a device, and creates the inbox of its acceptor.
     ///
     /// # Errors
-    /// The error of the system call.
+    /// The error of the memory registration or of the eventfd.
     #[expect(unsafe_code, reason = "registers the pool's memory")]
     pub(crate) fn new(device: P::Device, memory: &Arc<PoolMemory>) -> std::io::Result<Self> {
         let host = Mem::Host { addr: memory.address(), length: memory.registered_length() };
@@ -130,10 +132,10 @@ impl<P: Provider> DeviceParts<P> {
 }
 
 impl<P: Provider> RdmaTransport<P> {
-    /// Creates the transport of one core.
+    /// Creates the transport of one core; `index` is that in its poll group.
     ///
     /// # Errors
-    /// The error of the system call.
+    /// The error of creating the group.
     pub(crate) fn new(
         parts: &DeviceParts<P>,
         index: u8,
@@ -179,7 +181,7 @@ impl<P: Provider> RdmaTransport<P> {
     }
 
     fn notify_acceptor(&self, conn: ConnId, update: ConnectionUpdate) {
-        // The receiver is gone only after the acceptor, when there is nothing to do.
+        // The receiver is dropped only with the acceptor, which then needs no message.
         let _ = self.acceptor.send(ToAcceptor { conn, update });
         self.acceptor_bell.ring();
     }
@@ -206,7 +208,7 @@ impl<P: Provider> RdmaTransport<P> {
                 }
                 ToGroup::QueuePairFailed(qpn) => {
                     let mut connections = self.connections.iter();
-                    // The device drops the queue pairs of ending connections itself.
+                    // The group has released the queue pairs of ending connections.
                     let found = connections
                         .find(|(_, other)| !other.is_ending() && self.group.qpn(other.qp()) == qpn);
                     if let Some((key, _)) = found {
@@ -255,7 +257,7 @@ impl<P: Provider> RdmaTransport<P> {
             Ok(()) => self.notify_acceptor(conn, ConnectionUpdate::Ready),
             Err(ended) => self.end(core, key, &ended),
         }
-        // Each is listed once at most.
+        // Each connection is listed once at most.
         self.answering.reserve(self.connections.len());
         self.next_look = Some(core.now);
     }
@@ -297,14 +299,15 @@ impl<P: Provider> RdmaTransport<P> {
         }
     }
 
-    /// Handles completed work requests of a connection.
+    /// Handles completions of one connection.
     fn completed(&mut self, core: &mut CoreContext, key: usize, run: &[Wc]) {
         self.with(core, key, |connection, context| {
             run.iter().try_for_each(|completion| connection.completed(context, completion))
         });
     }
 
-    /// Calls a method of a connection, and ends the connection if that returns an error.
+    /// Calls a method of a connection that is not ending, handles its requests to the transport,
+    /// and ends the connection if the method returns an error.
     fn with(
         &mut self,
         core: &mut CoreContext,
@@ -333,15 +336,15 @@ impl<P: Provider> RdmaTransport<P> {
         }
     }
 
-    /// Sends the answers of the turn.
+    /// Sends the responses of the turn.
     fn answer(&mut self, core: &mut CoreContext) {
         while let Some(key) = self.answering.pop() {
             self.with(core, key, Connection::send_responses);
         }
     }
 
-    /// Checks for a pause of the whole process: queued commands may be of hosts that have since
-    /// reconnected and sent others, so they must not be executed.
+    /// Checks whether the whole process was paused: commands in the receive queue may then be from
+    /// hosts that have connected again and sent others, so they must not be executed.
     fn notice_time(&mut self, core: &mut CoreContext) {
         let paused = core.now >= self.latest_turn + PAUSE;
         self.latest_turn = core.now;
@@ -352,7 +355,7 @@ impl<P: Provider> RdmaTransport<P> {
         }
     }
 
-    /// Handles the events of every controller, after a wake-up or at a deadline.
+    /// Calls [`Connection::look`] for every connection, after a wake-up or at a deadline.
     fn look(&mut self, core: &mut CoreContext) {
         self.next_look = None;
         for key in 0..self.connections.capacity() {
@@ -375,7 +378,7 @@ impl<P: Provider> RdmaTransport<P> {
         self.notify_acceptor(conn, ConnectionUpdate::Ending);
     }
 
-    /// Frees the connections whose last operation has ended.
+    /// Frees the ending connections whose last storage operation has ended.
     fn release_resources(&mut self, core: &mut CoreContext) {
         let mut index = 0;
         while index < self.ending.len() {
@@ -392,14 +395,14 @@ impl<P: Provider> RdmaTransport<P> {
         }
     }
 
-    /// Ends connections without unanswered commands while the target drains.
+    /// Ends all connections, or those without running commands while the target drains.
     fn end_idle(&mut self, core: &mut CoreContext, how: Stop) {
         self.end_all(core, &Ended::Stopping, |connection| {
             how == Stop::Now || connection.is_drained()
         });
     }
 
-    /// Ends those connections not ending yet for which `which` returns true.
+    /// Ends the connections that are not ending yet and for which `which` returns true.
     fn end_all(
         &mut self,
         core: &mut CoreContext,
@@ -416,8 +419,8 @@ impl<P: Provider> RdmaTransport<P> {
     }
 }
 
-/// Splits completions after the middle one of those that bring work; the second part is empty if
-/// the work is little.
+/// Splits completions in the middle of those that bring work. The second part is empty if there are
+/// fewer than [`HALVING_MIN_COMMANDS`] of them.
 fn halves(completions: &[Wc]) -> (&[Wc], &[Wc]) {
     let mut work = (0..).zip(completions).filter(|(_, completion)| brings_work(completion));
     let count = work.clone().count();
@@ -442,7 +445,7 @@ impl<P: Provider> Drop for RdmaTransport<P> {
 impl<P: Provider> Transport for RdmaTransport<P> {
     fn turn(&mut self, core: &mut CoreContext) -> bool {
         self.notice_time(core);
-        // The poll group has cleared the bell; its causes are checked here.
+        // The poll group has cleared the doorbell; the causes of its ringing are checked here.
         let mut progress = self.read_inbox(core);
         progress |= self.poll_completions(core);
         if core.rung || self.next_look.is_some_and(|at| at <= core.now) {
@@ -511,8 +514,8 @@ impl<P: Provider> Transport for RdmaTransport<P> {
 
     fn stop(&mut self, how: Stop) {
         self.stop = self.stop.max(Some(how));
-        // Immediately: another core may have ended a queue whose association has queues here, which
-        // finish first.
+        // Takes effect immediately: another core may already have ended a queue of an association
+        // that has queues here, which finish first.
         self.config.draining = true;
     }
 

@@ -1,5 +1,5 @@
-//! Negotiation of a connection's parameters: those that a host asks for and those that it gets
-//! (NVMe RDMA transport, connection private data).
+//! Negotiation of a connection's parameters: what a host requests in the private data and what it
+//! gets (NVMe RDMA transport, connection private data).
 
 use ::rdma::{Caps, ConnParams, PrivateData};
 use nvme_proto::rdma_cm::{ConnectAccept, ConnectRequest, Reject, RejectStatus};
@@ -8,26 +8,27 @@ use nvme_proto::{IntoBytes, Qid};
 use super::area::AreaLayout;
 use crate::limits::{ADMIN_QUEUE_ENTRIES, Limits};
 
-/// Negotiated sizes of a connection.
+/// Parameters of a connection that were negotiated through its private data.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Negotiated {
     pub(super) qid: Qid,
-    /// Commands that the host may have outstanding, and receives that we post.
+    /// Commands that the host may have outstanding (CRQSIZE), and receives that the target posts.
     pub(super) entries: u16,
-    /// Most entries that its Connect command may ask for. Some hosts ask for the number that they
-    /// wanted, not for the granted one; commands in excess of `entries` wait on their side.
+    /// Maximum number of entries that its Connect may request. Some hosts request the number in the
+    /// private data, not the granted one; they keep commands in excess of `entries` back.
     pub(super) connect_entries: u16,
-    /// RDMA READs that we may have in flight.
+    /// RDMA READs that the target may have in flight.
     pub(super) initiator_depth: u8,
-    /// Most in-capsule data of one command, in bytes.
+    /// Maximum in-capsule data of one command, in bytes.
     pub(super) in_capsule: u32,
 }
 
 impl Negotiated {
-    /// Checks a connection request; `params` are seen from our side.
+    /// Checks a connection request. `params` are as the target sees them: `initiator_depth` is the
+    /// number of RDMA READs that the host accepts.
     ///
     /// # Errors
-    /// The error to reject it with.
+    /// The status with which to reject it.
     pub(super) fn new(
         params: &ConnParams,
         caps: &Caps,
@@ -46,7 +47,7 @@ impl Negotiated {
         let connect_entries = wanted.min(request.receive_entries());
         let most = if qid.is_admin() { ADMIN_QUEUE_ENTRIES } else { limits.queue_depth };
         let entries = connect_entries.min(most);
-        // Data of writes and of Connect is fetched by RDMA READ.
+        // Data of Writes and of Connect is fetched by RDMA READ, so at least one must be allowed.
         let initiator_depth = params.initiator_depth.min(caps.max_initiator_depth);
         if initiator_depth == 0 {
             return Err(RejectStatus::INVALID_IRD);
@@ -56,18 +57,18 @@ impl Negotiated {
         Ok(Self { qid, entries, connect_entries, initiator_depth, in_capsule })
     }
 
-    /// Request slots: twice the commands, since hosts send the next commands while responses are in
-    /// flight.
+    /// Number of request slots: twice the commands, since a host may send its next commands while
+    /// the responses to the last ones are not acknowledged.
     pub(super) fn slots(&self) -> u32 {
         2 * u32::from(self.entries)
     }
 
-    /// Entries of the send queue: data and response of each slot, and RDMA READs.
+    /// Entries of the send queue: data and response for each slot, and the RDMA READs.
     pub(super) fn send_entries(&self) -> u32 {
         2 * self.slots() + u32::from(self.initiator_depth)
     }
 
-    /// Entries of the longest possible send queue.
+    /// Entries of the longest send queue that the limits allow.
     pub(super) fn most_send_entries(caps: &Caps, limits: &Limits) -> u32 {
         let entries = limits.queue_depth.max(ADMIN_QUEUE_ENTRIES);
         let initiator_depth = caps.max_initiator_depth;
@@ -81,7 +82,7 @@ impl Negotiated {
         AreaLayout { receives, slots: self.slots(), in_capsule: self.in_capsule }
     }
 
-    /// Parameters to accept the connection with.
+    /// Returns the parameters with which the connection is accepted.
     pub(super) fn acceptance(&self, request: &ConnParams) -> ConnParams {
         ConnParams {
             responder_resources: 0,
@@ -93,7 +94,7 @@ impl Negotiated {
     }
 }
 
-/// Private data of a rejection.
+/// Returns the private data of a rejection.
 pub(super) fn rejection(status: RejectStatus) -> PrivateData {
     private(Reject::new(status).as_bytes())
 }

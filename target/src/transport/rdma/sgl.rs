@@ -5,7 +5,8 @@ use nvme_proto::{Sgl, SglDescriptor, Status};
 use crate::controller::{CommandTransfer, TransferDirection};
 use crate::transport::rdma::connection::request::HostData;
 
-/// Key that a descriptor asks to have invalidated, whether or not the command succeeds.
+/// Returns the remote key that the response must invalidate (Send with Invalidate), whether or not
+/// the command succeeds.
 pub(super) fn invalidated_key(descriptor: &SglDescriptor) -> Option<u32> {
     match descriptor.parse() {
         Ok(Sgl::Keyed { key, invalidate: true, length, .. }) if length > 0 => Some(key),
@@ -13,13 +14,13 @@ pub(super) fn invalidated_key(descriptor: &SglDescriptor) -> Option<u32> {
     }
 }
 
-/// Locates the data of a command that moves some. `received` is the length of the in-capsule data
-/// that arrived with it.
+/// Locates the data of a command that moves data. `received` is the length in bytes of the
+/// in-capsule data that arrived with it.
 ///
-/// A descriptor may cover more than the command moves, but not less.
+/// The length of a descriptor may be more than the command moves, but not less.
 ///
 /// # Errors
-/// The status for an invalid descriptor.
+/// The status with which the command fails, for an invalid descriptor.
 pub(super) fn locate(
     descriptor: &SglDescriptor,
     transfer: CommandTransfer,
@@ -39,10 +40,10 @@ pub(super) fn locate(
                 return Err(Status::SGL_OFFSET_INVALID.with_dnr());
             }
             covers(length, transfer.length_bytes)?;
-            // Within the received bytes, so it fits in 32 bits.
+            // The offset is within the received bytes, so it fits in 32 bits.
             Ok(HostData::InCapsule { offset: offset as u32 })
         }
-        // Identify Controller (MSDBD) offers a single descriptor.
+        // Only one descriptor is allowed (MSDBD in Identify Controller is 1).
         Sgl::LastSegment { .. } => Err(Status::SGL_DESCRIPTOR_TYPE_INVALID.with_dnr()),
     }
 }

@@ -1,19 +1,20 @@
-//! Kind and slot of a work request, packed into its `wr_id`.
+//! Identification of a work request, packed into its `wr_id`.
 
 /// Kind of a work request.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum WorkKind {
-    /// Receive of a command capsule; the index is that of the receive.
+    /// Receive of a command capsule; `index` is that of the receive.
     Receive,
-    /// Fetch of data from the host; the index is that of the slot.
+    /// RDMA READ of data from the host; `index` is the slot.
     Fetch,
-    /// Data to the host, reported only if it fails.
+    /// RDMA WRITE of data to the host, which completes only if it fails; `index` is the slot.
     Data,
-    /// Response capsule to the host; the index is that of the slot.
+    /// Send of a response capsule; `index` is the slot.
     Response,
 }
 
-/// Identifier of a work request.
+/// Identifier of a work request: bits 63-62 of `wr_id` are the kind, 61-32 the key of the
+/// connection, 31-0 the index.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct WorkId {
     pub(super) kind: WorkKind,

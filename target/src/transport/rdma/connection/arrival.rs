@@ -1,4 +1,4 @@
-//! Arrival of a command: parses its capsule, finds its data and fetches it.
+//! Arrival of a command: parses its capsule, locates its data, and fetches it if necessary.
 #![expect(unsafe_code, reason = "lends a buffer to the device, and copies in-capsule data")]
 
 use ::rdma::{Op, Provider, SendFlags, SendWr, Sge};
@@ -12,7 +12,7 @@ use crate::transport::rdma::sgl;
 use crate::transport::rdma::work_id::WorkKind;
 
 impl<P: Provider> Connection<P> {
-    /// Handles a capsule of `bytes` bytes in a receive.
+    /// Handles a capsule of `bytes` bytes in a receive, which waits if there is no free slot.
     pub(super) fn received(
         &mut self,
         context: &mut TurnContext<'_, P>,
@@ -30,7 +30,7 @@ impl<P: Provider> Connection<P> {
         self.slots.has_room() && self.leaving == Leaving::No && !context.config.draining
     }
 
-    /// Starts commands of waiting capsules in order while there are free slots.
+    /// Starts the commands of waiting capsules in order, while there are free slots.
     pub(super) fn admit(&mut self, context: &mut TurnContext<'_, P>) -> Result<(), Ended> {
         while self.may_begin(context)
             && let Some((receive, bytes)) = self.arrived.pop_front()
@@ -64,14 +64,14 @@ impl<P: Provider> Connection<P> {
     }
 
     /// Drops an Asynchronous Event Request if the host reuses its CID for another command: the host
-    /// has abandoned it silently, as hosts with SPDK do when they detach. No other command is
-    /// dropped.
+    /// has silently abandoned the request, as hosts with SPDK do when they detach. No other kind of
+    /// command is dropped.
     fn give_up_event_request(
         &mut self,
         context: &mut TurnContext<'_, P>,
         cid: Cid,
     ) -> Result<(), Ended> {
-        // An event that has happened is reported first.
+        // An event that has occurred is reported first.
         self.handle_queue_events(context)?;
         let Some(slot) = self.find(cid, RequestState::Parked) else { return Ok(()) };
         let request = self.slots.get(slot);
@@ -88,7 +88,7 @@ impl<P: Provider> Connection<P> {
         self.post_receive(context, receive)
     }
 
-    /// Finds the data of a command, and allocates a buffer for it.
+    /// Locates the data of a command and allocates a buffer if it needs one.
     fn place(
         &mut self,
         context: &mut TurnContext<'_, P>,
@@ -118,8 +118,8 @@ impl<P: Provider> Connection<P> {
         }
     }
 
-    /// Allocates a buffer, within the host's share: a host that does not accept its data keeps its
-    /// buffers busy.
+    /// Allocates a buffer within the share of the host, or waits for one. The share limits a host
+    /// that does not accept its data, whose buffers stay in use.
     fn allocate(
         &mut self,
         context: &mut TurnContext<'_, P>,
@@ -136,14 +136,14 @@ impl<P: Provider> Connection<P> {
         }
     }
 
-    /// Returns a request's buffer, if it has one.
+    /// Gives the buffer of a request, if it has one, back to its pool.
     pub(super) fn release(&mut self, context: &mut TurnContext<'_, P>, buffer: Option<Buffer>) {
         if let Some(buffer) = buffer {
             context.core.buffers().release(&self.accounts, buffer);
         }
     }
 
-    /// Continues a request that has waited for a buffer.
+    /// Continues a request that waited for a buffer.
     pub(crate) fn buffer_granted(
         &mut self,
         context: &mut TurnContext<'_, P>,
@@ -183,7 +183,7 @@ impl<P: Provider> Connection<P> {
         }
     }
 
-    /// Starts RDMA READs in order, at most as many as the host serves concurrently.
+    /// Posts RDMA READs in order, at most as many as the host serves concurrently (`max_fetches`).
     pub(super) fn fetch(&mut self, context: &mut TurnContext<'_, P>) -> Result<(), Ended> {
         while self.fetches < self.max_fetches
             && self.send_entries_left > 0
@@ -211,7 +211,7 @@ impl<P: Provider> Connection<P> {
         Ok(())
     }
 
-    /// Continues a request whose data has been fetched.
+    /// Continues a request whose RDMA READ has completed.
     pub(super) fn fetched(
         &mut self,
         context: &mut TurnContext<'_, P>,
@@ -225,13 +225,14 @@ impl<P: Provider> Connection<P> {
     }
 }
 
-/// Offset of the medium's data in the buffer of a Compare, after `length` bytes of host data,
-/// rounded up to a page for direct I/O.
+/// Returns where, in the buffer of a Compare, the data of the medium begins: after `length` bytes
+/// of host data, rounded up to a page for direct I/O.
 pub(super) fn medium_at(length: u32) -> u32 {
     length.next_multiple_of(UNIT_BYTES as u32)
 }
 
-/// Size of the buffer that a command needs; `None` if its data is used in the capsule or is zeros.
+/// Returns the size in bytes of the buffer that a command needs; `None` if it moves no data, uses
+/// it in the capsule, or sends zeros.
 fn buffer_bytes(io: Option<&IoWork>, host: HostData, length: u32) -> Option<u32> {
     let compares = io.is_some_and(|work| matches!(work.kind, IoKind::Compare { .. }));
     let writes = io.is_some_and(|work| matches!(work.kind, IoKind::Write { .. }));
@@ -240,7 +241,7 @@ fn buffer_bytes(io: Option<&IoWork>, host: HostData, length: u32) -> Option<u32>
         HostData::Keyed { .. } if io.is_some_and(|work| work.kind == IoKind::ReadZeros) => None,
         _ if compares => Some(medium_at(length) + length),
         HostData::Keyed { .. } => Some(length),
-        // The medium accepts whole pages only; data elsewhere in the capsule is copied.
+        // Storage writes from page boundaries only; data elsewhere in the capsule is copied.
         HostData::InCapsule { offset } => {
             (writes && !(offset as usize).is_multiple_of(UNIT_BYTES)).then_some(length)
         }

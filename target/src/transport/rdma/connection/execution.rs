@@ -1,4 +1,4 @@
-//! Execution of a command that has its data, by its controller or by storage.
+//! Execution of a command whose data has arrived, by the controller or by storage.
 #![expect(unsafe_code, reason = "lends buffers to storage, and reads and writes them")]
 
 use std::fmt;
@@ -18,7 +18,7 @@ use crate::inventory::index::NamespaceIndex;
 use crate::storage::Submitted;
 use crate::transport::rdma::connection::request::{Commit, HostData, RequestState, SlotId};
 
-/// Logs a failed flush of the controller.
+/// Counts and logs a failure of a flush that the controller requested.
 fn flush_failed(core: &CoreContext, namespace: NamespaceIndex, result: Result<(), BackendError>) {
     if let Err(error) = result
         && !matches!(error, BackendError::Cancelled | BackendError::Removed)
@@ -27,7 +27,7 @@ fn flush_failed(core: &CoreContext, namespace: NamespaceIndex, result: Result<()
     }
 }
 
-/// Description of a storage operation for the log.
+/// Text that describes a storage operation in the log.
 struct Attempt<'a> {
     work: &'a IoWork,
     /// Number of the range of a Deallocate, counted from 1.
@@ -110,8 +110,7 @@ impl<P: Provider> Connection<P> {
         self.release(context, buffer);
     }
 
-    /// Continues a Disconnect: answers it when no other command of the queue is left, and then ends
-    /// the connection.
+    /// Continues a Disconnect: responds when no other command is running, then ends the connection.
     pub(super) fn leave(&mut self, context: &mut TurnContext<'_, P>) -> Result<(), Ended> {
         match self.leaving {
             Leaving::Asked { slot, outcome } if self.owes_nothing() => {
@@ -123,8 +122,8 @@ impl<P: Provider> Connection<P> {
         }
     }
 
-    /// Moves the connection from the anonymous account to its host's, once it was admitted to a
-    /// subsystem.
+    /// Moves the connection from the buffer account of anonymous connections to that of its host,
+    /// once the host is connected to a subsystem.
     fn recognise(&mut self, context: &mut TurnContext<'_, P>) {
         let queue = self.queue.as_ref().and_then(Queue::controller);
         if let Some(controller) = queue.filter(|controller| controller.subsystem().is_some()) {
@@ -164,7 +163,7 @@ impl<P: Provider> Connection<P> {
         }
     }
 
-    /// Flushes earlier writes before a Read with Force Unit Access (NVM, Read).
+    /// Flushes earlier writes before a Read or Compare with Force Unit Access (NVM, Read).
     fn commit(
         &mut self,
         context: &mut TurnContext<'_, P>,
@@ -192,7 +191,7 @@ impl<P: Provider> Connection<P> {
         }
     }
 
-    /// Continues a Deallocate: all next ranges that complete immediately, and one that does not.
+    /// Continues a Deallocate: submits its next ranges until one does not complete immediately.
     fn deallocate(
         &mut self,
         context: &mut TurnContext<'_, P>,
@@ -213,7 +212,7 @@ impl<P: Provider> Connection<P> {
         }
     }
 
-    /// Submits an operation to storage. Returns the result if it ended immediately.
+    /// Submits an operation to storage. Returns the result if the operation ended immediately.
     fn submit(
         &mut self,
         context: &mut TurnContext<'_, P>,
@@ -232,7 +231,7 @@ impl<P: Provider> Connection<P> {
         }
     }
 
-    /// Memory of a request's data, `from` bytes into its buffer.
+    /// Returns the memory of a request's data, `from` bytes into its buffer.
     fn span(&mut self, context: &mut TurnContext<'_, P>, slot: SlotId, from: u32) -> Span {
         let request = self.slots.get(slot);
         match (&request.buffer, request.host) {
@@ -273,7 +272,7 @@ impl<P: Provider> Connection<P> {
         Ok(queue.next_range(work, data, &mut request.ranges_passed))
     }
 
-    /// Flushes a namespace for the controller.
+    /// Starts a flush of a namespace that the controller requested.
     pub(super) fn flush(&mut self, context: &mut TurnContext<'_, P>, flush: FlushJob) {
         let whose = self.request_key(context, SlotId(FLUSH_SLOT | flush.number()));
         match context.core.flush(whose, flush.namespace) {
@@ -288,7 +287,7 @@ impl<P: Provider> Connection<P> {
         }
     }
 
-    /// Reports the result of a flush to the controller.
+    /// Reports the result of a flush that the controller requested.
     fn flushed(
         &mut self,
         context: &mut TurnContext<'_, P>,
@@ -299,7 +298,7 @@ impl<P: Provider> Connection<P> {
         let flush = self.flushes.swap_remove(at.expect("it was begun"));
         flush_failed(context.core, flush.namespace, result);
         self.queue().flushed(context.core.now, flush, result);
-        // The controller may have another flush or a response to make.
+        // The controller may have posted a further flush or a response.
         context.look_by(context.core.now);
     }
 
@@ -353,7 +352,7 @@ impl<P: Provider> Connection<P> {
         }
     }
 
-    /// Compares host data and medium data, which are both in the buffer.
+    /// Whether host data and medium data, which are both in the buffer of a Compare, are equal.
     fn is_equal(&mut self, context: &mut TurnContext<'_, P>, slot: SlotId) -> bool {
         let request = self.slots.get(slot);
         let buffer = request.buffer.as_mut().expect("a Compare has a buffer");
@@ -380,7 +379,7 @@ impl<P: Provider> Connection<P> {
         self.respond(context, slot, outcome)
     }
 
-    /// Counts a command that has ended, and logs it if it was slow.
+    /// Counts a command that has ended; traces it, and logs it if it was slow.
     fn count(&mut self, core: &mut CoreContext, slot: SlotId, work: &IoWork, succeeded: bool) {
         let latency_nanos = core.latency_nanos(self.slots.get(slot).times.arrived);
         if succeeded {
@@ -459,7 +458,7 @@ impl<P: Provider> Connection<P> {
         self.respond(context, slot, outcome)
     }
 
-    /// Ends a command that was not executed.
+    /// Responds with an error to a command that was not executed.
     pub(super) fn refuse(
         &mut self,
         context: &mut TurnContext<'_, P>,

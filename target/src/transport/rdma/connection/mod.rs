@@ -1,7 +1,7 @@
-//! A connection: an NVMe queue, its queue pair, and its running requests.
+//! A connection: an NVMe queue, its queue pair, and its running commands.
 //!
-//! A command passes through `arrival` (parses its capsule, finds and fetches its data), `execution`
-//! (by the controller or storage) and `response`.
+//! A command passes through `arrival` (parses its capsule, locates and fetches its data),
+//! `execution` (by the controller or storage) and `response`.
 
 mod arrival;
 mod execution;
@@ -30,11 +30,12 @@ use crate::deliberate_bugs::{self, Bug};
 use crate::limits::peer::RemotePeer;
 use crate::transport::rdma::connection::request::{Receive, RequestState, SlotId, Slots};
 
-/// Bit set in [`RequestKey::slot`] if the rest is the number of a [`FlushJob`].
+/// Bit of [`RequestKey::slot`] that is set if the rest is the number of a [`FlushJob`].
 const FLUSH_SLOT: u32 = 1 << 31;
 
 /// Connection in its poll group: one queue pair, one NVMe queue and its requests.
 pub(super) struct Connection<P: Provider> {
+    /// Key of the connection in its transport.
     key: usize,
     conn: ConnId,
     qp: QpKey,
@@ -43,69 +44,70 @@ pub(super) struct Connection<P: Provider> {
     queue: Option<Queue>,
     area: Area<P>,
     slots: Slots,
-    /// Whether Connect has succeeded, which gives it all its receives and slots.
+    /// Whether Connect has succeeded and the connection has all its receives and slots.
     is_connected: bool,
-    /// Capsules that found no free slot: receive, and bytes of the capsule.
+    /// Capsules that wait for a free slot: the receive, and the length of the capsule in bytes.
     arrived: VecDeque<(Receive, u32)>,
-    /// Accounts of the buffers that its requests have or wait for.
+    /// Accounts in which the buffers that its requests have or wait for are counted.
     accounts: Accounts,
-    /// Requests that wait for an RDMA READ.
+    /// Requests whose RDMA READ is not posted yet.
     to_fetch: VecDeque<SlotId>,
-    /// Requests that wait for room in the send queue.
+    /// Requests whose response is not posted yet, until the turn ends or the send queue has room.
     to_respond: Vec<SlotId>,
-    /// Whether the connection is on the transport's list of those with responses to send at the end
+    /// Whether the connection is in the transport's list of those with responses to send at the end
     /// of the turn.
     responses_scheduled: bool,
-    /// RDMA READs in flight; the host serves at most `max_fetches` concurrently.
+    /// Number of RDMA READs in flight, at most `max_fetches`, which the host serves concurrently.
     fetches: u32,
     max_fetches: u32,
-    /// Free entries of the send queue.
+    /// Number of free entries in the send queue.
     send_entries_left: u32,
-    /// Work requests that the host has yet to acknowledge.
+    /// Work requests that the host has not acknowledged yet.
     outstanding: Outstanding,
-    /// Storage operations that are running.
+    /// Number of running storage operations, flushes included.
     operations: u32,
-    /// Flushes among them, requested by the controller.
+    /// Running flushes that the controller requested.
     flushes: Vec<FlushJob>,
     leaving: Leaving,
-    /// Whether the transport counts it among the connections that await a send completion.
+    /// Whether the connection is counted in `RdmaTransport::awaiting_sends`.
     counted_in: bool,
 }
 
-/// Progress of a Disconnect command.
+/// Progress of an NVMe-oF Disconnect command.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Leaving {
     /// The host has not sent Disconnect.
     No,
-    /// The host sent Disconnect, which waits for the queue's other commands. No new command is
-    /// started.
+    /// The host sent Disconnect. Its response (`outcome` for the command in `slot`) waits for the
+    /// other commands of the queue; no new command is started.
     Asked { slot: SlotId, outcome: CommandOutcome },
-    /// The connection ends when that response has been sent.
+    /// The response was scheduled; the connection ends when it has been sent.
     Answered,
 }
 
 /// Properties common to all connections of a transport.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct TransportConfig {
-    /// Local key (lkey) of the pool's registration.
+    /// Local key (lkey) of the buffer pool's memory region.
     pub(super) pool_key: u32,
     /// Whether the device supports Send with Invalidate.
     pub(super) can_invalidate: bool,
-    /// Whether the device sends consecutive packets of equal length as one train.
+    /// Whether equal consecutive packets cost the device less (`Caps::trains`).
     pub(super) trains: bool,
     /// Index of the transport in its poll group.
     pub(super) transport: u8,
-    /// Whether the target drains, so that no new command is started.
+    /// Whether the target is stopping, so that no new command is started.
     pub(super) draining: bool,
 }
 
-/// Parts of the core and transport that a connection uses during one call.
+/// Parts of the core and transport that a connection uses during one call, and what it requests
+/// from the transport.
 pub(super) struct TurnContext<'a, P: Provider> {
     pub(super) group: &'a mut P::Group,
     pub(super) core: &'a mut CoreContext,
     device: &'a P::Device,
     config: &'a TransportConfig,
-    /// Latest time at which the connection has to be checked.
+    /// Latest time at which [`Connection::look`] has to run.
     pub(super) look_at: Option<Time>,
     /// Whether the connection has responses to send at the end of the turn.
     pub(super) answers: bool,
@@ -123,7 +125,7 @@ impl<'a, P: Provider> TurnContext<'a, P> {
         Self { group, core, device, config, look_at: None, answers: false, connected: false }
     }
 
-    /// Makes the transport check the connection at `at` or earlier.
+    /// Requests that the transport calls [`Connection::look`] at `at` or earlier.
     pub(super) fn look_by(&mut self, at: Time) {
         self.look_at = Some(self.look_at.map_or(at, |earlier| earlier.min(at)));
     }
@@ -134,23 +136,23 @@ impl<'a, P: Provider> TurnContext<'a, P> {
 pub(super) enum Ended {
     /// The host disconnected, or is unreachable.
     Disconnected,
-    /// A work request failed, which leaves the queue pair in ERROR.
+    /// A work request failed, which moved the queue pair to the ERROR state.
     WorkFailed(WorkKind, WcStatus),
     /// The device reported a failure of the queue pair.
     QueuePairFailed,
     /// The RDMA device was removed or failed.
     DeviceFailed,
-    /// A capsule has this many bytes, too few for a submission queue entry.
+    /// A capsule of this many bytes arrived, too few for a submission queue entry.
     ShortCapsule(u32),
-    /// The device refused a work request.
+    /// The device refused to queue a work request.
     Push(PushError),
-    /// The host did not accept responses or supply data in time.
+    /// The host did not accept responses or supply data by its deadline.
     Stalled,
-    /// Memory for its receives is lacking.
+    /// No memory could be allocated for its receives.
     NoMemory,
     /// The host sent no Connect, and newer connections displaced it.
     Displaced,
-    /// The controller closes the queue.
+    /// The controller closed the queue.
     Controller(CloseReason),
     /// The host sent a Disconnect command.
     OrderlyDisconnect,
@@ -159,7 +161,7 @@ pub(super) enum Ended {
 }
 
 impl Ended {
-    /// Whether the host broke a rule or failed, rather than disconnecting.
+    /// Whether the reason is a fault of host or device, which is logged at a higher level.
     fn is_fault(&self) -> bool {
         !matches!(self, Self::Disconnected | Self::OrderlyDisconnect | Self::Stopping)
     }
@@ -232,7 +234,7 @@ impl<P: Provider> Connection<P> {
         }
     }
 
-    /// Handles a completion of a work request.
+    /// Handles a completion queue entry of its queue pair.
     pub(super) fn completed(
         &mut self,
         context: &mut TurnContext<'_, P>,
@@ -262,14 +264,14 @@ impl<P: Provider> Connection<P> {
     }
 
     /// Posts the first receives before the connection is accepted, since commands may arrive before
-    /// the host is known to be ready.
+    /// the connection manager reports that it is established.
     pub(super) fn post_receives(&mut self, context: &mut TurnContext<'_, P>) -> Result<(), Ended> {
         context.core.reserve(self.slots.count());
         (0..self.area.receives()).try_for_each(|index| self.post_receive(context, Receive(index)))
     }
 
-    /// Handles a successful Connect: creates and posts all other receives before the response is
-    /// sent.
+    /// Handles a successful Connect, if it has just succeeded: creates and posts the other receives
+    /// before the response is sent.
     pub(super) fn note_connected(&mut self, context: &mut TurnContext<'_, P>) -> Result<(), Ended> {
         if self.is_connected || !self.queue().is_live() {
             return Ok(());
@@ -287,7 +289,7 @@ impl<P: Provider> Connection<P> {
             .try_for_each(|index| self.post_receive(context, Receive(index)))
     }
 
-    /// Whether its Connect has succeeded.
+    /// Whether Connect has succeeded.
     pub(super) fn is_connected(&self) -> bool {
         self.is_connected
     }
@@ -335,8 +337,7 @@ impl<P: Provider> Connection<P> {
         }
     }
 
-    /// Updates the transport's count of connections that wait for a send completion before they can
-    /// continue.
+    /// Updates `awaiting_sends`, the number of connections that wait for a send completion.
     pub(super) fn count_in(&mut self, awaiting_sends: &mut usize) {
         let awaits = self.awaits_sends();
         if awaits != self.counted_in {
@@ -358,14 +359,14 @@ impl<P: Provider> Connection<P> {
         self.queue.as_mut().expect("a connection has its queue until it is ending")
     }
 
-    /// Handles the acknowledgement of `send_entries` work requests by the host.
+    /// Records that `send_entries` work requests have completed, which moved `bytes` bytes of data.
     fn moved(&mut self, context: &mut TurnContext<'_, P>, send_entries: u32, bytes: u32) {
         self.send_entries_left += send_entries;
         self.outstanding.done(context.core.now, send_entries, bytes);
         self.outstanding.deadline().into_iter().for_each(|at| context.look_by(at));
     }
 
-    /// Ends a connection that its host has given up by now.
+    /// Ends a connection whose host has sent no command for two Keep Alive Timeouts.
     pub(super) fn end_if_abandoned(
         &mut self,
         context: &mut TurnContext<'_, P>,
@@ -376,7 +377,7 @@ impl<P: Provider> Connection<P> {
         }
     }
 
-    /// Ends a connection whose host exceeded a deadline, and handles the controller's events.
+    /// Ends a connection whose host exceeded its deadline, and handles events of the controller.
     pub(super) fn look(&mut self, context: &mut TurnContext<'_, P>) -> Result<(), Ended> {
         if self.outstanding.deadline().is_some_and(|at| at <= context.core.now) {
             return Err(Ended::Stalled);
@@ -384,7 +385,6 @@ impl<P: Provider> Connection<P> {
         self.handle_queue_events(context)
     }
 
-    /// Handles the events of the controller.
     fn handle_queue_events(&mut self, context: &mut TurnContext<'_, P>) -> Result<(), Ended> {
         while let Some(event) = self.queue().poll(context.core.now) {
             match event {
@@ -413,7 +413,7 @@ impl<P: Provider> Connection<P> {
         self.slots.find(cid).filter(|&slot| self.slots.get(slot).state == state)
     }
 
-    /// Aborts a command that has not been executed yet.
+    /// Aborts a command that does not execute yet, or requests that storage cancels its operation.
     fn abort(
         &mut self,
         context: &mut TurnContext<'_, P>,
@@ -445,7 +445,7 @@ impl<P: Provider> Connection<P> {
         Ok(())
     }
 
-    /// Attaches a hold to running commands until they end.
+    /// Attaches a hold to running I/O commands until they end.
     fn quiesce(&mut self, quiesce: &Quiesce) {
         for slot in self.slots.in_use() {
             let request = self.slots.get(slot);
@@ -457,15 +457,15 @@ impl<P: Provider> Connection<P> {
         }
     }
 
-    /// Reports that the operation of a request could not be cancelled and continues.
+    /// Responds to the Abort of a request whose operation cannot be cancelled and continues.
     pub(super) fn not_cancelled(&mut self, slot: u32) {
         if let Some(abort) = self.slots.get(SlotId(slot)).abort.take() {
             self.queue().answer_abort(abort, false);
         }
     }
 
-    /// Whether it may end when the target drains: all commands are answered, and no other queue
-    /// needs it.
+    /// Whether the connection may end when the target drains: all commands have their responses,
+    /// and no I/O queue needs this admin queue.
     pub(super) fn is_drained(&self) -> bool {
         let controller = self.queue.as_ref().filter(|queue| queue.qid().is_admin());
         let controller = controller.and_then(Queue::controller);
@@ -473,7 +473,7 @@ impl<P: Provider> Connection<P> {
         !needed && self.owes_nothing()
     }
 
-    /// Whether every command is answered, except those that the controller keeps open.
+    /// Whether every command has its response, except those that the controller keeps open.
     fn owes_nothing(&self) -> bool {
         self.slots.all(RequestState::Parked)
     }
@@ -482,8 +482,8 @@ impl<P: Provider> Connection<P> {
         self.queue.is_none()
     }
 
-    /// Ends the connection: nothing that the host sends is placed in memory from here on, and no
-    /// command is answered. Memory that storage does not use is freed immediately.
+    /// Ends the connection and releases its queue pair: data from the host is not placed in memory
+    /// after this, and running commands get no response. Memory that storage does not use is freed.
     pub(super) fn end(&mut self, context: &mut TurnContext<'_, P>, why: &Ended) {
         let Some(mut queue) = self.queue.take() else { return };
         if why.is_fault() && context.core.associations.log_rate().admit(context.core.now) {
@@ -491,7 +491,7 @@ impl<P: Provider> Connection<P> {
         } else {
             tracing::debug!(peer = %self.peer, qid = %queue.qid(), "connection ended: {why}");
         }
-        // No device uses its buffers from here on.
+        // The device does not use its buffers after this.
         context.group.release(self.qp);
         let connection = self.request_key(context, SlotId(0));
         context.core.buffers().leave_all(&self.accounts, connection);
@@ -527,17 +527,17 @@ impl<P: Provider> Connection<P> {
         }
     }
 
-    /// Whether storage still uses its memory.
+    /// Whether storage operations still use its memory.
     pub(super) fn is_busy(&self) -> bool {
         self.operations > 0
     }
 
-    /// Abandons all commands, because the transport is dropped.
+    /// Marks all commands as abandoned, because the transport is dropped.
     pub(super) fn abandon_all(&mut self) {
         self.slots.abandon_all();
     }
 
-    /// Frees everything, after its end, once it is not busy.
+    /// Frees the remaining resources of a connection that has ended and is not busy.
     pub(super) fn release_resources(self, core: &mut CoreContext) {
         let requests = self.slots.count();
         core.buffers().part(self.accounts);

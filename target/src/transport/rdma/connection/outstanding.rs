@@ -1,5 +1,5 @@
-//! Work requests that complete when the host acknowledges them: data and responses that it
-//! receives, and data that it supplies.
+//! Work requests that the host has to acknowledge: responses and data that it receives (Send, RDMA
+//! WRITE), and data that it supplies (RDMA READ).
 
 use std::time::Duration;
 
@@ -7,26 +7,29 @@ use rdma::Time;
 
 use crate::limits::HOST_LEAST_BYTES_PER_SECOND;
 
-/// Outstanding work requests, and the deadline by which the host has to acknowledge them. Slow
-/// partial acknowledgements do not extend the deadline: all requests outstanding at one moment have
-/// a common one, and later requests get the next, so each is outstanding for two periods at most.
+/// Number of outstanding work requests, and the deadline by which the host has to acknowledge them.
+/// Partial acknowledgements do not extend the deadline: all requests that are outstanding at one
+/// moment share a deadline, and later requests get the next one, so each is outstanding for two
+/// periods at most.
 #[derive(Debug)]
 pub(super) struct Outstanding {
     timeout: Duration,
     entries: u32,
     bytes: u64,
-    /// Number of the oldest entries, which must complete by `due`.
+    /// Number of the oldest entries, which have to complete by `due`.
     due_entries: u32,
+    /// Deadline of these entries.
     due: Time,
 }
 
 impl Outstanding {
-    /// Creates it for a host that gets `timeout`, and more time for much data.
+    /// Creates it without requests. A period lasts for `timeout`, plus the time for the outstanding
+    /// bytes at [`HOST_LEAST_BYTES_PER_SECOND`].
     pub(super) fn new(timeout: Duration) -> Self {
         Self { timeout, entries: 0, bytes: 0, due_entries: 0, due: Time::ZERO }
     }
 
-    /// Adds an entry of the send queue, which moves `bytes`.
+    /// Adds a posted entry of the send queue, which moves `bytes` bytes of data.
     pub(super) fn posted(&mut self, now: Time, bytes: u32) {
         self.entries += 1;
         self.bytes += u64::from(bytes);
@@ -35,7 +38,7 @@ impl Outstanding {
         }
     }
 
-    /// Removes the `entries` oldest entries, which moved `bytes`.
+    /// Removes the `entries` oldest entries, which moved `bytes` bytes of data.
     pub(super) fn done(&mut self, now: Time, entries: u32, bytes: u32) {
         self.entries -= entries;
         self.bytes -= u64::from(bytes);
@@ -51,7 +54,7 @@ impl Outstanding {
         self.due = now + self.timeout + Duration::from_nanos(nanos);
     }
 
-    /// Deadline of the host; `None` if nothing is outstanding.
+    /// Deadline for the host; `None` if no work request is outstanding.
     pub(super) fn deadline(&self) -> Option<Time> {
         (self.due_entries > 0).then_some(self.due)
     }

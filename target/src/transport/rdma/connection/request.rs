@@ -1,4 +1,4 @@
-//! Requests: commands of a connection from their arrival to the end of their response.
+//! Requests: commands of a connection, from their arrival until their response was sent.
 
 use std::mem;
 
@@ -11,20 +11,20 @@ use crate::controller::{
 use crate::core_context::pool::Buffer;
 use crate::storage::OperationKey;
 
-/// Index of a slot in [`Slots`].
+/// Index of a request slot in [`Slots`].
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct SlotId(pub(crate) u32);
 
-/// Index of a connection's receive, and of the capsule in it.
+/// Index of a receive buffer of a connection, and of the capsule in it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Receive(pub(crate) u32);
 
-/// State of a request.
+/// State of a request slot.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum RequestState {
     /// The slot has no request.
     Free,
-    /// The capsule was parsed; the request continues immediately.
+    /// The capsule has arrived and is parsed; the request continues in the same call.
     Arrived,
     /// The request waits for a buffer.
     AwaitingBuffer,
@@ -32,17 +32,17 @@ pub(crate) enum RequestState {
     AwaitingFetch,
     /// An RDMA READ fetches its data from the host.
     Fetching,
-    /// Storage executes its operation.
+    /// Storage or the controller executes the command.
     Executing,
-    /// The controller keeps it open (Asynchronous Event Request, Abort).
+    /// The controller completes it later (for example an Asynchronous Event Request).
     Parked,
-    /// Ended; the response waits for room in the send queue.
+    /// Ended; the response waits for the end of the turn or for room in the send queue.
     AwaitingResponse,
     /// The response is in the send queue; the host may reuse the CID.
     Responding,
 }
 
-/// Place of a request's data on the host's side.
+/// Location of a command's data on the side of the host.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum HostData {
     /// The command moves no data.
@@ -56,12 +56,12 @@ pub(crate) enum HostData {
     Keyed {
         /// Virtual address in the host's memory.
         address: u64,
-        /// Remote key of the host's memory.
+        /// Remote key (rkey) of the host's memory.
         key: u32,
     },
 }
 
-/// Progress of the flush that precedes a Read with Force Unit Access.
+/// Progress of the flush that precedes a Read or Compare with Force Unit Access.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Commit {
     /// The flush has not begun.
@@ -72,43 +72,43 @@ pub(crate) enum Commit {
     Done,
 }
 
-/// A running command. It owes the host exactly one completion.
+/// A running command, which must get exactly one completion.
 #[derive(Debug)]
 pub(crate) struct Request {
     pub(crate) state: RequestState,
     pub(crate) cid: Cid,
     pub(crate) times: CommandTimes,
-    /// Receive of its capsule, held until the response, so a connection never has more commands
-    /// than receives.
+    /// Receive of its capsule. It is posted again with the response, so a connection never has more
+    /// commands than receives.
     pub(crate) receive: Receive,
-    /// Whether its completion is yet to be sent on a live connection.
+    /// Whether its completion must still be sent, since the connection is live.
     owed: bool,
-    /// Work of the command; `None` for one that was refused.
+    /// Work of the command; `None` if parsing refused it.
     pub(crate) work: Option<CommandWork>,
     pub(crate) host: HostData,
     pub(crate) direction: Option<TransferDirection>,
-    /// Bytes to move between host and buffer.
+    /// Bytes of data to move between host and buffer.
     pub(crate) length: u32,
-    /// Key that the host wants invalidated with the response.
+    /// Remote key (rkey) that the response invalidates, as the host requested.
     pub(crate) invalidate: Option<u32>,
     pub(crate) buffer: Option<Buffer>,
     /// Running storage operation of the request.
     pub(crate) operation: Option<OperationKey>,
-    /// Ranges of a Deallocate that were started or are empty.
+    /// Number of ranges of a Deallocate that were started or are empty.
     pub(crate) ranges_passed: usize,
     /// Progress of a Read or Compare with Force Unit Access.
     pub(crate) commit: Commit,
-    /// Abort command that waits for an answer.
+    /// Abort request for it that has no response yet.
     pub(crate) abort: Option<AbortRequest>,
-    /// Holds dropped when it ends, because something waits for it.
+    /// Holds that are dropped when it ends; something waits for that.
     pub(crate) holds: Vec<CommandHold>,
     pub(crate) outcome: CommandOutcome,
-    /// Entries of the send queue that its response takes.
+    /// Send queue entries that its response needs: 2 with data, otherwise 1.
     pub(crate) send_entries: u32,
 }
 
 impl Request {
-    /// Content of a slot without a request.
+    /// Content of a free slot that was never used.
     fn none() -> Self {
         Self {
             state: RequestState::Free,
@@ -132,7 +132,7 @@ impl Request {
         }
     }
 
-    /// Starts a command in a slot, overwriting the fields that its previous command may have left.
+    /// Starts a command in a free slot, and resets the fields that its previous command left.
     fn begin(&mut self, cid: Cid, receive: Receive, now: Time) {
         debug_assert_eq!(self.state, RequestState::Free);
         debug_assert!(self.buffer.is_none() && self.operation.is_none() && self.abort.is_none());
@@ -151,7 +151,7 @@ impl Request {
         self.outcome = CommandOutcome::SUCCESS;
     }
 
-    /// Marks the completion as sent.
+    /// Marks that the completion was posted.
     fn answer(&mut self) {
         debug_assert_ne!(self.state, RequestState::Responding);
         debug_assert!(self.owed, "a command is completed once");
@@ -159,49 +159,49 @@ impl Request {
         self.owed = false;
     }
 
-    /// Abandons a request whose connection is gone, whether or not its completion was sent.
+    /// Marks that a request needs no completion, since its connection has ended.
     pub(crate) fn abandon(&mut self) {
         self.owed = false;
     }
 
-    /// Whether it changes the bytes that a later read returns.
+    /// Whether it can change the bytes that a later read returns.
     pub(crate) fn changes_medium(&self) -> bool {
         matches!(self.work, Some(CommandWork::Io(work)) if work.kind.changes_medium())
     }
 
-    /// Whether data goes from its buffer to the host when it succeeds.
+    /// Whether it sends data to the host, which only a successful command does.
     pub(crate) fn sends_data(&self) -> bool {
         self.direction == Some(TransferDirection::ControllerToHost)
             && self.outcome.status.is_success()
     }
 }
 
-/// Resources that a request releases at its end.
+/// Resources that a request returns at its end.
 #[derive(Debug)]
 #[must_use]
 pub(crate) struct RequestResources {
     pub(crate) buffer: Option<Buffer>,
-    /// Entries of the send queue that its response took.
+    /// Number of send queue entries that its response took.
     pub(crate) send_entries: u32,
 }
 
-/// Request slots of a connection. Starts with a few; grows to the full number once Connect
-/// succeeds.
+/// Request slots of a connection: a few until Connect succeeds, then the full number.
 #[derive(Debug)]
 pub(crate) struct Slots {
     requests: Vec<Request>,
-    /// Number of slots after it has grown.
+    /// Number of slots after [`Slots::grow`].
     all: u32,
     free: Vec<SlotId>,
     unanswered: Unanswered,
 }
 
-/// Hash table from CIDs to slots, with a chain of slots for each remainder of a CID.
+/// Hash table from CIDs of unanswered commands to slots, with a chain of slots for each remainder
+/// of a CID by the table size.
 #[derive(Debug)]
 struct Unanswered {
-    /// First slot of each chain.
+    /// First slot of each chain, or `NONE`.
     chains: Box<[u32]>,
-    /// Next slot in the chain of each slot.
+    /// For each slot, the next one in its chain, or `NONE`.
     following: Box<[u32]>,
     /// CID of each slot that is in a chain.
     cids: Box<[Cid]>,
@@ -212,7 +212,7 @@ impl Unanswered {
 
     fn new(slots: u32) -> Self {
         let slots = slots as usize;
-        // Hosts number their commands from 0, so chains are short.
+        // Hosts number their commands from 0, so that chains are short.
         let chains = vec![Self::NONE; slots.next_power_of_two()].into();
         Self { chains, following: vec![Self::NONE; slots].into(), cids: vec![Cid(0); slots].into() }
     }
@@ -227,7 +227,7 @@ impl Unanswered {
 
     fn add(&mut self, slot: SlotId, cid: Cid) {
         self.cids[slot.0 as usize] = cid;
-        // Appended at the end, so that of commands with the same CID the oldest is found.
+        // Appended, so that `find` returns the oldest of several commands with the same CID.
         let (last, _) = self.seek(cid, Self::NONE);
         self.link(cid, last, slot.0);
     }
@@ -246,8 +246,8 @@ impl Unanswered {
         usize::from(cid.0) & (self.chains.len() - 1)
     }
 
-    /// Follows a chain to a slot or to the end; returns the slot before it, if any, and the
-    /// position reached.
+    /// Follows the chain of a CID to a slot or to its end. Returns the slot before that position
+    /// and the slot there, each `NONE` if there is none.
     fn seek(&self, cid: Cid, slot: u32) -> (u32, u32) {
         let (mut before, mut at) = (Self::NONE, self.chains[self.chain(cid)]);
         while at != slot && at != Self::NONE {
@@ -256,7 +256,7 @@ impl Unanswered {
         (before, at)
     }
 
-    /// Links a slot, or the head of a chain, to its next slot, or to none.
+    /// Sets the slot that follows `before`, or the first one of the chain if `before` is `NONE`.
     fn link(&mut self, cid: Cid, before: u32, following: u32) {
         match before {
             Self::NONE => self.chains[self.chain(cid)] = following,
@@ -266,7 +266,7 @@ impl Unanswered {
 }
 
 impl Slots {
-    /// Creates the `first` of `all` slots.
+    /// Creates the first `first` of `all` slots; [`Slots::grow`] creates the others.
     pub(crate) fn new(first: u32, all: u32) -> Self {
         let mut free = Vec::with_capacity(all as usize);
         free.extend((0..first).rev().map(SlotId));
@@ -279,7 +279,7 @@ impl Slots {
         let first = self.requests.len();
         self.requests.reserve_exact(self.all as usize - first);
         self.requests.resize_with(self.all as usize, Request::none);
-        // Existing slots stay first in order of use.
+        // Existing slots are still the first to be used.
         let used_first = std::mem::take(&mut self.free);
         self.free.reserve_exact(self.all as usize);
         self.free.extend((first as u32..self.all).rev().map(SlotId));
@@ -303,20 +303,20 @@ impl Slots {
         slot
     }
 
-    /// Request in a slot. Only the caller knows whether it is in use.
+    /// Returns the request in a slot, which must be in use.
     pub(crate) fn get(&mut self, slot: SlotId) -> &mut Request {
         let request = &mut self.requests[slot.0 as usize];
         debug_assert_ne!(request.state, RequestState::Free);
         request
     }
 
-    /// Frees the CID of a request whose response is being sent.
+    /// Marks a request whose response is being sent, so that its CID may be reused.
     pub(crate) fn answer(&mut self, slot: SlotId) {
         self.get(slot).answer();
         self.unanswered.remove(slot);
     }
 
-    /// Ends a request that was answered or abandoned.
+    /// Ends a request whose completion was sent or that was abandoned, and frees its slot.
     pub(crate) fn end(&mut self, slot: SlotId) -> RequestResources {
         let request = self.get(slot);
         debug_assert!(!request.owed, "a command was never completed");
@@ -333,23 +333,23 @@ impl Slots {
         resources
     }
 
-    /// Slot of the unanswered command with this CID.
+    /// Returns the slot of the oldest unanswered command with this CID.
     pub(crate) fn find(&self, cid: Cid) -> Option<SlotId> {
         self.unanswered.find(cid)
     }
 
-    /// Abandons all requests when the connection ends abruptly.
+    /// Marks all requests as abandoned, when the connection ends without their completions.
     pub(crate) fn abandon_all(&mut self) {
         self.requests.iter_mut().for_each(Request::abandon);
     }
 
-    /// Whether all requests are in a state.
+    /// Whether all requests (slots in use) are in this state.
     pub(crate) fn all(&self, state: RequestState) -> bool {
         let states = self.requests.iter().map(|request| request.state);
         states.filter(|other| *other != RequestState::Free).all(|other| other == state)
     }
 
-    /// All slots in use.
+    /// Returns all slots in use.
     pub(crate) fn in_use(&self) -> Vec<SlotId> {
         (0..self.requests.len())
             .filter(|&index| self.requests[index].state != RequestState::Free)

@@ -1,7 +1,8 @@
 //! End of a command: sends its data and its response to the host.
 //!
-//! The answers of a turn are sent at its end, data first and then the responses: consecutive
-//! requests of one kind and length, which a software provider sends as one train.
+//! The responses of a turn are sent at its end, in batches: the data of several commands, then
+//! their responses. These are consecutive work requests of one kind and length, which a provider
+//! with trains sends at a lower cost.
 #![expect(unsafe_code, reason = "lends buffers to the device")]
 
 use std::mem;
@@ -15,27 +16,27 @@ use crate::limits::{DATA_BEFORE_RESPONSES_BYTES, DATA_BEFORE_RESPONSES_MAX_BYTES
 use crate::transport::rdma::connection::request::{HostData, RequestState, SlotId};
 use crate::transport::rdma::work_id::WorkKind;
 
-/// Limit of the data sent before the first of its responses. Data without responses in between
-/// makes fuller trains, but a host continues only when a response arrives.
+/// Limit of the data that is sent before the first of its responses. More data makes longer trains,
+/// but a host continues only when a response arrives.
 #[derive(Clone, Copy, Debug)]
 struct DataBatchLimit {
-    /// Number of commands from which on the batch may be a long one.
+    /// Number of commands below which the batch may exceed [`DATA_BEFORE_RESPONSES_BYTES`].
     commands: usize,
 }
 
 impl DataBatchLimit {
-    /// Limit while storage has work: hosts should send more commands soon. Also that of a device
-    /// without trains, which gains nothing from long batches.
+    /// Limit while storage has work, so that hosts send more commands soon. Also for a device
+    /// without trains, to which longer batches bring nothing.
     const NONE: Self = Self { commands: 0 };
 
-    /// Limit while the core is the bottleneck: the host processes the first half of the answers
-    /// while the second is sent.
+    /// Limit while storage is idle: the host processes the first half of the responses while the
+    /// second half is sent.
     const fn for_responses(to_respond: usize) -> Self {
         Self { commands: to_respond.div_ceil(2) }
     }
 
-    /// Whether the data of another command precedes the responses to `commands` commands with
-    /// `bytes` of data sent so far.
+    /// Whether the data of one more command is sent first, after that of `commands` commands with
+    /// `bytes` bytes.
     const fn goes_on(self, commands: usize, bytes: u32) -> bool {
         bytes < DATA_BEFORE_RESPONSES_BYTES
             || (commands < self.commands && bytes < DATA_BEFORE_RESPONSES_MAX_BYTES)
@@ -43,7 +44,7 @@ impl DataBatchLimit {
 }
 
 impl<P: Provider> Connection<P> {
-    /// Answers a command at the end of the turn, or when the send queue has room.
+    /// Schedules a response for the end of the turn, or for when the send queue has room.
     pub(super) fn respond(
         &mut self,
         context: &mut TurnContext<'_, P>,
@@ -66,7 +67,7 @@ impl<P: Provider> Connection<P> {
         context.answers |= !mem::replace(&mut self.responses_scheduled, true);
     }
 
-    /// Answers, at the end of the turn, all commands that the send queue has room for.
+    /// Sends, at the end of the turn, the responses (and data) for which the send queue has room.
     pub(crate) fn send_responses(&mut self, context: &mut TurnContext<'_, P>) -> Result<(), Ended> {
         self.responses_scheduled = false;
         let storage_is_idle = context.core.storage().in_flight() == 0;
@@ -87,7 +88,7 @@ impl<P: Provider> Connection<P> {
         }
     }
 
-    /// Sends the data of the first waiting commands. Returns their number.
+    /// Sends the data of the first commands in `to_respond`. Returns the number of commands.
     fn send_all_data(
         &mut self,
         context: &mut TurnContext<'_, P>,
@@ -104,7 +105,8 @@ impl<P: Provider> Connection<P> {
             let (receive, sends_data) = (request.receive, request.sends_data());
             responses += request.send_entries - u32::from(sends_data);
             count += 1;
-            // First, since the host may send its next command as soon as it has the response.
+            // Posted first, since the host may send its next command as soon as it has the
+            // response.
             self.post_receive(context, receive)?;
             if sends_data {
                 bytes += self.send_data(context, slot)?;
@@ -145,8 +147,8 @@ impl<P: Provider> Connection<P> {
         unsafe { self.push_send(context, &wr) }
     }
 
-    /// Sends data to the host and returns the number of bytes. The response follows in the same
-    /// queue, so the data arrives first; only the response is reported.
+    /// Posts the RDMA WRITE of a command's data and returns its length in bytes. It is unsignaled:
+    /// the response follows in the same send queue, so the data arrives before it.
     fn send_data(&mut self, context: &mut TurnContext<'_, P>, slot: SlotId) -> Result<u32, Ended> {
         let request = self.slots.get(slot);
         let HostData::Keyed { address, key } = request.host else {
@@ -173,7 +175,7 @@ impl<P: Provider> Connection<P> {
         Ok(sge.length)
     }
 
-    /// Ends a request whose response was sent.
+    /// Ends a request whose response the host has acknowledged.
     pub(super) fn responded(
         &mut self,
         context: &mut TurnContext<'_, P>,
@@ -187,7 +189,7 @@ impl<P: Provider> Connection<P> {
         self.pump(context)
     }
 
-    /// Continues requests that waited for room in the send queue.
+    /// Continues requests and capsules that waited for send queue entries or slots.
     pub(super) fn pump(&mut self, context: &mut TurnContext<'_, P>) -> Result<(), Ended> {
         if !self.to_respond.is_empty() {
             self.schedule_responses(context);
