@@ -383,7 +383,7 @@ mod tests {
     #[test]
     fn a_file_becomes_a_folder_and_goes() {
         let before = FileTree::empty().next(&named(&["a"]));
-        let next = before.next(&named(&["a/b"]));
+        let next = before.next(&[file(Some("a/b"), 2, 1)]);
         let old = inode(&before, "a");
         assert_ne!(inode(&next, "a"), old);
         let mut expected = [
