@@ -1,4 +1,4 @@
-//! The clock of the machine: a bench is a driver, so it may look.
+//! Clock of the machine. Libraries receive the time as an argument; a bench may read it.
 
 use std::time::Instant;
 

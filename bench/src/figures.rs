@@ -1,15 +1,15 @@
-//! Figures: a name, and a value for each run.
+//! Measured figures: a name, and a value for each run.
 
 use std::collections::BTreeMap;
 
 use serde::{Deserialize, Serialize};
 
-/// All measured figures. A name is a path: section, subject, and unit.
+/// All measured figures. A name consists of section, subject and unit, with slashes between them.
 #[derive(Clone, Debug, Default, Deserialize, Serialize)]
 #[serde(transparent)]
 pub(crate) struct Figures(BTreeMap<String, Vec<f64>>);
 
-/// The middle of some values, and how far they spread.
+/// Median and range of some values.
 #[derive(Clone, Copy, Debug, PartialEq, Serialize)]
 pub(crate) struct Spread {
     pub(crate) median: f64,
@@ -18,12 +18,12 @@ pub(crate) struct Spread {
 }
 
 impl Figures {
-    /// Adds the value of one more run.
+    /// Adds the value of a run to a figure.
     pub(crate) fn add(&mut self, name: impl Into<String>, value: f64) {
         self.0.entry(name.into()).or_default().push(value);
     }
 
-    /// The values of a figure, one for each run; empty if no run measured it.
+    /// Values of a figure, one for each run; empty if no run measured it.
     pub(crate) fn values(&self, name: &str) -> &[f64] {
         self.0.get(name).map_or(&[], Vec::as_slice)
     }
@@ -32,18 +32,17 @@ impl Figures {
         Spread::of(self.values(name))
     }
 
-    /// One figure by another, run by run: the result is the spread of ratios, not the ratio of
-    /// spreads.
+    /// Divides one figure by another, run by run, so that the spread is that of the ratios.
     pub(crate) fn ratios(&self, name: &str, by: &str) -> Vec<f64> {
         quotients(self.values(name), self.values(by))
     }
 
-    /// The lower of two figures, run by run.
+    /// Returns the lower of two figures, run by run.
     pub(crate) fn lower(&self, one: &str, other: &str) -> Vec<f64> {
         self.values(one).iter().zip(self.values(other)).map(|(a, b)| a.min(*b)).collect()
     }
 
-    /// Takes from other figures those of a section that is not here.
+    /// Copies the figures of a section from `other`, unless there are some of that section already.
     pub(crate) fn keep_section(&mut self, section: &str, other: &Self) {
         let belongs = |name: &str| name.split('/').next() == Some(section);
         if self.0.keys().any(|name| belongs(name)) {
@@ -67,7 +66,7 @@ impl Spread {
     }
 }
 
-/// Values by others, run by run; where the divisor is zero there is no quotient.
+/// Divides values by others, run by run. Runs with a divisor of 0 are left out.
 pub(crate) fn quotients(values: &[f64], by: &[f64]) -> Vec<f64> {
     let pairs = values.iter().zip(by).filter(|(_, by)| **by != 0.0);
     pairs.map(|(value, by)| value / by).collect()

@@ -1,5 +1,4 @@
-//! fio with io_uring on the file that is exported: the throughput of local storage without the
-//! target.
+//! Runs fio with io_uring on the exported file, to measure the local disk without the target.
 
 use std::path::Path;
 use std::process::Command;
@@ -10,18 +9,18 @@ use serde_json::Value;
 use crate::cores::{HOST_CORE, pinned};
 use crate::load::Load;
 
-/// I/Os and bytes per second.
+/// IOPS and throughput that fio reports.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub(crate) struct Rates {
     pub(crate) iops: f64,
     pub(crate) bytes_per_second: f64,
 }
 
-/// The buffers that fio uses.
+/// Pages of the buffers that fio uses.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum BufferPages {
     Ordinary,
-    /// Transparent huge pages, through glibc: needs no privilege.
+    /// Transparent huge pages, which glibc requests without privileges.
     Huge,
 }
 
@@ -43,7 +42,7 @@ impl BufferPages {
     }
 }
 
-/// Whether fio is installed; prints how to install it if not.
+/// Whether fio is installed. If not, it prints how to install it.
 pub(crate) fn is_installed() -> bool {
     let installed = Command::new("fio").arg("--version").output().is_ok();
     if !installed {
@@ -54,7 +53,7 @@ pub(crate) fn is_installed() -> bool {
     installed
 }
 
-/// Direct I/O with registered buffers and a registered file.
+/// Runs fio with direct I/O, registered buffers and a registered file.
 pub(crate) fn run(file: &Path, load: &Load, pages: BufferPages, seconds: u32) -> Result<Rates> {
     let [program, arguments @ ..] = pinned(HOST_CORE);
     let mut command = Command::new(program);

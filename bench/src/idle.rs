@@ -1,4 +1,4 @@
-//! The cost of an idle target, and the time until it listens.
+//! Measures the cost of an idle target, and the time until it listens.
 
 use std::path::Path;
 use std::time::Duration;
@@ -11,13 +11,13 @@ use crate::clock::now;
 use crate::figures::Figures;
 use crate::process::{cpu_seconds, resident_bytes};
 
-/// Controllers; each has an admin queue and an I/O queue.
+/// Numbers of connected controllers. Each has an admin queue and an I/O queue.
 const CONTROLLERS: u16 = 16;
 const MORE_CONTROLLERS: u16 = 64;
-/// The work of a connection after it is made has ended by then.
+/// Time after which the work for a new connection has ended.
 const SETTLED: Duration = Duration::from_millis(500);
 
-/// Adds CPU, memory and time to start, of a daemon with defaults that serves one file.
+/// Adds start time, CPU time and memory of a target that serves one file with default settings.
 pub(crate) fn measure(file: &Path, time: Duration, figures: &mut Figures) -> Result<()> {
     let began = now();
     let daemon = DaemonOptions::files([file]).try_start();
@@ -52,7 +52,7 @@ fn connect(
     (0..count).map(|_| Ok(host.connect(daemon.target()).wait()?)).collect()
 }
 
-/// RDMA connections: queues of all controllers.
+/// Number of RDMA connections, one for each queue of all controllers.
 fn queues(daemon: &Daemon) -> f64 {
     daemon.stats()["connections"].as_f64().unwrap_or(0.0)
 }

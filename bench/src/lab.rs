@@ -1,4 +1,4 @@
-//! Ratios from the kernel lab: each is of one run of a guest.
+//! Reads ratios that the kernel lab measured, each within one run of a guest.
 
 use std::fs;
 use std::path::Path;
@@ -7,7 +7,7 @@ use anyhow::{Context, Result, ensure};
 
 use crate::figures::Figures;
 
-/// The lab's scenarios that compare, and the names of their figures.
+/// Scenarios of the lab that measure ratios, and the names of their figures.
 const SCENARIOS: [(&str, &str); 6] = [
     ("ratio-target-verbs", "kernel-host-to-us-by-nvmet"),
     ("ratio-initiator-verbs", "us-to-nvmet-by-kernel-host"),
@@ -17,8 +17,8 @@ const SCENARIOS: [(&str, &str); 6] = [
     ("ratio-tcp-soft", "kernel-host-to-us-on-soft-by-nvmet-tcp"),
 ];
 
-/// Adds the figures of the logs of the lab's last run: the lowest, the median and the highest of
-/// the ratios of a workload.
+/// Adds figures from the logs of the lab's last run: lowest, median and highest ratio of each
+/// workload.
 pub(crate) fn collect(logs: &Path, figures: &mut Figures) -> Result<()> {
     let mut found = false;
     for (folder, name) in SCENARIOS {
@@ -35,7 +35,7 @@ pub(crate) fn collect(logs: &Path, figures: &mut Figures) -> Result<()> {
     Ok(())
 }
 
-/// `randread 4k depth 1: 0.98 (0.95 to 1.02; ...)`.
+/// Parses `randread 4k depth 1: 0.98 (0.95 to 1.02; ...)`.
 fn parse(line: &str) -> Option<(String, [f64; 3])> {
     let (workload, rest) = line.split_once(": ")?;
     let workload = workload.replace("depth ", "").replace(' ', "-");

@@ -1,25 +1,25 @@
-//! The loads that everything is measured under.
+//! Loads that each target is measured under.
 
 use crate::cores::{HOST_CORE, TARGET_CORE};
 
-/// The medium of a namespace.
+/// Medium of a namespace in the bench's target.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum MediumKind {
     Null,
     Memory,
     File,
-    /// A file that is only read and fits the memory.
+    /// File that is only read, and fits into the page cache.
     HotFile,
 }
 
-/// The provider between target and host.
+/// RDMA provider that connects target and host.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum BenchProvider {
     Soft,
     Shm,
 }
 
-/// The commands of a host.
+/// Access pattern, size and concurrency of the commands that a load sends.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Load {
     pub(crate) pattern: &'static str,
@@ -27,13 +27,13 @@ pub(crate) struct Load {
     pub(crate) depth: u32,
     pub(crate) connections: u16,
     pub(crate) queues: u16,
-    /// Each has a host of its own, and as many in flight as `depth` says.
+    /// Number of threads, each with a host of its own and `depth` commands in flight.
     pub(crate) threads: u16,
-    /// One computes beside this side, on its core.
+    /// Side that shares its core with a thread that only computes.
     pub(crate) beside: Option<BenchSide>,
 }
 
-/// A side of the NVMe connection.
+/// Side of an NVMe-oF connection.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum BenchSide {
     Target,
@@ -41,7 +41,7 @@ pub(crate) enum BenchSide {
 }
 
 impl MediumKind {
-    /// Kinds that have every load.
+    /// Media on which every load of `Load::ALL` is measured.
     pub(crate) const ALL: [Self; 3] = [Self::Null, Self::Memory, Self::File];
 
     pub(crate) fn name(self) -> &'static str {
@@ -53,7 +53,7 @@ impl MediumKind {
         }
     }
 
-    /// Namespace of the kind in the bench's target.
+    /// Namespace identifier of the medium in the bench's target.
     pub(crate) fn nsid(self) -> u32 {
         match self {
             Self::Null => 1,
@@ -72,7 +72,7 @@ impl BenchProvider {
         }
     }
 
-    /// The section of its figures.
+    /// Section in the names of the provider's figures.
     pub(crate) fn section(self) -> &'static str {
         match self {
             Self::Soft => "us",
@@ -98,15 +98,15 @@ impl BenchSide {
 }
 
 impl Load {
-    /// One thread, and one connection with one queue.
+    /// Creates a load of one thread, and one connection with one queue.
     pub(crate) const fn new(pattern: &'static str, block_bytes: u32, depth: u32) -> Self {
         Self { pattern, block_bytes, depth, connections: 1, queues: 1, threads: 1, beside: None }
     }
 
-    /// Load of a file in memory.
+    /// Load on the file in the page cache.
     pub(crate) const HOT: Self = Self::new("randread", 4 << 10, 32);
 
-    /// Loads of every backend.
+    /// Loads that are measured on every medium.
     pub(crate) const ALL: [Self; 9] = [
         Self::new("randread", 4 << 10, 1),
         Self::new("randread", 4 << 10, 32),
@@ -119,7 +119,7 @@ impl Load {
         Self::new("write", 1 << 20, 8),
     ];
 
-    /// 4 KiB random reads with the same number in flight, over more and more connections.
+    /// 4 KiB random reads with 256 in flight, over an increasing number of connections.
     pub(crate) const CONNECTIONS: [Self; 4] = {
         const fn over(connections: u16) -> Load {
             Load { connections, ..Load::new("randread", 4 << 10, 256) }
@@ -135,7 +135,7 @@ impl Load {
         [over(2), over(4)]
     };
 
-    /// Ever more hosts, which share a core.
+    /// 4 KiB random reads by an increasing number of hosts, which share a core.
     pub(crate) const THREADS: [Self; 3] = {
         const fn of(threads: u16) -> Load {
             Load { threads, ..Load::new("randread", 4 << 10, 4) }
@@ -143,7 +143,7 @@ impl Load {
         [of(1), of(4), of(16)]
     };
 
-    /// Loads beside a thread that computes on the target's core, or the host's.
+    /// Loads while a computing thread shares the core of the target or of the host.
     pub(crate) const BESIDE: [Self; 4] = {
         const fn beside(side: BenchSide, depth: u32) -> Load {
             Load { beside: Some(side), ..Load::new("randread", 4 << 10, depth) }
@@ -156,29 +156,29 @@ impl Load {
         ]
     };
 
-    /// All that are measured on the null backend alone.
+    /// Loads that are measured only on the null medium.
     pub(crate) fn of_null() -> impl Iterator<Item = Self> {
         Self::CONNECTIONS.into_iter().chain(Self::QUEUES).chain(Self::THREADS).chain(Self::BESIDE)
     }
 
-    /// Loads of every backend, then those of the null backend alone.
+    /// Loads of every medium, then those of the null medium only.
     pub(crate) fn every() -> impl Iterator<Item = Self> {
         Self::ALL.into_iter().chain(Self::of_null())
     }
 
-    /// Copies the load with one host and one queue, without a computing thread.
+    /// Copies the load with one thread, one connection and one queue, without a computing thread.
     pub(crate) fn alone(&self) -> Self {
         Self::new(self.pattern, self.block_bytes, self.depth)
     }
 
-    /// The parts that the load has more than one of, and how many.
+    /// Names and numbers of connections, queues and threads, where there are several.
     fn several(&self) -> impl Iterator<Item = (&'static str, u16)> {
         let counts =
             [("connections", self.connections), ("queues", self.queues), ("threads", self.threads)];
         counts.into_iter().filter(|&(_, count)| count > 1)
     }
 
-    /// Name of the load as part of a figure's name.
+    /// Name of the load within the name of a figure.
     pub(crate) fn name(&self) -> String {
         let mut name = format!("{}-{}k-{}", self.pattern, self.block_bytes >> 10, self.depth);
         if *self == Self::CONNECTIONS[0] {
@@ -193,7 +193,7 @@ impl Load {
         name
     }
 
-    /// A description for the tables that people read.
+    /// Description of the load for tables.
     pub(crate) fn words(&self) -> String {
         let (pattern, kind) = match self.pattern.strip_prefix("rand") {
             Some(kind) => ("random", kind),

@@ -1,5 +1,5 @@
-//! Work of a data loader: batches from a file that is not in the page cache, small reads beside
-//! large ones, and plans that are given up.
+//! Measures the work of a data loader: batches from a file that is not in the page cache, small
+//! reads during large ones, and the cancellation of plans.
 
 use std::path::Path;
 use std::process::Command;
@@ -20,18 +20,18 @@ use crate::figures::{Figures, Spread};
 use crate::load::MediumKind;
 use crate::served::Served;
 
-/// Ranges of the plan that is given up.
+/// Number of ranges in the plan that is cancelled.
 const CANCELLED_RANGES: u64 = 1_000_000;
 const CANCELLED_BYTES: u32 = 64;
 
-/// A batch of 400 MiB, as a checkpoint or a shard is read, in ranges that the namespace in memory
-/// has (256 MiB).
+/// A batch of 400 MiB, like reads of a checkpoint, in ranges at 64 places of the 256 MiB in-memory
+/// namespace.
 const BATCH_RANGES: u64 = 100;
 const BATCH_RANGE_BYTES: u32 = 4 << 20;
 const BATCH_PLACES: u64 = 64;
 const SMALL_BYTES: u32 = 4 << 10;
 
-/// Longer than anything here takes.
+/// Timeout that no read of these measurements reaches.
 const READ_TIMEOUT: Duration = Duration::from_secs(60);
 
 /// Adds the figures of one run.
@@ -43,7 +43,7 @@ pub(crate) fn measure(
 ) -> Result<()> {
     let target = served.target();
     let plans = thread::spawn(move || {
-        // The host's own thread is on the core of the one that makes it.
+        // The host's own thread runs on the core of the thread that creates it.
         pin(HOST_CORE);
         PlanFigures::measure(target)
     });
@@ -51,13 +51,13 @@ pub(crate) fn measure(
     cold_file(served, file, steps, figures)
 }
 
-/// Figures of plans over one host.
+/// Figures of plans that one host reads.
 struct PlanFigures {
     cancel_cpu_seconds: f64,
-    /// Processor time to cancel a plan whose shards have two replicas.
+    /// CPU seconds to cancel a plan whose shards have two replicas.
     cancel_replicated_cpu_seconds: f64,
     submit_cpu_seconds: f64,
-    /// Milliseconds of small reads: beside nothing, and beside a batch of each class.
+    /// Milliseconds of each small read: without a batch, and during a batch of each class.
     alone: Vec<f64>,
     beside: Vec<(Class, Vec<f64>)>,
 }
@@ -109,7 +109,7 @@ fn add_times(name: &str, milliseconds: &[f64], figures: &mut Figures) {
     }
 }
 
-/// Plans over one host and one connection.
+/// Host with one connection, and the shards that its plans read.
 struct Plans {
     host: Host,
     shards: Shards,
@@ -121,8 +121,8 @@ impl Plans {
         Ok(self.host.submit(&self.shards, plan, region, options)?)
     }
 
-    /// Gives up a plan right after it was submitted. CPU seconds of this process: from there until
-    /// all ranges have ended, and those of the submission.
+    /// Submits a plan and cancels it immediately. Returns CPU seconds of this process: from the
+    /// cancellation until all ranges have ended, and those of the submission.
     fn cancel(&self) -> Result<(f64, f64)> {
         let entry = |number| {
             let at = number * u64::from(CANCELLED_BYTES);
@@ -147,7 +147,7 @@ impl Plans {
         (0..1000).map(|number| self.small_read(number, &region)).collect()
     }
 
-    /// A read of 4 KiB after the other while a batch is read.
+    /// Returns the milliseconds of reads of 4 KiB, one after the other while a batch is read.
     fn small_reads_beside(&self, class: Class) -> Result<Vec<f64>> {
         let small = Region::allocate(SMALL_BYTES as usize, Grant::Persistent)?;
         let length = BATCH_RANGE_BYTES;
@@ -168,7 +168,7 @@ impl Plans {
         Ok(times)
     }
 
-    /// How many milliseconds it took.
+    /// Returns the milliseconds of one small read.
     fn small_read(&self, number: u64, region: &Region) -> Result<f64> {
         let offset = number % 1000 * u64::from(SMALL_BYTES);
         let plan = [Entry { shard: 0, length: SMALL_BYTES, offset, dst: 0 }];
@@ -185,8 +185,8 @@ fn process_cpu_seconds() -> f64 {
     time.tv_sec as f64 + time.tv_nsec as f64 / 1e9
 }
 
-/// Batches of 64 samples of 128 KiB from the exported file, dropped from the page cache before, and
-/// the same by 16 threads that read the file with O_DIRECT.
+/// Measures batches of 64 samples of 128 KiB from the exported file, which is dropped from the page
+/// cache before, and the same reads by 16 threads with O_DIRECT.
 fn cold_file(served: &Served, file: &Path, steps: u32, figures: &mut Figures) -> Result<()> {
     let target = served.target();
     let nsid = MediumKind::File.nsid();

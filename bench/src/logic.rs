@@ -1,5 +1,5 @@
-//! The cost of the target's logic, without network and disk: instructions and allocations for a
-//! read.
+//! Measures the cost of the target's logic without network and disk: instructions and allocations
+//! per read.
 
 use std::path::Path;
 use std::process::Command;
@@ -9,14 +9,14 @@ use feedrail_tests::process::binary;
 
 use crate::figures::Figures;
 
-/// Two lengths of a run: costs that do not depend on it cancel out.
+/// Numbers of reads of two runs. Their difference excludes costs of start and end.
 const READS: [u64; 2] = [2_000, 12_000];
-/// Valgrind counts `rep stosb`, with which glibc clears memory, as one instruction for each byte.
-/// Without it clearing 4 KiB costs as many instructions as it has stores.
+/// Tunables that keep glibc from `rep stosb` and `rep movsb`: Valgrind counts one instruction for
+/// each byte of these, but one for each store otherwise.
 const WITHOUT_REP: &str =
     "glibc.cpu.x86_rep_stosb_threshold=1000000000:glibc.cpu.x86_rep_movsb_threshold=1000000000";
 
-/// Adds both figures, or prints which tool is missing.
+/// Adds both figures, or prints that valgrind is missing.
 pub(crate) fn measure(figures: &mut Figures) -> Result<()> {
     let program = binary("feedrail-bench-logic");
     let allocations = output(Command::new(&program).arg(READS[1].to_string()))?;
@@ -43,14 +43,14 @@ fn instructions_per_read(program: &Path, how: Option<&str>) -> Result<f64> {
     Ok((many? - few?) / (READS[1] - READS[0]) as f64)
 }
 
-/// Number of instructions in callgrind's messages.
+/// Parses the number of instructions in callgrind's output.
 fn collected(messages: &str) -> Result<f64> {
     let line = messages.lines().find_map(|line| line.split_once("Collected :"));
     let number = line.and_then(|(_, number)| number.trim().parse().ok());
     number.with_context(|| format!("callgrind said nothing of instructions: {messages}"))
 }
 
-/// The two outputs of a program that succeeded.
+/// Returns stdout and stderr of a command, which must succeed.
 fn output(command: &mut Command) -> Result<(String, String)> {
     let output = command.output().with_context(|| format!("cannot run {command:?}"))?;
     let [stdout, stderr] =

@@ -1,28 +1,27 @@
-//! The machine of the figures: they can be compared with each other and with nothing else.
+//! Machine of the measurements. Figures of different machines cannot be compared.
 
 use std::fs;
 use std::process::Command;
 
 use serde::{Deserialize, Serialize};
 
-/// A machine, as far as it matters for speed.
+/// Properties of a machine that affect its speed.
 #[derive(Clone, Debug, Deserialize, PartialEq, Serialize)]
 pub(crate) struct MachineInfo {
     pub(crate) processor: String,
     pub(crate) cores: usize,
     pub(crate) memory_bytes: u64,
     pub(crate) kernel: String,
-    /// Whether it is a guest of a hypervisor, whose neighbours may be felt.
+    /// Whether it is a virtual machine, whose speed other guests may affect.
     pub(crate) virtual_machine: bool,
     pub(crate) transparent_huge_pages: String,
-    /// The largest receive buffer that a process without privilege gets.
+    /// Maximum receive buffer of a process without privileges (`net.core.rmem_max`).
     pub(crate) rmem_max_bytes: u64,
     pub(crate) privileged: bool,
-    /// Processes that wanted a core in the minute before: figures of a machine that is not quiet
-    /// are poor.
+    /// Load average of the minute before the run. On a busy machine the figures are unreliable.
     pub(crate) load_before: f64,
     pub(crate) rustc: String,
-    /// The commit that was measured; ends in `+` when files differed from it.
+    /// Commit that was measured, with a `+` if the working tree differed from it.
     pub(crate) commit: String,
 }
 
@@ -51,7 +50,7 @@ impl MachineInfo {
         }
     }
 
-    /// One line for people.
+    /// Formats the main properties as one line.
     pub(crate) fn line(&self) -> String {
         format!(
             "{} cores of {}{}, {:.0} GiB, Linux {}, {}; load before {:.1}",
@@ -81,7 +80,7 @@ fn read(path: &str) -> String {
     fs::read_to_string(path).unwrap_or_default()
 }
 
-/// The value of the first `name : value` line.
+/// Value of the first line `name : value`; empty if no line has this name.
 fn field<'a>(text: &'a str, name: &str) -> &'a str {
     let values = text.lines().filter_map(|line| line.split_once(':'));
     values.into_iter().find(|(key, _)| key.trim() == name).map_or("", |(_, value)| value.trim())
@@ -91,7 +90,7 @@ fn kibibytes(text: &str) -> u64 {
     text.split(' ').next().and_then(|number| number.parse::<u64>().ok()).unwrap_or(0) << 10
 }
 
-/// Word in brackets: `madvise` of `always [madvise] never`.
+/// Returns the word in brackets: `madvise` of `always [madvise] never`.
 fn selected(text: &str) -> String {
     let inside = text.split_once('[').and_then(|(_, rest)| rest.split_once(']'));
     inside.map_or("", |(word, _)| word).to_owned()

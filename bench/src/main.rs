@@ -1,8 +1,7 @@
-//! The cost of Feedrail beside the limits of the machine, measured side by side: `cargo xtask
-//! bench`.
+//! Measures Feedrail and the limits of the machine side by side: `cargo xtask bench`.
 //!
-//! A run measures the ceilings and Feedrail close after each other; a ratio is taken within a run,
-//! and the report has the median of the ratios of all runs.
+//! A run measures the ceilings and Feedrail shortly after each other. Ratios are calculated within
+//! a run, and the report contains the median of the ratios of all runs.
 
 mod clock;
 mod cores;
@@ -41,8 +40,7 @@ use crate::results::{KeptResults, Results};
 use crate::served::Served;
 use crate::spdk::{SpdkBuild, SpdkTarget};
 
-/// The time that a target polls by default before it sleeps, when I/O comes as fast as here, and
-/// that a host polls.
+/// Default times for which a target, under frequent I/O, and a host poll before they sleep.
 const TARGET_POLLING: Duration = Duration::from_millis(2);
 const HOST_POLLING: Duration = Duration::from_micros(50);
 
@@ -153,9 +151,8 @@ impl Options {
         Ok(())
     }
 
-    /// The earlier results, if they are of this machine: sections that this run leaves out are
-    /// taken from them. A run that measures the loads begins new results, since other sections
-    /// would stand beside another machine's loads.
+    /// Returns the earlier results if they are of this machine, to keep sections that this run
+    /// leaves out. A run that measures loads replaces results of another machine.
     fn earlier(&self, machine: &MachineInfo) -> Result<Option<Results>> {
         let Ok(earlier) = Results::read(&self.output) else { return Ok(None) };
         let theirs = &earlier.machine.processor;
@@ -171,9 +168,9 @@ impl Options {
         Ok(None)
     }
 
-    /// Keeps the earlier results of sections that this run left out. Ceilings and Feedrail's
-    /// figures belong together, since ratios of different times mean nothing. The machine and the
-    /// duration of the earlier measurement are kept with them.
+    /// Copies the earlier figures of sections that this run has left out. Ceilings and Feedrail's
+    /// figures are kept only together, with their machine and duration, since ratios between
+    /// different times are meaningless.
     fn keep(&self, results: &mut Results, earlier: Results) {
         for section in [BenchSection::Loader, BenchSection::Cost, BenchSection::Lab] {
             results.figures.keep_section(section.name(), &earlier.figures);
@@ -195,7 +192,7 @@ impl Options {
         }
     }
 
-    /// Whether loads are measured: the ceilings or ours.
+    /// Whether this run measures loads: of the ceilings or of Feedrail.
     fn wants_loads(&self) -> bool {
         let sections = [BenchSection::Ceilings, BenchSection::Us, BenchSection::Shm];
         sections.into_iter().any(|section| self.wants(section))
@@ -225,7 +222,8 @@ impl Options {
             if self.wants(BenchSection::Ceilings) {
                 self.measure_ceilings(figures)?;
             }
-            // Beside our own loads on the same file, so that both see the disk in the same mood.
+            // Runs next to Feedrail's own loads on the same file, so that both see the disk in the
+            // same state.
             let served = self
                 .wants(BenchSection::Us)
                 .then(|| Served::start(folder.path(), &file, BenchProvider::Soft))
@@ -302,7 +300,7 @@ impl Options {
         Ok(())
     }
 
-    /// The rings of a load and SPDK are measured right before it.
+    /// Measures the loads in shared memory, each right after its ceiling and SPDK.
     fn measure_shm(
         &self,
         served: &Served,
@@ -336,7 +334,7 @@ impl Options {
         served.measure_hot(self.seconds(), figures)
     }
 
-    /// The file that is exported, with bytes that are really there: reading holes costs nothing.
+    /// Creates the file to export, without holes, since reads of holes would cost nothing.
     fn prepare_file(&self) -> Result<PathBuf> {
         const BYTES: u64 = 1 << 30;
         let default = || PathBuf::from("out/bench/data.bin");

@@ -1,14 +1,14 @@
-//! How fast memory is copied.
+//! Measures the rate of memory copies.
 
 use std::hint::black_box;
 use std::time::Duration;
 
 use crate::clock::now;
 
-/// Larger than the caches, as data that is read once is.
+/// Larger than the caches, as for data that is read once.
 const ARENA_BYTES: usize = 256 << 20;
 
-/// Bytes per second, in blocks of this length that are seldom in a cache.
+/// Returns bytes per second of copies of blocks of this length, most of them not in a cache.
 pub(crate) fn copy_rate(block_bytes: usize, time: Duration) -> f64 {
     let source = vec![1_u8; ARENA_BYTES];
     let mut sink = vec![2_u8; ARENA_BYTES];

@@ -1,4 +1,4 @@
-//! A thread that computes on a core and never waits.
+//! Thread that computes on a core without pause, as load beside a measurement.
 
 use std::hint::black_box;
 use std::sync::Arc;
@@ -7,14 +7,14 @@ use std::thread::{JoinHandle, spawn};
 
 use crate::cores::pin;
 
-/// Computes until it is dropped.
+/// Handle of the computing thread, which ends when this is dropped.
 pub(crate) struct Neighbour {
     over: Arc<AtomicBool>,
     thread: Option<JoinHandle<()>>,
 }
 
 impl Neighbour {
-    /// Starts a thread that computes on this core until it is dropped.
+    /// Starts a thread that computes on this core.
     pub(crate) fn on(core: usize) -> Self {
         let over = Arc::new(AtomicBool::new(false));
         let seen = Arc::clone(&over);

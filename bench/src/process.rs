@@ -1,8 +1,8 @@
-//! Resources that a process of the bench uses, from /proc.
+//! CPU time and memory of a process, from /proc.
 
 use std::fs;
 
-/// CPU time of all threads that run now, in seconds. The kernel keeps it in nanoseconds.
+/// CPU seconds of all threads that exist now, with a resolution of nanoseconds.
 pub(crate) fn cpu_seconds(pid: u32) -> f64 {
     let tasks = fs::read_dir(format!("/proc/{pid}/task")).into_iter().flatten().flatten();
     let times = tasks.filter_map(|task| {
@@ -12,7 +12,7 @@ pub(crate) fn cpu_seconds(pid: u32) -> f64 {
     times.sum::<f64>() / 1e9
 }
 
-/// Resident bytes of a process, without those mappings that ask for huge pages: a target's pool.
+/// Resident bytes of a process, without mappings that request huge pages, such as a target's pool.
 pub(crate) fn resident_bytes(pid: u32) -> u64 {
     let text = fs::read_to_string(format!("/proc/{pid}/smaps")).unwrap_or_default();
     resident(&text)

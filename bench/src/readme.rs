@@ -1,4 +1,4 @@
-//! The performance section of README and the page of all tables, generated from results.
+//! Generates the performance section of README and the page of all tables from results.
 
 use std::fs;
 use std::path::Path;
@@ -15,7 +15,7 @@ use crate::verdict::{self, GOODPUT};
 const BEGIN: &str = "<!-- Made by `cargo xtask bench --readme`: do not edit. -->\n";
 const END: &str = "<!-- End of what `cargo xtask bench --readme` makes. -->\n";
 
-/// Writes the section of README, and the page with all tables.
+/// Writes the performance section of README, and the page of all tables.
 pub(crate) fn write(readme: &Path, tables: &Path, kept: &KeptResults) -> Result<()> {
     let text = read(readme)?;
     let (before, after) = around(&text)?;
@@ -27,14 +27,14 @@ fn read(path: &Path) -> Result<String> {
     fs::read_to_string(path).with_context(|| path.display().to_string())
 }
 
-/// The text before and behind the section.
+/// Splits README into the text before and behind the section.
 fn around(readme: &str) -> Result<(&str, &str)> {
     let (before, rest) = readme.split_once(BEGIN).with_context(|| format!("no line {BEGIN}"))?;
     let (_, after) = rest.split_once(END).with_context(|| format!("no line {END}"))?;
     Ok((before, after))
 }
 
-/// How something was measured, and where.
+/// Describes runs, commit and machine of the results.
 fn circumstances(Results { machine, seconds, figures }: &Results) -> String {
     let runs = figures.values(GOODPUT).len();
     format!(
@@ -44,7 +44,7 @@ fn circumstances(Results { machine, seconds, figures }: &Results) -> String {
     )
 }
 
-/// README's: the requirements that have an absolute figure.
+/// Section of README: the requirements that have an absolute figure.
 fn section(results: &Results) -> String {
     let mut table = TextTable::new(["what", "measured", "ratio", "required", ""]);
     for line in verdict::lines(&results.figures) {
@@ -61,7 +61,7 @@ fn section(results: &Results) -> String {
     format!("\n{}\n\n{}\n", circumstances(results), table.to_markdown())
 }
 
-/// The page with all tables, of all machines.
+/// Page of all tables, of all machines.
 fn page(kept: &KeptResults) -> String {
     let figures = &kept.latest.figures;
     format!(
@@ -81,7 +81,7 @@ fn page(kept: &KeptResults) -> String {
     )
 }
 
-/// Both of our providers beside SPDK's NVMe/TCP; nothing where SPDK's figure is missing.
+/// Table of both providers compared with SPDK's NVMe/TCP; empty without figures of SPDK.
 fn beside_spdk(figures: &Figures) -> String {
     let mut table = TextTable::new(["workload", "SPDK, IOPS", "soft, by SPDK", "shm, by SPDK"]);
     let mut is_empty = true;
@@ -107,7 +107,7 @@ fn beside_spdk(figures: &Figures) -> String {
     }
 }
 
-/// The requirements on another machine, with the machine named: its ratios refer to other ceilings.
+/// Requirements on another machine, with its description, since its ratios refer to other ceilings.
 fn elsewhere(Results { machine, figures, .. }: &Results) -> String {
     format!(
         "\nWhat must hold, at commit {} on {}:\n\n{}",
@@ -117,7 +117,7 @@ fn elsewhere(Results { machine, figures, .. }: &Results) -> String {
     )
 }
 
-/// The table of loads beside their ceilings.
+/// Table of loads, as ratios to their ceilings.
 fn comparison(figures: &Figures) -> TextTable {
     let mut table = TextTable::new([
         "workload",
@@ -150,7 +150,8 @@ fn comparison(figures: &Figures) -> TextTable {
     table
 }
 
-/// The IOPS of several hosts, queues or a computing thread, as a ratio to those of one host alone.
+/// Table of IOPS with several hosts or queues or a computing thread, as ratios to those of one host
+/// alone.
 fn company(figures: &Figures) -> TextTable {
     let mut table = TextTable::new(["workload", "IOPS, by those of one alone"]);
     for load in Load::of_null().filter(|load| *load != load.alone()) {

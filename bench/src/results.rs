@@ -1,4 +1,4 @@
-//! The results of a bench: figures, the machine, and the verdict.
+//! Results of the bench: figures, machine, and verdict.
 
 use std::path::{Path, PathBuf};
 use std::{fs, io};
@@ -11,11 +11,11 @@ use crate::figures::Figures;
 use crate::machine::MachineInfo;
 use crate::verdict;
 
-/// The file of results.
+/// Contents of a results file.
 #[derive(Clone, Debug, Deserialize, Serialize)]
 pub(crate) struct Results {
     pub(crate) machine: MachineInfo,
-    /// How long each load ran, in seconds.
+    /// Duration of each load in seconds.
     pub(crate) seconds: u32,
     pub(crate) figures: Figures,
 }
@@ -28,7 +28,7 @@ impl Results {
             .with_context(|| format!("{}: not results of this bench", path.display()))
     }
 
-    /// Writes them, with the verdict as text.
+    /// Writes the results as JSON, with the verdict on each requirement.
     pub(crate) fn write(&self, path: &Path) -> Result<()> {
         let mut json = json!(self);
         json["verdict"] = json!(verdict::lines(&self.figures));
@@ -40,10 +40,10 @@ impl Results {
     }
 }
 
-/// Results, and those of other machines that are kept beside them.
+/// Results of this machine, and those of other machines in the same folder.
 pub(crate) struct KeptResults {
     pub(crate) latest: Results,
-    /// Other results by the names of their files.
+    /// Results of other machines, in the order of their file names.
     pub(crate) others: Vec<Results>,
 }
 

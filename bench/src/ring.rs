@@ -1,5 +1,5 @@
-//! The ceiling of shared memory: rings of commands and of completions, and one copy for each
-//! command. Neither side sleeps.
+//! Ceiling of shared memory: rings of commands and completions, and one copy for each command. Both
+//! sides poll and never sleep.
 #![expect(unsafe_code, reason = "one thread fills buffers that a second one reads")]
 
 use std::cell::UnsafeCell;
@@ -11,14 +11,14 @@ use std::time::Duration;
 use crate::clock::now;
 use crate::cores::{HOST_CORE, TARGET_CORE, pin};
 
-/// More than the deepest load.
+/// Entries of each ring: more than the deepest load needs.
 const SLOTS: u64 = 256;
-/// Bytes that are read, in turn: as much as a second-level cache holds a part of.
+/// Bytes that are read in turn: a second-level cache holds only a part of them.
 const POOL_BYTES: usize = 8 << 20;
-/// Completions between two looks at the clock.
+/// Completions between two reads of the clock.
 const CLOCK_STEPS: u64 = 1024;
 
-/// Command of the ring, as long as an NVMe command.
+/// Command in the ring, as long as an NVMe command (64 bytes).
 #[repr(align(64))]
 #[derive(Default)]
 struct RingCommand {
@@ -26,7 +26,7 @@ struct RingCommand {
     sequence: AtomicU64,
 }
 
-/// Completion of the ring, as long as an NVMe completion.
+/// Completion in the ring, as long as an NVMe completion (16 bytes).
 #[repr(align(16))]
 #[derive(Default)]
 struct CompletionSlot {
@@ -37,7 +37,7 @@ struct CompletionSlot {
 struct Rings {
     commands: Vec<RingCommand>,
     completions: Vec<CompletionSlot>,
-    /// The host's, one for each command in flight.
+    /// Buffers of the host, one for each command in flight.
     buffers: Vec<UnsafeCell<Box<[u8]>>>,
     stop: AtomicBool,
 }
@@ -46,7 +46,7 @@ struct Rings {
 // until that posts its completion; both are published with release and taken with acquire.
 unsafe impl Sync for Rings {}
 
-/// The commands per second with this many of this length in flight.
+/// Returns commands per second with `depth` commands of this length in flight.
 pub(crate) fn command_rate(block_bytes: usize, depth: u64, runtime: Duration) -> f64 {
     assert!(depth <= SLOTS, "each command in flight has a slot");
     let buffer = || UnsafeCell::new(vec![1_u8; block_bytes].into_boxed_slice());

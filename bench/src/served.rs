@@ -1,5 +1,5 @@
-//! Us: a daemon on one core, `feedrail perf` on the other, over the soft provider or in shared
-//! memory.
+//! Feedrail under load: a target on one core and `feedrail perf` on another, over the soft provider
+//! or in shared memory.
 
 use std::fs::File;
 use std::io::Write;
@@ -19,20 +19,20 @@ use crate::load::{BenchProvider, Load, MediumKind};
 use crate::neighbour::Neighbour;
 use crate::process::cpu_seconds;
 
-/// More than the deepest load, so that the queue is no limit.
+/// Queue entries: more than the deepest load needs.
 const QUEUE_ENTRIES: u16 = 512;
-/// Size of the namespace in memory, and of the file that fits the memory.
+/// Bytes of the in-memory namespace, and of the file that fits into the page cache.
 pub(crate) const MEMORY_BYTES: u64 = 256 << 20;
 
-/// A target with a namespace of each backend.
+/// Running target with a namespace of each medium.
 pub(crate) struct Served {
     daemon: Daemon,
     provider: BenchProvider,
 }
 
 impl Served {
-    /// Starts it; the file must be there. Its configuration is kept in `folder`, and so is a second
-    /// file that fits the memory.
+    /// Starts the target; the file must exist. Its configuration, and a second file that fits into
+    /// the page cache, are created in `folder`.
     pub(crate) fn start(folder: &Path, file: &Path, provider: BenchProvider) -> Result<Self> {
         let bytes = file.metadata().context("the file to serve")?.len();
         let hot = folder.join("hot.bin");
@@ -48,7 +48,7 @@ impl Served {
         Ok(served)
     }
 
-    /// Writes all of the namespace in memory: reading what was never written costs nothing.
+    /// Writes the whole in-memory namespace, since reads of unwritten memory would cost nothing.
     fn fill_memory(&self) -> Result<()> {
         let load = Load::new("write", 1 << 20, 8);
         let mut seconds = 0;
@@ -62,17 +62,17 @@ impl Served {
         Ok(())
     }
 
-    /// Where its subsystem is.
+    /// Address and NQN of the target's subsystem.
     pub(crate) fn target(&self) -> SubsystemAddress {
         self.daemon.target()
     }
 
-    /// The number of its process.
+    /// Process id of the target.
     pub(crate) fn id(&self) -> u32 {
         self.daemon.id()
     }
 
-    /// Runs a load and adds its figures: rates, latency, and the processor time of each side.
+    /// Runs a load and adds its figures: rates, latency, and CPU time of each side.
     pub(crate) fn measure(
         &self,
         backend: MediumKind,
@@ -91,7 +91,7 @@ impl Served {
             .add_to(&name, figures)
     }
 
-    /// Measures the file that fits the memory, once all of it was read.
+    /// Measures the file that fits into the page cache, after reading it once.
     pub(crate) fn measure_hot(&self, seconds: u32, figures: &mut Figures) -> Result<()> {
         let load = Load::new("read", 1 << 20, 8);
         self.perf(MediumKind::HotFile, &load, 1)?;
@@ -124,7 +124,7 @@ impl Served {
     }
 }
 
-/// Makes a file with bytes that are really there: reading holes costs nothing.
+/// Creates a file without holes, since reads of holes would cost nothing.
 pub(crate) fn write_file(path: &Path, bytes: u64) -> Result<()> {
     const BLOCK_BYTES: usize = 1 << 20;
     let mut file = File::create(path).with_context(|| path.display().to_string())?;
@@ -134,7 +134,7 @@ pub(crate) fn write_file(path: &Path, bytes: u64) -> Result<()> {
     Ok(file.sync_all()?)
 }
 
-/// How to start a pinned daemon with a configuration.
+/// Options to start a target, pinned to its core, with a configuration.
 fn options(folder: &Path, configuration: &str) -> DaemonOptions {
     let path: PathBuf = write_configuration(folder, configuration);
     DaemonOptions::default().wrapped_by(pinned(TARGET_CORE)).arg("--config").arg(path)
@@ -186,7 +186,7 @@ fn configuration(file: &Path, bytes: u64, hot: &Path, provider: BenchProvider) -
     )
 }
 
-/// The target's counters around a load.
+/// Counters of the target before and after a load.
 struct Growth {
     before: Value,
     after: Value,
@@ -198,14 +198,14 @@ impl Growth {
         at(&self.after) - at(&self.before)
     }
 
-    /// Growth of all counters of a group together.
+    /// Sum of the increases of all counters in a group.
     fn of_all(&self, path: &str) -> f64 {
         let members = self.after.pointer(path).and_then(Value::as_object);
         members.into_iter().flatten().map(|(name, _)| self.of(&format!("{path}/{name}"))).sum()
     }
 }
 
-/// The outcome of a load.
+/// Report of `feedrail perf`, and what the target counted and used during the load.
 struct LoadOutcome<'a> {
     report: &'a Value,
     grown: &'a Growth,
@@ -236,20 +236,20 @@ impl LoadOutcome<'_> {
         let again = self.grown.of("/network/packets_retransmitted")
             + self.number("/results/wire/packets_retransmitted")?;
         figures.add(format!("{name}/packets_sent_again_per_million"), again / packets * 1e6);
-        // Copies besides the one that the soft provider makes in place of a network card.
+        // Copies besides the one with which the soft provider replaces the DMA of a NIC.
         let copied =
             self.number("/results/bounced_bytes")? / bytes + self.grown.of("/io/bounced") / ios;
         figures.add(format!("{name}/copies_per_byte"), copied);
         Ok(())
     }
 
-    /// Reads and writes together.
+    /// Sum of a member of the report over reads and writes.
     fn sum(&self, member: &str) -> Result<f64> {
         let side = |side: &str| self.number(&format!("/results/{side}/{member}"));
         Ok(side("read")? + side("write")?)
     }
 
-    /// Percentile of the latency in microseconds, in the direction in which anything was done.
+    /// Percentile of the latency in microseconds, of reads or of writes, whichever the load does.
     fn latency_us(&self, percentile: &str) -> Result<f64> {
         let side =
             |side: &str| self.report["results"][side]["lat_ns"]["percentile"][percentile].as_f64();

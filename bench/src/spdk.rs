@@ -1,5 +1,5 @@
-//! SPDK over NVMe/TCP beside us: its target on the target's core and its load generator on the
-//! host's, with a null, a malloc and an io_uring bdev (direct I/O) for our namespaces.
+//! SPDK over NVMe/TCP for comparison: its target on the target's core and its load generator on the
+//! host's, with null, malloc and io_uring (direct I/O) bdevs in place of our namespaces.
 
 use std::fs::{self, File};
 use std::net::{SocketAddr, TcpStream};
@@ -17,16 +17,16 @@ use crate::figures::Figures;
 use crate::load::{Load, MediumKind};
 use crate::served::MEMORY_BYTES;
 
-/// The first part of its figures' names.
+/// First part of the names of its figures.
 pub(crate) const SECTION: &str = "spdk";
 const BLOCK_BYTES: u64 = 512;
-/// Memory of each of the two processes, with which they start: the malloc bdev is in it.
+/// Memory in MiB that each of the two processes reserves; it contains the malloc bdev.
 const PROCESS_MIB: u64 = 1024;
-/// How often the target is looked for until it listens.
+/// Number of checks, and their interval, until the target listens.
 const STARTING_LOOKS: u32 = 300;
 const LOOK_INTERVAL: Duration = Duration::from_millis(100);
 
-/// The loads of the comparison.
+/// Loads that SPDK is compared under.
 pub(crate) const LOADS: [Load; 6] = [
     Load::new("randread", 4 << 10, 1),
     Load::new("randread", 4 << 10, 32),
@@ -36,28 +36,28 @@ pub(crate) const LOADS: [Load; 6] = [
     Load::new("randread", 128 << 10, 32),
 ];
 
-/// A build of SPDK: the folder in which it was made.
+/// Programs of a build of SPDK.
 #[derive(Clone, Debug)]
 pub(crate) struct SpdkBuild {
     target: PathBuf,
     perf: PathBuf,
 }
 
-/// SPDK's target, which is stopped while nothing is measured, since it polls.
+/// SPDK's target. It is stopped (SIGSTOP) between measurements, since it polls.
 pub(crate) struct SpdkTarget {
     build: SpdkBuild,
     child: Child,
     address: SocketAddr,
 }
 
-/// Resumes the target, and stops it again when it is dropped.
+/// Guard that resumes the target, and stops it again on drop.
 struct Resumed<'a>(&'a SpdkTarget);
 
 impl SpdkBuild {
-    /// The programs of a build.
+    /// Finds the programs of a build.
     ///
     /// # Errors
-    /// They are not there.
+    /// A program is missing in `folder`.
     pub(crate) fn find(folder: &Path) -> Result<Self> {
         let program = |name: &str| {
             let path = folder.join("build/bin").join(name);
@@ -69,8 +69,8 @@ impl SpdkBuild {
 }
 
 impl SpdkTarget {
-    /// Starts it on the file that we serve, too; its configuration and its log are kept in
-    /// `folder`.
+    /// Starts SPDK's target on the same file that Feedrail serves. Its configuration and its log
+    /// are in `folder`.
     pub(crate) fn start(build: &SpdkBuild, folder: &Path, file: &Path) -> Result<Self> {
         let address = free_address();
         let bytes = file.metadata().context("the file to serve")?.len();
@@ -128,7 +128,7 @@ impl SpdkTarget {
 
     fn signal(&self, signal: Signal) {
         if let Some(pid) = Pid::from_raw(self.child.id().cast_signed()) {
-            // It may have ended; then what is measured next fails.
+            // If the target has ended, the next measurement fails.
             let _ = kill_process(pid, signal);
         }
     }
@@ -155,8 +155,8 @@ impl Drop for Resumed<'_> {
     }
 }
 
-/// Huge pages if enough of them are free and a file system of them is mounted, as SPDK needs it,
-/// else ordinary ones.
+/// Memory options: huge pages if enough of them are free and hugetlbfs is mounted, as SPDK needs
+/// it, else ordinary pages.
 fn memory_options() -> Vec<String> {
     let text = |name: &str| fs::read_to_string(format!("/proc/{name}")).unwrap_or_default();
     let is_mounted = text("mounts").lines().any(|line| line.contains(" hugetlbfs "));
@@ -175,7 +175,7 @@ fn free_huge_kib(meminfo: &str) -> u64 {
     number("HugePages_Free:").unwrap_or(0) * number("Hugepagesize:").unwrap_or(0)
 }
 
-/// The name of a figure.
+/// Name of a figure of SPDK.
 pub(crate) fn figure(medium: MediumKind, load: &Load, unit: &str) -> String {
     format!("{SECTION}/{}/{}/{unit}", medium.name(), load.name())
 }
@@ -226,7 +226,7 @@ fn configuration_of(file: &Path, bytes: u64, address: SocketAddr) -> Value {
     ] })
 }
 
-/// The IOPS of a report: the first column of its last table's last row.
+/// Parses the IOPS in the line `Total` of a report, its first column.
 fn total(report: &str) -> Option<f64> {
     let line = report.lines().find(|line| line.starts_with("Total "))?;
     line.split_once(':')?.1.split_whitespace().next()?.parse().ok()

@@ -1,4 +1,4 @@
-//! Result tables as text and as Markdown.
+//! Tables of results as text and as Markdown.
 
 use crate::figures::{Figures, Spread, quotients};
 use crate::load::{Load, MediumKind};
@@ -17,7 +17,7 @@ impl TextTable {
         self.0.push(cells.into());
     }
 
-    /// The table with its columns padded to one width.
+    /// Formats the table with columns padded to equal width.
     pub(crate) fn to_text(&self) -> String {
         let widths: Vec<usize> = (0..self.0[0].len())
             .map(|column| self.0.iter().map(|row| row[column].chars().count()).max().unwrap_or(0))
@@ -37,7 +37,7 @@ impl TextTable {
     }
 }
 
-/// Each requirement, its bound, the measured value, and whether it holds.
+/// Table of requirements: bound, measured value, and whether it holds.
 pub(crate) fn of_verdict(lines: &[Requirement]) -> TextTable {
     let mut table = TextTable::new(["what", "required", "median", "from .. to", ""]);
     for line in lines {
@@ -55,7 +55,7 @@ pub(crate) fn of_verdict(lines: &[Requirement]) -> TextTable {
     table
 }
 
-/// Every load on every backend, beside its ceiling.
+/// Table of every load on every medium, and its ceiling.
 pub(crate) fn of_loads(figures: &Figures) -> TextTable {
     let mut table = TextTable::new([
         "workload",
@@ -97,7 +97,7 @@ pub(crate) fn of_loads(figures: &Figures) -> TextTable {
     table
 }
 
-/// All figures, without a selection.
+/// Table of all figures.
 pub(crate) fn of_all(figures: &Figures) -> TextTable {
     let mut table = TextTable::new(["figure", "median", "from .. to"]);
     for (name, spread) in figures.iter() {
@@ -107,7 +107,7 @@ pub(crate) fn of_all(figures: &Figures) -> TextTable {
     table
 }
 
-/// The machine and the tables that a run ends with.
+/// Description of the machine and the tables, printed at the end of a run.
 pub(crate) fn of_results(results: &Results) -> String {
     format!(
         "{}\n\n{}\n{}\n{}",
@@ -122,7 +122,7 @@ pub(crate) fn cell(spread: Option<Spread>, show: impl Fn(f64) -> String) -> Stri
     spread.map_or(String::new(), |spread| show(spread.median))
 }
 
-/// Formats a value with about three digits.
+/// Formats a value with about three significant digits.
 pub(crate) fn number(value: f64) -> String {
     match value.abs() {
         large if large >= 100.0 => format!("{value:.0}"),

@@ -1,4 +1,4 @@
-//! The requirements, and whether they hold.
+//! Requirements on the figures, and whether they hold.
 
 use serde::Serialize;
 
@@ -7,19 +7,19 @@ use crate::load::{BenchProvider, Load, MediumKind};
 use crate::spdk;
 use crate::udp::DATAGRAM_OVERHEAD_BYTES;
 
-/// A requirement and its measured figure.
+/// Requirement, its bound, and the measured figure.
 #[derive(Clone, Debug, Serialize)]
 pub(crate) struct Requirement {
     pub(crate) what: String,
     pub(crate) bound: Bound,
     /// Spread of the measurements; `None` without any.
     pub(crate) measured: Option<Spread>,
-    /// The subject of the ratio in words; README shows the requirements that have it.
+    /// Absolute figure behind the ratio. README shows the requirements that have one.
     #[serde(skip)]
     pub(crate) absolute: Option<Absolute>,
 }
 
-/// A median with its unit.
+/// Median of a figure, with its unit.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub(crate) enum Absolute {
     BytesPerSecond(f64),
@@ -27,7 +27,7 @@ pub(crate) enum Absolute {
     Microseconds(f64),
 }
 
-/// The bound that the median must keep to.
+/// Bound of the median.
 #[derive(Clone, Copy, Debug, PartialEq, Serialize)]
 #[serde(rename_all = "snake_case")]
 pub(crate) enum Bound {
@@ -40,7 +40,7 @@ pub(crate) enum Bound {
 pub(crate) const GOODPUT: &str = "ceilings/udp-trains-4096/bytes_per_second";
 pub(crate) const PING_PONG: &str = "ceilings/udp-ping-pong/p50_us";
 
-/// The four workloads of the kernel lab.
+/// Workloads of the kernel lab that are compared.
 const LAB_WORKLOADS: [&str; 4] = ["randread-4k-1", "randread-4k-32", "read-128k-8", "write-128k-8"];
 
 impl Requirement {
@@ -48,7 +48,7 @@ impl Requirement {
         Self { what: what.into(), bound, measured: Spread::of(values), absolute: None }
     }
 
-    /// Adds the median of a figure, if it was measured.
+    /// Sets the absolute figure to the median of `spread`, if there is one.
     fn with(mut self, unit: fn(f64) -> Absolute, spread: Option<Spread>) -> Self {
         self.absolute = spread.map(|spread| unit(spread.median));
         self
@@ -91,7 +91,7 @@ impl Bound {
     }
 }
 
-/// Every requirement, with the figures that decide it.
+/// Returns all requirements, with the figures that decide them.
 pub(crate) fn lines(figures: &Figures) -> Vec<Requirement> {
     let mut lines = beside_plain_udp(figures);
     lines.extend(beside_the_disk(figures));
@@ -145,7 +145,7 @@ fn beside_plain_udp(figures: &Figures) -> Vec<Requirement> {
     ]
 }
 
-/// Requirements beside rings of the same commands and copies that no side sleeps at.
+/// Requirements relative to rings that transfer the same commands and copies without sleeping.
 fn in_shared_memory(figures: &Figures) -> Vec<Requirement> {
     let null =
         |load: &Load, unit: &str| of_provider(BenchProvider::Shm, MediumKind::Null, load, unit);
@@ -185,7 +185,7 @@ fn in_shared_memory(figures: &Figures) -> Vec<Requirement> {
     ]
 }
 
-/// Requirements beside the namespace in memory, over the same provider.
+/// Requirements relative to the in-memory namespace, over the same provider.
 fn of_files_in_memory(figures: &Figures) -> [Requirement; 2] {
     [BenchProvider::Soft, BenchProvider::Shm].map(|provider| {
         let iops = |medium| of_provider(provider, medium, &Load::HOT, "iops");
@@ -200,8 +200,7 @@ fn of_files_in_memory(figures: &Figures) -> [Requirement; 2] {
     })
 }
 
-/// Requirements beside SPDK's NVMe/TCP; empty where its figures are missing. Some have an absolute
-/// figure.
+/// Requirements relative to SPDK's NVMe/TCP; empty without its figures.
 fn beside_spdk(figures: &Figures) -> Vec<Requirement> {
     let small = Load::new("randread", 4 << 10, 32);
     let large = Load::new("randread", 128 << 10, 32);
@@ -307,12 +306,12 @@ fn of_loaders(figures: &Figures) -> Vec<Requirement> {
     ]
 }
 
-/// Name of a figure of ours over soft.
+/// Name of a figure of Feedrail over the soft provider.
 pub(crate) fn figure(backend: MediumKind, load: &Load, unit: &str) -> String {
     of_provider(BenchProvider::Soft, backend, load, unit)
 }
 
-/// The name of a figure of ours.
+/// Name of a figure of Feedrail over a provider.
 pub(crate) fn of_provider(
     provider: BenchProvider,
     backend: MediumKind,

@@ -1,4 +1,4 @@
-//! The command line: what nvme-cli's users expect, in nvme-cli's words.
+//! Command line of `feedrail`. Options have the names that nvme-cli gives them.
 
 use clap::{ArgAction, Parser, Subcommand};
 

@@ -1,4 +1,4 @@
-//! The clock of the machine: this binary is a driver, so it may look.
+//! Clocks and sleep for commands of the CLI. Libraries receive the time as an argument.
 
 use core::time::Duration;
 use std::thread;
@@ -11,21 +11,21 @@ pub(crate) fn now() -> Instant {
     Instant::now()
 }
 
-/// Nanoseconds since 1970, as the system has it.
+/// Nanoseconds since 1970 (UTC), from the system clock.
 #[expect(clippy::disallowed_methods, reason = "traces of two machines are put together by it")]
 pub(crate) fn unix_nanos() -> u64 {
     let time = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
     u64::try_from(time.as_nanos()).unwrap_or(u64::MAX)
 }
 
-/// CPU time that this process has used.
+/// CPU time of all threads of this process so far.
 pub(crate) fn cpu_time() -> Duration {
     let time = clock_gettime(ClockId::ProcessCPUTime);
-    // Neither is negative on a clock of CPU time.
+    // Neither is negative on a CPU-time clock.
     Duration::new(time.tv_sec as u64, time.tv_nsec as u32)
 }
 
-/// Sleeps for a training job's computing.
+/// Blocks the calling thread: bench-loader simulates a training job's computing with it.
 #[expect(clippy::disallowed_methods, reason = "there is no event to wait for")]
 pub(crate) fn sleep(time: Duration) {
     thread::sleep(time);

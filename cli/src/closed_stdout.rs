@@ -1,7 +1,7 @@
-//! Whether this process was started with its stdout closed.
+//! Detects that this process was started with its stdout closed.
 //!
-//! Rust's runtime opens /dev/null in place of a closed standard descriptor before `main`, and what
-//! is written there vanishes with success. So the question is asked before the runtime starts.
+//! Rust's runtime opens /dev/null in place of a closed standard descriptor before `main`, so that
+//! writes to it succeed and are lost. Therefore the check runs before the runtime starts.
 #![expect(unsafe_code, reason = "an entry of .init_array runs before the runtime does")]
 
 use std::sync::atomic::{AtomicBool, Ordering};

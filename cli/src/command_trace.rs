@@ -1,7 +1,7 @@
 //! Traces of commands, in the Trace Event Format that Perfetto and Chrome read.
 //!
-//! A file has the commands twice: as events, and as they are, so that those of both sides can be
-//! put together.
+//! A file contains the commands twice: as trace events, and as records, from which `merge-traces`
+//! combines those of host and target.
 
 use std::collections::BTreeMap;
 use std::fs::File;
@@ -17,7 +17,7 @@ use serde_json::{Value, json};
 use crate::clock;
 use crate::size::human;
 
-/// The commands that each side took down.
+/// Commands that a host and a target have recorded.
 #[derive(Debug, Default, Deserialize, Serialize)]
 pub(crate) struct PerfettoTrace {
     #[serde(default)]
@@ -26,7 +26,7 @@ pub(crate) struct PerfettoTrace {
     pub(crate) target: Vec<CommandAtTarget>,
 }
 
-/// Which command it is: its queue and its place there, and what it does.
+/// Identity of a command: queue and command identifier, and what it reads or writes.
 #[derive(Clone, Debug, Deserialize, Eq, Ord, PartialEq, PartialOrd, Serialize)]
 pub(crate) struct CommandId {
     pub(crate) hostnqn: Option<String>,
@@ -40,19 +40,19 @@ pub(crate) struct CommandId {
     pub(crate) length_bytes: u64,
 }
 
-/// A command as a host saw it. Times are nanoseconds since 1970.
+/// Command as a host recorded it. Times are nanoseconds since 1970.
 #[derive(Clone, Debug, Deserialize, Serialize)]
 pub(crate) struct CommandAtHost {
     #[serde(flatten)]
     pub(crate) id: CommandId,
     pub(crate) succeeded: bool,
-    /// The range that it is of came to the host.
+    /// When the caller submitted the read or write that the command belongs to.
     pub(crate) submitted_ns: u64,
     pub(crate) sent_ns: u64,
     pub(crate) answered_ns: u64,
 }
 
-/// A command as a target saw it. Times are nanoseconds, that of its arrival since 1970.
+/// Command as a target recorded it: time of its arrival since 1970, and durations, in nanoseconds.
 #[derive(Clone, Debug, Deserialize, Serialize)]
 pub(crate) struct CommandAtTarget {
     #[serde(flatten)]
@@ -64,7 +64,7 @@ pub(crate) struct CommandAtTarget {
     pub(crate) storage_ns: u64,
 }
 
-/// A file of a trace.
+/// Contents of a trace file.
 #[derive(Deserialize, Serialize)]
 struct TraceFile {
     #[serde(rename = "traceEvents")]
@@ -74,7 +74,7 @@ struct TraceFile {
     feedrail: PerfettoTrace,
 }
 
-/// A part of the time of a command, and the parts of that.
+/// Time slice of a command on a track, with the slices nested in it.
 struct TraceSlice {
     name: String,
     from_ns: u64,
@@ -84,7 +84,7 @@ struct TraceSlice {
 }
 
 impl PerfettoTrace {
-    /// Writes it to a file, or to standard output where that is `-`.
+    /// Writes the trace to a file, or to standard output if the path is `-`.
     pub(crate) fn write(self, path: &Path) -> Result<()> {
         if path == Path::new("-") {
             return self.write_to(&mut BufWriter::new(stdout().lock()));
@@ -100,7 +100,7 @@ impl PerfettoTrace {
         Ok(to.flush()?)
     }
 
-    /// Reads a file that was written.
+    /// Reads a file that [`Self::write`] wrote.
     pub(crate) fn read(path: &Path) -> Result<Self> {
         let file = File::open(path).with_context(|| path.display().to_string())?;
         let file: TraceFile = serde_json::from_reader(BufReader::new(file))
@@ -108,14 +108,15 @@ impl PerfettoTrace {
         Ok(file.feedrail)
     }
 
-    /// How many commands both sides have, and the nanoseconds by which the target's clock is ahead.
+    /// Number of commands that both sides recorded, and the nanoseconds by which the target's clock
+    /// is ahead of the host's.
     pub(crate) fn matches(&self) -> (usize, i64) {
         let matches = self.target_by_host();
         (matches.iter().flatten().count(), self.clock_difference(&matches))
     }
 
-    /// Events on a track for each place in a queue. What a target saw of a host's command is a part
-    /// of that.
+    /// Returns the trace events, on one track for each command identifier of a queue. The target's
+    /// slice of a command is nested in the host's.
     fn events(&self) -> Vec<Value> {
         let by_host = self.target_by_host();
         let ahead = self.clock_difference(&by_host);
@@ -131,7 +132,7 @@ impl PerfettoTrace {
         }
         let alone = self.target.iter().zip(is_taken).filter(|(_, is_taken)| !is_taken);
         slices.extend(alone.map(|(command, _)| (&command.id, command.slice(ahead))));
-        // Numbers of microseconds since 1970 with three digits behind the point do not fit.
+        // Times are relative to the first, since an f64 cannot hold nanoseconds since 1970 exactly.
         let origin = slices.iter().map(|(_, slice)| slice.from_ns).min().unwrap_or(0);
         let mut events = Vec::with_capacity(4 * slices.len());
         for (id, slice) in slices {
@@ -140,8 +141,9 @@ impl PerfettoTrace {
         events
     }
 
-    /// Target's record of each command of the host, matched by identifiers and contents. Where
-    /// several match, each one of the side with fewer takes the nearest in time.
+    /// Returns the index of the target's record for each command of the host, matched by
+    /// identifiers and byte range. Where several match, each record of the side with fewer takes
+    /// the one nearest in time.
     fn target_by_host(&self) -> Vec<Option<usize>> {
         let mut by_id = BTreeMap::<CommandId, [Vec<usize>; 2]>::new();
         for (number, command) in self.host.iter().enumerate() {
@@ -165,8 +167,9 @@ impl PerfettoTrace {
         found
     }
 
-    /// Nanoseconds by which the target's clock is ahead of the host's. No command arrives before it
-    /// was sent or ends after it was answered; the middle of the range that this allows is taken.
+    /// Nanoseconds by which the target's clock is ahead of the host's. A command arrives after it
+    /// was sent and ends before its completion arrives; of the range that this allows the middle is
+    /// taken.
     fn clock_difference(&self, by_host: &[Option<usize>]) -> i64 {
         let pairs = self.host.iter().zip(by_host);
         let pairs = pairs.filter_map(|(host, seen)| Some((host, &self.target[(*seen)?])));
@@ -176,7 +179,7 @@ impl PerfettoTrace {
         });
         bounds
             .reduce(|(a, b), (least, most)| (a.max(least), b.min(most)))
-            // On one machine the bounds have 0 between them.
+            // Host and target on one machine have the same clock, so the range contains 0.
             .map_or(
                 0,
                 |(least, most)| if least <= 0 && 0 <= most { 0 } else { least.midpoint(most) },
@@ -192,12 +195,12 @@ impl CommandId {
         }
     }
 
-    /// The part of the identifier that both sides record.
+    /// Returns the identifier without the NQNs, which only one side may have recorded.
     fn of_both(&self) -> Self {
         Self { hostnqn: None, subnqn: None, ..self.clone() }
     }
 
-    /// The name of the track of its place.
+    /// Name of the track of this queue and command identifier.
     fn track(&self) -> String {
         let host = self.hostnqn.as_deref().unwrap_or("a host that is gone");
         format!("{host} controller {} queue {} command {}", self.cntlid, self.qid, self.cid)
@@ -209,7 +212,7 @@ impl CommandAtHost {
         u64::midpoint(self.sent_ns, self.answered_ns)
     }
 
-    /// Ends the trace of a host, if one is being taken.
+    /// Ends the trace of a host and returns its commands; none if no trace was started.
     pub(crate) fn of_host(host: &Host) -> Vec<Self> {
         let Some(trace) = host.take_trace() else { return Vec::new() };
         let origin = clock::unix_nanos().saturating_sub(Host::now().as_nanos());
@@ -237,7 +240,7 @@ impl CommandAtHost {
 
     fn slice(&self) -> TraceSlice {
         let from_ns = self.submitted_ns.min(self.sent_ns);
-        // A file may say anything.
+        // A file that was edited may contain times that run backwards.
         let to_ns = self.answered_ns.max(from_ns);
         let parts = vec![TraceSlice::new("queued", from_ns, self.sent_ns)];
         let args = json!(self);
@@ -275,7 +278,7 @@ impl TraceSlice {
         Self { name: name.to_owned(), from_ns, to_ns, args: json!({}), parts: Vec::new() }
     }
 
-    /// Clamps the slice to `outer`, since clocks are not exact.
+    /// Clamps the slice to `outer`, since the clocks of two machines differ.
     fn within(mut self, outer: &Self) -> Self {
         self.from_ns = self.from_ns.clamp(outer.from_ns, outer.to_ns);
         self.to_ns = self.to_ns.clamp(self.from_ns, outer.to_ns);
@@ -284,7 +287,7 @@ impl TraceSlice {
         self
     }
 
-    /// Adds the events of the slice, and those of its parts that take any time.
+    /// Adds the begin and end events of the slice, and those of nested slices longer than 0 ns.
     fn add_events(&self, track: &str, origin_ns: u64, events: &mut Vec<Value>) {
         let event = |phase: &str, at_ns: u64, args: Option<&Value>| {
             json!({
@@ -301,7 +304,7 @@ impl TraceSlice {
     }
 }
 
-/// Pairs each of a few with the nearest of many.
+/// Pairs each index of `few` with the nearest index of `many` that is still free.
 fn pair(
     few: Vec<usize>,
     mut many: Vec<usize>,

@@ -1,4 +1,4 @@
-//! `feedrail completions`: what a shell needs to complete command lines.
+//! `feedrail completions`: prints completion scripts for shells.
 
 use anyhow::Result;
 use clap::{Args, Command, CommandFactory as _, ValueEnum};
@@ -25,7 +25,7 @@ pub(crate) struct CompletionsArgs {
     program: ProgramArg,
 }
 
-/// The programs of the project.
+/// Program whose command line is completed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
 enum ProgramArg {
     Feedrail,

@@ -1,4 +1,4 @@
-//! The manual page feedrail.toml(5), made of the example, which has every key.
+//! Generates the manual page feedrail.toml(5) from the example configuration, which has every key.
 
 use std::fmt::Write as _;
 
@@ -20,12 +20,12 @@ const TAIL: &str = "\
 feedrail\\-target(8), feedrail\\-target\\-commands(1)
 ";
 
-/// The page of a configuration whose comments explain its keys.
+/// Returns the manual page for an example configuration whose comments explain its keys.
 pub(crate) fn config_page(example: &str) -> String {
-    // Its first paragraph speaks of the example.
+    // The first paragraph describes the example file, not a key.
     let keys = example.split_once("\n\n").map_or("", |(_, keys)| keys);
     let mut page = HEAD.to_owned();
-    // The elements of a list that spans lines are of the example, too.
+    // The elements of a multi-line list are values of the example, and are left out.
     let mut in_list = false;
     for line in keys.lines() {
         if in_list {
@@ -47,7 +47,7 @@ pub(crate) fn config_page(example: &str) -> String {
     page + TAIL
 }
 
-/// A line of the example. Keys and tables with a `#` in front are left out there.
+/// Line of the example. A `#` in front of a key or table shows that it may be left out.
 enum ConfigLine<'a> {
     Empty,
     Table(&'a str),
@@ -56,7 +56,7 @@ enum ConfigLine<'a> {
         value: &'a str,
         text: &'a str,
     },
-    /// Continuation of the key above.
+    /// Continuation of the explanation of the key above.
     More(&'a str),
     Paragraph(&'a str),
 }
@@ -74,13 +74,13 @@ impl<'a> ConfigLine<'a> {
             return Self::More(text);
         }
         let Some((key, rest)) = line.split_once(" = ") else { return Self::Empty };
-        // No value has this.
+        // No value of the example contains ` # `.
         let (value, text) = rest.split_once(" # ").unwrap_or((rest, ""));
         Self::Key { key: key.trim(), value: value.trim(), text: text.trim() }
     }
 }
 
-/// A text as it stands on a line of its own.
+/// Escapes a text for a roff line of its own.
 fn roff(text: &str) -> String {
     let escaped = text.replace('\\', "\\e").replace('-', "\\-");
     match escaped.starts_with(['.', '\'']) {

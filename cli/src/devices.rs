@@ -41,22 +41,22 @@ impl DevicesArgs {
     }
 }
 
-/// All that is shown.
+/// Contents of the report.
 struct DevicesReport {
     devices: Vec<Shown>,
-    /// Why verbs cannot be used at all, if they cannot.
+    /// Error for which verbs cannot be used at all.
     obstacle: Option<String>,
     addresses: Vec<AddressChoice>,
 }
 
-/// The provider that `auto` takes for an address of this machine.
+/// Provider that `--provider auto` takes for a local address, and why.
 struct AddressChoice {
     local: LocalAddress,
     provider: &'static str,
     reason: String,
 }
 
-/// A device: what the kernel says of it, and what rdma-core says.
+/// RDMA device as the kernel (sysfs) and rdma-core (verbs) describe it.
 struct Shown {
     device: SysfsDevice,
     info: Option<DeviceInfo>,
@@ -122,7 +122,7 @@ impl AddressChoice {
     fn of(local: LocalAddress) -> Self {
         match rdma::select(ProviderKind::Auto, local.ip) {
             Ok(Selection { choice, reason, .. }) => Self { local, provider: choice.name(), reason },
-            // An address that is just coming or going.
+            // The address has just been added or removed.
             Err(error) => Self { local, provider: "none", reason: error.to_string() },
         }
     }
@@ -137,7 +137,7 @@ impl AddressChoice {
     }
 }
 
-/// Why there is no device at all, and what else there is not.
+/// Explains that no RDMA device exists, and whether libibverbs is missing, too.
 fn nothing(is_class_there: bool, libraries: Result<(), LoadError>) -> String {
     let missing = if is_class_there { "is empty" } else { "does not exist" };
     match libraries {
@@ -151,7 +151,7 @@ fn serves(device: &SysfsDevice, ip: IpAddr) -> bool {
     by_gid || verbs::device_for(ip).is_ok_and(|serving| serving.device.caps.name == device.name)
 }
 
-/// A line of a device, indented below its heading.
+/// Formats a line of a device's description, indented below its heading.
 fn line(indent: usize, key: &str, value: &str) -> String {
     let width = 24 - indent;
     format!("{:indent$}{key:<width$}{value}", "").trim_end().to_owned() + "\n"

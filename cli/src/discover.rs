@@ -1,4 +1,4 @@
-//! `feedrail discover`: the discovery log page (70h) of a target.
+//! `feedrail discover`: prints the discovery log page (70h) of a target.
 
 use std::net::IpAddr;
 
@@ -90,7 +90,7 @@ fn to_text(log: &DiscoveryLog) -> String {
     text
 }
 
-/// The subsystem's name, or what stands in its place, safe for a terminal.
+/// The subsystem's NQN; if it is not a valid one, its text escaped for a terminal.
 fn name(entry: &DiscoveryEntry) -> String {
     match entry.subnqn.parse() {
         Ok(nqn) => nqn.to_string(),
@@ -98,7 +98,7 @@ fn name(entry: &DiscoveryEntry) -> String {
     }
 }
 
-/// Where an entry says its subsystem is; `None` if that is no IP address and port.
+/// Transport address and service ID of an entry; `None` if they are not an IP address and port.
 pub(crate) fn address(entry: &DiscoveryEntry) -> Option<std::net::SocketAddr> {
     let ip: IpAddr = entry.traddr.text()?.parse().ok()?;
     Some((ip, entry.trsvcid.text()?.parse().ok()?).into())

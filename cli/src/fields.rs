@@ -1,39 +1,39 @@
-//! Identify data as named fields, in nvme-cli's names.
+//! Identify data structures as named fields, with nvme-cli's names.
 
 use nvme_proto::{Immutable, IntoBytes};
 use serde_json::{Map, Number, Value};
 
-/// One field of an Identify data structure: its name and what it says.
+/// Field of an Identify data structure: name and value.
 pub(crate) struct Field {
     name: &'static str,
     value: FieldContent,
 }
 
 enum FieldContent {
-    /// A number that text shows as decimal.
+    /// A number that text output shows in decimal.
     Decimal(u128),
-    /// A number that text shows as hexadecimal.
+    /// A number that text output shows in hexadecimal.
     Hex(u128),
     /// Text, or bytes in order as hexadecimal digits.
     Text(String),
 }
 
-/// A number that people read as decimal.
+/// Creates a field whose number is shown in decimal.
 pub(crate) fn decimal(name: &'static str, field: &(impl IntoBytes + Immutable)) -> Field {
     Field { name, value: FieldContent::Decimal(little_endian(field.as_bytes())) }
 }
 
-/// A number that people read as hexadecimal.
+/// Creates a field whose number is shown in hexadecimal.
 pub(crate) fn hex(name: &'static str, field: &(impl IntoBytes + Immutable)) -> Field {
     Field { name, value: FieldContent::Hex(little_endian(field.as_bytes())) }
 }
 
-/// Space-padded or NUL-terminated ASCII.
+/// Creates a field of ASCII text, padded with spaces or terminated by NUL.
 pub(crate) fn text(name: &'static str, field: &(impl IntoBytes + Immutable)) -> Field {
     Field { name, value: FieldContent::Text(ascii(field.as_bytes())) }
 }
 
-/// Bytes in order, as hexadecimal digits.
+/// Creates a field of bytes, shown in order as hexadecimal digits.
 pub(crate) fn digits(name: &'static str, field: &(impl IntoBytes + Immutable)) -> Field {
     Field { name, value: FieldContent::Text(hex_digits(field.as_bytes())) }
 }
@@ -55,22 +55,22 @@ impl Field {
     }
 }
 
-/// The fields as members of a JSON object, in their order.
+/// Returns the fields as members of a JSON object, in their order.
 pub(crate) fn json_object(fields: &[Field]) -> Map<String, Value> {
     fields.iter().map(|field| (field.name.to_owned(), field.to_json())).collect()
 }
 
-/// The fields as lines of `name : value`, the names padded to `width`.
+/// Formats the fields as lines of `name : value`, the names padded to `width`.
 pub(crate) fn lines(fields: &[Field], width: usize) -> String {
     fields.iter().map(|field| format!("{:<width$}: {}\n", field.name, field.to_text())).collect()
 }
 
-/// A little-endian number of up to 16 bytes.
+/// Parses a little-endian number of up to 16 bytes.
 fn little_endian(bytes: &[u8]) -> u128 {
     bytes.iter().rev().fold(0, |value, byte| value << 8 | u128::from(*byte))
 }
 
-/// JSON numbers hold 64 bits; what is larger is written as a string.
+/// Converts to a JSON number, or to a string if the value exceeds 64 bits.
 fn number(value: u128) -> Value {
     match u64::try_from(value) {
         Ok(value) => Value::Number(Number::from(value)),
@@ -78,7 +78,7 @@ fn number(value: u128) -> Value {
     }
 }
 
-/// Text of a peer, safe for a terminal: up to the first NUL, without padding, other bytes escaped.
+/// Text of a peer, made safe for a terminal: up to the first NUL, trimmed, other bytes escaped.
 fn ascii(bytes: &[u8]) -> String {
     let end = bytes.iter().position(|byte| *byte == 0).unwrap_or(bytes.len());
     bytes[..end].trim_ascii().escape_ascii().to_string()

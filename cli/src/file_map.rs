@@ -1,4 +1,4 @@
-//! A local file that is mapped into memory.
+//! Read-only mapping of a local file.
 #![expect(unsafe_code, reason = "maps a file")]
 
 use core::ptr;
@@ -8,7 +8,6 @@ use std::path::Path;
 use anyhow::{Context as _, Result, ensure};
 use rustix::mm::{MapFlags, ProtFlags, mmap, munmap};
 
-/// A file that is mapped whole.
 pub(crate) struct FileMap {
     base: *const u8,
     bytes: usize,
@@ -32,7 +31,7 @@ impl FileMap {
         Ok(Self { base: base.cast::<u8>().cast_const(), bytes })
     }
 
-    /// The address of the first byte.
+    /// Address of the first byte.
     pub(crate) fn base(&self) -> *const u8 {
         self.base
     }

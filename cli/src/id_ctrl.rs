@@ -36,7 +36,7 @@ impl IdCtrl {
     }
 }
 
-/// The structure's fields, in its order.
+/// Fields of the structure, in its order.
 fn fields(id: &IdentifyController) -> [Field; 86] {
     [
         hex("vid", &id.vid),

@@ -1,5 +1,5 @@
-//! `feedrail id-ns`: the Identify Namespace data structure (CNS 00h), and what Feedrail's targets
-//! add to it.
+//! `feedrail id-ns`: the Identify Namespace data structure (CNS 00h), and properties that only
+//! Feedrail's targets report.
 
 use anyhow::Result;
 use clap::Args;
@@ -38,7 +38,7 @@ impl IdNs {
     }
 }
 
-/// The structure's fields, in its order.
+/// Fields of the structure, in its order.
 fn fields(id: &IdentifyNamespace) -> [Field; 35] {
     [
         hex("nsze", &id.nsze),

@@ -1,4 +1,4 @@
-//! The identity of this host: its NQN and identifier.
+//! Identity of this host: its Host NQN and Host Identifier.
 
 use std::path::Path;
 
@@ -10,7 +10,7 @@ use crate::options::Local;
 
 const UUID_NQN_PREFIX: &str = "nqn.2014-08.org.nvmexpress:uuid:";
 
-/// A host's name and identifier, which belong together: a target may refuse one name with two
+/// Host NQN and Host Identifier. They belong together: a target may refuse one NQN with two
 /// identifiers.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct HostIdArgs {
@@ -19,12 +19,12 @@ pub(crate) struct HostIdArgs {
 }
 
 impl HostIdArgs {
-    /// Takes the identity from the command line, else from nvme-cli's files, else makes one up.
+    /// Takes the identity from the command line, else from nvme-cli's files, else generates one.
     pub(crate) fn from_args(local: &Local) -> Result<Self> {
         Self::choose(local.hostnqn, local.hostid, Path::new("/etc/nvme"))
     }
 
-    /// Made up for this run.
+    /// Generates an identity for this run.
     pub(crate) fn made_up() -> Self {
         let id = HostId(Uuid::new_v4().into_bytes());
         Self { nqn: HostNqn::from_host_id(id), id }
@@ -36,7 +36,8 @@ impl HostIdArgs {
             let made_up = Self::made_up();
             return Ok(id.map_or(made_up, |id| Self { nqn: HostNqn::from_host_id(id), id }));
         };
-        // The file's identifier goes with the file's name, not with one from the command line.
+        // The identifier in the file belongs to the NQN in the file, not to one from the command
+        // line.
         let of_file = || first_line(&configuration.join("hostid"))?.parse().ok();
         let of_file = || if from_file { of_file() } else { None };
         let id = id.or_else(of_file).unwrap_or_else(|| id_of(nqn));
@@ -51,7 +52,7 @@ fn read_nqn(configuration: &Path) -> Result<Option<HostNqn>> {
     Ok(Some(nqn))
 }
 
-/// The identifier that a name holds, or one that always goes with it.
+/// Host Identifier from the UUID in a Host NQN, or else one derived from the NQN, always the same.
 fn id_of(nqn: HostNqn) -> HostId {
     let in_name = nqn.as_str().strip_prefix(UUID_NQN_PREFIX).and_then(|uuid| uuid.parse().ok());
     in_name.unwrap_or_else(|| {

@@ -1,4 +1,4 @@
-//! Ctrl-C and SIGTERM as a question that loops ask.
+//! Ctrl-C and SIGTERM as a flag that loops check.
 
 use std::io;
 use std::sync::Arc;
@@ -7,11 +7,12 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use signal_hook::consts::{SIGHUP, SIGINT, SIGTERM};
 use signal_hook::flag;
 
-/// Flag that a signal asked this process to stop. A second Ctrl-C ends it immediately.
+/// Flag that is set by SIGINT, SIGTERM and SIGHUP. A second such signal ends the process
+/// immediately.
 #[derive(Clone, Debug)]
 pub(crate) struct Interrupt(Arc<AtomicBool>);
 
-/// The work was stopped by a signal.
+/// Error: a signal stopped the work.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("interrupted")]
 pub(crate) struct Interrupted;
@@ -20,8 +21,8 @@ impl Interrupt {
     pub(crate) fn install() -> io::Result<Self> {
         let asked = Arc::new(AtomicBool::new(false));
         for signal in [SIGINT, SIGTERM, SIGHUP] {
-            // In this order: the first signal finds the flag clear and sets it, the second one
-            // finds it set.
+            // The order matters: the first signal finds the flag clear and then sets it; the second
+            // one finds it set and ends the process.
             flag::register_conditional_default(signal, Arc::clone(&asked))?;
             flag::register(signal, Arc::clone(&asked))?;
         }

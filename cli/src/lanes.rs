@@ -1,33 +1,33 @@
-//! A fixed number of reads and writes in flight, each with memory of its own.
+//! A fixed number of reads and writes in flight, each with registered memory of its own.
 
 use core::time::Duration;
 
 use anyhow::Result;
 use feedrail_initiator::{Error, Grant, Host, Namespace, RangeCompletion, RegionSlice, Ring};
 
-/// How long a wait may last before the caller looks at what else there is, such as Ctrl-C.
+/// Longest wait before the caller can check for other events, such as Ctrl-C.
 pub(crate) const LOOK_UP_AFTER: Duration = Duration::from_millis(100);
 
-/// A ring of some namespaces, and as many pieces of registered memory as it has places. Nothing is
-/// allocated after the start.
+/// Submission ring over one or more namespaces, with a piece of registered memory for each place.
+/// It allocates nothing after the start.
 pub(crate) struct Lanes<T> {
-    /// Lanes are spread over these, by token.
+    /// Namespaces that the lanes are distributed over, by token.
     namespaces: Vec<Namespace>,
     ring: Ring,
     ended: Vec<RangeCompletion>,
     idle: Vec<Lane>,
-    /// Operation in flight by token.
+    /// Operations in flight, by token.
     busy: Vec<Option<Busy<T>>>,
 }
 
-/// A place in the ring that is free, and its memory.
+/// Free place in the ring, with its memory.
 pub(crate) struct Lane {
     token: u64,
     pub(crate) memory: RegionSlice,
 }
 
 impl Lane {
-    /// The lane with its first `length` bytes set to zero.
+    /// Returns the lane with the first `length` bytes of its memory set to zero.
     pub(crate) fn cleared(self, length: usize) -> Self {
         let Self { token, memory } = self;
         let (mut bytes, rest) = split(memory, length);
@@ -36,7 +36,7 @@ impl Lane {
     }
 }
 
-/// The first `length` bytes of a lane's memory, and the rest of it.
+/// Splits a lane's memory into its first `length` bytes and the rest.
 fn split(mut memory: RegionSlice, length: usize) -> (RegionSlice, Option<RegionSlice>) {
     let rest = (length < memory.len()).then(|| memory.split_off(length));
     (memory, rest)
@@ -51,16 +51,16 @@ fn join(bytes: RegionSlice, rest: Option<RegionSlice>) -> RegionSlice {
 
 struct Busy<T> {
     tag: T,
-    /// The part of the lane's memory that the operation does not use.
+    /// Part of the lane's memory that the operation does not use.
     rest: Option<RegionSlice>,
 }
 
-/// An operation that ended.
+/// Operation that has ended.
 pub(crate) struct Done<T> {
-    /// The caller's name for it.
+    /// Tag that the caller gave the operation.
     pub(crate) tag: T,
     pub(crate) result: Result<(), Error>,
-    /// The bytes that were read or written.
+    /// Memory of the bytes that were read or written.
     pub(crate) bytes: RegionSlice,
     token: u64,
     rest: Option<RegionSlice>,
@@ -92,17 +92,17 @@ impl<T> Lanes<T> {
         self.busy.len() - self.idle.len()
     }
 
-    /// A lane that is free, if there is one.
+    /// Takes a free lane; `None` if all are in use.
     pub(crate) fn claim(&mut self) -> Option<Lane> {
         self.idle.pop()
     }
 
-    /// Takes a claimed lane back unused.
+    /// Returns a lane that was claimed and not used.
     pub(crate) fn put_back(&mut self, lane: Lane) {
         self.idle.push(lane);
     }
 
-    /// Reads into the first `length` bytes of a lane.
+    /// Starts to read into the first `length` bytes of a lane.
     pub(crate) fn read(&mut self, lane: Lane, offset_bytes: u64, length: usize, tag: T) {
         let (token, memory) = self.occupy(lane, length, tag);
         let namespace = &self.namespaces[token as usize % self.namespaces.len()];
@@ -110,7 +110,7 @@ impl<T> Lanes<T> {
         begun.expect("the ring has a place for each lane");
     }
 
-    /// Writes the first `length` bytes of a lane.
+    /// Starts to write the first `length` bytes of a lane.
     pub(crate) fn write(&mut self, lane: Lane, offset_bytes: u64, length: usize, tag: T) {
         let (token, memory) = self.occupy(lane, length, tag);
         let namespace = &self.namespaces[token as usize % self.namespaces.len()];
@@ -125,12 +125,12 @@ impl<T> Lanes<T> {
         (token, bytes)
     }
 
-    /// Waits until an operation has ended, or for a short while.
+    /// Waits until an operation has ended, at most [`LOOK_UP_AFTER`].
     pub(crate) fn wait(&mut self) {
         self.ring.wait(1, Some(LOOK_UP_AFTER), &mut self.ended);
     }
 
-    /// An operation that has ended; its lane stays taken until [`Lanes::release`].
+    /// Returns an operation that has ended. Its lane stays in use until [`Lanes::release`].
     pub(crate) fn next_done(&mut self) -> Option<Done<T>> {
         let completion = self.ended.pop()?;
         let busy = self.busy[completion.token as usize].take();
@@ -139,7 +139,7 @@ impl<T> Lanes<T> {
         Some(Done { tag, result, bytes, token: completion.token, rest })
     }
 
-    /// Makes the lane of an operation that ended free.
+    /// Frees the lane of an operation that has ended.
     pub(crate) fn release(&mut self, done: Done<T>) {
         let Done { token, bytes, rest, .. } = done;
         self.idle.push(Lane { token, memory: join(bytes, rest) });

@@ -1,15 +1,15 @@
-//! How long things took.
+//! Histogram of the durations of operations.
 
 use core::time::Duration;
 
 use hdrhistogram::Histogram;
 use serde_json::{Value, json};
 
-/// A time longer than a minute is counted as a minute.
+/// Longest duration recorded, in nanoseconds: longer ones count as one minute.
 const MAX_NS: u64 = 60_000_000_000;
 const SIGNIFICANT_DIGITS: u8 = 3;
 
-/// Times, kept to three significant digits.
+/// Histogram of durations, accurate to three significant digits.
 #[derive(Clone, Debug)]
 pub(crate) struct Latency(Histogram<u64>);
 
@@ -33,7 +33,7 @@ impl Latency {
         self.0.len()
     }
 
-    /// The time in microseconds that `percent` of the operations did not exceed.
+    /// Duration in microseconds that `percent` of the operations did not exceed.
     pub(crate) fn percentile_us(&self, percent: f64) -> f64 {
         self.0.value_at_percentile(percent) as f64 / 1000.0
     }
@@ -58,7 +58,7 @@ impl Latency {
         })
     }
 
-    /// One line, in microseconds.
+    /// Formats percentiles as one line, in microseconds.
     pub(crate) fn to_text(&self) -> String {
         format!(
             "p50={:.1} p90={:.1} p99={:.1} p99.9={:.1} max={:.1}",

@@ -1,4 +1,4 @@
-//! `feedrail list`: the namespaces of all subsystems that discovery shows at an address.
+//! `feedrail list`: the namespaces of all subsystems in the discovery log page of an address.
 
 use std::net::SocketAddr;
 
@@ -32,7 +32,7 @@ pub(crate) struct List {
     output: Output,
 }
 
-/// One namespace, and the way to it.
+/// Namespace, with its subsystem's NQN and address.
 struct Found {
     subnqn: Nqn,
     address: SocketAddr,
@@ -44,7 +44,7 @@ impl List {
         let mut found = Vec::new();
         let mut failed = 0;
         for (address, subnqn) in self.subsystems()? {
-            // A subsystem or namespace out of reach does not hide the others.
+            // An error of one subsystem or namespace is printed, and the others are still listed.
             let mut note = |error: &anyhow::Error| {
                 failed += 1;
                 output::note(format_args!("feedrail: {subnqn} at {address}: {error:#}"));
@@ -66,7 +66,7 @@ impl List {
         Ok(())
     }
 
-    /// Where each subsystem is; one that is offered at several addresses is asked once.
+    /// Address of each subsystem: the first one, if the log has several for a subsystem.
     fn subsystems(&self) -> Result<Vec<(SocketAddr, Nqn)>> {
         let log = session::discover(&self.fabric)?;
         let mut subsystems: Vec<(SocketAddr, Nqn)> = Vec::new();
@@ -84,7 +84,8 @@ impl List {
         Ok(subsystems)
     }
 
-    /// The namespaces of a subsystem; `note` gets the errors of those that cannot be read.
+    /// Returns the namespaces of a subsystem. `note` receives the errors of those that cannot be
+    /// read.
     fn namespaces(
         &self,
         address: SocketAddr,
@@ -96,7 +97,7 @@ impl List {
         for nsid in session.active_namespaces()? {
             match session.info(nsid) {
                 Ok(info) => infos.push(info),
-                // One that was removed after it was listed is no error.
+                // A namespace that was removed after it was listed is no error.
                 Err(error) if is_no_namespace(&error) => {}
                 Err(error) => note(&error.context(format!("namespace {nsid}"))),
             }

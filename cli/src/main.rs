@@ -1,8 +1,9 @@
 //! `feedrail`: NVMe over Fabrics over RDMA from the command line.
 //!
-//! One file per subcommand. Results go to stdout; progress, logs and errors to stderr, an error as
-//! one line that begins with `feedrail:`. Exit codes: 0 done, 1 failed, 2 wrong usage, 3 and 4 what
-//! `doctor` found, 130 interrupted, 141 the reader of stdout went away.
+//! Each subcommand has a file of its own. Results go to stdout; progress, logs and errors to
+//! stderr, an error as one line that begins with `feedrail:`. Exit codes: 0 success, 1 failure, 2
+//! wrong usage, 3 and 4 warnings and errors that `doctor` found, 130 interrupted, 141 the reader of
+//! stdout closed the pipe.
 
 mod args;
 mod bench_loader;
@@ -63,7 +64,7 @@ use crate::output::ReaderGone;
 use crate::target_child::TargetProcess;
 
 fn main() -> ExitCode {
-    // The daemon has its own logging and its own errors.
+    // The target daemon sets up its own logging and reports its own errors.
     if let Some(target) = TargetProcess::of_command_line(std::env::args_os()) {
         return target.run();
     }
@@ -120,7 +121,7 @@ fn start_logging(verbose: u8) -> Result<(), LogFilterError> {
     let log = tracing_subscriber::fmt::layer()
         .with_writer(io::stderr)
         .with_ansi(colours)
-        // They go to stderr, and panic where it cannot be written, which is what they are about.
+        // Such errors would be printed to stderr, which panics if stderr is what cannot be written.
         .log_internal_errors(false);
     tracing_subscriber::registry().with(filter.to_filter()).with(log).init();
     Ok(())
@@ -138,7 +139,7 @@ fn log_filter(quiet: &str, verbose: u8) -> Result<LogFilter, LogFilterError> {
     asked.as_deref().unwrap_or(default).parse()
 }
 
-/// Says on one line what went wrong, and chooses the exit code.
+/// Prints the error on one line, and returns the exit code for it.
 fn report(error: &anyhow::Error) -> ExitCode {
     if error.is::<ReaderGone>() {
         return ExitCode::from(141);

@@ -1,4 +1,4 @@
-//! `feedrail man`: the manual pages of all programs.
+//! `feedrail man`: writes the manual pages of all programs.
 
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -11,11 +11,12 @@ use crate::args::Cli;
 use crate::config_page::config_page;
 use crate::output;
 
-/// The daemon, whose page man(1) would not find behind one of this name in section 1.
+/// Name of the daemon's page, which is in section 8: man(1) would prefer one of this name in
+/// section 1.
 const DAEMON: &str = "feedrail-target";
-/// The name of the page of `feedrail target`.
+/// Name of the page of `feedrail target`.
 const COMMANDS: &str = "feedrail-target-commands";
-/// How pages refer to it, as roff has it.
+/// References to these pages in roff.
 const PAGE: &str = "feedrail\\-target\\-commands(1)";
 const DAEMON_PAGE: &str = "feedrail\\-target(1)";
 
@@ -54,14 +55,14 @@ impl ManArgs {
     }
 }
 
-/// A section of the manual.
+/// Section of the manual, and the folder for its pages.
 struct ManualSection<'a> {
     number: &'static str,
     folder: &'a Path,
 }
 
 impl ManualSection<'_> {
-    /// Writes the page of a command, and those of its subcommands, as `git` has them:
+    /// Writes the page of a command and those of its subcommands, named as those of `git`:
     /// `feedrail-index-create` is `feedrail index create`.
     fn write_all(&self, command: Command, name: &str, names: &mut Vec<String>) -> Result<()> {
         let command = command.disable_help_subcommand(true).display_name(name);
@@ -105,7 +106,7 @@ impl ManualSection<'_> {
     }
 }
 
-/// The examples of a command's help, whose lines stay as they are.
+/// Formats the examples of a command's help, with their lines unchanged.
 fn examples_section(help: &str) -> String {
     let lines = help.strip_prefix("Examples:\n").unwrap_or(help).lines();
     let lines = lines.map(|line| format!("\\&{}\n", line.replace('\\', "\\e").replace('-', "\\-")));

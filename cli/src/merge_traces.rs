@@ -1,4 +1,4 @@
-//! `feedrail merge-traces`: the commands of a host with what the target saw of them.
+//! `feedrail merge-traces`: combines the commands that a host recorded with those of the target.
 
 use std::path::PathBuf;
 

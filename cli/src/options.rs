@@ -1,4 +1,4 @@
-//! Options that several commands have, in the words of nvme-cli.
+//! Options that several commands share, named as in nvme-cli.
 
 use std::net::IpAddr;
 
@@ -7,7 +7,7 @@ use nvme_proto::{HostId, HostNqn, Nqn, Nsid};
 
 use crate::size::ByteSize;
 
-/// The address of a target, and the options of this host.
+/// Address of a target, and the options of this host.
 #[derive(Args, Clone, Debug)]
 pub(crate) struct FabricArgs {
     /// Transport type of the target's address
@@ -23,7 +23,7 @@ pub(crate) struct FabricArgs {
     pub(crate) local: Local,
 }
 
-/// The identity of this host, and the options of its connections.
+/// Identity of this host, and the options of its connections.
 #[derive(Args, Clone, Debug)]
 pub(crate) struct Local {
     /// Address of this host to connect from [default: found by route]
@@ -60,7 +60,7 @@ pub(crate) struct Local {
     pub(crate) provider: ProviderArg,
 }
 
-/// One subsystem at an address.
+/// Subsystem at an address.
 #[derive(Args, Clone, Debug)]
 pub(crate) struct SubsystemArgs {
     #[command(flatten)]
@@ -70,7 +70,7 @@ pub(crate) struct SubsystemArgs {
     pub(crate) nqn: Nqn,
 }
 
-/// One namespace of a subsystem.
+/// Namespace of a subsystem.
 #[derive(Args, Clone, Debug)]
 pub(crate) struct NamespaceArgs {
     #[command(flatten)]
@@ -80,7 +80,7 @@ pub(crate) struct NamespaceArgs {
     pub(crate) namespace_id: Nsid,
 }
 
-/// How results are printed.
+/// Format in which results are printed.
 #[derive(Args, Clone, Copy, Debug)]
 pub(crate) struct Output {
     /// Format of results on stdout

@@ -1,4 +1,4 @@
-//! Output to stdout and stderr.
+//! Functions that write to stdout and stderr.
 
 use std::fmt::Display;
 use std::io::{self, Write};
@@ -8,12 +8,12 @@ use serde_json::Value;
 
 use crate::closed_stdout::stdout_was_closed;
 
-/// The reader of our output closed the pipe, which is no error of ours.
+/// Error: the reader of stdout closed the pipe, which is not reported as a failure.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("the reader of the output is gone")]
 pub(crate) struct ReaderGone;
 
-/// An error if stdout is closed, so that output would be lost.
+/// Fails if stdout is closed, so that output would be lost.
 pub(crate) fn check_stdout() -> Result<()> {
     ensure!(!stdout_was_closed(), "cannot write to stdout: it is closed");
     Ok(())
@@ -31,7 +31,7 @@ pub(crate) fn note(line: impl Display) {
     let _ = io::stderr().write_all(format!("{line}\n").as_bytes());
 }
 
-/// Why stdout could not be written.
+/// Error for a failed write to stdout: [`ReaderGone`] if the pipe was closed.
 pub(crate) fn stdout_error(error: io::Error) -> anyhow::Error {
     match error.kind() {
         io::ErrorKind::BrokenPipe => ReaderGone.into(),
@@ -39,12 +39,12 @@ pub(crate) fn stdout_error(error: io::Error) -> anyhow::Error {
     }
 }
 
-/// JSON as nvme-cli indents it, with its final newline.
+/// Formats JSON with the indentation of nvme-cli and a final newline.
 pub(crate) fn json(value: &Value) -> String {
     format!("{value:#}\n")
 }
 
-/// Rows as columns of equal width under a heading.
+/// Formats rows as columns, each as wide as its widest cell, under a heading.
 pub(crate) fn table(heading: &[&str], rows: &[Vec<String>]) -> String {
     let width = |column: usize| {
         let cells = rows.iter().filter_map(|row| row.get(column)).map(|cell| cell.chars().count());
@@ -62,7 +62,7 @@ pub(crate) fn table(heading: &[&str], rows: &[Vec<String>]) -> String {
     text
 }
 
-/// A peer's text without what would drive a terminal.
+/// Escapes the control characters in a peer's text, which could drive a terminal.
 pub(crate) fn printable(text: &str) -> String {
     let escape = |letter: char| {
         if letter.is_control() { letter.escape_default().to_string() } else { letter.to_string() }

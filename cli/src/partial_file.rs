@@ -1,4 +1,4 @@
-//! A file that appears under its name only when it is complete.
+//! Output file that gets its name only when it is complete.
 
 use std::fs::{self, File, Permissions};
 use std::io::{self, Seek, SeekFrom, Write};
@@ -8,19 +8,19 @@ use std::path::{Path, PathBuf};
 use anyhow::{Context, Result};
 use tempfile::NamedTempFile;
 
-/// Where the output goes until it is complete.
+/// Destination of the output until it is complete.
 pub(crate) enum PartialFile {
-    /// A regular file, or a name that is free: written beside it under another name, and deleted on
-    /// drop.
+    /// Temporary file in the folder of a regular file or a free name, deleted on drop.
     Beside { file: NamedTempFile, path: PathBuf },
-    /// A device, a FIFO or the like is written directly: there is nothing to rename.
+    /// A device, FIFO or the like, which is written directly, since it cannot be replaced by a
+    /// rename.
     Direct(File),
 }
 
 impl PartialFile {
     pub(crate) fn create(path: &Path) -> Result<Self> {
         let context = || format!("cannot write {}", path.display());
-        // A symbolic link stays one: what it leads to is replaced.
+        // A symbolic link is kept: the file that it points to is replaced.
         let path = match fs::canonicalize(path) {
             Ok(target) => target,
             Err(error) if error.kind() == io::ErrorKind::NotFound => path.to_owned(),
@@ -32,7 +32,7 @@ impl PartialFile {
                 File::options().write(true).open(&path).with_context(context)?,
             ));
         }
-        // A file that may not be written in place is not replaced either.
+        // A file that this user may not write is not replaced either.
         if replaced.is_some() {
             File::options().append(true).open(&path).with_context(context)?;
         }
@@ -48,7 +48,7 @@ impl PartialFile {
         Ok(Self::Beside { file, path })
     }
 
-    /// Gives the complete file its name.
+    /// Renames the complete file to its final name.
     pub(crate) fn finish(self) -> io::Result<()> {
         match self {
             Self::Direct(_) => {}

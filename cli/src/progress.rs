@@ -1,5 +1,5 @@
-//! Progress on stderr: a bar on a terminal; elsewhere lines for the demo and nothing for a
-//! transfer.
+//! Progress on stderr: a bar on a terminal. Without a terminal, the demo prints lines, and
+//! transfers print nothing.
 
 use std::io::{IsTerminal, stderr};
 
@@ -9,7 +9,7 @@ use crate::output;
 use crate::size::human;
 
 const BAR: &str = "{bar:40} {percent:>3} %  {binary_bytes}/{binary_total_bytes}  {binary_bytes_per_sec}  {eta} left";
-/// Template for an input of unknown length.
+/// Template if the length of the input is unknown.
 const COUNTER: &str = "{spinner} {binary_bytes}  {binary_bytes_per_sec}";
 
 #[derive(Debug)]
@@ -20,7 +20,7 @@ pub(crate) enum Progress {
 }
 
 impl Progress {
-    /// Progress of the demo: without a terminal, a line per ten percent.
+    /// Progress of the demo: without a terminal, a line for every ten percent.
     pub(crate) fn checked(total_bytes: u64) -> Self {
         match Self::transfer(Some(total_bytes)) {
             Self::Hidden => Self::Lines { total_bytes, done_bytes: 0, next_percent: 10 },

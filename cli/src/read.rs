@@ -1,4 +1,4 @@
-//! `feedrail read`: a byte range of a namespace to stdout or a file.
+//! `feedrail read`: copies a byte range of a namespace to stdout or a file.
 
 use std::io::{self, StdoutLock, Write};
 use std::path::PathBuf;
@@ -45,7 +45,7 @@ impl Read {
         let (offset, length) = self.clip(size_bytes)?;
         let mut sink = self.sink()?;
         let pieces = RangePieces::new(offset, length, namespace.info().block_bytes);
-        // From here on Ctrl-C has something to tidy up.
+        // From here on Ctrl-C sets a flag, so that the temporary file is deleted.
         let interrupt = Interrupt::install()?;
         let mut transfer = TransferArgs::begin("read", Some(length));
         let result = stream::read(session.host(), namespace, pieces, &interrupt, &mut |bytes| {
@@ -62,7 +62,7 @@ impl Read {
         Ok(())
     }
 
-    /// The state that Ctrl-C leaves behind, for the error text.
+    /// Describes what was written before Ctrl-C, for the error message.
     fn what_is_left(&self, done: u64, length: u64) -> String {
         match &self.file {
             None => format!("{done} of {length} bytes were written to stdout"),
@@ -70,7 +70,7 @@ impl Read {
         }
     }
 
-    /// The range to read, which must lie within `size_bytes`.
+    /// Returns offset and length of the range to read, which must lie within `size_bytes`.
     fn clip(&self, size_bytes: u64) -> Result<(u64, u64)> {
         let offset = self.range.offset.0;
         let length = self.range.length.map_or(size_bytes.saturating_sub(offset), |length| length.0);
@@ -100,7 +100,7 @@ impl Read {
     }
 }
 
-/// Where the bytes go.
+/// Destination of the data.
 enum Sink {
     Stdout(StdoutLock<'static>),
     File(PartialFile),
@@ -114,7 +114,7 @@ impl Sink {
         }
     }
 
-    /// All bytes were written.
+    /// Flushes stdout, or renames the complete file to its final name.
     fn finish(self) -> io::Result<()> {
         match self {
             Self::Stdout(mut stdout) => stdout.flush(),

@@ -1,6 +1,6 @@
-//! The seed of a run that was given none.
+//! Random seeds for runs without a `--seed` or `--randseed` option.
 
-/// A seed from the kernel.
+/// Seed from the kernel (getrandom), or the process id if that fails.
 pub(crate) fn fresh_seed() -> u64 {
     let mut seed = [0; 8];
     match rustix::rand::getrandom(&mut seed, rustix::rand::GetRandomFlags::empty()) {

@@ -1,4 +1,4 @@
-//! A connection to a subsystem, as the command line describes it.
+//! Connections to a subsystem, with the options of the command line.
 
 use core::net::SocketAddr;
 use core::time::Duration;
@@ -15,15 +15,15 @@ use crate::identity::HostIdArgs;
 use crate::options::{FabricArgs, Local, ProviderArg, SubsystemArgs};
 use crate::output;
 
-/// How long the demo's own target, on this machine, may be silent.
+/// Timeout for the demo's own target, which runs on this machine.
 const NEARBY: Duration = Duration::from_secs(10);
 
-/// A host and its connections to one subsystem; all end when this is dropped.
+/// Host and its connections to one subsystem. Dropping it ends them.
 pub(crate) struct Session {
     controller: Controller,
-    /// Connections besides, each with a controller of its own.
+    /// Further connections, each with a controller of its own.
     others: Vec<Controller>,
-    /// The connections to all ports of the subsystem, instead of the others.
+    /// Connections to all ports of the subsystem; then `others` is empty.
     paths: Option<SubsystemPaths>,
     host: Host,
 }
@@ -37,14 +37,14 @@ impl Session {
         Self::over(host(local)?, SubsystemAddress { address, nqn })
     }
 
-    /// Connects the demo to its target, under a host NQN made up for it.
+    /// Connects the demo to its target, under a generated host NQN.
     pub(crate) fn nearby(address: SocketAddr, nqn: Nqn, provider: ProviderArg) -> Result<Self> {
         let options = with_timeout(ControllerOptions::default(), NEARBY);
         let host = builder(HostIdArgs::made_up(), provider).controller_options(options).build()?;
         Self::over(host, SubsystemAddress { address, nqn })
     }
 
-    /// Connects with a host that may have other connections.
+    /// Connects with a host that other sessions may share.
     pub(crate) fn connect_with(host: Host, address: SocketAddr, nqn: Nqn) -> Result<Self> {
         Self::over(host, SubsystemAddress { address, nqn })
     }
@@ -54,7 +54,7 @@ impl Session {
         Ok(Self { controller, others: Vec::new(), paths: None, host })
     }
 
-    /// Connects to all ports that the discovery service at the address names.
+    /// Connects to all ports of the subsystem that the discovery log of the address lists.
     pub(crate) fn open_paths(subsystem: &SubsystemArgs) -> Result<Self> {
         let host = host_of_paths(&subsystem.fabric.local)?;
         let targets = host.find_paths(subsystem.fabric.address(), subsystem.nqn).wait()?;
@@ -66,12 +66,12 @@ impl Session {
         Ok(Self { controller, others: Vec::new(), paths: Some(paths), host })
     }
 
-    /// Whether it reaches several ports.
+    /// Whether the session has connections to all ports.
     pub(crate) fn has_paths(&self) -> bool {
         self.paths.is_some()
     }
 
-    /// Connects until there are this many connections.
+    /// Adds connections until there are `connections` of them.
     pub(crate) fn connect_more(&mut self, connections: usize) -> Result<()> {
         while self.others.len() + 1 < connections {
             let target = *self.controller.target();
@@ -80,7 +80,7 @@ impl Session {
         Ok(())
     }
 
-    /// A namespace over all paths, or over the only connection.
+    /// Returns a namespace over all paths, or over the only connection.
     pub(crate) fn multipath_namespace(
         &self,
         nsid: Nsid,
@@ -92,7 +92,7 @@ impl Session {
         }
     }
 
-    /// A namespace, once through each connection.
+    /// Returns a namespace once for each connection.
     pub(crate) fn namespaces(&self, nsid: Nsid) -> Result<Vec<Namespace>> {
         if let Some(paths) = &self.paths {
             return Ok(paths.namespace(nsid).wait()?);
@@ -125,28 +125,28 @@ impl Session {
         Ok(self.controller.active_namespaces().wait()?)
     }
 
-    /// Which RDMA provider is in use, and why.
+    /// Names of the RDMA providers in use, with the reason for each choice.
     pub(crate) fn provider(&self) -> String {
         self.host.providers().join("; ")
     }
 }
 
-/// True if a namespace is not there, or was removed after it was listed.
+/// Whether the error is that a namespace does not exist, or was removed after it was listed.
 pub(crate) fn is_no_namespace(error: &anyhow::Error) -> bool {
     error.downcast_ref::<feedrail_initiator::Error>().is_some_and(|one| one.is_no_namespace())
 }
 
-/// The data of Identify, which has the length of each of its structures.
+/// Parses Identify data; fails if its length is not that of the structure.
 fn structure<T: FromBytes>(data: &[u8]) -> Result<T> {
     T::read_from_bytes(data).ok().context("the controller's Identify data has a wrong length")
 }
 
-/// The discovery log page of the discovery controller at an address.
+/// Reads the discovery log page of the discovery controller at an address.
 pub(crate) fn discover(fabric: &FabricArgs) -> Result<DiscoveryLog> {
     Ok(host(&fabric.local)?.discover(fabric.address()).wait()?)
 }
 
-/// Hands the discovery log page to `print`, and again whenever it changes, until that fails.
+/// Calls `print` with the discovery log page, and again after each change, until `print` fails.
 pub(crate) fn follow_discovery(
     fabric: &FabricArgs,
     print: impl Fn(&DiscoveryLog) -> Result<()>,
@@ -159,14 +159,14 @@ pub(crate) fn follow_discovery(
     }
 }
 
-/// A host without connections.
+/// Creates a host without connections.
 pub(crate) fn host(local: &Local) -> Result<Host> {
     host_with(local, local.options())
 }
 
-/// A host of several paths. A write that was lost with its path is sent over the next one after at
-/// most two keep alive timeouts and 1 s. The default timeout makes that half of the time that a
-/// command may take.
+/// Creates a host for several paths. A write that was lost with its path is sent over the next one
+/// after at most two keep alive timeouts and 1 s. The default keep alive timeout makes that half of
+/// the time that a command may take.
 fn host_of_paths(local: &Local) -> Result<Host> {
     let options = local.options();
     host_with(
@@ -178,10 +178,10 @@ fn host_of_paths(local: &Local) -> Result<Host> {
     )
 }
 
-/// Whole seconds, as targets count them, in milliseconds.
+/// Keep alive timeout in milliseconds, a whole number of seconds, as targets round it.
 fn keep_alive_of_paths(timeout_ms: u64) -> u32 {
     let seconds = (timeout_ms / 2).saturating_sub(1000) / 2 / 1000;
-    // At most 5.
+    // 1 s to 5 s.
     seconds.clamp(1, 5) as u32 * 1000
 }
 
@@ -189,7 +189,7 @@ fn host_with(local: &Local, options: ControllerOptions) -> Result<Host> {
     Ok(host_builder(local)?.controller_options(options).build()?)
 }
 
-/// Hosts of one identity.
+/// Returns a builder for hosts with the identity and provider of the command line.
 pub(crate) fn host_builder(local: &Local) -> Result<HostBuilder> {
     let builder = builder(HostIdArgs::from_args(local)?, local.provider);
     let builder = match local.host_traddr {
@@ -238,7 +238,7 @@ impl Local {
     }
 }
 
-/// Sets one limit for everything that may take long.
+/// Sets the same timeout for connects, recovery of connections, and commands.
 fn with_timeout(options: ControllerOptions, timeout: Duration) -> ControllerOptions {
     options
         .connect_timeout(timeout)

@@ -1,4 +1,4 @@
-//! Sizes in bytes, as people write them.
+//! Sizes in bytes with suffixes, parsed and formatted.
 
 use core::str::FromStr;
 
@@ -7,7 +7,7 @@ use core::str::FromStr;
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord)]
 pub(crate) struct ByteSize(pub(crate) u64);
 
-/// Why a text is not a size.
+/// Reason why a text is not a size.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub(crate) enum SizeError {
     /// Not digits followed by a known suffix.
@@ -43,7 +43,7 @@ fn unit_bytes(suffix: &str) -> Result<u64, SizeError> {
     }
 }
 
-/// A number of bytes for people: exact below 1 KiB, else two decimals of the largest binary unit.
+/// Formats a number of bytes: exact below 1 KiB, else two decimals of the largest binary unit.
 pub(crate) fn human(bytes: u64) -> String {
     const UNITS: [&str; 4] = ["KiB", "MiB", "GiB", "TiB"];
     if bytes < 1024 {

@@ -1,4 +1,4 @@
-//! One long range as a stream of pieces, many of them in flight.
+//! Reads and writes one long range in pieces, with many of them in flight.
 
 use std::collections::VecDeque;
 
@@ -11,7 +11,7 @@ use crate::lanes::{Done, Lanes};
 const PIECE_BYTES: u64 = 512 << 10;
 const DEPTH: usize = 16;
 
-/// A range cut at the multiples of a piece's size, so that no two pieces share a block.
+/// Range that is divided at multiples of the piece size, so that no two pieces share a block.
 #[derive(Clone, Debug)]
 pub(crate) struct RangePieces {
     next: u64,
@@ -19,7 +19,7 @@ pub(crate) struct RangePieces {
     piece_bytes: u64,
 }
 
-/// A part of the range.
+/// Piece of the range.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub(crate) struct RangePiece {
     pub(crate) offset_bytes: u64,
@@ -27,7 +27,7 @@ pub(crate) struct RangePiece {
 }
 
 impl RangePieces {
-    /// Cuts `length_bytes` from `offset_bytes` on. Their sum must fit 64 bits.
+    /// Divides `length_bytes` bytes from `offset_bytes` on. The sum must fit into 64 bits.
     pub(crate) fn new(offset_bytes: u64, length_bytes: u64, block_bytes: u64) -> Self {
         let end = offset_bytes + length_bytes;
         Self { next: offset_bytes, end, piece_bytes: piece_bytes(block_bytes) }
@@ -52,10 +52,10 @@ fn piece_bytes(block_bytes: u64) -> u64 {
     PIECE_BYTES.next_multiple_of(block_bytes.max(1))
 }
 
-/// Reads the pieces ahead and gives their bytes to `sink` in order.
+/// Reads pieces ahead and passes their bytes to `sink` in order.
 ///
 /// # Errors
-/// A piece cannot be read, `sink` fails, or a signal came.
+/// A piece cannot be read, `sink` fails, or a signal arrived.
 pub(crate) fn read(
     host: &Host,
     namespace: Namespace,
@@ -64,8 +64,8 @@ pub(crate) fn read(
     sink: &mut dyn FnMut(&[u8]) -> Result<()>,
 ) -> Result<()> {
     let mut lanes = Lanes::new(host, vec![namespace], DEPTH, pieces.piece_bytes as usize)?;
-    // In the order of the range, from the first piece that `sink` has not seen; each with its bytes
-    // once they are there.
+    // Pieces in the order of the range, from the first that `sink` has not received; `Some` once
+    // they have been read.
     let mut window: VecDeque<Option<Done<u64>>> = VecDeque::with_capacity(DEPTH);
     let mut seen = 0;
     let mut scratch = Vec::new();
@@ -100,12 +100,12 @@ pub(crate) fn read(
     }
 }
 
-/// Writes what `source` fills in, until it fills a piece in part, and gives the number of bytes;
-/// `done` is told of each piece that is written.
+/// Writes the bytes that `source` fills in, until it fills a piece only in part. Returns the bytes
+/// written. `done` is called with the length of each piece that was written.
 ///
 /// # Errors
-/// A piece fails, `source` fails, or a signal came. Then no further piece is begun, those in flight
-/// end, and the error says what is known to be written.
+/// A write fails, `source` fails, or a signal arrived. Then no further piece is started, those in
+/// flight end, and the error says which bytes are known to be written.
 pub(crate) fn write(
     host: &Host,
     namespace: Namespace,
@@ -160,18 +160,18 @@ pub(crate) fn write(
     }
 }
 
-/// The result of the pieces of a write.
+/// Outcome of the pieces of a write.
 struct WriteOutcome {
     begin: u64,
     written: u64,
     /// The failed piece with the lowest offset.
     failed: Option<(RangePiece, feedrail_initiator::Error)>,
-    /// Reason to stop before the end of the input.
+    /// Error or signal that stopped the write before the end of the input.
     stopped: Option<anyhow::Error>,
 }
 
 impl WriteOutcome {
-    /// The first reason counts.
+    /// Stores the error, unless one is stored already.
     fn stop(&mut self, why: anyhow::Error) {
         self.stopped.get_or_insert(why);
     }

@@ -1,4 +1,4 @@
-//! How the data of well-known training jobs lie in their files: lengths of samples, row groups.
+//! Layout of the data of well-known training jobs: lengths of samples, row groups.
 //!
 //! Sizes are those that MLPerf Storage's configurations for DLIO and nanoGPT's loader have; nothing
 //! here is comparable with results of those.
@@ -7,19 +7,19 @@ use splitmix64::SplitMix64;
 
 /// Bytes of a token of nanoGPT's `train.bin`.
 pub(crate) const TOKEN_BYTES: u64 = 2;
-/// Bytes of a window of tokens: it is one longer than nanoGPT's context of 1,024.
+/// Bytes of a window of tokens: one token more than nanoGPT's context of 1,024.
 pub(crate) const WINDOW_BYTES: u64 = TOKEN_BYTES * 1025;
 
 /// Rows of a row group of DLRM's Parquet files.
 pub(crate) const GROUP_ROWS: u64 = 6144;
-/// Bytes of such a row group, with all of its 200 columns.
+/// Bytes of a row group, with all of its 200 columns.
 pub(crate) const GROUP_BYTES: u64 = GROUP_ROWS * 761;
-/// Columns that are read: every fifth one.
+/// Number of columns that are read: every fifth one.
 const COLUMNS: u64 = 40;
-/// Bytes of a row in five of the columns that are read; in the others they are the same in turn.
+/// Bytes per row of five of the columns that are read. The other columns repeat this sequence.
 const COLUMN_WIDTHS: [u64; 5] = [1, 2, 4, 8, 5];
 
-/// Where the columns that are read lie in a row group: first byte and number of bytes.
+/// Offset and length in bytes of the columns that are read, in a row group.
 pub(crate) fn group_columns() -> impl ExactSizeIterator<Item = (u64, u64)> {
     (0..COLUMNS as u32).map(|column| {
         let width = COLUMN_WIDTHS[column as usize % COLUMN_WIDTHS.len()];
@@ -27,12 +27,12 @@ pub(crate) fn group_columns() -> impl ExactSizeIterator<Item = (u64, u64)> {
     })
 }
 
-/// The law of the lengths of samples: that of DLIO's generator, which draws two dimensions from a
-/// normal distribution each, so that a length is their product.
+/// Distribution of the lengths of samples, as in DLIO's generator: a length is the product of two
+/// normally distributed dimensions.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct SampleSizes {
     pub(crate) mean_bytes: u64,
-    /// DLIO's `record_length_stdev`: lengths deviate by 0.71 times that.
+    /// DLIO's `record_length_stdev`: the standard deviation of lengths is 0.71 times this.
     pub(crate) deviation_bytes: u64,
 }
 
@@ -43,12 +43,12 @@ impl SampleSizes {
     pub(crate) const COSMOFLOW: Self = Self { mean_bytes: 2_828_486, deviation_bytes: 71_311 };
     pub(crate) const UNET3D: Self = Self { mean_bytes: 146_600_628, deviation_bytes: 68_341_808 };
 
-    /// Samples of one length.
+    /// Returns a distribution in which all samples have the same length.
     pub(crate) const fn equal(bytes: u64) -> Self {
         Self { mean_bytes: bytes, deviation_bytes: 0 }
     }
 
-    /// The law with all lengths divided; none is less than 1 byte.
+    /// Divides all lengths by `by`; none becomes less than 1 byte.
     pub(crate) fn scaled_down(self, by: u64) -> Self {
         let by = by.max(1);
         Self {
@@ -57,12 +57,12 @@ impl SampleSizes {
         }
     }
 
-    /// The longest sample: longer ones that the generator draws are cut to it.
+    /// Bytes of the longest sample. Longer ones that the generator draws are limited to this.
     pub(crate) fn longest_bytes(self) -> u64 {
         self.mean_bytes.saturating_add(self.deviation_bytes.min(self.mean_bytes))
     }
 
-    /// The length of one sample, at least 1 byte.
+    /// Draws the length of one sample in bytes, at least 1.
     pub(crate) fn draw(self, random: &mut SplitMix64) -> u64 {
         if self.deviation_bytes == 0 {
             return self.mean_bytes;
@@ -75,7 +75,7 @@ impl SampleSizes {
     }
 }
 
-/// A standard normal deviate, nearly: the sum of twelve uniform ones (Irwin and Hall).
+/// Approximates a standard normal deviate by the sum of twelve uniform ones (Irwin-Hall).
 fn normal(random: &mut SplitMix64) -> f64 {
     const STEPS: u64 = 1 << 32;
     let sum: f64 = (0..12).map(|_| random.below(STEPS) as f64 / STEPS as f64).sum();

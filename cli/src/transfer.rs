@@ -1,4 +1,4 @@
-//! Progress and summary of one long read or write.
+//! Progress and summary of a long read or write.
 
 use std::time::Instant;
 
@@ -15,7 +15,7 @@ pub(crate) struct TransferArgs {
 }
 
 impl TransferArgs {
-    /// `verb` is what the summary says was done: "read" or "wrote".
+    /// `verb` is the summary's first word: "read" or "wrote".
     pub(crate) fn begin(verb: &'static str, total_bytes: Option<u64>) -> Self {
         Self { verb, began: now(), done_bytes: 0, progress: Progress::transfer(total_bytes) }
     }
@@ -29,7 +29,7 @@ impl TransferArgs {
         self.done_bytes
     }
 
-    /// Everything was transferred: one line on stderr says how much, and how fast.
+    /// Prints the number of bytes and the rate on stderr, once everything was transferred.
     pub(crate) fn end(self) {
         let Self { verb, began, done_bytes, progress } = self;
         drop(progress);

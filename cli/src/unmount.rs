@@ -1,4 +1,4 @@
-//! `feedrail unmount`: ends a file system that `feedrail mount` made.
+//! `feedrail unmount`: unmounts a file system that `feedrail mount` mounted.
 
 use std::path::PathBuf;
 

@@ -1,4 +1,4 @@
-//! `feedrail write`: stdin or a file to a byte range of a namespace.
+//! `feedrail write`: copies stdin or a file to a byte range of a namespace.
 
 use std::fs::File;
 use std::io::{self, Read};
@@ -16,7 +16,7 @@ use crate::session::Session;
 use crate::stream::{self, RangePieces};
 use crate::transfer::TransferArgs;
 
-/// How long an input may be silent before Ctrl-C is looked for.
+/// Longest wait for input before Ctrl-C is checked.
 const LOOK_UP_AFTER: Timespec = Timespec { tv_sec: 0, tv_nsec: 100_000_000 };
 
 const EXAMPLES: &str = "\
@@ -57,7 +57,7 @@ impl Write {
             self.namespace.namespace_id
         );
         let pieces = RangePieces::new(offset, length.unwrap_or(room), namespace.info().block_bytes);
-        // From here on Ctrl-C lets what was begun end, and says how far it got.
+        // From here on Ctrl-C lets writes in flight end, and the error says how far they got.
         let interrupt = Interrupt::install()?;
         let mut transfer = TransferArgs::begin("wrote", length);
         let written = stream::write(
@@ -79,10 +79,11 @@ impl Write {
         Ok(())
     }
 
-    /// Where the data comes from, and how much there is if that can be told.
+    /// Opens the input. Returns its length if it is a regular file.
     fn source(&self) -> Result<(File, Option<u64>)> {
         let Some(path) = &self.file else {
-            // Unbuffered: each read asks for up to a piece, and what poll says is then true.
+            // Unbuffered, so that poll(2) sees all unread data, and each read requests up to a
+            // whole piece.
             return Ok((io::stdin().as_fd().try_clone_to_owned()?.into(), None));
         };
         let file = File::open(path).with_context(|| format!("cannot read {}", path.display()))?;
@@ -117,16 +118,16 @@ impl Write {
     }
 }
 
-/// Reads until `buffer` is full or the input ends; gives the number of bytes.
+/// Reads until `buffer` is full or the input ends. Returns the number of bytes read.
 ///
 /// # Errors
-/// The input cannot be read, or a signal came.
+/// The input cannot be read, or a signal arrived.
 fn fill(source: &mut File, buffer: &mut [u8], interrupt: &Interrupt) -> Result<usize> {
     let mut filled = 0;
     while filled < buffer.len() {
         interrupt.check()?;
         let mut readable = [PollFd::new(&*source, PollFlags::IN)];
-        // A signal ends the poll early, and the read would not see it.
+        // A signal makes poll return early with EINTR, and a read could then block.
         if matches!(poll(&mut readable, Some(&LOOK_UP_AFTER)), Ok(0) | Err(Errno::INTR)) {
             continue;
         }

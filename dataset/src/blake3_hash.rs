@@ -1,4 +1,4 @@
-//! Hashes of manifests and indexes.
+//! BLAKE3 hashes of manifests and indexes.
 
 use std::fmt;
 use std::io::{self, Read};
@@ -6,7 +6,7 @@ use std::str::FromStr;
 
 use crate::text::as_text;
 
-/// A BLAKE3 hash of 32 bytes. As text it is `blake3:` and 64 hexadecimal digits.
+/// BLAKE3 hash (32 bytes). Its text form is `blake3:` and 64 hexadecimal digits.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct Blake3Hash(blake3::Hash);
 
@@ -15,29 +15,28 @@ as_text!(Blake3Hash);
 const PREFIX: &str = "blake3:";
 
 impl Blake3Hash {
-    /// The hash of some bytes. `b3sum` computes the same of a file.
+    /// Hashes bytes in memory. The result for a file's contents is what `b3sum` prints.
     pub fn of(bytes: &[u8]) -> Self {
         Self(blake3::hash(bytes))
     }
 
-    /// The hash of all that a reader returns until its end, with at most 64 KiB in memory at a
-    /// time.
+    /// Hashes all that a reader returns until its end, with at most 64 KiB in memory at a time.
     ///
     /// # Errors
-    /// Those of the reader.
+    /// The first error of the reader.
     pub fn of_reader(reader: impl Read) -> io::Result<Self> {
         HashingReader::new(reader).finish()
     }
 
-    /// The first 8 bytes of the hash as a little-endian number: a key that is the same on every
-    /// machine.
+    /// Returns the first 8 bytes of the hash as a little-endian number, for keys that are the same
+    /// on every machine.
     pub(crate) fn key(self) -> u64 {
         let [a, b, c, d, e, f, g, h, ..] = *self.0.as_bytes();
         u64::from_le_bytes([a, b, c, d, e, f, g, h])
     }
 }
 
-/// Computes the BLAKE3 hash of what is read through it.
+/// Reader that computes the BLAKE3 hash of all bytes read through it.
 #[derive(Debug)]
 pub struct HashingReader<R> {
     reader: R,
@@ -45,15 +44,15 @@ pub struct HashingReader<R> {
 }
 
 impl<R: Read> HashingReader<R> {
-    /// A reader that nothing was read from yet, as far as the hash is concerned.
+    /// Wraps a reader. Bytes that were read from it before are not part of the hash.
     pub fn new(reader: R) -> Self {
         Self { reader, hasher: blake3::Hasher::new() }
     }
 
-    /// Reads what is left, and gives the hash of everything.
+    /// Reads the remaining bytes, and returns the hash of all bytes since [`new`](Self::new).
     ///
     /// # Errors
-    /// Those of the reader.
+    /// The first error of the reader.
     pub fn finish(mut self) -> io::Result<Blake3Hash> {
         self.hasher.update_reader(self.reader)?;
         Ok(Blake3Hash(self.hasher.finalize()))
@@ -83,7 +82,7 @@ impl fmt::Display for Blake3Hash {
     }
 }
 
-/// A text that should be a hash and is none.
+/// Error: a text is not `blake3:` and 64 hexadecimal digits.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("a hash is \"blake3:\" and 64 hexadecimal digits")]
 pub struct InvalidHash;

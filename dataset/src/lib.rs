@@ -1,7 +1,7 @@
 //! Training data as byte ranges of shards.
 //!
-//! A shard is a file, or a namespace of a target. A [`Sample`] is a range of bytes of a shard. This
-//! crate does no I/O: what it reads, it reads through [`std::io`] traits of the caller's.
+//! A shard is a file, or a namespace of a target. A [`Sample`] is a byte range of a shard. This
+//! crate opens no files and no connections: it reads and writes through [`std::io`] traits.
 //!
 //! | question | module |
 //! |---|---|
@@ -9,7 +9,7 @@
 //! | Where is sample 17? | [`index`] |
 //! | Which sample comes when, and who reads it? | [`order`] |
 //! | Where does a stopped loader continue? | [`state`] |
-//! | Which of the targets that have a shard is asked? | [`placement`] |
+//! | Which replica of a shard is read? | [`placement`] |
 //! | Where are the samples of a file in a common format? | [`formats`] |
 //!
 //! Not implemented: decoding of samples, and samples that are no range of bytes of a shard

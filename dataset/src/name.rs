@@ -7,15 +7,15 @@ use nvme_proto::identify::MAX_NAME_BYTES;
 
 use crate::text::as_text;
 
-/// A name: UTF-8 without control characters, from 1 byte to the most that a Feedrail target can
-/// report as the name of a namespace (3,680 bytes).
+/// Name of a data set, target or shard: UTF-8 without control characters, from 1 byte to 3,680
+/// bytes, which is the longest name of a namespace that a Feedrail target can report.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct Name(String);
 
 as_text!(Name);
 
 impl Name {
-    /// The text of the name, without escapes.
+    /// Returns the name, unescaped.
     pub fn as_str(&self) -> &str {
         &self.0
     }
@@ -45,16 +45,16 @@ impl fmt::Display for Name {
     }
 }
 
-/// The rule that a text breaks which is not a name.
+/// Rule for a [`Name`] that a text breaks.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum InvalidName {
-    /// A text of no bytes.
+    /// The text is empty.
     #[error("a name must not be empty")]
     Empty,
-    /// More bytes than a target can report.
+    /// The text exceeds the longest name that a target can report.
     #[error("a name has at most {MAX_NAME_BYTES} bytes")]
     TooLong,
-    /// A control character in it.
+    /// The text contains a control character.
     #[error("a name must not contain control characters")]
     ControlCharacter,
 }

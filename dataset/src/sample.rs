@@ -1,9 +1,9 @@
-//! Where a sample lies.
+//! Position of a sample in its shard.
 
 use zerocopy::byteorder::little_endian::{U32, U64};
 use zerocopy::{FromBytes, Immutable, IntoBytes, KnownLayout, Unaligned};
 
-/// Where one sample lies: a record of an index, 20 bytes, as it is in `index.npy`.
+/// Shard, offset and length of a sample: the record of `index.npy`, 20 bytes.
 #[derive(
     Clone,
     Copy,
@@ -20,12 +20,13 @@ use zerocopy::{FromBytes, Immutable, IntoBytes, KnownLayout, Unaligned};
 )]
 #[repr(C)]
 pub struct Sample {
-    /// The shard that has it, counted from 0 in the order of the manifest.
+    /// Number of the shard, from 0: its position in the index's table of shards or, without one, in
+    /// the manifest.
     pub shard: U32,
-    /// How many bytes it has.
+    /// Length of the sample in bytes.
     pub length: U32,
-    /// Offset of the first byte from the beginning of the shard.
+    /// Offset of the first byte in the shard.
     pub offset: U64,
-    /// CRC-32C of its bytes, or 0 if it was not computed.
+    /// CRC-32C of the sample's bytes, or 0 if it was not computed.
     pub crc32c: U32,
 }

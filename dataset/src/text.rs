@@ -1,4 +1,4 @@
-//! Values that JSON has as strings.
+//! Serialization of values as JSON strings.
 
 use std::fmt::{self, Display};
 use std::marker::PhantomData;
@@ -7,7 +7,7 @@ use std::str::FromStr;
 use serde::de::{Error, Visitor};
 use serde::{Deserializer, Serializer};
 
-/// Writes a value as the string that it displays.
+/// Serializes a value as the string of its `Display`.
 pub(crate) fn serialize<T: Display, S: Serializer>(
     value: &T,
     serializer: S,
@@ -15,7 +15,7 @@ pub(crate) fn serialize<T: Display, S: Serializer>(
     serializer.collect_str(value)
 }
 
-/// Reads a value from a string, with the value's own error.
+/// Deserializes a value from a string with `FromStr`, and reports that error.
 pub(crate) fn deserialize<'de, T, D>(deserializer: D) -> Result<T, D::Error>
 where
     T: FromStr<Err: Display>,
@@ -38,7 +38,7 @@ impl<T: FromStr<Err: Display>> Visitor<'_> for TextVisitor<T> {
     }
 }
 
-/// Makes JSON have values of a type as the strings that they display and parse.
+/// Implements `Serialize` and `Deserialize` for a type by `Display` and `FromStr`.
 macro_rules! as_text {
     ($type:ty) => {
         impl serde::Serialize for $type {

@@ -1,43 +1,44 @@
-//! SplitMix64 (Steele, Lea and Flood, 2014): one seed gives one sequence, on every machine.
+//! SplitMix64 (Steele, Lea and Flood, 2014): a pseudo-random generator whose sequence depends only
+//! on its seed.
 //!
-//! The generator is fast, and anybody who sees one of its numbers can compute all later ones.
-//! Numbers that a stranger must not guess come from the system instead.
+//! The generator is fast, but not secure: one of its numbers suffices to compute all later ones.
+//! Unpredictable numbers must come from the operating system.
 #![no_std]
 #![forbid(unsafe_code)]
 
-/// A sequence of random numbers that follows from its seed.
+/// Generator of pseudo-random numbers.
 #[derive(Clone, Debug)]
 pub struct SplitMix64(u64);
 
 impl SplitMix64 {
-    /// The sequence of a seed. All seeds are equally good, zero included.
+    /// Creates the generator for a seed. All seeds are equally good, 0 included.
     pub const fn new(seed: u64) -> Self {
         Self(seed)
     }
 
-    /// The next number of the sequence.
+    /// Returns the next number of the sequence.
     pub const fn next_u64(&mut self) -> u64 {
         self.0 = self.0.wrapping_add(0x9E37_79B9_7F4A_7C15);
         mix(self.0)
     }
 
-    /// A number below `bound`, or zero if `bound` is zero. Some numbers are likelier than others by
-    /// one part in 2^64 / `bound`.
+    /// Returns a number below `bound`, or 0 if `bound` is 0. The probabilities of the numbers
+    /// differ by at most one part in 2^64 / `bound`.
     pub const fn below(&mut self, bound: u64) -> u64 {
         ((self.next_u64() as u128 * bound as u128) >> 64) as u64
     }
 
-    /// An index into a slice of `length` items, or zero if it is empty.
+    /// Returns an index into a slice of `length` items, or 0 if it is empty.
     pub const fn index(&mut self, length: usize) -> usize {
         self.below(length as u64) as usize
     }
 
-    /// True `per_million` times in a million.
+    /// Returns true with a probability of `per_million` in 1,000,000.
     pub const fn chance(&mut self, per_million: u32) -> bool {
         self.below(1_000_000) < per_million as u64
     }
 
-    /// Puts the items in random order, each order being equally likely.
+    /// Shuffles the items (Fisher-Yates); each order is equally likely.
     pub fn shuffle<T>(&mut self, items: &mut [T]) {
         for last in (1..items.len()).rev() {
             items.swap(last, self.index(last + 1));
@@ -45,8 +46,8 @@ impl SplitMix64 {
     }
 }
 
-/// The mixing step of the generator: a bijection in which each bit of the argument changes half of
-/// the result's bits.
+/// Mixing step of the generator: a bijection in which each bit of the argument affects half of the
+/// result's bits on average.
 pub const fn mix(mut bits: u64) -> u64 {
     bits = (bits ^ bits >> 30).wrapping_mul(0xBF58_476D_1CE4_E5B9);
     bits = (bits ^ bits >> 27).wrapping_mul(0x94D0_49BB_1331_11EB);

@@ -1,4 +1,4 @@
-//! The bench: builds the measured programs as they are released, and runs it.
+//! `cargo xtask bench`: builds the measured programs with the release profile, and runs the bench.
 
 use anyhow::Result;
 
@@ -13,7 +13,7 @@ pub(crate) struct Options {
     arguments: Vec<String>,
 }
 
-/// The packages that the bench runs.
+/// Packages with the programs that the bench runs.
 const PACKAGES: [&str; 3] = ["feedrail-bench", "feedrail-cli", "feedrail-target"];
 
 /// Builds and runs the bench.

@@ -1,4 +1,4 @@
-//! Continuous integration: the gate, which every change passes, and everything else.
+//! `cargo xtask ci`: the gate, which every change must pass, and the steps of `--full`.
 
 mod changes;
 mod last_passed;
@@ -13,7 +13,7 @@ use last_passed::LastPassed;
 use step::{CiStep, StepDecision};
 pub(crate) use steps::{loom, miri};
 
-/// The gate is to take less than this on a slow machine, in seconds.
+/// Limit for the duration of the gate on a slow machine, in seconds.
 const GATE_SECONDS: u64 = 25 * 60;
 
 /// Options of `cargo xtask ci`.
@@ -33,7 +33,7 @@ pub(crate) struct Options {
     steps: Vec<String>,
 }
 
-/// Result of a step, for the table at the end.
+/// Row of the table of results.
 struct Row {
     name: &'static str,
     seconds: u64,
@@ -49,7 +49,7 @@ impl Row {
 /// Outcome of a step without a failure.
 const PASSED: &str = "passed";
 
-/// Runs the steps that are wanted, and prints how long each took.
+/// Runs the selected steps, and prints how long each took.
 pub(crate) fn main(options: &Options) -> Result<()> {
     if let Some(name) = options.steps.iter().find(|name| steps::named(name).is_none()) {
         bail!("there is no step `{name}`: see `cargo xtask ci --list`");
@@ -77,7 +77,7 @@ pub(crate) fn main(options: &Options) -> Result<()> {
     failure
 }
 
-/// Runs one step, or says why not.
+/// Runs one step, or prints why it is skipped.
 #[expect(clippy::disallowed_methods, reason = "the table shows what took the time")]
 fn take(
     step: &CiStep,

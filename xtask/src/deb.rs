@@ -1,4 +1,4 @@
-//! Debian packages of the target and the command line.
+//! `cargo xtask deb`: Debian packages of the target and the command line.
 
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -12,11 +12,11 @@ use crate::release::architecture::Architecture;
 use crate::release::programs;
 use crate::{root, run};
 
-/// The crates that are packaged.
+/// Crates that have a Debian package.
 const CRATES: [&str; 2] = ["feedrail-target", "feedrail-cli"];
-/// The guest prints this line when all steps have passed.
+/// Line that the guest prints when all steps have passed.
 const PASSED: &str = "life cycle: passed";
-/// The Debian suite of the guest, whose C library is the one that packages are built with.
+/// Debian suite of the guest, whose C library the packages are built with.
 const SUITE: Suite = Suite::Bookworm;
 
 /// Options of `cargo xtask deb`.
@@ -27,7 +27,7 @@ pub(crate) struct Options {
     life_cycle: bool,
 }
 
-/// The programs that are packaged, by where cargo has built them.
+/// Origin of the programs to package.
 pub(crate) enum Built {
     /// Programs of this machine, with its C library.
     Here,
@@ -35,7 +35,7 @@ pub(crate) enum Built {
     Crossed(Architecture),
 }
 
-/// The folder of the manual pages and completions that packages take, as their manifests name it.
+/// Folder of the manual pages and completions, as the manifests of the packages refer to it.
 pub(crate) fn extras() -> PathBuf {
     root().join("out/packages")
 }
@@ -62,7 +62,7 @@ pub(crate) fn main(options: &Options) -> Result<()> {
     Ok(())
 }
 
-/// Packages what is built, with a revision, into a folder; cargo-deb is looked for in the path.
+/// Packages the built programs with a Debian revision. `path` is the search path for cargo-deb.
 pub(crate) fn package(revision: &str, folder: &Path, built: &Built, path: &str) -> Result<()> {
     fs::create_dir_all(folder)?;
     let folder = folder.display().to_string();
@@ -83,7 +83,8 @@ pub(crate) fn package(revision: &str, folder: &Path, built: &Built, path: &str) 
     Ok(())
 }
 
-/// Boots a guest that installs packages, upgrades to the next ones, and purges them.
+/// Boots a guest that installs the packages in `first`, upgrades to those in `next`, and purges
+/// them.
 pub(crate) fn live(first: &Path, next: &Path) -> Result<()> {
     let kernel = Guest::build(SUITE)?;
     let initrd = root().join("out/lab/packages.initrd");

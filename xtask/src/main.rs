@@ -112,19 +112,19 @@ fn soak(kills: u32) -> Result<()> {
     run("cargo", &test.split(' ').collect::<Vec<_>>(), &[("FEEDRAIL_SOAK_KILLS", &kills)])
 }
 
-/// The folder of the workspace.
+/// Root folder of the workspace.
 fn root() -> PathBuf {
     Path::new(env!("CARGO_MANIFEST_DIR")).parent().expect("xtask lies in the workspace").to_owned()
 }
 
-/// The folder of the programs that `cargo test --workspace` has built, or builds now. Another
-/// selection of packages has other features, and compiles most crates again.
+/// Builds the programs of `cargo test --workspace`, and returns their folder. Another selection of
+/// packages would have other features, and would compile most crates again.
 fn built_for_tests() -> Result<PathBuf> {
     run("cargo", &["test", "--workspace", "--no-run", "--quiet"], &[])?;
     Ok(root().join("out/debug"))
 }
 
-/// Runs a command in the workspace's folder, its output going where ours goes.
+/// Runs a command in the root of the workspace. It shares our stdout and stderr.
 #[expect(clippy::disallowed_methods, reason = "whoever waits wants to know what took the time")]
 fn run(program: &str, args: &[&str], env: &[(&str, &str)]) -> Result<()> {
     let line = format!("{program} {}", args.join(" "));
@@ -141,7 +141,7 @@ fn run(program: &str, args: &[&str], env: &[(&str, &str)]) -> Result<()> {
     Ok(())
 }
 
-/// Runs a command in the workspace's folder, and returns what it prints.
+/// Runs a command in the root of the workspace, and returns its stdout.
 fn output(program: &str, args: &[&str]) -> Result<String> {
     let line = format!("{program} {}", args.join(" "));
     let output = Command::new(program)

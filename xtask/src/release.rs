@@ -1,5 +1,5 @@
-//! A release: everything that a maintainer publishes, made and tried on this machine.
-//! `docs/releasing.md` says how it is used.
+//! `cargo xtask release`: builds, tries and publishes the artefacts of a release, on the
+//! maintainer's machine. `docs/releasing.md` describes its use.
 
 pub(crate) mod architecture;
 mod archive;
@@ -53,7 +53,7 @@ pub(crate) struct Options {
     output_format: TableFormat,
 }
 
-/// How tables are printed.
+/// Format in which tables are printed.
 #[derive(Clone, Copy, Default, PartialEq, Eq, ValueEnum)]
 enum TableFormat {
     #[default]
@@ -62,7 +62,7 @@ enum TableFormat {
     Json,
 }
 
-/// A kind of artefact. They are made in this order.
+/// Kind of artefact. Kinds are built in this order.
 #[derive(Clone, Copy, PartialEq, Eq, ValueEnum)]
 enum ArtefactKind {
     /// Programs with their unit, manual pages, completions, examples and licences.
@@ -81,17 +81,17 @@ enum ArtefactKind {
     Notes,
 }
 
-/// The files of a release, and the folder where they lie.
+/// Version, folder and architectures of a release's files.
 pub(crate) struct ReleaseFiles {
     version: String,
     folder: PathBuf,
     architectures: Vec<Architecture>,
-    /// Time of the commit, which is that of all files, in seconds since 1970.
+    /// Commit time in seconds since 1970, which all files get as their modification time.
     seconds: u64,
 }
 
 impl ReleaseFiles {
-    /// The files of the folder whose names end so.
+    /// Returns the files in the folder whose names end with `end`.
     fn files(&self, end: &str) -> Result<Vec<PathBuf>> {
         let mut files = Vec::new();
         for entry in fs::read_dir(&self.folder)? {
@@ -105,7 +105,7 @@ impl ReleaseFiles {
     }
 }
 
-/// Makes, tries and publishes what is wanted.
+/// Builds, tries and publishes what the options select.
 pub(crate) fn main(options: &Options) -> Result<()> {
     let complaints = version::complaints(&Tree::default())?;
     ensure!(complaints.is_empty(), "the version differs:\n{}", complaints.join("\n"));
@@ -144,14 +144,14 @@ pub(crate) fn main(options: &Options) -> Result<()> {
     Ok(())
 }
 
-/// Makes the artefacts, and what several have in common once.
+/// Builder of artefacts, which prepares common parts only once.
 struct Maker<'a> {
     release: &'a ReleaseFiles,
     tools: &'a Tools,
     described: OnceCell<Described>,
 }
 
-/// Texts of the programs about themselves, and licences of the crates that they are made of.
+/// Completions and manual pages of the programs, and licences of the crates in them.
 struct Described {
     completions: PathBuf,
     manual: PathBuf,
@@ -229,7 +229,7 @@ impl Maker<'_> {
         fs::write(&path, bytes).with_context(|| path.display().to_string())
     }
 
-    /// Manual pages and completions, which a program of this machine's architecture writes.
+    /// Generates manual pages and completions with a program of this machine's architecture.
     fn described(&self) -> Result<&Described> {
         if let Some(described) = self.described.get() {
             return Ok(described);
@@ -249,7 +249,7 @@ impl Maker<'_> {
     }
 }
 
-/// Writes the checksums of all that lies in the folder.
+/// Writes `SHA256SUMS` for all other files in the folder.
 fn write_sums(release: &ReleaseFiles) -> Result<()> {
     let mut lines = String::new();
     for path in release.files("")?.iter().filter(|path| !path.ends_with("SHA256SUMS")) {
@@ -282,7 +282,7 @@ impl TableFormat {
         );
     }
 
-    /// Prints rows, each as columns or as JSON.
+    /// Prints rows as a table or as JSON.
     fn print(self, names: &[&str], rows: impl Iterator<Item = (Vec<String>, Value)>) {
         let rows: Vec<_> = rows.collect();
         if self == Self::Json {

@@ -1,4 +1,4 @@
-//! The layout of crates: files by folder, circles of imports, public items.
+//! Structure of crates: files per folder, cycles of imports, public items.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -7,10 +7,10 @@ use syn::{Item, ItemUse, UseTree, Visibility};
 
 use crate::source::{self, ProductFile, SourceFile, Tree};
 
-/// The recorded sizes of circles, from the root of the checkout.
+/// Path of the recorded sizes of cycles, from the root of the checkout.
 const RECORD: &str = "xtask/tidy/circles.txt";
 
-/// Prints the figures of each crate, tests excluded. Paths outside of `use` are no imports.
+/// Prints the figures of each crate, without tests. Only `use` items count as imports.
 pub(crate) fn main(tree: &Tree) -> Result<()> {
     let files = source::product(&tree.sources()?)?;
     for (name, modules) in crates(&files) {
@@ -27,8 +27,8 @@ pub(crate) fn main(tree: &Tree) -> Result<()> {
     Ok(())
 }
 
-/// Circles of imports that are larger than recorded, as complaints. Prints the crates whose circles
-/// are smaller.
+/// Returns complaints about cycles of imports that are larger than recorded. It prints the crates
+/// whose cycles are smaller.
 pub(crate) fn complaints(tree: &Tree, sources: &[SourceFile]) -> Result<Vec<String>> {
     let files = source::product(sources)?;
     let record = tree.read(RECORD)?;
@@ -51,19 +51,19 @@ pub(crate) fn complaints(tree: &Tree, sources: &[SourceFile]) -> Result<Vec<Stri
     Ok(complaints)
 }
 
-/// The sizes of circles, the largest first.
+/// Sizes of cycles, in numbers of modules, the largest first.
 fn sizes(circles: &BTreeSet<BTreeSet<ModulePath>>) -> Vec<usize> {
     let mut sizes: Vec<_> = circles.iter().map(BTreeSet::len).collect();
     sizes.sort_unstable_by(|a, b| b.cmp(a));
     sizes
 }
 
-/// True if the largest circle, or the number of modules in circles, is above the record.
+/// Whether the largest cycle, or the number of modules in cycles, exceeds the record.
 fn grew(sizes: &[usize], record: &[usize]) -> bool {
     sizes.first() > record.first() || sizes.iter().sum::<usize>() > record.iter().sum()
 }
 
-/// The lines of a record: a crate and the sizes of its circles.
+/// Parses the lines of a record: a crate, and the sizes of its cycles.
 fn parse(record: &str) -> Result<BTreeMap<&str, Vec<usize>>> {
     let lines = record.lines().filter(|line| !line.is_empty() && !line.starts_with('#'));
     lines.map(|line| parse_line(line).with_context(|| format!("circles.txt: {line}"))).collect()
@@ -74,7 +74,7 @@ fn parse_line(line: &str) -> Result<(&str, Vec<usize>)> {
     Ok((name, sizes.split(' ').map(str::parse).collect::<Result<_, _>>()?))
 }
 
-/// The modules of each library, and of each program that is a crate of its own, by its folder.
+/// Returns the modules of each library, and of each program that is a crate of its own, by folder.
 fn crates(files: &[ProductFile]) -> impl Iterator<Item = (&str, Modules<'_>)> {
     let has = |path: &str| files.iter().any(|file| file.path == path);
     files.iter().filter_map(move |root| {
@@ -93,10 +93,10 @@ fn files_by_folder(name: &str, files: &[ProductFile]) -> BTreeMap<String, usize>
     folders
 }
 
-/// The names that lead to a module from the root of its crate.
+/// Names of the modules from the root of a crate to a module.
 type ModulePath = Vec<String>;
 
-/// The modules of a crate.
+/// Modules of a crate, with their items.
 struct Modules<'a>(BTreeMap<ModulePath, &'a [Item]>);
 
 impl<'a> Modules<'a> {
@@ -122,7 +122,8 @@ impl<'a> Modules<'a> {
         self.0.insert(path, items);
     }
 
-    /// The modules that each imports from, without its own parents and parts, with which it is one.
+    /// Returns the modules that each module imports from, without its own ancestors and
+    /// descendants.
     fn imports(&self) -> BTreeMap<ModulePath, BTreeSet<ModulePath>> {
         let mut imports = BTreeMap::new();
         for (module, items) in &self.0 {
@@ -135,7 +136,7 @@ impl<'a> Modules<'a> {
         imports
     }
 
-    /// The module that defines the item of a path, or has it from another crate.
+    /// Returns the module that defines the item of a path, or imports it from another crate.
     fn module_of(&self, path: &[String]) -> ModulePath {
         let known = (0..=path.len()).rev().find(|&length| self.0.contains_key(&path[..length]));
         let (module, rest) = path.split_at(known.unwrap_or(0));
@@ -147,8 +148,8 @@ impl<'a> Modules<'a> {
         }
     }
 
-    /// The names that a `use` brings from this crate: each with its name, `*` for all, and its path
-    /// from the root.
+    /// Returns the names that a `use` imports from this crate, each with its path from the root.
+    /// `*` stands for all names.
     fn names(&self, module: &[String], item: &ItemUse) -> Vec<(String, ModulePath)> {
         let mut leaves = Vec::new();
         collect_leaves(&item.tree, &mut Vec::new(), &mut leaves);
@@ -157,7 +158,7 @@ impl<'a> Modules<'a> {
         leaves.into_iter().filter_map(resolve).collect()
     }
 
-    /// A path in a `use`, from the root of the crate. None if it leads to another crate.
+    /// Resolves a path in a `use` from the root of the crate; `None` if it is in another crate.
     fn resolve(&self, module: &[String], path: &[String]) -> Option<ModulePath> {
         let mut base = module.to_vec();
         let mut rest = path;
@@ -175,7 +176,7 @@ impl<'a> Modules<'a> {
         (is_explicit || is_child).then(|| [&base, rest].concat())
     }
 
-    /// The public items that can be named from outside, by where they are defined.
+    /// Returns the public items that other crates can name, by the paths of their definitions.
     fn public(&self) -> BTreeSet<ModulePath> {
         let mut public = BTreeSet::new();
         self.add_public(&[], &mut BTreeSet::new(), &mut public);
@@ -219,7 +220,7 @@ fn as_use(item: &Item) -> Option<&ItemUse> {
     if let Item::Use(item) = item { Some(item) } else { None }
 }
 
-/// Each name that a `use` brings, and its path.
+/// Collects each name that a `use` imports, with its path.
 fn collect_leaves(tree: &UseTree, path: &mut ModulePath, leaves: &mut Vec<(String, ModulePath)>) {
     match tree {
         UseTree::Path(tree) => {
@@ -236,7 +237,7 @@ fn collect_leaves(tree: &UseTree, path: &mut ModulePath, leaves: &mut Vec<(Strin
     }
 }
 
-/// A path with its last name, which `self` does not lengthen.
+/// Appends the last name to a path. `self` stands for the path itself.
 fn end(path: &[String], name: &syn::Ident) -> ModulePath {
     if name == "self" && !path.is_empty() { path.to_vec() } else { joined(path, &name.to_string()) }
 }
@@ -261,7 +262,7 @@ fn public_name(item: &Item) -> Option<String> {
     is_public(visibility).then(|| name.to_string())
 }
 
-/// The groups of modules in which each imports from each other, perhaps by way of more of them.
+/// Returns the groups of modules that import each other, directly or through others of the group.
 fn circles(imports: &BTreeMap<ModulePath, BTreeSet<ModulePath>>) -> BTreeSet<BTreeSet<ModulePath>> {
     let reach = |start: &ModulePath| {
         let mut reached = BTreeSet::new();

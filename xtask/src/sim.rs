@@ -1,4 +1,4 @@
-//! The simulated worlds of `tests/`, by hand and in any number.
+//! `cargo xtask sim`: runs the simulated worlds of `tests/`.
 
 use anyhow::Result;
 
@@ -11,7 +11,7 @@ pub(crate) struct Options {
     arguments: Vec<String>,
 }
 
-/// Builds and runs the `sim` program, or with `--bugs` the one that tests it.
+/// Builds and runs the program `sim`, or with `--bugs` the one that tests it.
 pub(crate) fn main(options: &Options) -> Result<()> {
     let bugs = options.arguments.iter().any(|argument| argument.starts_with("--bug"));
     let program = if bugs { BUGS } else { ["--bin", "sim"].as_slice() };
@@ -27,7 +27,7 @@ pub(crate) fn worlds(count: u32) -> Result<()> {
     crate::run(&sim.to_string_lossy(), &["--seeds", &count.to_string()], &[])
 }
 
-/// Whether worlds find bugs.
+/// Tests whether the simulated worlds detect deliberate bugs.
 pub(crate) fn bugs() -> Result<()> {
     crate::run("cargo", &[&["run", "--quiet", "--package", "feedrail-tests"], BUGS].concat(), &[])
 }

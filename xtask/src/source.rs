@@ -1,4 +1,4 @@
-//! The files of a checkout: their text, and the syntax of the Rust files that are not tests.
+//! Files of a checkout: their text, and the syntax of Rust files without tests.
 
 use std::collections::BTreeSet;
 use std::fs;
@@ -9,19 +9,19 @@ use anyhow::{Context, Result, ensure};
 use syn::punctuated::Punctuated;
 use syn::{Attribute, Item, Meta, Token};
 
-/// A file and its path from the root of the checkout.
+/// File of the checkout, with its path from the root.
 pub(crate) struct SourceFile {
     pub(crate) path: String,
     pub(crate) text: String,
 }
 
-/// A file without its test code.
+/// Rust file without its test code.
 pub(crate) struct ProductFile {
     pub(crate) path: String,
     pub(crate) items: Vec<Item>,
 }
 
-/// Which checkout is looked at.
+/// Option that selects the checkout to examine.
 #[derive(Debug, Default, clap::Args)]
 pub(crate) struct Tree {
     /// Another checkout than that of this program
@@ -30,28 +30,28 @@ pub(crate) struct Tree {
 }
 
 impl Tree {
-    /// All Rust files that git tracks.
+    /// Returns all Rust files that git tracks.
     pub(crate) fn sources(&self) -> Result<Vec<SourceFile>> {
         self.files("*.rs")
     }
 
-    /// All Markdown files that git tracks.
+    /// Returns all Markdown files that git tracks.
     pub(crate) fn documents(&self) -> Result<Vec<SourceFile>> {
         self.files("*.md")
     }
 
-    /// All files that git tracks and that have prose: Rust, Markdown and Python.
+    /// Returns all files with prose that git tracks: Rust, Markdown and Python.
     pub(crate) fn texts(&self) -> Result<Vec<SourceFile>> {
         let parts = ["*.rs", "*.md", "*.py"].map(|pattern| self.files(pattern));
         Ok(parts.into_iter().collect::<Result<Vec<_>>>()?.into_iter().flatten().collect())
     }
 
-    /// Whether the checkout has a file or a folder of this path from its root.
+    /// Whether the checkout has a file or a folder at this path from its root.
     pub(crate) fn has(&self, path: &str) -> bool {
         self.root().join(path).exists()
     }
 
-    /// The text of a file that must be there, of this path from the root of the checkout.
+    /// Reads a file at this path from the root of the checkout.
     pub(crate) fn read(&self, path: &str) -> Result<String> {
         fs::read_to_string(self.root().join(path)).with_context(|| path.to_owned())
     }
@@ -74,7 +74,7 @@ impl Tree {
     }
 }
 
-/// The files that are not tests, without the parts that only tests have.
+/// Parses the files that are not tests, and removes items that are compiled only for tests.
 pub(crate) fn product(sources: &[SourceFile]) -> Result<Vec<ProductFile>> {
     let mut files = Vec::new();
     let mut tests = BTreeSet::new();
@@ -93,7 +93,7 @@ fn is_test_path(path: &str) -> bool {
     path.split('/').any(|part| matches!(part, "tests" | "tests.rs"))
 }
 
-/// Where the files of the modules are that a file declares.
+/// Returns the folder that contains the files of the modules that a file declares.
 pub(crate) fn module_folder(path: &str) -> String {
     let (folder, name) = path.rsplit_once('/').unwrap_or(("", path));
     match name {
@@ -102,13 +102,13 @@ pub(crate) fn module_folder(path: &str) -> String {
     }
 }
 
-/// Whether a file is of a module, which is named by its path without `.rs`, or of one below that.
+/// Whether a file belongs to `module` or a module below it. `module` is a path without `.rs`.
 fn is_within(path: &str, module: &str) -> bool {
     path.strip_prefix(module).is_some_and(|rest| rest == ".rs" || rest.starts_with('/'))
 }
 
-/// Removes items that are compiled for tests only. `tests` gets the modules among them that have
-/// files of their own.
+/// Removes items that are compiled only for tests. Modules among them that have files of their own
+/// are added to `tests`.
 fn strip_tests(items: &mut Vec<Item>, folder: &str, tests: &mut BTreeSet<String>) {
     items.retain_mut(|item| {
         let for_tests = attributes(item).iter().any(is_for_tests);

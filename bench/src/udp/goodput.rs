@@ -1,4 +1,4 @@
-//! Bytes per second one way, as much as goes without loss.
+//! Measures how many bytes per second go one way without loss.
 
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::thread;
@@ -10,23 +10,22 @@ use super::socket::{self, PairSocket};
 use crate::clock::now;
 use crate::cores::{HOST_CORE, TARGET_CORE, pin};
 
-/// Headers and checksum around the payload of an RDMA WRITE of one packet.
+/// Bytes of headers and checksum around the payload of an RDMA WRITE of one packet.
 pub(crate) const DATAGRAM_OVERHEAD_BYTES: usize = 32;
-/// Bytes in flight, in KiB.
+/// Windows to try: bytes in flight, in KiB.
 const WINDOWS_KIB: [usize; 4] = [128, 256, 512, 1024];
-/// The largest train that every kernel takes, in bytes and in datagrams.
+/// Maximum train that every kernel accepts, in bytes and in datagrams.
 const TRAIN_BYTES: usize = 65_000;
 const TRAIN_DATAGRAMS: usize = 64;
-/// Acknowledgements for each window. Half a window is a lot to wait for; the sender should have
-/// room before that.
+/// Acknowledgements per window, so that the sender has room before half a window is acknowledged.
 const ACKNOWLEDGEMENTS_IN_WINDOW: usize = 4;
-/// Time after which an answer on loopback is lost.
+/// Time after which a datagram on loopback counts as lost.
 const LOST_AFTER: Duration = Duration::from_millis(200);
-/// Time of polling before a sleep, as the target's default.
+/// Time of polling before a sleep, the default of a host.
 const POLLING: Duration = Duration::from_micros(50);
 
-/// The best goodput over the windows at which nothing is lost, in bytes per second; `runtime` for
-/// each window.
+/// Returns the best goodput of the windows at which no datagram is lost, in bytes per second. Each
+/// window is measured for `runtime`.
 pub(crate) fn measure(path_mtu: usize, trains: bool, runtime: Duration) -> Result<f64> {
     let mut best = None;
     for window in WINDOWS_KIB {
@@ -38,8 +37,7 @@ pub(crate) fn measure(path_mtu: usize, trains: bool, runtime: Duration) -> Resul
     )
 }
 
-/// Datagrams from one socket to another, with a bounded number of bytes between sent and
-/// acknowledged.
+/// Flow of datagrams from one socket to another, with a limit on unacknowledged bytes.
 struct DatagramFlow {
     datagram: usize,
     trains: bool,
@@ -51,14 +49,15 @@ impl DatagramFlow {
         Self { datagram: path_mtu + DATAGRAM_OVERHEAD_BYTES, trains, window }
     }
 
-    /// Several trains fit into the window, so that both ends work at a time.
+    /// Bytes of a train. Several trains fit into the window, so that both ends work at the same
+    /// time.
     fn train_bytes(&self) -> usize {
         let room = TRAIN_BYTES.min(self.window / ACKNOWLEDGEMENTS_IN_WINDOW);
         let datagrams = if self.trains { (room / self.datagram).min(TRAIN_DATAGRAMS) } else { 1 };
         datagrams * self.datagram
     }
 
-    /// Bytes per second, unless something was lost.
+    /// Returns bytes per second; `None` if a datagram was lost.
     fn measure(&self, runtime: Duration) -> Result<Option<f64>> {
         let (sender, receiver) = socket::pair()?;
         let (sender, receiver) = (sender.polling(POLLING), receiver.polling(POLLING));
@@ -78,12 +77,12 @@ impl DatagramFlow {
     }
 
     fn send_all(&self, socket: &PairSocket, runtime: Duration) -> Result<Option<f64>> {
-        // Data comes from the target.
+        // In a read, data flows from the target to the host.
         pin(TARGET_CORE);
         let train = vec![0x5A; self.train_bytes()];
         let (mut sent, mut acknowledged) = (0, 0);
         let start = now();
-        // On a busy machine the receiver may not have run once by then.
+        // On a busy machine the receiver may not have run once within `runtime`.
         while start.elapsed() < runtime || acknowledged == 0 {
             let room = sent - acknowledged + train.len() <= self.window;
             if room && socket.send(&train)? {
@@ -99,7 +98,8 @@ impl DatagramFlow {
         Ok(Some(acknowledged as f64 / elapsed.as_secs_f64()))
     }
 
-    /// Tells the total after each part of a window, and when nothing more is there.
+    /// Receives datagrams, and sends the total of bytes after each part of a window, and when no
+    /// further datagram is waiting.
     fn acknowledge_all(&self, socket: &PairSocket, stop: &AtomicBool) -> Result<()> {
         pin(HOST_CORE);
         let mut buffer = vec![0; 1 << 16];
@@ -125,7 +125,7 @@ impl DatagramFlow {
     }
 }
 
-/// The newest total that the receiver told; `None` when it tells none, since something was lost.
+/// Returns the latest total of the receiver; `None` after a timeout, since a datagram was lost.
 fn next_acknowledgement(socket: &PairSocket) -> Result<Option<usize>> {
     let mut total = [0; size_of::<usize>()];
     if socket.receive(&mut total, LOST_AFTER)?.is_none() {

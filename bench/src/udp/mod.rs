@@ -1,8 +1,8 @@
-//! The throughput of plain UDP sockets over loopback: the ceiling of the soft provider.
+//! Throughput of plain UDP sockets over loopback: the ceiling of the soft provider.
 //!
-//! Two threads, each on its core and with one socket that has the options of the soft provider's:
-//! large buffers, no fragments, errors reported, trains of datagrams cut and joined by the kernel.
-//! They do nothing but send and receive.
+//! Two threads, each on its core, with a socket that has the options of the soft provider's
+//! sockets: large buffers, no fragmentation, errors reported, trains of datagrams split and joined
+//! by the kernel (GSO, GRO). They only send and receive.
 
 mod goodput;
 mod ping_pong;

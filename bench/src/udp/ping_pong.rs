@@ -1,5 +1,5 @@
-//! The packets of one 4 KiB read at a time: a command one way, the data and the response the other
-//! way.
+//! Measures round trips with the packets of a 4 KiB read, one at a time: a command in one
+//! direction, data and response in the other.
 
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::thread;
@@ -16,11 +16,11 @@ const COMMAND_BYTES: usize = 92;
 const DATA_BYTES: usize = 4128;
 const RESPONSE_BYTES: usize = 36;
 const LOST_AFTER: Duration = Duration::from_millis(100);
-/// Unanswered requests in a row after which loopback counts as broken: a minute of them.
+/// Unanswered requests in succession, for one minute, after which loopback counts as broken.
 const LOST_MAX: u32 = 600;
 
-/// The median round trip, in microseconds. The two sides poll as long as those of the soft provider
-/// do before they sleep: the host's and the target's time.
+/// Returns the median round trip in microseconds. Before they sleep, the two sides poll for `host`
+/// and `target`, the times of the soft provider's host and target.
 pub(crate) fn measure(host: Duration, target: Duration, runtime: Duration) -> Result<f64> {
     let (asking, answering) = socket::pair()?;
     let (asking, answering) = (asking.polling(host), answering.polling(target));
@@ -36,8 +36,8 @@ pub(crate) fn measure(host: Duration, target: Duration, runtime: Duration) -> Re
     Ok(Spread::of(&times).context("no answer over loopback")?.median)
 }
 
-/// Round trips in microseconds, at least one unless nothing is answered: on a busy machine the
-/// answering thread may not have run once within `runtime`.
+/// Returns round trips in microseconds, at least one: on a busy machine the answering thread may
+/// not have run once within `runtime`. Fails if no request is answered.
 fn ask_repeatedly(socket: &PairSocket, runtime: Duration) -> Result<Vec<f64>> {
     pin(HOST_CORE);
     let mut buffer = [0; DATA_BYTES];

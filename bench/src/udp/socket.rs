@@ -1,4 +1,4 @@
-//! A socket as the soft provider opens them.
+//! UDP socket with the options of the soft provider's sockets.
 #![expect(unsafe_code, reason = "socket options that no crate wraps")]
 
 use std::io;
@@ -11,17 +11,17 @@ use rustix::event::{PollFd, PollFlags, Timespec, poll};
 
 use crate::clock::now;
 
-/// Receive buffer that the soft provider asks for, in bytes.
+/// Bytes of the receive and send buffers that the soft provider requests.
 const RECEIVE_BUFFER_BYTES: usize = 8 << 20;
 const SEND_BUFFER_BYTES: usize = 4 << 20;
 
-/// A pair's socket, connected to the other one.
+/// Socket of a pair, connected to the other one.
 pub(super) struct PairSocket {
     udp: UdpSocket,
     polling: Duration,
 }
 
-/// Two sockets on two addresses, connected to each other.
+/// Opens two sockets on two loopback addresses, connected to each other.
 pub(super) fn pair() -> Result<(PairSocket, PairSocket)> {
     let one = open(feedrail_tests::process::loopback_address())?;
     let other = open(feedrail_tests::process::loopback_address())?;
@@ -42,26 +42,27 @@ fn open(address: IpAddr) -> Result<PairSocket> {
 }
 
 impl PairSocket {
-    /// How long to poll after the last datagram before sleeping.
+    /// Sets the time to poll after the last datagram before sleeping.
     pub(super) fn polling(mut self, time: Duration) -> Self {
         self.polling = time;
         self
     }
 
-    /// Makes the kernel cut a message into datagrams of this length.
+    /// Makes the kernel split a message into datagrams of this length (UDP_SEGMENT).
     pub(super) fn cut(&self, segment_bytes: usize) -> Result<()> {
         let segment = i32::try_from(segment_bytes)?;
         self.set(libc::SOL_UDP, libc::UDP_SEGMENT, segment)
             .context("UDP_SEGMENT is refused: a kernel of 4.18 or later has it")
     }
 
-    /// Makes the kernel join datagrams that arrive.
+    /// Makes the kernel join received datagrams (UDP_GRO).
     pub(super) fn join(&self) -> Result<()> {
         self.set(libc::SOL_UDP, libc::UDP_GRO, 1)
             .context("UDP_GRO is refused: a kernel of 5.0 or later has it")
     }
 
-    /// Privilege lifts the system's limit; without it the limit holds, for the soft provider too.
+    /// Sets a buffer size: beyond the system's limit with privileges, else up to it, like the soft
+    /// provider.
     fn set_buffer(&self, forced: i32, limited: i32, bytes: usize) -> Result<()> {
         let bytes = i32::try_from(bytes)?;
         if self.set(libc::SOL_SOCKET, forced, bytes).is_err() {
@@ -81,17 +82,18 @@ impl PairSocket {
         Ok(())
     }
 
-    /// Sends; `false` when the socket is full.
+    /// Sends a message. Returns false if the socket's buffer is full.
     pub(super) fn send(&self, bytes: &[u8]) -> Result<bool> {
         Ok(ready(self.udp.send(bytes))?.is_some())
     }
 
-    /// Receives the datagrams that have arrived.
+    /// Receives what has arrived. Returns its bytes, or `None` if there is nothing.
     pub(super) fn try_receive(&self, buffer: &mut [u8]) -> Result<Option<usize>> {
         Ok(ready(self.udp.recv(buffer))?)
     }
 
-    /// Receives; `None` when nothing came within `limit`. Polls for a while and then sleeps.
+    /// Receives a message; `None` if none arrives within `limit`. It polls for a while and then
+    /// sleeps.
     pub(super) fn receive(&self, buffer: &mut [u8], limit: Duration) -> Result<Option<usize>> {
         let start = now();
         loop {

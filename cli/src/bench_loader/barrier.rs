@@ -1,8 +1,8 @@
-//! A barrier of ranks that can be given up.
+//! Barrier between the threads of all ranks, which a rank that fails can abort.
 
 use std::sync::{Condvar, Mutex, MutexGuard, PoisonError};
 
-/// Barrier between the ranks of a loop. Unlike [`std::sync::Barrier`] it can be given up, so that a
+/// Barrier between the ranks of a loop. Unlike [`std::sync::Barrier`] it can be aborted, so that a
 /// rank that fails does not block the others.
 #[derive(Debug)]
 pub(super) struct StepBarrier {
@@ -11,14 +11,14 @@ pub(super) struct StepBarrier {
     changed: Condvar,
 }
 
-/// Error of a barrier that a rank has given up by leaving the loop.
+/// Error of [`StepBarrier::wait`]: a rank has left the loop and aborted the barrier.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct GivenUp;
 
 #[derive(Debug, Default)]
 struct BarrierState {
     waiting: usize,
-    /// Times that all came.
+    /// Number of times that every rank has arrived.
     passed: u64,
     given_up: bool,
 }
@@ -28,7 +28,7 @@ impl StepBarrier {
         Self { ranks, state: Mutex::default(), changed: Condvar::new() }
     }
 
-    /// Waits until all ranks are here, or one gives up.
+    /// Blocks until every rank has called this function, or fails once a rank has called `give_up`.
     pub(super) fn wait(&self) -> Result<(), GivenUp> {
         let mut state = self.lock();
         if state.given_up {
@@ -47,7 +47,7 @@ impl StepBarrier {
         if state.passed == passed { Err(GivenUp) } else { Ok(()) }
     }
 
-    /// Ends all present and future waits with an error.
+    /// Makes all present and future calls of `wait` return [`GivenUp`].
     pub(super) fn give_up(&self) {
         self.lock().given_up = true;
         self.changed.notify_all();

@@ -1,16 +1,17 @@
-//! Whole blocks around byte ranges, which is what reads past the page cache take.
+//! Rounding of byte ranges to whole blocks, as reads with `O_DIRECT` need them.
 
 use core::ops::Range;
 
 use feedrail_initiator::Entry;
 
-/// Alignment of direct reads. Some disks need only 512 bytes; none needs more than this.
+/// Alignment of offset, length and memory of reads with `O_DIRECT`. Some disks need only 512 bytes;
+/// none needs more than this.
 pub(super) const BLOCK_BYTES: u64 = 4096;
-/// Long ranges are read in chunks that end at multiples of this.
+/// Maximum length of a read. Longer ranges are read in chunks that end at multiples of this.
 pub(super) const CHUNK_BYTES: u64 = 1 << 20;
 
-/// The ranges, cut at multiples of [`CHUNK_BYTES`] in the file: no chunk shares a block with
-/// the next chunk of its range.
+/// Splits the ranges at multiples of [`CHUNK_BYTES`] in the file, so that no chunk shares a block
+/// with the next chunk of its range.
 pub(super) fn chunks(entries: &[Entry]) -> impl Iterator<Item = Entry> {
     entries.iter().flat_map(|entry| Chunks { rest: *entry })
 }
@@ -34,13 +35,14 @@ impl Iterator for Chunks {
     }
 }
 
-/// The blocks of a chunk: at most [`CHUNK_BYTES`].
+/// Byte range in the file of the blocks that contain a chunk: at most [`CHUNK_BYTES`].
 pub(super) fn whole_blocks(chunk: &Entry) -> Range<u64> {
     let end = chunk.offset.saturating_add(chunk.length.into());
     chunk.offset / BLOCK_BYTES * BLOCK_BYTES..end.div_ceil(BLOCK_BYTES) * BLOCK_BYTES
 }
 
-/// Whether a chunk consists of whole blocks and its memory begins at one.
+/// Whether offset, length and memory address of a chunk are multiples of [`BLOCK_BYTES`], so that
+/// it can be read with `O_DIRECT` in place.
 pub(super) fn is_aligned(chunk: &Entry, address: usize) -> bool {
     let numbers = [chunk.offset, chunk.length.into(), address as u64];
     numbers.iter().all(|number| number % BLOCK_BYTES == 0)

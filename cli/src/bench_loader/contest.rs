@@ -1,4 +1,4 @@
-//! The ways to read that are measured, in turns.
+//! Methods of reading that are compared: each takes one turn in every round.
 
 use std::fs::File;
 use std::sync::Arc;
@@ -19,7 +19,7 @@ use super::uring_reader::UringReader;
 use crate::clock::cpu_time;
 use crate::progress::Progress;
 
-/// A way to read local files.
+/// Method of reading local files, as a value of `--baselines`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, ValueEnum)]
 pub(super) enum LocalMethod {
     /// Threads, each with pread
@@ -30,31 +30,31 @@ pub(super) enum LocalMethod {
     IoUring,
 }
 
-/// A way to get batches.
+/// Source of the batches in a turn.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum ReadWay {
-    /// Reads from the targets. The state is that of the page cache, which a target on this machine
-    /// shares.
+    /// Reads from the targets. The state is that of the page cache of a target on this machine,
+    /// which shares it with the local readers; `None` if the target's cache is not known.
     Remote(Option<CacheState>),
     Local(LocalMethod, CacheState),
-    /// Nothing is read: the loop alone.
+    /// The loop without any reads.
     Nothing,
 }
 
-/// Data and buffers of all read methods.
+/// Connections, local files and buffers that the readers of all turns are made from.
 pub(super) struct Sources {
     pub(super) remote: RemoteShards,
     pub(super) local: Option<LocalFiles>,
     pub(super) target: Option<LocalTarget>,
-    /// Threads of a pool, for each rank.
+    /// Threads of each rank for the pread and mmap readers.
     pub(super) read_threads: usize,
 }
 
-/// A way to read and what was measured of it.
+/// Measurements of one way to read, over all of its turns.
 pub(super) struct Contestant {
     pub(super) way: ReadWay,
     pub(super) figures: LoaderFigures,
-    /// Why this machine does not have it.
+    /// Reason why this machine cannot read in this way, for example that it has no io_uring.
     pub(super) unavailable: Option<String>,
 }
 
@@ -81,14 +81,14 @@ impl ReadWay {
         matches!(self, Self::Local(..))
     }
 
-    /// A mapped file is never read past the page cache.
+    /// Whether the combination can be measured: a mapped file cannot bypass the page cache.
     fn exists(self) -> bool {
         self != Self::Local(LocalMethod::Mmap, CacheState::Direct)
     }
 }
 
 impl Sources {
-    /// The ways, in the order of their turns.
+    /// Returns the ways to read that are measured, in the order of their turns in a round.
     pub(super) fn ways(&self, methods: &[LocalMethod], caches: &[CacheState]) -> Vec<ReadWay> {
         let shared = self.local.as_ref().zip(self.target);
         let is_shared = shared.is_some_and(|(files, target)| target.has_open(files));
@@ -115,7 +115,7 @@ impl Sources {
         }
     }
 
-    /// A reader for each rank.
+    /// Creates one reader for each rank.
     fn open(
         &self,
         way: ReadWay,
@@ -138,7 +138,7 @@ impl Sources {
         schedule.ranks().map(open).collect()
     }
 
-    /// The threads of one rank.
+    /// Creates the readers of one rank, one for each thread.
     fn range_readers(
         &self,
         method: LocalMethod,
@@ -181,7 +181,8 @@ impl Contestant {
         Self { way, figures: LoaderFigures::default(), unavailable: None }
     }
 
-    /// One turn. What this machine does not have for a local way is noted, and no error.
+    /// Runs one turn and adds its figures. If this machine cannot do the way to read, the reason is
+    /// stored in `unavailable` and the turn is no error.
     pub(super) fn take_turn(
         &mut self,
         sources: &Sources,
@@ -217,7 +218,7 @@ impl Contestant {
     }
 }
 
-/// Returns the residency that deviates more from the cache state asked for.
+/// Returns the residency that deviates more from the requested cache state.
 fn further(
     cache: CacheState,
     one: Option<Residency>,

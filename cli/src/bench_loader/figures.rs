@@ -5,11 +5,11 @@ use core::time::Duration;
 use super::page_cache::Residency;
 use crate::latency::Latency;
 
-/// The loop of one rank. The first step is not in it, but for the time to the first batch: as in
-/// DLIO, which leaves it out.
+/// Figures of the loop of one rank in one turn. The first step counts only for `first_batch` and
+/// `all_bytes`, as DLIO leaves it out.
 #[derive(Clone, Debug, Default)]
 pub(super) struct RankFigures {
-    /// Steps that were measured.
+    /// Number of measured steps.
     pub(super) steps: u64,
     /// Time from the end of the first step to the end of the last.
     pub(super) elapsed: Duration,
@@ -17,20 +17,20 @@ pub(super) struct RankFigures {
     pub(super) bytes: u64,
     /// Time from the start of the loop until the first batch has arrived.
     pub(super) first_batch: Option<Duration>,
-    /// Waiting for each batch: with batches read ahead, the stall of the loop.
+    /// Time that the loop waited for each batch: with batches read ahead, its stall.
     pub(super) waits: Latency,
     pub(super) stalled: Duration,
     /// Time from the end of a step to the end of the next: waiting, computing, and the barrier.
     pub(super) step_times: Latency,
     /// Bytes of all batches, those of the first step included.
     pub(super) all_bytes: u64,
-    /// Bytes that files or targets were asked for.
+    /// Bytes requested from files or targets: more than `all_bytes` if whole blocks are read.
     pub(super) asked_bytes: u64,
-    /// Batches that were compared with the local file.
+    /// Batches that were compared with the local files.
     pub(super) verified: u64,
 }
 
-/// All ranks in all turns of one way to read.
+/// Sum of the figures of all ranks over all turns of one way to read.
 #[derive(Clone, Debug, Default)]
 pub(super) struct LoaderFigures {
     pub(super) turns: u64,
@@ -41,7 +41,7 @@ pub(super) struct LoaderFigures {
     /// Sum over the turns of every rank's time, which includes computing.
     pub(super) rank_time: Duration,
     pub(super) bytes: u64,
-    /// The longest of all turns.
+    /// The longest time to a first batch of all turns.
     pub(super) first_batch: Option<Duration>,
     pub(super) waits: Latency,
     pub(super) stalled: Duration,
@@ -49,15 +49,15 @@ pub(super) struct LoaderFigures {
     pub(super) all_bytes: u64,
     pub(super) asked_bytes: u64,
     pub(super) verified: u64,
-    /// CPU time of this process, in all of each turn.
+    /// CPU time of this process during the turns, their first steps included.
     pub(super) client_cpu: Duration,
     pub(super) target_cpu: Option<Duration>,
-    /// Residency before a turn, of the turn where it deviated most from the state asked for.
+    /// Residency before the turn at which it deviated most from the requested cache state.
     pub(super) residency: Option<Residency>,
 }
 
 impl LoaderFigures {
-    /// Adds the ranks of a turn.
+    /// Adds the figures of the ranks of one turn.
     pub(super) fn add_turn(&mut self, ranks: &[RankFigures]) {
         self.turns += 1;
         self.elapsed += ranks.iter().map(|rank| rank.elapsed).max().unwrap_or_default();
@@ -75,8 +75,8 @@ impl LoaderFigures {
         }
     }
 
-    /// Accelerator utilisation as DLIO has it: the time that was to be computed, by the time that
-    /// passed. `None` without computing, or before a step was measured.
+    /// Accelerator utilisation as DLIO defines it: computing time of the measured steps divided by
+    /// their elapsed time. `None` without computing, or before a step was measured.
     pub(super) fn au(&self, compute: Duration) -> Option<f64> {
         let computed = compute.as_secs_f64() * self.batches as f64;
         let passed = self.rank_time.as_secs_f64();
@@ -95,7 +95,7 @@ impl LoaderFigures {
         (!self.elapsed.is_zero()).then(|| amount / self.elapsed.as_secs_f64())
     }
 
-    /// CPU seconds of this process for each 10^9 bytes that it got.
+    /// CPU seconds of this process for each 10^9 bytes that it received.
     pub(super) fn client_cpu_per_gb(&self) -> Option<f64> {
         per_gb(self.client_cpu, self.all_bytes)
     }
@@ -105,7 +105,7 @@ impl LoaderFigures {
         per_gb(self.target_cpu?, self.all_bytes)
     }
 
-    /// Bytes that were asked for, by those that were needed.
+    /// Bytes requested divided by bytes of the batches. `None` before any were read.
     pub(super) fn amplification(&self) -> Option<f64> {
         (self.all_bytes > 0 && self.asked_bytes > 0)
             .then(|| self.asked_bytes as f64 / self.all_bytes as f64)

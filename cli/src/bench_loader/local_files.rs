@@ -1,4 +1,4 @@
-//! Copies of the shards in local files, and how threads read them with system calls or mapped.
+//! Local copies of the shards, and readers of them that use `pread` or mapped memory.
 
 use std::fs::{File, OpenOptions};
 use std::os::unix::fs::{FileExt as _, OpenOptionsExt as _};
@@ -18,10 +18,11 @@ use crate::file_map::FileMap;
 pub(super) struct LocalFiles(Arc<[PathBuf]>);
 
 impl LocalFiles {
-    /// Files that are as long as the shards.
+    /// Checks that the files are as long as the shards.
     ///
     /// # Errors
-    /// There is not one for each shard, or one cannot be opened or has another length.
+    /// The number of files is not that of the shards, or a file cannot be opened or has another
+    /// length.
     pub(super) fn new(paths: &[PathBuf], shard_bytes: &[u64]) -> Result<Self> {
         let (files, shards) = (paths.len(), shard_bytes.len());
         ensure!(files == shards, "there are {shards} shards, and {files} local files");
@@ -42,12 +43,12 @@ impl LocalFiles {
         &self.0
     }
 
-    /// Opens them for reads through the page cache.
+    /// Opens the files for reads through the page cache.
     pub(super) fn open(&self) -> Result<Vec<File>> {
         self.open_with(OFlags::empty())
     }
 
-    /// Opens them for reads past the page cache (`O_DIRECT`).
+    /// Opens the files for reads that bypass the page cache (`O_DIRECT`).
     pub(super) fn open_direct(&self) -> Result<Vec<File>> {
         self.open_with(OFlags::DIRECT)
     }
@@ -61,13 +62,13 @@ impl LocalFiles {
         self.0.iter().map(open).collect()
     }
 
-    /// Maps each of them whole into memory.
+    /// Maps each file whole into memory.
     pub(super) fn map(&self) -> Result<Arc<[FileMap]>> {
         self.0.iter().map(|path| FileMap::open(path)).collect()
     }
 }
 
-/// `pread` through the page cache.
+/// Reader that calls `pread` through the page cache.
 pub(super) struct PreadReader(pub(super) Arc<[File]>);
 
 impl RangeReader for PreadReader {
@@ -79,7 +80,8 @@ impl RangeReader for PreadReader {
     }
 }
 
-/// `pread` past the page cache: whole blocks, through a buffer of its own unless all is aligned.
+/// Reader that calls `pread` with `O_DIRECT`: it reads whole blocks into its bounce buffer, or into
+/// the batch where offset, length and memory are aligned.
 pub(super) struct DirectReader {
     files: Arc<[File]>,
     bounce: RegionSlice,
@@ -124,7 +126,7 @@ fn read_chunk(
     let needed = skip + into.len();
     let mut done = 0;
     while done < needed {
-        // The last block of a file is short; a read that begins within one is refused.
+        // The last block of a file is short, and a direct read that begins within a block fails.
         let begin = done / BLOCK_BYTES as usize * BLOCK_BYTES as usize;
         let read = file.read_at(&mut bounce[begin..], blocks.start + begin as u64)?;
         ensure!(begin + read > done, "the file ends within a sample");
@@ -134,7 +136,7 @@ fn read_chunk(
     Ok(asked as u64)
 }
 
-/// Copies from files that are mapped.
+/// Reader that copies from mapped files.
 pub(super) struct MappedReader(pub(super) Arc<[FileMap]>);
 
 impl RangeReader for MappedReader {
@@ -147,7 +149,7 @@ impl RangeReader for MappedReader {
     }
 }
 
-/// Calls `read` with each range and its part of the buffer; adds up what it returns.
+/// Calls `read` with each range and its part of the buffer. Returns the sum of the results.
 fn each(
     entries: &[Entry],
     into: &mut [u8],

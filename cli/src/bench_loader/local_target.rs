@@ -1,4 +1,4 @@
-//! A target on this machine, as a process.
+//! Process of a target on this machine, named with `--target-pid`.
 
 use core::time::Duration;
 use std::fs;
@@ -9,7 +9,6 @@ use rustix::param::clock_ticks_per_second;
 
 use super::local_files::LocalFiles;
 
-/// The process of a target on this machine.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct LocalTarget {
     pid: u32,
@@ -17,14 +16,14 @@ pub(super) struct LocalTarget {
 
 impl LocalTarget {
     /// # Errors
-    /// There is no such process.
+    /// No process has this id.
     pub(super) fn new(pid: u32) -> Result<Self> {
         let process = Self { pid };
         process.cpu_time().with_context(|| format!("--target-pid {pid}"))?;
         Ok(process)
     }
 
-    /// CPU time that it has used, in steps of a clock tick (10 ms).
+    /// CPU time that the process has used, in steps of a clock tick (10 ms).
     pub(super) fn cpu_time(self) -> Result<Duration> {
         let path = format!("/proc/{}/stat", self.pid);
         let text = fs::read_to_string(&path).with_context(|| path.clone())?;
@@ -34,8 +33,8 @@ impl LocalTarget {
         Ok(Duration::from_secs_f64(ticks as f64 / per_second as f64))
     }
 
-    /// Whether it has all of the files open, so that it shares their pages in the page cache.
-    /// `false` if this user may not see that.
+    /// Whether the process has all of the files open, so that it shares their pages in the page
+    /// cache. `false` if this user has no permission to see its open files.
     pub(super) fn has_open(self, files: &LocalFiles) -> bool {
         let opened: Vec<(u64, u64)> = fs::read_dir(format!("/proc/{}/fd", self.pid))
             .into_iter()
@@ -50,7 +49,8 @@ impl LocalTarget {
     }
 }
 
-/// User and system time in `/proc/PID/stat`. The name, in parentheses, may contain anything.
+/// Returns the clock ticks of user and system time in `/proc/PID/stat`. The process name, in
+/// parentheses, may contain spaces and parentheses.
 fn cpu_ticks(stat: &str) -> Option<u64> {
     let (_, fields) = stat.rsplit_once(") ")?;
     let mut fields = fields.split_ascii_whitespace().skip(11).map(|field| field.parse::<u64>());

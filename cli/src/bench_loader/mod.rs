@@ -140,7 +140,7 @@ pub(crate) struct BenchLoader {
     output: Output,
 }
 
-/// All that the turns need.
+/// Data and parameters that all turns share.
 struct LoaderBench {
     sources: Sources,
     set: LimitedSet,
@@ -160,13 +160,14 @@ impl BenchLoader {
         let bench = self.open(shape, &shards, &subsystems, connect)?;
         let mut contestants = self.contestants(&bench.sources);
         let ended = self.contest(&bench, &mut contestants, &interrupt);
-        // What was measured until then is shown.
+        // Turns that ended before an error or Ctrl-C are shown.
         self.print(&bench, &contestants)?;
         interrupt.check()?;
         ended
     }
 
-    /// The loop's shape: a workload's, and what options say.
+    /// Returns the shape of the loop: that of `--workload`, with the values that other options
+    /// override.
     fn shape(&self) -> Result<LoaderShape> {
         let named = self.workload.map(LoaderWorkload::shape);
         let layout = named.map(|shape| shape.layout.scaled_down(self.scale));
@@ -175,7 +176,7 @@ impl BenchLoader {
             "the samples of --workload dlrm are not those of an index"
         );
         let sizes = self.sample_size.map(|size| SampleLayout::Packed(SampleSizes::equal(size.0)));
-        // Those of an index have lengths of their own.
+        // Placeholder: samples of an index have lengths of their own.
         let indexed = self.index.as_ref().map(|_| SampleLayout::Packed(SampleSizes::equal(1)));
         let layout = indexed.or(sizes).or(layout);
         Ok(LoaderShape {
@@ -224,7 +225,8 @@ impl BenchLoader {
         ways.into_iter().map(Contestant::new).collect()
     }
 
-    /// All turns. In each round all read the same batches, in another order than in other rounds.
+    /// Runs all turns. In each round all ways read the same batches, in an order of their own for
+    /// that round.
     fn contest(
         &self,
         bench: &LoaderBench,
@@ -272,7 +274,7 @@ impl BenchLoader {
         })
     }
 
-    /// The workload's name, with the number that its samples were divided by.
+    /// Returns the workload's name, followed by `/N` if `--scale N` divides its samples.
     fn name(&self) -> String {
         match (self.workload, self.scale) {
             (None, _) => "samples".to_owned(),
@@ -326,7 +328,7 @@ impl BenchLoader {
     }
 }
 
-/// Returns the shards; a local one is an error.
+/// Returns the shards at their targets. A shard that is a local file is an error.
 fn remote_shards(shards: &[ListedShard], subsystems: &Subsystems) -> Result<RemoteShards> {
     let (mut namespaces, mut names) = (Vec::<Namespace>::new(), Vec::new());
     for shard in shards {
@@ -340,7 +342,7 @@ fn remote_shards(shards: &[ListedShard], subsystems: &Subsystems) -> Result<Remo
     Ok(RemoteShards { host, shards: Shards::new(namespaces)?, names: names.into() })
 }
 
-/// A time in milliseconds, with decimals.
+/// Parses a time in milliseconds, which may have decimals.
 fn milliseconds(text: &str) -> Result<Duration, String> {
     let seconds = text.parse::<f64>().ok().map(|milliseconds| milliseconds / 1e3);
     let time = seconds.and_then(|seconds| Duration::try_from_secs_f64(seconds).ok());

@@ -4,12 +4,12 @@ use anyhow::Result;
 use feedrail_dataset::order::{Order, Shuffle};
 use splitmix64::SplitMix64;
 
-/// An endless sequence of the numbers below a bound, from a seed.
+/// Endless sequence of the sample numbers below a bound, made from a seed.
 #[derive(Debug)]
 pub(super) enum LoaderOrder {
     /// Epochs that contain each sample number once.
     Epochs(Box<EpochOrder>),
-    /// Each number at any time, as nanoGPT chooses.
+    /// Random numbers that may repeat, as nanoGPT draws its windows.
     Anywhere { numbers: u64, random: SplitMix64 },
 }
 
@@ -24,7 +24,7 @@ impl Iterator for LoaderOrder {
     }
 }
 
-/// One epoch after the other, each in the order `global` of its own.
+/// Epochs in succession, each in a permutation of its own (`Shuffle::Global`).
 #[derive(Debug)]
 pub(super) struct EpochOrder {
     order: Order,
@@ -35,7 +35,7 @@ pub(super) struct EpochOrder {
 
 impl EpochOrder {
     /// # Errors
-    /// There are more numbers than an order can have.
+    /// The number of samples exceeds what [`Order`] supports.
     pub(super) fn new(numbers: u64, seed: u64) -> Result<Self> {
         let order = Order::new(Shuffle::Global, numbers, seed, 0)?;
         Ok(Self { order, seed, epoch: 0, position: 0 })

@@ -1,4 +1,4 @@
-//! How much of the local files is in the page cache, and how to change that.
+//! Measures how much of the local files is in the page cache, and fills or empties it.
 #![expect(unsafe_code, reason = "asks the kernel about a mapping")]
 
 use std::fs::File;
@@ -15,12 +15,13 @@ use super::local_files::LocalFiles;
 use crate::file_map::FileMap;
 use crate::interrupt::Interrupt;
 
-/// How much of a file is looked at by one call.
+/// Pages of a file that one call of mincore(2) covers.
 const WINDOW_PAGES: usize = 1 << 16;
-/// Percent of the files that may be in the page cache before a cold turn, or missing before a warm.
+/// Tolerated percentage of pages that are in the page cache before a cold turn, or are missing
+/// before a warm one.
 const STRAY_PERCENT: f64 = 1.0;
 
-/// The state of the page cache before a turn.
+/// State of the page cache before a turn, as a value of `--caches`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, ValueEnum)]
 pub(super) enum CacheState {
     /// The files were read before
@@ -31,7 +32,7 @@ pub(super) enum CacheState {
     Direct,
 }
 
-/// How much of the files the page cache has.
+/// Number of pages of the files, and how many of them the page cache contains.
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
 pub(super) struct Residency {
     pub(super) resident_pages: u64,
@@ -53,8 +54,8 @@ impl CacheState {
         }
     }
 
-    /// Brings the files into this state as far as the system does it, and looks. `None` if the
-    /// kernel does not tell.
+    /// Brings the page cache into this state as far as the kernel allows, and measures the result.
+    /// `None` if the kernel does not report it.
     pub(super) fn prepare(
         self,
         files: &LocalFiles,
@@ -67,7 +68,8 @@ impl CacheState {
         residency(files)
     }
 
-    /// Why figures are not those of this state, if files were found as they are before a turn.
+    /// Returns why the figures of a turn are not those of this state, given the residency that was
+    /// measured before the turn.
     pub(super) fn warning(self, found: Option<Residency>) -> Option<String> {
         let percent = found.map(Residency::percent);
         match (self, percent) {
@@ -86,7 +88,7 @@ impl CacheState {
     }
 }
 
-/// Reads all that is not there.
+/// Reads all files, unless every page is in the page cache already.
 fn warm(files: &LocalFiles, interrupt: &Interrupt) -> Result<()> {
     if residency(files)?.is_some_and(|found| found.resident_pages == found.pages) {
         return Ok(());
@@ -102,10 +104,12 @@ fn warm(files: &LocalFiles, interrupt: &Interrupt) -> Result<()> {
     Ok(())
 }
 
-/// Pages that are dirty, or mapped by somebody, stay; those that are dirty are written first.
+/// Drops the files from the page cache. Dirty pages are written first; pages that a process has
+/// mapped stay.
 fn cool(files: &LocalFiles) -> Result<()> {
     for file in files.open()? {
-        // Of a file system that cannot, pages stay, which is found out next.
+        // Where the file system supports neither call, the pages stay, which `residency` finds
+        // next.
         let _ = file.sync_all();
         let _ = fadvise(&file, 0, None, Advice::DontNeed);
     }

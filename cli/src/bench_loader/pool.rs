@@ -1,4 +1,4 @@
-//! Batches from local files, read by a pool of threads.
+//! Reads batches from local files with a pool of threads.
 
 use std::collections::BTreeMap;
 use std::mem;
@@ -14,41 +14,41 @@ use super::reader::{BatchReader, LOOK_UP_AFTER};
 use super::samples::SampleBatch;
 use crate::interrupt::Interrupt;
 
-/// Ranges are handed to a thread in parts of this size at least, so that handing them over costs
-/// little of a batch of short ones.
+/// Minimum bytes of the ranges that a thread receives at a time, since handing over short ranges
+/// one by one would be expensive. It is less if the batch would not suffice for all threads.
 const PART_BYTES: u64 = 64 << 10;
 
-/// Reads ranges of local files, on one thread.
+/// Synchronous reader of ranges of local files, used by one thread.
 pub(super) trait RangeReader: Send {
-    /// Reads ranges that follow each other in the buffer; the first one is at its beginning.
-    /// Returns how many bytes the files were asked for.
+    /// Reads the ranges into the buffer, one behind the other. Returns the bytes requested from the
+    /// files, which may include parts of blocks that no range covers.
     fn read(&mut self, entries: &[Entry], into: &mut [u8]) -> Result<u64>;
 }
 
-/// How many ranges a thread takes at a time.
+/// Size of the work that a thread receives at a time.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum PoolParts {
-    /// A few, so that all threads have some.
+    /// Some of the ranges, about [`PART_BYTES`], so that all threads work on the batch.
     Few,
-    /// The whole batch: the thread has a queue of its own.
+    /// The whole batch, for a reader that itself has many reads in flight (io_uring).
     Batch,
 }
 
-/// Threads that read for one rank.
+/// Threads that read the batches of one rank.
 pub(super) struct PoolReader {
     slots: Vec<PoolSlot>,
     parts: PoolParts,
-    /// `None` while it is dropped, so that the threads end.
+    /// Queue to the threads. `None` during drop, which ends them.
     work: Option<Sender<Part>>,
     done: Receiver<PartDone>,
     threads: Vec<JoinHandle<()>>,
     asked_bytes: u64,
 }
 
-/// Ranges for a thread, and the memory that they are read into.
+/// Ranges for one thread, and the memory that they are read into.
 struct Part {
     slot: usize,
-    /// Ranges of the batch; the first one says which part it is.
+    /// Indexes of the ranges in the batch; the first one identifies the part.
     range: Range<usize>,
     entries: Arc<[Entry]>,
     memory: RegionSlice,
@@ -62,16 +62,16 @@ struct PartDone {
 }
 
 struct PoolSlot {
-    /// All of the slot's memory, or what no thread has of it.
+    /// All of the slot's memory; while reads are in flight, the rest that no thread has.
     memory: Option<RegionSlice>,
-    /// Memory that threads gave back, by first range.
+    /// Memory that threads have returned, by the index of its first range.
     parts: BTreeMap<usize, RegionSlice>,
     under_way: usize,
     failure: Option<anyhow::Error>,
 }
 
 impl PoolReader {
-    /// A thread for each of the readers.
+    /// Starts one thread for each reader.
     pub(super) fn new(
         readers: Vec<Box<dyn RangeReader>>,
         parts: PoolParts,
@@ -103,7 +103,7 @@ impl PoolReader {
         Ok(pool)
     }
 
-    /// Ranges that a thread takes at a time.
+    /// Returns the minimum bytes of a part of this batch.
     fn part_bytes(&self, batch: &SampleBatch) -> u64 {
         match self.parts {
             PoolParts::Batch => u64::MAX,
@@ -171,10 +171,10 @@ impl BatchReader for PoolReader {
 impl Drop for PoolReader {
     fn drop(&mut self) {
         self.work = None;
-        // Nobody takes what is still queued: each thread ends after the part that it reads.
+        // No queued part is read: each thread ends after the part that it is reading.
         self.done = never();
         for thread in self.threads.drain(..) {
-            // One that panicked has said so.
+            // The panic of a thread was printed when it happened.
             let _ = thread.join();
         }
     }
@@ -191,13 +191,13 @@ impl Part {
 
 impl PoolSlot {
     fn new(bytes: usize) -> Result<Self> {
-        // Of the kind that can be borrowed: no target has access to it.
+        // `PerCommand` memory can be borrowed as a slice, since no target has access to it.
         let memory = RegionSlice::allocate(bytes, Grant::PerCommand)
             .with_context(|| format!("no memory for a batch of {bytes} bytes"))?;
         Ok(Self { memory: Some(memory), parts: BTreeMap::new(), under_way: 0, failure: None })
     }
 
-    /// Makes the memory whole again.
+    /// Joins the parts of the slot's memory again and returns the first read error, if any.
     fn join(&mut self) -> Result<()> {
         let parts = mem::take(&mut self.parts).into_values();
         let whole = parts.map(Ok).reduce(|whole, part| whole?.join(part?));
@@ -207,7 +207,7 @@ impl PoolSlot {
     }
 }
 
-/// Parts of at least so many bytes each, but for the last.
+/// Divides the ranges into parts of at least `part_bytes` each, except for the last.
 fn divide(entries: &[Entry], part_bytes: u64) -> Vec<Range<usize>> {
     let (mut parts, mut start, mut bytes) = (Vec::new(), 0, 0);
     for (number, entry) in entries.iter().enumerate() {

@@ -1,4 +1,4 @@
-//! Interface of all methods of reading batches.
+//! Interface of all readers of batches.
 
 use core::time::Duration;
 
@@ -7,28 +7,28 @@ use anyhow::Result;
 use super::samples::SampleBatch;
 use crate::interrupt::Interrupt;
 
-/// How long a wait may last before Ctrl-C is looked for.
+/// Longest wait before the reader checks for Ctrl-C.
 pub(super) const LOOK_UP_AFTER: Duration = Duration::from_millis(100);
 
-/// Reads batches for one rank, some of them ahead of the one that is waited for. A slot is a buffer
-/// for one batch.
+/// Reader of the batches of one rank, which reads some of them ahead. A slot is a buffer for one
+/// batch.
 pub(super) trait BatchReader: Send {
-    /// Begins to read a batch into an idle slot.
+    /// Starts to read a batch into an idle slot.
     fn begin(&mut self, slot: usize, batch: &SampleBatch) -> Result<()>;
 
-    /// Waits until the batch of a slot is in its buffer. Fails if it cannot be read, or a signal
-    /// came.
+    /// Waits until the batch of a slot is in its buffer. Fails if it cannot be read, or after a
+    /// signal.
     fn finish(&mut self, slot: usize, interrupt: &Interrupt) -> Result<()>;
 
-    /// Copies bytes of a slot that is finished, from `at` on.
+    /// Copies bytes of a finished slot, beginning `at` bytes behind its start.
     fn copy_out(&self, slot: usize, at: usize, to: &mut [u8]) -> Result<()>;
 
-    /// Bytes that were asked of a file or a target so far: more than those of the batches where
-    /// only whole blocks can be read.
+    /// Bytes requested from files or targets so far: more than those of the batches if only whole
+    /// blocks can be read.
     fn asked_bytes(&self) -> u64;
 }
 
-/// Reads nothing: what a loop costs that waits for no data.
+/// Reader that reads nothing, to measure what the loop itself costs.
 pub(super) struct NoReader;
 
 impl BatchReader for NoReader {

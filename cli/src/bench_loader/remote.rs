@@ -1,4 +1,4 @@
-//! Batches from targets: one plan and one buffer for each.
+//! Reads batches from targets, each with one read plan into one buffer.
 
 use std::sync::Arc;
 
@@ -9,16 +9,16 @@ use super::reader::{BatchReader, LOOK_UP_AFTER};
 use super::samples::SampleBatch;
 use crate::interrupt::Interrupt;
 
-/// The shards at their targets, as all ranks see them.
+/// Connected shards, shared by the readers of all ranks.
 #[derive(Clone)]
 pub(super) struct RemoteShards {
     pub(super) host: Host,
     pub(super) shards: Shards,
-    /// Target and name by shard, for errors.
+    /// Target and name of each shard, for error messages.
     pub(super) names: Arc<[String]>,
 }
 
-/// Reads each batch with one plan.
+/// Reader that submits one read plan for each batch.
 pub(super) struct RemoteReader {
     source: RemoteShards,
     slots: Vec<RemoteSlot>,
@@ -26,19 +26,19 @@ pub(super) struct RemoteReader {
 }
 
 struct RemoteSlot {
-    /// Dropped before the region: what is in flight is cancelled.
+    /// Declared before the region, so that it is dropped first, which cancels commands in flight.
     ticket: Option<PlannedBatch>,
     region: Region,
 }
 
 struct PlannedBatch {
     ticket: Ticket,
-    /// Shard that each range is read from, by range.
+    /// Number of the shard that each range of the plan is read from.
     shards: Vec<u32>,
 }
 
 impl RemoteReader {
-    /// Allocates slots of `slot_bytes` each.
+    /// Allocates `slots` buffers of `slot_bytes` each.
     pub(super) fn new(source: RemoteShards, slots: usize, slot_bytes: usize) -> Result<Self> {
         let slot = |_| {
             let region = Region::allocate(slot_bytes, Grant::Persistent)

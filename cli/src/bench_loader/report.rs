@@ -10,7 +10,7 @@ use super::page_cache::CacheState;
 use crate::latency::Latency;
 use crate::output;
 
-/// Said with every result.
+/// Explanation that is printed below each result.
 pub(super) const NOTE: &str = "The loop is DLIO's: computing is a sleep, each step ends with a \
     barrier of the ranks, the first step is not counted. AU is the computing time that was asked \
     for, by the time that passed. Results are not comparable with those of other benchmarks.";
@@ -35,7 +35,7 @@ const HEADING: [&str; 17] = [
     "CPU/best",
 ];
 
-/// Measurements of all read methods.
+/// Results of all ways to read, and what is printed with them.
 pub(super) struct LoaderReport<'a> {
     pub(super) contestants: &'a [Contestant],
     pub(super) compute: Duration,
@@ -47,25 +47,25 @@ pub(super) struct LoaderReport<'a> {
 }
 
 impl LoaderReport<'_> {
-    /// The local reader that is fastest.
+    /// Returns the local reader with the highest rate.
     fn fastest(&self) -> Option<&Contestant> {
         let local = self.contestants.iter().filter(|one| one.way.is_local());
         let rated = local.filter_map(|one| Some((one, self.rate(one)?)));
         rated.max_by(|(_, one), (_, other)| one.total_cmp(other)).map(|(fastest, _)| fastest)
     }
 
-    /// Samples per second of the local reader that is fastest.
+    /// Samples per second of the fastest local reader.
     fn best_rate(&self) -> Option<f64> {
         self.fastest().and_then(|fastest| self.rate(fastest))
     }
 
-    /// CPU time of this process for a byte, by that of the local reader that is fastest.
+    /// CPU time of this process per byte, divided by that of the fastest local reader.
     fn cpu_by_best(&self, one: &Contestant) -> Option<f64> {
         let fastest = self.fastest().and_then(|fastest| fastest.figures.client_cpu_per_gb());
         reads(one).and_then(|read| ratio(read.client_cpu_per_gb(), fastest))
     }
 
-    /// Median wait of the local reader that lets wait least, in microseconds.
+    /// Smallest median wait of the local readers, in microseconds.
     fn best_p50_us(&self) -> Option<f64> {
         let local = self.contestants.iter().filter(|one| one.way.is_local());
         local.filter_map(|one| percentile_us(&one.figures.waits, 50.0)).reduce(f64::min)
@@ -176,7 +176,7 @@ impl LoaderReport<'_> {
     }
 }
 
-/// The figures of one that reads.
+/// Figures of a way that reads; `None` for the loop without reads.
 fn reads(one: &Contestant) -> Option<&LoaderFigures> {
     (one.way != ReadWay::Nothing).then_some(&one.figures)
 }
@@ -202,7 +202,7 @@ fn percentile_us(latency: &Latency, percent: f64) -> Option<f64> {
     (latency.count() > 0).then(|| latency.percentile_us(percent))
 }
 
-/// `None` if there is nothing to compare, or the divisor is 0.
+/// Quotient of two values. `None` if one is missing, or the divisor is 0.
 fn ratio(one: Option<f64>, other: Option<f64>) -> Option<f64> {
     Some(one? / other.filter(|other| *other > 0.0)?)
 }

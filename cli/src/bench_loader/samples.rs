@@ -1,4 +1,4 @@
-//! Where the samples lie.
+//! Positions of the samples in the shards.
 
 use anyhow::{Context as _, Result, ensure};
 use feedrail_dataset::Sample;
@@ -9,15 +9,16 @@ use splitmix64::SplitMix64;
 use super::shape::SampleLayout;
 use crate::training_data::{GROUP_BYTES, SampleSizes, TOKEN_BYTES, WINDOW_BYTES, group_columns};
 
-/// The most samples of different lengths that are laid out: 20 bytes of memory each.
+/// Maximum number of samples of different lengths: each takes 20 bytes of memory.
 const MAX_DRAWN: usize = 50_000_000;
 
-/// Samples of a data set, in units that are read together.
+/// Samples of a data set. A unit is what is read together: one sample, or a row group.
 pub(super) enum SampleSet {
     /// Samples of an index file.
     Indexed {
         index: Index<Vec<u8>>,
-        /// The number of each shard of the index among those that are read.
+        /// Number of each shard of the index among the shards that are read; `None` if it is not
+        /// among them.
         shards: Vec<Option<u32>>,
     },
     /// Adjacent samples of randomly drawn lengths.
@@ -26,16 +27,16 @@ pub(super) enum SampleSet {
     Regular(RegularUnits),
 }
 
-/// Units at equal distances from the beginning of each shard on.
+/// Units at equal distances from the start of each shard.
 pub(super) struct RegularUnits {
     /// Running total of units at the end of each shard.
     ends: Vec<u64>,
     distance_bytes: u64,
-    /// The ranges of a unit: first byte, counted from the unit's beginning, and number of bytes.
+    /// Ranges that are read of a unit: offset from the start of the unit, and length, in bytes.
     ranges: Vec<(u64, u32)>,
 }
 
-/// Ranges that are read into one buffer, behind each other.
+/// Ranges that are read into one buffer, one behind the other.
 #[derive(Debug, Default)]
 pub(super) struct SampleBatch {
     pub(super) entries: Vec<Entry>,
@@ -65,7 +66,7 @@ impl SampleSet {
         Ok(Self::Indexed { index, shards })
     }
 
-    /// Lays samples out over all shards; the seed decides their lengths, where they differ.
+    /// Places samples in all shards. The seed determines their lengths where these differ.
     pub(super) fn laid_out(layout: SampleLayout, shard_bytes: &[u64], seed: u64) -> Result<Self> {
         let set = match layout {
             SampleLayout::Packed(sizes) if sizes.deviation_bytes > 0 => {
@@ -77,7 +78,7 @@ impl SampleSet {
         Ok(set)
     }
 
-    /// Keeps the first samples only.
+    /// Limits the set to its first `units` units; `None` keeps all.
     pub(super) fn truncated(self, units: Option<u64>) -> LimitedSet {
         let units = units.map_or(self.units(), |limit| limit.min(self.units()));
         LimitedSet { set: self, units }
@@ -113,12 +114,12 @@ pub(super) struct LimitedSet {
 }
 
 impl LimitedSet {
-    /// How many units there are, at least one.
+    /// Number of units, at least 1.
     pub(super) fn units(&self) -> u64 {
         self.units
     }
 
-    /// A batch of units, by their numbers.
+    /// Returns the ranges of the units with these numbers.
     pub(super) fn batch(&self, units: impl IntoIterator<Item = u64>) -> SampleBatch {
         let mut batch = SampleBatch::default();
         for unit in units {

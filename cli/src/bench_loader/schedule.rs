@@ -1,4 +1,4 @@
-//! Which batches each rank reads in a turn: the same ones, whoever reads them.
+//! Batches that each rank reads in a turn. All ways to read share them.
 
 use anyhow::{Result, ensure};
 
@@ -7,7 +7,7 @@ use super::samples::{LimitedSet, SampleBatch};
 use super::shape::{LoaderShape, SampleLayout};
 use splitmix64::SplitMix64;
 
-/// The most ranges of a turn: 24 bytes of memory each.
+/// Maximum number of ranges in a turn: each takes 24 bytes of memory.
 const MAX_RANGES: usize = 20_000_000;
 
 /// The batches of a turn.
@@ -17,7 +17,7 @@ pub(super) struct Schedule {
 }
 
 impl Schedule {
-    /// Deals the samples to the ranks by turns, in an order that the seed decides.
+    /// Distributes the units to the ranks round-robin, in an order that the seed determines.
     ///
     /// # Errors
     /// There are fewer samples than one step takes, or more ranges than fit into memory.
@@ -57,7 +57,7 @@ impl Schedule {
         self.ranks.iter().map(Vec::as_slice)
     }
 
-    /// Bytes of the batch that has most: the size of each buffer.
+    /// Bytes of the largest batch, which is the size of each buffer.
     pub(super) fn largest_bytes(&self) -> u64 {
         self.ranks.iter().flatten().map(|batch| batch.bytes).max().unwrap_or(0)
     }

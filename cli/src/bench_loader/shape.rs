@@ -1,4 +1,4 @@
-//! Shape of a training job: the reads of a batch, and the time to compute on it.
+//! Parameters of a training job: the samples of a batch, and the time to compute on it.
 
 use core::time::Duration;
 
@@ -6,7 +6,7 @@ use clap::ValueEnum;
 
 use crate::training_data::{GROUP_ROWS, SampleSizes};
 
-/// A training job by name.
+/// Training job of `--workload`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
 pub(super) enum LoaderWorkload {
     /// 7 samples of about 146.6 MB that differ much; 323 ms (H100)
@@ -25,24 +25,24 @@ pub(super) enum LoaderWorkload {
     Nanogpt,
 }
 
-/// How the samples lie in the shards.
+/// Arrangement of the samples in the shards.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum SampleLayout {
     /// Adjacent samples, each within one shard.
     Packed(SampleSizes),
-    /// Windows that may begin at each token, and overlap.
+    /// Windows of tokens that may begin at each token, and overlap.
     Windows,
-    /// Adjacent row groups. One unit is the columns that are read of a row group.
+    /// Adjacent row groups. A unit consists of the columns of one row group that the job reads.
     RowGroups,
 }
 
-/// The shape of a training job's loop.
+/// Parameters of a training job's loop.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct LoaderShape {
     pub(super) layout: SampleLayout,
-    /// Samples of one batch, of one rank.
+    /// Samples in a batch of one rank.
     pub(super) batch_samples: u32,
-    /// Computing of one batch.
+    /// Computing time of a batch.
     pub(super) compute: Duration,
 }
 
@@ -68,12 +68,12 @@ impl LoaderWorkload {
 }
 
 impl SampleLayout {
-    /// Samples that are read together, as one unit of the order.
+    /// Number of samples in a unit, which is read as a whole.
     pub(super) fn samples_per_unit(self) -> u64 {
         if self == Self::RowGroups { GROUP_ROWS } else { 1 }
     }
 
-    /// Divides the size of samples by `by`. Windows and row groups keep their sizes.
+    /// Divides the sizes of packed samples by `by`. Windows and row groups keep their sizes.
     pub(super) fn scaled_down(self, by: u32) -> Self {
         match self {
             Self::Packed(sizes) => Self::Packed(sizes.scaled_down(by.into())),
@@ -83,8 +83,8 @@ impl SampleLayout {
 }
 
 impl LoaderShape {
-    /// Units that are read for a batch. Of 6,144 rows at a time and 16,384 in a batch, they are 3,
-    /// 3 and 2 in turn: rows that are left over are used by the next batch.
+    /// Number of units to read for a batch. With 6,144 rows in a unit and 16,384 in a batch, it is
+    /// 3, 3 and 2 in turn: the next batch uses the rows that are left over.
     pub(super) fn units_read_for_batch(&self, batch: u64) -> u64 {
         let per_unit = self.layout.samples_per_unit();
         let needed =

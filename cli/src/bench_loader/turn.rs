@@ -1,4 +1,4 @@
-//! A turn: the loops of all ranks over the batches of a schedule, with one way to read.
+//! One turn: all ranks read and compute the batches of a schedule, with one way to read.
 
 use core::time::Duration;
 use std::sync::{Mutex, PoisonError};
@@ -21,13 +21,14 @@ use crate::progress::Progress;
 #[derive(Clone, Copy)]
 pub(super) struct LoopSettings<'a> {
     pub(super) compute: Duration,
-    /// Batches that are read ahead of the one that is used: there is a buffer more than that.
+    /// Batches that are read ahead of the one in use: a rank has one buffer more than that.
     pub(super) prefetch: usize,
     pub(super) verifier: Option<&'a Verifier>,
     pub(super) interrupt: &'a Interrupt,
 }
 
-/// Runs a thread for each rank, and its reader. What was measured until an error counts.
+/// Runs each rank with its reader in a thread of its own. The figures include the steps before an
+/// error.
 pub(super) fn run(
     readers: Vec<Box<dyn BatchReader>>,
     schedule: &Schedule,
@@ -72,7 +73,7 @@ struct RankLoop<'a, 'p> {
     settings: LoopSettings<'a>,
     barrier: &'a StepBarrier,
     progress: &'a Mutex<&'p mut Progress>,
-    /// Batches that were begun.
+    /// Number of batches whose read was started.
     begun: usize,
     figures: RankFigures,
 }
@@ -105,7 +106,7 @@ impl RankLoop<'_, '_> {
         Ok(())
     }
 
-    /// Begins the batch of this step and those ahead of it.
+    /// Starts to read the batch of this step and those to read ahead of it.
     fn begin_ahead(&mut self, step: usize) -> Result<()> {
         let end = self.batches.len().min(step + self.settings.prefetch + 1);
         while self.begun < end {
@@ -120,7 +121,7 @@ impl RankLoop<'_, '_> {
         step % (self.settings.prefetch + 1)
     }
 
-    /// Sleeps, as DLIO does; a signal ends it early.
+    /// Sleeps for the computing time, as DLIO does. A signal ends the sleep early.
     fn compute(&self) {
         const LONGEST: Duration = Duration::from_millis(100);
         let mut left = self.settings.compute;
@@ -131,7 +132,8 @@ impl RankLoop<'_, '_> {
         }
     }
 
-    /// The first batch is always compared: it is not in the figures.
+    /// Compares the batch of the first step, or of every step with `--verify`. The time of the
+    /// first step is not in the figures.
     fn verify(&mut self, step: usize) -> Result<()> {
         if let Some(verifier) = self.settings.verifier
             && (step == 0 || verifier.all)
@@ -161,12 +163,12 @@ impl RankLoop<'_, '_> {
     }
 }
 
-/// When the parts of a step were.
+/// Times at which the phases of a step began and ended.
 #[derive(Clone, Copy, Debug)]
 struct StepTimes {
     /// When the loop of the rank began.
     start: Instant,
-    /// The step before ended.
+    /// When the previous step ended.
     before: Instant,
     waits_from: Instant,
     ready: Instant,

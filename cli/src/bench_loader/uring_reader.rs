@@ -1,4 +1,4 @@
-//! Local files read by io_uring: one thread with many reads in flight.
+//! Reads local files with io_uring: one thread with up to 64 reads in flight.
 #![expect(unsafe_code, reason = "hands memory to the kernel")]
 
 use core::ptr;
@@ -17,19 +17,19 @@ use super::blocks::{BLOCK_BYTES, CHUNK_BYTES, chunks, is_aligned, whole_blocks};
 use super::local_files::file;
 use super::pool::RangeReader;
 
-/// Reads that are in flight at most.
+/// Maximum number of reads in flight.
 const DEPTH: usize = 64;
 
-/// Reads with a ring of its own.
+/// Reader with an io_uring instance of its own.
 pub(super) struct UringReader {
     ring: IoUring,
     files: Arc<[File]>,
-    /// A chunk of memory for each read in flight, where reads need whole blocks.
+    /// Bounce buffer of one chunk for each read in flight, for files opened with `O_DIRECT`.
     bounce: Option<RegionSlice>,
 }
 
 impl UringReader {
-    /// A ring for files that are read through the page cache, or past it.
+    /// Creates a ring. `past_cache` says that the files were opened with `O_DIRECT`.
     pub(super) fn new(files: Arc<[File]>, past_cache: bool) -> Result<Self> {
         let ring = IoUring::new(DEPTH as u32).context("io_uring is not available")?;
         let chunks = || RegionSlice::allocate(DEPTH * CHUNK_BYTES as usize, Grant::PerCommand);
@@ -68,14 +68,14 @@ impl RangeReader for UringReader {
     }
 }
 
-/// Reads of one call. Dropping it waits for all of them.
+/// Reads of one call of `read`. Dropping it waits for all of them.
 struct UringPass<'a> {
     ring: &'a mut IoUring,
     files: &'a [File],
     /// The caller's buffer, borrowed exclusively for the pass.
     into: *mut u8,
     into_bytes: usize,
-    /// A chunk of memory for each place, where reads need whole blocks.
+    /// Bounce buffer of one chunk for each place, for files opened with `O_DIRECT`.
     bounce: Option<*mut u8>,
     places: [Option<UringRead>; DEPTH],
     idle: Vec<usize>,
@@ -84,19 +84,19 @@ struct UringPass<'a> {
 /// A read in flight.
 #[derive(Clone, Copy, Debug)]
 struct UringRead {
-    /// Chunk to read; its destination is an offset in the buffer.
+    /// Chunk to read; `dst` is its offset in the caller's buffer.
     chunk: Entry,
-    /// First byte that is asked for, and how many.
+    /// Offset in the file of the first byte to read; `length` is in bytes.
     offset: u64,
     length: u32,
-    /// Bytes that are there.
+    /// Bytes read so far.
     done: u32,
     /// Memory for `length` bytes.
     address: *mut u8,
 }
 
 impl UringPass<'_> {
-    /// Begins reads until all places are taken or none is left; returns the bytes asked for.
+    /// Starts reads until all places are taken or no chunk is left. Returns the bytes requested.
     fn fill(&mut self, chunks: &mut impl Iterator<Item = Entry>) -> Result<u64> {
         let mut asked_bytes = 0;
         while let Some(&place) = self.idle.last()
@@ -130,7 +130,7 @@ impl UringPass<'_> {
         }
     }
 
-    /// Submits a read, or the rest of one that was partly done.
+    /// Queues a read, or the rest of a read that returned fewer bytes.
     fn push(&mut self, read: UringRead, place: usize) -> Result<()> {
         let file = Fd(file(self.files, &read.chunk)?.as_raw_fd());
         // SAFETY: within the memory of the read, as `done` is at most its length.
@@ -147,7 +147,7 @@ impl UringPass<'_> {
         Ok(())
     }
 
-    /// Hands over what was pushed and waits for a completion.
+    /// Submits the queued reads and waits for a completion.
     fn turn(&mut self) -> io::Result<()> {
         const PASSING: [i32; 3] = [libc::EINTR, libc::EAGAIN, libc::EBUSY];
         match self.ring.submit_and_wait(1) {
@@ -158,7 +158,7 @@ impl UringPass<'_> {
         }
     }
 
-    /// Takes all completions; the first error of them.
+    /// Handles all completions. Returns the first error among them.
     fn reap(&mut self) -> Result<()> {
         let one = |entry: io_uring::cqueue::Entry| (entry.user_data() as usize, entry.result());
         let ended: Vec<(usize, i32)> = self.ring.completion().map(one).collect();
@@ -196,14 +196,14 @@ impl UringPass<'_> {
 impl Drop for UringPass<'_> {
     fn drop(&mut self) {
         if self.idle.len() < DEPTH {
-            // The ring failed. The kernel may still write to memory that would be freed next.
+            // The ring failed, and the kernel may still write to memory that is freed next.
             process::abort();
         }
     }
 }
 
 impl UringRead {
-    /// Counts a result; whether all bytes of the chunk are there.
+    /// Adds the result of a completion. Returns whether all bytes of the chunk have been read.
     fn advance(&mut self, result: i32, past_cache: bool) -> Result<bool> {
         if result < 0 {
             return Err(io::Error::from_raw_os_error(-result).into());

@@ -1,4 +1,4 @@
-//! Comparing what was read with the local files.
+//! Compares batches with the local files.
 
 use std::fs::File;
 use std::os::unix::fs::FileExt as _;
@@ -10,14 +10,13 @@ use super::local_files::{LocalFiles, file};
 use super::reader::BatchReader;
 use super::samples::SampleBatch;
 
-/// Ranges are compared in parts of this size.
+/// Bytes that are compared at a time.
 const PART_BYTES: usize = 1 << 20;
 
-/// Compares batches with the local files.
 pub(super) struct Verifier {
     files: Vec<File>,
     names: LocalFiles,
-    /// Every batch, not only the first of a rank in a turn.
+    /// Whether every batch is compared, not only the first of each rank in a turn.
     pub(super) all: bool,
 }
 

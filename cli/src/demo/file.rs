@@ -1,4 +1,4 @@
-//! The file that the demo exports, and the truth that it checks against.
+//! The file that the demo exports, and with whose contents it compares what it reads.
 
 use std::fs::File;
 use std::io::{self, BufWriter, Write};
@@ -13,13 +13,13 @@ use super::plan::DemoRange;
 use crate::interrupt::Interrupt;
 use crate::size::human;
 
-/// 256 MiB and a bit: not a multiple of 512, as files in general are not.
+/// Size of a made-up file: 256 MiB and a remainder, so that it is no multiple of 512 bytes.
 const MADE_UP_BYTES: u64 = (256 << 20) + 18_071;
 const CHUNK_BYTES: usize = 1 << 20;
-/// Room to leave on a disk that is nearly full.
+/// Bytes that must stay free on the disk of a made-up file.
 const SPARE_BYTES: u64 = 64 << 20;
 
-/// A file to export; one that was made up is deleted when this is dropped.
+/// File to export. A made-up file is deleted on drop.
 #[derive(Debug)]
 pub(crate) struct DemoFile {
     path: PathBuf,
@@ -30,7 +30,7 @@ pub(crate) struct DemoFile {
 }
 
 impl DemoFile {
-    /// A file that exists and stays: regular and not empty, else an error.
+    /// Opens the user's file. It must be a regular file that is not empty.
     pub(crate) fn existing(path: &Path) -> Result<Self> {
         let path = std::path::absolute(path)?;
         let file = File::open(&path).with_context(|| format!("cannot open {}", path.display()))?;
@@ -45,7 +45,7 @@ impl DemoFile {
         Ok(Self { path, file, size_bytes: metadata.len(), modified, _directory: None })
     }
 
-    /// A file of pseudo-random bytes in a directory of its own among the temporary files.
+    /// Creates a file of pseudo-random bytes, in a new temporary directory.
     pub(crate) fn made_up(seed: u64, interrupt: &Interrupt) -> Result<Self> {
         let directory = tempfile::Builder::new().prefix("feedrail-demo-").tempdir().context(
             "cannot make a directory for temporary files; set TMPDIR to one that is writable",
@@ -65,8 +65,8 @@ impl DemoFile {
         self.size_bytes
     }
 
-    /// Compares bytes that were read over the fabric with the file's; `scratch` is reused between
-    /// calls.
+    /// Compares bytes that were read over the fabric with the file's. `scratch` is a buffer for the
+    /// file's bytes that calls reuse.
     pub(crate) fn check(
         &self,
         range: DemoRange,

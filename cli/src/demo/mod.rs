@@ -1,4 +1,4 @@
-//! `feedrail demo`: the whole way from a file to a host's memory and back to the file, checked.
+//! `feedrail demo`: exports a file, reads it over the fabric and compares every byte.
 
 mod file;
 mod plan;

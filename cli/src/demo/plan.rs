@@ -1,8 +1,8 @@
-//! Which ranges the demo reads, and in what order.
+//! Ranges that the demo reads, in random order.
 
 use splitmix64::SplitMix64;
 
-/// The longest range; short enough that a few of them in flight do not need much memory.
+/// Maximum length of a range.
 pub(crate) const RANGE_MAX_BYTES: u64 = 512 * 1024;
 
 /// A byte range of the file.
@@ -19,12 +19,12 @@ impl DemoRange {
     }
 }
 
-/// Bytes of a file whose ranges are shuffled together. Their list takes about 70 MB, however long
-/// a sparse file claims to be.
+/// Bytes of a file whose ranges are shuffled together. The list of these ranges takes about 70 MB,
+/// which bounds memory for sparse files of any size.
 const WINDOW_BYTES: u64 = 1 << 40;
 
-/// Cuts a file into ranges that cover each byte once, shuffled. Most begin and end at no block
-/// boundary.
+/// Divides a file into ranges that cover each byte once, in random order. Most of them begin and
+/// end within a block.
 pub(crate) fn plan(size_bytes: u64, random: SplitMix64) -> impl Iterator<Item = DemoRange> {
     plan_by_windows(size_bytes, WINDOW_BYTES, random)
 }
@@ -53,8 +53,8 @@ fn cut(start: u64, bytes: u64, random: &mut SplitMix64) -> Vec<DemoRange> {
     ranges
 }
 
-/// One in sixteen is up to 4 KiB long, as records are, the others up to the maximum. One in four
-/// ends where a 4 KiB block ends.
+/// Returns a random length: 1 in 16 is at most 4 KiB, the others at most [`RANGE_MAX_BYTES`]. 1 in
+/// 4 ends at a 4 KiB boundary.
 fn length(offset_bytes: u64, random: &mut SplitMix64) -> u64 {
     let most = if random.below(16) == 0 { 4096 } else { RANGE_MAX_BYTES };
     let length = 1 + random.below(most);

@@ -1,4 +1,4 @@
-//! Reads ranges over the fabric and checks each one.
+//! Reads ranges over the fabric and compares each one with the file.
 
 use core::time::Duration;
 use std::time::Instant;
@@ -17,15 +17,15 @@ use crate::progress::Progress;
 use crate::session::Session;
 use crate::target_child::{ListeningLine, TargetChild};
 
-/// The parameters of a check.
+/// Parameters of the comparison.
 pub(crate) struct Verify<'a> {
     pub(crate) sample: &'a DemoFile,
     pub(crate) interrupt: &'a Interrupt,
-    /// Ranges in flight at a time.
+    /// Number of ranges that are read at the same time.
     pub(crate) depth: usize,
 }
 
-/// The result of a check that found every byte right.
+/// Result of a comparison without differences.
 #[derive(Debug)]
 pub(crate) struct Checked {
     pub(crate) provider: String,
@@ -35,7 +35,7 @@ pub(crate) struct Checked {
     pub(crate) bounced_bytes: u64,
 }
 
-/// The ranges that were checked.
+/// Number of ranges compared, how many of them were unaligned, and the latency of their reads.
 #[derive(Debug, Default)]
 pub(crate) struct VerifyTally {
     pub(crate) ranges: u64,
@@ -43,11 +43,11 @@ pub(crate) struct VerifyTally {
     pub(crate) latency: Latency,
 }
 
-/// A read in flight, and the time at which it began.
+/// Range of a read in flight, and when the read was started.
 type StartedRead = (DemoRange, Instant);
 
 impl Verify<'_> {
-    /// Connects, reads and checks all ranges, disconnects and ends the target.
+    /// Connects, reads and compares all ranges, disconnects and ends the target.
     pub(crate) fn run(
         &self,
         mut target: TargetChild,
@@ -61,8 +61,8 @@ impl Verify<'_> {
             }
             Err(error) => {
                 self.interrupt.check()?;
-                // A target that ended explains more than the connection that was lost with it, or
-                // never made.
+                // If the target has ended, its exit explains the error better than the lost
+                // connection does.
                 target.check()?;
                 Err(error)
             }
@@ -134,7 +134,8 @@ fn begin_all(lanes: &mut Lanes<StartedRead>, waiting: &mut impl Iterator<Item = 
             break;
         };
         let length = range.length_bytes as usize;
-        // Bytes of an earlier read must not pass for this one's result.
+        // Clears the buffer, so that bytes of an earlier read cannot pass for the result of this
+        // one.
         let lane = lane.cleared(length);
         lanes.read(lane, range.offset_bytes, length, (range, now()));
     }

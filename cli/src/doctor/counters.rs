@@ -9,20 +9,20 @@ use super::device::RdmaDevice;
 use super::finding::{Advice, DoctorFinding, FindingId};
 use super::tree::{SystemTree, fields};
 
-/// Meaning of a rise of a counter.
+/// Event that a rise of a counter means.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 enum CounterMeaning {
-    /// A packet was missing, here or at the peer.
+    /// A packet was lost, in either direction.
     Lost,
-    /// Nobody answered in time.
+    /// An acknowledgement did not arrive in time.
     TimedOut,
-    /// A SEND found no receive.
+    /// A SEND arrived while no receive was posted (RNR NAK).
     NotReady,
     /// The NIC or its port dropped packets.
     Discarded,
-    /// A switch marked packets, or a CNP was sent or obeyed.
+    /// Congestion: a switch marked packets (ECN), or a CNP was sent or handled.
     Marked,
-    /// Pause frames, of PFC or of the link.
+    /// Pause frames were sent or received (PFC or IEEE 802.3x).
     Paused,
 }
 
@@ -60,10 +60,10 @@ const OF_PORTS: [(&str, CounterMeaning); 29] = [
     ("rcvd_rnr_err", CounterMeaning::NotReady),
 ];
 
-/// The counters of packets that arrived, by which those of losses are divided.
+/// Counters of received packets, to which losses are related.
 const ARRIVED: [&str; 3] = ["port_rcv_packets", "rx_pkts", "rcvd_pkts"];
 
-/// The meaning of a counter that `ethtool -S` prints.
+/// Meaning of a counter that `ethtool -S` prints; `None` if it shows no trouble.
 fn of_interface(name: &str) -> Option<CounterMeaning> {
     let is_pause = name.ends_with("_pause")
         || name.ends_with("_pause_frames")
@@ -78,7 +78,7 @@ fn of_interface(name: &str) -> Option<CounterMeaning> {
     is_discard.then_some(CounterMeaning::Discarded)
 }
 
-/// A counter of a device or an interface.
+/// Identity of a counter: device or interface, meaning and name.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
 struct CounterKey {
     subject: String,
@@ -86,11 +86,11 @@ struct CounterKey {
     name: String,
 }
 
-/// All counters at one time.
+/// Values of all counters at one time.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct CounterSample {
     values: BTreeMap<CounterKey, u64>,
-    /// Packets that arrived, for each device.
+    /// Received packets of each device.
     arrived: BTreeMap<String, u64>,
 }
 
@@ -140,7 +140,7 @@ impl CounterSample {
         self.values.entry(CounterKey { subject, meaning, name }).or_default()
     }
 
-    /// Findings for the counters that rose since an earlier sample.
+    /// Returns findings for the counters that have risen since the sample `before`.
     pub(crate) fn since(&self, before: &Self, interval: Duration) -> Vec<DoctorFinding> {
         let mut groups: BTreeMap<(&str, CounterMeaning), Vec<CounterRise<'_>>> = BTreeMap::new();
         for (key, &now) in &self.values {
@@ -161,7 +161,8 @@ impl CounterSample {
         findings
     }
 
-    /// Troubles of the past: one finding for each device or interface.
+    /// Returns one finding for each device or interface with nonzero counters from before the
+    /// examination.
     fn since_start(&self) -> Vec<DoctorFinding> {
         let mut past: BTreeMap<&str, Vec<String>> = BTreeMap::new();
         for (key, value) in self.values.iter().filter(|(_, value)| **value > 0) {

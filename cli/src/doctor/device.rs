@@ -1,4 +1,4 @@
-//! RDMA devices as the kernel's files describe them.
+//! RDMA devices as sysfs and configfs describe them.
 
 use std::net::IpAddr;
 use std::path::Path;
@@ -8,7 +8,7 @@ use rdma::sysfs::{self, SysfsDevice, SysfsGid, SysfsPort};
 
 use super::tree::SystemTree;
 
-/// The driver of a device, as far as it makes a difference here.
+/// Driver of a device, where the checks depend on it.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) enum Driver {
     /// NVIDIA ConnectX-4 and later.
@@ -68,32 +68,32 @@ pub(crate) enum RdmaProtocol {
     Roce,
     /// RDMA over TCP, without RoCE packets.
     Iwarp,
-    /// Datagrams only, no connections.
+    /// Datagrams only, without connections, as EFA.
     Unconnected,
 }
 
-/// A device, and what surrounds it.
+/// RDMA device with its driver, firmware, PCI address and ports.
 #[derive(Clone, Debug)]
 pub(crate) struct RdmaDevice {
     pub(crate) sysfs: SysfsDevice,
     pub(crate) driver: Driver,
     pub(crate) protocol: RdmaProtocol,
     pub(crate) firmware: Option<String>,
-    /// The vendor's PCI id, which InfiniBand uses as well.
+    /// PCI vendor ID, which verbs report as `vendor_id`.
     pub(crate) vendor_id: Option<u32>,
     /// Address on the PCI bus.
     pub(crate) pci_address: Option<String>,
     pub(crate) ports: Vec<RdmaPort>,
 }
 
-/// A port, with what the rest of the system says of it.
+/// Port of an RDMA device, with its network interface and the defaults of rdma_cm.
 #[derive(Clone, Debug)]
 pub(crate) struct RdmaPort {
     pub(crate) sysfs: SysfsPort,
     pub(crate) interface: Option<RdmaInterface>,
-    /// The RoCE mode that connections get, where somebody has looked into configfs before.
+    /// RoCE mode that rdma_cm uses by default; `None` unless its directory in configfs exists.
     pub(crate) default_mode: Option<String>,
-    /// The ToS that connections get which ask for none.
+    /// ToS of connections that set none.
     pub(crate) default_tos: u8,
 }
 
@@ -109,7 +109,7 @@ fn folder(device: &str) -> String {
     format!("{}/{device}", sysfs::CLASS.trim_start_matches('/'))
 }
 
-/// The devices of a machine; `None` where the kernel knows of no RDMA at all.
+/// Reads the RDMA devices of a machine. `None` if the kernel has no RDMA subsystem loaded.
 pub(crate) fn read(tree: &SystemTree, addresses: &[LocalAddress]) -> Option<Vec<RdmaDevice>> {
     let class = tree.path(sysfs::CLASS.trim_start_matches('/'));
     let devices = sysfs::devices(Path::new(&class))?;
@@ -148,7 +148,7 @@ impl RdmaDevice {
         &self.sysfs.name
     }
 
-    /// Whether it serves the address with reliable connections over RoCE v2.
+    /// Whether the device can serve the address with reliable connections over RoCE v2.
     pub(crate) fn serves(&self, ip: IpAddr) -> bool {
         self.protocol == RdmaProtocol::Roce
             && self.sysfs.ports.iter().any(|port| !port.is_ethernet() || port.has_roce_v2(ip))
@@ -178,7 +178,7 @@ impl RdmaPort {
             tree.text(&format!("sys/kernel/config/rdma_cm/{device}/ports/{port}/{file}"))
         };
         let default_tos = of_cm("default_roce_tos").and_then(|text| text.parse().ok());
-        // MLNX_OFED forces one upon all connections: `Global tclass=106`.
+        // MLNX_OFED can force a traffic class upon all connections: `Global tclass=106`.
         let forced =
             tree.text(&format!("{}/tc/{}/traffic_class", folder(&device.name), sysfs.number));
         let forced = forced.and_then(|text| text.rsplit('=').next()?.trim().parse().ok());
@@ -190,12 +190,12 @@ impl RdmaPort {
         }
     }
 
-    /// The GID that a connection from an address takes.
+    /// Returns the GID that connections from a local address use.
     pub(crate) fn taken_gid(&self, ip: IpAddr) -> Option<&SysfsGid> {
         self.sysfs.gids.iter().find(|gid| gid.is_roce_v2() && gid.ip() == ip)
     }
 
-    /// The addresses of its interface.
+    /// IP addresses of the port's network interface.
     pub(crate) fn addresses(&self) -> &[IpAddr] {
         self.interface.as_ref().map_or(&[], |interface| &interface.addresses)
     }

@@ -7,14 +7,14 @@ use rdma::{sysfs, verbs};
 use super::device::{Driver, RdmaDevice, RdmaInterface, RdmaPort, RdmaProtocol};
 use super::finding::{Advice, DoctorFinding, FindingId};
 
-/// The payload of a packet that every RoCE NIC can have.
+/// Largest RoCE path MTU, in bytes of payload.
 const FULL_PAYLOAD: usize = 4096;
-/// The smallest MTU of an interface that leaves room for [`FULL_PAYLOAD`], rounded up.
+/// Smallest interface MTU with room for [`FULL_PAYLOAD`] and headers, rounded up.
 const FULL_MTU: usize = 4200;
-/// A large read of a data loader.
+/// Bytes of a typical large read of a data loader.
 const LARGE_READ: usize = 128 << 10;
 
-/// Findings for a device.
+/// Returns the findings for a device and its ports.
 pub(crate) fn examine(device: &RdmaDevice) -> Vec<DoctorFinding> {
     let mut findings = vec![summary(device)];
     findings.extend(quirks(device));
@@ -49,7 +49,7 @@ fn examine_port(device: &RdmaDevice, port: &RdmaPort) -> Vec<DoctorFinding> {
     findings
 }
 
-/// The name of a port in findings.
+/// Name of a port in findings. The number is left out if the device has only one port.
 pub(crate) fn port_name(device: &RdmaDevice, port: &RdmaPort) -> String {
     match device.ports.len() {
         1 => device.name().to_owned(),
@@ -102,7 +102,8 @@ fn port_down(device: &RdmaDevice, port: &RdmaPort) -> DoctorFinding {
     }
 }
 
-/// Whether connections would take RoCE v1, which no router forwards and no target of ours answers.
+/// Warns if connections would use RoCE v1, which routers do not forward and our target does not
+/// serve.
 fn roce_mode(device: &RdmaDevice, port: &RdmaPort) -> Option<DoctorFinding> {
     let mode = port.default_mode.as_deref().filter(|mode| *mode != "RoCE v2")?;
     let (name, number) = (device.name(), port.sysfs.number);
@@ -150,7 +151,7 @@ fn no_roce_v2(
     }
 }
 
-/// A port without any GID does no RoCE at all: it was switched off.
+/// Finding for a port without any GID: RoCE was switched off there.
 fn no_gids(device: &RdmaDevice, port: &RdmaPort) -> DoctorFinding {
     let advice = match (&device.driver, &device.pci_address) {
         (Driver::Mlx5, Some(pci)) => Advice::Mend(vec![
@@ -219,7 +220,7 @@ fn no_reliable_connection(device: &RdmaDevice) -> DoctorFinding {
     }
 }
 
-/// Faults that are known of the device, and what it does not have.
+/// Findings for known faults of the device, and for features that it lacks.
 fn quirks(device: &RdmaDevice) -> Vec<DoctorFinding> {
     let faults = device.vendor_id.into_iter().flat_map(verbs::known_faults);
     let mut findings: Vec<DoctorFinding> = faults

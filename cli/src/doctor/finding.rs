@@ -1,15 +1,15 @@
-//! A finding: what was seen, why it matters, and what mends it.
+//! Findings of the doctor: observation, cost and remedy.
 
 use serde_json::{Value, json};
 
-/// How bad a finding is; the worst decides the exit code.
+/// Severity of a finding. The worst one determines the exit code.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub(crate) enum Severity {
-    /// For information; nothing has to be done.
+    /// Information; no action is needed.
     Info,
     /// Works, but slower or less reliably than possible.
     Warning,
-    /// Something that was asked for does not work.
+    /// Something that the user requested does not work.
     Error,
 }
 
@@ -26,7 +26,7 @@ impl Severity {
 /// Declares the kinds of finding: identifier, severity, name.
 macro_rules! finding_ids {
     ($($id:ident $severity:ident $name:literal),+ $(,)?) => {
-        /// A kind of finding. Its name is stable: scripts may look for it.
+        /// Kind of a finding. Its name is stable, since scripts may search for it.
         #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
         pub(crate) enum FindingId {
             $($id,)+
@@ -102,14 +102,14 @@ finding_ids! {
     NotTold Info "not-told",
 }
 
-/// Advice on a finding.
+/// Action that the user can take on a finding.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) enum Advice {
-    /// Nothing is to be done.
+    /// No action is needed.
     Nothing,
-    /// Commands that mend it, one after the other.
+    /// Commands that remove the cause, in this order.
     Mend(Vec<String>),
-    /// Commands that show more: the cause is not on this machine, or is not known.
+    /// Commands that show more: the cause is on another machine, or is not known.
     Look(Vec<String>),
 }
 
@@ -123,21 +123,21 @@ impl Advice {
     }
 }
 
-/// Finding at one device, interface or address.
+/// Result of a check of one device, interface or address.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct DoctorFinding {
     pub(crate) id: FindingId,
-    /// The device, interface or address that it is about.
+    /// Name of the device, interface or address.
     pub(crate) subject: String,
     /// Observation, as a sentence.
     pub(crate) what: String,
-    /// Cost in numbers; empty where `what` is enough.
+    /// Cost in numbers; empty if `what` suffices.
     pub(crate) why: String,
     pub(crate) advice: Advice,
 }
 
 impl DoctorFinding {
-    /// Something that is only said.
+    /// Creates a finding without advice.
     pub(crate) fn info(id: FindingId, subject: impl Into<String>, what: impl Into<String>) -> Self {
         let (subject, what) = (subject.into(), what.into());
         Self { id, subject, what, why: String::new(), advice: Advice::Nothing }

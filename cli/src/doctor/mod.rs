@@ -1,4 +1,4 @@
-//! `feedrail doctor`: what keeps RoCE from working, or from working well, and what mends it.
+//! `feedrail doctor`: finds what keeps RoCE from working well, and names commands that mend it.
 
 mod counters;
 mod device;
@@ -122,16 +122,16 @@ impl Doctor {
     }
 }
 
-/// Properties of the connections that the machine is examined for.
+/// Properties of the connections for which the machine is examined.
 #[derive(Clone, Copy)]
 struct Wanted {
-    /// Only from this address.
+    /// Local address; `None` for all addresses.
     source: Option<IpAddr>,
     tos: Option<u8>,
     provider: ProviderArg,
 }
 
-/// This machine as its files show it.
+/// Addresses and RDMA devices of this machine.
 struct LocalMachine {
     addresses: Vec<LocalAddress>,
     devices: Option<Vec<RdmaDevice>>,
@@ -146,7 +146,7 @@ impl LocalMachine {
         self.devices.as_deref().unwrap_or_default()
     }
 
-    /// Whether some device serves a source that is wanted.
+    /// Whether a device serves the wanted local address, or any address if none is given.
     fn has_device_for(&self, wanted: Wanted) -> bool {
         let mut devices = self.devices().iter();
         match wanted.source {
@@ -178,7 +178,7 @@ impl LocalMachine {
         findings
     }
 
-    /// The addresses that are looked at.
+    /// Returns the local addresses to examine.
     fn of_source(&self, source: Option<IpAddr>) -> Vec<LocalAddress> {
         let is_wanted = |address: &&LocalAddress| source.is_none_or(|ip| ip == address.ip);
         self.addresses.iter().filter(is_wanted).cloned().collect()
@@ -216,7 +216,7 @@ fn no_libraries(obstacle: String) -> DoctorFinding {
     }
 }
 
-/// All counters at one time.
+/// Values of all counters of the machine at one time.
 struct MachineSample {
     counters: CounterSample,
     neighbours: NeighbourSample,

@@ -1,4 +1,4 @@
-//! Load of the machine during the examination: dropped datagrams, and cores that are busy with
+//! Load by other programs during the examination: dropped datagrams, and cores busy with soft
 //! interrupts.
 
 use core::time::Duration;
@@ -10,22 +10,23 @@ use super::finding::{Advice, DoctorFinding, FindingId};
 use super::roce_port::udp_sockets;
 use super::tree::SystemTree;
 
-/// Share of a core's time in soft interrupts above which `soft` cannot run well there.
+/// Share of a core's time in soft interrupts above which the soft provider is slow on that core.
 const BUSY_SHARE: f64 = 0.5;
-/// Fields of a `cpu` line of `/proc/stat`: soft interrupts, and how many there are that add up.
+/// Index of the soft interrupts in a `cpu` line of `/proc/stat`, and the number of fields whose sum
+/// is the total time.
 const SOFTIRQ_FIELD: usize = 6;
 const TIME_FIELDS: usize = 8;
 
-/// The counters at one time.
+/// Counters of dropped packets and of interrupt time at one time.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct NeighbourSample {
-    /// Datagrams that found no room in a socket's buffer, of the whole namespace.
+    /// Datagrams that found no room in a socket's buffer, in the whole network namespace.
     buffer_errors: u64,
     /// Datagrams dropped by sockets on the RoCE port.
     roce_drops: u64,
-    /// Packets that found no room in the queue of a core.
+    /// Packets that found no room in the backlog queue of a core.
     backlog_drops: u64,
-    /// Ticks in soft interrupts, and in all, by core.
+    /// Clock ticks in soft interrupts, and in total, by core.
     cores: BTreeMap<String, (u64, u64)>,
 }
 
@@ -103,7 +104,7 @@ impl NeighbourSample {
     }
 }
 
-/// A counter of the second of the two lines `Udp:` of `/proc/net/snmp`, by its name in the first.
+/// Returns a UDP counter of `/proc/net/snmp`: the first line `Udp:` has names, the second values.
 fn udp_counter(tree: &SystemTree, name: &str) -> Option<u64> {
     let text = tree.text("proc/net/snmp")?;
     let mut lines = text.lines().filter_map(|line| line.strip_prefix("Udp: "));
@@ -111,7 +112,7 @@ fn udp_counter(tree: &SystemTree, name: &str) -> Option<u64> {
     lines.next()?.split_whitespace().nth(column)?.parse().ok()
 }
 
-/// `cpu3 user nice system idle iowait irq softirq steal ...`
+/// Parses `cpu3 user nice system idle iowait irq softirq steal ...`
 fn core_times(line: &str) -> Option<(String, (u64, u64))> {
     let mut words = line.split_whitespace();
     let name = words.next().filter(|name| name.starts_with("cpu") && name.len() > 3)?;

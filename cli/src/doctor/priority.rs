@@ -1,11 +1,11 @@
-//! Which priority the packets of RoCE take on an interface, and what protects that priority.
+//! Priority (802.1p) of RoCE packets on an interface, and the flow control of that priority.
 
 use std::collections::BTreeMap;
 
 use super::device::Driver;
 use super::tree::{SystemTree, fields};
 
-/// The priorities of Ethernet (IEEE 802.1Q).
+/// Number of priorities of Ethernet (IEEE 802.1Q).
 pub(crate) const PRIORITIES: usize = 8;
 
 /// Header field by which an interface sorts packets into priorities.
@@ -15,19 +15,19 @@ pub(crate) enum Trust {
     Dscp,
     /// The priority of the VLAN tag; packets without one have priority 0.
     Pcp,
-    /// Neither `dcb` nor `mlnx_qos` tells.
+    /// Neither `dcb` nor `mlnx_qos` reports it.
     Unknown,
 }
 
-/// Where DCQCN is on: the reaction to packets that a switch has marked.
+/// Priorities with DCQCN: CNPs upon packets that a switch has marked, and the reaction to CNPs.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum CongestionNotification {
-    /// Set for each priority: `notification` is the receiver's part (sends CNPs), `reaction` the
-    /// sender's.
+    /// Set for each priority: `notification` is whether the receiver sends CNPs, `reaction` whether
+    /// the sender slows down upon them.
     PerPriority { notification: [bool; PRIORITIES], reaction: [bool; PRIORITIES] },
     /// One setting for the whole device.
     Whole(bool),
-    /// The driver does not tell.
+    /// The driver does not report it.
     Unknown,
 }
 
@@ -38,11 +38,11 @@ pub(crate) struct GlobalPause {
     pub(crate) transmit: bool,
 }
 
-/// Priority settings of an interface.
+/// Priority and flow control settings of an interface.
 #[derive(Clone, Debug)]
 pub(crate) struct PriorityTable {
     pub(crate) trust: Trust,
-    /// The priorities of DSCPs for which one was set.
+    /// Priorities of DSCPs that were mapped explicitly.
     mapped: BTreeMap<u8, u8>,
     pub(crate) pfc: Option<[bool; PRIORITIES]>,
     pub(crate) pause: Option<GlobalPause>,
@@ -58,14 +58,14 @@ impl PriorityTable {
             pause: tree.tool("ethtool", &["-a", interface]).as_deref().and_then(parse_pause),
             ecn: read_ecn(tree, driver, device, interface),
         };
-        // -N: numbers, where others would be named (`AF31`).
+        // `-N` prints numbers instead of names (`AF31`).
         if let Some(text) = tree.tool("dcb", &["-N", "app", "show", "dev", interface]) {
             table.take_dcb_app(&text);
         }
         if let Some(text) = tree.tool("dcb", &["pfc", "show", "dev", interface]) {
             table.pfc = parse_dcb_pfc(&text);
         }
-        // NVIDIA's own tool knows what `dcb` does not say: the trust state.
+        // NVIDIA's own tool prints the trust state, which `dcb` does not.
         if *driver == Driver::Mlx5
             && let Some(text) = tree.tool("mlnx_qos", &["-i", interface])
         {
@@ -74,7 +74,7 @@ impl PriorityTable {
         table
     }
 
-    /// The priority of packets with a DSCP; `None` where the trust is not known.
+    /// Priority of packets with a DSCP; `None` if the trust state is not known.
     pub(crate) fn priority(&self, dscp: u8) -> Option<u8> {
         match self.trust {
             Trust::Dscp => Some(self.mapped.get(&dscp).copied().unwrap_or(dscp >> 3)),
@@ -83,22 +83,22 @@ impl PriorityTable {
         }
     }
 
-    /// A DSCP whose packets have the priority, one that was set for it if there is one.
+    /// Returns a DSCP whose packets have the priority, preferably one that was mapped explicitly.
     pub(crate) fn dscp_of(&self, priority: u8) -> Option<u8> {
         let set = self.mapped.iter().find(|(_, other)| **other == priority);
         let by_default = (0..64).find(|dscp| self.priority(*dscp) == Some(priority));
         set.map(|(dscp, _)| *dscp).or(by_default)
     }
 
-    /// Parses `dscp-prio 24:3 26:3`. Without that line the interface goes by the VLAN tag.
+    /// Parses `dscp-prio 24:3 26:3`. Without that line the interface trusts the VLAN tag.
     fn take_dcb_app(&mut self, text: &str) {
         let line = text.lines().find_map(|line| line.trim().strip_prefix("dscp-prio"));
         self.mapped.extend(line.into_iter().flat_map(pairs));
         self.trust = if self.mapped.is_empty() { Trust::Pcp } else { Trust::Dscp };
     }
 
-    /// `Priority trust state: dscp`, `prio:3 dscp:31,30,` and the row `enabled` below
-    /// `PFC configuration:`.
+    /// Parses `Priority trust state: dscp`, `prio:3 dscp:31,30,` and the row `enabled` below `PFC
+    /// configuration:`.
     fn take_mlnx_qos(&mut self, text: &str) {
         for line in text.lines().map(str::trim) {
             match line.strip_prefix("Priority trust state:").map(str::trim) {
@@ -122,7 +122,7 @@ impl PriorityTable {
     }
 }
 
-/// `prio-pfc 0:off 1:off 2:off 3:on ...`, in a line of its own or behind other words.
+/// Parses `prio-pfc 0:off 1:off 2:off 3:on ...`, in a line of its own or behind other words.
 fn parse_dcb_pfc(text: &str) -> Option<[bool; PRIORITIES]> {
     let (_, list) = text.split_once("prio-pfc")?;
     let words = list.split_whitespace().map_while(|word| word.split_once(':'));
@@ -133,7 +133,7 @@ fn flags(all: impl Iterator<Item = bool>) -> Option<[bool; PRIORITIES]> {
     all.take(PRIORITIES).collect::<Vec<_>>().try_into().ok()
 }
 
-/// DSCP and priority of `24:3 26:3`.
+/// Parses pairs of DSCP and priority, such as `24:3 26:3`.
 fn pairs(list: &str) -> impl Iterator<Item = (u8, u8)> {
     list.split_whitespace().filter_map(|pair| {
         let (dscp, priority) = pair.split_once(':')?;

@@ -1,19 +1,19 @@
-//! Whether the priority of RoCE packets is protected from loss: PFC, ECN, DSCP.
+//! Checks whether the priority of RoCE packets is protected from loss: PFC, ECN, DSCP.
 
 use super::device::{Driver, RdmaDevice, RdmaPort};
 use super::finding::{Advice, DoctorFinding, FindingId};
 use super::priority::{CongestionNotification, PriorityTable, Trust};
 
-/// The DSCP and priority that NICs are usually configured for: AF31.
+/// DSCP (AF31) and priority for which vendors' guides configure RoCE.
 const USUAL_DSCP: u8 = 26;
 const USUAL_PRIORITY: u8 = 3;
-/// The priority of congestion notification packets, and their DSCP (CS6), in the vendors' guides.
+/// Priority and DSCP (CS6) of congestion notification packets in vendors' guides.
 const CNP_PRIORITY: u8 = 6;
 const CNP_DSCP: u8 = 48;
-/// A round trip in a data centre, to say what a loss costs.
+/// Assumed round-trip time in a data centre, to calculate the cost of a lost packet.
 const ROUND_TRIP_SECONDS: f64 = 10e-6;
 
-/// The packets of a port, as connections of this run send them.
+/// RoCE packets that connections send from a port.
 struct Traffic<'a> {
     device: &'a RdmaDevice,
     port: &'a RdmaPort,
@@ -22,7 +22,7 @@ struct Traffic<'a> {
     dscp: u8,
 }
 
-/// Findings on the priority of packets with this ToS; without a ToS, with the port's default.
+/// Returns findings on the priority of packets with this ToS, or with the port's default ToS.
 pub(crate) fn examine(
     device: &RdmaDevice,
     port: &RdmaPort,
@@ -57,7 +57,7 @@ impl Traffic<'_> {
             Some(_) => {}
         }
         findings.extend(self.global_pause(lossless.unwrap_or(USUAL_PRIORITY)));
-        // Once the above is mended packets have the priority with PFC.
+        // With the remedies above, packets have the priority that has PFC.
         let ecn = self.ecn(match is_protected {
             true => priority,
             false => lossless.unwrap_or(USUAL_PRIORITY),
@@ -74,7 +74,7 @@ impl Traffic<'_> {
         DoctorFinding { id, subject: self.interface.to_owned(), what, why, advice }
     }
 
-    /// Minimum cost of one packet dropped by a switch: all bytes in flight are sent again.
+    /// Describes the minimum cost of a lost packet: all bytes in flight are sent again.
     fn price_of_a_loss(&self) -> String {
         let Some(bits) = self.port.bits_per_second() else { return String::new() };
         let kilobytes = bits * ROUND_TRIP_SECONDS / 8.0 / 1000.0;
@@ -136,7 +136,7 @@ impl Traffic<'_> {
             ),
             self.price_of_a_loss(),
             Advice::Mend(vec![
-                // The first entry of this kind switches mlx5 over to DSCP.
+                // The first such entry switches mlx5 to trust DSCP.
                 format!("dcb app add dev {interface} dscp-prio {USUAL_DSCP}:{lossless}"),
                 self.set_default_tos(USUAL_DSCP),
             ]),
@@ -145,7 +145,8 @@ impl Traffic<'_> {
 
     fn dscp_mapping(&self, priority: u8, lossless: u8) -> DoctorFinding {
         let interface = self.interface;
-        // Best effort stays what it is; what was marked on purpose is put where it belongs.
+        // The default DSCP 0 stays best effort; a DSCP chosen on purpose is mapped to the lossless
+        // priority.
         let (by_tos, mend) = match self.table.dscp_of(lossless) {
             Some(dscp) if self.dscp == 0 => (
                 format!("; connections with `--tos {}` would have it", dscp << 2),
@@ -168,7 +169,7 @@ impl Traffic<'_> {
         )
     }
 
-    /// The command after which connections that ask for no ToS have this DSCP.
+    /// Command that sets the DSCP of connections that request no ToS.
     fn set_default_tos(&self, dscp: u8) -> String {
         let folder = format!("/sys/kernel/config/rdma_cm/{}", self.device.name());
         let number = self.port.sysfs.number;

@@ -1,4 +1,4 @@
-//! The report: findings, worst first.
+//! Report of the doctor: findings, the worst first.
 
 use std::process::ExitCode;
 
@@ -6,18 +6,17 @@ use serde_json::{Value, json};
 
 use super::finding::{Advice, DoctorFinding, Severity};
 
-/// Exit codes by the worst finding; 1 and 2 are those of every command.
+/// Exit codes for the worst finding; 1 and 2 have the same meaning for every command.
 const WARNINGS: u8 = 3;
 const ERRORS: u8 = 4;
 
-/// All that was found.
 pub(crate) struct DoctorReport {
     findings: Vec<DoctorFinding>,
 }
 
 impl DoctorReport {
     pub(crate) fn new(mut findings: Vec<DoctorFinding>) -> Self {
-        // Those of one severity stay in their order.
+        // The sort is stable: findings of one severity keep their order.
         findings.sort_by_key(|finding| core::cmp::Reverse(finding.id.severity()));
         Self { findings }
     }

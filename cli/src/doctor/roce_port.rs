@@ -1,4 +1,4 @@
-//! The owner of UDP port 4791.
+//! Finds the process or module that uses UDP port 4791.
 
 use rdma::soft::{ROCE_PORT, process_with_socket};
 
@@ -6,12 +6,12 @@ use super::device::{Driver, RdmaDevice};
 use super::finding::{Advice, DoctorFinding, FindingId};
 use super::tree::SystemTree;
 
-/// A line of `/proc/net/udp` or `udp6`.
+/// UDP socket, as a line of `/proc/net/udp` or `udp6` describes it.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct UdpSocketRow {
     pub(crate) port: u16,
     pub(crate) inode: String,
-    /// Datagrams that found no room in its buffer.
+    /// Datagrams that found no room in the socket's receive buffer.
     pub(crate) drops: u64,
 }
 
@@ -27,14 +27,15 @@ impl UdpSocketRow {
     }
 }
 
-/// Every UDP socket of the network namespace.
+/// Returns all UDP sockets of the network namespace.
 pub(crate) fn udp_sockets(tree: &SystemTree) -> Vec<UdpSocketRow> {
     let text = ["proc/net/udp", "proc/net/udp6"].map(|path| tree.text(path).unwrap_or_default());
     let rows = text.iter().flat_map(|text| text.lines().skip(1));
     rows.filter_map(UdpSocketRow::parse).collect()
 }
 
-/// Who has the port; `soft_is_wanted` if this run is to use `soft` in any case.
+/// Returns findings on the users of the port. `soft_is_wanted` if this run uses the soft provider
+/// in any case.
 pub(crate) fn examine(
     tree: &SystemTree,
     devices: &[RdmaDevice],
@@ -48,7 +49,7 @@ pub(crate) fn examine(
     inodes.sort();
     inodes.dedup();
     let links = devices.iter().filter(|device| device.driver == Driver::Rxe);
-    // The module has the port while it is loaded, with or without a device.
+    // The rdma_rxe module holds the port while it is loaded, even without a device.
     let rxe: Option<Vec<String>> = tree
         .path("sys/module/rdma_rxe")
         .exists()
@@ -60,12 +61,13 @@ pub(crate) fn examine(
     holders.into_iter().map(|holder| judge(holder, rxe.as_deref(), soft_is_wanted)).collect()
 }
 
-/// `rxe` has the devices of the kernel's software RoCE, if its module is loaded.
+/// Finding on one user of the port. `rxe` contains the names of the rxe devices, if the module is
+/// loaded.
 fn judge(holder: Option<String>, rxe: Option<&[String]>, soft_is_wanted: bool) -> DoctorFinding {
     let subject = format!("UDP port {ROCE_PORT}");
     let alone = "`soft` cannot listen there: a target does not start, and a host takes another port, at which only targets of Feedrail answer.";
     match holder {
-        // Our own programs share the machine by addresses.
+        // Feedrail's programs can share the port by binding different addresses.
         Some(process) if process.contains("(feedrail") => {
             DoctorFinding::info(FindingId::RocePortShared, subject, format!("{process} has it"))
         }

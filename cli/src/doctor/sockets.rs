@@ -7,13 +7,14 @@ use super::memlock::has_capability;
 use super::tree::{SystemTree, fields};
 use crate::size::human;
 
-/// Receive buffer that each socket of `soft` asks for.
+/// Receive and send buffers that each socket of the soft provider requests.
 const RECEIVE_BYTES: u64 = 8 << 20;
 const SEND_BYTES: u64 = 4 << 20;
-/// `CAP_NET_ADMIN`, with which the limit of receive buffers does not count.
+/// Number of `CAP_NET_ADMIN`, a capability that lifts the limit of receive buffers.
 const CAP_NET_ADMIN: u32 = 12;
 
-/// Findings on the buffers and on the interfaces that have these addresses.
+/// Returns findings on socket buffers, and on offloads and MTU of the interfaces with these
+/// addresses.
 pub(crate) fn examine(tree: &SystemTree, addresses: &[LocalAddress]) -> Vec<DoctorFinding> {
     let mut findings: Vec<DoctorFinding> =
         [receive_buffer(tree), send_buffer(tree)].into_iter().flatten().collect();
@@ -24,7 +25,7 @@ pub(crate) fn examine(tree: &SystemTree, addresses: &[LocalAddress]) -> Vec<Doct
     findings
 }
 
-/// Interfaces by name, without the loopback one.
+/// Names of the interfaces, without the loopback interface.
 fn interfaces(addresses: &[LocalAddress]) -> Vec<&str> {
     let outside = addresses.iter().filter(|address| !address.ip.is_loopback());
     let mut names: Vec<&str> = outside.map(|address| address.interface.as_str()).collect();
@@ -91,7 +92,7 @@ fn offloads(tree: &SystemTree, interface: &str) -> Vec<DoctorFinding> {
             "gro",
         ));
     }
-    // The kernel refuses to cut trains where it would have to compute checksums itself.
+    // The kernel refuses UDP_SEGMENT where it would have to compute checksums itself.
     if is_off("tx-checksumming") {
         findings.push(finding(
             FindingId::GsoOff,

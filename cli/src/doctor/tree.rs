@@ -1,4 +1,4 @@
-//! Files of the kernel, and output of the system's tools.
+//! Access to the kernel's files and to the output of system tools, real or recorded.
 
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -8,7 +8,7 @@ use std::str::FromStr;
 use anyhow::{Context, Result};
 use rdma::{LocalAddress, verbs};
 
-/// A machine as its files show it: this one, or one that a test made up.
+/// Root of the files of a machine: this one, or a recorded one in tests.
 pub(crate) struct SystemTree {
     root: PathBuf,
     kind: TreeKind,
@@ -24,7 +24,6 @@ enum TreeKind {
 }
 
 impl SystemTree {
-    /// The machine that it runs on.
     pub(crate) fn live() -> Self {
         Self { root: PathBuf::from("/"), kind: TreeKind::Live }
     }
@@ -39,17 +38,17 @@ impl SystemTree {
         self.root.join(path)
     }
 
-    /// A file's text without the white space around it; `None` if it cannot be read.
+    /// Returns a file's text, trimmed; `None` if it cannot be read.
     pub(crate) fn text(&self, path: &str) -> Option<String> {
         Some(fs::read_to_string(self.path(path)).ok()?.trim().to_owned())
     }
 
-    /// The number that a file begins with.
+    /// Parses the first word of a file as a number.
     pub(crate) fn number<N: FromStr>(&self, path: &str) -> Option<N> {
         self.text(path)?.split_whitespace().next()?.parse().ok()
     }
 
-    /// The last part of what a symbolic link points to.
+    /// Returns the file name in the target of a symbolic link.
     pub(crate) fn link_name(&self, path: &str) -> Option<String> {
         let to = fs::read_link(self.path(path)).ok()?;
         Some(to.file_name()?.to_string_lossy().into_owned())
@@ -64,7 +63,7 @@ impl SystemTree {
         }
     }
 
-    /// The machine's addresses, link-local ones left out.
+    /// Addresses of the machine, without link-local ones.
     pub(crate) fn addresses(&self) -> Result<Vec<LocalAddress>> {
         match self.kind {
             TreeKind::Live => {
@@ -82,7 +81,7 @@ impl SystemTree {
         }
     }
 
-    /// Why rdma-core cannot be used, if it cannot.
+    /// Error for which rdma-core cannot be used; `None` if it can.
     pub(crate) fn verbs_obstacle(&self) -> Option<String> {
         match self.kind {
             TreeKind::Live => verbs::devices().err().map(|error| error.to_string()),
@@ -93,7 +92,7 @@ impl SystemTree {
 }
 
 fn run(program: &str, arguments: &[&str]) -> Option<String> {
-    // Administrators' tools are not in the search path of every user.
+    // The search path of ordinary users may lack the folders of administrators' tools.
     let path = std::env::var("PATH").unwrap_or_default() + ":/usr/sbin:/sbin";
     let found = path.split(':').map(|folder| Path::new(folder).join(program)).find(|p| p.exists());
     let output = Command::new(found?)
@@ -106,7 +105,7 @@ fn run(program: &str, arguments: &[&str]) -> Option<String> {
     output.status.success().then(|| String::from_utf8_lossy(&output.stdout).into_owned())
 }
 
-/// Lines of `name: value` or `name value`, as `ethtool` and `/proc` have them.
+/// Splits lines of `name: value` or `name value`, as in the output of `ethtool` and in `/proc`.
 pub(crate) fn fields(text: &str) -> impl Iterator<Item = (&str, &str)> {
     text.lines().filter_map(|line| {
         let line = line.trim();

@@ -9,14 +9,14 @@ use feedrail_dataset::index::{IndexWriter, SampleKeys, ShardTable};
 
 use crate::partial_file::PartialFile;
 
-/// An index being written, and the keys of its samples where they are wanted.
+/// Index being written, and the keys of its samples if `--keys` requests them.
 pub(super) struct IndexFiles {
     path: PathBuf,
     index: IndexWriter<BufWriter<PartialFile>>,
     keys: Option<KeysFile>,
 }
 
-/// Keys are in memory until they are all known.
+/// File of keys, which stay in memory until all of them are known.
 struct KeysFile {
     path: PathBuf,
     file: PartialFile,
@@ -41,7 +41,7 @@ impl IndexFiles {
         self.index.append(&[sample.sample]).with_context(|| cannot_write(&self.path))
     }
 
-    /// Gives the complete files their names.
+    /// Completes the files and renames them to their final names.
     pub(super) fn finish(self, shards: &ShardTable) -> Result<()> {
         let written = match self.keys {
             Some(KeysFile { path, file, keys }) => {

@@ -1,4 +1,4 @@
-//! Names of formats on the command line.
+//! Values of the option `--format` of `feedrail index`.
 
 use clap::ValueEnum;
 use feedrail_dataset::formats::ShardFormat;

@@ -1,4 +1,4 @@
-//! `feedrail index`: where the samples of shards lie, as `index.npy`.
+//! `feedrail index`: writes the positions of the samples of shards to `index.npy`.
 
 mod files;
 mod format;
@@ -61,7 +61,7 @@ pub(crate) struct IndexArgs {
     format: Output,
 }
 
-/// How samples are found.
+/// Options for finding the samples in a shard.
 #[derive(Args, Debug)]
 struct SampleArgs {
     /// Format of all shards [default: found by first bytes and name]
@@ -91,11 +91,11 @@ impl IndexArgs {
     pub(crate) fn run(&self) -> Result<()> {
         let mut subsystems = Subsystems::default();
         let shards = shards::list(&self.shards, &mut subsystems, &self.local)?;
-        // From here on Ctrl-C has something to tidy up.
+        // From here on Ctrl-C sets a flag, so that temporary files are deleted.
         let interrupt = Interrupt::install()?;
         let written = self.write(&shards, &interrupt);
         let report = written.map_err(|error| match interrupt.check() {
-            // The error is that of the read that the signal ended.
+            // After a signal, the error is that of the read that the signal ended.
             Err(Interrupted) => anyhow::Error::new(Interrupted)
                 .context(format!("{} was not written", self.output.display())),
             Ok(()) => error,
@@ -133,7 +133,7 @@ impl SampleArgs {
         }
     }
 
-    /// Writes the samples of a shard.
+    /// Adds the samples of a shard to the index.
     fn index(
         &self,
         number: u32,
@@ -167,7 +167,8 @@ impl SampleArgs {
         Ok(ShardReport { name: shard.name.clone(), bytes: shard.bytes, format, samples })
     }
 
-    /// A `.bin` with an `.idx` is Megatron's, since its first bytes tell nothing.
+    /// Returns the format of a shard. A `.bin` with an `.idx` is Megatron's, since its first bytes
+    /// do not show the format.
     fn format(&self, shard: &ListedShard, data: ShardBytes<'_>) -> Result<ShardFormat> {
         Ok(match (self.format, &shard.idx) {
             (Some(format), _) => format.into(),

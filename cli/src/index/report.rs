@@ -10,13 +10,13 @@ use serde_json::{Value, json};
 use crate::options::Format;
 use crate::output;
 
-/// An index that was written.
+/// Index file that was written, with its shards.
 pub(super) struct IndexReport {
     pub(super) index: PathBuf,
     pub(super) shards: Vec<ShardReport>,
 }
 
-/// A shard in the index.
+/// Format and number of samples of a shard.
 pub(super) struct ShardReport {
     pub(super) name: Name,
     pub(super) bytes: u64,

@@ -1,4 +1,4 @@
-//! Checksums of whole shards, and the hash of the index.
+//! Checksums of whole shards, and the BLAKE3 hash of the index.
 
 use std::fs::File;
 use std::io::{self, Read, Seek as _};
@@ -13,24 +13,24 @@ use crate::progress::Progress;
 use crate::shards::{ListedShard, ReadPattern, ShardLocation, Subsystems};
 use crate::stream::{self, RangePieces};
 
-/// How much of a file is read at a time.
+/// Bytes of a file that are read at a time.
 const CHUNK_BYTES: usize = 1 << 20;
 
-/// Reads shards and the index from one end to the other, and shows how far it is.
+/// Reads shards and the index from beginning to end, and shows progress.
 pub(super) struct Checksums<'a> {
     progress: Progress,
     subsystems: &'a Subsystems,
     interrupt: &'a Interrupt,
 }
 
-/// Contents of an index that was read to its end.
+/// Number of samples and hash of an index.
 pub(super) struct CheckedIndex {
     pub(super) samples: u64,
     pub(super) hash: Blake3Hash,
 }
 
 impl<'a> Checksums<'a> {
-    /// `total_bytes` is what will be read.
+    /// `total_bytes` is the number of bytes to read, for the progress bar.
     pub(super) fn new(
         total_bytes: u64,
         subsystems: &'a Subsystems,
@@ -39,7 +39,7 @@ impl<'a> Checksums<'a> {
         Self { progress: Progress::transfer(Some(total_bytes)), subsystems, interrupt }
     }
 
-    /// The CRC-32C of a shard.
+    /// Returns the CRC-32C of a shard.
     pub(super) fn of(&mut self, shard: &ListedShard) -> Result<u32> {
         let ShardLocation::Namespace { namespace, subsystem } = &shard.place else {
             return self.of_file(shard);
@@ -70,8 +70,8 @@ impl<'a> Checksums<'a> {
         Ok(crc)
     }
 
-    /// Reads the table of an index and then all of it once, whatever its length, and checks that
-    /// its samples lie in the shards.
+    /// Reads the shard table of an index and then the whole file once, in pieces, and checks that
+    /// its samples lie within the shards.
     pub(super) fn of_index(&mut self, path: &Path, shards: &[IndexShard]) -> Result<CheckedIndex> {
         let mut file = File::open(path)?;
         let shard_bytes = match ShardTable::read(&mut file)? {
@@ -101,7 +101,7 @@ fn without_names(path: &Path) -> String {
     )
 }
 
-/// A file whose reads count as progress, and fail once a signal came.
+/// File whose reads count as progress, and fail after a signal.
 struct WatchedFile<'a> {
     file: File,
     progress: &'a mut Progress,

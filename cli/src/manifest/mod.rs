@@ -1,4 +1,4 @@
-//! `feedrail manifest`: which shards a data set has, and which targets have them.
+//! `feedrail manifest`: writes which shards a data set has, and which targets serve them.
 
 mod checksum;
 mod replicas;
@@ -70,11 +70,11 @@ impl ManifestArgs {
     pub(crate) fn run(&self) -> Result<()> {
         let mut subsystems = Subsystems::default();
         let shards = shards::list(&self.shards, &mut subsystems, &self.local)?;
-        // From here on Ctrl-C has something to tidy up.
+        // From here on Ctrl-C sets a flag, so that temporary files are deleted.
         let interrupt = Interrupt::install()?;
         let written = self.write(&shards, &subsystems, &interrupt);
         let manifest = written.map_err(|error| match interrupt.check() {
-            // The error is that of the read that the signal ended.
+            // After a signal, the error is that of the read that the signal ended.
             Err(Interrupted) => anyhow::Error::new(Interrupted)
                 .context(format!("{} was not written", self.output.display())),
             Ok(()) => error,
@@ -106,7 +106,7 @@ impl ManifestArgs {
         Ok(manifest)
     }
 
-    /// The bytes of what is read whole: the index, and with --crc the shards.
+    /// Bytes of the files to read whole: the index, and with --crc the shards.
     fn bytes_to_read(&self, shards: &[ListedShard]) -> Result<u64> {
         let shards = shards.iter().filter(|_| self.crc).map(|shard| shard.bytes);
         let index = self.index.as_deref().map(|path| {
@@ -134,7 +134,7 @@ impl ManifestArgs {
         Ok(groups)
     }
 
-    /// The entry of an index whose samples all lie in the shards.
+    /// Checks that all samples of the index lie within the shards, and returns its manifest entry.
     fn entry(
         &self,
         path: &Path,
@@ -173,7 +173,7 @@ impl ManifestArgs {
     }
 }
 
-/// The path of the index from the folder of the manifest on.
+/// Returns the path of the index relative to the folder of the manifest.
 fn relative(index: &Path, manifest: &Path) -> Result<String> {
     let folder = manifest.parent().filter(|folder| !folder.as_os_str().is_empty());
     let folder = fs::canonicalize(folder.unwrap_or(Path::new(".")))?;

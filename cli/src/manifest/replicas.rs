@@ -1,4 +1,4 @@
-//! Shards of one name as replicas of one shard.
+//! Groups shards of one name as replicas of one shard, and checks that they are the same.
 
 use std::collections::BTreeMap;
 
@@ -9,14 +9,15 @@ use uuid::Uuid;
 
 use crate::shards::ListedShard;
 
-/// Copy of a shard in one place.
+/// Copy of a shard in a subsystem or a file.
 #[derive(Clone, Debug)]
 pub(super) struct ShardReplica {
     bytes: u64,
     uuid: Option<Uuid>,
     generation: Option<Generation>,
     crc32c: Option<u32>,
-    /// The targets that have it there: one, or for a file all that were given.
+    /// Targets that serve the copy: one for a namespace; for a file those of all `--target`
+    /// options.
     on: Vec<Name>,
 }
 
@@ -26,7 +27,7 @@ impl ShardReplica {
         Self { bytes: shard.bytes, uuid: known.uuid, generation: known.generation, crc32c, on }
     }
 
-    /// The names of its targets, for errors.
+    /// Names of the targets, for error messages.
     fn targets(&self) -> String {
         match &self.on[..] {
             [] => "no target".to_owned(),
@@ -35,18 +36,18 @@ impl ShardReplica {
     }
 }
 
-/// Replicas by the name of their shard, in the order of the first of each.
+/// Replicas grouped by shard name, in the order in which the names first appeared.
 #[derive(Debug, Default)]
 pub(super) struct ReplicaGroups {
     groups: Vec<(Name, Vec<ShardReplica>)>,
-    /// Where the group of a name is.
+    /// Index of each name in `groups`.
     numbers: BTreeMap<Name, usize>,
 }
 
 impl ReplicaGroups {
     /// # Errors
-    /// The shard has another length or checksum than its replicas before, or no checksum and
-    /// another UUID or generation.
+    /// The shard differs in length or checksum from an earlier replica, or has no checksum and
+    /// differs in UUID or generation.
     pub(super) fn add(&mut self, name: &Name, replica: ShardReplica) -> Result<()> {
         let number = *self.numbers.entry(name.clone()).or_insert(self.groups.len());
         let Some((_, group)) = self.groups.get_mut(number) else {
@@ -61,14 +62,14 @@ impl ReplicaGroups {
     }
 
     /// # Errors
-    /// A shard is on no target.
+    /// No target serves one of the shards.
     pub(super) fn into_shards(self) -> Result<Vec<ShardEntry<Name>>> {
         self.groups.into_iter().map(|(name, group)| shard(name, &group)).collect()
     }
 }
 
-/// Bytes that were compared are the same whatever else differs. Without a checksum, the targets
-/// must agree that they are.
+/// Checks that two replicas have the same bytes. Equal checksums prove it, whatever else differs;
+/// without them UUID and generation must be equal.
 fn check_same(name: &Name, one: &ShardReplica, other: &ShardReplica) -> Result<()> {
     let (on, other_on) = (one.targets(), other.targets());
     let (bytes, other_bytes) = (one.bytes, other.bytes);
@@ -121,7 +122,7 @@ fn shard(name: Name, group: &[ShardReplica]) -> Result<ShardEntry<Name>> {
     })
 }
 
-/// The value that all have, if there is one.
+/// Returns the value if all are equal.
 fn the_same<T: PartialEq>(mut values: impl Iterator<Item = Option<T>>) -> Option<T> {
     let first = values.next().flatten()?;
     values.all(|value| value.as_ref() == Some(&first)).then_some(first)

@@ -1,4 +1,4 @@
-//! The names that a manifest has for targets.
+//! Names of targets in a manifest.
 
 use std::collections::BTreeMap;
 use std::str::FromStr;
@@ -10,7 +10,7 @@ use feedrail_dataset::url::SourceUrl;
 
 use crate::shards::SubsystemUrl;
 
-/// A subsystem of a target, and the name for it.
+/// Value of `--target`: a subsystem of a target, and optionally its name in the manifest.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) struct NamedTarget {
     name: Option<Name>,
@@ -38,17 +38,17 @@ impl FromStr for NamedTarget {
     }
 }
 
-/// Names of targets: those that were given, and `target-1` and so on for others.
+/// Names of targets: those of `--target`, and `target-1` and so on for others.
 #[derive(Debug)]
 pub(super) struct TargetNames {
     names: BTreeMap<SubsystemUrl, Name>,
-    /// The targets that have the shards in files, in the order in which they were given.
+    /// Names of the targets that serve the shards in files, in the order of their options.
     of_files: Vec<Name>,
 }
 
 impl TargetNames {
     /// # Errors
-    /// A target has two names, or two targets have one.
+    /// One target has two names, or two targets have the same.
     pub(super) fn new(given: &[NamedTarget]) -> Result<Self> {
         let mut this = Self { names: BTreeMap::new(), of_files: Vec::new() };
         for NamedTarget { name, subsystem } in given {
@@ -61,7 +61,6 @@ impl TargetNames {
         Ok(this)
     }
 
-    /// The targets that have the shards in files.
     pub(super) fn of_files(&self) -> Vec<Name> {
         self.of_files.clone()
     }
@@ -78,7 +77,7 @@ impl TargetNames {
         name
     }
 
-    /// The targets that have a shard.
+    /// Returns the manifest entries of the targets that serve a shard.
     pub(super) fn into_entries(self, shards: &[ShardEntry<Name>]) -> BTreeMap<Name, TargetEntry> {
         let has_one = |name: &Name| shards.iter().any(|shard| shard.replicas.contains(name));
         let used = self.names.into_iter().filter(|(_, name)| has_one(name));

@@ -1,4 +1,4 @@
-//! One job: one host, its connections, a fixed number of I/Os in flight.
+//! One job of `perf`: a host with its connections and a fixed number of I/Os in flight.
 
 use core::time::Duration;
 use std::fs::File;
@@ -18,25 +18,25 @@ use crate::interrupt::Interrupt;
 use crate::lanes::Lanes;
 use crate::session::Session;
 
-/// How much a job does.
+/// Parameters of a job that bound its work and memory.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct JobLimits {
     pub(crate) depth: usize,
-    /// Length of the longest I/O: each I/O in flight has a buffer of it.
+    /// Bytes of the longest I/O, and of the buffer of each I/O in flight.
     pub(crate) longest_bytes: usize,
-    /// Whether there are writes among them.
+    /// Whether the workload contains writes.
     pub(crate) writes: bool,
-    /// Which of several paths an I/O takes.
+    /// Policy that selects the path of an I/O, of several.
     pub(crate) path_policy: ReplicaPolicy,
-    /// The most commands that are taken down.
+    /// Maximum number of commands that are recorded for `--trace`.
     pub(crate) traced: usize,
-    /// Time after which no I/O is begun.
+    /// Time after which no I/O is started.
     pub(crate) runtime: Option<Duration>,
-    /// Number of I/Os after which none is begun.
+    /// Number of I/Os after which none is started.
     pub(crate) ios: Option<u64>,
 }
 
-/// A job that is connected and has its memory.
+/// Job with its connections made and its memory allocated.
 pub(crate) struct PerfJob {
     session: Session,
     flights: Flights,
@@ -46,24 +46,24 @@ pub(crate) struct PerfJob {
     left: u64,
 }
 
-/// An endless sequence of I/Os.
+/// Endless sequence of I/Os to perform.
 pub(crate) type IoIterator = Box<dyn Iterator<Item = PerfIo> + Send>;
 
-/// The I/Os in flight.
+/// I/Os in flight, submitted in one of two ways.
 enum Flights {
-    /// Several reads over one connection, or over all paths, as plans.
+    /// Reads over one connection, or over all paths, submitted together as read plans.
     Plans(ReadPlans),
-    /// I/Os one by one, in a ring. Plans only read. One of a single read costs more than a place in
-    /// a ring (4 KiB from memory, depth 1: 5 % of the IOPS), and one whose few reads each go over
-    /// another connection does the work of as many plans.
+    /// I/Os submitted one by one to a ring: plans cannot write. A plan of a single read costs more
+    /// than a ring entry (4 KiB from memory, depth 1: 5 % of the IOPS), and one that spreads few
+    /// reads over several connections costs as much as a plan for each.
     Ring(Lanes<StartedIo>),
 }
 
-/// An I/O in flight, and the time at which it began.
+/// I/O in flight, and when it was started.
 type StartedIo = (PerfIo, Instant);
 
-/// The expected contents of the namespace, and a buffer for one I/O of them and one of the
-/// target's.
+/// File with the expected contents of the namespace, and buffers for one I/O of the file and of the
+/// target.
 struct ExpectedBytes {
     file: File,
     expected: Vec<u8>,
@@ -71,8 +71,8 @@ struct ExpectedBytes {
 }
 
 impl PerfJob {
-    /// Prepares; `workload` is given the size of the namespace. Bytes that are read are compared
-    /// with `expected`.
+    /// Allocates memory and creates the workload, with the size of the namespace in bytes. Data
+    /// that is read is compared with `expected`.
     pub(crate) fn new(
         session: Session,
         nsid: Nsid,
@@ -133,7 +133,8 @@ impl PerfJob {
         Ok(measure)
     }
 
-    /// I/Os that are begun together leave together: one look at the clock does for all of them.
+    /// Starts I/Os. All that are started in one call have the same start time, to save reads of the
+    /// clock.
     fn begin_all(&mut self) -> Result<()> {
         let Self { flights, workload, left, .. } = self;
         let next = || {
@@ -152,7 +153,7 @@ impl Flights {
         }
     }
 
-    /// Begins I/Os until the depth is reached or `next` is exhausted.
+    /// Starts I/Os until the depth is reached or `next` is exhausted.
     fn begin(&mut self, began: Instant, mut next: impl FnMut() -> Option<PerfIo>) -> Result<()> {
         let lanes = match self {
             Self::Plans(plans) => return plans.begin(began, next),
@@ -172,7 +173,7 @@ impl Flights {
         Ok(())
     }
 
-    /// Waits until an I/O has ended, or for a short while.
+    /// Waits until an I/O has ended, at most [`LOOK_UP_AFTER`](crate::lanes::LOOK_UP_AFTER).
     fn wait(&mut self) {
         match self {
             Self::Plans(plans) => plans.wait(),
@@ -180,7 +181,7 @@ impl Flights {
         }
     }
 
-    /// Records what has ended by `ended`, and compares what was read.
+    /// Records the I/Os that have ended by `ended`, and compares the data that they read.
     fn finish(
         &mut self,
         ended: Instant,
@@ -227,12 +228,12 @@ impl ExpectedBytes {
         Self { file, expected: vec![0; longest_bytes], found: vec![0; longest_bytes] }
     }
 
-    /// A buffer for the bytes that an I/O has read.
+    /// Returns a buffer for the data that an I/O has read.
     fn room(&mut self, io: &PerfIo) -> &mut [u8] {
         &mut self.found[..io.length_bytes as usize]
     }
 
-    /// Compares them with what the file has there.
+    /// Compares the buffer of [`Self::room`] with the file at the I/O's offset.
     fn compare(&mut self, io: &PerfIo) -> Result<()> {
         let (bytes, offset) = (io.length_bytes as usize, io.offset_bytes);
         let (expected, found) = (&mut self.expected[..bytes], &self.found[..bytes]);

@@ -1,4 +1,4 @@
-//! Baseline: reads of a local file as loaders do them, by threads and through the page cache.
+//! Baseline: reads of a local file by threads, through the page cache, as data loaders do.
 
 use core::sync::atomic::{AtomicBool, Ordering};
 use core::time::Duration;
@@ -19,28 +19,28 @@ use crate::clock::now;
 use crate::file_map::FileMap;
 use crate::interrupt::Interrupt;
 
-/// How a thread gets at bytes of a file.
+/// Way in which a thread reads a file.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum AccessMethod {
-    /// `pread` into its buffer.
+    /// `pread` into the thread's buffer.
     Pread,
-    /// A copy into its buffer from the file, mapped.
+    /// Copy from the mapped file into the thread's buffer.
     Mmap,
 }
 
-/// The result of one way of reading.
+/// Result of one access method.
 pub(crate) struct Baseline {
     way: AccessMethod,
     measure: Measure,
     elapsed: Duration,
 }
 
-/// When a thread ends.
+/// Limits after which a thread ends.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Until<'a> {
     pub(crate) runtime: Option<Duration>,
     pub(crate) ios: Option<u64>,
-    /// Length of the longest read, and of each buffer.
+    /// Bytes of the longest read, and of each buffer.
     pub(crate) longest_bytes: usize,
     pub(crate) interrupt: &'a Interrupt,
 }
@@ -55,8 +55,8 @@ impl AccessMethod {
         }
     }
 
-    /// Empties the page cache, then runs one thread for each workload, which only reads, until it
-    /// has ended or is interrupted.
+    /// Drops the file from the page cache, then runs one thread for each workload, which must only
+    /// read, until it has ended or is interrupted.
     pub(crate) fn measure(
         self,
         path: &Path,
@@ -64,7 +64,7 @@ impl AccessMethod {
         until: Until<'_>,
     ) -> Result<Baseline> {
         let source = LocalFile::open(self, path)?;
-        // Pages that the system keeps nevertheless are cached for both ways.
+        // Pages that the kernel keeps nevertheless are cached for both methods.
         let _ = fadvise(&File::open(path)?, 0, None, Advice::DontNeed);
         let start = now();
         let measure = read_in_threads(&source, workloads, until, thread::Builder::new)?;
@@ -90,7 +90,7 @@ impl Baseline {
     }
 }
 
-/// Runs a thread for each workload. If the system refuses one, those that run already end soon.
+/// Runs a thread for each workload. If the system refuses one, the others end soon.
 fn read_in_threads(
     source: &LocalFile,
     workloads: Vec<IoIterator>,
@@ -136,7 +136,7 @@ fn read_all(
     Ok(measure)
 }
 
-/// How the bytes of the file are reached.
+/// Open file, for one of the access methods.
 enum LocalFile {
     Plain(File),
     Mapped(FileMap),

@@ -1,4 +1,4 @@
-//! The counts of a job, and the sum of several jobs.
+//! Figures of a job, and the sum over several jobs.
 
 use core::net::SocketAddr;
 use core::time::Duration;
@@ -12,38 +12,38 @@ use crate::command_trace::CommandAtHost;
 use crate::latency::Latency;
 use crate::size::human;
 
-/// I/Os of one direction.
+/// Bytes and latencies of all reads or of all writes.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct DirectionTotals {
     pub(crate) bytes: u64,
     latency: Latency,
 }
 
-/// The counts of one job, or of all of them.
+/// Figures of one job, or of all of them.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct Measure {
     pub(crate) read: DirectionTotals,
     pub(crate) write: DirectionTotals,
-    /// Bytes that the RDMA device moved to and from the caller's memory itself.
+    /// Bytes that the RDMA device transferred from or to the caller's memory directly.
     pub(crate) direct_bytes: u64,
     /// Bytes that were copied through a bounce buffer.
     pub(crate) bounced_bytes: u64,
     pub(crate) retries: u64,
     pub(crate) reconnects: u64,
     pub(crate) failovers: u64,
-    /// Reads of plans, by the address of the target that gave the bytes.
+    /// Number of planned reads by the address of the target that returned the data.
     paths: BTreeMap<SocketAddr, u64>,
-    /// Reads that were begun more than once.
+    /// Reads that were started more than once.
     read_again: u64,
     pub(crate) wire: WireTotals,
-    /// The commands, where they were to be taken down.
+    /// Commands recorded for `--trace`.
     pub(crate) trace: Vec<CommandAtHost>,
 }
 
-/// The counts of the host's provider; zeros where the device does not report them.
+/// Counters of the host's provider; 0 where the device does not report them.
 #[derive(Clone, Copy, Debug, Default)]
 pub(crate) struct WireTotals {
-    /// Calls that sent, received, or slept.
+    /// System calls that sent, received, or slept.
     system_calls: u64,
     packets_sent: u64,
     packets_received: u64,
@@ -54,7 +54,7 @@ pub(crate) struct WireTotals {
 }
 
 impl WireTotals {
-    /// Totals of a host since it began.
+    /// Totals of a host since it was created.
     pub(crate) fn of(host: &Host) -> Self {
         let mut wire = Self { system_calls: host.counters().sleeps, ..Self::default() };
         for stats in host.provider_stats() {
@@ -146,7 +146,7 @@ impl Measure {
         side.latency.record(latency);
     }
 
-    /// Counts a read of a plan.
+    /// Counts a planned read by the path that it took.
     pub(crate) fn count_path(&mut self, path: SocketAddr, attempts: u8) {
         *self.paths.entry(path).or_default() += 1;
         self.read_again += u64::from(attempts > 1);
@@ -168,7 +168,7 @@ impl Measure {
         self.trace.extend_from_slice(&other.trace);
     }
 
-    /// Takes over what the connection counted.
+    /// Copies the counters of the host.
     pub(crate) fn count(&mut self, counters: &HostCounters) {
         self.direct_bytes = counters.direct_bytes;
         self.bounced_bytes = counters.bounced_bytes;

@@ -1,4 +1,4 @@
-//! `feedrail perf`: how fast a namespace is, in fio's words.
+//! `feedrail perf`: measures the performance of a namespace, in fio's terms.
 
 mod job;
 mod local;
@@ -108,10 +108,10 @@ pub(crate) struct Perf {
     allow_writes: bool,
 }
 
-/// Commands of each job that are recorded. They take 3 MiB per job.
+/// Commands recorded for each job, which take 3 MiB.
 const TRACED: usize = 10_000;
 
-/// Which of several paths an I/O takes, named as in Linux.
+/// Path policy, named as in Linux.
 #[derive(Clone, Copy, Debug, ValueEnum)]
 enum PathPolicy {
     /// Each of them in turn
@@ -135,7 +135,7 @@ impl PathPolicy {
     }
 }
 
-/// Everything that a run found out.
+/// Results of a run.
 struct PerfReport {
     seed: u64,
     provider: String,
@@ -167,7 +167,7 @@ impl Perf {
             Ok(baselines) => (baselines, None),
             Err(error) => (Vec::new(), Some(error)),
         };
-        // The measurements until then are shown.
+        // Measurements until the error or the signal are printed.
         self.print(&PerfReport { seed, provider, measure, elapsed, cpu, baselines })?;
         interrupt.check()?;
         failure.map_or(Ok(()), Err)
@@ -245,7 +245,7 @@ impl Perf {
         PerfJob::new(session, self.namespace.namespace_id, limits, expected.transpose()?, workload)
     }
 
-    /// Workload of one of several jobs.
+    /// Returns the workload of job `job` of `jobs`; `None` if not one I/O fits.
     fn workload(&self, size: u64, job: u64, jobs: u64, seed: u64) -> Option<IoIterator> {
         if let Some(training) = self.workload {
             return Some(Box::new(training.ranges(size, job, seed)?));
@@ -259,7 +259,7 @@ impl Perf {
         self.workload.map_or(self.bs.0, Training::longest_bytes)
     }
 
-    /// The pattern's name, or the training job's.
+    /// Name of the pattern or of the training job.
     fn name(&self) -> String {
         self.workload.map_or_else(|| self.rw.name().to_owned(), Training::name)
     }
@@ -308,7 +308,7 @@ impl Perf {
     }
 }
 
-/// Runs the jobs side by side and adds up what they did.
+/// Runs the jobs concurrently and adds up their figures.
 fn run_all(jobs: Vec<PerfJob>, interrupt: &Interrupt) -> Result<Measure> {
     thread::scope(|scope| {
         let start = |job: PerfJob| {

@@ -1,4 +1,4 @@
-//! Reads in flight as plans, as a data loader submits them.
+//! Reads in flight, submitted as plans like those of a data loader.
 
 use core::net::SocketAddr;
 use core::time::Duration;
@@ -10,18 +10,18 @@ use feedrail_initiator::{Entry, Grant, Host, Region, Shards, Submit, Ticket};
 use super::workload::PerfIo;
 use crate::lanes::LOOK_UP_AFTER;
 
-/// Reads that are submitted together, at the most. The memory of all of them is in use until the
-/// last one has ended.
+/// Maximum number of reads in a plan. The memory of all of them is in use until the last one has
+/// ended.
 const TOGETHER: usize = 16;
 
-/// Addresses of reads are multiples of this, as those of pages.
+/// Alignment in bytes of the buffers of reads, the page size.
 const LANE_ALIGNMENT: usize = 4096;
 
-/// Reads in flight, each into a lane of one region. The lanes of a plan are free only when all of
-/// its reads have ended, so lanes outnumber the reads in flight.
+/// Reads in flight, each into a lane of one region. The lanes of a plan are freed only when all of
+/// its reads have ended, so there are more lanes than reads in flight.
 pub(super) struct ReadPlans {
     host: Host,
-    /// The only shard of the plans.
+    /// Shards of the plans: only shard 0 is read.
     shards: Shards,
     region: Region,
     lane_bytes: usize,
@@ -34,7 +34,7 @@ pub(super) struct ReadPlans {
     spare: Vec<Vec<PlannedRead>>,
 }
 
-/// Reads that were submitted together.
+/// Plan in flight, with the reads that were submitted in it.
 pub(super) struct ReadPlan {
     ticket: Ticket,
     reads: Vec<PlannedRead>,
@@ -42,13 +42,13 @@ pub(super) struct ReadPlan {
     ended: usize,
 }
 
-/// A read that has ended well.
+/// Read that has succeeded.
 pub(super) struct EndedRead<'a> {
     pub(super) io: &'a PerfIo,
     pub(super) latency: Duration,
-    /// The address of the target that gave the bytes.
+    /// Address of the target that returned the data.
     pub(super) path: SocketAddr,
-    /// How often it was begun, over any path.
+    /// Number of times that the read was started, over any path.
     pub(super) attempts: u8,
 }
 
@@ -59,7 +59,7 @@ struct PlannedRead {
 }
 
 impl ReadPlans {
-    /// Room for `depth` reads of the first shard, of at most `longest_bytes` each.
+    /// Allocates memory for `depth` reads of the first shard, of at most `longest_bytes` each.
     pub(super) fn new(
         host: &Host,
         shards: Shards,
@@ -90,7 +90,7 @@ impl ReadPlans {
         self.in_flight
     }
 
-    /// Begins reads until the depth is reached or `next` is exhausted.
+    /// Starts reads until the depth is reached or `next` is exhausted.
     pub(super) fn begin(
         &mut self,
         began: Instant,
@@ -115,7 +115,7 @@ impl ReadPlans {
         self.entries.clear();
         self.entries.extend(reads.iter().map(|&PlannedRead { io, lane, .. }| Entry {
             shard: 0,
-            // No longer than a lane, which is shorter than 4 GiB.
+            // At most the length of a lane, which is less than 4 GiB.
             length: io.length_bytes as u32,
             offset: io.offset_bytes,
             dst: (lane * self.lane_bytes) as u64,
@@ -127,7 +127,7 @@ impl ReadPlans {
         Ok(())
     }
 
-    /// Waits until a read has ended, or for a short while.
+    /// Waits until a read has ended, at most [`LOOK_UP_AFTER`].
     pub(super) fn wait(&self) {
         let one_more = |plan: &ReadPlan| plan.ended + 1;
         match &self.plans[..] {
@@ -140,10 +140,11 @@ impl ReadPlans {
         }
     }
 
-    /// Calls `ended` for each read that has ended since, which lasted until `now`.
+    /// Calls `ended` for each read that has ended since the previous call, with its latency until
+    /// `now`.
     ///
     /// # Errors
-    /// That of the first read that failed.
+    /// The error of the first read that failed.
     pub(super) fn reap(
         &mut self,
         now: Instant,
@@ -160,14 +161,14 @@ impl ReadPlans {
         Ok(())
     }
 
-    /// A plan whose reads have all ended and been reaped. Its lanes stay taken until
+    /// Returns a plan whose reads have all ended and been reaped. Its lanes stay in use until
     /// [`ReadPlans::release`].
     pub(super) fn next_ended(&mut self) -> Option<ReadPlan> {
         let place = self.plans.iter().position(|plan| plan.ended == plan.reads.len())?;
         Some(self.plans.remove(place))
     }
 
-    /// Calls `each` with each read of a plan that has ended, and where its bytes are in the region.
+    /// Calls `each` with each read of an ended plan, the region, and the offset of its data there.
     pub(super) fn each_read(
         &self,
         plan: &ReadPlan,
@@ -177,7 +178,7 @@ impl ReadPlans {
         reads.try_for_each(|read| each(&read.io, &self.region, read.lane * self.lane_bytes))
     }
 
-    /// Makes the lanes of a plan that has ended free.
+    /// Frees the lanes of an ended plan.
     pub(super) fn release(&mut self, plan: ReadPlan) {
         let ReadPlan { mut reads, .. } = plan;
         self.idle.extend(reads.drain(..).map(|read| read.lane));
@@ -186,7 +187,7 @@ impl ReadPlans {
 }
 
 impl ReadPlan {
-    /// Records the reads that have ended, at least `done` of them.
+    /// Reports the reads among the first `done` that have ended since the previous call.
     fn reap(
         &mut self,
         done: usize,

@@ -30,7 +30,7 @@ pub(crate) enum Training {
     WebdatasetSeq,
 }
 
-/// Bytes of a shard of WebDataset, and of a piece of it.
+/// Bytes of a WebDataset shard, and of each read of it.
 const SHARD_BYTES: u64 = 256_000_000;
 const PIECE_BYTES: u64 = 4 << 20;
 
@@ -52,7 +52,7 @@ impl Training {
         }
     }
 
-    /// The longest range that it reads.
+    /// Bytes of the longest range that the job reads.
     pub(crate) fn longest_bytes(self) -> u64 {
         match self.shape() {
             Shape::Windows => WINDOW_BYTES,
@@ -62,14 +62,14 @@ impl Training {
         }
     }
 
-    /// The endless sequence of ranges of one job within `size_bytes`; `None` if not one fits.
+    /// Endless sequence of ranges of one job within `size_bytes`; `None` if no unit fits.
     pub(crate) fn ranges(self, size_bytes: u64, job: u64, seed: u64) -> Option<Ranges> {
         let shape = self.shape();
         let units = match shape {
             Shape::Windows => size_bytes.checked_sub(WINDOW_BYTES)? / TOKEN_BYTES + 1,
             Shape::Samples(_) => size_bytes / self.longest_bytes(),
             Shape::Columns => size_bytes / GROUP_BYTES,
-            // A namespace smaller than a shard is one shard.
+            // A namespace smaller than a shard counts as one shard.
             Shape::Shards => (size_bytes / SHARD_BYTES).max(u64::from(size_bytes >= PIECE_BYTES)),
         };
         let random = SplitMix64::new(seed.wrapping_add(job.wrapping_mul(0x5851_F42D_4C95_7F2D)));
@@ -80,20 +80,20 @@ impl Training {
 #[derive(Clone, Copy, Debug)]
 enum Shape {
     Windows,
-    /// One range each, in places of the longest one's length.
+    /// One range for each sample, in slots as long as the longest sample.
     Samples(SampleSizes),
     Columns,
     Shards,
 }
 
-/// The endless sequence of ranges of one job.
+/// Endless sequence of byte ranges that one job reads.
 #[derive(Debug)]
 pub(crate) struct Ranges {
     shape: Shape,
     size_bytes: u64,
-    /// Windows, samples, row groups or shards to choose from.
+    /// Number of windows, samples, row groups or shards to choose from.
     units: u64,
-    /// The one that is being read, and its next part.
+    /// Unit that is being read, and the number of its next part.
     unit: u64,
     part: u64,
     random: SplitMix64,
@@ -117,7 +117,7 @@ impl Iterator for Ranges {
 }
 
 impl Ranges {
-    /// The next column chunk of a row group: every fifth is read.
+    /// Returns the next column chunk of a row group: every fifth column is read.
     fn column(&mut self) -> (u64, u64) {
         let column = self.next_part(group_columns().len() as u64);
         let (offset, bytes) = group_columns().nth(column as usize).unwrap_or_default();
@@ -131,7 +131,8 @@ impl Ranges {
         (self.unit * shard_bytes + start, PIECE_BYTES.min(shard_bytes - start))
     }
 
-    /// Number of the next part: of the same unit, or at its end the first part of a random one.
+    /// Returns the number of the next part: of the same unit, or at its end the first part of a
+    /// random unit.
     fn next_part(&mut self, parts: u64) -> u64 {
         let part = self.part;
         if part == 0 {

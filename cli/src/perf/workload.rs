@@ -1,9 +1,9 @@
-//! The sequence of I/Os of a job, in fio's terms.
+//! Sequence of I/Os of a job, in fio's terms.
 
 use clap::ValueEnum;
 use splitmix64::SplitMix64;
 
-/// The access pattern, named as in fio.
+/// Access pattern, named as in fio.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
 pub(crate) enum Pattern {
     /// Reads at ascending offsets
@@ -46,14 +46,14 @@ impl Pattern {
     }
 }
 
-/// A direction of data, seen from the host.
+/// Whether an I/O reads or writes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum IoDirection {
     Read,
     Write,
 }
 
-/// One I/O to do.
+/// I/O that a job is to perform.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct PerfIo {
     pub(crate) direction: IoDirection,
@@ -61,7 +61,7 @@ pub(crate) struct PerfIo {
     pub(crate) length_bytes: u64,
 }
 
-/// The endless sequence of I/Os of one job.
+/// Endless sequence of I/Os of one job.
 #[derive(Debug)]
 pub(crate) struct Workload {
     pattern: Pattern,
@@ -73,9 +73,9 @@ pub(crate) struct Workload {
 }
 
 impl Workload {
-    /// Blocks of `block_bytes` within the first `size_bytes`; `None` if not one fits. Sequential
-    /// jobs start at evenly spread places, so that several of them do not read the same blocks at
-    /// the same time.
+    /// Creates a sequence of I/Os on blocks of `block_bytes` within the first `size_bytes`; `None`
+    /// if not one block fits. Sequential jobs start evenly spread, so that they do not read the
+    /// same blocks at the same time.
     pub(crate) fn new(
         pattern: Pattern,
         read_percent: u8,

@@ -1,4 +1,4 @@
-//! Which of the files of a folder, or of the namespaces of a subsystem, are shards.
+//! Selects and orders the shards among the files of a folder, or the namespaces of a subsystem.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -12,21 +12,21 @@ use super::{ListedShard, ReadPattern, ShardLocation};
 const NO_SHARDS: [&str; 3] = ["manifest.json", "index.npy", "keys.npz"];
 const MDS_INDEX: &str = "index.json";
 
-/// A file or a namespace that may be a shard.
+/// File or namespace that may be a shard.
 #[derive(Clone)]
 pub(super) struct ShardCandidate {
     pub(super) bytes: u64,
     pub(super) place: ShardLocation,
 }
 
-/// All of a folder or of a subsystem, by name.
+/// Files of a folder or namespaces of a subsystem, by name.
 pub(super) type Candidates = BTreeMap<Name, ShardCandidate>;
 
-/// The shards by name; in the order of an `index.json` in its folder and below, as Streaming reads
-/// them.
+/// Returns the shards, sorted by name. Those in the folder of an `index.json`, and below, have the
+/// order that it lists, as in MosaicML Streaming.
 ///
 /// # Errors
-/// `index.json` is not that of MDS, or does not match what is there.
+/// An `index.json` is not one of MDS, or does not match the files.
 pub(super) fn arrange(candidates: &Candidates) -> Result<Vec<ListedShard>> {
     let (mut shards, mut done) = (Vec::new(), BTreeSet::new());
     for name in candidates.keys() {
@@ -41,8 +41,8 @@ pub(super) fn arrange(candidates: &Candidates) -> Result<Vec<ListedShard>> {
     Ok(shards)
 }
 
-/// The outermost folder around a name that has an `index.json`, with a slash at its end, and the
-/// name of that.
+/// Returns the outermost folder of a name that contains an `index.json`, with a trailing slash, and
+/// the name of that file.
 fn mds_folder<'a>(candidates: &Candidates, name: &'a Name) -> Option<(&'a str, Name)> {
     let text = name.as_str();
     let ends = std::iter::once(0).chain(text.match_indices('/').map(|(slash, _)| slash + 1));
@@ -70,7 +70,8 @@ fn in_mds_order(candidates: &Candidates, folder: &str, index: &Name) -> Result<V
     parsed.shards.iter().map(shard).collect()
 }
 
-/// A shard with its `.idx`, if that is among the candidates; `None` for what is no shard.
+/// Returns a shard with its `.idx`, if that is among the candidates; `None` for a file that is no
+/// shard.
 pub(super) fn shard(candidates: &Candidates, name: &Name) -> Option<ListedShard> {
     let text = name.as_str();
     let sibling = |ending: &str, other: &str| {

@@ -1,4 +1,4 @@
-//! Shards in files and folders.
+//! Shards in local files and folders.
 
 use std::fs;
 use std::path::Path;
@@ -9,13 +9,13 @@ use feedrail_dataset::Name;
 use super::arrange::{Candidates, ShardCandidate, arrange, shard};
 use super::{ListedShard, ShardLocation};
 
-/// A file, or the regular files of a folder.
+/// Returns a file, or the regular files of a folder, as shards.
 pub(super) fn shards(path: &Path) -> Result<Vec<ListedShard>> {
     if fs::metadata(path)?.is_dir() {
         return arrange(&folder(path)?);
     }
     let (name, file) = candidate(path, file_name(path)?)?;
-    // A file that is named is a shard whatever its name is.
+    // A file that is named explicitly is a shard, whatever its name is.
     let (bytes, place) = (file.bytes, file.place.clone());
     let mut candidates: Candidates = [(name.clone(), file)].into();
     let idx = path.with_extension("idx");

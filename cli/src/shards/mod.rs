@@ -1,4 +1,4 @@
-//! Shards that a command line names: files and folders, or namespaces of targets.
+//! Shards named on a command line: files and folders, or namespaces of targets.
 
 mod arrange;
 mod local;
@@ -24,21 +24,21 @@ pub(crate) use self::remote::{SubsystemUrl, Subsystems, address};
 use crate::interrupt::Interrupt;
 use crate::options::Local;
 
-/// Where shards are: an argument of `index` and `manifest`.
+/// Argument of `index` and `manifest` that names shards.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) enum ShardArg {
     /// A file, or a folder of files.
     Path(PathBuf),
-    /// A namespace of a running target, or all of a subsystem.
+    /// A namespace of a running target, or all namespaces of a subsystem.
     Url(Box<SourceUrl>),
 }
 
-/// A shard and what its format keeps beside it.
+/// Shard, with the index file that Megatron's format has.
 pub(crate) struct ListedShard {
     pub(crate) name: Name,
     pub(crate) bytes: u64,
     pub(crate) place: ShardLocation,
-    /// Megatron's `.idx`, beside its `.bin`.
+    /// `.idx` of Megatron's format, with the same stem as the `.bin`.
     pub(crate) idx: Option<ShardLocation>,
 }
 
@@ -61,10 +61,10 @@ impl ListedShard {
     }
 }
 
-/// Where the bytes of a shard are.
+/// Location of a shard's data.
 #[derive(Clone)]
 pub(crate) enum ShardLocation {
-    /// Opened when it is read: there may be more of them than file descriptors.
+    /// Opened only while it is read, since there may be more shards than file descriptors.
     File(PathBuf),
     Namespace {
         namespace: Namespace,
@@ -72,10 +72,10 @@ pub(crate) enum ShardLocation {
     },
 }
 
-/// A pass over a shard.
+/// Access pattern of a pass over a shard.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum ReadPattern {
-    /// Only the parts that say where samples lie.
+    /// Only the parts that contain positions of samples.
     Parts,
     /// All bytes, more or less in order.
     Whole,
@@ -96,11 +96,11 @@ fn parse_url(text: &str) -> Result<SourceUrl, String> {
     text.parse().map_err(|error: url::Error| error.to_string())
 }
 
-/// Finds the shards in the order of the arguments; those of a folder and of a subsystem by name.
+/// Returns the shards in the order of the arguments; those of a folder or a subsystem by name.
 ///
 /// # Errors
-/// A file or a namespace is missing or cannot be looked at, a target cannot be reached, or there
-/// are no shards at all.
+/// A file or a namespace does not exist or cannot be read, a target cannot be reached, or no shards
+/// were found.
 pub(crate) fn list(
     arguments: &[ShardArg],
     subsystems: &mut Subsystems,
@@ -121,12 +121,12 @@ pub(crate) fn list(
 }
 
 impl ShardLocation {
-    /// Opens it for reads.
+    /// Opens the shard for reads.
     fn open(&self, pattern: ReadPattern) -> Result<Box<dyn ReadAt>> {
         reader::open(self, pattern)
     }
 
-    /// Opens it for reads that fail once a signal came.
+    /// Opens the shard for reads that fail after a signal.
     pub(crate) fn watch(
         &self,
         pattern: ReadPattern,

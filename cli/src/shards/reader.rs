@@ -1,4 +1,4 @@
-//! Reads of shards, which end when a signal comes.
+//! Readers of shards that stop after a signal.
 
 use std::fs::File;
 use std::io;
@@ -25,7 +25,7 @@ pub(super) fn open(place: &ShardLocation, pattern: ReadPattern) -> Result<Box<dy
     })
 }
 
-/// A namespace that is read by synchronous commands.
+/// Namespace that is read with synchronous commands.
 struct RemoteShard(Namespace);
 
 impl ReadAt for RemoteShard {
@@ -40,7 +40,7 @@ impl ReadAt for RemoteShard {
     }
 }
 
-/// Fails its reads once a signal came.
+/// Reader that fails after a signal.
 pub(super) struct WatchedShard {
     bytes: Box<dyn ReadAt>,
     interrupt: Interrupt,

@@ -15,33 +15,33 @@ use super::{ListedShard, ShardLocation};
 use crate::options::Local;
 use crate::session::{self, Session, is_no_namespace};
 
-/// A subsystem at a target, as a URL names it.
+/// Target and NQN of a subsystem, as in a URL.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub(crate) struct SubsystemUrl {
     pub(crate) target: TargetUrl,
     pub(crate) nqn: Nqn,
 }
 
-/// Connections to the subsystems whose namespaces are shards; they end when this is dropped.
+/// Connections to the subsystems whose namespaces are shards. Dropping it ends them.
 #[derive(Default)]
 pub(crate) struct Subsystems {
     sessions: BTreeMap<SubsystemUrl, Session>,
-    /// All sessions are of one host, so that one plan can read from several of them.
+    /// Host of all sessions, shared so that one plan can read from several of them.
     host: Option<Host>,
 }
 
 impl Subsystems {
-    /// The connection to a subsystem that has a shard.
+    /// Returns the connection to a subsystem.
     pub(crate) fn session(&self, subsystem: &SubsystemUrl) -> Option<&Session> {
         self.sessions.get(subsystem)
     }
 
-    /// The host of all sessions; `None` before the first.
+    /// Returns the host of all sessions; `None` before the first.
     pub(crate) fn host(&self) -> Option<&Host> {
         self.host.as_ref()
     }
 
-    /// The namespace of a URL, or all of its subsystem by name.
+    /// Returns the namespace of a URL, or all namespaces of its subsystem by name, as shards.
     pub(super) fn shards(&mut self, url: &SourceUrl, local: &Local) -> Result<Vec<ListedShard>> {
         let subsystem = Arc::new(SubsystemUrl { target: url.target.clone(), nqn: url.nqn });
         let session = self.connect(&subsystem, local)?;
@@ -86,7 +86,7 @@ impl Subsystems {
     }
 }
 
-/// A namespace that is named is a shard whatever its name is.
+/// Returns a namespace that is named explicitly, which is a shard whatever its name is.
 fn named(candidates: &Candidates, name: Name) -> Result<ListedShard> {
     if let Some(shard) = shard(candidates, &name) {
         return Ok(shard);
@@ -96,7 +96,7 @@ fn named(candidates: &Candidates, name: Name) -> Result<ListedShard> {
     Ok(ListedShard { name, bytes, place, idx: None })
 }
 
-/// The name that the target tells, or one made of the identifier.
+/// Name of a namespace that the target reports, or else `namespace-NSID`.
 fn name(info: &NamespaceInfo) -> Result<Name> {
     let Some(text) = &info.name else { return Ok(Name::of_nameless(info.nsid.0)) };
     text.parse().with_context(|| format!("the name of namespace {}", info.nsid))
@@ -109,7 +109,7 @@ fn is_chosen(choice: &NamespaceChoice, namespace: &Namespace, name: &Name) -> bo
     }
 }
 
-/// The address of a target, whose name is resolved.
+/// Resolves the host name of a target's URL.
 pub(crate) fn address(url: &TargetUrl) -> Result<SocketAddr> {
     let name = match &url.host {
         UrlHost::Address(address) => return Ok(SocketAddr::new(*address, url.port)),

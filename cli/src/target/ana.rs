@@ -1,4 +1,4 @@
-//! `feedrail target ana`: how the namespaces of a subsystem can be reached at each address.
+//! `feedrail target ana`: shows or sets ANA states of a subsystem at an address.
 
 use std::net::SocketAddr;
 
@@ -57,7 +57,7 @@ enum AccessState {
 }
 
 impl AccessState {
-    /// Name in the target's configuration.
+    /// Name of the state in the target's configuration.
     fn name(self) -> &'static str {
         match self {
             Self::Optimized => "optimized",
@@ -92,7 +92,7 @@ impl Ana {
     }
 }
 
-/// The states at a listener, each with the groups that have it.
+/// Table rows of a listener: one for each ANA state, with the groups in that state.
 fn rows(listener: &Value) -> Vec<Vec<String>> {
     let text = |value: &Value| output::printable(value.as_str().unwrap_or_default());
     let mut rows: Vec<(String, Vec<String>)> = Vec::new();

@@ -1,4 +1,4 @@
-//! A client of a target's management socket: JSON-RPC 2.0.
+//! Client of a target's management socket (JSON-RPC 2.0).
 
 use std::io::{BufReader, ErrorKind, Write as _};
 use std::os::unix::net::UnixStream;
@@ -9,14 +9,15 @@ use serde_json::{Value, json};
 
 use super::running;
 
-/// A connection to a target's management socket.
+/// Connection to a target's management socket.
 pub(super) struct RpcClient {
     stream: UnixStream,
     calls: u64,
 }
 
 impl RpcClient {
-    /// Connects to the socket that was named, or to that of the service or the only target.
+    /// Connects to the given socket, or else to that of the packaged service or of the only running
+    /// target.
     pub(super) fn connect(named: &Option<PathBuf>) -> Result<Self> {
         let path = named.clone().map_or_else(running::only_socket, Ok)?;
         let stream = UnixStream::connect(&path);
@@ -27,13 +28,14 @@ impl RpcClient {
         Ok(Self { stream, calls: 0 })
     }
 
-    /// Calls a method and waits for its result. An error is in the target's words.
+    /// Calls a method and waits for its result. The message of an error is the target's.
     pub(super) fn call(&mut self, method: &str, params: Value) -> Result<Value> {
         self.calls += 1;
         let request =
             json!({ "jsonrpc": "2.0", "id": self.calls, "method": method, "params": params });
         self.stream.write_all(request.to_string().as_bytes()).context("the target hung up")?;
-        // One response answers one request: nothing of another is read ahead.
+        // The client sends one request at a time, so the reader cannot buffer parts of another
+        // response.
         let reader = BufReader::new(&self.stream);
         let mut responses = serde_json::Deserializer::from_reader(reader).into_iter();
         let mut response: Value = match responses.next() {
@@ -52,7 +54,7 @@ impl RpcClient {
     }
 }
 
-/// Why there is no connection to a socket, with the remedy.
+/// Error message for a failed connection to a socket, with the remedy.
 fn not_connected(path: &Path, kind: ErrorKind) -> String {
     let path = path.display();
     match kind {

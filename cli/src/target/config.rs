@@ -1,6 +1,6 @@
-//! `feedrail target save-config` and `load-config`: what a target exports, as calls of its methods
-//! in the format of SPDK's `rpc.py save_config`, as a configuration file, or in the format of
-//! `nvmetcli`.
+//! `feedrail target save-config` and `load-config`: the exports of a target, as calls of its
+//! methods in the format of SPDK's `rpc.py save_config`, as a configuration file, or in the format
+//! of `nvmetcli`.
 
 use std::io::Read as _;
 use std::path::PathBuf;
@@ -103,7 +103,7 @@ fn warn(warning: &str) {
     output::note(format_args!("feedrail: warning: {}", output::printable(warning)));
 }
 
-/// The calls of a saved configuration.
+/// Iterates over the method calls of a saved configuration.
 fn calls(saved: &Value) -> impl Iterator<Item = &Value> {
     items(&saved["subsystems"]).flat_map(|part| items(&part["config"]))
 }
@@ -149,7 +149,7 @@ impl LoadConfig {
     }
 }
 
-/// Whether a configuration is in the format of nvmetcli: its subsystems have names.
+/// Whether a configuration is in the format of nvmetcli, in which subsystems have an `nqn`.
 fn is_of_kernel(saved: &Value) -> bool {
     saved.get("ports").is_some() || items(&saved["subsystems"]).any(|one| one["nqn"].is_string())
 }

@@ -1,4 +1,4 @@
-//! `feedrail target drain`: has hosts use other paths, before a target or a link is worked on.
+//! `feedrail target drain`: moves hosts to other paths before maintenance of a target or a link.
 
 use core::time::Duration;
 use std::net::SocketAddr;

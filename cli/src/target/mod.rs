@@ -87,7 +87,7 @@ enum TargetCommand {
     LoadConfig(LoadConfig),
 }
 
-/// The way to the target.
+/// Option that selects the target.
 #[derive(Args, Debug)]
 struct SocketArgs {
     /// Management socket of the target [default: /run/feedrail/target.sock, or that of the only
@@ -146,7 +146,7 @@ struct RemoveNamespace {
     socket: SocketArgs,
 }
 
-/// A host of a subsystem.
+/// Subsystem, host and optional namespace of `add-host` and `remove-host`.
 #[derive(Args, Debug)]
 struct HostArgs {
     /// Name of the subsystem
@@ -259,14 +259,14 @@ impl AddNamespace {
         };
         let added = target.call("nvmf_subsystem_add_ns", self.params(&bdev));
         if added.is_err() && is_new {
-            // The error is the namespace's.
+            // The error that is returned is that of adding the namespace.
             let _ = target.call("bdev_uring_delete", json!({ "name": bdev }));
         }
         output::print(&format!("{}\n", added?))
     }
 
-    /// Gives a file its own path as its name, if it has none yet. The target may work in another
-    /// folder.
+    /// Returns the name of the bdev for a file, which is its absolute path, and whether this call
+    /// created the bdev.
     fn name_file(&self, target: &mut RpcClient, path: PathBuf) -> Result<(String, bool)> {
         let path = std::path::absolute(&path).with_context(|| path.display().to_string())?;
         let name = path.display().to_string();
@@ -275,7 +275,7 @@ impl AddNamespace {
         {
             anyhow::bail!("{name} is a namespace already");
         } else {
-            // One that is not used, perhaps with other properties.
+            // Deletes an unused bdev of this name, which may have other properties.
             let _ = target.call("bdev_uring_delete", json!({ "name": name }));
         }
         let mut params = json!({ "name": name, "filename": path, "readonly": self.read_only });

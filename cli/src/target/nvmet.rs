@@ -1,4 +1,4 @@
-//! Configurations of the kernel's target, in the format of `nvmetcli save` and `nvmetcli restore`.
+//! Conversion from and to configurations of the Linux kernel target, in the format of `nvmetcli`.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::os::unix::fs::FileTypeExt as _;
@@ -7,7 +7,7 @@ use std::path::Path;
 use serde::{Deserialize, Serialize};
 use serde_json::{Map, Value, json};
 
-/// Configuration of the kernel's target, as nvmetcli saves it.
+/// Configuration of the Linux kernel target (nvmet), as `nvmetcli save` writes it.
 #[derive(Debug, Default, Deserialize, Serialize)]
 pub(super) struct NvmetConfig {
     #[serde(default)]
@@ -82,7 +82,7 @@ struct NvmetNamespace {
     nsid: u32,
 }
 
-/// Files of configfs and what they hold: text, though people write numbers, too.
+/// Files of a configfs directory and their contents: strings, or numbers in files written by hand.
 type Attributes = Map<String, Value>;
 
 fn on() -> u8 {
@@ -91,7 +91,7 @@ fn on() -> u8 {
 
 const ZERO_ID: &str = "00000000-0000-0000-0000-000000000000";
 
-/// A configuration in another format, and the settings that it cannot express.
+/// Result of a conversion, and warnings about settings that the other format lacks.
 #[derive(Debug)]
 pub(super) struct Converted<T> {
     pub(super) config: T,
@@ -99,7 +99,7 @@ pub(super) struct Converted<T> {
 }
 
 impl NvmetConfig {
-    /// Converts to the calls that `save-config` prints.
+    /// Converts to calls of the target's methods, as `save-config` prints them.
     pub(super) fn into_calls(self) -> Converted<Vec<Value>> {
         let mut importer = Importer::default();
         for subsystem in &self.subsystems {
@@ -109,7 +109,7 @@ impl NvmetConfig {
         Converted { config: importer.calls, warnings: importer.warnings }
     }
 
-    /// Converts from the calls of a target.
+    /// Converts from calls of the target's methods.
     pub(super) fn of_calls<'a>(calls: impl Iterator<Item = &'a Value>) -> Converted<Self> {
         let mut exporter = Exporter::default();
         calls.for_each(|call| exporter.call(call));
@@ -225,10 +225,11 @@ impl NvmetAddress {
     }
 }
 
-/// The bytes of a block that hosts of the kernel's target see: those of a block device are its own.
+/// Bytes of a logical block that the kernel target presents for a file; `None` for a block device,
+/// whose own block size it presents.
 fn kernel_block_size(path: &Path) -> Option<u64> {
     let file = std::fs::metadata(path).ok()?;
-    // The kernel takes the block size of the file system, and at most 4 KiB.
+    // The kernel takes the block size of the file system, but at most 4 KiB.
     let bytes = std::os::unix::fs::MetadataExt::blksize(&file).min(4096);
     (!file.file_type().is_block_device()).then_some(bytes)
 }
@@ -245,7 +246,7 @@ fn is_on(attributes: &Attributes, key: &str) -> bool {
     text(attributes, key).as_deref() == Some("1")
 }
 
-/// Names namespaces in a warning: the first of many.
+/// Lists namespaces in a warning: at most 8, and the number of the others.
 fn namespaces(nsids: &BTreeSet<u64>) -> String {
     const NAMED: usize = 8;
     let named: Vec<_> = nsids.iter().take(NAMED).map(u64::to_string).collect();
@@ -259,10 +260,10 @@ fn namespaces(nsids: &BTreeSet<u64>) -> String {
 #[derive(Default)]
 struct Exporter {
     config: NvmetConfig,
-    /// The files by the names of their media; no file where the medium has none.
+    /// Backing files by the name of their bdev; `None` if the bdev has no file.
     files: BTreeMap<String, Option<BackingFile>>,
     referrals: Vec<NvmetReferral>,
-    /// The namespaces of each subsystem that are not saved as they are, by what is lost.
+    /// Namespaces that cannot be saved exactly, by subsystem and by what is lost.
     losses: BTreeMap<(String, &'static str), BTreeSet<u64>>,
     warnings: Vec<String>,
 }
@@ -275,7 +276,7 @@ struct BackingFile {
 
 const OPEN_TO_WRITES: &str = "hosts only read or have protected, and nvmet lets them write";
 const OTHER_BLOCKS: &str = "nvmet gives blocks of another size";
-/// The properties of a namespace that nvmet does not have.
+/// Properties of a namespace that nvmet lacks, each with the text of its warning.
 const NO_PROPERTIES: [(&str, &str); 3] = [
     ("name", "lose their name (name)"),
     ("content_id", "lose the name of their bytes (content_id)"),
@@ -338,7 +339,7 @@ impl Exporter {
                 let name = format!("{}-{}", addr.traddr, addr.trsvcid);
                 self.referrals.push(NvmetReferral { addr, enable: 1, name });
             }
-            // Whoever sees a namespace that is hidden from others: it is left out as a whole.
+            // Hosts of a namespace that others cannot see: the namespace is left out as a whole.
             _ => {}
         }
     }
@@ -402,12 +403,13 @@ impl Exporter {
         }
     }
 
-    /// Something of a namespace is not saved; a subsystem of thousands has one warning of each.
+    /// Records what is lost of a namespace. Each subsystem gets one warning for each kind of loss.
     fn lost(&mut self, nqn: &str, nsid: &Value, loss: &'static str) {
         self.losses.entry((nqn.to_owned(), loss)).or_default().extend(nsid.as_u64());
     }
 
-    /// States are those of a port in nvmet, and those of a subsystem at a port here.
+    /// Sets an ANA state of a port. nvmet has one state for each group of a port; here it is one of
+    /// a subsystem at a port.
     fn ana_state(&mut self, params: &Value) {
         let state = params["ana_state"].as_str().unwrap_or_default().replace('_', "-");
         let group = params["anagrpid"].as_u64().and_then(|id| u32::try_from(id).ok());

@@ -1,4 +1,4 @@
-//! `feedrail target protect`: hosts may not write a namespace for now.
+//! `feedrail target protect`: sets or clears the write protection of a namespace.
 
 use anyhow::Result;
 use clap::Args;

@@ -1,4 +1,4 @@
-//! `feedrail target reload`: the target reads its configuration again.
+//! `feedrail target reload`: makes the target read its configuration file again.
 
 use anyhow::Result;
 use clap::Args;

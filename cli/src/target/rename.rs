@@ -1,4 +1,4 @@
-//! `feedrail target rename`: a namespace gets another name.
+//! `feedrail target rename`: changes the name of a namespace.
 
 use anyhow::Result;
 use clap::Args;

@@ -1,4 +1,4 @@
-//! `feedrail target resize`: a namespace gets the size of its file or device.
+//! `feedrail target resize`: sets the size of a namespace to that of its file or device.
 
 use anyhow::Result;
 use clap::Args;

@@ -1,4 +1,4 @@
-//! The management sockets of targets that run on this machine.
+//! Finds the management sockets of targets that run on this machine.
 
 use std::fs;
 use std::os::unix::fs::MetadataExt as _;
@@ -6,18 +6,19 @@ use std::path::{Path, PathBuf};
 
 use anyhow::{Result, bail};
 
-/// The socket of the packaged service.
+/// Management socket of the packaged service.
 const OF_SERVICE: &str = "/run/feedrail/target.sock";
-/// The name of a target's process.
+/// Process name of a target.
 const PROCESS: &str = "feedrail-target";
 
-/// The socket of a target that nobody named: that of the service, or of the only one that runs.
+/// Returns the socket to use without `--socket`: that of the packaged service, or of the only
+/// running target.
 ///
 /// # Errors
-/// None runs, or several do: the error lists their sockets.
+/// No target runs, or several do; then the error lists their sockets.
 pub(super) fn only_socket() -> Result<PathBuf> {
     let service = Path::new(OF_SERVICE);
-    // A folder that may not be looked into has a socket of somebody else.
+    // If the folder cannot be searched, the service belongs to another user, and connecting fails.
     if fs::symlink_metadata(service)
         .is_err_and(|error| error.kind() == std::io::ErrorKind::NotFound)
     {
@@ -42,8 +43,8 @@ fn only(mut sockets: Vec<PathBuf>) -> Result<PathBuf> {
     }
 }
 
-/// The sockets of targets of this user and of root among the Unix sockets of this machine. A target
-/// binds its socket as the path with its process number behind it, which the kernel keeps telling.
+/// Sockets of targets of this user and of root, from `/proc/net/unix`. A target binds its socket to
+/// the path with `.PID` appended and then renames it; the kernel keeps the first path.
 fn sockets(unix: &str) -> Vec<PathBuf> {
     let paths = unix.lines().skip(1).filter_map(path_of);
     let mut sockets: Vec<_> = paths.filter_map(|path| of_target(path, name_of_process)).collect();
@@ -52,7 +53,7 @@ fn sockets(unix: &str) -> Vec<PathBuf> {
     sockets
 }
 
-/// The eighth column, which may have spaces.
+/// Returns the eighth column, the path, which may contain spaces.
 fn path_of(line: &str) -> Option<&str> {
     let mut rest = line;
     for _ in 0..7 {
@@ -67,15 +68,15 @@ fn of_target(bound: &str, name_of: impl Fn(u32) -> Option<String>) -> Option<Pat
     if path.starts_with('@') || name_of(process)? != PROCESS {
         return None;
     }
-    // A relative one is relative to the folder that the target works in.
+    // A relative path is relative to the working directory of the target.
     match Path::new(path).is_absolute() {
         true => Some(path.into()),
         false => Some(fs::read_link(format!("/proc/{process}/cwd")).ok()?.join(path)),
     }
 }
 
-/// The name of a process; `None` unless it runs as this user or root, since any other user could
-/// bind a socket that poses as a target's.
+/// Name of a process; `None` unless it runs as this user or root, since any other user could create
+/// a socket with a target's path.
 fn name_of_process(process: u32) -> Option<String> {
     let owner = fs::metadata(format!("/proc/{process}")).ok()?.uid();
     if owner != 0 && owner != rustix::process::geteuid().as_raw() {

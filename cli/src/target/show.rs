@@ -1,4 +1,5 @@
-//! `feedrail target show`: what a target exports, where, and to whom.
+//! `feedrail target show`: prints the subsystems of a target, their namespaces, addresses and
+//! hosts.
 
 use anyhow::Result;
 use clap::Args;
@@ -52,7 +53,7 @@ fn printed(value: &Value) -> String {
     output::printable(value.as_str().unwrap_or_default())
 }
 
-/// The namespaces of a subsystem; one line without, if it has none.
+/// Table rows of a subsystem's namespaces; without namespaces one row with the NQN alone.
 fn namespaces(subsystem: &Value) -> Vec<Vec<String>> {
     let row = |namespace: &Value| {
         vec![
@@ -72,7 +73,7 @@ fn namespaces(subsystem: &Value) -> Vec<Vec<String>> {
     }
 }
 
-/// Where a subsystem is reached, and by whom.
+/// Table row of a subsystem's addresses and permitted hosts.
 fn access(subsystem: &Value) -> Vec<String> {
     let any = subsystem["allow_any_host"] == true;
     vec![
@@ -96,7 +97,7 @@ fn joined(words: impl Iterator<Item = String>) -> String {
     if words.is_empty() { "none".to_owned() } else { words.join(", ") }
 }
 
-/// A line on the files of a subsystem's directories that are no namespaces.
+/// Line about the files in a subsystem's directories that are not exported; `None` if all are.
 fn left_out(subsystem: &Value) -> Option<String> {
     let count = subsystem["left_out_files"].as_u64().filter(|count| *count > 0)?;
     let nqn = printed(&subsystem["nqn"]);

@@ -1,5 +1,5 @@
-//! `feedrail target add-subsystem` and its like: subsystems, and the addresses that they are served
-//! at.
+//! `feedrail target add-subsystem` and related commands: subsystems, their listen addresses, and
+//! referrals.
 
 use std::net::{IpAddr, SocketAddr};
 
@@ -46,7 +46,7 @@ pub(super) struct RemoveSubsystem {
     socket: SocketArgs,
 }
 
-/// A subsystem and an address.
+/// Subsystem and address of `add-listener` and `remove-listener`.
 #[derive(Args, Debug)]
 struct ListenerArgs {
     /// Name of the subsystem
@@ -93,7 +93,7 @@ pub(super) struct RemoveReferral {
     referral: ReferralArgs,
 }
 
-/// The discovery service of another target.
+/// Address of `add-referral` and `remove-referral`.
 #[derive(Args, Debug)]
 struct ReferralArgs {
     /// Address of the discovery service, IP or IP:PORT (default port 4420)
@@ -145,7 +145,8 @@ impl AddSubsystem {
         for address in &self.listen {
             let params = listener(nqn, *address);
             if let Err(error) = target.call("nvmf_subsystem_add_listener", params) {
-                // All of it or nothing. The error is the address's.
+                // The subsystem is deleted again. The error that is returned is that of the
+                // address.
                 let _ = target.call("nvmf_delete_subsystem", json!({ "nqn": nqn }));
                 return Err(error);
             }

@@ -1,4 +1,4 @@
-//! `feedrail target trace`: what each command of a target's hosts waited for.
+//! `feedrail target trace`: records the times at which a target's commands reached their stages.
 
 use std::path::PathBuf;
 
@@ -37,7 +37,7 @@ pub(super) struct TraceCommands {
     socket: SocketArgs,
 }
 
-/// The answer of the target.
+/// Result of the target's trace method.
 #[derive(Deserialize)]
 struct TraceAnswer {
     commands: Vec<CommandAtTarget>,

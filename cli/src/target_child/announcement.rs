@@ -1,20 +1,20 @@
-//! The lines that a target daemon prints when it has started.
+//! Parses the lines that a target daemon prints at its start.
 
 use std::net::SocketAddr;
 
 use nvme_proto::Nqn;
 use serde_json::Value;
 
-/// Addresses of a target that has started: at least one, as a target without any does not start.
+/// Addresses of a target that has started. There is at least one, as it does not start without any.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub(crate) struct Announcement {
     pub(crate) listening: Vec<ListeningLine>,
-    /// Address of the status page.
+    /// Address of the HTTP server for metrics.
     pub(crate) metrics: Option<SocketAddr>,
     ready: bool,
 }
 
-/// A `listening` line of the daemon.
+/// Contents of a `listening` line of the daemon.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct ListeningLine {
     pub(crate) address: SocketAddr,
@@ -25,7 +25,7 @@ pub(crate) struct ListeningLine {
 }
 
 impl Announcement {
-    /// Adds a line of the daemon; true if it was the last one of its start.
+    /// Parses a line of the daemon. Returns true once it is ready.
     pub(super) fn add(&mut self, line: &str) -> bool {
         let Ok(line) = serde_json::from_str::<Value>(line) else { return self.ready };
         match line["event"].as_str() {

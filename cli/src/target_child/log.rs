@@ -1,4 +1,4 @@
-//! The log that the target writes to standard error.
+//! Log that the target writes to standard error.
 
 use std::collections::VecDeque;
 use std::io::{self, BufRead, BufReader};
@@ -8,11 +8,11 @@ use std::thread::{self, JoinHandle};
 
 use crate::output;
 
-/// Lines that are kept to explain a failure.
+/// Number of lines kept to explain a failure.
 const LINES: usize = 20;
 
-/// The target's log. Until [`Log::pass_on`] lines are only kept: if the target fails to start, the
-/// last one is the reason.
+/// The target's log. Lines are kept and not shown until [`Log::pass_on`]: if the target fails to
+/// start, the last one is the reason.
 #[derive(Debug)]
 pub(crate) struct Log {
     lines: Arc<Mutex<LogLines>>,
@@ -26,7 +26,7 @@ struct LogLines {
 }
 
 impl Log {
-    /// Reads it in a thread of its own; an error if the system refuses one.
+    /// Starts a thread that reads the log. Fails if the system refuses the thread.
     pub(crate) fn of(stderr: ChildStderr) -> io::Result<Self> {
         let lines = Arc::new(Mutex::new(LogLines::default()));
         let kept = Arc::clone(&lines);
@@ -38,14 +38,14 @@ impl Log {
         Ok(Self { lines, reader: Some(reader) })
     }
 
-    /// Shows the lines so far, and from now on each one as it comes.
+    /// Prints the lines so far, and from now on each line when it arrives.
     pub(crate) fn pass_on(&self) {
         let mut lines = lock(&self.lines);
         lines.pass_on = true;
         lines.last.iter().for_each(|line| show(line));
     }
 
-    /// The last line of a target that has ended, if it was not shown yet.
+    /// Returns the last line of a target that has ended, if it was not printed yet.
     pub(crate) fn last_unseen(&mut self) -> Option<String> {
         if let Some(reader) = self.reader.take() {
             reader.join().expect("the reading thread does not panic");

@@ -1,4 +1,4 @@
-//! A target daemon as a child: this program again, in a second process.
+//! Target daemon as a child process: this program again, with a hidden first argument.
 
 mod announcement;
 mod log;
@@ -26,17 +26,17 @@ pub(crate) use self::process::{TargetProcess, run_daemon};
 use crate::interrupt::{Interrupt, Interrupted};
 use crate::seed::fresh_seed;
 
-/// RoCE v2's UDP port.
+/// UDP port of RoCE v2.
 const ROCE_PORT: u16 = 4791;
-/// How long a target may take to listen; it only opens a file and a few sockets.
+/// Time limit until a target listens; it only opens files and a few sockets.
 const START_TIMEOUT: Duration = Duration::from_secs(30);
 const LOOK_EVERY: Duration = Duration::from_millis(50);
-/// How long a target may take to stop: it gives commands in flight 10 s.
+/// Time limit until a target has stopped; it gives commands in flight 10 s.
 const STOP_TIMEOUT: Duration = Duration::from_secs(15);
-/// How long a target that has closed its sockets may take to be gone.
+/// Time limit until a target that has closed its sockets has exited.
 const END_TIMEOUT: Duration = Duration::from_millis(200);
 
-/// A running target; it ends when this is dropped.
+/// Running target daemon. Dropping it ends the process.
 #[derive(Debug)]
 pub(crate) struct TargetChild {
     child: Child,
@@ -66,12 +66,12 @@ impl TargetChild {
         }
     }
 
-    /// The addresses that it listens at.
+    /// Addresses that the target listens at.
     pub(crate) fn listening(&self) -> &[ListeningLine] {
         &self.announcement.listening
     }
 
-    /// Address of its status page.
+    /// Address of the target's HTTP server for metrics.
     pub(crate) fn metrics(&self) -> Option<SocketAddr> {
         self.announcement.metrics
     }
@@ -80,8 +80,8 @@ impl TargetChild {
         self.child.id()
     }
 
-    /// An error if the target is no longer there. A process that ends closes its sockets a little
-    /// earlier, so that others may know before.
+    /// Returns an error if the target has exited. It waits a little, since an exiting process
+    /// closes its sockets before it can be reaped.
     pub(crate) fn check(&mut self) -> Result<()> {
         self.check_for(END_TIMEOUT)
     }
@@ -89,7 +89,7 @@ impl TargetChild {
     /// Waits for a signal to this process.
     ///
     /// # Errors
-    /// The target ended before the signal came; the error has its last line of log.
+    /// The target exited before a signal; the error contains the last line of its log.
     pub(crate) fn wait_for(&mut self, interrupt: &Interrupt) -> Result<()> {
         while interrupt.check().is_ok() {
             self.check_for(LOOK_EVERY)?;
@@ -104,7 +104,7 @@ impl TargetChild {
         }
     }
 
-    /// Asks the target to finish, as an operator would, and waits for it.
+    /// Sends SIGTERM to the target and waits until it has exited.
     pub(crate) fn stop(mut self) -> Result<()> {
         if let Some(pid) = pid(&self.child) {
             let _ = kill_process(pid, Signal::TERM);
@@ -138,7 +138,8 @@ fn spawn(arguments: impl IntoIterator<Item = OsString>, verbose: u8) -> Result<C
     command
         .args([TARGET_PROCESS, &std::process::id().to_string()])
         .args(arguments)
-        // Ctrl-C is for this process alone, which then stops its target in order.
+        // A process group of its own: Ctrl-C is sent only to this process, which then stops its
+        // target.
         .process_group(0)
         .stdin(Stdio::null())
         .stdout(Stdio::piped())
@@ -149,13 +150,13 @@ fn spawn(arguments: impl IntoIterator<Item = OsString>, verbose: u8) -> Result<C
     command.spawn().context("cannot start the target process")
 }
 
-/// Starts threads that read what the child prints, and returns the lines of its stdout.
+/// Starts threads that read the child's output. Returns the lines of its stdout.
 fn read_output(child: &mut Child) -> Result<(Receiver<String>, Log)> {
     let stdout = child.stdout.take().expect("stdout is piped");
     let (sender, lines) = mpsc::channel();
     let read = move || {
         for line in BufReader::new(stdout).lines().map_while(Result::ok) {
-            // After the first lines the receiver is gone; the pipe is still drained.
+            // After the start the receiver is dropped, but the pipe must still be drained.
             let _ = sender.send(line);
         }
     };
@@ -166,8 +167,8 @@ fn read_output(child: &mut Child) -> Result<(Receiver<String>, Log)> {
     Ok((lines, started.context("cannot start a thread that reads what the target prints")?))
 }
 
-/// An address in 127.0.0.0/8 whose RoCE port is free; the target reports it if another process
-/// was faster.
+/// Returns an address in 127.0.0.0/8 whose RoCE port is free. If another process takes the port
+/// first, the target reports that.
 pub(crate) fn free_loopback_address() -> SocketAddr {
     SocketAddr::new(choose_free(&mut SplitMix64::new(fresh_seed())), DEFAULT_PORT)
 }
@@ -207,7 +208,7 @@ fn ended(status: ExitStatus) -> anyhow::Error {
     anyhow::anyhow!("the target process ended ({status})")
 }
 
-/// Says in the target's words, where there are any, why it ended.
+/// Replaces the error with the last line of the target's log, if there is one.
 fn explain(error: anyhow::Error, log: &mut Log) -> anyhow::Error {
     match log.last_unseen() {
         Some(line) => anyhow::anyhow!("the target did not start: {line}"),
@@ -215,7 +216,7 @@ fn explain(error: anyhow::Error, log: &mut Log) -> anyhow::Error {
     }
 }
 
-/// How the child ended, or `None` if it still runs after `limit`.
+/// Waits for the child's exit. Returns `None` if it still runs after `limit`.
 fn wait_at_most(child: &mut Child, limit: Duration) -> Result<Option<ExitStatus>> {
     if let Some(status) = child.try_wait()? {
         return Ok(Some(status));

@@ -1,4 +1,4 @@
-//! Which format a shard has.
+//! Detects the format of a shard.
 
 use super::error::{FormatError, FormatProblem};
 use super::mds::Mds;
@@ -6,16 +6,16 @@ use super::shard::ShardBytes;
 use super::tokens::Tokens;
 use super::{ShardFormat, megatron, npy, parquet, tfrecord};
 
-/// Enough for the magic of tar.
+/// Bytes read from the start of a shard: the header block of tar has this length.
 const FIRST_BYTES: u64 = 512;
 
-/// Finds the format of a shard by its first bytes, and by its name where they do not tell.
+/// Detects the format of a shard by its first bytes, or else by its name.
 ///
-/// `name` is that of a file or of a namespace. Files of tokens without a header are known by the
-/// ending `.bin` alone.
+/// `name` is that of a file or a namespace. A file of tokens without a header is recognised only by
+/// the extension `.bin`.
 ///
 /// # Errors
-/// The shard is compressed, or has no format that is known here, or cannot be read.
+/// The shard is compressed, has none of the formats of this crate, or cannot be read.
 pub fn detect(name: &str, shard: ShardBytes<'_>) -> Result<ShardFormat, FormatError> {
     let mut first = vec![0; shard.whole().length().min(FIRST_BYTES) as usize];
     shard.read(0, &mut first, "a shard")?;
@@ -35,8 +35,8 @@ pub fn detect(name: &str, shard: ShardBytes<'_>) -> Result<ShardFormat, FormatEr
     })
 }
 
-/// The compression whose header a shard begins with. Headers are compared whole: numbers begin with
-/// a magic of two bytes too often.
+/// Returns the compression whose header a shard begins with. Headers are compared whole, since
+/// tokens or other numbers too often begin with a magic of two bytes.
 fn compression(first: &[u8]) -> Option<&'static str> {
     let magics: [(&[u8], &str); 3] = [
         (&[0x28, 0xB5, 0x2F, 0xFD], "zstd"),
@@ -51,8 +51,8 @@ fn compression(first: &[u8]) -> Option<&'static str> {
     })
 }
 
-/// RFC 1952, 2.3: the method is deflate, the upper flags are reserved, and extra flags and system
-/// have few values.
+/// Whether a shard begins with a gzip header (RFC 1952, 2.3): the method is deflate, the upper
+/// flags are reserved, and extra flags and system have few values.
 fn is_gzip(first: &[u8]) -> bool {
     match first {
         [0x1F, 0x8B, 8, flags, _, _, _, _, extra_flags, system, ..] => {

@@ -1,9 +1,9 @@
-//! The type of an item of an array.
+//! Data types of array items.
 
 use core::fmt;
 use core::str::FromStr;
 
-/// A number type, by the name that numpy has for it; all are little-endian.
+/// Data type of numbers, named as in numpy. All are little-endian.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum Dtype {
     /// Unsigned, 8 bits wide.
@@ -28,7 +28,7 @@ pub enum Dtype {
     F64,
 }
 
-/// A text that names no number type.
+/// Error: a text is not the name of a [`Dtype`].
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("a dtype is uint8, int8, uint16, int16, uint32, int32, uint64, int64, float32 or float64")]
 pub struct DtypeError;
@@ -47,7 +47,7 @@ impl Dtype {
         Self::F64,
     ];
 
-    /// How many bytes an item has: 1, 2, 4 or 8.
+    /// Bytes of an item: 1, 2, 4 or 8.
     pub fn item_bytes(self) -> u32 {
         match self {
             Self::U8 | Self::I8 => 1,
@@ -57,7 +57,7 @@ impl Dtype {
         }
     }
 
-    /// The name that numpy has for it.
+    /// Name of the data type in numpy, such as `uint16`.
     pub fn name(self) -> &'static str {
         match self {
             Self::U8 => "uint8",

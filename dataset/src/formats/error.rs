@@ -1,20 +1,20 @@
-//! Why a shard is not what its format says.
+//! Errors in the contents of a shard.
 
 use std::io;
 
-/// An error in a shard, and its position.
+/// Error in a shard, with its position.
 #[derive(Debug, thiserror::Error)]
 #[error("shard {shard}, offset {offset}: {problem}")]
 pub struct FormatError {
-    /// The number of the shard, as the caller counts them.
+    /// Number of the shard that the caller gave to `ShardBytes::new`.
     pub shard: u32,
-    /// The byte of the shard where the error begins.
+    /// Offset in the shard, in bytes, at which the error begins.
     pub offset: u64,
-    /// The error: the expected and the found content.
+    /// Kind of error, with what was expected and what was found.
     pub problem: FormatProblem,
 }
 
-/// An error in a shard.
+/// Kind of error in a shard.
 #[derive(Debug, thiserror::Error)]
 pub enum FormatProblem {
     /// The shard ends too early, or a length in it is too large.
@@ -22,12 +22,12 @@ pub enum FormatProblem {
     Truncated {
         /// Name of the part that the bytes should hold.
         expected: &'static str,
-        /// How many bytes that should have.
+        /// Bytes that the part should have.
         length: u64,
-        /// How many bytes the shard has.
+        /// Size of the shard in bytes.
         end: u64,
     },
-    /// The bytes are something else.
+    /// The shard contains something other than the format requires.
     #[error("expected {expected}, found {found}")]
     Unexpected {
         /// Content that the format requires.
@@ -35,7 +35,8 @@ pub enum FormatProblem {
         /// Content of the shard.
         found: String,
     },
-    /// The shard is valid, but no range of its bytes is a sample.
+    /// The shard is valid, but its samples are no ranges of its bytes, for example since they are
+    /// compressed.
     #[error("{what} cannot be indexed: {remedy}")]
     Unsupported {
         /// The part of the format that cannot be indexed.
@@ -43,36 +44,36 @@ pub enum FormatProblem {
         /// Advice to the user.
         remedy: &'static str,
     },
-    /// The bytes do not have the checksum that the shard has for them.
+    /// The checksum stored in the shard does not match the data.
     #[error("the CRC-32C of {of} is {computed:#010x}, but the shard says {stored:#010x}")]
     Checksum {
         /// Part of the shard that the checksum covers.
         of: &'static str,
-        /// The checksum that the shard has.
+        /// Checksum in the shard.
         stored: u32,
-        /// The checksum that the bytes have.
+        /// Checksum of the data that was read.
         computed: u32,
     },
-    /// The sample is longer than an index can say.
+    /// A sample is longer than an index can represent (4 GiB - 1).
     #[error("a sample of {length} bytes: an index has room for 4294967295")]
     TooLong {
-        /// How many bytes it has.
+        /// Bytes of the sample.
         length: u64,
     },
-    /// The bytes cannot be read.
+    /// The shard could not be read.
     #[error("the shard cannot be read: {0}")]
     Read(io::Error),
 }
 
 impl FormatProblem {
-    /// The bytes are something else than `expected`.
+    /// Creates a [`FormatProblem::Unexpected`] with `found` made printable.
     pub(super) fn unexpected(expected: &'static str, found: impl ToString) -> Self {
         Self::Unexpected { expected, found: printable(&found.to_string()) }
     }
 }
 
-/// Text of a shard as an error shows it: without control characters, which would change what a
-/// terminal shows, and not all of a long one.
+/// Escapes the control characters of a shard's text, which could drive a terminal, and limits it to
+/// 300 characters.
 pub(super) fn printable(text: &str) -> String {
     const SHOWN: usize = 300;
     let mut shown = String::new();

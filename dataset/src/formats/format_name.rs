@@ -1,11 +1,11 @@
-//! Names of formats, as command lines and Python have them.
+//! Names of formats on command lines and in Python.
 
 use core::fmt;
 use core::str::FromStr;
 
 use super::ShardFormat;
 
-/// A text that names no format.
+/// Error: a text is not the name of a format.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 #[error(
     "a format is tokens, megatron, webdataset, mds, tfrecord, safetensors, npy, npz or parquet"
@@ -25,7 +25,7 @@ impl ShardFormat {
         Self::Parquet,
     ];
 
-    /// Name of the format, in lower-case letters.
+    /// Name of the format in lower case, as the error of [`UnknownFormat`] lists them.
     pub fn name(self) -> &'static str {
         match self {
             Self::Tokens => "tokens",

@@ -1,7 +1,7 @@
-//! MosaicML's Mosaic Data Shard: `index.json` and its shards.
+//! Mosaic Data Shard (MDS) of MosaicML Streaming: `index.json` and its shards.
 //!
-//! A shard is the number of samples (32 bits), one offset more than that (32 bits each), a
-//! description in JSON, and the samples. `index.json` names the shards and their columns.
+//! A shard consists of the number of samples (32 bits), one offset more than that (32 bits each), a
+//! description in JSON, and the samples. `index.json` lists the shards and their columns.
 
 use serde::Deserialize;
 
@@ -9,15 +9,15 @@ use super::error::{FormatError, FormatProblem};
 use super::shard::{ByteRange, ShardBytes, ShardWindow, until_error};
 use crate::manifest::RelativePath;
 
-/// Bound of `index.json`, above any real one: 10^5 shards with 10 columns take 60 MB.
+/// Limit of `index.json`, above any real one: 10^5 shards with 10 columns take 60 MB.
 const MAX_INDEX_BYTES: u64 = 256 << 20;
 
-/// A shard of MDS that is not compressed.
+/// Uncompressed shard of MDS.
 #[derive(Clone, Copy, Debug)]
 pub struct Mds<'a> {
     shard: ShardBytes<'a>,
     samples: u32,
-    /// The offset of each sample, and of the end.
+    /// Table of the offsets of all samples and of the end of the last one.
     table: ByteRange,
 }
 
@@ -25,7 +25,7 @@ impl<'a> Mds<'a> {
     /// Reads the number of samples, and checks both ends of the table of offsets.
     ///
     /// # Errors
-    /// The table does not fit the shard.
+    /// The table extends past the end of the shard, or its first or last offset is wrong.
     pub fn open(shard: ShardBytes<'a>) -> Result<Self, FormatError> {
         let samples = u32::from_le_bytes(shard.array(0, "the number of samples")?);
         let table = shard.range(4, 4 * (u64::from(samples) + 1), "the offsets of the samples")?;
@@ -42,21 +42,21 @@ impl<'a> Mds<'a> {
         Ok(this)
     }
 
-    /// Whether a shard could be one, by its table of offsets.
+    /// Whether the table of offsets is valid, which is how a shard of MDS is recognised.
     pub(super) fn is_one(shard: ShardBytes<'_>) -> bool {
         Mds::open(shard).is_ok()
     }
 
-    /// How many samples there are.
+    /// Number of samples in the shard.
     pub fn samples(&self) -> u32 {
         self.samples
     }
 
-    /// Where each sample lies.
+    /// Returns the byte range of each sample, in order.
     pub fn ranges(&self) -> impl Iterator<Item = Result<ByteRange, FormatError>> + use<'a> {
         let this = *self;
         let mut window = ShardWindow::new(self.shard);
-        // `open` checked that it is behind the table.
+        // `open` has checked that the first offset is behind the table.
         let (mut number, mut begin) = (0, None);
         until_error(move || {
             if number == this.samples {
@@ -83,7 +83,7 @@ impl<'a> Mds<'a> {
     }
 }
 
-/// The shards that an `index.json` names.
+/// Contents of an `index.json`.
 #[derive(Clone, Debug)]
 pub struct MdsIndex {
     /// The shards in the order of the data set.
@@ -93,32 +93,33 @@ pub struct MdsIndex {
 /// Entry of `index.json` for one shard.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct MdsShard {
-    /// The path of its file from the folder of the index on: with folders in a merged one.
+    /// Path of the shard file relative to the folder of the index; with folders if indexes were
+    /// merged.
     pub basename: String,
-    /// How many bytes the file has.
+    /// Size of the file in bytes.
     pub bytes: u64,
-    /// How many samples it has.
+    /// Number of samples in the shard.
     pub samples: u32,
-    /// The columns of a sample, in order.
+    /// Columns of each sample, in order.
     pub columns: Vec<MdsColumn>,
 }
 
-/// A column of the samples of a shard.
+/// Column of the samples in a shard.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct MdsColumn {
-    /// The name that the writer gave it.
+    /// Name that the writer gave the column.
     pub name: String,
-    /// How a value is made bytes, by the name that Streaming has for it.
+    /// Encoding of the values, by its name in MosaicML Streaming, such as `int` or `jpeg`.
     pub encoding: String,
-    /// How many bytes each value has, if all have as many.
+    /// Bytes of each value; `None` if values differ in length.
     pub size: Option<u64>,
 }
 
 impl MdsIndex {
-    /// Reads an `index.json`, which has at most 256 MiB.
+    /// Parses an `index.json` of at most 256 MiB.
     ///
     /// # Errors
-    /// It is not valid, or a shard is compressed or of another format.
+    /// The text is not a valid index, or a shard is compressed or has another format.
     pub fn parse(shard: ShardBytes<'_>) -> Result<Self, FormatError> {
         let text = shard.bytes(shard.whole(), MAX_INDEX_BYTES, "index.json")?;
         let index: IndexJson = serde_json::from_slice(&text)
@@ -139,7 +140,7 @@ impl MdsShard {
             what: "a compressed shard of MDS".to_owned(),
             remedy: "write the data set with compression=None",
         })?;
-        // It is opened beside the index or, once several were merged, below it, and nowhere else.
+        // The file must be in the folder of the index or below it, as merged indexes have it.
         let is_hidden = raw.basename.split('/').any(|part| part.starts_with('.'));
         if is_hidden || raw.basename.parse::<RelativePath>().is_err() {
             return Err(FormatProblem::unexpected("the path of a file", raw.basename));

@@ -1,4 +1,4 @@
-//! Megatron's indexed data sets: sequences of tokens in `NAME.bin`, and where they lie in
+//! Indexed data sets of Megatron: sequences of tokens in `NAME.bin`, and their positions in
 //! `NAME.idx`.
 //!
 //! The index has a header of 34 bytes (magic, version 1, code of the token's type, numbers of
@@ -10,11 +10,11 @@ use super::dtype::Dtype;
 use super::error::FormatError;
 use super::shard::{ByteRange, ShardBytes, ShardWindow, until_error};
 
-/// First bytes of an index.
+/// First bytes of an index file.
 pub(super) const MAGIC: &[u8; 9] = b"MMIDIDX\0\0";
 const HEADER_BYTES: u64 = 34;
 
-/// An indexed data set of Megatron.
+/// Indexed data set of Megatron.
 #[derive(Clone, Copy, Debug)]
 pub struct Megatron<'a> {
     idx: ShardBytes<'a>,
@@ -28,7 +28,7 @@ pub struct Megatron<'a> {
 }
 
 impl<'a> Megatron<'a> {
-    /// Reads the header of the index.
+    /// Reads the header of the index and checks the sizes of its tables.
     ///
     /// # Errors
     /// The index has another magic, version or type, or its length does not match its header.
@@ -60,17 +60,17 @@ impl<'a> Megatron<'a> {
         Ok(Self { idx, bin, dtype, sequences, lengths, pointers, documents, modes })
     }
 
-    /// The type of a token.
+    /// Data type of the tokens.
     pub fn dtype(&self) -> Dtype {
         self.dtype
     }
 
-    /// How many sequences there are.
+    /// Number of sequences in the data set.
     pub fn sequences(&self) -> u64 {
         self.sequences
     }
 
-    /// Where each sequence lies in the `.bin`.
+    /// Returns the byte range of each sequence in the `.bin`, in order.
     pub fn ranges(&self) -> impl Iterator<Item = Result<ByteRange, FormatError>> + use<'a> {
         let this = *self;
         let (mut lengths, mut pointers) = (ShardWindow::new(self.idx), ShardWindow::new(self.idx));
@@ -98,7 +98,8 @@ impl<'a> Megatron<'a> {
         self.bin.range(offset, length, "a sequence that the index names")
     }
 
-    /// The number of the first sequence of each document, and at the end the number of sequences.
+    /// Returns the number of the first sequence of each document, and at the end the number of
+    /// sequences.
     pub fn documents(&self) -> impl Iterator<Item = Result<u64, FormatError>> + use<'a> {
         let this = *self;
         let mut window = ShardWindow::new(self.idx);
@@ -118,7 +119,8 @@ impl<'a> Megatron<'a> {
         })
     }
 
-    /// The mode of each sequence, a byte each, in the index; only multimodal data sets have them.
+    /// Byte range in the index of the modes of all sequences, one byte each. `None` unless the data
+    /// set is multimodal.
     pub fn modes(&self) -> Option<ByteRange> {
         self.modes
     }

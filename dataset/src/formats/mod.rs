@@ -1,10 +1,9 @@
-//! Formats that training data comes in: where their samples lie.
+//! Positions of the samples in common formats of training data.
 //!
-//! [`detect()`] finds the format of a shard, and [`ShardFormat::samples`] gives its samples in
-//! order.
-//! Shards are read through [`ReadAt`]: only the headers, footers and tables that say where samples
-//! lie, and never more of them at a time than a bound that each format states. Each format has a
-//! type that tells more than samples, such as [`Megatron::documents`].
+//! [`detect()`] determines the format of a shard, and [`ShardFormat::samples`] returns its samples
+//! in order. Shards are read through [`ReadAt`]: only the headers, footers and tables that contain
+//! the positions of samples, and never more of them at a time than a limit that each format states.
+//! The types of some formats give more details, such as [`Megatron::documents`].
 //!
 //! ```
 //! use feedrail_dataset::formats::{SampleOptions, ShardBytes, ShardFormat, ShardSource, detect};
@@ -56,7 +55,7 @@ use self::tar::ArchiveEnd;
 pub use self::tokens::{TokenBlocks, Tokens};
 pub use self::webdataset::webdataset_members;
 
-/// A format of training data.
+/// File format of training data.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum ShardFormat {
     /// The `.bin` of nanoGPT and of llm.c: blocks of tokens.
@@ -65,39 +64,39 @@ pub enum ShardFormat {
     Megatron,
     /// A tar archive of WebDataset: groups of members.
     WebDataset,
-    /// An uncompressed shard of MosaicML: samples as Streaming's writer encoded them.
+    /// An uncompressed MosaicML shard: samples as the writer of MosaicML Streaming encoded them.
     Mds,
-    /// TensorFlow's records: the data of each, without its frame.
+    /// TFRecord: the data of each record, without length and checksums.
     TfRecord,
-    /// The file of Hugging Face: tensors.
+    /// safetensors (Hugging Face): tensors.
     Safetensors,
-    /// An array of numpy: rows along the first axis.
+    /// npy: rows of a numpy array, along its first axis.
     Npy,
-    /// Arrays of numpy in a zip archive: whole arrays, or the rows of one.
+    /// npz: numpy arrays in a zip archive, whole, or the rows of one of them.
     Npz,
     /// Apache Parquet: row groups, with column chunks as members.
     Parquet,
 }
 
-/// How samples are cut, where the format leaves it open.
+/// Options of [`ShardFormat::samples`], where a format does not determine the samples.
 #[derive(Clone, Debug)]
 pub struct SampleOptions {
-    /// How samples are cut from tokens.
+    /// Length and distance of the samples of a token file.
     pub blocks: TokenBlocks,
-    /// The type of tokens without a header; of others, the type that their header must say.
+    /// Data type of tokens without a header. If there is a header, it must contain the same type.
     pub dtype: Option<Dtype>,
-    /// The array of an npz whose rows are the samples; without it, each array is one.
+    /// Array of an npz whose rows are the samples; `None` if each array is a sample.
     pub array: Option<String>,
-    /// Whether blocks of zeros in a tar archive, which end it, are passed over: archives that `cat`
-    /// joined are read whole then.
+    /// Whether the blocks of zeros at the end of a tar archive are skipped, so that archives joined
+    /// by `cat` are read as one.
     pub ignore_zeros: bool,
-    /// Whether all samples are read and their CRC-32C computed. TFRecord's own checksums of the
-    /// data are verified then.
+    /// Whether all samples are read to compute their CRC-32C. Then the data checksums of TFRecord
+    /// are verified, too.
     pub checksum: bool,
 }
 
 impl Default for SampleOptions {
-    /// Blocks of 1,024 tokens of 16 bits, as nanoGPT trains GPT-2.
+    /// Blocks of 1,024 tokens of 16 bits, with which nanoGPT trains GPT-2.
     fn default() -> Self {
         let block_size = NonZeroU32::new(1024).expect("not 0");
         let blocks = TokenBlocks::adjacent(block_size);
@@ -105,31 +104,31 @@ impl Default for SampleOptions {
     }
 }
 
-/// A shard, and what its format keeps in a file of its own.
+/// Shard, with the index file that Megatron's format has.
 #[derive(Clone, Copy, Debug)]
 pub struct ShardSource<'a> {
-    /// Where the samples are.
+    /// File that contains the samples.
     pub data: ShardBytes<'a>,
-    /// Megatron's `.idx`, for its `.bin`.
+    /// `.idx` of Megatron's format, for its `.bin`.
     pub idx: Option<ShardBytes<'a>>,
 }
 
 impl<'a> ShardSource<'a> {
-    /// A shard that says by itself where its samples are.
+    /// Shard of a format that has no separate index file.
     pub fn alone(data: ShardBytes<'a>) -> Self {
         Self { data, idx: None }
     }
 }
 
-/// The samples of a shard in order. An error is the last item.
+/// Iterator over the samples of a shard, in order. After an error it ends.
 pub type ShardSamples<'a> = Box<dyn Iterator<Item = Result<KeyedSample, FormatError>> + 'a>;
 
 impl ShardFormat {
-    /// The samples of a shard, in the order of the format: that of the bytes, or that of a table.
+    /// Returns the samples of a shard, in the order of their bytes or of the format's table.
     ///
     /// # Errors
-    /// What the shard begins or ends with is not of this format. Errors that are found later are
-    /// the last item.
+    /// The start or the end of the shard is not that of this format. An error that is found later
+    /// is the last item of the iterator.
     pub fn samples<'a>(
         self,
         source: ShardSource<'a>,
@@ -175,7 +174,7 @@ fn megatron(source: ShardSource<'_>) -> Result<Megatron<'_>, FormatError> {
     Megatron::open(source.idx.ok_or_else(missing)?, source.data)
 }
 
-/// Samples without a key.
+/// Turns ranges into samples without keys.
 fn plain<'a>(
     shard: ShardBytes<'a>,
     ranges: impl Iterator<Item = Result<ByteRange, FormatError>> + 'a,

@@ -1,22 +1,22 @@
-//! npy: one array of numpy.
+//! npy: a file with one numpy array (`numpy.lib.format`).
 //!
-//! A header (magic, version, its length, a Python dictionary of `descr`, `fortran_order` and
-//! `shape`), then the items (`numpy.lib.format`).
+//! It consists of a header (magic, version, header length, a Python dictionary of `descr`,
+//! `fortran_order` and `shape`) and the items.
 
 use super::error::{FormatError, FormatProblem, printable};
 use super::shard::{ByteRange, ShardBytes};
 
-/// First bytes of a file.
+/// First bytes of an npy file.
 pub(super) const MAGIC: &[u8; 6] = b"\x93NUMPY";
-/// The longest header of version 1; numpy itself reads at most 10,000 bytes without being asked.
+/// Longest header of version 1. By default numpy reads at most 10,000 bytes.
 const MAX_HEADER_BYTES: u64 = 0xFFFF;
 
-/// An array whose rows, along the first axis, are samples.
+/// Array whose rows, along the first axis, are samples.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Npy {
-    /// The type of an item, as numpy writes it: `<f4`.
+    /// Data type of an item as numpy writes it, such as `<f4`.
     pub descr: String,
-    /// The length of each axis; an array of no axes has one row.
+    /// Length of each axis. An array without axes has one row.
     pub shape: Vec<u64>,
     items: ByteRange,
     row_bytes: u64,
@@ -24,7 +24,7 @@ pub struct Npy {
 }
 
 impl Npy {
-    /// Reads the header of an array that fills `range`, or its beginning.
+    /// Reads the header of an array that begins at the start of `range` and ends within it.
     ///
     /// # Errors
     /// The header is not valid, the array is longer than the range, its items are objects or
@@ -51,29 +51,29 @@ impl Npy {
         Ok(Self { descr: header.descr, shape: header.shape, items, row_bytes, rows })
     }
 
-    /// All items of the array.
+    /// Byte range of all items of the array.
     pub fn items(&self) -> ByteRange {
         self.items
     }
 
-    /// How many rows there are.
+    /// Number of rows, which is the length of the first axis.
     pub fn rows(&self) -> u64 {
         self.rows
     }
 
-    /// How many bytes each row has.
+    /// Bytes of each row.
     pub fn row_bytes(&self) -> u64 {
         self.row_bytes
     }
 
-    /// Where a row lies, if there are so many.
+    /// Byte range of a row; `None` if the array has no row of this number.
     pub fn row(&self, number: u64) -> Option<ByteRange> {
         let inside = number < self.rows;
         inside.then(|| self.items.part(number * self.row_bytes, self.row_bytes)).flatten()
     }
 }
 
-/// Where the text of the header lies in the range, and its length.
+/// Returns the offset in the shard and the length of the header's dictionary.
 fn header_text(shard: ShardBytes<'_>, range: ByteRange) -> Result<(u64, u64), FormatError> {
     let begin = shard.array::<12>(range.offset(), "a header of npy")?;
     if !begin.starts_with(MAGIC) {
@@ -90,7 +90,7 @@ fn shown(bytes: &[u8]) -> impl ToString {
     bytes[..bytes.len().min(80)].escape_ascii()
 }
 
-/// The dictionary of the header.
+/// Dictionary in the header.
 #[derive(Debug, PartialEq, Eq)]
 struct NpyDictionary {
     descr: String,
@@ -121,7 +121,7 @@ impl NpyDictionary {
         complete.then_some(Self { descr: descr?, fortran_order: fortran_order?, shape: shape? })
     }
 
-    /// The number of rows, and the bytes of each.
+    /// Returns the number of rows, and the bytes of each.
     fn rows(&self) -> Result<(u64, u64), FormatProblem> {
         let item_bytes = self.item_bytes()?;
         let (rows, axes) =
@@ -146,7 +146,7 @@ impl NpyDictionary {
             what: format!("an array of dtype {}", printable(&self.descr)),
             remedy: "save an array of numbers, or each field of a structure as an array",
         };
-        // A unit of time, as in `<M8[ns]`, says nothing about the length.
+        // The unit of a time, as in `<M8[ns]`, does not affect the length.
         let plain = self.descr.split('[').next().unwrap_or_default();
         let plain = plain.strip_prefix(['<', '>', '|', '=']).unwrap_or(plain);
         let kind = plain.chars().next().filter(|kind| "?biufcmMSUV".contains(*kind));
@@ -160,7 +160,7 @@ impl NpyDictionary {
     }
 }
 
-/// Unparsed rest of a Python literal.
+/// Part of a Python literal that is not yet parsed.
 struct Literal<'a>(&'a str);
 
 impl<'a> Literal<'a> {
@@ -176,12 +176,12 @@ impl<'a> Literal<'a> {
         (!string.contains('\\')).then_some(string)
     }
 
-    /// A string; or a list of fields, which is passed over and given as it is.
+    /// Parses a string. A list of fields is returned as text, unparsed.
     fn descr(&mut self) -> Option<String> {
         if !self.0.starts_with('[') {
             return self.string().map(str::to_owned);
         }
-        // No other value of the dictionary has a square bracket.
+        // No other value of the dictionary contains a square bracket.
         let (list, rest) = self.0.split_at(self.0.rfind(']')? + 1);
         self.0 = rest.trim_start();
         Some(list.to_owned())

@@ -1,4 +1,4 @@
-//! npz: arrays of numpy in a zip archive.
+//! npz: a zip archive of numpy arrays.
 
 use std::io::{self, BufReader, Read, Seek, SeekFrom};
 
@@ -10,20 +10,20 @@ use super::error::{FormatError, FormatProblem, printable};
 use super::npy::Npy;
 use super::shard::{ByteRange, ShardBytes};
 
-/// An array in an archive.
+/// Array in an npz archive.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct NpzArray {
-    /// The keyword that it was saved with.
+    /// Keyword with which the array was saved.
     pub name: String,
     /// Header of the array, and the position of its rows.
     pub npy: Npy,
 }
 
-/// The arrays of an archive, in the order of its directory.
+/// Returns the arrays of an archive, in the order of its central directory.
 ///
 /// # Errors
-/// The archive is not valid, or a member is compressed, encrypted, shares bytes with another, or is
-/// no array that rows can be read from.
+/// The archive is not valid, or a member is compressed, encrypted, overlaps another, or is no array
+/// whose rows can be read.
 pub fn npz_arrays(shard: ShardBytes<'_>) -> Result<Vec<NpzArray>, FormatError> {
     let reader = BufReader::new(ShardReader { shard, position: 0 });
     let mut archive = ZipArchive::new(reader).map_err(|error| failed(shard, error))?;
@@ -40,8 +40,8 @@ pub fn npz_arrays(shard: ShardBytes<'_>) -> Result<Vec<NpzArray>, FormatError> {
     members.into_iter().map(array).collect()
 }
 
-/// A directory of 46 bytes a member that names the same bytes again and again would make a short
-/// file cost as much as a long one.
+/// Checks that no two members overlap: a directory whose entries of 46 bytes refer to the same data
+/// again and again would make a short file as expensive as a long one.
 fn check_disjoint(
     shard: ShardBytes<'_>,
     members: &[(String, ByteRange)],
@@ -57,7 +57,7 @@ fn check_disjoint(
     }
 }
 
-/// The name of a member that is stored as it is, and its bytes.
+/// Returns the name and the byte range of a member, which must not be compressed.
 fn stored<R: Read>(
     shard: ShardBytes<'_>,
     member: &ZipFile<'_, R>,
@@ -79,7 +79,8 @@ fn stored<R: Read>(
     Ok((name, data))
 }
 
-/// An error of the archive. The crate does not tell where, so it is at the directory, the end.
+/// Converts an error of the crate `zip`. It has no position, so the end of the file, where the
+/// directory is, is reported.
 fn failed(shard: ShardBytes<'_>, error: ZipError) -> FormatError {
     match error {
         ZipError::Io(error) => shard.error(0, FormatProblem::Read(error)),
@@ -87,7 +88,7 @@ fn failed(shard: ShardBytes<'_>, error: ZipError) -> FormatError {
     }
 }
 
-/// A shard as the crate `zip` reads it.
+/// Adapter with which the crate `zip` reads a shard.
 struct ShardReader<'a> {
     shard: ShardBytes<'a>,
     position: u64,

@@ -1,4 +1,4 @@
-//! Parquet: the footer, which says where the column chunks of the row groups are.
+//! Parquet: the footer, which contains the positions of the column chunks of all row groups.
 //!
 //! The footer is a structure of Thrift's compact protocol; four of its fields are needed. The crate
 //! `parquet` (60.1) is not used: it follows the schema by recursion, so that a footer of 1.2 MB
@@ -15,31 +15,31 @@ use super::shard::{ByteRange, ShardBytes};
 pub(super) const MAGIC: &[u8; 4] = b"PAR1";
 /// First and last bytes of a file with an encrypted footer.
 pub(super) const ENCRYPTED_MAGIC: &[u8; 4] = b"PARE";
-/// More than any footer has: one of 10^4 row groups with 100 columns has about 150 MB.
+/// Limit above any real footer: 10^4 row groups with 100 columns take about 150 MB.
 const MAX_FOOTER_BYTES: u64 = 256 << 20;
 
-/// A run of rows.
+/// Row group of a Parquet file.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct RowGroup {
-    /// How many rows it has.
+    /// Number of rows in the group.
     pub rows: u64,
     /// Column chunks, in the order of the schema.
     pub columns: Vec<ColumnChunk>,
 }
 
-/// The values of one column in a row group.
+/// Column chunk: the values of one column in a row group.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct ColumnChunk {
-    /// The path of the column in the schema, with dots between its parts.
+    /// Path of the column in the schema, with dots between its parts.
     pub path: String,
-    /// Pages of the chunk, the dictionary's included.
+    /// Byte range of the pages of the chunk, dictionary page included.
     pub range: ByteRange,
 }
 
-/// Reads the footer of a file.
+/// Reads the footer of a Parquet file and returns its row groups.
 ///
 /// # Errors
-/// The file is no Parquet file, is encrypted, or its footer is not valid.
+/// The file is not a Parquet file or is encrypted, or its footer is not valid.
 pub fn row_groups(shard: ShardBytes<'_>) -> Result<Vec<RowGroup>, FormatError> {
     let end = shard.whole().end();
     shard.range(0, 12, "a Parquet file")?;
@@ -61,7 +61,7 @@ pub fn row_groups(shard: ShardBytes<'_>) -> Result<Vec<RowGroup>, FormatError> {
     Footer { shard, begin, compact: Compact::new(&bytes) }.row_groups()
 }
 
-/// Row groups as samples, and their column chunks as members.
+/// Returns the row groups as samples, with their column chunks as members.
 pub(super) fn samples(
     shard: ShardBytes<'_>,
 ) -> Result<impl Iterator<Item = Result<KeyedSample, FormatError>>, FormatError> {
@@ -78,14 +78,14 @@ fn sample(shard: ShardBytes<'_>, group: RowGroup) -> Result<KeyedSample, FormatE
     Ok(KeyedSample { sample, key: None, members })
 }
 
-/// A footer that is being read.
+/// Parser of a footer.
 struct Footer<'a, 'b> {
     shard: ShardBytes<'a>,
     begin: u64,
     compact: Compact<'b>,
 }
 
-/// The fields of `ColumnMetaData` that are needed.
+/// Fields of `ColumnMetaData` that determine a column chunk.
 #[derive(Default)]
 struct ColumnFields {
     path: Option<String>,
@@ -173,7 +173,7 @@ impl<'b> Footer<'_, 'b> {
         else {
             return Err(missing());
         };
-        // Some writers say 0 where there is no dictionary.
+        // Some writers store 0 if there is no dictionary page.
         let dictionary = column.dictionary_page.filter(|offset| *offset > 0);
         let begin = dictionary.map_or(data_page, |dictionary| dictionary.min(data_page));
         let (Ok(begin), Ok(bytes)) = (u64::try_from(begin), u64::try_from(bytes)) else {
@@ -182,7 +182,7 @@ impl<'b> Footer<'_, 'b> {
         Ok(ColumnChunk { path, range: self.shard.range(begin, bytes, "a column chunk")? })
     }
 
-    /// Calls `each` for the fields of a structure; it reads or skips the value.
+    /// Calls `each` for every field of a structure. `each` must read or skip the value.
     fn fields(
         &mut self,
         mut each: impl FnMut(&mut Self, ThriftField) -> Result<(), FormatError>,

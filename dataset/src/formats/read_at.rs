@@ -1,27 +1,27 @@
-//! Bytes at positions: a file, a slice, or a namespace of a target.
+//! Reads at byte offsets from a file, a slice, or a namespace of a target.
 
 use std::cell::RefCell;
 use std::fs::File;
 use std::io;
 use std::os::unix::fs::FileExt as _;
 
-/// Bytes of each read where a whole shard is read.
+/// Bytes of a read of [`ChunkedReads`].
 const CHUNK_BYTES: u64 = 1 << 20;
 
-/// The bytes of a shard, read at positions.
+/// Bytes of a shard, which can be read at any offset.
 pub trait ReadAt {
-    /// How many bytes there are.
+    /// Size of the shard in bytes.
     fn len(&self) -> u64;
 
-    /// Whether there are no bytes at all.
+    /// Whether the shard has no bytes.
     fn is_empty(&self) -> bool {
         self.len() == 0
     }
 
-    /// Fills `into` with the bytes from `offset` on.
+    /// Fills `into` with the bytes at `offset`.
     ///
     /// # Errors
-    /// The bytes cannot be read, or there are too few of them.
+    /// The bytes cannot be read, or the shard ends before `into` is full.
     fn read_at(&self, offset: u64, into: &mut [u8]) -> io::Result<()>;
 }
 
@@ -58,7 +58,7 @@ impl ReadAt for Vec<u8> {
     }
 }
 
-/// A file, with the length that it had when it was opened.
+/// File with the size that it had when it was opened.
 #[derive(Debug)]
 pub struct ShardFile {
     file: File,
@@ -66,10 +66,10 @@ pub struct ShardFile {
 }
 
 impl ShardFile {
-    /// Asks the system for the length of the file.
+    /// Takes an open file and determines its size.
     ///
     /// # Errors
-    /// The system does not tell it.
+    /// The size cannot be determined (fstat fails).
     pub fn new(file: File) -> io::Result<Self> {
         let length_bytes = file.metadata()?.len();
         Ok(Self { file, length_bytes })
@@ -86,17 +86,17 @@ impl ReadAt for ShardFile {
     }
 }
 
-/// Reads a shard in chunks of 1 MiB, and serves small reads from the last one: for a shard that is
-/// far away, and read from one end to the other.
+/// Reads a shard in chunks of 1 MiB, and serves small reads from the last chunk: for a remote shard
+/// that is read from beginning to end.
 #[derive(Debug)]
 pub struct ChunkedReads<R> {
     shard: R,
-    /// Where the chunk begins, and its bytes.
+    /// Offset of the last chunk, and its bytes.
     chunk: RefCell<(u64, Vec<u8>)>,
 }
 
 impl<R> ChunkedReads<R> {
-    /// Begins without a chunk.
+    /// Wraps a shard. Nothing is read yet.
     pub fn new(shard: R) -> Self {
         Self { shard, chunk: RefCell::default() }
     }

@@ -1,42 +1,42 @@
-//! safetensors: tensors, and a header in JSON that says where they are.
+//! safetensors: tensors, and a JSON header with their positions.
 
 use safetensors::tensor::{Metadata, TensorInfo};
 
 use super::error::FormatError;
 use super::shard::{ByteRange, ShardBytes};
 
-/// The limit of the format.
+/// Maximum header length that the format permits.
 const MAX_HEADER_BYTES: u64 = 100_000_000;
 const LENGTH_BYTES: u64 = 8;
 
-/// The header of a file of tensors.
+/// Header of a safetensors file.
 #[derive(Debug)]
 pub struct SafetensorsHeader<'a> {
     shard: ShardBytes<'a>,
     metadata: Metadata,
-    /// Where the bytes of the tensors begin.
+    /// Offset in the shard of the first tensor's bytes.
     begin: u64,
 }
 
-/// A tensor in a file.
+/// Tensor in a safetensors file.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct TensorRange {
     /// Name of the tensor in the file.
     pub name: String,
-    /// The type of its items, as the format names it: `F32`, `BF16`.
+    /// Data type of its items as the format names it, such as `F32` or `BF16`.
     pub dtype: String,
-    /// The length of each axis; none for a scalar.
+    /// Length of each axis; empty for a scalar.
     pub shape: Vec<usize>,
-    /// Where its bytes lie in the shard.
+    /// Byte range of the tensor in the shard.
     pub range: ByteRange,
 }
 
 impl<'a> SafetensorsHeader<'a> {
-    /// Reads the header, and nothing of the tensors.
+    /// Reads the header only.
     ///
     /// # Errors
-    /// The header is not valid, tensors overlap or leave gaps, or the file has another length than
-    /// the header says.
+    /// The header is not valid, tensors overlap or leave gaps, or the file has not the length that
+    /// the header requires.
     pub fn open(shard: ShardBytes<'a>) -> Result<Self, FormatError> {
         let length = u64::from_le_bytes(shard.array(0, "the length of a header")?);
         let text = shard.range(LENGTH_BYTES, length, "a header of safetensors")?;
@@ -52,7 +52,7 @@ impl<'a> SafetensorsHeader<'a> {
         Ok(Self { shard, metadata, begin: text.end() })
     }
 
-    /// The tensors in the order of their bytes.
+    /// Returns the tensors in the order of their bytes.
     pub fn tensors(&self) -> impl Iterator<Item = Result<TensorRange, FormatError>> {
         let names = self.metadata.offset_keys().into_iter();
         names.filter_map(|name| {
@@ -62,7 +62,7 @@ impl<'a> SafetensorsHeader<'a> {
 
     fn tensor(&self, name: String, info: &TensorInfo) -> Result<TensorRange, FormatError> {
         let (begin, end) = info.data_offsets;
-        // `open` checked that all of them lie inside the shard.
+        // `open` has checked that all tensors lie within the shard.
         let (offset, length) = (self.begin + begin as u64, (end - begin) as u64);
         let range = self.shard.range(offset, length, "a tensor")?;
         Ok(TensorRange { name, dtype: info.dtype.to_string(), shape: info.shape.clone(), range })

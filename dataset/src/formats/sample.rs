@@ -1,26 +1,26 @@
-//! A sample as its format has it.
+//! Sample with the key and members that its format gives it.
 
 use super::shard::ByteRange;
 use crate::Sample;
 
-/// A sample with what its format says of it.
+/// Sample with its key and members, if the format has them.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct KeyedSample {
     /// Range of the sample's bytes in the shard.
     pub sample: Sample,
-    /// Key of WebDataset, or name of a tensor or of an array in an archive.
+    /// Key of a WebDataset sample, or name of a tensor or of an array in an archive.
     pub key: Option<String>,
-    /// Parts in order, where they can be read one by one: the members of a tar archive, the column
-    /// chunks of a row group.
+    /// Members that can be read separately, in order: those of a tar archive, or the column chunks
+    /// of a row group.
     pub members: Vec<SampleMember>,
 }
 
-/// A part of a sample.
+/// Member of a sample.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct SampleMember {
-    /// The extension of a tar member, or the path of a column in the schema.
+    /// Extension of a tar member, or path of a column in the schema.
     pub name: String,
-    /// Where it lies in the shard.
+    /// Byte range of the member in the shard.
     pub range: ByteRange,
 }
 

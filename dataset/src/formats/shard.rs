@@ -1,4 +1,4 @@
-//! The bytes of one shard, with its number for errors and samples.
+//! Bytes of a shard, with its number for errors and samples.
 
 use core::fmt;
 use core::iter;
@@ -7,12 +7,12 @@ use super::error::{FormatError, FormatProblem};
 use super::read_at::ReadAt;
 use crate::Sample;
 
-/// How many bytes are read at a time where a format is read from one end to the other.
+/// Bytes of a read if the format is read from beginning to end.
 const WINDOW_BYTES: u64 = 64 << 10;
-/// How many bytes are read at a time where most of the shard is skipped.
+/// Bytes of a read if most of the shard is skipped.
 const SKIPPING_WINDOW_BYTES: u64 = 4 << 10;
 
-/// A range of bytes that lies inside its shard.
+/// Byte range that lies within its shard.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub struct ByteRange {
     offset: u64,
@@ -20,29 +20,29 @@ pub struct ByteRange {
 }
 
 impl ByteRange {
-    /// The first byte, counted from the beginning of the shard.
+    /// Offset of the first byte in the shard.
     pub fn offset(self) -> u64 {
         self.offset
     }
 
-    /// The number of bytes in the range.
+    /// Number of bytes in the range.
     pub fn length(self) -> u64 {
         self.length
     }
 
-    /// The first byte behind the range.
+    /// Offset of the first byte behind the range.
     pub fn end(self) -> u64 {
         self.offset + self.length
     }
 
-    /// The part from `offset`, relative to this range, on.
+    /// Returns `length` bytes at `offset` in this range; `None` if they are not within it.
     pub(super) fn part(self, offset: u64, length: u64) -> Option<Self> {
         let inside = offset.checked_add(length)? <= self.length;
         inside.then_some(Self { offset: self.offset + offset, length })
     }
 }
 
-/// One shard that a builder reads.
+/// Shard to be read, with its number.
 #[derive(Clone, Copy)]
 pub struct ShardBytes<'a> {
     number: u32,
@@ -50,25 +50,26 @@ pub struct ShardBytes<'a> {
 }
 
 impl<'a> ShardBytes<'a> {
-    /// `number` goes into samples and errors.
+    /// `number` is copied into samples and errors.
     pub fn new(number: u32, bytes: &'a dyn ReadAt) -> Self {
         Self { number, bytes }
     }
 
-    /// The number of the shard, as the caller counts them.
+    /// Number that the caller gave the shard.
     pub fn number(self) -> u32 {
         self.number
     }
 
-    /// All bytes of the shard.
+    /// Byte range of the whole shard.
     pub fn whole(self) -> ByteRange {
         ByteRange { offset: 0, length: self.bytes.len() }
     }
 
-    /// The range, if it lies inside the shard.
+    /// Checks that a range lies within the shard, and returns it.
     ///
     /// # Errors
-    /// It does not: the shard is truncated, or a length in it is wrong.
+    /// The shard is truncated, or a length in it is wrong. `expected` describes the range in the
+    /// error.
     pub fn range(
         self,
         offset: u64,
@@ -81,10 +82,10 @@ impl<'a> ShardBytes<'a> {
         inside.then_some(ByteRange { offset, length }).ok_or_else(truncated)
     }
 
-    /// Fills `into` with the bytes from `offset` on.
+    /// Fills `into` with the bytes at `offset`.
     ///
     /// # Errors
-    /// The shard is too short, or cannot be read.
+    /// The shard is too short, or cannot be read. `expected` describes the bytes in the error.
     pub fn read(
         self,
         offset: u64,
@@ -96,7 +97,7 @@ impl<'a> ShardBytes<'a> {
         read.map_err(|error| self.error(offset, FormatProblem::Read(error)))
     }
 
-    /// CRC-32C of the bytes of a range.
+    /// Computes the CRC-32C of a byte range.
     ///
     /// # Errors
     /// The shard cannot be read.
@@ -112,7 +113,7 @@ impl<'a> ShardBytes<'a> {
         Ok(crc)
     }
 
-    /// The bytes of a part of at most `limit` bytes, which bounds the allocation.
+    /// Reads a range of at most `limit` bytes, which bounds the allocation.
     pub(super) fn bytes(
         self,
         range: ByteRange,
@@ -142,7 +143,7 @@ impl<'a> ShardBytes<'a> {
         FormatError { shard: self.number, offset, problem }
     }
 
-    /// Something else than `expected` is at `offset`.
+    /// Creates the error that something other than `expected` is at `offset`.
     pub(super) fn unexpected(
         self,
         offset: u64,
@@ -172,7 +173,7 @@ impl fmt::Debug for ShardBytes<'_> {
     }
 }
 
-/// Small parts of a shard in order, which it reads many at a time.
+/// Reader of small parts in ascending order, which reads larger pieces of the shard at a time.
 #[derive(Debug)]
 pub(super) struct ShardWindow<'a> {
     shard: ShardBytes<'a>,
@@ -189,7 +190,7 @@ impl<'a> ShardWindow<'a> {
         self.shard
     }
 
-    /// The `N` bytes at `offset`; `N` is at most 4,096.
+    /// Returns the `N` bytes at `offset`; `N` is at most 4,096.
     pub(super) fn array<const N: usize>(
         &mut self,
         offset: u64,
@@ -215,12 +216,12 @@ impl<'a> ShardWindow<'a> {
         self.bytes.resize(wanted.min(room) as usize, 0);
         self.offset = offset;
         let read = self.shard.read(offset, &mut self.bytes, expected);
-        // What a failed read leaves behind is never looked at.
+        // The buffer is cleared after a failed read, since part of it may be overwritten.
         read.inspect_err(|_| self.bytes.clear())
     }
 }
 
-/// Items of `next` until it returns `None` or an error.
+/// Iterates over the results of `next` until it returns `None` or an error.
 pub(super) fn until_error<T>(
     mut next: impl FnMut() -> Result<Option<T>, FormatError>,
 ) -> impl Iterator<Item = Result<T, FormatError>> {

@@ -1,7 +1,7 @@
-//! The members of a tar archive, and where their bytes lie.
+//! Members of a tar archive, and the byte ranges of their data.
 //!
-//! Headers are read by the crate `tar`; the way from one to the next is here, because it needs the
-//! offset of each error, a limit for names, and pax records with line feeds in their values.
+//! The crate `tar` parses headers. The iteration over them is here, because it needs the offset of
+//! each error, a limit for names, and pax records with line feeds in their values.
 
 use tar::{EntryType, Header};
 
@@ -10,37 +10,39 @@ use super::shard::{ByteRange, ShardBytes, ShardWindow};
 
 const BLOCK_BYTES: u64 = 512;
 const ZEROS: [u8; BLOCK_BYTES as usize] = [0; BLOCK_BYTES as usize];
-/// Names and pax records are read into memory; Linux allows paths of 4,096 bytes.
+/// Limit of extension headers (names and pax records), which are read into memory. Linux permits
+/// paths of 4,096 bytes.
 const MAX_EXTENSION_BYTES: u64 = 1 << 20;
 
-/// How far behind an end mark is looked for another archive. Writers fill up to 10 KiB with zeros.
+/// Bytes behind an end mark that are searched for another archive. Writers pad archives with up to
+/// 10 KiB of zeros.
 const MAX_FILLING_BYTES: u64 = 1 << 20;
 
-/// End of the members of an archive.
+/// Place at which the members of an archive end.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum ArchiveEnd {
-    /// A block of zeros, behind which another archive is an error.
+    /// Block of zeros. Another archive behind it is an error.
     Mark,
-    /// The end of the shard: blocks of zeros are passed over.
+    /// End of the shard. Blocks of zeros are skipped.
     Shard,
-    /// The end of a piece of an archive, which has whole members and no end mark.
+    /// This offset: the end of a piece of an archive, which has whole members and no end mark.
     Piece(u64),
 }
 
-/// A regular file in an archive.
+/// Regular file in an archive.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) struct TarMember {
-    /// Path as it is in the archive; bytes that are not UTF-8 as `\xE9`.
+    /// Path in the archive, with bytes that are not UTF-8 as `\xE9`.
     pub(super) path: String,
-    /// The bytes of the file.
+    /// Byte range of the file's contents.
     pub(super) data: ByteRange,
-    /// Position of the first header, extended ones included.
+    /// Offset of its first header, extended headers included.
     pub(super) begin: u64,
-    /// The end of the last block that it uses.
+    /// Offset of the end of its last block.
     pub(super) end: u64,
 }
 
-/// The regular files of an archive, in order.
+/// Iterator over the regular files of an archive.
 #[derive(Debug)]
 pub(super) struct TarMembers<'a> {
     window: ShardWindow<'a>,
@@ -48,7 +50,7 @@ pub(super) struct TarMembers<'a> {
     archive_end: ArchiveEnd,
 }
 
-/// Values of extended headers for the next member.
+/// Values of extended headers, which apply to the next member.
 #[derive(Debug, Default)]
 struct Extended {
     path: Option<Vec<u8>>,
@@ -60,7 +62,7 @@ impl<'a> TarMembers<'a> {
         Self { window: ShardWindow::new(shard), next: 0, archive_end }
     }
 
-    /// The members of a piece of an archive: whole members, and no end mark.
+    /// Iterates over a piece of an archive that has whole members and no end mark.
     pub(super) fn of_piece(shard: ShardBytes<'a>, piece: ByteRange) -> Self {
         let archive_end = ArchiveEnd::Piece(piece.end());
         Self { window: ShardWindow::new(shard), next: piece.offset(), archive_end }
@@ -70,12 +72,12 @@ impl<'a> TarMembers<'a> {
         self.window.shard()
     }
 
-    /// The first byte behind what was looked at.
+    /// Offset of the next header.
     pub(super) fn position(&self) -> u64 {
         self.next
     }
 
-    /// The next regular file; `None` at the end of the archive.
+    /// Returns the next regular file; `None` at the end of the archive.
     pub(super) fn next_member(&mut self) -> Result<Option<TarMember>, FormatError> {
         let mut begin = self.next;
         let mut extended = Extended::default();
@@ -129,7 +131,7 @@ impl<'a> TarMembers<'a> {
         Ok(Some(header))
     }
 
-    /// Archives that `cat` joined are told apart from what may follow an end mark.
+    /// Fails if another archive follows the end mark, as after `cat`. Other data may follow it.
     fn check_nothing_follows(&mut self) -> Result<(), FormatError> {
         let expected = "the filling behind an archive";
         let end = self.shard().whole().end().min(self.next + MAX_FILLING_BYTES);
@@ -150,7 +152,8 @@ impl<'a> TarMembers<'a> {
         Ok(())
     }
 
-    /// Where the data of a header at `next` lies; `next` moves behind its last block.
+    /// Returns the byte range of the data of the header at `next`, and sets `next` to the end of
+    /// its last block.
     fn take_data(&mut self, size: u64, expected: &'static str) -> Result<ByteRange, FormatError> {
         let data = self.shard().range(self.next + BLOCK_BYTES, size, expected)?;
         let padded = size.next_multiple_of(BLOCK_BYTES);
@@ -182,13 +185,13 @@ impl<'a> TarMembers<'a> {
                 let applied = extended.apply(&bytes);
                 applied.map_err(|problem| shard.error(offset, problem))?;
             }
-            // The target of a link: links are no samples.
+            // The target of a link, which is not needed: links are no samples.
             _ => {}
         }
         Ok(())
     }
 
-    /// A global header holds for all members behind it, so it must not say where they are.
+    /// Checks a global header, which applies to all later members, so it must not set path or size.
     fn check_global(&mut self, header: &Header) -> Result<(), FormatError> {
         let shard = self.shard();
         let (offset, bytes) = self.extension(header)?;
@@ -221,12 +224,12 @@ impl<'a> TarMembers<'a> {
             EntryType::Link => {
                 return unsupported("a hard link", "write it with --hard-dereference");
             }
-            // Archives from before POSIX mark a directory by its name alone.
+            // Archives from before POSIX mark a directory only by a trailing slash of its name.
             EntryType::Regular => header.as_bytes()[156] != 0 || !path.ends_with(b"/"),
             EntryType::Continuous => true,
             _ => false,
         };
-        // Whatever their size field says, these have no data.
+        // These types have no data, whatever their size field contains.
         let has_data = is_file || !(b'1'..=b'6').contains(&kind.as_byte());
         let size = match extended.size {
             _ if !has_data => 0,
@@ -241,7 +244,7 @@ impl<'a> TarMembers<'a> {
     }
 }
 
-/// A path as text: bytes that are not UTF-8 as `\xE9`.
+/// Converts a path to text, with bytes that are not UTF-8 as `\xE9`.
 fn text(path: &[u8]) -> String {
     let mut text = String::with_capacity(path.len());
     for chunk in path.utf8_chunks() {
@@ -253,7 +256,7 @@ fn text(path: &[u8]) -> String {
     text
 }
 
-/// The checksum is the sum of all bytes, with its own field as spaces.
+/// Verifies the header checksum: the sum of all bytes, with spaces in place of the checksum field.
 fn checksum_is_right(header: &Header) -> bool {
     let sum = |bytes: &[u8]| bytes.iter().map(|byte| u32::from(*byte)).sum::<u32>();
     let bytes = header.as_bytes();
@@ -262,8 +265,8 @@ fn checksum_is_right(header: &Header) -> bool {
 }
 
 impl Extended {
-    /// Reads records of pax: each is its length in decimal digits, a space, `key=value` and a line
-    /// feed.
+    /// Parses pax records. Each consists of its length in decimal digits, a space, `key=value` and
+    /// a line feed.
     fn apply(&mut self, mut records: &[u8]) -> Result<(), FormatProblem> {
         while let Some(first) = records.first()
             && *first != 0
@@ -295,7 +298,7 @@ impl Extended {
     }
 }
 
-/// The `key=value` of the first record, and what follows it.
+/// Returns the `key=value` of the first record, and the records behind it.
 fn split_record(records: &[u8]) -> Option<(&[u8], &[u8])> {
     let digits = records.iter().position(|byte| *byte == b' ')?;
     let length: usize = str::from_utf8(&records[..digits]).ok()?.parse().ok()?;

@@ -1,7 +1,7 @@
-//! TFRecord: records one after the other.
+//! TFRecord: a sequence of records.
 //!
-//! Each record is its length (64 bits), the masked CRC-32C of the length (32 bits), the data, and
-//! the masked CRC-32C of the data (32 bits), all little-endian.
+//! Each record consists of its length (64 bits), the masked CRC-32C of the length (32 bits), the
+//! data, and the masked CRC-32C of the data (32 bits), all little-endian.
 
 use super::error::{FormatError, FormatProblem};
 use super::shard::{ShardBytes, ShardWindow, until_error};
@@ -10,7 +10,8 @@ use crate::Sample;
 const HEADER_BYTES: u64 = 12;
 const FOOTER_BYTES: u64 = 4;
 
-/// The data of each record; with `verify`, its checksum is compared and goes into the sample.
+/// Returns the data of each record. With `verify` its checksum is compared and stored in the
+/// sample.
 pub(super) fn samples(
     shard: ShardBytes<'_>,
     verify: bool,
@@ -69,7 +70,7 @@ fn check(of: &'static str, crc: u32, stored: u32) -> Result<(), FormatProblem> {
     if computed == stored { Ok(()) } else { Err(differs) }
 }
 
-/// The CRC as TFRecord stores it, so that data with CRCs in it can have CRCs.
+/// Masks a CRC as TFRecord stores it, so that CRCs of data that contains CRCs remain useful.
 fn masked(crc: u32) -> u32 {
     crc.rotate_right(15).wrapping_add(0xA282_EAD8)
 }

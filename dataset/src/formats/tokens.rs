@@ -1,4 +1,4 @@
-//! Files of tokens: nanoGPT's `.bin`, and that of llm.c.
+//! Files of tokens: the `.bin` of nanoGPT, and that of llm.c.
 //!
 //! Both are one array of numbers. nanoGPT's has no header; llm.c's begins with 256 numbers of 32
 //! bits: magic 20240520, version 1 for tokens of 16 bits, or magic 20240801, version 7 for tokens
@@ -10,29 +10,28 @@ use super::dtype::Dtype;
 use super::error::{FormatError, FormatProblem};
 use super::shard::{ByteRange, ShardBytes};
 
-/// The header of llm.c.
+/// Bytes of the header of llm.c.
 const LLM_C_HEADER_BYTES: u64 = 1024;
 const LLM_C_MAGIC_U16: u32 = 20_240_520;
 const LLM_C_MAGIC_U32: u32 = 20_240_801;
 
-/// How samples are cut from an array of tokens.
+/// Length and distance of the samples in an array of tokens.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct TokenBlocks {
-    /// How many tokens a sample predicts; it has one token more, the last target.
+    /// Number of tokens that a sample predicts. It has one token more, the last target.
     pub block_size: NonZeroU32,
-    /// How many tokens lie between the beginnings of two samples.
+    /// Number of tokens from the start of one sample to the start of the next.
     pub stride: NonZeroU64,
 }
 
 impl TokenBlocks {
-    /// Samples that share one token with the next: the last target is the next one's first token.
+    /// Samples that overlap by one token: the last target of each is the first token of the next.
     pub fn adjacent(block_size: NonZeroU32) -> Self {
         Self { block_size, stride: block_size.into() }
     }
 }
 
-/// An array of tokens and its samples. A sample's place is a formula, so there is no need to write
-/// an index.
+/// Array of tokens. The position of a sample is computed from its number, so no index is needed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Tokens {
     header_bytes: u64,
@@ -43,11 +42,11 @@ pub struct Tokens {
 }
 
 impl Tokens {
-    /// An array of either kind. `dtype` is that of tokens without a header, 16 bits where it is not
-    /// given; a header must have the same.
+    /// Opens an array of either kind. `dtype` is that of tokens without a header, by default 16
+    /// bits; a header must contain the same.
     ///
     /// # Errors
-    /// Those of [`Tokens::nano_gpt`] and [`Tokens::llm_c`].
+    /// The errors of [`Tokens::nano_gpt`] and [`Tokens::llm_c`].
     pub fn open(
         shard: ShardBytes<'_>,
         dtype: Option<Dtype>,
@@ -69,10 +68,11 @@ impl Tokens {
         }
     }
 
-    /// An array without a header, as nanoGPT writes it.
+    /// Opens an array without a header, as nanoGPT writes it.
     ///
     /// # Errors
-    /// The shard has no whole number of tokens, or a sample would be longer than 4 GiB.
+    /// The size of the shard is no multiple of the token size, or a sample would be longer than 4
+    /// GiB.
     pub fn nano_gpt(
         shard: ShardBytes<'_>,
         dtype: Dtype,
@@ -87,11 +87,11 @@ impl Tokens {
         Self::new(shard, 0, dtype, length / item_bytes, blocks)
     }
 
-    /// An array behind the header of llm.c, which names the type of the tokens.
+    /// Opens an array with the header of llm.c, which determines the data type.
     ///
     /// # Errors
-    /// The header does not fit, the shard has more or fewer tokens than it says, or a sample would
-    /// be longer than 4 GiB.
+    /// The header is not valid, the shard has not the number of tokens in the header, or a sample
+    /// would be longer than 4 GiB.
     pub fn llm_c(shard: ShardBytes<'_>, blocks: TokenBlocks) -> Result<Self, FormatError> {
         shard.range(0, LLM_C_HEADER_BYTES, "a header of llm.c")?;
         let header = shard.array::<12>(0, "a header of llm.c")?;
@@ -110,7 +110,7 @@ impl Tokens {
         Self::new(shard, LLM_C_HEADER_BYTES, dtype, tokens.into(), blocks)
     }
 
-    /// Whether a shard begins with a magic of llm.c.
+    /// Whether a shard begins with a magic number of llm.c.
     pub(super) fn is_llm_c(first: &[u8]) -> bool {
         let magic = first.first_chunk().map(|magic| u32::from_le_bytes(*magic));
         magic.is_some_and(|magic| [LLM_C_MAGIC_U16, LLM_C_MAGIC_U32].contains(&magic))
@@ -129,41 +129,41 @@ impl Tokens {
         Ok(Self { header_bytes, dtype, tokens, sample_bytes, blocks })
     }
 
-    /// How many bytes are before the first token.
+    /// Bytes before the first token.
     pub fn header_bytes(&self) -> u64 {
         self.header_bytes
     }
 
-    /// The type of a token.
+    /// Data type of the tokens.
     pub fn dtype(&self) -> Dtype {
         self.dtype
     }
 
-    /// How many tokens the shard has.
+    /// Number of tokens in the shard.
     pub fn tokens(&self) -> u64 {
         self.tokens
     }
 
-    /// How many bytes each sample has.
+    /// Bytes of each sample.
     pub fn sample_bytes(&self) -> u32 {
         self.sample_bytes
     }
 
-    /// How many samples there are.
+    /// Number of samples in the shard.
     pub fn samples(&self) -> u64 {
         let first = u64::from(self.blocks.block_size.get()) + 1;
         self.tokens.checked_sub(first).map_or(0, |rest| rest / self.blocks.stride + 1)
     }
 
-    /// Where a sample lies: its offset in the shard, if there are so many samples.
+    /// Offset of a sample in the shard; `None` if there is no sample of this number.
     pub fn sample(&self, number: u64) -> Option<u64> {
-        // No overflow: the result lies inside the shard.
+        // The result lies within the shard, so it does not overflow.
         let offset =
             |number| number * self.blocks.stride.get() * u64::from(self.dtype.item_bytes());
         (number < self.samples()).then(|| self.header_bytes + offset(number))
     }
 
-    /// The range of a sample, if there are so many.
+    /// Byte range of a sample; `None` if there is no sample of this number.
     pub(super) fn range(
         &self,
         shard: ShardBytes<'_>,

@@ -1,18 +1,18 @@
 //! WebDataset: a tar archive in which the members of a sample follow each other.
 //!
-//! Members whose paths are equal up to the first dot of the file name belong to one sample. A
-//! sample's range begins with the header of its first member and ends with the last block of its
-//! last one, so its bytes are a tar archive, less the end mark, that tells its members by itself.
+//! Members whose paths are equal up to the first dot of the file name belong to one sample. The
+//! range of a sample begins with the header of its first member and ends with the last block of its
+//! last one. So its bytes are a tar archive without end mark, which can be parsed separately.
 
 use super::error::{FormatError, FormatProblem};
 use super::sample::{KeyedSample, SampleMember};
 use super::shard::{ByteRange, ShardBytes, until_error};
 use super::tar::{ArchiveEnd, TarMember, TarMembers};
 
-/// More than any sample has; it bounds the memory for one, and the comparisons of names.
+/// Limit above any real sample, which bounds memory and the comparisons of names.
 const MAX_MEMBERS: usize = 4096;
 
-/// The samples in the order of the archive; a key that comes back later begins a new sample.
+/// Returns the samples in the order of the archive. A key that recurs later begins a new sample.
 pub(super) fn samples(
     shard: ShardBytes<'_>,
     archive_end: ArchiveEnd,
@@ -21,11 +21,11 @@ pub(super) fn samples(
     until_error(move || groups.next_sample())
 }
 
-/// The members of a sample, from its bytes alone: a piece of the archive, as [`ShardFormat`] finds
-/// it. Ranges are of `shard`, which may have more bytes than the piece.
+/// Parses the members of one sample from its bytes: a piece of the archive, as [`ShardFormat`]
+/// returns it. Ranges refer to `shard`, which may have bytes outside of the piece.
 ///
 /// # Errors
-/// The piece is damaged, or has no sample or several.
+/// The piece is damaged, or contains no sample or several.
 ///
 /// [`ShardFormat`]: super::ShardFormat
 pub fn webdataset_members(
@@ -45,13 +45,13 @@ pub fn webdataset_members(
 
 struct Groups<'a> {
     members: TarMembers<'a>,
-    /// The first member of the next sample.
+    /// First member of the next sample, which has been read already.
     pending: Option<KeyedMember>,
 }
 
 struct KeyedMember {
     key: String,
-    /// The extension in lower case, as a decoder looks for it.
+    /// Extension in lower case, as decoders expect it.
     name: String,
     member: TarMember,
 }
@@ -114,20 +114,20 @@ impl Groups<'_> {
     }
 }
 
-/// Members whose first path component begins and ends with two underscores are no data.
+/// Whether a member is metadata: the first component of its path begins and ends with `__`.
 fn is_metadata(path: &str) -> bool {
     let first = path.split('/').next().unwrap_or(path);
     first.len() >= 4 && first.starts_with("__") && first.ends_with("__")
 }
 
-/// Key and extension, or `None` for a member that belongs to no sample.
+/// Splits a path into key and extension. `None` if the member belongs to no sample.
 fn split(path: &str) -> Option<(&str, &str)> {
     let folder_bytes = path.rfind('/').map_or(0, |slash| slash + 1);
     let (folder, file) = path.split_at(folder_bytes);
     let dot = file.find('.')?;
     if dot == 0 {
-        // WebDataset takes a hidden file for a member of the sample that its folder names, unless
-        // the name of the folder has a dot.
+        // Like WebDataset: a hidden file belongs to the sample named by its folder, unless the name
+        // of the folder contains a dot.
         let last = folder.strip_suffix('/')?.rsplit('/').next()?;
         return (!last.contains('.')).then_some((folder, &file[1..]));
     }

@@ -1,8 +1,8 @@
-//! Errors of an index.
+//! Errors of reading an index.
 
 use crate::{Name, Sample};
 
-/// Why a file is not the index of a data set.
+/// Reason why a file is not a valid index, or does not fit the data set.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum Error {
     /// The first six bytes are not those of NumPy's format.
@@ -11,121 +11,121 @@ pub enum Error {
     /// The file ends within its header.
     #[error("the file has {bytes} bytes, but its header has {header_bytes}; it was cut off")]
     CutHeader {
-        /// Length that the header should have, as far as it is known.
+        /// Bytes that the header should have, at least.
         header_bytes: u64,
-        /// Length of the file.
+        /// Size of the file in bytes.
         bytes: u64,
     },
-    /// A version of the format that this crate does not know.
+    /// Unsupported version of NumPy's format.
     #[error("version {major}.{minor} of the .npy format is not known; 1.0, 2.0 and 3.0 are")]
     Version {
-        /// Byte 6 of the file.
+        /// Major version, byte 6 of the file.
         major: u8,
-        /// Byte 7 of the file.
+        /// Minor version, byte 7 of the file.
         minor: u8,
     },
-    /// The header is not the dictionary that the format demands.
+    /// The header is not the dictionary that NumPy's format requires.
     #[error("byte {offset} of the header of the .npy file should be {expected}")]
     Header {
-        /// Counted from the beginning of the file.
+        /// Offset in the file at which it differs, in bytes.
         offset: usize,
-        /// Bytes or field that should be there.
+        /// Text or field that was expected there.
         expected: &'static str,
     },
-    /// The elements are not the records of an index.
+    /// The data type of the elements is not that of an index record.
     #[error(
         "the dtype is not that of an index, from byte {offset}; it should be [('shard', '<u4'), \
          ('length', '<u4'), ('offset', '<u8'), ('crc32c', '<u4')]"
     )]
     Dtype {
-        /// The first byte that differs, counted from the beginning of the file.
+        /// Offset in the file of the first difference, in bytes.
         offset: usize,
     },
-    /// The array is stored in Fortran's order.
+    /// The array is in Fortran order.
     #[error("the array is in Fortran's order; save it in C order")]
     FortranOrder,
-    /// The array has no axis, or several.
+    /// The array does not have exactly one axis.
     #[error("the shape, at byte {offset}, should be of one axis, as in (1000,)")]
     Shape {
-        /// Where the shape begins, counted from the beginning of the file.
+        /// Offset in the file of the shape, in bytes.
         offset: usize,
     },
-    /// The file has more or fewer bytes than its header tells.
+    /// The size of the file does not match the number of samples in the header.
     #[error(
         "the header tells of {samples} samples of {} bytes, but {bytes} bytes follow it; the file \
          was cut off, or is another's rest",
         size_of::<Sample>()
     )]
     Length {
-        /// The length of the array.
+        /// Number of samples in the header.
         samples: u64,
-        /// Bytes behind the header.
+        /// Number of bytes behind the header.
         bytes: u64,
     },
-    /// The bytes behind the records are no table of shards.
+    /// The bytes behind the records are not a table of shards.
     #[error("the table of shards behind the records cannot be read: {reason}")]
     Table {
-        /// The first rule that it breaks.
+        /// First rule that the bytes break.
         reason: String,
     },
-    /// A source lacks a shard.
+    /// A source does not have a shard of the index.
     #[error("the index has samples of {shard}, which is not among the {shards} shards")]
     NotInSource {
-        /// The name of the shard.
+        /// Name of the missing shard.
         shard: Name,
-        /// How many shards the source has.
+        /// Number of shards in the source.
         shards: usize,
     },
-    /// A shard of a source is not the one that the index was made of.
+    /// A shard of a source differs from the one that the index was made from.
     #[error(
         "{shard} has the {what} {index} in the index, and {found} now: build the index again, with \
          `feedrail index` or feedrail.index.build"
     )]
     OtherShard {
-        /// The name of the shard.
+        /// Name of the shard.
         shard: Name,
-        /// The property that differs: size, CRC-32C or generation.
+        /// Property that differs: size, CRC-32C or generation.
         what: &'static str,
         /// Value in the index.
         index: String,
         /// Value in the source.
         found: String,
     },
-    /// A name that the index and a source have different numbers of times.
+    /// The index and a source have different numbers of shards with the same name.
     #[error("{index} shards of the index are called {shard}, and {found} of the source")]
     Namesakes {
-        /// The name of the shards.
+        /// Name of these shards.
         shard: Name,
-        /// How many the index has.
+        /// Number of them in the index.
         index: usize,
-        /// How many the source has.
+        /// Number of them in the source.
         found: usize,
     },
-    /// A sample is in a shard that the data set does not have.
+    /// A sample refers to a shard that the data set does not have.
     #[error("sample {sample} is in shard {shard}, but there are {shards}, counted from 0")]
     NoShard {
-        /// The number of the sample, from 0.
+        /// Number of the sample, from 0.
         sample: u64,
-        /// The number of the shard, from 0.
+        /// Number of the shard, from 0.
         shard: u32,
-        /// How many shards the data set has.
+        /// Number of shards in the data set.
         shards: usize,
     },
-    /// A sample ends after its shard.
+    /// A sample extends past the end of its shard.
     #[error(
         "sample {sample} is {length} bytes from offset {offset} of shard {shard}, which has only \
          {shard_bytes}"
     )]
     PastEnd {
-        /// The number of the sample, from 0.
+        /// Number of the sample, from 0.
         sample: u64,
-        /// The number of the shard, from 0.
+        /// Number of the shard, from 0.
         shard: u32,
-        /// The first byte of the sample, from the beginning of the shard.
+        /// Offset of the sample in the shard, in bytes.
         offset: u64,
-        /// How many bytes the sample has.
+        /// Bytes of the sample.
         length: u32,
-        /// How many bytes the shard has.
+        /// Size of the shard in bytes.
         shard_bytes: u64,
     },
 }

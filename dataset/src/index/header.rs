@@ -1,28 +1,28 @@
-//! The header of an array of NumPy's format.
+//! Parses and writes headers of NumPy arrays.
 
 use super::Error;
 use super::literal::Literals;
 
 const MAGIC: &[u8; 6] = b"\x93NUMPY";
 
-/// The fields of a record and their types.
+/// Fields of an index record and their data types.
 const FIELDS: [(&str, &str); 4] =
     [("shard", "<u4"), ("length", "<u4"), ("offset", "<u8"), ("crc32c", "<u4")];
 
-/// Facts that the header of an index states.
+/// Values in the header of an index.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct ArrayHeader {
-    /// The length of the array.
+    /// Number of samples, which is the length of the array.
     pub(super) samples: u64,
-    /// The first byte of the array, counted from the beginning of the file.
+    /// Offset in the file of the first record, in bytes.
     pub(super) data_offset: usize,
 }
 
 impl ArrayHeader {
-    /// Reads the header at the beginning of a file.
+    /// Parses the header at the start of a file.
     ///
     /// # Errors
-    /// See [`Error`]; of its kinds all that concern the header.
+    /// The first difference from the header of an index. See [`Error`].
     pub(super) fn parse(file: &[u8]) -> Result<Self, Error> {
         let (begin, data_offset) = extent(file)?;
         let mut literals = Literals::new(file, begin, data_offset);
@@ -32,7 +32,7 @@ impl ArrayHeader {
     }
 }
 
-/// Where the dictionary begins, and the first byte after it.
+/// Returns the offsets of the start and the end of the dictionary.
 fn extent(file: &[u8]) -> Result<(usize, usize), Error> {
     let cut = |header_bytes| Error::CutHeader { header_bytes, bytes: file.len() as u64 };
     let (magic, rest) = file.split_first_chunk::<6>().ok_or(Error::NotNpy)?;
@@ -56,8 +56,8 @@ fn extent(file: &[u8]) -> Result<(usize, usize), Error> {
     if is_whole { Ok((begin, end as usize)) } else { Err(cut(end)) }
 }
 
-/// Reads the dictionary and gives the length of the array. The format demands its three keys, in
-/// any order.
+/// Parses the dictionary and returns the length of the array. The format requires its three keys,
+/// in any order.
 fn dictionary(literals: &mut Literals) -> Result<u64, Error> {
     let (mut has_descr, mut has_order, mut samples) = (false, false, None);
     literals.expect("{")?;
@@ -79,7 +79,7 @@ fn dictionary(literals: &mut Literals) -> Result<u64, Error> {
     samples.ok_or_else(|| literals.expected("after all of descr, fortran_order, shape"))
 }
 
-/// Reads the fields of a record, which must be those of an index.
+/// Parses the fields of a record, which must be those of an index.
 fn descr(literals: &mut Literals) -> Result<(), Error> {
     let mut fields = FIELDS.iter();
     if !literals.take("[") {
@@ -98,7 +98,7 @@ fn descr(literals: &mut Literals) -> Result<(), Error> {
     if is_whole { Ok(()) } else { Err(Error::Dtype { offset: literals.offset() }) }
 }
 
-/// Reads one field, as in `('shard', '<u4')`.
+/// Parses one field, as in `('shard', '<u4')`.
 fn field(literals: &mut Literals, &(name, dtype): &(&str, &str)) -> Result<(), Error> {
     literals.expect("(")?;
     let found_name = literals.string()?;
@@ -113,7 +113,7 @@ fn c_order(literals: &mut Literals) -> Result<(), Error> {
     if literals.boolean()? { Err(Error::FortranOrder) } else { Ok(()) }
 }
 
-/// Reads a shape of one axis, as in `(3,)`.
+/// Parses a shape with one axis, as in `(3,)`.
 fn shape(literals: &mut Literals) -> Result<u64, Error> {
     let offset = literals.offset();
     let mut axis = || {
@@ -125,14 +125,15 @@ fn shape(literals: &mut Literals) -> Result<u64, Error> {
     axis().map_err(|_: Error| Error::Shape { offset })
 }
 
-/// The header of version 1.0 of an index of that length. Its own length does not depend on it.
+/// Returns the header (version 1.0) of an index with this many samples. All such headers have the
+/// same length.
 pub(super) fn header_bytes(samples: u64) -> Vec<u8> {
     let fields = FIELDS.map(|(name, dtype)| format!("('{name}', '{dtype}')")).join(", ");
     array_header(&format!("[{fields}]"), samples)
 }
 
-/// The header of version 1.0 of an array with one axis. NumPy leaves room for a length of 21 digits
-/// and aligns the end to 64 bytes, and so does this.
+/// Returns the header (version 1.0) of an array with one axis. Like NumPy, it leaves room for a
+/// length of 21 digits and pads the header to a multiple of 64 bytes.
 pub(super) fn array_header(descr: &str, length: u64) -> Vec<u8> {
     let room = 21 - length.to_string().len();
     let dictionary =

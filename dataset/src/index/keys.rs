@@ -27,14 +27,14 @@ use zip::{CompressionMethod, result::ZipError};
 use super::header::array_header;
 use crate::formats::KeyedSample;
 
-/// The keys and members of samples, in the order of an index.
+/// Keys and members of samples, in the order of an index.
 #[derive(Clone, Debug, Default)]
 pub struct SampleKeys {
     keys: Texts,
     member_rows: PartOffsets,
     members: MemberColumns,
     names: Texts,
-    /// The number of each name.
+    /// Index in `names` of each name.
     numbers: BTreeMap<String, u32>,
 }
 
@@ -45,7 +45,7 @@ struct MemberColumns {
     length: Vec<U64>,
 }
 
-/// Where parts that follow each other begin, and the end: one number more than parts.
+/// Offsets of consecutive parts, and the end of the last one: one number more than parts.
 #[derive(Clone, Debug)]
 struct PartOffsets(Vec<I64>);
 
@@ -55,21 +55,21 @@ struct Texts {
     bytes: Vec<u8>,
 }
 
-/// One array of `keys.npz`.
+/// One of the arrays of `keys.npz`.
 #[derive(Clone, Copy, Debug)]
 pub struct KeyArray<'a> {
-    /// The keyword that it is saved with.
+    /// Name of the array in the archive.
     pub name: &'static str,
-    /// The type of its elements, as NumPy writes it.
+    /// Data type of its elements as NumPy writes it, such as `<i8`.
     pub dtype: &'static str,
-    /// Elements, in the order of the file.
+    /// Bytes of all elements, as in the file.
     pub bytes: &'a [u8],
-    /// How many elements it has.
+    /// Number of elements in the array.
     pub length: usize,
 }
 
 impl SampleKeys {
-    /// Adds the key and the members of the next sample.
+    /// Appends the key and the members of the next sample.
     pub fn append(&mut self, sample: &KeyedSample) {
         self.keys.append(sample.key.as_deref().unwrap_or_default());
         for member in &sample.members {
@@ -81,12 +81,12 @@ impl SampleKeys {
         self.member_rows.append(self.members.name.len());
     }
 
-    /// How many samples were added.
+    /// Number of samples that were added.
     pub fn samples(&self) -> usize {
         self.keys.offsets.0.len() - 1
     }
 
-    /// The arrays of the file, in its order.
+    /// Returns the arrays of the file, in its order.
     pub fn arrays(&self) -> [KeyArray<'_>; 8] {
         let Self { keys, member_rows, members, names, .. } = self;
         [
@@ -101,10 +101,10 @@ impl SampleKeys {
         ]
     }
 
-    /// Writes the file where `file` is, and gives `file` back.
+    /// Writes the archive at the position of `file`, and returns `file`.
     ///
     /// # Errors
-    /// Whatever the file reports.
+    /// The first error of `file`.
     pub fn write<W: Write + Seek>(&self, file: W) -> io::Result<W> {
         let mut archive = ZipWriter::new(file);
         // numpy.savez uses the long form for all members.
@@ -122,7 +122,7 @@ impl SampleKeys {
         if let Some(&number) = self.numbers.get(name) {
             return number;
         }
-        // Names are extensions and columns; there are never 2^32 of them in memory.
+        // Names are extensions or columns: memory cannot hold 2^32 of them.
         let number = self.numbers.len() as u32;
         self.numbers.insert(name.to_owned(), number);
         self.names.append(name);
@@ -138,7 +138,7 @@ impl Default for PartOffsets {
 
 impl PartOffsets {
     fn append(&mut self, end: usize) {
-        // A length in memory is below 2^63.
+        // The length of data in memory is below 2^63.
         self.0.push((end as i64).into());
     }
 }

@@ -1,29 +1,29 @@
-//! Literals of Python, as far as headers of arrays have them.
+//! Parser of the Python literals in headers of arrays.
 
 use super::Error;
 
-/// Reads the header from left to right.
+/// Parser that reads a header from left to right.
 pub(super) struct Literals<'a> {
     file: &'a [u8],
-    /// The next byte to read, and the first one after the header.
+    /// Offsets in the file of the next byte to read, and of the end of the header.
     at: usize,
     end: usize,
 }
 
 impl<'a> Literals<'a> {
-    /// The literals from byte `at` of a file up to byte `end`, which the file has.
+    /// Parses a file from byte `at` to byte `end`, which must be within it.
     pub(super) fn new(file: &'a [u8], at: usize, end: usize) -> Self {
         Self { file, at, end }
     }
 
-    /// The offset of the next literal, counted from the beginning of the file.
+    /// Skips white space, and returns the offset of the next literal in the file.
     pub(super) fn offset(&mut self) -> usize {
         let rest = self.rest();
         self.at += rest.len() - rest.trim_ascii_start().len();
         self.at
     }
 
-    /// Takes a text if it is next.
+    /// Consumes a text if it comes next. Returns whether it did.
     pub(super) fn take(&mut self, text: &str) -> bool {
         self.offset();
         let is_next = self.rest().starts_with(text.as_bytes());
@@ -33,13 +33,13 @@ impl<'a> Literals<'a> {
         is_next
     }
 
-    /// Takes a text that must be next.
+    /// Consumes a text that must come next.
     pub(super) fn expect(&mut self, text: &'static str) -> Result<(), Error> {
         if self.take(text) { Ok(()) } else { Err(self.expected(text)) }
     }
 
-    /// Takes a string between single or double quotes. One with a backslash is refused, since no
-    /// text of an index has one.
+    /// Parses a string in single or double quotes. A backslash is an error, since no string of an
+    /// index contains one.
     pub(super) fn string(&mut self) -> Result<&'a [u8], Error> {
         let begin = self.offset();
         let quote = self.rest().first().copied().filter(|byte| matches!(byte, b'\'' | b'"'));
@@ -52,7 +52,7 @@ impl<'a> Literals<'a> {
         Ok(&text[..end])
     }
 
-    /// Takes a number of at most 64 bits.
+    /// Parses a number of at most 64 bits.
     pub(super) fn number(&mut self) -> Result<u64, Error> {
         self.offset();
         let rest = self.rest();
@@ -63,7 +63,7 @@ impl<'a> Literals<'a> {
         Ok(number)
     }
 
-    /// Takes `True` or `False`, whichever is next.
+    /// Parses `True` or `False`; any other text is an error.
     pub(super) fn boolean(&mut self) -> Result<bool, Error> {
         if self.take("True") {
             return Ok(true);
@@ -71,13 +71,13 @@ impl<'a> Literals<'a> {
         if self.take("False") { Ok(false) } else { Err(self.expected("True or False")) }
     }
 
-    /// Checks that only blanks are left.
+    /// Checks that only white space is left.
     pub(super) fn finish(mut self) -> Result<(), Error> {
         let is_end = self.offset() == self.end;
         if is_end { Ok(()) } else { Err(self.expected("the end of the header")) }
     }
 
-    /// The error that says what should be next.
+    /// Creates the error that `expected` should come next.
     pub(super) fn expected(&self, expected: &'static str) -> Error {
         Error::Header { offset: self.at, expected }
     }

@@ -1,4 +1,4 @@
-//! `index.npy`: where each sample of a data set lies.
+//! `index.npy`: the shard, offset and length of each sample of a data set.
 //!
 //! The file is an array of NumPy's format (versions 1.0, 2.0 and 3.0) with one axis, in C order,
 //! whose elements are records of 20 bytes:

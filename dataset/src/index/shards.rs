@@ -1,4 +1,4 @@
-//! The table of shards behind the records of an index.
+//! Table of shards behind the records of an index.
 
 use std::collections::BTreeMap;
 use std::io::{self, Read, Seek, SeekFrom};
@@ -12,37 +12,37 @@ use crate::manifest::{Crc32c, Generation};
 use crate::{Name, Sample};
 
 const MAGIC: &[u8; 8] = b"FRSHARDS";
-/// The magic and the length of the text.
+/// Bytes of the magic and the length of the JSON text.
 const PREFIX_BYTES: usize = 16;
 
-/// A shard as an index or a source describes it.
+/// Shard as an index or a source describes it.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct IndexShard {
-    /// The exact size in bytes.
+    /// Exact size in bytes.
     pub bytes: u64,
-    /// The CRC-32C of all its bytes, if it is known.
+    /// CRC-32C of all its bytes; `None` if it is not known.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub crc32c: Option<Crc32c>,
-    /// The generation that its target reported, which is compared with that of the same UUID.
+    /// Generation that its target reported. It is compared only between shards with the same UUID.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub generation: Option<Generation>,
-    /// The name of the file or namespace, with its folders.
+    /// Name of the file or namespace, with its folders.
     pub name: Name,
-    /// How many samples of the index it has; 0 in the description of a source.
+    /// Number of samples of the index in the shard; 0 in the description of a source.
     pub samples: u64,
-    /// The UUID of the namespace, if it has one.
+    /// UUID of the namespace, if it has one.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub uuid: Option<Uuid>,
 }
 
 impl IndexShard {
-    /// A shard with only its name and size known.
+    /// Creates a description with only name and size.
     pub fn new(name: Name, bytes: u64) -> Self {
         Self { bytes, crc32c: None, generation: None, name, samples: 0, uuid: None }
     }
 }
 
-/// The shards of an index, in the order in which its samples count them.
+/// Table of the shards of an index. Samples refer to them by their numbers in this order.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct ShardTable(Vec<IndexShard>);
 
@@ -52,15 +52,16 @@ struct TableJson {
 }
 
 impl ShardTable {
-    /// A table of these shards.
+    /// Creates a table of these shards.
     pub fn new(shards: Vec<IndexShard>) -> Self {
         Self(shards)
     }
 
-    /// Reads what follows the records of an index: nothing in files of the old form.
+    /// Parses the bytes behind the records of an index. `None` for no bytes, as in files of the old
+    /// form.
     ///
     /// # Errors
-    /// [`Error::Table`] for anything else than a whole table.
+    /// [`Error::Table`] if the bytes are not exactly one table.
     pub fn parse(behind_records: &[u8]) -> Result<Option<Self>, Error> {
         if behind_records.is_empty() {
             return Ok(None);
@@ -81,10 +82,10 @@ impl ShardTable {
         Ok(Some(Self(shards)))
     }
 
-    /// The table of an index file, without its records; the position of the file changes.
+    /// Reads the table of an index file, but not its records. It changes the position of the file.
     ///
     /// # Errors
-    /// The file is no index, its table is none, or it cannot be read.
+    /// The file is not an index, its table is not valid, or it cannot be read.
     pub fn read(mut file: impl Read + Seek) -> Result<Option<Self>, ReadError> {
         let found = header(&mut file)?;
         let records = found.samples.checked_mul(size_of::<Sample>() as u64);
@@ -99,7 +100,7 @@ impl ShardTable {
         Ok(Self::parse(&table)?)
     }
 
-    /// The bytes that follow the records.
+    /// Returns the table as it is written behind the records.
     pub fn to_bytes(&self) -> io::Result<Vec<u8>> {
         let text = serde_json::to_vec(&TableJson { shards: self.0.clone() })?;
         let mut bytes = Vec::with_capacity(PREFIX_BYTES + text.len());
@@ -109,21 +110,22 @@ impl ShardTable {
         Ok(bytes)
     }
 
-    /// The shards, in the order in which samples count them.
+    /// Returns the shards, in the order of their numbers in samples.
     pub fn shards(&self) -> &[IndexShard] {
         &self.0
     }
 
-    /// The size of each shard in bytes.
+    /// Size of each shard in bytes.
     pub fn shard_bytes(&self) -> Vec<u64> {
         self.0.iter().map(|shard| shard.bytes).collect()
     }
 
-    /// The number that each shard has in a source, by its name; `None` for shards without samples,
-    /// which a source need not have. Of several shards of one name, the first is the first there.
+    /// Finds each shard in a source by its name, and returns its number there. `None` for shards
+    /// without samples, which a source may lack. Several shards of one name are matched in their
+    /// order.
     ///
     /// # Errors
-    /// The first shard that the source does not have, or has otherwise: [`Error::NotInSource`],
+    /// The first shard that the source lacks, or that differs there: [`Error::NotInSource`],
     /// [`Error::OtherShard`] or [`Error::Namesakes`].
     pub fn numbers_in(&self, source: &[IndexShard]) -> Result<Vec<Option<u32>>, Error> {
         let (there, own) = (by_name(source), by_name(&self.0));
@@ -157,7 +159,8 @@ fn by_name(shards: &[IndexShard]) -> BTreeMap<&Name, Vec<u32>> {
     numbers
 }
 
-/// Whether a shard of the source may have the bytes that the index was made of.
+/// Checks that nothing contradicts that a shard of the source has the bytes of the one in the
+/// index.
 fn same(index: &IndexShard, source: &IndexShard) -> Result<(), Error> {
     let differs = |what, index: String, found: String, shard: &Name| {
         Err(Error::OtherShard { shard: shard.clone(), what, index, found })
@@ -174,7 +177,7 @@ fn same(index: &IndexShard, source: &IndexShard) -> Result<(), Error> {
             differs("CRC-32C", one.to_string(), other.to_string(), name)
         };
     }
-    // Two targets count generations for themselves; a UUID tells that it is one namespace.
+    // Each target counts generations by itself; they can be compared only for the same UUID.
     let is_one = index.uuid.is_some() && index.uuid == source.uuid;
     match (index.generation, source.generation) {
         (Some(one), Some(other)) if is_one && one != other => {

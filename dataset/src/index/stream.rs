@@ -1,4 +1,4 @@
-//! An index that is read once, from its beginning to its end.
+//! Checks an index while it is read once from beginning to end.
 
 use std::io::{self, Read};
 
@@ -10,15 +10,15 @@ use super::shards::ShardTable;
 use super::view::check_samples;
 use crate::Sample;
 
-/// How many samples are read at a time: 80 KiB.
+/// Number of samples that are read at a time (80 KiB).
 const CHUNK: usize = 4096;
-/// The magic, the version and the longest length of a header.
+/// Maximum bytes of magic, version and header length.
 const PREFIX_BYTES: u64 = 12;
 
-/// Why an index that was read is none, or was not read to its end.
+/// Reason why an index could not be read.
 #[derive(Debug, thiserror::Error)]
 pub enum ReadError {
-    /// The file is not the index of a data set.
+    /// The file is not a valid index, or a sample is not within its shard.
     #[error(transparent)]
     Index(#[from] Error),
     /// The file cannot be read, or its length changed during the read.
@@ -26,14 +26,14 @@ pub enum ReadError {
     Io(#[from] io::Error),
 }
 
-/// Reads the file of an index and checks that each sample lies in its shard, as
-/// [`Index::parse`](super::Index::parse) and [`Index::check`](super::Index::check) do, with 80 KiB
-/// of it and its table of shards in memory. Returns how many samples there are. `shard_bytes` has
-/// the size of each shard, in the order of the table where there is one.
+/// Reads an index file and checks that each sample lies within its shard, as
+/// [`Index::parse`](super::Index::parse) and [`Index::check`](super::Index::check) do, but with
+/// only 80 KiB of it and its table of shards in memory. Returns the number of samples.
+/// `shard_bytes` contains the size of each shard, in the order of the table if there is one.
 ///
 /// # Errors
-/// The file is no index, has more or fewer bytes than `file_bytes`, or cannot be read; or a sample
-/// lies elsewhere.
+/// The file is not an index, has not exactly `file_bytes` bytes, or cannot be read; or a sample is
+/// not within its shard.
 pub fn check_reader(
     mut reader: impl Read,
     file_bytes: u64,
@@ -68,7 +68,8 @@ pub(super) fn header(mut reader: impl Read) -> Result<ArrayHeader, ReadError> {
     reader.by_ref().take(PREFIX_BYTES).read_to_end(&mut read)?;
     let header = match ArrayHeader::parse(&read) {
         Err(Error::CutHeader { header_bytes, .. }) => {
-            // Grows with what is there, whatever the length says.
+            // The buffer grows with the bytes that are read, so a wrong length in the file cannot
+            // exhaust memory.
             let rest = header_bytes.saturating_sub(read.len() as u64);
             reader.take(rest).read_to_end(&mut read)?;
             ArrayHeader::parse(&read)?

@@ -1,4 +1,4 @@
-//! An index in memory.
+//! Index whose file is in memory.
 
 use zerocopy::FromBytes;
 
@@ -7,8 +7,8 @@ use super::header::ArrayHeader;
 use super::shards::ShardTable;
 use crate::Sample;
 
-/// An index over the bytes of its file: a slice, a `Vec<u8>`, or a memory-mapped file, which is not
-/// read before its samples are asked for.
+/// Index in the bytes of its file: a slice, a `Vec<u8>`, or a memory-mapped file, whose records are
+/// read only when they are used.
 #[derive(Clone, Debug)]
 pub struct Index<B> {
     file: B,
@@ -18,11 +18,12 @@ pub struct Index<B> {
 }
 
 impl<B: AsRef<[u8]>> Index<B> {
-    /// Reads the header. Samples are not looked at: [`check`](Self::check) does that.
+    /// Parses the header and the table of shards. The samples are not checked:
+    /// [`check`](Self::check) does that.
     ///
     /// # Errors
-    /// The file is not an index, has fewer bytes than its header tells, or more that are no table
-    /// of shards.
+    /// The file is not an index, has fewer bytes than its header requires, or more that are not a
+    /// table of shards.
     pub fn parse(file: B) -> Result<Self, Error> {
         let bytes = file.as_ref();
         let ArrayHeader { samples, data_offset } = ArrayHeader::parse(bytes)?;
@@ -35,49 +36,49 @@ impl<B: AsRef<[u8]>> Index<B> {
         Ok(Self { file, data_offset, data_end, shards })
     }
 
-    /// The samples, in the order of their numbers.
+    /// Returns the samples, in the order of their numbers.
     pub fn samples(&self) -> &[Sample] {
         // `parse` has checked that whole records follow the header.
         let data = self.file.as_ref().get(self.data_offset..self.data_end).unwrap_or_default();
         <[Sample]>::ref_from_bytes(data).unwrap_or_default()
     }
 
-    /// How many samples there are.
+    /// Number of samples in the index.
     pub fn len(&self) -> u64 {
         self.samples().len() as u64
     }
 
-    /// Whether there is no sample.
+    /// Whether the index has no samples.
     pub fn is_empty(&self) -> bool {
         self.len() == 0
     }
 
-    /// The shards that the samples count; `None` in a file of the old form.
+    /// Table of the shards that samples refer to; `None` in a file of the old form.
     pub fn shards(&self) -> Option<&ShardTable> {
         self.shards.as_ref()
     }
 
-    /// The bytes of the file, whose BLAKE3 the manifest has.
+    /// Bytes of the file. The manifest contains their BLAKE3 hash.
     pub fn file(&self) -> &[u8] {
         self.file.as_ref()
     }
 
-    /// Checks that each sample lies in its shard. `shard_bytes` has the size of each shard, in the
-    /// order of the table where the index has one. The
-    /// whole file is read for it: 20 GB for 10^9 samples. [`check_samples`] checks a part.
+    /// Checks that each sample lies within its shard. `shard_bytes` contains the size of each
+    /// shard, in the order of the table if there is one. It reads the whole file: 20 GB for 10^9
+    /// samples. [`check_samples`] checks a part.
     ///
     /// # Errors
-    /// The first sample that does not: [`Error::NoShard`] or [`Error::PastEnd`].
+    /// The first sample that is not within its shard: [`Error::NoShard`] or [`Error::PastEnd`].
     pub fn check(&self, shard_bytes: &[u64]) -> Result<(), Error> {
         check_samples(self.samples(), 0, shard_bytes)
     }
 }
 
-/// Checks that each of some samples lies in its shard. `first` is the number of the first of them,
-/// for the error.
+/// Checks that each of `samples` lies within its shard. `first` is the number of the first one in
+/// the index, for the error.
 ///
 /// # Errors
-/// The first sample that does not: [`Error::NoShard`] or [`Error::PastEnd`].
+/// The first sample that is not within its shard: [`Error::NoShard`] or [`Error::PastEnd`].
 pub fn check_samples(samples: &[Sample], first: u64, shard_bytes: &[u64]) -> Result<(), Error> {
     samples.iter().enumerate().try_for_each(|(i, sample)| {
         check_sample(sample, first.saturating_add(i as u64), shard_bytes)

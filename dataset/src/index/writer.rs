@@ -1,4 +1,4 @@
-//! Writing an index whose length is not known in advance.
+//! Writes an index whose number of samples is not known in advance.
 
 use std::io::{self, Seek, SeekFrom, Write};
 
@@ -8,60 +8,61 @@ use super::header::header_bytes;
 use super::shards::ShardTable;
 use crate::Sample;
 
-/// Writes an index whose length is not known in advance. Until [`finish`](Self::finish) has written
-/// the header there are zeros in its place, so that nobody takes a part for the whole.
+/// Writer of an index whose number of samples is not known in advance. The header consists of zeros
+/// until [`finish`](Self::finish) writes it, so that a partial file is not taken for an index.
 ///
-/// Each call writes immediately: a [`BufWriter`](io::BufWriter) joins small ones.
+/// Each call writes immediately: a [`BufWriter`](io::BufWriter) can join small writes.
 #[derive(Debug)]
 pub struct IndexWriter<W> {
     file: W,
-    /// Where the index begins in the file.
+    /// Position in the file at which the index begins.
     begin: u64,
     samples: u64,
 }
 
 impl<W: Write + Seek> IndexWriter<W> {
-    /// Begins an index where the file's position is. The file should end there: bytes of an older
-    /// and longer index would follow the new one, and [`Index::parse`](super::Index::parse)
-    /// refuses that.
+    /// Begins an index at the current position of the file. The file should end there: the
+    /// remaining bytes of an older and longer index would make
+    /// [`Index::parse`](super::Index::parse) fail.
     ///
     /// # Errors
-    /// Whatever the file reports.
+    /// The first error of the file.
     pub fn new(mut file: W) -> io::Result<Self> {
         let begin = file.stream_position()?;
         file.write_all(&vec![0; header_bytes(0).len()])?;
         Ok(Self { file, begin, samples: 0 })
     }
 
-    /// Adds samples. Their numbers follow those of the samples before them.
+    /// Appends samples. Their numbers continue those of earlier samples.
     ///
     /// # Errors
-    /// Whatever the file reports. The index cannot be continued then.
+    /// The first error of the file. The index cannot be continued after it.
     pub fn append(&mut self, samples: &[Sample]) -> io::Result<()> {
         self.file.write_all(samples.as_bytes())?;
         self.samples += samples.len() as u64;
         Ok(())
     }
 
-    /// How many samples were added so far.
+    /// Number of samples that were appended.
     pub const fn samples(&self) -> u64 {
         self.samples
     }
 
-    /// Writes the table of shards and the header, and gives the file back, at the end of the index.
+    /// Writes the table of shards and the header. Returns the file, positioned at the end of the
+    /// index.
     ///
     /// # Errors
-    /// Whatever the file reports.
+    /// The first error of the file.
     pub fn finish_with(mut self, shards: &ShardTable) -> io::Result<W> {
         self.file.write_all(&shards.to_bytes()?)?;
         self.finish()
     }
 
-    /// Writes the header of an index without a table of shards, and gives the file back, at the end
-    /// of the index.
+    /// Writes the header of an index without a table of shards. Returns the file, positioned at the
+    /// end of the index.
     ///
     /// # Errors
-    /// Whatever the file reports.
+    /// The first error of the file.
     pub fn finish(mut self) -> io::Result<W> {
         let end = self.file.stream_position()?;
         self.file.seek(SeekFrom::Start(self.begin))?;

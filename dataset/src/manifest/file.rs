@@ -1,6 +1,7 @@
-//! The parts of a manifest, as the file has them.
+//! Parts of a manifest, as they are in the file.
 //!
-//! The fields are in the order of the canonical form, and `serde_json` writes them so.
+//! Fields are declared in the order of the canonical form, since `serde_json` writes them in this
+//! order.
 
 use std::collections::BTreeMap;
 use std::collections::btree_map::Entry;
@@ -18,42 +19,42 @@ use crate::text::{self, as_text};
 use crate::url::TargetUrl;
 use crate::{Blake3Hash, Name};
 
-/// The version of manifests that this crate reads and writes.
+/// Version of the format that this crate reads and writes.
 pub(super) const VERSION: u64 = 1;
 
-/// The largest size of a file, and of a shard.
+/// Maximum size of a file, and so of a shard, in bytes.
 pub(super) const BYTES_MAX: u64 = i64::MAX as u64;
 
-/// A manifest whose parts are valid by themselves, but may not fit together:
+/// Manifest whose parts are valid one by one, but may contradict each other:
 /// [`Manifest::new`](super::Manifest::new) checks that.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct ManifestFile {
-    /// The hash of all else, if it was computed.
+    /// Hash of all other keys; `None` if it was not computed.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub hash: Option<Blake3Hash>,
-    /// The index, unless the data set has none.
+    /// Index of the data set; `None` if it has none.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub index: Option<IndexEntry>,
-    /// The name of the data set.
+    /// Name of the data set.
     pub name: Name,
-    /// The shards, in the order in which samples count them. Replicas are names of targets.
+    /// Shards, in the order of their numbers in samples. Replicas are names of targets.
     pub shards: Vec<ShardEntry<Name>>,
-    /// The targets by their names, which only the manifest uses.
+    /// Targets by their names, which only this manifest uses.
     #[serde(deserialize_with = "without_duplicates")]
     pub targets: BTreeMap<Name, TargetEntry>,
-    /// The version of the format, 1.
+    /// Version of the format, 1.
     pub version: u64,
 }
 
 impl ManifestFile {
-    /// A manifest without shards and targets, for a builder to add them.
+    /// Creates a manifest without shards and targets, to which the caller adds them.
     pub fn new(name: Name) -> Self {
         let (shards, targets) = (Vec::new(), BTreeMap::new());
         Self { hash: None, index: None, name, shards, targets, version: VERSION }
     }
 
-    /// Reads the text, the version first: other versions may have other keys.
+    /// Parses the version first, since other versions may have other keys, and then the whole text.
     pub(super) fn parse(json: &[u8]) -> Result<Self, Error> {
         #[derive(Deserialize)]
         struct VersionOnly {
@@ -66,55 +67,57 @@ impl ManifestFile {
         Ok(serde_json::from_slice(json)?)
     }
 
-    /// The text as it is written to a file.
+    /// Returns the text for a file, with a final line feed.
     pub(super) fn to_json(&self) -> String {
-        // Only maps whose keys are no strings, and values that refuse to be written, cause errors.
+        // Serialization fails only for maps with keys that are not strings, and for types that
+        // return errors. Neither is used here.
         let mut json = serde_json::to_string_pretty(self).unwrap_or_default();
         json.push('\n');
         json
     }
 }
 
-/// Where a target listens, and which of its subsystems has the shards.
+/// Address of a target, and the subsystem that serves the shards.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct TargetEntry {
-    /// The name of the subsystem whose namespaces are shards.
+    /// NQN of the subsystem whose namespaces are shards.
     #[serde(deserialize_with = "text::deserialize", serialize_with = "verbatim")]
     pub nqn: Nqn,
-    /// Where the target listens.
+    /// Address at which the target listens.
     pub url: TargetUrl,
 }
 
-/// One shard. A replica is the name of a target in a file, and its number in a manifest.
+/// Shard in a manifest. `Replica` is the name of a target in a [`ManifestFile`], and its number in
+/// a [`Manifest`](super::Manifest).
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct ShardEntry<Replica> {
-    /// The exact size in bytes.
+    /// Exact size in bytes.
     pub bytes: u64,
-    /// The CRC-32C of all its bytes, if it was computed.
+    /// CRC-32C of all its bytes; `None` if it was not computed.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub crc32c: Option<Crc32c>,
-    /// The generation that all targets report, unless they report none or several.
+    /// Generation that all targets report; `None` if they report none or different ones.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub generation: Option<Generation>,
-    /// The name of the file, and of the namespaces that are made of it.
+    /// Name of the file, and of the namespaces that serve it.
     pub name: Name,
-    /// The targets that have it.
+    /// Targets that serve the shard.
     pub replicas: Vec<Replica>,
-    /// The UUID of the namespaces, unless they have none or several.
+    /// UUID of the namespaces; `None` if they have none or different ones.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub uuid: Option<Uuid>,
 }
 
 impl<R> ShardEntry<R> {
-    /// The shard as an index describes it.
+    /// Description of the shard for an index.
     pub fn described(&self) -> IndexShard {
         let &Self { bytes, crc32c, generation, ref name, uuid, .. } = self;
         IndexShard { bytes, crc32c, generation, name: name.clone(), samples: 0, uuid }
     }
 
-    /// Copies the entry with each replica converted by `replica`.
+    /// Copies the entry, with each replica converted by `replica`.
     pub(super) fn with_replicas<S>(&self, replica: impl FnMut(&R) -> S) -> ShardEntry<S> {
         let replicas = self.replicas.iter().map(replica).collect();
         let &Self { bytes, crc32c, generation, ref name, uuid, .. } = self;
@@ -122,27 +125,27 @@ impl<R> ShardEntry<R> {
     }
 }
 
-/// The index of a data set.
+/// Entry for the index of a data set.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct IndexEntry {
-    /// Where the index is, from the folder of the manifest.
+    /// Path of the index, relative to the folder of the manifest.
     pub file: RelativePath,
-    /// The hash of the bytes of the file.
+    /// BLAKE3 hash of the index file.
     pub hash: Blake3Hash,
-    /// How many samples it has.
+    /// Number of samples in the index.
     pub samples: u64,
 }
 
-/// A path that stays within the folder that it begins in: names between slashes, none of them `.`,
-/// `..` or empty, without backslashes.
+/// Relative path that cannot leave its folder: names separated by slashes, none of them `.`, `..`
+/// or empty, without backslashes.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct RelativePath(Name);
 
 as_text!(RelativePath);
 
 impl RelativePath {
-    /// The path, with slashes between its names.
+    /// Returns the path, with slashes between its names.
     pub fn as_str(&self) -> &str {
         self.0.as_str()
     }
@@ -164,12 +167,12 @@ impl fmt::Display for RelativePath {
     }
 }
 
-/// A text that is no path within a folder.
+/// Error: a text is not a relative path within a folder.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("the file of the index should be a relative path without \".\", \"..\" and backslashes")]
 pub struct InvalidPath;
 
-/// The generation of a namespace, as a Feedrail target reports it. As text it has 16 hexadecimal
+/// Generation of a namespace, as a Feedrail target reports it. Its text form is 16 hexadecimal
 /// digits.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct Generation(pub u64);
@@ -190,7 +193,7 @@ impl fmt::Display for Generation {
     }
 }
 
-/// A CRC-32C (polynomial of Castagnoli). As text it has 8 hexadecimal digits.
+/// CRC-32C (Castagnoli polynomial). Its text form is 8 hexadecimal digits.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct Crc32c(pub u32);
 
@@ -210,7 +213,7 @@ impl fmt::Display for Crc32c {
     }
 }
 
-/// Writes a name as it is; as it displays, letters that a terminal does not show are escaped.
+/// Serializes an NQN unescaped, while its `Display` escapes unprintable characters.
 fn verbatim<S: Serializer>(nqn: &Nqn, serializer: S) -> Result<S::Ok, S::Error> {
     serializer.serialize_str(nqn.as_str())
 }
@@ -221,14 +224,14 @@ fn hexadecimal(text: &str, digits: usize) -> Result<u64, InvalidDigits> {
     number.ok_or(InvalidDigits { digits })
 }
 
-/// A text that does not have the hexadecimal digits that it should have.
+/// Error: a text has not the expected number of hexadecimal digits.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("there should be {digits} hexadecimal digits")]
 pub struct InvalidDigits {
     digits: usize,
 }
 
-/// Reads targets by name. A name that comes twice is an error, where `serde_json` would take the
+/// Deserializes targets by name. A duplicate name is an error; `serde_json` alone would keep the
 /// last.
 fn without_duplicates<'de, D: Deserializer<'de>>(
     deserializer: D,

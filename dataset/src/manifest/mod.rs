@@ -1,4 +1,4 @@
-//! `manifest.json`: which shards a data set has, and which targets have them.
+//! `manifest.json`: the shards of a data set, and the targets that serve them.
 //!
 //! ```json
 //! {
@@ -71,12 +71,12 @@ pub use file::{
 use crate::index::{self, Index, IndexShard};
 use crate::{Blake3Hash, Name};
 
-/// The number of a target in a manifest: its place in the order of names, from 0.
+/// Number of a target in a manifest: its position in the order of names, from 0.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct TargetIndex(pub u32);
 
-/// A manifest whose parts fit together: names are unique, every replica names an existing target,
-/// and the hash is right.
+/// Manifest whose parts are consistent: names are unique, every replica refers to a target of the
+/// manifest, and the hash is right.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Manifest {
     name: Name,
@@ -88,7 +88,7 @@ pub struct Manifest {
 }
 
 impl Manifest {
-    /// Reads the text of a manifest.
+    /// Parses the text of a manifest and verifies its hash.
     ///
     /// # Errors
     /// The first rule that the text breaks. See [`Error`].
@@ -102,21 +102,21 @@ impl Manifest {
         Ok(manifest)
     }
 
-    /// Makes a manifest of its parts, and computes its hash.
+    /// Checks that parts are consistent, and computes the hash of the manifest.
     ///
     /// # Errors
-    /// The first rule that the parts break together. See [`Error`].
+    /// The first rule that the parts break. See [`Error`].
     pub fn new(file: ManifestFile) -> Result<Self, Error> {
         resolve::manifest(file)
     }
 
-    /// The text of the manifest, which is the same for the same manifest: keys in the order of the
-    /// canonical form, two spaces for each level, a line feed at the end.
+    /// Returns the text of the manifest, which is the same for equal manifests: keys in the order
+    /// of the canonical form, two spaces for each level, a final line feed.
     pub fn to_json(&self) -> String {
         ManifestFile { hash: Some(self.hash), ..self.to_file() }.to_json()
     }
 
-    /// The parts of the manifest, to change them. They have no hash.
+    /// Returns the parts of the manifest without a hash, for the caller to change them.
     pub fn to_file(&self) -> ManifestFile {
         let replica = |target: &TargetIndex| self.targets[target.0 as usize].0.clone();
         let shard = |shard: &ShardEntry<TargetIndex>| shard.with_replicas(replica);
@@ -130,60 +130,62 @@ impl Manifest {
         }
     }
 
-    /// The name of the data set.
+    /// Name of the data set.
     pub fn name(&self) -> &Name {
         &self.name
     }
 
-    /// The hash of the manifest without its hash.
+    /// Hash of the manifest without `hash`, in canonical form.
     pub fn hash(&self) -> Blake3Hash {
         self.hash
     }
 
-    /// The hash of what the bytes and numbers of samples follow from: name, size and CRC of each
-    /// shard, and length and hash of the index. It is that of the canonical form of a manifest with
-    /// only `index.hash`, `index.samples`, `shards[].bytes`, `shards[].crc32c` and `shards[].name`.
+    /// Hash of all that determines the bytes and the numbers of samples: name, size and CRC-32C of
+    /// each shard, and number of samples and hash of the index. It is the hash of the canonical
+    /// form of a manifest with only `index.hash`, `index.samples`, `shards[].bytes`,
+    /// `shards[].crc32c` and `shards[].name`.
     pub fn content_hash(&self) -> Blake3Hash {
         self.content_hash
     }
 
-    /// The targets with their names, in the order of names.
+    /// Targets with their names, sorted by name. A [`TargetIndex`] is an index into this slice.
     pub fn targets(&self) -> &[(Name, TargetEntry)] {
         &self.targets
     }
 
-    /// The shards, in the order in which samples count them.
+    /// Shards, in the order of their numbers in samples.
     pub fn shards(&self) -> &[ShardEntry<TargetIndex>] {
         &self.shards
     }
 
-    /// The size of each shard in bytes, as [`Index::check`] takes them.
+    /// Size of each shard in bytes, as [`Index::check`] takes them.
     pub fn shard_bytes(&self) -> Vec<u64> {
         self.shards.iter().map(|shard| shard.bytes).collect()
     }
 
-    /// The shards as an index describes them.
+    /// Descriptions of the shards, to compare them with those of an index.
     pub fn described(&self) -> Vec<IndexShard> {
         self.shards.iter().map(ShardEntry::described).collect()
     }
 
-    /// Checks that the samples of an index lie in the shards, which are found by name where the
-    /// index has a table of shards. All samples are looked at.
+    /// Checks that all samples of an index lie within the shards. If the index has a table of
+    /// shards, these are matched by name.
     ///
     /// # Errors
-    /// The first shard that differs from the index's, or the first sample outside its shard.
+    /// The first shard that differs from that of the index, or the first sample that is not within
+    /// its shard.
     pub fn check_samples<B: AsRef<[u8]>>(&self, index: &Index<B>) -> Result<(), index::Error> {
         let Some(table) = index.shards() else { return index.check(&self.shard_bytes()) };
         table.numbers_in(&self.described())?;
         index.check(&table.shard_bytes())
     }
 
-    /// The index, unless the data set has none.
+    /// Entry for the index; `None` if the data set has none.
     pub fn index(&self) -> Option<&IndexEntry> {
         self.index.as_ref()
     }
 
-    /// Checks that an index is the one of this manifest. All its bytes are read for the hash.
+    /// Checks that an index is the one of this manifest. It reads the whole index, to hash it.
     ///
     /// # Errors
     /// [`Error::NoIndex`], [`Error::IndexSamples`] or [`Error::IndexHash`].

@@ -1,4 +1,4 @@
-//! Checks that the parts of a manifest fit together, and hashes them.
+//! Checks that the parts of a manifest are consistent, and hashes them.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -8,7 +8,7 @@ use super::file::{BYTES_MAX, Crc32c, IndexEntry, ManifestFile, ShardEntry, Targe
 use super::{Error, Manifest, TargetIndex};
 use crate::{Blake3Hash, Name, Sample};
 
-/// Makes a manifest of its parts: see [`Manifest::new`].
+/// Implements [`Manifest::new`]: checks, then hashes.
 pub(super) fn manifest(file: ManifestFile) -> Result<Manifest, Error> {
     if file.version != VERSION {
         return Err(Error::Version(file.version));
@@ -47,12 +47,12 @@ fn check_names(shards: &[ShardEntry<Name>]) -> Result<(), Error> {
     }
 }
 
-/// The numbers of targets by their names.
+/// Numbers of the targets by name.
 fn numbers(targets: &BTreeMap<Name, TargetEntry>) -> BTreeMap<&Name, TargetIndex> {
     targets.keys().zip((0..).map(TargetIndex)).collect()
 }
 
-/// Replaces names of targets by numbers.
+/// Checks a shard, and replaces the names of its targets by their numbers.
 fn shard(
     entry: &ShardEntry<Name>,
     numbers: &BTreeMap<&Name, TargetIndex>,
@@ -76,7 +76,7 @@ fn shard(
     Ok(entry.with_replicas(|target| numbers[target]))
 }
 
-/// Input of [`Manifest::content_hash`], in canonical form.
+/// Input of [`Manifest::content_hash`], with fields in canonical order.
 #[derive(Serialize)]
 struct ContentParts<'a> {
     #[serde(skip_serializing_if = "Option::is_none")]
@@ -108,8 +108,8 @@ fn shard_content(shard: &ShardEntry<Name>) -> ShardContent<'_> {
     ShardContent { bytes: shard.bytes, crc32c: shard.crc32c, name: &shard.name }
 }
 
-/// The hash of the canonical form. The types that are hashed have their fields in its order.
+/// Hashes the canonical form of a value, whose type must declare its fields in canonical order.
 fn canonical_hash(content: &impl Serialize) -> Blake3Hash {
-    // None of the types refuses to be written, and writing to memory does not fail.
+    // Serialization to memory cannot fail for these types.
     Blake3Hash::of(&serde_json::to_vec(content).unwrap_or_default())
 }

@@ -1,4 +1,4 @@
-//! An order in which reads stay near each other.
+//! Order whose samples within a window of positions come from few blocks.
 
 use std::num::{NonZeroU32, NonZeroU64};
 
@@ -11,14 +11,14 @@ use super::permutation::{OrderKey, Permutation};
 #[derive(Clone, Debug)]
 pub(super) struct BlockOrder {
     block: u64,
-    /// How many blocks a window has, and how many samples, if none of its blocks is shorter.
+    /// Number of blocks in a window, and number of samples in a window of full blocks.
     window: u64,
     window_samples: u64,
-    /// Which block is at which place.
+    /// Permutation of the blocks: from their positions to their numbers.
     blocks: Permutation,
     last_block: u64,
-    /// How many samples the last block has less than the others, at which place it is, in which
-    /// window, and where this window ends.
+    /// Number of samples that the last block lacks, the position of that block, the number of its
+    /// window, and the position of the end of that window.
     missing: u64,
     short_place: u64,
     short_window: u64,
@@ -26,10 +26,10 @@ pub(super) struct BlockOrder {
     key: OrderKey,
 }
 
-/// A window, with the permutation of its samples.
+/// Window, with the permutation of its samples.
 struct BlockWindow {
     number: u64,
-    /// The positions of its samples.
+    /// Positions of its samples: from `begin` to before `end`.
     begin: u64,
     end: u64,
     samples: Permutation,
@@ -48,7 +48,7 @@ impl BlockOrder {
         let blocks = Permutation::new(one_more(last_block), key.within(0));
         let short_place = blocks.position(last_block);
         let short_window = short_place / window;
-        // The factors have 32 bits each.
+        // The product of two numbers of 32 bits does not overflow.
         let window_samples = block * window;
         let missing = block - 1 - last % block;
         let whole_end = (u128::from(short_window) + 1) * u128::from(window_samples);
@@ -67,8 +67,8 @@ impl BlockOrder {
         }
     }
 
-    /// Writes the samples at positions of the epoch. Successive positions of one window share the
-    /// work of making its permutation.
+    /// Writes the samples at these positions. Successive positions in one window share its
+    /// permutation, which is expensive to compute.
     pub(super) fn fill(&self, positions: impl Iterator<Item = u64>, samples: &mut [u64]) {
         let mut window: Option<BlockWindow> = None;
         for (sample, position) in samples.iter_mut().zip(positions) {
@@ -88,7 +88,7 @@ impl BlockOrder {
         let blocks = self.window.min(self.last_block + 1 - number * self.window);
         let missing = if number == self.short_window { self.missing } else { 0 };
         let last = blocks * self.block - missing - 1;
-        // Number 0 is the permutation of blocks.
+        // Key 0 is that of the permutation of blocks.
         let samples = Permutation::new(one_more(last), self.key.within(number + 1));
         BlockWindow { number, begin, end: begin + last + 1, samples }
     }

@@ -1,30 +1,31 @@
-//! A permutation of numbers that follows from a key.
+//! Keyed permutation of a range of numbers.
 
 use std::num::NonZeroU64;
 
 use splitmix64::{SplitMix64, mix};
 
-/// A permutation of the numbers below a length, without a table. The documentation of
-/// [`order`](super) says how it works.
+/// Permutation of the numbers below `length`, computed without a table. The documentation of
+/// [`order`](super) describes it.
 #[derive(Clone, Debug)]
 pub(super) struct Permutation {
     length: u64,
     rows: u64,
     columns: u64,
-    /// How many rounds there are, and the keys of as many as there may be.
+    /// Number of rounds, and keys for the maximum number of rounds.
     rounds: usize,
     keys: [u64; ROUNDS_SHORT],
 }
 
-/// Rounds of permutations that are shorter than [`LONG`], and of the others.
+/// Rounds of permutations shorter than [`LONG`], and of others.
 const ROUNDS_SHORT: usize = 24;
 const ROUNDS_LONG: usize = 8;
 
-/// Least length with so many rows and columns that a hash tells them apart in few rounds.
+/// Length from which [`ROUNDS_LONG`] suffice: rows and columns are then so many that a hash has
+/// enough values.
 const LONG: u64 = 1 << 16;
 
 impl Permutation {
-    /// The permutation of the numbers below a length that follows from a key.
+    /// Creates the permutation of the numbers below `length` for a key.
     pub(super) fn new(length: NonZeroU64, key: OrderKey) -> Self {
         let length = length.get();
         let root = length.isqrt();
@@ -35,18 +36,19 @@ impl Permutation {
         Self { length, rows, columns: length.div_ceil(rows), rounds, keys }
     }
 
-    /// The number that is put at a position below the length.
+    /// Returns the number at a position, which must be below the length.
     pub(super) fn get(&self, position: u64) -> u64 {
         debug_assert!(position < self.length);
         let mut number = self.encrypt(position);
-        // The walk comes back to where it began, which is below the length.
+        // Cycle walking ends: the cycle contains the position it began with, which is below the
+        // length.
         while number >= self.length {
             number = self.encrypt(number);
         }
         number
     }
 
-    /// The position at which a number below the length is put: the inverse of [`get`](Self::get).
+    /// Returns the position of a number below the length: the inverse of [`get`](Self::get).
     pub(super) fn position(&self, number: u64) -> u64 {
         debug_assert!(number < self.length);
         let mut position = self.decrypt(number);
@@ -79,33 +81,33 @@ impl Permutation {
     }
 }
 
-/// A number below a bound that looks random.
+/// Returns a pseudo-random number below `bound`.
 fn hash(number: u64, key: u64, bound: u64) -> u64 {
     ((u128::from(mix(number ^ key)) * u128::from(bound)) >> 64) as u64
 }
 
-/// The sum of two numbers below a modulus, which is at most 2^32.
+/// Adds two numbers modulo `modulus`, which is at most 2^32. Both must be below it.
 fn add(a: u64, b: u64, modulus: u64) -> u64 {
     let sum = a + b;
     if sum < modulus { sum } else { sum - modulus }
 }
 
-/// The difference of two numbers below a modulus, which is at most 2^32.
+/// Subtracts two numbers modulo `modulus`, which is at most 2^32. Both must be below it.
 fn subtract(a: u64, b: u64, modulus: u64) -> u64 {
     if a < b { a + modulus - b } else { a - b }
 }
 
-/// Key that a permutation is derived from.
+/// Key that determines a permutation.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct OrderKey(u64);
 
 impl OrderKey {
-    /// The key of an epoch. Near seeds and epochs have keys that are not alike.
+    /// Key of an epoch. Similar seeds and epochs have unrelated keys.
     pub(super) const fn new(seed: u64, epoch: u64) -> Self {
         Self(mix(mix(seed).wrapping_add(epoch)))
     }
 
-    /// A key for the permutation of that number within this one.
+    /// Derives the key of one of several permutations by its number.
     pub(super) const fn within(self, number: u64) -> Self {
         Self(mix(self.0 ^ mix(number.wrapping_add(1))))
     }

@@ -1,4 +1,4 @@
-//! The kinds of orders, as states and Python name them.
+//! Kinds of orders, with their names in states and in Python.
 
 use std::fmt;
 use std::num::NonZeroU32;
@@ -6,28 +6,27 @@ use std::str::FromStr;
 
 use crate::text::as_text;
 
-/// How the samples of an epoch are put in order.
+/// Kind of order of the samples in an epoch.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
 pub enum Shuffle {
-    /// Samples in the order of their numbers, `sequential`. Seed and epoch do not matter.
+    /// `sequential`: samples in the order of their numbers, whatever seed and epoch are.
     Sequential,
-    /// A keyed permutation of all samples, `global`. See [`order`](super).
+    /// `global`: a keyed permutation of all samples. See [`order`](super).
     #[default]
     Global,
-    /// Permuted blocks, and permuted samples within windows of blocks, `block:BLOCK:WINDOW`. Block
-    /// `b` has the samples from `b * block` to `(b + 1) * block - 1`; the last may be shorter. The
-    /// blocks of the data set are permuted; the first `window` of the permuted ones are the first
-    /// window, the next `window` the next, and the last may have fewer. The samples of each window
-    /// are permuted. A reader that reads a whole window in one call thus reads `window` runs of
-    /// `block` samples.
+    /// `block:BLOCK:WINDOW`: permuted blocks, and permuted samples within windows of blocks. Block
+    /// `b` consists of the samples from `b * block` to `(b + 1) * block - 1`; the last may be
+    /// shorter. The blocks are permuted; each `window` successive blocks of the result are a
+    /// window, and the last window may have fewer. The samples of each window are permuted. A
+    /// reader that reads a whole window in one call thus reads `window` runs of `block` samples.
     Block {
-        /// How many samples a block has.
+        /// Number of samples in a block.
         block: NonZeroU32,
-        /// How many blocks a window has.
+        /// Number of blocks in a window.
         window: NonZeroU32,
     },
-    /// The order of torch's `DistributedSampler` with `shuffle=True`, `torch`. Seeds that differ
-    /// only above the low 32 bits have the same order, as in torch, and seed 1 in epoch 0 has that
+    /// `torch`: the order of torch's `DistributedSampler` with `shuffle=True`. As in torch, seeds
+    /// that differ only above the low 32 bits have the same order, and seed 1 in epoch 0 has that
     /// of seed 0 in epoch 1.
     Torch,
 }
@@ -35,7 +34,7 @@ pub enum Shuffle {
 as_text!(Shuffle);
 
 impl Shuffle {
-    /// Whether the order is the same with either seed.
+    /// Whether two seeds result in the same order in every epoch.
     pub(crate) const fn is_same_seed(self, a: u64, b: u64) -> bool {
         match self {
             Self::Sequential => true,
@@ -78,7 +77,7 @@ impl fmt::Display for Shuffle {
     }
 }
 
-/// A text that names no order.
+/// Error: a text is not the name of an order.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("an order is sequential, global, torch or block:BLOCK:WINDOW, as in block:1024:64")]
 pub struct InvalidShuffle;

@@ -1,9 +1,10 @@
-//! Which positions of an epoch are whose.
+//! Distribution of the positions of an epoch over ranks and workers.
 
 use std::num::{NonZeroU32, NonZeroU64};
 use std::ops::Range;
 
-/// One of `count` that share positions, by turns: a rank of a world, or a worker of a rank.
+/// One of `count` parts of a range of positions, dealt round-robin: that of a rank of a world, or
+/// of a worker of a rank.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Stripe {
     index: u32,
@@ -11,13 +12,13 @@ pub struct Stripe {
 }
 
 impl Stripe {
-    /// The only one of one.
+    /// The whole range, as the only part.
     pub const WHOLE: Self = Self { index: 0, count: NonZeroU32::MIN };
 
-    /// Number `index`, from 0, of `count`.
+    /// Creates part `index`, from 0, of `count` parts.
     ///
     /// # Errors
-    /// `index` is not below `count`.
+    /// [`NoStripe`] if `index` is not below `count`.
     pub const fn new(index: u32, count: u32) -> Result<Self, NoStripe> {
         match NonZeroU32::new(count) {
             Some(count) if index < count.get() => Ok(Self { index, count }),
@@ -25,33 +26,33 @@ impl Stripe {
         }
     }
 
-    /// Number of the stripe, from 0.
+    /// Number of the part, from 0.
     pub const fn index(self) -> u32 {
         self.index
     }
 
-    /// How many share the positions.
+    /// Number of parts of the range.
     pub const fn count(self) -> NonZeroU64 {
         NonZeroU64::MIN.saturating_add(self.count.get() as u64 - 1)
     }
 
-    /// The positions in a range that are its own: the first of the range is that of number 0, the
-    /// next that of number 1. A range of `n` positions gives each of `n / count`, and one more to
-    /// the first `n % count`.
+    /// Returns the positions in `range` that belong to this part: the first of the range belongs to
+    /// part 0, the next to part 1. Of `n` positions each part gets `n / count`, and the first `n %
+    /// count` parts get one more.
     pub fn of(self, range: Range<u64>) -> impl Iterator<Item = u64> + Clone {
         let count = self.len_of(range.clone());
-        // Below the end of the range, so that nothing overflows.
+        // All positions are below the end of the range, so nothing overflows.
         (0..count).map(move |i| range.start + u64::from(self.index) + i * self.count().get())
     }
 
-    /// How many positions [`of`](Self::of) gives.
+    /// Number of positions that [`of`](Self::of) returns.
     pub fn len_of(self, range: Range<u64>) -> u64 {
         let length = range.end.saturating_sub(range.start);
         length.saturating_sub(self.index.into()).div_ceil(self.count().get())
     }
 }
 
-/// A number that is not below the count.
+/// Error: the number of a part is not below the number of parts.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("{index} is none of {count}, counted from 0")]
 pub struct NoStripe {
@@ -59,32 +60,32 @@ pub struct NoStripe {
     count: u32,
 }
 
-/// Rule for the positions at the end of an epoch that do not suffice for one of each rank.
+/// Treatment of the last positions of an epoch, if they are fewer than the ranks.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Leftover {
-    /// The first ranks have one position more than the others. No sample comes twice or is missing.
+    /// The first ranks have one position more than the others. No sample is repeated or left out.
     #[default]
     Keep,
-    /// Every rank has as many positions as the first: the epoch is continued from its beginning,
-    /// over and over if it is shorter than the world. So does `DistributedSampler`.
+    /// Every rank has as many positions as the first: the epoch is repeated from its beginning as
+    /// often as needed, as by `DistributedSampler`.
     Pad,
-    /// No rank has them. So does `DistributedSampler` with `drop_last=True`.
+    /// No rank has these positions, as by `DistributedSampler` with `drop_last=True`.
     Drop,
 }
 
-/// An epoch that ranks read by turns, position by position, as `DistributedSampler` does.
+/// Epoch that is distributed over ranks position by position, as by `DistributedSampler`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Split {
-    /// How many samples the epoch has.
+    /// Number of samples in the epoch.
     pub samples: u64,
-    /// One rank of the world.
+    /// Number of this rank, and the number of ranks.
     pub rank: Stripe,
-    /// Rule for the last positions.
+    /// Treatment of the last positions.
     pub leftover: Leftover,
 }
 
 impl Split {
-    /// How many positions the rank has.
+    /// Number of positions of the rank.
     pub fn len(self) -> u64 {
         match self.leftover {
             Leftover::Keep => self.rank.len_of(0..self.samples),
@@ -93,19 +94,20 @@ impl Split {
         }
     }
 
-    /// Whether the rank has no position.
+    /// Whether the rank has no positions.
     pub fn is_empty(self) -> bool {
         self.len() == 0
     }
 
-    /// The position in the epoch of the rank's sample number `i`, from 0; `None` after its last.
+    /// Returns the position in the epoch of sample `i`, from 0, of the rank; `None` behind its
+    /// last.
     pub fn position(self, i: u64) -> Option<u64> {
         if i >= self.len() {
             return None;
         }
         let position = u128::from(i) * u128::from(self.rank.count().get());
         let position = position + u128::from(self.rank.index());
-        // Only padding goes beyond the samples, and at least one sample exists.
+        // Only padding exceeds the samples, and then there is at least one sample.
         Some((position % u128::from(self.samples)) as u64)
     }
 }

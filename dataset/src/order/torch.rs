@@ -4,18 +4,18 @@ use rand_mt::Mt;
 
 use super::Error;
 
-/// Output of `torch.randperm(n, generator=g)` on the CPU, after `g.manual_seed(seed)`. This is a
-/// table of 4 bytes a sample: torch swaps numbers in a list, and no position can be computed
+/// Result of `torch.randperm(n, generator=g)` on the CPU, after `g.manual_seed(seed)`. It is a
+/// table of 4 bytes per sample: torch swaps numbers in a list, so no position can be computed
 /// without the others.
 #[derive(Clone, Debug)]
 pub(super) struct TorchOrder(Vec<u32>);
 
-/// Least length for which torch takes 64 random bits for each number instead of 32, and inserts
-/// numbers into a growing list instead of swapping those of a full one.
+/// Length from which torch takes 64 random bits for each number instead of 32, and inserts numbers
+/// into a growing list instead of swapping those of a full one.
 const LONG: usize = u32::MAX as usize / 20;
 
 impl TorchOrder {
-    /// The permutation for a seed. torch's generator takes only the low 32 bits.
+    /// Creates the permutation for a seed, whose low 32 bits torch's generator uses.
     pub(super) fn new(samples: u64, seed: u64) -> Result<Self, Error> {
         let max = u64::from(u32::MAX);
         let length = u32::try_from(samples).map_err(|_| Error::TooMany { samples, max })?;
@@ -28,14 +28,14 @@ impl TorchOrder {
         Ok(Self(numbers))
     }
 
-    /// The sample at a position below the length.
+    /// Returns the sample at a position, which must be below the length.
     pub(super) fn get(&self, position: u64) -> u64 {
         u64::from(self.0[position as usize])
     }
 }
 
-/// Exchanges each number with one of those from its own place on. The last has no choice, and torch
-/// draws nothing for it.
+/// Swaps each number with a random one at its own position or behind it. The last has no choice,
+/// and torch draws no random number for it.
 fn swap(numbers: &mut Vec<u32>, length: u32, random: &mut Mt) {
     numbers.extend(0..length);
     for at in 0..length.saturating_sub(1) {
@@ -44,7 +44,7 @@ fn swap(numbers: &mut Vec<u32>, length: u32, random: &mut Mt) {
     }
 }
 
-/// Puts each number at one of the places up to its own, and the number from there at the end.
+/// Swaps each new number with a random one at a position up to its own.
 fn insert(numbers: &mut Vec<u32>, length: u32, random: &mut Mt) {
     for number in 0..length {
         let high = u64::from(random.next_u32()) << 32;

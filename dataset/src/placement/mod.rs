@@ -1,8 +1,8 @@
-//! Which replica of a shard is read.
+//! Choice of the replica that a shard is read from.
 //!
-//! [`Placement`] says which targets a shard is best read from. It knows no connection: whoever has
-//! those knows which targets are healthy and how loaded they are. The initiator takes the replicas
-//! of a shard in the order that it says, and leaves out those whose circuit breaker is open.
+//! [`Placement`] ranks the targets that serve a shard. It has no connections: the caller knows
+//! which targets are healthy and how loaded they are. The initiator tries the replicas of a shard
+//! in this order, without those whose circuit breaker is open.
 //!
 //! ```
 //! use feedrail_dataset::manifest::Manifest;
@@ -31,23 +31,23 @@ use splitmix64::mix;
 use crate::manifest::{Manifest, TargetIndex};
 use crate::{Blake3Hash, Name};
 
-/// Replicas of each shard in the order in which they are preferred (rendezvous hashing): by a hash
-/// of the names of shard and target. So clients that share nothing agree, each target is preferred
-/// for about as many shards as any other that has them, and when a target goes away only the shards
-/// that preferred it are read elsewhere.
+/// Replicas of each shard in order of preference, by a hash of the names of shard and target
+/// (rendezvous hashing). So clients agree without communication, each target is preferred for about
+/// the same number of shards, and when a target fails only the shards that preferred it are read
+/// elsewhere.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Placement {
     ranked: Vec<Box<[TargetIndex]>>,
 }
 
 impl Placement {
-    /// Ranks the replicas of each shard.
+    /// Ranks the replicas of each shard of the manifest.
     pub fn new(manifest: &Manifest) -> Self {
         let targets: Vec<u64> = manifest.targets().iter().map(|(name, _)| key(name)).collect();
         let ranked = manifest.shards().iter().map(|shard| {
             let shard_key = key(&shard.name);
             let mut replicas: Box<[TargetIndex]> = shard.replicas.as_slice().into();
-            // Equal weights, if there are any, leave the order of names.
+            // At equal weights the order of names decides.
             replicas.sort_by_key(|&target| {
                 (Reverse(weight(shard_key, targets[target.0 as usize])), target)
             });
@@ -56,15 +56,14 @@ impl Placement {
         Self { ranked: ranked.collect() }
     }
 
-    /// The replicas of a shard, the preferred one first. None if there is no such shard.
+    /// Replicas of a shard, the preferred one first; empty if there is no such shard.
     pub fn ranked(&self, shard: u32) -> &[TargetIndex] {
         self.ranked.get(shard as usize).map_or(&[], |ranked| ranked)
     }
 
-    /// The target to read a shard from: of the two healthy ones that are preferred most the less
-    /// loaded, and at equal load the preferred. A range that is read again after a failure leaves
-    /// out the target that failed by calling it unhealthy. `None` if no healthy target has the
-    /// shard.
+    /// Returns the target to read a shard from: of its two most preferred healthy targets the less
+    /// loaded one, and at equal load the preferred one. To exclude the target of a failed read from
+    /// a retry, `is_healthy` returns false for it. `None` if no healthy target has the shard.
     pub fn choose<L: Ord>(
         &self,
         shard: u32,
@@ -72,17 +71,17 @@ impl Placement {
         load: impl Fn(TargetIndex) -> L,
     ) -> Option<TargetIndex> {
         let healthy = self.ranked(shard).iter().copied().filter(|&target| is_healthy(target));
-        // Of equal ones the first is taken.
+        // `min_by_key` returns the first of equal elements.
         healthy.take(2).min_by_key(|&target| load(target))
     }
 }
 
-/// How strongly a shard prefers a target.
+/// Preference of a shard for a target: the target with the highest weight is preferred.
 const fn weight(shard: u64, target: u64) -> u64 {
     mix(shard ^ mix(target))
 }
 
-/// A number that follows from a name, on every machine.
+/// Hash of a name, the same on every machine.
 fn key(name: &Name) -> u64 {
     Blake3Hash::of(name.as_str().as_bytes()).key()
 }

@@ -1,11 +1,12 @@
-//! The batches of the rest of an epoch.
+//! Batches from a position to the end of an epoch.
 
 use std::num::NonZeroU64;
 use std::ops::Range;
 
 use crate::order::Stripe;
 
-/// The positions of batch after batch. Skipping any number of them costs the same as skipping one.
+/// Iterator over the ranges of positions of batches. Skipping any number of batches takes constant
+/// time.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Batches {
     next: u64,
@@ -18,12 +19,12 @@ impl Batches {
         Self { next, end, size }
     }
 
-    /// The batches that one of the workers of each rank makes.
+    /// Returns the batches that one of the workers of each rank prepares.
     pub fn of_worker(self, worker: Stripe) -> impl Iterator<Item = Range<u64>> {
         self.skip(worker.index() as usize).step_by(worker.count().get() as usize)
     }
 
-    /// The position after the batch that has a position.
+    /// Returns the end of the batch that contains a position.
     fn end_of(&self, position: u64) -> u64 {
         let begin = position - position % self.size;
         begin.saturating_add(self.size.get()).min(self.end)
@@ -39,7 +40,7 @@ impl Iterator for Batches {
 
     fn nth(&mut self, skipped: usize) -> Option<Range<u64>> {
         if skipped > 0 && self.next < self.end {
-            // The first batch may be the rest of one.
+            // The first batch may be the rest of one, after a resumption within it.
             let whole = (skipped as u64 - 1).saturating_mul(self.size.get());
             self.next = self.end_of(self.next).saturating_add(whole).min(self.end);
         }

@@ -1,17 +1,17 @@
-//! Why a state cannot be loaded.
+//! Errors of loading a state.
 
 use std::num::NonZeroU64;
 
 use crate::Blake3Hash;
 use crate::order::Shuffle;
 
-/// Why a text is not a state, or not one of this sequence.
+/// Reason why a text is not a state, or is that of another sequence.
 #[derive(Debug, thiserror::Error)]
 pub enum Error {
-    /// The text is not JSON, lacks a key, has an unknown key, or a value of it cannot be parsed.
+    /// The text is not JSON, lacks a key, has an unknown key, or a value cannot be parsed.
     #[error("not a state of a loader: {0}")]
     Json(#[from] serde_json::Error),
-    /// A version of states that this crate does not know.
+    /// Unsupported version of the format.
     #[error("version {0} of states is not known, only 1; a newer Feedrail may know it")]
     Version(u64),
     /// The state is of another data set.

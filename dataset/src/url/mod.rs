@@ -1,4 +1,4 @@
-//! URLs of targets and of what they have.
+//! URLs of targets, subsystems and namespaces.
 //!
 //! | what | URL |
 //! |---|---|
@@ -22,5 +22,5 @@ pub use error::Error;
 pub use source::{NamespaceChoice, SourceUrl};
 pub use target::{HostName, TargetUrl, UrlHost};
 
-/// The port of a URL that names none: NVMe over Fabrics, registered at IANA.
+/// Default port of a URL: that of NVMe over Fabrics, registered at IANA.
 pub const DEFAULT_PORT: u16 = 4420;

@@ -1,4 +1,4 @@
-//! The URL of a subsystem, or of a namespace in it.
+//! URL of a subsystem, or of a namespace in it.
 
 use std::fmt;
 use std::str::FromStr;
@@ -10,28 +10,28 @@ use super::{Error, TargetUrl, target};
 use crate::name::Name;
 use crate::text::as_text;
 
-/// Prefix of the number of a namespace.
+/// Prefix of a namespace identifier.
 const NSID: &str = "nsid:";
 
-/// A subsystem, or a namespace in it: `nvmf://HOST[:PORT]/NQN[/NAME or nsid:NSID]`.
+/// URL of a subsystem or a namespace: `nvmf://HOST[:PORT]/NQN[/NAME or nsid:NSID]`.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct SourceUrl {
-    /// The target that exports the subsystem.
+    /// Target that serves the subsystem.
     pub target: TargetUrl,
-    /// The name of the subsystem.
+    /// NQN of the subsystem.
     pub nqn: Nqn,
-    /// The namespace; `None` for the whole subsystem.
+    /// Namespace; `None` for the whole subsystem.
     pub namespace: Option<NamespaceChoice>,
 }
 
 as_text!(SourceUrl);
 
-/// How a URL names a namespace of a subsystem.
+/// Identification of a namespace in a URL.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum NamespaceChoice {
-    /// Number of the namespace, which every target gives; never 0 or the broadcast value.
+    /// Namespace identifier; neither 0 nor the broadcast value.
     Nsid(Nsid),
-    /// Name of the namespace's file, which Feedrail targets report.
+    /// Name of the namespace, which Feedrail targets report.
     Name(Name),
 }
 
@@ -59,8 +59,8 @@ fn parse_namespace(text: &str) -> Result<NamespaceChoice, Error> {
     nsid.map(NamespaceChoice::Nsid).ok_or_else(|| Error::Nsid(number.to_owned()))
 }
 
-/// Replaces escapes by what they stand for. `%` without two hexadecimal digits is an error, where
-/// the crate that decodes would let it pass.
+/// Decodes percent-encoding. A `%` without two hexadecimal digits is an error, while the crate
+/// `percent_encoding` would keep it.
 fn decode(text: &str) -> Result<String, Error> {
     let is_escape = |rest: &str| matches!(rest.as_bytes(), [a, b, ..] if [a, b].iter().all(|c| c.is_ascii_hexdigit()));
     let is_whole = text.split('%').skip(1).all(is_escape);
@@ -68,7 +68,7 @@ fn decode(text: &str) -> Result<String, Error> {
     decoded.map(Into::into).ok_or_else(|| Error::Encoding(text.to_owned()))
 }
 
-/// Escaped bytes of a name: all that RFC 3986, 3.3 does not allow in a path.
+/// Bytes of a name that are percent-encoded: all that RFC 3986, 3.3 does not allow in a path.
 const IN_NAME: &AsciiSet = &CONTROLS
     .add(b' ')
     .add(b'"')
@@ -86,7 +86,8 @@ const IN_NAME: &AsciiSet = &CONTROLS
     .add(b'|')
     .add(b'}');
 
-/// Escaped bytes of an NQN, which is one segment of the path.
+/// Bytes of an NQN that are percent-encoded: the same, and slashes, since an NQN is one segment of
+/// the path.
 const IN_NQN: &AsciiSet = &IN_NAME.add(b'/');
 
 impl fmt::Display for SourceUrl {

@@ -1,4 +1,4 @@
-//! The URL of a target.
+//! URL of a target.
 
 use std::fmt;
 use std::net::{IpAddr, Ipv6Addr};
@@ -7,39 +7,39 @@ use std::str::FromStr;
 use super::{DEFAULT_PORT, Error};
 use crate::text::as_text;
 
-/// Where a target listens: `nvmf://HOST[:PORT]`.
+/// Address at which a target listens: `nvmf://HOST[:PORT]`.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct TargetUrl {
-    /// The address, or the name that has to be resolved.
+    /// IP address, or a name to resolve.
     pub host: UrlHost,
-    /// The port, [`DEFAULT_PORT`] if the URL names none.
+    /// Port; [`DEFAULT_PORT`] if the URL contains none.
     pub port: u16,
 }
 
 as_text!(TargetUrl);
 
-/// The host in a URL.
+/// Host in the URL of a target.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub enum UrlHost {
-    /// An address, which needs no resolution.
+    /// IP address, which needs no resolution.
     Address(IpAddr),
-    /// A name, for DNS or the hosts file.
+    /// Name to resolve by DNS or the hosts file.
     Name(HostName),
 }
 
-/// A DNS name in lower case: at most 253 bytes, in labels of letters, digits, `-` and `_`; the last
-/// label is no number.
+/// DNS name in lower case: at most 253 bytes, in labels of letters, digits, `-` and `_`. The last
+/// label is not a number.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct HostName(String);
 
 impl HostName {
-    /// The name, as a resolver takes it.
+    /// Returns the name for a resolver.
     pub fn as_str(&self) -> &str {
         &self.0
     }
 }
 
-/// Rest of a URL after `nvmf://`: host and port, and the path from the first slash on.
+/// Splits a URL into target (host and port) and path, which begins with the first slash.
 pub(super) fn split(url: &str) -> Result<(TargetUrl, &str), Error> {
     let rest = url.strip_prefix("nvmf://").ok_or(Error::Scheme)?;
     let end = rest.find('/').unwrap_or(rest.len());
@@ -64,7 +64,7 @@ fn parse_authority(authority: &str) -> Result<TargetUrl, Error> {
         }
         None => {
             let (host, port) = authority.split_once(':').unwrap_or((authority, ""));
-            // The second colon is one of an IPv6 address without brackets.
+            // A second colon means an IPv6 address without brackets.
             let host = if port.contains(':') { authority } else { host };
             (parse_host(host)?, port)
         }

@@ -1,8 +1,8 @@
-//! The files that have changed since a commit.
+//! Files that have changed since a commit.
 
 use std::collections::BTreeSet;
 
-/// The files that differ between a commit and the working tree.
+/// Files that differ between a commit and the working tree.
 pub(crate) enum Changes {
     Files(BTreeSet<String>),
     /// The commit is not in this clone, so any file may have changed.
@@ -18,7 +18,7 @@ impl Changes {
         Self::Files(changed.lines().chain(untracked.lines()).map(str::to_owned).collect())
     }
 
-    /// Whether a file has changed that is, or is in a folder that is, one of `paths`.
+    /// Whether a changed file is one of `paths`, or below one of them.
     pub(crate) fn touch(&self, paths: &[&str]) -> bool {
         let Self::Files(files) = self else { return true };
         let is_in = |file: &str, path: &str| {

@@ -1,4 +1,4 @@
-//! The commits at which conditional steps have passed, in `xtask/last-passed`.
+//! Commits at which conditional steps last passed, recorded in `xtask/last-passed`.
 
 use std::collections::BTreeMap;
 use std::fs;
@@ -6,10 +6,10 @@ use std::path::PathBuf;
 
 use anyhow::{Context, Result};
 
-/// Path of the record in the tree: a line for each step, its name and a commit.
+/// Path of the record from the root: each line has the name of a step and a commit.
 const RECORD: &str = "xtask/last-passed";
 
-/// The commit at which each conditional step passed last, by the step's name.
+/// Commit at which each conditional step last passed, by the name of the step.
 #[derive(Debug, Default, PartialEq, Eq)]
 pub(crate) struct LastPassed(BTreeMap<String, String>);
 
@@ -28,13 +28,13 @@ impl LastPassed {
         Self(text.lines().filter_map(line).collect())
     }
 
-    /// The commit of a step; `None` if it never passed.
+    /// Commit at which a step last passed; `None` if it never passed.
     pub(crate) fn commit(&self, step: &str) -> Option<&str> {
         self.0.get(step).map(String::as_str)
     }
 
-    /// Records that steps have passed at the commit that is checked out, if the tree has no other
-    /// change than the record.
+    /// Records that steps have passed at the commit that is checked out, unless files other than
+    /// the record have changed.
     pub(crate) fn record(mut self, steps: &[&str]) -> Result<()> {
         if steps.is_empty() {
             return Ok(());

@@ -1,4 +1,4 @@
-//! A step of continuous integration, and when it is run.
+//! Step of continuous integration, and the condition for running it.
 
 use std::fmt;
 
@@ -6,27 +6,27 @@ use anyhow::Result;
 
 use super::changes::Changes;
 
-/// A step, as a row of [`super::steps::STEPS`].
+/// Step of continuous integration: a row of [`super::steps::STEPS`].
 pub(crate) struct CiStep {
     pub(crate) name: &'static str,
     pub(crate) when: When,
-    /// Why it is run then.
+    /// Why the step is run in this case, for `--list`.
     pub(crate) reason: &'static str,
-    /// Runs it: all of it, or what the gate has time for.
+    /// Runs the step: all of it if `full`, else the part that the gate has time for.
     pub(crate) run: fn(full: bool) -> Result<()>,
 }
 
-/// When the gate runs a step; `--full` runs each.
+/// Condition under which the gate runs a step. `--full` runs every step.
 #[derive(Clone, Copy)]
 pub(crate) enum When {
     Always,
     /// If one of these files or folders has changed since the step passed last.
     Changed(&'static [&'static str]),
-    /// Never: `--full` alone does.
+    /// Only if `--full` is given.
     Full,
 }
 
-/// Whether a step is run, or why it is not.
+/// Whether to run a step, or why it is skipped.
 #[derive(Debug, PartialEq, Eq)]
 pub(crate) enum StepDecision {
     Run,
@@ -34,7 +34,7 @@ pub(crate) enum StepDecision {
 }
 
 impl CiStep {
-    /// Whether it is run, if it passed last at a commit.
+    /// Decides whether to run the step, given the commit at which it last passed.
     pub(crate) fn decide(&self, full: bool, passed_at: Option<&str>) -> StepDecision {
         let paths = match self.when {
             When::Always => return StepDecision::Run,
@@ -48,7 +48,7 @@ impl CiStep {
         StepDecision::Skip("nothing that it checks has changed since it passed")
     }
 
-    /// Whether changes decide if it is run.
+    /// Whether it depends on changed files if the step is run.
     pub(crate) fn is_conditional(&self) -> bool {
         matches!(self.when, When::Changed(_))
     }

@@ -1,4 +1,4 @@
-//! The steps, the quick ones first.
+//! Steps of continuous integration, the quick ones first.
 
 use std::path::Path;
 use std::process::{Command, Stdio};
@@ -8,9 +8,9 @@ use anyhow::Result;
 use super::step::{CiStep, When};
 use crate::{lab, sim, tidy};
 
-/// Files that are linked with rdma-core, or load it.
+/// Files that link with rdma-core or load it.
 const VERBS: &[&str] = &["rdma/src/verbs", "rdma/Cargo.toml"];
-/// The code that loom's models share with the product, and the models.
+/// Loom's models, and the product code that they share.
 const MODELLED: &[&str] = &[
     "initiator/src/driver/sleepers",
     "initiator/src/driver/sleepers.rs",
@@ -25,7 +25,7 @@ const MODELLED: &[&str] = &[
     "target/src/sync.rs",
 ];
 
-/// Every step; a step fails the run.
+/// All steps. A step that returns an error fails the run.
 pub(crate) const STEPS: &[CiStep] = &[
     CiStep {
         name: "tidy",
@@ -137,25 +137,25 @@ pub(crate) const STEPS: &[CiStep] = &[
     },
 ];
 
-/// The step with a name.
+/// Returns the step of this name.
 pub(crate) fn named(name: &str) -> Option<&'static CiStep> {
     STEPS.iter().find(|step| step.name == name)
 }
 
-/// Runs a script with the programs that `cargo test` has built.
+/// Runs a script with the path of the programs that `cargo test` has built.
 fn with_programs(script: &str, arguments: &[&str]) -> Result<()> {
     let programs = crate::built_for_tests()?;
     let variables = [("FEEDRAIL_BIN_DIR", &*programs.to_string_lossy())];
     crate::run("bash", &[&[script], arguments].concat(), &variables)
 }
 
-/// Packages all that is published, as crates.io would get it. Uncommitted changes are packaged too.
+/// Packages all crates that are published, as for crates.io, but with uncommitted changes.
 fn packages() -> Result<()> {
     cargo("publish --dry-run --workspace --no-verify --allow-dirty --locked")
 }
 
-/// The rules of `deny.toml` for dependencies, where `cargo-deny` is installed. Its database of
-/// advisories has to be fetched.
+/// Checks dependencies by the rules of `deny.toml`, if `cargo-deny` is installed. It needs network
+/// access to fetch its database of advisories.
 fn dependencies() -> Result<()> {
     if !succeeds(&["deny", "--version"]) {
         eprintln!(
@@ -171,7 +171,7 @@ fn dependencies() -> Result<()> {
     cargo("deny check advisories")
 }
 
-/// Whether cargo does this without an error; its output is not shown.
+/// Whether a cargo command succeeds. Its output is not shown.
 fn succeeds(arguments: &[&str]) -> bool {
     let mut command = Command::new("cargo");
     let quiet = command.args(arguments).current_dir(crate::root());
@@ -179,7 +179,7 @@ fn succeeds(arguments: &[&str]) -> bool {
     status.is_ok_and(|status| status.success())
 }
 
-/// The packagers' build, where there is something to link with.
+/// Tests the build for distributions, which links with rdma-core, if its headers are installed.
 fn linked() -> Result<()> {
     if !Path::new("/usr/include/infiniband/verbs.h").exists() {
         eprintln!("skipped: linking with rdma-core, because libibverbs-dev is not installed");
@@ -188,8 +188,8 @@ fn linked() -> Result<()> {
     cargo("test --package feedrail-rdma --lib --features link-rdma-core linked")
 }
 
-/// Loom explores every interleaving, so it gets a build of its own with its own primitives. The
-/// tests take 20 s, and their build as programs are shipped took 376 s.
+/// Runs loom's tests, which explore all interleavings, in a build with loom's primitives. They take
+/// 20 s; with the profile of released programs their build took 376 s.
 pub(crate) fn loom() -> Result<()> {
     let crates =
         ["--package=feedrail-rdma", "--package=feedrail-target", "--package=feedrail-initiator"];
@@ -206,9 +206,9 @@ pub(crate) fn loom() -> Result<()> {
     )
 }
 
-/// Registered memory is named by address, as devices do, so its provenance has to be exposed;
-/// property tests look for cases that failed before, in a file. Interpreted code takes hundreds of
-/// times as long, so there are fewer cases.
+/// Runs tests of registered memory with Miri. Exposed provenance is permitted, since memory is
+/// registered by address; file access, since property tests read cases that failed before.
+/// Interpreted code is hundreds of times slower, so there are fewer cases.
 pub(crate) fn miri() -> Result<()> {
     let arguments = "run nightly cargo miri test --package feedrail-rdma --lib --target-dir out/miri software::regions";
     crate::run(

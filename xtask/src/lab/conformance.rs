@@ -1,4 +1,4 @@
-//! The conformance suite of the providers, as a program that a guest can run.
+//! Conformance suite of the RDMA providers, as a program for the guest.
 
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
@@ -8,12 +8,12 @@ use serde_json::Value;
 
 use crate::root;
 
-/// The scenario that runs it.
+/// Name of the scenario that runs the suite.
 pub(super) const NAME: &str = "conformance";
-/// The test program of `rdma` that has it.
+/// Integration test of the crate `rdma` that contains the suite.
 const PROGRAM: &str = "integration";
 
-/// Builds it, and says where it is.
+/// Builds the suite, and returns the path of the program.
 pub(super) fn build() -> Result<PathBuf> {
     eprintln!("+ cargo test --no-run -p feedrail-rdma --test {PROGRAM}");
     let output = Command::new("cargo")
@@ -28,7 +28,7 @@ pub(super) fn build() -> Result<PathBuf> {
     executable(&messages).context("cargo did not say where the suite is")
 }
 
-/// The program that cargo's messages, one line of JSON each, say it has built.
+/// Returns the path of the program from cargo's messages, one line of JSON each.
 fn executable(messages: &str) -> Option<PathBuf> {
     let messages = messages.lines().filter_map(|line| serde_json::from_str::<Value>(line).ok());
     let mut suites = messages.filter(|message| message["target"]["name"] == PROGRAM);

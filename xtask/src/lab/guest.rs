@@ -1,4 +1,4 @@
-//! The guest: a kernel and a root from Debian's packages, cached.
+//! Guest of the lab: a kernel and an initial RAM disk made of Debian packages, cached.
 
 use std::fs;
 use std::hash::{DefaultHasher, Hash, Hasher};
@@ -10,7 +10,7 @@ use clap::ValueEnum;
 
 use crate::{root, run};
 
-/// The programs that building and running a guest needs, each with its Debian package.
+/// Programs that are needed to build and run a guest, each with its Debian package.
 const TOOLS: [(&str, &str); 6] = [
     ("mmdebstrap", "mmdebstrap"),
     ("qemu-system-x86_64", "qemu-system-x86"),
@@ -20,16 +20,16 @@ const TOOLS: [(&str, &str); 6] = [
     ("mkfs.ext4", "e2fsprogs"),
 ];
 
-/// How often the build is tried.
+/// Number of attempts to build a guest.
 const ATTEMPTS: usize = 3;
 
-/// A kernel and its initial RAM disk.
+/// Kernel and initial RAM disk of a guest.
 pub(crate) struct Guest {
     folder: PathBuf,
     initrd: PathBuf,
 }
 
-/// A release of Debian whose kernel and programs a guest has.
+/// Debian release that a guest consists of.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, ValueEnum)]
 pub(crate) enum Suite {
     /// Debian 12, Linux 6.1.
@@ -40,7 +40,7 @@ pub(crate) enum Suite {
 }
 
 impl Suite {
-    /// Name of the suite in the archive.
+    /// Name of the suite in Debian's archive.
     pub(crate) fn name(self) -> &'static str {
         match self {
             Self::Bookworm => "bookworm",
@@ -50,7 +50,8 @@ impl Suite {
 }
 
 impl Guest {
-    /// The guest of a Debian suite, built if its recipe changed since the last time.
+    /// Returns the guest of a Debian suite. It is built if its recipe has changed since the last
+    /// time.
     pub(crate) fn build(suite: Suite) -> Result<Self> {
         let suite = suite.name();
         require_tools()?;
@@ -84,8 +85,8 @@ impl Guest {
     }
 }
 
-/// Runs a script that fetches packages. A mirror may be out of order for a moment: only the last
-/// failure counts.
+/// Runs a script that downloads packages, up to [`ATTEMPTS`] times, since a mirror may fail
+/// temporarily.
 pub(crate) fn run_fetching(script: &[&str]) -> Result<()> {
     for _ in 1..ATTEMPTS {
         match run("bash", script, &[]) {

@@ -1,4 +1,4 @@
-//! The kernel lab: the Linux kernel's own peers, in QEMU.
+//! `cargo xtask lab`: tests against the Linux kernel's NVMe-oF host and target, in QEMU.
 
 mod conformance;
 pub(crate) mod guest;
@@ -20,7 +20,7 @@ use qemu::Accelerator;
 use report::LabReport;
 use scenario::Run;
 
-/// The suite with an older kernel, on which scenarios of the set of its name run too.
+/// Suite with an older kernel, on which the scenarios of the set of that name run, too.
 const OLDER: Suite = Suite::Bookworm;
 
 /// Options of `cargo xtask lab`.
@@ -61,12 +61,12 @@ enum OutputFormat {
     Json,
 }
 
-/// The step of continuous integration.
+/// Runs the lab as a step of continuous integration.
 pub(crate) fn ci(full: bool) -> Result<()> {
     main(&Options { full, gate: !full, ..Options::default() })
 }
 
-/// Boots the guests of the suites and runs their scenarios, or opens a shell in one.
+/// Boots the guests of the suites and runs their scenarios, or opens a shell in a guest.
 pub(crate) fn main(options: &Options) -> Result<()> {
     if options.shell {
         return shell(options);
@@ -86,7 +86,8 @@ fn shell(options: &Options) -> Result<()> {
     Accelerator::choose(&guest).interact(&guest, &job)
 }
 
-/// Boots the guest of a suite, runs the selected scenarios, and prints their results.
+/// Boots the guest of a suite, runs the selected scenarios, and prints their results. Returns
+/// whether all passed.
 fn run_on(suite: Suite, options: &Options) -> Result<bool> {
     let guest = Guest::build(suite)?;
     let job = prepare_job(suite, &programs(options.gate)?)?;
@@ -119,13 +120,13 @@ fn run_on(suite: Suite, options: &Options) -> Result<bool> {
     Ok(report.all_passed())
 }
 
-/// Where the folders that guests see are, one for each suite.
+/// Folder of the folders that guests mount, one for each suite.
 fn jobs() -> PathBuf {
     root().join("out/lab/run")
 }
 
-/// The folder of the programs for the guest: those as they are shipped or, in the gate, those that
-/// `cargo test` has built already.
+/// Builds the programs for the guest, and returns their folder: release builds or, in the gate, the
+/// builds of `cargo test`.
 fn programs(gate: bool) -> Result<PathBuf> {
     if gate {
         return crate::built_for_tests();
@@ -134,7 +135,7 @@ fn programs(gate: bool) -> Result<PathBuf> {
     Ok(root().join("out/release"))
 }
 
-/// The folder that the guest sees: scripts and binaries.
+/// Creates the folder that the guest mounts, with scripts and programs.
 fn prepare_job(suite: Suite, programs: &Path) -> Result<PathBuf> {
     let job = jobs().join(suite.name());
     if job.exists() {

@@ -1,4 +1,4 @@
-//! The machine that the guest runs on.
+//! Runs guests in QEMU.
 
 use std::fmt;
 use std::fs::File;
@@ -11,18 +11,18 @@ use super::guest::Guest;
 use super::scenario::Run;
 use super::watch::GuestWatch;
 
-/// The longest that a trial boot under KVM may take, in seconds.
+/// Time limit in seconds for a trial boot under KVM.
 const TRIAL_SECONDS: &str = "20";
-/// The longest that a guest without a job folder may run, in seconds.
+/// Time limit in seconds for a guest without a job folder.
 const BOOT_SECONDS: &str = "300";
 const QEMU: &str = "qemu-system-x86_64";
 
-/// How QEMU executes the guest.
+/// Way in which QEMU executes the guest.
 #[derive(Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Accelerator {
     /// Hardware virtualisation by the processor.
     Kvm,
-    /// Emulation, which is slow and works everywhere.
+    /// Emulation (TCG), which is slow and works everywhere.
     Emulated,
 }
 
@@ -36,7 +36,7 @@ impl fmt::Display for Accelerator {
 }
 
 impl Accelerator {
-    /// KVM if a guest really boots under it: the device node alone proves nothing.
+    /// Returns KVM if a guest boots under it; the existence of /dev/kvm does not suffice.
     pub(crate) fn choose(guest: &Guest) -> Self {
         if File::options().read(true).write(true).open("/dev/kvm").is_err() {
             return Self::Emulated;
@@ -51,11 +51,11 @@ impl Accelerator {
         }
     }
 
-    /// Boots the guest on a job folder, prints the result of each run as it ends, and returns when
-    /// the guest has powered off, or was ended because it hung.
+    /// Boots the guest with a job folder, and prints the result of each run when it ends. Returns
+    /// when the guest has powered off, or was killed because it hung.
     ///
-    /// A guest that ends before its job begins is booted a second time: the kernel of an emulated
-    /// one panics in its boot at times.
+    /// A guest that ends before its job begins is booted a second time, since an emulated kernel
+    /// sometimes panics during boot.
     pub(crate) fn run(self, guest: &Guest, job: &Path, runs: &[Run]) -> Result<()> {
         let ended = self.run_once(guest, job, runs);
         if ended.is_ok() || job.join("run.log").exists() {
@@ -81,15 +81,15 @@ impl Accelerator {
         Ok(())
     }
 
-    /// Boots the guest with its console on this terminal.
+    /// Boots the guest with its console on this terminal, and waits until it powers off.
     pub(crate) fn interact(self, guest: &Guest, job: &Path) -> Result<()> {
         let status = self.job_command(guest, job)?.status().context("cannot start QEMU")?;
         ensure!(status.success(), "QEMU failed: {status}");
         Ok(())
     }
 
-    /// Boots a guest whose system has systemd, and returns what it printed when it has powered off,
-    /// or is ended after [`BOOT_SECONDS`].
+    /// Boots a guest with systemd, and returns its console output once it has powered off, or was
+    /// killed after [`BOOT_SECONDS`].
     pub(crate) fn boot(self, guest: &Guest) -> Result<String> {
         let mut command = Command::new("timeout");
         command.args(["--foreground", BOOT_SECONDS, QEMU]);
@@ -101,7 +101,7 @@ impl Accelerator {
     fn job_command(self, guest: &Guest, job: &Path) -> Result<Command> {
         let disk = job.join("disk.img");
         make_disk(&disk)?;
-        // If we are killed the guest goes with us.
+        // The guest is killed if this process is.
         let mut command = Command::new("setpriv");
         command.args(["--pdeathsig", "KILL", QEMU]);
         self.arguments(&mut command, guest, "rdinit=/init.sh panic=-1 mitigations=off");
@@ -122,8 +122,8 @@ impl Accelerator {
     }
 }
 
-/// A disk with a file system for the exported files; the guest's root is in memory, where direct
-/// I/O proves little.
+/// Creates a disk with an ext4 file system for the exported files. The guest's root is in memory,
+/// where direct I/O would test little.
 fn make_disk(path: &Path) -> Result<()> {
     File::create(path)?.set_len(4 << 30)?;
     let status = Command::new("sh")

@@ -1,4 +1,4 @@
-//! The report of the scenarios' results.
+//! Report on the results of the scenarios.
 
 use std::fmt;
 use std::fs;
@@ -8,10 +8,10 @@ use serde_json::json;
 
 use super::scenario::Run;
 
-/// How many of the last lines of the daemon's log are shown when a scenario failed.
+/// Number of lines at the end of the target's log that are shown for a failed run.
 const TAIL_LINES: usize = 6;
 
-/// One line per run, in the order in which they were asked for.
+/// Report with a line for each run, in the order of the request.
 pub(crate) struct LabReport {
     kernel: String,
     lines: Vec<Line>,
@@ -20,9 +20,9 @@ pub(crate) struct LabReport {
 struct Line {
     run: Run,
     outcome: RunOutcome,
-    /// Complaints of the guest's kernel during the scenario.
+    /// Kernel messages of the guest during the scenario that are not expected.
     complaints: Vec<String>,
-    /// The end of the daemon's log, if the run failed.
+    /// Last lines of the target's log, if the run failed.
     daemon: Vec<String>,
 }
 
@@ -35,24 +35,24 @@ enum RunOutcome {
         status: i32,
         reason: String,
     },
-    /// The guest ended or had to be ended during the run.
+    /// The guest ended, or was killed, during the run.
     Hung,
     NeverRan,
 }
 
-/// Lines of a kernel log that are never right.
+/// Parts of kernel messages that are always failures.
 const ALARMS: [&str; 6] =
     ["BUG:", "WARNING:", "Oops", "Call Trace", "general protection", "hung task"];
-/// Lines of a kernel log that are right only where a scenario expects them; in lower case.
+/// Parts of kernel messages, in lower case, that are failures unless the scenario expects them.
 const COMPLAINTS: [&str; 6] = ["error", "fail", "timeout", "timed out", "rxe", "invalid"];
 
-/// Lines that read like a complaint and are none: an RDMA device whose port changes; a Keep Alive
-/// that a disconnect overtook. (A host that misses one while it is connected then says that it
-/// starts error recovery.)
+/// Parts of kernel messages that match [`COMPLAINTS`] and are harmless: a port of an RDMA device
+/// changes its state, or a disconnect overtakes a Keep Alive. (A host that misses a Keep Alive
+/// while it is connected also logs that it starts error recovery.)
 const HARMLESS: [&str; 3] = ["rxe0: set active", "rxe0: set down", "failed nvme_keep_alive_end_io"];
 
 impl LabReport {
-    /// Reads the files that the guest left.
+    /// Reads the files that the guest wrote to its job folder.
     pub(crate) fn read(kernel: String, job: &Path, runs: &[Run]) -> Self {
         let results = results(job);
         let mut lines: Vec<Line> = runs.iter().map(|run| Line::read(job, &results, run)).collect();
@@ -66,19 +66,19 @@ impl LabReport {
         self.lines.iter().all(Line::passed)
     }
 
-    /// One object for each run.
+    /// Formats one JSON object for each run.
     pub(crate) fn to_json_lines(&self) -> String {
         self.lines.iter().map(|line| format!("{}\n", line.to_json(&self.kernel))).collect()
     }
 }
 
-/// The results that the guest has written until now:
+/// Reads the results that the guest has written so far, in lines
 /// `scenario<TAB>provider<TAB>status<TAB>seconds`.
 pub(crate) fn results(job: &Path) -> String {
     fs::read_to_string(job.join("results.tsv")).unwrap_or_default()
 }
 
-/// The line of one run, if it has ended.
+/// Formats the result of a run; `None` if it has not ended.
 pub(crate) fn progress(results: &str, job: &Path, run: &Run) -> Option<String> {
     let line = Line::read(job, results, run);
     line.outcome.has_ended().then(|| line.to_string())

@@ -1,12 +1,12 @@
-//! The part of the runs that an emulated guest has time for.
+//! Selects the part of the runs that an emulated guest has time for.
 
 use super::scenario::Run;
 
-/// The parts that all runs are cut into; each commit takes the next one.
+/// Number of parts that the runs are divided into. Each commit runs the next part.
 const PARTS: usize = 3;
 
-/// One part of the runs, and of each scenario of the smoke set a run on one provider. Three
-/// consecutive counts of commits cover all runs.
+/// Returns one part of the runs, and one provider's run of each scenario in the smoke set. Three
+/// consecutive numbers of commits cover all runs.
 pub(super) fn part(runs: &[Run], commits: usize) -> Vec<Run> {
     let wanted = |(index, run): &(usize, &Run)| {
         let same = |other: &&Run| other.scenario == run.scenario;

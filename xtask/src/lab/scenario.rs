@@ -1,18 +1,18 @@
-//! A scenario: a file of the lab, and the heading in its first lines.
+//! Scenario of the lab: a script whose first lines are its heading.
 
 use std::fs;
 use std::path::Path;
 
 use anyhow::{Context, Result, ensure};
 
-/// The longest that one scenario may take, in seconds of the host, unless it says otherwise.
+/// Time limit of a scenario in seconds, unless its heading sets one.
 const LIMIT_SECONDS: u64 = 300;
-/// The set of the few scenarios that an emulated guest always runs.
+/// Name of the set of the few scenarios that an emulated guest always runs.
 const SMOKE: &str = "smoke";
 const PROVIDERS: [&str; 2] = ["verbs", "soft"];
 
-/// The heading of a scenario: comment lines `# what it proves`, then `# set: ...`, and if need be
-/// `# providers: ...`, `# limit: SECONDS` and any number of `# kernel may say: ...`.
+/// Heading of a scenario: comment lines `# what it proves`, then `# set: ...`, and optionally `#
+/// providers: ...`, `# limit: SECONDS` and any number of `# kernel may say: ...`.
 #[derive(Debug, PartialEq, Eq)]
 pub(crate) struct Heading {
     sets: Vec<String>,
@@ -21,7 +21,7 @@ pub(crate) struct Heading {
     expected: Vec<String>,
 }
 
-/// One scenario on one provider of our side.
+/// Scenario to run with one RDMA provider on our side.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct Run {
     pub(crate) scenario: String,
@@ -29,12 +29,12 @@ pub(crate) struct Run {
     pub(crate) limit_seconds: u64,
     /// Whether the scenario is one of the few that an emulated guest always runs.
     pub(crate) smoke: bool,
-    /// Parts of lines of the kernel's log that would be complaints in other scenarios.
+    /// Parts of kernel messages that this scenario expects, and that would be failures in others.
     pub(crate) expected: Vec<String>,
 }
 
 impl Run {
-    /// The name of its folder of logs.
+    /// Name of the folder for the logs of the run.
     pub(crate) fn folder(&self) -> String {
         format!("{}-{}", self.scenario, self.provider)
     }
@@ -64,7 +64,7 @@ impl Heading {
     }
 }
 
-/// Every run, in the order of names, of the scenarios in a folder that are wanted.
+/// Returns the runs of the scenarios in a folder that `wanted` accepts, sorted by name.
 pub(crate) fn select(folder: &Path, wanted: impl Fn(&str, &[String]) -> bool) -> Result<Vec<Run>> {
     let mut runs = Vec::new();
     for entry in fs::read_dir(folder)? {
@@ -83,7 +83,7 @@ pub(crate) fn select(folder: &Path, wanted: impl Fn(&str, &[String]) -> bool) ->
             expected: heading.expected.clone(),
         }));
     }
-    // `sort_by` keeps the order of providers.
+    // `sort_by` is stable, so the order of providers is kept.
     runs.sort_by(|a, b| a.scenario.cmp(&b.scenario));
     Ok(runs)
 }

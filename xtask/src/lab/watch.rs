@@ -1,4 +1,4 @@
-//! Watches a guest at work.
+//! Watches a running guest.
 #![expect(
     clippy::disallowed_methods,
     reason = "waiting for a process, with a limit, is what this file does"
@@ -14,17 +14,17 @@ use anyhow::Result;
 use super::report;
 use super::scenario::Run;
 
-/// The longest that booting, cleaning up after a scenario and powering off may take together with a
-/// scenario's own limit.
+/// Time that booting, cleaning up after a scenario and powering off may take in addition to the
+/// limit of the scenario.
 const GRACE: Duration = Duration::from_secs(150);
 const INTERVAL: Duration = Duration::from_millis(200);
 
-/// Follows the results, and knows when to give up.
+/// Prints results as they appear, and detects a guest that hangs.
 pub(super) struct GuestWatch<'a> {
     job: &'a Path,
     runs: &'a [Run],
     ended: usize,
-    /// When the last run ended, or the guest was started.
+    /// When the last run ended, or when the guest was started.
     since: Instant,
 }
 
@@ -33,7 +33,7 @@ impl<'a> GuestWatch<'a> {
         Self { job, runs, ended: 0, since: Instant::now() }
     }
 
-    /// Waits for the guest to end, and ends it when it hangs: then there is no status.
+    /// Waits until the guest has ended. Kills it if it hangs, and then returns no status.
     pub(super) fn until_end(mut self, qemu: &mut Child) -> Result<Option<ExitStatus>> {
         loop {
             let status = qemu.try_wait()?;

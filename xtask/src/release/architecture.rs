@@ -1,11 +1,11 @@
-//! The processor architectures that are released.
+//! Processor architectures of the released programs.
 
 use clap::ValueEnum;
 
-/// The glibc that programs and wheels need at least: that of manylinux_2_28.
+/// Minimum version of glibc that programs and wheels require: that of manylinux_2_28.
 pub(crate) const GLIBC: &str = "2.28";
 
-/// An architecture; both run Linux with glibc.
+/// Processor architecture, on Linux with glibc.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
 pub(crate) enum Architecture {
     #[value(name = "x86_64")]
@@ -16,7 +16,7 @@ pub(crate) enum Architecture {
 impl Architecture {
     pub(crate) const ALL: [Self; 2] = [Self::X86_64, Self::Aarch64];
 
-    /// The name that Rust, Linux and Python have for it.
+    /// Name of the architecture in Rust, Linux and Python.
     pub(crate) fn name(self) -> &'static str {
         match self {
             Self::X86_64 => "x86_64",
@@ -24,7 +24,7 @@ impl Architecture {
         }
     }
 
-    /// The name that Debian and container images have for it.
+    /// Name of the architecture in Debian and in container images.
     pub(crate) fn debian(self) -> &'static str {
         match self {
             Self::X86_64 => "amd64",
@@ -36,17 +36,17 @@ impl Architecture {
         format!("{}-unknown-linux-gnu", self.name())
     }
 
-    /// The folder where cargo builds its programs.
+    /// Cargo's target folder for programs of the architecture.
     pub(crate) fn programs_dir(self) -> String {
         format!("out/cross/programs-{}", self.name())
     }
 
-    /// The folder where maturin builds its wheels, with its own linker.
+    /// Target folder in which maturin builds its wheels, with a linker of its own.
     pub(crate) fn wheels_dir(self) -> String {
         format!("out/cross/wheels-{}", self.name())
     }
 
-    /// Whether programs of it run on this machine.
+    /// Whether programs of the architecture run on this machine.
     pub(crate) fn runs_here(self) -> bool {
         self.name() == std::env::consts::ARCH
     }

@@ -1,4 +1,4 @@
-//! Archives in memory, of the same bytes each time: sorted, of one time, owned by root.
+//! Reproducible tar archives in memory: entries are sorted, with equal times, and owned by root.
 
 use std::collections::BTreeMap;
 use std::io::Write;
@@ -8,7 +8,7 @@ use flate2::Compression;
 use flate2::write::GzEncoder;
 use tar::{Builder, EntryType, Header};
 
-/// The entries of a tar archive, by path.
+/// Entries of a tar archive by path.
 #[derive(Default)]
 pub(crate) struct Archive {
     entries: BTreeMap<String, ArchiveEntry>,
@@ -27,7 +27,7 @@ enum EntryContent {
 }
 
 impl Archive {
-    /// An archive whose entries were changed at this time, in seconds since 1970.
+    /// Creates an archive whose entries have this modification time, in seconds since 1970.
     pub(crate) fn new(seconds: u64) -> Self {
         Self { entries: BTreeMap::new(), seconds }
     }
@@ -37,7 +37,7 @@ impl Archive {
         self.entries.insert(path.to_owned(), ArchiveEntry { mode, owner: 0, content });
     }
 
-    /// A folder of a user of its own. Other folders need no entry.
+    /// Adds a folder with an owner other than root. Other folders need no entry.
     pub(crate) fn folder(&mut self, path: &str, mode: u32, owner: u64) {
         self.entries
             .insert(path.to_owned(), ArchiveEntry { mode, owner, content: EntryContent::Folder });
@@ -69,7 +69,7 @@ impl Archive {
     }
 }
 
-/// Compresses with gzip, without a time.
+/// Compresses with gzip, without a time stamp, so that the result is reproducible.
 pub(crate) fn compress(bytes: &[u8]) -> Result<Vec<u8>> {
     let mut encoder = GzEncoder::new(Vec::new(), Compression::best());
     encoder.write_all(bytes)?;

@@ -1,4 +1,4 @@
-//! The files of a release, as they are told of.
+//! Files of a release, as the report lists them.
 
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -7,11 +7,11 @@ use std::time::{Instant, SystemTime};
 use anyhow::{Context, Result};
 use serde_json::{Value, json};
 
-/// A file of a release, and what it took to make it.
+/// File of a release, and the time in seconds that it took to build.
 pub(crate) struct Artefact {
     pub(crate) path: PathBuf,
     pub(crate) bytes: u64,
-    /// None of files that came with another.
+    /// `None` for a file that was built together with another.
     pub(crate) seconds: Option<u64>,
 }
 
@@ -25,7 +25,7 @@ impl Artefact {
     }
 }
 
-/// Does a piece of work; the files that are new or other in a folder after it.
+/// Calls `work`, and returns the files in `folder` that are new or have changed since.
 #[expect(clippy::disallowed_methods, reason = "the table shows what took the time")]
 pub(crate) fn made_by(folder: &Path, work: impl FnOnce() -> Result<()>) -> Result<Vec<Artefact>> {
     let before = listing(folder)?;
@@ -36,7 +36,7 @@ pub(crate) fn made_by(folder: &Path, work: impl FnOnce() -> Result<()>) -> Resul
     Ok(made.map(|(path, bytes, _)| Artefact { path, bytes, seconds: seconds.take() }).collect())
 }
 
-/// A file with its size and the time of its last change.
+/// Path, size in bytes and modification time of a file.
 type Listed = (PathBuf, u64, SystemTime);
 
 fn listing(folder: &Path) -> Result<Vec<Listed>> {

@@ -1,4 +1,4 @@
-//! The crates that the programs are made of, as cargo resolves them.
+//! Crates that the programs consist of, as cargo resolves them.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fmt::Write as _;
@@ -11,26 +11,26 @@ use serde_json::{Value, json};
 use super::architecture::Architecture;
 use crate::output;
 
-/// The crates whose dependencies are looked for.
+/// Crates whose dependencies are listed.
 const ROOTS: [&str; 3] = ["feedrail-cli", "feedrail-target", "feedrail-python"];
 
-/// A crate that is compiled into a program or the Python module.
+/// Crate that is compiled into a program or the Python module.
 pub(crate) struct Crate {
     pub(crate) name: String,
     pub(crate) version: String,
     licence: String,
-    /// Where it is from; none of crates of this workspace.
+    /// Registry of the crate; `None` for crates of this workspace.
     source: Option<String>,
     manifest: String,
-    /// The crates that it calls, as places in the list.
+    /// Direct dependencies, as indexes into the list of crates.
     calls: Vec<usize>,
 }
 
-/// The crates in the order of their names, without those of tests and of builds.
+/// Returns the crates sorted by name, without those that only tests and build scripts use.
 pub(crate) fn shipped() -> Result<Vec<Crate>> {
     let triple = Architecture::X86_64.triple();
     let roots = ROOTS.map(|name| ["--package", name]).concat();
-    // Metadata have all that any feature of the workspace needs, and the tree what is compiled.
+    // `cargo metadata` lists what any feature needs, `cargo tree` what is compiled.
     let tree = ["tree", "--locked", "--prefix=none", "--format={p}", "--target", &triple];
     let edges = ["--edges", "normal,no-proc-macro"];
     let tree = output("cargo", &[&tree[..], &edges, &roots].concat())?;
@@ -38,7 +38,7 @@ pub(crate) fn shipped() -> Result<Vec<Crate>> {
     Ok(parse(&serde_json::from_str(&output("cargo", &metadata)?)?, &tree))
 }
 
-/// The crates of a tree, which has a line `NAME vVERSION ...` for each, as metadata tell of them.
+/// Returns the metadata of the crates in a tree, which has a line `NAME vVERSION ...` for each.
 fn parse(metadata: &Value, tree: &str) -> Vec<Crate> {
     let list = |value: &Value, key: &str| value[key].as_array().cloned().unwrap_or_default();
     let text = |value: &Value| value.as_str().unwrap_or_default().to_owned();
@@ -76,16 +76,16 @@ fn parse(metadata: &Value, tree: &str) -> Vec<Crate> {
 }
 
 impl Crate {
-    /// The package URL, by which bills of materials name it.
+    /// Package URL (purl), which identifies the crate in bills of materials.
     fn url(&self) -> String {
         format!("pkg:cargo/{}@{}", self.name, self.version)
     }
 }
 
-/// The bill of materials, in CycloneDX 1.5.
+/// Returns the bill of materials in CycloneDX 1.5.
 pub(crate) fn bill(crates: &[Crate], version: &str) -> Result<String> {
     let component = |package: &Crate| {
-        // Of old manifests, which separate licences by a slash.
+        // Old manifests separate alternative licences by a slash.
         let licence = package.licence.replace('/', " OR ");
         json!({
             "type": "library", "bom-ref": package.url(), "purl": package.url(),
@@ -110,7 +110,7 @@ pub(crate) fn bill(crates: &[Crate], version: &str) -> Result<String> {
     Ok(serde_json::to_string_pretty(&bill)? + "\n")
 }
 
-/// The licences of all crates of others, with their texts.
+/// Returns names and texts of the licences of all third-party crates.
 pub(crate) fn licences(crates: &[Crate]) -> Result<String> {
     let mut text =
         "The programs contain these works of others, each under its licence.\n".to_owned();

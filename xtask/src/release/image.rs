@@ -1,5 +1,5 @@
-//! The container image, as an archive in the layout of OCI (image-spec 1.1): Debian's C library and
-//! rdma-core in one layer, the programs in another. No daemon and no privileges are needed.
+//! Container image as an OCI archive (image-spec 1.1): Debian's C library and rdma-core in one
+//! layer, the programs in another. Building it needs no daemon and no privileges.
 
 use std::fs;
 use std::path::Path;
@@ -14,7 +14,7 @@ use super::programs;
 use crate::lab::guest::run_fetching;
 use crate::root;
 
-/// The user that the target runs as, without privileges.
+/// Unprivileged user that the target runs as.
 const USER: u64 = 999;
 const STATE: &str = "/var/lib/feedrail";
 
@@ -23,15 +23,15 @@ const INDEX: &str = "application/vnd.oci.image.index.v1+json";
 const CONFIG: &str = "application/vnd.oci.image.config.v1+json";
 const LAYER: &str = "application/vnd.oci.image.layer.v1.tar+gzip";
 
-/// The version and time of an image, for all its architectures.
+/// Version and time of an image, which all its architectures share.
 pub(crate) struct Image<'a> {
     pub(crate) version: &'a str,
-    /// When it was made, in seconds since 1970.
+    /// Time of creation in seconds since 1970.
     pub(crate) seconds: u64,
 }
 
 impl Image<'_> {
-    /// The archive; each architecture comes with the folder of its programs.
+    /// Builds the archive. Each architecture comes with the folder of its programs.
     pub(crate) fn archive(&self, built: &[(Architecture, &Path)]) -> Result<Archive> {
         let mut layout = Layout { archive: Archive::new(self.seconds) };
         let mut manifests = Vec::new();
@@ -51,7 +51,7 @@ impl Image<'_> {
         Ok(layout.archive)
     }
 
-    /// Adds one architecture's image; the descriptor of its manifest.
+    /// Adds the image of one architecture, and returns the descriptor of its manifest.
     fn manifest(
         &self,
         layout: &mut Layout,
@@ -86,7 +86,7 @@ impl Image<'_> {
         layout.add_json(MANIFEST, &manifest)
     }
 
-    /// The layer of the programs and their user.
+    /// Builds the layer with the programs and their user.
     fn programs(&self, folder: &Path) -> Result<Vec<u8>> {
         let mut layer = Archive::new(self.seconds);
         for program in programs::NAMES {
@@ -106,13 +106,13 @@ impl Image<'_> {
     }
 }
 
-/// The blobs of an image.
+/// Archive to which the blobs of an image are added.
 struct Layout {
     archive: Archive,
 }
 
 impl Layout {
-    /// Adds a blob; its descriptor.
+    /// Adds a blob, and returns its descriptor.
     fn add(&mut self, media_type: &str, bytes: Vec<u8>) -> Result<Value> {
         let (digest, size) = (digest(&bytes), bytes.len());
         self.archive.file(&format!("blobs/{}", digest.replace(':', "/")), 0o644, bytes);
@@ -128,12 +128,12 @@ fn digest(bytes: &[u8]) -> String {
     format!("sha256:{}", hex(bytes))
 }
 
-/// SHA-256 of bytes, in hexadecimal digits.
+/// Returns the SHA-256 of bytes as hexadecimal digits.
 pub(crate) fn hex(bytes: &[u8]) -> String {
     Sha256::digest(bytes).iter().map(|byte| format!("{byte:02x}")).collect()
 }
 
-/// The layer of the libraries: packages of Debian, unpacked.
+/// Builds the layer with the libraries, which are unpacked Debian packages.
 fn libraries(architecture: Architecture, seconds: u64) -> Result<Vec<u8>> {
     let path = root().join(format!("out/tools/image-{}.tar", architecture.name()));
     let script = root().join("xtask/release/image-libraries.sh");

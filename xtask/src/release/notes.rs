@@ -1,9 +1,9 @@
-//! The release notes: the section of a version in CHANGELOG.md.
+//! Release notes: the section of a version in CHANGELOG.md.
 
-/// The heading of what no release has yet.
+/// Heading of the changes since the last release.
 const UNRELEASED: &str = "Unreleased";
 
-/// The section of a version; of what is unreleased, where the version has none.
+/// Returns the section of a version or, if it has none, that of unreleased changes.
 pub(crate) fn cut(changelog: &str, version: &str) -> Option<String> {
     section(changelog, version).or_else(|| section(changelog, UNRELEASED))
 }
@@ -13,7 +13,7 @@ pub(crate) fn is_dated(changelog: &str, version: &str) -> bool {
     section(changelog, version).is_some()
 }
 
-/// The lines below `## NAME`, or `## [NAME] - DATE`, up to the next heading of that level.
+/// Returns the lines below `## NAME`, or `## [NAME] - DATE`, up to the next heading of that level.
 fn section(changelog: &str, name: &str) -> Option<String> {
     let is_wanted = |line: &str| {
         let heading = line.strip_prefix("## ")?.split(' ').next()?;

@@ -1,7 +1,7 @@
-//! `feedrail` and `feedrail-target` of an architecture, and what they write about themselves.
+//! Builds `feedrail` and `feedrail-target` for an architecture, and generates their documentation.
 //!
-//! They are linked with glibc, by zig and for an old version: a static program cannot load
-//! rdma-core, which the provider `verbs` does when it is first used.
+//! zig links them with an old version of glibc. A static program could not load rdma-core, which
+//! the provider `verbs` does on first use.
 
 use std::collections::BTreeMap;
 use std::fs;
@@ -14,12 +14,12 @@ use super::architecture::{Architecture, GLIBC};
 use super::tools::Tools;
 use crate::root;
 
-/// The names of the programs.
+/// Names of the released programs.
 pub(crate) const NAMES: [&str; 2] = ["feedrail", "feedrail-target"];
-/// The shells for which completions are made, each with how a program's file begins and ends.
+/// Shells with completions, with prefix and suffix of the names of their completion files.
 const SHELLS: [(&str, &str, &str); 3] = [("bash", "", ""), ("zsh", "_", ""), ("fish", "", ".fish")];
 
-/// Builds the programs; the folder where they are.
+/// Builds the programs, and returns their folder.
 pub(crate) fn build(tools: &Tools, architecture: Architecture) -> Result<PathBuf> {
     let triple = architecture.triple();
     let target = format!("{triple}.{GLIBC}");
@@ -31,7 +31,7 @@ pub(crate) fn build(tools: &Tools, architecture: Architecture) -> Result<PathBuf
     Ok(root().join(architecture.programs_dir()).join(triple).join("dist"))
 }
 
-/// Writes the completions of both programs, each shell's in a folder of its own.
+/// Writes the completions of both programs, in a folder for each shell.
 pub(crate) fn write_completions(feedrail: &Path, folder: &Path) -> Result<()> {
     for (shell, prefix, suffix) in SHELLS {
         let folder = folder.join(shell);
@@ -46,12 +46,12 @@ pub(crate) fn write_completions(feedrail: &Path, folder: &Path) -> Result<()> {
     Ok(())
 }
 
-/// Writes the manual pages of both programs, in folders of their sections.
+/// Writes the manual pages of all programs, in a folder for each section.
 pub(crate) fn write_manual(feedrail: &Path, folder: &Path) -> Result<()> {
     crate::run(&feedrail.display().to_string(), &["man", &folder.display().to_string()], &[])
 }
 
-/// All files below a folder, by their path in it.
+/// Reads all files below a folder, by their path relative to it.
 pub(crate) fn files(folder: &Path) -> Result<BTreeMap<String, Vec<u8>>> {
     let mut found = BTreeMap::new();
     let mut folders = vec![folder.to_owned()];

@@ -1,5 +1,6 @@
-//! Publishing: crates, wheels, the image and the tag, in this order. Each step is asked for. A step
-//! whose result exists is passed over, so that the same command continues a release that broke off.
+//! Publishes crates, wheels, the image and the tag, in this order. It asks before each step. Steps
+//! whose result exists are skipped, so that the same command continues a release that was
+//! interrupted.
 
 use std::io::{self, BufRead, Write};
 use std::process::Command;
@@ -38,12 +39,12 @@ pub(crate) struct Destination {
     remote: String,
 }
 
-/// A command that publishes something.
+/// Command that publishes something, with its description.
 #[derive(Debug, PartialEq, Eq)]
 struct PublishStep {
     what: String,
     command: Vec<String>,
-    /// The command that succeeds where it is published; the tools that have none pass over by
+    /// Command that succeeds if this is published already. `None` for tools that check it
     /// themselves.
     check: Option<Vec<String>>,
 }
@@ -53,7 +54,7 @@ impl Destination {
         self.publish
     }
 
-    /// Publishes what is not there yet.
+    /// Publishes all that is not published yet.
     pub(crate) fn publish(&self, release: &ReleaseFiles, tools: &Tools) -> Result<()> {
         if !self.dry_run {
             ready(release)?;
@@ -126,14 +127,14 @@ impl Destination {
     fn of_crate(&self, name: &str, version: &str) -> PublishStep {
         let mut command = words(&["cargo", "publish", "--locked", "--package", name]);
         let mut check = words(&["cargo", "info", "--quiet", &format!("{name}@{version}")]);
-        // Without a registry `cargo info` answers from the workspace.
+        // Without `--registry`, `cargo info` reports the crate of the workspace.
         let registry = self.crate_registry.as_deref().unwrap_or("crates-io");
         command.extend(["--registry".into(), registry.into()]);
         check.extend(["--registry".into(), registry.into()]);
         PublishStep { what: format!("crate {name}"), command, check: Some(check) }
     }
 
-    /// Takes a step, once it was asked for.
+    /// Runs a step, after the user has confirmed it.
     fn take(&self, step: &PublishStep, answers: &mut impl BufRead) -> Result<()> {
         let line = step.command.join(" ");
         if self.dry_run {
@@ -152,7 +153,7 @@ impl Destination {
     }
 }
 
-/// Refuses uncommitted changes, and a changelog without the version.
+/// Fails if there are uncommitted changes, or the changelog lacks the version.
 fn ready(release: &ReleaseFiles) -> Result<()> {
     ensure!(!release.files(".whl")?.is_empty(), "there are no wheels: cargo xtask release wheel");
     let changes = output("git", &["status", "--porcelain"])?;
@@ -163,11 +164,11 @@ fn ready(release: &ReleaseFiles) -> Result<()> {
     Ok(())
 }
 
-/// The crates that are published, each behind those that it depends on.
+/// Returns the crates to publish, each after its dependencies.
 fn in_order(metadata: &Value) -> Result<Vec<String>> {
     let packages = metadata["packages"].as_array().context("cargo names no packages")?;
     let name = |package: &Value| package["name"].as_str().unwrap_or_default().to_owned();
-    // `publish` is an empty list where a crate is not to be published.
+    // `publish` is null for a crate that is published, and an empty list for others.
     let published: Vec<_> =
         packages.iter().filter(|package| package["publish"].is_null()).collect();
     let names: Vec<_> = published.iter().map(|package| name(package)).collect();
@@ -175,7 +176,7 @@ fn in_order(metadata: &Value) -> Result<Vec<String>> {
     while ordered.len() < names.len() {
         let ready = published.iter().find(|package| {
             let needs = package["dependencies"].as_array().into_iter().flatten();
-            // Cargo leaves out what tests need by its path alone.
+            // Cargo omits development dependencies that have only a path.
             let left_out = |need: &&Value| need["kind"] == "dev" && need["req"] == "*";
             let own = needs.filter(|need| !left_out(need)).map(name);
             !ordered.contains(&name(package))

@@ -1,4 +1,4 @@
-//! The tarball of both programs, laid out as below /usr.
+//! Tarball of both programs, with the layout of /usr.
 
 use std::fs;
 use std::path::Path;
@@ -9,7 +9,7 @@ use super::archive::Archive;
 use super::programs;
 use crate::root;
 
-/// Files of the checkout that the tarball has, and where.
+/// Files of the checkout, and their paths in the tarball.
 const FILES: [(&str, &str); 11] = [
     ("target/examples/feedrail-target.service", "lib/systemd/system/feedrail-target.service"),
     ("target/examples/feedrail-target.sysusers", "lib/sysusers.d/feedrail-target.conf"),
@@ -26,14 +26,14 @@ const FILES: [(&str, &str); 11] = [
     ("LICENSE-MIT", "share/doc/feedrail/LICENSE-MIT"),
     ("NOTICE", "share/doc/feedrail/NOTICE"),
 ];
-/// Where the completions of a shell are looked for.
+/// Folders in which each shell searches for completions.
 const COMPLETIONS: [(&str, &str); 3] = [
     ("bash", "share/bash-completion/completions"),
     ("zsh", "share/zsh/site-functions"),
     ("fish", "share/fish/vendor_completions.d"),
 ];
 
-/// Parts of the tarball besides the files of the checkout.
+/// Generated contents of the tarball.
 pub(crate) struct Parts<'a> {
     pub(crate) programs: &'a Path,
     pub(crate) completions: &'a Path,
@@ -41,7 +41,7 @@ pub(crate) struct Parts<'a> {
     pub(crate) licences: &'a str,
 }
 
-/// Puts everything below a folder of this name.
+/// Builds the archive, with everything below a folder of this name.
 pub(crate) fn archive(name: &str, parts: &Parts<'_>, seconds: u64) -> Result<Archive> {
     let mut archive = Archive::new(seconds);
     for program in programs::NAMES {

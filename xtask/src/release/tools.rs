@@ -1,5 +1,5 @@
-//! The programs that make a release: maturin, zig and cargo-zigbuild from PyPI, cargo-deb from
-//! crates.io, and a Rust that compiles for the other architecture. They are kept in out/tools.
+//! Installs the tools that build a release into out/tools: maturin, zig and cargo-zigbuild from
+//! PyPI, cargo-deb from crates.io, and a Rust compiler for the other architecture.
 
 use std::path::{Path, PathBuf};
 use std::{env, fs};
@@ -9,19 +9,19 @@ use anyhow::{Context, Result};
 use super::architecture::{Architecture, GLIBC};
 use crate::{output, root, run};
 
-/// Packages from PyPI. Zig has a linker and the symbols of every glibc.
+/// Packages from PyPI. zig includes a linker, and the symbols of every version of glibc.
 const REQUIREMENTS: [&str; 3] =
     ["maturin>=1.16,<2", "ziglang>=0.16,<0.18", "cargo-zigbuild>=0.24,<0.25"];
-/// The package from crates.io that makes Debian packages.
+/// Package from crates.io that builds Debian packages.
 const CARGO_DEB: &str = "cargo-deb@3.8";
 
-/// The environment that has them.
+/// Folder with the installed tools.
 pub(crate) struct Tools {
     folder: PathBuf,
 }
 
 impl Tools {
-    /// Installs what is missing.
+    /// Installs the packages from PyPI, unless this list is installed already.
     pub(crate) fn install() -> Result<Self> {
         let folder = root().join("out/tools");
         let (list, wanted) = (folder.join("requirements"), REQUIREMENTS.join("\n"));
@@ -36,12 +36,12 @@ impl Tools {
         Ok(Self { folder })
     }
 
-    /// A program from PyPI.
+    /// Returns the path of a program from PyPI.
     pub(crate) fn program(&self, name: &str) -> String {
         self.folder.join("python/bin").join(name).display().to_string()
     }
 
-    /// The folders of the programs, in front of those of the environment.
+    /// Returns a search path that begins with the folders of the tools.
     pub(crate) fn search_path(&self) -> String {
         let own = ["python/bin", "cargo/bin"].map(|name| self.folder.join(name));
         let inherited = env::var_os("PATH").unwrap_or_default();
@@ -49,7 +49,7 @@ impl Tools {
         env::join_paths(folders).unwrap_or(inherited).to_string_lossy().into_owned()
     }
 
-    /// Installs cargo-deb, which takes some minutes once, where cargo has none.
+    /// Installs cargo-deb, which takes some minutes, unless cargo has it.
     pub(crate) fn install_cargo_deb(&self) -> Result<()> {
         let folder = self.folder.join("cargo");
         if folder.join("bin/cargo-deb").exists() || output("cargo", &["deb", "--version"]).is_ok() {
@@ -59,7 +59,8 @@ impl Tools {
         run("cargo", &["install", "--quiet", "--locked", "--root", &folder, CARGO_DEB], &[])
     }
 
-    /// The unwinder of systems with glibc, to link with: its symbols, compiled for an architecture.
+    /// Builds a stub of libgcc_s, the unwinder of systems with glibc, to link with on an
+    /// architecture.
     pub(crate) fn unwinder(&self, architecture: Architecture) -> Result<PathBuf> {
         let folder = self.folder.join(format!("unwinder-{}", architecture.name()));
         fs::create_dir_all(&folder)?;
@@ -75,10 +76,10 @@ impl Tools {
         Ok(library)
     }
 
-    /// The environment of a build for an architecture.
+    /// Returns the environment variables of a build for an architecture.
     ///
     /// # Errors
-    /// If neither cargo's compiler nor a Debian package has its standard library.
+    /// Neither cargo's compiler nor a Debian package has the standard library of the architecture.
     pub(crate) fn environment(
         &self,
         architecture: Architecture,
@@ -96,7 +97,7 @@ impl Tools {
     }
 }
 
-/// Variables that a build is given.
+/// Environment variables of a build.
 pub(crate) struct BuildEnvironment(Vec<(&'static str, String)>);
 
 impl BuildEnvironment {
@@ -111,13 +112,13 @@ impl BuildEnvironment {
     }
 }
 
-/// Whether the compiler that cargo calls has the standard library of an architecture.
+/// Whether cargo's compiler has the standard library of an architecture.
 fn is_compiled_for(architecture: Architecture) -> Result<bool> {
     let library = ["--print", "target-libdir", "--target", &architecture.triple()];
     Ok(Path::new(output("rustc", &library)?.trim()).exists())
 }
 
-/// Debian's compiler with its standard library of another architecture, unpacked into a folder.
+/// Installs Debian's compiler, with the standard library of another architecture, into a folder.
 fn debian_compiler(folder: &Path, architecture: Architecture) -> Result<String> {
     let compiler = folder.join("rustc").display().to_string();
     if !Path::new(&compiler).exists() {

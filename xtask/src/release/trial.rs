@@ -1,5 +1,5 @@
-//! Each artefact, tried where nothing else is: in small Debian systems without a compiler and
-//! without a network. `tests/release` has the scripts.
+//! Tries each artefact in small Debian systems without a compiler and a network. `tests/release`
+//! contains the scripts.
 
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -14,15 +14,15 @@ use super::tools::Tools;
 use crate::lab::guest::run_fetching;
 use crate::{deb, output, root};
 
-/// A Debian system, and what is tried in it.
+/// Debian system in which artefacts are tried.
 struct System {
     suite: &'static str,
     glibc: &'static str,
-    /// A Python that is new enough: its command, and the version that wheels are named by.
+    /// Command of a Python that is new enough, and its version; `None` if the system has none.
     python: Option<(&'static str, &'static str)>,
 }
 
-/// The oldest and the newest that Debian's mirrors have, and those between.
+/// Debian suites from the oldest to the newest of the mirrors.
 const SYSTEMS: [System; 4] = [
     System { suite: "bullseye", glibc: "2.31", python: None },
     System { suite: "bookworm", glibc: "2.36", python: Some(("python3", "3.11")) },
@@ -30,11 +30,11 @@ const SYSTEMS: [System; 4] = [
     System { suite: "forky", glibc: "2.42", python: Some(("python3", "3.14")) },
 ];
 
-/// A trial of an artefact, after it.
+/// Result of trying an artefact.
 pub(crate) struct TrialResult {
     artefact: &'static str,
     place: String,
-    /// The steps that passed, or why one failed.
+    /// Steps that passed, or the error.
     outcome: Result<String>,
     seconds: u64,
 }
@@ -59,7 +59,7 @@ impl TrialResult {
     }
 }
 
-/// Tries what the folder of a release has.
+/// Tries all artefacts of a release.
 pub(crate) fn all(release: &ReleaseFiles, tools: &Tools) -> Result<Vec<TrialResult>> {
     let mut trials = Vec::new();
     for system in &SYSTEMS {
@@ -95,7 +95,7 @@ impl System {
         if !system.join("usr").exists() {
             let mut arguments =
                 [script("root.sh"), self.suite.into(), system.display().to_string()].to_vec();
-            // The user of the packages is made by systemd-sysusers.
+            // systemd-sysusers creates the user of the packages.
             arguments.push("systemd".into());
             arguments.extend(self.python.map(|_| "python3-venv".into()));
             let arguments: Vec<&str> = arguments.iter().map(String::as_str).collect();
@@ -136,7 +136,7 @@ fn life_cycle(tools: &Tools) -> Result<String> {
     Ok("installed, started, reloaded, upgraded, removed, purged".to_owned())
 }
 
-/// The folder that a system sees.
+/// Returns the folder that a system mounts.
 fn folder_of(name: &str) -> PathBuf {
     root().join("out/tools/trials").join(name)
 }
@@ -145,7 +145,7 @@ fn script(name: &str) -> String {
     root().join("tests/release").join(name).display().to_string()
 }
 
-/// Copies the artefacts of an architecture and the scripts into the folder that a system sees.
+/// Copies the artefacts of an architecture and the scripts to the folder that a system mounts.
 fn fill(release: &ReleaseFiles, folder: &Path, architecture: Architecture) -> Result<()> {
     if folder.exists() {
         fs::remove_dir_all(folder)?;
@@ -172,7 +172,7 @@ fn fill(release: &ReleaseFiles, folder: &Path, architecture: Architecture) -> Re
     copy(&root().join("python/examples/quickstart.py"), folder.join("quickstart.py"))
 }
 
-/// Fetches numpy, which the wheel needs, for a Python that sees no network.
+/// Downloads numpy, which the wheel needs, since the system has no network.
 fn numpy(tools: &Tools, folder: &Path, architecture: Architecture, python: &str) -> Result<()> {
     let wheels = folder.join("wheels").display().to_string();
     let platforms = ["manylinux2014", "manylinux_2_27", "manylinux_2_28"]
@@ -183,7 +183,7 @@ fn numpy(tools: &Tools, folder: &Path, architecture: Architecture, python: &str)
     crate::run(&tools.program("pip"), &[&what[..], &how, &["--dest", &wheels]].concat(), &[])
 }
 
-/// Does a trial and notes what became of it.
+/// Runs a trial, and records its outcome and duration.
 #[expect(clippy::disallowed_methods, reason = "the table shows what took the time")]
 fn attempt(
     artefact: &'static str,
@@ -195,7 +195,7 @@ fn attempt(
     TrialResult { artefact, place: place.to_owned(), outcome, seconds: begin.elapsed().as_secs() }
 }
 
-/// Runs a script; the steps that it tells of.
+/// Runs a script, and returns the steps that it reports in lines `tried: STEP`.
 fn said(command: &[&str]) -> Result<String> {
     let printed = output(command[0], &command[1..])?;
     let lines: Vec<_> = printed.lines().filter_map(|line| line.strip_prefix("tried: ")).collect();

@@ -1,19 +1,19 @@
-//! The version: `version` of `workspace.package`, and the places that have to repeat it.
+//! Version of the workspace (`workspace.package`), and the places that must repeat it.
 
 use anyhow::{Context, Result};
 use toml_edit::{DocumentMut, Item};
 
 use crate::source::Tree;
 
-/// The changelogs of the Debian packages; each begins with the version of the package.
+/// Changelogs of the Debian packages, which begin with the version of the package.
 const PACKAGE_CHANGELOGS: [&str; 2] = ["cli/debian/changelog", "target/debian/changelog"];
 
-/// The version of the workspace.
+/// Returns the version of the workspace.
 pub(crate) fn of(tree: &Tree) -> Result<String> {
     Ok(version(&manifest(tree)?)?.to_owned())
 }
 
-/// The places that name another version than the workspace's.
+/// Returns the places that contain a version other than the workspace's.
 pub(crate) fn complaints(tree: &Tree) -> Result<Vec<String>> {
     let manifest = manifest(tree)?;
     let version = version(&manifest)?;
@@ -36,8 +36,8 @@ fn version(manifest: &DocumentMut) -> Result<&str> {
     version.context("Cargo.toml: no workspace.package.version")
 }
 
-/// Crates of the workspace that others ask for in another version. Cargo publishes none whose
-/// dependencies name no version, and a workspace cannot inherit it there.
+/// Returns the dependencies on crates of the workspace that require another version. Cargo
+/// publishes a crate only if its dependencies have versions, and these cannot be inherited.
 fn dependencies(manifest: &DocumentMut, version: &str) -> Vec<String> {
     let dependencies = manifest["workspace"]["dependencies"].as_table_like();
     let other = |(name, item): (&str, &Item)| {

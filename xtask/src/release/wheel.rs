@@ -1,7 +1,7 @@
 //! Wheels of the Python package for manylinux_2_28, and its source distribution.
 //!
-//! One wheel of an architecture is for all Pythons from 3.11 on. Python 3.10 has one of its own:
-//! its stable interface has no buffers.
+//! One wheel of an architecture supports Python 3.11 and later. Python 3.10 has a wheel of its own,
+//! since its stable ABI lacks the buffer protocol.
 
 use std::path::Path;
 
@@ -11,7 +11,7 @@ use super::architecture::Architecture;
 use super::tools::Tools;
 use crate::root;
 
-/// A wheel for these Pythons: the interpreter that maturin is told, and features of the crate.
+/// Interpreter for maturin, and features of the crate, of each wheel.
 const PYTHONS: [(&str, &[&str]); 2] =
     [("python3.11", &[]), ("python3.10", &["--no-default-features"])];
 
@@ -19,7 +19,7 @@ const PYTHONS: [(&str, &[&str]); 2] =
 pub(crate) fn build(tools: &Tools, architecture: Architecture, folder: &Path) -> Result<()> {
     let (triple, folder) = (architecture.triple(), folder.display().to_string());
     let environment = tools.environment(architecture, &architecture.wheels_dir())?;
-    // zig would link an unwinder of its own.
+    // By default zig would link an unwinder of its own.
     let environment = environment
         .with("CARGO_ZIGBUILD_PYTHON_PATH", &root().join("xtask/release/python-for-zig.sh"))
         .with("FEEDRAIL_LIBGCC", &tools.unwinder(architecture)?);

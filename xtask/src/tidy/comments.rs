@@ -1,20 +1,20 @@
-//! Comments of Rust files, line by line.
+//! Finds the comments of Rust files, line by line.
 
 use crate::source::SourceFile;
 
-/// Columns that a line with a comment may have, as `max_width` of rustfmt.toml gives code.
+/// Maximum columns of a line with a comment, equal to `max_width` in rustfmt.toml.
 const COLUMNS_MAX: usize = 100;
 
-/// The comment on a line.
+/// Comment on one line.
 #[derive(Debug, PartialEq, Eq)]
 pub(super) struct Comment<'a> {
-    /// Lines are counted from 1.
+    /// Number of the line, from 1.
     pub(super) line: usize,
-    /// Begins with the slashes.
+    /// Text of the comment, slashes included.
     pub(super) text: &'a str,
 }
 
-/// Each line that a comment makes too wide.
+/// Returns a complaint for each comment that exceeds [`COLUMNS_MAX`].
 pub(super) fn complaints(sources: &[SourceFile]) -> Vec<String> {
     let in_file = |source: &SourceFile| {
         let at = |line| format!("{}:{line}: a comment behind column {COLUMNS_MAX}", source.path);
@@ -23,7 +23,7 @@ pub(super) fn complaints(sources: &[SourceFile]) -> Vec<String> {
     sources.iter().flat_map(in_file).collect()
 }
 
-/// Lines on which a comment ends behind the last column.
+/// Numbers of the lines whose comment exceeds [`COLUMNS_MAX`].
 fn wide_lines(text: &str) -> Vec<usize> {
     let lines: Vec<_> = text.lines().collect();
     let mut wide: Vec<_> = comments(text).iter().map(|comment| comment.line).collect();
@@ -31,7 +31,7 @@ fn wide_lines(text: &str) -> Vec<usize> {
     wide
 }
 
-/// All comments in order, one for each line. Two slashes between spaces in a literal count, too.
+/// Returns all comments in order, one for each line. ` // ` in a string literal counts, too.
 pub(super) fn comments(text: &str) -> Vec<Comment<'_>> {
     let lines = text.lines().enumerate();
     let found =
@@ -39,7 +39,7 @@ pub(super) fn comments(text: &str) -> Vec<Comment<'_>> {
     found.collect()
 }
 
-/// The comment that a line is or ends with.
+/// Returns the comment that a line consists of or ends with.
 fn comment(line: &str) -> Option<&str> {
     let whole = line.trim_start();
     if whole.starts_with("//") { Some(whole) } else { Some(&line[line.find(" // ")? + 1..]) }

@@ -1,12 +1,12 @@
-//! Documentation that says next to nothing.
+//! Finds documentation comments that are too short to say anything.
 
 use super::comments::{Comment, comments};
 use crate::source::SourceFile;
 
-/// Documentation with fewer words adds no fact to the name that it explains.
+/// Minimum number of words: fewer add no fact to the name of the item.
 const WORDS_MIN: usize = 4;
 
-/// Each short paragraph, with its text.
+/// Returns a complaint for each short paragraph, with its text.
 pub(super) fn complaints(sources: &[SourceFile]) -> Vec<String> {
     let in_file = |source: &SourceFile| {
         let at = |short: Paragraph| {
@@ -17,14 +17,14 @@ pub(super) fn complaints(sources: &[SourceFile]) -> Vec<String> {
     sources.iter().flat_map(in_file).collect()
 }
 
-/// A paragraph of documentation.
+/// Paragraph of a documentation comment.
 struct Paragraph {
-    /// The number of its first line, from 1.
+    /// Number of its first line, from 1.
     line: usize,
     text: String,
 }
 
-/// Paragraphs with fewer words than [`WORDS_MIN`].
+/// Returns the paragraphs with fewer words than [`WORDS_MIN`].
 fn short_paragraphs(text: &str) -> Vec<Paragraph> {
     let is_word = |word: &&str| word.contains(char::is_alphanumeric);
     let is_short = |paragraph: &Paragraph| {
@@ -33,17 +33,17 @@ fn short_paragraphs(text: &str) -> Vec<Paragraph> {
     paragraphs(text).into_iter().filter(is_prose).filter(is_short).collect()
 }
 
-/// Whether a paragraph is no list and no target of a link.
+/// Whether a paragraph is neither a list nor the definition of a link.
 fn is_prose(paragraph: &Paragraph) -> bool {
     let text = &paragraph.text;
     let is_link_target = text.starts_with('[') && text.contains("]: ");
     !text.starts_with(['-', '*']) && !is_link_target
 }
 
-/// All paragraphs. Headings, tables and code are none.
+/// Returns all paragraphs. Headings, tables and code are not paragraphs.
 fn paragraphs(text: &str) -> Vec<Paragraph> {
     let mut paragraphs: Vec<Paragraph> = Vec::new();
-    // The line and the marker of the next line of the documentation, and the paragraph.
+    // Line and marker with which the documentation continues, after the previous comment.
     let mut next = None;
     let (mut is_open, mut is_code) = (false, false);
     for comment in comments(text) {
@@ -69,7 +69,7 @@ fn paragraphs(text: &str) -> Vec<Paragraph> {
     paragraphs
 }
 
-/// The kind and the text of a documentation comment.
+/// Marker and text of a documentation comment; `None` for other comments.
 fn documentation<'a>(comment: &Comment<'a>) -> Option<(&'static str, &'a str)> {
     let marker = ["///", "//!"].into_iter().find(|marker| comment.text.starts_with(marker))?;
     let text = &comment.text[marker.len()..];

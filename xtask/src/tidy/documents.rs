@@ -1,5 +1,5 @@
-//! Checks of the documents against the code and each other: their length, the items and crates that
-//! they name, and their links.
+//! Checks documents against the code and each other: their length, the items and crates that they
+//! name, and their links.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -8,22 +8,22 @@ use syn::{ImplItem, Item, TraitItem, Type};
 
 use crate::source::{SourceFile, Tree};
 
-/// The page that follows requests through the code.
+/// Path of the page that describes the course of requests through the code.
 const ARCHITECTURE: &str = "ARCHITECTURE.md";
 
-/// The most words that it may have.
+/// Maximum number of words of that page.
 const ARCHITECTURE_WORDS_MAX: usize = 900;
 
-/// The most lines that `README.md` may have.
+/// Maximum number of lines of `README.md`.
 const README_LINES_MAX: usize = 150;
 
-/// The words that many files use.
+/// Path of the list of terms that many files use.
 const GLOSSARY: &str = "docs/glossary.md";
 
-/// The most terms that the glossary may have.
+/// Maximum number of terms in the glossary.
 const GLOSSARY_TERMS_MAX: usize = 60;
 
-/// The mistakes in the documents of a checkout.
+/// Returns complaints about all documents of a checkout.
 pub(super) fn complaints(tree: &Tree, sources: &[SourceFile]) -> Result<Vec<String>> {
     let documents = tree.documents()?;
     let index = ItemIndex::new(sources);
@@ -45,7 +45,7 @@ pub(super) fn complaints(tree: &Tree, sources: &[SourceFile]) -> Result<Vec<Stri
     Ok(complaints)
 }
 
-/// Crates of the workspace that the page of the architecture does not name in backticks.
+/// Returns the crates of the workspace that the architecture page does not name in backticks.
 fn absent_crates(page: &str, sources: &[SourceFile]) -> Vec<String> {
     let known: BTreeSet<_> =
         prose(page).flat_map(|(_, line)| line.split('`').skip(1).step_by(2)).collect();
@@ -58,7 +58,7 @@ fn absent_crates(page: &str, sources: &[SourceFile]) -> Vec<String> {
     absent.map(|name| format!("{ARCHITECTURE}: `{name}` is not there")).collect()
 }
 
-/// Documents whose every `path/file.rs::item` must be there.
+/// Whether every `path/file.rs::item` in a document must exist.
 fn names_items(path: &str) -> bool {
     matches!(path, ARCHITECTURE | GLOSSARY) || path.starts_with("docs/decisions/")
 }
@@ -73,8 +73,8 @@ fn length(path: &str, text: &str) -> Option<String> {
     (count > most).then(|| format!("{path}: {count} {unit}, more than {most}"))
 }
 
-/// The links of a document that lead to no file, folder or heading of the checkout. `leads` judges
-/// a path and an anchor, which may be empty.
+/// Returns complaints about links to files, folders or headings that do not exist. `leads` decides
+/// whether a path and an anchor, which may be empty, exist.
 fn dead_links(document: &SourceFile, leads: impl Fn(&str, &str) -> bool) -> Vec<String> {
     let mut complaints = Vec::new();
     for (number, line) in prose(&document.text) {
@@ -92,7 +92,7 @@ fn dead_links(document: &SourceFile, leads: impl Fn(&str, &str) -> bool) -> Vec<
     complaints
 }
 
-/// The anchors of the headings of a document, as GitHub makes them.
+/// Returns the anchors of a document's headings, as GitHub generates them.
 fn anchors(text: &str) -> BTreeSet<String> {
     let anchor = |heading: &str| {
         let kept = heading.chars().filter(|c| c.is_alphanumeric() || " -_".contains(*c));
@@ -102,7 +102,7 @@ fn anchors(text: &str) -> BTreeSet<String> {
     headings.map(|heading| anchor(heading.trim_start_matches('#').trim())).collect()
 }
 
-/// Lines outside of code blocks, with their numbers.
+/// Returns the lines outside of code blocks, with their numbers.
 fn prose(text: &str) -> impl Iterator<Item = (usize, &str)> {
     let mut in_code = false;
     text.lines().enumerate().filter_map(move |(index, line)| {
@@ -112,13 +112,13 @@ fn prose(text: &str) -> impl Iterator<Item = (usize, &str)> {
     })
 }
 
-/// Where the links and images of a line lead, but for those into the network.
+/// Returns the targets of the links and images in a line, without URLs.
 fn links(line: &str) -> impl Iterator<Item = &str> {
     let targets = line.split("](").skip(1).filter_map(|rest| rest.split([')', ' ']).next());
     targets.filter(|target| !target.contains("://") && !target.starts_with("mailto:"))
 }
 
-/// A relative path in a document, from the root of the checkout. None if it leads out of that.
+/// Resolves a relative path in a document from the root of the checkout; `None` if it is outside.
 fn resolve(document: &str, path: &str) -> Option<String> {
     let mut parts: Vec<&str> = document.split('/').collect();
     parts.pop();
@@ -132,7 +132,7 @@ fn resolve(document: &str, path: &str) -> Option<String> {
     Some(parts.join("/"))
 }
 
-/// Items that a document names in the form `path/file.rs::item` and that do not exist.
+/// Returns complaints about items in the form `path/file.rs::item` that do not exist.
 fn unknown_items(document: &SourceFile, index: &ItemIndex<'_>) -> Result<Vec<String>> {
     let mut complaints = Vec::new();
     for (number, line) in prose(&document.text) {
@@ -147,7 +147,7 @@ fn unknown_items(document: &SourceFile, index: &ItemIndex<'_>) -> Result<Vec<Str
     Ok(complaints)
 }
 
-/// The file and the item that a code span names, if it names a Rust file in a folder.
+/// Parses a code span as a Rust file in a folder, and optionally an item in it.
 fn reference(span: &str) -> Option<(&str, Option<&str>)> {
     let (path, item) = match span.split_once("::") {
         Some((path, item)) => (path, Some(item)),
@@ -158,7 +158,7 @@ fn reference(span: &str) -> Option<(&str, Option<&str>)> {
     is_path.then_some((path, item))
 }
 
-/// The items of all Rust files, parsed when one is asked for.
+/// Text of all Rust files by path. A file is parsed when one of its items is looked up.
 struct ItemIndex<'a>(BTreeMap<&'a str, &'a str>);
 
 impl<'a> ItemIndex<'a> {
@@ -166,7 +166,7 @@ impl<'a> ItemIndex<'a> {
         Self(sources.iter().map(|source| (source.path.as_str(), source.text.as_str())).collect())
     }
 
-    /// Why a file or an item is not found, and where the item is instead.
+    /// Returns why a file or an item is not found, and where items of that name are instead.
     fn problem(&self, path: &str, item: Option<&str>) -> Result<Option<String>> {
         let Some(item) = item else {
             return Ok((!self.0.contains_key(path)).then(|| format!("no file {path}")));
@@ -184,10 +184,10 @@ impl<'a> ItemIndex<'a> {
         }))
     }
 
-    /// Places of items that are wanted and have the last name of `item`.
+    /// Returns the places of accepted items whose last name is that of `item`.
     fn places(&self, item: &str, is_wanted: impl Fn(&str) -> bool) -> Result<Vec<String>> {
         let mut places = Vec::new();
-        // Parsing all files would take seconds.
+        // Only files that contain the name are parsed: all of them would take seconds.
         for (path, text) in self.0.iter().filter(|(_, text)| text.contains(last_of(item))) {
             let items = items_of(path, text)?;
             let wanted = items.iter().filter(|other| is_wanted(other));
@@ -197,12 +197,12 @@ impl<'a> ItemIndex<'a> {
     }
 }
 
-/// The name of an item without its type.
+/// Name of an item without its type.
 fn last_of(item: &str) -> &str {
     item.rsplit("::").next().unwrap_or(item)
 }
 
-/// The items that a file defines: `function`, `Type`, `Type::method`, `Enum::Variant`, `CONSTANT`.
+/// Names of the items in a file: `function`, `Type`, `Type::method`, `Enum::Variant`, `CONSTANT`.
 fn items_of(path: &str, text: &str) -> Result<BTreeSet<String>> {
     let mut names = BTreeSet::new();
     let file = syn::parse_file(text).with_context(|| path.to_owned())?;

@@ -1,38 +1,38 @@
-//! Phrases that make prose hard to read. Their numbers are recorded and may only fall.
+//! Counts phrases that make prose hard to read. Their recorded numbers may only decrease.
 
 use anyhow::{Context, Result, ensure};
 
 use crate::source::{SourceFile, Tree};
 
-/// The recorded numbers, each with the phrases that it counts, from the root of the checkout.
+/// Path of the record: numbers, each with the phrases that it counts.
 const RECORD: &str = "xtask/tidy/mannerisms.txt";
 
-/// Phrases that one number counts.
+/// Group of phrases that are counted together.
 struct Mannerism<'a> {
     record: usize,
     name: &'a str,
     phrases: Vec<Phrase<'a>>,
 }
 
-/// Successive words of a sentence.
+/// Sequence of words within a sentence.
 struct Phrase<'a> {
-    /// True if only a documentation comment that begins with the words is meant.
+    /// Whether the phrase counts only at the start of a documentation comment.
     is_beginning: bool,
     words: Vec<&'a str>,
-    /// A word after which the phrase means something else.
+    /// The phrase does not count before this word.
     unless_before: Option<&'a str>,
 }
 
-/// A word of a file, without the punctuation around it and in lower case.
+/// Word of a file in lower case, without surrounding punctuation.
 struct Word {
-    /// Lines are counted from 1.
+    /// Number of the line, from 1.
     line: usize,
     text: String,
     begins_documentation: bool,
     ends_sentence: bool,
 }
 
-/// Numbers that are above their records, as complaints. Prints those that are below.
+/// Returns complaints about numbers above their records. It prints numbers that are below.
 pub(super) fn complaints(tree: &Tree, texts: &[SourceFile]) -> Result<Vec<String>> {
     let recorded = tree.read(RECORD)?;
     let mut complaints = Vec::new();
@@ -52,7 +52,7 @@ pub(super) fn complaints(tree: &Tree, texts: &[SourceFile]) -> Result<Vec<String
     Ok(complaints)
 }
 
-/// Each place below a folder, with the phrase that is there.
+/// Returns the places of phrases in the files below a folder.
 pub(super) fn places(tree: &Tree, texts: &[SourceFile], folder: &str) -> Result<Vec<String>> {
     let recorded = tree.read(RECORD)?;
     let mannerisms = parse(&recorded)?;
@@ -68,7 +68,7 @@ pub(super) fn places(tree: &Tree, texts: &[SourceFile], folder: &str) -> Result<
 }
 
 impl Mannerism<'_> {
-    /// The line of each word at which one of the phrases begins.
+    /// Returns the line of each place at which one of the phrases begins.
     fn lines(&self, words: &[Word]) -> Vec<usize> {
         let begins = |at: &usize| self.phrases.iter().any(|phrase| phrase.begins(&words[*at..]));
         (0..words.len()).filter(begins).map(|at| words[at].line).collect()
@@ -89,8 +89,8 @@ impl Phrase<'_> {
     }
 }
 
-/// The lines of a record: a number, and phrases with `|` between them. `^` begins a documentation
-/// comment, and `!` precedes the word that a phrase must not stand before.
+/// Parses a record. A line has a number, and phrases with `|` between them. `^` means the start of
+/// a documentation comment; `!` precedes the word before which the phrase does not count.
 fn parse(record: &str) -> Result<Vec<Mannerism<'_>>> {
     let lines = record.lines().filter(|line| !line.is_empty() && !line.starts_with('#'));
     let mannerism = |line| parse_line(line).with_context(|| format!("mannerisms.txt: {line}"));
@@ -114,7 +114,7 @@ fn parse_phrase(text: &str) -> Result<Phrase<'_>> {
     Ok(Phrase { is_beginning: text.starts_with('^'), words, unless_before })
 }
 
-/// All words of a text. Marks of comments are no words, so a phrase may go over several lines.
+/// Splits a text into words. Comment markers are left out, so a phrase may span several lines.
 fn words(text: &str) -> Vec<Word> {
     let mut words = Vec::new();
     let mut marker_before = None;

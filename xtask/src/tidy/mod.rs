@@ -1,4 +1,4 @@
-//! House rules that no other tool checks.
+//! `cargo xtask tidy`: rules of this repository that no other tool checks.
 
 mod comments;
 mod docs;
@@ -12,10 +12,10 @@ use crate::release::version;
 use crate::shape;
 use crate::source::Tree;
 
-/// A file longer than this holds more than one noun.
+/// Maximum number of lines of a file.
 const LINES_MAX: usize = 1000;
 
-/// How far above an `unsafe` block its SAFETY comment may begin.
+/// Maximum number of lines between an `unsafe` block and the start of its SAFETY comment above it.
 const SAFETY_REACH_LINES: usize = 8;
 
 /// The checkout to check, or to print mannerisms of.
@@ -28,8 +28,8 @@ pub(crate) struct Options {
     tree: Tree,
 }
 
-/// Checks every Rust file and every document that git tracks, and prints all that is wrong before
-/// it fails.
+/// Checks every Rust file and every document that git tracks. It prints all complaints, and then
+/// fails if there are any.
 pub(crate) fn run(options: &Options) -> Result<()> {
     let sources = options.tree.sources()?;
     let texts = options.tree.texts()?;

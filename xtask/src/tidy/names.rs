@@ -1,4 +1,4 @@
-//! Names of public types that mean different things in different files.
+//! Finds names of public types that are defined in several files.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -10,7 +10,7 @@ use crate::source::{ProductFile, SourceFile, product};
 /// Names that may have several definitions, each with the reason.
 const ALLOWED: &str = include_str!("../../tidy/names-allowed.txt");
 
-/// The names that two or more files define and that are not allowed to be, each with its places.
+/// Returns a complaint for each name that several files define and the list does not allow.
 pub(super) fn complaints(sources: &[SourceFile]) -> Result<Vec<String>> {
     let allowed = allowed(ALLOWED)?;
     let mut shared = shared(&product(sources)?);
@@ -22,10 +22,10 @@ pub(super) fn complaints(sources: &[SourceFile]) -> Result<Vec<String>> {
     Ok(shared.iter().map(describe).collect())
 }
 
-/// The line of the first definition in each file.
+/// Line of the first definition of a name, by file.
 type Places = BTreeMap<String, usize>;
 
-/// Names of types that two or more files define.
+/// Returns the names of types that several files define, with their places.
 fn shared(files: &[ProductFile]) -> BTreeMap<String, Places> {
     let mut names: BTreeMap<String, Places> = BTreeMap::new();
     for file in files {
@@ -38,7 +38,7 @@ fn shared(files: &[ProductFile]) -> BTreeMap<String, Places> {
     names
 }
 
-/// The public types that a module and those within it in the same file define.
+/// Returns the names of the public types in a module, and in its inline modules.
 fn definitions(items: &[Item]) -> Vec<&Ident> {
     let mut names = Vec::new();
     for item in items {
@@ -63,7 +63,7 @@ fn definitions(items: &[Item]) -> Vec<&Ident> {
     names
 }
 
-/// The names in the list of exceptions.
+/// Parses the list of names that may have several definitions.
 fn allowed(list: &str) -> Result<BTreeSet<&str>> {
     let mut names = BTreeSet::new();
     for line in list.lines().filter(|line| !line.is_empty() && !line.starts_with('#')) {

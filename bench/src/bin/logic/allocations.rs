@@ -1,4 +1,4 @@
-//! Counts the allocations of the process.
+//! Allocator that counts the allocations of the process.
 #![expect(unsafe_code, reason = "an allocator")]
 
 use std::alloc::{GlobalAlloc, Layout, System};
@@ -11,12 +11,12 @@ static ALLOCATIONS: AtomicU64 = AtomicU64::new(0);
 #[global_allocator]
 static ALLOCATOR: Counting = Counting;
 
-/// Allocations of the process since its start.
+/// Number of allocations since the process started.
 pub(crate) fn count() -> u64 {
     ALLOCATIONS.load(Ordering::Relaxed)
 }
 
-// SAFETY: all is passed on to the system's allocator.
+// SAFETY: all calls are passed on to the system's allocator.
 unsafe impl GlobalAlloc for Counting {
     unsafe fn alloc(&self, layout: Layout) -> *mut u8 {
         ALLOCATIONS.fetch_add(1, Ordering::Relaxed);

@@ -1,10 +1,10 @@
-//! The target's logic alone: reads of 4 KiB from a null namespace, over a provider that moves
-//! nothing.
+//! Measures the target's logic alone: reads of 4 KiB from a null namespace, over a provider that
+//! moves no data.
 //!
-//! `feedrail-bench-logic READS` serves that many reads with the target, `feedrail-bench-logic READS
-//! empty` has a loop make the provider's calls of as many reads and do nothing else. The difference
-//! of their costs, counted by callgrind, is the target's. The first prints how many allocations it
-//! made for reads, after a warm-up.
+//! `feedrail-bench-logic READS` serves that many reads with the target. `feedrail-bench-logic READS
+//! empty` makes only the provider calls of as many reads, in a loop. The difference of their
+//! instruction counts, measured by callgrind, is the cost of the target. The first prints the
+//! number of allocations for the reads, after a warm-up.
 
 mod allocations;
 mod provider;
@@ -32,7 +32,7 @@ use crate::wire::{ADMIN, IO, LoopbackWire, QUEUE_ENTRIES};
 const NQN: &str = "nqn.2026-01.org.example:logic";
 const HOST_NQN: &str = "nqn.2026-01.org.example:host";
 const WARM_UP_READS: u64 = 1000;
-/// Turns after which something that should happen will not.
+/// Turns of the target after which an expected event counts as missing.
 const TURNS_MAX: u32 = 100_000;
 
 fn main() -> Result<()> {
@@ -58,7 +58,7 @@ fn serve(reads: u64) -> Result<()> {
     Ok(())
 }
 
-/// A target and the host that the provider plays.
+/// Target, and the provider that simulates its host.
 struct LogicWorld {
     wire: Arc<LoopbackWire>,
     target: Stepped,
@@ -83,7 +83,7 @@ impl LogicWorld {
         Ok(Self { wire, target, now: Time::from_nanos(1) })
     }
 
-    /// An admin queue, an enabled controller and an I/O queue.
+    /// Connects an admin queue, enables the controller, and connects an I/O queue.
     fn connect(&mut self) -> Result<()> {
         self.wire.request_connection(ADMIN, 32);
         let cntlid = self.command(ADMIN, &connect(ADMIN, Cntlid::DYNAMIC, 32)?)?;
@@ -96,7 +96,7 @@ impl LogicWorld {
         Ok(())
     }
 
-    /// One command and its result.
+    /// Sends one command and waits for its result (DW0 of the completion).
     fn command(&mut self, queue: usize, sqe: &Sqe) -> Result<u32> {
         self.wire.send(queue, sqe.with_cid(Cid(1)));
         for _ in 0..TURNS_MAX {
@@ -127,7 +127,7 @@ impl LogicWorld {
     }
 }
 
-/// A Connect command with its data, which is never freed: it is fetched later.
+/// Creates a Connect command. Its data is leaked, since the target fetches it later.
 fn connect(queue: usize, cntlid: Cntlid, entries: u16) -> Result<Sqe> {
     let (nqn, host): (Nqn, Nqn) = (NQN.parse()?, HOST_NQN.parse()?);
     let data = ConnectData::new(HostId([7; 16]), cntlid, nqn, HostNqn(host));

@@ -1,4 +1,4 @@
-//! A provider in the target's own process that does next to nothing.
+//! Provider within the target's process that does almost nothing.
 #![expect(unsafe_code, reason = "implements methods that take memory by address")]
 
 use std::io;
@@ -16,11 +16,11 @@ use rdma::{
 
 use crate::wire::{IO, LISTENER, LoopbackWire};
 
-/// The address of its only device.
+/// IP address of the only device.
 pub(crate) const ADDRESS: Ipv4Addr = Ipv4Addr::new(10, 0, 0, 1);
 const BATCH: usize = 64;
 
-/// A provider in this process: its device passes work requests to a [`LoopbackWire`].
+/// Provider whose device passes work requests to a [`LoopbackWire`].
 pub(crate) struct InProcess;
 
 #[derive(Clone)]
@@ -35,10 +35,10 @@ pub(crate) struct InProcessCm(Arc<LoopbackWire>);
 
 pub(crate) struct NoRegion;
 
-/// The target opens none.
+/// Type of memory windows. The target opens none.
 pub(crate) enum NoWindow {}
 
-/// The connection that a queue pair is for is its name everywhere.
+/// Queue pair that is not connected yet. It is identified by its connection.
 pub(crate) struct NewQueuePair {
     conn: ConnId,
 }
@@ -231,7 +231,7 @@ impl ConnectionManager<InProcess> for InProcessCm {
     }
 }
 
-/// The calls that a target makes for as many reads, and nothing else.
+/// Makes the provider calls that a target makes for as many reads, and does nothing else.
 pub(crate) fn loop_alone(reads: u64) {
     let wire = Arc::new(LoopbackWire::default());
     let mut group = InProcessGroup(Arc::clone(&wire));

@@ -1,4 +1,4 @@
-//! The queues between the target and a simulated host: receives, completions, events.
+//! Queues between the target and a simulated host: receives, completions, events.
 #![expect(
     unsafe_code,
     reason = "capsules are written to and read from memory that work requests name"
@@ -16,18 +16,19 @@ use rdma::{
     CmEvent, ConnId, ConnParams, Op, PrivateData, RecvWr, SendFlags, SendWr, Wc, WcOpcode, WcStatus,
 };
 
-/// The queue pair of the admin queue and that of the I/O queue; their queue identifiers, too.
+/// Numbers of the two queue pairs, equal to their queue identifiers.
 pub(crate) const ADMIN: usize = 0;
 pub(crate) const IO: usize = 1;
 pub(crate) const LISTENER: ConnId = ConnId(100);
 pub(crate) const QUEUE_ENTRIES: u16 = 33;
-/// Read commands in flight.
+/// Number of Read commands in flight.
 const DEPTH: usize = 32;
 const SQE_BYTES: usize = 64;
 const CQE_BYTES: usize = 16;
 const BLOCKS: u32 = 8;
 
-/// All of it. The lock is never contended; the loop that is measured against takes it as often.
+/// State that the provider and the simulated host share. The lock is never contended, and the empty
+/// loop takes it as often as the target does.
 #[derive(Default)]
 pub(crate) struct LoopbackWire(Mutex<LoopbackState>);
 
@@ -37,14 +38,14 @@ pub(crate) struct LoopbackState {
     queues: [LoopbackQueue; 2],
     completions: VecDeque<Wc>,
     responses: VecDeque<Cqe>,
-    /// Reads that are still to be asked for, and those that were and are not answered.
+    /// Number of reads that are still to be sent, and number of those in flight.
     reads_left: u64,
     in_flight: usize,
 }
 
 #[derive(Default)]
 struct LoopbackQueue {
-    /// Identifier and address of each receive.
+    /// Work request identifier and buffer address of each posted receive.
     receives: VecDeque<(u64, u64)>,
     commands: VecDeque<Sqe>,
 }
@@ -54,7 +55,7 @@ impl LoopbackWire {
         self.0.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// The host asks for a connection.
+    /// Queues the host's request for a connection.
     pub(crate) fn request_connection(&self, queue: usize, entries: u16) {
         let request = ConnectRequest::new(Qid(queue as u16), Cntlid(0), entries, entries.into());
         let private_data = PrivateData::new(request.as_bytes()).unwrap_or(PrivateData::EMPTY);
@@ -72,7 +73,7 @@ impl LoopbackWire {
         self.lock().events.push_back(event);
     }
 
-    /// Establishes a connection that the target accepted.
+    /// Establishes a connection that the target has accepted.
     pub(crate) fn accept(&self, conn: ConnId, params: &ConnParams) {
         self.lock().events.push_back(CmEvent::Established { conn, params: *params });
     }
@@ -81,17 +82,17 @@ impl LoopbackWire {
         self.lock().events.pop_front()
     }
 
-    /// The host sends a command.
+    /// Queues a command of the host.
     pub(crate) fn send(&self, queue: usize, sqe: Sqe) {
         self.lock().queues[queue].commands.push_back(sqe);
     }
 
-    /// The response of the target to it.
+    /// Returns the next completion that the target has sent.
     pub(crate) fn response(&self) -> Option<Cqe> {
         self.lock().responses.pop_front()
     }
 
-    /// The host sends this many reads, at its depth.
+    /// Makes the host send this many reads, with a fixed number in flight.
     pub(crate) fn ask_for_reads(&self, reads: u64) {
         self.lock().reads_left = reads;
     }
@@ -107,8 +108,8 @@ impl LoopbackState {
         self.queues[queue].receives.push_back((wr.wr_id, wr.sges[0].addr));
     }
 
-    /// Does the work of a device, except for moving data to the host, which is not the target's
-    /// cost.
+    /// Performs the work of a device, except for moving data to the host, which is not a cost of
+    /// the target.
     pub(crate) fn push_send(&mut self, queue: usize, wr: &SendWr<'_>) {
         let opcode = match wr.op {
             Op::RdmaRead { remote_addr, .. } => {
@@ -144,7 +145,7 @@ impl LoopbackState {
         self.responses.extend(Cqe::read_from_bytes(&bytes).ok());
     }
 
-    /// Completions of sends, and receives of the capsules that the host has sent.
+    /// Returns completions of sends, and of receives into which the host's capsules are copied.
     pub(crate) fn poll(&mut self, out: &mut [Wc]) -> usize {
         let mut count = 0;
         while count < out.len()
@@ -179,7 +180,7 @@ impl LoopbackState {
         Some(wc)
     }
 
-    /// A capsule arrives in the next receive.
+    /// Copies a capsule into the next receive, and returns its completion.
     fn receive(&mut self, queue: usize, sqe: &Sqe) -> Option<Wc> {
         let (wr_id, address) = self.queues[queue].receives.pop_front()?;
         let to = ptr::with_exposed_provenance_mut::<u8>(address as usize);

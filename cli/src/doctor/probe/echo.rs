@@ -1,4 +1,5 @@
-//! ICMP echoes to the target: round trip, loss, order, and what becomes of the type of service.
+//! ICMP echo requests to the target: round-trip time, loss, order, and changes of the type of
+//! service.
 
 use core::time::Duration;
 use std::collections::{BTreeMap, BTreeSet};
@@ -12,33 +13,33 @@ use crate::clock::now;
 use crate::latency::Latency;
 use crate::seed::fresh_seed;
 
-/// Echoes of a series, and the time between two.
+/// Echo requests in a series, and the time between two of them.
 const COUNT: u16 = 100;
 const PAUSE: Duration = Duration::from_millis(5);
-/// How long the last answers of a series may take.
+/// Time to wait for the last replies of a series.
 const PATIENCE: Duration = Duration::from_secs(1);
-/// Bytes of data of an echo of a series.
+/// Bytes of data in each request of a series.
 const DATA_BYTES: usize = 64;
-/// Tries of an echo of some length.
+/// Attempts to get a reply to a request of a certain length.
 const TRIES: u16 = 3;
 
-/// Results of a series of echoes.
+/// Results of a series of echo requests.
 #[derive(Clone, Debug, Default)]
 pub(super) struct EchoMeasure {
     pub(super) sent: u16,
     pub(super) answered: u16,
-    /// Answers that came after one to a later request.
+    /// Replies that arrived after the reply to a later request.
     pub(super) reordered: u16,
     pub(super) round_trip: Latency,
     pub(super) sent_tos: u8,
-    /// How many answers came with each type of service.
+    /// Number of replies by the type of service that they arrived with.
     pub(super) answered_tos: BTreeMap<u8, u16>,
 }
 
-/// Sends echoes to one peer.
+/// Sends echo requests to one peer.
 pub(super) struct EchoProbe {
     socket: IcmpSocket,
-    /// The beginning of the data of each request, by which answers to ours are known.
+    /// First bytes of the data of each request, which identify replies to this probe.
     cookie: [u8; 8],
     next: u16,
 }
@@ -58,7 +59,7 @@ impl EchoProbe {
         Ok(sequence)
     }
 
-    /// The next answer to one of our requests before `end`.
+    /// Returns the next reply to this probe before `end`.
     fn receive_until(&self, end: Instant) -> Option<EchoReply> {
         loop {
             let left = end.saturating_duration_since(now());
@@ -67,13 +68,13 @@ impl EchoProbe {
             }
             match self.socket.receive(left) {
                 Ok(Some(reply)) if reply.data.starts_with(&self.cookie) => return Some(reply),
-                // Another message, or an error that an earlier packet met.
+                // Message of another program, or an ICMP error for an earlier packet.
                 _ => {}
             }
         }
     }
 
-    /// A series with a type of service.
+    /// Sends a series of requests with a type of service, and measures the replies.
     pub(super) fn series(&mut self, tos: u8) -> io::Result<EchoMeasure> {
         self.socket.set_tos(tos)?;
         let mut measure = EchoMeasure { sent_tos: tos, ..EchoMeasure::default() };
@@ -92,7 +93,8 @@ impl EchoProbe {
         };
         for _ in 0..COUNT {
             let sent = now();
-            // What the network says of earlier ones comes as an error of the next.
+            // An ICMP error for an earlier request makes the next send fail; that request counts as
+            // lost.
             if let Ok(sequence) = self.send(DATA_BYTES) {
                 waiting.insert(sequence, sent);
             }
@@ -110,7 +112,7 @@ impl EchoProbe {
         Ok(measure)
     }
 
-    /// Whether an echo of so many bytes of data comes back whole.
+    /// Whether an echo request with this many bytes of data is answered in full.
     pub(super) fn passage(&mut self, data_bytes: usize) -> Passage {
         for _ in 0..TRIES {
             match self.send(data_bytes) {

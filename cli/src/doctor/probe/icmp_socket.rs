@@ -1,4 +1,4 @@
-//! A socket for ICMP echoes, which says of each answer what type of service it came with.
+//! Socket for ICMP echo requests that reports the type of service of each reply.
 #![expect(unsafe_code, reason = "no crate at hand receives control messages of IP")]
 
 use core::time::Duration;
@@ -12,16 +12,16 @@ use rustix::net::{
     AddressFamily, SendFlags, SocketFlags, SocketType, bind, connect, ipproto, send, socket_with,
 };
 
-/// The types of messages, and the bytes before their data.
+/// ICMP message types, and bytes of the header before the data.
 const ECHO_V4: u8 = 8;
 const ECHO_REPLY_V4: u8 = 0;
 const ECHO_V6: u8 = 128;
 const ECHO_REPLY_V6: u8 = 129;
 pub(super) const ICMP_HEADER: usize = 8;
-/// The least length of an IPv4 header, and where it says how long it is.
+/// Minimum bytes of an IPv4 header.
 const IPV4_HEADER: usize = 20;
 
-/// An answer: its sequence number and data, and the type of service that it came with.
+/// Echo reply: sequence number, data, and the type of service that it arrived with.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) struct EchoReply {
     pub(super) sequence: u16,
@@ -29,17 +29,18 @@ pub(super) struct EchoReply {
     pub(super) tos: Option<u8>,
 }
 
-/// A socket that sends echoes to one peer and hears what the peer answers.
+/// Socket that sends echo requests to one peer and receives its replies.
 pub(super) struct IcmpSocket {
     socket: OwnedFd,
     is_v4: bool,
-    /// Raw sockets need root and hear all ICMP of the peer; the others are for a group of users.
+    /// Raw sockets need root and receive all ICMP messages of the peer. Datagram sockets are open
+    /// to the groups in `net.ipv4.ping_group_range`.
     is_raw: bool,
 }
 
 impl IcmpSocket {
     /// # Errors
-    /// The system gives this user no such socket, or there is no route.
+    /// The system does not permit such a socket to this user, or there is no route to the peer.
     pub(super) fn open(peer: IpAddr, source: Option<IpAddr>) -> io::Result<Self> {
         let is_v4 = peer.is_ipv4();
         let (family, protocol) = if is_v4 {
@@ -79,7 +80,7 @@ impl IcmpSocket {
     pub(super) fn send(&self, sequence: u16, data: &[u8]) -> io::Result<()> {
         let kind = if self.is_v4 { ECHO_V4 } else { ECHO_V6 };
         let [high, low] = sequence.to_be_bytes();
-        // The kernel puts an identifier in, and the checksum of ICMPv6.
+        // The kernel fills in the identifier, and the checksum of ICMPv6.
         let mut message = vec![kind, 0, 0, 0, 0, 0, high, low];
         message.extend(data);
         if self.is_v4 {
@@ -90,12 +91,12 @@ impl IcmpSocket {
         Ok(())
     }
 
-    /// The next answer, if one comes within `wait`.
+    /// Waits up to `wait` for the next reply.
     ///
     /// # Errors
-    /// What the network said of an earlier request, such as that nobody is there.
+    /// An ICMP error that the network sent for an earlier request, such as host unreachable.
     pub(super) fn receive(&self, wait: Duration) -> io::Result<Option<EchoReply>> {
-        // Zero would mean for ever.
+        // A timeout of 0 would disable it.
         let wait = wait.max(Duration::from_micros(1));
         sockopt::set_socket_timeout(&self.socket, Timeout::Recv, Some(wait))?;
         let mut buffer = vec![0; 1 << 16];
@@ -114,7 +115,7 @@ impl IcmpSocket {
         (header[0] == reply).then(|| EchoReply { sequence, data: data.to_vec(), tos })
     }
 
-    /// The length of the next message and its type of service.
+    /// Receives the next message. Returns its length in bytes and its type of service.
     fn receive_message(&self, buffer: &mut [u8]) -> io::Result<(usize, Option<u8>)> {
         let mut control = [0u64; 16];
         let mut part = libc::iovec { iov_base: buffer.as_mut_ptr().cast(), iov_len: buffer.len() };
@@ -138,8 +139,8 @@ fn past_ipv4_header(packet: &[u8]) -> Option<&[u8]> {
     packet.get((words * 4).max(IPV4_HEADER)..)
 }
 
-/// The type of service or traffic class among control messages: `struct cmsghdr` and its data,
-/// each at a multiple of eight bytes.
+/// Type of service or traffic class in the control messages: `struct cmsghdr` and its data, each at
+/// a multiple of eight bytes.
 fn tos_of(mut control: &[u8]) -> Option<u8> {
     const HEADER: usize = 16;
     loop {
@@ -157,7 +158,7 @@ fn tos_of(mut control: &[u8]) -> Option<u8> {
     }
 }
 
-/// The checksum of RFC 1071.
+/// Internet checksum (RFC 1071).
 fn internet_checksum(bytes: &[u8]) -> u16 {
     let word = |pair: &[u8]| u32::from(pair[0]) << 8 | u32::from(*pair.get(1).unwrap_or(&0));
     let mut sum: u32 = bytes.chunks(2).map(word).sum();

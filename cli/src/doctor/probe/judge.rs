@@ -1,4 +1,4 @@
-//! Findings from the measurements of a path.
+//! Findings derived from the measurements of a path.
 
 use rdma::soft::ROCE_PORT;
 
@@ -7,14 +7,14 @@ use super::transfer::{RoceAnswer, TransferMeasure};
 use super::{ECN_MASK, ECT_0, Passage, PathMeasure};
 use crate::doctor::finding::{Advice, DoctorFinding, FindingId};
 
-/// The ECN codepoint of a packet that a switch has marked.
+/// ECN codepoint CE, which a switch sets in a packet when its queue is congested.
 const CE: u8 = 0b11;
-/// Bytes of an IP packet around the payload of a RoCE packet, with the longest headers.
+/// Maximum bytes of an IP packet other than the payload of the RoCE packet in it.
 const AROUND_PAYLOAD: usize = 96;
-/// Losses are told from one in so many packets on; below that they may be this machine's own.
+/// Losses from 1 in this many packets on are a finding; fewer may happen on this machine itself.
 const LOSS_LIMIT: u64 = 10_000;
 
-/// All findings of a path.
+/// Returns all findings of a path.
 pub(super) fn judge(path: &PathMeasure) -> Vec<DoctorFinding> {
     let mut findings = vec![summary(path)];
     findings.extend(reachability(path));
@@ -33,7 +33,7 @@ impl PathMeasure {
         DoctorFinding { id, subject: self.target.ip().to_string(), what, why, advice }
     }
 
-    /// Longest payload whose packet came back.
+    /// Largest payload for which a packet of that length passed.
     fn passing_payload(&self) -> Option<usize> {
         let passing = self.passages.iter().filter(|(_, passage)| *passage == Passage::Passes);
         passing.map(|(payload, _)| *payload).max()
@@ -63,7 +63,7 @@ fn summary(path: &PathMeasure) -> DoctorFinding {
     DoctorFinding::info(FindingId::Path, path.target.ip().to_string(), what)
 }
 
-/// Why no RoCE packet came back.
+/// Finding if RoCE does not reach the target, with the probable cause; `None` if it does.
 fn reachability(path: &PathMeasure) -> Option<DoctorFinding> {
     let (ip, port) = (path.target.ip(), path.target.port());
     let error = match &path.roce {
@@ -129,7 +129,7 @@ fn reachability(path: &PathMeasure) -> Option<DoctorFinding> {
     ))
 }
 
-/// Packets as long as this side would send them must pass.
+/// Finding if packets with the path MTU of this side's interface do not pass.
 fn mtu(path: &PathMeasure) -> Option<DoctorFinding> {
     let local = path.local_payload?;
     let passing = path.passing_payload()?;
@@ -207,7 +207,7 @@ fn reordering(path: &PathMeasure) -> Option<DoctorFinding> {
     ))
 }
 
-/// DSCP and ECN of the answers, which echo those of the requests as they arrived.
+/// Findings on DSCP and ECN of the echo replies, which copy those of the requests as they arrived.
 fn type_of_service(path: &PathMeasure) -> Vec<DoctorFinding> {
     let Ok(echoes) = &path.echoes else { return Vec::new() };
     let mut findings = Vec::new();
@@ -240,7 +240,7 @@ fn type_of_service(path: &PathMeasure) -> Vec<DoctorFinding> {
     findings
 }
 
-/// Marks of congested queues, on echoes and on what was transferred.
+/// Finding on congestion marks, in echo replies and in packets of the transfers.
 fn congestion(path: &PathMeasure) -> Option<DoctorFinding> {
     let mut parts = Vec::new();
     if let Ok(echoes) = &path.echoes {

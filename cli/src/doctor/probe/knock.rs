@@ -1,4 +1,4 @@
-//! Datagrams to a UDP port of the target, to see whether anybody refuses them.
+//! Sends datagrams to a UDP port of the target, to see whether it answers port unreachable.
 
 use core::time::Duration;
 use std::io;
@@ -8,27 +8,27 @@ use rustix::net::sockopt::{self, Ipv4PathMtuDiscovery, Ipv6PathMtuDiscovery};
 
 use super::Passage;
 
-/// A port at which nobody listens, of those that `traceroute` uses.
+/// Port of the range that `traceroute` uses, on which normally no program listens.
 pub(super) const CLOSED_PORT: u16 = 33_499;
 const PATIENCE: Duration = Duration::from_millis(500);
 const TRIES: u32 = 2;
 
-/// Answer of a port.
+/// Reaction to a datagram to a port.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Knock {
-    /// The machine says that the port is closed: datagrams reach it.
+    /// The peer sent ICMP port unreachable: datagrams reach it, and the port is closed.
     Refused,
-    /// Nothing: somebody listens, or somebody drops it.
+    /// No reply: a program listens there, or the datagrams are dropped on the way.
     Silent,
 }
 
-/// Sends a datagram to a port, with what no RoCE endpoint takes for a packet.
+/// Sends a datagram to a port, with data that no RoCE endpoint takes for a packet.
 pub(super) fn knock(source: IpAddr, peer: IpAddr, port: u16) -> io::Result<Knock> {
     let answer = send(source, SocketAddr::new(peer, port), &[0; 1])?;
     Ok(if answer == Passage::Passes { Knock::Refused } else { Knock::Silent })
 }
 
-/// Whether a datagram of so many bytes reaches the peer whole, which refuses it.
+/// Whether a datagram of this many bytes reaches the peer whole, which then refuses it.
 pub(super) fn passage(source: IpAddr, peer: IpAddr, bytes: usize) -> Passage {
     let peer = SocketAddr::new(peer, CLOSED_PORT);
     send(source, peer, &vec![0; bytes]).unwrap_or(Passage::Silent)

@@ -1,4 +1,4 @@
-//! An active look at the path to a target, from this side.
+//! Active measurements of the path to a target.
 
 mod echo;
 mod icmp_socket;
@@ -22,7 +22,7 @@ use super::finding::DoctorFinding;
 use super::tree::SystemTree;
 use crate::options::{Local, ProviderArg};
 
-/// Payloads of RoCE packets to try, ascending. A path passes all up to its limit.
+/// Payloads of RoCE packets to try, in bytes, ascending. A path passes all up to its limit.
 const PAYLOADS: [usize; 3] = [1024, 2048, 4096];
 /// Bytes of UDP, BTH, RETH and CRC around a payload.
 const ROCE_HEADERS: usize = 8 + 12 + 16 + 4;
@@ -30,16 +30,16 @@ const ROCE_HEADERS: usize = 8 + 12 + 16 + 4;
 const ECT_0: u8 = 0b10;
 const ECN_MASK: u8 = 0b11;
 
-/// Outcome of a packet of some length.
+/// Outcome for a packet of a certain length.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Passage {
     Passes,
-    /// This machine, or a router that said so, does not send it on.
+    /// This machine refused to send it, or a router reported that it is too long.
     TooLong,
     Silent,
 }
 
-/// The target, and how it is to be reached.
+/// Target to measure, and the options of connections to it.
 pub(crate) struct PathProbe<'a> {
     pub(crate) local: &'a Local,
     pub(crate) address: SocketAddr,
@@ -47,18 +47,18 @@ pub(crate) struct PathProbe<'a> {
     pub(crate) nsid: Nsid,
 }
 
-/// All that was measured; judged apart from it.
+/// Results of all measurements, from which `judge` derives findings.
 #[derive(Clone, Debug)]
 struct PathMeasure {
     target: SocketAddr,
     source: IpAddr,
     interface: Option<String>,
     provider: String,
-    /// The longest payload that the interface leaves room for.
+    /// Largest payload for which the local interface's MTU has room, in bytes.
     local_payload: Option<usize>,
-    /// Echoes, or the reason why none could be sent.
+    /// Results of ICMP echo requests, or the reason why none could be sent.
     echoes: Result<EchoMeasure, String>,
-    /// Outcome for each payload that the interface has room for.
+    /// Outcome for each payload of `PAYLOADS` up to `local_payload`.
     passages: Vec<(usize, Passage)>,
     roce_port: Option<Knock>,
     closed_port: Option<Knock>,
@@ -102,7 +102,7 @@ impl PathProbe<'_> {
             Ok(probe) if echoes_work => {
                 probe.passage(payload + ROCE_HEADERS - icmp_socket::ICMP_HEADER)
             }
-            // The UDP header is not part of what is sent.
+            // The kernel adds the UDP header.
             _ => knock::passage(source, peer, payload + ROCE_HEADERS - 8),
         };
         let fits = |payload: &usize| *payload <= local_payload.unwrap_or(0);

@@ -1,5 +1,5 @@
-//! NVMe over the path: discovery, reads, and compares, which move data to the target and change
-//! nothing there.
+//! NVMe transfers over the path: discovery, reads, and compares, which send data to the target
+//! without changing any there.
 
 use core::time::Duration;
 use std::collections::BTreeSet;
@@ -17,28 +17,28 @@ use crate::latency::Latency;
 use crate::options::Local;
 use crate::session::{self, Session};
 
-/// How long each kind of transfer is measured.
+/// Duration of each kind of transfer.
 const PERIOD: Duration = Duration::from_secs(1);
-/// Bytes of one read or compare, and how many are in flight.
+/// Bytes of a read or compare for throughput, and how many are in flight.
 const LARGE_BYTES: usize = 128 << 10;
 const DEPTH: usize = 16;
-/// Bytes of a read whose time is measured.
+/// Bytes of a read for latency.
 const SMALL_BYTES: usize = 4 << 10;
 
-/// Whether RoCE reaches the target, by what discovery came to.
+/// Whether RoCE reaches the target, as an attempt at discovery shows.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) enum RoceAnswer {
     /// The discovery log was read.
     Discovered { subsystems: usize },
-    /// The target answered, with a refusal.
+    /// The target refused the connection or the command.
     Refused(String),
-    /// Nothing answered in time.
+    /// No answer arrived in time.
     Silent(String),
-    /// Could not be tried.
+    /// Discovery could not be attempted.
     Untried(String),
 }
 
-/// Bytes, and the time that they took.
+/// Bytes transferred, and the duration.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub(super) struct Throughput {
     pub(super) bytes: u64,
@@ -51,21 +51,21 @@ impl Throughput {
     }
 }
 
-/// Counters of `soft` over the transfers; zeros with verbs, where the device has counters.
+/// Counters of the soft provider over the transfers. They are 0 with verbs, whose device has
+/// counters.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(super) struct WireCounts {
     pub(super) sent: u64,
     pub(super) received: u64,
-    /// Packets that this side sent again.
+    /// Packets that this side retransmitted.
     pub(super) repeated: u64,
-    /// Gaps in what came from the target.
+    /// Gaps in the sequence of packets from the target.
     pub(super) gaps: u64,
     /// Packets whose invariant CRC was wrong.
     pub(super) damaged: u64,
-    /// Packets from the target that a congested queue had marked (`np_ecn_marked_packets`).
+    /// Packets from the target that arrived with ECN CE (`np_ecn_marked_packets`).
     pub(super) marked: u64,
-    /// Congestion notifications of the target, which packets to it had brought
-    /// (`rp_cnp_handled`).
+    /// CNPs from the target, for packets to it that arrived with ECN CE (`rp_cnp_handled`).
     pub(super) notifications: u64,
 }
 
@@ -92,12 +92,12 @@ pub(super) struct TransferMeasure {
     /// Latency of small reads, one at a time.
     pub(super) latency: Latency,
     pub(super) from_target: Throughput,
-    /// The namespace may be too small, or the controller without Compare: then why.
+    /// Error if the namespace is too small, or the controller does not support Compare.
     pub(super) to_target: Result<Throughput, String>,
     pub(super) wire: WireCounts,
 }
 
-/// Asks the discovery controller, which any NVMe-oF target may have at the address.
+/// Requests the discovery log page, which any NVMe-oF target may serve at the address.
 pub(super) fn discover(local: &Local, address: SocketAddr) -> RoceAnswer {
     let host = match session::host(local) {
         Ok(host) => host,
@@ -115,13 +115,13 @@ pub(super) fn discover(local: &Local, address: SocketAddr) -> RoceAnswer {
     }
 }
 
-/// How many NVM subsystems a discovery log names; each may have several addresses.
+/// Number of NVM subsystems in a discovery log; each may have several addresses.
 fn subsystems(log: &DiscoveryLog) -> usize {
     let nvm = log.entries.iter().filter(|entry| entry.subtype == SubsystemType::NVM);
     nvm.filter_map(|entry| entry.subnqn.parse().ok()).collect::<BTreeSet<Nqn>>().len()
 }
 
-/// Whether somebody must have answered for an error to be this one.
+/// Whether an error of this kind shows that the target answered.
 fn is_refusal(kind: &ErrorKind) -> bool {
     match kind {
         ErrorKind::Rejected(_)
@@ -135,7 +135,7 @@ fn is_refusal(kind: &ErrorKind) -> bool {
     }
 }
 
-/// Reads and compares for a while.
+/// Reads and compares for one period each.
 pub(super) fn measure(
     local: &Local,
     address: SocketAddr,
@@ -156,7 +156,7 @@ pub(super) fn measure(
     })
 }
 
-/// The length of I/Os of at most so many bytes, in whole blocks, that the namespace has room for.
+/// Bytes of an I/O: whole blocks, at most `most` bytes, and no more than the namespace has.
 fn io_bytes(namespace: &Namespace, most: usize) -> usize {
     let block = namespace.info().block_bytes.max(1);
     let within = (most as u64).min(namespace.size_bytes());
@@ -201,8 +201,8 @@ fn large_reads(host: &Host, namespace: &Namespace) -> Result<Throughput> {
     Ok(Throughput { bytes: ended * bytes as u64, elapsed: began.elapsed() })
 }
 
-/// Sends what the namespace has, for comparison. A difference does not matter: the bytes have come
-/// all the same.
+/// Sends the namespace's own data with Compare for one period. A miscompare is no error, since the
+/// data was transferred all the same.
 fn compares(namespace: &Namespace) -> Result<Result<Throughput, String>> {
     let bytes = io_bytes(namespace, LARGE_BYTES * DEPTH);
     let content = namespace.read_to_vec(0, bytes).wait()?;

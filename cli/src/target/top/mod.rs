@@ -1,4 +1,4 @@
-//! `feedrail target top`: what the namespaces of a target do now, and which hosts are connected.
+//! `feedrail target top`: rates of a target's namespaces, and its connected hosts.
 
 mod rates;
 mod screen;
@@ -47,14 +47,14 @@ pub(super) struct Top {
     output: Output,
 }
 
-/// Report of an interval.
+/// Rates and hosts of one interval.
 struct Report {
     seconds: f64,
     namespaces: Vec<NamespaceRates>,
     hosts: Vec<ConnectedHost>,
 }
 
-/// A controller, which is one connection of a host to a subsystem.
+/// Controller of a host, as the target describes it, with the NQN of the subsystem.
 struct ConnectedHost {
     nqn: String,
     controller: Value,
@@ -125,7 +125,7 @@ fn hosts(target: &mut RpcClient) -> Result<Vec<ConnectedHost>> {
     Ok(hosts)
 }
 
-/// Waits without a terminal; false where a signal ends it.
+/// Waits without a terminal. Returns false if a signal ends the wait.
 fn wait(until: Instant, interrupt: &Interrupt) -> bool {
     loop {
         if interrupt.check().is_err() {

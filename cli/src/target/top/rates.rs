@@ -1,4 +1,4 @@
-//! Rates of a target's namespaces per second, from two samples of its counters.
+//! Rates of a target's namespaces per second, calculated from two samples of its counters.
 
 use std::cmp::Reverse;
 use std::collections::BTreeMap;
@@ -9,7 +9,7 @@ use crate::output::printable;
 use crate::size::human;
 use crate::target::items;
 
-/// The headings of a namespace's row.
+/// Column headings of the namespaces.
 pub(super) const HEADINGS: [&str; 10] = [
     "Subsystem",
     "NSID",
@@ -23,7 +23,7 @@ pub(super) const HEADINGS: [&str; 10] = [
     "Errors/s",
 ];
 
-/// The counters of all namespaces at one moment.
+/// Counters of all namespaces at one time.
 #[derive(Debug, Default)]
 pub(super) struct IoSample {
     nanos: u64,
@@ -38,7 +38,7 @@ struct NamespaceCounts {
     errors: u64,
 }
 
-/// Commands of one kind.
+/// Counters of the reads or the writes of a namespace.
 #[derive(Clone, Copy, Debug, Default)]
 struct CommandCounts {
     commands: u64,
@@ -61,12 +61,12 @@ pub(super) struct NamespaceRates {
 struct CommandRates {
     per_second: f64,
     bytes_per_second: f64,
-    /// Mean time from the arrival of a command to its response; nothing where there was none.
+    /// Mean time from the arrival of a command to its completion; `None` without commands.
     latency_us: Option<f64>,
 }
 
 impl IoSample {
-    /// A result of `bdev_get_iostat`.
+    /// Parses a result of `bdev_get_iostat`.
     pub(super) fn of(iostat: &Value) -> Self {
         let number = |value: &Value| value.as_u64().unwrap_or_default();
         let counts = |one: &Value, [commands, bytes, latency]: [&str; 3]| CommandCounts {
@@ -90,12 +90,12 @@ impl IoSample {
         }
     }
 
-    /// Seconds from an earlier sample to this one, more than none.
+    /// Seconds from an earlier sample to this one, greater than 0.
     pub(super) fn seconds_since(&self, earlier: &Self) -> f64 {
         self.nanos.saturating_sub(earlier.nanos).max(1) as f64 / 1e9
     }
 
-    /// Rates of each namespace since an earlier sample, by bytes moved, largest first.
+    /// Returns the rates of each namespace since an earlier sample, largest number of bytes first.
     pub(super) fn rates_since(&self, earlier: &Self) -> Vec<NamespaceRates> {
         let seconds = self.seconds_since(earlier);
         let rates = |(key, now): (&(String, u64), &NamespaceCounts)| {
@@ -117,8 +117,8 @@ impl IoSample {
 }
 
 impl CommandCounts {
-    /// A namespace that was removed and added again counts from 0, and has no rates until the next
-    /// sample.
+    /// Rates since an earlier sample. The counters of a namespace that was removed and added again
+    /// start from 0, so its rates are 0 until the next sample.
     fn rates_since(self, earlier: Self, seconds: f64) -> CommandRates {
         let commands = self.commands.saturating_sub(earlier.commands);
         let latency = self.latency_nanos.saturating_sub(earlier.latency_nanos);

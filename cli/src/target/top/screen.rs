@@ -1,4 +1,4 @@
-//! The table in a terminal.
+//! The tables of `feedrail target top` on a terminal.
 
 use std::time::Instant;
 
@@ -14,7 +14,7 @@ use super::{HEADINGS, HOST_HEADINGS, Report, SIGNAL_INTERVAL};
 use crate::clock;
 use crate::interrupt::Interrupt;
 
-/// A terminal that shows nothing but the tables, until this is dropped.
+/// Terminal on its alternate screen, restored on drop.
 pub(super) struct Screen(DefaultTerminal);
 
 impl Screen {
@@ -28,7 +28,7 @@ impl Screen {
         Ok(Self(terminal))
     }
 
-    /// Waits for the next sample; false where a key or a signal ends it.
+    /// Waits for the next sample. Returns false if a key or a signal ends the program.
     pub(super) fn wait(&mut self, until: Instant, interrupt: &Interrupt) -> Result<bool> {
         loop {
             if interrupt.check().is_err() {
@@ -57,7 +57,7 @@ impl Drop for Screen {
     }
 }
 
-/// Raw mode takes Ctrl-C from the terminal's driver.
+/// Whether a key ends the program. In raw mode Ctrl-C is a key and raises no signal.
 fn is_quit(event: &Event) -> bool {
     let Event::Key(KeyEvent { code, modifiers, kind: KeyEventKind::Press, .. }) = event else {
         return false;
@@ -72,7 +72,7 @@ fn is_quit(event: &Event) -> bool {
 fn render(frame: &mut Frame<'_>, report: &Report) {
     let namespaces = report.namespace_rows();
     let hosts = report.host_rows();
-    // A title and headings.
+    // The title, the headings, and the rows.
     let wanted = |rows: usize| Constraint::Max(u16::try_from(rows + 3).unwrap_or(u16::MAX));
     let areas = Layout::vertical([Constraint::Fill(2), wanted(hosts.len()), Constraint::Length(1)]);
     let [top, middle, bottom] = areas.areas(frame.area());
@@ -84,7 +84,8 @@ fn render(frame: &mut Frame<'_>, report: &Report) {
     frame.render_widget(Line::raw(line).dim(), bottom);
 }
 
-/// Columns are as wide as their widest cell, and shrink where the terminal is narrower.
+/// Creates a table whose columns are as wide as their widest cell, or narrower on a narrow
+/// terminal.
 fn table<'a>(title: String, headings: &[&'a str], rows: &'a [Vec<String>]) -> Table<'a> {
     let width = |column: usize| {
         let cells = rows.iter().map(|row| row[column].chars().count());

@@ -1,10 +1,10 @@
-//! The part of Thrift's compact protocol that a footer is read with.
+//! Parser of the parts of Thrift's compact protocol that a Parquet footer needs.
 
-/// How deep structures and lists may lie in each other where they are skipped; the deepest ones of
-/// a footer have 6 levels.
+/// Maximum nesting of structures and lists that are skipped; those of a footer have at most 6
+/// levels.
 const MAX_DEPTH: usize = 32;
 
-/// Bytes that do not follow the compact protocol.
+/// Error: bytes that are not valid in the compact protocol.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 pub(super) enum ThriftError {
     #[error("its end in the middle of a value")]
@@ -17,7 +17,7 @@ pub(super) enum ThriftError {
     Depth,
 }
 
-/// The types of the protocol that have a meaning here.
+/// Type codes of the compact protocol.
 mod kind {
     pub(super) const TRUE: u8 = 1;
     pub(super) const FALSE: u8 = 2;
@@ -33,7 +33,7 @@ mod kind {
     pub(super) const UUID: u8 = 13;
 }
 
-/// The number and the type of a field whose value comes next.
+/// Number and type code of a field, whose value comes next.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct ThriftField {
     pub(super) id: i16,
@@ -42,15 +42,15 @@ pub(super) struct ThriftField {
 
 /// One level of nested values that remain to be skipped.
 enum Level {
-    /// The fields of a structure, up to its end.
+    /// Fields of a structure, up to its end.
     Struct,
-    /// So many values of a type.
+    /// A number of values of one type.
     Values { left: usize, kind: u8 },
-    /// So many pairs of values.
+    /// A number of key-value pairs of a map.
     Pairs { left: usize, key: u8, value: u8 },
 }
 
-/// A value of the compact protocol, read from its beginning on.
+/// Parser of a value of the compact protocol.
 pub(super) struct Compact<'a> {
     bytes: &'a [u8],
     position: usize,
@@ -61,13 +61,13 @@ impl<'a> Compact<'a> {
         Self { bytes, position: 0 }
     }
 
-    /// How many bytes were read.
+    /// Number of bytes that have been read.
     pub(super) fn position(&self) -> u64 {
         self.position as u64
     }
 
-    /// The next field of a structure, or `None` at its end. `last` is the number of the field
-    /// before.
+    /// Returns the next field of a structure, or `None` at its end. `last` is the number of the
+    /// previous field.
     pub(super) fn field(&mut self, last: &mut i16) -> Result<Option<ThriftField>, ThriftError> {
         let byte = self.byte()?;
         if byte == 0 {
@@ -81,8 +81,8 @@ impl<'a> Compact<'a> {
         Ok(Some(ThriftField { id, kind: byte & 15 }))
     }
 
-    /// The number of structures or binaries in a list. Each has a byte at least, so that the number
-    /// is bounded by the bytes that are left.
+    /// Returns the number of structures or binaries in a list. It is bounded by the bytes that are
+    /// left, since each has at least one.
     pub(super) fn list(&mut self, field: ThriftField) -> Result<usize, ThriftError> {
         expect(field, kind::LIST)?;
         let (length, _) = self.list_header()?;
@@ -105,9 +105,9 @@ impl<'a> Compact<'a> {
         self.take(length)
     }
 
-    /// Passes over the value of a field, without recursion.
+    /// Skips the value of a field, without recursion.
     pub(super) fn skip(&mut self, field: ThriftField) -> Result<(), ThriftError> {
-        // The type of a boolean field is its value.
+        // The type code of a boolean field contains its value.
         if matches!(field.kind, kind::TRUE | kind::FALSE) {
             return Ok(());
         }
@@ -115,7 +115,7 @@ impl<'a> Compact<'a> {
         while let Some(level) = levels.last_mut() {
             let next = match level {
                 Level::Struct => {
-                    // Numbers of fields do not matter here.
+                    // Field numbers do not matter when skipping.
                     let field = self.field(&mut 0)?;
                     let boolean = |kind| matches!(kind, kind::TRUE | kind::FALSE);
                     field.map(|field| (!boolean(field.kind)).then_some(field.kind))
@@ -127,7 +127,8 @@ impl<'a> Compact<'a> {
                 }
                 Level::Pairs { left, key, value } => {
                     let (key_kind, value_kind) = (*key, *value);
-                    // The key becomes the value of the next turn: a pair is two values.
+                    // The kinds are swapped, so that key and value are skipped in turn: a pair
+                    // counts as two values.
                     *level = Level::Pairs { left: *left - 1, key: value_kind, value: key_kind };
                     Some(Some(key_kind))
                 }
@@ -144,7 +145,7 @@ impl<'a> Compact<'a> {
         Ok(())
     }
 
-    /// Passes over a value, or gives what is to be skipped inside it.
+    /// Skips a value; a structure, list or map is returned for the caller to skip its contents.
     fn skip_flat(&mut self, kind: u8) -> Result<Option<Level>, ThriftError> {
         match kind {
             kind::TRUE | kind::FALSE | kind::BYTE => _ = self.byte()?,
@@ -169,7 +170,7 @@ impl<'a> Compact<'a> {
             15 => self.varint()?,
             length => length.into(),
         };
-        // A value has a byte at least.
+        // A value has at least one byte.
         Ok((self.fits(length)?, byte & 15))
     }
 
