@@ -42,7 +42,7 @@ pub struct DataTransfer {
 }
 
 impl DataTransfer {
-    /// No transfer.
+    /// No data is transferred.
     pub const NONE: Self = Self { direction: DataDirection::None, length_bytes: 0 };
 
     pub(crate) const fn to_host(length_bytes: u64) -> Self {

@@ -359,7 +359,7 @@ pub enum WriteProtection {
     Protected = 1,
     /// Protected until the next power cycle.
     UntilPowerCycle = 2,
-    /// Protected permanently.
+    /// Permanent Write Protect: cannot be undone.
     Permanent = 3,
 }
 

@@ -69,7 +69,7 @@ impl fmt::Debug for Cntlid {
 pub struct Qid(pub u16);
 
 impl Qid {
-    /// Admin queue.
+    /// The Admin Queue, identifier 0.
     pub const ADMIN: Self = Self(0);
 
     /// Whether it is the admin queue.

@@ -71,7 +71,7 @@ impl Status {
         Self(self.0 | Self::DNR)
     }
 
-    /// Sets More.
+    /// Sets the More bit: the Error Information log page has details.
     pub const fn with_more(self) -> Self {
         Self(self.0 | Self::MORE)
     }

@@ -43,7 +43,7 @@ pub struct Listening {
 /// Configured address on which a target cannot listen, although it listens on others.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct NotListening {
-    /// Configured address.
+    /// Address in the configuration.
     pub address: SocketAddr,
     /// Reason and remedy, in one line.
     pub reason: String,

@@ -35,7 +35,7 @@ pub struct Identify {
     pub cns: Cns,
     /// Controller, for those values of CNS that select one.
     pub cntid: Cntlid,
-    /// CNS specific identifier.
+    /// CNS Specific Identifier field (CNSSID).
     pub cnssid: u16,
     /// I/O command set, for those values of CNS that select one.
     pub csi: Csi,

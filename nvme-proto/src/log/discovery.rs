@@ -24,7 +24,7 @@ pub struct DiscoveryHeader {
 const _: () = assert!(size_of::<DiscoveryHeader>() == 1024);
 
 impl DiscoveryHeader {
-    /// Creates the header.
+    /// Creates the header of a page with `numrec` entries.
     pub const fn new(genctr: u64, numrec: u64) -> Self {
         Self {
             genctr: U64::new(genctr),

@@ -34,7 +34,7 @@ pub struct ErrorLogEntry {
     pub csi: Csi,
     /// Opcode of the command.
     pub opcode: u8,
-    /// Command specific information.
+    /// Command Specific Information of the entry.
     pub command_specific: U64,
     /// Transport type specific information.
     pub transport_specific: U16,

@@ -103,7 +103,6 @@ pub struct Quiesce {
 /// I/O commands of a queue that get the hold.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum AwaitedCommands {
-    /// All I/O commands.
     All,
     /// I/O commands that change a medium.
     Changes,

@@ -19,7 +19,6 @@ pub(super) struct Jobs {
 pub(super) struct ControllerJob {
     pub(super) id: JobId,
     pub(super) purpose: JobPurpose,
-    /// Namespaces to flush.
     pub(super) namespaces: Vec<Arc<Namespace>>,
     /// Status for the first flush that failed.
     pub(super) error: Option<Status>,

@@ -14,11 +14,8 @@ use super::kind::ControllerKind;
 /// Condition under which a controller supports an entry of the tables below.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Offer {
-    /// All controllers.
     Always,
-    /// Discovery controllers.
     Discovery,
-    /// I/O controllers.
     Io,
     /// I/O controllers whose subsystem has a writable namespace, or may get one.
     Writable,
@@ -29,9 +26,7 @@ enum Offer {
 /// Properties of a controller that decide which table entries it supports. They never change.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Support {
-    /// Discovery controller.
     Discovery,
-    /// I/O controller.
     Io {
         /// Whether the subsystem has a namespace that hosts may write, or may get one.
         writable: bool,

@@ -24,9 +24,7 @@ const BACKOFF_TURNS: u32 = 64;
 /// Polling time of one idle core (`window`), adapted to the times between operations.
 #[derive(Debug)]
 pub(crate) struct IdlePolling {
-    /// Maximum polling time.
     most: Duration,
-    /// Present polling time.
     window: Duration,
     last_work: Time,
     /// Operations on namespaces so far: those that have begun plus those that have ended.

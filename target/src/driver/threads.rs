@@ -52,7 +52,6 @@ pub enum RuntimeError {
     Core {
         /// Number of the CPU core, as in the configuration key `cores`.
         core: u16,
-        /// Error of `sched_setaffinity`.
         error: io::Error,
     },
     /// A thread cannot be created.

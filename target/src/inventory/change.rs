@@ -27,7 +27,6 @@ use crate::inventory::subsystem::Subsystem;
 use crate::limits::{MAX_ALLOWED_HOSTS, MAX_NAMESPACES};
 use crate::storage::{Inline, Storage, StorageReport, Submitted, Tag};
 
-/// Parameters of [`Registry::add_namespace`].
 #[derive(Clone, Debug)]
 pub(crate) struct NewNamespace {
     /// NSID; `None` chooses the lowest free one.
@@ -71,7 +70,6 @@ pub(crate) struct NamespaceResize {
     pub(crate) new: NamespaceChange,
 }
 
-/// Result of [`Registry::close`].
 #[derive(Debug, PartialEq, Eq)]
 pub(crate) enum Closed {
     /// The namespace was idle: it has been flushed, with this result, and closed.

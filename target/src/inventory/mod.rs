@@ -75,7 +75,6 @@ struct NextSerials {
     subsystem: u32,
 }
 
-/// Arguments of `Registry::new`.
 struct RegistryParts {
     limits: Limits,
     machine: Machine,

@@ -45,7 +45,6 @@ pub(crate) struct Namespace {
     pub(crate) reads_zeros: bool,
     /// Whether a host has set write protection (Namespace Write Protection Config feature).
     protected: Arc<AtomicBool>,
-    /// See [`Namespace::generation`].
     generation: Arc<AtomicU64>,
     backend: Arc<dyn Backend>,
     /// Files of its backend, which io_uring instances register.

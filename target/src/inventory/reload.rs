@@ -157,7 +157,6 @@ struct ReloadPlan {
     serials: NextSerials,
 }
 
-/// Changes to subsystems.
 struct SubsystemPlan {
     /// Subsystems of the configuration, kept or new, in its order.
     wanted: Vec<WantedSubsystem>,
@@ -181,7 +180,6 @@ pub(super) struct Difference {
     wanted: Vec<WantedNamespace>,
 }
 
-/// Namespace to open.
 struct WantedNamespace {
     subsystem: Arc<Subsystem>,
     candidate: Candidate,

@@ -22,7 +22,6 @@ pub(crate) struct Shard {
     pub root: Arc<Path>,
 }
 
-/// Result of [`scan`].
 #[derive(Debug)]
 pub(crate) struct ShardFiles {
     /// Files to export, sorted by relative path.

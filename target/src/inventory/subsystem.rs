@@ -102,7 +102,6 @@ impl Subsystem {
     /// Changes which hosts may connect. Hosts that are connected stay so.
     ///
     /// # Errors
-    /// See [`AllowedHosts::change`].
     pub(crate) fn change_hosts(&self, change: HostsChange) -> Result<(), HostsError> {
         self.lock_hosts().change(change)
     }

@@ -17,7 +17,6 @@ use crate::inventory::subsystem::Subsystem;
 use crate::inventory::{NextSerials, Registry};
 use crate::limits::{MAX_SUBSYSTEMS, NSID_LAST};
 
-/// Parameters of [`Registry::add_subsystem`].
 #[derive(Clone, Debug)]
 pub(crate) struct NewSubsystem {
     pub(crate) nqn: Nqn,

@@ -115,7 +115,6 @@ const ADD_NAMESPACE: &str = "nvmf_subsystem_add_ns";
 const PROTECT: &str = "feedrail_protect_ns";
 const SET_ANA_STATE: &str = "nvmf_subsystem_listener_set_ana_state";
 
-/// Call to execute.
 struct LoadCall {
     loadable: &'static Loadable,
     params: Params,

@@ -218,7 +218,6 @@ impl Clients {
         self.list().live.retain(|client| client.number != number);
     }
 
-    /// Disconnects all clients.
     fn end(&self) {
         self.list().live.iter().for_each(|client| end(&client.stream));
     }

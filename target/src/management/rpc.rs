@@ -21,7 +21,6 @@ pub(super) fn read<T: DeserializeOwned>(params: Params) -> Result<T, RpcError> {
     read.map_err(|error| RpcError::invalid_params(format_args!("Invalid params: {error}")))
 }
 
-/// Well-formed request.
 #[derive(Debug, PartialEq)]
 pub(super) struct RpcCall {
     pub(super) method: String,

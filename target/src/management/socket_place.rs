@@ -63,7 +63,6 @@ impl SocketPlace {
     /// Checks a path, without creating anything.
     ///
     /// # Errors
-    /// See [`SocketError`].
     pub(crate) fn check(path: &Path) -> Result<Self, SocketError> {
         let length = path.as_os_str().len();
         let most = SOCKET_PATH_BYTES - FIRST_NAME_BYTES;

@@ -37,7 +37,6 @@ impl Default for LatencyStats {
 }
 
 impl LatencyCounters {
-    /// Counts one latency.
     #[inline]
     pub(crate) fn count(&self, nanos: u64) {
         self.buckets[bucket_of(nanos)].add(1);

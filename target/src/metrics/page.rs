@@ -38,7 +38,6 @@ pub(crate) struct TargetSnapshot {
 /// Values of the metrics of one subsystem.
 pub(crate) struct SubsystemSnapshot {
     pub(crate) nqn: String,
-    /// Number of namespaces.
     pub(crate) namespaces: usize,
     /// Sum of the sizes of its namespaces.
     pub(crate) size_bytes: u64,

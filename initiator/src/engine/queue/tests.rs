@@ -1,4 +1,4 @@
-//! Tests of queues.
+//! Tests of the host's queues.
 
 use std::net::{IpAddr, SocketAddr};
 use std::time::Duration;

@@ -1,4 +1,4 @@
-//! Tests of regions.
+//! Tests of registered memory regions.
 
 use std::sync::atomic::{AtomicUsize, Ordering};
 

@@ -1,4 +1,4 @@
-//! Tests of transmission.
+//! Tests of sending over UDP sockets.
 
 use super::*;
 use crate::roce::wire::SenderIndex;

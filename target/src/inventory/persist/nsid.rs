@@ -21,7 +21,6 @@ pub(crate) struct NsidFile {
     content: KeptNsids,
     /// Whether `content` differs from the file on disk.
     changed: bool,
-    /// See [`NsidFile::may_be_lost`].
     may_be_lost: bool,
 }
 
