@@ -8,7 +8,7 @@ use zerocopy::{FromBytes, Immutable, KnownLayout, Unaligned};
 /// Returns the structure at the start of `bytes`; bytes after it are ignored.
 ///
 /// # Errors
-/// [`Truncated`] if there are too few bytes. Any bytes are a valid structure, so that there is no
+/// [`Truncated`] if there are too few bytes. Any bytes are a valid structure, so no
 /// other error.
 pub fn view<T>(bytes: &[u8]) -> Result<&T, Truncated>
 where

@@ -31,7 +31,7 @@ impl AppliedConfig {
         self.lock().clone()
     }
 
-    /// Configured address of the metrics page; `None` if there is none.
+    /// Configured address of the metrics page; `None` without a metrics page.
     pub(crate) fn metrics(&self) -> Option<SocketAddr> {
         self.lock().metrics
     }

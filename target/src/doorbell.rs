@@ -18,7 +18,7 @@ pub(crate) struct Doorbell<S = OwnedFd> {
 
 /// Primitive that a thread sleeps on: an eventfd, or a model of it in tests.
 pub(crate) trait Signal {
-    /// Wakes the thread, and ends every later sleep at once until [`Signal::clear`].
+    /// Wakes the thread, and ends every later sleep immediately until [`Signal::clear`].
     fn raise(&self);
 
     /// Resets the signal, so that the thread can sleep again.

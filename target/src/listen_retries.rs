@@ -60,7 +60,7 @@ impl NetworkState {
 }
 
 impl MissingAddresses {
-    /// Lets all addresses be retried in this check if the network has changed.
+    /// Makes all addresses due in this check if the network has changed.
     pub(crate) fn note_network(&mut self, now: NetworkState) {
         if self.last != now {
             self.last = now;

@@ -286,7 +286,7 @@ pub(crate) enum Reachable {
     InUse,
 }
 
-/// Checks that an address can be served, and releases it at once.
+/// Checks that an address can be served, and releases it immediately.
 ///
 /// # Errors
 /// The address cannot be served; see [`AddressError`].
@@ -328,7 +328,7 @@ impl Listeners {
         Self { associations, options, devices: Mutex::new(devices), applied, unshared }
     }
 
-    /// Configured address of the metrics page; `None` if there is none.
+    /// Configured address of the metrics page; `None` without a metrics page.
     pub(crate) fn metrics(&self) -> Option<SocketAddr> {
         self.applied.metrics()
     }

@@ -1,4 +1,4 @@
-//! What a person needs in order to read from a target.
+//! Commands with which a person reads from a target.
 
 use std::collections::BTreeSet;
 use std::fmt::Write as _;

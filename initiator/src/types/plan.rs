@@ -214,7 +214,7 @@ pub enum PlanError {
         /// Index of the other entry.
         second: usize,
     },
-    /// The destination overlaps that of another plan, some ranges of which have not ended.
+    /// The destination overlaps that of another plan that has ranges in progress.
     #[error(
         "bytes {start} to {end} of the region are the destination of a plan in flight: wait for \
          it, or cancel it and wait"

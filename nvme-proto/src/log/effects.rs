@@ -87,7 +87,7 @@ impl CommandEffects {
     pub const WRITES: Self = Self::SUPPORTED.with_block_content_change(true);
 }
 
-/// What a command or feature affects; 0 if not reported.
+/// Scope of a command or feature; 0 if not reported.
 #[bitfield(u16)]
 #[derive(PartialEq, Eq)]
 pub struct Scope {

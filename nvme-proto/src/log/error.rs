@@ -26,7 +26,7 @@ pub struct ErrorLogEntry {
     pub lba: U64,
     /// Namespace that the error concerns, if any.
     pub nsid: U32,
-    /// Identifier of a log page with vendor specific information; 0 if there is none.
+    /// Identifier of a log page with vendor specific information; 0 without one.
     pub vendor_page: u8,
     /// Transport type (TRTYPE) of the connection; 0 if not reported.
     pub trtype: u8,

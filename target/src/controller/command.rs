@@ -32,9 +32,9 @@ pub struct CommandTransfer {
 /// Direction of a data transfer, as seen by the controller.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum TransferDirection {
-    /// From the host: in-capsule data, or fetched by RDMA READ.
+    /// Data from the host: in the capsule, or fetched by RDMA READ.
     HostToController,
-    /// To the host's memory, by RDMA WRITE.
+    /// Data to the host's memory, by RDMA WRITE.
     ControllerToHost,
 }
 

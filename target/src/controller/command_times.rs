@@ -24,7 +24,7 @@ pub(crate) struct CommandStages {
     pub(crate) buffer: Duration,
     /// Wait for the data that is fetched from the host.
     pub(crate) fetch: Duration,
-    /// From the start of the storage operation to the end of the command.
+    /// Time from the start of the storage operation to the end of the command.
     pub(crate) storage: Duration,
 }
 

@@ -106,7 +106,7 @@ impl Controller {
         later
     }
 
-    /// Writes the protection of a job to the state folder. False if there is none.
+    /// Writes the protection of a job to the state folder. Returns false if the job changes none.
     fn keep(&self, shared: &mut SharedState, id: JobId) -> bool {
         let associations = self.associations.upgrade();
         let (Some(associations), Some(subsystem)) = (associations, self.subsystem()) else {

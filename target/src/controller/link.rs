@@ -98,7 +98,7 @@ impl QueueLink {
         self.waker.wake_by_ref();
     }
 
-    /// Returns the next message for the owner. Costs one relaxed load if there is none. After
+    /// Returns the next message for the owner; without one this costs one relaxed load. After
     /// [`QueueLink::close`] it is always the close.
     pub(super) fn next_mail(&self) -> Option<Mail> {
         if !self.mail.load(Ordering::Relaxed) {

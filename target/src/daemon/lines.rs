@@ -93,7 +93,7 @@ impl LineWriter {
     }
 }
 
-/// For `tracing`, which passes one whole line per call.
+/// `tracing` passes one whole line per call.
 impl Write for LineWriter {
     fn write(&mut self, line: &[u8]) -> io::Result<usize> {
         self.push(line.to_vec());

@@ -31,7 +31,7 @@ pub struct Stepped {
     groups: Vec<PollGroup>,
     devices: Devices,
     acceptors: Acceptors,
-    /// For each group, the time before which it gets no turn.
+    /// Time before which each group gets no turn.
     stalled: Vec<Time>,
     /// Changes of namespaces. Hosts are notified of each once all cores have adopted it.
     unannounced: Vec<PublishedNamespace>,

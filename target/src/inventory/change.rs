@@ -38,7 +38,7 @@ pub(crate) struct NewNamespace {
     /// NGUID; `None` derives it from the UUID.
     pub nguid: Option<[u8; 16]>,
     pub eui64: Option<Eui64>,
-    /// Version of the content, given by the operator; `None` if there is none.
+    /// Version of the content, if the operator has given one.
     pub content_id: Option<String>,
     pub direct_io: DirectIo,
     pub medium: Medium,
@@ -373,7 +373,7 @@ fn flush_backend(backend: &Arc<dyn Backend>) -> Result<(), BackendError> {
         if let Some(StorageReport::Done { result, .. }) = storage.next_report() {
             return result;
         }
-        // A decorator that delays the operation uses this clock, so the loop advances it at once.
+        // A decorator that delays the operation uses this clock, so the loop advances it.
         now = storage.deadline().unwrap_or(now).max(now);
     }
 }

@@ -163,7 +163,7 @@ impl Registry {
         self.lock_subsystems().clone()
     }
 
-    /// Subsystem with this NQN; `None` if there is none.
+    /// Subsystem with this NQN, if it exists.
     pub(crate) fn subsystem(&self, nqn: &Nqn) -> Option<Arc<Subsystem>> {
         self.lock_subsystems().iter().find(|subsystem| subsystem.nqn == *nqn).cloned()
     }

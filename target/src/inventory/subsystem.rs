@@ -135,7 +135,7 @@ impl Subsystem {
         Arc::clone(self.publication.exports().list(self.index))
     }
 
-    /// Namespace with this NSID; `None` if there is none.
+    /// Namespace with this NSID, if it exists.
     pub(crate) fn namespace(&self, nsid: Nsid) -> Option<Arc<Namespace>> {
         self.namespaces().get(nsid).cloned()
     }
@@ -146,7 +146,7 @@ impl Subsystem {
         self.namespace(nsid).ok_or_else(none)
     }
 
-    /// Highest NSID that a namespace has, or may get at run time (NN); 0 if there is none.
+    /// Highest NSID that a namespace has, or may get at run time (NN); 0 without namespaces.
     pub(crate) fn most_nsid(&self) -> u32 {
         let highest = self.namespaces().highest_nsid();
         if self.managed { highest.max(self.nsid_last) } else { highest }

@@ -1,4 +1,4 @@
-//! Bdevs: named files, devices and memory of which namespaces can be made, as in SPDK.
+//! Bdevs: named files, devices and memory that can back namespaces, as in SPDK.
 
 use std::collections::BTreeMap;
 use std::io;

@@ -120,7 +120,7 @@ struct LoadCall {
     params: Params,
 }
 
-/// What a call creates or sets: its method, and the values of `Loadable::names`.
+/// Identity of what a call creates or sets: its method, and the values of `Loadable::names`.
 type Subject = (&'static str, Vec<String>);
 
 /// Parameters of the calls that would restore the present exports, by subject.

@@ -156,7 +156,7 @@ impl Server {
                 Ok(None) => {}
                 Err(error) => {
                     tracing::warn!(%error, "the management socket cannot accept a client");
-                    // If file descriptors have run out, a retry at once would fail as well.
+                    // If file descriptors have run out, an immediate retry would fail as well.
                     let pause = rustix::event::Timespec { tv_sec: 1, tv_nsec: 0 };
                     let _ = rustix::event::poll(&mut fds[..1], Some(&pause));
                 }

@@ -102,7 +102,7 @@ pub(super) fn version(params: Params) -> Result<Value, RpcError> {
     }))
 }
 
-/// Returns at once, since a target that responds has started.
+/// Returns immediately, since a target that responds has started.
 pub(super) fn wait_init(params: Params) -> Result<Value, RpcError> {
     let NoParams {} = read(params)?;
     Ok(true.into())

@@ -12,7 +12,7 @@ enum Neutral {
     Off,
     /// Zero: a size or type of none.
     Zero,
-    /// Any value: a hint, or a limit in place of which the target uses its own.
+    /// Any value: a hint, or a limit that the target replaces by its own.
     Any,
 }
 

@@ -30,7 +30,7 @@ const OF_WRITERS: [&str; 5] = ["writes", "written_bytes", "flushes", "write_zero
 /// Values of all metrics of a target.
 pub(crate) struct TargetSnapshot {
     pub(crate) stats: Stats,
-    /// By core, durations of those turns of its loop in which there was work.
+    /// Durations of the turns of each core's loop that did work.
     pub(crate) turns: Vec<LatencyStats>,
     pub(crate) subsystems: Vec<SubsystemSnapshot>,
 }

@@ -147,7 +147,7 @@ impl Keeper {
         Ok(Self(sender))
     }
 
-    /// Has the thread write a change and then call `done` with the result.
+    /// Queues a change for the thread, which writes it and calls `done` with the result.
     pub(crate) fn keep(
         &self,
         subsystem: Nqn,

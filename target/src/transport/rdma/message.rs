@@ -40,7 +40,7 @@ pub(super) struct ToAcceptor {
     pub(super) update: ConnectionUpdate,
 }
 
-/// What has happened to a connection in its poll group, and what the acceptor does.
+/// Event of a connection in its poll group, and what the acceptor does.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum ConnectionUpdate {
     /// Receives are posted: accept the connection.

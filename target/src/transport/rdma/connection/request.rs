@@ -201,7 +201,7 @@ pub(crate) struct Slots {
 struct Unanswered {
     /// First slot of each chain, or `NONE`.
     chains: Box<[u32]>,
-    /// For each slot, the next one in its chain, or `NONE`.
+    /// Next slot in the chain of each slot, or `NONE`.
     following: Box<[u32]>,
     /// CID of each slot that is in a chain.
     cids: Box<[Cid]>,
@@ -247,7 +247,7 @@ impl Unanswered {
     }
 
     /// Follows the chain of a CID to a slot or to its end. Returns the slot before that position
-    /// and the slot there, each `NONE` if there is none.
+    /// and the slot there, each `NONE` if absent.
     fn seek(&self, cid: Cid, slot: u32) -> (u32, u32) {
         let (mut before, mut at) = (Self::NONE, self.chains[self.chain(cid)]);
         while at != slot && at != Self::NONE {
