@@ -1,4 +1,5 @@
-//! Counters that are declared once: the declaration gives their type, their sum and their names.
+//! Counter structs that one macro declares, with their sum and with names and help texts for
+//! exporters.
 
 /// Name and documentation of one counter of a [`CounterSet`].
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -10,20 +11,20 @@ pub struct CounterInfo {
 }
 
 impl CounterInfo {
-    /// A counter with this name and this documentation, as `///` gives it.
+    /// A counter with this name and the text of its `///` comment.
     #[doc(hidden)]
     pub const fn new(name: &'static str, help: &'static str) -> Self {
         Self { name, help: help.trim_ascii() }
     }
 }
 
-/// Counters that one declaration describes, for exporters. Those of several sources are added up
-/// with `+=`.
+/// A struct of counters with names and help texts, for exporters. `+=` adds the counters of several
+/// sources.
 pub trait CounterSet: core::ops::AddAssign + Default {
-    /// All of them, in the order of the declaration.
+    /// All counters, in the order of their declaration.
     const COUNTERS: &'static [CounterInfo];
 
-    /// Each counter and its value, in the order of the declaration.
+    /// Each counter and its value, in the order of [`CounterSet::COUNTERS`].
     fn values(&self) -> impl Iterator<Item = (&'static CounterInfo, u64)>;
 }
 

@@ -1,29 +1,27 @@
-//! Whether a thread that polls for work keeps other threads from the processor.
+//! Detection of other threads that need the processor of a polling thread.
 
 use std::time::Duration;
 
 use crate::Time;
 
-/// A wait of at least this long means that another thread computes. A thread that polls as well
-/// gives the processor back much sooner.
+/// Minimum time without the processor after a yield that counts as a computing thread. Another
+/// polling thread yields much sooner.
 const LONG: Duration = Duration::from_millis(1);
-/// Multiple of a confirmed wait for which the thread sleeps instead of giving way: at most 1/17 of
-/// its time is lost to waits. Doubled, about half of that is lost, and the thread goes back to
-/// polling half as soon.
+/// The thread sleeps instead of yielding for this many times the duration of a confirmed wait, so
+/// that waits cost at most 1/17 of its time. A larger factor would lower that cost and delay the
+/// return to polling.
 const BACKOFF_FACTOR: u32 = 16;
 /// A wait is confirmed by another wait within this many times its duration. It is longer than the
 /// back-off, so that one long wait after the back-off is enough to start the next.
 const CONFIRM_WINDOW_FACTOR: u32 = 2 * BACKOFF_FACTOR;
-/// A longer wait counts as this long: a debugger or a suspended machine caused it, not a share of
-/// the processor.
+/// Longer waits count as this long, since a debugger or a suspended machine caused them.
 const LONGEST: Duration = Duration::from_millis(100);
 
-/// How long other threads kept the processor when a thread offered it between two polls.
+/// How long other threads held the processor when a polling thread yielded it.
 ///
-/// Threads that all poll and give way share a processor well: each has it again soon. A thread that
-/// computes keeps it for milliseconds, for which a thread that gave way has to wait. Then sleeping
-/// is better: a thread that is woken gets the processor immediately, since it has used little of
-/// it.
+/// Polling threads that all yield share a processor well: each gets it back soon. A computing
+/// thread keeps it for milliseconds, for which the thread that yielded has to wait. Then sleeping
+/// is better: a woken thread is scheduled immediately, since it has used little of the processor.
 #[derive(Clone, Copy, Debug)]
 pub struct CpuContention {
     until: Time,
@@ -33,10 +31,10 @@ pub struct CpuContention {
 }
 
 impl CpuContention {
-    /// State of a thread that has not given way yet.
+    /// The state of a thread that has not yielded yet.
     pub const NONE: Self = Self { until: Time::ZERO, suspected_until: Time::ZERO };
 
-    /// Notes that others had the processor for `time`, between two looks, until `now`.
+    /// Records that other threads had the processor for `time` until `now`, between two polls.
     pub fn gave_way(&mut self, now: Time, time: Duration) {
         if time < LONG {
             return;
@@ -48,7 +46,7 @@ impl CpuContention {
         self.suspected_until = now + time * CONFIRM_WINDOW_FACTOR;
     }
 
-    /// Whether to sleep rather than to look on.
+    /// Whether the thread should sleep at `now` rather than poll on.
     pub fn should_sleep(&self, now: Time) -> bool {
         now < self.until
     }

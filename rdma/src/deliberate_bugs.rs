@@ -1,27 +1,27 @@
-//! Bugs that are put in on purpose, one at a time, to see whether the simulator finds them. Only
-//! builds with the feature `deliberate-bugs` can have one.
+//! Bugs injected on purpose, one at a time, to check that the simulator finds them. Only builds
+//! with the feature `deliberate-bugs` can have one.
 
 use core::sync::atomic::{AtomicU8, Ordering};
 
-/// A bug that this crate can have.
+/// A bug that can be injected into this crate.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[repr(u8)]
 pub enum Bug {
-    /// A peer may go beyond the end of the memory that its key names.
+    /// The end of a memory region or window is not checked.
     SkipRkeyBound = 1,
     /// Packets with a wrong ICRC are accepted.
     AcceptCorruptPackets,
 }
 
-/// The present [`Bug`] by its number; zero for none.
+/// The injected [`Bug`] by its number; zero for none.
 static PRESENT: AtomicU8 = AtomicU8::new(0);
 
-/// Gives the crate this bug, and no other, from now on.
+/// Injects this bug instead of the one before, or none.
 pub fn set(bug: Option<Bug>) {
     PRESENT.store(bug.map_or(0, |bug| bug as u8), Ordering::Relaxed);
 }
 
-/// Whether the crate has a bug: never, in builds without the feature.
+/// Whether a bug is injected; false in builds without the feature.
 #[inline]
 pub(crate) fn has(bug: Bug) -> bool {
     cfg!(feature = "deliberate-bugs") && PRESENT.load(Ordering::Relaxed) == bug as u8

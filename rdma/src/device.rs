@@ -1,4 +1,4 @@
-//! Devices and what they can do.
+//! Limits, features, events and counters of devices.
 
 /// The limits and features of a device. A caller clamps its requests to these limits.
 #[derive(Clone, Debug)]
@@ -6,38 +6,40 @@
 pub struct Caps {
     /// Name of the device: `mlx5_0`, `soft`, ...
     pub name: String,
-    /// Whether the CPU does the work.
+    /// Whether the CPU does the work: a software provider, rxe or siw.
     pub software: bool,
-    /// Whether it speaks iWARP. Such a device is listed and not used: there the sink of an RDMA
-    /// READ is open to the peer's writes, so that a host could write to all of the target's pool.
+    /// Whether the transport is iWARP. Such a device is listed but not used: in iWARP the local
+    /// buffer of an RDMA READ is open to RDMA WRITEs of the peer, so a host could write to the
+    /// target's whole buffer pool.
     pub iwarp: bool,
-    /// Work requests per queue.
+    /// Maximum number of work requests in a queue.
     pub max_wr: u32,
-    /// Scatter-gather elements per work request.
+    /// Maximum number of scatter-gather elements of a work request.
     pub max_sge: u32,
-    /// Entries of one completion queue; `u32::MAX` where each queue pair keeps its own completions.
+    /// Maximum number of entries in a completion queue; `u32::MAX` if each queue pair keeps its own
+    /// completions.
     pub max_cqe: u32,
-    /// RDMA READs that one of our queue pairs may have in flight.
+    /// RDMA READs that one queue pair may have in flight.
     pub max_initiator_depth: u8,
-    /// RDMA READs that one of our queue pairs may serve concurrently.
+    /// RDMA READs of the peer that one queue pair may serve concurrently.
     pub max_responder_resources: u8,
-    /// Bytes in one region.
+    /// Maximum bytes of one memory region.
     pub max_region_bytes: u64,
-    /// Type-2 memory windows are to be had.
+    /// Whether type-2 memory windows are supported and not known to be faulty.
     pub memory_windows: bool,
-    /// SEND with Invalidate is known to work.
+    /// Whether SEND with Invalidate is supported and not known to be faulty.
     pub send_with_invalidate: bool,
-    /// dma-bufs can be registered.
+    /// Whether dma-bufs can be registered.
     pub dma_buf: bool,
-    /// The largest path MTU that a connection through this device will use, in bytes of payload.
+    /// The largest path MTU of a connection through this device, in bytes of payload.
     pub max_path_mtu: u32,
-    /// Packets of one length that follow each other leave for little more than the price of one, so
-    /// messages that are cut into equal packets are the cheaper ones.
+    /// Whether consecutive packets of equal length are sent as one batch (UDP GSO) at little more
+    /// than the cost of one packet, so that messages cut into equal packets are cheaper.
     pub trains: bool,
 }
 
 impl Caps {
-    /// A software device's capabilities, to be adjusted by its provider.
+    /// The default capabilities of a software device, for its provider to adjust.
     pub fn software(name: impl Into<String>) -> Self {
         Self {
             name: name.into(),
@@ -59,7 +61,7 @@ impl Caps {
     }
 }
 
-/// Something happened to the device, not to a work request.
+/// An asynchronous event of the device, as from `ibv_get_async_event`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum DeviceEvent {
@@ -69,18 +71,19 @@ pub enum DeviceEvent {
     PortUp,
     /// The port went down.
     PortDown,
-    /// A queue pair failed without a completion to say so.
+    /// A queue pair failed without a completion that reports it.
     QpFatal {
         /// The number of the queue pair, as in [`crate::Wc::qpn`].
         qpn: u32,
     },
     /// A completion queue overran.
     CqError,
-    /// Anything else, by its verbs number.
+    /// Any other event, by its value in `enum ibv_event_type`.
     Other(u32),
 }
 
-/// Counters of a device that belong to no group. A device that does not count leaves zeros.
+/// Counters of a device that belong to no group. A device leaves those that it does not count at
+/// zero.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct DeviceStats {
@@ -88,7 +91,7 @@ pub struct DeviceStats {
     pub mads_sent: u64,
     /// Connection-management datagrams (MADs) received and handed to the connection manager.
     pub mads_received: u64,
-    /// Datagrams that were no connection-management message for us.
+    /// Datagrams dropped because they were no connection-management message for this device.
     pub mads_dropped: u64,
     /// Memory regions and windows that exist now.
     pub regions: u64,

@@ -1,68 +1,69 @@
 //! Groups: a completion queue and the queue pairs that complete to it.
 
-/// The completions that a group is armed for. A poll after any wake-up reaps all completions.
+/// Which completions wake a sleeping group. A poll after any wake-up returns all completions.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum WakeFor {
     /// Every completion: of receives, of signaled sends and of failed requests.
     Everything,
-    /// Arrivals: receives, and with them every queue pair that fails while it holds one. Send
-    /// requests that are done may wait until something else happens. A provider that cannot tell
-    /// them apart wakes for them as well.
+    /// Completions of receives, including the flushed receives of a queue pair that fails.
+    /// Completions of send requests may wait until the next wake-up. A provider that cannot
+    /// distinguish the two wakes for send requests as well.
     Arrivals,
 }
 
-/// Names a queue pair of a group. Stale keys are noticed: using one is a bug of the caller and
+/// Identifies a queue pair of a group. Use of the key of a released queue pair is detected and
 /// panics.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct QpKey(pub u64);
 
-/// The load that a group is made for.
+/// Expected size of a group.
 #[derive(Clone, Copy, Debug)]
 pub struct GroupConfig {
-    /// Completions that can wait to be polled; a device makes room for more as queue pairs need it,
-    /// as far as it can.
+    /// Initial size of the completion queue, in entries; a device enlarges it as queue pairs need,
+    /// up to its limit.
     pub completions: u32,
     /// Queue pairs that the group is expected to hold; space for them is allocated up front where
     /// possible.
     pub queue_pairs: u32,
-    /// Which of the device's completion vectors to use, modulo their number.
+    /// Index of the completion vector to use, modulo the number that the device has.
     pub completion_vector: u32,
 }
 
-/// The sizes of a queue pair.
+/// Queue sizes of a queue pair.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct QpConfig {
-    /// Requests in the send queue.
+    /// Maximum number of requests in the send queue.
     pub send_wr: u32,
-    /// Requests in the receive queue.
+    /// Maximum number of requests in the receive queue.
     pub recv_wr: u32,
-    /// Scatter-gather elements per send request.
+    /// Maximum number of scatter-gather elements of a send request.
     pub send_sge: u32,
-    /// Scatter-gather elements per receive.
+    /// Maximum number of scatter-gather elements of a receive request.
     pub recv_sge: u32,
-    /// Bytes that a request with [`crate::SendFlags::INLINE`] may carry.
+    /// Maximum bytes of payload of a request with [`crate::SendFlags::INLINE`].
     pub inline_bytes: u32,
 }
 
 /// Why a request was not queued.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum PushError {
-    /// More scatter-gather elements than were granted.
+    /// More scatter-gather elements than [`QpConfig`] grants.
     #[error("more scatter-gather elements than the queue pair was granted")]
     TooManySges,
-    /// No room: wait for completions.
+    /// The queue is full until requests complete.
     #[error("the queue is full")]
     QueueFull,
-    /// The device does not do this.
+    /// The device does not support the operation.
     #[error("the device does not support this operation")]
     Unsupported,
-    /// Inline data beyond what was granted.
+    /// More inline data than [`QpConfig`] grants.
     #[error("more inline data than the queue pair was granted")]
     InlineTooLong,
 }
 
 crate::counters! {
-    /// Counters of one group. A provider that does not see packets leaves those at zero.
+    /// Counters of one group. A provider whose device handles the packets leaves the packet
+    /// counters at zero.
     pub struct GroupStats {
         /// Packets sent, retransmissions included.
         packets_sent,

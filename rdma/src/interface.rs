@@ -7,17 +7,17 @@ use std::io;
 use std::net::{IpAddr, Ipv6Addr};
 use std::ptr;
 
-/// An address of this machine.
+/// An IP address of a network interface of this machine.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub struct LocalAddress {
     /// An IPv4 or IPv6 address, without prefix length or scope.
     pub ip: IpAddr,
-    /// The interface that has it.
+    /// Name of the network interface.
     pub interface: String,
 }
 
-/// The addresses of this machine that a peer could name, in the system's order. Link-local ones are
-/// left out: they mean something only together with an interface.
+/// The addresses of this machine that a peer could connect to, in the order of `getifaddrs`.
+/// Link-local IPv6 addresses are left out, since they are valid only together with an interface.
 ///
 /// # Errors
 /// The error of `getifaddrs`.
@@ -27,17 +27,17 @@ pub fn local_addresses() -> io::Result<Vec<LocalAddress>> {
     Ok(addresses)
 }
 
-/// The MTU of the interface that has `ip`, in bytes of IP packet; `None` when it cannot be told.
+/// The MTU of the interface that has `ip`, in bytes of IP packet; `None` if it cannot be read.
 pub(crate) fn mtu_of(ip: IpAddr) -> Option<usize> {
     mtu(&name_of(ip)?)
 }
 
-/// The MTU of an interface, in bytes of IP packet; `None` when it cannot be told.
+/// The MTU of an interface, in bytes of IP packet; `None` if it cannot be read.
 pub(crate) fn mtu(name: &str) -> Option<usize> {
     fs::read_to_string(format!("/sys/class/net/{name}/mtu")).ok()?.trim().parse().ok()
 }
 
-/// The name of the interface that has `ip`.
+/// The name of the interface that has `ip`; `None` if it is not an address of this machine.
 pub(crate) fn name_of(ip: IpAddr) -> Option<String> {
     let found = all().ok()?.into_iter().find(|address| address.ip == ip);
     // All of 127.0.0.0/8 belongs to `lo`, which lists one address.
@@ -76,7 +76,7 @@ fn all() -> io::Result<Vec<LocalAddress>> {
     Ok(addresses)
 }
 
-/// The IP address in a socket address, if it is one.
+/// The IP address in a socket address; `None` for a null pointer or another family.
 ///
 /// # Safety
 /// `address` is null or points at a socket address of the length that its family has.

@@ -5,13 +5,14 @@
 //! device, makes one [`Group`] per core (a completion queue and everything that drives its queue
 //! pairs) and one [`ConnectionManager`] per device.
 //!
-//! [`soft`] is RoCE v2 in userspace over UDP; [`sim`] is the same engine on a simulated network,
-//! for tests. [`roce`] is what the two share. [`shm`] is memory that peers on one machine share.
-//! [`verbs`] is RDMA devices through libibverbs.
-//! [`select`] says which provider serves an address, and why.
+//! [`soft`] is RoCE v2 in userspace over UDP; [`sim`] runs the same engine on a simulated network,
+//! for tests; [`roce`] is the code that these two share. [`shm`] transfers through memory that
+//! processes of one machine share. [`verbs`] uses RDMA devices through libibverbs. [`select`]
+//! chooses the provider for an address and returns the reason.
 //!
-//! Nothing here waits or reads a clock. `poll` does all that is ready at `now`; `deadline` says
-//! when it must run again; `fd` is what a driver may sleep on in between.
+//! No call blocks or reads a clock. `poll` does all the work that is ready at `now`; `deadline`
+//! returns the time by which it must be called again; `fd` is the descriptor on which an event loop
+//! may sleep until then.
 //!
 //! Not implemented: iWARP, datagram queue pairs, shared receive queues, atomics, sending immediate
 //! data, memory of GPUs, and other systems than Linux. [`soft`] and [`shm`] check keys and bounds,

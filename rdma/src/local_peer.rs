@@ -1,30 +1,30 @@
-//! Processes of this machine at the other end of a Unix socket.
+//! Credentials of the process at the other end of a Unix socket.
 #![expect(unsafe_code, reason = "asks the system for credentials")]
 
 use std::fs;
 use std::io;
 use std::os::fd::{AsRawFd, BorrowedFd};
 
-/// The id that stands for those that a user namespace does not know, where the kernel does not
-/// tell.
+/// The overflow user or group id, which stands for ids that a user namespace does not map, if
+/// `/proc` cannot be read.
 const OVERFLOW_ID: u32 = 65_534;
-/// Ids that a namespace knows which knows all of them, as the first one does.
+/// Length of the map of a user namespace that maps all ids, as the initial one does.
 const ALL_IDS: u32 = u32::MAX;
 
-/// The process at the other end of a Unix socket, as it was when it listened or connected.
+/// The process at the other end of a Unix socket, as of its `listen` or `connect`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct LocalPeer {
-    /// The number of the process; zero if it is in another process namespace.
+    /// Process id; zero if the process is in another PID namespace.
     pub pid: i32,
-    /// The effective user of the process.
+    /// Effective user id of the process.
     pub uid: u32,
-    /// The effective group of the process.
+    /// Effective group id of the process.
     pub gid: u32,
 }
 
 impl LocalPeer {
-    /// Asks the kernel, which the peer cannot deceive.
+    /// Reads the credentials that the kernel recorded (`SO_PEERCRED`), which the peer cannot forge.
     ///
     /// # Errors
     /// The error of the system call.
@@ -48,8 +48,8 @@ impl LocalPeer {
         Ok(Self { pid, uid, gid })
     }
 
-    /// Whether it runs as our user or as root. In a user namespace all users that are unknown there
-    /// have one id, which is nobody's.
+    /// Whether it runs as our effective user or as root. The overflow id of a user namespace, which
+    /// stands for all unmapped users, never counts.
     pub fn is_us_or_root(self) -> bool {
         let ours = rustix::process::geteuid().as_raw();
         (self.uid == ours || self.uid == 0)
@@ -57,7 +57,8 @@ impl LocalPeer {
     }
 }
 
-/// Whether a group id stands for all that are unknown in our user namespace.
+/// Whether a group id is the overflow id, which stands for all groups that our user namespace does
+/// not map.
 pub(crate) fn is_unmapped_group(gid: u32) -> bool {
     is_unmapped(gid, "/proc/sys/kernel/overflowgid", "/proc/self/gid_map")
 }
@@ -68,7 +69,7 @@ fn is_unmapped(id: u32, overflow: &str, map: &str) -> bool {
         && !fs::read_to_string(map).is_ok_and(|map| knows_all(&map))
 }
 
-/// Whether the map of a user namespace has all ids.
+/// Whether the map of a user namespace (`uid_map`, `gid_map`) contains all ids.
 fn knows_all(map: &str) -> bool {
     map.lines().any(|line| {
         let mut numbers = line.split_ascii_whitespace().map(str::parse::<u32>);

@@ -8,9 +8,9 @@ use std::os::fd::BorrowedFd;
 pub struct Access(u32);
 
 impl Access {
-    /// Local read only: sends and RDMA WRITEs of ours may read it, the peer has no access.
+    /// Local read only: our sends and RDMA WRITEs may read it, the peer has no access.
     pub const NONE: Self = Self(0);
-    /// Receives and RDMA READs of ours may land here.
+    /// Our receives and RDMA READs may write here.
     pub const LOCAL_WRITE: Self = Self(1);
     /// The peer may RDMA WRITE here; needs [`Access::LOCAL_WRITE`].
     pub const REMOTE_WRITE: Self = Self(2);
@@ -19,12 +19,12 @@ impl Access {
     /// Memory windows may be bound to the region.
     pub const WINDOW_BIND: Self = Self(16);
 
-    /// Whether all of `other` is included.
+    /// Whether all flags of `other` are set.
     pub const fn contains(self, other: Self) -> bool {
         self.0 & other.0 == other.0
     }
 
-    /// The access with these bits.
+    /// The access with these bits of `ibv_access_flags`.
     pub(crate) const fn from_bits(bits: u32) -> Self {
         Self(bits)
     }
@@ -43,7 +43,7 @@ impl BitOr for Access {
     }
 }
 
-/// Memory to register, in the host or in a device.
+/// Memory to register: host memory or a dma-buf.
 #[derive(Clone, Copy, Debug)]
 #[non_exhaustive]
 pub enum Mem<'a> {
@@ -58,7 +58,7 @@ pub enum Mem<'a> {
     DmaBuf {
         /// File descriptor of the dma-buf, borrowed for the registration only.
         fd: BorrowedFd<'a>,
-        /// Where in it to begin, in bytes.
+        /// Offset in the dma-buf of the first byte to register.
         offset: u64,
         /// Length in bytes from `offset`.
         length: usize,
@@ -67,16 +67,16 @@ pub enum Mem<'a> {
     },
 }
 
-/// Names a registered region in an [`Op::Bind`](crate::Op::Bind). Opaque to callers; meaningful to
-/// its device only.
+/// Identifies a registered region in an [`Op::Bind`](crate::Op::Bind). The value is opaque and
+/// valid for its device only.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct RegionHandle(pub u64);
 
-/// Names a memory window in an [`Op::Bind`](crate::Op::Bind). Opaque to callers; meaningful to its
-/// device only.
+/// Identifies a memory window in an [`Op::Bind`](crate::Op::Bind). The value is opaque and valid
+/// for its device only.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct WindowHandle(pub u64);
 
-/// The device refused to deregister memory. The provider has logged why.
+/// Error of a deregistration that the device refused. The provider has logged the reason.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct StillRegistered;

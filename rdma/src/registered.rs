@@ -7,18 +7,18 @@ use std::io;
 use crate::memory::{Access, Mem};
 use crate::traits::{Device, MemoryRegion, Provider};
 
-/// Memory that is freed only after its device has deregistered it, and leaked if the device refuses
-/// to.
+/// Memory with its registration. When dropped, it is deregistered and then freed; if the device
+/// refuses to deregister, the memory is leaked.
 pub struct Registered<P: Provider, M> {
     region: ManuallyDrop<P::Region>,
     memory: ManuallyDrop<M>,
 }
 
 impl<P: Provider, M> Registered<P, M> {
-    /// Registers `place`, which `memory` owns.
+    /// Registers `place`, a range of memory that `memory` owns.
     ///
     /// # Errors
-    /// As [`Device::register`] returns them; `memory` is dropped then.
+    /// Those of [`Device::register`]; `memory` is dropped then.
     ///
     /// # Safety
     /// The place stays mapped until `memory` is dropped, wherever that is moved. Else as for
@@ -34,12 +34,12 @@ impl<P: Provider, M> Registered<P, M> {
         Ok(Self::from_parts(region, memory))
     }
 
-    /// A registration of what `memory` owns.
+    /// Joins an existing registration with the owner of its memory.
     pub(crate) fn from_parts(region: P::Region, memory: M) -> Self {
         Self { region: ManuallyDrop::new(region), memory: ManuallyDrop::new(memory) }
     }
 
-    /// The registration, for its keys.
+    /// The registered region, for its keys.
     pub fn region(&self) -> &P::Region {
         &self.region
     }

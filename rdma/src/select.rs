@@ -1,4 +1,4 @@
-//! Which provider serves an address, and why.
+//! Choice of the provider that serves an address.
 
 use core::fmt;
 use core::str::FromStr;
@@ -10,11 +10,11 @@ use crate::soft;
 use crate::sysfs::{self, SysfsDevice, SysfsPort};
 use crate::verbs::{self, ServingPort, VerbsError};
 
-/// The provider that a user asks for.
+/// The provider that a user requests on the command line or in the configuration.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum ProviderKind {
-    /// Shared memory where [`auto_shares_memory`] allows it and the peer does it, else verbs where
-    /// a device serves the address, else soft.
+    /// Shared memory if [`auto_shares_memory`] allows it and the peer supports it, else verbs if an
+    /// RDMA device serves the address, else soft.
     #[default]
     Auto,
     /// RDMA devices through libibverbs.
@@ -26,10 +26,10 @@ pub enum ProviderKind {
 }
 
 impl ProviderKind {
-    /// Every kind; a kind is parsed from its [`ProviderKind::name`].
+    /// All kinds; the name of each ([`ProviderKind::name`]) parses to it.
     pub const ALL: [Self; 4] = [Self::Auto, Self::Verbs, Self::Soft, Self::Shm];
 
-    /// The name that users type.
+    /// The name as users type it.
     pub const fn name(self) -> &'static str {
         match self {
             Self::Auto => "auto",
@@ -57,12 +57,12 @@ impl FromStr for ProviderKind {
     }
 }
 
-/// A provider's name that is none.
+/// Error of parsing a name that is not a provider's.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("{0:?} is not a provider: use auto, verbs, soft or shm")]
 pub struct UnknownProvider(String);
 
-/// The provider that serves an address.
+/// The provider that was chosen for an address.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Choice {
     /// RDMA devices through [`crate::verbs`].
@@ -84,14 +84,15 @@ impl Choice {
     }
 }
 
-/// A choice and its reason.
+/// The chosen provider and the reason for it.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Selection {
     /// The provider that serves the address.
     pub choice: Choice,
-    /// The reason, as a phrase; [`fmt::Display`] writes the provider's name before it.
+    /// The reason, as a phrase; [`fmt::Display`] writes it after the provider's name.
     pub reason: String,
-    /// Nothing gets through at present, for the reason given: the device's port is not up.
+    /// Set if the device's port is not active, so that no traffic can pass at present; the text has
+    /// the state and the fix.
     pub down: Option<String>,
 }
 
@@ -107,16 +108,16 @@ impl Selection {
     }
 }
 
-/// Why no provider serves an address.
+/// The reason why no provider serves an address.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[non_exhaustive]
 pub enum SelectError {
-    /// Verbs were asked for and are not available.
+    /// The verbs provider was requested and is not available.
     #[error("the verbs provider cannot serve {address}, use soft or auto: {reason}")]
     NoVerbs {
         /// The local address that verbs were asked to serve.
         address: IpAddr,
-        /// The obstacle, as a phrase, with the fix where one is known.
+        /// The obstacle, as a phrase, with the fix if known.
         reason: String,
     },
     /// The address belongs to no interface of this machine.
@@ -124,17 +125,18 @@ pub enum SelectError {
     NotLocal(IpAddr),
 }
 
-/// Whether `auto` shares memory with peers at an address, where they do: it is one of this machine,
-/// and the process has no faults of the soft provider to try.
+/// Whether `auto` may use shared memory with peers at an address: it belongs to this machine, and
+/// the process does not inject faults of the soft provider (its environment variable is unset).
 pub fn auto_shares_memory(address: IpAddr) -> bool {
     let faults = std::env::var_os(soft::FAULTS_VARIABLE);
     faults.is_none_or(|text| text.is_empty()) && interface::name_of(address).is_some()
 }
 
-/// Chooses the provider for a local address, which is never shared memory unless that is asked for.
+/// Chooses the provider for a local address. `Auto` never returns shared memory here: it is used
+/// per peer.
 ///
 /// # Errors
-/// The provider that was asked for cannot serve it.
+/// The requested provider cannot serve the address, or the address is not local.
 pub fn select(kind: ProviderKind, address: IpAddr) -> Result<Selection, SelectError> {
     let as_asked_for = "as asked for".to_owned();
     match kind {
@@ -148,7 +150,7 @@ pub fn select(kind: ProviderKind, address: IpAddr) -> Result<Selection, SelectEr
     question.answer(sysfs::devices(Path::new(sysfs::CLASS)), || verbs::device_for(address))
 }
 
-/// Which provider serves an address, and what is known of it without asking a device.
+/// The request to choose a provider, and what is known without opening a device.
 struct Question {
     kind: ProviderKind,
     address: IpAddr,
@@ -156,7 +158,8 @@ struct Question {
 }
 
 impl Question {
-    /// Libraries are only looked for where the kernel lists a device: most machines have neither.
+    /// Chooses the provider. `serving`, which loads rdma-core's libraries, is called only if the
+    /// kernel lists a device: most machines have neither.
     fn answer(
         &self,
         devices: Option<Vec<SysfsDevice>>,
@@ -181,7 +184,7 @@ impl Question {
         }
     }
 
-    /// Verbs, or why not.
+    /// Returns the verbs provider, or the obstacle.
     fn verbs(
         &self,
         devices: &[SysfsDevice],
@@ -195,7 +198,7 @@ impl Question {
         let reason = format!("RDMA device {name} serves the address");
         let device = devices.iter().find(|device| device.name == *name);
         let Some((device, port)) = device.and_then(|d| Some((d, d.port(serving.port)?))) else {
-            // The kernel has just changed its mind; the connection manager's word is the later one.
+            // The kernel's list has changed since; librdmacm's answer is the newer one.
             return Ok(Selection { choice: Choice::Verbs, reason, down: None });
         };
         let has_roce_v2 = port.has_roce_v2(self.address);
@@ -215,8 +218,8 @@ impl Question {
         Ok(Selection { choice: Choice::Verbs, reason, down: Some(down) })
     }
 
-    /// Why verbs do not serve the address: what the kernel tells of the port where that is known,
-    /// else the provider's error.
+    /// The reason why verbs do not serve the address: the state of the port as the kernel lists it,
+    /// if known, else the provider's error.
     fn explain(&self, error: &VerbsError, devices: &[SysfsDevice]) -> String {
         let on_its_interface = |device: &SysfsDevice| -> Option<String> {
             let port = device.port_on(self.interface.as_deref()?)?;
@@ -256,7 +259,8 @@ impl Question {
         )
     }
 
-    /// A warning against soft on an address whose RDMA device does not serve it now.
+    /// A warning that soft may receive nothing because an RDMA device takes UDP port 4791 of the
+    /// address; empty if none does.
     fn taken_port(&self, devices: &[SysfsDevice]) -> String {
         let takes_it =
             |device: &&SysfsDevice| device.ports.iter().any(|p| p.has_roce_v2(self.address));

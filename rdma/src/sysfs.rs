@@ -25,9 +25,9 @@ pub struct SysfsDevice {
     pub name: String,
     /// Global identifier of the device, as the kernel writes it.
     pub node_guid: String,
-    /// Whether it is software: it hangs off no bus.
+    /// Whether it is a software device such as rxe: it has no `device` link to a bus.
     pub software: bool,
-    /// The interface that a software device was put on.
+    /// The network interface of a software device.
     pub parent: Option<String>,
     /// Ports of the device, by number.
     pub ports: Vec<SysfsPort>,
@@ -50,20 +50,21 @@ pub struct SysfsPort {
     pub gids: Vec<SysfsGid>,
 }
 
-/// An address of a port.
+/// An entry of a port's GID table.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct SysfsGid {
-    /// Place in the table.
+    /// Index in the GID table.
     pub index: u16,
     /// The GID: for an IPv4 address its mapped form, `::ffff:a.b.c.d`.
     pub gid: Ipv6Addr,
-    /// `RoCE v2`, or `IB/RoCE v1`.
+    /// The GID type as the kernel writes it: `RoCE v2` or `IB/RoCE v1`.
     pub kind: String,
-    /// The interface that it comes from.
+    /// The network interface that has the address.
     pub interface: Option<String>,
 }
 
-/// The devices in a folder such as [`CLASS`], by name; `None` if there is no such folder.
+/// Reads the devices in a folder such as [`CLASS`], sorted by name; `None` if there is no such
+/// folder.
 pub fn devices(class: &Path) -> Option<Vec<SysfsDevice>> {
     let names = names(class)?;
     Some(names.into_iter().map(|name| SysfsDevice::read(&class.join(&name), name)).collect())
@@ -82,12 +83,13 @@ impl SysfsDevice {
         }
     }
 
-    /// A port by its number.
+    /// The port with this number, from 1.
     pub fn port(&self, number: u8) -> Option<&SysfsPort> {
         self.ports.iter().find(|port| port.number == number)
     }
 
-    /// The port that is on an interface.
+    /// The port whose GIDs come from a network interface, or the first port of a software device on
+    /// it.
     pub fn port_on(&self, interface: &str) -> Option<&SysfsPort> {
         let on = |port: &&SysfsPort| port.interfaces().contains(&interface);
         let parent = || self.ports.first().filter(|_| self.parent.as_deref() == Some(interface));
@@ -109,23 +111,23 @@ impl SysfsPort {
         }
     }
 
-    /// Whether it can carry traffic.
+    /// Whether the port's logical state is `ACTIVE`, so that it carries traffic.
     pub fn is_active(&self) -> bool {
         self.state == "ACTIVE"
     }
 
-    /// Whether its link is Ethernet, so that it speaks RoCE or iWARP.
+    /// Whether its link layer is Ethernet, so that its protocol is RoCE or iWARP.
     pub fn is_ethernet(&self) -> bool {
         self.link_layer == "Ethernet"
     }
 
-    /// Whether it speaks RoCE v2 for a local address, and so takes the packets to UDP port 4791
-    /// there.
+    /// Whether the port has a RoCE v2 GID for a local address. If so, the device takes the packets
+    /// to UDP port 4791 of that address.
     pub fn has_roce_v2(&self, ip: IpAddr) -> bool {
         self.gids.iter().any(|gid| gid.is_roce_v2() && gid.ip() == ip)
     }
 
-    /// The interfaces that its addresses come from, each once.
+    /// The network interfaces of its GIDs, each once.
     pub fn interfaces(&self) -> Vec<&str> {
         let mut interfaces: Vec<&str> =
             self.gids.iter().filter_map(|gid| gid.interface.as_deref()).collect();
@@ -158,12 +160,12 @@ impl SysfsGid {
         Some(Self { index, gid, kind, interface: entry("gid_attrs/ndevs") })
     }
 
-    /// Whether packets that use it go over UDP.
+    /// Whether packets with this GID are RoCE v2 ones, which use UDP.
     pub fn is_roce_v2(&self) -> bool {
         self.kind == "RoCE v2"
     }
 
-    /// The IP address that it stands for, where it comes from an interface.
+    /// The IP address of the GID: IPv4 if it is an IPv4-mapped one.
     pub fn ip(&self) -> IpAddr {
         self.gid.to_ipv4_mapped().map_or(IpAddr::V6(self.gid), IpAddr::V4)
     }
@@ -178,7 +180,7 @@ fn names(folder: &Path) -> Option<Vec<String>> {
     Some(names)
 }
 
-/// The names in a folder that are numbers, in their order.
+/// The names in a folder that parse as numbers, sorted.
 fn numbers<N: FromStr + Ord>(folder: &Path) -> Vec<N> {
     let names = names(folder).unwrap_or_default();
     let mut numbers: Vec<N> = names.iter().filter_map(|name| name.parse().ok()).collect();
@@ -186,13 +188,13 @@ fn numbers<N: FromStr + Ord>(folder: &Path) -> Vec<N> {
     numbers
 }
 
-/// The first line of a file, if it says anything.
+/// The first line of a file, trimmed; `None` if it is empty or cannot be read.
 fn text(path: &Path) -> Option<String> {
     let text = fs::read_to_string(path).ok()?;
     text.lines().next().map(|line| line.trim().to_owned()).filter(|line| !line.is_empty())
 }
 
-/// `ACTIVE` of `4: ACTIVE`.
+/// Removes the number: `ACTIVE` from `4: ACTIVE`.
 fn without_number(state: &str) -> String {
     state.split_once(": ").map_or(state, |(_, name)| name).to_owned()
 }

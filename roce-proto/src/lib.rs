@@ -1,12 +1,14 @@
 //! RoCE v2 reliable connections and connection management as sans-IO state machines.
 //!
-//! [`wire`] has the bytes of packets, [`rc`] the queue pair, and [`cm`] the connection manager.
-//! The caller hands over received packets and the time, and sends what the state machines return.
+//! [`wire`] parses and encodes packets, [`rc`] is the queue pair, and [`cm`] the connection
+//! manager. The caller passes in received packets and the time, and sends the packets that are
+//! returned.
 //!
-//! Not implemented: other services than reliable connections (UD carries the datagrams of [`cm`]
-//! only), shared receive queues, atomics, sending immediate data, end-to-end credits, automatic
-//! path migration, service id resolution (SIDR), InfiniBand links and RoCE v1. Memory keys, bounds
-//! and access rights are the caller's, who implements [`rc::Memory`].
+//! Not implemented: transport services other than reliable connection (UD carries only the
+//! datagrams of [`cm`]), shared receive queues, atomics, sending immediate data, end-to-end
+//! credits, automatic path migration, service id resolution (SIDR), InfiniBand links and RoCE v1.
+//! The caller checks memory keys, bounds and access rights, by its implementation of
+//! [`rc::Memory`].
 #![no_std]
 #![forbid(unsafe_code)]
 

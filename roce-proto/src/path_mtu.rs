@@ -1,8 +1,8 @@
-//! Path MTU of a connection, and its code.
+//! Path MTU of a connection, and its code on the wire.
 
 use core::fmt;
 
-/// Payload bytes of a full packet. Both ends of a connection use the same.
+/// Payload bytes of a full packet; the same in both directions of a connection.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
 #[repr(u8)]
 pub enum PathMtu {
@@ -19,16 +19,16 @@ pub enum PathMtu {
 }
 
 impl PathMtu {
-    /// All of them, the smallest first.
+    /// All path MTUs, the smallest first.
     pub const ALL: [Self; 5] =
         [Self::Bytes256, Self::Bytes512, Self::Bytes1024, Self::Bytes2048, Self::Bytes4096];
 
-    /// The one with this code on the wire, 1..=5.
+    /// The path MTU with this code on the wire, 1..=5; `None` for other codes.
     pub fn from_code(code: u8) -> Option<Self> {
         Self::ALL.into_iter().find(|mtu| mtu.code() == code)
     }
 
-    /// Code of the MTU on the wire, 1..=5.
+    /// The code on the wire, 1..=5.
     pub const fn code(self) -> u8 {
         self as u8
     }
@@ -38,7 +38,7 @@ impl PathMtu {
         128 << self as u8
     }
 
-    /// The largest with at most `bytes` of payload.
+    /// The largest path MTU of at most `bytes`; `None` if `bytes` is less than 256.
     pub fn largest_within(bytes: usize) -> Option<Self> {
         Self::ALL.into_iter().rev().find(|mtu| mtu.bytes() <= bytes)
     }

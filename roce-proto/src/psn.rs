@@ -1,9 +1,9 @@
-//! Packet sequence numbers and their order.
+//! Packet sequence numbers (PSNs) and their order.
 
 use core::fmt;
 
-/// A packet sequence number: 24 bits, compared as a serial number (IBTA volume 1, 9.7.2). Of two
-/// numbers the one less than half the space ahead is the later one.
+/// A packet sequence number (PSN): 24 bits, compared as a serial number (IBTA volume 1, 9.7.2): `b`
+/// is later than `a` if it is less than 2^23 ahead of it, modulo 2^24.
 #[derive(Clone, Copy, Default, PartialEq, Eq, Hash)]
 pub struct Psn(u32);
 
@@ -35,7 +35,7 @@ impl Psn {
         self.plus(1)
     }
 
-    /// How many packets `self` lies after `earlier`, going forward only: 0..2^24.
+    /// The number of packets from `earlier` to `self`, modulo 2^24.
     pub const fn since(self, earlier: Self) -> u32 {
         self.0.wrapping_sub(earlier.0) & Self::MASK
     }
@@ -45,7 +45,7 @@ impl Psn {
         self.0 != other.0 && other.since(self) <= Self::MASK >> 1
     }
 
-    /// Whether `self` lies in `first..end`.
+    /// Whether `self` is in `first..end`, modulo 2^24.
     pub const fn is_within(self, first: Self, end: Self) -> bool {
         self.since(first) < end.since(first)
     }

@@ -1,4 +1,4 @@
-//! Queue pair numbers of 24 bits.
+//! Queue pair numbers (QPNs) of 24 bits.
 
 use core::fmt;
 
@@ -7,7 +7,7 @@ use core::fmt;
 pub struct Qpn(u32);
 
 impl Qpn {
-    /// Queue pair 1, the general services interface: connection management.
+    /// Queue pair 1, the general services interface (GSI), which carries connection management.
     pub const GSI: Self = Self(1);
 
     /// The low 24 bits of `value`.

@@ -4,8 +4,8 @@ use core::fmt;
 use core::ops::{Add, Sub};
 use core::time::Duration;
 
-/// Nanoseconds since an origin that the driver chose. Nothing below a driver reads a clock: time is
-/// always an argument, so the simulator can supply it.
+/// Nanoseconds since an origin that the caller chooses. This crate reads no clock: the time is
+/// always an argument, so that a simulator can supply it.
 #[derive(Clone, Copy, Default, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct Time(u64);
 

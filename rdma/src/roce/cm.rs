@@ -27,17 +27,16 @@ use crate::{
     PrivateData, QpConfig, Time,
 };
 
-/// The acknowledge time-out without [`ConnOptions::ack_timeout_exponent`]: 0.54 s. Losses are
-/// repaired sooner; this decides how long a silent peer is believed in. One more doubles that.
+/// Default ACK timeout exponent: 0.54 s. Losses are repaired sooner; this determines how long a
+/// silent peer is waited for. One more doubles that.
 const ACK_TIMEOUT_EXPONENT: u8 = 17;
-/// How often a request is sent again: about 20 s in all.
+/// Maximum number of repetitions of a REQ or REP: about 20 s in all.
 const MAX_RETRIES: u8 = 8;
-/// How often the socket is looked at, at most.
+/// Minimum interval between checks of the socket.
 const LOOK_INTERVAL: Duration = Duration::from_micros(50);
-/// Batches of datagrams received before anything else is looked at.
+/// Maximum number of batches of datagrams received in one poll.
 const BATCHES: usize = 16;
-/// Ports from which a listener's free one is taken, and which stand for the active side in
-/// requests.
+/// Ports for listeners without a given port, and for the active side of connections.
 const FREE_PORTS: core::ops::Range<u16> = 0x8000..0xFFFF;
 
 /// The connection manager of a software device.
@@ -55,9 +54,9 @@ pub struct RoceCm<F: Fabric> {
     next_id: u64,
     random: Random,
     now: Time,
-    /// When the socket is worth a look.
+    /// Time of the next check of the socket.
     look_again: Time,
-    /// Taken by `drop` only, which gives it back to the device.
+    /// `None` only during `drop`, which returns it to the device.
     wire: Option<F::Wire>,
     sleep: Option<Sleep>,
 }
@@ -79,13 +78,13 @@ enum ConnectionEntry {
         id: cm::ConnectionId,
         local: SocketAddr,
         peer: IpAddr,
-        /// Options of the listener.
+        /// Options of the listener that the request came to.
         options: ConnOptions,
         qp: Option<Qp>,
     },
 }
 
-/// The queue pair of a connection, which its group has.
+/// Identifies the queue pair of a connection in its group.
 #[derive(Clone, Copy)]
 struct Qp {
     qpn: Qpn,
@@ -135,7 +134,7 @@ impl<F: Fabric> RoceCm<F> {
         id
     }
 
-    /// A port that neither a listener nor a connection of ours stands for.
+    /// Allocates a random port that no listener or connection of this device uses.
     fn free_port(&mut self) -> Result<u16, CmError> {
         let count = u64::from(FREE_PORTS.end - FREE_PORTS.start);
         for _ in 0..1024 {
@@ -148,7 +147,8 @@ impl<F: Fabric> RoceCm<F> {
         Err(CmError::Io(io::Error::new(io::ErrorKind::AddrInUse, "no free RDMA-CM port")))
     }
 
-    /// Receives and sends until nothing is left, and turns what the manager says into events.
+    /// Processes messages of groups, datagrams and deadlines; sends, and queues events for the
+    /// caller.
     fn progress(&mut self, now: Time) {
         self.read_mail(now);
         if self.may_have_received(now) {
@@ -181,8 +181,8 @@ impl<F: Fabric> RoceCm<F> {
         }
     }
 
-    /// Whether to look at the socket. A caller that is busy with other things polls again soon, and
-    /// looking costs system calls; one that sleeps is woken for what was not looked at.
+    /// Whether the socket is checked now. A caller that polls in a loop comes again soon, and each
+    /// check costs system calls; a sleeping one is woken by the socket.
     fn may_have_received(&mut self, now: Time) -> bool {
         let due = self.sleep.is_none() || now >= self.look_again;
         if due {
@@ -309,7 +309,7 @@ impl<F: Fabric> RoceCm<F> {
         });
     }
 
-    /// The active side's queue pair is connected before the peer hears that it is.
+    /// Handles an accept on the active side. The queue pair is connected before the RTU is sent.
     fn accepted(
         &mut self,
         now: Time,
@@ -345,7 +345,7 @@ impl<F: Fabric> RoceCm<F> {
         }
     }
 
-    /// Moves the queue pair of a connection, if it has one, to ERROR.
+    /// Moves the queue pair of a connection to ERROR, if it has one.
     fn fail_qp(&self, conn: ConnId) {
         let qp = self.conns.get(&conn).and_then(ConnectionEntry::qp);
         let Some(Qp { qpn, serial, .. }) = qp else { return };
@@ -354,7 +354,7 @@ impl<F: Fabric> RoceCm<F> {
         }
     }
 
-    /// The manager's name of a connection.
+    /// The identifier of a connection in `roce-proto`'s manager.
     fn manager_id(&self, conn: ConnId) -> Option<cm::ConnectionId> {
         match self.conns.get(&conn)? {
             ConnectionEntry::Listener { .. } => None,
@@ -511,7 +511,7 @@ impl<F: Fabric> ConnectionManager<F> for RoceCm<F> {
         if let Some(exponent) = options.ack_timeout_exponent {
             agreement.ack_timeout = TimeoutExponent::saturating(exponent);
         }
-        // The group learns of it before the peer does, so before the first packet.
+        // Connects the queue pair before the peer learns of the accept, so before the first packet.
         self.connect_qp(qp, &agreement, true);
         self.send(now);
         Ok(())
@@ -598,7 +598,7 @@ impl<F: Fabric> Drop for RoceCm<F> {
     }
 }
 
-/// The longest payload of a packet to `peer`: the smallest of all where no packet goes.
+/// The largest path MTU to `peer`; 256 bytes if there is no route.
 fn path_to<F: Fabric>(fabric: &F, peer: IpAddr) -> Option<PathMtu> {
     let bytes = fabric.path_mtu(peer).unwrap_or(0);
     Some(PathMtu::largest_within(bytes as usize).unwrap_or(PathMtu::Bytes256))

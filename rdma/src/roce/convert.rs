@@ -1,4 +1,4 @@
-//! Conversion between the interface's work requests and the engine's.
+//! Conversion between this crate's work requests and those of `roce-proto`.
 
 use roce_proto::cm::Agreement;
 use roce_proto::rc;
@@ -6,8 +6,7 @@ use roce_proto::wire::RnrTimer;
 
 use crate::{GroupStats, Op, PushError, QpConfig, SendFlags, Sge, Wc, WcOpcode, WcStatus};
 
-/// The most elements that an inline request may name, independent of what the queue pair was
-/// granted.
+/// Maximum number of scatter-gather elements of a request, whatever the queue pair was granted.
 pub(super) const MAX_SGE: usize = rc::SGE_MAX;
 
 pub(super) fn op(op: Op) -> rc::SendOp {
@@ -36,7 +35,7 @@ pub(super) fn flags(flags: SendFlags) -> rc::SendOptions {
     }
 }
 
-/// A list of elements, copied; `None` if it is longer than any queue pair is granted.
+/// Copies a scatter-gather list into `room`; returns its length.
 pub(super) fn sges(sges: &[Sge], room: &mut [rc::LocalSge; MAX_SGE]) -> Result<usize, PushError> {
     let room = room.get_mut(..sges.len()).ok_or(PushError::TooManySges)?;
     for (place, sge) in room.iter_mut().zip(sges) {
@@ -74,7 +73,7 @@ pub(super) fn from_config(config: &rc::QueuePairConfig) -> QpConfig {
     }
 }
 
-/// How long a peer is told to wait when no receive is posted: 0.64 ms.
+/// RNR timer code that peers get when no receive is posted: 0.64 ms.
 const MIN_RNR_TIMER: u8 = 12;
 
 pub(super) fn connection(agreement: &Agreement) -> rc::ConnectionParams {
@@ -89,7 +88,7 @@ pub(super) fn connection(agreement: &Agreement) -> rc::ConnectionParams {
         min_rnr_timer: RnrTimer::new(MIN_RNR_TIMER),
         initiator_depth: agreement.initiator_depth,
         responder_resources: agreement.responder_resources,
-        // Only peers of ours tell where their packets come from.
+        // Only Feedrail peers announce the UDP source port of their packets.
         reports_overflow: agreement.peer_udp_source.is_some(),
         selective_recovery: agreement.selective_recovery,
     }

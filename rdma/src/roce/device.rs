@@ -1,4 +1,4 @@
-//! The provider of each network, whose devices make groups and a connection manager.
+//! The traits of a provider and its device, implemented for every [`Fabric`].
 #![expect(unsafe_code, reason = "registers memory by address")]
 
 use std::io;

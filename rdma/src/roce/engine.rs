@@ -1,4 +1,4 @@
-//! The queue pairs of one group: which packet is for whom, and whose turn it is.
+//! The queue pairs of one group: dispatch of received packets, and scheduling of transmission.
 #![expect(unsafe_code, reason = "packets are gathered where their payload lies")]
 
 use core::time::Duration;
@@ -26,45 +26,45 @@ use super::wire::{Datagram, IpId, Outgoing, SenderIndex, Wire};
 use crate::deliberate_bugs::{self, Bug};
 use crate::{GroupStats, QpConfig, Time, Wc};
 
-/// Bytes of payload that one queue pair sends before it is the next one's turn: about one train,
-/// for which the other queue pairs wait.
+/// Bytes that one queue pair sends before the next one's turn: about one UDP GSO batch.
 const TURN_BYTES: usize = 60_000;
-/// Packets sent before the engine receives again. Packets that arrive wait for as many to be sent.
+/// Maximum number of packets sent before the engine receives again.
 const PACKETS_PER_ROUND: usize = 512;
-/// Identifications below this are those of our own kind of sender: 0, or the index in a train.
+/// IPv4 identifications below this are those that Linux gives to packets of our kind of sender: 0,
+/// or the index in a UDP GSO batch.
 const SMALL_ID: u16 = 128;
-/// How long peers are told of an overflow. A peer that knows no round-trip time asks after 20 ms
-/// what became of the last packet of a burst.
+/// How long peers are notified of a receive-buffer overflow. A peer without a round-trip time
+/// estimate probes 20 ms after the last packet of a burst.
 const OVERFLOW_TOLD_FOR: Duration = Duration::from_millis(50);
-/// Packets from a peer after which it is believed to keep to small IPv4 identifications. A peer
-/// that counts its packets passes through the small ones too, but cannot have sent that many of
-/// them, even if some came twice.
+/// Number of packets after which a peer is expected to use only small IPv4 identifications. A peer
+/// that increments its identification also passes through small ones, but cannot have sent this
+/// many of them in a row, even with duplicates.
 const TRUSTED_AFTER: u16 = 2 * SMALL_ID;
 
-/// All that a group does, but for its wire.
+/// The state of a group except its wire.
 pub(super) struct GroupEngine {
     qps: QpTable<QueuePairEntry>,
     paths: Paths,
     reads: ReadBudget,
     handled_until: HandledUntil,
-    /// The window of queue pairs that are not connected: nothing is ever charged to it.
+    /// The send window of queue pairs that are not connected; nothing is charged to it.
     nowhere: SendWindow,
     timers: Timers,
-    /// Queue pairs with something to send, in turn.
+    /// Queue pairs that have something to send, in round-robin order.
     ready: VecDeque<u32>,
-    /// Queue pairs that the shared limits held up.
+    /// Queue pairs that have something to send but wait for a shared limit.
     blocked: VecDeque<u32>,
-    /// Queue pairs with completions.
+    /// Queue pairs that have completions.
     completing: VecDeque<u32>,
-    /// Something arrived, so that the limits may have room.
+    /// True if blocked queue pairs must be retried, since a limit may have room.
     unblock: bool,
     overflow: Overflow,
     transmit: Transmit,
-    /// Counters of released queue pairs, and what is counted here.
+    /// Counters of released queue pairs, and those counted by the engine itself.
     stats: GroupStats,
 }
 
-/// A queue pair and what the group knows about it.
+/// A queue pair and the group's data about it.
 struct QueuePairEntry {
     queue_pair: Box<QueuePair>,
     number: QpNumber,
@@ -75,45 +75,47 @@ struct QueuePairEntry {
     completing: bool,
 }
 
-/// The other end of a connected queue pair.
+/// The remote end of a connected queue pair.
 struct Peer {
     route: ConnectionRoute,
     path: PathKey,
     qpn: Qpn,
-    /// The first packet is still awaited, and the connection manager wants to know of it.
+    /// True until the first packet, which is reported to the connection manager.
     announce: bool,
     identifications: Identifications,
 }
 
-/// Where packets of a connection go, and where those of its peer come from.
+/// Addresses of the packets of a connection, in both directions.
 #[derive(Clone, Copy)]
 pub(super) struct ConnectionRoute {
-    /// The endpoint to which packets are sent.
+    /// The peer's endpoint, to which packets are sent.
     pub(super) peer: SocketAddr,
-    /// The sender of the group's wire that all our packets leave from.
+    /// The sender of the group's wire that sends all our packets.
     pub(super) sender: SenderIndex,
-    /// The peer's packets come from this port alone. Those of foreign peers come from any.
+    /// The UDP source port of the peer's packets; `None` for peers that are not Feedrail, which may
+    /// use any.
     pub(super) udp_source: Option<u16>,
-    /// The traffic class of our packets.
+    /// The traffic class of our packets, ECN field included.
     pub(super) traffic_class: u8,
 }
 
-/// The IPv4 identifications that a peer uses, which decide how much its invariant CRCs are worth.
+/// The IPv4 identifications that a peer has used; they determine how strictly its ICRCs can be
+/// checked.
 #[derive(Clone, Copy)]
 enum Identifications {
-    /// This many packets, and all had small ones.
+    /// The number of packets so far, all with small identifications.
     Small(u16),
-    /// One that was not small came before the peer was trusted: all are accepted.
+    /// A packet with a large identification came early: all identifications are accepted.
     Any,
 }
 
-/// The rest of the work on a datagram, for the caller of the engine.
+/// Remaining work on a datagram, for the caller of the engine.
 pub(super) enum Handled {
-    /// The datagram was handled or dropped.
+    /// Nothing: it was processed or dropped.
     Done,
-    /// The datagram was the first packet for a queue pair whose connection manager waits for one.
+    /// Report the first packet of this queue pair to the connection manager.
     PeerIsReady(u32),
-    /// The datagram is for this queue pair, of another group or the connection manager.
+    /// Forward it to the group or connection manager that owns this queue pair.
     Foreign(Qpn),
 }
 
@@ -138,7 +140,7 @@ impl GroupEngine {
         }
     }
 
-    /// Takes over a queue pair.
+    /// Takes over a queue pair and returns its key.
     pub(super) fn adopt(&mut self, qp: NewQp) -> crate::QpKey {
         let number = qp.number.get().value();
         let slot = self.qps.insert(
@@ -160,7 +162,7 @@ impl GroupEngine {
         self.qps.key(slot)
     }
 
-    /// The slot that a caller's key names.
+    /// The slot of a key. Panics if the key is stale.
     pub(super) fn slot(&self, key: crate::QpKey) -> u32 {
         self.qps.slot(key)
     }
@@ -173,7 +175,7 @@ impl GroupEngine {
         self.qps.get(slot).granted
     }
 
-    /// Connects a queue pair, unless it has been released.
+    /// Connects a queue pair, unless it was released or has failed.
     pub(super) fn connect(
         &mut self,
         number: (u32, u64),
@@ -198,7 +200,7 @@ impl GroupEngine {
         self.look_at(slot);
     }
 
-    /// Moves a queue pair to ERROR that the connection manager names.
+    /// Moves the queue pair with this number and serial to ERROR, unless it was released.
     pub(super) fn fail_numbered(&mut self, number: (u32, u64)) {
         if let Some(slot) = self.find(number) {
             self.fail(slot);
@@ -218,7 +220,7 @@ impl GroupEngine {
         self.look_at(slot);
     }
 
-    /// Frees a queue pair.
+    /// Releases a queue pair.
     pub(super) fn release(&mut self, slot: u32) {
         let (queue_pair, mut limits) = self.borrow(slot);
         queue_pair.fail(&mut limits);
@@ -234,7 +236,7 @@ impl GroupEngine {
         }
     }
 
-    /// Queues a send request. Its clock starts when it is sent.
+    /// Queues a send request. Its retransmission timer starts when it is sent.
     pub(super) fn post_send(
         &mut self,
         slot: u32,
@@ -246,7 +248,7 @@ impl GroupEngine {
         posted
     }
 
-    /// Queues a receive, which by itself sends nothing.
+    /// Queues a receive request.
     pub(super) fn post_recv(
         &mut self,
         slot: u32,
@@ -257,13 +259,13 @@ impl GroupEngine {
         posted
     }
 
-    /// Counts a send request that was handed over.
+    /// Counts a send request in `doorbells`.
     pub(super) fn count_send(&mut self) {
         self.stats.doorbells += 1;
     }
 
-    /// Gives a datagram to the queue pair that it names. A datagram that does not parse, or that
-    /// comes from an endpoint other than the queue pair's peer, is dropped and counted.
+    /// Processes a datagram for the queue pair that it names. A datagram that does not parse, or
+    /// whose source is not the queue pair's peer, is dropped and counted.
     pub(super) fn handle(
         &mut self,
         now: Time,
@@ -271,8 +273,8 @@ impl GroupEngine {
         memory: &RegionsView<'_>,
         datagram: &Datagram<'_>,
     ) -> Handled {
-        // Used where it lies: copying what was just stored would wait for all stores before it
-        // (`Message::parse`).
+        // Not copied: loading what was just stored would wait for all earlier stores (see
+        // `Message::parse`).
         let parsed = Packet::parse(datagram.bytes);
         let Ok(packet) = &parsed else { return self.drop_packet() };
         let qpn = packet.bth.dest_qpn.value();
@@ -307,7 +309,7 @@ impl GroupEngine {
         if announce { Handled::PeerIsReady(qpn) } else { Handled::Done }
     }
 
-    /// Notes how many packets found the receive buffer full. Peers are told of them.
+    /// Sets the receive buffer's overflow counter; peers are notified of new overflows.
     pub(super) fn note_overflows(&mut self, now: Time, count: u32) {
         self.overflow.note(now, count);
     }
@@ -317,20 +319,21 @@ impl GroupEngine {
         Handled::Done
     }
 
-    /// Counts a packet that was dropped.
+    /// Counts a dropped packet.
     pub(super) fn count_drop(&mut self) {
         self.stats.packets_dropped += 1;
     }
 
-    /// Does what the queue pairs' clocks ask for, once for each, after a batch with this much
-    /// payload was handled, which drained the socket or did not. The clocks stand at the time until
-    /// which all was heard: nothing is late that may wait in the socket.
+    /// Handles expired timers, once per queue pair, after a batch with `bytes` of payload;
+    /// `drained` says whether the socket is empty. Timers are compared with the time until which
+    /// all arrivals were handled, so that an answer that still waits in the socket is not
+    /// considered late.
     pub(super) fn expire(&mut self, now: Time, bytes: u64, drained: bool) {
         let handled = self.handled_until.read(now, bytes, drained);
         self.unblock |= self.reads.forget(handled);
         for _ in 0..self.qps.slots() {
             let Some(slot) = self.timers.pop_due(handled) else { return };
-            // The deadline may have moved since the timer was set.
+            // The deadline may have changed since the timer was set.
             if self.qps.get(slot).queue_pair.deadline().is_some_and(|time| time <= handled) {
                 let (queue_pair, mut limits) = self.borrow(slot);
                 queue_pair.handle_deadline(handled, &mut limits);
@@ -340,7 +343,7 @@ impl GroupEngine {
         }
     }
 
-    /// Sends what may be sent; returns whether there is more.
+    /// Sends packets of all ready queue pairs; returns whether there are more to send now.
     pub(super) fn send<W: Wire>(
         &mut self,
         now: Time,
@@ -363,13 +366,12 @@ impl GroupEngine {
         {
             packets += self.take_turn(now, slot, memory, unsent.0);
         }
-        // The memory that was gathered from is there as long as the section that `memory` stands
-        // for.
+        // The gathered memory stays registered as long as `memory`, the section, is open.
         unsent.0.flush(now);
         !self.ready.is_empty() && !unsent.0.is_blocked()
     }
 
-    /// Sends a train of one queue pair; returns how many packets it sent.
+    /// Sends up to `TURN_BYTES` for one queue pair; returns the number of packets.
     fn take_turn<W: Wire>(
         &mut self,
         now: Time,
@@ -401,7 +403,7 @@ impl GroupEngine {
         entry.sending = entry.queue_pair.wants_transmit();
         match (entry.sending, bytes < TURN_BYTES) {
             (true, true) if wire.is_blocked() => self.ready.push_front(slot),
-            // Before its turn ended there was something that it might not send.
+            // It stopped before its turn was used up, so a shared limit holds it back.
             (true, true) => self.blocked.push_back(slot),
             (true, false) => self.ready.push_back(slot),
             (false, _) => {}
@@ -411,7 +413,7 @@ impl GroupEngine {
         packets
     }
 
-    /// Moves completions of all queue pairs to `out` until it is full; returns how many.
+    /// Moves completions to `out` until it is full; returns their number.
     pub(super) fn reap(&mut self, out: &mut [Wc]) -> usize {
         let mut count = 0;
         while let Some(&slot) = self.completing.front() {
@@ -431,17 +433,17 @@ impl GroupEngine {
         count
     }
 
-    /// Whether there is something to do now, be it to send.
+    /// Whether there is work to do now, including transmission.
     pub(super) fn is_busy(&self) -> bool {
         self.has_completions() || !self.ready.is_empty() || self.unblock && !self.blocked.is_empty()
     }
 
-    /// Whether there is something to report.
+    /// Whether there are completions.
     pub(super) fn has_completions(&self) -> bool {
         !self.completing.is_empty()
     }
 
-    /// When [`GroupEngine::expire`] must run at the latest.
+    /// Time by which [`GroupEngine::expire`] must be called.
     pub(super) fn deadline(&self) -> Option<Time> {
         let forgets = if self.blocked.is_empty() { None } else { self.reads.forgets_at() };
         self.timers.earliest().into_iter().chain(forgets).min()
@@ -455,7 +457,7 @@ impl GroupEngine {
         stats
     }
 
-    /// Puts a queue pair on the lists that it belongs to.
+    /// Updates the lists and the timer of a queue pair after a change.
     fn look_at(&mut self, slot: u32) {
         self.look_for_packets(slot);
         self.look_for_completions(slot);
@@ -484,7 +486,7 @@ impl GroupEngine {
         }
     }
 
-    /// A queue pair and the limits that it shares.
+    /// A queue pair and the limits that it shares with others.
     fn borrow(&mut self, slot: u32) -> (&mut QueuePair, SharedLimits<'_>) {
         let entry = self.qps.get_mut(slot);
         let window = match &entry.peer {
@@ -496,14 +498,14 @@ impl GroupEngine {
     }
 }
 
-/// Packets that found the receive buffer full.
+/// Packets lost because the receive buffer was full.
 #[derive(Default)]
 struct Overflow {
-    /// How many they were.
+    /// Number of lost packets.
     count: u32,
-    /// When they had become so many.
+    /// Time at which `count` changed.
     at: Time,
-    /// Peers are told of it now.
+    /// Whether peers are being notified.
     lately: bool,
 }
 
@@ -516,9 +518,9 @@ impl Overflow {
     }
 }
 
-/// Packets that a wire may have gathered and not sent. On unwinding it forgets them, since the
-/// memory that they point at is not theirs once the section has ended, and the next user of the
-/// wire would send them.
+/// Guard for packets that are queued in a wire. If the thread panics, it discards them, since they
+/// point at memory that is only valid during the section, and a later user of the wire would send
+/// them.
 struct Unsent<'a, W: Wire>(&'a mut W);
 
 impl<W: Wire> Drop for Unsent<'_, W> {
@@ -535,8 +537,9 @@ impl Peer {
             && self.route.udp_source.is_none_or(|port| port == from.port())
     }
 
-    /// Whether a packet's identification is one that this peer uses: over IPv4 that makes up for
-    /// the bits that the CRC loses where a socket hides it.
+    /// Whether the IPv4 identification found by the ICRC check is plausible for this peer. Over
+    /// IPv4 a socket hides the identification, so the ICRC check accepts any; this check makes up
+    /// for it.
     fn accepts(&mut self, datagram: &Datagram<'_>, id: Identification) -> bool {
         if matches!(datagram.ip_id, IpId::Known(_)) || self.route.peer.is_ipv6() {
             return true;
@@ -556,8 +559,8 @@ impl Peer {
     }
 }
 
-/// Sends a packet, unless the memory of its payload has just been deregistered: then it is as good
-/// as lost, and the queue pair will notice when it sends it again.
+/// Sends a packet. If the memory of its payload has just been deregistered, the packet is dropped,
+/// and the queue pair fails when it retransmits it.
 fn send_packet<W: Wire>(
     now: Time,
     peer: &Peer,

@@ -9,40 +9,40 @@ use crate::DeviceEvent;
 
 /// A network that carries RoCE v2 packets, as seen by one device.
 pub trait Fabric: Send + Sync + Sized + 'static {
-    /// The provider's name, as [`crate::Provider::NAME`].
+    /// Name of the provider, for [`crate::Provider::NAME`].
     const NAME: &'static str;
-    /// A way in and out.
+    /// The sockets of one group or of the connection manager.
     type Wire: Wire;
-    /// Where the random numbers of its devices come from.
+    /// Source of the random numbers of its devices.
     type Entropy: Entropy + Send;
 
-    /// Our address and RoCE port.
+    /// Local IP address and UDP port of the device.
     fn endpoint(&self) -> SocketAddr;
 
-    /// The UDP source ports of the senders of the wire with this index over which connections to
-    /// `peer` are to be spread, from the first sender on.
+    /// UDP source ports of the wire `index` for connections to `peer`, in the order of the wire's
+    /// senders. Connections are spread over them.
     fn source_ports(&self, index: usize, peer: IpAddr) -> &[u16];
 
-    /// The largest path MTU to `peer`, in bytes of payload.
+    /// The largest path MTU to `peer`, in bytes of RoCE payload.
     ///
     /// # Errors
-    /// No route leads there, or it takes no RoCE packet.
+    /// There is no route, or its MTU is too small for any RoCE packet.
     fn path_mtu(&self, peer: IpAddr) -> io::Result<u32>;
 
-    /// The capacity of one wire's receive buffer, in bytes, overhead included.
+    /// Size of one wire's receive buffer in bytes, as the kernel accounts it.
     fn receive_buffer_bytes(&self) -> usize;
 
-    /// The wire with this index; `None` while it is taken, or if it does not exist.
+    /// Takes the wire with this index; `None` while it is taken, or if it does not exist.
     fn take_wire(&self, index: usize) -> Option<Self::Wire>;
 
-    /// Takes a wire back.
+    /// Returns a wire, so that it can be taken again.
     fn give_back(&self, index: usize, wire: Self::Wire);
 
-    /// The next event of the device as a whole.
+    /// Returns the next asynchronous event of the device.
     fn next_async(&self) -> Option<DeviceEvent> {
         None
     }
 
-    /// Whether threads sleep on file descriptors, so that messages between them must wake.
+    /// Whether threads sleep on file descriptors, so that mailboxes need doorbells.
     fn has_doorbells(&self) -> bool;
 }

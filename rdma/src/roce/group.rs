@@ -22,7 +22,7 @@ use crate::{
     Time, WakeFor, Wc,
 };
 
-/// Rounds of receiving and sending in one `poll`; then the caller has its turn.
+/// Maximum number of rounds of receiving and sending in one `poll`.
 const ROUNDS: usize = 8;
 
 /// A group of a software device.
@@ -30,15 +30,16 @@ pub struct RoceGroup<F: Fabric> {
     shared: Arc<DeviceShared<F>>,
     index: u8,
     engine: GroupEngine,
-    /// Taken by `drop` only, which gives it back to the device.
+    /// `None` only during `drop`, which returns it to the device.
     wire: Option<F::Wire>,
     sleep: Option<Sleep>,
     now: Time,
     busy: bool,
-    /// Acknowledgements wait for the caller, which has completions to work on and flushes the
-    /// requests that follow from them; they are not put off twice.
+    /// True if sending was postponed in the last `poll`: the caller got completions, and
+    /// acknowledgements can be sent together with the requests that it flushes next. It is not
+    /// postponed twice.
     held: bool,
-    /// The sleep ends when the system takes packets of one of these again.
+    /// Senders whose writability also ends the sleep.
     awaiting_room: SenderSet,
 }
 
@@ -71,7 +72,7 @@ impl<F: Fabric> RoceGroup<F> {
         &self.shared.groups[usize::from(self.index) - 1]
     }
 
-    /// Receives a batch and reacts to it; returns whether there may be more.
+    /// Receives a batch and processes it; returns whether more may be waiting.
     fn receive(&mut self, now: Time) -> bool {
         let Self { shared, index, engine, wire, .. } = self;
         let wire = wire.as_mut().expect("a group has its wire until it is dropped");
@@ -79,7 +80,7 @@ impl<F: Fabric> RoceGroup<F> {
         let mut turn = ReceiveTurn { now, index: *index, shared, engine };
         let (mut read_mail, mut bytes) = (false, 0);
         let arrived = wire.receive(now, |datagram| {
-            // The message that connects a queue pair was there before its first packet came.
+            // A queue pair's `Connect` message is sent before its first packet can arrive.
             if !std::mem::replace(&mut read_mail, true) {
                 turn.read_mail(&memory);
             }
@@ -100,7 +101,7 @@ impl<F: Fabric> RoceGroup<F> {
         more
     }
 
-    /// Sends what may be sent; returns whether there is more.
+    /// Sends what is ready; returns whether there is more to send now.
     fn send(&mut self, now: Time) -> bool {
         let Self { shared, index, engine, wire, .. } = self;
         let wire = wire.as_mut().expect("a group has its wire until it is dropped");
@@ -111,7 +112,7 @@ impl<F: Fabric> RoceGroup<F> {
         more
     }
 
-    /// Starts or stops watching for the system to take packets again, which ends the sleep.
+    /// Starts or stops waking on writability of senders, to match the wire's needs.
     fn watch_for_room(&mut self) {
         let Some(wire) = &self.wire else { return };
         let wanted = wire.awaiting_room();
@@ -121,14 +122,14 @@ impl<F: Fabric> RoceGroup<F> {
         for sender in changed.iter() {
             let fds = [wire.receiver(), wire.sender(sender)];
             if let Err(error) = sleep.watch_for_room(fds, wanted.contains(sender)) {
-                // The wire's deadline remains.
+                // The wire's deadline still ends the sleep.
                 tracing::debug!(%error, "waiting for room to send");
             }
         }
     }
 }
 
-/// The parts of a group that receiving works on besides the wire.
+/// The parts of a group that are used while the wire receives.
 struct ReceiveTurn<'a, F: Fabric> {
     now: Time,
     index: u8,
@@ -253,7 +254,7 @@ impl<F: Fabric> Group<F> for RoceGroup<F> {
         self.engine.deadline().into_iter().chain(held_back).min()
     }
 
-    /// The sockets always wake.
+    /// Sockets are always armed.
     fn arm(&mut self, _: WakeFor) -> bool {
         false
     }
@@ -291,7 +292,7 @@ impl<F: Fabric> Drop for RoceGroup<F> {
     }
 }
 
-/// The memory that an element names; its key is not checked.
+/// Borrows the memory of a scatter-gather element without a check of its key.
 ///
 /// # Safety
 /// It is readable while the slice is used.

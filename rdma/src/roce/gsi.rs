@@ -1,4 +1,4 @@
-//! Queue pair 1, through which connection management travels: unreliable datagrams of 256 bytes.
+//! Queue pair 1 (GSI), which carries connection management in UD packets of 256 bytes payload.
 #![expect(unsafe_code, reason = "packets are gathered where their payload lies")]
 
 use std::net::IpAddr;
@@ -13,19 +13,19 @@ use super::shared::DeviceCounters;
 use super::wire::{Datagram, Outgoing, SenderIndex, Wire, endpoint_of};
 use crate::Time;
 
-/// Our queue pair 1.
+/// The device's queue pair 1.
 #[derive(Default)]
 pub(super) struct Gsi {
     next_psn: Psn,
 }
 
-/// A packet is for another queue pair.
+/// Error: the packet is for this other queue pair.
 pub(super) struct NotForUs {
     pub(super) qpn: Qpn,
 }
 
 impl Gsi {
-    /// Hands a management datagram to the manager; drops what is not one.
+    /// Passes a management datagram (MAD) to the manager; drops invalid ones.
     pub(super) fn handle(
         &mut self,
         now: Time,
@@ -53,7 +53,7 @@ impl Gsi {
         Ok(())
     }
 
-    /// Sends a management datagram.
+    /// Sends a management datagram (MAD).
     pub(super) fn send<W: Wire>(
         &mut self,
         now: Time,
@@ -72,7 +72,7 @@ impl Gsi {
             headers: headers.as_slice(),
             pieces: &[&mad.mad],
             pad_bytes: 0,
-            // Nothing slows down when these are marked.
+            // Not ECN-capable, since nothing reacts to marks of these packets.
             traffic_class: Ecn::NotEct.within(mad.traffic_class),
             continues: false,
         };
@@ -83,7 +83,7 @@ impl Gsi {
     }
 }
 
-/// The management datagram in a packet, if it is a genuine one.
+/// The MAD in a packet; `None` unless it is a UD SEND Only with the GSI Q_Key and a valid ICRC.
 fn mad_of<'a>(packet: &Packet<'a>, datagram: &Datagram<'_>) -> Option<&'a [u8; MAD_BYTES]> {
     let Message::UdSendOnly(deth) = packet.message else { return None };
     let mad = packet.payload.try_into().ok()?;

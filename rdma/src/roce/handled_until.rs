@@ -2,22 +2,22 @@
 
 use crate::Time;
 
-/// The time until which all packets that had arrived were handled. It lags
-/// behind the clock where a socket is read more slowly than it fills, and after a pause of the
-/// process: an answer that seems to be missing may wait in the socket.
+/// The time until which all packets that had arrived were handled. It is behind the clock while the
+/// socket fills faster than it is read, and after the process was not scheduled: an answer that
+/// seems to be late may then be waiting in the socket.
 #[derive(Debug)]
 pub(super) struct HandledUntil {
-    /// Capacity of the socket's receive buffer.
+    /// Size of the socket's receive buffer in bytes.
     buffer_bytes: u64,
     time: Time,
     behind: Option<Behind>,
 }
 
-/// A stretch in which the socket was not drained.
+/// A period in which the socket was not drained.
 #[derive(Clone, Copy, Debug)]
 struct Behind {
     since: Time,
-    /// Payload bytes that were read since then.
+    /// Payload bytes read since then.
     read_bytes: u64,
 }
 
@@ -26,8 +26,8 @@ impl HandledUntil {
         Self { buffer_bytes, time: Time::ZERO, behind: None }
     }
 
-    /// Notes that a batch with this much payload was read from the socket at `now`, and whether it
-    /// drained the socket. Returns the time until which all arrivals were handled.
+    /// Notes a batch of `bytes` payload bytes that was read at `now`, and whether it drained the
+    /// socket. Returns the time until which all arrivals were handled.
     pub(super) fn read(&mut self, now: Time, bytes: u64, drained: bool) -> Time {
         self.behind = match (drained, self.behind) {
             (true, _) => {
@@ -37,7 +37,8 @@ impl HandledUntil {
             (false, None) => Some(Behind { since: now, read_bytes: bytes }),
             (false, Some(Behind { since, read_bytes })) => {
                 let read_bytes = read_bytes + bytes;
-                // A whole buffer was read since, so nothing is left that was in it then.
+                // As much as the buffer holds was read since, so everything that was in it then was
+                // handled.
                 Some(if read_bytes >= self.buffer_bytes {
                     self.time = since;
                     Behind { since: now, read_bytes: 0 }

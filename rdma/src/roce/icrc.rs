@@ -1,4 +1,4 @@
-//! The invariant CRC of packets on a wire.
+//! The invariant CRC (ICRC) of packets on a wire.
 
 use std::net::SocketAddr;
 
@@ -6,7 +6,7 @@ use roce_proto::wire::{Flow, Icrc, IcrcMismatch, Identification, verify as verif
 
 use super::wire::{Datagram, ICRC_BYTES, IpId, Outgoing};
 
-/// The CRC of a packet that leaves `from` with this IPv4 identification.
+/// The ICRC of a packet sent from `from` with this IPv4 identification.
 pub(crate) fn compute(from: SocketAddr, packet: &Outgoing<'_>, ip_id: u16) -> [u8; ICRC_BYTES] {
     let id = Identification::segment(ip_id);
     let start = Flow::new(from, *packet.to)
@@ -14,7 +14,7 @@ pub(crate) fn compute(from: SocketAddr, packet: &Outgoing<'_>, ip_id: u16) -> [u
     finish(start, packet.pieces.iter().copied(), packet.pad_bytes)
 }
 
-/// The CRC that has begun with a packet's headers, behind its payload and pad. `None` between
+/// Completes the ICRC of a packet's headers with its payload and pad. `start` is `None` between
 /// addresses of different families, where nothing is sent.
 pub(crate) fn finish<'a>(
     start: Option<Icrc>,
@@ -27,7 +27,7 @@ pub(crate) fn finish<'a>(
     icrc.finish()
 }
 
-/// Checks the CRC of a datagram and tells the identification that its sender gave it.
+/// Checks the ICRC of a datagram; returns the IPv4 identification with which it was computed.
 pub(crate) fn verify(datagram: &Datagram<'_>) -> Result<Identification, IcrcMismatch> {
     let flow = datagram.flow.ok_or(IcrcMismatch)?;
     match datagram.ip_id {

@@ -1,4 +1,4 @@
-//! The region table as the engine sees it.
+//! [`Memory`] of `roce-proto`, implemented by the region table.
 
 use roce_proto::Qpn;
 use roce_proto::rc::{
@@ -65,7 +65,7 @@ impl Memory for DomainView<'_> {
     }
 }
 
-/// The bytes of a piece of a packet, for as long as the section lives.
+/// The memory of a piece of a packet, borrowed while the section is open.
 pub(super) fn bytes<'a>(view: DomainView<'a>, piece: &PayloadPiece) -> Result<&'a [u8], Denied> {
     match piece.key {
         MemoryKey::Local { lkey } => view.local(lkey, piece.addr, piece.length),

@@ -1,7 +1,7 @@
-//! RoCE v2 in software: what the soft and the simulated provider share.
+//! RoCE v2 in software: the code shared by the `soft` and `sim` providers.
 //!
-//! A [`RoceDevice`] has one [`Wire`] per group and one for its connection manager. All of the
-//! protocol is in `roce-proto`; this is the glue between it, memory, threads and a network.
+//! A [`RoceDevice`] has one [`Wire`] per group and one for its connection manager. The protocol is
+//! in `roce-proto`; this module connects it with memory, threads and a network.
 
 mod cm;
 mod convert;

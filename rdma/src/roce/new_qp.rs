@@ -1,4 +1,4 @@
-//! Queue pairs on their way from the connection manager to a group.
+//! Queue pairs that are created by the connection manager and not adopted yet.
 
 use roce_proto::rc::QueuePair;
 

@@ -1,4 +1,4 @@
-//! Remote endpoints, and what may be on its way to each.
+//! Remote endpoints with the congestion window for each.
 
 use std::collections::BTreeMap;
 use std::net::SocketAddr;
@@ -6,30 +6,29 @@ use std::net::SocketAddr;
 use roce_proto::rc::SendWindow;
 use slab::Slab;
 
-/// The endpoints that queue pairs of one group are connected to. Each group has its own window
-/// towards an endpoint, so that no lock is taken; the windows adapt to each other by the losses
-/// that they see.
+/// The remote endpoints of one group's queue pairs. Each group has its own congestion window per
+/// endpoint, so that no lock is needed; the windows share the path by reacting to losses.
 #[derive(Default)]
 pub(crate) struct Paths {
     paths: Slab<EndpointPath>,
     by_endpoint: BTreeMap<SocketAddr, PathKey>,
 }
 
-/// The index of a path in its [`Paths`], reused after the last queue pair has left.
+/// Index of a path in [`Paths`]; reused once the path has no queue pair.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct PathKey(usize);
 
-/// The way to one remote endpoint.
+/// The path to one remote endpoint.
 pub(crate) struct EndpointPath {
     pub(crate) endpoint: SocketAddr,
     pub(crate) window: SendWindow,
-    /// Packets from there with a wrong invariant CRC.
+    /// Number of packets from the endpoint with a wrong ICRC.
     icrc_failures: u64,
     users: usize,
 }
 
 impl EndpointPath {
-    /// Counts a packet with a wrong invariant CRC, and says so ever more rarely.
+    /// Counts a packet with a wrong ICRC; logs it if the count is a power of two.
     pub(crate) fn count_icrc_failure(&mut self) {
         self.icrc_failures += 1;
         if self.icrc_failures.is_power_of_two() {
@@ -43,7 +42,7 @@ impl EndpointPath {
 }
 
 impl Paths {
-    /// The path to an endpoint, for one more queue pair.
+    /// Returns the path to an endpoint, and counts a queue pair that uses it.
     pub(crate) fn join(&mut self, endpoint: SocketAddr) -> PathKey {
         let key = *self.by_endpoint.entry(endpoint).or_insert_with(|| {
             let window = SendWindow::new();
@@ -58,7 +57,7 @@ impl Paths {
         key
     }
 
-    /// One queue pair less.
+    /// Removes a queue pair from a path; the last one removes the path.
     pub(crate) fn leave(&mut self, key: PathKey) {
         let path = self.get(key);
         path.users -= 1;
@@ -69,7 +68,7 @@ impl Paths {
         }
     }
 
-    /// A path that a queue pair has joined.
+    /// The path with this key.
     pub(crate) fn get(&mut self, key: PathKey) -> &mut EndpointPath {
         &mut self.paths[key.0]
     }

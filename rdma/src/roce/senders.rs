@@ -1,28 +1,28 @@
-//! Which sender of a group's wire a connection leaves from.
+//! Choice of the sender (UDP source port) for each connection.
 
 use std::collections::BTreeMap;
 use std::net::IpAddr;
 
 use super::wire::{MAX_SENDERS, SenderIndex};
 
-/// How many connections between each group and each peer leave from each sender.
+/// Number of connections by group, peer and sender.
 #[derive(Default)]
 pub(super) struct SenderUse(BTreeMap<(u8, IpAddr), [u32; MAX_SENDERS]>);
 
-/// Where the packets of a connection leave, for its whole life.
+/// The sender of a connection's packets; it never changes.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Source {
     group: u8,
     peer: IpAddr,
     pub(super) sender: SenderIndex,
-    /// The UDP source port, where the peer is to be told.
+    /// The UDP source port, to be announced to the peer; `None` if it is not fixed.
     pub(super) port: Option<u16>,
 }
 
 impl SenderUse {
-    /// Chooses one of the senders, which have these ports, for one more connection: of those with
-    /// the fewest connections between the group and the peer, the first. So connections to
-    /// different peers, whose flows differ anyway, share senders and system calls.
+    /// Chooses a sender for a new connection: the first of those with the fewest connections
+    /// between this group and peer. Connections to different peers, whose flows differ anyway, thus
+    /// share senders and system calls. `ports` are the senders' UDP source ports.
     pub(super) fn choose(&mut self, group: u8, peer: IpAddr, ports: &[u16]) -> Source {
         let counts = self.0.entry((group, peer)).or_default();
         let senders = SenderIndex::all().zip(ports);
@@ -32,7 +32,7 @@ impl SenderUse {
         Source { group, peer, sender, port: chosen.map(|(_, &port)| port) }
     }
 
-    /// The connection of this source has ended.
+    /// Releases the sender of a connection that has ended.
     pub(super) fn leave(&mut self, source: &Source) {
         let key = (source.group, source.peer);
         let Some(counts) = self.0.get_mut(&key) else { return };

@@ -1,4 +1,4 @@
-//! The state that the groups and the connection manager of a software device share.
+//! The state shared by the groups and the connection manager of a software RoCE device.
 
 use std::io;
 use std::net::SocketAddr;
@@ -18,25 +18,25 @@ use super::regions::{DomainId, Regions};
 use super::wire::{Datagram, IpId};
 use crate::Caps;
 
-/// The most messages in a mailbox. Beyond it a forwarded packet is dropped, as by a full socket
-/// buffer, and the peer repeats it. 512 packets take at most about 2 MiB.
+/// Maximum number of messages in a mailbox. Further forwarded packets are dropped, as by a full
+/// socket buffer, and the peer retransmits them. 512 packets take at most about 2 MiB.
 pub(super) const MAX_MAIL: usize = 512;
 
-/// Longer than any packet with any headers.
+/// Upper bound of the length of a packet with headers, in bytes.
 const MAX_PACKET_BYTES: usize = 4096 + 128;
 
-/// A device of a software provider, and a protection domain of it. Clones name the same.
+/// A software RoCE device with a protection domain. Clones refer to the same.
 pub struct RoceDevice<F: Fabric> {
     pub(super) shared: Arc<DeviceShared<F>>,
     pub(super) domain: DomainId,
 }
 
-/// The state that the handles of a device share.
+/// The state that all handles of a device share.
 pub(super) struct DeviceShared<F: Fabric> {
     pub(super) fabric: F,
     pub(super) regions: Arc<Regions>,
     pub(super) numbers: Arc<Numbers>,
-    /// Mailboxes of the groups, by index less one.
+    /// Mailboxes of the groups; that of the group with index `i` is at `i - 1`.
     pub(super) groups: Box<[Mailbox<GroupMessage>]>,
     pub(super) cm: Mailbox<CmMessage>,
     pub(super) counters: DeviceCounters,
@@ -46,13 +46,13 @@ pub(super) struct DeviceShared<F: Fabric> {
 
 /// A message to the thread that owns a group.
 pub(super) enum GroupMessage {
-    /// Connect a queue pair, whose peer is at this endpoint.
+    /// Connect a queue pair.
     Connect {
         /// Number and serial of the queue pair.
         number: (u32, u64),
-        /// The way to the peer.
+        /// Addresses of the packets to and from the peer.
         route: ConnectionRoute,
-        /// Whether the first packet is to be announced.
+        /// Whether the first packet must be reported to the connection manager.
         announce: bool,
         /// The parameters that the two connection managers agreed on.
         connection: Box<ConnectionParams>,
@@ -62,24 +62,24 @@ pub(super) enum GroupMessage {
         /// Number and serial of the queue pair.
         number: (u32, u64),
     },
-    /// A packet for this group that another socket received.
+    /// Process a packet that another thread's socket received.
     Packet(Box<Forwarded>),
 }
 
 /// A message to the thread that owns the connection manager.
 pub(super) enum CmMessage {
-    /// A packet came for this queue pair: its peer is ready.
+    /// The first packet for this queue pair has arrived, so its peer is connected.
     PeerIsReady {
         /// The queue pair's number.
         qpn: u32,
     },
-    /// An ICMP error says that this endpoint takes no packets.
+    /// An ICMP error reported that this endpoint is unreachable.
     Unreachable(SocketAddr),
-    /// A packet that came to a group's socket.
+    /// Process a packet for queue pair 1 that a group's socket received.
     Packet(Box<Forwarded>),
 }
 
-/// A datagram on its way from one thread to another.
+/// A datagram that one thread forwards to another.
 pub(super) struct Forwarded {
     pub(super) from: SocketAddr,
     pub(super) to: SocketAddr,
@@ -88,7 +88,7 @@ pub(super) struct Forwarded {
 }
 
 impl Forwarded {
-    /// The datagram. Its IPv4 identification is no longer known.
+    /// The datagram, without its IPv4 identification, which is not forwarded.
     pub(super) fn datagram(&self) -> Datagram<'_> {
         let Self { from, to, ecn, ref bytes } = *self;
         Datagram { ecn, ..Datagram::new(from, to, IpId::UNKNOWN, bytes) }
@@ -103,7 +103,7 @@ pub(super) struct DeviceCounters {
 }
 
 impl<F: Fabric> RoceDevice<F> {
-    /// A device on `fabric`, with room for `groups` groups.
+    /// Creates a device on `fabric` with room for `groups` groups.
     pub(crate) fn new(
         fabric: F,
         groups: usize,
@@ -126,35 +126,35 @@ impl<F: Fabric> RoceDevice<F> {
         Ok(Self { shared: Arc::new(shared), domain })
     }
 
-    /// Our address and RoCE port.
+    /// Local IP address and UDP port of the device.
     pub fn endpoint(&self) -> SocketAddr {
         self.shared.fabric.endpoint()
     }
 
-    /// The protection domain that this handle stands for.
+    /// The protection domain of this handle.
     pub(super) fn domain(&self) -> DomainId {
         self.domain
     }
 
-    /// The numbers of the queue pairs that exist now.
+    /// The numbers of the queue pairs that exist.
     pub fn queue_pairs(&self) -> Vec<u32> {
         self.shared.numbers.in_use()
     }
 }
 
 impl<F: Fabric> DeviceShared<F> {
-    /// A stream of random numbers that no other has anything to do with.
+    /// A new random stream, independent of all others.
     pub(super) fn random(&self) -> io::Result<Random> {
         self.entropy.lock().unwrap_or_else(PoisonError::into_inner).stream()
     }
 
-    /// The mailbox of the group that a queue pair number names.
+    /// The mailbox of the group that owns a queue pair number; `None` if there is no such group.
     pub(super) fn group_of(&self, qpn: Qpn) -> Option<&Mailbox<GroupMessage>> {
         self.groups.get(usize::from(owner_of(qpn)).checked_sub(1)?)
     }
 
-    /// Hands a packet to the thread that owns its queue pair; false if no thread owns it, or the
-    /// thread is too busy.
+    /// Forwards a packet to the thread that owns its queue pair; returns false if there is no such
+    /// thread or its mailbox is full.
     pub(super) fn forward(&self, qpn: Qpn, datagram: &Datagram<'_>) -> bool {
         let &Datagram { from, to, ecn, bytes, .. } = datagram;
         if bytes.len() > MAX_PACKET_BYTES {
@@ -182,7 +182,7 @@ impl<F: Fabric> Clone for RoceDevice<F> {
     }
 }
 
-/// Names a group of a software device.
+/// A reference to a group of a software RoCE device, for the connection manager.
 #[derive(Clone, Debug)]
 pub struct GroupHandle {
     pub(super) index: u8,

@@ -1,16 +1,16 @@
-//! One file descriptor for all that a thread may sleep on.
+//! One epoll descriptor for all events that end a thread's sleep.
 
 use std::io;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 
 use rustix::event::epoll::{self, CreateFlags, EventData, EventFlags};
 
-/// Readable when a socket or a doorbell is.
+/// Epoll descriptor that is readable when a socket or a doorbell is.
 pub(super) struct Sleep(OwnedFd);
 
 impl Sleep {
-    /// Sleeps on a socket that receives, one that may have errors to tell, and a doorbell; `None`
-    /// where there are no file descriptors.
+    /// Watches the receiving socket, the errors of a sending socket, and a doorbell; returns `None`
+    /// on a simulated network, which has no file descriptors.
     pub(super) fn new(
         receiver: Option<BorrowedFd<'_>>,
         sender: Option<BorrowedFd<'_>>,
@@ -28,8 +28,8 @@ impl Sleep {
         Ok(Some(Self(epoll)))
     }
 
-    /// Starts or stops waking when what sends is writable: the receiver, and a sender that differs
-    /// from it.
+    /// Starts or stops watching a sending socket for writability: the separate sender, or the
+    /// receiver if that sends.
     pub(super) fn watch_for_room(
         &self,
         [receiver, sender]: [Option<BorrowedFd<'_>>; 2],

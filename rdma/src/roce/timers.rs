@@ -1,19 +1,20 @@
-//! Deadlines of queue pairs: a binary heap that knows where each entry is.
+//! Deadlines of queue pairs: a binary heap with an index, so that entries can be changed and
+//! removed.
 
 use crate::Time;
 
 const NOWHERE: u32 = u32::MAX;
 
-/// Deadlines of slots, at most one each.
+/// Deadlines by slot of the queue pair, at most one each.
 #[derive(Default)]
 pub(crate) struct Timers {
     heap: Vec<(Time, u32)>,
-    /// Where each slot's entry is in the heap.
+    /// Position of each slot's entry in the heap.
     places: Vec<u32>,
 }
 
 impl Timers {
-    /// Makes room for slots below `slots`.
+    /// Reserves memory for the slots below `slots`.
     pub(crate) fn reserve(&mut self, slots: usize) {
         if self.places.len() < slots {
             self.places.resize(slots, NOWHERE);
@@ -21,13 +22,13 @@ impl Timers {
         }
     }
 
-    /// The earliest deadline of any slot.
+    /// The earliest deadline of all slots.
     pub(crate) fn earliest(&self) -> Option<Time> {
         self.heap.first().map(|&(time, _)| time)
     }
 
-    /// Makes a slot due at `time` at the latest. An earlier deadline stays: the engine looks at the
-    /// slot then and sets the next one.
+    /// Sets the deadline of a slot to `time`, unless it has an earlier one; on expiry of that one
+    /// the engine sets the next deadline.
     pub(crate) fn at_latest(&mut self, slot: u32, time: Time) {
         let place = self.places[slot as usize];
         if place == NOWHERE {
@@ -40,7 +41,7 @@ impl Timers {
         }
     }
 
-    /// Forgets a slot's deadline.
+    /// Removes a slot's deadline.
     pub(crate) fn remove(&mut self, slot: u32) {
         let place = self.places[slot as usize];
         if place != NOWHERE {
@@ -48,7 +49,7 @@ impl Timers {
         }
     }
 
-    /// Takes a slot that is due.
+    /// Removes and returns a slot whose deadline is not after `now`.
     pub(crate) fn pop_due(&mut self, now: Time) -> Option<u32> {
         let &(time, slot) = self.heap.first()?;
         if time > now {

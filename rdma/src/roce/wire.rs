@@ -1,4 +1,4 @@
-//! The network as the engine uses it.
+//! The interface between the engine and a network.
 #![expect(unsafe_code, reason = "packets are gathered where their payload lies")]
 
 use std::net::SocketAddr;
@@ -12,125 +12,124 @@ use crate::Time;
 /// The UDP port of RoCE v2 (IANA).
 pub const ROCE_PORT: u16 = 4791;
 
-/// One way in and out of a network: that of one group or of the connection manager. Index 0 is the
-/// connection manager's, a group's is the low bits of its queue pair numbers.
+/// The sockets of one group or of the connection manager. Index 0 is the connection manager's; a
+/// group's index is in the low 8 bits of its queue pair numbers.
 pub trait Wire: Send + 'static {
-    /// Hands a batch of what arrived to `handle`.
+    /// Receives a batch of datagrams and calls `handle` for each.
     fn receive(&mut self, now: Time, handle: impl FnMut(Datagram<'_>)) -> Arrived;
 
-    /// Queues a packet; [`Wire::flush`] sends it.
+    /// Queues a packet to be sent by [`Wire::flush`].
     ///
     /// # Safety
-    /// Its pieces must stay readable until [`Wire::flush`] has returned.
+    /// The pieces of the packet must stay readable until [`Wire::flush`] has returned.
     unsafe fn send(&mut self, now: Time, packet: &Outgoing<'_>);
 
-    /// Sends all that was queued, as far as the system takes it.
+    /// Sends all queued packets, as far as the system accepts them.
     fn flush(&mut self, now: Time);
 
-    /// Forgets what was queued and not sent: the transport sends it again. Its pieces are no longer
-    /// read.
+    /// Discards queued packets without reading their pieces; the transport retransmits them.
     fn discard(&mut self);
 
-    /// The system takes nothing now. Queued packets are kept, and [`Wire::flush`] tries again;
-    /// nothing should be added to them.
+    /// Whether the system accepts no packets now. Queued packets are kept, and [`Wire::flush`]
+    /// tries again; no further ones should be queued.
     fn is_blocked(&self) -> bool {
         false
     }
 
-    /// The senders for which [`Wire::flush`] is worth another try as soon as their descriptor is
-    /// writable.
+    /// The senders with queued packets for which [`Wire::flush`] should be called when their
+    /// descriptor is writable.
     fn awaiting_room(&self) -> SenderSet {
         SenderSet::default()
     }
 
-    /// When [`Wire::receive`] and [`Wire::flush`] must run again though nothing arrives: something
-    /// was held back.
+    /// Time by which [`Wire::receive`] and [`Wire::flush`] must be called even if nothing arrives,
+    /// for instance to retry sending.
     fn deadline(&self) -> Option<Time> {
         None
     }
 
-    /// The next peer that turned out not to be there.
+    /// Returns the next peer that an ICMP error reported as unreachable.
     fn next_unreachable(&mut self) -> Option<SocketAddr>;
 
-    /// Looks whether word of such a peer came, where neither receiving nor sending would tell.
+    /// Checks for such errors on sending sockets that neither `receive` nor `send` would notice.
     fn check_sender(&mut self) {}
 
-    /// A descriptor that is readable when there is something to receive; none where a simulator
-    /// drives.
+    /// Descriptor that is readable when datagrams have arrived; `None` on a simulated network.
     fn receiver(&self) -> Option<BorrowedFd<'_>>;
 
-    /// The descriptor of a sender, which may have an error to tell; none where the receiver sends.
+    /// Descriptor of a sender, which may report errors; `None` if it sends through the receiver.
     fn sender(&self, sender: SenderIndex) -> Option<BorrowedFd<'_>>;
 
-    /// How many packets found the receive buffer full, as far as is known; the count wraps.
+    /// Number of packets dropped because the receive buffer was full, as far as known; wraps
+    /// around.
     fn overflows(&self) -> u32 {
         0
     }
 
-    /// Counters of the wire so far.
+    /// Counters since the wire was created.
     fn counters(&self) -> WireCounters;
 }
 
-/// The most senders that a wire may have.
+/// Maximum number of senders of a wire.
 pub const MAX_SENDERS: usize = 8;
 
-/// One of the ways in which packets leave a wire; each has a UDP source port of its own.
+/// Index of a sender of a wire. Each sender has its own UDP source port.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct SenderIndex(u8);
 
 impl SenderIndex {
-    /// The one that every wire has.
+    /// The first sender, which every wire has.
     pub const FIRST: Self = Self(0);
 
-    /// All that a wire may have, in order.
+    /// All possible senders, in order.
     pub fn all() -> impl Iterator<Item = Self> {
         (0..MAX_SENDERS as u8).map(Self)
     }
 
-    /// Place of the sender among those of a wire.
+    /// The sender as an index.
     pub fn get(self) -> usize {
         self.0.into()
     }
 }
 
-/// Some of the senders of a wire.
+/// A set of senders of a wire.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct SenderSet(u8);
 
 impl SenderSet {
-    /// Whether none is in it.
+    /// Whether the set is empty.
     pub fn is_empty(self) -> bool {
         self.0 == 0
     }
 
-    /// Whether this one is in it.
+    /// Whether the set contains the sender.
     pub fn contains(self, sender: SenderIndex) -> bool {
         self.0 & (1 << sender.0) != 0
     }
 
-    /// Adds a sender, if it is not there.
+    /// Adds a sender to the set.
     pub fn insert(&mut self, sender: SenderIndex) {
         self.0 |= 1 << sender.0;
     }
 
-    /// Takes a sender out, if it is there.
+    /// Removes a sender from the set.
     pub fn remove(&mut self, sender: SenderIndex) {
         self.0 &= !(1 << sender.0);
     }
 
-    /// Union of the two sets.
+    /// The union of the two sets.
     #[must_use]
     pub fn or(self, other: Self) -> Self {
         Self(self.0 | other.0)
     }
 
-    /// Senders that are in one of the two sets and not in the other.
+    /// The senders that are in exactly one of the two sets.
     #[must_use]
     pub fn symmetric_difference(self, other: Self) -> Self {
         Self(self.0 ^ other.0)
     }
 
-    /// Members of the set, in order.
+    /// The senders of the set, in order.
     pub fn iter(self) -> impl Iterator<Item = SenderIndex> {
         let mut rest = self.0;
         std::iter::from_fn(move || {
@@ -147,98 +146,98 @@ const _: () = assert!(MAX_SENDERS <= u8::BITS as usize, "a set has a bit for eac
 /// The result of a call of [`Wire::receive`].
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Arrived {
-    /// Datagrams that were handed over.
+    /// Number of datagrams passed to `handle`.
     pub datagrams: usize,
-    /// Whether more may be waiting.
+    /// Whether more may be waiting in the socket.
     pub more: bool,
 }
 
-/// A UDP payload that arrived.
+/// A received UDP payload.
 #[derive(Clone, Copy, Debug)]
 pub struct Datagram<'a> {
     /// The sender's address and UDP source port.
     pub from: SocketAddr,
-    /// The one of our addresses to which it was sent.
+    /// Our address that it was sent to.
     pub to: SocketAddr,
-    /// The flow between the two; none between different families, where no packet is genuine.
+    /// ICRC state of the two addresses; `None` for different address families, which fails the ICRC
+    /// check.
     pub flow: Option<Flow>,
-    /// The identification in its IPv4 header, as far as it is known.
+    /// The identification in its IPv4 header, as far as known.
     pub ip_id: IpId,
-    /// The ECN field of its IP header: whether a queue on the way was congested.
+    /// The ECN field of its IP header.
     pub ecn: Ecn,
-    /// The bytes from the BTH to the ICRC, both included.
+    /// The bytes from the BTH to the ICRC, inclusive.
     pub bytes: &'a [u8],
 }
 
 impl<'a> Datagram<'a> {
-    /// One of a flow that is not known yet, without ECN.
+    /// Creates a datagram without ECN, and computes the ICRC state of its addresses.
     pub fn new(from: SocketAddr, to: SocketAddr, ip_id: IpId, bytes: &'a [u8]) -> Self {
         Self { from, to, flow: Flow::new(from, to), ip_id, ecn: Ecn::NotEct, bytes }
     }
 }
 
-/// The identification in an IPv4 header, as far as it is known. Over IPv6 it means nothing.
+/// The identification in an IPv4 header, as far as known. Ignored over IPv6.
 #[derive(Clone, Copy, Debug)]
 pub enum IpId {
-    /// The network told it.
+    /// The value in the header.
     Known(Identification),
-    /// A socket does not see it. This one is worth trying first.
+    /// The value is not visible to a socket; this one is tried first in the ICRC check.
     Likely(Identification),
 }
 
 impl IpId {
-    /// Identification of a datagram that came alone: our own kind of sender gives it to those.
+    /// The likely identification of a datagram that was not part of a UDP GSO batch: that of a
+    /// Feedrail sender.
     pub const UNKNOWN: Self = Self::Likely(Identification::ZERO);
 }
 
-/// A packet to send. The wire adds the invariant CRC, since only it knows the IP header.
+/// A packet to send. The wire adds the ICRC, which covers fields of the IP header.
 #[derive(Clone, Copy, Debug)]
 pub struct Outgoing<'a> {
-    /// The endpoint of the peer.
+    /// The peer's IP address and UDP port.
     pub to: &'a SocketAddr,
-    /// The sender that it leaves from: the same for all packets of a connection.
+    /// The sender to use: always the same for one connection.
     pub sender: SenderIndex,
-    /// The queue pair there. Packets of one sender to one leave in the order in which they were
-    /// queued.
+    /// The destination queue pair. Packets of one sender to one queue pair keep their order.
     pub destination_qpn: u32,
     /// BTH and extension headers.
     pub headers: &'a [u8],
-    /// The payload, gathered from these pieces in order.
+    /// The payload, in pieces that are sent in this order.
     pub pieces: &'a [&'a [u8]],
-    /// Zero bytes behind the payload, 0..=3.
+    /// Number of zero bytes after the payload, 0..=3.
     pub pad_bytes: u8,
-    /// The type of service, or traffic class, of its IP header, ECN field included.
+    /// Type of service or traffic class of its IP header, ECN field included.
     pub traffic_class: u8,
-    /// The packet continues the message that the packet before it to this queue pair is part of.
+    /// True if the packet continues the message of the preceding packet to this queue pair.
     pub continues: bool,
 }
 
 impl Outgoing<'_> {
-    /// The UDP payload's length in bytes, CRC included.
+    /// Length of the UDP payload in bytes, ICRC included.
     pub fn length(&self) -> usize {
         let payload: usize = self.pieces.iter().map(|piece| piece.len()).sum();
         self.headers.len() + payload + usize::from(self.pad_bytes) + ICRC_BYTES
     }
 }
 
-/// Length of the invariant CRC.
+/// Length of the ICRC in bytes.
 pub(crate) const ICRC_BYTES: usize = 4;
 
-/// The counts of a wire.
+/// Counters of a wire.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct WireCounters {
-    /// System calls that sent.
+    /// Number of system calls that sent packets.
     pub send_calls: u64,
-    /// System calls that received.
+    /// Number of system calls that received packets.
     pub receive_calls: u64,
-    /// Packets that the system did not take, not even later; the transport repairs that like any
-    /// loss.
+    /// Packets that the system refused for good; the transport retransmits them like any loss.
     pub send_drops: u64,
 }
 
-/// The endpoint at which to answer a packet from `source`: at [`ROCE_PORT`], not at its source
-/// port, unless its sender says that it is one of ours and has another. The system sends nothing to
-/// port 0, so no peer has that.
+/// The endpoint to which answers to a packet from `source` are sent: port [`ROCE_PORT`], not its
+/// source port, unless it is a Feedrail sender that receives at its source port. Port 0 is never
+/// used, since the system cannot send to it.
 pub(crate) fn endpoint_of(source: SocketAddr, sender: Sender) -> SocketAddr {
     let at_source = sender == Sender::FeedrailAtSource && source.port() != 0;
     let port = if at_source { source.port() } else { ROCE_PORT };

@@ -1,13 +1,13 @@
-//! The parameters that the ends of a connection have agreed on.
+//! The connection parameters that the two ends have agreed on.
 
 use core::time::Duration;
 
 use crate::ConnParams;
 
-/// The most RDMA READs that one end has in flight.
+/// Maximum number of RDMA READs that one end may have in flight.
 pub(super) const MAX_DEPTH: u8 = 16;
-/// The acknowledge time-out without an option that sets it, as an exponent: 0.54 s. As for `soft`,
-/// it decides how long a silent peer is believed in.
+/// Default ACK timeout exponent: 0.54 s. With the retry count it determines how long a silent peer
+/// is waited for, as for `soft`.
 pub(super) const ACK_TIMEOUT_EXPONENT: u8 = 17;
 const MAX_EXPONENT: u8 = 31;
 
@@ -20,7 +20,7 @@ pub(super) struct LinkAgreement {
     pub(super) responder_resources: u8,
     /// Retries of a request that finds no receive; 7 for no limit.
     pub(super) rnr_retry_count: u8,
-    /// How long a peer may do nothing about the requests that it has.
+    /// How long the peer may make no progress on outstanding requests before the queue pair fails.
     pub(super) silence_timeout: Duration,
 }
 

@@ -26,29 +26,29 @@ use crate::{
     PrivateData, QpConfig, REJECT_CONSUMER_DEFINED, Time,
 };
 
-/// How long a peer may take to answer a request or an accept: as long as that of `soft`.
+/// How long a peer may take to answer a request or an accept; the same as for `soft`.
 const ANSWER_TIMEOUT: Duration = Duration::from_secs(20);
-/// How long a peer may take from its connection to its request, which it sends immediately.
+/// How long a peer may take from connecting its socket to sending its request.
 const REQUEST_TIMEOUT: Duration = Duration::from_secs(5);
-/// How long a peer may take to answer that the connection ends.
+/// How long a peer may take to answer a disconnect.
 const CLOSE_TIMEOUT: Duration = Duration::from_secs(2);
-/// How long a listener is asked that has too many connections to accept. It may be a stranger's,
-/// whom no connection has told yet.
+/// How long connecting to a listener with a full backlog is retried. The listener may belong to
+/// another user, since its credentials are known only once connected.
 const RETRY_CONNECT_TIMEOUT: Duration = Duration::from_secs(1);
-/// How soon a listener is asked again that has too many connections to accept.
+/// Interval between attempts to connect to a listener with a full backlog.
 const ASK_AGAIN_AFTER: Duration = Duration::from_millis(1);
-/// How long a listener pauses that cannot accept, such as where descriptors are short.
+/// How long a listener stops accepting after an error, for instance for lack of file descriptors.
 const ACCEPT_PAUSE: Duration = Duration::from_secs(1);
-/// How often the sockets are looked at, at most. It costs a system call.
+/// Minimum interval between checks of the sockets, each a system call.
 const LOOK_INTERVAL: Duration = Duration::from_micros(50);
-/// The most private data of a request and a reject, as on other providers.
+/// Maximum private data of a request and a reject in bytes, as on other providers.
 const REQUEST_PRIVATE_BYTES: usize = 56;
 const REJECT_PRIVATE_BYTES: usize = 148;
-/// Ports from which a listener's free one is taken, and which stand for the active side.
+/// Ports for listeners without a given port, and for the active side of connections.
 const FREE_PORTS: core::ops::Range<u16> = 0x8000..0xFFFF;
-/// Connections that have not sent their request; the oldest makes way for a new connection.
+/// Maximum number of accepted sockets without a request; beyond it the oldest is closed.
 const MAX_SILENT: usize = 256;
-/// Connections that are accepted in one go; a listener with more of them wakes again.
+/// Maximum number of sockets accepted in one poll; a listener with more stays readable.
 const MAX_ACCEPTED: usize = 64;
 const EVENTS: usize = 64;
 
@@ -62,22 +62,22 @@ pub struct ShmCm {
     sleep: OwnedFd,
     now: Time,
     look_again: Time,
-    /// No endpoint has a deadline before this one.
+    /// Earliest deadline of any endpoint, or earlier.
     soonest: Option<Time>,
-    /// Connections that have not sent their request.
+    /// Number of accepted sockets that have not sent their request.
     silent: usize,
 }
 
-/// A listener or a connection.
+/// A listener or a connection, with its socket.
 enum ShmEndpoint {
     Listener {
         socket: OwnedFd,
         local: SocketAddr,
         options: ConnOptions,
-        /// Time until which nothing is accepted, since the system was short of something.
+        /// Time until which nothing is accepted after an error.
         pauses: Option<Time>,
     },
-    /// A peer that has not sent its request.
+    /// An accepted socket that has not sent its request.
     Silent {
         socket: OwnedFd,
         listener: ConnId,
@@ -92,7 +92,7 @@ struct ShmConnection {
     options: ConnOptions,
     qp: Option<QpName>,
     socket: Option<OwnedFd>,
-    /// The parameters that we ask for or that were agreed, as we see them.
+    /// The parameters that we requested or that were agreed on, seen from our side.
     params: ConnParams,
     ack_timeout_exponent: u8,
     stage: ConnStage,
@@ -100,29 +100,29 @@ struct ShmConnection {
 }
 
 enum ConnStage {
-    /// Active: without queue pair, or not asked to connect.
+    /// Active side: `connect` was not called yet. The offer is set by `create_qp`.
     Resolved(Option<LinkOffer>),
-    /// Active: the listener had no room; asks again until this time.
+    /// Active side: the listener's backlog was full; connecting is retried until `until`.
     RetryingConnect {
         offer: LinkOffer,
         until: Time,
     },
-    /// Active: waits for the answer.
+    /// Active side: the request was sent.
     Asked,
-    /// Passive: waits for the caller.
+    /// Passive side: a request came; the link is taken by `create_qp`.
     Requested(Option<ShmLink>),
-    /// Passive: waits until the peer is ready.
+    /// Passive side: accepted, waiting for the peer's ready message.
     Accepted,
     Established,
-    /// We have said that it ends.
+    /// We sent a disconnect and wait for the answer.
     Ending {
-        /// Whether the peer may have said that it is ready before it heard that.
+        /// Whether the peer may have sent its ready message before it received the disconnect.
         ready_may_come: bool,
     },
     Over,
 }
 
-/// The queue pair of a connection, which its group has.
+/// Identifies the queue pair of a connection in its group.
 #[derive(Clone, Copy)]
 struct QpName {
     group: u8,
@@ -155,7 +155,7 @@ impl ShmCm {
         FREE_PORTS.start + u16::try_from(self.random.below(count)).expect("fewer than 65,536")
     }
 
-    /// Wakes for a socket from now on.
+    /// Adds a socket to the epoll set.
     fn watch(&self, id: ConnId, socket: &OwnedFd) -> io::Result<()> {
         Ok(epoll::add(&self.sleep, socket, EventData::new_u64(id.0), EventFlags::IN)?)
     }
@@ -168,7 +168,7 @@ impl ShmCm {
         }
     }
 
-    /// Takes up what has come, and does what is due.
+    /// Processes socket events, at most once per `LOOK_INTERVAL`, and expired deadlines.
     fn progress(&mut self, now: Time) {
         if now >= self.look_again {
             self.look_again = now + LOOK_INTERVAL;
@@ -189,12 +189,12 @@ impl ShmCm {
         }
     }
 
-    /// An endpoint has something to do at this time, unless it has ended by then.
+    /// Records a deadline of an endpoint.
     fn note_deadline(&mut self, time: Time) {
         self.soonest = Some(self.soonest.map_or(time, |soonest| soonest.min(time)));
     }
 
-    /// Takes up what has come at a socket.
+    /// Processes a readable socket.
     fn look_at(&mut self, now: Time, id: ConnId) {
         match self.sockets.get(&id) {
             Some(ShmEndpoint::Listener { .. }) => self.accept_peers(now, id),
@@ -236,7 +236,7 @@ impl ShmCm {
         }
     }
 
-    /// Ignores a listener for a while: it would stay readable.
+    /// Removes a listener from the epoll set for `ACCEPT_PAUSE`, since it would stay readable.
     fn pause(&mut self, now: Time, id: ConnId) {
         let Some(ShmEndpoint::Listener { socket, pauses, .. }) = self.sockets.get_mut(&id) else {
             return;
@@ -247,7 +247,7 @@ impl ShmCm {
         }
     }
 
-    /// Looks at a listener again.
+    /// Adds a paused listener to the epoll set again.
     fn resume(&mut self, now: Time, id: ConnId) {
         let Some(ShmEndpoint::Listener { socket, pauses, .. }) = self.sockets.get_mut(&id) else {
             return;
@@ -268,7 +268,7 @@ impl ShmCm {
         }
     }
 
-    /// Makes a connection of a peer whose request has come.
+    /// Turns an accepted socket into a connection once its request has come.
     fn hear_request(&mut self, conn: ConnId) {
         let Some(ShmEndpoint::Silent { socket, .. }) = self.sockets.get(&conn) else { return };
         let request = match socket::receive_request(socket.as_fd()) {
@@ -276,7 +276,7 @@ impl ShmCm {
             Incoming::Message((message, offer)) if message.kind == CmMessageKind::Request => {
                 ShmLink::accept(offer).map(|link| (message, link))
             }
-            // It only wanted to know whether somebody listens.
+            // The peer closed without a request: it was a probe for a listener.
             Incoming::End => Err(io::ErrorKind::UnexpectedEof.into()),
             _ => Err(io::Error::new(io::ErrorKind::InvalidData, "it sent no request")),
         };
@@ -303,10 +303,10 @@ impl ShmCm {
         else {
             return;
         };
-        // The kernel told it before, when it was trusted.
+        // The credentials were checked on accept; here they are read for the event.
         let Ok(process) = LocalPeer::of(socket.as_fd()).map(Some) else { return };
-        // All on this machine have its addresses, so what the peer would say of its own is worth
-        // nothing.
+        // All processes of this machine share its addresses, so an address that the peer names
+        // would have no meaning: the listener's is reported.
         let peer = SocketAddr::new(local.ip(), message.number);
         let params = turned_round(&message.params);
         let connection = ShmConnection {
@@ -324,7 +324,7 @@ impl ShmCm {
         self.events.push_back(CmEvent::ConnectRequest { listener, conn, params, peer, process });
     }
 
-    /// Takes up the messages of a connection.
+    /// Receives and handles the messages of a connection.
     fn hear(&mut self, conn: ConnId) {
         loop {
             let Ok(connection) = self.connection(conn) else { return };
@@ -362,7 +362,7 @@ impl ShmCm {
                 connection.send(CmMessageKind::Disconnected);
                 self.lose(conn);
             }
-            // Both ends said so at the same time, or the peer answers.
+            // Both ends disconnected at the same time, or the peer answers.
             (CmMessageKind::Disconnect | CmMessageKind::Disconnected, ConnStage::Ending { .. }) => {
                 self.lose(conn);
             }
@@ -375,7 +375,8 @@ impl ShmCm {
         }
     }
 
-    /// The active side's queue pair is connected before the peer hears that it is.
+    /// Handles an accept on the active side. The queue pair is connected before the ready message
+    /// is sent.
     fn accepted(&mut self, conn: ConnId, message: &ShmCmMessage) {
         let Ok(connection) = self.connection(conn) else { return };
         let granted = turned_round(&message.params);
@@ -405,7 +406,7 @@ impl ShmCm {
         }
     }
 
-    /// Moves the queue pair of a connection, if it has one, to ERROR.
+    /// Moves the queue pair of a connection to ERROR, if it has one.
     fn fail_qp(&mut self, conn: ConnId) {
         let Ok(connection) = self.connection(conn) else { return };
         let Some(QpName { group, number }) = connection.qp else { return };
@@ -414,8 +415,7 @@ impl ShmCm {
         }
     }
 
-    /// Nothing more happens to a connection. Its socket is closed, or the peer could send messages
-    /// that nobody needs as fast as they are read.
+    /// Ends a connection. Its socket is closed, or the peer could keep us busy with messages.
     fn end(&mut self, conn: ConnId) {
         self.fail_qp(conn);
         if let Ok(connection) = self.connection(conn) {
@@ -424,7 +424,7 @@ impl ShmCm {
         }
     }
 
-    /// The peer has ended a connection, or is gone.
+    /// Ends a connection that the peer has closed, and reports it.
     fn lose(&mut self, conn: ConnId) {
         let Ok(connection) = self.connection(conn) else { return };
         let event = match connection.stage {
@@ -440,7 +440,7 @@ impl ShmCm {
         self.events.push_back(event);
     }
 
-    /// Does what an endpoint's time asks for.
+    /// Handles an expired deadline.
     fn expire(&mut self, now: Time, id: ConnId) {
         if matches!(self.sockets.get(&id), Some(ShmEndpoint::Silent { .. })) {
             self.sockets.remove(&id);
@@ -462,7 +462,7 @@ impl ShmCm {
         self.events.push_back(event);
     }
 
-    /// Connects to a listener and sends the request, or sees to it that this is tried again.
+    /// Connects to the listener and sends the request, or schedules the next attempt.
     fn retry_connect(&mut self, now: Time, conn: ConnId) {
         let trust = self.shared.trust;
         let Ok(connection) = self.connection(conn) else { return };
@@ -520,7 +520,8 @@ impl ShmEndpoint {
 }
 
 impl ShmConnection {
-    /// Says something to the peer. One that does not read is as good as gone, and its time runs.
+    /// Sends a message without parameters. An error is only logged: a peer that does not read is
+    /// detected by its deadline.
     fn send(&self, kind: CmMessageKind) {
         let message = ShmCmMessage::plain(kind);
         if let Some(socket) = &self.socket
@@ -661,7 +662,7 @@ impl ConnectionManager<Shm> for ShmCm {
             ..granted
         };
         self.note_deadline(now + ANSWER_TIMEOUT);
-        // The group learns of it before the peer does, so before the first record.
+        // Connects the queue pair before the peer learns of the accept, so before the first record.
         self.connect_qp(conn);
         let connection = self.connection(conn)?;
         let message = ShmCmMessage { params: answer, ..ShmCmMessage::plain(CmMessageKind::Accept) };
@@ -708,7 +709,7 @@ impl ConnectionManager<Shm> for ShmCm {
                 self.note_deadline(now + CLOSE_TIMEOUT);
             }
             ConnStage::Ending { .. } | ConnStage::Over => {}
-            // The peer learns it from the end of the socket.
+            // The peer learns of it when the socket is closed.
             _ => {
                 connection.socket = None;
                 self.end(conn);
@@ -752,7 +753,7 @@ impl ConnectionManager<Shm> for ShmCm {
 }
 
 impl ShmCm {
-    /// Listens on a port that is free.
+    /// Listens on a random free port.
     fn listen_anywhere(&mut self) -> Result<(SocketAddr, OwnedFd), CmError> {
         for _ in 0..1024 {
             let local = SocketAddr::new(self.shared.address, self.random_port());
@@ -772,7 +773,7 @@ impl Drop for ShmCm {
     }
 }
 
-/// The peer's parameters as we see them, limited to those of any queue pair.
+/// The peer's parameters seen from our side, limited to the maximum depth.
 fn turned_round(params: &ConnParams) -> ConnParams {
     ConnParams {
         responder_resources: params.initiator_depth.min(MAX_DEPTH),

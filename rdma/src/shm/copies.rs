@@ -1,12 +1,12 @@
-//! Copies between registered memory and rings, each element checked.
+//! Copies between registered memory and rings; the key and bounds of each element are checked.
 #![expect(unsafe_code, reason = "rings are reached by address")]
 
 use super::ring::{RecordSpace, RingRecord};
 use crate::Sge;
 use crate::software::regions::{Denied, DomainView};
 
-/// Copies the payload of a record to the elements of a request, from `offset` in them on. They have
-/// room for it.
+/// Copies the payload of a record to the scatter-gather elements of a request, starting `offset`
+/// bytes into them. The elements must have room for it.
 pub(super) fn scatter(
     memory: DomainView<'_>,
     sges: &[Sge],
@@ -25,7 +25,8 @@ pub(super) fn scatter(
     Ok(())
 }
 
-/// Fills a record from the elements of a request, from `offset` in them on. They have as much.
+/// Fills a record from the scatter-gather elements of a request, starting `offset` bytes into them.
+/// The elements must contain that much.
 pub(super) fn gather(
     memory: DomainView<'_>,
     sges: &[Sge],
@@ -43,15 +44,15 @@ pub(super) fn gather(
     Ok(())
 }
 
-/// Fills a record with bytes of our own.
+/// Fills a record with bytes from our own memory, such as inline data.
 pub(super) fn fill(bytes: &[u8], space: &RecordSpace) {
     assert_eq!(bytes.len(), space.length() as usize);
     // SAFETY: the space is as long, and the ring's memory is behind no reference.
     unsafe { space.payload().copy_from_nonoverlapping(bytes.as_ptr(), bytes.len()) };
 }
 
-/// The pieces of memory that `length` bytes from `offset` on take. Pieces of no bytes are left out,
-/// so that their keys are not looked at.
+/// The parts of the elements that `length` bytes from `offset` on occupy. Empty parts are left out,
+/// so that their keys are not checked.
 fn pieces(sges: &[Sge], offset: u32, length: u32) -> impl Iterator<Item = Sge> {
     let (mut skip, mut rest) = (offset, length);
     sges.iter().filter_map(move |sge| {

@@ -1,4 +1,4 @@
-//! The shared-memory provider, whose devices make groups and a connection manager.
+//! The traits of the shared-memory provider and its device.
 #![expect(unsafe_code, reason = "registers memory by address")]
 
 use std::io;

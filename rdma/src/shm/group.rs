@@ -22,16 +22,16 @@ use crate::{
     Group, GroupConfig, GroupStats, PushError, QpConfig, QpKey, RecvWr, SendWr, Time, WakeFor, Wc,
 };
 
-/// Turns that each queue pair has in one `poll`; then the caller has its turn.
+/// Maximum number of rounds over the queue pairs in one `poll`.
 const ROUNDS: usize = 8;
-/// How often a group that does not sleep looks after peers that are gone and requests that take too
-/// long. It costs a system call.
+/// Interval at which a polling group checks for dead peers and expired requests, which costs a
+/// system call.
 const LOOK_INTERVAL: Duration = Duration::from_millis(1);
-/// Name of the mailbox among the slots of queue pairs.
+/// Epoll data of the mailbox; other events have a queue pair number.
 const MAILBOX: u64 = u64::MAX;
 const EVENTS: usize = 64;
 
-/// Names a group of a shared-memory device.
+/// A reference to a group of a shared-memory device, for the connection manager.
 #[derive(Clone, Debug)]
 pub struct ShmGroupHandle {
     pub(super) index: u8,
@@ -46,29 +46,29 @@ pub struct ShmGroup {
     index: u8,
     qps: QpTable<Box<ShmQueuePair>>,
     links: Vec<WatchedLink>,
-    /// The slots of those that have their turn next, whatever their peers do.
+    /// Slots of queue pairs that get a turn in the next round, whatever their peers do.
     due: Vec<u32>,
-    /// The slots of those that have theirs now. Empty in between.
+    /// Slots of queue pairs that get a turn in this round; empty between rounds.
     current: Vec<u32>,
-    /// The slots of those with requests that were not handed over.
+    /// Slots of queue pairs with requests that are not written to the ring yet.
     pushed: Vec<u32>,
     completions: VecDeque<Wc>,
     stats: GroupStats,
     sleep: OwnedFd,
     now: Time,
     look_again: Time,
-    /// More may be to do now.
+    /// True if more work may be pending.
     busy: bool,
-    /// The news that peers were asked to ring for, until a wake-up is acknowledged. Whatever the
-    /// group does before, its caller may sleep afterwards.
+    /// The news that peers were asked to ring for; `None` once a wake-up was acknowledged. It stays
+    /// set while the group polls, since its caller may still sleep afterwards.
     asleep: Option<WakeFor>,
 }
 
-/// Count of a peer's news, which tells a group whether the peer has published something.
+/// The peer's news count of one link, and its last value seen.
 struct WatchedLink {
     slot: u32,
     seen: u64,
-    /// The word in the memory of its link, which is mapped as long as the queue pair is in the
+    /// The word in the shared memory of the link, which is mapped while the queue pair is in the
     /// table.
     news: NonNull<AtomicU64>,
 }
@@ -105,7 +105,7 @@ impl ShmGroup {
             index,
             qps: QpTable::new(queue_pairs),
             links: Vec::with_capacity(queue_pairs),
-            // One may be there for what it pushed, for news and for another turn.
+            // A slot may be in it three times: for pushed requests, for news and for another turn.
             due: Vec::with_capacity(3 * queue_pairs),
             current: Vec::with_capacity(3 * queue_pairs),
             pushed: Vec::with_capacity(queue_pairs),
@@ -119,8 +119,8 @@ impl ShmGroup {
         })
     }
 
-    /// Gives each of some queue pairs a turn. Those that did something have the next one as well;
-    /// returns whether there are any.
+    /// Gives each of the queue pairs a turn. Those that did work get a turn in the next round as
+    /// well; returns whether there are any.
     fn each_turn(
         &mut self,
         slots: impl Iterator<Item = u32>,
@@ -151,14 +151,14 @@ impl ShmGroup {
         busy
     }
 
-    /// Gives a queue pair a turn next.
+    /// Schedules a turn of a queue pair for the next round.
     fn mark_due(&mut self, slot: u32) {
         if !self.qps.get_mut(slot).set_due(true) {
             self.due.push(slot);
         }
     }
 
-    /// Gives one queue pair a turn.
+    /// Calls `action` for one queue pair.
     fn turn<T>(
         &mut self,
         slot: u32,
@@ -172,8 +172,8 @@ impl ShmGroup {
         action(qp, &mut QpTurn { now, memory, qpn, completions, stats, news })
     }
 
-    /// Gives those queue pairs a turn that may have something to do; returns whether any did
-    /// something.
+    /// Runs one round: gives each queue pair that may have work a turn; returns whether any did
+    /// work.
     fn progress(&mut self) -> bool {
         let mut slots = std::mem::take(&mut self.current);
         std::mem::swap(&mut slots, &mut self.due);
@@ -218,22 +218,23 @@ impl ShmGroup {
         (self.qps.get(slot).serial() == serial).then_some(slot)
     }
 
-    /// Tells peers that they need not ring while this group looks by itself.
+    /// Withdraws the requests to ring, since this group polls.
     fn wake_up(&mut self) {
         if self.asleep.take().is_some() {
             self.links.iter().for_each(|link| self.qps.get_mut(link.slot).wake_up());
         }
     }
 
-    /// Takes up what was rung, and which peers are gone; until a wake-up is acknowledged, only the
-    /// latter: another thread may sleep on what was rung, and a peer rings once.
+    /// Processes epoll events: clears rung bells and marks queue pairs whose peer is gone. Before a
+    /// wake-up is acknowledged only hang-ups are processed: another thread may be about to sleep on
+    /// a rung bell, and a peer rings only once.
     fn answer_bells(&mut self) {
         let mut events =
             [epoll::Event { flags: EventFlags::empty(), data: EventData::new_u64(0) }; EVENTS];
         let at_once = Timespec { tv_sec: 0, tv_nsec: 0 };
         let Ok(count) = epoll::wait(&self.sleep, &mut events, Some(&at_once)) else { return };
         for event in &events[..count] {
-            // Copied, since the structure is packed.
+            // Copied, since the struct is packed.
             let flags = event.flags;
             if self.asleep.is_some() && !flags.contains(EventFlags::HUP) {
                 continue;
@@ -242,7 +243,7 @@ impl ShmGroup {
             let Some(slot) = self.qps.find(qpn) else { continue };
             let qp = self.qps.get_mut(slot);
             if qp.silence_bell() {
-                // It would stay readable.
+                // A hung-up socket would stay readable.
                 let _ = epoll::delete(&self.sleep, qp.bell());
                 self.mark_due(slot);
                 self.busy = true;
@@ -270,7 +271,7 @@ impl Group<Shm> for ShmGroup {
         if let Err(error) =
             epoll::add(&self.sleep, qp.bell(), EventData::new_u64(qpn.into()), EventFlags::IN)
         {
-            // It works while the group is busy, and fails by its time-outs otherwise.
+            // The queue pair still works while the group polls; otherwise its requests time out.
             tracing::error!(%error, "cannot wait for a peer in shared memory");
         }
         let slot = self.qps.insert(qpn, qp);
@@ -357,7 +358,7 @@ impl Group<Shm> for ShmGroup {
         if self.busy || has_mail || !self.completions.is_empty() || !self.pushed.is_empty() {
             return Some(self.now);
         }
-        // Not before the next look, which is what the time is checked with.
+        // Not before the next check, in which deadlines are handled.
         let times = self.links.iter().filter_map(|link| self.qps.get(link.slot).deadline());
         times.min().map(|time| time.max(self.look_again))
     }
@@ -381,7 +382,7 @@ impl Group<Shm> for ShmGroup {
         Some(self.sleep.as_fd())
     }
 
-    /// Not before that do peers stop ringing: who has armed a group may poll it and sleep then.
+    /// Only this stops peers from ringing: a caller may arm the group, poll it and then sleep.
     fn acknowledge_wake(&mut self) {
         self.wake_up();
         self.answer_bells();

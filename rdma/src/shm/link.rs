@@ -1,4 +1,4 @@
-//! One end of a connection: the shared memory, and the socket by which the ends wake each other.
+//! One end of a connection: the shared memory, and the socket with which the ends wake each other.
 
 use core::sync::atomic::{AtomicU64, Ordering};
 use std::io;
@@ -18,12 +18,12 @@ const OPEN: u64 = 0;
 const ENDED: u64 = 1;
 const FAILED: u64 = 2;
 
-/// How an end left the connection.
+/// How an end closed the connection.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum ShmClosing {
-    /// The queue pair was released, or its connection was ended.
+    /// The queue pair was released, or the connection was disconnected.
     Ended,
-    /// The queue pair went to ERROR by itself.
+    /// The queue pair went to ERROR because of a failure.
     Failed,
 }
 
@@ -31,24 +31,24 @@ pub(super) enum ShmClosing {
 pub(super) struct ShmLink {
     mapping: SharedMapping,
     end: ShmEnd,
-    /// A byte in it wakes the one that reads it; it ends when the peer's process does. A socket
-    /// and not an eventfd: the flags of an eventfd belong to all who have it, so a peer could make
-    /// the calls of others wait.
+    /// Socket that wakes its reader by one byte, and hangs up when the peer's process ends. It is
+    /// not an eventfd, since the flags of an eventfd are shared by all who have it: a peer could
+    /// make our calls block.
     bell: OwnedFd,
-    /// The peer's process or connection is gone.
+    /// True once the bell has hung up.
     hung_up: bool,
-    /// The news that the peer was last asked to ring for. It may have rung since.
+    /// The news that the peer was last asked to ring for; it may have rung since.
     asked: Option<WakeFor>,
 }
 
-/// The memory and the socket that the active end passes to the passive one.
+/// The descriptors that the active end passes to the passive one.
 pub(super) struct LinkOffer {
     pub(super) memory: OwnedFd,
     pub(super) bell: OwnedFd,
 }
 
 impl ShmLink {
-    /// The active end of a new link, and what makes the other.
+    /// Creates the active end of a new link, and the descriptors for the other end.
     pub(super) fn create() -> io::Result<(Self, LinkOffer)> {
         let (mapping, memory) = SharedMapping::create()?;
         let flags = NewSocketFlags::CLOEXEC | NewSocketFlags::NONBLOCK;
@@ -58,10 +58,10 @@ impl ShmLink {
         Ok((link, LinkOffer { memory, bell }))
     }
 
-    /// The passive end of a link that a peer offers.
+    /// Creates the passive end of a link from a peer's descriptors.
     ///
     /// # Errors
-    /// [`io::ErrorKind::InvalidData`] if it is none that is safe to use, else the error of the
+    /// [`io::ErrorKind::InvalidData`] if the descriptors are not safe to use, else the error of the
     /// system call.
     pub(super) fn accept(offer: LinkOffer) -> io::Result<Self> {
         let LinkOffer { memory, bell } = offer;
@@ -74,7 +74,7 @@ impl ShmLink {
         Ok(Self { mapping, end: ShmEnd::Passive, bell, hung_up: false, asked: None })
     }
 
-    /// A ring that we write.
+    /// A ring that this end writes.
     pub(super) fn outgoing(&self, which: RingUse) -> SharedRing<'_> {
         self.mapping.ring(self.end, which)
     }
@@ -84,7 +84,7 @@ impl ShmLink {
         self.mapping.ring(self.end.other(), which)
     }
 
-    /// Says that we have left. Everything that was published before is still read.
+    /// Marks this end as closed. The peer still reads everything that was published before.
     pub(super) fn close(&self, how: ShmClosing) {
         let how = match how {
             ShmClosing::Ended => ENDED,
@@ -95,25 +95,26 @@ impl ShmLink {
         self.tell(PeerNews { records: true, read: true });
     }
 
-    /// Writes what a peer of ours would not.
+    /// Stores an arbitrary closing value, as a faulty peer could.
     #[cfg(test)]
     pub(super) fn close_for_tests(&self, value: u64) {
         self.mapping.closed(self.end).store(value, Ordering::Release);
         self.mapping.news(self.end).count();
     }
 
-    /// The word that changes whenever the peer has published anything.
+    /// The word in shared memory that changes whenever the peer has published something.
     pub(super) fn peer_news(&self) -> &AtomicU64 {
         self.mapping.news(self.end.other()).word()
     }
 
-    /// Makes the peer look, as publishing does.
+    /// Changes the news count without news, so that the peer polls the link.
     #[cfg(test)]
     pub(super) fn count_news_for_tests(&self) {
         self.mapping.news(self.end).count();
     }
 
-    /// Whether the peer has left. Everything that it published before is seen after this.
+    /// How the peer closed the link; `None` while it is open. Everything that the peer published
+    /// before is visible after this.
     pub(super) fn peer_closing(&self) -> Option<ShmClosing> {
         match self.mapping.closed(self.end.other()).load(Ordering::Acquire) {
             OPEN if self.hung_up => Some(ShmClosing::Failed),
@@ -123,38 +124,39 @@ impl ShmLink {
         }
     }
 
-    /// Asks the peer to ring. Look for news afterwards, before sleeping.
+    /// Requests that the peer rings for `what`. The caller must check for news afterwards, before
+    /// it sleeps.
     pub(super) fn fall_asleep(&mut self, what: WakeFor) {
         self.asked = Some(what);
         SleepWord(self.mapping.asleep(self.end)).fall_asleep(what);
     }
 
-    /// Whether the peer was asked to ring for this, and not told since that it need not.
+    /// Whether the peer has been asked to ring for `what`, and the request was not withdrawn.
     pub(super) fn is_asleep(&self, what: WakeFor) -> bool {
         self.asked == Some(WakeFor::Everything) || self.asked == Some(what)
     }
 
-    /// Tells the peer that it need not ring.
+    /// Withdraws the request to ring.
     pub(super) fn wake_up(&mut self) {
         self.asked = None;
         SleepWord(self.mapping.asleep(self.end)).wake_up();
     }
 
-    /// Wakes the peer, if it sleeps and wants to know.
+    /// Rings the peer if it sleeps and has asked to be woken for these news.
     pub(super) fn tell(&self, news: PeerNews) {
         if SleepWord(self.mapping.asleep(self.end.other())).must_ring(news) {
-            // A full socket wakes as well, and one that the peer has closed tells us so by itself.
+            // A full socket is readable already, and a closed one is detected by its hang-up.
             let flags = SocketFlags::DONTWAIT | SocketFlags::NOSIGNAL;
             let _ = rustix::net::send(&self.bell, &[1], flags);
         }
     }
 
-    /// The socket to sleep on.
+    /// The socket to sleep on, readable when the peer has rung.
     pub(super) fn bell(&self) -> BorrowedFd<'_> {
         self.bell.as_fd()
     }
 
-    /// Takes up what was rung, without waiting.
+    /// Reads the bytes that were rung, without blocking, and detects a hang-up.
     pub(super) fn silence(&mut self) {
         let mut bytes = [0u8; 64];
         match rustix::net::recv(&self.bell, &mut bytes, RecvFlags::DONTWAIT) {
@@ -164,7 +166,7 @@ impl ShmLink {
         }
     }
 
-    /// Whether the peer's process or connection is gone.
+    /// Whether the peer's process has ended or its end was closed.
     pub(super) fn hung_up(&self) -> bool {
         self.hung_up
     }

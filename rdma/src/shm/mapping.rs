@@ -1,8 +1,8 @@
-//! The memory that the two ends of a connection share: a sealed memfd with a page of words and four
-//! rings.
+//! The memory that the two ends of a connection share: a sealed memfd with a page of control words
+//! and four rings.
 //!
-//! The peer may write anywhere in it at any time. So its words are reached as atomics only and
-//! bounded before use, and its rings by copying, never through references.
+//! The peer may write anywhere in it at any time. Therefore its words are accessed only as atomics
+//! and checked before use, and its rings only by copying, never through references.
 #![expect(unsafe_code, reason = "maps memory and reaches it by address")]
 
 use core::ptr::NonNull;
@@ -17,29 +17,30 @@ use super::news_count::NewsCount;
 use super::ring::{RING_BYTES, SharedRing};
 
 const PAGE_BYTES: usize = 4096;
-/// Bytes of the whole memory.
+/// Size of the whole memory.
 const MAPPING_BYTES: usize = PAGE_BYTES + 4 * RING_BYTES;
-/// Words that one end writes are this far from those of the other.
+/// Distance in bytes between the words that one end writes and those of the other.
 const END_BYTES: usize = 1024;
-/// Words that are written at different times are this far apart: two cache lines, since processors
-/// fetch them in pairs.
+/// Distance in bytes between words that are written at different times: two cache lines, since
+/// processors prefetch lines in pairs.
 const GROUP_BYTES: usize = 128;
 
-/// Seals that the active end adds: after that no access to the memory can fail.
+/// Seals that the active end adds: they prevent truncation, which would make accesses fail
+/// (SIGBUS).
 const SIZE_SEALS: SealFlags = SealFlags::SHRINK.union(SealFlags::GROW);
-/// Seals that the passive end adds once it has mapped the memory: after that no page can be taken
-/// out of it, for which an access would have to wait, and no further mapping can write.
+/// Seals that the passive end adds once it has mapped the memory: they prevent punched holes, which
+/// would make accesses wait for page allocation, and further writable mappings.
 const PAGE_SEALS: SealFlags = SealFlags::FUTURE_WRITE.union(SealFlags::SEAL);
-/// The file system of memfds with pages of ordinary size, `TMPFS_MAGIC`. A page of a huge-page file
-/// may be missing when it is touched, which ends the process.
+/// File system of memfds with ordinary pages, `TMPFS_MAGIC`. With huge pages, a page may be
+/// unavailable on first access, which raises SIGBUS.
 const TMPFS: i64 = 0x0102_1994;
 
 /// One of the two ends of a connection.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum ShmEnd {
-    /// The one that asked for the connection, and made the memory.
+    /// The end that requested the connection and created the memory.
     Active,
-    /// The one that accepted it.
+    /// The end that accepted the connection.
     Passive,
 }
 
@@ -52,19 +53,19 @@ impl ShmEnd {
     }
 }
 
-/// One of the two rings that an end writes.
+/// Which of the two rings that an end writes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum RingUse {
     /// SEND, RDMA WRITE and RDMA READ requests.
     Requests,
-    /// The data of RDMA READs, and refusals. A ring of its own, because requests may have to wait
-    /// for a receive and what answers earlier ones may not.
+    /// Data of RDMA READs, and refusals. They have their own ring, since requests may wait for a
+    /// receive, while answers to earlier requests must not wait.
     Answers,
 }
 
-/// A memfd that both ends have mapped.
+/// A memfd that is mapped by both ends.
 pub(super) struct SharedMapping {
-    /// The first word of the page of words.
+    /// The first control word.
     base: NonNull<AtomicU64>,
 }
 
@@ -72,7 +73,7 @@ pub(super) struct SharedMapping {
 unsafe impl Send for SharedMapping {}
 
 impl SharedMapping {
-    /// Makes memory, and the descriptor to pass to the peer.
+    /// Creates and maps the memory; also returns its descriptor for the peer.
     pub(super) fn create() -> io::Result<(Self, OwnedFd)> {
         let flags = MemfdFlags::CLOEXEC | MemfdFlags::ALLOW_SEALING;
         let memory = rustix::fs::memfd_create("feedrail-shm", flags)?;
@@ -84,15 +85,15 @@ impl SharedMapping {
         Ok((Self::map(memory.as_fd())?, memory))
     }
 
-    /// Maps memory that a peer made and has mapped, so that no access to it can fail, or wait for
-    /// the peer.
+    /// Maps memory that a peer has created, after checks and seals that ensure that no access fails
+    /// or waits for the peer.
     ///
     /// # Errors
-    /// [`io::ErrorKind::InvalidData`] if the peer could take it away under us, else the error of
-    /// the system call.
+    /// [`io::ErrorKind::InvalidData`] if the peer could still shrink the memory or punch holes in
+    /// it, else the error of the system call.
     pub(super) fn open(memory: BorrowedFd<'_>) -> io::Result<Self> {
         let refuse = |what| io::Error::new(io::ErrorKind::InvalidData, what);
-        // First, since it asks no file system anything.
+        // First, since it does not access the file system of the descriptor.
         let seals = rustix::fs::fcntl_get_seals(memory)
             .map_err(|_| refuse("the peer's memory is no memfd"))?;
         if !seals.contains(SIZE_SEALS) {
@@ -130,7 +131,7 @@ impl SharedMapping {
         Ok(Self { base })
     }
 
-    /// A ring of the end that writes it.
+    /// The ring for `which` that `writer` writes.
     pub(super) fn ring(&self, writer: ShmEnd, which: RingUse) -> SharedRing<'_> {
         let slot = which as usize;
         SharedRing {
@@ -142,17 +143,17 @@ impl SharedMapping {
         }
     }
 
-    /// Whether an end sleeps, as [`super::link`] writes it.
+    /// The sleep word of an end; see [`super::sleep_word`].
     pub(super) fn asleep(&self, end: ShmEnd) -> &AtomicU64 {
         self.word(end, 2, 0)
     }
 
-    /// Whether an end has ended the connection, as [`super::link`] writes it.
+    /// The closing word of an end; see [`super::link`].
     pub(super) fn closed(&self, end: ShmEnd) -> &AtomicU64 {
         self.word(end, 0, 2)
     }
 
-    /// Counts what an end has published: positions in rings, and its end.
+    /// The count of what an end has published: ring positions, and its closing.
     pub(super) fn news(&self, end: ShmEnd) -> NewsCount<'_> {
         NewsCount(self.word(end, 0, 3))
     }
@@ -164,7 +165,7 @@ impl SharedMapping {
         unsafe { &*self.at(offset + index * size_of::<u64>()) }
     }
 
-    /// The word that begins `offset` bytes after the first.
+    /// The word `offset` bytes after the first.
     fn at(&self, offset: usize) -> *mut AtomicU64 {
         debug_assert!(offset < MAPPING_BYTES && offset.is_multiple_of(size_of::<u64>()));
         // SAFETY: within the mapping.
@@ -180,17 +181,16 @@ impl Drop for SharedMapping {
     }
 }
 
-/// Whether the kernel may refuse a page when it is first touched, which ends the process by SIGBUS:
-/// it does where it counts what processes ask for (`vm.overcommit_memory`) and none is left, which
-/// a peer can bring about.
+/// Whether the kernel may fail to allocate a page on first access, which raises SIGBUS: with strict
+/// overcommit (`vm.overcommit_memory` 2) a peer could use up the limit.
 fn pages_may_be_refused() -> bool {
     std::fs::read_to_string("/proc/sys/vm/overcommit_memory").is_ok_and(|mode| mode.trim() == "2")
 }
 
-/// Makes all pages that are missing.
+/// Allocates all pages of the memory.
 ///
 /// # Errors
-/// There is no memory for them.
+/// There is not enough memory.
 fn make_pages(memory: BorrowedFd<'_>) -> io::Result<()> {
     Ok(rustix::fs::fallocate(memory, FallocateFlags::empty(), 0, MAPPING_BYTES as u64)?)
 }

@@ -1,37 +1,37 @@
-//! The messages by which connection managers make and end connections.
+//! Messages of the connection managers, sent over Unix sockets.
 
 use crate::{ConnParams, PrivateData};
 
-/// First bytes of every message: a name and the version of everything that peers share.
+/// First bytes of every message: a name, and the version of the shared-memory protocol.
 const MAGIC: [u8; 8] = *b"FRshm\0\0\x01";
-/// Where the private data begins.
+/// Length of the fixed part in bytes, which the private data follows.
 const FIXED_BYTES: usize = 20;
-/// Bytes of the longest message.
+/// Maximum length of a message in bytes.
 pub(super) const MAX_MESSAGE_BYTES: usize = FIXED_BYTES + PrivateData::MAX;
 
 /// The kind of a message.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum CmMessageKind {
-    /// Asks for a connection. Two descriptors come with it: the memory and the bell.
+    /// Requests a connection. Two descriptors are attached: the memory and the bell.
     Request,
     Accept,
     Reject,
-    /// The active side has taken up the accept.
+    /// The active side has processed the accept.
     Ready,
     /// The sender's queue pair is in ERROR, and the connection ends.
     Disconnect,
-    /// The answer to [`CmMessageKind::Disconnect`].
+    /// Answer to a [`CmMessageKind::Disconnect`] of the peer.
     Disconnected,
 }
 
-/// A message. What its kind has no use for is zero.
+/// A message. Fields that its kind does not use are zero.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct ShmCmMessage {
     pub(super) kind: CmMessageKind,
-    /// Parameters as the sender sees them.
+    /// Parameters seen from the sender's side.
     pub(super) params: ConnParams,
     pub(super) ack_timeout_exponent: u8,
-    /// The sender's port of a request, the reason of a reject.
+    /// The source port in a request, the reason in a reject.
     pub(super) number: u16,
 }
 
@@ -47,12 +47,12 @@ impl CmMessageKind {
 }
 
 impl ShmCmMessage {
-    /// A message that says no more than its kind.
+    /// A message of a kind, with all other fields zero.
     pub(super) fn plain(kind: CmMessageKind) -> Self {
         Self { kind, params: ConnParams::default(), ack_timeout_exponent: 0, number: 0 }
     }
 
-    /// The bytes, and how many of them there are.
+    /// The message as bytes, and its length.
     pub(super) fn encode(&self) -> ([u8; MAX_MESSAGE_BYTES], usize) {
         let mut bytes = [0; MAX_MESSAGE_BYTES];
         let ConnParams { private_data, .. } = &self.params;
@@ -69,7 +69,7 @@ impl ShmCmMessage {
         (bytes, FIXED_BYTES + private.len())
     }
 
-    /// The message that these bytes are; `None` if it is none, or of another version.
+    /// Parses a message; `None` if it is malformed or of another version.
     pub(super) fn parse(bytes: &[u8]) -> Option<Self> {
         let (fixed, private) = bytes.split_at_checked(FIXED_BYTES)?;
         if fixed[..8] != MAGIC {

@@ -1,11 +1,11 @@
-//! The `shm` provider: peers on one machine, by memory that they share.
+//! The `shm` provider: peers on one machine that communicate through shared memory.
 //!
 //! A listener is a Unix socket that is named after its address. Over it the ends of a connection
-//! learn each other's user, and the active end passes the passive one a sealed memfd with two rings
-//! for each direction: one for requests and one for what answers them. The side that owns a region
-//! does all copying to and from it, when it takes up a record, and checks keys, bounds and rights
-//! as any responder does. So the memory that peers share holds nothing but messages, and a peer
-//! that writes nonsense into it costs itself its connection.
+//! check each other's credentials, and the active end passes the passive one a sealed memfd with
+//! two rings per direction: one for requests and one for answers. The side that owns a region does
+//! all copying from and to it, when it processes a record, and checks key, bounds and access as any
+//! responder does. So the shared memory holds only messages, and a peer that writes invalid ones
+//! loses its own connection.
 
 mod agreement;
 mod cm;
@@ -42,12 +42,12 @@ pub use group::{ShmGroup, ShmGroupHandle, ShmNewQp};
 pub use shared::{Shm, ShmDevice, ShmOptions};
 pub use trust::{SharingGroup, SharingGroupError};
 
-/// Looks whether a process of our user or of root listens at an address, without waiting.
+/// Checks, without blocking, whether a process of our user or of root listens at an address.
 ///
 /// # Errors
-/// [`io::ErrorKind::ConnectionRefused`] when none does, [`io::ErrorKind::PermissionDenied`] when
-/// the listener is somebody else's, [`io::ErrorKind::WouldBlock`] when it accepts nothing at
-/// present, else the error of the system call.
+/// [`io::ErrorKind::ConnectionRefused`] if no process listens, [`io::ErrorKind::PermissionDenied`]
+/// if the listener runs as another user, [`io::ErrorKind::WouldBlock`] if its backlog is full, else
+/// the error of the system call.
 pub fn probe(address: SocketAddr) -> io::Result<()> {
     socket::probe(address)
 }

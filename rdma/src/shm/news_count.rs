@@ -1,22 +1,23 @@
-//! The word in shared memory that says whether an end has published anything since the peer looked.
+//! A counter in shared memory that changes whenever an end publishes something.
 //!
-//! A group looks at this word of each of its links, and at nothing else of those without news.
+//! A polling group reads this word of each link, and the rings only of links where it has changed.
 
 use core::sync::atomic::{AtomicU64, Ordering};
 
 use super::shared_word::SharedWord;
 
-/// The word, which one end writes.
+/// The counter, which only one end writes.
 pub(super) struct NewsCount<'a, W = AtomicU64>(pub(super) &'a W);
 
 impl<'a, W: SharedWord> NewsCount<'a, W> {
-    /// Says that something was published. Who reads the new count sees what that was.
+    /// Increments the counter after something was published; a reader of the new count sees it.
     pub(super) fn count(&self) {
-        // There is no other writer, unless the peer misleads itself.
+        // There is no other writer, unless the peer writes to our word, which affects only the
+        // peer.
         self.0.store(self.0.load(Ordering::Relaxed).wrapping_add(1), Ordering::Release);
     }
 
-    /// The word that the other end reads.
+    /// The word of the counter.
     pub(super) fn word(&self) -> &'a W {
         self.0
     }

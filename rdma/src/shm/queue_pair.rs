@@ -1,4 +1,4 @@
-//! Queue pairs: a requester and a responder on one link.
+//! Queue pairs: a requester, a responder and the end of a link.
 #![expect(unsafe_code, reason = "inline requests name memory by address")]
 
 use core::sync::atomic::AtomicU64;
@@ -26,15 +26,15 @@ pub(super) struct ShmQueuePair {
     stage: QpStage,
     requester: RingRequester,
     responder: RingResponder,
-    /// True while the group has it among those that have their turn next.
+    /// True while the queue pair is in its group's `due` list.
     due: bool,
 }
 
 enum QpStage {
-    /// Requests wait for the connection.
+    /// Requests wait for the connection to be established.
     Waiting,
     Connected(LinkAgreement),
-    /// Requests are flushed when they are pushed.
+    /// Requests are flushed as soon as they are pushed.
     Error,
 }
 
@@ -57,12 +57,12 @@ impl ShmQueuePair {
         }
     }
 
-    /// Says whether it has its turn next, and returns whether it had before.
+    /// Sets whether it is in its group's `due` list; returns the previous value.
     pub(super) fn set_due(&mut self, due: bool) -> bool {
         core::mem::replace(&mut self.due, due)
     }
 
-    /// The word that changes whenever the peer has published anything.
+    /// The word in shared memory that changes whenever the peer has published something.
     pub(super) fn peer_news(&self) -> &AtomicU64 {
         self.link.peer_news()
     }
@@ -88,13 +88,13 @@ impl ShmQueuePair {
         self.link.bell()
     }
 
-    /// Takes up what was rung; returns whether the peer is gone.
+    /// Clears the bell; returns whether the peer is gone.
     pub(super) fn silence_bell(&mut self) -> bool {
         self.link.silence();
         self.link.hung_up()
     }
 
-    /// Carries out requests from now on, unless it failed before.
+    /// Starts to carry out requests, unless the queue pair has failed before.
     pub(super) fn connect(&mut self, agreement: LinkAgreement) {
         if matches!(self.stage, QpStage::Waiting) {
             self.stage = QpStage::Connected(agreement);
@@ -119,30 +119,30 @@ impl ShmQueuePair {
         self.responder.push(wr)
     }
 
-    /// Whether a message waits for a receive.
+    /// Whether a message of the peer waits for a receive to be posted.
     pub(super) fn is_starved(&self) -> bool {
         self.responder.is_starved()
     }
 
-    /// Whether it is in ERROR, so that what is pushed is to be flushed.
+    /// Whether it is in ERROR, so that pushed requests must be flushed.
     pub(super) fn has_failed(&self) -> bool {
         matches!(self.stage, QpStage::Error)
     }
 
-    /// Completes all requests as flushed.
+    /// Completes all requests with [`WcStatus::FLUSHED`].
     pub(super) fn flush(&mut self, turn: &mut QpTurn<'_>) {
         self.requester.flush(turn, WcStatus::FLUSHED);
         self.responder.flush(turn);
     }
 
-    /// Hands over what was pushed.
+    /// Writes pushed requests to the ring.
     pub(super) fn hand_over(&mut self, turn: &mut QpTurn<'_>) {
         let QpStage::Connected(agreement) = self.stage else { return };
         let result = self
             .requester
             .retire(turn, &self.link)
             .and_then(|_| self.requester.transmit(turn, &self.link, &agreement))
-            // What needs no peer is done already.
+            // Requests that need no peer, such as binds, are done already.
             .and_then(|_| self.requester.retire(turn, &self.link));
         self.end_turn(turn, result);
     }
@@ -150,7 +150,7 @@ impl ShmQueuePair {
     /// Does all pending work; returns whether there was any.
     pub(super) fn progress(&mut self, turn: &mut QpTurn<'_>) -> bool {
         let QpStage::Connected(agreement) = self.stage else { return false };
-        // Before the rings are read: what a peer wrote before it left is seen.
+        // Read before the rings, so that what the peer wrote before it closed is processed.
         let closing = self.link.peer_closing();
         let result = self.work(turn, &agreement);
         let result = match (result, closing) {
@@ -178,7 +178,7 @@ impl ShmQueuePair {
         Ok(busy)
     }
 
-    /// Tells the peer what is new, and fails with what failed.
+    /// Rings the peer for news of this turn, and moves the queue pair to ERROR after a failure.
     fn end_turn(&mut self, turn: &mut QpTurn<'_>, result: Result<bool, QpFailure>) -> bool {
         let PeerNews { records, read } = turn.news;
         if records || read {
@@ -194,7 +194,7 @@ impl ShmQueuePair {
         }
     }
 
-    /// Fails if the peer has been silent for too long.
+    /// Fails the queue pair if the peer has made no progress for too long.
     pub(super) fn check_time(&mut self, turn: &mut QpTurn<'_>) {
         let QpStage::Connected(agreement) = self.stage else { return };
         if let Err(QpFailure(status)) = self.requester.check_time(turn, &agreement) {
@@ -202,7 +202,7 @@ impl ShmQueuePair {
         }
     }
 
-    /// When [`ShmQueuePair::check_time`] has something to do.
+    /// Time at which [`ShmQueuePair::check_time`] may fail the queue pair.
     pub(super) fn deadline(&self) -> Option<Time> {
         match &self.stage {
             QpStage::Connected(agreement) => self.requester.deadline(agreement),
@@ -210,7 +210,7 @@ impl ShmQueuePair {
         }
     }
 
-    /// Moves to ERROR, and flushes all requests.
+    /// Moves the queue pair to ERROR, and flushes all requests.
     pub(super) fn fail(&mut self, turn: &mut QpTurn<'_>, how: ShmClosing) {
         self.fail_with(turn, WcStatus::FLUSHED, how);
     }
@@ -225,22 +225,22 @@ impl ShmQueuePair {
         self.responder.flush(turn);
     }
 
-    /// Says goodbye to the peer, if that has not been done.
+    /// Closes the link, unless that was done on a failure.
     pub(super) fn leave(&self) {
         if !matches!(self.stage, QpStage::Error) {
             self.link.close(ShmClosing::Ended);
         }
     }
 
-    /// Asks the peer to ring. See [`ShmQueuePair::has_news`].
+    /// Requests that the peer rings for `what`. The caller then checks [`ShmQueuePair::has_news`].
     pub(super) fn fall_asleep(&mut self, what: WakeFor) {
         if matches!(self.stage, QpStage::Connected(_)) {
             self.link.fall_asleep(self.wanted(what));
         }
     }
 
-    /// Asks the peer to ring for what has become worth it since the group fell asleep, if that is
-    /// anything; returns whether there may be something to do.
+    /// Requests that the peer rings for news that have become relevant since the group armed
+    /// itself; returns whether there may be work already.
     pub(super) fn stay_asleep(&mut self, what: WakeFor) -> bool {
         let asks =
             matches!(self.stage, QpStage::Connected(_)) && !self.link.is_asleep(self.wanted(what));
@@ -251,20 +251,20 @@ impl ShmQueuePair {
         asks && self.has_news()
     }
 
-    /// The news that the peer has to ring for. A queue pair that waits for room continues when the
-    /// peer has read.
+    /// The news that the peer has to ring for. A queue pair that waits for ring space also needs to
+    /// know when the peer has read.
     fn wanted(&self, what: WakeFor) -> WakeFor {
         let blocked = self.requester.is_blocked() || self.responder.is_blocked();
         if blocked { WakeFor::Everything } else { what }
     }
 
-    /// Tells the peer that it need not ring.
+    /// Withdraws the request to ring.
     pub(super) fn wake_up(&mut self) {
         self.link.wake_up();
     }
 
-    /// Whether there may be something to do. After all queue pairs have fallen asleep, and
-    /// [`publish_sleep`], it says whether anything came that no ringing tells of.
+    /// Whether there may be work. Called after all queue pairs have asked to be rung and after
+    /// [`publish_sleep`], it detects news for which no peer rings.
     pub(super) fn has_news(&self) -> bool {
         matches!(self.stage, QpStage::Connected(_))
             && (self.link.peer_closing().is_some()

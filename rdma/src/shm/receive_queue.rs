@@ -1,17 +1,17 @@
-//! The receive queue: a stack, since the cache still has the memory of the newest receive.
+//! The receive queue, used last-in, first-out, since the newest buffer is most likely in the cache.
 
 use super::work_limits::WorkLimits;
 use crate::{PushError, RecvWr, Sge};
 
-/// Receives, used last-in, first-out.
+/// Posted receives, used last-in, first-out.
 pub(super) struct ReceiveQueue {
     limits: WorkLimits,
     entries: Vec<ReceiveEntry>,
-    /// The elements of each place, `limits.recv_sge` apart.
+    /// The scatter-gather elements of each entry, `limits.recv_sge` apart.
     sges: Box<[Sge]>,
 }
 
-/// A receive without its elements.
+/// A receive without its scatter-gather elements.
 #[derive(Clone, Copy)]
 struct ReceiveEntry {
     wr_id: u64,
@@ -27,7 +27,7 @@ impl ReceiveQueue {
         }
     }
 
-    /// Queues a receive, unless `taken` more are in use.
+    /// Queues a receive; `taken` receives outside the queue count towards its limit.
     pub(super) fn push(&mut self, wr: &RecvWr<'_>, taken: usize) -> Result<(), PushError> {
         if wr.sges.len() > self.limits.recv_sge {
             return Err(PushError::TooManySges);
@@ -41,7 +41,7 @@ impl ReceiveQueue {
         Ok(())
     }
 
-    /// Takes the newest receive out: its name and its elements.
+    /// Removes the newest receive; returns its `wr_id` and its scatter-gather elements.
     pub(super) fn pop(&mut self) -> Option<(u64, &[Sge])> {
         let entry = self.entries.pop()?;
         let start = self.entries.len() * self.limits.recv_sge;

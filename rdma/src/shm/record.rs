@@ -1,4 +1,4 @@
-//! The records of the rings. What the peer wrote is parsed from a copy of its words.
+//! The records of the rings. Headers are parsed from a copy, since the peer may change them.
 
 use crate::WcStatus;
 
@@ -13,56 +13,56 @@ const NOT_READY: u64 = 7;
 const FIRST: u64 = 1;
 const LAST: u64 = 2;
 
-/// Which part of a message a record carries.
+/// The part of a message that a record carries: one long message takes several records.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct MessagePart {
-    /// Bytes of the whole message.
+    /// Length of the whole message in bytes.
     pub(super) total: u32,
     pub(super) first: bool,
     pub(super) last: bool,
 }
 
-/// A record of the ring of requests.
+/// A record of a request ring.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum RequestRecord {
-    /// Part of a message for a receive.
+    /// Part of a SEND message.
     Send {
         part: MessagePart,
-        /// The window to invalidate with the last part.
+        /// Key of the window to invalidate after the last part.
         invalidate: Option<u32>,
     },
-    /// Part of an RDMA WRITE, for `addr`.
+    /// Part of an RDMA WRITE, to be placed at `addr`.
     Write { part: MessagePart, addr: u64, rkey: u32 },
-    /// A whole RDMA READ.
+    /// An RDMA READ request.
     Read { addr: u64, rkey: u32, length: u32 },
 }
 
-/// A record of the ring of answers.
+/// A record of an answer ring.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum AnswerRecord {
-    /// Part of what the oldest RDMA READ asked for.
+    /// Data of the oldest RDMA READ.
     ReadData { last: bool },
-    /// The oldest request that is not done failed, and no other will be done.
+    /// The oldest incomplete request failed, and the queue pair goes to ERROR.
     Refused(Refusal),
-    /// The request at this position of the ring waits for a receive.
+    /// The request at this ring position waits for a receive.
     NotReady { position: u64 },
 }
 
-/// Why a request was refused.
+/// The reason why a request was refused.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Refusal {
-    /// The request makes no sense, or its message is longer than the receive.
+    /// The request is malformed, or its message is longer than the receive.
     InvalidRequest,
-    /// The key of the request does not grant the access.
+    /// The key does not grant the access.
     Access,
-    /// A fault of the refusing side.
+    /// The responder has a fault of its own, such as an invalid receive.
     Operation,
 }
 
 impl Refusal {
     const ALL: [Self; 3] = [Self::InvalidRequest, Self::Access, Self::Operation];
 
-    /// The status of the request.
+    /// The completion status of the refused request.
     pub(super) fn status(self) -> WcStatus {
         match self {
             Self::InvalidRequest => WcStatus::REMOTE_INVALID_REQUEST,
@@ -73,7 +73,7 @@ impl Refusal {
 }
 
 impl RequestRecord {
-    /// The words of a record with this and `payload` bytes.
+    /// The header words of this record with `payload` bytes.
     pub(super) fn encode(self, payload: u32) -> [u64; 4] {
         match self {
             Self::Send { part, invalidate: None } => {
@@ -92,7 +92,7 @@ impl RequestRecord {
         }
     }
 
-    /// The record that these words begin; `None` if they begin no record.
+    /// Parses the header of a request record; `None` if it is malformed.
     pub(super) fn parse(words: [u64; 4]) -> Option<Self> {
         let [first, addr, rkey, total] = words;
         let (rkey, total) = (u32::try_from(rkey).ok()?, u32::try_from(total).ok()?);
@@ -109,7 +109,7 @@ impl RequestRecord {
 }
 
 impl AnswerRecord {
-    /// The words of a record with this and `payload` bytes.
+    /// The header words of this record with `payload` bytes.
     pub(super) fn encode(self, payload: u32) -> [u64; 4] {
         match self {
             Self::ReadData { last } => {
@@ -120,7 +120,7 @@ impl AnswerRecord {
         }
     }
 
-    /// The record that these words begin; `None` if they begin no record.
+    /// Parses the header of an answer record; `None` if it is malformed.
     pub(super) fn parse(words: [u64; 4]) -> Option<Self> {
         let [first, detail, ..] = words;
         match kind_of(first) {
@@ -141,7 +141,7 @@ impl MessagePart {
     }
 }
 
-/// Bytes of payload after the header that begins with this word.
+/// Length of a record's payload in bytes, from the first header word.
 pub(super) fn payload_bytes(first_word: u64) -> u32 {
     u32::try_from(first_word & u64::from(u32::MAX)).expect("the lower half")
 }

@@ -1,4 +1,4 @@
-//! The requester: carries out our send requests.
+//! The requester: carries out the send requests of a queue pair.
 
 use core::time::Duration;
 
@@ -14,30 +14,29 @@ use super::work_limits::WorkLimits;
 use crate::software::regions::Denied;
 use crate::{Access, Bind, Op, PushError, SendFlags, SendWr, Time, Wc, WcStatus};
 
-/// How long one retry of a request is worth that finds no receive: what `soft` tells its peers to
-/// wait.
+/// Duration that one RNR retry stands for: the RNR timer that `soft` announces.
 const NOT_READY_RETRY: Duration = Duration::from_micros(640);
-/// The count of retries that means no limit.
+/// The RNR retry count that means no limit.
 const RETRY_FOR_EVER: u8 = 7;
 
-/// The send queue and the peer's answers.
+/// The send queue, its request ring and the peer's answers.
 pub(super) struct RingRequester {
     queue: RingSendQueue,
-    /// The oldest request that was not handed over as a whole.
+    /// Index of the oldest request that is not completely written to the ring.
     next: usize,
-    /// Bytes of it that were.
+    /// Number of bytes of that request that are written.
     sent: u32,
     reads_in_flight: u8,
     requests: RingWriter,
     answers: RingReader,
-    /// The ring has no room for what comes next.
+    /// Whether the ring has no room for the next record.
     blocked: bool,
-    /// There are requests that the peer has, and since then none was done.
+    /// Time of the peer's last progress, while it has incomplete requests.
     silent_since: Option<Time>,
     not_ready: NotReady,
 }
 
-/// Whether the peer has no receive for the oldest request.
+/// Whether the oldest request waits for a receive of the peer, and until when.
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum NotReady {
     No,
@@ -68,17 +67,17 @@ impl RingRequester {
         self.queue.push(wr, captured)
     }
 
-    /// Whether the peer has requests, or parts of one, that are not done.
+    /// Whether the peer has incomplete requests, or parts of one.
     pub(super) fn has_outstanding(&self) -> bool {
         self.next > 0 || self.sent > 0
     }
 
-    /// Whether it waits for the peer to read.
+    /// Whether it waits for the peer to free ring space.
     pub(super) fn is_blocked(&self) -> bool {
         self.blocked
     }
 
-    /// Hands requests over, as far as there is room; returns whether any was.
+    /// Writes requests to the ring as far as there is room; returns whether any was written.
     pub(super) fn transmit(
         &mut self,
         turn: &mut QpTurn<'_>,
@@ -103,7 +102,8 @@ impl RingRequester {
         Ok(before != (self.next, self.sent))
     }
 
-    /// Hands the next request over; false if it failed or not all of it could be.
+    /// Carries out or writes the next request; returns false if it failed or is not written
+    /// completely.
     fn hand_over(
         &mut self,
         turn: &mut QpTurn<'_>,
@@ -138,7 +138,8 @@ impl RingRequester {
         self.done_here(bound)
     }
 
-    /// Takes note of what the next request, one of our own windows, came to.
+    /// Sets the state of the next request after a local operation on a window; returns whether it
+    /// succeeded.
     fn done_here(&mut self, result: Result<(), Denied>) -> bool {
         let done = result.is_ok();
         let failed = SendState::Failed(WcStatus::WINDOW_BIND_ERROR);
@@ -146,7 +147,7 @@ impl RingRequester {
         done
     }
 
-    /// Asks for the peer's memory.
+    /// Writes an RDMA READ request.
     fn ask(
         &mut self,
         turn: &QpTurn<'_>,
@@ -186,7 +187,7 @@ impl RingRequester {
         })
     }
 
-    /// Sends the rest of the next request; false if not all of it went.
+    /// Writes the rest of the next request to the ring; returns false if not all of it fits.
     fn send(
         &mut self,
         turn: &mut QpTurn<'_>,
@@ -225,12 +226,12 @@ impl RingRequester {
                 self.queue.set_state(self.next, SendState::Sent(end));
                 return Ok(true);
             }
-            // The peer can begin with this part.
+            // Published so that the peer can start on this part.
             turn.news.records |= self.requests.publish(&ring);
         }
     }
 
-    /// Takes up what the peer answered; returns whether it was anything.
+    /// Processes the peer's answers; returns whether there were any.
     pub(super) fn take_answers(
         &mut self,
         turn: &mut QpTurn<'_>,
@@ -249,7 +250,7 @@ impl RingRequester {
                     self.wait_for_receive(turn, link, agreement, position)?;
                 }
                 AnswerRecord::Refused(refusal) => {
-                    // It is about the oldest request that is not done.
+                    // The refusal concerns the oldest incomplete request.
                     self.retire(turn, link)?;
                     return Err(QpFailure(refusal.status()));
                 }
@@ -281,7 +282,7 @@ impl RingRequester {
             return Err(bad);
         }
         if copies::scatter(turn.memory, sges, received, record) == Err(Denied) {
-            // What came before it is done, or the peer would not have answered.
+            // Requests before it are done, since the peer answers in order.
             self.retire(turn, link)?;
             return Err(QpFailure(WcStatus::LOCAL_PROTECTION_ERROR));
         }
@@ -307,7 +308,7 @@ impl RingRequester {
         turn.stats.rnr_naks_received += 1;
         self.retire(turn, link)?;
         if self.requests.read() > position {
-            // A receive has been posted since.
+            // A receive was posted since then.
             return Ok(());
         }
         self.not_ready = match agreement.rnr_retry_count {
@@ -351,7 +352,7 @@ impl RingRequester {
         Ok(busy)
     }
 
-    /// Completes all requests: the oldest with a status, the others as flushed.
+    /// Completes all requests: the oldest with `status`, the others with [`WcStatus::FLUSHED`].
     pub(super) fn flush(&mut self, turn: &mut QpTurn<'_>, status: WcStatus) {
         let mut status = status;
         while let Some(entry) = self.queue.retire() {
@@ -362,7 +363,7 @@ impl RingRequester {
         (self.blocked, self.not_ready) = (false, NotReady::No);
     }
 
-    /// Time at which a silent peer is given up.
+    /// Time at which the queue pair fails if the peer makes no progress.
     pub(super) fn deadline(&self, agreement: &LinkAgreement) -> Option<Time> {
         match self.not_ready {
             NotReady::ForEver => None,
@@ -371,7 +372,8 @@ impl RingRequester {
         }
     }
 
-    /// Whether the peer has been silent for too long.
+    /// Fails if that time has passed: with RNR_RETRY_EXCEEDED if the peer has no receive, else
+    /// RETRY_EXCEEDED.
     pub(super) fn check_time(
         &self,
         turn: &mut QpTurn<'_>,
@@ -387,7 +389,7 @@ impl RingRequester {
         Err(QpFailure(WcStatus::RETRY_EXCEEDED))
     }
 
-    /// Whether the peer has written or read something that was not taken up.
+    /// Whether the peer has written answers or read requests that were not processed yet.
     pub(super) fn has_news(&self, link: &ShmLink) -> bool {
         self.answers.has_news(&link.incoming(RingUse::Answers))
             || self.requests.has_news(&link.outgoing(RingUse::Requests))

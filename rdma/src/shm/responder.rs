@@ -1,4 +1,4 @@
-//! The responder: carries out the peer's requests, and trusts none of them.
+//! The responder: checks and carries out the requests of an untrusted peer.
 #![expect(unsafe_code, reason = "rings are reached by address")]
 
 use std::collections::VecDeque;
@@ -15,27 +15,27 @@ use super::work_limits::WorkLimits;
 use crate::software::regions::Denied;
 use crate::{Access, PushError, RecvWr, Sge, Wc, WcOpcode, WcStatus};
 
-/// The receive queue and the peer's requests.
+/// The receive queue, the peer's requests and our answers.
 pub(super) struct RingResponder {
     receives: ReceiveQueue,
-    /// The message that has not come as a whole.
+    /// The SEND message that has not arrived completely.
     arriving: Option<ArrivingMessage>,
-    /// The elements of its receive.
+    /// Scatter-gather elements of its receive.
     arriving_sges: Box<[Sge]>,
     requests: RingReader,
     answers: RingWriter,
     reads: VecDeque<ServedRead>,
-    /// Refusal of the peer's oldest request, sent once the reads before it are served.
+    /// Refusal of the peer's oldest request, sent after the data of the RDMA READs before it.
     refusal: Option<Refusal>,
-    /// A message waits for a receive at this position.
+    /// Ring position of a message that waits for a receive.
     starved_at: Option<u64>,
-    /// The peer has not been told so.
+    /// Whether the peer must still be notified of that.
     tell_starved: bool,
-    /// The ring has no room for what comes next.
+    /// Whether the answer ring has no room for the next record.
     blocked: bool,
 }
 
-/// A message on its way to a receive.
+/// A SEND message that has arrived in part.
 struct ArrivingMessage {
     wr_id: u64,
     elements: usize,
@@ -43,7 +43,7 @@ struct ArrivingMessage {
     received: u32,
 }
 
-/// An RDMA READ of the peer.
+/// An RDMA READ of the peer that is being answered.
 struct ServedRead {
     addr: u64,
     rkey: u32,
@@ -51,10 +51,10 @@ struct ServedRead {
     sent: u32,
 }
 
-/// Outcome of a request.
+/// Result of a request that was not refused.
 enum Executed {
     Done,
-    /// There is no receive for it.
+    /// The request waits, since no receive is posted.
     Starved,
 }
 
@@ -83,12 +83,12 @@ impl RingResponder {
         self.starved_at.is_some()
     }
 
-    /// Whether it waits for the peer to read.
+    /// Whether it waits for the peer to free ring space.
     pub(super) fn is_blocked(&self) -> bool {
         self.blocked
     }
 
-    /// Carries out what the peer asked for; returns whether it was anything.
+    /// Carries out the peer's requests; returns whether there were any.
     pub(super) fn take_requests(
         &mut self,
         turn: &mut QpTurn<'_>,
@@ -130,7 +130,7 @@ impl RingResponder {
         Ok(busy)
     }
 
-    /// Takes note that the next message has no receive.
+    /// Records that the next message has no receive.
     fn starve(&mut self, turn: &mut QpTurn<'_>) {
         let position = Some(self.requests.position());
         if self.starved_at != position {
@@ -170,7 +170,7 @@ impl RingResponder {
         Ok(Executed::Done)
     }
 
-    /// Places part of a message, and completes its receive with the last part.
+    /// Places part of a SEND message, and completes its receive after the last part.
     fn receive(
         &mut self,
         turn: &mut QpTurn<'_>,
@@ -203,7 +203,7 @@ impl RingResponder {
         Ok(())
     }
 
-    /// Takes a receive for a message that begins.
+    /// Takes a receive for a new message.
     fn begin(&mut self, turn: &mut QpTurn<'_>, total: u32) -> Result<(), Refusal> {
         if self.arriving.is_some() {
             return Err(Refusal::InvalidRequest);
@@ -220,7 +220,7 @@ impl RingResponder {
         Ok(())
     }
 
-    /// Completes the receive of the message that arrives.
+    /// Completes the receive of the arriving message, if there is one.
     fn complete(&mut self, turn: &mut QpTurn<'_>, status: WcStatus, invalidated: Option<u32>) {
         let Some(message) = self.arriving.take() else { return };
         let wc = Wc::new(message.wr_id, turn.qpn, status, WcOpcode::RECV, message.received);
@@ -230,10 +230,10 @@ impl RingResponder {
         });
     }
 
-    /// Answers, as far as there is room; returns whether it answered anything.
+    /// Writes answers as far as there is room; returns whether any was written.
     ///
     /// # Errors
-    /// It has refused a request, which ends the connection.
+    /// A request was refused, and the refusal is written: the queue pair goes to ERROR.
     pub(super) fn give_answers(
         &mut self,
         turn: &mut QpTurn<'_>,
@@ -251,7 +251,7 @@ impl RingResponder {
         Ok(before != self.answers.written())
     }
 
-    /// Answers everything; false if there was no room.
+    /// Writes all pending answers; returns false if there was no room for all.
     fn answer_all(&mut self, turn: &mut QpTurn<'_>, link: &ShmLink) -> bool {
         let ring = link.outgoing(RingUse::Answers);
         while let Some(read) = self.reads.front_mut() {
@@ -266,7 +266,7 @@ impl RingResponder {
                 unsafe { turn.memory.copy_from_remote(key, addr, space.payload(), length) }
             };
             if copied == Err(Denied) {
-                // The region went away after the request was found good.
+                // The region was deregistered after the request had been checked.
                 self.refusal = Some(Refusal::Access);
                 self.reads.clear();
                 break;
@@ -279,7 +279,7 @@ impl RingResponder {
             if last {
                 self.reads.pop_front();
             } else {
-                // The peer can begin with this part.
+                // Published so that the peer can start on this part.
                 turn.news.records |= self.answers.publish(&ring);
             }
         }
@@ -297,7 +297,7 @@ impl RingResponder {
         true
     }
 
-    /// Completes all receives as flushed.
+    /// Completes all receives with [`WcStatus::FLUSHED`].
     pub(super) fn flush(&mut self, turn: &mut QpTurn<'_>) {
         self.complete(turn, WcStatus::FLUSHED, None);
         while let Some((wr_id, _)) = self.receives.pop() {
@@ -308,14 +308,14 @@ impl RingResponder {
         (self.refusal, self.starved_at, self.blocked) = (None, None, false);
     }
 
-    /// Whether the peer has written or read something that was not taken up.
+    /// Whether the peer has written requests or read answers that were not processed yet.
     pub(super) fn has_news(&self, link: &ShmLink) -> bool {
         self.requests.has_news(&link.incoming(RingUse::Requests))
             || self.answers.has_news(&link.outgoing(RingUse::Answers))
     }
 }
 
-/// Places part of an RDMA WRITE. All of it is checked before its first part is placed.
+/// Places part of an RDMA WRITE. The whole range is checked before its first part is placed.
 fn write(
     turn: &QpTurn<'_>,
     record: &RingRecord,
@@ -333,7 +333,7 @@ fn write(
     unsafe { turn.memory.copy_to_remote((rkey, turn.qpn), addr, record.payload, record.length()) }
 }
 
-/// Whether the peer may reach memory. No bytes need no key.
+/// Checks that the peer may access memory. Zero bytes need no key.
 fn check(
     turn: &QpTurn<'_>,
     addr: u64,

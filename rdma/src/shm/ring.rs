@@ -1,8 +1,9 @@
 //! A ring of records in shared memory, with one writer and one reader that do not trust each other.
 //!
-//! Positions count bytes since the beginning. A record is a header of four words and a payload; it
-//! is never split: where it would not fit before the end of the ring, a pad fills that. Each side
-//! keeps its own position and publishes copies of it, so that the peer can only mislead itself.
+//! Positions count bytes since the ring was created. A record is a header of four words and a
+//! payload; it is contiguous: if it does not fit before the end of the ring, a pad record fills the
+//! rest. Each side keeps its own position in private memory and publishes copies of it, so that a
+//! peer that writes to these copies harms only itself.
 #![expect(unsafe_code, reason = "reaches shared memory by address")]
 
 use core::sync::atomic::{AtomicU64, Ordering};
@@ -10,36 +11,37 @@ use core::sync::atomic::{AtomicU64, Ordering};
 use super::news_count::NewsCount;
 use super::shared_word::SharedWord;
 
-/// Bytes of one ring. Both ends copy through it concurrently, so it should stay in their caches,
-/// and it exists four times per connection; half of it delays large messages, which wait for room
-/// more often.
+/// Size of one ring. Both ends copy through it at the same time, so it should stay in their caches,
+/// and a connection has four; half of it slows large messages down, which wait for room more often.
 #[cfg(not(all(test, loom)))]
 pub(super) const RING_BYTES: usize = 256 << 10;
-/// So few that a model has an atomic for each word.
+/// Small enough for a model with one atomic per word.
 #[cfg(all(test, loom))]
 pub(super) const RING_BYTES: usize = 1024;
 const RING: u64 = RING_BYTES as u64;
-/// Bytes of the words before each payload.
+/// Size of a record's header.
 const HEADER_BYTES: usize = 32;
-/// Records begin at multiples of this: a cache line.
+/// Alignment of records in bytes: a cache line.
 const ALIGNMENT: u64 = 64;
-/// The longest payload of one record: with its header an eighth of the ring, so that the ends work
-/// on different parts of a large message concurrently.
+/// Maximum payload of one record: with its header an eighth of the ring, so that both ends work on
+/// a large message at the same time.
 pub(super) const MAX_PAYLOAD: u32 = (RING_BYTES / 8 - HEADER_BYTES) as u32;
-/// Small records of a ring that is empty go to its beginning once this much of it was used, so that
-/// of many connections with few requests each only that much is in use. Half of it leaves less room
-/// for what follows, since the bytes up to the end count as taken until the reader has passed them.
+/// When the ring is empty and at least this much of it was used, the next small record goes to its
+/// beginning, so that connections with few requests touch only this part. A value half as large
+/// leaves less room for later records, since the skipped bytes count as used until the reader has
+/// passed them.
 const RESTART_BYTES: u64 = RING / 8;
-/// Records up to this payload are small.
+/// Maximum payload of a small record.
 const RESTART_PAYLOAD: u32 = 8 << 10;
-/// The kind of a record that has no content. The kind is in the first word, above the length.
+/// Kind of a record without content. The kind is in bits 32 to 39 of the first word, above the
+/// length.
 const PAD: u64 = 0;
 
-/// The memory of a ring.
+/// A ring in shared memory.
 pub(super) struct SharedRing<'a, W = AtomicU64> {
-    /// How far the writer is.
+    /// Position of the writer, as published.
     pub(super) head: &'a W,
-    /// How far the reader is.
+    /// Position of the reader, as published.
     pub(super) tail: &'a W,
     pub(super) news_of_writer: NewsCount<'a, W>,
     pub(super) news_of_reader: NewsCount<'a, W>,
@@ -47,44 +49,45 @@ pub(super) struct SharedRing<'a, W = AtomicU64> {
     pub(super) data: *mut W,
 }
 
-/// The peer wrote something that no peer of ours would.
+/// Error: the peer published a position or a record that is impossible.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct RingBroken;
 
-/// The writer's own account of a ring.
+/// The writer's private state of a ring.
 #[derive(Default)]
 pub(super) struct RingWriter {
     written: u64,
     published: u64,
-    /// Position up to which the reader says that it has read.
+    /// The reader's position, as last read from shared memory.
     read: u64,
 }
 
-/// Room for the payload of a record that has not been committed.
+/// Room for the payload of a record that is not committed yet.
 pub(super) struct RecordSpace {
     payload: *mut u8,
     length: u32,
 }
 
-/// The reader's own account of a ring.
+/// The reader's private state of a ring.
 #[derive(Default)]
 pub(super) struct RingReader {
     read: u64,
     published: u64,
-    /// Position up to which the writer says that it has written.
+    /// The writer's position, as last read from shared memory.
     written: u64,
 }
 
-/// A record in the ring. The header is a copy, the payload is not: the peer may change it.
+/// A record in the ring. The header is a copy; the payload is in the ring, where the peer may
+/// change it.
 pub(super) struct RingRecord {
-    /// The header; the payload's length is in the lower half of the first word.
+    /// The header; the lower half of the first word is the payload's length.
     pub(super) words: [u64; 4],
     pub(super) payload: *const u8,
     size: u64,
 }
 
 impl<W: SharedWord> SharedRing<'_, W> {
-    /// The word at a position where a record may begin.
+    /// The word at a position that is a multiple of `ALIGNMENT`.
     fn word(&self, position: u64) -> *mut W {
         debug_assert!(position.is_multiple_of(ALIGNMENT));
         let offset = usize::try_from(position % RING).expect("a ring is small");
@@ -92,7 +95,7 @@ impl<W: SharedWord> SharedRing<'_, W> {
         unsafe { self.data.add(offset / size_of::<u64>()) }
     }
 
-    /// The words of the header at a position.
+    /// The header of the record at a position.
     fn header(&self, position: u64) -> &[W; 4] {
         // SAFETY: where a record may begin there is room for a header before the end of the ring.
         // Shared memory is valid for atomics of whatever value while it is mapped, as long as
@@ -114,36 +117,36 @@ impl<W: SharedWord> SharedRing<'_, W> {
 }
 
 impl RingRecord {
-    /// Bytes of its payload.
+    /// Length of the payload in bytes.
     pub(super) fn length(&self) -> u32 {
         u32::try_from(self.words[0] & u64::from(u32::MAX)).expect("the lower half")
     }
 }
 
 impl RecordSpace {
-    /// Where `length` bytes of payload go.
+    /// Address of the payload.
     pub(super) fn payload(&self) -> *mut u8 {
         self.payload
     }
 
-    /// Bytes of its payload.
+    /// Length of the payload in bytes.
     pub(super) fn length(&self) -> u32 {
         self.length
     }
 }
 
 impl RingWriter {
-    /// The position after the latest record.
+    /// Position after the latest record.
     pub(super) fn written(&self) -> u64 {
         self.written
     }
 
-    /// How far the reader was when [`RingWriter::refresh`] asked.
+    /// The reader's position, as of the last [`RingWriter::refresh`].
     pub(super) fn read(&self) -> u64 {
         self.read
     }
 
-    /// Asks how far the reader is; returns whether it is further than before.
+    /// Reads the reader's position; returns whether it has advanced.
     pub(super) fn refresh(
         &mut self,
         ring: &SharedRing<'_, impl SharedWord>,
@@ -155,12 +158,12 @@ impl RingWriter {
         Ok(core::mem::replace(&mut self.read, read) != read)
     }
 
-    /// Whether the reader is further than it was when asked, or than it can be.
+    /// Whether the published position of the reader differs from the one last read.
     pub(super) fn has_news(&self, ring: &SharedRing<'_, impl SharedWord>) -> bool {
         ring.tail.load(Ordering::Relaxed) != self.read
     }
 
-    /// Room for a record with `length` bytes of payload; `None` until the reader has read more.
+    /// Reserves a record with `length` bytes of payload; `None` until the reader has freed enough.
     pub(super) fn space(
         &mut self,
         ring: &SharedRing<'_, impl SharedWord>,
@@ -184,7 +187,7 @@ impl RingWriter {
         Some(RecordSpace { payload: ring.payload(self.written), length })
     }
 
-    /// Makes a record of a space whose payload was written.
+    /// Writes the header of a reserved record whose payload was written.
     pub(super) fn commit(
         &mut self,
         ring: &SharedRing<'_, impl SharedWord>,
@@ -195,7 +198,7 @@ impl RingWriter {
         self.written += size_of_record(space.length);
     }
 
-    /// Shows the reader all records; returns whether there are new ones.
+    /// Publishes all committed records; returns whether there are new ones.
     pub(super) fn publish(&mut self, ring: &SharedRing<'_, impl SharedWord>) -> bool {
         let news = self.published != self.written;
         if news {
@@ -208,7 +211,7 @@ impl RingWriter {
 }
 
 impl RingReader {
-    /// Asks how far the writer is.
+    /// Reads the writer's position.
     pub(super) fn refresh(
         &mut self,
         ring: &SharedRing<'_, impl SharedWord>,
@@ -221,17 +224,17 @@ impl RingReader {
         Ok(())
     }
 
-    /// Whether the writer is further than it was when asked, or than it can be.
+    /// Whether the published position of the writer differs from the one last read.
     pub(super) fn has_news(&self, ring: &SharedRing<'_, impl SharedWord>) -> bool {
         ring.head.load(Ordering::Relaxed) != self.written
     }
 
-    /// How far this side has read.
+    /// The reader's own position.
     pub(super) fn position(&self) -> u64 {
         self.read
     }
 
-    /// The next record, which stays the next until [`RingReader::finish`].
+    /// Returns the next record; it stays the next until [`RingReader::finish`].
     pub(super) fn next(
         &mut self,
         ring: &SharedRing<'_, impl SharedWord>,
@@ -255,13 +258,13 @@ impl RingReader {
         Ok(None)
     }
 
-    /// Moves on to the record after this one.
+    /// Advances past a record.
     pub(super) fn finish(&mut self, record: &RingRecord) {
         self.read += record.size;
     }
 
-    /// Gives the writer the room of all records that are finished; returns whether there are new
-    /// ones.
+    /// Publishes the reader's position, so that the writer may reuse the space; returns whether it
+    /// has advanced.
     pub(super) fn publish(&mut self, ring: &SharedRing<'_, impl SharedWord>) -> bool {
         let news = self.published != self.read;
         if news {
@@ -272,7 +275,7 @@ impl RingReader {
         news
     }
 
-    /// Bytes that are finished and whose room the writer does not have back.
+    /// Number of bytes that are read and not yet given back to the writer.
     pub(super) fn unpublished(&self) -> u64 {
         self.read - self.published
     }

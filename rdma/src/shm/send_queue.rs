@@ -1,19 +1,20 @@
-//! The send queue: requests in order, and how far each is.
+//! The send queue: send requests in order, with their state.
 
 use std::collections::VecDeque;
 
 use super::work_limits::WorkLimits;
 use crate::{Op, PushError, SendFlags, SendWr, Sge, WcOpcode, WcStatus};
 
-/// Requests in order, oldest first.
+/// Send requests, oldest first.
 pub(super) struct RingSendQueue {
     limits: WorkLimits,
     entries: VecDeque<QueuedSend>,
-    /// Requests that are gone from the front; with it a request keeps its place in the arrays.
+    /// Number of requests removed from the front, modulo the size: it keeps a request's index into
+    /// the arrays constant.
     retired: usize,
-    /// The elements of each place, `limits.send_sge` apart.
+    /// Scatter-gather elements of each request, `limits.send_sge` apart.
     sges: Box<[Sge]>,
-    /// The captured bytes of each place, `limits.inline_bytes` apart.
+    /// Inline data of each request, `limits.inline_bytes` apart.
     inline: Box<[u8]>,
 }
 
@@ -23,33 +24,33 @@ pub(super) struct QueuedSend {
     pub(super) wr_id: u64,
     pub(super) op: Op,
     pub(super) flags: SendFlags,
-    /// Bytes of all its elements.
+    /// Sum of the lengths of its scatter-gather elements.
     pub(super) length: u32,
     elements: usize,
     pub(super) state: SendState,
 }
 
-/// How far a request is.
+/// State of a send request.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum SendState {
-    /// Not all of it was handed over.
+    /// Not completely written to the ring.
     Queued,
-    /// Sent: done when the peer has read up to this position.
+    /// Written to the ring; done when the peer has read up to this position.
     Sent(u64),
-    /// An RDMA READ: done when all its bytes have come.
+    /// An RDMA READ that was requested; done when all its data has arrived.
     Reading {
-        /// Bytes that were placed.
+        /// Number of bytes placed so far.
         received: u32,
     },
     Done,
     Failed(WcStatus),
 }
 
-/// The bytes that a request sends.
+/// The data that a request sends.
 pub(super) enum SendSource<'a> {
-    /// Bytes that were captured when the request was pushed.
+    /// Inline data, copied when the request was pushed.
     Inline(&'a [u8]),
-    /// Memory that these elements name.
+    /// Registered memory, as scatter-gather elements.
     Regions(&'a [Sge]),
 }
 
@@ -65,7 +66,7 @@ impl RingSendQueue {
         }
     }
 
-    /// Queues a request. `captured` has the bytes of an inline one.
+    /// Queues a request. `captured` yields the data of an inline request.
     pub(super) fn push<'a>(
         &mut self,
         wr: &SendWr<'_>,
@@ -113,12 +114,12 @@ impl RingSendQueue {
         self.entries.get(index)
     }
 
-    /// Changes how far a request is.
+    /// Sets the state of a request.
     pub(super) fn set_state(&mut self, index: usize, state: SendState) {
         self.entries[index].state = state;
     }
 
-    /// The oldest RDMA READ whose data has not all come, and the bytes that have come.
+    /// The index of the oldest incomplete RDMA READ, and its bytes received so far.
     pub(super) fn oldest_read(&self) -> Option<(usize, u32)> {
         self.entries.iter().enumerate().find_map(|(index, entry)| match entry.state {
             SendState::Reading { received } => Some((index, received)),
@@ -126,7 +127,7 @@ impl RingSendQueue {
         })
     }
 
-    /// The bytes of a request.
+    /// The data that a request sends.
     pub(super) fn source(&self, index: usize) -> SendSource<'_> {
         let (entry, place) = (&self.entries[index], self.place(index));
         if entry.flags.contains(SendFlags::INLINE) {
@@ -138,7 +139,7 @@ impl RingSendQueue {
         }
     }
 
-    /// Takes the oldest request out.
+    /// Removes the oldest request.
     pub(super) fn retire(&mut self) -> Option<QueuedSend> {
         let entry = self.entries.pop_front()?;
         self.retired = (self.retired + 1) % self.limits.send_wr;
@@ -151,7 +152,7 @@ impl RingSendQueue {
 }
 
 impl QueuedSend {
-    /// The kind of its completion.
+    /// The opcode of its completion.
     pub(super) fn opcode(&self) -> WcOpcode {
         match self.op {
             Op::Send | Op::SendWithInvalidate { .. } => WcOpcode::SEND,

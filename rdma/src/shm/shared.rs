@@ -1,4 +1,4 @@
-//! The state that the groups and the connection manager of a shared-memory device share.
+//! The state shared by the groups and the connection manager of a shared-memory device.
 
 use std::io;
 use std::net::IpAddr;
@@ -13,33 +13,33 @@ use crate::software::numbers::{MAX_GROUPS, Numbers};
 use crate::software::random::{Entropy, SystemEntropy};
 use crate::software::regions::{DomainId, Regions};
 
-/// The shared-memory provider: peers on the same machine.
+/// The provider for peers on the same machine.
 pub struct Shm;
 
-/// A device for peers on this machine, and a protection domain of it. Clones name the same.
+/// A shared-memory device with a protection domain. Clones refer to the same.
 pub struct ShmDevice {
     pub(super) shared: Arc<ShmDeviceShared>,
     pub(super) domain: DomainId,
 }
 
-/// How to open a shared-memory device.
+/// Options to open a shared-memory device.
 #[derive(Clone, Copy, Debug)]
 pub struct ShmOptions {
-    /// The local address that it serves; peers find a listener by its address and port.
+    /// The local address of the device; peers find a listener by address and port.
     pub address: IpAddr,
-    /// The most groups that will be made.
+    /// Maximum number of groups.
     pub groups: usize,
-    /// Users who may share memory with us beside our own and root.
+    /// Group whose members may share memory with us, in addition to our own user and root.
     pub sharing_group: Option<SharingGroup>,
 }
 
-/// The state that the handles of a device share.
+/// The state that all handles of a device share.
 pub(super) struct ShmDeviceShared {
     pub(super) address: IpAddr,
     pub(super) trust: PeerTrust,
     pub(super) regions: Arc<Regions>,
     pub(super) numbers: Arc<Numbers>,
-    /// Groups by index, less one.
+    /// The groups; that with index `i` is at `i - 1`.
     pub(super) groups: Box<[GroupPlace]>,
     pub(super) cm_in_use: AtomicBool,
     pub(super) caps: Caps,
@@ -73,10 +73,10 @@ impl ShmOptions {
 }
 
 impl ShmDevice {
-    /// Opens a device. Nothing is reserved before its connection manager listens.
+    /// Opens a device. It reserves no address: that is done when its connection manager listens.
     ///
     /// # Errors
-    /// The address is the wildcard, there are too many groups, or the error of the system call.
+    /// The address is the wildcard, `groups` is out of range, or a system call failed.
     pub fn open(options: &ShmOptions) -> io::Result<Self> {
         let ShmOptions { address, groups, sharing_group } = *options;
         let invalid = |text| Err(io::Error::new(io::ErrorKind::InvalidInput, text));
@@ -110,14 +110,14 @@ impl ShmDevice {
         Arc::clone(&self.shared)
     }
 
-    /// The protection domain that this handle stands for.
+    /// The protection domain of this handle.
     pub(super) fn domain(&self) -> DomainId {
         self.domain
     }
 }
 
 impl ShmDeviceShared {
-    /// The mailbox of a group.
+    /// The mailbox of a group; `None` if there is no such group.
     pub(super) fn mailbox(&self, group: u8) -> Option<&Mailbox<ShmGroupMessage>> {
         Some(&self.groups.get(usize::from(group).checked_sub(1)?)?.mailbox)
     }

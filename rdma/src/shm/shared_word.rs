@@ -1,4 +1,4 @@
-//! Words in shared memory, which a model checker can put its own in place of.
+//! Atomic words in shared memory, which loom tests replace by loom's atomics.
 
 use core::sync::atomic::{AtomicU64, Ordering};
 

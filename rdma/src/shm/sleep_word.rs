@@ -1,4 +1,4 @@
-//! The word in shared memory by which an end of a link asks to be rung.
+//! The word in shared memory with which an end of a link requests to be woken.
 
 use core::sync::atomic::{AtomicU64, Ordering};
 
@@ -6,28 +6,29 @@ use super::shared_word::SharedWord;
 use crate::WakeFor;
 use crate::software::sync::fence;
 
-/// The end is awake, and looks by itself.
+/// The end polls and need not be woken.
 const AWAKE: u64 = 0;
-/// Ring for new records.
+/// Wake the end for new records.
 const FOR_RECORDS: u64 = 1;
-/// Ring for new records, and when those of the sleeper were read.
+/// Wake the end for new records, and when its own records were read.
 const FOR_ALL: u64 = 2;
 
-/// The news that an end has for its peer.
+/// News that an end has published since its last check whether to wake the peer.
 #[derive(Clone, Copy, Debug, Default)]
 pub(super) struct PeerNews {
-    /// There are new records.
+    /// New records were written.
     pub(super) records: bool,
     /// Records of the peer were read.
     pub(super) read: bool,
 }
 
-/// The word that one end writes to be rung, and the other takes back when it rings. The orderings
-/// are for fences to make.
+/// The word: one end sets it to be woken, the other resets it when it wakes that end. The accesses
+/// are relaxed; the ordering comes from fences.
 pub(super) struct SleepWord<'a, W = AtomicU64>(pub(super) &'a W);
 
 impl<W: SharedWord> SleepWord<'_, W> {
-    /// Asks to be rung. [`publish_sleep`] goes before the last look for news.
+    /// Requests to be woken for `what`. [`publish_sleep`] must follow, and then a last check for
+    /// news.
     pub(super) fn fall_asleep(&self, what: WakeFor) {
         let wanted = match what {
             WakeFor::Arrivals => FOR_RECORDS,
@@ -36,12 +37,13 @@ impl<W: SharedWord> SleepWord<'_, W> {
         self.0.store(wanted, Ordering::Relaxed);
     }
 
-    /// Tells the peer that it need not ring.
+    /// Withdraws the request of [`SleepWord::fall_asleep`].
     pub(super) fn wake_up(&self) {
         self.0.store(AWAKE, Ordering::Relaxed);
     }
 
-    /// Whether the sleeper is to be rung for what was published, which is asked of one only.
+    /// Whether the peer must be woken for these news. If so, resets the word, so that it is woken
+    /// once.
     pub(super) fn must_ring(&self, news: PeerNews) -> bool {
         // Pairs with `publish_sleep`: either this sees that the other end sleeps, or the other end
         // sees what was published.
@@ -55,7 +57,7 @@ impl<W: SharedWord> SleepWord<'_, W> {
     }
 }
 
-/// Goes between falling asleep and the last look for news.
+/// Fence between [`SleepWord::fall_asleep`] and the last check for news.
 pub(super) fn publish_sleep() {
     fence(Ordering::SeqCst);
 }

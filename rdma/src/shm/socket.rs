@@ -1,7 +1,7 @@
-//! The Unix sockets by which peers on one machine find and trust each other.
+//! Unix sockets with which peers on one machine find each other and check credentials.
 //!
-//! A listener's name is abstract, so it is gone with its process, and means something in one
-//! network namespace only, as the address that it is made of.
+//! A listener has an abstract name: it ends with its process, and is visible in one network
+//! namespace only, like the address that it contains.
 
 use std::io::{self, IoSlice, IoSliceMut};
 use std::mem::MaybeUninit;
@@ -19,26 +19,27 @@ use super::link::LinkOffer;
 use super::message::{MAX_MESSAGE_BYTES, ShmCmMessage};
 use super::trust::PeerTrust;
 
-/// Connections that wait to be accepted; more ask again.
+/// Maximum number of pending connections; further ones fail with `EAGAIN` and are retried.
 const BACKLOG: i32 = 1024;
 const FLAGS: SocketFlags = SocketFlags::CLOEXEC.union(SocketFlags::NONBLOCK);
 
-/// Result of one attempt to receive.
+/// Result of an attempt to receive a message.
 #[derive(Debug)]
 pub(super) enum Incoming<M> {
     Message(M),
-    /// Nothing has come yet.
+    /// No message has arrived.
     Nothing,
-    /// The peer has closed.
+    /// The peer has closed the socket.
     End,
-    /// The peer sent what is no message.
+    /// The peer sent something that is not a valid message.
     Nonsense,
 }
 
-/// A socket that listens for connections to an address.
+/// Opens a socket that listens at an address.
 ///
 /// # Errors
-/// [`io::ErrorKind::AddrInUse`] when there is one, else the error of the system call.
+/// [`io::ErrorKind::AddrInUse`] if a process listens there already, else the error of the system
+/// call.
 pub(super) fn listen(address: SocketAddr) -> io::Result<OwnedFd> {
     let socket = new_socket()?;
     rustix::net::bind(&socket, &name_of(address)?)?;
@@ -46,7 +47,7 @@ pub(super) fn listen(address: SocketAddr) -> io::Result<OwnedFd> {
     Ok(socket)
 }
 
-/// A connection that a listener has; `None` if it has none that is to be trusted.
+/// Accepts a connection; `None` if the peer is not trusted, which is logged.
 pub(super) fn accept(listener: BorrowedFd<'_>, trust: PeerTrust) -> io::Result<Option<OwnedFd>> {
     match rustix::net::accept_with(listener, FLAGS) {
         Ok(socket) => match trust.check(socket.as_fd()) {
@@ -63,12 +64,11 @@ pub(super) fn accept(listener: BorrowedFd<'_>, trust: PeerTrust) -> io::Result<O
     }
 }
 
-/// A connection to the listener of an address.
+/// Connects to the listener of an address.
 ///
 /// # Errors
-/// [`io::ErrorKind::WouldBlock`] when it has too many to accept at present,
-/// [`io::ErrorKind::ConnectionRefused`] when nobody listens,
-/// [`io::ErrorKind::PermissionDenied`] when it belongs to somebody else.
+/// [`io::ErrorKind::WouldBlock`] if its backlog is full, [`io::ErrorKind::ConnectionRefused`] if no
+/// process listens, [`io::ErrorKind::PermissionDenied`] if the listener is not trusted.
 pub(super) fn connect(address: SocketAddr, trust: PeerTrust) -> io::Result<OwnedFd> {
     let socket = new_socket()?;
     rustix::net::connect(&socket, &name_of(address)?)?;
@@ -76,16 +76,16 @@ pub(super) fn connect(address: SocketAddr, trust: PeerTrust) -> io::Result<Owned
     Ok(socket)
 }
 
-/// Whether a listener has the address that may share memory with us. It sees a connection that ends
-/// immediately. Nothing tells the user of one with too many connections, which may be a stranger.
+/// Checks whether a trusted process listens at an address; the listener sees a connection that
+/// closes immediately. If its backlog is full, its user cannot be determined.
 ///
 /// # Errors
-/// No process listens there, or it may not be reached: as [`connect`].
+/// The same errors as for [`connect`].
 pub(super) fn probe(address: SocketAddr) -> io::Result<()> {
     connect(address, PeerTrust::default()).map(drop)
 }
 
-/// Sends a message. Only a peer that reads nothing can have it fail.
+/// Sends a message; fails only if the peer does not read or has closed.
 pub(super) fn send(socket: BorrowedFd<'_>, message: &ShmCmMessage) -> io::Result<()> {
     let (bytes, count) = message.encode();
     let flags = MessageFlags::DONTWAIT | MessageFlags::NOSIGNAL;
@@ -93,7 +93,7 @@ pub(super) fn send(socket: BorrowedFd<'_>, message: &ShmCmMessage) -> io::Result
     Ok(())
 }
 
-/// Sends a request and what it offers.
+/// Sends a connection request with its two descriptors.
 pub(super) fn send_request(
     socket: BorrowedFd<'_>,
     message: &ShmCmMessage,
@@ -109,9 +109,9 @@ pub(super) fn send_request(
     Ok(())
 }
 
-/// Receives a message. Descriptors that come with it are closed by the kernel.
+/// Receives a message. The kernel closes attached descriptors, since no room is given for them.
 pub(super) fn receive(socket: BorrowedFd<'_>) -> Incoming<ShmCmMessage> {
-    // One byte more than any message has, so that a longer one is none.
+    // One byte longer than any valid message, so that a longer one does not parse.
     let mut bytes = [0u8; MAX_MESSAGE_BYTES + 1];
     match rustix::net::recv(socket, &mut bytes, RecvFlags::DONTWAIT) {
         Ok((0, _)) => Incoming::End,
@@ -124,7 +124,7 @@ pub(super) fn receive(socket: BorrowedFd<'_>) -> Incoming<ShmCmMessage> {
     }
 }
 
-/// Receives a request and what it offers.
+/// Receives a connection request with its two descriptors.
 pub(super) fn receive_request(socket: BorrowedFd<'_>) -> Incoming<(ShmCmMessage, LinkOffer)> {
     let mut bytes = [0u8; MAX_MESSAGE_BYTES + 1];
     let mut room = [MaybeUninit::uninit(); cmsg_space!(ScmRights(2))];
@@ -159,7 +159,7 @@ fn new_socket() -> io::Result<OwnedFd> {
     Ok(socket)
 }
 
-/// The name under which a listener is found.
+/// The abstract socket name of an address.
 fn name_of(address: SocketAddr) -> io::Result<SocketAddrUnix> {
     let name = format!("feedrail-shm/{address}");
     Ok(SocketAddrUnix::new_abstract_name(name.as_bytes())?)

@@ -1,4 +1,4 @@
-//! Which processes of this machine may share memory with us.
+//! The rule which processes of this machine may share memory with us.
 #![expect(unsafe_code, reason = "asks the system for groups")]
 
 use std::ffi::CString;
@@ -7,25 +7,25 @@ use std::os::fd::{AsRawFd, BorrowedFd};
 
 use crate::local_peer::{LocalPeer, is_unmapped_group};
 
-/// More than any system lets a process have, `NGROUPS_MAX`.
+/// Maximum number of supplementary groups that Linux allows, `NGROUPS_MAX`.
 const MAX_GROUPS: usize = 1 << 16;
-/// Largest entry of a group that is read: some have tens of thousands of members.
+/// Maximum size of a group database entry to read: some groups have tens of thousands of members.
 const MAX_ENTRY_BYTES: usize = 16 << 20;
 
-/// A group of other users that may share memory with us.
+/// A Unix group whose members may share memory with us.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct SharingGroup {
     gid: u32,
 }
 
-/// Why a name stands for no [`SharingGroup`].
+/// The reason why a group name could not be resolved.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum SharingGroupError {
-    /// The machine has no such group.
+    /// The machine has no group of this name.
     #[error("there is no group {0:?} on this machine: `getent group` lists those that are")]
     Unknown(String),
-    /// The system could not tell.
+    /// The lookup of the group failed.
     #[error("looking up group {name:?}: {error}")]
     Failed {
         /// The name that was looked up.
@@ -36,10 +36,10 @@ pub enum SharingGroupError {
 }
 
 impl SharingGroup {
-    /// The group with this name.
+    /// Looks up a group by name.
     ///
     /// # Errors
-    /// No group has the name, or the system could not tell.
+    /// There is no group of this name, or the lookup failed.
     pub fn named(name: &str) -> Result<Self, SharingGroupError> {
         let unknown = || SharingGroupError::Unknown(name.to_owned());
         let name_z = CString::new(name).map_err(|_| unknown())?;
@@ -63,7 +63,7 @@ impl SharingGroup {
                 0 => return Ok(Self { gid: entry.gr_gid }),
                 libc::EINTR => {}
                 libc::ERANGE if room.len() < MAX_ENTRY_BYTES => room.resize(2 * room.len(), 0),
-                // What some systems say of a group that is not there.
+                // Error codes of some systems for a group that does not exist.
                 libc::ENOENT | libc::ESRCH => return Err(unknown()),
                 error => {
                     let error = io::Error::from_raw_os_error(error);
@@ -73,28 +73,29 @@ impl SharingGroup {
         }
     }
 
-    /// The group with this number.
+    /// The group with this id.
     pub const fn with_id(gid: u32) -> Self {
         Self { gid }
     }
 
-    /// The number by which the kernel knows it.
+    /// The numeric group id.
     pub const fn id(self) -> u32 {
         self.gid
     }
 }
 
-/// Whom we share memory with: processes of our user and of root, and of a group if there is one.
+/// The trusted processes: those of our user, of root, and of a group if one is set.
 #[derive(Clone, Copy, Debug, Default)]
 pub(super) struct PeerTrust {
     pub(super) group: Option<SharingGroup>,
 }
 
 impl PeerTrust {
-    /// Whether the process at the other end, which listened or connected, may share memory with us.
+    /// Checks whether the process at the other end of a socket is trusted, by the credentials of
+    /// its `listen` or `connect`.
     ///
     /// # Errors
-    /// [`io::ErrorKind::PermissionDenied`] if it may not, else the error of the system call.
+    /// [`io::ErrorKind::PermissionDenied`] if it is not, else the error of the system call.
     pub(super) fn check(self, socket: BorrowedFd<'_>) -> io::Result<()> {
         let theirs = LocalPeer::of(socket)?;
         if theirs.is_us_or_root() {
@@ -117,7 +118,7 @@ impl PeerTrust {
     }
 }
 
-/// The groups that the process at the other end had besides its own when it listened or connected.
+/// Supplementary groups of the process at the other end, as of its `listen` or `connect`.
 fn supplementary_groups(socket: BorrowedFd<'_>) -> io::Result<Vec<u32>> {
     let mut groups: Vec<u32> = vec![0; 64];
     loop {

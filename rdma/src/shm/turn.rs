@@ -1,4 +1,4 @@
-//! The state that a queue pair works with during its turn.
+//! The context in which a queue pair does its work.
 
 use std::collections::VecDeque;
 
@@ -7,19 +7,20 @@ use super::sleep_word::PeerNews;
 use crate::software::regions::DomainView;
 use crate::{GroupStats, Time, Wc, WcStatus};
 
-/// One queue pair's turn.
+/// The context of one turn of a queue pair.
 pub(super) struct QpTurn<'a> {
     pub(super) now: Time,
-    /// Memory that the queue pair and its peer may reach.
+    /// Memory that the queue pair and its peer may access.
     pub(super) memory: DomainView<'a>,
     pub(super) qpn: u32,
     pub(super) completions: &'a mut VecDeque<Wc>,
     pub(super) stats: &'a mut GroupStats,
-    /// News that the peer is told at the end of the turn.
+    /// News for which the peer is rung at the end of the turn.
     pub(super) news: PeerNews,
 }
 
-/// The queue pair goes to ERROR, and its oldest send request, if any, gets this status.
+/// A failure that moves the queue pair to ERROR; its oldest send request, if any, completes with
+/// this status.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct QpFailure(pub(super) WcStatus);
 

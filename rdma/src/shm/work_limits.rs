@@ -1,13 +1,13 @@
-//! The sizes that a queue pair is granted.
+//! The queue sizes that a queue pair is granted.
 
 use crate::QpConfig;
 
 const MAX_WR: u32 = 16 * 1024;
 const MAX_SGE: u32 = 16;
-/// Inline bytes, as many as `soft` captures: the smallest path MTU there.
+/// Maximum inline data in bytes, as for `soft`, where it is the smallest path MTU.
 const MAX_INLINE_BYTES: u32 = 256;
 
-/// The sizes of a queue pair. None of the first four is zero.
+/// Granted queue sizes. Only `inline_bytes` may be zero.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct WorkLimits {
     pub(super) send_wr: usize,
@@ -18,7 +18,7 @@ pub(super) struct WorkLimits {
 }
 
 impl WorkLimits {
-    /// Sizes granted to a request for `config`.
+    /// The sizes granted for a requested `config`.
     pub(super) fn granted(config: &QpConfig) -> Self {
         Self {
             send_wr: config.send_wr.clamp(1, MAX_WR) as usize,
@@ -29,7 +29,7 @@ impl WorkLimits {
         }
     }
 
-    /// The sizes as callers see them.
+    /// The sizes in the form that callers get.
     pub(super) fn config(self) -> QpConfig {
         let number = |size| u32::try_from(size).expect("limited when it was granted");
         QpConfig {

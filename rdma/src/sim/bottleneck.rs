@@ -1,5 +1,5 @@
-//! A bottleneck of the simulated network: one link to some devices, and one back, which all others
-//! share.
+//! A bottleneck of the simulated network: one link in each direction, shared by all packets between
+//! the devices behind it and all others.
 
 use std::collections::BTreeSet;
 use std::net::IpAddr;
@@ -9,21 +9,21 @@ use splitmix64::SplitMix64;
 use super::link::{Link, LinkConfig, LinkStats};
 use crate::Time;
 
-/// The way of packets through a bottleneck.
+/// The direction of packets through a bottleneck.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub(super) enum LinkDirection {
-    /// The way to the devices behind the bottleneck.
+    /// Packets to the devices behind the bottleneck.
     Inward,
-    /// The way from the devices behind the bottleneck.
+    /// Packets from the devices behind the bottleneck.
     Outward,
 }
 
-/// Counts of a bottleneck.
+/// Counters of a bottleneck.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct BottleneckStats {
-    /// Counters of the link to the devices behind it.
+    /// Counters of the link to the devices behind the bottleneck.
     pub inward: LinkStats,
-    /// Counters of the link from the devices behind it.
+    /// Counters of the link from the devices behind the bottleneck.
     pub outward: LinkStats,
 }
 
@@ -56,7 +56,8 @@ impl SimBottleneck {
         self.outward.set(outward, now);
     }
 
-    /// Whether packets between two addresses pass it, and in which direction.
+    /// The direction in which packets between two addresses pass the bottleneck; `None` if they do
+    /// not.
     pub(super) fn passage(&self, from: IpAddr, to: IpAddr) -> Option<LinkDirection> {
         match (self.behind.contains(&from), self.behind.contains(&to)) {
             (false, true) => Some(LinkDirection::Inward),

@@ -1,36 +1,36 @@
-//! The behaviour of a simulated network.
+//! Configuration of a simulated network.
 
 use core::time::Duration;
 
-/// Behaviour of a simulated network; may change while it runs. Probabilities are per million
-/// packets.
+/// Configuration of a simulated network; may change while it runs. Fields in `_ppm` are
+/// probabilities per million packets.
 #[derive(Clone, Copy, Debug)]
 pub struct SimConfig {
-    /// Time from sender to receiver.
+    /// Propagation delay from sender to receiver.
     pub latency: Duration,
-    /// Added to the latency, evenly distributed from nothing to this. Packets stay in order, unless
-    /// reordering takes them out of it.
+    /// Maximum random delay added to the latency, uniformly distributed. It does not reorder
+    /// packets.
     pub jitter: Duration,
-    /// Packets that are lost on the way.
+    /// Packets that are lost.
     pub loss_ppm: u32,
-    /// Packets that arrive twice.
+    /// Packets that are delivered twice.
     pub duplication_ppm: u32,
-    /// Packets that are held back by `reordering_delay`.
+    /// Packets that are delayed by `reordering_delay`, so that later ones may overtake them.
     pub reordering_ppm: u32,
-    /// How long a reordered packet is held back.
+    /// Extra delay of a reordered packet.
     pub reordering_delay: Duration,
     /// Packets with one flipped bit.
     pub corruption_ppm: u32,
     /// Bytes per second that a device can send; `None` for no limit.
     pub bandwidth: Option<u64>,
-    /// Capacity of one receiving socket, in bytes; more is dropped.
+    /// Receive buffer of one socket, in bytes; packets that do not fit are dropped.
     pub receive_buffer_bytes: usize,
     /// Payload bytes of the largest packet: 256, 512, 1024, 2048 or 4096.
     pub path_mtu: u32,
 }
 
 impl Default for SimConfig {
-    /// A quick network without faults.
+    /// A network with 10 us latency and without faults.
     fn default() -> Self {
         Self {
             latency: Duration::from_micros(10),

@@ -1,4 +1,4 @@
-//! Traffic of others that shares the queue of a simulated link.
+//! Simulated traffic of other hosts (cross traffic) that shares the queue of a link.
 
 use core::time::Duration;
 use std::collections::VecDeque;
@@ -8,42 +8,42 @@ use splitmix64::SplitMix64;
 use super::packet_queue::PacketQueue;
 use crate::Time;
 
-/// Bytes of a packet of others, as Ethernet carries it.
+/// Bytes of a cross-traffic packet, including the Ethernet header.
 const PACKET: u64 = 1514;
 
-/// A reduced window never falls below this.
+/// Minimum congestion window after a reduction, in bytes.
 const SMALLEST_WINDOW: u64 = 2 * PACKET;
 
-/// RFC 6928: the window of a TCP flow that starts.
+/// RFC 6928: initial congestion window of a TCP flow, in bytes.
 const INITIAL_WINDOW: u64 = 10 * PACKET;
 
-/// Others do nothing for longer than this while nobody looks: a world may let hours pass in one
-/// step.
+/// Maximum time that is simulated in one step; the rest is skipped, since a simulation may advance
+/// by hours in one call.
 const LONGEST_CATCH_UP: Duration = Duration::from_millis(100);
 
-/// A source that sends at a constant rate and heeds no loss.
+/// A source that sends at a constant rate and does not react to loss.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct CrossSource {
     /// Bytes per second while it sends.
     pub bytes_per_second: u64,
-    /// How long it sends, on average: each time is evenly distributed from nothing to twice this.
+    /// Mean duration of a sending period; each is uniformly distributed from zero to twice this.
     pub on: Duration,
-    /// How long it pauses in between, likewise; zero for a source that never pauses.
+    /// Mean duration of a pause, distributed likewise; zero for a source that never pauses.
     pub off: Duration,
 }
 
-/// Packets of others by what became of them.
+/// Counters of cross traffic.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct CrossTrafficStats {
-    /// Bytes of the [`CrossSource`] that passed.
+    /// Bytes of the [`CrossSource`] that entered the queue.
     pub source_bytes: u64,
-    /// Bytes of the flow with a window that passed.
+    /// Bytes of the TCP-like flow that entered the queue.
     pub flow_bytes: u64,
-    /// Packets that found the queue full.
+    /// Packets dropped because the queue was full.
     pub dropped: u64,
 }
 
-/// The others on a link. Their packets enter its queue in the order of time with ours.
+/// The cross traffic of a link. Its packets enter the queue in time order with ours.
 pub(super) struct CrossTraffic {
     random: SplitMix64,
     now: Time,
@@ -67,7 +67,7 @@ impl CrossTraffic {
         self.stats
     }
 
-    /// Who sends from now on. A flow with a window keeps it.
+    /// Sets the sources from now on. A TCP-like flow that exists keeps its window.
     pub(super) fn set(&mut self, source: Option<CrossSource>, flow_round_trip: Option<Duration>) {
         self.source = source.filter(|source| source.bytes_per_second > 0).map(|source| {
             let ends = self.now + twice_at_most(&mut self.random, source.on);
@@ -79,7 +79,7 @@ impl CrossTraffic {
         });
     }
 
-    /// Sends all that others send until now.
+    /// Simulates the cross traffic until `now`.
     pub(super) fn catch_up(&mut self, now: Time, queue: &mut PacketQueue) {
         let skipped = (now - self.now).saturating_sub(LONGEST_CATCH_UP);
         if self.source.is_some() || self.flow.is_some() {
@@ -123,9 +123,9 @@ impl CrossTraffic {
 
 struct SourceState {
     config: CrossSource,
-    /// When its next packet leaves.
+    /// Departure time of its next packet.
     next: Time,
-    /// When it begins to pause.
+    /// End of the present sending period.
     ends: Time,
 }
 
@@ -150,25 +150,25 @@ impl SourceState {
     }
 }
 
-/// A flow that always has something to send and follows RFC 5681 as far as the window goes: slow
-/// start, a packet more in each round trip, half of the window after a loss. It learns of a loss
-/// when the acknowledgement would have come, as with selective acknowledgements, and never has to
-/// wait for a timer.
+/// A flow that always has data to send, with the congestion window of RFC 5681: slow start, one
+/// packet more per round trip, half the window after a loss. It detects a loss when the
+/// acknowledgement would have come, as with selective acknowledgements, and has no retransmission
+/// timeout.
 struct RenoFlow {
     round_trip: Duration,
     window: u64,
     threshold: u64,
     in_flight: u64,
-    /// Answers by the time at which they come.
+    /// Acknowledgements and losses to come, in time order.
     answers: VecDeque<FlowAnswer>,
-    /// When the window was last reduced.
+    /// Time of the last reduction of the window.
     reduced: Time,
 }
 
-/// Notice to the flow about a packet.
+/// The acknowledgement or the loss of a packet, as the flow learns of it.
 struct FlowAnswer {
     at: Time,
-    /// When the packet left.
+    /// Departure time of the packet.
     left: Time,
     lost: bool,
 }
@@ -185,12 +185,13 @@ impl RenoFlow {
         }
     }
 
-    /// Time at which the flow does something next: `now` if none of its packets is on its way.
+    /// Time of the flow's next action: that of the next acknowledgement, or `now` if nothing is in
+    /// flight.
     fn due(&self, now: Time) -> Time {
         self.answers.front().map_or(now, |answer| answer.at)
     }
 
-    /// Takes what came by now, and sends what the window allows.
+    /// Processes the acknowledgements due by `now`, and sends what the window allows.
     fn answered(&mut self, now: Time, queue: &mut PacketQueue, stats: &mut CrossTrafficStats) {
         while let Some(answer) = self.answers.pop_front_if(|answer| answer.at <= now) {
             self.in_flight -= PACKET;
@@ -222,14 +223,14 @@ impl RenoFlow {
             }
         };
         self.in_flight += PACKET;
-        // The packet that leaves the queue behind it is the one that tells of a loss.
+        // A loss is detected by the acknowledgement of the packet that leaves the queue next.
         let at = queue.idle_at().max(now) + self.round_trip;
         let at = self.answers.back().map_or(at, |last| last.at.max(at));
         self.answers.push_back(FlowAnswer { at, left: now, lost });
     }
 }
 
-/// A time up to twice as long as `mean`, and not zero.
+/// A uniformly distributed time from 1 ns to twice `mean`.
 fn twice_at_most(random: &mut SplitMix64, mean: Duration) -> Duration {
     let nanos = u64::try_from(mean.as_nanos()).unwrap_or(u64::MAX / 4);
     Duration::from_nanos(random.below(nanos.saturating_mul(2)).max(1))

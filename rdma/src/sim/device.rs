@@ -8,7 +8,7 @@ use crate::roce::wire::ROCE_PORT;
 use crate::roce::{Fabric, RoceDevice, SeededEntropy};
 use crate::{Caps, DeviceEvent};
 
-/// The simulated provider, as seen by one device.
+/// The `sim` fabric of one device: its network and its address.
 pub struct Sim {
     network: SimNetwork,
     ip: IpAddr,

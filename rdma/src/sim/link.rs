@@ -1,4 +1,4 @@
-//! One direction of a bottleneck: a link with a finite queue, which others use as well.
+//! One direction of a bottleneck: a link with a finite queue, which cross traffic may share.
 
 use core::time::Duration;
 
@@ -9,16 +9,16 @@ use super::cross_traffic::{CrossSource, CrossTraffic, CrossTrafficStats};
 use super::packet_queue::PacketQueue;
 use crate::Time;
 
-/// Which packets a queue marks, by what waits when they come: none up to `from_bytes`, all above
-/// `to_bytes`, and in between the more likely the more waits. The same twice is what DCTCP asks for
-/// (RFC 8257, 3.1).
+/// ECN marking by queue length on arrival (RED): no packets up to `from_bytes`, all above
+/// `to_bytes`, and with linearly increasing probability in between. Equal values give the marking
+/// of DCTCP (RFC 8257, 3.1).
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Marking {
     /// Queue length up to which no packet is marked: `K_min`.
     pub from_bytes: u64,
-    /// Every packet is marked while more waits: `K_max`.
+    /// Queue length above which every packet is marked: `K_max`.
     pub to_bytes: u64,
-    /// Packets that are marked just below that, in a million: `P_max`.
+    /// Marking probability just below `to_bytes`, per million: `P_max`.
     pub most_ppm: u32,
 }
 
@@ -36,37 +36,38 @@ impl Marking {
     }
 }
 
-/// Behaviour of one direction of a bottleneck; may change while it runs.
+/// Configuration of one direction of a bottleneck; may change while it runs.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct LinkConfig {
-    /// Bytes per second that pass.
+    /// Rate of the link in bytes per second.
     pub bytes_per_second: u64,
-    /// Bytes that may wait; packets that do not fit are dropped.
+    /// Capacity of the queue in bytes; packets that do not fit are dropped.
     pub queue_bytes: u64,
-    /// Marks instead of drops, for packets of those who react to marks; none without.
+    /// ECN marking of packets whose sender is ECN-capable; `None` for no marking.
     pub marking: Option<Marking>,
-    /// Delay from the end of the queue to the receiver, beyond the latency of the network.
+    /// Extra propagation delay beyond the latency of the network.
     pub delay: Duration,
-    /// A source that shares the queue.
+    /// A constant-rate source that shares the queue.
     pub source: Option<CrossSource>,
-    /// A flow like TCP's that shares the queue, by its round trip when the queue is empty.
+    /// Round-trip time, with an empty queue, of a TCP-like flow that shares the queue; `None` for
+    /// no flow.
     pub flow_round_trip: Option<Duration>,
 }
 
-/// Counts of one direction of a bottleneck.
+/// Counters of one direction of a bottleneck.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct LinkStats {
-    /// Our packets that passed.
+    /// Our packets that passed the link.
     pub passed: u64,
     /// Bytes of the packets that passed, as Ethernet carries them.
     pub passed_bytes: u64,
-    /// Our packets that found the queue full.
+    /// Our packets dropped because the queue was full.
     pub dropped: u64,
-    /// Our packets that were marked.
+    /// Our packets that were marked (ECN CE).
     pub marked: u64,
-    /// The most bytes that waited when one of our packets came.
+    /// Maximum queue length, in bytes, when one of our packets arrived.
     pub longest_queue: u64,
-    /// The traffic of others.
+    /// Counters of the cross traffic.
     pub others: CrossTrafficStats,
 }
 
@@ -92,7 +93,7 @@ impl Link {
         link
     }
 
-    /// Behaves differently from now on; what waits leaves as it would have.
+    /// Changes the configuration; queued packets leave at the times already determined.
     pub(super) fn set(&mut self, config: LinkConfig, now: Time) {
         self.others.catch_up(now, &mut self.queue);
         self.config = config;
@@ -100,8 +101,8 @@ impl Link {
         self.others.set(config.source, config.flow_round_trip);
     }
 
-    /// When a packet of ours that comes now reaches the end of the link, and with which ECN field;
-    /// `None` if it is dropped.
+    /// Sends one of our packets through the link: returns its arrival time at the end and its ECN
+    /// field, or `None` if it is dropped.
     pub(super) fn carry(&mut self, now: Time, bytes: u64, ecn: Ecn) -> Option<(Time, Ecn)> {
         self.others.catch_up(now, &mut self.queue);
         let backlog = self.queue.backlog(now);
@@ -119,7 +120,7 @@ impl Link {
         Some((left + self.config.delay, if marks { Ecn::Ce } else { ecn }))
     }
 
-    /// The counts until now.
+    /// The counters up to `now`.
     pub(super) fn stats(&mut self, now: Time) -> LinkStats {
         self.others.catch_up(now, &mut self.queue);
         LinkStats { others: self.others.stats(), ..self.stats }

@@ -1,7 +1,6 @@
 //! The `sim` provider: the RoCE engine on a simulated network with a virtual clock and a seed.
 //!
-//! Time is what the callers of `poll` say it is. The same seed and the same calls give the same
-//! run.
+//! The time is the `now` that callers pass to `poll`. Equal seeds and equal calls give equal runs.
 
 mod bottleneck;
 mod config;

@@ -1,4 +1,4 @@
-//! The simulated network: packets in flight, sockets of devices, and the faults between them.
+//! The simulated network: packets in flight, the sockets of devices, and injected faults.
 
 use std::cmp::Reverse;
 use std::collections::{BTreeMap, BTreeSet, BinaryHeap, VecDeque};
@@ -14,42 +14,42 @@ use super::{LinkConfig, SimConfig};
 use crate::roce::owner_of;
 use crate::{DeviceEvent, Time};
 
-/// The cost of a queued packet beyond its bytes, as in a kernel's receive buffer.
+/// Bytes that a queued packet occupies in a receive buffer beyond its own, as in a kernel.
 const PACKET_OVERHEAD: usize = 128;
 
-/// Bytes that a link carries beyond those of a packet: the headers of UDP, IPv4 and Ethernet.
+/// Header bytes of a packet on a link: UDP, IPv4 and Ethernet.
 const LINK_OVERHEAD: u64 = 8 + 20 + 14;
 
-/// A network that simulated devices share. Clones name the same network.
+/// A network that simulated devices share. Clones refer to the same network.
 #[derive(Clone)]
 pub struct SimNetwork {
     network: Arc<Mutex<Network>>,
 }
 
-/// Packets by what the simulated network did to them.
+/// Counters of a simulated network, in packets.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct SimNetworkStats {
-    /// Packets that were sent.
+    /// Packets sent by all devices.
     pub sent: u64,
-    /// Packets that reached a socket.
+    /// Packets delivered to a socket.
     pub delivered: u64,
-    /// Packets lost on the way.
+    /// Packets lost, at random or by a cut.
     pub lost: u64,
-    /// Packets that were sent on twice.
+    /// Packets that were delivered twice.
     pub duplicated: u64,
-    /// Packets that were held back.
+    /// Packets delayed so that later ones may overtake them.
     pub reordered: u64,
     /// Packets with a flipped bit.
     pub corrupted: u64,
-    /// Packets that found a full receive buffer.
+    /// Packets dropped because the receive buffer was full.
     pub overflowed: u64,
-    /// Packets that found the queue of the bottleneck full.
+    /// Packets dropped because the queue of the bottleneck was full.
     pub queue_drops: u64,
-    /// Packets that the queue of the bottleneck marked (ECN).
+    /// Packets marked by the queue of the bottleneck (ECN CE).
     pub marked: u64,
-    /// Packets for an address that no device has.
+    /// Packets to an address without a device.
     pub unreachable: u64,
-    /// A checksum over the outcomes of all packets: equal for equal runs.
+    /// Checksum over the outcome of all packets: equal runs have equal values.
     pub trace: u64,
 }
 
@@ -67,37 +67,37 @@ pub(super) struct Network {
 
 struct Node {
     sockets: Vec<SimSocket>,
-    /// When its link is free to send again.
+    /// Time at which its link is free to send again.
     idle_at: Time,
-    /// When the latest packet in order arrives, by receiver: jitter does not overtake.
+    /// Latest arrival time by receiver: jitter does not reorder packets.
     latest: BTreeMap<IpAddr, Time>,
-    /// The events that the device reports.
+    /// Asynchronous events that the device has not reported yet.
     events: VecDeque<DeviceEvent>,
-    /// True once the device has reported that it failed.
+    /// True once the device has a [`DeviceEvent::DeviceFatal`].
     failed: bool,
 }
 
 #[derive(Default)]
 struct SimSocket {
-    /// Packets for a socket that is not open are dropped.
+    /// Whether it is open; packets for a closed socket are dropped.
     open: bool,
     queue: VecDeque<SimDatagram>,
     queued_bytes: usize,
-    /// Packets that found it full; wraps.
+    /// Packets dropped because the buffer was full; wraps around.
     overflows: u32,
     unreachable: VecDeque<SocketAddr>,
 }
 
-/// A datagram on its way or in a socket.
+/// A datagram in flight or in a socket's queue.
 #[derive(Clone, PartialEq, Eq, PartialOrd, Ord)]
 pub(super) struct SimDatagram {
     pub(super) from: SocketAddr,
     pub(super) to: SocketAddr,
-    /// Which socket of the receiver.
+    /// Index of the receiver's socket.
     steer: usize,
-    /// The socket of the sender that is told when the address is unreachable.
+    /// Index of the sender's socket, which is notified if the address is unreachable.
     sender: usize,
-    /// ECN field as it was sent, unless a queue on the way marks it.
+    /// ECN field: as sent, or CE once a queue has marked it.
     pub(super) ecn: Ecn,
     pub(super) bytes: Vec<u8>,
 }
@@ -110,7 +110,7 @@ struct DatagramInFlight {
     packet: SimDatagram,
 }
 
-/// Where a packet arrives next.
+/// The next hop of a packet.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 enum Hop {
     Bottleneck(LinkDirection),
@@ -118,7 +118,7 @@ enum Hop {
 }
 
 impl SimNetwork {
-    /// A network without devices.
+    /// Creates a network without devices.
     pub fn new(seed: u64, config: SimConfig) -> Self {
         let network = Network {
             config,
@@ -134,36 +134,35 @@ impl SimNetwork {
         Self { network: Arc::new(Mutex::new(network)) }
     }
 
-    /// How it behaves now.
+    /// The present configuration of the network.
     pub fn config(&self) -> SimConfig {
         self.lock().config
     }
 
-    /// Behaves differently from now on; packets on their way are not affected.
+    /// Changes the configuration; packets in flight are not affected.
     pub fn set_config(&self, config: SimConfig) {
         self.lock().config = config;
     }
 
-    /// Loses everything between two addresses from now on.
+    /// Drops all packets between two addresses from now on.
     pub fn cut(&self, a: IpAddr, b: IpAddr) {
         self.lock().cuts.extend([(a, b), (b, a)]);
     }
 
-    /// Loses everything that one address sends to another from now on.
+    /// Drops all packets from one address to another from now on.
     pub fn cut_one_way(&self, from: IpAddr, to: IpAddr) {
         self.lock().cuts.insert((from, to));
     }
 
-    /// Undoes [`SimNetwork::cut`] and [`SimNetwork::cut_one_way`].
+    /// Reverts [`SimNetwork::cut`] and [`SimNetwork::cut_one_way`].
     pub fn heal(&self, a: IpAddr, b: IpAddr) {
         let mut network = self.lock();
         network.cuts.remove(&(a, b));
         network.cuts.remove(&(b, a));
     }
 
-    /// Puts a bottleneck between the devices behind it and all others, one link for each direction:
-    /// to them, and from them. If there is a bottleneck already, it behaves differently from now
-    /// on, and what waits there still leaves.
+    /// Puts a bottleneck between the devices `behind` and all others: `inward` is the link to them,
+    /// `outward` the link from them. An existing bottleneck is reconfigured and keeps its queues.
     pub fn set_bottleneck(
         &self,
         behind: impl IntoIterator<Item = IpAddr>,
@@ -182,23 +181,23 @@ impl SimNetwork {
         }
     }
 
-    /// Takes the bottleneck away; returns its counts, if there was one. Packets that wait in a
-    /// queue still arrive.
+    /// Removes the bottleneck; returns its counters, if there was one. Its queued packets still
+    /// arrive.
     pub fn remove_bottleneck(&self) -> Option<BottleneckStats> {
         let network = &mut *self.lock();
         let now = network.now;
         network.bottleneck.take().map(|mut bottleneck| bottleneck.stats(now))
     }
 
-    /// The counts of the bottleneck until now, if there is one.
+    /// The counters of the bottleneck, if there is one.
     pub fn bottleneck_stats(&self) -> Option<BottleneckStats> {
         let network = &mut *self.lock();
         let now = network.now;
         network.bottleneck.as_mut().map(|bottleneck| bottleneck.stats(now))
     }
 
-    /// Raises an event of the device at an address. One that has reported
-    /// [`DeviceEvent::DeviceFatal`] says nothing more.
+    /// Raises an event of the device at an address. After [`DeviceEvent::DeviceFatal`], further
+    /// events are ignored.
     pub fn raise(&self, ip: IpAddr, event: DeviceEvent) {
         if let Some(node) = self.lock().nodes.get_mut(&ip)
             && !node.failed
@@ -208,8 +207,8 @@ impl SimNetwork {
         }
     }
 
-    /// When the next packet arrives, or a device has something to say; `None` while nothing is on
-    /// its way.
+    /// Time of the next packet arrival, or the present time if a device has something to receive or
+    /// report; `None` if there is nothing.
     pub fn next_event(&self) -> Option<Time> {
         let network = self.lock();
         let waiting = network.nodes.values().any(Node::is_ready);
@@ -219,23 +218,23 @@ impl SimNetwork {
         network.in_flight.peek().map(|Reverse(next)| next.due)
     }
 
-    /// Whether anything waits to be taken up by the device at an address.
+    /// Whether the device at an address has packets or events to take.
     pub fn has_mail(&self, ip: IpAddr) -> bool {
         self.lock().nodes.get(&ip).is_some_and(Node::is_ready)
     }
 
-    /// Delivers what is due. Devices do that when they are polled; this is for times when none may
-    /// be.
+    /// Delivers the packets due by `now`. Polling a device does so too; this is for times when none
+    /// is polled.
     pub fn advance(&self, now: Time) {
         self.lock().advance(now);
     }
 
-    /// When the next packet reaches a socket; what lies in sockets does not count.
+    /// Arrival time of the next packet in flight; packets in sockets are not counted.
     pub fn next_arrival(&self) -> Option<Time> {
         self.lock().in_flight.peek().map(|Reverse(next)| next.due)
     }
 
-    /// The counts so far.
+    /// The counters since the network was created.
     pub fn stats(&self) -> SimNetworkStats {
         self.lock().stats
     }
@@ -246,7 +245,7 @@ impl SimNetwork {
 }
 
 impl Network {
-    /// Adds a device with `sockets` sockets; false if the address is taken.
+    /// Adds a device with `sockets` sockets; returns false if the address is in use.
     pub(super) fn add(&mut self, ip: IpAddr, sockets: usize) -> bool {
         if self.nodes.contains_key(&ip) {
             return false;
@@ -271,7 +270,7 @@ impl Network {
         self.random.next_u64()
     }
 
-    /// Takes a packet from socket `sender` of a device and decides its outcome.
+    /// Sends a packet from socket `sender` of a device: loses, corrupts or forwards it.
     pub(super) fn send(
         &mut self,
         now: Time,
@@ -303,7 +302,7 @@ impl Network {
         }
     }
 
-    /// Adds a packet to the queue of the bottleneck.
+    /// Puts a packet into the queue of the bottleneck; drops it if the queue is full.
     fn pass(&mut self, now: Time, passage: LinkDirection, mut packet: SimDatagram) {
         let Some(bottleneck) = &mut self.bottleneck else { return self.travel(now, packet) };
         let bytes = packet.bytes.len() as u64 + LINK_OVERHEAD;
@@ -320,7 +319,7 @@ impl Network {
         }
     }
 
-    /// Sends a packet on that has left its device, and the bottleneck if one is on its way.
+    /// Puts a packet in flight that has left its device, and the bottleneck if it passes one.
     fn travel(&mut self, departs: Time, packet: SimDatagram) {
         let config = self.config;
         let arrives = self.arrival(&packet, departs);
@@ -334,7 +333,7 @@ impl Network {
         self.launch(arrives + delay, Hop::Device, packet);
     }
 
-    /// When a packet of this length has left its device.
+    /// Time at which a packet of this length has left its device.
     fn departure(&mut self, from: IpAddr, length: usize) -> Time {
         let Some(bandwidth) = self.config.bandwidth else { return self.now };
         let takes = (length as u64).saturating_mul(1_000_000_000) / bandwidth.max(1);
@@ -343,7 +342,7 @@ impl Network {
         node.idle_at
     }
 
-    /// When it arrives: latency and jitter, but not before its predecessor.
+    /// Arrival time: latency and jitter after departure, but not before the preceding packet.
     fn arrival(&mut self, packet: &SimDatagram, departs: Time) -> Time {
         let jitter_nanos = u64::try_from(self.config.jitter.as_nanos()).unwrap_or(u64::MAX);
         let jitter = self.random.below(jitter_nanos.saturating_add(1));
@@ -370,7 +369,7 @@ impl Network {
         self.in_flight.push(Reverse(DatagramInFlight { due, sequence, hop, packet }));
     }
 
-    /// Delivers what is due.
+    /// Delivers the packets due by `now`.
     pub(super) fn advance(&mut self, now: Time) {
         self.now = self.now.max(now);
         while self.in_flight.peek().is_some_and(|Reverse(next)| next.due <= self.now) {
@@ -402,7 +401,7 @@ impl Network {
         self.stats.delivered += 1;
     }
 
-    /// Tells the sender that the address is unreachable, as ICMP does.
+    /// Notifies the sender that the address is unreachable, as an ICMP error does.
     fn refuse(&mut self, packet: &SimDatagram) {
         let Some(node) = self.nodes.get_mut(&packet.from.ip()) else { return };
         if let Some(socket) = node.sockets.get_mut(packet.sender) {
@@ -410,7 +409,7 @@ impl Network {
         }
     }
 
-    /// Opens a socket; false if it is open already, or does not exist.
+    /// Opens a socket; returns false if it is open already or does not exist.
     pub(super) fn open(&mut self, ip: IpAddr, index: usize) -> bool {
         let node = self.nodes.get_mut(&ip);
         match node.and_then(|node| node.sockets.get_mut(index)) {
@@ -422,7 +421,7 @@ impl Network {
         }
     }
 
-    /// Closes a socket and drops what it holds.
+    /// Closes a socket and drops its packets.
     pub(super) fn close(&mut self, ip: IpAddr, index: usize) {
         let node = self.nodes.get_mut(&ip);
         if let Some(socket) = node.and_then(|node| node.sockets.get_mut(index)) {
@@ -467,7 +466,8 @@ impl SimSocket {
     }
 }
 
-/// The socket that the destination queue pair lives behind, as a steering program would say it.
+/// Index of the socket for the destination queue pair in the BTH, as a steering program computes
+/// it.
 fn steer(bytes: &[u8]) -> usize {
     match bytes.get(5..8) {
         Some(&[high, middle, low]) => {

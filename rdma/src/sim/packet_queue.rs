@@ -1,15 +1,15 @@
-//! The queue before a simulated link.
+//! The queue of a simulated link.
 
 use core::time::Duration;
 
 use crate::Time;
 
-/// A finite queue that is served in order and drops what does not fit (drop-tail). Packets are not
-/// stored: when one leaves is known when it enters.
+/// A finite first-in, first-out queue that drops packets that do not fit (drop-tail). Packets are
+/// not stored, since the departure time is known on entry.
 pub(super) struct PacketQueue {
     bytes_per_second: u64,
     limit_bytes: u64,
-    /// When everything in it has left.
+    /// Time at which the queue is empty.
     idle_at: Time,
 }
 
@@ -18,18 +18,19 @@ impl PacketQueue {
         Self { bytes_per_second: 1, limit_bytes: 0, idle_at: Time::ZERO }
     }
 
-    /// How fast it is served, and how much it holds. Packets that entered leave as they would have.
+    /// Sets rate and capacity. Packets in the queue keep their departure times.
     pub(super) fn set(&mut self, bytes_per_second: u64, limit_bytes: u64) {
         (self.bytes_per_second, self.limit_bytes) = (bytes_per_second.max(1), limit_bytes);
     }
 
-    /// Bytes that wait or are being sent.
+    /// Bytes in the queue at `now`.
     pub(super) fn backlog(&self, now: Time) -> u64 {
         let nanos = (self.idle_at - now).as_nanos() * u128::from(self.bytes_per_second);
         u64::try_from(nanos / 1_000_000_000).unwrap_or(u64::MAX)
     }
 
-    /// When a packet that comes now has left; `None` if it does not fit. An empty queue takes any.
+    /// Adds a packet and returns its departure time; `None` if it does not fit. An empty queue
+    /// accepts any packet.
     pub(super) fn enter(&mut self, now: Time, bytes: u64) -> Option<Time> {
         let backlog = self.backlog(now);
         if backlog > 0 && backlog + bytes > self.limit_bytes {
@@ -45,7 +46,7 @@ impl PacketQueue {
         self.idle_at
     }
 
-    /// Nothing leaves for this long.
+    /// Delays all departures by `time`.
     pub(super) fn postpone(&mut self, time: Duration) {
         self.idle_at = self.idle_at + time;
     }

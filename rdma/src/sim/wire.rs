@@ -14,9 +14,10 @@ use crate::roce::wire::{
     Arrived, Datagram, IpId, Outgoing, ROCE_PORT, SenderIndex, Wire, WireCounters,
 };
 
-/// Packets handed over together.
+/// Maximum number of packets received in one call.
 const BATCH: usize = 64;
-/// The identification of every simulated IPv4 packet: that of a packet that may not be fragmented.
+/// Identification field of every simulated IPv4 packet: 0, as for packets that may not be
+/// fragmented.
 const IP_ID: u16 = 0;
 
 /// One socket of a simulated device.
@@ -28,7 +29,7 @@ pub struct SimWire {
 }
 
 impl SimWire {
-    /// The wire with this index; `None` if it is open already or does not exist.
+    /// Opens the socket with this index; `None` if it is open already or does not exist.
     pub(super) fn open(network: SimNetwork, ip: IpAddr, index: usize) -> Option<Self> {
         let opened = network.lock().open(ip, index);
         opened.then(|| Self { network, ip, index, counters: WireCounters::default() })

@@ -1,4 +1,4 @@
-//! Devices of the soft provider: one endpoint and its sockets.
+//! Devices of the soft provider: an endpoint and its sockets.
 
 use std::io;
 use std::net::{IpAddr, SocketAddr};
@@ -14,30 +14,30 @@ use crate::Caps;
 use crate::interface;
 use crate::roce::{Entropy, Fabric, RoceDevice, SystemEntropy};
 
-/// IP, UDP and the longest RoCE headers with pad and CRC: what a path MTU comes on top of.
+/// Bytes of a packet besides the payload: IP, UDP, the longest RoCE headers, pad and ICRC.
 const OVERHEAD_BYTES: usize = 40 + 8 + 12 + 16 + 8 + 4 + 4;
-/// A receive buffer should hold this many of the largest packets.
+/// Minimum number of the largest packets that the receive buffer should hold.
 const PACKETS_IN_BUFFER: usize = 32;
 
-/// The soft provider, as seen by one device: an endpoint and its sockets.
+/// The soft fabric of one device: its endpoint and sockets.
 pub struct Soft {
     endpoint: SocketAddr,
     wires: Vec<Mutex<Option<SoftWire>>>,
-    /// The UDP source ports of each wire, by wire index.
+    /// The UDP source ports of each wire.
     source_ports: Vec<Box<[u16]>>,
     spread_locally: bool,
     receive_buffer_bytes: usize,
     max_path_mtu: u32,
 }
 
-/// A userspace RoCE v2 device on UDP sockets.
+/// A userspace RoCE v2 device over UDP sockets.
 pub type SoftDevice = RoceDevice<Soft>;
 
 impl SoftDevice {
-    /// Opens an endpoint with all its sockets.
+    /// Opens a device with all its sockets.
     ///
     /// # Errors
-    /// The address or the port is not available; the text says what to do.
+    /// The address or the port is not available; the text of the error has the fix.
     pub fn open(options: &SoftOptions) -> Result<Self, EndpointError> {
         let soft = Soft::open(options)?;
         let mut caps = Caps::software(format!("soft {}", soft.endpoint));
@@ -47,7 +47,7 @@ impl SoftDevice {
     }
 }
 
-/// The faults that the options ask for, else the environment.
+/// The faults in the options, else those in the environment.
 fn faults(options: &SoftOptions) -> Result<Option<Faults>, EndpointError> {
     if options.faults.is_some() {
         return Ok(options.faults);
@@ -58,7 +58,7 @@ fn faults(options: &SoftOptions) -> Result<Option<Faults>, EndpointError> {
     Ok(Some(text.to_string_lossy().parse()?))
 }
 
-/// The largest path MTU that the options, the interface and the receive buffer allow.
+/// The largest path MTU that the options, the interface MTU and the receive buffer allow.
 fn largest_mtu(options: &SoftOptions, receive_buffer_bytes: usize) -> u32 {
     let limit = options.max_path_mtu.map_or(usize::MAX, |limit| limit as usize);
     let interface = interface::mtu_of(options.address).unwrap_or(usize::MAX);
@@ -102,7 +102,7 @@ impl Soft {
         })
     }
 
-    /// Whether connections to `peer` are spread over source ports.
+    /// Whether connections to `peer` are spread over several source ports.
     fn spreads_to(&self, peer: IpAddr) -> bool {
         self.spread_locally || interface::name_of(peer).is_none()
     }

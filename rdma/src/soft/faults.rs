@@ -1,5 +1,4 @@
-//! Faults on purpose: what an endpoint does to packets that arrive, for users who try their own
-//! failures.
+//! Fault injection: faults of received and sent packets, for users who test failures.
 
 use core::fmt;
 use core::str::FromStr;
@@ -14,43 +13,42 @@ use splitmix64::SplitMix64;
 use crate::Time;
 use crate::roce::wire::{Datagram, IpId};
 
-/// The environment variable that every soft endpoint of a process obeys.
+/// The environment variable with the faults of every soft device of a process.
 pub const FAULTS_VARIABLE: &str = "FEEDRAIL_SOFT_FAULTS";
 
-/// Most packets held back together; more are handed over in time.
+/// Maximum number of packets held back at a time; further ones are not delayed.
 const MAX_HELD: usize = 65_536;
-/// How long packets are held back when the text names no delay.
+/// Delay of held-back packets if the text gives none.
 const DEFAULT_DELAY: Duration = Duration::from_millis(1);
 
-/// Faults of packets that arrive, and of the CRC of those that leave. Probabilities are per
-/// million packets.
+/// Injected faults. Fields in `_ppm` are probabilities per million packets.
 ///
-/// As text: `loss=1%,corrupt=0.1%,duplicate=0.1%,delay=2%:5ms,seed=7`, in any order, each at most
-/// once.
+/// Text form: `loss=1%,corrupt=0.1%,duplicate=0.1%,delay=2%:5ms,seed=7`, in any order, each key at
+/// most once.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Faults {
-    /// Packets that are dropped on arrival.
+    /// Received packets that are dropped.
     pub loss_ppm: u32,
-    /// Packets with one flipped bit.
+    /// Received packets in which one bit is flipped.
     pub corruption_ppm: u32,
-    /// Packets that leave with a wrong CRC.
+    /// Sent packets that get a wrong ICRC.
     pub sent_corruption_ppm: u32,
-    /// Calls that send and are told that the socket's buffer is full; one message is taken at a
-    /// time then.
+    /// Sending system calls that fail as with a full socket buffer; if not zero, a call also sends
+    /// at most one message.
     pub busy_ppm: u32,
-    /// Packets that come twice.
+    /// Received packets that are delivered twice.
     pub duplication_ppm: u32,
-    /// Packets that are held back, so that others overtake them.
+    /// Received packets that are held back, so that others overtake them.
     pub delay_ppm: u32,
-    /// How long they are held back.
+    /// How long such packets are held back.
     pub delay: Duration,
-    /// ECN-capable packets that come as from a congested queue.
+    /// Received ECN-capable packets that are marked CE.
     pub mark_ppm: u32,
-    /// Where the dice begin.
+    /// Seed of the random decisions.
     pub seed: u64,
 }
 
-/// Faults that make no sense.
+/// Error of parsing a fault.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("{0:?}: write faults as in \"loss=1%,corrupt=0.1%,duplicate=0.1%,delay=2%:5ms,seed=7\"")]
 pub struct UnknownFault(String);
@@ -116,14 +114,14 @@ impl fmt::Display for Faults {
     }
 }
 
-/// `"0.1%"` as parts of a million.
+/// Parses a percentage such as `"0.1%"` to parts per million.
 fn per_million(text: &str) -> Option<u32> {
     let percent: f64 = text.strip_suffix('%')?.trim().parse().ok()?;
     // Between 0 and a million by the check.
     (0.0..=100.0).contains(&percent).then_some((percent * 10_000.0).round() as u32)
 }
 
-/// `"5ms"` or `"300us"`, at most ten seconds.
+/// Parses a duration such as `"5ms"` or `"300us"`, at most ten seconds.
 fn duration(text: &str) -> Option<Duration> {
     let (digits, unit_micros) = match text.strip_suffix("ms") {
         Some(digits) => (digits, 1_000),
@@ -133,7 +131,7 @@ fn duration(text: &str) -> Option<Duration> {
     (micros <= 10_000_000).then_some(Duration::from_micros(micros))
 }
 
-/// Stands between a socket and what takes its packets.
+/// Injects faults between a socket and the engine.
 pub(super) struct Filter {
     faults: Faults,
     random: SplitMix64,
@@ -142,7 +140,7 @@ pub(super) struct Filter {
     damaged: Vec<u8>,
 }
 
-/// A packet that is held back.
+/// A packet that is held back until `due`.
 #[derive(PartialEq, Eq, PartialOrd, Ord)]
 struct DelayedPacket {
     due: Time,
@@ -159,7 +157,7 @@ impl Filter {
         Self { faults, random, held: BinaryHeap::new(), sequence: 0, damaged: Vec::new() }
     }
 
-    /// Hands a packet over, or does to it what the dice say.
+    /// Passes a packet to `handle`, unless it is dropped or held back at random.
     pub(super) fn pass(
         &mut self,
         now: Time,
@@ -186,7 +184,7 @@ impl Filter {
         }
     }
 
-    /// Hands over the packets that were held back long enough.
+    /// Passes on the packets whose delay has passed.
     pub(super) fn release(&mut self, now: Time, handle: &mut impl FnMut(Datagram<'_>)) {
         while self.deadline().is_some_and(|due| due <= now)
             && let Some(Reverse(packet)) = self.held.pop()
@@ -196,22 +194,22 @@ impl Filter {
         }
     }
 
-    /// Whether the next packet that leaves gets a wrong CRC.
+    /// Whether the next packet that is sent gets a wrong ICRC.
     pub(super) fn damages_sent(&mut self) -> bool {
         self.random.chance(self.faults.sent_corruption_ppm)
     }
 
-    /// Whether the next call that sends is told that the system has no room.
+    /// Whether the next sending system call fails as with a full socket buffer.
     pub(super) fn is_busy(&mut self) -> bool {
         self.random.chance(self.faults.busy_ppm)
     }
 
-    /// How many of `count` messages a call that sends takes.
+    /// Number of messages out of `count` that the next sending system call accepts.
     pub(super) fn taken_at_once(&self, count: usize) -> usize {
         if self.faults.busy_ppm == 0 { count } else { count.min(1) }
     }
 
-    /// When the next packet that is held back is due.
+    /// Time at which the next held-back packet is due.
     pub(super) fn deadline(&self) -> Option<Time> {
         self.held.peek().map(|Reverse(packet)| packet.due)
     }

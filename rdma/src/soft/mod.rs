@@ -1,9 +1,9 @@
 //! The `soft` provider: RoCE v2 in userspace over UDP sockets.
 //!
 //! An endpoint is an IP address and a UDP port: 4791, or for an initiator any port below the flow
-//! ports, at which peers of ours answer. It has one socket for the connection manager and one per
-//! group; a classic BPF program steers by destination queue pair. Sockets are not connected, so
-//! that the kernel keeps the IPv4 identification predictable, which the invariant CRC covers.
+//! ports, at which only Feedrail peers answer. It has one socket for the connection manager and one
+//! per group; a classic BPF program selects the socket by destination queue pair. Sockets are not
+//! connected, so that the IPv4 identification, which the invariant CRC covers, is predictable.
 
 mod device;
 mod faults;

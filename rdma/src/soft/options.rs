@@ -1,45 +1,44 @@
-//! Options for opening an endpoint, and the errors of it.
+//! Options to open a soft device, and the errors of opening it.
 
 use std::io;
 use std::net::{IpAddr, SocketAddr};
 
 use super::faults::{FAULTS_VARIABLE, Faults, UnknownFault};
 
-/// How to open a soft device.
+/// Options to open a soft device.
 #[derive(Clone, Copy, Debug)]
 pub struct SoftOptions {
-    /// The local address that it serves; not the wildcard.
+    /// The local IP address; must not be the wildcard.
     pub address: IpAddr,
     /// The UDP port of its endpoint.
     pub port: PortChoice,
-    /// The most groups that will be made; one socket each is opened with the endpoint.
+    /// Maximum number of groups; one socket for each is opened with the device.
     pub groups: usize,
-    /// The receive buffer of each socket, as `SO_RCVBUF` takes it (Linux reserves twice as much,
-    /// for its own bookkeeping); `None` asks for as much as helps. The granted size is read back.
+    /// Receive buffer of each socket in bytes, as for `SO_RCVBUF` (Linux reserves twice as much,
+    /// for its overhead); `None` for 8 MiB. The kernel may grant less.
     pub receive_buffer_bytes: Option<usize>,
-    /// The largest path MTU, in bytes of payload, that connections may use; `None` takes what the
-    /// route allows.
+    /// The largest path MTU in bytes of payload; `None` for what the route allows.
     pub max_path_mtu: Option<u32>,
-    /// Whether to send and receive trains of packets in one piece (`UDP_SEGMENT`, `UDP_GRO`) where
-    /// the kernel can. It is much faster; turn it off to look for a fault in a network device.
+    /// Whether to use UDP GSO and GRO (`UDP_SEGMENT`, `UDP_GRO`) if the kernel supports them. This
+    /// is much faster; turn it off to find a fault in a network device.
     pub trains: bool,
-    /// Whether the kernel steers each packet to the socket of its group. Otherwise, and where it
-    /// cannot, groups hand each other what is not theirs, which costs a copy.
+    /// Whether the kernel selects the socket of the destination's group for each packet. If not, or
+    /// if it cannot, groups forward packets to each other, which costs a copy.
     pub steering: bool,
-    /// The UDP source ports of each group, 1 to 8, where the endpoint has port 4791. The
-    /// connections between a group and a peer are spread over them, so that adapters and routers
-    /// see several flows. `None` takes 4, and fewer beyond 2 groups, whose ports differ already.
+    /// Number of UDP source ports of each group, 1 to 8, if the endpoint has port 4791. Connections
+    /// between a group and a peer are spread over them, so that adapters and routers see several
+    /// flows. `None` for 4, and fewer with more than 2 groups, whose ports differ anyway.
     pub source_ports: Option<usize>,
-    /// Whether to spread connections to this machine's own addresses as well. No adapter gains by
-    /// that, and it costs system calls.
+    /// Whether to use several source ports for connections to this machine's own addresses too. No
+    /// adapter gains by that, and it costs system calls.
     pub spread_locally: bool,
-    /// Faults to make on purpose in packets that arrive, for experiments; `None` takes what the
-    /// environment variable `FEEDRAIL_SOFT_FAULTS` says, which is nothing when it is not set.
+    /// Injected faults; `None` for those in the environment variable `FEEDRAIL_SOFT_FAULTS`, if it
+    /// is set.
     pub faults: Option<Faults>,
 }
 
 impl SoftOptions {
-    /// The options of an endpoint at `address` with one group.
+    /// The options of a device at `address` with one group.
     pub const fn new(address: IpAddr, port: PortChoice) -> Self {
         Self {
             address,
@@ -56,19 +55,20 @@ impl SoftOptions {
     }
 }
 
-/// Which UDP port an endpoint takes.
+/// The UDP port of an endpoint.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum PortChoice {
-    /// The RoCE v2 port 4791, as listeners and foreign peers need it.
+    /// Port 4791, needed by listeners and for peers that are not Feedrail.
     Roce,
-    /// 4791 if it is free, else another: for initiators, whose peers of ours answer at any port.
+    /// Port 4791 if it is free, else a random port, at which only Feedrail peers answer: for
+    /// initiators.
     Any,
-    /// Any but 4791: for an initiator that leaves that port to a target on the same address.
+    /// A port other than 4791: for an initiator that leaves 4791 to a target at the same address.
     Ephemeral,
 }
 
-/// Why an endpoint could not be opened. The text says what to do.
+/// Error of opening a soft device. The text has the fix.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum EndpointError {
@@ -79,9 +79,9 @@ pub enum EndpointError {
         port = .address.port(), address = .address.ip()
     )]
     PortTaken {
-        /// The endpoint that was wanted.
+        /// The endpoint that was requested.
         address: SocketAddr,
-        /// The owner of the port, as a phrase that says how to get the port back.
+        /// The owner of the port, as a phrase that includes how to free the port.
         owner: String,
     },
     /// The address belongs to no interface of this machine.
@@ -90,19 +90,19 @@ pub enum EndpointError {
     /// The address is the wildcard, `0.0.0.0` or `::`.
     #[error("{0} is not one address: name the one to serve")]
     Wildcard(IpAddr),
-    /// More groups than queue pair numbers can tell apart.
+    /// The number of groups is 0 or greater than queue pair numbers can distinguish.
     #[error("{0} groups: a device has 1 to 255")]
     Groups(usize),
-    /// More source ports than a group can have.
+    /// The number of source ports is 0 or greater than a group can have.
     #[error("{0} source ports: a group has 1 to 8")]
     SourcePorts(usize),
-    /// The environment asks for faults that make no sense.
+    /// The environment variable has invalid faults.
     #[error("{FAULTS_VARIABLE}: {0}")]
     Faults(#[from] UnknownFault),
-    /// The system refused something else.
+    /// Another system call failed.
     #[error("{what}: {source}")]
     System {
-        /// The step that failed, as a phrase: `cannot bind a UDP socket`.
+        /// The step that failed, as a phrase such as `cannot bind a UDP socket`.
         what: &'static str,
         /// The error of the system call.
         source: io::Error,

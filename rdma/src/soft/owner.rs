@@ -1,4 +1,4 @@
-//! The process or kernel module that has a UDP port.
+//! Lookup of the process or kernel module that uses a UDP port.
 
 use std::fs;
 use std::net::{IpAddr, SocketAddr};
@@ -7,13 +7,12 @@ use std::path::Path;
 use crate::roce::ROCE_PORT;
 use crate::sysfs;
 
-/// The owner of UDP port 4791 at an address of this machine, as a phrase that says how to get the
-/// port back.
+/// The owner of UDP port 4791 at a local address, as a phrase that includes how to free the port.
 pub fn roce_port_owner(address: IpAddr) -> String {
     of(SocketAddr::new(address, ROCE_PORT))
 }
 
-/// The owner of the port of `address`, as a phrase that says how to get the port back.
+/// The owner of the UDP port of `address`, as a phrase that includes how to free the port.
 pub(super) fn of(address: SocketAddr) -> String {
     if let Some(process) =
         socket_inode(address).and_then(|inode| process_with_socket(Path::new("/proc"), &inode))
@@ -32,7 +31,7 @@ pub(super) fn of(address: SocketAddr) -> String {
     }
 }
 
-/// The names of the kernel's software RoCE devices: they are on no bus, but on an interface.
+/// The names of the kernel's `rdma_rxe` devices: software devices with a network interface.
 fn rxe_devices() -> Vec<String> {
     let devices = sysfs::devices(Path::new(sysfs::CLASS)).unwrap_or_default();
     let rxe = devices.into_iter().filter(|device| device.software && device.parent.is_some());
@@ -55,7 +54,7 @@ fn inode_if_bound(line: &str, address: SocketAddr) -> Option<String> {
     (same_port && (wildcard || host == hex(address))).then(|| (*inode).to_owned())
 }
 
-/// An address as `/proc/net/udp` prints it: 32-bit words of network order in the machine's.
+/// An address as `/proc/net/udp` prints it: each 32-bit word in the machine's byte order.
 fn hex(address: SocketAddr) -> String {
     let octets = match address {
         SocketAddr::V4(address) => address.ip().octets().to_vec(),
@@ -67,8 +66,8 @@ fn hex(address: SocketAddr) -> String {
     words.map(|word| format!("{word:08X}")).collect()
 }
 
-/// The process in a folder such as `/proc` that has the socket with this inode open, if we may
-/// look.
+/// The process that has the socket with this inode open, found in a folder such as `/proc`; `None`
+/// if no process has it or we may not read its descriptors.
 pub fn process_with_socket(processes: &Path, inode: &str) -> Option<String> {
     let wanted = format!("socket:[{inode}]");
     for process in fs::read_dir(processes).ok()?.flatten().filter(is_process) {

@@ -1,4 +1,4 @@
-//! The structures of `sendmmsg` and `recvmmsg` that have to be laid out by hand.
+//! Structures for `sendmmsg` and `recvmmsg`, with control messages.
 #![expect(unsafe_code, reason = "control messages are built and walked by pointer")]
 
 use std::mem;
@@ -26,7 +26,7 @@ pub(super) const NO_MESSAGE: libc::mmsghdr = libc::mmsghdr {
     msg_len: 0,
 };
 
-/// Room for the control messages of one packet or error, aligned as they must be.
+/// Buffer for the control messages of one message or error, aligned as required.
 #[repr(C, align(8))]
 #[derive(Clone, Copy)]
 pub(super) struct ControlBuffer([u8; 256]);
@@ -38,8 +38,8 @@ impl Default for ControlBuffer {
 }
 
 impl ControlBuffer {
-    /// Makes `header` send a train of segments of this length, or one packet as it is, with this
-    /// traffic class if one is named.
+    /// Sets the control messages of `header`: for UDP GSO with segments of this length if there are
+    /// several, and for this traffic class if it is given.
     pub(super) fn describe(
         &mut self,
         header: &mut libc::msghdr,
@@ -64,7 +64,7 @@ impl ControlBuffer {
         header.msg_control = if used == 0 { ptr::null_mut() } else { (&raw mut self.0).cast() };
     }
 
-    /// Adds a control message at byte `at`; returns where it ends.
+    /// Writes a control message at byte `at`; returns the position after it.
     fn put(&mut self, at: usize, level: i32, kind: i32, data: &[u8]) -> usize {
         let length = u32::try_from(data.len()).expect("a small option");
         // SAFETY: these only compute.
@@ -80,42 +80,42 @@ impl ControlBuffer {
         at + space
     }
 
-    /// Makes `header` receive control messages here.
+    /// Makes `header` receive control messages into this buffer.
     pub(super) fn receive(&mut self, header: &mut libc::msghdr) {
         header.msg_control = (&raw mut self.0).cast();
         header.msg_controllen = mem::size_of::<Self>();
     }
 }
 
-/// The segment length of a train that the kernel joined, if it did.
+/// The segment length of a message that the kernel joined by UDP GRO; `None` for a single packet.
 pub(super) fn joined_segment(header: &libc::msghdr) -> Option<usize> {
     let data = find_control(header, |level, kind| level == SOL_UDP && kind == UDP_GRO)?;
     let length = i32::from_ne_bytes(data.get(..4)?.try_into().ok()?);
     usize::try_from(length).ok().filter(|&length| length > 0)
 }
 
-/// How many packets the socket's buffer had no room for before this one; none is told before the
-/// first.
+/// The socket's count of packets dropped because its buffer was full (`SO_RXQ_OVFL`); `None` before
+/// the first drop.
 pub(super) fn overflows(header: &libc::msghdr) -> Option<u32> {
     let data =
         find_control(header, |level, kind| level == libc::SOL_SOCKET && kind == libc::SO_RXQ_OVFL)?;
     Some(u32::from_ne_bytes(data.get(..4)?.try_into().ok()?))
 }
 
-/// The type of service or traffic class with which a packet came, where the socket asks for it.
+/// The type of service or traffic class of a received packet, if the socket reports it.
 pub(super) fn traffic_class(header: &libc::msghdr) -> Option<u8> {
     let data = find_control(header, |level, kind| {
         (level == libc::IPPROTO_IP && kind == libc::IP_TOS)
             || (level == libc::IPPROTO_IPV6 && kind == libc::IPV6_TCLASS)
     })?;
     match *data {
-        // The kernel writes a byte for IPv4 and a number for IPv6.
+        // The kernel writes one byte for IPv4 and an `int` for IPv6.
         [class] => Some(class),
         _ => u8::try_from(i32::from_ne_bytes(data.get(..4)?.try_into().ok()?)).ok(),
     }
 }
 
-/// The error number of an entry of the error queue.
+/// The error number of an entry of the socket's error queue.
 pub(super) fn queued_error(header: &libc::msghdr) -> Option<i32> {
     let data = find_control(header, |level, kind| {
         (level == libc::IPPROTO_IP && kind == libc::IP_RECVERR)
@@ -125,7 +125,7 @@ pub(super) fn queued_error(header: &libc::msghdr) -> Option<i32> {
     Some(i32::from_ne_bytes(data.get(..4)?.try_into().ok()?))
 }
 
-/// The data of the first control message that `matches`.
+/// The data of the first control message for which `matches` is true.
 fn find_control(header: &libc::msghdr, matches: impl Fn(i32, i32) -> bool) -> Option<&[u8]> {
     // SAFETY: the kernel filled the buffer that `header` describes, and the macros stay within the
     // length that it wrote there; the data of a control message is as long as its header says.
@@ -143,7 +143,7 @@ fn find_control(header: &libc::msghdr, matches: impl Fn(i32, i32) -> bool) -> Op
     None
 }
 
-/// Room for any socket address.
+/// Buffer for a socket address of any family.
 #[derive(Clone, Copy)]
 pub(super) struct SocketName(libc::sockaddr_storage);
 
@@ -153,7 +153,7 @@ impl SocketName {
         Self(unsafe { mem::zeroed() })
     }
 
-    /// Makes `header` receive an address here.
+    /// Makes `header` receive an address into this buffer.
     pub(super) fn receive(&mut self, header: &mut libc::msghdr) {
         header.msg_name = (&raw mut self.0).cast();
         header.msg_namelen = length_of_storage();

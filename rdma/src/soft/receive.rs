@@ -1,4 +1,4 @@
-//! Receiving: a batch of datagrams or joined trains in one system call.
+//! Receiving: a batch of datagrams, which the kernel may have joined by UDP GRO, per system call.
 #![expect(unsafe_code, reason = "recvmmsg takes pointers")]
 
 use std::io;
@@ -11,35 +11,34 @@ use roce_proto::wire::{Ecn, Flow, Identification};
 use super::raw::{self, ControlBuffer, SocketName};
 use crate::roce::wire::{Datagram, IpId, WireCounters};
 
-/// Messages per system call. Four trains are still in the processor's cache when they are handled.
+/// Messages per system call. The data of four fits in the processor's cache until it is handled.
 const MESSAGES: usize = 4;
-/// The largest train that the kernel joins. The pages of a buffer exist once something that long
-/// came.
+/// Maximum length of a message joined by UDP GRO. Pages of a buffer are allocated on first use.
 const MESSAGE_BYTES: usize = 1 << 16;
 
-/// The buffers of one socket, allocated once.
+/// The receive buffers of one socket, allocated once.
 pub(super) struct Inbox {
     bytes: Box<[u8]>,
     pieces: Box<[libc::iovec]>,
     names: Box<[SocketName]>,
     controls: Box<[ControlBuffer]>,
     headers: Box<[libc::mmsghdr]>,
-    /// The flow of the last message, which is often that of the next one too.
+    /// ICRC state of the last sender, which is often that of the next message too.
     latest: Option<(SocketAddr, Flow)>,
-    /// Packets that had found the socket's buffer full when the last message came.
+    /// The socket's count of dropped packets, as of the last message.
     overflows: u32,
 }
 
 // SAFETY: the pointers in `pieces` and `headers` lead into this inbox's own boxes.
 unsafe impl Send for Inbox {}
 
-/// The result of one receiving call.
+/// Result of one receiving system call.
 pub(super) enum ReceiveOutcome {
-    /// This many messages, fewer than fit: the socket was drained.
+    /// Number of messages; fewer than fit, so the socket is drained.
     All(usize),
-    /// The number of messages, which is as many as fit.
+    /// Number of messages; as many as fit, so there may be more.
     Full(usize),
-    /// Nothing, but the socket's error queue has something.
+    /// None: the socket reported an error.
     Error,
 }
 
@@ -56,7 +55,7 @@ impl Inbox {
         }
     }
 
-    /// Receives up to [`MESSAGES`] messages that wait in the socket, in one system call.
+    /// Receives up to [`MESSAGES`] messages in one system call.
     pub(super) fn fetch(
         &mut self,
         fd: &impl AsRawFd,
@@ -86,12 +85,13 @@ impl Inbox {
         }
     }
 
-    /// How many packets found the socket's buffer full, as far as messages that came since tell.
+    /// Number of packets dropped because the socket's buffer was full, as of the last message.
     pub(super) const fn overflows(&self) -> u32 {
         self.overflows
     }
 
-    /// Hands each datagram of the first `count` messages to `handle`; returns how many they were.
+    /// Calls `handle` for each datagram of the first `count` messages; returns the number of
+    /// datagrams.
     pub(super) fn for_each(
         &mut self,
         count: usize,
@@ -116,14 +116,14 @@ impl Inbox {
         if header.msg_hdr.msg_flags & libc::MSG_TRUNC != 0 {
             return 0;
         }
-        // The kernel joins only packets with one traffic class (before Linux 6.9 whatever they had:
-        // then it is that of the first).
+        // The kernel joins only packets with equal traffic class (before Linux 6.9 any; the class
+        // is then that of the first packet).
         let ecn = Ecn::of(raw::traffic_class(&header.msg_hdr).unwrap_or(0));
         let segment = raw::joined_segment(&header.msg_hdr).unwrap_or(bytes.len()).max(1);
         let segments = bytes.chunks(segment);
         let count = segments.len();
         for (index, bytes) in (0..).zip(segments) {
-            // As our own kind of sender numbers the packets of a train.
+            // Linux numbers the packets of a UDP GSO batch from 0, as a Feedrail sender uses.
             let ip_id = IpId::Likely(Identification::segment(index));
             handle(Datagram { from, to, flow, ip_id, ecn, bytes });
         }
@@ -156,15 +156,15 @@ fn is_nothing(error: &io::Error) -> bool {
     matches!(error.kind(), io::ErrorKind::WouldBlock | io::ErrorKind::Interrupted)
 }
 
-/// The next entry of a socket's error queue.
+/// An entry of a socket's error queue.
 pub(super) enum QueuedError {
-    /// An ICMP error says that packets do not reach this address.
+    /// An ICMP error reported that this endpoint is unreachable.
     Unreachable(SocketAddr),
-    /// Something else, which the transport finds out by itself.
+    /// Any other error; the transport detects its consequences.
     Other,
 }
 
-/// Takes the next entry of a socket's error queue.
+/// Takes the next entry of a socket's error queue; `None` if it is empty.
 pub(super) fn next_error(fd: &impl AsRawFd) -> Option<QueuedError> {
     let mut name = SocketName::empty();
     let mut control = ControlBuffer::default();

@@ -1,7 +1,7 @@
-//! The route to a peer, as the routing table has it.
+//! The MTU of the route to a peer, from the routing table.
 //!
-//! A connected socket would tell the path MTU, but that is what some ICMP message, perhaps a forged
-//! one, last claimed. The table is asked for the route itself.
+//! `IP_MTU` of a connected socket is not used, since it includes path MTU updates from ICMP
+//! messages, which may be forged. Netlink returns the route as configured.
 
 use std::io;
 use std::net::IpAddr;
@@ -17,7 +17,7 @@ const RTM_GETROUTE: u16 = 26;
 const RTM_NEWROUTE: u16 = 24;
 const NLMSG_ERROR: u16 = 2;
 const NLM_F_REQUEST: u16 = 1;
-/// The route as it was set, not what was learnt of the destination since.
+/// Return the route as configured, without path MTU updates learned since.
 const RTM_F_FIB_MATCH: u32 = 0x2000;
 const RTA_DST: u16 = 1;
 const RTA_SRC: u16 = 2;
@@ -25,21 +25,21 @@ const RTA_OIF: u16 = 4;
 const RTA_METRICS: u16 = 8;
 const RTA_MULTIPATH: u16 = 9;
 const RTAX_MTU: u16 = 2;
-/// Bytes of `struct nlmsghdr`, and of `struct rtmsg`.
+/// Length of `struct nlmsghdr`, and of `struct rtmsg`, in bytes.
 const MESSAGE_HEADER: usize = 16;
 const ROUTE_HEADER: usize = 12;
 
-/// The largest IP packet that the route from `local` to `peer` takes, in bytes.
+/// The largest IP packet for the route from `local` to `peer`, in bytes.
 ///
 /// # Errors
-/// There is no route, or the system does not say.
+/// There is no route, or its MTU is unknown.
 pub(super) fn mtu(local: IpAddr, peer: IpAddr) -> io::Result<usize> {
     let (kind, socket) = (SocketType::RAW, SocketFlags::CLOEXEC);
     // Routes are protocol 0.
     let netlink = socket_with(AddressFamily::NETLINK, kind, socket, None)?;
     send(&netlink, &request(local, peer), SendFlags::empty())?;
     let mut answer = [0; 4096];
-    // The kernel answers before `send` returns.
+    // The kernel has answered before `send` returns.
     let (length, _) = recv(&netlink, &mut answer[..], RecvFlags::DONTWAIT)?;
     let route = RouteEntry::parse(&answer[..length])?;
     let device_mtu = |&index: &u32| interface::mtu(&index_to_name(&netlink, index).ok()?);
@@ -47,7 +47,7 @@ pub(super) fn mtu(local: IpAddr, peer: IpAddr) -> io::Result<usize> {
     devices.chain(route.mtu).min().ok_or_else(|| io::ErrorKind::Unsupported.into())
 }
 
-/// A question for the route to `peer` when packets come from `local`.
+/// A netlink request for the route from `local` to `peer`.
 fn request(local: IpAddr, peer: IpAddr) -> Vec<u8> {
     let (family, prefix) = match peer {
         IpAddr::V4(_) => (libc::AF_INET, 32),
@@ -68,13 +68,13 @@ fn request(local: IpAddr, peer: IpAddr) -> Vec<u8> {
     let mut message = length.to_ne_bytes().to_vec();
     message.extend(RTM_GETROUTE.to_ne_bytes());
     message.extend(NLM_F_REQUEST.to_ne_bytes());
-    // Sequence number and port, which this socket does not need.
+    // Sequence number and port id, which are not needed.
     message.extend([0; 8]);
     message.extend(route);
     message
 }
 
-/// Where a route leads, and what it was given.
+/// The interfaces and the configured MTU of a route.
 #[derive(Debug, Default, PartialEq, Eq)]
 struct RouteEntry {
     devices: Vec<u32>,
@@ -111,7 +111,7 @@ impl RouteEntry {
     }
 }
 
-/// The attributes in `bytes`: kind and value. An attribute that is cut short ends them.
+/// The netlink attributes in `bytes`: type and value. A truncated attribute ends the iteration.
 fn attributes(mut bytes: &[u8]) -> impl Iterator<Item = (u16, &[u8])> {
     std::iter::from_fn(move || {
         let length = usize::from(half(bytes, 0)?);
@@ -122,7 +122,7 @@ fn attributes(mut bytes: &[u8]) -> impl Iterator<Item = (u16, &[u8])> {
     })
 }
 
-/// The devices of several next hops (`struct rtnexthop` and its attributes, each).
+/// The interfaces of a multipath route (a list of `struct rtnexthop` with attributes).
 fn next_hops(mut bytes: &[u8]) -> impl Iterator<Item = u32> {
     std::iter::from_fn(move || {
         let length = usize::from(half(bytes, 0)?).max(8);

@@ -18,49 +18,49 @@ const SOL_UDP: i32 = 17;
 const UDP_SEGMENT: i32 = 103;
 const UDP_GRO: i32 = 104;
 const UDP_NO_CHECK6_RX: i32 = 102;
-/// Packets are not fragmented, and may be as long as the interface takes; ICMP messages are
-/// ignored. (The IPv6 constant is the same.)
+/// Never fragment, and accept packets up to the interface's MTU; ICMP messages are ignored. (The
+/// IPv6 constant has the same value.)
 const PMTUDISC_PROBE: i32 = libc::IP_PMTUDISC_PROBE;
 
-/// The receive buffer that one socket asks for when the options name none.
+/// Receive buffer of a socket if the options give none, in bytes.
 const RECEIVE_BUFFER_BYTES: usize = 8 << 20;
 const SEND_BUFFER_BYTES: usize = 4 << 20;
 
-/// Ports for an endpoint other than 4791, below the flow ports.
+/// Random ports for endpoints other than 4791, below the flow ports.
 const ENDPOINT_PORTS: std::ops::Range<u16> = 1024..0xC000;
-/// Source ports that only spread flows.
+/// Source ports of senders, which only serve to distinguish flows.
 const FLOW_PORTS: std::ops::RangeInclusive<u16> = 0xC000..=0xFFFF;
-/// The source ports of a group: a flush to a peer with as many connections takes up to as many
-/// system calls.
+/// Source ports of a group. A flush to a peer with as many connections takes up to this many system
+/// calls.
 const SOURCE_PORTS: usize = 4;
-/// The source ports of all groups of an endpoint beyond which groups get fewer.
+/// Number of source ports of an endpoint beyond which groups get fewer each.
 const SOURCE_PORTS_OF_ALL: usize = 8;
-/// Tries until a random port is free.
+/// Number of random ports to try.
 const PORT_TRIES: usize = 64;
 
 /// The sockets of one wire.
 pub(super) struct Sockets {
     pub(super) receiver: UdpSocket,
-    /// There is at least one.
+    /// The sockets that send; never empty.
     pub(super) senders: Vec<SenderSocket>,
-    /// Whether the kernel cuts trains.
+    /// Whether UDP GSO is supported and enabled.
     pub(super) gso: bool,
 }
 
-/// A socket that packets leave from.
+/// A socket that sends packets.
 pub(super) struct SenderSocket {
-    /// Apart from the receiver where the endpoint has the RoCE port, so that source ports spread
-    /// flows. Elsewhere the receiver sends.
+    /// A socket of its own if the endpoint has port 4791, so that source ports distinguish flows;
+    /// `None` if the receiver sends.
     pub(super) socket: Option<UdpSocket>,
-    /// The address of its packets.
+    /// Source address of its packets.
     pub(super) source: SocketAddr,
-    /// The type of service or traffic class of packets for which a message names no other.
+    /// Type of service or traffic class of the socket, used for messages without a control message.
     pub(super) traffic_class: u8,
 }
 
 impl Sockets {
-    /// Chooses the class of packets for which a message names none, so that few have to. Where the
-    /// system refuses it, all messages name theirs.
+    /// Sets the sockets' traffic class, so that few messages need a control message. If the system
+    /// refuses it, all messages have one.
     fn set_traffic_class(&mut self, class: u8) {
         for sender in &mut self.senders {
             let (level, name) = match sender.source {
@@ -87,20 +87,21 @@ impl SenderSocket {
     }
 }
 
-/// All sockets of an endpoint, by wire index, and what the kernel granted.
+/// All sockets of an endpoint, by wire index, and the granted buffer size.
 pub(super) struct Endpoint {
     pub(super) address: SocketAddr,
     pub(super) sockets: Vec<Sockets>,
     pub(super) receive_buffer_bytes: usize,
 }
 
-/// Opens the connection manager's socket and one per group, and steers packets among them.
+/// Opens the connection manager's socket and one per group, and attaches the steering program.
 pub(super) fn open(options: &SoftOptions, random: &mut Random) -> Result<Endpoint, EndpointError> {
     check(options)?;
     let first = bind_first(options, random)?;
     let address = first.local_addr().map_err(system("cannot read a socket's address"))?;
     let mut receivers = vec![first];
-    // The first was bound without it, so that no other process has the port; the others join it.
+    // The first socket was bound without SO_REUSEPORT, so that no other process has the port; the
+    // others join it.
     set_flag(&receivers[0], libc::SOL_SOCKET, libc::SO_REUSEPORT, 1)
         .map_err(system("cannot share the port among cores"))?;
     for _ in 0..options.groups {
@@ -122,7 +123,7 @@ pub(super) fn open(options: &SoftOptions, random: &mut Random) -> Result<Endpoin
         let count = if index == 0 { 1 } else { source_ports(options) };
         let senders = senders(address, count, random)?;
         let mut sockets_of_wire = wire_sockets(receiver, senders, options.trains);
-        // Management datagrams do not react to marks, connections do.
+        // Connection management does not react to ECN marks, connections do.
         if index > 0 {
             sockets_of_wire.set_traffic_class(Ecn::Ect0.within(0));
         }
@@ -145,14 +146,14 @@ fn check(options: &SoftOptions) -> Result<(), EndpointError> {
     }
 }
 
-/// The source ports of each group.
+/// Number of source ports of each group.
 fn source_ports(options: &SoftOptions) -> usize {
     let enough = (SOURCE_PORTS_OF_ALL / options.groups).clamp(1, SOURCE_PORTS);
     options.source_ports.unwrap_or(enough)
 }
 
-/// The senders of a wire of the endpoint at `address`: as many as asked for where each has a port
-/// of its own.
+/// The senders of a wire: `count` with their own ports if the endpoint has port 4791, else the
+/// receiver.
 fn senders(
     address: SocketAddr,
     count: usize,
@@ -167,9 +168,9 @@ fn senders(
 }
 
 fn wire_sockets(receiver: UdpSocket, senders: Vec<SenderSocket>, trains: bool) -> Sockets {
-    // Without it a full receive buffer passes for a loss in the network.
+    // Without it, drops by a full receive buffer look like losses in the network.
     let _ = set_flag(&receiver, libc::SOL_SOCKET, libc::SO_RXQ_OVFL, 1);
-    // Kernels that cannot join trains hand over one packet at a time.
+    // Kernels without GRO deliver one packet per message.
     let _ = set_flag(&receiver, SOL_UDP, UDP_GRO, i32::from(trains));
     let cuts = |sender: &SenderSocket| {
         let socket = sender.socket.as_ref().unwrap_or(&receiver);
@@ -232,8 +233,8 @@ fn bind(address: SocketAddr) -> Result<UdpSocket, EndpointError> {
     }
 }
 
-/// A socket with what every socket of ours needs: no fragments, so that the identification is
-/// predictable, and word of peers that are not there.
+/// Creates a socket with the options that all need: no fragmentation, so that the IPv4
+/// identification is predictable, and reports of ICMP errors.
 fn plain(ip: IpAddr) -> Result<Socket, EndpointError> {
     let domain = Domain::for_address(SocketAddr::new(ip, 0));
     let socket = Socket::new(domain, Type::DGRAM.nonblocking().cloexec(), Some(Protocol::UDP))
@@ -256,25 +257,25 @@ fn plain(ip: IpAddr) -> Result<Socket, EndpointError> {
     for (level, name, value) in options {
         set_flag(&socket, level, name, value).map_err(system("cannot set a socket option"))?;
     }
-    // Too small a send buffer costs speed only.
+    // A smaller send buffer only costs speed.
     let _ = socket.set_send_buffer_size(SEND_BUFFER_BYTES);
     Ok(socket)
 }
 
-/// Asks for a large receive buffer and returns what was granted, as the kernel accounts it.
+/// Requests a large receive buffer; returns the granted size, as the kernel accounts it.
 fn grow_receive_buffer(socket: &UdpSocket, options: &SoftOptions) -> usize {
     let socket = socket2::SockRef::from(socket);
     let wanted = options.receive_buffer_bytes.unwrap_or(RECEIVE_BUFFER_BYTES);
     let asked = i32::try_from(wanted).unwrap_or(i32::MAX);
-    // Refused without CAP_NET_ADMIN; then the limit of `net.core.rmem_max` holds.
+    // Requires CAP_NET_ADMIN; else `net.core.rmem_max` limits the size.
     if set_flag(&*socket, libc::SOL_SOCKET, libc::SO_RCVBUFFORCE, asked).is_err() {
         let _ = socket.set_recv_buffer_size(wanted);
     }
     socket.recv_buffer_size().unwrap_or(0)
 }
 
-/// The largest IP packet that the route to `peer` takes, in bytes. Where the routing table cannot
-/// be asked, what ICMP messages claim counts.
+/// The largest IP packet for the route to `peer`, in bytes: from the routing table, or if that
+/// fails from a connected socket, which ICMP messages may influence.
 pub(super) fn route_mtu(local: IpAddr, peer: IpAddr) -> io::Result<usize> {
     if let Ok(mtu) = route::mtu(local, peer) {
         return Ok(mtu);
@@ -289,7 +290,7 @@ pub(super) fn route_mtu(local: IpAddr, peer: IpAddr) -> io::Result<usize> {
     Ok(usize::try_from(mtu).unwrap_or(0))
 }
 
-/// The local address from which the system would send to `peer`.
+/// The local address that the system uses to send to `peer`.
 ///
 /// # Errors
 /// There is no route.
@@ -303,8 +304,9 @@ pub fn local_address_for(peer: IpAddr) -> io::Result<IpAddr> {
     Ok(socket.local_addr()?.ip())
 }
 
-/// Steers by the low byte of the destination queue pair number (BTH bytes 5..8): queue pair 1
-/// belongs to the connection manager at index 0, a group's have its index there.
+/// Attaches a program that selects the socket by the low byte of the destination queue pair number
+/// (BTH bytes 5 to 7): queue pair 1 belongs to the connection manager at index 0, other numbers
+/// contain their group's index.
 fn steer(socket: &UdpSocket, groups: usize) -> io::Result<()> {
     const LOAD_BYTE: u16 = 0x30; // BPF_LD | BPF_B | BPF_ABS
     const JUMP_EQUAL: u16 = 0x15; // BPF_JMP | BPF_JEQ | BPF_K

@@ -1,9 +1,10 @@
-//! Which packets share a message: trains, which the kernel cuts into datagrams of one length.
+//! Assignment of packets to trains: UDP GSO messages, which the kernel segments into datagrams of
+//! equal length.
 //!
-//! Packets of several queue pairs may share a train as long as those of each keep their order, and
-//! as one group of the peer receives them all. Where a train stays whole (over loopback) or is put
-//! together again, the socket that its first packet is steered to gets all of it. A foreign peer
-//! has no such groups, and gets datagrams one by one.
+//! Packets of several queue pairs may share a train if each queue pair's packets keep their order
+//! and one group of the peer receives them all. Where a train is not segmented (loopback) or is
+//! joined again by GRO, the socket that its first packet is steered to gets all of it. Peers that
+//! are not Feedrail have no such groups and get single datagrams.
 
 use std::collections::VecDeque;
 use std::net::{Ipv4Addr, SocketAddr};
@@ -13,29 +14,29 @@ use roce_proto::Qpn;
 use crate::roce::owner_of;
 use crate::roce::wire::Outgoing;
 
-/// Packets gathered for one call.
+/// Maximum number of packets in one system call.
 pub(super) const MAX_PACKETS: usize = 256;
-/// Bytes after which a call begins no other train: their CRCs have just been computed, so that the
-/// kernel copies them from the processor's cache.
+/// Bytes after which no new train is added to a system call. The ICRCs of the data have just been
+/// computed, so that up to this size the kernel copies it from the processor's cache.
 const ENOUGH_BYTES: usize = 256 << 10;
-/// Messages that one call may carry.
+/// Maximum number of trains, that is messages, in one system call.
 pub(super) const MAX_TRAINS: usize = 64;
-/// Segments that every kernel with `UDP_SEGMENT` takes.
+/// Number of segments that every kernel with `UDP_SEGMENT` supports.
 const MAX_SEGMENTS: usize = 64;
-/// The largest UDP payload, over IPv6 with room for extension headers.
+/// Maximum UDP payload of a train in bytes; leaves room for IPv6 extension headers.
 const MAX_TRAIN_BYTES: usize = 65_000;
-/// How many trains are looked at for one that takes a packet: there are as many kinds of packets at
-/// a time (data, responses or commands, acknowledgements), and other peers.
+/// Number of trains that are examined for one that can take a packet: enough for the kinds of
+/// packets that alternate (data, responses or commands, acknowledgements) and for other peers.
 const LOOK_BACK: usize = 8;
-/// Places in the table of queue pairs: twice as many as there may be of them in one call.
+/// Size of the hash table of queue pairs: twice their maximum number in one system call.
 const PLACES: usize = 1 << PLACE_BITS;
 const PLACE_BITS: u32 = (2 * MAX_PACKETS).ilog2();
 
-/// Peers that get no trains; were there more of them, those known for longest would be tried again.
+/// Maximum number of peers recorded as without GSO; beyond it the oldest is tried again.
 const MAX_UNCUT: usize = 64;
 
-/// The peers for which the kernel cuts trains. A route to one peer that cannot cut them affects no
-/// other peer.
+/// The peers for which the kernel supports GSO. A route that does not support it affects only its
+/// peer.
 pub(super) struct GsoSupport {
     at_all: bool,
     unsupported_peers: VecDeque<SocketAddr>,
@@ -50,7 +51,7 @@ impl GsoSupport {
         self.at_all && !self.unsupported_peers.contains(peer)
     }
 
-    /// The kernel did not cut a train for this peer.
+    /// Records that GSO failed for this peer.
     pub(super) fn refused(&mut self, peer: SocketAddr) {
         if !self.unsupported_peers.contains(&peer) {
             self.unsupported_peers.truncate(MAX_UNCUT - 1);
@@ -59,20 +60,20 @@ impl GsoSupport {
     }
 }
 
-/// The trains for the next system call.
+/// The trains of the next system call.
 pub(super) struct Trains {
     trains: Box<[Train]>,
     used: usize,
-    /// The trains, in the order in which they leave.
+    /// The trains in sending order, as indexes.
     order: Box<[u8]>,
-    /// The packet behind each one in its train.
+    /// The next packet of its train, by packet index.
     behind: Box<[usize]>,
     packets: usize,
     bytes: usize,
-    /// The queue pairs that have packets in trains, each at the first free place from its hash on.
-    /// Those of two peers may have one number; then the packets of both keep their order.
+    /// Hash table with open addressing: the queue pairs that have packets in trains. Queue pairs of
+    /// two peers may have equal numbers; then the packets of both keep their order.
     latest: Box<[Option<Latest>]>,
-    /// The places that are not free.
+    /// The used places of the table.
     taken: Vec<usize>,
 }
 
@@ -83,20 +84,20 @@ struct Latest {
     train: u8,
 }
 
-/// Packets of one length, but for the last, which may be shorter.
+/// A message of packets of equal length; the last one may be shorter.
 #[derive(Clone, Copy)]
 pub(super) struct Train {
     pub(super) peer: SocketAddr,
-    /// The peer's group that receives it.
+    /// Index of the peer's group that receives it.
     group: u8,
     pub(super) traffic_class: u8,
-    /// Place of the train in the order.
+    /// Position in the sending order.
     rank: usize,
     pub(super) segment: usize,
-    /// None when the packets went to the train before it.
+    /// Number of packets; 0 if they were moved to the preceding train.
     pub(super) segments: usize,
     bytes: usize,
-    /// Whether the kernel would cut it rightly were there another packet.
+    /// Whether further packets may be added: no shorter packet was added, and GSO is supported.
     open: bool,
     first: usize,
     last: usize,
@@ -116,7 +117,7 @@ impl Train {
         last: 0,
     };
 
-    /// Whether a packet of `length` bytes may follow in one message.
+    /// Whether a packet of `length` bytes for this peer and key can be added.
     fn has_room_for(
         &self,
         peer: &SocketAddr,
@@ -131,7 +132,7 @@ impl Train {
             && self.peer == *peer
     }
 
-    /// Takes the first packet away; `next` is the one behind it.
+    /// Removes the first packet; `next` is the packet after it.
     const fn drop_front(&mut self, next: usize) {
         self.segments -= 1;
         self.bytes -= self.segment;
@@ -141,7 +142,7 @@ impl Train {
         }
     }
 
-    /// Adds a packet at the end; a shorter one is the last.
+    /// Adds a packet at the end; a shorter one closes the train.
     const fn append(&mut self, index: usize, length: usize) {
         self.segments += 1;
         self.bytes += length;
@@ -168,8 +169,8 @@ impl Trains {
         self.packets == 0
     }
 
-    /// Whether another packet of `length` bytes fits. One that needs no train of its own always
-    /// does, as far as places are left: else the train that takes it would leave in two parts.
+    /// Whether another packet of `length` bytes fits. Beyond `ENOUGH_BYTES` only packets fit that
+    /// need no new train: otherwise the train that takes it would be split over two calls.
     pub(super) fn has_room_for(&self, packet: &Outgoing<'_>, length: usize) -> bool {
         let needs_none = || {
             let way = way_of(packet);
@@ -185,8 +186,8 @@ impl Trains {
             && (self.bytes < ENOUGH_BYTES || needs_none())
     }
 
-    /// Adds a packet of `length` bytes, to a train where one takes it and the kernel `cuts` them;
-    /// returns its index.
+    /// Adds a packet of `length` bytes to an existing or a new train; returns its index. `cuts`
+    /// says whether GSO is supported for the peer.
     pub(super) fn add(&mut self, packet: &Outgoing<'_>, length: usize, cuts: bool) -> usize {
         let index = self.packets;
         self.packets += 1;
@@ -225,8 +226,8 @@ impl Trains {
         index
     }
 
-    /// The place of a packet's queue pair. The hash is multiplicative: it spreads numbers in a row
-    /// as well as random ones.
+    /// The place of a packet's queue pair in the hash table. The hash is multiplicative, which
+    /// distributes consecutive numbers as well as random ones.
     fn place_of(&self, packet: &Outgoing<'_>) -> usize {
         const GOLDEN_RATIO: u32 = 0x9E37_79B1;
         let number = packet.destination_qpn;
@@ -237,18 +238,18 @@ impl Trains {
         place
     }
 
-    /// The rank from which on trains may take a packet of the queue pair at a place.
+    /// The lowest rank of a train that may take the next packet of this queue pair.
     fn earliest(&self, place: usize) -> usize {
         self.latest[place].map_or(0, |latest| self.trains[usize::from(latest.train)].rank)
     }
 
-    /// The trains from a rank on.
+    /// The trains from a rank on, in sending order.
     fn in_order(&self, from: usize) -> impl DoubleEndedIterator<Item = usize> {
         self.order[from..self.used].iter().map(|&at| usize::from(at))
     }
 
-    /// The train that takes a packet, of those from rank `earliest` on. A packet that continues its
-    /// message is often a little shorter than the first one, and would else leave that alone.
+    /// The train of rank `earliest` or later that takes a packet, if any. The last packet of a
+    /// message, often a little shorter than the first, may follow the message's train.
     fn train_for(
         &self,
         packet: &Outgoing<'_>,
@@ -264,9 +265,9 @@ impl Trains {
         equal.or(before.filter(|&at| length < self.trains[at].segment && takes(at)))
     }
 
-    /// Begins a train of packets of `length` bytes, at rank `earliest` at least; returns its rank.
-    /// Those at the end that have shorter packets, and room, leave behind it: so the responses to
-    /// what is in the new train can join them.
+    /// Begins a train of packets of `length` bytes, at rank `earliest` or later; returns its rank.
+    /// Open trains at the end with shorter packets are moved after it, so that responses to the
+    /// data of the new train can join them.
     fn begin_at(&mut self, earliest: usize, length: usize) -> usize {
         let waits = |&at: &usize| self.trains[at].open && self.trains[at].segment < length;
         let waiting = self.in_order(earliest).rev().take_while(waits).count();
@@ -286,9 +287,9 @@ impl Trains {
         train.append(index, length);
     }
 
-    /// Makes the first packet of each train the last one of the train before it where that takes
-    /// it. What was alone is a message less then, and else the first response is there with its
-    /// data: the peer goes to work sooner.
+    /// Moves the first packet of each train to the end of the preceding train if that can take it.
+    /// This saves a message for single packets; otherwise the first response arrives with its data,
+    /// so that the peer can start on it sooner.
     pub(super) fn append_first_packet_to_previous_train(&mut self) {
         let Some(mut before) = self.in_order(0).next() else { return };
         for rank in 1..self.used {
@@ -308,7 +309,7 @@ impl Trains {
         }
     }
 
-    /// The trains, in the order in which they must leave.
+    /// The trains that have packets, in sending order.
     pub(super) fn iter(&self) -> impl Iterator<Item = &Train> {
         self.in_order(0).map(|at| &self.trains[at]).filter(|train| train.segments > 0)
     }
@@ -329,8 +330,7 @@ impl Trains {
     }
 }
 
-/// The properties that packets to one peer share within a train: the group that they go to, and
-/// their traffic class.
+/// Properties that all packets of a train share besides the peer: its group, and the traffic class.
 type TrainKey = (u8, u8);
 
 fn way_of(packet: &Outgoing<'_>) -> TrainKey {

@@ -1,4 +1,5 @@
-//! Sending: packets gathered in place into trains, trains into one system call.
+//! Sending: packets are gathered without copying their payload, and sent in trains with one system
+//! call.
 #![expect(unsafe_code, reason = "sendmmsg takes pointers")]
 
 use std::collections::VecDeque;
@@ -15,22 +16,23 @@ use super::trains::{GsoSupport, MAX_PACKETS, MAX_TRAINS, Train, Trains};
 use crate::roce::icrc;
 use crate::roce::wire::{ICRC_BYTES, Outgoing, WireCounters};
 
-/// Pieces of payload gathered for one call: more than one for each packet.
+/// Maximum number of payload pieces in one system call: two per packet.
 const MAX_SLICES: usize = 2 * MAX_PACKETS;
-/// Memory pieces of one call: those, and one for each packet's headers and the trailer before them.
+/// Maximum number of `iovec`s in one system call: the payload pieces, and per packet its headers
+/// and its trailer.
 const MAX_PIECES: usize = MAX_SLICES + 2 * MAX_PACKETS;
-/// Headers of a typical packet and the zeros before them; inline payload counts as headers and
-/// takes more.
+/// Bytes reserved per packet for its headers and the zeros before them; inline payload is part of
+/// the headers and takes more.
 const HEADERS: usize = 64;
 const BEGINS: &str = "a packet begins with the base transport header";
-/// The longest trailer of a packet: pad and ICRC, in bytes.
+/// Maximum length of a packet's trailer (pad and ICRC) in bytes.
 const MAX_TRAILER: usize = 3 + ICRC_BYTES;
 
-/// The packets that wait for the next system call. Everything is allocated once.
+/// The packets of the next system call. All memory is allocated once.
 pub(super) struct SendBatch {
     trains: Trains,
     packets: Box<[QueuedPacket]>,
-    /// Headers of each packet, behind the zeros that its CRC wants before them.
+    /// Headers of all packets, each after the zeros that its ICRC computation needs.
     headers: Box<[u8]>,
     headers_used: usize,
     slices: Box<[*const [u8]]>,
@@ -42,22 +44,22 @@ pub(super) struct SendBatch {
 // `flush`; nothing is tied to a thread.
 unsafe impl Send for SendBatch {}
 
-/// A packet: where its parts are.
+/// The location of a packet's parts in the batch.
 #[derive(Clone, Copy, Default)]
 struct QueuedPacket {
     length: usize,
-    /// Offset of the zeros before the headers, which count in.
+    /// Offset of the zeros before the headers; `headers` includes their length.
     first_header: usize,
     headers: usize,
     first_slice: usize,
     slices: usize,
     pad_bytes: u8,
-    /// The CRC of the packet is to be wrong, on purpose.
+    /// Whether the packet gets a wrong ICRC, as an injected fault.
     damaged: bool,
 }
 
 impl SendBatch {
-    /// A batch for a socket that sends with this traffic class unless a message names another.
+    /// Creates a batch for a socket with this traffic class.
     pub(super) fn new(socket_class: u8) -> Self {
         let nothing: &[u8] = &[];
         Self {
@@ -75,15 +77,15 @@ impl SendBatch {
         self.trains.is_empty()
     }
 
-    /// Whether another packet like this fits before the next [`SendBatch::send`].
+    /// Whether this packet fits before the next [`SendBatch::send`].
     pub(super) fn has_room(&self, packet: &Outgoing<'_>) -> bool {
         self.trains.has_room_for(packet, packet.length())
             && self.slices_used + packet.pieces.len() <= MAX_SLICES
             && self.headers_used + Icrc::ZEROS + packet.headers.len() <= self.headers.len()
     }
 
-    /// Adds a packet, on purpose with a wrong CRC if `damaged`; it may be part of a train if the
-    /// kernel `cuts` those.
+    /// Adds a packet. `cuts` says whether GSO is supported for its peer; `damaged` gives it a
+    /// wrong ICRC.
     pub(super) fn push(&mut self, packet: &Outgoing<'_>, cuts: bool, damaged: bool) {
         let (first_header, first_slice) = (self.headers_used, self.slices_used);
         self.headers_used += Icrc::ZEROS + packet.headers.len();
@@ -112,8 +114,9 @@ impl SendBatch {
         };
     }
 
-    /// Sends everything. Packets that the system does not take now go to the `backlog`, behind what
-    /// is there; what it does not take at all is given up, and the transport sends it again.
+    /// Sends all packets. Those that the system does not accept now go to the end of `backlog`;
+    /// those that it refuses for good, or for which the backlog has no room, are dropped, and the
+    /// transport retransmits them.
     pub(super) fn send(
         &mut self,
         from: SocketAddr,
@@ -140,7 +143,7 @@ impl SendBatch {
         outcome
     }
 
-    /// Gives the packets of each train their places and their CRCs.
+    /// Lays out the messages and computes the ICRCs.
     fn lay_out(&mut self, from: SocketAddr) {
         self.trains.append_first_packet_to_previous_train();
         self.layout.clear();
@@ -159,7 +162,7 @@ impl SendBatch {
         self.layout.fill_in_headers();
     }
 
-    /// Forgets all packets; the slices that they point at are no longer read.
+    /// Discards all packets; their payload is not accessed any longer.
     pub(super) fn clear(&mut self) {
         self.trains.clear();
         self.headers_used = 0;
@@ -167,9 +170,10 @@ impl SendBatch {
     }
 }
 
-/// The messages of a system call, as it takes them.
+/// The messages in the form that `sendmmsg` needs.
 struct MessageLayout {
-    /// Headers and trailers of the packets, in order; pieces point into it, so it never moves.
+    /// Headers and trailers of all packets, in order; `iovec`s point into it, so it is never
+    /// reallocated.
     framing: Box<[u8]>,
     framing_used: usize,
     pieces: Box<[libc::iovec]>,
@@ -184,7 +188,7 @@ struct MessageLayout {
 // `Wire::send` promises to stay readable until `flush`; nothing is tied to a thread.
 unsafe impl Send for MessageLayout {}
 
-/// One message: a packet, or a train.
+/// A message: one packet or a train.
 #[derive(Clone)]
 struct UdpMessage {
     to: SockAddr,
@@ -192,29 +196,30 @@ struct UdpMessage {
     flow: Option<Flow>,
     first_piece: usize,
     pieces: usize,
-    /// Length of all segments but the last, which may be shorter.
+    /// Length of each segment except the last, which may be shorter.
     segment: usize,
     segments: usize,
-    /// Unless it is that of the socket.
+    /// Set if it differs from the socket's.
     traffic_class: Option<u8>,
     control: ControlBuffer,
 }
 
 impl UdpMessage {
-    /// The remedy after an error; `again` if the same message has just been tried again.
+    /// The reaction to an error; `again` if this message has already been retried.
     fn what_now(&self, error: &io::Error, again: bool, cuts: &mut GsoSupport) -> Remedy {
         match error.raw_os_error() {
-            // An error of an earlier packet is reported, and consumed thereby; nothing was sent.
+            // The error belongs to an earlier packet and is cleared by the call; nothing was sent.
             Some(libc::ECONNREFUSED | libc::EHOSTUNREACH | libc::ENETUNREACH | libc::EINTR) => {
                 Remedy::Again
             }
             Some(libc::EAGAIN) => Remedy::Wait(Shortage::Buffer),
             Some(libc::ENOBUFS | libc::ENOMEM) => Remedy::Wait(Shortage::System),
-            // An ICMP message says so as well, which `IP_PMTUDISC_PROBE` ignores otherwise.
+            // An ICMP message may cause this too, although `IP_PMTUDISC_PROBE` ignores its
+            // contents.
             Some(libc::EMSGSIZE) if !again => Remedy::Again,
             Some(libc::EIO | libc::EINVAL) if self.segments > 1 => {
-                // The route's device cannot checksum trains. Their CRCs are those of a train, so
-                // they are lost.
+                // The route's device does not support GSO. The ICRCs were computed for a train, so
+                // its packets are dropped.
                 cuts.refused(self.peer);
                 Remedy::DropOne
             }
@@ -255,7 +260,7 @@ impl MessageLayout {
         self.messages_used = 0;
     }
 
-    /// `from` is the same each time.
+    /// Begins a message; `from` must be the same in all calls.
     fn begin_message(&mut self, from: SocketAddr, train: &Train) {
         let message = &mut self.messages[self.messages_used];
         self.messages_used += 1;
@@ -272,8 +277,8 @@ impl MessageLayout {
         message.traffic_class = (class != self.socket_class).then_some(class);
     }
 
-    /// Adds segment `index` of the message: it gets that identification, so it is part of the train
-    /// for good.
+    /// Adds segment `index` of the message. Its ICRC covers the identification that this index
+    /// implies, so the segment must stay in this position.
     fn push<'a>(
         &mut self,
         index: u16,
@@ -295,8 +300,7 @@ impl MessageLayout {
         self.push_framing(&crc);
     }
 
-    /// Copies bytes of ours behind each other, so that one packet's trailer and the next one's
-    /// headers are one piece.
+    /// Copies headers or a trailer; a trailer and the next packet's headers become one `iovec`.
     fn push_framing(&mut self, bytes: &[u8]) {
         let start = self.framing_used;
         let end = start + bytes.len();
@@ -324,7 +328,7 @@ impl MessageLayout {
         self.messages[self.messages_used - 1].pieces += 1;
     }
 
-    /// Fills in the system call's arguments.
+    /// Fills in the headers for the system call.
     fn fill_in_headers(&mut self) {
         let pieces = self.pieces.as_mut_ptr();
         let messages = &mut self.messages[..self.messages_used];
@@ -336,8 +340,7 @@ impl MessageLayout {
 }
 
 impl UdpMessage {
-    /// Describes the message to the system: whom it is for, where its pieces are, and how it is to
-    /// be cut.
+    /// Fills in a header: destination, `iovec`s and control messages.
     fn fill_in(&mut self, pieces: (*mut libc::iovec, usize), header: &mut libc::msghdr) {
         header.msg_name = self.to.as_ptr().cast_mut().cast();
         header.msg_namelen = self.to.len();
@@ -347,21 +350,21 @@ impl UdpMessage {
     }
 }
 
-/// The shortages and errors that sending found.
+/// Result of sending, apart from the number of messages.
 #[derive(Default)]
 pub(super) struct SendOutcome {
-    /// The error queue of the socket may have something.
+    /// Whether the socket's error queue may have entries.
     pub(super) error_queued: bool,
-    /// Why the system takes nothing further.
+    /// The reason why the system accepts no further messages; `None` if it does.
     pub(super) shortage: Option<Shortage>,
 }
 
-/// The memory that the system lacks.
+/// A temporary shortage that stops sending.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Shortage {
-    /// Room in the socket's send buffer. It becomes writable when there is some.
+    /// The socket's send buffer is full; the socket becomes writable later.
     Buffer,
-    /// Memory, or room in a device's queue. Nothing tells when there is some.
+    /// Kernel memory or a device queue is exhausted; there is no notification of its end.
     System,
 }
 
@@ -371,7 +374,7 @@ enum Remedy {
     Wait(Shortage),
 }
 
-/// Sends messages until the system refuses one; returns how many are done with.
+/// Sends messages until the system refuses one; returns the number sent or dropped.
 fn send_all(
     messages: &[UdpMessage],
     headers: &mut [libc::mmsghdr],
@@ -399,7 +402,7 @@ fn send_all(
                 retries_left -= 1;
             }
             Remedy::Again | Remedy::DropOne => {
-                // A packet too long for the route leaves an entry there as well.
+                // A packet that is too long for the route also adds an entry to the error queue.
                 outcome.error_queued = true;
                 counters.send_drops += messages[sent].segments as u64;
                 sent += 1;
@@ -413,9 +416,9 @@ fn send_all(
     sent
 }
 
-/// A way for messages to leave: the socket, or one that fails on purpose.
+/// The socket, or a substitute that injects failures.
 pub(super) trait Outlet {
-    /// Hands over messages that [`UdpMessage::fill_in`] has described; returns how many were taken.
+    /// Sends messages that [`UdpMessage::fill_in`] has filled in; returns the number accepted.
     fn send_messages(&mut self, headers: &mut [libc::mmsghdr]) -> io::Result<usize>;
 }
 
@@ -431,8 +434,8 @@ impl Outlet for &UdpSocket {
     }
 }
 
-/// Messages that the system did not take yet, copied, since the memory that they were gathered from
-/// is only lent until the batch was sent. Room is allocated when there is first need for it.
+/// Copies of messages that the system did not accept yet: the original memory is only valid until
+/// the batch was sent. Memory is allocated on first need.
 #[derive(Default)]
 pub(super) struct Backlog {
     messages: VecDeque<KeptPacket>,
@@ -445,8 +448,8 @@ struct KeptPacket {
     end: usize,
 }
 
-/// The most bytes kept: those of one batch, and room for packets behind it. Further messages are
-/// dropped, and the transport sends them again. A backlog takes up to 1 MiB.
+/// Maximum bytes in a backlog: those of one batch, and room for further packets. Messages beyond it
+/// are dropped, and the transport retransmits them.
 const MAX_KEPT: usize = 1 << 20;
 
 impl Backlog {
@@ -454,7 +457,7 @@ impl Backlog {
         self.messages.is_empty()
     }
 
-    /// Copies a message; false if there is too much already.
+    /// Copies a message; returns false if the backlog is full.
     fn keep(&mut self, message: &UdpMessage, pieces: &[libc::iovec]) -> bool {
         let length: usize = pieces.iter().map(|piece| piece.iov_len).sum();
         let start = self.bytes.len();
@@ -472,7 +475,7 @@ impl Backlog {
         true
     }
 
-    /// Sends what is kept, as far as the system takes it.
+    /// Sends the kept messages until the system refuses one.
     pub(super) fn send(
         &mut self,
         outlet: &mut impl Outlet,

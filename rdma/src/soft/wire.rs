@@ -1,4 +1,4 @@
-//! The sockets of one group or connection manager as a [`Wire`].
+//! The [`Wire`] of a group or connection manager over UDP sockets.
 #![expect(unsafe_code, reason = "packets are gathered where their payload lies")]
 
 use core::time::Duration;
@@ -15,16 +15,16 @@ use super::transmit::{Backlog, Outlet, SendBatch, Shortage};
 use crate::Time;
 use crate::roce::wire::{Arrived, Datagram, Outgoing, SenderIndex, SenderSet, Wire, WireCounters};
 
-/// Peers known to be unreachable that wait to be asked for; more are forgotten.
+/// Maximum number of recorded unreachable peers; further ones are dropped.
 const MAX_UNREACHABLE: usize = 256;
-/// Entries taken from an error queue in one go: more than its share of the receive buffer holds.
+/// Maximum number of entries read from an error queue in one go; more than it can hold.
 const MAX_ERRORS: usize = 1 << 16;
 
-/// The pause before packets that the system did not take are sent again, where no descriptor tells
-/// of room.
+/// Interval for retrying packets that the system did not accept when no writability event announces
+/// the end of the shortage.
 const TRY_AGAIN_AFTER: Duration = Duration::from_millis(1);
 
-/// A socket that sends, behind the faults that are asked for.
+/// A sending socket with injected faults.
 struct Filtered<'a> {
     socket: &'a UdpSocket,
     filter: Option<&'a mut Filter>,
@@ -41,34 +41,34 @@ impl Outlet for Filtered<'_> {
     }
 }
 
-/// UDP sockets as a way in and out.
+/// A [`Wire`] over UDP sockets.
 pub struct SoftWire {
     receiver: UdpSocket,
-    /// Where the receiver is bound.
+    /// Address and port of the receiver.
     endpoint: SocketAddr,
     inbox: Inbox,
     filter: Option<Box<Filter>>,
-    /// There is at least one.
+    /// One for each sender; never empty.
     transmitters: Box<[Transmitter]>,
     /// Senders with packets in their batch.
     gathering: SenderSet,
-    /// Senders with packets that the system did not take.
+    /// Senders with packets in their backlog.
     blocked: SenderSet,
     cuts: GsoSupport,
     unreachable: VecDeque<SocketAddr>,
     counters: WireCounters,
 }
 
-/// A sender and what is about to leave from it. Apart from each other's, so that a train and a
-/// system call have packets of one sender, and those of each keep their order.
+/// A sender with its batch and backlog. Each sender has its own, since a train and a system call
+/// use one socket, and the order per sender must be kept.
 struct Transmitter {
-    /// Socket of the sender; `None` where it is the receiver's.
+    /// Socket of the sender; `None` if it sends through the receiver.
     socket: Option<UdpSocket>,
-    /// The address that packets are sent from.
+    /// Source address of its packets.
     source: SocketAddr,
     batch: SendBatch,
     backlog: Backlog,
-    /// Why something is in the backlog, and when to try again at the latest.
+    /// The reason for the backlog, and the time of the next attempt.
     shortage: Option<(Shortage, Time)>,
 }
 
@@ -100,7 +100,7 @@ impl SoftWire {
         }
     }
 
-    /// Sends what one sender has.
+    /// Sends the backlog and the batch of a sender.
     fn send_batch(&mut self, now: Time, sender: SenderIndex) {
         let Self { receiver, transmitters, filter, cuts, counters, .. } = self;
         let Transmitter { socket, source, batch, backlog, shortage } =
@@ -129,7 +129,7 @@ impl SoftWire {
     }
 }
 
-/// Empties the error queue of a socket, and notes the peers that turned out not to be there.
+/// Empties a socket's error queue, and records unreachable peers.
 fn drain_errors(socket: &UdpSocket, unreachable: &mut VecDeque<SocketAddr>) {
     for _ in 0..MAX_ERRORS {
         match receive::next_error(socket) {

@@ -1,5 +1,4 @@
-//! Messages between threads: the connection manager a group, and a group the connection
-//! manager.
+//! Messages between the threads of a connection manager and of groups.
 
 use std::io;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
@@ -10,7 +9,7 @@ use rustix::io::Errno;
 
 use super::sync::{AtomicBool, Ordering};
 
-/// A queue of messages and a doorbell that wakes the reader.
+/// A queue of messages, with an event file descriptor that wakes the reader.
 pub(crate) struct Mailbox<M> {
     messages: SegQueue<M>,
     doorbell: Option<MailboxDoorbell>,
@@ -18,21 +17,22 @@ pub(crate) struct Mailbox<M> {
 
 struct MailboxDoorbell<S = OwnedFd> {
     signal: S,
-    /// Whether it was rung and the reader has not looked yet: ringing again would only cost a call.
+    /// Whether the signal was raised and not cleared since: raising it again would be a useless
+    /// call.
     rung: AtomicBool,
 }
 
-/// The signal that a reader sleeps on.
+/// The signal that a sleeping reader waits for (an eventfd).
 trait MailboxSignal {
-    /// Wakes the reader, and every sleep that begins before it is cleared.
+    /// Wakes the reader; the signal stays raised until it is cleared.
     fn raise(&self);
 
-    /// Clears the signal, so that the reader may sleep; false if it was not raised.
+    /// Clears the signal; returns false if it was not raised.
     fn clear(&self) -> bool;
 }
 
 impl<M> Mailbox<M> {
-    /// A mailbox, with a doorbell where readers sleep.
+    /// Creates a mailbox, with a doorbell if `doorbell` is true; readers cannot sleep without one.
     pub(crate) fn new(doorbell: bool) -> io::Result<Self> {
         let doorbell = if doorbell { Some(MailboxDoorbell::new()?) } else { None };
         Ok(Self { messages: SegQueue::new(), doorbell })
@@ -57,7 +57,7 @@ impl<M> Mailbox<M> {
         self.messages.len()
     }
 
-    /// Makes the doorbell ring again for what comes from now on. Look into the mailbox afterwards.
+    /// Clears the doorbell, so that later messages ring it again. Receive messages after this call.
     pub(crate) fn quiet(&self) {
         if let Some(doorbell) = &self.doorbell {
             doorbell.quiet();
@@ -84,11 +84,11 @@ impl<S: MailboxSignal> MailboxDoorbell<S> {
     }
 
     fn quiet(&self) {
-        // If it was not raised, a slow ringer is about to do it, and the flag must stay up: with
-        // the flag down what it raises would stay, and end every sleep immediately.
+        // If the signal was not raised, a slow sender is about to raise it, and the flag must stay
+        // set: with the flag cleared, the signal would stay raised and end every sleep immediately.
         if self.rung.load(Ordering::Relaxed) && self.signal.clear() {
-            // Read and write in one step: a message that was sent by a thread that found it rung is
-            // seen after this.
+            // A read-modify-write: messages of senders that found the flag set are visible after
+            // it.
             self.rung.swap(false, Ordering::SeqCst);
         }
     }

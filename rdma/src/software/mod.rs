@@ -1,5 +1,5 @@
-//! Parts that the providers without a device share: registered memory, queue pair numbers, and
-//! messages between their threads.
+//! Code shared by the software providers (soft, sim, shm): registered memory, queue pair numbers,
+//! and messages between threads.
 
 pub(crate) mod mailbox;
 pub(crate) mod numbers;

@@ -1,5 +1,6 @@
-//! Queue pair numbers of a device: random, so that packets for an earlier process match no queue
-//! pair, with the group's index in the low bits, so that sockets can be steered by it.
+//! Queue pair numbers of a device. They are random, so that packets for an earlier process match no
+//! queue pair, and have the group's index in the low 8 bits, so that a program can steer packets to
+//! the group's socket.
 
 use std::collections::BTreeSet;
 use std::sync::{Arc, Mutex, PoisonError};
@@ -8,18 +9,18 @@ use roce_proto::Qpn;
 
 use super::random::Random;
 
-/// The bits of a queue pair number that name its group.
+/// The bits of a queue pair number that hold the group's index.
 const GROUP_MASK: u8 = 0xFF;
 
-/// The most groups of a device.
+/// Maximum number of groups of a device.
 pub const MAX_GROUPS: usize = GROUP_MASK as usize;
 
-/// Numbers that one group can have in use; half of what there are, so that a random one is soon
-/// found.
+/// Queue pair numbers that one group can have in use: half of all, so that a random one is soon
+/// found free.
 const MAX_PER_GROUP: usize = 1 << 15;
 
-/// The index of the owner of the queue pair with this number: a group's, or 0 for the connection
-/// manager, which has queue pair 1 though its low bits look like those of the first group.
+/// The index of the group of a queue pair number; 0 for the connection manager's queue pair 1,
+/// whose low bits would mean group 1.
 pub(crate) fn owner_of(qpn: Qpn) -> u8 {
     let [.., group] = qpn.value().to_be_bytes();
     if qpn == Qpn::GSI { 0 } else { group & GROUP_MASK }
@@ -29,7 +30,7 @@ fn compose(group: u8, upper: u16) -> Qpn {
     Qpn::new(u32::from(upper) << 8 | u32::from(group))
 }
 
-/// The numbers in use.
+/// The queue pair numbers in use on a device.
 pub(crate) struct Numbers(Mutex<NumberState>);
 
 struct NumberState {
@@ -38,7 +39,7 @@ struct NumberState {
     serial: u64,
 }
 
-/// A number in use; free again when dropped.
+/// A queue pair number in use; dropping it frees the number.
 pub(crate) struct QpNumber {
     numbers: Arc<Numbers>,
     group: u8,
@@ -51,7 +52,7 @@ impl Numbers {
         Self(Mutex::new(NumberState { random, used: BTreeSet::new(), serial: 0 }))
     }
 
-    /// A number for a queue pair of group `group`; `None` when it has too many.
+    /// Allocates a number for a queue pair of group `group`; `None` when it has too many.
     pub(crate) fn take(self: &Arc<Self>, group: u8) -> Option<QpNumber> {
         let mut state = self.0.lock().unwrap_or_else(PoisonError::into_inner);
         if state.used.range((group, 0)..=(group, u16::MAX)).count() >= MAX_PER_GROUP {
@@ -60,7 +61,7 @@ impl Numbers {
         loop {
             let upper = state.random.next_u64().to_le_bytes();
             let upper = u16::from_le_bytes([upper[0], upper[1]]);
-            // Zero would make the reserved numbers 0 and 1 possible.
+            // Zero would allow the reserved numbers 0 and 1.
             if upper != 0 && state.used.insert((group, upper)) {
                 state.serial += 1;
                 return Some(QpNumber {
@@ -73,18 +74,18 @@ impl Numbers {
         }
     }
 
-    /// How many numbers are in use: one for each queue pair that exists.
+    /// The number of queue pairs that exist.
     pub(crate) fn count(&self) -> u64 {
         self.0.lock().unwrap_or_else(PoisonError::into_inner).used.len() as u64
     }
 
-    /// The numbers in use, in no order that means anything.
+    /// The queue pair numbers in use, sorted by group.
     pub(crate) fn in_use(&self) -> Vec<u32> {
         let state = self.0.lock().unwrap_or_else(PoisonError::into_inner);
         state.used.iter().map(|&(group, upper)| compose(group, upper).value()).collect()
     }
 
-    /// A random number below 2^24, for a first sequence number.
+    /// A random 24-bit number, for the first packet sequence number (PSN).
     pub(crate) fn random_psn(&self) -> u32 {
         let mut state = self.0.lock().unwrap_or_else(PoisonError::into_inner);
         u32::try_from(state.random.below(1 << 24)).expect("below 2^24")
@@ -98,7 +99,7 @@ impl QpNumber {
 }
 
 impl QpNumber {
-    /// Tells this use of the number from earlier and later ones.
+    /// A number that distinguishes this use of the queue pair number from earlier and later ones.
     pub(crate) fn serial(&self) -> u64 {
         self.serial
     }

@@ -1,4 +1,4 @@
-//! The only place where registered memory is touched by address.
+//! The only functions that access registered memory by address.
 #![expect(unsafe_code, reason = "registered memory is named by address")]
 
 use core::{ptr, slice};
@@ -38,7 +38,7 @@ pub(crate) unsafe fn copy_to(addr: u64, target: *mut u8, length: usize) {
     unsafe { ptr::copy_nonoverlapping(source, target, length) }
 }
 
-/// The bytes at `addr`.
+/// Borrows `length` bytes at `addr`.
 ///
 /// # Safety
 /// `length` bytes at `addr` are mapped and readable for as long as the slice is used.

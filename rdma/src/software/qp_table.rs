@@ -1,25 +1,25 @@
-//! The queue pairs of a group, by slot and by number.
+//! The table of a group's queue pairs, by slot and by queue pair number.
 
 use crate::QpKey;
 
-/// Entries in slots that are reused, found by number through a hash table with open addressing.
+/// Entries in reusable slots, looked up by number through a hash table with open addressing.
 pub(crate) struct QpTable<E> {
     slots: Vec<QueuePairSlot<E>>,
     vacant: Vec<u32>,
-    /// Slots by hash of the number; at most half full. The length is a power of two.
+    /// Hash table from number to slot; at most half full. The length is a power of two.
     index: Vec<Bucket>,
     len: usize,
 }
 
 struct QueuePairSlot<E> {
-    /// Counts its uses: a stale key does not name its successor.
+    /// Number of past uses of the slot, so that the key of a released queue pair is detected as
+    /// stale.
     generation: u32,
     entry: Option<(u32, E)>,
 }
 
-/// Where the entry of a number is. The number stands here as well, so that the search reads no
-/// entry but the one it finds, and need not wait for that: of many queue pairs the cache keeps this
-/// table, but not their entries.
+/// The slot of a number. The number is stored here as well, so that a lookup touches only the entry
+/// that it finds: with many queue pairs this table stays in the cache, their entries do not.
 #[derive(Clone, Copy)]
 struct Bucket {
     number: u32,
@@ -35,7 +35,7 @@ impl Bucket {
 }
 
 impl<E> QpTable<E> {
-    /// A table that need not grow until it holds more than `expected` entries.
+    /// Creates a table that need not grow until it holds more than `expected` entries.
     pub(crate) fn new(expected: usize) -> Self {
         let buckets = (2 * expected.max(8)).next_power_of_two();
         Self {
@@ -46,12 +46,12 @@ impl<E> QpTable<E> {
         }
     }
 
-    /// Slots that exist, in use or not.
+    /// Number of slots, in use or not.
     pub(crate) fn slots(&self) -> usize {
         self.slots.len()
     }
 
-    /// Adds an entry under a number that is not in the table.
+    /// Adds an entry under a number that is not in the table yet; returns its slot.
     pub(crate) fn insert(&mut self, number: u32, entry: E) -> u32 {
         if 2 * (self.len + 1) > self.index.len() {
             self.grow();
@@ -69,7 +69,7 @@ impl<E> QpTable<E> {
         slot
     }
 
-    /// Takes an entry out.
+    /// Removes and returns the entry of a slot.
     pub(crate) fn remove(&mut self, slot: u32) -> E {
         let place = &mut self.slots[slot as usize];
         let (number, entry) = place.entry.take().expect("a slot in use");
@@ -80,28 +80,28 @@ impl<E> QpTable<E> {
         entry
     }
 
-    /// The slot of a number.
+    /// The slot of a number; `None` if it is not in the table.
     pub(crate) fn find(&self, number: u32) -> Option<u32> {
         let found = self.index[self.seek(number)];
         (!found.is_empty()).then_some(found.slot)
     }
 
-    /// The entry of a slot in use.
+    /// The entry of a slot, which must be in use.
     pub(crate) fn get(&self, slot: u32) -> &E {
         &self.slots[slot as usize].entry.as_ref().expect("a slot in use").1
     }
 
-    /// The entry of a slot in use.
+    /// The entry of a slot, which must be in use.
     pub(crate) fn get_mut(&mut self, slot: u32) -> &mut E {
         &mut self.slots[slot as usize].entry.as_mut().expect("a slot in use").1
     }
 
-    /// The key that names a slot's present entry.
+    /// The key of a slot's present entry.
     pub(crate) fn key(&self, slot: u32) -> QpKey {
         QpKey(u64::from(self.slots[slot as usize].generation) << 32 | u64::from(slot))
     }
 
-    /// The slot that a key names. A stale key is the caller's bug.
+    /// The slot of a key. Panics if the key is stale, which is a bug of the caller.
     pub(crate) fn slot(&self, QpKey(key): QpKey) -> u32 {
         let slot = u32::try_from(key & u64::from(u32::MAX)).expect("the lower half");
         let place = self.slots.get(slot as usize);
@@ -117,7 +117,7 @@ impl<E> QpTable<E> {
     }
 
     fn bucket(&self, number: u32) -> usize {
-        // Numbers are random already; the group's index in the low bits is not.
+        // Numbers are random except for the group's index in the low bits, which the shift removes.
         let hash = number.wrapping_mul(0x9E37_79B1) >> 8;
         hash as usize & (self.index.len() - 1)
     }
@@ -126,7 +126,7 @@ impl<E> QpTable<E> {
         (bucket + 1) & (self.index.len() - 1)
     }
 
-    /// The bucket of a number, or the empty one where it would be.
+    /// The bucket of a number, or the empty bucket where it would be inserted.
     fn seek(&self, number: u32) -> usize {
         let mut bucket = self.bucket(number);
         while !self.index[bucket].is_empty() && self.index[bucket].number != number {
@@ -141,7 +141,7 @@ impl<E> QpTable<E> {
         self.index[bucket] = entry;
     }
 
-    /// Takes out a number that is in the table, and moves up the numbers behind it.
+    /// Removes a number that is in the table, and reinserts the numbers after it.
     fn unlink(&mut self, number: u32) {
         let bucket = self.seek(number);
         self.index[bucket] = Bucket::EMPTY;

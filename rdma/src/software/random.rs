@@ -1,4 +1,4 @@
-//! Random numbers: from the system where a stranger must not guess them, from a seed where a run
+//! Random numbers: from the system where an attacker must not predict them, from a seed where a run
 //! must be repeatable.
 
 use std::io;
@@ -7,27 +7,26 @@ use chacha20::ChaCha12Rng;
 use chacha20::rand_core::{Rng, SeedableRng};
 use splitmix64::SplitMix64;
 
-/// Where the random numbers of a device come from. A network names its kind
-/// ([`crate::roce::Fabric::Entropy`]), so that a device that strangers reach cannot be given a
-/// seed.
+/// The source of a device's random numbers. Each network fixes its type
+/// ([`crate::roce::Fabric::Entropy`]), so that a device on a real network cannot be seeded.
 pub trait Entropy {
-    /// A stream that tells nothing about any other.
+    /// Returns a random stream that is independent of all others.
     ///
     /// # Errors
-    /// The system has none to give.
+    /// The error of `getrandom`.
     #[doc(hidden)]
     fn stream(&mut self) -> io::Result<Random>;
 }
 
-/// The system's generator. Each stream has a key of its own from there.
+/// The system's random generator: each stream is keyed by `getrandom`.
 #[derive(Debug)]
 pub struct SystemEntropy;
 
-/// A seed, for simulated networks: one number lets an observer compute the others.
+/// A seeded generator for simulated networks; its numbers are predictable.
 #[derive(Debug)]
 pub struct SeededEntropy(SplitMix64);
 
-/// One stream of random numbers.
+/// A stream of random numbers.
 pub struct Random(RandomSource);
 
 enum RandomSource {
@@ -77,8 +76,8 @@ impl Random {
         u128::from(self.next_u64()) << 64 | u128::from(self.next_u64())
     }
 
-    /// A number below `bound`, which is not zero. The bias is far below what anybody here can
-    /// notice.
+    /// A number from 0 to `bound - 1`; `bound` must not be zero. The bias is negligible: at most
+    /// `bound / 2^64`.
     pub(crate) fn below(&mut self, bound: u64) -> u64 {
         scale(self.next_u64(), bound)
     }

@@ -1,12 +1,12 @@
 //! The table of registered regions and memory windows of one device.
 //!
-//! A key is the entry's index and a generation that starts at random and moves on with each use, so
-//! a stale key names nothing. An index is reused only after [`MIN_IDLE`] others, oldest first, so
-//! that a generation comes back after 16 million registrations. Looking up takes a few atomic
-//! loads; only registering and dropping take a lock.
+//! A key consists of the entry's index and a generation, which starts at random and changes with
+//! each use, so that a stale key matches no entry. An index is reused only after [`MIN_IDLE`]
+//! others, oldest first, so a key recurs after 16 million registrations at the earliest. A lookup
+//! takes a few atomic loads; only registration and deregistration take a lock.
 //!
-//! Regions and windows belong to a protection domain, and so does each queue pair: a key of another
-//! domain names nothing, neither for the peer nor for our own requests.
+//! Regions, windows and queue pairs belong to a protection domain: a key of another domain is
+//! invalid, for the peer's requests and for our own.
 #![expect(unsafe_code, reason = "hands out access to registered memory")]
 
 use std::collections::VecDeque;
@@ -24,20 +24,21 @@ const GENERATION_BITS: u32 = 14;
 const CHUNK: usize = 1024;
 const CHUNKS: usize = (1 << (32 - GENERATION_BITS)) / CHUNK;
 
-/// Regions and windows that a device can have.
+/// Maximum number of regions and windows of a device.
 pub(crate) const MAX_ENTRIES: usize = CHUNK * CHUNKS;
 
-/// Indexes that lie idle before the oldest of them is reused, as long as the table has others.
+/// Number of freed indexes that are kept unused before the oldest is reused, while the table has
+/// unused entries.
 const MIN_IDLE: usize = CHUNK;
 
-/// Marks a window among the access bits of an entry.
+/// Flag in the access bits of an entry that marks a window.
 const WINDOW: u32 = 1 << 31;
 
-/// Why memory was not touched.
+/// Error of an access with an invalid key, or to memory that the key does not grant.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Denied;
 
-/// Names a protection domain of a device.
+/// Identifies a protection domain of a device.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct DomainId(u64);
 
@@ -49,30 +50,30 @@ pub(crate) struct Regions {
     domains: AtomicU64,
 }
 
-/// The region or window that a key names. All fields but the key are written only while the key is
-/// zero and no section that could have seen an earlier key is open, or, for a window, by the thread
-/// that alone is let through by `qpn`.
+/// A region or window. All fields but the key are written only while the key is zero and no section
+/// that could have seen an earlier key is open, or, for a window, by the one thread that `qpn`
+/// admits.
 struct RegionEntry {
-    /// Zero while the entry names nothing.
+    /// The key; zero while the entry is unused.
     key: AtomicU32,
     access: AtomicU32,
     domain: AtomicU64,
     addr: AtomicU64,
     length: AtomicU64,
-    /// Number of the registration, which is unique. A window has that of the region it opens.
+    /// Unique number of the registration. A window has that of its region.
     registration: AtomicU64,
-    /// Queue pair whose peer may use a window.
+    /// The queue pair whose peer may use a window.
     qpn: AtomicU32,
-    /// Key of the region that a window opens.
+    /// Key of the region that a window is bound to.
     region: AtomicU32,
     /// Handle of a window while it exists, else zero.
     window: AtomicU64,
 }
 
 struct FreeEntries {
-    /// The one that was freed first is in front.
+    /// Freed indexes, oldest first.
     indexes: VecDeque<u32>,
-    /// Entries from here on were never used.
+    /// The lowest index that was never used.
     fresh: u32,
     generations: Vec<u32>,
     registrations: u64,
@@ -80,14 +81,13 @@ struct FreeEntries {
     random: Random,
 }
 
-/// The table as the holder of a section sees it.
+/// The table during an open section, in which memory may be accessed.
 pub(crate) struct RegionsView<'a> {
     regions: &'a Regions,
     _section: Section<'a>,
 }
 
-/// The memory that queue pairs of one protection domain may reach, for as long as a section is
-/// open.
+/// The memory that queue pairs of one protection domain may access during an open section.
 #[derive(Clone, Copy)]
 pub(crate) struct DomainView<'a> {
     regions: &'a Regions,
@@ -95,7 +95,7 @@ pub(crate) struct DomainView<'a> {
 }
 
 impl Regions {
-    /// An empty table for a device with `groups` groups.
+    /// Creates an empty table for a device with `groups` groups.
     pub(crate) fn new(groups: usize, random: Random) -> Self {
         Self {
             chunks: (0..CHUNKS).map(|_| OnceLock::new()).collect(),
@@ -112,17 +112,17 @@ impl Regions {
         }
     }
 
-    /// A protection domain that nothing belongs to yet.
+    /// Creates an empty protection domain.
     pub(crate) fn new_domain(&self) -> DomainId {
         DomainId(self.domains.fetch_add(1, Ordering::Relaxed))
     }
 
-    /// Opens the section of group `index` and with it access to the memory.
+    /// Opens the section of group `index`, in which registered memory may be accessed.
     pub(crate) fn view(&self, index: usize) -> RegionsView<'_> {
         RegionsView { regions: self, _section: self.sections.enter(index) }
     }
 
-    /// Registers memory; `None` when the table is full.
+    /// Registers memory and returns its key; `None` when the table is full.
     ///
     /// # Safety
     /// As for [`crate::Device::register`]; the memory stays mapped until the key was retired.
@@ -148,14 +148,15 @@ impl Regions {
         Some(key)
     }
 
-    /// Ends a registration: when this returns, no byte is touched through it again.
+    /// Deregisters memory: when this returns, no byte is accessed through its key.
     pub(crate) fn retire(&self, key: u32) {
         self.entry(key).key.store(0, Ordering::Relaxed);
         self.sections.wait();
         self.free().give_back(key);
     }
 
-    /// Allocates a window: its handle, and the key before its first.
+    /// Allocates a window; returns its handle and the key that precedes its first one. `None` when
+    /// the table is full.
     pub(crate) fn allocate_window(&self, domain: DomainId) -> Option<(WindowHandle, u32)> {
         let mut free = self.free();
         let key = free.take()?;
@@ -167,18 +168,18 @@ impl Regions {
         Some((WindowHandle(handle), key))
     }
 
-    /// Frees a window whose latest key was `key`.
+    /// Frees a window with its latest key.
     pub(crate) fn free_window(&self, key: u32) {
         let entry = self.entry(key);
         entry.window.store(0, Ordering::Relaxed);
-        // A bind that had seen the handle may still publish its key.
+        // A bind in progress that has seen the handle may still publish its key.
         self.sections.wait();
         entry.key.store(0, Ordering::Relaxed);
         self.sections.wait();
         self.free().give_back(key);
     }
 
-    /// Regions and windows that exist.
+    /// Number of regions and windows.
     pub(crate) fn count(&self) -> u64 {
         let free = self.free();
         u64::from(free.fresh) - free.indexes.len() as u64
@@ -188,7 +189,7 @@ impl Regions {
         self.free.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// The entry of a key that this table made.
+    /// The entry of a key of this table, whose memory is allocated if necessary.
     fn entry(&self, key: u32) -> &RegionEntry {
         let index = index_of(key);
         let chunk = self.chunks[index / CHUNK]
@@ -196,7 +197,7 @@ impl Regions {
         &chunk[index % CHUNK]
     }
 
-    /// The entry that any key names now.
+    /// The entry with this key; `None` for any key that is not valid now.
     fn find(&self, key: u32) -> Option<&RegionEntry> {
         let index = index_of(key);
         let entry = &self.chunks[index / CHUNK].get()?[index % CHUNK];
@@ -205,7 +206,7 @@ impl Regions {
 }
 
 impl FreeEntries {
-    /// A key that was not used for as long as possible, of an entry that is not in use.
+    /// Allocates an entry: its key with a new generation; `None` when all are in use.
     fn take(&mut self) -> Option<u32> {
         let has_fresh = (self.fresh as usize) < MAX_ENTRIES;
         let index = if has_fresh && self.indexes.len() < MIN_IDLE {
@@ -228,20 +229,21 @@ impl FreeEntries {
 }
 
 impl RegionsView<'_> {
-    /// The memory that queue pairs of a domain may reach.
+    /// The memory that queue pairs of a protection domain may access.
     pub(crate) fn in_domain(&self, domain: DomainId) -> DomainView<'_> {
         DomainView { regions: self.regions, domain }
     }
 }
 
 impl<'a> DomainView<'a> {
-    /// The entry that a key names now, if it is of this domain.
+    /// The entry with this key, if it belongs to the domain.
     fn find(&self, key: u32) -> Option<&'a RegionEntry> {
         let entry = self.regions.find(key)?;
         (entry.domain.load(Ordering::Relaxed) == self.domain.0).then_some(entry)
     }
 
-    /// Checks that local work may touch `length` bytes at `addr`.
+    /// Checks that our own request may access `length` bytes at `addr`; the key of a window is
+    /// denied.
     pub(crate) fn check_local(
         &self,
         lkey: u32,
@@ -257,7 +259,7 @@ impl<'a> DomainView<'a> {
         entry.allows(granted, addr, length, access)
     }
 
-    /// Checks that the peer of our queue pair `qpn` may touch `length` bytes at `addr`.
+    /// Checks that the peer of our queue pair `qpn` may access `length` bytes at `addr`.
     pub(crate) fn check_remote(
         &self,
         rkey: u32,
@@ -281,7 +283,7 @@ impl<'a> DomainView<'a> {
         entry.allows(granted, addr, length, access)
     }
 
-    /// Copies a payload to where the local key allows it.
+    /// Copies a payload to memory under a local key.
     pub(crate) fn place_local(&self, lkey: u32, addr: u64, payload: &[u8]) -> Result<(), Denied> {
         self.check_local(lkey, addr, payload.len() as u64, Access::LOCAL_WRITE)?;
         // SAFETY: the region is registered for writing and stays so while the section is open.
@@ -289,7 +291,7 @@ impl<'a> DomainView<'a> {
         Ok(())
     }
 
-    /// Copies a payload to where the remote key allows it.
+    /// Copies a payload to memory under a remote key.
     pub(crate) fn place_remote(
         &self,
         rkey: u32,
@@ -303,7 +305,7 @@ impl<'a> DomainView<'a> {
         Ok(())
     }
 
-    /// The bytes that a local key opens, for as long as the section is open.
+    /// The bytes under a local key, borrowed while the section is open.
     pub(crate) fn local(&self, lkey: u32, addr: u64, length: u32) -> Result<&'a [u8], Denied> {
         self.check_local(lkey, addr, u64::from(length), Access::NONE)?;
         // SAFETY: the region is registered and stays so while the section lives, which `'a` does
@@ -311,7 +313,7 @@ impl<'a> DomainView<'a> {
         Ok(unsafe { place::bytes(addr, length as usize) })
     }
 
-    /// The bytes that a remote key opens, for as long as the section is open.
+    /// The bytes under a remote key, borrowed while the section is open.
     pub(crate) fn remote(
         &self,
         rkey: u32,
@@ -324,7 +326,7 @@ impl<'a> DomainView<'a> {
         Ok(unsafe { place::bytes(addr, length as usize) })
     }
 
-    /// Copies memory that other processes share to where the local key allows it.
+    /// Copies from a shared-memory ring to memory under a local key.
     ///
     /// # Safety
     /// `source` is readable for `length` bytes and belongs to no region.
@@ -341,7 +343,7 @@ impl<'a> DomainView<'a> {
         Ok(())
     }
 
-    /// Copies memory that other processes share to where the remote key allows it.
+    /// Copies from a shared-memory ring to memory under a remote key.
     ///
     /// # Safety
     /// `source` is as for [`DomainView::copy_to_local`].
@@ -358,7 +360,7 @@ impl<'a> DomainView<'a> {
         Ok(())
     }
 
-    /// Copies what a local key opens to memory that other processes share.
+    /// Copies memory under a local key to a shared-memory ring.
     ///
     /// # Safety
     /// `target` is writable for `length` bytes and belongs to no region.
@@ -375,7 +377,7 @@ impl<'a> DomainView<'a> {
         Ok(())
     }
 
-    /// Copies what a remote key opens to memory that other processes share.
+    /// Copies memory under a remote key to a shared-memory ring.
     ///
     /// # Safety
     /// `target` is as for [`DomainView::copy_from_local`].
@@ -392,7 +394,7 @@ impl<'a> DomainView<'a> {
         Ok(())
     }
 
-    /// Opens a window to the peer of our queue pair `qpn`.
+    /// Binds a window for the peer of our queue pair `qpn`.
     pub(crate) fn bind(&self, qpn: u32, bind: &Bind) -> Result<(), Denied> {
         let RegionHandle(region) = bind.region;
         let region_key = u32::try_from(region).map_err(|_| Denied)?;
@@ -415,7 +417,7 @@ impl<'a> DomainView<'a> {
         Ok(())
     }
 
-    /// The window of a bind, if it exists and is closed.
+    /// The window of a bind; denied unless it exists, belongs to the domain and is invalid.
     fn window(&self, bind: &Bind) -> Result<&'a RegionEntry, Denied> {
         let index = index_of(bind.rkey);
         let chunk = self.regions.chunks[index / CHUNK].get().ok_or(Denied)?;
@@ -428,8 +430,7 @@ impl<'a> DomainView<'a> {
         (exists && closed).then_some(window).ok_or(Denied)
     }
 
-    /// Closes a window that is bound to our queue pair `qpn`. Ordinary regions are never
-    /// invalidated.
+    /// Invalidates a window that is bound for our queue pair `qpn`. Keys of regions are denied.
     pub(crate) fn invalidate(&self, qpn: u32, rkey: u32) -> Result<(), Denied> {
         let entry = self.find(rkey).ok_or(Denied)?;
         let is_window = entry.access.load(Ordering::Relaxed) & WINDOW != 0;
@@ -485,24 +486,24 @@ fn random_generation(random: &mut Random) -> u32 {
     u32::try_from(random.below(u64::from(GENERATION_MASK))).expect("below a 14-bit bound") + 1
 }
 
-/// The generation after `generation`; never zero, so that no key is.
+/// The generation after `generation`; never zero, so that no key is zero.
 pub(crate) fn next_generation(generation: u32) -> u32 {
     generation % GENERATION_MASK + 1
 }
 
-/// The key after `key` of the same entry.
+/// The next key of the same entry.
 fn next_key(key: u32) -> u32 {
     key & !GENERATION_MASK | next_generation(key & GENERATION_MASK)
 }
 
-/// Registered memory of a software device.
+/// A registered memory region of a software device.
 pub struct SoftwareRegion {
     regions: Arc<Regions>,
     key: u32,
 }
 
 impl SoftwareRegion {
-    /// Registers memory of a protection domain with `regions`.
+    /// Registers memory in a protection domain.
     ///
     /// # Safety
     /// The memory is as [`crate::Device::register`] asks for.
@@ -533,7 +534,7 @@ impl SoftwareRegion {
     }
 }
 
-/// The error of a device whose table has no room.
+/// The error for a table without a free entry.
 pub(crate) fn table_full() -> io::Error {
     io::Error::other(format!("the device has its {MAX_ENTRIES} memory regions and windows in use"))
 }
@@ -571,18 +572,18 @@ pub struct Window {
 }
 
 impl Window {
-    /// A window that is not bound; `None` when the table is full.
+    /// Creates a window that is not bound; `None` when the table is full.
     pub(crate) fn new(regions: Arc<Regions>, domain: DomainId) -> Option<Self> {
         let (handle, key) = regions.allocate_window(domain)?;
         Some(Self { regions, handle, key })
     }
 
-    /// The key that the latest bind gave it.
+    /// The key set by the latest bind.
     pub(crate) fn rkey(&self) -> u32 {
         self.key
     }
 
-    /// The operation that opens part of `region` under a fresh key.
+    /// Returns the bind of part of `region` under the next key.
     pub(crate) fn bind(
         &mut self,
         region: &SoftwareRegion,

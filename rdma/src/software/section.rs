@@ -1,8 +1,8 @@
-//! Sections: the stretches of time in which a group may touch registered memory.
+//! Sections: the periods in which a group may access registered memory.
 //!
-//! A thread that retires a region clears its key first and then waits until every section that was
-//! open has ended. A section that begins later sees the cleared key. No section is ever open while
-//! code of the provider's user runs, so a thread that drops a region never waits for itself.
+//! A thread that deregisters a region clears its key first and then waits until every open section
+//! has ended; a section that begins later sees the cleared key. No section is open while code of
+//! the provider's user runs, so a thread that drops a region never waits for itself.
 
 use crossbeam::utils::CachePadded;
 

@@ -1,5 +1,4 @@
-//! The synchronisation primitives of this module, which loom replaces when it checks them. Where
-//! this crate is a dependency of a crate that is checked, it is as ever.
+//! Synchronisation primitives of this module, replaced by loom's in this crate's loom tests only.
 
 #[cfg(not(all(loom, test)))]
 pub(crate) use std::{

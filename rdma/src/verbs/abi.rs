@@ -1,9 +1,9 @@
 //! The public ABI of `libibverbs.so.1` and `librdmacm.so.1`, as far as it is used here.
 //!
-//! Layouts are those of rdma-core's installed headers; a test compares them where the headers are.
-//! C enumerations are plain integers, so a value from a newer library is never an invalid Rust
-//! enum. Opaque tails (mutexes) are left out: the libraries allocate those structs, and we only
-//! look at their heads. Names are those of the C headers.
+//! The layouts are those of rdma-core's installed headers; a test compares them if the headers are
+//! installed. C enumerations are plain integers, so that a value from a newer library is never an
+//! invalid Rust enum. Opaque tails (mutexes) are left out: the libraries allocate those structs,
+//! and we access only the fields before. Names are those of the C headers.
 
 use core::ffi::{c_char, c_int, c_uint, c_void};
 

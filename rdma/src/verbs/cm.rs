@@ -24,10 +24,9 @@ use crate::{
     PrivateData, QpConfig, Time,
 };
 
-/// Connection requests that may wait to be looked at.
+/// Maximum number of pending connection requests of a listener.
 const BACKLOG: c_int = 128;
-/// Private data that a request carries besides librdmacm's own header, and that a reject carries,
-/// in bytes.
+/// Maximum private data of a REQ besides librdmacm's own header, and of a REJ, in bytes.
 const REQUEST_PRIVATE_MAX: usize = 56;
 const REJECT_PRIVATE_MAX: usize = 148;
 
@@ -43,7 +42,7 @@ pub struct VerbsCm {
 
 struct VerbsConnection {
     id: Arc<Id>,
-    /// Options of the connection, or of those that a listener takes.
+    /// Options of the connection; for a listener, those of its incoming connections.
     options: ConnOptions,
     route_timeout: Duration,
 }
@@ -77,7 +76,8 @@ impl VerbsCm {
         self.connections.insert(conn, connection);
     }
 
-    /// Depths beyond the device's are an error to librdmacm.
+    /// Builds librdmacm's parameters, with depths limited to those of the device: larger ones are
+    /// an error to librdmacm.
     fn conn_param(&self, params: &ConnParams) -> rdma_conn_param {
         let caps = &self.caps;
         let private_data = params.private_data.as_slice();
@@ -94,7 +94,7 @@ impl VerbsCm {
         }
     }
 
-    /// Takes one event off the channel, by value.
+    /// Takes one event off the channel, copies it and acknowledges it, if any.
     fn receive(&self) -> Option<RawEvent> {
         let functions = &self.context.library.cm;
         let mut event = null_mut();
@@ -121,7 +121,7 @@ impl VerbsCm {
         Some(copied)
     }
 
-    /// The event that the consumer gets, if any.
+    /// Translates an event for the consumer; `None` for events that it does not see.
     fn translate(&mut self, event: &RawEvent) -> Option<CmEvent> {
         if event.kind == cm_event::CONNECT_REQUEST {
             return Some(self.connect_request(event));
@@ -137,12 +137,12 @@ impl VerbsCm {
                 return Some(CmEvent::Established { conn, params });
             }
             cm_event::DISCONNECTED => {
-                // librdmacm leaves the queue pair alone until we disconnect as well.
+                // librdmacm leaves the queue pair as it is until we disconnect as well.
                 connection.id.disconnect();
-                // The kernel says ETIMEDOUT when the peer did not answer.
+                // The kernel sets the status to ETIMEDOUT when the peer did not answer.
                 return Some(CmEvent::Disconnected { conn, confirmed: event.status == 0 });
             }
-            // Bonding moved the address: the path is gone.
+            // Bonding moved the address, so the path is gone.
             cm_event::ADDR_CHANGE => {
                 connection.id.disconnect();
                 return Some(CmEvent::Disconnected { conn, confirmed: false });
@@ -171,7 +171,7 @@ impl VerbsCm {
         let options = self.connections.get(&listener).map(|listener| listener.options);
         let options = options.unwrap_or_default();
         if let Err(error) = id.set_options(&options) {
-            // It is so for all of them, and peers decide how many there are.
+            // The error affects all connections, and peers decide how many there are: log it once.
             static SAID: Once = Once::new();
             SAID.call_once(|| {
                 tracing::warn!("connections do not have their listener's type of service: {error}");
@@ -188,7 +188,7 @@ impl VerbsCm {
     }
 }
 
-/// The step at which a connection could not be made, if that is what an event says.
+/// The failure that an event of this kind reports; `None` if it is no failure to connect.
 fn failure(kind: u32) -> Option<ConnectFailure> {
     match kind {
         cm_event::ADDR_ERROR => Some(ConnectFailure::Address),
@@ -199,7 +199,7 @@ fn failure(kind: u32) -> Option<ConnectFailure> {
 }
 
 impl VerbsConnection {
-    /// The second step of resolving; the consumer sees both as one.
+    /// Starts the resolution of the route, the second step of `resolve`.
     fn resolve_route(&self, conn: ConnId) -> Option<CmEvent> {
         let timeout_ms = c_int::try_from(self.route_timeout.as_millis()).unwrap_or(c_int::MAX);
         let resolve = self.id.library().cm.rdma_resolve_route;
@@ -211,8 +211,8 @@ impl VerbsConnection {
     }
 }
 
-/// An event by value, so that it can be acknowledged immediately: destroying an identifier waits
-/// for its events.
+/// A copy of an event, so that the event can be acknowledged immediately: `rdma_destroy_id` blocks
+/// until the events of the identifier are acknowledged.
 struct RawEvent {
     kind: u32,
     status: c_int,
@@ -343,7 +343,7 @@ impl ConnectionManager<Verbs> for VerbsCm {
         check(unsafe { (self.context.library.cm.rdma_accept)(id.raw, &raw mut param) })?;
         drop(guard);
         // The queue pair is in RTS now; commands may arrive, and be answered, before the peer's
-        // last word.
+        // RTU.
         id.note_ready();
         Ok(())
     }

@@ -1,4 +1,4 @@
-//! Completion queues and the channel to sleep on them.
+//! Completion queues and the completion channel that reports their events.
 #![expect(unsafe_code, reason = "calls rdma-core")]
 
 use core::ffi::c_int;
@@ -15,32 +15,32 @@ use super::lockable::explain;
 use super::requests::{MAX_QUEUE_PAIRS, WorkQueueKind};
 use crate::{Caps, GroupConfig, Wc};
 
-/// The completion queues of a group: one for what it sends, one for what arrives. They are two so
-/// that a group may sleep on the latter alone. Each has room for every completion of every queue
-/// pair that completes to it: one that overran would take all of them with it.
+/// The completion queues of a group: one for its send requests and one for its receives, so that
+/// the group may sleep on the receives alone. Each has room for every completion of all its queue
+/// pairs: an overrun would break all of them.
 pub(crate) struct CompletionQueues {
     pub(crate) sends: CompletionQueue,
     pub(crate) receives: CompletionQueue,
     reserved: Mutex<ReservedCompletions>,
-    // After the queues, which report to it.
+    // Dropped after the queues, which report to it.
     channel: CompletionChannel,
 }
 
-/// A completion queue, until it is dropped by the [`CompletionQueues`] that it belongs to.
+/// A completion queue, destroyed when the [`CompletionQueues`] that it belongs to is dropped.
 pub(crate) struct CompletionQueue {
     context: Arc<Context>,
     pub(crate) raw: *mut ibv_cq,
-    /// True once polling or arming failed; logged once, since it is tried for ever.
+    /// True once polling or arming failed. The failure is logged once, since both are tried again.
     failed: AtomicBool,
 }
 
-/// Where completion queues report that they are not empty.
+/// The completion channel (`ibv_comp_channel`) of a group, non-blocking.
 struct CompletionChannel {
     context: Arc<Context>,
     raw: *mut ibv_comp_channel,
 }
 
-/// Completions that the queue pairs of a group may need in its completion queues.
+/// Completion-queue entries reserved for the queue pairs of a group.
 #[derive(Default)]
 struct ReservedCompletions {
     queue_pairs: u32,
@@ -54,7 +54,7 @@ unsafe impl Send for CompletionQueues {}
 // SAFETY: as above.
 unsafe impl Sync for CompletionQueues {}
 
-/// Entries reserved for one queue pair, until this is dropped.
+/// Entries reserved for one queue pair, released when this is dropped.
 pub(crate) struct CompletionRoom {
     queues: Arc<CompletionQueues>,
     sends: u32,
@@ -83,7 +83,7 @@ impl CompletionQueues {
         })
     }
 
-    /// Sets room aside for the completions of a queue pair, which must not be made without.
+    /// Reserves the completion-queue entries of a queue pair, which must not be created without.
     pub(crate) fn reserve(
         self: &Arc<Self>,
         sends: u32,
@@ -111,8 +111,8 @@ impl CompletionQueues {
         self.channel.fd()
     }
 
-    /// Takes an event off the channel, if there is one, and says which queue it is of. It has to be
-    /// acknowledged.
+    /// Takes an event off the channel and returns the queue that it is for, if any. The caller must
+    /// acknowledge the event.
     pub(crate) fn take_event(&self) -> Option<WorkQueueKind> {
         let raw = self.channel.take_event()?;
         Some(if raw == self.sends.raw { WorkQueueKind::Send } else { WorkQueueKind::Receive })
@@ -164,7 +164,8 @@ impl CompletionQueue {
         Ok(Self { context, raw, failed: AtomicBool::new(false) })
     }
 
-    /// Grows if it has not that many entries. Only under the lock of what is reserved.
+    /// Grows the queue to `wanted` entries if it has fewer. The caller holds the lock of
+    /// `reserved`.
     fn make_room(&self, wanted: u32) -> io::Result<()> {
         // SAFETY: the queue is alive; its size changes only here, under the lock.
         let size = u32::try_from(unsafe { (*self.raw).cqe }).unwrap_or(0);
@@ -194,7 +195,7 @@ impl CompletionQueue {
         }
     }
 
-    /// Polls straight into `out`.
+    /// Polls completions directly into `out`; returns their number, 0 after a failure.
     pub(crate) fn poll(&self, out: &mut [Wc]) -> usize {
         // SAFETY: the queue is alive, `Wc` has the layout of `ibv_wc`, any bits in it are valid,
         // and there is room for that many.
@@ -215,8 +216,7 @@ impl CompletionQueue {
         }
     }
 
-    /// Asks for one event on the channel when the next completion comes; returns whether there will
-    /// be one.
+    /// Requests one event on the channel for the next completion; returns false if that failed.
     pub(crate) fn arm(&self) -> bool {
         // SAFETY: the queue is alive.
         let rc = unsafe { (self.context.data_path.req_notify_cq)(self.raw, 0) };
@@ -226,7 +226,7 @@ impl CompletionQueue {
         rc == 0
     }
 
-    /// Acknowledges events: without this, destroying the queue would wait for ever.
+    /// Acknowledges events; until all are, destroying the queue would block.
     pub(crate) fn acknowledge(&self, events: u32) {
         if events > 0 {
             // SAFETY: that many events were taken and not acknowledged yet.

@@ -17,23 +17,23 @@ use super::library::{Library, LoadError, library};
 use super::quirks::DeviceFeature;
 use crate::{Caps, DeviceEvent};
 
-/// Why verbs cannot be used.
+/// The reason why verbs cannot be used.
 #[derive(Clone, Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum VerbsError {
-    /// The libraries are not usable.
+    /// The libraries cannot be used.
     #[error(transparent)]
     Library(#[from] LoadError),
-    /// The libraries are there; no device is.
+    /// The libraries can be used, but there is no device.
     #[error("no RDMA device: {0}")]
     NoDevice(String),
-    /// A process that this one was forked from had opened the devices.
+    /// The devices were opened by a process that this one was forked from.
     #[error(
         "RDMA devices do not work in a process that was forked after they were opened: start it as a new program (spawn \
          or forkserver, not fork), or fork before the first device is opened"
     )]
     Forked,
-    /// The address belongs to no device.
+    /// No RDMA device has the address.
     #[error("no RDMA device serves {0}")]
     NotServed(IpAddr),
     /// The address belongs to no interface of this machine.
@@ -42,7 +42,7 @@ pub enum VerbsError {
     /// The device's transport is iWARP.
     #[error("RDMA device {0} speaks iWARP, which is not supported")]
     Iwarp(String),
-    /// The connection manager cannot tell.
+    /// librdmacm failed to find the device for the address.
     #[error("librdmacm does not say which device serves {address}: {reason}")]
     System {
         /// The local address that was asked for.
@@ -52,29 +52,29 @@ pub enum VerbsError {
     },
 }
 
-/// Properties of a device that are known without opening it for use.
+/// Properties of an RDMA device, as `ibv_query_device` returns them.
 #[derive(Clone, Debug)]
 pub struct DeviceInfo {
     /// Limits and features of the device.
     pub caps: Caps,
-    /// Why SEND with Invalidate is not used, where it is not.
+    /// The reason why SEND with Invalidate is not used; `None` if it is.
     pub no_send_with_invalidate: Option<&'static str>,
-    /// Why memory windows are not used, where they are not.
+    /// The reason why memory windows are not used; `None` if they are.
     pub no_memory_windows: Option<&'static str>,
-    /// The vendor's identifier in `ibv_device_attr`, by which quirks are looked up.
+    /// The vendor id in `ibv_device_attr`, the key of the list of known faults.
     pub vendor_id: u32,
-    /// Firmware version as the device gives it.
+    /// Firmware version, as the device reports it.
     pub firmware: String,
-    /// Number of physical ports; they count from 1.
+    /// Number of physical ports; ports are numbered from 1.
     pub ports: u8,
-    /// Completion vectors, over which the groups are spread.
+    /// Number of completion vectors, over which the groups are spread.
     pub completion_vectors: u32,
 }
 
-/// All RDMA devices of the machine.
+/// Lists all RDMA devices of the machine.
 ///
 /// # Errors
-/// The machine has no device, or the libraries are not usable.
+/// The machine has no device that can be opened, or the libraries cannot be used.
 pub fn devices() -> Result<Vec<DeviceInfo>, VerbsError> {
     let list = DeviceList::get(library()?)?;
     let infos: Vec<_> = list.contexts().filter_map(|raw| list.info(raw)).collect();
@@ -86,8 +86,8 @@ pub fn devices() -> Result<Vec<DeviceInfo>, VerbsError> {
     }
 }
 
-/// The devices that librdmacm has opened. It closes those that the machine has lost when it lists
-/// them again, unless one of our lists or identifiers still has them.
+/// The array of open devices from `rdma_get_devices`. That call also closes devices that were
+/// removed from the machine, except those in another array or with an identifier.
 struct DeviceList {
     library: &'static Library,
     raw: *mut *mut ibv_context,
@@ -96,8 +96,8 @@ struct DeviceList {
 
 impl DeviceList {
     fn get(library: &'static Library) -> Result<Self, VerbsError> {
-        // librdmacm opens devices once for a process and its children, but doorbells and queues are
-        // not there in a child.
+        // librdmacm opens devices once per process, and a forked child inherits that state but not
+        // the mapped doorbells and queues.
         static OPENER: OnceLock<u32> = OnceLock::new();
         let process = std::process::id();
         if OPENER.get().is_some_and(|opener| *opener != process) {
@@ -134,8 +134,7 @@ impl Drop for DeviceList {
     }
 }
 
-/// An opened device. It is librdmacm's, which keeps it open as long as an identifier is bound to
-/// it.
+/// An open device. librdmacm owns it and keeps it open as long as an identifier is bound to it.
 pub(crate) struct Context {
     pub(crate) library: &'static Library,
     pub(crate) raw: *mut ibv_context,
@@ -143,28 +142,27 @@ pub(crate) struct Context {
     /// The features that the device reports, `enum ibv_device_cap_flags`.
     pub(crate) cap_flags: u32,
     pub(crate) info: DeviceInfo,
-    /// The event queues of the handles that use the device.
+    /// The event queues of the handles that use the device; each gets all events.
     pub(crate) listeners: Mutex<Vec<Weak<Events>>>,
     /// Regions that the device refused to deregister.
     pub(crate) leaked_regions: AtomicU64,
-    /// Keeps the device open; none where the library is not the real one.
+    /// The identifier that keeps the device open; `None` in tests with a fake library.
     pub(crate) anchor: Option<Id>,
 }
 
 impl Drop for Context {
     fn drop(&mut self) {
         if self.anchor.take().is_some() {
-            // So that a device that the machine has lost is closed at last.
+            // Lists the devices, so that librdmacm closes this one if it was removed.
             drop(DeviceList::get(self.library));
         }
     }
 }
 
-/// Events of a device for one handle that uses it.
+/// Asynchronous events for one handle of a device.
 pub(crate) type Events = SegQueue<DeviceEvent>;
 
-/// The operations that C's inline functions call through the context; the driver has filled them
-/// in.
+/// The driver's functions that libibverbs' inline functions call through the context.
 #[derive(Clone, Copy)]
 pub(crate) struct DataPath {
     pub(crate) poll_cq: PollCq,
@@ -189,10 +187,11 @@ unsafe impl Send for Context {}
 // SAFETY: as above.
 unsafe impl Sync for Context {}
 
-/// The device that owns a local address, and its port: librdmacm binds an identifier to them and
-/// says which.
+/// Returns the device that owns a local address and its port number, found by binding an identifier
+/// to the address.
 pub(crate) fn context_of(address: IpAddr) -> Result<(Arc<Context>, u8), VerbsError> {
-    /// Open devices. Each has the events of its device, which tells each only once.
+    /// Contexts that are open. A second open of a device shares its context, since libibverbs
+    /// reports each asynchronous event once.
     static OPEN: Mutex<Vec<Weak<Context>>> = Mutex::new(Vec::new());
     let explain = |error: io::Error| match error.raw_os_error() {
         Some(libc::ENODEV) => VerbsError::NotServed(address),
@@ -203,7 +202,7 @@ pub(crate) fn context_of(address: IpAddr) -> Result<(Arc<Context>, u8), VerbsErr
         }
     };
     let library = library()?;
-    // With those that came since the last list.
+    // Refreshes librdmacm's list, so that devices added since are included.
     let _list = DeviceList::get(library)?;
     let channel = Channel::open(library).map_err(explain)?;
     let id = Id::create(&channel, 0).map_err(explain)?;
@@ -223,7 +222,7 @@ pub(crate) fn context_of(address: IpAddr) -> Result<(Arc<Context>, u8), VerbsErr
     Ok((context, port))
 }
 
-/// The obstacle between this process and the device files, where that can be told.
+/// The likely reason why this process cannot use the device files; `None` if none is found.
 pub(crate) fn obstacle() -> Option<String> {
     let folder = Path::new("/dev/infiniband");
     if !folder.join("rdma_cm").exists() {
@@ -240,7 +239,7 @@ pub(crate) fn obstacle() -> Option<String> {
 }
 
 impl Context {
-    /// The device that an identifier is bound to.
+    /// Creates the context of the device that an identifier is bound to.
     fn open(library: &'static Library, anchor: Id) -> Option<Self> {
         let raw = anchor.verbs();
         // SAFETY: the identifier keeps the context open.
@@ -269,7 +268,7 @@ impl Context {
         })
     }
 
-    /// The device's events from now on.
+    /// Returns a queue that gets all events of the device from now on.
     pub(crate) fn listen(&self) -> Arc<Events> {
         let events = Arc::default();
         let mut listeners = self.listeners.lock().unwrap_or_else(PoisonError::into_inner);
@@ -278,7 +277,8 @@ impl Context {
         events
     }
 
-    /// Hands the events that the device has to all who listen: it tells each only once.
+    /// Copies pending events to the queues of all handles, since libibverbs reports each event
+    /// once.
     pub(crate) fn fetch_events(&self) -> io::Result<()> {
         let listeners = self.listeners.lock().unwrap_or_else(PoisonError::into_inner);
         while let Some(event) = self.next_event()? {
@@ -321,7 +321,7 @@ fn translate(event: &ibv_async_event) -> DeviceEvent {
     }
 }
 
-/// Asks a device what it can do; `None` if it does not answer.
+/// Queries the limits of a device; `None` on failure, which is logged.
 ///
 /// # Safety
 /// The context is open.
@@ -373,7 +373,7 @@ fn caps(name: String, transport: c_int, library: &Library, attr: &ibv_device_att
         max_region_bytes: attr.max_mr_size,
         memory_windows: has(DeviceFeature::MemoryWindows),
         send_with_invalidate: has(DeviceFeature::SendWithInvalidate),
-        // Software devices cannot reach a device's memory.
+        // rxe and siw cannot access the memory of another device.
         dma_buf: library.verbs.ibv_reg_dmabuf_mr.is_some() && !software,
         software,
         trains: false,

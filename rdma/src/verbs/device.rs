@@ -1,4 +1,4 @@
-//! RDMA devices make groups, regions and a connection manager; which device serves an address.
+//! The traits of a provider and its device, and the lookup of the device for an address.
 #![expect(unsafe_code, reason = "calls rdma-core")]
 
 use std::io;
@@ -16,19 +16,19 @@ use super::queue_pair::VerbsQp;
 use super::shared::{Verbs, VerbsDevice};
 use crate::{Access, Caps, Device, DeviceEvent, DeviceStats, GroupConfig, Mem, Provider};
 
-/// A device and the port of it that has an address.
+/// An RDMA device and the number of its port that has an address.
 #[derive(Clone, Debug)]
 pub struct ServingPort {
-    /// The device: its limits, firmware and ports.
+    /// Properties of the device.
     pub device: DeviceInfo,
-    /// The port's number, from 1.
+    /// Number of the port, from 1.
     pub port: u8,
 }
 
-/// The device that serves a local address, without using it.
+/// Returns the device and port that have a local address.
 ///
 /// # Errors
-/// None does, or the libraries are not usable.
+/// No device has the address, or the libraries cannot be used.
 pub fn device_for(local_ip: IpAddr) -> Result<ServingPort, VerbsError> {
     let (context, port) = context_of(local_ip)?;
     Ok(ServingPort { device: context.info.clone(), port })

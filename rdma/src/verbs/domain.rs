@@ -8,8 +8,8 @@ use std::sync::Arc;
 use super::abi::*;
 use super::context::Context;
 
-/// A protection domain of a device. Regions, windows and queue pairs hold
-/// it, since it must go last.
+/// A protection domain. Regions, windows and queue pairs hold it, since it must be deallocated
+/// after them.
 pub(crate) struct Domain {
     context: Arc<Context>,
     pub(crate) raw: *mut ibv_pd,
@@ -33,7 +33,7 @@ impl Domain {
         Ok(Arc::new(Self { context: Arc::clone(context), raw }))
     }
 
-    /// The device that it is of.
+    /// The device of the domain.
     pub(crate) fn raw_context(&self) -> *mut ibv_context {
         self.context.raw
     }
@@ -52,7 +52,7 @@ impl Drop for Domain {
         // SAFETY: allocated by us, and all that we made in it is gone.
         let rc = unsafe { (self.library.verbs.ibv_dealloc_pd)(self.raw) };
         if rc != 0 {
-            // A region in it that could not be deregistered keeps it.
+            // A region that could not be deregistered keeps it allocated.
             let error = io::Error::from_raw_os_error(rc);
             tracing::warn!("a protection domain stays allocated: {error}");
         }

@@ -1,4 +1,4 @@
-//! rdma-core with a device that does what a test says, one for each thread.
+//! A fake rdma-core for tests: one device per thread, whose behaviour the test sets.
 #![expect(unsafe_code, reason = "stands in for C functions")]
 
 use core::ffi::{c_int, c_uint, c_void};
@@ -17,30 +17,30 @@ use super::library::{Library, RdmaCm, Verbs};
 use super::requests::{Token, WorkQueueKind};
 use crate::{Caps, Wc, WcOpcode, WcStatus};
 
-/// The requests that the device was given, and its completions to come.
+/// The requests that the device got, and its completions that are not polled yet.
 #[derive(Default)]
 pub(crate) struct Device {
-    /// Identifiers of the requests that it took.
+    /// Identifiers of the requests that it accepted.
     pub(crate) sends: Vec<u64>,
     pub(crate) receives: Vec<u64>,
-    /// How many more sends it takes.
+    /// Number of sends that it accepts before it refuses; `None` for no limit.
     pub(crate) refuses_after: Option<usize>,
     pub(crate) doorbells: usize,
-    /// The entries of the completion queues: of sends, and of receives.
+    /// Completions that are not polled: of sends, and of receives.
     completions: [VecDeque<Wc>; 2],
-    /// The queues themselves, in that order, which is the order in which they are made.
+    /// The completion queues in the same order, in which they are created.
     queues: Vec<*mut ibv_cq>,
-    /// Whether each queue was asked for an event, by its index; `events` has the queues whose event
-    /// was not taken yet.
+    /// Whether each queue is armed; `events` has the indexes of the queues whose event was not
+    /// taken yet.
     pub(crate) armed: [bool; 2],
     events: VecDeque<usize>,
-    /// Events that were taken and not acknowledged.
+    /// Number of events that were taken and not acknowledged.
     pub(crate) unacknowledged: u32,
-    /// How many times a queue pair was moved to ERROR.
+    /// Number of times that a queue pair was moved to ERROR.
     pub(crate) errors: usize,
     /// Whether it refuses to deregister memory.
     pub(crate) keeps_regions: bool,
-    /// The objects that were made and destroyed, in order.
+    /// Objects that were created and destroyed, in order.
     pub(crate) log: Vec<&'static str>,
 }
 
@@ -48,12 +48,12 @@ thread_local! {
     static DEVICE: RefCell<Device> = RefCell::default();
 }
 
-/// Looks at this thread's device, or changes it.
+/// Calls `look` with this thread's device.
 pub(crate) fn device<T>(look: impl FnOnce(&mut Device) -> T) -> T {
     DEVICE.with_borrow_mut(look)
 }
 
-/// Completes a request with a status.
+/// Adds a completion with this status for a request, and an event if the queue is armed.
 pub(crate) fn complete(wr_id: u64, status: WcStatus) {
     let index = match Token::from_wr_id(wr_id).queue {
         WorkQueueKind::Send => 0,
@@ -67,7 +67,7 @@ pub(crate) fn complete(wr_id: u64, status: WcStatus) {
     });
 }
 
-/// An opened device whose calls go to this thread's [`Device`].
+/// An open context whose calls go to this thread's [`Device`].
 pub(crate) fn context(max_cqe: u32) -> Arc<Context> {
     let library = Box::leak(Box::new(Library { verbs: verbs(), cm: cm() }));
     Arc::new(Context {
@@ -90,12 +90,12 @@ pub(crate) fn context(max_cqe: u32) -> Arc<Context> {
     })
 }
 
-/// A protection domain of it.
+/// A protection domain of the fake device.
 pub(crate) fn domain(context: &Arc<Context>) -> Arc<Domain> {
     Domain::allocate(context).expect("a protection domain")
 }
 
-/// An identifier that a queue pair can be made on.
+/// An identifier for the creation of a queue pair.
 pub(crate) fn id(context: &Context) -> Arc<Id> {
     let channel = Channel::open(context.library).expect("a channel");
     Arc::new(Id::create(&channel, 0).expect("an identifier"))

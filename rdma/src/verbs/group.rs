@@ -1,4 +1,4 @@
-//! Queue pairs, and the completion queues that they complete to.
+//! A group: queue pairs and the completion queues that they complete to.
 #![expect(unsafe_code, reason = "implements methods that take memory by address")]
 
 use core::time::Duration;
@@ -18,22 +18,22 @@ use crate::{
     WcOpcode, WcStatus,
 };
 
-/// Acknowledging completion events takes a mutex, so it is done in batches.
+/// Completion events are acknowledged in batches of this many, since acknowledging takes a mutex.
 const EVENTS_PER_ACKNOWLEDGE: u32 = 256;
 
-/// How long sends wait before the group looks again whether their connection is made. Another
-/// thread makes it, and does not ring; this matters when a peer's first command overtakes the last
-/// step of our own accept.
+/// Interval at which queued sends are retried until their connection is established. The connection
+/// manager's thread establishes it without waking the group; this matters when a peer's first
+/// command arrives before the end of our `accept`.
 const CONNECTING: Duration = Duration::from_millis(1);
 
 /// Completion queues and the queue pairs that complete to them.
 pub struct VerbsGroup {
     queue_pairs: Slab<VerbsQueuePair>,
     dirty: Vec<usize>,
-    /// When sends that wait for their connection are tried again.
+    /// Time of the next attempt to post sends whose connection is not established.
     retry: Option<Time>,
     generation: u32,
-    /// Requests that the device did not take: flushed, like everything on a broken queue pair.
+    /// Flush completions of requests that the device refused.
     lost: VecDeque<Wc>,
     of_sends: Wakes,
     of_receives: Wakes,
@@ -41,10 +41,11 @@ pub struct VerbsGroup {
     queues: Arc<CompletionQueues>,
 }
 
-/// The events of one completion queue.
+/// The state of the events of one completion queue.
 #[derive(Default)]
 struct Wakes {
-    /// One was asked for and has not been taken: asking again would be a system call for nothing.
+    /// True while an event is requested and not taken, so that arming again would be a useless
+    /// call.
     armed: bool,
     unacknowledged: u32,
 }
@@ -54,7 +55,7 @@ struct VerbsQueuePair {
     dirty: bool,
 }
 
-/// Names a group to a connection manager.
+/// A reference to a group for the connection manager.
 #[derive(Clone)]
 pub struct VerbsGroupHandle(pub(crate) Arc<CompletionQueues>);
 
@@ -74,7 +75,7 @@ impl VerbsGroup {
         })
     }
 
-    /// Where a key's queue pair is, unless it was released.
+    /// The index of a key's queue pair; `None` if it was released.
     fn find(&self, key: QpKey) -> Option<usize> {
         let index = usize::try_from(key.0 & u64::from(u32::MAX)).expect("32 bits fit");
         self.queue_pairs.get(index).is_some_and(|entry| entry.qp.key() == key).then_some(index)
@@ -90,8 +91,8 @@ impl VerbsGroup {
         }
     }
 
-    /// Gives a completion of the device the consumer's identifier; one of a queue pair that was
-    /// released is dropped.
+    /// Replaces the token in a completion by the consumer's identifier; `None` if the queue pair
+    /// was released.
     fn translate(&mut self, mut wc: Wc) -> Option<Wc> {
         let token = Token::from_wr_id(wc.wr_id);
         let index = self.find(token.qp)?;
@@ -99,7 +100,7 @@ impl VerbsGroup {
         Some(wc)
     }
 
-    /// Polls one of the device's queues; returns how many completions `out` got.
+    /// Polls one completion queue into `out`; returns the number of completions.
     fn poll_queue(&mut self, which: WorkQueueKind, out: &mut [Wc]) -> usize {
         loop {
             let polled = match which {
@@ -121,14 +122,14 @@ impl VerbsGroup {
 }
 
 impl Wakes {
-    /// Asks for an event unless that was done; returns whether it was done now.
+    /// Requests an event unless one is requested already; returns whether it was requested now.
     fn arm(&mut self, queue: &CompletionQueue) -> bool {
         let was_armed = self.armed;
         self.armed = was_armed || queue.arm();
         self.armed && !was_armed
     }
 
-    /// An event was taken.
+    /// Notes that an event was taken.
     fn took_one(&mut self, queue: &CompletionQueue) {
         self.armed = false;
         self.unacknowledged += 1;
@@ -142,7 +143,7 @@ impl Wakes {
     }
 }
 
-/// A function that notes a request which the device did not take.
+/// Returns a closure that adds a flush completion for a request that the device refused.
 fn note_lost(lost: &mut VecDeque<Wc>, qpn: u32) -> impl FnMut(u64) {
     move |wr_id| lost.push_back(Wc::new(wr_id, qpn, WcStatus::FLUSHED, WcOpcode::default(), 0))
 }
@@ -163,7 +164,7 @@ impl Group<super::Verbs> for VerbsGroup {
     fn adopt(&mut self, mut qp: VerbsQp) -> QpKey {
         self.generation = self.generation.wrapping_add(1);
         let vacant = self.queue_pairs.vacant_entry();
-        // Less than `MAX_QUEUE_PAIRS`: the completion queues limit their number.
+        // Less than `MAX_QUEUE_PAIRS`: `CompletionQueues::reserve` limits the number.
         let key = QpKey(u64::from(self.generation) << 32 | vacant.key() as u64);
         qp.adopted_as(key);
         vacant.insert(VerbsQueuePair { qp, dirty: false });
@@ -207,7 +208,7 @@ impl Group<super::Verbs> for VerbsGroup {
             let entry = &mut self.queue_pairs[index];
             entry.qp.flush(&mut note_lost(&mut self.lost, entry.qp.qpn()));
             self.doorbells += 1;
-            // Sends wait for the connection to be established.
+            // Sends that wait for their connection keep the queue pair dirty.
             entry.dirty = entry.qp.wants_flush();
             if entry.dirty {
                 self.dirty[kept] = index;
@@ -222,7 +223,7 @@ impl Group<super::Verbs> for VerbsGroup {
         if !self.dirty.is_empty() {
             self.flush(now);
         }
-        // Sends first: they free what the requests that have arrived may need.
+        // Sends first: their completions free resources that newly arrived requests may need.
         let mut count = self.poll_queue(WorkQueueKind::Send, out);
         if count < out.len() {
             count += self.poll_queue(WorkQueueKind::Receive, &mut out[count..]);
@@ -252,7 +253,8 @@ impl Group<super::Verbs> for VerbsGroup {
     }
 
     fn acknowledge_wake(&mut self) {
-        // There is one for each time that a queue was armed; a second one wakes us again.
+        // Each arming of a queue causes one event; if there is a second event, the descriptor stays
+        // readable.
         match self.queues.take_event() {
             Some(WorkQueueKind::Send) => self.of_sends.took_one(&self.queues.sends),
             Some(WorkQueueKind::Receive) => self.of_receives.took_one(&self.queues.receives),

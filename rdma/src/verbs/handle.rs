@@ -18,9 +18,9 @@ use crate::ConnOptions;
 pub(crate) struct Channel {
     library: &'static Library,
     pub(super) raw: *mut rdma_event_channel,
-    /// Held where librdmacm looks at the queue pair of an identifier, which another thread may be
-    /// about to destroy. Taking an event is such a place, and the identifier that the event is for
-    /// is known only once it is taken.
+    /// Serialises librdmacm's accesses to the queue pair of an identifier with its destruction by
+    /// another thread. `rdma_get_cm_event` accesses it as well, and the identifier of the event is
+    /// known only afterwards, so the lock is per channel.
     queue_pairs: Mutex<()>,
 }
 
@@ -55,13 +55,13 @@ impl Drop for Channel {
     }
 }
 
-/// A communication identifier: a listener or a connection. It outlives its queue pair, which holds
-/// it.
+/// A communication identifier (`rdma_cm_id`) of a listener or a connection. Its queue pair holds it
+/// and is destroyed first.
 pub(crate) struct Id {
     pub(super) raw: *mut rdma_cm_id,
-    /// The connection has come far enough for the queue pair to send.
+    /// True once the connection is established far enough for the queue pair to send.
     ready: AtomicBool,
-    /// The connection has ended or will never be: the queue pair is in ERROR, or belongs there.
+    /// True once the connection has ended or failed, so that the queue pair is or must be in ERROR.
     ended: AtomicBool,
     pub(super) channel: Arc<Channel>,
 }
@@ -96,13 +96,13 @@ impl Id {
         check(unsafe { (self.library().cm.rdma_bind_addr)(self.raw, address.as_ptr().cast()) })
     }
 
-    /// The device that the identifier is bound to, if any.
+    /// The device that the identifier is bound to; null if none.
     pub(crate) fn verbs(&self) -> *mut ibv_context {
         // SAFETY: the identifier is alive.
         unsafe { (*self.raw).verbs }
     }
 
-    /// The port of the device that the identifier is bound to.
+    /// The port number of the device that the identifier is bound to.
     pub(crate) fn port(&self) -> u8 {
         // SAFETY: the identifier is alive.
         unsafe { (*self.raw).port_num }
@@ -150,7 +150,7 @@ impl Id {
         check(unsafe { set(self.raw, OPTION_ID, option, address, size_of::<T>()) })
     }
 
-    /// Moves the queue pair to ERROR and tells the peer.
+    /// Moves the queue pair to ERROR and sends a DREQ.
     pub(super) fn disconnect(&self) {
         let _guard = self.channel.lock_queue_pairs();
         self.note_end();
@@ -184,7 +184,7 @@ impl Drop for Id {
     }
 }
 
-/// Makes calls that would wait for an event return immediately.
+/// Sets `O_NONBLOCK` on a file descriptor.
 pub(crate) fn set_nonblocking(fd: c_int) -> io::Result<()> {
     // SAFETY: fcntl has no memory effects for these commands; a bad descriptor is an error.
     unsafe {
@@ -196,7 +196,7 @@ pub(crate) fn set_nonblocking(fd: c_int) -> io::Result<()> {
     Ok(())
 }
 
-/// The result of a call that returns 0 or sets `errno`.
+/// Converts the result of a call that returns 0 or sets `errno`.
 pub(crate) fn check(rc: c_int) -> io::Result<()> {
     if rc == 0 { Ok(()) } else { Err(io::Error::last_os_error()) }
 }

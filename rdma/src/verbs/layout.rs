@@ -1,4 +1,4 @@
-//! Compares our struct layouts with those of the installed headers, where there are any.
+//! Test that compares our struct layouts with those of the installed C headers, if there are any.
 
 use std::fmt::Write as _;
 use std::mem::{offset_of, size_of};
@@ -7,8 +7,8 @@ use std::process::Command;
 
 use super::abi::*;
 
-/// One number that both sides must agree on: what it is called, how C spells it, and what it is
-/// here.
+/// A size, offset or constant that must be equal in C and in Rust: its name, its C expression, and
+/// its Rust value.
 struct Fact {
     name: String,
     c: String,
@@ -49,7 +49,7 @@ macro_rules! constants {
 #[expect(clippy::vec_init_then_push, reason = "the facts come from macros")]
 fn facts() -> Vec<Fact> {
     let mut facts = Vec::new();
-    // Structs whose tail we leave out are not listed by size.
+    // Structs whose tail is left out have no size here.
     whole!(facts, ibv_device ibv_context_ops ibv_mr ibv_mw ibv_comp_channel ibv_send_wr ibv_recv_wr
         ibv_device_attr ibv_qp_cap ibv_qp_init_attr ibv_global_route ibv_ah_attr ibv_qp_attr
         ibv_async_event rdma_event_channel rdma_addr rdma_route rdma_cm_id rdma_conn_param

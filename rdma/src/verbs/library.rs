@@ -1,8 +1,8 @@
-//! libibverbs and librdmacm, found at run time.
+//! libibverbs and librdmacm, loaded at run time.
 //!
-//! One binary starts on any Linux machine, uses verbs where they are, and says why where they are
-//! not. The libraries are loaded on first use and never unloaded: rdma-core keeps global state and
-//! threads.
+//! One binary starts on any Linux machine, uses verbs if the libraries are installed, and reports
+//! the reason if not. The libraries are loaded on first use and never unloaded, since rdma-core
+//! keeps global state and threads.
 #![expect(unsafe_code, reason = "calls into libraries that are loaded at run time")]
 
 use core::ffi::{CStr, c_char, c_int, c_uint, c_void};
@@ -10,15 +10,15 @@ use std::sync::OnceLock;
 
 use super::abi::*;
 
-/// Why the libraries cannot be used.
+/// The reason why the libraries cannot be used.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum LoadError {
-    /// A library is missing or broken.
+    /// A library is missing or cannot be loaded.
     #[error(
         "{library} cannot be loaded ({reason}); it comes with rdma-core (Debian: libibverbs1 librdmacm1)"
     )]
     NoLibrary {
-        /// File name of the library, as `libibverbs.so.1`.
+        /// File name of the library, for instance `libibverbs.so.1`.
         library: &'static str,
         /// The error of the dynamic linker, as text.
         reason: String,
@@ -26,7 +26,7 @@ pub enum LoadError {
     /// A library lacks a function.
     #[error("{library} is broken or too old: it has no {symbol}; rdma-core 22 or later has it")]
     NoSymbol {
-        /// File name of the library, as `libibverbs.so.1`.
+        /// File name of the library, for instance `libibverbs.so.1`.
         library: &'static str,
         /// The name of the missing function.
         symbol: &'static str,
@@ -39,27 +39,27 @@ pub(crate) struct Library {
     pub(crate) cm: RdmaCm,
 }
 
-/// The libraries, loaded on first use.
+/// Returns the libraries, loading them on the first call.
 ///
 /// # Errors
-/// They are not there or not usable, which is normal on a machine without RDMA.
+/// The libraries are missing or unusable, which is normal on a machine without RDMA.
 pub(crate) fn library() -> Result<&'static Library, LoadError> {
     static LIBRARY: OnceLock<Result<Library, LoadError>> = OnceLock::new();
     LIBRARY.get_or_init(load).as_ref().map_err(Clone::clone)
 }
 
-/// Whether the libraries can be used.
+/// Loads the libraries if they are not loaded yet.
 ///
 /// # Errors
-/// Why the libraries cannot be used.
+/// The libraries are missing or unusable.
 pub fn available() -> Result<(), LoadError> {
     library().map(|_| ())
 }
 
 #[cfg(not(feature = "link-rdma-core"))]
 fn load() -> Result<Library, LoadError> {
-    // One after the other: a broken libibverbs would show only as a complaint of librdmacm, which
-    // needs it.
+    // In this order, since librdmacm needs libibverbs: the error of a broken libibverbs would
+    // otherwise name librdmacm.
     let verbs = Verbs::load(&Object::open(c"libibverbs.so.1", "libibverbs.so.1")?)?;
     let cm = RdmaCm::load(&Object::open(c"librdmacm.so.1", "librdmacm.so.1")?)?;
     Ok(Library { verbs, cm })
@@ -71,9 +71,9 @@ fn load() -> Result<Library, LoadError> {
     Ok(Library { verbs: Verbs::load(&process)?, cm: RdmaCm::load(&process)? })
 }
 
-/// A packager's build: the libraries are ordinary dependencies of the binary, and their functions
-/// are found in the process. The linker drops a library that nothing refers to, so one function of
-/// each is referred to.
+/// Build option for packagers: the binary links to the libraries, and their functions are looked up
+/// in the process. One function of each is referenced, since the linker drops a library that
+/// nothing refers to.
 #[cfg(feature = "link-rdma-core")]
 mod linked {
     use core::ffi::c_void;
@@ -120,7 +120,8 @@ impl Object {
         Self { handle: libc::RTLD_DEFAULT, name: "this process" }
     }
 
-    /// Looks a function up, by its ABI version first: one library may carry several.
+    /// Looks up a function, first by its ABI version, since a library may contain several; null if
+    /// it is missing.
     fn symbol(&self, name: &CStr, version: &CStr) -> *mut c_void {
         #[cfg(target_env = "gnu")]
         {
@@ -230,8 +231,8 @@ const fn to_c_str(text: &'static str) -> &'static CStr {
 }
 
 functions! {
-    /// libibverbs. The verbs that are inline functions in C go through the context's operations
-    /// instead.
+    /// The functions of libibverbs, with their symbol versions. Verbs that are inline functions in
+    /// C are called through the operations of the context instead.
     Verbs {
         ibv_get_device_name @ "IBVERBS_1.1": fn(*mut ibv_device) -> *const c_char;
         ibv_query_device @ "IBVERBS_1.1": fn(*mut ibv_context, *mut ibv_device_attr) -> c_int;
@@ -257,7 +258,7 @@ functions! {
 }
 
 functions! {
-    /// The functions of librdmacm, with the symbol versions that they are looked up by.
+    /// The functions of librdmacm, with their symbol versions.
     RdmaCm {
         rdma_create_event_channel @ "RDMACM_1.0": fn() -> *mut rdma_event_channel;
         rdma_destroy_event_channel @ "RDMACM_1.0": fn(*mut rdma_event_channel);

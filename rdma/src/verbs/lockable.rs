@@ -1,11 +1,12 @@
-//! The limit on memory that may be locked, which everything that a device reaches counts against.
+//! The limit on locked memory (`RLIMIT_MEMLOCK`), to which all memory that a device accesses
+//! counts.
 
 use std::io;
 
 use rustix::process::{Resource, getrlimit};
 
-/// A refusal that can be for want of lockable memory, with the limit and the fix; any other error
-/// as it is.
+/// Adds the limit and the fix to an error that it may have caused; other errors are returned as
+/// they are.
 pub(crate) fn explain(error: io::Error, what: &str) -> io::Error {
     match getrlimit(Resource::Memlock).current {
         Some(limit_bytes) => explain_limit(error, what, limit_bytes),

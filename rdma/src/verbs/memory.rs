@@ -19,7 +19,7 @@ use crate::{
 /// A registered region (`ibv_mr`), deregistered when it is dropped.
 pub struct VerbsRegion {
     domain: Arc<Domain>,
-    /// Null once it was deregistered, or the device refused that.
+    /// Null once deregistration was tried, whether it succeeded or not.
     raw: *mut ibv_mr,
 }
 
@@ -29,7 +29,7 @@ unsafe impl Send for VerbsRegion {}
 unsafe impl Sync for VerbsRegion {}
 
 impl VerbsRegion {
-    /// Registers memory; host memory with relaxed ordering where the library can.
+    /// Registers memory, host memory with relaxed ordering if the library supports that.
     ///
     /// # Safety
     /// The caller keeps the contract of [`crate::Device::register`].
@@ -70,9 +70,9 @@ unsafe fn register_raw(
     }
 }
 
-/// Registers host memory with relaxed ordering where that is to be had. Optional flags may only be
-/// passed through `ibv_reg_mr_iova2`, which drops them on kernels that do not know them; rxe in
-/// some 2023 kernels refuses them instead.
+/// Registers host memory, with relaxed ordering if `ibv_reg_mr_iova2` exists and succeeds. Only
+/// that function accepts optional access flags, and drops those that the kernel does not know; rxe
+/// of some 2023 kernels refuses them instead.
 ///
 /// # Safety
 /// The caller keeps the contract of [`crate::Device::register`].
@@ -102,8 +102,8 @@ fn length_of(memory: Mem<'_>) -> usize {
 }
 
 impl VerbsRegion {
-    /// Deregisters, if that was not tried yet. The device refuses while a window is bound to the
-    /// region, for instance.
+    /// Deregisters the memory unless that was tried before. The device refuses, for instance, while
+    /// a window is bound to the region.
     fn release(&mut self) -> Result<(), StillRegistered> {
         let raw = mem::replace(&mut self.raw, ptr::null_mut());
         if raw.is_null() {
@@ -148,7 +148,7 @@ impl Drop for VerbsRegion {
     }
 }
 
-/// A type-2 memory window.
+/// A type-2 memory window (`ibv_mw`).
 pub struct VerbsWindow {
     domain: Arc<Domain>,
     raw: *mut ibv_mw,
@@ -180,9 +180,8 @@ impl MemoryWindow<super::Verbs> for VerbsWindow {
     }
 
     fn bind(&mut self, region: &VerbsRegion, addr: u64, length: u64, access: Access) -> Op {
-        // Drivers tell the kernel by the key in here which window is meant: it is that of the bind
-        // before this one. SAFETY: the window lives until we are dropped, and no bind of it is in
-        // progress.
+        // The driver identifies the window by the key in here, that of the bind before. SAFETY: the
+        // window lives until we are dropped, and no bind of it is in progress.
         unsafe { (*self.raw).rkey = self.rkey };
         self.rkey = next_key(self.rkey);
         let window = WindowHandle(self.raw as u64);
@@ -190,7 +189,7 @@ impl MemoryWindow<super::Verbs> for VerbsWindow {
     }
 }
 
-/// A type-2 window's key has eight bits that the consumer counts up with each bind.
+/// The next key of a type-2 window: the consumer increments its low eight bits with each bind.
 fn next_key(rkey: u32) -> u32 {
     rkey & !0xff | rkey.wrapping_add(1) & 0xff
 }

@@ -1,5 +1,5 @@
-//! Verbs: RDMA through rdma-core's libibverbs and librdmacm, for hardware NICs and the kernel's
-//! `rdma_rxe`.
+//! The `verbs` provider: RDMA through rdma-core's libibverbs and librdmacm, for RDMA NICs and the
+//! kernel's `rdma_rxe`.
 
 mod abi;
 mod cm;

@@ -1,4 +1,4 @@
-//! A queue pair with its two batches of requests that wait for the doorbell.
+//! A queue pair with its queued send and receive requests, posted in batches.
 #![expect(
     unsafe_code,
     reason = "calls rdma-core and links work requests through pointers, as it wants them"
@@ -18,13 +18,14 @@ use super::lockable::explain;
 use super::requests::{MAX_REQUESTS, PostedRequests, Token, WorkQueueKind};
 use crate::{Caps, Op, PushError, QpConfig, QpKey, RecvWr, SendFlags, SendWr, Sge, WcStatus};
 
-/// Requests that one doorbell hands over. A full batch rings by itself.
+/// Maximum number of requests that one doorbell posts. A full batch is posted when the next request
+/// comes.
 const BATCH: usize = 64;
 
-/// A queue pair of a connection.
+/// The queue pair of a connection.
 pub struct VerbsQp {
     raw: *mut ibv_qp,
-    /// Key in the group, from when the group has adopted it.
+    /// Key in the group; valid once the group has adopted it.
     key: QpKey,
     granted: QpConfig,
     data_path: DataPath,
@@ -33,13 +34,13 @@ pub struct VerbsQp {
     receives: DoorbellBatch<ibv_recv_wr>,
     broken: bool,
     id: Arc<Id>,
-    // After the queue pair, which belongs to it.
+    // Dropped after the queue pair, which belongs to it.
     _domain: Arc<Domain>,
-    // After the queue pair, which completes to the queues in which this is room.
+    // Dropped after the queue pair, whose completions it reserves entries for.
     _room: CompletionRoom,
 }
 
-/// The kinds of requests that the device takes.
+/// The optional kinds of requests that the device supports.
 #[derive(Clone, Copy, Debug)]
 struct Abilities {
     send_with_invalidate: bool,
@@ -60,7 +61,7 @@ impl VerbsQp {
     ) -> io::Result<Self> {
         let granted = clamp(wanted, caps);
         if granted != *wanted {
-            // Peers decide how many queue pairs there are.
+            // Peers decide how many queue pairs there are: log it once.
             static SAID: Once = Once::new();
             SAID.call_once(|| {
                 tracing::info!(?wanted, ?granted, "the RDMA device grants less than was asked for");
@@ -124,12 +125,12 @@ impl VerbsQp {
         self.granted
     }
 
-    /// Whether the connection has come far enough to send on, or will never come.
+    /// Whether sends may be posted: the connection is established, or the queue pair is in ERROR.
     fn may_send(&self) -> bool {
         self.broken || self.id.is_ready()
     }
 
-    /// Whether something waits for a doorbell that could ring now.
+    /// Whether there are queued requests that are not posted.
     pub(crate) fn wants_flush(&self) -> bool {
         !self.sends.is_empty() || !self.receives.is_empty()
     }
@@ -152,8 +153,8 @@ impl VerbsQp {
             if !self.may_send() {
                 return Err(PushError::QueueFull);
             }
-            // Requests that were pushed before go before: the peer may answer a response
-            // immediately, into a receive.
+            // Receives are posted first: the peer may answer a response immediately, into a
+            // receive.
             self.flush_receives(lost);
             self.flush_sends(lost);
         }
@@ -180,7 +181,7 @@ impl VerbsQp {
         })
     }
 
-    /// Rings for all that waits; `lost` gets the ids of requests that the device did not take.
+    /// Posts all queued requests; calls `lost` with the ids of those that the device refused.
     pub(crate) fn flush(&mut self, lost: &mut impl FnMut(u64)) {
         if self.id.has_ended() && !self.broken {
             self.fail();
@@ -208,13 +209,13 @@ impl VerbsQp {
         let taken = self.receives.ring(lost, |first, bad| unsafe { post(raw, first, bad) });
         self.note(taken);
         if self.broken {
-            // A receive makes no system call on rxe, which flushes what lies in the queue when it
-            // is told of an error.
+            // Posting a receive makes no system call on rxe, which flushes its queue when a queue
+            // pair moves to ERROR.
             self.to_error();
         }
     }
 
-    /// A refused request breaks the queue pair, so that what follows it cannot overtake it.
+    /// Fails the queue pair if a request was refused, so that later requests cannot overtake it.
     fn note(&mut self, taken: io::Result<()>) {
         if let Err(error) = taken
             && !self.broken
@@ -224,10 +225,11 @@ impl VerbsQp {
         }
     }
 
-    /// The consumer's identifier of a request that the device reports as done.
+    /// The consumer's identifier of a request that the device reports as completed; `None` if
+    /// unknown.
     pub(crate) fn complete(&mut self, token: Token, status: WcStatus) -> Option<u64> {
         if status != WcStatus::SUCCESS && !self.broken {
-            // The device has broken it already; what was posted since then is flushed too.
+            // The device has moved it to ERROR already; this flushes what was posted since then.
             self.fail();
         }
         match token.queue {
@@ -270,7 +272,7 @@ impl Abilities {
     }
 }
 
-/// The part of a wish that the device can grant.
+/// The wanted sizes, limited to those of the device.
 fn clamp(wanted: &QpConfig, caps: &Caps) -> QpConfig {
     let max_wr = caps.max_wr.min(MAX_REQUESTS);
     QpConfig {
@@ -321,7 +323,7 @@ fn send_wr(wr: &SendWr<'_>, wr_id: u64, sg_list: *mut Sge, num_sge: c_int) -> ib
     raw
 }
 
-/// A C work request that links to the next.
+/// A C work request with a pointer to the next.
 trait Linked: Copy {
     fn link(&mut self, next: *mut Self);
 }
@@ -338,8 +340,8 @@ impl Linked for ibv_recv_wr {
     }
 }
 
-/// Work requests on their way to one doorbell, with room for their scatter-gather lists, and all
-/// that the device holds.
+/// Work requests to post with one doorbell, with room for their scatter-gather lists, and the
+/// identifiers of all requests of the queue.
 struct DoorbellBatch<W> {
     queue: WorkQueueKind,
     held: PostedRequests,
@@ -368,8 +370,8 @@ impl<W: Linked> DoorbellBatch<W> {
         self.requests.len() == BATCH
     }
 
-    /// Adds the request that `make` makes of its identifier and its list. The batch must not be
-    /// full.
+    /// Adds the request that `make` creates from its identifier and scatter-gather list. The batch
+    /// must not be full.
     fn push(
         &mut self,
         qp: QpKey,
@@ -392,7 +394,7 @@ impl<W: Linked> DoorbellBatch<W> {
         Ok(())
     }
 
-    /// Links the requests, posts them, and reports those that were not taken.
+    /// Links and posts the requests; calls `lost` for those that the device refused.
     fn ring(
         &mut self,
         lost: &mut impl FnMut(u64),
@@ -416,7 +418,7 @@ impl<W: Linked> DoorbellBatch<W> {
         result
     }
 
-    /// Takes the latest requests back, which the device did not take, and reports them in their
+    /// Removes the latest `count` requests, which the device refused, and reports them in their
     /// order.
     fn take_back(&mut self, count: usize, lost: &mut impl FnMut(u64)) {
         let mut refused = [0; BATCH];
@@ -427,9 +429,9 @@ impl<W: Linked> DoorbellBatch<W> {
         refused.iter().copied().for_each(lost);
     }
 
-    /// Where in the batch a pointer leads; the driver says by it which request it refused. A driver
-    /// that does not say has refused none of them in particular: then none of them counts as
-    /// refused, for the device may hold them.
+    /// Index in the batch of the first request that the driver refused. If the pointer is not into
+    /// the batch, returns the length of the batch: no request counts as refused then, since the
+    /// device may hold them.
     fn index_of(&self, request: *mut W) -> usize {
         let offset = (request as usize).wrapping_sub(self.requests.as_ptr() as usize);
         (offset / size_of::<W>()).min(self.requests.len())

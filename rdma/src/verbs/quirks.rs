@@ -1,8 +1,8 @@
-//! Features of a device that we may do without, and devices whose features are known not to work.
+//! Optional features of a device, and vendors whose devices are known to have faulty ones.
 
 use super::abi::*;
 
-/// Something that not every device offers, and that not every device that offers it does well.
+/// An optional feature that some devices lack, and some implement wrongly.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum DeviceFeature {
     SendWithInvalidate,
@@ -15,12 +15,12 @@ struct Quirk {
     reason: &'static str,
 }
 
-/// The vendor of the kernel's `rdma_rxe`.
+/// The vendor id that the kernel's `rdma_rxe` reports.
 pub const RXE_VENDOR_ID: u32 = 0xff_ffff;
 
 const QUIRKS: [Quirk; 2] = [
     Quirk {
-        // Broadcom's bnxt_re takes the request and then fails the queue pair (SPDK issue 3926).
+        // Broadcom's bnxt_re accepts the request and then fails the queue pair (SPDK issue 3926).
         vendor_id: 0x14e4,
         feature: DeviceFeature::SendWithInvalidate,
         reason: "the device offers it, but fails when it is used (a known fault of this vendor)",
@@ -33,7 +33,7 @@ const QUIRKS: [Quirk; 2] = [
     },
 ];
 
-/// The features that devices of a vendor offer and that are not used, each with the reason.
+/// The features that are not used on devices of a vendor, each with the reason.
 pub fn known_faults(vendor_id: u32) -> impl Iterator<Item = (&'static str, &'static str)> {
     let quirks = QUIRKS.iter().filter(move |quirk| quirk.vendor_id == vendor_id);
     quirks.map(|quirk| (quirk.feature.name(), quirk.reason))
@@ -47,7 +47,7 @@ impl DeviceFeature {
         }
     }
 
-    /// Whether the device says that it has it.
+    /// Whether the device's capability flags include the feature.
     pub(crate) fn is_offered(self, device_cap_flags: u32) -> bool {
         let flags = match self {
             Self::SendWithInvalidate => DEVICE_MEM_MGT_EXTENSIONS,
@@ -56,7 +56,7 @@ impl DeviceFeature {
         device_cap_flags & flags != 0
     }
 
-    /// Why it should not be used, if it should not.
+    /// The reason why the feature must not be used; `None` if it may.
     pub(crate) fn obstacle(self, device_cap_flags: u32, vendor_id: u32) -> Option<&'static str> {
         if !self.is_offered(device_cap_flags) {
             return Some("the device does not offer it");

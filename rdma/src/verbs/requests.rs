@@ -1,23 +1,23 @@
-//! The requests that a device holds, and the identifiers that it knows them by.
+//! Outstanding requests of a device, and the `wr_id` values that it returns in completions.
 
 use crate::QpKey;
 
-/// The most requests that one queue of ours holds: an identifier has room for that many positions.
+/// Maximum number of requests in one queue: a `wr_id` has 16 bits for the position.
 pub(crate) const MAX_REQUESTS: u32 = 1 << 15;
 
-/// The most queue pairs that one group holds: an identifier has room for that many indexes.
+/// Maximum number of queue pairs of a group: a `wr_id` has 15 bits for the index.
 pub(crate) const MAX_QUEUE_PAIRS: u32 = 1 << 15;
 
-/// Which of a queue pair's queues.
+/// The kind of a queue pair's queue.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum WorkQueueKind {
     Send,
     Receive,
 }
 
-/// A request's identifier as the device sees it. It is ours, not the consumer's, because of a
-/// request that failed the device says little else: by it we find the queue pair (or that it was
-/// released), the queue and the place in it.
+/// Content of the `wr_id` that the device gets instead of the consumer's. The completion of a
+/// failed request has few valid fields; this one identifies the queue pair (or shows that it was
+/// released), the queue and the position in it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Token {
     pub(crate) qp: QpKey,
@@ -28,7 +28,7 @@ pub(crate) struct Token {
 impl Token {
     const RECEIVE: u64 = 1 << 16;
 
-    /// Packs it: generation 32 bits, index 15, queue 1, position 16.
+    /// Packs the token: generation 32 bits, index 15, queue 1, position 16.
     pub(crate) fn to_wr_id(self) -> u64 {
         let generation = self.qp.0 >> 32 << 32;
         let index = self.qp.0 & u64::from(MAX_QUEUE_PAIRS - 1);
@@ -36,7 +36,7 @@ impl Token {
         generation | index << 17 | queue | u64::from(self.position)
     }
 
-    /// Unpacks an identifier that [`Token::to_wr_id`] packed.
+    /// Unpacks the result of [`Token::to_wr_id`].
     pub(crate) fn from_wr_id(wr_id: u64) -> Self {
         let index = wr_id as u32 >> 17;
         Self {
@@ -51,16 +51,15 @@ impl Token {
     }
 }
 
-/// The consumer's identifiers of the requests in one queue, from when they are pushed until they
-/// are done.
+/// The consumer's identifiers of the requests in one queue, from their push to their completion.
 ///
-/// A queue works in order, so a completion says that everything before it is done as well: that is
-/// how the room of unsignaled requests becomes free.
+/// A queue completes in order, so a completion also completes all requests before it: that frees
+/// the entries of unsignaled requests.
 #[derive(Debug)]
 pub(crate) struct PostedRequests {
     wr_ids: Box<[u64]>,
     limit: u16,
-    /// Ever pushed and ever done, modulo 2^16.
+    /// Number of requests ever pushed and ever completed, modulo 2^16.
     pushed: u16,
     done: u16,
 }
@@ -85,7 +84,7 @@ impl PostedRequests {
         usize::from(position) & (self.wr_ids.len() - 1)
     }
 
-    /// The place that the next request will have.
+    /// The position of the next request to be pushed.
     pub(crate) fn next_position(&self) -> u16 {
         self.pushed
     }
@@ -97,7 +96,7 @@ impl PostedRequests {
         self.pushed = self.pushed.wrapping_add(1);
     }
 
-    /// Takes the latest request back.
+    /// Removes the latest request.
     pub(crate) fn pop(&mut self) -> Option<u64> {
         if self.held() == 0 {
             return None;
@@ -106,8 +105,8 @@ impl PostedRequests {
         Some(self.wr_ids[self.slot(self.pushed)])
     }
 
-    /// The consumer's identifier of the request at a position, which is done, as are those before
-    /// it.
+    /// Completes the request at a position and all before it; returns the consumer's identifier, or
+    /// `None` if the position is not in use.
     pub(crate) fn complete(&mut self, position: u16) -> Option<u64> {
         let ahead = position.wrapping_sub(self.done);
         if ahead >= self.held() {

@@ -1,5 +1,4 @@
-//! RDMA devices as seen through one local address: the state that groups and the connection manager
-//! share.
+//! RDMA devices: options to open one, and the state that its groups and connection manager share.
 
 use std::net::IpAddr;
 use std::sync::Arc;
@@ -10,24 +9,23 @@ use super::domain::Domain;
 use super::quirks::DeviceFeature;
 use crate::Caps;
 
-/// The provider of real RDMA.
+/// The provider for RDMA devices through libibverbs.
 #[derive(Debug)]
 pub enum Verbs {}
 
-/// How to open a device.
+/// Options to open a device.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct VerbsOptions {
-    /// Never use SEND with Invalidate, even where the device offers it.
+    /// Never use SEND with Invalidate, even if the device supports it.
     pub no_send_with_invalidate: bool,
-    /// Never use memory windows, even where the device offers them.
+    /// Never use memory windows, even if the device supports them.
     pub no_memory_windows: bool,
-    /// Use what the device says it can do even where it is known not to do it well: for testing the
-    /// device.
+    /// Use all features that the device reports, even if known to be faulty: to test the device.
     pub ignore_quirks: bool,
 }
 
 impl VerbsOptions {
-    /// Says what of a device is not used.
+    /// Logs which features of a device are not used, and why.
     fn log(self, device: &DeviceInfo) {
         let log = |feature, obstacle: Option<&str>, switched_off: bool| {
             if let Some(reason) = obstacle.or(switched_off.then_some("switched off")) {
@@ -43,7 +41,7 @@ impl VerbsOptions {
     }
 }
 
-/// An RDMA device as seen through one local address, and a protection domain of it.
+/// An RDMA device as seen through one local address, with a protection domain.
 #[derive(Clone)]
 pub struct VerbsDevice {
     pub(super) opened: Arc<OpenedContext>,
@@ -63,7 +61,7 @@ impl VerbsDevice {
     /// Opens the device that owns a local address.
     ///
     /// # Errors
-    /// No device does, or the libraries are not usable.
+    /// No device has the address, it is an iWARP device, or the libraries cannot be used.
     pub fn open(local_ip: IpAddr, options: VerbsOptions) -> Result<Self, VerbsError> {
         let (context, _port) = context_of(local_ip)?;
         let mut caps = context.info.caps.clone();
@@ -86,7 +84,7 @@ impl VerbsDevice {
         Ok(Self { opened, domain })
     }
 
-    /// The protection domain that this handle stands for.
+    /// The protection domain of this handle.
     pub(crate) fn domain(&self) -> &Arc<Domain> {
         &self.domain
     }

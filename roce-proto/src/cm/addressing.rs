@@ -1,4 +1,4 @@
-//! Global identifiers, service ids, and the addresses at the start of an RDMA-CM request.
+//! Global identifiers (GIDs), service ids, and the IP addressing header of RDMA-CM requests.
 
 use core::fmt;
 use core::net::{IpAddr, Ipv6Addr, SocketAddr};
@@ -6,7 +6,7 @@ use core::net::{IpAddr, Ipv6Addr, SocketAddr};
 use zerocopy::byteorder::big_endian::U16;
 use zerocopy::{FromBytes, Immutable, IntoBytes, KnownLayout, Unaligned};
 
-/// A global identifier of a port. With RoCE v2 it is the IP address; IPv4 is mapped into IPv6.
+/// A global identifier (GID) of a port. With RoCE v2 it is the IP address, IPv4-mapped for IPv4.
 #[repr(transparent)]
 #[derive(
     Clone,
@@ -46,26 +46,26 @@ impl fmt::Debug for Gid {
     }
 }
 
-/// The service that a request asks to be connected to.
+/// Identifies the service that a REQ connects to.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct ServiceId(pub u64);
 
 impl ServiceId {
-    /// RDMA-CM service ids: all bits but the port space and the port are fixed.
+    /// Prefix of RDMA-CM service ids, followed by port space and port.
     const RDMA_CM: u64 = 0x0100_0000;
     const TCP_PORT_SPACE: u64 = 0x0006_0000;
 
-    /// A port in RDMA-CM's TCP port space, which NVMe over Fabrics uses.
+    /// The service id of a port in RDMA-CM's TCP port space, which NVMe over Fabrics uses.
     pub const fn tcp(port: u16) -> Self {
         Self(Self::RDMA_CM | Self::TCP_PORT_SPACE | port as u64)
     }
 
-    /// Whether requests for it begin their private data with an [`IpHeader`].
+    /// Whether the private data of a REQ for this service begins with an [`IpHeader`].
     pub const fn is_rdma_cm(self) -> bool {
         self.0 & !0x00FF_FFFF == Self::RDMA_CM
     }
 
-    /// The port of an RDMA-CM service id.
+    /// The port in an RDMA-CM service id; `None` for other service ids.
     pub const fn port(self) -> Option<u16> {
         if self.is_rdma_cm() { Some(self.0 as u16) } else { None }
     }
@@ -77,8 +77,8 @@ impl fmt::Debug for ServiceId {
     }
 }
 
-/// The header that RDMA-CM puts before the consumer's private data in a request (volume 1, annex
-/// A11): the addresses of both sides, which are of one family.
+/// The IP addressing header at the start of the private data of an RDMA-CM REQ (volume 1, annex
+/// A11). Both addresses are of one family.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct IpHeader {
     /// Address and port of the active side.
@@ -87,7 +87,7 @@ pub struct IpHeader {
     pub destination: IpAddr,
 }
 
-/// The bytes of an [`IpHeader`].
+/// Wire format of an [`IpHeader`].
 #[repr(C)]
 #[derive(FromBytes, IntoBytes, KnownLayout, Immutable, Unaligned)]
 struct IpHeaderWire {
@@ -102,10 +102,10 @@ struct IpHeaderWire {
 const _: () = assert!(size_of::<IpHeaderWire>() == IpHeader::BYTES);
 
 impl IpHeader {
-    /// Bytes that it takes of a request's private data.
+    /// Length of the header in bytes.
     pub const BYTES: usize = 36;
 
-    /// Takes it from the start of private data; `None` when the version or the address family is
+    /// Parses the header at the start of private data; `None` if its version or address family is
     /// unknown.
     pub fn parse(private_data: &[u8]) -> Option<Self> {
         let (wire, _) = IpHeaderWire::ref_from_prefix(private_data).ok()?;
@@ -136,7 +136,7 @@ impl IpHeader {
         zerocopy::transmute!(wire)
     }
 
-    /// IP version and address; an IPv4 address is in the last four bytes, the others are zero.
+    /// IP version and address field; an IPv4 address is in the last four bytes, after zeros.
     fn field(ip: IpAddr) -> (u8, [u8; 16]) {
         match ip {
             IpAddr::V4(v4) => {

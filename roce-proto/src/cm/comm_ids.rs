@@ -1,22 +1,22 @@
-//! Communication ids: names of connections on the wire.
+//! Local communication ids, which identify connections on the wire.
 
 use core::fmt;
 use core::hash::Hasher;
 
 use siphasher::sip::SipHasher24;
 
-/// Rounds of the network: with halves this short the usual four can be told from a random
-/// permutation.
+/// Number of Feistel rounds: with 16-bit halves, the usual four would be distinguishable from a
+/// random permutation.
 const ROUNDS: u8 = 10;
-/// A number that no round has.
+/// A value outside the round numbers.
 const PROCESS_TAG: u8 = 0xFF;
 
-/// The name of a connection on the wire: each side chooses one.
+/// A communication id, by which one side identifies a connection. Each side chooses its own.
 #[derive(Clone, Copy, Default, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct CommId(pub u32);
 
 impl CommId {
-    /// No name: the sender of a reject has no name for the connection.
+    /// No id: in a REJ of a sender without a communication id for the connection.
     pub const NONE: Self = Self(0);
 }
 
@@ -26,8 +26,8 @@ impl fmt::Debug for CommId {
     }
 }
 
-/// The secret that determines the order of communication ids. A peer that knows it can compute the
-/// names of all connections.
+/// The secret key that determines the order of communication ids. Whoever knows it can compute the
+/// ids of all connections.
 #[derive(Clone, Copy)]
 pub struct CommIdKey(pub u128);
 
@@ -37,8 +37,8 @@ impl fmt::Debug for CommIdKey {
     }
 }
 
-/// Gives out communication ids: all 2^32 of them in an order that the key determines, none twice
-/// before the others were used. A peer that learns some of them cannot compute others.
+/// Generates communication ids: all 2^32 in an order determined by the key, without repetition. A
+/// peer that knows some of them cannot compute others.
 #[derive(Debug)]
 pub(super) struct CommIds {
     key: CommIdKey,
@@ -50,12 +50,13 @@ impl CommIds {
         Self { key, next: 0 }
     }
 
-    /// A part of a transaction id that tells our requests from those of an earlier process.
+    /// Upper half of our transaction ids, which distinguishes them from those of an earlier
+    /// process.
     pub(super) fn process_tag(&self) -> u32 {
         self.hash(PROCESS_TAG, 0) as u32
     }
 
-    /// The next id; never [`CommId::NONE`].
+    /// Returns the next id; never [`CommId::NONE`].
     pub(super) fn draw(&mut self) -> CommId {
         loop {
             let id = self.permute(self.next);
@@ -66,7 +67,7 @@ impl CommIds {
         }
     }
 
-    /// A Feistel network over two halves of 16 bits: a bijection, with any round function.
+    /// A Feistel network over two halves of 16 bits, which is a permutation of all 32-bit values.
     fn permute(&self, index: u32) -> u32 {
         let halves = ((index >> 16) as u16, index as u16);
         let (left, right) = (0..ROUNDS)
@@ -74,7 +75,7 @@ impl CommIds {
         u32::from(left) << 16 | u32::from(right)
     }
 
-    /// SipHash-2-4: no output reveals another output or the key.
+    /// SipHash-2-4: an output reveals neither other outputs nor the key.
     fn hash(&self, round: u8, half: u16) -> u64 {
         let CommIdKey(key) = self.key;
         let mut hasher = SipHasher24::new_with_keys((key >> 64) as u64, key as u64);

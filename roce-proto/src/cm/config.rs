@@ -1,4 +1,4 @@
-//! The configuration of a manager, and the parameters of its connections.
+//! Configuration of a manager, and parameters of connections.
 
 use core::net::SocketAddr;
 use core::time::Duration;
@@ -6,65 +6,66 @@ use core::time::Duration;
 use super::{CommIdKey, Sender, ServiceId, TimeoutExponent};
 use crate::{PathMtu, Psn, Qpn};
 
-/// How a [`super::Manager`] behaves.
+/// Configuration of a [`super::Manager`].
 #[derive(Clone, Debug)]
 pub struct ManagerConfig {
-    /// Names this channel adapter. Random per process: a peer that remembers connections of an
-    /// earlier process under the same name rejects new ones as stale.
+    /// GUID of this channel adapter, random per process: a peer that remembers connections of an
+    /// earlier process with the same GUID rejects new ones as stale.
     pub ca_guid: u64,
-    /// Source of communication ids: random per process, for the same reason, and independent of
+    /// Key of the communication ids: random per process for the same reason, and independent of
     /// `ca_guid`, which every peer sees.
     pub comm_id_key: CommIdKey,
-    /// The sender mark of our datagrams.
+    /// The kind of sender that our datagrams announce.
     pub sender: Sender,
-    /// Our queue pairs send again only what is missing, to peers whose queue pairs do so too. Told
-    /// only by a marked [`Sender`].
+    /// Whether our queue pairs support selective recovery (only missing packets are retransmitted).
+    /// Announced only if `sender` is Feedrail, and used if the peer supports it too.
     pub selective_recovery: bool,
-    /// The longest payload that our side of the path carries. A request with a longer one is
-    /// rejected (reason 26) with this value as the offer, which a Feedrail peer takes up by itself.
+    /// The largest path MTU of this side. A REQ with a larger one is rejected (reason 26) with this
+    /// value, and a Feedrail peer then repeats the request with it.
     pub path_mtu: PathMtu,
-    /// How long our queue pairs take to acknowledge a packet; told to the peer.
+    /// Target ACK delay: how long our queue pairs take to acknowledge a packet; sent to the peer.
     pub ack_delay: TimeoutExponent,
-    /// How long we may take to answer a message and how long we allow a peer to; told to the peer.
-    /// It is also the longest interval between two sendings of a message.
+    /// CM response timeout: how long we may take to answer a message, and how long we wait for an
+    /// answer; sent to the peer. It also limits the interval between repetitions of a message.
     pub response_timeout: TimeoutExponent,
-    /// Time that an MRA asks the peer to wait while our consumer has not answered.
+    /// Service timeout in our MRAs: how long the peer shall wait for the answer of our consumer.
     pub service_timeout: TimeoutExponent,
-    /// Interval between the first sending of a message and the second; it doubles from then on.
-    /// Shorter than `response_timeout`, since a datagram that was sent twice costs less than a wait
-    /// for a lost one.
+    /// Interval before the first repetition of a message; it doubles with each further one. Shorter
+    /// than `response_timeout`, since a needless repetition costs less than waiting for a lost
+    /// datagram.
     pub first_retry: Duration,
-    /// How often a REQ or a REP is sent again, 0..=15.
+    /// Maximum number of repetitions of a REQ or REP, 0..=15.
     pub max_retries: u8,
-    /// How often a DREQ is sent again.
+    /// Maximum number of repetitions of a DREQ.
     pub disconnect_retries: u8,
-    /// How long the end of a connection is remembered, so that a late duplicate of its request does
-    /// not start another connection.
+    /// How long an ended connection is remembered, so that a late duplicate of its REQ does not
+    /// create another connection.
     pub time_wait: Duration,
-    /// Bounds on connections, messages and datagrams.
+    /// Limits on connections, queued messages and datagrams.
     pub limits: ManagerLimits,
 }
 
-/// Bounds on the memory of a manager. A request is only a claim until its sender has answered our
-/// reply, since its address may be forged: the oldest such claim is given up for a new one. A
-/// connection that both sides have agreed on is not given up.
+/// Limits on the memory of a manager. The source address of a REQ may be forged, so a half-open
+/// connection may be evicted, oldest first, until its sender has answered our REP. An established
+/// connection is not evicted.
 #[derive(Clone, Copy, Debug)]
 pub struct ManagerLimits {
-    /// Connections but the half-open ones, both sides together, until the caller closes them.
-    /// Beyond it a request is rejected with "no resources".
+    /// Connections of both sides that are not half-open, until the caller closes them. Beyond the
+    /// limit, REQs are rejected with "no resources".
     pub connections: usize,
-    /// Passive connections that are not established yet. The oldest makes way.
+    /// Half-open connections: passive ones that are not established. Beyond it the oldest is
+    /// evicted.
     pub half_open: usize,
-    /// Same limit for each peer address, so that one peer cannot use up the share of all. Beyond it
-    /// the peer's oldest half-open connection is evicted.
+    /// Half-open connections per peer address, so that one peer cannot use up all. Beyond it the
+    /// peer's oldest is evicted.
     pub half_open_per_peer: usize,
-    /// Ended connections that are remembered; the oldest is forgotten first.
+    /// Remembered ended connections; beyond it the oldest is forgotten.
     pub time_wait: usize,
-    /// Messages that wait to be transmitted; more are dropped, as the network would drop them.
+    /// Queued outgoing messages; further ones are dropped, as the network may do.
     pub outgoing: usize,
-    /// Datagrams in each second for endpoints that have not shown that they receive, beyond one for
-    /// each datagram that came from there. All of them have 256 bytes, so this bounds the bytes
-    /// that forged requests draw beyond their own.
+    /// Datagrams per second, in total, to endpoints that have not proved that they receive ours, in
+    /// addition to one per datagram from there. All have 256 bytes, so this limits the
+    /// amplification of forged requests.
     pub unsolicited_per_second: u32,
 }
 
@@ -82,7 +83,7 @@ impl Default for ManagerLimits {
 }
 
 impl ManagerConfig {
-    /// The values of a Linux peer, with faster retries.
+    /// The values of the Linux CM, with faster repetition.
     pub fn new(ca_guid: u64, comm_id_key: u128) -> Self {
         Self {
             ca_guid,
@@ -101,105 +102,103 @@ impl ManagerConfig {
         }
     }
 
-    /// Whether peers are told that our queue pairs recover selectively.
+    /// Whether selective recovery is announced to peers.
     pub(super) const fn offers_selective_recovery(&self) -> bool {
         self.selective_recovery && self.sender.is_feedrail()
     }
 }
 
-/// Names a connection of one manager; never reused.
+/// Identifies a connection of one manager; values are never reused.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct ConnectionId(pub u64);
 
-/// Names a listener of one manager; never reused.
+/// Identifies a listener of one manager; values are never reused.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct ListenerId(pub u64);
 
-/// The connection that the active side asks for.
+/// Parameters of a connection that the active side requests.
 #[derive(Clone, Copy, Debug)]
 pub struct ConnectParams<'a> {
     /// The endpoint to which our datagrams go: IP address and RoCE port of the peer.
     pub peer: SocketAddr,
-    /// Our IP address, and the port that the request names as its source (the ephemeral port of
-    /// RDMA-CM, which has nothing to do with the RoCE port).
+    /// Our IP address, and the source port in the RDMA-CM header of the REQ, an ephemeral port that
+    /// is unrelated to UDP ports.
     pub source: SocketAddr,
     /// The service to connect to.
     pub service_id: ServiceId,
     /// Traffic class (type of service) of the packets of the connection.
     pub traffic_class: u8,
-    /// Number of our queue pair.
+    /// Our queue pair number.
     pub qpn: Qpn,
-    /// The PSN with which the *peer* shall begin: the first that our queue pair receives.
+    /// First PSN that the *peer* shall send, and our queue pair expects.
     pub starting_psn: Psn,
     /// RDMA READs that we serve concurrently.
     pub responder_resources: u8,
-    /// RDMA READs that we want to have in flight.
+    /// RDMA READs that we would like to have in flight.
     pub initiator_depth: u8,
-    /// Retries after an acknowledge time-out, 0..=7; for both sides.
+    /// Maximum number of retries after an ACK timeout, 0..=7; for both sides.
     pub retry_count: u8,
-    /// Retries of the *peer* after our receiver-not-ready, 0..=7 (7: no limit).
+    /// Maximum number of retries of the *peer* after our RNR NAK, 0..=7 (7: no limit).
     pub rnr_retry_count: u8,
-    /// Acknowledge time-out of both sides, before the peer's delay is added.
+    /// ACK timeout of both sides, to which the peer's ACK delay is added.
     pub ack_timeout: TimeoutExponent,
-    /// Payload of a full packet. The peer may make it smaller.
+    /// Requested path MTU. The peer may reduce it.
     pub path_mtu: PathMtu,
-    /// The UDP port that the packets of our queue pair come from, if it is always the same; a peer
-    /// of ours takes packets from no other. Told only by a marked [`Sender`].
+    /// UDP source port of our queue pair's packets, if fixed; a Feedrail peer accepts packets from
+    /// this port only. Announced only if the configured [`Sender`] is Feedrail.
     pub udp_source: Option<u16>,
     /// Private data: up to 56 bytes with an RDMA-CM service id, else 92.
     pub private_data: &'a [u8],
 }
 
-/// The parameters that the passive side grants.
+/// Parameters with which the passive side accepts a connection.
 #[derive(Clone, Copy, Debug)]
 pub struct AcceptParams<'a> {
-    /// Number of our queue pair.
+    /// Our queue pair number.
     pub qpn: Qpn,
-    /// The PSN with which the *peer* shall begin: the first that our queue pair receives.
+    /// First PSN that the *peer* shall send, and our queue pair expects.
     pub starting_psn: Psn,
-    /// RDMA READs that we serve concurrently; the peer uses no more than its request asks for.
+    /// RDMA READs that we serve concurrently; the peer uses at most what it requested.
     pub responder_resources: u8,
-    /// RDMA READs that we have in flight; not more than the request offers.
+    /// RDMA READs that we may have in flight; limited to what the REQ offers.
     pub initiator_depth: u8,
-    /// Retries of the *peer* after our receiver-not-ready, 0..=7 (7: no limit).
+    /// Maximum number of retries of the *peer* after our RNR NAK, 0..=7 (7: no limit).
     pub rnr_retry_count: u8,
-    /// The UDP port that the packets of our queue pair come from: see
-    /// [`ConnectParams::udp_source`].
+    /// UDP source port of our queue pair's packets: see [`ConnectParams::udp_source`].
     pub udp_source: Option<u16>,
     /// Private data, up to 196 bytes.
     pub private_data: &'a [u8],
 }
 
-/// The parameters that the two sides have agreed on, seen from our side: all that the queue pair
-/// needs.
+/// The agreed parameters of a connection, seen from our side, for the queue pair.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Agreement {
-    /// The endpoint of the peer.
+    /// The endpoint of the peer: IP address and UDP port.
     pub peer: SocketAddr,
-    /// The UDP port that the packets of the peer's queue pair come from, if it is one of ours; else
-    /// they come from any.
+    /// UDP source port of the peer's packets, if it announced one; else they may come from any
+    /// port.
     pub peer_udp_source: Option<u16>,
-    /// Both sides send again only what is missing.
+    /// Whether both sides use selective recovery: only missing packets are retransmitted.
     pub selective_recovery: bool,
-    /// Number of our queue pair.
+    /// Our queue pair number.
     pub local_qpn: Qpn,
-    /// The peer's queue pair.
+    /// The peer's queue pair number.
     pub remote_qpn: Qpn,
     /// First PSN that we send.
     pub send_psn: Psn,
     /// First PSN that the peer sends.
     pub recv_psn: Psn,
-    /// Payload of a full packet, both ways.
+    /// Path MTU, for both directions.
     pub path_mtu: PathMtu,
     /// RDMA READs that we serve concurrently.
     pub responder_resources: u8,
     /// RDMA READs that we may have in flight.
     pub initiator_depth: u8,
-    /// Our retries after an acknowledge time-out, 0..=7.
+    /// Maximum number of our retries after an ACK timeout, 0..=7.
     pub retry_count: u8,
-    /// Our retries after receiver-not-ready, 0..=7 (7: no limit).
+    /// Maximum number of our retries after an RNR NAK, 0..=7 (7: no limit).
     pub rnr_retry_count: u8,
-    /// Acknowledge time-out of our queue pair.
+    /// ACK timeout of our queue pair.
     pub ack_timeout: TimeoutExponent,
     /// Traffic class of our packets.
     pub traffic_class: u8,

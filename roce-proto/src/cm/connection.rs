@@ -1,4 +1,4 @@
-//! One connection, and the messages that speak of it.
+//! The state of one connection, and the messages for it.
 
 use core::net::SocketAddr;
 use core::time::Duration;
@@ -16,55 +16,56 @@ use crate::{Psn, Qpn, Time};
 pub(super) struct ManagedConnection {
     pub(super) state: ConnectionState,
     pub(super) local: CommId,
-    /// Known from the first message of the peer on.
+    /// Identity of the peer; `None` until its first message.
     pub(super) remote: Option<Remote>,
-    /// Repeated by all messages of the connection.
+    /// Transaction id of all messages of the connection.
     pub(super) transaction_id: u64,
-    /// The agreement as far as it is known.
+    /// The parameters agreed on so far.
     pub(super) agreement: Agreement,
     pub(super) passive: bool,
-    /// True while it counts as half-open, since its request arrived.
+    /// True for a passive connection until it is established.
     pub(super) half_open: bool,
-    /// The caller knows of it.
+    /// True once the caller has got an event of it or has created it.
     pub(super) announced: bool,
-    /// Whether the peer has answered from the address that its request came from.
+    /// Whether the peer has proved that it receives at the address that its REQ came from.
     pub(super) contact: Contact,
-    /// The caller closed it; only the end of the connection is left to send, and no event follows.
+    /// True once the caller has closed it: only the disconnect is left to send, and no event
+    /// follows.
     pub(super) closed: bool,
-    /// How often a REP may be sent again: the active side says.
+    /// Maximum number of repetitions of a REP, as the REQ requests.
     pub(super) max_retries: u8,
-    /// How often the peer may still ask for more time.
+    /// Number of further MRAs of the peer that are accepted.
     pub(super) delays_left: u8,
 }
 
-/// The number of messages that may be sent to a peer. The address of a request may be forged: the
-/// owner of the address gets the answer to each request, and for each at most one message that
-/// answers none (a repetition, REJ or DREQ), while [`super::ManagerLimits::unsolicited_per_second`]
-/// allows it.
+/// State of the limit on messages to an unproven peer. The source address of a REQ may be forged.
+/// Its owner gets one answer per REQ, and per REQ at most one further message (a repetition, REJ or
+/// DREQ), within [`super::ManagerLimits::unsolicited_per_second`].
 #[derive(Debug)]
 pub(super) enum Contact {
-    /// The peer has not shown that it receives our messages.
+    /// The peer has not proved that it receives our messages.
     Claimed { requests: u8, unsolicited: u8 },
-    /// The peer named a value that only our reply contains: our communication id, or our queue pair
-    /// in a packet.
+    /// The peer sent a value that only our REP contains: our communication id, or our queue pair
+    /// number in a packet.
     Confirmed,
 }
 
 impl Contact {
-    /// Most unsolicited messages to an unproven peer: one for each of its requests, up to this.
+    /// Maximum number of unsolicited messages to an unproven peer; there is also at most one per
+    /// REQ from it.
     const MAX_UNSOLICITED: u8 = 2;
 
     const FIRST_REQUEST: Self = Self::Claimed { requests: 1, unsolicited: 0 };
 
-    /// A request came again.
+    /// Counts a repeated REQ.
     pub(super) fn note_request(&mut self) {
         if let Self::Claimed { requests, .. } = self {
             *requests = requests.saturating_add(1);
         }
     }
 
-    /// Whether a message that answers no request may be sent now; it counts as sent. `of_all` does
-    /// the same for all unproven peers together.
+    /// Whether a message that answers no REQ may be sent now; if so, it is counted. `of_all` checks
+    /// the limit for all unproven peers together.
     pub(super) fn permit_unsolicited(&mut self, of_all: impl FnOnce() -> bool) -> bool {
         let Self::Claimed { requests, unsolicited } = self else { return true };
         let allowed = *unsolicited < Self::MAX_UNSOLICITED.min(*requests) && of_all();
@@ -73,30 +74,29 @@ impl Contact {
     }
 }
 
-/// Identity of the peer of a connection.
+/// The peer's identifiers of a connection.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Remote {
     pub(super) comm_id: CommId,
     pub(super) ca_guid: u64,
 }
 
-/// State of a connection (volume 1, 12.9.7). A message that is sent again is kept in the states
-/// that send it.
+/// State of a connection (volume 1, 12.9.7), with the message that is repeated in it, if any.
 #[derive(Debug)]
 pub(super) enum ConnectionState {
-    /// Active: the request was sent and is not answered.
+    /// Active side: the REQ was sent and not answered.
     ReqSent(Resend),
-    /// Active: the reply has come; the caller connects its queue pair.
+    /// Active side: the REP was received; the caller connects its queue pair.
     RepReceived,
-    /// Passive: the caller has not answered the request yet.
+    /// Passive side: the caller has not answered the REQ.
     ReqReceived,
-    /// Passive: the reply was sent and is not answered.
+    /// Passive side: the REP was sent and not answered.
     RepSent(Resend),
     /// Both queue pairs are connected.
     Established,
-    /// We want to end it.
+    /// The DREQ was sent and not answered.
     DreqSent(Resend),
-    /// The connection has ended, and the caller is to close it.
+    /// The connection has ended, and the caller must close it.
     Ended,
 }
 
@@ -118,7 +118,7 @@ impl ConnectionState {
     }
 }
 
-/// A message that is sent until it is answered.
+/// A message that is repeated until it is answered.
 #[derive(Debug)]
 pub(super) struct Resend {
     pub(super) mad: Mad,
@@ -133,7 +133,8 @@ impl Resend {
         Self { mad, deadline: now + interval, retries_left: retries, interval }
     }
 
-    /// Counts a retry at `now`; false when none is left.
+    /// Counts a repetition at `now`, and doubles the interval up to `longest`; false if none is
+    /// left.
     pub(super) fn retry(&mut self, now: Time, longest: Duration) -> bool {
         let Some(left) = self.retries_left.checked_sub(1) else { return false };
         self.retries_left = left;
@@ -142,14 +143,14 @@ impl Resend {
         true
     }
 
-    /// The peer needs more time.
+    /// Postpones the next repetition after an MRA.
     pub(super) fn delay(&mut self, now: Time, by: Duration) {
         self.deadline = now + by + self.interval;
     }
 }
 
 impl ManagedConnection {
-    /// The active side's, with its request.
+    /// Creates an active connection, whose REQ is to be sent.
     pub(super) fn active(
         now: Time,
         local: CommId,
@@ -190,7 +191,7 @@ impl ManagedConnection {
         }
     }
 
-    /// The passive side's, from a request that was checked.
+    /// Creates a passive connection from a valid REQ.
     pub(super) fn passive(
         local: CommId,
         transaction_id: u64,
@@ -232,7 +233,7 @@ impl ManagedConnection {
         }
     }
 
-    /// Adds the parameters that the caller grants to the agreement.
+    /// Adds the parameters of `accept` to the agreement.
     pub(super) fn grant(&mut self, accept: &AcceptParams<'_>) {
         let agreement = &mut self.agreement;
         agreement.local_qpn = accept.qpn;
@@ -241,8 +242,8 @@ impl ManagedConnection {
         agreement.initiator_depth = accept.initiator_depth.min(agreement.initiator_depth);
     }
 
-    /// Adds the parameters that the peer grants to the agreement. Neither depth exceeds the one
-    /// that we asked for.
+    /// Adds the parameters of the peer's REP to the agreement. Neither depth exceeds the one in our
+    /// REQ.
     pub(super) fn take_grant(&mut self, sender: Sender, rep: &Rep) {
         let agreement = &mut self.agreement;
         agreement.peer_udp_source = told_udp_source(sender, rep.local_q_key);
@@ -255,7 +256,7 @@ impl ManagedConnection {
         agreement.ack_timeout = agreement.ack_timeout.plus(rep.target_ack_delay);
     }
 
-    /// Whether a request is the one that made this connection, come again.
+    /// Whether `req` is a duplicate of the REQ that created this connection.
     pub(super) fn is_duplicate(&self, req: &Req) -> bool {
         self.passive
             && self.agreement.remote_qpn == req.local_qpn
@@ -336,7 +337,7 @@ impl ManagedConnection {
     }
 }
 
-/// A reject without private data. Information that does not fit is cut off.
+/// A REJ without private data. Additional information that does not fit is truncated.
 pub(super) fn rej(
     local_comm_id: CommId,
     remote_comm_id: CommId,
@@ -358,7 +359,7 @@ pub(super) fn rej(
     }
 }
 
-/// The request that `connect` asks for, or `None` if its private data does not fit.
+/// The REQ for a connection; `None` if its private data does not fit.
 pub(super) fn req(
     local: CommId,
     connect: &ConnectParams<'_>,
@@ -393,8 +394,8 @@ pub(super) fn req(
     })
 }
 
-/// Reliable connections have no Q_Key: between Feedrail peers its field holds the UDP source port
-/// of the packets.
+/// Sets the Q_Key field, unused with reliable connections, to our UDP source port, if we announce
+/// it to Feedrail peers.
 fn tell_udp_source(sender: Sender, port: Option<u16>) -> u32 {
     port.filter(|_| sender.is_feedrail()).map_or(0, u32::from)
 }
@@ -403,8 +404,8 @@ fn told_udp_source(sender: Sender, q_key: u32) -> Option<u16> {
     u16::try_from(q_key).ok().filter(|&port| port != 0 && sender.is_feedrail())
 }
 
-/// Reliable connections have no end-to-end contexts: between Feedrail peers this bit of the field
-/// for the sender's says that it recovers selectively. A reply says so only if the request did.
+/// Flag in the sender's EECN field, unused with reliable connections, by which Feedrail peers
+/// announce selective recovery. A REP has it only if the REQ had it.
 const SELECTIVE_RECOVERY: u32 = 1;
 
 const fn tell_selective_recovery(selective_recovery: bool) -> u32 {
@@ -415,13 +416,13 @@ const fn tells_selective_recovery(sender: Sender, eecn: u32) -> bool {
     sender.is_feedrail() && eecn & SELECTIVE_RECOVERY != 0
 }
 
-/// The partition that everybody is a full member of.
+/// The default partition key, full member.
 const DEFAULT_PARTITION: u16 = 0xFFFF;
 
-/// There are no local identifiers on Ethernet.
+/// The LID of RoCE, which has no local identifiers.
 const NO_LID: u16 = 0xFFFF;
 
-/// The hop limit of a routed path.
+/// The hop limit in the path of a REQ.
 const HOP_LIMIT: u8 = 64;
 
 fn path(connect: &ConnectParams<'_>) -> ReqPath {
@@ -440,7 +441,7 @@ fn path(connect: &ConnectParams<'_>) -> ReqPath {
     }
 }
 
-/// Spreads connections over flows, the way RDMA-CM on Linux does.
+/// The flow label, which distributes connections over flows as Linux's RDMA-CM does.
 fn flow_label(connect: &ConnectParams<'_>) -> u32 {
     let Some(port) = connect.service_id.port() else { return 0 };
     (u32::from(connect.source.port()) * 31 + u32::from(port)) & 0xF_FFFF
@@ -458,8 +459,8 @@ fn request_private_data(connect: &ConnectParams<'_>) -> Option<[u8; Req::PRIVATE
     Some(room)
 }
 
-/// The data of the consumer of `service_id` in a request: its addresses, if it is RDMA-CM's, and
-/// its own private data. `None` when the addresses do not parse.
+/// Splits the private data of a REQ into the [`IpHeader`], if the service is RDMA-CM's, and the
+/// consumer's data. `None` if the header does not parse.
 pub(super) fn consumer_data(
     service_id: ServiceId,
     room: &[u8; Req::PRIVATE_DATA_BYTES],

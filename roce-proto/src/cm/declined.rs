@@ -1,5 +1,5 @@
-//! Answers to requests that are not supported: alternate paths (LAP), service id resolution (SIDR
-//! REQ).
+//! Negative answers to unsupported requests: load alternate path (LAP) and service id resolution
+//! (SIDR REQ).
 
 use zerocopy::byteorder::big_endian::{U16, U32, U64};
 use zerocopy::{FromBytes, Immutable, IntoBytes, KnownLayout, Unaligned};
@@ -7,13 +7,13 @@ use zerocopy::{FromBytes, Immutable, IntoBytes, KnownLayout, Unaligned};
 use super::mad::MadHeader;
 use super::{Attribute, CommId, MAD_BYTES, MESSAGE_BYTES, Mad};
 
-/// A request that is declined.
+/// An unsupported request that is answered.
 pub(super) enum Declined {
     Lap(Lap),
     Sidr(SidrReq),
 }
 
-/// Load alternate path (InfiniBand volume 1, 12.8.1), as far as it names the connection.
+/// Load alternate path (InfiniBand volume 1, 12.8.1): the fields that identify the connection.
 #[repr(C)]
 #[derive(Clone, Copy, FromBytes, KnownLayout, Immutable, Unaligned)]
 pub(super) struct Lap {
@@ -21,7 +21,7 @@ pub(super) struct Lap {
     remote_comm_id: U32,
 }
 
-/// Service id resolution request (12.11.1), as far as the answer repeats it.
+/// Service id resolution request (12.11.1): the fields that the answer repeats.
 #[repr(C)]
 #[derive(Clone, Copy, FromBytes, KnownLayout, Immutable, Unaligned)]
 pub(super) struct SidrReq {
@@ -58,7 +58,7 @@ struct SidrRep {
 const _: () = assert!(size_of::<Apr>() == MESSAGE_BYTES && size_of::<SidrRep>() == MESSAGE_BYTES);
 
 impl Declined {
-    /// The request in a datagram of connection management, and its transaction id.
+    /// Parses an unsupported request; returns its transaction id and the request.
     pub(super) fn parse(mad: &Mad) -> Option<(u64, Self)> {
         let (header, body) = MadHeader::ref_from_prefix(mad).ok()?;
         let request = match header.attribute() {
@@ -71,12 +71,12 @@ impl Declined {
 }
 
 impl Lap {
-    /// The sender's name for the connection, and the receiver's.
+    /// The sender's and the receiver's communication ids.
     pub(super) fn names(&self) -> (CommId, CommId) {
         (CommId(self.local_comm_id.get()), CommId(self.remote_comm_id.get()))
     }
 
-    /// The answer: there are no alternate paths, or not even the connection.
+    /// The APR: alternate paths are not supported, or the connection does not exist.
     pub(super) fn answer(&self, transaction_id: u64, connection_exists: bool) -> Mad {
         const INVALID_COMM_ID: u8 = 1;
         const UNSUPPORTED: u8 = 2;
@@ -92,7 +92,7 @@ impl Lap {
 }
 
 impl SidrReq {
-    /// The answer: no such service for datagrams.
+    /// The SIDR REP: there is no such datagram service.
     pub(super) fn answer(&self, transaction_id: u64) -> Mad {
         const UNSUPPORTED: u8 = 1;
         let answer = SidrRep {

@@ -1,4 +1,4 @@
-//! DREQ: either side ends the connection.
+//! DREQ: request of either side to disconnect.
 
 use zerocopy::byteorder::big_endian::U32;
 use zerocopy::{FromBytes, Immutable, IntoBytes, KnownLayout, Unaligned};
@@ -10,11 +10,11 @@ use crate::Qpn;
 /// Disconnect request (InfiniBand volume 1, table 112).
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Dreq {
-    /// The sender's name for the connection.
+    /// The sender's communication id.
     pub local_comm_id: CommId,
-    /// The receiver's name for the connection.
+    /// The receiver's communication id.
     pub remote_comm_id: CommId,
-    /// The receiver's queue pair.
+    /// The receiver's queue pair number.
     pub remote_qpn: Qpn,
     /// Private data of the consumer, padded with zeros.
     pub private_data: [u8; Self::PRIVATE_DATA_BYTES],
@@ -32,10 +32,10 @@ struct DreqWire {
 const _: () = assert!(size_of::<DreqWire>() == MESSAGE_BYTES);
 
 impl Dreq {
-    /// Room for private data, in bytes.
+    /// Length of the private data field in bytes.
     pub const PRIVATE_DATA_BYTES: usize = 220;
 
-    /// Takes the message apart. Reserved bits are ignored.
+    /// Parses the message. Reserved bits are ignored.
     pub fn parse(bytes: &[u8; MESSAGE_BYTES]) -> Self {
         let wire: &DreqWire = zerocopy::transmute_ref!(bytes);
         Self {
@@ -46,7 +46,7 @@ impl Dreq {
         }
     }
 
-    /// Encodes the message. Values too wide for their field lose their upper bits.
+    /// Encodes the message. Values too large for their field are truncated.
     pub fn to_bytes(&self) -> [u8; MESSAGE_BYTES] {
         zerocopy::transmute!(DreqWire {
             local_comm_id: U32::new(self.local_comm_id.0),

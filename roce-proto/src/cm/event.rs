@@ -1,4 +1,4 @@
-//! Events of connections, and errors of calls.
+//! Events of connections, and errors of a manager's functions.
 
 use core::net::SocketAddr;
 
@@ -7,64 +7,64 @@ use crate::{PathMtu, Qpn};
 
 /// An event of a connection.
 ///
-/// Exactly one of `Rejected`, `Failed` and `Disconnected` ends a connection, and no event follows.
-/// The connection stays known until the caller closes it. A request that ends before the caller
-/// took its event produces no event.
+/// A connection ends with exactly one of `Rejected`, `Failed` and `Disconnected`, and no event
+/// follows. It still exists until the caller closes it. If a passive connection ends before the
+/// caller got its `Request`, there is no event of it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum ManagerEvent {
-    /// Passive: a peer asks for a connection. `accept` or `reject` it.
+    /// Passive side: a peer requests a connection. The caller must `accept` or `reject` it.
     Request {
-        /// The listener that it came to.
+        /// The listener that the REQ came to.
         listener: ListenerId,
         /// Identifier of the new connection.
         connection: ConnectionId,
-        /// The parameters that the peer asks for.
+        /// The parameters of the peer's REQ.
         request: ConnectionRequest,
     },
-    /// Active: the peer accepted. Connect the queue pair, then `confirm`.
+    /// Active side: the peer accepted. The caller connects its queue pair, then calls `confirm`.
     Accepted {
-        /// The connection that the event is about.
+        /// The connection that was accepted.
         connection: ConnectionId,
-        /// Parameters for the queue pair, as both sides agreed.
+        /// The agreed parameters, for the queue pair.
         agreement: Agreement,
         /// Private data of the peer's consumer: 196 bytes, padded with zeros.
         private_data: MadPrivateData,
     },
-    /// Passive: the peer has connected its queue pair. (The active side knows by its own
-    /// `confirm`.)
+    /// Passive side: the peer has connected its queue pair. (On the active side, the connection is
+    /// established by `confirm`.)
     Established {
-        /// The connection that the event is about.
+        /// The connection that is established.
         connection: ConnectionId,
     },
-    /// The peer does not want the connection, or no longer.
+    /// The peer rejected the connection, or withdrew its request.
     Rejected {
-        /// The connection that the event is about.
+        /// The connection that was rejected.
         connection: ConnectionId,
-        /// Reason that the REJ gives.
+        /// The reason in the REJ.
         reason: RejectReason,
         /// Private data of the peer's consumer: 148 bytes, padded with zeros.
         private_data: MadPrivateData,
     },
-    /// The connection did not come about.
+    /// The connection was not established.
     Failed {
-        /// The connection that the event is about.
+        /// The connection that failed.
         connection: ConnectionId,
-        /// Cause for which the connection did not come about.
+        /// The cause of the failure.
         failure: ConnectionFailure,
     },
-    /// The connection has ended: the peer ended it, or answered our `disconnect`, or did not within
-    /// the retries.
+    /// The connection has ended: the peer disconnected, or answered our `disconnect`, or the
+    /// retries are used up.
     Disconnected {
-        /// The connection that the event is about.
+        /// The connection that has ended.
         connection: ConnectionId,
-        /// Whether the peer has ended the connection, or answered. If not, it may still hold the
-        /// connection.
+        /// True if the peer has disconnected or answered. If false, it may still consider the
+        /// connection established.
         confirmed: bool,
     },
 }
 
 impl ManagerEvent {
-    /// The connection that it is about.
+    /// The connection of the event.
     pub fn connection(&self) -> ConnectionId {
         match *self {
             Self::Request { connection, .. }
@@ -77,69 +77,70 @@ impl ManagerEvent {
     }
 }
 
-/// The connection that the active peer asks for. Depths are seen from *our* side: the READs that
-/// the peer wants to have in flight are those that we would serve, and the reverse.
+/// The connection that the active peer requests. Depths are seen from *our* side: the RDMA READs
+/// that the peer would have in flight are those that we would serve, and vice versa.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct ConnectionRequest {
     /// The endpoint of the peer.
     pub peer: SocketAddr,
-    /// The addresses of both sides; `None` when the service id is not RDMA-CM's.
+    /// The addresses of both sides; `None` unless the service id is RDMA-CM's.
     pub addresses: Option<IpHeader>,
-    /// The peer's queue pair.
+    /// The peer's queue pair number.
     pub remote_qpn: Qpn,
-    /// RDMA READs that the peer would like us to serve concurrently.
+    /// RDMA READs that the peer would like to have in flight, and we would serve.
     pub responder_resources: u8,
     /// RDMA READs that the peer would serve concurrently.
     pub initiator_depth: u8,
-    /// Our retries after an acknowledge time-out, 0..=7.
+    /// Maximum number of our retries after an ACK timeout, 0..=7.
     pub retry_count: u8,
-    /// Our retries after receiver-not-ready, 0..=7 (7: no limit).
+    /// Maximum number of our retries after an RNR NAK, 0..=7 (7: no limit).
     pub rnr_retry_count: u8,
-    /// Payload of a full packet.
+    /// Path MTU that the peer requests.
     pub path_mtu: PathMtu,
     /// Private data of the peer's consumer: 56 bytes with an RDMA-CM service id, else 92, padded
     /// with zeros.
     pub private_data: MadPrivateData,
 }
 
-/// Why a connection did not come about.
+/// The reason why a connection was not established.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 #[non_exhaustive]
 pub enum ConnectionFailure {
-    /// No answer, retries included.
+    /// The peer did not answer within the retries.
     #[error("no answer")]
     Timeout,
-    /// The network reports that the peer is unreachable.
+    /// The network reported that the peer is unreachable.
     #[error("the peer is unreachable")]
     Unreachable,
-    /// The peer names a queue pair or a connection that it already has with us: it was restarted.
+    /// The peer used a queue pair or communication id of another connection with us: it was
+    /// restarted.
     #[error("stale connection: the peer was restarted")]
     Stale,
-    /// The connection was never established, and made way for newer requests.
+    /// The half-open connection was evicted for newer requests.
     #[error("evicted: too many connections are half-open")]
     Evicted,
-    /// The peer's answer is invalid.
+    /// The peer's REP is invalid.
     #[error("the peer's reply is invalid")]
     InvalidReply,
 }
 
-/// Why a call was refused. Nothing has changed then.
+/// The reason why a function failed. It had no effect then.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 #[non_exhaustive]
 pub enum Error {
-    /// The connection was closed or never was.
+    /// The connection was closed or never existed.
     #[error("no such connection")]
     UnknownConnection,
-    /// The connection is not at that point.
+    /// The connection is not in the required state.
     #[error("the connection is not in a state for this")]
     WrongState,
-    /// More private data than the message carries.
+    /// The private data does not fit into the message.
     #[error("private data too long")]
     PrivateDataTooLong,
-    /// The service id has a listener already.
+    /// The service id already has a listener.
     #[error("the service has a listener already")]
     ServiceInUse,
-    /// The limit of connections is reached.
+    /// The maximum number of connections is reached.
     #[error("too many connections")]
     TooManyConnections,
 }

@@ -1,20 +1,20 @@
-//! The management datagram: 256 bytes, 24 of them a common header.
+//! Management datagrams (MADs): 256 bytes, including a common header of 24.
 
 use core::fmt;
 
 use zerocopy::byteorder::big_endian::{U16, U32, U64};
 use zerocopy::{FromBytes, Immutable, IntoBytes, KnownLayout, Unaligned};
 
-/// Bytes of a management datagram.
+/// Length of a MAD in bytes.
 pub const MAD_BYTES: usize = 256;
 
-/// Bytes of a connection-management message: a datagram without its header.
+/// Length of a connection-management message, a MAD without its header, in bytes.
 pub const MESSAGE_BYTES: usize = MAD_BYTES - size_of::<MadHeader>();
 
-/// A whole management datagram, as it is the payload of one packet to QP1.
+/// A whole MAD: the payload of a UD packet to queue pair 1.
 pub type Mad = [u8; MAD_BYTES];
 
-/// The common header of management datagrams (InfiniBand volume 1, 13.4.2).
+/// The common MAD header (InfiniBand volume 1, 13.4.2).
 #[repr(C)]
 #[derive(
     Clone, Copy, Debug, PartialEq, Eq, FromBytes, IntoBytes, KnownLayout, Immutable, Unaligned,
@@ -39,7 +39,7 @@ impl MadHeader {
     /// Management class of the communication manager.
     const CLASS: u8 = 0x07;
     const CLASS_VERSION: u8 = 2;
-    /// Every message of the communication manager is a "send"; none is a "get" or a "response".
+    /// All messages of the communication manager use the method Send.
     const METHOD_SEND: u8 = 3;
 
     pub(super) fn new(attribute: Attribute, transaction_id: u64) -> Self {
@@ -57,7 +57,7 @@ impl MadHeader {
         }
     }
 
-    /// Whether this is a datagram of the communication manager, in the supported version.
+    /// Whether this is a MAD of the communication manager, in the supported version.
     pub(super) fn is_connection_management(&self) -> bool {
         self.base_version == Self::BASE_VERSION
             && self.management_class == Self::CLASS
@@ -74,26 +74,27 @@ impl MadHeader {
     }
 }
 
-/// The kind of sender of a datagram, from the attribute modifier of its header. The communication
-/// manager of the specification does not use that field: other implementations send zero and ignore
+/// The kind of sender of a MAD, encoded in the attribute modifier of its header. The communication
+/// manager of the specification does not use this field: other implementations send zero and ignore
 /// it.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Sender {
-    /// A sender that follows RoCE v2: it listens at UDP port 4791 and may send from any port.
+    /// A sender that is not known to be Feedrail: it listens at UDP port 4791 and may send from any
+    /// port.
     #[default]
     Unmarked,
     /// A Feedrail sender that listens at UDP port 4791.
     Feedrail,
-    /// A Feedrail sender that listens at the UDP port that it sends from.
+    /// A Feedrail sender that listens at its UDP source port.
     FeedrailAtSource,
 }
 
 impl Sender {
-    /// "Fed" in the upper 24 bits.
+    /// The bytes "Fed" in the upper 24 bits.
     const FEEDRAIL: u32 = 0x4665_6400;
     const FEEDRAIL_AT_SOURCE: u32 = Self::FEEDRAIL | 1;
 
-    /// The sender of a datagram.
+    /// The kind of sender of a MAD.
     pub fn of(mad: &Mad) -> Self {
         match MadHeader::ref_from_prefix(mad).map(|(header, _)| header.attribute_modifier.get()) {
             Ok(Self::FEEDRAIL) => Self::Feedrail,
@@ -119,22 +120,22 @@ impl Sender {
     }
 }
 
-/// Which message of the communication manager a datagram holds (volume 1, table 105).
+/// The kind of a communication-manager message (volume 1, table 105).
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct Attribute(pub u16);
 
 impl Attribute {
-    /// Request for communication: the active side asks for a connection.
+    /// Request for communication: requests a connection.
     pub const REQ: Self = Self(0x10);
-    /// Message receipt acknowledgement: the sender needs more time for its answer.
+    /// Message receipt acknowledgment: the sender needs more time to answer.
     pub const MRA: Self = Self(0x11);
-    /// Reject: the sender does not want the connection.
+    /// Reject: the sender refuses or withdraws the connection.
     pub const REJ: Self = Self(0x12);
-    /// Reply to a request.
+    /// Reply to a REQ: accepts the connection.
     pub const REP: Self = Self(0x13);
     /// Ready to use: the active side has connected its queue pair.
     pub const RTU: Self = Self(0x14);
-    /// Disconnect request: the sender ends the connection.
+    /// Disconnect request of either side.
     pub const DREQ: Self = Self(0x15);
     /// Disconnect reply: the answer to a DREQ.
     pub const DREP: Self = Self(0x16);
@@ -142,9 +143,9 @@ impl Attribute {
     pub const SIDR_REQ: Self = Self(0x17);
     /// Service id resolution response.
     pub const SIDR_REP: Self = Self(0x18);
-    /// Load alternate path, which this crate declines.
+    /// Load alternate path; not supported by this crate.
     pub const LAP: Self = Self(0x19);
-    /// Alternate path response: the answer to a LAP.
+    /// Alternate path response, the answer to a LAP.
     pub const APR: Self = Self(0x1A);
 }
 

@@ -1,4 +1,4 @@
-//! The manager: the calls with which a consumer makes and ends connections.
+//! The manager: the functions by which a caller establishes and closes connections.
 
 use alloc::collections::{BTreeMap, VecDeque};
 use core::net::{IpAddr, SocketAddr};
@@ -15,12 +15,11 @@ use super::{
 };
 use crate::Time;
 
-/// All connections of one endpoint: both the ones that it asked for and the ones that it was asked
-/// for.
+/// All connections of one endpoint, active and passive.
 ///
-/// Call `handle_*` with each datagram that arrives, and the commands as needed; after each call,
-/// `poll_event` and `poll_transmit` until they return `None`, and `handle_deadline` once `deadline`
-/// has come.
+/// The caller passes each received datagram to [`Manager::handle_datagram`] and calls the commands
+/// as needed. After each call, it calls `poll_event` and `poll_transmit` until they return `None`,
+/// and it calls `handle_deadline` when `deadline` has passed.
 ///
 /// ```text
 /// active:   connect ──► Accepted ── connect the queue pair ──► confirm
@@ -28,14 +27,14 @@ use crate::Time;
 /// both:     disconnect ──► Disconnected, or Disconnected by the peer's wish; at the end close
 /// ```
 ///
-/// Every handler is idempotent: a message that comes twice is answered as it was the first time. A
-/// peer can harm only its own connections: a message about a connection counts only if it comes
-/// from the connection's peer. [`super::ManagerLimits`] bounds the memory.
+/// A duplicate message is answered as the first one was. A peer can affect only its own
+/// connections: messages for a connection are accepted only from the connection's peer.
+/// [`super::ManagerLimits`] bounds the memory.
 ///
-/// A peer that has not shown that it receives is sent one datagram for each that came from it,
-/// since its address may be forged. Exceptions (a reply that is repeated, a connection that is
-/// taken back after the reply) are bounded by [`super::ManagerLimits::unsolicited_per_second`] for
-/// all such peers together.
+/// A peer that has not proved that it receives ours gets one datagram per datagram from it, since
+/// its address may be forged. Exceptions (a repeated REP, a connection that is withdrawn after the
+/// REP) are limited by [`super::ManagerLimits::unsolicited_per_second`] for all such peers
+/// together.
 #[derive(Debug)]
 pub struct Manager {
     pub(super) config: ManagerConfig,
@@ -50,44 +49,44 @@ pub struct Manager {
     pub(super) counters: ManagerCounters,
 }
 
-/// A datagram to send to QP1 of a peer.
+/// A datagram to send to queue pair 1 of a peer.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct MadTransmit {
     /// Endpoint of the peer: IP address and UDP port.
     pub peer: SocketAddr,
-    /// Traffic class of the packet. Messages of a connection have that of its path, which the
-    /// request names, as those of Linux do: there the address handle of both is made from the path.
-    /// Answers to messages that belong to no connection have 0.
+    /// Traffic class of the packet. Messages of a connection have the traffic class of its path, as
+    /// with Linux, where both use the address handle of the path. Answers that belong to no
+    /// connection have 0.
     pub traffic_class: u8,
-    /// The payload of the packet.
+    /// The payload of the UD packet.
     pub mad: Mad,
 }
 
-/// Counts of a manager's datagrams, requests and connections.
+/// Counters of a manager.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct ManagerCounters {
-    /// Datagrams that came from peers.
+    /// Datagrams received from peers.
     pub received: u64,
-    /// Received datagrams without a message that the manager supports.
+    /// Received datagrams that are not a supported message.
     pub malformed: u64,
-    /// Received messages about no connection of the sender.
+    /// Received messages for a connection that does not exist with the sender.
     pub unknown_connection: u64,
-    /// Received messages that had come before.
+    /// Received messages that were duplicates.
     pub duplicates: u64,
-    /// Datagrams sent, retries included.
+    /// Datagrams sent, repetitions included.
     pub sent: u64,
-    /// Sent retries after a time-out.
+    /// Messages repeated after a timeout.
     pub retries: u64,
-    /// Datagrams not sent because too many were waiting.
+    /// Datagrams not sent because the queue was full.
     pub dropped: u64,
-    /// Requests that were rejected without an event.
+    /// REQs rejected without an event for the caller.
     pub refused: u64,
-    /// Half-open connections that made way for newer requests.
+    /// Half-open connections evicted for newer requests.
     pub evicted: u64,
 }
 
 impl Manager {
-    /// A manager without connections.
+    /// Creates a manager without connections.
     pub fn new(config: ManagerConfig) -> Self {
         Self {
             comm_ids: CommIds::new(config.comm_id_key),
@@ -103,10 +102,10 @@ impl Manager {
         }
     }
 
-    /// Takes requests for `service_id` from now on.
+    /// Accepts REQs for `service_id` from now on.
     ///
     /// # Errors
-    /// [`Error::ServiceInUse`] when `service_id` has a listener already.
+    /// [`Error::ServiceInUse`] if `service_id` already has a listener.
     pub fn listen(&mut self, service_id: ServiceId) -> Result<ListenerId, Error> {
         if self.listeners.contains_key(&service_id) {
             return Err(Error::ServiceInUse);
@@ -117,16 +116,16 @@ impl Manager {
         Ok(listener)
     }
 
-    /// Stops taking requests. Those that the caller knows of remain.
+    /// Stops accepting REQs for a listener. Requests already reported to the caller remain.
     pub fn unlisten(&mut self, listener: ListenerId) {
         self.listeners.retain(|_, &mut other| other != listener);
     }
 
-    /// Asks for a connection. [`ManagerEvent::Accepted`], [`ManagerEvent::Rejected`] or
+    /// Sends a REQ. [`ManagerEvent::Accepted`], [`ManagerEvent::Rejected`] or
     /// [`ManagerEvent::Failed`] follows.
     ///
     /// # Errors
-    /// [`Error::PrivateDataTooLong`] when the REQ has no room for the private data;
+    /// [`Error::PrivateDataTooLong`] if the private data does not fit into the REQ;
     /// [`Error::TooManyConnections`] beyond [`super::ManagerLimits::connections`].
     pub fn connect(
         &mut self,
@@ -146,8 +145,8 @@ impl Manager {
         Ok(id)
     }
 
-    /// Active side, after [`ManagerEvent::Accepted`]: our queue pair is connected and takes
-    /// packets. The connection is established.
+    /// Active side, after [`ManagerEvent::Accepted`]: our queue pair is connected. Sends the RTU;
+    /// the connection is established.
     ///
     /// # Errors
     /// [`Error::UnknownConnection`] for a closed connection; [`Error::WrongState`] unless the peer
@@ -161,14 +160,14 @@ impl Manager {
         Ok(())
     }
 
-    /// Passive side, after [`ManagerEvent::Request`]: grants the connection. The caller connects
-    /// its queue pair with the agreement, and only then sends the datagrams of
-    /// [`Manager::poll_transmit`]. [`ManagerEvent::Established`] or the end of the connection
-    /// follows.
+    /// Passive side, after [`ManagerEvent::Request`]: accepts the connection. The caller connects
+    /// its queue pair with the returned agreement, and only then sends the datagrams of
+    /// [`Manager::poll_transmit`]. [`ManagerEvent::Established`] or an event that ends the
+    /// connection follows.
     ///
     /// # Errors
-    /// [`Error::UnknownConnection`] for a closed connection; [`Error::WrongState`] unless the
-    /// request waits for an answer; [`Error::PrivateDataTooLong`] beyond 196 bytes.
+    /// [`Error::UnknownConnection`] for a closed connection; [`Error::WrongState`] if the request
+    /// was already answered; [`Error::PrivateDataTooLong`] beyond 196 bytes.
     pub fn accept(
         &mut self,
         now: Time,
@@ -189,12 +188,12 @@ impl Manager {
         Ok(agreement)
     }
 
-    /// Passive side, after [`ManagerEvent::Request`]: refuses the connection with reason
+    /// Passive side, after [`ManagerEvent::Request`]: rejects the connection with reason
     /// [`RejectReason::CONSUMER_DEFINED`] and up to 148 bytes of private data, and closes it.
     ///
     /// # Errors
-    /// [`Error::UnknownConnection`] for a closed connection; [`Error::WrongState`] unless the
-    /// request waits for an answer; [`Error::PrivateDataTooLong`] beyond 148 bytes.
+    /// [`Error::UnknownConnection`] for a closed connection; [`Error::WrongState`] if the request
+    /// was already answered; [`Error::PrivateDataTooLong`] beyond 148 bytes.
     pub fn reject(
         &mut self,
         now: Time,
@@ -213,9 +212,9 @@ impl Manager {
         Ok(())
     }
 
-    /// Passive side: a packet has arrived on the queue pair of an accepted connection. The peer has
-    /// connected its own, then, even if the message that says so (RTU) is late or lost. Does
-    /// nothing in other states.
+    /// Passive side: a packet has arrived on the queue pair of an accepted connection, so the peer
+    /// has connected its own even if its RTU is late or lost. Establishes the connection; no effect
+    /// in other states.
     pub fn packet_arrived(&mut self, id: ConnectionId) {
         if let Some(ConnectionState::RepSent(_)) =
             self.table.get(id).map(|connection| &connection.state)
@@ -224,9 +223,9 @@ impl Manager {
         }
     }
 
-    /// Ends a connection. [`ManagerEvent::Disconnected`] follows when the peer answered or did not
-    /// within the retries, and immediately if the connection was not established yet. Does nothing
-    /// when it has ended already.
+    /// Disconnects. [`ManagerEvent::Disconnected`] follows when the peer has answered or the
+    /// retries are used up, or immediately if the connection was not established. No effect if it
+    /// has ended already.
     pub fn disconnect(&mut self, now: Time, id: ConnectionId) {
         let Some(connection) = self.table.get(id) else { return };
         match connection.state {
@@ -240,8 +239,8 @@ impl Manager {
         }
     }
 
-    /// Forgets a connection; no event of it follows. The peer is told if it may still believe in
-    /// it.
+    /// Closes a connection; no event of it follows. The peer is notified if it may consider the
+    /// connection alive.
     pub fn close(&mut self, now: Time, id: ConnectionId) {
         let Some(connection) = self.table.get_mut(id) else { return };
         connection.closed = true;
@@ -257,11 +256,11 @@ impl Manager {
         }
     }
 
-    /// The network reports that `peer` is unreachable (an ICMP error, say): connections that our
-    /// side asked for and that wait for an answer fail. Established connections remain; their queue
-    /// pairs detect the loss themselves. Connections whose DREQ is unanswered remain as well: the
-    /// peer may still hold the connection, or be a process that is about to restart. Passive
-    /// connections remain too: the peer has shown that it exists, and such reports can be forged.
+    /// The network reported that `peer` is unreachable, for instance by an ICMP error: active
+    /// connections that wait for an answer fail. Established connections remain, since their queue
+    /// pairs detect the loss. Connections with an unanswered DREQ remain, since the peer may still
+    /// have the connection or be restarting. Passive connections remain, since their peer exists
+    /// and such reports can be forged.
     pub fn handle_unreachable(&mut self, now: Time, peer: SocketAddr) {
         let concerned = |connection: &ManagedConnection| {
             connection.agreement.peer == peer
@@ -279,12 +278,12 @@ impl Manager {
         }
     }
 
-    /// When [`Manager::handle_deadline`] must be called at the latest.
+    /// The time by which [`Manager::handle_deadline`] must be called; `None` for no such time.
     pub fn deadline(&self) -> Option<Time> {
         self.table.next_waiting().map(|(deadline, _)| deadline)
     }
 
-    /// Sends unanswered messages again, or gives up.
+    /// Repeats unanswered messages that are due, and fails connections without retries left.
     pub fn handle_deadline(&mut self, now: Time) {
         self.time_wait.expire(now);
         let longest = self.config.response_timeout.duration();
@@ -322,22 +321,22 @@ impl Manager {
         }
     }
 
-    /// The agreement on a connection so far.
+    /// The parameters of a connection agreed on so far; `None` if it is closed.
     pub fn agreement(&self, id: ConnectionId) -> Option<&Agreement> {
         self.known(id).ok().map(|connection| &connection.agreement)
     }
 
-    /// How many connections there are, in any state.
+    /// Number of connections in any state.
     pub fn connections(&self) -> usize {
         self.table.len()
     }
 
-    /// How many of them have not been established yet, of those that peers asked for.
+    /// Number of passive connections that are not established.
     pub fn half_open(&self) -> usize {
         self.table.half_open()
     }
 
-    /// The counters since the manager was made.
+    /// Counters since the manager was created.
     pub fn counters(&self) -> &ManagerCounters {
         &self.counters
     }
@@ -379,13 +378,13 @@ impl Manager {
         self.outgoing.push_back(transmit);
     }
 
-    /// Whether there are as many connections as may be, half-open ones aside.
+    /// Whether the maximum number of connections, half-open ones not counted, is reached.
     pub(super) fn is_full(&self) -> bool {
         self.table.len() - self.table.half_open() >= self.config.limits.connections
     }
 
-    /// Makes room for one more half-open connection with `peer`. The evicted peer gets no message,
-    /// as it may not know of the connection.
+    /// Evicts a half-open connection if a limit for a new one with `peer` is reached. The evicted
+    /// peer gets no message, since it may not know of the connection.
     pub(super) fn evict_half_open(&mut self, peer: IpAddr) {
         let limits = self.config.limits;
         let of_peer = self.table.half_open_from_beyond(peer, limits.half_open_per_peer);
@@ -400,8 +399,7 @@ impl Manager {
         );
     }
 
-    /// Sends the message of a state that waits for an answer once more, as far as the peer may be
-    /// sent that much.
+    /// Repeats the message of a connection, if the limit on unsolicited messages allows it.
     fn repeat(&mut self, now: Time, id: ConnectionId) {
         if self.may_send_unsolicited(now, id) {
             self.counters.retries += 1;
@@ -409,7 +407,7 @@ impl Manager {
         }
     }
 
-    /// Takes leave to send a connection's peer a message that answers none of its own.
+    /// Checks and counts a message that answers none of the peer's own.
     fn may_send_unsolicited(&mut self, now: Time, id: ConnectionId) -> bool {
         let Some(connection) = self.table.get_mut(id) else { return false };
         let per_second = self.config.limits.unsolicited_per_second;
@@ -429,7 +427,7 @@ impl Manager {
         self.events.push_back(event);
     }
 
-    /// The peer named a value that it can only know from our reply.
+    /// Establishes a passive connection whose peer has proved that it got our REP.
     pub(super) fn established(&mut self, id: ConnectionId) {
         self.table.set_state(id, ConnectionState::Established);
         if let Some(connection) = self.table.get_mut(id) {
@@ -446,7 +444,7 @@ impl Manager {
         self.send_again(id);
     }
 
-    /// A connection that waits for an answer will not get one.
+    /// Ends a connection that gets no answer, and reports it.
     fn give_up(&mut self, now: Time, id: ConnectionId, failure: ConnectionFailure) {
         let event = match self.table.get(id).map(|connection| &connection.state) {
             Some(ConnectionState::DreqSent(_)) => {
@@ -457,13 +455,13 @@ impl Manager {
         self.finish(now, id, event);
     }
 
-    /// Ends a connection and says so.
+    /// Ends a connection and reports it.
     pub(super) fn finish(&mut self, now: Time, id: ConnectionId, event: ManagerEvent) {
         self.end(now, id, None);
         self.report_end(id, event);
     }
 
-    /// Tells the caller, if it knows the connection, that it has ended; else nothing is left of it.
+    /// Reports the end of a connection if the caller knows the connection; else removes it.
     fn report_end(&mut self, id: ConnectionId, event: ManagerEvent) {
         let Some(connection) = self.table.get(id) else { return };
         match (connection.closed, connection.announced) {
@@ -476,7 +474,7 @@ impl Manager {
         }
     }
 
-    /// Ends a connection; a late duplicate of its request gets `answer`.
+    /// Ends a connection. `answer` is repeated to late duplicates of its REQ.
     fn end(&mut self, now: Time, id: ConnectionId, answer: Option<Mad>) {
         let Some(connection) = self.table.get(id) else { return };
         let passive = connection.passive;
@@ -487,7 +485,7 @@ impl Manager {
         }
     }
 
-    /// Tells the peer that a connection will not come about because it did not answer.
+    /// Sends a REJ with reason timeout for a connection whose peer did not answer.
     fn send_timeout(&mut self, now: Time, id: ConnectionId) {
         if !self.may_send_unsolicited(now, id) {
             return;
@@ -505,7 +503,7 @@ impl Manager {
     }
 
     /// Sends a REJ for a connection that is closed before it is established. In `ReqReceived` it
-    /// answers the request; in other states it counts as unsolicited.
+    /// answers the REQ; in other states it is unsolicited.
     fn reject_unestablished(&mut self, now: Time, id: ConnectionId) {
         let Some(connection) = self.table.get(id) else { return };
         let is_answer = matches!(connection.state, ConnectionState::ReqReceived);
@@ -515,7 +513,8 @@ impl Manager {
         let guid = self.config.ca_guid.to_be_bytes();
         let Some(connection) = self.table.get(id) else { return };
         let (rejected, reason, info) = match connection.state {
-            // The peer has not told its name for it: it has to go by ours.
+            // The peer's communication id is unknown, so the REJ identifies the connection by ours
+            // and our GUID.
             ConnectionState::ReqSent(_) => (RejectedMessage::REQ, RejectReason::TIMEOUT, &guid[..]),
             ConnectionState::ReqReceived => {
                 (RejectedMessage::REQ, RejectReason::CONSUMER_DEFINED, &[][..])

@@ -1,45 +1,45 @@
-//! A connection-management message of any kind.
+//! Connection-management messages of all kinds.
 
 use zerocopy::IntoBytes;
 
 use super::mad::MadHeader;
 use super::{Attribute, Drep, Dreq, MESSAGE_BYTES, Mad, Mra, Rej, Rep, Req, Rtu};
 
-/// The message of a management datagram.
+/// The message in a MAD.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum ManagementMessage {
-    /// Request for communication, from the active side.
+    /// Request for communication, sent by the active side.
     Req(Req),
-    /// Message receipt acknowledgement, from either side.
+    /// Message receipt acknowledgment, sent by either side.
     Mra(Mra),
-    /// Reject, from either side.
+    /// Reject, sent by either side.
     Rej(Rej),
-    /// Reply to a request.
+    /// Reply to a REQ, sent by the passive side.
     Rep(Rep),
-    /// Ready to use, from the active side.
+    /// Ready to use, sent by the active side.
     Rtu(Rtu),
-    /// Disconnect request, from either side.
+    /// Disconnect request, sent by either side.
     Dreq(Dreq),
     /// Disconnect reply: the answer to a DREQ.
     Drep(Drep),
 }
 
-/// The reason for which a management datagram is not parsed.
+/// The reason why a MAD does not parse.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum MadError {
-    /// Another management class, version or method.
+    /// The management class, version or method is not that of the communication manager.
     #[error("not a datagram of the communication manager")]
     NotConnectionManagement,
-    /// A message that this crate does not support: alternate paths, service id resolution.
+    /// The message is not supported by this crate, for instance LAP or SIDR REQ.
     #[error("unsupported message: {0:?}")]
     UnsupportedAttribute(Attribute),
 }
 
 impl ManagementMessage {
-    /// Takes a datagram apart; also gives its transaction id, which the answer repeats.
+    /// Parses a MAD; returns its transaction id, which the answer repeats, and the message.
     ///
     /// # Errors
-    /// It is none of these messages. Few others are answered (`declined.rs`).
+    /// The MAD is none of these messages. `declined.rs` answers some of the others.
     pub fn parse(mad: &Mad) -> Result<(u64, Self), MadError> {
         let (header, body): (&MadHeader, &[u8; MESSAGE_BYTES]) = split(mad);
         if !header.is_connection_management() {
@@ -58,7 +58,7 @@ impl ManagementMessage {
         Ok((header.transaction_id(), message))
     }
 
-    /// The datagram that carries it.
+    /// Encodes the message into a MAD.
     pub fn to_mad(&self, transaction_id: u64) -> Mad {
         let header = MadHeader::new(self.attribute(), transaction_id);
         let mut mad = [0; super::MAD_BYTES];
@@ -68,7 +68,7 @@ impl ManagementMessage {
         mad
     }
 
-    /// Which message it is.
+    /// The kind of the message.
     pub fn attribute(&self) -> Attribute {
         match self {
             Self::Req(_) => Attribute::REQ,
@@ -94,7 +94,7 @@ impl ManagementMessage {
     }
 }
 
-/// Header and message of a datagram.
+/// Splits a MAD into header and message.
 fn split(mad: &Mad) -> (&MadHeader, &[u8; MESSAGE_BYTES]) {
     #[repr(C)]
     #[derive(

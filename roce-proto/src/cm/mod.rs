@@ -1,12 +1,12 @@
-//! The communication manager: how connections come about and end (InfiniBand volume 1, chapter 12).
+//! The communication manager, which establishes and closes connections (InfiniBand volume 1,
+//! chapter 12).
 //!
-//! [`Manager`] is a state machine for all connections of one endpoint. It speaks to peers in
-//! management datagrams of 256 bytes, which travel as the payload of UD packets from QP1 to QP1;
-//! the caller sends and receives those packets. [`ManagementMessage`] is such a datagram, taken
-//! apart.
+//! [`Manager`] is a state machine for all connections of one endpoint. Its messages are management
+//! datagrams (MADs) of 256 bytes, the payload of UD packets from QP1 to QP1; the caller sends and
+//! receives those packets. [`ManagementMessage`] is a parsed MAD.
 //!
-//! Not here: alternate paths and service id resolution (SIDR), which are declined; unreliable and
-//! datagram services.
+//! Not supported: alternate paths and service id resolution (SIDR), which are declined; unreliable
+//! and datagram services.
 
 mod addressing;
 mod comm_ids;
@@ -54,5 +54,5 @@ pub use req::{Req, ReqPath, TransportService};
 pub use rtu::Rtu;
 pub use timeout::TimeoutExponent;
 
-/// The well-known Q_Key of QP1, to which all management datagrams go.
+/// The well-known Q_Key of QP1, in all packets with MADs.
 pub const GSI_Q_KEY: u32 = 0x8001_0000;

@@ -1,26 +1,26 @@
-//! MRA: the sender has received a message and needs more time to answer.
+//! MRA: the sender needs more time to answer a message.
 
 use zerocopy::byteorder::big_endian::U32;
 use zerocopy::{FromBytes, Immutable, IntoBytes, KnownLayout, Unaligned};
 
 use super::{CommId, MESSAGE_BYTES, TimeoutExponent};
 
-/// Message receipt acknowledgement (InfiniBand volume 1, table 107).
+/// Message receipt acknowledgment (InfiniBand volume 1, table 107).
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Mra {
-    /// The sender's name for the connection.
+    /// The sender's communication id.
     pub local_comm_id: CommId,
-    /// The receiver's name for the connection.
+    /// The receiver's communication id.
     pub remote_comm_id: CommId,
-    /// The message that was received.
+    /// The kind of message that was received.
     pub received: ReceivedMessage,
-    /// How long the answer to it may take.
+    /// How long the answer may take.
     pub service_timeout: TimeoutExponent,
     /// Private data of the consumer, padded with zeros.
     pub private_data: [u8; Self::PRIVATE_DATA_BYTES],
 }
 
-/// The message that an acknowledgement is about, 2 bits.
+/// The kind of message that an MRA acknowledges, 2 bits.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct ReceivedMessage(pub u8);
 
@@ -29,7 +29,7 @@ impl ReceivedMessage {
     pub const REQ: Self = Self(0);
     /// The REP of the passive side.
     pub const REP: Self = Self(1);
-    /// A load of an alternate path.
+    /// The LAP of the active side.
     pub const LAP: Self = Self(2);
 }
 
@@ -48,10 +48,10 @@ struct MraWire {
 const _: () = assert!(size_of::<MraWire>() == MESSAGE_BYTES);
 
 impl Mra {
-    /// Room for private data, in bytes.
+    /// Length of the private data field in bytes.
     pub const PRIVATE_DATA_BYTES: usize = 222;
 
-    /// Takes the message apart. Reserved bits are ignored.
+    /// Parses the message. Reserved bits are ignored.
     pub fn parse(bytes: &[u8; MESSAGE_BYTES]) -> Self {
         let wire: &MraWire = zerocopy::transmute_ref!(bytes);
         Self {

@@ -3,10 +3,10 @@
 use core::fmt;
 use core::ops::Deref;
 
-/// Bytes that the consumers of a connection exchange with a message.
+/// Private data: bytes that the consumers of a connection exchange in a message.
 ///
-/// A message has a field of fixed size for it, and no length: a receiver sees the sent bytes,
-/// padded with zeros to the size of the field.
+/// A message has a private data field of fixed length, and does not contain the length of the data:
+/// a receiver gets the data padded with zeros to the length of the field.
 #[derive(Clone, Copy)]
 pub struct MadPrivateData {
     length: u8,
@@ -14,13 +14,13 @@ pub struct MadPrivateData {
 }
 
 impl MadPrivateData {
-    /// The most that any message carries, in bytes.
+    /// Maximum length in any message, in bytes.
     pub const MAX: usize = 224;
 
-    /// Private data of length 0.
+    /// No private data: length zero.
     pub const EMPTY: Self = Self { length: 0, bytes: [0; Self::MAX] };
 
-    /// A copy of `bytes`, or `None` if there are more than [`MadPrivateData::MAX`].
+    /// Copies `bytes`; `None` if there are more than [`MadPrivateData::MAX`].
     pub fn new(bytes: &[u8]) -> Option<Self> {
         let mut data = Self::EMPTY;
         data.bytes.get_mut(..bytes.len())?.copy_from_slice(bytes);
@@ -28,7 +28,7 @@ impl MadPrivateData {
         Some(data)
     }
 
-    /// A copy of a field of a message.
+    /// Copies the whole private data field of a message.
     pub(super) fn from_room<const N: usize>(room: &[u8; N]) -> Self {
         const { assert!(N <= Self::MAX) }
         let mut data = Self::EMPTY;
@@ -66,7 +66,7 @@ impl fmt::Debug for MadPrivateData {
     }
 }
 
-/// `bytes` at the start of a field of `N` bytes, or `None` when they do not fit.
+/// `bytes` padded with zeros to `N` bytes; `None` if they do not fit.
 pub(super) fn padded<const N: usize>(bytes: &[u8]) -> Option<[u8; N]> {
     let mut room = [0; N];
     room.get_mut(..bytes.len())?.copy_from_slice(bytes);

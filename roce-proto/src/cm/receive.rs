@@ -1,4 +1,4 @@
-//! The handling of datagrams that arrive from peers.
+//! Processing of received datagrams.
 
 use core::net::{IpAddr, SocketAddr};
 use core::time::Duration;
@@ -14,10 +14,10 @@ use super::{
 };
 use crate::{PathMtu, Qpn, Time};
 
-/// The longest that we let a peer delay us at a time: about two minutes. Linux asks for one.
+/// Maximum delay by one MRA of a peer: about two minutes. Linux uses one.
 const LONGEST_DELAY: Duration = TimeoutExponent::saturating(25).duration();
 
-/// A request that can be granted, if the caller wishes.
+/// A valid REQ, which the caller may accept.
 struct Admissible {
     listener: ListenerId,
     path_mtu: PathMtu,
@@ -25,7 +25,7 @@ struct Admissible {
     private_data: MadPrivateData,
 }
 
-/// Why a request is rejected, and the additional information that goes with it.
+/// The reason why a REQ is rejected, with additional information.
 struct ReqRejection {
     reason: RejectReason,
     info: Option<u8>,
@@ -38,14 +38,13 @@ impl From<RejectReason> for ReqRejection {
 }
 
 impl Manager {
-    /// Takes a datagram that came to QP1 from the endpoint `from`. The caller has checked the
-    /// packet: ICRC, opcode, Q_Key. A datagram without a supported message is dropped silently, as
-    /// the specification requires. `from` is the endpoint that answers go to, and is compared with
-    /// the `peer` of [`super::ConnectParams`]: a caller that knows an endpoint in several forms (a
-    /// mapped address, a flow label) chooses one.
+    /// Processes a datagram that came to QP1 from the endpoint `from`. The caller has checked the
+    /// packet's ICRC, opcode and Q_Key. A datagram without a supported message is dropped silently,
+    /// as the specification requires. Answers go to `from`, and it is compared with the `peer` of
+    /// [`super::ConnectParams`]: a caller that gets an endpoint in several forms (IPv4-mapped
+    /// address, flow label) must normalise it.
     ///
-    /// `path_to` is asked for the longest payload that the way back to a new peer takes, if that is
-    /// known.
+    /// `path_to` returns the path MTU to a new peer, if known.
     pub fn handle_datagram(
         &mut self,
         now: Time,
@@ -76,7 +75,7 @@ impl Manager {
         }
     }
 
-    /// Answers a request for a service that is not supported.
+    /// Answers an unsupported request negatively.
     fn decline(&mut self, from: SocketAddr, mad: &Mad) {
         let Some((transaction_id, request)) = Declined::parse(mad) else {
             self.counters.malformed += 1;
@@ -132,7 +131,7 @@ impl Manager {
         });
     }
 
-    /// Whether the request names a connection that exists or existed; if so it has been dealt with.
+    /// Handles a REQ for a connection that exists or existed; returns whether it was one.
     fn answer_known_request(
         &mut self,
         now: Time,
@@ -160,8 +159,8 @@ impl Manager {
         true
     }
 
-    /// A request whose name is that of a connection: the same request, or one of a peer that lost
-    /// its memory.
+    /// Handles a REQ with the communication id of an existing connection: a duplicate, or a REQ of
+    /// a peer that was restarted.
     fn answer_duplicate(
         &mut self,
         now: Time,
@@ -206,7 +205,7 @@ impl Manager {
         let (addresses, private_data) =
             connection::consumer_data(req.service_id, &req.private_data)
                 .ok_or(RejectReason::UNSUPPORTED)?;
-        // The peer that the request names and the peer that is answered must be the same.
+        // The peer named in the REQ must be the sender, to which answers go.
         let claimed = addresses.map_or(from.ip(), |header| header.source.ip());
         if req.primary_path.local_gid != Gid::from(from.ip()) || claimed != from.ip() {
             return Err(RejectReason::INVALID_GID.into());
@@ -222,7 +221,7 @@ impl Manager {
         Ok(Admissible { listener, path_mtu, addresses, private_data })
     }
 
-    /// Rejects a request without remembering it.
+    /// Rejects a REQ without creating a connection.
     fn refuse(&mut self, from: SocketAddr, transaction_id: u64, req: &Req, refusal: &ReqRejection) {
         self.counters.refused += 1;
         let rej = connection::rej(
@@ -235,8 +234,8 @@ impl Manager {
         self.send(from, ManagementMessage::Rej(rej).to_mad(transaction_id));
     }
 
-    /// The peer has forgotten a connection: it uses its name or its queue pair for another
-    /// connection.
+    /// Ends a connection that the peer no longer knows, since it uses its communication id or queue
+    /// pair for another connection.
     fn abandon_stale(&mut self, now: Time, id: ConnectionId) {
         match self.table.get(id).map(|connection| &connection.state) {
             Some(ConnectionState::Established) => self.start_disconnect(now, id),
@@ -282,7 +281,7 @@ impl Manager {
         self.send_of(&agreement, again);
     }
 
-    /// The first reply to our request.
+    /// Handles the first REP to our REQ.
     fn take_rep(
         &mut self,
         now: Time,
@@ -403,8 +402,8 @@ impl Manager {
         );
     }
 
-    /// The connection that a reject is about. A peer that got no first answer from us does not know
-    /// our name for it; it tells its own, and its channel adapter.
+    /// The connection that a REJ refers to. A peer that got no answer from us does not know our
+    /// communication id; its REJ contains its own, and its GUID.
     fn find_rejected(&self, from: SocketAddr, rej: &Rej) -> Option<ConnectionId> {
         let named = self.table.by_comm_id(rej.remote_comm_id, from).filter(|&id| {
             self.table.get(id).is_some_and(|connection| {
@@ -424,7 +423,8 @@ impl Manager {
         })
     }
 
-    /// Takes up the offer of a peer to which our packets would be too long.
+    /// Repeats the REQ with the path MTU that a REJ offers; returns false if it offers none that is
+    /// smaller.
     fn retry_with_smaller_mtu(&mut self, now: Time, id: ConnectionId, rej: &Rej) -> bool {
         let Some(offer) = offered_mtu(rej) else { return false };
         let Some(connection) = self.table.get_mut(id) else { return false };
@@ -433,7 +433,8 @@ impl Manager {
             return false;
         }
         connection.agreement.path_mtu = offer;
-        // Under its old name the peer would take it for a duplicate and reject it again.
+        // With the old communication id, the peer would consider it a duplicate and reject it
+        // again.
         req.local_comm_id = self.draw_comm_id();
         req.path_mtu_code = offer.code();
         self.table.rename(id, req.local_comm_id);
@@ -451,7 +452,7 @@ impl Manager {
         {
             return;
         }
-        // A peer whose connection we no longer know just missed our first answer.
+        // A peer whose connection we do not know has missed our first DREP.
         let drep = ManagementMessage::Drep(Drep {
             local_comm_id: dreq.remote_comm_id,
             remote_comm_id: dreq.local_comm_id,
@@ -476,7 +477,7 @@ impl Manager {
         }
     }
 
-    /// The connection with `from` that it calls `theirs` and we call `ours`.
+    /// The connection with `from` that has these communication ids.
     fn find(&mut self, from: SocketAddr, theirs: CommId, ours: CommId) -> Option<ConnectionId> {
         let found = self.table.by_comm_id(ours, from).filter(|&id| {
             self.table
@@ -508,12 +509,12 @@ impl Admissible {
     }
 }
 
-/// Queue pairs 0 and 1 are for management.
+/// Queue pairs 0 and 1 are reserved for management.
 fn is_connectable(qpn: Qpn) -> bool {
     qpn.value() > 1
 }
 
-/// The payload that a reject says to be acceptable. The code stands in either half of the byte.
+/// The path MTU that a REJ offers. The code may be in either half of the byte.
 fn offered_mtu(rej: &Rej) -> Option<PathMtu> {
     if rej.reason != RejectReason::INVALID_PATH_MTU {
         return None;
@@ -522,7 +523,7 @@ fn offered_mtu(rej: &Rej) -> Option<PathMtu> {
     PathMtu::from_code(byte).or_else(|| PathMtu::from_code(byte >> 4))
 }
 
-/// The request that a connection is waiting on.
+/// The REQ that a connection repeats.
 fn sent_request(state: &mut ConnectionState) -> Option<Req> {
     match ManagementMessage::parse(&state.resend()?.mad) {
         Ok((_, ManagementMessage::Req(req))) => Some(req),

@@ -1,4 +1,4 @@
-//! REJ: either side does not want the connection.
+//! REJ: either side refuses or withdraws a connection.
 
 use core::fmt;
 
@@ -10,23 +10,23 @@ use super::{CommId, MESSAGE_BYTES};
 /// Reject (InfiniBand volume 1, table 108).
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Rej {
-    /// The sender's name for the connection; zero if it has none.
+    /// The sender's communication id; zero if it has none.
     pub local_comm_id: CommId,
-    /// The receiver's name for the connection; zero if the sender never learnt it.
+    /// The receiver's communication id; zero if the sender does not know it.
     pub remote_comm_id: CommId,
-    /// The message that is rejected.
+    /// The kind of message that is rejected.
     pub rejected: RejectedMessage,
-    /// Reason of the reject; it gives `info` its meaning.
+    /// The reason; it determines the meaning of `info`.
     pub reason: RejectReason,
-    /// Bytes of `info` that mean something, 0..=72.
+    /// Length of `info` in bytes, 0..=72.
     pub info_length: u8,
-    /// Additional information, whose meaning depends on the reason.
+    /// Additional rejection information (ARI), whose meaning depends on the reason.
     pub info: [u8; Self::INFO_BYTES],
     /// Private data of the consumer, padded with zeros.
     pub private_data: [u8; Self::PRIVATE_DATA_BYTES],
 }
 
-/// The message that a reject is about, 2 bits.
+/// The kind of message that a REJ rejects, 2 bits.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct RejectedMessage(pub u8);
 
@@ -39,7 +39,7 @@ impl RejectedMessage {
     pub const OTHER: Self = Self(2);
 }
 
-/// Reason of a reject (volume 1, table 109).
+/// The reason of a REJ (volume 1, table 109).
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct RejectReason(pub u16);
 
@@ -65,36 +65,36 @@ reject_reasons! {
     NO_QP = 1, "no queue pair available";
     /// The sender has no end-to-end context left.
     NO_EEC = 2, "no end-to-end context available";
-    /// The sender has run out of something else.
+    /// The sender has run out of another resource.
     NO_RESOURCES = 3, "no resources available";
-    /// The sender timed out waiting for an answer.
+    /// The sender got no answer within its timeout.
     TIMEOUT = 4, "time-out";
-    /// The request asks for an operation that the sender does not support.
+    /// The sender does not support what the REQ requires.
     UNSUPPORTED = 5, "unsupported request";
-    /// The message names a connection that the sender does not have.
+    /// The sender has no connection with this communication id.
     INVALID_COMM_ID = 6, "invalid communication id";
-    /// The message names a connection, but not this one.
+    /// The communication id is of another connection of the sender.
     INVALID_COMM_INSTANCE = 7, "invalid communication instance";
     /// No listener has the service id.
     INVALID_SERVICE_ID = 8, "invalid service id: it has no listener";
-    /// Not a transport service that the sender offers there.
+    /// The sender does not offer this transport service type for the service.
     INVALID_TRANSPORT_SERVICE = 9, "invalid transport service type";
-    /// The queue pair is connected or in time-wait at the sender.
+    /// The sender has a connection with this queue pair, or it is in TimeWait.
     STALE_CONNECTION = 10, "stale connection";
-    /// The receiver's GID is not the sender's.
+    /// The primary remote port GID in the REQ is not accepted.
     INVALID_GID = 12, "invalid primary remote port GID";
-    /// The path's payload is longer than the sender takes; the first byte of the information is the
-    /// path MTU that it takes.
+    /// The path MTU is larger than the sender supports; the first byte of the information is the
+    /// code of the largest that it supports.
     INVALID_PATH_MTU = 26, "invalid path MTU";
-    /// The sender wants more RDMA READs served.
+    /// The sender requires more responder resources.
     INSUFFICIENT_RESPONDER_RESOURCES = 27, "insufficient responder resources";
-    /// The private data gives the reason.
+    /// The private data contains the reason.
     CONSUMER_DEFINED = 28, "rejected by the consumer";
     /// The RNR retry count is not acceptable.
     INVALID_RNR_RETRY = 29, "invalid RNR retry count";
     /// The communication id is that of another connection.
     DUPLICATE_COMM_ID = 30, "duplicate local communication id";
-    /// Another version of the protocol.
+    /// The class version of the message is not supported.
     INVALID_CLASS_VERSION = 31, "invalid class version";
     /// The flow label is not acceptable.
     INVALID_FLOW_LABEL = 32, "invalid primary flow label";
@@ -123,13 +123,13 @@ struct RejWire {
 const _: () = assert!(size_of::<RejWire>() == MESSAGE_BYTES);
 
 impl Rej {
-    /// Room for private data, in bytes.
+    /// Length of the private data field in bytes.
     pub const PRIVATE_DATA_BYTES: usize = 148;
 
-    /// Room for additional information, in bytes.
+    /// Length of the field for additional information in bytes.
     pub const INFO_BYTES: usize = 72;
 
-    /// Takes the message apart. Reserved bits are ignored.
+    /// Parses the message. Reserved bits are ignored.
     pub fn parse(bytes: &[u8; MESSAGE_BYTES]) -> Self {
         let wire: &RejWire = zerocopy::transmute_ref!(bytes);
         Self {
@@ -156,7 +156,7 @@ impl Rej {
         })
     }
 
-    /// The additional information, as far as its length says that it means something.
+    /// The additional information, limited to its stated length.
     pub fn info(&self) -> &[u8] {
         &self.info[..usize::from(self.info_length).min(Self::INFO_BYTES)]
     }

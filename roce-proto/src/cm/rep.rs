@@ -1,4 +1,4 @@
-//! REP: the passive side grants a connection.
+//! REP: the passive side accepts a connection.
 
 use zerocopy::byteorder::big_endian::{U32, U64};
 use zerocopy::{FromBytes, Immutable, IntoBytes, KnownLayout, Unaligned};
@@ -7,51 +7,53 @@ use super::field::{high24, join24};
 use super::{CommId, MESSAGE_BYTES, TimeoutExponent};
 use crate::{Psn, Qpn};
 
-/// Reply to a request for communication (InfiniBand volume 1, table 110).
+/// Reply to request for communication (InfiniBand volume 1, table 110).
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Rep {
-    /// The sender's name for the connection.
+    /// The sender's communication id.
     pub local_comm_id: CommId,
-    /// The receiver's name for the connection.
+    /// The receiver's communication id.
     pub remote_comm_id: CommId,
-    /// Q_Key of datagram services; zero.
+    /// Q_Key, unused with reliable connections; a Feedrail sender puts its UDP source port here,
+    /// else zero.
     pub local_q_key: u32,
-    /// The sender's queue pair.
+    /// The sender's queue pair number.
     pub local_qpn: Qpn,
-    /// End-to-end context of reliable datagrams, 24 bits; zero.
+    /// End-to-end context, 24 bits, unused with reliable connections; between Feedrail peers it has
+    /// a flag for selective recovery, else zero.
     pub local_eecn: u32,
-    /// The PSN with which the *receiver* shall begin to send.
+    /// First PSN that the *receiver* shall send.
     pub starting_psn: Psn,
     /// RDMA READs that the sender serves concurrently.
     pub responder_resources: u8,
-    /// RDMA READs that the sender has in flight.
+    /// RDMA READs that the sender may have in flight.
     pub initiator_depth: u8,
-    /// How long the sender takes to acknowledge a packet.
+    /// Target ACK delay: how long the sender takes to acknowledge a packet.
     pub target_ack_delay: TimeoutExponent,
-    /// Result for the request's alternate path.
+    /// Whether the alternate path in the REQ was accepted.
     pub failover: Failover,
-    /// Whether the sender's receive queue gives credits.
+    /// Whether the sender's responder sends end-to-end credits.
     pub end_to_end_flow_control: bool,
-    /// Retries of the receiver's queue pair after receiver-not-ready, 0..=7.
+    /// Maximum number of retries of the receiver's queue pair after an RNR NAK, 0..=7.
     pub rnr_retry_count: u8,
     /// Whether the sender's queue pair uses a shared receive queue.
     pub shared_receive_queue: bool,
-    /// The sender's channel adapter.
+    /// GUID of the sender's channel adapter.
     pub local_ca_guid: u64,
     /// Private data of the consumer, padded with zeros.
     pub private_data: [u8; Self::PRIVATE_DATA_BYTES],
 }
 
-/// Result for an alternate path, 2 bits.
+/// Whether an alternate path was accepted, 2 bits.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Failover(pub u8);
 
 impl Failover {
-    /// Accepted, or there was none.
+    /// Accepted, or no alternate path was requested.
     pub const ACCEPTED: Self = Self(0);
-    /// The sender cannot migrate.
+    /// The sender does not support alternate paths.
     pub const NOT_SUPPORTED: Self = Self(1);
-    /// The sender could, but not there.
+    /// The sender supports alternate paths, but not this one.
     pub const REJECTED: Self = Self(2);
 }
 
@@ -77,10 +79,10 @@ struct RepWire {
 const _: () = assert!(size_of::<RepWire>() == MESSAGE_BYTES);
 
 impl Rep {
-    /// Room for private data, in bytes.
+    /// Length of the private data field in bytes.
     pub const PRIVATE_DATA_BYTES: usize = 196;
 
-    /// Takes the message apart. Reserved bits are ignored.
+    /// Parses the message. Reserved bits are ignored.
     pub fn parse(bytes: &[u8; MESSAGE_BYTES]) -> Self {
         let wire: &RepWire = zerocopy::transmute_ref!(bytes);
         Self {
@@ -102,7 +104,7 @@ impl Rep {
         }
     }
 
-    /// Encodes the message. Values too wide for their field lose their upper bits.
+    /// Encodes the message. Values too large for their field are truncated.
     pub fn to_bytes(&self) -> [u8; MESSAGE_BYTES] {
         zerocopy::transmute!(RepWire {
             local_comm_id: U32::new(self.local_comm_id.0),

@@ -1,4 +1,4 @@
-//! REQ: the active side asks for a connection.
+//! REQ: the active side requests a connection.
 
 use zerocopy::byteorder::big_endian::{U16, U32, U64};
 use zerocopy::{FromBytes, Immutable, IntoBytes, KnownLayout, Unaligned};
@@ -10,60 +10,62 @@ use crate::{Psn, Qpn};
 /// Request for communication (InfiniBand volume 1, table 106).
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Req {
-    /// The sender's name for the connection.
+    /// The sender's communication id.
     pub local_comm_id: CommId,
-    /// The service that the request asks to be connected to.
+    /// The service to connect to.
     pub service_id: ServiceId,
-    /// The sender's channel adapter.
+    /// GUID of the sender's channel adapter.
     pub local_ca_guid: u64,
-    /// Q_Key of datagram services; zero.
+    /// Q_Key, unused with reliable connections; a Feedrail sender puts its UDP source port here,
+    /// else zero.
     pub local_q_key: u32,
-    /// The sender's queue pair.
+    /// The sender's queue pair number.
     pub local_qpn: Qpn,
     /// RDMA READs that the sender serves concurrently.
     pub responder_resources: u8,
-    /// End-to-end context of reliable datagrams, 24 bits; zero.
+    /// End-to-end context, 24 bits, unused with reliable connections; a Feedrail sender sets a flag
+    /// for selective recovery here, else zero.
     pub local_eecn: u32,
-    /// RDMA READs that the sender wants to have in flight.
+    /// RDMA READs that the sender would like to have in flight.
     pub initiator_depth: u8,
     /// End-to-end context of reliable datagrams, 24 bits; zero.
     pub remote_eecn: u32,
-    /// How long the sender waits for the receiver's answers.
+    /// How long the sender waits for answers of the receiver.
     pub remote_cm_response_timeout: TimeoutExponent,
     /// Transport service type; 0 is reliable connection.
     pub transport: TransportService,
-    /// Whether the sender's receive queue gives credits.
+    /// Whether the sender's responder sends end-to-end credits.
     pub end_to_end_flow_control: bool,
-    /// The PSN with which the *receiver* shall begin to send.
+    /// First PSN that the *receiver* shall send.
     pub starting_psn: Psn,
-    /// How long the sender takes to answer.
+    /// How long the sender may take to answer.
     pub local_cm_response_timeout: TimeoutExponent,
-    /// Retries of the receiver's queue pair after an acknowledge time-out, 0..=7.
+    /// Maximum number of retries of the receiver's queue pair after an ACK timeout, 0..=7.
     pub retry_count: u8,
     /// Partition key of the connection's packets.
     pub partition_key: u16,
-    /// Payload bytes of a full packet, coded: 1 is 256, 5 is 4,096.
+    /// Path MTU as a code, 1 (256 bytes) to 5 (4,096 bytes).
     pub path_mtu_code: u8,
-    /// Flag of reliable datagrams; false.
+    /// Flag of reliable datagrams: an RD channel exists; false.
     pub rdc_exists: bool,
-    /// Retries of the receiver's queue pair after receiver-not-ready, 0..=7.
+    /// Maximum number of retries of the receiver's queue pair after an RNR NAK, 0..=7.
     pub rnr_retry_count: u8,
-    /// How often the receiver may repeat a message, 0..=15.
+    /// Maximum number of repetitions of a message by the receiver, 0..=15.
     pub max_cm_retries: u8,
     /// Whether the sender's queue pair uses a shared receive queue.
     pub shared_receive_queue: bool,
-    /// Which service, when `transport` says "extended"; else zero.
+    /// The extended transport service, if `transport` is [`TransportService::EXTENDED`]; else zero.
     pub extended_transport: u8,
     /// Primary path between the two ports.
     pub primary_path: ReqPath,
-    /// Path of automatic path migration; zero.
+    /// Alternate path for automatic path migration; zero.
     pub alternate_path: ReqPath,
     /// Private data of the consumer; with an RDMA-CM service id it begins with an
     /// [`super::IpHeader`].
     pub private_data: [u8; Self::PRIVATE_DATA_BYTES],
 }
 
-/// One way between two ports, as the sender of the request sees it.
+/// A path between two ports, seen from the sender of the REQ.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct ReqPath {
     /// Local identifier of the sender's port; 0xFFFF with RoCE.
@@ -76,7 +78,7 @@ pub struct ReqPath {
     pub remote_gid: Gid,
     /// Flow label, 20 bits.
     pub flow_label: u32,
-    /// Static rate, 6 bits; zero is "as fast as the port".
+    /// Static rate, 6 bits; zero for the rate of the port.
     pub packet_rate: u8,
     /// Traffic class of the path.
     pub traffic_class: u8,
@@ -84,10 +86,10 @@ pub struct ReqPath {
     pub hop_limit: u8,
     /// Service level, 4 bits.
     pub service_level: u8,
-    /// Whether the two ports share a subnet without a router between.
+    /// Whether both ports are in one subnet.
     pub subnet_local: bool,
-    /// Acknowledge time-out of the receiver's queue pair: twice the packet lifetime and the
-    /// sender's delay.
+    /// ACK timeout of the receiver's queue pair: twice the packet lifetime plus the sender's ACK
+    /// delay.
     pub local_ack_timeout: TimeoutExponent,
 }
 
@@ -96,13 +98,13 @@ pub struct ReqPath {
 pub struct TransportService(pub u8);
 
 impl TransportService {
-    /// Reliable connection; requests for any other service are rejected.
+    /// Reliable connection, the only supported one; REQs for others are rejected.
     pub const RC: Self = Self(0);
-    /// Unreliable connection: not supported here.
+    /// Unreliable connection; not supported.
     pub const UC: Self = Self(1);
-    /// Reliable datagram: not supported here.
+    /// Reliable datagram; not supported.
     pub const RD: Self = Self(2);
-    /// One of the extended ones.
+    /// A service of the extended transport field; not supported.
     pub const EXTENDED: Self = Self(3);
 }
 
@@ -117,9 +119,10 @@ struct ReqWire {
     local_q_key: U32,
     local_qpn_responder_resources: U32,
     local_eecn_initiator_depth: U32,
-    /// Also remote response time-out (5 bits), transport service (2), end-to-end flow control (1).
+    /// Also: remote CM response timeout (5 bits), transport service type (2), end-to-end flow
+    /// control (1).
     remote_eecn_and_service: U32,
-    /// Also local response time-out (5 bits), retry count (3).
+    /// Also: local CM response timeout (5 bits), retry count (3).
     starting_psn_and_retry: U32,
     partition_key: U16,
     /// Path MTU (4 bits), RDC exists (1), RNR retry count (3).
@@ -151,10 +154,10 @@ struct PathWire {
 const _: () = assert!(size_of::<ReqWire>() == MESSAGE_BYTES && size_of::<PathWire>() == 44);
 
 impl Req {
-    /// Room for private data, in bytes.
+    /// Length of the private data field in bytes.
     pub const PRIVATE_DATA_BYTES: usize = 92;
 
-    /// Takes the message apart. Reserved bits are ignored.
+    /// Parses the message. Reserved bits are ignored.
     pub fn parse(bytes: &[u8; MESSAGE_BYTES]) -> Self {
         let wire: &ReqWire = zerocopy::transmute_ref!(bytes);
         let (local_qpn, responder_resources) = high24(wire.local_qpn_responder_resources);
@@ -190,7 +193,7 @@ impl Req {
         }
     }
 
-    /// Encodes the message. Values too wide for their field lose their upper bits.
+    /// Encodes the message. Values too large for their field are truncated.
     pub fn to_bytes(&self) -> [u8; MESSAGE_BYTES] {
         let service = self.remote_cm_response_timeout.get() << 3
             | (self.transport.0 & 3) << 1

@@ -8,9 +8,9 @@ use super::{CommId, MESSAGE_BYTES};
 /// Ready to use (InfiniBand volume 1, table 111).
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Rtu {
-    /// The sender's name for the connection.
+    /// The sender's communication id.
     pub local_comm_id: CommId,
-    /// The receiver's name for the connection.
+    /// The receiver's communication id.
     pub remote_comm_id: CommId,
     /// Private data of the consumer, padded with zeros.
     pub private_data: [u8; Self::PRIVATE_DATA_BYTES],
@@ -27,10 +27,10 @@ struct RtuWire {
 const _: () = assert!(size_of::<RtuWire>() == MESSAGE_BYTES);
 
 impl Rtu {
-    /// Room for private data, in bytes.
+    /// Length of the private data field in bytes.
     pub const PRIVATE_DATA_BYTES: usize = 224;
 
-    /// Takes the message apart.
+    /// Parses the message from its 232 bytes.
     pub fn parse(bytes: &[u8; MESSAGE_BYTES]) -> Self {
         let wire: &RtuWire = zerocopy::transmute_ref!(bytes);
         Self {

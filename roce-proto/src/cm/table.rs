@@ -1,4 +1,4 @@
-//! All connections of a manager, and the ways to find them.
+//! The table of a manager's connections, with its indexes.
 
 use alloc::collections::{BTreeMap, BTreeSet};
 use core::net::{IpAddr, SocketAddr};
@@ -7,14 +7,14 @@ use super::connection::{ConnectionState, ManagedConnection, Remote};
 use super::{CommId, ConnectionId};
 use crate::{Qpn, Time};
 
-/// A peer's name for a connection. Names of two peers cannot collide: their endpoints differ.
+/// A peer's identifiers of a connection: endpoint, GUID, communication id.
 pub(super) type RemoteName = (SocketAddr, u64, CommId);
 
-/// A peer's queue pair.
+/// A peer's queue pair: endpoint, GUID, queue pair number.
 type RemoteQp = (SocketAddr, u64, Qpn);
 
-/// Connections by every name that a message or a caller may use. Ended ones answer to the caller's
-/// only.
+/// Connections, indexed by every identifier that a message or the caller may use. Ended ones are
+/// found only by the caller's.
 #[derive(Debug, Default)]
 pub(super) struct ConnectionTable {
     connections: BTreeMap<ConnectionId, ManagedConnection>,
@@ -22,7 +22,7 @@ pub(super) struct ConnectionTable {
     by_remote: BTreeMap<RemoteName, ConnectionId>,
     by_qp: BTreeMap<RemoteQp, ConnectionId>,
     timers: BTreeSet<(Time, ConnectionId)>,
-    /// Names grow, so the first is the oldest.
+    /// The half-open connections. Identifiers increase, so the first is the oldest.
     half_open: BTreeSet<ConnectionId>,
     half_open_by_peer: BTreeMap<IpAddr, BTreeSet<ConnectionId>>,
     next_id: u64,
@@ -49,7 +49,7 @@ impl ConnectionTable {
         id
     }
 
-    /// The peer has introduced itself; its queue pair is in the agreement.
+    /// Adds the peer's identifiers to a connection; the agreement already has its queue pair.
     pub(super) fn learn(&mut self, id: ConnectionId, remote: Remote) {
         let Some(connection) = self.connections.get_mut(&id) else { return };
         connection.remote = Some(remote);
@@ -62,12 +62,12 @@ impl ConnectionTable {
         self.connections.get(&id)
     }
 
-    /// Gives access to change anything but the state and the names.
+    /// Mutable access to a connection; its state and identifiers must not be changed through it.
     pub(super) fn get_mut(&mut self, id: ConnectionId) -> Option<&mut ManagedConnection> {
         self.connections.get_mut(&id)
     }
 
-    /// The connection that we call `comm_id`, if it is one with `peer`.
+    /// The connection with `peer` that has this local communication id.
     pub(super) fn by_comm_id(&self, comm_id: CommId, peer: SocketAddr) -> Option<ConnectionId> {
         let id = *self.by_comm_id.get(&comm_id)?;
         (self.connections.get(&id)?.agreement.peer == peer).then_some(id)
@@ -93,27 +93,27 @@ impl ConnectionTable {
         self.half_open.len()
     }
 
-    /// The half-open connection that makes way so that fewer than `limit` remain.
+    /// The oldest half-open connection, if there are at least `limit`.
     pub(super) fn half_open_beyond(&self, limit: usize) -> Option<ConnectionId> {
         oldest_beyond(&self.half_open, limit)
     }
 
-    /// The half-open connection of one address that makes way so that fewer than `limit` remain.
+    /// The oldest half-open connection of an address, if it has at least `limit`.
     pub(super) fn half_open_from_beyond(&self, ip: IpAddr, limit: usize) -> Option<ConnectionId> {
         oldest_beyond(self.half_open_by_peer.get(&ip)?, limit)
     }
 
-    /// The connections that wait for an answer, the most urgent first.
+    /// The connections that wait for an answer, in the order of their deadlines.
     pub(super) fn waiting(&self) -> impl Iterator<Item = (Time, ConnectionId)> + '_ {
         self.timers.iter().copied()
     }
 
-    /// The most urgent of them.
+    /// The first of [`ConnectionTable::waiting`].
     pub(super) fn next_waiting(&self) -> Option<(Time, ConnectionId)> {
         self.timers.first().copied()
     }
 
-    /// Moves a connection on. Once established or ended, it is no longer half-open.
+    /// Sets the state of a connection and updates the indexes.
     pub(super) fn set_state(&mut self, id: ConnectionId, state: ConnectionState) {
         let Some(connection) = self.connections.get_mut(&id) else { return };
         if let Some(deadline) = connection.state.deadline() {
@@ -129,7 +129,7 @@ impl ConnectionTable {
         }
     }
 
-    /// Changes when a waiting connection's message is sent again.
+    /// Calls `change` for a connection's repeated message, and updates its deadline in the index.
     pub(super) fn reschedule<R>(
         &mut self,
         id: ConnectionId,
@@ -142,7 +142,7 @@ impl ConnectionTable {
         Some(result)
     }
 
-    /// Gives a connection that waits for its first answer another name.
+    /// Changes the local communication id of a connection.
     pub(super) fn rename(&mut self, id: ConnectionId, comm_id: CommId) {
         let Some(connection) = self.connections.get_mut(&id) else { return };
         self.by_comm_id.remove(&connection.local);
@@ -150,7 +150,7 @@ impl ConnectionTable {
         self.by_comm_id.insert(comm_id, id);
     }
 
-    /// Ends a connection, which no message finds from then on. Returns the peer's name for it.
+    /// Ends a connection and removes it from the indexes; returns the peer's identifiers, if known.
     pub(super) fn end(&mut self, id: ConnectionId) -> Option<RemoteName> {
         self.set_state(id, ConnectionState::Ended);
         let connection = self.connections.get(&id)?;
@@ -163,7 +163,7 @@ impl ConnectionTable {
         Some(name)
     }
 
-    /// Forgets a connection that has ended.
+    /// Removes a connection from the table.
     pub(super) fn remove(&mut self, id: ConnectionId) {
         self.end(id);
         self.connections.remove(&id);
@@ -189,7 +189,7 @@ fn oldest_beyond(ids: &BTreeSet<ConnectionId>, limit: usize) -> Option<Connectio
     if ids.len() >= limit { ids.first().copied() } else { None }
 }
 
-/// Removes a name unless it has come to mean another connection.
+/// Removes an index entry unless it refers to another connection by now.
 fn remove_if<K: Ord>(names: &mut BTreeMap<K, ConnectionId>, name: &K, id: ConnectionId) {
     if names.get(name) == Some(&id) {
         names.remove(name);

@@ -1,4 +1,4 @@
-//! Connections that have ended.
+//! Memory of ended passive connections (TimeWait).
 
 use alloc::boxed::Box;
 use alloc::collections::{BTreeMap, VecDeque};
@@ -8,8 +8,8 @@ use super::Mad;
 use super::table::RemoteName;
 use crate::Time;
 
-/// Remembers for a while which requests have had their connection, so that a late duplicate does
-/// not make another connection. Entries expire in the order in which they came.
+/// Remembers for a while which REQs had a connection, so that a late duplicate does not create a
+/// connection. Entries expire in the order in which they were added.
 #[derive(Debug)]
 pub(super) struct TimeWait {
     entries: BTreeMap<RemoteName, TimeWaitEntry>,
@@ -21,16 +21,16 @@ pub(super) struct TimeWait {
 #[derive(Debug)]
 struct TimeWaitEntry {
     expiry: Time,
-    /// The reject with which the request was answered.
+    /// The REJ with which the REQ was answered, if it was rejected.
     answer: Option<Box<Mad>>,
 }
 
-/// The answer to a request that was answered before.
+/// How to answer a duplicate of a REQ.
 #[derive(Debug)]
 pub(super) enum Answered<'a> {
-    /// Repeats the reject that was sent.
+    /// Repeat the REJ that was sent.
     With(&'a Mad),
-    /// The request had its connection.
+    /// Reject it as stale, since the REQ had a connection that has ended.
     Stale,
 }
 
@@ -71,7 +71,7 @@ impl TimeWait {
 
     fn forget_oldest(&mut self) {
         let Some((expiry, name)) = self.order.pop_front() else { return };
-        // The same name may have been entered again since; then only its newer entry counts.
+        // The same identifiers may have been added again since; then the newer entry stays.
         if self.entries.get(&name).is_some_and(|entry| entry.expiry == expiry) {
             self.entries.remove(&name);
         }

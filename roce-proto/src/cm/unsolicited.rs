@@ -1,15 +1,14 @@
-//! The bound on datagrams that are sent to endpoints which have not shown that they receive, and
-//! that answer none of their datagrams.
+//! Rate limit for unsolicited datagrams to endpoints that have not proved that they receive ours.
 
 use core::time::Duration;
 
 use crate::Time;
 
-/// Counts such datagrams, those for all endpoints together: the address of a request may be forged,
-/// so that a bound for each address would not bound a peer that forges many.
+/// Counts such datagrams for all endpoints together: since source addresses may be forged, a limit
+/// per address would not limit a peer that forges many.
 #[derive(Debug, Default)]
 pub(super) struct Unsolicited {
-    /// When the period began that is counted.
+    /// Start of the present period of one second.
     start: Time,
     sent: u32,
 }
@@ -17,7 +16,7 @@ pub(super) struct Unsolicited {
 impl Unsolicited {
     const PERIOD: Duration = Duration::from_secs(1);
 
-    /// Takes leave to send one more answer; `per_second` are allowed.
+    /// Counts a datagram; returns false if `per_second` were already sent in this period.
     pub(super) fn take(&mut self, now: Time, per_second: u32) -> bool {
         if now - self.start >= Self::PERIOD {
             *self = Self { start: now, sent: 0 };

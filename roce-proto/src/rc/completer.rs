@@ -1,4 +1,4 @@
-//! The completer: what acknowledgements and RDMA READ responses do to the requester's marks.
+//! The completer: processes acknowledgements and RDMA READ responses for the requester.
 
 use core::time::Duration;
 
@@ -14,18 +14,18 @@ use crate::rc::{Memory, QueuePairCounters, SendOp, SharedLimits, WorkStatus, dat
 use crate::wire::{Aeth, NakCode, RnrTimer, Syndrome};
 use crate::{Psn, Time};
 
-/// State that a queue pair handles answers with.
+/// Context in which the requester processes an acknowledgement or response.
 pub(super) struct Answers<'a, 'b> {
     pub(super) now: Time,
     pub(super) limits: &'a mut SharedLimits<'b>,
     pub(super) completions: &'a mut Completions,
     pub(super) counters: &'a mut QueuePairCounters,
-    /// Cause of the loss of packets that the answer shows to be missing.
+    /// The cause to report if the packet shows that packets were lost.
     pub(super) cause: LossCause,
 }
 
 impl Requester {
-    /// An acknowledgement, positive or negative, for packet `psn`.
+    /// Handles an ACK, RNR NAK or NAK for packet `psn`.
     pub(super) fn handle_acknowledge(
         &mut self,
         psn: Psn,
@@ -47,10 +47,10 @@ impl Requester {
         Ok(())
     }
 
-    /// A packet of an RDMA READ response; it says as well that everything before it was executed.
-    /// Its position in the response is not looked at: a responder that repeats a part may begin
-    /// with First or with Middle. Length and sequence number say all. It is placed even if others
-    /// before it are missing. One whose header refuses the request is a refusal, and no data.
+    /// Handles a packet of an RDMA READ response, which also confirms that everything before it was
+    /// executed. Its opcode (First, Middle, ...) is ignored, since a responder that repeats a part
+    /// may begin with any; PSN and length suffice. The payload is placed even if packets before it
+    /// are missing. If its AETH is a NAK, it is handled as a NAK.
     pub(super) fn handle_response(
         &mut self,
         psn: Psn,
@@ -105,7 +105,7 @@ impl Requester {
             .map_err(|_| SendFailure { position, status: WorkStatus::LocalProtection })
     }
 
-    /// Tells the window of responses that must be lost, as so much later ones came.
+    /// Reports a loss to the response window if later responses show that some were lost.
     fn report_lost_responses(&mut self, with: &mut Answers<'_, '_>) {
         if let Some((first, _)) = self.due_repair()
             && self.read_repair.is_news(first, self.high)
@@ -114,7 +114,7 @@ impl Requester {
         }
     }
 
-    /// The peer executed everything before `to`.
+    /// Records that the peer executed everything before `to`.
     fn confirm(&mut self, to: Psn, with: &mut Answers<'_, '_>) {
         if !self.confirmed.is_before(to) {
             return;
@@ -144,14 +144,14 @@ impl Requester {
         }
         self.complete_answered(with);
         if self.unacknowledged != self.high {
-            // What was about to be sent again, and would have started the clock, may have become
-            // needless.
+            // A packet to be retransmitted, which would have started the timer, may no longer need
+            // to be.
             self.start_clock(with.now, with.limits);
         }
     }
 
-    /// Moves `unacknowledged` on, to the first response that is missing or else to `confirmed`, and
-    /// completes what is done.
+    /// Advances `unacknowledged` to the first missing response, or else to `confirmed`, and
+    /// completes finished requests.
     fn complete_answered(&mut self, with: &mut Answers<'_, '_>) {
         let before = self.unacknowledged;
         loop {
@@ -186,7 +186,7 @@ impl Requester {
         self.unacknowledged = psn;
     }
 
-    /// Passes the oldest response, which has come.
+    /// Advances past the oldest response, which has arrived.
     fn pass_response(&mut self, now: Time, limits: &mut SharedLimits<'_>) {
         if let Some(read) = self.reads.front().copied() {
             limits.reads.release(1, read.packet_bytes, read.period);
@@ -198,11 +198,11 @@ impl Requester {
         self.pass_to(self.unacknowledged.next());
     }
 
-    /// An answer came after going back. If silence was the cause and the answer covers more than
-    /// the probe, then the peer has what was sent before and was merely slow: there is no need to
-    /// send it again. A READ gives no such hint, and repeating it is expensive: what was lost
-    /// behind it will show. An answer to what was merely not asked before says nothing against the
-    /// peer if it covers everything.
+    /// Handles the answer to the probe after going back. If the cause was a timeout and the answer
+    /// covers more than the probe, the peer has the packets sent before and was only slow: they are
+    /// not retransmitted. For an RDMA READ probe, nothing more is retransmitted either, since that
+    /// is expensive: later answers show what was lost. If the cause was that no acknowledgement had
+    /// been requested, an answer that covers everything shows that nothing was lost.
     fn judge(&mut self, probe: Probe, with: &mut Answers<'_, '_>) {
         let unsolicited = match probe.cause {
             Cause::Silence => false,
@@ -210,7 +210,8 @@ impl Requester {
             Cause::Gap | Cause::NotReady => return,
         };
         let sent_probe = self.next != probe.psn;
-        // If what follows the probe had arrived, the answer covers it though the probe was lost.
+        // If the packets after the probe had arrived, the answer covers them even if the probe was
+        // lost.
         let covers_more =
             self.confirmed.since(probe.psn) > 1 && !self.has_arrived(probe.psn.next());
         let covers_all = self.confirmed == self.high;
@@ -226,8 +227,8 @@ impl Requester {
         }
     }
 
-    /// An acknowledgement of everything before a packet that is missing, and of some after it. One
-    /// that makes no sense, or is older than another, is dropped.
+    /// Handles a selective acknowledgement: of everything before a missing packet, and of some
+    /// packets after it. An invalid or outdated one is dropped.
     pub(super) fn handle_selective_acknowledge(
         &mut self,
         aeth: &Aeth,
@@ -263,8 +264,8 @@ impl Requester {
         Ok(())
     }
 
-    /// No answer came to packets that were sent again, or nothing that would have shown which
-    /// packets are missing: sends again all that is before the latest one that the peer has seen.
+    /// If the peer's answers are late, retransmits everything that is missing before the latest
+    /// packet that the peer has received.
     pub(super) fn repair_late_requests(&mut self, now: Time, limits: &mut SharedLimits<'_>) {
         let repair = self.request_repair.as_mut();
         let Some(latest) = repair.and_then(|repair| repair.late(now)) else { return };
@@ -275,8 +276,8 @@ impl Requester {
         }
     }
 
-    /// Releases the packets of RDMA WRITEs that arrived, as the peer has just told. Nothing else
-    /// arrives before its turn.
+    /// Releases the packets of RDMA WRITEs that are newly reported as received. Packets of other
+    /// operations are only received in order.
     fn note_arrived(&mut self, ack: &SelectiveAck<'_>, with: &mut Answers<'_, '_>) {
         let (mut released, mut sample) = (0, None);
         let mut position = self.queue.head();
@@ -305,9 +306,9 @@ impl Requester {
         with.limits.window.acknowledged(with.now, released, sample);
     }
 
-    /// Finds out which packets are missing that were sent before others which the peer has seen,
-    /// `latest` being the last. Packets that are executed in their turn only were dropped: then it
-    /// is no use to wait for those before them.
+    /// Determines which packets are missing: those sent before packets that the peer has received;
+    /// the last of these is `latest`. If packets that are accepted only in order were dropped,
+    /// everything before them is missing without further waiting.
     fn plan_request_repair(&mut self, latest: Psn, with: &mut Answers<'_, '_>) {
         let first = self.confirmed;
         if let Some(repair) = &mut self.request_repair {
@@ -321,8 +322,9 @@ impl Requester {
         }
     }
 
-    /// Schedules packets `first..end` to be sent again, if `chosen` and unless they arrived or were
-    /// sent again already; returns whether any is. They are released until they leave.
+    /// Schedules packets of `first..end` for retransmission, if `chosen`, unless they have arrived
+    /// or were retransmitted already; returns whether there are any. They are not charged to the
+    /// window until they are sent.
     fn plan_missing(
         &mut self,
         first: Psn,
@@ -364,9 +366,9 @@ impl Requester {
         any
     }
 
-    /// The peer misses packet `psn`: everything from there on is sent again. Further reports of the
-    /// same gap that come within a round trip are echoes of the first. A gap that cannot be filled
-    /// ends the connection as silence does.
+    /// Handles a sequence error NAK: everything from packet `psn` on is retransmitted. Further NAKs
+    /// for the same packet within a round trip are ignored as duplicates. If the packet stays
+    /// missing, the connection fails like after timeouts.
     fn handle_gap(&mut self, psn: Psn, with: &mut Answers<'_, '_>) -> Result<(), SendFailure> {
         with.counters.sequence_naks_received += 1;
         self.confirm(psn, with);
@@ -391,7 +393,7 @@ impl Requester {
         Ok(())
     }
 
-    /// The peer has no receive for packet `psn`.
+    /// Handles an RNR NAK for packet `psn`.
     fn handle_not_ready(
         &mut self,
         psn: Psn,
@@ -415,7 +417,7 @@ impl Requester {
         Ok(())
     }
 
-    /// The peer refuses packet `psn` for good.
+    /// Handles a NAK by which the peer refuses packet `psn`; the queue pair fails.
     fn handle_refusal(
         &mut self,
         psn: Psn,
@@ -432,28 +434,28 @@ impl Requester {
         Err(SendFailure { position: self.position_of(psn), status })
     }
 
-    /// The request that packet `psn`, which was sent and is not done, belongs to.
+    /// The queue position of the request to which the outstanding packet `psn` belongs.
     pub(super) fn position_of(&self, psn: Psn) -> u64 {
         self.position_from(self.queue.head(), psn)
             .expect("every packet that was sent belongs to a request")
     }
 
-    /// The first request from `position` on that ends after packet `psn`.
+    /// The first request, from `position` on, that ends after packet `psn`.
     fn position_from(&self, position: u64, psn: Psn) -> Option<u64> {
         (position..self.started).find(|position| psn.is_before(self.queue.get(*position).end()))
     }
 
-    /// Whether packet `psn`, which was sent, is charged to the window no longer.
+    /// Whether packet `psn`, which was sent, is not charged to the window any longer.
     fn is_released(&self, psn: Psn) -> bool {
         self.request_repair.as_ref().is_some_and(|repair| repair.is_released(psn))
     }
 
-    /// The peer tells that a packet arrived; returns whether that is new.
+    /// Records that the peer has received a packet; returns false if that was known.
     fn arrived(&mut self, psn: Psn) -> bool {
         self.request_repair.as_mut().is_some_and(|repair| repair.arrived(psn))
     }
 
-    /// Charge of the packets `confirmed..to` to the window.
+    /// The window charge of the packets `confirmed..to`.
     fn cost_before(&self, to: Psn) -> u64 {
         let from = self.confirmed;
         let mut cost = 0;

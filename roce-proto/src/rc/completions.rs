@@ -1,4 +1,4 @@
-//! Completions that wait to be polled.
+//! Completions that are not polled yet.
 
 use alloc::boxed::Box;
 use alloc::vec;
@@ -7,8 +7,8 @@ use crate::rc::recv_queue::RecvEntry;
 use crate::rc::send_queue::SendEntry;
 use crate::rc::{CompletedWork, QueuePairConfig, ReceivedInfo, WorkCompletion, WorkStatus};
 
-/// A ring with room for each request of both queues. A completion holds its request's place in the
-/// queue until it is polled, so the ring cannot overflow.
+/// A ring with room for all requests of both queues. A completion occupies its request's queue
+/// entry until it is polled, so the ring cannot overflow.
 #[derive(Debug)]
 pub(super) struct Completions {
     ring: Box<[WorkCompletion]>,
@@ -30,7 +30,7 @@ impl Completions {
         Self { ring: vec![NOTHING; slots].into_boxed_slice(), head: 0, tail: 0, receives: 0 }
     }
 
-    /// Makes room for all that was granted.
+    /// Enlarges the ring for the granted queue sizes.
     pub(super) fn grow(&mut self, granted: &QueuePairConfig) {
         let mut grown = Self::new(granted);
         (self.head..self.tail).for_each(|position| grown.push(self.ring[self.slot(position)]));
@@ -41,12 +41,12 @@ impl Completions {
         self.head == self.tail
     }
 
-    /// Completions of send requests that wait.
+    /// Number of completions of send requests.
     pub(super) const fn sends(&self) -> u32 {
         (self.tail - self.head) as u32 - self.receives
     }
 
-    /// Completions of receives that wait.
+    /// Number of completions of receives.
     pub(super) const fn receives(&self) -> u32 {
         self.receives
     }
@@ -59,8 +59,8 @@ impl Completions {
         self.head += 1;
         self.receives -= u32::from(is_receive(&completion));
         if self.is_empty() {
-            // The same places again, which the cache still has: of many queue pairs it could not
-            // keep the whole rings.
+            // Start at the first entry again, which is in the cache: with many queue pairs, the
+            // cache cannot hold all of their rings.
             (self.head, self.tail) = (0, 0);
         }
         Some(completion)

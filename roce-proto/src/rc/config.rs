@@ -1,43 +1,43 @@
-//! The sizes of a queue pair, and the parameters of its connection.
+//! Sizes of a queue pair, and parameters of its connection.
 
 use crate::wire::RnrTimer;
 use crate::{PathMtu, Psn, Qpn};
 
-/// The most scatter-gather elements of one work request.
+/// Maximum number of scatter-gather elements of a work request.
 pub const SGE_MAX: usize = 16;
 
-/// The most bytes that an inline request carries; no more than the smallest path MTU, so that it is
-/// always one packet.
+/// Maximum inline data of a request in bytes; not more than the smallest path MTU, so that it
+/// always fits one packet.
 pub const INLINE_MAX_BYTES: usize = 256;
 
-/// The most work requests of one queue.
+/// Maximum number of work requests in a queue.
 pub const WR_MAX: u32 = 16 * 1024;
 
-/// The most RDMA READ requests that one side has outstanding.
+/// Maximum number of outstanding RDMA READ requests of one side.
 pub const READS_MAX: usize = 16;
 
-/// The longest message: half of the length that the specification allows, so that the sequence
-/// numbers of any message fit well within half their space.
+/// Maximum message length in bytes: half of what the specification allows, so that the PSNs of a
+/// message always take less than half of the PSN space.
 pub const MESSAGE_MAX_BYTES: u32 = 1 << 30;
 
 /// The sizes of a queue pair.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct QueuePairConfig {
-    /// Requests in the send queue.
+    /// Maximum number of requests in the send queue.
     pub send_wr: u32,
-    /// Requests in the receive queue.
+    /// Maximum number of requests in the receive queue.
     pub recv_wr: u32,
-    /// Scatter-gather elements per send request.
+    /// Maximum number of scatter-gather elements of a send request.
     pub send_sge: u32,
-    /// Scatter-gather elements per receive.
+    /// Maximum number of scatter-gather elements of a receive request.
     pub recv_sge: u32,
-    /// Bytes that an inline request may carry.
+    /// Maximum inline data of a send request, in bytes.
     pub inline_bytes: u32,
 }
 
 impl QueuePairConfig {
-    /// The sizes that are granted when these are asked for: the same within the limits of this
-    /// module, and room for at least one of each.
+    /// The sizes that are granted for these: at least 1 (except `inline_bytes`), and at most the
+    /// limits of this module.
     #[must_use]
     pub fn granted(&self) -> Self {
         Self {
@@ -49,41 +49,42 @@ impl QueuePairConfig {
         }
     }
 
-    /// The sizes that a queue pair has memory for at first: at most 8 requests in each queue, so
-    /// that peers that never use it, and may be strangers, take little memory.
+    /// The sizes for which memory is allocated first: at most 8 requests per queue, so that peers
+    /// that do not use their queue pair cost little memory.
     pub(super) fn at_first(&self) -> Self {
         const FEW: u32 = 8;
         Self { send_wr: self.send_wr.min(FEW), recv_wr: self.recv_wr.min(FEW), ..*self }
     }
 }
 
-/// The parameters that connection management agreed on.
+/// Parameters agreed on by connection management.
 #[derive(Clone, Copy, Debug)]
 pub struct ConnectionParams {
-    /// The peer's queue pair.
+    /// The peer's queue pair number.
     pub remote_qpn: Qpn,
-    /// Payload of a full packet, the same both ways.
+    /// Path MTU, for both directions.
     pub path_mtu: PathMtu,
-    /// The first sequence number that we send.
+    /// First PSN that we send.
     pub send_psn: Psn,
-    /// The first sequence number that the peer sends.
+    /// First PSN that the peer sends.
     pub recv_psn: Psn,
-    /// ACK time-outs in a row before the peer is given up: 0..=7.
+    /// Maximum number of retries after an ACK timeout, 0..=7; then the queue pair fails.
     pub retry_count: u8,
-    /// Receiver-not-ready answers in a row before the peer is given up: 0..=6, or 7 for no limit.
+    /// Maximum number of retries after an RNR NAK, 0..=6, or 7 for no limit; then the queue pair
+    /// fails.
     pub rnr_retry_count: u8,
-    /// The local ACK timeout is 4.096 us times two to the power of this; 0 stands for "no limit".
+    /// Local ACK timeout exponent `n`: the timeout is 4.096 us * 2^n; 0 for no timeout.
     pub ack_timeout_exponent: u8,
-    /// How long the peer is told to wait when no receive is posted.
+    /// RNR timer that the peer gets when no receive is posted.
     pub min_rnr_timer: RnrTimer,
     /// RDMA READs that we may have outstanding; at most [`READS_MAX`] are used.
     pub initiator_depth: u8,
     /// RDMA READs that the peer may have outstanding; at most [`READS_MAX`] are served.
     pub responder_resources: u8,
-    /// Each side sets BECN in what it answers while its receive buffer overflows. Otherwise we do
-    /// not, and any packet that the peer misses may have been lost to its buffer.
+    /// Whether both sides set BECN in acknowledgements while their receive buffer overflows. If
+    /// false, we do not, and every loss is assumed to be possibly due to the peer's receive buffer.
     pub reports_overflow: bool,
-    /// Each side places RDMA WRITEs that come before a missing packet, tells which packets came,
-    /// and sends again only what is missing.
+    /// Whether both sides use selective recovery: RDMA WRITEs after a missing packet are placed and
+    /// reported, and only missing packets are retransmitted.
     pub selective_recovery: bool,
 }

@@ -1,43 +1,43 @@
-//! Counters of one queue pair.
+//! Counters of a queue pair.
 
-/// Counts of a queue pair's packets and messages. All of them only grow.
+/// Counters of a queue pair; they never decrease.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct QueuePairCounters {
-    /// Packets handed out, retransmissions and acknowledgements included.
+    /// Packets sent, retransmissions and acknowledgements included.
     pub packets_sent: u64,
-    /// Packets that were accepted.
+    /// Packets received and accepted.
     pub packets_received: u64,
-    /// Bytes of payload handed out, retransmissions included.
+    /// Payload bytes sent, retransmissions included.
     pub payload_bytes_sent: u64,
-    /// Bytes of payload that were accepted.
+    /// Payload bytes received and accepted.
     pub payload_bytes_received: u64,
-    /// Packets handed out again.
+    /// Packets sent again; `packets_sent` counts them too.
     pub packets_retransmitted: u64,
-    /// Packets that were duplicates, out of order, or made no sense.
+    /// Packets dropped: duplicate, out of order or invalid.
     pub packets_dropped: u64,
-    /// Times that nothing arrived for as long as a retransmission takes.
+    /// Timeouts after which packets were retransmitted.
     pub ack_timeouts: u64,
-    /// Time-outs after which the peer turned out to be merely slow.
+    /// Retransmission timeouts after which the peer turned out to be slow, with nothing lost.
     pub spurious_timeouts: u64,
-    /// Negative and selective acknowledgements sent for a gap in the sequence.
+    /// NAKs and selective acknowledgements sent for a gap in the sequence.
     pub sequence_naks_sent: u64,
-    /// Negative and selective acknowledgements received for a gap in the sequence.
+    /// NAKs and selective acknowledgements received for a gap in the sequence.
     pub sequence_naks_received: u64,
-    /// Times that we said receiver-not-ready.
+    /// RNR NAKs sent to the peer.
     pub rnr_naks_sent: u64,
-    /// Times that the peer said receiver-not-ready.
+    /// RNR NAKs received from the peer.
     pub rnr_naks_received: u64,
-    /// Packets that came with Congestion Experienced.
+    /// Packets received with ECN Congestion Experienced.
     pub ecn_marked_packets: u64,
-    /// Congestion notifications that were sent.
+    /// Congestion notification packets (CNPs) sent.
     pub notifications_sent: u64,
-    /// Congestion notifications that came, and were heeded.
+    /// Congestion notification packets (CNPs) received and handled.
     pub notifications_handled: u64,
 }
 
 impl core::ops::AddAssign for QueuePairCounters {
     fn add_assign(&mut self, other: Self) {
-        // Without `..`: a counter that is new is added here too.
+        // Without `..`, so that a new counter cannot be forgotten here.
         let Self {
             packets_sent,
             packets_received,

@@ -1,13 +1,13 @@
-//! The share of a socket's receive buffer that a datagram takes.
+//! The receive-buffer space that a datagram takes.
 
 use crate::wire::{Bth, Reth};
 
-/// Transport headers and invariant CRC of a typical packet.
+/// Length of the transport headers and ICRC of a typical packet, in bytes.
 pub(super) const HEADERS_BYTES: usize = Bth::BYTES + Reth::BYTES + 4;
 
-/// The bytes that Linux charges a socket's receive buffer for one datagram: a power of two that
-/// holds packet, network headers and bookkeeping, and a fixed part. A stock buffer of 212,992 bytes
-/// (425,984 as it is counted) holds 50 datagrams of 4,128 bytes or 184 of 1,044.
+/// The bytes that Linux charges to a socket's receive buffer for a datagram: a power of two for
+/// packet, network headers and `skb_shared_info`, plus a fixed part. A default buffer of 212,992
+/// bytes (which Linux doubles to 425,984) holds 50 datagrams of 4,128 bytes or 184 of 1,044.
 pub const fn datagram_cost(udp_payload_bytes: usize) -> u64 {
     (udp_payload_bytes as u64 + 384).next_power_of_two() + 256
 }

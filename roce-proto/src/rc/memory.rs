@@ -1,17 +1,17 @@
-//! The caller's memory, named by keys.
+//! Access to the caller's memory by keys.
 
 use thiserror::Error;
 
 use crate::Qpn;
 use crate::rc::BindWindow;
 
-/// The region table and the memory behind it. The engine names memory by key and address and never
-/// holds a pointer.
+/// The caller's regions and windows. This crate refers to memory by key and address and never holds
+/// a pointer.
 ///
-/// A region or window may vanish between any two calls, so [`Memory::place`] checks for itself.
+/// A region or window may be invalidated between two calls, so [`Memory::place`] checks again.
 pub trait Memory {
-    /// Whether `lkey` opens `length` bytes at `addr` to our own work requests. Never called for no
-    /// bytes.
+    /// Checks that `lkey` grants our own requests access to `length` bytes at `addr`. `length` is
+    /// never 0.
     ///
     /// # Errors
     /// The key does not cover the range, or does not allow the access.
@@ -23,8 +23,8 @@ pub trait Memory {
         access: LocalAccess,
     ) -> Result<(), AccessError>;
 
-    /// Whether `rkey` opens `length` bytes at `addr` to the peer of our queue pair `qpn`. Never
-    /// called for no bytes.
+    /// Checks that `rkey` grants the peer of our queue pair `qpn` access to `length` bytes at
+    /// `addr`. `length` is never 0.
     ///
     /// # Errors
     /// The key does not cover the range, or does not allow the access.
@@ -37,54 +37,55 @@ pub trait Memory {
         access: RemoteAccess,
     ) -> Result<(), AccessError>;
 
-    /// Copies `payload` to `addr` behind `key`, after checking that the key opens it for writing;
-    /// all or nothing. Called before the acknowledgement and the completion leave; never for no
-    /// bytes.
+    /// Writes `payload` to `addr` after checking that `key` grants write access; writes all or
+    /// nothing. Called before the acknowledgement or completion of the payload. `payload` is never
+    /// empty.
     ///
     /// # Errors
-    /// The key does not open it; nothing was written.
+    /// The key does not grant the access; nothing was written.
     fn place(&mut self, key: MemoryKey, addr: u64, payload: &[u8]) -> Result<(), AccessError>;
 
     /// Binds a memory window for the peer of our queue pair `qpn`.
     ///
     /// # Errors
-    /// There is no such window or region, the window is bound, or the region does not allow it.
+    /// There is no such window or region, the window is already bound, or the region does not grant
+    /// the access.
     fn bind(&mut self, qpn: Qpn, bind: &BindWindow) -> Result<(), AccessError>;
 
     /// Invalidates the memory window `rkey` that is bound for our queue pair `qpn`.
     ///
     /// # Errors
-    /// The key is no such window; an ordinary region is never invalidated.
+    /// The key is not that of such a window; regions are never invalidated.
     fn invalidate(&mut self, qpn: Qpn, rkey: u32) -> Result<(), AccessError>;
 }
 
-/// A key that opens memory, either to our own requests or to the peer.
+/// A key with which memory is accessed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum MemoryKey {
-    /// A local key of a work request of ours.
+    /// A local key in a request of ours.
     Local {
         /// Local key of the region.
         lkey: u32,
     },
-    /// A remote key that the peer named.
+    /// A remote key in a request of the peer.
     Remote {
-        /// Our queue pair: windows are open to the peer of one only.
+        /// Our queue pair, since a window grants access only to the peer of one.
         qpn: Qpn,
         /// Remote key of the region or window.
         rkey: u32,
     },
 }
 
-/// How a work request of our side uses local memory.
+/// The local memory access of one of our requests.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum LocalAccess {
-    /// The request sends bytes from the memory.
+    /// The request sends data from the memory.
     Read,
-    /// The request receives or reads bytes into the memory.
+    /// The request places received or read data in the memory.
     Write,
 }
 
-/// How a request of the peer uses our memory.
+/// The access of a peer's request to our memory.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum RemoteAccess {
     /// An RDMA READ from the memory.
@@ -93,8 +94,8 @@ pub enum RemoteAccess {
     Write,
 }
 
-/// A key does not open the memory for this: it is unknown, belongs to another protection domain or
-/// queue pair, does not cover all of the range, or does not allow the access.
+/// Error of an access check: the key is unknown, belongs to another protection domain or queue
+/// pair, does not cover the whole range, or does not grant the access.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Error)]
 #[error("the key does not open the memory for this")]
 pub struct AccessError;

@@ -1,29 +1,29 @@
 //! The reliable-connection queue pair: requester, responder and completer (IBTA volume 1, chapter
 //! 9).
 //!
-//! A [`QueuePair`] does no I/O and reads no clock. Its owner
+//! A [`QueuePair`] does no I/O and reads no clock. Its caller
 //!
-//! 1. hands it the packets that came for it, [`QueuePair::handle_packet`];
-//! 2. when its time has come, [`QueuePair::handle_deadline`];
-//! 3. sends what it has to send, [`QueuePair::poll_transmit`], after the socket is drained, so that
-//!    one acknowledgement answers many packets;
-//! 4. and takes its completions, [`QueuePair::poll_completion`].
+//! 1. passes received packets to [`QueuePair::handle_packet`];
+//! 2. calls [`QueuePair::handle_deadline`] when its deadline has passed;
+//! 3. sends the packets of [`QueuePair::poll_transmit`] once the socket is drained, so that one
+//!    acknowledgement covers many packets;
+//! 4. and takes completions from [`QueuePair::poll_completion`].
 //!
-//! Payload that arrives is placed through [`Memory`] while the packet is handled; payload that
-//! leaves is named by key and address. [`QueuePair::new`] allocates for a few requests; a queue
-//! pair allocates again when it is connected, and when it needs all that it was granted.
+//! Received payload is placed through [`Memory`] while the packet is handled; payload to send is
+//! referred to by key and address. [`QueuePair::new`] allocates memory for a few requests; a queue
+//! pair allocates again when it is connected, and when it needs the granted sizes in full.
 //!
-//! Deliberate departures from the letter of the specification: the measured round trip decides
-//! which packets are sent again, and when, while the specification's timeout and retry count decide
-//! when the peer is given up (`retransmit_timer.rs`); after a loss one packet leaves alone before
-//! the others (`requester.rs`); responses to READs are taken out of order, and only the missing
-//! part is asked for again (`completer.rs`); between peers that agreed to it, RDMA WRITEs are
-//! placed out of order, and only the missing packets are sent again (`received_ahead.rs`,
-//! `request_repair.rs`); a refusal is repeated to a peer that did not receive
-//! it, though the queue pair is in ERROR (`responder.rs`).
+//! Deliberate deviations from the specification: retransmission depends on the measured round trip,
+//! while the specification's timeout and retry count determine when the queue pair fails
+//! (`retransmit_timer.rs`); after a loss one packet is sent alone before the others
+//! (`requester.rs`); RDMA READ responses are accepted out of order, and only the missing part is
+//! requested again (`completer.rs`); between peers that agreed on it, RDMA WRITEs are placed out of
+//! order, and only missing packets are retransmitted (`received_ahead.rs`, `request_repair.rs`); a
+//! NAK is repeated to a peer that did not receive it, although the queue pair is in ERROR
+//! (`responder.rs`).
 //!
-//! Not implemented: atomics (refused as invalid requests), sending immediate data (receiving it
-//! works), end-to-end credits (every acknowledgement grants unlimited ones), path migration.
+//! Not implemented: atomics (answered as invalid requests), sending immediate data (receiving it
+//! works), end-to-end credits (every acknowledgement grants unlimited credits), path migration.
 
 mod completer;
 mod completions;

@@ -1,15 +1,15 @@
-//! When the peer is told of congestion on the way from it.
+//! Generation of congestion notification packets (CNPs).
 
 use core::mem;
 use core::time::Duration;
 
 use crate::Time;
 
-/// The least time between two congestion notifications of a queue pair: that of most adapters.
+/// Minimum interval between two CNPs of a queue pair, as on most adapters.
 const INTERVAL: Duration = Duration::from_micros(50);
 
-/// The notification point of DCQCN: a packet with Congestion Experienced is answered with a
-/// congestion notification, unless one has just left.
+/// The notification point of DCQCN: a packet with ECN Congestion Experienced is answered with a
+/// CNP, unless one was sent less than `INTERVAL` ago.
 #[derive(Clone, Copy, Debug, Default)]
 pub(super) struct NotificationPoint {
     latest: Option<Time>,
@@ -17,17 +17,17 @@ pub(super) struct NotificationPoint {
 }
 
 impl NotificationPoint {
-    /// A marked packet came.
+    /// Records a received packet with Congestion Experienced.
     pub(super) fn marked(&mut self, now: Time) {
         self.due |= self.latest.is_none_or(|latest| now - latest >= INTERVAL);
     }
 
-    /// Whether a notification is to be sent.
+    /// Whether a CNP must be sent.
     pub(super) const fn is_due(&self) -> bool {
         self.due
     }
 
-    /// Whether a notification is to be sent now, which the caller does.
+    /// Whether a CNP must be sent; if so, the caller sends it now.
     pub(super) fn take(&mut self, now: Time) -> bool {
         let due = mem::take(&mut self.due);
         if due {

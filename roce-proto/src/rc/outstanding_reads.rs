@@ -1,11 +1,11 @@
-//! RDMA READ requests that wait for responses.
+//! Outstanding RDMA READ requests.
 
 use crate::Psn;
 use crate::rc::READS_MAX;
 use crate::rc::read_budget::ChargePeriod;
 
-/// The RDMA READ requests that were sent and are not answered in full, oldest first. The limits of
-/// each are kept, because a request that is sent again must lie within one that was sent before.
+/// The RDMA READ requests that were sent and are not completely answered, oldest first. The PSN
+/// range of each is kept, since a repeated request must be within an earlier one.
 #[derive(Debug)]
 pub(super) struct OutstandingReads {
     reads: [OutstandingRead; READS_MAX],
@@ -13,16 +13,16 @@ pub(super) struct OutstandingReads {
     length: usize,
 }
 
-/// One RDMA READ request.
+/// An outstanding RDMA READ request.
 #[derive(Clone, Copy, Debug, Default)]
 pub(super) struct OutstandingRead {
     pub(super) first: Psn,
     pub(super) end: Psn,
-    /// Payload bytes that each of its packets was charged for.
+    /// Payload bytes for which each response packet was charged.
     pub(super) packet_bytes: u32,
-    /// Period of the budget in which it was charged.
+    /// Period of the [`ReadBudget`](super::ReadBudget) in which it was charged.
     pub(super) period: ChargePeriod,
-    /// Period of the endpoint's window in which it was charged.
+    /// Period of the response window in which it was charged.
     pub(super) window_period: ChargePeriod,
 }
 
@@ -47,12 +47,12 @@ impl OutstandingReads {
         (0..self.length).map(|index| &self.reads[(self.head + index) % READS_MAX])
     }
 
-    /// The one whose responses include `psn`.
+    /// The request whose responses include `psn`.
     pub(super) fn containing(&self, psn: Psn) -> Option<&OutstandingRead> {
         self.iter().find(|read| psn.is_within(read.first, read.end))
     }
 
-    /// The first response that is still to come, when everything before `unacknowledged` is done.
+    /// The first missing response, given that everything before `unacknowledged` is done.
     pub(super) fn first_missing(&self, unacknowledged: Psn) -> Option<Psn> {
         let read = self.front()?;
         Some(if unacknowledged.is_within(read.first, read.end) {
@@ -62,7 +62,7 @@ impl OutstandingReads {
         })
     }
 
-    /// Adds the newest; the caller has made sure of room.
+    /// Adds a request; the caller has checked for room.
     pub(super) fn push(&mut self, read: OutstandingRead) {
         debug_assert!(self.length < READS_MAX, "no more than the initiator depth");
         self.reads[(self.head + self.length) % READS_MAX] = read;

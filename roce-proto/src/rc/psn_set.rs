@@ -1,12 +1,12 @@
-//! A set of sequence numbers that lie close together.
+//! A set of PSNs within a sliding window.
 
 use crate::Psn;
 
-/// Sequence numbers from one window of [`PsnSet::REACH`]. Where the window begins the owner knows:
-/// it removes the numbers that the window has passed before it adds the ones that follow.
+/// PSNs within a window of [`PsnSet::REACH`]. The owner knows where the window begins: it removes
+/// the PSNs that leave the window before it adds those that enter it.
 #[derive(Clone, Debug)]
 pub(super) struct PsnSet {
-    /// A ring: the bit of a number is at its remainder.
+    /// A ring of bits: that of a PSN is at its value modulo [`PsnSet::REACH`].
     words: [u64; WORDS],
     length: u32,
 }
@@ -14,7 +14,7 @@ pub(super) struct PsnSet {
 const WORDS: usize = PsnSet::REACH as usize / u64::BITS as usize;
 
 impl PsnSet {
-    /// 2,048 numbers: packets of 4,096 bytes that fill the largest send window.
+    /// Size of the window: 2,048 packets of 4,096 bytes fill the largest send window.
     pub(super) const REACH: u32 = 2048;
 
     pub(super) const fn new() -> Self {
@@ -34,18 +34,18 @@ impl PsnSet {
         self.words[word] & bit != 0
     }
 
-    /// Adds a number; false if it was there.
+    /// Adds a PSN; false if it was in the set.
     pub(super) const fn insert(&mut self, psn: Psn) -> bool {
         let (word, bit) = place(psn);
-        // Bits are counted, not the truth of a comparison: rustc 1.95 loses that if it is also a
-        // condition (its pass SimplifyComparisonIntegral).
+        // Computed by counting bits, not as the result of a comparison: rustc 1.95 miscompiles a
+        // comparison that is also a condition (its pass SimplifyComparisonIntegral).
         let new = bit & !self.words[word];
         self.words[word] |= new;
         self.length += new.count_ones();
         new != 0
     }
 
-    /// Removes a number; false if it was not there.
+    /// Removes a PSN; false if it was not in the set.
     pub(super) const fn remove(&mut self, psn: Psn) -> bool {
         let (word, bit) = place(psn);
         let old = bit & self.words[word];
@@ -54,7 +54,7 @@ impl PsnSet {
         old != 0
     }
 
-    /// Removes the numbers `first..end`, which the window passes.
+    /// Removes the PSNs `first..end`, which leave the window.
     pub(super) fn remove_range(&mut self, first: Psn, end: Psn) {
         if self.is_empty() {
             return;
@@ -70,7 +70,7 @@ impl PsnSet {
         }
     }
 
-    /// How many of the numbers `first..end`, at most [`PsnSet::REACH`], are in it.
+    /// Number of PSNs of `first..end` in the set; the range is at most [`PsnSet::REACH`].
     pub(super) fn count(&self, first: Psn, end: Psn) -> u32 {
         if self.is_empty() {
             return 0;
@@ -78,15 +78,16 @@ impl PsnSet {
         masks(first, end).map(|(from, mask)| (self.words[place(from).0] & mask).count_ones()).sum()
     }
 
-    /// Which of the 64 numbers from `first` on are in it, the first in the lowest bit.
+    /// Bitmap of the 64 PSNs from `first` on that are in the set; `first` is the lowest bit.
     pub(super) const fn word_from(&self, first: Psn) -> u64 {
         let (word, shift) = (place(first).0, first.value() % u64::BITS);
         let low = self.words[word] >> shift;
-        // A shift by all 64 bits would not be defined.
+        // In two steps, since a shift by 64 is not defined.
         low | self.words[(word + 1) % WORDS] << 1 << (u64::BITS - 1 - shift)
     }
 
-    /// The first of the numbers `first..end`, at most [`PsnSet::REACH`], that is not in it.
+    /// The first PSN of `first..end` that is not in the set; the range is at most
+    /// [`PsnSet::REACH`].
     pub(super) fn first_missing(&self, first: Psn, end: Psn) -> Option<Psn> {
         masks(first, end).find_map(|(from, mask)| {
             let bits = !self.words[place(from).0] & mask;
@@ -95,7 +96,7 @@ impl PsnSet {
         })
     }
 
-    /// The first of the numbers `first..end`, at most [`PsnSet::REACH`], that is in it.
+    /// The first PSN of `first..end` that is in the set; the range is at most [`PsnSet::REACH`].
     pub(super) fn first_within(&self, first: Psn, end: Psn) -> Option<Psn> {
         if self.is_empty() {
             return None;
@@ -108,13 +109,13 @@ impl PsnSet {
     }
 }
 
-/// The word and the bit of a number.
+/// The word index and the bit of a PSN.
 const fn place(psn: Psn) -> (usize, u64) {
     let at = psn.value() % PsnSet::REACH;
     ((at / u64::BITS) as usize, 1 << (at % u64::BITS))
 }
 
-/// The words in which `first..end` lie: for each a number in it, and the bits that are meant.
+/// The words that `first..end` covers: for each, the first PSN in it and the mask of its bits.
 fn masks(first: Psn, end: Psn) -> impl Iterator<Item = (Psn, u64)> {
     let mut from = first;
     core::iter::from_fn(move || {

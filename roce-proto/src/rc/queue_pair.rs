@@ -1,4 +1,4 @@
-//! The queue pair: puts requester, responder and completer together.
+//! The queue pair, which combines requester, responder and completer.
 
 use crate::rc::completer::Answers;
 use crate::rc::completions::Completions;
@@ -13,8 +13,7 @@ use crate::rc::{
 use crate::wire::{Bth, Message, Opcode, Packet};
 use crate::{Qpn, Time};
 
-/// How many packets the responder may send before it is the requester's turn, and the other way
-/// round.
+/// Number of packets after which the responder's and the requester's priority alternate.
 const TURN_PACKETS: u32 = 32;
 
 /// A reliable-connection queue pair.
@@ -22,7 +21,7 @@ const TURN_PACKETS: u32 = 32;
 pub struct QueuePair {
     qpn: Qpn,
     config: QueuePairConfig,
-    /// The sizes that it has memory for so far.
+    /// The sizes for which memory is allocated.
     room: QueuePairConfig,
     state: QueuePairState,
     requester: Requester,
@@ -33,21 +32,21 @@ pub struct QueuePair {
     turn: u32,
 }
 
-/// The states of a queue pair (IBTA volume 1, 10.3.1), as far as they can be told apart from
-/// outside: a queue pair is made in INIT, and connecting takes it through RTR to RTS.
+/// The states of a queue pair (IBTA volume 1, 10.3.1), as far as a caller can distinguish them: a
+/// queue pair is created in INIT, and `connect` moves it through RTR to RTS.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum QueuePairState {
-    /// Requests may be posted and wait; packets are dropped.
+    /// Requests may be posted and are not sent; received packets are dropped.
     Init,
-    /// Connected: requests are sent and packets are handled.
+    /// RTS: requests are sent and received packets are handled.
     ReadyToSend,
-    /// The queue pair failed: every request completes with [`WorkStatus::Flushed`].
+    /// ERROR: requests complete with [`WorkStatus::Flushed`].
     Error,
 }
 
 impl QueuePair {
-    /// A queue pair in INIT. It has memory for a few requests; when more are posted in one of its
-    /// queues it allocates, once, everything that it will ever need.
+    /// Creates a queue pair in INIT. It has memory for a few requests per queue; when more are
+    /// posted, it allocates once for the granted sizes.
     pub fn new(qpn: Qpn, config: &QueuePairConfig) -> Self {
         let config = config.granted();
         let room = config.at_first();
@@ -65,28 +64,28 @@ impl QueuePair {
         }
     }
 
-    /// Number of the queue pair, as given to [`QueuePair::new`].
+    /// The queue pair number.
     pub const fn qpn(&self) -> Qpn {
         self.qpn
     }
 
-    /// The granted sizes, which may differ from those that were asked for:
+    /// The granted sizes, which may differ from the requested ones: see
     /// [`QueuePairConfig::granted`].
     pub const fn granted(&self) -> QueuePairConfig {
         self.config
     }
 
-    /// State of the queue pair at present.
+    /// The state of the queue pair.
     pub const fn state(&self) -> QueuePairState {
         self.state
     }
 
-    /// Counters since the queue pair was made.
+    /// Counters since the queue pair was created.
     pub const fn counters(&self) -> QueuePairCounters {
         self.counters
     }
 
-    /// Takes it from INIT to RTS. In any other state nothing happens.
+    /// Moves the queue pair from INIT to RTS. No effect in other states.
     pub fn connect(&mut self, connection: &ConnectionParams) {
         if self.state == QueuePairState::Init {
             self.requester.connect(connection);
@@ -95,11 +94,11 @@ impl QueuePair {
         }
     }
 
-    /// Queues a send request; before [`QueuePair::connect`] it waits. In ERROR it completes
+    /// Queues a send request; it is sent after [`QueuePair::connect`]. In ERROR it completes
     /// immediately as flushed.
     ///
     /// # Errors
-    /// The request was not queued.
+    /// [`PostError`]; the request was not queued.
     pub fn post_send(&mut self, request: &SendRequest<'_>) -> Result<(), PostError> {
         self.requester.queue.check(request)?;
         let taken = self.requester.queue.len() + self.completions.sends();
@@ -116,11 +115,11 @@ impl QueuePair {
         Ok(())
     }
 
-    /// Queues a receive; allowed before [`QueuePair::connect`]. In ERROR it completes immediately
-    /// as flushed.
+    /// Queues a receive request; allowed before [`QueuePair::connect`]. In ERROR it completes
+    /// immediately as flushed.
     ///
     /// # Errors
-    /// The request was not queued.
+    /// [`PostError`]; the request was not queued.
     pub fn post_recv(&mut self, request: &RecvRequest<'_>) -> Result<(), PostError> {
         self.responder.queue.check(request)?;
         let taken = self.responder.queue.len() + self.completions.receives();
@@ -137,7 +136,7 @@ impl QueuePair {
         Ok(())
     }
 
-    /// Makes room for all that was granted.
+    /// Allocates memory for the granted sizes.
     #[cold]
     fn grow(&mut self) {
         self.room = self.config;
@@ -146,8 +145,8 @@ impl QueuePair {
         self.completions.grow(&self.config);
     }
 
-    /// Takes note that a packet, which [`QueuePair::handle_packet`] gets next, came with Congestion
-    /// Experienced: a queue on the way from the peer was congested.
+    /// Records that `packet`, which is passed to [`QueuePair::handle_packet`] next, was received
+    /// with ECN Congestion Experienced.
     pub fn handle_congestion(
         &mut self,
         now: Time,
@@ -168,8 +167,8 @@ impl QueuePair {
         self.notification.marked(now);
     }
 
-    /// Handles a packet whose invariant CRC is right and whose destination is this queue pair. The
-    /// caller has made sure that it came from the connection's peer.
+    /// Handles a packet for this queue pair. The caller has checked its ICRC, and that it came from
+    /// the connection's peer.
     pub fn handle_packet(
         &mut self,
         now: Time,
@@ -200,8 +199,8 @@ impl QueuePair {
         }
     }
 
-    /// Writes the next packet to send to `out` and returns true, or returns false if none may leave
-    /// now. It must be sent before the next call, and may be lost.
+    /// Writes the next packet to `out`; returns false if none may be sent now. The caller sends it
+    /// before the next call; it may be lost.
     pub fn poll_transmit(
         &mut self,
         now: Time,
@@ -236,10 +235,10 @@ impl QueuePair {
         sent
     }
 
-    /// Whether [`QueuePair::poll_transmit`] may have something to send. It may still return false
-    /// while the shared limits are used up: then it should be called again, in turn with the other
-    /// queue pairs that share them, after a packet has been handled for any of these, and when
-    /// [`ReadBudget::forget`](crate::rc::ReadBudget::forget) says so.
+    /// Whether [`QueuePair::poll_transmit`] may have a packet. It may still return false if a
+    /// shared limit is reached: then it must be called again, in turn with the other queue pairs
+    /// that share the limits, after a packet was handled for any of them, and when
+    /// [`ReadBudget::forget`](crate::rc::ReadBudget::forget) returns true.
     pub fn wants_transmit(&self) -> bool {
         match self.state {
             QueuePairState::Init => false,
@@ -250,33 +249,33 @@ impl QueuePair {
         }
     }
 
-    /// The next completion. Those of send requests come in the order of the requests.
+    /// The next completion. Send requests complete in order.
     pub fn poll_completion(&mut self) -> Option<WorkCompletion> {
         self.completions.pop()
     }
 
-    /// Whether [`QueuePair::poll_completion`] has something.
+    /// Whether [`QueuePair::poll_completion`] has a completion.
     pub const fn has_completions(&self) -> bool {
         !self.completions.is_empty()
     }
 
-    /// When [`QueuePair::handle_deadline`] must be called, if nothing happens before. It may change
-    /// with every other call.
+    /// The time by which [`QueuePair::handle_deadline`] must be called. It may change with any
+    /// other call.
     pub fn deadline(&self) -> Option<Time> {
         self.requester.deadline()
     }
 
-    /// Handles the timers that are due at `now`: retransmission, the end of a receiver-not-ready
-    /// wait, giving up.
+    /// Handles the timers that have expired at `now`: retransmission, RNR wait, and failure of the
+    /// queue pair after too long a silence.
     pub fn handle_deadline(&mut self, now: Time, limits: &mut SharedLimits<'_>) {
         if let Err(failure) = self.requester.handle_deadline(now, limits, &mut self.counters) {
             self.enter_error(Some(failure), None, limits);
         }
     }
 
-    /// Takes it to ERROR: its requests complete as flushed, its share of the shared limits is
-    /// returned, and from then on it sends nothing and places nothing that arrives. Call it before
-    /// dropping a queue pair as well.
+    /// Moves the queue pair to ERROR: its requests complete as flushed, its share of the shared
+    /// limits is released, and it neither sends nor places anything afterwards. Must also be called
+    /// before a queue pair is dropped.
     pub fn fail(&mut self, limits: &mut SharedLimits<'_>) {
         self.enter_error(None, None, limits);
         self.responder.silence();
@@ -296,7 +295,7 @@ impl QueuePair {
         };
         let spoke = self.responder.wants();
         match self.responder.handle(packet, &mut with) {
-            // The responses to the peer's READs take precedence over the acknowledgement.
+            // Responses to the peer's RDMA READs take precedence over acknowledgements.
             Ok(()) if !spoke && !self.responder.has_replies() => self.turn = TURN_PACKETS,
             Ok(()) => {}
             Err(refusal) => self.enter_error(None, refusal.receive, limits),
@@ -311,7 +310,7 @@ impl QueuePair {
         limits: &mut SharedLimits<'_>,
     ) {
         if packet.bth.becn && !self.requester.reports_overflow() {
-            // Of a peer that is not ours.
+            // From a peer that is not Feedrail.
             limits.window.congested(now);
         }
         let cause = self.requester.cause_of_loss(packet.bth.becn);
@@ -350,7 +349,7 @@ impl QueuePair {
             Ok(sent) => sent,
             Err(refusal) => {
                 self.enter_error(None, refusal.receive, limits);
-                // Only the refusal itself is left to send.
+                // Only the NAK is left to send.
                 let refusal = self.responder.poll(self.qpn, memory, false, &mut self.counters, out);
                 refusal.unwrap_or(false)
             }
@@ -373,8 +372,8 @@ impl QueuePair {
         }
     }
 
-    /// Goes to ERROR. `failure` is the send request that failed, `receive` the status of the
-    /// receive that was in use.
+    /// Moves the queue pair to ERROR. `failure` is the send request that failed, `receive` the
+    /// status of the receive in use, if not flushed.
     fn enter_error(
         &mut self,
         failure: Option<SendFailure>,
@@ -388,7 +387,7 @@ impl QueuePair {
         }
     }
 
-    /// Completes everything that is queued.
+    /// Completes all queued requests.
     fn flush(&mut self, failure: Option<SendFailure>, mut receive: Option<WorkStatus>) {
         let queue = &mut self.requester.queue;
         while queue.len() > 0 {
@@ -406,20 +405,20 @@ impl QueuePair {
     }
 }
 
-/// The part of a queue pair that handles a packet.
+/// The part of the queue pair that handles a packet.
 enum PacketKind {
-    /// A request, for the responder.
+    /// A request, handled by the responder.
     Request,
-    /// A response or acknowledgement, for the completer.
+    /// A response or acknowledgement, handled by the completer.
     Answer,
-    /// A congestion notification, for the window.
+    /// A congestion notification packet, handled by the window.
     Notification,
-    /// Not of a reliable connection, and dropped.
+    /// Any other packet, which is dropped.
     Neither,
 }
 
 const fn kind(message: &Message) -> PacketKind {
-    /// Compare and swap, fetch and add: requests that are not served.
+    /// CmpSwap and FetchAdd, which are not supported.
     const ATOMICS: [Opcode; 2] = [Opcode(0x13), Opcode(0x14)];
     match message {
         Message::Acknowledge(_)
@@ -437,7 +436,7 @@ const fn kind(message: &Message) -> PacketKind {
     }
 }
 
-/// Whether the partition key is the default one, of a full or a limited member.
+/// Whether the partition key is the default one, with full or limited membership.
 const fn in_default_partition(bth: &Bth) -> bool {
     bth.pkey | 0x8000 == Bth::DEFAULT_PKEY
 }

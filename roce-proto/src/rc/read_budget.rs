@@ -1,4 +1,4 @@
-//! The bound on RDMA READ responses on their way to a receive socket.
+//! The limit on outstanding RDMA READ responses towards a receive socket.
 
 use core::mem;
 use core::time::Duration;
@@ -7,42 +7,42 @@ use crate::Time;
 use crate::rc::datagram_cost::{HEADERS_BYTES, datagram_cost};
 use crate::rc::retransmit_timer::READ_AGAIN_AFTER;
 
-/// Bytes of RDMA READ responses that may be outstanding towards one local receive socket, for all
-/// queue pairs that receive through it. Responses are not acknowledged, so the requester alone can
-/// keep them from overrunning its own socket.
+/// Limit on outstanding RDMA READ responses towards one local receive socket, in bytes, for all
+/// queue pairs that receive through it. Responses are not acknowledged, so only the requester can
+/// prevent them from overflowing its own socket.
 ///
-/// Bytes count as the kernel charges them to a socket's receive buffer, see [`datagram_cost`]. They
-/// count for two periods at the most: a response that has not come by then is lost, or the peer
-/// does not send it, and no peer may hold up READs from others. A response that waits in the socket
-/// has come: the periods follow the time until which packets were handled, which lags while a
-/// socket is read more slowly than it fills.
+/// Bytes are counted as the kernel charges them to a socket's receive buffer, see
+/// [`datagram_cost`]. They count for at most two periods: a response that has not arrived by then
+/// is lost, or its peer does not send it, and no peer may hold up RDMA READs from others. The
+/// periods follow the time until which received packets were handled, so that a response that waits
+/// in the socket is not considered missing.
 #[derive(Clone, Debug)]
 pub struct ReadBudget {
     limit: u64,
     awaited: Awaited,
-    /// All packets that had arrived by then were handled.
+    /// Time until which all packets that had arrived were handled.
     handled: Time,
-    /// When READs that wait for something else than this budget are to be tried again.
+    /// Time at which RDMA READs that wait for another limit are retried.
     retry_at: Option<Time>,
-    /// There is room again, and `forget` has not returned so yet.
+    /// True if there is room again and [`ReadBudget::forget`] has not reported it yet.
     forgot: bool,
 }
 
-/// The period in which something was asked for: charges are released under it.
+/// The period in which bytes were charged; they are released in the same period.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(super) struct ChargePeriod(u64);
 
-/// Bytes that were asked for and have not come. They count for two periods at the most.
+/// Bytes that were requested and have not arrived. They count for at most two periods.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Awaited {
     period: ChargePeriod,
-    /// When the period began.
+    /// Start of the period.
     began: Time,
-    /// When something was last asked for.
+    /// Time of the latest request.
     latest: Time,
-    /// Bytes that were asked for in this period.
+    /// Bytes requested in this period and not arrived.
     recent: u64,
-    /// Bytes that were asked for in the period before.
+    /// Bytes requested in the preceding period and not arrived.
     older: u64,
 }
 
@@ -55,38 +55,39 @@ impl Awaited {
         self.recent + self.older
     }
 
-    /// When the period began.
+    /// Start of the present period.
     pub(super) const fn began(&self) -> Time {
         self.began
     }
 
-    /// Begins a period if one of this length has passed: what was asked for before the last one is
-    /// no longer awaited. Returns whether that was anything. All that came until `handled` was
-    /// released.
+    /// Starts a new period if one of this length has passed: bytes requested before the last one do
+    /// not count any longer. Returns whether there were any. All that arrived until `handled` was
+    /// released before.
     pub(super) fn age(&mut self, handled: Time, length: Duration) -> bool {
         let elapsed = handled - self.began;
         if elapsed < length {
             return false;
         }
         let before = self.bytes();
-        // Of the period just over something may still come, unless another period has passed since.
+        // Bytes of the period that ended may still arrive, unless another period has passed since.
         let may_come = elapsed < 2 * length || handled - self.latest < length;
         let (periods, older) = if may_come { (1, self.recent) } else { (2, 0) };
         (self.recent, self.older) = (0, older);
         self.period = ChargePeriod(self.period.0 + periods);
-        // What was asked for later than that is awaited for as long.
+        // Bytes requested after `handled` count for the full time.
         self.began = handled.max(self.latest);
         self.bytes() < before
     }
 
-    /// Counts bytes that are asked for now, in the period that is returned.
+    /// Counts bytes that are requested now; returns the period.
     pub(super) fn charge(&mut self, now: Time, bytes: u64) -> ChargePeriod {
         self.latest = self.latest.max(now);
         self.recent += bytes;
         self.period
     }
 
-    /// Bytes that were charged in `period` came, or are no longer awaited.
+    /// Releases bytes that were charged in `period`, since they arrived or are not expected any
+    /// longer.
     pub(super) fn release(&mut self, bytes: u64, period: ChargePeriod) {
         let awaited = match self.period.0 - period.0 {
             0 => &mut self.recent,
@@ -98,18 +99,18 @@ impl Awaited {
     }
 }
 
-/// Least time before anything is asked for again.
+/// Length of a period: the minimum time before a READ is repeated.
 pub(super) const PERIOD: Duration = READ_AGAIN_AFTER;
 
 impl ReadBudget {
-    /// A budget for a socket whose receive buffer is `receive_buffer_bytes` as
-    /// `getsockopt(SO_RCVBUF)` returns it (Linux: twice the value that was set). A quarter is left
-    /// for packets that are not READ responses.
+    /// Creates a budget for a socket with this receive buffer, as `getsockopt(SO_RCVBUF)` returns
+    /// it (on Linux twice the value that was set). A quarter is reserved for packets that are not
+    /// READ responses.
     pub const fn new(receive_buffer_bytes: u64) -> Self {
         Self::with_limit(receive_buffer_bytes / 4 * 3)
     }
 
-    /// No limit: for a network that drops nothing for lack of room.
+    /// A budget without a limit, for a network that drops no packets for lack of buffer space.
     pub const fn unlimited() -> Self {
         Self::with_limit(u64::MAX)
     }
@@ -123,7 +124,7 @@ impl ReadBudget {
         self.awaited.bytes()
     }
 
-    /// When [`ReadBudget::forget`] has something to tell at the earliest, if ever.
+    /// The earliest time at which [`ReadBudget::forget`] may return true; `None` if it will not.
     pub fn forgets_at(&self) -> Option<Time> {
         match self.forgot {
             true => Some(self.awaited.began()),
@@ -134,9 +135,9 @@ impl ReadBudget {
         }
     }
 
-    /// All packets that had arrived by `handled` were handled, which those in the socket's buffer
-    /// were not: stops counting bytes that were asked for too long before. Returns whether waiting
-    /// queue pairs may be able to send their READs since the last call.
+    /// Stops counting bytes that were requested too long ago, given that all packets that had
+    /// arrived by `handled` were handled. Returns whether waiting queue pairs may be able to send
+    /// RDMA READs since the last call.
     pub fn forget(&mut self, handled: Time) -> bool {
         self.handled = handled;
         self.forgot |= self.awaited.age(handled, PERIOD);
@@ -144,36 +145,36 @@ impl ReadBudget {
         mem::take(&mut self.forgot) || retry
     }
 
-    /// The time of the last [`ReadBudget::forget`].
+    /// The `handled` of the last [`ReadBudget::forget`].
     pub(super) const fn handled_until(&self) -> Time {
         self.handled
     }
 
-    /// Schedules waiting READs to be tried again at `at`, if there is no reason to do so earlier.
+    /// Schedules a retry of waiting RDMA READs at `at`, or earlier if already scheduled.
     pub(super) fn retry_at(&mut self, at: Time) {
         self.retry_at = Some(self.retry_at.map_or(at, |earlier| earlier.min(at)));
     }
 
-    /// How many response packets with `payload_bytes` each may be asked for, at most `wanted`. When
-    /// nothing is outstanding it is at least one.
+    /// Number of response packets with `payload_bytes` each that may be requested, at most
+    /// `wanted`. At least one if nothing is outstanding.
     pub(super) fn admits(&self, wanted: u32, payload_bytes: u32) -> u32 {
         let fitting = self.limit.saturating_sub(self.used()) / response_cost(1, payload_bytes);
         let fitting = if self.used() == 0 { fitting.max(1) } else { fitting };
         u32::try_from(fitting).unwrap_or(u32::MAX).min(wanted)
     }
 
-    /// Counts packets that are asked for now.
+    /// Charges response packets that are requested now.
     pub(super) fn charge(&mut self, now: Time, packets: u32, payload_bytes: u32) -> ChargePeriod {
         self.awaited.charge(now, response_cost(packets, payload_bytes))
     }
 
-    /// Packets that were charged in `period` came, or are waited for no longer.
+    /// Releases response packets charged in `period`.
     pub(super) fn release(&mut self, packets: u32, payload_bytes: u32, period: ChargePeriod) {
         self.awaited.release(response_cost(packets, payload_bytes), period);
     }
 }
 
-/// Cost to a receive buffer of READ response packets with this much payload each.
+/// The receive-buffer cost of READ response packets with this payload each.
 pub(super) const fn response_cost(packets: u32, payload_bytes: u32) -> u64 {
     packets as u64 * datagram_cost(payload_bytes as usize + HEADERS_BYTES)
 }

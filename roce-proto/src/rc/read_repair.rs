@@ -1,4 +1,4 @@
-//! Which responses to RDMA READs are asked for again while the others are on their way.
+//! Detection of lost RDMA READ responses, which are requested again while others are outstanding.
 
 use core::time::Duration;
 
@@ -6,54 +6,54 @@ use crate::rc::outstanding_reads::{OutstandingRead, OutstandingReads};
 use crate::rc::psn_set::PsnSet;
 use crate::{Psn, Time};
 
-/// A response is asked for again when one has come that was asked for this much later: less is
-/// taken for reordering.
+/// Number of later responses after which a missing one is considered lost; fewer may be reordering.
 const LATER_RESPONSES: u32 = 4;
 
-/// The least time after a response in which the next one is expected, where responses were lost.
+/// Minimum time after a response before a tail probe, if responses are missing.
 const TAIL_PROBE_FLOOR: Duration = Duration::from_millis(1);
 
-/// Repairs that are remembered. What is missing of older ones is asked for after a time-out.
+/// Maximum number of remembered repairs. What is missing of older ones is requested after a
+/// timeout.
 const REPAIRS: usize = 16;
 
-/// Missing responses are asked for again as soon as later ones show that they are lost, those that
-/// were asked for again included.
+/// Requests missing responses again as soon as later ones show that they are lost, including those
+/// of earlier repairs.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct ReadRepair {
-    /// The latest response that came, placed or not; `None` when none before it is missing.
+    /// The latest response that arrived, placed or not; `None` if none before it is missing.
     latest: Option<Psn>,
-    /// Packets missing before this one were asked for again at least once.
+    /// Missing responses before this one were requested again at least once.
     asked: Option<Psn>,
-    /// Responses before it were asked for when losses were last reported to the window.
+    /// Responses before it were already requested when the last loss was reported to the window.
     reported: Option<Psn>,
-    /// The requests for what was missing, oldest first.
+    /// The repairs, oldest first.
     repairs: [Repair; REPAIRS],
     repair_count: usize,
     tail: TailProbe,
-    /// How much later a response is than those that must be lost then.
+    /// Number of later responses after which a missing one is considered lost.
     later: u32,
 }
 
-/// Probe for the tail, sent when no response comes although some are missing, before all is asked
-/// for again. RFC 8985 does the same for TCP (section 7).
+/// State of the tail probe: the last response is requested again if no response arrives although
+/// some are missing, before everything is requested again. As for TCP in RFC 8985, section 7.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum TailProbe {
-    /// Nothing is expected, or nothing more can be done.
+    /// No response is expected, or the probe was answered.
     Idle,
-    /// The probe is due then.
+    /// The probe must be sent at this time, if no response arrives.
     At(Time),
-    /// The last response that was asked for is to be asked for again.
+    /// The last requested response must be requested again now.
     Due,
-    /// Response `psn` was asked for again: when it comes, what is missing before it is lost.
+    /// Response `psn` was requested again: once it arrives, what is missing before it is lost.
     Sent(Psn),
 }
 
-/// A request for responses that were missing.
+/// A repeated request for missing responses.
 #[derive(Clone, Copy, Debug, Default)]
 struct Repair {
     first: Psn,
     end: Psn,
-    /// Responses from there on were asked for later.
+    /// Responses from this one on were requested after the repair.
     high: Psn,
 }
 
@@ -70,26 +70,26 @@ impl ReadRepair {
         }
     }
 
-    /// A response came, be it a second time.
+    /// Records a response that arrived, even a duplicate.
     pub(super) fn came(&mut self, psn: Psn) {
         if self.latest.is_none_or(|latest| latest.is_before(psn)) {
             self.latest = Some(psn);
         }
         self.later = LATER_RESPONSES;
         if self.tail == TailProbe::Sent(psn) {
-            // Whatever was asked for before the probe was answered before it, or is lost.
+            // Everything requested before the probe was answered before it, or is lost.
             (self.later, self.asked, self.repair_count) = (1, None, 0);
             self.tail = TailProbe::Idle;
         }
     }
 
-    /// Whether a response came before one that is missing.
+    /// Whether a response arrived before one that is missing.
     pub(super) const fn has_gap(&self) -> bool {
         self.latest.is_some()
     }
 
-    /// Responses are expected within some round trips, where packets are lost; `None` where none
-    /// are, or no packets.
+    /// Schedules a tail probe after two round trips; `None` if no response is expected or nothing
+    /// was lost.
     pub(super) fn expect(&mut self, now: Time, round_trip: Option<Duration>) {
         self.tail = match round_trip {
             Some(time) => TailProbe::At(now + (time * 2).max(TAIL_PROBE_FLOOR)),
@@ -97,7 +97,7 @@ impl ReadRepair {
         };
     }
 
-    /// When [`ReadRepair::time_passed`] has something to do.
+    /// Time at which [`ReadRepair::time_passed`] must be called.
     pub(super) const fn deadline(&self) -> Option<Time> {
         match self.tail {
             TailProbe::At(time) => Some(time),
@@ -105,24 +105,24 @@ impl ReadRepair {
         }
     }
 
-    /// Notices that no response came.
+    /// Makes the tail probe due if its time has passed.
     pub(super) fn time_passed(&mut self, now: Time) {
         if self.deadline().is_some_and(|time| time <= now) {
             self.tail = TailProbe::Due;
         }
     }
 
-    /// Whether the last response that was asked for is to be asked for again.
+    /// Whether the last requested response must be requested again now.
     pub(super) fn is_probe_due(&self) -> bool {
         self.tail == TailProbe::Due
     }
 
-    /// Response `psn`, the last one, is asked for again.
+    /// Records that response `psn`, the last one, is requested again.
     pub(super) fn probed(&mut self, psn: Psn) {
         self.tail = TailProbe::Sent(psn);
     }
 
-    /// Everything before `oldest` has come.
+    /// Records that everything before `oldest` has arrived.
     pub(super) fn passed(&mut self, oldest: Psn) {
         self.latest = self.latest.filter(|latest| oldest.is_before(*latest));
         self.asked = self.asked.filter(|asked| oldest.is_before(*asked));
@@ -132,14 +132,14 @@ impl ReadRepair {
         }
     }
 
-    /// Forgets all: everything is sent again, or nothing further.
+    /// Discards all state: everything is retransmitted, or nothing any longer.
     pub(super) fn reset(&mut self) {
         (self.latest, self.asked, self.tail) = (None, None, TailProbe::Idle);
         self.repair_count = 0;
     }
 
-    /// The next responses that must be lost and are to be asked for, `first..end` of one READ.
-    /// `oldest` is the first packet that is not done.
+    /// The next lost responses to be requested again, `first..end` of one RDMA READ. `oldest` is
+    /// the first packet that is not done.
     pub(super) fn due(
         &self,
         oldest: Psn,
@@ -167,8 +167,8 @@ impl ReadRepair {
         })
     }
 
-    /// Responses `first..end` were asked for again, when those from `high` on were not asked for
-    /// yet.
+    /// Records that responses `first..end` were requested again; `high` is the first that was not
+    /// requested at all yet.
     pub(super) fn asked(&mut self, first: Psn, end: Psn, high: Psn) {
         if self.asked.is_none_or(|asked| asked.is_before(end)) {
             self.asked = Some(end);
@@ -198,8 +198,9 @@ impl ReadRepair {
         self.repair_count = kept;
     }
 
-    /// Whether a loss of `first` is to be reported to the window: those that were asked for before
-    /// the last report, up to `high`, are part of the same event.
+    /// Whether a loss of `first` must be reported to the window: losses among the responses
+    /// requested before the last report belong to the same event. `high` is as for
+    /// [`ReadRepair::asked`].
     pub(super) fn is_news(&mut self, first: Psn, high: Psn) -> bool {
         let news = self.reported.is_none_or(|reported| !first.is_before(reported));
         if news {

@@ -1,21 +1,21 @@
-//! RDMA WRITEs that came before a packet that is missing.
+//! RDMA WRITEs that arrived before a missing packet.
 
 use crate::Psn;
 use crate::rc::psn_set::PsnSet;
 use crate::rc::selective_ack::SelectiveAckBits;
 
-/// One of so many packets that come while one is missing is answered, unless it asks or shows that
-/// another is missing.
+/// While a packet is missing, one of this many packets is acknowledged, besides those that request
+/// an acknowledgement or reveal a further gap.
 const ANSWER_EVERY: u8 = 4;
 
-/// The packets of a peer that sends again only what is missing. Packets that were placed count as
-/// received, and are not placed a second time.
+/// Received packets after a gap, from a peer with selective recovery. Packets that were placed are
+/// reported as received, and are not placed again.
 #[derive(Debug)]
 pub(super) struct ReceivedAhead {
     placed: PsnSet,
-    /// The latest packet that came, placed or not.
+    /// The latest packet that arrived, placed or not, while one before it is missing.
     latest: Option<Psn>,
-    /// Packets that came since the last one that was answered.
+    /// Number of packets that arrived since the last acknowledgement.
     unanswered: u8,
 }
 
@@ -24,22 +24,23 @@ impl ReceivedAhead {
         Self { placed: PsnSet::new(), latest: None, unanswered: 0 }
     }
 
-    /// Whether `psn`, which is not before `expected`, can be remembered.
+    /// Whether `psn`, which is not before `expected`, is within the window of the set.
     pub(super) const fn reaches(expected: Psn, psn: Psn) -> bool {
         psn.since(expected) < PsnSet::REACH
     }
 
-    /// Whether a packet is placed already.
+    /// Whether the packet has been placed.
     pub(super) const fn has(&self, psn: Psn) -> bool {
         self.placed.contains(psn)
     }
 
-    /// A packet was placed.
+    /// Records that the packet was placed.
     pub(super) const fn placed(&mut self, psn: Psn) {
         self.placed.insert(psn);
     }
 
-    /// A packet came that is not the expected one; returns whether to answer immediately.
+    /// Records that a packet after the expected one arrived; returns whether to acknowledge
+    /// immediately.
     #[must_use]
     pub(super) fn came(&mut self, psn: Psn, asked: bool) -> bool {
         let new_gap = match self.latest {
@@ -57,7 +58,7 @@ impl ReceivedAhead {
         answer
     }
 
-    /// Everything before `expected` is done now; `first` was expected before.
+    /// Discards packets before `expected`, which are done; `first` is the former expected packet.
     pub(super) fn pass(&mut self, first: Psn, expected: Psn) {
         self.placed.remove_range(first, expected);
         self.latest = self.latest.filter(|latest| expected.is_before(*latest));
@@ -68,7 +69,7 @@ impl ReceivedAhead {
         self.latest
     }
 
-    /// Which packets after `expected` were placed.
+    /// The bitmap of the packets after `expected` that were placed.
     pub(super) fn bits(&self, expected: Psn) -> SelectiveAckBits {
         SelectiveAckBits::of(&self.placed, expected)
     }

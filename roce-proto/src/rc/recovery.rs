@@ -1,23 +1,23 @@
-//! The state that holds back packets after something went wrong.
+//! The state that restricts transmission after a loss or an RNR NAK.
 //!
-//! Each method is one event, and the test at the end has the table of all of them.
+//! Each method is one event; the test at the end covers all combinations of state and event.
 
 use crate::{Psn, Time};
 
-/// Whether packets leave as the limits admit them, or are sent again with care.
+/// Whether packets are sent as the limits allow, or only a probe.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Recovery {
-    /// Packets leave as the limits admit them.
+    /// Packets are sent as the limits allow.
     Idle,
-    /// The requester went back. Only this packet may leave until an answer comes.
+    /// The requester went back. Only the probe may be sent until it is answered.
     Probing(Probe),
-    /// The peer had no receive. No packet leaves before `until`, and then the probe first, if its
-    /// answer did not come before.
+    /// The peer had no receive. No packet is sent before `until`; then the probe is sent first,
+    /// unless it was answered before.
     Waiting { until: Time, probe: Option<Probe> },
 }
 
-/// The first packet that is sent again, alone. Were all of them sent again together, they would
-/// meet a receive buffer that is full of their first copies.
+/// The first packet that is retransmitted, alone. If all were retransmitted together, they would
+/// reach a receive buffer that is full of their first copies.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Probe {
     pub(super) psn: Psn,
@@ -26,21 +26,21 @@ pub(super) struct Probe {
     pub(super) reads: bool,
 }
 
-/// Why packets are sent again.
+/// The reason why packets are retransmitted.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Cause {
-    /// Nothing arrived for too long.
+    /// A timeout: no answer arrived.
     Silence,
-    /// The peer reported, or its answers show, that something is missing.
+    /// A NAK or other answers show that a packet is missing.
     Gap,
-    /// The peer had no receive, and now may have.
+    /// An RNR NAK; the peer may have a receive now.
     NotReady,
-    /// Nothing was asked, so nothing arrived: it is asked now.
+    /// No acknowledgement had been requested, so none arrived; the probe requests one.
     AckNotRequested,
 }
 
 impl Recovery {
-    /// The requester went back to `probe`, without a wait.
+    /// The requester went back to `probe`; it is sent without delay, or after the current wait.
     pub(super) fn went_back(&mut self, probe: Probe) {
         match self {
             Self::Waiting { probe: waiting, .. } => *waiting = Some(probe),
@@ -48,12 +48,12 @@ impl Recovery {
         }
     }
 
-    /// The peer had no receive for `probe`, and asked for time.
+    /// The peer had no receive for `probe`; it is sent at `until`.
     pub(super) fn not_ready(&mut self, until: Time, probe: Probe) {
         *self = Self::Waiting { until, probe: Some(probe) };
     }
 
-    /// Ends a wait whose time has passed at `now`.
+    /// Ends a wait if its time has passed at `now`.
     pub(super) fn time_passed(&mut self, now: Time) {
         if let Self::Waiting { until, probe } = *self
             && until <= now
@@ -62,7 +62,7 @@ impl Recovery {
         }
     }
 
-    /// The peer executed more than before: that answers the probe, which is returned.
+    /// The peer executed further packets, which answers the probe; returns the probe.
     pub(super) fn confirmed(&mut self) -> Option<Probe> {
         match self {
             Self::Idle => None,
@@ -75,17 +75,17 @@ impl Recovery {
         }
     }
 
-    /// Responses to RDMA READs came in order: that answers a probe that asks for such.
+    /// RDMA READ responses arrived in order, which answers the probe if it is an RDMA READ.
     pub(super) fn responses_came(&mut self) -> Option<Probe> {
         if self.probe().is_some_and(|probe| probe.reads) { self.confirmed() } else { None }
     }
 
-    /// Nothing will be sent from now on.
+    /// The queue pair sends nothing any longer.
     pub(super) fn abandoned(&mut self) {
         *self = Self::Idle;
     }
 
-    /// The only packet that may leave, now or after the wait.
+    /// The only packet that may be sent, now or after the wait.
     pub(super) const fn probe(&self) -> Option<Probe> {
         match *self {
             Self::Idle => None,
@@ -94,7 +94,7 @@ impl Recovery {
         }
     }
 
-    /// Time until which no packet may leave.
+    /// The time until which no packet may be sent.
     pub(super) const fn waits_until(&self) -> Option<Time> {
         match *self {
             Self::Waiting { until, .. } => Some(until),
@@ -102,8 +102,8 @@ impl Recovery {
         }
     }
 
-    /// Whether no packet may leave now. Reports of a gap and of a missing receive are not heeded
-    /// either: they are about packets that left before the wait began.
+    /// Whether no packet may be sent now. Sequence error and RNR NAKs are ignored then, since they
+    /// concern packets that were sent before the wait.
     pub(super) const fn is_waiting(&self) -> bool {
         self.waits_until().is_some()
     }

@@ -1,4 +1,4 @@
-//! The queue of posted receives, a stack.
+//! The receive queue, a stack.
 
 use alloc::boxed::Box;
 use alloc::vec;
@@ -6,8 +6,8 @@ use core::mem;
 
 use crate::rc::{LocalSge, PostError, QueuePairConfig, RecvRequest, sge};
 
-/// The receives. The one that was posted last is used first: the cache still has it and its memory,
-/// while of many queue pairs it could not keep all receives.
+/// Posted receives. The last one posted is used first, since it and its buffer are most likely in
+/// the cache; with many queue pairs, the cache cannot hold all receives.
 #[derive(Debug)]
 pub(super) struct RecvQueue {
     /// A stack: the first `count` are posted.
@@ -20,7 +20,7 @@ pub(super) struct RecvQueue {
 #[derive(Clone, Copy, Debug, Default)]
 pub(super) struct RecvEntry {
     pub(super) wr_id: u64,
-    /// Bytes that it has room for.
+    /// Total length of its buffers in bytes.
     pub(super) length: u32,
     sge_count: u8,
 }
@@ -37,7 +37,7 @@ impl RecvQueue {
         }
     }
 
-    /// Makes room for all receives that were granted.
+    /// Allocates memory for the granted number of receives.
     pub(super) fn grow(&mut self, granted: &QueuePairConfig) {
         let mut grown = Self { count: self.count, ..Self::new(granted) };
         grown.entries[..self.entries.len()].copy_from_slice(&self.entries);
@@ -53,12 +53,12 @@ impl RecvQueue {
         self.count == 0
     }
 
-    /// Whether `request` fits a slot.
+    /// Whether `request` has few enough scatter-gather elements.
     pub(super) const fn check(&self, request: &RecvRequest<'_>) -> Result<(), PostError> {
         if request.sges.len() > self.sge_room { Err(PostError::TooManySges) } else { Ok(()) }
     }
 
-    /// Adds a receive that [`RecvQueue::check`] accepts. The caller has made sure of room.
+    /// Adds a receive that [`RecvQueue::check`] has accepted. The caller has checked for room.
     pub(super) fn push(&mut self, request: &RecvRequest<'_>) {
         let start = self.count * self.sge_room;
         let sge_count = request.sges.len() as u8;
@@ -68,7 +68,7 @@ impl RecvQueue {
         self.count += 1;
     }
 
-    /// Swaps the last two, so that the one before the last is used first.
+    /// Swaps the last two receives, so that the former last one is used first.
     pub(super) fn swap_last(&mut self) {
         let [.., before, last] = &mut self.entries[..self.count] else { return };
         mem::swap(before, last);
@@ -77,7 +77,7 @@ impl RecvQueue {
         before.swap_with_slice(last);
     }
 
-    /// The receive to use, and its scatter-gather list.
+    /// The receive to use next, with its scatter-gather list.
     pub(super) fn last(&self) -> Option<(&RecvEntry, &[LocalSge])> {
         let slot = self.count.checked_sub(1)?;
         let entry = &self.entries[slot];

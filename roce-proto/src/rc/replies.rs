@@ -1,11 +1,11 @@
-//! RDMA READ responses that are still to be sent.
+//! RDMA READ responses that are being sent.
 
 use crate::Psn;
 use crate::rc::READS_MAX;
 use crate::wire::Reth;
 
-/// The message sequence numbers of the latest RDMA READ requests, for when they are repeated: no
-/// more than the peer may have outstanding.
+/// The message sequence numbers of the latest RDMA READ requests, for repeated requests; as many as
+/// the peer may have outstanding.
 #[derive(Debug)]
 pub(super) struct LatestReads {
     reads: [(Psn, Psn, u32); READS_MAX],
@@ -22,7 +22,7 @@ impl LatestReads {
         self.next = (self.next + 1) % READS_MAX;
     }
 
-    /// MSN of the request whose response includes `psn`.
+    /// The MSN of the request whose response includes `psn`; `None` if it is not among the latest.
     pub(super) fn msn_of(&self, psn: Psn) -> Option<u32> {
         let found = self.reads.iter().find(|(first, end, _)| psn.is_within(*first, *end));
         found.map(|&(_, _, msn)| msn)
@@ -36,17 +36,17 @@ pub(super) struct Replies {
     length: usize,
 }
 
-/// One RDMA READ request that is being answered.
+/// An RDMA READ request that is being answered.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct ReadReply {
     pub(super) first: Psn,
-    /// The next packet of the response.
+    /// PSN of the next response packet.
     pub(super) next: Psn,
     pub(super) end: Psn,
     pub(super) reth: Reth,
-    /// The message sequence number of the request.
+    /// Message sequence number (MSN) of the request.
     pub(super) msn: u32,
-    /// The request came before: the response was sent, or is being sent, already.
+    /// Whether it is a repeated request, whose response was sent before.
     pub(super) repeated: bool,
 }
 
@@ -71,7 +71,7 @@ impl Replies {
         self.length = 0;
     }
 
-    /// The response whose turn it is.
+    /// The response that is sent next.
     pub(super) fn front_mut(&mut self) -> Option<&mut ReadReply> {
         self.replies[..self.length].first_mut()
     }
@@ -80,8 +80,8 @@ impl Replies {
         self.remove(0);
     }
 
-    /// Adds a request that comes for the first time; false if more than `resources` are
-    /// outstanding. Repeated requests make way: the peer will repeat them once more if it needs to.
+    /// Adds a new request; returns false if more than `resources` are outstanding. A repeated
+    /// request is dropped to make room: the peer repeats it again if necessary.
     #[must_use]
     pub(super) fn push(&mut self, reply: ReadReply, resources: usize) -> bool {
         let resources = resources.min(READS_MAX);
@@ -97,10 +97,9 @@ impl Replies {
         true
     }
 
-    /// Adds a request that was seen before. The packets that are still to be sent for the first one
-    /// are not sent twice; those that were sent already are sent again before anything else. A
-    /// request for which there is no room is dropped: the peer will repeat it once more if it needs
-    /// to.
+    /// Adds a repeated request. Response packets that are still to be sent are not sent twice;
+    /// those already sent are sent again before anything else. If there is no room, the request is
+    /// dropped: the peer repeats it again if necessary.
     pub(super) fn repeat(&mut self, reply: ReadReply, resources: usize) {
         for known in &mut self.replies[..self.length] {
             if !reply.first.is_within(known.first, known.end) {

@@ -1,33 +1,32 @@
-//! Which packets of requests are sent again to a peer that tells which of them it has.
+//! Selective retransmission of request packets, to a peer that reports which it has received.
 
 use core::time::Duration;
 
 use crate::rc::psn_set::PsnSet;
 use crate::{Psn, Time};
 
-/// A packet is sent again when one has come that is this much later: less is taken for reordering.
+/// Number of later packets after which a missing one is considered lost; fewer may be reordering.
 const LATER_PACKETS: u32 = 3;
 
-/// State of the packets that were sent and not confirmed. All of its sets lie within
-/// [`PsnSet::REACH`] of the oldest of these.
+/// State of the unconfirmed packets. All sets are within [`PsnSet::REACH`] of the oldest.
 #[derive(Debug)]
 pub(super) struct RequestRepair {
-    /// The peer has received them, though not all before them.
+    /// Packets that the peer has received after a missing one.
     arrived: PsnSet,
-    /// Packets that are missing and to be sent again. They are not charged to the window.
+    /// Lost packets to be retransmitted. They are not charged to the window.
     due: PsnSet,
-    /// Sent again in this round. Packets that were sent again before it are late, or were lost,
-    /// when it ends: then packets that were sent for the first time in it have come, or there was
-    /// time for it.
+    /// Packets retransmitted in this round. A round ends when packets first sent in it have
+    /// arrived, or after the time for that: packets retransmitted before the round are then late or
+    /// lost.
     again: PsnSet,
-    /// Sent again in the round before.
+    /// Packets retransmitted in the preceding round.
     again_before: PsnSet,
-    /// The first packet that was sent for the first time in this round.
+    /// The first packet that was first sent in this round.
     round: Psn,
     round_began: Time,
-    /// The latest packet that the peer has seen, until it is confirmed.
+    /// The latest packet that the peer has received, until it is confirmed.
     latest: Option<Psn>,
-    /// When to send again what is missing then, if no answer comes before.
+    /// Time at which all missing packets are retransmitted if no answer arrives.
     deadline: Option<Time>,
 }
 
@@ -45,43 +44,43 @@ impl RequestRepair {
         }
     }
 
-    /// Whether the peer has received a packet.
+    /// Whether the peer has received the packet.
     pub(super) const fn has_arrived(&self, psn: Psn) -> bool {
         self.arrived.contains(psn)
     }
 
-    /// The peer has received a packet; false if that was known.
+    /// Records that the peer has received the packet; false if that was known.
     pub(super) const fn arrived(&mut self, psn: Psn) -> bool {
         self.due.remove(psn);
         self.arrived.insert(psn)
     }
 
-    /// Whether a packet that was sent is charged to the window no longer.
+    /// Whether the packet, which was sent, is not charged to the window.
     pub(super) const fn is_released(&self, psn: Psn) -> bool {
         self.arrived.contains(psn) || self.due.contains(psn)
     }
 
-    /// How many of the packets `first..end` that is.
+    /// Number of packets of `first..end` that are not charged to the window.
     pub(super) fn released(&self, first: Psn, end: Psn) -> u32 {
         self.arrived.count(first, end) + self.due.count(first, end)
     }
 
-    /// Whether there is something to send again.
+    /// Whether there are packets to retransmit.
     pub(super) const fn is_due(&self) -> bool {
         !self.due.is_empty()
     }
 
-    /// The first packet to send again of `first..end`.
+    /// The first packet of `first..end` to retransmit.
     pub(super) fn first_due(&self, first: Psn, end: Psn) -> Option<Psn> {
         self.due.first_within(first, end)
     }
 
-    /// A packet is missing, and to be sent again.
+    /// Marks a lost packet for retransmission.
     pub(super) const fn missing(&mut self, psn: Psn) {
         self.due.insert(psn);
     }
 
-    /// A packet is sent again; `high` is the next that will be sent for the first time.
+    /// Records a retransmission; `high` is the next packet that was never sent.
     pub(super) const fn sent_again(&mut self, now: Time, psn: Psn, high: Psn) {
         self.due.remove(psn);
         if self.again.is_empty() && self.again_before.is_empty() {
@@ -90,15 +89,15 @@ impl RequestRepair {
         self.again.insert(psn);
     }
 
-    /// The peer tells which packets came up to `latest`.
+    /// Records that the peer has reported packets up to `latest`.
     pub(super) fn told(&mut self, latest: Psn) {
         if self.latest.is_none_or(|known| known.is_before(latest)) {
             self.latest = Some(latest);
         }
     }
 
-    /// The peer has seen `latest`, and misses a packet before it; `high` is the next that will be
-    /// sent for the first time. An answer is late after `late`.
+    /// Records that the peer has received `latest` and misses an earlier packet; `high` is the next
+    /// packet that was never sent. An answer is considered late after `late`.
     pub(super) fn seen(&mut self, now: Time, latest: Psn, high: Psn, late: Duration) {
         let passed = self.round.is_before(latest) && latest.since(self.round) >= LATER_PACKETS;
         if passed || now - self.round_began >= late {
@@ -109,13 +108,13 @@ impl RequestRepair {
         self.deadline = Some(now + late * 2);
     }
 
-    /// When to send again what is missing then.
+    /// Time at which [`RequestRepair::late`] returns a packet.
     pub(super) const fn deadline(&self) -> Option<Time> {
         self.deadline
     }
 
-    /// No answer came for long enough: whatever is missing before the packet that is returned is to
-    /// be sent again, though it was sent again before.
+    /// If no answer arrived by the deadline, returns the latest packet reported: everything missing
+    /// before it must be retransmitted, even if it was before.
     pub(super) fn late(&mut self, now: Time) -> Option<Psn> {
         self.deadline.take_if(|deadline| *deadline <= now)?;
         self.again.clear();
@@ -123,8 +122,8 @@ impl RequestRepair {
         self.latest
     }
 
-    /// The packets of the 64 from `first` on that are missing, as far as is known, and were not
-    /// sent again yet.
+    /// Bitmap of the 64 packets from `first` on that are not known to have arrived and were not
+    /// retransmitted yet.
     pub(super) const fn unknown_from(&self, first: Psn) -> u64 {
         !(self.arrived.word_from(first)
             | self.due.word_from(first)
@@ -132,11 +131,11 @@ impl RequestRepair {
             | self.again_before.word_from(first))
     }
 
-    /// Everything before `to` is confirmed; `from` was the oldest packet that was not. The peer
-    /// says of `to` that it is missing, whatever it said before; it is sent again here if it is
-    /// before `next`.
+    /// Records that everything before `to` is confirmed; `from` is the formerly oldest packet.
+    /// Packet `to` is missing, even if it was reported as received; it is retransmitted if it was
+    /// sent (is before `next`).
     pub(super) fn confirmed(&mut self, from: Psn, to: Psn, next: Psn) {
-        // The sets have nothing after it.
+        // In this case the sets are empty.
         if self.latest.is_none() {
             return;
         }
@@ -150,7 +149,7 @@ impl RequestRepair {
         self.deadline = self.deadline.filter(|_| self.latest.is_some());
     }
 
-    /// All that is missing will be sent again in order.
+    /// Everything missing will be retransmitted in order: discards the retransmission state.
     pub(super) const fn set_back(&mut self) {
         self.due.clear();
         self.again.clear();
@@ -158,13 +157,13 @@ impl RequestRepair {
         self.deadline = None;
     }
 
-    /// Believes nothing that the peer told: it does not answer.
+    /// Discards everything that the peer reported, since it does not answer.
     pub(super) const fn forget(&mut self) {
         *self = Self::new();
     }
 }
 
-/// Packets before this one are missing if they were not reported with `latest`.
+/// Packets before the returned one are lost if they were not reported together with `latest`.
 pub(super) fn missing_before(latest: Psn) -> Psn {
     latest.minus(LATER_PACKETS - 1)
 }

@@ -1,10 +1,10 @@
-//! The requester: turns send requests into packets.
+//! The requester: sends the packets of send requests.
 //!
-//! All requests together are one stream of sequence numbers, with marks in it. Everything before
-//! `unacknowledged` is done; everything before `confirmed` was executed by the peer, though
-//! responses to READs may be missing; everything before `next` is on its way; everything before
-//! `high` was sent at least once. Going back to send again sets `next` back; nothing else has to be
-//! undone. What answers do to the marks is in the completer, `completer.rs`.
+//! All requests form one stream of PSNs with marks: everything before `unacknowledged` is done;
+//! everything before `confirmed` was executed by the peer, although RDMA READ responses may be
+//! missing; everything before `next` was sent and is outstanding; everything before `high` was sent
+//! at least once. To retransmit, `next` is set back; no other state has to be reverted. The
+//! completer, `completer.rs`, moves the marks when answers arrive.
 
 use alloc::boxed::Box;
 use core::time::Duration;
@@ -27,75 +27,73 @@ use crate::rc::{
 use crate::wire::{Bth, Message, Reth, Tail};
 use crate::{Psn, Qpn, Time};
 
-/// No request starts while more packets than this are on their way, so that together with the
-/// longest message they stay within half the space of sequence numbers.
+/// No request starts while more packets than this are outstanding, so that together with the
+/// longest message they take less than half of the PSN space.
 const PACKETS_AHEAD: u32 = 1 << 21;
 
 const _: () =
     assert!(PACKETS_AHEAD + crate::rc::MESSAGE_MAX_BYTES / 256 < 1 << 23, "serial numbers compare");
 
-/// An RDMA READ is not cut into requests of fewer packets than this only because the budget is low.
+/// Minimum number of response packets of an RDMA READ request that is split because of the budget.
 const READ_PACKETS_MIN: u32 = 8;
 
-/// Requests whose completion nobody wants to know of go without asking for an acknowledgement for
-/// this long. It is less than the time after which something is sent again, and acknowledges a few
-/// of many connections' commands together.
+/// Interval in which unsignaled requests are sent without requesting an acknowledgement. It is
+/// shorter than the retransmission timeout, and lets one acknowledgement cover several commands.
 const ASK_EVERY: Duration = Duration::from_millis(2);
 
 #[derive(Debug)]
 pub(super) struct Requester {
     pub(super) queue: SendQueue,
     pub(super) reads: OutstandingReads,
-    /// Responses that came before one that is missing, and were placed. At most as much is asked
-    /// for as it has room for: the rest would be dropped if the oldest is lost.
+    /// RDMA READ responses that were placed although an earlier one is missing. Only as many
+    /// responses are requested as the set can hold: further ones would be dropped if the oldest is
+    /// lost.
     pub(super) early: PsnSet,
     pub(super) retransmit_timer: RetransmitTimer,
     pub(super) unacknowledged: Psn,
     pub(super) confirmed: Psn,
     pub(super) next: Psn,
     pub(super) high: Psn,
-    /// The request that `next` belongs to.
+    /// Position of the request that `next` belongs to.
     pub(super) cursor: u64,
-    /// Requests before this position have started: they have sequence numbers, or were done
-    /// locally.
+    /// Requests before this position have started: they have PSNs, or were carried out locally.
     pub(super) started: u64,
-    /// Charge of `confirmed..next` to the window.
+    /// Window charge of the packets `confirmed..next`.
     pub(super) charged: u64,
-    /// Charge for packets that will be sent again while their first copies may still fill the
-    /// peer's receive buffer.
+    /// Window charge of packets that will be retransmitted while their first copies may still
+    /// occupy the peer's receive buffer.
     pub(super) stale: u64,
-    /// Bytes charged since an acknowledgement was last asked for.
+    /// Bytes charged since an acknowledgement was last requested.
     unsolicited_bytes: u64,
-    /// The latest packet that asked for an acknowledgement.
+    /// The latest packet that requested an acknowledgement.
     asked: Option<Psn>,
-    /// Time when that packet was sent.
+    /// Time at which that packet was sent.
     asked_at: Option<Time>,
-    /// A packet whose round trip is being measured.
+    /// The packet whose round trip is being measured, and its time of sending.
     pub(super) timed: Option<(Psn, Time)>,
     pub(super) recovery: Recovery,
-    /// Receiver-not-ready answers since the peer last executed something. They are counted through
-    /// several waits, and what is between them.
+    /// Number of RNR NAKs since the peer last executed a packet, over several waits.
     pub(super) not_ready_count: u8,
-    /// The next packet waits until then, since packets are paced.
+    /// Time until which pacing delays the next packet.
     paced_until: Option<Time>,
-    /// Where and when packets were last sent again because the peer reported a gap. Echoes of that
-    /// report come in every state of the recovery: its probe may be answered by RDMA READ
-    /// responses, refused for want of a receive, or followed by silence.
+    /// The gap for which packets were last retransmitted after a NAK, and the time. Duplicates of
+    /// that NAK arrive in every recovery state, since the probe may be answered by READ responses
+    /// or an RNR NAK, or not at all.
     pub(super) reported_gap: Option<(Psn, Time)>,
-    /// Repair of reads, which is no state of the recovery: responses that were sent before the
-    /// requester went back may still come, and show what is missing among them.
+    /// Repair of RDMA READs, independent of the recovery state: responses requested before the
+    /// requester went back may still arrive, and show what is missing among them.
     pub(super) read_repair: ReadRepair,
-    /// If the peer agreed to recover selectively.
+    /// State of selective recovery, if the peer agreed to it.
     pub(super) request_repair: Option<Box<RequestRepair>>,
     pub(super) mtu: u32,
     peer: Qpn,
     initiator_depth: usize,
     pub(super) rnr_retry_count: u8,
-    /// The peer says when packets are lost to its receive buffer.
+    /// Whether the peer reports packet losses by its receive buffer.
     reports_overflow: bool,
 }
 
-/// A send request failed, and the queue pair with it.
+/// A failed send request, which also fails the queue pair.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct SendFailure {
     pub(super) position: u64,
@@ -103,7 +101,7 @@ pub(super) struct SendFailure {
 }
 
 impl Requester {
-    /// A requester with room for some of what was granted.
+    /// Creates a requester with memory for the sizes `room`.
     pub(super) fn new(granted: &QueuePairConfig, room: &QueuePairConfig) -> Self {
         Self {
             queue: SendQueue::new(granted, room),
@@ -150,18 +148,18 @@ impl Requester {
         self.request_repair = connection.selective_recovery.then(|| Box::new(RequestRepair::new()));
     }
 
-    /// Whether BECN in an answer says that the peer's receive buffer overflowed, and not that the
-    /// network is congested.
+    /// Whether BECN in an answer means that the peer's receive buffer overflowed, not network
+    /// congestion.
     pub(super) const fn reports_overflow(&self) -> bool {
         self.reports_overflow
     }
 
-    /// Cause of the loss of packets that an answer with this BECN shows to be missing.
+    /// The cause of losses that an answer with this BECN shows.
     pub(super) const fn cause_of_loss(&self, becn: bool) -> LossCause {
         if becn || !self.reports_overflow { LossCause::ReceiveBuffer } else { LossCause::Network }
     }
 
-    /// Whether there is something to send, as far as that depends on this queue pair alone.
+    /// Whether there is a packet to send, shared limits aside.
     pub(super) fn wants(&self) -> bool {
         !self.recovery.is_waiting()
             && (self.due_repair().is_some()
@@ -170,18 +168,18 @@ impl Requester {
                 || self.wants_next())
     }
 
-    /// The responses that are to be asked for again.
+    /// The lost READ responses to be requested again next.
     pub(super) fn due_repair(&self) -> Option<(Psn, Psn)> {
         self.read_repair.due(self.unacknowledged, &self.reads, &self.early)
     }
 
-    /// The response that is to be asked for again to find out which are lost.
+    /// The READ response to be requested again as a tail probe.
     fn due_tail_probe(&self) -> Option<Psn> {
         let last = self.reads.iter().last().filter(|_| self.read_repair.is_probe_due())?;
         Some(last.end.minus(1))
     }
 
-    /// Responses are expected from now on.
+    /// Schedules the next tail probe.
     pub(super) fn expect_responses(&mut self, now: Time, limits: &SharedLimits<'_>) {
         let lossy = limits.window.lost_responses() || self.read_repair.has_gap();
         let expected = lossy && !self.reads.is_empty();
@@ -189,13 +187,13 @@ impl Requester {
         self.read_repair.expect(now, round_trip);
     }
 
-    /// Whether packets that the peer misses are to be sent again before anything else.
+    /// Whether lost request packets must be retransmitted first.
     fn repairs_requests(&self) -> bool {
         self.recovery == Recovery::Idle
             && self.request_repair.as_ref().is_some_and(|repair| repair.is_due())
     }
 
-    /// Whether the packet at `next` may be sent.
+    /// Whether the packet at `next` may be sent, shared limits aside.
     fn wants_next(&self) -> bool {
         if self.cursor == self.queue.tail() {
             return false;
@@ -208,7 +206,7 @@ impl Requester {
         !fenced && !self.lacks_read_room(entry)
     }
 
-    /// The next packet, if there is one: returns whether `out` holds it.
+    /// Writes the next packet to `out`; returns false if none may be sent.
     pub(super) fn poll(
         &mut self,
         now: Time,
@@ -255,8 +253,7 @@ impl Requester {
         Ok(false)
     }
 
-    /// Starts the request at the cursor: gives it its sequence numbers, or does it if it is a local
-    /// one.
+    /// Starts the request at the cursor: assigns its PSNs, or carries it out if it is local.
     fn start(
         &mut self,
         qpn: Qpn,
@@ -297,7 +294,7 @@ impl Requester {
         Ok(())
     }
 
-    /// The next packet of a SEND or an RDMA WRITE.
+    /// Writes the next packet of a SEND or RDMA WRITE.
     fn emit_payload(
         &mut self,
         now: Time,
@@ -327,7 +324,7 @@ impl Requester {
         Ok(true)
     }
 
-    /// The oldest packet that the peer misses and that was not sent again yet. It asks for an
+    /// Writes the oldest lost packet that was not retransmitted yet. It requests an
     /// acknowledgement.
     fn emit_missing(
         &mut self,
@@ -360,7 +357,7 @@ impl Requester {
         Ok(true)
     }
 
-    /// Notes that `out` stands for a packet that the peer misses.
+    /// Updates the state after a lost packet was written.
     fn sent_again(&mut self, now: Time, psn: Psn, limits: &SharedLimits<'_>, out: &mut Transmit) {
         out.mark_retransmission();
         if let Some(repair) = &mut self.request_repair {
@@ -376,7 +373,7 @@ impl Requester {
         self.start_clock(now, limits);
     }
 
-    /// Fills `out` with packet `index` of a SEND or an RDMA WRITE.
+    /// Writes packet `index` of a SEND or RDMA WRITE to `out`.
     fn write_packet(
         &self,
         position: u64,
@@ -409,7 +406,7 @@ impl Requester {
         Ok(())
     }
 
-    /// An RDMA READ request for responses `first..end`, which are missing.
+    /// Writes an RDMA READ request for the missing responses `first..end`.
     fn emit_repair(
         &mut self,
         now: Time,
@@ -424,8 +421,8 @@ impl Requester {
         self.start_clock(now, limits);
     }
 
-    /// The next RDMA READ request: again what was asked for before, or as much as the budget
-    /// allows.
+    /// Writes the next RDMA READ request: a repeated one, or a new one as large as the limits
+    /// allow.
     fn emit_read(&mut self, now: Time, limits: &mut SharedLimits<'_>, out: &mut Transmit) -> bool {
         let entry = *self.queue.get(self.cursor);
         let packets = match self.reads.containing(self.next) {
@@ -441,12 +438,12 @@ impl Requester {
         true
     }
 
-    /// Fills `out` with a congestion notification.
+    /// Writes a congestion notification packet to `out`.
     pub(super) fn emit_notification(&self, out: &mut Transmit) {
         out.start(Bth::notification(self.peer), &Message::CongestionNotification, 0);
     }
 
-    /// Fills `out` with the request for `packets` response packets from `psn` on.
+    /// Writes the request for `packets` responses from `psn` on to `out`.
     fn start_read(&self, entry: &SendEntry, psn: Psn, packets: u32, out: &mut Transmit) {
         let SendOp::RdmaRead { remote_addr, rkey } = entry.op else { return };
         let offset = psn.since(entry.first) * self.mtu;
@@ -457,7 +454,8 @@ impl Requester {
         out.start(bth, &Message::ReadRequest(Reth { addr, rkey, length }), 0);
     }
 
-    /// Makes a new READ request for what packet `index` begins; returns for how many packets.
+    /// Charges a new RDMA READ request that begins with packet `index`; returns its number of
+    /// responses.
     fn ask_for(
         &mut self,
         now: Time,
@@ -493,7 +491,7 @@ impl Requester {
         packets
     }
 
-    /// Moves the marks past the packets that `out` stands for.
+    /// Advances the marks past the packets that `out` has sent or requested.
     fn sent(
         &mut self,
         now: Time,
@@ -521,8 +519,7 @@ impl Requester {
         self.start_clock(now, limits);
     }
 
-    /// Something that wants an answer is on its way: the clock runs from now on, if it does not
-    /// already.
+    /// Starts the retransmission timer unless it is running.
     pub(super) fn start_clock(&mut self, now: Time, limits: &SharedLimits<'_>) {
         if self.retransmit_timer.deadline().is_none() {
             let retransmit_after = self.retransmit_after(limits);
@@ -530,17 +527,17 @@ impl Requester {
         }
     }
 
-    /// How long to wait for an answer to the oldest packet. Repeating a READ is expensive: it is
-    /// not done lightly.
+    /// Retransmission timeout of the oldest packet. It is longer for an RDMA READ, whose repetition
+    /// is expensive.
     pub(super) fn retransmit_after(&self, limits: &SharedLimits<'_>) -> Duration {
         let reading = self.reads.first_missing(self.unacknowledged) == Some(self.unacknowledged);
         let floor = if reading { READ_AGAIN_AFTER } else { Duration::ZERO };
         limits.window.retransmit_after().max(floor)
     }
 
-    /// Whether a packet asks for an acknowledgement: at the end of a request whose completion is
-    /// wanted, before something that needs the answer, at the end of what there is to send unless
-    /// it asked lately, and often enough to keep the window and the queue moving.
+    /// Whether a packet requests an acknowledgement: at the end of a signaled request; before a
+    /// request that needs the answer; at the end of the queue, unless one was requested recently;
+    /// and often enough to keep window and queue moving.
     fn asks(&self, now: Time, entry: &SendEntry, last: bool, limits: &SharedLimits<'_>) -> bool {
         let end = last
             && (entry.flags.signaled || {
@@ -559,20 +556,19 @@ impl Requester {
                 && (limits.window.is_closing() || self.ahead_of_confirmed() >= PsnSet::REACH / 2)
     }
 
-    /// How many packets were sent to a peer that remembers which of them came, and are not
-    /// confirmed.
+    /// Number of outstanding packets towards a peer with selective recovery; 0 for others.
     fn ahead_of_confirmed(&self) -> u32 {
         let ahead = self.request_repair.is_some() && self.confirmed.is_before(self.next);
         if ahead { self.next.since(self.confirmed) } else { 0 }
     }
 
-    /// Whether the peer has received a packet that was sent, though not all before it.
+    /// Whether the peer has received the packet although an earlier one is missing.
     pub(super) fn has_arrived(&self, psn: Psn) -> bool {
         psn.is_before(self.high)
             && self.request_repair.as_ref().is_some_and(|repair| repair.has_arrived(psn))
     }
 
-    /// The next packet may not leave yet.
+    /// Records why the next packet may not be sent yet.
     fn wait(&mut self, wait: Wait) {
         self.paced_until = match wait {
             Wait::Room => None,
@@ -585,13 +581,13 @@ impl Requester {
         !again && self.asked_at.is_some_and(|at| now - at < ASK_EVERY)
     }
 
-    /// Whether something was asked that is not answered yet.
+    /// Whether a requested acknowledgement is outstanding.
     fn awaits_acknowledgement(&self) -> bool {
         self.asked.is_some_and(|asked| !asked.is_before(self.confirmed))
     }
 
-    /// Moves `next` forward to `to`, and the cursor to the request that it belongs to. What was
-    /// done locally in between is not done again.
+    /// Advances `next` to `to`, and the cursor to its request. Local requests in between are not
+    /// repeated.
     pub(super) fn skip_to(&mut self, to: Psn) {
         self.next = to;
         while self.cursor < self.started && !to.is_before(self.queue.get(self.cursor).end()) {
@@ -599,8 +595,7 @@ impl Requester {
         }
     }
 
-    /// Sets `next` back to the oldest packet that needs to be sent again, which is returned. That
-    /// packet leaves first, alone.
+    /// Sets `next` back to the oldest packet to retransmit, which becomes the probe.
     #[must_use]
     pub(super) fn set_back(&mut self, cause: Cause, limits: &mut SharedLimits<'_>) -> Probe {
         let psn = match cause {
@@ -623,14 +618,14 @@ impl Requester {
         Probe { psn, cause, reads: self.reads.containing(psn).is_some() }
     }
 
-    /// Goes back, and sends again from now on.
+    /// Goes back, and sends the probe without delay.
     pub(super) fn go_back(&mut self, cause: Cause, limits: &mut SharedLimits<'_>) {
         let probe = self.set_back(cause, limits);
         self.recovery.went_back(probe);
     }
 
-    /// Forgets the bytes sent without asking: they were asked for, are acknowledged anyway, or will
-    /// be sent again.
+    /// Resets the count of bytes sent without requesting an acknowledgement: one was requested,
+    /// they are acknowledged, or will be retransmitted.
     pub(super) fn clear_unsolicited(&mut self, limits: &mut SharedLimits<'_>) {
         limits.window.asked(core::mem::take(&mut self.unsolicited_bytes));
     }
@@ -639,10 +634,9 @@ impl Requester {
         limits.window.release(core::mem::take(&mut self.stale));
     }
 
-    /// Ends a receiver-not-ready wait, or goes back because nothing arrived for too long. In that
-    /// case the oldest packet, which leaves alone, finds out whether the peer is slow or packets
-    /// were lost. That packet asks as well for what was sent without asking: there is no other
-    /// question to which the answer is an acknowledgement.
+    /// Ends an RNR wait, or goes back after a retransmission timeout. The probe shows whether the
+    /// peer is slow or packets were lost. It is also sent if no acknowledgement had been requested,
+    /// since only a packet can request one.
     pub(super) fn handle_deadline(
         &mut self,
         now: Time,
@@ -694,7 +688,7 @@ impl Requester {
         waits.into_iter().flatten().min()
     }
 
-    /// Gives back its share of the shared limits; nothing is sent or expected from then on.
+    /// Releases its share of the shared limits; nothing is sent or expected afterwards.
     pub(super) fn abandon(&mut self, limits: &mut SharedLimits<'_>) {
         limits.window.release(core::mem::take(&mut self.charged));
         self.release_stale(limits);
@@ -737,17 +731,17 @@ impl Requester {
         }
     }
 
-    /// Cost of packet `index` of a request to the window.
+    /// Window cost of packet `index` of a request.
     pub(super) fn packet_cost(&self, entry: &SendEntry, index: u32) -> u64 {
         datagram_cost(self.packet_bytes(entry, index) as usize + HEADERS_BYTES)
     }
 
-    /// Bytes of payload in packet `index` of a request.
+    /// Payload bytes of packet `index` of a request.
     pub(super) fn packet_bytes(&self, entry: &SendEntry, index: u32) -> u32 {
         self.mtu.min(entry.length - index * self.mtu)
     }
 
-    /// How long until a measured round trip is considered over.
+    /// The smoothed round-trip time; 1 ms before the first sample.
     pub(super) fn round_trip(limits: &SharedLimits<'_>) -> Duration {
         limits.window.round_trip().unwrap_or(Duration::from_millis(1))
     }
@@ -759,12 +753,12 @@ impl Requester {
     }
 }
 
-/// Operation and extended headers of packet `index`, at byte `offset`, of a SEND or an RDMA WRITE.
+/// The opcode and extended headers of packet `index`, at byte `offset`, of a SEND or RDMA WRITE.
 ///
-/// A long WRITE is sent as a series of WRITE Onlys: packets of equal length, which First, Middle
-/// and Last are not, leave in one train. The responder checks each where it would have checked the
-/// whole range before it placed the first byte; what is in memory after a refusal nobody may rely
-/// on either way.
+/// A long RDMA WRITE is sent as a series of WRITE Only packets, since these have equal lengths and
+/// fit one UDP GSO batch, unlike First, Middle and Last. The responder then checks the range of
+/// each packet instead of the whole range before the first; in both cases the memory contents after
+/// a failure are undefined.
 fn message(entry: &SendEntry, index: u32, offset: u32, length: u32) -> Message {
     let tail = match entry.op {
         SendOp::RdmaWrite { remote_addr, rkey } => {

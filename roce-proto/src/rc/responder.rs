@@ -1,7 +1,7 @@
-//! The responder: executes the requests of the peer.
+//! The responder: executes the peer's requests.
 //!
-//! A request packet passes a chain of checks, each with its own refusal: sequence number, place in
-//! its message, length, receive, access. Only then is anything placed or changed.
+//! A request packet passes a chain of checks, each with its own NAK: PSN, place in its message,
+//! length, receive, access. Nothing is placed or changed before all have passed.
 
 use alloc::boxed::Box;
 
@@ -18,49 +18,49 @@ use crate::rc::{
 use crate::wire::{Aeth, Bth, Message, NakCode, Packet, Reth, RnrTimer, Syndrome, Tail};
 use crate::{Psn, Qpn};
 
-/// The longest RDMA READ or WRITE that the specification knows.
+/// Maximum length of an RDMA READ or WRITE in the specification.
 const DMA_MAX_BYTES: u32 = 1 << 31;
 
-/// The most packets of one READ response. A longer one, which takes a path MTU of 256 bytes, would
-/// fill half the space of sequence numbers.
+/// Maximum number of packets of one READ response. A longer one, possible with a path MTU of 256
+/// bytes, would take half of the PSN space.
 const READ_PACKETS_MAX: u32 = 1 << 22;
 
 #[derive(Debug)]
 pub(super) struct Responder {
     pub(super) queue: RecvQueue,
-    /// The sequence number of the next new request packet.
+    /// PSN of the next new request packet.
     expected: Psn,
-    /// Messages completed, modulo 2^24.
+    /// Message sequence number: number of completed messages, modulo 2^24.
     msn: u32,
-    /// Message whose next packet is expected.
+    /// The message that has arrived in part.
     incoming: IncomingMessage,
     replies: Replies,
     latest_reads: LatestReads,
-    /// The answer to send to the peer when all READ responses before it are sent.
+    /// The acknowledgement to send after all pending READ responses.
     answer: Option<PacketAnswer>,
-    /// The refusal with which this queue pair went to ERROR.
+    /// The NAK with which the queue pair went to ERROR.
     refusal: Option<PacketAnswer>,
-    /// A gap was reported and is not filled yet.
+    /// Whether a gap was reported that is not filled yet.
     gap: bool,
-    /// Packets that came behind a gap, if the peer agreed to fill gaps only.
+    /// Packets received after a gap, if the peer agreed to selective recovery.
     ahead: Option<Box<ReceivedAhead>>,
     mtu: u32,
     peer: Qpn,
     resources: usize,
     rnr_timer: RnrTimer,
-    /// The peer is told when packets are lost to our receive buffer.
+    /// Whether the peer is notified when our receive buffer overflows.
     reports_overflow: bool,
 }
 
-/// Message whose first packet has arrived and whose last has not.
+/// A message whose first packet has arrived and whose last has not.
 #[derive(Clone, Copy, Debug)]
 enum IncomingMessage {
     None,
-    /// A SEND into a receive; `received` bytes have been placed.
+    /// A SEND; `received` bytes of it have been placed.
     Send {
         received: u32,
     },
-    /// An RDMA WRITE of `length` bytes, whose rest goes to `addr`.
+    /// An RDMA WRITE of `length` bytes, whose remaining bytes go to `addr`.
     Write {
         addr: u64,
         rkey: u32,
@@ -71,24 +71,24 @@ enum IncomingMessage {
 
 #[derive(Clone, Copy, Debug)]
 enum PacketAnswer {
-    /// Everything that was expected so far arrived.
+    /// Acknowledges everything before the expected packet.
     Ack,
     Nak(Psn, Syndrome),
 }
 
-/// The reason for which a request packet is not executed.
+/// The reason why a request packet is not executed.
 #[derive(Clone, Copy, Debug)]
 enum RequestError {
-    /// No receive is posted.
+    /// No receive is posted: RNR NAK.
     NotReady,
     Refused(FatalError),
 }
 
-/// A refusal that ends the connection.
+/// A NAK that fails the queue pair.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct FatalError {
     code: NakCode,
-    /// The status of the receive that the message would have taken, if it is not flushed.
+    /// Status of the receive of the message, if it is not flushed.
     pub(super) receive: Option<WorkStatus>,
 }
 
@@ -105,7 +105,7 @@ impl FatalError {
     }
 }
 
-/// The parts of a queue pair with which a request packet is executed.
+/// The parts of the queue pair that the execution of a request packet uses.
 pub(super) struct RequestContext<'a, M> {
     pub(super) qpn: Qpn,
     pub(super) memory: &'a mut M,
@@ -144,7 +144,7 @@ impl Responder {
         self.ahead = connection.selective_recovery.then(|| Box::new(ReceivedAhead::new()));
     }
 
-    /// Queues a receive. A message that has begun stays in the one that it began in.
+    /// Queues a receive. A message that has arrived in part keeps its receive.
     pub(super) fn post(&mut self, request: &RecvRequest<'_>) {
         self.queue.push(request);
         if matches!(self.incoming, IncomingMessage::Send { .. }) {
@@ -152,8 +152,7 @@ impl Responder {
         }
     }
 
-    /// Handles a request packet. An error ends the connection: the refusal is on its way to the
-    /// peer.
+    /// Handles a request packet. An error moves the queue pair to ERROR; the NAK is pending.
     pub(super) fn handle(
         &mut self,
         packet: &Packet<'_>,
@@ -188,16 +187,16 @@ impl Responder {
         }
     }
 
-    /// The expected packet is refused.
+    /// Refuses the expected packet with a NAK.
     fn refuse(&mut self, refusal: FatalError) -> FatalError {
         let answer = PacketAnswer::Nak(self.expected, Syndrome::Nak(refusal.code));
         (self.answer, self.refusal) = (Some(answer), Some(answer));
         refusal
     }
 
-    /// A packet that comes while one before it is missing. Only an RDMA WRITE that is complete in
-    /// itself is executed: nothing else that the peer or our consumer sees depends on its turn.
-    /// One that may not be placed is refused when its turn comes.
+    /// Handles a packet that arrives while an earlier one is missing. Only a single-packet RDMA
+    /// WRITE is executed: no other effect of it depends on the order. One without access is refused
+    /// in its turn.
     fn handle_ahead(&mut self, packet: &Packet<'_>, with: &mut RequestContext<'_, impl Memory>) {
         let psn = packet.bth.psn;
         let reached = ReceivedAhead::reaches(self.expected, psn);
@@ -215,13 +214,13 @@ impl Responder {
         if placed {
             ahead.placed(psn);
         }
-        // What was not placed has to be sent again, the sooner the better.
+        // A packet that was not placed must be retransmitted, so the gap is reported soon.
         if ahead.came(psn, packet.bth.ack_request || !placed) && self.answer.is_none() {
             self.answer = Some(PacketAnswer::Ack);
         }
     }
 
-    /// Places an RDMA WRITE before its turn, if that may be.
+    /// Places a single-packet RDMA WRITE ahead of its turn; returns whether it was valid.
     fn place_ahead(&self, packet: &Packet<'_>, with: &mut RequestContext<'_, impl Memory>) -> bool {
         let Message::WriteOnly(reth, None) = packet.message else { return false };
         if self.check_length(packet).is_err()
@@ -233,8 +232,8 @@ impl Responder {
         packet.payload.is_empty() || with.memory.place(key, reth.addr, packet.payload).is_ok()
     }
 
-    /// The packets from `first` on were executed: passes those behind them that were placed before
-    /// their turn. Within a message of several packets another message is not valid.
+    /// Advances past the packets that were placed ahead of their turn, once those from `first` on
+    /// were executed. Within a message of several packets these are invalid.
     fn pass_placed(&mut self, first: Psn) -> Result<(), FatalError> {
         let Some(ahead) = &mut self.ahead else { return Ok(()) };
         if ahead.has(self.expected) && !matches!(self.incoming, IncomingMessage::None) {
@@ -248,8 +247,8 @@ impl Responder {
         Ok(())
     }
 
-    /// Repeats the refusal if the peer, which has not received it, sends the request once more.
-    /// Nothing is executed.
+    /// Repeats the NAK if the peer, which did not receive it, retransmits the request. Nothing is
+    /// executed.
     pub(super) fn handle_after_refusal(&mut self, psn: Psn) {
         if let Some(PacketAnswer::Nak(refused, _)) = self.refusal
             && refused == psn
@@ -258,25 +257,25 @@ impl Responder {
         }
     }
 
-    /// Forgets the answers and responses that are not sent yet.
+    /// Discards unsent acknowledgements and responses.
     pub(super) fn silence(&mut self) {
         self.replies.clear();
         (self.answer, self.refusal) = (None, None);
     }
 
-    /// Whether there is data to send.
+    /// Whether there are READ responses to send.
     pub(super) fn has_replies(&self) -> bool {
         !self.replies.is_empty()
     }
 
-    /// Whether there is something to say.
+    /// Whether there is anything to send.
     pub(super) fn wants(&self) -> bool {
         !self.replies.is_empty() || self.answer.is_some()
     }
 
-    /// The next READ response packet, or the acknowledgement behind the last one, which tells
-    /// whether our receive buffer `overflowed`. The error is that memory which was open to the peer
-    /// when it asked is no longer open.
+    /// Writes the next READ response packet, or the pending acknowledgement after the last one,
+    /// with BECN if our receive buffer `overflowed`. Fails if memory became inaccessible since the
+    /// READ request.
     pub(super) fn poll(
         &mut self,
         qpn: Qpn,
@@ -289,7 +288,8 @@ impl Responder {
             let aeth = Aeth { syndrome: Syndrome::ACK, msn: reply.msn };
             let psn = reply.next;
             if reply.emit(qpn, self.peer, self.mtu, aeth, memory, out).is_err() {
-                // The peer has had its answer, so the memory may rightly be closed by now.
+                // The peer has got the response before, so the memory may have been invalidated
+                // since.
                 if reply.repeated {
                     self.replies.pop();
                     continue;
@@ -323,8 +323,7 @@ impl Responder {
         Ok(true)
     }
 
-    /// While a packet is missing that comes alone, an acknowledgement for it and what came after
-    /// it; returns whether one is.
+    /// Writes a selective acknowledgement if a packet is missing; returns whether there is one.
     fn emit_selective(
         &self,
         becn: bool,
@@ -345,7 +344,7 @@ impl Responder {
         true
     }
 
-    /// A packet is missing: reports the gap once, and not again until the packet comes.
+    /// Reports a gap by a NAK, once until the missing packet arrives.
     fn note_gap(&mut self) {
         if !self.gap {
             self.gap = true;
@@ -354,17 +353,17 @@ impl Responder {
         }
     }
 
-    /// No receive is posted: the packet will come again, and the packets after it are no gap to
-    /// report.
+    /// Sends an RNR NAK: the packet will be retransmitted, and those after it are not reported as a
+    /// gap.
     fn note_not_ready(&mut self, counters: &mut QueuePairCounters) {
         counters.packets_dropped += 1;
         self.gap = true;
         self.answer = Some(PacketAnswer::Nak(self.expected, Syndrome::RnrNak(self.rnr_timer)));
     }
 
-    /// The expected packet came. A negative acknowledgement that was not sent yet is obsolete; the
-    /// packets that it would have acknowledged still need an acknowledgement. The response to a
-    /// READ acknowledges all that came before it, but says nothing of what came after.
+    /// Updates the pending acknowledgement after the expected packet was executed. An unsent NAK is
+    /// obsolete, but an acknowledgement is still needed. A READ response acknowledges everything
+    /// before the READ, but nothing after it.
     fn note_progress(&mut self, packet: &Packet<'_>) {
         self.gap = false;
         if self.ahead.as_ref().is_some_and(|ahead| ahead.latest().is_some()) {
@@ -376,8 +375,7 @@ impl Responder {
         }
     }
 
-    /// A packet that was executed before: a READ is answered again, anything else is acknowledged
-    /// again.
+    /// Handles a duplicate packet: a READ is answered again, anything else is acknowledged again.
     fn repeat(&mut self, packet: &Packet<'_>, with: &RequestContext<'_, impl Memory>) {
         if let Message::ReadRequest(reth) = packet.message {
             let msn = self.latest_reads.msn_of(packet.bth.psn).unwrap_or(self.msn);
@@ -394,7 +392,7 @@ impl Responder {
         }
     }
 
-    /// Checks and executes the expected packet; returns how many sequence numbers it takes.
+    /// Checks and executes the expected packet; returns the number of PSNs that it takes.
     fn execute(
         &mut self,
         packet: &Packet<'_>,
@@ -430,7 +428,8 @@ impl Responder {
         Ok(1)
     }
 
-    /// First and Only begin a message, Middle and Last continue one of the same kind.
+    /// Checks that First and Only begin a message, and that Middle and Last continue one of their
+    /// kind.
     fn check_sequence(&self, message: &Message) -> Result<(), RequestError> {
         let fits = match message {
             Message::SendMiddle | Message::SendLast(_) => {
@@ -444,8 +443,8 @@ impl Responder {
         if fits { Ok(()) } else { Err(FatalError::INVALID) }
     }
 
-    /// First and Middle are full, Last is not empty, nothing is longer than the path MTU, and an
-    /// RDMA WRITE has exactly the bytes that it announced.
+    /// Checks the payload length: full for First and Middle, not empty for the Last of a SEND, at
+    /// most the path MTU, and as announced for an RDMA WRITE.
     fn check_length(&self, packet: &Packet<'_>) -> Result<(), RequestError> {
         let length = u32::try_from(packet.payload.len()).unwrap_or(u32::MAX);
         let fits = match packet.message {
@@ -475,7 +474,7 @@ impl Responder {
         }
     }
 
-    /// Immediate data uses up a receive.
+    /// Checks for a receive if the message has immediate data, which consumes one.
     const fn check_receive_for(&self, immediate: Option<u32>) -> Result<(), RequestError> {
         if immediate.is_some() && self.queue.is_empty() {
             Err(RequestError::NotReady)
@@ -484,7 +483,7 @@ impl Responder {
         }
     }
 
-    /// Places a packet of a SEND in its receive.
+    /// Places the payload of a SEND packet in its receive.
     fn take_send(
         &mut self,
         payload: &[u8],
@@ -533,7 +532,7 @@ impl Responder {
         Ok(())
     }
 
-    /// Opens an RDMA WRITE, after checking that all of it is allowed.
+    /// Starts an RDMA WRITE after checking access to its whole range.
     fn begin_write(
         &mut self,
         reth: &Reth,
@@ -545,8 +544,8 @@ impl Responder {
         Ok(())
     }
 
-    /// Places a packet of an RDMA WRITE. The region may have gone since the first packet was
-    /// checked.
+    /// Places the payload of an RDMA WRITE packet. The region may have been deregistered since the
+    /// first packet was checked.
     fn take_write(
         &mut self,
         payload: &[u8],
@@ -595,7 +594,7 @@ impl Responder {
         self.msn = next_msn(self.msn);
     }
 
-    /// Completes a receive. The checks before make sure of one.
+    /// Completes a receive. Earlier checks ensure that one is posted.
     fn complete(
         &mut self,
         work: CompletedWork,
@@ -616,7 +615,7 @@ impl ReadReply {
         Self { first: psn, next: psn, end: psn.plus(packets), reth, msn, repeated: false }
     }
 
-    /// The next packet of the response.
+    /// Writes the next packet of the response to `out`.
     fn emit(
         &mut self,
         qpn: Qpn,
@@ -663,7 +662,7 @@ const fn next_msn(msn: u32) -> u32 {
     (msn + 1) & 0x00FF_FFFF
 }
 
-/// Checks all of the memory that `reth` names. No key is needed for no bytes (IBTA volume 1,
+/// Checks access to the memory of `reth`. For zero bytes the key is not checked (IBTA volume 1,
 /// 9.4.3).
 fn check_reth(
     qpn: Qpn,

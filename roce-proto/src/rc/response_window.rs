@@ -1,4 +1,4 @@
-//! How many RDMA READ responses may be on their way from one endpoint.
+//! The congestion window for RDMA READ responses from one endpoint.
 
 use core::time::Duration;
 
@@ -6,13 +6,13 @@ use crate::Time;
 use crate::rc::congestion::{Cubic, MarkedShare, Pacer, RoundTrip};
 use crate::rc::read_budget::{Awaited, ChargePeriod, PERIOD, response_cost};
 
-/// The window of READ responses from one endpoint. The [`ReadBudget`](super::ReadBudget) keeps
-/// responses from overrunning our receive buffer; this keeps those of one peer from overrunning the
-/// network, which shows in responses that have to be asked for again, or that come with Congestion
-/// Experienced. It doubles until then.
+/// Congestion window for READ responses from one endpoint. The [`ReadBudget`](super::ReadBudget)
+/// prevents responses from overflowing our receive buffer; this window prevents those of one peer
+/// from overloading the network, which shows by lost responses and by responses with Congestion
+/// Experienced. It doubles per round trip until then.
 ///
-/// It forgets what does not come later than the budget does where the round trip is long: a network
-/// is not less full because it takes long.
+/// On long paths, responses that do not arrive count for longer than in the budget, since they may
+/// still occupy the network.
 #[derive(Clone, Debug)]
 pub(super) struct ResponseWindow {
     control: Cubic,
@@ -20,7 +20,7 @@ pub(super) struct ResponseWindow {
     last_cut: Option<Time>,
     pacer: Pacer,
     awaited: Awaited,
-    /// A READ had to wait since half of the window was last free.
+    /// True if an RDMA READ was held back since half of the window was last free.
     limited: bool,
 }
 
@@ -36,8 +36,9 @@ impl ResponseWindow {
         }
     }
 
-    /// How many response packets with `payload_bytes` each may be asked for, at most `wanted`. When
-    /// nothing is awaited it is at least one. All that came until `handled` was counted.
+    /// Number of response packets with `payload_bytes` each that may be requested, at most
+    /// `wanted`. At least one if none is outstanding. All that arrived until `handled` was released
+    /// before.
     pub(super) fn admits(
         &mut self,
         handled: Time,
@@ -53,13 +54,14 @@ impl ResponseWindow {
         fitting.max(u32::from(used == 0)).min(wanted)
     }
 
-    /// Whether responses were ever lost.
+    /// Whether the window was ever reduced.
     pub(super) const fn has_lost(&self) -> bool {
         self.last_cut.is_some()
     }
 
-    /// How many of `packets` that are admitted may be asked for now; or when some may be, since
-    /// responses are paced: they leave the peer in one burst.
+    /// Number of the admitted `packets` that may be requested now, or the time at which some may
+    /// be. Responses are paced by their requests, since a peer sends those of one request in a
+    /// burst.
     pub(super) fn paced(
         &mut self,
         now: Time,
@@ -68,7 +70,8 @@ impl ResponseWindow {
         round_trip: &RoundTrip,
     ) -> Result<u32, Time> {
         let Some(pace) = self.control.pace(round_trip, u64::MAX) else { return Ok(packets) };
-        // The READs that may be outstanding, 16 as a rule, must ask for a window and more.
+        // The READs that may be outstanding, typically 16, must together request more than one
+        // window.
         let pace = pace.with_burst_of(self.control.window() / 8);
         let wanted = response_cost(packets, payload_bytes);
         let tokens = self.pacer.tokens(now, pace);
@@ -79,24 +82,24 @@ impl ResponseWindow {
         Ok(u32::try_from(fitting).unwrap_or(u32::MAX).clamp(1, packets))
     }
 
-    /// When it forgets something, if it awaits anything.
+    /// Time at which outstanding responses may stop counting.
     pub(super) fn forgets_at(&self, round_trip: &RoundTrip) -> Time {
         self.awaited.began() + period(round_trip)
     }
 
-    /// Counts packets that are asked for now.
+    /// Charges response packets that are requested now.
     pub(super) fn charge(&mut self, now: Time, packets: u32, payload_bytes: u32) -> ChargePeriod {
         let cost = response_cost(packets, payload_bytes);
         self.pacer.take(cost);
         self.awaited.charge(now, cost)
     }
 
-    /// Packets that were charged in `period` are waited for no longer.
+    /// Releases response packets charged in `period` that are not expected any longer.
     pub(super) fn release(&mut self, packets: u32, payload_bytes: u32, period: ChargePeriod) {
         self.awaited.release(response_cost(packets, payload_bytes), period);
     }
 
-    /// A packet that was charged in `period` came: the window grows if it had held READs up.
+    /// Releases a response that arrived, and grows the window if it had held back RDMA READs.
     pub(super) fn came(
         &mut self,
         now: Time,
@@ -112,7 +115,7 @@ impl ResponseWindow {
         }
     }
 
-    /// A response came with Congestion Experienced.
+    /// Handles a response with Congestion Experienced.
     pub(super) fn marked(&mut self, now: Time, round_trip: &RoundTrip) {
         let round = round_trip.of_marks();
         let share = self.marks.mark(now, 1, round);
@@ -125,7 +128,7 @@ impl ResponseWindow {
         }
     }
 
-    /// Responses are missing that were sent at `left` at the earliest.
+    /// Handles the loss of responses that were sent at `left` at the earliest.
     pub(super) fn lost(&mut self, now: Time, left: Time) {
         if self.last_cut.is_none_or(|cut| left >= cut) {
             self.last_cut = Some(now);
@@ -135,8 +138,8 @@ impl ResponseWindow {
     }
 }
 
-/// The last of the responses that fill the path and its queue comes two round trips after it was
-/// asked for.
+/// Time for which responses count: with path and queue full, the last one arrives two round trips
+/// after its request.
 fn period(round_trip: &RoundTrip) -> Duration {
     round_trip.smoothed().map_or(PERIOD, |smoothed| PERIOD.max(smoothed * 2))
 }

@@ -1,53 +1,52 @@
-//! How long a requester waits for an answer.
+//! The retransmission timer of a requester.
 //!
-//! The specification knows one timer, the local ACK timeout: 4.096 us times two to an exponent,
-//! usually tens or hundreds of milliseconds, and a retry counter. On a network where losses are
-//! rare that is enough; over UDP sockets it would turn each lost last packet into a long pause.
-//! Here the two are separated:
+//! The specification has one timer, the local ACK timeout of 4.096 us * 2^n, usually tens or
+//! hundreds of milliseconds, and a retry counter. That suffices on a network where losses are rare;
+//! over UDP sockets each loss of a last packet would cause a long pause. Therefore two decisions
+//! are separated:
 //!
-//! - something is *sent again* after a time that follows from the measured round trip, doubling a
-//!   few times, and never longer than the local ACK timeout;
-//! - the peer is *given up* when nothing arrived for as long as the specification allows: the
-//!   local ACK timeout times the retries and the first try. A peer that is merely slow is not
-//!   declared dead early.
+//! - a packet is *retransmitted* after a time derived from the measured round trip, which doubles
+//!   a few times and never exceeds the local ACK timeout;
+//! - the queue pair *fails* when no answer arrived for as long as the specification allows: the
+//!   local ACK timeout times the number of tries. A slow peer is not considered dead earlier.
 //!
-//! A peer whose process waits for a processor is silent for longer than any round trip. The longest
-//! silence that ended with an answer takes the place of a local ACK timeout that is shorter.
+//! A peer whose process is not scheduled is silent for longer than any round trip. The longest
+//! silence that ended with an answer replaces a local ACK timeout that is shorter.
 
 use core::time::Duration;
 
 use crate::Time;
 use crate::rc::ConnectionParams;
 
-/// The least time before an RDMA READ without any response is repeated.
+/// Minimum time before an RDMA READ without any response is repeated.
 pub(super) const READ_AGAIN_AFTER: Duration = Duration::from_millis(10);
 
-/// The shortest local ACK timeout that is honoured: 4.096 us times 2^12. Processes that share cores
-/// are silent for longer than smaller exponents stand for.
+/// Minimum local ACK timeout: 4.096 us * 2^12. Processes that share cores are silent for longer
+/// than smaller exponents allow.
 const SHORTEST_TIMEOUT: Duration = Duration::from_micros(16_777);
 
-/// The longest time between two tries when there is no local ACK timeout, and the most that a
-/// silence makes of a shorter one.
+/// Maximum time between two tries without a local ACK timeout, and the maximum to which a silence
+/// extends a shorter one.
 const LONGEST_STEP: Duration = Duration::from_secs(1);
 
-/// How often the time between two tries doubles.
+/// Maximum number of doublings of the time between two tries.
 const DOUBLINGS_MAX: u32 = 6;
 
 #[derive(Debug)]
 pub(super) struct RetransmitTimer {
-    /// The most time between two tries.
+    /// Maximum time between two tries.
     step: Duration,
-    /// How many steps of silence are borne; any number without a local ACK timeout.
+    /// Number of steps of silence before failure; `None` for no limit.
     tries: Option<u32>,
-    /// How often the time between two tries has doubled. It stays doubled until a round trip was
-    /// measured (RFC 6298, 5.7): one that is longer than the time would never be, since the answer
-    /// to a packet that was sent twice says nothing of it.
+    /// Number of doublings of the time between two tries. It is kept until a round trip was
+    /// measured (RFC 6298, 5.7), since a packet that was sent twice gives no sample: a round trip
+    /// longer than the timeout would otherwise never be measured.
     doublings: u32,
-    /// Deadlines that passed since the peer last answered.
+    /// Number of timeouts since the peer last answered.
     missed: u32,
-    /// When to send again.
+    /// Time of the next retransmission.
     deadline: Option<Time>,
-    /// Time since which an answer is due and nothing has arrived.
+    /// Time since which an answer is due and none has arrived.
     unanswered_since: Option<Time>,
 }
 
@@ -77,13 +76,14 @@ impl RetransmitTimer {
         self.deadline
     }
 
-    /// Something that wants an answer was sent while there was no deadline.
+    /// Starts the timer when a packet that needs an answer is sent.
     pub(super) fn sent(&mut self, now: Time, retransmit_after: Duration) {
         self.unanswered_since.get_or_insert(now);
         self.deadline = Some(now + self.wait(retransmit_after));
     }
 
-    /// The peer answered. If further answers are due, something is sent again after that time.
+    /// The peer answered. If further answers are due, the timer is restarted with
+    /// `retransmit_after`.
     pub(super) fn answered(&mut self, now: Time, retransmit_after: Option<Duration>) {
         self.step = self.step.max(self.silence(now).min(LONGEST_STEP));
         self.missed = 0;
@@ -91,24 +91,24 @@ impl RetransmitTimer {
         self.deadline = retransmit_after.map(|after| now + self.wait(after));
     }
 
-    /// A round trip was measured: how long to wait is known again.
+    /// A round trip was measured: resets the doublings.
     pub(super) fn measured(&mut self) {
         self.doublings = 0;
     }
 
-    /// Something is about to be sent again for another reason than time.
+    /// Stops the timer, since packets are retransmitted for another reason.
     pub(super) fn restart(&mut self) {
         self.deadline = None;
     }
 
-    /// The peer asked for time.
+    /// Stops the timer, since the peer sent an RNR NAK.
     pub(super) fn suspend(&mut self) {
         self.deadline = None;
         self.unanswered_since = None;
         self.missed = 0;
     }
 
-    /// The deadline has come. Returns false when the peer is to be given up.
+    /// Handles a timeout. Returns false if the queue pair must fail.
     #[must_use]
     pub(super) fn timed_out(&mut self, now: Time) -> bool {
         self.deadline = None;
@@ -117,7 +117,7 @@ impl RetransmitTimer {
         !self.is_exhausted(now)
     }
 
-    /// Whether nothing was achieved for as long as is borne.
+    /// Whether there was no progress for the maximum time of silence.
     pub(super) fn is_exhausted(&self, now: Time) -> bool {
         match (self.tries, self.unanswered_since) {
             (Some(tries), Some(since)) => now - since >= self.step * tries,
@@ -130,7 +130,7 @@ impl RetransmitTimer {
         self.unanswered_since.map_or(Duration::ZERO, |since| now - since)
     }
 
-    /// Whether more than one deadline passed in a row.
+    /// Whether there was more than one timeout in a row.
     pub(super) const fn repeated(&self) -> bool {
         self.missed > 1
     }

@@ -1,31 +1,31 @@
-//! Which packets a peer has received beyond one that is missing, as an acknowledgement tells.
+//! Selective acknowledgements: bitmaps of the packets received after a missing one.
 
 use crate::Psn;
 use crate::rc::psn_set::PsnSet;
 
-/// Bytes of the longest bitmap: a bit for each packet that can be remembered.
+/// Maximum length of the bitmap in bytes: one bit for each packet in a [`PsnSet`].
 const BITS_MAX_BYTES: usize = PsnSet::REACH as usize / 8;
 const WORD_BYTES: usize = size_of::<u64>();
 
-/// The payload of a selective acknowledgement as it is sent: see `docs/soft-wire.md`.
+/// The payload of a selective acknowledgement to send: see `docs/soft-wire.md`.
 pub(super) struct SelectiveAckBits {
     bytes: [u8; BITS_MAX_BYTES],
     length: usize,
 }
 
-/// A selective acknowledgement that was received, after its form was checked.
+/// A received selective acknowledgement that is well-formed.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct SelectiveAck<'a> {
-    /// The packet that is missing: everything before it was executed.
+    /// The missing packet; everything before it was executed.
     pub(super) expected: Psn,
-    /// The latest packet that came.
+    /// The latest packet that was received.
     pub(super) latest: Psn,
-    /// A bit for each packet after the missing one, the lowest bit of each word first.
+    /// Bitmap of the packets after the missing one, the lowest bit of each word first.
     words: &'a [[u8; WORD_BYTES]],
 }
 
 impl SelectiveAckBits {
-    /// The packets after `expected` that are in `placed`.
+    /// The bitmap of the packets after `expected` that are in `placed`.
     pub(super) fn of(placed: &PsnSet, expected: Psn) -> Self {
         let mut bits = Self { bytes: [0; BITS_MAX_BYTES], length: 0 };
         let first = expected.next();
@@ -42,15 +42,16 @@ impl SelectiveAckBits {
         bits
     }
 
-    /// The bytes up to the last word with a packet in it.
+    /// The bitmap up to the last word that is not zero.
     pub(super) fn as_slice(&self) -> &[u8] {
         &self.bytes[..self.length]
     }
 }
 
 impl<'a> SelectiveAck<'a> {
-    /// An acknowledgement in the form that [`SelectiveAckBits`] has, and no other: `None` if it
-    /// tells of packets after the latest, of none before it, or of more than can be remembered.
+    /// Parses an acknowledgement in the form of [`SelectiveAckBits`]; `None` if it reports packets
+    /// after `latest`, ends with a zero word, or `latest` is not within [`PsnSet::REACH`] after
+    /// `expected`.
     pub(super) fn parse(expected: Psn, latest: Psn, payload: &'a [u8]) -> Option<Self> {
         let ahead = latest.since(expected);
         let (words, rest) = payload.as_chunks::<WORD_BYTES>();
@@ -67,7 +68,7 @@ impl<'a> SelectiveAck<'a> {
         proper.then_some(ack)
     }
 
-    /// The words of the bitmap, each with the packet that its lowest bit stands for.
+    /// The words of the bitmap, each with the packet of its lowest bit.
     pub(super) fn words(&self) -> impl Iterator<Item = (Psn, u64)> + use<'a> {
         let first = self.expected.next();
         self.words.iter().enumerate().map(move |(index, word)| {

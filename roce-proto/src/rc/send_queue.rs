@@ -1,4 +1,4 @@
-//! The ring of posted send requests.
+//! The send queue of a queue pair.
 
 use alloc::boxed::Box;
 use alloc::vec;
@@ -9,8 +9,8 @@ use crate::rc::{
     SendOptions, SendRequest, sge,
 };
 
-/// A ring of send requests. A request's position is its name; positions count up while the queue
-/// holds requests.
+/// A ring of send requests. A position identifies a request; positions increase while the queue is
+/// not empty.
 #[derive(Debug)]
 pub(super) struct SendQueue {
     entries: Box<[SendEntry]>,
@@ -18,7 +18,7 @@ pub(super) struct SendQueue {
     inline: Box<[u8]>,
     sge_room: usize,
     inline_room: usize,
-    /// Requests that it has places for, though not room for all of them yet.
+    /// Number of entries that are granted, rounded up, including those not allocated yet.
     granted: u32,
     head: u64,
     tail: u64,
@@ -29,30 +29,30 @@ pub(super) struct SendEntry {
     pub(super) wr_id: u64,
     pub(super) op: SendOp,
     pub(super) flags: SendOptions,
-    /// Bytes of payload. More than [`MESSAGE_MAX_BYTES`] cannot be done.
+    /// Payload length in bytes. Requests longer than [`MESSAGE_MAX_BYTES`] fail.
     pub(super) length: u32,
-    /// The sequence number of its first packet, once it has started.
+    /// PSN of its first packet, once it has started.
     pub(super) first: Psn,
-    /// How many sequence numbers it takes, once it has started.
+    /// Number of PSNs that it takes, once it has started.
     pub(super) packets: u32,
     stored: Stored,
 }
 
-/// Where the payload of an entry is.
+/// Where the payload of a request is stored.
 #[derive(Clone, Copy, Debug)]
 enum Stored {
     Regions { count: u8 },
     Inline,
 }
 
-/// The payload of an entry.
+/// The payload of a request.
 pub(super) enum PayloadSource<'a> {
     Regions(&'a [LocalSge]),
     Inline(&'a [u8]),
 }
 
 impl SendQueue {
-    /// A queue with room for some of the granted requests.
+    /// Creates a queue with memory for the sizes `room`.
     pub(super) fn new(granted: &QueuePairConfig, room: &QueuePairConfig) -> Self {
         const NOTHING: SendEntry = SendEntry {
             wr_id: 0,
@@ -77,7 +77,7 @@ impl SendQueue {
         }
     }
 
-    /// Makes room for all that was granted.
+    /// Allocates memory for the granted sizes.
     pub(super) fn grow(&mut self, granted: &QueuePairConfig) {
         let mut grown = Self { head: self.head, tail: self.tail, ..Self::new(granted, granted) };
         let (sges, inline) = (self.sge_room, self.inline_room);
@@ -91,12 +91,12 @@ impl SendQueue {
         *self = grown;
     }
 
-    /// The position of the oldest request.
+    /// Position of the oldest request.
     pub(super) const fn head(&self) -> u64 {
         self.head
     }
 
-    /// The position of the next request to be posted.
+    /// Position of the next request to be posted.
     pub(super) const fn tail(&self) -> u64 {
         self.tail
     }
@@ -105,12 +105,12 @@ impl SendQueue {
         (self.tail - self.head) as u32
     }
 
-    /// Whether more than half of its places are taken.
+    /// Whether more than half of the granted entries are used.
     pub(super) const fn is_half_full(&self) -> bool {
         2 * self.len() > self.granted
     }
 
-    /// Whether `request` fits a slot.
+    /// Whether `request` fits the granted sizes and may be inline, if it is.
     pub(super) fn check(&self, request: &SendRequest<'_>) -> Result<(), PostError> {
         match request.payload {
             _ if is_local(&request.op) => Ok(()),
@@ -126,7 +126,7 @@ impl SendQueue {
         }
     }
 
-    /// Appends a request that [`SendQueue::check`] accepts. The caller has made sure of room.
+    /// Adds a request that [`SendQueue::check`] has accepted. The caller has checked for room.
     pub(super) fn push(&mut self, request: &SendRequest<'_>) {
         let slot = self.slot(self.tail);
         let (length, stored) = match request.payload {
@@ -185,8 +185,8 @@ impl SendQueue {
         entry
     }
 
-    /// Begins at the first position again, if nothing is queued: the cache still has that place,
-    /// while of many queue pairs it could not keep the whole rings. Returns whether it did.
+    /// Starts at the first position again if the queue is empty, since that entry is in the cache:
+    /// with many queue pairs, the cache cannot hold all rings. Returns whether it did.
     pub(super) const fn rewind(&mut self) -> bool {
         let empty = self.head == self.tail;
         if empty {
@@ -214,13 +214,12 @@ impl SendQueue {
 }
 
 impl SendEntry {
-    /// The sequence number after its last packet, once it has started.
+    /// PSN after its last packet, once it has started.
     pub(super) const fn end(&self) -> Psn {
         self.first.plus(self.packets)
     }
 
-    /// Whether it is a SEND or an RDMA WRITE, so that its packets carry payload and are
-    /// acknowledged.
+    /// Whether it is a SEND or RDMA WRITE, whose packets carry payload and are acknowledged.
     pub(super) const fn carries_payload(&self) -> bool {
         matches!(
             self.op,
@@ -228,7 +227,7 @@ impl SendEntry {
         )
     }
 
-    /// How many packets its payload takes at an MTU of `mtu` bytes, or `None` if it is too long.
+    /// Number of packets with a path MTU of `mtu` bytes; `None` if the message is too long.
     pub(super) const fn packets_at(&self, mtu: u32) -> Option<u32> {
         match self.length {
             _ if is_local(&self.op) => Some(0),
@@ -249,7 +248,7 @@ impl SendEntry {
     }
 }
 
-/// Whether an operation sends nothing.
+/// Whether the operation is local, so that no packet is sent.
 const fn is_local(op: &SendOp) -> bool {
     matches!(op, SendOp::Bind(_) | SendOp::LocalInvalidate { .. })
 }

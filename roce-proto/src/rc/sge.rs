@@ -1,14 +1,13 @@
-//! Length, pieces and filling of scatter-gather lists.
+//! Functions on scatter-gather lists.
 
 use crate::rc::{AccessError, LocalSge, Memory, MemoryKey, PayloadPiece};
 
-/// The total length of a list, or `u32::MAX` if it is more than that.
+/// Total length of a list in bytes, at most `u32::MAX`.
 pub(super) fn total_bytes(sges: &[LocalSge]) -> u32 {
     sges.iter().fold(0, |total, sge| total.saturating_add(sge.length))
 }
 
-/// The pieces that hold `length` bytes from byte `offset` of a list on. They end early where the
-/// list does.
+/// The parts of a list that `length` bytes from byte `offset` on occupy; fewer at its end.
 pub(super) fn pieces(
     sges: &[LocalSge],
     mut offset: u32,
@@ -27,7 +26,7 @@ pub(super) fn pieces(
     })
 }
 
-/// Places `payload` at byte `offset` of a list that has room for it.
+/// Places `payload` at byte `offset` of a list, which must have room for it.
 pub(super) fn scatter(
     memory: &mut impl Memory,
     sges: &[LocalSge],

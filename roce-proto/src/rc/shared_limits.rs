@@ -1,14 +1,14 @@
-//! The limits that a queue pair shares with others.
+//! Limits that queue pairs share.
 
 use crate::rc::{ReadBudget, SendWindow};
 
-/// The limits that a queue pair shares with others, lent to it for one call.
+/// Limits that a queue pair shares with others, for the duration of a call.
 #[derive(Debug)]
 pub struct SharedLimits<'a> {
-    /// Window towards the peer's endpoint.
+    /// Congestion window towards the peer's endpoint.
     pub window: &'a mut SendWindow,
-    /// Budget of READ responses towards our own receive socket.
+    /// Budget of RDMA READ responses towards our receive socket.
     pub reads: &'a mut ReadBudget,
-    /// Our receive socket dropped packets lately, which peers are told.
+    /// Whether our receive socket dropped packets recently, which is reported to peers.
     pub overflowed: bool,
 }

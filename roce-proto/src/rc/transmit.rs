@@ -1,15 +1,15 @@
-//! Packets on their way out.
+//! Packets that a queue pair sends.
 
 use crate::rc::{INLINE_MAX_BYTES, MemoryKey, SGE_MAX};
 use crate::wire::{Bth, HEADERS_MAX_BYTES, Headers, Message, pad_bytes};
 
 const ICRC_BYTES: usize = 4;
 
-/// One packet to send: its headers, where its payload is, and its pad. The provider finds the
-/// pieces, computes the invariant CRC over headers, pieces and pad, and sends
-/// `[headers][pieces...][pad, CRC]`.
+/// A packet to send: its headers, the location of its payload, and its pad. The caller reads the
+/// pieces, computes the ICRC over headers, pieces and pad, and sends `[headers][pieces...][pad,
+/// ICRC]`.
 ///
-/// Inline payload follows the headers in the same bytes.
+/// Inline payload directly follows the headers.
 #[derive(Clone, Debug)]
 pub struct Transmit {
     bytes: [u8; HEADERS_MAX_BYTES + INLINE_MAX_BYTES],
@@ -22,10 +22,10 @@ pub struct Transmit {
     retransmission: bool,
 }
 
-/// A piece of a packet's payload.
+/// A piece of a packet's payload in registered memory.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct PayloadPiece {
-    /// The key that was checked for it.
+    /// The key with which access was checked.
     pub key: MemoryKey,
     /// Address of the first byte.
     pub addr: u64,
@@ -34,7 +34,7 @@ pub struct PayloadPiece {
 }
 
 impl Transmit {
-    /// Room for one packet; use it again and again.
+    /// Room for one packet; it can be reused.
     pub const fn new() -> Self {
         const NOTHING: PayloadPiece =
             PayloadPiece { key: MemoryKey::Local { lkey: 0 }, addr: 0, length: 0 };
@@ -50,43 +50,43 @@ impl Transmit {
         }
     }
 
-    /// Headers, and inline payload if any.
+    /// The headers, followed by inline payload if any.
     pub fn headers(&self) -> &[u8] {
         &self.bytes[..usize::from(self.length)]
     }
 
-    /// Where the payload is, in order.
+    /// The pieces of the payload, in order.
     pub fn pieces(&self) -> &[PayloadPiece] {
         &self.pieces[..usize::from(self.piece_count)]
     }
 
-    /// Bytes of pad behind the payload, 0..=3; they are zero.
+    /// Number of zero bytes after the payload, 0..=3.
     pub const fn pad_bytes(&self) -> usize {
         self.pad_bytes as usize
     }
 
-    /// Bytes of payload, without pad.
+    /// Length of the payload in bytes, without pad.
     pub const fn payload_bytes(&self) -> usize {
         self.payload_bytes as usize
     }
 
-    /// Whether it continues the message of the packet before it.
+    /// Whether the packet is a Middle or Last packet of a message.
     pub const fn continues_message(&self) -> bool {
         self.continues
     }
 
-    /// Whether a packet with this sequence number left before.
+    /// Whether a packet with this PSN was sent before.
     pub const fn is_retransmission(&self) -> bool {
         self.retransmission
     }
 
-    /// The length of the whole UDP payload, invariant CRC included.
+    /// Length of the UDP payload in bytes, ICRC included.
     pub fn datagram_bytes(&self) -> usize {
         let pieces: u32 = self.pieces().iter().map(|piece| piece.length).sum();
         usize::from(self.length) + pieces as usize + self.pad_bytes() + ICRC_BYTES
     }
 
-    /// Starts a packet with `payload_bytes` of payload, which is still to be added.
+    /// Starts a packet; its `payload_bytes` of payload must be added next.
     pub(super) fn start(&mut self, mut bth: Bth, message: &Message, payload_bytes: u32) {
         bth.pad_bytes = pad_bytes(payload_bytes);
         let headers = self.bytes.first_chunk_mut().expect("there is room for the longest");
@@ -102,13 +102,13 @@ impl Transmit {
         self.retransmission = true;
     }
 
-    /// Adds payload that is somewhere else.
+    /// Adds payload in registered memory.
     pub(super) fn push_piece(&mut self, piece: PayloadPiece) {
         self.pieces[usize::from(self.piece_count)] = piece;
         self.piece_count += 1;
     }
 
-    /// Adds payload by value.
+    /// Adds inline payload, which is copied.
     pub(super) fn push_inline(&mut self, payload: &[u8]) {
         let start = usize::from(self.length);
         self.bytes[start..start + payload.len()].copy_from_slice(payload);

@@ -1,10 +1,10 @@
-//! How much may be on its way to one receiver.
+//! The window of bytes in flight towards one endpoint.
 //!
-//! A RoCE v2 receiver in software is a UDP socket: packets that do not fit its buffer are lost, the
-//! sender does not know how large the buffer is, and all senders share it. The window therefore
-//! starts small enough for a stock Linux buffer, grows fast as long as nothing was ever lost, and
-//! learns from losses. Each loss costs a go-back-N, so the place where a receive buffer overflowed
-//! is remembered and approached again only slowly. The network is treated as TCP treats it.
+//! A RoCE v2 receiver in software is a UDP socket: packets that do not fit into its buffer are
+//! lost, the sender does not know the size of the buffer, and all senders share it. The window
+//! therefore starts small enough for a default Linux buffer, grows fast until the first loss, and
+//! adapts to losses. Each loss causes go-back-N, so the window remembers at which size the receive
+//! buffer overflowed and approaches it again only slowly. Network losses are handled as in TCP.
 
 use core::time::Duration;
 
@@ -14,46 +14,47 @@ use crate::rc::congestion::{FULL_PACKET, LossCause, Pacer, RoundTrip, TwoLimits}
 use crate::rc::read_budget::ChargePeriod;
 use crate::rc::response_window::ResponseWindow;
 
-/// The least time for which a packet that is missed may have been on its way: timers of queue pairs
-/// and turns of processes are no finer.
+/// Minimum time for which a missing packet is assumed to have been in flight: timers and process
+/// scheduling are no finer.
 const ON_ITS_WAY: Duration = Duration::from_millis(1);
 
-/// The window shared by all queue pairs of a process (or of one of its threads) that send to the
-/// same remote endpoint, in bytes as [`datagram_cost`](super::datagram_cost()) counts them; and the
-/// round-trip time to that endpoint.
+/// The congestion window shared by all queue pairs of a process, or of one of its threads, that
+/// send to the same remote endpoint, in bytes as [`datagram_cost`](super::datagram_cost()) counts
+/// them, and the round-trip time to that endpoint.
 ///
 /// Packets of SENDs and RDMA WRITEs are charged until they are acknowledged. RDMA READ requests are
-/// bounded by their number, and acknowledgements are owed. READ responses from that endpoint are
-/// bounded by a window of their own, and by the [`ReadBudget`](super::ReadBudget) of our socket.
+/// not charged, since their number is limited; nor are acknowledgements, which must be sent. READ
+/// responses from the endpoint are limited by a window of their own, and by the
+/// [`ReadBudget`](super::ReadBudget) of our socket.
 ///
-/// It is fair only if its user polls the queue pairs that want to transmit in turn. When nothing is
-/// in flight it always admits one packet, so no queue pair starves as long as turns are taken.
+/// For fairness, the caller must poll the queue pairs that want to transmit in turn. If nothing is
+/// in flight, one packet is always admitted, so no queue pair starves.
 #[derive(Clone, Debug)]
 pub struct SendWindow {
     control: TwoLimits,
     in_flight: u64,
-    /// The part of it for which no acknowledgement was requested yet.
+    /// The part of `in_flight` for which no acknowledgement was requested.
     unsolicited: u64,
-    /// The most of it since the window was last reduced for congestion.
+    /// Maximum of `in_flight` since the window was last reduced for congestion.
     most_in_flight: u64,
-    /// A packet had to wait since half of the window was last free.
+    /// True if a packet was held back since half of the window was last free.
     limited: bool,
     round_trip: RoundTrip,
     pacer: Pacer,
     responses: ResponseWindow,
 }
 
-/// Cause for which a packet waits.
+/// The reason why a packet may not be sent yet.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Wait {
-    /// An acknowledgement, or a response: the window is full.
+    /// The window is full: wait for an acknowledgement or a response.
     Room,
-    /// This time, since packets are paced.
+    /// Pacing: wait until this time.
     Until(Time),
 }
 
 impl SendWindow {
-    /// The window towards an unknown endpoint.
+    /// The initial window towards an endpoint.
     pub const fn new() -> Self {
         Self {
             control: TwoLimits::new(),
@@ -72,17 +73,17 @@ impl SendWindow {
         self.in_flight
     }
 
-    /// Bytes that may be in flight, as [`datagram_cost`](super::datagram_cost()) counts them.
+    /// Maximum number of bytes in flight, as [`datagram_cost`](super::datagram_cost()) counts them.
     pub fn limit(&self) -> u64 {
         self.control.window()
     }
 
-    /// The smoothed round-trip time, once there is one.
+    /// The smoothed round-trip time; `None` before the first sample.
     pub fn round_trip(&self) -> Option<Duration> {
         self.round_trip.smoothed()
     }
 
-    /// Whether a packet of this cost may leave now.
+    /// Whether a packet of this cost may be sent now; else the reason to wait.
     pub(super) fn admits(&mut self, now: Time, cost: u64) -> Result<(), Wait> {
         if self.in_flight == 0 {
             return Ok(());
@@ -99,24 +100,24 @@ impl SendWindow {
         }
     }
 
-    /// Whether the next full packet will not be admitted.
+    /// Whether the window has no room for another full packet.
     pub(super) fn is_closing(&self) -> bool {
         self.in_flight + FULL_PACKET > self.limit()
     }
 
-    /// Whether a sender that has sent this much without asking for an acknowledgement is to ask for
-    /// one: until it asks, the packets keep their part of the window, which others share.
+    /// Whether a sender that has sent `unsolicited` bytes without requesting an acknowledgement
+    /// must request one. Until then its packets occupy the window, which others share.
     pub(super) fn needs_ack_request(&self, unsolicited: u64) -> bool {
         unsolicited >= self.limit() / 4 || self.unsolicited >= self.limit() / 2
     }
 
-    /// A packet of this cost left without asking, or may yet turn out to ask.
+    /// Counts a packet of this cost as sent without requesting an acknowledgement.
     pub(super) const fn add_unsolicited(&mut self, cost: u64) {
         self.unsolicited += cost;
     }
 
-    /// A sender has asked for the acknowledgement of bytes that it had left unsolicited, or no
-    /// longer needs to ask.
+    /// Removes bytes from the unsolicited count, since their acknowledgement was requested or is
+    /// not needed.
     pub(super) fn asked(&mut self, unsolicited: u64) {
         debug_assert!(unsolicited <= self.unsolicited, "more was asked for than was left");
         self.unsolicited = self.unsolicited.saturating_sub(unsolicited);
@@ -133,8 +134,8 @@ impl SendWindow {
         self.in_flight = self.in_flight.saturating_sub(cost);
     }
 
-    /// Packets of this cost were acknowledged, one of them after `sample` if it was sent only once:
-    /// releases them, and grows if the window had held packets up.
+    /// Releases acknowledged packets of this cost, and grows the window if it had held back
+    /// packets. `sample` is the round-trip time of one of them, if it was sent only once.
     pub(super) fn acknowledged(&mut self, now: Time, cost: u64, sample: Option<Duration>) {
         let limited = self.limited;
         self.release(cost);
@@ -147,31 +148,31 @@ impl SendWindow {
         }
     }
 
-    /// A packet was lost, as the peer reported or a time-out after `silence` shows. Packets that
-    /// were on their way when the window was last reduced say nothing about the window since, so a
-    /// pause in which the timers of all queue pairs expire, one after the other, counts once.
+    /// Handles the loss of a packet, shown by the peer or by a timeout after `silence`. Losses of
+    /// packets that were in flight when the window was last reduced do not reduce it again, so that
+    /// timeouts of many queue pairs after one pause count once.
     pub(super) fn lost(&mut self, now: Time, silence: Duration, cause: LossCause) {
         if !deliberate_bugs::has(Bug::IgnoreLosses) {
             self.control.on_loss(now, self.left_at(now, silence), cause);
         }
     }
 
-    /// The receiver says that packets met congestion.
+    /// Handles a congestion notification of the receiver.
     pub(super) fn congested(&mut self, now: Time) {
         if self.control.on_cnp(now, self.most_in_flight, &self.round_trip) {
             self.most_in_flight = self.in_flight;
         }
     }
 
-    /// No packet arrived for `silence`, in which packets were sent again more than once.
+    /// Handles repeated timeouts: no packet has arrived for `silence`.
     pub(super) fn timed_out(&mut self, now: Time, silence: Duration) {
         if !deliberate_bugs::has(Bug::IgnoreLosses) {
             self.control.on_timeout(now, self.left_at(now, silence));
         }
     }
 
-    /// How many READ response packets with `payload_bytes` each may be asked for, at most `wanted`.
-    /// All that came until `handled` was counted.
+    /// Number of READ response packets with `payload_bytes` each that may be requested, at most
+    /// `wanted`. All that arrived until `handled` was released before.
     pub(super) fn admits_responses(
         &mut self,
         handled: Time,
@@ -181,12 +182,12 @@ impl SendWindow {
         self.responses.admits(handled, wanted, payload_bytes, &self.round_trip)
     }
 
-    /// When READ responses that do not come are forgotten, which makes room for others.
+    /// Time at which missing READ responses stop counting, which makes room for others.
     pub(super) fn forgets_responses_at(&self) -> Time {
         self.responses.forgets_at(&self.round_trip)
     }
 
-    /// Counts READ response packets that are asked for now.
+    /// Charges READ response packets that are requested now.
     pub(super) fn charge_responses(
         &mut self,
         now: Time,
@@ -196,7 +197,7 @@ impl SendWindow {
         self.responses.charge(now, packets, payload_bytes)
     }
 
-    /// READ response packets that were charged in `period` are waited for no longer.
+    /// Releases READ response packets charged in `period` that are not expected any longer.
     pub(super) fn release_responses(
         &mut self,
         packets: u32,
@@ -206,7 +207,7 @@ impl SendWindow {
         self.responses.release(packets, payload_bytes, period);
     }
 
-    /// How many of these READ response packets may be asked for now, or when some may be.
+    /// Number of these READ response packets that may be requested now, or the time to retry.
     pub(super) fn pace_responses(
         &mut self,
         now: Time,
@@ -216,40 +217,40 @@ impl SendWindow {
         self.responses.paced(now, packets, payload_bytes, &self.round_trip)
     }
 
-    /// Whether READ responses from there were ever lost.
+    /// Whether the window for READ responses was ever reduced.
     pub(super) const fn lost_responses(&self) -> bool {
         self.responses.has_lost()
     }
 
-    /// A READ response came that was charged in `period`.
+    /// Handles the arrival of a READ response that was charged in `period`.
     pub(super) fn response_came(&mut self, now: Time, payload_bytes: u32, period: ChargePeriod) {
         self.responses.came(now, payload_bytes, period, &self.round_trip);
     }
 
-    /// A READ response came with Congestion Experienced.
+    /// Handles a READ response with Congestion Experienced.
     pub(super) fn response_marked(&mut self, now: Time) {
         self.responses.marked(now, &self.round_trip);
     }
 
-    /// READ responses are missing, as later ones or `silence` show.
+    /// Handles the loss of READ responses, shown by later ones or by a timeout after `silence`.
     pub(super) fn responses_lost(&mut self, now: Time, silence: Duration) {
         if !deliberate_bugs::has(Bug::IgnoreLosses) {
             self.responses.lost(now, self.left_at(now, silence));
         }
     }
 
-    /// When a packet that is missed at `now`, after `silence`, left at the earliest.
+    /// The earliest time at which a packet that is missing at `now`, after `silence`, was sent.
     fn left_at(&self, now: Time, silence: Duration) -> Time {
         let on_its_way = self.round_trip().unwrap_or(ON_ITS_WAY).max(ON_ITS_WAY).max(silence);
         Time::ZERO + (now - Time::ZERO).saturating_sub(on_its_way)
     }
 
-    /// Time after which an answer that the peer gives immediately is late.
+    /// Time after which an immediate answer of the peer is considered late.
     pub(super) fn late_after(&self) -> Duration {
         self.round_trip.late_after()
     }
 
-    /// How long to wait for an acknowledgement before something is sent again.
+    /// The retransmission timeout for the endpoint.
     pub(super) fn retransmit_after(&self) -> Duration {
         self.round_trip.retransmit_after()
     }

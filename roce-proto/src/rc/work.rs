@@ -2,29 +2,29 @@
 
 use thiserror::Error;
 
-/// One piece of local memory.
+/// Scatter-gather element: one piece of local memory.
 #[derive(Clone, Copy, Default, Debug, PartialEq, Eq)]
 pub struct LocalSge {
-    /// Address of the first byte, as it was registered.
+    /// Address of the first byte, inside a registered region.
     pub addr: u64,
     /// Length of the piece in bytes.
     pub length: u32,
-    /// Local key of the region that holds it.
+    /// Local key of the region that contains the memory.
     pub lkey: u32,
 }
 
 /// The operation of a send request.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum SendOp {
-    /// Send to the peer's next receive.
+    /// Send a message to the peer's next receive.
     Send,
-    /// Send as [`SendOp::Send`], and invalidate the peer's memory window when it arrives.
+    /// Send as [`SendOp::Send`], and invalidate a memory window of the peer on arrival.
     SendWithInvalidate {
         /// Key of the peer's window.
         rkey: u32,
     },
-    /// Write local memory to the peer's. Those that overlap and are not complete may be placed in
-    /// any order, between peers that recover selectively.
+    /// Write local memory to the peer's memory. Between peers with selective recovery, overlapping
+    /// writes that have not completed may be placed in any order.
     RdmaWrite {
         /// Address in the peer's region.
         remote_addr: u64,
@@ -38,28 +38,27 @@ pub enum SendOp {
         /// Key of the peer's region or window.
         rkey: u32,
     },
-    /// Bind a memory window of our own.
+    /// Bind a memory window of this side.
     Bind(BindWindow),
-    /// Invalidate a memory window of our own.
+    /// Invalidate a memory window of this side.
     LocalInvalidate {
         /// Remote key of the window.
         rkey: u32,
     },
 }
 
-/// A window, the key it is to answer to, and the bytes it is to grant. Only [`crate::rc::Memory`]
-/// reads it.
+/// The parameters of a bind. Only [`crate::rc::Memory`] interprets them.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct BindWindow {
     /// Identifier of the window, which [`crate::rc::Memory`] resolves.
     pub window: u64,
-    /// The key that it has from the bind on.
+    /// The key of the window once it is bound.
     pub rkey: u32,
-    /// The region that it opens.
+    /// Identifier of the region that contains the memory, which [`crate::rc::Memory`] resolves.
     pub region: u64,
-    /// First byte that it grants.
+    /// Address of the first byte that the peer may access.
     pub addr: u64,
-    /// Bytes that it grants.
+    /// Number of bytes that the peer may access.
     pub length: u64,
     /// Access rights of the peer, as [`crate::rc::Memory`] defines them.
     pub access: u32,
@@ -68,62 +67,62 @@ pub struct BindWindow {
 /// Modifiers of a send request.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct SendOptions {
-    /// Start only when earlier RDMA READs have completed.
+    /// Start only after earlier RDMA READs have completed.
     pub fence: bool,
-    /// Report success as well; a failure is always reported.
+    /// Report success as a completion as well; a failure is always reported.
     pub signaled: bool,
-    /// Raise the peer's solicited event.
+    /// Set the solicited-event bit of the message.
     pub solicited: bool,
 }
 
-/// Where the bytes of a send request are.
+/// The payload of a send request.
 #[derive(Clone, Copy, Debug)]
 pub enum Payload<'a> {
-    /// Bytes in registered memory, or for an RDMA READ: where they go. The list is copied, the
+    /// Registered memory to send from, or for an RDMA READ to read into. The list is copied, the
     /// memory is not.
     Regions(&'a [LocalSge]),
-    /// Bytes here: they are captured immediately and need no key. Not for RDMA READs.
+    /// Inline data, copied immediately; needs no key. Not for RDMA READs.
     Inline(&'a [&'a [u8]]),
 }
 
 /// A request for the send queue.
 #[derive(Clone, Copy, Debug)]
 pub struct SendRequest<'a> {
-    /// Returned in the completion.
+    /// Identifier that is returned in [`WorkCompletion::wr_id`].
     pub wr_id: u64,
     /// Operation of the request, with its remote address.
     pub op: SendOp,
     /// Fence, completion and solicited event.
     pub flags: SendOptions,
-    /// Bytes of the operation. Ignored by [`SendOp::Bind`] and [`SendOp::LocalInvalidate`].
+    /// The payload. Ignored by [`SendOp::Bind`] and [`SendOp::LocalInvalidate`].
     pub payload: Payload<'a>,
 }
 
 /// A request for the receive queue.
 ///
-/// Of those that are queued the last is used first, not the oldest as the specification has it
-/// (IBTA volume 1, chapter 10): a peer cannot tell, and the cache still has it.
+/// The last receive queued is used first, not the oldest as the specification requires (IBTA volume
+/// 1, chapter 10): a peer cannot see the difference, and the last one is most likely in the cache.
 #[derive(Clone, Copy, Debug)]
 pub struct RecvRequest<'a> {
-    /// Returned in the completion.
+    /// Identifier that is returned in [`WorkCompletion::wr_id`].
     pub wr_id: u64,
-    /// Where one message goes; the list is copied, the memory is not.
+    /// The memory that receives one message; the list is copied, the memory is not.
     pub sges: &'a [LocalSge],
 }
 
-/// The reason for which a request was not queued.
+/// The reason why a request was not queued.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Error)]
 pub enum PostError {
-    /// More scatter-gather elements than were granted.
+    /// More scatter-gather elements than the queue pair was granted.
     #[error("more scatter-gather elements than the queue pair was granted")]
     TooManySges,
-    /// No room until completions have been polled.
+    /// The queue is full until completions have been polled.
     #[error("the queue is full")]
     QueueFull,
-    /// More inline data than was granted.
+    /// More inline data than the queue pair was granted.
     #[error("more inline data than the queue pair was granted")]
     InlineTooLong,
-    /// An RDMA READ cannot be inline.
+    /// The request is an inline RDMA READ.
     #[error("an RDMA READ cannot be inline")]
     InlineRead,
 }
@@ -131,10 +130,10 @@ pub enum PostError {
 /// A completed work request.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct WorkCompletion {
-    /// Identifier given in the request.
+    /// The `wr_id` of the request.
     pub wr_id: u64,
-    /// How it ended. When it is not [`WorkStatus::Success`] only this, `wr_id` and `work` mean
-    /// anything.
+    /// Result of the request. If it is not [`WorkStatus::Success`], only this, `wr_id` and `work`
+    /// are valid.
     pub status: WorkStatus,
     /// Kind of the completed work request.
     pub work: CompletedWork,
@@ -152,7 +151,7 @@ pub enum ReceivedInfo {
     Plain,
     /// Immediate data of the message.
     Immediate(u32),
-    /// A remote key of our side, which is invalid now.
+    /// The key of this side that the message invalidated.
     Invalidated(u32),
 }
 
@@ -169,52 +168,52 @@ pub enum CompletedWork {
     Bind,
     /// A request with [`SendOp::LocalInvalidate`].
     LocalInvalidate,
-    /// A receive that took a SEND.
+    /// A receive that a SEND consumed.
     Receive,
-    /// A receive that was used up by an RDMA WRITE with immediate data; nothing was placed in it.
+    /// A receive that an RDMA WRITE with immediate data consumed; its memory was not written.
     ReceiveWriteImmediate,
 }
 
-/// How a work request ended (IBTA volume 1, 11.6.2).
+/// Result of a work request (IBTA volume 1, 11.6.2).
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Error)]
 pub enum WorkStatus {
     /// The request was executed in full.
     #[error("success")]
     Success,
-    /// A message was longer than the receive that took it, or than any message may be.
+    /// A message was longer than its receive, or than the maximum message length.
     #[error("local length error")]
     LocalLength,
-    /// The connection does not allow it: an RDMA READ where none may be outstanding.
+    /// The connection does not allow the request: an RDMA READ with an initiator depth of 0.
     #[error("local queue pair operation error")]
     LocalOperation,
-    /// Local memory was not registered for this.
+    /// Local memory was not registered with the access that the request needs.
     #[error("local protection error")]
     LocalProtection,
     /// The queue pair went to ERROR before the request was done.
     #[error("flushed: the queue pair is in the error state")]
     Flushed,
-    /// A window could not be bound, or invalidated.
+    /// A window could not be bound or invalidated.
     #[error("memory window bind error")]
     WindowBind,
-    /// The peer's answer is invalid.
+    /// The peer's response is invalid.
     #[error("bad response")]
     BadResponse,
-    /// The peer wanted a key of ours invalidated that it must not.
+    /// The peer's SEND with Invalidate has a key that it may not invalidate.
     #[error("local access error")]
     LocalAccess,
-    /// The peer could not accept the request.
+    /// The peer considered the request invalid.
     #[error("remote invalid request error")]
     RemoteInvalidRequest,
-    /// The peer's memory was not open for this.
+    /// The peer's memory was not registered with the access that the request needs.
     #[error("remote access error")]
     RemoteAccess,
-    /// The peer failed to do it.
+    /// The peer could not carry out the request.
     #[error("remote operation error")]
     RemoteOperation,
-    /// The peer did not answer, retries included.
+    /// The peer did not answer, after all retries.
     #[error("transport retry count exceeded")]
     RetryExceeded,
-    /// The peer had no receive posted, retries included.
+    /// The peer had no receive posted, after all retries.
     #[error("receiver-not-ready retry count exceeded")]
     RnrRetryExceeded,
 }

@@ -1,14 +1,14 @@
-//! The acknowledge extended transport header.
+//! The ACK extended transport header (AETH).
 
 use core::time::Duration;
 
-/// An acknowledgement: how the request went and how many messages were completed (IBTA volume 1,
-/// 9.3.5).
+/// An acknowledgement: the result of a request, and the number of completed messages (IBTA volume
+/// 1, 9.3.5).
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Aeth {
-    /// Result of the request: acknowledged, not ready or refused.
+    /// Result of the request: ACK, RNR NAK or NAK.
     pub syndrome: Syndrome,
-    /// Message sequence number: messages completed, modulo 2^24.
+    /// Message sequence number: number of completed messages, modulo 2^24.
     pub msn: u32,
 }
 
@@ -27,26 +27,25 @@ impl Aeth {
     }
 }
 
-/// How a request went (IBTA volume 1, 9.7.5.2.3 and table 44). The upper three bits choose the
+/// Result of a request (IBTA volume 1, 9.7.5.2.3 and table 44). The upper three bits determine the
 /// variant, the lower five are its value.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Syndrome {
-    /// Everything up to the PSN arrived. The value is the credit code; 31 stands for no limit.
+    /// All packets up to the PSN have arrived.
     Ack {
-        /// Receives that the responder has posted, as a code.
+        /// Credit code for the number of posted receives; 31 means no limit.
         credits: u8,
     },
-    /// No receive was posted: try again after this time.
+    /// No receive was posted: retry after this time.
     RnrNak(RnrTimer),
     /// The request was refused.
     Nak(NakCode),
-    /// A value that the specification reserves.
+    /// A syndrome that the specification reserves.
     Reserved(u8),
 }
 
 impl Syndrome {
-    /// A positive acknowledgement that grants unlimited credit: flow control is by
-    /// receiver-not-ready.
+    /// An ACK without a credit limit: flow control is by RNR NAK only.
     pub const ACK: Self = Self::Ack { credits: 31 };
 
     fn from_byte(byte: u8) -> Self {
@@ -73,19 +72,19 @@ impl Syndrome {
 pub struct NakCode(pub u8);
 
 impl NakCode {
-    /// A packet is missing before this one.
+    /// A packet before this one is missing.
     pub const PSN_SEQUENCE: Self = Self(0);
     /// The request is invalid or not supported.
     pub const INVALID_REQUEST: Self = Self(1);
-    /// The memory is not open for this.
+    /// The key does not grant access to the memory.
     pub const REMOTE_ACCESS: Self = Self(2);
     /// The responder failed to execute the request.
     pub const REMOTE_OPERATIONAL: Self = Self(3);
-    /// Invalid RD request, of reliable datagrams only.
+    /// Invalid RD request; used only with reliable datagrams.
     pub const INVALID_RD: Self = Self(4);
 }
 
-/// A receiver-not-ready time: 5 bits that name one of 32 durations (IBTA volume 1, table 46).
+/// An RNR timer: a 5-bit code for one of 32 durations (IBTA volume 1, table 46).
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct RnrTimer(u8);
 
@@ -95,17 +94,17 @@ impl RnrTimer {
         1536, 2048, 3072, 4096, 6144, 8192, 12288, 16384, 24576, 32768, 49152,
     ];
 
-    /// The timer with this code; only the low five bits count.
+    /// The timer with this code; only the low five bits are used.
     pub const fn new(code: u8) -> Self {
         Self(code & 31)
     }
 
-    /// The code, below 32.
+    /// The 5-bit code, 0..=31.
     pub const fn code(self) -> u8 {
         self.0
     }
 
-    /// How long it is: 10 us to 655.36 ms.
+    /// The duration, 10 us to 655.36 ms.
     pub fn duration(self) -> Duration {
         Duration::from_micros(u64::from(Self::HUNDREDTHS_MS[usize::from(self.0)]) * 10)
     }

@@ -1,17 +1,17 @@
-//! The base transport header.
+//! The base transport header (BTH).
 
 use crate::wire::Opcode;
 use crate::{Psn, Qpn};
 
-/// The base transport header, less its opcode, which [`crate::wire::Message`] stands for
-/// (IBTA volume 1, 9.2). Reserved bits are ignored on receipt and sent as zero.
+/// The base transport header, without its opcode, which is part of [`crate::wire::Message`] (IBTA
+/// volume 1, 9.2). Reserved bits are ignored on receipt and sent as zero.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Bth {
-    /// The responder should raise a solicited event.
+    /// Solicited event: the receiver's completion may wake its consumer.
     pub solicited: bool,
-    /// The migration state: set in all packets of a path that does not migrate.
+    /// Migration state (MigReq); true in all packets without automatic path migration.
     pub migrated: bool,
-    /// Bytes of pad behind the payload, 0..=3.
+    /// Number of pad bytes after the payload, 0..=3.
     pub pad_bytes: u8,
     /// Partition key; 0xFFFF on Ethernet.
     pub pkey: u16,
@@ -19,11 +19,11 @@ pub struct Bth {
     pub fecn: bool,
     /// Backward explicit congestion notification.
     pub becn: bool,
-    /// Queue pair that the packet is for.
+    /// Number of the destination queue pair.
     pub dest_qpn: Qpn,
-    /// An acknowledgement is wanted.
+    /// True if an acknowledgement is requested.
     pub ack_request: bool,
-    /// Sequence number of the packet.
+    /// Packet sequence number (PSN) of the packet.
     pub psn: Psn,
 }
 
@@ -31,10 +31,10 @@ impl Bth {
     /// Size of the header on the wire.
     pub const BYTES: usize = 12;
 
-    /// The default partition, full member: the only one on Ethernet.
+    /// The default partition key, full member; the only one with RoCE.
     pub const DEFAULT_PKEY: u16 = 0xFFFF;
 
-    /// The header of an ordinary packet.
+    /// The header of a packet without special flags.
     pub const fn new(dest_qpn: Qpn, psn: Psn) -> Self {
         Self {
             solicited: false,
@@ -49,12 +49,12 @@ impl Bth {
         }
     }
 
-    /// The header of a congestion notification for `dest_qpn`.
+    /// The header of a congestion notification packet (CNP) to `dest_qpn`.
     pub const fn notification(dest_qpn: Qpn) -> Self {
         Self { migrated: false, becn: true, ..Self::new(dest_qpn, Psn::new(0)) }
     }
 
-    /// The opcode, the header and the transport version in `bytes`.
+    /// Parses a header; returns the opcode, the header and the transport version.
     pub(super) fn parse(bytes: &[u8; Self::BYTES]) -> (Opcode, Self, u8) {
         let [opcode, flags, pkey_hi, pkey_lo, ecn, qpn2, qpn1, qpn0, ack, psn2, psn1, psn0] =
             *bytes;
@@ -77,8 +77,8 @@ impl Bth {
             | u8::from(self.migrated) << 6
             | (self.pad_bytes & 3) << 4;
         let ecn = u8::from(self.fecn) << 7 | u8::from(self.becn) << 6;
-        // Few large stores: a copy of bytes that were stored in pieces just before waits for those
-        // stores.
+        // Two large stores: loading bytes that were just stored in smaller pieces would wait for
+        // those stores.
         let first = u64::from(opcode.0) << 56
             | u64::from(flags) << 48
             | u64::from(self.pkey) << 32

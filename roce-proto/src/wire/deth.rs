@@ -1,11 +1,11 @@
-//! The datagram extended transport header.
+//! The datagram extended transport header (DETH).
 
 use crate::Qpn;
 
-/// The sender of an unreliable datagram, and its key (IBTA volume 1, 9.3.2).
+/// The queue key and the source queue pair of a UD packet (IBTA volume 1, 9.3.2).
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Deth {
-    /// The key that the receiving queue pair expects.
+    /// Queue key, which must equal that of the receiving queue pair.
     pub qkey: u32,
     /// Queue pair that sent the datagram.
     pub source_qpn: Qpn,
@@ -15,7 +15,7 @@ impl Deth {
     /// Size of the header on the wire.
     pub const BYTES: usize = 8;
 
-    /// The queue key of the general services interface.
+    /// The well-known queue key of the general services interface (GSI).
     pub const GSI_QKEY: u32 = 0x8001_0000;
 
     pub(super) fn parse(bytes: &[u8; Self::BYTES]) -> Self {

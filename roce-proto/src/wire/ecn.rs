@@ -1,24 +1,24 @@
-//! Explicit congestion notification, in the IP header.
+//! Explicit congestion notification (ECN) in the IP header.
 
 /// The ECN field: the lower two bits of the type of service or traffic class (RFC 3168, 5).
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord)]
 #[repr(u8)]
 pub enum Ecn {
-    /// The transport does not react to marks: a congested queue drops the packet.
+    /// Not ECN-capable: a congested queue drops the packet instead of marking it.
     #[default]
     NotEct = 0b00,
-    /// Not in general use (RFC 8311).
+    /// ECN-capable, but not in general use (RFC 8311).
     Ect1 = 0b01,
-    /// The transport reacts to marks. Packets of connections are sent so.
+    /// ECN-capable; used for packets of connections.
     Ect0 = 0b10,
-    /// A queue on the way was congested.
+    /// Congestion Experienced: set by a congested queue on the path.
     Ce = 0b11,
 }
 
 impl Ecn {
     const MASK: u8 = 0b11;
 
-    /// The field of this type of service or traffic class.
+    /// The ECN field of this type of service or traffic class.
     pub const fn of(traffic_class: u8) -> Self {
         match traffic_class & Self::MASK {
             0b00 => Self::NotEct,
@@ -28,7 +28,7 @@ impl Ecn {
         }
     }
 
-    /// This type of service or traffic class with this field, and the DSCP that it had.
+    /// This type of service or traffic class with its ECN field replaced; the DSCP is kept.
     pub const fn within(self, traffic_class: u8) -> u8 {
         traffic_class & !Self::MASK | self as u8
     }

@@ -1,9 +1,9 @@
-//! The invariant CRC: a CRC-32 over all that does not change between sender and receiver (IBTA
-//! volume 1, annex A17, A17.3.3).
+//! The invariant CRC (ICRC): a CRC-32 over all fields that do not change on the path (IBTA volume
+//! 1, annex A17, A17.3.3).
 //!
-//! It covers the IPv4 identification and flags, which a UDP socket does not show. CRCs are linear,
-//! so the difference between the CRC that arrived and that of a likely identification gives the
-//! sender's identification: see [`verify`].
+//! It covers the IPv4 identification and flags, which a UDP socket does not report. Since CRCs are
+//! linear, the difference between the received ICRC and the ICRC for a likely identification yields
+//! the sender's identification: see [`verify`].
 
 use core::net::{SocketAddr, SocketAddrV4, SocketAddrV6};
 
@@ -17,15 +17,15 @@ const IPV6_HEADER_BYTES: usize = 40;
 const DONT_FRAGMENT: u8 = 0x40;
 const ICRC_BYTES: usize = 4;
 
-/// The source and destination of datagrams: the part that their invariant CRCs have in common,
-/// computed once.
+/// The addresses of a flow of datagrams, with the part of the ICRC computation that all its
+/// datagrams share.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Flow {
     family: IpFamily,
-    /// The CRC's register behind the IP and UDP headers of a datagram with zeros for its lengths
-    /// and its identification.
+    /// CRC register after the IP and UDP headers of a datagram with zeros for lengths and
+    /// identification.
     start: u32,
-    /// The register [`Icrc::ZEROS`] bytes of zeros earlier, for [`Icrc::behind_zeros`].
+    /// The register [`Icrc::ZEROS`] zero bytes earlier, for [`Icrc::behind_zeros`].
     start_before_zeros: u32,
 }
 
@@ -36,7 +36,7 @@ enum IpFamily {
 }
 
 impl Flow {
-    /// A flow between two endpoints, or `None` if they are of different families.
+    /// The flow between two endpoints; `None` if their address families differ.
     pub fn new(source: SocketAddr, destination: SocketAddr) -> Option<Self> {
         let mut crc = Hasher::new();
         crc.update(&[0xFF; 8]);
@@ -57,13 +57,13 @@ impl Flow {
         Some(Self { family, start, start_before_zeros })
     }
 
-    /// Whether the packet goes over IPv6.
+    /// Whether the flow uses IPv6.
     pub const fn is_ipv6(&self) -> bool {
         matches!(self.family, IpFamily::V6)
     }
 }
 
-/// The IPv4 fields that are covered but unseen by sockets. IPv6 has none, and ignores this.
+/// The IPv4 header fields that the ICRC covers and sockets do not report. Ignored over IPv6.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Identification {
     /// Identification field of the header, 16 bits.
@@ -73,30 +73,30 @@ pub struct Identification {
 }
 
 impl Identification {
-    /// The fields that Linux gives a datagram of an unconnected socket that forbids fragmentation.
+    /// The fields that Linux gives a datagram of an unconnected socket with fragmentation disabled.
     pub const ZERO: Self = Self::segment(0);
 
-    /// The fields that Linux gives the segment `index` of a segmented send.
+    /// The fields that Linux gives segment `index` of a UDP GSO send.
     pub const fn segment(index: u16) -> Self {
         Self { id: index, dont_fragment: true }
     }
 }
 
-/// Computes the invariant CRC of one packet, piece by piece.
+/// Computes the ICRC of a packet, in pieces.
 ///
-/// CRCs are linear: the contribution of the fields of a datagram to the CRC of its flow is looked
-/// up, and the congestion byte, which counts as all ones, is not changed but made up for
-/// beforehand.
+/// Since CRCs are linear, the contributions of a datagram's lengths and identification are looked
+/// up in tables. The BTH's congestion byte counts as all ones: it is hashed as it is, and the
+/// difference is compensated in advance.
 #[derive(Clone, Debug)]
 pub struct Icrc(Hasher);
 
 impl Icrc {
-    /// Zeros that [`Icrc::behind_zeros`] wants before a packet.
+    /// Number of zero bytes before the headers for [`Icrc::behind_zeros`].
     pub const ZEROS: usize = 4;
 
-    /// Starts with IP header, UDP header and the packet's own headers, or all of it that is covered
-    /// and lies together. `datagram_bytes` is the length of the whole UDP payload, invariant CRC
-    /// included.
+    /// Starts with the IP and UDP headers of `flow` and with `headers`: the packet's headers, or
+    /// more of its contiguous covered bytes. `datagram_bytes` is the length of the UDP payload,
+    /// ICRC included.
     pub fn new(
         flow: &Flow,
         identification: Identification,
@@ -108,9 +108,9 @@ impl Icrc {
         Self::start(flow.start ^ fields, headers)
     }
 
-    /// Begins as [`Icrc::new`], for headers that lie behind [`Icrc::ZEROS`] bytes of zeros, which
-    /// do not count: input of at least 16 bytes is computed several bytes at a time, and a base
-    /// transport header alone has fewer.
+    /// Starts as [`Icrc::new`], for headers after [`Icrc::ZEROS`] zero bytes, which do not affect
+    /// the result: the CRC implementation is fast for inputs of at least 16 bytes, and a base
+    /// transport header alone is shorter.
     pub fn behind_zeros(
         flow: &Flow,
         identification: Identification,
@@ -136,31 +136,31 @@ impl Icrc {
         }
     }
 
-    /// The bytes that end the packet.
+    /// The four ICRC bytes that end the packet.
     pub fn finish(self) -> [u8; 4] {
         self.0.finalize().to_le_bytes()
     }
 }
 
-/// Where the base transport header has its congestion byte, which may change on the way.
+/// Offset of the BTH's congestion byte (FECN, BECN), which may change on the path.
 const CONGESTION: usize = 4;
 
 static AT_ONCE: Fields = Fields::new(0);
 static BEHIND_ZEROS: Fields = Fields::new(Icrc::ZEROS as i32);
 
-/// Contributions of the fields of a datagram to the CRC of its flow.
+/// Tables of the contributions of a datagram's fields to the CRC of its flow.
 struct Fields {
     ipv4_total_length: CrcField,
     ipv4_identification: CrcField,
     dont_fragment: u32,
     ipv6_payload_length: CrcField,
     udp_length: CrcField,
-    /// Remainders by the value of the congestion byte.
+    /// Contributions by the value of the congestion byte.
     congestion: [u32; 256],
 }
 
 impl Fields {
-    /// Tables of a CRC that continues with `zeros` bytes of zeros.
+    /// Creates the tables for a CRC that continues with `zeros` zero bytes.
     const fn new(zeros: i32) -> Self {
         const UDP: i32 = UDP_HEADER_BYTES as i32;
         const IPV4: i32 = IPV4_HEADER_BYTES as i32 + UDP;
@@ -206,14 +206,15 @@ impl Fields {
     }
 }
 
-/// The contributions of a field of two bytes to a CRC, by the value of each byte.
+/// Contributions of a two-byte field to a CRC, by the value of each byte.
 struct CrcField {
     first: [u32; 256],
     second: [u32; 256],
 }
 
 impl CrcField {
-    /// Tables of a field that begins `bytes` bytes before the CRC's present place.
+    /// Creates the tables for a field that begins `bytes` bytes before the present position of the
+    /// CRC.
     const fn new(bytes: i32) -> Self {
         let (mut first, mut second) = ([0; 256], [0; 256]);
         let (to_first, to_second) = (bytes_times(bytes), bytes_times(bytes - 1));
@@ -232,20 +233,20 @@ impl CrcField {
     }
 }
 
-/// The invariant CRC of a packet is wrong: it was damaged, or an address or port was translated on
-/// the way.
+/// Error of an ICRC check: the packet was damaged, or an address or port was translated on the
+/// path.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Error)]
 #[error("invariant CRC mismatch")]
 pub struct IcrcMismatch;
 
-/// Checks the invariant CRC of a datagram that came through `flow`, and recovers the IPv4
-/// identification that its sender gave it; fastest if that is the `likely` one. Over IPv4 a random
-/// error passes once in 2^15, because any identification will do; a receiver that knows which ones
-/// a peer uses checks the result. Over IPv6 the result is [`Identification::ZERO`] and the check is
-/// as strong as a CRC-32 is.
+/// Checks the ICRC of a datagram of `flow`, and returns the IPv4 identification that its sender
+/// used; fastest if that is `likely`. Over IPv4 a random error is accepted with probability 2^-15,
+/// since any identification is; a caller that knows the identifications that a peer uses checks the
+/// result. Over IPv6 the result is [`Identification::ZERO`], and the check is as strong as a
+/// CRC-32.
 ///
 /// # Errors
-/// No identification explains the CRC that the datagram carries.
+/// No identification results in the ICRC of the datagram.
 pub fn verify(
     flow: &Flow,
     likely: Identification,
@@ -262,8 +263,8 @@ pub fn verify(
     }
 }
 
-/// Runs the CRC backwards from the end of the packet to the IPv4 identification. The remaining
-/// difference is the four bytes in which the sender's header differs from that with the `likely`
+/// Computes the CRC difference backwards from the end of the packet to the identification. The
+/// result is the difference between the sender's four header bytes and those with the `likely`
 /// identification.
 fn recover(
     likely: Identification,
@@ -286,7 +287,7 @@ fn recover(
     })
 }
 
-/// The IPv4 header of a flow, without lengths and identification.
+/// The IPv4 header of a flow, with zeros for length and identification.
 fn ipv4_header(source: &SocketAddrV4, destination: &SocketAddrV4) -> [u8; IPV4_HEADER_BYTES] {
     let mut header = [0; IPV4_HEADER_BYTES];
     header[0] = 0x45;
@@ -299,7 +300,7 @@ fn ipv4_header(source: &SocketAddrV4, destination: &SocketAddrV4) -> [u8; IPV4_H
     header
 }
 
-/// The IPv6 header of a flow, without its length.
+/// The IPv6 header of a flow, with zero for the length.
 fn ipv6_header(source: &SocketAddrV6, destination: &SocketAddrV6) -> [u8; IPV6_HEADER_BYTES] {
     let mut header = [0; IPV6_HEADER_BYTES];
     header[0] = 0x6F;
@@ -311,7 +312,7 @@ fn ipv6_header(source: &SocketAddrV6, destination: &SocketAddrV6) -> [u8; IPV6_H
     header
 }
 
-/// The UDP header of a flow, without its length.
+/// The UDP header of a flow, with zero for the length.
 fn udp_header(source: u16, destination: u16) -> [u8; UDP_HEADER_BYTES] {
     let mut header = [0; UDP_HEADER_BYTES];
     header[0..2].copy_from_slice(&source.to_be_bytes());
@@ -320,14 +321,14 @@ fn udp_header(source: u16, destination: u16) -> [u8; UDP_HEADER_BYTES] {
     header
 }
 
-/// The CRC's polynomial, bits reversed: the bit 31 stands for x^0.
+/// The CRC polynomial, bit-reversed: bit 31 is the coefficient of x^0.
 const POLYNOMIAL: u32 = 0xEDB8_8320;
 const ONE: u32 = 1 << 31;
 
-/// More words than the covered part of any packet has.
+/// Size of the table: more words than the covered part of any packet.
 const BACK_WORDS: usize = 1100;
 
-/// `x^(-32 n)` modulo the polynomial: multiplying a CRC by it takes back the last `n` words.
+/// `x^(-32 n)` modulo the polynomial: multiplying a CRC by it removes the last `n` words.
 static BACK_BY_WORDS: [u32; BACK_WORDS] = {
     let mut table = [ONE; BACK_WORDS];
     let mut word = 1;
@@ -344,8 +345,8 @@ static BACK_BY_WORDS: [u32; BACK_WORDS] = {
     table
 };
 
-/// `x^(8 n)` modulo the polynomial: multiplying a CRC by it adds `n` bytes of zeros, or takes them
-/// back if there are fewer than none.
+/// `x^(8 n)` modulo the polynomial: multiplying a CRC by it appends `n` zero bytes, or removes them
+/// if `bytes` is negative.
 const fn bytes_times(bytes: i32) -> u32 {
     let mut value = ONE;
     let mut bit = 0;
@@ -364,7 +365,7 @@ const fn divided_by_x(value: u32) -> u32 {
     if value & ONE == 0 { value << 1 } else { (value ^ POLYNOMIAL) << 1 | 1 }
 }
 
-/// The product of two polynomials modulo the CRC's.
+/// The product of two polynomials modulo the CRC polynomial.
 const fn multiply(a: u32, mut b: u32) -> u32 {
     let mut product = 0;
     let mut bit = 32;

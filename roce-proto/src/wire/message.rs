@@ -1,13 +1,13 @@
-//! The operation of a packet, and its extended headers.
+//! The operation of a packet, with its extended transport headers.
 
 use crate::Psn;
 use crate::wire::{Aeth, Deth, Opcode, Reth};
 
-/// The reserved bytes of a congestion notification packet: sent as zero, and not looked at.
+/// Length of the reserved payload of a congestion notification packet: sent as zero, ignored on
+/// receipt.
 const NOTIFICATION_BYTES: usize = 16;
 
-/// The operation of a packet together with exactly the extended headers that its opcode calls for,
-/// so that a header that should be there is.
+/// The operation of a packet with exactly the extended transport headers that its opcode requires.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Message {
     /// First packet of a SEND.
@@ -22,9 +22,9 @@ pub enum Message {
     WriteFirst(Reth),
     /// Middle packet of an RDMA WRITE.
     WriteMiddle,
-    /// Last packet of an RDMA WRITE, perhaps with immediate data.
+    /// Last packet of an RDMA WRITE, with immediate data if given.
     WriteLast(Option<u32>),
-    /// An RDMA WRITE of one packet, perhaps with immediate data.
+    /// An RDMA WRITE of one packet, with immediate data if given.
     WriteOnly(Reth, Option<u32>),
     /// An RDMA READ request.
     ReadRequest(Reth),
@@ -38,25 +38,26 @@ pub enum Message {
     ReadResponseOnly(Aeth),
     /// An acknowledgement, positive or negative.
     Acknowledge(Aeth),
-    /// An acknowledgement of everything up to its sequence number, after which a packet is missing,
-    /// with the latest packet that came. Its payload tells which came between.
+    /// A Feedrail extension: acknowledges everything up to the packet's PSN, after which a packet
+    /// is missing, and contains the PSN of the latest packet received. The payload is a bitmap of
+    /// the packets received in between.
     SelectiveAcknowledge(Aeth, Psn),
     /// An unreliable datagram of one packet.
     UdSendOnly(Deth),
-    /// A congestion notification packet, with the 16 reserved bytes that it has for a payload.
+    /// A congestion notification packet (CNP), including its 16 reserved bytes.
     CongestionNotification,
-    /// Any other opcode. The bytes after the base transport header count as payload.
+    /// Any other opcode. The bytes after the base transport header are the payload.
     Other(Opcode),
 }
 
-/// Immediate data or key with the last packet of a SEND.
+/// Immediate data or invalidated key in the last packet of a SEND.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Tail {
     /// Neither immediate data nor a key.
     Plain,
-    /// Four bytes for the receiver's completion.
+    /// Immediate data for the receiver's completion.
     Immediate(u32),
-    /// A key of the receiver that is to be invalidated.
+    /// A remote key of the receiver to be invalidated.
     Invalidate(u32),
 }
 
@@ -91,7 +92,7 @@ impl Message {
         }
     }
 
-    /// The acknowledgement that it carries.
+    /// The AETH of the packet, if it has one.
     pub const fn aeth(&self) -> Option<&Aeth> {
         match self {
             Self::ReadResponseFirst(aeth)
@@ -114,7 +115,7 @@ impl Message {
         )
     }
 
-    /// Whether it is of a message that another packet began.
+    /// Whether the packet continues a message that an earlier packet began.
     pub const fn continues(&self) -> bool {
         matches!(
             self,
@@ -127,10 +128,11 @@ impl Message {
         )
     }
 
-    /// The message and the bytes after its extended headers, or `None` if they are cut short.
+    /// Parses the extended headers; returns the message and the bytes after them, `None` if
+    /// truncated.
     ///
-    /// Inlined, since a result that is copied from bytes that were just stored makes the processor
-    /// wait until all earlier stores, the last packet's payload, have reached its cache.
+    /// Inlined, since copying a result from bytes that were just stored would wait until all
+    /// earlier stores, such as the last packet's payload, have reached the cache.
     #[inline(always)]
     pub(super) fn parse(opcode: Opcode, bytes: &[u8]) -> Option<(Self, &[u8])> {
         Some(match opcode {
@@ -211,7 +213,7 @@ impl Message {
         })
     }
 
-    /// Hands the extended headers to `put` in the order of the wire.
+    /// Calls `put` with each extended header, in wire order.
     pub(super) fn encode(&self, mut put: impl FnMut(&[u8])) {
         match self {
             Self::SendLast(tail) | Self::SendOnly(tail) => match tail {

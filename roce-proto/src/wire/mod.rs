@@ -1,8 +1,8 @@
-//! RoCE v2 packets: base and extended transport headers, and the invariant CRC.
+//! RoCE v2 packets: transport headers and the invariant CRC (ICRC).
 //!
-//! A packet is the payload of one UDP datagram to port [`UDP_PORT`]: base transport header, the
-//! extended headers that its opcode calls for, payload, zero to three bytes of pad, invariant CRC.
-//! All headers are big-endian (IBTA volume 1, chapter 9, and annex A17).
+//! A packet is the payload of a UDP datagram to port [`UDP_PORT`]: base transport header, the
+//! extended headers that its opcode requires, payload, zero to three pad bytes, ICRC. All headers
+//! are big-endian (IBTA volume 1, chapter 9, and annex A17).
 
 mod aeth;
 mod bth;

@@ -1,9 +1,9 @@
-//! Opcodes of the base transport header.
+//! Opcodes in the base transport header.
 
 use core::fmt;
 
-/// An opcode: the upper three bits name the transport service, the lower five the operation
-/// (IBTA volume 1, 9.2.1). Unknown values survive.
+/// An opcode: the upper three bits are the transport service, the lower five the operation (IBTA
+/// volume 1, 9.2.1). Unknown values are kept.
 #[derive(Clone, Copy, PartialEq, Eq)]
 pub struct Opcode(pub u8);
 
@@ -65,17 +65,17 @@ opcodes! {
     SEND_LAST_INVALIDATE = 0x16, "RC SEND Last with Invalidate";
     /// A SEND of one packet that invalidates a key.
     SEND_ONLY_INVALIDATE = 0x17, "RC SEND Only with Invalidate";
-    /// An acknowledgement that tells which packets came after one that is missing: of those that
-    /// are the manufacturer's to define, and sent only to peers that agreed to it.
+    /// A Feedrail selective acknowledgement, in the manufacturer-defined opcode range; sent only to
+    /// peers that agreed to it in the CM exchange.
     SELECTIVE_ACKNOWLEDGE = 0xD1, "Feedrail Selective Acknowledge";
-    /// An unreliable datagram: how connection-management messages travel.
+    /// A UD SEND of one packet; it carries connection management.
     UD_SEND_ONLY = 0x64, "UD SEND Only";
     /// A congestion notification packet (annex A17).
     CONGESTION_NOTIFICATION = 0x81, "CNP";
 }
 
 impl Opcode {
-    /// Whether it belongs to the reliable-connection service.
+    /// Whether it is an opcode of the reliable-connection service.
     pub const fn is_reliable_connection(self) -> bool {
         self.0 >> 5 == 0
     }

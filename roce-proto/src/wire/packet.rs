@@ -6,38 +6,38 @@ use thiserror::Error;
 
 use crate::wire::{Bth, Message, Reth};
 
-/// The most bytes that the headers of a packet take: an RDMA WRITE Only with immediate data.
+/// Maximum length of a packet's headers in bytes: RDMA WRITE Only with immediate data.
 pub const HEADERS_MAX_BYTES: usize = Bth::BYTES + Reth::BYTES + 4;
 
 const ICRC_BYTES: usize = 4;
 
-/// A packet as it arrived: the payload of one UDP datagram. Its invariant CRC has not been checked;
-/// see [`crate::wire::verify`].
+/// A parsed packet: the payload of a UDP datagram. Its ICRC is not checked; see
+/// [`crate::wire::verify`].
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Packet<'a> {
     /// The base transport header.
     pub bth: Bth,
-    /// Operation and extended headers.
+    /// The operation, with its extended headers.
     pub message: Message,
     /// The payload, without pad.
     pub payload: &'a [u8],
-    /// The invariant CRC that the sender computed.
+    /// The ICRC at the end of the packet.
     pub icrc: u32,
 }
 
-/// The reason for which a datagram is not a packet. It is dropped and counted, without an answer.
+/// Reason why a datagram is not a valid packet. It is dropped and counted without an answer.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Error)]
 pub enum PacketError {
-    /// Shorter than its headers, pad and invariant CRC.
+    /// The datagram is shorter than its headers, pad and ICRC.
     #[error("packet cut short")]
     TooShort,
-    /// A transport version other than 0.
+    /// The transport version is not 0.
     #[error("transport header version {0} is unknown")]
     Version(u8),
-    /// Payload and pad together are not a multiple of four bytes.
+    /// The length of payload and pad is not a multiple of four.
     #[error("payload and pad are not a multiple of four bytes")]
     Unaligned,
-    /// A congestion notification without BECN, or with more than its reserved bytes.
+    /// The packet is a congestion notification without BECN, or with more than its reserved bytes.
     #[error("congestion notification without BECN or with a payload")]
     Notification,
 }
@@ -46,7 +46,7 @@ impl<'a> Packet<'a> {
     /// Parses the payload of one UDP datagram.
     ///
     /// # Errors
-    /// It is not a packet.
+    /// [`PacketError`], if the datagram is not a valid packet.
     pub fn parse(datagram: &'a [u8]) -> Result<Self, PacketError> {
         let (covered, icrc) =
             datagram.split_last_chunk::<ICRC_BYTES>().ok_or(PacketError::TooShort)?;
@@ -77,14 +77,14 @@ pub struct Headers {
 }
 
 impl Headers {
-    /// Encodes `bth` and the extended headers of `message`. The pad count is the caller's to set.
+    /// Encodes `bth` and the extended headers of `message`. The caller sets `bth.pad_bytes`.
     pub fn new(bth: &Bth, message: &Message) -> Self {
         let mut headers = Self { bytes: [0; HEADERS_MAX_BYTES], length: 0 };
         headers.length = Self::encode(bth, message, &mut headers.bytes);
         headers
     }
 
-    /// Encodes them in place; returns how many bytes they take.
+    /// Encodes the headers into a buffer; returns their length.
     pub(crate) fn encode(bth: &Bth, message: &Message, into: &mut [u8; HEADERS_MAX_BYTES]) -> u8 {
         let (first, mut rest) = into.split_first_chunk_mut().expect("longer than the first header");
         *first = bth.encode(message.opcode());
@@ -98,13 +98,13 @@ impl Headers {
         length
     }
 
-    /// The bytes, ready to be sent.
+    /// The encoded bytes, in wire order.
     pub fn as_slice(&self) -> &[u8] {
         &self.bytes[..usize::from(self.length)]
     }
 }
 
-/// Bytes of pad that bring a payload of `length` bytes to a multiple of four: [`Bth::pad_bytes`].
+/// The number of pad bytes for a payload of `length` bytes: [`Bth::pad_bytes`].
 pub const fn pad_bytes(length: u32) -> u8 {
     (length.wrapping_neg() & 3) as u8
 }

@@ -1,13 +1,13 @@
-//! The RDMA extended transport header.
+//! The RDMA extended transport header (RETH).
 
-/// Which remote memory an RDMA WRITE or an RDMA READ request is about (IBTA volume 1, 9.3.3).
+/// The remote memory of an RDMA WRITE or RDMA READ request (IBTA volume 1, 9.3.3).
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Reth {
     /// Address of the first byte.
     pub addr: u64,
     /// Key of the region or window.
     pub rkey: u32,
-    /// Bytes of the whole message.
+    /// Length of the whole message in bytes.
     pub length: u32,
 }
 

@@ -1,47 +1,47 @@
-//! CUBIC: after a loss the window returns to the place of the loss within a time that does not
-//! depend on the round trip (RFC 9438).
+//! CUBIC (RFC 9438): after a loss, the window returns to its former size within a time that does
+//! not depend on the round trip.
 
 use core::time::Duration;
 
 use super::{FULL_PACKET, LARGEST_WINDOW, MarkedShare, Pace, RoundTrip};
 use crate::Time;
 
-/// RFC 9438, 4.9: no less than two packets.
+/// Minimum window: RFC 9438, 4.9.
 const SMALLEST: u64 = 2 * FULL_PACKET;
 
-/// Where slow start begins: more than the packets of a READ of 128 KiB. Halved, it takes a round
-/// trip more to reach any rate.
+/// Initial window of slow start: more than the packets of a READ of 128 KiB. Half of it takes one
+/// more round trip to reach any rate.
 const INITIAL: u64 = 64 * FULL_PACKET;
 
-/// CubicGrowth is computed up to this far from the plateau; there the window has grown by 86,400
-/// packets, which is more than the largest.
+/// Maximum time from the plateau for which the cubic function is computed; by then the window has
+/// grown by 86,400 packets, more than the largest window.
 const FARTHEST_MILLISECONDS: i64 = 60_000;
 
-/// The window that the network is good for.
+/// The congestion window of the network.
 ///
-/// Of RFC 9438 it leaves out Fast Convergence (4.7).
+/// Fast Convergence (RFC 9438, 4.7) is not implemented.
 #[derive(Clone, Debug)]
 pub(crate) enum Cubic {
-    /// The network lost no packet yet, and [`Halving`](super::Halving) finds out what the receiver
-    /// takes.
+    /// The network has lost no packet; the window is unlimited while [`Halving`](super::Halving)
+    /// determines the receiver's capacity.
     Unlimited,
-    /// The network lost no packet yet: the window doubles each round trip (4.10).
+    /// The network has lost no packet: the window doubles per round trip (4.10).
     SlowStart { limit: u64 },
-    /// The network lost packets.
+    /// The network has lost or marked packets.
     Reduced(CubicGrowth),
 }
 
-/// How a window grows that was reduced.
+/// Growth of a window after a reduction.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct CubicGrowth {
     limit: u64,
-    /// The window at which the last loss was: `W_max`.
+    /// The window at the last loss: `W_max`.
     plateau: u64,
-    /// Window that AIMD with the same average would have reached: `W_est`.
+    /// The window that AIMD with the same average would have reached: `W_est`.
     friendly: u64,
-    /// When the window was reduced.
+    /// Time of the reduction.
     began: Time,
-    /// How long after that it reaches the plateau: `K`.
+    /// Time from the reduction to the plateau: `K`.
     plateau_after_milliseconds: i64,
 }
 
@@ -57,7 +57,8 @@ impl Cubic {
         }
     }
 
-    /// How fast packets are to leave, where `unlimited` holds as long as this window does not.
+    /// The pace of packets; `unlimited` is the window in use while this one is unlimited. `None`
+    /// for no pacing.
     pub(crate) fn pace(&self, round_trip: &RoundTrip, unlimited: u64) -> Option<Pace> {
         match *self {
             Self::Unlimited => Pace::of_slow_start(unlimited, round_trip),
@@ -66,7 +67,8 @@ impl Cubic {
         }
     }
 
-    /// Packets that cost `bytes` were acknowledged while this window had held packets up.
+    /// Grows the window after packets of cost `bytes` were acknowledged, if it had held back
+    /// packets.
     pub(crate) fn on_ack(&mut self, now: Time, bytes: u64, round_trip: &RoundTrip) {
         match self {
             Self::Unlimited => {}
@@ -77,14 +79,14 @@ impl Cubic {
         }
     }
 
-    /// The network lost packets while the window in use was `used`.
+    /// Reduces the window after a loss in the network; `used` is the window in use.
     pub(crate) fn on_loss(&mut self, now: Time, used: u64) {
         // RFC 9438, 4.6: seven tenths are kept.
         *self = Self::Reduced(CubicGrowth::after_reduction(now, used, used / 10 * 7));
     }
 
-    /// The network marked this share of the packets while the window in use was `used`: half of it
-    /// is given up (RFC 8257, 3.4).
+    /// Reduces the window after marks; `share` is the average share of marked packets, in parts of
+    /// [`MarkedShare::WHOLE`]. Half of this share of `used` is given up (RFC 8257, 3.4).
     pub(crate) fn on_mark(&mut self, now: Time, used: u64, share: u64) {
         let kept = used - used * share / (2 * MarkedShare::WHOLE);
         *self = Self::Reduced(CubicGrowth::after_reduction(now, used, kept));
@@ -115,8 +117,8 @@ impl CubicGrowth {
         self.limit = cubic.max(self.friendly).min(LARGEST_WINDOW);
     }
 
-    /// `W_cubic`, this long after the window was reduced: 0.4 packets times the cubed seconds to
-    /// the plateau, below or above it.
+    /// `W_cubic` at `elapsed` after the reduction: the plateau plus 0.4 packets times the cube of
+    /// the seconds since the plateau (negative before it).
     fn at(&self, elapsed: Duration) -> u64 {
         let elapsed = i64::try_from(elapsed.as_millis()).unwrap_or(i64::MAX);
         let from_plateau = elapsed
@@ -127,7 +129,7 @@ impl CubicGrowth {
     }
 }
 
-/// The largest number whose cube is not above `cubed`.
+/// The largest integer whose cube is at most `cubed`.
 fn cube_root(cubed: u128) -> i64 {
     let (mut low, mut high) = (0_i64, FARTHEST_MILLISECONDS);
     while low < high {

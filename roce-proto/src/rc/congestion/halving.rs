@@ -1,5 +1,5 @@
-//! The window that the receiver is good for: each loss halves it, and it approaches the place of
-//! the loss again only slowly.
+//! The window for the receiver's buffer: each loss halves it, and it approaches the size at the
+//! loss again only slowly.
 
 use core::mem;
 use core::time::Duration;
@@ -13,14 +13,14 @@ const INITIAL_CEILING: u64 = STOCK_BUFFER / 8 * 7;
 const SMALLEST: u64 = FULL_PACKET;
 const CEILING_INTERVAL: Duration = Duration::from_millis(20);
 
-/// The window grows by a packet each round trip up to a ceiling. Above, losses are to be expected,
-/// and both rise slowly; faster as long as there was none.
+/// The window grows by one packet per round trip up to a ceiling. Beyond it losses are likely, so
+/// window and ceiling rise slowly; faster before the first loss.
 #[derive(Clone, Debug)]
 pub(super) struct Halving {
     limit: u64,
     ceiling: u64,
     ceiling_raised: Time,
-    /// The ceiling is still a guess: nothing was ever lost.
+    /// True until the first loss: the ceiling is an estimate.
     guessed: bool,
 }
 
@@ -33,10 +33,10 @@ impl Halving {
         self.limit
     }
 
-    /// Packets that cost `bytes` were acknowledged while this window had held packets up. `doubles`
-    /// holds on long paths, where the window may double each round trip as long as nothing was lost
-    /// (RFC 5681, 3.1). On short ones it soon has grown by packets, and many senders that double at
-    /// the same time overrun one buffer.
+    /// Grows the window after packets of cost `bytes` were acknowledged, if it had held back
+    /// packets. With `doubles`, on long paths, it may double per round trip until the first loss
+    /// (RFC 5681, 3.1). On short paths linear growth is fast enough, and many senders that double
+    /// at the same time would overflow one buffer.
     pub(super) fn on_ack(&mut self, now: Time, bytes: u64, doubles: bool) {
         if self.limit < self.ceiling {
             let step =
@@ -51,10 +51,10 @@ impl Halving {
         }
     }
 
-    /// The receive buffer lost packets.
+    /// Reduces the window after a loss by the receive buffer.
     pub(super) fn on_loss(&mut self, now: Time) {
         self.ceiling_raised = now;
-        // A guess was too high by a step at the most.
+        // The estimate was too high by at most one step.
         let kept = if mem::take(&mut self.guessed) { self.limit / 8 * 5 } else { self.limit / 2 };
         self.ceiling = kept.max(SMALLEST);
         self.limit = (self.limit / 2).max(SMALLEST);

@@ -1,22 +1,22 @@
-//! How much of what is sent meets congestion, as far as marks tell: `alpha` of DCTCP (RFC 8257).
+//! The average share of ECN-marked packets: `alpha` of DCTCP (RFC 8257).
 
 use core::time::Duration;
 
 use crate::Time;
 
-/// Round trips without a mark beyond which further ones change nothing.
+/// Maximum number of round trips without a mark that are averaged; more change nothing.
 const MOST_ROUNDS: u64 = 256;
 
-/// The share of what is sent that meets congestion, an average over round trips in parts of
+/// The share of packets that are marked, averaged over round trips, in parts of
 /// [`MarkedShare::WHOLE`].
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct MarkedShare {
     average: u64,
-    /// The round trips since a window was last reduced; none before the first mark.
+    /// Counts since the window was last reduced; `None` before the first mark.
     latest: Option<MarkedRounds>,
 }
 
-/// Amounts that came in a number of round trips.
+/// Counts of marked and of all amounts since `began`.
 #[derive(Clone, Copy, Debug)]
 struct MarkedRounds {
     began: Time,
@@ -25,26 +25,26 @@ struct MarkedRounds {
 }
 
 impl MarkedShare {
-    /// The share when all of it meets congestion.
+    /// The share that means that all packets are marked.
     pub(crate) const WHOLE: u64 = 1 << 20;
-    /// RFC 8257, 4.2: the latest round trip counts a sixteenth.
+    /// RFC 8257, 4.2: weight of the latest round trip, one sixteenth.
     const GAIN: u64 = 16;
 
-    /// The first mark counts in full, since nothing is known before it.
+    /// The initial share is the whole, so that the first mark counts in full.
     pub(crate) const fn new() -> Self {
         Self { average: Self::WHOLE, latest: None }
     }
 
-    /// This much came, marked or not. A sender that sees only whether marks came does not count:
-    /// then a mark stands for all of a round trip.
+    /// Counts an amount, marked or not. A sender that only sees whether there were marks does not
+    /// call it: then a mark stands for a whole round trip.
     pub(crate) const fn count(&mut self, amount: u64) {
         if let Some(latest) = &mut self.latest {
             latest.total += amount;
         }
     }
 
-    /// This much of what is counted came marked. Returns the average if the window should be
-    /// reduced: that is, unless it was within the latest round trip.
+    /// Counts a marked amount. Returns the average share if the window must be reduced, that is
+    /// unless it was already within the last round trip.
     pub(crate) fn mark(&mut self, now: Time, amount: u64, round_trip: Duration) -> Option<u64> {
         if let Some(latest) = &mut self.latest {
             let rounds = (now - latest.began).as_nanos() / round_trip.as_nanos().max(1);

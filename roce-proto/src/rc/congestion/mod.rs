@@ -1,9 +1,9 @@
-//! Congestion control: how many bytes may be in flight towards one endpoint, and how fast they may
-//! leave, as far as acknowledgements, losses and marks tell.
+//! Congestion control: how many bytes may be in flight towards one endpoint, and at which pace they
+//! are sent, from acknowledgements, losses and ECN marks.
 //!
-//! `TwoLimits` keeps no account of packets: [`SendWindow`](super::SendWindow) charges and releases
-//! them, and reports here what it learns. Nothing here reads a clock or allocates, and all
-//! arithmetic is in integers.
+//! `TwoLimits` does not count packets: [`SendWindow`](super::SendWindow) charges and releases them,
+//! and reports events here. Nothing here reads a clock or allocates, and all arithmetic is in
+//! integers.
 
 mod cubic;
 mod halving;
@@ -22,18 +22,18 @@ pub(super) use two_limits::TwoLimits;
 
 use crate::rc::datagram_cost::{HEADERS_BYTES, datagram_cost};
 
-/// Cost of a packet with 4096 bytes of payload to the window.
+/// Window cost of a packet with 4,096 bytes of payload.
 pub(super) const FULL_PACKET: u64 = datagram_cost(4096 + HEADERS_BYTES);
 
-/// A window larger than this gains nothing: no socket buffer is larger.
+/// Maximum window in bytes: no socket buffer is larger.
 pub(super) const LARGEST_WINDOW: u64 = 16 << 20;
 
-/// Cause of the loss of a packet.
+/// The cause of a packet loss.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum LossCause {
-    /// A full receive buffer, as the receiver reported; or the receiver does not report that, and
-    /// it may have been.
+    /// A full receive buffer: reported by the receiver, or assumed if the receiver does not report
+    /// it.
     ReceiveBuffer,
-    /// Something else, of a receiver that would have reported a full buffer.
+    /// The network: the receiver would have reported a full buffer.
     Network,
 }

@@ -1,25 +1,27 @@
-//! Spreads a window over the round trip, so that a queue on the way need not hold all of it.
+//! Pacing: distributes the packets of a window over the round trip, so that a queue on the path
+//! need not hold them all.
 
 use core::time::Duration;
 
 use super::{FULL_PACKET, RoundTrip};
 use crate::Time;
 
-/// Round trips below this are not paced: acknowledgements spread packets as finely as timers do.
+/// Minimum round trip for pacing: below it, acknowledgements distribute packets as finely as
+/// timers.
 const SHORTEST_ROUND_TRIP: Duration = Duration::from_micros(200);
 
-/// Packets of this time may leave in one burst, as far as they are no more than a quarter of the
-/// window. Halved, a sender over a path of 10 ms is woken twice as often.
+/// Duration of a burst, at the pace; a burst is also limited to a quarter of the window. Half of it
+/// would wake a sender over a path of 10 ms twice as often.
 const BURST: Duration = Duration::from_micros(500);
 
-/// A token bucket, from which packets take as many tokens as they cost.
+/// A token bucket: packets take tokens equal to their cost.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Pacer {
     tokens: u64,
     filled: Time,
 }
 
-/// How fast packets are to leave, and how many of them in one burst.
+/// A rate, and the maximum burst.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Pace {
     bytes_per_second: u64,
@@ -27,20 +29,20 @@ pub struct Pace {
 }
 
 impl Pace {
-    /// Pace of a window that holds packets up after a loss: 1.25 windows in each smoothed round
-    /// trip. `None` where acknowledgements alone set the pace.
+    /// Pace of a window after a loss: 1.25 windows per smoothed round trip. `None` if the round
+    /// trip is too short for pacing.
     pub(crate) fn after_loss(window: u64, round_trip: &RoundTrip) -> Option<Self> {
         let smoothed = round_trip.smoothed().filter(|time| *time >= SHORTEST_ROUND_TRIP)?;
         Self::new(window, 1_250, smoothed)
     }
 
-    /// Pace of a window that doubles each round trip: two windows.
+    /// Pace of a window in slow start: two windows per round trip. `None` on short paths.
     pub(crate) fn of_slow_start(window: u64, round_trip: &RoundTrip) -> Option<Self> {
         Self::is_set(round_trip).then(|| Self::new(window, 2_000, round_trip.smoothed()?))?
     }
 
-    /// Whether packets are paced though none was lost. What passes quickly while nothing else is on
-    /// the way does not, however long packets wait in buffers later.
+    /// Whether packets are paced before the first loss: if the minimum round trip is long enough,
+    /// regardless of later queueing.
     pub(crate) fn is_set(round_trip: &RoundTrip) -> bool {
         round_trip.least().is_some_and(|time| time >= SHORTEST_ROUND_TRIP)
     }
@@ -53,28 +55,29 @@ impl Pace {
         Some(Self { bytes_per_second, burst: burst.min(window / 4).max(2 * FULL_PACKET) })
     }
 
-    /// The pace with bursts of at least this many bytes.
+    /// The pace with bursts of at least `bytes`.
     pub(crate) fn with_burst_of(self, bytes: u64) -> Self {
         Self { burst: self.burst.max(bytes), ..self }
     }
 
-    /// The most bytes that leave in one burst.
+    /// Maximum number of bytes in one burst.
     pub(crate) const fn burst(self) -> u64 {
         self.burst
     }
 }
 
 impl Pacer {
-    /// A bucket that is full when it is first asked.
+    /// A bucket that is full at its first use.
     pub(crate) const fn new() -> Self {
         Self { tokens: 0, filled: Time::ZERO }
     }
 
-    /// How many bytes may leave now, as [`datagram_cost`](crate::rc::datagram_cost()) counts them.
+    /// Number of bytes that may be sent now, as [`datagram_cost`](crate::rc::datagram_cost())
+    /// counts them.
     pub(crate) fn tokens(&mut self, now: Time, pace: Pace) -> u64 {
         let nanos = (now - self.filled).as_nanos();
         let added = u128::from(pace.bytes_per_second) * nanos / 1_000_000_000;
-        // Parts of a byte stay in the clock.
+        // Otherwise `filled` is unchanged, so that fractions of a byte are not lost.
         if added > 0 {
             self.filled = now;
             let added = u64::try_from(added).unwrap_or(u64::MAX);
@@ -83,12 +86,12 @@ impl Pacer {
         self.tokens
     }
 
-    /// Packets left, paced or not.
+    /// Takes tokens for packets that were sent, paced or not.
     pub(crate) const fn take(&mut self, bytes: u64) {
         self.tokens = self.tokens.saturating_sub(bytes);
     }
 
-    /// When there will be `bytes` tokens, or a full bucket.
+    /// Time at which there are `bytes` tokens, or the bucket is full.
     pub(crate) fn ready_at(&self, bytes: u64, pace: Pace) -> Time {
         let missing = bytes.min(pace.burst).saturating_sub(self.tokens);
         let nanos = (u128::from(missing) * 1_000_000_000).div_ceil(pace.bytes_per_second.into());

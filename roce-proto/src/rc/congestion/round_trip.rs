@@ -1,33 +1,32 @@
-//! The estimate of the round-trip time.
+//! Estimation of the round-trip time.
 
 use core::time::Duration;
 
 use crate::Time;
 
-/// Time after which something is sent again before the first sample.
+/// Retransmission timeout before the first sample.
 const RETRANSMIT_UNKNOWN: Duration = Duration::from_millis(20);
 
-/// The least time before something is sent again: processes that share cores are silent for that
-/// long.
+/// Minimum retransmission timeout: processes that share cores may be silent for that long.
 const RETRANSMIT_FLOOR: Duration = Duration::from_millis(5);
 
-/// The least time after which an answer is late: no timer of ours is finer.
+/// Minimum time after which an answer is late: timers are no finer.
 const LATE_FLOOR: Duration = Duration::from_micros(100);
 
-/// Least time between two reductions of a window for marks before the first sample.
+/// Minimum time between two reductions of a window for marks, before the first sample.
 const MARKS_UNKNOWN: Duration = Duration::from_millis(1);
 
-/// Least time between two reductions of a window for marks: a queue pair does not send
-/// notifications more often.
+/// Minimum time between two reductions of a window for marks: the interval of a queue pair's
+/// congestion notifications.
 const MARKS_FLOOR: Duration = Duration::from_micros(50);
 
-/// The shortest round trip is the least of this long, and of up to twice as long.
+/// The minimum round trip is taken over this period and the preceding one.
 const LEAST_PERIOD: Duration = Duration::from_secs(10);
 
-/// The round-trip time to one endpoint: RFC 6298's estimator, and the shortest of late.
+/// The round-trip time to an endpoint: the estimator of RFC 6298, and the recent minimum.
 ///
-/// Only packets that were sent once are samples (Karn): the acknowledgement of a packet that was
-/// sent again may be for either copy.
+/// Only packets that were sent once give samples (Karn's algorithm), since the acknowledgement of a
+/// retransmitted packet may be for either copy.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct RoundTrip {
     estimate: Option<Estimate>,
@@ -37,7 +36,7 @@ pub struct RoundTrip {
 struct Estimate {
     smoothed: Duration,
     variation: Duration,
-    /// The shortest in this period, and in the one before.
+    /// Minimum in this period, and in the preceding one.
     least: Duration,
     older_least: Duration,
     period_began: Time,
@@ -49,7 +48,7 @@ impl RoundTrip {
         Self { estimate: None }
     }
 
-    /// A packet that was sent once was acknowledged after `sample`.
+    /// Adds a sample: the time from sending to acknowledgement of a packet that was sent once.
     pub(crate) fn sample(&mut self, now: Time, sample: Duration) {
         let Some(estimate) = &mut self.estimate else {
             self.estimate = Some(Estimate {
@@ -70,23 +69,23 @@ impl RoundTrip {
         estimate.least = estimate.least.min(sample);
     }
 
-    /// The smoothed round-trip time, once there is a sample.
+    /// The smoothed round-trip time; `None` before the first sample.
     pub fn smoothed(&self) -> Option<Duration> {
         self.estimate.map(|estimate| estimate.smoothed)
     }
 
-    /// The time in which a window is reduced for marks at most once: a round trip, or two
-    /// notifications of one queue pair.
+    /// Minimum time between two reductions of a window for marks: a round trip, but at least the
+    /// interval of congestion notifications.
     pub(crate) fn of_marks(&self) -> Duration {
         self.smoothed().unwrap_or(MARKS_UNKNOWN).max(MARKS_FLOOR)
     }
 
-    /// The shortest round-trip time of the last 10 to 20 s, once there is a sample.
+    /// The minimum round-trip time of the last 10 to 20 s; `None` before the first sample.
     pub fn least(&self) -> Option<Duration> {
         self.estimate.map(|estimate| estimate.least.min(estimate.older_least))
     }
 
-    /// Time after which an answer that the peer gives immediately is late; without a sample, 1 ms.
+    /// Time after which an immediate answer of the peer is late; 1 ms before the first sample.
     pub(crate) fn late_after(&self) -> Duration {
         self.estimate.map_or(Duration::from_millis(1), |estimate| {
             let late = estimate.smoothed + estimate.variation * 4;
@@ -94,8 +93,8 @@ impl RoundTrip {
         })
     }
 
-    /// How long to wait for an acknowledgement before something is sent again. Where round trips
-    /// hardly vary, a packet that waits its turn behind others is not late yet.
+    /// The retransmission timeout. It exceeds the smoothed round trip by at least an eighth, so
+    /// that a packet queued behind others is not considered late.
     pub(crate) fn retransmit_after(&self) -> Duration {
         self.estimate.map_or(RETRANSMIT_UNKNOWN, |estimate| {
             let late = estimate.smoothed + (estimate.variation * 4).max(estimate.smoothed / 8);

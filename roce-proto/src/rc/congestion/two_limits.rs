@@ -1,13 +1,14 @@
-//! One window for the receiver's buffer and one for the network: the smaller of them holds.
+//! Two windows, for the receiver's buffer and for the network; the smaller applies.
 
 use super::{Cubic, Halving, LossCause, MarkedShare, Pace, RoundTrip};
 use crate::Time;
 
-/// Two windows. The cause of the loss of a packet decides which is reduced.
+/// Two windows. The cause of a loss determines which one is reduced.
 ///
-/// Several processes that overrun one receive buffer keep losing packets until they leave it
-/// unfilled, so `Halving` is slow to come back to where the buffer overflowed. A network that loses
-/// one packet in a thousand does so at any rate of sending: there, such a rule never grows again.
+/// Several senders that overflow one receive buffer keep losing packets until they leave room in
+/// it, so `Halving` returns only slowly to the size at which the buffer overflowed. A network that
+/// loses one packet in a thousand does so at any rate; by the rule of `Halving` the window would
+/// never grow again there.
 #[derive(Clone, Debug)]
 pub(crate) struct TwoLimits {
     receiver: Halving,
@@ -26,7 +27,7 @@ impl TwoLimits {
         }
     }
 
-    /// Whether packets that left at `left` tell of something new. The window is reduced then.
+    /// Whether packets sent at `left` are lost in a new event, so that the window must be reduced.
     fn is_new_loss(&mut self, now: Time, left: Time) -> bool {
         let new = self.last_cut.is_none_or(|cut| left >= cut);
         if new {
@@ -35,18 +36,19 @@ impl TwoLimits {
         new
     }
 
-    /// Bytes that may be in flight, as [`datagram_cost`](crate::rc::datagram_cost()) counts them.
+    /// Maximum number of bytes in flight, as [`datagram_cost`](crate::rc::datagram_cost()) counts
+    /// them.
     pub(crate) fn window(&self) -> u64 {
         self.receiver.window().min(self.network.window())
     }
 
-    /// How fast packets are to leave; `None` for as fast as the window admits them.
+    /// The pace of packets; `None` for no pacing.
     pub(crate) fn pace(&self, round_trip: &RoundTrip) -> Option<Pace> {
         self.network.pace(round_trip, self.receiver.window())
     }
 
-    /// Packets that cost `bytes` were acknowledged while the window had held packets up. The one of
-    /// the two that did not hold packets up was not tried, and does not grow.
+    /// Grows the smaller window after packets of cost `bytes` were acknowledged, if it had held
+    /// back packets. The larger one was not tested, and does not grow.
     pub(crate) fn on_ack(&mut self, now: Time, bytes: u64, round_trip: &RoundTrip) {
         if self.network.window() < self.receiver.window() {
             self.network.on_ack(now, bytes, round_trip);
@@ -55,8 +57,8 @@ impl TwoLimits {
         }
     }
 
-    /// A packet was lost that left at `left` at the earliest. Losses of packets that left before
-    /// the window was last reduced are part of the same event.
+    /// Handles the loss of a packet that was sent at `left` at the earliest. Losses of packets sent
+    /// before the last reduction belong to the same event.
     pub(crate) fn on_loss(&mut self, now: Time, left: Time, cause: LossCause) {
         if !self.is_new_loss(now, left) {
             return;
@@ -67,9 +69,8 @@ impl TwoLimits {
         }
     }
 
-    /// The receiver says that packets met congestion on the way, while at most `used` bytes were in
-    /// flight: with a congestion notification, or BECN. Reduces the window once for each round
-    /// trip; returns whether it did now.
+    /// Handles a congestion notification or BECN of the receiver; `used` is the maximum number of
+    /// bytes in flight. Reduces the window at most once per round trip; returns whether it did.
     pub(crate) fn on_cnp(&mut self, now: Time, used: u64, round_trip: &RoundTrip) -> bool {
         let round = round_trip.of_marks();
         let Some(share) = self.marks.mark(now, 1, round) else { return false };
@@ -81,7 +82,7 @@ impl TwoLimits {
         true
     }
 
-    /// Packets that left at `left` stayed unanswered, several times in a row.
+    /// Handles repeated timeouts of packets that were sent at `left`.
     pub(crate) fn on_timeout(&mut self, now: Time, left: Time) {
         if self.is_new_loss(now, left) {
             self.receiver.on_loss(now);
