@@ -52,6 +52,7 @@ pub enum RuntimeError {
     Core {
         /// Number of the CPU core, as in the configuration key `cores`.
         core: u16,
+        /// Error of the system call `sched_setaffinity`.
         error: io::Error,
     },
     /// A thread cannot be created.
