@@ -25,7 +25,7 @@ impl HostIdArgs {
     }
 
     /// Generates an identity for this run.
-    pub(crate) fn made_up() -> Self {
+    pub(crate) fn generated() -> Self {
         let id = HostId(Uuid::new_v4().into_bytes());
         Self { nqn: HostNqn::from_host_id(id), id }
     }
@@ -33,8 +33,8 @@ impl HostIdArgs {
     fn choose(nqn: Option<HostNqn>, id: Option<HostId>, configuration: &Path) -> Result<Self> {
         let from_file = nqn.is_none();
         let Some(nqn) = nqn.map_or_else(|| read_nqn(configuration), |nqn| Ok(Some(nqn)))? else {
-            let made_up = Self::made_up();
-            return Ok(id.map_or(made_up, |id| Self { nqn: HostNqn::from_host_id(id), id }));
+            let generated = Self::generated();
+            return Ok(id.map_or(generated, |id| Self { nqn: HostNqn::from_host_id(id), id }));
         };
         // The identifier in the file belongs to the NQN in the file, not to one from the command
         // line.
@@ -87,9 +87,9 @@ mod tests {
     fn the_identifier_follows_the_name() {
         let empty = directory(&[]);
         let choose = |nqn, id| HostIdArgs::choose(nqn, id, empty.path()).unwrap();
-        let made_up = choose(None, None);
-        assert_eq!(made_up.nqn, HostNqn::from_host_id(made_up.id));
-        assert_ne!(made_up, choose(None, None));
+        let generated = choose(None, None);
+        assert_eq!(generated.nqn, HostNqn::from_host_id(generated.id));
+        assert_ne!(generated, choose(None, None));
 
         let id: HostId = ID.parse().unwrap();
         assert_eq!(choose(None, Some(id)).nqn, HostNqn::from_host_id(id));

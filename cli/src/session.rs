@@ -40,7 +40,8 @@ impl Session {
     /// Connects the demo to its target, under a generated host NQN.
     pub(crate) fn nearby(address: SocketAddr, nqn: Nqn, provider: ProviderArg) -> Result<Self> {
         let options = with_timeout(ControllerOptions::default(), NEARBY);
-        let host = builder(HostIdArgs::made_up(), provider).controller_options(options).build()?;
+        let host =
+            builder(HostIdArgs::generated(), provider).controller_options(options).build()?;
         Self::over(host, SubsystemAddress { address, nqn })
     }
 

@@ -33,8 +33,8 @@ const KEPT_MACHINE_FILE: &str = "machine-id";
 pub struct Machine {
     /// Hash of the machine id, which does not reveal it.
     key: Uuid,
-    /// Generated id that is not stored yet, of a machine without one; [`Machine::keep`] stores it.
-    made_up: Option<Uuid>,
+    /// Id generated because this machine has none; `None` once [`Machine::keep`] has stored it.
+    generated: Option<Uuid>,
 }
 
 /// Failure to read the machine id that an earlier run has stored.
@@ -51,7 +51,7 @@ pub struct MachineError {
 impl Machine {
     /// Creates the identity from a machine id.
     pub fn with_id(id: Uuid) -> Self {
-        Self { key: Uuid::new_v5(&MACHINE_KEY, id.as_bytes()), made_up: None }
+        Self { key: Uuid::new_v5(&MACHINE_KEY, id.as_bytes()), generated: None }
     }
 
     /// Identity of this machine, from its machine-id(5), else from the id kept in `state_dir`, else
@@ -84,7 +84,7 @@ impl Machine {
             }
             Err(error) if is_absent(&error) => {
                 let id = Uuid::new_v4();
-                Ok(Self { made_up: Some(id), ..Self::with_id(id) })
+                Ok(Self { generated: Some(id), ..Self::with_id(id) })
             }
             Err(error) => Err(MachineError { path, error }),
         }
@@ -95,7 +95,7 @@ impl Machine {
     /// # Errors
     /// The folder cannot be written, or another process has stored an id meanwhile.
     pub fn keep(&self, state_dir: &Path) -> io::Result<()> {
-        let Some(id) = self.made_up else { return Ok(()) };
+        let Some(id) = self.generated else { return Ok(()) };
         std::fs::create_dir_all(state_dir)?;
         let mut file = tempfile::NamedTempFile::new_in(state_dir)?;
         writeln!(file, "{}", id.simple())?;
@@ -252,7 +252,7 @@ mod tests {
             assert_ne!(find(), first, "nothing is kept before it is asked for");
             first.keep(&state.path().join("deep")).expect("kept");
             assert_eq!(find().key, first.key);
-            assert!(find().made_up.is_none());
+            assert!(find().generated.is_none());
             assert!(find().keep(&state.path().join("deep")).is_ok());
             assert!(first.keep(&state.path().join("deep")).is_err(), "it never replaces another's");
         }

@@ -214,15 +214,16 @@ fn share_memory(
         if !is_wanted || !failures.is_due(address) || !rdma::auto_shares_memory(address.ip()) {
             continue;
         }
-        match share_port(devices, options, port) {
+        match listen_over_shm(devices, options, port) {
             Ok(()) => failures.shared(address),
             Err(error) => failures.note(address, &error),
         }
     }
 }
 
-/// Listens on a port in shared memory, with the existing device of its address or a new one.
-fn share_port(
+/// Listens on a port with the shared-memory provider: on the device that serves its address
+/// already, or on a new one.
+fn listen_over_shm(
     devices: &mut Devices,
     options: &DeviceOptions,
     port: &Arc<Port>,

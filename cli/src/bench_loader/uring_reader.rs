@@ -54,7 +54,7 @@ impl RangeReader for UringReader {
         let (mut asked_bytes, mut failure) = (0, None);
         loop {
             if failure.is_none() {
-                match pass.fill(&mut chunks) {
+                match pass.fill_queue(&mut chunks) {
                     Ok(bytes) => asked_bytes += bytes,
                     Err(error) => failure = Some(error),
                 }
@@ -97,7 +97,7 @@ struct UringRead {
 
 impl UringPass<'_> {
     /// Starts reads until all places are taken or no chunk is left. Returns the bytes requested.
-    fn fill(&mut self, chunks: &mut impl Iterator<Item = Entry>) -> Result<u64> {
+    fn fill_queue(&mut self, chunks: &mut impl Iterator<Item = Entry>) -> Result<u64> {
         let mut asked_bytes = 0;
         while let Some(&place) = self.idle.last()
             && let Some(chunk) = chunks.next()

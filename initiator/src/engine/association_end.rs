@@ -83,7 +83,7 @@ impl<P: Provider> HostEngine<P> {
         }
         let pause = controller.retries.next_pause(controller.options.reconnect_delay);
         controller.phase = ControllerPhase::Resting(now + pause);
-        if controller.refusal().is_none() && refuses_until_changed(&cause) {
+        if controller.refusal().is_none() && is_permanent_refusal(&cause) {
             return self.lose(key, cause, outbox);
         }
         match controller.refusal().cloned() {
@@ -115,7 +115,7 @@ impl<P: Provider> HostEngine<P> {
             None => since + controller.options.connect_timeout,
         };
         let next = now + controller.retries.next_pause(BUSY_PAUSE);
-        if next >= until || !is_busy(&cause) || refuses_until_changed(&cause) {
+        if next >= until || !is_busy(&cause) || is_permanent_refusal(&cause) {
             return self.release_resources(key, cause, outbox);
         }
         tracing::debug!(%cause, "connecting again");
@@ -497,6 +497,6 @@ fn is_busy(cause: &Error) -> bool {
 /// Returns whether the target will respond the same until its configuration changes, so that
 /// operations fail immediately instead of after the loss time-out (NVMe base specification, "Do Not
 /// Retry").
-fn refuses_until_changed(cause: &Error) -> bool {
+fn is_permanent_refusal(cause: &Error) -> bool {
     matches!(cause.kind(), ErrorKind::ConnectRefused { status, .. } if status.do_not_retry())
 }

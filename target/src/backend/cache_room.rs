@@ -77,7 +77,8 @@ impl CacheRoom {
         Some(CacheShare { room: Arc::clone(self), bytes })
     }
 
-    /// Whether files with room are currently read through the cache.
+    /// Whether files that hold a [`CacheShare`] are currently read through the page cache; false
+    /// while the machine is short of memory.
     pub(super) fn is_open(&self) -> bool {
         self.open.load(Ordering::Relaxed)
     }

@@ -27,7 +27,7 @@ const MOST_INTERRUPTIONS: u32 = 1000;
 const CACHED_BYTES: u32 = 256 << 10;
 
 /// Largest logical block in bytes.
-const MOST_BLOCK_BYTES: u64 = 4096;
+const MAX_BLOCK_BYTES: u64 = 4096;
 
 /// Backend of an open file or block device of fixed length. A resize creates a new one on the same
 /// descriptor.
@@ -107,7 +107,7 @@ impl FileBackend {
             file,
             id: next_id(),
             exact_bytes,
-            end_bytes: exact_bytes.next_multiple_of(MOST_BLOCK_BYTES),
+            end_bytes: exact_bytes.next_multiple_of(MAX_BLOCK_BYTES),
             offset_alignment: direct_alignment.unwrap_or(1),
             direct: direct_alignment.is_some(),
             grows,
@@ -138,7 +138,7 @@ impl FileBackend {
             id: next_id(),
             device: self.device,
             exact_bytes,
-            end_bytes: exact_bytes.next_multiple_of(MOST_BLOCK_BYTES),
+            end_bytes: exact_bytes.next_multiple_of(MAX_BLOCK_BYTES),
             claim: Arc::clone(&self.claim),
             offset_alignment: self.offset_alignment,
             direct: self.direct,

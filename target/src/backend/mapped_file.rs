@@ -117,9 +117,9 @@ impl MappedFile {
         self.given_up.store(true, Ordering::Relaxed);
     }
 
-    /// Locks the extents that [`MappedFile::was_cached`] marked, or unlocks all if memory is short
-    /// or another process waits for the lease. May wait for the medium, so only the control path
-    /// calls this.
+    /// Pins (`mlock`) the extents that [`MappedFile::was_cached`] marked. Unpins all extents if
+    /// memory is short, or if another process that wants to write the file waits for our lease
+    /// (`F_SETLEASE`). May wait for the medium, so only the control path calls this.
     pub(crate) fn tend(&self) {
         let given_up = self.given_up.load(Ordering::Relaxed);
         if given_up || !self.room.is_open() || self.lease.is_breaking() {

@@ -40,7 +40,8 @@ impl MemoryRoom {
         self.left_bytes.load(Ordering::Relaxed)
     }
 
-    /// Checks again, if a memory namespace was ever opened.
+    /// Reads again how much memory is available. Does nothing before the first memory namespace is
+    /// opened.
     pub(crate) fn look_again(&self) {
         if self.kept_bytes.get().is_some() {
             self.look();

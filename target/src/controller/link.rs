@@ -48,7 +48,7 @@ struct QueueMailbox {
 /// Message to the owner of a queue.
 #[derive(Debug)]
 pub(super) enum Mail {
-    /// Action that the owner has to take.
+    /// Event that the core of the queue must act on.
     Event(QueueEvent),
     /// Commands that a job of this admin queue waited for have ended.
     Quiesced(JobId),

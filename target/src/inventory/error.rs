@@ -48,9 +48,9 @@ pub enum ExportError {
     SameIdentity {
         /// Place in the configuration that names the second namespace.
         origin: Origin,
-        /// Name of the second namespace.
+        /// Name of the namespace that comes later in the configuration.
         name: String,
-        /// Name of the first namespace.
+        /// Name of the namespace with the same file that comes first.
         other: String,
     },
     /// Two directories of a subsystem have a file with the same relative path.
@@ -72,9 +72,9 @@ pub enum ExportError {
     SameFile {
         /// Place in the configuration that names the second namespace.
         origin: Origin,
-        /// Name of the second namespace.
+        /// Name of the namespace that comes later in the configuration.
         name: String,
-        /// Name of the first namespace.
+        /// Name of the namespace with the same file that comes first.
         other: String,
         /// Place in the configuration that names the first namespace.
         other_origin: Origin,

@@ -88,7 +88,7 @@ impl BadCall {
     }
 }
 
-/// Content of a frame.
+/// Message of a client, one line of JSON: a request, or an array of them.
 #[derive(Debug, PartialEq)]
 pub(super) enum RpcRequest {
     One(RpcCall),
