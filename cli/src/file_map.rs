@@ -19,16 +19,20 @@ unsafe impl Send for FileMap {}
 unsafe impl Sync for FileMap {}
 
 impl FileMap {
+    /// Opens a file and maps it whole.
     pub(crate) fn open(path: &Path) -> Result<Self> {
         let about = || format!("cannot map {}", path.display());
-        let file = File::open(path).with_context(about)?;
+        Self::of(&File::open(path).with_context(about)?).with_context(about)
+    }
+
+    /// Maps an open file whole; the mapping stays when the file is closed.
+    pub(crate) fn of(file: &File) -> Result<Self> {
         let bytes = usize::try_from(file.metadata()?.len())?;
-        ensure!(bytes > 0, "{} is empty", path.display());
+        ensure!(bytes > 0, "the file is empty");
         // SAFETY: a new mapping, which no other code uses.
         let base =
-            unsafe { mmap(ptr::null_mut(), bytes, ProtFlags::READ, MapFlags::SHARED, &file, 0) };
-        let base = base.with_context(about)?;
-        Ok(Self { base: base.cast::<u8>().cast_const(), bytes })
+            unsafe { mmap(ptr::null_mut(), bytes, ProtFlags::READ, MapFlags::SHARED, file, 0) };
+        Ok(Self { base: base?.cast::<u8>().cast_const(), bytes })
     }
 
     /// Address of the first byte.

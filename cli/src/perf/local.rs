@@ -63,9 +63,10 @@ impl AccessMethod {
         workloads: Vec<IoIterator>,
         until: Until<'_>,
     ) -> Result<Baseline> {
-        let source = LocalFile::open(self, path)?;
+        let file = File::open(path).with_context(|| format!("cannot open {}", path.display()))?;
         // Pages that the kernel keeps nevertheless are cached for both methods.
-        let _ = fadvise(&File::open(path)?, 0, None, Advice::DontNeed);
+        let _ = fadvise(&file, 0, None, Advice::DontNeed);
+        let source = LocalFile::new(self, file)?;
         let start = now();
         let measure = read_in_threads(&source, workloads, until, thread::Builder::new)?;
         Ok(Baseline { way: self, measure, elapsed: start.elapsed() })
@@ -143,13 +144,10 @@ enum LocalFile {
 }
 
 impl LocalFile {
-    fn open(way: AccessMethod, path: &Path) -> Result<Self> {
+    fn new(way: AccessMethod, file: File) -> Result<Self> {
         Ok(match way {
-            AccessMethod::Pread => {
-                let open = File::open(path);
-                Self::Plain(open.with_context(|| format!("cannot open {}", path.display()))?)
-            }
-            AccessMethod::Mmap => Self::Mapped(FileMap::open(path)?),
+            AccessMethod::Pread => Self::Plain(file),
+            AccessMethod::Mmap => Self::Mapped(FileMap::of(&file).context("cannot map the file")?),
         })
     }
 
@@ -170,7 +168,7 @@ mod tests {
 
     #[test]
     fn a_refused_thread_ends_the_others_with_error() {
-        let mut file = tempfile::NamedTempFile::new().unwrap();
+        let mut file = tempfile::tempfile().unwrap();
         io::Write::write_all(&mut file, &[0; 512]).unwrap();
         let io = PerfIo { direction: IoDirection::Read, offset_bytes: 0, length_bytes: 512 };
         let workload = || -> IoIterator { Box::new(iter::repeat(io)) };
@@ -180,7 +178,7 @@ mod tests {
         let mut stacks = [1 << 20, 1 << 20, 1 << 60].into_iter();
         let builder = || thread::Builder::new().stack_size(stacks.next().unwrap());
         let workloads = vec![workload(), workload(), workload()];
-        let source = LocalFile::open(AccessMethod::Pread, file.path()).unwrap();
+        let source = LocalFile::new(AccessMethod::Pread, file).unwrap();
         let Err(error) = read_in_threads(&source, workloads, endless, builder) else {
             panic!("a stack of 2^60 bytes")
         };
