@@ -34,6 +34,17 @@ impl ReadFault {
             _ => Self::Final(Errno::IO),
         }
     }
+
+    /// Returns the fault of an error, and logs the error: as a warning only if it is final, since
+    /// an absence has an error for each reader and each attempt.
+    pub(crate) fn logged(error: &Error, action: &str) -> Self {
+        let fault = Self::of(error);
+        match fault {
+            Self::Final(_) => tracing::warn!(%error, "{action}"),
+            Self::Away | Self::Lost => tracing::debug!(%error, "{action}"),
+        }
+        fault
+    }
 }
 
 /// The time since which a lane's target is away, and how long its reads wait for it.

@@ -212,12 +212,7 @@ impl MountLane {
             Some(error) => failed.push((read, error)),
         });
         for (read, error) in failed {
-            let fault = ReadFault::of(&error);
-            match fault {
-                ReadFault::Final(_) => tracing::warn!(%error, "a read failed"),
-                // There are as many as readers, again and again.
-                ReadFault::Away | ReadFault::Lost => tracing::debug!(%error, "a read failed"),
-            }
+            let fault = ReadFault::logged(&error, "a read failed");
             if matches!(error.kind(), ErrorKind::Changed(_)) {
                 self.files.close(read.inode);
             }

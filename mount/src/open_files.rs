@@ -174,15 +174,7 @@ async fn open_over(reached: Vec<(Controller, FileReplica)>) -> Result<Shards, Re
             Ok(namespace) if replica.is(namespace.info()) => namespaces.push(namespace),
             // The namespace has changed, which the tree will have soon.
             Ok(_) => {}
-            Err(error) => {
-                failure = ReadFault::of(&error);
-                match failure {
-                    ReadFault::Final(_) => tracing::warn!(%error, "cannot open a namespace"),
-                    ReadFault::Away | ReadFault::Lost => {
-                        tracing::debug!(%error, "cannot open a namespace");
-                    }
-                }
-            }
+            Err(error) => failure = ReadFault::logged(&error, "cannot open a namespace"),
         }
     }
     if namespaces.is_empty() {
