@@ -96,7 +96,7 @@ impl FileTree {
         }
     }
 
-    /// A tree of these files. What is in this one as well keeps its inode, under another name too.
+    /// A tree of these files. Files of this tree keep their inodes, under another name too.
     ///
     /// A file has the path that its name is. One whose name is no path, or is that of a folder or
     /// of a file before, is called `namespace-NUMBER` in the root folder; if that is taken as well,

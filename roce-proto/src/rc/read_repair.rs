@@ -12,7 +12,7 @@ const LATER_RESPONSES: u32 = 4;
 /// Minimum time after a response before a tail probe, if responses are missing.
 const TAIL_PROBE_FLOOR: Duration = Duration::from_millis(1);
 
-/// Maximum number of remembered repairs. What is missing of older ones is requested after a
+/// Maximum number of remembered repairs. Packets of older ones are requested again after a
 /// timeout.
 const REPAIRS: usize = 16;
 

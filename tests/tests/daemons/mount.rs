@@ -289,7 +289,7 @@ fn a_renamed_namespace_is_the_same_file_under_another_name() {
         let found = fs::metadata(mounted.path(new)).unwrap();
         assert_eq!(found.ino(), file.metadata().unwrap().ino());
         assert!(fs::read(mounted.path(new)).unwrap() == bytes);
-        // What was opened under another name is read on, past the page cache as well.
+        // A file that was opened under another name is read on, past the page cache as well.
         let whole = std::num::NonZeroU64::new(u64::MAX >> 1);
         rustix::fs::fadvise(&file, 0, whole, rustix::fs::Advice::DontNeed).unwrap();
         file.read_exact_at(&mut part, 1 << 20).unwrap();

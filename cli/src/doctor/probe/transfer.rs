@@ -156,7 +156,7 @@ pub(super) fn measure(
     })
 }
 
-/// Bytes of an I/O: whole blocks, at most `most` bytes, and no more than the namespace has.
+/// Bytes of an I/O: whole blocks, at most `most` bytes, and at most those of the namespace.
 fn io_bytes(namespace: &Namespace, most: usize) -> usize {
     let block = namespace.info().block_bytes.max(1);
     let within = (most as u64).min(namespace.size_bytes());
