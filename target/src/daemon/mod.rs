@@ -123,7 +123,10 @@ fn serve(
     arguments: &DaemonArguments,
     report: &StdoutReport,
 ) -> Result<(), String> {
-    // Signals are registered before the start, so that none is lost.
+    // Signals are registered before the start, so that none is lost. The handlers of one signal run
+    // in the order of registration: were this one later, a handler on another thread could wake
+    // this thread, and then find the flag set by it.
+    let exit_on_next_signal = exit_on_next_signal()?;
     let mut signals = Signals::new([SIGTERM, SIGINT, SIGUSR1, SIGHUP])
         .map_err(|error| format!("cannot take signals: {error}"))?;
     keep_machine(config);
@@ -135,7 +138,6 @@ fn serve(
     notify::ready();
     let reload = ReloadSignal::start(target.reloader())
         .map_err(|error| format!("cannot start a thread for reloads: {error}"))?;
-    let impatient = exit_on_second_signal()?;
     let (server, stop) = metrics.unzip();
     std::thread::scope(|scope| {
         if let Some(server) = &server {
@@ -164,7 +166,7 @@ fn serve(
         drop(stop);
         Ok::<_, String>(())
     })?;
-    impatient.store(true, Ordering::Relaxed);
+    exit_on_next_signal.store(true, Ordering::Relaxed);
     notify::stopping();
     report.stats(&target);
     target.drain(arguments.drain_timeout());
@@ -211,7 +213,7 @@ fn keep_machine(config: &Config) {
 
 /// Once the returned flag is set, SIGTERM or SIGINT ends the process immediately with status 1,
 /// without waiting for commands.
-fn exit_on_second_signal() -> Result<Arc<AtomicBool>, String> {
+fn exit_on_next_signal() -> Result<Arc<AtomicBool>, String> {
     let flag = Arc::new(AtomicBool::new(false));
     for signal in [SIGTERM, SIGINT] {
         signal_hook::flag::register_conditional_shutdown(signal, 1, Arc::clone(&flag))

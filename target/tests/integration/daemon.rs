@@ -405,6 +405,30 @@ fn two_machines_with_the_same_command_differ() {
     assert!(String::from_utf8_lossy(&usage.stderr).contains("32 hexadecimal digits"));
 }
 
+/// A handler runs on any thread of the process, and is interrupted between its actions.
+#[test]
+#[expect(unsafe_code, reason = "signals one thread, which rustix cannot")]
+fn one_signal_is_not_taken_for_two() {
+    let place = Place::new();
+    let file = place.file("a.bin", 512);
+    for _ in 0..100 {
+        let mut command =
+            daemon(["--provider", "soft", "--listen", &format!("{}:4420", address())]);
+        command.arg(&file).stderr(Stdio::null());
+        let mut running = Running::start(command);
+        running.line();
+        let process = running.child.id();
+        let threads = std::fs::read_dir(format!("/proc/{process}/task")).expect("it lives");
+        let names = threads.map(|entry| entry.expect("listed").file_name());
+        let numbers = names.map(|name| name.to_string_lossy().parse::<u32>().expect("a number"));
+        let last = numbers.max().expect("it has threads");
+        // SAFETY: tgkill(2) has no pointers; the child is not reaped yet, so that its number is its.
+        let sent = unsafe { libc::syscall(libc::SYS_tgkill, process, last, libc::SIGTERM) };
+        assert_eq!(sent, 0);
+        assert!(running.wait().success());
+    }
+}
+
 #[test]
 fn sigint_ends_it_and_a_closed_pipe_does_not() {
     let place = Place::new();
