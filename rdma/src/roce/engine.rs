@@ -13,13 +13,13 @@ use roce_proto::rc::{
 use roce_proto::wire::{Ecn, Identification, Packet};
 
 use super::convert;
-use super::handled_until::HandledUntil;
 use super::icrc;
 use super::memory;
 use super::new_qp::NewQp;
 use super::numbers::{QpNumber, owner_of};
 use super::paths::{PathKey, Paths};
 use super::qp_table::QpTable;
+use super::receive_watermark::ReceiveWatermark;
 use super::regions::{DomainId, DomainView, RegionsView};
 use super::timers::Timers;
 use super::wire::{Datagram, IpId, Outgoing, SenderIndex, Wire};
@@ -46,7 +46,7 @@ pub(super) struct GroupEngine {
     qps: QpTable<QueuePairEntry>,
     paths: Paths,
     reads: ReadBudget,
-    handled_until: HandledUntil,
+    receive_watermark: ReceiveWatermark,
     /// The send window of queue pairs that are not connected; nothing is charged to it.
     nowhere: SendWindow,
     timers: Timers,
@@ -127,7 +127,7 @@ impl GroupEngine {
             qps: QpTable::new(queue_pairs),
             paths: Paths::default(),
             reads: ReadBudget::new(receive_buffer_bytes as u64),
-            handled_until: HandledUntil::new(receive_buffer_bytes as u64),
+            receive_watermark: ReceiveWatermark::new(receive_buffer_bytes as u64),
             nowhere: SendWindow::new(),
             timers,
             ready: VecDeque::with_capacity(queue_pairs),
@@ -329,7 +329,7 @@ impl GroupEngine {
     /// all arrivals were handled, so that an answer that still waits in the socket is not
     /// considered late.
     pub(super) fn expire(&mut self, now: Time, bytes: u64, drained: bool) {
-        let handled = self.handled_until.read(now, bytes, drained);
+        let handled = self.receive_watermark.read(now, bytes, drained);
         self.unblock |= self.reads.forget(handled);
         for _ in 0..self.qps.slots() {
             let Some(slot) = self.timers.pop_due(handled) else { return };

@@ -61,7 +61,7 @@ impl GsoSupport {
 }
 
 /// The trains of the next system call.
-pub(super) struct Trains {
+pub(super) struct TrainBuilder {
     trains: Box<[Train]>,
     used: usize,
     /// The trains in sending order, as indexes.
@@ -151,7 +151,7 @@ impl Train {
     }
 }
 
-impl Trains {
+impl TrainBuilder {
     pub(super) fn new() -> Self {
         Self {
             trains: vec![Train::EMPTY; MAX_TRAINS].into(),
@@ -366,11 +366,11 @@ mod tests {
             12 + self.payload + 4
         }
 
-        fn add(self, trains: &mut Trains, cuts: bool) {
+        fn add(self, trains: &mut TrainBuilder, cuts: bool) {
             self.with_packet(|packet| _ = trains.add(packet, self.length(), cuts));
         }
 
-        fn fits(self, trains: &Trains) -> bool {
+        fn fits(self, trains: &TrainBuilder) -> bool {
             self.with_packet(|packet| trains.has_room_for(packet, self.length()))
         }
 
@@ -397,9 +397,9 @@ mod tests {
 
     /// Trains of each of the calls that the packets take.
     fn calls(sketches: &[Sketch], cuts: bool) -> Vec<Vec<Vec<usize>>> {
-        let mut trains = Trains::new();
+        let mut trains = TrainBuilder::new();
         let mut calls = Vec::new();
-        let mut leave = |trains: &mut Trains| {
+        let mut leave = |trains: &mut TrainBuilder| {
             trains.append_first_packet_to_previous_train();
             calls.push(trains.iter().map(|train| trains.packets_of(train).collect()).collect());
             trains.clear();

@@ -12,7 +12,7 @@ use roce_proto::wire::{Bth, Flow, Icrc, Identification};
 use socket2::SockAddr;
 
 use super::raw::{self, ControlBuffer};
-use super::trains::{GsoSupport, MAX_PACKETS, MAX_TRAINS, Train, Trains};
+use super::trains::{GsoSupport, MAX_PACKETS, MAX_TRAINS, Train, TrainBuilder};
 use crate::roce::icrc;
 use crate::roce::wire::{ICRC_BYTES, Outgoing, WireCounters};
 
@@ -30,7 +30,7 @@ const MAX_TRAILER: usize = 3 + ICRC_BYTES;
 
 /// The packets of the next system call. All memory is allocated once.
 pub(super) struct SendBatch {
-    trains: Trains,
+    trains: TrainBuilder,
     packets: Box<[QueuedPacket]>,
     /// Headers of all packets, each after the zeros that its ICRC computation needs.
     headers: Box<[u8]>,
@@ -63,7 +63,7 @@ impl SendBatch {
     pub(super) fn new(socket_class: u8) -> Self {
         let nothing: &[u8] = &[];
         Self {
-            trains: Trains::new(),
+            trains: TrainBuilder::new(),
             packets: vec![QueuedPacket::default(); MAX_PACKETS].into(),
             headers: vec![0; MAX_PACKETS * HEADERS].into(),
             headers_used: 0,

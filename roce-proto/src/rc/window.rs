@@ -10,7 +10,7 @@ use core::time::Duration;
 
 use crate::Time;
 use crate::deliberate_bugs::{self, Bug};
-use crate::rc::congestion::{FULL_PACKET, LossCause, Pacer, RoundTrip, TwoLimits};
+use crate::rc::congestion::{CongestionControl, FULL_PACKET, LossCause, Pacer, RoundTrip};
 use crate::rc::read_budget::ChargePeriod;
 use crate::rc::response_window::ResponseWindow;
 
@@ -31,7 +31,7 @@ const ON_ITS_WAY: Duration = Duration::from_millis(1);
 /// in flight, one packet is always admitted, so no queue pair starves.
 #[derive(Clone, Debug)]
 pub struct SendWindow {
-    control: TwoLimits,
+    control: CongestionControl,
     in_flight: u64,
     /// The part of `in_flight` for which no acknowledgement was requested.
     unsolicited: u64,
@@ -57,7 +57,7 @@ impl SendWindow {
     /// The initial window towards an endpoint.
     pub const fn new() -> Self {
         Self {
-            control: TwoLimits::new(),
+            control: CongestionControl::new(),
             in_flight: 0,
             most_in_flight: 0,
             unsolicited: 0,

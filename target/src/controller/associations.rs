@@ -263,7 +263,7 @@ impl Associations {
         let (sender, kept) = channel::bounded(1);
         let keep = move |result| _ = sender.send(result);
         if self.registry.keep_protection(&subsystem, &namespace, protected, keep) {
-            let kept = kept.recv().unwrap_or(Err(ProtectionError::KeeperEnded));
+            let kept = kept.recv().unwrap_or(Err(ProtectionError::WriterEnded));
             if let Err(error) = kept {
                 if changed {
                     namespace.protect(false);

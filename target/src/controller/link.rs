@@ -40,20 +40,20 @@ impl Lost {
 
 #[derive(Debug, Default)]
 struct QueueMailbox {
-    mail: VecDeque<Mail>,
+    mail: VecDeque<QueueMessage>,
     /// First reason to close the connection.
     close: Option<CloseReason>,
 }
 
 /// Message to the owner of a queue.
 #[derive(Debug)]
-pub(super) enum Mail {
+pub(super) enum QueueMessage {
     /// Event that the core of the queue must act on.
     Event(QueueEvent),
     /// Commands that a job of this admin queue waited for have ended.
     Quiesced(JobId),
     /// Whether the write protection of a job could be written to the state folder.
-    Kept(JobId, bool),
+    ProtectionStored(JobId, bool),
 }
 
 impl QueueLink {
@@ -71,19 +71,19 @@ impl QueueLink {
     /// Posts an event to the mailbox. The commands that a host may have outstanding bound its
     /// length.
     pub(super) fn post(&self, event: QueueEvent) {
-        self.mailbox().mail.push_back(Mail::Event(event));
+        self.mailbox().mail.push_back(QueueMessage::Event(event));
         self.ring();
     }
 
     /// Posts that the commands that a job of this admin queue waited for have ended.
     pub(super) fn quiesced(&self, job: JobId) {
-        self.mailbox().mail.push_back(Mail::Quiesced(job));
+        self.mailbox().mail.push_back(QueueMessage::Quiesced(job));
         self.ring();
     }
 
     /// Posts whether the write protection of a job could be written to the state folder (`well`).
     pub(super) fn kept(&self, job: JobId, well: bool) {
-        self.mailbox().mail.push_back(Mail::Kept(job, well));
+        self.mailbox().mail.push_back(QueueMessage::ProtectionStored(job, well));
         self.ring();
     }
 
@@ -100,13 +100,13 @@ impl QueueLink {
 
     /// Returns the next message for the owner; without one this costs one relaxed load. After
     /// [`QueueLink::close`] it is always the close.
-    pub(super) fn next_mail(&self) -> Option<Mail> {
+    pub(super) fn next_mail(&self) -> Option<QueueMessage> {
         if !self.mail.load(Ordering::Relaxed) {
             return None;
         }
         let mut mailbox = self.mailbox();
         if let Some(reason) = mailbox.close {
-            return Some(Mail::Event(QueueEvent::Close(reason)));
+            return Some(QueueMessage::Event(QueueEvent::Close(reason)));
         }
         let mail = mailbox.mail.pop_front();
         // Cleared under the lock, so that no message posted now is missed.

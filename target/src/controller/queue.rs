@@ -10,7 +10,7 @@ use super::associations::Associations;
 use super::command::{CommandOutcome, IoKind, IoWork};
 use super::event::{AbortRequest, CloseReason, FlushJob, QueueEvent};
 use super::hold::CommandHold;
-use super::link::{Lost, Mail, QueueLink};
+use super::link::{Lost, QueueLink, QueueMessage};
 use super::stage::Epoch;
 use super::state::Controller;
 use crate::backend::BackendError;
@@ -204,11 +204,11 @@ impl Queue {
         }
         loop {
             match self.link.next_mail()? {
-                Mail::Event(event) => return Some(event),
-                Mail::Quiesced(job) => {
+                QueueMessage::Event(event) => return Some(event),
+                QueueMessage::Quiesced(job) => {
                     self.controller().inspect(|controller| controller.go_on(job));
                 }
-                Mail::Kept(job, well) => {
+                QueueMessage::ProtectionStored(job, well) => {
                     self.controller().inspect(|controller| controller.kept(job, well));
                 }
             }

@@ -20,9 +20,9 @@ use crate::inventory::exports::{ExportedList, Publication};
 use crate::inventory::index::{NamespaceIndex, SubsystemIndex};
 use crate::inventory::left_out::{LeftOutFiles, LeftOutSummary};
 use crate::inventory::namespace::Namespace;
-use crate::inventory::open_warnings::{Buffered, LeftOut, Tearable};
+use crate::inventory::open_warnings::{Buffered, Tearable, UnopenedFiles};
 use crate::inventory::persist::nsid::{NsidFile, NsidFileError};
-use crate::inventory::persist::protection::{Keeper, ProtectionError, ProtectionFile};
+use crate::inventory::persist::protection::{ProtectionError, ProtectionFile, ProtectionWriter};
 use crate::inventory::port::Port;
 use crate::inventory::shard_directory::{self, Shard};
 use crate::inventory::subsystem::Subsystem;
@@ -77,8 +77,11 @@ impl Registry {
         }
         let writable = config.is_managed() || namespaces.iter().any(|one| one.writable);
         let keeps = purpose == OpenPurpose::Serve && writable;
-        let keeper =
-            if keeps { Some(Keeper::start(&config.state_dir, protections)?) } else { None };
+        let keeper = if keeps {
+            Some(ProtectionWriter::start(&config.state_dir, protections)?)
+        } else {
+            None
+        };
         let registry = Self::of(config, lists, files.room, keeper);
         for (subsystem, files) in registry.subsystems().iter().zip(left_out) {
             subsystem.set_left_out_files(files);
@@ -121,7 +124,7 @@ impl Registry {
         config: &Config,
         lists: Vec<ExportedList>,
         cache_room: Arc<CacheRoom>,
-        keeper: Option<Keeper>,
+        keeper: Option<ProtectionWriter>,
     ) -> Arc<Self> {
         let publication = Publication::new();
         let subsystem = |(serial, subsystem): (u32, &SubsystemConfig)| {
@@ -159,7 +162,7 @@ fn open_all(
     let first = namespaces.len();
     let mut buffered = Buffered::default();
     let mut tearable = Tearable::default();
-    let mut left_out = LeftOut::default();
+    let mut left_out = UnopenedFiles::default();
     for Candidate { namespace, found } in listed {
         if let Err(error) = files.add(namespace) {
             refuse(error)?;

@@ -32,7 +32,7 @@ use crate::inventory::error::ChangeError;
 use crate::inventory::exports::{ExportedList, Exports, NamespaceChange, Publication};
 use crate::inventory::index::NamespaceIndex;
 use crate::inventory::namespace::Namespace;
-use crate::inventory::persist::protection::{Keeper, ProtectionError};
+use crate::inventory::persist::protection::{ProtectionError, ProtectionWriter};
 use crate::inventory::port::Port;
 use crate::inventory::referral::Referrals;
 use crate::inventory::subsystem::Subsystem;
@@ -63,7 +63,7 @@ pub struct Registry {
     cache_room: Arc<CacheRoom>,
     /// Writes the write protections that hosts set to the state folder; `None` if no namespace can
     /// be writable.
-    keeper: Option<Keeper>,
+    keeper: Option<ProtectionWriter>,
     /// I/O counters, one set per core.
     core_io_stats: Mutex<Vec<Arc<CoreIoStats>>>,
 }
@@ -84,7 +84,7 @@ struct RegistryParts {
     publication: Arc<Publication>,
     state_dir: PathBuf,
     cache_room: Arc<CacheRoom>,
-    keeper: Option<Keeper>,
+    keeper: Option<ProtectionWriter>,
 }
 
 impl Registry {

@@ -7,12 +7,12 @@ use crate::inventory::error::ExportError;
 
 /// Files of directories that cannot be opened: the error of the first, and the number of all.
 #[derive(Default)]
-pub(super) struct LeftOut {
+pub(super) struct UnopenedFiles {
     first: Option<ExportError>,
     count: usize,
 }
 
-impl LeftOut {
+impl UnopenedFiles {
     /// Most files that are logged one by one; further ones are only counted.
     const NAMED: usize = 16;
 

@@ -83,7 +83,7 @@ pub(crate) fn scan(
                     left_out.note(&path, reason);
                 }
                 DirectoryEntry::OtherSuffix => {}
-                DirectoryEntry::LeftOut(rule) => {
+                DirectoryEntry::ExcludedByRule(rule) => {
                     summary.add(&path, rule);
                     left_out.skip(&path, rule);
                 }
@@ -118,7 +118,7 @@ enum DirectoryEntry {
     Folder,
     OtherSuffix,
     /// Left out by a documented rule; logged at level info.
-    LeftOut(&'static str),
+    ExcludedByRule(&'static str),
     /// Left out because of a problem; logged as a warning.
     Unusable(&'static str),
 }
@@ -128,7 +128,7 @@ fn classify(root: &ServedRoot, entry: &FolderEntry, suffix: &str) -> DirectoryEn
         return DirectoryEntry::Unusable("its name is not UTF-8");
     };
     if name.starts_with('.') {
-        return DirectoryEntry::LeftOut("its name begins with a dot");
+        return DirectoryEntry::ExcludedByRule("its name begins with a dot");
     }
     match entry.kind {
         None => DirectoryEntry::Unusable("it cannot be examined"),
@@ -136,8 +136,8 @@ fn classify(root: &ServedRoot, entry: &FolderEntry, suffix: &str) -> DirectoryEn
         Some(_) if !name.ends_with(suffix) => DirectoryEntry::OtherSuffix,
         Some((FileType::Symlink, _)) => classify_symlink(root, &entry.relative),
         Some((FileType::RegularFile, 1..)) => shard(root, &entry.relative, &entry.relative),
-        Some((FileType::RegularFile, 0)) => DirectoryEntry::LeftOut(EMPTY),
-        Some(_) => DirectoryEntry::LeftOut(NOT_REGULAR),
+        Some((FileType::RegularFile, 0)) => DirectoryEntry::ExcludedByRule(EMPTY),
+        Some(_) => DirectoryEntry::ExcludedByRule(NOT_REGULAR),
     }
 }
 
@@ -152,8 +152,8 @@ fn classify_symlink(root: &ServedRoot, relative: &Path) -> DirectoryEntry {
     };
     match root.find(real).and_then(|found| found.metadata()) {
         Ok(meta) if meta.is_file() && meta.len() > 0 => shard(root, relative, real),
-        Ok(meta) if meta.is_file() => DirectoryEntry::LeftOut(EMPTY),
-        Ok(_) => DirectoryEntry::LeftOut(NOT_REGULAR),
+        Ok(meta) if meta.is_file() => DirectoryEntry::ExcludedByRule(EMPTY),
+        Ok(_) => DirectoryEntry::ExcludedByRule(NOT_REGULAR),
         Err(_) => DirectoryEntry::Unusable("it cannot be examined"),
     }
 }

@@ -1,24 +1,24 @@
 //! Congestion control: how many bytes may be in flight towards one endpoint, and at which pace they
 //! are sent, from acknowledgements, losses and ECN marks.
 //!
-//! `TwoLimits` does not count packets: [`SendWindow`](super::SendWindow) charges and releases them,
-//! and reports events here. Nothing here reads a clock or allocates, and all arithmetic is in
-//! integers.
+//! `CongestionControl` does not count packets: [`SendWindow`](super::SendWindow) charges and
+//! releases them, and reports events here. Nothing here reads a clock or allocates, and all
+//! arithmetic is in integers.
 
+mod congestion_control;
 mod cubic;
 mod halving;
 mod marks;
 mod pacer;
 mod round_trip;
-mod two_limits;
 
+pub(super) use congestion_control::CongestionControl;
 pub(super) use cubic::Cubic;
 use halving::Halving;
 pub(super) use marks::MarkedShare;
 pub use pacer::Pace;
 pub(super) use pacer::Pacer;
 pub use round_trip::RoundTrip;
-pub(super) use two_limits::TwoLimits;
 
 use crate::rc::datagram_cost::{HEADERS_BYTES, datagram_cost};
 

@@ -44,7 +44,7 @@ pub enum ProtectionError {
     Thread(io::Error),
     /// The thread that writes the file has panicked.
     #[error("the thread that writes the file has ended: restart the target")]
-    KeeperEnded,
+    WriterEnded,
 }
 
 impl ProtectionFile {
@@ -110,7 +110,7 @@ impl KeptState for KeptProtection {
 
 /// Handle of the thread that writes the state files. The thread ends when this is dropped.
 #[derive(Debug)]
-pub(crate) struct Keeper(mpsc::Sender<ProtectionChange>);
+pub(crate) struct ProtectionWriter(mpsc::Sender<ProtectionChange>);
 
 /// Request to the thread; `done` gets the result of the write.
 struct ProtectionChange {
@@ -120,7 +120,7 @@ struct ProtectionChange {
     done: Box<dyn FnOnce(Result<(), ProtectionError>) + Send>,
 }
 
-impl Keeper {
+impl ProtectionWriter {
     /// Starts the thread with the files of the configured subsystems. It opens those of subsystems
     /// added later in `state_dir`.
     pub(crate) fn start(

@@ -10,14 +10,14 @@ use crate::Time;
 /// loses one packet in a thousand does so at any rate; by the rule of `Halving` the window would
 /// never grow again there.
 #[derive(Clone, Debug)]
-pub(crate) struct TwoLimits {
+pub(crate) struct CongestionControl {
     receiver: Halving,
     network: Cubic,
     marks: MarkedShare,
     last_cut: Option<Time>,
 }
 
-impl TwoLimits {
+impl CongestionControl {
     pub(crate) const fn new() -> Self {
         Self {
             receiver: Halving::new(),
@@ -100,8 +100,8 @@ mod tests {
     const MILLISECOND: Duration = Duration::from_millis(1);
 
     /// A window that has grown for this long, and the time then.
-    fn grown(milliseconds: u32) -> (TwoLimits, RoundTrip, Time) {
-        let (mut control, mut round_trip) = (TwoLimits::new(), RoundTrip::new());
+    fn grown(milliseconds: u32) -> (CongestionControl, RoundTrip, Time) {
+        let (mut control, mut round_trip) = (CongestionControl::new(), RoundTrip::new());
         let mut now = Time::from_nanos(1_000_000_000);
         for _ in 0..milliseconds {
             now = now + MILLISECOND;

@@ -6,7 +6,7 @@ use crate::Time;
 /// socket fills faster than it is read, and after the process was not scheduled: an answer that
 /// seems to be late may then be waiting in the socket.
 #[derive(Debug)]
-pub(super) struct HandledUntil {
+pub(super) struct ReceiveWatermark {
     /// Size of the socket's receive buffer in bytes.
     buffer_bytes: u64,
     time: Time,
@@ -21,7 +21,7 @@ struct Behind {
     read_bytes: u64,
 }
 
-impl HandledUntil {
+impl ReceiveWatermark {
     pub(super) const fn new(buffer_bytes: u64) -> Self {
         Self { buffer_bytes, time: Time::ZERO, behind: None }
     }
@@ -61,7 +61,7 @@ mod tests {
 
     #[test]
     fn what_waits_in_a_full_socket_is_not_handled() {
-        let mut handled = HandledUntil::new(1000);
+        let mut handled = ReceiveWatermark::new(1000);
         assert_eq!(handled.read(at(5), 100, true), at(5));
         for now in 500..509 {
             assert_eq!(handled.read(at(now), 100, false), at(5), "after a pause, at {now} ms");
@@ -73,7 +73,7 @@ mod tests {
     /// A flood of the socket delays the time by no more than it takes to read a buffer.
     #[test]
     fn a_socket_that_is_never_drained_is_handled_late() {
-        let mut handled = HandledUntil::new(1000);
+        let mut handled = ReceiveWatermark::new(1000);
         for now in 0..1000 {
             let time = handled.read(at(now), 100, false);
             assert!(at(now) - time <= core::time::Duration::from_millis(20), "{now}: {time:?}");
