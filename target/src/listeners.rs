@@ -1,6 +1,6 @@
 //! Listeners of a target: those of its start, and of addresses and devices that appear later.
 
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::BTreeSet;
 use std::fmt;
 use std::io;
 use std::net::{IpAddr, SocketAddr, UdpSocket};
@@ -19,7 +19,7 @@ use crate::driver::devices::{DeviceRole, Devices};
 use crate::inventory::Registry;
 use crate::inventory::error::ChangeError;
 use crate::inventory::export::OpenPurpose;
-use crate::inventory::port::Port;
+use crate::inventory::port::{Port, PortState};
 use crate::inventory::reload::{ReloadError, ReloadReport};
 use crate::limits::MAX_PORTS;
 use crate::listen_error::{AddError, AddressError, ListenError};
@@ -133,46 +133,41 @@ pub(crate) fn listen_everywhere(
     for port in missing_wildcards(registry, &config.ports) {
         registry.add_port(&port);
     }
-    let mut served = BTreeMap::new();
-    let mut failed: BTreeMap<u16, String> = BTreeMap::new();
-    let mut first_error = None;
+    let (mut serves_one, mut first_error) = (false, None);
     let ports = registry.ports();
     let addresses: BTreeSet<IpAddr> =
         ports.iter().map(|port| port.configured_address().ip()).collect();
     for address in addresses {
         let of_address = registry.ports_of(address);
         match add_device(devices, &options, address, &of_address) {
-            Ok((selection, refused)) => {
-                failed.extend(
-                    refused.into_iter().map(|refused| (refused.port_id, refused.to_string())),
-                );
-                served.insert(address, selection);
-            }
+            Ok(_) => serves_one = true,
             Err(error) => {
-                failed.extend(of_address.iter().map(|port| (port.id, error.to_string())));
+                of_address.iter().for_each(|port| port.set_state(PortState::not_listening(&error)));
                 first_error.get_or_insert(error);
             }
         }
     }
-    if let Some(error) = first_error.filter(|_| served.is_empty()) {
+    if let Some(error) = first_error.filter(|_| !serves_one) {
         return Err(error);
     }
     // Shared memory comes last, so that it takes no place (`MAX_DEVICES`) from another address.
     let mut unshared = UnsharedPorts::default();
     share_memory(devices, &options, &ports, &mut unshared);
-    let (lost, kept): (Vec<_>, Vec<_>) =
-        ports.into_iter().partition(|port| failed.contains_key(&port.id));
-    let listening = |port: Arc<Port>| {
-        let Selection { choice, reason, .. } = served[&port.configured_address().ip()].clone();
-        let (address, provider) = (port.address(), choice.name());
-        let shared_memory = choice == Choice::Shm || devices.listen_beside(&port);
-        Listening { port, address, provider, reason, shared_memory }
-    };
-    let not_listening = |port: Arc<Port>| {
-        let address = port.configured_address();
-        NotListening { address, reason: failed[&port.id].clone() }
-    };
-    Ok((kept.into_iter().map(listening).collect(), lost.into_iter().map(not_listening).collect()))
+    let (mut listening, mut not_listening) = (Vec::new(), Vec::new());
+    for port in ports {
+        match port.state() {
+            PortState::Listening { provider, reason } => {
+                let address = port.address();
+                let shared_memory = provider == Choice::Shm.name() || devices.listen_beside(&port);
+                listening.push(Listening { port, address, provider, reason, shared_memory });
+            }
+            PortState::NotListening { reason } => {
+                let address = port.configured_address();
+                not_listening.push(NotListening { address, reason });
+            }
+        }
+    }
+    Ok((listening, not_listening))
 }
 
 /// Opens the device that serves an address and listens on its ports. Returns the selected provider
@@ -195,7 +190,20 @@ fn add_device(
         }
         Choice::Shm => devices.add::<Shm>(options.open_shm(address)?, role, ports)?,
     };
+    for port in ports {
+        port.set_state(match refused.iter().find(|error| error.port_id == port.id) {
+            Some(error) => PortState::not_listening(error),
+            None => listening_by(&selection),
+        });
+    }
+    devices.note_selection(address, selection.clone());
     Ok((selection, refused))
+}
+
+/// State of a port on which the device of the selected provider listens.
+fn listening_by(selection: &Selection) -> PortState {
+    let Selection { choice, reason, .. } = selection;
+    PortState::Listening { provider: choice.name(), reason: reason.clone() }
 }
 
 /// Listens in shared memory too, for hosts on this machine, on those ports where that is possible
@@ -456,7 +464,16 @@ impl Listeners {
     }
 
     /// Listens on a port and adds it to the inventory, with a new device if the address has none.
+    /// The port's state says the result.
     fn open(&self, devices: &mut Devices, port: &Arc<Port>) -> Result<(), AddressError> {
+        let opened = self.try_open(devices, port);
+        if let Err(error) = &opened {
+            port.set_state(PortState::not_listening(error));
+        }
+        opened
+    }
+
+    fn try_open(&self, devices: &mut Devices, port: &Arc<Port>) -> Result<(), AddressError> {
         let registry = self.associations.registry();
         let ip = port.configured_address().ip();
         let others = registry.ports_of(ip);
@@ -466,6 +483,9 @@ impl Listeners {
         }
         if devices.serve(ip, DeviceRole::Main) {
             devices.listen(port, DeviceRole::Main)?;
+            if let Some(selection) = devices.selection(ip) {
+                port.set_state(listening_by(selection));
+            }
         } else {
             // If a device has failed, its other ports are listened on again too.
             let mut ports = others;
@@ -518,7 +538,16 @@ impl Listeners {
             return;
         }
         let network = NetworkState::look();
-        ports.retain(|port| network.have(port.configured_address().ip()));
+        ports.retain(|port| {
+            let ip = port.configured_address().ip();
+            let is_local = network.have(ip);
+            if !is_local {
+                port.set_state(PortState::not_listening(rdma::SelectError::NotLocal(ip)));
+            } else if matches!(port.state(), PortState::Listening { .. }) {
+                port.set_state(PortState::not_listening("its RDMA device failed or was removed"));
+            }
+            is_local
+        });
         missing.note_network(network);
         let mut opened = false;
         for port in ports {
@@ -532,7 +561,10 @@ impl Listeners {
                     missing.forget(address);
                     opened = true;
                 }
-                Err(error) => missing.note(address, error.to_string()),
+                Err(error) => {
+                    missing.note(address, error.to_string());
+                    show_failed(registry, &port);
+                }
             }
         }
         if opened {
@@ -546,6 +578,16 @@ impl Listeners {
 
     fn devices(&self) -> MutexGuard<'_, Devices> {
         self.devices.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+/// Adds a port that a wildcard address stands for to the inventory, so that it is shown although
+/// the target cannot listen on it yet.
+fn show_failed(registry: &Registry, port: &Arc<Port>) {
+    let ports = registry.ports();
+    let is_known = ports.iter().any(|known| Arc::ptr_eq(known, port));
+    if !is_known && ports.len() < MAX_PORTS {
+        registry.add_port(port);
     }
 }
 

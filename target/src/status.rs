@@ -7,8 +7,8 @@ use serde_json::{Value, json};
 
 use crate::controller::Controller;
 use crate::inventory::Registry;
+use crate::inventory::port::{Port, PortState};
 use crate::inventory::subsystem::Subsystem;
-use crate::listeners::{Listening, NotListening};
 use crate::metrics::latency::LatencyStats;
 use crate::metrics::page::{NamespaceSnapshot, SubsystemSnapshot, TargetSnapshot};
 
@@ -21,8 +21,6 @@ pub(crate) struct TargetStatus<'a> {
     pub(crate) snapshot: &'a TargetSnapshot,
     pub(crate) registry: &'a Registry,
     pub(crate) controllers: &'a [Arc<Controller>],
-    pub(crate) listening: &'a [Listening],
-    pub(crate) not_listening: &'a [NotListening],
 }
 
 impl TargetStatus<'_> {
@@ -47,14 +45,10 @@ impl TargetStatus<'_> {
     }
 
     fn addresses(&self) -> Value {
-        let listening = self.listening.iter().map(|one| {
-            let address = one.address.to_string();
-            json!({ "address": address, "provider": one.provider, "reason": one.reason })
-        });
-        let not_listening = self.not_listening.iter().map(|one| {
-            json!({ "address": one.address.to_string(), "provider": null, "reason": one.reason })
-        });
-        listed(listening.chain(not_listening), |address| address)
+        let mut ports = self.registry.ports();
+        // Addresses that need attention come first, since the list is cut.
+        ports.sort_by_cached_key(|port| matches!(port.state(), PortState::Listening { .. }));
+        listed(ports.iter(), |port: &Arc<Port>| json!(port.status()))
     }
 
     fn subsystems(&self) -> Value {

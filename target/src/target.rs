@@ -134,7 +134,8 @@ impl Target {
         self.reloader.as_ref()
     }
 
-    /// Addresses on which the target listens since its start, in the order of the ports.
+    /// Addresses on which the target listened when it had started, in the order of the ports. Later
+    /// changes are on the status page and in the management methods.
     pub fn listening(&self) -> &[Listening] {
         &self.listening
     }
@@ -191,8 +192,6 @@ impl Target {
             snapshot: &self.snapshot(),
             registry: self.associations.registry(),
             controllers: &self.associations.controllers(),
-            listening: &self.listening,
-            not_listening: &self.not_listening,
         };
         status.to_json().to_string()
     }

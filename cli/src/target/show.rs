@@ -1,6 +1,8 @@
 //! `feedrail target show`: prints the subsystems of a target, their namespaces, addresses and
 //! hosts.
 
+use std::collections::BTreeSet;
+
 use anyhow::Result;
 use clap::Args;
 use serde_json::{Value, json};
@@ -39,7 +41,7 @@ fn text(subsystems: &Value) -> String {
     let rows: Vec<_> = items(subsystems).map(access).collect();
     let access = output::table(&["Subsystem", "Addresses", "Hosts"], &rows);
     let left_out: String = items(subsystems).filter_map(left_out).collect();
-    format!("{namespaces}\n{access}{left_out}")
+    format!("{namespaces}\n{access}{}{left_out}", not_listening(subsystems))
 }
 
 fn status_page(metrics: &Value) -> String {
@@ -88,6 +90,19 @@ fn address(listener: &Value) -> String {
     if host.contains(':') { format!("[{host}]:{port}") } else { format!("{host}:{port}") }
 }
 
+/// Line about each address on which the target does not listen, with the reason.
+fn not_listening(subsystems: &Value) -> String {
+    let listeners = items(subsystems).flat_map(|subsystem| items(&subsystem["listeners"]));
+    let failed = listeners.filter(|listener| listener["state"] == "not_listening");
+    let line = |listener: &Value| {
+        let [address, reason] = ["address", "reason"].map(|key| printed(&listener[key]));
+        format!("{address}: not listening: {reason}\n")
+    };
+    // Subsystems share ports.
+    let lines: BTreeSet<_> = failed.map(line).collect();
+    lines.into_iter().collect()
+}
+
 fn hosts(list: &Value) -> String {
     joined(items(list).map(|host| printed(&host["nqn"])))
 }
@@ -112,7 +127,10 @@ mod tests {
     fn subsystems_are_shown_with_addresses_and_hosts() {
         let subsystems = json!([
             { "nqn": "nqn.a", "namespaces": [], "left_out_files": 2, "allow_any_host": true,
-              "hosts": [{ "nqn": "nqn.h" }], "listen_addresses": [
+              "hosts": [{ "nqn": "nqn.h" }], "listeners": [
+                { "address": "192.0.2.1:4420", "state": "not_listening", "reason": "in use" },
+                { "address": "[fd00::1]:4421", "state": "listening", "provider": "soft" },
+              ], "listen_addresses": [
                 { "traddr": "192.0.2.1", "trsvcid": "4420" }, { "traddr": "fd00::1", "trsvcid": "4421" },
             ] },
             { "nqn": "nqn.b", "allow_any_host": false, "hosts": [{ "nqn": "nqn.h" }, { "nqn": "nqn.i" }],
@@ -134,6 +152,7 @@ mod tests {
         assert_eq!(cells(4).last(), Some(&"none"), "{shown}");
         assert_eq!(cells(7), ["nqn.a", "192.0.2.1:4420, [fd00::1]:4421", "any"], "{shown}");
         assert_eq!(cells(8), ["nqn.b", "none", "nqn.h, nqn.i"], "{shown}");
-        assert_eq!(lines[9][0], "nqn.a: 2 files left out; the log says which and why");
+        assert_eq!(lines[9][0], "192.0.2.1:4420: not listening: in use");
+        assert_eq!(lines[10][0], "nqn.a: 2 files left out; the log says which and why");
     }
 }

@@ -1,12 +1,12 @@
 //! RDMA devices of a target, which can be added at run time.
 
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
 use std::io;
 use std::net::IpAddr;
 use std::sync::Arc;
 
 use crossbeam::channel::{self, Receiver, Sender};
-use rdma::{CmError, Device, Provider};
+use rdma::{CmError, Device, Provider, Selection};
 
 use crate::controller::Associations;
 use crate::core_context::pool::PoolMemory;
@@ -27,6 +27,8 @@ pub(crate) struct Devices {
     acceptors: Sender<AcceptorRequest>,
     acceptor_bell: Arc<Doorbell>,
     added: Vec<AddedDevice>,
+    /// Provider of the last device with [`DeviceRole::Main`] at each address, with the reason.
+    selections: BTreeMap<IpAddr, Selection>,
     /// Ids of ports that devices with [`DeviceRole::Beside`] listen on.
     beside: BTreeSet<u16>,
 }
@@ -95,8 +97,16 @@ impl Devices {
         acceptor_bell: Arc<Doorbell>,
     ) -> (Self, Acceptors) {
         let (acceptors, orders) = channel::unbounded();
-        let (added, beside) = (Vec::new(), BTreeSet::new());
-        let devices = Self { associations, memory, cores, acceptors, acceptor_bell, added, beside };
+        let devices = Self {
+            associations,
+            memory,
+            cores,
+            acceptors,
+            acceptor_bell,
+            added: Vec::new(),
+            selections: BTreeMap::new(),
+            beside: BTreeSet::new(),
+        };
         (devices, Acceptors { all: Vec::new(), orders, gone: AcceptorStats::default() })
     }
 
@@ -160,6 +170,16 @@ impl Devices {
     pub(crate) fn serve(&self, address: IpAddr, role: DeviceRole) -> bool {
         let is_it = |device: &AddedDevice| device.address == address && device.role == role;
         self.added.iter().any(|device| is_it(device) && !device.failure.is_noted())
+    }
+
+    /// Records the provider that serves an address.
+    pub(crate) fn note_selection(&mut self, address: IpAddr, selection: Selection) {
+        self.selections.insert(address, selection);
+    }
+
+    /// Provider that serves an address; `None` for an address that no provider was selected for.
+    pub(crate) fn selection(&self, address: IpAddr) -> Option<&Selection> {
+        self.selections.get(&address)
     }
 
     /// Whether a device with [`DeviceRole::Beside`] listens on a port.

@@ -4,6 +4,7 @@ use std::net::SocketAddr;
 use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
 
 use nvme_proto::Nqn;
+use serde::Serialize;
 
 use crate::config::PortConfig;
 use crate::inventory::allowed_host::NamedHost;
@@ -20,8 +21,35 @@ pub struct Port {
     wildcard: Option<u16>,
     /// Address that the target listens on, once it does.
     bound: OnceLock<SocketAddr>,
+    state: Mutex<PortState>,
     /// Subsystems served here, used by the control path only.
     served: Mutex<Vec<ServedSubsystem>>,
+}
+
+/// Whether the target listens on a port.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
+#[serde(tag = "state", rename_all = "snake_case")]
+pub(crate) enum PortState {
+    /// A device accepts connections on the port.
+    Listening {
+        /// Name of the device's RDMA provider: `verbs`, `soft` or `shm`.
+        provider: &'static str,
+        /// Reason that this provider was selected.
+        reason: String,
+    },
+    /// No device accepts connections on the port.
+    NotListening {
+        /// Error of the last attempt to listen.
+        reason: String,
+    },
+}
+
+/// Address of a port and its state, as the status page and the management methods show them.
+#[derive(Debug, Serialize)]
+pub(crate) struct PortStatus {
+    address: String,
+    #[serde(flatten)]
+    state: PortState,
 }
 
 /// Subsystem served at a port.
@@ -36,6 +64,13 @@ impl ServedSubsystem {
     /// Creates the entry with all ANA groups Optimized.
     fn new(subsystem: &Arc<Subsystem>) -> Self {
         Self { subsystem: Arc::clone(subsystem), ana: Arc::default() }
+    }
+}
+
+impl PortState {
+    /// State of a port for which an attempt failed, or whose device failed, for this reason.
+    pub(crate) fn not_listening(reason: impl ToString) -> Self {
+        Self::NotListening { reason: reason.to_string() }
     }
 }
 
@@ -65,6 +100,7 @@ impl Port {
             configured: address,
             wildcard: None,
             bound: OnceLock::new(),
+            state: Mutex::new(PortState::not_listening("no attempt was made yet")),
             served: Mutex::default(),
         }
     }
@@ -93,6 +129,19 @@ impl Port {
     /// Whether the target listens on the port.
     pub(crate) fn is_bound(&self) -> bool {
         self.bound.get().is_some()
+    }
+
+    /// State as of the last attempt to listen, or of the last check of the device.
+    pub(crate) fn state(&self) -> PortState {
+        self.state.lock().unwrap_or_else(PoisonError::into_inner).clone()
+    }
+
+    pub(crate) fn status(&self) -> PortStatus {
+        PortStatus { address: self.address().to_string(), state: self.state() }
+    }
+
+    pub(crate) fn set_state(&self, state: PortState) {
+        *self.state.lock().unwrap_or_else(PoisonError::into_inner) = state;
     }
 
     /// Address that hosts connect to; before the target listens, the configured one.

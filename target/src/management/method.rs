@@ -177,8 +177,8 @@ impl Methods {
 
     fn describe(&self, subsystem: &Arc<Subsystem>) -> Value {
         let registry = self.associations.registry();
-        let addresses = ports_of(registry, subsystem);
-        let addresses = addresses.iter().map(|port| describe_address(port));
+        let ports = ports_of(registry, subsystem);
+        let addresses = ports.iter().map(|port| describe_address(port));
         let host = |nqn: &Nqn| json!({ "nqn": nqn.as_str() });
         let AllowedHosts { any, listed } = subsystem.hosts();
         let limits = registry.limits();
@@ -186,6 +186,7 @@ impl Methods {
             "nqn": subsystem.nqn.as_str(),
             "subtype": "NVMe",
             "listen_addresses": addresses.collect::<Value>(),
+            "listeners": ports.iter().map(|port| json!(port.status())).collect::<Value>(),
             "allow_any_host": any,
             "hosts": listed.iter().map(host).collect::<Value>(),
             "serial_number": subsystem.serial.to_string(),
@@ -303,7 +304,10 @@ impl Methods {
         let listener = |port: &Arc<Port>| {
             let ana = port.ana(&subsystem)?;
             let states = describe_states(&ana);
-            Some(json!({ "address": describe_address(port), "ana_states": states }))
+            let mut described = json!(port.state());
+            described["address"] = describe_address(port);
+            described["ana_states"] = states;
+            Some(described)
         };
         Ok(registry.ports().iter().filter_map(listener).collect())
     }

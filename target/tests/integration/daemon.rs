@@ -1,8 +1,8 @@
 //! The daemon as a process: its output, its addresses, and its end.
 
 use std::ffi::OsStr;
-use std::io::{BufRead as _, BufReader};
-use std::net::Ipv4Addr;
+use std::io::{BufRead as _, BufReader, Read as _, Write as _};
+use std::net::{Ipv4Addr, TcpStream};
 use std::os::unix::net::UnixDatagram;
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Output, Stdio};
@@ -383,6 +383,63 @@ fn it_listens_counts_and_ends() {
     assert_eq!(&datagram[..length], b"STOPPING=1");
 }
 
+/// Returns `/status.json` of the metrics address.
+fn status(metrics: &str) -> Value {
+    let mut stream = TcpStream::connect(metrics).expect("connected");
+    stream.write_all(b"GET /status.json HTTP/1.1\r\nHost: a\r\n\r\n").expect("sent");
+    let mut response = String::new();
+    stream.read_to_string(&mut response).expect("text");
+    let (_, body) = response.split_once("\r\n\r\n").expect("a head");
+    serde_json::from_str(body).expect("JSON")
+}
+
+#[test]
+fn the_status_page_has_the_addresses_of_a_reload() {
+    let place = Place::new();
+    let [first, second] = [(); 2].map(|()| format!("{}:4420", address()));
+    let foreign = "192.0.2.78:4420";
+    let metrics = format!("{}:9420", address());
+    let configure = |ports: &[(u16, &str)]| {
+        let port =
+            |(id, address): &(u16, &str)| format!("[[port]]\nid = {id}\naddress = \"{address}\"\n");
+        let text = format!(
+            "provider = \"soft\"\nstate_dir = \"state\"\nmanagement = \"socket\"\nmetrics = \"{metrics}\"\n\
+             {}[[subsystem]]\nnqn = \"nqn.2026-01.io.feedrail:t\"\nallow_any_host = true\n\
+             [[subsystem.namespace]]\nkind = \"null\"\nsize_bytes = 4096\n",
+            ports.iter().map(port).collect::<String>()
+        );
+        std::fs::write(place.path("feedrail.toml"), text).expect("written");
+    };
+    let addresses = || {
+        let status = status(&metrics);
+        let list = status["addresses"]["first"].as_array().expect("a list").clone();
+        let state = |one: &Value| {
+            let of = |key: &str| one[key].as_str().unwrap_or_default().to_owned();
+            assert!(!of("reason").is_empty(), "{one}");
+            (of("address"), of("state"), of("provider"))
+        };
+        list.iter().map(state).collect::<std::collections::BTreeSet<_>>()
+    };
+    let listening = |address: &str| (address.to_owned(), "listening".into(), "soft".into());
+    configure(&[(1, &first), (2, foreign)]);
+    let mut running =
+        Running::start(daemon([OsStr::new("--config"), place.path("feedrail.toml").as_os_str()]));
+    while running.line()["event"] != "ready" {}
+    let not_listening = (foreign.to_owned(), "not_listening".into(), String::new());
+    assert_eq!(addresses(), [listening(&first), not_listening].into());
+    configure(&[(1, &first), (3, &second)]);
+    running.signal(Signal::HUP);
+    // The reload takes a moment. A page is kept for 100 ms.
+    let reloaded = [listening(&first), listening(&second)].into();
+    while addresses() != reloaded {
+        assert!(running.child.try_wait().expect("a child").is_none());
+        let pause = rustix::event::Timespec { tv_sec: 0, tv_nsec: 20_000_000 };
+        rustix::event::poll(&mut [], Some(&pause)).expect("a pause");
+    }
+    running.signal(Signal::TERM);
+    assert!(running.wait().success());
+}
+
 #[test]
 fn two_machines_with_the_same_command_differ() {
     let place = Place::new();
@@ -422,7 +479,7 @@ fn one_signal_is_not_taken_for_two() {
         let names = threads.map(|entry| entry.expect("listed").file_name());
         let numbers = names.map(|name| name.to_string_lossy().parse::<u32>().expect("a number"));
         let last = numbers.max().expect("it has threads");
-        // SAFETY: tgkill(2) has no pointers; the child is not reaped yet, so that its number is its.
+        // SAFETY: tgkill(2) has no pointers; the child is not reaped yet, so its PID is not reused.
         let sent = unsafe { libc::syscall(libc::SYS_tgkill, process, last, libc::SIGTERM) };
         assert_eq!(sent, 0);
         assert!(running.wait().success());
