@@ -60,7 +60,7 @@ mod transport;
 pub use self::config::{Config, ConfigError, Quick};
 pub use self::listeners::{Listening, NotListening};
 pub use self::metrics::snapshot::{
-    IoStats, PeerErrors, PoolStats, Stats, StorageErrors, SystemCallStats,
+    CacheStats, IoStats, PeerErrors, PoolStats, Stats, StorageErrors, SystemCallStats,
 };
 pub use self::target::{StartError, Target};
 pub use rdma::{CounterInfo, CounterSet};

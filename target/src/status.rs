@@ -33,7 +33,6 @@ impl TargetStatus<'_> {
         json!({
             "version": env!("CARGO_PKG_VERSION"),
             "stats": self.snapshot.stats,
-            "locked_bytes": self.registry.cache_room().locked_bytes(),
             "read_latency": latency(&reads),
             "write_latency": latency(&writes),
             "addresses": self.addresses(),

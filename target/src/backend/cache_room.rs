@@ -13,6 +13,8 @@ use std::path::Path;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 
+use serde::Serialize;
+
 /// Bytes of available memory needed for each byte of room.
 const MARGIN: u64 = 2;
 
@@ -32,6 +34,22 @@ const LOCAL_FILE_SYSTEMS: [u64; 8] = [
     0x794C_7630, // overlayfs
     0x0102_1994, // tmpfs
 ];
+
+/// Read-only files that are read through the page cache: as many as half of the memory that was
+/// available at the start holds, in the order in which they were opened.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize)]
+pub struct CacheStats {
+    /// Most bytes of such files together.
+    pub limit_bytes: u64,
+    /// Size of the open files of this kind. How much of it is in memory, the kernel decides.
+    pub admitted_bytes: u64,
+    /// Number of these files.
+    pub admitted_files: u64,
+    /// Bytes of these files that are locked in memory (`mlock`).
+    pub locked_bytes: u64,
+    /// Whether these files are read past the page cache, since memory is short.
+    pub bypassed: bool,
+}
 
 /// Budget of page cache for all read-only files of a target. All cores share it.
 #[derive(Debug)]
@@ -118,8 +136,19 @@ impl CacheRoom {
         self.locked_bytes.fetch_sub(bytes, Ordering::Relaxed);
     }
 
+    /// Present use of the budget.
+    pub(crate) fn stats(&self) -> CacheStats {
+        CacheStats {
+            limit_bytes: self.limit_bytes,
+            admitted_bytes: self.given(),
+            admitted_files: self.files.load(Ordering::Relaxed),
+            locked_bytes: self.locked_bytes(),
+            bypassed: !self.is_open(),
+        }
+    }
+
     /// Bytes of the files that are locked in memory.
-    pub(crate) fn locked_bytes(&self) -> u64 {
+    pub(super) fn locked_bytes(&self) -> u64 {
         self.locked_bytes.load(Ordering::Relaxed)
     }
 
@@ -248,6 +277,8 @@ mod tests {
     fn the_first_files_that_fit_have_room() {
         let room = Arc::new(CacheRoom::of(Some(2000)));
         let first = room.give(600).expect("there is room");
+        let stats = room.stats();
+        assert_eq!((stats.limit_bytes, stats.admitted_bytes, stats.admitted_files), (1000, 600, 1));
         assert!(room.give(500).is_none(), "together they are more than half");
         let second = room.give(400);
         assert!(second.is_some() && room.give(1).is_none());

@@ -38,6 +38,7 @@ use std::{fmt, io};
 use rdma::Time;
 
 pub(crate) use self::cache_room::CacheRoom;
+pub use self::cache_room::CacheStats;
 pub(crate) use self::claim::FileKey;
 pub(crate) use self::closing_medium::ClosingMedium;
 pub(crate) use self::content::Content;

@@ -138,6 +138,16 @@ impl CoreBuffers {
         self.hosts.used_bytes() + self.anonymous.used_bytes()
     }
 
+    /// Highest values of [`CoreBuffers::used_bytes`] of the two pools.
+    pub(crate) fn peak_bytes(&self) -> u64 {
+        self.hosts.peak_bytes() + self.anonymous.peak_bytes()
+    }
+
+    /// Number of requests that wait for a buffer now.
+    pub(crate) fn waiting(&self) -> u64 {
+        self.hosts.waiting() + self.anonymous.waiting()
+    }
+
     /// Events of the pools of hosts and of anonymous connections since the last call. Events are
     /// recorded from the first call on, which comes before all connections.
     pub(crate) fn take_events(&mut self) -> [Vec<BufferEvent>; 2] {

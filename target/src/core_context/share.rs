@@ -70,6 +70,8 @@ pub(super) struct Share {
     /// Latest turn number. Each loan of the progress block and each new account gets the next one.
     last_turn: u64,
     waits: u64,
+    /// Highest value of [`Share::used_bytes`] so far.
+    peak_bytes: u64,
     events: BufferEvents,
 }
 
@@ -114,7 +116,8 @@ impl Share {
         let progress = ProgressBlock { place: block.unit(), idle: Some(block) };
         let (parties, accounts, turns) = (Slab::new(), Slab::new(), VecDeque::new());
         let events = BufferEvents::default();
-        Self { pool, progress, parties, accounts, turns, last_turn: 0, waits: 0, events }
+        let (last_turn, waits, peak_bytes) = (0, 0, 0);
+        Self { pool, progress, parties, accounts, turns, last_turn, waits, peak_bytes, events }
     }
 
     /// Adds a connection with at most `requests` concurrent requests to its account, which is
@@ -315,6 +318,7 @@ impl Share {
         let account = &mut self.accounts[key];
         account.held_bytes += buffer.bytes();
         self.parties[account.of].held_bytes += buffer.bytes();
+        self.peak_bytes = self.peak_bytes.max(self.used_bytes());
         self.events.push(|| BufferEvent::Granted {
             account: key,
             whose,
@@ -395,6 +399,16 @@ impl Share {
     pub(super) fn used_bytes(&self) -> u64 {
         let block = self.progress.idle.as_ref().map_or(0, Buffer::bytes);
         self.pool.total_bytes() - self.pool.free_bytes() - block
+    }
+
+    /// Highest number of bytes in use so far.
+    pub(super) fn peak_bytes(&self) -> u64 {
+        self.peak_bytes
+    }
+
+    /// Number of requests that wait for a buffer now.
+    pub(super) fn waiting(&self) -> u64 {
+        self.accounts.iter().map(|(_, account)| account.waiting.len() as u64).sum()
     }
 
     /// Events since the last call; see [`BufferEvents::take`].

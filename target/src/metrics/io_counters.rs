@@ -149,38 +149,41 @@ shared_counters! {
     /// I/O commands. Engines count direct and bounced transfers.
     #[derive(Serialize)]
     pub struct IoStats of IoCounters {
-        /// Read commands that succeeded.
+        /// Read commands completed successfully.
         reads,
-        /// Bytes that Read commands moved.
+        /// Bytes transferred by Read commands.
         read_bytes,
-        /// Write commands that succeeded.
+        /// Write commands completed successfully.
         writes,
-        /// Bytes that Write commands moved.
+        /// Bytes transferred by Write commands.
         written_bytes,
-        /// Flush commands that succeeded.
+        /// Flush commands completed successfully.
         flushes,
-        /// Write Zeroes commands that succeeded.
+        /// Write Zeroes commands completed successfully.
         write_zeroes,
-        /// Dataset Management commands that succeeded.
+        /// Dataset Management commands completed successfully.
         deallocates,
-        /// Compare commands that succeeded.
+        /// Compare commands completed successfully.
         compares,
-        /// Commands that failed, on admin queues and because of storage as well, and refused
-        /// Connects that name the subsystem.
+        /// Commands completed with an error status, on admin and I/O queues, rejected Connect
+        /// commands that name the subsystem included.
         failed,
-        /// Reads and writes of files that bypassed the page cache.
+        /// Reads and writes of files by direct I/O (`O_DIRECT`).
         direct,
-        /// Reads and writes of files that io_uring made through the page cache.
+        /// Reads and writes of files by buffered I/O through io_uring.
         bounced,
-        /// Reads of files that the page cache answered immediately, in part or whole.
+        /// Page cache hits: reads of files that returned bytes from the page cache without waiting.
         cached,
-        /// Bytes of files that the page cache answered immediately.
+        /// Page cache misses: reads of files that found nothing in the page cache and went to
+        /// io_uring.
+        cache_misses,
+        /// Bytes of files read from the page cache without waiting.
         cached_read_bytes,
-        /// Bytes copied from a mapping, without a system call.
+        /// Bytes of files copied from locked (`mlock`) mappings; cached bytes include them.
         mapped_read_bytes,
-        /// Bytes of files that io_uring read through the page cache.
+        /// Bytes of buffered reads of files submitted to io_uring.
         buffered_read_bytes,
-        /// Bytes of files that io_uring read past the page cache.
+        /// Bytes of direct (`O_DIRECT`) reads of files submitted to io_uring.
         direct_read_bytes,
     }
 }

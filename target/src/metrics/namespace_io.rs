@@ -10,23 +10,23 @@ use crate::inventory::index::NamespaceIndex;
 shared_counters! {
     /// I/O commands of one namespace.
     pub(crate) struct NamespaceStats of NamespaceCounters {
-        /// Read commands that succeeded.
+        /// Read commands completed successfully.
         reads,
-        /// Bytes that Read commands moved.
+        /// Bytes transferred by Read commands.
         read_bytes,
-        /// Write commands that succeeded.
+        /// Write commands completed successfully.
         writes,
-        /// Bytes that Write commands moved.
+        /// Bytes transferred by Write commands.
         written_bytes,
-        /// Flush commands that succeeded.
+        /// Flush commands completed successfully.
         flushes,
-        /// Write Zeroes commands that succeeded.
+        /// Write Zeroes commands completed successfully.
         write_zeroes,
-        /// Dataset Management commands that succeeded.
+        /// Dataset Management commands completed successfully.
         deallocates,
-        /// Compare commands that succeeded.
+        /// Compare commands completed successfully.
         compares,
-        /// I/O commands that ended with an error status.
+        /// I/O commands completed with an error status.
         failed,
     }
 }

@@ -10,14 +10,15 @@ use super::exposition::{Exposition, Label, MetricKind, MetricsFormat};
 use super::io_counters::{IoStats, SubsystemIoStats};
 use super::latency::LatencyStats;
 use super::namespace_io::{NamespaceIoStats, NamespaceStats};
-use super::snapshot::{PoolStats, Stats, SystemCallStats};
+use super::snapshot::{CacheStats, PoolStats, Stats, SystemCallStats};
 use crate::config::MetricsDetail;
 
 /// Counters of [`IoStats`] that storage engines count for all subsystems together.
-const OF_ENGINES: [&str; 7] = [
+const OF_ENGINES: [&str; 8] = [
     "direct",
     "bounced",
     "cached",
+    "cache_misses",
     "cached_read_bytes",
     "mapped_read_bytes",
     "buffered_read_bytes",
@@ -85,7 +86,7 @@ impl TargetSnapshot {
 
 fn of_target(exposition: &mut Exposition, stats: &Stats) {
     let version = [("version", env!("CARGO_PKG_VERSION"))];
-    let help = "The version of the target.";
+    let help = "Version of the target.";
     let samples = exposition.family(MetricKind::Info, "feedrail_build", help);
     exposition.sample(&samples, &version, 1);
     let name = "feedrail_uptime_seconds";
@@ -97,30 +98,55 @@ fn of_target(exposition: &mut Exposition, stats: &Stats) {
     gauge("feedrail_resident_memory_bytes", help, stats.resident_bytes);
     let help = "Connected controllers, discovery controllers included.";
     gauge("feedrail_associations", help, stats.associations);
-    let help = "Connections (queues), those of admin queues included.";
+    let help = "Connections (queues), admin queues included.";
     gauge("feedrail_connections", help, stats.connections);
     let mut counter = |name, help, value| exposition.single(MetricKind::Counter, name, help, value);
-    let help = "Requests of connection management that were accepted.";
+    let help = "RDMA/CM connection requests accepted.";
     counter("feedrail_connections_accepted", help, stats.connections_accepted);
-    let help = "Requests of connection management that were rejected.";
+    let help = "RDMA/CM connection requests rejected.";
     counter("feedrail_connections_rejected", help, stats.connections_rejected);
     counters(exposition, "feedrail_io", &stats.io, |_| true);
     counters(exposition, "feedrail_network", &stats.network, |counter| {
         // `feedrail_system_calls` has these.
         !["send_calls", "receive_calls"].contains(&counter.name)
     });
-    let help = "System calls of the threads that serve hosts, by kind.";
+    let help = "System calls of the poll group threads, by kind.";
     let samples = exposition.family(MetricKind::Counter, "feedrail_system_calls", help);
     for (counter, value) in SystemCallStats::values(&stats.system_calls) {
         exposition.sample(&samples, &[("kind", counter.name)], value);
     }
-    let PoolStats { bytes, used_bytes, waits } = stats.pool;
+    of_pool(exposition, &stats.pool);
+    of_cache(exposition, &stats.cache);
+}
+
+fn of_pool(exposition: &mut Exposition, pool: &PoolStats) {
+    let PoolStats { bytes, used_bytes, peak_bytes, waiting, waits } = *pool;
     let mut gauge = |name, help, value| exposition.single(MetricKind::Gauge, name, help, value);
     gauge("feedrail_pool_bytes", "Size of the buffer pool.", bytes);
-    let help = "Bytes of the buffer pool that requests have now.";
+    let help = "Bytes of the buffer pool in use by requests.";
     gauge("feedrail_pool_used_bytes", help, used_bytes);
+    let help =
+        "Highest use of the buffer pool since the start, as the sum of the peaks of all cores.";
+    gauge("feedrail_pool_peak_bytes", help, peak_bytes);
+    let help = "Requests that wait for a buffer now.";
+    gauge("feedrail_pool_waiting", help, waiting);
     let help = "Requests that had to wait for a buffer.";
     exposition.single(MetricKind::Counter, "feedrail_pool_waits", help, waits);
+}
+
+fn of_cache(exposition: &mut Exposition, cache: &CacheStats) {
+    let CacheStats { limit_bytes, admitted_bytes, admitted_files, locked_bytes, bypassed } = *cache;
+    let mut gauge = |name, help, value| exposition.single(MetricKind::Gauge, name, help, value);
+    let help = "Most bytes of files that are read through the page cache.";
+    gauge("feedrail_cache_limit_bytes", help, limit_bytes);
+    let help = "Size of the open files that are read through the page cache.";
+    gauge("feedrail_cache_admitted_bytes", help, admitted_bytes);
+    let help = "Number of open files that are read through the page cache.";
+    gauge("feedrail_cache_admitted_files", help, admitted_files);
+    let help = "Bytes of these files that are locked in memory (mlock).";
+    gauge("feedrail_cache_locked_bytes", help, locked_bytes);
+    let help = "1 while these files are read past the page cache, since memory is short.";
+    gauge("feedrail_cache_bypassed", help, u64::from(bypassed));
 }
 
 /// Writes the `wanted` counters of a set, as one family each.
@@ -138,7 +164,7 @@ fn counters<S: CounterSet>(
 
 fn of_cores(exposition: &mut Exposition, turns: &[LatencyStats]) {
     let name = "feedrail_turn_seconds";
-    let help = "Time that a thread which serves hosts took for a turn with work in it.";
+    let help = "Duration of a poll group iteration that did work.";
     exposition.family(MetricKind::Histogram, name, help);
     for (core, turns) in turns.iter().enumerate() {
         exposition.histogram(name, &[("core", &core.to_string())], turns);
@@ -151,11 +177,13 @@ fn of_subsystems(exposition: &mut Exposition, subsystems: &[SubsystemSnapshot]) 
         (MetricKind::Gauge, "namespaces", "Namespaces of the subsystem.", |of| {
             of.namespaces as u64
         }),
-        (MetricKind::Gauge, "size_bytes", "Size of its namespaces together.", |of| of.size_bytes),
+        (MetricKind::Gauge, "size_bytes", "Sum of the sizes of its namespaces.", |of| {
+            of.size_bytes
+        }),
         (
             MetricKind::Counter,
             "media_errors",
-            "Commands that ended with Write Fault or Unrecovered Read Error.",
+            "Commands completed with Write Fault or Unrecovered Read Error.",
             |of| of.media_errors,
         ),
     ];
@@ -194,7 +222,7 @@ fn of_subsystems(exposition: &mut Exposition, subsystems: &[SubsystemSnapshot]) 
 }
 
 fn latency_help(command: &str) -> String {
-    format!("Time from the arrival of a {command} command to its response.")
+    format!("Latency of {command} commands, from arrival of the command capsule to its response.")
 }
 
 /// Writer of the families that have a sample for each namespace.
@@ -211,7 +239,7 @@ impl NamespaceFamilies<'_> {
             exposition.sample(name, &labels, namespace.size_bytes);
         });
         let name = "feedrail_namespace_storage_errors";
-        let help = "Commands that failed because of the file or device, by what they did to it.";
+        let help = "Commands that failed because of an error of the file or device, by operation.";
         let samples = self.exposition.family(MetricKind::Counter, name, help);
         self.each(|exposition, [nqn, nsid, name], namespace| {
             let NamespaceSnapshot { writable, read_errors, write_errors, .. } = *namespace;
@@ -222,7 +250,7 @@ impl NamespaceFamilies<'_> {
             }
         });
         let name = "feedrail_namespace_write_back_failed";
-        let help = "1 if acknowledged writes were lost, after which it accepts none.";
+        let help = "1 if acknowledged writes were lost (write-back error); further writes fail.";
         self.exposition.family(MetricKind::Gauge, name, help);
         self.each(|exposition, labels, namespace| {
             if namespace.writable {
@@ -230,7 +258,7 @@ impl NamespaceFamilies<'_> {
             }
         });
         let name = "feedrail_namespace_shrank";
-        let help = "1 if its file was cut, so that commands beyond the new end fail.";
+        let help = "1 if its file was truncated; commands beyond the new end fail.";
         self.exposition.family(MetricKind::Gauge, name, help);
         self.each(|exposition, labels, namespace| {
             exposition.sample(name, &labels, u8::from(namespace.shrank));
@@ -280,14 +308,14 @@ impl NamespaceFamilies<'_> {
 /// Writes the error counters of the peers with the most errors.
 fn of_peers(exposition: &mut Exposition, stats: &Stats) {
     let name = "feedrail_peer_commands_failed";
-    let help = "Commands of the peer that failed for another reason than storage.";
+    let help = "Commands of the peer completed with an error status, storage errors not included.";
     let samples = exposition.family(MetricKind::Counter, name, help);
     for peer in &stats.peer_errors {
         let labels = [("peer", peer.peer.as_str())];
         exposition.sample(&samples, &labels, peer.commands_failed);
     }
     let name = "feedrail_peer_connections_lost";
-    let help = "Connections that ended because the peer broke a rule or went silent.";
+    let help = "Connections closed because the peer violated the protocol or stopped responding.";
     let samples = exposition.family(MetricKind::Counter, name, help);
     for peer in &stats.peer_errors {
         let labels = [("peer", peer.peer.as_str())];

@@ -3,6 +3,7 @@
 use rdma::{CounterSet as _, GroupStats};
 use serde::{Serialize, Serializer};
 
+pub use crate::backend::CacheStats;
 pub use crate::metrics::io_counters::IoStats;
 use crate::storage::EngineStats;
 
@@ -28,6 +29,8 @@ pub struct Stats {
     pub network: GroupStats,
     /// Size and use of the buffer pool, all cores together.
     pub pool: PoolStats,
+    /// Files that are read through the page cache.
+    pub cache: CacheStats,
     /// Peers that violated the protocol or whose commands failed, most errors first; at most 64.
     pub peer_errors: Vec<PeerErrors>,
     /// Namespaces whose files or devices failed, most errors first; at most 64.
@@ -40,17 +43,17 @@ rdma::counters! {
     /// System calls of the poll groups, by kind.
     #[derive(Serialize)]
     pub struct SystemCallStats {
-        /// `io_uring_enter` that submitted or reaped.
+        /// `io_uring_enter` calls that submitted or reaped without waiting.
         uring_enter,
-        /// `io_uring_enter` that slept until a completion or a timeout.
+        /// `io_uring_enter` calls that waited for a completion or a timeout.
         uring_wait,
-        /// `io_uring_register`, of buffers and of files.
+        /// `io_uring_register` calls, for buffers and files.
         uring_register,
-        /// File calls made without io_uring.
+        /// System calls on files without io_uring.
         file,
-        /// Calls that sent packets.
+        /// System calls that sent packets.
         send,
-        /// Calls that received packets.
+        /// System calls that received packets.
         receive,
     }
 }
@@ -63,6 +66,10 @@ rdma::counters! {
         bytes,
         /// Bytes of the pool in use by requests.
         used_bytes,
+        /// Highest value of `used_bytes` since the start, as the sum of the peaks of all cores.
+        peak_bytes,
+        /// Requests that currently wait for a buffer.
+        waiting,
         /// Requests that had to wait for a buffer.
         waits,
     }
@@ -186,6 +193,7 @@ mod tests {
             direct: 310,
             buffered: 311,
             cached: 312,
+            cache_misses: 317,
             cached_read_bytes: 313,
             mapped_read_bytes: 316,
             buffered_read_bytes: 314,
@@ -210,6 +218,7 @@ mod tests {
                 direct: 110,
                 bounced: 111,
                 cached: 112,
+                cache_misses: 117,
                 cached_read_bytes: 113,
                 mapped_read_bytes: 116,
                 buffered_read_bytes: 114,
@@ -217,7 +226,14 @@ mod tests {
             },
             system_calls: SystemCallStats::of(&engine, &network),
             network,
-            pool: PoolStats { bytes: 6, used_bytes: 7, waits: 8 },
+            pool: PoolStats { bytes: 6, used_bytes: 7, peak_bytes: 15, waiting: 16, waits: 8 },
+            cache: CacheStats {
+                limit_bytes: 17,
+                admitted_bytes: 18,
+                admitted_files: 19,
+                locked_bytes: 20,
+                bypassed: true,
+            },
             peer_errors: vec![PeerErrors {
                 peer: "10.0.0.1".into(),
                 commands_failed: 9,
@@ -239,7 +255,7 @@ mod tests {
             r#""connections_accepted":4,"connections_rejected":5,"#,
             r#""io":{"reads":101,"read_bytes":102,"writes":103,"written_bytes":104,"#,
             r#""flushes":105,"write_zeroes":106,"deallocates":107,"compares":108,"#,
-            r#""failed":109,"direct":110,"bounced":111,"cached":112,"#,
+            r#""failed":109,"direct":110,"bounced":111,"cached":112,"cache_misses":117,"#,
             r#""cached_read_bytes":113,"mapped_read_bytes":116,"buffered_read_bytes":114,"direct_read_bytes":115},"#,
             r#""system_calls":{"uring_enter":301,"uring_wait":302,"#,
             r#""uring_register":303,"file":304,"send":206,"receive":207},"#,
@@ -250,7 +266,9 @@ mod tests {
             r#""sequence_naks_sent":214,"sequence_naks_received":215,"#,
             r#""np_ecn_marked_packets":217,"np_cnp_sent":218,"rp_cnp_handled":219,"#,
             r#""doorbells":216},"#,
-            r#""pool":{"bytes":6,"used_bytes":7,"waits":8},"#,
+            r#""pool":{"bytes":6,"used_bytes":7,"peak_bytes":15,"waiting":16,"waits":8},"#,
+            r#""cache":{"limit_bytes":17,"admitted_bytes":18,"admitted_files":19,"#,
+            r#""locked_bytes":20,"bypassed":true},"#,
             r#""peer_errors":[{"peer":"10.0.0.1","commands_failed":9,"#,
             r#""connections_lost":10}],"#,
             r#""storage_errors":[{"nqn":"nqn.2026-01.io.feedrail:t","nsid":11,"#,

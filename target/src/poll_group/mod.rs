@@ -214,6 +214,8 @@ impl PollGroup {
             pool: PoolStats {
                 bytes: buffers.total_bytes(),
                 used_bytes: buffers.used_bytes(),
+                peak_bytes: buffers.peak_bytes(),
+                waiting: buffers.waiting(),
                 waits: buffers.waits(),
             },
         }

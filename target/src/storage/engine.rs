@@ -81,37 +81,39 @@ pub trait Engine {
 rdma::counters! {
     /// System calls of one engine, by kind.
     pub struct EngineStats {
-        /// `io_uring_enter` that submitted or reaped without waiting.
+        /// `io_uring_enter` calls that submitted or reaped without waiting.
         enters,
-        /// `io_uring_enter` that slept until a completion or a timeout.
+        /// `io_uring_enter` calls that waited for a completion or a timeout.
         waits,
-        /// `io_uring_register`, of buffers and of files.
+        /// `io_uring_register` calls, for buffers and files.
         registers,
-        /// Plain file system calls (no io_uring).
+        /// System calls on files without io_uring.
         plain,
-        /// Reads submitted to the kernel.
+        /// Reads submitted to io_uring.
         reads,
-        /// Writes submitted to the kernel.
+        /// Writes submitted to io_uring.
         writes,
-        /// `fdatasync` calls submitted to the kernel.
+        /// `fdatasync` operations submitted to io_uring.
         syncs,
-        /// `fallocate` calls submitted to the kernel.
+        /// `fallocate` operations submitted to io_uring.
         fallocates,
-        /// Reads and writes on registered buffers.
+        /// Reads and writes with registered (fixed) buffers.
         fixed,
-        /// Reads and writes past the page cache.
+        /// Reads and writes with direct I/O (`O_DIRECT`).
         direct,
-        /// Reads and writes through the page cache.
+        /// Reads and writes with buffered I/O (through the page cache).
         buffered,
-        /// Reads that the page cache answered in part or whole, without io_uring.
+        /// Page cache hits: reads that returned bytes from the page cache, without io_uring.
         cached,
-        /// Bytes of reads answered from the page cache.
+        /// Page cache misses: reads with `RWF_NOWAIT` that returned no bytes.
+        cache_misses,
+        /// Bytes read from the page cache, without io_uring.
         cached_read_bytes,
-        /// Bytes copied from a mapping, without a system call.
+        /// Bytes copied from locked (`mlock`) mappings, without a system call.
         mapped_read_bytes,
-        /// Bytes of reads submitted to io_uring that go through the page cache.
+        /// Bytes of buffered reads submitted to io_uring.
         buffered_read_bytes,
-        /// Bytes of reads submitted to io_uring that bypass the page cache.
+        /// Bytes of direct reads submitted to io_uring.
         direct_read_bytes,
     }
 }
@@ -142,7 +144,10 @@ impl EngineStats {
         let bytes = u64::try_from(result).unwrap_or(0);
         match read.mapped {
             Some(_) => self.mapped_read_bytes += bytes,
-            None => self.plain += 1,
+            None => {
+                self.plain += 1;
+                self.cache_misses += u64::from(bytes == 0);
+            }
         }
         self.cached += u64::from(bytes > 0);
         self.cached_read_bytes += bytes;

@@ -90,6 +90,9 @@ fn a_browser_shows_what_a_target_does() {
     let points = chart.split('"').next().unwrap().split_whitespace();
     assert!(points.count() >= 2, "{dom}");
     assert!(dom.contains("empty.bin") && dom.contains("it is empty"), "{dom}");
+    for fact in ["listening", "buffer pool peak", "page cache hits", "locked in memory"] {
+        assert!(dom.contains(fact), "{fact}: {dom}");
+    }
     let errors = String::from_utf8_lossy(&output.stderr);
     assert!(!errors.contains("Content Security Policy"), "{errors}");
 }

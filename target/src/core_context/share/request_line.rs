@@ -51,6 +51,10 @@ impl RequestLine {
         }
     }
 
+    pub(super) fn len(&self) -> usize {
+        self.small.len() + self.large.len()
+    }
+
     pub(super) fn is_empty(&self) -> bool {
         self.small.is_empty() && self.large.is_empty()
     }
