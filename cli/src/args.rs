@@ -32,7 +32,7 @@ Examples:
 #[derive(Debug, Parser)]
 #[command(name = "feedrail", version, after_help = EXAMPLES, max_term_width = 100)]
 pub(crate) struct Cli {
-    /// Log more to stderr: -v what happens, -vv details. RUST_LOG overrides it
+    /// Log to stderr: -v for info, -vv for debug, -vvv for trace. RUST_LOG overrides it
     #[arg(short, long, global = true, action = ArgAction::Count)]
     pub(crate) verbose: u8,
     #[command(subcommand)]

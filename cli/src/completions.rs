@@ -13,14 +13,14 @@ Examples:
   feedrail completions bash feedrail-target > ~/.local/share/bash-completion/completions/feedrail-target
   feedrail completions zsh > ~/.zfunc/_feedrail";
 
-/// Prints what a shell needs to complete command lines
+/// Prints a completion script for a shell
 #[derive(Args, Debug)]
 #[command(after_help = EXAMPLES)]
 pub(crate) struct CompletionsArgs {
-    /// The shell that reads it
+    /// Shell that reads the script
     #[arg(value_enum)]
     shell: Shell,
-    /// The program whose command lines are completed
+    /// Program whose command line is completed
     #[arg(value_enum, default_value_t = ProgramArg::Feedrail)]
     program: ProgramArg,
 }

@@ -19,11 +19,11 @@ Examples:
   feedrail devices
   feedrail devices -o json";
 
-/// Shows the RDMA devices of this machine, and which provider `--provider auto` takes for each of
-/// its addresses
+/// Shows the RDMA devices of this machine, and the provider that `--provider auto` selects for each
+/// of its addresses
 ///
-/// Without any RDMA device it says why and succeeds: then everything goes over the soft provider,
-/// RoCE v2 in userspace.
+/// Without an RDMA device, it prints the reason and succeeds: the soft provider (RoCE v2 in
+/// userspace) serves all addresses then.
 #[derive(Args, Debug)]
 #[command(after_help = EXAMPLES)]
 pub(crate) struct DevicesArgs {

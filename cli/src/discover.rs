@@ -17,11 +17,12 @@ Examples:
   feedrail discover -a 192.0.2.10 -s 4421 -w 192.0.2.20 -o json
   feedrail discover -a 192.0.2.10 --persistent";
 
-/// Shows what the discovery controller at an address offers, in nvme-cli's formats
+/// Shows the discovery log page of an address, in nvme-cli's formats
 #[derive(Args, Debug)]
 #[command(after_help = EXAMPLES)]
 pub(crate) struct Discover {
-    /// Stay connected, and print the log page again whenever it changes, until interrupted
+    /// Keep the discovery controller connected, and print the log page after each change, until
+    /// interrupted
     #[arg(short, long)]
     persistent: bool,
     #[command(flatten)]

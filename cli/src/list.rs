@@ -22,7 +22,7 @@ Examples:
 
 /// Lists the namespaces of all subsystems that discovery shows at an address
 ///
-/// Length and name are exact where the target is Feedrail's; others only tell whole blocks.
+/// A Feedrail target reports names and sizes in bytes; other targets report whole blocks only.
 #[derive(Args, Debug)]
 #[command(after_help = EXAMPLES)]
 pub(crate) struct List {

@@ -36,7 +36,7 @@ Examples:
 #[derive(Args, Debug)]
 #[command(after_help = EXAMPLES)]
 pub(crate) struct ManArgs {
-    /// Folder that they go to
+    /// Directory to which the pages are written
     #[arg(value_name = "FOLDER")]
     folder: PathBuf,
 }

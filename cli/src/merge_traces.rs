@@ -12,19 +12,18 @@ const EXAMPLES: &str = "\
 Examples:
   feedrail merge-traces host.json target.json --file both.json";
 
-/// Puts traces of a host and of a target together, so that Perfetto shows each command on both
-/// sides
+/// Merges traces of a host and of a target, so that Perfetto shows each command on both sides
 ///
-/// Commands are matched by their controller, queue, command identifier and contents. Where the
-/// clocks of both machines differ, the commands themselves tell by how much: none arrives before it
-/// was sent, or ends after it was answered.
+/// Commands are matched by their controller (CNTLID), queue (QID), command identifier (CID) and
+/// contents. The clock offset between the machines is computed from the commands: none arrives
+/// before it was sent, or completes after the host has received the response.
 #[derive(Args, Debug)]
 #[command(after_help = EXAMPLES)]
 pub(crate) struct MergeTraces {
     /// Files of feedrail perf --trace and of feedrail target trace
     #[arg(required = true, value_name = "FILE")]
     traces: Vec<PathBuf>,
-    /// Where to write it; - is standard output
+    /// Output file; - is standard output
     #[arg(long, value_name = "FILE")]
     file: PathBuf,
 }

@@ -16,7 +16,7 @@ pub(crate) struct FabricArgs {
     /// Address of the target
     #[arg(short = 'a', long, value_name = "IP")]
     pub(crate) traddr: IpAddr,
-    /// Service id of the target: its RDMA port
+    /// Transport service ID (TRSVCID) of the target: its RDMA/CM port
     #[arg(short = 's', long, value_name = "PORT", default_value_t = 4420)]
     pub(crate) trsvcid: u16,
     #[command(flatten)]
@@ -26,33 +26,32 @@ pub(crate) struct FabricArgs {
 /// Identity of this host, and the options of its connections.
 #[derive(Args, Clone, Debug)]
 pub(crate) struct Local {
-    /// Address of this host to connect from [default: found by route]
+    /// Source address of this host [default: by the route to the target]
     #[arg(short = 'w', long, value_name = "IP")]
     pub(crate) host_traddr: Option<IpAddr>,
-    /// NQN of this host [default: /etc/nvme/hostnqn, else made up for this run]
+    /// Host NQN [default: /etc/nvme/hostnqn, else a random one for this run]
     #[arg(short = 'q', long, value_name = "NQN")]
     pub(crate) hostnqn: Option<HostNqn>,
-    /// Identifier of this host, a UUID [default: that of the host NQN, else /etc/nvme/hostid]
+    /// Host identifier (HOSTID), a UUID [default: that of the host NQN, else /etc/nvme/hostid]
     #[arg(short = 'I', long, value_name = "UUID")]
     pub(crate) hostid: Option<HostId>,
     /// Number of I/O queues
     #[arg(short = 'i', long, value_name = "N", value_parser = clap::value_parser!(u16).range(1..=1024))]
     pub(crate) nr_io_queues: Option<u16>,
-    /// Entries of each I/O queue
+    /// Number of entries of each I/O queue
     #[arg(short = 'Q', long, value_name = "N", value_parser = clap::value_parser!(u16).range(2..=1024))]
     pub(crate) queue_size: Option<u16>,
-    /// Keep alive timeout in seconds; 0 turns it off
+    /// Keep Alive Timeout (KATO) in seconds; 0 disables it
     #[arg(short = 'k', long, value_name = "S", value_parser = clap::value_parser!(u32).range(0..=86_400))]
     pub(crate) keep_alive_tmo: Option<u32>,
-    /// Time that a command, and the recovery of a lost connection, may take in milliseconds
+    /// Timeout in milliseconds of a command, and of the recovery of a lost connection
     #[arg(long, value_name = "MS", default_value_t = 10_000, value_parser = clap::value_parser!(u64).range(1..))]
     pub(crate) timeout: u64,
-    /// Type of service of the packets, in both directions: four times the DSCP. `soft` sets the ECN
-    /// bits itself, to ECT(0) [default: the device's]
+    /// Type of service (ToS) of packets in both directions: four times the DSCP. The soft provider
+    /// sets the ECN bits itself, to ECT(0) [default: the device's]
     #[arg(long, value_name = "0..255")]
     pub(crate) tos: Option<u8>,
-    /// Wait 4.096 us times two to the power of this for an acknowledgement [default: the
-    /// provider's]
+    /// Local ACK Timeout as an exponent: 4.096 us * 2^N [default: the provider's]
     #[arg(long, value_name = "1..31", value_parser = clap::value_parser!(u8).range(1..=31))]
     pub(crate) ack_timeout: Option<u8>,
     /// RDMA provider to connect with
@@ -75,7 +74,7 @@ pub(crate) struct SubsystemArgs {
 pub(crate) struct NamespaceArgs {
     #[command(flatten)]
     pub(crate) subsystem: SubsystemArgs,
-    /// Namespace identifier in the subsystem
+    /// Namespace ID (NSID) in the subsystem
     #[arg(long, value_name = "NSID", default_value = "1", value_parser = nsid)]
     pub(crate) namespace_id: Nsid,
 }
@@ -104,8 +103,8 @@ pub(crate) enum TransportArg {
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
 pub(crate) enum ProviderArg {
-    /// shm where the target is on this machine and does so too, else verbs where a usable device
-    /// routes to the address, else soft
+    /// shm if the target is on this machine and shares memory, else verbs if a usable device routes
+    /// to the address, else soft
     Auto,
     /// libibverbs: RDMA NICs and the kernel's rdma_rxe
     Verbs,

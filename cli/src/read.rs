@@ -22,9 +22,9 @@ Examples:
 
 /// Reads a byte range of a namespace
 ///
-/// Any offset and length will do; a range that goes past the end is an error, and then nothing is
-/// written. A file gets its name when it is complete: after an error or Ctrl-C an older one is
-/// still there as it was.
+/// Offset and length need no alignment. A range beyond the end is an error, and nothing is written.
+/// The output file is renamed into place when it is complete: after an error or Ctrl-C, an older
+/// file is unchanged.
 #[derive(Args, Debug)]
 #[command(after_help = EXAMPLES)]
 pub(crate) struct Read {

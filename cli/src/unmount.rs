@@ -11,19 +11,19 @@ Examples:
   feedrail unmount /mnt/shards
   feedrail unmount --lazy /mnt/shards";
 
-/// Unmounts what `feedrail mount` has mounted
+/// Unmounts a file system that `feedrail mount` has mounted
 ///
-/// Works whether or not the target can be reached, and where the daemon of the file system is gone.
-/// Without --lazy or --force it is refused while files are open.
+/// Works even if the target cannot be reached or the file system's daemon has ended. Without --lazy
+/// or --force, it fails while files are open.
 #[derive(Args, Debug)]
 #[command(after_help = EXAMPLES)]
 pub(crate) struct Unmount {
-    /// Where it is mounted
+    /// Mount point of the file system
     mountpoint: PathBuf,
-    /// Even if it is in use: nobody finds it from now on, and it ends with its last user
+    /// Detach the mount point now although it is in use; the file system ends once no file is open
     #[arg(long, conflicts_with = "force")]
     lazy: bool,
-    /// Even if it is in use: reads in progress and open files fail
+    /// Unmount although it is in use: running reads and open files fail with an error
     #[arg(long)]
     force: bool,
 }

@@ -24,11 +24,11 @@ Examples:
   feedrail write -a 192.0.2.10 -n NQN --file shard.bin
   head -c 4K /dev/urandom | feedrail write -a 192.0.2.10 -n NQN --offset 1M --length 4K";
 
-/// Writes a byte range of a namespace, and flushes it to its medium
+/// Writes a byte range of a namespace, and flushes it to the medium
 ///
-/// Any offset and length will do. The blocks at an unaligned edge are read, modified and written
-/// back: of two hosts that write different parts of one block at the same time, one loses its bytes
-/// without an error.
+/// Offset and length need no alignment. Blocks at an unaligned edge are read, modified and written
+/// back: if two hosts write different parts of one block at the same time, the bytes of one are
+/// lost without an error.
 #[derive(Args, Debug)]
 #[command(after_help = EXAMPLES)]
 pub(crate) struct Write {

@@ -67,42 +67,43 @@ crate::counters! {
     pub struct GroupStats {
         /// Packets sent, retransmissions included.
         packets_sent,
-        /// Packets that the system did not take; they are sent again like any that are lost.
+        /// Packets that the kernel refused to send; they are retransmitted like lost ones.
         send_drops,
-        /// Packets received and accepted.
+        /// Packets received and accepted; dropped ones are not counted.
         packets_received,
-        /// Bytes of payload sent, retransmissions included.
+        /// Payload bytes sent, retransmissions included.
         payload_bytes_sent,
-        /// Bytes of payload received and accepted.
+        /// Payload bytes received and accepted.
         payload_bytes_received,
-        /// System calls that sent.
+        /// System calls that sent packets.
         send_calls,
-        /// System calls that received.
+        /// System calls that received packets.
         receive_calls,
-        /// Packets that had been sent before; [`GroupStats::packets_sent`] counts them too.
+        /// Packets retransmitted; packets sent include them.
         packets_retransmitted,
-        /// Packets dropped as duplicates, out of order, malformed or for an unknown queue pair.
+        /// Received packets dropped: duplicate, out of sequence, malformed, or for an unknown queue
+        /// pair.
         packets_dropped,
-        /// Packets dropped because the invariant CRC was wrong.
+        /// Received packets dropped because of a wrong ICRC (invariant CRC).
         icrc_failures,
-        /// Times that the acknowledge timer of a queue pair expired before the peer's
-        /// acknowledgement came.
+        /// Local ACK timeouts: expiries of a queue pair's transport timer without an ACK from the
+        /// peer.
         ack_timeouts,
-        /// Times that we said receiver-not-ready.
+        /// RNR NAKs sent: a message arrived and no receive was posted.
         rnr_naks_sent,
-        /// Times that the peer said receiver-not-ready.
+        /// RNR NAKs received: the peer had no receive posted.
         rnr_naks_received,
-        /// NAKs sent for a gap in the sequence.
+        /// PSN sequence error NAKs sent: a packet from the peer was missing.
         sequence_naks_sent,
-        /// NAKs received for a gap in the sequence.
+        /// PSN sequence error NAKs received: the peer missed a packet.
         sequence_naks_received,
-        /// Packets received that a congested queue had marked (ECN).
+        /// Packets received with ECN Congestion Experienced (CE).
         np_ecn_marked_packets,
-        /// Congestion notification packets sent.
+        /// CNPs (congestion notification packets) sent.
         np_cnp_sent,
-        /// Congestion notification packets received, after which less is sent.
+        /// CNPs (congestion notification packets) received; each reduces the sending rate.
         rp_cnp_handled,
-        /// Send requests that were handed over.
+        /// Send work requests posted to the provider.
         doorbells,
     }
 }

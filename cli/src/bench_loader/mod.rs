@@ -60,17 +60,18 @@ Examples:
   feedrail bench-loader nvmf://192.0.2.10/nqn.2026-01.org.example:shards/a.bin \\
       --sample-size 112K --batch-size 64 --prefetch 0 --local a.bin --caches cold,direct --verify";
 
-/// Measures a training job's loop: batches of samples in random order, computing, a barrier
+/// Measures the input loop of a training job: batches of samples in random order, compute time, a
+/// barrier
 ///
-/// The loop is DLIO's, and computing is a sleep. Printed are the accelerator utilisation (AU),
-/// rates, CPU time, and how long the loop waited; with --local for readers of the same bytes in
-/// local files as well, which take turns with the targets on the same batches. Results are not
-/// comparable with those of other benchmarks.
+/// The loop is that of DLIO, with a sleep as compute time. Prints the accelerator utilisation (AU),
+/// throughput, CPU time and the wait for data; with --local also for readers of the same bytes in
+/// local files, which alternate with the targets on the same batches. Results are not comparable
+/// with those of other benchmarks.
 ///
-/// Page cache: before a turn the local files are read (warm) or dropped from it (cold), and it is
-/// looked at how much of them is there. Those of a target on this machine share its pages: with
-/// --target-pid this is found out, and the target's turns are prepared likewise. Without, the state
-/// of a target's cache is not known.
+/// Page cache: before a turn the local files are read (warm) or dropped from the page cache (cold),
+/// and their residency is measured. If a target on this machine exports the same files, it shares
+/// these pages: with --target-pid this is detected, and the target's turns are prepared in the same
+/// way. Without it, the state of a target's cache is unknown.
 #[derive(Args, Debug)]
 #[command(after_help = EXAMPLES)]
 pub(crate) struct BenchLoader {
@@ -86,22 +87,23 @@ pub(crate) struct BenchLoader {
     /// Samples are those of this index, as `feedrail index` writes it
     #[arg(long, value_name = "FILE", conflicts_with = "sample_size")]
     index: Option<PathBuf>,
-    /// Bytes of each sample [default: the workload's]
+    /// Sample size in bytes [default: the workload's]
     #[arg(long, value_name = "BYTES")]
     sample_size: Option<ByteSize>,
-    /// Samples of a batch, for each rank [default: the workload's]
+    /// Samples per batch and rank [default: the workload's]
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..))]
     batch_size: Option<u32>,
     /// Use only the first samples (of dlrm: row groups) [default: all that fit]
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u64).range(1..))]
     samples: Option<u64>,
-    /// Computing time of a batch in milliseconds, slept [default: the workload's, else 0]
+    /// Compute time per batch in milliseconds, simulated by a sleep [default: the workload's, else
+    /// 0]
     #[arg(long, value_name = "MS", value_parser = milliseconds)]
     compute_time: Option<Duration>,
-    /// Batches that are read ahead of the one that is used
+    /// Number of batches to prefetch
     #[arg(long, value_name = "N", default_value_t = 2, value_parser = clap::value_parser!(u16).range(0..=1024))]
     prefetch: u16,
-    /// Loops in this process, each with batches of its own
+    /// Number of ranks: loops in this process, each with its own batches
     #[arg(long, value_name = "N", default_value_t = 1, value_parser = clap::value_parser!(u16).range(1..=256))]
     ranks: u16,
     /// Steps of a turn; the first is a warm-up
@@ -118,17 +120,17 @@ pub(crate) struct BenchLoader {
     #[arg(long, value_enum, value_delimiter = ',', requires = "local",
         default_values_t = [LocalMethod::Pread, LocalMethod::Mmap, LocalMethod::IoUring])]
     baselines: Vec<LocalMethod>,
-    /// States of the page cache to measure them in
+    /// Page cache states in which the local readers are measured
     #[arg(long, value_enum, value_delimiter = ',', requires = "local",
         default_values_t = [CacheState::Warm, CacheState::Cold, CacheState::Direct])]
     caches: Vec<CacheState>,
-    /// Threads of the pread and mmap baselines, for each rank
+    /// Threads per rank of the pread and mmap baselines
     #[arg(long, value_name = "N", default_value_t = 4, value_parser = clap::value_parser!(u16).range(1..=1024))]
     read_threads: u16,
-    /// Compare all batches with the local files; it costs time
+    /// Compare all batches with the local files, which lowers the throughput
     #[arg(long, requires = "local")]
     verify: bool,
-    /// Process of the target, if it is on this machine: its CPU time is measured
+    /// PID of the target, if it runs on this machine, to measure its CPU time
     #[arg(long, value_name = "PID")]
     target_pid: Option<u32>,
     /// Seed of the order [default: a new one each time, printed]

@@ -35,12 +35,12 @@ Examples:
 #[derive(Args, Debug)]
 #[command(after_help = EXAMPLES)]
 pub(crate) struct Demo {
-    /// The file to export [default: one of 256 MiB and a bit, made for the demo and deleted again]
+    /// File to export [default: a temporary file of slightly more than 256 MiB]
     file: Option<PathBuf>,
-    /// Repeats the contents and ranges of an earlier run
+    /// Seed of an earlier run, to repeat its contents and ranges
     #[arg(long, value_name = "N")]
     seed: Option<u64>,
-    /// Ranges in flight at a time
+    /// Number of reads in flight
     #[arg(long, value_name = "N", default_value_t = 32, value_parser = clap::value_parser!(u32).range(1..=1024))]
     depth: u32,
     /// RDMA provider of both sides

@@ -55,25 +55,25 @@ Exit codes:
   3  the worst finding is a warning
   4  the worst finding is an error";
 
-/// Finds what keeps RoCE from working, or from working well, and says what mends it
+/// Checks this machine for problems of RoCE, and prints how to fix them
 ///
-/// Looks at RDMA devices (ports, GIDs, MTU, DSCP, PFC, ECN, counters, limits, known faults) and at
+/// Examines RDMA devices (ports, GIDs, MTU, DSCP, PFC, ECN, counters, limits, known faults) and
 /// what the soft provider needs (socket buffers, offloads, UDP port 4791, neighbours). It changes
-/// nothing: each finding names the command that mends it, or one that shows more. Counters of NICs
-/// and priorities are read with ethtool and dcb where they are installed; as root it sees more.
+/// nothing: each finding has the command that fixes it, or one that shows details. NIC counters and
+/// priorities are read with ethtool and dcb if they are installed; some checks need root.
 #[derive(Args, Debug)]
 #[command(after_help = EXAMPLES)]
 pub(crate) struct Doctor {
     /// Transport type of the target's address
     #[arg(short = 't', long, value_enum, default_value_t = TransportArg::Rdma)]
     transport: TransportArg,
-    /// Address of a target, to look at the path to it
+    /// Address of a target, to check the path to it
     #[arg(short = 'a', long, value_name = "IP")]
     traddr: Option<IpAddr>,
-    /// Service id of the target: its RDMA port
+    /// Transport service ID (TRSVCID) of the target: its RDMA/CM port
     #[arg(short = 's', long, value_name = "PORT", default_value_t = 4420, requires = "traddr")]
     trsvcid: u16,
-    /// NQN of a subsystem of the target, to measure with reads and compares
+    /// NQN of a subsystem of the target, to measure the path with Read and Compare commands
     #[arg(short = 'n', long, value_name = "NQN", requires = "traddr")]
     nqn: Option<Nqn>,
     /// Namespace of the subsystem to read from
@@ -81,7 +81,7 @@ pub(crate) struct Doctor {
     namespace_id: Nsid,
     #[command(flatten)]
     local: Local,
-    /// Time between two looks at counters, in seconds
+    /// Interval in seconds between two samples of the counters
     #[arg(long, value_name = "S", default_value_t = 1, value_parser = clap::value_parser!(u32).range(1..=86_400))]
     interval: u32,
     #[command(flatten)]

@@ -33,7 +33,7 @@ Examples:
 /// Samples between two checks for Ctrl-C.
 const BATCH: u64 = 4096;
 
-/// Writes where the samples of shards lie
+/// Writes an index: shard, offset and length of each sample
 ///
 /// The index is an array of numpy with a record for each sample: shard, length, offset and crc32c,
 /// and behind them the names of the shards, by which they are found where it is used. Shards are
@@ -70,19 +70,19 @@ struct SampleArgs {
     /// Type of tokens without a header: uint8, uint16, uint32, ... [default: uint16]
     #[arg(long, value_name = "DTYPE")]
     dtype: Option<Dtype>,
-    /// Tokens that a sample predicts; it has one more
+    /// Number of tokens that a sample predicts; a sample has one token more
     #[arg(long, value_name = "N", default_value = "1024")]
     block_size: NonZeroU32,
-    /// Tokens between the beginnings of two samples [default: the block size]
+    /// Distance in tokens between the starts of two samples [default: the block size]
     #[arg(long, value_name = "N")]
     stride: Option<NonZeroU64>,
     /// Array of an npz whose rows are samples [default: each array is one]
     #[arg(long, value_name = "NAME")]
     array: Option<String>,
-    /// Read on behind the end mark of a tar archive, for archives that were joined by cat
+    /// Continue after the end-of-archive marker of a tar file, for archives joined by cat
     #[arg(long)]
     ignore_zeros: bool,
-    /// Read all samples and compute their CRC-32C; verify TFRecord's
+    /// Read all samples and compute their CRC-32C; verify that of TFRecord
     #[arg(long)]
     crc: bool,
 }

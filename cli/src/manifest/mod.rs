@@ -32,7 +32,7 @@ Examples:
   feedrail manifest --name imagenet --output manifest.json --crc shards/ \\
       --target a=nvmf://192.0.2.10/nqn.2026-01.org.example:shards";
 
-/// Writes which shards a data set has, and which targets have them
+/// Writes a manifest: the shards of a data set, and the targets that export them
 ///
 /// Arguments are those of `feedrail index`; the index names its shards. Shards of one name are
 /// replicas of
@@ -54,7 +54,7 @@ pub(crate) struct ManifestArgs {
     /// Index of the data set, in the folder of the manifest or below
     #[arg(long, value_name = "FILE")]
     index: Option<PathBuf>,
-    /// A target of the files, or the name that the manifest has for a target
+    /// Target that exports the files, or the name that the manifest uses for a target
     #[arg(long = "target", value_name = "[NAME=]URL")]
     targets: Vec<NamedTarget>,
     /// Read all shards, and compute and compare their CRC-32C

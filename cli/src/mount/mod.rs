@@ -34,18 +34,18 @@ In /etc/fstab:
 /// Mounts namespaces as the files of a read-only file system
 ///
 /// The files are the namespaces of a subsystem by their names, or the shards of a manifest, which
-/// are read from any of their replicas. The page cache keeps what was read for as long as a
-/// namespace is what it was. It needs /dev/fuse, and root or fusermount3.
+/// are read from any of their replicas. The kernel's page cache keeps the data until a namespace
+/// changes. Needs /dev/fuse, and root or fusermount3.
 ///
-/// The command ends when the file system can be read, which a process in the background sees to
-/// from then on; with an error, nothing is mounted.
+/// The command returns once the file system can be read; a background process serves it. After an
+/// error, nothing is mounted.
 #[derive(Args, Debug)]
 #[command(after_help = EXAMPLES)]
 pub(crate) struct Mount {
     /// `nvmf://host[:port]/<nqn>`, or a manifest: a file, or the URL of its namespace
     #[arg(value_name = "SOURCE")]
     source: MountArg,
-    /// The folder to mount at
+    /// Directory to mount at
     #[arg(value_name = "MOUNTPOINT")]
     mountpoint: PathBuf,
     /// Options as mount(8) has them: ro, noexec, allow_other (others read), auto_unmount, and
@@ -55,10 +55,10 @@ pub(crate) struct Mount {
     /// Stay in the foreground until it is unmounted, by Ctrl-C for example
     #[arg(long)]
     foreground: bool,
-    /// Threads that answer the kernel: each has a connection to each target, and 32 MiB of memory
+    /// Number of FUSE threads; each has one connection to each target, and 32 MiB of memory
     #[arg(long, value_name = "N", default_value_t = 2, value_parser = clap::value_parser!(u8).range(1..=64))]
     threads: u8,
-    /// How far the kernel reads ahead of sequential readers in KiB, where root mounts
+    /// Readahead of the kernel in KiB; only root can set it
     #[arg(long, value_name = "KIB", default_value_t = 2048, value_parser = clap::value_parser!(u32).range(0..=1_048_576))]
     read_ahead: u32,
     /// Append the log to this file. Without it the log goes to stderr, and that of a process in the

@@ -41,10 +41,10 @@ Examples:
 
 /// Measures a namespace: IOPS, throughput and a histogram of latencies
 ///
-/// Options are fio's. Each job is a thread with a host and connections of its own. Reads with a
-/// depth above 1 over one connection, or over all paths, are submitted as plans of up to 16, as
-/// data loaders do; with several connections, and in a pattern that writes, each I/O by itself.
-/// MB/s are 10^6 bytes per second.
+/// Options are fio's. Each job is a thread with its own host and connections. Reads with a queue
+/// depth above 1 over one connection, or over all paths, are submitted in batches of up to 16, as
+/// data loaders do; over several connections, and in patterns that write, each I/O is submitted by
+/// itself. MB/s are 10^6 bytes per second.
 #[derive(Args, Debug)]
 #[command(after_help = EXAMPLES)]
 pub(crate) struct Perf {
@@ -58,39 +58,39 @@ pub(crate) struct Perf {
     /// Percentage of reads in a mixed pattern
     #[arg(long, value_name = "PERCENT", default_value_t = 50, value_parser = clap::value_parser!(u8).range(0..=100))]
     rwmixread: u8,
-    /// Bytes of one I/O
+    /// Size of one I/O in bytes
     #[arg(long, value_name = "BYTES", default_value = "4K")]
     bs: ByteSize,
     /// Read what a training job reads, instead of a pattern of blocks
     #[arg(long, value_enum, value_name = "NAME", conflicts_with_all = ["rw", "rwmixread", "bs"])]
     workload: Option<Training>,
-    /// Compare all that is read with this file; it costs time
+    /// Compare all data read with this file, which lowers the throughput
     #[arg(long, value_name = "FILE")]
     verify: Option<PathBuf>,
-    /// Then read this local file likewise, by as many threads as I/Os were in flight, with pread
-    /// and with mmap
+    /// Afterwards read this local file in the same pattern, with pread and with mmap, by one thread
+    /// for each I/O in flight
     #[arg(long, value_name = "FILE")]
     baseline: Option<PathBuf>,
-    /// I/Os in flight, per job
+    /// Number of I/Os in flight per job
     #[arg(long, value_name = "N", default_value_t = 1, value_parser = clap::value_parser!(u32).range(1..=4096))]
     iodepth: u32,
-    /// Jobs to run at a time
+    /// Number of concurrent jobs
     #[arg(long, value_name = "N", default_value_t = 1, value_parser = clap::value_parser!(u16).range(1..=256))]
     numjobs: u16,
-    /// Connections of each job, over which its I/Os in flight are spread
+    /// Number of connections per job, over which its I/Os are spread
     #[arg(long, value_name = "N", default_value_t = 1, value_parser = clap::value_parser!(u16).range(1..=1024))]
     connections: u16,
-    /// Read and write over all ports of the subsystem that the discovery service at the address
-    /// names, and the services that it refers to, as their ANA states have it
+    /// Use multipath: all ports of the subsystem in the discovery log page of the address and its
+    /// referrals, by their ANA states
     #[arg(long, conflicts_with = "connections")]
     all_paths: bool,
-    /// The path that each I/O takes, of those that are reached best
+    /// Path selection policy, among the paths with the best ANA state
     #[arg(long, value_enum, value_name = "NAME", requires = "all_paths", default_value_t = PathPolicy::RoundRobin)]
     path_policy: PathPolicy,
-    /// How long to measure in seconds [default: 10, or until --number-ios are done]
+    /// Duration in seconds [default: 10, or until --number-ios have completed]
     #[arg(long, value_name = "S", value_parser = clap::value_parser!(u32).range(1..))]
     runtime: Option<u32>,
-    /// I/Os of each job after which it ends
+    /// Number of I/Os after which each job ends
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u64).range(1..))]
     number_ios: Option<u64>,
     /// Use only the first bytes of the namespace [default: all of it]
@@ -99,11 +99,12 @@ pub(crate) struct Perf {
     /// Seed of the random offsets [default: a new one each time, printed]
     #[arg(long, value_name = "N")]
     randseed: Option<u64>,
-    /// Write when each command was queued, sent and answered to this file, for Perfetto
-    /// (ui.perfetto.dev): of each job the first 10,000. See target trace and merge-traces
+    /// Write the times at which each command was queued, sent and completed to this file, for
+    /// Perfetto (ui.perfetto.dev); the first 10,000 commands of each job. See target trace and
+    /// merge-traces
     #[arg(long, value_name = "FILE")]
     trace: Option<PathBuf>,
-    /// Let a pattern that writes overwrite the namespace's data with zeros
+    /// Allow patterns that write, which overwrite the namespace with zeros
     #[arg(long)]
     allow_writes: bool,
 }
@@ -114,13 +115,13 @@ const TRACED: usize = 10_000;
 /// Path policy, named as in Linux.
 #[derive(Clone, Copy, Debug, ValueEnum)]
 enum PathPolicy {
-    /// Each of them in turn
+    /// Round-robin over the paths
     RoundRobin,
-    /// The one with the fewest bytes in flight
+    /// Path with the fewest bytes in flight
     QueueDepth,
-    /// The first that serves
+    /// First path that is usable
     First,
-    /// The first that serves of those whose network devices are nearest to the processor
+    /// First usable path of those whose network device is nearest to the CPU (NUMA distance)
     Numa,
 }
 

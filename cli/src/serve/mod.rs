@@ -46,23 +46,23 @@ pub(crate) struct Serve {
     /// Address to listen on, IP or IP:PORT (default port 4420); may be given several times
     #[arg(short, long, value_name = "ADDRESS", default_value = "0.0.0.0")]
     listen: Vec<String>,
-    /// Let hosts write; a file's size must then be a multiple of its block size
+    /// Allow hosts to write; the size of each file must then be a multiple of the block size
     #[arg(short, long)]
     writable: bool,
-    /// Name of the subsystem [default: one of this machine and the addresses]
+    /// NQN of the subsystem [default: derived from the machine ID and the addresses]
     #[arg(short = 'n', long, value_name = "NQN")]
     nqn: Option<Nqn>,
-    /// Poll groups: threads that serve hosts, each on a core
+    /// Number of poll groups (threads that serve hosts)
     #[arg(long, value_name = "COUNT", default_value_t = 1, value_parser = clap::value_parser!(u8).range(1..))]
     cores: u8,
     /// RDMA provider of the target
     #[arg(long, value_enum, default_value_t = ProviderArg::Auto)]
     provider: ProviderArg,
-    /// Address of the status page and of the counters for Prometheus [default: 127.0.0.1:9420, or
-    /// another port if that is taken]
+    /// Address of the status page and of the Prometheus metrics [default: 127.0.0.1:9420, or
+    /// another port if that is in use]
     #[arg(long, value_name = "IP:PORT")]
     metrics: Option<SocketAddr>,
-    /// Stop when the process with this number ends, as `tail --pid` does
+    /// Stop when the process with this PID ends, as `tail --pid` does
     #[arg(long, value_name = "PID", value_parser = parse_pid)]
     pid: Option<Pid>,
     /// Format of the output: json prints the lines of feedrail-target [default: normal in a

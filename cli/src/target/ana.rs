@@ -18,22 +18,21 @@ Examples:
   feedrail target ana nqn.2026-01.org.example:shards 192.0.2.7 inaccessible \\
       --socket /run/feedrail/target.sock";
 
-/// Shows or changes how namespaces can be reached at an address (ANA)
+/// Shows or changes the ANA states of a subsystem at an address
 ///
-/// Hosts with another path stop using this one within the time that they take to read the new
-/// state; commands that have begun end as they would have. Listeners that are added later begin
-/// with the state optimized.
+/// Hosts are notified (ANA Change event) and stop using the path once they have read the new state;
+/// running commands complete normally. Listeners added later start in the state optimized.
 #[derive(Args, Debug)]
 #[command(after_help = EXAMPLES)]
 pub(super) struct Ana {
-    /// Name of the subsystem
+    /// NQN of the subsystem
     subnqn: Nqn,
     /// Address of the listener whose state is to change, IP or IP:PORT (default port 4420)
     #[arg(value_parser = parse_address, requires = "state")]
     address: Option<SocketAddr>,
-    /// ANA state that hosts are told
+    /// ANA state to set
     state: Option<AccessState>,
-    /// Only the namespaces of one ANA group, 1 to 16
+    /// ANA group (1 to 16) whose state changes [default: all groups]
     #[arg(long, value_name = "GROUP", requires = "state")]
     group: Option<u32>,
     #[command(flatten)]
@@ -46,13 +45,13 @@ pub(super) struct Ana {
 enum AccessState {
     /// Hosts use this path
     Optimized,
-    /// Hosts use this path where no optimized one is there
+    /// Hosts use this path if no optimized path is left
     NonOptimized,
-    /// Hosts use other paths; this one will come back
+    /// Hosts use other paths until the state changes
     Inaccessible,
-    /// Hosts use other paths; this one will not come back
+    /// Hosts use other paths; this one is lost permanently
     PersistentLoss,
-    /// Hosts wait; inaccessible after 10 s
+    /// Hosts wait for the next state, and treat the path as inaccessible after 10 s (ANATT)
     Change,
 }
 

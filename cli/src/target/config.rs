@@ -26,13 +26,14 @@ Examples:
   feedrail target load-config saved.json --socket /run/feedrail/target.sock
   feedrail target load-config /etc/nvmet/config.json --socket /run/feedrail/target.sock";
 
-/// Prints what a target exports
+/// Prints the configuration that a target exports now
 ///
-/// What a format cannot say is told on standard error. Bytes of media in memory are not saved.
+/// Settings that a format cannot express are listed on standard error. The data of namespaces in
+/// memory is not saved.
 #[derive(Args, Debug)]
 #[command(after_help = SAVE_EXAMPLES)]
 pub(super) struct SaveConfig {
-    /// The format that is printed
+    /// Format of the output
     #[arg(long, value_enum, default_value_t)]
     format: SavedFormat,
     #[command(flatten)]
@@ -41,24 +42,23 @@ pub(super) struct SaveConfig {
 
 #[derive(Clone, Copy, Debug, Default, ValueEnum)]
 enum SavedFormat {
-    /// JSON that load-config takes, and so does rpc.py load_config of SPDK
+    /// JSON for load-config, and for rpc.py load_config of SPDK
     #[default]
     Spdk,
-    /// The target's configuration file, with what has changed since
+    /// The target's configuration file (TOML), with the changes made at run time
     Toml,
-    /// JSON that nvmetcli restore takes, to have the kernel export the same
+    /// JSON for nvmetcli restore, with which the Linux kernel target exports the same
     Nvmetcli,
 }
 
 /// Adds the exports of a saved configuration to those of a running target
 ///
-/// Files that nvmetcli save has written are taken, too. If the target refuses a call, those before
-/// it are taken back. What the target exports already stays, so loading a file again changes
-/// nothing.
+/// Files written by nvmetcli save are accepted too. If the target rejects a call, the earlier calls
+/// are undone. Existing exports stay, so loading a file again changes nothing.
 #[derive(Args, Debug)]
 #[command(after_help = LOAD_EXAMPLES)]
 pub(super) struct LoadConfig {
-    /// The file that save-config or nvmetcli has written, or - for standard input
+    /// File written by save-config or nvmetcli, or - for standard input
     file: PathBuf,
     #[command(flatten)]
     socket: SocketArgs,

@@ -20,24 +20,24 @@ Examples:
   feedrail target drain --listen 192.0.2.7 --socket /run/feedrail/target.sock
   feedrail target drain --listen 192.0.2.7 --undo --socket /run/feedrail/target.sock";
 
-/// Moves hosts to other paths: makes addresses inaccessible (ANA), and waits for begun commands
+/// Moves hosts to other paths: sets the ANA state inaccessible, and waits for running commands
 ///
-/// Drains all addresses of the target unless --listen names some. Commands that have begun end
-/// normally; later ones are refused. Hosts without another path wait, and continue after --undo,
-/// which gives the addresses the states that they had. Prints the hosts that are still connected;
-/// they stay connected until the target stops.
+/// Drains all addresses of the target, or those of --listen. Running commands complete normally;
+/// later ones fail with Asymmetric Access Inaccessible. Hosts without another path wait, and
+/// continue after --undo, which restores the previous states. Prints the hosts that are still
+/// connected; they stay connected until the target stops.
 #[derive(Args, Debug)]
 #[command(after_help = EXAMPLES)]
 pub(super) struct Drain {
-    /// Only where this subsystem is served
+    /// NQN of the subsystem to drain [default: all]
     subnqn: Option<Nqn>,
-    /// Only this address, IP or IP:PORT (default port 4420)
+    /// Address to drain, IP or IP:PORT (default port 4420) [default: all]
     #[arg(long, value_name = "ADDRESS", value_parser = parse_address)]
     listen: Option<SocketAddr>,
-    /// Have hosts use the addresses again
+    /// Restore the ANA states from before the drain
     #[arg(long, conflicts_with = "timeout")]
     undo: bool,
-    /// How long commands that have begun may take, in seconds
+    /// Time in seconds to wait for running commands
     #[arg(long, value_name = "SECONDS", default_value_t = 30, value_parser = clap::value_parser!(u64).range(1..=3600))]
     timeout: u64,
     #[command(flatten)]

@@ -51,9 +51,8 @@ Examples:
 
 /// Shows and changes what a running target of this machine exports
 ///
-/// The target has to listen on a management socket (`feedrail-target --management PATH`), which
-/// only its own user and root may use. Changes last until the target ends; hosts keep their
-/// connections.
+/// The target needs a management socket (`feedrail-target --management PATH`), which only the
+/// target's user and root may use. Changes last until the target ends; hosts stay connected.
 #[derive(Args, Debug)]
 #[command(after_help = EXAMPLES)]
 pub(crate) struct TargetArgs {
@@ -91,41 +90,41 @@ enum TargetCommand {
 #[derive(Args, Debug)]
 struct SocketArgs {
     /// Management socket of the target [default: /run/feedrail/target.sock, or that of the only
-    /// target that runs]
+    /// running target]
     #[arg(long, value_name = "PATH")]
     socket: Option<PathBuf>,
 }
 
-/// Adds a namespace, and prints its id
+/// Adds a namespace, and prints its NSID
 ///
-/// Connected hosts are told, and can use it immediately.
+/// Connected hosts are notified (Attached Namespace Attribute Notice), and can use it immediately.
 #[derive(Args, Debug)]
 struct AddNamespace {
-    /// Name of the subsystem
+    /// NQN of the subsystem
     subnqn: Nqn,
     /// File or block device of the namespace
     #[arg(required_unless_present = "bdev", conflicts_with = "bdev")]
     path: Option<PathBuf>,
-    /// A medium that was named through the management socket (bdev_malloc_create, say) instead
+    /// Bdev instead of a file, created through the management socket (by bdev_malloc_create, for
+    /// example)
     #[arg(long, value_name = "NAME")]
     bdev: Option<String>,
-    /// Id of the namespace; the lowest one that is free where it is left out
+    /// NSID of the namespace [default: the lowest free one]
     #[arg(long)]
     nsid: Option<u32>,
-    /// UUID of the namespace; follows from the path where it is left out
+    /// UUID of the namespace [default: derived from the path]
     #[arg(long)]
     uuid: Option<Uuid>,
-    /// Hosts may not write
+    /// Export the namespace read-only
     #[arg(long, conflicts_with = "bdev")]
     read_only: bool,
-    /// Bytes of a logical block: 512, 1024, 2048 or 4096
+    /// Logical block size in bytes: 512, 1024, 2048 or 4096
     #[arg(long, value_name = "BYTES", conflicts_with = "bdev")]
     block_size: Option<u32>,
-    /// ANA group of the namespace, 1 to 16: those of a group change their state at an address
-    /// together
+    /// ANA group of the namespace, 1 to 16; namespaces of a group share one ANA state per address
     #[arg(long, value_name = "GROUP")]
     ana_group: Option<u32>,
-    /// No host sees it before it is named: see add-host --nsid
+    /// Hide the namespace from all hosts but those added with add-host --nsid
     #[arg(long)]
     no_auto_visible: bool,
     #[command(flatten)]
@@ -134,13 +133,13 @@ struct AddNamespace {
 
 /// Removes a namespace from a subsystem
 ///
-/// Commands of hosts that have begun end as they would have, and what was written is on the medium
-/// when this succeeds.
+/// Running commands complete normally, and written data is flushed to the medium before this
+/// returns.
 #[derive(Args, Debug)]
 struct RemoveNamespace {
-    /// Name of the subsystem
+    /// NQN of the subsystem
     subnqn: Nqn,
-    /// Id of the namespace
+    /// Namespace ID (NSID) in the subsystem
     nsid: u32,
     #[command(flatten)]
     socket: SocketArgs,
@@ -149,28 +148,28 @@ struct RemoveNamespace {
 /// Subsystem, host and optional namespace of `add-host` and `remove-host`.
 #[derive(Args, Debug)]
 struct HostArgs {
-    /// Name of the subsystem
+    /// NQN of the subsystem
     subnqn: Nqn,
-    /// Name of the host, as it says it: /etc/nvme/hostnqn
+    /// Host NQN, as in the host's /etc/nvme/hostnqn
     hostnqn: Nqn,
-    /// Whether it sees this namespace, which was added with --no-auto-visible, instead of whether
-    /// it may use the subsystem
+    /// Change the visibility of this namespace, which was added with --no-auto-visible, instead of
+    /// access to the subsystem
     #[arg(long)]
     nsid: Option<u32>,
     #[command(flatten)]
     socket: SocketArgs,
 }
 
-/// Allows a host to use a subsystem, or to see a namespace of it
+/// Allows a host to connect to a subsystem, or attaches a namespace to the host
 #[derive(Args, Debug)]
 struct AddHost {
     #[command(flatten)]
     host: HostArgs,
 }
 
-/// Removes a host from a subsystem, or hides a namespace of it from the host
+/// Removes a host from a subsystem, or detaches a namespace from the host
 ///
-/// Without --nsid, its connections end, unless any host may use the subsystem. What it has written
+/// Without --nsid, the host is disconnected, unless any host may connect. Data that it has written
 /// stays.
 #[derive(Args, Debug)]
 struct RemoveHost {
@@ -178,14 +177,14 @@ struct RemoveHost {
     host: HostArgs,
 }
 
-/// Allows any host to use a subsystem, or only those that were added
+/// Allows any host to connect to a subsystem, or only those that were added
 ///
-/// Connections of hosts that are no longer allowed end.
+/// Hosts that are no longer allowed are disconnected.
 #[derive(Args, Debug)]
 struct AllowAnyHost {
-    /// Name of the subsystem
+    /// NQN of the subsystem
     subnqn: Nqn,
-    /// Only hosts that were added may use it
+    /// Allow only hosts that were added
     #[arg(long)]
     disable: bool,
     #[command(flatten)]

@@ -12,18 +12,18 @@ Examples:
   feedrail target protect nqn.2026-01.org.example:scratch 1 --socket /run/feedrail/target.sock
   feedrail target protect nqn.2026-01.org.example:scratch 1 --undo --socket /run/feedrail/target.sock";
 
-/// Keeps hosts from writing a namespace until that is undone, also after a restart
+/// Write-protects a namespace until --undo, also across restarts
 ///
-/// Hosts are told, and writes fail with Namespace is Write Protected; those that have begun end as
-/// they would have. A host can do and undo the same (nvme set-feature -f 0x84).
+/// Hosts are notified, and writes fail with Namespace is Write Protected; running writes complete
+/// normally. A host can set and clear the same state (nvme set-feature -f 0x84).
 #[derive(Args, Debug)]
 #[command(after_help = EXAMPLES)]
 pub(super) struct ProtectNamespace {
-    /// Name of the subsystem
+    /// NQN of the subsystem
     subnqn: Nqn,
-    /// Id of the namespace
+    /// Namespace ID (NSID) in the subsystem
     nsid: u32,
-    /// Let hosts write it again
+    /// Remove the write protection
     #[arg(long)]
     undo: bool,
     #[command(flatten)]

@@ -14,16 +14,16 @@ Examples:
   feedrail target reload --dry-run --socket /run/feedrail/target.sock
   feedrail target reload --socket /run/feedrail/target.sock";
 
-/// Applies a target's changed configuration file, and prints what that changes
+/// Applies a target's changed configuration file, and prints the changes
 ///
-/// Subsystems, their addresses, namespaces, files of directories and allowed hosts become what the
-/// file says: what was changed at run time and is not in the file is undone. All of it changes, or
-/// nothing. Hosts keep their connections. Other keys are read at the start only; a file that
-/// changes them is refused.
+/// Subsystems, their addresses, namespaces, files of directories and allowed hosts become those of
+/// the file; changes made at run time that are not in the file are undone. The reload is atomic:
+/// all changes are made, or none. Hosts stay connected. Other keys are read at start only; a file
+/// that changes them is rejected.
 #[derive(Args, Debug)]
 #[command(after_help = EXAMPLES)]
 pub(super) struct Reload {
-    /// Only tell what would change
+    /// Print the changes without making them
     #[arg(short, long)]
     dry_run: bool,
     #[command(flatten)]

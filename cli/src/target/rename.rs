@@ -11,17 +11,18 @@ const EXAMPLES: &str = "\
 Examples:
   feedrail target rename nqn.2026-01.org.example:imagenet 3 shard-03.tar --socket /run/feedrail/target.sock";
 
-/// Gives a namespace another name, by which Feedrail's hosts find it
+/// Renames a namespace; Feedrail's hosts find it by the new name
 ///
-/// Hosts are told. Its file keeps its own name, and the namespace its UUID.
+/// Hosts are notified (Attached Namespace Attribute Notice). The file keeps its name, and the
+/// namespace its UUID.
 #[derive(Args, Debug)]
 #[command(after_help = EXAMPLES)]
 pub(super) struct Rename {
-    /// Name of the subsystem
+    /// NQN of the subsystem
     subnqn: Nqn,
-    /// Id of the namespace
+    /// Namespace ID (NSID) in the subsystem
     nsid: u32,
-    /// New name, up to 1024 bytes
+    /// New name, at most 1024 bytes
     name: String,
     #[command(flatten)]
     socket: SocketArgs,

@@ -14,18 +14,18 @@ Examples:
   truncate -s 2T /srv/disks/scratch.img
   feedrail target resize nqn.2026-01.org.example:scratch 1 --socket /run/feedrail/target.sock";
 
-/// Gives a namespace the size that its file or device has now, and prints it in bytes
+/// Sets the size of a namespace to that of its file or device, and prints it in bytes
 ///
-/// Hosts are told, and can use added blocks immediately. Before a file or device is made smaller,
-/// what is behind its new end should not be in use: commands for that fail.
+/// Hosts are notified and can use added blocks immediately. After a file or device has shrunk,
+/// commands beyond its new end fail.
 #[derive(Args, Debug)]
 #[command(after_help = EXAMPLES)]
 pub(super) struct Resize {
-    /// Name of the subsystem
+    /// NQN of the subsystem
     subnqn: Nqn,
-    /// Id of the namespace
+    /// Namespace ID (NSID) in the subsystem
     nsid: u32,
-    /// The size, for a namespace that reads zeros (null) and has neither file nor device
+    /// New size of a null namespace, which has neither file nor device
     #[arg(long)]
     size: Option<ByteSize>,
     #[command(flatten)]

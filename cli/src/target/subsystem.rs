@@ -13,22 +13,22 @@ use super::{RpcClient, SocketArgs};
 
 /// Adds a subsystem without namespaces
 ///
-/// Hosts find it at the addresses of --listen, and those that are added later.
+/// Hosts can connect to it at the addresses of --listen, and at those added later.
 #[derive(Args, Debug)]
 pub(super) struct AddSubsystem {
-    /// Name of the subsystem
+    /// NQN of the subsystem
     subnqn: Nqn,
-    /// Address of the target's machine to serve it at, IP or IP:PORT (default port 4420); may be
-    /// given several times
+    /// Local address of the target to listen on, IP or IP:PORT (default port 4420); may be given
+    /// several times
     #[arg(long, value_name = "ADDRESS", value_parser = parse_address)]
     listen: Vec<SocketAddr>,
-    /// Any host may use it
+    /// Allow any host to connect
     #[arg(long)]
     allow_any_host: bool,
-    /// Serial number, up to 20 characters; follows from the machine and the name when left out
+    /// Serial number (SN), at most 20 characters [default: derived from the machine ID and the NQN]
     #[arg(long)]
     serial: Option<String>,
-    /// Model number, up to 40 characters
+    /// Model number (MN), at most 40 characters
     #[arg(long)]
     model: Option<String>,
     #[command(flatten)]
@@ -37,10 +37,10 @@ pub(super) struct AddSubsystem {
 
 /// Removes a subsystem with all its namespaces
 ///
-/// The connections of its hosts end. What was written is on the media when this succeeds.
+/// Its hosts are disconnected. Written data is flushed to the media before this returns.
 #[derive(Args, Debug)]
 pub(super) struct RemoveSubsystem {
-    /// Name of the subsystem
+    /// NQN of the subsystem
     subnqn: Nqn,
     #[command(flatten)]
     socket: SocketArgs,
@@ -49,37 +49,37 @@ pub(super) struct RemoveSubsystem {
 /// Subsystem and address of `add-listener` and `remove-listener`.
 #[derive(Args, Debug)]
 struct ListenerArgs {
-    /// Name of the subsystem
+    /// NQN of the subsystem
     subnqn: Nqn,
-    /// Address of the target's machine, IP or IP:PORT (default port 4420)
+    /// Local address of the target, IP or IP:PORT (default port 4420)
     #[arg(value_parser = parse_address)]
     address: SocketAddr,
     #[command(flatten)]
     socket: SocketArgs,
 }
 
-/// Serves a subsystem at another address of the target's machine
+/// Adds a listener: serves a subsystem at a further local address of the target
 #[derive(Args, Debug)]
 pub(super) struct AddListener {
     #[command(flatten)]
     listener: ListenerArgs,
 }
 
-/// Stops serving a subsystem at an address
+/// Removes a listener: stops serving a subsystem at an address
 ///
-/// The connections that hosts have made to it there end.
+/// Hosts that are connected to the subsystem there are disconnected.
 #[derive(Args, Debug)]
 pub(super) struct RemoveListener {
     #[command(flatten)]
     listener: ListenerArgs,
 }
 
-/// Tells hosts to ask another discovery service, too
+/// Adds a referral to another discovery service to the discovery log page
 ///
-/// `nvme connect-all` and `nvme discover` follow it.
+/// `nvme connect-all` and `nvme discover` follow referrals.
 #[derive(Args, Debug)]
 pub(super) struct AddReferral {
-    /// Tell only this host; may be given several times
+    /// Show the referral to this host only; may be given several times
     #[arg(long = "host", value_name = "NQN")]
     hosts: Vec<Nqn>,
     #[command(flatten)]

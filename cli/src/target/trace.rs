@@ -17,20 +17,21 @@ Examples:
   feedrail perf -a 192.0.2.10 -n NQN --trace host.json
   feedrail merge-traces host.json target.json --file both.json";
 
-/// Takes down when each I/O command reached its stages, for Perfetto (ui.perfetto.dev)
+/// Records the times of the stages of each I/O command, for Perfetto (ui.perfetto.dev)
 ///
-/// The stages of a command are the wait for a buffer, the fetch of its data from the host, and
-/// storage. What a host took down at the same time can be added: see merge-traces.
+/// The stages of a command are the wait for a buffer, the fetch of its data from the host (RDMA
+/// READ), and storage. A trace that a host recorded at the same time can be merged: see
+/// merge-traces.
 #[derive(Args, Debug)]
 #[command(after_help = EXAMPLES)]
 pub(super) struct TraceCommands {
     /// Duration of the trace in seconds
     #[arg(long, value_name = "SECONDS", default_value_t = 1, value_parser = clap::value_parser!(u64).range(1..=60))]
     time: u64,
-    /// The most commands; it ends when there are so many
+    /// Maximum number of commands, after which the trace ends
     #[arg(long, value_name = "N", default_value_t = 10_000, value_parser = clap::value_parser!(u32).range(1..=65_536))]
     limit: u32,
-    /// Where to write it; - is standard output
+    /// Output file; - is standard output
     #[arg(long, value_name = "FILE")]
     file: PathBuf,
     #[command(flatten)]

@@ -39,12 +39,12 @@ fn help_shows_every_command_and_examples() {
 #[test]
 fn long_help_explains_each_command() {
     for (command, sentence) in [
-        ("read", "a range that goes past the end is an error"),
-        ("write", "one loses its bytes without an error"),
+        ("read", "A range beyond the end is an error"),
+        ("write", "the bytes of one are lost without an error"),
         ("perf", "Options are fio's"),
-        ("bench-loader", "computing is a sleep"),
-        ("list", "Length and name are exact"),
-        ("target", "which only its own user and root may use"),
+        ("bench-loader", "with a sleep as compute time"),
+        ("list", "reports names and sizes in bytes"),
+        ("target", "which only the target's user and root may use"),
         ("doctor", "4 the worst finding is an error"),
         ("index", "Shards are numbered in the order of the arguments"),
         ("manifest", "Shards of one name are replicas of one shard"),

@@ -18,14 +18,14 @@ use crate::limits::MAX_CORES;
 
 /// Exports files and block devices as NVMe namespaces over RDMA (RoCE v2).
 ///
-/// Either with a configuration file, or in the quick form: every PATH is one namespace, numbered
-/// from 1, of one subsystem that any host may use. A directory is one namespace for each file in it
-/// and its subdirectories.
+/// Reads a configuration file, or takes the quick form: each PATH is a namespace, numbered from 1,
+/// of one subsystem that any host may connect to. A directory has one namespace for each file in it
+/// and in its subdirectories.
 ///
-/// Standard output carries JSON lines: "listening" for each address and subsystem, "not_listening"
-/// for each address that cannot be served (an error only if there is no other), then "ready", and
-/// "stats" on SIGUSR1 and at the end. SIGTERM and SIGINT let commands under way end, then exit with
-/// 0.
+/// Standard output has JSON lines: "listening" for each address and subsystem, "not_listening" for
+/// each address that cannot be listened on (an error only if there is no other), then "ready", and
+/// "stats" on SIGUSR1 and at the end. On SIGTERM and SIGINT, running commands complete, then the
+/// process exits with status 0.
 #[derive(Clone, Debug, Parser)]
 #[command(name = "feedrail-target", version, after_help = EXAMPLES)]
 pub(super) struct DaemonArguments {
@@ -38,7 +38,8 @@ pub(super) struct DaemonArguments {
     #[arg(short, long, value_name = "ADDRESS", value_parser = parse_address)]
     listen: Vec<SocketAddr>,
 
-    /// Quick form: let hosts write; a file's size must then be a multiple of its block size
+    /// Quick form: allow hosts to write; the size of each file must then be a multiple of the block
+    /// size
     #[arg(short, long)]
     writable: bool,
 
@@ -46,11 +47,11 @@ pub(super) struct DaemonArguments {
     #[arg(long, value_name = "WHEN", value_enum, default_value_t)]
     direct_io: DirectIo,
 
-    /// Quick form: the subsystem's name; follows from the machine and the addresses when left out
+    /// Quick form: NQN of the subsystem [default: derived from the machine ID and the addresses]
     #[arg(long, value_name = "NQN", value_parser = parse_nqn)]
     nqn: Option<Nqn>,
 
-    /// Quick form: threads that serve
+    /// Quick form: number of poll groups (threads that serve hosts)
     #[arg(long, value_name = "COUNT", default_value_t = 1, value_parser = clap::value_parser!(u16).range(1..=i64::from(MAX_CORES)))]
     cores: u16,
 
@@ -58,34 +59,35 @@ pub(super) struct DaemonArguments {
     #[arg(long, value_enum)]
     provider: Option<ProviderChoice>,
 
-    /// Identity of this machine, instead of /etc/machine-id: 32 hexadecimal digits
+    /// Machine ID to use instead of /etc/machine-id: 32 hexadecimal digits
     #[arg(long, value_name = "ID", env = "FEEDRAIL_MACHINE_ID", value_parser = parse_machine)]
     machine_id: Option<Machine>,
 
-    /// Socket for changes while the target runs (JSON-RPC 2.0); overrides the configuration
+    /// Management socket (JSON-RPC 2.0) for changes at run time; overrides the configuration
     #[arg(long, value_name = "PATH")]
     management: Option<PathBuf>,
 
-    /// Address (IP:PORT) for the counters as an HTTP page for Prometheus, /metrics; overrides the
-    /// configuration
+    /// Address (IP:PORT) of the HTTP server for Prometheus metrics (/metrics) and the status page
+    /// (/); overrides the configuration
     #[arg(long, value_name = "ADDRESS")]
     metrics: Option<SocketAddr>,
 
-    /// Level of the histograms of latencies on that page; overrides the configuration
+    /// Level of the latency histograms in the metrics; overrides the configuration
     #[arg(long, value_name = "WHAT", value_enum)]
     metrics_detail: Option<MetricsDetail>,
 
-    /// Never take back a host's memory key with the response, although the RDMA device says it can;
-    /// the host does it then
+    /// Do not send responses by Send with Invalidate, even if the RDMA device supports it; hosts
+    /// then invalidate their memory keys themselves
     #[arg(long)]
     no_send_with_invalidate: bool,
 
-    /// Only say whether everything could be exported, open nothing for good and listen nowhere
+    /// Check whether every export can be opened and every address can be used, then exit without
+    /// serving
     #[arg(long)]
     pub(super) check: bool,
 
-    /// Filter of the log on standard error: error, warn, info, debug, trace or off; MODULE=LEVEL
-    /// for one module; several with commas
+    /// Log filter for standard error: error, warn, info, debug, trace or off; MODULE=LEVEL for one
+    /// module; several are separated by commas
     #[arg(long, value_name = "FILTER", env = "RUST_LOG", default_value = "info")]
     pub(super) log: LogFilter,
 
@@ -93,7 +95,7 @@ pub(super) struct DaemonArguments {
     #[arg(long, value_enum, value_name = "FORMAT", default_value_t = LogFormatArg::Auto)]
     pub(super) log_format: LogFormatArg,
 
-    /// How long running commands may take to end after SIGTERM, in seconds
+    /// Time in seconds for running commands to complete after SIGTERM
     #[arg(long, value_name = "SECONDS", default_value_t = 10, value_parser = clap::value_parser!(u64).range(0..=3600))]
     drain_seconds: u64,
 

@@ -109,7 +109,7 @@ pub(crate) trait Acceptor: Send {
 ::rdma::counters! {
     /// Counters of an acceptor.
     pub(crate) struct AcceptorStats {
-        /// Connections that exist now, disconnecting ones included.
+        /// Connections (queue pairs) that exist now, disconnecting ones included.
         connections,
         /// Connections accepted since the start.
         accepted,

@@ -28,17 +28,17 @@ Examples:
   feedrail target top --socket /run/feedrail/target.sock
   feedrail target top --iterations 1 -o json --socket /run/feedrail/target.sock";
 
-/// Shows what the namespaces of a target do now, the busiest first, and its hosts
+/// Shows the I/O rates of a target's namespaces, the busiest first, and its connected hosts
 ///
 /// In a terminal the table is redrawn each interval until q is pressed. Otherwise one table, or
 /// one JSON object on a line of its own, is printed after each interval.
 #[derive(Args, Debug)]
 #[command(after_help = EXAMPLES)]
 pub(super) struct Top {
-    /// Seconds from one sample of the counters to the next
+    /// Interval in seconds between two samples of the counters
     #[arg(long, value_name = "SECONDS", default_value_t = 1.0)]
     interval: f64,
-    /// Ends after so many intervals
+    /// Number of intervals after which the command ends
     #[arg(long, value_name = "COUNT")]
     iterations: Option<NonZeroU64>,
     #[command(flatten)]
