@@ -34,6 +34,7 @@
 //! | [`Host::read_many`] | a list of ranges | a [`RegionSlice`] each | occasional ranges |
 //! | [`Host::ring`] | single ranges, many in flight | a [`RegionSlice`] each | streams, writes |
 //! | [`Host::submit`] | a plan of any [`Shards`] | one [`Region`] | batches of training loops |
+//! | [`Host::submit_write`] | writes a plan | from one [`Region`] | checkpoints |
 //!
 //! A plan is the list of entries that is passed to [`Host::submit`]. It allocates no memory per
 //! range, can be read from several replicas of a shard, and returns an outcome of 8 bytes for each
@@ -132,7 +133,7 @@
 //! Offsets and lengths may have any alignment, but **if two hosts write different parts of one
 //! block at the same time, bytes are lost without an error**: [several
 //! writers](Namespace#several-writers). A successful write is durable after [`Namespace::flush`],
-//! or immediately with [`Ring::write_durable`].
+//! or immediately with [`Ring::write_durable`] and [`Host::submit_write_durable`].
 //!
 //! # Closing
 //! A connection ends when the last handle of its controller and of its namespaces is dropped,

@@ -1,4 +1,4 @@
-"""Byte ranges of remote NVMe namespaces, read over RDMA into arrays and tensors.
+"""Byte ranges of remote NVMe namespaces, read over RDMA into arrays and tensors, and written from them.
 
     import feedrail
     source = feedrail.open("nvmf://192.0.2.10/nqn.2026-01.org.example:shards")
@@ -22,14 +22,16 @@ from feedrail._errors import (
     NotFound,
     PoolFull,
     RangeError,
+    ReadOnly,
     ReadTimeout,
     ReplicaWarning,
     TargetLost,
 )
 from feedrail._file import File
 from feedrail._manifest import Manifest, ManifestIndex, ManifestShard, ManifestTarget
+from feedrail._open import open
 from feedrail._shards import Replica, Shard, Shards
-from feedrail._source import Source, open
+from feedrail._source import Source
 from feedrail._stats import Histogram, Stats
 from feedrail._ticket import Ticket
 
@@ -56,6 +58,7 @@ __all__ = [
     "Pool",
     "PoolFull",
     "RangeError",
+    "ReadOnly",
     "ReadTimeout",
     "Replica",
     "ReplicaWarning",

@@ -15,8 +15,8 @@ from feedrail._dtypes import make_plan
 from feedrail._errors import FormatError, NotFound
 from feedrail._keys import Keys
 from feedrail._local import files_of
+from feedrail._open import open as open_source
 from feedrail._source import Source
-from feedrail._source import open as open_source
 from feedrail.index import INDEX_DTYPE, Index, IndexShard, described
 
 if TYPE_CHECKING:

@@ -9,15 +9,15 @@ from numpy.typing import DTypeLike, NDArray
 from typing_extensions import Buffer as ReadableBytes
 
 from feedrail._errors import FeedrailError
-from feedrail._typing import Progress, Readable
+from feedrail._typing import Progress, Readable, Writable
 
 @final
 class Buffer:
-    """Registered memory that batches read into.
+    """Registered memory that batches read into or write from.
 
     It exports its bytes by the buffer protocol and DLPack, without copies. The memory lives as long
-    as the buffer, its arrays and tensors, and the batches that read into it. Memory that came from
-    an array keeps that array until every device has forgotten it.
+    as the buffer, its arrays and tensors, and the batches that use it. Memory that came from an
+    array keeps that array until every device has forgotten it.
     """
 
     @property
@@ -43,6 +43,10 @@ class Buffer:
     @staticmethod
     def of(object: Readable) -> Buffer:
         """Registers the memory of an array or a tensor: see `Source.register`."""
+
+    @staticmethod
+    def of_source(object: Writable) -> Buffer:
+        """Registers memory, read-only or not, that is only written from."""
 
     @staticmethod
     def of_address(address: int, length: int, owner: object) -> Buffer:
@@ -190,6 +194,23 @@ class Session:
         background: bool,
         progress: Progress | None = None,
     ) -> Ticket: ...
+    def submit_write(
+        self,
+        plan: NDArray[np.void],
+        data: Buffer,
+        timeout: float | None,
+        background: bool,
+        durable: bool,
+    ) -> Ticket: ...
+    def write(
+        self,
+        plan: NDArray[np.void],
+        data: Buffer,
+        timeout: float | None,
+        durable: bool,
+        progress: Progress | None = None,
+    ) -> Ticket: ...
+    def flush(self, shards: list[int], timeout: float | None) -> None: ...
     def providers(self) -> list[str]: ...
     def counters(self) -> dict[str, Any]: ...
 

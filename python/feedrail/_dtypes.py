@@ -10,15 +10,15 @@ if TYPE_CHECKING:
     from numpy.typing import ArrayLike, NDArray
 
 #: An entry of a plan: `length` bytes at `offset` of shard number `shard` go to byte `dst` of the
-#: buffer. 24 bytes.
+#: buffer, or come from there. 24 bytes.
 PLAN_DTYPE = np.dtype([("shard", "<u4"), ("length", "<u4"), ("offset", "<u8"), ("dst", "<u8")])
 
 #: `status` of an entry whose bytes were read, but do not have the checksum that was asked for.
 CHECKSUM_STATUS = 0x8010
 
-#: The result of an entry. `status` is 0 if all of its bytes are in the buffer, else the status of
+#: The result of an entry. `status` is 0 if all of its bytes were read or written, else the status of
 #: NVMe that a target answered, or with bit 15 set what happened on this side. `path` has bit 0 set
-#: if bytes came without a copy and bit 1 if some were copied from a bounce buffer. `attempts` is how
+#: if bytes moved without a copy and bit 1 if some were copied in a bounce buffer. `attempts` is how
 #: often the range was begun, `latency_us` the time from its first command to its end. 8 bytes.
 RESULT_DTYPE = np.dtype(
     [("status", "<u2"), ("path", "u1"), ("attempts", "u1"), ("latency_us", "<u4")]
@@ -46,6 +46,21 @@ def make_plan(
     else:
         plan["dst"] = _unsigned("dst", dst, np.uint64)
     return plan
+
+
+#: Bytes of the longest range that an entry of `plan_of_range` has.
+_ENTRY_BYTES = 1 << 30
+
+
+def plan_of_range(shard: int, offset: int, count: int) -> NDArray[np.void]:
+    """A plan of one range of any length.
+
+    Raises:
+        ValueError: `offset` is negative.
+    """
+    starts = range(0, count, _ENTRY_BYTES)
+    lengths = [min(_ENTRY_BYTES, count - start) for start in starts]
+    return make_plan([offset + start for start in starts], lengths, shard=shard)
 
 
 def as_plan(plan: ArrayLike) -> NDArray[np.void]:

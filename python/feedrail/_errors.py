@@ -77,7 +77,11 @@ class DatasetChanged(FeedrailError):
 
 
 class TargetLost(FeedrailError, ConnectionError):
-    """A target that cannot be reached, or did not come back in time."""
+    """A target that cannot be reached, or did not come back in time.
+
+    A write that it ends may have reached the target or not. As the error of `Source.flush` it may
+    also say that a connection was lost after the writes, and that they have to be repeated.
+    """
 
 
 class NotFound(FeedrailError, FileNotFoundError):
@@ -87,9 +91,21 @@ class NotFound(FeedrailError, FileNotFoundError):
 
 
 class AccessDenied(FeedrailError, PermissionError):
-    """A subsystem that does not allow this host, or a write to what is only read."""
+    """A subsystem that does not allow this host; `ReadOnly`: a write to what is only read."""
 
     _ERRNO = errno_numbers.EACCES
+
+
+class ReadOnly(AccessDenied):
+    """Bytes that cannot be written: the namespace is write protected, or the source is a manifest
+    or files of this machine.
+
+    Set `read_only = false` in the target's configuration, start its quick form with `--writable`, or
+    end the protection with `feedrail target protect --undo`. The shards of a manifest are written one by one, each through
+    the URL of its namespace.
+    """
+
+    _ERRNO = errno_numbers.EROFS
 
 
 class IsDirectory(FeedrailError, IsADirectoryError):
@@ -99,7 +115,10 @@ class IsDirectory(FeedrailError, IsADirectoryError):
 
 
 class ReadTimeout(FeedrailError, TimeoutError):
-    """A range without a result before its deadline."""
+    """A range that is read or written, or a flush, without a result before its deadline.
+
+    A write that it ends may have reached the target or not.
+    """
 
 
 class ForkedHandleError(FeedrailError):
@@ -134,7 +153,7 @@ class PoolFull(FeedrailError, BufferError):
 
 
 class BufferInUse(FeedrailError, BufferError):
-    """Bytes of a buffer that another batch, which is not over, reads into."""
+    """Bytes of a buffer that another batch, which is not over, uses. Writes may share bytes."""
 
 
 class BatchError(FeedrailError):
@@ -170,6 +189,10 @@ class BatchAccessDenied(BatchError, AccessDenied):
     """Ranges of a batch whose subsystems no longer allow this host."""
 
 
+class BatchReadOnly(BatchError, ReadOnly):
+    """Ranges of a batch whose shards are write protected."""
+
+
 class BatchReadTimeout(BatchError, ReadTimeout):
     """Ranges of a batch that had no result before the deadline."""
 
@@ -187,6 +210,7 @@ _OF_ONE_REASON: dict[type[FeedrailError], type[BatchError]] = {
     TargetLost: BatchTargetLost,
     NotFound: BatchNotFound,
     AccessDenied: BatchAccessDenied,
+    ReadOnly: BatchReadOnly,
     ReadTimeout: BatchReadTimeout,
     ChecksumError: BatchChecksumError,
     ForkedHandleError: BatchForkedHandleError,

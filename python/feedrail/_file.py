@@ -6,33 +6,28 @@ import io
 import os
 from typing import TYPE_CHECKING
 
-from feedrail._dtypes import make_plan
+from feedrail._dtypes import plan_of_range
 
 if TYPE_CHECKING:
-    from typing import NoReturn
-
-    import numpy as np
-    from numpy.typing import NDArray
     from typing_extensions import Buffer
 
     from feedrail._source import Source
-    from feedrail._typing import Progress
-
-#: Bytes of the longest range that an entry of a plan has here.
-_ENTRY_BYTES = 1 << 30
+    from feedrail._typing import Progress, Writable
 
 
 class File(io.RawIOBase):
-    """A shard as a file that is read, and never written. Made by `Source.open`.
+    """A shard as a file that is read, and written in mode `"r+b"`. Made by `Source.open`.
 
-    Each call is a request to the target: wrap it in `io.BufferedReader` for small reads. Threads
-    may share it for `pread`, which has no position.
+    Each call is a request to the target: wrap it in `io.BufferedReader` or `io.BufferedRandom` for
+    small ones. Threads may share it for `pread` and `pwrite`, which have no position. Its size stays
+    as it is.
     """
 
-    def __init__(self, source: Source, shard: int) -> None:
+    def __init__(self, source: Source, shard: int, *, writable: bool = False) -> None:
         super().__init__()
-        self._source, self._shard = source, shard
+        self._source, self._shard, self._writable = source, shard, writable
         self._position = 0
+        self._is_unflushed = False
 
     @property
     def name(self) -> str:
@@ -41,8 +36,8 @@ class File(io.RawIOBase):
 
     @property
     def mode(self) -> str:
-        """Always `"rb"`."""
-        return "rb"
+        """`"rb"`, or `"rb+"` of a file that can be written."""
+        return "rb+" if self._writable else "rb"
 
     @property
     def size(self) -> int:
@@ -57,17 +52,59 @@ class File(io.RawIOBase):
         """Always true."""
         return True
 
-    def write(self, data: Buffer, /) -> NoReturn:
-        """Always fails: shards are read."""
-        raise io.UnsupportedOperation("not writable")
+    def writable(self) -> bool:
+        """Whether it was opened in mode `"r+b"`."""
+        return self._writable
+
+    def write(self, data: Buffer, /) -> int:
+        """Writes at the position, and returns the number of bytes: all of them.
+
+        Raises:
+            io.UnsupportedOperation: it was not opened in mode `"r+b"`.
+            FeedrailError: as `Source.pwrite`.
+        """
+        count = self.pwrite(data, self._position)
+        self._position += count
+        return count
+
+    def pwrite(
+        self,
+        data: Writable,
+        offset: int,
+        *,
+        durable: bool = False,
+        progress: Progress | None = None,
+    ) -> int:
+        """Writes all bytes of `data` at `offset`, and returns their number; leaves the position.
+
+        `durable` and `progress` are as for `Source.pwrite`.
+        """
+        self._check_open()
+        if not self._writable:
+            raise io.UnsupportedOperation('not writable: open the shard in mode "r+b"')
+        self._is_unflushed |= not durable
+        return self._source.pwrite(
+            data, offset, shard=self._shard, durable=durable, progress=progress
+        )
+
+    def flush(self) -> None:
+        """Makes durable what was written through this file, as `close` does.
+
+        Raises:
+            FeedrailError: as `Source.flush`.
+        """
+        self._check_open()
+        if self._is_unflushed:
+            self._source.flush(self._shard)
+            self._is_unflushed = False
 
     def tell(self) -> int:
-        """The position of the next read."""
+        """The position of the next read or write."""
         self._check_open()
         return self._position
 
     def seek(self, offset: int, whence: int = os.SEEK_SET) -> int:
-        """Sets the position of the next read, which may be beyond the end.
+        """Sets the position of the next read or write, which may be beyond the end.
 
         Raises:
             ValueError: the position would be negative, or `whence` is not known.
@@ -115,13 +152,9 @@ class File(io.RawIOBase):
             raise ValueError(f"offset {offset} is negative")
         count = max(0, min(memoryview(buffer).nbytes, self.size - offset))
         if count:
-            self._source.read_many(self._plan(offset, count), buffer, progress=progress)
+            plan = plan_of_range(self._shard, offset, count)
+            self._source.read_many(plan, buffer, progress=progress)
         return count
-
-    def _plan(self, offset: int, count: int) -> NDArray[np.void]:
-        starts = range(0, count, _ENTRY_BYTES)
-        lengths = [min(_ENTRY_BYTES, count - start) for start in starts]
-        return make_plan([offset + start for start in starts], lengths, shard=self._shard)
 
     def _check_open(self) -> None:
         if self.closed:

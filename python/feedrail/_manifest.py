@@ -120,7 +120,7 @@ class Manifest:
                 return cls._named(text, file.read(), os.path.dirname(os.path.abspath(text)))
         if options.get("replicas") is not None:
             raise TypeError("replicas= is for feedrail.open: a namespace is read here")
-        from feedrail._source import open as open_source
+        from feedrail._open import open as open_source
 
         with open_source(text, **options) as source:
             if len(source.shards) != 1:
@@ -152,7 +152,7 @@ class Manifest:
         if self.base is None:
             raise ValueError("the index is beside the manifest: give Manifest its `base`, or use load")
         if self.base.startswith(f"{SCHEME}:"):
-            from feedrail._source import open as open_source
+            from feedrail._open import open as open_source
 
             with open_source(f"{self.base}/{_quoted(self.index.file)}", **options) as source:
                 data = _whole(source, 0)

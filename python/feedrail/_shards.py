@@ -84,7 +84,9 @@ class Shard:
         nsid: Namespace identifier in its subsystem; 0 for a shard of a manifest, whose replicas may
             have different ones.
         uuid: Its UUID as text, if it has one.
-        generation: A number that differs when the bytes may differ, if the target tells.
+        generation: A number that differs when the bytes may differ, if the target tells. Writes
+            through the target leave it as it is.
+        writable: Whether the target let hosts write it; false for a shard of a manifest or a file.
     """
 
     name: str
@@ -94,6 +96,7 @@ class Shard:
     generation: int | None
     _number: int = field(default=0, compare=False, repr=False)
     _replicas: Replicas | None = field(default=None, compare=False, repr=False)
+    writable: bool = field(default=False, compare=False)
 
     @property
     def replicas(self) -> tuple[Replica, ...]:
@@ -110,6 +113,7 @@ class Shard:
             nsid=nsid,
             uuid=None if uuid is None else bytes(uuid).hex(),
             generation=properties["generation"],
+            writable=properties["writable"],
         )
 
 

@@ -11,22 +11,22 @@ from typing import TYPE_CHECKING, Any, Literal
 import numpy as np
 
 from feedrail import _core
-from feedrail._dtypes import as_checksums, as_plan, make_plan
-from feedrail._errors import ChecksumError, DatasetChanged, NotFound
+from feedrail._dtypes import as_checksums, as_plan, make_plan, plan_of_range
+from feedrail._errors import ChecksumError, DatasetChanged, NotFound, ReadOnly
 from feedrail._file import File
-from feedrail._local import LocalSession, path_of
+from feedrail._local import LocalSession
 from feedrail._manifest import Manifest
 from feedrail._shards import Replicas, Shard, Shards
 from feedrail._stats import Stats, UsageClock
 from feedrail._ticket import Ticket
-from feedrail._url import SCHEME, NvmfUrl
+from feedrail._url import NvmfUrl
 
 if TYPE_CHECKING:
     from typing import Self
 
     from numpy.typing import ArrayLike, NDArray
 
-    from feedrail._typing import Progress, Readable
+    from feedrail._typing import Progress, Readable, Writable
     from feedrail.index import Index
 
 Provider = Literal["auto", "verbs", "soft", "shm"]
@@ -119,6 +119,15 @@ class Source:
         """Number of bytes of all shards."""
         return sum(shard.nbytes for shard in self.shards)
 
+    @property
+    def writable(self) -> bool:
+        """Whether all shards can be written, as their target said when it was opened.
+
+        False for a manifest and for files of this machine. `Shard.writable` is of one shard.
+        """
+        is_remote = not self._specification.is_local and self._specification.manifest is None
+        return is_remote and all(shard.writable for shard in self.shards)
+
     def pool(self, nbytes: int, *, device: str = "cpu", pin: bool | None = None) -> _core.Pool:
         """Registered memory that is lent in parts: `Pool.take`.
 
@@ -180,7 +189,7 @@ class Source:
 
         Raises:
             RangeError: an entry is not within its shard. Nothing was read.
-            BufferInUse: a batch that is not over reads into the same bytes. Nothing was read.
+            BufferInUse: a batch that is not over uses the same bytes. Nothing was read.
             ValueError: an entry names no shard, or bytes that `out` does not have, or two entries
                 share bytes of `out`. Nothing was read.
             ForkedHandleError: `out` was registered by the process that this was forked from.
@@ -222,7 +231,7 @@ class Source:
             BatchError: ranges failed; it is a `TargetLost`, `DatasetChanged`, `ReadTimeout` or
                 `ChecksumError` too where all failed for that reason.
             RangeError: an entry is not within its shard. Nothing was read.
-            BufferInUse: a batch that is not over reads into the same bytes. Nothing was read.
+            BufferInUse: a batch that is not over uses the same bytes. Nothing was read.
             ValueError: an entry names no shard, or bytes that `out` does not have, or two entries
                 share bytes of `out`. Nothing was read.
             ForkedHandleError: `out` was registered by the process that this was forked from.
@@ -262,16 +271,155 @@ class Source:
         self.read_many(plan, buffer, progress=progress)
         return buffer
 
-    def open(self, shard: str | int = 0, mode: Literal["rb"] = "rb") -> File:
-        """A shard as a file that Python's libraries read: `io.RawIOBase`.
+    def submit_write(
+        self,
+        plan: ArrayLike,
+        data: Writable,
+        *,
+        timeout: float | None = None,
+        priority: int = 0,
+        durable: bool = False,
+    ) -> Ticket:
+        """Starts writing the ranges of a plan from a buffer, and returns without waiting.
+
+        The bytes of the plan must stay as they are until the ticket is done: other batches may write
+        from them too, but not read into them. A range of whole blocks is sent from where it is; a
+        block that is written in part is read, changed and written: if two processes or hosts write
+        parts of one block at the same time, the bytes of one are lost. Ranges of a plan that share
+        bytes of a shard are written in any order.
+
+        Args:
+            plan: Entries of `PLAN_DTYPE`; their `dst` are the bytes of `data` that are written.
+            data: A `Buffer`, or an array, tensor, `bytes` or other memory without gaps, which may be
+                read-only.
+            timeout: Seconds after which ranges without a result fail.
+            priority: Below 0, ranges go behind those of priority 0 or more.
+            durable: Ranges are on stable media when they succeed (Force Unit Access). For many
+                ranges one `flush` after them is faster.
+
+        Raises:
+            RangeError: an entry is not within its shard. Nothing was written.
+            ReadOnly: the source is a manifest or files of this machine. A shard that is write
+                protected is an error of its ranges.
+            BufferInUse: a batch that is not over reads into the same bytes. Nothing was written.
+            BufferError: `data` has gaps, or is on a device.
+            ValueError: an entry names no shard, or bytes that `data` does not have. Nothing was
+                written.
+            ForkedHandleError: `data` was registered by the process that this was forked from.
+        """
+        session, buffer, entries = self._session_to_write(), _source_of(data), as_plan(plan)
+        return Ticket(session.submit_write(entries, buffer, timeout, priority < 0, durable))
+
+    def write_many(
+        self,
+        plan: ArrayLike,
+        data: Writable,
+        *,
+        timeout: float | None = None,
+        errors: Literal["raise", "return"] = "raise",
+        durable: bool = False,
+        progress: Progress | None = None,
+    ) -> NDArray[np.void]:
+        """Writes the ranges of a plan from a buffer, and waits for them.
+
+        Other threads keep running. What a signal's handler raises, such as `KeyboardInterrupt`,
+        ends it within 200 ms and cancels the batch; `data` is kept until the target is done with it.
+
+        Ranges that a lost connection interrupts are written again when it is back, until their
+        deadline. A range that failed, or that was cancelled, may have been written or not, in
+        whole or in part; one that succeeded is durable after `flush`.
+
+        Args:
+            plan: Entries of `PLAN_DTYPE`; their `dst` are the bytes of `data` that are written.
+            data: A `Buffer`, or an array, tensor, `bytes` or other memory without gaps, which may be
+                read-only.
+            timeout: Seconds after which ranges without a result fail.
+            errors: `"return"` leaves failed ranges to the caller, in the results.
+            durable: As for `submit_write`.
+            progress: Called in this thread with the bytes that are done and those of all, each
+                100 ms and at the end; what it raises cancels the batch.
+
+        Returns:
+            A result for each entry, shape `(entries,)`, dtype `RESULT_DTYPE`.
+
+        Raises:
+            BatchError: ranges failed; it is a `TargetLost`, `ReadOnly`, `DatasetChanged` or
+                `ReadTimeout` too where all failed for that reason.
+            RangeError, ReadOnly, BufferInUse, BufferError, ValueError, ForkedHandleError: as
+                `submit_write`. Nothing was written.
+        """
+        session, buffer, entries = self._session_to_write(), _source_of(data), as_plan(plan)
+        return Ticket(session.write(entries, buffer, timeout, durable, progress)).results(errors)
+
+    def pwrite(
+        self,
+        data: Writable,
+        offset: int,
+        *,
+        shard: int | str = 0,
+        timeout: float | None = None,
+        durable: bool = False,
+        progress: Progress | None = None,
+    ) -> int:
+        """Writes all bytes of `data` at `offset` of a shard, and returns their number.
+
+        Args:
+            data: As for `write_many`.
+            offset: First byte in the shard, of any alignment.
+            shard: Number or name of the shard.
+            timeout, durable, progress: As for `write_many`.
+
+        Raises:
+            BatchError, RangeError, ReadOnly, BufferInUse, BufferError, ForkedHandleError: as
+                `write_many`.
+            ValueError: `offset` is negative.
+        """
+        buffer, number = _source_of(data), self.shards.number(shard)
+        plan = plan_of_range(number, offset, buffer.nbytes)
+        self.write_many(plan, buffer, timeout=timeout, durable=durable, progress=progress)
+        return buffer.nbytes
+
+    def flush(self, shard: int | str | None = None, *, timeout: float | None = None) -> None:
+        """Makes durable what was written to a shard, or to all: writes that have ended before it.
+
+        If it raises, they may not be durable. It also raises if a connection was lost after one of
+        them: a target that has restarted may have lost what it had not flushed, and answers the
+        next flush all the same. That is told once; the writes have to be repeated, not only the
+        flush. Call it before `close`.
+
+        Raises:
+            TargetLost: the connection was lost, in the meantime or before.
+            ReadTimeout: the target has not answered within `timeout` seconds, or in the time that
+                it has for each command: the longer of 15 seconds and `io_timeout`.
+            ReadOnly: the source is a manifest or files of this machine.
+            FeedrailError: the target could not make them durable.
+        """
+        session = self._session_to_write()
+        everything = range(len(self.shards))
+        session.flush([*everything] if shard is None else [self.shards.number(shard)], timeout)
+
+    def open(self, shard: str | int = 0, mode: Literal["rb", "r+b"] = "rb") -> File:
+        """A shard as a file that Python's libraries read, or write in place: `io.RawIOBase`.
 
         Raises:
             NotFound: there is no such shard.
-            ValueError: the mode is not `"rb"`.
+            ReadOnly: the mode is `"r+b"`, and the shard cannot be written.
+            ValueError: the mode is neither `"rb"` nor `"r+b"`.
         """
-        if mode not in ("rb", "r"):
-            raise ValueError(f"mode {mode!r}: shards are read, in mode 'rb'")
-        return File(self, self.shards.number(shard))
+        number = self.shards.number(shard)
+        if mode in ("rb", "r"):
+            return File(self, number)
+        if mode not in ("r+b", "rb+"):
+            raise ValueError(f"mode {mode!r}: shards are read in mode 'rb', and written in mode 'r+b'")
+        self._session_to_write()
+        if not self.shards[number].writable:
+            raise ReadOnly(
+                f"{self.shards[number].name} of {self.url} was write protected when it was opened: set "
+                "read_only = false in the target's configuration, start its quick form with --writable, "
+                "or call feedrail target protect --undo, and open it again",
+                shard=number,
+            )
+        return File(self, number, writable=True)
 
     def index(self) -> Index:
         """The index that the manifest names, once its hash is checked.
@@ -326,7 +474,7 @@ class Source:
             )
 
     def stats(self) -> Stats:
-        """What this process has read so far."""
+        """Counters of the reads and writes of this process so far."""
         session = self._session()
         return Stats.of(
             session.counters(), session.targets_away(), session.providers(), self.usage
@@ -358,6 +506,22 @@ class Source:
         if shards != self.shards:
             self.close()
             raise DatasetChanged(f"{self.url}: its shards are not those that were opened")
+        return session
+
+    def _session_to_write(self) -> _core.Session:
+        """The connections of this process, to one subsystem.
+
+        Raises:
+            ReadOnly: it is a manifest or files.
+        """
+        if self._specification.manifest is not None:
+            raise ReadOnly(
+                f"{self.url} is a manifest, whose shards may have several replicas and are only read: "
+                "write to the URL of one namespace"
+            )
+        session = self._session()
+        if isinstance(session, LocalSession):
+            raise ReadOnly(f"{self.url} is of this machine and only read: write it with Python's open")
         return session
 
     def _open(self) -> tuple[_core.Session | LocalSession, Shards]:
@@ -406,88 +570,12 @@ def _after_fork_in_child() -> None:
 os.register_at_fork(after_in_child=_after_fork_in_child)
 
 
-def open(
-    source: str | os.PathLike[str] | Manifest,
-    /,
-    *,
-    provider: Provider = "auto",
-    local_address: str | None = None,
-    io_queues: int = 1,
-    queue_entries: int = 128,
-    io_timeout: float = 30.0,
-    loss_timeout: float | None = None,
-    replicas: Literal["spread", "first"] = "spread",
-) -> Source:
-    """Opens a data set, and connects to it.
-
-    All targets of a manifest are connected at the same time. One that is not there, or that has a
-    shard with other bytes, is a `ReplicaWarning` as long as each shard can be read from another.
-
-    Args:
-        source: `nvmf://host[:4420]/<nqn>` for all namespaces of a subsystem in the order of their
-            numbers, `nvmf://host[:4420]/<nqn>/<name or nsid:N>` for one, the path of a
-            `manifest.json`, or a `Manifest`. Or files of this machine: the path of a file that is
-            not called `*.json` or of a folder, whose files are shards as a target would export
-            them, or `file:///path`. Options for connections mean nothing then.
-        provider: `"verbs"` for RDMA devices, `"soft"` for RoCE v2 over UDP sockets, `"shm"` for
-            shared memory with a target on this machine, `"auto"` for shared memory where the
-            target does that too, else verbs where a device serves the address and soft elsewhere.
-        local_address: The IP address to connect from; that of the route if `None`.
-        io_queues: I/O queues of a connection, each with `queue_entries` entries.
-        io_timeout: Seconds that a range may be without progress.
-        loss_timeout: Seconds without a connection after which reads fail; 60 if `None`. One attempt
-            to connect takes at most as long, within 1 and 10 seconds.
-        replicas: For a manifest: `"spread"` reads a shard from the less loaded of the two targets
-            that rank first for it, by a hash that all hosts agree on; `"first"` from the first in
-            the manifest that is connected.
-
-    Raises:
-        ValueError: the URL or the manifest is malformed, or an option is out of its bounds.
-        TargetLost: the host's name is not known, or nothing answers at its address; with a
-            manifest, at all addresses that have a shard.
-        DatasetChanged: no target has a shard as the manifest has it.
-        NotFound: there is no such subsystem, namespace or file.
-        AccessDenied: the subsystem does not allow this host.
-    """
-    if replicas not in ("spread", "first"):
-        raise ValueError(f"replicas={replicas!r}: it is 'spread' or 'first'")
-    manifest, url, is_local = _named(source)
-    specification = Specification(
-        manifest=manifest,
-        is_local=is_local,
-        replicas=replicas,
-        url=url,
-        provider=provider,
-        local_address=local_address,
-        io_queues=io_queues,
-        queue_entries=queue_entries,
-        io_timeout=io_timeout,
-        loss_timeout=loss_timeout,
-    )
-    return Source(specification)
-
-
-def _named(source: str | os.PathLike[str] | Manifest) -> tuple[Manifest | None, str, bool]:
-    """The manifest that a source is, if it is one, what it is called, and whether it is files."""
-    if isinstance(source, Manifest):
-        return source, f"manifest {source.name}", False
-    path, text = path_of(source), os.fspath(source)
-    if path is None:
-        return None, text, False
-    is_manifest = path.suffix == ".json" and not text.startswith("file:") and not path.is_dir()
-    if is_manifest:
-        return Manifest.load(path), text, False
-    if not text or ("://" in text and not path.exists()):
-        raise ValueError(f"{text!r} is neither nvmf://host[:port]/<nqn> nor file:///path, nor a path")
-    if not path.exists():
-        raise NotFound(
-            f"{text!r} is neither nvmf://host[:port]/<nqn> nor a file, a folder or a manifest"
-        )
-    return None, os.path.abspath(path), True
-
-
 def _buffer(out: Readable) -> _core.Buffer:
     return out if isinstance(out, _core.Buffer) else _core.Buffer.of(out)
+
+
+def _source_of(data: Writable) -> _core.Buffer:
+    return data if isinstance(data, _core.Buffer) else _core.Buffer.of_source(data)
 
 
 def _check_device(device: str) -> None:

@@ -58,7 +58,8 @@ class Ticket:
     def cancel(self) -> int:
         """Gives up the ranges without a result, and returns how many ended immediately.
 
-        The others end when their target has answered: it may write to the buffer until then.
+        The others end when their target has answered: it may use the buffer until then. A cancelled
+        write may have reached the target or not.
         """
         return self._ticket.cancel()
 

@@ -23,5 +23,8 @@ class SupportsDlpack(Protocol):
 #: What can be read into.
 Readable: TypeAlias = Buffer | SupportsDlpack
 
+#: Memory that can be written from: as `Readable`, and read-only too.
+Writable: TypeAlias = Buffer | SupportsDlpack
+
 #: Called with the number of bytes that are done, and of all.
 Progress: TypeAlias = Callable[[int, int], object]

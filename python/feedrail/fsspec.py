@@ -21,7 +21,7 @@ from fsspec.spec import AbstractBufferedFile
 
 import feedrail
 from feedrail._dtypes import make_plan
-from feedrail._errors import AccessDenied, IsDirectory, NotFound
+from feedrail._errors import IsDirectory, NotFound, ReadOnly
 from feedrail._url import DEFAULT_PORT, SCHEME, NvmfUrl, escaped
 
 if TYPE_CHECKING:
@@ -355,9 +355,8 @@ class _Ranges:
         return [r if isinstance(r, Exception) else bytes(r) for r in self._results]
 
 
-def _only_read(path: str) -> AccessDenied:
-    message = f"{path}: shards are read, in mode 'rb', and nothing is written"
-    return AccessDenied(message, errno=errno.EROFS)
+def _only_read(path: str) -> ReadOnly:
+    return ReadOnly(f"{path}: shards are read, in mode 'rb', and nothing is written")
 
 
 def _each(values: int | None | Iterable[int | None], count: int) -> list[int | None]:

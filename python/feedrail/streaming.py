@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any
 from streaming.base.storage import download
 
 from feedrail._errors import NotFound
-from feedrail._source import open as open_source
+from feedrail._open import open as open_source
 from feedrail._url import SCHEME, NvmfUrl
 
 if TYPE_CHECKING:

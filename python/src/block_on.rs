@@ -79,6 +79,16 @@ pub(crate) fn block_on<T: Send>(
     py: Python<'_>,
     future: impl Future<Output = T> + Send,
 ) -> PyResult<T> {
+    let ready = block_on_for(py, None, future)?;
+    Ok(ready.expect("without a time-out it waits for the result"))
+}
+
+/// Waits for a future like [`block_on`]; `None` if `timeout` has passed, after which it is dropped.
+pub(crate) fn block_on_for<T: Send>(
+    py: Python<'_>,
+    timeout: Option<Duration>,
+    future: impl Future<Output = T> + Send,
+) -> PyResult<Option<T>> {
     let waker = Arc::new(ThreadWaker::default());
     let task = Arc::clone(&waker).into();
     let mut future = pin!(future);
@@ -92,6 +102,5 @@ pub(crate) fn block_on<T: Send>(
             poll()
         })
     };
-    let ready = wait_interruptibly(py, None, wait, || Ok(()))?;
-    Ok(ready.expect("without a time-out it waits for the result"))
+    wait_interruptibly(py, timeout, wait, || Ok(()))
 }

@@ -15,11 +15,11 @@ use pyo3::types::PyString;
 use crate::dlpack;
 use crate::errors;
 use crate::lease::Lease;
-use crate::owner::{ExportedMemory, MemoryExporter};
+use crate::owner::{ExportedMemory, MemoryExporter, MemoryUse};
 use crate::process::HomeProcess;
 use crate::released::{self, DrainOnDrop, ReleaseToPython};
 
-/// Host memory that batches read into.
+/// Host memory that batches read into or write from.
 pub(crate) struct BufferMemory {
     region: Arc<Region>,
     /// Offset of the first byte in the region.
@@ -43,7 +43,7 @@ impl BufferMemory {
         Self { region, at: lease.at, length, home, _lease: Some(lease) }
     }
 
-    /// Returns the region to read into.
+    /// Returns the region to read into or to write from.
     ///
     /// # Errors
     /// `ForkedHandleError` in a child of the process that registered it.
@@ -55,12 +55,17 @@ impl BufferMemory {
         self.length
     }
 
+    /// Returns whether batches may only write from it.
+    fn is_read_only(&self) -> bool {
+        self.region.is_read_only()
+    }
+
     fn address(&self) -> NonNull<u8> {
         NonNull::new(self.region.as_ptr().wrapping_add(self.at)).unwrap_or(NonNull::dangling())
     }
 }
 
-/// Registered memory that batches read into.
+/// Registered memory that batches read into or write from.
 ///
 /// It exports its bytes by the buffer protocol and DLPack, without copies. Memory of an array keeps
 /// that array until every device has deregistered it.
@@ -84,12 +89,32 @@ impl BufferObject {
 /// Returns a region of memory that an exporter keeps valid.
 ///
 /// # Safety
-/// `length` bytes at `address` are writable until the exporter is dropped.
-unsafe fn adopt(address: NonNull<u8>, length: usize, exporter: MemoryExporter) -> Region {
+/// `length` bytes at `address` are readable until the exporter is dropped, and writable as well for
+/// [`MemoryUse::Any`].
+unsafe fn adopt(
+    address: NonNull<u8>,
+    length: usize,
+    exporter: MemoryExporter,
+    used: MemoryUse,
+) -> Region {
     let owner = Box::new(ReleaseToPython::new(exporter));
     // SAFETY: the owner has the exporter. Only Python code has pointers to the memory, and is
     // documented not to use the bytes of a batch before it has ended.
-    unsafe { Region::from_raw(address, length, Grant::Persistent, owner) }
+    unsafe {
+        match used {
+            MemoryUse::Any => Region::from_raw(address, length, Grant::Persistent, owner),
+            MemoryUse::Source => Region::from_raw_read_only(address, length, owner),
+        }
+    }
+}
+
+fn of_exported(object: &Bound<'_, PyAny>, used: MemoryUse) -> PyResult<BufferObject> {
+    released::drain(object.py());
+    let ExportedMemory { address, length, exporter } = ExportedMemory::of(object, used)?;
+    // SAFETY: the exporter keeps the memory mapped, and writable for `MemoryUse::Any`, until it is
+    // dropped, which is after `release` was called.
+    let region = unsafe { adopt(address, length, exporter, used) };
+    Ok(BufferObject::new(BufferMemory::whole(region)))
 }
 
 /// Calls a function of `feedrail._views`; the default of `dtype` is `uint8`.
@@ -121,13 +146,14 @@ impl BufferObject {
 
     /// Registers the memory of an array or a tensor.
     #[staticmethod]
-    fn of(py: Python<'_>, object: &Bound<'_, PyAny>) -> PyResult<Self> {
-        released::drain(py);
-        let ExportedMemory { address, length, exporter } = ExportedMemory::of(object)?;
-        // SAFETY: the exporter keeps the memory mapped and writable until it is dropped, which is
-        // after `release` was called.
-        let region = unsafe { adopt(address, length, exporter) };
-        Ok(Self::new(BufferMemory::whole(region)))
+    fn of(object: &Bound<'_, PyAny>) -> PyResult<Self> {
+        of_exported(object, MemoryUse::Any)
+    }
+
+    /// Registers the memory of an array or a tensor, read-only or not, to write from it.
+    #[staticmethod]
+    fn of_source(object: &Bound<'_, PyAny>) -> PyResult<Self> {
+        of_exported(object, MemoryUse::Source)
     }
 
     /// Registers `length` bytes at an address, which `owner` keeps valid.
@@ -149,7 +175,7 @@ impl BufferObject {
         }
         let exporter = MemoryExporter::Object(owner);
         // SAFETY: what the caller of `register_ptr` promises, as its documentation says.
-        let region = unsafe { adopt(address, length, exporter) };
+        let region = unsafe { adopt(address, length, exporter, MemoryUse::Any) };
         Ok(Self::new(BufferMemory::whole(region)))
     }
 
@@ -224,6 +250,9 @@ impl BufferObject {
             return Err(PyBufferError::new_err("the memory is on the host, and exported as it is"));
         }
         let memory = slf.get().memory();
+        if memory.is_read_only() {
+            return Err(PyBufferError::new_err("the memory is read-only: use the buffer protocol"));
+        }
         dlpack::capsule(slf.clone().into_any(), memory.address(), memory.length(), max_version)
     }
 
@@ -234,7 +263,7 @@ impl BufferObject {
     ) -> PyResult<()> {
         let memory = slf.get().memory();
         let length = ffi::Py_ssize_t::try_from(memory.length())?;
-        let (address, readonly) = (memory.address().as_ptr().cast(), 0);
+        let (address, readonly) = (memory.address().as_ptr().cast(), memory.is_read_only().into());
         // SAFETY: Python gave the view to fill; the view keeps this object, which keeps the memory.
         let filled =
             unsafe { ffi::PyBuffer_FillInfo(view, slf.as_ptr(), address, length, readonly, flags) };

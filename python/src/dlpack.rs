@@ -4,7 +4,7 @@
 use std::ffi::{CStr, c_void};
 use std::ptr::{self, NonNull};
 
-use crate::owner::MemoryExporter;
+use crate::owner::{MemoryExporter, MemoryUse};
 use crate::released;
 use pyo3::exceptions::{PyBufferError, PyTypeError};
 use pyo3::intern;
@@ -135,8 +135,8 @@ impl ImportedTensor {
         Err(PyBufferError::new_err("the capsule holds no DLPack tensor, or it was used already"))
     }
 
-    /// Returns the memory of the tensor, if it is contiguous, writable host memory.
-    pub(crate) fn memory(&self) -> PyResult<TensorMemory> {
+    /// Returns the memory of the tensor, if it is contiguous host memory that permits this use.
+    pub(crate) fn memory(&self, used: MemoryUse) -> PyResult<TensorMemory> {
         if let Managed::Versioned(managed) = self.0 {
             // SAFETY: the tensor belongs to this until its deleter is called, and later versions
             // only append.
@@ -146,7 +146,7 @@ impl ImportedTensor {
                     format!("DLPack version {}: this module speaks version 1", version[0]);
                 return Err(PyBufferError::new_err(message));
             }
-            if flags & READ_ONLY != 0 {
+            if used == MemoryUse::Any && flags & READ_ONLY != 0 {
                 return Err(PyBufferError::new_err("the tensor is read-only: pass a writable one"));
             }
         }

@@ -4,7 +4,8 @@ use std::io;
 
 use feedrail_dataset::formats::FormatError;
 use feedrail_initiator::{Entry, Error, ErrorKind, Namespace, PlanError, RefusedField};
-use pyo3::exceptions::PyValueError;
+use nvme_proto::Status;
+use pyo3::exceptions::{PyBufferError, PyValueError};
 use pyo3::intern;
 use pyo3::prelude::*;
 use pyo3::types::{PyDict, PyTuple};
@@ -35,6 +36,24 @@ pub(crate) fn not_opened(py: Python<'_>, error: NotOpened) -> PyErr {
 /// Returns the exception for a handle of another process: `ForkedHandleError`.
 pub(crate) fn forked(py: Python<'_>) -> PyErr {
     exception(py, &ErrorKind::Forked.into())
+}
+
+/// Returns the exception for a flush that has not ended within `seconds`: `ReadTimeout`.
+pub(crate) fn flush_timeout(py: Python<'_>, seconds: f64) -> PyErr {
+    let message = format!("the flush has not ended within {seconds} s: bytes may not be durable");
+    with_details(py, "ReadTimeout", message, |details| {
+        details.set_item(intern!(py, "retryable"), true)
+    })
+}
+
+/// Returns the exception for connections that were lost between writes and their flush:
+/// `TargetLost`.
+pub(crate) fn lost_before_flush(py: Python<'_>, targets: Vec<String>) -> PyErr {
+    let message = "a connection was lost after the writes that this flush covers: a target that \
+                   restarted may have lost their bytes; write them again, and flush";
+    with_details(py, "TargetLost", message.to_owned(), |details| {
+        details.set_item(intern!(py, "tried"), PyTuple::new(py, targets)?)
+    })
 }
 
 /// Returns the exception for a pool without enough free bytes: `PoolFull`.
@@ -93,19 +112,38 @@ fn new_exception<'py>(py: Python<'py>, class: &str, error: &Error) -> PyResult<B
     if let ErrorKind::Io(io) = error.kind() {
         details.set_item(intern!(py, "errno"), io.raw_os_error())?;
     }
+    if error.status().is_some_and(|status| status.is(Status::CAPACITY_EXCEEDED)) {
+        details.set_item(intern!(py, "errno"), ENOSPC)?;
+    }
     let tried = error.target().map(ToString::to_string);
     details.set_item(intern!(py, "tried"), PyTuple::new(py, tried)?)?;
     let status = error.status().map(|status| status.without_flags().to_bits());
     details.set_item(intern!(py, "status"), status)?;
     details.set_item(intern!(py, "retryable"), error.is_retryable())?;
+    let hint = if class == READ_ONLY { HOW_TO_WRITE } else { "" };
     let class = py.import(intern!(py, "feedrail._errors"))?.getattr(class)?;
-    class.call((error.to_string(),), Some(&details))
+    class.call((format!("{error}{hint}"),), Some(&details))
 }
+
+/// Value of `errno.ENOSPC` of Linux.
+const ENOSPC: i32 = 28;
+/// Class for namespaces that cannot be written.
+const READ_ONLY: &str = "ReadOnly";
+/// End of the message of a [`READ_ONLY`].
+const HOW_TO_WRITE: &str = "; to write it, set `read_only = false` in the target's configuration, \
+                            start its quick form with `--writable`, or end its protection with \
+                            `feedrail target protect --undo`";
 
 /// Returns the name of the class in `feedrail._errors` for a kind of error.
 fn class(kind: &ErrorKind) -> &'static str {
     match kind {
         ErrorKind::OutOfRange { .. } => "RangeError",
+        ErrorKind::Status(status)
+            if status.is(Status::NAMESPACE_IS_WRITE_PROTECTED)
+                || status.is(Status::ATTEMPTED_WRITE_TO_READ_ONLY_RANGE) =>
+        {
+            READ_ONLY
+        }
         ErrorKind::Changed(_) => "DatasetChanged",
         ErrorKind::ConnectRefused { field: RefusedField::Subsystem, .. }
         | ErrorKind::NoNamespace(_) => "NotFound",
@@ -136,9 +174,12 @@ pub(crate) fn refused(py: Python<'_>, error: PlanError, entries: &[Entry], at: u
         PlanError::InFlight { start, end } => {
             let [start, end] = [start, end].map(|byte| byte.saturating_sub(at as u64));
             let message = format!(
-                "another batch reads into bytes {start} to {end} of the buffer: wait for it first"
+                "another batch uses bytes {start} to {end} of the buffer: wait for it first"
             );
             of_class(py, "BufferInUse", message)
+        }
+        PlanError::ReadOnlyRegion => {
+            PyBufferError::new_err("the buffer is read-only, and cannot be read into")
         }
         error => PyValueError::new_err(error.to_string()),
     }

@@ -4,7 +4,7 @@
 //! Every call that waits detaches from the interpreter, and attaches briefly every 100 ms to run
 //! the handlers of signals. Threads of the initiator never attach.
 //!
-//! Not implemented: writes to namespaces, and reads into GPU memory.
+//! Not implemented: GPU memory.
 
 mod block_on;
 mod buffer;
@@ -35,6 +35,7 @@ mod stalls;
 mod state;
 mod tar_members;
 mod ticket;
+mod unflushed;
 mod url;
 
 use pyo3::prelude::*;

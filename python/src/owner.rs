@@ -1,4 +1,4 @@
-//! Python objects that own memory to which devices write.
+//! Python objects that own memory that devices access.
 
 use std::ffi::c_void;
 use std::ptr::NonNull;
@@ -29,15 +29,23 @@ pub(crate) struct ExportedMemory {
     pub(crate) exporter: MemoryExporter,
 }
 
+/// Use of exported memory.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum MemoryUse {
+    /// Batches read into it or write from it: it must be writable.
+    Any,
+    /// Batches write from it: it may be read-only, and devices get no right to write to it.
+    Source,
+}
+
 impl ExportedMemory {
-    /// Returns the memory of an array or tensor, which must be writable, C-contiguous host memory
-    /// of numbers.
-    pub(crate) fn of(object: &Bound<'_, PyAny>) -> PyResult<Self> {
+    /// Returns the memory of an array or tensor, which must be C-contiguous host memory of numbers.
+    pub(crate) fn of(object: &Bound<'_, PyAny>, used: MemoryUse) -> PyResult<Self> {
         match PyUntypedBuffer::get(object) {
-            Ok(buffer) => Self::of_buffer(buffer),
+            Ok(buffer) => Self::of_buffer(buffer, used),
             Err(error) if object.hasattr(intern!(object.py(), "__dlpack__"))? => {
                 match ImportedTensor::of(object) {
-                    Ok(tensor) => Self::of_tensor(tensor),
+                    Ok(tensor) => Self::of_tensor(tensor, used),
                     // The object has no buffer protocol at all.
                     Err(dlpack) if error.is_instance_of::<PyTypeError>(object.py()) => Err(dlpack),
                     Err(_) => Err(not_exported(object, &error)?),
@@ -53,8 +61,8 @@ impl ExportedMemory {
         }
     }
 
-    fn of_buffer(buffer: PyUntypedBuffer) -> PyResult<Self> {
-        if buffer.readonly() {
+    fn of_buffer(buffer: PyUntypedBuffer, used: MemoryUse) -> PyResult<Self> {
+        if used == MemoryUse::Any && buffer.readonly() {
             return Err(PyBufferError::new_err("the memory is read-only: pass a writable array"));
         }
         if !buffer.is_c_contiguous() {
@@ -67,8 +75,8 @@ impl ExportedMemory {
         Ok(Self { address, length, exporter: MemoryExporter::Buffer(buffer) })
     }
 
-    fn of_tensor(tensor: ImportedTensor) -> PyResult<Self> {
-        let memory = tensor.memory()?;
+    fn of_tensor(tensor: ImportedTensor, used: MemoryUse) -> PyResult<Self> {
+        let memory = tensor.memory(used)?;
         let address = address_of(memory.address, memory.length)?;
         Ok(Self { address, length: memory.length, exporter: MemoryExporter::Tensor(tensor) })
     }

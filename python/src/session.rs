@@ -6,13 +6,13 @@ use std::time::Duration;
 
 use feedrail_initiator::{
     Class, Controller, ControllerOptions, Error, Host, HostCounters, Namespace, NamespaceInfo, Nqn,
-    Nsid, RdmaProvider, ReplicaPolicy, Submit, SubsystemAddress,
+    Nsid, Pending, RdmaProvider, ReplicaPolicy, Submit, SubsystemAddress,
 };
 use pyo3::exceptions::PyValueError;
 use pyo3::prelude::*;
 use pyo3::types::PyDict;
 
-use crate::block_on::{ThreadWaker, block_on, wait_interruptibly};
+use crate::block_on::{ThreadWaker, block_on, block_on_for, wait_interruptibly};
 use crate::buffer::BufferObject;
 use crate::checksum::Checksum;
 use crate::entry;
@@ -26,6 +26,7 @@ use crate::replicas::{ReplicaReport, ReplicaSet};
 use crate::seconds::Seconds;
 use crate::stalls::StallCounters;
 use crate::ticket::TicketObject;
+use crate::unflushed::UnflushedWrites;
 
 /// A host, its connections and its open namespaces. In a child of the process that made it, each
 /// call raises `ForkedHandleError`.
@@ -36,6 +37,17 @@ pub(crate) struct SessionObject {
     options: ControllerOptions,
     shards: Arc<OpenShards>,
     stalls: Arc<StallCounters>,
+    unflushed: Arc<UnflushedWrites>,
+}
+
+/// Direction of a batch.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum BatchKind {
+    Read,
+    /// Writes, with Force Unit Access if `durable`.
+    Write {
+        durable: bool,
+    },
 }
 
 /// Silence time-out for targets of shards with several replicas. A Keep Alive is sent after half of
@@ -46,6 +58,10 @@ const SILENCE: Duration = Duration::from_millis(400);
 /// target may need 1 s, and 10 s is the default.
 const CONNECT_MIN: Duration = Duration::from_secs(1);
 const CONNECT_MAX: Duration = Duration::from_secs(10);
+
+/// Least time for the response to a Flush, which is the time-out of the initiator's other commands
+/// as well: its default.
+const FLUSH_MIN: Duration = Duration::from_secs(15);
 
 /// Stack level of the caller of `feedrail.open` in a warning of this module.
 const FRAMES_OF_OPEN: i32 = 4;
@@ -69,7 +85,8 @@ impl SessionObject {
         let mut options = ControllerOptions::new()
             .io_queues(io_queues)
             .queue_entries(queue_entries)
-            .io_timeout(io_timeout.0);
+            .io_timeout(io_timeout.0)
+            .admin_timeout(io_timeout.0.max(FLUSH_MIN));
         if let Some(Seconds(timeout)) = loss_timeout {
             let connect_timeout = timeout.clamp(CONNECT_MIN, CONNECT_MAX);
             options = options.loss_timeout(timeout).connect_timeout(connect_timeout);
@@ -86,6 +103,7 @@ impl SessionObject {
             options,
             shards: Arc::default(),
             stalls: Arc::default(),
+            unflushed: Arc::default(),
         })
     }
 
@@ -210,24 +228,57 @@ impl SessionObject {
         timeout: Option<Seconds>,
         background: bool,
     ) -> PyResult<TicketObject> {
+        self.start(py, BatchKind::Read, plan, out, timeout, background)
+    }
+
+    /// Submits a plan that writes from a buffer, like `submit`. `durable`: with Force Unit Access.
+    fn submit_write(
+        &self,
+        py: Python<'_>,
+        plan: &Bound<'_, PyAny>,
+        data: &BufferObject,
+        timeout: Option<Seconds>,
+        background: bool,
+        durable: bool,
+    ) -> PyResult<TicketObject> {
+        self.start(py, BatchKind::Write { durable }, plan, data, timeout, background)
+    }
+
+    /// Submits like `submit_write`, and waits like `read`.
+    #[pyo3(signature = (plan, data, timeout, durable, progress = None))]
+    fn write(
+        &self,
+        py: Python<'_>,
+        plan: &Bound<'_, PyAny>,
+        data: &BufferObject,
+        timeout: Option<Seconds>,
+        durable: bool,
+        progress: Option<&Bound<'_, PyAny>>,
+    ) -> PyResult<TicketObject> {
+        let ticket = self.start(py, BatchKind::Write { durable }, plan, data, timeout, false)?;
+        ticket.wait_for(py, None, progress)?;
+        Ok(ticket)
+    }
+
+    /// Sends Flush to the namespaces of these shards, and waits until all have ended.
+    fn flush(&self, py: Python<'_>, shards: Vec<u32>, timeout: Option<Seconds>) -> PyResult<()> {
         released::drain(py);
         self.check(py)?;
-        let (deadline, memory) =
-            (timeout.map(|Seconds(timeout)| timeout), Arc::clone(out.memory()));
-        let region = memory.region(py)?;
-        let mut entries = entry::parse(plan, memory.length())?;
-        entries.iter_mut().for_each(|entry| entry.dst += memory.at as u64);
-        let class = if background { Class::Background } else { Class::Foreground };
-        let (shards, options) = (self.shards.advance(&self.host), Submit { deadline, class });
-        let submitted = py.detach(|| self.host.submit(&shards, &entries, region, options));
-        match submitted {
-            Ok(ticket) => {
-                let ticket = TicketObject::new(ticket, entries, memory, &self.stalls, &self.shards);
-                self.shards.tell(py, FRAMES_OF_READ)?;
-                Ok(ticket)
-            }
-            Err(error) => Err(errors::refused(py, error, &entries, memory.at)),
+        let open = self.shards.advance(&self.host);
+        let namespaces: Vec<Namespace> =
+            shards.into_iter().filter_map(|shard| open.get(shard).cloned()).collect();
+        let covered = self.unflushed.take();
+        let result = self.flush_all(py, &namespaces, timeout.map(|Seconds(timeout)| timeout));
+        let Some(before) = covered else { return result };
+        if self.connections_lost(py) != before {
+            // Reported once: by this error or by that of the flush.
+            let targets = namespaces.iter().map(|namespace| namespace.target().to_string());
+            return result.and_then(|()| Err(errors::lost_before_flush(py, targets.collect())));
         }
+        if result.is_err() {
+            self.unflushed.add(before);
+        }
+        result
     }
 
     /// Submits like `submit`, and waits for all results. An exception of a signal's handler or of
@@ -271,6 +322,78 @@ impl SessionObject {
     fn check(&self, py: Python<'_>) -> PyResult<()> {
         if self.home.is_current() { Ok(()) } else { Err(errors::forked(py)) }
     }
+
+    fn start(
+        &self,
+        py: Python<'_>,
+        kind: BatchKind,
+        plan: &Bound<'_, PyAny>,
+        buffer: &BufferObject,
+        timeout: Option<Seconds>,
+        background: bool,
+    ) -> PyResult<TicketObject> {
+        released::drain(py);
+        self.check(py)?;
+        let (deadline, memory) =
+            (timeout.map(|Seconds(timeout)| timeout), Arc::clone(buffer.memory()));
+        let region = memory.region(py)?;
+        let mut entries = entry::parse(plan, memory.length())?;
+        entries.iter_mut().for_each(|entry| entry.dst += memory.at as u64);
+        let class = if background { Class::Background } else { Class::Foreground };
+        let (shards, options) = (self.shards.advance(&self.host), Submit { deadline, class });
+        let host = &self.host;
+        let write = match kind {
+            BatchKind::Write { durable: false } => {
+                Some(self.unflushed.submit(self.connections_lost(py)))
+            }
+            BatchKind::Read | BatchKind::Write { durable: true } => None,
+        };
+        let submitted = py.detach(|| match kind {
+            BatchKind::Read => host.submit(&shards, &entries, region, options),
+            BatchKind::Write { durable: false } => {
+                host.submit_write(&shards, &entries, region, options)
+            }
+            BatchKind::Write { durable: true } => {
+                host.submit_write_durable(&shards, &entries, region, options)
+            }
+        });
+        match submitted {
+            Ok(ticket) => {
+                let (stalls, shards) = (&self.stalls, &self.shards);
+                let ticket = TicketObject::new(ticket, entries, memory, stalls, shards, write);
+                self.shards.tell(py, FRAMES_OF_READ)?;
+                Ok(ticket)
+            }
+            Err(error) => Err(errors::refused(py, error, &entries, memory.at)),
+        }
+    }
+
+    /// Sends Flush to namespaces, and waits for all responses; the first error is the result.
+    fn flush_all(
+        &self,
+        py: Python<'_>,
+        namespaces: &[Namespace],
+        timeout: Option<Duration>,
+    ) -> PyResult<()> {
+        let sent: Vec<Pending<_>> = py.detach(|| namespaces.iter().map(Namespace::flush).collect());
+        let all = async {
+            let mut result = Ok(());
+            for flush in sent {
+                let ended: Result<(), Error> = flush.await;
+                result = result.and(ended);
+            }
+            result
+        };
+        match block_on_for(py, timeout, all)? {
+            Some(result) => result.map_err(|error| errors::exception(py, &error)),
+            None => Err(errors::flush_timeout(py, timeout.unwrap_or_default().as_secs_f64())),
+        }
+    }
+
+    /// Returns the number of connections that the session has lost.
+    fn connections_lost(&self, py: Python<'_>) -> u64 {
+        py.detach(|| self.host.counters().connections_lost)
+    }
 }
 
 async fn open_all(
@@ -304,6 +427,7 @@ fn properties<'py>(py: Python<'py>, info: &NamespaceInfo) -> PyResult<Bound<'py,
     properties.set_item("nbytes", info.size_bytes)?;
     properties.set_item("block_bytes", info.block_bytes)?;
     properties.set_item("generation", info.generation)?;
+    properties.set_item("writable", !info.write_protected)?;
     properties.set_item("uuid", info.uuid.as_ref().map(|uuid| uuid.as_slice()))?;
     properties.set_item("nguid", info.nguid.as_ref().map(|nguid| nguid.as_slice()))?;
     Ok(properties)

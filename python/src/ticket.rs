@@ -20,6 +20,7 @@ use crate::process::HomeProcess;
 use crate::released::{self, DrainOnDrop};
 use crate::seconds::Seconds;
 use crate::stalls::StallCounters;
+use crate::unflushed::SubmittedWrite;
 
 /// Stack level of the caller of `Source.read_many` or `Ticket.wait` in a warning of this module.
 const FRAMES_OF_WAIT: i32 = 2;
@@ -37,6 +38,8 @@ pub(crate) struct TicketObject {
     /// Whether the duration of the finished batch was counted.
     is_counted: AtomicBool,
     shards: Arc<OpenShards>,
+    /// Set if the batch writes and is not durable by itself.
+    write: Option<SubmittedWrite>,
     _drain: DrainOnDrop,
 }
 
@@ -47,6 +50,7 @@ impl TicketObject {
         memory: Arc<BufferMemory>,
         stalls: &Arc<StallCounters>,
         shards: &Arc<OpenShards>,
+        write: Option<SubmittedWrite>,
     ) -> Self {
         stalls.submitted();
         let (home, ticket, stalls) = (HomeProcess::current(), Some(ticket), Arc::clone(stalls));
@@ -61,6 +65,7 @@ impl TicketObject {
             began,
             is_counted,
             shards,
+            write,
             _drain: DrainOnDrop,
         }
     }
@@ -98,10 +103,12 @@ impl TicketObject {
         })
     }
 
-    /// Counts the duration of the batch, when its end is first observed.
+    /// Counts the duration of the batch, when its end is first observed. Writes are acknowledged
+    /// from then on, and covered by the next flush.
     fn count(&self) {
         if !self.is_counted.swap(true, Ordering::Relaxed) {
             self.stalls.ended(Host::now().saturating_duration_since(self.began));
+            self.write.iter().for_each(SubmittedWrite::acknowledge);
         }
     }
 

@@ -19,6 +19,8 @@ from conftest import ROOT, Daemon, binary, loopback_address
 PAGES = ["python/README.md", "docs/data-loaders.md"]
 #: The address that pages have, and that readers replace.
 ADDRESS = "192.0.2.10"
+#: That of a second target.
+OTHER_ADDRESS = "192.0.2.11"
 #: How many tokens the pages write.
 TOKENS = "600_000"
 _LONG = 240
@@ -79,6 +81,7 @@ class Reader:
     folder: Path
     tokens: int
     address: str = field(default_factory=loopback_address)
+    other_address: str = field(default_factory=loopback_address)
     _done: set[int] = field(default_factory=set)
     _targets: list[Daemon] = field(default_factory=list)
 
@@ -95,7 +98,8 @@ class Reader:
 
     def _run(self, block: Block) -> None:
         self._done.add(block.number)
-        text = block.text.replace(ADDRESS, self.address).replace(TOKENS, str(self.tokens))
+        text = block.text.replace(ADDRESS, self.address).replace(OTHER_ADDRESS, self.other_address)
+        text = text.replace(TOKENS, str(self.tokens))
         if block.kind == "python":
             script = self.folder / "example.py"
             script.write_text(block.prefix + text)

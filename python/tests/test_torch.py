@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+
 import numpy as np
 import pytest
+from conftest import Serve
 
 import feedrail
 
@@ -20,6 +23,21 @@ def test_tensors_are_read_into(
     source.read_many(feedrail.make_plan([11], [tensor.nbytes]), tensor)
     got = tensor.reshape(-1).view(torch.uint8).numpy()
     assert np.array_equal(got, content[11 : 11 + tensor.nbytes])
+
+
+@pytest.mark.parametrize("dtype", [torch.uint8, torch.int64, torch.bfloat16, torch.bool])
+def test_tensors_are_written(serve: Serve, tmp_path: Path, dtype: torch.dtype) -> None:
+    path = tmp_path / "scratch.img"
+    path.write_bytes(bytes(1 << 16))
+    source = feedrail.open(serve("--writable", path).url)
+    tensor = torch.arange(6000).reshape(60, 100).to(dtype)
+    assert source.pwrite(tensor, 777) == tensor.nbytes
+    source.flush()
+    assert path.read_bytes()[777:][: tensor.nbytes] == tensor.view(torch.uint8).numpy().tobytes()
+    assert torch.equal(source.rows(0, [777], tensor.nbytes).as_tensor(dtype, (60, 100)), tensor)
+    for refused in (tensor.T, tensor[:, ::2], tensor.float().requires_grad_()):
+        with pytest.raises(BufferError):
+            source.pwrite(refused, 0)
 
 
 @pytest.mark.parametrize("make", [lambda t: t.T, lambda t: t[:, ::2], lambda t: t.requires_grad_()])

@@ -23,6 +23,12 @@ def programs(source: feedrail.Source, index: Index) -> None:
     assert_type(source.rows("train.bin", [0], 8).as_numpy("u2"), NDArray[Any])
     assert_type(safetensors.load_file("model.safetensors"), dict[str, torch.Tensor])
 
+    plan = feedrail.make_plan([0], [8])
+    assert_type(source.write_many(plan, b"eight by"), NDArray[np.void])
+    assert_type(source.submit_write(plan, memoryview(b"eight by")), feedrail.Ticket)
+    assert_type(source.pwrite(torch.zeros(2), 0, durable=True), int)
+    assert_type(source.open(0, "r+b").write(b"eight by"), int)
+
     tokens = ft.TokenDataset(source, 8)
     assert_type(tokens, ft.TokenDataset[ft.TokenBatch, torch.Tensor])
     assert_type(tokens[0], torch.Tensor)

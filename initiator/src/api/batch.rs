@@ -6,8 +6,8 @@ use crate::api::namespace::Namespace;
 use crate::api::pending::Pending;
 use crate::api::submit::{BatchRange, RangeOutcome, start};
 use crate::driver::host_state::Inner;
-use crate::engine::range_op::RangeDirection;
 use crate::memory::region::RegionSlice;
+use crate::types::direction::RangeDirection;
 use crate::types::options::BatchOptions;
 
 /// A range to read, as long as the slice.

@@ -28,6 +28,7 @@ use crate::engine::{HostEngine, HostIdentity};
 use crate::memory::plan_region::Region;
 use crate::memory::region::RegionSlice;
 use crate::types::counters::{HostCounters, ProviderStats};
+use crate::types::direction::RangeDirection;
 use crate::types::error::{Error, SubsystemAddress};
 use crate::types::host_trace::{HostTrace, TraceInProgress};
 use crate::types::options::{BatchOptions, ControllerOptions};
@@ -231,7 +232,46 @@ impl Host {
         into: &Region,
         options: Submit,
     ) -> Result<Ticket, PlanError> {
-        plan::submit(&self.inner, shards, plan, into, options)
+        plan::submit(&self.inner, RangeDirection::Read, shards, plan, into, options)
+    }
+
+    /// Starts to write the ranges of a plan from one region, like [`Host::submit`]: each entry
+    /// names the bytes of `from` that are written to its range. Entries may share bytes of the
+    /// region. The order among ranges of a plan that overlap in a shard is unspecified, and writes
+    /// of parts of blocks are safe only from other writes of this host: [several
+    /// writers](crate::Namespace#several-writers).
+    ///
+    /// Ranges that a lost connection interrupts are written again on the next one. A range that
+    /// failed or was cancelled may have been written, in whole or in part.
+    ///
+    /// # Errors
+    /// As [`Host::submit`], and [`PlanError::Replicated`]. No command was sent.
+    pub fn submit_write(
+        &self,
+        shards: &Shards,
+        plan: &[Entry],
+        from: &Region,
+        options: Submit,
+    ) -> Result<Ticket, PlanError> {
+        let direction = RangeDirection::Write { fua: false };
+        plan::submit(&self.inner, direction, shards, plan, from, options)
+    }
+
+    /// Starts to write like [`Host::submit_write`], with Force Unit Access: the bytes of a range
+    /// are durable if it succeeds.
+    ///
+    /// # Errors
+    /// The plan is not valid, names a shard of several replicas or paths, or the host cannot start
+    /// it ([`PlanError`]). No command was sent.
+    pub fn submit_write_durable(
+        &self,
+        shards: &Shards,
+        plan: &[Entry],
+        from: &Region,
+        options: Submit,
+    ) -> Result<Ticket, PlanError> {
+        let direction = RangeDirection::Write { fua: true };
+        plan::submit(&self.inner, direction, shards, plan, from, options)
     }
 
     /// Waits until one of these plans has at least as many ended ranges as the number beside it

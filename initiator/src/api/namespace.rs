@@ -14,10 +14,10 @@ use crate::api::pending::Pending;
 use crate::api::submit::{self, BatchRange, RangeOutcome};
 use crate::driver::host_state::Inner;
 use crate::engine::controller::{RawData, RawReply};
-use crate::engine::range_op::RangeDirection;
 use crate::engine::shard_routes::ReplicaPolicy;
 use crate::memory::bounce::CHUNK_BYTES;
 use crate::memory::region::{Grant, RegionSlice};
+use crate::types::direction::RangeDirection;
 use crate::types::error::{Error, ErrorKind, SubsystemAddress};
 use crate::types::options::BatchOptions;
 

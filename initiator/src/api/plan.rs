@@ -11,20 +11,22 @@ use crate::engine::plan_state::PlanState;
 use crate::engine::results::PlanKey;
 use crate::engine::shard_routes::ShardPlace;
 use crate::memory::interval_set::{IntervalSet, Overlapping};
-use crate::memory::plan_region::Region;
+use crate::memory::plan_region::{ClaimKind, ClaimedMemory, Region};
 use crate::memory::region::Keys;
+use crate::types::direction::RangeDirection;
 use crate::types::error::{Error, ErrorKind};
 use crate::types::plan::{Entry, PlanError, Submit};
 
 pub(crate) fn submit(
     host: &Arc<Inner>,
+    direction: RangeDirection,
     shards: &Shards,
     entries: &[Entry],
-    into: &Region,
+    region: &Region,
     options: Submit,
 ) -> Result<Ticket, PlanError> {
     // Checked before any lock is taken: in a forked child a lock may be held forever.
-    into.check_process()?;
+    region.check_process()?;
     if host.shared.is_forked() {
         return Err(Error::from(ErrorKind::Forked).into());
     }
@@ -32,32 +34,55 @@ pub(crate) fn submit(
         let error = ErrorKind::Invalid("the shards are namespaces of another host");
         return Err(Error::from(error).into());
     }
-    let used = check_entries(shards, entries, into)?;
-    let keys = keys(shards, &used, into)?;
-    let destinations = IntervalSet::new(entries.iter().map(Entry::destination));
-    let destinations = destinations.map_err(|Overlapping| overlap(entries))?;
-    let memory = into.claim(destinations)?;
+    let used = check_entries(direction, shards, entries, region)?;
+    let keys = keys(shards, &used, region)?;
+    let memory = claim(direction, entries, region)?;
     let routes = Arc::clone(shards.routes());
-    let state = Arc::new(PlanState::new(entries, routes, keys, options.batch_options()));
+    let options = options.batch_options();
+    let state = Arc::new(PlanState::new(direction, entries, routes, keys, options));
     let runs = |plan| runs(plan, &state, &used);
     let key = host.shared.submit_plan(Arc::clone(&state), memory, runs).map_err(Error::from)?;
     Ok(Ticket::new(host, shards, state, key))
 }
 
-/// Checks that all entries lie within their shards and the region, and returns which controllers
-/// they are read over, by place.
+/// Claims the bytes of a plan. Only sources may overlap.
+fn claim(
+    direction: RangeDirection,
+    entries: &[Entry],
+    region: &Region,
+) -> Result<ClaimedMemory, PlanError> {
+    let places = entries.iter().map(Entry::place);
+    match direction {
+        RangeDirection::Read => {
+            let places = IntervalSet::new(places).map_err(|Overlapping| overlap(entries))?;
+            region.claim(places, ClaimKind::Destination)
+        }
+        RangeDirection::Write { .. } => region.claim(IntervalSet::union(places), ClaimKind::Source),
+    }
+}
+
+/// Checks that all entries lie within their shards and the region, and can be transferred in this
+/// direction. Returns which controllers they use, by place.
 fn check_entries(
+    direction: RangeDirection,
     shards: &Shards,
     entries: &[Entry],
-    into: &Region,
+    region: &Region,
 ) -> Result<Vec<bool>, PlanError> {
+    if direction == RangeDirection::Read && region.is_read_only() {
+        return Err(PlanError::ReadOnlyRegion);
+    }
     if u32::try_from(entries.len()).is_err() {
         return Err(PlanError::TooLong { entries: entries.len() });
     }
     let mut used = vec![false; shards.connections().len()];
     for (number, entry) in entries.iter().enumerate() {
-        check_entry(shards, number, entry, into.len())?;
-        shards.routes().of(entry.shard).iter().for_each(|route| used[route.place] = true);
+        check_entry(shards, number, entry, region.len())?;
+        let (shard, routes) = (entry.shard, shards.routes().of(entry.shard));
+        if direction != RangeDirection::Read && routes.len() > 1 {
+            return Err(PlanError::Replicated { entry: number, shard });
+        }
+        routes.iter().for_each(|route| used[route.place] = true);
     }
     Ok(used)
 }
@@ -85,12 +110,12 @@ fn check_entry(
 }
 
 /// Returns the keys of a region for each controller in use, registering the region where necessary.
-fn keys(shards: &Shards, used: &[bool], into: &Region) -> Result<Box<[Option<Keys>]>, PlanError> {
+fn keys(shards: &Shards, used: &[bool], region: &Region) -> Result<Box<[Option<Keys>]>, PlanError> {
     let mut keys = vec![None; used.len()].into_boxed_slice();
     for (place, is_used) in used.iter().enumerate() {
         if *is_used {
             let namespace = &shards.connections()[place];
-            keys[place] = Some(into.keys(namespace.first_path().scope()).map_err(Error::from)?);
+            keys[place] = Some(region.keys(namespace.first_path().scope()).map_err(Error::from)?);
         }
     }
     Ok(keys)
@@ -99,10 +124,9 @@ fn keys(shards: &Shards, used: &[bool], into: &Region) -> Result<Box<[Option<Key
 /// Returns the error for two overlapping entries of a plan that has such a pair.
 fn overlap(entries: &[Entry]) -> PlanError {
     let mut order: Vec<usize> = (0..entries.len()).filter(|&i| entries[i].length > 0).collect();
-    order.sort_unstable_by_key(|&i| entries[i].destination());
-    let pair = order
-        .windows(2)
-        .find(|pair| entries[pair[0]].destination().1 > entries[pair[1]].destination().0);
+    order.sort_unstable_by_key(|&i| entries[i].place());
+    let pair =
+        order.windows(2).find(|pair| entries[pair[0]].place().1 > entries[pair[1]].place().0);
     let (a, b) = pair.map_or((0, 0), |pair| (pair[0], pair[1]));
     PlanError::Overlap { first: a.min(b), second: a.max(b) }
 }

@@ -13,9 +13,9 @@ use crate::api::submit::{SliceKeys, submit};
 use crate::driver::host_state::Inner;
 use crate::driver::process::Forked;
 use crate::driver::system_now;
-use crate::engine::range_op::RangeDirection;
 use crate::engine::results::{RangeCompletion, RingKey};
 use crate::memory::region::RegionSlice;
+use crate::types::direction::RangeDirection;
 use crate::types::error::ErrorKind;
 use crate::types::options::BatchOptions;
 

@@ -9,9 +9,10 @@ use crate::api::pending::{Completed, OwnRing, Pending};
 use crate::driver::host_state::Inner;
 use crate::driver::process::Forked;
 use crate::driver::{DriverState, system_now};
-use crate::engine::range_op::{RangeDirection, Submission};
+use crate::engine::range_op::Submission;
 use crate::engine::results::RangeCompletion;
 use crate::memory::region::{Grant, Keys, RegionSlice};
+use crate::types::direction::RangeDirection;
 use crate::types::error::{Error, ErrorKind};
 use crate::types::options::BatchOptions;
 

@@ -25,8 +25,8 @@ use crate::types::plan::{Outcome, PlanProgress};
 /// or not a thread waits for them.
 ///
 /// Results can be read at any time, without a lock. If the ticket is dropped, the plan is
-/// cancelled: no further command is sent, and memory is freed when the target can no longer write
-/// to it. In a process that was forked since, ranges without a result have [`Outcome::FORKED`], and
+/// cancelled: no further command is sent, and memory is freed when the target can no longer access
+/// it. In a process that was forked since, ranges without a result have [`Outcome::FORKED`], and
 /// waiting for them returns immediately.
 #[must_use = "dropping it cancels the plan"]
 pub struct Ticket {
@@ -156,7 +156,8 @@ impl Ticket {
     /// Cancels the plan. Ranges with no command in flight end immediately, with
     /// [`Outcome::CANCELLED`]; returns their number. The others end with it when the target has
     /// responded to their commands, or after the [time-outs](crate::ControllerOptions::io_timeout)
-    /// of a silent target: it may write to their memory until then.
+    /// of a silent target: it may access their memory until then, and a write may still be
+    /// executed.
     pub fn cancel(&self) -> usize {
         self.host.shared.cancel_plan(self.key)
     }

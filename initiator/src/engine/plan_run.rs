@@ -10,7 +10,7 @@ use rdma::{Provider, Time};
 use crate::engine::controller::{ControllerPhase, ControllerState};
 use crate::engine::plan_state::PlanState;
 use crate::engine::range::Advance;
-use crate::engine::range_op::{NEVER, RangeDirection, RangeOp, Submission};
+use crate::engine::range_op::{NEVER, RangeOp, Submission};
 use crate::engine::results::{Outbox, PlanKey, RangeCompletion, RangeService, ResultSink, RingKey};
 use crate::engine::{HostEngine, earliest};
 use crate::memory::region::{ErasedScope, Keys};
@@ -114,7 +114,8 @@ pub(crate) enum IssueLine {
 pub(crate) enum RunStep {
     /// A command was sent, or a range ended without one.
     Issued,
-    /// The next range of the run waits for the check of its namespace, so other runs come first.
+    /// The next range of the run waits for the check of its namespace, or for another write to its
+    /// blocks, so other runs come first.
     Held,
     /// No queue has room, or no bounce chunk is free.
     Stalled,
@@ -283,7 +284,7 @@ impl<P: Provider> HostEngine<P> {
         }
     }
 
-    /// Starts the next range of a run that can be read. Those before it end.
+    /// Starts the next range of a run that can be transferred. Those before it end.
     fn begin_range(&mut self, key: usize, run_key: usize, outbox: &mut Outbox) -> Option<usize> {
         let run = &mut self.runs[run_key];
         while let Some(index) = run.ranges.next() {
@@ -291,7 +292,7 @@ impl<P: Provider> HostEngine<P> {
             let target = &self.controllers[key].target;
             let admitted = self.controllers[key].namespace(route.namespace);
             let result = admitted.map(drop).map_err(|error| error.of_target(target));
-            let Some(mut slice) = outbox.destination(run.plan, entry.dst, entry.length) else {
+            let Some(mut slice) = outbox.part(run.plan, entry.dst, entry.length) else {
                 break;
             };
             let keys = run.state.keys(route);
@@ -314,7 +315,7 @@ impl<P: Provider> HostEngine<P> {
             let submission = Submission {
                 controller: key,
                 namespace: route.namespace,
-                direction: RangeDirection::Read,
+                direction: run.state.direction(),
                 offset: entry.offset,
                 slice,
                 keys: Ok(keys),

@@ -9,12 +9,14 @@ use rdma::Time;
 
 use crate::engine::shard_routes::{ShardPlace, ShardRoute, ShardRoutes, TargetLoad};
 use crate::memory::region::Keys;
+use crate::types::direction::RangeDirection;
 use crate::types::error::{Error, ErrorKind};
 use crate::types::options::BatchOptions;
 use crate::types::plan::{Entry, Outcome, PlanProgress};
 
 /// State of a plan. Results are written while the host is locked, and read without the lock.
 pub(crate) struct PlanState {
+    direction: RangeDirection,
     entries: Box<[Entry]>,
     routes: Arc<ShardRoutes>,
     /// A [`ReplicaChoice`] for each range, as bits. Empty until the choice, and if no shard has
@@ -42,6 +44,7 @@ struct Failures {
 
 impl PlanState {
     pub(crate) fn new(
+        direction: RangeDirection,
         entries: &[Entry],
         routes: Arc<ShardRoutes>,
         keys: Box<[Option<Keys>]>,
@@ -49,6 +52,7 @@ impl PlanState {
     ) -> Self {
         let pending = Outcome::of_status(Outcome::PENDING).to_bits();
         Self {
+            direction,
             entries: entries.into(),
             routes,
             choices: OnceLock::new(),
@@ -64,6 +68,10 @@ impl PlanState {
 
     pub(crate) fn len(&self) -> usize {
         self.entries.len()
+    }
+
+    pub(crate) fn direction(&self) -> RangeDirection {
+        self.direction
     }
 
     /// Returns the number of ranges, as the type of their indexes.
@@ -320,7 +328,8 @@ mod tests {
         let entries: Vec<_> = (0..entries as u64)
             .map(|i| Entry { shard: 0, length: 10, offset: i * 10, dst: i * 10 })
             .collect();
-        PlanState::new(&entries, Arc::default(), [].into(), BatchOptions::new())
+        let read = RangeDirection::Read;
+        PlanState::new(read, &entries, Arc::default(), [].into(), BatchOptions::new())
     }
 
     #[test]
@@ -419,7 +428,8 @@ mod tests {
             assert_eq!(routes.place(ShardPlace { engine, controller: 0 }), engine);
         }
         let entries = vec![Entry { shard: 0, length: 10, offset: 0, dst: 0 }; ranges];
-        PlanState::new(&entries, Arc::new(routes), [].into(), BatchOptions::new())
+        let read = RangeDirection::Read;
+        PlanState::new(read, &entries, Arc::new(routes), [].into(), BatchOptions::new())
     }
 
     fn lost() -> Error {

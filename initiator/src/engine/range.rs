@@ -18,11 +18,12 @@ use crate::engine::path_access;
 use crate::engine::plan_run::{IssueLine, RunStep};
 use crate::engine::queue::Data;
 use crate::engine::range_op::{
-    DisplacedRange, NEVER, RangeDirection, RangeFailure, RangeList, RangeOp, Submission,
+    DisplacedRange, NEVER, RangeFailure, RangeList, RangeOp, Submission,
 };
 use crate::engine::results::{Outbox, PlanKey, RangeCompletion, ResultSink, RingKey};
 use crate::engine::{HostEngine, earliest};
 use crate::memory::region::{ErasedScope, Grant, Keys};
+use crate::types::direction::RangeDirection;
 use crate::types::error::{Error, ErrorKind};
 use crate::types::options::Class;
 use crate::types::plan::Outcome;
@@ -971,7 +972,9 @@ impl<P: Provider> ControllerState<P> {
 
     /// Queues writes and commands that waited for writes of this host; false if none waited.
     pub(crate) fn resume_writes(&mut self, ops: &Slab<RangeOp>) -> bool {
-        let has_waiting = !self.blocked.is_empty() || !self.unchecked.is_empty();
+        // The next range of a run may wait, which the run keeps.
+        let has_runs = self.runs.iter().any(|runs| !runs.is_empty());
+        let has_waiting = has_runs || !self.blocked.is_empty() || !self.unchecked.is_empty();
         while let Some(blocked) = self.blocked.pop_back() {
             self.ready[ops[blocked].options.class as usize].push_front(blocked);
         }

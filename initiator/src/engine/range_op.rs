@@ -12,15 +12,9 @@ use crate::engine::results::{Outbox, RangeCompletion, RangeService, ResultSink, 
 use crate::engine::shard_routes::{PathRoute, ShardPlace, ShardRoutes, TargetLoad};
 use crate::engine::write_table::WriteKey;
 use crate::memory::region::{Keys, RegionSlice};
+use crate::types::direction::RangeDirection;
 use crate::types::error::{Error, ErrorKind};
 use crate::types::options::BatchOptions;
-
-/// Direction of a range. `fua`: Force Unit Access, by which a successful write is durable.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum RangeDirection {
-    Read,
-    Write { fua: bool },
-}
 
 /// A range that is submitted to an engine. Its ring has a place for it.
 pub(crate) struct Submission {

@@ -108,7 +108,7 @@ pub(crate) struct ReplicaRetry {
 /// A plan whose ticket exists, or whose ranges have not all ended.
 struct OpenPlan {
     state: Arc<PlanState>,
-    /// Destination of the plan, until its last range has ended.
+    /// Memory of the plan, until its last range has ended.
     memory: Option<ClaimedMemory>,
     in_flight: usize,
     waiting: Vec<PlanWaiter>,
@@ -324,8 +324,8 @@ impl Outbox {
         key
     }
 
-    /// Returns the destination of a range of a plan; `None` if the plan has ended.
-    pub(crate) fn destination(&self, key: PlanKey, at: u64, length: u32) -> Option<RegionSlice> {
+    /// Returns the memory of a range of a plan; `None` if the plan has ended.
+    pub(crate) fn part(&self, key: PlanKey, at: u64, length: u32) -> Option<RegionSlice> {
         self.plans[key.0].memory.as_ref().map(|memory| memory.part(at, length))
     }
 

@@ -27,6 +27,20 @@ impl IntervalSet {
         }
     }
 
+    /// Returns the set of the bytes that are in at least one of these intervals.
+    pub(crate) fn union(intervals: impl Iterator<Item = (u64, u64)>) -> Self {
+        let mut sorted: Vec<_> = intervals.filter(|(start, end)| start < end).collect();
+        sorted.sort_unstable();
+        let mut intervals = Vec::<(u64, u64)>::new();
+        for (start, end) in sorted {
+            match intervals.last_mut() {
+                Some((_, last)) if start <= *last => *last = end.max(*last),
+                _ => intervals.push((start, end)),
+            }
+        }
+        Self { intervals }
+    }
+
     fn of_ascending(intervals: impl Iterator<Item = (u64, u64)>) -> Option<Self> {
         let mut set = Vec::<(u64, u64)>::new();
         for (start, end) in intervals.filter(|(start, end)| start < end) {
@@ -104,6 +118,14 @@ mod tests {
                 }
                 Err(Overlapping) => prop_assert!(distinct.len() < all.len()),
             }
+        }
+
+        #[test]
+        fn a_union_has_each_byte_once(given in intervals(20)) {
+            let distinct: BTreeSet<u64> = bytes(&given).into_iter().collect();
+            let union = IntervalSet::union(given.iter().copied());
+            prop_assert_eq!(bytes(&union.intervals), distinct.into_iter().collect::<Vec<_>>());
+            prop_assert!(union.intervals.windows(2).all(|pair| pair[0].1 < pair[1].0));
         }
 
         #[test]

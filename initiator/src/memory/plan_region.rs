@@ -1,4 +1,4 @@
-//! Registered memory that plans read into, with the bytes in use.
+//! Registered memory that plans read into or write from, with the bytes in use.
 #![expect(unsafe_code, reason = "copies out of registered memory and hands it out as bytes")]
 
 use std::any::Any;
@@ -14,11 +14,12 @@ use crate::memory::region::{ErasedScope, Grant, Keys, RegionSlice};
 use crate::types::error::{Error, ErrorKind};
 use crate::types::plan::PlanError;
 
-/// Registered memory that [plans](crate::Host::submit) read into.
+/// Registered memory that [plans](crate::Host::submit) read into or
+/// [write from](crate::Host::submit_write).
 ///
-/// Several plans may read into disjoint parts of it concurrently. The bytes in use are tracked: a
-/// plan that overlaps one in flight is rejected ([`PlanError::InFlight`]). The bytes of a plan are
-/// free again when its last range has ended.
+/// Several plans may use disjoint parts of it concurrently. The bytes in use are tracked: a plan
+/// that overlaps one in flight is rejected ([`PlanError::InFlight`]), unless both write from the
+/// bytes. The bytes of a plan are free again when its last range has ended.
 ///
 /// The memory is registered at its first use with each controller, like a [`RegionSlice`]. After
 /// the region is dropped, the memory stays registered and allocated until no range is in flight. In
@@ -92,6 +93,25 @@ impl Region {
         Self::of(slice, false)
     }
 
+    /// Uses memory of the caller like [`Region::from_raw`], as the source of writes only: it may be
+    /// mapped read-only, and no target gets the right to write to it. Plans that read into it are
+    /// rejected ([`PlanError::ReadOnlyRegion`]).
+    ///
+    /// # Safety
+    /// Until `owner` is dropped, `length` bytes at `address` must stay mapped and readable. Bytes
+    /// that a plan in flight writes from ([`Region::is_in_flight`]), or that [`Region::copy_out`]
+    /// reads, must not be written.
+    pub unsafe fn from_raw_read_only(
+        address: NonNull<u8>,
+        length: usize,
+        owner: Box<dyn Any + Send>,
+    ) -> Self {
+        // SAFETY: the caller promises what a slice needs. Only writes get slices of the region.
+        let slice =
+            unsafe { RegionSlice::from_raw_read_only(address, length, move || drop(owner)) };
+        Self::of(slice, false)
+    }
+
     fn of(whole: RegionSlice, is_own: bool) -> Self {
         let claims = Mutex::default();
         let whole = ManuallyDrop::new(whole);
@@ -113,14 +133,19 @@ impl Region {
         self.inner.whole.grant()
     }
 
+    /// Returns whether only plans that write may use it: [`Region::from_raw_read_only`].
+    pub fn is_read_only(&self) -> bool {
+        self.inner.whole.is_read_only()
+    }
+
     /// Returns the address of the first byte, valid while the region exists. Bytes that a plan in
-    /// flight reads into must not be read or written through it.
+    /// flight reads into must not be read or written through it, and those that it writes from must
+    /// not be written.
     pub fn as_ptr(&self) -> *mut u8 {
         self.inner.whole.as_ptr().cast_mut()
     }
 
-    /// Returns whether a plan that reads into it is in flight; true in a process that was forked
-    /// since.
+    /// Returns whether a plan that uses it is in flight; true in a process that was forked since.
     pub fn is_in_flight(&self) -> bool {
         self.inner.claims().map_or(true, |claims| !claims.is_empty())
     }
@@ -140,7 +165,7 @@ impl Region {
         let wanted = (at as u64, (at + to.len()) as u64);
         // A single interval cannot overlap.
         let wanted = IntervalSet::new([wanted].into_iter()).unwrap_or_default();
-        claims.check(&wanted)?;
+        claims.check(&wanted, ClaimKind::Source)?;
         self.inner.whole.copy_out(at, to);
         Ok(())
     }
@@ -159,11 +184,16 @@ impl Region {
         Some(unsafe { self.inner.whole.as_slice_unchecked() })
     }
 
-    /// Claims bytes for a plan, unless some of them belong to a plan in flight.
-    pub(crate) fn claim(&self, bytes: IntervalSet) -> Result<ClaimedMemory, PlanError> {
+    /// Claims bytes for a plan, unless some of them belong to a plan in flight that does not permit
+    /// that use.
+    pub(crate) fn claim(
+        &self,
+        bytes: IntervalSet,
+        kind: ClaimKind,
+    ) -> Result<ClaimedMemory, PlanError> {
         let mut claims = self.inner.claims()?;
-        claims.check(&bytes)?;
-        let number = claims.add(bytes);
+        claims.check(&bytes, kind)?;
+        let number = claims.add(bytes, kind);
         drop(claims);
         Ok(ClaimedMemory { region: Arc::clone(&self.inner), number })
     }
@@ -219,11 +249,26 @@ impl Drop for RegionInner {
     }
 }
 
+/// Use of claimed bytes.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum ClaimKind {
+    /// Destination of a plan that reads: no other plan may use the bytes.
+    Destination,
+    /// Source of a plan that writes: other plans may write from the same bytes.
+    Source,
+}
+
 /// Bytes of a region in use, by plan.
 #[derive(Default)]
 struct Claims {
-    all: Vec<(u64, IntervalSet)>,
+    all: Vec<Claim>,
     next: u64,
+}
+
+struct Claim {
+    number: u64,
+    kind: ClaimKind,
+    bytes: IntervalSet,
 }
 
 impl Claims {
@@ -231,20 +276,22 @@ impl Claims {
         self.all.is_empty()
     }
 
-    fn check(&self, wanted: &IntervalSet) -> Result<(), PlanError> {
-        let overlap = self.all.iter().find_map(|(_, taken)| taken.overlap(wanted));
+    fn check(&self, wanted: &IntervalSet, kind: ClaimKind) -> Result<(), PlanError> {
+        let is_exclusive = |claim: &&Claim| [kind, claim.kind].contains(&ClaimKind::Destination);
+        let mut taken = self.all.iter().filter(is_exclusive);
+        let overlap = taken.find_map(|claim| claim.bytes.overlap(wanted));
         overlap.map_or(Ok(()), |(start, end)| Err(PlanError::InFlight { start, end }))
     }
 
-    fn add(&mut self, bytes: IntervalSet) -> u64 {
+    fn add(&mut self, bytes: IntervalSet, kind: ClaimKind) -> u64 {
         let number = self.next;
         self.next += 1;
-        self.all.push((number, bytes));
+        self.all.push(Claim { number, kind, bytes });
         number
     }
 
     fn remove(&mut self, number: u64) {
-        if let Some(place) = self.all.iter().position(|&(claim, _)| claim == number) {
+        if let Some(place) = self.all.iter().position(|claim| claim.number == number) {
             self.all.swap_remove(place);
         }
     }
@@ -260,7 +307,8 @@ impl ClaimedMemory {
     /// Returns a slice of a part of the claimed memory. It keeps the memory allocated, but not the
     /// claim.
     ///
-    /// The parts of a claim must not overlap, and their operations must end before the claim is
+    /// The parts of a [`ClaimKind::Destination`] must not overlap, those of a
+    /// [`ClaimKind::Source`] must only be read, and their operations must end before the claim is
     /// dropped.
     pub(crate) fn part(&self, at: u64, length: u32) -> RegionSlice {
         // Within the region, which was checked when the plan was submitted.
@@ -302,20 +350,36 @@ mod tests {
     #[test]
     fn bytes_are_claimed_by_one_plan_at_a_time() {
         let region = Region::allocate(100, Grant::Persistent).unwrap();
-        let first = region.claim(bytes(10, 20)).unwrap();
-        let refused = region.claim(bytes(15, 30));
+        let first = region.claim(bytes(10, 20), ClaimKind::Destination).unwrap();
+        let refused = region.claim(bytes(15, 30), ClaimKind::Destination);
         assert!(matches!(refused, Err(PlanError::InFlight { start: 15, end: 20 })));
-        let second = region.claim(bytes(20, 30)).unwrap();
+        let second = region.claim(bytes(20, 30), ClaimKind::Destination).unwrap();
         drop(first);
         assert!(region.is_in_flight());
-        drop((region.claim(bytes(10, 20)).unwrap(), second));
+        drop((region.claim(bytes(10, 20), ClaimKind::Destination).unwrap(), second));
+        assert!(!region.is_in_flight());
+    }
+
+    #[test]
+    fn plans_that_write_share_their_sources() {
+        let region = Region::allocate(100, Grant::Persistent).unwrap();
+        let first = region.claim(bytes(10, 20), ClaimKind::Source).unwrap();
+        let second = region.claim(bytes(15, 30), ClaimKind::Source).unwrap();
+        region.copy_out(0, &mut [0; 100]).unwrap();
+        drop(first);
+        let refused = region.claim(bytes(0, 16), ClaimKind::Destination);
+        assert!(matches!(refused, Err(PlanError::InFlight { start: 15, end: 16 })));
+        let into = region.claim(bytes(0, 15), ClaimKind::Destination).unwrap();
+        let refused = region.claim(bytes(14, 99), ClaimKind::Source);
+        assert!(matches!(refused, Err(PlanError::InFlight { start: 14, end: 15 })));
+        drop((second, into));
         assert!(!region.is_in_flight());
     }
 
     #[test]
     fn bytes_in_flight_are_not_copied() {
         let region = Region::allocate(100, Grant::Persistent).unwrap();
-        let claim = region.claim(bytes(10, 20)).unwrap();
+        let claim = region.claim(bytes(10, 20), ClaimKind::Destination).unwrap();
         assert!(matches!(region.copy_out(0, &mut [0; 11]), Err(PlanError::InFlight { .. })));
         region.copy_out(0, &mut [0; 10]).unwrap();
         drop(claim);
@@ -328,7 +392,7 @@ mod tests {
     fn only_closed_memory_of_our_own_is_borrowed() {
         let mut region = Region::allocate(100, Grant::PerCommand).unwrap();
         assert_eq!(region.as_bytes().unwrap().len(), 100);
-        let claim = region.claim(bytes(0, 1)).unwrap();
+        let claim = region.claim(bytes(0, 1), ClaimKind::Destination).unwrap();
         assert!(region.as_bytes().is_none());
         drop(claim);
         assert!(region.as_bytes().is_some());
@@ -338,7 +402,7 @@ mod tests {
     #[test]
     fn a_vector_comes_back_when_nothing_is_in_flight() {
         let region = Region::from_vec(vec![7; 100], Grant::Persistent);
-        let claim = region.claim(bytes(0, 1)).unwrap();
+        let claim = region.claim(bytes(0, 1), ClaimKind::Destination).unwrap();
         let part = claim.part(0, 1);
         let region = region.into_vec().unwrap_err();
         assert!(claim.release().is_none(), "the region is there");
@@ -364,7 +428,7 @@ mod tests {
         let owner = Box::new(CountsDrops(Arc::clone(&drops)));
         // SAFETY: the memory is never freed, and used through the region only.
         let region = unsafe { Region::from_raw(memory, 64, Grant::Persistent, owner) };
-        let claim = region.claim(bytes(0, 64)).unwrap();
+        let claim = region.claim(bytes(0, 64), ClaimKind::Destination).unwrap();
         let part = claim.part(3, 5);
         drop(region);
         let kept = claim.release().expect("the region is gone");

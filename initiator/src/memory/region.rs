@@ -109,10 +109,36 @@ impl RegionSlice {
         )
     }
 
+    /// Uses memory of the caller like [`RegionSlice::from_raw`], as the source of writes only:
+    /// devices and targets cannot write to it, so that it may be mapped read-only. No method that
+    /// writes may be called on such a slice, so it never leaves the crate.
+    ///
+    /// # Safety
+    /// Until `release` is called, `length` bytes at `address` must stay mapped and readable. Bytes
+    /// of a slice in an operation must not be written.
+    pub(crate) unsafe fn from_raw_read_only(
+        address: NonNull<u8>,
+        length: usize,
+        release: impl FnOnce() + Send + 'static,
+    ) -> Self {
+        let owner = MemoryOwner::Foreign(Mutex::new(Some(Box::new(release))));
+        Self::of_memory(address, length, Grant::Persistent, MemoryAccess::ReadOnly, owner)
+    }
+
     fn whole(address: NonNull<u8>, length: usize, grant: Grant, owner: MemoryOwner) -> Self {
+        Self::of_memory(address, length, grant, MemoryAccess::ReadWrite, owner)
+    }
+
+    fn of_memory(
+        address: NonNull<u8>,
+        length: usize,
+        grant: Grant,
+        access: MemoryAccess,
+        owner: MemoryOwner,
+    ) -> Self {
         let (registrations, address) = (RwLock::default(), MemoryAddress(address));
         let owner = ManuallyDrop::new(owner);
-        let region = Arc::new(HostMemory { registrations, address, length, grant, owner });
+        let region = Arc::new(HostMemory { registrations, address, length, grant, access, owner });
         Self { region, address, length, grant, known: None }
     }
 
@@ -129,6 +155,11 @@ impl RegionSlice {
     /// Returns the access that targets get.
     pub fn grant(&self) -> Grant {
         self.grant
+    }
+
+    /// Returns whether the memory can only be the source of writes.
+    pub(crate) fn is_read_only(&self) -> bool {
+        self.region.access == MemoryAccess::ReadOnly
     }
 
     /// Splits the slice: `self` keeps the first `at` bytes, and the others are returned.
@@ -482,7 +513,16 @@ pub(crate) struct HostMemory {
     address: MemoryAddress,
     length: usize,
     grant: Grant,
+    access: MemoryAccess,
     owner: ManuallyDrop<MemoryOwner>,
+}
+
+/// Access of devices to memory, on behalf of this host or of targets.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum MemoryAccess {
+    ReadWrite,
+    /// The memory is registered without any right to write, and may be mapped read-only.
+    ReadOnly,
 }
 
 impl HostMemory {
@@ -518,7 +558,7 @@ impl HostMemory {
         // registrations have ended, and never if one could not be. References into a region with
         // remote access exist only where the caller of `as_slice_unchecked` answers for the
         // targets.
-        unsafe { device.register(memory, self.grant.access()) }
+        unsafe { device.register(memory, self.grant.access(self.access)) }
     }
 }
 
@@ -533,10 +573,16 @@ impl Drop for HostMemory {
 }
 
 impl Grant {
-    fn access(self) -> Access {
-        match self {
-            Self::Persistent => Access::LOCAL_WRITE | Access::REMOTE_WRITE | Access::REMOTE_READ,
-            Self::PerCommand => Access::LOCAL_WRITE | Access::WINDOW_BIND,
+    fn access(self, memory: MemoryAccess) -> Access {
+        match (self, memory) {
+            (Self::Persistent, MemoryAccess::ReadWrite) => {
+                Access::LOCAL_WRITE | Access::REMOTE_WRITE | Access::REMOTE_READ
+            }
+            (Self::PerCommand, MemoryAccess::ReadWrite) => {
+                Access::LOCAL_WRITE | Access::WINDOW_BIND
+            }
+            (Self::Persistent, MemoryAccess::ReadOnly) => Access::REMOTE_READ,
+            (Self::PerCommand, MemoryAccess::ReadOnly) => Access::WINDOW_BIND,
         }
     }
 }

@@ -2,6 +2,7 @@
 //! that stand for types of `rdma`.
 
 pub(crate) mod counters;
+pub(crate) mod direction;
 pub(crate) mod error;
 pub(crate) mod host_trace;
 pub(crate) mod options;

@@ -1,4 +1,4 @@
-//! Plans: byte ranges to read, their destinations, and their results.
+//! Plans: byte ranges to read or write, their places in memory, and their results.
 
 use std::time::Duration;
 
@@ -8,8 +8,8 @@ use zerocopy::{FromBytes, Immutable, IntoBytes, KnownLayout};
 use crate::types::error::{Error, ErrorKind};
 use crate::types::options::{BatchOptions, Class};
 
-/// Byte range of a shard, and its destination in a [`Region`](crate::Region): 24 bytes in the
-/// machine's byte order. Every bit pattern is valid, so that an array of them can come from another
+/// Byte range of a shard, and its place in a [`Region`](crate::Region): 24 bytes in the machine's
+/// byte order. Every bit pattern is valid, so that an array of them can come from another
 /// language (numpy: `[("shard","<u4"),("length","<u4"),("offset","<u8"),("dst","<u8")]`).
 #[repr(C)]
 #[derive(
@@ -22,14 +22,14 @@ pub struct Entry {
     pub length: u32,
     /// First byte in the shard; any alignment.
     pub offset: u64,
-    /// First byte in the region; any alignment.
+    /// First byte in the region, to read into or to write from; any alignment.
     pub dst: u64,
 }
 
 impl Entry {
-    /// Returns the destination in the region as (first byte, byte after the last one), the latter
-    /// at most [`u64::MAX`].
-    pub(crate) fn destination(&self) -> (u64, u64) {
+    /// Returns the place in the region as (first byte, byte after the last one), the latter at most
+    /// [`u64::MAX`].
+    pub(crate) fn place(&self) -> (u64, u64) {
         (self.dst, self.dst.saturating_add(self.length.into()))
     }
 }
@@ -72,12 +72,13 @@ impl Outcome {
     /// Status of all other errors, which [`Ticket::error`](crate::Ticket::error) returns.
     pub const OTHER: u16 = 0x80FF;
 
-    /// Bit of `path`: at least one command read directly into the region.
+    /// Bit of `path`: at least one command transferred directly to or from the region.
     pub const DIRECT: u8 = 1;
-    /// Bit of `path`: at least one command read into a bounce buffer, from which bytes were copied.
+    /// Bit of `path`: at least one command transferred a bounce buffer, from or to which bytes were
+    /// copied.
     pub const BOUNCED: u8 = 2;
 
-    /// Returns whether all bytes of the range are in the region.
+    /// Returns whether all bytes of the range were read, or written.
     pub const fn is_ok(self) -> bool {
         self.status == 0
     }
@@ -182,6 +183,20 @@ pub enum PlanError {
         /// Number of shards that exist.
         shards: usize,
     },
+    /// The shard of an entry has several replicas or paths. A plan writes to one namespace over one
+    /// connection.
+    #[error(
+        "entry {entry}: shard {shard} has several replicas or paths, and is only read by plans"
+    )]
+    Replicated {
+        /// Index of the entry in the plan.
+        entry: usize,
+        /// Number of the shard in the entry.
+        shard: u32,
+    },
+    /// The plan reads into memory that may only be written from.
+    #[error("the region is read-only: it can be the source of writes")]
+    ReadOnlyRegion,
     /// The range of an entry extends beyond the end of its shard.
     #[error("entry {entry}: {length} bytes at {offset} are beyond the shard's {size_bytes} bytes")]
     BeyondShard {
@@ -194,19 +209,19 @@ pub enum PlanError {
         /// Size of the shard in bytes when it was opened.
         size_bytes: u64,
     },
-    /// The destination of an entry extends beyond the end of the region.
+    /// The place of an entry extends beyond the end of the region.
     #[error("entry {entry}: {length} bytes at {dst} are beyond the region's {region_bytes} bytes")]
     BeyondRegion {
         /// Index of the entry in the plan.
         entry: usize,
-        /// First byte of the destination in the region.
+        /// First byte of the place in the region.
         dst: u64,
-        /// Length of the destination in bytes.
+        /// Length of the place in bytes.
         length: u32,
         /// Size of the region in bytes.
         region_bytes: usize,
     },
-    /// The destinations of two entries overlap.
+    /// The destinations of two entries of a plan that reads overlap.
     #[error("entries {first} and {second} have bytes of the region in common")]
     Overlap {
         /// Index of the entry that comes first in the plan.
@@ -214,10 +229,11 @@ pub enum PlanError {
         /// Index of the other entry.
         second: usize,
     },
-    /// The destination overlaps that of another plan that has ranges in progress.
+    /// The plan would use bytes of the region that another plan with ranges in progress uses. Only
+    /// plans that write may share them.
     #[error(
-        "bytes {start} to {end} of the region are the destination of a plan in flight: wait for \
-         it, or cancel it and wait"
+        "bytes {start} to {end} of the region are used by a plan in flight: wait for it, or cancel \
+         it and wait"
     )]
     InFlight {
         /// First byte of the region that is in use.

@@ -9,8 +9,8 @@ import numpy as np
 
 from feedrail import _core
 from feedrail._dtypes import make_plan
+from feedrail._open import open as open_source
 from feedrail._source import Source
-from feedrail._source import open as open_source
 
 if TYPE_CHECKING:
     import torch

@@ -12,7 +12,7 @@ from numpy.lib import format as npy_format
 
 from feedrail import _core
 from feedrail._errors import FormatError
-from feedrail._source import open as open_source
+from feedrail._open import open as open_source
 from feedrail.formats._batch import SampleDecoder, SampleError, picklable
 
 #: Makes a value of the bytes of a member.

@@ -14,3 +14,4 @@ mod multipath;
 mod plans;
 mod replicas;
 mod waiting;
+mod write_plans;
