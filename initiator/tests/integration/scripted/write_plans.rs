@@ -87,7 +87,8 @@ fn a_plan_is_written_from_one_region() {
         world.end(&ticket);
         assert_eq!((ticket.progress().failed, region.is_in_flight()), (0, false));
         assert!(world.fake.disk() == disk_after(&before, &plan, &bytes), "{grant:?}");
-        assert_eq!(world.fake.count(|seen| seen.sqe.cdw12.get() & FUA != 0), 0);
+        let is_durable = |seen: &Seen| is_write(seen) && seen.sqe.cdw12.get() & FUA != 0;
+        assert_eq!(world.fake.count(is_durable), 0);
     }
 }
 
