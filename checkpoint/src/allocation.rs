@@ -1,0 +1,125 @@
+//! Free space, in units.
+
+use crate::error::{Error, FormatError};
+
+/// Units that follow each other.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub struct Extent {
+    /// The first unit, counted from the beginning of the namespace.
+    pub first: u64,
+    /// Number of units.
+    pub units: u64,
+}
+
+impl Extent {
+    /// The first unit behind it.
+    pub fn end(&self) -> u64 {
+        self.first + self.units
+    }
+}
+
+/// The free extents of a volume, by address, with others between any two.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) struct FreeSpace(Vec<Extent>);
+
+impl FreeSpace {
+    /// All units but those in use, which may not overlap.
+    pub(crate) fn new(first: u64, end: u64, used: &[Extent]) -> Result<Self, FormatError> {
+        let mut used = used.to_vec();
+        used.sort_unstable();
+        let mut free = Vec::new();
+        let mut next = first;
+        for extent in used {
+            if extent.first < next {
+                return Err(FormatError::Overlap);
+            }
+            free.push(Extent { first: next, units: extent.first - next });
+            next = extent.end();
+        }
+        let last = end.checked_sub(next).ok_or(FormatError::Field("extent"))?;
+        free.push(Extent { first: next, units: last });
+        free.retain(|extent| extent.units > 0);
+        Ok(Self(free))
+    }
+
+    /// Number of free units.
+    pub(crate) fn units(&self) -> u64 {
+        self.0.iter().map(|extent| extent.units).sum()
+    }
+
+    /// Takes units from the lowest addresses.
+    pub(crate) fn take(&mut self, units: u64, unit_bytes: u64) -> Result<Vec<Extent>, Error> {
+        if units > self.units() {
+            let needed_bytes = units.saturating_mul(unit_bytes);
+            return Err(Error::CapacityExceeded {
+                needed_bytes,
+                free_bytes: self.units() * unit_bytes,
+            });
+        }
+        let mut taken = Vec::new();
+        let mut missing = units;
+        while missing > 0 {
+            let free = &mut self.0[0];
+            let part = Extent { first: free.first, units: missing.min(free.units) };
+            free.first += part.units;
+            free.units -= part.units;
+            missing -= part.units;
+            taken.push(part);
+            self.0.retain(|extent| extent.units > 0);
+        }
+        Ok(taken)
+    }
+
+    /// Takes adjacent units from the first place that has them.
+    pub(crate) fn take_adjacent(&mut self, units: u64, unit_bytes: u64) -> Result<Extent, Error> {
+        let full = Error::CapacityExceeded {
+            needed_bytes: units.saturating_mul(unit_bytes),
+            free_bytes: self.units() * unit_bytes,
+        };
+        let free = self.0.iter_mut().find(|free| free.units >= units).ok_or(full)?;
+        let taken = Extent { first: free.first, units };
+        free.first += units;
+        free.units -= units;
+        self.0.retain(|extent| extent.units > 0);
+        Ok(taken)
+    }
+
+    /// Gives units back.
+    pub(crate) fn give(&mut self, extents: &[Extent]) {
+        self.0.extend(extents);
+        self.0.sort_unstable();
+        self.0.dedup_by(|next, last| {
+            let joins = last.end() == next.first;
+            if joins {
+                last.units += next.units;
+            }
+            joins
+        });
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_is_taken_comes_back() {
+        let used = [Extent { first: 4, units: 2 }];
+        let mut free = FreeSpace::new(2, 10, &used).unwrap();
+        let before = free.clone();
+        let taken = free.take(3, 1).unwrap();
+        assert_eq!(taken, [Extent { first: 2, units: 2 }, Extent { first: 6, units: 1 }]);
+        assert!(matches!(free.take(4, 1), Err(Error::CapacityExceeded { free_bytes: 3, .. })));
+        free.give(&taken);
+        assert_eq!(free, before);
+        assert_eq!(free.take_adjacent(3, 1).unwrap(), Extent { first: 6, units: 3 });
+    }
+
+    #[test]
+    fn overlaps_are_refused() {
+        let used = [Extent { first: 4, units: 2 }, Extent { first: 5, units: 1 }];
+        assert_eq!(FreeSpace::new(2, 10, &used), Err(FormatError::Overlap));
+        let used = [Extent { first: 9, units: 2 }];
+        assert_eq!(FreeSpace::new(2, 10, &used), Err(FormatError::Field("extent")));
+    }
+}

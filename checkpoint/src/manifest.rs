@@ -1,0 +1,267 @@
+//! The manifest: the table of the checkpoints of a volume.
+
+use std::collections::BTreeSet;
+
+use uuid::Uuid;
+
+use crate::allocation::{Extent, FreeSpace};
+use crate::error::FormatError;
+use crate::name::{CheckpointName, EntryName};
+use crate::record::{self, Record};
+use crate::superblock::Geometry;
+
+/// Length of the longest manifest, in bytes.
+pub(crate) const MANIFEST_MAX: u64 = 256 << 20;
+const METADATA_MAX: usize = 1 << 20;
+const CHECKPOINTS_MAX: usize = 65_536;
+const MAGIC: &[u8; 8] = b"FRCKPTM\0";
+const VERSION: u32 = 1;
+/// Bytes of magic, version, reserved, UUID and generation.
+const HEADER_BYTES: usize = 40;
+
+const CHECKPOINT: u16 = 1;
+const NAME: u16 = 2;
+const STEP: u16 = 3;
+const CREATED: u16 = 4;
+const METADATA: u16 = 5;
+const ENTRY: u16 = 6;
+const LENGTH: u16 = 7;
+const EXTENTS: u16 = 8;
+const CHECKSUMS: u16 = 9;
+
+/// The table of checkpoints, in the order in which they were committed.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Manifest {
+    /// The checkpoints; no two have a name in common.
+    pub checkpoints: Vec<Checkpoint>,
+}
+
+/// A checkpoint.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Checkpoint {
+    /// Its name.
+    pub name: CheckpointName,
+    /// The training step.
+    pub step: u64,
+    /// When the save began, in milliseconds since 1970.
+    pub created_ms: u64,
+    /// Bytes of the user, at most 1 MiB.
+    pub metadata: Vec<u8>,
+    /// Its entries; no two have a name in common.
+    pub entries: Vec<Entry>,
+}
+
+/// Bytes with a name.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Entry {
+    /// Its name.
+    pub name: EntryName,
+    /// Number of bytes.
+    pub length: u64,
+    /// Where they are.
+    pub extents: Vec<Extent>,
+    /// The CRC-32C of each unit; of the last one, as far as the entry reaches.
+    pub checksums: Vec<u32>,
+}
+
+impl Entry {
+    /// The unit of the namespace that has a unit of the entry.
+    pub(crate) fn unit(&self, index: u64) -> Option<u64> {
+        let mut rest = index;
+        for extent in &self.extents {
+            if rest < extent.units {
+                return Some(extent.first + rest);
+            }
+            rest -= extent.units;
+        }
+        None
+    }
+}
+
+impl Manifest {
+    /// The checkpoint of a name.
+    pub fn checkpoint(&self, name: &str) -> Option<&Checkpoint> {
+        self.checkpoints.iter().find(|checkpoint| checkpoint.name.as_str() == name)
+    }
+
+    /// All extents of data.
+    pub(crate) fn extents(&self) -> impl Iterator<Item = Extent> + '_ {
+        let entries = self.checkpoints.iter().flat_map(|checkpoint| &checkpoint.entries);
+        entries.flat_map(|entry| entry.extents.iter().copied())
+    }
+
+    /// Reads the manifest of a generation of a volume.
+    ///
+    /// # Errors
+    /// See [`FormatError`].
+    pub fn decode(
+        bytes: &[u8],
+        uuid: Uuid,
+        generation: u64,
+        geometry: &Geometry,
+    ) -> Result<Self, FormatError> {
+        let (header, rest) = bytes.split_at_checked(HEADER_BYTES).ok_or(FormatError::Cut)?;
+        if !header.starts_with(MAGIC) {
+            return Err(FormatError::Magic);
+        }
+        if header[8..12] != VERSION.to_le_bytes() {
+            return Err(FormatError::Newer);
+        }
+        if header[16..32] != *uuid.as_bytes() {
+            return Err(FormatError::Field("uuid"));
+        }
+        let written: [u8; 8] = header[32..].try_into().map_err(|_| FormatError::Cut)?;
+        if u64::from_le_bytes(written) > generation {
+            return Err(FormatError::Field("generation"));
+        }
+        let mut manifest = Self::default();
+        for record in record::records(rest) {
+            let record = record?;
+            match record.tag {
+                CHECKPOINT => manifest.checkpoints.push(checkpoint(&record, geometry)?),
+                _ => record.unknown()?,
+            }
+            if manifest.checkpoints.len() > CHECKPOINTS_MAX {
+                return Err(FormatError::Limit("checkpoints"));
+            }
+        }
+        let names = manifest.checkpoints.iter().map(|checkpoint| checkpoint.name.as_str());
+        distinct(names)?;
+        let used: Vec<_> = manifest.extents().collect();
+        FreeSpace::new(geometry.first_unit(), geometry.capacity_units(), &used)?;
+        Ok(manifest)
+    }
+
+    /// The bytes of the manifest, written for a generation.
+    ///
+    /// # Errors
+    /// [`FormatError::Limit`] if they are too many.
+    pub fn encode(&self, uuid: Uuid, generation: u64) -> Result<Vec<u8>, FormatError> {
+        let mut bytes = MAGIC.to_vec();
+        bytes.extend(VERSION.to_le_bytes());
+        bytes.extend([0; 4]);
+        bytes.extend(uuid.as_bytes());
+        bytes.extend(generation.to_le_bytes());
+        if self.checkpoints.len() > CHECKPOINTS_MAX {
+            return Err(FormatError::Limit("checkpoints"));
+        }
+        for checkpoint in &self.checkpoints {
+            record::push(&mut bytes, CHECKPOINT, &encode_checkpoint(checkpoint)?)?;
+        }
+        let is_short = bytes.len() as u64 <= MANIFEST_MAX;
+        if is_short { Ok(bytes) } else { Err(FormatError::Limit("bytes of the manifest")) }
+    }
+}
+
+fn encode_checkpoint(checkpoint: &Checkpoint) -> Result<Vec<u8>, FormatError> {
+    if checkpoint.metadata.len() > METADATA_MAX {
+        return Err(FormatError::Limit("bytes of metadata"));
+    }
+    let mut bytes = Vec::new();
+    record::push(&mut bytes, NAME, checkpoint.name.as_str().as_bytes())?;
+    record::push(&mut bytes, STEP, &checkpoint.step.to_le_bytes())?;
+    record::push(&mut bytes, CREATED, &checkpoint.created_ms.to_le_bytes())?;
+    record::push(&mut bytes, METADATA, &checkpoint.metadata)?;
+    for entry in &checkpoint.entries {
+        record::push(&mut bytes, ENTRY, &encode_entry(entry)?)?;
+    }
+    Ok(bytes)
+}
+
+fn encode_entry(entry: &Entry) -> Result<Vec<u8>, FormatError> {
+    let mut bytes = Vec::new();
+    record::push(&mut bytes, NAME, entry.name.as_str().as_bytes())?;
+    record::push(&mut bytes, LENGTH, &entry.length.to_le_bytes())?;
+    let extents: Vec<u8> = entry
+        .extents
+        .iter()
+        .flat_map(|extent| [extent.first.to_le_bytes(), extent.units.to_le_bytes()].concat())
+        .collect();
+    record::push(&mut bytes, EXTENTS, &extents)?;
+    let checksums: Vec<u8> = entry.checksums.iter().flat_map(|crc| crc.to_le_bytes()).collect();
+    record::push(&mut bytes, CHECKSUMS, &checksums)?;
+    Ok(bytes)
+}
+
+fn checkpoint(record: &Record<'_>, geometry: &Geometry) -> Result<Checkpoint, FormatError> {
+    let (mut name, mut step, mut created_ms) = (None, None, None);
+    let mut metadata = Vec::new();
+    let mut entries = Vec::new();
+    for record in record::records(record.bytes) {
+        let record = record?;
+        match record.tag {
+            NAME => name = Some(CheckpointName::new(record.text("name")?)?),
+            STEP => step = Some(record.u64("step")?),
+            CREATED => created_ms = Some(record.u64("created")?),
+            METADATA if record.bytes.len() > METADATA_MAX => {
+                return Err(FormatError::Limit("bytes of metadata"));
+            }
+            METADATA => metadata = record.bytes.to_vec(),
+            ENTRY => entries.push(entry(&record, geometry)?),
+            _ => record.unknown()?,
+        }
+    }
+    distinct(entries.iter().map(|entry: &Entry| entry.name.as_str()))?;
+    Ok(Checkpoint {
+        name: name.ok_or(FormatError::Field("name"))?,
+        step: step.ok_or(FormatError::Field("step"))?,
+        created_ms: created_ms.ok_or(FormatError::Field("created"))?,
+        metadata,
+        entries,
+    })
+}
+
+fn entry(record: &Record<'_>, geometry: &Geometry) -> Result<Entry, FormatError> {
+    let (mut name, mut length, mut extents, mut checksums) = (None, None, None, None);
+    for record in record::records(record.bytes) {
+        let record = record?;
+        match record.tag {
+            NAME => name = Some(EntryName::new(record.text("name")?)?),
+            LENGTH => length = Some(record.u64("length")?),
+            EXTENTS => extents = Some(decode_extents(record.bytes, geometry)?),
+            CHECKSUMS => {
+                let (words, rest) = record.bytes.as_chunks::<4>();
+                if !rest.is_empty() {
+                    return Err(FormatError::Field("checksums"));
+                }
+                checksums = Some(words.iter().map(|word| u32::from_le_bytes(*word)).collect());
+            }
+            _ => record.unknown()?,
+        }
+    }
+    let entry = Entry {
+        name: name.ok_or(FormatError::Field("name"))?,
+        length: length.ok_or(FormatError::Field("length"))?,
+        extents: extents.ok_or(FormatError::Field("extents"))?,
+        checksums: checksums.ok_or(FormatError::Field("checksums"))?,
+    };
+    let units = geometry.units_of(entry.length);
+    let mut sum = 0_u64;
+    for extent in &entry.extents {
+        sum = sum.checked_add(extent.units).ok_or(FormatError::Field("extents"))?;
+    }
+    let is_sound = sum == units && entry.checksums.len() as u64 == units;
+    if is_sound { Ok(entry) } else { Err(FormatError::Field("length")) }
+}
+
+fn decode_extents(bytes: &[u8], geometry: &Geometry) -> Result<Vec<Extent>, FormatError> {
+    let (pairs, rest) = bytes.as_chunks::<16>();
+    if !rest.is_empty() {
+        return Err(FormatError::Field("extents"));
+    }
+    let extents = pairs.iter().map(|pair| {
+        let pair = u128::from_le_bytes(*pair);
+        let extent = Extent { first: pair as u64, units: (pair >> 64) as u64 };
+        let end = extent.first.checked_add(extent.units);
+        let is_inside = extent.first >= geometry.first_unit()
+            && extent.units > 0
+            && end.is_some_and(|end| end <= geometry.capacity_units());
+        if is_inside { Ok(extent) } else { Err(FormatError::Field("extents")) }
+    });
+    extents.collect()
+}
+
+fn distinct<'a>(mut names: impl Iterator<Item = &'a str>) -> Result<(), FormatError> {
+    let mut seen = BTreeSet::new();
+    if names.all(|name| seen.insert(name)) { Ok(()) } else { Err(FormatError::Field("name")) }
+}

@@ -1,0 +1,67 @@
+//! Records of a manifest: a tag, flags, a length and bytes.
+
+use crate::error::FormatError;
+
+/// A reader that does not know the tag must refuse the manifest.
+const REQUIRED: u16 = 1;
+
+/// A record.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Record<'a> {
+    pub(crate) tag: u16,
+    pub(crate) bytes: &'a [u8],
+    is_required: bool,
+}
+
+impl Record<'_> {
+    /// The answer to a tag that this version does not know.
+    pub(crate) fn unknown(&self) -> Result<(), FormatError> {
+        if self.is_required { Err(FormatError::Newer) } else { Ok(()) }
+    }
+
+    /// The bytes as a number.
+    pub(crate) fn u64(&self, field: &'static str) -> Result<u64, FormatError> {
+        let bytes = self.bytes.try_into().map_err(|_| FormatError::Field(field))?;
+        Ok(u64::from_le_bytes(bytes))
+    }
+
+    /// The bytes as text.
+    pub(crate) fn text(&self, field: &'static str) -> Result<&str, FormatError> {
+        std::str::from_utf8(self.bytes).map_err(|_| FormatError::Field(field))
+    }
+}
+
+/// The records in a slice. The first error is the last item.
+pub(crate) fn records(mut rest: &[u8]) -> impl Iterator<Item = Result<Record<'_>, FormatError>> {
+    std::iter::from_fn(move || {
+        if rest.is_empty() {
+            return None;
+        }
+        let record = split(&mut rest);
+        if record.is_none() {
+            rest = &[];
+        }
+        Some(record.ok_or(FormatError::Cut))
+    })
+}
+
+fn split<'a>(rest: &mut &'a [u8]) -> Option<Record<'a>> {
+    let (&tag, bytes) = rest.split_first_chunk()?;
+    let (&flags, bytes) = bytes.split_first_chunk()?;
+    let (&length, bytes) = bytes.split_first_chunk()?;
+    let length = usize::try_from(u32::from_le_bytes(length)).ok()?;
+    let (bytes, others) = bytes.split_at_checked(length)?;
+    *rest = others;
+    let is_required = u16::from_le_bytes(flags) & REQUIRED != 0;
+    Some(Record { tag: u16::from_le_bytes(tag), bytes, is_required })
+}
+
+/// Appends a required record.
+pub(crate) fn push(to: &mut Vec<u8>, tag: u16, bytes: &[u8]) -> Result<(), FormatError> {
+    let length = u32::try_from(bytes.len()).map_err(|_| FormatError::Limit("bytes of a record"))?;
+    to.extend(tag.to_le_bytes());
+    to.extend(REQUIRED.to_le_bytes());
+    to.extend(length.to_le_bytes());
+    to.extend(bytes);
+    Ok(())
+}

@@ -1,0 +1,200 @@
+//! A superblock: one atomic write unit that names the manifest and the writer.
+
+use uuid::Uuid;
+use zerocopy::little_endian::{U32, U64};
+use zerocopy::{FromBytes, Immutable, IntoBytes, KnownLayout, Unaligned};
+
+use crate::error::FormatError;
+
+/// Size of a superblock.
+pub const SUPERBLOCK_BYTES: usize = 4096;
+
+/// Where superblocks A and B begin.
+pub const SUPERBLOCK_OFFSETS: [u64; 2] = [0, 65_536];
+
+/// How long a lease is respected after its end: commands of its writer may still be on their way.
+pub const LEASE_GRACE_MS: u64 = 30_000;
+
+/// First byte that may belong to data, before rounding up to a unit.
+const DATA_OFFSET: u64 = 131_072;
+const MAGIC: [u8; 8] = *b"FRCKPTV\0";
+const VERSION: u32 = 1;
+
+/// The bytes of a superblock before the padding and its CRC.
+#[derive(Clone, Copy, FromBytes, IntoBytes, Immutable, KnownLayout, Unaligned)]
+#[repr(C)]
+struct Layout {
+    magic: [u8; 8],
+    version: U32,
+    unit_shift: U32,
+    uuid: [u8; 16],
+    required_features: U64,
+    optional_features: U64,
+    generation: U64,
+    capacity_units: U64,
+    manifest_unit: U64,
+    manifest_bytes: U64,
+    manifest_crc32c: U32,
+    reserved: U32,
+    lease_host: [u8; 16],
+    lease_number: U64,
+    lease_expiry_ms: U64,
+}
+
+/// Sizes of a volume.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Geometry {
+    unit_shift: u32,
+    capacity_units: u64,
+}
+
+impl Geometry {
+    /// The geometry of a namespace with units of `1 << unit_shift` bytes: 12 to 24, 20 for 1 MiB.
+    ///
+    /// # Errors
+    /// [`FormatError::Field`].
+    pub fn new(unit_shift: u32, namespace_bytes: u64) -> Result<Self, FormatError> {
+        if !(12..=24).contains(&unit_shift) {
+            return Err(FormatError::Field("unit_shift"));
+        }
+        let geometry = Self { unit_shift, capacity_units: namespace_bytes >> unit_shift };
+        let has_room = geometry.capacity_units > geometry.first_unit();
+        if has_room { Ok(geometry) } else { Err(FormatError::Field("capacity_units")) }
+    }
+
+    /// Size of a unit.
+    pub fn unit_bytes(&self) -> u64 {
+        1 << self.unit_shift
+    }
+
+    /// The first unit of data.
+    pub fn first_unit(&self) -> u64 {
+        DATA_OFFSET.div_ceil(self.unit_bytes())
+    }
+
+    /// Number of units, those of the superblocks included.
+    pub fn capacity_units(&self) -> u64 {
+        self.capacity_units
+    }
+
+    /// Number of units that have so many bytes.
+    pub fn units_of(&self, bytes: u64) -> u64 {
+        bytes.div_ceil(self.unit_bytes())
+    }
+}
+
+/// A writer's right to change the volume.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Lease {
+    /// The writer's host.
+    pub host: Uuid,
+    /// A random number, other for each writer and never zero.
+    pub number: u64,
+    /// When it ends, in milliseconds since 1970.
+    pub expiry_ms: u64,
+}
+
+/// The facts of a superblock.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Superblock {
+    /// The volume; replicas have the same.
+    pub uuid: Uuid,
+    /// Sizes of the volume.
+    pub geometry: Geometry,
+    /// One more with each superblock written.
+    pub generation: u64,
+    /// First unit of the manifest, whose units are adjacent.
+    pub manifest_unit: u64,
+    /// Length of the manifest.
+    pub manifest_bytes: u64,
+    /// Checksum of the manifest.
+    pub manifest_crc32c: u32,
+    /// The writer, if there is one.
+    pub lease: Option<Lease>,
+}
+
+impl Superblock {
+    /// Reads a superblock from 4096 bytes.
+    ///
+    /// # Errors
+    /// See [`FormatError`].
+    pub fn decode(bytes: &[u8]) -> Result<Self, FormatError> {
+        let (layout, _) = Layout::read_from_prefix(bytes).map_err(|_| FormatError::Cut)?;
+        let (body, crc) = bytes
+            .get(..SUPERBLOCK_BYTES)
+            .and_then(|bytes| bytes.split_last_chunk::<4>())
+            .ok_or(FormatError::Cut)?;
+        if layout.magic != MAGIC {
+            return Err(FormatError::Magic);
+        }
+        if crc32c::crc32c(body) != u32::from_le_bytes(*crc) {
+            return Err(FormatError::Crc);
+        }
+        if layout.version != VERSION || layout.required_features != 0 {
+            return Err(FormatError::Newer);
+        }
+        Self::check(&layout)
+    }
+
+    fn check(layout: &Layout) -> Result<Self, FormatError> {
+        let unit_shift = layout.unit_shift.get();
+        let bytes = layout.capacity_units.get().checked_shl(unit_shift);
+        let bytes = bytes.filter(|bytes| bytes >> unit_shift == layout.capacity_units.get());
+        let geometry =
+            Geometry::new(unit_shift, bytes.ok_or(FormatError::Field("capacity_units"))?)?;
+        let (first, length) = (layout.manifest_unit.get(), layout.manifest_bytes.get());
+        let end = first.checked_add(geometry.units_of(length));
+        let is_inside = first >= geometry.first_unit()
+            && length > 0
+            && end.is_some_and(|end| end <= geometry.capacity_units);
+        if !is_inside {
+            return Err(FormatError::Field("manifest_unit"));
+        }
+        let generation = layout.generation.get();
+        if generation == 0 || generation == u64::MAX {
+            return Err(FormatError::Field("generation"));
+        }
+        let number = layout.lease_number.get();
+        let lease = (number != 0).then(|| Lease {
+            host: Uuid::from_bytes(layout.lease_host),
+            number,
+            expiry_ms: layout.lease_expiry_ms.get(),
+        });
+        Ok(Self {
+            uuid: Uuid::from_bytes(layout.uuid),
+            geometry,
+            generation,
+            manifest_unit: first,
+            manifest_bytes: length,
+            manifest_crc32c: layout.manifest_crc32c.get(),
+            lease,
+        })
+    }
+
+    /// The 4096 bytes of the superblock.
+    pub fn encode(&self) -> Vec<u8> {
+        let lease = self.lease.unwrap_or(Lease { host: Uuid::nil(), number: 0, expiry_ms: 0 });
+        let layout = Layout {
+            magic: MAGIC,
+            version: VERSION.into(),
+            unit_shift: self.geometry.unit_shift.into(),
+            uuid: self.uuid.into_bytes(),
+            required_features: 0.into(),
+            optional_features: 0.into(),
+            generation: self.generation.into(),
+            capacity_units: self.geometry.capacity_units.into(),
+            manifest_unit: self.manifest_unit.into(),
+            manifest_bytes: self.manifest_bytes.into(),
+            manifest_crc32c: self.manifest_crc32c.into(),
+            reserved: 0.into(),
+            lease_host: lease.host.into_bytes(),
+            lease_number: lease.number.into(),
+            lease_expiry_ms: lease.expiry_ms.into(),
+        };
+        let mut bytes = layout.as_bytes().to_vec();
+        bytes.resize(SUPERBLOCK_BYTES - 4, 0);
+        let crc = crc32c::crc32c(&bytes);
+        bytes.extend(crc.to_le_bytes());
+        bytes
+    }
+}

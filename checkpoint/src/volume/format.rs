@@ -1,0 +1,92 @@
+//! Formatting a namespace.
+
+use uuid::Uuid;
+
+use super::{Device, all_done, data};
+use crate::error::Error;
+use crate::manifest::Manifest;
+use crate::operation::{Outcome, Payload, Request};
+use crate::run::{Procedure, Step};
+use crate::signature::{self, LOOK_BYTES};
+use crate::superblock::{Geometry, SUPERBLOCK_BYTES, SUPERBLOCK_OFFSETS, Superblock};
+
+/// Makes an empty volume of a namespace, unless that holds something.
+#[derive(Debug)]
+pub struct Formatting {
+    superblock: Superblock,
+    manifest: Vec<u8>,
+    is_forced: bool,
+    round: u32,
+}
+
+impl Formatting {
+    /// Formats a namespace with units of `1 << unit_shift` bytes; 20 is usual. `is_forced` destroys
+    /// what the namespace holds.
+    ///
+    /// # Errors
+    /// [`Error::TooSmall`], [`Error::Format`] for a bad size of units.
+    pub fn new(
+        device: Device,
+        uuid: Uuid,
+        unit_shift: u32,
+        is_forced: bool,
+    ) -> Result<Self, Error> {
+        let unit_bytes = 1_u64.checked_shl(unit_shift).unwrap_or(u64::MAX);
+        let needed =
+            LOOK_BYTES.next_multiple_of(unit_bytes).saturating_add(unit_bytes.saturating_mul(4));
+        if device.bytes < needed {
+            return Err(Error::TooSmall { bytes: device.bytes, needed });
+        }
+        let geometry = Geometry::new(unit_shift, device.bytes)?;
+        let manifest = Manifest::default().encode(uuid, 1)?;
+        let superblock = Superblock {
+            uuid,
+            geometry,
+            generation: 1,
+            manifest_unit: geometry.first_unit(),
+            manifest_bytes: manifest.len() as u64,
+            manifest_crc32c: crc32c::crc32c(&manifest),
+            lease: None,
+        };
+        Ok(Self { superblock, manifest, is_forced, round: 0 })
+    }
+}
+
+impl Procedure for Formatting {
+    type Output = ();
+
+    fn advance(&mut self, mut outcomes: Vec<Outcome>) -> Result<Step<()>, Error> {
+        self.round += 1;
+        if self.round == 2
+            && let Some(outcome) = outcomes.pop()
+        {
+            let bytes = data(outcome)?;
+            if let Some(signature) = signature::find(&bytes)
+                && !self.is_forced
+            {
+                return Err(Error::Occupied(signature));
+            }
+        }
+        all_done(outcomes)?;
+        let write =
+            |offset, bytes, fua| Request::Write { offset, payload: Payload::Bytes(bytes), fua };
+        Ok(match self.round {
+            1 => Step::Ask(vec![Request::Read { offset: 0, length: LOOK_BYTES }]),
+            // The old volume is gone before anything of it is overwritten.
+            2 => {
+                let zeroes = |offset| write(offset, vec![0; SUPERBLOCK_BYTES], true);
+                Step::Ask(SUPERBLOCK_OFFSETS.map(zeroes).to_vec())
+            }
+            3 => {
+                let mut bytes = std::mem::take(&mut self.manifest);
+                bytes.resize(bytes.len().next_multiple_of(4096), 0);
+                let geometry = &self.superblock.geometry;
+                let offset = self.superblock.manifest_unit * geometry.unit_bytes();
+                Step::Ask(vec![write(offset, bytes, false)])
+            }
+            4 => Step::Ask(vec![Request::Flush]),
+            5 => Step::Ask(vec![write(SUPERBLOCK_OFFSETS[0], self.superblock.encode(), true)]),
+            _ => Step::Done(()),
+        })
+    }
+}

@@ -1,0 +1,181 @@
+//! Opening a volume.
+
+use super::{Device, Volume, all_done, data};
+use crate::allocation::{Extent, FreeSpace};
+use crate::deliberate_bugs::{self, Bug};
+use crate::error::{Error, FormatError};
+use crate::manifest::{MANIFEST_MAX, Manifest};
+use crate::operation::{Outcome, Request};
+use crate::run::{Procedure, Step};
+use crate::superblock::{SUPERBLOCK_BYTES, SUPERBLOCK_OFFSETS, Superblock};
+
+/// Reads both superblocks, then the manifest of the newest one, else that of the other.
+#[derive(Debug)]
+pub struct Opening {
+    device: Device,
+    state: State,
+}
+
+#[derive(Debug)]
+enum State {
+    Begin,
+    Superblocks,
+    Manifest { raw: [Vec<u8>; 2], found: Found, candidates: Vec<usize>, error: Option<Error> },
+}
+
+/// The superblocks that were readable.
+type Found = [Result<Superblock, Error>; 2];
+
+/// The requests that read both superblocks.
+pub(super) fn superblock_reads() -> Vec<Request> {
+    let read = |offset| Request::Read { offset, length: SUPERBLOCK_BYTES as u64 };
+    SUPERBLOCK_OFFSETS.map(read).to_vec()
+}
+
+/// The units of a superblock's manifest.
+pub(super) fn manifest_extent(superblock: &Superblock) -> Extent {
+    let units = superblock.geometry.units_of(superblock.manifest_bytes);
+    Extent { first: superblock.manifest_unit, units }
+}
+
+impl Opening {
+    /// Opens the volume on a namespace.
+    pub fn new(device: Device) -> Self {
+        Self { device, state: State::Begin }
+    }
+
+    fn superblocks(&mut self, outcomes: Vec<Outcome>) -> Result<Step<Volume>, Error> {
+        let bytes: Vec<_> = outcomes.into_iter().map(data).collect();
+        let decode = |bytes: &Result<Vec<u8>, Error>| {
+            let bytes = bytes.as_ref().map_err(Clone::clone)?;
+            Ok(Superblock::decode(bytes)?)
+        };
+        let found: Found = [decode(&bytes[0]), decode(&bytes[1])];
+        if found.iter().any(|one| *one == Err(FormatError::Newer.into())) {
+            return Err(FormatError::Newer.into());
+        }
+        let mut candidates: Vec<_> = (0..2).filter(|&index| found[index].is_ok()).collect();
+        let generation = |index: &usize| found[*index].as_ref().map_or(0, |one| one.generation);
+        candidates.sort_by_key(generation);
+        let raw = [0, 1].map(|index: usize| bytes[index].clone().unwrap_or_default());
+        self.next(raw, found, candidates, None)
+    }
+
+    /// Reads the manifest of the last candidate.
+    fn next(
+        &mut self,
+        raw: [Vec<u8>; 2],
+        found: Found,
+        candidates: Vec<usize>,
+        error: Option<Error>,
+    ) -> Result<Step<Volume>, Error> {
+        let superblock = candidates.last().and_then(|&index| found[index].as_ref().ok());
+        let Some(superblock) = superblock else {
+            let [a, b] = found;
+            let of_superblocks = a.err().filter(|a| *a != FormatError::Magic.into()).or(b.err());
+            return Err(error.or(of_superblocks).unwrap_or_else(|| FormatError::Magic.into()));
+        };
+        let needed = superblock.geometry.capacity_units() * superblock.geometry.unit_bytes();
+        if needed > self.device.bytes {
+            return Err(Error::TooSmall { bytes: self.device.bytes, needed });
+        }
+        if superblock.manifest_bytes > MANIFEST_MAX {
+            return Err(FormatError::Limit("bytes of the manifest").into());
+        }
+        let offset = superblock.manifest_unit * superblock.geometry.unit_bytes();
+        let length = superblock.manifest_bytes.next_multiple_of(4096);
+        self.state = State::Manifest { raw, found, candidates, error };
+        Ok(Step::Ask(vec![Request::Read { offset, length }]))
+    }
+
+    fn manifest(
+        &mut self,
+        outcome: Outcome,
+        (raw, found): ([Vec<u8>; 2], Found),
+        mut candidates: Vec<usize>,
+        error: Option<Error>,
+    ) -> Result<Step<Volume>, Error> {
+        let current = candidates.pop().ok_or(FormatError::Magic)?;
+        let superblock = found[current].clone()?;
+        match data(outcome).and_then(|bytes| Ok(decode(&superblock, &bytes)?)) {
+            Ok(manifest) => self.volume(raw, &found, current, manifest).map(Step::Done),
+            Err(Error::Format(FormatError::Newer)) => Err(FormatError::Newer.into()),
+            Err(new) => self.next(raw, found, candidates, error.or(Some(new))),
+        }
+    }
+
+    fn volume(
+        &self,
+        raw: [Vec<u8>; 2],
+        found: &Found,
+        current: usize,
+        manifest: Manifest,
+    ) -> Result<Volume, Error> {
+        let superblock = found[current].clone()?;
+        let good = |one: &Result<Superblock, Error>| one.as_ref().ok().copied();
+        let last_generation =
+            found.iter().filter_map(good).map(|one| one.generation).max().unwrap_or(0);
+        let geometry = superblock.geometry;
+        let mut manifest_extents = [None; 2];
+        manifest_extents[current] = Some(manifest_extent(&superblock));
+        // The older manifest is kept while its superblock is: it is what a reader falls back to.
+        let older = good(&found[1 - current])
+            .filter(|older| older.uuid == superblock.uuid && older.geometry == geometry)
+            .filter(|older| older.generation < superblock.generation)
+            .map(|older| manifest_extent(&older));
+        let used = |older: Option<Extent>| {
+            let manifests = manifest_extents.iter().flatten().copied().chain(older);
+            let mut used: Vec<_> = manifest.extents().chain(manifests).collect();
+            used.sort_unstable();
+            used.dedup();
+            FreeSpace::new(geometry.first_unit(), geometry.capacity_units(), &used)
+        };
+        let (free, older) = match used(older) {
+            Ok(free) => (free, older),
+            Err(_) => (used(None)?, None),
+        };
+        manifest_extents[1 - current] = older;
+        Ok(Volume {
+            device: self.device,
+            raw,
+            current,
+            superblock,
+            last_generation,
+            manifest,
+            manifest_extents,
+            free,
+            lease: None,
+            is_unknown: false,
+        })
+    }
+}
+
+/// Checks and reads a manifest, which may be followed by padding.
+fn decode(superblock: &Superblock, bytes: &[u8]) -> Result<Manifest, FormatError> {
+    let length = usize::try_from(superblock.manifest_bytes).map_err(|_| FormatError::Cut)?;
+    let bytes = bytes.get(..length).ok_or(FormatError::Cut)?;
+    let is_good = crc32c::crc32c(bytes) == superblock.manifest_crc32c;
+    if !is_good && !deliberate_bugs::has(Bug::IgnoreManifestCrc) {
+        return Err(FormatError::Crc);
+    }
+    Manifest::decode(bytes, superblock.uuid, superblock.generation, &superblock.geometry)
+}
+
+impl Procedure for Opening {
+    type Output = Volume;
+
+    fn advance(&mut self, outcomes: Vec<Outcome>) -> Result<Step<Volume>, Error> {
+        match std::mem::replace(&mut self.state, State::Begin) {
+            State::Begin => {
+                all_done(outcomes)?;
+                self.state = State::Superblocks;
+                Ok(Step::Ask(superblock_reads()))
+            }
+            State::Superblocks => self.superblocks(outcomes),
+            State::Manifest { raw, found, candidates, error } => {
+                let outcome = outcomes.into_iter().next().unwrap_or(Outcome::Done);
+                self.manifest(outcome, (raw, found), candidates, error)
+            }
+        }
+    }
+}

@@ -1,0 +1,307 @@
+//! Changes of a volume: one new superblock for each.
+
+use super::open::superblock_reads;
+use super::save::{Save, extents};
+use super::{Volume, all_done, data};
+use crate::allocation::Extent;
+use crate::deliberate_bugs::{self, Bug};
+use crate::error::{Error, FormatError};
+use crate::manifest::Manifest;
+use crate::operation::{Failure, Outcome, Payload, Request};
+use crate::run::{Procedure, Step};
+use crate::superblock::{LEASE_GRACE_MS, Lease, SUPERBLOCK_OFFSETS, Superblock};
+
+/// A change that is made as a whole or not at all.
+#[derive(Debug, Default)]
+pub struct Change<'a> {
+    save: Option<&'a Save>,
+    delete: Vec<String>,
+    keep: Option<usize>,
+    lease: Option<Option<Lease>>,
+}
+
+impl<'a> Change<'a> {
+    /// No change yet.
+    pub fn new() -> Self {
+        Self::default()
+    }
+
+    /// Commits a save.
+    #[must_use]
+    pub fn commit(mut self, save: &'a Save) -> Self {
+        self.save = Some(save);
+        self
+    }
+
+    /// Deletes a checkpoint.
+    #[must_use]
+    pub fn delete(mut self, name: &str) -> Self {
+        self.delete.push(name.to_owned());
+        self
+    }
+
+    /// Deletes all checkpoints but the last `count`.
+    #[must_use]
+    pub fn keep(mut self, count: usize) -> Self {
+        self.keep = Some(count);
+        self
+    }
+
+    /// Takes or renews a lease.
+    #[must_use]
+    pub fn lease(mut self, lease: Lease) -> Self {
+        self.lease = Some(Some(lease));
+        self
+    }
+
+    /// Gives the lease back.
+    #[must_use]
+    pub fn release(mut self) -> Self {
+        self.lease = Some(None);
+        self
+    }
+
+    /// The manifest with the change, and the extents that it frees.
+    fn apply(&self, manifest: &Manifest) -> Result<(Manifest, Vec<Extent>), Error> {
+        let mut after = manifest.clone();
+        let mut freed = Vec::new();
+        for name in &self.delete {
+            let place = after.checkpoints.iter().position(|one| one.name.as_str() == name);
+            let place = place.ok_or_else(|| Error::Missing(name.clone()))?;
+            freed.extend(extents(&after.checkpoints.remove(place)));
+        }
+        if let Some(save) = self.save {
+            let checkpoint = save.whole()?;
+            if after.checkpoint(checkpoint.name.as_str()).is_some() {
+                return Err(Error::Exists(checkpoint.name.as_str().to_owned()));
+            }
+            after.checkpoints.push(checkpoint.clone());
+        }
+        if let Some(count) = self.keep {
+            let surplus = after.checkpoints.len().saturating_sub(count);
+            freed.extend(after.checkpoints.drain(..surplus).flat_map(|one| extents(&one)));
+        }
+        Ok((after, freed))
+    }
+}
+
+/// Makes a change: checks that nobody else has the volume, writes the manifest to free space,
+/// flushes, and writes the older superblock.
+#[derive(Debug)]
+pub struct Publishing<'a> {
+    volume: &'a mut Volume,
+    next: Superblock,
+    manifest: Manifest,
+    /// The bytes of the manifest, where it changes.
+    bytes: Option<Vec<u8>>,
+    manifest_extent: Extent,
+    freed: Vec<Extent>,
+    state: State,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum State {
+    Begin,
+    Check,
+    Manifest,
+    Flush,
+    Superblock,
+    Deallocate,
+}
+
+impl Volume {
+    /// Begins a change. It fails before anything is written if there is no space for the manifest.
+    /// A save stays a save if the change fails, and can be committed again or aborted.
+    ///
+    /// # Errors
+    /// [`Error::NoLease`], [`Error::Leased`], [`Error::CapacityExceeded`], [`Error::Missing`],
+    /// [`Error::Exists`], [`Error::Incomplete`], [`Error::Reopen`].
+    pub fn publish(&mut self, change: &Change<'_>, now_ms: u64) -> Result<Publishing<'_>, Error> {
+        let lease = self.check_lease(change, now_ms)?;
+        let (manifest, freed) = change.apply(&self.manifest)?;
+        let generation = self.last_generation + 1;
+        if generation == u64::MAX {
+            return Err(FormatError::Limit("generations").into());
+        }
+        let mut next = Superblock { generation, lease, ..self.superblock };
+        let mut bytes = None;
+        let mut manifest_extent = super::open::manifest_extent(&self.superblock);
+        if manifest != self.manifest {
+            let encoded = manifest.encode(self.superblock.uuid, generation)?;
+            let units = self.superblock.geometry.units_of(encoded.len() as u64);
+            if !deliberate_bugs::has(Bug::OverwriteManifest) {
+                manifest_extent = self.free.take_adjacent(units, self.unit_bytes())?;
+            }
+            next.manifest_unit = manifest_extent.first;
+            next.manifest_bytes = encoded.len() as u64;
+            next.manifest_crc32c = crc32c::crc32c(&encoded);
+            bytes = Some(encoded);
+        }
+        if deliberate_bugs::has(Bug::ReuseBeforeCommit) && bytes.is_some() && !freed.is_empty() {
+            // The manifest goes where the deleted checkpoint is.
+            self.free.give(&[manifest_extent]);
+            manifest_extent = Extent { first: freed[0].first, units: manifest_extent.units };
+            next.manifest_unit = manifest_extent.first;
+        }
+        let state = State::Begin;
+        Ok(Publishing { volume: self, next, manifest, bytes, manifest_extent, freed, state })
+    }
+
+    /// The lease after a change.
+    fn check_lease(&self, change: &Change<'_>, now_ms: u64) -> Result<Option<Lease>, Error> {
+        if self.is_unknown {
+            return Err(Error::Reopen);
+        }
+        let Some(Some(wanted)) = change.lease else {
+            let lease = self.live_lease(now_ms)?;
+            return Ok(change.lease.map_or(Some(lease), |_| None));
+        };
+        let other = self.superblock.lease.filter(|lease| lease.number != wanted.number);
+        let live = |lease: &Lease| now_ms < lease.expiry_ms.saturating_add(LEASE_GRACE_MS);
+        match other.filter(live) {
+            Some(Lease { host, expiry_ms, .. }) if !deliberate_bugs::has(Bug::IgnoreLease) => {
+                Err(Error::Leased { host, expiry_ms })
+            }
+            _ => Ok(Some(wanted)),
+        }
+    }
+
+    /// The superblock that is written next: not the present one.
+    fn older(&self) -> usize {
+        let is_wrong = deliberate_bugs::has(Bug::OverwriteNewest);
+        if is_wrong { self.current } else { 1 - self.current }
+    }
+}
+
+impl Publishing<'_> {
+    /// Compares the superblocks with those that the volume was opened with.
+    fn check(&self, outcomes: Vec<Outcome>) -> Result<(), Error> {
+        for (index, outcome) in outcomes.into_iter().enumerate() {
+            let bytes = match data(outcome) {
+                // A superblock that could not be read when the volume was opened.
+                Err(_) if self.volume.raw[index].is_empty() => continue,
+                bytes => bytes?,
+            };
+            let is_same = bytes == self.volume.raw[index] || self.volume.raw[index].is_empty();
+            if !is_same && !deliberate_bugs::has(Bug::IgnoreFence) {
+                return Err(Error::Fenced);
+            }
+        }
+        Ok(())
+    }
+
+    fn write_superblock(&self) -> Request {
+        let slot = self.volume.older();
+        let offset = SUPERBLOCK_OFFSETS[slot];
+        let bytes = self.next.encode();
+        let expected = self.volume.raw[slot].clone();
+        let compares = self.volume.device.has_compare && !expected.is_empty();
+        if compares && !deliberate_bugs::has(Bug::IgnoreFence) {
+            return Request::CompareAndWrite { offset, expected, bytes };
+        }
+        let fua = !deliberate_bugs::has(Bug::SkipFua);
+        Request::Write { offset, payload: Payload::Bytes(bytes), fua }
+    }
+
+    /// Takes the outcome of the superblock's write.
+    fn written(&mut self, outcomes: Vec<Outcome>) -> Result<(), Error> {
+        for outcome in outcomes {
+            match outcome {
+                Outcome::Failed(Failure::Miscompare) => return Err(Error::Fenced),
+                Outcome::Failed(failure) => {
+                    self.volume.is_unknown = true;
+                    return Err(Error::Unknown(failure));
+                }
+                Outcome::Done | Outcome::Data(_) => {}
+            }
+        }
+        self.adopt();
+        Ok(())
+    }
+
+    /// Makes the new state the volume's.
+    fn adopt(&mut self) {
+        let volume = &mut *self.volume;
+        let slot = volume.older();
+        volume.raw[slot] = self.next.encode();
+        volume.current = slot;
+        volume.superblock = self.next;
+        volume.last_generation = self.next.generation;
+        volume.manifest = std::mem::take(&mut self.manifest);
+        volume.lease = self.next.lease;
+        volume.manifest_extents[slot] = Some(self.manifest_extent);
+    }
+
+    /// Gives back the space of deleted checkpoints, and of the manifest that no superblock names.
+    fn release(&mut self, old: Option<Extent>) {
+        let kept = self.volume.manifest_extents;
+        let old = old.filter(|old| !kept.contains(&Some(*old)));
+        let freed: Vec<_> = self.freed.iter().copied().chain(old).collect();
+        self.volume.free.give(&freed);
+        self.freed = freed;
+    }
+
+    fn deallocate(&self) -> Vec<Request> {
+        let unit_bytes = self.volume.unit_bytes();
+        let deallocate = |extent: &Extent| Request::Deallocate {
+            offset: extent.first * unit_bytes,
+            length: extent.units * unit_bytes,
+        };
+        self.freed.iter().map(deallocate).collect()
+    }
+
+    fn round(&mut self, outcomes: Vec<Outcome>) -> Result<Step<()>, Error> {
+        match self.state {
+            State::Begin => {
+                self.state = State::Check;
+                Ok(Step::Ask(superblock_reads()))
+            }
+            State::Check => {
+                self.check(outcomes)?;
+                let Some(mut bytes) = self.bytes.take() else {
+                    self.state = State::Superblock;
+                    return Ok(Step::Ask(vec![self.write_superblock()]));
+                };
+                bytes.resize(bytes.len().next_multiple_of(4096), 0);
+                let offset = self.manifest_extent.first * self.volume.unit_bytes();
+                self.state = State::Manifest;
+                let payload = Payload::Bytes(bytes);
+                Ok(Step::Ask(vec![Request::Write { offset, payload, fua: false }]))
+            }
+            State::Manifest => {
+                all_done(outcomes)?;
+                self.state = State::Flush;
+                let skips = deliberate_bugs::has(Bug::SkipFlush);
+                Ok(Step::Ask(if skips { Vec::new() } else { vec![Request::Flush] }))
+            }
+            State::Flush => {
+                all_done(outcomes)?;
+                self.state = State::Superblock;
+                Ok(Step::Ask(vec![self.write_superblock()]))
+            }
+            State::Superblock => {
+                let old = self.volume.manifest_extents[self.volume.older()];
+                self.written(outcomes)?;
+                self.release(old);
+                self.state = State::Deallocate;
+                Ok(Step::Ask(self.deallocate()))
+            }
+            // A namespace may refuse it: the commit is made.
+            State::Deallocate => Ok(Step::Done(())),
+        }
+    }
+}
+
+impl Procedure for Publishing<'_> {
+    type Output = ();
+
+    fn advance(&mut self, outcomes: Vec<Outcome>) -> Result<Step<()>, Error> {
+        let result = self.round(outcomes);
+        let has_space =
+            self.manifest_extent != super::open::manifest_extent(&self.volume.superblock);
+        if result.is_err() && !self.volume.is_unknown && has_space {
+            self.volume.free.give(&[self.manifest_extent]);
+        }
+        result
+    }
+}

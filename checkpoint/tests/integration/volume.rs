@@ -1,0 +1,61 @@
+//! Single facts about volumes.
+
+use feedrail_checkpoint::{Device, Error, FormatError, Formatting, Signature, Superblock};
+use uuid::Uuid;
+
+use crate::simulator::{SimulatedDevice, format, open};
+
+#[test]
+fn formatting_is_refused_where_something_is() {
+    let mut device = SimulatedDevice::new(1 << 20, 1);
+    device.durable()[1080..1082].copy_from_slice(b"\x53\xEF");
+    let facts = Device { bytes: device.size(), has_compare: false };
+    let mut attempt =
+        |is_forced| device.drive(Formatting::new(facts, Uuid::nil(), 12, is_forced).unwrap(), &[]);
+    assert_eq!(format!("{:?}", attempt(false)), "Well(Err(Occupied(Ext4)))");
+    assert_eq!(format!("{:?}", attempt(true)), "Well(Ok(()))");
+    assert_eq!(
+        format!("{:?}", attempt(false)),
+        format!("Well(Err(Occupied({:?})))", Signature::Checkpoint)
+    );
+}
+
+#[test]
+fn a_small_namespace_is_refused() {
+    let facts = Device { bytes: 1 << 20, has_compare: false };
+    let refused = Formatting::new(facts, Uuid::nil(), 20, false).unwrap_err();
+    assert_eq!(refused, Error::TooSmall { bytes: 1 << 20, needed: 5 << 20 });
+}
+
+#[test]
+fn a_newer_version_is_refused() {
+    let mut device = SimulatedDevice::new(1 << 20, 1);
+    format(&mut device, 12);
+    assert!(!open(&mut device, false).unwrap().is_fallen_back());
+    let block = &mut device.durable()[..4096];
+    block[8] = 2;
+    let crc = crc32c::crc32c(&block[..4092]);
+    block[4092..].copy_from_slice(&crc.to_le_bytes());
+    assert_eq!(open(&mut device, false).unwrap_err(), Error::Format(FormatError::Newer));
+    device.durable()[8] = 1;
+    assert_eq!(open(&mut device, false).unwrap_err(), Error::Format(FormatError::Crc));
+    device.durable()[..8].fill(0);
+    assert_eq!(open(&mut device, false).unwrap_err(), Error::Format(FormatError::Magic));
+}
+
+#[test]
+fn a_superblock_is_read_as_it_was_written() {
+    let mut device = SimulatedDevice::new(1 << 20, 1);
+    format(&mut device, 12);
+    let superblock = *open(&mut device, false).unwrap().superblock();
+    let bytes = superblock.encode();
+    assert_eq!(Superblock::decode(&bytes), Ok(superblock));
+    for length in 0..4096 {
+        Superblock::decode(&bytes[..length]).unwrap_err();
+    }
+    for index in 0..4096 {
+        let mut damaged = bytes.clone();
+        damaged[index] ^= 1;
+        Superblock::decode(&damaged).unwrap_err();
+    }
+}

@@ -1,0 +1,7 @@
+//! A simulated namespace and random users of volumes on it.
+
+mod device;
+mod world;
+
+pub(crate) use device::SimulatedDevice;
+pub(crate) use world::{Tally, format, open, run_world};
