@@ -1,6 +1,7 @@
 //! Tests the simulator: each deliberate bug must be found within 300 worlds.
 
 #[path = "simulator/mod.rs"]
+#[allow(dead_code, unused_imports, reason = "worlds only, without their figures")]
 mod simulator;
 
 use std::panic;

@@ -17,6 +17,7 @@ pub struct Opening {
 }
 
 #[derive(Debug)]
+#[expect(clippy::large_enum_variant, reason = "there is one, for a few operations")]
 enum State {
     Begin,
     Superblocks,

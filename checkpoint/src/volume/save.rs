@@ -82,7 +82,7 @@ impl Volume {
         let entry = save.checkpoint.entries.get_mut(index).ok_or(Error::Range)?;
         let end = offset.checked_add(bytes.len() as u64).ok_or(Error::Range)?;
         let ends_well = end == entry.length || end < entry.length && end % unit_bytes == 0;
-        if offset % unit_bytes != 0 || !ends_well {
+        if !offset.is_multiple_of(unit_bytes) || !ends_well {
             return Err(Error::Range);
         }
         let first = offset / unit_bytes;

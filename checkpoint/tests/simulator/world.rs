@@ -342,6 +342,8 @@ impl World {
         let bit = 1 << self.device.random.below(8);
         self.device.durable()[at] ^= bit;
         let opened = open(&mut self.device, self.has_compare);
+        let is_superblock = offset == in_superblock;
+        assert!(opened.is_ok() || !is_superblock, "one damaged superblock costs the volume");
         let seen = opened.and_then(|volume| {
             let seen = self.read_all(&volume)?;
             Ok((seen, volume.is_fallen_back()))
