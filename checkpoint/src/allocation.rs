@@ -1,6 +1,6 @@
 //! Free space, in units.
 
-use crate::error::{Error, FormatError};
+use crate::error::{Error, VolumeFormatError};
 
 /// Units that follow each other.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
@@ -24,19 +24,19 @@ pub(crate) struct FreeSpace(Vec<Extent>);
 
 impl FreeSpace {
     /// All units but those in use, which may not overlap.
-    pub(crate) fn new(first: u64, end: u64, used: &[Extent]) -> Result<Self, FormatError> {
+    pub(crate) fn new(first: u64, end: u64, used: &[Extent]) -> Result<Self, VolumeFormatError> {
         let mut used = used.to_vec();
         used.sort_unstable();
         let mut free = Vec::new();
         let mut next = first;
         for extent in used {
             if extent.first < next {
-                return Err(FormatError::Overlap);
+                return Err(VolumeFormatError::Overlap);
             }
             free.push(Extent { first: next, units: extent.first - next });
             next = extent.end();
         }
-        let last = end.checked_sub(next).ok_or(FormatError::Field("extent"))?;
+        let last = end.checked_sub(next).ok_or(VolumeFormatError::Field("extent"))?;
         free.push(Extent { first: next, units: last });
         free.retain(|extent| extent.units > 0);
         Ok(Self(free))
@@ -118,8 +118,8 @@ mod tests {
     #[test]
     fn overlaps_are_refused() {
         let used = [Extent { first: 4, units: 2 }, Extent { first: 5, units: 1 }];
-        assert_eq!(FreeSpace::new(2, 10, &used), Err(FormatError::Overlap));
+        assert_eq!(FreeSpace::new(2, 10, &used), Err(VolumeFormatError::Overlap));
         let used = [Extent { first: 9, units: 2 }];
-        assert_eq!(FreeSpace::new(2, 10, &used), Err(FormatError::Field("extent")));
+        assert_eq!(FreeSpace::new(2, 10, &used), Err(VolumeFormatError::Field("extent")));
     }
 }

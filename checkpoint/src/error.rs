@@ -7,7 +7,7 @@ use crate::signature::Signature;
 
 /// Why bytes are not a superblock or manifest.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
-pub enum FormatError {
+pub enum VolumeFormatError {
     /// The first bytes are others.
     #[error(
         "the first bytes are not those of a checkpoint volume; format the namespace, or name another"
@@ -44,7 +44,7 @@ pub enum FormatError {
 pub enum Error {
     /// Neither superblock leads to a manifest. The error is that of the newest superblock.
     #[error("no checkpoint volume can be opened: {0}")]
-    Format(#[from] FormatError),
+    Format(#[from] VolumeFormatError),
     /// An operation failed, and the volume is as before.
     #[error("{0}; the volume is as before")]
     Device(#[from] Failure),

@@ -1,7 +1,7 @@
 //! Checkpoint volumes: checkpoints of training jobs on a writable namespace, whole or not there.
 //!
-//! The crate performs no I/O. A [`Run`] gives [`Operation`]s, which the caller executes in any
-//! order, and takes their [`Outcome`]s; at its end it has a result. The format is described in
+//! The crate performs no I/O. A [`Run`] gives [`VolumeOperation`]s, which the caller executes in any
+//! order, and takes their [`OperationOutcome`]s; at its end it has a result. The format is described in
 //! `docs/checkpoint-format.md`.
 #![forbid(unsafe_code)]
 
@@ -19,17 +19,19 @@ mod superblock;
 mod volume;
 
 pub use allocation::Extent;
-pub use error::{Error, FormatError};
-pub use manifest::{Checkpoint, Entry, Manifest};
+pub use error::{Error, VolumeFormatError};
+pub use manifest::{Checkpoint, CheckpointEntry, CheckpointTable};
 pub use name::{CheckpointName, EntryName};
-pub use operation::{Failure, Operation, OperationId, Outcome, Payload, Request};
+pub use operation::{
+    Failure, OperationId, OperationOutcome, Request, VolumeOperation, WritePayload,
+};
 pub use replicas::{Replica, ReplicaError, ReplicaSet};
-pub use run::{Procedure, Run, Step};
+pub use run::{Procedure, ProcedureStep, Run};
 pub use signature::Signature;
 pub use superblock::{
     Geometry, LEASE_GRACE_MS, Lease, SUPERBLOCK_BYTES, SUPERBLOCK_OFFSETS, Superblock,
 };
 pub use volume::{
-    Change, Device, Formatting, Opening, Publishing, ReadPiece, ReadPlan, Reading, Save, Volume,
-    Writing,
+    Change, Formatting, NamespaceAttributes, Opening, Publishing, ReadPiece, ReadPlan, Reading,
+    Save, Volume, Writing,
 };

@@ -5,7 +5,7 @@ use std::collections::BTreeSet;
 use uuid::Uuid;
 
 use crate::allocation::{Extent, FreeSpace};
-use crate::error::FormatError;
+use crate::error::VolumeFormatError;
 use crate::name::{CheckpointName, EntryName};
 use crate::record::{self, Record};
 use crate::superblock::Geometry;
@@ -31,7 +31,7 @@ const CHECKSUMS: u16 = 9;
 
 /// The table of checkpoints, in the order in which they were committed.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub struct Manifest {
+pub struct CheckpointTable {
     /// The checkpoints; no two have a name in common.
     pub checkpoints: Vec<Checkpoint>,
 }
@@ -48,12 +48,12 @@ pub struct Checkpoint {
     /// Bytes of the user, at most 1 MiB.
     pub metadata: Vec<u8>,
     /// Its entries; no two have a name in common.
-    pub entries: Vec<Entry>,
+    pub entries: Vec<CheckpointEntry>,
 }
 
 /// Bytes with a name.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Entry {
+pub struct CheckpointEntry {
     /// Its name.
     pub name: EntryName,
     /// Number of bytes.
@@ -64,7 +64,7 @@ pub struct Entry {
     pub checksums: Vec<u32>,
 }
 
-impl Entry {
+impl CheckpointEntry {
     /// The unit of the namespace that has a unit of the entry.
     pub(crate) fn unit(&self, index: u64) -> Option<u64> {
         let mut rest = index;
@@ -78,7 +78,7 @@ impl Entry {
     }
 }
 
-impl Manifest {
+impl CheckpointTable {
     /// The checkpoint of a name.
     pub fn checkpoint(&self, name: &str) -> Option<&Checkpoint> {
         self.checkpoints.iter().find(|checkpoint| checkpoint.name.as_str() == name)
@@ -93,26 +93,26 @@ impl Manifest {
     /// Reads the manifest of a generation of a volume.
     ///
     /// # Errors
-    /// See [`FormatError`].
+    /// See [`VolumeFormatError`].
     pub fn decode(
         bytes: &[u8],
         uuid: Uuid,
         generation: u64,
         geometry: &Geometry,
-    ) -> Result<Self, FormatError> {
-        let (header, rest) = bytes.split_at_checked(HEADER_BYTES).ok_or(FormatError::Cut)?;
+    ) -> Result<Self, VolumeFormatError> {
+        let (header, rest) = bytes.split_at_checked(HEADER_BYTES).ok_or(VolumeFormatError::Cut)?;
         if !header.starts_with(MAGIC) {
-            return Err(FormatError::Magic);
+            return Err(VolumeFormatError::Magic);
         }
         if header[8..12] != VERSION.to_le_bytes() {
-            return Err(FormatError::Newer);
+            return Err(VolumeFormatError::Newer);
         }
         if header[16..32] != *uuid.as_bytes() {
-            return Err(FormatError::Field("uuid"));
+            return Err(VolumeFormatError::Field("uuid"));
         }
-        let written: [u8; 8] = header[32..].try_into().map_err(|_| FormatError::Cut)?;
+        let written: [u8; 8] = header[32..].try_into().map_err(|_| VolumeFormatError::Cut)?;
         if u64::from_le_bytes(written) > generation {
-            return Err(FormatError::Field("generation"));
+            return Err(VolumeFormatError::Field("generation"));
         }
         let mut manifest = Self::default();
         for record in record::records(rest) {
@@ -122,7 +122,7 @@ impl Manifest {
                 _ => record.unknown()?,
             }
             if manifest.checkpoints.len() > CHECKPOINTS_MAX {
-                return Err(FormatError::Limit("checkpoints"));
+                return Err(VolumeFormatError::Limit("checkpoints"));
             }
         }
         let names = manifest.checkpoints.iter().map(|checkpoint| checkpoint.name.as_str());
@@ -135,27 +135,27 @@ impl Manifest {
     /// The bytes of the manifest, written for a generation.
     ///
     /// # Errors
-    /// [`FormatError::Limit`] if they are too many.
-    pub fn encode(&self, uuid: Uuid, generation: u64) -> Result<Vec<u8>, FormatError> {
+    /// [`VolumeFormatError::Limit`] if they are too many.
+    pub fn encode(&self, uuid: Uuid, generation: u64) -> Result<Vec<u8>, VolumeFormatError> {
         let mut bytes = MAGIC.to_vec();
         bytes.extend(VERSION.to_le_bytes());
         bytes.extend([0; 4]);
         bytes.extend(uuid.as_bytes());
         bytes.extend(generation.to_le_bytes());
         if self.checkpoints.len() > CHECKPOINTS_MAX {
-            return Err(FormatError::Limit("checkpoints"));
+            return Err(VolumeFormatError::Limit("checkpoints"));
         }
         for checkpoint in &self.checkpoints {
             record::push(&mut bytes, CHECKPOINT, &encode_checkpoint(checkpoint)?)?;
         }
         let is_short = bytes.len() as u64 <= MANIFEST_MAX;
-        if is_short { Ok(bytes) } else { Err(FormatError::Limit("bytes of the manifest")) }
+        if is_short { Ok(bytes) } else { Err(VolumeFormatError::Limit("bytes of the manifest")) }
     }
 }
 
-fn encode_checkpoint(checkpoint: &Checkpoint) -> Result<Vec<u8>, FormatError> {
+fn encode_checkpoint(checkpoint: &Checkpoint) -> Result<Vec<u8>, VolumeFormatError> {
     if checkpoint.metadata.len() > METADATA_MAX {
-        return Err(FormatError::Limit("bytes of metadata"));
+        return Err(VolumeFormatError::Limit("bytes of metadata"));
     }
     let mut bytes = Vec::new();
     record::push(&mut bytes, NAME, checkpoint.name.as_str().as_bytes())?;
@@ -168,7 +168,7 @@ fn encode_checkpoint(checkpoint: &Checkpoint) -> Result<Vec<u8>, FormatError> {
     Ok(bytes)
 }
 
-fn encode_entry(entry: &Entry) -> Result<Vec<u8>, FormatError> {
+fn encode_entry(entry: &CheckpointEntry) -> Result<Vec<u8>, VolumeFormatError> {
     let mut bytes = Vec::new();
     record::push(&mut bytes, NAME, entry.name.as_str().as_bytes())?;
     record::push(&mut bytes, LENGTH, &entry.length.to_le_bytes())?;
@@ -183,7 +183,7 @@ fn encode_entry(entry: &Entry) -> Result<Vec<u8>, FormatError> {
     Ok(bytes)
 }
 
-fn checkpoint(record: &Record<'_>, geometry: &Geometry) -> Result<Checkpoint, FormatError> {
+fn checkpoint(record: &Record<'_>, geometry: &Geometry) -> Result<Checkpoint, VolumeFormatError> {
     let (mut name, mut step, mut created_ms) = (None, None, None);
     let mut metadata = Vec::new();
     let mut entries = Vec::new();
@@ -194,24 +194,24 @@ fn checkpoint(record: &Record<'_>, geometry: &Geometry) -> Result<Checkpoint, Fo
             STEP => step = Some(record.u64("step")?),
             CREATED => created_ms = Some(record.u64("created")?),
             METADATA if record.bytes.len() > METADATA_MAX => {
-                return Err(FormatError::Limit("bytes of metadata"));
+                return Err(VolumeFormatError::Limit("bytes of metadata"));
             }
             METADATA => metadata = record.bytes.to_vec(),
             ENTRY => entries.push(entry(&record, geometry)?),
             _ => record.unknown()?,
         }
     }
-    distinct(entries.iter().map(|entry: &Entry| entry.name.as_str()))?;
+    distinct(entries.iter().map(|entry: &CheckpointEntry| entry.name.as_str()))?;
     Ok(Checkpoint {
-        name: name.ok_or(FormatError::Field("name"))?,
-        step: step.ok_or(FormatError::Field("step"))?,
-        created_ms: created_ms.ok_or(FormatError::Field("created"))?,
+        name: name.ok_or(VolumeFormatError::Field("name"))?,
+        step: step.ok_or(VolumeFormatError::Field("step"))?,
+        created_ms: created_ms.ok_or(VolumeFormatError::Field("created"))?,
         metadata,
         entries,
     })
 }
 
-fn entry(record: &Record<'_>, geometry: &Geometry) -> Result<Entry, FormatError> {
+fn entry(record: &Record<'_>, geometry: &Geometry) -> Result<CheckpointEntry, VolumeFormatError> {
     let (mut name, mut length, mut extents, mut checksums) = (None, None, None, None);
     for record in record::records(record.bytes) {
         let record = record?;
@@ -222,32 +222,32 @@ fn entry(record: &Record<'_>, geometry: &Geometry) -> Result<Entry, FormatError>
             CHECKSUMS => {
                 let (words, rest) = record.bytes.as_chunks::<4>();
                 if !rest.is_empty() {
-                    return Err(FormatError::Field("checksums"));
+                    return Err(VolumeFormatError::Field("checksums"));
                 }
                 checksums = Some(words.iter().map(|word| u32::from_le_bytes(*word)).collect());
             }
             _ => record.unknown()?,
         }
     }
-    let entry = Entry {
-        name: name.ok_or(FormatError::Field("name"))?,
-        length: length.ok_or(FormatError::Field("length"))?,
-        extents: extents.ok_or(FormatError::Field("extents"))?,
-        checksums: checksums.ok_or(FormatError::Field("checksums"))?,
+    let entry = CheckpointEntry {
+        name: name.ok_or(VolumeFormatError::Field("name"))?,
+        length: length.ok_or(VolumeFormatError::Field("length"))?,
+        extents: extents.ok_or(VolumeFormatError::Field("extents"))?,
+        checksums: checksums.ok_or(VolumeFormatError::Field("checksums"))?,
     };
     let units = geometry.units_of(entry.length);
     let mut sum = 0_u64;
     for extent in &entry.extents {
-        sum = sum.checked_add(extent.units).ok_or(FormatError::Field("extents"))?;
+        sum = sum.checked_add(extent.units).ok_or(VolumeFormatError::Field("extents"))?;
     }
     let is_sound = sum == units && entry.checksums.len() as u64 == units;
-    if is_sound { Ok(entry) } else { Err(FormatError::Field("length")) }
+    if is_sound { Ok(entry) } else { Err(VolumeFormatError::Field("length")) }
 }
 
-fn decode_extents(bytes: &[u8], geometry: &Geometry) -> Result<Vec<Extent>, FormatError> {
+fn decode_extents(bytes: &[u8], geometry: &Geometry) -> Result<Vec<Extent>, VolumeFormatError> {
     let (pairs, rest) = bytes.as_chunks::<16>();
     if !rest.is_empty() {
-        return Err(FormatError::Field("extents"));
+        return Err(VolumeFormatError::Field("extents"));
     }
     let extents = pairs.iter().map(|pair| {
         let pair = u128::from_le_bytes(*pair);
@@ -256,12 +256,12 @@ fn decode_extents(bytes: &[u8], geometry: &Geometry) -> Result<Vec<Extent>, Form
         let is_inside = extent.first >= geometry.first_unit()
             && extent.units > 0
             && end.is_some_and(|end| end <= geometry.capacity_units());
-        if is_inside { Ok(extent) } else { Err(FormatError::Field("extents")) }
+        if is_inside { Ok(extent) } else { Err(VolumeFormatError::Field("extents")) }
     });
     extents.collect()
 }
 
-fn distinct<'a>(mut names: impl Iterator<Item = &'a str>) -> Result<(), FormatError> {
+fn distinct<'a>(mut names: impl Iterator<Item = &'a str>) -> Result<(), VolumeFormatError> {
     let mut seen = BTreeSet::new();
-    if names.all(|name| seen.insert(name)) { Ok(()) } else { Err(FormatError::Field("name")) }
+    if names.all(|name| seen.insert(name)) { Ok(()) } else { Err(VolumeFormatError::Field("name")) }
 }

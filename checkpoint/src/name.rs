@@ -1,6 +1,6 @@
 //! Names of checkpoints and of their entries.
 
-use crate::error::FormatError;
+use crate::error::VolumeFormatError;
 
 /// Length of the longest name, in bytes.
 const NAME_MAX: usize = 1024;
@@ -13,10 +13,14 @@ impl CheckpointName {
     /// Checks a name.
     ///
     /// # Errors
-    /// [`FormatError::Name`].
-    pub fn new(name: &str) -> Result<Self, FormatError> {
+    /// [`VolumeFormatError::Name`].
+    pub fn new(name: &str) -> Result<Self, VolumeFormatError> {
         let is_good = name.len() <= NAME_MAX && is_component(name);
-        if is_good { Ok(Self(name.to_owned())) } else { Err(FormatError::Name(name.to_owned())) }
+        if is_good {
+            Ok(Self(name.to_owned()))
+        } else {
+            Err(VolumeFormatError::Name(name.to_owned()))
+        }
     }
 
     /// The name.
@@ -33,10 +37,14 @@ impl EntryName {
     /// Checks a name.
     ///
     /// # Errors
-    /// [`FormatError::Name`].
-    pub fn new(name: &str) -> Result<Self, FormatError> {
+    /// [`VolumeFormatError::Name`].
+    pub fn new(name: &str) -> Result<Self, VolumeFormatError> {
         let is_good = name.len() <= NAME_MAX && name.split('/').all(is_component);
-        if is_good { Ok(Self(name.to_owned())) } else { Err(FormatError::Name(name.to_owned())) }
+        if is_good {
+            Ok(Self(name.to_owned()))
+        } else {
+            Err(VolumeFormatError::Name(name.to_owned()))
+        }
     }
 
     /// The name.

@@ -8,7 +8,7 @@ pub struct OperationId(pub u64);
 
 /// A request with its id.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Operation {
+pub struct VolumeOperation {
     /// To be given back with the outcome.
     pub id: OperationId,
     /// What the namespace is asked for.
@@ -30,7 +30,7 @@ pub enum Request {
         /// First byte.
         offset: u64,
         /// The bytes.
-        payload: Payload,
+        payload: WritePayload,
         /// Force Unit Access: they are durable when the write completes.
         fua: bool,
     },
@@ -57,7 +57,7 @@ pub enum Request {
 
 /// Bytes to be written.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub enum Payload {
+pub enum WritePayload {
     /// Bytes of this crate.
     Bytes(Vec<u8>),
     /// A part of the memory that the caller gave, and zeroes behind it.
@@ -71,7 +71,7 @@ pub enum Payload {
 
 /// How an operation ended.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub enum Outcome {
+pub enum OperationOutcome {
     /// Bytes that were read.
     Data(Vec<u8>),
     /// A write, Flush or Deallocate was executed.

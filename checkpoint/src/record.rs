@@ -1,6 +1,6 @@
 //! Records of a manifest: a tag, flags, a length and bytes.
 
-use crate::error::FormatError;
+use crate::error::VolumeFormatError;
 
 /// A reader that does not know the tag must refuse the manifest.
 const REQUIRED: u16 = 1;
@@ -15,24 +15,26 @@ pub(crate) struct Record<'a> {
 
 impl Record<'_> {
     /// The answer to a tag that this version does not know.
-    pub(crate) fn unknown(&self) -> Result<(), FormatError> {
-        if self.is_required { Err(FormatError::Newer) } else { Ok(()) }
+    pub(crate) fn unknown(&self) -> Result<(), VolumeFormatError> {
+        if self.is_required { Err(VolumeFormatError::Newer) } else { Ok(()) }
     }
 
     /// The bytes as a number.
-    pub(crate) fn u64(&self, field: &'static str) -> Result<u64, FormatError> {
-        let bytes = self.bytes.try_into().map_err(|_| FormatError::Field(field))?;
+    pub(crate) fn u64(&self, field: &'static str) -> Result<u64, VolumeFormatError> {
+        let bytes = self.bytes.try_into().map_err(|_| VolumeFormatError::Field(field))?;
         Ok(u64::from_le_bytes(bytes))
     }
 
     /// The bytes as text.
-    pub(crate) fn text(&self, field: &'static str) -> Result<&str, FormatError> {
-        std::str::from_utf8(self.bytes).map_err(|_| FormatError::Field(field))
+    pub(crate) fn text(&self, field: &'static str) -> Result<&str, VolumeFormatError> {
+        std::str::from_utf8(self.bytes).map_err(|_| VolumeFormatError::Field(field))
     }
 }
 
 /// The records in a slice. The first error is the last item.
-pub(crate) fn records(mut rest: &[u8]) -> impl Iterator<Item = Result<Record<'_>, FormatError>> {
+pub(crate) fn records(
+    mut rest: &[u8],
+) -> impl Iterator<Item = Result<Record<'_>, VolumeFormatError>> {
     std::iter::from_fn(move || {
         if rest.is_empty() {
             return None;
@@ -41,7 +43,7 @@ pub(crate) fn records(mut rest: &[u8]) -> impl Iterator<Item = Result<Record<'_>
         if record.is_none() {
             rest = &[];
         }
-        Some(record.ok_or(FormatError::Cut))
+        Some(record.ok_or(VolumeFormatError::Cut))
     })
 }
 
@@ -57,8 +59,9 @@ fn split<'a>(rest: &mut &'a [u8]) -> Option<Record<'a>> {
 }
 
 /// Appends a required record.
-pub(crate) fn push(to: &mut Vec<u8>, tag: u16, bytes: &[u8]) -> Result<(), FormatError> {
-    let length = u32::try_from(bytes.len()).map_err(|_| FormatError::Limit("bytes of a record"))?;
+pub(crate) fn push(to: &mut Vec<u8>, tag: u16, bytes: &[u8]) -> Result<(), VolumeFormatError> {
+    let length =
+        u32::try_from(bytes.len()).map_err(|_| VolumeFormatError::Limit("bytes of a record"))?;
     to.extend(tag.to_le_bytes());
     to.extend(REQUIRED.to_le_bytes());
     to.extend(length.to_le_bytes());

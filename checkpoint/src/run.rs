@@ -3,11 +3,11 @@
 use std::collections::VecDeque;
 
 use crate::error::Error;
-use crate::operation::{Operation, OperationId, Outcome, Request};
+use crate::operation::{OperationId, OperationOutcome, Request, VolumeOperation};
 
 /// What a procedure does next.
 #[derive(Debug)]
-pub enum Step<T> {
+pub enum ProcedureStep<T> {
     /// Ask for these operations, in any order, and advance with all outcomes.
     Ask(Vec<Request>),
     /// It has ended.
@@ -24,16 +24,19 @@ pub trait Procedure {
     ///
     /// # Errors
     /// Ends the procedure.
-    fn advance(&mut self, outcomes: Vec<Outcome>) -> Result<Step<Self::Output>, Error>;
+    fn advance(
+        &mut self,
+        outcomes: Vec<OperationOutcome>,
+    ) -> Result<ProcedureStep<Self::Output>, Error>;
 }
 
 /// A procedure in execution. A caller takes operations until there are none, and completes each.
 #[derive(Debug)]
 pub struct Run<P: Procedure> {
     procedure: P,
-    waiting: VecDeque<Operation>,
+    waiting: VecDeque<VolumeOperation>,
     first_id: u64,
-    outcomes: Vec<Option<Outcome>>,
+    outcomes: Vec<Option<OperationOutcome>>,
     result: Option<Result<P::Output, Error>>,
 }
 
@@ -47,12 +50,12 @@ impl<P: Procedure> Run<P> {
     }
 
     /// The next operation to execute. None while others must complete first, and at the end.
-    pub fn operation(&mut self) -> Option<Operation> {
+    pub fn operation(&mut self) -> Option<VolumeOperation> {
         self.waiting.pop_front()
     }
 
     /// Takes the outcome of an operation. An id that is not outstanding is ignored.
-    pub fn complete(&mut self, id: OperationId, outcome: Outcome) {
+    pub fn complete(&mut self, id: OperationId, outcome: OperationOutcome) {
         let index = id.0.checked_sub(self.first_id).and_then(|index| usize::try_from(index).ok());
         let Some(slot) = index.and_then(|index| self.outcomes.get_mut(index)) else { return };
         slot.get_or_insert(outcome);
@@ -76,14 +79,14 @@ impl<P: Procedure> Run<P> {
             self.first_id += self.outcomes.len() as u64;
             let outcomes = std::mem::take(&mut self.outcomes).into_iter().flatten().collect();
             match self.procedure.advance(outcomes) {
-                Ok(Step::Done(output)) => self.result = Some(Ok(output)),
+                Ok(ProcedureStep::Done(output)) => self.result = Some(Ok(output)),
                 Err(error) => self.result = Some(Err(error)),
-                Ok(Step::Ask(requests)) => {
+                Ok(ProcedureStep::Ask(requests)) => {
                     self.outcomes = vec![None; requests.len()];
                     let ids = (self.first_id..).map(OperationId);
                     let operations = ids.zip(requests);
                     self.waiting =
-                        operations.map(|(id, request)| Operation { id, request }).collect();
+                        operations.map(|(id, request)| VolumeOperation { id, request }).collect();
                     if !self.waiting.is_empty() {
                         return;
                     }

@@ -4,7 +4,7 @@ use uuid::Uuid;
 use zerocopy::little_endian::{U32, U64};
 use zerocopy::{FromBytes, Immutable, IntoBytes, KnownLayout, Unaligned};
 
-use crate::error::FormatError;
+use crate::error::VolumeFormatError;
 
 /// Size of a superblock.
 pub const SUPERBLOCK_BYTES: usize = 4096;
@@ -52,14 +52,14 @@ impl Geometry {
     /// The geometry of a namespace with units of `1 << unit_shift` bytes: 12 to 24, 20 for 1 MiB.
     ///
     /// # Errors
-    /// [`FormatError::Field`].
-    pub fn new(unit_shift: u32, namespace_bytes: u64) -> Result<Self, FormatError> {
+    /// [`VolumeFormatError::Field`].
+    pub fn new(unit_shift: u32, namespace_bytes: u64) -> Result<Self, VolumeFormatError> {
         if !(12..=24).contains(&unit_shift) {
-            return Err(FormatError::Field("unit_shift"));
+            return Err(VolumeFormatError::Field("unit_shift"));
         }
         let geometry = Self { unit_shift, capacity_units: namespace_bytes >> unit_shift };
         let has_room = geometry.capacity_units > geometry.first_unit();
-        if has_room { Ok(geometry) } else { Err(FormatError::Field("capacity_units")) }
+        if has_room { Ok(geometry) } else { Err(VolumeFormatError::Field("capacity_units")) }
     }
 
     /// Size of a unit.
@@ -117,42 +117,42 @@ impl Superblock {
     /// Reads a superblock from 4096 bytes.
     ///
     /// # Errors
-    /// See [`FormatError`].
-    pub fn decode(bytes: &[u8]) -> Result<Self, FormatError> {
-        let (layout, _) = Layout::read_from_prefix(bytes).map_err(|_| FormatError::Cut)?;
+    /// See [`VolumeFormatError`].
+    pub fn decode(bytes: &[u8]) -> Result<Self, VolumeFormatError> {
+        let (layout, _) = Layout::read_from_prefix(bytes).map_err(|_| VolumeFormatError::Cut)?;
         let (body, crc) = bytes
             .get(..SUPERBLOCK_BYTES)
             .and_then(|bytes| bytes.split_last_chunk::<4>())
-            .ok_or(FormatError::Cut)?;
+            .ok_or(VolumeFormatError::Cut)?;
         if layout.magic != MAGIC {
-            return Err(FormatError::Magic);
+            return Err(VolumeFormatError::Magic);
         }
         if crc32c::crc32c(body) != u32::from_le_bytes(*crc) {
-            return Err(FormatError::Crc);
+            return Err(VolumeFormatError::Crc);
         }
         if layout.version != VERSION || layout.required_features != 0 {
-            return Err(FormatError::Newer);
+            return Err(VolumeFormatError::Newer);
         }
         Self::check(&layout)
     }
 
-    fn check(layout: &Layout) -> Result<Self, FormatError> {
+    fn check(layout: &Layout) -> Result<Self, VolumeFormatError> {
         let unit_shift = layout.unit_shift.get();
         let bytes = layout.capacity_units.get().checked_shl(unit_shift);
         let bytes = bytes.filter(|bytes| bytes >> unit_shift == layout.capacity_units.get());
         let geometry =
-            Geometry::new(unit_shift, bytes.ok_or(FormatError::Field("capacity_units"))?)?;
+            Geometry::new(unit_shift, bytes.ok_or(VolumeFormatError::Field("capacity_units"))?)?;
         let (first, length) = (layout.manifest_unit.get(), layout.manifest_bytes.get());
         let end = first.checked_add(geometry.units_of(length));
         let is_inside = first >= geometry.first_unit()
             && length > 0
             && end.is_some_and(|end| end <= geometry.capacity_units);
         if !is_inside {
-            return Err(FormatError::Field("manifest_unit"));
+            return Err(VolumeFormatError::Field("manifest_unit"));
         }
         let generation = layout.generation.get();
         if generation == 0 || generation == u64::MAX {
-            return Err(FormatError::Field("generation"));
+            return Err(VolumeFormatError::Field("generation"));
         }
         let number = layout.lease_number.get();
         let lease = (number != 0).then(|| Lease {

@@ -2,11 +2,11 @@
 
 use uuid::Uuid;
 
-use super::{Device, all_done, data};
+use super::{NamespaceAttributes, all_done, data};
 use crate::error::Error;
-use crate::manifest::Manifest;
-use crate::operation::{Outcome, Payload, Request};
-use crate::run::{Procedure, Step};
+use crate::manifest::CheckpointTable;
+use crate::operation::{OperationOutcome, Request, WritePayload};
+use crate::run::{Procedure, ProcedureStep};
 use crate::signature::{self, LOOK_BYTES};
 use crate::superblock::{Geometry, SUPERBLOCK_BYTES, SUPERBLOCK_OFFSETS, Superblock};
 
@@ -26,7 +26,7 @@ impl Formatting {
     /// # Errors
     /// [`Error::TooSmall`], [`Error::Format`] for a bad size of units.
     pub fn new(
-        device: Device,
+        device: NamespaceAttributes,
         uuid: Uuid,
         unit_shift: u32,
         is_forced: bool,
@@ -38,7 +38,7 @@ impl Formatting {
             return Err(Error::TooSmall { bytes: device.bytes, needed });
         }
         let geometry = Geometry::new(unit_shift, device.bytes)?;
-        let manifest = Manifest::default().encode(uuid, 1)?;
+        let manifest = CheckpointTable::default().encode(uuid, 1)?;
         let superblock = Superblock {
             uuid,
             geometry,
@@ -55,7 +55,7 @@ impl Formatting {
 impl Procedure for Formatting {
     type Output = ();
 
-    fn advance(&mut self, mut outcomes: Vec<Outcome>) -> Result<Step<()>, Error> {
+    fn advance(&mut self, mut outcomes: Vec<OperationOutcome>) -> Result<ProcedureStep<()>, Error> {
         self.round += 1;
         if self.round == 2
             && let Some(outcome) = outcomes.pop()
@@ -68,25 +68,32 @@ impl Procedure for Formatting {
             }
         }
         all_done(outcomes)?;
-        let write =
-            |offset, bytes, fua| Request::Write { offset, payload: Payload::Bytes(bytes), fua };
+        let write = |offset, bytes, fua| Request::Write {
+            offset,
+            payload: WritePayload::Bytes(bytes),
+            fua,
+        };
         Ok(match self.round {
-            1 => Step::Ask(vec![Request::Read { offset: 0, length: LOOK_BYTES }]),
+            1 => ProcedureStep::Ask(vec![Request::Read { offset: 0, length: LOOK_BYTES }]),
             // The old volume is gone before anything of it is overwritten.
             2 => {
                 let zeroes = |offset| write(offset, vec![0; SUPERBLOCK_BYTES], true);
-                Step::Ask(SUPERBLOCK_OFFSETS.map(zeroes).to_vec())
+                ProcedureStep::Ask(SUPERBLOCK_OFFSETS.map(zeroes).to_vec())
             }
             3 => {
                 let mut bytes = std::mem::take(&mut self.manifest);
                 bytes.resize(bytes.len().next_multiple_of(4096), 0);
                 let geometry = &self.superblock.geometry;
                 let offset = self.superblock.manifest_unit * geometry.unit_bytes();
-                Step::Ask(vec![write(offset, bytes, false)])
+                ProcedureStep::Ask(vec![write(offset, bytes, false)])
             }
-            4 => Step::Ask(vec![Request::Flush]),
-            5 => Step::Ask(vec![write(SUPERBLOCK_OFFSETS[0], self.superblock.encode(), true)]),
-            _ => Step::Done(()),
+            4 => ProcedureStep::Ask(vec![Request::Flush]),
+            5 => ProcedureStep::Ask(vec![write(
+                SUPERBLOCK_OFFSETS[0],
+                self.superblock.encode(),
+                true,
+            )]),
+            _ => ProcedureStep::Done(()),
         })
     }
 }

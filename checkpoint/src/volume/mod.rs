@@ -8,8 +8,8 @@ mod save;
 
 use crate::allocation::{Extent, FreeSpace};
 use crate::error::Error;
-use crate::manifest::Manifest;
-use crate::operation::Outcome;
+use crate::manifest::CheckpointTable;
+use crate::operation::OperationOutcome;
 use crate::superblock::{Lease, Superblock};
 
 pub use format::Formatting;
@@ -20,7 +20,7 @@ pub use save::{Save, Writing};
 
 /// Facts about the namespace that a volume lies on.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Device {
+pub struct NamespaceAttributes {
     /// Its size.
     pub bytes: u64,
     /// It executes the fused commands Compare and Write.
@@ -30,7 +30,7 @@ pub struct Device {
 /// A volume that is open. What it knows is checked again at each commit.
 #[derive(Clone, Debug)]
 pub struct Volume {
-    device: Device,
+    device: NamespaceAttributes,
     /// Superblocks A and B as they were read or written.
     raw: [Vec<u8>; 2],
     /// Which of them is the present one.
@@ -38,7 +38,7 @@ pub struct Volume {
     superblock: Superblock,
     /// The highest generation of any superblock, whose manifest may be damaged.
     last_generation: u64,
-    manifest: Manifest,
+    manifest: CheckpointTable,
     /// The units of the manifests of both superblocks.
     manifest_extents: [Option<Extent>; 2],
     free: FreeSpace,
@@ -54,7 +54,7 @@ impl Volume {
     }
 
     /// The checkpoints.
-    pub fn manifest(&self) -> &Manifest {
+    pub fn manifest(&self) -> &CheckpointTable {
         &self.manifest
     }
 
@@ -85,15 +85,15 @@ impl Volume {
 }
 
 /// The bytes of an outcome.
-fn data(outcome: Outcome) -> Result<Vec<u8>, Error> {
+fn data(outcome: OperationOutcome) -> Result<Vec<u8>, Error> {
     match outcome {
-        Outcome::Data(bytes) => Ok(bytes),
-        Outcome::Done => Ok(Vec::new()),
-        Outcome::Failed(failure) => Err(failure.into()),
+        OperationOutcome::Data(bytes) => Ok(bytes),
+        OperationOutcome::Done => Ok(Vec::new()),
+        OperationOutcome::Failed(failure) => Err(failure.into()),
     }
 }
 
 /// Fails if an operation did.
-fn all_done(outcomes: Vec<Outcome>) -> Result<(), Error> {
+fn all_done(outcomes: Vec<OperationOutcome>) -> Result<(), Error> {
     outcomes.into_iter().try_for_each(|outcome| data(outcome).map(drop))
 }

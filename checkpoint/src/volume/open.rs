@@ -1,18 +1,18 @@
 //! Opening a volume.
 
-use super::{Device, Volume, all_done, data};
+use super::{NamespaceAttributes, Volume, all_done, data};
 use crate::allocation::{Extent, FreeSpace};
 use crate::deliberate_bugs::{self, Bug};
-use crate::error::{Error, FormatError};
-use crate::manifest::{MANIFEST_MAX, Manifest};
-use crate::operation::{Outcome, Request};
-use crate::run::{Procedure, Step};
+use crate::error::{Error, VolumeFormatError};
+use crate::manifest::{CheckpointTable, MANIFEST_MAX};
+use crate::operation::{OperationOutcome, Request};
+use crate::run::{Procedure, ProcedureStep};
 use crate::superblock::{SUPERBLOCK_BYTES, SUPERBLOCK_OFFSETS, Superblock};
 
 /// Reads both superblocks, then the manifest of the newest one, else that of the other.
 #[derive(Debug)]
 pub struct Opening {
-    device: Device,
+    device: NamespaceAttributes,
     state: State,
 }
 
@@ -41,19 +41,22 @@ pub(super) fn manifest_extent(superblock: &Superblock) -> Extent {
 
 impl Opening {
     /// Opens the volume on a namespace.
-    pub fn new(device: Device) -> Self {
+    pub fn new(device: NamespaceAttributes) -> Self {
         Self { device, state: State::Begin }
     }
 
-    fn superblocks(&mut self, outcomes: Vec<Outcome>) -> Result<Step<Volume>, Error> {
+    fn superblocks(
+        &mut self,
+        outcomes: Vec<OperationOutcome>,
+    ) -> Result<ProcedureStep<Volume>, Error> {
         let bytes: Vec<_> = outcomes.into_iter().map(data).collect();
         let decode = |bytes: &Result<Vec<u8>, Error>| {
             let bytes = bytes.as_ref().map_err(Clone::clone)?;
             Ok(Superblock::decode(bytes)?)
         };
         let found: Found = [decode(&bytes[0]), decode(&bytes[1])];
-        if found.iter().any(|one| *one == Err(FormatError::Newer.into())) {
-            return Err(FormatError::Newer.into());
+        if found.iter().any(|one| *one == Err(VolumeFormatError::Newer.into())) {
+            return Err(VolumeFormatError::Newer.into());
         }
         let mut candidates: Vec<_> = (0..2).filter(|&index| found[index].is_ok()).collect();
         let generation = |index: &usize| found[*index].as_ref().map_or(0, |one| one.generation);
@@ -69,38 +72,41 @@ impl Opening {
         found: Found,
         candidates: Vec<usize>,
         error: Option<Error>,
-    ) -> Result<Step<Volume>, Error> {
+    ) -> Result<ProcedureStep<Volume>, Error> {
         let superblock = candidates.last().and_then(|&index| found[index].as_ref().ok());
         let Some(superblock) = superblock else {
             let [a, b] = found;
-            let of_superblocks = a.err().filter(|a| *a != FormatError::Magic.into()).or(b.err());
-            return Err(error.or(of_superblocks).unwrap_or_else(|| FormatError::Magic.into()));
+            let of_superblocks =
+                a.err().filter(|a| *a != VolumeFormatError::Magic.into()).or(b.err());
+            return Err(error
+                .or(of_superblocks)
+                .unwrap_or_else(|| VolumeFormatError::Magic.into()));
         };
         let needed = superblock.geometry.capacity_units() * superblock.geometry.unit_bytes();
         if needed > self.device.bytes {
             return Err(Error::TooSmall { bytes: self.device.bytes, needed });
         }
         if superblock.manifest_bytes > MANIFEST_MAX {
-            return Err(FormatError::Limit("bytes of the manifest").into());
+            return Err(VolumeFormatError::Limit("bytes of the manifest").into());
         }
         let offset = superblock.manifest_unit * superblock.geometry.unit_bytes();
         let length = superblock.manifest_bytes.next_multiple_of(4096);
         self.state = State::Manifest { raw, found, candidates, error };
-        Ok(Step::Ask(vec![Request::Read { offset, length }]))
+        Ok(ProcedureStep::Ask(vec![Request::Read { offset, length }]))
     }
 
     fn manifest(
         &mut self,
-        outcome: Outcome,
+        outcome: OperationOutcome,
         (raw, found): ([Vec<u8>; 2], Found),
         mut candidates: Vec<usize>,
         error: Option<Error>,
-    ) -> Result<Step<Volume>, Error> {
-        let current = candidates.pop().ok_or(FormatError::Magic)?;
+    ) -> Result<ProcedureStep<Volume>, Error> {
+        let current = candidates.pop().ok_or(VolumeFormatError::Magic)?;
         let superblock = found[current].clone()?;
         match data(outcome).and_then(|bytes| Ok(decode(&superblock, &bytes)?)) {
-            Ok(manifest) => self.volume(raw, &found, current, manifest).map(Step::Done),
-            Err(Error::Format(FormatError::Newer)) => Err(FormatError::Newer.into()),
+            Ok(manifest) => self.volume(raw, &found, current, manifest).map(ProcedureStep::Done),
+            Err(Error::Format(VolumeFormatError::Newer)) => Err(VolumeFormatError::Newer.into()),
             Err(new) => self.next(raw, found, candidates, error.or(Some(new))),
         }
     }
@@ -110,7 +116,7 @@ impl Opening {
         raw: [Vec<u8>; 2],
         found: &Found,
         current: usize,
-        manifest: Manifest,
+        manifest: CheckpointTable,
     ) -> Result<Volume, Error> {
         let superblock = found[current].clone()?;
         let good = |one: &Result<Superblock, Error>| one.as_ref().ok().copied();
@@ -152,29 +158,29 @@ impl Opening {
 }
 
 /// Checks and reads a manifest, which may be followed by padding.
-fn decode(superblock: &Superblock, bytes: &[u8]) -> Result<Manifest, FormatError> {
-    let length = usize::try_from(superblock.manifest_bytes).map_err(|_| FormatError::Cut)?;
-    let bytes = bytes.get(..length).ok_or(FormatError::Cut)?;
+fn decode(superblock: &Superblock, bytes: &[u8]) -> Result<CheckpointTable, VolumeFormatError> {
+    let length = usize::try_from(superblock.manifest_bytes).map_err(|_| VolumeFormatError::Cut)?;
+    let bytes = bytes.get(..length).ok_or(VolumeFormatError::Cut)?;
     let is_good = crc32c::crc32c(bytes) == superblock.manifest_crc32c;
     if !is_good && !deliberate_bugs::has(Bug::IgnoreManifestCrc) {
-        return Err(FormatError::Crc);
+        return Err(VolumeFormatError::Crc);
     }
-    Manifest::decode(bytes, superblock.uuid, superblock.generation, &superblock.geometry)
+    CheckpointTable::decode(bytes, superblock.uuid, superblock.generation, &superblock.geometry)
 }
 
 impl Procedure for Opening {
     type Output = Volume;
 
-    fn advance(&mut self, outcomes: Vec<Outcome>) -> Result<Step<Volume>, Error> {
+    fn advance(&mut self, outcomes: Vec<OperationOutcome>) -> Result<ProcedureStep<Volume>, Error> {
         match std::mem::replace(&mut self.state, State::Begin) {
             State::Begin => {
                 all_done(outcomes)?;
                 self.state = State::Superblocks;
-                Ok(Step::Ask(superblock_reads()))
+                Ok(ProcedureStep::Ask(superblock_reads()))
             }
             State::Superblocks => self.superblocks(outcomes),
             State::Manifest { raw, found, candidates, error } => {
-                let outcome = outcomes.into_iter().next().unwrap_or(Outcome::Done);
+                let outcome = outcomes.into_iter().next().unwrap_or(OperationOutcome::Done);
                 self.manifest(outcome, (raw, found), candidates, error)
             }
         }

@@ -5,10 +5,10 @@ use super::save::{Save, extents};
 use super::{Volume, all_done, data};
 use crate::allocation::Extent;
 use crate::deliberate_bugs::{self, Bug};
-use crate::error::{Error, FormatError};
-use crate::manifest::Manifest;
-use crate::operation::{Failure, Outcome, Payload, Request};
-use crate::run::{Procedure, Step};
+use crate::error::{Error, VolumeFormatError};
+use crate::manifest::CheckpointTable;
+use crate::operation::{Failure, OperationOutcome, Request, WritePayload};
+use crate::run::{Procedure, ProcedureStep};
 use crate::superblock::{LEASE_GRACE_MS, Lease, SUPERBLOCK_OFFSETS, Superblock};
 
 /// A change that is made as a whole or not at all.
@@ -62,7 +62,7 @@ impl<'a> Change<'a> {
     }
 
     /// The manifest with the change, and the extents that it frees.
-    fn apply(&self, manifest: &Manifest) -> Result<(Manifest, Vec<Extent>), Error> {
+    fn apply(&self, manifest: &CheckpointTable) -> Result<(CheckpointTable, Vec<Extent>), Error> {
         let mut after = manifest.clone();
         let mut freed = Vec::new();
         for name in &self.delete {
@@ -91,7 +91,7 @@ impl<'a> Change<'a> {
 pub struct Publishing<'a> {
     volume: &'a mut Volume,
     next: Superblock,
-    manifest: Manifest,
+    manifest: CheckpointTable,
     /// The bytes of the manifest, where it changes.
     bytes: Option<Vec<u8>>,
     manifest_extent: Extent,
@@ -121,7 +121,7 @@ impl Volume {
         let (manifest, freed) = change.apply(&self.manifest)?;
         let generation = self.last_generation + 1;
         if generation == u64::MAX {
-            return Err(FormatError::Limit("generations").into());
+            return Err(VolumeFormatError::Limit("generations").into());
         }
         let mut next = Superblock { generation, lease, ..self.superblock };
         let mut bytes = None;
@@ -175,7 +175,7 @@ impl Volume {
 
 impl Publishing<'_> {
     /// Compares the superblocks with those that the volume was opened with.
-    fn check(&self, outcomes: Vec<Outcome>) -> Result<(), Error> {
+    fn check(&self, outcomes: Vec<OperationOutcome>) -> Result<(), Error> {
         for (index, outcome) in outcomes.into_iter().enumerate() {
             let bytes = match data(outcome) {
                 // A superblock that could not be read when the volume was opened.
@@ -200,19 +200,19 @@ impl Publishing<'_> {
             return Request::CompareAndWrite { offset, expected, bytes };
         }
         let fua = !deliberate_bugs::has(Bug::SkipFua);
-        Request::Write { offset, payload: Payload::Bytes(bytes), fua }
+        Request::Write { offset, payload: WritePayload::Bytes(bytes), fua }
     }
 
     /// Takes the outcome of the superblock's write.
-    fn written(&mut self, outcomes: Vec<Outcome>) -> Result<(), Error> {
+    fn written(&mut self, outcomes: Vec<OperationOutcome>) -> Result<(), Error> {
         for outcome in outcomes {
             match outcome {
-                Outcome::Failed(Failure::Miscompare) => return Err(Error::Fenced),
-                Outcome::Failed(failure) => {
+                OperationOutcome::Failed(Failure::Miscompare) => return Err(Error::Fenced),
+                OperationOutcome::Failed(failure) => {
                     self.volume.is_unknown = true;
                     return Err(Error::Unknown(failure));
                 }
-                Outcome::Done | Outcome::Data(_) => {}
+                OperationOutcome::Done | OperationOutcome::Data(_) => {}
             }
         }
         self.adopt();
@@ -250,44 +250,44 @@ impl Publishing<'_> {
         self.freed.iter().map(deallocate).collect()
     }
 
-    fn round(&mut self, outcomes: Vec<Outcome>) -> Result<Step<()>, Error> {
+    fn round(&mut self, outcomes: Vec<OperationOutcome>) -> Result<ProcedureStep<()>, Error> {
         match self.state {
             State::Begin => {
                 self.state = State::Check;
-                Ok(Step::Ask(superblock_reads()))
+                Ok(ProcedureStep::Ask(superblock_reads()))
             }
             State::Check => {
                 self.check(outcomes)?;
                 let Some(mut bytes) = self.bytes.take() else {
                     self.state = State::Superblock;
-                    return Ok(Step::Ask(vec![self.write_superblock()]));
+                    return Ok(ProcedureStep::Ask(vec![self.write_superblock()]));
                 };
                 bytes.resize(bytes.len().next_multiple_of(4096), 0);
                 let offset = self.manifest_extent.first * self.volume.unit_bytes();
                 self.state = State::Manifest;
-                let payload = Payload::Bytes(bytes);
-                Ok(Step::Ask(vec![Request::Write { offset, payload, fua: false }]))
+                let payload = WritePayload::Bytes(bytes);
+                Ok(ProcedureStep::Ask(vec![Request::Write { offset, payload, fua: false }]))
             }
             State::Manifest => {
                 all_done(outcomes)?;
                 self.state = State::Flush;
                 let skips = deliberate_bugs::has(Bug::SkipFlush);
-                Ok(Step::Ask(if skips { Vec::new() } else { vec![Request::Flush] }))
+                Ok(ProcedureStep::Ask(if skips { Vec::new() } else { vec![Request::Flush] }))
             }
             State::Flush => {
                 all_done(outcomes)?;
                 self.state = State::Superblock;
-                Ok(Step::Ask(vec![self.write_superblock()]))
+                Ok(ProcedureStep::Ask(vec![self.write_superblock()]))
             }
             State::Superblock => {
                 let old = self.volume.manifest_extents[self.volume.older()];
                 self.written(outcomes)?;
                 self.release(old);
                 self.state = State::Deallocate;
-                Ok(Step::Ask(self.deallocate()))
+                Ok(ProcedureStep::Ask(self.deallocate()))
             }
             // A namespace may refuse it: the commit is made.
-            State::Deallocate => Ok(Step::Done(())),
+            State::Deallocate => Ok(ProcedureStep::Done(())),
         }
     }
 }
@@ -295,7 +295,7 @@ impl Publishing<'_> {
 impl Procedure for Publishing<'_> {
     type Output = ();
 
-    fn advance(&mut self, outcomes: Vec<Outcome>) -> Result<Step<()>, Error> {
+    fn advance(&mut self, outcomes: Vec<OperationOutcome>) -> Result<ProcedureStep<()>, Error> {
         let result = self.round(outcomes);
         let has_space =
             self.manifest_extent != super::open::manifest_extent(&self.volume.superblock);

@@ -5,8 +5,8 @@ use std::ops::Range;
 use super::{Volume, data};
 use crate::deliberate_bugs::{self, Bug};
 use crate::error::Error;
-use crate::operation::{Outcome, Request};
-use crate::run::{Procedure, Step};
+use crate::operation::{OperationOutcome, Request};
+use crate::run::{Procedure, ProcedureStep};
 
 /// The units that a byte range of an entry needs.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -100,18 +100,21 @@ impl Reading {
 impl Procedure for Reading {
     type Output = Vec<u8>;
 
-    fn advance(&mut self, outcomes: Vec<Outcome>) -> Result<Step<Vec<u8>>, Error> {
+    fn advance(
+        &mut self,
+        outcomes: Vec<OperationOutcome>,
+    ) -> Result<ProcedureStep<Vec<u8>>, Error> {
         if !std::mem::replace(&mut self.is_begun, true) {
             let read = |piece: &ReadPiece| Request::Read {
                 offset: piece.offset,
                 length: piece.length.next_multiple_of(4096) as u64,
             };
-            return Ok(Step::Ask(self.plan.pieces.iter().map(read).collect()));
+            return Ok(ProcedureStep::Ask(self.plan.pieces.iter().map(read).collect()));
         }
         let mut bytes = Vec::new();
         for (piece, outcome) in self.plan.pieces.iter().zip(outcomes) {
             bytes.extend_from_slice(piece.verify(&data(outcome)?)?);
         }
-        Ok(Step::Done(bytes))
+        Ok(ProcedureStep::Done(bytes))
     }
 }

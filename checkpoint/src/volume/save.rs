@@ -6,10 +6,10 @@ use super::{Volume, all_done};
 use crate::allocation::Extent;
 use crate::deliberate_bugs::{self, Bug};
 use crate::error::Error;
-use crate::manifest::{Checkpoint, Entry};
+use crate::manifest::{Checkpoint, CheckpointEntry};
 use crate::name::{CheckpointName, EntryName};
-use crate::operation::{Outcome, Payload, Request};
-use crate::run::{Procedure, Step};
+use crate::operation::{OperationOutcome, Request, WritePayload};
+use crate::run::{Procedure, ProcedureStep};
 
 /// A checkpoint in the making. It has space on the volume until it is committed or aborted.
 #[derive(Debug)]
@@ -57,7 +57,7 @@ impl Volume {
         let extents = self.free.take(units, self.unit_bytes())?;
         let checksums = vec![0; units as usize];
         save.written.push(vec![false; units as usize]);
-        save.checkpoint.entries.push(Entry { name, length, extents, checksums });
+        save.checkpoint.entries.push(CheckpointEntry { name, length, extents, checksums });
         Ok(save.checkpoint.entries.len() - 1)
     }
 
@@ -92,7 +92,7 @@ impl Volume {
             entry.checksums[first as usize + number] = crc32c::crc32c(part);
             let begin = number * unit_bytes as usize;
             let padding = part.len().next_multiple_of(4096) - part.len();
-            let payload = Payload::Source { range: begin..begin + part.len(), padding };
+            let payload = WritePayload::Source { range: begin..begin + part.len(), padding };
             requests.push(Request::Write { offset: unit * unit_bytes, payload, fua: false });
         }
         let written = &mut save.written[index][first as usize..][..requests.len()];
@@ -138,12 +138,12 @@ pub struct Writing<'a> {
 impl Procedure for Writing<'_> {
     type Output = ();
 
-    fn advance(&mut self, outcomes: Vec<Outcome>) -> Result<Step<()>, Error> {
+    fn advance(&mut self, outcomes: Vec<OperationOutcome>) -> Result<ProcedureStep<()>, Error> {
         if !mem::replace(&mut self.is_begun, true) {
-            return Ok(Step::Ask(mem::take(&mut self.requests)));
+            return Ok(ProcedureStep::Ask(mem::take(&mut self.requests)));
         }
         all_done(outcomes)?;
         self.written.fill(true);
-        Ok(Step::Done(()))
+        Ok(ProcedureStep::Done(()))
     }
 }

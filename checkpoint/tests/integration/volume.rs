@@ -1,6 +1,8 @@
 //! Single facts about volumes.
 
-use feedrail_checkpoint::{Device, Error, FormatError, Formatting, Signature, Superblock};
+use feedrail_checkpoint::{
+    Error, Formatting, NamespaceAttributes, Signature, Superblock, VolumeFormatError,
+};
 use uuid::Uuid;
 
 use crate::simulator::{SimulatedDevice, format, open};
@@ -9,7 +11,7 @@ use crate::simulator::{SimulatedDevice, format, open};
 fn formatting_is_refused_where_something_is() {
     let mut device = SimulatedDevice::new(1 << 20, 1);
     device.durable()[1080..1082].copy_from_slice(b"\x53\xEF");
-    let facts = Device { bytes: device.size(), has_compare: false };
+    let facts = NamespaceAttributes { bytes: device.size(), has_compare: false };
     let mut attempt =
         |is_forced| device.drive(Formatting::new(facts, Uuid::nil(), 12, is_forced).unwrap(), &[]);
     assert_eq!(format!("{:?}", attempt(false)), "Well(Err(Occupied(Ext4)))");
@@ -22,7 +24,7 @@ fn formatting_is_refused_where_something_is() {
 
 #[test]
 fn a_small_namespace_is_refused() {
-    let facts = Device { bytes: 1 << 20, has_compare: false };
+    let facts = NamespaceAttributes { bytes: 1 << 20, has_compare: false };
     let refused = Formatting::new(facts, Uuid::nil(), 20, false).unwrap_err();
     assert_eq!(refused, Error::TooSmall { bytes: 1 << 20, needed: 5 << 20 });
 }
@@ -36,11 +38,11 @@ fn a_newer_version_is_refused() {
     block[8] = 2;
     let crc = crc32c::crc32c(&block[..4092]);
     block[4092..].copy_from_slice(&crc.to_le_bytes());
-    assert_eq!(open(&mut device, false).unwrap_err(), Error::Format(FormatError::Newer));
+    assert_eq!(open(&mut device, false).unwrap_err(), Error::Format(VolumeFormatError::Newer));
     device.durable()[8] = 1;
-    assert_eq!(open(&mut device, false).unwrap_err(), Error::Format(FormatError::Crc));
+    assert_eq!(open(&mut device, false).unwrap_err(), Error::Format(VolumeFormatError::Crc));
     device.durable()[..8].fill(0);
-    assert_eq!(open(&mut device, false).unwrap_err(), Error::Format(FormatError::Magic));
+    assert_eq!(open(&mut device, false).unwrap_err(), Error::Format(VolumeFormatError::Magic));
 }
 
 #[test]

@@ -1,7 +1,8 @@
 //! A namespace with a volatile write cache that loses power.
 
 use feedrail_checkpoint::{
-    Error, Failure, Operation, Outcome, Payload, Procedure, Request, Run, SUPERBLOCK_BYTES,
+    Error, Failure, OperationOutcome, Procedure, Request, Run, SUPERBLOCK_BYTES, VolumeOperation,
+    WritePayload,
 };
 use splitmix64::SplitMix64;
 
@@ -64,7 +65,7 @@ impl SimulatedDevice {
     pub(crate) fn step<P: Procedure>(
         &mut self,
         run: &mut Run<P>,
-        waiting: &mut Vec<Operation>,
+        waiting: &mut Vec<VolumeOperation>,
         source: &[u8],
     ) -> bool {
         waiting.extend(std::iter::from_fn(|| run.operation()));
@@ -88,13 +89,15 @@ impl SimulatedDevice {
         is_now
     }
 
-    fn execute(&mut self, request: Request, source: &[u8]) -> Outcome {
+    fn execute(&mut self, request: Request, source: &[u8]) -> OperationOutcome {
         if self.random.chance(self.failures_per_million) {
             let failure = [Failure::CapacityExceeded, Failure::Device][self.random.index(2)];
-            return Outcome::Failed(failure);
+            return OperationOutcome::Failed(failure);
         }
         match request {
-            Request::Read { offset, length } => Outcome::Data(self.read(offset, length as usize)),
+            Request::Read { offset, length } => {
+                OperationOutcome::Data(self.read(offset, length as usize))
+            }
             Request::Write { offset, payload, fua } => {
                 let bytes = bytes_of(payload, source);
                 self.write(offset as usize, bytes, fua)
@@ -103,21 +106,21 @@ impl SimulatedDevice {
                 for (offset, bytes) in std::mem::take(&mut self.cache) {
                     self.durable[offset..offset + bytes.len()].copy_from_slice(&bytes);
                 }
-                Outcome::Done
+                OperationOutcome::Done
             }
             Request::Deallocate { offset, length } => {
                 self.write(offset as usize, vec![0; length as usize], false)
             }
             Request::CompareAndWrite { offset, expected, bytes } => {
                 if self.read(offset, expected.len()) != expected {
-                    return Outcome::Failed(Failure::Miscompare);
+                    return OperationOutcome::Failed(Failure::Miscompare);
                 }
                 self.write(offset as usize, bytes, true)
             }
         }
     }
 
-    fn write(&mut self, offset: usize, bytes: Vec<u8>, fua: bool) -> Outcome {
+    fn write(&mut self, offset: usize, bytes: Vec<u8>, fua: bool) -> OperationOutcome {
         if fua {
             self.durable[offset..offset + bytes.len()].copy_from_slice(&bytes);
             // Older bytes in the cache must not come after these.
@@ -126,7 +129,7 @@ impl SimulatedDevice {
         } else {
             self.cache.push((offset, bytes));
         }
-        Outcome::Done
+        OperationOutcome::Done
     }
 
     fn read(&self, offset: u64, length: usize) -> Vec<u8> {
@@ -173,10 +176,10 @@ impl SimulatedDevice {
     }
 }
 
-fn bytes_of(payload: Payload, source: &[u8]) -> Vec<u8> {
+fn bytes_of(payload: WritePayload, source: &[u8]) -> Vec<u8> {
     match payload {
-        Payload::Bytes(bytes) => bytes,
-        Payload::Source { range, padding } => {
+        WritePayload::Bytes(bytes) => bytes,
+        WritePayload::Source { range, padding } => {
             let mut bytes = source[range].to_vec();
             bytes.resize(bytes.len() + padding, 0);
             bytes

@@ -3,8 +3,8 @@
 use std::collections::BTreeMap;
 
 use feedrail_checkpoint::{
-    Change, CheckpointName, Device, EntryName, Error, Formatting, LEASE_GRACE_MS, Lease, Opening,
-    Reading, Run, SUPERBLOCK_OFFSETS, Save, Volume,
+    Change, CheckpointName, EntryName, Error, Formatting, LEASE_GRACE_MS, Lease,
+    NamespaceAttributes, Opening, Reading, Run, SUPERBLOCK_OFFSETS, Save, Volume,
 };
 use uuid::Uuid;
 
@@ -40,14 +40,14 @@ struct World {
 
 /// Formats a simulated device.
 pub(crate) fn format(device: &mut SimulatedDevice, unit_shift: u32) {
-    let facts = Device { bytes: device.size(), has_compare: false };
+    let facts = NamespaceAttributes { bytes: device.size(), has_compare: false };
     let formatting = Formatting::new(facts, Uuid::from_u128(7), unit_shift, false).unwrap();
     assert_eq!(device.drive(formatting, &[]), Ended::Well(Ok(())));
 }
 
 /// Opens the volume of a simulated device.
 pub(crate) fn open(device: &mut SimulatedDevice, has_compare: bool) -> Result<Volume, Error> {
-    let opening = Opening::new(Device { bytes: device.size(), has_compare });
+    let opening = Opening::new(NamespaceAttributes { bytes: device.size(), has_compare });
     match device.drive(opening, &[]) {
         Ended::Well(result) => result,
         Ended::PowerLost => panic!("power is lost while a volume is opened"),
