@@ -1,29 +1,30 @@
-//! Free space, in units.
+//! Free space of a volume, in units of its geometry.
 
 use crate::error::{Error, VolumeFormatError};
 
-/// Units that follow each other.
+/// Adjacent units of a namespace.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub struct Extent {
-    /// The first unit, counted from the beginning of the namespace.
+    /// First unit, counted from the beginning of the namespace.
     pub first: u64,
-    /// Number of units.
+    /// Number of units, at least 1.
     pub units: u64,
 }
 
 impl Extent {
-    /// The first unit behind it.
+    /// Returns the number of the first unit behind the extent.
     pub fn end(&self) -> u64 {
         self.first + self.units
     }
 }
 
-/// The free extents of a volume, by address, with others between any two.
+/// Free extents of a volume, sorted by address; no two of them are adjacent.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct FreeSpace(Vec<Extent>);
 
 impl FreeSpace {
-    /// All units but those in use, which may not overlap.
+    /// Makes the free space of the units `first..end` without the extents in `used`. Fails if two
+    /// of these overlap, or if one lies outside of `first..end`.
     pub(crate) fn new(first: u64, end: u64, used: &[Extent]) -> Result<Self, VolumeFormatError> {
         let mut used = used.to_vec();
         used.sort_unstable();
@@ -42,12 +43,12 @@ impl FreeSpace {
         Ok(Self(free))
     }
 
-    /// Number of free units.
+    /// Returns the total number of free units.
     pub(crate) fn units(&self) -> u64 {
         self.0.iter().map(|extent| extent.units).sum()
     }
 
-    /// Takes units from the lowest addresses.
+    /// Allocates units from the lowest addresses. `unit_bytes` is for the error.
     pub(crate) fn take(&mut self, units: u64, unit_bytes: u64) -> Result<Vec<Extent>, Error> {
         if units > self.units() {
             let needed_bytes = units.saturating_mul(unit_bytes);
@@ -70,7 +71,7 @@ impl FreeSpace {
         Ok(taken)
     }
 
-    /// Takes adjacent units from the first place that has them.
+    /// Allocates adjacent units from the first free extent that is large enough.
     pub(crate) fn take_adjacent(&mut self, units: u64, unit_bytes: u64) -> Result<Extent, Error> {
         let full = Error::CapacityExceeded {
             needed_bytes: units.saturating_mul(unit_bytes),
@@ -84,8 +85,8 @@ impl FreeSpace {
         Ok(taken)
     }
 
-    /// Gives units back.
-    pub(crate) fn give(&mut self, extents: &[Extent]) {
+    /// Marks allocated units as free, and merges adjacent extents.
+    pub(crate) fn free(&mut self, extents: &[Extent]) {
         self.0.extend(extents);
         self.0.sort_unstable();
         self.0.dedup_by(|next, last| {
@@ -103,14 +104,14 @@ mod tests {
     use super::*;
 
     #[test]
-    fn what_is_taken_comes_back() {
+    fn allocated_units_can_be_freed() {
         let used = [Extent { first: 4, units: 2 }];
         let mut free = FreeSpace::new(2, 10, &used).unwrap();
         let before = free.clone();
         let taken = free.take(3, 1).unwrap();
         assert_eq!(taken, [Extent { first: 2, units: 2 }, Extent { first: 6, units: 1 }]);
         assert!(matches!(free.take(4, 1), Err(Error::CapacityExceeded { free_bytes: 3, .. })));
-        free.give(&taken);
+        free.free(&taken);
         assert_eq!(free, before);
         assert_eq!(free.take_adjacent(3, 1).unwrap(), Extent { first: 6, units: 3 });
     }

@@ -1,9 +1,9 @@
-//! Bugs that are put in on purpose, one at a time, to see whether the simulator finds them. Only
-//! builds with the feature `deliberate-bugs` can have one.
+//! Bugs injected on purpose, one at a time, to check that the simulator finds them. Only builds
+//! with the feature `deliberate-bugs` can have one.
 
 use std::sync::atomic::{AtomicU8, Ordering};
 
-/// A bug that this crate can have.
+/// A bug that can be injected into this crate.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[repr(u8)]
 pub enum Bug {
@@ -13,23 +13,23 @@ pub enum Bug {
     SkipFua,
     /// The newest superblock is overwritten, not the older one.
     OverwriteNewest,
-    /// Data is given to readers whatever its CRC is.
+    /// Readers get data whose CRC-32C does not match.
     IgnoreDataCrc,
-    /// A manifest is accepted whatever its CRC is.
+    /// A manifest whose CRC-32C does not match is accepted.
     IgnoreManifestCrc,
     /// Space of a deleted checkpoint is free before the deletion is committed.
     ReuseBeforeCommit,
-    /// The manifest is written where the present one is.
+    /// The new manifest overwrites the present one.
     OverwriteManifest,
-    /// A commit does not look whether another writer has the volume.
+    /// A commit does not compare the superblocks with those that the writer knows.
     IgnoreFence,
-    /// Another writer's live lease is taken over.
+    /// A writer takes the lease while that of another writer is live.
     IgnoreLease,
-    /// An aborted save keeps its space.
+    /// An aborted save does not free its space.
     LeakOnAbort,
 }
 
-/// All of them.
+/// Every bug, in the order of the simulator's report.
 pub const BUGS: [Bug; 10] = [
     Bug::SkipFlush,
     Bug::SkipFua,
@@ -43,15 +43,15 @@ pub const BUGS: [Bug; 10] = [
     Bug::LeakOnAbort,
 ];
 
-/// The present [`Bug`] as a number, zero for none.
+/// The injected [`Bug`] as a number, zero for none.
 static PRESENT: AtomicU8 = AtomicU8::new(0);
 
-/// Gives the crate this bug, and no other, from now on.
+/// Injects this bug instead of the one before, or none.
 pub fn set(bug: Option<Bug>) {
     PRESENT.store(bug.map_or(0, |bug| bug as u8), Ordering::Relaxed);
 }
 
-/// Whether the crate has a bug: never, in builds without the feature.
+/// Whether a bug is injected; false in builds without the feature.
 #[inline]
 pub(crate) fn has(bug: Bug) -> bool {
     cfg!(feature = "deliberate-bugs") && PRESENT.load(Ordering::Relaxed) == bug as u8

@@ -1,8 +1,8 @@
 //! Checkpoint volumes: checkpoints of training jobs on a writable namespace, whole or not there.
 //!
-//! The crate performs no I/O. A [`Run`] gives [`VolumeOperation`]s, which the caller executes in any
-//! order, and takes their [`OperationOutcome`]s; at its end it has a result. The format is described in
-//! `docs/checkpoint-format.md`.
+//! The crate performs no I/O. A [`Run`] returns [`VolumeOperation`]s, which the caller executes in
+//! any order, and takes their [`OperationOutcome`]s; when it has finished it has a result. The
+//! format is described in `docs/checkpoint-format.md`.
 #![forbid(unsafe_code)]
 
 mod allocation;

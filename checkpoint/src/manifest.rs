@@ -1,4 +1,4 @@
-//! The manifest: the table of the checkpoints of a volume.
+//! The table of the checkpoints of a volume, and its encoded form, the manifest.
 
 use std::collections::BTreeSet;
 
@@ -10,7 +10,7 @@ use crate::name::{CheckpointName, EntryName};
 use crate::record::{self, Record};
 use crate::superblock::Geometry;
 
-/// Length of the longest manifest, in bytes.
+/// Maximum length of a manifest, in bytes.
 pub(crate) const MANIFEST_MAX: u64 = 256 << 20;
 const METADATA_MAX: usize = 1 << 20;
 const CHECKPOINTS_MAX: usize = 65_536;
@@ -29,43 +29,43 @@ const LENGTH: u16 = 7;
 const EXTENTS: u16 = 8;
 const CHECKSUMS: u16 = 9;
 
-/// The table of checkpoints, in the order in which they were committed.
+/// Table of the checkpoints of a volume. The manifest is its encoded form on the namespace.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct CheckpointTable {
-    /// The checkpoints; no two have a name in common.
+    /// Checkpoints in the order in which they were committed; each name occurs once.
     pub checkpoints: Vec<Checkpoint>,
 }
 
-/// A checkpoint.
+/// State of a training job at one step: entries that were committed together.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Checkpoint {
-    /// Its name.
+    /// Name, which no other checkpoint of the volume has.
     pub name: CheckpointName,
-    /// The training step.
+    /// Training step, as the writer gave it.
     pub step: u64,
-    /// When the save began, in milliseconds since 1970.
+    /// Time at which the save began, in milliseconds since 1970.
     pub created_ms: u64,
-    /// Bytes of the user, at most 1 MiB.
+    /// Metadata of the user, at most 1 MiB; this crate does not interpret it.
     pub metadata: Vec<u8>,
-    /// Its entries; no two have a name in common.
+    /// Entries in the order in which they were added; each name occurs once.
     pub entries: Vec<CheckpointEntry>,
 }
 
-/// Bytes with a name.
+/// Named sequence of bytes in a checkpoint, such as a tensor or a file.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct CheckpointEntry {
-    /// Its name.
+    /// Name, which no other entry of the checkpoint has.
     pub name: EntryName,
-    /// Number of bytes.
+    /// Length of the entry, in bytes.
     pub length: u64,
-    /// Where they are.
+    /// Units with the bytes of the entry, in the order of the bytes.
     pub extents: Vec<Extent>,
-    /// The CRC-32C of each unit; of the last one, as far as the entry reaches.
+    /// CRC-32C of each unit. That of the last unit covers the bytes of the entry only.
     pub checksums: Vec<u32>,
 }
 
 impl CheckpointEntry {
-    /// The unit of the namespace that has a unit of the entry.
+    /// Returns the unit of the namespace that holds unit `index` of the entry.
     pub(crate) fn unit(&self, index: u64) -> Option<u64> {
         let mut rest = index;
         for extent in &self.extents {
@@ -79,21 +79,22 @@ impl CheckpointEntry {
 }
 
 impl CheckpointTable {
-    /// The checkpoint of a name.
+    /// Returns the checkpoint of this name.
     pub fn checkpoint(&self, name: &str) -> Option<&Checkpoint> {
         self.checkpoints.iter().find(|checkpoint| checkpoint.name.as_str() == name)
     }
 
-    /// All extents of data.
+    /// Returns the extents of all entries of all checkpoints.
     pub(crate) fn extents(&self) -> impl Iterator<Item = Extent> + '_ {
         let entries = self.checkpoints.iter().flat_map(|checkpoint| &checkpoint.entries);
         entries.flat_map(|entry| entry.extents.iter().copied())
     }
 
-    /// Reads the manifest of a generation of a volume.
+    /// Parses the manifest that a superblock of this volume and generation names.
     ///
     /// # Errors
-    /// See [`VolumeFormatError`].
+    /// [`VolumeFormatError::Newer`] for a version or a required record that is unknown; the other
+    /// variants for bytes that no writer stores.
     pub fn decode(
         bytes: &[u8],
         uuid: Uuid,
@@ -114,28 +115,29 @@ impl CheckpointTable {
         if u64::from_le_bytes(written) > generation {
             return Err(VolumeFormatError::Field("generation"));
         }
-        let mut manifest = Self::default();
+        let mut table = Self::default();
         for record in record::records(rest) {
             let record = record?;
             match record.tag {
-                CHECKPOINT => manifest.checkpoints.push(checkpoint(&record, geometry)?),
+                CHECKPOINT => table.checkpoints.push(checkpoint(&record, geometry)?),
                 _ => record.unknown()?,
             }
-            if manifest.checkpoints.len() > CHECKPOINTS_MAX {
+            if table.checkpoints.len() > CHECKPOINTS_MAX {
                 return Err(VolumeFormatError::Limit("checkpoints"));
             }
         }
-        let names = manifest.checkpoints.iter().map(|checkpoint| checkpoint.name.as_str());
+        let names = table.checkpoints.iter().map(|checkpoint| checkpoint.name.as_str());
         distinct(names)?;
-        let used: Vec<_> = manifest.extents().collect();
+        let used: Vec<_> = table.extents().collect();
         FreeSpace::new(geometry.first_unit(), geometry.capacity_units(), &used)?;
-        Ok(manifest)
+        Ok(table)
     }
 
-    /// The bytes of the manifest, written for a generation.
+    /// Returns the manifest: the bytes of this table for a generation of a volume.
     ///
     /// # Errors
-    /// [`VolumeFormatError::Limit`] if they are too many.
+    /// [`VolumeFormatError::Limit`] for too many checkpoints, or too many bytes of metadata or of
+    /// the manifest.
     pub fn encode(&self, uuid: Uuid, generation: u64) -> Result<Vec<u8>, VolumeFormatError> {
         let mut bytes = MAGIC.to_vec();
         bytes.extend(VERSION.to_le_bytes());

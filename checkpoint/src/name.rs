@@ -2,18 +2,19 @@
 
 use crate::error::VolumeFormatError;
 
-/// Length of the longest name, in bytes.
+/// Maximum length of a name, in bytes.
 const NAME_MAX: usize = 1024;
 
-/// A name of 1 to 1024 bytes of UTF-8 without control characters and `/`, neither `.` nor `..`.
+/// Name of a checkpoint: 1 to 1024 bytes of UTF-8 without control characters and `/`, and neither
+/// `.` nor `..`.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub struct CheckpointName(String);
 
 impl CheckpointName {
-    /// Checks a name.
+    /// Parses the name of a checkpoint.
     ///
     /// # Errors
-    /// [`VolumeFormatError::Name`].
+    /// [`VolumeFormatError::Name`] if the name breaks a rule.
     pub fn new(name: &str) -> Result<Self, VolumeFormatError> {
         let is_good = name.len() <= NAME_MAX && is_component(name);
         if is_good {
@@ -23,21 +24,22 @@ impl CheckpointName {
         }
     }
 
-    /// The name.
+    /// Returns the name as text.
     pub fn as_str(&self) -> &str {
         &self.0
     }
 }
 
-/// A path of names with `/` between them, at most 1024 bytes long.
+/// Name of an entry: parts with `/` between them, each as in a [`CheckpointName`], at most 1024
+/// bytes together.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub struct EntryName(String);
 
 impl EntryName {
-    /// Checks a name.
+    /// Parses the name of an entry.
     ///
     /// # Errors
-    /// [`VolumeFormatError::Name`].
+    /// [`VolumeFormatError::Name`] if the name or a part of it breaks a rule.
     pub fn new(name: &str) -> Result<Self, VolumeFormatError> {
         let is_good = name.len() <= NAME_MAX && name.split('/').all(is_component);
         if is_good {
@@ -47,7 +49,7 @@ impl EntryName {
         }
     }
 
-    /// The name.
+    /// Returns the name as text.
     pub fn as_str(&self) -> &str {
         &self.0
     }

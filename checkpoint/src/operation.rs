@@ -1,95 +1,95 @@
-//! Operations on a namespace, and their outcomes.
+//! Operations on a namespace that the caller executes, and their outcomes.
 
 use std::ops::Range;
 
-/// Names an operation within its run.
+/// Number of an operation, unique within its [`crate::Run`].
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct OperationId(pub u64);
 
-/// A request with its id.
+/// Request to a namespace, with the id under which its outcome is returned.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct VolumeOperation {
-    /// To be given back with the outcome.
+    /// Id that the caller passes to [`crate::Run::complete`] with the outcome.
     pub id: OperationId,
-    /// What the namespace is asked for.
+    /// Command that the caller sends to the namespace.
     pub request: Request,
 }
 
-/// What a namespace is asked for. Offsets and lengths are in bytes, multiples of 4096.
+/// Command for a namespace. Offsets and lengths are in bytes and multiples of 4096.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Request {
-    /// Read bytes.
+    /// NVMe Read of adjacent bytes.
     Read {
-        /// First byte.
+        /// First byte in the namespace.
         offset: u64,
-        /// Number of bytes.
+        /// Number of bytes to read.
         length: u64,
     },
-    /// Write bytes.
+    /// NVMe Write of adjacent bytes.
     Write {
-        /// First byte.
+        /// First byte in the namespace.
         offset: u64,
-        /// The bytes.
+        /// Bytes to be written there.
         payload: WritePayload,
-        /// Force Unit Access: they are durable when the write completes.
+        /// Force Unit Access: the bytes are durable when the command completes.
         fua: bool,
     },
-    /// Make all completed writes durable.
+    /// NVMe Flush: makes all completed writes durable.
     Flush,
-    /// Tell the namespace that bytes are not needed. It may do nothing.
+    /// NVMe Dataset Management, Deallocate: the bytes are not needed. The namespace may ignore it.
     Deallocate {
-        /// First byte.
+        /// First byte in the namespace.
         offset: u64,
-        /// Number of bytes.
+        /// Number of bytes to deallocate.
         length: u64,
     },
-    /// The fused commands Compare and Write, with FUA: write only where the namespace has the
-    /// expected bytes.
+    /// NVMe Compare and Write as a fused operation, with FUA: writes only if the namespace has the
+    /// expected bytes. Both have 4096 bytes.
     CompareAndWrite {
-        /// First byte.
+        /// First byte in the namespace.
         offset: u64,
-        /// What the namespace should have.
+        /// Bytes that the namespace must have before.
         expected: Vec<u8>,
-        /// What it has afterwards.
+        /// Bytes that are written if it has them.
         bytes: Vec<u8>,
     },
 }
 
-/// Bytes to be written.
+/// Source of the bytes of a write.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum WritePayload {
-    /// Bytes of this crate.
+    /// Bytes that this crate has made: a superblock or a manifest.
     Bytes(Vec<u8>),
-    /// A part of the memory that the caller gave, and zeroes behind it.
+    /// Range of the buffer that the caller passed to [`crate::Volume::write`], and zeros behind it.
     Source {
-        /// The bytes of that memory.
+        /// Indexes of the bytes in that buffer.
         range: Range<usize>,
-        /// Number of zeroes.
+        /// Number of zero bytes to write behind them, less than 4096.
         padding: usize,
     },
 }
 
-/// How an operation ended.
+/// Result of an operation that the caller has executed.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum OperationOutcome {
-    /// Bytes that were read.
+    /// A Read succeeded and returned these bytes.
     Data(Vec<u8>),
-    /// A write, Flush or Deallocate was executed.
+    /// A command without returned data succeeded: a write, a Flush or a Deallocate.
     Done,
-    /// It failed.
+    /// The command failed for this reason.
     Failed(Failure),
 }
 
-/// Why an operation failed.
+/// Reason why an operation failed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum Failure {
-    /// Status Capacity Exceeded.
+    /// NVMe status Capacity Exceeded: a thinly provisioned namespace is full.
     #[error("the namespace has no capacity left")]
     CapacityExceeded,
-    /// Status Compare Failure: nothing was written.
+    /// NVMe status Compare Failure: nothing was written.
     #[error("the namespace has other bytes than expected")]
     Miscompare,
-    /// Status Namespace is Write Protected.
+    /// NVMe status Namespace is Write Protected: nothing was written.
     #[error("the namespace is write protected")]
     WriteProtected,
     /// Any other status, or a lost connection. A write may have been executed.

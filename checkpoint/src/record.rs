@@ -1,37 +1,38 @@
-//! Records of a manifest: a tag, flags, a length and bytes.
+//! Records of a manifest: tag, flags, length and body.
 
 use crate::error::VolumeFormatError;
 
-/// A reader that does not know the tag must refuse the manifest.
+/// Bit of the flags: a reader that does not know the tag must refuse the manifest.
 const REQUIRED: u16 = 1;
 
-/// A record.
+/// Record that was parsed; the body is not.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Record<'a> {
     pub(crate) tag: u16,
+    /// Body of the record.
     pub(crate) bytes: &'a [u8],
     is_required: bool,
 }
 
 impl Record<'_> {
-    /// The answer to a tag that this version does not know.
+    /// Handles a tag that this version does not know: an error if the record is required.
     pub(crate) fn unknown(&self) -> Result<(), VolumeFormatError> {
         if self.is_required { Err(VolumeFormatError::Newer) } else { Ok(()) }
     }
 
-    /// The bytes as a number.
+    /// Parses the body as a number of 8 bytes. `field` is for the error.
     pub(crate) fn u64(&self, field: &'static str) -> Result<u64, VolumeFormatError> {
         let bytes = self.bytes.try_into().map_err(|_| VolumeFormatError::Field(field))?;
         Ok(u64::from_le_bytes(bytes))
     }
 
-    /// The bytes as text.
+    /// Parses the body as UTF-8. `field` is for the error.
     pub(crate) fn text(&self, field: &'static str) -> Result<&str, VolumeFormatError> {
         std::str::from_utf8(self.bytes).map_err(|_| VolumeFormatError::Field(field))
     }
 }
 
-/// The records in a slice. The first error is the last item.
+/// Parses the records in a slice. An error ends the iteration.
 pub(crate) fn records(
     mut rest: &[u8],
 ) -> impl Iterator<Item = Result<Record<'_>, VolumeFormatError>> {
@@ -58,7 +59,7 @@ fn split<'a>(rest: &mut &'a [u8]) -> Option<Record<'a>> {
     Some(Record { tag: u16::from_le_bytes(tag), bytes, is_required })
 }
 
-/// Appends a required record.
+/// Appends a record with the required bit set.
 pub(crate) fn push(to: &mut Vec<u8>, tag: u16, bytes: &[u8]) -> Result<(), VolumeFormatError> {
     let length =
         u32::try_from(bytes.len()).map_err(|_| VolumeFormatError::Limit("bytes of a record"))?;

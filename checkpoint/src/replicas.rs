@@ -1,51 +1,51 @@
-//! Replicas: volumes with one UUID, of which a quorum decides.
+//! Replicas: volumes with the same UUID on several namespaces, and the quorum rule for commits.
 
 use uuid::Uuid;
 
-/// Why a set of replicas has no answer.
+/// Reason why a set of replicas cannot be used.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum ReplicaError {
     /// The quorum is zero or above the number of replicas.
     #[error("a quorum of {quorum} of {replicas} replicas is impossible; choose 1 to {replicas}")]
     Quorum {
-        /// Replicas that must have a commit.
+        /// Number of replicas that must have a commit.
         quorum: usize,
-        /// Replicas there are.
+        /// Number of replicas in the set.
         replicas: usize,
     },
-    /// The number of replicas given is another than that of the set.
+    /// The caller passed answers of fewer or more replicas than the set has.
     #[error("{answers} answers were given for {replicas} replicas; give one for each")]
     Answers {
-        /// Answers given.
+        /// Number of answers, `None` included.
         answers: usize,
-        /// Replicas there are.
+        /// Number of replicas in the set.
         replicas: usize,
     },
-    /// Too few replicas answer for the newest commit to be among them.
+    /// So few replicas answer that the newest commit may be on the others only.
     #[error(
         "{answering} replicas answer, and {needed} are needed to know the newest commit; bring others back"
     )]
     TooFew {
-        /// Replicas that answer.
+        /// Number of replicas that answer.
         answering: usize,
-        /// Replicas that must.
+        /// Number of replicas that must answer.
         needed: usize,
     },
-    /// Replicas belong to different volumes.
+    /// Two replicas have different volume UUIDs, given here.
     #[error("the replicas are of volumes {0} and {1}; name those of one volume")]
     Mixed(Uuid, Uuid),
 }
 
-/// What a replica says of itself.
+/// Facts about a replica that answers, from its superblock.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Replica {
-    /// Its volume.
+    /// UUID of the volume.
     pub uuid: Uuid,
-    /// The generation of its newest superblock.
+    /// Generation of the newest valid superblock.
     pub generation: u64,
 }
 
-/// The rule by which replicas decide.
+/// Number of replicas of a volume, and the number that must have a commit (the quorum).
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct ReplicaSet {
     replicas: usize,
@@ -53,10 +53,10 @@ pub struct ReplicaSet {
 }
 
 impl ReplicaSet {
-    /// `quorum` of `replicas` must have a commit.
+    /// Makes a set in which `quorum` of `replicas` must have a commit.
     ///
     /// # Errors
-    /// [`ReplicaError::Quorum`].
+    /// [`ReplicaError::Quorum`] if the quorum is zero or above `replicas`.
     pub fn new(replicas: usize, quorum: usize) -> Result<Self, ReplicaError> {
         let is_possible = (1..=replicas).contains(&quorum);
         if is_possible {
@@ -66,16 +66,18 @@ impl ReplicaSet {
         }
     }
 
-    /// True if a commit succeeds that so many replicas have.
+    /// Whether a commit that `have` replicas have made durable has succeeded.
     pub fn is_committed(&self, have: usize) -> bool {
         have >= self.quorum
     }
 
-    /// The index of a replica with the newest commit, from the answers of all. `None` is one that
-    /// does not answer. Any quorum has a replica in common with those that must answer.
+    /// Returns the index of a replica with the newest commit. `answers` has an item for each
+    /// replica, `None` for one that does not answer. At least `replicas - quorum + 1` must answer:
+    /// so many have a replica in common with any quorum.
     ///
     /// # Errors
-    /// [`ReplicaError::TooFew`], [`ReplicaError::Mixed`], [`ReplicaError::Answers`].
+    /// [`ReplicaError::TooFew`] if fewer answer, [`ReplicaError::Mixed`] for different UUIDs,
+    /// [`ReplicaError::Answers`] for a wrong number of items.
     pub fn latest(&self, answers: &[Option<Replica>]) -> Result<usize, ReplicaError> {
         let replicas = self.replicas;
         if answers.len() != replicas {
@@ -95,10 +97,10 @@ impl ReplicaSet {
         }
     }
 
-    /// The replicas that answer and are behind the newest.
+    /// Returns the indexes of the replicas that answer and lack the newest commit.
     ///
     /// # Errors
-    /// Those of [`ReplicaSet::latest`].
+    /// The errors of [`ReplicaSet::latest`], for the same reasons.
     pub fn stale(&self, answers: &[Option<Replica>]) -> Result<Vec<usize>, ReplicaError> {
         let newest = answers[self.latest(answers)?];
         let is_stale = |index: &usize| answers[*index].is_some() && answers[*index] != newest;

@@ -1,36 +1,38 @@
-//! A procedure in execution: operations out, outcomes in.
+//! Execution of a procedure: the caller takes operations from it and returns their outcomes.
 
 use std::collections::VecDeque;
 
 use crate::error::Error;
 use crate::operation::{OperationId, OperationOutcome, Request, VolumeOperation};
 
-/// What a procedure does next.
+/// Next step of a procedure, from [`Procedure::advance`].
 #[derive(Debug)]
 pub enum ProcedureStep<T> {
-    /// Ask for these operations, in any order, and advance with all outcomes.
+    /// A round of requests. The procedure advances when all of them have outcomes.
     Ask(Vec<Request>),
-    /// It has ended.
+    /// The procedure has ended with this result.
     Done(T),
 }
 
-/// Something that takes several rounds of operations.
+/// Work on a namespace in rounds of operations. The operations of a round are independent.
 pub trait Procedure {
-    /// Its result.
+    /// Result of the procedure when it succeeds.
     type Output;
 
-    /// Goes on with the outcomes of the last round, in the order of its requests. The first round
-    /// has none.
+    /// Takes the outcomes of the last round, in the order of its requests, and returns the next
+    /// step. The first call has no outcomes.
     ///
     /// # Errors
-    /// Ends the procedure.
+    /// The procedure has failed, and must not be advanced again.
     fn advance(
         &mut self,
         outcomes: Vec<OperationOutcome>,
     ) -> Result<ProcedureStep<Self::Output>, Error>;
 }
 
-/// A procedure in execution. A caller takes operations until there are none, and completes each.
+/// Procedure in execution. The caller calls [`Run::operation`] until it returns `None`, executes
+/// the operations, passes each outcome to [`Run::complete`], and repeats that until
+/// [`Run::is_finished`].
 #[derive(Debug)]
 pub struct Run<P: Procedure> {
     procedure: P,
@@ -41,7 +43,7 @@ pub struct Run<P: Procedure> {
 }
 
 impl<P: Procedure> Run<P> {
-    /// Begins a procedure.
+    /// Begins a procedure: operations of its first round are available.
     pub fn new(procedure: P) -> Self {
         let waiting = VecDeque::new();
         let mut run = Self { procedure, waiting, first_id: 0, outcomes: Vec::new(), result: None };
@@ -49,12 +51,14 @@ impl<P: Procedure> Run<P> {
         run
     }
 
-    /// The next operation to execute. None while others must complete first, and at the end.
+    /// Returns the next operation to execute; `None` while others must complete first, and when
+    /// the procedure has ended.
     pub fn operation(&mut self) -> Option<VolumeOperation> {
         self.waiting.pop_front()
     }
 
-    /// Takes the outcome of an operation. An id that is not outstanding is ignored.
+    /// Takes the outcome of an operation. An id that is not outstanding is ignored, and so is a
+    /// second outcome.
     pub fn complete(&mut self, id: OperationId, outcome: OperationOutcome) {
         let index = id.0.checked_sub(self.first_id).and_then(|index| usize::try_from(index).ok());
         let Some(slot) = index.and_then(|index| self.outcomes.get_mut(index)) else { return };
@@ -64,12 +68,12 @@ impl<P: Procedure> Run<P> {
         }
     }
 
-    /// True if [`Run::finish`] has a result.
+    /// Whether the procedure has ended, so that [`Run::finish`] returns a result.
     pub fn is_finished(&self) -> bool {
         self.result.is_some()
     }
 
-    /// The result. None before the end.
+    /// Returns the result, `None` if the procedure has not ended.
     pub fn finish(self) -> Option<Result<P::Output, Error>> {
         self.result
     }

@@ -1,13 +1,13 @@
-//! Signatures of what a namespace may hold.
+//! Signatures of data that formatting must not overwrite unless it is forced.
 
 use std::fmt::{self, Display, Formatter};
 
-/// Something that a namespace may hold and that formatting would destroy.
+/// Kind of data that a namespace holds, recognized by its first bytes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Signature {
     /// A GUID partition table.
     Gpt,
-    /// A partition table of the old kind, or a boot sector.
+    /// A DOS partition table (MBR), or another boot sector.
     Mbr,
     /// A file system ext2, ext3 or ext4.
     Ext4,
@@ -15,17 +15,17 @@ pub enum Signature {
     Xfs,
     /// A file system Btrfs.
     Btrfs,
-    /// An encrypted volume.
+    /// An encrypted volume in LUKS format, version 1 or 2.
     Luks,
     /// A physical volume of LVM.
     Lvm,
     /// A ZIP archive, such as a file of `torch.save`.
     Zip,
-    /// A tar archive.
+    /// A tar archive with a ustar or GNU header.
     Tar,
-    /// A safetensors file.
+    /// A safetensors file: a length and a JSON header.
     Safetensors,
-    /// A checkpoint volume.
+    /// A checkpoint volume of any version.
     Checkpoint,
 }
 
@@ -47,7 +47,7 @@ impl Display for Signature {
     }
 }
 
-/// Signatures: where they begin and their bytes.
+/// Signatures, with the offset and the bytes by which each is recognized.
 const SIGNATURES: [(Signature, usize, &[u8]); 17] = [
     (Signature::Checkpoint, 0, b"FRCKPTV\0"),
     (Signature::Checkpoint, 65_536, b"FRCKPTV\0"),
@@ -68,10 +68,10 @@ const SIGNATURES: [(Signature, usize, &[u8]); 17] = [
     (Signature::Mbr, 510, b"\x55\xAA"),
 ];
 
-/// Number of bytes that [`find`] looks at.
+/// Number of bytes at the beginning of a namespace that [`find`] needs.
 pub(crate) const LOOK_BYTES: u64 = 131_072;
 
-/// What the first bytes of a namespace belong to, if that is known.
+/// Returns the kind of data that a namespace with these first bytes holds, `None` if unknown.
 pub(crate) fn find(bytes: &[u8]) -> Option<Signature> {
     let has = |&&(_, offset, magic): &&(Signature, usize, &[u8])| {
         bytes.get(offset..).is_some_and(|rest| rest.starts_with(magic))
@@ -80,7 +80,7 @@ pub(crate) fn find(bytes: &[u8]) -> Option<Signature> {
     known.or_else(|| is_safetensors(bytes).then_some(Signature::Safetensors))
 }
 
-/// Whether a plausible length and the beginning of a JSON object come first.
+/// Whether the bytes begin with a plausible length of a header and with `{`.
 fn is_safetensors(bytes: &[u8]) -> bool {
     let Some((length, rest)) = bytes.split_first_chunk() else { return false };
     (2..=100_000_000).contains(&u64::from_le_bytes(*length)) && rest.starts_with(b"{")

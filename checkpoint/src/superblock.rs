@@ -1,4 +1,4 @@
-//! A superblock: one atomic write unit that names the manifest and the writer.
+//! Superblocks: blocks of one atomic write unit that name the manifest and the writer's lease.
 
 use uuid::Uuid;
 use zerocopy::little_endian::{U32, U64};
@@ -6,21 +6,22 @@ use zerocopy::{FromBytes, Immutable, IntoBytes, KnownLayout, Unaligned};
 
 use crate::error::VolumeFormatError;
 
-/// Size of a superblock.
+/// Size of a superblock, in bytes.
 pub const SUPERBLOCK_BYTES: usize = 4096;
 
-/// Where superblocks A and B begin.
+/// Offsets of superblocks A and B in the namespace, in bytes.
 pub const SUPERBLOCK_OFFSETS: [u64; 2] = [0, 65_536];
 
-/// How long a lease is respected after its end: commands of its writer may still be on their way.
+/// Time after the end of a lease in which no other writer takes it, in milliseconds: commands of
+/// its writer may still arrive at the namespace.
 pub const LEASE_GRACE_MS: u64 = 30_000;
 
-/// First byte that may belong to data, before rounding up to a unit.
+/// First byte behind the superblocks. Data and manifests begin there, rounded up to a unit.
 const DATA_OFFSET: u64 = 131_072;
 const MAGIC: [u8; 8] = *b"FRCKPTV\0";
 const VERSION: u32 = 1;
 
-/// The bytes of a superblock before the padding and its CRC.
+/// Fields of a superblock as they are stored. Zeros and a CRC-32C follow them.
 #[derive(Clone, Copy, FromBytes, IntoBytes, Immutable, KnownLayout, Unaligned)]
 #[repr(C)]
 struct Layout {
@@ -41,7 +42,7 @@ struct Layout {
     lease_expiry_ms: U64,
 }
 
-/// Sizes of a volume.
+/// Size of units and number of units of a volume.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Geometry {
     unit_shift: u32,
@@ -49,10 +50,11 @@ pub struct Geometry {
 }
 
 impl Geometry {
-    /// The geometry of a namespace with units of `1 << unit_shift` bytes: 12 to 24, 20 for 1 MiB.
+    /// Makes the geometry of a volume on a namespace. A unit has `1 << unit_shift` bytes;
+    /// `unit_shift` is 12 to 24, usually 20.
     ///
     /// # Errors
-    /// [`VolumeFormatError::Field`].
+    /// [`VolumeFormatError::Field`] for a wrong `unit_shift` or a namespace without room for data.
     pub fn new(unit_shift: u32, namespace_bytes: u64) -> Result<Self, VolumeFormatError> {
         if !(12..=24).contains(&unit_shift) {
             return Err(VolumeFormatError::Field("unit_shift"));
@@ -62,62 +64,63 @@ impl Geometry {
         if has_room { Ok(geometry) } else { Err(VolumeFormatError::Field("capacity_units")) }
     }
 
-    /// Size of a unit.
+    /// Returns the size of a unit, in bytes.
     pub fn unit_bytes(&self) -> u64 {
         1 << self.unit_shift
     }
 
-    /// The first unit of data.
+    /// Returns the number of the first unit that data or a manifest may have.
     pub fn first_unit(&self) -> u64 {
         DATA_OFFSET.div_ceil(self.unit_bytes())
     }
 
-    /// Number of units, those of the superblocks included.
+    /// Returns the number of units, those of the superblocks included.
     pub fn capacity_units(&self) -> u64 {
         self.capacity_units
     }
 
-    /// Number of units that have so many bytes.
+    /// Returns the number of units that `bytes` bytes need.
     pub fn units_of(&self, bytes: u64) -> u64 {
         bytes.div_ceil(self.unit_bytes())
     }
 }
 
-/// A writer's right to change the volume.
+/// Right of one writer to change the volume for a time.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Lease {
-    /// The writer's host.
+    /// Host of the writer; reported to others.
     pub host: Uuid,
-    /// A random number, other for each writer and never zero.
+    /// Random number that tells writers apart; never zero.
     pub number: u64,
-    /// When it ends, in milliseconds since 1970.
+    /// End of the lease, in milliseconds since 1970.
     pub expiry_ms: u64,
 }
 
-/// The facts of a superblock.
+/// Contents of a superblock that was read or will be written.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Superblock {
-    /// The volume; replicas have the same.
+    /// UUID of the volume; its replicas have the same.
     pub uuid: Uuid,
-    /// Sizes of the volume.
+    /// Size of units and number of units.
     pub geometry: Geometry,
-    /// One more with each superblock written.
+    /// Number of the superblock, one above that of the one written before; from 1.
     pub generation: u64,
     /// First unit of the manifest, whose units are adjacent.
     pub manifest_unit: u64,
-    /// Length of the manifest.
+    /// Length of the manifest, in bytes.
     pub manifest_bytes: u64,
-    /// Checksum of the manifest.
+    /// CRC-32C of the manifest, without the padding of its last unit.
     pub manifest_crc32c: u32,
-    /// The writer, if there is one.
+    /// Lease of the writer; `None` if the last writer has released it.
     pub lease: Option<Lease>,
 }
 
 impl Superblock {
-    /// Reads a superblock from 4096 bytes.
+    /// Parses the first 4096 bytes of a slice.
     ///
     /// # Errors
-    /// See [`VolumeFormatError`].
+    /// [`VolumeFormatError::Newer`] for a version or a required feature that is unknown; other
+    /// variants for bytes that are not a superblock or are damaged.
     pub fn decode(bytes: &[u8]) -> Result<Self, VolumeFormatError> {
         let (layout, _) = Layout::read_from_prefix(bytes).map_err(|_| VolumeFormatError::Cut)?;
         let (body, crc) = bytes
@@ -171,7 +174,7 @@ impl Superblock {
         })
     }
 
-    /// The 4096 bytes of the superblock.
+    /// Returns the superblock as the 4096 bytes that are written.
     pub fn encode(&self) -> Vec<u8> {
         let lease = self.lease.unwrap_or(Lease { host: Uuid::nil(), number: 0, expiry_ms: 0 });
         let layout = Layout {

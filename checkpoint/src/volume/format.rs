@@ -1,4 +1,4 @@
-//! Formatting a namespace.
+//! Formatting of a namespace as an empty volume.
 
 use uuid::Uuid;
 
@@ -10,7 +10,7 @@ use crate::run::{Procedure, ProcedureStep};
 use crate::signature::{self, LOOK_BYTES};
 use crate::superblock::{Geometry, SUPERBLOCK_BYTES, SUPERBLOCK_OFFSETS, Superblock};
 
-/// Makes an empty volume of a namespace, unless that holds something.
+/// Procedure that formats a namespace as an empty volume, unless it holds data of a known kind.
 #[derive(Debug)]
 pub struct Formatting {
     superblock: Superblock,
@@ -20,11 +20,12 @@ pub struct Formatting {
 }
 
 impl Formatting {
-    /// Formats a namespace with units of `1 << unit_shift` bytes; 20 is usual. `is_forced` destroys
-    /// what the namespace holds.
+    /// Makes the procedure. A unit has `1 << unit_shift` bytes; 20 is usual. With `is_forced` the
+    /// namespace is formatted whatever it holds. The procedure fails with [`Error::Occupied`]
+    /// before it writes anything.
     ///
     /// # Errors
-    /// [`Error::TooSmall`], [`Error::Format`] for a bad size of units.
+    /// [`Error::TooSmall`] for the namespace, [`Error::Format`] for a wrong `unit_shift`.
     pub fn new(
         device: NamespaceAttributes,
         uuid: Uuid,
@@ -75,7 +76,7 @@ impl Procedure for Formatting {
         };
         Ok(match self.round {
             1 => ProcedureStep::Ask(vec![Request::Read { offset: 0, length: LOOK_BYTES }]),
-            // The old volume is gone before anything of it is overwritten.
+            // A volume that the namespace holds becomes invalid before its data is overwritten.
             2 => {
                 let zeroes = |offset| write(offset, vec![0; SUPERBLOCK_BYTES], true);
                 ProcedureStep::Ask(SUPERBLOCK_OFFSETS.map(zeroes).to_vec())

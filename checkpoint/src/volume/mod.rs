@@ -1,4 +1,4 @@
-//! A volume that is open, and the procedures that change and read it.
+//! Open volumes, and the procedures that format, open, change and read volumes.
 
 mod format;
 mod open;
@@ -18,55 +18,56 @@ pub use publish::{Change, Publishing};
 pub use read::{ReadPiece, ReadPlan, Reading};
 pub use save::{Save, Writing};
 
-/// Facts about the namespace that a volume lies on.
+/// Attributes of the namespace that a volume lies on.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct NamespaceAttributes {
-    /// Its size.
+    /// Size of the namespace, in bytes.
     pub bytes: u64,
-    /// It executes the fused commands Compare and Write.
+    /// Whether the namespace executes Compare and Write as a fused operation of 4096 bytes.
     pub has_compare: bool,
 }
 
-/// A volume that is open. What it knows is checked again at each commit.
+/// Volume that was opened. Each commit fails if the superblocks were changed by another writer.
 #[derive(Clone, Debug)]
 pub struct Volume {
     device: NamespaceAttributes,
-    /// Superblocks A and B as they were read or written.
+    /// Bytes of superblocks A and B as they were read or written last; empty if the read failed.
     raw: [Vec<u8>; 2],
-    /// Which of them is the present one.
+    /// Index of the present superblock in `raw`.
     current: usize,
     superblock: Superblock,
-    /// The highest generation of any superblock, whose manifest may be damaged.
+    /// Highest generation of a valid superblock, even if its manifest is damaged.
     last_generation: u64,
-    manifest: CheckpointTable,
-    /// The units of the manifests of both superblocks.
+    table: CheckpointTable,
+    /// Units of the manifests that superblocks A and B name; they are not free.
     manifest_extents: [Option<Extent>; 2],
     free: FreeSpace,
-    /// The lease that this writer has.
+    /// Lease of this writer; `None` before it takes one.
     lease: Option<Lease>,
+    /// The write of a superblock failed, so that `current` may be wrong.
     is_unknown: bool,
 }
 
 impl Volume {
-    /// The present superblock.
+    /// Returns the superblock that the volume was opened with or that was committed last.
     pub fn superblock(&self) -> &Superblock {
         &self.superblock
     }
 
-    /// The checkpoints.
+    /// Returns the committed checkpoints, from the manifest of the present superblock.
     pub fn manifest(&self) -> &CheckpointTable {
-        &self.manifest
+        &self.table
     }
 
-    /// True if a newer checkpoint may have been lost: the other superblock is damaged, or newer
-    /// with a damaged manifest. Other replicas should be asked.
+    /// Whether a newer commit may be lost: the other superblock is damaged or unreadable, or it is
+    /// newer and its manifest is damaged. Another replica may have that commit.
     pub fn is_fallen_back(&self) -> bool {
         let other = &self.raw[1 - self.current];
         let is_damaged = Superblock::decode(other).is_err() && other.iter().any(|byte| *byte != 0);
         self.last_generation > self.superblock.generation || is_damaged || other.is_empty()
     }
 
-    /// Bytes that a save may have. The next manifest needs a part of them.
+    /// Returns the bytes of all free units. The next manifest needs some of them.
     pub fn free_bytes(&self) -> u64 {
         self.free.units() * self.superblock.geometry.unit_bytes()
     }
@@ -75,7 +76,7 @@ impl Volume {
         self.superblock.geometry.unit_bytes()
     }
 
-    /// The lease, if it has not ended.
+    /// Returns the lease of this writer, an error if it has none or the lease has ended.
     fn live_lease(&self, now_ms: u64) -> Result<Lease, Error> {
         if self.is_unknown {
             return Err(Error::Reopen);
@@ -84,7 +85,7 @@ impl Volume {
     }
 }
 
-/// The bytes of an outcome.
+/// Returns the bytes that an operation has read, none for other operations.
 fn data(outcome: OperationOutcome) -> Result<Vec<u8>, Error> {
     match outcome {
         OperationOutcome::Data(bytes) => Ok(bytes),
@@ -93,7 +94,7 @@ fn data(outcome: OperationOutcome) -> Result<Vec<u8>, Error> {
     }
 }
 
-/// Fails if an operation did.
+/// Returns the first failure of a round.
 fn all_done(outcomes: Vec<OperationOutcome>) -> Result<(), Error> {
     outcomes.into_iter().try_for_each(|outcome| data(outcome).map(drop))
 }

@@ -1,4 +1,4 @@
-//! Opening a volume.
+//! Opening of the volume on a namespace.
 
 use super::{NamespaceAttributes, Volume, all_done, data};
 use crate::allocation::{Extent, FreeSpace};
@@ -9,7 +9,8 @@ use crate::operation::{OperationOutcome, Request};
 use crate::run::{Procedure, ProcedureStep};
 use crate::superblock::{SUPERBLOCK_BYTES, SUPERBLOCK_OFFSETS, Superblock};
 
-/// Reads both superblocks, then the manifest of the newest one, else that of the other.
+/// Procedure that opens a volume: reads both superblocks, then the manifest of the newest valid
+/// one, and if that is damaged the manifest of the other one.
 #[derive(Debug)]
 pub struct Opening {
     device: NamespaceAttributes,
@@ -24,23 +25,23 @@ enum State {
     Manifest { raw: [Vec<u8>; 2], found: Found, candidates: Vec<usize>, error: Option<Error> },
 }
 
-/// The superblocks that were readable.
+/// Superblocks A and B, or why they are not valid.
 type Found = [Result<Superblock, Error>; 2];
 
-/// The requests that read both superblocks.
+/// Returns the requests that read both superblocks.
 pub(super) fn superblock_reads() -> Vec<Request> {
     let read = |offset| Request::Read { offset, length: SUPERBLOCK_BYTES as u64 };
     SUPERBLOCK_OFFSETS.map(read).to_vec()
 }
 
-/// The units of a superblock's manifest.
+/// Returns the units of the manifest that a superblock names.
 pub(super) fn manifest_extent(superblock: &Superblock) -> Extent {
     let units = superblock.geometry.units_of(superblock.manifest_bytes);
     Extent { first: superblock.manifest_unit, units }
 }
 
 impl Opening {
-    /// Opens the volume on a namespace.
+    /// Makes the procedure for the volume on a namespace. It writes nothing.
     pub fn new(device: NamespaceAttributes) -> Self {
         Self { device, state: State::Begin }
     }
@@ -65,7 +66,7 @@ impl Opening {
         self.next(raw, found, candidates, None)
     }
 
-    /// Reads the manifest of the last candidate.
+    /// Reads the manifest of the last candidate, the newest superblock that was not tried.
     fn next(
         &mut self,
         raw: [Vec<u8>; 2],
@@ -105,7 +106,7 @@ impl Opening {
         let current = candidates.pop().ok_or(VolumeFormatError::Magic)?;
         let superblock = found[current].clone()?;
         match data(outcome).and_then(|bytes| Ok(decode(&superblock, &bytes)?)) {
-            Ok(manifest) => self.volume(raw, &found, current, manifest).map(ProcedureStep::Done),
+            Ok(table) => self.volume(raw, &found, current, table).map(ProcedureStep::Done),
             Err(Error::Format(VolumeFormatError::Newer)) => Err(VolumeFormatError::Newer.into()),
             Err(new) => self.next(raw, found, candidates, error.or(Some(new))),
         }
@@ -116,7 +117,7 @@ impl Opening {
         raw: [Vec<u8>; 2],
         found: &Found,
         current: usize,
-        manifest: CheckpointTable,
+        table: CheckpointTable,
     ) -> Result<Volume, Error> {
         let superblock = found[current].clone()?;
         let good = |one: &Result<Superblock, Error>| one.as_ref().ok().copied();
@@ -125,14 +126,15 @@ impl Opening {
         let geometry = superblock.geometry;
         let mut manifest_extents = [None; 2];
         manifest_extents[current] = Some(manifest_extent(&superblock));
-        // The older manifest is kept while its superblock is: it is what a reader falls back to.
+        // The manifest of the older superblock is not free: a reader uses it if the newer
+        // superblock is damaged.
         let older = good(&found[1 - current])
             .filter(|older| older.uuid == superblock.uuid && older.geometry == geometry)
             .filter(|older| older.generation < superblock.generation)
             .map(|older| manifest_extent(&older));
         let used = |older: Option<Extent>| {
             let manifests = manifest_extents.iter().flatten().copied().chain(older);
-            let mut used: Vec<_> = manifest.extents().chain(manifests).collect();
+            let mut used: Vec<_> = table.extents().chain(manifests).collect();
             used.sort_unstable();
             used.dedup();
             FreeSpace::new(geometry.first_unit(), geometry.capacity_units(), &used)
@@ -148,7 +150,7 @@ impl Opening {
             current,
             superblock,
             last_generation,
-            manifest,
+            table,
             manifest_extents,
             free,
             lease: None,
@@ -157,7 +159,7 @@ impl Opening {
     }
 }
 
-/// Checks and reads a manifest, which may be followed by padding.
+/// Verifies and parses a manifest, which may be followed by padding.
 fn decode(superblock: &Superblock, bytes: &[u8]) -> Result<CheckpointTable, VolumeFormatError> {
     let length = usize::try_from(superblock.manifest_bytes).map_err(|_| VolumeFormatError::Cut)?;
     let bytes = bytes.get(..length).ok_or(VolumeFormatError::Cut)?;

@@ -1,4 +1,4 @@
-//! Changes of a volume: one new superblock for each.
+//! Changes of a volume; each is committed by the write of one superblock.
 
 use super::open::superblock_reads;
 use super::save::{Save, extents};
@@ -11,7 +11,7 @@ use crate::operation::{Failure, OperationOutcome, Request, WritePayload};
 use crate::run::{Procedure, ProcedureStep};
 use crate::superblock::{LEASE_GRACE_MS, Lease, SUPERBLOCK_OFFSETS, Superblock};
 
-/// A change that is made as a whole or not at all.
+/// Change of a volume: commits, deletions and a change of the lease that take effect together.
 #[derive(Debug, Default)]
 pub struct Change<'a> {
     save: Option<&'a Save>,
@@ -21,49 +21,49 @@ pub struct Change<'a> {
 }
 
 impl<'a> Change<'a> {
-    /// No change yet.
+    /// Makes a change that does nothing.
     pub fn new() -> Self {
         Self::default()
     }
 
-    /// Commits a save.
+    /// Adds the commit of a save, whose entries must be written.
     #[must_use]
     pub fn commit(mut self, save: &'a Save) -> Self {
         self.save = Some(save);
         self
     }
 
-    /// Deletes a checkpoint.
+    /// Adds the deletion of a checkpoint by name.
     #[must_use]
     pub fn delete(mut self, name: &str) -> Self {
         self.delete.push(name.to_owned());
         self
     }
 
-    /// Deletes all checkpoints but the last `count`.
+    /// Adds the deletion of all checkpoints but the last `count`, that of the save included.
     #[must_use]
     pub fn keep(mut self, count: usize) -> Self {
         self.keep = Some(count);
         self
     }
 
-    /// Takes or renews a lease.
+    /// Takes the lease, or renews it if this writer has it.
     #[must_use]
     pub fn lease(mut self, lease: Lease) -> Self {
         self.lease = Some(Some(lease));
         self
     }
 
-    /// Gives the lease back.
+    /// Releases the lease, so that another writer can take it immediately.
     #[must_use]
     pub fn release(mut self) -> Self {
         self.lease = Some(None);
         self
     }
 
-    /// The manifest with the change, and the extents that it frees.
-    fn apply(&self, manifest: &CheckpointTable) -> Result<(CheckpointTable, Vec<Extent>), Error> {
-        let mut after = manifest.clone();
+    /// Returns the table after the change, and the extents that the change frees.
+    fn apply(&self, table: &CheckpointTable) -> Result<(CheckpointTable, Vec<Extent>), Error> {
+        let mut after = table.clone();
         let mut freed = Vec::new();
         for name in &self.delete {
             let place = after.checkpoints.iter().position(|one| one.name.as_str() == name);
@@ -85,15 +85,15 @@ impl<'a> Change<'a> {
     }
 }
 
-/// Makes a change: checks that nobody else has the volume, writes the manifest to free space,
-/// flushes, and writes the older superblock.
+/// Procedure that commits a change: compares the superblocks with those that the volume knows,
+/// writes the manifest to free units, flushes, and overwrites the older superblock.
 #[derive(Debug)]
 pub struct Publishing<'a> {
     volume: &'a mut Volume,
     next: Superblock,
-    manifest: CheckpointTable,
-    /// The bytes of the manifest, where it changes.
-    bytes: Option<Vec<u8>>,
+    table: CheckpointTable,
+    /// The encoded table, if the change alters it.
+    manifest: Option<Vec<u8>>,
     manifest_extent: Extent,
     freed: Vec<Extent>,
     state: State,
@@ -110,24 +110,25 @@ enum State {
 }
 
 impl Volume {
-    /// Begins a change. It fails before anything is written if there is no space for the manifest.
-    /// A save stays a save if the change fails, and can be committed again or aborted.
+    /// Returns the procedure that commits a change. If it fails, the save of the change can be
+    /// committed again or aborted.
     ///
     /// # Errors
-    /// [`Error::NoLease`], [`Error::Leased`], [`Error::CapacityExceeded`], [`Error::Missing`],
-    /// [`Error::Exists`], [`Error::Incomplete`], [`Error::Reopen`].
+    /// [`Error::NoLease`] or [`Error::Leased`] for the lease, [`Error::CapacityExceeded`] for the
+    /// space of the manifest, [`Error::Missing`] for a name to delete, [`Error::Exists`] or
+    /// [`Error::Incomplete`] for the save, [`Error::Reopen`] after [`Error::Unknown`].
     pub fn publish(&mut self, change: &Change<'_>, now_ms: u64) -> Result<Publishing<'_>, Error> {
         let lease = self.check_lease(change, now_ms)?;
-        let (manifest, freed) = change.apply(&self.manifest)?;
+        let (table, freed) = change.apply(&self.table)?;
         let generation = self.last_generation + 1;
         if generation == u64::MAX {
             return Err(VolumeFormatError::Limit("generations").into());
         }
         let mut next = Superblock { generation, lease, ..self.superblock };
-        let mut bytes = None;
+        let mut manifest = None;
         let mut manifest_extent = super::open::manifest_extent(&self.superblock);
-        if manifest != self.manifest {
-            let encoded = manifest.encode(self.superblock.uuid, generation)?;
+        if table != self.table {
+            let encoded = table.encode(self.superblock.uuid, generation)?;
             let units = self.superblock.geometry.units_of(encoded.len() as u64);
             if !deliberate_bugs::has(Bug::OverwriteManifest) {
                 manifest_extent = self.free.take_adjacent(units, self.unit_bytes())?;
@@ -135,19 +136,19 @@ impl Volume {
             next.manifest_unit = manifest_extent.first;
             next.manifest_bytes = encoded.len() as u64;
             next.manifest_crc32c = crc32c::crc32c(&encoded);
-            bytes = Some(encoded);
+            manifest = Some(encoded);
         }
-        if deliberate_bugs::has(Bug::ReuseBeforeCommit) && bytes.is_some() && !freed.is_empty() {
-            // The manifest goes where the deleted checkpoint is.
-            self.free.give(&[manifest_extent]);
+        if deliberate_bugs::has(Bug::ReuseBeforeCommit) && manifest.is_some() && !freed.is_empty() {
+            // The manifest overwrites the deleted checkpoint.
+            self.free.free(&[manifest_extent]);
             manifest_extent = Extent { first: freed[0].first, units: manifest_extent.units };
             next.manifest_unit = manifest_extent.first;
         }
         let state = State::Begin;
-        Ok(Publishing { volume: self, next, manifest, bytes, manifest_extent, freed, state })
+        Ok(Publishing { volume: self, next, table, manifest, manifest_extent, freed, state })
     }
 
-    /// The lease after a change.
+    /// Returns the lease after a change.
     fn check_lease(&self, change: &Change<'_>, now_ms: u64) -> Result<Option<Lease>, Error> {
         if self.is_unknown {
             return Err(Error::Reopen);
@@ -166,7 +167,7 @@ impl Volume {
         }
     }
 
-    /// The superblock that is written next: not the present one.
+    /// Returns the index of the superblock that is overwritten next, which is not the present one.
     fn older(&self) -> usize {
         let is_wrong = deliberate_bugs::has(Bug::OverwriteNewest);
         if is_wrong { self.current } else { 1 - self.current }
@@ -174,11 +175,11 @@ impl Volume {
 }
 
 impl Publishing<'_> {
-    /// Compares the superblocks with those that the volume was opened with.
+    /// Fails if the superblocks are not those that the volume has read or written last.
     fn check(&self, outcomes: Vec<OperationOutcome>) -> Result<(), Error> {
         for (index, outcome) in outcomes.into_iter().enumerate() {
             let bytes = match data(outcome) {
-                // A superblock that could not be read when the volume was opened.
+                // This superblock could not be read when the volume was opened either.
                 Err(_) if self.volume.raw[index].is_empty() => continue,
                 bytes => bytes?,
             };
@@ -203,7 +204,7 @@ impl Publishing<'_> {
         Request::Write { offset, payload: WritePayload::Bytes(bytes), fua }
     }
 
-    /// Takes the outcome of the superblock's write.
+    /// Handles the outcome of the write of the superblock.
     fn written(&mut self, outcomes: Vec<OperationOutcome>) -> Result<(), Error> {
         for outcome in outcomes {
             match outcome {
@@ -219,7 +220,7 @@ impl Publishing<'_> {
         Ok(())
     }
 
-    /// Makes the new state the volume's.
+    /// Makes the committed superblock and table those of the volume.
     fn adopt(&mut self) {
         let volume = &mut *self.volume;
         let slot = volume.older();
@@ -227,17 +228,17 @@ impl Publishing<'_> {
         volume.current = slot;
         volume.superblock = self.next;
         volume.last_generation = self.next.generation;
-        volume.manifest = std::mem::take(&mut self.manifest);
+        volume.table = std::mem::take(&mut self.table);
         volume.lease = self.next.lease;
         volume.manifest_extents[slot] = Some(self.manifest_extent);
     }
 
-    /// Gives back the space of deleted checkpoints, and of the manifest that no superblock names.
+    /// Frees the units of deleted checkpoints, and of `old` unless a superblock names it.
     fn release(&mut self, old: Option<Extent>) {
         let kept = self.volume.manifest_extents;
         let old = old.filter(|old| !kept.contains(&Some(*old)));
         let freed: Vec<_> = self.freed.iter().copied().chain(old).collect();
-        self.volume.free.give(&freed);
+        self.volume.free.free(&freed);
         self.freed = freed;
     }
 
@@ -258,7 +259,7 @@ impl Publishing<'_> {
             }
             State::Check => {
                 self.check(outcomes)?;
-                let Some(mut bytes) = self.bytes.take() else {
+                let Some(mut bytes) = self.manifest.take() else {
                     self.state = State::Superblock;
                     return Ok(ProcedureStep::Ask(vec![self.write_superblock()]));
                 };
@@ -286,7 +287,7 @@ impl Publishing<'_> {
                 self.state = State::Deallocate;
                 Ok(ProcedureStep::Ask(self.deallocate()))
             }
-            // A namespace may refuse it: the commit is made.
+            // The namespace may refuse the Deallocate; the commit has succeeded.
             State::Deallocate => Ok(ProcedureStep::Done(())),
         }
     }
@@ -300,7 +301,7 @@ impl Procedure for Publishing<'_> {
         let has_space =
             self.manifest_extent != super::open::manifest_extent(&self.volume.superblock);
         if result.is_err() && !self.volume.is_unknown && has_space {
-            self.volume.free.give(&[self.manifest_extent]);
+            self.volume.free.free(&[self.manifest_extent]);
         }
         result
     }

@@ -1,4 +1,4 @@
-//! Reading entries.
+//! Reads of entries, verified unit by unit.
 
 use std::ops::Range;
 
@@ -8,31 +8,32 @@ use crate::error::Error;
 use crate::operation::{OperationOutcome, Request};
 use crate::run::{Procedure, ProcedureStep};
 
-/// The units that a byte range of an entry needs.
+/// Units that must be read for a byte range of an entry.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct ReadPlan {
-    /// Units, in the order of the range.
+    /// Pieces of the range in order, each from one unit.
     pub pieces: Vec<ReadPiece>,
 }
 
-/// A unit to be read as a whole, and the part of it that is wanted.
+/// Unit that is read as a whole to verify its checksum, and the part of it inside the range.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct ReadPiece {
-    /// Its first byte in the namespace.
+    /// First byte of the unit in the namespace.
     pub offset: u64,
-    /// Number of bytes that the checksum covers.
+    /// Number of bytes of the unit that belong to the entry; the checksum covers them.
     pub length: usize,
-    /// Their CRC-32C.
+    /// CRC-32C of these bytes, from the manifest.
     pub crc32c: u32,
-    /// The bytes that belong to the range.
+    /// Indexes of the bytes of the unit that belong to the range.
     pub wanted: Range<usize>,
 }
 
 impl ReadPiece {
-    /// The wanted part of a unit's bytes.
+    /// Verifies the bytes of the unit, and returns those inside the range. `bytes` may have padding
+    /// at its end.
     ///
     /// # Errors
-    /// [`Error::Damaged`] if the checksum is another.
+    /// [`Error::Damaged`] if the checksum differs or bytes are missing.
     pub fn verify<'a>(&self, bytes: &'a [u8]) -> Result<&'a [u8], Error> {
         let damaged = Error::Damaged { offset: self.offset };
         let bytes = bytes.get(..self.length).ok_or(damaged.clone())?;
@@ -43,10 +44,10 @@ impl ReadPiece {
 }
 
 impl Volume {
-    /// What to read for a byte range of an entry.
+    /// Returns the units to read for a byte range of an entry.
     ///
     /// # Errors
-    /// [`Error::Missing`], [`Error::Range`].
+    /// [`Error::Missing`] for an unknown name, [`Error::Range`] for a range outside of the entry.
     pub fn read_plan(
         &self,
         checkpoint: &str,
@@ -54,7 +55,7 @@ impl Volume {
         range: Range<u64>,
     ) -> Result<ReadPlan, Error> {
         let missing = |name: &str| Error::Missing(name.to_owned());
-        let found = self.manifest.checkpoint(checkpoint).ok_or_else(|| missing(checkpoint))?;
+        let found = self.table.checkpoint(checkpoint).ok_or_else(|| missing(checkpoint))?;
         let found = found.entries.iter().find(|found| found.name.as_str() == entry);
         let found = found.ok_or_else(|| missing(entry))?;
         if range.start > range.end || range.end > found.length {
@@ -83,7 +84,7 @@ impl Volume {
     }
 }
 
-/// Reads and verifies what a plan names.
+/// Procedure that reads the units of a plan, verifies them, and returns the bytes of the range.
 #[derive(Debug)]
 pub struct Reading {
     plan: ReadPlan,
@@ -91,7 +92,7 @@ pub struct Reading {
 }
 
 impl Reading {
-    /// Reads what a plan names.
+    /// Makes the procedure for a plan.
     pub fn new(plan: ReadPlan) -> Self {
         Self { plan, is_begun: false }
     }

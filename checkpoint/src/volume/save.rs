@@ -1,4 +1,4 @@
-//! A save: entries that are written before the commit that names them.
+//! Saves: checkpoints whose entries are written before a commit makes them visible.
 
 use std::mem;
 
@@ -11,19 +11,20 @@ use crate::name::{CheckpointName, EntryName};
 use crate::operation::{OperationOutcome, Request, WritePayload};
 use crate::run::{Procedure, ProcedureStep};
 
-/// A checkpoint in the making. It has space on the volume until it is committed or aborted.
+/// Checkpoint that is not committed yet. Its entries have space on the volume until
+/// [`Volume::abort`].
 #[derive(Debug)]
 pub struct Save {
     checkpoint: Checkpoint,
-    /// For each entry, whether each unit was written.
+    /// Whether each unit was written, for each entry.
     written: Vec<Vec<bool>>,
 }
 
 impl Volume {
-    /// Begins a save. Nothing is written.
+    /// Begins a save without entries. Nothing is written.
     ///
     /// # Errors
-    /// [`Error::Exists`], [`Error::NoLease`].
+    /// [`Error::Exists`] if a checkpoint has this name, [`Error::NoLease`] without a live lease.
     pub fn begin(
         &self,
         name: CheckpointName,
@@ -32,7 +33,7 @@ impl Volume {
         now_ms: u64,
     ) -> Result<Save, Error> {
         self.live_lease(now_ms)?;
-        if self.manifest.checkpoint(name.as_str()).is_some() {
+        if self.table.checkpoint(name.as_str()).is_some() {
             return Err(Error::Exists(name.as_str().to_owned()));
         }
         let checkpoint =
@@ -40,10 +41,12 @@ impl Volume {
         Ok(Save { checkpoint, written: Vec::new() })
     }
 
-    /// Gives an entry its space, and returns its index. Nothing is written.
+    /// Adds an entry of `length` bytes to a save, allocates its units, and returns its index.
+    /// Nothing is written.
     ///
     /// # Errors
-    /// [`Error::Exists`], [`Error::CapacityExceeded`].
+    /// [`Error::Exists`] if the save has an entry of this name, [`Error::CapacityExceeded`] if free
+    /// units do not suffice.
     pub fn add_entry(
         &mut self,
         save: &mut Save,
@@ -61,14 +64,15 @@ impl Volume {
         Ok(save.checkpoint.entries.len() - 1)
     }
 
-    /// Writes bytes of an entry from `offset`, a multiple of the unit, to the end of the entry or
-    /// of a unit. Each unit is a write of its own, whose payload is a range of `bytes`.
+    /// Returns the procedure that writes `bytes` to an entry from `offset`, a multiple of the unit.
+    /// They must end with a unit or with the entry. Each unit is a write of its own, whose payload
+    /// is a range of `bytes`.
     ///
-    /// The lease must outlast the writes: a driver gives them a deadline of at most
-    /// [`crate::LEASE_GRACE_MS`].
+    /// The driver must end the writes within [`crate::LEASE_GRACE_MS`] after the end of the lease.
     ///
     /// # Errors
-    /// [`Error::Range`], [`Error::NoLease`].
+    /// [`Error::Range`] for bytes that are not inside the entry or do not begin and end as said,
+    /// [`Error::NoLease`] without a live lease.
     pub fn write<'a>(
         &self,
         save: &'a mut Save,
@@ -100,17 +104,17 @@ impl Volume {
         Ok(Writing { written, requests, is_begun: false })
     }
 
-    /// Gives the space of a save back. All its writes must have ended.
+    /// Frees the units of a save. All its writes must have ended.
     pub fn abort(&mut self, save: Save) {
         if deliberate_bugs::has(Bug::LeakOnAbort) {
             return;
         }
-        self.free.give(&extents(&save.checkpoint));
+        self.free.free(&extents(&save.checkpoint));
     }
 }
 
 impl Save {
-    /// The checkpoint, if it is whole.
+    /// Returns the checkpoint, an error if units of it were not written.
     pub(super) fn whole(&self) -> Result<&Checkpoint, Error> {
         let entries = self.checkpoint.entries.iter().zip(&self.written);
         for (entry, written) in entries {
@@ -122,12 +126,12 @@ impl Save {
     }
 }
 
-/// The extents of a checkpoint.
+/// Returns the extents of all entries of a checkpoint.
 pub(super) fn extents(checkpoint: &Checkpoint) -> Vec<Extent> {
     checkpoint.entries.iter().flat_map(|entry| entry.extents.iter().copied()).collect()
 }
 
-/// Writes a part of an entry.
+/// Procedure that writes a part of an entry.
 #[derive(Debug)]
 pub struct Writing<'a> {
     written: &'a mut [bool],

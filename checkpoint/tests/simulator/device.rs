@@ -1,4 +1,4 @@
-//! A namespace with a volatile write cache that loses power.
+//! Namespace with a volatile write cache that loses power and fails operations.
 
 use feedrail_checkpoint::{
     Error, Failure, OperationOutcome, Procedure, Request, Run, SUPERBLOCK_BYTES, VolumeOperation,
@@ -6,28 +6,28 @@ use feedrail_checkpoint::{
 };
 use splitmix64::SplitMix64;
 
-/// What is torn when power is lost.
+/// Bytes that are written as a whole when power is lost; longer writes are torn.
 const SECTOR: usize = 512;
 
-/// How a procedure ended.
+/// End of a procedure on a simulated device.
 #[derive(Debug, PartialEq, Eq)]
 pub(crate) enum Ended<T> {
-    /// With its result.
+    /// The procedure ended with this result.
     Well(Result<T, Error>),
-    /// Power was lost.
+    /// Power was lost before the procedure ended.
     PowerLost,
 }
 
-/// The namespace.
+/// Simulated namespace with a write cache.
 #[derive(Debug)]
 pub(crate) struct SimulatedDevice {
     durable: Vec<u8>,
-    /// Completed writes that are not durable, oldest first.
+    /// Offsets and bytes of completed writes that are not durable, oldest first.
     cache: Vec<(usize, Vec<u8>)>,
     pub(crate) random: SplitMix64,
-    /// Number of operations until power is lost.
+    /// Number of operations until power is lost; `None` if it is not.
     pub(crate) power_cut_in: Option<u64>,
-    /// Operations fail so many times in a million.
+    /// Number of operations in a million that fail.
     pub(crate) failures_per_million: u32,
 }
 
@@ -42,12 +42,12 @@ impl SimulatedDevice {
         self.durable.len() as u64
     }
 
-    /// The durable bytes.
+    /// Returns the durable bytes, to be damaged or copied.
     pub(crate) fn durable(&mut self) -> &mut Vec<u8> {
         &mut self.durable
     }
 
-    /// Executes a procedure to its end, its operations in random order.
+    /// Executes a procedure to its end, with the operations of a round in random order.
     pub(crate) fn drive<P: Procedure>(&mut self, procedure: P, source: &[u8]) -> Ended<P::Output> {
         let mut run = Run::new(procedure);
         let mut waiting = Vec::new();
@@ -61,7 +61,7 @@ impl SimulatedDevice {
         }
     }
 
-    /// Executes one operation. True if power was lost.
+    /// Executes one operation of a run. Returns whether power was lost.
     pub(crate) fn step<P: Procedure>(
         &mut self,
         run: &mut Run<P>,
@@ -123,7 +123,7 @@ impl SimulatedDevice {
     fn write(&mut self, offset: usize, bytes: Vec<u8>, fua: bool) -> OperationOutcome {
         if fua {
             self.durable[offset..offset + bytes.len()].copy_from_slice(&bytes);
-            // Older bytes in the cache must not come after these.
+            // Older bytes in the cache must not overwrite these later.
             let end = offset + bytes.len();
             self.cache.retain(|(at, old)| *at >= end || at + old.len() <= offset);
         } else {
@@ -145,8 +145,8 @@ impl SimulatedDevice {
         bytes
     }
 
-    /// Any part of what is in the cache and of the write in execution becomes durable, in any
-    /// order.
+    /// Makes random sectors of the cached writes and of the write in execution durable, in random
+    /// order; a write of 4096 bytes is atomic.
     fn lose_power(&mut self, request: &Request, source: &[u8]) {
         match request {
             Request::Write { offset, payload, .. } => {

@@ -1,4 +1,4 @@
-//! A random user of a volume, and the checker of what a reader may see.
+//! Random users of a volume, and the checker of the states that a reader may see.
 
 use std::collections::BTreeMap;
 
@@ -14,10 +14,10 @@ const UNIT_SHIFT: u32 = 12;
 const UNITS: usize = 32 + 40;
 const LEASE_MS: u64 = 1_000_000;
 
-/// The checkpoints of a volume: bytes of entries by name of checkpoint and entry.
+/// Checkpoints of a volume: bytes of entries by name of checkpoint and entry.
 type Contents = BTreeMap<String, BTreeMap<String, Vec<u8>>>;
 
-/// What happened in a world.
+/// Numbers of events in a world.
 #[derive(Clone, Copy, Debug, Default)]
 pub(crate) struct Tally {
     pub(crate) commits: u64,
@@ -29,23 +29,24 @@ pub(crate) struct Tally {
 struct World {
     device: SimulatedDevice,
     now_ms: u64,
-    /// What is committed.
+    /// Checkpoints that are committed.
     contents: Contents,
-    /// What may be committed: the change in execution when power was lost or the answer was.
+    /// Checkpoints after a change whose commit was not acknowledged, because power was lost or the
+    /// write of the superblock failed.
     perhaps: Option<Contents>,
     names: u64,
     tally: Tally,
     has_compare: bool,
 }
 
-/// Formats a simulated device.
+/// Formats a simulated device as an empty volume.
 pub(crate) fn format(device: &mut SimulatedDevice, unit_shift: u32) {
     let facts = NamespaceAttributes { bytes: device.size(), has_compare: false };
     let formatting = Formatting::new(facts, Uuid::from_u128(7), unit_shift, false).unwrap();
     assert_eq!(device.drive(formatting, &[]), Ended::Well(Ok(())));
 }
 
-/// Opens the volume of a simulated device.
+/// Opens the volume on a simulated device.
 pub(crate) fn open(device: &mut SimulatedDevice, has_compare: bool) -> Result<Volume, Error> {
     let opening = Opening::new(NamespaceAttributes { bytes: device.size(), has_compare });
     match device.drive(opening, &[]) {
@@ -54,7 +55,7 @@ pub(crate) fn open(device: &mut SimulatedDevice, has_compare: bool) -> Result<Vo
     }
 }
 
-/// Runs the world of a seed, which panics where a rule is broken.
+/// Runs the world of a seed. Panics if a rule is broken.
 pub(crate) fn run_world(seed: u64) -> Tally {
     let mut device = SimulatedDevice::new(UNITS << UNIT_SHIFT, seed);
     format(&mut device, UNIT_SHIFT);
@@ -89,11 +90,11 @@ impl World {
         }
         self.device.power_cut_in = None;
         self.device.failures_per_million = 0;
-        // The lease of a writer that is gone ends.
+        // The lease of this writer ends before the next session.
         self.now_ms += LEASE_MS + LEASE_GRACE_MS;
     }
 
-    /// Opens the volume and checks it.
+    /// Opens the volume, and checks that it has the old or the new checkpoints.
     fn reopen(&mut self) -> Volume {
         let volume = open(&mut self.device, self.has_compare).expect("a volume opens");
         let seen = self.read_all(&volume).expect("what is committed can be read");
@@ -112,7 +113,7 @@ impl World {
         self.device.drive(publishing, &[]) == Ended::Well(Ok(()))
     }
 
-    /// Reads all entries, by random ranges.
+    /// Reads all entries, each in two ranges with a random border.
     fn read_all(&mut self, volume: &Volume) -> Result<Contents, Error> {
         let mut contents = Contents::new();
         for checkpoint in &volume.manifest().checkpoints {
@@ -135,7 +136,7 @@ impl World {
         Ok(contents)
     }
 
-    /// Free units and used ones are all units there are: what a fresh reader computes.
+    /// Compares the free space with that of a reader who opens the volume now.
     fn check_space(&mut self, volume: &Volume) {
         let power_cut_in = self.device.power_cut_in.take();
         let failures = std::mem::take(&mut self.device.failures_per_million);
@@ -145,7 +146,7 @@ impl World {
         self.device.failures_per_million = failures;
     }
 
-    /// One random change. False if the session must end.
+    /// Makes one random change. Returns false if the session must end.
     fn change(&mut self, volume: &mut Volume) -> bool {
         match self.device.random.below(10) {
             0..6 => self.save(volume),
@@ -243,7 +244,7 @@ impl World {
         self.publish(volume, &Change::new().keep(kept), after).is_some()
     }
 
-    /// Makes a change. Whether it was made; None if the session must end.
+    /// Commits a change. Returns whether that succeeded; `None` if the session must end.
     fn publish(
         &mut self,
         volume: &mut Volume,
@@ -278,7 +279,8 @@ impl World {
         }
     }
 
-    /// Two writers: one whose lease has ended during its save, and the next one.
+    /// Runs two writers: the lease of the first one has ended during its save, and the second one
+    /// takes it.
     fn two_writers(&mut self) {
         let mut first = self.reopen();
         assert!(self.claim(&mut first));
@@ -292,12 +294,12 @@ impl World {
         let late_ms = self.now_ms + LEASE_MS + LEASE_GRACE_MS;
         let commit = Change::new().commit(&save);
         let claim = Change::new().lease(lease);
-        // The first one believes that its lease is live: its clock is behind.
+        // The clock of the first one is slow, so that it takes its lease for live.
         let Ok(committing) = first.publish(&commit, self.now_ms) else { return };
         let claiming = second.publish(&claim, late_ms).unwrap();
         let (mut committing, mut claiming) = (Run::new(committing), Run::new(claiming));
         let (mut of_first, mut of_second) = (Vec::new(), Vec::new());
-        // Without Compare, operations of the two must not be mixed: one goes first.
+        // Without Compare, the operations of the two must not be interleaved.
         let claims_first = self.device.random.chance(500_000);
         while !(committing.is_finished() && claiming.is_finished()) {
             let is_second = if self.has_compare {
@@ -323,7 +325,8 @@ impl World {
         self.reopen();
     }
 
-    /// Damages one bit of data, of a manifest or of a superblock: wrong bytes are never seen.
+    /// Damages one bit of data, of a manifest or of a superblock. A reader must never see wrong
+    /// bytes.
     fn rot(&mut self) {
         let volume = self.reopen();
         let superblock = *volume.superblock();
@@ -351,7 +354,7 @@ impl World {
         match seen {
             Ok((seen, false)) => assert_eq!(seen, self.contents, "damaged bytes are seen"),
             Ok((seen, true)) => {
-                // An older state: of each checkpoint that is still there, the same bytes.
+                // An older state; checkpoints that are in both have the same bytes.
                 let same = |(name, entries): (&String, &_)| {
                     self.contents.get(name).is_none_or(|now| now == entries)
                 };
