@@ -71,18 +71,29 @@ impl FreeSpace {
         Ok(taken)
     }
 
-    /// Allocates adjacent units from the first free extent that is large enough.
-    pub(crate) fn take_adjacent(&mut self, units: u64, unit_bytes: u64) -> Result<Extent, Error> {
+    /// Allocates two extents as far from each other as possible, each of `units` adjacent units: at
+    /// the beginning of the first free extent that is large enough, and at the end of the last one.
+    /// They are adjacent only if there is no other free unit.
+    pub(crate) fn take_pair(&mut self, units: u64, unit_bytes: u64) -> Result<[Extent; 2], Error> {
         let full = Error::CapacityExceeded {
-            needed_bytes: units.saturating_mul(unit_bytes),
+            needed_bytes: units.saturating_mul(2).saturating_mul(unit_bytes),
             free_bytes: self.units() * unit_bytes,
         };
-        let free = self.0.iter_mut().find(|free| free.units >= units).ok_or(full)?;
-        let taken = Extent { first: free.first, units };
-        free.first += units;
-        free.units -= units;
+        let has_room = |free: &&mut Extent| free.units >= units;
+        let low = self.0.iter_mut().find(has_room).ok_or_else(|| full.clone())?;
+        let first = Extent { first: low.first, units };
+        low.first += units;
+        low.units -= units;
+        let second = self.0.iter_mut().rfind(has_room).map(|high| {
+            high.units -= units;
+            Extent { first: high.end(), units }
+        });
         self.0.retain(|extent| extent.units > 0);
-        Ok(taken)
+        let Some(second) = second else {
+            self.free(&[first]);
+            return Err(full);
+        };
+        Ok([first, second])
     }
 
     /// Marks allocated units as free, and merges adjacent extents.
@@ -113,7 +124,13 @@ mod tests {
         assert!(matches!(free.take(4, 1), Err(Error::CapacityExceeded { free_bytes: 3, .. })));
         free.free(&taken);
         assert_eq!(free, before);
-        assert_eq!(free.take_adjacent(3, 1).unwrap(), Extent { first: 6, units: 3 });
+        let pair = [Extent { first: 2, units: 2 }, Extent { first: 8, units: 2 }];
+        assert_eq!(free.take_pair(2, 1), Ok(pair));
+        free.free(&pair);
+        free.take_pair(3, 1).unwrap_err();
+        assert_eq!(free, before);
+        let apart = [Extent { first: 2, units: 1 }, Extent { first: 9, units: 1 }];
+        assert_eq!(free.take_pair(1, 1), Ok(apart));
     }
 
     #[test]

@@ -27,10 +27,18 @@ pub enum Bug {
     IgnoreLease,
     /// An aborted save does not free its space.
     LeakOnAbort,
+    /// The second copy of the manifest is not written.
+    SkipSecondCopy,
+    /// The second copy of the manifest is not read if the first one is damaged.
+    IgnoreSecondCopy,
+    /// A damaged copy of the manifest stays as it is when the volume is changed.
+    KeepDamagedCopy,
+    /// A save may take the space that the manifest of the next deletion needs.
+    SkipReserve,
 }
 
 /// Every bug, in the order of the simulator's report.
-pub const BUGS: [Bug; 10] = [
+pub const BUGS: [Bug; 14] = [
     Bug::SkipFlush,
     Bug::SkipFua,
     Bug::OverwriteNewest,
@@ -41,6 +49,10 @@ pub const BUGS: [Bug; 10] = [
     Bug::IgnoreFence,
     Bug::IgnoreLease,
     Bug::LeakOnAbort,
+    Bug::SkipSecondCopy,
+    Bug::IgnoreSecondCopy,
+    Bug::KeepDamagedCopy,
+    Bug::SkipReserve,
 ];
 
 /// The injected [`Bug`] as a number, zero for none.

@@ -32,6 +32,6 @@ pub use superblock::{
     Geometry, LEASE_GRACE_MS, Lease, SUPERBLOCK_BYTES, SUPERBLOCK_OFFSETS, Superblock,
 };
 pub use volume::{
-    Change, Formatting, NamespaceAttributes, Opening, Publishing, ReadPiece, ReadPlan, Reading,
-    Save, Volume, Writing,
+    Change, Formatting, ManifestCheck, NamespaceAttributes, Opening, Publishing, ReadPiece,
+    ReadPlan, Reading, Save, Volume, Writing,
 };

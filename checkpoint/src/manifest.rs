@@ -8,10 +8,8 @@ use crate::allocation::{Extent, FreeSpace};
 use crate::error::VolumeFormatError;
 use crate::name::{CheckpointName, EntryName};
 use crate::record::{self, Record};
-use crate::superblock::Geometry;
+use crate::superblock::{Geometry, MANIFEST_MAX};
 
-/// Maximum length of a manifest, in bytes.
-pub(crate) const MANIFEST_MAX: u64 = 256 << 20;
 const METADATA_MAX: usize = 1 << 20;
 const CHECKPOINTS_MAX: usize = 65_536;
 const MAGIC: &[u8; 8] = b"FRCKPTM\0";

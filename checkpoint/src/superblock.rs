@@ -4,6 +4,7 @@ use uuid::Uuid;
 use zerocopy::little_endian::{U32, U64};
 use zerocopy::{FromBytes, Immutable, IntoBytes, KnownLayout, Unaligned};
 
+use crate::allocation::Extent;
 use crate::error::VolumeFormatError;
 
 /// Size of a superblock, in bytes.
@@ -18,6 +19,8 @@ pub const LEASE_GRACE_MS: u64 = 30_000;
 
 /// First byte behind the superblocks. Data and manifests begin there, rounded up to a unit.
 const DATA_OFFSET: u64 = 131_072;
+/// Maximum length of a manifest, in bytes.
+pub(crate) const MANIFEST_MAX: u64 = 256 << 20;
 const MAGIC: [u8; 8] = *b"FRCKPTV\0";
 const VERSION: u32 = 1;
 
@@ -33,7 +36,7 @@ struct Layout {
     optional_features: U64,
     generation: U64,
     capacity_units: U64,
-    manifest_unit: U64,
+    manifest_units: [U64; 2],
     manifest_bytes: U64,
     manifest_crc32c: U32,
     reserved: U32,
@@ -105,8 +108,8 @@ pub struct Superblock {
     pub geometry: Geometry,
     /// Number of the superblock, one above that of the one written before; from 1.
     pub generation: u64,
-    /// First unit of the manifest, whose units are adjacent.
-    pub manifest_unit: u64,
+    /// First unit of each of the two copies of the manifest. The units of a copy are adjacent.
+    pub manifest_units: [u64; 2],
     /// Length of the manifest, in bytes.
     pub manifest_bytes: u64,
     /// CRC-32C of the manifest, without the padding of its last unit.
@@ -145,13 +148,19 @@ impl Superblock {
         let bytes = bytes.filter(|bytes| bytes >> unit_shift == layout.capacity_units.get());
         let geometry =
             Geometry::new(unit_shift, bytes.ok_or(VolumeFormatError::Field("capacity_units"))?)?;
-        let (first, length) = (layout.manifest_unit.get(), layout.manifest_bytes.get());
-        let end = first.checked_add(geometry.units_of(length));
-        let is_inside = first >= geometry.first_unit()
-            && length > 0
-            && end.is_some_and(|end| end <= geometry.capacity_units);
-        if !is_inside {
-            return Err(VolumeFormatError::Field("manifest_unit"));
+        let length = layout.manifest_bytes.get();
+        if length == 0 || length > MANIFEST_MAX {
+            return Err(VolumeFormatError::Field("manifest_bytes"));
+        }
+        let manifest_units = layout.manifest_units.map(U64::get);
+        let is_inside = |first: u64| {
+            let end = first.checked_add(geometry.units_of(length));
+            first >= geometry.first_unit() && end.is_some_and(|end| end <= geometry.capacity_units)
+        };
+        let [first, second] = manifest_units;
+        let is_apart = first.abs_diff(second) >= geometry.units_of(length);
+        if !(is_inside(first) && is_inside(second) && is_apart) {
+            return Err(VolumeFormatError::Field("manifest_units"));
         }
         let generation = layout.generation.get();
         if generation == 0 || generation == u64::MAX {
@@ -167,11 +176,17 @@ impl Superblock {
             uuid: Uuid::from_bytes(layout.uuid),
             geometry,
             generation,
-            manifest_unit: first,
+            manifest_units,
             manifest_bytes: length,
             manifest_crc32c: layout.manifest_crc32c.get(),
             lease,
         })
+    }
+
+    /// Returns the units of both copies of the manifest.
+    pub(crate) fn manifest_extents(&self) -> [Extent; 2] {
+        let units = self.geometry.units_of(self.manifest_bytes);
+        self.manifest_units.map(|first| Extent { first, units })
     }
 
     /// Returns the superblock as the 4096 bytes that are written.
@@ -186,7 +201,7 @@ impl Superblock {
             optional_features: 0.into(),
             generation: self.generation.into(),
             capacity_units: self.geometry.capacity_units.into(),
-            manifest_unit: self.manifest_unit.into(),
+            manifest_units: self.manifest_units.map(U64::new),
             manifest_bytes: self.manifest_bytes.into(),
             manifest_crc32c: self.manifest_crc32c.into(),
             reserved: 0.into(),

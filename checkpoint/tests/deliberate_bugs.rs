@@ -8,20 +8,23 @@ use std::panic;
 
 use feedrail_checkpoint::deliberate_bugs::{BUGS, set};
 
+fn is_found(seed: u64) -> bool {
+    panic::catch_unwind(|| simulator::run_world(seed)).is_err()
+}
+
 #[test]
 fn each_bug_is_found() {
     panic::set_hook(Box::new(|_| ()));
     let mut missed = Vec::new();
     for bug in BUGS {
         set(Some(bug));
-        let found =
-            (0..300).find(|seed| panic::catch_unwind(|| simulator::run_world(*seed)).is_err());
+        let found = (0..300).find(|&seed| is_found(seed));
         println!("{bug:?}: {found:?}");
-        if found.is_none() {
+        set(None);
+        if found.is_none_or(is_found) {
             missed.push(bug);
         }
     }
-    set(None);
     drop(panic::take_hook());
     assert!(missed.is_empty(), "not found: {missed:?}");
 }

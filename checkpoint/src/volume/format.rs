@@ -2,13 +2,19 @@
 
 use uuid::Uuid;
 
+use super::publish::manifest_writes;
 use super::{NamespaceAttributes, all_done, data};
+use crate::allocation::FreeSpace;
 use crate::error::Error;
 use crate::manifest::CheckpointTable;
 use crate::operation::{OperationOutcome, Request, WritePayload};
 use crate::run::{Procedure, ProcedureStep};
 use crate::signature::{self, LOOK_BYTES};
 use crate::superblock::{Geometry, SUPERBLOCK_BYTES, SUPERBLOCK_OFFSETS, Superblock};
+
+/// Minimum number of units behind the superblocks: two copies of three manifests, those of both
+/// superblocks and the next one, and a unit of data.
+const UNITS_MIN: u64 = 7;
 
 /// Procedure that formats a namespace as an empty volume, unless it holds data of a known kind.
 #[derive(Debug)]
@@ -33,18 +39,21 @@ impl Formatting {
         is_forced: bool,
     ) -> Result<Self, Error> {
         let unit_bytes = 1_u64.checked_shl(unit_shift).unwrap_or(u64::MAX);
-        let needed =
-            LOOK_BYTES.next_multiple_of(unit_bytes).saturating_add(unit_bytes.saturating_mul(4));
+        let needed = LOOK_BYTES
+            .next_multiple_of(unit_bytes)
+            .saturating_add(unit_bytes.saturating_mul(UNITS_MIN));
         if device.bytes < needed {
             return Err(Error::TooSmall { bytes: device.bytes, needed });
         }
         let geometry = Geometry::new(unit_shift, device.bytes)?;
         let manifest = CheckpointTable::default().encode(uuid, 1)?;
+        let mut free = FreeSpace::new(geometry.first_unit(), geometry.capacity_units(), &[])?;
+        let units = geometry.units_of(manifest.len() as u64);
         let superblock = Superblock {
             uuid,
             geometry,
             generation: 1,
-            manifest_unit: geometry.first_unit(),
+            manifest_units: free.take_pair(units, unit_bytes)?.map(|copy| copy.first),
             manifest_bytes: manifest.len() as u64,
             manifest_crc32c: crc32c::crc32c(&manifest),
             lease: None,
@@ -82,11 +91,8 @@ impl Procedure for Formatting {
                 ProcedureStep::Ask(SUPERBLOCK_OFFSETS.map(zeroes).to_vec())
             }
             3 => {
-                let mut bytes = std::mem::take(&mut self.manifest);
-                bytes.resize(bytes.len().next_multiple_of(4096), 0);
-                let geometry = &self.superblock.geometry;
-                let offset = self.superblock.manifest_unit * geometry.unit_bytes();
-                ProcedureStep::Ask(vec![write(offset, bytes, false)])
+                let manifest = std::mem::take(&mut self.manifest);
+                ProcedureStep::Ask(manifest_writes(&self.superblock, manifest))
             }
             4 => ProcedureStep::Ask(vec![Request::Flush]),
             5 => ProcedureStep::Ask(vec![write(

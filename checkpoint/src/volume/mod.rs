@@ -1,6 +1,7 @@
 //! Open volumes, and the procedures that format, open, change and read volumes.
 
 mod format;
+mod manifest_check;
 mod open;
 mod publish;
 mod read;
@@ -13,6 +14,7 @@ use crate::operation::OperationOutcome;
 use crate::superblock::{Lease, Superblock};
 
 pub use format::Formatting;
+pub use manifest_check::ManifestCheck;
 pub use open::Opening;
 pub use publish::{Change, Publishing};
 pub use read::{ReadPiece, ReadPlan, Reading};
@@ -39,8 +41,10 @@ pub struct Volume {
     /// Highest generation of a valid superblock, even if its manifest is damaged.
     last_generation: u64,
     table: CheckpointTable,
-    /// Units of the manifests that superblocks A and B name; they are not free.
-    manifest_extents: [Option<Extent>; 2],
+    /// Units of the copies of the manifests that superblocks A and B name; they are not free.
+    manifest_extents: [Option<[Extent; 2]>; 2],
+    /// Whether the first and the second copy of the present manifest were found damaged.
+    damaged_copies: [bool; 2],
     free: FreeSpace,
     /// Lease of this writer; `None` before it takes one.
     lease: Option<Lease>,
@@ -65,6 +69,14 @@ impl Volume {
         let other = &self.raw[1 - self.current];
         let is_damaged = Superblock::decode(other).is_err() && other.iter().any(|byte| *byte != 0);
         self.last_generation > self.superblock.generation || is_damaged || other.is_empty()
+    }
+
+    /// Returns whether the first and the second copy of the manifest were found damaged or
+    /// unreadable, by [`Opening`] or [`ManifestCheck`]. [`Opening`] reads the second copy only if
+    /// the first one is damaged. The next change, a renewal of the lease included, writes both
+    /// copies to other units.
+    pub fn damaged_manifest_copies(&self) -> [bool; 2] {
+        self.damaged_copies
     }
 
     /// Returns the bytes of all free units. The next manifest needs some of them.

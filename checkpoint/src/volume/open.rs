@@ -1,16 +1,19 @@
 //! Opening of the volume on a namespace.
 
+use std::collections::BTreeSet;
+
 use super::{NamespaceAttributes, Volume, all_done, data};
 use crate::allocation::{Extent, FreeSpace};
 use crate::deliberate_bugs::{self, Bug};
 use crate::error::{Error, VolumeFormatError};
-use crate::manifest::{CheckpointTable, MANIFEST_MAX};
+use crate::manifest::CheckpointTable;
 use crate::operation::{OperationOutcome, Request};
 use crate::run::{Procedure, ProcedureStep};
 use crate::superblock::{SUPERBLOCK_BYTES, SUPERBLOCK_OFFSETS, Superblock};
 
 /// Procedure that opens a volume: reads both superblocks, then the manifest of the newest valid
-/// one, and if that is damaged the manifest of the other one.
+/// one: its first copy, and if that is damaged or unreadable its second copy. If both are, it
+/// continues with the manifest of the other superblock.
 #[derive(Debug)]
 pub struct Opening {
     device: NamespaceAttributes,
@@ -22,7 +25,7 @@ pub struct Opening {
 enum State {
     Begin,
     Superblocks,
-    Manifest { raw: [Vec<u8>; 2], found: Found, candidates: Vec<usize>, error: Option<Error> },
+    Manifest { raw: [Vec<u8>; 2], found: Found, candidates: Vec<Candidate>, error: Option<Error> },
 }
 
 /// Superblocks A and B, or why they are not valid.
@@ -34,10 +37,19 @@ pub(super) fn superblock_reads() -> Vec<Request> {
     SUPERBLOCK_OFFSETS.map(read).to_vec()
 }
 
-/// Returns the units of the manifest that a superblock names.
-pub(super) fn manifest_extent(superblock: &Superblock) -> Extent {
-    let units = superblock.geometry.units_of(superblock.manifest_bytes);
-    Extent { first: superblock.manifest_unit, units }
+/// Copy of a manifest that may be read.
+#[derive(Clone, Copy, Debug)]
+struct Candidate {
+    /// Index of the superblock that names it.
+    slot: usize,
+    /// Index of the copy, 0 or 1.
+    copy: usize,
+}
+
+/// Returns the request that reads a copy of the manifest.
+pub(super) fn manifest_read(superblock: &Superblock, copy: usize) -> Request {
+    let offset = superblock.manifest_units[copy] * superblock.geometry.unit_bytes();
+    Request::Read { offset, length: superblock.manifest_bytes.next_multiple_of(4096) }
 }
 
 impl Opening {
@@ -59,23 +71,25 @@ impl Opening {
         if found.iter().any(|one| *one == Err(VolumeFormatError::Newer.into())) {
             return Err(VolumeFormatError::Newer.into());
         }
-        let mut candidates: Vec<_> = (0..2).filter(|&index| found[index].is_ok()).collect();
-        let generation = |index: &usize| found[*index].as_ref().map_or(0, |one| one.generation);
-        candidates.sort_by_key(generation);
+        let mut slots: Vec<_> = (0..2).filter(|&slot| found[slot].is_ok()).collect();
+        slots.sort_by_key(|&slot| found[slot].as_ref().map_or(0, |one| one.generation));
+        let copies = |slot| [1, 0].map(|copy| Candidate { slot, copy });
+        let candidates = slots.into_iter().flat_map(copies).collect();
         let raw = [0, 1].map(|index: usize| bytes[index].clone().unwrap_or_default());
         self.next(raw, found, candidates, None)
     }
 
-    /// Reads the manifest of the last candidate, the newest superblock that was not tried.
+    /// Reads the last candidate, which is the newest one.
     fn next(
         &mut self,
         raw: [Vec<u8>; 2],
         found: Found,
-        candidates: Vec<usize>,
+        candidates: Vec<Candidate>,
         error: Option<Error>,
     ) -> Result<ProcedureStep<Volume>, Error> {
-        let superblock = candidates.last().and_then(|&index| found[index].as_ref().ok());
-        let Some(superblock) = superblock else {
+        let last = candidates.last();
+        let named = last.and_then(|last| Some((found[last.slot].as_ref().ok()?, last.copy)));
+        let Some((superblock, copy)) = named else {
             let [a, b] = found;
             let of_superblocks =
                 a.err().filter(|a| *a != VolumeFormatError::Magic.into()).or(b.err());
@@ -87,28 +101,29 @@ impl Opening {
         if needed > self.device.bytes {
             return Err(Error::TooSmall { bytes: self.device.bytes, needed });
         }
-        if superblock.manifest_bytes > MANIFEST_MAX {
-            return Err(VolumeFormatError::Limit("bytes of the manifest").into());
-        }
-        let offset = superblock.manifest_unit * superblock.geometry.unit_bytes();
-        let length = superblock.manifest_bytes.next_multiple_of(4096);
+        let read = manifest_read(superblock, copy);
         self.state = State::Manifest { raw, found, candidates, error };
-        Ok(ProcedureStep::Ask(vec![Request::Read { offset, length }]))
+        Ok(ProcedureStep::Ask(vec![read]))
     }
 
     fn manifest(
         &mut self,
         outcome: OperationOutcome,
         (raw, found): ([Vec<u8>; 2], Found),
-        mut candidates: Vec<usize>,
+        mut candidates: Vec<Candidate>,
         error: Option<Error>,
     ) -> Result<ProcedureStep<Volume>, Error> {
-        let current = candidates.pop().ok_or(VolumeFormatError::Magic)?;
-        let superblock = found[current].clone()?;
+        let candidate = candidates.pop().ok_or(VolumeFormatError::Magic)?;
+        let superblock = found[candidate.slot].clone()?;
         match data(outcome).and_then(|bytes| Ok(decode(&superblock, &bytes)?)) {
-            Ok(table) => self.volume(raw, &found, current, table).map(ProcedureStep::Done),
+            Ok(table) => self.volume(raw, &found, candidate, table).map(ProcedureStep::Done),
             Err(Error::Format(VolumeFormatError::Newer)) => Err(VolumeFormatError::Newer.into()),
-            Err(new) => self.next(raw, found, candidates, error.or(Some(new))),
+            Err(new) => {
+                if deliberate_bugs::has(Bug::IgnoreSecondCopy) {
+                    candidates.retain(|other| other.slot != candidate.slot);
+                }
+                self.next(raw, found, candidates, error.or(Some(new)))
+            }
         }
     }
 
@@ -116,7 +131,7 @@ impl Opening {
         &self,
         raw: [Vec<u8>; 2],
         found: &Found,
-        current: usize,
+        Candidate { slot: current, copy }: Candidate,
         table: CheckpointTable,
     ) -> Result<Volume, Error> {
         let superblock = found[current].clone()?;
@@ -125,18 +140,18 @@ impl Opening {
             found.iter().filter_map(good).map(|one| one.generation).max().unwrap_or(0);
         let geometry = superblock.geometry;
         let mut manifest_extents = [None; 2];
-        manifest_extents[current] = Some(manifest_extent(&superblock));
+        manifest_extents[current] = Some(superblock.manifest_extents());
         // The manifest of the older superblock is not free: a reader uses it if the newer
         // superblock is damaged.
         let older = good(&found[1 - current])
             .filter(|older| older.uuid == superblock.uuid && older.geometry == geometry)
             .filter(|older| older.generation < superblock.generation)
-            .map(|older| manifest_extent(&older));
-        let used = |older: Option<Extent>| {
-            let manifests = manifest_extents.iter().flatten().copied().chain(older);
-            let mut used: Vec<_> = table.extents().chain(manifests).collect();
-            used.sort_unstable();
-            used.dedup();
+            .map(|older| older.manifest_extents());
+        let used = |older: Option<[Extent; 2]>| {
+            let manifests = manifest_extents.iter().flatten().chain(&older).flatten();
+            // Both superblocks may name one manifest.
+            let manifests: BTreeSet<_> = manifests.copied().collect();
+            let used: Vec<_> = table.extents().chain(manifests).collect();
             FreeSpace::new(geometry.first_unit(), geometry.capacity_units(), &used)
         };
         let (free, older) = match used(older) {
@@ -152,6 +167,8 @@ impl Opening {
             last_generation,
             table,
             manifest_extents,
+            // The second copy is read after the first one has failed.
+            damaged_copies: [copy == 1, false],
             free,
             lease: None,
             is_unknown: false,
@@ -159,8 +176,11 @@ impl Opening {
     }
 }
 
-/// Verifies and parses a manifest, which may be followed by padding.
-fn decode(superblock: &Superblock, bytes: &[u8]) -> Result<CheckpointTable, VolumeFormatError> {
+/// Verifies and parses a copy of the manifest, which may be followed by padding.
+pub(super) fn decode(
+    superblock: &Superblock,
+    bytes: &[u8],
+) -> Result<CheckpointTable, VolumeFormatError> {
     let length = usize::try_from(superblock.manifest_bytes).map_err(|_| VolumeFormatError::Cut)?;
     let bytes = bytes.get(..length).ok_or(VolumeFormatError::Cut)?;
     let is_good = crc32c::crc32c(bytes) == superblock.manifest_crc32c;

@@ -86,15 +86,16 @@ impl<'a> Change<'a> {
 }
 
 /// Procedure that commits a change: compares the superblocks with those that the volume knows,
-/// writes the manifest to free units, flushes, and overwrites the older superblock.
+/// writes two copies of the manifest to free units, flushes, and overwrites the older superblock.
+/// A manifest that the change does not alter is written only if a copy is damaged.
 #[derive(Debug)]
 pub struct Publishing<'a> {
     volume: &'a mut Volume,
     next: Superblock,
     table: CheckpointTable,
-    /// The encoded table, if the change alters it.
+    /// The encoded table, if it is written.
     manifest: Option<Vec<u8>>,
-    manifest_extent: Extent,
+    manifest_extents: [Extent; 2],
     freed: Vec<Extent>,
     state: State,
 }
@@ -107,6 +108,18 @@ enum State {
     Flush,
     Superblock,
     Deallocate,
+}
+
+/// Returns the requests that write both copies of the manifest, padded to blocks of 4096 bytes.
+pub(super) fn manifest_writes(superblock: &Superblock, mut manifest: Vec<u8>) -> Vec<Request> {
+    manifest.resize(manifest.len().next_multiple_of(4096), 0);
+    let write = |unit: u64| Request::Write {
+        offset: unit * superblock.geometry.unit_bytes(),
+        payload: WritePayload::Bytes(manifest.clone()),
+        fua: false,
+    };
+    let copies = if deliberate_bugs::has(Bug::SkipSecondCopy) { 1 } else { 2 };
+    superblock.manifest_units[..copies].iter().copied().map(write).collect()
 }
 
 impl Volume {
@@ -126,26 +139,56 @@ impl Volume {
         }
         let mut next = Superblock { generation, lease, ..self.superblock };
         let mut manifest = None;
-        let mut manifest_extent = super::open::manifest_extent(&self.superblock);
-        if table != self.table {
+        let mut manifest_extents = self.superblock.manifest_extents();
+        let is_damaged =
+            self.damaged_copies.contains(&true) && !deliberate_bugs::has(Bug::KeepDamagedCopy);
+        if table != self.table || is_damaged {
             let encoded = table.encode(self.superblock.uuid, generation)?;
             let units = self.superblock.geometry.units_of(encoded.len() as u64);
             if !deliberate_bugs::has(Bug::OverwriteManifest) {
-                manifest_extent = self.free.take_adjacent(units, self.unit_bytes())?;
+                manifest_extents = self.allocate_manifest(units, change.save.map(|_| &*freed))?;
             }
-            next.manifest_unit = manifest_extent.first;
+            next.manifest_units = manifest_extents.map(|copy| copy.first);
             next.manifest_bytes = encoded.len() as u64;
             next.manifest_crc32c = crc32c::crc32c(&encoded);
             manifest = Some(encoded);
         }
         if deliberate_bugs::has(Bug::ReuseBeforeCommit) && manifest.is_some() && !freed.is_empty() {
             // The manifest overwrites the deleted checkpoint.
-            self.free.free(&[manifest_extent]);
-            manifest_extent = Extent { first: freed[0].first, units: manifest_extent.units };
-            next.manifest_unit = manifest_extent.first;
+            self.free.free(&manifest_extents[..1]);
+            manifest_extents[0].first = freed[0].first;
+            next.manifest_units[0] = freed[0].first;
         }
         let state = State::Begin;
-        Ok(Publishing { volume: self, next, table, manifest, manifest_extent, freed, state })
+        Ok(Publishing { volume: self, next, table, manifest, manifest_extents, freed, state })
+    }
+
+    /// Allocates the copies of the next manifest. A commit of a save, which passes the extents that
+    /// it frees, must leave room for one more manifest: otherwise nothing could be deleted from a
+    /// full volume.
+    fn allocate_manifest(
+        &mut self,
+        units: u64,
+        freed_by_save: Option<&[Extent]>,
+    ) -> Result<[Extent; 2], Error> {
+        let mut free = self.free.clone();
+        let copies = free.take_pair(units, self.unit_bytes())?;
+        if let Some(freed) = freed_by_save
+            && !deliberate_bugs::has(Bug::SkipReserve)
+        {
+            let mut after = free.clone();
+            after.free(freed);
+            after.free(self.superseded().as_ref().map_or(&[], |copies| &copies[..]));
+            after.take_pair(units, self.unit_bytes())?;
+        }
+        self.free = free;
+        Ok(copies)
+    }
+
+    /// Returns the units of the manifest that no superblock names after the next commit.
+    fn superseded(&self) -> Option<[Extent; 2]> {
+        let present = self.manifest_extents[self.current];
+        self.manifest_extents[self.older()].filter(|old| present != Some(*old))
     }
 
     /// Returns the lease after a change.
@@ -224,20 +267,21 @@ impl Publishing<'_> {
     fn adopt(&mut self) {
         let volume = &mut *self.volume;
         let slot = volume.older();
+        if self.next.manifest_units != volume.superblock.manifest_units {
+            volume.damaged_copies = [false; 2];
+        }
         volume.raw[slot] = self.next.encode();
         volume.current = slot;
         volume.superblock = self.next;
         volume.last_generation = self.next.generation;
         volume.table = std::mem::take(&mut self.table);
         volume.lease = self.next.lease;
-        volume.manifest_extents[slot] = Some(self.manifest_extent);
+        volume.manifest_extents[slot] = Some(self.manifest_extents);
     }
 
-    /// Frees the units of deleted checkpoints, and of `old` unless a superblock names it.
-    fn release(&mut self, old: Option<Extent>) {
-        let kept = self.volume.manifest_extents;
-        let old = old.filter(|old| !kept.contains(&Some(*old)));
-        let freed: Vec<_> = self.freed.iter().copied().chain(old).collect();
+    /// Frees the units of deleted checkpoints and of the superseded manifest.
+    fn release(&mut self, old: Option<[Extent; 2]>) {
+        let freed: Vec<_> = self.freed.iter().chain(old.iter().flatten()).copied().collect();
         self.volume.free.free(&freed);
         self.freed = freed;
     }
@@ -259,15 +303,12 @@ impl Publishing<'_> {
             }
             State::Check => {
                 self.check(outcomes)?;
-                let Some(mut bytes) = self.manifest.take() else {
+                let Some(manifest) = self.manifest.take() else {
                     self.state = State::Superblock;
                     return Ok(ProcedureStep::Ask(vec![self.write_superblock()]));
                 };
-                bytes.resize(bytes.len().next_multiple_of(4096), 0);
-                let offset = self.manifest_extent.first * self.volume.unit_bytes();
                 self.state = State::Manifest;
-                let payload = WritePayload::Bytes(bytes);
-                Ok(ProcedureStep::Ask(vec![Request::Write { offset, payload, fua: false }]))
+                Ok(ProcedureStep::Ask(manifest_writes(&self.next, manifest)))
             }
             State::Manifest => {
                 all_done(outcomes)?;
@@ -281,7 +322,7 @@ impl Publishing<'_> {
                 Ok(ProcedureStep::Ask(vec![self.write_superblock()]))
             }
             State::Superblock => {
-                let old = self.volume.manifest_extents[self.volume.older()];
+                let old = self.volume.superseded();
                 self.written(outcomes)?;
                 self.release(old);
                 self.state = State::Deallocate;
@@ -298,10 +339,9 @@ impl Procedure for Publishing<'_> {
 
     fn advance(&mut self, outcomes: Vec<OperationOutcome>) -> Result<ProcedureStep<()>, Error> {
         let result = self.round(outcomes);
-        let has_space =
-            self.manifest_extent != super::open::manifest_extent(&self.volume.superblock);
+        let has_space = self.manifest_extents != self.volume.superblock.manifest_extents();
         if result.is_err() && !self.volume.is_unknown && has_space {
-            self.volume.free.free(&[self.manifest_extent]);
+            self.volume.free.free(&self.manifest_extents);
         }
         result
     }

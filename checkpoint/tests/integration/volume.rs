@@ -26,7 +26,7 @@ fn formatting_is_refused_where_something_is() {
 fn a_small_namespace_is_refused() {
     let facts = NamespaceAttributes { bytes: 1 << 20, has_compare: false };
     let refused = Formatting::new(facts, Uuid::nil(), 20, false).unwrap_err();
-    assert_eq!(refused, Error::TooSmall { bytes: 1 << 20, needed: 5 << 20 });
+    assert_eq!(refused, Error::TooSmall { bytes: 1 << 20, needed: 8 << 20 });
 }
 
 #[test]

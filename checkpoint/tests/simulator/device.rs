@@ -1,5 +1,7 @@
 //! Namespace with a volatile write cache that loses power and fails operations.
 
+use std::ops::Range;
+
 use feedrail_checkpoint::{
     Error, Failure, OperationOutcome, Procedure, Request, Run, SUPERBLOCK_BYTES, VolumeOperation,
     WritePayload,
@@ -27,6 +29,8 @@ pub(crate) struct SimulatedDevice {
     pub(crate) random: SplitMix64,
     /// Number of operations until power is lost; `None` if it is not.
     pub(crate) power_cut_in: Option<u64>,
+    /// Bytes that cannot be read.
+    pub(crate) unreadable: Range<u64>,
     /// Number of operations in a million that fail.
     pub(crate) failures_per_million: u32,
 }
@@ -35,7 +39,8 @@ impl SimulatedDevice {
     pub(crate) fn new(bytes: usize, seed: u64) -> Self {
         let random = SplitMix64::new(seed);
         let (durable, cache) = (vec![0; bytes], Vec::new());
-        Self { durable, cache, random, power_cut_in: None, failures_per_million: 0 }
+        let (power_cut_in, unreadable, failures_per_million) = (None, 0..0, 0);
+        Self { durable, cache, random, power_cut_in, unreadable, failures_per_million }
     }
 
     pub(crate) fn size(&self) -> u64 {
@@ -95,6 +100,11 @@ impl SimulatedDevice {
             return OperationOutcome::Failed(failure);
         }
         match request {
+            Request::Read { offset, length }
+                if offset < self.unreadable.end && self.unreadable.start < offset + length =>
+            {
+                OperationOutcome::Failed(Failure::Device)
+            }
             Request::Read { offset, length } => {
                 OperationOutcome::Data(self.read(offset, length as usize))
             }

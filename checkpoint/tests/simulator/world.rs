@@ -67,6 +67,8 @@ pub(crate) fn run_world(seed: u64) -> Tally {
         world.session();
     }
     world.two_writers();
+    world.end_leases();
+    world.rot_in_manifest();
     world.rot();
     world.tally
 }
@@ -90,8 +92,7 @@ impl World {
         }
         self.device.power_cut_in = None;
         self.device.failures_per_million = 0;
-        // The lease of this writer ends before the next session.
-        self.now_ms += LEASE_MS + LEASE_GRACE_MS;
+        self.end_leases();
     }
 
     /// Opens the volume, and checks that it has the old or the new checkpoints.
@@ -104,6 +105,11 @@ impl World {
         self.contents = seen;
         self.check_space(&volume);
         volume
+    }
+
+    /// Waits until no lease of one or two writers is live.
+    fn end_leases(&mut self) {
+        self.now_ms += 2 * (LEASE_MS + LEASE_GRACE_MS);
     }
 
     fn claim(&mut self, volume: &mut Volume) -> bool {
@@ -254,6 +260,8 @@ impl World {
         let publishing = match volume.publish(change, self.now_ms) {
             Ok(publishing) => publishing,
             Err(Error::CapacityExceeded { .. }) => {
+                let saves = after.keys().any(|name| !self.contents.contains_key(name));
+                assert!(saves, "a full volume refuses a deletion");
                 self.tally.refusals += 1;
                 return Some(false);
             }
@@ -285,13 +293,13 @@ impl World {
         let mut first = self.reopen();
         assert!(self.claim(&mut first));
         let mut second = open(&mut self.device, self.has_compare).unwrap();
-        let lease = Lease { host: Uuid::max(), number: 1, expiry_ms: u64::MAX };
+        let late_ms = self.now_ms + LEASE_MS + LEASE_GRACE_MS;
+        let lease = Lease { host: Uuid::max(), number: 1, expiry_ms: late_ms + LEASE_MS };
         let early = second.publish(&Change::new().lease(lease), self.now_ms);
         assert!(matches!(early, Err(Error::Leased { .. })), "a live lease is taken over");
         self.names += 1;
         let name = format!("step-{}", self.names);
         let Written::Whole(save, entries) = self.write_save(&mut first, &name) else { return };
-        let late_ms = self.now_ms + LEASE_MS + LEASE_GRACE_MS;
         let commit = Change::new().commit(&save);
         let claim = Change::new().lease(lease);
         // The clock of the first one is slow, so that it takes its lease for live.
@@ -325,25 +333,56 @@ impl World {
         self.reopen();
     }
 
-    /// Damages one bit of data, of a manifest or of a superblock. A reader must never see wrong
-    /// bytes.
+    /// Damages one bit of a copy of the manifest, or makes the copy unreadable. The other copy must
+    /// lead a reader to all checkpoints, and the next change must write both copies again.
+    fn rot_in_manifest(&mut self) {
+        let superblock = *self.reopen().superblock();
+        let copy = self.device.random.index(2);
+        let offset = superblock.manifest_units[copy] * superblock.geometry.unit_bytes();
+        if self.device.random.chance(500_000) {
+            self.damage(offset, superblock.manifest_bytes);
+        } else {
+            self.device.unreadable = offset..offset + superblock.manifest_bytes;
+        }
+        let mut volume = self.reopen();
+        assert!(!volume.is_fallen_back(), "a damaged copy of the manifest costs a commit");
+        let damaged = [copy == 0, copy == 1];
+        assert_eq!(self.check_manifest(&mut volume), damaged);
+        assert!(self.claim(&mut volume));
+        assert_eq!(volume.damaged_manifest_copies(), [false; 2]);
+        let mut volume = self.reopen();
+        assert_eq!(self.check_manifest(&mut volume), [false; 2], "a copy is still damaged");
+        self.device.unreadable = 0..0;
+    }
+
+    fn check_manifest(&mut self, volume: &mut Volume) -> [bool; 2] {
+        match self.device.drive(volume.check_manifest(), &[]) {
+            Ended::Well(damaged) => damaged.expect("damage is no error"),
+            Ended::PowerLost => panic!("power is lost in a check"),
+        }
+    }
+
+    /// Flips one bit in a range of bytes.
+    fn damage(&mut self, offset: u64, length: u64) {
+        let at = (offset + self.device.random.below(length)) as usize;
+        self.device.durable()[at] ^= 1 << self.device.random.below(8);
+    }
+
+    /// Damages one bit of data or of a superblock. A reader must never see wrong bytes.
     fn rot(&mut self) {
         let volume = self.reopen();
         let superblock = *volume.superblock();
         let unit = superblock.geometry.unit_bytes();
         let checkpoints = &volume.manifest().checkpoints;
         let used: Vec<_> = checkpoints.iter().flat_map(|one| &one.entries).collect();
-        let in_manifest = superblock.manifest_unit * unit;
         let in_superblock = SUPERBLOCK_OFFSETS[self.device.random.index(2)];
-        let mut places = vec![(in_manifest, superblock.manifest_bytes), (in_superblock, 4096)];
+        let mut places = vec![(in_superblock, 4096)];
         places.extend(used.iter().filter_map(|entry| {
             let extent = entry.extents.first()?;
             Some((extent.first * unit, entry.length.min(unit)))
         }));
         let (offset, length) = places[self.device.random.index(places.len())];
-        let at = (offset + self.device.random.below(length)) as usize;
-        let bit = 1 << self.device.random.below(8);
-        self.device.durable()[at] ^= bit;
+        self.damage(offset, length);
         let opened = open(&mut self.device, self.has_compare);
         let is_superblock = offset == in_superblock;
         assert!(opened.is_ok() || !is_superblock, "one damaged superblock costs the volume");
@@ -360,7 +399,7 @@ impl World {
                 };
                 assert!(seen.iter().all(same), "damaged bytes are seen");
             }
-            Err(Error::Damaged { .. } | Error::Format(_)) => {}
+            Err(Error::Damaged { .. }) => {}
             Err(error) => panic!("{error}"),
         }
     }
