@@ -1,5 +1,6 @@
 //! Volumes on a simulated namespace.
 
+mod reader;
 #[path = "../simulator/mod.rs"]
 mod simulator;
 mod volume;

@@ -3,5 +3,5 @@
 mod device;
 mod world;
 
-pub(crate) use device::SimulatedDevice;
+pub(crate) use device::{Ended, SimulatedDevice};
 pub(crate) use world::{Tally, format, open, run_world};
