@@ -1,7 +1,5 @@
 //! Opening of the volume on a namespace.
 
-use std::collections::BTreeSet;
-
 use super::{NamespaceAttributes, Volume, all_done, data};
 use crate::allocation::{Extent, FreeSpace};
 use crate::deliberate_bugs::{self, Bug};
@@ -139,8 +137,7 @@ impl Opening {
         let last_generation =
             found.iter().filter_map(good).map(|one| one.generation).max().unwrap_or(0);
         let geometry = superblock.geometry;
-        let mut manifest_extents = [None; 2];
-        manifest_extents[current] = Some(superblock.manifest_extents());
+        let present = superblock.manifest_extents();
         // The manifest of the older superblock is not free: a reader uses it if the newer
         // superblock is damaged.
         let older = good(&found[1 - current])
@@ -148,9 +145,9 @@ impl Opening {
             .filter(|older| older.generation < superblock.generation)
             .map(|older| older.manifest_extents());
         let used = |older: Option<[Extent; 2]>| {
-            let manifests = manifest_extents.iter().flatten().chain(&older).flatten();
             // Both superblocks may name one manifest.
-            let manifests: BTreeSet<_> = manifests.copied().collect();
+            let older = older.filter(|older| *older != present);
+            let manifests = older.into_iter().flatten().chain(present);
             let used: Vec<_> = table.extents().chain(manifests).collect();
             FreeSpace::new(geometry.first_unit(), geometry.capacity_units(), &used)
         };
@@ -158,7 +155,8 @@ impl Opening {
             Ok(free) => (free, older),
             Err(_) => (used(None)?, None),
         };
-        manifest_extents[1 - current] = older;
+        let mut manifest_extents = [older; 2];
+        manifest_extents[current] = Some(present);
         Ok(Volume {
             device: self.device,
             raw,

@@ -1,11 +1,12 @@
 //! Single facts about volumes.
 
 use feedrail_checkpoint::{
-    Error, Formatting, NamespaceAttributes, Signature, Superblock, VolumeFormatError,
+    Change, Error, Formatting, Lease, NamespaceAttributes, SUPERBLOCK_OFFSETS, Signature,
+    Superblock, VolumeFormatError,
 };
 use uuid::Uuid;
 
-use crate::simulator::{SimulatedDevice, format, open};
+use crate::simulator::{Ended, SimulatedDevice, format, open};
 
 #[test]
 fn formatting_is_refused_where_something_is() {
@@ -60,4 +61,23 @@ fn a_superblock_is_read_as_it_was_written() {
         damaged[index] ^= 1;
         Superblock::decode(&damaged).unwrap_err();
     }
+}
+
+/// A superblock that no writer makes: it shares one copy of the manifest with the newer one.
+#[test]
+fn a_copy_that_two_superblocks_name_is_not_freed() {
+    let mut device = SimulatedDevice::new(1 << 20, 1);
+    format(&mut device, 12);
+    let present = *open(&mut device, false).unwrap().superblock();
+    let [first, second] = present.manifest_units;
+    let newer = Superblock { generation: 2, manifest_units: [first, second - 1], ..present };
+    let copy = device.durable()[first as usize * 4096..][..4096].to_vec();
+    device.durable()[(second - 1) as usize * 4096..][..4096].copy_from_slice(&copy);
+    device.durable()[SUPERBLOCK_OFFSETS[1] as usize..][..4096].copy_from_slice(&newer.encode());
+
+    let mut volume = open(&mut device, false).unwrap();
+    let lease = Lease { host: Uuid::nil(), number: 1, expiry_ms: 2 };
+    let claiming = volume.publish(&Change::new().lease(lease), 1).unwrap();
+    assert_eq!(device.drive(claiming, &[]), Ended::Well(Ok(())));
+    assert_eq!(volume.free_bytes(), open(&mut device, false).unwrap().free_bytes());
 }
