@@ -35,10 +35,12 @@ pub enum Bug {
     KeepDamagedCopy,
     /// A save may take the space that the manifest of the next deletion needs.
     SkipReserve,
+    /// The newest replica is the one whose lease was changed last.
+    CompareLeases,
 }
 
 /// Every bug, in the order of the simulator's report.
-pub const BUGS: [Bug; 14] = [
+pub const BUGS: [Bug; 15] = [
     Bug::SkipFlush,
     Bug::SkipFua,
     Bug::OverwriteNewest,
@@ -53,6 +55,7 @@ pub const BUGS: [Bug; 14] = [
     Bug::IgnoreSecondCopy,
     Bug::KeepDamagedCopy,
     Bug::SkipReserve,
+    Bug::CompareLeases,
 ];
 
 /// The injected [`Bug`] as a number, zero for none.

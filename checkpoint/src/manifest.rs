@@ -88,6 +88,12 @@ impl CheckpointTable {
         entries.flat_map(|entry| entry.extents.iter().copied())
     }
 
+    /// Returns the generation in the header of a manifest that [`CheckpointTable::decode`] accepts.
+    pub(crate) fn generation(manifest: &[u8]) -> Option<u64> {
+        let generation = manifest.get(HEADER_BYTES - 8..HEADER_BYTES)?.try_into().ok()?;
+        Some(u64::from_le_bytes(generation))
+    }
+
     /// Parses the manifest that a superblock of this volume and generation names.
     ///
     /// # Errors
@@ -109,8 +115,7 @@ impl CheckpointTable {
         if header[16..32] != *uuid.as_bytes() {
             return Err(VolumeFormatError::Field("uuid"));
         }
-        let written: [u8; 8] = header[32..].try_into().map_err(|_| VolumeFormatError::Cut)?;
-        if u64::from_le_bytes(written) > generation {
+        if Self::generation(header).is_none_or(|written| written > generation) {
             return Err(VolumeFormatError::Field("generation"));
         }
         let mut table = Self::default();

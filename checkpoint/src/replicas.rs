@@ -2,6 +2,8 @@
 
 use uuid::Uuid;
 
+use crate::deliberate_bugs::{self, Bug};
+
 /// Reason why a set of replicas cannot be used.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum ReplicaError {
@@ -36,16 +38,28 @@ pub enum ReplicaError {
     Mixed(Uuid, Uuid),
 }
 
-/// Facts about a replica that answers, from its superblock.
+/// Facts about a replica that answers, from [`crate::Volume::replica`].
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Replica {
     /// UUID of the volume.
     pub uuid: Uuid,
-    /// Generation of the newest valid superblock.
+    /// Generation of the newest valid superblock, which a change of the lease increments.
     pub generation: u64,
+    /// Generation for which the table of checkpoints was committed.
+    pub table_generation: u64,
 }
 
+/// Bits of a generation that count the superblocks of one writer; the bits above count writers.
+const WRITER_SHIFT: u32 = 32;
+
 /// Number of replicas of a volume, and the number that must have a commit (the quorum).
+///
+/// A writer opens at least [`ReplicaSet::needed`] replicas, repairs the stale ones, and takes the
+/// lease on them with the generation [`ReplicaSet::writer_generation`]. It writes only if
+/// [`ReplicaSet::is_leased`]. Each further change gets the next generation on all replicas
+/// ([`crate::Change::generation`]). A replica that misses a change gets no other one before it is
+/// repaired, and a writer whose commit has not reached the quorum begins again. Then each
+/// acknowledged commit has the highest table generation among any replicas that suffice to read.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct ReplicaSet {
     replicas: usize,
@@ -71,9 +85,31 @@ impl ReplicaSet {
         have >= self.quorum
     }
 
+    /// Returns the number of replicas that must answer to know the newest commit: so many have a
+    /// replica in common with any quorum.
+    pub fn needed(&self) -> usize {
+        self.replicas - self.quorum + 1
+    }
+
+    /// Whether a writer that has taken the lease on `have` replicas may write: no other writer can
+    /// have taken it with the same generation, and a commit can reach the quorum.
+    pub fn is_leased(&self, have: usize) -> bool {
+        have >= self.quorum.max(self.needed()) && 2 * have > self.replicas
+    }
+
+    /// Returns the generation with which a new writer takes the lease: above those of all writers
+    /// that have committed. `answers` are those of [`ReplicaSet::latest`].
+    ///
+    /// # Errors
+    /// The errors of [`ReplicaSet::latest`], for the same reasons.
+    pub fn writer_generation(&self, answers: &[Option<Replica>]) -> Result<u64, ReplicaError> {
+        self.latest(answers)?;
+        let newest = answers.iter().flatten().map(|one| one.generation).max().unwrap_or(0);
+        Ok(((newest >> WRITER_SHIFT) + 1) << WRITER_SHIFT)
+    }
+
     /// Returns the index of a replica with the newest commit. `answers` has an item for each
-    /// replica, `None` for one that does not answer. At least `replicas - quorum + 1` must answer:
-    /// so many have a replica in common with any quorum.
+    /// replica, `None` for one that does not answer. At least [`ReplicaSet::needed`] must answer.
     ///
     /// # Errors
     /// [`ReplicaError::TooFew`] if fewer answer, [`ReplicaError::Mixed`] for different UUIDs,
@@ -85,9 +121,11 @@ impl ReplicaSet {
         }
         let present =
             || answers.iter().enumerate().filter_map(|(index, one)| Some((index, (*one)?)));
-        let needed = replicas - self.quorum + 1;
+        let needed = self.needed();
         let answering = present().count();
-        let newest = present().max_by_key(|(index, one)| (one.generation, replicas - index));
+        let is_wrong = deliberate_bugs::has(Bug::CompareLeases);
+        let rank = |one: &Replica| if is_wrong { one.generation } else { one.table_generation };
+        let newest = present().max_by_key(|(index, one)| (rank(one), replicas - index));
         let Some((newest, first)) = newest.filter(|_| answering >= needed) else {
             return Err(ReplicaError::TooFew { answering, needed });
         };
@@ -102,8 +140,10 @@ impl ReplicaSet {
     /// # Errors
     /// The errors of [`ReplicaSet::latest`], for the same reasons.
     pub fn stale(&self, answers: &[Option<Replica>]) -> Result<Vec<usize>, ReplicaError> {
-        let newest = answers[self.latest(answers)?];
-        let is_stale = |index: &usize| answers[*index].is_some() && answers[*index] != newest;
+        let table_generation = |index: usize| answers[index].map(|one| one.table_generation);
+        let newest = table_generation(self.latest(answers)?);
+        let is_stale =
+            |&index: &usize| answers[index].is_some() && table_generation(index) != newest;
         Ok((0..self.replicas).filter(is_stale).collect())
     }
 }
@@ -113,7 +153,11 @@ mod tests {
     use super::*;
 
     fn answer(generation: u64) -> Option<Replica> {
-        Some(Replica { uuid: Uuid::nil(), generation })
+        Some(Replica {
+            uuid: Uuid::nil(),
+            generation: 9 - generation,
+            table_generation: generation,
+        })
     }
 
     #[test]
@@ -125,12 +169,13 @@ mod tests {
         assert_eq!(set.latest(&two), Ok(1));
         assert_eq!(set.stale(&two), Ok(vec![2]));
         assert!(set.is_committed(2) && !set.is_committed(1));
+        assert_eq!(set.writer_generation(&two), Ok(1 << 32));
     }
 
     #[test]
     fn other_volumes_are_no_replicas() {
         let set = ReplicaSet::new(2, 1).unwrap();
-        let other = Some(Replica { uuid: Uuid::max(), generation: 1 });
+        let other = Some(Replica { uuid: Uuid::max(), ..answer(1).unwrap() });
         assert!(matches!(set.latest(&[answer(1), other]), Err(ReplicaError::Mixed(..))));
         ReplicaSet::new(2, 3).unwrap_err();
     }

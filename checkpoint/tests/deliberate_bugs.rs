@@ -9,7 +9,8 @@ use std::panic;
 use feedrail_checkpoint::deliberate_bugs::{BUGS, set};
 
 fn is_found(seed: u64) -> bool {
-    panic::catch_unwind(|| simulator::run_world(seed)).is_err()
+    let worlds = || (simulator::run_world(seed), simulator::run_replicas(seed));
+    panic::catch_unwind(worlds).is_err()
 }
 
 #[test]

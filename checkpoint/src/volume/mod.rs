@@ -11,6 +11,7 @@ use crate::allocation::{Extent, FreeSpace};
 use crate::error::Error;
 use crate::manifest::CheckpointTable;
 use crate::operation::OperationOutcome;
+use crate::replicas::Replica;
 use crate::superblock::{Lease, Superblock};
 
 pub use format::Formatting;
@@ -41,6 +42,8 @@ pub struct Volume {
     /// Highest generation of a valid superblock, even if its manifest is damaged.
     last_generation: u64,
     table: CheckpointTable,
+    /// Generation for which the table was committed; that of `superblock` or a lower one.
+    table_generation: u64,
     /// Units of the copies of the manifests that superblocks A and B name; they are not free.
     manifest_extents: [Option<[Extent; 2]>; 2],
     /// Whether the first and the second copy of the present manifest were found damaged.
@@ -69,6 +72,12 @@ impl Volume {
         let other = &self.raw[1 - self.current];
         let is_damaged = Superblock::decode(other).is_err() && other.iter().any(|byte| *byte != 0);
         self.last_generation > self.superblock.generation || is_damaged || other.is_empty()
+    }
+
+    /// Returns the facts by which [`crate::ReplicaSet`] compares this volume with its replicas.
+    pub fn replica(&self) -> Replica {
+        let (uuid, generation) = (self.superblock.uuid, self.last_generation);
+        Replica { uuid, generation, table_generation: self.table_generation }
     }
 
     /// Returns whether the first and the second copy of the manifest were found damaged or

@@ -114,7 +114,7 @@ impl Opening {
         let candidate = candidates.pop().ok_or(VolumeFormatError::Magic)?;
         let superblock = found[candidate.slot].clone()?;
         match data(outcome).and_then(|bytes| Ok(decode(&superblock, &bytes)?)) {
-            Ok(table) => self.volume(raw, &found, candidate, table).map(ProcedureStep::Done),
+            Ok(decoded) => self.volume(raw, &found, candidate, decoded).map(ProcedureStep::Done),
             Err(Error::Format(VolumeFormatError::Newer)) => Err(VolumeFormatError::Newer.into()),
             Err(new) => {
                 if deliberate_bugs::has(Bug::IgnoreSecondCopy) {
@@ -130,7 +130,7 @@ impl Opening {
         raw: [Vec<u8>; 2],
         found: &Found,
         Candidate { slot: current, copy }: Candidate,
-        table: CheckpointTable,
+        (table, table_generation): (CheckpointTable, u64),
     ) -> Result<Volume, Error> {
         let superblock = found[current].clone()?;
         let good = |one: &Result<Superblock, Error>| one.as_ref().ok().copied();
@@ -164,6 +164,7 @@ impl Opening {
             superblock,
             last_generation,
             table,
+            table_generation,
             manifest_extents,
             // The second copy is read after the first one has failed.
             damaged_copies: [copy == 1, false],
@@ -174,18 +175,22 @@ impl Opening {
     }
 }
 
-/// Verifies and parses a copy of the manifest, which may be followed by padding.
+/// Verifies and parses a copy of the manifest, which may be followed by padding. Returns the table
+/// and the generation for which it was committed.
 pub(super) fn decode(
     superblock: &Superblock,
     bytes: &[u8],
-) -> Result<CheckpointTable, VolumeFormatError> {
+) -> Result<(CheckpointTable, u64), VolumeFormatError> {
     let length = usize::try_from(superblock.manifest_bytes).map_err(|_| VolumeFormatError::Cut)?;
     let bytes = bytes.get(..length).ok_or(VolumeFormatError::Cut)?;
     let is_good = crc32c::crc32c(bytes) == superblock.manifest_crc32c;
     if !is_good && !deliberate_bugs::has(Bug::IgnoreManifestCrc) {
         return Err(VolumeFormatError::Crc);
     }
-    CheckpointTable::decode(bytes, superblock.uuid, superblock.generation, &superblock.geometry)
+    let Superblock { uuid, generation, geometry, .. } = superblock;
+    let table = CheckpointTable::decode(bytes, *uuid, *generation, geometry)?;
+    let generation = CheckpointTable::generation(bytes).ok_or(VolumeFormatError::Cut)?;
+    Ok((table, generation))
 }
 
 impl Procedure for Opening {

@@ -18,6 +18,7 @@ pub struct Change<'a> {
     delete: Vec<String>,
     keep: Option<usize>,
     lease: Option<Option<Lease>>,
+    generation: Option<u64>,
 }
 
 impl<'a> Change<'a> {
@@ -61,6 +62,14 @@ impl<'a> Change<'a> {
         self
     }
 
+    /// Gives the superblock this generation instead of the next one. A writer of replicas gives all
+    /// of them the same; see [`crate::ReplicaSet`].
+    #[must_use]
+    pub fn generation(mut self, generation: u64) -> Self {
+        self.generation = Some(generation);
+        self
+    }
+
     /// Returns the table after the change, and the extents that the change frees.
     fn apply(&self, table: &CheckpointTable) -> Result<(CheckpointTable, Vec<Extent>), Error> {
         let mut after = table.clone();
@@ -93,6 +102,7 @@ pub struct Publishing<'a> {
     volume: &'a mut Volume,
     next: Superblock,
     table: CheckpointTable,
+    table_generation: u64,
     /// The encoded table, if it is written.
     manifest: Option<Vec<u8>>,
     manifest_extents: [Extent; 2],
@@ -128,22 +138,28 @@ impl Volume {
     ///
     /// # Errors
     /// [`Error::NoLease`] or [`Error::Leased`] for the lease, [`Error::CapacityExceeded`] for the
-    /// space of the manifest, [`Error::Missing`] for a name to delete, [`Error::Exists`] or
+    /// space of the manifest, [`Error::Missing`] for a name to delete, [`Error::Fenced`] for a
+    /// generation that is not above the last one, [`Error::Exists`] or
     /// [`Error::Incomplete`] for the save, [`Error::Reopen`] after [`Error::Unknown`].
     pub fn publish(&mut self, change: &Change<'_>, now_ms: u64) -> Result<Publishing<'_>, Error> {
         let lease = self.check_lease(change, now_ms)?;
         let (table, freed) = change.apply(&self.table)?;
-        let generation = self.last_generation + 1;
+        let generation = change.generation.unwrap_or(self.last_generation + 1);
+        if generation <= self.last_generation {
+            return Err(Error::Fenced);
+        }
         if generation == u64::MAX {
             return Err(VolumeFormatError::Limit("generations").into());
         }
         let mut next = Superblock { generation, lease, ..self.superblock };
+        let is_same = table == self.table;
+        let table_generation = if is_same { self.table_generation } else { generation };
         let mut manifest = None;
         let mut manifest_extents = self.superblock.manifest_extents();
         let is_damaged =
             self.damaged_copies.contains(&true) && !deliberate_bugs::has(Bug::KeepDamagedCopy);
-        if table != self.table || is_damaged {
-            let encoded = table.encode(self.superblock.uuid, generation)?;
+        if !is_same || is_damaged {
+            let encoded = table.encode(self.superblock.uuid, table_generation)?;
             let units = self.superblock.geometry.units_of(encoded.len() as u64);
             if !deliberate_bugs::has(Bug::OverwriteManifest) {
                 manifest_extents = self.allocate_manifest(units, change.save.map(|_| &*freed))?;
@@ -160,7 +176,17 @@ impl Volume {
             next.manifest_units[0] = freed[0].first;
         }
         let state = State::Begin;
-        Ok(Publishing { volume: self, next, table, manifest, manifest_extents, freed, state })
+        let volume = self;
+        Ok(Publishing {
+            volume,
+            next,
+            table,
+            table_generation,
+            manifest,
+            manifest_extents,
+            freed,
+            state,
+        })
     }
 
     /// Allocates the copies of the next manifest. A commit of a save, which passes the extents that
@@ -275,6 +301,7 @@ impl Publishing<'_> {
         volume.superblock = self.next;
         volume.last_generation = self.next.generation;
         volume.table = std::mem::take(&mut self.table);
+        volume.table_generation = self.table_generation;
         volume.lease = self.next.lease;
         volume.manifest_extents[slot] = Some(self.manifest_extents);
     }

@@ -52,6 +52,12 @@ impl SimulatedDevice {
         &mut self.durable
     }
 
+    /// Makes the bytes those of another device.
+    pub(crate) fn copy_from(&mut self, other: &Self) {
+        self.cache.clear();
+        self.durable = other.read(0, other.durable.len());
+    }
+
     /// Executes a procedure to its end, with the operations of a round in random order.
     pub(crate) fn drive<P: Procedure>(&mut self, procedure: P, source: &[u8]) -> Ended<P::Output> {
         let mut run = Run::new(procedure);
