@@ -57,7 +57,8 @@ const WRITER_SHIFT: u32 = 32;
 /// A writer opens at least [`ReplicaSet::needed`] replicas, repairs the stale ones, and takes the
 /// lease on them with the generation [`ReplicaSet::writer_generation`]. It writes only if
 /// [`ReplicaSet::is_leased`]. Each further change gets the next generation on all replicas
-/// ([`crate::Change::generation`]). A replica that misses a change gets no other one before it is
+/// ([`crate::Change::generation`]). The repair of a replica ends with the write of one superblock,
+/// which has that generation too: a generation must never fall. A replica that misses a change gets no other one before it is
 /// repaired, and a writer whose commit has not reached the quorum begins again. Then each
 /// acknowledged commit has the highest table generation among any replicas that suffice to read.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -91,10 +92,10 @@ impl ReplicaSet {
         self.replicas - self.quorum + 1
     }
 
-    /// Whether a writer that has taken the lease on `have` replicas may write: no other writer can
-    /// have taken it with the same generation, and a commit can reach the quorum.
+    /// Whether a writer that has taken the lease on `have` replicas may write: these are enough for a
+    /// commit, and more than half, so that no other writer has taken it with the same generation.
     pub fn is_leased(&self, have: usize) -> bool {
-        have >= self.quorum.max(self.needed()) && 2 * have > self.replicas
+        have >= self.quorum.max(self.needed())
     }
 
     /// Returns the generation with which a new writer takes the lease: above those of all writers

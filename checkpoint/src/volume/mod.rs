@@ -83,7 +83,7 @@ impl Volume {
     /// Returns whether the first and the second copy of the manifest were found damaged or
     /// unreadable, by [`Opening`] or [`ManifestCheck`]. [`Opening`] reads the second copy only if
     /// the first one is damaged. The next change, a renewal of the lease included, writes both
-    /// copies to other units.
+    /// copies to other units if there is room.
     pub fn damaged_manifest_copies(&self) -> [bool; 2] {
         self.damaged_copies
     }

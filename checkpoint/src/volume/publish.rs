@@ -161,13 +161,19 @@ impl Volume {
         if !is_same || is_damaged {
             let encoded = table.encode(self.superblock.uuid, table_generation)?;
             let units = self.superblock.geometry.units_of(encoded.len() as u64);
-            if !deliberate_bugs::has(Bug::OverwriteManifest) {
-                manifest_extents = self.allocate_manifest(units, change.save.map(|_| &*freed))?;
+            let allocated = if deliberate_bugs::has(Bug::OverwriteManifest) {
+                Ok(manifest_extents)
+            } else {
+                self.allocate_manifest(units, change.save.map(|_| &*freed))
+            };
+            // Without room for other copies, a damaged one stays.
+            if !is_same || allocated.is_ok() {
+                manifest_extents = allocated?;
+                next.manifest_units = manifest_extents.map(|copy| copy.first);
+                next.manifest_bytes = encoded.len() as u64;
+                next.manifest_crc32c = crc32c::crc32c(&encoded);
+                manifest = Some(encoded);
             }
-            next.manifest_units = manifest_extents.map(|copy| copy.first);
-            next.manifest_bytes = encoded.len() as u64;
-            next.manifest_crc32c = crc32c::crc32c(&encoded);
-            manifest = Some(encoded);
         }
         if deliberate_bugs::has(Bug::ReuseBeforeCommit) && manifest.is_some() && !freed.is_empty() {
             // The manifest overwrites the deleted checkpoint.

@@ -1,8 +1,8 @@
 //! Single facts about volumes.
 
 use feedrail_checkpoint::{
-    Change, Error, Formatting, Lease, NamespaceAttributes, SUPERBLOCK_OFFSETS, Signature,
-    Superblock, VolumeFormatError,
+    Change, CheckpointName, EntryName, Error, Formatting, Lease, NamespaceAttributes,
+    SUPERBLOCK_OFFSETS, Signature, Superblock, Volume, VolumeFormatError,
 };
 use uuid::Uuid;
 
@@ -80,4 +80,34 @@ fn a_copy_that_two_superblocks_name_is_not_freed() {
     let claiming = volume.publish(&Change::new().lease(lease), 1).unwrap();
     assert_eq!(device.drive(claiming, &[]), Ended::Well(Ok(())));
     assert_eq!(volume.free_bytes(), open(&mut device, false).unwrap().free_bytes());
+}
+
+/// The room that a save must leave serves each time that the manifest is written again.
+#[test]
+fn a_full_volume_mends_a_damaged_copy() {
+    let mut device = SimulatedDevice::new(39 << 12, 1);
+    format(&mut device, 12);
+    let lease = Lease { host: Uuid::nil(), number: 1, expiry_ms: 2 };
+    let claim = |device: &mut SimulatedDevice, volume: &mut Volume| {
+        let claiming = volume.publish(&Change::new().lease(lease), 1).unwrap();
+        assert_eq!(device.drive(claiming, &[]), Ended::Well(Ok(())));
+    };
+    let mut volume = open(&mut device, false).unwrap();
+    claim(&mut device, &mut volume);
+    let name = CheckpointName::new("full").unwrap();
+    let mut save = volume.begin(name, 1, Vec::new(), 1).unwrap();
+    let index = volume.add_entry(&mut save, EntryName::new("entry").unwrap(), 4096).unwrap();
+    let writing = volume.write(&mut save, index, 0, &[7; 4096], 1).unwrap();
+    assert_eq!(device.drive(writing, &[7; 4096]), Ended::Well(Ok(())));
+    let commit = volume.publish(&Change::new().commit(&save), 1).unwrap();
+    assert_eq!(device.drive(commit, &[]), Ended::Well(Ok(())));
+
+    for _ in 0..3 {
+        let copy = volume.superblock().manifest_units[0] as usize * 4096;
+        device.durable()[copy] ^= 1;
+        volume = open(&mut device, false).unwrap();
+        assert_eq!(volume.manifest().checkpoints.len(), 1);
+        claim(&mut device, &mut volume);
+        assert_eq!(volume.damaged_manifest_copies(), [false; 2]);
+    }
 }

@@ -21,7 +21,7 @@ pub(crate) enum Ended<T> {
 }
 
 /// Simulated namespace with a write cache.
-#[derive(Debug)]
+#[derive(Clone, Debug)]
 pub(crate) struct SimulatedDevice {
     durable: Vec<u8>,
     /// Offsets and bytes of completed writes that are not durable, oldest first.

@@ -93,23 +93,26 @@ impl World {
         let facts: Vec<_> = volumes.iter().map(|one| one.as_ref().map(Volume::replica)).collect();
         let latest = self.set.latest(&facts).unwrap();
         let mut generation = self.set.writer_generation(&facts).unwrap();
-        for stale in self.set.stale(&facts).unwrap() {
-            let [stale, latest] = self.devices.get_disjoint_mut([stale, latest]).unwrap();
-            stale.copy_from(latest);
-            self.tally.repaired += 1;
-        }
-        let mut volumes = self.open(answers);
+        let stale = self.set.stale(&facts).unwrap();
+        let newest = self.devices[latest].clone();
+        let mut volumes: Vec<_> = answers.map(|_| None).into();
         let number = 1 + self.random.below(1 << 40);
         let lease = Lease { host: Uuid::nil(), number, expiry_ms: self.now_ms + LEASE_MS };
         let claim = Change::new().lease(lease).generation(generation);
-        for (device, slot) in self.devices.iter_mut().zip(&mut volumes) {
-            let Some(volume) = slot else { continue };
-            if self.random.chance(250_000) {
-                *slot = None;
+        for index in 0..REPLICAS {
+            if !answers[index] || self.random.chance(250_000) {
                 continue;
             }
+            let device = &mut self.devices[index];
+            if stale.contains(&index) {
+                // With the lease in one write of a superblock: a generation never falls.
+                device.copy_from(&newest);
+                self.tally.repaired += 1;
+            }
+            let mut volume = open(device, true).unwrap();
             let publishing = volume.publish(&claim, self.now_ms).unwrap();
             assert_eq!(device.drive(publishing, &[]), Ended::Well(Ok(())));
+            volumes[index] = Some(volume);
         }
         if !self.set.is_leased(volumes.iter().flatten().count()) {
             self.tally.below_quorum += 1;
