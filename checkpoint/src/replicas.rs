@@ -58,9 +58,10 @@ const WRITER_SHIFT: u32 = 32;
 /// lease on them with the generation [`ReplicaSet::writer_generation`]. It writes only if
 /// [`ReplicaSet::is_leased`]. Each further change gets the next generation on all replicas
 /// ([`crate::Change::generation`]). The repair of a replica ends with the write of one superblock,
-/// which has that generation too: a generation must never fall. A replica that misses a change gets no other one before it is
-/// repaired, and a writer whose commit has not reached the quorum begins again. Then each
-/// acknowledged commit has the highest table generation among any replicas that suffice to read.
+/// which has that generation too: a generation must never fall. A replica that misses a change gets
+/// no other one before it is repaired, and a writer whose commit has not reached the quorum begins
+/// again. Then each acknowledged commit has the highest table generation among any replicas that
+/// suffice to read.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct ReplicaSet {
     replicas: usize,
@@ -92,8 +93,8 @@ impl ReplicaSet {
         self.replicas - self.quorum + 1
     }
 
-    /// Whether a writer that has taken the lease on `have` replicas may write: these are enough for a
-    /// commit, and more than half, so that no other writer has taken it with the same generation.
+    /// Whether a writer that has taken the lease on `have` replicas may write: these are enough for
+    /// a commit, and more than half, so that no other writer has taken it with the same generation.
     pub fn is_leased(&self, have: usize) -> bool {
         have >= self.quorum.max(self.needed())
     }
