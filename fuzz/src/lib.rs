@@ -1,11 +1,12 @@
 //! Fuzz targets: all parsers and state machines that read bytes of a peer, and all parsers of files
-//! with training data, each as one function of bytes.
+//! with training data and of checkpoint volumes, each as one function of bytes.
 //!
 //! A target decodes its input into actions of a peer, a network and a caller, and checks properties
 //! that must hold for all of them; it panics where one does not. `README.md` says how to run them.
 
 mod allocations;
 pub mod capsule;
+pub mod checkpoint;
 mod clockwork;
 pub mod connection;
 pub mod corpus;
@@ -38,7 +39,7 @@ pub struct FuzzTarget {
 }
 
 /// Every fuzz target, in the order of `all`.
-pub const TARGETS: [FuzzTarget; 14] = [
+pub const TARGETS: [FuzzTarget; 15] = [
     target("packet", packet::run, 4, 4200, 50_000),
     target("mad", mad::run, 4, 256, 50_000),
     target("capsule", capsule::run, 4, 4300, 50_000),
@@ -53,6 +54,7 @@ pub const TARGETS: [FuzzTarget; 14] = [
     target("manifest", dataset::manifest::run, 1, 4_000, 20_000),
     target("state", dataset::state::run, 4, 400, 20_000),
     target("url", dataset::url::run, 1, 400, 50_000),
+    target("checkpoint", checkpoint::run, 8, 12_000, 10_000),
 ];
 
 const fn target(

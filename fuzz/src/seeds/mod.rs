@@ -1,6 +1,7 @@
 //! The first inputs of each corpus: packets, datagrams, capsules and pages of the recorded session,
 //! scripts of operations that go well, and files of training data.
 
+mod checkpoint;
 mod dataset;
 
 use std::collections::BTreeMap;
@@ -242,6 +243,7 @@ fn of(target: &str) -> Result<Seeds> {
         "manifest" => dataset::manifests()?,
         "state" => dataset::states(),
         "url" => dataset::urls(),
+        "checkpoint" => checkpoint::volumes()?,
         _ => Seeds::new(),
     })
 }

@@ -91,7 +91,7 @@ pub(crate) const STEPS: &[CiStep] = &[
         name: "deliberate-bugs",
         when: When::Full,
         reason: "whether the worlds find bugs: it takes minutes and has always passed",
-        run: |_| sim::bugs(),
+        run: |_| deliberate_bugs(),
     },
     CiStep {
         name: "as-shipped",
@@ -177,6 +177,12 @@ fn succeeds(arguments: &[&str]) -> bool {
     let quiet = command.args(arguments).current_dir(crate::root());
     let status = quiet.stdout(Stdio::null()).stderr(Stdio::null()).status();
     status.is_ok_and(|status| status.success())
+}
+
+/// Tests whether the worlds of networks and those of checkpoint volumes find deliberate bugs.
+fn deliberate_bugs() -> Result<()> {
+    sim::bugs()?;
+    cargo("test --package feedrail-checkpoint --features deliberate-bugs --test deliberate_bugs")
 }
 
 /// Tests the build for distributions, which links with rdma-core, if its headers are installed.

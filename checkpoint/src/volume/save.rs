@@ -1,0 +1,153 @@
+//! Saves: checkpoints whose entries are written before a commit makes them visible.
+
+use std::mem;
+
+use super::{Volume, all_done};
+use crate::allocation::Extent;
+use crate::deliberate_bugs::{self, Bug};
+use crate::error::Error;
+use crate::manifest::{Checkpoint, CheckpointEntry};
+use crate::name::{CheckpointName, EntryName};
+use crate::operation::{OperationOutcome, Request, WritePayload};
+use crate::run::{Procedure, ProcedureStep};
+
+/// Checkpoint that is not committed yet. Its entries have space on the volume until
+/// [`Volume::abort`].
+#[derive(Debug)]
+pub struct Save {
+    checkpoint: Checkpoint,
+    /// Whether each unit was written, for each entry.
+    written: Vec<Vec<bool>>,
+}
+
+impl Volume {
+    /// Begins a save without entries. Nothing is written.
+    ///
+    /// # Errors
+    /// [`Error::Exists`] if a checkpoint has this name, [`Error::NoLease`] without a live lease.
+    pub fn begin(
+        &self,
+        name: CheckpointName,
+        step: u64,
+        metadata: Vec<u8>,
+        now_ms: u64,
+    ) -> Result<Save, Error> {
+        self.live_lease(now_ms)?;
+        if self.table.checkpoint(name.as_str()).is_some() {
+            return Err(Error::Exists(name.as_str().to_owned()));
+        }
+        let checkpoint =
+            Checkpoint { name, step, created_ms: now_ms, metadata, entries: Vec::new() };
+        Ok(Save { checkpoint, written: Vec::new() })
+    }
+
+    /// Adds an entry of `length` bytes to a save, allocates its units, and returns its index.
+    /// Nothing is written.
+    ///
+    /// # Errors
+    /// [`Error::Exists`] if the save has an entry of this name, [`Error::CapacityExceeded`] if free
+    /// units do not suffice.
+    pub fn add_entry(
+        &mut self,
+        save: &mut Save,
+        name: EntryName,
+        length: u64,
+    ) -> Result<usize, Error> {
+        if save.checkpoint.entries.iter().any(|entry| entry.name == name) {
+            return Err(Error::Exists(name.as_str().to_owned()));
+        }
+        let units = self.superblock.geometry.units_of(length);
+        let extents = self.free.take(units, self.unit_bytes())?;
+        let checksums = vec![0; units as usize];
+        save.written.push(vec![false; units as usize]);
+        save.checkpoint.entries.push(CheckpointEntry { name, length, extents, checksums });
+        Ok(save.checkpoint.entries.len() - 1)
+    }
+
+    /// Returns the procedure that writes `bytes` to an entry from `offset`, a multiple of the unit.
+    /// They must end with a unit or with the entry. Each unit is a write of its own, whose payload
+    /// is a range of `bytes`.
+    ///
+    /// The driver must end the writes within [`crate::LEASE_GRACE_MS`] after the end of the lease.
+    ///
+    /// # Errors
+    /// [`Error::Range`] for bytes that are not inside the entry or do not begin and end as said,
+    /// [`Error::NoLease`] without a live lease.
+    pub fn write<'a>(
+        &self,
+        save: &'a mut Save,
+        index: usize,
+        offset: u64,
+        bytes: &[u8],
+        now_ms: u64,
+    ) -> Result<Writing<'a>, Error> {
+        self.live_lease(now_ms)?;
+        let unit_bytes = self.unit_bytes();
+        let entry = save.checkpoint.entries.get_mut(index).ok_or(Error::Range)?;
+        let end = offset.checked_add(bytes.len() as u64).ok_or(Error::Range)?;
+        let ends_well = end == entry.length || end < entry.length && end % unit_bytes == 0;
+        if !offset.is_multiple_of(unit_bytes) || !ends_well {
+            return Err(Error::Range);
+        }
+        let first = offset / unit_bytes;
+        let mut requests = Vec::new();
+        for (number, part) in bytes.chunks(unit_bytes as usize).enumerate() {
+            let unit = entry.unit(first + number as u64).ok_or(Error::Range)?;
+            entry.checksums[first as usize + number] = crc32c::crc32c(part);
+            let begin = number * unit_bytes as usize;
+            let padding = part.len().next_multiple_of(4096) - part.len();
+            let payload = WritePayload::Source { range: begin..begin + part.len(), padding };
+            requests.push(Request::Write { offset: unit * unit_bytes, payload, fua: false });
+        }
+        let written = &mut save.written[index][first as usize..][..requests.len()];
+        written.fill(false);
+        Ok(Writing { written, requests, is_begun: false })
+    }
+
+    /// Frees the units of a save. All its writes must have ended.
+    pub fn abort(&mut self, save: Save) {
+        if deliberate_bugs::has(Bug::LeakOnAbort) {
+            return;
+        }
+        self.free.free(&extents(&save.checkpoint));
+    }
+}
+
+impl Save {
+    /// Returns the checkpoint, an error if units of it were not written.
+    pub(super) fn whole(&self) -> Result<&Checkpoint, Error> {
+        let entries = self.checkpoint.entries.iter().zip(&self.written);
+        for (entry, written) in entries {
+            if written.contains(&false) {
+                return Err(Error::Incomplete(entry.name.as_str().to_owned()));
+            }
+        }
+        Ok(&self.checkpoint)
+    }
+}
+
+/// Returns the extents of all entries of a checkpoint.
+pub(super) fn extents(checkpoint: &Checkpoint) -> Vec<Extent> {
+    checkpoint.entries.iter().flat_map(|entry| entry.extents.iter().copied()).collect()
+}
+
+/// Procedure that writes a part of an entry.
+#[derive(Debug)]
+pub struct Writing<'a> {
+    written: &'a mut [bool],
+    requests: Vec<Request>,
+    is_begun: bool,
+}
+
+impl Procedure for Writing<'_> {
+    type Output = ();
+
+    fn advance(&mut self, outcomes: Vec<OperationOutcome>) -> Result<ProcedureStep<()>, Error> {
+        if !mem::replace(&mut self.is_begun, true) {
+            return Ok(ProcedureStep::Ask(mem::take(&mut self.requests)));
+        }
+        all_done(outcomes)?;
+        self.written.fill(true);
+        Ok(ProcedureStep::Done(()))
+    }
+}

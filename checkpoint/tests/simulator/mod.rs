@@ -1,0 +1,9 @@
+//! A simulated namespace and random users of volumes on it.
+
+mod device;
+mod replicas;
+mod world;
+
+pub(crate) use device::{Ended, SimulatedDevice};
+pub(crate) use replicas::{ReplicaTally, run_replicas};
+pub(crate) use world::{Tally, format, open, run_world};
