@@ -33,5 +33,5 @@ pub use superblock::{
 };
 pub use volume::{
     Change, Formatting, ManifestCheck, NamespaceAttributes, Opening, Publishing, ReadPiece,
-    ReadPlan, Reading, Save, Volume, Writing,
+    ReadPlan, Reading, Save, UnitWrite, Volume, Writing,
 };

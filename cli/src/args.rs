@@ -3,8 +3,8 @@
 use clap::{ArgAction, Parser, Subcommand};
 
 use crate::{
-    bench_loader, completions, demo, devices, discover, doctor, id_ctrl, id_ns, index, list, man,
-    manifest, merge_traces, mount, perf, read, serve, target, unmount, write,
+    bench_loader, checkpoint, completions, demo, devices, discover, doctor, id_ctrl, id_ns, index,
+    list, man, manifest, merge_traces, mount, perf, read, serve, target, unmount, write,
 };
 
 const EXAMPLES: &str = "\
@@ -56,6 +56,7 @@ pub(crate) enum CliCommand {
     BenchLoader(bench_loader::BenchLoader),
     Index(index::IndexArgs),
     Manifest(manifest::ManifestArgs),
+    Checkpoint(checkpoint::CheckpointArgs),
     Mount(mount::Mount),
     Unmount(unmount::Unmount),
     Target(target::TargetArgs),

@@ -7,6 +7,7 @@
 
 mod args;
 mod bench_loader;
+mod checkpoint;
 mod clock;
 mod closed_stdout;
 mod command_trace;
@@ -106,6 +107,7 @@ fn run(command: CliCommand, verbose: u8) -> Result<()> {
         CliCommand::Man(man) => man.run(),
         CliCommand::Index(index) => index.run(),
         CliCommand::Manifest(manifest) => manifest.run(),
+        CliCommand::Checkpoint(checkpoint) => checkpoint.run(),
         CliCommand::Mount(mount) => mount.run(verbose),
         CliCommand::Unmount(unmount) => unmount.run(),
         CliCommand::Demo(demo) => demo.run(verbose),

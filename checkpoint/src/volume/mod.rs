@@ -19,7 +19,7 @@ pub use manifest_check::ManifestCheck;
 pub use open::Opening;
 pub use publish::{Change, Publishing};
 pub use read::{ReadPiece, ReadPlan, Reading};
-pub use save::{Save, Writing};
+pub use save::{Save, UnitWrite, Writing};
 
 /// Attributes of the namespace that a volume lies on.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

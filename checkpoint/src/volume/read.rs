@@ -5,6 +5,7 @@ use std::ops::Range;
 use super::{Volume, data};
 use crate::deliberate_bugs::{self, Bug};
 use crate::error::Error;
+use crate::manifest::CheckpointEntry;
 use crate::operation::{OperationOutcome, Request};
 use crate::run::{Procedure, ProcedureStep};
 
@@ -57,7 +58,18 @@ impl Volume {
         let missing = |name: &str| Error::Missing(name.to_owned());
         let found = self.table.checkpoint(checkpoint).ok_or_else(|| missing(checkpoint))?;
         let found = found.entries.iter().find(|found| found.name.as_str() == entry);
-        let found = found.ok_or_else(|| missing(entry))?;
+        self.entry_plan(found.ok_or_else(|| missing(entry))?, range)
+    }
+
+    /// Returns what to read for a byte range of an entry of this volume or of a save.
+    ///
+    /// # Errors
+    /// [`Error::Range`] for a range that is not inside the entry.
+    pub fn entry_plan(
+        &self,
+        found: &CheckpointEntry,
+        range: Range<u64>,
+    ) -> Result<ReadPlan, Error> {
         if range.start > range.end || range.end > found.length {
             return Err(Error::Range);
         }

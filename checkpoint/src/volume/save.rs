@@ -81,27 +81,73 @@ impl Volume {
         bytes: &[u8],
         now_ms: u64,
     ) -> Result<Writing<'a>, Error> {
-        self.live_lease(now_ms)?;
-        let unit_bytes = self.unit_bytes();
-        let entry = save.checkpoint.entries.get_mut(index).ok_or(Error::Range)?;
-        let end = offset.checked_add(bytes.len() as u64).ok_or(Error::Range)?;
-        let ends_well = end == entry.length || end < entry.length && end % unit_bytes == 0;
-        if !offset.is_multiple_of(unit_bytes) || !ends_well {
-            return Err(Error::Range);
-        }
-        let first = offset / unit_bytes;
+        let first = offset / self.unit_bytes();
+        self.check_range(save, index, offset, bytes, now_ms)?;
         let mut requests = Vec::new();
-        for (number, part) in bytes.chunks(unit_bytes as usize).enumerate() {
-            let unit = entry.unit(first + number as u64).ok_or(Error::Range)?;
-            entry.checksums[first as usize + number] = crc32c::crc32c(part);
-            let begin = number * unit_bytes as usize;
-            let padding = part.len().next_multiple_of(4096) - part.len();
-            let payload = WritePayload::Source { range: begin..begin + part.len(), padding };
-            requests.push(Request::Write { offset: unit * unit_bytes, payload, fua: false });
+        for (number, part) in bytes.chunks(self.unit_bytes() as usize).enumerate() {
+            let begin = number * self.unit_bytes() as usize;
+            let unit = self.begin_unit(save, index, first as usize + number, part)?;
+            let range = begin..begin + part.len();
+            let payload = WritePayload::Source { range, padding: unit.padding };
+            requests.push(Request::Write { offset: unit.offset, payload, fua: false });
         }
         let written = &mut save.written[index][first as usize..][..requests.len()];
-        written.fill(false);
         Ok(Writing { written, requests, is_begun: false })
+    }
+
+    /// Begins to write one unit of an entry, for drivers that have units of several entries in
+    /// flight. `bytes` are those of the entry from `offset`, a multiple of the unit, to the end of
+    /// the unit or of the entry. After the write, the caller passes the result to
+    /// [`Save::end_unit`]. The deadline of the write is that of [`Volume::write`].
+    ///
+    /// # Errors
+    /// As [`Volume::write`]; [`Error::Range`] also for no bytes, and for more than a unit.
+    pub fn write_unit(
+        &self,
+        save: &mut Save,
+        index: usize,
+        offset: u64,
+        bytes: &[u8],
+        now_ms: u64,
+    ) -> Result<UnitWrite, Error> {
+        self.check_range(save, index, offset, bytes, now_ms)?;
+        if bytes.is_empty() || bytes.len() as u64 > self.unit_bytes() {
+            return Err(Error::Range);
+        }
+        self.begin_unit(save, index, (offset / self.unit_bytes()) as usize, bytes)
+    }
+
+    /// Checks the lease, and that a range of an entry begins and ends with units.
+    fn check_range(
+        &self,
+        save: &Save,
+        index: usize,
+        offset: u64,
+        bytes: &[u8],
+        now_ms: u64,
+    ) -> Result<(), Error> {
+        self.live_lease(now_ms)?;
+        let unit_bytes = self.unit_bytes();
+        let entry = save.checkpoint.entries.get(index).ok_or(Error::Range)?;
+        let end = offset.checked_add(bytes.len() as u64).ok_or(Error::Range)?;
+        let ends_well = end == entry.length || end < entry.length && end % unit_bytes == 0;
+        if offset.is_multiple_of(unit_bytes) && ends_well { Ok(()) } else { Err(Error::Range) }
+    }
+
+    /// Computes the checksum of a unit, which counts as not written from now on.
+    fn begin_unit(
+        &self,
+        save: &mut Save,
+        index: usize,
+        number: usize,
+        bytes: &[u8],
+    ) -> Result<UnitWrite, Error> {
+        let entry = save.checkpoint.entries.get_mut(index).ok_or(Error::Range)?;
+        let unit = entry.unit(number as u64).ok_or(Error::Range)?;
+        entry.checksums[number] = crc32c::crc32c(bytes);
+        save.written[index][number] = false;
+        let padding = bytes.len().next_multiple_of(4096) - bytes.len();
+        Ok(UnitWrite { index, number, offset: unit * self.unit_bytes(), padding })
     }
 
     /// Frees the units of a save. All its writes must have ended.
@@ -113,7 +159,29 @@ impl Volume {
     }
 }
 
+/// A write of one unit, from [`Volume::write_unit`].
+#[derive(Debug)]
+#[must_use = "the unit counts as written after `Save::end_unit`"]
+pub struct UnitWrite {
+    index: usize,
+    number: usize,
+    /// First byte of the unit in the namespace.
+    pub offset: u64,
+    /// Number of zeroes that are written after the bytes.
+    pub padding: usize,
+}
+
 impl Save {
+    /// Counts a unit as written, after its write has succeeded.
+    pub fn end_unit(&mut self, unit: UnitWrite) {
+        self.written[unit.index][unit.number] = true;
+    }
+
+    /// The entries so far. The checksums of units that were not written are zero.
+    pub fn entries(&self) -> &[CheckpointEntry] {
+        &self.checkpoint.entries
+    }
+
     /// Returns the checkpoint, an error if units of it were not written.
     pub(super) fn whole(&self) -> Result<&Checkpoint, Error> {
         let entries = self.checkpoint.entries.iter().zip(&self.written);

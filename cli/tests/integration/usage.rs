@@ -22,6 +22,7 @@ fn help_shows_every_command_and_examples() {
         "bench-loader",
         "index",
         "manifest",
+        "checkpoint",
         "target",
         "demo",
         "completions",
@@ -47,6 +48,7 @@ fn long_help_explains_each_command() {
         ("target", "which only the target's user and root may use"),
         ("doctor", "4 the worst finding is an error"),
         ("index", "Shards are numbered in the order of the arguments"),
+        ("checkpoint", "an interrupted `put` leaves the volume as it was"),
         ("manifest", "Shards of one name are replicas of one shard"),
     ] {
         let help = String::from_utf8(feedrail([command, "--help"]).run().success()).unwrap();

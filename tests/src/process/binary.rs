@@ -6,8 +6,18 @@ use std::sync::OnceLock;
 use std::time::SystemTime;
 
 /// The folders whose code is in the binaries.
-const PARTS: [&str; 8] =
-    ["nvme-proto", "roce-proto", "rdma", "target", "initiator", "dataset", "mount", "cli"];
+const PARTS: [&str; 10] = [
+    "nvme-proto",
+    "roce-proto",
+    "rdma",
+    "target",
+    "initiator",
+    "dataset",
+    "checkpoint",
+    "checkpoint-store",
+    "mount",
+    "cli",
+];
 
 /// Path of `feedrail` or `feedrail-target`, of the profile that the tests were built with.
 ///

@@ -3,6 +3,8 @@
 mod auto_provider;
 mod cache;
 mod changes;
+mod checkpoint;
+mod checkpoint_replicas;
 mod churn;
 mod command_line_targets;
 mod direct;

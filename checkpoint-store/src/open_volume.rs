@@ -1,0 +1,247 @@
+//! An open volume with its lease, which a store and its save share.
+
+use std::ops::ControlFlow;
+use std::sync::{Mutex, MutexGuard, PoisonError};
+use std::time::Duration;
+
+use feedrail_checkpoint::{Change, Error, LEASE_GRACE_MS, Lease, Opening, Save, Volume};
+use uuid::Uuid;
+
+use crate::clock::unix_ms;
+use crate::driver::Driver;
+use crate::error::StoreError;
+use crate::options::StoreOptions;
+use crate::read::{UnitFault, read_pieces};
+use crate::unit_pipe::UnitPipe;
+use crate::volume_namespace::VolumeNamespace;
+
+/// How often a commit is attempted whose data may have been lost with a connection.
+const COMMIT_ATTEMPTS: usize = 3;
+
+pub(crate) struct OpenVolume {
+    pub(crate) driver: Driver,
+    pub(crate) volume: Volume,
+    pub(crate) options: StoreOptions,
+    /// The writer's lease; `None` in a store for reading.
+    lease: Option<Lease>,
+    /// Whether the lease is renewed by a store of several replicas, whose generations stay equal.
+    is_replica: bool,
+    /// Number of times that the volume was opened again. A save of an earlier time has no space.
+    pub(crate) epoch: u64,
+    /// Whether a save has not ended.
+    pub(crate) has_save: bool,
+    /// Registered memory of reads, while no read uses it.
+    pub(crate) idle_pipe: Option<UnitPipe>,
+}
+
+impl OpenVolume {
+    /// Opens the volume for reading.
+    pub(crate) fn open(place: &VolumeNamespace, options: StoreOptions) -> Result<Self, StoreError> {
+        let mut driver = Driver::new(place.clone());
+        let volume = driver.run(Opening::new(place.attributes()))?;
+        Ok(Self {
+            driver,
+            volume,
+            options,
+            lease: None,
+            is_replica: false,
+            epoch: 0,
+            has_save: false,
+            idle_pipe: None,
+        })
+    }
+
+    /// Takes the lease, under which the volume is written.
+    pub(crate) fn take_lease(&mut self, is_replica: bool) -> Result<(), StoreError> {
+        self.is_replica = is_replica;
+        self.driver.place.check_writable()?;
+        let host = Uuid::from_bytes(self.driver.place.host.id().0);
+        // The version in the first half is never zero.
+        let (number, _) = Uuid::new_v4().as_u64_pair();
+        self.publish_lease(Lease { host, number, expiry_ms: 0 })
+    }
+
+    fn publish_lease(&mut self, lease: Lease) -> Result<(), StoreError> {
+        let length = u64::try_from(self.options.lease.as_millis()).unwrap_or(u64::MAX);
+        let now = unix_ms();
+        if now >= self.driver.fence_ms {
+            // It has ended. If another writer had it since, the superblocks differ.
+            self.driver.fence_ms = u64::MAX;
+        }
+        let lease = Lease { expiry_ms: now.saturating_add(length), ..lease };
+        self.try_publish(&Change::new().lease(lease))?;
+        self.lease = Some(lease);
+        self.driver.fence_ms = lease.expiry_ms;
+        Ok(())
+    }
+
+    /// Returns whether half of the lease has passed.
+    pub(crate) fn is_renewal_due(&self) -> bool {
+        let half = u64::try_from(self.options.lease.as_millis() / 2).unwrap_or(u64::MAX);
+        self.lease.is_some_and(|lease| unix_ms().saturating_add(half) >= lease.expiry_ms)
+    }
+
+    /// Renews the lease if half of it has passed and nobody else does.
+    pub(crate) fn renew_if_due(&mut self) -> Result<(), StoreError> {
+        if self.lease.is_none() {
+            return Err(StoreError::ReadOnly);
+        }
+        if self.is_replica || !self.is_renewal_due() {
+            return Ok(());
+        }
+        match self.renew() {
+            Err(error) if error.is_unknown() => self.settle(error, false),
+            result => result,
+        }
+    }
+
+    /// Writes a superblock with a later end of the lease, whether that is due or not.
+    pub(crate) fn renew(&mut self) -> Result<(), StoreError> {
+        self.publish_lease(self.lease.ok_or(StoreError::ReadOnly)?)
+    }
+
+    /// Writes nothing from now on.
+    pub(crate) fn forget_lease(&mut self) {
+        self.lease = None;
+    }
+
+    /// Gives the lease back, so that another writer can begin.
+    pub(crate) fn release(&mut self) -> Result<(), StoreError> {
+        let Some(lease) = self.lease else { return Ok(()) };
+        if unix_ms() >= lease.expiry_ms {
+            // Released, the next writer need not wait for the grace period.
+            self.publish_lease(lease)?;
+        }
+        self.try_publish(&Change::new().release())?;
+        self.lease = None;
+        Ok(())
+    }
+
+    /// Makes a change, and finds out whether it was made where the target was lost during it.
+    pub(crate) fn publish(&mut self, change: &Change<'_>) -> Result<(), StoreError> {
+        self.renew_if_due()?;
+        match self.try_publish(change) {
+            // A replica is behind the others then, or has made the change.
+            Err(error) if error.is_unknown() && !self.is_replica => self.settle(error, true),
+            result => result,
+        }
+    }
+
+    fn try_publish(&mut self, change: &Change<'_>) -> Result<(), StoreError> {
+        let now = unix_ms();
+        let publishing = self.volume.publish(change, now).map_err(|error| match error {
+            Error::Leased { host, expiry_ms } => {
+                let end = expiry_ms.saturating_add(LEASE_GRACE_MS);
+                let rest = Duration::from_millis(end.saturating_sub(now));
+                StoreError::Leased { host, rest }
+            }
+            error => error.into(),
+        })?;
+        self.driver.run(publishing)
+    }
+
+    /// Opens the volume again after a superblock may have been written, takes the lease again, and
+    /// returns whether the change was made.
+    fn settle(&mut self, error: StoreError, is_change: bool) -> Result<(), StoreError> {
+        let before = self.volume.superblock().generation;
+        let lease = self.lease.ok_or(StoreError::ReadOnly)?;
+        let unknown = |error: StoreError| StoreError::Unknown(Box::new(error));
+        self.reopen().map_err(|_| unknown(error.clone()))?;
+        let now = self.volume.superblock();
+        let is_made = now.generation > before;
+        if now.lease.is_some_and(|other| other.number != lease.number) {
+            // Another writer has begun since.
+            return Err(unknown(error));
+        }
+        self.publish_lease(lease)?;
+        match is_made || !is_change {
+            true => Ok(()),
+            false => Err(StoreError::NotMade(Box::new(error))),
+        }
+    }
+
+    /// Reads the volume again. The lease must be taken again.
+    fn reopen(&mut self) -> Result<(), StoreError> {
+        self.driver.place.reopen()?;
+        self.idle_pipe = None;
+        let volume = self.driver.run(Opening::new(self.driver.place.attributes()))?;
+        if volume.superblock().uuid != self.volume.superblock().uuid {
+            // Somebody has formatted it.
+            return Err(Error::Fenced.into());
+        }
+        self.volume = volume;
+        self.driver.fence_ms = u64::MAX;
+        self.epoch += 1;
+        Ok(())
+    }
+
+    /// Reads the volume again, and renews the lease.
+    pub(crate) fn refresh(&mut self) -> Result<(), StoreError> {
+        self.reopen()?;
+        self.lease.map_or(Ok(()), |lease| self.publish_lease(lease))
+    }
+
+    /// Commits a save, all of whose writes have ended, and deletes all checkpoints but the last
+    /// `keep`.
+    pub(crate) fn commit(&mut self, save: &Save, keep: Option<usize>) -> Result<(), StoreError> {
+        let epoch = self.epoch;
+        let change = Change::new().commit(save);
+        let change = match keep {
+            Some(count) => change.keep(count),
+            None => change,
+        };
+        let mut result = Ok(());
+        for _ in 0..COMMIT_ATTEMPTS {
+            if self.driver.may_have_lost_writes() {
+                self.driver.flush_what_is_there()?;
+                self.verify_save(save)?;
+            }
+            result = self.publish(&change);
+            let again = self.driver.has_lost_writes() && self.epoch == epoch;
+            if result.is_ok() || !again {
+                break;
+            }
+        }
+        result
+    }
+
+    /// Reads what was written, since the target may have lost it with its power.
+    fn verify_save(&mut self, save: &Save) -> Result<(), StoreError> {
+        let mut pipe = self.take_pipe();
+        let verified = save.entries().iter().try_for_each(|entry| {
+            let plan = self.volume.entry_plan(entry, 0..entry.length)?;
+            read_pieces(&mut pipe, &plan, &mut |_, bytes| match bytes {
+                Ok(_) => ControlFlow::Continue(()),
+                Err(UnitFault::Device(error)) => ControlFlow::Break(error.into()),
+                Err(UnitFault::Checksum) => {
+                    ControlFlow::Break(StoreError::LostWrites(entry.name.as_str().to_owned()))
+                }
+            })
+        });
+        self.idle_pipe = Some(pipe);
+        verified
+    }
+
+    /// Takes the memory of reads, or prepares some if another read uses it.
+    pub(crate) fn take_pipe(&mut self) -> UnitPipe {
+        self.idle_pipe.take().unwrap_or_else(|| self.new_pipe())
+    }
+
+    pub(crate) fn new_pipe(&self) -> UnitPipe {
+        let unit_bytes = self.volume.superblock().geometry.unit_bytes();
+        // At most 16 MiB.
+        UnitPipe::new(&self.driver.place, unit_bytes as usize, self.options.staging_bytes)
+    }
+}
+
+/// Locks a volume. A thread that panicked in a call leaves it as the call found or changed it.
+pub(crate) fn lock(open: &Mutex<OpenVolume>) -> MutexGuard<'_, OpenVolume> {
+    open.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+impl Drop for OpenVolume {
+    fn drop(&mut self) {
+        // Without it, the next writer waits for the end of the lease.
+        let _ = self.release();
+    }
+}

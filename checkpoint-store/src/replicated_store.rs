@@ -1,0 +1,371 @@
+//! Several volumes with the same checkpoints, whose quorum decides what is committed.
+
+use std::fmt;
+use std::ops::{ControlFlow, Range};
+use std::thread;
+
+use feedrail_checkpoint::{Error, Replica, ReplicaSet};
+
+use crate::error::StoreError;
+use crate::options::{FormatOptions, StoreOptions};
+use crate::store::{CheckpointStore, StoredCheckpoint, StoredEntry};
+use crate::volume_namespace::VolumeNamespace;
+
+/// A namespace of a replica, or why it cannot be reached.
+pub type ReplicaPlace = Result<VolumeNamespace, StoreError>;
+
+/// Replicas of a volume on several targets. A commit succeeds when a quorum has made it. Each
+/// change is made on all replicas that have the newest checkpoints, one change after the other, so
+/// that their generations stay equal, and one that missed a change is behind the others.
+///
+/// With one replica and a quorum of one, it is a [`CheckpointStore`].
+pub struct ReplicatedStore {
+    quorum: usize,
+    /// Members that must have made a change: the quorum, or one during a repair.
+    needed: usize,
+    pub(crate) members: Vec<Member>,
+    /// Index of a member that has the newest checkpoints.
+    pub(crate) newest: usize,
+}
+
+/// A replica of a store.
+pub(crate) enum Member {
+    /// The newest checkpoints are on it.
+    Current(CheckpointStore),
+    /// Other checkpoints are on it, or its newest superblock or manifest is damaged.
+    Stale(CheckpointStore),
+    /// Could not be reached or opened, or has failed since.
+    Away(StoreError),
+}
+
+/// State of a replica, as its store knows it.
+#[derive(Clone, Debug)]
+#[non_exhaustive]
+pub enum ReplicaState {
+    /// The newest checkpoints are on it.
+    Current,
+    /// Missed a commit, or is damaged; [`ReplicatedStore::repair`] makes it current.
+    Stale,
+    /// Could not be reached or opened, or has failed since.
+    Away(StoreError),
+}
+
+impl ReplicatedStore {
+    /// Makes empty volumes of all namespaces, with one UUID.
+    ///
+    /// # Errors
+    /// The first of [`CheckpointStore::format`]; the namespaces before it are formatted. Nothing is
+    /// written if the checks of one fail.
+    pub fn format(places: &[ReplicaPlace], options: &FormatOptions) -> Result<(), StoreError> {
+        Self::check_format(places, options)?;
+        for place in places {
+            CheckpointStore::format(place.as_ref().map_err(Clone::clone)?, options)?;
+        }
+        Ok(())
+    }
+
+    /// Reads whether all namespaces can be formatted, and writes nothing.
+    ///
+    /// # Errors
+    /// The first of [`CheckpointStore::check_format`], or of a namespace that cannot be reached.
+    pub fn check_format(
+        places: &[ReplicaPlace],
+        options: &FormatOptions,
+    ) -> Result<(), StoreError> {
+        places.iter().try_for_each(|place| {
+            CheckpointStore::check_format(place.as_ref().map_err(Clone::clone)?, options)
+        })
+    }
+
+    /// Opens replicas for reading. `quorum` of them must have each commit; so many must answer that
+    /// one of every quorum is among them.
+    ///
+    /// # Errors
+    /// [`StoreError::Replicas`]; with one replica, those of [`CheckpointStore::open`].
+    pub fn open(
+        places: Vec<ReplicaPlace>,
+        quorum: usize,
+        options: StoreOptions,
+    ) -> Result<Self, StoreError> {
+        let is_alone = places.len() == 1;
+        let refused = |error, cause: Option<StoreError>| StoreError::Replicas {
+            error,
+            cause: cause.map(Box::new),
+        };
+        let set = ReplicaSet::new(places.len(), quorum).map_err(|error| refused(error, None))?;
+        let open = |place: ReplicaPlace| CheckpointStore::open(&place?, options);
+        let opened: Vec<_> = places.into_iter().map(open).collect();
+        let answers: Vec<_> = opened
+            .iter()
+            .map(|one| one.as_ref().ok().and_then(|store| answer(store, is_alone)))
+            .collect();
+        let newest = match set.latest(&answers) {
+            Ok(newest) => newest,
+            Err(error) => {
+                let cause = opened.into_iter().find_map(Result::err);
+                return Err(match cause {
+                    Some(cause) if is_alone => cause,
+                    cause => refused(error, cause),
+                });
+            }
+        };
+        let same = match &opened[newest] {
+            Ok(store) => opened
+                .iter()
+                .zip(&answers)
+                .map(|(one, answer)| {
+                    answer.is_some() && one.as_ref().is_ok_and(|one| one.has_same(store))
+                })
+                .collect(),
+            Err(_) => Vec::new(),
+        };
+        let member = |(one, is_same)| match (one, is_same) {
+            (Ok(store), true) => Member::Current(store),
+            (Ok(store), false) => Member::Stale(store),
+            (Err(error), _) => Member::Away(error),
+        };
+        let members = opened.into_iter().zip(same).map(member).collect();
+        Ok(Self { quorum, needed: quorum, members, newest })
+    }
+
+    /// Opens replicas for writing: takes the leases of those that have the newest checkpoints. A
+    /// quorum must have them.
+    ///
+    /// # Errors
+    /// [`StoreError::Leased`] while another writer has a lease, [`StoreError::NoQuorum`], and those
+    /// of [`ReplicatedStore::open`]; with one replica, those of [`CheckpointStore::open_writer`].
+    pub fn open_writer(
+        places: Vec<ReplicaPlace>,
+        quorum: usize,
+        options: StoreOptions,
+    ) -> Result<Self, StoreError> {
+        Self::open(places, quorum, options)?.take_leases()
+    }
+
+    /// Opens replicas for [`ReplicatedStore::repair`], which is possible with one that has the
+    /// newest checkpoints, if enough answer to know that.
+    ///
+    /// # Errors
+    /// As [`ReplicatedStore::open_writer`], except that a quorum need not have the newest ones.
+    pub fn open_repair(
+        places: Vec<ReplicaPlace>,
+        quorum: usize,
+        options: StoreOptions,
+    ) -> Result<Self, StoreError> {
+        let store = Self { needed: 1, ..Self::open(places, quorum, options)? };
+        for member in &store.members {
+            // A replica that missed the end of a save may have its lease.
+            if let Member::Stale(stale) = member {
+                stale.check_lease()?;
+            }
+        }
+        store.take_leases()
+    }
+
+    fn take_leases(mut self) -> Result<Self, StoreError> {
+        let store = &mut self;
+        let is_replica = store.is_replicated();
+        for index in 0..store.members.len() {
+            let Member::Current(member) = &store.members[index] else { continue };
+            match member.take_lease(is_replica) {
+                Ok(()) => {}
+                Err(error @ StoreError::Leased { .. }) => return Err(error),
+                Err(error) if !is_replica => return Err(error),
+                Err(error) => store.put_away(index, error),
+            }
+        }
+        store.level()?;
+        Ok(self)
+    }
+
+    pub(crate) fn is_replicated(&self) -> bool {
+        self.members.len() > 1
+    }
+
+    /// Gives the generations of all members that are current one value: a writer may have ended
+    /// between two of them.
+    pub(crate) fn level(&mut self) -> Result<(), StoreError> {
+        if !self.is_replicated() {
+            return Ok(());
+        }
+        let highest = self.currents().map(|(_, one)| one.summary().generation).max();
+        self.on_each(|store| store.raise_to(highest.unwrap_or(0)))
+    }
+
+    /// Renews the leases of all members, if one of them is due.
+    pub(crate) fn renew_if_due(&mut self) -> Result<(), StoreError> {
+        // Leases may end while a member that is lost takes its time to fail. It is away then.
+        while self.is_replicated() && self.currents().any(|(_, one)| one.is_renewal_due()) {
+            self.on_each(CheckpointStore::renew)?;
+        }
+        Ok(())
+    }
+
+    /// Members that have the newest checkpoints, the newest first.
+    pub(crate) fn currents(&self) -> impl Iterator<Item = (usize, &CheckpointStore)> {
+        let (before, from) = self.members.split_at(self.newest);
+        let from = (self.newest..).zip(from);
+        from.chain((0..).zip(before)).filter_map(|(index, member)| match member {
+            Member::Current(store) => Some((index, store)),
+            Member::Stale(_) | Member::Away(_) => None,
+        })
+    }
+
+    /// Calls a function for each current member, concurrently. Members for which it fails are away
+    /// afterwards.
+    pub(crate) fn on_each(
+        &mut self,
+        call: impl Fn(&CheckpointStore) -> Result<(), StoreError> + Sync,
+    ) -> Result<(), StoreError> {
+        let results: Vec<_> = thread::scope(|scope| {
+            let spawn = |(index, store)| {
+                let call = &call;
+                (index, scope.spawn(move || call(store)))
+            };
+            let threads: Vec<_> = self.currents().map(spawn).collect();
+            let join = |(index, thread): (usize, thread::ScopedJoinHandle<'_, _>)| {
+                (index, thread.join().expect("calls of stores do not panic"))
+            };
+            threads.into_iter().map(join).collect()
+        });
+        self.conclude(results)
+    }
+
+    /// Decides by the results of members whether a change was made.
+    pub(crate) fn conclude(
+        &mut self,
+        results: Vec<(usize, Result<(), StoreError>)>,
+    ) -> Result<(), StoreError> {
+        let made = results.iter().filter(|(_, result)| result.is_ok()).count();
+        let mut first = None;
+        for (index, result) in results {
+            if let Err(error) = result {
+                first.get_or_insert(error.clone());
+                if self.is_replicated() {
+                    self.put_away(index, error);
+                }
+            }
+        }
+        match first {
+            _ if made >= self.needed => Ok(()),
+            None => Err(self.no_quorum()),
+            Some(error) if made == 0 => Err(error),
+            // Those that have it may be the newest when the others are back.
+            Some(error) => Err(StoreError::Unknown(Box::new(error))),
+        }
+    }
+
+    fn no_quorum(&self) -> StoreError {
+        StoreError::NoQuorum { current: self.currents().count(), quorum: self.quorum }
+    }
+
+    /// Takes a member out that has missed a change.
+    pub(crate) fn put_away(&mut self, index: usize, error: StoreError) {
+        let member = std::mem::replace(&mut self.members[index], Member::Away(error));
+        if let Member::Current(store) | Member::Stale(store) = member {
+            // A superblock more, and it would not be behind the others.
+            store.forget_lease();
+        }
+        let next = self.currents().map(|(index, _)| index).next();
+        self.newest = next.unwrap_or(self.newest);
+    }
+
+    /// Gives the leases back.
+    ///
+    /// # Errors
+    /// As [`CheckpointStore::close`], if fewer replicas than a quorum have done it.
+    pub fn close(mut self) -> Result<(), StoreError> {
+        self.on_each(CheckpointStore::release)
+    }
+
+    /// Returns what is known of each replica, in the order in which they were given.
+    pub fn replicas(&self) -> Vec<ReplicaState> {
+        let state = |member: &Member| match member {
+            Member::Current(_) => ReplicaState::Current,
+            Member::Stale(_) => ReplicaState::Stale,
+            Member::Away(error) => ReplicaState::Away(error.clone()),
+        };
+        self.members.iter().map(state).collect()
+    }
+
+    /// Returns a replica that has the newest checkpoints.
+    ///
+    /// # Errors
+    /// [`StoreError::NoQuorum`] if none is left.
+    pub fn newest(&self) -> Result<&CheckpointStore, StoreError> {
+        self.currents().next().map(|(_, store)| store).ok_or_else(|| self.no_quorum())
+    }
+
+    /// Returns the replicas that have the newest checkpoints, with their indexes.
+    pub fn current(&self) -> Vec<(usize, CheckpointStore)> {
+        self.currents().map(|(index, store)| (index, store.clone())).collect()
+    }
+
+    /// Returns the checkpoints, in the order of their commits.
+    ///
+    /// # Errors
+    /// [`StoreError::NoQuorum`] if no replica is left that has the newest ones.
+    pub fn list(&self) -> Result<Vec<StoredCheckpoint>, StoreError> {
+        Ok(self.newest()?.list())
+    }
+
+    /// Returns the entries of a checkpoint.
+    ///
+    /// # Errors
+    /// As [`ReplicatedStore::newest`] and [`CheckpointStore::entries`].
+    pub fn entries(&self, checkpoint: &str) -> Result<Vec<StoredEntry>, StoreError> {
+        self.newest()?.entries(checkpoint)
+    }
+
+    /// Reads like [`CheckpointStore::read_with`], from another replica if one has lost or damaged
+    /// the bytes. `sink` may then get bytes again.
+    ///
+    /// # Errors
+    /// As [`CheckpointStore::read_with`], of the last replica.
+    pub fn read_with(
+        &self,
+        checkpoint: &str,
+        entry: &str,
+        range: Range<u64>,
+        sink: &mut dyn FnMut(u64, &[u8]) -> ControlFlow<()>,
+    ) -> Result<(), StoreError> {
+        let mut result = Err(self.no_quorum());
+        for (_, store) in self.currents() {
+            result = store.read_with(checkpoint, entry, range.clone(), sink);
+            if !matches!(&result, Err(StoreError::Damaged { .. } | StoreError::Host(_))) {
+                return result;
+            }
+        }
+        result
+    }
+
+    /// Deletes a checkpoint on all replicas that have the newest ones.
+    ///
+    /// # Errors
+    /// As [`CheckpointStore::delete`]; [`StoreError::Unknown`] if fewer than a quorum have deleted
+    /// it.
+    pub fn delete(&mut self, checkpoint: &str) -> Result<(), StoreError> {
+        if !self.list()?.iter().any(|one| one.name == checkpoint) {
+            return Err(Error::Missing(checkpoint.to_owned()).into());
+        }
+        self.renew_if_due()?;
+        self.on_each(|store| store.delete(checkpoint))
+    }
+}
+
+/// Returns the answer of a replica. One that lost a commit by damage has none: it could have been
+/// the only one of those that answer.
+fn answer(store: &CheckpointStore, is_alone: bool) -> Option<Replica> {
+    let summary = store.summary();
+    let is_sound = is_alone || !summary.is_fallen_back;
+    is_sound.then_some(Replica { uuid: summary.uuid, generation: summary.generation })
+}
+
+impl fmt::Debug for ReplicatedStore {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("ReplicatedStore")
+            .field("quorum", &self.quorum)
+            .field("replicas", &self.replicas())
+            .finish_non_exhaustive()
+    }
+}

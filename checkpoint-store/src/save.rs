@@ -1,0 +1,215 @@
+//! A save: the entries of one checkpoint, before its commit.
+
+use std::fmt;
+use std::sync::{Arc, Mutex};
+
+use feedrail_checkpoint::{EntryName, Error, Save, UnitWrite};
+use slab::Slab;
+
+use crate::clock::unix_ms;
+use crate::error::StoreError;
+use crate::open_volume::{OpenVolume, lock};
+use crate::unit_pipe::UnitPipe;
+
+/// A checkpoint in the making. If it is dropped, or its process ends, nothing of it remains.
+///
+/// Writes are in flight when a call returns: their bytes were copied to registered memory, and
+/// their errors are returned by a later call, at the latest by [`StoreSave::commit`].
+pub struct StoreSave {
+    open: Arc<Mutex<OpenVolume>>,
+    /// `None` once it was committed or aborted.
+    save: Option<Save>,
+    pipe: UnitPipe,
+    /// Units in flight, by the tags of the pipe.
+    writes: Slab<UnitWrite>,
+    unit_bytes: u64,
+    /// Value of [`OpenVolume::epoch`] when the save began.
+    epoch: u64,
+    keep: Option<usize>,
+    /// The first error of a write, after which the save cannot be committed.
+    failed: Option<StoreError>,
+}
+
+/// An entry of a save.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct SaveEntry(usize);
+
+impl StoreSave {
+    pub(crate) fn new(
+        open: Arc<Mutex<OpenVolume>>,
+        save: Save,
+        pipe: UnitPipe,
+        unit_bytes: u64,
+        epoch: u64,
+    ) -> Self {
+        let (writes, keep, failed) = (Slab::new(), None, None);
+        Self { open, save: Some(save), pipe, writes, unit_bytes, epoch, keep, failed }
+    }
+
+    /// Deletes all checkpoints but the last `count` with the commit; this one counts.
+    pub fn keep(&mut self, count: usize) {
+        self.keep = Some(count);
+    }
+
+    /// Returns the size of a unit in bytes; [`StoreSave::write_at`] begins at multiples of it.
+    pub fn unit_bytes(&self) -> u64 {
+        self.unit_bytes
+    }
+
+    /// Adds an entry of a length, and reserves its space.
+    ///
+    /// # Errors
+    /// [`StoreError::Name`]; [`StoreError::Volume`] if there is an entry of this name, or not
+    /// enough space; [`StoreError::SaveLost`].
+    pub fn add(&mut self, name: &str, length: u64) -> Result<SaveEntry, StoreError> {
+        let name = EntryName::new(name)?;
+        let mut open = lock(&self.open);
+        let save = self.save.as_mut().filter(|_| open.epoch == self.epoch);
+        let save = save.ok_or(StoreError::SaveLost)?;
+        Ok(SaveEntry(open.volume.add_entry(save, name, length)?))
+    }
+
+    /// Adds an entry with these bytes.
+    ///
+    /// # Errors
+    /// The errors of [`StoreSave::add`] and [`StoreSave::write_at`].
+    pub fn write(&mut self, name: &str, bytes: &[u8]) -> Result<(), StoreError> {
+        let entry = self.add(name, bytes.len() as u64)?;
+        self.write_at(entry, 0, bytes)
+    }
+
+    /// Writes bytes of an entry from `offset`, a multiple of the unit, to the end of a unit or of
+    /// the entry. Waits only for memory of earlier writes.
+    ///
+    /// # Errors
+    /// [`StoreError::Volume`] for a wrong range, [`StoreError::SaveLost`], or the error of this or
+    /// an earlier write. The save can then only be dropped.
+    pub fn write_at(
+        &mut self,
+        entry: SaveEntry,
+        offset: u64,
+        bytes: &[u8],
+    ) -> Result<(), StoreError> {
+        let unit_bytes = usize::try_from(self.unit_bytes).map_err(|_| Error::Range)?;
+        for (unit, part) in (0..).zip(bytes.chunks(unit_bytes)) {
+            let offset = offset.checked_add(unit * self.unit_bytes).ok_or(Error::Range)?;
+            self.write_unit(entry, offset, part)?;
+        }
+        self.pipe.submit();
+        Ok(())
+    }
+
+    fn write_unit(
+        &mut self,
+        SaveEntry(index): SaveEntry,
+        offset: u64,
+        bytes: &[u8],
+    ) -> Result<(), StoreError> {
+        let memory = loop {
+            self.take_ended();
+            if let Some(error) = &self.failed {
+                return Err(error.clone());
+            }
+            match self.pipe.claim()? {
+                Some(memory) => break memory,
+                None => self.pipe.wait(),
+            }
+        };
+        let mut open = lock(&self.open);
+        let result = open.renew_if_due().and_then(|()| {
+            let save = self.save.as_mut().filter(|_| open.epoch == self.epoch);
+            let save = save.ok_or(StoreError::SaveLost)?;
+            Ok(open.volume.write_unit(save, index, offset, bytes, unix_ms())?)
+        });
+        drop(open);
+        match result {
+            Ok(unit) => {
+                let (offset, padding) = (unit.offset, unit.padding);
+                let tag = self.writes.insert(unit) as u64;
+                self.pipe.write(memory, offset, bytes, padding, tag);
+                Ok(())
+            }
+            Err(error) => {
+                self.pipe.put_back(memory);
+                Err(error)
+            }
+        }
+    }
+
+    /// Takes the results of writes that have ended.
+    fn take_ended(&mut self) {
+        while let Some(ended) = self.pipe.next_ended() {
+            let unit = self.writes.remove(ended.tag as usize);
+            match (&ended.result, &mut self.save) {
+                (Ok(()), Some(save)) => save.end_unit(unit),
+                (Ok(()), None) => {}
+                (Err(error), _) => {
+                    self.failed.get_or_insert(error.clone().into());
+                }
+            }
+            self.pipe.release(ended);
+        }
+    }
+
+    /// Waits until no write is in flight.
+    fn drain(&mut self) {
+        self.take_ended();
+        while self.pipe.in_flight() > 0 {
+            self.pipe.wait();
+            self.take_ended();
+        }
+    }
+
+    /// Makes the checkpoint durable and visible: waits for all writes, flushes them, writes the
+    /// manifest, flushes it, and writes the superblock with Force Unit Access. If it succeeds, the
+    /// checkpoint survives a loss of power; otherwise the earlier checkpoints are as they were,
+    /// unless the error is [`StoreError::Unknown`].
+    ///
+    /// # Errors
+    /// The error of a write; [`StoreError::Volume`] if an entry is incomplete or there is no space
+    /// for the manifest; [`StoreError::SaveLost`], [`StoreError::LostWrites`],
+    /// [`StoreError::NotMade`], [`StoreError::Unknown`], [`StoreError::Device`].
+    pub fn commit(mut self) -> Result<(), StoreError> {
+        self.drain();
+        if let Some(error) = self.failed.take() {
+            return Err(error);
+        }
+        let open = Arc::clone(&self.open);
+        let mut open = lock(&open);
+        let save = self.save.take().filter(|_| open.epoch == self.epoch);
+        let save = save.ok_or(StoreError::SaveLost)?;
+        let result = open.commit(&save, self.keep);
+        if result.is_err() && open.epoch == self.epoch {
+            open.volume.abort(save);
+        }
+        result
+    }
+
+    /// Ends the save without a commit, as dropping it does.
+    pub fn abort(self) {
+        drop(self);
+    }
+}
+
+impl Drop for StoreSave {
+    fn drop(&mut self) {
+        // The space must not be used again while writes to it are in flight.
+        self.drain();
+        let mut open = lock(&self.open);
+        open.has_save = false;
+        if let Some(save) = self.save.take()
+            && open.epoch == self.epoch
+        {
+            open.volume.abort(save);
+        }
+    }
+}
+
+impl fmt::Debug for StoreSave {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("StoreSave")
+            .field("entries", &self.save.as_ref().map_or(0, |save| save.entries().len()))
+            .field("in_flight", &self.pipe.in_flight())
+            .finish_non_exhaustive()
+    }
+}
