@@ -51,17 +51,18 @@ impl OpenVolume {
         })
     }
 
-    /// Takes the lease, under which the volume is written.
-    pub(crate) fn take_lease(&mut self, is_replica: bool) -> Result<(), StoreError> {
-        self.is_replica = is_replica;
+    /// Takes the lease, under which the volume is written. A replica has it with the generation that
+    /// its store gives all of them.
+    pub(crate) fn take_lease(&mut self, generation: Option<u64>) -> Result<(), StoreError> {
+        self.is_replica = generation.is_some();
         self.driver.place.check_writable()?;
         let host = Uuid::from_bytes(self.driver.place.host.id().0);
         // The version in the first half is never zero.
         let (number, _) = Uuid::new_v4().as_u64_pair();
-        self.publish_lease(Lease { host, number, expiry_ms: 0 })
+        self.publish_lease(Lease { host, number, expiry_ms: 0 }, generation)
     }
 
-    fn publish_lease(&mut self, lease: Lease) -> Result<(), StoreError> {
+    fn publish_lease(&mut self, lease: Lease, generation: Option<u64>) -> Result<(), StoreError> {
         let length = u64::try_from(self.options.lease.as_millis()).unwrap_or(u64::MAX);
         let now = unix_ms();
         if now >= self.driver.fence_ms {
@@ -69,7 +70,12 @@ impl OpenVolume {
             self.driver.fence_ms = u64::MAX;
         }
         let lease = Lease { expiry_ms: now.saturating_add(length), ..lease };
-        self.try_publish(&Change::new().lease(lease))?;
+        let change = Change::new().lease(lease);
+        let change = match generation {
+            Some(generation) => change.generation(generation),
+            None => change,
+        };
+        self.try_publish(&change)?;
         self.lease = Some(lease);
         self.driver.fence_ms = lease.expiry_ms;
         Ok(())
@@ -89,15 +95,16 @@ impl OpenVolume {
         if self.is_replica || !self.is_renewal_due() {
             return Ok(());
         }
-        match self.renew() {
+        match self.renew(None) {
             Err(error) if error.is_unknown() => self.settle(error, false),
             result => result,
         }
     }
 
-    /// Writes a superblock with a later end of the lease, whether that is due or not.
-    pub(crate) fn renew(&mut self) -> Result<(), StoreError> {
-        self.publish_lease(self.lease.ok_or(StoreError::ReadOnly)?)
+    /// Writes a superblock with a later end of the lease, whether that is due or not, and of this
+    /// generation if it is given.
+    pub(crate) fn renew(&mut self, generation: Option<u64>) -> Result<(), StoreError> {
+        self.publish_lease(self.lease.ok_or(StoreError::ReadOnly)?, generation)
     }
 
     /// Writes nothing from now on.
@@ -110,7 +117,7 @@ impl OpenVolume {
         let Some(lease) = self.lease else { return Ok(()) };
         if unix_ms() >= lease.expiry_ms {
             // Released, the next writer need not wait for the grace period.
-            self.publish_lease(lease)?;
+            self.publish_lease(lease, None)?;
         }
         self.try_publish(&Change::new().release())?;
         self.lease = None;
@@ -153,7 +160,7 @@ impl OpenVolume {
             // Another writer has begun since.
             return Err(unknown(error));
         }
-        self.publish_lease(lease)?;
+        self.publish_lease(lease, None)?;
         match is_made || !is_change {
             true => Ok(()),
             false => Err(StoreError::NotMade(Box::new(error))),
@@ -178,16 +185,25 @@ impl OpenVolume {
     /// Reads the volume again, and renews the lease.
     pub(crate) fn refresh(&mut self) -> Result<(), StoreError> {
         self.reopen()?;
-        self.lease.map_or(Ok(()), |lease| self.publish_lease(lease))
+        self.lease.map_or(Ok(()), |lease| self.publish_lease(lease, None))
     }
 
     /// Commits a save, all of whose writes have ended, and deletes all checkpoints but the last
     /// `keep`.
-    pub(crate) fn commit(&mut self, save: &Save, keep: Option<usize>) -> Result<(), StoreError> {
+    pub(crate) fn commit(
+        &mut self,
+        save: &Save,
+        keep: Option<usize>,
+        table_generation: Option<u64>,
+    ) -> Result<(), StoreError> {
         let epoch = self.epoch;
         let change = Change::new().commit(save);
         let change = match keep {
             Some(count) => change.keep(count),
+            None => change,
+        };
+        let change = match table_generation {
+            Some(generation) => change.table_generation(generation),
             None => change,
         };
         let mut result = Ok(());

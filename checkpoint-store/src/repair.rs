@@ -9,9 +9,9 @@ use crate::replicated_store::{Member, ReplicatedStore};
 use crate::save::StoreSave;
 use crate::store::{CheckpointStore, is_same};
 
-/// Superblocks that a repair writes besides one for each checkpoint: lease, deletions, and the
-/// release that another writer left out.
-const OTHER_CHANGES: u64 = 4;
+/// Generation of the table of a replica that a repair has not completed: below those of all others,
+/// so that none of them is hidden by it.
+const INCOMPLETE: u64 = 0;
 
 /// Changes that a repair made to a replica.
 #[derive(Clone, Debug)]
@@ -45,7 +45,6 @@ impl ReplicatedStore {
             let stale = stale.clone();
             reports.push(self.repair_one(index, &stale, progress)?);
             self.members[index] = Member::Current(stale);
-            self.level()?;
         }
         Ok(reports)
     }
@@ -56,13 +55,8 @@ impl ReplicatedStore {
         stale: &CheckpointStore,
         progress: &mut dyn FnMut(u64) -> ControlFlow<()>,
     ) -> Result<RepairReport, StoreError> {
+        self.renew_with(stale)?;
         let wanted = self.newest()?.checkpoints();
-        // Until it is equal, its generation must stay below that of the others.
-        let behind = stale.summary().generation;
-        let changes = wanted.len() as u64 + OTHER_CHANGES;
-        let ahead = self.newest()?.summary().generation.max(behind + changes);
-        self.on_each(|store| store.raise_to(ahead))?;
-        stale.take_lease(true)?;
         let present = stale.checkpoints();
         let common =
             present.iter().zip(&wanted).take_while(|(one, other)| is_same(one, other)).count();
@@ -76,24 +70,27 @@ impl ReplicatedStore {
             bytes: 0,
         };
         if !report.deleted.is_empty() {
-            let change =
-                report.deleted.iter().fold(Change::new(), |change, name| change.delete(name));
+            let change = Change::new().table_generation(INCOMPLETE);
+            let change = report.deleted.iter().fold(change, |change, name| change.delete(name));
             stale.publish(&change)?;
         }
         for checkpoint in &wanted[common..] {
             self.copy(checkpoint, stale, progress)?;
             report.bytes += checkpoint.entries.iter().map(|entry| entry.length).sum::<u64>();
         }
+        let complete = self.newest()?.replica().table_generation;
+        stale.publish(&Change::new().table_generation(complete))?;
+        self.renew_with(stale)?;
         Ok(report)
     }
 
-    /// Renews all leases if one is due; that of the stale replica last, which then stays behind.
+    /// Renews the leases of all current members and of a stale one, with one generation.
     fn renew_with(&mut self, stale: &CheckpointStore) -> Result<(), StoreError> {
-        if stale.is_renewal_due() || self.currents().any(|(_, one)| one.is_renewal_due()) {
-            self.on_each(CheckpointStore::renew)?;
-            stale.renew()?;
-        }
-        Ok(())
+        let currents = self.currents().map(|(_, store)| store);
+        let highest = currents.chain([stale]).map(|store| store.replica().generation).max();
+        let next = highest.map(|generation| generation + 1);
+        self.on_each(|store| store.renew(next))?;
+        stale.renew(next)
     }
 
     fn copy(
@@ -111,7 +108,9 @@ impl ReplicatedStore {
             let unit_bytes = save.unit_bytes();
             let mut at = 0;
             while at < entry.length {
-                self.renew_with(stale)?;
+                if stale.is_renewal_due() || self.currents().any(|(_, one)| one.is_renewal_due()) {
+                    self.renew_with(stale)?;
+                }
                 let end = (at + unit_bytes * UNITS_AT_ONCE).min(entry.length);
                 let read =
                     self.read_with(name, entry.name.as_str(), at..end, &mut |from, bytes| {
@@ -124,7 +123,7 @@ impl ReplicatedStore {
                 at = end;
             }
         }
-        save.commit()
+        save.commit_as(Some(INCOMPLETE))
     }
 }
 

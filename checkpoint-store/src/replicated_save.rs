@@ -140,6 +140,7 @@ impl<'a> ReplicatedSave<'a> {
     pub fn commit(mut self) -> Result<(), StoreError> {
         self.store.renew_if_due()?;
         self.drop_lost();
+        self.store.check_quorum(self.saves.len())?;
         let saves = std::mem::take(&mut self.saves);
         let results = thread::scope(|scope| {
             let spawn =

@@ -14,13 +14,16 @@ use crate::volume_namespace::VolumeNamespace;
 /// A namespace of a replica, or why it cannot be reached.
 pub type ReplicaPlace = Result<VolumeNamespace, StoreError>;
 
-/// Replicas of a volume on several targets. A commit succeeds when a quorum has made it. Each
-/// change is made on all replicas that have the newest checkpoints, one change after the other, so
-/// that their generations stay equal, and one that missed a change is behind the others.
+/// Replicas of a volume on several targets, by the rules of [`ReplicaSet`]. A commit succeeds when a
+/// quorum has made it. Each change is made on all replicas that have the newest checkpoints, one
+/// change after the other, so that their generations stay equal.
 ///
 /// With one replica and a quorum of one, it is a [`CheckpointStore`].
 pub struct ReplicatedStore {
     quorum: usize,
+    set: ReplicaSet,
+    /// Generation with which a writer takes the leases.
+    writer_generation: u64,
     /// Members that must have made a change: the quorum, or one during a repair.
     needed: usize,
     pub(crate) members: Vec<Member>,
@@ -114,7 +117,10 @@ impl ReplicatedStore {
                 .iter()
                 .zip(&answers)
                 .map(|(one, answer)| {
-                    answer.is_some() && one.as_ref().is_ok_and(|one| one.has_same(store))
+                    let is_newest =
+                        |one: &Replica| one.table_generation == store.replica().table_generation;
+                    answer.as_ref().is_some_and(is_newest)
+                        && one.as_ref().is_ok_and(|one| one.has_same(store))
                 })
                 .collect(),
             Err(_) => Vec::new(),
@@ -125,7 +131,9 @@ impl ReplicatedStore {
             (Err(error), _) => Member::Away(error),
         };
         let members = opened.into_iter().zip(same).map(member).collect();
-        Ok(Self { quorum, needed: quorum, members, newest })
+        let writer_generation =
+            set.writer_generation(&answers).map_err(|error| refused(error, None))?;
+        Ok(Self { quorum, set, writer_generation, needed: quorum, members, newest })
     }
 
     /// Opens replicas for writing: takes the leases of those that have the newest checkpoints. A
@@ -139,7 +147,7 @@ impl ReplicatedStore {
         quorum: usize,
         options: StoreOptions,
     ) -> Result<Self, StoreError> {
-        Self::open(places, quorum, options)?.take_leases()
+        Self::open(places, quorum, options)?.take_leases(false)
     }
 
     /// Opens replicas for [`ReplicatedStore::repair`], which is possible with one that has the
@@ -152,51 +160,38 @@ impl ReplicatedStore {
         quorum: usize,
         options: StoreOptions,
     ) -> Result<Self, StoreError> {
-        let store = Self { needed: 1, ..Self::open(places, quorum, options)? };
-        for member in &store.members {
-            // A replica that missed the end of a save may have its lease.
-            if let Member::Stale(stale) = member {
-                stale.check_lease()?;
-            }
-        }
-        store.take_leases()
+        Self { needed: 1, ..Self::open(places, quorum, options)? }.take_leases(true)
     }
 
-    fn take_leases(mut self) -> Result<Self, StoreError> {
-        let store = &mut self;
-        let is_replica = store.is_replicated();
-        for index in 0..store.members.len() {
-            let Member::Current(member) = &store.members[index] else { continue };
-            match member.take_lease(is_replica) {
-                Ok(()) => {}
+    /// Takes the leases of the current members, and of the stale ones for a repair.
+    fn take_leases(mut self, is_repair: bool) -> Result<Self, StoreError> {
+        let generation = self.is_replicated().then_some(self.writer_generation);
+        let mut leased = 0;
+        for index in 0..self.members.len() {
+            let store = match &self.members[index] {
+                Member::Current(store) => store,
+                Member::Stale(store) if is_repair => store,
+                Member::Stale(_) | Member::Away(_) => continue,
+            };
+            match store.take_lease(generation) {
+                Ok(()) => leased += 1,
                 Err(error @ StoreError::Leased { .. }) => return Err(error),
-                Err(error) if !is_replica => return Err(error),
-                Err(error) => store.put_away(index, error),
+                Err(error) if generation.is_none() => return Err(error),
+                Err(error) => self.put_away(index, error),
             }
         }
-        store.level()?;
-        Ok(self)
+        if self.set.is_leased(leased) { Ok(self) } else { Err(self.no_quorum()) }
     }
 
     pub(crate) fn is_replicated(&self) -> bool {
         self.members.len() > 1
     }
 
-    /// Gives the generations of all members that are current one value: a writer may have ended
-    /// between two of them.
-    pub(crate) fn level(&mut self) -> Result<(), StoreError> {
-        if !self.is_replicated() {
-            return Ok(());
-        }
-        let highest = self.currents().map(|(_, one)| one.summary().generation).max();
-        self.on_each(|store| store.raise_to(highest.unwrap_or(0)))
-    }
-
     /// Renews the leases of all members, if one of them is due.
     pub(crate) fn renew_if_due(&mut self) -> Result<(), StoreError> {
         // Leases may end while a member that is lost takes its time to fail. It is away then.
         while self.is_replicated() && self.currents().any(|(_, one)| one.is_renewal_due()) {
-            self.on_each(CheckpointStore::renew)?;
+            self.on_each(|store| store.renew(None))?;
         }
         Ok(())
     }
@@ -211,12 +206,18 @@ impl ReplicatedStore {
         })
     }
 
-    /// Calls a function for each current member, concurrently. Members for which it fails are away
-    /// afterwards.
+    /// Fails if fewer members than needed can make a change, before one of them makes it.
+    pub(crate) fn check_quorum(&self, able: usize) -> Result<(), StoreError> {
+        if able < self.needed { Err(self.no_quorum()) } else { Ok(()) }
+    }
+
+    /// Calls a function for each current member, concurrently, if they are enough. Members for which
+    /// it fails are away afterwards.
     pub(crate) fn on_each(
         &mut self,
         call: impl Fn(&CheckpointStore) -> Result<(), StoreError> + Sync,
     ) -> Result<(), StoreError> {
+        self.check_quorum(self.currents().count())?;
         let results: Vec<_> = thread::scope(|scope| {
             let spawn = |(index, store)| {
                 let call = &call;
@@ -256,7 +257,8 @@ impl ReplicatedStore {
     }
 
     fn no_quorum(&self) -> StoreError {
-        StoreError::NoQuorum { current: self.currents().count(), quorum: self.quorum }
+        let quorum = self.quorum.max(self.set.needed());
+        StoreError::NoQuorum { current: self.currents().count(), quorum }
     }
 
     /// Takes a member out that has missed a change.
@@ -356,9 +358,8 @@ impl ReplicatedStore {
 /// Returns the answer of a replica. One that lost a commit by damage has none: it could have been
 /// the only one of those that answer.
 fn answer(store: &CheckpointStore, is_alone: bool) -> Option<Replica> {
-    let summary = store.summary();
-    let is_sound = is_alone || !summary.is_fallen_back;
-    is_sound.then_some(Replica { uuid: summary.uuid, generation: summary.generation })
+    let is_sound = is_alone || !store.summary().is_fallen_back;
+    is_sound.then(|| store.replica())
 }
 
 impl fmt::Debug for ReplicatedStore {

@@ -169,7 +169,12 @@ impl StoreSave {
     /// The error of a write; [`StoreError::Volume`] if an entry is incomplete or there is no space
     /// for the manifest; [`StoreError::SaveLost`], [`StoreError::LostWrites`],
     /// [`StoreError::NotMade`], [`StoreError::Unknown`], [`StoreError::Device`].
-    pub fn commit(mut self) -> Result<(), StoreError> {
+    pub fn commit(self) -> Result<(), StoreError> {
+        self.commit_as(None)
+    }
+
+    /// Commits with a table of this generation instead of that of the commit.
+    pub(crate) fn commit_as(mut self, table_generation: Option<u64>) -> Result<(), StoreError> {
         self.drain();
         if let Some(error) = self.failed.take() {
             return Err(error);
@@ -178,7 +183,7 @@ impl StoreSave {
         let mut open = lock(&open);
         let save = self.save.take().filter(|_| open.epoch == self.epoch);
         let save = save.ok_or(StoreError::SaveLost)?;
-        let result = open.commit(&save, self.keep);
+        let result = open.commit(&save, self.keep, table_generation);
         if result.is_err() && open.epoch == self.epoch {
             open.volume.abort(save);
         }

@@ -3,11 +3,10 @@
 use std::fmt;
 use std::ops::{ControlFlow, Range};
 use std::sync::{Arc, Mutex, MutexGuard};
-use std::time::Duration;
 
 use feedrail_checkpoint::{
-    Change, Checkpoint, CheckpointEntry, CheckpointName, EntryName, Error, Formatting,
-    LEASE_GRACE_MS, Lease, ReadPlan,
+    Change, Checkpoint, CheckpointEntry, CheckpointName, EntryName, Error, Formatting, Lease,
+    ReadPlan, Replica,
 };
 use uuid::Uuid;
 
@@ -157,26 +156,13 @@ impl CheckpointStore {
     /// and those of [`CheckpointStore::open`].
     pub fn open_writer(place: &VolumeNamespace, options: StoreOptions) -> Result<Self, StoreError> {
         let store = Self::open(place, options)?;
-        store.take_lease(false)?;
+        store.take_lease(None)?;
         Ok(store)
     }
 
-    /// Takes the lease. That of a replica is renewed by the store of all replicas.
-    pub(crate) fn take_lease(&self, is_replica: bool) -> Result<(), StoreError> {
-        self.lock().take_lease(is_replica)
-    }
-
-    /// Fails while another writer has a live lease, as taking it would.
-    pub(crate) fn check_lease(&self) -> Result<(), StoreError> {
-        let now = unix_ms();
-        let end = |lease: Lease| lease.expiry_ms.saturating_add(LEASE_GRACE_MS);
-        match self.summary().lease.filter(|lease| end(*lease) > now) {
-            None => Ok(()),
-            Some(lease) => {
-                let rest = Duration::from_millis(end(lease) - now);
-                Err(StoreError::Leased { host: lease.host, rest })
-            }
-        }
+    /// Takes the lease; of a replica with this generation, and its store renews it.
+    pub(crate) fn take_lease(&self, generation: Option<u64>) -> Result<(), StoreError> {
+        self.lock().take_lease(generation)
     }
 
     pub(crate) fn is_renewal_due(&self) -> bool {
@@ -184,17 +170,13 @@ impl CheckpointStore {
     }
 
     /// Renews the lease now.
-    pub(crate) fn renew(&self) -> Result<(), StoreError> {
-        self.lock().renew()
+    pub(crate) fn renew(&self, generation: Option<u64>) -> Result<(), StoreError> {
+        self.lock().renew(generation)
     }
 
-    /// Renews the lease until the generation is that of other replicas.
-    pub(crate) fn raise_to(&self, generation: u64) -> Result<(), StoreError> {
-        let mut open = self.lock();
-        while open.volume.superblock().generation < generation {
-            open.renew()?;
-        }
-        Ok(())
+    /// Returns the facts by which replicas are compared.
+    pub(crate) fn replica(&self) -> Replica {
+        self.lock().volume.replica()
     }
 
     /// Leaves the lease to its end: the store writes nothing from now on.

@@ -19,6 +19,7 @@ pub struct Change<'a> {
     keep: Option<usize>,
     lease: Option<Option<Lease>>,
     generation: Option<u64>,
+    table_generation: Option<u64>,
 }
 
 impl<'a> Change<'a> {
@@ -67,6 +68,15 @@ impl<'a> Change<'a> {
     #[must_use]
     pub fn generation(mut self, generation: u64) -> Self {
         self.generation = Some(generation);
+        self
+    }
+
+    /// Writes the table, changed or not, as one of this generation instead of that of the
+    /// superblock. The repair of a replica uses 0 until the replica is complete, and then the
+    /// generation of the table that it copied; see [`crate::ReplicaSet`].
+    #[must_use]
+    pub fn table_generation(mut self, generation: u64) -> Self {
+        self.table_generation = Some(generation);
         self
     }
 
@@ -139,21 +149,23 @@ impl Volume {
     /// # Errors
     /// [`Error::NoLease`] or [`Error::Leased`] for the lease, [`Error::CapacityExceeded`] for the
     /// space of the manifest, [`Error::Missing`] for a name to delete, [`Error::Fenced`] for a
-    /// generation that is not above the last one, [`Error::Exists`] or
+    /// generation that is not above the last one or below that of its table, [`Error::Exists`] or
     /// [`Error::Incomplete`] for the save, [`Error::Reopen`] after [`Error::Unknown`].
     pub fn publish(&mut self, change: &Change<'_>, now_ms: u64) -> Result<Publishing<'_>, Error> {
         let lease = self.check_lease(change, now_ms)?;
         let (table, freed) = change.apply(&self.table)?;
         let generation = change.generation.unwrap_or(self.last_generation + 1);
-        if generation <= self.last_generation {
+        let is_same = table == self.table;
+        let unchanged = if is_same { self.table_generation } else { generation };
+        let table_generation = change.table_generation.unwrap_or(unchanged);
+        if generation <= self.last_generation || generation < table_generation {
             return Err(Error::Fenced);
         }
         if generation == u64::MAX {
             return Err(VolumeFormatError::Limit("generations").into());
         }
         let mut next = Superblock { generation, lease, ..self.superblock };
-        let is_same = table == self.table;
-        let table_generation = if is_same { self.table_generation } else { generation };
+        let is_same = is_same && table_generation == self.table_generation;
         let mut manifest = None;
         let mut manifest_extents = self.superblock.manifest_extents();
         let is_damaged =
