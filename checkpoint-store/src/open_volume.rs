@@ -51,8 +51,8 @@ impl OpenVolume {
         })
     }
 
-    /// Takes the lease, under which the volume is written. A replica has it with the generation that
-    /// its store gives all of them.
+    /// Takes the lease, under which the volume is written. A replica gets the generation that its
+    /// store gives all of them.
     pub(crate) fn take_lease(&mut self, generation: Option<u64>) -> Result<(), StoreError> {
         self.is_replica = generation.is_some();
         self.driver.place.check_writable()?;

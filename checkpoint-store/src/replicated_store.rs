@@ -14,8 +14,8 @@ use crate::volume_namespace::VolumeNamespace;
 /// A namespace of a replica, or why it cannot be reached.
 pub type ReplicaPlace = Result<VolumeNamespace, StoreError>;
 
-/// Replicas of a volume on several targets, by the rules of [`ReplicaSet`]. A commit succeeds when a
-/// quorum has made it. Each change is made on all replicas that have the newest checkpoints, one
+/// Replicas of a volume on several targets, by the rules of [`ReplicaSet`]. A commit succeeds when
+/// a quorum has made it. Each change is made on all replicas that have the newest checkpoints, one
 /// change after the other, so that their generations stay equal.
 ///
 /// With one replica and a quorum of one, it is a [`CheckpointStore`].
@@ -211,8 +211,8 @@ impl ReplicatedStore {
         if able < self.needed { Err(self.no_quorum()) } else { Ok(()) }
     }
 
-    /// Calls a function for each current member, concurrently, if they are enough. Members for which
-    /// it fails are away afterwards.
+    /// Calls a function for each current member, concurrently, if they are enough. Members for
+    /// which it fails are away afterwards.
     pub(crate) fn on_each(
         &mut self,
         call: impl Fn(&CheckpointStore) -> Result<(), StoreError> + Sync,

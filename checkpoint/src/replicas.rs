@@ -59,10 +59,10 @@ const WRITER_SHIFT: u32 = 32;
 /// [`ReplicaSet::is_leased`]. Each further change gets the next generation on all replicas
 /// ([`crate::Change::generation`]). Until a repair has copied all checkpoints to a replica, its
 /// table has the generation 0, and then that of the table that was copied
-/// ([`crate::Change::table_generation`]); that of its superblock must never fall. A replica that misses a change gets
-/// no other one before it is repaired, and a writer whose commit has not reached the quorum begins
-/// again. Then each acknowledged commit has the highest table generation among any replicas that
-/// suffice to read.
+/// ([`crate::Change::table_generation`]); that of its superblock must never fall. A replica that
+/// misses a change gets no other one before it is repaired, and a writer whose commit has not
+/// reached the quorum begins again. Then each acknowledged commit has the highest table generation
+/// among any replicas that suffice to read.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct ReplicaSet {
     replicas: usize,
