@@ -20,7 +20,6 @@ pub type ReplicaPlace = Result<VolumeNamespace, StoreError>;
 ///
 /// With one replica and a quorum of one, it is a [`CheckpointStore`].
 pub struct ReplicatedStore {
-    quorum: usize,
     set: ReplicaSet,
     /// Generation with which a writer takes the leases.
     writer_generation: u64,
@@ -133,7 +132,7 @@ impl ReplicatedStore {
         let members = opened.into_iter().zip(same).map(member).collect();
         let writer_generation =
             set.writer_generation(&answers).map_err(|error| refused(error, None))?;
-        Ok(Self { quorum, set, writer_generation, needed: quorum, members, newest })
+        Ok(Self { set, writer_generation, needed: quorum, members, newest })
     }
 
     /// Opens replicas for writing: takes the leases of those that have the newest checkpoints. A
@@ -180,7 +179,7 @@ impl ReplicatedStore {
                 Err(error) => self.put_away(index, error),
             }
         }
-        if self.set.is_leased(leased) { Ok(self) } else { Err(self.no_quorum()) }
+        if leased < self.set.lease_quorum() { Err(self.no_quorum()) } else { Ok(self) }
     }
 
     pub(crate) fn is_replicated(&self) -> bool {
@@ -257,7 +256,7 @@ impl ReplicatedStore {
     }
 
     fn no_quorum(&self) -> StoreError {
-        let quorum = self.quorum.max(self.set.needed());
+        let quorum = self.set.lease_quorum();
         StoreError::NoQuorum { current: self.currents().count(), quorum }
     }
 
@@ -365,7 +364,7 @@ fn answer(store: &CheckpointStore, is_alone: bool) -> Option<Replica> {
 impl fmt::Debug for ReplicatedStore {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("ReplicatedStore")
-            .field("quorum", &self.quorum)
+            .field("set", &self.set)
             .field("replicas", &self.replicas())
             .finish_non_exhaustive()
     }

@@ -55,10 +55,10 @@ const WRITER_SHIFT: u32 = 32;
 /// Number of replicas of a volume, and the number that must have a commit (the quorum).
 ///
 /// A writer opens at least [`ReplicaSet::needed`] replicas, repairs the stale ones, and takes the
-/// lease on them with the generation [`ReplicaSet::writer_generation`]. It writes only if
-/// [`ReplicaSet::is_leased`]. Each further change gets the next generation on all replicas
-/// ([`crate::Change::generation`]). Until a repair has copied all checkpoints to a replica, its
-/// table has the generation 0, and then that of the table that was copied
+/// lease on them with the generation [`ReplicaSet::writer_generation`]. It writes only if it has
+/// that of [`ReplicaSet::lease_quorum`] replicas. Each further change gets the next generation on
+/// all replicas ([`crate::Change::generation`]). Until a repair has copied all checkpoints to a
+/// replica, its table has the generation 0, and then that of the table that was copied
 /// ([`crate::Change::table_generation`]); that of its superblock must never fall. A replica that
 /// misses a change gets no other one before it is repaired, and a writer whose commit has not
 /// reached the quorum begins again. Then each acknowledged commit has the highest table generation
@@ -94,10 +94,11 @@ impl ReplicaSet {
         self.replicas - self.quorum + 1
     }
 
-    /// Whether a writer that has taken the lease on `have` replicas may write: these are enough for
-    /// a commit, and more than half, so that no other writer has taken it with the same generation.
-    pub fn is_leased(&self, have: usize) -> bool {
-        have >= self.quorum.max(self.needed())
+    /// Returns the number of replicas on which a writer must have taken the lease before it writes:
+    /// enough for a commit, and more than half, so that no other writer has taken it with the same
+    /// generation.
+    pub fn lease_quorum(&self) -> usize {
+        self.quorum.max(self.needed())
     }
 
     /// Returns the generation with which a new writer takes the lease: above those of all writers

@@ -1,6 +1,7 @@
 //! Ctrl-C and SIGTERM as a flag that loops check.
 
 use std::io;
+use std::ops::ControlFlow;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 
@@ -31,5 +32,10 @@ impl Interrupt {
 
     pub(crate) fn check(&self) -> Result<(), Interrupted> {
         if self.0.load(Ordering::Relaxed) { Err(Interrupted) } else { Ok(()) }
+    }
+
+    /// Returns `Break` after a signal, for a callback that can stop its caller.
+    pub(crate) fn control_flow(&self) -> ControlFlow<()> {
+        self.check().map_or(ControlFlow::Break(()), ControlFlow::Continue)
     }
 }

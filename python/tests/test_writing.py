@@ -471,7 +471,7 @@ def test_a_flush_does_not_vouch_for_a_target_that_restarted(disk: Disk) -> None:
     disk.source.rows(0, [0], 1)
     disk.source.pwrite(fresh(4096), 0)
     disk.source.flush()
-    # What is durable by itself needs no flush.
+    # Durable writes need no flush.
     disk.source.pwrite(fresh(4096), 0, durable=True)
     disk.daemon.kill()
     disk.daemon.start()

@@ -114,7 +114,7 @@ impl World {
             assert_eq!(device.drive(publishing, &[]), Ended::Well(Ok(())));
             volumes[index] = Some(volume);
         }
-        if !self.set.is_leased(volumes.iter().flatten().count()) {
+        if volumes.iter().flatten().count() < self.set.lease_quorum() {
             self.tally.below_quorum += 1;
             return;
         }

@@ -1,7 +1,5 @@
 //! `feedrail checkpoint repair`: makes replicas equal to the newest one.
 
-use std::ops::ControlFlow;
-
 use anyhow::{Context as _, Result, bail};
 use clap::Args;
 use feedrail_checkpoint_store::{RepairReport, ReplicaState, StoreError};
@@ -59,11 +57,7 @@ impl RepairReplicas {
         let mut transfer = TransferArgs::begin("copied", None);
         let repaired = store.repair(&mut |bytes| {
             transfer.add(bytes);
-            if interrupt.check().is_ok() {
-                ControlFlow::Continue(())
-            } else {
-                ControlFlow::Break(())
-            }
+            interrupt.control_flow()
         });
         let reports = match repaired {
             Err(StoreError::Stopped) => bail!(Interrupted),

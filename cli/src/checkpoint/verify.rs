@@ -1,7 +1,5 @@
 //! `feedrail checkpoint verify`: reads checkpoints and compares their checksums.
 
-use std::ops::ControlFlow;
-
 use anyhow::{Context as _, Result, bail};
 use clap::Args;
 use feedrail_checkpoint_store::{DamagedUnit, StoreError, VerifyReport};
@@ -50,10 +48,7 @@ impl VerifyCheckpoint {
         for (index, replica) in replicas {
             let report = replica.verify(self.name.as_deref(), &mut |bytes| {
                 transfer.add(bytes);
-                match interrupt.check() {
-                    Ok(()) => ControlFlow::Continue(()),
-                    Err(Interrupted) => ControlFlow::Break(()),
-                }
+                interrupt.control_flow()
             });
             match report {
                 Err(StoreError::Stopped) => bail!(Interrupted),

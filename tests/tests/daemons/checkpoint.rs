@@ -155,7 +155,7 @@ fn round_trip(provider: &'static str) {
     assert_eq!(volume.names(), ["step-3"]);
     volume.check("step-3", &source);
 
-    // What was deleted is free again.
+    // The space of the deleted checkpoint is free again.
     let free = || volume.json(&["show"], &[])["free_bytes"].as_u64().unwrap();
     volume.command(&["rm"], &["step-3"]).run().success();
     let before = free();
