@@ -88,6 +88,12 @@ pub enum StoreError {
     /// The volume was opened again since the save began, and the save lost its space.
     #[error("the save was lost when the volume was opened again; save again")]
     SaveLost,
+    /// The process that was to write an entry on this replica did not.
+    #[error("another process could not write its entry on this replica")]
+    NotWritten,
+    /// The writer whose save reserved an entry has no lease any longer, or saves something else.
+    #[error("the save that this process writes to has ended; save again")]
+    ReservationEnded,
     /// Too few replicas answer, or they are of different volumes.
     #[error("{error}{}", .cause.as_ref().map_or(String::new(), |cause| format!(" ({cause})")))]
     Replicas {
@@ -133,6 +139,11 @@ impl StoreError {
             Self::Volume(error) | Self::Device { error, .. } => Some(error),
             _ => None,
         }
+    }
+
+    /// Returns whether another writer has the lease or has changed the volume.
+    pub(crate) fn is_of_other_writer(&self) -> bool {
+        matches!(self, Self::Leased { .. }) || matches!(self.volume(), Some(Error::Fenced))
     }
 
     /// Returns whether a superblock may have been written or not.

@@ -107,6 +107,11 @@ impl OpenVolume {
         self.publish_lease(self.lease.ok_or(StoreError::ReadOnly)?, generation)
     }
 
+    /// Returns the random number of the writer's lease, `None` in a store for reading.
+    pub(crate) fn lease_number(&self) -> Option<u64> {
+        self.lease.map(|lease| lease.number)
+    }
+
     /// Writes nothing from now on.
     pub(crate) fn forget_lease(&mut self) {
         self.lease = None;
@@ -117,7 +122,13 @@ impl OpenVolume {
         let Some(lease) = self.lease else { return Ok(()) };
         if unix_ms() >= lease.expiry_ms {
             // Released, the next writer need not wait for the grace period.
-            self.publish_lease(lease, None)?;
+            match self.publish_lease(lease, None) {
+                Err(error) if error.is_of_other_writer() => {
+                    self.lease = None;
+                    return Ok(());
+                }
+                result => result?,
+            }
         }
         self.try_publish(&Change::new().release())?;
         self.lease = None;

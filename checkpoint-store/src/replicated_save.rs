@@ -5,13 +5,22 @@ use std::thread;
 
 use crate::clock::unix_ms;
 use crate::error::StoreError;
+use crate::rank_writer::WrittenEntry;
 use crate::replicated_store::ReplicatedStore;
+use crate::reservation::EntryReservation;
 use crate::save::{SaveEntry, StoreSave};
 
 /// A checkpoint in the making, on all replicas that have the newest ones. A replica that fails is
 /// left out, as long as a quorum is left.
 pub struct ReplicatedSave<'a> {
     store: &'a mut ReplicatedStore,
+    saves: ReplicaSaves,
+}
+
+/// The saves of one checkpoint on the replicas of a store, for callers that cannot borrow the store
+/// as long as [`ReplicatedSave`] does. Each call must get the store that began them.
+#[derive(Debug)]
+pub struct ReplicaSaves {
     /// The saves of the members, by index.
     saves: Vec<(usize, StoreSave)>,
     unit_bytes: u64,
@@ -29,14 +38,71 @@ impl ReplicatedStore {
         step: u64,
         metadata: &[u8],
     ) -> Result<ReplicatedSave<'_>, StoreError> {
+        let saves = self.begin_saves(name, step, metadata)?;
+        Ok(ReplicatedSave { store: self, saves })
+    }
+
+    /// Begins a save as [`ReplicatedStore::begin`], without borrowing the store.
+    ///
+    /// # Errors
+    /// As [`CheckpointStore::begin`](crate::CheckpointStore::begin), if fewer replicas than a
+    /// quorum can do it.
+    pub fn begin_saves(
+        &mut self,
+        name: &str,
+        step: u64,
+        metadata: &[u8],
+    ) -> Result<ReplicaSaves, StoreError> {
         self.renew_if_due()?;
-        ReplicatedSave::begin(self, name, step, metadata)
+        ReplicaSaves::begin(self, name, step, metadata)
     }
 }
 
-impl<'a> ReplicatedSave<'a> {
+impl ReplicatedSave<'_> {
+    /// Deletes all checkpoints but the last `count` with the commit; this one counts.
+    pub fn keep(&mut self, count: usize) {
+        self.saves.keep(count);
+    }
+
+    /// Returns the size of a unit; [`ReplicatedSave::write_at`] begins at multiples of it.
+    pub fn unit_bytes(&self) -> u64 {
+        self.saves.unit_bytes()
+    }
+
+    /// Adds an entry of a length, and reserves its space.
+    ///
+    /// # Errors
+    /// As [`StoreSave::add`], if fewer replicas than a quorum can do it.
+    pub fn add(&mut self, name: &str, length: u64) -> Result<SaveEntry, StoreError> {
+        self.saves.add(self.store, name, length)
+    }
+
+    /// Writes bytes of an entry as [`StoreSave::write_at`].
+    ///
+    /// # Errors
+    /// As [`StoreSave::write_at`], if fewer replicas than a quorum can do it.
+    pub fn write_at(
+        &mut self,
+        entry: SaveEntry,
+        offset: u64,
+        bytes: &[u8],
+    ) -> Result<(), StoreError> {
+        self.saves.write_at(self.store, entry, offset, bytes)
+    }
+
+    /// Makes the checkpoint durable and visible on all replicas that are left.
+    ///
+    /// # Errors
+    /// As [`StoreSave::commit`], if no replica has it; [`StoreError::Unknown`] if fewer than a
+    /// quorum have it.
+    pub fn commit(self) -> Result<(), StoreError> {
+        self.saves.commit(self.store)
+    }
+}
+
+impl ReplicaSaves {
     fn begin(
-        store: &'a mut ReplicatedStore,
+        store: &mut ReplicatedStore,
         name: &str,
         step: u64,
         metadata: &[u8],
@@ -53,7 +119,7 @@ impl<'a> ReplicatedSave<'a> {
         }
         store.conclude(results)?;
         let unit_bytes = store.newest()?.unit_bytes();
-        Ok(Self { store, saves, unit_bytes })
+        Ok(Self { saves, unit_bytes })
     }
 
     /// Deletes all checkpoints but the last `count` with the commit; this one counts.
@@ -61,58 +127,138 @@ impl<'a> ReplicatedSave<'a> {
         self.saves.iter_mut().for_each(|(_, save)| save.keep(count));
     }
 
-    /// Returns the size of a unit; [`ReplicatedSave::write_at`] begins at multiples of it.
+    /// Returns the size of a unit; [`ReplicaSaves::write_at`] begins at multiples of it.
     pub fn unit_bytes(&self) -> u64 {
         self.unit_bytes
     }
 
-    /// Adds an entry of a length, and reserves its space.
+    /// Adds an entry as [`ReplicatedSave::add`].
     ///
     /// # Errors
     /// As [`StoreSave::add`], if fewer replicas than a quorum can do it.
-    pub fn add(&mut self, name: &str, length: u64) -> Result<SaveEntry, StoreError> {
-        let mut added = None;
-        self.on_each(|save| {
-            // The same on all of them, since all have the same entries.
-            added = Some(save.add(name, length)?);
-            Ok(())
-        })?;
-        added.ok_or(StoreError::SaveLost)
+    pub fn add(
+        &mut self,
+        store: &mut ReplicatedStore,
+        name: &str,
+        length: u64,
+    ) -> Result<SaveEntry, StoreError> {
+        let added: Vec<_> =
+            self.saves.iter_mut().map(|(index, save)| (*index, save.add(name, length))).collect();
+        // The same on all of them, since all have the same entries.
+        let entry = added.iter().find_map(|(_, one)| one.as_ref().ok().copied());
+        let mut results = added.into_iter().map(|(index, one)| (index, one.map(drop)));
+        let Some(entry) = entry else {
+            // A wrong name, or no space on any of them: the save can continue.
+            let first = results.find_map(|(_, one)| one.err());
+            return Err(first.unwrap_or(StoreError::SaveLost));
+        };
+        let results = results.collect();
+        self.settle(store, results)?;
+        Ok(entry)
     }
 
-    /// Writes bytes of an entry as [`StoreSave::write_at`].
+    /// Writes bytes of an entry as [`ReplicatedSave::write_at`].
     ///
     /// # Errors
     /// As [`StoreSave::write_at`], if fewer replicas than a quorum can do it.
     pub fn write_at(
         &mut self,
+        store: &mut ReplicatedStore,
         entry: SaveEntry,
         offset: u64,
         bytes: &[u8],
     ) -> Result<(), StoreError> {
-        self.on_each(|save| save.write_at(entry, offset, bytes))?;
-        self.drop_lost();
+        self.on_each(store, |_, save| save.write_at(entry, offset, bytes))?;
+        self.drop_lost(store);
         Ok(())
+    }
+
+    /// Reserves an entry that other processes write: see [`StoreSave::reserve`]. The reservations
+    /// have the order of the store's replicas, `None` for those without the save.
+    ///
+    /// # Errors
+    /// As [`StoreSave::reserve`], for any of the replicas.
+    pub fn reserve(
+        &mut self,
+        store: &ReplicatedStore,
+        entry: SaveEntry,
+    ) -> Result<Vec<Option<EntryReservation>>, StoreError> {
+        let mut all: Vec<_> = store.members.iter().map(|_| None).collect();
+        for (index, save) in &mut self.saves {
+            all[*index] = Some(save.reserve(entry)?);
+        }
+        Ok(all)
+    }
+
+    /// Takes the checksums of an entry that another process wrote on these replicas, by index; the
+    /// others are away from now on.
+    ///
+    /// # Errors
+    /// As [`StoreSave::accept`], if fewer than a quorum have the entry.
+    pub fn accept(
+        &mut self,
+        store: &mut ReplicatedStore,
+        entry: SaveEntry,
+        written: &WrittenEntry,
+    ) -> Result<(), StoreError> {
+        self.on_each(store, |index, save| {
+            match written.replicas.iter().find(|(one, _)| *one == index) {
+                Some((_, number)) => save.accept(entry, *number, &written.checksums),
+                None => {
+                    save.withdraw(entry);
+                    Err(StoreError::NotWritten)
+                }
+            }
+        })
+    }
+
+    /// Renews the leases if one is due, for callers whose other processes write.
+    ///
+    /// # Errors
+    /// [`StoreError::Leased`] or [`StoreError::Volume`] if another writer has the volume;
+    /// [`StoreError::Device`], if fewer replicas than a quorum can do it.
+    pub fn renew_if_due(&mut self, store: &mut ReplicatedStore) -> Result<(), StoreError> {
+        store.renew_if_due()?;
+        if !store.is_replicated() {
+            store.newest()?.renew_if_due()?;
+        }
+        self.drop_lost(store);
+        Ok(())
+    }
+
+    /// Notes that the process that was to write an entry has ended without success.
+    pub fn withdraw(&mut self, entry: SaveEntry) {
+        self.saves.iter_mut().for_each(|(_, save)| save.withdraw(entry));
     }
 
     /// Calls a function for each save. Saves for which it fails are dropped, and their members are
     /// away.
     fn on_each(
         &mut self,
-        mut call: impl FnMut(&mut StoreSave) -> Result<(), StoreError>,
+        store: &mut ReplicatedStore,
+        mut call: impl FnMut(usize, &mut StoreSave) -> Result<(), StoreError>,
     ) -> Result<(), StoreError> {
         let mut results = Vec::new();
         for (index, save) in &mut self.saves {
             // One that is lost takes its time to fail.
-            self.store.renew_if_due()?;
-            let result = call(save);
+            store.renew_if_due()?;
+            let result = call(*index, save);
             if let Err(error) = &result
-                && self.store.is_replicated()
+                && store.is_replicated()
             {
-                self.store.put_away(*index, error.clone());
+                store.put_away(*index, error.clone());
             }
             results.push((*index, result));
         }
+        self.settle(store, results)
+    }
+
+    /// Drops the saves that failed, and decides whether a quorum is left.
+    fn settle(
+        &mut self,
+        store: &mut ReplicatedStore,
+        results: Vec<(usize, Result<(), StoreError>)>,
+    ) -> Result<(), StoreError> {
         if results.iter().all(|(_, result)| result.is_ok()) {
             return Ok(());
         }
@@ -120,27 +266,26 @@ impl<'a> ReplicatedSave<'a> {
             results.iter().filter(|(_, one)| one.is_err()).map(|(index, _)| *index).collect();
         self.saves.retain(|(index, _)| !failed.contains(index));
         // Nothing was committed, so that the error is that of a replica.
-        self.store.conclude(results).map_err(|error| match error {
+        store.conclude(results).map_err(|error| match error {
             StoreError::Unknown(error) => *error,
             error => error,
         })
     }
 
     /// Drops the saves of members that are away.
-    fn drop_lost(&mut self) {
-        let store = &self.store;
+    fn drop_lost(&mut self, store: &ReplicatedStore) {
         self.saves.retain(|(index, _)| store.currents().any(|(one, _)| one == *index));
     }
 
-    /// Makes the checkpoint durable and visible on all replicas that are left.
+    /// Makes the checkpoint durable and visible as [`ReplicatedSave::commit`].
     ///
     /// # Errors
     /// As [`StoreSave::commit`], if no replica has it; [`StoreError::Unknown`] if fewer than a
     /// quorum have it.
-    pub fn commit(mut self) -> Result<(), StoreError> {
-        self.store.renew_if_due()?;
-        self.drop_lost();
-        self.store.check_quorum(self.saves.len())?;
+    pub fn commit(mut self, store: &mut ReplicatedStore) -> Result<(), StoreError> {
+        store.renew_if_due()?;
+        self.drop_lost(store);
+        store.check_quorum(self.saves.len())?;
         let saves = std::mem::take(&mut self.saves);
         let results = thread::scope(|scope| {
             let spawn =
@@ -151,12 +296,12 @@ impl<'a> ReplicatedSave<'a> {
             };
             threads.into_iter().map(join).collect()
         });
-        self.store.conclude(results)
+        store.conclude(results)
     }
 }
 
 impl fmt::Debug for ReplicatedSave<'_> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("ReplicatedSave").field("saves", &self.saves).finish_non_exhaustive()
+        f.debug_struct("ReplicatedSave").field("saves", &self.saves.saves).finish_non_exhaustive()
     }
 }

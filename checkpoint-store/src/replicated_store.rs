@@ -352,6 +352,15 @@ impl ReplicatedStore {
         self.renew_if_due()?;
         self.on_each(|store| store.delete(checkpoint))
     }
+
+    /// Deletes all checkpoints but the last `count` on all replicas that have the newest ones.
+    ///
+    /// # Errors
+    /// As [`ReplicatedStore::delete`]; it is no error if there are fewer.
+    pub fn keep(&mut self, count: usize) -> Result<(), StoreError> {
+        self.renew_if_due()?;
+        self.on_each(|store| store.keep(count))
+    }
 }
 
 /// Returns the answer of a replica. One that lost a commit by damage has none: it could have been

@@ -1,14 +1,17 @@
 //! A save: the entries of one checkpoint, before its commit.
 
+use std::collections::BTreeSet;
 use std::fmt;
 use std::sync::{Arc, Mutex};
 
 use feedrail_checkpoint::{EntryName, Error, Save, UnitWrite};
 use slab::Slab;
+use uuid::Uuid;
 
 use crate::clock::unix_ms;
 use crate::error::StoreError;
 use crate::open_volume::{OpenVolume, lock};
+use crate::reservation::EntryReservation;
 use crate::unit_pipe::UnitPipe;
 
 /// A checkpoint in the making. If it is dropped, or its process ends, nothing of it remains.
@@ -28,6 +31,10 @@ pub struct StoreSave {
     keep: Option<usize>,
     /// The first error of a write, after which the save cannot be committed.
     failed: Option<StoreError>,
+    /// Random number of the save, by which it knows its reservations.
+    id: Uuid,
+    /// Entries that other processes may be writing.
+    reserved: BTreeSet<usize>,
 }
 
 /// An entry of a save.
@@ -43,7 +50,9 @@ impl StoreSave {
         epoch: u64,
     ) -> Self {
         let (writes, keep, failed) = (Slab::new(), None, None);
-        Self { open, save: Some(save), pipe, writes, unit_bytes, epoch, keep, failed }
+        let (id, reserved) = (Uuid::new_v4(), BTreeSet::new());
+        let save = Some(save);
+        Self { open, save, pipe, writes, unit_bytes, epoch, keep, failed, id, reserved }
     }
 
     /// Deletes all checkpoints but the last `count` with the commit; this one counts.
@@ -160,6 +169,53 @@ impl StoreSave {
         }
     }
 
+    /// Reserves an entry for a [`RankWriter`](crate::RankWriter) of another process. Until
+    /// [`StoreSave::accept`] or [`StoreSave::withdraw`], the end of the save neither frees the
+    /// space of the save nor gives the lease back, since that process may still write.
+    ///
+    /// # Errors
+    /// [`StoreError::SaveLost`] if the volume was opened again since the save began;
+    /// [`StoreError::ReadOnly`] if the store has no lease any longer.
+    pub fn reserve(&mut self, SaveEntry(index): SaveEntry) -> Result<EntryReservation, StoreError> {
+        let open = lock(&self.open);
+        let save = self.save.as_ref().filter(|_| open.epoch == self.epoch);
+        let entry = save.ok_or(StoreError::SaveLost)?.entries().get(index).ok_or(Error::Range)?;
+        let superblock = open.volume.superblock();
+        let reservation = EntryReservation {
+            volume: superblock.uuid,
+            lease: open.lease_number().ok_or(StoreError::ReadOnly)?,
+            save: self.id,
+            unit_bytes: self.unit_bytes,
+            length: entry.length,
+            extents: entry.extents.iter().map(|one| (one.first, one.units)).collect(),
+        };
+        self.reserved.insert(index);
+        Ok(reservation)
+    }
+
+    /// Takes the checksums of an entry that another process has written and flushed. `save` is the
+    /// number in its reservation.
+    ///
+    /// # Errors
+    /// [`StoreError::SaveLost`] for the number of another save; [`StoreError::Volume`] for another
+    /// number of checksums.
+    pub fn accept(
+        &mut self,
+        SaveEntry(index): SaveEntry,
+        save: Uuid,
+        checksums: &[u32],
+    ) -> Result<(), StoreError> {
+        let own = self.save.as_mut().filter(|_| save == self.id).ok_or(StoreError::SaveLost)?;
+        own.accept(index, checksums)?;
+        self.reserved.remove(&index);
+        Ok(())
+    }
+
+    /// Notes that the process that was to write an entry has ended without success.
+    pub fn withdraw(&mut self, SaveEntry(index): SaveEntry) {
+        self.reserved.remove(&index);
+    }
+
     /// Makes the checkpoint durable and visible: waits for all writes, flushes them, writes the
     /// manifest, flushes it, and writes the superblock with Force Unit Access. If it succeeds, the
     /// checkpoint survives a loss of power; otherwise the earlier checkpoints are as they were,
@@ -184,7 +240,7 @@ impl StoreSave {
         let save = self.save.take().filter(|_| open.epoch == self.epoch);
         let save = save.ok_or(StoreError::SaveLost)?;
         let result = open.commit(&save, self.keep, table_generation);
-        if result.is_err() && open.epoch == self.epoch {
+        if result.is_err() && open.epoch == self.epoch && self.reserved.is_empty() {
             open.volume.abort(save);
         }
         result
@@ -202,6 +258,11 @@ impl Drop for StoreSave {
         self.drain();
         let mut open = lock(&self.open);
         open.has_save = false;
+        if !self.reserved.is_empty() {
+            // The next writer waits until the lease has ended, and with it the other processes.
+            open.forget_lease();
+            return;
+        }
         if let Some(save) = self.save.take()
             && open.epoch == self.epoch
         {

@@ -165,6 +165,11 @@ impl CheckpointStore {
         self.lock().take_lease(generation)
     }
 
+    /// Renews the lease if half of it has passed.
+    pub(crate) fn renew_if_due(&self) -> Result<(), StoreError> {
+        self.lock().renew_if_due()
+    }
+
     pub(crate) fn is_renewal_due(&self) -> bool {
         self.lock().is_renewal_due()
     }

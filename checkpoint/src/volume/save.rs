@@ -177,6 +177,20 @@ impl Save {
         self.written[unit.index][unit.number] = true;
     }
 
+    /// Counts all units of an entry as written, by another process that computed these checksums.
+    ///
+    /// # Errors
+    /// [`Error::Range`] if there is no such entry, or it has another number of units.
+    pub fn accept(&mut self, index: usize, checksums: &[u32]) -> Result<(), Error> {
+        let entry = self.checkpoint.entries.get_mut(index).ok_or(Error::Range)?;
+        if entry.checksums.len() != checksums.len() {
+            return Err(Error::Range);
+        }
+        entry.checksums.copy_from_slice(checksums);
+        self.written[index].fill(true);
+        Ok(())
+    }
+
     /// The entries so far. The checksums of units that were not written are zero.
     pub fn entries(&self) -> &[CheckpointEntry] {
         &self.checkpoint.entries
