@@ -8,6 +8,8 @@
 
 mod block_on;
 mod buffer;
+mod checkpoint_save;
+mod checkpoint_volume;
 mod checksum;
 mod checksums;
 mod dlpack;
@@ -15,7 +17,9 @@ mod element;
 mod entry;
 mod errors;
 mod exported;
+mod foreign_bytes;
 mod histogram;
+mod home_only;
 mod index;
 mod lease;
 mod lingering;
@@ -25,18 +29,23 @@ mod order;
 mod owner;
 mod pool;
 mod process;
+mod rank_writer;
 mod released;
 mod replicas;
 mod safetensors;
 mod seconds;
 mod session;
 mod shard_table;
+mod shared_store;
+mod signal_poll;
 mod stalls;
 mod state;
+mod store_errors;
 mod tar_members;
 mod ticket;
 mod unflushed;
 mod url;
+mod volume_places;
 
 use pyo3::prelude::*;
 
@@ -45,6 +54,10 @@ use pyo3::prelude::*;
 mod _core {
     #[pymodule_export]
     use crate::buffer::BufferObject;
+    #[pymodule_export]
+    use crate::checkpoint_save::CheckpointSaveObject;
+    #[pymodule_export]
+    use crate::checkpoint_volume::CheckpointVolumeObject;
     #[pymodule_export]
     use crate::checksums::crc32c;
     #[pymodule_export]
@@ -57,6 +70,8 @@ mod _core {
     use crate::pool::PoolObject;
     #[pymodule_export]
     use crate::process::after_fork_in_child;
+    #[pymodule_export]
+    use crate::rank_writer::RankWriterObject;
     #[pymodule_export]
     use crate::released::release_forgotten;
     #[pymodule_export]

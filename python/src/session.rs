@@ -88,8 +88,7 @@ impl SessionObject {
             .io_timeout(io_timeout.0)
             .admin_timeout(io_timeout.0.max(FLUSH_MIN));
         if let Some(Seconds(timeout)) = loss_timeout {
-            let connect_timeout = timeout.clamp(CONNECT_MIN, CONNECT_MAX);
-            options = options.loss_timeout(timeout).connect_timeout(connect_timeout);
+            options = options.loss_timeout(timeout).connect_timeout(connect_timeout(timeout));
         }
         let mut host =
             Host::builder().provider(provider_named(provider)?).controller_options(options.clone());
@@ -408,7 +407,12 @@ async fn open_all(
     }
 }
 
-fn provider_named(name: &str) -> PyResult<RdmaProvider> {
+/// Returns the time for one attempt to connect, for a loss time-out.
+pub(crate) fn connect_timeout(loss_timeout: Duration) -> Duration {
+    loss_timeout.clamp(CONNECT_MIN, CONNECT_MAX)
+}
+
+pub(crate) fn provider_named(name: &str) -> PyResult<RdmaProvider> {
     match name {
         "auto" => Ok(RdmaProvider::Auto),
         "verbs" => Ok(RdmaProvider::Verbs),

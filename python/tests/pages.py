@@ -16,7 +16,7 @@ from typing import Literal
 import pytest
 from conftest import ROOT, Daemon, binary, loopback_address
 
-PAGES = ["python/README.md", "docs/data-loaders.md"]
+PAGES = ["python/README.md", "docs/data-loaders.md", "docs/checkpoints.md"]
 #: The address that pages have, and that readers replace.
 ADDRESS = "192.0.2.10"
 #: That of a second target.

@@ -13,11 +13,12 @@ import pytest
 from conftest import ROCE_PORT, Daemon, Serve, loopback_address
 
 import feedrail
-from feedrail import _errors
+from feedrail import _checkpoint_errors, _errors
 
 CLASSES = [
     kind
-    for kind in vars(_errors).values()
+    for module in (_errors, _checkpoint_errors)
+    for kind in vars(module).values()
     if isinstance(kind, type) and issubclass(kind, feedrail.FeedrailError)
 ]
 

@@ -61,3 +61,20 @@ def programs(source: feedrail.Source, index: Index) -> None:
 
 def size(batch: ft.Batch) -> int:
     return len(batch)
+
+
+def checkpoints(weights: NDArray[np.float32], state: dict[str, torch.Tensor]) -> None:
+    url = "nvmf://192.0.2.10/nqn.2026-01.org.example:ckpt"
+    assert_type(feedrail.CheckpointStore.format(url), str)
+    with feedrail.CheckpointStore([url], write_quorum=1) as store:
+        with store.begin(step=1, metadata={"loss": 0.5}, keep=2) as save:
+            assert_type(save, feedrail.CheckpointSave)
+            save.write("weights", weights)
+            save.write("config", b"")
+            save.commit()
+        for one in store:
+            assert_type(one, feedrail.Checkpoint)
+        store["step-1"].read_into(state)
+        assert_type(store.verify().damaged, tuple[feedrail.DamagedUnit, ...])
+        assert_type(store.repair(), tuple[feedrail.RepairReport, ...])
+        assert_type(store.replicas, tuple[feedrail.CheckpointReplica, ...])

@@ -11,14 +11,23 @@ A batch is one call that fills one tensor: no Python code runs for each sample. 
 not needed for that (`num_workers=0`); they help where samples are decoded in Python.
 """
 
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
 from feedrail.torch._batch import Batch, TokenBatch, collate
 from feedrail.torch._dataset import RangeDataset, TokenDataset
 from feedrail.torch._loader import Loader
 from feedrail.torch._order import Order
 from feedrail.torch._stream import StreamDataset
 
+if TYPE_CHECKING:
+    from feedrail.torch._checkpoint import CheckpointReader, CheckpointWriter
+
 __all__ = [
     "Batch",
+    "CheckpointReader",
+    "CheckpointWriter",
     "Loader",
     "Order",
     "RangeDataset",
@@ -27,3 +36,12 @@ __all__ = [
     "TokenDataset",
     "collate",
 ]
+
+
+def __getattr__(name: str) -> Any:
+    """What imports `torch.distributed.checkpoint`, which takes seconds, is imported when it is used."""
+    if name not in ("CheckpointReader", "CheckpointWriter"):
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    from feedrail.torch import _checkpoint
+
+    return getattr(_checkpoint, name)

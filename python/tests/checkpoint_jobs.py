@@ -1,0 +1,139 @@
+"""What tests of checkpoints run in other processes."""
+
+from __future__ import annotations
+
+import sys
+from typing import Any
+
+import numpy as np
+
+import feedrail
+
+
+def write_until_killed(url: str) -> None:
+    """Saves `step-2`, and prints a line once bytes of it are on the volume. It never commits."""
+    store = feedrail.CheckpointStore(url, lease=5.0)
+    save = store.begin(2)
+    for number in range(8):
+        save.write(f"part.{number}", np.full(1 << 20, number, np.uint8))
+    print("writing", flush=True)
+    sys.stdin.read()
+
+
+def tensors(seed: int, rows: int = 1000) -> dict[str, Any]:
+    """A state with tensors of several types and sizes, an odd one, and objects."""
+    import torch
+
+    generator = torch.Generator().manual_seed(seed)
+    return {
+        "weight": torch.randn(rows, 700, generator=generator),
+        "half": torch.randn(33, 17, generator=generator).to(torch.bfloat16),
+        "scalar": torch.tensor(seed),
+        "empty": torch.zeros(0, 3),
+        "flags": torch.rand(7, generator=generator) < 0.5,
+        "turned": torch.randn(40, 60, generator=generator).T,
+        "nested": {"step": seed, "name": "adam"},
+    }
+
+
+def run_rank(
+    rank: int, world: int, port: int, job: str, urls: str | list[str], options: dict[str, Any]
+) -> None:
+    """A rank on gloo. Runs in a child."""
+    import torch.distributed as dist
+
+    dist.init_process_group(
+        "gloo", init_method=f"tcp://127.0.0.1:{port}", rank=rank, world_size=world
+    )
+    try:
+        globals()[job](rank, world, urls, options)
+        dist.barrier()
+    finally:
+        dist.destroy_process_group()
+
+
+def sharded(seed: int, world: int, dims: tuple[int, int] = (0, 1)) -> dict[str, Any]:
+    """A state of DTensors, sharded by rows and by columns, and a plain tensor."""
+    import torch
+    from torch.distributed.device_mesh import init_device_mesh
+    from torch.distributed.tensor import Replicate, Shard, distribute_tensor
+
+    mesh = init_device_mesh("cpu", (world,))
+    generator = torch.Generator().manual_seed(seed)
+    rows = torch.randn(1003, 501, generator=generator)
+    columns = torch.randn(310, 407, generator=generator)
+    same = torch.randn(64, 64, generator=generator)
+    return {
+        "rows": distribute_tensor(rows, mesh, [Shard(dims[0])]),
+        "columns": distribute_tensor(columns, mesh, [Shard(dims[1])]),
+        "same": distribute_tensor(same, mesh, [Replicate()]),
+        "plain": torch.full((5,), float(seed)),
+        "seed": seed,
+    }
+
+
+def save_sharded(rank: int, world: int, urls: str | list[str], options: dict[str, Any]) -> None:
+    import torch.distributed.checkpoint as dcp
+
+    import feedrail.torch as ft
+
+    for seed in (3, 4):
+        writer = ft.CheckpointWriter(urls, **options)
+        dcp.save(sharded(seed, world), checkpoint_id=f"step-{seed}", storage_writer=writer)
+
+
+def async_save_sharded(
+    rank: int, world: int, urls: str | list[str], options: dict[str, Any]
+) -> None:
+    import torch.distributed.checkpoint as dcp
+
+    import feedrail.torch as ft
+
+    state = sharded(3, world)
+    writer = ft.CheckpointWriter(urls, "step-3", **options)
+    saved = dcp.async_save(state, storage_writer=writer)
+    # What training changes now is not what is saved.
+    state["rows"].to_local().zero_()
+    saved.result()
+
+
+def load_sharded(rank: int, world: int, urls: str | list[str], options: dict[str, Any]) -> None:
+    import torch
+    import torch.distributed.checkpoint as dcp
+
+    import feedrail.torch as ft
+
+    seed = options["seed"]
+    for dims in ((0, 1), (1, 0)):
+        wanted, state = sharded(seed, world, dims), sharded(99, world, dims)
+        dcp.load(state, storage_reader=ft.CheckpointReader(urls, options.get("name")))
+        for name in ("rows", "columns", "same"):
+            assert torch.equal(state[name].full_tensor(), wanted[name].full_tensor()), name
+        assert torch.equal(state["plain"], wanted["plain"]) and state["seed"] == seed
+
+
+def fail_on_last_rank(
+    rank: int, world: int, urls: str | list[str], options: dict[str, Any]
+) -> None:
+    """The last rank cannot resolve its data; the next save succeeds."""
+    import pytest
+    import torch.distributed.checkpoint as dcp
+    from torch.distributed.checkpoint.api import CheckpointException
+    from torch.distributed.checkpoint.default_planner import DefaultSavePlanner
+
+    import feedrail.torch as ft
+
+    class Failing(DefaultSavePlanner):
+        def resolve_data(self, write_item: Any) -> Any:
+            if rank == world - 1:
+                raise RuntimeError("it cannot be resolved")
+            return super().resolve_data(write_item)
+
+    writer = ft.CheckpointWriter(urls, **options)
+    with pytest.raises(CheckpointException):
+        dcp.save(sharded(5, world), checkpoint_id="bad", storage_writer=writer, planner=Failing())
+    dcp.save(sharded(6, world), checkpoint_id="good", storage_writer=writer)
+
+
+if __name__ == "__main__":
+    write_until_killed(sys.argv[1])
