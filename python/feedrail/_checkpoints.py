@@ -528,7 +528,7 @@ def _abort(saves: weakref.WeakSet[_core.CheckpointSave]) -> None:
 
 
 def as_urls(urls: Urls) -> list[str]:
-    """The URLs of replicas, as the native module takes them.
+    """The URLs of replicas, as they were given.
 
     Raises:
         ValueError: the list is empty, or a URL is malformed.
@@ -536,7 +536,9 @@ def as_urls(urls: Urls) -> list[str]:
     every = [urls] if isinstance(urls, str) else list(urls)
     if not every:
         raise ValueError("there is no URL")
-    return [str(NvmfUrl.parse(url)) for url in every]
+    for url in every:
+        NvmfUrl.parse(url)
+    return every
 
 
 def connection_options(
