@@ -61,6 +61,7 @@ GOOD = {"dtype": "F32", "shape": [2, 2], "data_offsets": [0, 16]}
         (b"\x02" + bytes(7) + b"{!", "a header of safetensors"),
         (header({**GOOD, "dtype": "F31"}), "F31"),
         (header({**GOOD, "dtype": "F6_E2M3", "shape": [8], "data_offsets": [0, 6]}, 6), "no type"),
+        (header({**GOOD, "dtype": "F4", "shape": [2, 3], "data_offsets": [0, 3]}, 3), "rows have 3 values, and a byte has 2"),
         (header({**GOOD, "data_offsets": [0, 17]}), "header of safetensors"),
         (header({**GOOD, "data_offsets": [-1, 15]}), "header of safetensors"),
         (header({**GOOD, "shape": [3, 2]}), "header of safetensors"),

@@ -22,6 +22,13 @@ def programs(source: feedrail.Source, index: Index) -> None:
     assert_type(source.rows("train.bin", [0], 8).as_tensor(torch.int64), torch.Tensor)
     assert_type(source.rows("train.bin", [0], 8).as_numpy("u2"), NDArray[Any])
     assert_type(safetensors.load_file("model.safetensors"), dict[str, torch.Tensor])
+    rank = safetensors.shard_slices(0, 2, {"up": 0}.get)
+    for name, tensor in safetensors.stream(source, torch.device("cpu"), slices=rank, names={"up"}):
+        assert_type(name, str)
+        assert_type(tensor, torch.Tensor)
+    half: dict[str, safetensors.Spec] = {"up": np.s_[..., :8], "down": slice(8)}
+    with safetensors.stream("model.safetensors", shard=["a", 1], slices=half) as tensors:
+        assert_type(next(tensors), tuple[str, torch.Tensor])
 
     plan = feedrail.make_plan([0], [8])
     assert_type(source.write_many(plan, b"eight by"), NDArray[np.void])

@@ -6,7 +6,7 @@
 | `tfrecord` | frames of TensorFlow's records, and `tf.train.Example` as dictionaries |
 | `webdataset` | samples of WebDataset as dictionaries, and its loader over URLs |
 | `npy` | rows of arrays, and sequences of Megatron |
-| `safetensors` | tensors of a file |
+| `safetensors` | tensors of a file as they arrive, or slices of them |
 
 A decoder is called with the samples of a batch, in one buffer. Arrays are views of it, and bytes are
 `bytes`, so that other processes can be sent them. It takes what `feedrail.torch.RangeDataset` reads, as its `transform`, or a
