@@ -21,13 +21,17 @@ pub(crate) struct Driver {
     pub(crate) place: VolumeNamespace,
     /// When the lease ends, under which operations write. No write is sent afterwards.
     pub(crate) fence_ms: u64,
-    /// Number of connections that the host had lost when the oldest write that is not flushed
-    /// began. A target that lost its power loses such writes, and is connected again.
-    losses: u64,
+    /// When the oldest write began that the present procedure flushes.
+    unflushed: LossMark,
     /// Whether a Flush of the last procedure failed only because a connection was lost.
     lost_writes: bool,
     cause: Option<feedrail_initiator::Error>,
 }
+
+/// Number of connections that the host had lost when a write began that is not flushed. A target
+/// that lost its power loses such writes, and is connected again.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct LossMark(u64);
 
 /// Limit for each write, after which another writer may have the lease.
 pub(crate) fn batch_options() -> BatchOptions {
@@ -36,14 +40,23 @@ pub(crate) fn batch_options() -> BatchOptions {
 
 impl Driver {
     pub(crate) fn new(place: VolumeNamespace) -> Self {
-        let losses = place.host.counters().connections_lost;
-        Self { place, fence_ms: u64::MAX, losses, lost_writes: false, cause: None }
+        let unflushed = LossMark(place.host.counters().connections_lost);
+        Self { place, fence_ms: u64::MAX, unflushed, lost_writes: false, cause: None }
     }
 
     /// Runs a procedure to its end.
     pub(crate) fn run<P: Procedure>(&mut self, procedure: P) -> Result<P::Output, StoreError> {
+        self.run_after(self.loss_mark(), procedure)
+    }
+
+    /// Runs a procedure whose Flush is also for earlier writes.
+    pub(crate) fn run_after<P: Procedure>(
+        &mut self,
+        unflushed: LossMark,
+        procedure: P,
+    ) -> Result<P::Output, StoreError> {
         let mut run = Run::new(procedure);
-        (self.cause, self.lost_writes) = (None, false);
+        (self.unflushed, self.cause, self.lost_writes) = (unflushed, None, false);
         loop {
             let round: Vec<_> = iter::from_fn(|| run.operation()).collect();
             if round.is_empty() {
@@ -75,9 +88,14 @@ impl Driver {
         }
     }
 
-    /// Returns whether writes since the last call of [`Driver::begin_writes`] may have been lost.
-    pub(crate) fn may_have_lost_writes(&self) -> bool {
-        self.place.host.counters().connections_lost != self.losses
+    /// Returns the mark for writes that begin now.
+    pub(crate) fn loss_mark(&self) -> LossMark {
+        LossMark(self.place.host.counters().connections_lost)
+    }
+
+    /// Returns whether writes since a mark, that are not flushed, may have been lost.
+    pub(crate) fn may_have_lost(&self, unflushed: LossMark) -> bool {
+        self.loss_mark() != unflushed
     }
 
     /// Returns whether the last procedure failed because such writes may have been lost.
@@ -85,18 +103,12 @@ impl Driver {
         self.lost_writes
     }
 
-    /// Notes that all completed writes are flushed.
-    pub(crate) fn begin_writes(&mut self) {
-        self.losses = self.place.host.counters().connections_lost;
-    }
-
-    /// Makes completed writes durable. Those that a target lost must be found by the caller, by
-    /// their checksums; this notes that the others are durable.
-    pub(crate) fn flush_what_is_there(&mut self) -> Result<(), StoreError> {
-        let losses = self.place.host.counters().connections_lost;
+    /// Makes completed writes durable, and returns the mark from which others are not. Those that a
+    /// target lost must be found by the caller, by their checksums.
+    pub(crate) fn flush_what_is_there(&mut self) -> Result<LossMark, StoreError> {
+        let mark = self.loss_mark();
         self.place.namespace.flush().wait()?;
-        self.losses = losses;
-        Ok(())
+        Ok(mark)
     }
 
     /// Sends all Deallocate requests of a round together.
@@ -145,7 +157,7 @@ impl Driver {
             }
             Request::Flush => {
                 self.place.namespace.flush().wait()?;
-                self.lost_writes = self.may_have_lost_writes();
+                self.lost_writes = self.may_have_lost(self.unflushed);
                 match self.lost_writes {
                     true => Err(ErrorKind::ConnectionLost("before the Flush").into()),
                     false => Ok(OperationOutcome::Done),

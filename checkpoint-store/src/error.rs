@@ -50,8 +50,8 @@ pub enum StoreError {
     /// The store was opened for reading, or closed.
     #[error("the store is open for reading only; open it for writing")]
     ReadOnly,
-    /// Another save of this store has not ended.
-    #[error("another save is in progress; commit or abort it first")]
+    /// A save of this store has not ended.
+    #[error("a save is in progress; commit or abort it first")]
     SaveInProgress,
     /// Another writer has a live lease.
     #[error(
@@ -138,6 +138,28 @@ impl StoreError {
         match self {
             Self::Volume(error) | Self::Device { error, .. } => Some(error),
             _ => None,
+        }
+    }
+
+    /// Returns whether the volume refused a change, or a part of a save, before it wrote anything.
+    pub(crate) fn is_refusal(&self) -> bool {
+        use VolumeFormatError::{Limit, Name};
+        let is_refusal = |error: &Error| {
+            matches!(
+                error,
+                Error::Exists(_)
+                    | Error::Missing(_)
+                    | Error::RenameKind
+                    | Error::CapacityExceeded { .. }
+                    | Error::Incomplete(_)
+                    | Error::Range
+                    | Error::Format(Limit(_) | Name(_))
+            )
+        };
+        match self {
+            Self::Volume(error) => is_refusal(error),
+            Self::Name(_) => true,
+            _ => false,
         }
     }
 

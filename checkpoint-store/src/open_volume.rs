@@ -1,22 +1,34 @@
-//! An open volume with its lease, which a store and its save share.
+//! An open volume with its lease, which a store and its saves share.
 
 use std::ops::ControlFlow;
-use std::sync::{Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
 use feedrail_checkpoint::{Change, Error, LEASE_GRACE_MS, Lease, Opening, Save, Volume};
 use uuid::Uuid;
 
 use crate::clock::unix_ms;
-use crate::driver::Driver;
+use crate::driver::{Driver, LossMark};
 use crate::error::StoreError;
 use crate::options::StoreOptions;
 use crate::read::{UnitFault, read_pieces};
 use crate::unit_pipe::UnitPipe;
 use crate::volume_namespace::VolumeNamespace;
+use crate::write_pipe::WritePipe;
 
 /// How often a commit is attempted whose data may have been lost with a connection.
 const COMMIT_ATTEMPTS: usize = 3;
+
+/// Claim of a writer to the lease.
+#[derive(Clone, Copy, Debug)]
+pub(crate) enum Claim {
+    /// The volume has no replicas.
+    Alone,
+    /// The replica gets this generation from its store, which renews the leases of all replicas.
+    Replica(u64),
+    /// A stale replica, which will be repaired, gets this generation from its store.
+    StaleReplica(u64),
+}
 
 pub(crate) struct OpenVolume {
     pub(crate) driver: Driver,
@@ -28,10 +40,12 @@ pub(crate) struct OpenVolume {
     is_replica: bool,
     /// Number of times that the volume was opened again. A save of an earlier time has no space.
     pub(crate) epoch: u64,
-    /// Whether a save has not ended.
-    pub(crate) has_save: bool,
+    /// Number of saves that have not ended.
+    pub(crate) saves: usize,
     /// Registered memory of reads, while no read uses it.
     pub(crate) idle_pipe: Option<UnitPipe>,
+    /// Registered memory of the saves since the volume was opened.
+    write_pipe: Option<Arc<Mutex<WritePipe>>>,
 }
 
 impl OpenVolume {
@@ -46,23 +60,42 @@ impl OpenVolume {
             lease: None,
             is_replica: false,
             epoch: 0,
-            has_save: false,
+            saves: 0,
             idle_pipe: None,
+            write_pipe: None,
         })
     }
 
-    /// Takes the lease, under which the volume is written. A replica gets the generation that its
-    /// store gives all of them.
-    pub(crate) fn take_lease(&mut self, generation: Option<u64>) -> Result<(), StoreError> {
-        self.is_replica = generation.is_some();
+    /// Takes the lease, under which the volume is written.
+    pub(crate) fn take_lease(&mut self, claim: Claim) -> Result<(), StoreError> {
+        self.is_replica = !matches!(claim, Claim::Alone);
         self.driver.place.check_writable()?;
         let host = Uuid::from_bytes(self.driver.place.host.id().0);
         // The version in the first half is never zero.
         let (number, _) = Uuid::new_v4().as_u64_pair();
-        self.publish_lease(Lease { host, number, expiry_ms: 0 }, generation)
+        let lease = Lease { host, number, expiry_ms: 0 };
+        match claim {
+            Claim::Alone => self.publish_lease(lease, None),
+            Claim::Replica(generation) => self.publish_lease(lease, Some(generation)),
+            Claim::StaleReplica(generation) => self.publish_lease_with(lease, |lease| {
+                Change::new().lease_for_repair(lease).generation(generation)
+            }),
+        }
     }
 
     fn publish_lease(&mut self, lease: Lease, generation: Option<u64>) -> Result<(), StoreError> {
+        self.publish_lease_with(lease, |lease| match generation {
+            Some(generation) => Change::new().lease(lease).generation(generation),
+            None => Change::new().lease(lease),
+        })
+    }
+
+    /// Makes a change of the lease, which ends one length of a lease from now.
+    fn publish_lease_with(
+        &mut self,
+        lease: Lease,
+        change: impl FnOnce(Lease) -> Change<'static>,
+    ) -> Result<(), StoreError> {
         let length = u64::try_from(self.options.lease.as_millis()).unwrap_or(u64::MAX);
         let now = unix_ms();
         if now >= self.driver.fence_ms {
@@ -70,12 +103,7 @@ impl OpenVolume {
             self.driver.fence_ms = u64::MAX;
         }
         let lease = Lease { expiry_ms: now.saturating_add(length), ..lease };
-        let change = Change::new().lease(lease);
-        let change = match generation {
-            Some(generation) => change.generation(generation),
-            None => change,
-        };
-        self.try_publish(&change)?;
+        self.try_publish(self.driver.loss_mark(), &change(lease))?;
         self.lease = Some(lease);
         self.driver.fence_ms = lease.expiry_ms;
         Ok(())
@@ -130,22 +158,49 @@ impl OpenVolume {
                 result => result?,
             }
         }
-        self.try_publish(&Change::new().release())?;
+        self.try_publish(self.driver.loss_mark(), &Change::new().release())?;
         self.lease = None;
         Ok(())
     }
 
-    /// Makes a change, and finds out whether it was made where the target was lost during it.
+    /// Makes a change, again if the target was lost before its Flush.
     pub(crate) fn publish(&mut self, change: &Change<'_>) -> Result<(), StoreError> {
+        self.attempt(|open| open.publish_after(open.driver.loss_mark(), change))
+    }
+
+    /// Calls a function that makes a change, again while it fails because writes may be lost.
+    fn attempt(
+        &mut self,
+        mut call: impl FnMut(&mut Self) -> Result<(), StoreError>,
+    ) -> Result<(), StoreError> {
+        let epoch = self.epoch;
+        let mut result = Ok(());
+        for _ in 0..COMMIT_ATTEMPTS {
+            result = call(self);
+            let again = self.driver.has_lost_writes() && self.epoch == epoch;
+            if result.is_ok() || !again {
+                break;
+            }
+        }
+        result
+    }
+
+    /// Makes a change whose Flush is also for writes since a mark, and finds out whether it was
+    /// made where the target was lost during it.
+    fn publish_after(
+        &mut self,
+        unflushed: LossMark,
+        change: &Change<'_>,
+    ) -> Result<(), StoreError> {
         self.renew_if_due()?;
-        match self.try_publish(change) {
+        match self.try_publish(unflushed, change) {
             // A replica is behind the others then, or has made the change.
             Err(error) if error.is_unknown() && !self.is_replica => self.settle(error, true),
             result => result,
         }
     }
 
-    fn try_publish(&mut self, change: &Change<'_>) -> Result<(), StoreError> {
+    fn try_publish(&mut self, unflushed: LossMark, change: &Change<'_>) -> Result<(), StoreError> {
         let now = unix_ms();
         let publishing = self.volume.publish(change, now).map_err(|error| match error {
             Error::Leased { host, expiry_ms } => {
@@ -155,7 +210,7 @@ impl OpenVolume {
             }
             error => error.into(),
         })?;
-        self.driver.run(publishing)
+        self.driver.run_after(unflushed, publishing)
     }
 
     /// Opens the volume again after a superblock may have been written, takes the lease again, and
@@ -181,7 +236,7 @@ impl OpenVolume {
     /// Reads the volume again. The lease must be taken again.
     fn reopen(&mut self) -> Result<(), StoreError> {
         self.driver.place.reopen()?;
-        self.idle_pipe = None;
+        (self.idle_pipe, self.write_pipe) = (None, None);
         let volume = self.driver.run(Opening::new(self.driver.place.attributes()))?;
         if volume.superblock().uuid != self.volume.superblock().uuid {
             // Somebody has formatted it.
@@ -199,37 +254,26 @@ impl OpenVolume {
         self.lease.map_or(Ok(()), |lease| self.publish_lease(lease, None))
     }
 
-    /// Commits a save, all of whose writes have ended, and deletes all checkpoints but the last
-    /// `keep`.
+    /// Commits a save, whose writes since the mark have ended, and deletes all checkpoints but the
+    /// last `keep`.
     pub(crate) fn commit(
         &mut self,
         save: &Save,
+        mut unflushed: LossMark,
         keep: Option<usize>,
-        table_generation: Option<u64>,
     ) -> Result<(), StoreError> {
-        let epoch = self.epoch;
         let change = Change::new().commit(save);
         let change = match keep {
             Some(count) => change.keep(count),
             None => change,
         };
-        let change = match table_generation {
-            Some(generation) => change.table_generation(generation),
-            None => change,
-        };
-        let mut result = Ok(());
-        for _ in 0..COMMIT_ATTEMPTS {
-            if self.driver.may_have_lost_writes() {
-                self.driver.flush_what_is_there()?;
-                self.verify_save(save)?;
+        self.attempt(|open| {
+            if open.driver.may_have_lost(unflushed) {
+                unflushed = open.driver.flush_what_is_there()?;
+                open.verify_save(save)?;
             }
-            result = self.publish(&change);
-            let again = self.driver.has_lost_writes() && self.epoch == epoch;
-            if result.is_ok() || !again {
-                break;
-            }
-        }
-        result
+            open.publish_after(unflushed, &change)
+        })
     }
 
     /// Reads what was written, since the target may have lost it with its power.
@@ -252,6 +296,14 @@ impl OpenVolume {
     /// Takes the memory of reads, or prepares some if another read uses it.
     pub(crate) fn take_pipe(&mut self) -> UnitPipe {
         self.idle_pipe.take().unwrap_or_else(|| self.new_pipe())
+    }
+
+    /// Returns the memory that all saves use.
+    pub(crate) fn write_pipe(&mut self) -> Arc<Mutex<WritePipe>> {
+        if self.write_pipe.is_none() {
+            self.write_pipe = Some(Arc::new(Mutex::new(WritePipe::new(self.new_pipe()))));
+        }
+        Arc::clone(self.write_pipe.as_ref().expect("it was made"))
     }
 
     pub(crate) fn new_pipe(&self) -> UnitPipe {

@@ -9,6 +9,7 @@ use serde::{Deserialize, Serialize};
 use uuid::Uuid;
 
 use crate::clock::unix_ms;
+use crate::driver::LossMark;
 use crate::error::StoreError;
 use crate::open_volume::OpenVolume;
 use crate::options::StoreOptions;
@@ -184,6 +185,8 @@ struct ReplicaWriter {
     open: OpenVolume,
     reservation: EntryReservation,
     pipe: UnitPipe,
+    /// When the oldest write began that is not flushed.
+    unflushed: LossMark,
     /// End of the save's lease, when it was read last. No write is sent afterwards.
     fence_ms: u64,
     /// Time before the end at which it is read again.
@@ -197,7 +200,7 @@ impl ReplicaWriter {
         reservation: EntryReservation,
         options: StoreOptions,
     ) -> Result<Self, StoreError> {
-        let mut open = OpenVolume::open(place, options)?;
+        let open = OpenVolume::open(place, options)?;
         let superblock = open.volume.superblock();
         let geometry = superblock.geometry;
         let units = geometry.first_unit()..geometry.capacity_units();
@@ -207,10 +210,11 @@ impl ReplicaWriter {
         if !is_known {
             return Err(StoreError::ReservationEnded);
         }
-        open.driver.begin_writes();
+        let unflushed = open.driver.loss_mark();
         let pipe = open.new_pipe();
         let margin = options.lease / 4;
-        let mut writer = Self { open, reservation, pipe, fence_ms: 0, margin, failed: None };
+        let (fence_ms, failed) = (0, None);
+        let mut writer = Self { open, reservation, pipe, unflushed, fence_ms, margin, failed };
         writer.check_lease()?;
         Ok(writer)
     }
@@ -281,12 +285,12 @@ impl ReplicaWriter {
             return Err(error.clone());
         }
         for _ in 0..FLUSH_ATTEMPTS {
-            let may_be_lost = self.open.driver.may_have_lost_writes();
-            self.open.driver.flush_what_is_there()?;
+            let may_be_lost = self.open.driver.may_have_lost(self.unflushed);
+            self.unflushed = self.open.driver.flush_what_is_there()?;
             if may_be_lost {
                 self.verify(checksums)?;
             }
-            if !self.open.driver.may_have_lost_writes() {
+            if !self.open.driver.may_have_lost(self.unflushed) {
                 return Ok(());
             }
         }

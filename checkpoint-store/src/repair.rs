@@ -2,16 +2,12 @@
 
 use std::ops::ControlFlow;
 
-use feedrail_checkpoint::{Change, Checkpoint};
+use feedrail_checkpoint::{Checkpoint, RepairStep, ReplicaSet};
 
 use crate::error::StoreError;
 use crate::replicated_store::{Member, ReplicatedStore};
 use crate::save::StoreSave;
-use crate::store::{CheckpointStore, is_same};
-
-/// Generation of the table of a replica that a repair has not completed: below those of all others,
-/// so that none of them is hidden by it.
-const INCOMPLETE: u64 = 0;
+use crate::store::CheckpointStore;
 
 /// Changes that a repair made to a replica.
 #[derive(Clone, Debug)]
@@ -55,42 +51,29 @@ impl ReplicatedStore {
         stale: &CheckpointStore,
         progress: &mut dyn FnMut(u64) -> ControlFlow<()>,
     ) -> Result<RepairReport, StoreError> {
-        self.renew_with(stale)?;
-        let wanted = self.newest()?.checkpoints();
-        let present = stale.checkpoints();
-        let common =
-            present.iter().zip(&wanted).take_while(|(one, other)| is_same(one, other)).count();
-        let names = |all: &[Checkpoint]| {
-            all.iter().map(|one| one.name.as_str().to_owned()).collect::<Vec<_>>()
-        };
-        let mut report = RepairReport {
-            replica: index,
-            copied: names(&wanted[common..]),
-            deleted: names(&present[common..]),
-            bytes: 0,
-        };
-        if !report.deleted.is_empty() {
-            let change = Change::new().table_generation(INCOMPLETE);
-            let change = report.deleted.iter().fold(change, |change, name| change.delete(name));
-            stale.publish(&change)?;
+        let plan = stale.repair_plan(self.newest()?);
+        let mut bytes = 0;
+        for step in plan.steps() {
+            match step {
+                RepairStep::Renew => self.renew_with(stale)?,
+                RepairStep::Publish(change) => stale.publish(&change)?,
+                RepairStep::Copy(checkpoint) => {
+                    self.copy(checkpoint, stale, progress)?;
+                    bytes += checkpoint.entries.iter().map(|entry| entry.length).sum::<u64>();
+                }
+            }
         }
-        for checkpoint in &wanted[common..] {
-            self.copy(checkpoint, stale, progress)?;
-            report.bytes += checkpoint.entries.iter().map(|entry| entry.length).sum::<u64>();
-        }
-        let complete = self.newest()?.replica().table_generation;
-        stale.publish(&Change::new().table_generation(complete))?;
-        self.renew_with(stale)?;
-        Ok(report)
+        let deleted = plan.deleted().iter().map(|name| name.as_str().to_owned()).collect();
+        let copied = plan.copied().iter().map(|one| one.name.as_str().to_owned()).collect();
+        Ok(RepairReport { replica: index, copied, deleted, bytes })
     }
 
     /// Renews the leases of all current members and of a stale one, with one generation.
     fn renew_with(&mut self, stale: &CheckpointStore) -> Result<(), StoreError> {
-        let currents = self.currents().map(|(_, store)| store);
-        let highest = currents.chain([stale]).map(|store| store.replica().generation).max();
-        let next = highest.map(|generation| generation + 1);
-        self.on_each(|store| store.renew(next))?;
-        stale.renew(next)
+        let members = self.currents().map(|(_, store)| store).chain([stale]);
+        let next = ReplicaSet::renewal_generation(members.map(CheckpointStore::last_generation));
+        self.on_each(|store| store.renew(Some(next)))?;
+        stale.renew(Some(next))
     }
 
     fn copy(
@@ -101,7 +84,8 @@ impl ReplicatedStore {
     ) -> Result<(), StoreError> {
         let name = checkpoint.name.as_str();
         let metadata = checkpoint.metadata.clone();
-        let mut save = stale.begin_at(name, checkpoint.step, metadata, checkpoint.created_ms)?;
+        let created_ms = checkpoint.created_ms;
+        let mut save = stale.begin_at(name, checkpoint.step, metadata, created_ms)?;
         for entry in &checkpoint.entries {
             let mut copy = EntryCopy { failed: None };
             let into = save.add(entry.name.as_str(), entry.length)?;
@@ -123,7 +107,7 @@ impl ReplicatedStore {
                 at = end;
             }
         }
-        save.commit_as(Some(INCOMPLETE))
+        save.commit()
     }
 }
 

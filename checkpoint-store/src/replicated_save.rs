@@ -6,9 +6,10 @@ use std::thread;
 use crate::clock::unix_ms;
 use crate::error::StoreError;
 use crate::rank_writer::WrittenEntry;
-use crate::replicated_store::ReplicatedStore;
+use crate::replicated_store::{ReplicatedStore, common_refusal};
 use crate::reservation::EntryReservation;
 use crate::save::{SaveEntry, StoreSave};
+use crate::store::CheckpointStore;
 
 /// A checkpoint in the making, on all replicas that have the newest ones. A replica that fails is
 /// left out, as long as a quorum is left.
@@ -53,7 +54,6 @@ impl ReplicatedStore {
         step: u64,
         metadata: &[u8],
     ) -> Result<ReplicaSaves, StoreError> {
-        self.renew_if_due()?;
         ReplicaSaves::begin(self, name, step, metadata)
     }
 }
@@ -108,10 +108,16 @@ impl ReplicaSaves {
         metadata: &[u8],
     ) -> Result<Self, StoreError> {
         let created_ms = unix_ms();
-        let begun: Vec<_> = store
-            .currents()
-            .map(|(index, one)| (index, one.begin_at(name, step, metadata.to_vec(), created_ms)))
-            .collect();
+        Self::begin_with(store, |one| one.begin_at(name, step, metadata.to_vec(), created_ms))
+    }
+
+    /// Begins a save on each current member.
+    pub(crate) fn begin_with(
+        store: &mut ReplicatedStore,
+        begin: impl Fn(&CheckpointStore) -> Result<StoreSave, StoreError>,
+    ) -> Result<Self, StoreError> {
+        store.renew_if_due()?;
+        let begun: Vec<_> = store.currents().map(|(index, one)| (index, begin(one))).collect();
         let mut saves = Vec::new();
         let mut results = Vec::new();
         for (index, save) in begun {
@@ -142,19 +148,27 @@ impl ReplicaSaves {
         name: &str,
         length: u64,
     ) -> Result<SaveEntry, StoreError> {
-        let added: Vec<_> =
-            self.saves.iter_mut().map(|(index, save)| (*index, save.add(name, length))).collect();
         // The same on all of them, since all have the same entries.
-        let entry = added.iter().find_map(|(_, one)| one.as_ref().ok().copied());
-        let mut results = added.into_iter().map(|(index, one)| (index, one.map(drop)));
-        let Some(entry) = entry else {
-            // A wrong name, or no space on any of them: the save can continue.
-            let first = results.find_map(|(_, one)| one.err());
-            return Err(first.unwrap_or(StoreError::SaveLost));
-        };
-        let results = results.collect();
-        self.settle(store, results)?;
-        Ok(entry)
+        let mut added = None;
+        self.on_each(store, |_, save| {
+            added = Some(save.add(name, length)?);
+            Ok(())
+        })?;
+        added.ok_or(StoreError::SaveLost)
+    }
+
+    /// Makes an entry longer on all of them as [`StoreSave::extend`].
+    ///
+    /// # Errors
+    /// As [`StoreSave::extend`], if fewer replicas than a quorum can do it. If none has the space,
+    /// the save can continue.
+    pub fn extend(
+        &mut self,
+        store: &mut ReplicatedStore,
+        entry: SaveEntry,
+        by: u64,
+    ) -> Result<(), StoreError> {
+        self.on_each(store, |_, save| save.extend(entry, by))
     }
 
     /// Writes bytes of an entry as [`ReplicatedSave::write_at`].
@@ -168,9 +182,7 @@ impl ReplicaSaves {
         offset: u64,
         bytes: &[u8],
     ) -> Result<(), StoreError> {
-        self.on_each(store, |_, save| save.write_at(entry, offset, bytes))?;
-        self.drop_lost(store);
-        Ok(())
+        self.on_each(store, |_, save| save.write_at(entry, offset, bytes))
     }
 
     /// Reserves an entry that other processes write: see [`StoreSave::reserve`]. The reservations
@@ -232,25 +244,29 @@ impl ReplicaSaves {
     }
 
     /// Calls a function for each save. Saves for which it fails are dropped, and their members are
-    /// away.
+    /// away, unless all of them refuse it.
     fn on_each(
         &mut self,
         store: &mut ReplicatedStore,
         mut call: impl FnMut(usize, &mut StoreSave) -> Result<(), StoreError>,
     ) -> Result<(), StoreError> {
         let mut results = Vec::new();
+        self.drop_lost(store);
         for (index, save) in &mut self.saves {
             // One that is lost takes its time to fail.
             store.renew_if_due()?;
             let result = call(*index, save);
             if let Err(error) = &result
                 && store.is_replicated()
+                && !error.is_refusal()
             {
                 store.put_away(*index, error.clone());
             }
             results.push((*index, result));
         }
-        self.settle(store, results)
+        self.settle(store, results)?;
+        self.drop_lost(store);
+        Ok(())
     }
 
     /// Drops the saves that failed, and decides whether a quorum is left.
@@ -261,6 +277,9 @@ impl ReplicaSaves {
     ) -> Result<(), StoreError> {
         if results.iter().all(|(_, result)| result.is_ok()) {
             return Ok(());
+        }
+        if let Some(error) = common_refusal(&results) {
+            return Err(error);
         }
         let failed: Vec<_> =
             results.iter().filter(|(_, one)| one.is_err()).map(|(index, _)| *index).collect();
@@ -286,6 +305,12 @@ impl ReplicaSaves {
         store.renew_if_due()?;
         self.drop_lost(store);
         store.check_quorum(self.saves.len())?;
+        // Those that were repaired since the save began miss its commit.
+        let has_save = |index| self.saves.iter().any(|(one, _)| *one == index);
+        let others: Vec<_> = store.currents().map(|(index, _)| index).collect();
+        for index in others.into_iter().filter(|index| !has_save(*index)) {
+            store.put_away(index, StoreError::SaveLost);
+        }
         let saves = std::mem::take(&mut self.saves);
         let results = thread::scope(|scope| {
             let spawn =

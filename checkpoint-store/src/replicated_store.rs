@@ -4,9 +4,11 @@ use std::fmt;
 use std::ops::{ControlFlow, Range};
 use std::thread;
 
-use feedrail_checkpoint::{Error, Replica, ReplicaSet};
+use feedrail_checkpoint::{Change, CheckpointName, EntrySelection, Rename, ReplicaSet};
 
+use crate::clock::unix_ms;
 use crate::error::StoreError;
+use crate::open_volume::Claim;
 use crate::options::{FormatOptions, StoreOptions};
 use crate::store::{CheckpointStore, StoredCheckpoint, StoredEntry};
 use crate::volume_namespace::VolumeNamespace;
@@ -97,10 +99,15 @@ impl ReplicatedStore {
         let set = ReplicaSet::new(places.len(), quorum).map_err(|error| refused(error, None))?;
         let open = |place: ReplicaPlace| CheckpointStore::open(&place?, options);
         let opened: Vec<_> = places.into_iter().map(open).collect();
-        let answers: Vec<_> = opened
-            .iter()
-            .map(|one| one.as_ref().ok().and_then(|store| answer(store, is_alone)))
-            .collect();
+        let answer = |one: &Result<CheckpointStore, StoreError>| {
+            one.as_ref().ok().and_then(CheckpointStore::replica)
+        };
+        let answers: Vec<_> = opened.iter().map(answer).collect();
+        if is_alone && let Some(Ok(_)) = opened.first() {
+            // Also if it is damaged or incomplete: there is no other one.
+            let members = opened.into_iter().flatten().map(Member::Current).collect();
+            return Ok(Self { set, writer_generation: 0, needed: quorum, members, newest: 0 });
+        }
         let newest = match set.latest(&answers) {
             Ok(newest) => newest,
             Err(error) => {
@@ -111,14 +118,13 @@ impl ReplicatedStore {
                 });
             }
         };
-        let same = match &opened[newest] {
-            Ok(store) => opened
-                .iter()
-                .zip(&answers)
-                .map(|(one, answer)| {
-                    let is_newest =
-                        |one: &Replica| one.table_generation == store.replica().table_generation;
-                    answer.as_ref().is_some_and(is_newest)
+        let stale = set.stale(&answers).map_err(|error| refused(error, None))?;
+        let same: Vec<_> = match &opened[newest] {
+            Ok(store) => (0..)
+                .zip(&opened)
+                .map(|(index, one)| {
+                    answers[index].is_some()
+                        && !stale.contains(&index)
                         && one.as_ref().is_ok_and(|one| one.has_same(store))
                 })
                 .collect(),
@@ -164,18 +170,19 @@ impl ReplicatedStore {
 
     /// Takes the leases of the current members, and of the stale ones for a repair.
     fn take_leases(mut self, is_repair: bool) -> Result<Self, StoreError> {
-        let generation = self.is_replicated().then_some(self.writer_generation);
+        let generation = self.writer_generation;
         let mut leased = 0;
         for index in 0..self.members.len() {
-            let store = match &self.members[index] {
-                Member::Current(store) => store,
-                Member::Stale(store) if is_repair => store,
+            let (store, claim) = match &self.members[index] {
+                Member::Current(store) if !self.is_replicated() => (store, Claim::Alone),
+                Member::Current(store) => (store, Claim::Replica(generation)),
+                Member::Stale(store) if is_repair => (store, Claim::StaleReplica(generation)),
                 Member::Stale(_) | Member::Away(_) => continue,
             };
-            match store.take_lease(generation) {
+            match store.take_lease(claim) {
                 Ok(()) => leased += 1,
                 Err(error @ StoreError::Leased { .. }) => return Err(error),
-                Err(error) if generation.is_none() => return Err(error),
+                Err(error) if !self.is_replicated() => return Err(error),
                 Err(error) => self.put_away(index, error),
             }
         }
@@ -231,11 +238,15 @@ impl ReplicatedStore {
         self.conclude(results)
     }
 
-    /// Decides by the results of members whether a change was made.
+    /// Decides by the results of members whether a change was made. If all of them have refused it,
+    /// they are still equal.
     pub(crate) fn conclude(
         &mut self,
         results: Vec<(usize, Result<(), StoreError>)>,
     ) -> Result<(), StoreError> {
+        if let Some(error) = common_refusal(&results) {
+            return Err(error);
+        }
         let made = results.iter().filter(|(_, result)| result.is_ok()).count();
         let mut first = None;
         for (index, result) in results {
@@ -346,11 +357,43 @@ impl ReplicatedStore {
     /// As [`CheckpointStore::delete`]; [`StoreError::Unknown`] if fewer than a quorum have deleted
     /// it.
     pub fn delete(&mut self, checkpoint: &str) -> Result<(), StoreError> {
-        if !self.list()?.iter().any(|one| one.name == checkpoint) {
-            return Err(Error::Missing(checkpoint.to_owned()).into());
-        }
+        self.remove(checkpoint, None)
+    }
+
+    /// Removes an entry of a checkpoint, all entries of a folder, whose name ends with `/`, or the
+    /// checkpoint. With its last entry, the checkpoint is deleted.
+    ///
+    /// # Errors
+    /// [`StoreError::Name`] for a wrong name; as [`ReplicatedStore::delete`] for a missing one.
+    pub fn remove(&mut self, checkpoint: &str, entry: Option<&str>) -> Result<(), StoreError> {
+        let selection = EntrySelection::parse(entry)?;
+        self.change(&Change::new().remove(checkpoint, selection))
+    }
+
+    /// Renames a checkpoint, an entry, or all entries of a folder, whose name ends with `/`: gives
+    /// the names of `from` with those of `to`, which may be in another checkpoint. Entries that
+    /// have the new names are replaced if `is_replacing`; a checkpoint never is.
+    ///
+    /// # Errors
+    /// [`StoreError::Volume`] if there is nothing to rename, if a new name is in use, or unless
+    /// both are entries or neither is; [`StoreError::Name`]; as [`ReplicatedStore::delete`].
+    pub fn rename(
+        &mut self,
+        from: (&str, Option<&str>),
+        to: (&str, Option<&str>),
+        is_replacing: bool,
+    ) -> Result<(), StoreError> {
+        let place = |(checkpoint, entry)| -> Result<_, StoreError> {
+            Ok((CheckpointName::new(checkpoint)?, EntrySelection::parse(entry)?))
+        };
+        let rename = Rename::new(place(from)?, place(to)?, is_replacing, unix_ms())?;
+        self.change(&Change::new().rename(rename))
+    }
+
+    /// Makes a change on all replicas that have the newest checkpoints.
+    fn change(&mut self, change: &Change<'_>) -> Result<(), StoreError> {
         self.renew_if_due()?;
-        self.on_each(|store| store.delete(checkpoint))
+        self.on_each(|store| store.publish(change))
     }
 
     /// Deletes all checkpoints but the last `count` on all replicas that have the newest ones.
@@ -358,16 +401,16 @@ impl ReplicatedStore {
     /// # Errors
     /// As [`ReplicatedStore::delete`]; it is no error if there are fewer.
     pub fn keep(&mut self, count: usize) -> Result<(), StoreError> {
-        self.renew_if_due()?;
-        self.on_each(|store| store.keep(count))
+        self.change(&Change::new().keep(count))
     }
 }
 
-/// Returns the answer of a replica. One that lost a commit by damage has none: it could have been
-/// the only one of those that answer.
-fn answer(store: &CheckpointStore, is_alone: bool) -> Option<Replica> {
-    let is_sound = is_alone || !store.summary().is_fallen_back;
-    is_sound.then(|| store.replica())
+/// Returns the first error if all members have refused a change before they wrote anything.
+pub(crate) fn common_refusal(results: &[(usize, Result<(), StoreError>)]) -> Option<StoreError> {
+    let refusal = |(_, one): &(usize, Result<(), StoreError>)| {
+        one.as_ref().err().filter(|error| error.is_refusal()).cloned()
+    };
+    results.iter().map(refusal).collect::<Option<Vec<_>>>()?.into_iter().next()
 }
 
 impl fmt::Debug for ReplicatedStore {

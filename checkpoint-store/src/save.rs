@@ -1,20 +1,21 @@
-//! A save: the entries of one checkpoint, before its commit.
+//! A save: a checkpoint or entries of one, before its commit.
 
 use std::collections::BTreeSet;
 use std::fmt;
 use std::sync::{Arc, Mutex};
 
-use feedrail_checkpoint::{EntryName, Error, Save, UnitWrite};
-use slab::Slab;
+use feedrail_checkpoint::{EntryName, Error, Save};
 use uuid::Uuid;
 
 use crate::clock::unix_ms;
+use crate::driver::LossMark;
 use crate::error::StoreError;
 use crate::open_volume::{OpenVolume, lock};
 use crate::reservation::EntryReservation;
-use crate::unit_pipe::UnitPipe;
+use crate::write_pipe::SaveWrites;
 
-/// A checkpoint in the making. If it is dropped, or its process ends, nothing of it remains.
+/// A checkpoint in the making, or entries that a commit adds to one. If it is dropped, or its
+/// process ends, nothing of it remains. A store can have many, which share its registered memory.
 ///
 /// Writes are in flight when a call returns: their bytes were copied to registered memory, and
 /// their errors are returned by a later call, at the latest by [`StoreSave::commit`].
@@ -22,15 +23,13 @@ pub struct StoreSave {
     open: Arc<Mutex<OpenVolume>>,
     /// `None` once it was committed or aborted.
     save: Option<Save>,
-    pipe: UnitPipe,
-    /// Units in flight, by the tags of the pipe.
-    writes: Slab<UnitWrite>,
+    writes: SaveWrites,
+    /// When its first write began.
+    unflushed: LossMark,
     unit_bytes: u64,
     /// Value of [`OpenVolume::epoch`] when the save began.
     epoch: u64,
     keep: Option<usize>,
-    /// The first error of a write, after which the save cannot be committed.
-    failed: Option<StoreError>,
     /// Random number of the save, by which it knows its reservations.
     id: Uuid,
     /// Entries that other processes may be writing.
@@ -42,17 +41,24 @@ pub struct StoreSave {
 pub struct SaveEntry(usize);
 
 impl StoreSave {
-    pub(crate) fn new(
-        open: Arc<Mutex<OpenVolume>>,
-        save: Save,
-        pipe: UnitPipe,
-        unit_bytes: u64,
-        epoch: u64,
-    ) -> Self {
-        let (writes, keep, failed) = (Slab::new(), None, None);
-        let (id, reserved) = (Uuid::new_v4(), BTreeSet::new());
-        let save = Some(save);
-        Self { open, save, pipe, writes, unit_bytes, epoch, keep, failed, id, reserved }
+    pub(crate) fn new(shared: &Arc<Mutex<OpenVolume>>, save: Save) -> Self {
+        let mut open = lock(shared);
+        let unit_bytes = open.volume.superblock().geometry.unit_bytes();
+        let (unflushed, epoch) = (open.driver.loss_mark(), open.epoch);
+        let pipe = open.write_pipe();
+        open.saves += 1;
+        drop(open);
+        Self {
+            open: Arc::clone(shared),
+            save: Some(save),
+            writes: SaveWrites::new(pipe),
+            unflushed,
+            unit_bytes,
+            epoch,
+            keep: None,
+            id: Uuid::new_v4(),
+            reserved: BTreeSet::new(),
+        }
     }
 
     /// Deletes all checkpoints but the last `count` with the commit; this one counts.
@@ -76,6 +82,18 @@ impl StoreSave {
         let save = self.save.as_mut().filter(|_| open.epoch == self.epoch);
         let save = save.ok_or(StoreError::SaveLost)?;
         Ok(SaveEntry(open.volume.add_entry(save, name, length)?))
+    }
+
+    /// Makes an entry longer, whose length is a multiple of the unit, and reserves the space.
+    ///
+    /// # Errors
+    /// [`StoreError::Volume`] if there is not enough space, and the entry is as it was;
+    /// [`StoreError::SaveLost`].
+    pub fn extend(&mut self, SaveEntry(index): SaveEntry, by: u64) -> Result<(), StoreError> {
+        let mut open = lock(&self.open);
+        let save = self.save.as_mut().filter(|_| open.epoch == self.epoch);
+        let save = save.ok_or(StoreError::SaveLost)?;
+        Ok(open.volume.extend_entry(save, index, by)?)
     }
 
     /// Adds an entry with these bytes.
@@ -104,7 +122,7 @@ impl StoreSave {
             let offset = offset.checked_add(unit * self.unit_bytes).ok_or(Error::Range)?;
             self.write_unit(entry, offset, part)?;
         }
-        self.pipe.submit();
+        self.writes.submit();
         Ok(())
     }
 
@@ -114,59 +132,14 @@ impl StoreSave {
         offset: u64,
         bytes: &[u8],
     ) -> Result<(), StoreError> {
-        let memory = loop {
-            self.take_ended();
-            if let Some(error) = &self.failed {
-                return Err(error.clone());
-            }
-            match self.pipe.claim()? {
-                Some(memory) => break memory,
-                None => self.pipe.wait(),
-            }
-        };
-        let mut open = lock(&self.open);
-        let result = open.renew_if_due().and_then(|()| {
-            let save = self.save.as_mut().filter(|_| open.epoch == self.epoch);
+        let Self { open, save, writes, epoch, .. } = self;
+        writes.write(bytes, || {
+            let mut open = lock(open);
+            open.renew_if_due()?;
+            let save = save.as_mut().filter(|_| open.epoch == *epoch);
             let save = save.ok_or(StoreError::SaveLost)?;
             Ok(open.volume.write_unit(save, index, offset, bytes, unix_ms())?)
-        });
-        drop(open);
-        match result {
-            Ok(unit) => {
-                let (offset, padding) = (unit.offset, unit.padding);
-                let tag = self.writes.insert(unit) as u64;
-                self.pipe.write(memory, offset, bytes, padding, tag);
-                Ok(())
-            }
-            Err(error) => {
-                self.pipe.put_back(memory);
-                Err(error)
-            }
-        }
-    }
-
-    /// Takes the results of writes that have ended.
-    fn take_ended(&mut self) {
-        while let Some(ended) = self.pipe.next_ended() {
-            let unit = self.writes.remove(ended.tag as usize);
-            match (&ended.result, &mut self.save) {
-                (Ok(()), Some(save)) => save.end_unit(unit),
-                (Ok(()), None) => {}
-                (Err(error), _) => {
-                    self.failed.get_or_insert(error.clone().into());
-                }
-            }
-            self.pipe.release(ended);
-        }
-    }
-
-    /// Waits until no write is in flight.
-    fn drain(&mut self) {
-        self.take_ended();
-        while self.pipe.in_flight() > 0 {
-            self.pipe.wait();
-            self.take_ended();
-        }
+        })
     }
 
     /// Reserves an entry for a [`RankWriter`](crate::RankWriter) of another process. Until
@@ -225,21 +198,14 @@ impl StoreSave {
     /// The error of a write; [`StoreError::Volume`] if an entry is incomplete or there is no space
     /// for the manifest; [`StoreError::SaveLost`], [`StoreError::LostWrites`],
     /// [`StoreError::NotMade`], [`StoreError::Unknown`], [`StoreError::Device`].
-    pub fn commit(self) -> Result<(), StoreError> {
-        self.commit_as(None)
-    }
-
-    /// Commits with a table of this generation instead of that of the commit.
-    pub(crate) fn commit_as(mut self, table_generation: Option<u64>) -> Result<(), StoreError> {
-        self.drain();
-        if let Some(error) = self.failed.take() {
-            return Err(error);
-        }
+    pub fn commit(mut self) -> Result<(), StoreError> {
+        let written = self.writes.drain()?;
         let open = Arc::clone(&self.open);
         let mut open = lock(&open);
         let save = self.save.take().filter(|_| open.epoch == self.epoch);
-        let save = save.ok_or(StoreError::SaveLost)?;
-        let result = open.commit(&save, self.keep, table_generation);
+        let mut save = save.ok_or(StoreError::SaveLost)?;
+        written.into_iter().for_each(|unit| save.end_unit(unit));
+        let result = open.commit(&save, self.unflushed, self.keep);
         if result.is_err() && open.epoch == self.epoch && self.reserved.is_empty() {
             open.volume.abort(save);
         }
@@ -255,9 +221,9 @@ impl StoreSave {
 impl Drop for StoreSave {
     fn drop(&mut self) {
         // The space must not be used again while writes to it are in flight.
-        self.drain();
+        let _ = self.writes.drain();
         let mut open = lock(&self.open);
-        open.has_save = false;
+        open.saves -= 1;
         if !self.reserved.is_empty() {
             // The next writer waits until the lease has ended, and with it the other processes.
             open.forget_lease();
@@ -275,7 +241,6 @@ impl fmt::Debug for StoreSave {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("StoreSave")
             .field("entries", &self.save.as_ref().map_or(0, |save| save.entries().len()))
-            .field("in_flight", &self.pipe.in_flight())
             .finish_non_exhaustive()
     }
 }

@@ -6,14 +6,14 @@ use std::sync::{Arc, Mutex, MutexGuard};
 
 use feedrail_checkpoint::{
     Change, Checkpoint, CheckpointEntry, CheckpointName, EntryName, Error, Formatting, Lease,
-    ReadPlan, Replica,
+    ReadPlan, RepairPlan, Replica,
 };
 use uuid::Uuid;
 
 use crate::clock::unix_ms;
 use crate::driver::Driver;
 use crate::error::StoreError;
-use crate::open_volume::{OpenVolume, lock};
+use crate::open_volume::{Claim, OpenVolume, lock};
 use crate::options::{FormatOptions, StoreOptions};
 use crate::read::{UnitFault, read_pieces};
 use crate::save::StoreSave;
@@ -156,13 +156,12 @@ impl CheckpointStore {
     /// and those of [`CheckpointStore::open`].
     pub fn open_writer(place: &VolumeNamespace, options: StoreOptions) -> Result<Self, StoreError> {
         let store = Self::open(place, options)?;
-        store.take_lease(None)?;
+        store.take_lease(Claim::Alone)?;
         Ok(store)
     }
 
-    /// Takes the lease; of a replica with this generation, and its store renews it.
-    pub(crate) fn take_lease(&self, generation: Option<u64>) -> Result<(), StoreError> {
-        self.lock().take_lease(generation)
+    pub(crate) fn take_lease(&self, claim: Claim) -> Result<(), StoreError> {
+        self.lock().take_lease(claim)
     }
 
     /// Renews the lease if half of it has passed.
@@ -180,8 +179,17 @@ impl CheckpointStore {
     }
 
     /// Returns the facts by which replicas are compared.
-    pub(crate) fn replica(&self) -> Replica {
+    pub(crate) fn replica(&self) -> Option<Replica> {
         self.lock().volume.replica()
+    }
+
+    pub(crate) fn last_generation(&self) -> u64 {
+        self.lock().volume.last_generation()
+    }
+
+    /// Returns how to make this replica equal to the newest one, which must not be a clone of it.
+    pub(crate) fn repair_plan(&self, newest: &Self) -> RepairPlan {
+        RepairPlan::new(&newest.lock().volume, &self.lock().volume)
     }
 
     /// Leaves the lease to its end: the store writes nothing from now on.
@@ -197,14 +205,12 @@ impl CheckpointStore {
         self.lock().publish(change)
     }
 
-    pub(crate) fn checkpoints(&self) -> Vec<Checkpoint> {
-        self.lock().volume.manifest().checkpoints.clone()
-    }
-
     /// Returns whether another store has the same checkpoints, wherever their bytes are.
     pub(crate) fn has_same(&self, other: &Self) -> bool {
-        let (own, others) = (self.checkpoints(), other.checkpoints());
-        own.len() == others.len() && own.iter().zip(&others).all(|(own, other)| is_same(own, other))
+        let checkpoints = |store: &Self| store.lock().volume.manifest().checkpoints.clone();
+        let (own, others) = (checkpoints(self), checkpoints(other));
+        own.len() == others.len()
+            && own.iter().zip(&others).all(|(own, other)| own.has_same_bytes(other))
     }
 
     /// Gives the lease back, so that another writer can begin. Other clones can only read then.
@@ -213,7 +219,7 @@ impl CheckpointStore {
     /// [`StoreError::SaveInProgress`], [`StoreError::Device`]; then the lease ends by its time.
     pub fn close(self) -> Result<(), StoreError> {
         let mut open = self.lock();
-        if open.has_save {
+        if open.saves > 0 {
             return Err(StoreError::SaveInProgress);
         }
         open.release()
@@ -260,7 +266,7 @@ impl CheckpointStore {
     ///
     /// # Errors
     /// [`StoreError::Name`]; [`StoreError::Volume`] if there is a checkpoint of this name;
-    /// [`StoreError::SaveInProgress`], [`StoreError::ReadOnly`].
+    /// [`StoreError::ReadOnly`].
     pub fn begin(&self, name: &str, step: u64, metadata: Vec<u8>) -> Result<StoreSave, StoreError> {
         self.begin_at(name, step, metadata, unix_ms())
     }
@@ -275,17 +281,26 @@ impl CheckpointStore {
     ) -> Result<StoreSave, StoreError> {
         let name = CheckpointName::new(name)?;
         let mut open = self.lock();
-        if open.has_save {
-            return Err(StoreError::SaveInProgress);
-        }
         open.renew_if_due()?;
-        let save = open.volume.begin(name, step, metadata, created_ms)?;
-        open.driver.begin_writes();
-        open.has_save = true;
-        let pipe = open.new_pipe();
-        let (unit_bytes, epoch) = (open.volume.superblock().geometry.unit_bytes(), open.epoch);
+        let save = open.volume.begin(name, step, metadata, unix_ms())?.created(created_ms);
         drop(open);
-        Ok(StoreSave::new(Arc::clone(&self.open), save, pipe, unit_bytes, epoch))
+        Ok(StoreSave::new(&self.open, save))
+    }
+
+    /// Begins a save whose commit adds entries to a checkpoint, instead of those of the same names.
+    /// If there is no such checkpoint, the commit makes it, with the number at the end of its name
+    /// as its step.
+    pub(crate) fn begin_entries(
+        &self,
+        checkpoint: &str,
+        created_ms: u64,
+    ) -> Result<StoreSave, StoreError> {
+        let name = CheckpointName::new(checkpoint)?;
+        let mut open = self.lock();
+        open.renew_if_due()?;
+        let save = open.volume.begin_entries(name, unix_ms())?.created(created_ms);
+        drop(open);
+        Ok(StoreSave::new(&self.open, save))
     }
 
     /// Deletes a checkpoint, and deallocates its units after the commit.
@@ -311,7 +326,7 @@ impl CheckpointStore {
     /// As [`CheckpointStore::open`]; [`StoreError::SaveInProgress`] while a save has not ended.
     pub fn refresh(&self) -> Result<(), StoreError> {
         let mut open = self.lock();
-        if open.has_save {
+        if open.saves > 0 {
             return Err(StoreError::SaveInProgress);
         }
         open.refresh()
@@ -405,18 +420,6 @@ impl CheckpointStore {
     fn lock(&self) -> MutexGuard<'_, OpenVolume> {
         lock(&self.open)
     }
-}
-
-/// Returns whether two checkpoints have the same bytes and facts, wherever their bytes are.
-pub(crate) fn is_same(one: &Checkpoint, other: &Checkpoint) -> bool {
-    let facts = |one: &Checkpoint| (one.name.clone(), one.step, one.created_ms);
-    let is_same_entry = |(one, other): (&CheckpointEntry, &CheckpointEntry)| {
-        one.name == other.name && one.length == other.length && one.checksums == other.checksums
-    };
-    facts(one) == facts(other)
-        && one.metadata == other.metadata
-        && one.entries.len() == other.entries.len()
-        && one.entries.iter().zip(&other.entries).all(is_same_entry)
 }
 
 impl fmt::Debug for CheckpointStore {

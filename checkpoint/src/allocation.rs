@@ -96,6 +96,11 @@ impl FreeSpace {
         Ok([first, second])
     }
 
+    /// Whether [`FreeSpace::take_pair`] of these units succeeds.
+    pub(crate) fn has_pair(&self, units: u64) -> bool {
+        self.0.iter().map(|extent| extent.units / units).sum::<u64>() >= 2
+    }
+
     /// Marks allocated units as free, and merges adjacent extents.
     pub(crate) fn free(&mut self, extents: &[Extent]) {
         self.0.extend(extents);
@@ -127,6 +132,7 @@ mod tests {
         let pair = [Extent { first: 2, units: 2 }, Extent { first: 8, units: 2 }];
         assert_eq!(free.take_pair(2, 1), Ok(pair));
         free.free(&pair);
+        assert!(free.has_pair(2) && !free.has_pair(3));
         free.take_pair(3, 1).unwrap_err();
         assert_eq!(free, before);
         let apart = [Extent { first: 2, units: 1 }, Extent { first: 9, units: 1 }];

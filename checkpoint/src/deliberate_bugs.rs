@@ -37,10 +37,30 @@ pub enum Bug {
     SkipReserve,
     /// The newest replica is the one whose lease was changed last.
     CompareLeases,
+    /// A repair marks the table as complete before it has copied the checkpoints.
+    CompleteEarly,
+    /// A repair does not delete what the newest replica does not have.
+    ForgetDeletes,
+    /// A replica with an incomplete table does not tell which commits it had before.
+    ForgetClaim,
+    /// The lease of a repair hides that the replica has lost a commit by damage.
+    ForgetDamage,
+    /// A repair relies on the older table of a replica that has lost a commit by damage.
+    KeepAfterDamage,
+    /// Space of a replaced entry is used before the commit that replaces it.
+    ReuseReplaced,
+    /// Space of a replaced entry is not freed.
+    LeakReplaced,
+    /// A checkpoint stays when its last entry is removed.
+    KeepEmpty,
+    /// A rename replaces entries that it should not.
+    ReplaceUnasked,
+    /// An entry grows into the units behind it, whoever has them.
+    GrowInPlace,
 }
 
 /// Every bug, in the order of the simulator's report.
-pub const BUGS: [Bug; 15] = [
+pub const BUGS: [Bug; 25] = [
     Bug::SkipFlush,
     Bug::SkipFua,
     Bug::OverwriteNewest,
@@ -56,6 +76,16 @@ pub const BUGS: [Bug; 15] = [
     Bug::KeepDamagedCopy,
     Bug::SkipReserve,
     Bug::CompareLeases,
+    Bug::CompleteEarly,
+    Bug::ForgetDeletes,
+    Bug::ForgetClaim,
+    Bug::ForgetDamage,
+    Bug::KeepAfterDamage,
+    Bug::ReuseReplaced,
+    Bug::LeakReplaced,
+    Bug::KeepEmpty,
+    Bug::ReplaceUnasked,
+    Bug::GrowInPlace,
 ];
 
 /// The injected [`Bug`] as a number, zero for none.

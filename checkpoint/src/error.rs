@@ -93,6 +93,9 @@ pub enum Error {
     /// A checkpoint of the volume, or an entry of the save, has this name already.
     #[error("there is a checkpoint or entry {0:?} already; choose another name or delete it")]
     Exists(String),
+    /// An entry would become a checkpoint or folder, or a checkpoint or folder an entry.
+    #[error("an entry is renamed to an entry, and a checkpoint or folder to one of these")]
+    RenameKind,
     /// No checkpoint of the volume, or no entry of the checkpoint, has this name.
     #[error("there is no checkpoint or entry {0:?}; list the volume to see the names")]
     Missing(String),

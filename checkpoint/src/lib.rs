@@ -14,24 +14,26 @@ mod operation;
 mod record;
 mod replicas;
 mod run;
+mod selection;
 mod signature;
 mod superblock;
 mod volume;
 
 pub use allocation::Extent;
 pub use error::{Error, VolumeFormatError};
-pub use manifest::{Checkpoint, CheckpointEntry, CheckpointTable};
+pub use manifest::{Checkpoint, CheckpointEntry, CheckpointTable, TableOrigin};
 pub use name::{CheckpointName, EntryName};
 pub use operation::{
     Failure, OperationId, OperationOutcome, Request, VolumeOperation, WritePayload,
 };
 pub use replicas::{Replica, ReplicaError, ReplicaSet};
 pub use run::{Procedure, ProcedureStep, Run};
+pub use selection::EntrySelection;
 pub use signature::Signature;
 pub use superblock::{
     Geometry, LEASE_GRACE_MS, Lease, SUPERBLOCK_BYTES, SUPERBLOCK_OFFSETS, Superblock,
 };
 pub use volume::{
     Change, Formatting, ManifestCheck, NamespaceAttributes, Opening, Publishing, ReadPiece,
-    ReadPlan, Reading, Save, UnitWrite, Volume, Writing,
+    ReadPlan, Reading, Rename, RepairPlan, RepairStep, Save, UnitWrite, Volume, Writing,
 };

@@ -14,6 +14,8 @@ const METADATA_MAX: usize = 1 << 20;
 const CHECKPOINTS_MAX: usize = 65_536;
 const MAGIC: &[u8; 8] = b"FRCKPTM\0";
 const VERSION: u32 = 1;
+/// Generation in the header of an incomplete table.
+const INCOMPLETE: u64 = 0;
 /// Bytes of magic, version, reserved, UUID and generation.
 const HEADER_BYTES: usize = 40;
 
@@ -26,6 +28,20 @@ const ENTRY: u16 = 6;
 const LENGTH: u16 = 7;
 const EXTENTS: u16 = 8;
 const CHECKSUMS: u16 = 9;
+const BEFORE_REPAIR: u16 = 10;
+
+/// Commit that made the table of a volume.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum TableOrigin {
+    /// The commit of this generation.
+    Committed(u64),
+    /// None: a repair is copying the table from another replica, and parts of it are missing.
+    Incomplete {
+        /// Generation of the complete table before the repair; `None` if the replica may have lost
+        /// a newer one by damage.
+        before: Option<u64>,
+    },
+}
 
 /// Table of the checkpoints of a volume. The manifest is its encoded form on the namespace.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
@@ -62,6 +78,36 @@ pub struct CheckpointEntry {
     pub checksums: Vec<u32>,
 }
 
+impl TableOrigin {
+    /// Returns the generation of the last complete table, `None` if it may have been lost.
+    pub(crate) fn generation(self) -> Option<u64> {
+        match self {
+            Self::Committed(generation) => Some(generation),
+            Self::Incomplete { before } => before,
+        }
+    }
+}
+
+impl Checkpoint {
+    /// Makes a checkpoint that gets its first entry now, with the step in its name.
+    pub(crate) fn empty(name: CheckpointName, created_ms: u64) -> Self {
+        let (step, metadata, entries) = (name.step(), Vec::new(), Vec::new());
+        Self { name, step, created_ms, metadata, entries }
+    }
+
+    /// Whether another checkpoint has the same facts and bytes, wherever the bytes are.
+    pub fn has_same_bytes(&self, other: &Self) -> bool {
+        let facts = |one: &Self| (one.name.clone(), one.step, one.created_ms);
+        let is_same = |(one, other): (&CheckpointEntry, &CheckpointEntry)| {
+            one.name == other.name && one.length == other.length && one.checksums == other.checksums
+        };
+        facts(self) == facts(other)
+            && self.metadata == other.metadata
+            && self.entries.len() == other.entries.len()
+            && self.entries.iter().zip(&other.entries).all(is_same)
+    }
+}
+
 impl CheckpointEntry {
     /// Returns the unit of the namespace that holds unit `index` of the entry.
     pub(crate) fn unit(&self, index: u64) -> Option<u64> {
@@ -88,13 +134,8 @@ impl CheckpointTable {
         entries.flat_map(|entry| entry.extents.iter().copied())
     }
 
-    /// Returns the generation in the header of a manifest that [`CheckpointTable::decode`] accepts.
-    pub(crate) fn generation(manifest: &[u8]) -> Option<u64> {
-        let generation = manifest.get(HEADER_BYTES - 8..HEADER_BYTES)?.try_into().ok()?;
-        Some(u64::from_le_bytes(generation))
-    }
-
-    /// Parses the manifest that a superblock of this volume and generation names.
+    /// Parses the manifest that a superblock of this volume and generation names, with the commit
+    /// that made it.
     ///
     /// # Errors
     /// [`VolumeFormatError::Newer`] for a version or a required record that is unknown; the other
@@ -104,7 +145,7 @@ impl CheckpointTable {
         uuid: Uuid,
         generation: u64,
         geometry: &Geometry,
-    ) -> Result<Self, VolumeFormatError> {
+    ) -> Result<(Self, TableOrigin), VolumeFormatError> {
         let (header, rest) = bytes.split_at_checked(HEADER_BYTES).ok_or(VolumeFormatError::Cut)?;
         if !header.starts_with(MAGIC) {
             return Err(VolumeFormatError::Magic);
@@ -115,14 +156,18 @@ impl CheckpointTable {
         if header[16..32] != *uuid.as_bytes() {
             return Err(VolumeFormatError::Field("uuid"));
         }
-        if Self::generation(header).is_none_or(|written| written > generation) {
+        let (_, written) = header.split_last_chunk().ok_or(VolumeFormatError::Cut)?;
+        let written = u64::from_le_bytes(*written);
+        if written > generation {
             return Err(VolumeFormatError::Field("generation"));
         }
         let mut table = Self::default();
+        let mut before = None;
         for record in record::records(rest) {
             let record = record?;
             match record.tag {
                 CHECKPOINT => table.checkpoints.push(checkpoint(&record, geometry)?),
+                BEFORE_REPAIR => before = Some(record.u64("before_repair")?),
                 _ => record.unknown()?,
             }
             if table.checkpoints.len() > CHECKPOINTS_MAX {
@@ -133,15 +178,23 @@ impl CheckpointTable {
         distinct(names)?;
         let used: Vec<_> = table.extents().collect();
         FreeSpace::new(geometry.first_unit(), geometry.capacity_units(), &used)?;
-        Ok(table)
+        let origin = match written {
+            INCOMPLETE => TableOrigin::Incomplete { before },
+            generation => TableOrigin::Committed(generation),
+        };
+        Ok((table, origin))
     }
 
-    /// Returns the manifest: the bytes of this table for a generation of a volume.
+    /// Returns the manifest: the bytes of this table of a volume.
     ///
     /// # Errors
     /// [`VolumeFormatError::Limit`] for too many checkpoints, or too many bytes of metadata or of
     /// the manifest.
-    pub fn encode(&self, uuid: Uuid, generation: u64) -> Result<Vec<u8>, VolumeFormatError> {
+    pub fn encode(&self, uuid: Uuid, origin: TableOrigin) -> Result<Vec<u8>, VolumeFormatError> {
+        let (generation, before) = match origin {
+            TableOrigin::Committed(generation) => (generation, None),
+            TableOrigin::Incomplete { before } => (INCOMPLETE, before),
+        };
         let mut bytes = MAGIC.to_vec();
         bytes.extend(VERSION.to_le_bytes());
         bytes.extend([0; 4]);
@@ -152,6 +205,9 @@ impl CheckpointTable {
         }
         for checkpoint in &self.checkpoints {
             record::push(&mut bytes, CHECKPOINT, &encode_checkpoint(checkpoint)?)?;
+        }
+        if let Some(before) = before {
+            record::push_optional(&mut bytes, BEFORE_REPAIR, &before.to_le_bytes())?;
         }
         let is_short = bytes.len() as u64 <= MANIFEST_MAX;
         if is_short { Ok(bytes) } else { Err(VolumeFormatError::Limit("bytes of the manifest")) }

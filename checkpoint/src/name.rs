@@ -28,6 +28,13 @@ impl CheckpointName {
     pub fn as_str(&self) -> &str {
         &self.0
     }
+
+    /// Returns the number at the end of the name, 0 without one: the training step of a
+    /// checkpoint that is made by its first file.
+    pub fn step(&self) -> u64 {
+        let digits = self.0.trim_end_matches(|c: char| c.is_ascii_digit()).len();
+        self.0[digits..].parse().unwrap_or(0)
+    }
 }
 
 /// Name of an entry: parts with `/` between them, each as in a [`CheckpointName`], at most 1024
@@ -71,6 +78,9 @@ mod tests {
         for name in ["", "/a", "a/", "a//b", "a/../b", "a\tb"] {
             EntryName::new(name).unwrap_err();
         }
+        let step = |name| CheckpointName::new(name).unwrap().step();
+        assert_eq!([step("step-1200"), step("7"), step("step"), step("9x")], [1200, 7, 0, 0]);
+        assert_eq!(step(&"9".repeat(30)), 0);
         EntryName::new("rank0/model.0").unwrap();
         EntryName::new(&"a".repeat(1025)).unwrap_err();
     }

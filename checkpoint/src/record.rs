@@ -61,10 +61,28 @@ fn split<'a>(rest: &mut &'a [u8]) -> Option<Record<'a>> {
 
 /// Appends a record with the required bit set.
 pub(crate) fn push(to: &mut Vec<u8>, tag: u16, bytes: &[u8]) -> Result<(), VolumeFormatError> {
+    push_with(to, tag, REQUIRED, bytes)
+}
+
+/// Appends a record that a reader skips if it does not know the tag.
+pub(crate) fn push_optional(
+    to: &mut Vec<u8>,
+    tag: u16,
+    bytes: &[u8],
+) -> Result<(), VolumeFormatError> {
+    push_with(to, tag, 0, bytes)
+}
+
+fn push_with(
+    to: &mut Vec<u8>,
+    tag: u16,
+    flags: u16,
+    bytes: &[u8],
+) -> Result<(), VolumeFormatError> {
     let length =
         u32::try_from(bytes.len()).map_err(|_| VolumeFormatError::Limit("bytes of a record"))?;
     to.extend(tag.to_le_bytes());
-    to.extend(REQUIRED.to_le_bytes());
+    to.extend(flags.to_le_bytes());
     to.extend(length.to_le_bytes());
     to.extend(bytes);
     Ok(())

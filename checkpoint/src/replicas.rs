@@ -33,6 +33,12 @@ pub enum ReplicaError {
         /// Number of replicas that must answer.
         needed: usize,
     },
+    /// A replica that answers had newer checkpoints before a repair that has not ended, and the
+    /// others that answer do not have them.
+    #[error(
+        "a repair has not ended, and the newest commit is on a replica that does not answer; bring it back"
+    )]
+    Incomplete,
     /// Two replicas have different volume UUIDs, given here.
     #[error("the replicas are of volumes {0} and {1}; name those of one volume")]
     Mixed(Uuid, Uuid),
@@ -45,8 +51,11 @@ pub struct Replica {
     pub uuid: Uuid,
     /// Generation of the newest valid superblock, which a change of the lease increments.
     pub generation: u64,
-    /// Generation for which the table of checkpoints was committed.
+    /// Generation for which the table of checkpoints was committed; if it is not complete, that of
+    /// the last table that was.
     pub table_generation: u64,
+    /// Whether the table is complete: no repair is copying it from another replica.
+    pub is_complete: bool,
 }
 
 /// Bits of a generation that count the superblocks of one writer; the bits above count writers.
@@ -57,12 +66,14 @@ const WRITER_SHIFT: u32 = 32;
 /// A writer opens at least [`ReplicaSet::needed`] replicas, repairs the stale ones, and takes the
 /// lease on them with the generation [`ReplicaSet::writer_generation`]. It writes only if it has
 /// that of [`ReplicaSet::lease_quorum`] replicas. Each further change gets the next generation on
-/// all replicas ([`crate::Change::generation`]). Until a repair has copied all checkpoints to a
-/// replica, its table has the generation 0, and then that of the table that was copied
-/// ([`crate::Change::table_generation`]); that of its superblock must never fall. A replica that
-/// misses a change gets no other one before it is repaired, and a writer whose commit has not
+/// all replicas ([`crate::Change::generation`]). A replica that misses a change gets no other one
+/// before a repair ([`crate::RepairPlan`]) has made it equal, and a writer whose commit has not
 /// reached the quorum begins again. Then each acknowledged commit has the highest table generation
 /// among any replicas that suffice to read.
+///
+/// While a repair copies a table to a replica, that table is incomplete. The replica still counts:
+/// it tells the generation of the table that it had, so that a replica that is older than that is
+/// not taken for the newest one.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct ReplicaSet {
     replicas: usize,
@@ -112,11 +123,18 @@ impl ReplicaSet {
         Ok(((newest >> WRITER_SHIFT) + 1) << WRITER_SHIFT)
     }
 
+    /// Returns the generation with which a writer renews the leases of replicas whose last
+    /// generations ([`crate::Volume::last_generation`]) are these: the same on all of them.
+    pub fn renewal_generation(last: impl IntoIterator<Item = u64>) -> u64 {
+        last.into_iter().max().unwrap_or(0) + 1
+    }
+
     /// Returns the index of a replica with the newest commit. `answers` has an item for each
     /// replica, `None` for one that does not answer. At least [`ReplicaSet::needed`] must answer.
     ///
     /// # Errors
-    /// [`ReplicaError::TooFew`] if fewer answer, [`ReplicaError::Mixed`] for different UUIDs,
+    /// [`ReplicaError::TooFew`] if fewer answer, [`ReplicaError::Incomplete`] if the newest commit
+    /// may be on the others only, [`ReplicaError::Mixed`] for different UUIDs,
     /// [`ReplicaError::Answers`] for a wrong number of items.
     pub fn latest(&self, answers: &[Option<Replica>]) -> Result<usize, ReplicaError> {
         let replicas = self.replicas;
@@ -125,18 +143,23 @@ impl ReplicaSet {
         }
         let present =
             || answers.iter().enumerate().filter_map(|(index, one)| Some((index, (*one)?)));
-        let needed = self.needed();
-        let answering = present().count();
+        let (needed, answering) = (self.needed(), present().count());
+        if answering < needed {
+            return Err(ReplicaError::TooFew { answering, needed });
+        }
         let is_wrong = deliberate_bugs::has(Bug::CompareLeases);
         let rank = |one: &Replica| if is_wrong { one.generation } else { one.table_generation };
-        let newest = present().max_by_key(|(index, one)| (rank(one), replicas - index));
-        let Some((newest, first)) = newest.filter(|_| answering >= needed) else {
-            return Err(ReplicaError::TooFew { answering, needed });
-        };
-        match present().find(|(_, one)| one.uuid != first.uuid) {
-            Some((_, other)) => Err(ReplicaError::Mixed(first.uuid, other.uuid)),
-            None => Ok(newest),
+        let complete = present().filter(|(_, one)| one.is_complete);
+        let newest = complete.max_by_key(|(index, one)| (rank(one), replicas - index));
+        let (newest, first) = newest.ok_or(ReplicaError::Incomplete)?;
+        let is_newer = |(_, one): (usize, Replica)| one.table_generation > first.table_generation;
+        if let Some((_, other)) = present().find(|(_, one)| one.uuid != first.uuid) {
+            return Err(ReplicaError::Mixed(first.uuid, other.uuid));
         }
+        if !is_wrong && present().any(is_newer) {
+            return Err(ReplicaError::Incomplete);
+        }
+        Ok(newest)
     }
 
     /// Returns the indexes of the replicas that answer and lack the newest commit.
@@ -144,10 +167,12 @@ impl ReplicaSet {
     /// # Errors
     /// The errors of [`ReplicaSet::latest`], for the same reasons.
     pub fn stale(&self, answers: &[Option<Replica>]) -> Result<Vec<usize>, ReplicaError> {
-        let table_generation = |index: usize| answers[index].map(|one| one.table_generation);
-        let newest = table_generation(self.latest(answers)?);
-        let is_stale =
-            |&index: &usize| answers[index].is_some() && table_generation(index) != newest;
+        let latest = self.latest(answers)?;
+        let newest = answers[latest].map(|one| one.table_generation);
+        let is_stale = |&index: &usize| {
+            answers[index]
+                .is_some_and(|one| !one.is_complete || Some(one.table_generation) != newest)
+        };
         Ok((0..self.replicas).filter(is_stale).collect())
     }
 }
@@ -161,6 +186,7 @@ mod tests {
             uuid: Uuid::nil(),
             generation: 9 - generation,
             table_generation: generation,
+            is_complete: true,
         })
     }
 
@@ -174,6 +200,22 @@ mod tests {
         assert_eq!(set.stale(&two), Ok(vec![2]));
         assert!(set.is_committed(2) && !set.is_committed(1));
         assert_eq!(set.writer_generation(&two), Ok(1 << 32));
+    }
+
+    /// A repair of the first replica has ended too early, and its source does not answer.
+    #[test]
+    fn an_incomplete_replica_tells_what_it_had() {
+        let set = ReplicaSet::new(3, 2).unwrap();
+        let incomplete =
+            |generation| answer(generation).map(|one| Replica { is_complete: false, ..one });
+        assert_eq!(set.latest(&[incomplete(5), answer(4), None]), Err(ReplicaError::Incomplete));
+        assert_eq!(
+            set.latest(&[incomplete(5), incomplete(4), None]),
+            Err(ReplicaError::Incomplete)
+        );
+        let with_same = [incomplete(5), answer(5), None];
+        assert_eq!((set.latest(&with_same), set.stale(&with_same)), (Ok(1), Ok(vec![0])));
+        assert_eq!(set.latest(&[incomplete(5), answer(4), answer(6)]), Ok(2));
     }
 
     #[test]

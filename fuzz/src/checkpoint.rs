@@ -165,9 +165,9 @@ fn check_superblock(namespace: &[u8], at: usize) {
     let begin = (begin as usize).min(namespace.len());
     let end = begin.saturating_add(superblock.manifest_bytes as usize).min(namespace.len());
     let decode = |bytes: &[u8]| CheckpointTable::decode(bytes, uuid, generation, &geometry);
-    if let Ok(table) = decode(&namespace[begin..end]) {
-        let again = table.encode(uuid, generation).expect("it was encoded before");
-        assert_eq!(decode(&again), Ok(table));
+    if let Ok((table, origin)) = decode(&namespace[begin..end]) {
+        let again = table.encode(uuid, origin).expect("it was encoded before");
+        assert_eq!(decode(&again), Ok((table, origin)));
     }
 }
 

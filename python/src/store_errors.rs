@@ -16,6 +16,7 @@ pub(crate) fn exception(py: Python<'_>, error: &StoreError) -> PyErr {
     match error {
         StoreError::Host(error) => errors::exception(py, error),
         StoreError::Name(_)
+        | StoreError::Volume(Error::RenameKind)
         | StoreError::WhichNamespace(_)
         | StoreError::Replicas { error: ReplicaError::Quorum { .. }, .. } => {
             PyValueError::new_err(error.to_string())
@@ -99,6 +100,7 @@ fn volume_class(error: &Error) -> &'static str {
         Error::Exists(_) => "CheckpointExists",
         Error::Missing(_) => "NotFound",
         Error::Incomplete(_) => "SaveFailed",
+        Error::RenameKind => "CheckpointError",
         Error::Range => "RangeError",
         Error::Damaged { .. } => "Damaged",
         Error::Device(Failure::Device) => "CheckpointError",

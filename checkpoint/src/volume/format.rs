@@ -6,7 +6,7 @@ use super::publish::manifest_writes;
 use super::{NamespaceAttributes, all_done, data};
 use crate::allocation::FreeSpace;
 use crate::error::Error;
-use crate::manifest::CheckpointTable;
+use crate::manifest::{CheckpointTable, TableOrigin};
 use crate::operation::{OperationOutcome, Request, WritePayload};
 use crate::run::{Procedure, ProcedureStep};
 use crate::signature::{self, LOOK_BYTES};
@@ -46,7 +46,7 @@ impl Formatting {
             return Err(Error::TooSmall { bytes: device.bytes, needed });
         }
         let geometry = Geometry::new(unit_shift, device.bytes)?;
-        let manifest = CheckpointTable::default().encode(uuid, 1)?;
+        let manifest = CheckpointTable::default().encode(uuid, TableOrigin::Committed(1))?;
         let mut free = FreeSpace::new(geometry.first_unit(), geometry.capacity_units(), &[])?;
         let units = geometry.units_of(manifest.len() as u64);
         let superblock = Superblock {

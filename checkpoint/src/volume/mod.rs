@@ -1,24 +1,29 @@
 //! Open volumes, and the procedures that format, open, change and read volumes.
 
+mod edit;
 mod format;
 mod manifest_check;
 mod open;
 mod publish;
 mod read;
+mod repair;
 mod save;
 
 use crate::allocation::{Extent, FreeSpace};
+use crate::deliberate_bugs::{self, Bug};
 use crate::error::Error;
-use crate::manifest::CheckpointTable;
+use crate::manifest::{CheckpointTable, TableOrigin};
 use crate::operation::OperationOutcome;
 use crate::replicas::Replica;
 use crate::superblock::{Lease, Superblock};
 
+pub use edit::Rename;
 pub use format::Formatting;
 pub use manifest_check::ManifestCheck;
 pub use open::Opening;
 pub use publish::{Change, Publishing};
 pub use read::{ReadPiece, ReadPlan, Reading};
+pub use repair::{RepairPlan, RepairStep};
 pub use save::{Save, UnitWrite, Writing};
 
 /// Attributes of the namespace that a volume lies on.
@@ -42,8 +47,8 @@ pub struct Volume {
     /// Highest generation of a valid superblock, even if its manifest is damaged.
     last_generation: u64,
     table: CheckpointTable,
-    /// Generation for which the table was committed; that of `superblock` or a lower one.
-    table_generation: u64,
+    /// Commit that made the table; of the generation of `superblock` or a lower one.
+    origin: TableOrigin,
     /// Units of the copies of the manifests that superblocks A and B name; they are not free.
     manifest_extents: [Option<[Extent; 2]>; 2],
     /// Whether the first and the second copy of the present manifest were found damaged.
@@ -75,9 +80,24 @@ impl Volume {
     }
 
     /// Returns the facts by which [`crate::ReplicaSet`] compares this volume with its replicas.
-    pub fn replica(&self) -> Replica {
+    /// One that may have lost a commit by damage has none: it could have been the only one that
+    /// has that commit among those that answer.
+    pub fn replica(&self) -> Option<Replica> {
+        if self.is_fallen_back() {
+            return None;
+        }
         let (uuid, generation) = (self.superblock.uuid, self.last_generation);
-        Replica { uuid, generation, table_generation: self.table_generation }
+        let is_complete = matches!(self.origin, TableOrigin::Committed(_));
+        let table_generation = match self.origin.generation() {
+            _ if deliberate_bugs::has(Bug::ForgetClaim) && !is_complete => 0,
+            generation => generation?,
+        };
+        Some(Replica { uuid, generation, table_generation, is_complete })
+    }
+
+    /// Returns the highest generation of a valid superblock, even if its manifest is damaged.
+    pub fn last_generation(&self) -> u64 {
+        self.last_generation
     }
 
     /// Returns whether the first and the second copy of the manifest were found damaged or

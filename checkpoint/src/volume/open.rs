@@ -4,7 +4,7 @@ use super::{NamespaceAttributes, Volume, all_done, data};
 use crate::allocation::{Extent, FreeSpace};
 use crate::deliberate_bugs::{self, Bug};
 use crate::error::{Error, VolumeFormatError};
-use crate::manifest::CheckpointTable;
+use crate::manifest::{CheckpointTable, TableOrigin};
 use crate::operation::{OperationOutcome, Request};
 use crate::run::{Procedure, ProcedureStep};
 use crate::superblock::{SUPERBLOCK_BYTES, SUPERBLOCK_OFFSETS, Superblock};
@@ -130,7 +130,7 @@ impl Opening {
         raw: [Vec<u8>; 2],
         found: &Found,
         Candidate { slot: current, copy }: Candidate,
-        (table, table_generation): (CheckpointTable, u64),
+        (table, origin): (CheckpointTable, TableOrigin),
     ) -> Result<Volume, Error> {
         let superblock = found[current].clone()?;
         let good = |one: &Result<Superblock, Error>| one.as_ref().ok().copied();
@@ -164,7 +164,7 @@ impl Opening {
             superblock,
             last_generation,
             table,
-            table_generation,
+            origin,
             manifest_extents,
             // The second copy is read after the first one has failed.
             damaged_copies: [copy == 1, false],
@@ -176,11 +176,11 @@ impl Opening {
 }
 
 /// Verifies and parses a copy of the manifest, which may be followed by padding. Returns the table
-/// and the generation for which it was committed.
+/// and the commit that made it.
 pub(super) fn decode(
     superblock: &Superblock,
     bytes: &[u8],
-) -> Result<(CheckpointTable, u64), VolumeFormatError> {
+) -> Result<(CheckpointTable, TableOrigin), VolumeFormatError> {
     let length = usize::try_from(superblock.manifest_bytes).map_err(|_| VolumeFormatError::Cut)?;
     let bytes = bytes.get(..length).ok_or(VolumeFormatError::Cut)?;
     let is_good = crc32c::crc32c(bytes) == superblock.manifest_crc32c;
@@ -188,9 +188,7 @@ pub(super) fn decode(
         return Err(VolumeFormatError::Crc);
     }
     let Superblock { uuid, generation, geometry, .. } = superblock;
-    let table = CheckpointTable::decode(bytes, *uuid, *generation, geometry)?;
-    let generation = CheckpointTable::generation(bytes).ok_or(VolumeFormatError::Cut)?;
-    Ok((table, generation))
+    CheckpointTable::decode(bytes, *uuid, *generation, geometry)
 }
 
 impl Procedure for Opening {

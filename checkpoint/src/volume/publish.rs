@@ -1,25 +1,37 @@
 //! Changes of a volume; each is committed by the write of one superblock.
 
+use super::edit::{Edit, Rename};
 use super::open::superblock_reads;
-use super::save::{Save, extents};
+use super::save::Save;
 use super::{Volume, all_done, data};
 use crate::allocation::Extent;
 use crate::deliberate_bugs::{self, Bug};
 use crate::error::{Error, VolumeFormatError};
-use crate::manifest::CheckpointTable;
+use crate::manifest::{CheckpointTable, TableOrigin};
 use crate::operation::{Failure, OperationOutcome, Request, WritePayload};
 use crate::run::{Procedure, ProcedureStep};
+use crate::selection::EntrySelection;
 use crate::superblock::{LEASE_GRACE_MS, Lease, SUPERBLOCK_OFFSETS, Superblock};
 
-/// Change of a volume: commits, deletions and a change of the lease that take effect together.
-#[derive(Debug, Default)]
+/// Change of a volume: commits, renames, removals and a change of the lease that take effect
+/// together.
+#[derive(Clone, Debug, Default)]
 pub struct Change<'a> {
-    save: Option<&'a Save>,
-    delete: Vec<String>,
-    keep: Option<usize>,
+    edits: Vec<Edit<'a>>,
     lease: Option<Option<Lease>>,
     generation: Option<u64>,
-    table_generation: Option<u64>,
+    repair: Option<RepairChange>,
+}
+
+/// Part of a change that belongs to the repair of a replica.
+#[derive(Clone, Copy, Debug)]
+enum RepairChange {
+    /// The table becomes incomplete if the replica has lost a commit by damage.
+    Claim,
+    /// The table becomes incomplete.
+    Begin,
+    /// The table becomes that of the commit of this generation.
+    End(u64),
 }
 
 impl<'a> Change<'a> {
@@ -30,22 +42,36 @@ impl<'a> Change<'a> {
 
     /// Adds the commit of a save, whose entries must be written.
     #[must_use]
-    pub fn commit(mut self, save: &'a Save) -> Self {
-        self.save = Some(save);
-        self
+    pub fn commit(self, save: &'a Save) -> Self {
+        self.edit(Edit::Commit(save))
     }
 
     /// Adds the deletion of a checkpoint by name.
     #[must_use]
-    pub fn delete(mut self, name: &str) -> Self {
-        self.delete.push(name.to_owned());
-        self
+    pub fn delete(self, name: &str) -> Self {
+        self.remove(name, EntrySelection::Whole)
     }
 
-    /// Adds the deletion of all checkpoints but the last `count`, that of the save included.
+    /// Adds the removal of entries of a checkpoint, which is deleted with its last entry.
     #[must_use]
-    pub fn keep(mut self, count: usize) -> Self {
-        self.keep = Some(count);
+    pub fn remove(self, checkpoint: &str, selection: EntrySelection) -> Self {
+        self.edit(Edit::Remove(checkpoint.to_owned(), selection))
+    }
+
+    /// Adds a rename of a checkpoint or of entries.
+    #[must_use]
+    pub fn rename(self, rename: Rename) -> Self {
+        self.edit(Edit::Rename(rename))
+    }
+
+    /// Adds the deletion of all checkpoints but the last `count`, those of saves before included.
+    #[must_use]
+    pub fn keep(self, count: usize) -> Self {
+        self.edit(Edit::Keep(count))
+    }
+
+    fn edit(mut self, edit: Edit<'a>) -> Self {
+        self.edits.push(edit);
         self
     }
 
@@ -71,36 +97,57 @@ impl<'a> Change<'a> {
         self
     }
 
-    /// Writes the table, changed or not, as one of this generation instead of that of the
-    /// superblock. The repair of a replica uses 0 until the replica is complete, and then the
-    /// generation of the table that it copied; see [`crate::ReplicaSet`].
+    /// Takes the lease of a replica that will be repaired. If a commit was lost on it by damage,
+    /// its table is marked as incomplete, since the new superblock hides the damage.
     #[must_use]
-    pub fn table_generation(mut self, generation: u64) -> Self {
-        self.table_generation = Some(generation);
+    pub fn lease_for_repair(mut self, lease: Lease) -> Self {
+        self.repair = Some(RepairChange::Claim);
+        self.lease(lease)
+    }
+
+    /// Marks the table as incomplete. It stays so, whatever is committed, until the repair ends.
+    #[must_use]
+    pub(super) fn begin_repair(mut self) -> Self {
+        self.repair = Some(RepairChange::Begin);
         self
+    }
+
+    /// Marks the table as complete: the copy of that of this generation.
+    #[must_use]
+    pub(super) fn end_repair(mut self, generation: u64) -> Self {
+        self.repair = Some(RepairChange::End(generation));
+        self
+    }
+
+    /// Returns the commit that made the table after the change, which has this generation.
+    fn origin(&self, volume: &Volume, is_same: bool, generation: u64) -> TableOrigin {
+        let forgets = deliberate_bugs::has(Bug::ForgetDamage);
+        let has_lost = volume.is_fallen_back();
+        let incomplete = || match volume.origin {
+            TableOrigin::Committed(before) => {
+                TableOrigin::Incomplete { before: (!has_lost).then_some(before) }
+            }
+            incomplete @ TableOrigin::Incomplete { .. } => incomplete,
+        };
+        match (self.repair, volume.origin) {
+            (Some(RepairChange::Claim), _) if has_lost && !forgets => incomplete(),
+            (Some(RepairChange::Begin), _) => incomplete(),
+            (Some(RepairChange::End(copied)), _) => TableOrigin::Committed(copied),
+            (_, TableOrigin::Committed(_)) if !is_same => TableOrigin::Committed(generation),
+            (_, unchanged) => unchanged,
+        }
     }
 
     /// Returns the table after the change, and the extents that the change frees.
     fn apply(&self, table: &CheckpointTable) -> Result<(CheckpointTable, Vec<Extent>), Error> {
-        let mut after = table.clone();
-        let mut freed = Vec::new();
-        for name in &self.delete {
-            let place = after.checkpoints.iter().position(|one| one.name.as_str() == name);
-            let place = place.ok_or_else(|| Error::Missing(name.clone()))?;
-            freed.extend(extents(&after.checkpoints.remove(place)));
-        }
-        if let Some(save) = self.save {
-            let checkpoint = save.whole()?;
-            if after.checkpoint(checkpoint.name.as_str()).is_some() {
-                return Err(Error::Exists(checkpoint.name.as_str().to_owned()));
-            }
-            after.checkpoints.push(checkpoint.clone());
-        }
-        if let Some(count) = self.keep {
-            let surplus = after.checkpoints.len().saturating_sub(count);
-            freed.extend(after.checkpoints.drain(..surplus).flat_map(|one| extents(&one)));
-        }
+        let (mut after, mut freed) = (table.clone(), Vec::new());
+        self.edits.iter().try_for_each(|edit| edit.apply(&mut after, &mut freed))?;
         Ok((after, freed))
+    }
+
+    /// Whether the table may get longer.
+    fn adds(&self) -> bool {
+        !self.edits.iter().all(Edit::is_removal)
     }
 }
 
@@ -112,7 +159,7 @@ pub struct Publishing<'a> {
     volume: &'a mut Volume,
     next: Superblock,
     table: CheckpointTable,
-    table_generation: u64,
+    origin: TableOrigin,
     /// The encoded table, if it is written.
     manifest: Option<Vec<u8>>,
     manifest_extents: [Extent; 2],
@@ -148,35 +195,36 @@ impl Volume {
     ///
     /// # Errors
     /// [`Error::NoLease`] or [`Error::Leased`] for the lease, [`Error::CapacityExceeded`] for the
-    /// space of the manifest, [`Error::Missing`] for a name to delete, [`Error::Fenced`] for a
-    /// generation that is not above the last one or below that of its table, [`Error::Exists`] or
-    /// [`Error::Incomplete`] for the save, [`Error::Reopen`] after [`Error::Unknown`].
+    /// space of the manifest, [`Error::Missing`] for a name to remove or rename, [`Error::Fenced`]
+    /// for a generation that is not above the last one or below that of its table,
+    /// [`Error::Exists`] for a new name that is in use, [`Error::Incomplete`] for the save,
+    /// [`Error::Reopen`] after [`Error::Unknown`].
     pub fn publish(&mut self, change: &Change<'_>, now_ms: u64) -> Result<Publishing<'_>, Error> {
         let lease = self.check_lease(change, now_ms)?;
         let (table, freed) = change.apply(&self.table)?;
         let generation = change.generation.unwrap_or(self.last_generation + 1);
         let is_same = table == self.table;
-        let unchanged = if is_same { self.table_generation } else { generation };
-        let table_generation = change.table_generation.unwrap_or(unchanged);
-        if generation <= self.last_generation || generation < table_generation {
+        let origin = change.origin(self, is_same, generation);
+        let of_table = origin.generation().unwrap_or(0);
+        if generation <= self.last_generation || generation < of_table {
             return Err(Error::Fenced);
         }
         if generation == u64::MAX {
             return Err(VolumeFormatError::Limit("generations").into());
         }
         let mut next = Superblock { generation, lease, ..self.superblock };
-        let is_same = is_same && table_generation == self.table_generation;
+        let is_same = is_same && origin == self.origin;
         let mut manifest = None;
         let mut manifest_extents = self.superblock.manifest_extents();
         let is_damaged =
             self.damaged_copies.contains(&true) && !deliberate_bugs::has(Bug::KeepDamagedCopy);
         if !is_same || is_damaged {
-            let encoded = table.encode(self.superblock.uuid, table_generation)?;
+            let encoded = table.encode(self.superblock.uuid, origin)?;
             let units = self.superblock.geometry.units_of(encoded.len() as u64);
             let allocated = if deliberate_bugs::has(Bug::OverwriteManifest) {
                 Ok(manifest_extents)
             } else {
-                self.allocate_manifest(units, change.save.map(|_| &*freed))
+                self.allocate_manifest(units, change.adds().then_some(&*freed))
             };
             // Without room for other copies, a damaged one stays.
             if !is_same || allocated.is_ok() {
@@ -187,37 +235,29 @@ impl Volume {
                 manifest = Some(encoded);
             }
         }
-        if deliberate_bugs::has(Bug::ReuseBeforeCommit) && manifest.is_some() && !freed.is_empty() {
-            // The manifest overwrites the deleted checkpoint.
+        let reuse = if change.adds() { Bug::ReuseReplaced } else { Bug::ReuseBeforeCommit };
+        if deliberate_bugs::has(reuse) && manifest.is_some() && !freed.is_empty() {
+            // The manifest overwrites what is removed or replaced.
             self.free.free(&manifest_extents[..1]);
             manifest_extents[0].first = freed[0].first;
             next.manifest_units[0] = freed[0].first;
         }
         let state = State::Begin;
         let volume = self;
-        Ok(Publishing {
-            volume,
-            next,
-            table,
-            table_generation,
-            manifest,
-            manifest_extents,
-            freed,
-            state,
-        })
+        Ok(Publishing { volume, next, table, origin, manifest, manifest_extents, freed, state })
     }
 
-    /// Allocates the copies of the next manifest. A commit of a save, which passes the extents that
-    /// it frees, must leave room for one more manifest: otherwise nothing could be deleted from a
-    /// full volume.
+    /// Allocates the copies of the next manifest. A change that adds something, and passes the
+    /// extents that it frees, must leave room for one more manifest: otherwise nothing could be
+    /// deleted from a full volume.
     fn allocate_manifest(
         &mut self,
         units: u64,
-        freed_by_save: Option<&[Extent]>,
+        freed_by_addition: Option<&[Extent]>,
     ) -> Result<[Extent; 2], Error> {
         let mut free = self.free.clone();
         let copies = free.take_pair(units, self.unit_bytes())?;
-        if let Some(freed) = freed_by_save
+        if let Some(freed) = freed_by_addition
             && !deliberate_bugs::has(Bug::SkipReserve)
         {
             let mut after = free.clone();
@@ -319,7 +359,7 @@ impl Publishing<'_> {
         volume.superblock = self.next;
         volume.last_generation = self.next.generation;
         volume.table = std::mem::take(&mut self.table);
-        volume.table_generation = self.table_generation;
+        volume.origin = self.origin;
         volume.lease = self.next.lease;
         volume.manifest_extents[slot] = Some(self.manifest_extents);
     }

@@ -11,13 +11,24 @@ use crate::name::{CheckpointName, EntryName};
 use crate::operation::{OperationOutcome, Request, WritePayload};
 use crate::run::{Procedure, ProcedureStep};
 
-/// Checkpoint that is not committed yet. Its entries have space on the volume until
-/// [`Volume::abort`].
+/// Checkpoint that is not committed yet, or entries that a commit adds to a checkpoint. They have
+/// space on the volume until [`Volume::abort`]. A volume can have many saves.
 #[derive(Debug)]
 pub struct Save {
     checkpoint: Checkpoint,
+    mode: SaveMode,
     /// Whether each unit was written, for each entry.
     written: Vec<Vec<bool>>,
+}
+
+/// Effect of the commit of a save.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum SaveMode {
+    /// There is a checkpoint more.
+    Checkpoint,
+    /// The entries are in the checkpoint of this name, instead of those of the same names. A
+    /// missing checkpoint is made.
+    Entries,
 }
 
 impl Volume {
@@ -38,7 +49,19 @@ impl Volume {
         }
         let checkpoint =
             Checkpoint { name, step, created_ms: now_ms, metadata, entries: Vec::new() };
-        Ok(Save { checkpoint, written: Vec::new() })
+        Ok(Save { checkpoint, mode: SaveMode::Checkpoint, written: Vec::new() })
+    }
+
+    /// Begins a save whose commit adds entries to the checkpoint of this name. A missing checkpoint
+    /// is made by the commit, with the step in its name. Entries that are there under the names of
+    /// new ones are replaced. Nothing is written.
+    ///
+    /// # Errors
+    /// [`Error::NoLease`] without a live lease.
+    pub fn begin_entries(&self, name: CheckpointName, now_ms: u64) -> Result<Save, Error> {
+        self.live_lease(now_ms)?;
+        let checkpoint = Checkpoint::empty(name, now_ms);
+        Ok(Save { checkpoint, mode: SaveMode::Entries, written: Vec::new() })
     }
 
     /// Adds an entry of `length` bytes to a save, allocates its units, and returns its index.
@@ -57,11 +80,58 @@ impl Volume {
             return Err(Error::Exists(name.as_str().to_owned()));
         }
         let units = self.superblock.geometry.units_of(length);
-        let extents = self.free.take(units, self.unit_bytes())?;
+        let extents = self.take_data(units)?;
         let checksums = vec![0; units as usize];
         save.written.push(vec![false; units as usize]);
         save.checkpoint.entries.push(CheckpointEntry { name, length, extents, checksums });
         Ok(save.checkpoint.entries.len() - 1)
+    }
+
+    /// Makes an entry longer, whose length is a multiple of the unit, and allocates the units. If
+    /// it fails, the entry is as it was. Nothing is written.
+    ///
+    /// # Errors
+    /// [`Error::CapacityExceeded`] if free units do not suffice; [`Error::Range`] if there is no
+    /// such entry, or its last unit has its bytes already.
+    pub fn extend_entry(&mut self, save: &mut Save, index: usize, by: u64) -> Result<(), Error> {
+        let geometry = self.superblock.geometry;
+        let entry = save.checkpoint.entries.get_mut(index).ok_or(Error::Range)?;
+        let length = entry.length.checked_add(by).ok_or(Error::Range)?;
+        if !entry.length.is_multiple_of(geometry.unit_bytes()) {
+            return Err(Error::Range);
+        }
+        let units = geometry.units_of(by);
+        let taken = self.take_data(units)?;
+        if deliberate_bugs::has(Bug::GrowInPlace)
+            && let Some(last) = entry.extents.last_mut()
+        {
+            // The units behind the entry may be those of other entries.
+            self.free.free(&taken);
+            last.units += units;
+        } else {
+            append(&mut entry.extents, taken);
+        }
+        entry.length = length;
+        let units = entry.checksums.len() + units as usize;
+        entry.checksums.resize(units, 0);
+        save.written[index].resize(units, false);
+        Ok(())
+    }
+
+    /// Allocates units for data, and leaves room for the manifest of the next change.
+    fn take_data(&mut self, units: u64) -> Result<Vec<Extent>, Error> {
+        let unit_bytes = self.unit_bytes();
+        let taken = self.free.take(units, unit_bytes)?;
+        let of_manifest = self.superblock.geometry.units_of(self.superblock.manifest_bytes);
+        let has_room = self.free.has_pair(of_manifest) || deliberate_bugs::has(Bug::SkipReserve);
+        if units > 0 && !has_room {
+            self.free.free(&taken);
+            return Err(Error::CapacityExceeded {
+                needed_bytes: (units + 2 * of_manifest) * unit_bytes,
+                free_bytes: self.free_bytes(),
+            });
+        }
+        Ok(taken)
     }
 
     /// Returns the procedure that writes `bytes` to an entry from `offset`, a multiple of the unit.
@@ -172,6 +242,14 @@ pub struct UnitWrite {
 }
 
 impl Save {
+    /// Gives the checkpoint this time of creation, in milliseconds since 1970, instead of the time
+    /// at which the save began. Copies and replicas of a checkpoint have the same.
+    #[must_use]
+    pub fn created(mut self, created_ms: u64) -> Self {
+        self.checkpoint.created_ms = created_ms;
+        self
+    }
+
     /// Counts a unit as written, after its write has succeeded.
     pub fn end_unit(&mut self, unit: UnitWrite) {
         self.written[unit.index][unit.number] = true;
@@ -196,6 +274,10 @@ impl Save {
         &self.checkpoint.entries
     }
 
+    pub(super) fn mode(&self) -> SaveMode {
+        self.mode
+    }
+
     /// Returns the checkpoint, an error if units of it were not written.
     pub(super) fn whole(&self) -> Result<&Checkpoint, Error> {
         let entries = self.checkpoint.entries.iter().zip(&self.written);
@@ -205,6 +287,16 @@ impl Save {
             }
         }
         Ok(&self.checkpoint)
+    }
+}
+
+/// Adds extents at the end, joined with the last one if they are adjacent.
+fn append(extents: &mut Vec<Extent>, more: Vec<Extent>) {
+    for next in more {
+        match extents.last_mut() {
+            Some(last) if last.end() == next.first => last.units += next.units,
+            _ => extents.push(next),
+        }
     }
 }
 

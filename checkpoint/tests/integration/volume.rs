@@ -1,7 +1,7 @@
 //! Single facts about volumes.
 
 use feedrail_checkpoint::{
-    Change, CheckpointName, EntryName, Error, Formatting, Lease, NamespaceAttributes,
+    Change, CheckpointName, EntryName, Error, Formatting, Lease, NamespaceAttributes, Reading,
     SUPERBLOCK_OFFSETS, Signature, Superblock, Volume, VolumeFormatError,
 };
 use uuid::Uuid;
@@ -110,4 +110,43 @@ fn a_full_volume_mends_a_damaged_copy() {
         claim(&mut device, &mut volume);
         assert_eq!(volume.damaged_manifest_copies(), [false; 2]);
     }
+}
+
+/// Two files grow in turns; the second commit replaces what the first one has made.
+#[test]
+fn files_make_and_change_a_checkpoint() {
+    let mut device = SimulatedDevice::new(1 << 20, 1);
+    format(&mut device, 12);
+    let mut volume = open(&mut device, false).unwrap();
+    let lease = Lease { host: Uuid::nil(), number: 1, expiry_ms: 100 };
+    let claiming = volume.publish(&Change::new().lease(lease), 1).unwrap();
+    assert_eq!(device.drive(claiming, &[]), Ended::Well(Ok(())));
+    let free = volume.free_bytes();
+    let mut saves = [2, 3].map(|now_ms| {
+        let name = CheckpointName::new("step-12").unwrap();
+        let mut save = volume.begin_entries(name, now_ms).unwrap();
+        volume.add_entry(&mut save, EntryName::new("dir/a").unwrap(), 0).unwrap();
+        save
+    });
+    for offset in [0, 4096] {
+        for (save, byte) in saves.iter_mut().zip([7, 8]) {
+            let bytes = [byte; 4096];
+            volume.extend_entry(save, 0, 4096).unwrap();
+            let writing = volume.write(save, 0, offset, &bytes, 4).unwrap();
+            assert_eq!(device.drive(writing, &bytes), Ended::Well(Ok(())));
+        }
+    }
+    for (save, byte) in saves.iter().zip([7, 8]) {
+        let commit = volume.publish(&Change::new().commit(save), 4).unwrap();
+        assert_eq!(device.drive(commit, &[]), Ended::Well(Ok(())));
+        let volume = open(&mut device, false).unwrap();
+        let checkpoint = volume.manifest().checkpoint("step-12").unwrap();
+        assert_eq!((checkpoint.step, checkpoint.created_ms), (12, 2));
+        assert_eq!(checkpoint.entries.len(), 1);
+        let plan = volume.read_plan("step-12", "dir/a", 0..8192).unwrap();
+        assert_eq!(device.drive(Reading::new(plan), &[]), Ended::Well(Ok(vec![byte; 8192])));
+    }
+    assert_eq!(volume.free_bytes(), free - 2 * 4096);
+    let end = volume.begin_entries(CheckpointName::new("x").unwrap(), 100);
+    assert!(matches!(end, Err(Error::NoLease)));
 }

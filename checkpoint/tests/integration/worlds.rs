@@ -27,9 +27,11 @@ fn a_reader_sees_the_old_or_the_new_state() {
         sum.power_cuts += tally.power_cuts;
         sum.refusals += tally.refusals;
         sum.fenced += tally.fenced;
+        sum.files += tally.files;
+        sum.name_changes += tally.name_changes;
     }
     println!("{worlds} worlds: {sum:?}");
-    let each = [sum.commits, sum.power_cuts, sum.refusals, sum.fenced];
+    let each = [sum.commits, sum.power_cuts, sum.refusals, sum.fenced, sum.files, sum.name_changes];
     assert!(each.iter().all(|&count| count > worlds / 4), "too little happens: {sum:?}");
 }
 
@@ -42,8 +44,18 @@ fn any_two_replicas_have_what_was_acknowledged() {
         sum.acknowledged += tally.acknowledged;
         sum.below_quorum += tally.below_quorum;
         sum.repaired += tally.repaired;
+        sum.repairs_cut += tally.repairs_cut;
+        sum.refused += tally.refused;
+        sum.damaged += tally.damaged;
     }
     println!("{worlds} worlds of replicas: {sum:?}");
-    let each = [sum.acknowledged, sum.below_quorum, sum.repaired];
+    let each = [
+        sum.acknowledged,
+        sum.below_quorum,
+        sum.repaired,
+        sum.repairs_cut,
+        sum.refused,
+        sum.damaged,
+    ];
     assert!(each.iter().all(|&count| count > worlds / 4), "too little happens: {sum:?}");
 }

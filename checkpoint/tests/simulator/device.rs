@@ -21,7 +21,7 @@ pub(crate) enum Ended<T> {
 }
 
 /// Simulated namespace with a write cache.
-#[derive(Clone, Debug)]
+#[derive(Debug)]
 pub(crate) struct SimulatedDevice {
     durable: Vec<u8>,
     /// Offsets and bytes of completed writes that are not durable, oldest first.
@@ -50,12 +50,6 @@ impl SimulatedDevice {
     /// Returns the durable bytes, to be damaged or copied.
     pub(crate) fn durable(&mut self) -> &mut Vec<u8> {
         &mut self.durable
-    }
-
-    /// Makes the bytes those of another device.
-    pub(crate) fn copy_from(&mut self, other: &Self) {
-        self.cache.clear();
-        self.durable = other.read(0, other.durable.len());
     }
 
     /// Executes a procedure to its end, with the operations of a round in random order.

@@ -1,6 +1,8 @@
 //! A simulated namespace and random users of volumes on it.
 
 mod device;
+mod files;
+mod model;
 mod replicas;
 mod world;
 

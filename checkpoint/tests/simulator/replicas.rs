@@ -1,9 +1,11 @@
-//! Three replicas of a volume with a quorum of two. Some replicas miss commits.
+//! Three replicas of a volume with a quorum of two. Replicas miss commits, lose power and bytes,
+//! and are repaired; repairs end at each of their steps.
 
-use std::collections::BTreeSet;
+use std::collections::BTreeMap;
 
 use feedrail_checkpoint::{
-    Change, CheckpointName, EntryName, Lease, ReplicaError, ReplicaSet, Volume,
+    Change, Checkpoint, CheckpointName, EntryName, Lease, Procedure, Reading, RepairPlan,
+    RepairStep, Replica, ReplicaError, ReplicaSet, SUPERBLOCK_OFFSETS, Volume,
 };
 use splitmix64::SplitMix64;
 use uuid::Uuid;
@@ -14,6 +16,8 @@ use super::world::{format, open};
 const REPLICAS: usize = 3;
 const QUORUM: usize = 2;
 const LEASE_MS: u64 = 1_000;
+/// Operations within which a replica loses power, if it does.
+const CUT_WITHIN: u64 = 10;
 
 /// Numbers of events in a world of replicas.
 #[derive(Clone, Copy, Debug, Default)]
@@ -21,22 +25,38 @@ pub(crate) struct ReplicaTally {
     pub(crate) acknowledged: u64,
     pub(crate) below_quorum: u64,
     pub(crate) repaired: u64,
+    pub(crate) repairs_cut: u64,
+    pub(crate) refused: u64,
+    pub(crate) damaged: u64,
 }
+
+/// Checkpoints in the order of their commits: names and bytes of their entries.
+type Contents = Vec<(String, Vec<u8>)>;
 
 struct World {
     set: ReplicaSet,
     devices: Vec<SimulatedDevice>,
     random: SplitMix64,
     now_ms: u64,
-    /// Names of checkpoints whose commit reached the quorum.
-    acknowledged: BTreeSet<String>,
+    /// Checkpoints after each commit that was begun, by its generation.
+    states: BTreeMap<u64, Contents>,
+    /// Generation of the last commit that reached the quorum.
+    acknowledged: u64,
     /// Number of saves, which names them.
     saves: u64,
     tally: ReplicaTally,
 }
 
-/// Runs the world of a seed. Panics if two replicas that answer lack an acknowledged commit, or if
-/// one alone is taken for the latest.
+/// Replica as the writer of a session knows it.
+enum Member {
+    Current(Volume),
+    Stale(Volume),
+    Away,
+}
+
+/// Runs the world of a seed. Panics if two replicas that answer lack an acknowledged commit or show
+/// anything that was never committed, if one alone is taken for the latest, or if three do not
+/// suffice to continue.
 pub(crate) fn run_replicas(seed: u64) -> ReplicaTally {
     let device = |index| {
         let mut device = SimulatedDevice::new(72 << 12, seed ^ index);
@@ -48,13 +68,15 @@ pub(crate) fn run_replicas(seed: u64) -> ReplicaTally {
         devices: (0..REPLICAS as u64).map(device).collect(),
         random: SplitMix64::new(seed),
         now_ms: 1,
-        acknowledged: BTreeSet::new(),
+        states: BTreeMap::from([(1, Contents::new())]),
+        acknowledged: 1,
         saves: 0,
         tally: ReplicaTally::default(),
     };
-    for _ in 0..6 {
+    for _ in 0..8 {
         world.session();
         world.now_ms += 100 * LEASE_MS;
+        world.damage();
         world.check();
     }
     world.tally
@@ -67,15 +89,24 @@ impl World {
         devices.map(|(device, answers)| answers.then(|| open(device, true).unwrap())).collect()
     }
 
-    /// Each pair of replicas has all acknowledged commits; none is the latest alone.
+    /// Each pair of replicas, and all three, show the last acknowledged commit or a later one, or
+    /// say that they do not suffice; none is the latest alone.
     fn check(&mut self) {
-        for absent in 0..REPLICAS {
+        for absent in 0..=REPLICAS {
             let volumes = self.open([0, 1, 2].map(|index| index != absent));
-            let facts: Vec<_> =
-                volumes.iter().map(|one| one.as_ref().map(Volume::replica)).collect();
-            let latest = self.set.latest(&facts).unwrap();
-            let seen = names(volumes[latest].as_ref().unwrap());
-            assert!(seen.is_superset(&self.acknowledged), "an acknowledged commit is lost");
+            let facts = facts(&volumes);
+            match self.set.latest(&facts) {
+                Ok(latest) => self.check_latest(latest, volumes[latest].as_ref().unwrap()),
+                Err(error) => {
+                    self.tally.refused += 1;
+                    assert_ne!(absent, REPLICAS, "all replicas do not suffice: {error}");
+                    let mut answering = facts.iter().zip(&volumes).filter(|(_, one)| one.is_some());
+                    let is_behind = |(fact, _): (&Option<Replica>, _)| {
+                        fact.is_none_or(|fact| !fact.is_complete)
+                    };
+                    assert!(answering.any(is_behind), "two good replicas do not suffice: {error}");
+                }
+            }
             for (index, fact) in facts.into_iter().enumerate() {
                 let mut alone = [None; REPLICAS];
                 alone[index] = fact;
@@ -85,84 +116,287 @@ impl World {
         }
     }
 
-    /// A writer repairs the stale replicas that answer, takes the lease and saves checkpoints.
+    fn check_latest(&mut self, index: usize, volume: &Volume) {
+        let generation = volume.replica().unwrap().table_generation;
+        assert!(generation >= self.acknowledged, "an acknowledged commit is lost");
+        let state = self.states.get(&generation).expect("a commit of this generation");
+        assert_eq!(read_all(&mut self.devices[index], volume), *state, "not what was committed");
+    }
+
+    /// Damages the newest superblock of a replica that has two, if no other replica is incomplete
+    /// or damaged.
+    fn damage(&mut self) {
+        let volumes = self.open([true; REPLICAS]);
+        let is_good = |one: &Option<Replica>| one.is_some_and(|one| one.is_complete);
+        if !self.random.chance(200_000) || !facts(&volumes).iter().all(is_good) {
+            return;
+        }
+        let index = self.random.index(REPLICAS);
+        let device = &mut self.devices[index];
+        let generation = volumes[index].as_ref().unwrap().superblock().generation.to_le_bytes();
+        let [a, b] = SUPERBLOCK_OFFSETS.map(|offset| offset as usize);
+        if device.durable()[b] != 0 {
+            let is_first = device.durable()[a + 48..a + 56] == generation;
+            device.durable()[if is_first { a } else { b } + 60] ^= 1;
+            self.tally.damaged += 1;
+        }
+    }
+
+    /// A writer opens the replicas that answer, takes their leases, repairs the stale ones or does
+    /// not, and saves checkpoints. It may end at any time.
     fn session(&mut self) {
-        let absent = self.random.index(REPLICAS + 1);
-        let answers = [0, 1, 2].map(|index| index != absent);
-        let volumes = self.open(answers);
-        let facts: Vec<_> = volumes.iter().map(|one| one.as_ref().map(Volume::replica)).collect();
-        let latest = self.set.latest(&facts).unwrap();
-        let mut generation = self.set.writer_generation(&facts).unwrap();
+        let absent = self.random.index(REPLICAS + 2);
+        let volumes = self.open([0, 1, 2].map(|index| index != absent));
+        let facts = facts(&volumes);
+        let Ok(latest) = self.set.latest(&facts) else {
+            self.tally.refused += 1;
+            return;
+        };
+        let generation = self.set.writer_generation(&facts).unwrap();
         let stale = self.set.stale(&facts).unwrap();
-        let newest = self.devices[latest].clone();
-        let mut volumes: Vec<_> = answers.map(|_| None).into();
         let number = 1 + self.random.below(1 << 40);
         let lease = Lease { host: Uuid::nil(), number, expiry_ms: self.now_ms + LEASE_MS };
-        let claim = Change::new().lease(lease).generation(generation);
-        for index in 0..REPLICAS {
-            if !answers[index] || self.random.chance(250_000) {
+        let is_repair = self.random.chance(600_000);
+        let mut members: Vec<_> = volumes.into_iter().map(|_| Member::Away).collect();
+        for (index, fact) in facts.into_iter().enumerate() {
+            let is_stale = fact.is_none() || stale.contains(&index);
+            if index == absent || is_stale && !is_repair || self.random.chance(150_000) {
                 continue;
             }
-            let device = &mut self.devices[index];
-            if stale.contains(&index) {
-                // With the lease in one write of a superblock: a generation never falls.
-                device.copy_from(&newest);
-                self.tally.repaired += 1;
+            let mut volume = open(&mut self.devices[index], true).unwrap();
+            let claim = if is_stale {
+                Change::new().lease_for_repair(lease)
+            } else {
+                Change::new().lease(lease)
+            };
+            if self.publish(index, &mut volume, &claim.generation(generation)) {
+                members[index] =
+                    if is_stale { Member::Stale(volume) } else { Member::Current(volume) };
             }
-            let mut volume = open(device, true).unwrap();
-            let publishing = volume.publish(&claim, self.now_ms).unwrap();
-            assert_eq!(device.drive(publishing, &[]), Ended::Well(Ok(())));
-            volumes[index] = Some(volume);
         }
-        if volumes.iter().flatten().count() < self.set.lease_quorum() {
+        let has_lease = |one: &&Member| !matches!(one, Member::Away);
+        if members.iter().filter(has_lease).count() < self.set.lease_quorum() {
             self.tally.below_quorum += 1;
             return;
         }
+        for index in 0..REPLICAS {
+            if matches!(members[index], Member::Stale(_)) {
+                match self.repair(index, &mut members, lease) {
+                    Some(()) => self.tally.repaired += 1,
+                    None => return self.tally.repairs_cut += 1,
+                }
+            }
+        }
+        assert!(latest < REPLICAS);
         for _ in 0..3 {
-            generation += 1;
-            if !self.save(&mut volumes, generation) {
+            if currents(&members).len() < QUORUM || !self.change(&mut members) {
+                self.tally.below_quorum += 1;
                 return;
             }
         }
     }
 
-    /// Commits a checkpoint on the replicas that have not missed a change. Returns whether that was
-    /// acknowledged.
-    fn save(&mut self, volumes: &mut [Option<Volume>], generation: u64) -> bool {
+    /// Executes a procedure on a replica, which may lose power or fail operations. Returns whether
+    /// it succeeded.
+    fn attempt<P: Procedure>(&mut self, index: usize, procedure: P, source: &[u8]) -> bool {
+        let device = &mut self.devices[index];
+        if self.random.chance(30_000) {
+            device.power_cut_in = Some(self.random.below(CUT_WITHIN));
+        }
+        if self.random.chance(20_000) {
+            device.failures_per_million = 200_000;
+        }
+        let ended = device.drive(procedure, source);
+        (device.power_cut_in, device.failures_per_million) = (None, 0);
+        matches!(ended, Ended::Well(Ok(_)))
+    }
+
+    fn publish(&mut self, index: usize, volume: &mut Volume, change: &Change<'_>) -> bool {
+        let publishing = volume.publish(change, self.now_ms);
+        publishing.is_ok_and(|publishing| self.attempt(index, publishing, &[]))
+    }
+
+    /// Makes a stale replica equal to the newest one. `None` if that ends early.
+    fn repair(&mut self, stale: usize, members: &mut [Member], lease: Lease) -> Option<()> {
+        let Member::Stale(mut volume) = std::mem::replace(&mut members[stale], Member::Away) else {
+            return None;
+        };
+        let source = *currents(members).first()?;
+        let Member::Current(newest) = &members[source] else { return None };
+        let plan = RepairPlan::new(newest, &volume);
+        for step in plan.steps() {
+            if self.random.chance(60_000) {
+                return None;
+            }
+            self.lose_source(members);
+            let is_made = match step {
+                RepairStep::Renew => self.renew(members, stale, &mut volume, lease),
+                RepairStep::Publish(change) => self.publish(stale, &mut volume, &change),
+                RepairStep::Copy(checkpoint) => {
+                    self.copy(checkpoint, members, stale, &mut volume).is_some()
+                }
+            };
+            if !is_made {
+                return None;
+            }
+        }
+        members[stale] = Member::Current(volume);
+        Some(())
+    }
+
+    /// Now and then, the first current member does not answer any longer.
+    fn lose_source(&mut self, members: &mut [Member]) {
+        if self.random.chance(50_000)
+            && let Some(&source) = currents(members).first()
+        {
+            members[source] = Member::Away;
+        }
+    }
+
+    /// Renews all leases with one generation.
+    fn renew(
+        &mut self,
+        members: &mut [Member],
+        stale: usize,
+        volume: &mut Volume,
+        lease: Lease,
+    ) -> bool {
+        let current = |one: &Member| match one {
+            Member::Current(volume) => Some(volume.last_generation()),
+            Member::Stale(_) | Member::Away => None,
+        };
+        let last = members.iter().filter_map(current).chain([volume.last_generation()]);
+        let generation = ReplicaSet::renewal_generation(last);
+        let renewal = Change::new().lease(lease).generation(generation);
+        self.on_each(members, |world, index, volume| world.publish(index, volume, &renewal)) > 0
+            && self.publish(stale, volume, &renewal)
+    }
+
+    /// Calls a function for each current member; those for which it fails are away. Returns the
+    /// number of the others.
+    fn on_each(
+        &mut self,
+        members: &mut [Member],
+        mut call: impl FnMut(&mut Self, usize, &mut Volume) -> bool,
+    ) -> usize {
+        for (index, member) in members.iter_mut().enumerate() {
+            if let Member::Current(volume) = member
+                && !call(self, index, volume)
+            {
+                *member = Member::Away;
+            }
+        }
+        currents(members).len()
+    }
+
+    /// Saves a checkpoint of the newest replica on a stale one.
+    fn copy(
+        &mut self,
+        checkpoint: &Checkpoint,
+        members: &mut [Member],
+        stale: usize,
+        volume: &mut Volume,
+    ) -> Option<()> {
+        let (name, now_ms) = (checkpoint.name.clone(), self.now_ms);
+        let metadata = checkpoint.metadata.clone();
+        let save = volume.begin(name, checkpoint.step, metadata, now_ms).ok()?;
+        let mut save = save.created(checkpoint.created_ms);
+        for entry in &checkpoint.entries {
+            self.lose_source(members);
+            let source = *currents(members).first()?;
+            let Member::Current(newest) = &members[source] else { return None };
+            let names = (checkpoint.name.as_str(), entry.name.as_str());
+            let plan = newest.read_plan(names.0, names.1, 0..entry.length).unwrap();
+            let Ended::Well(read) = self.devices[source].drive(Reading::new(plan), &[]) else {
+                panic!("power is lost in a read")
+            };
+            let bytes = read.expect("what is committed can be read");
+            let into = volume.add_entry(&mut save, entry.name.clone(), entry.length).ok()?;
+            let writing = volume.write(&mut save, into, 0, &bytes, now_ms).unwrap();
+            self.attempt(stale, writing, &bytes).then_some(())?;
+        }
+        self.publish(stale, volume, &Change::new().commit(&save)).then_some(())
+    }
+
+    /// Commits a checkpoint or deletes some on the replicas that have not missed a change. Returns
+    /// whether that was acknowledged.
+    fn change(&mut self, members: &mut [Member]) -> bool {
+        let first = currents(members)[0];
+        let Member::Current(newest) = &members[first] else { return false };
+        let generation = newest.last_generation() + 1;
+        let before = newest.replica().unwrap().table_generation;
+        let mut after = self.states[&before].clone();
+        let delete = self.random.chance(300_000).then(|| self.random.index(3));
         self.saves += 1;
         let name = format!("step-{}", self.saves);
-        let now_ms = self.now_ms;
-        for (index, slot) in volumes.iter_mut().enumerate() {
-            let Some(volume) = slot else { continue };
-            if self.random.chance(250_000) {
-                // This replica does not answer any longer.
-                *slot = None;
-                continue;
-            }
-            let checkpoint = CheckpointName::new(&name).unwrap();
-            let mut save = volume.begin(checkpoint, self.saves, Vec::new(), now_ms).unwrap();
-            let entry = EntryName::new("entry").unwrap();
-            let at = volume.add_entry(&mut save, entry, 5).unwrap();
-            let writing = volume.write(&mut save, at, 0, b"bytes", now_ms).unwrap();
-            let device = &mut self.devices[index];
-            assert_eq!(device.drive(writing, b"bytes"), Ended::Well(Ok(())));
-            let change = Change::new().commit(&save).generation(generation);
-            let publishing = volume.publish(&change, now_ms).unwrap();
-            assert_eq!(device.drive(publishing, &[]), Ended::Well(Ok(())));
+        let bytes: Vec<u8> = (0..self.random.index(9_000)).map(|at| (at + 7) as u8).collect();
+        match delete {
+            Some(kept) => drop(after.drain(..after.len().saturating_sub(kept))),
+            None => after.push((name.clone(), bytes.clone())),
         }
-        let is_acknowledged = self.set.is_committed(volumes.iter().flatten().count());
+        if after != self.states[&before] {
+            let replaced = self.states.insert(generation, after);
+            assert!(replaced.is_none(), "two commits have one generation");
+        }
+        let have = self.on_each(members, |world, index, volume| {
+            if world.random.chance(200_000) {
+                // It does not answer any longer.
+                return false;
+            }
+            let change = Change::new().generation(generation);
+            match delete {
+                Some(kept) => world.publish(index, volume, &change.keep(kept)),
+                None => world.save(index, volume, change, (&name, &bytes)).is_some(),
+            }
+        });
+        let is_acknowledged = self.set.is_committed(have);
         if is_acknowledged {
-            self.acknowledged.insert(name);
+            let is_changed = self.states.contains_key(&generation);
+            self.acknowledged = if is_changed { generation } else { before };
             self.tally.acknowledged += 1;
-        } else {
-            self.tally.below_quorum += 1;
         }
         is_acknowledged
     }
+
+    fn save(
+        &mut self,
+        index: usize,
+        volume: &mut Volume,
+        change: Change<'_>,
+        (name, bytes): (&str, &[u8]),
+    ) -> Option<()> {
+        let (checkpoint, now_ms) = (CheckpointName::new(name).unwrap(), self.now_ms);
+        let mut save = volume.begin(checkpoint, self.saves, Vec::new(), now_ms).unwrap();
+        let entry = EntryName::new("entry").unwrap();
+        let at = volume.add_entry(&mut save, entry, bytes.len() as u64).ok()?;
+        let writing = volume.write(&mut save, at, 0, bytes, now_ms).unwrap();
+        self.attempt(index, writing, bytes).then_some(())?;
+        let generation = change.commit(&save);
+        self.publish(index, volume, &generation).then_some(())
+    }
 }
 
-/// Returns the names of the checkpoints of a volume.
-fn names(volume: &Volume) -> BTreeSet<String> {
-    let checkpoints = &volume.manifest().checkpoints;
-    checkpoints.iter().map(|one| one.name.as_str().to_owned()).collect()
+fn facts(volumes: &[Option<Volume>]) -> Vec<Option<Replica>> {
+    volumes.iter().map(|one| one.as_ref().and_then(Volume::replica)).collect()
+}
+
+/// Returns the indexes of the members that have the newest checkpoints.
+fn currents(members: &[Member]) -> Vec<usize> {
+    let is_current = |index: &usize| matches!(members[*index], Member::Current(_));
+    (0..members.len()).filter(is_current).collect()
+}
+
+/// Reads the checkpoints of a volume, each with one entry.
+fn read_all(device: &mut SimulatedDevice, volume: &Volume) -> Contents {
+    let checkpoints = volume.manifest().checkpoints.iter();
+    let read = |checkpoint: &Checkpoint| {
+        let [entry] = &checkpoint.entries[..] else { panic!("not one entry") };
+        let names = (checkpoint.name.as_str(), entry.name.as_str());
+        let plan = volume.read_plan(names.0, names.1, 0..entry.length).unwrap();
+        match device.drive(Reading::new(plan), &[]) {
+            Ended::Well(bytes) => (names.0.to_owned(), bytes.expect("good bytes")),
+            Ended::PowerLost => panic!("power is lost in a read"),
+        }
+    };
+    checkpoints.map(read).collect()
 }

@@ -9,13 +9,11 @@ use feedrail_checkpoint::{
 use uuid::Uuid;
 
 use super::device::{Ended, SimulatedDevice};
+use super::model::{Contents, NameChange, Refusal};
 
-const UNIT_SHIFT: u32 = 12;
+pub(super) const UNIT_SHIFT: u32 = 12;
 const UNITS: usize = 32 + 40;
 const LEASE_MS: u64 = 1_000_000;
-
-/// Checkpoints of a volume: bytes of entries by name of checkpoint and entry.
-type Contents = BTreeMap<String, BTreeMap<String, Vec<u8>>>;
 
 /// Numbers of events in a world.
 #[derive(Clone, Copy, Debug, Default)]
@@ -24,18 +22,20 @@ pub(crate) struct Tally {
     pub(crate) power_cuts: u64,
     pub(crate) refusals: u64,
     pub(crate) fenced: u64,
+    pub(crate) files: u64,
+    pub(crate) name_changes: u64,
 }
 
-struct World {
-    device: SimulatedDevice,
-    now_ms: u64,
+pub(super) struct World {
+    pub(super) device: SimulatedDevice,
+    pub(super) now_ms: u64,
     /// Checkpoints that are committed.
-    contents: Contents,
+    pub(super) contents: Contents,
     /// Checkpoints after a change whose commit was not acknowledged, because power was lost or the
     /// write of the superblock failed.
     perhaps: Option<Contents>,
     names: u64,
-    tally: Tally,
+    pub(super) tally: Tally,
     has_compare: bool,
 }
 
@@ -143,7 +143,7 @@ impl World {
     }
 
     /// Compares the free space with that of a reader who opens the volume now.
-    fn check_space(&mut self, volume: &Volume) {
+    pub(super) fn check_space(&mut self, volume: &Volume) {
         let power_cut_in = self.device.power_cut_in.take();
         let failures = std::mem::take(&mut self.device.failures_per_million);
         let fresh = open(&mut self.device, self.has_compare).expect("a volume opens");
@@ -154,10 +154,36 @@ impl World {
 
     /// Makes one random change. Returns false if the session must end.
     fn change(&mut self, volume: &mut Volume) -> bool {
-        match self.device.random.below(10) {
+        match self.device.random.below(16) {
             0..6 => self.save(volume),
             6..8 => self.delete(volume),
-            _ => self.keep(volume),
+            8..10 => self.keep(volume),
+            10..13 => self.files(volume),
+            _ => self.change_names(volume),
+        }
+    }
+
+    fn change_names(&mut self, volume: &mut Volume) -> bool {
+        let names = NameChange::random(&mut self.device.random, &self.contents);
+        let after = names.apply(&self.contents);
+        let change = names.add_to(Change::new(), self.now_ms);
+        match (change, after) {
+            (Ok(change), Ok(after)) => {
+                let is_made = self.publish(volume, &change, after);
+                self.tally.name_changes += u64::from(is_made == Some(true));
+                is_made.is_some()
+            }
+            (change, after) => {
+                let refused: Result<(), Refusal> = change.and_then(|change| {
+                    match volume.publish(&change, self.now_ms).map(drop) {
+                        Err(Error::Missing(_)) => Err(Refusal::Missing),
+                        Err(Error::Exists(_)) => Err(Refusal::Exists),
+                        other => panic!("{names:?}: {other:?} instead of {after:?}"),
+                    }
+                });
+                assert_eq!(refused, after.map(drop), "{names:?}");
+                true
+            }
         }
     }
 
@@ -251,7 +277,7 @@ impl World {
     }
 
     /// Commits a change. Returns whether that succeeded; `None` if the session must end.
-    fn publish(
+    pub(super) fn publish(
         &mut self,
         volume: &mut Volume,
         change: &Change<'_>,
@@ -260,8 +286,13 @@ impl World {
         let publishing = match volume.publish(change, self.now_ms) {
             Ok(publishing) => publishing,
             Err(Error::CapacityExceeded { .. }) => {
-                let saves = after.keys().any(|name| !self.contents.contains_key(name));
-                assert!(saves, "a full volume refuses a deletion");
+                let has = |(checkpoint, entries): (&String, &BTreeMap<String, Vec<u8>>)| {
+                    let before = self.contents.get(checkpoint);
+                    before.is_some_and(|before| {
+                        entries.iter().all(|(name, bytes)| before.get(name) == Some(bytes))
+                    })
+                };
+                assert!(!after.iter().all(has), "a full volume refuses a deletion");
                 self.tally.refusals += 1;
                 return Some(false);
             }
