@@ -13,7 +13,7 @@ use crate::{output, root, run};
 const REQUIREMENTS: [&str; 3] =
     ["maturin>=1.16,<2", "ziglang>=0.16,<0.18", "cargo-zigbuild>=0.24,<0.25"];
 /// Package from crates.io that builds Debian packages.
-const CARGO_DEB: &str = "cargo-deb@3.8";
+const CARGO_DEB: &str = "cargo-deb@^3.8";
 
 /// Folder with the installed tools.
 pub(crate) struct Tools {
