@@ -1,6 +1,7 @@
 #!/bin/sh
 # tarball.sh: unpacks the tarball of /opt/feedrail as its README says, and uses both programs.
 set -eu
+. /opt/feedrail/serve.sh
 tar --extract --gzip --file /opt/feedrail/feedrail.tar.gz --directory /usr/local --strip-components 1
 for file in bin/feedrail bin/feedrail-target lib/systemd/system/feedrail-target.service lib/sysusers.d/feedrail-target.conf \
     share/man/man8/feedrail-target.8 share/man/man5/feedrail.toml.5 share/man/man1/feedrail.1 \
@@ -23,4 +24,14 @@ feedrail-target --config /tmp/target.toml --check >/tmp/said
 for provider in soft shm; do
     feedrail demo --provider $provider >>/tmp/said
 done
-echo "tried: $(feedrail --version), demo over soft and shm, --check; $(ldd --version | head -n 1 | sed 's/.* /glibc /')"
+# As docs/checkpoints.md has it.
+truncate --size 64M /tmp/volume.img
+url=nvmf://127.9.9.8/nqn.2026-01.io.feedrail:ckpt
+serve 127.9.9.8 "${url##*/}" --writable /tmp/volume.img
+feedrail checkpoint format $url >>/tmp/said
+feedrail checkpoint put $url step-1 /tmp/file --step 1 >>/tmp/said
+feedrail checkpoint verify $url >>/tmp/said
+feedrail checkpoint get $url step-1 /tmp/restored >>/tmp/said
+cmp /tmp/file /tmp/restored/file
+kill $target
+echo "tried: $(feedrail --version), demo over soft and shm, checkpoint, --check; $(ldd --version | head -n 1 | sed 's/.* /glibc /')"

@@ -166,7 +166,7 @@ fn fill(release: &ReleaseFiles, folder: &Path, architecture: Architecture) -> Re
     for tarball in release.files(&format!("-{}.tar.gz", architecture.triple()))? {
         copy(&tarball, folder.join("feedrail.tar.gz"))?;
     }
-    for name in ["tarball.sh", "packages.sh", "wheel.sh"] {
+    for name in ["serve.sh", "tarball.sh", "packages.sh", "wheel.sh"] {
         copy(Path::new(&script(name)), folder.join(name))?;
     }
     copy(&root().join("python/examples/quickstart.py"), folder.join("quickstart.py"))
