@@ -4,8 +4,10 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+from feedrail._checkpoints import Checkpoint
 from feedrail._open import open as open_source
 from feedrail._source import Source
+from feedrail.formats.safetensors._entries import EntrySource
 from feedrail.formats.safetensors._file import tensors_of
 from feedrail.formats.safetensors._slice import Slices, Spec, shard_slices
 
@@ -22,7 +24,7 @@ __all__ = ["Slices", "Spec", "load_file", "shard_slices", "stream"]
 
 
 def load_file(
-    source: str | os.PathLike[str] | Source,
+    source: str | os.PathLike[str] | Source | Checkpoint,
     device: str | torch.device = "cpu",
     *,
     shard: str | int | Sequence[str | int] = 0,
@@ -37,13 +39,13 @@ def load_file(
 
 
 def stream(
-    source: str | os.PathLike[str] | Source,
+    source: str | os.PathLike[str] | Source | Checkpoint,
     device: str | torch.device = "cpu",
     *,
     shard: str | int | Sequence[str | int] = 0,
     slices: Slices | None = None,
     names: Iterable[str] | None = None,
-    buffer_bytes: int = 256 << 20,
+    buffer_bytes: int = 64 << 20,
     progress: Progress | None = None,
 ) -> TensorStream:
     """Names and tensors of a file, each once, in the order of the file, as their bytes arrive.
@@ -53,8 +55,9 @@ def stream(
     free when the last tensor in them is gone; what else the consumer keeps has its own.
 
     Args:
-        source: A URL, a path, or a source that is open. A source that this opens is closed at the
-            end.
+        source: A URL, a path, or a source that is open; one that this opens is closed at the end.
+            Or a checkpoint, whose entries are the shards: their checksums are compared, so that
+            whole units of them are read, and none ahead.
         device: Where the tensors go; anywhere but `"cpu"`, they are copied there as they arrive,
             to CUDA from pinned memory. For `"meta"` no tensor is read.
         shard: Name or number of the shard, or of several, whose tensors come one shard after the
@@ -76,11 +79,15 @@ def stream(
         ValueError: this torch has no type for a tensor, a step is not 1, or a slice of F4 does not
             begin and end at whole bytes. No tensor was read.
         IndexError: a slice has more dimensions than its tensor. No tensor was read.
+        Damaged: bytes of a checkpoint do not have their checksum, on any replica.
     """
     # It imports torch.
     from feedrail.formats.safetensors._stream import TensorStream
 
-    opened = source if isinstance(source, Source) else open_source(source)
+    if isinstance(source, Checkpoint):
+        opened: Source | EntrySource = EntrySource(source)
+    else:
+        opened = source if isinstance(source, Source) else open_source(source)
     tensors = tensors_of(opened, shard)
     return TensorStream(
         opened,
@@ -90,5 +97,5 @@ def stream(
         names=names,
         buffer_bytes=buffer_bytes,
         progress=progress,
-        is_owned=opened is not source,
+        is_owned=not isinstance(source, Source | Checkpoint),
     )

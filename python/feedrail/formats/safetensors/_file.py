@@ -13,6 +13,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
 
     from feedrail._source import Source
+    from feedrail.formats.safetensors._entries import EntrySource
 
 #: Longest index of a checkpoint of several files: 64 MiB have a million tensors.
 _INDEX_BYTES = 64 << 20
@@ -39,7 +40,9 @@ class FileTensor(NamedTuple):
     nbytes: int
 
 
-def tensors_of(source: Source, shard: str | int | Sequence[str | int]) -> list[FileTensor]:
+def tensors_of(
+    source: Source | EntrySource, shard: str | int | Sequence[str | int]
+) -> list[FileTensor]:
     """The tensors of one file or several, by name or number, in the order of their bytes.
 
     Raises:
@@ -62,17 +65,17 @@ def _add(found: dict[str, FileTensor], tensors: Iterable[FileTensor]) -> None:
             raise FormatError(f"two files have a tensor {tensor.name!r}", shard=tensor.shard)
 
 
-def _tensors_of_file(source: Source, number: int) -> list[FileTensor]:
+def _tensors_of_file(source: Source | EntrySource, number: int) -> list[FileTensor]:
     with source.open(number) as file:
         read = lambda offset, length: file.pread(length, offset)  # noqa: E731
-        found = _core.safetensors_tensors(number, file.size, read)
+        found = _core.safetensors_tensors(number, source.shards[number].nbytes, read)
     return [
         FileTensor(number, name, dtype, tuple(shape), offset, nbytes)
         for name, dtype, shape, offset, nbytes in found
     ]
 
 
-def _tensors_of_index(source: Source, index: str) -> list[FileTensor]:
+def _tensors_of_index(source: Source | EntrySource, index: str) -> list[FileTensor]:
     """The tensors of the files that an index of Hugging Face's lists, in the order of their names.
 
     Raises:
@@ -93,7 +96,7 @@ def _tensors_of_index(source: Source, index: str) -> list[FileTensor]:
     return list(found.values())
 
 
-def _weight_map(source: Source, number: int) -> dict[str, str]:
+def _weight_map(source: Source | EntrySource, number: int) -> dict[str, str]:
     """The files of an index by the names of their tensors."""
     nbytes, name = source.shards[number].nbytes, source.shards[number].name
     if nbytes > _INDEX_BYTES:

@@ -26,13 +26,15 @@ if TYPE_CHECKING:
     from feedrail._source import Source
     from feedrail._ticket import Ticket
     from feedrail._typing import Progress
+    from feedrail.formats.safetensors._entries import EntrySource, EntryTicket
     from feedrail.formats.safetensors._file import FileTensor
     from feedrail.formats.safetensors._slice import Slices
 
 #: Tensors begin at multiples of this many bytes of the memory that they share.
 _ALIGNMENT = 64
-#: Steps that are in flight, at most: more are no faster, and each takes its turn on the wire.
-_STEPS_AT_MOST = 32
+#: Steps that are in flight, at most. They take turns on the wire: with more, their pages have left the
+#: cache when it is their turn, and new memory takes 1.1 times as long.
+_STEPS_AT_MOST = 8
 #: Least and most bytes of a step.
 _STEP_BYTES = 64 << 10, 32 << 20
 #: Ranges of a step, at most: their results take memory.
@@ -76,7 +78,7 @@ class TensorStream(Iterator[tuple[str, "torch.Tensor"]]):
 
     def __init__(
         self,
-        source: Source,
+        source: Source | EntrySource,
         tensors: Iterable[FileTensor],
         device: str | torch.device,
         *,
@@ -110,7 +112,7 @@ class TensorStream(Iterator[tuple[str, "torch.Tensor"]]):
         self._lender = _Lender(lent_bytes, self._device)
         self._steps: Iterator[_Step] = _steps(parts, step_bytes, self._lender)
         self._next_step = next(self._steps, None)
-        self._in_flight: deque[tuple[_Step, Ticket | None]] = deque()
+        self._in_flight: deque[tuple[_Step, Ticket | EntryTicket | None]] = deque()
         self._buffer_bytes = buffer_bytes
         #: Bytes that may be in flight. The first tensor is not kept waiting by many behind it.
         self._window = 2 * step_bytes
@@ -205,7 +207,7 @@ class TensorStream(Iterator[tuple[str, "torch.Tensor"]]):
         is_within = sum(ahead.values()) <= self._buffer_bytes or len(ahead) == 1
         return is_within and in_flight <= self._window and len(self._in_flight) < _STEPS_AT_MOST
 
-    def _wait(self, ticket: Ticket) -> None:
+    def _wait(self, ticket: Ticket | EntryTicket) -> None:
         told, done = self._progress, self._done
         if told is None:
             ticket.wait()
