@@ -275,6 +275,11 @@ impl Daemon {
 
     /// Ends it as a power failure would.
     pub fn kill(mut self) {
+        self.crash();
+    }
+
+    /// Ends it as [`Daemon::kill`] does; only its address, its name and its log are left.
+    pub fn crash(&mut self) {
         let _ = self.child.kill();
         let _ = self.child.wait();
     }

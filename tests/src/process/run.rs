@@ -7,7 +7,7 @@ use std::thread::{self, JoinHandle};
 use std::time::Duration;
 
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
-use rustix::process::{Pid, PidfdFlags, pidfd_open};
+use rustix::process::{Pid, PidfdFlags, Signal, kill_process, pidfd_open};
 
 use super::binary;
 use super::seccomp::refuse_io_uring;
@@ -174,6 +174,15 @@ impl Running {
     /// If the system refuses to tell.
     pub fn has_ended(&mut self) -> bool {
         self.child.try_wait().expect("our own child can be waited for").is_some()
+    }
+
+    /// Sends it a signal.
+    ///
+    /// # Panics
+    /// If the system refuses.
+    pub fn signal(&self, signal: Signal) {
+        let pid = Pid::from_raw(self.child.id().cast_signed()).expect("a process id is not 0");
+        kill_process(pid, signal).expect("our own child can be signalled");
     }
 
     /// Ends it without a warning.

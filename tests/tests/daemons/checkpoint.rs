@@ -1,113 +1,14 @@
 //! `feedrail checkpoint` against daemons that serve a writable file.
 
-use std::collections::BTreeMap;
 use std::fs;
 use std::os::unix::fs::FileExt as _;
-use std::path::{Path, PathBuf};
+use std::path::Path;
 
 use feedrail_checkpoint_store::{CheckpointStore, StoreError, StoreOptions, VolumeNamespace};
-use feedrail_tests::process::{Bytes, Daemon, DaemonOptions, Program, eventually, feedrail, host};
+use feedrail_tests::process::{Bytes, Daemon, eventually, host};
 use serde_json::Value;
-use tempfile::TempDir;
 
-const MIB: u64 = 1 << 20;
-
-/// A file that is served, with room for sources and results beside it.
-struct Volume {
-    folder: TempDir,
-    daemon: Daemon,
-    provider: &'static str,
-}
-
-impl Volume {
-    /// A file of zeroes, which is served but not formatted.
-    fn new(bytes: u64, provider: &'static str) -> Self {
-        let folder = tempfile::tempdir_in(env!("CARGO_TARGET_TMPDIR")).unwrap();
-        let image = fs::File::create(folder.path().join("volume.img")).unwrap();
-        image.set_len(bytes).unwrap();
-        let daemon = options(folder.path(), provider).arg("--writable").start();
-        Self { folder, daemon, provider }
-    }
-
-    fn formatted(bytes: u64, provider: &'static str) -> Self {
-        let volume = Self::new(bytes, provider);
-        volume.command(&["format"], &[]).run().success();
-        volume
-    }
-
-    fn url(&self) -> String {
-        format!("nvmf://{}/{}", self.daemon.address(), self.daemon.nqn())
-    }
-
-    /// `feedrail checkpoint`, the words, the URL and the other arguments.
-    fn command(&self, words: &[&str], arguments: &[&str]) -> Program {
-        feedrail(["checkpoint"]).args(words).args([self.url()]).args(arguments).args([
-            "--provider",
-            self.provider,
-            "--timeout",
-            "5000",
-        ])
-    }
-
-    fn json(&self, words: &[&str], arguments: &[&str]) -> Value {
-        let arguments = [arguments, &["-o", "json"]].concat();
-        let text = self.command(words, &arguments).run().success();
-        serde_json::from_slice(&text).unwrap()
-    }
-
-    fn names(&self) -> Vec<String> {
-        let list = self.json(&["list"], &[]);
-        let names = list["checkpoints"].as_array().unwrap().iter();
-        names.map(|one| one["name"].as_str().unwrap().to_owned()).collect()
-    }
-
-    fn path(&self, name: &str) -> PathBuf {
-        self.folder.path().join(name)
-    }
-
-    fn image(&self) -> fs::File {
-        fs::File::options().read(true).write(true).open(self.path("volume.img")).unwrap()
-    }
-
-    /// Writes a folder with one file, and returns its path.
-    fn source(&self, name: &str, bytes: &[u8]) -> String {
-        let folder = self.path(name);
-        fs::create_dir_all(&folder).unwrap();
-        fs::write(folder.join("model.bin"), bytes).unwrap();
-        folder.display().to_string()
-    }
-
-    /// Reads a checkpoint back, and compares it.
-    #[track_caller]
-    fn check(&self, name: &str, source: &str) {
-        let copy = tempfile::tempdir_in(self.folder.path()).unwrap();
-        let to = copy.path().display().to_string();
-        self.command(&["get"], &[name, &to]).run().success();
-        assert!(files(copy.path()) == files(source.as_ref()), "{name} differs from {source}");
-    }
-}
-
-fn options(folder: &Path, provider: &str) -> DaemonOptions {
-    DaemonOptions::files([folder.join("volume.img")]).arg("--provider").arg(provider)
-}
-
-/// All files of a folder by their relative paths.
-fn files(folder: &Path) -> BTreeMap<PathBuf, Vec<u8>> {
-    let mut found = BTreeMap::new();
-    let mut folders = vec![folder.to_owned()];
-    while let Some(next) = folders.pop() {
-        for entry in fs::read_dir(next).unwrap() {
-            let path = entry.unwrap().path();
-            if path.is_dir() {
-                folders.push(path);
-            } else {
-                let name = path.strip_prefix(folder).unwrap().to_owned();
-                found.insert(name, fs::read(path).unwrap());
-            }
-        }
-    }
-    found
-}
+use super::checkpoint_volume::{MIB, Volume, files, options};
 
 /// Twenty files of odd sizes, some in folders, one of them empty.
 fn odd_files(folder: &Path) {
@@ -225,10 +126,7 @@ fn a_killed_target_has_the_old_or_the_new_checkpoint() {
     let before = writes(&volume.daemon);
     let writer = volume.command(&["put"], &["new", &new, "--lease", "1"]).start();
     eventually("it writes", || writes(&volume.daemon) > before + 8);
-    let address = volume.daemon.address();
-    let options = options(volume.folder.path(), volume.provider).arg("--writable");
-    volume.daemon.kill();
-    volume.daemon = options.at(address).start();
+    volume.restart();
 
     let is_acknowledged = writer.wait().status.is_some_and(|status| status.success());
     volume.command(&["verify"], &[]).run().success();

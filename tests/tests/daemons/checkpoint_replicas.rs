@@ -2,11 +2,25 @@
 
 use std::fs;
 use std::net::SocketAddr;
+use std::ops::ControlFlow;
 use std::path::PathBuf;
+use std::thread;
 
-use feedrail_tests::process::{Bytes, Daemon, DaemonOptions, Program, eventually, feedrail};
+use feedrail_checkpoint_store::{CheckpointStore, StoreOptions, VolumeNamespace};
+use feedrail_tests::checkpoint_content::CheckpointContent;
+use feedrail_tests::process::{Bytes, Daemon, DaemonOptions, Program, eventually, feedrail, host};
+use rustix::process::Signal;
 use serde_json::Value;
 use tempfile::TempDir;
+
+use super::checkpoint_kills::{check_content, delay, kills};
+use super::endurance::seed;
+
+/// Kills of a replica in a save; more on demand.
+const KILLS: u64 = 2;
+const KILLS_VARIABLE: &str = "FEEDRAIL_REPLICA_KILLS";
+/// Volumes side by side, at most.
+const VOLUMES_MOST: u64 = 6;
 
 struct Replicas {
     folder: TempDir,
@@ -120,7 +134,15 @@ fn a_commit_needs_two_of_three_and_repair_makes_the_third_equal() {
     // The killed one may have the lease of the save that it missed.
     replicas.start(1);
     replicas.command(&["repair"], &["--dry-run"]).run().success();
-    let repair = replicas.command(&["repair"], &["--wait", "110", "-o", "json"]).run().success();
+    let writes = || replicas.daemons[2].as_ref().unwrap().stats()["io"]["writes"].as_u64().unwrap();
+    let before = writes();
+    let mut repair = replicas.command(&["repair"], &["--wait", "110"]).start();
+    eventually("it copies", || writes() > before + 8 || repair.has_ended());
+    repair.signal(Signal::INT);
+    let interrupted = repair.wait();
+    assert_eq!(interrupted.status.and_then(|status| status.code()), Some(130), "{interrupted}");
+    // Nothing that it copied is there, and it has given the leases back.
+    let repair = replicas.command(&["repair"], &["-o", "json"]).run().success();
     let repair: Value = serde_json::from_slice(&repair).unwrap();
     assert_eq!(repair["repaired"][0]["copied"], serde_json::json!(["second"]));
     replicas.kill(0);
@@ -150,4 +172,75 @@ fn damage_of_one_replica_is_read_from_another() {
     let address = replicas.addresses[0].ip().to_string();
     assert!(String::from_utf8_lossy(&verify.stdout).contains(&address), "{verify}");
     assert!(verify.status.is_some_and(|status| !status.success()));
+}
+
+/// Kills a replica in a save, and repairs it.
+fn save_under_kill(replicas: &mut Replicas, random: &mut Bytes, known: &mut Vec<(String, u64)>) {
+    let (name, seed) = (format!("step-{}", known.len()), random.next_u64());
+    let source = replicas.folder.path().join(&name);
+    CheckpointContent::of(seed).write_to(&source).unwrap();
+    let victim = random.below(3) as usize;
+    let daemon = replicas.daemons[victim].as_ref().unwrap();
+    let writes = || daemon.stats()["io"]["writes"].as_u64().unwrap();
+    let before = writes();
+    let source = source.display().to_string();
+    let mut put = replicas.command(&["put"], &[&name, &source, "--lease", "10"]).start();
+    eventually("it has the lease", || writes() > before || put.has_ended());
+    delay(random);
+    replicas.kill(victim);
+    put.wait().success();
+    known.push((name, seed));
+
+    // Whether it has the commit or not, it cannot know the newest one alone.
+    replicas.start(victim);
+    let others = [(victim + 1) % 3, (victim + 2) % 3];
+    others.into_iter().for_each(|other| replicas.kill(other));
+    for words in [&["list"][..], &["show", "step-0"], &["verify"]] {
+        let line = replicas.command(&words[..1], &words[1..]).run().failure();
+        assert!(line.contains("1 replicas answer, and 2 are needed"), "{line}");
+    }
+    others.into_iter().for_each(|other| replicas.start(other));
+    replicas.command(&["repair"], &["--wait", "110"]).run().success();
+    check_equal(replicas, known);
+}
+
+/// Opens each replica alone, and compares all of it.
+#[track_caller]
+fn check_equal(replicas: &Replicas, known: &[(String, u64)]) {
+    let host = host().build().unwrap();
+    let stores = [0, 1, 2].map(|index| {
+        let place = VolumeNamespace::connect(&host, &replicas.url(index).parse().unwrap()).unwrap();
+        CheckpointStore::open(&place, StoreOptions::default()).unwrap()
+    });
+    for store in &stores {
+        assert_eq!(store.list(), stores[0].list());
+        assert!(store.list().iter().map(|one| &one.name).eq(known.iter().map(|(name, _)| name)));
+        let report = store.verify(None, &mut |_| ControlFlow::Continue(())).unwrap();
+        assert!(report.damaged.is_empty(), "{:?}", report.damaged);
+        for (name, seed) in known {
+            assert_eq!(store.entries(name).unwrap(), stores[0].entries(name).unwrap());
+            check_content(store, name, *seed);
+        }
+    }
+}
+
+#[test]
+fn replicas_are_equal_after_kills_and_repairs() {
+    let seed = seed();
+    let kills = kills(KILLS_VARIABLE, KILLS);
+    let volumes = kills.clamp(1, VOLUMES_MOST);
+    let run = |index: u64| {
+        let mut replicas = Replicas::formatted();
+        let mut random = Bytes::new(seed ^ index.rotate_right(8));
+        let mut known = Vec::new();
+        for _ in 0..kills.div_ceil(volumes) {
+            save_under_kill(&mut replicas, &mut random, &mut known);
+        }
+    };
+    thread::scope(|scope| {
+        let threads: Vec<_> = (0..volumes).map(|index| scope.spawn(move || run(index))).collect();
+        for (index, thread) in threads.into_iter().enumerate() {
+            thread.join().unwrap_or_else(|_| panic!("volume {index} of seed {seed}"));
+        }
+    });
 }

@@ -40,7 +40,7 @@ fn kills() -> u64 {
 }
 
 /// A new seed, for the message of a failed run.
-fn seed() -> u64 {
+pub(crate) fn seed() -> u64 {
     let mut bytes = [0; 8];
     let got = getrandom(&mut bytes, GetRandomFlags::empty());
     assert_eq!(got, Ok(bytes.len()), "the kernel has randomness");

@@ -25,6 +25,13 @@ const MODELLED: &[&str] = &[
     "target/src/sync.rs",
 ];
 
+/// Variables of the environment with which tests run for longer.
+const ALL: &[(&str, &str)] = &[
+    ("FEEDRAIL_ALL_WORLDS", "1"),
+    ("FEEDRAIL_CHECKPOINT_KILLS", "500"),
+    ("FEEDRAIL_REPLICA_KILLS", "30"),
+];
+
 /// All steps. A step that returns an error fails the run.
 pub(crate) const STEPS: &[CiStep] = &[
     CiStep {
@@ -77,7 +84,7 @@ pub(crate) const STEPS: &[CiStep] = &[
         when: When::Always,
         reason: "the command that README gives",
         run: |full| {
-            let all: &[_] = if full { &[("FEEDRAIL_ALL_WORLDS", "1")] } else { &[] };
+            let all: &[_] = if full { ALL } else { &[] };
             crate::run("cargo", &["test", "--workspace"], all)
         },
     },
