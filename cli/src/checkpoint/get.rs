@@ -10,6 +10,7 @@ use clap::Args;
 use feedrail_checkpoint_store::{ReplicatedStore, StoreError, StoredEntry};
 use serde_json::json;
 
+use super::entry_paths;
 use super::volume_args::VolumeArgs;
 use crate::interrupt::{Interrupt, Interrupted};
 use crate::options::{Format, Local, Output};
@@ -26,7 +27,8 @@ Examples:
 /// Writes the entries of a checkpoint to files
 ///
 /// Each file gets its name when all its bytes were read and their checksums match. Files that are
-/// there already are an error, unless --force replaces them.
+/// there already are an error, unless --force replaces them. Symbolic links in the folder are not
+/// followed.
 #[derive(Args, Debug)]
 #[command(after_help = EXAMPLES)]
 pub(super) struct GetCheckpoint {
@@ -57,12 +59,14 @@ impl GetCheckpoint {
     pub(super) fn run(&self) -> Result<()> {
         let store = self.volume.open(&self.local)?;
         let entries = self.chosen(&store)?;
-        if !self.force {
-            for entry in &entries {
-                let path = self.path(entry);
-                let is_there = fs::symlink_metadata(&path).is_ok();
-                ensure!(!is_there, "{} is there already; --force replaces it", path.display());
-            }
+        for entry in &entries {
+            let path = entry_paths::below(&self.folder, &entry.name)?;
+            let is_there = fs::symlink_metadata(&path).is_ok();
+            ensure!(
+                self.force || !is_there,
+                "{} is there already; --force replaces it",
+                path.display()
+            );
         }
         let bytes = entries.iter().map(|entry| entry.length).sum();
         if !self.dry_run {
@@ -84,12 +88,9 @@ impl GetCheckpoint {
             ensure!(is_there, "{:?} has no entry {wanted:?}", self.name);
         }
         entries.retain(|entry| self.entries.is_empty() || self.entries.contains(&entry.name));
+        let names = entries.iter().map(|entry| entry.name.as_str());
+        entry_paths::check(names).context("choose one with --entry")?;
         Ok(entries)
-    }
-
-    /// Path of an entry's file. Names of entries have no parts such as `..`.
-    fn path(&self, entry: &StoredEntry) -> PathBuf {
-        self.folder.join(&entry.name)
     }
 
     fn write(
@@ -99,7 +100,7 @@ impl GetCheckpoint {
         interrupt: &Interrupt,
         transfer: &mut TransferArgs,
     ) -> Result<()> {
-        let path = self.path(entry);
+        let path = entry_paths::below(&self.folder, &entry.name)?;
         let cannot = || format!("cannot write {}", path.display());
         fs::create_dir_all(path.parent().unwrap_or(Path::new("."))).with_context(cannot)?;
         let mut file = PartialFile::create(&path)?;

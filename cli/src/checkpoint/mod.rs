@@ -1,5 +1,6 @@
 //! `feedrail checkpoint`: checkpoints of training jobs on a namespace.
 
+mod entry_paths;
 mod format;
 mod get;
 mod list;

@@ -6,6 +6,8 @@ use std::path::{Path, PathBuf};
 
 use anyhow::{Context as _, Result, bail, ensure};
 
+use super::entry_paths;
+
 /// A file to be saved, and its length when it was found.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) struct SourceFile {
@@ -17,7 +19,8 @@ pub(super) struct SourceFile {
 /// files in it, relative to the folder.
 ///
 /// # Errors
-/// Nothing is there, two files have one name, or something is neither file nor folder.
+/// Nothing is there, two files have one name, a file has the name of a folder of others, or
+/// something is neither file nor folder.
 pub(super) fn find(paths: &[PathBuf]) -> Result<BTreeMap<String, SourceFile>> {
     let mut files = BTreeMap::new();
     for path in paths {
@@ -30,6 +33,7 @@ pub(super) fn find(paths: &[PathBuf]) -> Result<BTreeMap<String, SourceFile>> {
         }
     }
     ensure!(!files.is_empty(), "there are no files to save");
+    entry_paths::check(files.keys().map(String::as_str))?;
     Ok(files)
 }
 

@@ -4,6 +4,8 @@ mod auto_provider;
 mod cache;
 mod changes;
 mod checkpoint;
+mod checkpoint_bad_input;
+mod checkpoint_interrupts;
 mod checkpoint_kills;
 mod checkpoint_replicas;
 mod checkpoint_volume;
