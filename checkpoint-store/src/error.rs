@@ -26,7 +26,7 @@ pub enum StoreError {
         cause: feedrail_initiator::Error,
     },
     /// The target cannot be reached, or an operation outside of a volume failed.
-    #[error("{0}")]
+    #[error(transparent)]
     Host(#[from] feedrail_initiator::Error),
     /// The host name of the URL cannot be resolved.
     #[error("cannot resolve {name}: {error}")]
