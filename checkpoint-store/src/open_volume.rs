@@ -226,10 +226,13 @@ impl OpenVolume {
             // Another writer has begun since.
             return Err(unknown(error));
         }
-        self.publish_lease(lease, None)?;
-        match is_made || !is_change {
-            true => Ok(()),
-            false => Err(StoreError::NotMade(Box::new(error))),
+        let renewed = self.publish_lease(lease, None);
+        match (is_change, is_made) {
+            (false, _) => renewed,
+            (true, false) => Err(StoreError::NotMade(Box::new(error))),
+            // That the change can be read does not mean that it is durable: the superblock of the
+            // lease is.
+            (true, true) => renewed.map_err(unknown),
         }
     }
 
