@@ -150,3 +150,38 @@ fn files_make_and_change_a_checkpoint() {
     let end = volume.begin_entries(CheckpointName::new("x").unwrap(), 100);
     assert!(matches!(end, Err(Error::NoLease)));
 }
+
+/// Clocks that differ by more than the grace period.
+#[test]
+fn a_clock_that_is_ten_minutes_off_loses_no_commit() {
+    const NOW: u64 = 1_000_000;
+    const OFF: u64 = 600_000;
+    let mut device = SimulatedDevice::new(1 << 20, 1);
+    format(&mut device, 12);
+    let claim = |number, now_ms| {
+        let lease = Lease { host: Uuid::nil(), number, expiry_ms: now_ms + 60_000 };
+        Change::new().lease(lease)
+    };
+    let mut first = open(&mut device, false).unwrap();
+    let claiming = first.publish(&claim(1, NOW), NOW).unwrap();
+    assert_eq!(device.drive(claiming, &[]), Ended::Well(Ok(())));
+
+    // A writer behind is refused, for longer than necessary.
+    let mut second = open(&mut device, false).unwrap();
+    let refused = second.publish(&claim(2, NOW - OFF), NOW - OFF).unwrap_err();
+    assert!(matches!(refused, Error::Leased { .. }), "{refused}");
+
+    // One ahead takes the lease, and its commit stays: the first one finds out before its own.
+    let commit = |device: &mut SimulatedDevice, volume: &mut Volume, name: &str, now_ms| {
+        let save = volume.begin(CheckpointName::new(name).unwrap(), 1, Vec::new(), now_ms).unwrap();
+        let commit = volume.publish(&Change::new().commit(&save), now_ms).unwrap();
+        device.drive(commit, &[])
+    };
+    let claiming = second.publish(&claim(2, NOW + OFF), NOW + OFF).unwrap();
+    assert_eq!(device.drive(claiming, &[]), Ended::Well(Ok(())));
+    assert_eq!(commit(&mut device, &mut second, "second", NOW + OFF), Ended::Well(Ok(())));
+    assert_eq!(commit(&mut device, &mut first, "first", NOW + 1), Ended::Well(Err(Error::Fenced)));
+    let names = open(&mut device, false).unwrap();
+    let names: Vec<_> = names.manifest().checkpoints.iter().map(|one| one.name.as_str()).collect();
+    assert_eq!(names, ["second"]);
+}
