@@ -16,6 +16,8 @@ torch=("$kept/torch" 'torch>=2.15,<2.16' 'torchdata>=0.11,<0.12' 'numpy>=2.1,<3'
     'tiktoken>=0.9,<1')
 # It wants an older numpy, and the torch that is there will do.
 streaming=("$kept/streaming" --over "$kept/torch" 'mosaicml-streaming>=0.13,<0.14')
+# What trains and saves checkpoints.
+frameworks=("$kept/frameworks" --over "$kept/torch" 'lightning>=2.5,<3' 'transformers>=5,<6')
 
 prepare() {
     local free_gib
@@ -37,6 +39,7 @@ prepare() {
     export PIP_NO_CACHE_DIR=1
     venv "${torch[@]}"
     venv "${streaming[@]}"
+    venv "${frameworks[@]}"
     # Each format is written by its own library.
     "$kept/torch/bin/python" python/tests/real_data.py "$kept/data"
     "$kept/streaming/bin/python" python/tests/real_data.py "$kept/data"
@@ -64,6 +67,12 @@ test_all() {
     # The environments that are kept belong to no checkout: the wheel goes into others, which lie over them.
     venv "$out/torch" --over "$kept/torch"
     test_wheel "$out/torch" "$tests"/test_torch*.py "$tests/test_formats.py" "$tests/libraries" "$@"
+    if complete "${frameworks[@]}"; then
+        venv "$out/frameworks" --over "$kept/frameworks" --over "$kept/torch"
+        test_wheel "$out/frameworks" "$tests/libraries/test_frameworks.py" "$@"
+    else
+        echo "torch-ci.sh: skipped Lightning and transformers: $(why_not)"
+    fi
     complete "${streaming[@]}" || skip "mosaicml-streaming" "$(why_not)"
     venv "$out/streaming" --over "$kept/streaming" --over "$kept/torch"
     test_wheel "$out/streaming" "$tests"/libraries/test_{streaming,real_data}.py -k streaming "$@"
