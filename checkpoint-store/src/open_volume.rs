@@ -12,6 +12,7 @@ use crate::driver::{Driver, LossMark};
 use crate::error::StoreError;
 use crate::options::StoreOptions;
 use crate::read::{UnitFault, read_pieces};
+use crate::stats::StoreStats;
 use crate::unit_pipe::UnitPipe;
 use crate::volume_namespace::VolumeNamespace;
 use crate::write_pipe::WritePipe;
@@ -46,6 +47,7 @@ pub(crate) struct OpenVolume {
     pub(crate) idle_pipe: Option<UnitPipe>,
     /// Registered memory of the saves since the volume was opened.
     write_pipe: Option<Arc<Mutex<WritePipe>>>,
+    pub(crate) stats: StoreStats,
 }
 
 impl OpenVolume {
@@ -63,6 +65,7 @@ impl OpenVolume {
             saves: 0,
             idle_pipe: None,
             write_pipe: None,
+            stats: StoreStats::default(),
         })
     }
 

@@ -10,6 +10,7 @@ use crate::clock::unix_ms;
 use crate::error::StoreError;
 use crate::open_volume::Claim;
 use crate::options::{FormatOptions, StoreOptions};
+use crate::stats::StoreStats;
 use crate::store::{CheckpointStore, StoredCheckpoint, StoredEntry};
 use crate::volume_namespace::VolumeNamespace;
 
@@ -30,6 +31,8 @@ pub struct ReplicatedStore {
     pub(crate) members: Vec<Member>,
     /// Index of a member that has the newest checkpoints.
     pub(crate) newest: usize,
+    /// Counters of members from the time before they were away, by index.
+    past: Vec<StoreStats>,
 }
 
 /// A replica of a store.
@@ -106,7 +109,15 @@ impl ReplicatedStore {
         if is_alone && let Some(Ok(_)) = opened.first() {
             // Also if it is damaged or incomplete: there is no other one.
             let members = opened.into_iter().flatten().map(Member::Current).collect();
-            return Ok(Self { set, writer_generation: 0, needed: quorum, members, newest: 0 });
+            let past = vec![StoreStats::default()];
+            return Ok(Self {
+                set,
+                writer_generation: 0,
+                needed: quorum,
+                members,
+                newest: 0,
+                past,
+            });
         }
         let newest = match set.latest(&answers) {
             Ok(newest) => newest,
@@ -135,10 +146,11 @@ impl ReplicatedStore {
             (Ok(store), false) => Member::Stale(store),
             (Err(error), _) => Member::Away(error),
         };
-        let members = opened.into_iter().zip(same).map(member).collect();
+        let members: Vec<_> = opened.into_iter().zip(same).map(member).collect();
         let writer_generation =
             set.writer_generation(&answers).map_err(|error| refused(error, None))?;
-        Ok(Self { set, writer_generation, needed: quorum, members, newest })
+        let past = vec![StoreStats::default(); members.len()];
+        Ok(Self { set, writer_generation, needed: quorum, members, newest, past })
     }
 
     /// Opens replicas for writing: takes the leases of those that have the newest checkpoints. A
@@ -277,6 +289,7 @@ impl ReplicatedStore {
         if let Member::Current(store) | Member::Stale(store) = member {
             // A superblock more, and it would not be behind the others.
             store.forget_lease();
+            self.past[index] = store.stats();
         }
         let next = self.currents().map(|(index, _)| index).next();
         self.newest = next.unwrap_or(self.newest);
@@ -298,6 +311,16 @@ impl ReplicatedStore {
             Member::Away(error) => ReplicaState::Away(error.clone()),
         };
         self.members.iter().map(state).collect()
+    }
+
+    /// Returns the counters of each replica since the store was opened, in the order in which they
+    /// were given.
+    pub fn stats(&self) -> Vec<StoreStats> {
+        let of = |(member, past): (&Member, &StoreStats)| match member {
+            Member::Current(store) | Member::Stale(store) => store.stats(),
+            Member::Away(_) => *past,
+        };
+        self.members.iter().zip(&self.past).map(of).collect()
     }
 
     /// Returns a replica that has the newest checkpoints.

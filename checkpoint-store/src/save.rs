@@ -3,11 +3,12 @@
 use std::collections::BTreeSet;
 use std::fmt;
 use std::sync::{Arc, Mutex};
+use std::time::Instant;
 
 use feedrail_checkpoint::{EntryName, Error, Save};
 use uuid::Uuid;
 
-use crate::clock::unix_ms;
+use crate::clock::{now, unix_ms};
 use crate::driver::LossMark;
 use crate::error::StoreError;
 use crate::open_volume::{OpenVolume, lock};
@@ -34,6 +35,7 @@ pub struct StoreSave {
     id: Uuid,
     /// Entries that other processes may be writing.
     reserved: BTreeSet<usize>,
+    began: Instant,
 }
 
 /// An entry of a save.
@@ -58,6 +60,7 @@ impl StoreSave {
             keep: None,
             id: Uuid::new_v4(),
             reserved: BTreeSet::new(),
+            began: now(),
         }
     }
 
@@ -199,6 +202,7 @@ impl StoreSave {
     /// for the manifest; [`StoreError::SaveLost`], [`StoreError::LostWrites`],
     /// [`StoreError::NotMade`], [`StoreError::Unknown`], [`StoreError::Device`].
     pub fn commit(mut self) -> Result<(), StoreError> {
+        let _span = tracing::debug_span!("commit", save = %self.id).entered();
         let written = self.writes.drain()?;
         let open = Arc::clone(&self.open);
         let mut open = lock(&open);
@@ -206,8 +210,18 @@ impl StoreSave {
         let mut save = save.ok_or(StoreError::SaveLost)?;
         written.into_iter().for_each(|unit| save.end_unit(unit));
         let result = open.commit(&save, self.unflushed, self.keep);
-        if result.is_err() && open.epoch == self.epoch && self.reserved.is_empty() {
-            open.volume.abort(save);
+        match &result {
+            Ok(()) => {
+                let bytes = save.entries().iter().map(|entry| entry.length).sum();
+                open.stats.count_save(bytes, self.began.elapsed());
+                tracing::debug!(bytes, time = ?self.began.elapsed(), "committed a checkpoint");
+            }
+            Err(error) => {
+                tracing::debug!(%error, "could not commit a checkpoint");
+                if open.epoch == self.epoch && self.reserved.is_empty() {
+                    open.volume.abort(save);
+                }
+            }
         }
         result
     }

@@ -10,13 +10,14 @@ use feedrail_checkpoint::{
 };
 use uuid::Uuid;
 
-use crate::clock::unix_ms;
+use crate::clock::{now, unix_ms};
 use crate::driver::Driver;
 use crate::error::StoreError;
 use crate::open_volume::{Claim, OpenVolume, lock};
 use crate::options::{FormatOptions, StoreOptions};
 use crate::read::{UnitFault, read_pieces};
 use crate::save::StoreSave;
+use crate::stats::StoreStats;
 use crate::unit_pipe::UnitPipe;
 use crate::volume_namespace::VolumeNamespace;
 
@@ -241,6 +242,11 @@ impl CheckpointStore {
         }
     }
 
+    /// Returns the counters of saves and reads since the store was opened.
+    pub fn stats(&self) -> StoreStats {
+        self.lock().stats
+    }
+
     /// Returns the checkpoints, in the order of their commits.
     pub fn list(&self) -> Vec<StoredCheckpoint> {
         self.lock().volume.manifest().checkpoints.iter().map(StoredCheckpoint::of).collect()
@@ -279,6 +285,7 @@ impl CheckpointStore {
         metadata: Vec<u8>,
         created_ms: u64,
     ) -> Result<StoreSave, StoreError> {
+        let _span = tracing::debug_span!("begin", checkpoint = name, step).entered();
         let name = CheckpointName::new(name)?;
         let mut open = self.lock();
         open.renew_if_due()?;
@@ -368,7 +375,9 @@ impl CheckpointStore {
         range: Range<u64>,
         sink: &mut dyn FnMut(u64, &[u8]) -> ControlFlow<()>,
     ) -> Result<(), StoreError> {
+        let began = now();
         let first_unit = range.start / self.unit_bytes();
+        let length = range.end.saturating_sub(range.start);
         let (plan, mut pipe) = self.begin_read(checkpoint, entry, range)?;
         let unit_bytes = self.unit_bytes();
         let result = read_pieces(&mut pipe, &plan, &mut |index, bytes| {
@@ -387,6 +396,12 @@ impl CheckpointStore {
             }
         });
         self.end_read(pipe);
+        let stats = &mut self.lock().stats;
+        match &result {
+            Ok(()) => stats.count_read(length, began.elapsed()),
+            Err(StoreError::Damaged { .. } | StoreError::Host(_)) => stats.failed_reads += 1,
+            Err(_) => {}
+        }
         result
     }
 

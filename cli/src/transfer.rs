@@ -29,8 +29,9 @@ impl TransferArgs {
         self.done_bytes
     }
 
-    /// Prints the number of bytes and the rate on stderr, once everything was transferred.
-    pub(crate) fn end(self) {
+    /// Prints the number of bytes and the rate on stderr, once everything was transferred. Returns
+    /// the time in seconds.
+    pub(crate) fn end(self) -> f64 {
         let Self { verb, began, done_bytes, progress } = self;
         drop(progress);
         let seconds = began.elapsed().as_secs_f64().max(1e-9);
@@ -39,5 +40,6 @@ impl TransferArgs {
             human(done_bytes),
             done_bytes as f64 / seconds / 1e6
         ));
+        seconds
     }
 }

@@ -69,6 +69,7 @@ impl GetCheckpoint {
             );
         }
         let bytes = entries.iter().map(|entry| entry.length).sum();
+        let mut seconds = None;
         if !self.dry_run {
             // From here on Ctrl-C sets a flag, so that temporary files are deleted.
             let interrupt = Interrupt::install()?;
@@ -76,9 +77,9 @@ impl GetCheckpoint {
             for entry in &entries {
                 self.write(&store, entry, &interrupt, &mut transfer)?;
             }
-            transfer.end();
+            seconds = Some(transfer.end());
         }
-        self.print(&entries, bytes)
+        self.print(&store, &entries, bytes, seconds)
     }
 
     fn chosen(&self, store: &ReplicatedStore) -> Result<Vec<StoredEntry>> {
@@ -131,7 +132,15 @@ impl GetCheckpoint {
         }
     }
 
-    fn print(&self, entries: &[StoredEntry], bytes: u64) -> Result<()> {
+    fn print(
+        &self,
+        store: &ReplicatedStore,
+        entries: &[StoredEntry],
+        bytes: u64,
+        seconds: Option<f64>,
+    ) -> Result<()> {
+        // Each was followed by a read from another replica.
+        let failed_reads: u64 = store.stats().iter().map(|one| one.failed_reads).sum();
         let verb = if self.dry_run { "would be written" } else { "is written" };
         output::print(&match self.output.output_format {
             Format::Json => output::json(&json!({
@@ -139,6 +148,8 @@ impl GetCheckpoint {
                 "folder": self.folder.display().to_string(),
                 "files": entries.iter().map(|entry| &entry.name).collect::<Vec<_>>(),
                 "bytes": bytes,
+                "seconds": seconds,
+                "failed_reads": failed_reads,
                 "dry_run": self.dry_run,
             })),
             Format::Normal => format!(

@@ -73,6 +73,7 @@ impl PutCheckpoint {
         let metadata = metadata::bytes(&self.pairs, self.metadata_file.as_deref())?;
         let bytes = files.values().map(|file| file.bytes).sum();
         CheckpointStore::check_names(&self.name, files.keys().map(String::as_str))?;
+        let mut seconds = None;
         if self.dry_run {
             let store = self.volume.open(&self.local)?;
             let lengths = files.values().map(|file| file.bytes);
@@ -84,11 +85,11 @@ impl PutCheckpoint {
             let mut store = volume.open_writer(OpenFor::Writing, local, self.lease, &interrupt)?;
             let mut transfer = TransferArgs::begin("wrote", Some(bytes));
             self.save(&mut store, &files, &metadata, &interrupt, &mut transfer)?;
+            seconds = Some(transfer.end());
             volume.note_others(&store);
             volume.close(store);
-            transfer.end();
         }
-        self.print(&files, bytes)
+        self.print(&files, bytes, seconds)
     }
 
     fn save(
@@ -117,7 +118,12 @@ impl PutCheckpoint {
         save.commit().with_context(about)
     }
 
-    fn print(&self, files: &BTreeMap<String, SourceFile>, bytes: u64) -> Result<()> {
+    fn print(
+        &self,
+        files: &BTreeMap<String, SourceFile>,
+        bytes: u64,
+        seconds: Option<f64>,
+    ) -> Result<()> {
         let verb = if self.dry_run { "would be saved" } else { "is saved" };
         output::print(&match self.output.output_format {
             Format::Json => output::json(&json!({
@@ -125,6 +131,7 @@ impl PutCheckpoint {
                 "step": self.step,
                 "entries": files.len(),
                 "bytes": bytes,
+                "seconds": seconds,
                 "dry_run": self.dry_run,
             })),
             Format::Normal => {
