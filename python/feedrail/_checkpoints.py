@@ -363,7 +363,7 @@ class CheckpointStore:
         metadata: Any = None,
         keep: int | None = None,
     ) -> CheckpointSave:
-        """Begins a save. Readers see nothing of it until its commit.
+        """Begins a save. Readers see nothing of it until its commit. A store can have several.
 
         Args:
             step: Training step.
@@ -373,7 +373,6 @@ class CheckpointStore:
 
         Raises:
             CheckpointExists: there is a checkpoint of this name.
-            SaveInProgress: another save of this store has not ended.
             AccessDenied: the store is open for reading.
             ValueError: the name or the metadata are not allowed.
         """

@@ -11,6 +11,7 @@ use pyo3::prelude::*;
 use pyo3::types::{PyBytes, PyDict};
 
 use crate::checkpoint_save::CheckpointSaveObject;
+use crate::entry_file::EntryFileObject;
 use crate::foreign_bytes::TargetMemory;
 use crate::released;
 use crate::shared_store::SharedStore;
@@ -138,6 +139,39 @@ impl CheckpointVolumeObject {
         });
         signals.finish()?;
         result.map_err(|error| store_errors::exception(py, &error))
+    }
+
+    /// Begins a file: an entry that the commit adds to a checkpoint. It makes a missing checkpoint.
+    fn begin_file(
+        &self,
+        py: Python<'_>,
+        checkpoint: &str,
+        entry: &str,
+    ) -> PyResult<EntryFileObject> {
+        released::drain(py);
+        let file = self.shared.with(py, |store| store.begin_file(checkpoint, entry))?;
+        Ok(EntryFileObject::new(&self.shared, file))
+    }
+
+    /// Renames an entry, all entries of a folder (`name/`), or without `entry` the checkpoint.
+    fn rename(
+        &self,
+        py: Python<'_>,
+        checkpoint: &str,
+        entry: Option<&str>,
+        to_checkpoint: &str,
+        to_entry: Option<&str>,
+        replace: bool,
+    ) -> PyResult<()> {
+        released::drain(py);
+        let (from, to) = ((checkpoint, entry), (to_checkpoint, to_entry));
+        self.shared.with(py, |store| store.rename(from, to, replace))
+    }
+
+    /// Removes an entry, all entries of a folder (`name/`), or without `entry` the checkpoint.
+    fn remove(&self, py: Python<'_>, checkpoint: &str, entry: Option<&str>) -> PyResult<()> {
+        released::drain(py);
+        self.shared.with(py, |store| store.remove(checkpoint, entry))
     }
 
     /// Deletes a checkpoint on all replicas that have the newest ones.

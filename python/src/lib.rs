@@ -15,6 +15,7 @@ mod checksums;
 mod dlpack;
 mod element;
 mod entry;
+mod entry_file;
 mod errors;
 mod exported;
 mod foreign_bytes;
@@ -60,6 +61,8 @@ mod _core {
     use crate::checkpoint_volume::CheckpointVolumeObject;
     #[pymodule_export]
     use crate::checksums::crc32c;
+    #[pymodule_export]
+    use crate::entry_file::EntryFileObject;
     #[pymodule_export]
     use crate::index::{KeysObject, index_shard};
     #[pymodule_export]

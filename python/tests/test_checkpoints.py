@@ -124,8 +124,8 @@ def test_arguments_that_make_no_sense(daemon: Daemon) -> None:
             save.write("x", b"12345")
             with pytest.raises(feedrail.CheckpointExists):
                 save.write("x", b"1")
-            with pytest.raises(feedrail.SaveInProgress):
-                store.begin(2)
+            with store.begin(1, name="beside") as other:
+                other.write("x", b"1")
             save.commit()
         one = store["step-1"]
         with pytest.raises(feedrail.NotFound):
@@ -162,6 +162,45 @@ def test_a_block_that_raises_leaves_nothing(daemon: Daemon) -> None:
         with pytest.raises(feedrail.SaveInProgress):
             store.close()
         save.abort()
+
+
+def test_files_are_there_when_they_are_committed(daemon: Daemon) -> None:
+    with feedrail.CheckpointStore(daemon.url, staging_bytes=2 * MIB) as store:
+        volume = store._volume
+        contents = [random_bytes(seed, 3 * MIB + 5).tobytes() for seed in range(3)]
+        files = [volume.begin_file("step-1200", f"dir/{number}") for number in range(3)]
+        for at in range(0, 3 * MIB + 5, 700_001):
+            for file, data in zip(files, contents, strict=True):
+                file.append(memoryview(data)[at : at + 700_001])
+        assert files[0].length == 3 * MIB + 5 and store.list() == []
+        with pytest.raises(feedrail.SaveInProgress):
+            store.close()
+        files[2].abort()
+        files[2].abort()
+        for file in files[:2]:
+            file.commit()
+        for call in (files[0].commit, lambda: files[2].append(b"x")):
+            with pytest.raises(feedrail.SaveFailed):
+                call()
+        one = store["step-1200"]
+        assert one.step == 1200 and list(one.entries) == ["dir/0", "dir/1"]
+        assert bytes(one.read("dir/1")) == contents[1]
+
+        volume.rename("step-1200", "dir/", "step-1300", "other/", False)
+        volume.rename("step-1300", "other/0", "step-1300", "other/1", True)
+        assert [one.name for one in store.list()] == ["step-1300"]
+        assert bytes(store["step-1300"].read("other/1")) == contents[0]
+        with pytest.raises(feedrail.CheckpointExists):
+            volume.begin_file("step-1300", "other/1/below").commit()
+        for entry, to_entry in (("none", "x"), ("none/", "x/")):
+            with pytest.raises(feedrail.NotFound):
+                volume.rename("step-1300", entry, "step-1300", to_entry, True)
+        with pytest.raises(ValueError, match="entry"):
+            volume.rename("step-1300", "other/1", "step-1300", None, True)
+        with pytest.raises(ValueError, match="not allowed"):
+            volume.begin_file("step-1300", "../x")
+        volume.remove("step-1300", "other/1")
+        assert store.list() == []
 
 
 def test_old_checkpoints_are_deleted(daemon: Daemon) -> None:
