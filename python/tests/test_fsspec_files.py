@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import asyncio
-import contextlib
 import gc
 import io
 import multiprocessing
 import os
 import pickle
+import random
 import signal
 import subprocess
 import sys
@@ -29,7 +29,7 @@ fsspec = pytest.importorskip("fsspec")
 from fsspec.tests import abstract  # noqa: E402
 
 import feedrail  # noqa: E402
-from feedrail.fsspec import NvmfFileSystem  # noqa: E402
+from feedrail.fsspec import NvmfFileSystem, _lease  # noqa: E402
 
 MIB = 1 << 20
 #: Seconds after which a target that was killed is given up.
@@ -59,9 +59,10 @@ class Volume:
         return f"{self.path}/{name}"
 
     def end(self) -> None:
-        """Waits until this process has given the lease back: it takes a minute without a target."""
-        with contextlib.suppress(feedrail.FeedrailError):
-            feedrail.CheckpointStore(self.path, wait=30.0, loss_timeout=LOSS).close()
+        """Waits until this process has given its leases back: without a target it takes a minute."""
+        until = time.monotonic() + 60.0
+        while any(it._held for it in _lease._leases.values()) and time.monotonic() < until:
+            time.sleep(0.05)
 
 
 @pytest.fixture
@@ -422,12 +423,12 @@ def test_cat_ranges_of_both_kinds(volume: Volume, fs: NvmfFileSystem) -> None:
     data = {name: random_bytes(len(name), 5 * MIB + 9) for name in ("step-1/a", "step-1/bb")}
     fs.pipe({volume.of(name): each for name, each in data.items()})
     data["plain"] = b"p" * 204_800
-    random = np.random.default_rng(4)
+    generator = np.random.default_rng(4)
     wanted = []
     for number in range(300):
         name = list(data)[number % 3]
-        start = int(random.integers(0, len(data[name])))
-        wanted.append((name, start, start + int(random.integers(0, 50_000))))
+        start = int(generator.integers(0, len(data[name])))
+        wanted.append((name, start, start + int(generator.integers(0, 50_000))))
     wanted += [("step-1/a", None, None), ("step-1/a", -9, None), ("step-1/bb", 9, -9), ("step-1/bb", 5, 2)]
     at = {name: volume.of(name) if "/" in name else f"{volume.daemon.url}/{name}" for name in data}
     got = fs.cat_ranges([at[it[0]] for it in wanted], [it[1] for it in wanted], [it[2] for it in wanted])
@@ -646,6 +647,37 @@ def test_a_writer_that_is_killed(volume: Volume, fs: NvmfFileSystem) -> None:
     fs.pipe_file(volume.of("step-1/half"), b"now whole")
     assert fs.cat_file(volume.of("step-1/half")) == b"now whole"
     assert fs.cat_file(volume.of("step-1/whole")) == b"whole"
+
+
+KILLED_AT_ANY_TIME = """
+import sys, fsspec
+fs = fsspec.filesystem("nvmf")
+for number in range(1000):
+    with fs.open(f"{sys.argv[1]}/step-1/{number % 5}", "wb", block_size=10_000) as file:
+        for _ in range(40):
+            file.write(bytes([number % 256]) * 9_999)
+    print(number, flush=True)
+"""
+
+
+@pytest.mark.parametrize("seed", range(4))
+def test_files_are_whole_when_a_writer_is_killed(
+    volume: Volume, fs: NvmfFileSystem, seed: int
+) -> None:
+    command = [sys.executable, "-c", KILLED_AT_ANY_TIME, volume.path]
+    with subprocess.Popen(command, stdout=subprocess.PIPE) as writer:
+        assert writer.stdout is not None
+        last = int(writer.stdout.readline())
+        time.sleep(random.Random(seed).random())
+        writer.kill()
+        last = max([last, *map(int, writer.stdout.read().split())])
+    found = names(fs, volume)
+    # Files that were closed are there, or newer ones.
+    assert {f"step-1/{number % 5}" for number in range(max(last - 4, 0), last + 1)} <= set(found)
+    for name in found:
+        data = fs.cat_file(volume.of(name))
+        assert data == data[:1] * (40 * 9_999)
+    assert fs.cat_file(volume.of(f"step-1/{last % 5}"))[0] == last % 256
 
 
 def test_children_open_their_own(volume: Volume, fs: NvmfFileSystem) -> None:

@@ -13,7 +13,10 @@ from feedrail.fsspec import NvmfFileSystem
 torch = pytest.importorskip("torch")
 pytest.importorskip("torch.distributed.checkpoint.fsspec_filesystem")
 
-pytestmark = pytest.mark.torch
+pytestmark = [
+    pytest.mark.torch,
+    pytest.mark.filterwarnings("ignore:torch.distributed is disabled"),
+]
 
 __all__ = ["fs", "volume"]
 
@@ -27,6 +30,20 @@ def test_distributed_checkpoints(
     files = [f"step-3/__{rank}_0.distcp" for rank in range(saved_by)]
     assert names(fs, volume) == ["step-3/.metadata", *files]
     fsspec_jobs.run_ranks(loaded_by, "load", path)
+
+
+def test_a_path_is_enough(
+    volume: Volume, fs: NvmfFileSystem, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    import torch.distributed.checkpoint as dcp
+
+    # The writer calls it where a file has no descriptor.
+    monkeypatch.setattr("os.sync", lambda: None)
+    state, again = {"weight": torch.randn(30, 20)}, {"weight": torch.zeros(30, 20)}
+    dcp.save(state, checkpoint_id=volume.of("step-3"))
+    dcp.load(again, checkpoint_id=volume.of("step-3"))
+    assert torch.equal(again["weight"], state["weight"])
+    assert names(fs, volume) == ["step-3/.metadata", "step-3/__0_0.distcp"]
 
 
 def test_torch_save(volume: Volume, fs: NvmfFileSystem) -> None:
