@@ -91,8 +91,8 @@ class Lease:
         with held.watch():
             try:
                 yield held.store
-                self.changes += 1
             finally:
+                self.changes += 1
                 held.give_back()
 
     def release(self, held: HeldLease) -> None:

@@ -241,7 +241,10 @@ class Volume:
         Raises:
             NotFound: there is no such file.
             CheckpointExists: a directory would replace something.
+            OSError: it is the volume, or would be moved into itself.
         """
+        if not name:
+            raise OSError(errno.EINVAL, "a volume cannot be renamed")
         self.info(name)
         with self._lease.use(self._options.of_writer) as store:
             view = View(store)
