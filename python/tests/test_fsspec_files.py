@@ -304,7 +304,7 @@ def test_moving_is_one_commit(volume: Volume) -> None:
 
     for name in ("step-1/a", "step-1/b", "step-1/deep/c", "step-1/deep/d"):
         fs.pipe_file(volume.of(name), name.encode())
-    # Of a file, over another one.
+    # Of a file, over another.
     move("step-1/a", "step-1/b")
     assert fs.cat_file(volume.of("step-1/b")) == b"step-1/a"
     # Of a file, into a directory, one of another checkpoint too.

@@ -102,7 +102,7 @@ class Lease:
             held.used = time.monotonic()
 
     def forget(self, held: HeldLease) -> None:
-        """Has the next use take the lease anew."""
+        """Has the next use open the volume, and take the lease, again."""
         with self._lock:
             if self._held is held:
                 self._held = None
@@ -161,7 +161,7 @@ class HeldLease:
 
     @contextlib.contextmanager
     def watch(self) -> Iterator[None]:
-        """Has later uses open the volume anew if the block fails since the store is of no use."""
+        """Has later uses open the volume again if the block fails since the store is of no use."""
         try:
             yield
         except _BROKEN:

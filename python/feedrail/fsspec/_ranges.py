@@ -87,7 +87,7 @@ class Piece:
         self.end = max(end, self.end)
 
     def read(self) -> list[tuple[int, bytes | Exception]]:
-        """The bytes of each range, or why there are none."""
+        """The bytes of each range, or the error instead."""
         entry = self.at.entry
         try:
             return self._cut(entry)
@@ -191,7 +191,7 @@ class Ranges:
                     result += data[first : first + batch.lengths[entry]]
 
     def outcome(self, on_error: str) -> list[bytes | Exception]:
-        """The bytes of each range, or why there are none."""
+        """The bytes of each range, or the error instead."""
         errors = [result for result in self._results if isinstance(result, Exception)]
         if errors and on_error == "raise":
             raise errors[0]

@@ -148,7 +148,7 @@ class Volume:
         """The file of a name.
 
         Raises:
-            NotFound: there is none, also after looking again.
+            NotFound: it is missing, also after looking again.
             IsDirectory: there is a directory.
         """
         found = self._view_with(name).entry(name)
@@ -271,7 +271,7 @@ class Volume:
             )
 
     def forget(self) -> None:
-        """Has the next look open the volume anew."""
+        """Has the next look open the volume again."""
         with self._lock:
             self._view = None
 
