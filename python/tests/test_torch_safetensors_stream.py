@@ -110,7 +110,7 @@ def source(target: Daemon) -> Iterator[feedrail.Source]:
         yield opened
 
 
-@pytest.mark.parametrize("buffer_bytes", [1, 3 * MIB, 64 * MIB])
+@pytest.mark.parametrize("buffer_bytes", [1, 3 * MIB, 256 * MIB])
 @pytest.mark.parametrize("where", ["remote", "local"])
 def test_each_tensor_comes_once_in_the_order_of_the_file(
     target: Daemon, model: Path, where: str, buffer_bytes: int
@@ -336,7 +336,7 @@ def memory_in_flight(tensors: object) -> list[weakref.ref[object]]:
 
 def left(way: str, source: feedrail.Source) -> list[weakref.ref[object]]:
     """Leaves a loop with reads in flight, and returns their memory."""
-    tensors = stream(source, buffer_bytes=4 * MIB)
+    tensors = stream(source, buffer_bytes=8 * MIB)
     for _ in tensors:
         memory = memory_in_flight(tensors)
         if memory and way == "break":

@@ -45,7 +45,7 @@ def stream(
     shard: str | int | Sequence[str | int] = 0,
     slices: Slices | None = None,
     names: Iterable[str] | None = None,
-    buffer_bytes: int = 64 << 20,
+    buffer_bytes: int = 256 << 20,
     progress: Progress | None = None,
 ) -> TensorStream:
     """Names and tensors of a file, each once, in the order of the file, as their bytes arrive.
@@ -67,7 +67,8 @@ def stream(
             with step 1: `slice(0, 8)`, `np.s_[..., :64]`. `shard_slices` makes those of a rank. F4
             is counted in values; an element of torch's has two.
         names: The tensors to read; all if `None`.
-        buffer_bytes: Most bytes that are read ahead of the consumer. One tensor may always be.
+        buffer_bytes: Most bytes of the tensors that are begun and not handed out; one may always be.
+            At most 32 MiB are in flight.
         progress: Called in the thread that waits for a tensor with the bytes that are done and
             those of all, each 100 ms and as tensors arrive; what it raises ends the stream.
 

@@ -32,11 +32,11 @@ if TYPE_CHECKING:
 
 #: Tensors begin at multiples of this many bytes of the memory that they share.
 _ALIGNMENT = 64
-#: Steps that are in flight, at most. They take turns on the wire: with more, their pages have left the
-#: cache when it is their turn, and new memory takes 1.1 times as long.
-_STEPS_AT_MOST = 8
+#: Steps that are in flight, at most, and before the first tensor is there. They take turns on the wire:
+#: with eight, new memory takes 1.1 times as long, since its pages leave the cache between turns.
+_STEPS_AT_MOST, _STEPS_AT_FIRST = 4, 2
 #: Least and most bytes of a step.
-_STEP_BYTES = 64 << 10, 32 << 20
+_STEP_BYTES = 64 << 10, 8 << 20
 #: Ranges of a step, at most: their results take memory.
 _STEP_RANGES = 16 << 10
 
@@ -114,8 +114,7 @@ class TensorStream(Iterator[tuple[str, "torch.Tensor"]]):
         self._next_step = next(self._steps, None)
         self._in_flight: deque[tuple[_Step, Ticket | EntryTicket | None]] = deque()
         self._buffer_bytes = buffer_bytes
-        #: Bytes that may be in flight. The first tensor is not kept waiting by many behind it.
-        self._window = 2 * step_bytes
+        self._steps_at_most = _STEPS_AT_FIRST
         self._done = 0
         self._has_ended = self._is_closed = False
         self._home, self._lock = os.getpid(), threading.Lock()
@@ -195,7 +194,7 @@ class TensorStream(Iterator[tuple[str, "torch.Tensor"]]):
         self._in_flight.popleft()
         self._done += step.nbytes
         if step.parts:
-            self._window = min(2 * self._window, self._buffer_bytes)
+            self._steps_at_most = _STEPS_AT_MOST
         self._arrived += [(part.name, self._moved(step.memory, part, at)) for part, at in step.parts]
 
     def _has_room(self, step: _Step) -> bool:
@@ -203,9 +202,8 @@ class TensorStream(Iterator[tuple[str, "torch.Tensor"]]):
             return True
         ahead = {id(other.memory): other.memory.nbytes for other, _ in self._in_flight}
         ahead[id(step.memory)] = step.memory.nbytes
-        in_flight = sum(other.nbytes for other, _ in self._in_flight) + step.nbytes
         is_within = sum(ahead.values()) <= self._buffer_bytes or len(ahead) == 1
-        return is_within and in_flight <= self._window and len(self._in_flight) < _STEPS_AT_MOST
+        return is_within and len(self._in_flight) < self._steps_at_most
 
     def _wait(self, ticket: Ticket | EntryTicket) -> None:
         told, done = self._progress, self._done
