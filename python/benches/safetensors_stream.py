@@ -2,14 +2,16 @@
 
     FEEDRAIL_BIN_DIR=out/release python python/benches/safetensors_stream.py [GIB]
 
-For shared memory and for soft, prints medians of alternating rounds: seconds until the first tensor
-is there and until the last one is, for a consumer that drops tensors and for one that keeps them, and
-their ratios to one `read_many` into new memory and into memory that was used before.
+For shared memory and for soft, prints medians of rounds in random order (what ran before leaves free
+memory, or none): seconds until the first tensor is there and until the last one is, for a consumer
+that drops tensors and for one that keeps them, and their ratios to one `read_many` into new memory
+and into memory that was used before.
 """
 
 from __future__ import annotations
 
 import json
+import random
 import statistics
 import sys
 import tempfile
@@ -28,7 +30,7 @@ import feedrail
 from feedrail import _core
 from feedrail.formats import safetensors
 
-ROUNDS = 5
+ROUNDS = 7
 #: Bytes of the tensors of a layer: those of Llama 3.2 1B.
 LAYER = [32 << 20, 32 << 20, 32 << 20, 8 << 20, 8 << 20, 2 << 20, 2 << 20, 4 << 10, 4 << 10]
 
@@ -83,10 +85,11 @@ def measure(url: str, provider: str) -> None:
             "stream, kept": lambda: dict(tensors()),
         }
         times: dict[str, list[float]] = {way: [] for way in ways}
+        dice = random.Random(1)
         for number in range(1 + ROUNDS):
-            for way, work in ways.items():
+            for way in dice.sample(list(ways), len(ways)):
                 begin = time.perf_counter()
-                work()
+                ways[way]()
                 if number:
                     times[way].append(time.perf_counter() - begin)
     medians = {way: statistics.median(every) for way, every in times.items()}

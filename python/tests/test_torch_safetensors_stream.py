@@ -303,6 +303,29 @@ def test_for_meta_no_tensor_is_read(source: feedrail.Source, model: Path) -> Non
     assert load_file(source, torch.device("meta")).keys() == local.keys()
 
 
+def test_copies_to_cuda_are_from_pinned_memory(
+    source: feedrail.Source, model: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Without CUDA: what torch is asked for, and that the bytes go there."""
+    empty, asked, copied = torch.empty, list[bool](), list[tuple[str, bool]]()
+
+    def make(*size: int, pin_memory: bool = False, **options: object) -> torch.Tensor:
+        asked.append(pin_memory)
+        return empty(*size, **options)
+
+    def copy(tensor: torch.Tensor, device: torch.device, *, non_blocking: bool) -> torch.Tensor:
+        copied.append((device.type, non_blocking))
+        return tensor
+
+    local = safetensors.load_file(model)
+    with monkeypatch.context() as patch:
+        patch.setattr(torch, "empty", make)
+        patch.setattr(torch.Tensor, "to", copy)
+        come = dict(stream(source, "cuda"))
+    assert any(asked) and copied == [("cuda", True)] * COUNT
+    assert all(same(come[name], tensor) for name, tensor in local.items())
+
+
 def test_progress_is_told(source: feedrail.Source) -> None:
     told: list[tuple[int, int]] = []
     tensors = stream(source, buffer_bytes=MIB, progress=lambda *done: told.append(done))
