@@ -14,7 +14,7 @@ use super::watch::GuestWatch;
 /// Time limit in seconds for a trial boot under KVM.
 const TRIAL_SECONDS: &str = "20";
 /// Time limit in seconds for a guest without a job folder, which is emulated on a loaded machine.
-const BOOT_SECONDS: &str = "1200";
+const BOOT_SECONDS: &str = "3600";
 const QEMU: &str = "qemu-system-x86_64";
 
 /// Way in which QEMU executes the guest.
