@@ -3,8 +3,8 @@
 set -eu
 . /opt/feedrail/serve.sh
 tar --extract --gzip --file /opt/feedrail/feedrail.tar.gz --directory /usr/local --strip-components 1
-for file in bin/feedrail bin/feedrail-target lib/systemd/system/feedrail-target.service lib/sysusers.d/feedrail-target.conf \
-    share/man/man8/feedrail-target.8 share/man/man5/feedrail.toml.5 share/man/man1/feedrail.1 \
+for file in bin/feedrail bin/feedrail-target sbin/mount.feedrail lib/systemd/system/feedrail-target.service \
+    lib/sysusers.d/feedrail-target.conf share/man/man8/feedrail-target.8 share/man/man5/feedrail.toml.5 share/man/man1/feedrail.1 \
     share/bash-completion/completions/feedrail share/zsh/site-functions/_feedrail share/fish/vendor_completions.d/feedrail.fish \
     share/doc/feedrail/examples/feedrail.toml share/doc/feedrail/LICENSE-MIT share/doc/feedrail/THIRD-PARTY.txt; do
     test -s "/usr/local/$file" || { echo "no $file in the tarball" >&2 && exit 1; }

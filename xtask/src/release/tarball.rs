@@ -10,7 +10,7 @@ use super::programs;
 use crate::root;
 
 /// Files of the checkout, and their paths in the tarball.
-const FILES: [(&str, &str); 11] = [
+const FILES: [(&str, &str); 13] = [
     ("target/examples/feedrail-target.service", "lib/systemd/system/feedrail-target.service"),
     ("target/examples/feedrail-target.sysusers", "lib/sysusers.d/feedrail-target.conf"),
     ("target/examples/feedrail.toml", "share/doc/feedrail/examples/feedrail.toml"),
@@ -25,7 +25,12 @@ const FILES: [(&str, &str); 11] = [
     ("LICENSE-APACHE", "share/doc/feedrail/LICENSE-APACHE"),
     ("LICENSE-MIT", "share/doc/feedrail/LICENSE-MIT"),
     ("NOTICE", "share/doc/feedrail/NOTICE"),
+    ("cli/debian/mount.feedrail.8", "share/man/man8/mount.feedrail.8"),
+    ("cli/debian/mount.feedrail.8", "share/man/man8/mount.fuse.feedrail.8"),
 ];
+/// Script that mount(8) runs for file systems of either type.
+const MOUNT_HELPER: &str = "cli/debian/mount.feedrail";
+const MOUNT_HELPER_NAMES: [&str; 2] = ["mount.feedrail", "mount.fuse.feedrail"];
 /// Folders in which each shell searches for completions.
 const COMPLETIONS: [(&str, &str); 3] = [
     ("bash", "share/bash-completion/completions"),
@@ -49,9 +54,12 @@ pub(crate) fn archive(name: &str, parts: &Parts<'_>, seconds: u64) -> Result<Arc
         let bytes = fs::read(&path).with_context(|| path.display().to_string())?;
         archive.file(&format!("{name}/bin/{program}"), 0o755, bytes);
     }
+    let read = |path: &str| fs::read(root().join(path)).with_context(|| path.to_owned());
+    for helper in MOUNT_HELPER_NAMES {
+        archive.file(&format!("{name}/sbin/{helper}"), 0o755, read(MOUNT_HELPER)?);
+    }
     for (from, to) in FILES {
-        let bytes = fs::read(root().join(from)).with_context(|| from.to_owned())?;
-        archive.file(&format!("{name}/{to}"), 0o644, bytes);
+        archive.file(&format!("{name}/{to}"), 0o644, read(from)?);
     }
     archive.file(&format!("{name}/share/doc/feedrail/THIRD-PARTY.txt"), 0o644, parts.licences);
     for (shell, folder) in COMPLETIONS {
