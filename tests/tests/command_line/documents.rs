@@ -125,11 +125,22 @@ fn the_commands_of_getting_started_work() {
 }
 
 #[test]
+fn the_commands_of_checkpoints_work() {
+    let text = run("docs/checkpoints.md", Programs::Installed);
+    let parts =
+        ["step-1200 is saved: 3000012 bytes in 2 entries", "step-1200 is deleted", "step-1300"];
+    for part in parts {
+        assert!(text.contains(part), "{part}: {text}");
+    }
+}
+
+#[test]
 fn the_commands_of_the_other_pages_work() {
+    const OWN_TESTS: [&str; 2] = ["getting-started.md", "checkpoints.md"];
     for folder in ["docs", "docs/operations"] {
         for entry in fs::read_dir(root().join(folder)).unwrap() {
             let name = entry.unwrap().file_name().into_string().unwrap();
-            if name.ends_with(".md") && name != "getting-started.md" {
+            if name.ends_with(".md") && !OWN_TESTS.contains(&&*name) {
                 run(&format!("{folder}/{name}"), Programs::Installed);
             }
         }
