@@ -168,7 +168,10 @@ impl OpenVolume {
 
     /// Makes a change, again if the target was lost before its Flush.
     pub(crate) fn publish(&mut self, change: &Change<'_>) -> Result<(), StoreError> {
-        self.attempt(|open| open.publish_after(open.driver.loss_mark(), change))
+        self.attempt(|open| {
+            open.renew_if_due()?;
+            open.publish_after(open.driver.loss_mark(), change)
+        })
     }
 
     /// Calls a function that makes a change, again while it fails because writes may be lost.
@@ -189,13 +192,12 @@ impl OpenVolume {
     }
 
     /// Makes a change whose Flush is also for writes since a mark, and finds out whether it was
-    /// made where the target was lost during it.
+    /// made where the target was lost during it. The lease must have been renewed.
     fn publish_after(
         &mut self,
         unflushed: LossMark,
         change: &Change<'_>,
     ) -> Result<(), StoreError> {
-        self.renew_if_due()?;
         match self.try_publish(unflushed, change) {
             // A replica is behind the others then, or has made the change.
             Err(error) if error.is_unknown() && !self.is_replica => self.settle(error, true),
@@ -273,10 +275,17 @@ impl OpenVolume {
             Some(count) => change.keep(count),
             None => change,
         };
+        let epoch = self.epoch;
         self.attempt(|open| {
             if open.driver.may_have_lost(unflushed) {
                 unflushed = open.driver.flush_what_is_there()?;
                 open.verify_save(save)?;
+            }
+            open.renew_if_due()?;
+            if open.epoch != epoch {
+                // The volume was opened again: the units of the save are free there, and the
+                // manifest would be written over them.
+                return Err(StoreError::SaveLost);
             }
             open.publish_after(unflushed, &change)
         })
