@@ -18,7 +18,7 @@ from feedrail._url import NvmfUrl
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
-    from typing import Self, TypeVar
+    from typing import NoReturn, Self, TypeVar
 
     from feedrail._source import Provider
     from feedrail._typing import Readable
@@ -258,6 +258,10 @@ class CheckpointSave:
     def __exit__(self, *exception: object) -> None:
         self.abort()
 
+    def __repr__(self) -> str:
+        state = "ended" if self.has_ended else "not committed"
+        return f"<feedrail.CheckpointSave {self.name}: step {self.step}, {state}>"
+
 
 class CheckpointStore:
     """A checkpoint volume, on one namespace or several replicas.
@@ -487,6 +491,9 @@ class CheckpointStore:
     def __exit__(self, *exception: object) -> None:
         _abort(self._saves)
         self.close()
+
+    def __reduce__(self) -> NoReturn:
+        raise TypeError("a CheckpointStore cannot be pickled: open one in the process that uses it")
 
     def _open(self, mode: str) -> None:
         self._volume = self._wait_for_lease(

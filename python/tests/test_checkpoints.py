@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import os
+import pickle
 import signal
 import subprocess
 import sys
 import threading
+import time
 from collections.abc import Callable
 from pathlib import Path
 
@@ -67,8 +69,11 @@ def test_what_is_saved_is_read(daemon: Daemon, provider: feedrail._source.Provid
             save.write("config", b'{"lr": 1}')
             save.write("nothing", b"")
             assert store.list() == [] and not save.has_ended
+            assert "step-1200" in repr(save) and daemon.url in repr(store)
             save.commit()
         assert save.has_ended
+        with pytest.raises(TypeError, match="cannot be pickled"):
+            pickle.dumps(store.latest())
 
     with feedrail.CheckpointStore(daemon.url, mode="r", provider=provider) as store:
         latest = store.latest()
@@ -380,6 +385,44 @@ def test_other_threads_read_while_one_saves(daemon: Daemon) -> None:
         for reader in readers:
             reader.join()
         assert not failures and len(store) == 4
+
+
+def test_other_threads_run_while_a_target_hangs(daemon: Daemon) -> None:
+    """If a call had the GIL, nobody could wake the target, and it would fail."""
+
+    def while_it_hangs(call: Callable[[], object]) -> object:
+        results: list[object] = []
+        begun = threading.Event()
+
+        def run() -> None:
+            begun.set()
+            try:
+                results.append(call())
+            except BaseException as error:
+                results.append(error)
+
+        daemon.stop()
+        thread = threading.Thread(target=run)
+        thread.start()
+        begun.wait()
+        for _ in range(100):
+            time.sleep(0.001)
+        daemon.resume()
+        thread.join()
+        assert not isinstance(results[0], BaseException), results[0]
+        return results[0]
+
+    data = random_bytes(1, 8 * MIB)
+    store = while_it_hangs(lambda: feedrail.CheckpointStore(daemon.url, staging_bytes=2 * MIB))
+    assert isinstance(store, feedrail.CheckpointStore)
+    save = store.begin(1)
+    while_it_hangs(lambda: save.write("x", data))
+    while_it_hangs(save.commit)
+    read = while_it_hangs(lambda: bytes(store["step-1"].read("x")))
+    assert read == data.tobytes() and while_it_hangs(store.verify)
+    while_it_hangs(store.refresh)
+    while_it_hangs(lambda: store.delete("step-1"))
+    while_it_hangs(store.close)
 
 
 def test_children_use_nothing_of_the_parent(daemon: Daemon) -> None:
