@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import os
+import signal
 import sys
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -115,7 +118,7 @@ def load_sharded(rank: int, world: int, urls: str | list[str], options: dict[str
 def fail_on_last_rank(
     rank: int, world: int, urls: str | list[str], options: dict[str, Any]
 ) -> None:
-    """The last rank cannot resolve its data; the next save succeeds."""
+    """The last rank cannot resolve its data; the next save, by another writer, need not wait."""
     import pytest
     import torch.distributed.checkpoint as dcp
     from torch.distributed.checkpoint.api import CheckpointException
@@ -132,7 +135,65 @@ def fail_on_last_rank(
     writer = ft.CheckpointWriter(urls, **options)
     with pytest.raises(CheckpointException):
         dcp.save(sharded(5, world), checkpoint_id="bad", storage_writer=writer, planner=Failing())
-    dcp.save(sharded(6, world), checkpoint_id="good", storage_writer=writer)
+    other = ft.CheckpointWriter(urls, wait=0.0, **options)
+    dcp.save(sharded(6, world), checkpoint_id="good", storage_writer=other)
+
+
+def kill_rank(rank: int, world: int, urls: str | list[str], options: dict[str, Any]) -> None:
+    """A rank is killed while it writes; the others get an error of gloo, and end with 3."""
+    import torch.distributed.checkpoint as dcp
+    from torch.distributed.checkpoint.default_planner import DefaultSavePlanner
+
+    import feedrail.torch as ft
+
+    class Killed(DefaultSavePlanner):
+        def resolve_data(self, write_item: Any) -> Any:
+            if rank == options["victim"]:
+                os.kill(os.getpid(), signal.SIGKILL)
+            return super().resolve_data(write_item)
+
+    writer = ft.CheckpointWriter(urls, "killed", lease=2.0)
+    try:
+        dcp.save(sharded(7, world), storage_writer=writer, planner=Killed())
+    except RuntimeError:
+        sys.exit(3)
+
+
+def load_the_same(rank: int, world: int, urls: str | list[str], options: dict[str, Any]) -> None:
+    """All ranks load all of a checkpoint, and write down how many bytes they read themselves."""
+    import torch
+    import torch.distributed.checkpoint as dcp
+
+    import feedrail.torch as ft
+
+    read, own = feedrail.Checkpoint.read, 0
+
+    def count(self: Any, entry: str, offset: int = 0, length: Any = None, into: Any = None) -> Any:
+        nonlocal own
+        own += length or 0
+        return read(self, entry, offset, length, into)
+
+    feedrail.Checkpoint.read = count  # type: ignore[method-assign]
+    wanted, state = large(1), large(2)
+    # One converts.
+    if rank == 1:
+        wanted["first"], state["first"] = wanted["first"].double(), state["first"].double()
+    dcp.load(state, storage_reader=ft.CheckpointReader(urls, "large", share=options["share"]))
+    assert all(torch.equal(state[name], wanted[name]) for name in wanted)
+    Path(options["folder"], f"{rank}").write_text(str(own))
+
+
+def large(seed: int) -> dict[str, Any]:
+    """A state of 42 MiB, of three chunks that ranks share, with small tensors between."""
+    import torch
+
+    generator = torch.Generator().manual_seed(seed)
+    return {
+        "first": torch.randn(3_000_001, generator=generator),
+        "narrow": torch.randn(3, generator=generator),
+        "second": torch.randn(1000, 3000, generator=generator),
+        "third": torch.randn(5, 1_000_000, generator=generator),
+    }
 
 
 if __name__ == "__main__":

@@ -22,7 +22,8 @@ from feedrail.torch._order import Order
 from feedrail.torch._stream import StreamDataset
 
 if TYPE_CHECKING:
-    from feedrail.torch._checkpoint import CheckpointReader, CheckpointWriter
+    from feedrail.torch._checkpoint import CheckpointWriter
+    from feedrail.torch._checkpoint_reader import CheckpointReader
 
 __all__ = [
     "Batch",
@@ -42,6 +43,6 @@ def __getattr__(name: str) -> Any:
     """What imports `torch.distributed.checkpoint`, which takes seconds, is imported when it is used."""
     if name not in ("CheckpointReader", "CheckpointWriter"):
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-    from feedrail.torch import _checkpoint
+    from feedrail.torch import _checkpoint_reader
 
-    return getattr(_checkpoint, name)
+    return getattr(_checkpoint_reader, name)

@@ -1,4 +1,4 @@
-"""Checkpoints of `torch.distributed.checkpoint` on checkpoint volumes."""
+"""Writing checkpoints of `torch.distributed.checkpoint` to checkpoint volumes."""
 
 from __future__ import annotations
 
@@ -8,43 +8,36 @@ import math
 import pickle
 import re
 import threading
+import warnings
 import weakref
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
 import torch
 from torch.distributed.checkpoint.metadata import Metadata, MetadataIndex, StorageMeta
-from torch.distributed.checkpoint.planner import (
-    LoadItemType,
-    LoadPlan,
-    LoadPlanner,
-    ReadItem,
-    SavePlan,
-    SavePlanner,
-    WriteItem,
-    WriteItemType,
-)
-from torch.distributed.checkpoint.storage import StorageReader, StorageWriter, WriteResult
+from torch.distributed.checkpoint.planner import SavePlan, SavePlanner, WriteItem, WriteItemType
+from torch.distributed.checkpoint.storage import StorageWriter, WriteResult
 from torch.futures import Future
 
 from feedrail import _core
 from feedrail._checkpoint_errors import SaveFailed
-from feedrail._checkpoints import Checkpoint, CheckpointStore, as_urls, connection_options
-from feedrail._errors import FeedrailError, FormatError, NotFound
+from feedrail._checkpoints import CheckpointStore, as_urls, connection_options
+from feedrail._errors import FeedrailError
 
 if TYPE_CHECKING:
     import os
+    from collections.abc import Iterator
 
     from feedrail._checkpoints import CheckpointSave, Urls
 
 #: Entry with the pickled `Metadata`, as torch's own writers name their file.
-_METADATA = ".metadata"
+METADATA = ".metadata"
 #: Entry with what are no tensors, of all ranks.
 _OBJECTS = "objects"
 #: The result of a rank itself, among those of its items.
 _RANK = MetadataIndex("feedrail.rank")
-#: Largest part that is read by one call where a rank needs some columns only.
-_PART_BYTES = 16 << 20
+#: Largest part of a tensor that is copied at a time, where it cannot be read or written in place.
+PART_BYTES = 16 << 20
 
 
 @dataclass(frozen=True)
@@ -158,12 +151,20 @@ class CheckpointWriter(StorageWriter):
         """
         if not all(plan.usable for plan in plans):
             raise ValueError("the planner caches plans: use one without enable_plan_caching")
+        urls = as_urls(self._urls)
         # All ranks of an earlier save that failed are here, and so write no longer.
-        self._end_save(len(plans))
+        for saving in list(_SAVINGS):
+            if saving.urls == urls and saving.was_given_up:
+                saving.end(len(plans))
         name, step = str(self._name), self._step_of()
-        store = CheckpointStore(self._urls, **self._store_options)
-        save = store.begin(step, name=name, metadata=self._metadata, keep=self._keep)
-        self._saving = _Saving(store, save, len(plans))
+        store = CheckpointStore(urls, **self._store_options)
+        try:
+            save = store.begin(step, name=name, metadata=self._metadata, keep=self._keep)
+        except BaseException:
+            # Kept by the exception, it would keep the lease.
+            _close(store)
+            raise
+        self._saving = _Saving(store, save, urls, len(plans))
         try:
             spaces = [self._saving.reserve(rank, plan) for rank, plan in enumerate(plans)]
         except BaseException:
@@ -209,6 +210,9 @@ class CheckpointWriter(StorageWriter):
         finally:
             self._end_save(len(results))
 
+    def __repr__(self) -> str:
+        return f"<feedrail.torch.CheckpointWriter {', '.join(as_urls(self._urls))}: {self._name}>"
+
     def _step_of(self) -> int:
         if self._step is not None:
             return self._step
@@ -229,13 +233,23 @@ class CheckpointWriter(StorageWriter):
 class _Saving:
     """A save of the coordinator, whose lease a thread renews while ranks write."""
 
-    def __init__(self, store: CheckpointStore, save: CheckpointSave, ranks: int) -> None:
+    def __init__(
+        self, store: CheckpointStore, save: CheckpointSave, urls: list[str], ranks: int
+    ) -> None:
         self._store, self._save, self._ranks = store, save, ranks
+        self.urls = urls
+        self._thread = threading.current_thread()
         self._reserved: set[str] = set()
         self._ended = threading.Event()
         pause = max(store._options["lease"] / 8, 0.05)
         arguments = (weakref.ref(self), self._ended, pause)
         threading.Thread(target=_keep_lease, args=arguments, daemon=True).start()
+        _SAVINGS.add(self)
+
+    @property
+    def was_given_up(self) -> bool:
+        """Whether its call of torch has ended: torch does not say so where a rank has failed."""
+        return self._thread is threading.current_thread() or not self._thread.is_alive()
 
     def reserve(self, rank: int, plan: SavePlan) -> _RankSpace:
         entry = f"rank{rank}/tensors"
@@ -275,9 +289,13 @@ class _Saving:
         metadata.storage_data = places
         metadata.storage_meta = StorageMeta(checkpoint_id=name)
         self._save.write(_OBJECTS, objects)
-        self._save.write(_METADATA, pickle.dumps(metadata))
+        self._save.write(METADATA, pickle.dumps(metadata))
         self._ended.set()
         self._save.commit()
+        for replica in self._store.replicas:
+            if replica.state != "current":
+                message = f"{name} is not on {replica.url}, which is {replica.state}: repair the store"
+                warnings.warn(f"{message} ({replica.error})", RuntimeWarning, stacklevel=2)
 
     def end(self, ranks: int) -> None:
         self._ended.set()
@@ -285,15 +303,24 @@ class _Saving:
             for entry in list(self._reserved):
                 self.withdraw(entry)
         self._save.abort()
-        # If the lease cannot be given back it ends by its time.
-        with contextlib.suppress(FeedrailError):
-            self._store.close()
+        _close(self._store)
+        _SAVINGS.discard(self)
+
+
+#: Saves that have not ended.
+_SAVINGS: weakref.WeakSet[_Saving] = weakref.WeakSet()
+
+
+def _close(store: CheckpointStore) -> None:
+    """Gives the lease back. If that fails it ends by its time."""
+    with contextlib.suppress(FeedrailError):
+        store.close()
 
 
 def _keep_lease(saving: weakref.ref[_Saving], ended: threading.Event, pause: float) -> None:
     while not ended.wait(pause):
         alive = saving()
-        if alive is None:
+        if alive is None or alive.was_given_up:
             return
         try:
             alive.renew()
@@ -318,205 +345,34 @@ def _write_item(
     if item.type == WriteItemType.BYTE_IO:
         content = data.getvalue()
         return WriteResult(item.index, len(content), content)
-    tensor = data.detach().cpu()
     expected = _tensor_bytes(item)
-    if tensor.nbytes != expected:
-        raise ValueError(f"{item.index.fqn}: {tensor.nbytes} bytes, and {expected} in the plan")
+    if data.nbytes != expected:
+        raise ValueError(f"{item.index.fqn}: {data.nbytes} bytes, and {expected} in the plan")
     if writer is not None and expected > 0:
-        writer.append(_as_bytes(tensor.contiguous()))
+        for part in _parts(data.detach()):
+            writer.append(as_bytes(part))
     return WriteResult(item.index, expected, Place(entry, offset, expected))
 
 
-def _as_bytes(tensor: torch.Tensor) -> torch.Tensor:
-    """The memory of a contiguous tensor as bytes: DLPack does not know all types."""
+def _parts(tensor: torch.Tensor) -> Iterator[torch.Tensor]:
+    """A tensor as contiguous ones on the host, in order; what has to be copied is, in small parts."""
+    if is_plain(tensor):
+        yield tensor
+    elif tensor.nbytes <= PART_BYTES:
+        yield tensor.cpu().resolve_conj().resolve_neg().contiguous()
+    elif len(tensor) == 1:
+        yield from _parts(tensor[0])
+    else:
+        for part in tensor.split(max(PART_BYTES * len(tensor) // tensor.nbytes, 1)):
+            yield from _parts(part)
+
+
+def is_plain(tensor: torch.Tensor) -> bool:
+    """Whether the elements of a tensor are in memory of the host, in order."""
+    is_itself = not tensor.is_conj() and not tensor.is_neg()
+    return tensor.device.type == "cpu" and tensor.is_contiguous() and is_itself
+
+
+def as_bytes(tensor: torch.Tensor) -> torch.Tensor:
+    """The memory of a plain tensor as bytes: DLPack does not know all types."""
     return tensor.reshape(-1).view(torch.uint8)
-
-
-class CheckpointReader(StorageReader):
-    """Reads checkpoints that `CheckpointWriter` wrote, by any number of ranks.
-
-    A rank reads the rows that it needs; of a tensor that is sharded by columns it reads whole rows.
-    All checksums are compared.
-
-    As with torch's own readers, the structure of a checkpoint is a pickle: load checkpoints of
-    volumes that you trust.
-    """
-
-    def __init__(self, urls: Urls, name: str | None = None, **options: Any) -> None:
-        """Connects to nothing yet.
-
-        Args:
-            urls: As for `feedrail.CheckpointStore`.
-            name: Name of the checkpoint, if `checkpoint_id` does not say it; the latest if `None`.
-                Where another job may commit between, give the name, so that ranks agree.
-            options: As for `CheckpointStore`.
-        """
-        super().__init__()
-        self._urls, self._name, self._options = urls, name, options
-        self._store: CheckpointStore | None = None
-        self._checkpoint: Checkpoint | None = None
-        self._metadata: Metadata | None = None
-
-    def reset(self, checkpoint_id: str | os.PathLike[str] | None = None) -> None:
-        """Sets the name of the checkpoint."""
-        self._close()
-        if checkpoint_id is not None:
-            self._name = str(checkpoint_id)
-
-    @property
-    def checkpoint_id(self) -> str | None:
-        """Name of the checkpoint; `None` if it is the latest."""
-        return self._name
-
-    @classmethod
-    def validate_checkpoint_id(cls, checkpoint_id: str | os.PathLike[str]) -> bool:
-        """Whether a checkpoint can have this name."""
-        return CheckpointWriter.validate_checkpoint_id(checkpoint_id)
-
-    def read_metadata(self, *args: Any, **kwargs: Any) -> Metadata:
-        """Called on all ranks first.
-
-        Raises:
-            NotFound: there is no such checkpoint.
-            FormatError: `CheckpointWriter` did not write it.
-        """
-        self._close()
-        self._store = CheckpointStore(self._urls, mode="r", **self._options)
-        checkpoint = self._store.latest() if self._name is None else self._store[self._name]
-        if _METADATA not in checkpoint.entries:
-            raise FormatError(f"{checkpoint.name!r} has no entry {_METADATA!r}: read it by CheckpointStore")
-        metadata = pickle.loads(checkpoint.read(_METADATA))
-        if not isinstance(metadata, Metadata):
-            raise FormatError(f"the entry {_METADATA!r} of {checkpoint.name!r} is no metadata of torch")
-        self._checkpoint = checkpoint
-        return metadata
-
-    def set_up_storage_reader(
-        self, metadata: Metadata, is_coordinator: bool, *args: Any, **kwargs: Any
-    ) -> None:
-        """Called on all ranks."""
-        self._metadata = metadata
-
-    def prepare_local_plan(self, plan: LoadPlan) -> LoadPlan:
-        """Called on all ranks."""
-        return plan
-
-    def prepare_global_plan(self, plans: list[LoadPlan]) -> list[LoadPlan]:
-        """Called on the coordinator."""
-        return plans
-
-    def read_data(self, plan: LoadPlan, planner: LoadPlanner) -> Future[None]:
-        """Called on all ranks: reads what the plan has into tensors, in the order of the bytes.
-
-        Raises:
-            Damaged: bytes do not have their checksum.
-        """
-        if self._checkpoint is None or self._metadata is None:
-            raise NotFound("no checkpoint is open: torch calls read_metadata first")
-        places: dict[MetadataIndex, Place] = self._metadata.storage_data
-        located = [(places[item.storage_index], item) for item in plan.items]
-        located.sort(key=lambda pair: (pair[0].entry, pair[0].offset))
-        units = _Units(self._checkpoint, int(self._unit_bytes()))
-        for place, item in located:
-            if item.type == LoadItemType.BYTE_IO:
-                content = bytearray(place.length)
-                units.read(place.entry, place.offset, content)
-                planner.load_bytes(item, io.BytesIO(content))
-            else:
-                self._read_tensor(item, place, planner, units)
-        self._close()
-        future: Future[None] = Future()
-        future.set_result(None)
-        return future
-
-    def _read_tensor(
-        self, item: ReadItem, place: Place, planner: LoadPlanner, units: _Units
-    ) -> None:
-        target = planner.resolve_tensor(item).detach()
-        dtype, sizes = self._saved(item.storage_index)
-        lengths = list(item.lengths)
-        if list(target.shape) != lengths:
-            raise ValueError(f"{item.storage_index.fqn}: {lengths} into {list(target.shape)}")
-        # Rows that have the wanted bytes; a tensor without dimensions is one row.
-        first, count = (item.storage_offsets[0], lengths[0]) if sizes else (0, 1)
-        row_bytes = math.prod(sizes[1:]) * dtype.itemsize
-        columns = [slice(at, at + n) for at, n in zip(item.storage_offsets[1:], lengths[1:], strict=True)]
-        is_whole = lengths[1:] == sizes[1:]
-        begin = place.offset + first * row_bytes
-        if is_whole and _is_plain(target, dtype):
-            if target.nbytes > 0:
-                units.read(place.entry, begin, _as_bytes(target))
-        else:
-            step = max(_PART_BYTES // max(row_bytes, 1), 1)
-            for row in range(0, count, step):
-                rows = min(step, count - row)
-                part = torch.empty([rows, *sizes[1:]] if sizes else [], dtype=dtype)
-                if part.nbytes > 0:
-                    units.read(place.entry, begin + row * row_bytes, _as_bytes(part))
-                if sizes:
-                    target[row : row + rows].copy_(part[(slice(None), *columns)])
-                else:
-                    target.copy_(part)
-        planner.commit_tensor(item, target)
-
-    def _saved(self, index: MetadataIndex) -> tuple[torch.dtype, list[int]]:
-        """Type and sizes of the chunk that was saved."""
-        assert self._metadata is not None
-        saved: Any = self._metadata.state_dict_metadata[index.fqn]
-        for chunk in saved.chunks:
-            if index.offset is None or chunk.offsets == index.offset:
-                return saved.properties.dtype, list(chunk.sizes)
-        raise FormatError(f"{index.fqn} has no chunk at {index.offset}")
-
-    def _unit_bytes(self) -> int:
-        assert self._store is not None
-        return int(self._store.summary["unit_bytes"])
-
-    def _close(self) -> None:
-        store, self._store, self._checkpoint = self._store, None, None
-        if store is not None:
-            store.close()
-
-
-def _is_plain(target: torch.Tensor, dtype: torch.dtype) -> bool:
-    """Whether the bytes of a tensor can be read in place."""
-    return target.device.type == "cpu" and target.dtype == dtype and target.is_contiguous()
-
-
-class _Units:
-    """Reads of a checkpoint, in the order of the bytes.
-
-    A unit is read as a whole to compare its checksum, so that the last is kept for small tensors.
-    """
-
-    def __init__(self, checkpoint: Checkpoint, unit_bytes: int) -> None:
-        self._checkpoint, self._unit_bytes = checkpoint, unit_bytes
-        self._entry = ""
-        self._first = 0
-        self._unit = memoryview(b"")
-
-    def read(self, entry: str, offset: int, into: Any) -> None:
-        """Reads bytes from `offset` on into a byte array or a tensor of bytes."""
-        length = into.nbytes if isinstance(into, torch.Tensor) else len(into)
-        if length >= self._unit_bytes:
-            self._checkpoint.read(entry, offset, length, into)
-            return
-        target = into.numpy() if isinstance(into, torch.Tensor) else into
-        at = 0
-        while at < length:
-            self._load(entry, offset + at)
-            start = offset + at - self._first
-            part = self._unit[start : start + length - at]
-            memoryview(target).cast("B")[at : at + len(part)] = part
-            at += len(part)
-
-    def _load(self, entry: str, offset: int) -> None:
-        first = offset - offset % self._unit_bytes
-        if entry == self._entry and first == self._first and len(self._unit) > 0:
-            return
-        length = min(self._unit_bytes, self._checkpoint.entries[entry] - first)
-        if length <= offset - first:
-            raise FormatError(f"the metadata names bytes from {offset} of {entry!r}, which ends before")
-        unit = bytearray(length)
-        self._checkpoint.read(entry, first, length, unit)
-        self._entry, self._first, self._unit = entry, first, memoryview(unit)
