@@ -295,12 +295,13 @@ impl ReplicatedStore {
         self.newest = next.unwrap_or(self.newest);
     }
 
-    /// Gives the leases back.
+    /// Gives the leases back. A store for reading has none.
     ///
     /// # Errors
     /// As [`CheckpointStore::close`], if fewer replicas than a quorum have done it.
     pub fn close(mut self) -> Result<(), StoreError> {
-        self.on_each(CheckpointStore::release)
+        let is_writer = self.currents().any(|(_, store)| store.has_lease());
+        if is_writer { self.on_each(CheckpointStore::release) } else { Ok(()) }
     }
 
     /// Returns what is known of each replica, in the order in which they were given.

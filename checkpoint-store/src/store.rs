@@ -193,6 +193,11 @@ impl CheckpointStore {
         RepairPlan::new(&newest.lock().volume, &self.lock().volume)
     }
 
+    /// Returns whether it is open for writing, and has not given its lease back.
+    pub(crate) fn has_lease(&self) -> bool {
+        self.lock().lease_number().is_some()
+    }
+
     /// Leaves the lease to its end: the store writes nothing from now on.
     pub(crate) fn forget_lease(&self) {
         self.lock().forget_lease();
