@@ -358,6 +358,39 @@ def test_a_signal_ends_a_write(daemon: Daemon) -> None:
         signal.signal(signal.SIGALRM, before)
 
 
+def test_a_signal_ends_reads_and_leaves_commits_whole(daemon: Daemon) -> None:
+    def interrupt(*_: object) -> None:
+        raise KeyboardInterrupt
+
+    data = random_bytes(1, 16 * MIB)
+    before = signal.signal(signal.SIGALRM, interrupt)
+    try:
+        with feedrail.CheckpointStore(daemon.url) as store:
+            with store.begin(0) as save:
+                save.write("x", data)
+                save.commit()
+            for call in (lambda: store["step-0"].read("x"), store.verify):
+                signal.setitimer(signal.ITIMER_REAL, 0.02)
+                with pytest.raises(KeyboardInterrupt):
+                    while True:
+                        call()
+                assert bytes(store["step-0"].read("x")) == data.tobytes()
+            step = done = 0
+            signal.setitimer(signal.ITIMER_REAL, 0.2)
+            with pytest.raises(KeyboardInterrupt):
+                while True:
+                    step += 1
+                    with store.begin(step, keep=2) as save:
+                        save.write("x", step.to_bytes(8, "little"))
+                        save.commit()
+                    done = step
+            assert store.latest().step in (done, step)
+            assert bytes(store.latest().read("x"))[:1] != b"" and store.verify()
+    finally:
+        signal.setitimer(signal.ITIMER_REAL, 0)
+        signal.signal(signal.SIGALRM, before)
+
+
 def test_other_threads_read_while_one_saves(daemon: Daemon) -> None:
     data = random_bytes(1, 4 * MIB)
     with feedrail.CheckpointStore(daemon.url, staging_bytes=2 * MIB) as store:
