@@ -3,8 +3,9 @@
 use clap::{ArgAction, Parser, Subcommand};
 
 use crate::{
-    bench_loader, checkpoint, completions, demo, devices, discover, doctor, id_ctrl, id_ns, index,
-    list, man, manifest, merge_traces, mount, perf, read, serve, target, unmount, write,
+    bench_checkpoint, bench_loader, checkpoint, completions, demo, devices, discover, doctor,
+    id_ctrl, id_ns, index, list, man, manifest, merge_traces, mount, perf, read, serve, target,
+    unmount, write,
 };
 
 const EXAMPLES: &str = "\
@@ -54,6 +55,7 @@ pub(crate) enum CliCommand {
     Perf(perf::Perf),
     MergeTraces(merge_traces::MergeTraces),
     BenchLoader(bench_loader::BenchLoader),
+    BenchCheckpoint(bench_checkpoint::BenchCheckpoint),
     Index(index::IndexArgs),
     Manifest(manifest::ManifestArgs),
     Checkpoint(checkpoint::CheckpointArgs),

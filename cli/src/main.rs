@@ -6,6 +6,7 @@
 //! stdout closed the pipe.
 
 mod args;
+mod bench_checkpoint;
 mod bench_loader;
 mod checkpoint;
 mod clock;
@@ -60,6 +61,7 @@ use tracing_subscriber::layer::SubscriberExt as _;
 use tracing_subscriber::util::SubscriberInitExt as _;
 
 use crate::args::{Cli, CliCommand};
+use crate::bench_checkpoint::RankProcess;
 use crate::interrupt::Interrupted;
 use crate::output::ReaderGone;
 use crate::target_child::TargetProcess;
@@ -68,6 +70,10 @@ fn main() -> ExitCode {
     // The target daemon sets up its own logging and reports its own errors.
     if let Some(target) = TargetProcess::of_command_line(std::env::args_os()) {
         return target.run();
+    }
+    // A rank of `bench-checkpoint` logs nothing.
+    if let Some(rank) = RankProcess::of_command_line(std::env::args_os()) {
+        return rank.run();
     }
     let cli = Cli::parse();
     if let CliCommand::Serve(serve) = &cli.command
@@ -103,6 +109,7 @@ fn run(command: CliCommand, verbose: u8) -> Result<()> {
         CliCommand::Perf(perf) => perf.run(),
         CliCommand::MergeTraces(merge) => merge.run(),
         CliCommand::BenchLoader(bench_loader) => bench_loader.run(),
+        CliCommand::BenchCheckpoint(bench_checkpoint) => bench_checkpoint.run(),
         CliCommand::Completions(completions) => completions.run(),
         CliCommand::Man(man) => man.run(),
         CliCommand::Index(index) => index.run(),

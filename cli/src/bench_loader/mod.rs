@@ -33,6 +33,7 @@ use self::contest::{Contestant, LocalMethod, Sources};
 use self::local_files::LocalFiles;
 use self::local_target::LocalTarget;
 use self::page_cache::CacheState;
+pub(crate) use self::page_cache::{Residency, drop_from_page_cache};
 use self::remote::RemoteShards;
 use self::report::LoaderReport;
 use self::samples::{LimitedSet, SampleSet};

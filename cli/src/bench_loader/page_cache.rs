@@ -4,7 +4,7 @@
 use std::fs::File;
 use std::io::{self, Read as _};
 use std::os::unix::fs::MetadataExt as _;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 
 use anyhow::{Context as _, Result, anyhow};
 use clap::ValueEnum;
@@ -34,7 +34,7 @@ pub(super) enum CacheState {
 
 /// Number of pages of the files, and how many of them the page cache contains.
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
-pub(super) struct Residency {
+pub(crate) struct Residency {
     pub(super) resident_pages: u64,
     pub(super) pages: u64,
 }
@@ -42,6 +42,10 @@ pub(super) struct Residency {
 impl Residency {
     pub(super) fn percent(self) -> f64 {
         if self.pages == 0 { 0.0 } else { self.resident_pages as f64 * 100.0 / self.pages as f64 }
+    }
+
+    pub(crate) fn resident_bytes(self) -> u64 {
+        self.resident_pages * rustix::param::page_size() as u64
     }
 }
 
@@ -86,6 +90,16 @@ impl CacheState {
             (_, Some(_)) => None,
         }
     }
+}
+
+/// Drops files from the page cache as far as the kernel allows, and measures what stayed. `None` if
+/// the kernel does not report it.
+pub(crate) fn drop_from_page_cache(paths: &[PathBuf]) -> Result<Option<Residency>> {
+    let bytes_of = |path: &PathBuf| Ok(path.metadata()?.len());
+    let bytes = paths.iter().map(bytes_of).collect::<Result<Vec<u64>>>()?;
+    let files = LocalFiles::new(paths, &bytes)?;
+    cool(&files)?;
+    residency(&files)
 }
 
 /// Reads all files, unless every page is in the page cache already.

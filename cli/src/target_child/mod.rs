@@ -20,7 +20,7 @@ use rustix::process::{Pid, PidfdFlags, Signal, kill_process, pidfd_open};
 use splitmix64::SplitMix64;
 
 pub(crate) use self::announcement::{Announcement, ListeningLine};
-use self::log::Log;
+pub(crate) use self::log::Log;
 use self::process::TARGET_PROCESS;
 pub(crate) use self::process::{TargetProcess, run_daemon};
 use crate::interrupt::{Interrupt, Interrupted};

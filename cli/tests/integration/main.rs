@@ -1,5 +1,6 @@
 //! Integration tests, in one program.
 
+mod bench_checkpoint;
 mod bench_loader;
 mod devices;
 mod doctor;

@@ -20,6 +20,7 @@ fn help_shows_every_command_and_examples() {
         "write",
         "perf",
         "bench-loader",
+        "bench-checkpoint",
         "index",
         "manifest",
         "checkpoint",
@@ -35,6 +36,7 @@ fn help_shows_every_command_and_examples() {
     }
     assert!(text.contains("Examples:"));
     assert!(!text.contains("target-process"), "the daemon of demos is nobody's command");
+    assert!(!text.contains("checkpoint-rank"), "nor is a rank of bench-checkpoint");
 }
 
 #[test]
@@ -44,6 +46,7 @@ fn long_help_explains_each_command() {
         ("write", "the bytes of one are lost without an error"),
         ("perf", "Options are fio's"),
         ("bench-loader", "with a sleep as compute time"),
+        ("bench-checkpoint", "until the slowest rank has its bytes, which are compared afterwards"),
         ("list", "reports names and sizes in bytes"),
         ("target", "which only the target's user and root may use"),
         ("doctor", "4 the worst finding is an error"),
