@@ -22,6 +22,7 @@ from feedrail._checkpoint_errors import (
     SaveInProgress,
     VolumeOccupied,
 )
+from feedrail._checkpoint_stats import CheckpointStats, SaveStats, StoreReplicaStats
 from feedrail._checkpoints import (
     Checkpoint,
     CheckpointReplica,
@@ -72,6 +73,7 @@ __all__ = [
     "CheckpointExists",
     "CheckpointReplica",
     "CheckpointSave",
+    "CheckpointStats",
     "CheckpointStore",
     "ChecksumError",
     "CommitUnknown",
@@ -102,10 +104,12 @@ __all__ = [
     "ReplicaWarning",
     "SaveFailed",
     "SaveInProgress",
+    "SaveStats",
     "Shard",
     "Shards",
     "Source",
     "Stats",
+    "StoreReplicaStats",
     "TargetLost",
     "Ticket",
     "VerifyReport",

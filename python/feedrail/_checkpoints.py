@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any, Literal
 
 from feedrail import _core
 from feedrail._checkpoint_errors import Leased
+from feedrail._checkpoint_stats import CheckpointStats, StoreReplicaStats
 from feedrail._errors import FeedrailError, NotFound
 from feedrail._url import NvmfUrl
 
@@ -476,6 +477,11 @@ class CheckpointStore:
     def summary(self) -> dict[str, Any]:
         """UUID, generation, size, free bytes and size of a unit of the volume, and its writer."""
         return self._volume.summary()
+
+    def stats(self) -> CheckpointStats:
+        """Bytes, seconds and failed reads of each replica since the store was opened."""
+        parts = zip(self._urls, self._volume.stats(), strict=True)
+        return CheckpointStats(tuple(StoreReplicaStats(url, *counted) for url, counted in parts))
 
     def close(self) -> None:
         """Gives the lease back, and ends the connections. Closing twice is no error.

@@ -28,6 +28,9 @@ type DamagedParts = (usize, (String, String, u64, u64, u64));
 /// Replica, names of the checkpoints that it got and of those deleted on it, and bytes copied.
 type RepairParts = (usize, Vec<String>, Vec<String>, u64);
 
+/// Saves, their bytes and seconds, reads, their bytes and seconds, and failed reads of a replica.
+type StoreStatsParts = (u64, u64, f64, u64, u64, f64, u64);
+
 /// A volume of checkpoints with its replicas: `feedrail.CheckpointStore` wraps it.
 #[pyclass(frozen, weakref, name = "CheckpointVolume", module = "feedrail._core")]
 pub(crate) struct CheckpointVolumeObject {
@@ -231,6 +234,23 @@ impl CheckpointVolumeObject {
             ReplicaState::Stale => ("stale", None),
             ReplicaState::Away(error) => ("away", Some(store_errors::exception(py, &error))),
             _ => ("away", None),
+        });
+        Ok(parts.collect())
+    }
+
+    /// Returns the counters of each replica.
+    fn stats(&self, py: Python<'_>) -> PyResult<Vec<StoreStatsParts>> {
+        let all = self.shared.with(py, |store| Ok(store.stats()))?;
+        let parts = all.into_iter().map(|one| {
+            (
+                one.saves,
+                one.saved_bytes,
+                one.save_time.as_secs_f64(),
+                one.reads,
+                one.read_bytes,
+                one.read_time.as_secs_f64(),
+                one.failed_reads,
+            )
         });
         Ok(parts.collect())
     }

@@ -83,6 +83,9 @@ def save_sharded(rank: int, world: int, urls: str | list[str], options: dict[str
     for seed in (3, 4):
         writer = ft.CheckpointWriter(urls, **options)
         dcp.save(sharded(seed, world), checkpoint_id=f"step-{seed}", storage_writer=writer)
+        last = writer.last_save
+        assert (last is not None) == (rank == 0)
+        assert last is None or (len(last.rank_seconds) == world and min(last.rank_seconds) > 0)
 
 
 def async_save_sharded(

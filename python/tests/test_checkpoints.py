@@ -102,6 +102,26 @@ def test_what_is_saved_is_read(daemon: Daemon, provider: feedrail._source.Provid
             store.begin(1)
 
 
+def test_saves_and_reads_are_counted(daemon: Daemon) -> None:
+    data = random_bytes(3, MIB + 5)
+    with feedrail.CheckpointStore(daemon.url) as store:
+        assert store.stats().saves == 0 and store.stats().saved_bytes_per_second == 0
+        with store.begin(1) as save:
+            save.write("a", data)
+            save.commit()
+        store.begin(2).abort()
+        store.latest().read("a", 5, 1000)
+        store.latest().read("a")
+        stats = store.stats()
+        assert (stats.saves, stats.saved_nbytes) == (1, MIB + 5)
+        (only,) = stats.replicas
+        assert (only.url, only.reads, only.read_nbytes) == (daemon.url, 2, MIB + 1005)
+        assert stats.save_seconds > 0 and stats.read_seconds > 0 and stats.failed_reads == 0
+        assert stats.saved_bytes_per_second > 0 and stats.read_bytes_per_second > 0
+        store.refresh()
+        assert store.stats().saves == 0
+
+
 def test_arguments_that_make_no_sense(daemon: Daemon) -> None:
     with pytest.raises(ValueError, match="URL"):
         feedrail.CheckpointStore([])
@@ -323,6 +343,7 @@ def test_damaged_bytes_are_found(daemon: Daemon) -> None:
         error = raised.value
         assert isinstance(error, feedrail.ChecksumError)
         assert (error.checkpoint, error.entry, error.offset) == ("step-1", "bad", MIB)
+        assert store.stats().failed_reads == 1
         assert bytes(store["step-1"].read("bad", 0, MIB)) == bad[:MIB].tobytes()
         assert bytes(store["step-1"].read("good")) == good.tobytes()
         report = store.verify()

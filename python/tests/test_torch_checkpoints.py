@@ -70,13 +70,22 @@ def test_a_state_without_ranks(daemon: Daemon) -> None:
     writer = ft.CheckpointWriter(daemon.url, keep=2, metadata={"run": 7})
     for seed in range(3):
         dcp.save(checkpoint_jobs.tensors(seed), checkpoint_id=f"step-{seed}", storage_writer=writer)
+    last = writer.last_save
+    assert last is not None and (last.name, last.slowest_rank) == ("step-2", 0)
+    assert len(last.rank_seconds) == 1 and 0 < last.rank_seconds[0] <= last.seconds
     with feedrail.CheckpointStore(daemon.url) as store:
+        entries = store.latest().entries
+        assert last.nbytes == entries["rank0/tensors"] + entries["objects"]
         assert [(one.name, one.step) for one in store] == [("step-1", 1), ("step-2", 2)]
         assert store.latest().metadata == {"run": 7} and store.verify()
         assert list(store.latest().entries) == ["rank0/tensors", "objects", ".metadata"]
     for name, seed in ((None, 2), ("step-1", 1)):
         state = checkpoint_jobs.tensors(9)
-        dcp.load(state, storage_reader=ft.CheckpointReader(daemon.url, name))
+        reader = ft.CheckpointReader(daemon.url, name)
+        assert reader.last_load is None
+        dcp.load(state, storage_reader=reader)
+        loaded = reader.last_load
+        assert loaded is not None and loaded.read_nbytes > 0 and loaded.failed_reads == 0
         wanted = checkpoint_jobs.tensors(seed)
         assert all(same(state[key], wanted[key]) for key in wanted)
 

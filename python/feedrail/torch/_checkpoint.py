@@ -8,6 +8,7 @@ import math
 import pickle
 import re
 import threading
+import time
 import warnings
 import weakref
 from dataclasses import dataclass, replace
@@ -21,6 +22,7 @@ from torch.futures import Future
 
 from feedrail import _core
 from feedrail._checkpoint_errors import SaveFailed
+from feedrail._checkpoint_stats import SaveStats
 from feedrail._checkpoints import CheckpointStore, as_urls, connection_options
 from feedrail._errors import FeedrailError
 
@@ -60,10 +62,12 @@ class _RankSpace:
 
 @dataclass(frozen=True)
 class _RankWritten:
-    """What a rank gives the coordinator: the result of its writer."""
+    """What a rank gives the coordinator: the result of its writer, and the time that it took."""
 
     entry: str
-    written: str
+    #: `None` if the rank has no tensors.
+    written: str | None
+    seconds: float
 
 
 class CheckpointWriter(StorageWriter):
@@ -105,6 +109,9 @@ class CheckpointWriter(StorageWriter):
         self._store_options = {"wait": wait, **options}
         self._is_coordinator = False
         self._saving: _Saving | None = None
+        #: Times of the last save that was committed; `None` before, and on other ranks than the
+        #: coordinator.
+        self.last_save: SaveStats | None = None
 
     def reset(self, checkpoint_id: str | os.PathLike[str] | None = None) -> None:
         """Sets the name of the next checkpoint."""
@@ -174,6 +181,7 @@ class CheckpointWriter(StorageWriter):
 
     def write_data(self, plan: SavePlan, planner: SavePlanner) -> Future[list[WriteResult]]:
         """Called on all ranks: writes and flushes their tensors. Objects go to the coordinator."""
+        began = time.monotonic()
         space: _RankSpace = plan.storage_data
         results = []
         writer = None
@@ -182,9 +190,9 @@ class CheckpointWriter(StorageWriter):
                 writer = self._rank_writer(space.reservation)
             for item, offset in zip(plan.items, space.offsets, strict=True):
                 results.append(_write_item(item, offset, space.entry, planner, writer))
-            if writer is not None:
-                written = _RankWritten(space.entry, writer.finish())
-                results.append(WriteResult(_RANK, 0, written))
+            written = None if writer is None else writer.finish()
+            own = _RankWritten(space.entry, written, time.monotonic() - began)
+            results.append(WriteResult(_RANK, 0, own))
         except BaseException:
             if writer is not None:
                 writer.close()
@@ -206,7 +214,14 @@ class CheckpointWriter(StorageWriter):
         if saving is None:
             raise SaveFailed("the save has ended: save again")
         try:
-            saving.commit(metadata, [result for rank in results for result in rank], self._name)
+            every = [result for rank in results for result in rank]
+            saving.commit(metadata, every, self._name)
+            self.last_save = SaveStats(
+                str(self._name),
+                sum(result.size_in_bytes for result in every),
+                time.monotonic() - saving.began,
+                tuple(_seconds(rank) for rank in results),
+            )
         finally:
             self._end_save(len(results))
 
@@ -239,6 +254,7 @@ class _Saving:
         self._store, self._save, self._ranks = store, save, ranks
         self.urls = urls
         self._thread = threading.current_thread()
+        self.began = time.monotonic()
         self._reserved: set[str] = set()
         self._ended = threading.Event()
         pause = max(store._options["lease"] / 8, 0.05)
@@ -277,8 +293,9 @@ class _Saving:
         for result in results:
             data = result.storage_data
             if isinstance(data, _RankWritten):
-                self._reserved.discard(data.entry)
-                self._save._save.accept(data.entry, data.written)
+                if data.written is not None:
+                    self._reserved.discard(data.entry)
+                    self._save._save.accept(data.entry, data.written)
             elif isinstance(data, bytes):
                 places[result.index] = Place(_OBJECTS, len(objects), len(data))
                 objects += data
@@ -315,6 +332,11 @@ def _close(store: CheckpointStore) -> None:
     """Gives the lease back. If that fails it ends by its time."""
     with contextlib.suppress(FeedrailError):
         store.close()
+
+
+def _seconds(results: list[WriteResult]) -> float:
+    """Seconds that a rank took to write."""
+    return sum(one.storage_data.seconds for one in results if one.index == _RANK)
 
 
 def _keep_lease(saving: weakref.ref[_Saving], ended: threading.Event, pause: float) -> None:

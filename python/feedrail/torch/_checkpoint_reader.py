@@ -36,6 +36,7 @@ from feedrail.torch._shared_chunks import (
 if TYPE_CHECKING:
     import os
 
+    from feedrail._checkpoint_stats import CheckpointStats
     from feedrail._checkpoints import Urls
 
 
@@ -69,6 +70,8 @@ class CheckpointReader(StorageReader):
         self._store: CheckpointStore | None = None
         self._checkpoint: Checkpoint | None = None
         self._metadata: Metadata | None = None
+        #: What this rank read in its last load; `None` before.
+        self.last_load: CheckpointStats | None = None
         # Types and sizes of what was saved, by name and offset.
         self._chunks: dict[tuple[str, torch.Size | None], tuple[torch.dtype, list[int]]] = {}
 
@@ -164,6 +167,8 @@ class CheckpointReader(StorageReader):
         finally:
             if shared is not None:
                 shared.close()
+        if self._store is not None:
+            self.last_load = self._store.stats()
         self._close()
         future: Future[None] = Future()
         future.set_result(None)

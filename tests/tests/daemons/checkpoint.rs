@@ -42,6 +42,7 @@ fn round_trip(provider: &'static str) {
     let put = ["step-1", &source, "--step", "1", "--metadata", "loss=0.5"];
     let put = volume.json(&["put"], &put);
     assert_eq!(put["bytes"], all_bytes);
+    assert!(dry["seconds"].is_null() && put["seconds"].as_f64().is_some_and(|time| time > 0.0));
     let list = volume.json(&["list"], &[]);
     assert_eq!(list["checkpoints"][0]["step"], 1);
     assert_eq!(list["checkpoints"][0]["metadata"]["loss"], "0.5");
@@ -49,6 +50,10 @@ fn round_trip(provider: &'static str) {
     let show = volume.json(&["show"], &["step-1"]);
     assert_eq!(show["entries"].as_array().unwrap().len(), 20);
     volume.check("step-1", &source);
+    let to = volume.path("restored").display().to_string();
+    let get = volume.json(&["get"], &["step-1", &to]);
+    assert!(get["seconds"].as_f64().is_some_and(|time| time > 0.0), "{get}");
+    assert_eq!(get["failed_reads"], 0);
     let verified = volume.json(&["verify"], &[]);
     assert_eq!(verified["bytes"], all_bytes);
 
