@@ -18,8 +18,8 @@ pub struct StoreStats {
     pub read_bytes: u64,
     /// Time that these reads took; of concurrent ones the sum.
     pub read_time: Duration,
-    /// Number of reads that found damaged bytes, or failed at the target. Where there is another
-    /// current replica, the bytes are read from that.
+    /// Number of reads that found damaged bytes, or failed at the target. The store then reads the
+    /// bytes from the next current replica, if it has one.
     pub failed_reads: u64,
 }
 

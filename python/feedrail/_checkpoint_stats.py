@@ -17,8 +17,8 @@ class StoreReplicaStats:
         reads: Reads of entries that ended without an error.
         read_nbytes: Bytes that they returned.
         read_seconds: Seconds that they took; of concurrent ones the sum.
-        failed_reads: Reads that found damaged bytes or failed at the target. If there is another
-            current replica, the bytes were read from that.
+        failed_reads: Reads that found damaged bytes or failed at the target. The store then
+            read the bytes from the next current replica, if it had one.
     """
 
     url: str

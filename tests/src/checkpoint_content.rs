@@ -11,7 +11,7 @@ const ENTRIES_MOST: u64 = 4;
 /// Length that no entry reaches, in bytes.
 const ENTRY_BYTES: u64 = 3 << 20;
 
-/// Entries of a checkpoint by their names: one to four of odd lengths, of which some are empty.
+/// Entries of a checkpoint by their names: one to four, of odd lengths or empty.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct CheckpointContent {
     /// Names and bytes, sorted by name.

@@ -32,7 +32,7 @@ pub enum RepairStep<'a> {
 }
 
 impl RepairPlan {
-    /// Compares the replicas.
+    /// Makes the plan from the tables of both replicas.
     pub fn new(newest: &Volume, stale: &Volume) -> Self {
         let (wanted, present) = (&newest.table.checkpoints, &stale.table.checkpoints);
         // A lost commit may have freed what the table names, and others may have it by now.

@@ -1,4 +1,4 @@
-//! What changes make of the checkpoints of a volume, said by full names of entries.
+//! Expected checkpoints of a volume after each change, by the full names of entries.
 
 use std::collections::BTreeMap;
 

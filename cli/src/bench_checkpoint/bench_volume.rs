@@ -37,7 +37,7 @@ pub(super) struct BenchVolume {
 }
 
 impl BenchVolume {
-    /// Connects to the namespaces, and takes the lease. Fails if there is no space for a checkpoint.
+    /// Connects to the namespaces, and takes the lease. Fails if a checkpoint does not fit.
     pub(super) fn open(
         urls: &[SourceUrl],
         quorum: Option<usize>,

@@ -20,7 +20,7 @@ const TORCH_RANKS: &str = include_str!("torch_ranks.py");
 #[derive(Debug)]
 pub(super) struct BesideFolder(TempDir);
 
-/// Checkpoints of one writer, of which the last stays.
+/// Checkpoints of one writer. Only the last one is kept.
 #[derive(Debug)]
 pub(super) struct BesideFiles {
     /// Folder of the last checkpoint.
@@ -68,7 +68,7 @@ impl BesideFolder {
 }
 
 impl BesideFiles {
-    /// Has all ranks write a checkpoint, in a new folder. The one before is removed first.
+    /// Makes all ranks write a checkpoint, in a new folder. The one before is removed first.
     pub(super) fn save(
         &mut self,
         round: u32,
@@ -87,7 +87,7 @@ impl BesideFiles {
         Ok(results.times)
     }
 
-    /// Has all ranks read the last checkpoint.
+    /// Makes all ranks read the last checkpoint.
     pub(super) fn load(&self, ranks: &mut RankGroup, interrupt: &Interrupt) -> Result<RankTimes> {
         let folder = self.last.clone().context("nothing was saved")?;
         ranks.begin(|_| RankJob::LoadFile { folder: folder.clone() })?;

@@ -95,7 +95,7 @@ fn cache_text(found: Option<Residency>, bytes: u64) -> String {
     }
 }
 
-/// At most one percent of a checkpoint's bytes stayed.
+/// Whether at most 1 % of the bytes of a checkpoint are in the page cache.
 fn is_cold(found: Residency, bytes: u64) -> bool {
     found.resident_bytes() <= bytes / 100
 }

@@ -11,7 +11,7 @@ pub(super) struct RankSetup {
     pub(super) rank: u16,
     pub(super) ranks: u16,
     pub(super) bytes: u64,
-    /// Seed of [`SeededBytes`](super::seeded_bytes::SeededBytes).
+    /// Seed of the bytes of the rank, from which both sides make them.
     pub(super) seed: u64,
     pub(super) direction: RankDirection,
     /// Namespaces of the volume; none where the rank only writes and reads files.

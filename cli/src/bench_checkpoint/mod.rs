@@ -53,9 +53,9 @@ Examples:
 /// Connections are made before. The shape is that of MLPerf Storage, with fewer bytes; results are
 /// not comparable with its results.
 ///
-/// The volume must be formatted (`feedrail checkpoint format`), or --format does it. With --local, a
-/// target of this run serves a new file in a folder. What was saved is removed in the end, also
-/// after Ctrl-C and errors.
+/// The volume must be formatted (`feedrail checkpoint format`), or --format does it. With --local,
+/// a target of this run serves a new file in a folder. The saved checkpoints are removed at the
+/// end, also after Ctrl-C and errors.
 ///
 /// --beside alternates with ranks that write a file each (write, fsync, rename, fsync of the
 /// folder), and with --python also with torch's FileSystemWriter and FileSystemReader in gloo
@@ -82,7 +82,7 @@ pub(crate) struct BenchCheckpoint {
     /// Number of ranks, each a process [default: the model's]
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u16).range(1..=1024))]
     ranks: Option<u16>,
-    /// Number of saves
+    /// Number of saves of each writer
     #[arg(long, value_name = "N", default_value_t = 3, value_parser = clap::value_parser!(u32).range(1..))]
     saves: u32,
     /// Number of loads of the last checkpoint, each by new processes

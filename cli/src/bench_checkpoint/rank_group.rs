@@ -126,7 +126,7 @@ impl RankGroup {
         Ok(RankResults { times, written: written_of, received_bytes: received })
     }
 
-    /// Has all ranks compare what they loaded.
+    /// Makes all ranks compare what they loaded.
     ///
     /// # Errors
     /// A rank read a wrong byte, failed or ended; a signal.

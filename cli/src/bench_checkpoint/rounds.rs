@@ -224,7 +224,7 @@ impl BenchRounds<'_> {
     }
 }
 
-/// Returns the writers, beginning with another one in each round.
+/// Returns the writers, rotated by one place in each round.
 fn in_order(kinds: &[WriterKind], round: u32) -> Vec<WriterKind> {
     let mut kinds = kinds.to_vec();
     let first = round as usize % kinds.len();

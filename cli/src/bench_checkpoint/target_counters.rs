@@ -19,7 +19,7 @@ const READ_BYTES: &str = "feedrail_namespace_read_bytes_total{";
 /// Address of a target's metrics, as `--metrics` takes it.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) struct MetricsUrl {
-    /// Host and port.
+    /// Host and port as in the URL, an IPv6 address in brackets.
     authority: String,
     path: String,
 }

@@ -6,7 +6,7 @@ use std::path::{Path, PathBuf};
 
 use anyhow::{Result, ensure};
 
-/// Fails if an entry has the name of a folder that another one is in: both cannot be files.
+/// Fails if the name of an entry is a folder in the name of a second entry: both cannot be files.
 pub(super) fn check<'a>(names: impl IntoIterator<Item = &'a str>) -> Result<()> {
     let names: BTreeSet<&str> = names.into_iter().collect();
     for name in &names {

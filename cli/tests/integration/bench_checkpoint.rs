@@ -32,7 +32,7 @@ impl Served {
         let image = fs::File::create(folder.path().join("volume.img")).unwrap();
         image.set_len(128 * MIB).unwrap();
         fs::create_dir(folder.path().join("beside")).unwrap();
-        // Free again at once; another process may take it first, and then the daemon says so.
+        // The port is free again; another process may take it first, and then the daemon says so.
         let port = TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap().port();
         let metrics = format!("127.0.0.1:{port}");
         let options = DaemonOptions::files([folder.path().join("volume.img")]).arg("--writable");
@@ -196,7 +196,7 @@ fn a_killed_rank_is_named_and_nothing_remains() {
     let line = outcome.failure();
     assert!(line.contains("rank 1 ended (signal: 9 (SIGKILL))"), "{line}");
     served.is_as_before();
-    // The volume takes the next run at once.
+    // The lease was given back: the next run need not wait.
     served.bench(&SMALL).args(["--saves", "1", "--loads", "0"]).run().success();
 }
 

@@ -20,8 +20,8 @@ if TYPE_CHECKING:
 CHUNK_BYTES = 16 << 20
 #: Chunks in the memory of a machine at a time.
 _SLOTS = 4
-#: Seconds that a rank waits for the others to begin, and for one of them to go on. It reads on alone
-#: then.
+#: Seconds that a rank waits for the others to begin, and for the slowest of them. It reads alone
+#: afterwards.
 _BEGINNING = 5.0
 _PATIENCE = 30.0
 #: Pause between looks, in seconds.
@@ -153,7 +153,7 @@ class SharedChunks:
 
     A slot of the memory is locked while a rank reads a chunk into it. A rank that ends, however, loses
     its lock, so that the next reads the chunk; where a rank lags, others wait for it, at most
-    30 seconds, and go on without sharing.
+    30 seconds, and then read without sharing.
     """
 
     def __init__(self, sharing: Sharing, lengths: Mapping[str, int]) -> None:
@@ -169,7 +169,7 @@ class SharedChunks:
         self._wait(_BEGINNING, lambda: 0 not in self._progress())
 
     def close(self) -> None:
-        """Lets the others go on without this rank. Closing twice is no error."""
+        """Ends the part of this rank, for which the others no longer wait. Closing twice is no error."""
         if self._fd >= 0:
             self._advance(_END)
             os.close(self._fd)

@@ -22,12 +22,12 @@ const PIECE_BYTES: usize = 100_003;
 /// How often the coordinator looks after its ranks and its lease.
 const LOOK_EVERY: Duration = Duration::from_millis(10);
 
-/// Saves one checkpoint.
+/// Saves one checkpoint from several processes, or writes an entry of it.
 #[derive(Parser)]
 struct Args {
     /// URL of the volume's namespace
     url: String,
-    /// RDMA provider
+    /// RDMA provider by name, such as `shm`
     provider: String,
     /// Seed of the content
     seed: u64,

@@ -342,7 +342,7 @@ fn a_lease_that_ends_in_the_commit_damages_nothing() {
     let mut save = store.begin("one", 1, Vec::new()).unwrap();
     let bytes = Bytes::new(77).take(2_500_000);
     save.write("weights", &bytes).unwrap();
-    // Half of the lease is over, and less is left than the superblocks take to be read.
+    // Half of the lease has passed, and less is left than the superblocks take to be read.
     pause(Duration::from_millis(1500));
     let committed = save.commit();
     println!("{committed:?}");

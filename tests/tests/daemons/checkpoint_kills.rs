@@ -65,7 +65,7 @@ struct Totals {
     found: u64,
     /// Saves that were not acknowledged, and are not there.
     absent: u64,
-    /// Saves whose writer went on after its target was killed, and acknowledged them.
+    /// Saves whose writer acknowledged them although its target was killed.
     survived: u64,
 }
 
@@ -158,11 +158,11 @@ impl Trial {
         self.settle(Saved::Acknowledged, after);
     }
 
-    /// Saves a checkpoint, and kills something meanwhile.
+    /// Saves a checkpoint, and kills the writer or the target during it.
     fn save_under_kill(&mut self, victim: Victim) {
         let generation = self.generation();
         let Attempt { mut writer, after } = self.begin();
-        // One in eight dies before its lease, or while it waits for another one.
+        // One in eight is killed before it has the lease, or while it waits for that of a writer.
         if self.random.below(8) > 0 {
             eventually("the writer has the lease", || {
                 self.generation() > generation || writer.has_ended()

@@ -33,12 +33,12 @@ impl Volume {
         volume
     }
 
-    /// Kills the daemon, and starts another one at its address.
+    /// Kills the daemon, and starts a new one at its address.
     pub(crate) fn restart(&mut self) {
         self.restart_after(|| ());
     }
 
-    /// Kills the daemon, calls a function, and starts another one at its address.
+    /// Kills the daemon, calls a function, and starts a new one at its address.
     pub(crate) fn restart_after(&mut self, call: impl FnOnce()) {
         self.daemon.crash();
         call();
