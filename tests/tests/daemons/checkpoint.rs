@@ -310,8 +310,9 @@ fn bit_rot_is_found_and_not_returned() {
     assert_eq!(files(to.as_ref()).len(), 0);
 }
 
-/// A target of memory that delays each operation by a second, while leases take four. A renewal
-/// whose superblock is not sent in time has the volume opened again: the save has no space then.
+/// A target of memory that delays each operation by a second, so that a change of the lease takes
+/// four of its ten. A renewal whose superblock is not sent in time has the volume opened again: the
+/// save has no space then.
 #[test]
 fn a_lease_that_ends_in_the_commit_damages_nothing() {
     let folder = tempfile::tempdir().unwrap();
@@ -337,14 +338,15 @@ fn a_lease_that_ends_in_the_commit_damages_nothing() {
     let url = format!("nvmf://{}/{}", daemon.address(), daemon.nqn());
     let place = VolumeNamespace::connect(&host, &url.parse().unwrap()).unwrap();
     CheckpointStore::format(&place, &FormatOptions::default()).unwrap();
-    let options = StoreOptions { lease: Duration::from_secs(4), ..StoreOptions::default() };
+    let options = StoreOptions { lease: Duration::from_secs(10), ..StoreOptions::default() };
     let store = CheckpointStore::open_writer(&place, options).unwrap();
     let mut save = store.begin("one", 1, Vec::new()).unwrap();
-    let bytes = Bytes::new(77).take(2_500_000);
-    save.write("weights", &bytes).unwrap();
-    // Half of the lease has passed, and less is left than the superblocks take to be read.
-    pause(Duration::from_millis(1500));
-    let committed = save.commit();
+    let bytes = Bytes::new(77).take(4096);
+    let committed = save.write("weights", &bytes).and_then(|()| {
+        // Less of the lease is left than the superblocks take to be read.
+        pause(Duration::from_millis(4500));
+        save.commit()
+    });
     println!("{committed:?}");
 
     let reader = CheckpointStore::open(&place, StoreOptions::default()).unwrap();

@@ -103,13 +103,12 @@ fn a_volume_that_was_cut_off_is_refused_until_it_is_whole() {
 
 #[test]
 fn a_target_that_is_away_is_named_once() {
-    let volume = Volume::formatted(16 * MIB, "shm");
+    let mut volume = Volume::formatted(16 * MIB, "shm");
     let source = volume.source("source", b"bytes");
+    volume.daemon.crash();
     let words: [&[&str]; 3] = [&["list"], &["put", "one", &source], &["format"]];
-    let commands = words.map(|words| volume.command(&words[..1], &words[1..]));
-    drop(volume);
-    for command in commands {
-        let line = refused(command.run());
+    for words in words {
+        let line = refused(volume.command(&words[..1], &words[1..]).run());
         assert_eq!(line.matches("cannot connect").count(), 1, "{line}");
     }
 }
