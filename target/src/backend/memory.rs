@@ -1,5 +1,5 @@
 //! Backend of memory namespaces: anonymous memory.
-#![expect(unsafe_code, reason = "copies with one instruction")]
+#![cfg_attr(target_arch = "x86_64", expect(unsafe_code, reason = "copies with one instruction"))]
 
 use std::collections::TryReserveError;
 use std::sync::atomic::{AtomicU64, Ordering};
