@@ -68,7 +68,7 @@ def stream(
             is counted in values; an element of torch's has two.
         names: The tensors to read; all if `None`.
         buffer_bytes: Most bytes of the tensors that are begun and not handed out; one may always be.
-            At most 32 MiB are in flight.
+            At most 48 MiB are in flight.
         progress: Called in the thread that waits for a tensor with the bytes that are done and
             those of all, each 100 ms and as tensors arrive; what it raises ends the stream.
 

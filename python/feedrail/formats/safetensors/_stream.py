@@ -34,9 +34,9 @@ if TYPE_CHECKING:
 _ALIGNMENT = 64
 #: Steps that are in flight, at most, and before the first tensor is there. They take turns on the wire:
 #: with eight, new memory takes 1.1 times as long, since its pages leave the cache between turns.
-_STEPS_AT_MOST, _STEPS_AT_FIRST = 4, 2
-#: Least and most bytes of a step.
-_STEP_BYTES = 64 << 10, 8 << 20
+_STEPS_AT_MOST, _STEPS_AT_FIRST = 3, 2
+#: Least and most bytes of a step: steps of half the size take a little longer in sum.
+_STEP_BYTES = 64 << 10, 16 << 20
 #: Ranges of a step, at most: their results take memory.
 _STEP_RANGES = 16 << 10
 
